@@ -1,0 +1,214 @@
+//! Where the ranks of a group are: nodes, racks, subgroups and their leaders (paper 003, III.A).
+//!
+//! Every agent computes the same layout from the same group, so nothing about it is ever negotiated.
+
+use crate::schedule::Rank;
+use std::collections::BTreeMap;
+
+/// Where one rank runs. The numbers are the caller's; only equality and order matter.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Place {
+    /// The rack, in the controller's stable numbering.
+    pub rack: u32,
+    /// The node, unique over all racks.
+    pub node: u32,
+}
+
+/// Which nodes of a group a tree connects.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Scope {
+    /// All nodes.
+    All,
+    /// The nodes of the rack leaders.
+    Leaders,
+    /// The nodes of one rack, by its index in the layout.
+    Rack(usize),
+}
+
+/// The nodes of a group in racks, both in chain order: racks by number, nodes of a rack by smallest rank.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Layout {
+    /// For each rank the index of its node.
+    node_of: Vec<usize>,
+    /// For each node its ranks, ascending; the first is the node leader.
+    nodes: Vec<Vec<Rank>>,
+    /// For each node the index of its rack.
+    rack_of_node: Vec<usize>,
+    /// For each rack its nodes, ascending indices; the first node's leader is the rack leader.
+    racks: Vec<core::ops::Range<usize>>,
+}
+
+/// Why places make no layout.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum LayoutError {
+    /// There are no ranks.
+    #[error("a group needs at least one rank")]
+    Empty,
+    /// A node stands in two racks.
+    #[error("node {node} is in rack {first} for one rank and in rack {second} for another; a node is in one rack")]
+    NodeInTwoRacks {
+        /// The node.
+        node: u32,
+        /// One rack.
+        first: u32,
+        /// The other.
+        second: u32,
+    },
+}
+
+impl Layout {
+    /// The layout of a group whose rank `i` runs at `places[i]`.
+    ///
+    /// # Errors
+    /// If there are no ranks, or one node is said to be in two racks.
+    pub fn new(places: &[Place]) -> Result<Layout, LayoutError> {
+        if places.is_empty() {
+            return Err(LayoutError::Empty);
+        }
+        let mut by_node: BTreeMap<u32, (u32, Vec<Rank>)> = BTreeMap::new();
+        for (rank, place) in (0u32..).zip(places) {
+            let (rack, ranks) = by_node.entry(place.node).or_insert((place.rack, Vec::new()));
+            if *rack != place.rack {
+                return Err(LayoutError::NodeInTwoRacks { node: place.node, first: *rack, second: place.rack });
+            }
+            ranks.push(Rank(rank));
+        }
+        let mut sorted: Vec<(u32, Vec<Rank>)> = by_node.into_values().collect();
+        sorted.sort_by_key(|(rack, ranks)| (*rack, ranks[0]));
+
+        let mut layout = Layout {
+            node_of: vec![0; places.len()],
+            nodes: Vec::with_capacity(sorted.len()),
+            rack_of_node: Vec::with_capacity(sorted.len()),
+            racks: Vec::new(),
+        };
+        let mut previous = None;
+        for (node, (rack, ranks)) in sorted.into_iter().enumerate() {
+            if previous != Some(rack) {
+                layout.racks.push(node..node);
+                previous = Some(rack);
+            }
+            let index = layout.racks.len() - 1;
+            layout.racks[index].end = node + 1;
+            layout.rack_of_node.push(index);
+            for rank in &ranks {
+                layout.node_of[rank.0 as usize] = node;
+            }
+            layout.nodes.push(ranks);
+        }
+        Ok(layout)
+    }
+
+    /// Number of ranks.
+    pub fn size(&self) -> usize {
+        self.node_of.len()
+    }
+
+    /// All ranks, ascending.
+    pub fn ranks(&self) -> impl Iterator<Item = Rank> + use<> {
+        (0..self.node_of.len() as u32).map(Rank)
+    }
+
+    /// Number of nodes. Node indices are in chain order.
+    pub fn nodes(&self) -> usize {
+        self.nodes.len()
+    }
+
+    /// Number of racks.
+    pub fn racks(&self) -> usize {
+        self.racks.len()
+    }
+
+    /// The node of a rank.
+    pub fn node_of(&self, rank: Rank) -> usize {
+        self.node_of[rank.0 as usize]
+    }
+
+    /// The rack of a node.
+    pub fn rack_of_node(&self, node: usize) -> usize {
+        self.rack_of_node[node]
+    }
+
+    /// The rack of a rank.
+    pub fn rack_of(&self, rank: Rank) -> usize {
+        self.rack_of_node[self.node_of(rank)]
+    }
+
+    /// The ranks of a node, ascending.
+    pub fn ranks_of_node(&self, node: usize) -> &[Rank] {
+        &self.nodes[node]
+    }
+
+    /// The nodes of a rack.
+    pub fn nodes_of_rack(&self, rack: usize) -> core::ops::Range<usize> {
+        self.racks[rack].clone()
+    }
+
+    /// The smallest rank of a node.
+    pub fn node_leader(&self, node: usize) -> Rank {
+        self.nodes[node][0]
+    }
+
+    /// The smallest rank of a rack.
+    pub fn rack_leader(&self, rack: usize) -> Rank {
+        self.node_leader(self.racks[rack].start)
+    }
+
+    /// The nodes that a tree connects, in chain order.
+    pub fn nodes_of(&self, scope: Scope) -> Vec<usize> {
+        match scope {
+            Scope::All => (0..self.nodes.len()).collect(),
+            Scope::Leaders => self.racks.iter().map(|r| r.start).collect(),
+            Scope::Rack(rack) => self.racks[rack].clone().collect(),
+        }
+    }
+
+    /// The chain along which a multicast from `source` is repaired: the source, then the other nodes of its
+    /// rack, then rack after rack, so that the line enters and leaves each rack once (paper 000, 4.3).
+    /// `source` is in the tree.
+    pub fn chain(&self, scope: Scope, source: usize) -> Vec<usize> {
+        let mut rest = self.nodes_of(scope);
+        rest.retain(|n| *n != source);
+        let racks = self.racks.len();
+        let home = self.rack_of_node[source];
+        rest.sort_by_key(|n| ((self.rack_of_node[*n] + racks - home) % racks, *n));
+        rest.insert(0, source);
+        rest
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn layout(places: &[(u32, u32)]) -> Layout {
+        let places: Vec<Place> = places.iter().map(|(rack, node)| Place { rack: *rack, node: *node }).collect();
+        Layout::new(&places).unwrap()
+    }
+
+    #[test]
+    fn leaders_are_the_smallest_ranks_of_their_subgroups() {
+        // Ranks interleaved over two racks; node 7 holds ranks 1 and 3.
+        let l = layout(&[(5, 9), (2, 7), (5, 8), (2, 7), (2, 6)]);
+        assert_eq!((l.size(), l.nodes(), l.racks()), (5, 4, 2));
+        assert_eq!(l.rack_leader(0), Rank(1));
+        assert_eq!(l.rack_leader(1), Rank(0));
+        assert_eq!(l.ranks_of_node(l.node_of(Rank(3))), [Rank(1), Rank(3)]);
+        assert_eq!(l.nodes_of(Scope::Leaders), [0, 2]);
+    }
+
+    #[test]
+    fn a_chain_enters_each_rack_once_and_starts_at_its_source() {
+        let l = layout(&[(0, 0), (0, 1), (1, 2), (1, 3), (2, 4)]);
+        assert_eq!(l.chain(Scope::All, 3), [3, 2, 4, 0, 1]);
+        assert_eq!(l.chain(Scope::Rack(0), 1), [1, 0]);
+    }
+
+    #[test]
+    fn a_node_in_two_racks_is_refused_by_name() {
+        let places = [Place { rack: 0, node: 4 }, Place { rack: 1, node: 4 }];
+        let e = Layout::new(&places).unwrap_err();
+        assert!(e.to_string().contains("node 4"), "{e}");
+        assert_eq!(Layout::new(&[]).unwrap_err(), LayoutError::Empty);
+    }
+}

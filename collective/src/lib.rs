@@ -1,0 +1,9 @@
+//! Collectives as data. A plan composes patterns over the three levels (node, rack, data center) and
+//! compiles a [`Call`] on a [`Layout`] into a [`Schedule`]; the agents' executor runs it, tests prove
+//! it. No reader of a schedule knows the name of a pattern.
+
+pub mod layout;
+pub mod schedule;
+
+pub use layout::{Layout, LayoutError, Place, Scope};
+pub use schedule::{Action, ActionId, Buffer, Call, Kind, Operation, Program, Rank, Schedule, Span, TransferId};

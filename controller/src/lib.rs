@@ -1,0 +1,1 @@
+//! OpenFlow controller: discovery, forwarding, multicast trees, groups and jobs.

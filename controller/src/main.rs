@@ -1,0 +1,3 @@
+//! OpenFlow controller: discovery, forwarding, multicast trees, groups and jobs.
+
+fn main() {}

@@ -1,0 +1,1 @@
+//! K-means over image features.

@@ -1,0 +1,3 @@
+//! K-means over image features.
+
+fn main() {}

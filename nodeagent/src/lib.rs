@@ -1,0 +1,1 @@
+//! Node agent: runs the schedules of its ranks over multicast and TCP.

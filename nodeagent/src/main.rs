@@ -1,0 +1,3 @@
+//! Node agent: runs the schedules of its ranks over multicast and TCP.
+
+fn main() {}

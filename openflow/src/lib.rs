@@ -1,0 +1,1 @@
+//! OpenFlow 1.3 codec: bytes to values and back, no sockets.

@@ -1,0 +1,1 @@
+//! One seeded clock and network that drives the protocols.

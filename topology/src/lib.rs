@@ -1,0 +1,1 @@
+//! The network as a graph: LLDP discovery, racks, leaders, paths, multicast trees.

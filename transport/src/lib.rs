@@ -1,0 +1,1 @@
+//! Reliable multicast with chain repair, and unicast messages, as state machines.
