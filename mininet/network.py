@@ -1,0 +1,154 @@
+"""The emulated network: hosts, Open vSwitch switches, shaped and lossy links, and a management network.
+
+A port is shaped by a token bucket whose queue stands for a shallow switch buffer; loss is drawn where a
+host receives. Agents reach the controller over links of their own (10.255.0.0/24), as in a data
+center, so that data links carry data only.
+"""
+import re
+import subprocess
+from functools import partial
+
+from mininet.link import Link
+from mininet.log import setLogLevel
+from mininet.net import Mininet
+from mininet.node import OVSSwitch
+from mininet.topo import Topo
+
+MANAGEMENT_ADDRESS = "10.255.0.1"  # the controller's, on every management link
+QUEUE_KB = 256
+BURST_KB = 16
+
+
+class Tree(Topo):
+    """One core switch, `racks` ToR switches, `per_rack` hosts each."""
+
+    def build(self, racks, per_rack):
+        core = self.addSwitch("s1")
+        for r in range(racks):
+            tor = self.addSwitch("s%d" % (r + 2))
+            self.addLink(tor, core)
+            add_hosts(self, tor, r, per_rack)
+
+
+class LeafSpine(Topo):
+    """`leaves` ToR switches, each connected to each of `spines` switches, `per_rack` hosts each."""
+
+    def build(self, leaves, spines, per_rack):
+        tops = [self.addSwitch("s%d" % (s + 1)) for s in range(spines)]
+        for r in range(leaves):
+            leaf = self.addSwitch("s%d" % (spines + r + 1))
+            for top in tops:
+                self.addLink(leaf, top)
+            add_hosts(self, leaf, r, per_rack)
+
+
+def add_hosts(topo, tor, rack, per_rack):
+    for i in range(per_rack):
+        n = rack * per_rack + i + 1
+        topo.addLink(topo.addHost("h%d" % n, ip="10.0.%d.%d/16" % (n // 250, n % 250 + 1)), tor)
+
+
+def parse_topology(text):
+    """The Mininet topology that `tree:RxK` or `leafspine:LxSxK` names; ValueError says what is wrong."""
+    m = re.fullmatch(r"tree:(\d+)x(\d+)", text)
+    n = re.fullmatch(r"leafspine:(\d+)x(\d+)x(\d+)", text)
+    sizes = [int(x) for x in (m or n).groups()] if m or n else []
+    if not sizes or min(sizes) < 1 or sizes[0] * sizes[-1] > 250:
+        raise ValueError("topology %r: expected tree:RxK (R racks of K hosts) or leafspine:LxSxK (L leaves, "
+                         "S spines, K hosts a leaf), with 1 to 250 hosts" % text)
+    return Tree(racks=sizes[0], per_rack=sizes[1]) if m else LeafSpine(leaves=sizes[0], spines=sizes[1], per_rack=sizes[2])
+
+
+def sh(*command):
+    """Runs a command; its error message becomes a RuntimeError."""
+    done = subprocess.run(command, capture_output=True, text=True)
+    if done.returncode:
+        raise RuntimeError("%s: %s" % (" ".join(command), (done.stderr or done.stdout).strip()))
+    return done.stdout
+
+
+class Network:
+    """A running emulated network. `start` builds it, `stop` removes all that it made."""
+
+    def __init__(self, topology, host_mbit=0.0, uplink_mbit=0.0, loss=0.0, mtu=1500):
+        setLogLevel("critical")
+        self.host_mbit, self.uplink_mbit, self.loss, self.mtu = host_mbit, uplink_mbit, loss, mtu
+        self.management_links = []
+        self.net = Mininet(topo=parse_topology(topology), link=Link, controller=None, autoSetMacs=True, autoStaticArp=False,
+                           switch=partial(OVSSwitch, datapath="user", failMode="secure", protocols="OpenFlow13"))
+
+    def start(self, controller_port):
+        self.net.start()
+        for switch in self.net.switches:
+            sh("ovs-vsctl", "set-controller", switch.name, "tcp:127.0.0.1:%d" % controller_port)
+        for link in self.net.links:
+            for intf in (link.intf1, link.intf2):
+                self._configure(intf, self.uplink_mbit if is_uplink(link) else self.host_mbit)
+        for number, host in enumerate(self.net.hosts, start=2):
+            self._connect_management(host, "10.255.0.%d" % number)
+            if self.loss:
+                self.run_in(host, "iptables", "-A", "INPUT", "-i", host.defaultIntf().name, "-m", "statistic",
+                            "--mode", "random", "--probability", "%g" % self.loss, "-j", "DROP")
+
+    def stop(self):
+        self.net.stop()
+        for link in self.management_links:
+            subprocess.run(["ip", "link", "delete", link], capture_output=True)  # gone already with its host
+
+    def run_in(self, node, *command):
+        """Runs a command in the node's network namespace (a switch's is the root namespace)."""
+        return sh("mnexec", "-a", str(node.pid), *command)
+
+    def _configure(self, intf, mbit):
+        """The userspace datapath fills in no checksums, so the sender must; IPv6 would add its own chatter."""
+        run = partial(self.run_in, intf.node)
+        run("ethtool", "-K", intf.name, "tx", "off")
+        run("sysctl", "-qw", "net.ipv6.conf.%s.disable_ipv6=1" % intf.name)
+        run("ip", "link", "set", intf.name, "mtu", str(self.mtu))
+        if mbit:
+            run("tc", "qdisc", "replace", "dev", intf.name, "root", "tbf", "rate", "%gmbit" % mbit,
+                "burst", "%dkb" % max(BURST_KB, 2 * self.mtu // 1000), "limit", "%dkb" % QUEUE_KB)
+
+    def _connect_management(self, host, address):
+        """A link between the host's namespace and the root namespace, where the controller is."""
+        outside = "m-" + host.name
+        self.management_links.append(outside)
+        subprocess.run(["ip", "link", "delete", outside], capture_output=True)  # of a testbed that was killed outright
+        sh("ip", "link", "add", outside, "type", "veth", "peer", "name", "mgmt0", "netns", str(host.pid))
+        sh("ip", "address", "add", MANAGEMENT_ADDRESS + "/32", "dev", outside)
+        sh("ip", "link", "set", outside, "up")
+        sh("ip", "route", "add", address + "/32", "dev", outside, "src", MANAGEMENT_ADDRESS)
+        self.run_in(host, "ip", "address", "add", address + "/32", "dev", "mgmt0")
+        self.run_in(host, "ip", "link", "set", "mgmt0", "up")
+        self.run_in(host, "ip", "route", "add", MANAGEMENT_ADDRESS + "/32", "dev", "mgmt0")
+
+    def describe(self):
+        """The network as plain data, for programs that run inside the testbed (COOL_TESTBED)."""
+        hosts = [{"name": h.name, "ip": h.IP(), "pid": h.pid, "interface": h.defaultIntf().name} for h in self.net.hosts]
+        switches = [{"name": s.name, "dpid": int(s.dpid, 16)} for s in self.net.switches]
+        return {"hosts": hosts, "switches": switches, "links": [self._describe_link(l) for l in self.net.links]}
+
+    def _describe_link(self, link):
+        """`a` is always a switch, so that its interface is visible in the root namespace."""
+        a, b = (link.intf1, link.intf2) if is_switch(link.intf1.node) else (link.intf2, link.intf1)
+        up = is_uplink(link)
+        return {"a": a.node.name, "a_port": a.node.ports[a], "a_intf": a.name, "b": b.node.name, "b_port": b.node.ports[b],
+                "b_intf": b.name, "kind": "uplink" if up else "host", "mbit": self.uplink_mbit if up else self.host_mbit}
+
+
+def is_switch(node):
+    return isinstance(node, OVSSwitch)
+
+
+def is_uplink(link):
+    return is_switch(link.intf1.node) and is_switch(link.intf2.node)
+
+
+def link_bytes(description):
+    """Bytes carried so far in each direction of each link: {("s1", "s2"): bytes}, counted at the switch's port `a`."""
+    carried = {}
+    for link in description["links"]:
+        for counter, ends in (("tx", ("a", "b")), ("rx", ("b", "a"))):
+            with open("/sys/class/net/%s/statistics/%s_bytes" % (link["a_intf"], counter)) as f:
+                carried[link[ends[0]], link[ends[1]]] = int(f.read())
+    return carried

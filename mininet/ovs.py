@@ -1,0 +1,46 @@
+#!/usr/bin/python3
+"""Open vSwitch for the length of a command: started if it does not run, stopped again if we started it.
+
+    sudo mininet/ovs.py COMMAND [ARG...]
+"""
+import contextlib
+import subprocess
+import sys
+
+CTL = "/usr/share/openvswitch/scripts/ovs-ctl"
+
+
+def is_running():
+    """Whether both daemons answer."""
+    show = subprocess.run(["ovs-vsctl", "--timeout=5", "show"], capture_output=True)
+    status = subprocess.run(["ovs-appctl", "--timeout=5", "-t", "ovs-vswitchd", "version"], capture_output=True)
+    return show.returncode == 0 and status.returncode == 0
+
+
+def daemon_pid():
+    """Process id of the switch daemon."""
+    with open("/var/run/openvswitch/ovs-vswitchd.pid") as f:
+        return int(f.read())
+
+
+@contextlib.contextmanager
+def running():
+    """Open vSwitch runs inside this context."""
+    if is_running():
+        yield
+        return
+    start = subprocess.run([CTL, "start", "--system-id=random", "--no-monitor"], capture_output=True, text=True)
+    if not is_running():
+        raise RuntimeError("Open vSwitch does not start: " + (start.stderr or start.stdout).strip())
+    try:
+        yield
+    finally:
+        subprocess.run([CTL, "stop"], capture_output=True)
+
+
+if __name__ == "__main__":
+    if len(sys.argv) < 2:
+        sys.exit(__doc__.strip())
+    with running():
+        status = subprocess.call(sys.argv[1:])
+    sys.exit(status)

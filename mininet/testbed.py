@@ -1,0 +1,271 @@
+#!/usr/bin/python3
+"""Builds an emulated network, starts COOL on it, runs a command, and removes everything again.
+
+    sudo mininet/testbed.py --topology tree:4x4 --host-mbit 50 --uplink-mbit 50 -- cool topology
+
+The command runs beside the controller, with COOL_CONTROLLER set for `cool`, the programs of --bin on
+its PATH, and COOL_TESTBED naming a JSON file that describes the network. Its exit status is ours.
+Needs root and Debian's mininet, openvswitch-switch and ethtool.
+"""
+import argparse
+import contextlib
+import fcntl
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+sys.path.insert(0, HERE)
+import network  # noqa: E402
+import ovs  # noqa: E402
+
+OPENFLOW_PORT = 6653
+GRPC_PORT = 7400
+LOCK = "/run/lock/cool-testbed.lock"
+
+
+class Failure(Exception):
+    """Something that the user should know, in one line."""
+
+
+class Daemon:
+    """A process that the testbed started and ends, its log in a file."""
+
+    def __init__(self, name, command, directory, prefix=()):
+        self.name, self.log = name, os.path.join(directory, name + ".log")
+        with open(self.log, "w") as log:
+            self.process = subprocess.Popen([*prefix, *command], stdin=subprocess.DEVNULL, stdout=log, stderr=log,
+                                            start_new_session=True)
+
+    def check(self):
+        if self.process.poll() is not None:
+            with open(self.log, errors="replace") as log:
+                last = log.read().strip().splitlines()[-3:]
+            raise Failure("%s ended with status %d: %s" % (self.name, self.process.returncode, " | ".join(last) or "no output"))
+
+    def signal(self, number):
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self.process.pid, number)
+
+
+def stop_all(daemons, grace=5.0):
+    """Asks all to end, waits for them together, then kills what is left."""
+    for daemon in daemons:
+        daemon.signal(signal.SIGTERM)
+    end = time.monotonic() + grace
+    for daemon in daemons:
+        try:
+            daemon.process.wait(max(0.0, end - time.monotonic()))
+        except subprocess.TimeoutExpired:
+            print("testbed: %s did not end within %g s; killed" % (daemon.name, grace), file=sys.stderr)
+            daemon.signal(signal.SIGKILL)
+            daemon.process.wait()
+
+
+@contextlib.contextmanager
+def favoured_switch():
+    """The switch process stands for hardware: it must not wait behind the applications it connects."""
+    pid = ovs.daemon_pid()
+    before = os.getpriority(os.PRIO_PROCESS, pid)
+    threads = [int(t) for t in os.listdir("/proc/%d/task" % pid)]
+    with contextlib.suppress(PermissionError):
+        for thread in threads:
+            os.setpriority(os.PRIO_PROCESS, thread, -10)
+    try:
+        yield
+    finally:
+        for thread in threads:
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.setpriority(os.PRIO_PROCESS, thread, before)
+
+
+class Testbed:
+    """COOL on an emulated network, as a context: `with Testbed("tree:2x2") as bed: bed.run([...])`."""
+
+    def __init__(self, topology, host_mbit=0.0, uplink_mbit=0.0, loss=0.0, mtu=1500, slots=4, bin_dir=None, logs=None,
+                 join_timeout=60.0, log_level="info"):
+        self.options = {"host_mbit": host_mbit, "uplink_mbit": uplink_mbit, "loss": loss, "mtu": mtu}
+        self.topology, self.slots, self.join_timeout, self.log_level = topology, slots, join_timeout, log_level
+        self.bin_dir = os.path.abspath(bin_dir or os.path.join(HERE, "..", "target", "release"))
+        self.logs = logs
+        self.daemons = []
+        self.agents = {}
+        self.stack = contextlib.ExitStack()
+
+    def __enter__(self):
+        try:
+            self._start()
+        except BaseException:
+            self.stack.close()
+            raise
+        return self
+
+    def __exit__(self, *_):
+        self.stack.close()
+
+    def _start(self):
+        if os.geteuid():
+            raise Failure("the testbed makes network namespaces and switches: run it as root")
+        for program in ("cool", "cool-controller", "cool-nodeagent"):
+            if not os.access(os.path.join(self.bin_dir, program), os.X_OK):
+                raise Failure("%s is not in %s: cargo build --release, or name another folder with --bin" % (program, self.bin_dir))
+        self._lock()
+        self.directory = self.stack.enter_context(tempfile.TemporaryDirectory(prefix="cool-testbed-"))
+        self.logs = self.logs or self.directory
+        os.makedirs(self.logs, exist_ok=True)
+        self.stack.enter_context(ovs.running())
+        self.network = network.Network(self.topology, **self.options)
+        self.stack.callback(self.network.stop)
+        self.network.start(OPENFLOW_PORT)
+        self.stack.enter_context(favoured_switch())
+        self.description = self.network.describe()
+        self.description_file = os.path.join(self.directory, "testbed.json")
+        with open(self.description_file, "w") as f:
+            json.dump(self.description, f, indent=1)
+        # Registered after the network's, so that the daemons end first.
+        self.stack.callback(lambda: stop_all(self.daemons))
+        self.start_controller()
+        for host in self.network.net.hosts:
+            self.start_agent(host.name)
+        self._wait_until_joined()
+
+    def _lock(self):
+        """Interface and bridge names are the machine's, so one testbed runs at a time."""
+        lock = self.stack.enter_context(open(LOCK, "w"))
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise Failure("another testbed runs on this machine (%s is locked); wait for it or end it" % LOCK) from None
+
+    def environment(self):
+        """What `cool`, and scripts that read counters, need."""
+        return {**os.environ, "COOL_CONTROLLER": "http://127.0.0.1:%d" % GRPC_PORT, "COOL_TESTBED": self.description_file,
+                "PATH": self.bin_dir + ":" + os.environ.get("PATH", "/usr/bin:/bin")}
+
+    def start_controller(self):
+        command = [os.path.join(self.bin_dir, "cool-controller"), "--openflow", "0.0.0.0:%d" % OPENFLOW_PORT,
+                   "--grpc", "0.0.0.0:%d" % GRPC_PORT]
+        for flag in ("host_mbit", "uplink_mbit"):
+            if self.options[flag]:
+                command += ["--" + flag.replace("_", "-"), "%g" % self.options[flag]]
+        self.controller = self._daemon("controller", command)
+
+    def start_agent(self, name):
+        host = self.network.net.get(name)
+        command = [os.path.join(self.bin_dir, "cool-nodeagent"), "--name", name, "--interface", host.defaultIntf().name,
+                   "--controller", "http://%s:%d" % (network.MANAGEMENT_ADDRESS, GRPC_PORT),
+                   "--socket", os.path.join(self.directory, name + ".sock"), "--slots", str(self.slots)]
+        self.agents[name] = self._daemon(name, command, ("mnexec", "-a", str(host.pid)))
+
+    def _daemon(self, name, command, prefix=()):
+        # If the testbed is killed outright, its daemons must not stay.
+        prefix = ("setpriv", "--pdeathsig", "TERM", *prefix, "env", "RUST_LOG=" + self.log_level)
+        daemon = Daemon(name, command, self.logs, prefix)
+        self.daemons.append(daemon)
+        return daemon
+
+    def cool_json(self, *arguments):
+        """What `cool ARGUMENTS --json` prints, parsed; None if it failed."""
+        done = subprocess.run(["cool", *arguments, "--json"], env=self.environment(), capture_output=True, text=True, timeout=30)
+        return json.loads(done.stdout) if done.returncode == 0 else None
+
+    def _wait_until_joined(self):
+        end = time.monotonic() + self.join_timeout
+        while True:
+            for daemon in self.daemons:
+                daemon.check()
+            seen = self.cool_json("topology") or {"nodes": [], "links": []}
+            located = [n for n in seen["nodes"] if n["located"]]
+            uplinks = [l for l in self.description["links"] if l["kind"] == "uplink"]
+            if len(located) == len(self.description["hosts"]) and len(seen["links"]) == len(uplinks):
+                return
+            if time.monotonic() > end:
+                raise Failure("after %g s %d of %d nodes are located and %d of %d links between switches found (--logs FOLDER keeps "
+                              "the logs)" % (self.join_timeout, len(located), len(self.description["hosts"]), len(seen["links"]), len(uplinks)))
+            time.sleep(0.1)
+
+    def run(self, command, **options):
+        """Runs a command inside the testbed's environment, as subprocess.run does."""
+        return subprocess.run(command, env=self.environment(), **options)
+
+    def link_bytes(self):
+        return network.link_bytes(self.description)
+
+
+def parse_arguments():
+    p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    p.add_argument("--topology", default="tree:4x4", help="tree:RxK (R racks of K hosts under one core switch) or "
+                   "leafspine:LxSxK (L leaves, S spines, K hosts a leaf); default %(default)s")
+    p.add_argument("--host-mbit", type=float, default=0, help="rate of each host link in Mbit/s; 0 leaves it unshaped")
+    p.add_argument("--uplink-mbit", type=float, default=0, help="rate of each link between switches; 0 leaves it unshaped")
+    p.add_argument("--loss", type=float, default=0, help="share of packets lost where a host receives, 0 to 0.5")
+    p.add_argument("--mtu", type=int, default=1500, help="of the data links, bytes (576 to 9000)")
+    p.add_argument("--slots", type=int, default=4, help="ranks that a node takes at once")
+    p.add_argument("--bin", help="folder of cool, cool-controller and cool-nodeagent; default target/release")
+    p.add_argument("--logs", help="folder for the logs of controller and agents; default: removed with the testbed")
+    p.add_argument("--log-level", default="info", help="of controller and agents: error, warn, info, debug or trace")
+    p.add_argument("--link-bytes", metavar="FILE", help="write the bytes that the command put on each link, as JSON")
+    p.add_argument("command", nargs=argparse.REMAINDER, metavar="-- COMMAND ...", help="what to run; then all is removed")
+    a = p.parse_args()
+    a.command = a.command[1:] if a.command[:1] == ["--"] else a.command
+    if not a.command:
+        p.error("name a command to run, after --")
+    if not 0 <= a.loss <= 0.5:
+        p.error("--loss %g: expected a share from 0 to 0.5" % a.loss)
+    if not 576 <= a.mtu <= 9000:
+        p.error("--mtu %d: expected 576 to 9000" % a.mtu)
+    if min(a.host_mbit, a.uplink_mbit) < 0 or a.slots < 1:
+        p.error("rates must not be negative and --slots at least 1")
+    try:
+        network.parse_topology(a.topology)
+    except ValueError as e:
+        p.error(str(e))
+    return a
+
+
+def interrupted(number, _frame):
+    """Unwinds through every context, so that all that was made is removed."""
+    raise SystemExit(128 + number)
+
+
+def run_command(bed, command):
+    """The command's exit status; it is ended with us, and its signal is reported as a shell does."""
+    child = subprocess.Popen(command, env=bed.environment())
+    try:
+        status = child.wait()
+    except BaseException:
+        child.terminate()
+        try:
+            child.wait(10)
+        except subprocess.TimeoutExpired:
+            child.kill()
+            child.wait()
+        raise
+    return status if status >= 0 else 128 - status
+
+
+def main():
+    a = parse_arguments()
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, interrupted)
+    bed = Testbed(a.topology, a.host_mbit, a.uplink_mbit, a.loss, a.mtu, a.slots, a.bin, a.logs, log_level=a.log_level)
+    with bed:
+        before = bed.link_bytes()
+        status = run_command(bed, a.command)
+        if a.link_bytes:
+            after = bed.link_bytes()
+            rows = [{"from": x, "to": y, "bytes": after[x, y] - before[x, y]} for x, y in after]
+            with open(a.link_bytes, "w") as f:
+                json.dump(rows, f, indent=1)
+    return status
+
+
+if __name__ == "__main__":
+    try:
+        sys.exit(main())
+    except (Failure, RuntimeError, OSError) as e:
+        sys.exit("testbed: %s" % e)
