@@ -131,7 +131,7 @@ class Testbed:
         self.start_controller()
         for host in self.network.net.hosts:
             self.start_agent(host.name)
-        self._wait_until_joined()
+        self.wait_until_joined()
 
     def _lock(self):
         """Interface and bridge names are the machine's, so one testbed runs at a time."""
@@ -173,7 +173,8 @@ class Testbed:
         done = subprocess.run(["cool", *arguments, "--json"], env=self.environment(), capture_output=True, text=True, timeout=30)
         return json.loads(done.stdout) if done.returncode == 0 else None
 
-    def _wait_until_joined(self):
+    def wait_until_joined(self):
+        """Waits until the controller has located every host and found every link."""
         end = time.monotonic() + self.join_timeout
         while True:
             for daemon in self.daemons:

@@ -1,0 +1,112 @@
+"""Bad input and faults: each gets an error that names the thing; nothing hangs."""
+import os
+import signal
+import socket
+import subprocess
+import time
+
+from conftest import run, succeed
+
+import network
+
+
+def log_of(bed, name):
+    with open(os.path.join(bed.logs, name + ".log"), errors="replace") as f:
+        return f.read()
+
+
+def wait_for(condition, what, seconds=20):
+    end = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end, "not within %d s: %s" % (seconds, what)
+        time.sleep(0.05)
+
+
+def test_a_second_agent_with_a_name_in_use_is_refused_by_name(make_bed):
+    bed = make_bed("tree:2x2")
+    host = bed.network.net.get("h2")
+    done = subprocess.run(["mnexec", "-a", str(host.pid), os.path.join(bed.bin_dir, "cool-nodeagent"), "--name", "h1", "--interface",
+                           "h2-eth0", "--controller", "http://%s:7400" % network.MANAGEMENT_ADDRESS, "--udp-port", "7500",
+                           "--tcp-port", "7500", "--socket", os.path.join(bed.directory, "twin.sock")],
+                          capture_output=True, text=True, timeout=30)
+    assert done.returncode != 0
+    assert "h1" in done.stderr + done.stdout
+    succeed(bed, "cool", "bench", "--ops", "allreduce", "--bytes", "1000", "--reps", "1")
+
+
+def test_a_switch_that_speaks_only_openflow_1_0_is_refused_and_named(make_bed):
+    bed = make_bed("tree:2x2")
+    with socket.create_connection(("127.0.0.1", 6653), timeout=10) as s:
+        s.sendall(bytes([1, 0, 0, 8, 0, 0, 0, 1]))
+        received = b""
+        while chunk := s.recv(4096):
+            received += chunk
+    types = []
+    while received:
+        types.append(received[1])
+        received = received[int.from_bytes(received[2:4], "big"):]
+    assert types[0] == 0 and 1 in types, "a hello, then an error: %s" % types
+    wait_for(lambda: "1.0" in log_of(bed, "controller"), "the controller's log names the version")
+
+
+def test_garbage_at_every_port_is_survived(make_bed):
+    bed = make_bed("tree:2x2")
+    garbage = [b"", b"\x00", b"GET / HTTP/1.0\r\n\r\n", bytes(range(256)) * 5, b"\x04" + b"\xff" * 64, os.urandom(1400)]
+    for blob in garbage:
+        with socket.create_connection(("127.0.0.1", 6653), timeout=10) as s:
+            s.sendall(blob)
+        with socket.create_connection(("127.0.0.1", 7400), timeout=10) as s:
+            s.sendall(blob)
+    for host in bed.network.net.hosts:
+        script = ("import socket,sys\n"
+                  "for b in %r:\n"
+                  "  u=socket.socket(socket.AF_INET,socket.SOCK_DGRAM); u.sendto(b,('%s',7420))\n"
+                  "  t=socket.create_connection(('%s',7420),5); t.sendall(b); t.close()\n") % (garbage, host.IP(), host.IP())
+        bed.network.run_in(host, "/usr/bin/python3", "-c", script)
+    succeed(bed, "cool", "bench", "--ops", "bcast,allreduce,gather", "--bytes", "1000,100K", "--reps", "1")
+    for daemon in bed.daemons:
+        daemon.check()
+
+
+def test_a_rank_that_calls_with_another_size_is_named_and_nothing_hangs(make_bed):
+    bed = make_bed("tree:2x2")
+    done = run(bed, "cool", "run", "-n", "4", "--", os.path.join(bed.bin_dir, "cool-misuse"), "other-size", timeout=60)
+    assert done.returncode != 0
+    text = done.stdout + done.stderr
+    assert "rank 2" in text and "bcast" in text, text
+    succeed(bed, "cool", "bench", "--ops", "bcast", "--bytes", "1000", "--reps", "1")
+
+
+def test_a_dead_agent_fails_the_job_by_name_and_the_rest_goes_on(make_bed):
+    bed = make_bed("tree:2x3")
+    job = subprocess.Popen(["cool", "run", "-n", "6", "--", os.path.join(bed.bin_dir, "cool-misuse"), "barriers"],
+                           env=bed.environment(), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    assert "started" in job.stdout.readline()
+    bed.agents["h5"].signal(signal.SIGKILL)
+    bed.agents["h5"].process.wait(10)
+    out, err = job.communicate(timeout=60)
+    assert job.returncode != 0
+    assert "h5" in out + err, out + err
+    bed.daemons.remove(bed.agents["h5"])
+    bed.start_agent("h5")
+    bed.wait_until_joined()
+    succeed(bed, "cool", "bench", "--ops", "allreduce", "--bytes", "1000", "--reps", "1")
+
+
+def test_a_controller_that_starts_after_switches_and_agents_finds_them(make_bed):
+    bed = make_bed("tree:2x2")
+    bed.controller.signal(signal.SIGKILL)
+    bed.controller.process.wait(10)
+    bed.daemons.remove(bed.controller)
+    bed.start_controller()
+    bed.wait_until_joined()
+    succeed(bed, "cool", "bench", "--ops", "bcast,reduce", "--bytes", "100K", "--reps", "1")
+
+
+def test_the_testbed_leaves_nothing_behind(make_bed):
+    bed = make_bed("tree:1x2")
+    names = [l["a_intf"] for l in bed.description["links"]] + bed.network.management_links
+    make_bed("tree:1x1")  # replaces it
+    left = set(os.listdir("/sys/class/net")) & set(names) - {l["a_intf"] for l in make_bed("tree:1x1").description["links"]} - {"m-h1"}
+    assert not left
+    assert all(d.process.poll() is not None for d in bed.daemons)
