@@ -1,1 +1,3 @@
 //! OpenFlow controller: discovery, forwarding, multicast trees, groups and jobs.
+
+pub mod allocate;
