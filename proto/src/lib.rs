@@ -1,8 +1,16 @@
 //! Contracts between COOL's programs: gRPC to the controller ([`control`], feature `grpc`), and
-//! between a rank and the agent of its node ([`local`]).
+//! between a rank and the agent of its node ([`local`]): frames ([`frame`]) over a unix socket
+//! ([`socket`]), data in shared memory ([`region`]).
+
+pub mod frame;
+pub mod region;
+pub mod socket;
 
 /// The version of both contracts; peers with another one are refused.
 pub const VERSION: u32 = 1;
+
+/// While a call runs, the agent says so this often.
+pub const RUNNING_INTERVAL: std::time::Duration = std::time::Duration::from_secs(5);
 
 /// Frames between a rank and the agent of its node.
 #[allow(missing_docs, reason = "generated; documented in proto/local.proto")]
@@ -12,7 +20,12 @@ pub mod local {
 
 /// The controller's service for agents and tools.
 #[cfg(feature = "grpc")]
-#[allow(missing_docs, clippy::all, reason = "generated; documented in proto/control.proto")]
+#[allow(
+    missing_docs,
+    clippy::all,
+    clippy::too_many_lines,
+    reason = "generated; documented in proto/control.proto"
+)]
 pub mod control {
     include!(concat!(env!("OUT_DIR"), "/cool.control.rs"));
 }

@@ -1,0 +1,229 @@
+//! Shared memory between a rank and its agent: a sealed memfd that both map.
+//!
+//! The seals keep the size fixed, so that no side can make the other fault by cutting the file
+//! short. Access is by bounds-checked copies on raw pointers, never by references: the other
+//! process may write at any time, which references do not allow. Who may touch which bytes when is
+//! the protocol's matter (`local.proto`): during a call the agent, else the rank. A side that does
+//! not keep to it spoils its own data and nothing else.
+
+#![allow(unsafe_code, reason = "shared memory is reached by raw pointers; every block says why it is sound")]
+
+use memmap2::{MmapOptions, MmapRaw};
+use rustix::fs::{MemfdFlags, SealFlags};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+
+/// The seals without which an agent maps nothing.
+const REQUIRED: SealFlags = SealFlags::SHRINK.union(SealFlags::GROW);
+
+/// The filesystem of ordinary memfds. One on huge pages can have seals too, but faults when the
+/// pages run out.
+const TMPFS_MAGIC: u64 = 0x0102_1994;
+
+/// Why there is no region.
+#[derive(Debug, thiserror::Error)]
+pub enum RegionError {
+    /// The system gave no memory.
+    #[error("cannot share {bytes} bytes of memory: {source}")]
+    System {
+        /// How many were asked for.
+        bytes: u64,
+        /// What the system said.
+        source: std::io::Error,
+    },
+    /// The descriptor is no memfd with its size sealed.
+    #[error("the descriptor is not a memfd sealed against shrinking and growing")]
+    NotSealed,
+    /// The descriptor has another size than the frame that came with it.
+    #[error("the descriptor has {actual} bytes, but its frame says {claimed}")]
+    WrongSize {
+        /// What the frame says.
+        claimed: u64,
+        /// What the file has.
+        actual: u64,
+    },
+    /// Nobody needs a region of no bytes.
+    #[error("a region needs at least one byte")]
+    Empty,
+}
+
+/// A byte range does not lie in its region.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("bytes {offset}..{offset}+{len} are not all in a region of {region} bytes")]
+pub struct OutOfBounds {
+    /// First byte of the range.
+    pub offset: u64,
+    /// Length of the range.
+    pub len: u64,
+    /// Length of the region.
+    pub region: u64,
+}
+
+/// A mapped region of shared memory.
+#[derive(Debug)]
+pub struct Region {
+    map: MmapRaw,
+    file: OwnedFd,
+}
+
+impl Region {
+    /// A new region of zeros, sealed, to be shared with [`Region::descriptor`].
+    ///
+    /// # Errors
+    /// If `bytes` is 0 or the system has not that much.
+    pub fn create(bytes: u64) -> Result<Region, RegionError> {
+        if bytes == 0 {
+            return Err(RegionError::Empty);
+        }
+        let system = |e: rustix::io::Errno| RegionError::System { bytes, source: e.into() };
+        let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
+        let file = rustix::fs::memfd_create("cool", flags).map_err(system)?;
+        rustix::fs::ftruncate(&file, bytes).map_err(system)?;
+        rustix::fs::fcntl_add_seals(&file, REQUIRED | SealFlags::SEAL).map_err(system)?;
+        Region::map(file, bytes)
+    }
+
+    /// Maps a region that another process shared as `file`, and said to have `bytes` bytes.
+    ///
+    /// # Errors
+    /// If the file could shrink under us, has another size, or cannot be mapped.
+    pub fn open(file: OwnedFd, bytes: u64) -> Result<Region, RegionError> {
+        if bytes == 0 {
+            return Err(RegionError::Empty);
+        }
+        // A file that knows no seals answers with an error: it is not sealed.
+        let seals = rustix::fs::fcntl_get_seals(&file).unwrap_or(SealFlags::empty());
+        let kind = rustix::fs::fstatfs(&file).map_err(|e| RegionError::System { bytes, source: e.into() })?;
+        if !seals.contains(REQUIRED) || kind.f_type as u64 != TMPFS_MAGIC {
+            return Err(RegionError::NotSealed);
+        }
+        let stat = rustix::fs::fstat(&file).map_err(|e| RegionError::System { bytes, source: e.into() })?;
+        let actual = u64::try_from(stat.st_size).unwrap_or(0);
+        if actual != bytes {
+            return Err(RegionError::WrongSize { claimed: bytes, actual });
+        }
+        Region::map(file, bytes)
+    }
+
+    fn map(file: OwnedFd, bytes: u64) -> Result<Region, RegionError> {
+        let error = |source| RegionError::System { bytes, source };
+        let len = usize::try_from(bytes)
+            .map_err(|_| error(std::io::Error::from(std::io::ErrorKind::OutOfMemory)))?;
+        let map = MmapOptions::new().len(len).map_raw(&file).map_err(error)?;
+        Ok(Region { map, file })
+    }
+
+    /// The descriptor to send with `Map`.
+    pub fn descriptor(&self) -> BorrowedFd<'_> {
+        self.file.as_fd()
+    }
+
+    /// Bytes in the region; never 0.
+    #[allow(clippy::len_without_is_empty, reason = "a region is never empty")]
+    pub fn len(&self) -> u64 {
+        self.map.len() as u64
+    }
+
+    /// Copies `data` into the region.
+    ///
+    /// # Errors
+    /// If it does not fit there; then nothing is copied.
+    pub fn copy_in(&self, offset: u64, data: &[u8]) -> Result<(), OutOfBounds> {
+        let start = self.check(offset, data.len() as u64)?;
+        // SAFETY: `check` found start..start+data.len() within the mapping, which lives as long as
+        // self and cannot shrink (sealed). A fresh `&[u8]` never overlaps it, because no reference
+        // into the mapping is ever made. Bytes have no invalid values, so a race with the other
+        // side can only mix up bytes that the protocol already leaves undefined.
+        unsafe { std::ptr::copy_nonoverlapping(data.as_ptr(), self.map.as_mut_ptr().add(start), data.len()) }
+        Ok(())
+    }
+
+    /// Copies bytes of the region to `data`.
+    ///
+    /// # Errors
+    /// If the region does not have them; then nothing is copied.
+    pub fn copy_out(&self, offset: u64, data: &mut [u8]) -> Result<(), OutOfBounds> {
+        let start = self.check(offset, data.len() as u64)?;
+        // SAFETY: as in `copy_in`, with source and destination exchanged.
+        unsafe {
+            std::ptr::copy_nonoverlapping(self.map.as_ptr().add(start), data.as_mut_ptr(), data.len());
+        }
+        Ok(())
+    }
+
+    /// Whether a range lies in the region; its start as an index.
+    fn check(&self, offset: u64, len: u64) -> Result<usize, OutOfBounds> {
+        match offset.checked_add(len) {
+            // At most the mapping's length, hence a usize.
+            Some(end) if end <= self.len() => Ok(offset as usize),
+            _ => Err(OutOfBounds { offset, len, region: self.len() }),
+        }
+    }
+
+    /// Whether `len` bytes from `offset` lie in the region.
+    ///
+    /// # Errors
+    /// If they do not.
+    pub fn contains(&self, offset: u64, len: u64) -> Result<(), OutOfBounds> {
+        self.check(offset, len).map(|_| ())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::io::Write;
+
+    fn duplicate(region: &Region) -> OwnedFd {
+        region.descriptor().try_clone_to_owned().unwrap()
+    }
+
+    #[test]
+    fn what_one_side_writes_the_other_reads() {
+        let ours = Region::create(10_000).unwrap();
+        let theirs = Region::open(duplicate(&ours), 10_000).unwrap();
+        ours.copy_in(9_995, b"hello").unwrap();
+        let mut heard = [0; 5];
+        theirs.copy_out(9_995, &mut heard).unwrap();
+        assert_eq!(&heard, b"hello");
+    }
+
+    #[test]
+    fn ranges_outside_are_refused_and_touch_nothing() {
+        let region = Region::create(100).unwrap();
+        for (offset, len) in [(100, 1), (0, 101), (u64::MAX, 1), (u64::MAX, 0), (96, 5)] {
+            let mut data = vec![7; len];
+            assert_eq!(region.copy_in(offset, &data).unwrap_err().offset, offset);
+            region.copy_out(offset, &mut data).unwrap_err();
+        }
+        region.copy_in(100, &[]).unwrap();
+        let mut all = [1; 100];
+        region.copy_out(0, &mut all).unwrap();
+        assert_eq!(all, [0; 100]);
+    }
+
+    #[test]
+    fn a_file_that_could_shrink_is_refused() {
+        let mut plain = tempfile::tempfile().unwrap();
+        plain.write_all(&[0; 64]).unwrap();
+        assert!(matches!(Region::open(plain.into(), 64), Err(RegionError::NotSealed)));
+
+        let half = rustix::fs::memfd_create("half", MemfdFlags::ALLOW_SEALING).unwrap();
+        rustix::fs::ftruncate(&half, 64).unwrap();
+        rustix::fs::fcntl_add_seals(&half, SealFlags::GROW).unwrap();
+        assert!(matches!(Region::open(half, 64), Err(RegionError::NotSealed)));
+    }
+
+    #[test]
+    fn a_size_that_is_not_the_files_is_refused() {
+        let region = Region::create(4096).unwrap();
+        let e = Region::open(duplicate(&region), 8192).unwrap_err();
+        assert!(matches!(e, RegionError::WrongSize { claimed: 8192, actual: 4096 }), "{e}");
+        assert!(matches!(Region::create(0), Err(RegionError::Empty)));
+        assert!(matches!(Region::open(duplicate(&region), 0), Err(RegionError::Empty)));
+    }
+
+    #[test]
+    fn memory_that_does_not_exist_is_an_error() {
+        assert!(matches!(Region::create(u64::MAX), Err(RegionError::System { .. })));
+    }
+}

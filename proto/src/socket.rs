@@ -1,0 +1,235 @@
+//! Moves frames and descriptors over a unix stream socket: the two system calls, which both sides
+//! use, and a blocking connection for the rank's side. What frames mean is left to the caller.
+
+use crate::frame::{Decoder, FrameError, MAX_TO_AGENT, MAX_TO_RANK, encode};
+use crate::local::frame::Body;
+use rustix::net::{
+    AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags, SendAncillaryBuffer,
+    SendAncillaryMessage, SendFlags, SocketAddrUnix, SocketFlags, SocketType, sockopt,
+};
+use std::io::{self, ErrorKind, IoSlice, IoSliceMut};
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::net::UnixStream;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+/// How many descriptors one receive takes; a frame brings one at most.
+const DESCRIPTORS: usize = 4;
+
+/// Why nothing came or went.
+#[derive(Debug, thiserror::Error)]
+pub enum SocketError {
+    /// The other side hung up.
+    #[error("the other side hung up")]
+    Closed,
+    /// Nothing came within this time.
+    #[error("no answer within {} ms", .0.as_millis())]
+    TimedOut(Duration),
+    /// What came was no frame.
+    #[error(transparent)]
+    Frame(#[from] FrameError),
+    /// The system refused.
+    #[error(transparent)]
+    System(io::Error),
+}
+
+/// Sends some of `bytes`, and `descriptor` with the first of them. Returns how many went.
+///
+/// # Errors
+/// As `sendmsg(2)`, except that it is tried again after a signal.
+pub fn send(socket: impl AsFd, bytes: &[u8], descriptor: Option<BorrowedFd<'_>>) -> io::Result<usize> {
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+    let mut control = SendAncillaryBuffer::new(&mut space);
+    let descriptors: Vec<BorrowedFd<'_>> = descriptor.into_iter().collect();
+    if !descriptors.is_empty() {
+        control.push(SendAncillaryMessage::ScmRights(&descriptors));
+    }
+    // A program in another language may have left SIGPIPE deadly.
+    let flags = SendFlags::NOSIGNAL;
+    let parts = [IoSlice::new(bytes)];
+    rustix::io::retry_on_intr(|| rustix::net::sendmsg(&socket, &parts, &mut control, flags))
+        .map_err(Into::into)
+}
+
+/// Receives some bytes, 0 at the end of the stream, and the descriptors that came with them.
+///
+/// # Errors
+/// As `recvmsg(2)`, except that it is tried again after a signal; or if more descriptors came than
+/// any frame has.
+pub fn receive(socket: impl AsFd, buffer: &mut [u8], descriptors: &mut Vec<OwnedFd>) -> io::Result<usize> {
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(DESCRIPTORS))];
+    let mut control = RecvAncillaryBuffer::new(&mut space);
+    let mut parts = [IoSliceMut::new(buffer)];
+    let message = rustix::io::retry_on_intr(|| {
+        rustix::net::recvmsg(&socket, &mut parts, &mut control, RecvFlags::CMSG_CLOEXEC)
+    })?;
+    for item in control.drain() {
+        if let RecvAncillaryMessage::ScmRights(received) = item {
+            descriptors.extend(received);
+        }
+    }
+    if message.flags.contains(ReturnFlags::CTRUNC) || descriptors.len() > DESCRIPTORS {
+        return Err(io::Error::new(ErrorKind::InvalidData, "more descriptors than frames to use them"));
+    }
+    Ok(message.bytes)
+}
+
+/// A rank's connection to its agent. Every wait has a deadline.
+#[derive(Debug)]
+pub struct Connection {
+    stream: UnixStream,
+    decoder: Decoder,
+    buffer: Vec<u8>,
+}
+
+impl Connection {
+    /// Connects to the agent's socket.
+    ///
+    /// # Errors
+    /// If nobody listens there, or not within `timeout`.
+    pub fn open(path: &Path, timeout: Duration) -> Result<Connection, SocketError> {
+        let system = |e: rustix::io::Errno| match e {
+            rustix::io::Errno::AGAIN => SocketError::TimedOut(timeout),
+            e => SocketError::System(e.into()),
+        };
+        let address = SocketAddrUnix::new(path).map_err(system)?;
+        let socket =
+            rustix::net::socket_with(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)
+                .map_err(system)?;
+        // For a unix socket this also bounds the wait of connect, which is for room in the backlog.
+        let bound = timeout.max(Duration::from_millis(1));
+        sockopt::set_socket_timeout(&socket, sockopt::Timeout::Send, Some(bound)).map_err(system)?;
+        rustix::io::retry_on_intr(|| rustix::net::connect(&socket, &address)).map_err(system)?;
+        Ok(Connection {
+            stream: socket.into(),
+            decoder: Decoder::new(MAX_TO_RANK),
+            buffer: vec![0; 64 << 10],
+        })
+    }
+
+    /// Sends a frame, with a descriptor if there is one.
+    ///
+    /// # Errors
+    /// If the agent is gone or takes nothing for the time given to [`Connection::open`].
+    pub fn send(&mut self, body: Body, descriptor: Option<BorrowedFd<'_>>) -> Result<(), SocketError> {
+        let bytes = encode(body, MAX_TO_AGENT)?;
+        let mut sent = 0;
+        while sent < bytes.len() {
+            let now = descriptor.filter(|_| sent == 0);
+            sent += send(&self.stream, &bytes[sent..], now).map_err(|e| match e.kind() {
+                ErrorKind::BrokenPipe | ErrorKind::ConnectionReset => SocketError::Closed,
+                ErrorKind::WouldBlock => {
+                    SocketError::TimedOut(self.stream.write_timeout().ok().flatten().unwrap_or_default())
+                }
+                _ => SocketError::System(e),
+            })?;
+        }
+        Ok(())
+    }
+
+    /// The next frame from the agent.
+    ///
+    /// # Errors
+    /// If none comes within `timeout`, the agent hangs up, or what comes is no frame.
+    pub fn receive(&mut self, timeout: Duration) -> Result<Body, SocketError> {
+        let deadline = Instant::now() + timeout;
+        loop {
+            if let Some(body) = self.decoder.take()? {
+                return Ok(body);
+            }
+            let left = deadline.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return Err(SocketError::TimedOut(timeout));
+            }
+            self.stream.set_read_timeout(Some(left)).map_err(SocketError::System)?;
+            // An agent sends no descriptors; any that come are closed.
+            match receive(&self.stream, &mut self.buffer, &mut Vec::new()) {
+                Ok(0) => return Err(SocketError::Closed),
+                Ok(n) => self.decoder.push(&self.buffer[..n]),
+                Err(e) if e.kind() == ErrorKind::WouldBlock => {}
+                Err(e) if e.kind() == ErrorKind::ConnectionReset => return Err(SocketError::Closed),
+                Err(e) => return Err(SocketError::System(e)),
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::local::{Attach, Done, Map};
+    use crate::region::Region;
+    use std::os::unix::net::UnixListener;
+
+    const PATIENCE: Duration = Duration::from_secs(10);
+
+    fn pair() -> (tempfile::TempDir, Connection, UnixStream) {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("agent.sock");
+        let listener = UnixListener::bind(&path).unwrap();
+        let connection = Connection::open(&path, PATIENCE).unwrap();
+        let (agent, _) = listener.accept().unwrap();
+        (dir, connection, agent)
+    }
+
+    #[test]
+    fn a_region_travels_with_its_frame() {
+        let (_dir, mut rank, agent) = pair();
+        let region = Region::create(4096).unwrap();
+        region.copy_in(0, b"shared").unwrap();
+        let attach = Body::Attach(Attach { version: 1, group: 1, rank: 0 });
+        let map = Body::Map(Map { region: 5, bytes: 4096 });
+        rank.send(attach.clone(), None).unwrap();
+        rank.send(map.clone(), Some(region.descriptor())).unwrap();
+
+        let (mut decoder, mut descriptors, mut frames) = (Decoder::new(MAX_TO_AGENT), Vec::new(), Vec::new());
+        while frames.len() < 2 {
+            let mut buffer = [0; 3];
+            let n = receive(&agent, &mut buffer, &mut descriptors).unwrap();
+            assert_ne!(n, 0, "the stream ended early");
+            decoder.push(&buffer[..n]);
+            frames.extend(decoder.take().unwrap());
+        }
+        assert_eq!(frames, [attach, map]);
+        let seen = Region::open(descriptors.pop().unwrap(), 4096).unwrap();
+        let mut bytes = [0; 6];
+        seen.copy_out(0, &mut bytes).unwrap();
+        assert_eq!(&bytes, b"shared");
+    }
+
+    #[test]
+    fn more_descriptors_than_frames_can_use_are_refused() {
+        let (_dir, rank, agent) = pair();
+        let region = Region::create(1).unwrap();
+        let mut descriptors = Vec::new();
+        for _ in 0..DESCRIPTORS {
+            send(&rank.stream, &[0], Some(region.descriptor())).unwrap();
+            receive(&agent, &mut [0; 16], &mut descriptors).unwrap();
+        }
+        send(&rank.stream, &[0], Some(region.descriptor())).unwrap();
+        let e = receive(&agent, &mut [0; 16], &mut descriptors).unwrap_err();
+        assert_eq!(e.kind(), ErrorKind::InvalidData);
+    }
+
+    #[test]
+    fn an_agent_that_hangs_up_is_an_error_and_no_wait() {
+        let (_dir, mut rank, agent) = pair();
+        drop(agent);
+        assert!(matches!(rank.receive(PATIENCE), Err(SocketError::Closed)));
+        assert!(matches!(rank.send(Body::Done(Done::default()), None), Err(SocketError::Closed)));
+    }
+
+    #[test]
+    fn an_agent_that_says_nothing_is_an_error_in_time() {
+        let (_dir, mut rank, _agent) = pair();
+        let e = rank.receive(Duration::from_millis(20)).unwrap_err();
+        assert!(matches!(e, SocketError::TimedOut(_)), "{e}");
+    }
+
+    #[test]
+    fn a_socket_that_does_not_exist_is_an_error() {
+        let e = Connection::open(Path::new("/nonexistent/agent.sock"), PATIENCE).unwrap_err();
+        assert!(matches!(e, SocketError::System(_)), "{e}");
+    }
+}
