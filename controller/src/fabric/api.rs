@@ -1,0 +1,236 @@
+//! What the fabric and the rest of the controller say to each other: plain values, nothing of OpenFlow.
+
+pub use cool_topology::{DatapathId, Mac, Port};
+use core::net::Ipv4Addr;
+use core::time::Duration;
+
+/// How the fabric is run.
+#[derive(Clone, Debug)]
+pub struct FabricConfig {
+    /// Rate of every link between a node and its switch, bytes per second; `None`: what the port says.
+    pub host_bytes_per_second: Option<u64>,
+    /// Rate of every link between two switches, bytes per second; `None`: what the ports say.
+    pub uplink_bytes_per_second: Option<u64>,
+    /// How often switches and agents announce themselves; a link is lost after three missed announcements.
+    pub lldp_interval: Duration,
+    /// How long [`create_group`](super::Fabric::create_group) waits for the switches.
+    pub confirm_timeout: Duration,
+    /// UDP port of all multicast.
+    pub multicast_port: u16,
+}
+
+impl Default for FabricConfig {
+    fn default() -> FabricConfig {
+        FabricConfig {
+            host_bytes_per_second: None,
+            uplink_bytes_per_second: None,
+            lldp_interval: Duration::from_secs(1),
+            confirm_timeout: Duration::from_secs(5),
+            multicast_port: 7420,
+        }
+    }
+}
+
+/// A node as its agent describes it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NodeRegistration {
+    /// Unique name.
+    pub name: String,
+    /// Address on the data network.
+    pub ip: Ipv4Addr,
+    /// Address of the data interface.
+    pub mac: Mac,
+}
+
+/// The network as it is known at one moment.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct TopologySnapshot {
+    /// By datapath id.
+    pub switches: Vec<SwitchView>,
+    /// Links between switches, each once; both directions have been heard.
+    pub links: Vec<LinkView>,
+    /// Registered nodes, by name.
+    pub nodes: Vec<NodeView>,
+    /// What an operator should look at.
+    pub warnings: Vec<String>,
+}
+
+impl TopologySnapshot {
+    /// The node of that name.
+    pub fn node(&self, name: &str) -> Option<&NodeView> {
+        self.nodes.binary_search_by(|n| n.name.as_str().cmp(name)).ok().map(|i| &self.nodes[i])
+    }
+}
+
+/// A switch.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SwitchView {
+    /// Its identity.
+    pub datapath_id: DatapathId,
+    /// Of its local port, else from its description, else made of the datapath id.
+    pub name: String,
+    /// The rack's number, if this is a rack's top-of-rack switch: one with agents on it.
+    pub rack: Option<u32>,
+    /// Number of its ports, the local one not counted.
+    pub ports: u32,
+}
+
+/// A link between switches.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LinkView {
+    /// The end with the smaller datapath id.
+    pub a: Port,
+    /// The other end.
+    pub b: Port,
+    /// 0: unknown.
+    pub bytes_per_second: u64,
+}
+
+/// A registered node.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NodeView {
+    /// Unique name.
+    pub name: String,
+    /// Address on the data network.
+    pub ip: Ipv4Addr,
+    /// Address of the data interface.
+    pub mac: Mac,
+    /// Where it is attached, once its LLDP has been heard.
+    pub location: Option<Location>,
+}
+
+/// Where a node is attached.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Location {
+    /// The switch port.
+    pub port: Port,
+    /// The rack's number; stable while the controller runs.
+    pub rack: u32,
+    /// Of the node's link; 0: unknown.
+    pub bytes_per_second: u64,
+}
+
+/// A group that needs trees.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct GroupRequest {
+    /// Chosen by the caller, unique among the groups in use. Groups spread over spines by it.
+    pub id: u64,
+    /// The node of each rank, in rank order; a node may come several times.
+    pub members: Vec<String>,
+}
+
+/// Which nodes of a group a tree connects.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum TreeScope {
+    /// All.
+    All,
+    /// The node of the smallest rank in each rack.
+    Leaders,
+    /// Those in the rack of this number.
+    Rack(u32),
+}
+
+/// A tree that the switches have confirmed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TreeGrant {
+    /// Which nodes it connects. Trees of fewer than two nodes are not made.
+    pub scope: TreeScope,
+    /// The multicast group.
+    pub address: Ipv4Addr,
+    /// UDP port.
+    pub port: u16,
+    /// Rate of the slowest known link on the tree; 0: none is known.
+    pub bytes_per_second: u64,
+    /// The links of the tree: "s1:2-s3:1" between switches, "s3:4-h2" to a node.
+    pub links: Vec<String>,
+}
+
+/// Why the fabric did not do what was asked.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum FabricError {
+    /// Registration with another node's address.
+    #[error("node {name} registers {address}, which node {holder} has; give each node its own address")]
+    AddressTaken {
+        /// Who registers.
+        name: String,
+        /// The IP or MAC address.
+        address: String,
+        /// Who has it.
+        holder: String,
+    },
+    /// Registration with a name or address that no node can have.
+    #[error("node {name:?} cannot be registered: {reason}")]
+    BadRegistration {
+        /// Who registers.
+        name: String,
+        /// What is wrong.
+        reason: String,
+    },
+    /// Members whose place in the network is not known: chains work between them, trees do not.
+    #[error(
+        "no switch has heard the LLDP of {}; check that their agents run and that their switches reach this controller",
+        .nodes.join(", ")
+    )]
+    NotLocated {
+        /// Their names.
+        nodes: Vec<String>,
+    },
+    /// Members that no path of known links connects.
+    #[error("no path of discovered links leads from {from} to {to}; check the switches between them")]
+    Partitioned {
+        /// A member.
+        from: String,
+        /// Another.
+        to: String,
+    },
+    /// The id is in use.
+    #[error("group {id} exists; release it first or choose another id")]
+    GroupExists {
+        /// The id.
+        id: u64,
+    },
+    /// There is no such group.
+    #[error("there is no group {id}")]
+    NoSuchGroup {
+        /// The id.
+        id: u64,
+    },
+    /// A group without members.
+    #[error("group {id} has no members")]
+    EmptyGroup {
+        /// The id.
+        id: u64,
+    },
+    /// All multicast addresses are in use.
+    #[error("all {limit} multicast addresses are in use; release groups")]
+    OutOfAddresses {
+        /// How many there are.
+        limit: u32,
+    },
+    /// Switches that did not answer the barrier in time. The group is not made.
+    #[error(
+        "group {id}: {} did not confirm its entries within {waited:?}; check its connection to this controller",
+        .switches.join(", ")
+    )]
+    Unconfirmed {
+        /// The group.
+        id: u64,
+        /// Their names.
+        switches: Vec<String>,
+        /// How long was waited.
+        waited: Duration,
+    },
+    /// A switch refused an entry. The group is not made.
+    #[error("group {id}: switch {switch} refused an entry: {reason}")]
+    Refused {
+        /// The group.
+        id: u64,
+        /// The switch's name.
+        switch: String,
+        /// Its error and what it refers to.
+        reason: String,
+    },
+    /// The fabric has ended.
+    #[error("the fabric has been stopped")]
+    Stopped,
+}

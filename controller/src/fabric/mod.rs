@@ -1,0 +1,114 @@
+//! The network as the controller runs it: switches over OpenFlow 1.3, discovery, forwarding, trees.
+//!
+//! ```text
+//!   switch ==TCP== connection (session) --events--> core --tables--> connection (reconciler) ==> switch
+//!                                                    ^ |
+//!                                     Fabric (calls) | v snapshots
+//! ```
+//!
+//! Each switch has one task ([`connection`]) around one pure machine ([`session`]); one task ([`core`])
+//! holds everything else. The core never waits for a switch: what a switch is to hold is handed over as the
+//! latest whole, not as a queue. Jobs, ranks and gRPC are left to the rest of the controller.
+
+mod api;
+
+pub use api::{
+    DatapathId, FabricConfig, FabricError, GroupRequest, LinkView, Location, Mac, NodeRegistration, NodeView,
+    Port, SwitchView, TopologySnapshot, TreeGrant, TreeScope,
+};
+
+use std::sync::Arc;
+use tokio::net::TcpListener;
+use tokio::sync::{mpsc, oneshot, watch};
+
+/// Calls that wait for the core; more wait at their callers.
+const CALLS: usize = 256;
+
+type Reply<T> = oneshot::Sender<Result<T, FabricError>>;
+
+/// What the core is asked to do.
+enum Call {
+    Register(NodeRegistration, Reply<()>),
+    Unregister(String, Reply<()>),
+    CreateGroup(GroupRequest, Reply<Vec<TreeGrant>>),
+    Trees(u64, Reply<Vec<TreeGrant>>),
+    ReleaseGroup(u64, Reply<()>),
+}
+
+/// A handle on the running fabric. It stops when the last handle is dropped.
+#[derive(Clone, Debug)]
+pub struct Fabric {
+    calls: mpsc::Sender<Call>,
+    snapshots: watch::Receiver<Arc<TopologySnapshot>>,
+}
+
+impl Fabric {
+    /// Serves the switches that connect to `listener`, on the current tokio runtime.
+    pub fn start(config: FabricConfig, listener: TcpListener) -> Fabric {
+        let (calls, incoming) = mpsc::channel(CALLS);
+        let (publish, snapshots) = watch::channel(Arc::default());
+        tokio::spawn(core::run(config, listener, incoming, publish));
+        Fabric { calls, snapshots }
+    }
+
+    /// Makes a node known: it is located as soon as a switch hears its LLDP. Registering a name again
+    /// replaces what was known of it.
+    ///
+    /// # Errors
+    /// If another node has the address, or the values make no node.
+    pub async fn register(&self, node: NodeRegistration) -> Result<(), FabricError> {
+        self.call(|reply| Call::Register(node, reply)).await
+    }
+
+    /// Forgets a node. Groups that it is in keep their trees between the others.
+    ///
+    /// # Errors
+    /// Only if the fabric has stopped; an unknown name is no error.
+    pub async fn unregister(&self, name: &str) -> Result<(), FabricError> {
+        self.call(|reply| Call::Unregister(name.to_owned(), reply)).await
+    }
+
+    /// The network as it is known now.
+    pub fn topology(&self) -> Arc<TopologySnapshot> {
+        self.snapshots.borrow().clone()
+    }
+
+    /// The network as it is known, changing when it changes.
+    pub fn watch(&self) -> watch::Receiver<Arc<TopologySnapshot>> {
+        self.snapshots.clone()
+    }
+
+    /// Makes a group's trees: one over all its nodes, one over the nodes of its rack leaders, one in each
+    /// rack; trees of fewer than two nodes are left out. Returns when every switch concerned has confirmed
+    /// its entries by barrier, at the latest after [`FabricConfig::confirm_timeout`]. The trees follow the
+    /// topology until the group is released.
+    ///
+    /// # Errors
+    /// Then the group does not exist. [`FabricError::NotLocated`] and [`FabricError::Partitioned`] say that
+    /// the group can only use chains for now.
+    pub async fn create_group(&self, group: GroupRequest) -> Result<Vec<TreeGrant>, FabricError> {
+        self.call(|reply| Call::CreateGroup(group, reply)).await
+    }
+
+    /// A group's trees as they are now; addresses never change, links and rates follow the topology.
+    ///
+    /// # Errors
+    /// If there is no such group.
+    pub async fn trees(&self, group: u64) -> Result<Vec<TreeGrant>, FabricError> {
+        self.call(|reply| Call::Trees(group, reply)).await
+    }
+
+    /// Removes a group's trees; does not wait for the switches.
+    ///
+    /// # Errors
+    /// If there is no such group.
+    pub async fn release_group(&self, id: u64) -> Result<(), FabricError> {
+        self.call(|reply| Call::ReleaseGroup(id, reply)).await
+    }
+
+    async fn call<T>(&self, call: impl FnOnce(Reply<T>) -> Call) -> Result<T, FabricError> {
+        let (reply, answer) = oneshot::channel();
+        self.calls.send(call(reply)).await.map_err(|_| FabricError::Stopped)?;
+        answer.await.unwrap_or(Err(FabricError::Stopped))
+    }
+}
