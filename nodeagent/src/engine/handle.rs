@@ -1,0 +1,106 @@
+//! The engine as the rest of the agent sees it: a handle to a thread of its own.
+
+use super::api::{CallRequest, EngineConfig, GroupError, GroupSpec, failure};
+use crate::net;
+use cool_proto::local::{Failure, Stats, failure::Kind};
+use std::net::SocketAddrV4;
+use tokio::sync::{mpsc, oneshot};
+
+/// Why an engine cannot start.
+#[derive(Debug, thiserror::Error)]
+pub enum StartError {
+    /// An address cannot be bound.
+    #[error("cannot use {protocol} {address}: {source}; is another agent running, or the interface down?")]
+    Bind {
+        /// UDP or TCP.
+        protocol: &'static str,
+        /// The address.
+        address: SocketAddrV4,
+        /// What the system says.
+        source: std::io::Error,
+    },
+    /// The engine's thread cannot be made.
+    #[error("cannot start the engine's thread: {0}")]
+    Thread(std::io::Error),
+}
+
+/// What the handle asks of the engine's thread.
+pub(crate) enum Command {
+    MakeGroup(GroupSpec, oneshot::Sender<Result<(), GroupError>>),
+    ReleaseGroup(u64),
+    Call(CallRequest, oneshot::Sender<Result<Stats, Failure>>),
+    LoseRank { group: u64, rank: u32, why: String },
+}
+
+/// The engine of one agent. Clones reach the same engine; it stops when the last one is dropped.
+#[derive(Clone, Debug)]
+pub struct EngineHandle {
+    commands: mpsc::UnboundedSender<Command>,
+    udp_port: u16,
+    tcp_port: u16,
+}
+
+impl EngineHandle {
+    /// Binds the sockets of `config` and starts the engine on a thread of its own.
+    ///
+    /// # Errors
+    /// If an address cannot be bound or the thread cannot be made.
+    pub fn start(config: EngineConfig) -> Result<EngineHandle, StartError> {
+        let (commands, queue) = mpsc::unbounded_channel();
+        let bound = net::start(config, queue)?;
+        Ok(EngineHandle { commands, udp_port: bound.udp_port, tcp_port: bound.tcp_port })
+    }
+
+    /// The bound port for repair and multicast that the agent sends.
+    pub fn udp_port(&self) -> u16 {
+        self.udp_port
+    }
+
+    /// The bound port for unicast steps.
+    pub fn tcp_port(&self) -> u16 {
+        self.tcp_port
+    }
+
+    /// Makes a group; this node can receive when it returns. The agents' connections are made on the side.
+    ///
+    /// # Errors
+    /// If the group makes no sense, exists, or its trees cannot be joined.
+    pub async fn make_group(&self, spec: GroupSpec) -> Result<(), GroupError> {
+        let (reply, answer) = oneshot::channel();
+        if self.commands.send(Command::MakeGroup(spec, reply)).is_err() {
+            return Err(GroupError::Stopped);
+        }
+        answer.await.unwrap_or(Err(GroupError::Stopped))
+    }
+
+    /// Forgets a group. Calls still running on it fail, here and at the other agents.
+    pub fn release_group(&self, group: u64) {
+        // A stopped engine has no groups left.
+        let _ = self.commands.send(Command::ReleaseGroup(group));
+    }
+
+    /// Runs one collective for a local rank. Calls of a rank on a group are numbered in the order in
+    /// which this is called (not: awaited); ranks must call alike. The collective runs to its end even
+    /// if the future is dropped.
+    pub fn call(&self, request: CallRequest) -> impl Future<Output = Result<Stats, Failure>> + Send + use<> {
+        let (reply, answer) = oneshot::channel();
+        let sent = self.commands.send(Command::Call(request, reply));
+        async move {
+            if sent.is_err() {
+                return Err(stopped());
+            }
+            answer.await.unwrap_or_else(|_| Err(stopped()))
+        }
+    }
+
+    /// Says that a local rank is gone. If it has calls open or others wait for it, they fail: the group
+    /// is unusable from here on.
+    pub fn lose_rank(&self, group: u64, rank: u32, why: String) {
+        // A stopped engine has failed all calls already.
+        let _ = self.commands.send(Command::LoseRank { group, rank, why });
+    }
+}
+
+fn stopped() -> Failure {
+    failure(Kind::Lost, "the data engine of this agent has stopped; see the agent's log", Vec::new())
+}

@@ -1,0 +1,151 @@
+//! The memory in which calls find and leave their data. Whose it is (shared with a rank's process, or
+//! this process's heap) is the matter of those who implement [`Memory`].
+
+use std::fmt;
+use std::sync::{Arc, Mutex, PoisonError};
+
+/// Bytes that a rank and its agent both reach. Copies in and out instead of slices, because the other
+/// side may change shared memory at any time.
+pub trait Memory: Send + Sync {
+    /// Its size in bytes; never changes.
+    fn bytes(&self) -> u64;
+
+    /// Copies out the bytes from `offset` on. The range lies within [`Memory::bytes`].
+    fn read(&self, offset: u64, into: &mut [u8]);
+
+    /// Copies in bytes at `offset`. The range lies within [`Memory::bytes`].
+    fn write(&self, offset: u64, from: &[u8]);
+}
+
+/// A part of a [`Memory`].
+#[derive(Clone)]
+pub struct SharedSlice {
+    memory: Arc<dyn Memory>,
+    offset: u64,
+    bytes: u64,
+}
+
+/// A slice that its memory does not hold.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("bytes {offset}..+{bytes} lie outside the shared region of {region} bytes")]
+pub struct OutsideRegion {
+    /// First byte.
+    pub offset: u64,
+    /// Number of bytes.
+    pub bytes: u64,
+    /// Size of the memory.
+    pub region: u64,
+}
+
+impl SharedSlice {
+    /// `bytes` bytes of `memory` from `offset` on.
+    ///
+    /// # Errors
+    /// If the memory does not hold them.
+    pub fn new(memory: Arc<dyn Memory>, offset: u64, bytes: u64) -> Result<SharedSlice, OutsideRegion> {
+        let region = memory.bytes();
+        match offset.checked_add(bytes) {
+            Some(end) if end <= region => Ok(SharedSlice { memory, offset, bytes }),
+            _ => Err(OutsideRegion { offset, bytes, region }),
+        }
+    }
+
+    /// Its size.
+    pub fn bytes(&self) -> u64 {
+        self.bytes
+    }
+
+    /// Copies out the bytes from `offset` of this slice on.
+    ///
+    /// # Panics
+    /// If they lie outside the slice.
+    pub fn read(&self, offset: u64, into: &mut [u8]) {
+        self.check(offset, into.len());
+        self.memory.read(self.offset + offset, into);
+    }
+
+    /// Copies in bytes at `offset` of this slice.
+    ///
+    /// # Panics
+    /// If they lie outside the slice.
+    pub fn write(&self, offset: u64, from: &[u8]) {
+        self.check(offset, from.len());
+        self.memory.write(self.offset + offset, from);
+    }
+
+    /// The part of this slice from `offset` on.
+    ///
+    /// # Panics
+    /// If it lies outside the slice.
+    pub(crate) fn part(&self, offset: u64, bytes: u64) -> SharedSlice {
+        assert!(offset.checked_add(bytes).is_some_and(|end| end <= self.bytes), "part outside its slice");
+        SharedSlice { memory: Arc::clone(&self.memory), offset: self.offset + offset, bytes }
+    }
+
+    fn check(&self, offset: u64, bytes: usize) {
+        let inside = offset.checked_add(bytes as u64).is_some_and(|end| end <= self.bytes);
+        assert!(inside, "{offset}..+{bytes} outside a slice of {} bytes", self.bytes);
+    }
+}
+
+impl fmt::Debug for SharedSlice {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "SharedSlice({}..+{})", self.offset, self.bytes)
+    }
+}
+
+/// Memory of this process: the engine's own working memory, and tests'.
+pub struct HeapMemory(Mutex<Vec<u8>>);
+
+impl HeapMemory {
+    /// A slice that holds `bytes`.
+    pub fn slice(bytes: Vec<u8>) -> SharedSlice {
+        let len = bytes.len() as u64;
+        SharedSlice { memory: Arc::new(HeapMemory(Mutex::new(bytes))), offset: 0, bytes: len }
+    }
+
+    // A panic elsewhere leaves bytes, not a broken invariant: the lock's poison means nothing here.
+    fn with<R>(&self, f: impl FnOnce(&mut Vec<u8>) -> R) -> R {
+        f(&mut self.0.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+}
+
+impl Memory for HeapMemory {
+    fn bytes(&self) -> u64 {
+        self.with(|m| m.len() as u64)
+    }
+
+    fn read(&self, offset: u64, into: &mut [u8]) {
+        let at = offset as usize;
+        self.with(|m| into.copy_from_slice(&m[at..at + into.len()]));
+    }
+
+    fn write(&self, offset: u64, from: &[u8]) {
+        let at = offset as usize;
+        self.with(|m| m[at..at + from.len()].copy_from_slice(from));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_slice_outside_its_memory_is_refused_in_words() {
+        let memory = Arc::new(HeapMemory(Mutex::new(vec![0; 10])));
+        assert!(SharedSlice::new(memory.clone(), 4, 6).is_ok());
+        let e = SharedSlice::new(memory.clone(), 4, 7).unwrap_err();
+        assert!(e.to_string().contains("region of 10 bytes"), "{e}");
+        assert!(SharedSlice::new(memory, u64::MAX, 2).is_err());
+    }
+
+    #[test]
+    fn a_part_reads_and_writes_its_slice() {
+        let whole = HeapMemory::slice(vec![1, 2, 3, 4]);
+        let part = whole.part(1, 2);
+        part.write(1, &[9]);
+        let mut out = [0; 4];
+        whole.read(0, &mut out);
+        assert_eq!((out, part.bytes()), ([1, 2, 9, 4], 2));
+    }
+}

@@ -1,0 +1,16 @@
+//! The engine: runs the schedules of the local ranks' calls over multicast, repair and unicast.
+//!
+//! Its core takes inputs with the time and answers with what to send, so it runs in tests without a
+//! socket; [`crate::net`] is its driver. It knows nothing of processes, of the controller or of how memory is shared:
+//! groups, calls and [`Memory`] are handed to it.
+
+mod api;
+mod handle;
+mod memory;
+
+pub use api::{
+    CallRequest, DEFAULT_TIMEOUT, EngineConfig, GroupError, GroupSpec, MemberSpec, TreeScope, TreeSpec,
+};
+pub(crate) use handle::Command;
+pub use handle::{EngineHandle, StartError};
+pub use memory::{HeapMemory, Memory, OutsideRegion, SharedSlice};
