@@ -5,6 +5,7 @@ import socket
 import subprocess
 import time
 
+import pytest
 from conftest import run, succeed
 
 import network
@@ -68,9 +69,10 @@ def test_garbage_at_every_port_is_survived(make_bed):
         daemon.check()
 
 
-def test_a_rank_that_calls_with_another_size_is_named_and_nothing_hangs(make_bed):
+@pytest.mark.parametrize("case", ["other-size", "other-operation"])
+def test_a_rank_that_calls_something_else_is_named_and_nothing_hangs(make_bed, case):
     bed = make_bed("tree:2x2")
-    done = run(bed, "cool", "run", "-n", "4", "--", os.path.join(bed.bin_dir, "cool-misuse"), "other-size", timeout=60)
+    done = run(bed, "cool", "run", "-n", "4", "--", os.path.join(bed.bin_dir, "cool-misuse"), case, timeout=60)
     assert done.returncode != 0
     text = done.stdout + done.stderr
     assert "rank 2" in text and "bcast" in text, text

@@ -1,0 +1,53 @@
+//! Uses libcool as it should not be used, or waits to be disturbed, so that tests can see what users are told.
+//!
+//!     cool run -n 4 -- cool-misuse other-size|other-operation|barriers
+
+use cool::{Comm, Error, Op};
+use std::io::Write;
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    let case = std::env::args().nth(1).unwrap_or_default();
+    match run(&case) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(e) => {
+            eprintln!("{e}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run(case: &str) -> Result<(), Box<dyn std::error::Error>> {
+    let comm = Comm::world()?;
+    match case {
+        "other-size" => {
+            let mut data = vec![0u8; if comm.rank() == 2 { 4000 } else { 5000 }];
+            comm.bcast(&mut data, 0)?;
+        }
+        "other-operation" => {
+            let mut sum = [0.0f64; 10];
+            if comm.rank() == 2 {
+                comm.bcast(&mut sum, 0)?;
+            } else {
+                comm.allreduce(&[1.0; 10], &mut sum, Op::Sum)?;
+            }
+        }
+        "barriers" => barriers_until_disturbed(&comm)?,
+        other => return Err(format!("no such case: '{other}'; expected other-size, other-operation or barriers").into()),
+    }
+    Ok(())
+}
+
+/// Says when it runs, then goes on until a call fails.
+fn barriers_until_disturbed(comm: &Comm) -> Result<(), Error> {
+    comm.barrier()?;
+    if comm.rank() == 0 {
+        println!("started");
+        if let Err(e) = std::io::stdout().flush() {
+            eprintln!("standard output: {e}");
+        }
+    }
+    loop {
+        comm.barrier()?;
+    }
+}
