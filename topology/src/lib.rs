@@ -4,6 +4,16 @@
 //! Pure: no sockets, no clocks, and equal inputs give equal answers. What switches are told about it is the
 //! controller's matter.
 
+pub mod graph;
 pub mod ids;
+pub mod lldp;
+pub mod paths;
+pub mod racks;
+#[cfg(test)]
+mod samples;
+pub mod trees;
 
+pub use graph::{Graph, Link};
 pub use ids::{BadMac, DatapathId, Mac, Port};
+pub use racks::Racks;
+pub use trees::Tree;

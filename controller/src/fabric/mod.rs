@@ -1,16 +1,17 @@
 //! The network as the controller runs it: switches over OpenFlow 1.3, discovery, forwarding, trees.
 //!
 //! ```text
-//!   switch ==TCP== connection (session) --events--> core --tables--> connection (reconciler) ==> switch
+//!   switch ==TCP== connection (session) --events--> network --tables--> connection (reconciler) ==> switch
 //!                                                    ^ |
 //!                                     Fabric (calls) | v snapshots
 //! ```
 //!
-//! Each switch has one task ([`connection`]) around one pure machine ([`session`]); one task ([`core`])
-//! holds everything else. The core never waits for a switch: what a switch is to hold is handed over as the
+//! Each switch has one task ([`connection`]) around one pure machine ([`session`]); one task ([`run`])
+//! holds everything else. It never waits for a switch: what a switch is to hold is handed over as the
 //! latest whole, not as a queue. Jobs, ranks and gRPC are left to the rest of the controller.
 
 mod api;
+mod run;
 
 pub use api::{
     DatapathId, FabricConfig, FabricError, GroupRequest, LinkView, Location, Mac, NodeRegistration, NodeView,
@@ -47,7 +48,7 @@ impl Fabric {
     pub fn start(config: FabricConfig, listener: TcpListener) -> Fabric {
         let (calls, incoming) = mpsc::channel(CALLS);
         let (publish, snapshots) = watch::channel(Arc::default());
-        tokio::spawn(core::run(config, listener, incoming, publish));
+        tokio::spawn(run::run(config, listener, incoming, publish));
         Fabric { calls, snapshots }
     }
 

@@ -1,0 +1,114 @@
+//! The network as it is known: switches, links between their ports, hosts at ports.
+
+use crate::{DatapathId, Port};
+use std::collections::{BTreeMap, BTreeSet};
+
+/// A link between two switches; `a` is the smaller end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Link {
+    /// One end.
+    pub a: Port,
+    /// The other.
+    pub b: Port,
+}
+
+impl Link {
+    /// The link between two ports, whichever way they are named.
+    pub fn new(one: Port, other: Port) -> Link {
+        Link { a: one.min(other), b: one.max(other) }
+    }
+}
+
+/// Switches, links and hosts.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Graph {
+    switches: BTreeSet<DatapathId>,
+    /// Both directions of every link.
+    peers: BTreeMap<Port, Port>,
+    hosts: BTreeMap<String, Port>,
+}
+
+impl Graph {
+    /// Adds a switch.
+    pub fn add_switch(&mut self, switch: DatapathId) {
+        self.switches.insert(switch);
+    }
+
+    /// Removes a switch with its links and hosts.
+    pub fn remove_switch(&mut self, switch: DatapathId) {
+        let ports: Vec<Port> = self.neighbours(switch).map(|(port, _)| Port { switch, number: port }).collect();
+        for port in ports {
+            self.unlink(port);
+        }
+        self.hosts.retain(|_, port| port.switch != switch);
+        self.switches.remove(&switch);
+    }
+
+    /// Links two ports of different switches, each of which loses the link that it had. A cable between two
+    /// ports of one switch leads nowhere and is left out.
+    pub fn link(&mut self, one: Port, other: Port) {
+        if one.switch == other.switch {
+            return;
+        }
+        self.unlink(one);
+        self.unlink(other);
+        self.add_switch(one.switch);
+        self.add_switch(other.switch);
+        self.peers.insert(one, other);
+        self.peers.insert(other, one);
+    }
+
+    /// Removes the link at a port and returns it.
+    pub fn unlink(&mut self, port: Port) -> Option<Link> {
+        let peer = self.peers.remove(&port)?;
+        self.peers.remove(&peer);
+        Some(Link::new(port, peer))
+    }
+
+    /// Puts a host at a port.
+    pub fn place(&mut self, host: &str, port: Port) {
+        self.add_switch(port.switch);
+        self.hosts.insert(host.to_owned(), port);
+    }
+
+    /// Forgets where a host is; returns where it was.
+    pub fn displace(&mut self, host: &str) -> Option<Port> {
+        self.hosts.remove(host)
+    }
+
+    /// All switches, ascending.
+    pub fn switches(&self) -> impl Iterator<Item = DatapathId> + '_ {
+        self.switches.iter().copied()
+    }
+
+    /// Whether there is such a switch.
+    pub fn contains(&self, switch: DatapathId) -> bool {
+        self.switches.contains(&switch)
+    }
+
+    /// All links, each once, ascending.
+    pub fn links(&self) -> impl Iterator<Item = Link> + '_ {
+        self.peers.iter().filter(|(port, peer)| port < peer).map(|(port, peer)| Link { a: *port, b: *peer })
+    }
+
+    /// The other end of the link at a port.
+    pub fn peer(&self, port: Port) -> Option<Port> {
+        self.peers.get(&port).copied()
+    }
+
+    /// A switch's linked ports, ascending, with what each leads to.
+    pub fn neighbours(&self, switch: DatapathId) -> impl Iterator<Item = (u32, Port)> + '_ {
+        let all = Port { switch, number: 0 }..=Port { switch, number: u32::MAX };
+        self.peers.range(all).map(|(port, peer)| (port.number, *peer))
+    }
+
+    /// All hosts by name, with their places.
+    pub fn hosts(&self) -> impl Iterator<Item = (&str, Port)> + '_ {
+        self.hosts.iter().map(|(name, port)| (name.as_str(), *port))
+    }
+
+    /// Where a host is.
+    pub fn host(&self, name: &str) -> Option<Port> {
+        self.hosts.get(name).copied()
+    }
+}

@@ -1,0 +1,312 @@
+//! LLDP frames (IEEE 802.1AB) by which switches and agents announce themselves: made and read here.
+//! What they prove is [`discovery`](crate::discovery)'s matter.
+//!
+//! Both kinds carry the three mandatory TLVs and one organisationally specific TLV that says whose frame it
+//! is. TLVs that we do not know are skipped, so that later versions can add some (an HMAC, a timestamp)
+//! without a flag day.
+
+use crate::{DatapathId, Mac};
+
+/// LLDP's EtherType.
+pub const ETHERTYPE: u16 = 0x88cc;
+/// The nearest-bridge group address, to which LLDP is sent.
+pub const DESTINATION: Mac = Mac([0x01, 0x80, 0xc2, 0, 0, 0x0e]);
+/// The longest name of a node, in bytes: what a chassis id can carry.
+pub const MAX_NAME: usize = 254;
+
+/// A locally administered OUI: no vendor's frames carry it.
+const OUI: [u8; 3] = [0x02, 0xc0, 0x01];
+const KIND_SWITCH: u8 = 1;
+const KIND_NODE: u8 = 2;
+const VERSION: u8 = 1;
+const TTL_SECONDS: u16 = 120;
+
+const TLV_END: u8 = 0;
+const TLV_CHASSIS: u8 = 1;
+const TLV_PORT: u8 = 2;
+const TLV_TTL: u8 = 3;
+const TLV_ORGANISATION: u8 = 127;
+/// Subtype of chassis and port ids whose content is the sender's own matter.
+const CHASSIS_LOCAL: u8 = 7;
+const PORT_LOCAL: u8 = 7;
+const PORT_MAC: u8 = 3;
+
+/// Who announces itself.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Announcement {
+    /// A switch, through the controller, out of one of its ports.
+    Switch {
+        /// The switch.
+        switch: DatapathId,
+        /// The port that the frame left by.
+        port: u32,
+    },
+    /// A node, by its agent.
+    Node {
+        /// The node's name.
+        name: String,
+        /// Address of its data interface.
+        mac: Mac,
+    },
+}
+
+/// Why a frame announces nothing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum LldpError {
+    /// Not an LLDP frame.
+    #[error("EtherType {0:#06x} is not LLDP")]
+    NotLldp(u16),
+    /// The frame ends inside something.
+    #[error("the frame ends inside {0}")]
+    Truncated(&'static str),
+    /// A mandatory TLV is missing or out of place.
+    #[error("TLV {found} stands where {wanted} belongs")]
+    Order {
+        /// The type that belongs there.
+        wanted: u8,
+        /// The type that stands there.
+        found: u8,
+    },
+    /// A well-formed frame of somebody else's.
+    #[error("the frame carries no announcement of ours")]
+    Foreign,
+    /// Ours, but of a version that we do not speak.
+    #[error("the announcement has version {0}, this program speaks version {VERSION}; upgrade the older side")]
+    Version(u8),
+    /// Ours, but its content makes no sense.
+    #[error("the announcement's {0} is malformed")]
+    Malformed(&'static str),
+    /// Two announcements in one frame.
+    #[error("the frame carries two announcements")]
+    Twice,
+}
+
+impl Announcement {
+    /// The frame that makes this announcement, sent from `source`.
+    ///
+    /// # Errors
+    /// If the name is empty or longer than [`MAX_NAME`] bytes.
+    pub fn encode(&self, source: Mac) -> Result<Vec<u8>, LldpError> {
+        let mut frame = Vec::with_capacity(96);
+        frame.extend(DESTINATION.0);
+        frame.extend(source.0);
+        frame.extend(ETHERTYPE.to_be_bytes());
+        let organisation = |kind| [OUI[0], OUI[1], OUI[2], kind, VERSION];
+        let (chassis, port, own): (Vec<u8>, Vec<u8>, Vec<u8>) = match self {
+            Announcement::Switch { switch, port } => (
+                [&[CHASSIS_LOCAL][..], format!("dpid:{switch}").as_bytes()].concat(),
+                [&[PORT_LOCAL][..], port.to_string().as_bytes()].concat(),
+                [&organisation(KIND_SWITCH)[..], &switch.0.to_be_bytes(), &port.to_be_bytes()].concat(),
+            ),
+            Announcement::Node { name, mac } => {
+                if name.is_empty() || name.len() > MAX_NAME {
+                    return Err(LldpError::Malformed("name"));
+                }
+                (
+                    [&[CHASSIS_LOCAL][..], name.as_bytes()].concat(),
+                    [&[PORT_MAC][..], &mac.0].concat(),
+                    [&organisation(KIND_NODE)[..], &mac.0, name.as_bytes()].concat(),
+                )
+            }
+        };
+        put(&mut frame, TLV_CHASSIS, &chassis);
+        put(&mut frame, TLV_PORT, &port);
+        put(&mut frame, TLV_TTL, &TTL_SECONDS.to_be_bytes());
+        put(&mut frame, TLV_ORGANISATION, &own);
+        put(&mut frame, TLV_END, &[]);
+        // The shortest Ethernet frame, so that no interface has to pad.
+        frame.resize(frame.len().max(60), 0);
+        Ok(frame)
+    }
+
+    /// Reads a frame.
+    ///
+    /// # Errors
+    /// If it is not LLDP, malformed, or not ours; all but [`LldpError::Foreign`] and [`LldpError::NotLldp`]
+    /// deserve attention.
+    pub fn decode(frame: &[u8]) -> Result<Announcement, LldpError> {
+        let (header, mut rest) = frame.split_at_checked(14).ok_or(LldpError::Truncated("its Ethernet header"))?;
+        let ethertype = u16::from_be_bytes([header[12], header[13]]);
+        if ethertype != ETHERTYPE {
+            return Err(LldpError::NotLldp(ethertype));
+        }
+        let chassis = mandatory(&mut rest, TLV_CHASSIS)?;
+        let port = mandatory(&mut rest, TLV_PORT)?;
+        let ttl = mandatory(&mut rest, TLV_TTL)?;
+        // 802.1AB, 8.5.2 to 8.5.4: an id has a subtype and 1 to 255 bytes, a TTL at least two bytes.
+        if !(2..=256).contains(&chassis.len()) || !(2..=256).contains(&port.len()) || ttl.len() < 2 {
+            return Err(LldpError::Malformed("mandatory TLV"));
+        }
+        let mut found = None;
+        loop {
+            let (kind, value) = take(&mut rest)?;
+            match (kind, value.split_at_checked(3)) {
+                (TLV_END, _) if value.is_empty() => break,
+                (TLV_END, _) => return Err(LldpError::Malformed("end")),
+                (TLV_CHASSIS..=TLV_TTL, _) => return Err(LldpError::Twice),
+                (TLV_ORGANISATION, None) => return Err(LldpError::Malformed("organisation")),
+                (TLV_ORGANISATION, Some((oui, own))) if oui == OUI => {
+                    if let Some(announcement) = organisation(own)?
+                        && found.replace(announcement).is_some()
+                    {
+                        return Err(LldpError::Twice);
+                    }
+                }
+                _ => {}
+            }
+        }
+        let found = found.ok_or(LldpError::Foreign)?;
+        // The part that other tools show must tell the same as the part that we act on.
+        let agrees = match &found {
+            Announcement::Switch { switch, port: number } => {
+                chassis[0] == CHASSIS_LOCAL
+                    && chassis[1..] == *format!("dpid:{switch}").as_bytes()
+                    && port[0] == PORT_LOCAL
+                    && port[1..] == *number.to_string().as_bytes()
+            }
+            Announcement::Node { name, mac } => {
+                chassis[0] == CHASSIS_LOCAL
+                    && chassis[1..] == *name.as_bytes()
+                    && port[0] == PORT_MAC
+                    && port[1..] == mac.0
+            }
+        };
+        if agrees { Ok(found) } else { Err(LldpError::Malformed("chassis or port id")) }
+    }
+}
+
+/// The content of our own TLV after the OUI; `None` for kinds that later versions may add.
+fn organisation(own: &[u8]) -> Result<Option<Announcement>, LldpError> {
+    let (&[kind, version], body) = own.split_first_chunk().ok_or(LldpError::Truncated("our TLV"))?;
+    if !matches!(kind, KIND_SWITCH | KIND_NODE) {
+        return Ok(None);
+    }
+    if version != VERSION {
+        return Err(LldpError::Version(version));
+    }
+    if kind == KIND_SWITCH {
+        let (switch, port) = body.split_first_chunk().ok_or(LldpError::Truncated("the datapath id"))?;
+        let port = port.try_into().map_err(|_| LldpError::Malformed("port"))?;
+        let switch = DatapathId(u64::from_be_bytes(*switch));
+        return Ok(Some(Announcement::Switch { switch, port: u32::from_be_bytes(port) }));
+    }
+    let (mac, name) = body.split_first_chunk().ok_or(LldpError::Truncated("the node's address"))?;
+    let name = str::from_utf8(name).map_err(|_| LldpError::Malformed("name"))?;
+    if name.is_empty() || name.len() > MAX_NAME {
+        return Err(LldpError::Malformed("name"));
+    }
+    Ok(Some(Announcement::Node { name: name.to_owned(), mac: Mac(*mac) }))
+}
+
+/// Appends a TLV: 7 bits of type, 9 bits of length. Callers keep values below 512 bytes.
+fn put(frame: &mut Vec<u8>, kind: u8, value: &[u8]) {
+    let head = (u16::from(kind) << 9) | (value.len() as u16 & 0x1ff);
+    frame.extend(head.to_be_bytes());
+    frame.extend(value);
+}
+
+/// Takes the next TLV off the front.
+fn take<'a>(rest: &mut &'a [u8]) -> Result<(u8, &'a [u8]), LldpError> {
+    let (&head, body) = rest.split_first_chunk().ok_or(LldpError::Truncated("a TLV's header"))?;
+    let head = u16::from_be_bytes(head);
+    let (value, after) =
+        body.split_at_checked(usize::from(head & 0x1ff)).ok_or(LldpError::Truncated("a TLV's value"))?;
+    *rest = after;
+    Ok(((head >> 9) as u8, value))
+}
+
+fn mandatory<'a>(rest: &mut &'a [u8], wanted: u8) -> Result<&'a [u8], LldpError> {
+    match take(rest)? {
+        (found, value) if found == wanted => Ok(value),
+        (found, _) => Err(LldpError::Order { wanted, found }),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn announcements() -> impl Strategy<Value = Announcement> {
+        prop_oneof![
+            (any::<u64>(), any::<u32>())
+                .prop_map(|(dpid, port)| Announcement::Switch { switch: DatapathId(dpid), port }),
+            ("[a-z0-9.ü-]{1,100}", any::<[u8; 6]>())
+                .prop_map(|(name, mac)| Announcement::Node { name, mac: Mac(mac) }),
+        ]
+    }
+
+    const SOURCE: Mac = Mac([2, 0, 0, 0, 0, 1]);
+
+    proptest! {
+        #[test]
+        fn an_announcement_survives_its_frame(a in announcements()) {
+            prop_assert_eq!(Announcement::decode(&a.encode(SOURCE).unwrap()), Ok(a));
+        }
+
+        #[test]
+        fn a_frame_cut_short_is_refused(a in announcements(), cut in any::<prop::sample::Index>()) {
+            let mut frame = a.encode(SOURCE).unwrap();
+            let end = frame.iter().rposition(|b| *b != 0).unwrap();
+            frame.truncate(cut.index(end + 1));
+            prop_assert!(Announcement::decode(&frame).is_err());
+        }
+
+        #[test]
+        fn any_bytes_are_read_without_panic_and_what_is_accepted_can_be_made(
+            tail in prop::collection::vec(any::<u8>(), 0..200), flips in prop::collection::vec((0usize..80, any::<u8>()), 0..4),
+            a in announcements(),
+        ) {
+            let mut frame = a.encode(SOURCE).unwrap();
+            frame.extend(&tail);
+            for (at, byte) in flips {
+                frame[at.min(59)] = byte;
+            }
+            for frame in [&frame, &tail] {
+                if let Ok(read) = Announcement::decode(frame) {
+                    prop_assert_eq!(Announcement::decode(&read.encode(SOURCE).unwrap()), Ok(read));
+                }
+            }
+        }
+    }
+
+    /// A frame as `lldpd` sends it: chassis and port by MAC, a system name, somebody's organisational TLV.
+    fn foreign(tail: &[(u8, &[u8])]) -> Vec<u8> {
+        let mut frame = [&DESTINATION.0[..], &SOURCE.0, &ETHERTYPE.to_be_bytes()].concat();
+        put(&mut frame, TLV_CHASSIS, &[4, 2, 0, 0, 0, 0, 1]);
+        put(&mut frame, TLV_PORT, &[3, 2, 0, 0, 0, 0, 1]);
+        put(&mut frame, TLV_TTL, &[0, 120]);
+        for (kind, value) in tail {
+            put(&mut frame, *kind, value);
+        }
+        frame
+    }
+
+    #[test]
+    fn frames_of_others_are_told_from_malformed_ones() {
+        let other = foreign(&[(5, b"rack7-pdu"), (127, &[0, 0x12, 0x0f, 1, 3]), (0, &[])]);
+        assert_eq!(Announcement::decode(&other), Err(LldpError::Foreign));
+        assert_eq!(Announcement::decode(&foreign(&[])), Err(LldpError::Truncated("a TLV's header")));
+        assert_eq!(Announcement::decode(&[0; 60]), Err(LldpError::NotLldp(0)));
+        assert_eq!(Announcement::decode(&foreign(&[(TLV_TTL, &[0, 1]), (0, &[])])), Err(LldpError::Twice));
+    }
+
+    #[test]
+    fn another_version_is_named_and_a_contradiction_refused() {
+        let newer = foreign(&[(127, &[2, 0xc0, 1, KIND_NODE, 9, 1, 2]), (0, &[])]);
+        assert_eq!(Announcement::decode(&newer), Err(LldpError::Version(9)));
+        let lie = foreign(&[(127, &[2, 0xc0, 1, KIND_NODE, 1, 2, 0, 0, 0, 0, 1, b'h']), (0, &[])]);
+        assert_eq!(Announcement::decode(&lie), Err(LldpError::Malformed("chassis or port id")));
+    }
+
+    #[test]
+    fn unknown_tlvs_beside_ours_leave_room_for_later_ones() {
+        let node = Announcement::Node { name: "h1".into(), mac: SOURCE };
+        let frame = node.encode(SOURCE).unwrap();
+        let end = frame.iter().rposition(|b| *b != 0).unwrap() + 1;
+        let mut longer = frame[..end].to_vec();
+        put(&mut longer, TLV_ORGANISATION, &[&OUI[..], &[200, 1], &[0xaa; 40]].concat());
+        put(&mut longer, TLV_END, &[]);
+        assert_eq!(Announcement::decode(&longer), Ok(node));
+    }
+}

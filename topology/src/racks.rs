@@ -1,0 +1,96 @@
+//! Racks and their numbers: a rack is the hosts of one top-of-rack switch (ToR), and a switch is a ToR while
+//! it has hosts.
+
+use crate::{DatapathId, Graph};
+use std::collections::{BTreeMap, BTreeSet};
+
+/// How many racks can be numbered: what the locator addresses can carry.
+pub const MAX_RACKS: u32 = 1 << 16;
+
+/// The numbers of the racks. A number belongs to its switch for good: other racks may come and go, and so
+/// may the rack itself.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Racks {
+    numbers: BTreeMap<DatapathId, u32>,
+}
+
+impl Racks {
+    /// Numbers the ToRs that have none yet: the smallest free numbers, in order of datapath id. Returns
+    /// those that found none.
+    pub fn update(&mut self, graph: &Graph) -> Vec<DatapathId> {
+        let tors: BTreeSet<DatapathId> = graph.hosts().map(|(_, port)| port.switch).collect();
+        let mut unnumbered = tors.iter().filter(|t| !self.numbers.contains_key(t)).peekable();
+        if unnumbered.peek().is_none() {
+            return Vec::new();
+        }
+        let missing: Vec<DatapathId> = unnumbered.copied().collect();
+        if self.numbers.len() + missing.len() > MAX_RACKS as usize {
+            // Full of switches that are no ToR any more: only then are their numbers given to others.
+            self.numbers.retain(|switch, _| tors.contains(switch));
+        }
+        let used: BTreeSet<u32> = self.numbers.values().copied().collect();
+        let mut free = (0..MAX_RACKS).filter(|n| !used.contains(n));
+        missing
+            .into_iter()
+            .filter(|switch| match free.next() {
+                Some(number) => {
+                    self.numbers.insert(*switch, number);
+                    false
+                }
+                None => true,
+            })
+            .collect()
+    }
+
+    /// Gives a switch the number that it had in an earlier life of the controller, if both are free.
+    pub fn claim(&mut self, switch: DatapathId, number: u32) {
+        if number < MAX_RACKS && self.numbers.values().all(|n| *n != number) {
+            self.numbers.entry(switch).or_insert(number);
+        }
+    }
+
+    /// The number of a switch's rack.
+    pub fn number(&self, switch: DatapathId) -> Option<u32> {
+        self.numbers.get(&switch).copied()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Port;
+
+    fn host(graph: &mut Graph, name: &str, switch: u64) {
+        graph.place(name, Port { switch: DatapathId(switch), number: 1 });
+    }
+
+    #[test]
+    fn a_rack_keeps_its_number_when_others_come_and_go() {
+        let (mut graph, mut racks) = (Graph::default(), Racks::default());
+        host(&mut graph, "h1", 9);
+        host(&mut graph, "h2", 5);
+        assert!(racks.update(&graph).is_empty());
+        assert_eq!((racks.number(DatapathId(5)), racks.number(DatapathId(9))), (Some(0), Some(1)));
+        host(&mut graph, "h3", 1);
+        racks.update(&graph);
+        assert_eq!(racks.number(DatapathId(1)), Some(2));
+        graph.displace("h2");
+        host(&mut graph, "h4", 2);
+        racks.update(&graph);
+        assert_eq!(racks.number(DatapathId(2)), Some(3));
+        host(&mut graph, "h2", 5);
+        racks.update(&graph);
+        assert_eq!(racks.number(DatapathId(5)), Some(0));
+    }
+
+    #[test]
+    fn a_claimed_number_is_kept_and_not_given_twice() {
+        let (mut graph, mut racks) = (Graph::default(), Racks::default());
+        racks.claim(DatapathId(7), 0);
+        racks.claim(DatapathId(8), 0);
+        host(&mut graph, "h1", 8);
+        host(&mut graph, "h2", 7);
+        racks.update(&graph);
+        assert_eq!((racks.number(DatapathId(7)), racks.number(DatapathId(8))), (Some(0), Some(1)));
+    }
+}

@@ -1,0 +1,196 @@
+//! Multicast trees: which links and ports connect a set of hosts.
+
+use crate::{DatapathId, Graph, Link, Port, paths};
+use std::collections::{BTreeMap, BTreeSet};
+
+/// What connects a set of hosts. If the network is in pieces, one tree in each piece.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Tree {
+    /// The links between switches: without a loop, and none leads only to switches without members.
+    pub links: BTreeSet<Link>,
+    /// The hosts whose place is known.
+    pub members: BTreeMap<String, Port>,
+}
+
+impl Tree {
+    /// A smallest tree that could be found over the members, those without a known place left out.
+    ///
+    /// Candidates are the shortest-path trees of the switches with the smallest sum of distances to the
+    /// members' switches: the root of a tree network, any spine of a leaf-spine network. Among equally small
+    /// ones `choice` decides, so that groups with different numbers spread over the spines.
+    pub fn over<'a>(graph: &Graph, members: impl IntoIterator<Item = &'a str>, choice: u64) -> Tree {
+        let members: BTreeMap<String, Port> =
+            members.into_iter().filter_map(|m| Some((m.to_owned(), graph.host(m)?))).collect();
+        let mut left: BTreeSet<DatapathId> = members.values().map(|port| port.switch).collect();
+        let mut links = BTreeSet::new();
+        while let Some(first) = left.pop_first() {
+            let piece = paths::distances(graph, first);
+            let mut ends: BTreeSet<DatapathId> = left.extract_if(.., |s| piece.contains_key(s)).collect();
+            ends.insert(first);
+            if ends.len() > 1 {
+                links.append(&mut smallest(graph, &ends, choice));
+            }
+        }
+        Tree { links, members }
+    }
+
+    /// For each switch of the tree, its ports in the tree: towards other switches and towards members.
+    pub fn ports(&self) -> BTreeMap<DatapathId, BTreeSet<u32>> {
+        let mut ports: BTreeMap<DatapathId, BTreeSet<u32>> = BTreeMap::new();
+        let ends = self.links.iter().flat_map(|link| [link.a, link.b]);
+        for port in ends.chain(self.members.values().copied()) {
+            ports.entry(port.switch).or_default().insert(port.number);
+        }
+        ports
+    }
+}
+
+/// A smallest found set of links that connects `ends`, at least two switches of one piece.
+fn smallest(graph: &Graph, ends: &BTreeSet<DatapathId>, choice: u64) -> BTreeSet<Link> {
+    let mut sums: BTreeMap<DatapathId, u64> = BTreeMap::new();
+    for end in ends {
+        for (switch, distance) in paths::distances(graph, *end) {
+            *sums.entry(switch).or_default() += u64::from(distance);
+        }
+    }
+    let nearest = sums.values().min().copied();
+    let roots = sums.iter().filter(|(_, sum)| Some(**sum) == nearest).map(|(root, _)| *root);
+    let mut trees: BTreeSet<BTreeSet<Link>> =
+        roots.map(|root| pruned(branches(graph, root, ends, choice), ends)).collect();
+    let size = trees.iter().map(BTreeSet::len).min();
+    trees.retain(|tree| Some(tree.len()) == size);
+    let picked = choice.checked_rem(trees.len() as u64).unwrap_or(0);
+    trees.into_iter().nth(picked as usize).unwrap_or_default()
+}
+
+/// The union of shortest paths from each of `ends` to `root`, by parents that are the same for all of them.
+fn branches(graph: &Graph, root: DatapathId, ends: &BTreeSet<DatapathId>, choice: u64) -> BTreeSet<Link> {
+    let towards = paths::ports_towards(graph, root);
+    let mut links = BTreeSet::new();
+    for end in ends {
+        let mut at = *end;
+        while let Some(ports) = towards.get(&at) {
+            let peer = |number: &u32| graph.peer(Port { switch: at, number: *number });
+            let Some(parent) = ports.iter().filter_map(peer).map(|p| p.switch).min() else { break };
+            let mut parallel: Vec<Port> = ports.iter().filter_map(peer).filter(|p| p.switch == parent).collect();
+            parallel.sort_unstable();
+            let end = parallel[(choice % parallel.len() as u64) as usize];
+            let Some(own) = graph.peer(end) else { break };
+            if !links.insert(Link::new(own, end)) {
+                break; // from here on another end's path
+            }
+            at = parent;
+        }
+    }
+    links
+}
+
+/// Without the branches that lead to none of `ends`.
+fn pruned(mut links: BTreeSet<Link>, ends: &BTreeSet<DatapathId>) -> BTreeSet<Link> {
+    loop {
+        let mut degree: BTreeMap<DatapathId, u32> = BTreeMap::new();
+        for switch in links.iter().flat_map(|link| [link.a.switch, link.b.switch]) {
+            *degree.entry(switch).or_default() += 1;
+        }
+        let idle = |switch: DatapathId| degree[&switch] == 1 && !ends.contains(&switch);
+        let before = links.len();
+        links.retain(|link| !idle(link.a.switch) && !idle(link.b.switch));
+        if links.len() == before {
+            return links;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::samples::{connected, leaf_spine, tree};
+    use proptest::prelude::*;
+
+    fn hosts(graph: &Graph) -> Vec<&str> {
+        graph.hosts().map(|(name, _)| name).collect()
+    }
+
+    #[test]
+    fn a_tree_network_is_spanned_by_its_uplinks() {
+        let graph = tree(4, 4);
+        let all = Tree::over(&graph, hosts(&graph), 5);
+        assert_eq!(all.links, graph.links().collect());
+        let rack = Tree::over(&graph, ["h5", "h6", "h7", "h8"], 5);
+        assert!(rack.links.is_empty());
+        assert_eq!(rack.ports()[&DatapathId(102)].len(), 4);
+    }
+
+    #[test]
+    fn groups_spread_over_the_spines_and_use_one_each() {
+        let graph = leaf_spine(4, 3, 2);
+        let mut used = BTreeSet::new();
+        for group in 0..3 {
+            let tree = Tree::over(&graph, hosts(&graph), group);
+            assert_eq!(tree.links.len(), 4);
+            let spines: BTreeSet<DatapathId> = tree.links.iter().map(|l| l.a.switch).collect();
+            assert_eq!(spines.len(), 1);
+            used.extend(spines);
+        }
+        assert_eq!(used.len(), 3);
+    }
+
+    #[test]
+    fn a_network_in_pieces_has_a_tree_in_each_piece() {
+        let mut graph = tree(4, 1);
+        for link in graph.links().collect::<Vec<_>>().into_iter().take(2) {
+            graph.unlink(link.a);
+        }
+        let all = Tree::over(&graph, hosts(&graph), 0);
+        assert_eq!((all.links.len(), all.members.len()), (2, 4));
+        assert_eq!(Tree::over(&graph, ["nobody"], 0), Tree::default());
+    }
+
+    /// Walks the tree from one of its switches; the switches met, and whether any was met twice.
+    fn walk(tree: &Tree, start: DatapathId) -> (BTreeSet<DatapathId>, bool) {
+        let (mut seen, mut twice) = (BTreeSet::from([start]), false);
+        let mut next = vec![(start, None)];
+        while let Some((at, came_by)) = next.pop() {
+            for link in tree.links.iter().filter(|l| Some(**l) != came_by) {
+                let other = match at {
+                    s if s == link.a.switch => link.b.switch,
+                    s if s == link.b.switch => link.a.switch,
+                    _ => continue,
+                };
+                match seen.insert(other) {
+                    true => next.push((other, Some(*link))),
+                    false => twice = true,
+                }
+                if twice {
+                    return (seen, true);
+                }
+            }
+        }
+        (seen, twice)
+    }
+
+    proptest! {
+        #[test]
+        fn a_tree_spans_exactly_its_members_without_a_loop_and_ends_only_at_members(
+            graph in connected(), picks in prop::collection::vec(any::<bool>(), 40), choice in any::<u64>(),
+        ) {
+            let members: Vec<&str> =
+                hosts(&graph).into_iter().zip(&picks).filter(|(_, pick)| **pick).map(|(h, _)| h).collect();
+            prop_assume!(!members.is_empty());
+            let tree = Tree::over(&graph, members.iter().copied(), choice);
+            prop_assert_eq!(tree.members.keys().map(String::as_str).collect::<Vec<_>>(), members);
+
+            let ends: BTreeSet<DatapathId> = tree.members.values().map(|p| p.switch).collect();
+            let (seen, twice) = walk(&tree, *ends.first().unwrap());
+            prop_assert!(!twice, "a loop");
+            prop_assert!(ends.is_subset(&seen), "a member is not reached");
+            prop_assert_eq!(tree.links.len() + 1, seen.len(), "links elsewhere");
+            for (switch, ports) in tree.ports() {
+                let linked = tree.links.iter().filter(|l| l.a.switch == switch || l.b.switch == switch).count();
+                prop_assert!(linked > 1 || ends.contains(&switch), "{} is a dead end", switch);
+                let own = tree.members.values().filter(|p| p.switch == switch).count();
+                prop_assert_eq!(ports.len(), linked + own);
+            }
+        }
+    }
+}
