@@ -36,7 +36,8 @@ impl Graph {
 
     /// Removes a switch with its links and hosts.
     pub fn remove_switch(&mut self, switch: DatapathId) {
-        let ports: Vec<Port> = self.neighbours(switch).map(|(port, _)| Port { switch, number: port }).collect();
+        let ports: Vec<Port> =
+            self.neighbours(switch).map(|(port, _)| Port { switch, number: port }).collect();
         for port in ports {
             self.unlink(port);
         }

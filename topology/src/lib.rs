@@ -4,6 +4,7 @@
 //! Pure: no sockets, no clocks, and equal inputs give equal answers. What switches are told about it is the
 //! controller's matter.
 
+pub mod discovery;
 pub mod graph;
 pub mod ids;
 pub mod lldp;
@@ -13,6 +14,7 @@ pub mod racks;
 mod samples;
 pub mod trees;
 
+pub use discovery::Discovery;
 pub use graph::{Graph, Link};
 pub use ids::{BadMac, DatapathId, Mac, Port};
 pub use racks::Racks;

@@ -71,7 +71,9 @@ pub enum LldpError {
     #[error("the frame carries no announcement of ours")]
     Foreign,
     /// Ours, but of a version that we do not speak.
-    #[error("the announcement has version {0}, this program speaks version {VERSION}; upgrade the older side")]
+    #[error(
+        "the announcement has version {0}, this program speaks version {VERSION}; upgrade the older side"
+    )]
     Version(u8),
     /// Ours, but its content makes no sense.
     #[error("the announcement's {0} is malformed")]
@@ -125,7 +127,8 @@ impl Announcement {
     /// If it is not LLDP, malformed, or not ours; all but [`LldpError::Foreign`] and [`LldpError::NotLldp`]
     /// deserve attention.
     pub fn decode(frame: &[u8]) -> Result<Announcement, LldpError> {
-        let (header, mut rest) = frame.split_at_checked(14).ok_or(LldpError::Truncated("its Ethernet header"))?;
+        let (header, mut rest) =
+            frame.split_at_checked(14).ok_or(LldpError::Truncated("its Ethernet header"))?;
         let ethertype = u16::from_be_bytes([header[12], header[13]]);
         if ethertype != ETHERTYPE {
             return Err(LldpError::NotLldp(ethertype));

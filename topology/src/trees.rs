@@ -72,7 +72,8 @@ fn branches(graph: &Graph, root: DatapathId, ends: &BTreeSet<DatapathId>, choice
         while let Some(ports) = towards.get(&at) {
             let peer = |number: &u32| graph.peer(Port { switch: at, number: *number });
             let Some(parent) = ports.iter().filter_map(peer).map(|p| p.switch).min() else { break };
-            let mut parallel: Vec<Port> = ports.iter().filter_map(peer).filter(|p| p.switch == parent).collect();
+            let mut parallel: Vec<Port> =
+                ports.iter().filter_map(peer).filter(|p| p.switch == parent).collect();
             parallel.sort_unstable();
             let end = parallel[(choice % parallel.len() as u64) as usize];
             let Some(own) = graph.peer(end) else { break };

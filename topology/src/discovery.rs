@@ -1,0 +1,452 @@
+//! Discovery: a machine that finds the network by LLDP and keeps the [`Graph`] of it.
+//!
+//! Every interval it announces each port of each connected switch; what is heard at a port is the port's
+//! neighbour until three announcements in a row have been missed, or the port goes down. Two ports that are
+//! each other's neighbours are a link. A registered node is located at the port that hears its name and
+//! address. A port has one neighbour at a time: what else it hears is reported, not believed.
+//!
+//! A switch whose session ends stays for three intervals, since it may well forward without its controller;
+//! if it is really gone, its neighbours' ports go down and its links with them.
+//!
+//! Whether an announcement is genuine is not checked yet.
+
+use crate::lldp::{Announcement, LldpError};
+use crate::{DatapathId, Graph, Link, Mac, Port};
+use cool_machine::{Duration, Machine, Poll, Time};
+use core::fmt;
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+
+/// Announcements in a row that may be missed.
+const MISSED: u8 = 3;
+/// Intervals that a warning stays after its cause was last seen.
+const WARNED: u8 = 10;
+
+/// What may happen.
+#[derive(Clone, Copy, Debug)]
+pub enum Input<'a> {
+    /// A switch has a session; these of its ports are up, with their addresses. Its other ports are down.
+    SwitchUp {
+        /// The switch.
+        switch: DatapathId,
+        /// Number and address of each port that is up.
+        ports: &'a [(u32, Mac)],
+    },
+    /// A switch's session has ended.
+    SwitchDown(DatapathId),
+    /// A port has come up.
+    PortUp(Port, Mac),
+    /// A port has gone down or away.
+    PortDown(Port),
+    /// A port has heard a frame.
+    Heard(Port, &'a [u8]),
+    /// A node is registered with this name and address.
+    NodeRegistered(&'a str, Mac),
+    /// A node is registered no more.
+    NodeLeft(&'a str),
+}
+
+/// What to do, or to know.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Output {
+    /// Send this frame out of this port.
+    Announce(Port, Vec<u8>),
+    /// A link is there.
+    LinkUp(Link),
+    /// A link is gone.
+    LinkDown(Link),
+    /// A switch is there.
+    SwitchFound(DatapathId),
+    /// A switch is gone, with all that hung on it.
+    SwitchLost(DatapathId),
+    /// A node is at this port.
+    NodeLocated(String, Port),
+    /// A node is no longer at this port.
+    NodeLost(String, Port),
+    /// Something an operator should look at; not repeated while it lasts.
+    Warning(Warning),
+}
+
+/// Something wrong in the network.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Warning {
+    /// Where.
+    pub port: Port,
+    /// What.
+    pub cause: Cause,
+}
+
+/// What is wrong at a port.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Cause {
+    /// It hears LLDP that nobody can read.
+    Unreadable(LldpError),
+    /// It hears somebody beside its neighbour.
+    SecondNeighbour {
+        /// The neighbour.
+        first: Announcement,
+        /// The other.
+        second: Announcement,
+    },
+    /// It is cabled to its own switch.
+    OwnSwitch,
+    /// It hears a node that is located elsewhere.
+    NodeElsewhere {
+        /// The node.
+        name: String,
+        /// Where it is located.
+        at: Port,
+    },
+    /// It hears a node whose address differs from the registered one.
+    WrongAddress {
+        /// The node.
+        name: String,
+        /// The address heard.
+        heard: Mac,
+        /// The address registered.
+        registered: Mac,
+    },
+}
+
+impl fmt::Display for Announcement {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Announcement::Switch { switch, port } => write!(f, "switch {switch} port {port}"),
+            Announcement::Node { name, mac } => write!(f, "node {name} ({mac})"),
+        }
+    }
+}
+
+impl fmt::Display for Warning {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "port {}: ", self.port)?;
+        match &self.cause {
+            Cause::Unreadable(error) => write!(f, "hears LLDP that cannot be read: {error}"),
+            Cause::SecondNeighbour { first, second } => {
+                write!(f, "hears {second} beside {first}; connect one device to a port")
+            }
+            Cause::OwnSwitch => write!(f, "is cabled to its own switch; remove the cable"),
+            Cause::NodeElsewhere { name, at } => {
+                write!(f, "hears node {name}, which is located at {at}; give each node its own name")
+            }
+            Cause::WrongAddress { name, heard, registered } => {
+                write!(f, "hears node {name} with address {heard}, but it registered {registered}")
+            }
+        }
+    }
+}
+
+/// A port that is up.
+#[derive(Clone, Debug)]
+struct Entry {
+    mac: Mac,
+    neighbour: Option<Announcement>,
+    /// Announcements sent since the neighbour was last heard.
+    missed: u8,
+}
+
+/// The machine.
+#[derive(Clone, Debug)]
+pub struct Discovery {
+    interval: Duration,
+    /// When to announce next; `None` until the first input.
+    next: Option<Time>,
+    /// Ports that are up, of connected switches and of those that may come back.
+    ports: BTreeMap<Port, Entry>,
+    /// Switches without a session, and announcements missed since.
+    gone: BTreeMap<DatapathId, u8>,
+    registered: BTreeMap<String, Mac>,
+    /// The ports whose neighbour has this name.
+    heard: BTreeMap<String, BTreeSet<Port>>,
+    graph: Graph,
+    /// By port and kind of cause, so that their number is bounded; with the intervals left.
+    warnings: BTreeMap<(Port, u8), (Warning, u8)>,
+    outputs: VecDeque<Output>,
+}
+
+impl Discovery {
+    /// Announces every `interval`.
+    pub fn new(interval: Duration) -> Discovery {
+        Discovery {
+            interval,
+            next: None,
+            ports: BTreeMap::new(),
+            gone: BTreeMap::new(),
+            registered: BTreeMap::new(),
+            heard: BTreeMap::new(),
+            graph: Graph::default(),
+            warnings: BTreeMap::new(),
+            outputs: VecDeque::new(),
+        }
+    }
+
+    /// The network as it is known: links heard in both directions, registered nodes at their ports.
+    pub fn graph(&self) -> &Graph {
+        &self.graph
+    }
+
+    /// What is wrong at present.
+    pub fn warnings(&self) -> impl Iterator<Item = &Warning> {
+        self.warnings.values().map(|(warning, _)| warning)
+    }
+
+    fn switch_up(&mut self, switch: DatapathId, ports: &[(u32, Mac)]) {
+        self.gone.remove(&switch);
+        if !self.graph.contains(switch) {
+            self.graph.add_switch(switch);
+            self.outputs.push_back(Output::SwitchFound(switch));
+        }
+        let up: BTreeSet<u32> = ports.iter().map(|(number, _)| *number).collect();
+        for port in self.ports_of(switch) {
+            if !up.contains(&port.number) {
+                self.port_down(port);
+            }
+        }
+        for (number, mac) in ports {
+            self.port_up(Port { switch, number: *number }, *mac);
+        }
+    }
+
+    fn ports_of(&self, switch: DatapathId) -> Vec<Port> {
+        let all = Port { switch, number: 0 }..=Port { switch, number: u32::MAX };
+        self.ports.range(all).map(|(port, _)| *port).collect()
+    }
+
+    fn port_up(&mut self, port: Port, mac: Mac) {
+        // A port of a switch that never came up would outlive it.
+        if !self.graph.contains(port.switch) {
+            return;
+        }
+        self.ports.entry(port).or_insert(Entry { mac, neighbour: None, missed: 0 }).mac = mac;
+        self.announce(port);
+    }
+
+    fn port_down(&mut self, port: Port) {
+        if let Some(peer) = self.graph.peer(port) {
+            // Its neighbour would only age; forgotten now, a new one is believed at once.
+            self.forget_neighbour(peer);
+        }
+        self.forget_neighbour(port);
+        self.ports.remove(&port);
+    }
+
+    fn announce(&mut self, port: Port) {
+        if self.gone.contains_key(&port.switch) {
+            return;
+        }
+        let Some(entry) = self.ports.get(&port) else { return };
+        let announcement = Announcement::Switch { switch: port.switch, port: port.number };
+        if let Ok(frame) = announcement.encode(entry.mac) {
+            self.outputs.push_back(Output::Announce(port, frame));
+        }
+    }
+
+    fn heard(&mut self, port: Port, frame: &[u8]) {
+        let Some(entry) = self.ports.get_mut(&port) else { return };
+        let announcement = match Announcement::decode(frame) {
+            Ok(announcement) => announcement,
+            Err(LldpError::Foreign | LldpError::NotLldp(_)) => return,
+            Err(error) => return self.warn(port, Cause::Unreadable(error)),
+        };
+        match &entry.neighbour {
+            Some(known) if *known == announcement => {
+                entry.missed = 0;
+                return self.check_node(port);
+            }
+            Some(known) => {
+                let first = known.clone();
+                return self.warn(port, Cause::SecondNeighbour { first, second: announcement });
+            }
+            None => {}
+        }
+        entry.missed = 0;
+        entry.neighbour = Some(announcement.clone());
+        match announcement {
+            Announcement::Switch { switch, .. } if switch == port.switch => self.warn(port, Cause::OwnSwitch),
+            Announcement::Switch { .. } => {
+                // The other side may have come up before we could reach it: let it hear us now.
+                self.announce(port);
+                self.check_link(port);
+            }
+            Announcement::Node { name, .. } => {
+                self.heard.entry(name.clone()).or_default().insert(port);
+                self.locate(&name);
+                self.check_node(port);
+            }
+        }
+    }
+
+    fn forget_neighbour(&mut self, port: Port) {
+        let Some(neighbour) = self.ports.get_mut(&port).and_then(|entry| entry.neighbour.take()) else {
+            return;
+        };
+        match neighbour {
+            Announcement::Switch { .. } => self.check_link(port),
+            Announcement::Node { name, .. } => {
+                if let Some(ports) = self.heard.get_mut(&name) {
+                    ports.remove(&port);
+                    if ports.is_empty() {
+                        self.heard.remove(&name);
+                    }
+                }
+                self.locate(&name);
+            }
+        }
+    }
+
+    /// The port of another switch that is this port's neighbour.
+    fn neighbour(&self, port: Port) -> Option<Port> {
+        match self.ports.get(&port)?.neighbour {
+            Some(Announcement::Switch { switch, port: number }) => Some(Port { switch, number }),
+            _ => None,
+        }
+    }
+
+    /// Brings the link at a port in line with what the two ends have heard.
+    fn check_link(&mut self, port: Port) {
+        let mutual = self.neighbour(port).filter(|peer| self.neighbour(*peer) == Some(port));
+        if self.graph.peer(port) == mutual {
+            return;
+        }
+        if let Some(link) = self.graph.unlink(port) {
+            self.outputs.push_back(Output::LinkDown(link));
+        }
+        if let Some(peer) = mutual.filter(|peer| peer.switch != port.switch) {
+            self.graph.link(port, peer);
+            self.outputs.push_back(Output::LinkUp(Link::new(port, peer)));
+        }
+    }
+
+    /// Brings a node's place in line with what is registered and heard. It stays where it is while it can.
+    fn locate(&mut self, name: &str) {
+        let now = self.graph.host(name);
+        let registered = self.registered.get(name);
+        let fits = |port: &Port| match self.ports.get(port).and_then(|entry| entry.neighbour.as_ref()) {
+            Some(Announcement::Node { name: heard, mac }) => heard == name && Some(mac) == registered,
+            _ => false,
+        };
+        if now.as_ref().is_some_and(fits) {
+            return;
+        }
+        let found = self.heard.get(name).and_then(|ports| ports.iter().find(|p| fits(p)).copied());
+        if let Some(port) = self.graph.displace(name) {
+            self.outputs.push_back(Output::NodeLost(name.to_owned(), port));
+        }
+        if let Some(port) = found {
+            self.graph.place(name, port);
+            self.outputs.push_back(Output::NodeLocated(name.to_owned(), port));
+        }
+    }
+
+    /// Warns if the node heard at a port is not located there though it is registered.
+    fn check_node(&mut self, port: Port) {
+        let Some(Announcement::Node { name, mac }) = self.ports.get(&port).and_then(|e| e.neighbour.clone())
+        else {
+            return;
+        };
+        match (self.registered.get(&name), self.graph.host(&name)) {
+            (Some(registered), _) if *registered != mac => {
+                let registered = *registered;
+                self.warn(port, Cause::WrongAddress { name, heard: mac, registered });
+            }
+            (_, Some(at)) if at != port => self.warn(port, Cause::NodeElsewhere { name, at }),
+            _ => {}
+        }
+    }
+
+    fn warn(&mut self, port: Port, cause: Cause) {
+        let kind = match cause {
+            Cause::Unreadable(_) => 0,
+            Cause::SecondNeighbour { .. } => 1,
+            Cause::OwnSwitch => 2,
+            Cause::NodeElsewhere { .. } => 3,
+            Cause::WrongAddress { .. } => 4,
+        };
+        let warning = Warning { port, cause };
+        if self.warnings.insert((port, kind), (warning.clone(), WARNED)).is_none() {
+            self.outputs.push_back(Output::Warning(warning));
+        }
+    }
+
+    fn node_left(&mut self, name: &str) {
+        self.registered.remove(name);
+        self.locate(name);
+    }
+
+    /// One interval is over: age, then announce.
+    ///
+    /// Age is counted in announcements, not in time: if this program was not run for a while, nothing has
+    /// been missed.
+    fn tick(&mut self) {
+        let mut silent = Vec::new();
+        for (port, entry) in &mut self.ports {
+            if entry.neighbour.is_some() {
+                entry.missed += 1;
+                if entry.missed > MISSED {
+                    silent.push(*port);
+                }
+            }
+        }
+        for port in silent {
+            self.forget_neighbour(port);
+        }
+        self.gone.values_mut().for_each(|missed| *missed += 1);
+        let lost: Vec<DatapathId> =
+            self.gone.iter().filter(|(_, missed)| **missed > MISSED).map(|(switch, _)| *switch).collect();
+        for switch in lost {
+            for port in self.ports_of(switch) {
+                self.port_down(port);
+            }
+            self.gone.remove(&switch);
+            self.graph.remove_switch(switch);
+            self.outputs.push_back(Output::SwitchLost(switch));
+        }
+        self.warnings.retain(|_, (_, left)| {
+            *left -= 1;
+            *left > 0
+        });
+        for port in self.ports.keys().copied().collect::<Vec<_>>() {
+            self.announce(port);
+        }
+    }
+}
+
+impl Machine for Discovery {
+    type Input<'a> = Input<'a>;
+    type Output = Output;
+
+    fn handle(&mut self, now: Time, input: Input<'_>) {
+        self.next.get_or_insert(now + self.interval);
+        match input {
+            Input::SwitchUp { switch, ports } => self.switch_up(switch, ports),
+            Input::SwitchDown(switch) if self.graph.contains(switch) => {
+                self.gone.entry(switch).or_insert(0);
+            }
+            Input::SwitchDown(_) => {}
+            Input::PortUp(port, mac) => self.port_up(port, mac),
+            Input::PortDown(port) => self.port_down(port),
+            Input::Heard(port, frame) => self.heard(port, frame),
+            Input::NodeRegistered(name, mac) => {
+                self.registered.insert(name.to_owned(), mac);
+                self.locate(name);
+                for port in self.heard.get(name).cloned().unwrap_or_default() {
+                    self.check_node(port);
+                }
+            }
+            Input::NodeLeft(name) => self.node_left(name),
+        }
+    }
+
+    fn poll(&mut self, now: Time) -> Poll<Output> {
+        if self.outputs.is_empty() && self.next.is_some_and(|next| next <= now) {
+            self.next = Some(now + self.interval);
+            self.tick();
+        }
+        match self.outputs.pop_front() {
+            Some(output) => Poll::Output(output),
+            None => Poll::Idle(self.next),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

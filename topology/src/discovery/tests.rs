@@ -1,0 +1,348 @@
+//! A made-up network carries the announcements; what discovery believes is compared with what is true.
+
+use super::*;
+use crate::samples::{connected, leaf_spine};
+use proptest::prelude::*;
+
+const INTERVAL: Duration = Duration::from_secs(1);
+
+fn mac(name: &str) -> Mac {
+    let mut bytes = [2, 0, 0, 0, 0, 0];
+    for (at, byte) in name.bytes().enumerate() {
+        bytes[1 + at % 5] ^= byte;
+    }
+    Mac(bytes)
+}
+
+/// Discovery on a network that is true: frames in flight, ports that are down, sessions.
+struct World {
+    truth: Graph,
+    down: BTreeSet<Port>,
+    connected: BTreeSet<DatapathId>,
+    discovery: Discovery,
+    now: Time,
+    flying: VecDeque<(Port, Vec<u8>)>,
+    warnings: Vec<Warning>,
+}
+
+impl World {
+    fn new(truth: Graph) -> World {
+        World {
+            truth,
+            down: BTreeSet::new(),
+            connected: BTreeSet::new(),
+            discovery: Discovery::new(INTERVAL),
+            now: Time::ZERO,
+            flying: VecDeque::new(),
+            warnings: Vec::new(),
+        }
+    }
+
+    fn ports(&self, switch: DatapathId) -> Vec<(u32, Mac)> {
+        let linked = self.truth.neighbours(switch).map(|(number, _)| number);
+        let hosts = self.truth.hosts().filter(|(_, p)| p.switch == switch).map(|(_, p)| p.number);
+        let up = |number: &u32| !self.down.contains(&Port { switch, number: *number });
+        linked.chain(hosts).filter(up).map(|number| (number, Mac([2, 0, 0, 0, 0, number as u8]))).collect()
+    }
+
+    fn input(&mut self, input: Input<'_>) {
+        self.discovery.handle(self.now, input);
+        self.drain();
+    }
+
+    fn drain(&mut self) {
+        while let Poll::Output(output) = self.discovery.poll(self.now) {
+            match output {
+                Output::Announce(port, frame) => {
+                    assert!(self.connected.contains(&port.switch), "announced by a switch without a session");
+                    if let Some(peer) = self.truth.peer(port)
+                        && !self.down.contains(&port)
+                    {
+                        self.flying.push_back((peer, frame));
+                    }
+                }
+                Output::Warning(warning) => self.warnings.push(warning),
+                _ => {}
+            }
+        }
+    }
+
+    /// One frame in flight arrives; `pick` reorders.
+    fn arrive(&mut self, pick: usize) {
+        if self.flying.is_empty() {
+            return;
+        }
+        let (port, frame) = self.flying.remove(pick % self.flying.len()).unwrap();
+        if self.connected.contains(&port.switch) && !self.down.contains(&port) {
+            self.input(Input::Heard(port, &frame));
+        }
+    }
+
+    fn connect(&mut self, switch: DatapathId) {
+        self.connected.insert(switch);
+        let ports = self.ports(switch);
+        self.input(Input::SwitchUp { switch, ports: &ports });
+    }
+
+    fn disconnect(&mut self, switch: DatapathId) {
+        if self.connected.remove(&switch) {
+            self.input(Input::SwitchDown(switch));
+        }
+    }
+
+    /// Takes a port down or up, and the other end of its cable with it.
+    fn flip(&mut self, port: Port) {
+        let up = self.down.contains(&port);
+        for end in [Some(port), self.truth.peer(port)].into_iter().flatten() {
+            match up {
+                true => self.down.remove(&end),
+                false => self.down.insert(end),
+            };
+            if self.connected.contains(&end.switch) {
+                self.input(match up {
+                    true => Input::PortUp(end, Mac([2, 0, 0, 0, 0, end.number as u8])),
+                    false => Input::PortDown(end),
+                });
+            }
+        }
+    }
+
+    fn agents_speak(&mut self) {
+        let hosts: Vec<(String, Port)> = self.truth.hosts().map(|(n, p)| (n.to_owned(), p)).collect();
+        for (name, port) in hosts {
+            if !self.down.contains(&port) {
+                let frame =
+                    Announcement::Node { name: name.clone(), mac: mac(&name) }.encode(mac(&name)).unwrap();
+                self.flying.push_back((port, frame));
+            }
+        }
+    }
+
+    fn interval(&mut self) {
+        self.now += INTERVAL;
+        self.drain();
+        self.agents_speak();
+    }
+
+    fn register_all(&mut self) {
+        let names: Vec<String> = self.truth.hosts().map(|(n, _)| n.to_owned()).collect();
+        for name in names {
+            self.input(Input::NodeRegistered(&name, mac(&name)));
+        }
+    }
+
+    /// Everything is up and registered, and the network has been quiet for a while.
+    fn settle(&mut self) {
+        for port in self.down.clone() {
+            if self.down.contains(&port) {
+                self.flip(port);
+            }
+        }
+        for switch in self.truth.switches().collect::<Vec<_>>() {
+            self.connect(switch);
+        }
+        self.register_all();
+        self.agents_speak();
+        self.all_arrive();
+        for _ in 0..2 * MISSED {
+            self.interval();
+            self.all_arrive();
+        }
+    }
+
+    fn all_arrive(&mut self) {
+        while !self.flying.is_empty() {
+            self.arrive(0);
+        }
+    }
+}
+
+#[test]
+fn a_network_that_comes_up_is_found_within_the_first_round_of_announcements() {
+    let mut world = World::new(leaf_spine(3, 2, 2));
+    for switch in world.truth.switches().collect::<Vec<_>>() {
+        world.connect(switch);
+    }
+    world.register_all();
+    world.agents_speak();
+    world.all_arrive();
+    assert_eq!(world.now, Time::ZERO);
+    assert_eq!(*world.discovery.graph(), world.truth);
+    assert_eq!(world.warnings, []);
+}
+
+#[test]
+fn a_link_is_lost_after_three_missed_announcements_and_a_down_port_at_once() {
+    let mut world = World::new(leaf_spine(2, 1, 1));
+    world.settle();
+    let links: Vec<Link> = world.truth.links().collect();
+    world.flip(links[1].a);
+    assert_eq!(world.discovery.graph().links().collect::<Vec<_>>(), [links[0]]);
+    // From now on frames are lost.
+    for missed in 0..=MISSED {
+        assert_eq!(world.discovery.graph().links().count(), 1, "after {missed}");
+        world.interval();
+        world.flying.clear();
+    }
+    assert_eq!(world.discovery.graph().links().count(), 0);
+}
+
+#[test]
+fn one_direction_makes_no_link() {
+    let mut world = World::new(leaf_spine(2, 1, 0));
+    let link = world.truth.links().next().unwrap();
+    for switch in world.truth.switches().collect::<Vec<_>>() {
+        world.connect(switch);
+    }
+    let deaf = link.a;
+    for _ in 0..4 {
+        world.flying.retain(|(port, _)| *port != deaf);
+        while let Some(at) = world.flying.iter().position(|(port, _)| *port != deaf) {
+            world.arrive(at);
+            world.flying.retain(|(port, _)| *port != deaf);
+        }
+        world.interval();
+    }
+    assert!(!world.discovery.graph().links().any(|l| l == link));
+    assert_eq!(world.discovery.graph().links().count(), 1);
+}
+
+#[test]
+fn a_short_loss_of_a_session_changes_nothing_and_a_long_one_removes_the_switch() {
+    let mut world = World::new(leaf_spine(2, 1, 2));
+    world.settle();
+    let tor = DatapathId(101);
+    world.disconnect(tor);
+    world.interval();
+    assert_eq!(*world.discovery.graph(), world.truth);
+    world.connect(tor);
+    world.all_arrive();
+    world.disconnect(tor);
+    for _ in 0..=MISSED {
+        world.interval();
+        world.all_arrive();
+    }
+    let graph = world.discovery.graph();
+    assert!(!graph.contains(tor));
+    assert_eq!((graph.links().count(), graph.hosts().count()), (1, 2));
+}
+
+#[test]
+fn a_node_is_located_when_it_is_registered_with_the_address_that_it_announces() {
+    let mut world = World::new(leaf_spine(1, 1, 1));
+    world.connect(DatapathId(101));
+    let port = world.truth.host("h1").unwrap();
+    let frame = Announcement::Node { name: "h1".into(), mac: mac("h1") }.encode(mac("h1")).unwrap();
+    world.input(Input::Heard(port, &frame));
+    assert_eq!(world.discovery.graph().host("h1"), None);
+    world.input(Input::NodeRegistered("h1", mac("other")));
+    assert_eq!(world.discovery.graph().host("h1"), None);
+    assert!(world.warnings[0].to_string().contains("h1"), "{:?}", world.warnings);
+    world.input(Input::NodeRegistered("h1", mac("h1")));
+    assert_eq!(world.discovery.graph().host("h1"), Some(port));
+    world.input(Input::NodeLeft("h1"));
+    assert_eq!(world.discovery.graph().host("h1"), None);
+}
+
+#[test]
+fn a_node_heard_twice_stays_where_it_is_until_it_falls_silent_there() {
+    let mut world = World::new(leaf_spine(2, 1, 1));
+    world.settle();
+    let frame = Announcement::Node { name: "h1".into(), mac: mac("h1") }.encode(mac("h1")).unwrap();
+    let (old, new) = (world.truth.host("h1").unwrap(), Port { switch: DatapathId(102), number: 9 });
+    world.input(Input::PortUp(new, mac("port")));
+    world.input(Input::Heard(new, &frame));
+    assert_eq!(world.discovery.graph().host("h1"), Some(old));
+    assert!(matches!(&world.warnings[0].cause, Cause::NodeElsewhere { at, .. } if *at == old));
+    world.input(Input::PortDown(old));
+    assert_eq!(world.discovery.graph().host("h1"), Some(new));
+}
+
+#[test]
+fn a_port_believes_one_neighbour_and_warns_once_of_others() {
+    let mut world = World::new(leaf_spine(2, 1, 1));
+    world.settle();
+    let link = world.truth.links().next().unwrap();
+    let lie = Announcement::Switch { switch: DatapathId(77), port: 1 }.encode(mac("liar")).unwrap();
+    for _ in 0..100 {
+        world.input(Input::Heard(link.a, &lie));
+        world.input(Input::Heard(link.a, &lie[..20]));
+    }
+    assert_eq!(*world.discovery.graph(), world.truth);
+    assert_eq!(world.warnings.len(), 2);
+    for _ in 0..WARNED {
+        world.all_arrive();
+        world.interval();
+    }
+    assert_eq!(world.discovery.warnings().count(), 0);
+}
+
+#[derive(Clone, Debug)]
+enum Event {
+    Connect(prop::sample::Index),
+    Disconnect(prop::sample::Index),
+    Flip(prop::sample::Index),
+    Arrive(usize),
+    Lose(prop::sample::Index),
+    Interval,
+    Register(prop::sample::Index),
+    Leave(prop::sample::Index),
+}
+
+fn events() -> impl Strategy<Value = Event> {
+    use any as a;
+    prop_oneof![
+        3 => a::<prop::sample::Index>().prop_map(Event::Connect),
+        1 => a::<prop::sample::Index>().prop_map(Event::Disconnect),
+        2 => a::<prop::sample::Index>().prop_map(Event::Flip),
+        12 => a::<usize>().prop_map(Event::Arrive),
+        1 => a::<prop::sample::Index>().prop_map(Event::Lose),
+        2 => Just(Event::Interval),
+        2 => a::<prop::sample::Index>().prop_map(Event::Register),
+        1 => a::<prop::sample::Index>().prop_map(Event::Leave),
+    ]
+}
+
+impl World {
+    fn happen(&mut self, event: &Event) {
+        let switches: Vec<DatapathId> = self.truth.switches().collect();
+        let hosts: Vec<String> = self.truth.hosts().map(|(n, _)| n.to_owned()).collect();
+        let ports: Vec<Port> =
+            self.truth.links().flat_map(|l| [l.a, l.b]).chain(self.truth.hosts().map(|(_, p)| p)).collect();
+        match event {
+            Event::Connect(i) => self.connect(switches[i.index(switches.len())]),
+            Event::Disconnect(i) => self.disconnect(switches[i.index(switches.len())]),
+            Event::Flip(i) => self.flip(ports[i.index(ports.len())]),
+            Event::Arrive(pick) => self.arrive(*pick),
+            Event::Lose(i) if !self.flying.is_empty() => {
+                self.flying.remove(i.index(self.flying.len()));
+            }
+            Event::Lose(_) => {}
+            Event::Interval => self.interval(),
+            Event::Register(i) => {
+                let name = &hosts[i.index(hosts.len())];
+                self.input(Input::NodeRegistered(name, mac(name)));
+            }
+            Event::Leave(i) => self.input(Input::NodeLeft(&hosts[i.index(hosts.len())])),
+        }
+    }
+}
+
+proptest! {
+    #[test]
+    fn whatever_happened_before_discovery_converges_to_the_true_network(
+        truth in connected(), history in prop::collection::vec(events(), 0..200),
+    ) {
+        let mut world = World::new(truth);
+        for event in &history {
+            world.happen(event);
+            // Nothing is ever believed that was never true.
+            let truth = &world.truth;
+            prop_assert!(world.discovery.graph().links().all(|l| truth.peer(l.a) == Some(l.b)));
+            prop_assert!(world.discovery.graph().hosts().all(|(n, p)| truth.host(n) == Some(p)));
+        }
+        world.settle();
+        prop_assert_eq!(world.discovery.graph(), &world.truth);
+        prop_assert_eq!(&world.warnings, &[]);
+    }
+}
