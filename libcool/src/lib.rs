@@ -1,1 +1,44 @@
 //! Collective communication for clusters with programmable networks.
+//!
+//! A program runs as many ranks; each has a [`Comm`], through which it calls collectives together
+//! with the others: [`bcast`](Comm::bcast), [`reduce`](Comm::reduce), [`allreduce`](Comm::allreduce),
+//! [`gather`](Comm::gather), [`allgather`](Comm::allgather), [`scatter`](Comm::scatter) and
+//! [`barrier`](Comm::barrier). The agent of the rank's node moves the data: over multicast trees in
+//! the switches, and over TCP.
+//!
+//! ```
+//! # #[cfg(feature = "embedded")]
+//! # fn main() -> Result<(), cool::Error> {
+//! cool::launch(|comm| -> Result<(), cool::Error> {
+//!     let mut sum = [0.0];
+//!     comm.allreduce(&[comm.rank() as f64], &mut sum, cool::Op::Sum)?;
+//!     println!("rank {} of {}: the sum of all ranks is {}", comm.rank(), comm.size(), sum[0]);
+//!     Ok(())
+//! })?
+//! .into_iter()
+//! .collect()
+//! # }
+//! # #[cfg(not(feature = "embedded"))]
+//! # fn main() {}
+//! ```
+//!
+//! `cool run -n 16 -- ./program` starts it on a cluster. With the feature `embedded`, the same
+//! program started by hand runs its ranks as threads, with agents on loopback: no root, no switches,
+//! no daemons ([`launch`], [`embedded`]).
+//!
+//! What every rank must do alike: call the same operations in the same order, with the same type,
+//! number of elements, root and [`Op`]. A rank that does not, that dies or that does not come in time
+//! makes the call fail at every rank, with an [`Error`] that names it; nothing waits for ever.
+
+mod comm;
+mod element;
+#[cfg(feature = "embedded")]
+pub mod embedded;
+mod error;
+mod launch;
+mod session;
+
+pub use comm::{Comm, Place, Stats};
+pub use element::{Element, Op};
+pub use error::{Error, Failure};
+pub use launch::launch;

@@ -44,6 +44,9 @@ pub enum RegionError {
     /// Nobody needs a region of no bytes.
     #[error("a region needs at least one byte")]
     Empty,
+    /// A range is not in the region.
+    #[error(transparent)]
+    OutOfBounds(#[from] OutOfBounds),
 }
 
 /// A byte range does not lie in its region.

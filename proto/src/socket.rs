@@ -128,6 +128,12 @@ impl Connection {
         Ok(())
     }
 
+    /// Hangs up; every later send and receive fails.
+    pub fn close(&mut self) {
+        // What cannot be shut down any more is closed already.
+        let _ = self.stream.shutdown(std::net::Shutdown::Both);
+    }
+
     /// The next frame from the agent.
     ///
     /// # Errors

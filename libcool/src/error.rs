@@ -1,0 +1,121 @@
+//! Why something did not work, and what to do.
+
+use cool_proto::local::failure::Kind;
+use cool_proto::region::RegionError;
+use cool_proto::socket::SocketError;
+use std::path::PathBuf;
+
+/// Why something did not work. The text names the rank, the operation and the remedy.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// The process is no rank.
+    #[error(
+        "this process is not a rank, because COOL_SOCKET is not set: start the program with \
+         `cool run -n N -- PROGRAM`, or build it with libcool's feature `embedded` and use cool::launch"
+    )]
+    NotLaunched,
+    /// A variable of a rank's environment is missing or makes no sense.
+    #[error("{variable} is {value}, but should be {expected}; start ranks with `cool run`, which sets it")]
+    Environment {
+        /// The variable.
+        variable: &'static str,
+        /// What it holds.
+        value: String,
+        /// What it should hold.
+        expected: String,
+    },
+    /// The node's agent cannot be reached or is gone.
+    #[error("rank {rank}: {doing}: no agent at {}: {source}; is cool-nodeagent running on this node?", .socket.display())]
+    Agent {
+        /// This rank.
+        rank: usize,
+        /// What this rank was about to do.
+        doing: &'static str,
+        /// The agent's socket.
+        socket: PathBuf,
+        /// What happened.
+        source: SocketError,
+    },
+    /// The node's agent does not want this rank.
+    #[error("rank {rank}: {doing}: the agent at {} refused: {message}", .socket.display())]
+    Refused {
+        /// This rank.
+        rank: usize,
+        /// What this rank was about to do.
+        doing: &'static str,
+        /// The agent's socket.
+        socket: PathBuf,
+        /// What the agent said.
+        message: String,
+    },
+    /// The arguments of a call make no sense. Nothing was sent.
+    #[error("rank {rank}: {operation}: {reason}")]
+    Argument {
+        /// This rank.
+        rank: usize,
+        /// The operation.
+        operation: &'static str,
+        /// What is wrong and what would be right.
+        reason: String,
+    },
+    /// There is no memory to share with the agent.
+    #[error("rank {rank}: {operation}: {source}")]
+    Memory {
+        /// This rank.
+        rank: usize,
+        /// The operation.
+        operation: &'static str,
+        /// What happened.
+        source: RegionError,
+    },
+    /// The collective failed. Unless the call was [`Failure::Invalid`], so will all later ones.
+    #[error("rank {rank}: {operation}: {message}")]
+    Collective {
+        /// This rank.
+        rank: usize,
+        /// The operation.
+        operation: &'static str,
+        /// What kind of failure it is.
+        failure: Failure,
+        /// The ranks concerned, as far as they are known.
+        ranks: Vec<usize>,
+        /// What happened, in words.
+        message: String,
+    },
+    /// The agents of an embedded run did not start.
+    #[cfg(feature = "embedded")]
+    #[error("embedded run: {0}")]
+    Embedded(String),
+}
+
+/// Why a collective failed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Failure {
+    /// The call makes no sense.
+    Invalid,
+    /// Ranks called different operations, sizes, types or roots.
+    Mismatch,
+    /// Somebody did not come in time.
+    Timeout,
+    /// A rank, node or agent went away.
+    Lost,
+    /// An earlier call failed.
+    Aborted,
+    /// A kind that this version of libcool does not know.
+    Other,
+}
+
+impl From<Kind> for Failure {
+    fn from(kind: Kind) -> Failure {
+        match kind {
+            Kind::Invalid => Failure::Invalid,
+            Kind::Mismatch => Failure::Mismatch,
+            Kind::Timeout => Failure::Timeout,
+            Kind::Lost => Failure::Lost,
+            Kind::Aborted => Failure::Aborted,
+            Kind::Unspecified => Failure::Other,
+        }
+    }
+}
