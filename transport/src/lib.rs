@@ -1,1 +1,30 @@
 //! Reliable multicast with chain repair, and unicast messages, as state machines.
+//!
+//! A *stream* is one message from a source node to the other nodes of a tree. The source ([`Sender`])
+//! multicasts it once, paced. Each receiver ([`Receiver`]) knows which chunks it lacks and pulls them from
+//! its predecessor in a rack-ordered chain while the stream still runs; one that never hears the multicast
+//! completes by the chain alone, pipelined. Completion is reported rack by rack to the source, which then
+//! settles the stream.
+//!
+//! The machines hold no payload: they name byte ranges and the driver moves the bytes. They never wait:
+//! pacing is a deadline like any other. Left to the driver: sockets, the clock, buffers, and packets that
+//! come for a stream which is not open yet.
+//!
+//! ```text
+//! driver:  datagram -> Packet::decode -> machine of packet.id: handle(now, Input::Packet{..})
+//!          poll(now) until idle:  Transmit -> Packet::encode, payload from the buffer, send
+//!                                 Store    -> payload of the packet just handled into the buffer
+//! ```
+
+mod machine;
+pub mod packet;
+mod receiver;
+mod sender;
+mod spec;
+pub mod unicast;
+
+pub use machine::{Input, Output, StreamError, To};
+pub use packet::{Packet, PacketError};
+pub use receiver::Receiver;
+pub use sender::Sender;
+pub use spec::{Chain, Hop, RateSpec, SpecError, StreamId, StreamSpec, Timers};

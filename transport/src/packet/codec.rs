@@ -1,0 +1,369 @@
+//! Bytes to packets and back.
+
+use super::{Body, COMMON, MAGIC, MAX_RANGES, Packet, PacketError, VERSION, Way};
+use crate::spec::StreamId;
+use core::ops::Range;
+
+const DATA: u8 = 1;
+const ANNOUNCE: u8 = 2;
+const REQUEST: u8 = 3;
+const WAIT: u8 = 4;
+const REPORT: u8 = 5;
+const SETTLED: u8 = 6;
+const REFUSE: u8 = 7;
+
+const BEGUN: u8 = 1;
+const ANSWER: u8 = 2;
+const FOLLOW: u8 = 1;
+
+impl Packet {
+    /// Appends the packet's bytes; the payload, if any, is to follow them.
+    ///
+    /// # Panics
+    /// If a list holds more than [`MAX_RANGES`] ranges. The machines never make one.
+    pub fn encode(&self, out: &mut Vec<u8>) {
+        out.extend_from_slice(&MAGIC);
+        out.push(VERSION);
+        out.push(self.body.code());
+        out.extend_from_slice(&self.id.group.to_be_bytes());
+        out.extend_from_slice(&self.id.epoch.to_be_bytes());
+        out.extend_from_slice(&self.id.call.to_be_bytes());
+        out.extend_from_slice(&self.id.transfer.to_be_bytes());
+        out.extend_from_slice(&self.id.source.to_be_bytes());
+        out.extend_from_slice(&self.from.to_be_bytes());
+        out.extend_from_slice(&self.digest.to_be_bytes());
+        self.body.encode(out);
+    }
+
+    /// Reads a packet; what is returned beside it is its payload.
+    ///
+    /// # Errors
+    /// If the bytes are not exactly one packet of this version.
+    pub fn decode(bytes: &[u8]) -> Result<(Packet, &[u8]), PacketError> {
+        let foreign = || PacketError::Foreign(bytes[..bytes.len().min(4)].to_vec());
+        if !bytes.starts_with(&MAGIC) {
+            return Err(foreign());
+        }
+        let mut r = Reader { rest: bytes, len: bytes.len() };
+        r.take::<2>()?;
+        let version = r.u8()?;
+        if version != VERSION {
+            return Err(PacketError::Version(version));
+        }
+        let code = r.u8()?;
+        let id = StreamId {
+            group: u64::from_be_bytes(r.take()?),
+            epoch: r.u32()?,
+            call: u64::from_be_bytes(r.take()?),
+            transfer: r.u32()?,
+            source: r.u16()?,
+        };
+        let from = r.u16()?;
+        let digest = u64::from_be_bytes(r.take()?);
+        let body = Body::decode(code, &mut r)?;
+        let payload = r.rest;
+        if code != DATA && !payload.is_empty() {
+            return Err(PacketError::Trailing(payload.len()));
+        }
+        Ok((Packet { id, from, digest, body }, payload))
+    }
+}
+
+impl Body {
+    fn code(&self) -> u8 {
+        match self {
+            Body::Data { .. } => DATA,
+            Body::Announce { .. } => ANNOUNCE,
+            Body::Request { .. } => REQUEST,
+            Body::Wait { .. } => WAIT,
+            Body::Report { .. } => REPORT,
+            Body::Settled { .. } => SETTLED,
+            Body::Refuse => REFUSE,
+        }
+    }
+
+    fn encode(&self, out: &mut Vec<u8>) {
+        match self {
+            Body::Data { chunk, echo, way } => {
+                out.extend_from_slice(&chunk.to_be_bytes());
+                out.extend_from_slice(&echo.to_be_bytes());
+                out.extend_from_slice(&[*way as u8, 0]);
+            }
+            Body::Announce { sent, serial, begun, answer } => {
+                out.extend_from_slice(&sent.to_be_bytes());
+                out.extend_from_slice(&serial.to_be_bytes());
+                let flags = if *begun { BEGUN } else { 0 } | if *answer { ANSWER } else { 0 };
+                out.extend_from_slice(&[flags, 0]);
+            }
+            Body::Request { serial, follow, chunks } => {
+                out.extend_from_slice(&serial.to_be_bytes());
+                out.extend_from_slice(&[if *follow { FOLLOW } else { 0 }, count(chunks)]);
+                put_u32(out, chunks);
+            }
+            Body::Wait { echo, chunks } => {
+                out.extend_from_slice(&echo.to_be_bytes());
+                out.extend_from_slice(&[0, count(chunks)]);
+                put_u32(out, chunks);
+            }
+            Body::Report { round, loss, echo, alive, complete } => {
+                out.extend_from_slice(&round.to_be_bytes());
+                out.extend_from_slice(&loss.to_be_bytes());
+                out.extend_from_slice(&echo.to_be_bytes());
+                out.extend_from_slice(&[count(alive), count(complete)]);
+                put_u16(out, alive);
+                put_u16(out, complete);
+            }
+            Body::Settled { positions } => {
+                out.extend_from_slice(&[0, count(positions)]);
+                put_u16(out, positions);
+            }
+            Body::Refuse => {}
+        }
+    }
+
+    fn decode(code: u8, r: &mut Reader<'_>) -> Result<Body, PacketError> {
+        Ok(match code {
+            DATA => {
+                let (chunk, echo) = (r.u32()?, r.u16()?);
+                let way = match r.u8()? {
+                    0 => Way::Tree,
+                    1 => Way::Answer,
+                    2 => Way::Forwarded,
+                    _ => return Err(PacketError::Field("way")),
+                };
+                r.zero()?;
+                Body::Data { chunk, echo, way }
+            }
+            ANNOUNCE => {
+                let (sent, serial) = (r.u32()?, r.u16()?);
+                let flags = r.flags(BEGUN | ANSWER)?;
+                r.zero()?;
+                Body::Announce { sent, serial, begun: flags & BEGUN != 0, answer: flags & ANSWER != 0 }
+            }
+            REQUEST => {
+                let serial = r.u16()?;
+                let follow = r.flags(FOLLOW)? != 0;
+                let count = r.count()?;
+                Body::Request { serial, follow, chunks: r.ranges_u32(count)? }
+            }
+            WAIT => {
+                let echo = r.u16()?;
+                r.zero()?;
+                let count = r.count()?;
+                Body::Wait { echo, chunks: r.ranges_u32(count)? }
+            }
+            REPORT => {
+                let (round, loss, echo) = (r.u32()?, r.u16()?, r.u16()?);
+                let (alive, complete) = (r.count()?, r.count()?);
+                Body::Report {
+                    round,
+                    loss,
+                    echo,
+                    alive: r.ranges_u16(alive)?,
+                    complete: r.ranges_u16(complete)?,
+                }
+            }
+            SETTLED => {
+                r.zero()?;
+                let count = r.count()?;
+                Body::Settled { positions: r.ranges_u16(count)? }
+            }
+            REFUSE => Body::Refuse,
+            other => return Err(PacketError::Type(other)),
+        })
+    }
+}
+
+fn count<T>(ranges: &[Range<T>]) -> u8 {
+    assert!(ranges.len() <= MAX_RANGES, "{} ranges in a packet", ranges.len());
+    ranges.len() as u8
+}
+
+fn put_u32(out: &mut Vec<u8>, ranges: &[Range<u32>]) {
+    for range in ranges {
+        out.extend_from_slice(&range.start.to_be_bytes());
+        out.extend_from_slice(&range.end.to_be_bytes());
+    }
+}
+
+fn put_u16(out: &mut Vec<u8>, ranges: &[Range<u16>]) {
+    for range in ranges {
+        out.extend_from_slice(&range.start.to_be_bytes());
+        out.extend_from_slice(&range.end.to_be_bytes());
+    }
+}
+
+/// Takes fields off the front of a packet.
+struct Reader<'a> {
+    rest: &'a [u8],
+    len: usize,
+}
+
+impl Reader<'_> {
+    fn take<const N: usize>(&mut self) -> Result<[u8; N], PacketError> {
+        let Some((field, rest)) = self.rest.split_first_chunk::<N>() else {
+            return Err(PacketError::Short { len: self.len, needed: self.len - self.rest.len() + N });
+        };
+        self.rest = rest;
+        Ok(*field)
+    }
+
+    fn u8(&mut self) -> Result<u8, PacketError> {
+        Ok(u8::from_be_bytes(self.take()?))
+    }
+
+    fn u16(&mut self) -> Result<u16, PacketError> {
+        Ok(u16::from_be_bytes(self.take()?))
+    }
+
+    fn u32(&mut self) -> Result<u32, PacketError> {
+        Ok(u32::from_be_bytes(self.take()?))
+    }
+
+    fn zero(&mut self) -> Result<(), PacketError> {
+        if self.u8()? == 0 { Ok(()) } else { Err(PacketError::Field("reserved byte, which is zero")) }
+    }
+
+    fn flags(&mut self, known: u8) -> Result<u8, PacketError> {
+        let flags = self.u8()?;
+        if flags & !known == 0 { Ok(flags) } else { Err(PacketError::Field("flag")) }
+    }
+
+    fn count(&mut self) -> Result<usize, PacketError> {
+        let count = usize::from(self.u8()?);
+        if count <= MAX_RANGES { Ok(count) } else { Err(PacketError::Field("count of ranges")) }
+    }
+
+    fn ranges_u32(&mut self, count: usize) -> Result<Vec<Range<u32>>, PacketError> {
+        let ranges = (0..count).map(|_| Ok(self.u32()?..self.u32()?)).collect::<Result<Vec<_>, _>>()?;
+        ascending(&ranges)?;
+        Ok(ranges)
+    }
+
+    fn ranges_u16(&mut self, count: usize) -> Result<Vec<Range<u16>>, PacketError> {
+        let ranges = (0..count).map(|_| Ok(self.u16()?..self.u16()?)).collect::<Result<Vec<_>, _>>()?;
+        ascending(&ranges)?;
+        Ok(ranges)
+    }
+}
+
+/// Ranges are not empty, ascend and do not touch.
+fn ascending<T: PartialOrd>(ranges: &[Range<T>]) -> Result<(), PacketError> {
+    if ranges.iter().all(|r| r.start < r.end) && ranges.windows(2).all(|w| w[0].end < w[1].start) {
+        Ok(())
+    } else {
+        Err(PacketError::Field("list of ranges"))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::packet::{DATA_HEADER, MAX_CONTROL};
+    use proptest::prelude::*;
+
+    fn ranges<T: Copy + Ord + core::fmt::Debug + 'static>(
+        number: impl Strategy<Value = T> + 'static,
+    ) -> impl Strategy<Value = Vec<Range<T>>> {
+        prop::collection::btree_set(number, 0..=2 * MAX_RANGES).prop_map(|ends| {
+            let ends: Vec<T> = ends.into_iter().collect();
+            ends.chunks_exact(2).map(|pair| pair[0]..pair[1]).collect()
+        })
+    }
+
+    fn body() -> impl Strategy<Value = Body> {
+        prop_oneof![
+            (
+                any::<u32>(),
+                any::<u16>(),
+                prop_oneof![Just(Way::Tree), Just(Way::Answer), Just(Way::Forwarded)]
+            )
+                .prop_map(|(chunk, echo, way)| Body::Data { chunk, echo, way }),
+            (any::<u32>(), any::<u16>(), any::<bool>(), any::<bool>())
+                .prop_map(|(sent, serial, begun, answer)| Body::Announce { sent, serial, begun, answer }),
+            (any::<u16>(), any::<bool>(), ranges(any::<u32>()))
+                .prop_map(|(serial, follow, chunks)| Body::Request { serial, follow, chunks }),
+            (any::<u16>(), ranges(any::<u32>())).prop_map(|(echo, chunks)| Body::Wait { echo, chunks }),
+            (any::<u32>(), any::<u16>(), any::<u16>(), ranges(any::<u16>()), ranges(any::<u16>())).prop_map(
+                |(round, loss, echo, alive, complete)| Body::Report { round, loss, echo, alive, complete }
+            ),
+            ranges(any::<u16>()).prop_map(|positions| Body::Settled { positions }),
+            Just(Body::Refuse),
+        ]
+    }
+
+    prop_compose! {
+        fn packet()(group: u64, epoch: u32, call: u64, transfer: u32, source: u16, from: u16, digest: u64,
+                    body in body()) -> Packet {
+            Packet { id: StreamId { group, epoch, call, transfer, source }, from, digest, body }
+        }
+    }
+
+    fn encoded(packet: &Packet) -> Vec<u8> {
+        let mut bytes = Vec::new();
+        packet.encode(&mut bytes);
+        bytes
+    }
+
+    proptest! {
+        #[test]
+        fn a_packet_survives_its_bytes_and_no_prefix_or_suffix_does(packet in packet()) {
+            let bytes = encoded(&packet);
+            prop_assert!(bytes.len() <= MAX_CONTROL);
+            prop_assert_eq!(Packet::decode(&bytes), Ok((packet.clone(), &[][..])));
+            for len in 0..bytes.len() {
+                prop_assert!(Packet::decode(&bytes[..len]).is_err(), "prefix of {} bytes", len);
+            }
+            let mut longer = bytes.clone();
+            longer.push(7);
+            match packet.body {
+                Body::Data { .. } => {
+                    prop_assert_eq!(bytes.len(), DATA_HEADER);
+                    prop_assert_eq!(Packet::decode(&longer), Ok((packet, &[7][..])));
+                }
+                _ => prop_assert_eq!(Packet::decode(&longer), Err(PacketError::Trailing(1))),
+            }
+        }
+
+        #[test]
+        fn bytes_that_decode_are_the_only_bytes_of_their_packet(
+            packet in packet(), at in any::<prop::sample::Index>(), value: u8,
+        ) {
+            let mut bytes = encoded(&packet);
+            let at = at.index(bytes.len());
+            bytes[at] = value;
+            if let Ok((read, payload)) = Packet::decode(&bytes) {
+                let mut again = encoded(&read);
+                again.extend_from_slice(payload);
+                prop_assert_eq!(again, bytes);
+            }
+        }
+
+        #[test]
+        fn hostile_bytes_are_an_error_or_a_packet(mut bytes in prop::collection::vec(any::<u8>(), 0..700)) {
+            for (at, byte) in [0xC0, 0x01, 1].into_iter().enumerate().take(bytes.len()) {
+                bytes[at] = byte;
+            }
+            if let Ok((read, payload)) = Packet::decode(&bytes) {
+                let mut again = encoded(&read);
+                again.extend_from_slice(payload);
+                prop_assert_eq!(again, bytes);
+            }
+        }
+    }
+
+    #[test]
+    fn errors_name_what_is_wrong() {
+        let id = StreamId { group: 1, epoch: 2, call: 3, transfer: 4, source: 5 };
+        let good = encoded(&Packet { id, from: 5, digest: 6, body: Body::Refuse });
+        let with = |at: usize, value: u8| {
+            let mut bytes = good.clone();
+            bytes[at] = value;
+            Packet::decode(&bytes).unwrap_err()
+        };
+        assert_eq!(with(0, b'G'), PacketError::Foreign(vec![b'G', 1, 1, 7]));
+        assert_eq!(with(2, 9), PacketError::Version(9));
+        assert_eq!(with(3, 8), PacketError::Type(8));
+        assert_eq!(with(3, 1), PacketError::Short { len: 40, needed: 44 });
+    }
+}
