@@ -45,7 +45,9 @@ pub enum LayoutError {
     #[error("a group needs at least one rank")]
     Empty,
     /// A node stands in two racks.
-    #[error("node {node} is in rack {first} for one rank and in rack {second} for another; a node is in one rack")]
+    #[error(
+        "node {node} is in rack {first} for one rank and in rack {second} for another; a node is in one rack"
+    )]
     NodeInTwoRacks {
         /// The node.
         node: u32,
@@ -69,7 +71,11 @@ impl Layout {
         for (rank, place) in (0u32..).zip(places) {
             let (rack, ranks) = by_node.entry(place.node).or_insert((place.rack, Vec::new()));
             if *rack != place.rack {
-                return Err(LayoutError::NodeInTwoRacks { node: place.node, first: *rack, second: place.rack });
+                return Err(LayoutError::NodeInTwoRacks {
+                    node: place.node,
+                    first: *rack,
+                    second: place.rack,
+                });
             }
             ranks.push(Rank(rank));
         }
@@ -182,7 +188,8 @@ mod tests {
     use super::*;
 
     fn layout(places: &[(u32, u32)]) -> Layout {
-        let places: Vec<Place> = places.iter().map(|(rack, node)| Place { rack: *rack, node: *node }).collect();
+        let places: Vec<Place> =
+            places.iter().map(|(rack, node)| Place { rack: *rack, node: *node }).collect();
         Layout::new(&places).unwrap()
     }
 

@@ -2,8 +2,18 @@
 //! compiles a [`Call`] on a [`Layout`] into a [`Schedule`]; the agents' executor runs it, tests prove
 //! it. No reader of a schedule knows the name of a pattern.
 
+mod builder;
+mod compile;
 pub mod layout;
+mod levels;
+mod patterns;
+mod plan;
 pub mod schedule;
+mod track;
 
+pub use compile::{CompileError, compile};
 pub use layout::{Layout, LayoutError, Place, Scope};
-pub use schedule::{Action, ActionId, Buffer, Call, Kind, Operation, Program, Rank, Schedule, Span, TransferId};
+pub use plan::{DEFAULT_SEGMENT, Plan, PlanError};
+pub use schedule::{
+    Action, ActionId, Buffer, Call, Kind, Operation, Program, Rank, Schedule, Span, TransferId,
+};

@@ -35,6 +35,33 @@ pub enum Operation {
     Barrier,
 }
 
+impl Operation {
+    /// All of them.
+    pub const ALL: [Operation; 7] = [
+        Operation::Bcast,
+        Operation::Reduce,
+        Operation::Allreduce,
+        Operation::Gather,
+        Operation::Allgather,
+        Operation::Scatter,
+        Operation::Barrier,
+    ];
+}
+
+impl fmt::Display for Operation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Operation::Bcast => "bcast",
+            Operation::Reduce => "reduce",
+            Operation::Allreduce => "allreduce",
+            Operation::Gather => "gather",
+            Operation::Allgather => "allgather",
+            Operation::Scatter => "scatter",
+            Operation::Barrier => "barrier",
+        })
+    }
+}
+
 /// One collective, as all ranks of the group call it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Call {
@@ -46,6 +73,31 @@ pub struct Call {
     pub bytes: u64,
     /// Bytes of one element; `bytes` is a multiple of it, and no span cuts an element.
     pub element: u32,
+}
+
+impl Call {
+    /// Bytes of [`Buffer::Input`] at `rank` of a group of `size` ranks. [`crate::compile`] refuses calls
+    /// for which this overflows.
+    pub fn input_bytes(&self, rank: Rank, size: usize) -> u64 {
+        match self.operation {
+            Operation::Bcast | Operation::Barrier => 0,
+            Operation::Reduce | Operation::Allreduce | Operation::Gather | Operation::Allgather => self.bytes,
+            Operation::Scatter if rank == self.root => self.bytes.saturating_mul(size as u64),
+            Operation::Scatter => 0,
+        }
+    }
+
+    /// Bytes of [`Buffer::Output`] at `rank` of a group of `size` ranks; as [`Call::input_bytes`].
+    pub fn output_bytes(&self, rank: Rank, size: usize) -> u64 {
+        match self.operation {
+            Operation::Barrier => 0,
+            Operation::Bcast | Operation::Allreduce | Operation::Scatter => self.bytes,
+            Operation::Allgather => self.bytes.saturating_mul(size as u64),
+            Operation::Reduce if rank == self.root => self.bytes,
+            Operation::Gather if rank == self.root => self.bytes.saturating_mul(size as u64),
+            Operation::Reduce | Operation::Gather => 0,
+        }
+    }
 }
 
 /// A rank's buffers during a call.
@@ -68,6 +120,19 @@ pub struct Span {
     pub offset: u64,
     /// Number of bytes.
     pub len: u64,
+}
+
+impl Span {
+    /// `len` bytes of this span, from its byte `offset` on; both lie within it.
+    pub fn sub(self, offset: u64, len: u64) -> Span {
+        debug_assert!(offset + len <= self.len, "{len} bytes at {offset} of {self:?}");
+        Span { buffer: self.buffer, offset: self.offset + offset, len }
+    }
+
+    /// The first byte after the span.
+    pub fn end(self) -> u64 {
+        self.offset + self.len
+    }
 }
 
 /// A message of a schedule: the same number at its sender and at its receivers, unique in the schedule.
@@ -136,6 +201,29 @@ pub enum Kind {
         /// To; never overlaps `src`.
         dst: Span,
     },
+}
+
+impl Kind {
+    /// The spans whose contents it needs.
+    pub fn reads(&self) -> impl Iterator<Item = Span> + use<> {
+        let (first, second) = match *self {
+            Kind::Send { src, .. } | Kind::Multicast { src, .. } | Kind::Copy { src, .. } => {
+                (Some(src), None)
+            }
+            Kind::Reduce { src, dst } => (Some(src), Some(dst)),
+            Kind::Receive { .. } | Kind::Hear { .. } => (None, None),
+        };
+        first.into_iter().chain(second)
+    }
+
+    /// The span that it changes.
+    pub fn writes(&self) -> Option<Span> {
+        match *self {
+            Kind::Receive { dst, .. } | Kind::Hear { dst, .. } => Some(dst),
+            Kind::Reduce { dst, .. } | Kind::Copy { dst, .. } => Some(dst),
+            Kind::Send { .. } | Kind::Multicast { .. } => None,
+        }
+    }
 }
 
 /// One action of a rank.

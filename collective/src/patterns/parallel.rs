@@ -1,0 +1,70 @@
+//! The parallel pattern (paper 003, III.B): all members exchange messages with a single one that does all
+//! the work, in one step. What goes to all goes by multicast where there is a tree.
+
+use super::{Pattern, Subgroup};
+use crate::builder::{Builder, Held, Slot};
+use crate::schedule::{Rank, Span};
+use std::collections::BTreeMap;
+
+pub(crate) static PARALLEL: Pattern =
+    Pattern { bcast, reduce, allreduce, gather: exchange, scatter: exchange, allgather };
+
+fn bcast(b: &mut Builder<'_>, group: &Subgroup, from: Held, dst: &dyn Fn(Rank) -> Span) {
+    to_all(b, group, from, 1, dst);
+}
+
+fn reduce(b: &mut Builder<'_>, values: &[Held], into: Held) {
+    for (i, value) in values.iter().enumerate() {
+        if i == 0 {
+            b.send(*value, into);
+        } else if value.rank == into.rank {
+            b.reduce(into.rank, value.span, into.span);
+        } else {
+            let slot = b.slot(into.rank, Slot::From(value.rank), value.span.len);
+            b.send(*value, Held { rank: into.rank, span: slot });
+            b.reduce(into.rank, slot, into.span);
+        }
+    }
+}
+
+fn allreduce(b: &mut Builder<'_>, group: &Subgroup, values: &[Held], dst: &dyn Fn(Rank) -> Span) {
+    // Where each member has each value; the first arrives where the result is to be.
+    let mut heard: Vec<BTreeMap<Rank, Span>> = Vec::with_capacity(values.len());
+    for (i, value) in values.iter().enumerate() {
+        let mut at = BTreeMap::from([(value.rank, value.span)]);
+        for to in group.members.iter().copied().filter(|to| *to != value.rank) {
+            let span = if i == 0 { dst(to) } else { b.slot(to, Slot::From(value.rank), value.span.len) };
+            at.insert(to, span);
+        }
+        to_all(b, group, *value, values.len(), &|to| at[&to]);
+        heard.push(at);
+    }
+    for rank in group.members.iter().copied() {
+        let into = Held { rank, span: dst(rank) };
+        b.send(Held { rank, span: heard[0][&rank] }, into);
+        for at in &heard[1..] {
+            b.reduce(rank, at[&rank], into.span);
+        }
+    }
+}
+
+fn exchange(b: &mut Builder<'_>, parts: &[(Held, Held)]) {
+    for (from, to) in parts {
+        b.send(*from, *to);
+    }
+}
+
+fn allgather(b: &mut Builder<'_>, group: &Subgroup, parts: &[Held], dst: &dyn Fn(Rank, usize) -> Span) {
+    for (i, part) in parts.iter().enumerate() {
+        to_all(b, group, *part, group.members.len(), &|to| dst(to, i));
+    }
+}
+
+fn to_all(b: &mut Builder<'_>, group: &Subgroup, from: Held, sharers: usize, dst: &dyn Fn(Rank) -> Span) {
+    if let Some(tree) = group.tree {
+        return b.multicast(from, tree, sharers, dst);
+    }
+    for rank in group.members.iter().copied().filter(|rank| *rank != from.rank) {
+        b.send(from, Held { rank, span: dst(rank) });
+    }
+}
