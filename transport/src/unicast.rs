@@ -1,0 +1,335 @@
+//! Unicast messages between two agents over one reliable ordered byte stream (TCP).
+//!
+//! A small message goes at once, within a credit for each group that bounds what the receiver has to
+//! keep; a larger one, or one beyond the credit, is announced and waits until its receive is posted. Messages
+//! that are under way take turns frame by frame, so that a small collective never waits for a large one.
+//! The machine names ranges of messages; its driver moves the bytes between them and the stream. Who
+//! connects, who may send what, and what [`Notice`]s mean is the engine's matter.
+
+mod frame;
+mod inbound;
+mod outbound;
+
+pub use frame::{MessageName, Notice};
+
+use cool_machine::{Machine, Poll, Time};
+use core::ops::Range;
+use frame::{Control, Decoded, Decoder};
+use inbound::Inbound;
+use outbound::Outbound;
+use std::collections::{BTreeSet, VecDeque};
+
+/// The largest message that goes without having been asked for.
+pub const EAGER_BYTES: u64 = 64 * 1024;
+
+/// What a peer may send on a group without the receives being posted, each message counted with
+/// [`MESSAGE_COST`] on top.
+pub const CREDIT_BYTES: u64 = 1024 * 1024;
+
+/// What keeping a message costs besides its bytes.
+const MESSAGE_COST: u64 = 64;
+
+/// The version of the frames.
+const VERSION: u32 = 1;
+
+/// How much may wait in the driver to be written.
+const WINDOW: u64 = 256 * 1024;
+
+/// A version of a group's membership.
+type GroupKey = (u64, u32);
+
+/// What happens to a [`Peer`].
+#[derive(Debug)]
+pub enum Input<'a> {
+    /// Bytes came from the stream. [`Output::Data`] points into them: poll until idle before the next.
+    Bytes(&'a [u8]),
+    /// So many bytes of earlier [`Output::Write`]s have left the driver.
+    Written(u64),
+    /// Messages of this group are welcome from now on.
+    Open {
+        /// The group.
+        group: u64,
+        /// The version of its membership.
+        epoch: u32,
+    },
+    /// Forget this group and its messages.
+    Close {
+        /// The group.
+        group: u64,
+        /// The version of its membership.
+        epoch: u32,
+    },
+    /// Send this message; its name is new.
+    Send {
+        /// The message.
+        message: MessageName,
+        /// The digest of its call.
+        digest: u64,
+        /// Its length.
+        bytes: u64,
+    },
+    /// This message has a place to go to, or what came of it is no longer wanted.
+    Expect(MessageName),
+    /// Tell the other side.
+    Notify(Notice),
+}
+
+/// What a [`Peer`] asks of its driver.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Output {
+    /// Write this to the stream: the head, then the payload if there is one.
+    Write {
+        /// Frame bytes.
+        head: Vec<u8>,
+        /// The part of a message that follows them.
+        payload: Option<Payload>,
+    },
+    /// All of this message was in earlier [`Output::Write`]s.
+    Sent(MessageName),
+    /// The peer said who it is. Once, before anything else from it.
+    Hello {
+        /// The name of its node.
+        node: String,
+    },
+    /// A message is coming, or wants to.
+    Begin {
+        /// The message.
+        message: MessageName,
+        /// The digest of its call.
+        digest: u64,
+        /// Its length.
+        bytes: u64,
+    },
+    /// Bytes of a message that has begun.
+    Data {
+        /// The message.
+        message: MessageName,
+        /// Where they belong.
+        offset: u64,
+        /// Where they lie in the input.
+        within: Range<usize>,
+    },
+    /// All of this message was in earlier [`Output::Data`]s.
+    Received(MessageName),
+    /// The peer tells something.
+    Notice(Notice),
+    /// A message of a group that is not open was dropped.
+    Stray(MessageName),
+    /// The stream is useless: hang up. Nothing follows.
+    Failed(PeerError),
+}
+
+/// A part of a message.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Payload {
+    /// The message.
+    pub message: MessageName,
+    /// First byte.
+    pub offset: u64,
+    /// Number of bytes.
+    pub len: u32,
+}
+
+/// A peer that does not keep to the protocol.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "{peer} does not speak this version of the agents' protocol: {violation}; run the same version of the agent on all nodes"
+)]
+pub struct PeerError {
+    /// Who: the name it gave, else what the driver called it.
+    pub peer: String,
+    /// What it did.
+    pub violation: Violation,
+}
+
+/// What is wrong with bytes from a peer.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Violation {
+    /// A frame ends within a field, or is shorter than its kind.
+    #[error("a frame is cut short")]
+    Truncated,
+    /// A frame or text is longer than any may be.
+    #[error("a frame or text of {len} bytes is too long")]
+    TooLong {
+        /// Its length.
+        len: usize,
+    },
+    /// A frame has bytes after its last field.
+    #[error("{len} bytes too many in a frame of kind {kind}")]
+    Excess {
+        /// The kind of frame.
+        kind: u8,
+        /// How many bytes are left over.
+        len: usize,
+    },
+    /// There is no such kind of frame.
+    #[error("unknown kind of frame {0}")]
+    UnknownKind(u8),
+    /// A text is not UTF-8.
+    #[error("a text is not UTF-8")]
+    NotText,
+    /// The other side speaks another version.
+    #[error("it speaks version {0}, this agent {VERSION}")]
+    Version(u32),
+    /// The first frame must say who the peer is, and only the first.
+    #[error("its greeting is missing or comes twice")]
+    Greeting,
+    /// A frame lies outside its message.
+    #[error("a frame lies outside its message {0:?}")]
+    OutOfMessage(MessageName),
+    /// A frame does not continue its message.
+    #[error("a frame does not continue its message {0:?}")]
+    OutOfOrder(MessageName),
+    /// A large message came without a grant, or a grant for a message that was not announced.
+    #[error("message {0:?} was not asked for")]
+    NotAskedFor(MessageName),
+    /// More came unasked than the credit allows, or more credit came back than was used.
+    #[error("the credit of group {0} is overdrawn")]
+    Credit(u64),
+    /// Too many messages are announced.
+    #[error("more than {0} messages wait to be received")]
+    TooMany(usize),
+}
+
+/// One side of a stream to another agent.
+#[derive(Debug)]
+pub struct Peer {
+    name: String,
+    greeted: bool,
+    failed: bool,
+    decoder: Decoder,
+    open: BTreeSet<GroupKey>,
+    inbound: Inbound,
+    outbound: Outbound,
+    events: VecDeque<Output>,
+}
+
+impl Peer {
+    /// A new stream. `node` is this side's name, `peer` what to call the other until it says its name.
+    pub fn new(node: &str, peer: &str) -> Peer {
+        let mut outbound = Outbound::default();
+        outbound.control(Control::Hello { version: VERSION, node: node.to_owned() });
+        Peer {
+            name: peer.to_owned(),
+            greeted: false,
+            failed: false,
+            decoder: Decoder::default(),
+            open: BTreeSet::new(),
+            inbound: Inbound::default(),
+            outbound,
+            events: VecDeque::new(),
+        }
+    }
+
+    fn bytes(&mut self, input: &[u8]) -> Result<(), Violation> {
+        let mut at = 0;
+        while let Some(decoded) = self.decoder.next(input, &mut at)? {
+            match decoded {
+                Decoded::Control(control) => self.control(control)?,
+                Decoded::Data(_) if !self.greeted => return Err(Violation::Greeting),
+                Decoded::Data(data) if !self.open.contains(&(data.message.group, data.message.epoch)) => {
+                    self.events.push_back(Output::Stray(data.message));
+                }
+                Decoded::Data(data) => self.inbound.data(&data, &mut self.events)?,
+                Decoded::Payload { message, offset, within } => {
+                    if self.open.contains(&(message.group, message.epoch)) {
+                        self.inbound.payload(message, offset, within, &mut self.events);
+                    }
+                }
+            }
+            self.grant();
+        }
+        Ok(())
+    }
+
+    fn control(&mut self, control: Control) -> Result<(), Violation> {
+        match control {
+            Control::Hello { .. } if self.greeted => return Err(Violation::Greeting),
+            Control::Hello { version, node } => {
+                if version != VERSION {
+                    return Err(Violation::Version(version));
+                }
+                self.greeted = true;
+                self.name.clone_from(&node);
+                self.events.push_back(Output::Hello { node });
+            }
+            _ if !self.greeted => return Err(Violation::Greeting),
+            Control::Announce { message, digest, bytes } => {
+                if self.open.contains(&(message.group, message.epoch)) {
+                    self.inbound.announce(message, digest, bytes, &mut self.events)?;
+                } else {
+                    self.events.push_back(Output::Stray(message));
+                }
+            }
+            Control::Grant { message } => {
+                if self.open.contains(&(message.group, message.epoch)) {
+                    self.outbound.granted(message)?;
+                }
+            }
+            Control::Credit { group, epoch, bytes } => {
+                if self.open.contains(&(group, epoch)) {
+                    self.outbound.credit((group, epoch), bytes)?;
+                }
+            }
+            Control::Notice(notice) => self.events.push_back(Output::Notice(notice)),
+        }
+        Ok(())
+    }
+
+    /// Passes the grants and credits that the receiving half has decided on to the sending half.
+    fn grant(&mut self) {
+        while let Some(control) = self.inbound.answers.pop_front() {
+            self.outbound.control(control);
+        }
+    }
+}
+
+impl Machine for Peer {
+    type Input<'a> = Input<'a>;
+    type Output = Output;
+
+    fn handle(&mut self, _now: Time, input: Input<'_>) {
+        if self.failed {
+            return;
+        }
+        match input {
+            Input::Bytes(bytes) => {
+                if let Err(violation) = self.bytes(bytes) {
+                    self.failed = true;
+                    self.events.push_back(Output::Failed(PeerError { peer: self.name.clone(), violation }));
+                }
+            }
+            Input::Written(bytes) => self.outbound.written(bytes),
+            Input::Open { group, epoch } => {
+                self.open.insert((group, epoch));
+            }
+            Input::Close { group, epoch } => {
+                self.open.remove(&(group, epoch));
+                self.inbound.close((group, epoch));
+                self.outbound.close((group, epoch));
+            }
+            Input::Send { message, digest, bytes } => self.outbound.send(message, digest, bytes),
+            Input::Expect(message) => {
+                self.inbound.expect(message, &mut self.events);
+                self.grant();
+            }
+            Input::Notify(notice) => self.outbound.control(Control::Notice(notice)),
+        }
+    }
+
+    fn poll(&mut self, _now: Time) -> Poll<Output> {
+        if let Some(event) = self.events.pop_front() {
+            return Poll::Output(event);
+        }
+        if self.failed {
+            return Poll::Idle(None);
+        }
+        match self.outbound.next() {
+            Some(output) => Poll::Output(output),
+            None => Poll::Idle(None),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,379 @@
+//! The frames of a unicast stream as bytes: a 32-bit length of what follows, a kind, a body; numbers
+//! are big-endian. Decoding is strict and keeps at most one control frame; payload is never copied
+//! here. What frames mean is the machine's matter.
+
+use super::Violation;
+use core::ops::Range;
+
+/// The most payload of one data frame. Messages that share a stream take turns by frames.
+pub(super) const FRAME_PAYLOAD: u32 = 64 * 1024;
+
+/// The most bytes of a control frame after its length.
+const CONTROL_MAX: usize = 8 * 1024;
+
+/// Bytes of a data frame's head after its length.
+const DATA_HEAD: usize = 1 + NAME + 24;
+
+/// Bytes of a message's name.
+const NAME: usize = 32;
+
+/// The longest text and the most ranks of a [`Notice`]; longer ones are cut when they are sent.
+const TEXT_MAX: usize = 2 * 1024;
+const RANKS_MAX: usize = 1024;
+
+/// Names a message for ever, on both sides.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct MessageName {
+    /// The group.
+    pub group: u64,
+    /// The version of its membership.
+    pub epoch: u32,
+    /// The number of the call in its group.
+    pub call: u64,
+    /// The transfer in the call's schedule.
+    pub transfer: u32,
+    /// The sending rank.
+    pub from: u32,
+    /// The receiving rank.
+    pub to: u32,
+}
+
+/// What agents tell each other about a group besides data; its meaning is the engine's.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Notice {
+    /// The group failed.
+    Abort {
+        /// The group.
+        group: u64,
+        /// The version of its membership.
+        epoch: u32,
+        /// The kind of failure, a number of the engine's.
+        kind: u8,
+        /// The ranks concerned.
+        ranks: Vec<u32>,
+        /// In words.
+        text: String,
+    },
+    /// Ranks of the sender's node have come to a call.
+    Came {
+        /// The group.
+        group: u64,
+        /// The version of its membership.
+        epoch: u32,
+        /// The number of the call.
+        call: u64,
+        /// The digest of what they called.
+        digest: u64,
+        /// The ranks.
+        ranks: Vec<u32>,
+        /// What they called, in words.
+        text: String,
+    },
+    /// A rank of the sender's node went away.
+    Gone {
+        /// The group.
+        group: u64,
+        /// The version of its membership.
+        epoch: u32,
+        /// How many calls it made; it takes part in no later one.
+        call: u64,
+        /// The rank.
+        rank: u32,
+        /// Why, in words.
+        text: String,
+    },
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Control {
+    Hello { version: u32, node: String },
+    Announce { message: MessageName, digest: u64, bytes: u64 },
+    Grant { message: MessageName },
+    Credit { group: u64, epoch: u32, bytes: u64 },
+    Notice(Notice),
+}
+
+/// The head of a data frame; `len` bytes of payload follow it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Data {
+    pub(super) message: MessageName,
+    pub(super) digest: u64,
+    pub(super) bytes: u64,
+    pub(super) offset: u64,
+    pub(super) len: u32,
+}
+
+const HELLO: u8 = 1;
+const DATA: u8 = 2;
+const ANNOUNCE: u8 = 3;
+const GRANT: u8 = 4;
+const CREDIT: u8 = 5;
+const ABORT: u8 = 6;
+const CAME: u8 = 7;
+const GONE: u8 = 8;
+
+fn framed(kind: u8, payload: usize, body: impl FnOnce(&mut Vec<u8>)) -> Vec<u8> {
+    let mut out = vec![0, 0, 0, 0, kind];
+    body(&mut out);
+    // A head is at most CONTROL_MAX, a payload at most FRAME_PAYLOAD.
+    let len = (out.len() - 4 + payload) as u32;
+    out[..4].copy_from_slice(&len.to_be_bytes());
+    out
+}
+
+fn put_name(out: &mut Vec<u8>, m: &MessageName) {
+    out.extend(m.group.to_be_bytes());
+    out.extend(m.epoch.to_be_bytes());
+    out.extend(m.call.to_be_bytes());
+    out.extend(m.transfer.to_be_bytes());
+    out.extend(m.from.to_be_bytes());
+    out.extend(m.to.to_be_bytes());
+}
+
+fn put_ranks(out: &mut Vec<u8>, ranks: &[u32]) {
+    let ranks = &ranks[..ranks.len().min(RANKS_MAX)];
+    out.extend((ranks.len() as u32).to_be_bytes());
+    ranks.iter().for_each(|r| out.extend(r.to_be_bytes()));
+}
+
+fn put_text(out: &mut Vec<u8>, text: &str) {
+    out.extend(&text.as_bytes()[..text.floor_char_boundary(TEXT_MAX)]);
+}
+
+impl Data {
+    pub(super) fn encode(&self) -> Vec<u8> {
+        framed(DATA, self.len as usize, |out| {
+            put_name(out, &self.message);
+            out.extend(self.digest.to_be_bytes());
+            out.extend(self.bytes.to_be_bytes());
+            out.extend(self.offset.to_be_bytes());
+        })
+    }
+}
+
+impl Control {
+    pub(super) fn encode(&self) -> Vec<u8> {
+        match self {
+            Control::Hello { version, node } => framed(HELLO, 0, |out| {
+                out.extend(version.to_be_bytes());
+                put_text(out, node);
+            }),
+            Control::Announce { message, digest, bytes } => framed(ANNOUNCE, 0, |out| {
+                put_name(out, message);
+                out.extend(digest.to_be_bytes());
+                out.extend(bytes.to_be_bytes());
+            }),
+            Control::Grant { message } => framed(GRANT, 0, |out| put_name(out, message)),
+            Control::Credit { group, epoch, bytes } => framed(CREDIT, 0, |out| {
+                out.extend(group.to_be_bytes());
+                out.extend(epoch.to_be_bytes());
+                out.extend(bytes.to_be_bytes());
+            }),
+            Control::Notice(notice) => notice.encode(),
+        }
+    }
+}
+
+impl Notice {
+    /// The group it is about, with the version of its membership.
+    pub fn group(&self) -> (u64, u32) {
+        match self {
+            Notice::Abort { group, epoch, .. }
+            | Notice::Came { group, epoch, .. }
+            | Notice::Gone { group, epoch, .. } => (*group, *epoch),
+        }
+    }
+
+    fn encode(&self) -> Vec<u8> {
+        let (group, epoch) = self.group();
+        let (code, text) = match self {
+            Notice::Abort { text, .. } => (ABORT, text),
+            Notice::Came { text, .. } => (CAME, text),
+            Notice::Gone { text, .. } => (GONE, text),
+        };
+        framed(code, 0, |out| {
+            out.extend(group.to_be_bytes());
+            out.extend(epoch.to_be_bytes());
+            match self {
+                Notice::Abort { kind, ranks, .. } => {
+                    out.push(*kind);
+                    put_ranks(out, ranks);
+                }
+                Notice::Came { call, digest, ranks, .. } => {
+                    out.extend(call.to_be_bytes());
+                    out.extend(digest.to_be_bytes());
+                    put_ranks(out, ranks);
+                }
+                Notice::Gone { call, rank, .. } => {
+                    out.extend(call.to_be_bytes());
+                    out.extend(rank.to_be_bytes());
+                }
+            }
+            put_text(out, text);
+        })
+    }
+}
+
+/// Reads the fields of one frame; it sees only that frame's bytes.
+struct Reader<'a>(&'a [u8]);
+
+impl<'a> Reader<'a> {
+    fn take<const N: usize>(&mut self) -> Result<[u8; N], Violation> {
+        let (head, rest) = self.0.split_first_chunk::<N>().ok_or(Violation::Truncated)?;
+        self.0 = rest;
+        Ok(*head)
+    }
+
+    fn u8(&mut self) -> Result<u8, Violation> {
+        Ok(u8::from_be_bytes(self.take()?))
+    }
+
+    fn u32(&mut self) -> Result<u32, Violation> {
+        Ok(u32::from_be_bytes(self.take()?))
+    }
+
+    fn u64(&mut self) -> Result<u64, Violation> {
+        Ok(u64::from_be_bytes(self.take()?))
+    }
+
+    fn name(&mut self) -> Result<MessageName, Violation> {
+        Ok(MessageName {
+            group: self.u64()?,
+            epoch: self.u32()?,
+            call: self.u64()?,
+            transfer: self.u32()?,
+            from: self.u32()?,
+            to: self.u32()?,
+        })
+    }
+
+    fn ranks(&mut self) -> Result<Vec<u32>, Violation> {
+        let count = self.u32()? as usize;
+        if count > RANKS_MAX || count * 4 > self.0.len() {
+            return Err(Violation::Truncated);
+        }
+        (0..count).map(|_| self.u32()).collect()
+    }
+
+    /// All that is left, as text.
+    fn text(&mut self) -> Result<String, Violation> {
+        let text = core::str::from_utf8(self.0).map_err(|_| Violation::NotText)?;
+        self.0 = &[];
+        if text.len() > TEXT_MAX {
+            return Err(Violation::TooLong { len: text.len() });
+        }
+        Ok(text.to_owned())
+    }
+}
+
+fn decode_control(kind: u8, body: &[u8]) -> Result<Control, Violation> {
+    let mut r = Reader(body);
+    let control = match kind {
+        HELLO => Control::Hello { version: r.u32()?, node: r.text()? },
+        ANNOUNCE => Control::Announce { message: r.name()?, digest: r.u64()?, bytes: r.u64()? },
+        GRANT => Control::Grant { message: r.name()? },
+        CREDIT => Control::Credit { group: r.u64()?, epoch: r.u32()?, bytes: r.u64()? },
+        ABORT | CAME | GONE => {
+            let (group, epoch) = (r.u64()?, r.u32()?);
+            Control::Notice(match kind {
+                ABORT => Notice::Abort { group, epoch, kind: r.u8()?, ranks: r.ranks()?, text: r.text()? },
+                CAME => Notice::Came {
+                    group,
+                    epoch,
+                    call: r.u64()?,
+                    digest: r.u64()?,
+                    ranks: r.ranks()?,
+                    text: r.text()?,
+                },
+                _ => Notice::Gone { group, epoch, call: r.u64()?, rank: r.u32()?, text: r.text()? },
+            })
+        }
+        other => return Err(Violation::UnknownKind(other)),
+    };
+    if r.0.is_empty() { Ok(control) } else { Err(Violation::Excess { kind, len: r.0.len() }) }
+}
+
+/// What the next bytes of a stream are.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Decoded {
+    Control(Control),
+    /// A data frame begins.
+    Data(Data),
+    /// Payload of `message` from `offset` on, where it lies in the input.
+    Payload {
+        message: MessageName,
+        offset: u64,
+        within: Range<usize>,
+    },
+}
+
+/// Cuts a stream into frames. Keeps the part of a head or control frame that has come so far.
+#[derive(Debug, Default)]
+pub(super) struct Decoder {
+    partial: Vec<u8>,
+    /// Of the data frame whose payload is being read: whose, where, and how much is to come.
+    payload: Option<(MessageName, u64, u32)>,
+}
+
+impl Decoder {
+    /// The next thing in `input` from `at` on, which moves behind it; `None` if all is read.
+    pub(super) fn next(&mut self, input: &[u8], at: &mut usize) -> Result<Option<Decoded>, Violation> {
+        if let Some((message, offset, left)) = self.payload {
+            let len = (input.len() - *at).min(left as usize);
+            if len == 0 {
+                return Ok(None);
+            }
+            let within = *at..*at + len;
+            *at = within.end;
+            // `len` is at most `left`, a u32.
+            let left = left - len as u32;
+            self.payload = (left > 0).then_some((message, offset + len as u64, left));
+            return Ok(Some(Decoded::Payload { message, offset, within }));
+        }
+        if !self.fill(5, input, at) {
+            return Ok(None);
+        }
+        let len =
+            u32::from_be_bytes([self.partial[0], self.partial[1], self.partial[2], self.partial[3]]) as usize;
+        let kind = self.partial[4];
+        let head = if kind == DATA { DATA_HEAD } else { len };
+        let most = if kind == DATA { DATA_HEAD + FRAME_PAYLOAD as usize } else { CONTROL_MAX };
+        if len > most {
+            return Err(Violation::TooLong { len });
+        }
+        if len < head.max(1) {
+            return Err(Violation::Truncated);
+        }
+        if !self.fill(4 + head, input, at) {
+            return Ok(None);
+        }
+        let decoded = if kind == DATA {
+            let mut r = Reader(&self.partial[5..]);
+            let data = Data {
+                message: r.name()?,
+                digest: r.u64()?,
+                bytes: r.u64()?,
+                offset: r.u64()?,
+                // At most FRAME_PAYLOAD.
+                len: (len - head) as u32,
+            };
+            if data.offset.checked_add(u64::from(data.len)).is_none_or(|end| end > data.bytes) {
+                return Err(Violation::OutOfMessage(data.message));
+            }
+            self.payload = (data.len > 0).then_some((data.message, data.offset, data.len));
+            Decoded::Data(data)
+        } else {
+            Decoded::Control(decode_control(kind, &self.partial[5..])?)
+        };
+        self.partial.clear();
+        Ok(Some(decoded))
+    }
+
+    /// Whether `partial` has `want` bytes, after taking what it lacks from the input.
+    fn fill(&mut self, want: usize, input: &[u8], at: &mut usize) -> bool {
+        let lacking = want.saturating_sub(self.partial.len()).min(input.len() - *at);
+        self.partial.extend_from_slice(&input[*at..*at + lacking]);
+        *at += lacking;
+        self.partial.len() >= want
+    }
+}

@@ -1,0 +1,172 @@
+//! The receiving half: what has come of which message, and what to ask for.
+
+use super::frame::{Control, Data, MessageName};
+use super::{CREDIT_BYTES, EAGER_BYTES, GroupKey, MESSAGE_COST, Output, Violation};
+use core::ops::Range;
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+
+/// The most messages that may have begun or be announced at once.
+const MESSAGES_MAX: usize = 64 * 1024;
+
+#[derive(Clone, Copy, Debug)]
+struct Message {
+    digest: u64,
+    bytes: u64,
+    received: u64,
+    /// How it may come: within the credit, or once it is granted.
+    eager: bool,
+    expected: bool,
+}
+
+/// A group's credit as its receiver sees it.
+#[derive(Clone, Copy, Debug, Default)]
+struct Credit {
+    used: u64,
+    /// Free again, and not yet told.
+    freed: u64,
+}
+
+#[derive(Debug, Default)]
+pub(super) struct Inbound {
+    messages: BTreeMap<MessageName, Message>,
+    /// Expected before they began.
+    expected: BTreeSet<MessageName>,
+    credit: BTreeMap<GroupKey, Credit>,
+    /// What to tell the sender.
+    pub(super) answers: VecDeque<Control>,
+}
+
+impl Inbound {
+    pub(super) fn announce(
+        &mut self,
+        name: MessageName,
+        digest: u64,
+        bytes: u64,
+        events: &mut VecDeque<Output>,
+    ) -> Result<(), Violation> {
+        self.begin(name, digest, bytes, false, events)?;
+        if self.messages[&name].expected {
+            self.answers.push_back(Control::Grant { message: name });
+        }
+        Ok(())
+    }
+
+    /// A data frame begins.
+    pub(super) fn data(&mut self, data: &Data, events: &mut VecDeque<Output>) -> Result<(), Violation> {
+        let name = data.message;
+        if !self.messages.contains_key(&name) {
+            if data.bytes > EAGER_BYTES {
+                return Err(Violation::NotAskedFor(name));
+            }
+            let credit = self.credit.entry((name.group, name.epoch)).or_default();
+            credit.used += data.bytes + MESSAGE_COST;
+            if credit.used > CREDIT_BYTES {
+                return Err(Violation::Credit(name.group));
+            }
+            self.begin(name, data.digest, data.bytes, true, events)?;
+        }
+        let message = self.messages[&name];
+        if (message.digest, message.bytes, message.received) != (data.digest, data.bytes, data.offset) {
+            return Err(Violation::OutOfOrder(name));
+        }
+        if !message.eager && !message.expected {
+            return Err(Violation::NotAskedFor(name));
+        }
+        if data.len == 0 {
+            // Only a message of no bytes has such a frame; others would never end.
+            if data.bytes > 0 {
+                return Err(Violation::OutOfOrder(name));
+            }
+            self.complete(name, events);
+        }
+        Ok(())
+    }
+
+    /// Payload of the data frame that began last.
+    pub(super) fn payload(
+        &mut self,
+        name: MessageName,
+        offset: u64,
+        within: Range<usize>,
+        events: &mut VecDeque<Output>,
+    ) {
+        // It may be gone or another one if its group was closed and opened again within a frame.
+        let Some(message) = self.messages.get_mut(&name).filter(|m| m.received == offset) else { return };
+        let received = offset + within.len() as u64;
+        if received > message.bytes {
+            return;
+        }
+        message.received = received;
+        let whole = message.received == message.bytes;
+        events.push_back(Output::Data { message: name, offset, within });
+        if whole {
+            self.complete(name, events);
+        }
+    }
+
+    pub(super) fn expect(&mut self, name: MessageName, events: &mut VecDeque<Output>) {
+        let Some(message) = self.messages.get_mut(&name) else {
+            self.expected.insert(name);
+            return;
+        };
+        if message.expected {
+            return;
+        }
+        message.expected = true;
+        if !message.eager {
+            self.answers.push_back(Control::Grant { message: name });
+        } else if message.received == message.bytes {
+            self.finish(name, events);
+        }
+    }
+
+    pub(super) fn close(&mut self, group: GroupKey) {
+        self.messages.retain(|name, _| (name.group, name.epoch) != group);
+        self.expected.retain(|name| (name.group, name.epoch) != group);
+        self.credit.remove(&group);
+    }
+
+    fn begin(
+        &mut self,
+        name: MessageName,
+        digest: u64,
+        bytes: u64,
+        eager: bool,
+        events: &mut VecDeque<Output>,
+    ) -> Result<(), Violation> {
+        if self.messages.len() >= MESSAGES_MAX {
+            return Err(Violation::TooMany(MESSAGES_MAX));
+        }
+        let expected = self.expected.remove(&name);
+        let message = Message { digest, bytes, received: 0, eager, expected };
+        if self.messages.insert(name, message).is_some() {
+            return Err(Violation::OutOfOrder(name));
+        }
+        events.push_back(Output::Begin { message: name, digest, bytes });
+        Ok(())
+    }
+
+    /// All of it is here; it is done with if it was expected, else kept (by the driver) until it is.
+    fn complete(&mut self, name: MessageName, events: &mut VecDeque<Output>) {
+        if self.messages[&name].expected {
+            self.finish(name, events);
+        }
+    }
+
+    fn finish(&mut self, name: MessageName, events: &mut VecDeque<Output>) {
+        let Some(message) = self.messages.remove(&name) else { return };
+        if message.eager {
+            let (group, epoch) = (name.group, name.epoch);
+            let credit = self.credit.entry((group, epoch)).or_default();
+            let cost = message.bytes + MESSAGE_COST;
+            credit.used -= cost;
+            credit.freed += cost;
+            // Told in quarters: the sender never starves, and small messages cost no answer each.
+            if credit.freed >= CREDIT_BYTES / 4 {
+                self.answers.push_back(Control::Credit { group, epoch, bytes: credit.freed });
+                credit.freed = 0;
+            }
+        }
+        events.push_back(Output::Received(name));
+    }
+}

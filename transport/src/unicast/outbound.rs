@@ -1,0 +1,104 @@
+//! The sending half: which message's frame goes next.
+
+use super::frame::{Control, Data, FRAME_PAYLOAD, MessageName};
+use super::{CREDIT_BYTES, EAGER_BYTES, GroupKey, MESSAGE_COST, Output, Payload, Violation, WINDOW};
+use std::collections::{BTreeMap, VecDeque};
+
+#[derive(Clone, Copy, Debug)]
+struct Message {
+    name: MessageName,
+    digest: u64,
+    bytes: u64,
+    sent: u64,
+}
+
+#[derive(Debug, Default)]
+pub(super) struct Outbound {
+    control: VecDeque<Control>,
+    /// Messages under way; each sends a frame, then waits for its next turn.
+    ready: VecDeque<Message>,
+    /// Announced, to be granted.
+    announced: BTreeMap<MessageName, Message>,
+    /// Of each group, how much of the credit is used.
+    used: BTreeMap<GroupKey, u64>,
+    /// Messages whose last frame has gone.
+    sent: VecDeque<MessageName>,
+    in_driver: u64,
+}
+
+impl Outbound {
+    pub(super) fn control(&mut self, control: Control) {
+        self.control.push_back(control);
+    }
+
+    pub(super) fn send(&mut self, name: MessageName, digest: u64, bytes: u64) {
+        let message = Message { name, digest, bytes, sent: 0 };
+        let used = self.used.entry((name.group, name.epoch)).or_default();
+        let cost = bytes.saturating_add(MESSAGE_COST);
+        if bytes <= EAGER_BYTES && *used + cost <= CREDIT_BYTES {
+            *used += cost;
+            self.ready.push_back(message);
+        } else {
+            // Beyond the credit, too, a message is announced rather than held back: held back, it could be
+            // the very one that the receiver needs before it can use up the others.
+            self.announced.insert(name, message);
+            self.control.push_back(Control::Announce { message: name, digest, bytes });
+        }
+    }
+
+    pub(super) fn granted(&mut self, name: MessageName) -> Result<(), Violation> {
+        let message = self.announced.remove(&name).ok_or(Violation::NotAskedFor(name))?;
+        self.ready.push_back(message);
+        Ok(())
+    }
+
+    pub(super) fn credit(&mut self, group: GroupKey, bytes: u64) -> Result<(), Violation> {
+        let used = self.used.entry(group).or_default();
+        *used = used.checked_sub(bytes).ok_or(Violation::Credit(group.0))?;
+        Ok(())
+    }
+
+    pub(super) fn close(&mut self, group: GroupKey) {
+        let of_group = |name: &MessageName| (name.group, name.epoch) == group;
+        self.ready.retain(|m| !of_group(&m.name));
+        self.announced.retain(|name, _| !of_group(name));
+        self.sent.retain(|name| !of_group(name));
+        self.used.remove(&group);
+    }
+
+    pub(super) fn written(&mut self, bytes: u64) {
+        self.in_driver = self.in_driver.saturating_sub(bytes);
+    }
+
+    pub(super) fn next(&mut self) -> Option<Output> {
+        if let Some(name) = self.sent.pop_front() {
+            return Some(Output::Sent(name));
+        }
+        if self.in_driver >= WINDOW {
+            return None;
+        }
+        let (head, payload) = match self.control.pop_front() {
+            Some(control) => (control.encode(), None),
+            None => self.frame()?,
+        };
+        self.in_driver += head.len() as u64 + payload.map_or(0, |p| u64::from(p.len));
+        Some(Output::Write { head, payload })
+    }
+
+    /// The next frame of the message whose turn it is.
+    fn frame(&mut self) -> Option<(Vec<u8>, Option<Payload>)> {
+        let mut message = self.ready.pop_front()?;
+        let offset = message.sent;
+        // At most FRAME_PAYLOAD, a u32.
+        let len = (message.bytes - offset).min(u64::from(FRAME_PAYLOAD)) as u32;
+        let Message { name, digest, bytes, .. } = message;
+        message.sent += u64::from(len);
+        if message.sent == bytes {
+            self.sent.push_back(name);
+        } else {
+            self.ready.push_back(message);
+        }
+        let head = Data { message: name, digest, bytes, offset, len }.encode();
+        Some((head, (len > 0).then_some(Payload { message: name, offset, len })))
+    }
+}

@@ -1,0 +1,363 @@
+use super::frame::{Control, Data};
+use super::*;
+use proptest::prelude::*;
+use std::collections::BTreeMap;
+
+const NOW: Time = Time::ZERO;
+
+fn name(call: u64, transfer: u32) -> MessageName {
+    MessageName { group: 7, epoch: 1, call, transfer, from: 0, to: 1 }
+}
+
+fn drain(peer: &mut Peer) -> Vec<Output> {
+    let mut out = Vec::new();
+    while let Poll::Output(o) = peer.poll(NOW) {
+        if let Output::Write { head, payload } = &o {
+            let bytes = head.len() as u64 + payload.map_or(0, |p| u64::from(p.len));
+            peer.handle(NOW, Input::Written(bytes));
+        }
+        out.push(o);
+    }
+    out
+}
+
+/// The byte of a message at an offset.
+fn byte(message: MessageName, offset: u64) -> u8 {
+    (message.call * 31 + u64::from(message.transfer) * 7 + offset) as u8
+}
+
+/// Two agents and the bytes between them.
+struct Pair {
+    peers: [Peer; 2],
+    /// What each has received and seen begin.
+    got: [BTreeMap<MessageName, Vec<u8>>; 2],
+    complete: [Vec<MessageName>; 2],
+    sent: [Vec<MessageName>; 2],
+    /// Heads of frames in the order in which each wrote them.
+    wrote: [Vec<Option<MessageName>>; 2],
+}
+
+impl Pair {
+    fn new() -> Pair {
+        let mut pair = Pair {
+            peers: [Peer::new("a", "10.0.0.2"), Peer::new("b", "10.0.0.1")],
+            got: Default::default(),
+            complete: Default::default(),
+            sent: Default::default(),
+            wrote: Default::default(),
+        };
+        for peer in &mut pair.peers {
+            peer.handle(NOW, Input::Open { group: 7, epoch: 1 });
+        }
+        pair.run(1000);
+        pair
+    }
+
+    fn send(&mut self, message: MessageName, bytes: u64) {
+        self.peers[0].handle(NOW, Input::Send { message, digest: 5, bytes });
+    }
+
+    fn expect(&mut self, message: MessageName) {
+        self.peers[1].handle(NOW, Input::Expect(message));
+    }
+
+    /// Until nothing moves; the stream hands over `step` bytes at a time.
+    fn run(&mut self, step: usize) {
+        loop {
+            let mut moved = false;
+            for side in 0..2 {
+                let mut stream = Vec::new();
+                for output in drain(&mut self.peers[side]) {
+                    self.take(side, &output, &[]);
+                    if let Output::Write { head, payload } = output {
+                        self.wrote[side].push(payload.map(|p| p.message));
+                        stream.extend(head);
+                        if let Some(p) = payload {
+                            stream.extend((0..u64::from(p.len)).map(|i| byte(p.message, p.offset + i)));
+                        }
+                    }
+                }
+                moved |= !stream.is_empty();
+                for piece in stream.chunks(step) {
+                    self.peers[1 - side].handle(NOW, Input::Bytes(piece));
+                    // Events come before anything to write, so nothing to write is lost here.
+                    while matches!(self.peers[1 - side].events.front(), Some(_)) {
+                        let Poll::Output(o) = self.peers[1 - side].poll(NOW) else { unreachable!() };
+                        self.take(1 - side, &o, piece);
+                    }
+                }
+            }
+            if !moved {
+                return;
+            }
+        }
+    }
+
+    fn take(&mut self, side: usize, output: &Output, input: &[u8]) {
+        match output {
+            Output::Begin { message, .. } => {
+                assert!(self.got[side].insert(*message, Vec::new()).is_none(), "{message:?} begins twice");
+            }
+            Output::Data { message, offset, within } => {
+                let got = self.got[side].get_mut(message).expect("data of a message that has begun");
+                assert_eq!(got.len() as u64, *offset);
+                got.extend(&input[within.clone()]);
+            }
+            Output::Received(message) => self.complete[side].push(*message),
+            Output::Sent(message) => self.sent[side].push(*message),
+            Output::Failed(e) => panic!("{e}"),
+            Output::Write { .. } | Output::Hello { .. } | Output::Notice(_) | Output::Stray(_) => {}
+        }
+    }
+}
+
+#[test]
+fn a_small_message_goes_without_waiting_for_its_receive() {
+    let mut pair = Pair::new();
+    pair.send(name(0, 0), 100);
+    pair.run(13);
+    assert_eq!(pair.sent[0], [name(0, 0)]);
+    assert_eq!(pair.got[1][&name(0, 0)].len(), 100);
+    assert!(pair.complete[1].is_empty());
+    pair.expect(name(0, 0));
+    pair.run(13);
+    assert_eq!(pair.complete[1], [name(0, 0)]);
+}
+
+#[test]
+fn a_large_message_waits_until_its_receive_is_posted() {
+    let mut pair = Pair::new();
+    pair.send(name(0, 0), EAGER_BYTES + 1);
+    pair.run(1000);
+    assert!(pair.sent[0].is_empty());
+    assert!(pair.got[1][&name(0, 0)].is_empty());
+    pair.expect(name(0, 0));
+    pair.run(1000);
+    assert_eq!((pair.complete[1].len(), pair.sent[0].len()), (1, 1));
+}
+
+#[test]
+fn beyond_the_credit_messages_wait_and_none_is_held_back() {
+    let mut pair = Pair::new();
+    let count = CREDIT_BYTES / 1024 + 10;
+    for call in 0..count {
+        pair.send(name(call, 0), 1024);
+    }
+    pair.run(10_000);
+    let sent = pair.sent[0].len() as u64;
+    assert!(sent < count && sent >= CREDIT_BYTES / (1024 + MESSAGE_COST), "{sent}");
+    // The last one is received first, though all the credit is used.
+    pair.expect(name(count - 1, 0));
+    pair.run(10_000);
+    assert_eq!(pair.complete[1], [name(count - 1, 0)]);
+    for call in 0..count - 1 {
+        pair.expect(name(call, 0));
+    }
+    pair.run(10_000);
+    assert_eq!(pair.complete[1].len() as u64, count);
+    // The credit has come back.
+    pair.send(name(count, 0), 1024);
+    pair.run(10_000);
+    assert_eq!(pair.sent[0].len() as u64, count + 1);
+}
+
+#[test]
+fn a_small_message_overtakes_a_large_one() {
+    let mut pair = Pair::new();
+    pair.send(name(0, 0), 10 * EAGER_BYTES);
+    pair.expect(name(0, 0));
+    // Announced and granted, but no more than a window is written.
+    let announce = drain(&mut pair.peers[0]);
+    assert_eq!(announce.len(), 1);
+    let Output::Write { head, .. } = &announce[0] else { panic!("{announce:?}") };
+    pair.peers[1].handle(NOW, Input::Bytes(head));
+    let grant = drain(&mut pair.peers[1]);
+    let Some(Output::Write { head, .. }) = grant.last() else { panic!("{grant:?}") };
+    pair.peers[0].handle(NOW, Input::Bytes(head));
+    pair.send(name(0, 1), 8);
+    let mut order = Vec::new();
+    while let Poll::Output(o) = pair.peers[0].poll(NOW) {
+        if let Output::Write { payload: Some(p), .. } = o {
+            order.push(p.message.transfer);
+        }
+    }
+    assert_eq!(order[..2], [0, 1]);
+    assert!((order.len() as u64) < 10, "more than a window was written: {order:?}");
+}
+
+#[test]
+fn messages_of_a_group_that_is_not_open_are_dropped_by_name() {
+    let mut pair = Pair::new();
+    pair.peers[1].handle(NOW, Input::Close { group: 7, epoch: 1 });
+    pair.send(name(0, 0), 10);
+    let writes = drain(&mut pair.peers[0]);
+    let Output::Write { head, .. } = &writes[0] else { panic!("{writes:?}") };
+    pair.peers[1].handle(NOW, Input::Bytes(&[&head[..], &[0; 10]].concat()));
+    assert_eq!(drain(&mut pair.peers[1]), [Output::Stray(name(0, 0))]);
+}
+
+#[test]
+fn a_peer_of_another_version_is_refused_by_name() {
+    let mut peer = Peer::new("a", "10.0.0.9:7420");
+    let hello = Control::Hello { version: VERSION + 1, node: "b".to_owned() }.encode();
+    peer.handle(NOW, Input::Bytes(&hello));
+    let Some(Output::Failed(e)) = drain(&mut peer).into_iter().find(|o| matches!(o, Output::Failed(_)))
+    else {
+        panic!("not refused");
+    };
+    assert_eq!(e.violation, Violation::Version(VERSION + 1));
+    assert!(e.to_string().contains("10.0.0.9:7420"), "{e}");
+}
+
+fn violation(frames: &[Vec<u8>]) -> Option<Violation> {
+    let mut peer = Peer::new("a", "x");
+    peer.handle(NOW, Input::Open { group: 7, epoch: 1 });
+    let hello = Control::Hello { version: VERSION, node: "b".to_owned() }.encode();
+    peer.handle(NOW, Input::Bytes(&hello));
+    for frame in frames {
+        peer.handle(NOW, Input::Bytes(frame));
+    }
+    drain(&mut peer).into_iter().find_map(|o| match o {
+        Output::Failed(e) => Some(e.violation),
+        _ => None,
+    })
+}
+
+#[test]
+fn what_breaks_the_rules_is_refused() {
+    let data = |transfer, bytes, offset, len: u32| {
+        let head = Data { message: name(0, transfer), digest: 5, bytes, offset, len };
+        [head.encode(), vec![0; len as usize]].concat()
+    };
+    let announce = |transfer| Control::Announce { message: name(0, transfer), digest: 5, bytes: 1 }.encode();
+    assert_eq!(violation(&[data(0, 10, 0, 10)]), None);
+    assert_eq!(violation(&[data(0, 10, 5, 5)]), Some(Violation::OutOfOrder(name(0, 0))));
+    assert_eq!(violation(&[data(0, 10, 0, 11)]), Some(Violation::OutOfMessage(name(0, 0))));
+    assert_eq!(violation(&[data(0, EAGER_BYTES + 1, 0, 9)]), Some(Violation::NotAskedFor(name(0, 0))));
+    assert_eq!(violation(&[announce(0), data(0, 1, 0, 1)]), Some(Violation::NotAskedFor(name(0, 0))));
+    assert_eq!(violation(&[announce(0), announce(0)]), Some(Violation::OutOfOrder(name(0, 0))));
+    let grant = Control::Grant { message: name(0, 0) }.encode();
+    assert_eq!(violation(&[grant]), Some(Violation::NotAskedFor(name(0, 0))));
+    let credit = Control::Credit { group: 7, epoch: 1, bytes: 1 }.encode();
+    assert_eq!(violation(&[credit]), Some(Violation::Credit(7)));
+    let flood: Vec<Vec<u8>> = (0..17).map(|t| data(t, EAGER_BYTES, 0, EAGER_BYTES as u32)).collect();
+    assert_eq!(violation(&flood), Some(Violation::Credit(7)));
+    assert_eq!(violation(&[vec![0xff; 8]]), Some(Violation::TooLong { len: 0xffff_ffff }));
+    assert_eq!(violation(&[vec![0, 0, 0, 1, 99]]), Some(Violation::UnknownKind(99)));
+    assert_eq!(violation(&[vec![0, 0, 0, 0, 1]]), Some(Violation::Truncated));
+}
+
+#[test]
+fn a_control_frame_cut_short_or_with_bytes_left_over_is_refused() {
+    let frames = [
+        Control::Announce { message: name(1, 2), digest: 3, bytes: 4 }.encode(),
+        Control::Grant { message: name(1, 2) }.encode(),
+        Control::Credit { group: 7, epoch: 1, bytes: 4 }.encode(),
+    ];
+    for frame in frames {
+        for len in 1..frame.len() - 4 {
+            let cut = [&(len as u32).to_be_bytes()[..], &frame[4..4 + len]].concat();
+            assert_eq!(violation(&[cut]), Some(Violation::Truncated));
+        }
+        let len = frame.len() - 4 + 1;
+        let longer = [&(len as u32).to_be_bytes()[..], &frame[4..], &[0]].concat();
+        assert!(matches!(violation(&[longer]), Some(Violation::Excess { len: 1, .. })));
+    }
+}
+
+#[test]
+fn notices_arrive_as_they_were_sent() {
+    let notices = [
+        Notice::Abort { group: 7, epoch: 1, kind: 2, ranks: vec![1, 5], text: "rank 1 called é".to_owned() },
+        Notice::Came { group: 7, epoch: 1, call: 9, digest: 8, ranks: vec![3], text: "barrier".to_owned() },
+        Notice::Gone { group: 7, epoch: 1, call: 9, rank: 3, text: "exited".to_owned() },
+    ];
+    let mut pair = Pair::new();
+    for notice in &notices {
+        pair.peers[0].handle(NOW, Input::Notify(notice.clone()));
+    }
+    for output in drain(&mut pair.peers[0]) {
+        let Output::Write { head, .. } = output else { continue };
+        pair.peers[1].handle(NOW, Input::Bytes(&head));
+    }
+    assert_eq!(drain(&mut pair.peers[1]), notices.map(Output::Notice));
+}
+
+/// Feeds `pieces` of a stream from a hostile peer that has greeted well; as the fuzz target does.
+///
+/// # Panics
+/// If the machine asks its driver for bytes outside the input or its message, or goes on after a failure.
+fn survive<'a>(pieces: impl Iterator<Item = &'a [u8]>) {
+    let mut peer = Peer::new("self", "hostile");
+    peer.handle(NOW, Input::Open { group: 0, epoch: 0 });
+    let Poll::Output(Output::Write { head, .. }) = Peer::new("hostile", "").poll(NOW) else {
+        panic!("no greeting")
+    };
+    peer.handle(NOW, Input::Bytes(&head));
+    let mut lengths = BTreeMap::new();
+    let mut failed = false;
+    for piece in std::iter::once(&[][..]).chain(pieces) {
+        peer.handle(NOW, Input::Bytes(piece));
+        while let Poll::Output(output) = peer.poll(NOW) {
+            assert!(!failed, "goes on after a failure: {output:?}");
+            match output {
+                Output::Begin { message, bytes, .. } => {
+                    lengths.insert(message, bytes);
+                    peer.handle(NOW, Input::Expect(message));
+                }
+                Output::Data { message, offset, within } => {
+                    assert!(within.end <= piece.len());
+                    assert!(offset + within.len() as u64 <= lengths[&message]);
+                }
+                Output::Failed(_) => failed = true,
+                _ => {}
+            }
+        }
+    }
+}
+
+proptest! {
+    #[test]
+    fn every_message_arrives_whole_however_the_stream_is_cut(
+        sizes in prop::collection::vec(0u64..200_000, 1..20),
+        step in 1usize..100_000,
+        late in any::<u32>(),
+    ) {
+        let mut pair = Pair::new();
+        let messages: Vec<MessageName> = (0..sizes.len()).map(|i| name(0, i as u32)).collect();
+        for (i, (message, bytes)) in messages.iter().zip(&sizes).enumerate() {
+            if late >> i & 1 == 0 {
+                pair.expect(*message);
+            }
+            pair.send(*message, *bytes);
+        }
+        pair.run(step);
+        for (i, message) in messages.iter().enumerate() {
+            if late >> i & 1 == 1 {
+                pair.expect(*message);
+            }
+        }
+        pair.run(step);
+        prop_assert_eq!(pair.complete[1].len(), messages.len());
+        prop_assert_eq!(pair.sent[0].len(), messages.len());
+        for (message, bytes) in messages.iter().zip(&sizes) {
+            let want: Vec<u8> = (0..*bytes).map(|o| byte(*message, o)).collect();
+            prop_assert_eq!(&pair.got[1][message], &want);
+        }
+    }
+
+    #[test]
+    fn hostile_bytes_never_panic_and_data_lies_within_its_message(
+        pieces in prop::collection::vec(prop::collection::vec(any::<u8>(), 0..64), 0..16),
+        small in any::<bool>(),
+    ) {
+        let pieces: Vec<Vec<u8>> = pieces.into_iter().map(|mut p| {
+            if small && p.len() > 4 {
+                p[..4].copy_from_slice(&[0, 0, 0, 20]);
+                p[4] %= 10;
+            }
+            p
+        }).collect();
+        survive(pieces.iter().map(Vec::as_slice));
+    }
+}
