@@ -1,0 +1,330 @@
+//! Reading and writing: a reader that gives a nested part only its own bytes and complains of those
+//! left over, and a writer that fills in a length when the part is complete. What the bytes mean is
+//! left to the other modules.
+
+use std::fmt;
+
+use crate::Error;
+
+/// What to do with padding bytes that are not zero.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Padding {
+    /// Refuse them, so that whatever is read can be written back byte for byte.
+    #[default]
+    Strict,
+    /// Read them as zero: for switches that leave old memory there.
+    Ignore,
+}
+
+/// A value with a form on the wire and a form in words.
+pub(crate) trait Wire: Sized {
+    fn read(r: &mut Reader<'_>) -> Result<Self, Error>;
+    fn write(&self, w: &mut Writer);
+    fn words(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result;
+}
+
+/// A value of which a list may be made that fills the rest of its part. Reading one takes at least a byte.
+pub(crate) trait Item: Wire {}
+
+/// One of several contents, told apart by a number that stands before it.
+pub(crate) trait Choice: Sized {
+    type Kind: Wire;
+
+    fn kind(&self) -> Self::Kind;
+    fn read_as(kind: Self::Kind, r: &mut Reader<'_>) -> Result<Self, Error>;
+    fn write_content(&self, w: &mut Writer);
+    fn content_words(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result;
+}
+
+/// The unread bytes of one part of a message.
+#[derive(Debug, Clone)]
+pub(crate) struct Reader<'a> {
+    bytes: &'a [u8],
+    what: &'static str,
+    offset: usize,
+    padding: Padding,
+    version: u8,
+}
+
+impl<'a> Reader<'a> {
+    pub(crate) fn new(bytes: &'a [u8], padding: Padding) -> Self {
+        Self { bytes, what: "message", offset: 0, padding, version: 0 }
+    }
+
+    /// The version in the header of the message, once that is read.
+    pub(crate) fn version(&self) -> u8 {
+        self.version
+    }
+
+    pub(crate) fn set_version(&mut self, version: u8) {
+        self.version = version;
+    }
+
+    pub(crate) fn offset(&self) -> usize {
+        self.offset
+    }
+
+    pub(crate) fn left(&self) -> usize {
+        self.bytes.len()
+    }
+
+    pub(crate) fn take(&mut self, count: usize) -> Result<&'a [u8], Error> {
+        let Some((taken, rest)) = self.bytes.split_at_checked(count) else {
+            let (what, offset, left) = (self.what, self.offset, self.bytes.len());
+            return Err(Error::Truncated { what, offset, needed: count, left });
+        };
+        self.bytes = rest;
+        self.offset += count;
+        Ok(taken)
+    }
+
+    pub(crate) fn array<const N: usize>(&mut self) -> Result<[u8; N], Error> {
+        let mut array = [0; N];
+        array.copy_from_slice(self.take(N)?);
+        Ok(array)
+    }
+
+    pub(crate) fn get<T: Wire>(&mut self) -> Result<T, Error> {
+        T::read(self)
+    }
+
+    /// Everything that is left, uninterpreted.
+    pub(crate) fn rest(&mut self) -> Vec<u8> {
+        let rest = self.bytes.to_vec();
+        self.offset += rest.len();
+        self.bytes = &[];
+        rest
+    }
+
+    pub(crate) fn pad(&mut self, count: usize) -> Result<(), Error> {
+        let (what, offset, padding) = (self.what, self.offset, self.padding);
+        match self.take(count)?.iter().position(|&byte| byte != 0) {
+            Some(at) if padding == Padding::Strict => Err(Error::Padding { what, offset: offset + at }),
+            _ => Ok(()),
+        }
+    }
+
+    /// The padding that brings a part of `length` bytes to a multiple of eight.
+    pub(crate) fn pad_after(&mut self, length: usize) -> Result<(), Error> {
+        self.pad(length.next_multiple_of(8) - length)
+    }
+
+    /// Reads with `what` as the name in errors.
+    pub(crate) fn named<T>(
+        &mut self,
+        what: &'static str,
+        read: impl FnOnce(&mut Self) -> Result<T, Error>,
+    ) -> Result<T, Error> {
+        let outer = std::mem::replace(&mut self.what, what);
+        let value = read(self)?;
+        self.what = outer;
+        Ok(value)
+    }
+
+    /// Gives the next `length` bytes to `read`, which must use all of them.
+    pub(crate) fn part<T>(
+        &mut self,
+        what: &'static str,
+        length: usize,
+        read: impl FnOnce(&mut Reader<'a>) -> Result<T, Error>,
+    ) -> Result<T, Error> {
+        let mut part = Reader { what, ..self.clone() };
+        part.bytes = self.named(what, |r| r.take(length))?;
+        let value = read(&mut part)?;
+        part.finish()?;
+        Ok(value)
+    }
+
+    /// Reads a length that counts from `start`, then gives the bytes that remain of it to `read`.
+    pub(crate) fn measured<T>(
+        &mut self,
+        what: &'static str,
+        start: usize,
+        read: impl FnOnce(&mut Reader<'a>) -> Result<T, Error>,
+    ) -> Result<T, Error> {
+        let length: u16 = self.named(what, |r| r.get())?;
+        let header = self.offset - start;
+        let Some(left) = usize::from(length).checked_sub(header) else {
+            let length = usize::from(length);
+            return Err(Error::Length { what, offset: start, length, rule: "at least its own header" });
+        };
+        self.part(what, left, read)
+    }
+
+    /// Like [`measured`](Self::measured), for parts whose length must be a multiple of eight.
+    pub(crate) fn measured_by_8<T>(
+        &mut self,
+        what: &'static str,
+        start: usize,
+        read: impl FnOnce(&mut Reader<'a>) -> Result<T, Error>,
+    ) -> Result<T, Error> {
+        let length: u16 = self.clone().get()?;
+        if length == 0 || length % 8 != 0 {
+            let length = usize::from(length);
+            return Err(Error::Length { what, offset: start, length, rule: "a multiple of 8, not 0" });
+        }
+        self.measured(what, start, read)
+    }
+
+    pub(crate) fn finish(self) -> Result<(), Error> {
+        match self.bytes.len() {
+            0 => Ok(()),
+            left => Err(Error::LeftOver { what: self.what, offset: self.offset, left }),
+        }
+    }
+}
+
+/// A message being written. The first error is kept until [`finish`](Writer::finish).
+#[derive(Debug, Default)]
+pub(crate) struct Writer {
+    bytes: Vec<u8>,
+    error: Option<Error>,
+}
+
+impl Writer {
+    pub(crate) fn put<T: Wire>(&mut self, value: &T) {
+        value.write(self);
+    }
+
+    pub(crate) fn bytes(&mut self, bytes: &[u8]) {
+        self.bytes.extend_from_slice(bytes);
+    }
+
+    pub(crate) fn pad(&mut self, count: usize) {
+        self.bytes.resize(self.bytes.len() + count, 0);
+    }
+
+    /// Pads what was written since `start` to a multiple of eight.
+    pub(crate) fn pad_since(&mut self, start: usize) {
+        let length = self.bytes.len() - start;
+        self.pad(length.next_multiple_of(8) - length);
+    }
+
+    pub(crate) fn position(&self) -> usize {
+        self.bytes.len()
+    }
+
+    /// Writes a length that counts from `start`, and what `write` writes as the part that it covers.
+    pub(crate) fn measured(&mut self, what: &'static str, start: usize, write: impl FnOnce(&mut Self)) {
+        let at = self.bytes.len();
+        self.pad(2);
+        write(self);
+        let length = self.bytes.len() - start;
+        match u16::try_from(length) {
+            Ok(short) => self.bytes[at..at + 2].copy_from_slice(&short.to_be_bytes()),
+            Err(_) => self.fail(Error::TooLong { what, length, limit: usize::from(u16::MAX) }),
+        }
+    }
+
+    /// Like [`measured`](Self::measured), for parts whose length must be a multiple of eight.
+    pub(crate) fn measured_by_8(&mut self, what: &'static str, start: usize, write: impl FnOnce(&mut Self)) {
+        self.measured(what, start, write);
+        let length = self.bytes.len() - start;
+        if length % 8 != 0 {
+            self.fail(Error::Unaligned { what, length });
+        }
+    }
+
+    /// Writes a length of one byte, and what `write` writes as the part behind it.
+    pub(crate) fn measured_u8(&mut self, what: &'static str, write: impl FnOnce(&mut Self)) {
+        let at = self.bytes.len();
+        self.pad(1);
+        write(self);
+        let length = self.bytes.len() - at - 1;
+        match u8::try_from(length) {
+            Ok(short) => self.bytes[at] = short,
+            Err(_) => self.fail(Error::TooLong { what, length, limit: usize::from(u8::MAX) }),
+        }
+    }
+
+    pub(crate) fn fail(&mut self, error: Error) {
+        self.error.get_or_insert(error);
+    }
+
+    pub(crate) fn finish(self) -> Result<Vec<u8>, Error> {
+        match self.error {
+            Some(error) => Err(error),
+            None => Ok(self.bytes),
+        }
+    }
+}
+
+macro_rules! integers {
+    ($($int:ty: $form:literal),*) => { $(
+        impl Wire for $int {
+            fn read(r: &mut Reader<'_>) -> Result<Self, Error> {
+                r.array().map(Self::from_be_bytes)
+            }
+            fn write(&self, w: &mut Writer) {
+                w.bytes(&self.to_be_bytes());
+            }
+            fn words(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                write!(f, $form, self)
+            }
+        }
+    )* };
+}
+
+// The 64-bit numbers of OpenFlow are cookies, metadata and identities, or counters; see `Counter`.
+integers!(u8: "{}", u16: "{}", u32: "{}", u64: "{:#x}");
+
+/// As many bytes of raw data are shown in words: the headers of most packets.
+const SHOWN: usize = 64;
+
+/// Bytes up to the end of the part.
+impl Wire for Vec<u8> {
+    fn read(r: &mut Reader<'_>) -> Result<Self, Error> {
+        Ok(r.rest())
+    }
+
+    fn write(&self, w: &mut Writer) {
+        w.bytes(self);
+    }
+
+    fn words(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} bytes", self.len())?;
+        if !self.is_empty() {
+            f.write_str(" ")?;
+        }
+        self.iter().take(SHOWN).try_for_each(|byte| write!(f, "{byte:02x}"))?;
+        f.write_str(if self.len() > SHOWN { "..." } else { "" })
+    }
+}
+
+impl<T: Wire> Wire for Box<T> {
+    fn read(r: &mut Reader<'_>) -> Result<Self, Error> {
+        r.get().map(Self::new)
+    }
+
+    fn write(&self, w: &mut Writer) {
+        w.put(&**self);
+    }
+
+    fn words(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        (**self).words(f)
+    }
+}
+
+/// Items up to the end of the part.
+impl<T: Item> Wire for Vec<T> {
+    fn read(r: &mut Reader<'_>) -> Result<Self, Error> {
+        let mut items = Self::new();
+        while r.left() > 0 {
+            items.push(r.get()?);
+        }
+        Ok(items)
+    }
+
+    fn write(&self, w: &mut Writer) {
+        self.iter().for_each(|item| w.put(item));
+    }
+
+    fn words(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("[")?;
+        for (index, item) in self.iter().enumerate() {
+            f.write_str(if index == 0 { "" } else { ", " })?;
+            item.words(f)?;
+        }
+        f.write_str("]")
+    }
+}

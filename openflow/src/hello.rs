@@ -1,0 +1,162 @@
+//! The first message in either direction: which versions of OpenFlow a peer speaks.
+
+use std::fmt;
+
+use crate::Error;
+use crate::codec::{Item, Reader, Wire, Writer};
+use crate::macros::number;
+
+/// The version byte of OpenFlow 1.3.
+pub const VERSION: u8 = 4;
+
+number! {
+    /// Which element of a hello it is.
+    pub struct HelloElementType(u16) as "{}" {
+        VERSION_BITMAP = 1 "version_bitmap",
+    }
+}
+
+/// An element of a hello.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum HelloElement {
+    /// The versions spoken: version v is bit v % 32 of word v / 32.
+    VersionBitmap(Vec<u32>),
+    /// An element that OpenFlow 1.3 does not define.
+    Unknown {
+        /// Its number.
+        kind: HelloElementType,
+        /// What follows the header.
+        data: Vec<u8>,
+    },
+}
+
+impl Wire for HelloElement {
+    fn read(r: &mut Reader<'_>) -> Result<Self, Error> {
+        let start = r.offset();
+        let kind = r.named("hello element", |r| r.get())?;
+        let element = r.measured("hello element", start, |r| match kind {
+            HelloElementType::VERSION_BITMAP => {
+                let mut words = Vec::new();
+                while r.left() > 0 {
+                    words.push(r.get()?);
+                }
+                Ok(Self::VersionBitmap(words))
+            }
+            _ => Ok(Self::Unknown { kind, data: r.get()? }),
+        })?;
+        r.named("hello element", |r| r.pad_after(r.offset() - start))?;
+        Ok(element)
+    }
+
+    fn write(&self, w: &mut Writer) {
+        let start = w.position();
+        let kind = match self {
+            Self::VersionBitmap(_) => HelloElementType::VERSION_BITMAP,
+            Self::Unknown { kind, .. } => *kind,
+        };
+        w.put(&kind);
+        w.measured("hello element", start, |w| match self {
+            Self::VersionBitmap(words) => words.iter().for_each(|word| w.put(word)),
+            Self::Unknown { data, .. } => w.bytes(data),
+        });
+        w.pad_since(start);
+    }
+
+    fn words(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::VersionBitmap(words) => {
+                f.write_str("version_bitmap")?;
+                words.iter().try_for_each(|word| write!(f, " {word:#x}"))
+            }
+            Self::Unknown { kind, data } => {
+                write!(f, "element {kind} ")?;
+                data.words(f)
+            }
+        }
+    }
+}
+
+impl Item for HelloElement {}
+
+/// Which versions a peer speaks.
+///
+/// This is one of the two messages that are also read when they come from another version of
+/// OpenFlow, so that a peer's version can be named when there is none in common.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Hello {
+    /// The version in the header: the highest that the peer speaks.
+    pub version: u8,
+    /// More about the versions spoken.
+    pub elements: Vec<HelloElement>,
+    /// What could not be read as an element; only hellos of other versions may have it.
+    pub rest: Vec<u8>,
+}
+
+/// That OpenFlow 1.3 is spoken here, and nothing else.
+impl Default for Hello {
+    fn default() -> Self {
+        let elements = vec![HelloElement::VersionBitmap(vec![1 << VERSION])];
+        Self { version: VERSION, elements, rest: Vec::new() }
+    }
+}
+
+impl Hello {
+    /// Whether the peer speaks `version`.
+    ///
+    /// With a bitmap, that decides. Without one, a peer speaks, by the standard, its highest version
+    /// and whatever is below; it is for the rest of the talk to show whether that is so.
+    #[must_use]
+    pub fn speaks(&self, version: u8) -> bool {
+        let bitmap = self.elements.iter().find_map(|element| match element {
+            HelloElement::VersionBitmap(words) => Some(words),
+            HelloElement::Unknown { .. } => None,
+        });
+        match bitmap {
+            Some(words) => {
+                words.get(usize::from(version / 32)).is_some_and(|word| word >> (version % 32) & 1 == 1)
+            }
+            None => version <= self.version,
+        }
+    }
+}
+
+impl Wire for Hello {
+    fn read(r: &mut Reader<'_>) -> Result<Self, Error> {
+        let version = r.version();
+        let mut elements = Vec::new();
+        while r.left() > 0 {
+            let before = r.clone();
+            match r.get() {
+                Ok(element) => elements.push(element),
+                Err(error) if version == VERSION => return Err(error),
+                Err(_) => {
+                    *r = before;
+                    break;
+                }
+            }
+        }
+        Ok(Self { version, elements, rest: r.rest() })
+    }
+
+    fn write(&self, w: &mut Writer) {
+        w.put(&self.elements);
+        w.bytes(&self.rest);
+    }
+
+    fn words(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{self}")
+    }
+}
+
+impl fmt::Display for Hello {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "version={:#04x} elements=", self.version)?;
+        self.elements.words(f)?;
+        if !self.rest.is_empty() {
+            f.write_str(" rest=")?;
+            self.rest.words(f)?;
+        }
+        Ok(())
+    }
+}

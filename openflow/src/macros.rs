@@ -1,0 +1,297 @@
+//! How this crate writes down the standard: numbers and flags with named values, so that an unknown
+//! one is kept and printed, and structures whose one declaration gives reading, writing and words.
+
+/// A number from the wire with named values.
+macro_rules! number {
+    ($(#[$meta:meta])* pub struct $name:ident($int:ty) as $form:literal {
+        $($(#[$value_meta:meta])* $value:ident = $number:literal $text:literal,)*
+    }) => {
+        $(#[$meta])*
+        ///
+        /// Any number is allowed; those that the standard names have constants here.
+        #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+        pub struct $name(pub $int);
+
+        impl $name {
+            $(
+                #[doc = concat!("The standard's `", $text, "`.")]
+                $(#[$value_meta])*
+                pub const $value: Self = Self($number);
+            )*
+
+            /// The standard's name of this number, if it has one.
+            #[must_use]
+            pub fn name(self) -> Option<&'static str> {
+                match self {
+                    $(Self::$value => Some($text),)*
+                    _ => None,
+                }
+            }
+        }
+
+        impl std::fmt::Display for $name {
+            fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                match self.name() {
+                    Some(name) => f.write_str(name),
+                    None => write!(f, $form, self.0),
+                }
+            }
+        }
+
+        $crate::macros::newtype!($name($int));
+    };
+}
+
+/// A set of named bits.
+macro_rules! flags {
+    ($(#[$meta:meta])* pub struct $name:ident($int:ty) {
+        $($flag:ident = $bit:literal $text:literal,)*
+    }) => {
+        $(#[$meta])*
+        ///
+        /// Any bits are allowed; those that the standard names have constants here.
+        #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
+        pub struct $name(pub $int);
+
+        impl $name {
+            /// No flag.
+            pub const NONE: Self = Self(0);
+            $(
+                #[doc = concat!("The standard's `", $text, "`.")]
+                pub const $flag: Self = Self($bit);
+            )*
+
+            /// Whether all flags of `other` are set.
+            #[must_use]
+            pub fn contains(self, other: Self) -> bool {
+                self.0 & other.0 == other.0
+            }
+        }
+
+        impl std::ops::BitOr for $name {
+            type Output = Self;
+            fn bitor(self, other: Self) -> Self {
+                Self(self.0 | other.0)
+            }
+        }
+
+        impl std::fmt::Display for $name {
+            fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                let mut unnamed = self.0;
+                let mut separator = "";
+                $(
+                    if self.contains(Self::$flag) {
+                        write!(f, "{separator}{}", $text)?;
+                        separator = "|";
+                        unnamed &= !$bit;
+                    }
+                )*
+                match (unnamed, separator) {
+                    (0, "") => f.write_str("none"),
+                    (0, _) => Ok(()),
+                    (_, _) => write!(f, "{separator}{unnamed:#x}"),
+                }
+            }
+        }
+
+        $crate::macros::newtype!($name($int));
+    };
+}
+
+/// What a number and a set of flags have in common.
+macro_rules! newtype {
+    ($name:ident($int:ty)) => {
+        impl std::fmt::Debug for $name {
+            fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                write!(f, concat!(stringify!($name), "({})"), self)
+            }
+        }
+
+        impl From<$int> for $name {
+            fn from(value: $int) -> Self {
+                Self(value)
+            }
+        }
+
+        impl $crate::codec::Wire for $name {
+            fn read(r: &mut $crate::codec::Reader<'_>) -> Result<Self, $crate::Error> {
+                r.get().map(Self)
+            }
+            fn write(&self, w: &mut $crate::codec::Writer) {
+                w.put(&self.0);
+            }
+            fn words(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                write!(f, "{self}")
+            }
+        }
+    };
+}
+
+/// A structure of the standard: its fields in the order of the wire, each with the padding behind it.
+///
+/// `sized(n)` marks one that begins with its own length and `n` bytes of padding.
+macro_rules! layout {
+    ($(#[$meta:meta])* pub struct $name:ident = $what:literal { $($fields:tt)* }) => {
+        $crate::macros::layout!(@declare [$(#[$meta])*] $name { $($fields)* });
+
+        impl $crate::codec::Wire for $name {
+            fn read(r: &mut $crate::codec::Reader<'_>) -> Result<Self, $crate::Error> {
+                r.named($what, Self::read_fields)
+            }
+            fn write(&self, w: &mut $crate::codec::Writer) {
+                self.write_fields(w);
+            }
+            fn words(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                write!(f, "{self}")
+            }
+        }
+    };
+    ($(#[$meta:meta])* pub struct $name:ident = $what:literal sized($lead:literal) { $($fields:tt)* }) => {
+        $crate::macros::layout!(@declare [$(#[$meta])*] $name { $($fields)* });
+
+        impl $crate::codec::Wire for $name {
+            fn read(r: &mut $crate::codec::Reader<'_>) -> Result<Self, $crate::Error> {
+                let start = r.offset();
+                r.measured($what, start, |r| {
+                    r.pad($lead)?;
+                    Self::read_fields(r)
+                })
+            }
+            fn write(&self, w: &mut $crate::codec::Writer) {
+                let start = w.position();
+                w.measured($what, start, |w| {
+                    w.pad($lead);
+                    self.write_fields(w);
+                });
+            }
+            fn words(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                write!(f, "{self}")
+            }
+        }
+    };
+    (@declare [$($meta:tt)*] $name:ident {
+        $($(#[$field_meta:meta])* $field:ident: $type:ty $(=> pad $pad:literal)?,)*
+    }) => {
+        $($meta)*
+        #[derive(Debug, Clone, PartialEq, Eq)]
+        pub struct $name {
+            $($(#[$field_meta])* pub $field: $type,)*
+        }
+
+        impl $name {
+            fn read_fields(r: &mut $crate::codec::Reader<'_>) -> Result<Self, $crate::Error> {
+                $(
+                    let $field = r.get()?;
+                    $(r.pad($pad)?;)?
+                )*
+                Ok(Self { $($field,)* })
+            }
+
+            fn write_fields(&self, w: &mut $crate::codec::Writer) {
+                $(
+                    w.put(&self.$field);
+                    $(w.pad($pad);)?
+                )*
+            }
+        }
+
+        impl $crate::codec::Item for $name {}
+
+        impl std::fmt::Display for $name {
+            fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                let mut separator = "";
+                $(
+                    write!(f, "{separator}{}=", stringify!($field))?;
+                    $crate::codec::Wire::words(&self.$field, f)?;
+                    separator = " ";
+                )*
+                // The last separator has nothing to stand before.
+                let _ = separator;
+                Ok(())
+            }
+        }
+    };
+}
+
+/// One of several contents, each with the number that stands for it; others are kept as bytes.
+macro_rules! choice {
+    ($(#[$meta:meta])* pub enum $name:ident of $kind:ident {
+        $($(#[$variant_meta:meta])* $number:ident => $variant:ident $(($type:ty))?,)*
+    }) => {
+        $(#[$meta])*
+        #[derive(Debug, Clone, PartialEq, Eq)]
+        #[non_exhaustive]
+        pub enum $name {
+            $($(#[$variant_meta])* $variant $(($type))?,)*
+            /// Something that OpenFlow 1.3 does not define.
+            Unknown {
+                /// Its number.
+                kind: $kind,
+                /// Its bytes.
+                data: Vec<u8>,
+            },
+        }
+
+        impl $name {
+            /// Which of them it is.
+            #[must_use]
+            pub fn kind(&self) -> $kind {
+                $crate::codec::Choice::kind(self)
+            }
+        }
+
+        impl $crate::codec::Choice for $name {
+            type Kind = $kind;
+
+            fn kind(&self) -> $kind {
+                match self {
+                    $(Self::$variant { .. } => $kind::$number,)*
+                    Self::Unknown { kind, .. } => *kind,
+                }
+            }
+
+            fn read_as(kind: $kind, r: &mut $crate::codec::Reader<'_>) -> Result<Self, $crate::Error> {
+                match kind {
+                    $($kind::$number => Ok(Self::$variant $((r.get::<$type>()?))?),)*
+                    _ => Ok(Self::Unknown { kind, data: r.get()? }),
+                }
+            }
+
+            fn write_content(&self, w: &mut $crate::codec::Writer) {
+                match self {
+                    $(Self::$variant $(($crate::macros::choice!(@second $type, content)))? => {
+                        $($crate::macros::choice!(@second $type, w.put(content));)?
+                    })*
+                    Self::Unknown { data, .. } => w.put(data),
+                }
+            }
+
+            fn content_words(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                match self {
+                    $(Self::$variant $(($crate::macros::choice!(@second $type, content)))? => {
+                        $(
+                            f.write_str(" ")?;
+                            $crate::macros::choice!(@second $type, $crate::codec::Wire::words(content, f)?);
+                        )?
+                        Ok(())
+                    })*
+                    Self::Unknown { data, .. } => {
+                        f.write_str(" ")?;
+                        $crate::codec::Wire::words(data, f)
+                    }
+                }
+            }
+        }
+
+        impl std::fmt::Display for $name {
+            fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                write!(f, "{}", self.kind())?;
+                $crate::codec::Choice::content_words(self, f)
+            }
+        }
+    };
+    // Repeats with the type, without using it.
+    (@second $type:ty, $($second:tt)*) => { $($second)* };
+}
+
+pub(crate) use {choice, flags, layout, newtype, number};

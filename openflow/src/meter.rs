@@ -1,0 +1,164 @@
+//! Meters, which bound the rate of flows.
+
+use std::fmt;
+
+use crate::Error;
+use crate::codec::{Item, Reader, Wire, Writer};
+use crate::macros::{flags, layout, number};
+use crate::value::MeterId;
+
+number! {
+    /// What to do to a meter.
+    pub struct MeterCommand(u16) as "{}" {
+        ADD = 0 "add",
+        MODIFY = 1 "modify",
+        DELETE = 2 "delete",
+    }
+}
+
+flags! {
+    /// How a meter counts.
+    pub struct MeterFlags(u16) {
+        KBPS = 0x1 "kbps",
+        PKTPS = 0x2 "pktps",
+        BURST = 0x4 "burst",
+        STATS = 0x8 "stats",
+    }
+}
+
+number! {
+    /// Which kind of band it is.
+    pub struct BandType(u16) as "{}" {
+        DROP = 1 "drop",
+        DSCP_REMARK = 2 "dscp_remark",
+        EXPERIMENTER = 0xffff "experimenter",
+    }
+}
+
+/// What a meter does above a rate.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Band {
+    /// The rate from which on, in kbit/s or packets/s.
+    pub rate: u32,
+    /// How much may come at once, in kbit or packets.
+    pub burst: u32,
+    /// What it does.
+    pub effect: BandEffect,
+}
+
+/// What a band does to packets above its rate.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum BandEffect {
+    /// Drops them.
+    Drop,
+    /// Makes it likelier that they are dropped later, by so many steps of precedence.
+    DscpRemark(u8),
+    /// An experimenter's effect.
+    Experimenter {
+        /// Whose.
+        experimenter: u32,
+        /// What.
+        data: Vec<u8>,
+    },
+    /// An effect that OpenFlow 1.3 does not define.
+    Unknown {
+        /// Its number.
+        kind: BandType,
+        /// What follows rate and burst.
+        data: Vec<u8>,
+    },
+}
+
+impl BandEffect {
+    /// Which kind of band has it.
+    #[must_use]
+    pub fn kind(&self) -> BandType {
+        match self {
+            Self::Drop => BandType::DROP,
+            Self::DscpRemark(_) => BandType::DSCP_REMARK,
+            Self::Experimenter { .. } => BandType::EXPERIMENTER,
+            Self::Unknown { kind, .. } => *kind,
+        }
+    }
+}
+
+impl Wire for Band {
+    fn read(r: &mut Reader<'_>) -> Result<Self, Error> {
+        let start = r.offset();
+        let kind = r.named("meter band", |r| r.get())?;
+        r.measured("meter band", start, |r| {
+            let (rate, burst) = (r.get()?, r.get()?);
+            let effect = match kind {
+                BandType::DROP => r.pad(4).map(|()| BandEffect::Drop)?,
+                BandType::DSCP_REMARK => {
+                    let steps = r.get()?;
+                    r.pad(3)?;
+                    BandEffect::DscpRemark(steps)
+                }
+                BandType::EXPERIMENTER => BandEffect::Experimenter { experimenter: r.get()?, data: r.get()? },
+                _ => BandEffect::Unknown { kind, data: r.get()? },
+            };
+            Ok(Self { rate, burst, effect })
+        })
+    }
+
+    fn write(&self, w: &mut Writer) {
+        let start = w.position();
+        w.put(&self.effect.kind());
+        w.measured("meter band", start, |w| {
+            w.put(&self.rate);
+            w.put(&self.burst);
+            match &self.effect {
+                BandEffect::Drop => w.pad(4),
+                BandEffect::DscpRemark(steps) => {
+                    w.put(steps);
+                    w.pad(3);
+                }
+                BandEffect::Experimenter { experimenter, data } => {
+                    w.put(experimenter);
+                    w.bytes(data);
+                }
+                BandEffect::Unknown { data, .. } => w.bytes(data),
+            }
+        });
+    }
+
+    fn words(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{self}")
+    }
+}
+
+impl Item for Band {}
+
+impl fmt::Display for Band {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} rate={} burst={}", self.effect.kind(), self.rate, self.burst)?;
+        match &self.effect {
+            BandEffect::Drop => Ok(()),
+            BandEffect::DscpRemark(steps) => write!(f, " precedence={steps}"),
+            BandEffect::Experimenter { experimenter, data } => {
+                write!(f, " of {experimenter:#x} ")?;
+                data.words(f)
+            }
+            BandEffect::Unknown { data, .. } => {
+                f.write_str(" ")?;
+                data.words(f)
+            }
+        }
+    }
+}
+
+layout! {
+    /// Changes a meter.
+    pub struct MeterMod = "meter modification" {
+        /// What to do.
+        command: MeterCommand,
+        /// How it counts.
+        flags: MeterFlags,
+        /// The meter.
+        meter: MeterId,
+        /// What it does above which rates.
+        bands: Vec<Band>,
+    }
+}

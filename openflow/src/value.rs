@@ -1,0 +1,267 @@
+//! The small values that messages are made of: addresses, identities, names of fixed length.
+
+use std::fmt;
+use std::net::{Ipv4Addr, Ipv6Addr};
+use std::str::FromStr;
+
+use crate::Error;
+use crate::codec::{Reader, Wire, Writer};
+use crate::macros::number;
+
+number! {
+    /// A port of a switch, or one of the reserved ports.
+    pub struct PortNo(u32) as "{}" {
+        IN_PORT = 0xffff_fff8 "in_port",
+        TABLE = 0xffff_fff9 "table",
+        NORMAL = 0xffff_fffa "normal",
+        FLOOD = 0xffff_fffb "flood",
+        ALL = 0xffff_fffc "all",
+        CONTROLLER = 0xffff_fffd "controller",
+        LOCAL = 0xffff_fffe "local",
+        ANY = 0xffff_ffff "any",
+    }
+}
+
+impl PortNo {
+    /// The largest number that a physical or logical port may have.
+    pub const MAX: Self = Self(0xffff_ff00);
+}
+
+number! {
+    /// An entry of the group table.
+    pub struct GroupId(u32) as "{}" {
+        ALL = 0xffff_fffc "all",
+        ANY = 0xffff_ffff "any",
+    }
+}
+
+impl GroupId {
+    /// The largest number that a group may have.
+    pub const MAX: Self = Self(0xffff_ff00);
+}
+
+number! {
+    /// A meter.
+    pub struct MeterId(u32) as "{}" {
+        SLOWPATH = 0xffff_fffd "slowpath",
+        CONTROLLER = 0xffff_fffe "controller",
+        ALL = 0xffff_ffff "all",
+    }
+}
+
+number! {
+    /// A queue of a port.
+    pub struct QueueId(u32) as "{}" {
+        ALL = 0xffff_ffff "all",
+    }
+}
+
+number! {
+    /// A flow table.
+    pub struct TableId(u8) as "{}" {
+        ALL = 0xff "all",
+    }
+}
+
+number! {
+    /// A packet kept by the switch.
+    pub struct BufferId(u32) as "{}" {
+        NONE = 0xffff_ffff "none",
+    }
+}
+
+number! {
+    /// What an Ethernet frame carries.
+    pub struct EtherType(u16) as "{:#06x}" {
+        IPV4 = 0x0800 "ipv4",
+        ARP = 0x0806 "arp",
+        VLAN = 0x8100 "vlan",
+        IPV6 = 0x86dd "ipv6",
+        MPLS = 0x8847 "mpls",
+        MPLS_MULTICAST = 0x8848 "mpls_multicast",
+        QINQ = 0x88a8 "qinq",
+        PBB = 0x88e7 "pbb",
+        LLDP = 0x88cc "lldp",
+    }
+}
+
+number! {
+    /// What an IP packet carries.
+    pub struct IpProtocol(u8) as "{}" {
+        ICMP = 1 "icmp",
+        TCP = 6 "tcp",
+        UDP = 17 "udp",
+        ICMPV6 = 58 "icmpv6",
+        SCTP = 132 "sctp",
+    }
+}
+
+number! {
+    /// The VLAN of a frame: [`PRESENT`](Self::PRESENT) plus its identifier, or none.
+    pub struct VlanId(u16) as "{:#06x}" {
+        NONE = 0 "none",
+        PRESENT = 0x1000 "present",
+    }
+}
+
+impl VlanId {
+    /// A frame tagged with `id`, of which the low 12 bits count.
+    #[must_use]
+    pub fn tagged(id: u16) -> Self {
+        Self(Self::PRESENT.0 | id & 0xfff)
+    }
+}
+
+/// How often or how long: a number to be read in decimal.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
+pub struct Counter(pub u64);
+
+impl Counter {
+    /// The switch does not count this.
+    pub const UNAVAILABLE: Self = Self(u64::MAX);
+}
+
+impl fmt::Display for Counter {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match *self {
+            Self::UNAVAILABLE => f.write_str("unavailable"),
+            Self(count) => write!(f, "{count}"),
+        }
+    }
+}
+
+/// An Ethernet address.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
+pub struct MacAddr(pub [u8; 6]);
+
+impl MacAddr {
+    /// To all stations.
+    pub const BROADCAST: Self = Self([0xff; 6]);
+}
+
+impl From<[u8; 6]> for MacAddr {
+    fn from(bytes: [u8; 6]) -> Self {
+        Self(bytes)
+    }
+}
+
+impl fmt::Display for MacAddr {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let [a, b, c, d, e, g] = self.0;
+        write!(f, "{a:02x}:{b:02x}:{c:02x}:{d:02x}:{e:02x}:{g:02x}")
+    }
+}
+
+impl fmt::Debug for MacAddr {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{self}")
+    }
+}
+
+/// Text that is no Ethernet address.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{0:?} is no Ethernet address; write six hexadecimal bytes, as in 02:00:00:00:00:01")]
+pub struct MacAddrError(String);
+
+impl FromStr for MacAddr {
+    type Err = MacAddrError;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        let error = || MacAddrError(text.to_owned());
+        let mut parts = text.split(':');
+        let mut bytes = [0; 6];
+        for byte in &mut bytes {
+            let part =
+                parts.next().filter(|part| part.len() == 2 && !part.starts_with('+')).ok_or_else(error)?;
+            *byte = u8::from_str_radix(part, 16).map_err(|_| error())?;
+        }
+        match parts.next() {
+            None => Ok(Self(bytes)),
+            Some(_) => Err(error()),
+        }
+    }
+}
+
+/// A number of 24 bits.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
+pub struct U24(u32);
+
+impl U24 {
+    /// `value`, if it has no more than 24 bits.
+    #[must_use]
+    pub fn new(value: u32) -> Option<Self> {
+        (value < 1 << 24).then_some(Self(value))
+    }
+
+    /// The number.
+    #[must_use]
+    pub fn value(self) -> u32 {
+        self.0
+    }
+}
+
+impl fmt::Display for U24 {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:#x}", self.0)
+    }
+}
+
+/// A text in a place of `N` bytes; all of them are kept, whatever they are.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct FixedText<const N: usize>(pub [u8; N]);
+
+impl<const N: usize> FixedText<N> {
+    /// `text` with zeros behind it, if it leaves room for at least one.
+    #[must_use]
+    pub fn new(text: &str) -> Option<Self> {
+        let mut bytes = [0; N];
+        let place = bytes.get_mut(..text.len()).filter(|place| place.len() < N)?;
+        place.copy_from_slice(text.as_bytes());
+        Some(Self(bytes))
+    }
+
+    /// The text before the first zero byte; what is not UTF-8 is replaced.
+    #[must_use]
+    pub fn text(&self) -> String {
+        let end = self.0.iter().position(|&byte| byte == 0).unwrap_or(N);
+        String::from_utf8_lossy(&self.0[..end]).into_owned()
+    }
+}
+
+impl<const N: usize> fmt::Display for FixedText<N> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        // Quoted, since a switch may put control characters there and a reader may be at a terminal.
+        write!(f, "{:?}", self.text())
+    }
+}
+
+impl<const N: usize> fmt::Debug for FixedText<N> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{self}")
+    }
+}
+
+macro_rules! bytes_of {
+    ($([$($generic:tt)*] $type:ty, $read:expr, $write:expr;)*) => { $(
+        impl<$($generic)*> Wire for $type {
+            fn read(r: &mut Reader<'_>) -> Result<Self, Error> {
+                r.array().map($read)
+            }
+            fn write(&self, w: &mut Writer) {
+                w.bytes(&$write(self));
+            }
+            fn words(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                write!(f, "{self}")
+            }
+        }
+    )* };
+}
+
+bytes_of! {
+    [] MacAddr, Self, |mac: &Self| mac.0;
+    [] Ipv4Addr, Self::from, Self::octets;
+    [] Ipv6Addr, Self::from, Self::octets;
+    [] U24, |[a, b, c]| Self(u32::from_be_bytes([0, a, b, c])), |U24(n): &Self| [(n >> 16) as u8, (n >> 8) as u8, *n as u8];
+    [] Counter, |bytes| Self(u64::from_be_bytes(bytes)), |count: &Self| count.0.to_be_bytes();
+    [const N: usize] FixedText<N>, Self, |text: &Self| text.0;
+}
