@@ -92,11 +92,7 @@ pub fn allocate(hosts: &[Host], request: Request) -> Result<Vec<usize>, Allocate
         let busy = hosts.iter().map(|h| u64::from(h.slots.saturating_sub(h.free))).sum();
         return Err(AllocateError::Lacking { asked, free, busy, nodes: hosts.len(), per_node });
     }
-    let counts = if per_node == 0 {
-        spread(&order, asked, room)
-    } else {
-        fill(&order, asked, room)
-    };
+    let counts = if per_node == 0 { spread(&order, asked, room) } else { fill(&order, asked, room) };
     Ok(match request.placement {
         Placement::Racked => counts.iter().flat_map(|(host, n)| (0..*n).map(|_| *host)).collect(),
         Placement::Interleaved => deal(counts),
@@ -251,7 +247,9 @@ mod tests {
 
     #[test]
     fn names_are_compared_as_people_count() {
-        for (a, b) in [("h2", "h10"), ("h1", "h1a"), ("a9b2", "a9b11"), ("h09", "h10"), ("a", "b1"), ("", "a")] {
+        for (a, b) in
+            [("h2", "h10"), ("h1", "h1a"), ("a9b2", "a9b11"), ("h09", "h10"), ("a", "b1"), ("", "a")]
+        {
             assert_eq!(natural(a, b), Ordering::Less, "{a} {b}");
             assert_eq!(natural(b, a), Ordering::Greater, "{b} {a}");
         }

@@ -1,3 +1,21 @@
 //! OpenFlow controller: discovery, forwarding, multicast trees, groups and jobs.
+//!
+//! ```text
+//!   switches ==OpenFlow== fabric --Network--> job, groups <-- jobs <-- service ==gRPC== agents, tools
+//!                                                  |                      |
+//!                                                  +------> agents <------+
+//! ```
+//!
+//! [`fabric`] runs the network and knows nothing of jobs; the rest knows nothing of OpenFlow and reaches the
+//! fabric as a [`network::Network`]. [`allocate`] is pure.
 
+pub mod agents;
 pub mod allocate;
+pub mod fabric;
+pub mod groups;
+pub mod job;
+pub mod jobs;
+pub mod network;
+pub mod options;
+pub mod server;
+pub mod service;

@@ -1,3 +1,67 @@
-//! OpenFlow controller: discovery, forwarding, multicast trees, groups and jobs.
+//! `cool-controller`: binds, starts the fabric and the gRPC server, and ends in order on a signal.
 
-fn main() {}
+use clap::Parser;
+use cool_controller::fabric::Fabric;
+use cool_controller::options::Options;
+use cool_controller::server::serve;
+use std::net::SocketAddr;
+use std::process::ExitCode;
+use std::sync::Arc;
+use tokio::net::TcpListener;
+use tokio::signal::unix::{SignalKind, signal};
+use tracing::info;
+use tracing_subscriber::EnvFilter;
+use tracing_subscriber::filter::LevelFilter;
+
+/// Why the controller ends other than by a signal.
+#[derive(Debug, thiserror::Error)]
+enum Error {
+    #[error(
+        "cannot listen on {address} for {whom}: {error}; is another controller running? Choose another address with {flag}"
+    )]
+    Listen { address: SocketAddr, whom: &'static str, flag: &'static str, error: std::io::Error },
+    #[error("RUST_LOG: {0}")]
+    Log(#[from] tracing_subscriber::filter::FromEnvError),
+    #[error("cannot watch for signals: {0}")]
+    Signals(std::io::Error),
+    #[error("the gRPC server failed: {0}")]
+    Serve(#[from] tonic::transport::Error),
+}
+
+#[tokio::main]
+async fn main() -> ExitCode {
+    let options = Options::parse();
+    match run(options).await {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("cool-controller: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+async fn run(options: Options) -> Result<(), Error> {
+    let filter = EnvFilter::builder().with_default_directive(LevelFilter::INFO.into()).from_env()?;
+    tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).with_ansi(false).init();
+    let mut interrupt = signal(SignalKind::interrupt()).map_err(Error::Signals)?;
+    let mut terminate = signal(SignalKind::terminate()).map_err(Error::Signals)?;
+    let switches = listen(options.openflow, "switches", "--openflow").await?;
+    let agents = listen(options.grpc, "agents and tools", "--grpc").await?;
+    info!(openflow = %options.openflow, grpc = %options.grpc, "listening");
+
+    let fabric = Fabric::start(options.fabric(), switches);
+    let shutdown = async {
+        tokio::select! {
+            _ = interrupt.recv() => {}
+            _ = terminate.recv() => {}
+        }
+    };
+    serve(options.server(), Arc::new(fabric), agents, shutdown).await?;
+    info!("bye");
+    Ok(())
+}
+
+async fn listen(address: SocketAddr, whom: &'static str, flag: &'static str) -> Result<TcpListener, Error> {
+    let listener = TcpListener::bind(address).await;
+    listener.map_err(|error| Error::Listen { address, whom, flag, error })
+}

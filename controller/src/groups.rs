@@ -1,0 +1,201 @@
+//! Groups: what their members are told of them, and which are in use.
+//!
+//! Their trees are the [`Network`]'s.
+
+use crate::agents::{Session, lock};
+use crate::fabric::{TopologySnapshot, TreeGrant, TreeScope};
+use crate::network::Network;
+use cool_proto::control::{Group, Member, Tree, tree};
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::{Arc, Mutex};
+
+/// The epoch of a group's first membership.
+pub const FIRST_EPOCH: u32 = 1;
+
+/// IPv4 (without options), UDP, and the header of a data packet.
+const HEADERS: u32 = 20 + 8 + cool_transport::packet::DATA_HEADER as u32;
+/// Longest IPv4 packet.
+const LONGEST_PACKET: u32 = 65_535;
+
+/// Where a rank runs.
+#[derive(Clone, Debug)]
+pub struct Place {
+    /// The agent of its node.
+    pub session: Arc<Session>,
+    /// The node's rack.
+    pub rack: u32,
+}
+
+/// What the members of a group are told: `places` and `trees` as the network is now.
+pub fn describe(
+    id: u64,
+    job: u64,
+    places: &[Place],
+    network: &TopologySnapshot,
+    trees: Vec<TreeGrant>,
+) -> Group {
+    let member = |(rank, place): (u32, &Place)| {
+        let agent = &place.session.agent;
+        Member {
+            rank,
+            node: agent.name.clone(),
+            rack: place.rack,
+            ip: agent.ip.to_string(),
+            udp_port: agent.udp_port.into(),
+            tcp_port: agent.tcp_port.into(),
+        }
+    };
+    let mtu = places.iter().map(|p| p.session.agent.mtu).min().unwrap_or(0);
+    Group {
+        id,
+        epoch: FIRST_EPOCH,
+        members: (0..).zip(places).map(member).collect(),
+        trees: trees.into_iter().map(tree_message).collect(),
+        chunk_bytes: mtu.min(LONGEST_PACKET).saturating_sub(HEADERS),
+        host_bytes_per_second: host_rate(places, network),
+        uplink_bytes_per_second: uplink_rate(places, network),
+        job,
+    }
+}
+
+fn tree_message(tree: TreeGrant) -> Tree {
+    let (scope, rack) = match tree.scope {
+        TreeScope::All => (tree::Scope::All, 0),
+        TreeScope::Leaders => (tree::Scope::Leaders, 0),
+        TreeScope::Rack(rack) => (tree::Scope::Rack, rack),
+    };
+    Tree {
+        scope: scope.into(),
+        rack,
+        address: tree.address.to_string(),
+        port: tree.port.into(),
+        bytes_per_second: tree.bytes_per_second,
+        links: tree.links,
+    }
+}
+
+/// Of the slowest link of a member; 0 if one is unknown.
+fn host_rate(places: &[Place], network: &TopologySnapshot) -> u64 {
+    let rate = |place: &Place| network.node(&place.session.agent.name)?.location.map(|l| l.bytes_per_second);
+    places.iter().map(|p| rate(p).unwrap_or(0)).min().unwrap_or(0)
+}
+
+/// Of the slowest rack's way out, the sum of its switch's links to other switches; 0 if one is unknown.
+fn uplink_rate(places: &[Place], network: &TopologySnapshot) -> u64 {
+    let tor = |place: &Place| network.node(&place.session.agent.name)?.location.map(|l| l.port.switch);
+    let tors: BTreeSet<_> = places.iter().filter_map(tor).collect();
+    let way_out = |tor: &_| {
+        let links = network.links.iter().filter(|l| l.a.switch == *tor || l.b.switch == *tor);
+        let rates: Vec<u64> = links.map(|l| l.bytes_per_second).collect();
+        if rates.contains(&0) { 0 } else { rates.iter().sum() }
+    };
+    tors.iter().map(way_out).min().unwrap_or(0)
+}
+
+/// The groups in use.
+#[derive(Debug, Default)]
+pub struct Groups {
+    groups: Mutex<BTreeMap<u64, Group>>,
+}
+
+impl Groups {
+    /// Adds a group.
+    pub fn insert(&self, group: Group) {
+        lock(&self.groups).insert(group.id, group);
+    }
+
+    /// Removes a group.
+    pub fn remove(&self, id: u64) {
+        lock(&self.groups).remove(&id);
+    }
+
+    /// All groups by id, with their trees as they are now.
+    pub async fn list(&self, network: &dyn Network) -> Vec<Group> {
+        let mut groups: Vec<Group> = lock(&self.groups).values().cloned().collect();
+        for group in &mut groups {
+            // A group that is just being released has none any more.
+            let trees = network.trees(group.id).await.unwrap_or_default();
+            group.trees = trees.into_iter().map(tree_message).collect();
+        }
+        groups
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::agents::{Agent, Agents};
+    use crate::fabric::{DatapathId, LinkView, Location, Mac, NodeView, Port};
+    use std::net::Ipv4Addr;
+    use tokio::sync::mpsc;
+
+    /// h1 at switch 2 and h2 at switch 3, which are linked by switch 1.
+    fn network(host_rates: [u64; 2], uplink_rates: [u64; 2]) -> TopologySnapshot {
+        let port = |switch, number| Port { switch: DatapathId(switch), number };
+        let node = |i: u8| {
+            let bytes_per_second = host_rates[usize::from(i) - 1];
+            let location =
+                Location { port: port(u64::from(i) + 1, 1), rack: u32::from(i) - 1, bytes_per_second };
+            NodeView {
+                name: format!("h{i}"),
+                ip: Ipv4Addr::new(10, 0, 0, i),
+                mac: Mac([2, 0, 0, 0, 0, i]),
+                location: Some(location),
+            }
+        };
+        let link = |i: u64| LinkView {
+            a: port(1, i as u32),
+            b: port(i + 1, 9),
+            bytes_per_second: uplink_rates[i as usize - 1],
+        };
+        TopologySnapshot {
+            nodes: vec![node(1), node(2)],
+            links: vec![link(1), link(2)],
+            ..Default::default()
+        }
+    }
+
+    fn places(network: &TopologySnapshot, mtus: [u32; 2]) -> Vec<Place> {
+        let agents = Agents::new(1000);
+        let place = |(node, mtu): (&NodeView, u32)| {
+            let agent = Agent {
+                name: node.name.clone(),
+                ip: node.ip,
+                mac: node.mac,
+                mtu,
+                udp_port: 7420,
+                tcp_port: 7421,
+                slots: 1,
+            };
+            let session = agents.admit(agent, mpsc::channel(1).0).unwrap();
+            Place { session, rack: node.location.unwrap().rack }
+        };
+        network.nodes.iter().zip(mtus).map(place).collect()
+    }
+
+    #[test]
+    fn members_learn_the_slowest_links_and_what_fits_every_interface() {
+        let network = network([50, 40], [30, 20]);
+        let group = describe(7, 3, &places(&network, [9000, 1500]), &network, Vec::new());
+        assert_eq!((group.id, group.job, group.epoch), (7, 3, FIRST_EPOCH));
+        assert_eq!((group.host_bytes_per_second, group.uplink_bytes_per_second), (40, 20));
+        assert_eq!(group.chunk_bytes, 1500 - HEADERS);
+        let h2 = &group.members[1];
+        assert_eq!((h2.rank, h2.node.as_str(), h2.rack), (1, "h2", 1));
+        assert_eq!((h2.ip.as_str(), h2.udp_port, h2.tcp_port), ("10.0.0.2", 7420, 7421));
+    }
+
+    #[test]
+    fn a_rate_with_an_unknown_part_is_unknown() {
+        let unknown = network([50, 0], [0, 20]);
+        let group = describe(1, 1, &places(&unknown, [1500; 2]), &unknown, Vec::new());
+        assert_eq!((group.host_bytes_per_second, group.uplink_bytes_per_second), (0, 0));
+    }
+
+    #[test]
+    fn a_loopback_interface_does_not_exceed_what_ip_carries() {
+        let network = network([0; 2], [0; 2]);
+        let group = describe(1, 1, &places(&network, [65_536; 2]), &network, Vec::new());
+        assert_eq!(group.chunk_bytes, 65_535 - HEADERS);
+    }
+}

@@ -1,0 +1,345 @@
+//! The life of one job: its group is formed, its ranks run, the first failure ends all, and whatever
+//! happens its group is released everywhere.
+//!
+//! Which jobs there are and how events find them is left to [`crate::jobs`].
+
+use crate::agents::Session;
+use crate::fabric::{FabricError, GroupRequest};
+use crate::groups::{FIRST_EPOCH, Groups, Place, describe};
+use crate::network::Network;
+use cool_proto::control::{
+    Exited, Finished, Group, JobEvent, JobSpec, Kill, Launch, Output, ReleaseGroup, Started,
+    controller_message::Body, job_event,
+};
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::sync::mpsc::error::SendTimeoutError;
+use tokio::sync::{mpsc, watch};
+use tokio::time::{Instant, sleep_until, timeout_at};
+use tonic::Status;
+use tracing::{info, warn};
+
+/// How long a job waits for others.
+#[derive(Clone, Copy, Debug)]
+pub struct Limits {
+    /// For all agents to be ready with the group.
+    pub group_ready: Duration,
+    /// For ranks that were told to end.
+    pub end: Duration,
+    /// For the caller to take an event.
+    pub caller: Duration,
+}
+
+impl Default for Limits {
+    fn default() -> Limits {
+        let seconds = Duration::from_secs;
+        Limits { group_ready: seconds(15), end: seconds(10), caller: seconds(30) }
+    }
+}
+
+/// Something an agent's session says to a job.
+#[derive(Debug)]
+pub struct Post {
+    /// The session's number.
+    pub from: u32,
+    /// What it says.
+    pub event: Event,
+}
+
+/// What a session says.
+#[derive(Debug)]
+pub enum Event {
+    /// The agent is ready with the group, in this epoch.
+    Ready(u32),
+    /// The agent could not make the group, or lost it.
+    GroupFailed(String),
+    /// A line of a rank.
+    Output(Output),
+    /// A rank has ended.
+    Exited(Exited),
+    /// The session has ended, and why.
+    Left(String),
+}
+
+/// To the caller of a job.
+pub type Caller = mpsc::Sender<Result<JobEvent, Status>>;
+
+/// Why a job ends early.
+#[derive(Debug)]
+struct Failure {
+    code: i32,
+    rank: Option<u32>,
+    reason: String,
+}
+
+impl Failure {
+    fn of_job(reason: impl Into<String>) -> Failure {
+        Failure { code: 1, rank: None, reason: reason.into() }
+    }
+}
+
+/// A job from its allocation to its end.
+pub struct Job {
+    /// Its number.
+    pub id: u64,
+    /// The number of its world group.
+    pub group: u64,
+    /// What was asked for.
+    pub spec: JobSpec,
+    /// Where each rank runs.
+    pub places: Vec<Place>,
+    /// From the sessions.
+    pub mailbox: mpsc::Receiver<Post>,
+    /// To who asked for it.
+    pub caller: Caller,
+    /// Whether the caller still takes what it is told.
+    pub caller_listens: bool,
+    /// True once the controller shuts down.
+    pub closing: watch::Receiver<bool>,
+    /// The network.
+    pub network: Arc<dyn Network>,
+    /// The groups in use.
+    pub groups: Arc<Groups>,
+    /// How long to wait.
+    pub limits: Limits,
+}
+
+/// Who is still to say something.
+#[derive(Default)]
+struct Awaited {
+    /// Sessions that are not ready with the group.
+    unready: BTreeSet<u32>,
+    /// Ranks that run.
+    running: BTreeSet<u32>,
+}
+
+impl Job {
+    /// Runs the job to its end and returns what to tell the caller last.
+    pub async fn run(&mut self) -> Finished {
+        let mut awaited = Awaited::default();
+        let outcome = self.form_and_run(&mut awaited).await;
+        if let Err(failure) = &outcome {
+            info!(reason = failure.reason, "job fails");
+            self.end(&mut awaited).await;
+        }
+        self.release().await;
+        match outcome {
+            Ok(()) => Finished::default(),
+            Err(Failure { code, rank, reason }) => Finished { code, rank, reason },
+        }
+    }
+
+    async fn form_and_run(&mut self, awaited: &mut Awaited) -> Result<(), Failure> {
+        let group = self.form(awaited).await?;
+        self.launch(awaited)?;
+        self.tell(job_event::Body::Started(Started { job: self.id, group: Some(group) })).await?;
+        while !awaited.running.is_empty() {
+            let post = self.next().await?;
+            self.note(post, awaited).await?;
+        }
+        Ok(())
+    }
+
+    /// Makes the group, in the network and at its members.
+    async fn form(&mut self, awaited: &mut Awaited) -> Result<Group, Failure> {
+        let members = self.places.iter().map(|p| p.session.agent.name.clone()).collect();
+        let trees = match self.network.create_group(GroupRequest { id: self.group, members }).await {
+            Ok(trees) => trees,
+            Err(why @ (FabricError::NotLocated { .. } | FabricError::Partitioned { .. })) => {
+                warn!(%why, "no trees: the group uses chains");
+                Vec::new()
+            }
+            Err(e) => return Err(Failure::of_job(e.to_string())),
+        };
+        let group = describe(self.group, self.id, &self.places, &self.network.topology(), trees);
+        self.groups.insert(group.clone());
+        for (session, _) in self.by_node().values() {
+            awaited.unready.insert(session.number);
+            session.send(Body::Group(group.clone())).map_err(|e| Failure::of_job(e.to_string()))?;
+        }
+        let deadline = Instant::now() + self.limits.group_ready;
+        while !awaited.unready.is_empty() {
+            let Ok(post) = timeout_at(deadline, self.next()).await else {
+                return Err(self.not_ready(&awaited.unready));
+            };
+            self.note(post?, awaited).await?;
+        }
+        Ok(group)
+    }
+
+    fn not_ready(&self, unready: &BTreeSet<u32>) -> Failure {
+        let (nodes, waited) = (self.names(unready), self.limits.group_ready);
+        Failure::of_job(format!(
+            "group {}: not ready on {nodes} within {waited:?}; look at the logs of the agents there",
+            self.group
+        ))
+    }
+
+    /// Starts the ranks.
+    fn launch(&self, awaited: &mut Awaited) -> Result<(), Failure> {
+        for (session, ranks) in self.by_node().into_values() {
+            let launch = Launch {
+                job: self.id,
+                group: self.group,
+                ranks: ranks.clone(),
+                size: self.places.len() as u32,
+                program: self.spec.program.clone(),
+                args: self.spec.args.clone(),
+                env: self.spec.env.clone(),
+                workdir: self.spec.workdir.clone(),
+            };
+            session.send(Body::Launch(launch)).map_err(|e| Failure::of_job(e.to_string()))?;
+            awaited.running.extend(ranks);
+        }
+        Ok(())
+    }
+
+    /// The next thing a session says, unless there is a reason to end first.
+    async fn next(&mut self) -> Result<Post, Failure> {
+        tokio::select! {
+            _ = self.closing.wait_for(|closing| *closing) => Err(Failure::of_job("the controller is shutting down")),
+            () = self.caller.closed() => Err(Failure::of_job("the caller went away")),
+            post = self.mailbox.recv() => post.ok_or_else(|| Failure::of_job("the job was dropped")),
+        }
+    }
+
+    /// Takes note of what a session says, and passes on what concerns the caller.
+    async fn note(&mut self, post: Post, awaited: &mut Awaited) -> Result<(), Failure> {
+        let Post { from, event } = post;
+        match event {
+            Event::Ready(FIRST_EPOCH) => {
+                awaited.unready.remove(&from);
+                Ok(())
+            }
+            Event::Ready(epoch) => {
+                warn!(node = self.names(&[from].into()), epoch, "ready in an epoch that the group is not in");
+                Ok(())
+            }
+            Event::GroupFailed(reason) => {
+                awaited.unready.remove(&from);
+                let node = self.names(&[from].into());
+                Err(Failure::of_job(format!("group {} failed on {node}: {reason}", self.group)))
+            }
+            Event::Output(output) if self.runs_on(output.rank, from) => {
+                self.tell(job_event::Body::Output(output)).await
+            }
+            Event::Exited(exited) if self.runs_on(exited.rank, from) => {
+                // A rank ends once, also if its agent says so twice.
+                if !awaited.running.remove(&exited.rank) {
+                    return Ok(());
+                }
+                let failure = self.failure_of(&exited);
+                let told = self.tell(job_event::Body::Exited(exited)).await;
+                failure.map_or(told, Err)
+            }
+            Event::Output(Output { rank, .. }) | Event::Exited(Exited { rank, .. }) => {
+                warn!(
+                    node = self.names(&[from].into()),
+                    rank, "an agent speaks of a rank that is not its own"
+                );
+                Ok(())
+            }
+            Event::Left(reason) => self.node_left(from, &reason, awaited),
+        }
+    }
+
+    fn node_left(&self, from: u32, reason: &str, awaited: &mut Awaited) -> Result<(), Failure> {
+        let lost: Vec<u32> =
+            awaited.running.iter().copied().filter(|rank| self.runs_on(*rank, from)).collect();
+        awaited.running.retain(|rank| !lost.contains(rank));
+        if !awaited.unready.remove(&from) && lost.is_empty() {
+            return Ok(());
+        }
+        let node = self.names(&[from].into());
+        let reason = format!("node {node} is gone: {reason}");
+        Err(Failure { rank: lost.first().copied(), ..Failure::of_job(reason) })
+    }
+
+    fn failure_of(&self, exited: &Exited) -> Option<Failure> {
+        let (rank, node) = (exited.rank, &self.places[exited.rank as usize].session.agent.name);
+        let (code, what) = match exited {
+            Exited { error, .. } if !error.is_empty() => (1, format!("could not be started: {error}")),
+            Exited { signal, .. } if *signal != 0 => (128 + signal, format!("was ended by signal {signal}")),
+            Exited { code: 0, .. } => return None,
+            Exited { code, .. } => (*code, format!("exited with status {code}")),
+        };
+        Some(Failure { code, rank: Some(rank), reason: format!("rank {rank} on {node} {what}") })
+    }
+
+    /// Ends the ranks that run.
+    async fn end(&mut self, awaited: &mut Awaited) {
+        for (session, ranks) in self.by_node().into_values() {
+            if ranks.iter().any(|rank| awaited.running.contains(rank)) {
+                // If the agent is gone, the session's end says so to this job too.
+                let _ = session.send(Body::Kill(Kill { job: self.id }));
+            }
+        }
+        let deadline = Instant::now() + self.limits.end;
+        while !awaited.running.is_empty() {
+            let post = tokio::select! {
+                post = self.mailbox.recv() => post,
+                () = sleep_until(deadline) => None,
+            };
+            let Some(post) = post else {
+                warn!(ranks = ?awaited.running, "told to end, but their agents do not say that they have");
+                return;
+            };
+            // The failure that ended the job came first; these follow from it.
+            let _ = timeout_at(deadline, self.note(post, awaited)).await;
+        }
+    }
+
+    /// Releases the group everywhere.
+    async fn release(&self) {
+        self.groups.remove(self.group);
+        for (session, _) in self.by_node().values() {
+            // An agent that is gone has no group to release.
+            let _ = session.send(Body::Release(ReleaseGroup { group: self.group }));
+        }
+        match self.network.release_group(self.group).await {
+            // It was never made, or had no trees.
+            Ok(()) | Err(FabricError::NoSuchGroup { .. }) => {}
+            Err(e) => warn!(%e, "the group's trees are not released"),
+        }
+    }
+
+    /// Passes an event on to the caller.
+    async fn tell(&mut self, body: job_event::Body) -> Result<(), Failure> {
+        if !self.caller_listens {
+            return Ok(());
+        }
+        let event = Ok(JobEvent { body: Some(body) });
+        let sent = self.caller.send_timeout(event, self.limits.caller).await;
+        self.caller_listens = sent.is_ok();
+        sent.map_err(|e| match e {
+            SendTimeoutError::Closed(_) => Failure::of_job("the caller went away"),
+            SendTimeoutError::Timeout(_) => {
+                let waited = self.limits.caller;
+                Failure::of_job(format!("the caller has not read the job's output for {waited:?}"))
+            }
+        })
+    }
+
+    /// The nodes of the job with their ranks, by session number.
+    fn by_node(&self) -> BTreeMap<u32, (Arc<Session>, Vec<u32>)> {
+        let mut nodes = BTreeMap::new();
+        for (rank, place) in (0u32..).zip(&self.places) {
+            let entry = nodes.entry(place.session.number);
+            let (_, ranks) = entry.or_insert_with(|| (place.session.clone(), Vec::new()));
+            ranks.push(rank);
+        }
+        nodes
+    }
+
+    fn runs_on(&self, rank: u32, session: u32) -> bool {
+        self.places.get(rank as usize).is_some_and(|p| p.session.number == session)
+    }
+
+    /// The names of the nodes of these sessions.
+    fn names(&self, sessions: &BTreeSet<u32>) -> String {
+        let of = |(session, _): (Arc<Session>, Vec<u32>)| session.agent.name.clone();
+        let nodes = self.by_node().into_iter().filter(|(number, _)| sessions.contains(number));
+        nodes.map(|(_, node)| of(node)).collect::<Vec<_>>().join(", ")
+    }
+}

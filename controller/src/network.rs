@@ -1,0 +1,48 @@
+//! What agents, groups and jobs need of the network: the [`Fabric`], or a stand-in in tests.
+
+use crate::fabric::{Fabric, FabricError, GroupRequest, NodeRegistration, TopologySnapshot, TreeGrant};
+use std::sync::Arc;
+
+/// The network under the controller; see [`Fabric`] for what each call does.
+#[tonic::async_trait]
+pub trait Network: Send + Sync + 'static {
+    /// Makes a node known.
+    async fn register(&self, node: NodeRegistration) -> Result<(), FabricError>;
+    /// Forgets a node.
+    async fn unregister(&self, name: &str) -> Result<(), FabricError>;
+    /// The network as it is known now.
+    fn topology(&self) -> Arc<TopologySnapshot>;
+    /// Makes a group's trees.
+    async fn create_group(&self, group: GroupRequest) -> Result<Vec<TreeGrant>, FabricError>;
+    /// A group's trees as they are now.
+    async fn trees(&self, group: u64) -> Result<Vec<TreeGrant>, FabricError>;
+    /// Removes a group's trees.
+    async fn release_group(&self, group: u64) -> Result<(), FabricError>;
+}
+
+#[tonic::async_trait]
+impl Network for Fabric {
+    async fn register(&self, node: NodeRegistration) -> Result<(), FabricError> {
+        Fabric::register(self, node).await
+    }
+
+    async fn unregister(&self, name: &str) -> Result<(), FabricError> {
+        Fabric::unregister(self, name).await
+    }
+
+    fn topology(&self) -> Arc<TopologySnapshot> {
+        Fabric::topology(self)
+    }
+
+    async fn create_group(&self, group: GroupRequest) -> Result<Vec<TreeGrant>, FabricError> {
+        Fabric::create_group(self, group).await
+    }
+
+    async fn trees(&self, group: u64) -> Result<Vec<TreeGrant>, FabricError> {
+        Fabric::trees(self, group).await
+    }
+
+    async fn release_group(&self, group: u64) -> Result<(), FabricError> {
+        Fabric::release_group(self, group).await
+    }
+}

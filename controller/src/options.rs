@@ -1,0 +1,93 @@
+//! The command line.
+
+use crate::fabric::FabricConfig;
+use crate::job::Limits;
+use crate::server::ServerConfig;
+use clap::Parser;
+use clap::builder::RangedU64ValueParser;
+use std::net::SocketAddr;
+use std::time::Duration;
+
+/// Runs the network of a COOL cluster: discovers it, forwards in it, installs multicast trees, starts jobs.
+///
+/// Point every switch at --openflow (for Open vSwitch: `ovs-vsctl set-controller BRIDGE tcp:THIS_HOST:6653`)
+/// and every cool-nodeagent and `cool` at --grpc. Switches, agents and controller may start in any order.
+/// The log goes to standard error; RUST_LOG chooses what is logged, as in RUST_LOG=cool_controller=debug.
+#[derive(Clone, Debug, Parser)]
+#[command(name = "cool-controller", version)]
+pub struct Options {
+    /// Where to listen for switches (OpenFlow 1.3 over TCP).
+    #[arg(long, value_name = "IP:PORT", default_value = "0.0.0.0:6653")]
+    pub openflow: SocketAddr,
+
+    /// Where to listen for agents and tools (gRPC).
+    ///
+    /// There is no authentication yet: whoever reaches this address may start programs on the nodes. Keep it on
+    /// a management network.
+    #[arg(long, value_name = "IP:PORT", default_value = "0.0.0.0:7400")]
+    pub grpc: SocketAddr,
+
+    /// Rate of each link between a node and its switch, Mbit/s [default: what the switch port says].
+    ///
+    /// Needed where ports do not know their rate, as with shaped or virtual links. Senders are paced by it.
+    #[arg(long, value_name = "MBIT", value_parser = megabits())]
+    pub host_mbit: Option<u64>,
+
+    /// Rate of each link between two switches, Mbit/s [default: what the switch ports say].
+    #[arg(long, value_name = "MBIT", value_parser = megabits())]
+    pub uplink_mbit: Option<u64>,
+
+    /// How often switches and agents announce themselves by LLDP, milliseconds.
+    ///
+    /// Shorter finds changes sooner and costs one small packet for each port and interval. A link counts as lost
+    /// after three missed announcements.
+    #[arg(long, value_name = "MS", default_value_t = 1000, value_parser = clap::value_parser!(u32).range(50..=60_000))]
+    pub lldp_interval_ms: u32,
+}
+
+/// Up to 10 Tbit/s: far from overflow as bytes per second.
+fn megabits() -> RangedU64ValueParser<u64> {
+    RangedU64ValueParser::new().range(1..=10_000_000)
+}
+
+impl Options {
+    /// How the fabric is run.
+    pub fn fabric(&self) -> FabricConfig {
+        let bytes_per_second = |mbit: u64| mbit * 1_000_000 / 8;
+        FabricConfig {
+            host_bytes_per_second: self.host_mbit.map(bytes_per_second),
+            uplink_bytes_per_second: self.uplink_mbit.map(bytes_per_second),
+            lldp_interval: self.lldp_interval(),
+            ..FabricConfig::default()
+        }
+    }
+
+    /// How the gRPC server is run.
+    pub fn server(&self) -> ServerConfig {
+        ServerConfig { lldp_interval: self.lldp_interval(), limits: Limits::default() }
+    }
+
+    fn lldp_interval(&self) -> Duration {
+        Duration::from_millis(self.lldp_interval_ms.into())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::CommandFactory;
+
+    #[test]
+    fn the_command_line_is_consistent() {
+        Options::command().debug_assert();
+    }
+
+    #[test]
+    fn rates_are_bytes_per_second_and_unknown_unless_given() {
+        let options = Options::parse_from(["cool-controller", "--host-mbit", "20"]);
+        assert_eq!(options.fabric().host_bytes_per_second, Some(2_500_000));
+        assert_eq!(options.fabric().uplink_bytes_per_second, None);
+        assert!(Options::try_parse_from(["cool-controller", "--host-mbit", "0"]).is_err());
+        assert!(Options::try_parse_from(["cool-controller", "--grpc", "nowhere"]).is_err());
+    }
+}

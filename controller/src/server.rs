@@ -1,0 +1,78 @@
+//! The gRPC server from its start to an orderly end.
+
+use crate::agents::Agents;
+use crate::groups::Groups;
+use crate::job::Limits;
+use crate::jobs::Jobs;
+use crate::network::Network;
+use crate::service::Service;
+use cool_proto::control::controller_server::ControllerServer;
+use std::future::Future;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::net::TcpListener;
+use tokio::sync::oneshot;
+use tokio::time::timeout;
+use tonic::transport::server::TcpIncoming;
+use tracing::{info, warn};
+
+/// How often a silent peer is asked whether it is there.
+const PING_EVERY: Duration = Duration::from_secs(2);
+/// How long it may take to answer; then its connection is closed.
+const PONG_WITHIN: Duration = Duration::from_secs(3);
+/// How long jobs, and then connections, may take to end when the controller does.
+const END_WITHIN: Duration = Duration::from_secs(5);
+
+/// How the server is run.
+#[derive(Clone, Copy, Debug)]
+pub struct ServerConfig {
+    /// How often agents announce their nodes by LLDP.
+    pub lldp_interval: Duration,
+    /// How long jobs wait.
+    pub limits: Limits,
+}
+
+/// Serves agents and tools on `listener` until `shutdown` resolves; then ends the jobs and the sessions.
+///
+/// # Errors
+/// If the server fails.
+pub async fn serve(
+    config: ServerConfig,
+    network: Arc<dyn Network>,
+    listener: TcpListener,
+    shutdown: impl Future<Output = ()>,
+) -> Result<(), tonic::transport::Error> {
+    let interval = u32::try_from(config.lldp_interval.as_millis()).unwrap_or(u32::MAX);
+    let agents = Arc::new(Agents::new(interval));
+    let groups = Arc::new(Groups::default());
+    let jobs = Arc::new(Jobs::new(network.clone(), agents.clone(), groups.clone(), config.limits));
+    let service = Service { network, agents: agents.clone(), groups, jobs: jobs.clone() };
+
+    let (stop, stopped) = oneshot::channel::<()>();
+    let server = tonic::transport::Server::builder()
+        .http2_keepalive_interval(Some(PING_EVERY))
+        .http2_keepalive_timeout(Some(PONG_WITHIN))
+        .add_service(ControllerServer::new(service))
+        .serve_with_incoming_shutdown(TcpIncoming::from(listener).with_nodelay(Some(true)), async {
+            // Also when the sender is dropped, the server is to end.
+            let _ = stopped.await;
+        });
+    tokio::pin!(server);
+    tokio::select! {
+        failed = &mut server => return failed,
+        () = shutdown => info!("shutting down"),
+    }
+    let ending = async {
+        if timeout(END_WITHIN, jobs.close()).await.is_err() {
+            warn!("some jobs did not end within {END_WITHIN:?}");
+        }
+        agents.close();
+        drop(stop);
+    };
+    // The server runs on meanwhile, so that agents and callers hear of it.
+    let (served, ()) = tokio::join!(timeout(2 * END_WITHIN, server), ending);
+    served.unwrap_or_else(|_| {
+        warn!("some connections did not end within {END_WITHIN:?}");
+        Ok(())
+    })
+}

@@ -1,0 +1,224 @@
+//! The gRPC service for agents and tools: messages to and from [`Agents`], [`Jobs`] and [`Groups`].
+
+use crate::agents::{AdmitError, Agent, Agents, OUTBOX, Session};
+use crate::fabric::{FabricError, NodeRegistration, TopologySnapshot};
+use crate::groups::Groups;
+use crate::job::Event;
+use crate::jobs::{Jobs, SubmitError};
+use crate::network::Network;
+use cool_proto::control::controller_server::Controller;
+use cool_proto::control::{
+    AgentMessage, ControllerMessage, Group, GroupFailed, GroupReady, GroupsRequest, JobEvent, JobSpec, Link,
+    Node, Register, Switch, Topology, TopologyRequest, agent_message::Body,
+};
+use std::pin::Pin;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::sync::{mpsc, oneshot};
+use tokio::time::timeout;
+use tokio_stream::wrappers::ReceiverStream;
+use tokio_stream::{Stream, StreamExt};
+use tonic::{Request, Response, Status, Streaming};
+use tracing::{Instrument, info, info_span, warn};
+
+/// How long an agent may take to say who it is.
+const REGISTER_WITHIN: Duration = Duration::from_secs(5);
+/// Events that wait for the caller of a job.
+const CALLER_QUEUE: usize = 64;
+
+/// The service; clones share everything.
+#[derive(Clone)]
+pub struct Service {
+    /// The network.
+    pub network: Arc<dyn Network>,
+    /// The connected agents.
+    pub agents: Arc<Agents>,
+    /// The groups in use.
+    pub groups: Arc<Groups>,
+    /// The running jobs.
+    pub jobs: Arc<Jobs>,
+}
+
+type Answers<T> = Pin<Box<dyn Stream<Item = Result<T, Status>> + Send>>;
+
+#[tonic::async_trait]
+impl Controller for Service {
+    type JoinStream = Answers<ControllerMessage>;
+    type RunStream = ReceiverStream<Result<JobEvent, Status>>;
+
+    async fn join(
+        &self,
+        request: Request<Streaming<AgentMessage>>,
+    ) -> Result<Response<Self::JoinStream>, Status> {
+        let mut inbound = request.into_inner();
+        let agent = Agent::try_from(registration(&mut inbound).await?)?;
+        let (outbox, messages) = mpsc::channel(OUTBOX);
+        let session = self.agents.admit(agent, outbox).inspect_err(|why| warn!(%why, "agent refused"))?;
+        // From here on the session must be ended in order, also if this call is dropped.
+        let (answer, admitted) = oneshot::channel();
+        let span = info_span!("agent", node = session.agent.name);
+        tokio::spawn(self.clone().serve_agent(session, inbound, answer).instrument(span));
+        admitted.await.map_err(|_| Status::internal("the agent's session was dropped"))??;
+        Ok(Response::new(Box::pin(ReceiverStream::new(messages).map(Ok))))
+    }
+
+    async fn get_topology(&self, _: Request<TopologyRequest>) -> Result<Response<Topology>, Status> {
+        Ok(Response::new(self.topology(&self.network.topology())))
+    }
+
+    async fn list_groups(
+        &self,
+        _: Request<GroupsRequest>,
+    ) -> Result<Response<cool_proto::control::Groups>, Status> {
+        let groups: Vec<Group> = self.groups.list(&*self.network).await;
+        Ok(Response::new(cool_proto::control::Groups { groups }))
+    }
+
+    async fn run(&self, request: Request<JobSpec>) -> Result<Response<Self::RunStream>, Status> {
+        let (caller, events) = mpsc::channel(CALLER_QUEUE);
+        self.jobs.submit(request.into_inner(), caller).inspect_err(|why| warn!(%why, "job refused"))?;
+        Ok(Response::new(ReceiverStream::new(events)))
+    }
+}
+
+/// The first message of an agent.
+async fn registration(inbound: &mut Streaming<AgentMessage>) -> Result<Register, Status> {
+    let first = timeout(REGISTER_WITHIN, inbound.message()).await.map_err(|_| {
+        Status::deadline_exceeded(format!("the agent has not registered within {REGISTER_WITHIN:?}"))
+    })??;
+    match first.and_then(|m| m.body) {
+        Some(Body::Register(register)) => Ok(register),
+        _ => Err(Status::invalid_argument("an agent's first message is its registration")),
+    }
+}
+
+impl Service {
+    /// Serves an agent until either side ends its session.
+    async fn serve_agent(
+        self,
+        session: Arc<Session>,
+        mut inbound: Streaming<AgentMessage>,
+        answer: oneshot::Sender<Result<(), FabricError>>,
+    ) {
+        let Agent { name, ip, mac, .. } = session.agent.clone();
+        if let Err(why) = self.network.register(NodeRegistration { name, ip, mac }).await {
+            warn!(%why, "agent refused");
+            self.agents.remove(&session);
+            // If the call was dropped, nobody needs the answer.
+            let _ = answer.send(Err(why));
+            return;
+        }
+        info!(%ip, slots = session.agent.slots, "agent joined");
+        let _ = answer.send(Ok(()));
+        let reason = loop {
+            let message = tokio::select! {
+                () = session.ended() => break "the controller ended its session".to_owned(),
+                message = inbound.message() => message,
+            };
+            match message {
+                Ok(Some(AgentMessage { body: Some(body) })) => self.hear(&session, body).await,
+                Ok(Some(AgentMessage { body: None })) => {
+                    warn!("a message of no known kind; is the agent newer?")
+                }
+                Ok(None) => break "its agent has left".to_owned(),
+                Err(status) => break format!("the connection to its agent broke ({})", status.message()),
+            }
+        };
+        info!(reason, "agent left");
+        // The name is free only when nothing of the old session can touch the new one any more.
+        session.end();
+        if let Err(why) = self.network.unregister(&session.agent.name).await {
+            warn!(%why, "the node is not unregistered");
+        }
+        self.agents.remove(&session);
+        self.jobs.node_left(&session, &reason).await;
+    }
+
+    async fn hear(&self, session: &Session, body: Body) {
+        let jobs = &self.jobs;
+        match body {
+            Body::Register(_) => warn!("registers again; ignored"),
+            Body::GroupReady(GroupReady { group, epoch }) => {
+                jobs.post_to_group(session, group, Event::Ready(epoch)).await;
+            }
+            Body::GroupFailed(GroupFailed { group, reason }) => {
+                jobs.post_to_group(session, group, Event::GroupFailed(reason)).await;
+            }
+            Body::Output(output) => jobs.post(session, output.job, Event::Output(output)).await,
+            Body::Exited(exited) => jobs.post(session, exited.job, Event::Exited(exited)).await,
+        }
+    }
+
+    fn topology(&self, network: &TopologySnapshot) -> Topology {
+        let switch = |s: &crate::fabric::SwitchView| Switch {
+            datapath_id: s.datapath_id.0,
+            name: s.name.clone(),
+            rack: s.rack.unwrap_or(0),
+            tor: s.rack.is_some(),
+            ports: s.ports,
+        };
+        let link = |l: &crate::fabric::LinkView| Link {
+            a: l.a.switch.0,
+            a_port: l.a.number,
+            b: l.b.switch.0,
+            b_port: l.b.number,
+            bytes_per_second: l.bytes_per_second,
+        };
+        let node = |n: &crate::fabric::NodeView| {
+            let session = self.agents.get(&n.name);
+            Node {
+                id: session.as_ref().map_or(0, |s| s.number),
+                name: n.name.clone(),
+                ip: n.ip.to_string(),
+                mac: n.mac.to_string(),
+                located: n.location.is_some(),
+                datapath_id: n.location.map_or(0, |l| l.port.switch.0),
+                port: n.location.map_or(0, |l| l.port.number),
+                rack: n.location.map_or(0, |l| l.rack),
+                slots: session.map_or(0, |s| s.agent.slots),
+                bytes_per_second: n.location.map_or(0, |l| l.bytes_per_second),
+            }
+        };
+        Topology {
+            switches: network.switches.iter().map(switch).collect(),
+            links: network.links.iter().map(link).collect(),
+            nodes: network.nodes.iter().map(node).collect(),
+            warnings: network.warnings.clone(),
+        }
+    }
+}
+
+impl From<AdmitError> for Status {
+    fn from(error: AdmitError) -> Status {
+        let text = error.to_string();
+        match error {
+            AdmitError::Version { .. } => Status::failed_precondition(text),
+            AdmitError::Bad { .. } => Status::invalid_argument(text),
+            AdmitError::Taken { .. } => Status::already_exists(text),
+            AdmitError::Closed => Status::unavailable(text),
+        }
+    }
+}
+
+impl From<SubmitError> for Status {
+    fn from(error: SubmitError) -> Status {
+        let text = error.to_string();
+        match error {
+            SubmitError::NoProgram | SubmitError::Placement(_) => Status::invalid_argument(text),
+            SubmitError::Allocate { .. } => Status::resource_exhausted(text),
+            SubmitError::Closed => Status::unavailable(text),
+        }
+    }
+}
+
+impl From<FabricError> for Status {
+    fn from(error: FabricError) -> Status {
+        let text = error.to_string();
+        match error {
+            FabricError::AddressTaken { .. } => Status::already_exists(text),
+            FabricError::BadRegistration { .. } => Status::invalid_argument(text),
+            FabricError::Stopped => Status::unavailable(text),
+            _ => Status::failed_precondition(text),
+        }
+    }
+}

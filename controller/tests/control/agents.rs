@@ -1,0 +1,68 @@
+//! Agents that come, are refused, go and come back, over real gRPC.
+
+use crate::support::{Controller, FakeAgent, finished, job, registration};
+use cool_proto::control::{Register, TopologyRequest};
+use tonic::Code;
+
+async fn refusal(controller: &Controller, register: Register) -> tonic::Status {
+    FakeAgent::try_join(controller, register).await.err().expect("the agent is admitted")
+}
+
+#[tokio::test]
+async fn nodes_appear_in_the_topology_while_their_agents_are_connected() {
+    let controller = Controller::start().await;
+    let h1 = FakeAgent::join(&controller, 1).await;
+    let _h3 = FakeAgent::join(&controller, 3).await;
+    let mut client = controller.client().await;
+    let mut nodes = async || client.get_topology(TopologyRequest {}).await.unwrap().into_inner().nodes;
+    let before = nodes().await;
+    let seen: Vec<_> =
+        before.iter().map(|n| (n.name.as_str(), n.ip.as_str(), n.rack, n.slots, n.located)).collect();
+    assert_eq!(seen, [("h1", "10.0.0.1", 0, 2, true), ("h3", "10.0.0.3", 1, 2, true)]);
+
+    drop(h1);
+    // The name is free as soon as the node has gone from everywhere.
+    let back = crate::support::soon("the name", async {
+        loop {
+            match FakeAgent::try_join(&controller, registration(1)).await {
+                Ok(agent) => break agent,
+                Err(status) => assert_eq!(status.code(), Code::AlreadyExists),
+            }
+        }
+    });
+    let _h1 = back.await;
+    let after = nodes().await;
+    assert_eq!(after.len(), 2);
+    assert_ne!(after[0].id, before[0].id, "a number is never used twice");
+}
+
+#[tokio::test]
+async fn a_second_agent_of_a_connected_name_is_refused_by_name() {
+    let controller = Controller::start().await;
+    let mut first = FakeAgent::join(&controller, 1).await;
+    let refused = refusal(&controller, registration(1)).await;
+    assert_eq!(refused.code(), Code::AlreadyExists);
+    assert!(refused.message().contains("\"h1\" is already connected"), "{refused}");
+    // The first is none the worse for it.
+    let mut events = controller.run(job(1)).await.unwrap();
+    let group = first.ready().await;
+    first.launched().await;
+    first.exit(group.job, 0, 0).await;
+    assert_eq!(finished(&mut events).await.code, 0);
+}
+
+#[tokio::test]
+async fn an_agent_of_another_version_is_refused_by_name_and_version() {
+    let controller = Controller::start().await;
+    let refused = refusal(&controller, Register { version: 77, ..registration(1) }).await;
+    assert_eq!(refused.code(), Code::FailedPrecondition);
+    assert!(refused.message().contains("\"h1\" speaks version 77"), "{refused}");
+}
+
+#[tokio::test]
+async fn an_agent_that_registers_nonsense_is_refused() {
+    let controller = Controller::start().await;
+    let refused = refusal(&controller, Register { ip: "nowhere".into(), ..registration(1) }).await;
+    assert_eq!(refused.code(), Code::InvalidArgument);
+    assert!(refused.message().contains("\"nowhere\""), "{refused}");
+}

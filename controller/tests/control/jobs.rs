@@ -1,0 +1,233 @@
+//! The life of jobs, with agents made by hand over real gRPC.
+
+use crate::support::{Controller, FakeAgent, event, finished, job};
+use cool_controller::job::Limits;
+use cool_proto::control::{Exited, GroupFailed, JobSpec, agent_message, job_event, job_spec::Placement};
+use std::time::Duration;
+use tonic::Code;
+
+#[tokio::test]
+async fn a_job_runs_from_its_group_to_its_release() {
+    let controller = Controller::start().await;
+    let mut h1 = FakeAgent::join(&controller, 1).await;
+    let mut h3 = FakeAgent::join(&controller, 3).await;
+    let spec = JobSpec {
+        args: vec!["a".into()],
+        env: [("K".into(), "V".into())].into(),
+        workdir: "/tmp".into(),
+        placement: Placement::Interleaved.into(),
+        ..job(3)
+    };
+    let mut events = controller.run(spec).await.unwrap();
+
+    let group = h1.ready().await;
+    assert_eq!(h3.ready().await, group);
+    let nodes: Vec<_> = group.members.iter().map(|m| (m.rank, m.node.as_str(), m.rack)).collect();
+    assert_eq!(nodes, [(0, "h1", 0), (1, "h3", 1), (2, "h1", 0)]);
+    assert_eq!(group.trees[0].address, "239.192.0.1");
+    let (first, second) = (h1.launched().await, h3.launched().await);
+    assert_eq!((first.ranks, second.ranks), (vec![0, 2], vec![1]));
+    assert_eq!((first.size, first.program.as_str(), first.args), (3, "program", vec!["a".to_owned()]));
+    assert_eq!((first.env["K"].as_str(), first.workdir.as_str()), ("V", "/tmp"));
+    assert!(
+        matches!(event(&mut events).await, job_event::Body::Started(s) if s.group == Some(group.clone()))
+    );
+    assert_eq!(controller.groups().await, std::slice::from_ref(&group));
+
+    h3.print(group.job, 1, "hello").await;
+    assert!(
+        matches!(event(&mut events).await, job_event::Body::Output(o) if o.rank == 1 && o.line == b"hello")
+    );
+    h1.exit(group.job, 0, 0).await;
+    h1.exit(group.job, 2, 0).await;
+    h3.exit(group.job, 1, 0).await;
+    let end = finished(&mut events).await;
+    assert_eq!((end.code, end.rank, end.reason.as_str()), (0, None, ""));
+    h1.released().await;
+    h3.released().await;
+    assert!(controller.groups().await.is_empty());
+    assert!(controller.network.groups().is_empty());
+}
+
+#[tokio::test]
+async fn the_first_failure_ends_the_others_and_names_its_rank() {
+    let controller = Controller::start().await;
+    let mut h1 = FakeAgent::join(&controller, 1).await;
+    let mut h2 = FakeAgent::join(&controller, 2).await;
+    let mut events = controller.run(job(2)).await.unwrap();
+    let group = h1.ready().await;
+    h2.ready().await;
+    h1.launched().await;
+    h2.launched().await;
+
+    h2.exit(group.job, 1, 7).await;
+    h1.killed().await;
+    let ended = Exited { job: group.job, rank: 0, code: -1, signal: 15, ..Default::default() };
+    h1.say(agent_message::Body::Exited(ended)).await;
+    let end = finished(&mut events).await;
+    assert_eq!((end.code, end.rank, end.reason.as_str()), (7, Some(1), "rank 1 on h2 exited with status 7"));
+    h1.released().await;
+    // Told to release without having been told to kill: it has no rank left.
+    h2.released().await;
+}
+
+#[tokio::test]
+async fn signals_and_failed_starts_are_told_in_words() {
+    let ends = [
+        (Exited { code: -1, signal: 9, ..Default::default() }, 137, "rank 0 on h1 was ended by signal 9"),
+        (
+            Exited { code: -1, error: "program: no such file".into(), ..Default::default() },
+            1,
+            "rank 0 on h1 could not be started: program: no such file",
+        ),
+    ];
+    let controller = Controller::start().await;
+    let mut h1 = FakeAgent::join(&controller, 1).await;
+    for (exited, code, reason) in ends {
+        let mut events = controller.run(job(1)).await.unwrap();
+        let group = h1.ready().await;
+        h1.launched().await;
+        h1.say(agent_message::Body::Exited(Exited { job: group.job, ..exited })).await;
+        let end = finished(&mut events).await;
+        assert_eq!((end.code, end.reason.as_str()), (code, reason));
+        h1.released().await;
+    }
+}
+
+#[tokio::test]
+async fn a_node_that_goes_away_fails_its_job_by_name() {
+    let controller = Controller::start().await;
+    let mut h1 = FakeAgent::join(&controller, 1).await;
+    let mut h2 = FakeAgent::join(&controller, 2).await;
+    let mut events = controller.run(job(2)).await.unwrap();
+    let group = h1.ready().await;
+    h2.ready().await;
+    h1.launched().await;
+    h2.launched().await;
+
+    drop(h2);
+    h1.killed().await;
+    h1.exit(group.job, 0, 1).await;
+    let end = finished(&mut events).await;
+    assert_eq!((end.code, end.rank), (1, Some(1)));
+    assert!(end.reason.starts_with("node h2 is gone: "), "{}", end.reason);
+    h1.released().await;
+}
+
+#[tokio::test]
+async fn a_caller_that_goes_away_ends_its_job() {
+    let controller = Controller::start().await;
+    let mut h1 = FakeAgent::join(&controller, 1).await;
+    let mut events = controller.run(job(2)).await.unwrap();
+    let group = h1.ready().await;
+    h1.launched().await;
+    assert!(matches!(event(&mut events).await, job_event::Body::Started(_)));
+    drop(events);
+    h1.killed().await;
+    h1.exit(group.job, 0, 1).await;
+    h1.exit(group.job, 1, 1).await;
+    h1.released().await;
+}
+
+#[tokio::test]
+async fn a_group_that_cannot_be_made_fails_its_job() {
+    let controller = Controller::start().await;
+    let mut h1 = FakeAgent::join(&controller, 1).await;
+    let mut events = controller.run(job(1)).await.unwrap();
+    let group = h1.group().await;
+    let failed = GroupFailed { group: group.id, reason: "no socket".into() };
+    h1.say(agent_message::Body::GroupFailed(failed)).await;
+    let end = finished(&mut events).await;
+    assert_eq!((end.code, end.reason.as_str()), (1, "group 1 failed on h1: no socket"));
+    h1.released().await;
+}
+
+#[tokio::test]
+async fn agents_that_do_not_answer_are_named_and_given_up_on() {
+    let limits = Limits {
+        group_ready: Duration::from_millis(50),
+        end: Duration::from_millis(50),
+        ..Limits::default()
+    };
+    let controller = Controller::with_limits(limits).await;
+    let mut h1 = FakeAgent::join(&controller, 1).await;
+    let mut h2 = FakeAgent::join(&controller, 2).await;
+    let mut events = controller.run(job(2)).await.unwrap();
+    h1.group().await;
+    h2.group().await;
+    let end = finished(&mut events).await;
+    assert!(end.reason.contains("not ready on h1, h2 within 50ms"), "{}", end.reason);
+    h1.released().await;
+    h2.released().await;
+}
+
+#[tokio::test]
+async fn a_rank_that_does_not_end_when_told_does_not_hold_up_its_job() {
+    let limits = Limits { end: Duration::from_millis(50), ..Limits::default() };
+    let controller = Controller::with_limits(limits).await;
+    let mut h1 = FakeAgent::join(&controller, 1).await;
+    let mut events = controller.run(job(2)).await.unwrap();
+    let group = h1.ready().await;
+    h1.launched().await;
+    h1.exit(group.job, 0, 3).await;
+    assert_eq!(finished(&mut events).await.rank, Some(0));
+    h1.killed().await;
+    h1.released().await;
+}
+
+#[tokio::test]
+async fn slots_of_running_jobs_are_not_given_twice() {
+    let controller = Controller::start().await;
+    let mut h1 = FakeAgent::join(&controller, 1).await;
+    let _running = controller.run(job(1)).await.unwrap();
+    h1.ready().await;
+    let refused = controller.run(job(2)).await.unwrap_err();
+    assert_eq!(refused.code(), Code::ResourceExhausted);
+    assert_eq!(refused.message(), "2 ranks asked, 1 slots free (1 more in use by other jobs) on 1 node");
+}
+
+#[tokio::test]
+async fn jobs_without_room_or_program_are_refused() {
+    let controller = Controller::start().await;
+    let refused = controller.run(job(1)).await.unwrap_err();
+    assert!(refused.message().contains("no node is ready"), "{refused}");
+    let refused = controller.run(JobSpec { program: String::new(), ..job(1) }).await.unwrap_err();
+    assert_eq!(refused.code(), Code::InvalidArgument);
+    let refused = controller.run(JobSpec { placement: 9, ..job(1) }).await.unwrap_err();
+    assert!(refused.message().contains("placement 9"), "{refused}");
+}
+
+#[tokio::test]
+async fn what_an_agent_says_of_a_rank_not_its_own_is_ignored() {
+    let controller = Controller::start().await;
+    let mut h1 = FakeAgent::join(&controller, 1).await;
+    let mut h2 = FakeAgent::join(&controller, 2).await;
+    let mut events = controller.run(job(2)).await.unwrap();
+    let group = h1.ready().await;
+    h2.ready().await;
+    h1.launched().await;
+    h2.launched().await;
+    h2.exit(group.job, 0, 5).await;
+    h2.exit(group.job, 99, 5).await;
+    h2.exit(group.job + 1, 0, 5).await;
+    h2.exit(group.job, 1, 0).await;
+    h1.exit(group.job, 0, 0).await;
+    assert_eq!(finished(&mut events).await.code, 0);
+}
+
+#[tokio::test]
+async fn a_controller_that_shuts_down_ends_jobs_and_sessions() {
+    let mut controller = Controller::start().await;
+    let mut h1 = FakeAgent::join(&controller, 1).await;
+    let mut events = controller.run(job(1)).await.unwrap();
+    let group = h1.ready().await;
+    h1.launched().await;
+    controller.stop();
+    h1.killed().await;
+    h1.exit(group.job, 0, 1).await;
+    assert_eq!(finished(&mut events).await.reason, "the controller is shutting down");
+    h1.released().await;
+    h1.hung_up().await;
+    drop((h1, events));
+    controller.ended().await;
+}

@@ -1,0 +1,5 @@
+//! The controller over real gRPC, with agents and a network made by hand.
+
+mod agents;
+mod jobs;
+mod support;

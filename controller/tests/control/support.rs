@@ -1,0 +1,265 @@
+//! A controller over real gRPC with a network that knows where its nodes are, and agents made by hand.
+
+use cool_controller::fabric::{
+    DatapathId, FabricError, GroupRequest, Location, NodeRegistration, NodeView, Port, TopologySnapshot,
+    TreeGrant, TreeScope,
+};
+use cool_controller::job::Limits;
+use cool_controller::network::Network;
+use cool_controller::server::{ServerConfig, serve};
+use cool_proto::control::controller_client::ControllerClient;
+use cool_proto::control::{
+    AgentMessage, ControllerMessage, Exited, Finished, Group, GroupReady, GroupsRequest, JobEvent, JobSpec,
+    Launch, Output, Register, agent_message, controller_message, job_event,
+};
+use std::net::{Ipv4Addr, SocketAddr};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+use tokio::net::TcpListener;
+use tokio::sync::{mpsc, oneshot};
+use tokio::task::JoinHandle;
+use tokio::time::timeout;
+use tokio_stream::wrappers::ReceiverStream;
+use tonic::transport::Channel;
+use tonic::{Status, Streaming};
+
+/// No test waits longer for anything; a stall fails it.
+const PATIENCE: Duration = Duration::from_secs(20);
+
+/// Fails the test if `what` does not come.
+pub(crate) async fn soon<T>(what: &str, future: impl Future<Output = T>) -> T {
+    timeout(PATIENCE, future).await.unwrap_or_else(|_| panic!("{what} does not come"))
+}
+
+/// A network of racks of two: h1 and h2 in rack 0, h3 and h4 in rack 1, ... located as soon as registered.
+#[derive(Default)]
+pub(crate) struct Racks {
+    snapshot: Mutex<Arc<TopologySnapshot>>,
+    groups: Mutex<Vec<u64>>,
+}
+
+impl Racks {
+    fn change(&self, change: impl FnOnce(&mut Vec<NodeView>)) {
+        let mut snapshot = self.snapshot.lock().unwrap();
+        change(&mut Arc::make_mut(&mut snapshot).nodes);
+    }
+
+    /// The groups that have trees.
+    pub(crate) fn groups(&self) -> Vec<u64> {
+        self.groups.lock().unwrap().clone()
+    }
+}
+
+#[tonic::async_trait]
+impl Network for Racks {
+    async fn register(&self, node: NodeRegistration) -> Result<(), FabricError> {
+        let NodeRegistration { name, ip, mac } = node;
+        let rack = (name[1..].parse::<u32>().unwrap() - 1) / 2;
+        let port = Port { switch: DatapathId(rack.into()), number: 1 };
+        let location = Some(Location { port, rack, bytes_per_second: 0 });
+        self.change(|nodes| {
+            nodes.push(NodeView { name, ip, mac, location });
+            nodes.sort_by(|a, b| a.name.cmp(&b.name));
+        });
+        Ok(())
+    }
+
+    async fn unregister(&self, name: &str) -> Result<(), FabricError> {
+        self.change(|nodes| nodes.retain(|n| n.name != name));
+        Ok(())
+    }
+
+    fn topology(&self) -> Arc<TopologySnapshot> {
+        self.snapshot.lock().unwrap().clone()
+    }
+
+    async fn create_group(&self, group: GroupRequest) -> Result<Vec<TreeGrant>, FabricError> {
+        self.groups.lock().unwrap().push(group.id);
+        self.trees(group.id).await
+    }
+
+    async fn trees(&self, id: u64) -> Result<Vec<TreeGrant>, FabricError> {
+        if !self.groups().contains(&id) {
+            return Err(FabricError::NoSuchGroup { id });
+        }
+        let address = Ipv4Addr::new(239, 192, 0, id as u8);
+        Ok(vec![TreeGrant {
+            scope: TreeScope::All,
+            address,
+            port: 7420,
+            bytes_per_second: 0,
+            links: Vec::new(),
+        }])
+    }
+
+    async fn release_group(&self, id: u64) -> Result<(), FabricError> {
+        self.groups.lock().unwrap().retain(|g| *g != id);
+        Ok(())
+    }
+}
+
+/// A running controller.
+pub(crate) struct Controller {
+    pub(crate) network: Arc<Racks>,
+    address: SocketAddr,
+    stop: Option<oneshot::Sender<()>>,
+    server: JoinHandle<Result<(), tonic::transport::Error>>,
+}
+
+impl Controller {
+    pub(crate) async fn start() -> Controller {
+        Controller::with_limits(Limits::default()).await
+    }
+
+    pub(crate) async fn with_limits(limits: Limits) -> Controller {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        let network = Arc::new(Racks::default());
+        let (stop, stopped) = oneshot::channel();
+        let config = ServerConfig { lldp_interval: Duration::from_millis(250), limits };
+        let server = tokio::spawn(serve(config, network.clone(), listener, async {
+            stopped.await.unwrap();
+        }));
+        Controller { network, address, stop: Some(stop), server }
+    }
+
+    pub(crate) async fn client(&self) -> ControllerClient<Channel> {
+        ControllerClient::connect(format!("http://{}", self.address)).await.unwrap()
+    }
+
+    /// Runs a job; what it says comes from the stream.
+    pub(crate) async fn run(&self, spec: JobSpec) -> Result<Streaming<JobEvent>, Status> {
+        Ok(self.client().await.run(spec).await?.into_inner())
+    }
+
+    pub(crate) async fn groups(&self) -> Vec<Group> {
+        self.client().await.list_groups(GroupsRequest {}).await.unwrap().into_inner().groups
+    }
+
+    /// Tells the controller to shut down.
+    pub(crate) fn stop(&mut self) {
+        self.stop.take().unwrap().send(()).unwrap();
+    }
+
+    /// The controller's end.
+    pub(crate) async fn ended(self) {
+        soon("the server's end", self.server).await.unwrap().unwrap();
+    }
+}
+
+/// What an agent of node h`i` registers.
+pub(crate) fn registration(i: u8) -> Register {
+    Register {
+        version: cool_proto::VERSION,
+        name: format!("h{i}"),
+        ip: format!("10.0.0.{i}"),
+        mac: format!("02:00:00:00:00:{i:02x}"),
+        mtu: 1500,
+        udp_port: 7420,
+        tcp_port: 7420,
+        slots: 2,
+    }
+}
+
+/// An agent's end of a session.
+pub(crate) struct FakeAgent {
+    pub(crate) to: mpsc::Sender<AgentMessage>,
+    from: Streaming<ControllerMessage>,
+}
+
+impl FakeAgent {
+    /// Joins as node h`i` with two slots.
+    pub(crate) async fn join(controller: &Controller, i: u8) -> FakeAgent {
+        let mut agent = FakeAgent::try_join(controller, registration(i)).await.unwrap();
+        match agent.hear().await {
+            controller_message::Body::Registered(r) => assert_eq!(r.lldp_interval_ms, 250),
+            other => panic!("not registered: {other:?}"),
+        }
+        agent
+    }
+
+    pub(crate) async fn try_join(controller: &Controller, register: Register) -> Result<FakeAgent, Status> {
+        let (to, messages) = mpsc::channel(16);
+        to.send(message(agent_message::Body::Register(register))).await.unwrap();
+        let joined = controller.client().await.join(ReceiverStream::new(messages)).await?;
+        Ok(FakeAgent { to, from: joined.into_inner() })
+    }
+
+    pub(crate) async fn hear(&mut self) -> controller_message::Body {
+        let message = soon("a message to the agent", self.from.message()).await.unwrap();
+        message.expect("the session ended").body.unwrap()
+    }
+
+    /// Waits until the controller has ended the session.
+    pub(crate) async fn hung_up(&mut self) {
+        assert_eq!(soon("the session's end", self.from.message()).await.unwrap(), None);
+    }
+
+    pub(crate) async fn say(&self, body: agent_message::Body) {
+        self.to.send(message(body)).await.unwrap();
+    }
+
+    /// Hears of a group, without answering.
+    pub(crate) async fn group(&mut self) -> Group {
+        match self.hear().await {
+            controller_message::Body::Group(group) => group,
+            other => panic!("not a group: {other:?}"),
+        }
+    }
+
+    /// Hears of a group, and is ready with it.
+    pub(crate) async fn ready(&mut self) -> Group {
+        let group = self.group().await;
+        self.say(agent_message::Body::GroupReady(GroupReady { group: group.id, epoch: group.epoch })).await;
+        group
+    }
+
+    pub(crate) async fn launched(&mut self) -> Launch {
+        match self.hear().await {
+            controller_message::Body::Launch(launch) => launch,
+            other => panic!("not a launch: {other:?}"),
+        }
+    }
+
+    pub(crate) async fn killed(&mut self) {
+        let heard = self.hear().await;
+        assert!(matches!(heard, controller_message::Body::Kill(_)), "{heard:?}");
+    }
+
+    pub(crate) async fn released(&mut self) {
+        let heard = self.hear().await;
+        assert!(matches!(heard, controller_message::Body::Release(_)), "{heard:?}");
+    }
+
+    pub(crate) async fn exit(&self, job: u64, rank: u32, code: i32) {
+        self.say(agent_message::Body::Exited(Exited { job, rank, code, ..Default::default() })).await;
+    }
+
+    pub(crate) async fn print(&self, job: u64, rank: u32, line: &str) {
+        let line = line.as_bytes().to_vec();
+        self.say(agent_message::Body::Output(Output { job, rank, stderr: false, line })).await;
+    }
+}
+
+fn message(body: agent_message::Body) -> AgentMessage {
+    AgentMessage { body: Some(body) }
+}
+
+/// A job of `ranks` ranks.
+pub(crate) fn job(ranks: u32) -> JobSpec {
+    JobSpec { ranks, program: "program".into(), ..Default::default() }
+}
+
+/// The next event of a job.
+pub(crate) async fn event(job: &mut Streaming<JobEvent>) -> job_event::Body {
+    soon("a job event", job.message()).await.unwrap().expect("the job's events ended").body.unwrap()
+}
+
+/// The end of a job, whatever it says before.
+pub(crate) async fn finished(job: &mut Streaming<JobEvent>) -> Finished {
+    loop {
+        if let job_event::Body::Finished(finished) = event(job).await {
+            return finished;
+        }
+    }
+}
