@@ -1,3 +1,107 @@
-//! K-means over image features.
+//! `cool-kmeans`: the command around the library of the same name.
 
-fn main() {}
+mod cli;
+mod terminal;
+
+use clap::Parser;
+use cli::Cli;
+use cool_kmeans::lloyd::{Clustered, Share};
+use cool_kmeans::peers::Peers;
+use cool_kmeans::report::{self, Network, Run};
+use cool_kmeans::{Error, npy, words};
+use std::path::Path;
+use std::process::ExitCode;
+use std::time::Instant;
+use terminal::Terminal;
+
+fn main() -> ExitCode {
+    match start(&Cli::parse()) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("cool-kmeans: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// Runs as the rank that `cool run` started, as ranks in this process, or alone.
+fn start(cli: &Cli) -> Result<(), Error> {
+    if std::env::var_os("COOL_SOCKET").is_none() && !cfg!(feature = "embedded") {
+        return rank(cli, &Peers::alone());
+    }
+    let results = cool::launch(|comm| rank(cli, &Peers::of(&comm)))?;
+    let errors: Vec<Error> = results.into_iter().filter_map(Result::err).collect();
+    let cause = errors.iter().position(|e| !matches!(e, Error::Elsewhere { .. })).unwrap_or(0);
+    errors.into_iter().nth(cause).map_or(Ok(()), Err)
+}
+
+/// What each rank does.
+fn rank(cli: &Cli, peers: &Peers<'_>) -> Result<(), Error> {
+    let start = Instant::now();
+    let threads = cli.threads(peers.on_node().0);
+    let how = cli.clustering(threads);
+    let terminal = Terminal::new(peers.leads(), how.iterations);
+    // What would spoil a long run at its end is better found out before it.
+    let ready = if peers.leads() { cli.outputs().try_for_each(|path| make_folder(path)) } else { Ok(()) };
+    let loading = peers.agree(ready.and_then(|()| cli.loading(threads)))?;
+
+    let share = Share::load(peers, &loading, &terminal)?;
+    let loaded = start.elapsed().as_secs_f64();
+    for path in &share.skipped {
+        terminal.say(&format!("left out, as it does not decode: {}", path.display()));
+    }
+    terminal.say(&format!(
+        "{} points of {} coordinates, {} ranks of {threads} threads; loaded in {loaded:.1} s",
+        share.chosen.len(),
+        share.points.dims,
+        peers.size()
+    ));
+    let clustered = share.cluster(peers, &how, &terminal)?;
+    terminal.finish();
+
+    let found = match cli.words {
+        Some(_) => words::find(peers, &share, &clustered, cli.word_count, cli.word_points)?,
+        None => Vec::new(),
+    };
+    let network = Network::total(peers)?;
+    if peers.leads() {
+        if let Some(path) = &cli.words {
+            words::write(path, &share.source, &found)?;
+        }
+        let run = Run { seed: how.seed, threads, loading: loaded, total: start.elapsed().as_secs_f64() };
+        finish(cli, peers, &share, &clustered, &run, network, &terminal)?;
+    }
+    Ok(())
+}
+
+/// Rank 0's last words and files.
+fn finish(
+    cli: &Cli,
+    peers: &Peers<'_>,
+    share: &Share,
+    clustered: &Clustered,
+    run: &Run,
+    network: Network,
+    terminal: &Terminal,
+) -> Result<(), Error> {
+    terminal.say(&format!(
+        "{} clusters after {} iterations{}; inertia {}",
+        clustered.centroids.len(),
+        clustered.iterations.len(),
+        if clustered.converged { " (converged)" } else { "" },
+        terminal::significant(clustered.inertia)
+    ));
+    if let Some(path) = &cli.centroids {
+        npy::write(path, &share.grid.real(&clustered.centroids), share.points.dims)?;
+    }
+    if let Some(path) = &cli.summary {
+        report::write_json(path, &report::summarise(peers, share, clustered, run, network))?;
+    }
+    Ok(())
+}
+
+/// Makes the folder that a file is to be in.
+fn make_folder(file: &Path) -> Result<(), Error> {
+    let folder = file.parent().unwrap_or(Path::new(""));
+    std::fs::create_dir_all(folder).map_err(|source| Error::File { path: folder.to_owned(), source })
+}

@@ -1,0 +1,82 @@
+//! What can go wrong, each naming the thing and what to do about it.
+
+use std::path::{Path, PathBuf};
+
+/// Why a clustering could not be done.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// A file or folder could not be read or written.
+    #[error("{}: {source}", path.display())]
+    File {
+        /// The file or folder.
+        path: PathBuf,
+        /// What the system said.
+        source: std::io::Error,
+    },
+    /// A picture does not decode.
+    #[error("{}: not a picture that can be read ({source}); mend or remove it, or pass --skip-bad-images", path.display())]
+    Picture {
+        /// The picture.
+        path: PathBuf,
+        /// What the decoder said.
+        source: image::ImageError,
+    },
+    /// A picture could not be written.
+    #[error("{}: {source}", path.display())]
+    Saving {
+        /// The picture.
+        path: PathBuf,
+        /// What the encoder said.
+        source: image::ImageError,
+    },
+    /// A line of the text form is wrong.
+    #[error("{}:{line}: {problem}", path.display())]
+    Line {
+        /// The text file.
+        path: PathBuf,
+        /// The line, from 1.
+        line: u64,
+        /// What is wrong with it.
+        problem: String,
+    },
+    /// An `.npy` file is not one that can be clustered.
+    #[error("{}: {problem}", path.display())]
+    Array {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong with it.
+        problem: String,
+    },
+    /// The inputs do not go together, or hold nothing.
+    #[error("{0}")]
+    Input(String),
+    /// More clusters asked for than there are points.
+    #[error(
+        "{k} clusters were asked for but there are only {points} points; lower -k or give more data (for pictures: a smaller --stride)"
+    )]
+    TooManyClusters {
+        /// Clusters asked for.
+        k: usize,
+        /// Points there are.
+        points: u64,
+    },
+    /// An option has a value that makes no sense.
+    #[error("{0}")]
+    Option(String),
+    /// Another rank failed, and says why itself.
+    #[error("stopping, because rank {rank} failed: its message says why")]
+    Elsewhere {
+        /// The smallest rank that failed.
+        rank: usize,
+    },
+    /// A collective failed.
+    #[error(transparent)]
+    Collective(#[from] cool::Error),
+}
+
+impl Error {
+    /// For `map_err` on the file operations of `path`.
+    pub(crate) fn file(path: &Path) -> impl FnOnce(std::io::Error) -> Self {
+        move |source| Self::File { path: path.to_owned(), source }
+    }
+}

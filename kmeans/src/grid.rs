@@ -1,0 +1,233 @@
+//! Points and centroids as integers on a grid, so that every sum of them is exact.
+//!
+//! The result of a clustering must not depend on how many ranks and threads shared the work, so nothing may
+//! depend on the order of additions. Integers give that: as in Zhang and Qiu's image clustering, coordinates are
+//! small integers and their sums are exact. A coordinate `v` of dimension `d` is held as the integer
+//! `x = round((v - origin[d]) / step)`:
+//!
+//! - [`Precision::Byte`]: 0 to 255, for HOG vectors (step 1/255) and for data that is bytes already (step 1).
+//! - [`Precision::Wide`]: -32767 to 32767, for other numbers. The dimension of the largest range fills the grid, and
+//!   each dimension is centred on its own middle; so a coordinate is off by at most range / 131,068.
+//!
+//! A centroid is held on the same grid with [`Precision::fraction`] further bits, rounded to nearest, so that it
+//! fits an `i16` too. This is all that is lost: distances, sums, inertia and choices are exact from there on.
+
+/// Most dimensions a point may have. With it, a squared distance stays below 2^50 and `i64` never overflows.
+pub const MAX_DIMS: usize = 65_536;
+
+/// How fine the grid is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Precision {
+    /// Coordinates from 0 to 255.
+    Byte,
+    /// Coordinates from -32767 to 32767.
+    Wide,
+}
+
+impl Precision {
+    /// Bits that a centroid's coordinate has behind the point.
+    pub fn fraction(self) -> u32 {
+        match self {
+            Self::Byte => 7,
+            Self::Wide => 0,
+        }
+    }
+
+    /// The largest magnitude of a point's coordinate.
+    pub fn largest(self) -> i64 {
+        match self {
+            Self::Byte => 255,
+            Self::Wide => WIDEST,
+        }
+    }
+}
+
+const WIDEST: i64 = 32_767;
+
+/// Where the integers lie among the real numbers.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Grid {
+    /// How fine it is.
+    pub precision: Precision,
+    /// The real number at integer 0, by dimension.
+    pub origin: Vec<f64>,
+    /// The distance between neighbouring integers, in all dimensions.
+    pub step: f64,
+}
+
+impl Grid {
+    /// The grid of vectors that are bytes, 255 standing for `step * 255`.
+    pub fn bytes(dims: usize, step: f64) -> Self {
+        Self { precision: Precision::Byte, origin: vec![0.0; dims], step }
+    }
+
+    /// The finest grid that holds coordinates between `low` and `high`, which must be finite and at most 1e300.
+    pub fn spanning(low: &[f64], high: &[f64]) -> Self {
+        let range = low.iter().zip(high).map(|(l, h)| h - l).fold(0.0, f64::max);
+        let step = range / (2 * WIDEST) as f64;
+        // Points that are all equal (or nearer than f64 can divide) still need a step.
+        let step = if step > 0.0 { step } else { 1.0 };
+        let origin = low.iter().zip(high).map(|(l, h)| l + (h - l) / 2.0).collect();
+        Self { precision: Precision::Wide, origin, step }
+    }
+
+    /// Puts rows of real numbers onto this grid.
+    pub fn quantise(&self, values: &[f64]) -> Vec<i16> {
+        let place = |(v, o): (&f64, &f64)| {
+            let (least, most) = match self.precision {
+                Precision::Byte => (0.0, 255.0),
+                Precision::Wide => (-WIDEST as f64, WIDEST as f64),
+            };
+            ((v - o) / self.step).round().clamp(least, most) as i16
+        };
+        values.chunks(self.origin.len()).flat_map(|row| row.iter().zip(&self.origin).map(place)).collect()
+    }
+
+    /// The real coordinates of centroids.
+    pub fn real(&self, centroids: &Centroids) -> Vec<f64> {
+        let unit = self.step / f64::from(1 << self.precision.fraction());
+        let row = |row: &[i16]| -> Vec<f64> {
+            row.iter().zip(&self.origin).map(|(&c, o)| o + unit * f64::from(c)).collect()
+        };
+        centroids.rows().flat_map(row).collect()
+    }
+
+    /// A sum of squared distances on the grid as one of real distances.
+    pub fn real_squared(&self, squared: u128) -> f64 {
+        let unit = self.step / f64::from(1 << self.precision.fraction());
+        squared as f64 * unit * unit
+    }
+}
+
+/// Points on a grid, row by row.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Points {
+    /// Of the grid they are on.
+    pub precision: Precision,
+    /// Coordinates of each.
+    pub dims: usize,
+    /// All coordinates, `dims` for each point.
+    pub values: Vec<i16>,
+}
+
+impl Points {
+    /// How many there are.
+    pub fn len(&self) -> usize {
+        self.values.len() / self.dims
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.values.is_empty()
+    }
+
+    /// One point's coordinates.
+    pub fn row(&self, i: usize) -> &[i16] {
+        &self.values[i * self.dims..(i + 1) * self.dims]
+    }
+}
+
+/// Centroids on a grid with [`Precision::fraction`] more bits, row by row.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Centroids {
+    /// Of the points' grid.
+    pub precision: Precision,
+    /// Coordinates of each.
+    pub dims: usize,
+    /// All coordinates, `dims` for each centroid.
+    pub values: Vec<i16>,
+}
+
+impl Centroids {
+    /// Centroids at the places of points.
+    pub fn at(points: &Points) -> Self {
+        let values = points.values.iter().map(|x| x << points.precision.fraction()).collect();
+        Self { precision: points.precision, dims: points.dims, values }
+    }
+
+    /// How many there are.
+    pub fn len(&self) -> usize {
+        self.values.len() / self.dims
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.values.is_empty()
+    }
+
+    /// One centroid's coordinates.
+    pub fn row(&self, j: usize) -> &[i16] {
+        &self.values[j * self.dims..(j + 1) * self.dims]
+    }
+
+    /// Every centroid's coordinates.
+    pub fn rows(&self) -> impl Iterator<Item = &[i16]> {
+        self.values.chunks_exact(self.dims)
+    }
+
+    /// Moves each centroid to the mean of its points, rounded to nearest; one without points stays where it is.
+    /// Says how many changed.
+    pub fn update(&mut self, sums: &[i64], counts: &[i64]) -> usize {
+        let fraction = self.precision.fraction();
+        let rows = self.values.chunks_exact_mut(self.dims);
+        let mut moved = 0;
+        for ((row, sums), &count) in rows.zip(sums.chunks_exact(self.dims)).zip(counts) {
+            if count == 0 {
+                continue;
+            }
+            let mean = |&sum: &i64| ((2 * (sum << fraction) + count).div_euclid(2 * count)) as i16;
+            let changed = row.iter().zip(sums).any(|(c, sum)| *c != mean(sum));
+            moved += usize::from(changed);
+            row.iter_mut().zip(sums).for_each(|(c, sum)| *c = mean(sum));
+        }
+        moved
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        #[test]
+        fn a_coordinate_is_off_by_at_most_half_a_step(values in prop::collection::vec(-1e6f64..1e6, 1..60)) {
+            let (low, high) = values.iter().fold((f64::MAX, f64::MIN), |(l, h), &v| (l.min(v), h.max(v)));
+            let grid = Grid::spanning(&[low], &[high]);
+            let points = Points { precision: Precision::Wide, dims: 1, values: grid.quantise(&values) };
+            let back = grid.real(&Centroids::at(&points));
+            for (v, b) in values.iter().zip(back) {
+                prop_assert!((v - b).abs() <= grid.step * 0.500_001, "{} became {}", v, b);
+            }
+        }
+
+        #[test]
+        fn a_centroid_is_the_rounded_mean_of_its_points(points in prop::collection::vec(0i64..=255, 1..50)) {
+            let sum: i64 = points.iter().sum();
+            let count = points.len() as i64;
+            let mut centroid = Centroids { precision: Precision::Byte, dims: 1, values: vec![0] };
+            centroid.update(&[sum], &[count]);
+            let off = f64::from(centroid.values[0]) / 128.0 - sum as f64 / count as f64;
+            prop_assert!(off.abs() <= 0.5 / 128.0 + 1e-12);
+        }
+    }
+
+    #[test]
+    fn a_centroid_without_points_stays() {
+        let mut centroids = Centroids { precision: Precision::Wide, dims: 1, values: vec![5, 7] };
+        assert_eq!(centroids.update(&[0, -30], &[0, 4]), 1);
+        assert_eq!(centroids.values, [5, -7], "-7.5 rounds up, as 7.5 does");
+    }
+
+    #[test]
+    fn equal_points_have_a_grid_too() {
+        let grid = Grid::spanning(&[3.0], &[3.0]);
+        assert_eq!(grid.quantise(&[3.0]), [0]);
+    }
+
+    #[test]
+    fn bytes_are_kept_as_they_are() {
+        let grid = Grid::bytes(2, 1.0);
+        assert_eq!(grid.quantise(&[0.0, 255.0, 7.0, 8.0]), [0, 255, 7, 8]);
+    }
+}

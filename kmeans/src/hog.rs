@@ -1,0 +1,226 @@
+//! Histograms of oriented gradients of square grey patches, 512 numbers each (Dalal and Triggs, CVPR 2005).
+//!
+//! A patch is 5 x 5 cells. Each pixel votes with the length of its gradient (centred differences) for the two
+//! nearest of 8 orientations between 0 and 180 degrees. Every 2 x 2 cells form a block, 4 x 4 blocks in all; a block's
+//! 32 numbers are normalised together, so that light and contrast matter little: 4 * 4 * 4 * 8 = 512.
+//! Number `((block_row * 4 + block_column) * 4 + cell_row * 2 + cell_column) * 8 + orientation` of a vector is that
+//! cell's histogram as seen by that block, times 255, rounded.
+//!
+//! Normalisation is the authors' L2-Hys (divide by the length, clip at 0.2, restore the length) with one
+//! difference: a block whose gradients are no more than noise keeps its small length, so that empty sky is
+//! near other empty sky and not near whatever its noise resembles.
+//!
+//! Only operations that IEEE 754 defines to the bit are used (no `atan2`), so all machines find the same vectors.
+
+/// Numbers in a vector.
+pub const DIMS: usize = BLOCKS * BLOCKS * 4 * BINS;
+
+/// Cells along a patch's side; a patch's size must be a multiple of it.
+pub const CELLS: usize = 5;
+
+const BLOCKS: usize = CELLS - 1;
+const BINS: usize = 8;
+const CLIP: f32 = 0.2;
+
+/// The mean gradient, in grey levels, below which a block counts as faint.
+const NOISE: f32 = 3.0;
+
+/// A grey picture.
+#[derive(Clone, Copy)]
+pub struct Grey<'a> {
+    /// Pixels of a row.
+    pub width: usize,
+    /// Rows.
+    pub height: usize,
+    /// All pixels, row by row.
+    pub pixels: &'a [u8],
+}
+
+/// One pixel's gradient, shared out to two neighbouring orientations.
+#[derive(Clone, Copy)]
+struct Vote {
+    bin: u8,
+    here: f32,
+    next: f32,
+}
+
+/// The gradients of some whole rows of a picture, from which the vectors of all patches in them are made.
+pub struct Band {
+    width: usize,
+    votes: Vec<Vote>,
+}
+
+impl Band {
+    /// The gradients of `rows` rows from row `top`.
+    pub fn new(grey: Grey<'_>, top: usize, rows: usize) -> Self {
+        let line = |y: usize| &grey.pixels[y * grey.width..(y + 1) * grey.width];
+        let mut votes = Vec::with_capacity(rows * grey.width);
+        for y in top..top + rows {
+            let (above, row, below) =
+                (line(y.saturating_sub(1)), line(y), line((y + 1).min(grey.height - 1)));
+            for x in 0..grey.width {
+                let (left, right) = (row[x.saturating_sub(1)], row[(x + 1).min(grey.width - 1)]);
+                votes.push(vote(
+                    i16::from(right) - i16::from(left),
+                    i16::from(below[x]) - i16::from(above[x]),
+                ));
+            }
+        }
+        Self { width: grey.width, votes }
+    }
+
+    /// Appends the vector of the patch of `size` pixels whose left edge is at `x`; the band must be `size` high.
+    pub fn describe(&self, x: usize, size: usize, vector: &mut [i16]) {
+        let histograms = self.cells(x, size / CELLS);
+        let mut blocks = vector.chunks_exact_mut(4 * BINS);
+        for row in 0..BLOCKS {
+            for (column, block) in (0..BLOCKS).zip(&mut blocks) {
+                let cells = [(0, 0), (0, 1), (1, 0), (1, 1)].map(|(y, x)| (row + y) * CELLS + column + x);
+                let mut values = [0f32; 4 * BINS];
+                for (values, cell) in values.chunks_exact_mut(BINS).zip(cells) {
+                    values.copy_from_slice(&histograms[cell]);
+                }
+                normalise(&mut values);
+                block.iter_mut().zip(values).for_each(|(b, v)| *b = (v * 255.0).round() as i16);
+            }
+        }
+    }
+
+    /// The mean votes of each cell.
+    fn cells(&self, x: usize, cell: usize) -> [[f32; BINS]; CELLS * CELLS] {
+        let mut histograms = [[0f32; BINS]; CELLS * CELLS];
+        for (y, row) in self.votes.chunks_exact(self.width).take(CELLS * cell).enumerate() {
+            let patch = row[x..x + CELLS * cell].chunks_exact(cell);
+            for (histogram, votes) in histograms[y / cell * CELLS..].iter_mut().zip(patch) {
+                for vote in votes {
+                    let bin = usize::from(vote.bin);
+                    histogram[bin % BINS] += vote.here;
+                    histogram[(bin + 1) % BINS] += vote.next;
+                }
+            }
+        }
+        let area = (cell * cell) as f32;
+        histograms.iter_mut().flatten().for_each(|h| *h /= area);
+        histograms
+    }
+}
+
+fn normalise(values: &mut [f32]) {
+    let length = |v: &[f32]| v.iter().map(|x| x * x).sum::<f32>().sqrt();
+    let before = length(values);
+    let scale = 1.0 / (before * before + NOISE * NOISE).sqrt();
+    // The length the block is to have: near 1, or small if it is faint.
+    let kept = before * scale;
+    values.iter_mut().for_each(|v| *v = (*v * scale).min(CLIP));
+    let clipped = length(values);
+    if clipped > 0.0 {
+        values.iter_mut().for_each(|v| *v = (*v * (kept / clipped)).min(1.0));
+    }
+}
+
+fn vote(gx: i16, gy: i16) -> Vote {
+    let (x, y) = (f32::from(gx), f32::from(gy));
+    let strength = (x * x + y * y).sqrt();
+    // Bins are centred on 11.25, 33.75, ... degrees; a half turn is the same orientation.
+    let place = orientation(gx, gy) * BINS as f32 + (BINS as f32 - 0.5);
+    let bin = place as u8;
+    let next = strength * (place - f32::from(bin));
+    Vote { bin: bin % BINS as u8, here: strength - next, next }
+}
+
+/// The orientation of a gradient as a share of a half turn, from 0 to 1.
+fn orientation(gx: i16, gy: i16) -> f32 {
+    // Turned into the upper half plane.
+    let (x, y) = if gy < 0 || (gy == 0 && gx < 0) { (-gx, -gy) } else { (gx, gy) };
+    let (x, y) = (f32::from(x), f32::from(y));
+    if x == 0.0 && y == 0.0 {
+        0.0
+    } else if x.abs() >= y {
+        let angle = arctan(y / x);
+        if angle < 0.0 { angle + 1.0 } else { angle }
+    } else {
+        0.5 - arctan(x / y)
+    }
+}
+
+/// The arc tangent of a number between -1 and 1, as a share of a half turn, to 10^-5 (Abramowitz and Stegun, 4.4.49).
+fn arctan(z: f32) -> f32 {
+    let s = z * z;
+    let series = 0.999_866 + s * (-0.330_299_5 + s * (0.180_141 + s * (-0.085_133 + s * 0.020_835_1)));
+    z * series * std::f32::consts::FRAC_1_PI
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn describe(pixels: &[u8], size: usize) -> Vec<i16> {
+        let band = Band::new(Grey { width: size, height: pixels.len() / size, pixels }, 0, size);
+        let mut vector = vec![0; DIMS];
+        band.describe(0, size, &mut vector);
+        vector
+    }
+
+    fn picture(size: usize, at: impl Fn(f64, f64) -> f64) -> Vec<u8> {
+        (0..size * size).map(|i| at((i % size) as f64, (i / size) as f64).clamp(0.0, 255.0) as u8).collect()
+    }
+
+    fn by_orientation(vector: &[i16]) -> [i32; BINS] {
+        std::array::from_fn(|b| vector.iter().skip(b).step_by(BINS).map(|&v| i32::from(v)).sum())
+    }
+
+    #[test]
+    fn there_are_512_numbers_between_0_and_255() {
+        let noise = picture(40, |x, y| (x * 7919.0 + y * 104_729.0) % 256.0);
+        let vector = describe(&noise, 40);
+        assert_eq!(vector.len(), 512);
+        assert!(vector.iter().all(|v| (0..=255).contains(v)));
+    }
+
+    #[test]
+    fn arc_tangents_agree_with_the_library() {
+        for gx in -40..=40i16 {
+            for gy in -40..=40i16 {
+                let library = f64::from(gy).atan2(f64::from(gx)) / std::f64::consts::PI;
+                let off = (f64::from(orientation(gx, gy)) - library.rem_euclid(1.0)).abs();
+                assert!(gx == 0 && gy == 0 || off.min(1.0 - off) < 1e-5, "({gx}, {gy}) off by {off}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_grating_votes_for_its_own_orientation() {
+        for bin in 0..BINS {
+            let angle = (bin as f64 + 0.5) * std::f64::consts::PI / BINS as f64;
+            let wave = |x: f64, y: f64| 128.0 + 100.0 * ((x * angle.cos() + y * angle.sin()) * 0.4).sin();
+            let votes = by_orientation(&describe(&picture(40, wave), 40));
+            let most = (0..BINS).max_by_key(|&b| votes[b]);
+            assert_eq!(most, Some(bin), "{votes:?}");
+        }
+    }
+
+    #[test]
+    fn contrast_hardly_matters_and_faint_patches_are_short() {
+        let edge = |strength: f64| picture(40, move |x, y| 100.0 + if x + y > 40.0 { strength } else { 0.0 });
+        let length = |v: &[i16]| v.iter().map(|&x| f64::from(x).powi(2)).sum::<f64>().sqrt();
+        let (strong, weaker, faint) =
+            (describe(&edge(150.0), 40), describe(&edge(75.0), 40), describe(&edge(1.0), 40));
+        let apart: Vec<i16> = strong.iter().zip(&weaker).map(|(a, b)| a - b).collect();
+        assert!(length(&apart) < 0.1 * length(&strong), "{} of {}", length(&apart), length(&strong));
+        assert!(length(&faint) < 0.2 * length(&strong));
+        assert!(describe(&[7; 1600], 40).iter().all(|&v| v == 0), "an even patch is the zero vector");
+    }
+
+    #[test]
+    fn a_band_describes_patches_as_if_they_were_alone_but_for_their_rims() {
+        let wide: Vec<u8> = (0..80 * 40).map(|i: usize| (i * i / 7 % 251) as u8).collect();
+        let band = Band::new(Grey { width: 80, height: 40, pixels: &wide }, 0, 40);
+        let mut vector = vec![0; DIMS];
+        band.describe(40, 40, &mut vector);
+        let alone: Vec<u8> = wide.chunks(80).flat_map(|row| row[40..].to_vec()).collect();
+        let alone = describe(&alone, 40);
+        // Blocks of the right-hand columns do not touch the left rim.
+        let right = |v: &[i16]| v.chunks(32).skip(2).step_by(4).flatten().copied().collect::<Vec<_>>();
+        assert_eq!(right(&vector), right(&alone));
+    }
+}

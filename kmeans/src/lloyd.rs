@@ -1,0 +1,303 @@
+//! Lloyd's iterations over all ranks.
+//!
+//! [`Share::load`] gives each rank its points; [`Share::cluster`] runs the iterations. Both are called by all ranks alike.
+
+use crate::error::Error;
+use crate::grid::{Centroids, Grid, Points};
+use crate::kernel::{self, Assigned};
+use crate::partition::{Thinned, share};
+use crate::peers::Peers;
+use crate::pictures;
+use crate::seeding;
+use crate::source::{Input, Raw, Source};
+use cool::Op;
+use std::ops::Range;
+use std::path::PathBuf;
+use std::time::Instant;
+
+/// Numbers beyond this cannot be squared and summed as `f64`.
+const MAX_REAL: f64 = 1e100;
+
+/// What to read, and how much of it.
+#[derive(Clone, Debug)]
+pub struct Loading {
+    /// The files.
+    pub input: Input,
+    /// Points at most; evenly thinned if there are more.
+    pub max_points: u64,
+    /// Leave out pictures that do not decode.
+    pub skip_bad: bool,
+    /// Names the thinning.
+    pub seed: u64,
+    /// Threads of this rank.
+    pub threads: usize,
+}
+
+/// What to do with the points.
+#[derive(Clone, Debug)]
+pub struct Clustering {
+    /// Clusters.
+    pub k: usize,
+    /// Iterations at most.
+    pub iterations: usize,
+    /// Stop when inertia falls by less than this share of itself; 0 never stops early.
+    pub tolerance: f64,
+    /// Names the first centroids.
+    pub seed: u64,
+    /// Points sampled for each first centroid.
+    pub sample: usize,
+    /// Threads of this rank.
+    pub threads: usize,
+}
+
+/// Who wants to hear how it goes.
+pub trait Watch: Sync {
+    /// This rank will read so many points.
+    fn loading(&self, points: u64);
+    /// It has read so many more.
+    fn loaded(&self, points: u64);
+    /// An iteration is done; only rank 0 hears of it.
+    fn iteration(&self, iteration: &Iteration);
+}
+
+/// An iteration, as rank 0 saw it.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Iteration {
+    /// Its number, from 1.
+    pub number: usize,
+    /// Sum of squared distances of the points from the centroids it began with.
+    pub inertia: f64,
+    /// Points whose centroid is another than in the iteration before.
+    pub moved_points: u64,
+    /// Centroids that it moved.
+    pub moved_centroids: usize,
+    /// Centroids without points.
+    pub empty: usize,
+    /// Time spent in computing.
+    pub seconds_computing: f64,
+    /// Time spent in collectives, with waiting for slower ranks.
+    pub seconds_communicating: f64,
+}
+
+/// A rank's share of the points.
+pub struct Share {
+    /// Where they come from.
+    pub source: Source,
+    /// Which rows of the source are points.
+    pub chosen: Thinned,
+    /// Which of the points this rank holds.
+    pub range: Range<u64>,
+    /// The grid that all are on.
+    pub grid: Grid,
+    /// This rank's points.
+    pub points: Points,
+    /// Pictures that were left out.
+    pub skipped: Vec<PathBuf>,
+}
+
+/// A clustering.
+#[derive(Debug)]
+pub struct Clustered {
+    /// The centroids; all ranks have them.
+    pub centroids: Centroids,
+    /// For each of this rank's points, its centroid.
+    pub labels: Vec<u32>,
+    /// At rank 0: the iterations.
+    pub iterations: Vec<Iteration>,
+    /// At rank 0: points of each cluster.
+    pub sizes: Vec<i64>,
+    /// At rank 0: sum of squared distances of the points from the centroids.
+    pub inertia: f64,
+    /// At rank 0: whether the last iteration moved no centroid.
+    pub converged: bool,
+}
+
+impl Share {
+    /// Reads this rank's points. If one rank fails, all do.
+    pub fn load(peers: &Peers<'_>, loading: &Loading, watch: &dyn Watch) -> Result<Self, Error> {
+        let (source, skipped) = open(peers, loading)?;
+        let chosen = Thinned::new(source.rows(), loading.max_points, loading.seed);
+        let range = share(chosen.len(), peers.size(), peers.rank());
+        let rows: Vec<u64> = range.clone().map(|i| chosen.row(i)).collect();
+        watch.loading(rows.len() as u64);
+        let raw = source.load(&rows, loading.threads, &|points| watch.loaded(points));
+        let dims = source.dims();
+        let (grid, values) = match peers.agree(raw)? {
+            Raw::Bytes { step, values } => (Grid::bytes(dims, step), values),
+            Raw::Reals(values) => {
+                let grid = spanning(peers, &values, dims)?;
+                let values = grid.quantise(&values);
+                (grid, values)
+            }
+        };
+        let points = Points { precision: grid.precision, dims, values };
+        Ok(Self { source, chosen, range, grid, points, skipped })
+    }
+
+    /// Groups the points.
+    pub fn cluster(
+        &self,
+        peers: &Peers<'_>,
+        how: &Clustering,
+        watch: &dyn Watch,
+    ) -> Result<Clustered, Error> {
+        peers.agree(check(how, self.chosen.len()))?;
+        let mut centroids = self.first(peers, how)?;
+        let mut labels = vec![u32::MAX; self.points.len()];
+        let mut iterations: Vec<Iteration> = Vec::new();
+        let mut done = false;
+        loop {
+            let (start, before) = (Instant::now(), peers.tally().time);
+            let last = self.broadcast(peers, &mut centroids, done || iterations.len() == how.iterations)?;
+            let found = kernel::assign(&self.points, &centroids, &mut labels, how.threads);
+            let (sums, counts) = kernel::sum(&self.points, &labels, how.k, how.threads);
+            let (sizes, found) = reduce_counts(peers, counts, found)?;
+            let inertia = self.grid.real_squared(found.inertia);
+            if last {
+                return Ok(Clustered { centroids, labels, iterations, sizes, inertia, converged: done });
+            }
+            let sums = self.reduce_sums(peers, sums)?;
+            if !peers.leads() {
+                continue;
+            }
+            let moved = centroids.update(&sums, &sizes);
+            let communicating = peers.tally().time - before;
+            let iteration = Iteration {
+                number: iterations.len() + 1,
+                inertia,
+                moved_points: found.changed as u64,
+                moved_centroids: moved,
+                empty: sizes.iter().filter(|&&n| n == 0).count(),
+                seconds_computing: start.elapsed().saturating_sub(communicating).as_secs_f64(),
+                seconds_communicating: communicating.as_secs_f64(),
+            };
+            watch.iteration(&iteration);
+            let little = |previous: &Iteration| previous.inertia - inertia < how.tolerance * previous.inertia;
+            done = moved == 0 || how.tolerance > 0.0 && iterations.last().is_some_and(little);
+            iterations.push(iteration);
+        }
+    }
+
+    /// The first centroids, at rank 0: every rank puts in the sample's points that it holds, and nothing elsewhere.
+    fn first(&self, peers: &Peers<'_>, how: &Clustering) -> Result<Centroids, Error> {
+        let wanted = how.k.saturating_mul(how.sample) as u64;
+        let sample = Thinned::new(self.chosen.len(), wanted, how.seed);
+        let dims = self.points.dims;
+        let mut values = vec![0i16; sample.len() as usize * dims];
+        for (i, place) in (0..sample.len()).zip(values.chunks_exact_mut(dims)) {
+            if let Some(mine) =
+                sample.row(i).checked_sub(self.range.start).filter(|_| self.range.contains(&sample.row(i)))
+            {
+                place.copy_from_slice(self.points.row(mine as usize));
+            }
+        }
+        let values = peers.sum(values)?;
+        let precision = self.points.precision;
+        Ok(if peers.leads() {
+            seeding::choose(&Points { precision, dims, values }, how.k, how.seed)
+        } else {
+            Centroids { precision, dims, values: vec![0; how.k * dims] }
+        })
+    }
+
+    /// Gives all ranks rank 0's centroids, and its word on whether they are the last.
+    fn broadcast(&self, peers: &Peers<'_>, centroids: &mut Centroids, last: bool) -> Result<bool, Error> {
+        let mut message = vec![i16::from(last)];
+        message.extend_from_slice(&centroids.values);
+        peers.bcast(&mut message)?;
+        centroids.values.copy_from_slice(&message[1..]);
+        Ok(message[0] != 0)
+    }
+
+    /// The sums of all ranks, at rank 0, sent as 32-bit integers if none can overflow them.
+    fn reduce_sums(&self, peers: &Peers<'_>, sums: Vec<i64>) -> Result<Vec<i64>, Error> {
+        let largest = u128::from(self.chosen.len()) * self.points.precision.largest() as u128;
+        if largest > i32::MAX as u128 {
+            return peers.sum(sums);
+        }
+        let narrow = sums.into_iter().map(|s| s as i32).collect();
+        Ok(peers.sum::<i32>(narrow)?.into_iter().map(i64::from).collect())
+    }
+}
+
+/// Opens the source; with `skip_bad`, the ranks share the work of decoding every picture first, so that
+/// they agree on which points there are.
+fn open(peers: &Peers<'_>, loading: &Loading) -> Result<(Source, Vec<PathBuf>), Error> {
+    let opened = Source::files(&loading.input).and_then(|files| {
+        let source = Source::open(&loading.input, &files, loading.skip_bad)?;
+        Ok((files, source))
+    });
+    let (files, source) = peers.agree(opened)?;
+    let Source::Pictures(pictures) = &source else { return Ok((source, Vec::new())) };
+    if !loading.skip_bad {
+        return Ok((source, Vec::new()));
+    }
+    let kept = pictures.files();
+    let mut broken = vec![0u8; kept.len()];
+    let mut check = || -> Result<(), Error> {
+        for i in (peers.rank()..kept.len()).step_by(peers.size()) {
+            broken[i] = u8::from(!pictures::decodes(&kept[i])?);
+        }
+        Ok(())
+    };
+    peers.agree(check())?;
+    let broken = peers.combine(broken, Op::Max)?;
+    let whole: Vec<PathBuf> = kept.into_iter().zip(broken).filter(|(_, b)| *b == 0).map(|(f, _)| f).collect();
+    let skipped: Vec<PathBuf> = files.into_iter().filter(|f| !whole.contains(f)).collect();
+    if whole.is_empty() {
+        return peers.agree(Err(Error::Input("no picture decodes; nothing is left to cluster".into())));
+    }
+    Ok((peers.agree(Source::open(&loading.input, &whole, false))?, skipped))
+}
+
+/// The grid that spans the points of all ranks.
+fn spanning(peers: &Peers<'_>, values: &[f64], dims: usize) -> Result<Grid, Error> {
+    let bound = |start: f64, pick: fn(f64, f64) -> f64| {
+        let mut bound = vec![start; dims];
+        for row in values.chunks_exact(dims) {
+            bound.iter_mut().zip(row).for_each(|(b, &v)| *b = pick(*b, v));
+        }
+        bound
+    };
+    let low = peers.combine(bound(MAX_REAL, f64::min), Op::Min)?;
+    let high = peers.combine(bound(-MAX_REAL, f64::max), Op::Max)?;
+    let beyond = low.iter().any(|&l| l <= -MAX_REAL) || high.iter().any(|&h| h >= MAX_REAL);
+    peers.agree(if beyond {
+        Err(Error::Input(format!("a coordinate is beyond {MAX_REAL:e}; scale the points down")))
+    } else {
+        Ok(Grid::spanning(&low, &high))
+    })
+}
+
+fn check(how: &Clustering, points: u64) -> Result<(), Error> {
+    if how.k == 0 {
+        return Err(Error::Option("-k 0: there must be one cluster at least".into()));
+    }
+    if how.sample == 0 {
+        return Err(Error::Option("--sample 0: one point for each first centroid is the least".into()));
+    }
+    if how.tolerance.is_nan() || how.tolerance < 0.0 {
+        return Err(Error::Option(format!("--tolerance {}: must not be negative", how.tolerance)));
+    }
+    if how.k as u64 > points {
+        return Err(Error::TooManyClusters { k: how.k, points });
+    }
+    Ok(())
+}
+
+/// Counts and findings of all ranks, at rank 0.
+fn reduce_counts(
+    peers: &Peers<'_>,
+    counts: Vec<i64>,
+    found: Assigned,
+) -> Result<(Vec<i64>, Assigned), Error> {
+    // Two numbers of 40 and more bits carry the sum of 128 without overflow for 2^23 ranks.
+    const LOW: u32 = 40;
+    let mut message = counts;
+    let low = (found.inertia & ((1 << LOW) - 1)) as i64;
+    message.extend([found.changed, low, (found.inertia >> LOW) as i64]);
+    let mut all = peers.sum(message)?;
+    let Some(&[changed, low, high]) = all.last_chunk() else { return Ok((all, Assigned::default())) };
+    all.truncate(all.len() - 3);
+    Ok((all, Assigned { changed, inertia: ((high as u128) << LOW) + low as u128 }))
+}

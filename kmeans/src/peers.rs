@@ -1,0 +1,130 @@
+//! The other ranks: the few collectives that the clustering needs, counted and timed.
+
+use crate::error::Error;
+use cool::{Comm, Element, Op, Stats};
+use std::cell::Cell;
+use std::time::{Duration, Instant};
+
+/// What communication cost so far, as this rank saw it.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Tally {
+    /// Time in collectives, with the time spent waiting for ranks that still computed.
+    pub time: Duration,
+    /// Sizes of the messages broadcast.
+    pub bytes_broadcast: u64,
+    /// Sizes of the messages reduced, as one rank contributes them.
+    pub bytes_reduced: u64,
+}
+
+/// All ranks of the clustering, or none but this one.
+pub struct Peers<'a> {
+    comm: Option<&'a Comm>,
+    tally: Cell<Tally>,
+}
+
+impl<'a> Peers<'a> {
+    /// A clustering in this process only.
+    pub fn alone() -> Self {
+        Self { comm: None, tally: Cell::default() }
+    }
+
+    /// A clustering by all ranks of a group.
+    pub fn of(comm: &'a Comm) -> Self {
+        Self { comm: Some(comm), tally: Cell::default() }
+    }
+
+    /// This rank.
+    pub fn rank(&self) -> usize {
+        self.comm.map_or(0, Comm::rank)
+    }
+
+    /// How many ranks there are.
+    pub fn size(&self) -> usize {
+        self.comm.map_or(1, Comm::size)
+    }
+
+    /// Whether this is rank 0, which moves the centroids and speaks for all.
+    pub fn leads(&self) -> bool {
+        self.rank() == 0
+    }
+
+    /// Ranks on this rank's node, this one among them, and whether it is the first of them.
+    pub fn on_node(&self) -> (usize, bool) {
+        let Some(comm) = self.comm else { return (1, true) };
+        let node = |rank| comm.place(rank).map(|p| p.node);
+        let here: Vec<usize> = (0..comm.size()).filter(|&r| node(r) == node(comm.rank())).collect();
+        (here.len().max(1), here.first().is_none_or(|&first| first == comm.rank()))
+    }
+
+    /// What communication cost so far.
+    pub fn tally(&self) -> Tally {
+        self.tally.get()
+    }
+
+    /// What the calls so far cost this node.
+    pub fn stats(&self) -> Stats {
+        self.comm.map(Comm::stats).unwrap_or_default()
+    }
+
+    /// Gives all ranks what rank 0 has.
+    pub fn bcast<T: Element>(&self, data: &mut [T]) -> Result<(), Error> {
+        self.timed(|comm| comm.bcast(data, 0))?;
+        let mut tally = self.tally.get();
+        tally.bytes_broadcast += size_of_val::<[T]>(data) as u64;
+        self.tally.set(tally);
+        Ok(())
+    }
+
+    /// The sum of what all ranks have, at rank 0; other ranks get nothing.
+    pub fn sum<T: Element>(&self, mine: Vec<T>) -> Result<Vec<T>, Error> {
+        let mut tally = self.tally.get();
+        tally.bytes_reduced += size_of_val::<[T]>(&mine) as u64;
+        self.tally.set(tally);
+        if self.comm.is_none() {
+            return Ok(mine);
+        }
+        let mut all = if self.leads() { mine.clone() } else { Vec::new() };
+        self.timed(|comm| comm.reduce(&mine, &mut all, Op::Sum, 0))?;
+        Ok(all)
+    }
+
+    /// What all ranks have, combined element by element.
+    pub fn combine<T: Element>(&self, mine: Vec<T>, op: Op) -> Result<Vec<T>, Error> {
+        let mut all = mine.clone();
+        self.timed(|comm| comm.allreduce(&mine, &mut all, op))?;
+        Ok(all)
+    }
+
+    /// What all ranks have, in order of ranks, at rank 0; other ranks get nothing.
+    pub fn gather<T: Element>(&self, mine: Vec<T>) -> Result<Vec<T>, Error> {
+        if self.comm.is_none() {
+            return Ok(mine);
+        }
+        let mut all = if self.leads() { mine.repeat(self.size()) } else { Vec::new() };
+        self.timed(|comm| comm.gather(&mine, &mut all, 0))?;
+        Ok(all)
+    }
+
+    /// Lets all ranks go on only if all can: if one has failed, the smallest such rank keeps its error and all others
+    /// get [`Error::Elsewhere`].
+    pub fn agree<T>(&self, mine: Result<T, Error>) -> Result<T, Error> {
+        let none = self.size() as u64;
+        let failed = if mine.is_err() { self.rank() as u64 } else { none };
+        let first = self.combine(vec![failed], Op::Min)?[0];
+        if first == none || first == self.rank() as u64 {
+            mine
+        } else {
+            Err(Error::Elsewhere { rank: first as usize })
+        }
+    }
+
+    fn timed(&self, call: impl FnOnce(&Comm) -> Result<(), cool::Error>) -> Result<(), Error> {
+        let Some(comm) = self.comm else { return Ok(()) };
+        let start = Instant::now();
+        call(comm)?;
+        let mut tally = self.tally.get();
+        tally.time += start.elapsed();
+        self.tally.set(tally);
+        Ok(())
+    }
+}

@@ -1,0 +1,150 @@
+//! What a clustering leaves behind for other programs.
+
+use crate::error::Error;
+use crate::lloyd::{Clustered, Share};
+use crate::peers::Peers;
+use cool::Op;
+use std::path::Path;
+
+/// A clustering in numbers. Times are those of rank 0; communicating includes waiting for slower ranks.
+#[derive(Debug, serde::Serialize)]
+pub struct Summary {
+    /// Points clustered.
+    pub points: u64,
+    /// Coordinates of each.
+    pub dims: usize,
+    /// Clusters.
+    pub k: usize,
+    /// Names the run.
+    pub seed: u64,
+    /// Ranks that shared the work.
+    pub ranks: usize,
+    /// Threads of each rank, as rank 0 has them.
+    pub threads: usize,
+    /// Iterations run.
+    pub iterations: usize,
+    /// Whether the last iteration moved no centroid, or improved less than the tolerance.
+    pub converged: bool,
+    /// Sum of squared distances from the centroids that each iteration began with.
+    pub inertia: Vec<f64>,
+    /// Sum of squared distances from the centroids in the end.
+    pub final_inertia: f64,
+    /// Clusters without points in the end.
+    pub empty_clusters: usize,
+    /// Of each iteration.
+    pub seconds_computing: Vec<f64>,
+    /// Of each iteration.
+    pub seconds_communicating: Vec<f64>,
+    /// Of the whole run.
+    pub seconds: Seconds,
+    /// Sizes of all messages broadcast, each counted once.
+    pub bytes_broadcast: u64,
+    /// Sizes of all messages reduced, as one rank contributes them.
+    pub bytes_reduced: u64,
+    /// What the network did on all nodes.
+    pub network: Network,
+    /// Pictures that were left out because they do not decode.
+    pub skipped_images: Vec<String>,
+}
+
+/// Times of a whole run.
+#[derive(Debug, serde::Serialize)]
+pub struct Seconds {
+    /// Reading and describing rank 0's points.
+    pub loading: f64,
+    /// In iterations.
+    pub computing: f64,
+    /// In iterations.
+    pub communicating: f64,
+    /// From start to end.
+    pub total: f64,
+}
+
+/// Payload that all nodes' agents sent, and what had to be mended.
+#[derive(Debug, serde::Serialize)]
+pub struct Network {
+    /// Bytes sent by multicast.
+    pub multicast_bytes: u64,
+    /// Bytes sent by unicast, without repairs.
+    pub unicast_bytes: u64,
+    /// Chunks that a node lacked and got by repair.
+    pub chunks_repaired: u64,
+    /// Chunks that a node sent as repair.
+    pub chunks_resent: u64,
+}
+
+impl Network {
+    /// What the calls so far cost all nodes. All ranks call it.
+    pub fn total(peers: &Peers<'_>) -> Result<Self, Error> {
+        let (_, speaks) = peers.on_node();
+        let stats = peers.stats();
+        let mine = [stats.multicast_bytes, stats.unicast_bytes, stats.chunks_repaired, stats.chunks_resent];
+        let mine = if speaks { mine.to_vec() } else { vec![0; mine.len()] };
+        let all = peers.combine(mine, Op::Sum)?;
+        Ok(Self {
+            multicast_bytes: all[0],
+            unicast_bytes: all[1],
+            chunks_repaired: all[2],
+            chunks_resent: all[3],
+        })
+    }
+}
+
+/// What only the caller knows about a run.
+#[derive(Debug)]
+pub struct Run {
+    /// Names it.
+    pub seed: u64,
+    /// Threads of each rank.
+    pub threads: usize,
+    /// Seconds that loading took.
+    pub loading: f64,
+    /// Seconds from start to end.
+    pub total: f64,
+}
+
+/// Sums a run up, at rank 0.
+pub fn summarise(
+    peers: &Peers<'_>,
+    share: &Share,
+    clustered: &Clustered,
+    run: &Run,
+    network: Network,
+) -> Summary {
+    let each =
+        |f: fn(&crate::lloyd::Iteration) -> f64| -> Vec<f64> { clustered.iterations.iter().map(f).collect() };
+    let (computing, communicating) = (each(|i| i.seconds_computing), each(|i| i.seconds_communicating));
+    let tally = peers.tally();
+    Summary {
+        points: share.chosen.len(),
+        dims: share.points.dims,
+        k: clustered.centroids.len(),
+        seed: run.seed,
+        ranks: peers.size(),
+        threads: run.threads,
+        iterations: clustered.iterations.len(),
+        converged: clustered.converged,
+        inertia: each(|i| i.inertia),
+        final_inertia: clustered.inertia,
+        empty_clusters: clustered.sizes.iter().filter(|&&n| n == 0).count(),
+        seconds: Seconds {
+            loading: run.loading,
+            computing: computing.iter().sum(),
+            communicating: communicating.iter().sum(),
+            total: run.total,
+        },
+        seconds_computing: computing,
+        seconds_communicating: communicating,
+        bytes_broadcast: tally.bytes_broadcast,
+        bytes_reduced: tally.bytes_reduced,
+        network,
+        skipped_images: share.skipped.iter().map(|p| p.display().to_string()).collect(),
+    }
+}
+
+/// Writes a value as JSON.
+pub fn write_json(path: &Path, value: &(impl serde::Serialize + ?Sized)) -> Result<(), Error> {
+    let text =
+        serde_json::to_string_pretty(value).map_err(std::io::Error::from).map_err(Error::file(path))?;
+    std::fs::write(path, text + "\n").map_err(Error::file(path))
+}

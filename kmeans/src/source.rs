@@ -1,0 +1,249 @@
+//! Where points come from: pictures, the papers' text form, or `.npy`, told apart by the files' names.
+
+use crate::error::Error;
+use crate::grid::MAX_DIMS;
+use crate::hog;
+use crate::npy::{self, Array, Kind};
+use crate::pictures::{Cut, ENDINGS, Pictures};
+use crate::text::Lines;
+use std::path::{Path, PathBuf};
+
+/// What to read and how.
+#[derive(Clone, Debug)]
+pub struct Input {
+    /// Files and folders.
+    pub paths: Vec<PathBuf>,
+    /// How patches are cut out of pictures.
+    pub cut: Cut,
+    /// Numbers on each line of the text form.
+    pub dims: usize,
+}
+
+/// Where a point comes from.
+#[derive(Clone, Debug, PartialEq, Eq, serde::Serialize)]
+pub struct Place {
+    /// The file, or the picture's name in the text form.
+    #[serde(rename = "image")]
+    pub file: String,
+    /// The patch's upper edge in pixels; in the text form what stands there; in `.npy` the row.
+    pub row: u64,
+    /// The patch's left edge in pixels; in the text form what stands there; in `.npy` 0.
+    pub column: u64,
+}
+
+/// Points as they are read, before they are on a grid.
+#[derive(Debug)]
+pub enum Raw {
+    /// Bytes, 255 standing for `255 * step`.
+    Bytes {
+        /// What one stands for.
+        step: f64,
+        /// Row by row.
+        values: Vec<i16>,
+    },
+    /// Finite numbers, row by row.
+    Reals(Vec<f64>),
+}
+
+/// Files that hold points.
+#[derive(Debug)]
+pub enum Source {
+    /// Pictures.
+    Pictures(Pictures),
+    /// Text files.
+    Text(Lines),
+    /// An array.
+    Array(Array),
+}
+
+impl Source {
+    /// The files of an input, folders replaced by the pictures below them in order of their names.
+    pub fn files(input: &Input) -> Result<Vec<PathBuf>, Error> {
+        let mut files = Vec::new();
+        for path in &input.paths {
+            if path.is_dir() {
+                let before = files.len();
+                collect(path, &mut files)?;
+                if files.len() == before {
+                    return Err(Error::Input(format!(
+                        "{}: no pictures (.{}) below this folder",
+                        path.display(),
+                        ENDINGS.join(", .")
+                    )));
+                }
+            } else {
+                files.push(path.clone());
+            }
+        }
+        Ok(files)
+    }
+
+    /// Opens files of one form. With `skip_bad`, pictures without a readable header are left out.
+    pub fn open(input: &Input, files: &[PathBuf], skip_bad: bool) -> Result<Self, Error> {
+        let form = |path: &PathBuf| match ending(path).as_deref() {
+            Some("npy") => Form::Array,
+            Some(e) if ENDINGS.contains(&e) => Form::Picture,
+            _ => Form::Text,
+        };
+        let forms: Vec<Form> = files.iter().map(form).collect();
+        let Some(&first) = forms.first() else {
+            return Err(Error::Input("no input: name pictures, folders, text files or an .npy file".into()));
+        };
+        if let Some(other) = forms.iter().position(|f| *f != first) {
+            return Err(Error::Input(format!(
+                "{} and {}: pictures, text and .npy cannot be clustered together",
+                files[0].display(),
+                files[other].display()
+            )));
+        }
+        match first {
+            Form::Picture => Pictures::open(files, input.cut, skip_bad).map(Self::Pictures),
+            Form::Text if input.dims == 0 || input.dims > MAX_DIMS => {
+                Err(Error::Option(format!("--dims {}: points have 1 to {MAX_DIMS} coordinates", input.dims)))
+            }
+            Form::Text => Lines::open(files, input.dims).map(Self::Text),
+            Form::Array => match files {
+                [one] => Array::open(one).map(Self::Array),
+                _ => Err(Error::Input("name one .npy file: numpy.concatenate joins several".into())),
+            },
+        }
+    }
+
+    /// Points in all.
+    pub fn rows(&self) -> u64 {
+        match self {
+            Self::Pictures(p) => p.rows(),
+            Self::Text(t) => t.rows(),
+            Self::Array(a) => a.rows,
+        }
+    }
+
+    /// Coordinates of a point.
+    pub fn dims(&self) -> usize {
+        match self {
+            Self::Pictures(_) => hog::DIMS,
+            Self::Text(t) => t.dims,
+            Self::Array(a) => a.dims,
+        }
+    }
+
+    /// The given points, which rise; `done` hears how many were read since it was last told.
+    pub fn load(&self, rows: &[u64], threads: usize, done: &(dyn Fn(u64) + Sync)) -> Result<Raw, Error> {
+        match self {
+            Self::Pictures(p) => Ok(Raw::Bytes { step: 1.0 / 255.0, values: p.load(rows, threads, done)? }),
+            Self::Text(t) => t.load(rows).map(Raw::Reals),
+            Self::Array(a) if a.kind == Kind::U8 => {
+                let mut values = Vec::with_capacity(rows.len() * a.dims);
+                a.read(rows, |_, row| {
+                    values.extend(row.iter().map(|&b| i16::from(b)));
+                    Ok(())
+                })?;
+                Ok(Raw::Bytes { step: 1.0, values })
+            }
+            Self::Array(a) => reals(a, rows).map(Raw::Reals),
+        }
+    }
+
+    /// Where the given points, which rise, come from.
+    pub fn places(&self, rows: &[u64]) -> Result<Vec<Place>, Error> {
+        match self {
+            Self::Pictures(p) => Ok(p.places(rows)),
+            Self::Text(t) => t.places(rows),
+            Self::Array(a) => {
+                let file = a.path.display().to_string();
+                Ok(rows.iter().map(|&row| Place { file: file.clone(), row, column: 0 }).collect())
+            }
+        }
+    }
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Form {
+    Picture,
+    Text,
+    Array,
+}
+
+fn reals(array: &Array, rows: &[u64]) -> Result<Vec<f64>, Error> {
+    let mut values = Vec::with_capacity(rows.len() * array.dims);
+    array.read(rows, |row, bytes| {
+        let start = values.len();
+        npy::decode(array.kind, bytes, &mut values);
+        match values[start..].iter().position(|v| !v.is_finite()) {
+            None => Ok(()),
+            Some(column) => Err(Error::Array {
+                path: array.path.clone(),
+                problem: format!(
+                    "row {row}, column {column} is {}, not a finite number",
+                    values[start + column]
+                ),
+            }),
+        }
+    })?;
+    Ok(values)
+}
+
+/// Adds the pictures below a folder, in order of their names; links to folders are not followed.
+fn collect(folder: &Path, files: &mut Vec<PathBuf>) -> Result<(), Error> {
+    let mut entries = Vec::new();
+    for entry in std::fs::read_dir(folder).map_err(Error::file(folder))? {
+        let entry = entry.map_err(Error::file(folder))?;
+        let kind = entry.file_type().map_err(Error::file(&entry.path()))?;
+        entries.push((entry.path(), kind.is_dir()));
+    }
+    entries.sort();
+    for (path, is_folder) in entries {
+        if is_folder {
+            collect(&path, files)?;
+        } else if ending(&path).is_some_and(|e| ENDINGS.contains(&e.as_str())) {
+            files.push(path);
+        }
+    }
+    Ok(())
+}
+
+fn ending(path: &Path) -> Option<String> {
+    path.extension().map(|e| e.to_string_lossy().to_ascii_lowercase())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn input(paths: &[PathBuf]) -> Input {
+        Input { paths: paths.to_vec(), cut: Cut { patch: 40, stride: 40 }, dims: 2 }
+    }
+
+    #[test]
+    fn folders_are_searched_in_order_of_names() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let at = |name: &str| folder.path().join(name);
+        std::fs::create_dir(at("c")).expect("made");
+        for name in ["z.PNG", "c/b.jpeg", "a.jpg", "notes.txt"] {
+            std::fs::write(at(name), b"x").expect("written");
+        }
+        let found = Source::files(&input(&[folder.path().to_owned()])).expect("found");
+        assert_eq!(found, ["a.jpg", "c/b.jpeg", "z.PNG"].map(at));
+        let empty = tempfile::tempdir().expect("a folder");
+        let said = Source::files(&input(&[empty.path().to_owned()])).expect_err("empty").to_string();
+        assert!(said.contains("no pictures"), "{said}");
+    }
+
+    #[test]
+    fn forms_cannot_be_mixed_and_nothing_is_an_error() {
+        let files = ["a.npy", "b.txt"].map(PathBuf::from);
+        let said = Source::open(&input(&files), &files, false).expect_err("mixed").to_string();
+        assert!(said.contains("a.npy and b.txt"), "{said}");
+        assert!(Source::open(&input(&[]), &[], false).is_err());
+    }
+
+    #[test]
+    fn a_number_that_is_not_finite_is_named_by_row_and_column() {
+        let f = tempfile::Builder::new().suffix(".npy").tempfile().expect("a file");
+        npy::write(f.path(), &[1.0, 2.0, 3.0, f64::INFINITY], 2).expect("written");
+        let files = [f.path().to_owned()];
+        let source = Source::open(&input(&files), &files, false).expect("opened");
+        let said = source.load(&[0, 1], 1, &|_| ()).expect_err("refused").to_string();
+        assert!(said.contains("row 1, column 1 is inf"), "{said}");
+    }
+}

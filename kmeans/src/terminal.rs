@@ -1,0 +1,92 @@
+//! What a person sees of a run: a bar while there is a terminal, a line for each iteration.
+
+use cool_kmeans::lloyd::{Iteration, Watch};
+use indicatif::{ProgressBar, ProgressStyle};
+use std::io::IsTerminal;
+
+/// Rank 0's words; other ranks are silent.
+pub(crate) struct Terminal {
+    speaks: bool,
+    bar: ProgressBar,
+    iterations: u64,
+}
+
+impl Terminal {
+    /// For a rank that `speaks` or is silent, in a run of so many iterations.
+    pub(crate) fn new(speaks: bool, iterations: usize) -> Self {
+        let bar = if speaks && std::io::stderr().is_terminal() {
+            ProgressBar::new(0)
+        } else {
+            ProgressBar::hidden()
+        };
+        Self { speaks, bar, iterations: iterations as u64 }
+    }
+
+    /// Prints a line above the bar.
+    pub(crate) fn say(&self, line: &str) {
+        if self.speaks {
+            self.bar.suspend(|| println!("{line}"));
+        }
+    }
+
+    /// Takes the bar away.
+    pub(crate) fn finish(&self) {
+        self.bar.finish_and_clear();
+    }
+
+    fn begin(&self, what: &'static str, length: u64) {
+        // The template is a constant; a wrong one would only lose the style.
+        if let Ok(style) = ProgressStyle::with_template("{msg} {bar:40} {pos}/{len} {eta}") {
+            self.bar.set_style(style);
+        }
+        self.bar.set_message(what);
+        self.bar.set_length(length);
+        self.bar.set_position(0);
+    }
+}
+
+impl Watch for Terminal {
+    fn loading(&self, points: u64) {
+        self.begin("points", points);
+    }
+
+    fn loaded(&self, points: u64) {
+        self.bar.inc(points);
+    }
+
+    fn iteration(&self, i: &Iteration) {
+        if i.number == 1 {
+            self.begin("iterations", self.iterations);
+        }
+        self.bar.set_position(i.number as u64);
+        self.say(&format!(
+            "iteration {:>3}  inertia {:<12}  moved {} centroids, {} points{}  computing {:.3} s  communicating {:.3} s",
+            i.number,
+            significant(i.inertia),
+            i.moved_centroids,
+            i.moved_points,
+            if i.empty > 0 { format!("  ({} empty)", i.empty) } else { String::new() },
+            i.seconds_computing,
+            i.seconds_communicating
+        ));
+    }
+}
+
+/// Seven digits, without an exponent where that stays short.
+pub(crate) fn significant(x: f64) -> String {
+    let digits = if x == 0.0 { 0 } else { x.abs().log10().floor() as i32 };
+    if (-3..9).contains(&digits) {
+        format!("{x:.*}", (6 - digits).max(0) as usize)
+    } else {
+        format!("{x:.6e}")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn numbers_have_seven_digits() {
+        let shown = [0.0, 0.012_345_678_9, 1.5, 123_456.789, 12_345_678.9, 1e30].map(super::significant);
+        assert_eq!(shown, ["0.000000", "0.01234568", "1.500000", "123456.8", "12345679", "1.000000e30"]);
+    }
+}
