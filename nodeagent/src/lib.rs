@@ -1,4 +1,17 @@
 //! Node agent: runs the schedules of its ranks over multicast and TCP.
+//!
+//! The [`engine`] runs collectives. Around it stand the edges: local ranks ([`local`]), the controller
+//! ([`control`]), the ranks' processes ([`launcher`]), LLDP ([`interface`] and `lldp`). [`embedded`] is
+//! many agents in one process, without a controller.
 
+mod agent;
+pub mod control;
+pub mod embedded;
 pub mod engine;
+pub mod interface;
+pub mod launcher;
+mod lldp;
+pub mod local;
 mod net;
+
+pub use agent::Agent;

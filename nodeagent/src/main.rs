@@ -1,3 +1,118 @@
-//! Node agent: runs the schedules of its ranks over multicast and TCP.
+//! `cool-nodeagent`: reads its options, starts the engine and the edges, and ends in order on a signal.
 
-fn main() {}
+use clap::Parser;
+use cool_nodeagent::Agent;
+use cool_nodeagent::control::{self, ControlError, Node};
+use cool_nodeagent::engine::{EngineConfig, EngineHandle, StartError};
+use cool_nodeagent::interface::{Interface, InterfaceError};
+use cool_nodeagent::launcher::Launcher;
+use cool_nodeagent::local::{LocalServer, ServeError};
+use std::path::PathBuf;
+use std::process::ExitCode;
+use tokio::signal::unix::{SignalKind, signal};
+use tokio::sync::mpsc;
+use tracing::info;
+use tracing_subscriber::EnvFilter;
+
+/// Events of ranks that wait for the controller; ranks that print more wait.
+const EVENTS: usize = 256;
+
+/// Runs on every node of a COOL cluster: starts the node's ranks and moves their data.
+///
+/// It joins the controller, which tells it which groups to be part of and which programs to run, and
+/// serves the ranks of its node on a unix socket. It waits for a controller that is not there yet, and
+/// for one that went away. Needs the right to send LLDP frames (root, or CAP_NET_RAW). How much it logs
+/// is set by RUST_LOG (error, warn, info, debug).
+///
+/// Example: cool-nodeagent --name h1 --interface eth1 --controller http://10.255.0.1:7400
+#[derive(Debug, Parser)]
+#[command(name = "cool-nodeagent", version)]
+struct Options {
+    /// The node's name, unlike any other node's: letters, digits, dot, dash, underscore
+    #[arg(long)]
+    name: String,
+    /// The network interface that carries the data; it needs an IPv4 address
+    #[arg(long)]
+    interface: String,
+    /// Where the controller is
+    #[arg(long, env = "COOL_CONTROLLER", value_name = "http://HOST:7400")]
+    controller: String,
+    /// The unix socket on which to serve the node's ranks [default: /run/cool/NAME.sock]
+    #[arg(long)]
+    socket: Option<PathBuf>,
+    /// How many ranks the node takes at once [default: its processors]
+    #[arg(long)]
+    slots: Option<u32>,
+    /// UDP port of the data interface, for multicast and repair; 0 takes a free one
+    #[arg(long, default_value_t = 7420)]
+    udp_port: u16,
+    /// TCP port of the data interface, for unicast steps; 0 takes a free one
+    #[arg(long, default_value_t = 7420)]
+    tcp_port: u16,
+}
+
+/// Why the agent ends other than by a signal.
+#[derive(Debug, thiserror::Error)]
+enum Error {
+    #[error(transparent)]
+    Interface(#[from] InterfaceError),
+    #[error(transparent)]
+    Start(#[from] StartError),
+    #[error(transparent)]
+    Serve(#[from] ServeError),
+    #[error(transparent)]
+    Control(#[from] ControlError),
+    #[error("cannot watch for signals: {0}")]
+    Signals(std::io::Error),
+}
+
+#[tokio::main]
+async fn main() -> ExitCode {
+    let options = Options::parse();
+    let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new("info"));
+    tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).with_ansi(false).init();
+    match run(options).await {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("cool-nodeagent: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+async fn run(options: Options) -> Result<(), Error> {
+    let mut interrupt = signal(SignalKind::interrupt()).map_err(Error::Signals)?;
+    let mut terminate = signal(SignalKind::terminate()).map_err(Error::Signals)?;
+    let interface = Interface::read(&options.interface)?;
+    let engine = EngineHandle::start(EngineConfig {
+        node: options.name.clone(),
+        ip: interface.ip,
+        udp_port: options.udp_port,
+        tcp_port: options.tcp_port,
+    })?;
+    let agent = Agent::new(&options.name, engine);
+    let socket = options.socket.unwrap_or_else(|| PathBuf::from(format!("/run/cool/{}.sock", options.name)));
+    // Ranks look for it from directories of their own.
+    let socket = std::path::absolute(&socket).map_err(|source| ServeError::Bind { path: socket, source })?;
+    let server = LocalServer::bind(&socket)?;
+    info!(
+        node = options.name, interface = interface.name, ip = %interface.ip, mtu = interface.mtu,
+        socket = %socket.display(), "ready"
+    );
+
+    let (sender, mut events) = mpsc::channel(EVENTS);
+    let mut launcher = Launcher::new(&options.name, &socket, sender);
+    let processors =
+        || std::thread::available_parallelism().map_or(1, |n| u32::try_from(n.get()).unwrap_or(u32::MAX));
+    let slots = options.slots.unwrap_or_else(processors);
+    let node = Node { controller: options.controller, interface, slots };
+    let result = tokio::select! {
+        () = server.serve(agent.clone()) => Ok(()),
+        Err(refused) = control::run(&agent, &node, &mut launcher, &mut events) => Err(refused.into()),
+        _ = interrupt.recv() => Ok(()),
+        _ = terminate.recv() => Ok(()),
+    };
+    launcher.shutdown(events).await;
+    info!("bye");
+    result
+}

@@ -7,6 +7,7 @@ use rustix::net::{
     AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags, SendAncillaryBuffer,
     SendAncillaryMessage, SendFlags, SocketAddrUnix, SocketFlags, SocketType, sockopt,
 };
+use std::collections::VecDeque;
 use std::io::{self, ErrorKind, IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -57,7 +58,11 @@ pub fn send(socket: impl AsFd, bytes: &[u8], descriptor: Option<BorrowedFd<'_>>)
 /// # Errors
 /// As `recvmsg(2)`, except that it is tried again after a signal; or if more descriptors came than
 /// any frame has.
-pub fn receive(socket: impl AsFd, buffer: &mut [u8], descriptors: &mut Vec<OwnedFd>) -> io::Result<usize> {
+pub fn receive(
+    socket: impl AsFd,
+    buffer: &mut [u8],
+    descriptors: &mut VecDeque<OwnedFd>,
+) -> io::Result<usize> {
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(DESCRIPTORS))];
     let mut control = RecvAncillaryBuffer::new(&mut space);
     let mut parts = [IoSliceMut::new(buffer)];
@@ -150,7 +155,7 @@ impl Connection {
             }
             self.stream.set_read_timeout(Some(left)).map_err(SocketError::System)?;
             // An agent sends no descriptors; any that come are closed.
-            match receive(&self.stream, &mut self.buffer, &mut Vec::new()) {
+            match receive(&self.stream, &mut self.buffer, &mut VecDeque::new()) {
                 Ok(0) => return Err(SocketError::Closed),
                 Ok(n) => self.decoder.push(&self.buffer[..n]),
                 Err(e) if e.kind() == ErrorKind::WouldBlock => {}
@@ -189,7 +194,8 @@ mod tests {
         rank.send(attach.clone(), None).unwrap();
         rank.send(map.clone(), Some(region.descriptor())).unwrap();
 
-        let (mut decoder, mut descriptors, mut frames) = (Decoder::new(MAX_TO_AGENT), Vec::new(), Vec::new());
+        let (mut decoder, mut descriptors, mut frames) =
+            (Decoder::new(MAX_TO_AGENT), VecDeque::new(), Vec::new());
         while frames.len() < 2 {
             let mut buffer = [0; 3];
             let n = receive(&agent, &mut buffer, &mut descriptors).unwrap();
@@ -198,7 +204,7 @@ mod tests {
             frames.extend(decoder.take().unwrap());
         }
         assert_eq!(frames, [attach, map]);
-        let seen = Region::open(descriptors.pop().unwrap(), 4096).unwrap();
+        let seen = Region::open(descriptors.pop_front().unwrap(), 4096).unwrap();
         let mut bytes = [0; 6];
         seen.copy_out(0, &mut bytes).unwrap();
         assert_eq!(&bytes, b"shared");
@@ -208,7 +214,7 @@ mod tests {
     fn more_descriptors_than_frames_can_use_are_refused() {
         let (_dir, rank, agent) = pair();
         let region = Region::create(1).unwrap();
-        let mut descriptors = Vec::new();
+        let mut descriptors = VecDeque::new();
         for _ in 0..DESCRIPTORS {
             send(&rank.stream, &[0], Some(region.descriptor())).unwrap();
             receive(&agent, &mut [0; 16], &mut descriptors).unwrap();

@@ -1,0 +1,342 @@
+//! The agent's session with the controller: registers, does what it is told, and comes back when the
+//! session breaks. Without a controller, groups and ranks that are there go on.
+
+use crate::agent::Agent;
+use crate::engine::{GroupSpec, MemberSpec, TreeScope, TreeSpec};
+use crate::interface::Interface;
+use crate::launcher::Launcher;
+use crate::lldp;
+use cool_proto::control::controller_client::ControllerClient;
+use cool_proto::control::{
+    AgentMessage, ControllerMessage, Group, GroupFailed, GroupReady, Kill, Member, Register, Registered,
+    ReleaseGroup, Tree, agent_message, controller_message::Body, tree::Scope,
+};
+use std::convert::Infallible;
+use std::net::Ipv4Addr;
+use std::time::Duration;
+use tokio::sync::mpsc;
+use tokio::task::JoinSet;
+use tokio::time::{sleep, timeout};
+use tokio_stream::wrappers::ReceiverStream;
+use tonic::transport::Endpoint;
+use tonic::{Code, Status};
+use tracing::{info, warn};
+
+/// The controller answers a connection, a registration, and takes an answer of ours, within this.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// How soon to come back to a controller that is away; doubled each time, up to the longest.
+const SHORTEST_PAUSE: Duration = Duration::from_millis(100);
+const LONGEST_PAUSE: Duration = Duration::from_secs(3);
+
+/// How often a silent session is tried.
+const KEEP_ALIVE: Duration = Duration::from_secs(5);
+
+/// The node is announced no more often than this, whatever the controller says.
+const SHORTEST_LLDP_PERIOD: Duration = Duration::from_millis(100);
+
+/// A message from the controller: a group of very many ranks is long.
+const MAX_MESSAGE: usize = 64 << 20;
+
+/// Messages under way to the controller.
+const OUTBOX: usize = 256;
+
+/// Why there will be no session with this controller.
+#[derive(Debug, thiserror::Error)]
+pub enum ControlError {
+    /// The address makes no sense.
+    #[error("{address:?} is no controller's address ({reason}); write --controller http://HOST:7400")]
+    Address {
+        /// What was given.
+        address: String,
+        /// What is wrong with it.
+        reason: String,
+    },
+    /// The controller does not want this agent.
+    #[error("the controller at {address} refused this agent: {reason}")]
+    Refused {
+        /// The controller.
+        address: String,
+        /// What it said.
+        reason: String,
+    },
+}
+
+/// What the controller is told of this node, beside what the engine knows.
+#[derive(Clone, Debug)]
+pub struct Node {
+    /// The controller's address, `http://HOST:PORT`.
+    pub controller: String,
+    /// The data interface.
+    pub interface: Interface,
+    /// Ranks the node takes at once.
+    pub slots: u32,
+}
+
+/// Serves the controller until it refuses the agent; does not end otherwise.
+///
+/// # Errors
+/// If the address makes no sense or the controller refuses the registration.
+pub async fn run(
+    agent: &Agent,
+    node: &Node,
+    launcher: &mut Launcher,
+    events: &mut mpsc::Receiver<agent_message::Body>,
+) -> Result<Infallible, ControlError> {
+    let endpoint = endpoint(&node.controller)?;
+    let mut control = Control {
+        agent,
+        node,
+        launcher,
+        events,
+        announcer: JoinSet::new(),
+        joined: false,
+        pause: SHORTEST_PAUSE,
+    };
+    let mut reported = None;
+    loop {
+        let end = control.session(&endpoint).await;
+        agent.orphan_groups();
+        match end {
+            Err(End::Refused(reason)) => {
+                return Err(ControlError::Refused { address: node.controller.clone(), reason });
+            }
+            Err(End::Broken(reason)) => {
+                // Said once, not at every try.
+                if control.pause == SHORTEST_PAUSE || reported.as_ref() != Some(&reason) {
+                    warn!("no session with the controller at {}: {reason}; trying again", node.controller);
+                    reported = Some(reason);
+                }
+            }
+        }
+        control.wait().await;
+    }
+}
+
+/// How a session ended.
+enum End {
+    /// Come back later.
+    Broken(String),
+    /// Never come back.
+    Refused(String),
+}
+
+impl From<Status> for End {
+    fn from(status: Status) -> End {
+        End::Broken(status.message().to_owned())
+    }
+}
+
+struct Control<'a> {
+    agent: &'a Agent,
+    node: &'a Node,
+    launcher: &'a mut Launcher,
+    events: &'a mut mpsc::Receiver<agent_message::Body>,
+    /// The one task that announces the node by LLDP. It goes on while the controller is away.
+    announcer: JoinSet<()>,
+    /// Whether the controller has ever taken this agent in.
+    joined: bool,
+    /// Before the next try.
+    pause: Duration,
+}
+
+impl Control<'_> {
+    /// One session, from connecting to its end.
+    async fn session(&mut self, endpoint: &Endpoint) -> Result<Infallible, End> {
+        let channel = endpoint.connect().await.map_err(|e| End::Broken(chain(&e)))?;
+        let mut client = ControllerClient::new(channel).max_decoding_message_size(MAX_MESSAGE);
+        let (out, messages) = mpsc::channel(OUTBOX);
+        answer(&out, agent_message::Body::Register(self.registration())).await?;
+        let mut inbound = timeout(PATIENCE, client.join(ReceiverStream::new(messages)))
+            .await
+            .map_err(|_| End::Broken(format!("it has not answered within {} s", PATIENCE.as_secs())))?
+            .map_err(|status| self.unwelcome(status))?
+            .into_inner();
+        loop {
+            let events = &mut *self.events;
+            // Room first: what is taken from the events cannot be put back.
+            let event = async { Some((out.reserve().await.ok()?, events.recv().await?)) };
+            tokio::select! {
+                message = inbound.message() => match message? {
+                    Some(ControllerMessage { body: Some(body) }) => self.obey(body, &out).await?,
+                    Some(ControllerMessage { body: None }) => warn!("the controller sent a message of no known kind"),
+                    None => return Err(End::Broken("it ended the session".into())),
+                },
+                Some((room, event)) = event => room.send(AgentMessage { body: Some(event) }),
+            }
+        }
+    }
+
+    /// What a refused call means.
+    fn unwelcome(&self, status: Status) -> End {
+        match status.code() {
+            // After a broken session, the name may still be held by ourselves.
+            Code::AlreadyExists if self.joined => status.into(),
+            Code::AlreadyExists | Code::InvalidArgument | Code::FailedPrecondition => {
+                End::Refused(status.message().to_owned())
+            }
+            _ => status.into(),
+        }
+    }
+
+    fn registration(&self) -> Register {
+        let (udp_port, tcp_port) = self.agent.ports();
+        Register {
+            version: cool_proto::VERSION,
+            name: self.agent.node().to_owned(),
+            ip: self.node.interface.ip.to_string(),
+            mac: self.node.interface.mac.to_string(),
+            mtu: self.node.interface.mtu,
+            udp_port: udp_port.into(),
+            tcp_port: tcp_port.into(),
+            slots: self.node.slots,
+        }
+    }
+
+    async fn obey(&mut self, body: Body, out: &mpsc::Sender<AgentMessage>) -> Result<(), End> {
+        match body {
+            Body::Registered(registered) => self.registered(&registered),
+            Body::Group(group) => {
+                let (id, epoch) = (group.id, group.epoch);
+                let made = match spec(group) {
+                    Ok(spec) => self.agent.make_group(spec).await.map_err(|e| e.to_string()),
+                    Err(reason) => Err(reason),
+                };
+                answer(
+                    out,
+                    match made {
+                        Ok(()) => {
+                            info!(group = id, epoch, "group made");
+                            agent_message::Body::GroupReady(GroupReady { group: id, epoch })
+                        }
+                        Err(reason) => {
+                            warn!(group = id, epoch, "cannot make group: {reason}");
+                            agent_message::Body::GroupFailed(GroupFailed { group: id, reason })
+                        }
+                    },
+                )
+                .await
+            }
+            Body::Release(ReleaseGroup { group }) => {
+                info!(group, "group released");
+                self.agent.release_group(group);
+                Ok(())
+            }
+            Body::Launch(launch) => {
+                self.launcher.launch(&launch);
+                Ok(())
+            }
+            Body::Kill(Kill { job }) => {
+                self.launcher.kill(job);
+                Ok(())
+            }
+        }
+    }
+
+    fn registered(&mut self, registered: &Registered) -> Result<(), End> {
+        if registered.version != cool_proto::VERSION {
+            return Err(End::Refused(format!(
+                "it speaks version {} of the contract, this agent {}; install the same release of both",
+                registered.version,
+                cool_proto::VERSION
+            )));
+        }
+        info!(node = registered.node, "joined the controller at {}", self.node.controller);
+        self.joined = true;
+        self.pause = SHORTEST_PAUSE;
+        let period = Duration::from_millis(registered.lldp_interval_ms.into()).max(SHORTEST_LLDP_PERIOD);
+        self.announcer.abort_all();
+        self.announcer.spawn(lldp::announce(
+            self.agent.node().to_owned(),
+            self.node.interface.clone(),
+            period,
+        ));
+        Ok(())
+    }
+
+    /// Waits until the next try. What ranks tell meanwhile is dropped, so that they need not wait: a
+    /// controller gives up the jobs of an agent that it lost.
+    async fn wait(&mut self) {
+        let over = sleep(self.pause);
+        self.pause = (self.pause * 2).min(LONGEST_PAUSE);
+        tokio::pin!(over);
+        loop {
+            tokio::select! {
+                () = &mut over => return,
+                Some(_) = self.events.recv() => {}
+            }
+        }
+    }
+}
+
+/// Sends a message of ours.
+async fn answer(out: &mpsc::Sender<AgentMessage>, body: agent_message::Body) -> Result<(), End> {
+    match timeout(PATIENCE, out.send(AgentMessage { body: Some(body) })).await {
+        Ok(Ok(())) => Ok(()),
+        Ok(Err(_)) => Err(End::Broken("it ended the session".into())),
+        Err(_) => Err(End::Broken(format!("it has read nothing for {} s", PATIENCE.as_secs()))),
+    }
+}
+
+fn endpoint(address: &str) -> Result<Endpoint, ControlError> {
+    let wrong = |reason| ControlError::Address { address: address.to_owned(), reason };
+    let endpoint = Endpoint::from_shared(address.to_owned()).map_err(|e| wrong(chain(&e)))?;
+    if endpoint.uri().scheme_str() != Some("http") || endpoint.uri().port().is_none() {
+        return Err(wrong("http:// and a port are needed".into()));
+    }
+    Ok(endpoint
+        .connect_timeout(PATIENCE)
+        .tcp_nodelay(true)
+        .http2_keep_alive_interval(KEEP_ALIVE)
+        .keep_alive_timeout(PATIENCE)
+        .keep_alive_while_idle(true))
+}
+
+/// An error with its causes: tonic's own text is only "transport error".
+fn chain(error: &dyn std::error::Error) -> String {
+    let mut text = error.to_string();
+    let mut source = error.source();
+    while let Some(cause) = source {
+        let more = cause.to_string();
+        if !text.contains(&more) {
+            text = format!("{text}: {more}");
+        }
+        source = cause.source();
+    }
+    text
+}
+
+/// A group in the engine's terms.
+fn spec(group: Group) -> Result<GroupSpec, String> {
+    let ip = |text: &str| text.parse::<Ipv4Addr>().map_err(|_| format!("{text:?} is no IPv4 address"));
+    let port = |port: u32| u16::try_from(port).map_err(|_| format!("{port} is no port"));
+    let member = |m: Member| {
+        Ok::<_, String>(MemberSpec {
+            ip: ip(&m.ip)?,
+            udp_port: port(m.udp_port)?,
+            tcp_port: port(m.tcp_port)?,
+            rank: m.rank,
+            node: m.node,
+            rack: m.rack,
+        })
+    };
+    let tree = |t: Tree| {
+        let scope = match t.scope() {
+            Scope::All => TreeScope::All,
+            Scope::Leaders => TreeScope::Leaders,
+            Scope::Rack => TreeScope::Rack(t.rack),
+            Scope::Unspecified => return Err(format!("the tree {} has no known scope", t.address)),
+        };
+        let (address, port) = (ip(&t.address)?, port(t.port)?);
+        Ok(TreeSpec { scope, address, port, bytes_per_second: t.bytes_per_second })
+    };
+    Ok(GroupSpec {
+        id: group.id,
+        epoch: group.epoch,
+        members: group.members.into_iter().map(member).collect::<Result<_, _>>()?,
+        trees: group.trees.into_iter().map(tree).collect::<Result<_, _>>()?,
+        chunk_bytes: group.chunk_bytes,
+        host_bytes_per_second: group.host_bytes_per_second,
+        uplink_bytes_per_second: group.uplink_bytes_per_second,
+    })
+}

@@ -1,0 +1,168 @@
+//! The node's data interface: its addresses and MTU, read once when the agent starts.
+
+use cool_topology::Mac;
+use pnet::datalink;
+use pnet::ipnetwork::IpNetwork;
+use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, sockopt};
+use std::io;
+use std::net::Ipv4Addr;
+use std::time::Duration;
+
+/// The data interface as the controller is told of it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Interface {
+    /// Its name.
+    pub name: String,
+    /// Its first IPv4 address.
+    pub ip: Ipv4Addr,
+    /// Its Ethernet address.
+    pub mac: Mac,
+    /// The largest IP packet, in bytes.
+    pub mtu: u32,
+}
+
+/// Why an interface cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub enum InterfaceError {
+    /// There is none of that name.
+    #[error("there is no interface {name}; --interface must be one of: {}", .present.join(", "))]
+    Missing {
+        /// The name.
+        name: String,
+        /// What there is.
+        present: Vec<String>,
+    },
+    /// It has no address that is needed.
+    #[error("interface {name} has no {what}; {remedy}")]
+    NoAddress {
+        /// The interface.
+        name: String,
+        /// Which address.
+        what: &'static str,
+        /// What to do.
+        remedy: &'static str,
+    },
+    /// The system does not tell its MTU.
+    #[error("cannot learn the MTU of interface {name}: {source}")]
+    Mtu {
+        /// The interface.
+        name: String,
+        /// What the system says.
+        source: io::Error,
+    },
+}
+
+impl Interface {
+    /// Reads the interface called `name`.
+    ///
+    /// # Errors
+    /// If it does not exist, or has no IPv4 or Ethernet address.
+    pub fn read(name: &str) -> Result<Interface, InterfaceError> {
+        let all = datalink::interfaces();
+        let Some(found) = all.iter().find(|i| i.name == name) else {
+            let present = all.into_iter().map(|i| i.name).collect();
+            return Err(InterfaceError::Missing { name: name.to_owned(), present });
+        };
+        let no = |what, remedy| InterfaceError::NoAddress { name: name.to_owned(), what, remedy };
+        let v4 = found.ips.iter().find_map(|ip| match ip {
+            IpNetwork::V4(v4) => Some(v4.ip()),
+            IpNetwork::V6(_) => None,
+        });
+        Ok(Interface {
+            name: name.to_owned(),
+            ip: v4.ok_or_else(|| no("IPv4 address", "give it one with `ip address add`"))?,
+            mac: found
+                .mac
+                .map(|m| Mac(m.octets()))
+                .ok_or_else(|| no("Ethernet address", "the data network must be Ethernet"))?,
+            mtu: mtu(found.index).map_err(|source| InterfaceError::Mtu { name: name.to_owned(), source })?,
+        })
+    }
+}
+
+/// The MTU of an interface, by rtnetlink(7): /sys shows the interfaces of whichever network namespace
+/// mounted it, which need not be ours.
+fn mtu(index: u32) -> io::Result<u32> {
+    // Protocol 0, the default, is NETLINK_ROUTE.
+    let socket =
+        rustix::net::socket_with(AddressFamily::NETLINK, SocketType::RAW, SocketFlags::CLOEXEC, None)?;
+    sockopt::set_socket_timeout(&socket, sockopt::Timeout::Recv, Some(Duration::from_secs(5)))?;
+    rustix::net::send(&socket, &link_request(index), SendFlags::empty())?;
+    let mut reply = vec![0; 64 << 10];
+    let (len, _) = rustix::net::recv(&socket, &mut reply[..], RecvFlags::empty())?;
+    link_mtu(&reply[..len])
+}
+
+const RTM_NEWLINK: u16 = 16;
+const RTM_GETLINK: u16 = 18;
+const NLM_F_REQUEST: u16 = 1;
+const IFLA_MTU: u16 = 4;
+/// Bytes of nlmsghdr, and of nlmsghdr and ifinfomsg.
+const HEADER: usize = 16;
+const PREAMBLE: usize = 32;
+
+/// An nlmsghdr and an ifinfomsg that ask for one link, in the host's byte order.
+fn link_request(index: u32) -> [u8; PREAMBLE] {
+    let mut request = [0; PREAMBLE];
+    request[0..4].copy_from_slice(&(PREAMBLE as u32).to_ne_bytes());
+    request[4..6].copy_from_slice(&RTM_GETLINK.to_ne_bytes());
+    request[6..8].copy_from_slice(&NLM_F_REQUEST.to_ne_bytes());
+    request[HEADER + 4..HEADER + 8].copy_from_slice(&index.to_ne_bytes());
+    request
+}
+
+/// The MTU in the answer.
+fn link_mtu(reply: &[u8]) -> io::Result<u32> {
+    let malformed = || io::Error::new(io::ErrorKind::InvalidData, "an answer that is no link");
+    let u16_at = |at: usize| {
+        reply.get(at..at + 2).and_then(|b| b.try_into().ok()).map(u16::from_ne_bytes).ok_or_else(malformed)
+    };
+    if u16_at(4)? != RTM_NEWLINK {
+        return Err(malformed());
+    }
+    let mut at = PREAMBLE;
+    loop {
+        let (len, kind) = (usize::from(u16_at(at)?), u16_at(at + 2)?);
+        let value = reply.get(at + 4..at + len).ok_or_else(malformed)?;
+        if kind == IFLA_MTU {
+            return value.try_into().map(u32::from_ne_bytes).map_err(|_| malformed());
+        }
+        at += len.next_multiple_of(4);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_loopback_interface_has_its_address_and_an_mtu() {
+        let lo = Interface::read("lo").unwrap();
+        assert_eq!(lo.ip, Ipv4Addr::LOCALHOST);
+        assert!(lo.mtu >= 1280, "{}", lo.mtu);
+    }
+
+    #[test]
+    fn an_interface_that_does_not_exist_is_named_with_those_that_do() {
+        let e = Interface::read("nope0").unwrap_err().to_string();
+        assert!(e.contains("nope0") && e.contains("lo"), "{e}");
+    }
+
+    #[test]
+    fn answers_cut_short_are_errors() {
+        let mut reply = link_request(1).to_vec();
+        reply[4..6].copy_from_slice(&RTM_NEWLINK.to_ne_bytes());
+        for (len, kind, value) in [(8u16, 3u16, 7u32), (8, IFLA_MTU, 1500)] {
+            reply.extend(len.to_ne_bytes());
+            reply.extend(kind.to_ne_bytes());
+            reply.extend(value.to_ne_bytes());
+        }
+        assert_eq!(link_mtu(&reply).unwrap(), 1500);
+        for cut in 0..reply.len() {
+            assert!(link_mtu(&reply[..cut]).is_err(), "{cut} bytes");
+        }
+        // An attribute that claims no length must not be read for ever.
+        reply[PREAMBLE..PREAMBLE + 2].copy_from_slice(&0u16.to_ne_bytes());
+        assert!(link_mtu(&reply).is_err());
+    }
+}

@@ -1,0 +1,436 @@
+//! Starts ranks as processes of this node, forwards what they print, tells how they ended, and ends
+//! them when asked. Which ranks to start is the controller's to say ([`crate::control`]).
+
+use cool_proto::control::{Exited, Launch, Output, agent_message::Body};
+use rustix::process::{Pid, Signal, kill_process_group};
+use std::collections::BTreeMap;
+use std::os::unix::process::ExitStatusExt;
+use std::path::{Path, PathBuf};
+use std::process::{ExitStatus, Stdio};
+use std::time::Duration;
+use tokio::io::{AsyncRead, AsyncReadExt};
+use tokio::process::{Child, Command};
+use tokio::sync::{mpsc, watch};
+use tokio::task::JoinSet;
+use tokio::time::timeout;
+use tracing::{info, warn};
+
+/// Time between the signals that ask a rank to end and that make it end.
+const GRACE: Duration = Duration::from_secs(3);
+
+/// Time that what a rank left behind may keep its output open after it has ended.
+const LINGER: Duration = Duration::from_secs(1);
+
+/// Longer lines are forwarded in pieces.
+const MAX_LINE: usize = 16 << 10;
+
+/// The ranks' processes. What they print and how they end goes out as events; while nobody takes those,
+/// the ranks wait when they print.
+#[derive(Debug)]
+pub struct Launcher {
+    node: String,
+    socket: PathBuf,
+    events: mpsc::Sender<Body>,
+    /// For each job with processes, what tells them to end.
+    jobs: BTreeMap<u64, watch::Sender<bool>>,
+    ranks: JoinSet<()>,
+}
+
+impl Launcher {
+    /// A launcher of ranks that find their agent at `socket`.
+    pub fn new(node: &str, socket: &Path, events: mpsc::Sender<Body>) -> Launcher {
+        Launcher {
+            node: node.to_owned(),
+            socket: socket.to_path_buf(),
+            events,
+            jobs: BTreeMap::new(),
+            ranks: JoinSet::new(),
+        }
+    }
+
+    /// Starts ranks. One that cannot be started is told of by an event, as one that ended.
+    pub fn launch(&mut self, launch: &Launch) {
+        // Jobs whose ranks have all ended, and the ranks' finished tasks.
+        self.jobs.retain(|_, kill| !kill.is_closed());
+        while let Some(ended) = self.ranks.try_join_next() {
+            log_panic(ended);
+        }
+        let kill = self.jobs.entry(launch.job).or_insert_with(|| watch::channel(false).0).subscribe();
+        for number in &launch.ranks {
+            let rank = Rank { job: launch.job, rank: *number, events: self.events.clone() };
+            match self.command(launch, *number).spawn() {
+                Ok(child) => {
+                    info!(
+                        job = launch.job,
+                        rank = number,
+                        pid = child.id(),
+                        program = launch.program,
+                        "started"
+                    );
+                    self.ranks.spawn(rank.attend(child, kill.clone()));
+                }
+                Err(e) => {
+                    let error = format!("cannot start {} on node {}: {e}", describe(launch), self.node);
+                    warn!(job = launch.job, rank = number, "{error}");
+                    self.ranks.spawn(async move { rank.exited(-1, 0, error).await });
+                }
+            }
+        }
+    }
+
+    /// Ends all ranks of a job.
+    pub fn kill(&mut self, job: u64) {
+        if let Some(kill) = self.jobs.remove(&job) {
+            info!(job, "ending its ranks");
+            kill.send_replace(true);
+        }
+    }
+
+    /// Ends all ranks and waits until they are gone. Events are no longer needed.
+    pub async fn shutdown(mut self, mut events: mpsc::Receiver<Body>) {
+        for kill in self.jobs.values() {
+            kill.send_replace(true);
+        }
+        // A rank's task may be waiting for room for its event.
+        events.close();
+        while let Some(ended) = self.ranks.join_next().await {
+            log_panic(ended);
+        }
+    }
+
+    fn command(&self, launch: &Launch, rank: u32) -> Command {
+        let mut command = Command::new(&launch.program);
+        command
+            .args(&launch.args)
+            .envs(&launch.env)
+            .env("COOL_SOCKET", &self.socket)
+            .env("COOL_JOB", launch.job.to_string())
+            .env("COOL_GROUP", launch.group.to_string())
+            .env("COOL_RANK", rank.to_string())
+            .env("COOL_SIZE", launch.size.to_string())
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            // Its own group, so that what it starts ends with it.
+            .process_group(0)
+            .kill_on_drop(true);
+        if !launch.workdir.is_empty() {
+            command.current_dir(&launch.workdir);
+        }
+        command
+    }
+}
+
+fn log_panic(ended: Result<(), tokio::task::JoinError>) {
+    if let Err(e) = ended {
+        warn!("a rank was not attended to its end: {e}");
+    }
+}
+
+fn describe(launch: &Launch) -> String {
+    match launch.workdir.as_str() {
+        "" => launch.program.clone(),
+        directory => format!("{} in {directory}", launch.program),
+    }
+}
+
+/// One rank's process as events tell of it.
+#[derive(Clone, Debug)]
+struct Rank {
+    job: u64,
+    rank: u32,
+    events: mpsc::Sender<Body>,
+}
+
+impl Rank {
+    /// Forwards the output of a process until it has ended, by itself or because of `kill`.
+    async fn attend(self, mut child: Child, mut kill: watch::Receiver<bool>) {
+        let group = child.id().and_then(|id| i32::try_from(id).ok()).and_then(Pid::from_raw);
+        let mut output = JoinSet::new();
+        if let Some(stdout) = child.stdout.take() {
+            output.spawn(self.clone().forward(stdout, false));
+        }
+        if let Some(stderr) = child.stderr.take() {
+            output.spawn(self.clone().forward(stderr, true));
+        }
+        let ended = tokio::select! {
+            status = child.wait() => Some(status),
+            // Said, or the launcher is gone.
+            () = async { let _ = kill.wait_for(|kill| *kill).await; } => None,
+        };
+        let status = match ended {
+            Some(status) => status,
+            None => terminate(&mut child, group).await,
+        };
+        // Whoever still holds the output open was left behind by the rank, in its group.
+        let drained = timeout(LINGER, async { while output.join_next().await.is_some() {} }).await;
+        if drained.is_err() {
+            signal(group, Signal::KILL);
+            output.shutdown().await;
+        }
+        match status {
+            Ok(status) => {
+                let (code, signal) = outcome(status);
+                info!(job = self.job, rank = self.rank, code, signal, "ended");
+                self.exited(code, signal, String::new()).await;
+            }
+            Err(e) => self.exited(-1, 0, format!("cannot learn how it ended: {e}")).await,
+        }
+    }
+
+    async fn exited(&self, code: i32, signal: i32, error: String) {
+        let exited = Exited { job: self.job, rank: self.rank, code, signal, error };
+        self.tell(Body::Exited(exited)).await;
+    }
+
+    /// Forwards a stream line by line to its end.
+    async fn forward(self, mut stream: impl AsyncRead + Unpin, stderr: bool) {
+        let mut lines = Lines::default();
+        let mut buffer = vec![0; MAX_LINE];
+        loop {
+            let ended = match stream.read(&mut buffer).await {
+                Ok(0) => true,
+                Ok(n) => {
+                    lines.push(&buffer[..n]);
+                    false
+                }
+                Err(e) => {
+                    warn!(job = self.job, rank = self.rank, "cannot read its output: {e}");
+                    true
+                }
+            };
+            while let Some(line) = lines.take(ended) {
+                self.tell(Body::Output(Output { job: self.job, rank: self.rank, stderr, line })).await;
+            }
+            if ended {
+                return;
+            }
+        }
+    }
+
+    /// Nobody listens any more only when the agent ends; then nobody misses it.
+    async fn tell(&self, event: Body) {
+        let _ = self.events.send(event).await;
+    }
+}
+
+/// Ends a process and its group: asks first.
+async fn terminate(child: &mut Child, group: Option<Pid>) -> std::io::Result<ExitStatus> {
+    signal(group, Signal::TERM);
+    let asked = timeout(GRACE, child.wait()).await;
+    // Also for what outlives the rank in its group.
+    signal(group, Signal::KILL);
+    match asked {
+        Ok(status) => status,
+        Err(_) => child.wait().await,
+    }
+}
+
+fn signal(group: Option<Pid>, signal: Signal) {
+    if let Some(group) = group
+        && let Err(e) = kill_process_group(group, signal)
+        && e != rustix::io::Errno::SRCH
+    {
+        warn!(group = group.as_raw_nonzero(), "cannot signal a rank's processes: {e}");
+    }
+}
+
+/// Exit code, or -1 and the signal.
+fn outcome(status: ExitStatus) -> (i32, i32) {
+    match status.code() {
+        Some(code) => (code, 0),
+        None => (-1, status.signal().unwrap_or(0)),
+    }
+}
+
+/// Cuts a stream of bytes into lines of bounded length.
+#[derive(Debug, Default)]
+struct Lines {
+    bytes: Vec<u8>,
+}
+
+impl Lines {
+    fn push(&mut self, bytes: &[u8]) {
+        self.bytes.extend_from_slice(bytes);
+    }
+
+    /// The next line without its newline; at the stream's end also one that has none.
+    fn take(&mut self, ended: bool) -> Option<Vec<u8>> {
+        match self.bytes.iter().take(MAX_LINE + 1).position(|b| *b == b'\n') {
+            Some(end) => {
+                let rest = self.bytes.split_off(end + 1);
+                let mut line = std::mem::replace(&mut self.bytes, rest);
+                line.pop();
+                Some(line)
+            }
+            None if self.bytes.len() > MAX_LINE => {
+                let rest = self.bytes.split_off(MAX_LINE);
+                Some(std::mem::replace(&mut self.bytes, rest))
+            }
+            None if ended && !self.bytes.is_empty() => Some(std::mem::take(&mut self.bytes)),
+            None => None,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    const PATIENCE: Duration = Duration::from_secs(30);
+
+    fn launcher() -> (Launcher, mpsc::Receiver<Body>) {
+        let (events, receiver) = mpsc::channel(16);
+        (Launcher::new("h1", Path::new("/run/h1.sock"), events), receiver)
+    }
+
+    fn shell(script: &str, ranks: &[u32]) -> Launch {
+        Launch {
+            job: 7,
+            group: 9,
+            ranks: ranks.to_vec(),
+            size: 4,
+            program: "/bin/sh".into(),
+            args: vec!["-c".into(), script.into()],
+            env: [("GREETING".to_owned(), "hello".to_owned())].into(),
+            workdir: String::new(),
+        }
+    }
+
+    async fn next(events: &mut mpsc::Receiver<Body>) -> Body {
+        timeout(PATIENCE, events.recv()).await.expect("an event in time").expect("a launcher")
+    }
+
+    async fn line(events: &mut mpsc::Receiver<Body>) -> String {
+        match next(events).await {
+            Body::Output(output) => String::from_utf8(output.line).unwrap(),
+            other => panic!("{other:?} instead of output"),
+        }
+    }
+
+    async fn end(events: &mut mpsc::Receiver<Body>) -> Exited {
+        loop {
+            if let Body::Exited(exited) = next(events).await {
+                return exited;
+            }
+        }
+    }
+
+    #[tokio::test]
+    async fn a_rank_runs_in_its_environment_and_its_output_comes_before_its_end() {
+        let (mut launcher, mut events) = launcher();
+        let script = "echo $COOL_SOCKET $COOL_JOB $COOL_GROUP $COOL_RANK $COOL_SIZE $GREETING; exit 3";
+        launcher.launch(&shell(script, &[2]));
+        assert_eq!(line(&mut events).await, "/run/h1.sock 7 9 2 4 hello");
+        let exited = Exited { job: 7, rank: 2, code: 3, signal: 0, error: String::new() };
+        assert_eq!(next(&mut events).await, Body::Exited(exited));
+    }
+
+    #[tokio::test]
+    async fn standard_error_is_told_apart_and_bytes_need_not_be_text() {
+        let (mut launcher, mut events) = launcher();
+        launcher.launch(&shell(r"printf 'a\377b\n' >&2", &[0]));
+        let output = Output { job: 7, rank: 0, stderr: true, line: b"a\xffb".to_vec() };
+        assert_eq!(next(&mut events).await, Body::Output(output));
+    }
+
+    #[tokio::test]
+    async fn a_program_that_does_not_exist_is_told_of_by_name() {
+        let (mut launcher, mut events) = launcher();
+        launcher.launch(&Launch { program: "/no/such/program".into(), ..shell("", &[0, 1]) });
+        let mut ranks = Vec::new();
+        for _ in 0..2 {
+            let exited = end(&mut events).await;
+            assert!(exited.error.contains("/no/such/program on node h1"), "{}", exited.error);
+            assert_eq!(exited.code, -1);
+            ranks.push(exited.rank);
+        }
+        ranks.sort_unstable();
+        assert_eq!(ranks, [0, 1]);
+    }
+
+    #[tokio::test]
+    async fn a_directory_that_does_not_exist_is_named() {
+        let (mut launcher, mut events) = launcher();
+        launcher.launch(&Launch { workdir: "/no/such/place".into(), ..shell("true", &[0]) });
+        let error = end(&mut events).await.error;
+        assert!(error.contains("/bin/sh in /no/such/place on node h1"), "{error}");
+    }
+
+    #[tokio::test]
+    async fn a_signal_that_ends_a_rank_is_told() {
+        let (mut launcher, mut events) = launcher();
+        launcher.launch(&shell("kill -9 $$", &[0]));
+        let exited = end(&mut events).await;
+        assert_eq!((exited.code, exited.signal), (-1, 9));
+    }
+
+    /// Whether a process runs; a zombie does not.
+    fn runs(pid: &str) -> bool {
+        std::fs::read_to_string(format!("/proc/{pid}/stat"))
+            .is_ok_and(|stat| !stat.rsplit(')').next().unwrap_or("").trim_start().starts_with('Z'))
+    }
+
+    #[tokio::test]
+    async fn killing_a_job_ends_also_what_its_ranks_started() {
+        let (mut launcher, mut events) = launcher();
+        launcher.launch(&shell("sleep 1000 & echo $!; wait", &[0]));
+        let child = line(&mut events).await;
+        assert!(runs(&child));
+        launcher.kill(7);
+        assert_eq!(end(&mut events).await.signal, 15);
+        assert!(!runs(&child));
+    }
+
+    #[tokio::test]
+    async fn a_rank_that_ignores_the_request_to_end_is_ended() {
+        let (mut launcher, mut events) = launcher();
+        launcher.launch(&shell("trap '' TERM; echo deaf; while :; do sleep 0.1; done", &[0]));
+        assert_eq!(line(&mut events).await, "deaf");
+        launcher.kill(7);
+        assert_eq!(end(&mut events).await.signal, 9);
+    }
+
+    #[tokio::test]
+    async fn a_rank_has_ended_though_what_it_left_behind_holds_its_output() {
+        let (mut launcher, mut events) = launcher();
+        launcher.launch(&shell("sleep 1000 & echo $!; exit 0", &[0]));
+        let child = line(&mut events).await;
+        assert_eq!(end(&mut events).await.code, 0);
+        assert!(!runs(&child));
+    }
+
+    #[tokio::test]
+    async fn shutdown_ends_ranks_that_nobody_listens_to() {
+        let (mut launcher, mut events) = launcher();
+        launcher.launch(&shell("echo $$; while :; do echo noise; done", &[0]));
+        let pid = line(&mut events).await;
+        timeout(PATIENCE, launcher.shutdown(events)).await.expect("an end");
+        assert!(!runs(&pid));
+    }
+
+    proptest! {
+        #[test]
+        fn lines_are_bounded_and_lose_no_byte(
+            stream in proptest::collection::vec(prop_oneof![3 => Just(b'x'), 1 => Just(b'\n')], 0..200),
+            long in 0..3usize,
+            cut in 1usize..5000,
+        ) {
+            let stream = [vec![b'y'; long * MAX_LINE + cut], stream].concat();
+            let (mut lines, mut taken) = (Lines::default(), Vec::new());
+            for piece in stream.chunks(cut) {
+                lines.push(piece);
+                while let Some(line) = lines.take(false) {
+                    taken.push(line);
+                }
+            }
+            while let Some(line) = lines.take(true) {
+                taken.push(line);
+            }
+            prop_assert!(taken.iter().all(|line| line.len() <= MAX_LINE && !line.contains(&b'\n')));
+            let without = |bytes: &[u8]| bytes.iter().filter(|b| **b != b'\n').count();
+            prop_assert_eq!(taken.iter().map(Vec::len).sum::<usize>(), without(&stream));
+        }
+    }
+}

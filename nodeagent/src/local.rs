@@ -1,0 +1,375 @@
+//! The agent's side of `local.proto`: takes local ranks' frames from a unix socket and hands their
+//! calls to the engine. Which ranks may come is the [`Agent`]'s to say, what calls mean the engine's.
+//!
+//! A rank is trusted with its own data and no more: whatever else it sends, it is told why it is
+//! refused and hung up on, and the others go on.
+
+use crate::agent::{Agent, Attachment};
+use crate::engine::{CallRequest, Memory, SharedSlice};
+use cool_proto::frame::{Decoder, FrameError, MAX_TO_AGENT, MAX_TO_RANK, encode};
+use cool_proto::local::{
+    Attached, Call, Done, Dtype, Failure, Operation, ReduceOp, Refused, Running, Slice, Stats, frame::Body,
+};
+use cool_proto::region::{Region, RegionError};
+use cool_proto::{RUNNING_INTERVAL, VERSION, socket};
+use std::collections::{BTreeMap, VecDeque};
+use std::io;
+use std::os::fd::OwnedFd;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::io::Interest;
+use tokio::net::{UnixListener, UnixStream};
+use tokio::task::JoinSet;
+use tokio::time::{MissedTickBehavior, interval, timeout};
+use tracing::{debug, info, warn};
+
+/// How long a connected process may take to attach, or to read what it is sent.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// Regions that a rank may have; libcool uses one.
+const MAX_REGIONS: usize = 64;
+
+/// Calls that a rank may have open; libcool has one.
+const MAX_CALLS: usize = 64;
+
+/// Connections at once; more wait in the backlog.
+const MAX_CONNECTIONS: usize = 4096;
+
+/// Why ranks cannot be served.
+#[derive(Debug, thiserror::Error)]
+pub enum ServeError {
+    /// Somebody else serves there.
+    #[error("{} is another running agent's socket; stop it or choose another --socket", .0.display())]
+    InUse(PathBuf),
+    /// The socket cannot be made.
+    #[error("cannot make the socket {}: {source}; choose another --socket", .path.display())]
+    Bind {
+        /// Where.
+        path: PathBuf,
+        /// What the system says.
+        source: io::Error,
+    },
+}
+
+/// The agent's unix socket. Removed from the file system when dropped.
+#[derive(Debug)]
+pub struct LocalServer {
+    listener: UnixListener,
+    path: PathBuf,
+}
+
+impl LocalServer {
+    /// Makes the socket, and its directory if need be. One that a dead agent left behind is replaced.
+    ///
+    /// # Errors
+    /// If an agent serves there, or the path cannot be used.
+    pub fn bind(path: &Path) -> Result<LocalServer, ServeError> {
+        let error = |source| ServeError::Bind { path: path.to_path_buf(), source };
+        if let Some(directory) = path.parent() {
+            std::fs::create_dir_all(directory).map_err(error)?;
+        }
+        match std::os::unix::net::UnixStream::connect(path) {
+            Ok(_) => return Err(ServeError::InUse(path.to_path_buf())),
+            Err(e) if e.kind() == io::ErrorKind::ConnectionRefused => {
+                std::fs::remove_file(path).map_err(error)?;
+            }
+            // Nothing there, or something that bind will name.
+            Err(_) => {}
+        }
+        let listener = UnixListener::bind(path).map_err(error)?;
+        let server = LocalServer { listener, path: path.to_path_buf() };
+        // Whoever can connect can be any rank.
+        std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o600)).map_err(error)?;
+        Ok(server)
+    }
+
+    /// Serves ranks of `agent` until dropped.
+    pub async fn serve(self, agent: Agent) {
+        let mut sessions = JoinSet::new();
+        loop {
+            tokio::select! {
+                Some(ended) = sessions.join_next() => {
+                    if let Err(e) = ended {
+                        warn!("a rank's session ended badly: {e}");
+                    }
+                }
+                accepted = self.listener.accept(), if sessions.len() < MAX_CONNECTIONS => match accepted {
+                    Ok((stream, _)) => {
+                        sessions.spawn(session(stream, agent.clone()));
+                    }
+                    // Most likely out of descriptors: give those in use time to close.
+                    Err(e) => {
+                        warn!("cannot accept a rank's connection: {e}");
+                        tokio::time::sleep(Duration::from_millis(100)).await;
+                    }
+                },
+            }
+        }
+    }
+}
+
+impl Drop for LocalServer {
+    fn drop(&mut self) {
+        if let Err(e) = std::fs::remove_file(&self.path) {
+            warn!("cannot remove the socket {}: {e}", self.path.display());
+        }
+    }
+}
+
+/// Why a session ends.
+#[derive(Debug, thiserror::Error)]
+enum End {
+    #[error("its process closed the connection")]
+    Closed,
+    #[error("its process broke the protocol: {0}")]
+    Refused(String),
+    #[error("its connection broke: {0}")]
+    Broken(#[from] io::Error),
+}
+
+impl From<FrameError> for End {
+    fn from(e: FrameError) -> End {
+        End::Refused(e.to_string())
+    }
+}
+
+/// Serves one connection from its first to its last frame.
+async fn session(stream: UnixStream, agent: Agent) {
+    let mut wire = Wire::new(stream);
+    let attached = match timeout(PATIENCE, wire.receive()).await {
+        Ok(Ok(body)) => attach(body, &agent),
+        Ok(Err(end)) => Err(end),
+        Err(_) => Err(End::Refused(format!("no Attach within {} s", PATIENCE.as_secs()))),
+    };
+    let attachment = match attached {
+        Ok(attachment) => attachment,
+        Err(end) => {
+            debug!("a process did not attach: {end}");
+            return wire.hang_up(&end).await;
+        }
+    };
+    let (group, rank) = (attachment.group(), attachment.rank());
+    info!(group, rank, "rank attached");
+    let end = converse(&mut wire, &attachment).await;
+    info!(group, rank, "rank left: {end}");
+    attachment.leave(end.to_string());
+    wire.hang_up(&end).await;
+}
+
+/// Checks a first frame.
+fn attach(body: Body, agent: &Agent) -> Result<Attachment, End> {
+    let Body::Attach(attach) = body else {
+        return Err(End::Refused("the first frame must be Attach".into()));
+    };
+    if attach.version != VERSION {
+        return Err(End::Refused(format!(
+            "libcool speaks version {} of the local protocol, this agent {VERSION}; install the same release of both",
+            attach.version
+        )));
+    }
+    agent.attach(attach.group, attach.rank).map_err(|e| End::Refused(e.to_string()))
+}
+
+/// Takes an attached rank's frames and answers its calls, until it leaves.
+async fn converse(wire: &mut Wire, attachment: &Attachment) -> End {
+    let places = attachment.places();
+    let attached = Attached { version: VERSION, size: places.len() as u32, places: places.to_vec() };
+    if let Err(end) = wire.send(Body::Attached(attached)).await {
+        return end;
+    }
+    let mut rank = LocalRank { attachment, regions: BTreeMap::new(), calls: JoinSet::new() };
+    let mut alive = interval(RUNNING_INTERVAL);
+    alive.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    loop {
+        let step = tokio::select! {
+            received = wire.receive() => match received {
+                Ok(body) => rank.handle(body, &mut wire.descriptors),
+                Err(end) => Err(end),
+            },
+            Some(done) = rank.calls.join_next() => match done {
+                Ok(done) => wire.send(Body::Done(done)).await,
+                Err(e) => Err(End::Broken(io::Error::other(e))),
+            },
+            _ = alive.tick(), if !rank.calls.is_empty() => wire.send(Body::Running(Running {})).await,
+        };
+        if let Err(end) = step {
+            return end;
+        }
+    }
+}
+
+/// An attached rank: its memory and its open calls.
+struct LocalRank<'a> {
+    attachment: &'a Attachment,
+    regions: BTreeMap<u32, Arc<Shared>>,
+    calls: JoinSet<Done>,
+}
+
+impl LocalRank<'_> {
+    fn handle(&mut self, body: Body, descriptors: &mut VecDeque<OwnedFd>) -> Result<(), End> {
+        match body {
+            Body::Map(map) => {
+                let descriptor = descriptors
+                    .pop_front()
+                    .ok_or_else(|| End::Refused("Map came without its descriptor".into()))?;
+                self.map(map.region, map.bytes, descriptor)
+            }
+            Body::Unmap(unmap) => match self.regions.remove(&unmap.region) {
+                Some(_) => Ok(()),
+                None => Err(no_region(unmap.region)),
+            },
+            Body::Call(call) => self.call(call),
+            Body::Attach(_) => Err(End::Refused("Attach came twice".into())),
+            Body::Attached(_) | Body::Done(_) | Body::Refused(_) | Body::Running(_) => {
+                Err(End::Refused("a frame that only agents send".into()))
+            }
+        }
+    }
+
+    fn map(&mut self, number: u32, bytes: u64, descriptor: OwnedFd) -> Result<(), End> {
+        if self.regions.len() >= MAX_REGIONS {
+            return Err(End::Refused(format!("more than {MAX_REGIONS} regions")));
+        }
+        if self.regions.contains_key(&number) {
+            return Err(End::Refused(format!("region {number} is mapped already")));
+        }
+        let region = Region::open(descriptor, bytes).map_err(|e: RegionError| End::Refused(e.to_string()))?;
+        self.regions.insert(number, Arc::new(Shared(region)));
+        Ok(())
+    }
+
+    fn call(&mut self, call: Call) -> Result<(), End> {
+        if self.calls.len() >= MAX_CALLS {
+            return Err(End::Refused(format!("more than {MAX_CALLS} calls open")));
+        }
+        let (id, request) = (call.id, self.request(call)?);
+        let result = self.attachment.call(request);
+        self.calls.spawn(async move { done(id, result.await) });
+        Ok(())
+    }
+
+    /// A call in the engine's terms. What the terms mean together is the engine's to check.
+    fn request(&self, call: Call) -> Result<CallRequest, End> {
+        let (group, rank) = (self.attachment.group(), self.attachment.rank());
+        if call.group != group {
+            return Err(End::Refused(format!(
+                "a call on group {}, but rank {rank} is of group {group}",
+                call.group
+            )));
+        }
+        let unknown = |what, number| End::Refused(format!("{what} {number} is unknown to this agent"));
+        Ok(CallRequest {
+            group,
+            rank,
+            operation: Operation::try_from(call.operation).map_err(|e| unknown("operation", e.0))?,
+            root: call.root,
+            dtype: Dtype::try_from(call.dtype).map_err(|e| unknown("element type", e.0))?,
+            reduce: ReduceOp::try_from(call.reduce).map_err(|e| unknown("reduction", e.0))?,
+            count: call.count,
+            input: call.input.map(|s| self.slice(s)).transpose()?,
+            output: call.output.map(|s| self.slice(s)).transpose()?,
+            timeout: (call.timeout_ms > 0).then(|| Duration::from_millis(call.timeout_ms)),
+        })
+    }
+
+    fn slice(&self, slice: Slice) -> Result<SharedSlice, End> {
+        let region = self.regions.get(&slice.region).ok_or_else(|| no_region(slice.region))?;
+        SharedSlice::new(region.clone(), slice.offset, slice.bytes).map_err(|e| End::Refused(e.to_string()))
+    }
+}
+
+fn no_region(number: u32) -> End {
+    End::Refused(format!("region {number} is not mapped"))
+}
+
+fn done(id: u64, result: Result<Stats, Failure>) -> Done {
+    match result {
+        Ok(stats) => Done { id, failure: None, stats: Some(stats) },
+        Err(failure) => Done { id, failure: Some(failure), stats: None },
+    }
+}
+
+/// A rank's region as the engine sees it.
+struct Shared(Region);
+
+impl Memory for Shared {
+    fn bytes(&self) -> u64 {
+        self.0.len()
+    }
+
+    fn read(&self, offset: u64, into: &mut [u8]) {
+        self.0.copy_out(offset, into).expect("the engine stays within the slices that were checked");
+    }
+
+    fn write(&self, offset: u64, from: &[u8]) {
+        self.0.copy_in(offset, from).expect("the engine stays within the slices that were checked");
+    }
+}
+
+/// Frames over a connection, without blocking.
+struct Wire {
+    stream: UnixStream,
+    decoder: Decoder,
+    /// Those that came and whose Map has not been handled.
+    descriptors: VecDeque<OwnedFd>,
+}
+
+impl Wire {
+    fn new(stream: UnixStream) -> Wire {
+        Wire { stream, decoder: Decoder::new(MAX_TO_AGENT), descriptors: VecDeque::new() }
+    }
+
+    /// The next frame. May be dropped and called again without losing anything.
+    async fn receive(&mut self) -> Result<Body, End> {
+        loop {
+            if let Some(body) = self.decoder.take()? {
+                return Ok(body);
+            }
+            let mut buffer = [0; MAX_TO_AGENT];
+            let (stream, descriptors) = (&self.stream, &mut self.descriptors);
+            let received = stream
+                .async_io(Interest::READABLE, || socket::receive(stream, &mut buffer, descriptors))
+                .await;
+            match received {
+                Ok(0) => return Err(End::Closed),
+                Ok(n) => self.decoder.push(&buffer[..n]),
+                Err(e) if e.kind() == io::ErrorKind::InvalidData => return Err(End::Refused(e.to_string())),
+                Err(e) if e.kind() == io::ErrorKind::ConnectionReset => return Err(End::Closed),
+                Err(e) => return Err(e.into()),
+            }
+        }
+    }
+
+    async fn send(&mut self, body: Body) -> Result<(), End> {
+        let bytes = encode(body, MAX_TO_RANK)?;
+        let stream = &self.stream;
+        let all = async {
+            let mut sent = 0;
+            while sent < bytes.len() {
+                sent += stream
+                    .async_io(Interest::WRITABLE, || socket::send(stream, &bytes[sent..], None))
+                    .await?;
+            }
+            Ok(())
+        };
+        match timeout(PATIENCE, all).await {
+            Ok(Ok(())) => Ok(()),
+            Ok(Err(e)) => {
+                let e: io::Error = e;
+                Err(if e.kind() == io::ErrorKind::BrokenPipe { End::Closed } else { e.into() })
+            }
+            Err(_) => Err(End::Refused(format!("it read nothing for {} s", PATIENCE.as_secs()))),
+        }
+    }
+
+    /// Says why, if there is something to say, and closes.
+    async fn hang_up(mut self, end: &End) {
+        if let End::Refused(message) = end
+            && let Err(e) = self.send(Body::Refused(Refused { message: message.clone() })).await
+        {
+            debug!("a refused process did not hear why: {e}");
+        }
+    }
+}
