@@ -72,7 +72,7 @@ impl<'a> Builder<'a> {
 
     /// Says how long the longest segment is, before the first slot is asked for.
     pub(crate) fn set_segment(&mut self, bytes: u64) {
-        self.slot_bytes = bytes.max(1).next_multiple_of(ALIGN);
+        self.slot_bytes = bytes.next_multiple_of(ALIGN);
     }
 
     /// The programs; none if they have more transfers than have numbers.

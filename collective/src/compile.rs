@@ -6,6 +6,9 @@ use crate::levels;
 use crate::plan::Plan;
 use crate::schedule::{Call, Operation, Rank, Schedule};
 
+/// Bytes of all ranks' parts or vectors together: what one process can address.
+const MAX_TOTAL: u64 = 1 << 47;
+
 /// Why a call does not compile.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum CompileError {
@@ -79,8 +82,7 @@ pub fn compile(
         return Err(CompileError::Plan { plan: *plan, operation });
     }
     let too_large = CompileError::Size { operation, bytes: call.bytes, size };
-    let total = call.bytes.checked_mul(size as u64).filter(|t| i64::try_from(*t).is_ok());
-    if total.is_none() {
+    if call.bytes.checked_mul(size as u64).is_none_or(|total| total > MAX_TOTAL) {
         return Err(too_large);
     }
     let mut builder = Builder::new(layout, keep);

@@ -1,19 +1,23 @@
 //! Collectives as data. A plan composes patterns over the three levels (node, rack, data center) and
-//! compiles a [`Call`] on a [`Layout`] into a [`Schedule`]; the agents' executor runs it, tests prove
-//! it. No reader of a schedule knows the name of a pattern.
+//! [`compile`] turns a [`Call`] on a [`Layout`] into a [`Schedule`]; the agents' executor runs it,
+//! reader of a schedule knows the name of a pattern.
 
 mod builder;
 mod compile;
+mod interpret;
 pub mod layout;
 mod levels;
 mod patterns;
 mod plan;
 pub mod schedule;
 mod track;
+mod verify;
 
 pub use compile::{CompileError, compile};
+pub use interpret::{InterpretError, interpret};
 pub use layout::{Layout, LayoutError, Place, Scope};
 pub use plan::{DEFAULT_SEGMENT, Plan, PlanError};
 pub use schedule::{
     Action, ActionId, Buffer, Call, Kind, Operation, Program, Rank, Schedule, Span, TransferId,
 };
+pub use verify::{Proof, VerifyError, verify};

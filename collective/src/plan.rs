@@ -11,6 +11,9 @@ use core::str::FromStr;
 /// enough that three levels overlap on a message of a few MiB.
 pub const DEFAULT_SEGMENT: u64 = 256 * 1024;
 
+/// The largest segment that can be asked for.
+const MAX_SEGMENT: u64 = 1 << 30;
+
 /// How what all ranks need gets from the rack leaders to everyone.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Spread {
@@ -86,7 +89,7 @@ pub enum PlanError {
         name: String,
     },
     /// What stands behind the slash is no size.
-    #[error("plan {plan:?}: segment {segment:?} is not a number of bytes of at least 1")]
+    #[error("plan {plan:?}: segment {segment:?} is not a number of bytes from 1 to {MAX_SEGMENT}")]
     Segment {
         /// The plan's name.
         plan: String,
@@ -129,10 +132,10 @@ impl Plan {
         })
     }
 
-    /// The same plan with another segment size; 0 counts as 1. The compiler rounds it up to whole elements,
-    /// and takes larger ones where a message would fall into very many.
+    /// The same plan with the allowed segment size that is nearest to `bytes`: 1 byte to 1 GiB. The compiler
+    /// rounds it up to whole elements, and takes larger ones where a message would fall into very many.
     pub fn with_segment(self, bytes: u64) -> Plan {
-        Plan { segment: bytes.max(1), ..self }
+        Plan { segment: bytes.clamp(1, MAX_SEGMENT), ..self }
     }
 
     /// Its name, without the segment size.
@@ -196,7 +199,7 @@ impl FromStr for Plan {
         let plan = Plan::of(composition);
         let Some(segment) = segment else { return Ok(plan) };
         match segment.parse() {
-            Ok(bytes) if bytes > 0 => Ok(plan.with_segment(bytes)),
+            Ok(bytes) if (1..=MAX_SEGMENT).contains(&bytes) => Ok(plan.with_segment(bytes)),
             _ => Err(PlanError::Segment { plan: name.to_owned(), segment: segment.to_owned() }),
         }
     }
@@ -221,7 +224,7 @@ mod tests {
     fn an_unknown_plan_is_answered_with_those_that_exist() {
         let e = "cool-p-q".parse::<Plan>().unwrap_err().to_string();
         assert!(e.contains("cool-p-q") && e.contains("cool-p-p") && e.contains("multicast"), "{e}");
-        for bad in ["multicast/", "multicast/0", "multicast/x", "multicast/-1"] {
+        for bad in ["multicast/", "multicast/0", "multicast/x", "multicast/-1", "multicast/9999999999"] {
             assert!(matches!(bad.parse::<Plan>(), Err(PlanError::Segment { .. })), "{bad}");
         }
     }

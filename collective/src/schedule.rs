@@ -69,7 +69,8 @@ pub struct Call {
     pub operation: Operation,
     /// Source or destination, where the operation has one.
     pub root: Rank,
-    /// Bytes of the message of a bcast, of the vector of a reduction, of one rank's part else.
+    /// Bytes of the message of a bcast, of the vector of a reduction, of one rank's part else. A barrier has
+    /// none, whatever stands here.
     pub bytes: u64,
     /// Bytes of one element; `bytes` is a multiple of it, and no span cuts an element.
     pub element: u32,

@@ -19,27 +19,27 @@ const MAX_SEGMENTS: u64 = 1024;
 pub(crate) fn emit(call: &Call, plan: &Plan, builder: &mut Builder<'_>) {
     let size = builder.layout().size() as u64;
     let element = u64::from(call.element);
-    let (longest, array) = match call.operation {
-        Operation::Gather | Operation::Allgather | Operation::Scatter => {
-            (call.bytes * size, call.bytes * size)
-        }
-        _ => (call.bytes, call.bytes),
+    // The tokens of a barrier are the empty messages of an allreduce of nothing.
+    let bytes = if call.operation == Operation::Barrier { 0 } else { call.bytes };
+    let array = match call.operation {
+        Operation::Gather | Operation::Allgather | Operation::Scatter => bytes * size,
+        Operation::Bcast | Operation::Reduce | Operation::Allreduce | Operation::Barrier => bytes,
     };
-    let segment = plan.segment().max(array.div_ceil(MAX_SEGMENTS)).next_multiple_of(element);
-    builder.set_segment(segment.min(longest));
+    let wanted = plan.segment().max(array.div_ceil(MAX_SEGMENTS));
+    let segment = wanted.min(array).max(1).next_multiple_of(element);
+    builder.set_segment(segment);
     let mut levels = Levels {
         layout: builder.layout(),
         b: builder,
         plan: plan.composition(),
         operation: call.operation,
         root: call.root,
-        bytes: call.bytes,
+        bytes,
         segment,
     };
     match call.operation {
         Operation::Bcast => levels.bcast(),
         Operation::Reduce => levels.reduce(),
-        // The tokens of a barrier are the empty messages of an allreduce of nothing.
         Operation::Allreduce | Operation::Barrier => levels.allreduce(),
         Operation::Gather => levels.gather(),
         Operation::Scatter => levels.scatter(),

@@ -1,0 +1,81 @@
+//! Conflicting accesses of a rank must be ordered by its own dependencies.
+
+use super::{VerifyError, numbered};
+use crate::schedule::{ActionId, Buffer, Program, Rank, Span};
+use std::collections::{BTreeMap, BTreeSet};
+
+/// Accesses to a range since its last write, that one included.
+#[derive(Clone, Default)]
+struct Accesses {
+    end: u64,
+    writer: Option<ActionId>,
+    readers: Vec<ActionId>,
+}
+
+/// Earlier accesses than the last write need no look: each was found to be before that write.
+pub(super) fn check(rank: Rank, program: &Program) -> Result<(), VerifyError> {
+    let mut buffers: BTreeMap<Buffer, BTreeMap<u64, Accesses>> = BTreeMap::new();
+    for (id, action) in numbered(program) {
+        let write = action.kind.writes();
+        for span in action.kind.reads().chain(write).filter(|span| span.len > 0) {
+            let ranges = buffers.entry(span.buffer).or_default();
+            split(ranges, span);
+            let writes = write == Some(span);
+            for (_, range) in ranges.range_mut(span.offset..span.end()) {
+                let readers = range.readers.iter().filter(|_| writes);
+                for first in range.writer.iter().chain(readers).copied().filter(|first| *first != id) {
+                    if !ordered(program, first, id) {
+                        return Err(VerifyError::Race { rank, first, second: id, buffer: span.buffer });
+                    }
+                }
+                if writes {
+                    range.writer = Some(id);
+                    range.readers.clear();
+                } else {
+                    range.readers.push(id);
+                }
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Cuts the ranges at both ends of the span and adds those that it touches for the first time.
+fn split(ranges: &mut BTreeMap<u64, Accesses>, span: Span) {
+    for at in [span.offset, span.end()] {
+        let right =
+            ranges.range(..at).next_back().map(|(_, range)| range.clone()).filter(|range| range.end > at);
+        if let Some(right) = right {
+            if let Some((_, left)) = ranges.range_mut(..at).next_back() {
+                left.end = at;
+            }
+            ranges.insert(at, right);
+        }
+    }
+    let mut at = span.offset;
+    while at < span.end() {
+        let next = ranges.range(at..).next().map(|(start, range)| (*start, range.end));
+        match next {
+            Some((start, end)) if start == at => at = end,
+            next => {
+                let end = next.map_or(span.end(), |(start, _)| start.min(span.end()));
+                ranges.insert(at, Accesses { end, ..Accesses::default() });
+                at = end;
+            }
+        }
+    }
+}
+
+/// Whether `second` waits for `first`, if only through others.
+fn ordered(program: &Program, first: ActionId, second: ActionId) -> bool {
+    let mut seen = BTreeSet::new();
+    let mut open = vec![second];
+    while let Some(id) = open.pop() {
+        let after = &program.actions[id.0 as usize].after;
+        if after.contains(&first) {
+            return true;
+        }
+        open.extend(after.iter().copied().filter(|earlier| *earlier > first && seen.insert(*earlier)));
+    }
+    false
+}

@@ -1,0 +1,163 @@
+//! Symbols in place of bytes: where each byte of a rank's buffers came from.
+
+use crate::schedule::{Buffer, Rank, Span};
+use std::collections::BTreeMap;
+
+/// The number of an expression. That of a rank's own data is the rank's.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct Expression(u32);
+
+impl Expression {
+    /// The data that a rank brought into the call.
+    pub(super) fn of(rank: Rank) -> Expression {
+        Expression(rank.0)
+    }
+}
+
+/// All combinations met so far, each once, so that equal numbers mean the same operands in the same order.
+pub(super) struct Expressions {
+    ranks: u32,
+    sums: Vec<(Expression, Expression)>,
+    numbers: BTreeMap<(Expression, Expression), Expression>,
+}
+
+impl Expressions {
+    pub(super) fn new(ranks: u32) -> Expressions {
+        Expressions { ranks, sums: Vec::new(), numbers: BTreeMap::new() }
+    }
+
+    pub(super) fn combine(&mut self, left: Expression, right: Expression) -> Expression {
+        *self.numbers.entry((left, right)).or_insert_with(|| {
+            self.sums.push((left, right));
+            Expression(self.ranks + self.sums.len() as u32 - 1)
+        })
+    }
+
+    /// The ranks whose data an expression combines, in its order.
+    pub(super) fn ranks_of(&self, expression: Expression) -> Vec<Rank> {
+        let mut ranks = Vec::new();
+        let mut open = vec![expression];
+        while let Some(next) = open.pop() {
+            match next.0.checked_sub(self.ranks) {
+                None => ranks.push(Rank(next.0)),
+                Some(sum) => {
+                    let (left, right) = self.sums[sum as usize];
+                    open.extend([right, left]);
+                }
+            }
+        }
+        ranks
+    }
+
+    /// In words.
+    pub(super) fn text(&self, expression: Expression) -> String {
+        let ranks: Vec<String> = self.ranks_of(expression).iter().map(|rank| rank.0.to_string()).collect();
+        format!("the data of rank {}", ranks.join(" + "))
+    }
+}
+
+/// A run of bytes with one origin.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Run {
+    pub(super) len: u64,
+    pub(super) expression: Expression,
+    /// The place, in the data that it is made of, of the run's first byte.
+    pub(super) origin: u64,
+}
+
+/// A rank's buffers.
+#[derive(Clone, Default)]
+pub(super) struct Memory {
+    buffers: [BTreeMap<u64, Run>; 3],
+}
+
+impl Memory {
+    /// What a span holds, or the first byte of it that nothing has written.
+    pub(super) fn read(&self, span: Span) -> Result<Vec<Run>, u64> {
+        let runs = &self.buffers[index(span.buffer)];
+        let mut found = Vec::new();
+        let mut at = span.offset;
+        while at < span.end() {
+            let (start, run) = runs.range(..=at).next_back().ok_or(at)?;
+            let skip = at - start;
+            if skip >= run.len {
+                return Err(at);
+            }
+            let len = (run.len - skip).min(span.end() - at);
+            found.push(Run { len, expression: run.expression, origin: run.origin + skip });
+            at += len;
+        }
+        Ok(found)
+    }
+
+    /// Puts runs at the beginning of a span, which they fill.
+    pub(super) fn write(&mut self, span: Span, runs: &[Run]) {
+        if span.len == 0 {
+            return;
+        }
+        let buffer = &mut self.buffers[index(span.buffer)];
+        if let Some((start, run)) = buffer.range(..span.offset).next_back().map(|(start, run)| (*start, *run))
+        {
+            let end = start + run.len;
+            if end > span.end() {
+                let skip = span.end() - start;
+                buffer.insert(span.end(), Run { len: end - span.end(), origin: run.origin + skip, ..run });
+            }
+            if end > span.offset {
+                buffer.insert(start, Run { len: span.offset - start, ..run });
+            }
+        }
+        let covered: Vec<u64> = buffer.range(span.offset..span.end()).map(|(start, _)| *start).collect();
+        for start in covered {
+            if let Some(run) = buffer.remove(&start)
+                && start + run.len > span.end()
+            {
+                let skip = span.end() - start;
+                buffer.insert(span.end(), Run { len: run.len - skip, origin: run.origin + skip, ..run });
+            }
+        }
+        let mut at = span.offset;
+        for run in runs {
+            buffer.insert(at, *run);
+            at += run.len;
+        }
+    }
+}
+
+/// Splits two equally long lists of runs at each other's ends.
+pub(super) fn aligned(left: &[Run], right: &[Run]) -> Vec<(Run, Run)> {
+    let (mut left, mut right) = (left.iter().copied(), right.iter().copied());
+    let (mut l, mut r) = (left.next(), right.next());
+    let mut pairs = Vec::new();
+    while let (Some(a), Some(b)) = (l, r) {
+        let len = a.len.min(b.len);
+        pairs.push((Run { len, ..a }, Run { len, ..b }));
+        let rest =
+            |run: Run| (run.len > len).then(|| Run { len: run.len - len, origin: run.origin + len, ..run });
+        l = rest(a).or_else(|| left.next());
+        r = rest(b).or_else(|| right.next());
+    }
+    pairs
+}
+
+/// Joins neighbours that continue each other.
+pub(super) fn joined(runs: Vec<Run>) -> Vec<Run> {
+    let mut out: Vec<Run> = Vec::with_capacity(runs.len());
+    for run in runs {
+        match out.last_mut() {
+            Some(last) if last.expression == run.expression && last.origin + last.len == run.origin => {
+                last.len += run.len;
+            }
+            _ => out.push(run),
+        }
+    }
+    out
+}
+
+fn index(buffer: Buffer) -> usize {
+    match buffer {
+        Buffer::Input => 0,
+        Buffer::Output => 1,
+        Buffer::Scratch => 2,
+    }
+}
