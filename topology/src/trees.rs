@@ -45,6 +45,25 @@ impl Tree {
     }
 }
 
+/// Whether no loop can be made of these links.
+pub fn is_forest<'a>(links: impl IntoIterator<Item = &'a Link>) -> bool {
+    // Each switch points towards the representative of its piece.
+    let mut towards: BTreeMap<DatapathId, DatapathId> = BTreeMap::new();
+    let mut piece = |mut switch: DatapathId, joins: Option<DatapathId>| {
+        while let Some(next) = towards.get(&switch) {
+            switch = *next;
+        }
+        if let Some(other) = joins.filter(|other| *other != switch) {
+            towards.insert(switch, other);
+        }
+        switch
+    };
+    links.into_iter().all(|link| {
+        let a = piece(link.a.switch, None);
+        piece(link.b.switch, Some(a)) != a
+    })
+}
+
 /// A smallest found set of links that connects `ends`, at least two switches of one piece.
 fn smallest(graph: &Graph, ends: &BTreeSet<DatapathId>, choice: u64) -> BTreeSet<Link> {
     let mut sums: BTreeMap<DatapathId, u64> = BTreeMap::new();
@@ -184,6 +203,11 @@ mod tests {
             let ends: BTreeSet<DatapathId> = tree.members.values().map(|p| p.switch).collect();
             let (seen, twice) = walk(&tree, *ends.first().unwrap());
             prop_assert!(!twice, "a loop");
+            prop_assert!(is_forest(&tree.links));
+            let closing = graph.links().find(|l| !tree.links.contains(l) && seen.contains(&l.a.switch) && seen.contains(&l.b.switch));
+            if let Some(closing) = closing {
+                prop_assert!(!is_forest(tree.links.iter().chain([&closing])));
+            }
             prop_assert!(ends.is_subset(&seen), "a member is not reached");
             prop_assert_eq!(tree.links.len() + 1, seen.len(), "links elsewhere");
             for (switch, ports) in tree.ports() {

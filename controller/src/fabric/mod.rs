@@ -11,7 +11,20 @@
 //! latest whole, not as a queue. Jobs, ranks and gRPC are left to the rest of the controller.
 
 mod api;
+mod arp;
+mod change;
+mod connection;
+mod groups;
+mod locator;
+#[cfg(test)]
+mod model;
+mod network;
+mod reconcile;
 mod run;
+mod session;
+mod tables;
+mod view;
+mod wanted;
 
 pub use api::{
     DatapathId, FabricConfig, FabricError, GroupRequest, LinkView, Location, Mac, NodeRegistration, NodeView,

@@ -1,0 +1,190 @@
+//! The difference between two tables, and the OpenFlow messages that make it.
+
+use super::tables::{COOKIE, COOKIE_MASK, Flow, FlowKey, GROUPS, Tables};
+use core::fmt;
+use rs_openflow::{
+    Action, Body, Bucket, FlowCommand, FlowMod, FlowStats, GroupCommand, GroupDesc, GroupId, GroupMod,
+    GroupType, Instruction, PortNo, TableId,
+};
+use std::collections::BTreeSet;
+
+/// One change of a switch's tables.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Change {
+    AddGroup(u32, BTreeSet<u32>),
+    ModifyGroup(u32, BTreeSet<u32>),
+    /// Adds, or replaces if it is there.
+    PutFlow(FlowKey, Flow),
+    DeleteFlow(FlowKey),
+    DeleteGroup(u32),
+}
+
+/// What makes `wanted` of `installed`, in stages each of which must be confirmed before the next: groups
+/// before the flows that use them, all that is new before anything is deleted, and flows before the groups
+/// that they used, since a switch deletes a group's flows with it. Flows that `keep` says stay.
+pub(super) fn stages(installed: &Tables, wanted: &Tables, keep: impl Fn(&Flow) -> bool) -> Vec<Vec<Change>> {
+    let groups = wanted.groups.iter().filter_map(|(id, ports)| {
+        let ports = ports.clone()?;
+        match installed.groups.get(id) {
+            None => Some(Change::AddGroup(*id, ports)),
+            Some(now) if now.as_ref() != Some(&ports) => Some(Change::ModifyGroup(*id, ports)),
+            Some(_) => None,
+        }
+    });
+    let puts = wanted.flows.iter().filter(|(key, flow)| installed.flows.get(key) != Some(flow));
+    let gone = installed.flows.iter().filter(|(key, flow)| !wanted.flows.contains_key(key) && !keep(flow));
+    let idle = installed.groups.keys().filter(|id| !wanted.groups.contains_key(id));
+    let stages = vec![
+        groups.collect(),
+        puts.map(|(key, flow)| Change::PutFlow(key.clone(), flow.clone())).collect(),
+        gone.map(|(key, _)| Change::DeleteFlow(key.clone())).collect(),
+        idle.map(|id| Change::DeleteGroup(*id)).collect(),
+    ];
+    stages.into_iter().filter(|stage: &Vec<Change>| !stage.is_empty()).collect()
+}
+
+impl Change {
+    /// The tables once the change is made.
+    pub(super) fn apply(&self, tables: &mut Tables) {
+        match self {
+            Change::AddGroup(id, ports) | Change::ModifyGroup(id, ports) => {
+                tables.groups.insert(*id, Some(ports.clone()));
+            }
+            Change::PutFlow(key, flow) => {
+                tables.flows.insert(key.clone(), flow.clone());
+            }
+            Change::DeleteFlow(key) => {
+                tables.flows.remove(key);
+            }
+            Change::DeleteGroup(id) => {
+                tables.groups.remove(id);
+            }
+        }
+    }
+
+    /// The tables once the switch has refused the change, as far as can be told: so that the next
+    /// difference tries again what can help.
+    pub(super) fn refused(&self, tables: &mut Tables) {
+        match self {
+            // It exists, though we did not know: modify it next time.
+            Change::AddGroup(id, _) => {
+                tables.groups.insert(*id, None);
+            }
+            Change::ModifyGroup(id, _) | Change::DeleteGroup(id) => {
+                tables.groups.remove(id);
+            }
+            Change::PutFlow(key, _) | Change::DeleteFlow(key) => {
+                tables.flows.remove(key);
+            }
+        }
+    }
+
+    /// The message that asks for the change. Deletions name our cookie, so that they cannot hit others.
+    pub(super) fn message(&self) -> Body {
+        let flow = |command, key: &FlowKey, cookie, instructions: &[Instruction]| {
+            Body::FlowMod(FlowMod {
+                command,
+                cookie,
+                cookie_mask: if command == FlowCommand::DELETE_STRICT { COOKIE_MASK } else { 0 },
+                priority: key.priority,
+                matching: key.matching.clone(),
+                instructions: instructions.to_vec(),
+                ..FlowMod::default()
+            })
+        };
+        let group = |command, id: u32, ports: &BTreeSet<u32>| {
+            let bucket = |port: &u32| Bucket::new(vec![Action::output(PortNo(*port))]);
+            let buckets = ports.iter().map(bucket).collect();
+            Body::GroupMod(GroupMod { command, kind: GroupType::ALL, group: GroupId(id), buckets })
+        };
+        match self {
+            Change::AddGroup(id, ports) => group(GroupCommand::ADD, *id, ports),
+            Change::ModifyGroup(id, ports) => group(GroupCommand::MODIFY, *id, ports),
+            Change::PutFlow(key, new) => flow(FlowCommand::ADD, key, new.cookie, &new.instructions),
+            Change::DeleteFlow(key) => flow(FlowCommand::DELETE_STRICT, key, COOKIE, &[]),
+            Change::DeleteGroup(id) => group(GroupCommand::DELETE, *id, &BTreeSet::new()),
+        }
+    }
+}
+
+impl fmt::Display for Change {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Change::AddGroup(id, ports) => write!(f, "adding group {id:#x} to {} ports", ports.len()),
+            Change::ModifyGroup(id, ports) => write!(f, "changing group {id:#x} to {} ports", ports.len()),
+            Change::PutFlow(key, _) => write!(f, "flow priority={} {}", key.priority, key.matching),
+            Change::DeleteFlow(key) => write!(f, "deleting flow priority={} {}", key.priority, key.matching),
+            Change::DeleteGroup(id) => write!(f, "deleting group {id:#x}"),
+        }
+    }
+}
+
+/// Notes a flow that a switch tells of, if it is ours.
+pub(super) fn note_flow(tables: &mut Tables, told: FlowStats) {
+    if told.cookie & COOKIE_MASK == COOKIE && told.table == TableId(0) {
+        let flow = Flow { cookie: told.cookie, instructions: told.instructions };
+        tables.flows.insert(FlowKey::new(told.priority, told.matching), flow);
+    }
+}
+
+/// Notes a group that a switch tells of, if it is ours.
+pub(super) fn note_group(tables: &mut Tables, told: GroupDesc) {
+    if !GROUPS.contains(&told.group.0) {
+        return;
+    }
+    let port = |bucket: &Bucket| match bucket.actions[..] {
+        [Action::Output { port, .. }] => Some(port.0),
+        _ => None,
+    };
+    let ports = (told.kind == GroupType::ALL).then(|| told.buckets.iter().map(port).collect()).flatten();
+    tables.groups.insert(told.group.0, ports);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::model;
+    use super::*;
+    use proptest::prelude::*;
+    use rs_openflow::{EtherType, Match};
+
+    fn tables() -> impl Strategy<Value = Tables> {
+        let flow = (0u32..6, 0u32..4);
+        (prop::collection::vec(flow, 0..8), prop::collection::vec((0u32..4, 1u32..8), 0..4)).prop_map(
+            |(flows, groups)| {
+                let mut tables = Tables::default();
+                for (id, port) in groups {
+                    let ports = BTreeSet::from([port, port + 1]);
+                    tables.groups.insert(GROUPS.start + id, Some(ports));
+                }
+                let known: Vec<u32> = tables.groups.keys().copied().collect();
+                for (port, pick) in flows {
+                    let action = match known.get(pick as usize) {
+                        Some(group) => Action::Group(GroupId(*group)),
+                        None => Action::output(PortNo(pick)),
+                    };
+                    let matching = Match::new().eth_type(EtherType::IPV4).in_port(PortNo(port));
+                    let instructions = vec![Instruction::ApplyActions(vec![action])];
+                    tables.flows.insert(FlowKey::new(7, matching), Flow { cookie: COOKIE, instructions });
+                }
+                tables
+            },
+        )
+    }
+
+    proptest! {
+        #[test]
+        fn the_stages_turn_any_tables_into_any_others_on_a_strict_switch(from in tables(), to in tables()) {
+            let mut switch = model::Switch::default();
+            for start in [&from, &to] {
+                let now = switch.tables();
+                for stage in stages(&now, start, |_| false) {
+                    for change in stage {
+                        prop_assert_eq!(switch.obey(&change.message()), Ok(()), "{}", change);
+                    }
+                }
+                prop_assert_eq!(&switch.tables(), start);
+            }
+            prop_assert_eq!(stages(&to, &to, |_| false), Vec::<Vec<Change>>::new());
+        }
+    }
+}

@@ -1,0 +1,247 @@
+//! Moves bytes between a switch's socket and its [`session`](super::session), and events between the session
+//! and the [`network`](super::network).
+
+use super::reconcile::Wanted;
+use super::session::{Input, Output, PortInfo, Session, SwitchInfo};
+use cool_machine::{Machine, Poll, Time};
+use cool_topology::DatapathId;
+use core::net::SocketAddr;
+use core::time::Duration;
+use rs_openflow::{Framer, Padding};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+use tokio::sync::{mpsc, watch};
+use tokio::time::Instant;
+use tracing::{info, warn};
+
+/// Frames that may wait to be sent; more are lost, as frames may be.
+const PACKETS: usize = 4096;
+/// Bytes that may wait for the switch to read them; beyond, frames are lost.
+const MAX_WAITING: usize = 1 << 20;
+/// Bytes that may wait at all: room for the largest batch of changes.
+const MAX_UNREAD: usize = 1 << 25;
+/// Bytes read at once.
+const READ: usize = 1 << 16;
+/// How long a last message may take.
+const FAREWELL: Duration = Duration::from_secs(1);
+
+/// Tells connections apart, also of the same switch.
+pub(super) type ConnectionId = u64;
+
+/// What the network hears of a switch.
+#[derive(Debug)]
+pub(super) enum Event {
+    Up(SwitchInfo, Handle),
+    PortChanged(PortInfo),
+    PortGone(u32),
+    PacketIn(u32, Vec<u8>),
+    Confirmed(u64),
+    Refused(u64, String),
+    Down,
+}
+
+/// An event, and where from.
+#[derive(Debug)]
+pub(super) struct FromSwitch {
+    pub(super) connection: ConnectionId,
+    pub(super) switch: DatapathId,
+    pub(super) event: Event,
+}
+
+/// How the network reaches a switch; dropped, the connection ends.
+#[derive(Debug)]
+pub(super) struct Handle {
+    /// Only the latest tables count.
+    pub(super) wanted: watch::Sender<Wanted>,
+    pub(super) packets: mpsc::Sender<(u32, Vec<u8>)>,
+}
+
+/// Time for machines, from a tokio instant.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Clock(Instant);
+
+impl Clock {
+    pub(super) fn start() -> Clock {
+        Clock(Instant::now())
+    }
+
+    pub(super) fn now(self) -> Time {
+        Time::ZERO + self.0.elapsed()
+    }
+
+    /// Waits until `deadline`, or for ever if there is none.
+    pub(super) async fn wait(self, deadline: Option<Time>) {
+        match deadline {
+            Some(deadline) => tokio::time::sleep_until(self.0 + (deadline - Time::ZERO)).await,
+            None => core::future::pending().await,
+        }
+    }
+}
+
+/// Runs one connection to its end.
+pub(super) async fn run(
+    connection: ConnectionId,
+    socket: TcpStream,
+    peer: SocketAddr,
+    events: mpsc::Sender<FromSwitch>,
+) {
+    if let Err(error) = socket.set_nodelay(true) {
+        warn!(%peer, %error, "switch: cannot switch off Nagle's algorithm");
+    }
+    let clock = Clock::start();
+    let (wanted_in, wanted) = watch::channel(Wanted::default());
+    let (packets_in, packets) = mpsc::channel(PACKETS);
+    let driver = Driver {
+        connection,
+        peer,
+        clock,
+        session: Session::new(clock.now()),
+        framer: Framer::new(Padding::Ignore),
+        waiting: Vec::new(),
+        handle: Some(Handle { wanted: wanted_in, packets: packets_in }),
+        switch: None,
+        events,
+    };
+    driver.run(socket, wanted, packets).await;
+}
+
+struct Driver {
+    connection: ConnectionId,
+    peer: SocketAddr,
+    clock: Clock,
+    session: Session,
+    framer: Framer,
+    /// Bytes for the switch.
+    waiting: Vec<u8>,
+    /// Until the switch is up and the network has it.
+    handle: Option<Handle>,
+    switch: Option<(DatapathId, String)>,
+    events: mpsc::Sender<FromSwitch>,
+}
+
+/// What the loop woke up for.
+enum Woken {
+    Read(std::io::Result<usize>),
+    Wrote(std::io::Result<usize>),
+    Wanted(Wanted),
+    Packet(u32, Vec<u8>),
+    Replaced,
+    Deadline,
+}
+
+impl Driver {
+    async fn run(
+        mut self,
+        mut socket: TcpStream,
+        mut wanted: watch::Receiver<Wanted>,
+        mut packets: mpsc::Receiver<(u32, Vec<u8>)>,
+    ) {
+        let (mut reader, mut writer) = socket.split();
+        let mut buffer = vec![0; READ];
+        let why = loop {
+            let deadline = match self.drain().await {
+                Ok(deadline) => deadline,
+                Err(why) => break why,
+            };
+            let woken = tokio::select! {
+                read = reader.read(&mut buffer) => Woken::Read(read),
+                wrote = writer.write(&self.waiting), if !self.waiting.is_empty() => Woken::Wrote(wrote),
+                // Both channels end when the network drops its handle, or has ended itself.
+                changed = wanted.changed() => match changed {
+                    Ok(()) => Woken::Wanted(wanted.borrow_and_update().clone()),
+                    Err(_) => Woken::Replaced,
+                },
+                Some((port, frame)) = packets.recv() => Woken::Packet(port, frame),
+                () = self.clock.wait(deadline) => Woken::Deadline,
+            };
+            match woken {
+                Woken::Read(Ok(0)) => break "it hung up".to_owned(),
+                Woken::Read(Ok(read)) => {
+                    if let Err(why) = self.read(&buffer[..read]).await {
+                        break why;
+                    }
+                }
+                Woken::Read(Err(error)) | Woken::Wrote(Err(error)) => break error.to_string(),
+                Woken::Wrote(Ok(wrote)) => drop(self.waiting.drain(..wrote)),
+                Woken::Wanted(wanted) => self.session.handle(self.clock.now(), Input::Want(wanted)),
+                Woken::Packet(port, frame) if self.waiting.len() <= MAX_WAITING => {
+                    self.session.handle(self.clock.now(), Input::Packet(port, frame));
+                }
+                Woken::Packet(..) | Woken::Deadline => {}
+                Woken::Replaced => {
+                    break "a newer connection took its place, or the controller ends".to_owned();
+                }
+            }
+        };
+        // What is left says why we hang up; whether it arrives is not ours to care.
+        let _ = tokio::time::timeout(FAREWELL, writer.write_all(&self.waiting)).await;
+        match &self.switch {
+            Some((switch, name)) => {
+                warn!(peer = %self.peer, switch = %switch, "switch {name} disconnected: {why}");
+                self.tell(Event::Down).await;
+            }
+            None => warn!(peer = %self.peer, "switch at {} turned away: {why}", self.peer),
+        }
+    }
+
+    /// Hands bytes to the session, message by message, so that no more than one push is ever kept.
+    async fn read(&mut self, bytes: &[u8]) -> Result<(), String> {
+        self.framer.push(bytes);
+        while let Some(message) = self.framer.next() {
+            let input = match message {
+                Ok(message) => Input::Received(message),
+                Err(error) => Input::Unreadable(error),
+            };
+            self.session.handle(self.clock.now(), input);
+            self.drain().await?;
+        }
+        Ok(())
+    }
+
+    /// Does all that the session asks for; returns when to poll it again, or why to hang up.
+    async fn drain(&mut self) -> Result<Option<Time>, String> {
+        loop {
+            let output = match self.session.poll(self.clock.now()) {
+                Poll::Output(output) => output,
+                Poll::Idle(deadline) => return Ok(deadline),
+            };
+            match output {
+                Output::Send(message) => {
+                    let bytes = message.encode().map_err(|e| format!("cannot write {message}: {e}"))?;
+                    self.waiting.extend(bytes);
+                    if self.waiting.len() > MAX_UNREAD {
+                        return Err("it does not read what it is sent".to_owned());
+                    }
+                }
+                Output::Up(info) => {
+                    let Some(handle) = self.handle.take() else { continue };
+                    info!(peer = %self.peer, switch = %info.datapath_id, ports = info.ports.len(), "switch {} connected", info.name);
+                    self.switch = Some((info.datapath_id, info.name.clone()));
+                    self.tell(Event::Up(info, handle)).await;
+                }
+                Output::PortChanged(port) => self.tell(Event::PortChanged(port)).await,
+                Output::PortGone(port) => self.tell(Event::PortGone(port)).await,
+                Output::PacketIn(port, frame) => self.tell(Event::PacketIn(port, frame)).await,
+                Output::Confirmed(version) => self.tell(Event::Confirmed(version)).await,
+                Output::Refused(version, what) => self.tell(Event::Refused(version, what)).await,
+                Output::Warning(text) => warn!(peer = %self.peer, "{}: {text}", self.name()),
+                Output::Close(why) => return Err(why),
+            }
+        }
+    }
+
+    fn name(&self) -> &str {
+        self.switch.as_ref().map_or("switch", |(_, name)| name)
+    }
+
+    /// The network takes events in turn, so a busy switch waits for itself. If the network has ended, the
+    /// handle is gone too, and the loop ends.
+    async fn tell(&self, event: Event) {
+        if let Some((switch, _)) = &self.switch {
+            let told = FromSwitch { connection: self.connection, switch: *switch, event };
+            if self.events.send(told).await.is_err() {
+                info!(peer = %self.peer, "the controller ends");
+            }
+        }
+    }
+}

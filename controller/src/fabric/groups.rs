@@ -1,0 +1,227 @@
+//! The trees of a group, and how each is moved to another shape without ever making a loop.
+
+use super::api::{GroupRequest, TreeScope};
+use super::tables::GROUPS;
+use cool_topology::{DatapathId, Graph, Link, Tree, trees::is_forest};
+use std::collections::{BTreeMap, BTreeSet};
+
+/// Hands out the numbers of trees: each is a group of the switches and a multicast address.
+#[derive(Debug)]
+pub(super) struct Numbers {
+    used: BTreeSet<u32>,
+    /// Where to look first: a number rests as long as possible before it comes again, so that packets of
+    /// its last use are gone.
+    next: u32,
+}
+
+impl Numbers {
+    pub(super) fn new() -> Numbers {
+        Numbers { used: BTreeSet::new(), next: GROUPS.start }
+    }
+
+    /// A number that is not in use, if there is one.
+    pub(super) fn take(&mut self) -> Option<u32> {
+        let number =
+            (self.next..GROUPS.end).chain(GROUPS.start..self.next).find(|n| !self.used.contains(n))?;
+        self.used.insert(number);
+        self.next = if number + 1 == GROUPS.end { GROUPS.start } else { number + 1 };
+        Some(number)
+    }
+
+    pub(super) fn give_back(&mut self, number: u32) {
+        self.used.remove(&number);
+    }
+}
+
+/// Which nodes each tree of a group connects, by the racks of the members: `racks` has the rack of every
+/// member. Trees of fewer than two nodes are left out.
+pub(super) fn scopes(group: &GroupRequest, racks: &BTreeMap<String, u32>) -> Vec<(TreeScope, Vec<String>)> {
+    let mut all: Vec<String> = Vec::new();
+    let mut by_rack: BTreeMap<u32, Vec<String>> = BTreeMap::new();
+    let mut seen = BTreeSet::new();
+    for name in group.members.iter().filter(|name| seen.insert(name.as_str())) {
+        all.push(name.clone());
+        if let Some(rack) = racks.get(name) {
+            by_rack.entry(*rack).or_default().push(name.clone());
+        }
+    }
+    // Members come in rank order, so the first of a rack has its smallest rank.
+    let leaders = by_rack.values().filter_map(|nodes| nodes.first().cloned()).collect();
+    let racks = by_rack.into_iter().map(|(rack, nodes)| (TreeScope::Rack(rack), nodes));
+    let mut scopes = vec![(TreeScope::All, all), (TreeScope::Leaders, leaders)];
+    scopes.extend(racks);
+    scopes.retain(|(_, nodes)| nodes.len() > 1);
+    scopes
+}
+
+/// A tree that follows the network.
+///
+/// While switches change from one shape to another, some still have the old and some have the new one. If
+/// old and new links together make no loop, neither does any mixture, and the new shape is wanted at once.
+/// Otherwise only what both have in common is wanted first, and the new shape when all switches concerned
+/// have confirmed that: a moment's loss, which repair mends, instead of packets going round.
+#[derive(Debug)]
+pub(super) struct GroupTree {
+    pub(super) scope: TreeScope,
+    /// One of [`GROUPS`].
+    pub(super) number: u32,
+    members: Vec<String>,
+    choice: u64,
+    /// What the switches are to have now.
+    current: Tree,
+    /// What they are to have in the end.
+    target: Tree,
+    /// Links that some switch may still use.
+    possible: BTreeSet<Link>,
+}
+
+impl GroupTree {
+    pub(super) fn new(
+        graph: &Graph,
+        scope: TreeScope,
+        number: u32,
+        members: Vec<String>,
+        choice: u64,
+    ) -> GroupTree {
+        let target = Tree::over(graph, members.iter().map(String::as_str), choice);
+        let (current, possible) = (target.clone(), target.links.clone());
+        GroupTree { scope, number, members, choice, current, target, possible }
+    }
+
+    /// What the switches are to have now.
+    pub(super) fn current(&self) -> &Tree {
+        &self.current
+    }
+
+    /// The network has changed; returns whether something else is wanted now.
+    pub(super) fn follow(&mut self, graph: &Graph) -> bool {
+        let target = Tree::over(graph, self.members.iter().map(String::as_str), self.choice);
+        if target == self.target {
+            return false;
+        }
+        self.target = target;
+        self.step()
+    }
+
+    /// All switches concerned have what is wanted now; returns whether something else is wanted now.
+    pub(super) fn confirmed(&mut self) -> bool {
+        self.possible = self.current.links.clone();
+        self.current != self.target && self.step()
+    }
+
+    fn step(&mut self) -> bool {
+        let union: BTreeSet<Link> = self.possible.union(&self.target.links).copied().collect();
+        let next = if is_forest(&union) {
+            self.possible = union;
+            self.target.clone()
+        } else {
+            let links = self.current.links.intersection(&self.target.links).copied().collect();
+            Tree { links, members: self.target.members.clone() }
+        };
+        let changed = next != self.current;
+        self.current = next;
+        changed
+    }
+
+    /// Whether, once all switches concerned have confirmed, nothing is left to do.
+    pub(super) fn is_final(&self) -> bool {
+        self.current == self.target
+    }
+
+    /// The switches that have or may have a part of the tree.
+    pub(super) fn switches(&self) -> BTreeSet<DatapathId> {
+        let ends = self.possible.iter().flat_map(|link| [link.a.switch, link.b.switch]);
+        ends.chain(self.current.ports().into_keys()).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use cool_topology::Port;
+    use proptest::prelude::*;
+
+    #[test]
+    fn a_group_has_a_tree_over_all_one_over_leaders_and_one_in_each_rack() {
+        let racks = BTreeMap::from([("a", 3), ("b", 3), ("c", 1), ("d", 1), ("e", 0)]);
+        let racks = racks.into_iter().map(|(n, r)| (n.to_owned(), r)).collect();
+        let members = ["b", "a", "b", "e", "d", "c"].map(str::to_owned).to_vec();
+        let scopes = scopes(&GroupRequest { id: 1, members }, &racks);
+        let names = |scope| scopes.iter().find(|(s, _)| *s == scope).map(|(_, n)| n.join(""));
+        assert_eq!(names(TreeScope::All).as_deref(), Some("baedc"));
+        assert_eq!(names(TreeScope::Leaders).as_deref(), Some("edb"));
+        assert_eq!(names(TreeScope::Rack(3)).as_deref(), Some("ba"));
+        assert_eq!(names(TreeScope::Rack(1)).as_deref(), Some("dc"));
+        assert_eq!(names(TreeScope::Rack(0)), None);
+    }
+
+    #[test]
+    fn a_number_comes_again_as_late_as_possible() {
+        let mut numbers = Numbers::new();
+        let first = numbers.take().unwrap();
+        numbers.give_back(first);
+        assert_ne!(numbers.take(), Some(first));
+        assert_eq!(numbers.used.len(), 1);
+        for _ in 1..GROUPS.len() {
+            assert!(numbers.take().is_some());
+        }
+        assert_eq!(numbers.take(), None);
+        numbers.give_back(first);
+        assert_eq!(numbers.take(), Some(first));
+    }
+
+    /// A ring of `n` switches with a host at each; `cut` links are missing.
+    fn ring(n: u64, cut: &[u64]) -> Graph {
+        let mut graph = Graph::default();
+        for at in 0..n {
+            let port = |switch, number| Port { switch: DatapathId(switch), number };
+            graph.place(&format!("h{at}"), port(at, 1));
+            if !cut.contains(&at) {
+                graph.link(port(at, 2), port((at + 1) % n, 3));
+            }
+        }
+        graph
+    }
+
+    proptest! {
+        /// Whatever each switch has confirmed of what it was told, no mixture makes a loop, and in the end
+        /// all have the target.
+        #[test]
+        fn no_mixture_of_old_and_new_makes_a_loop(
+            cuts in prop::collection::vec(prop::collection::vec(0u64..6, 0..2), 1..6),
+            lags in prop::collection::vec(prop::collection::vec(any::<bool>(), 6), 40),
+        ) {
+            let members = (0..6).map(|h| format!("h{h}")).collect();
+            let mut tree = GroupTree::new(&ring(6, &[]), TreeScope::All, GROUPS.start, members, 0);
+            // Per switch the links that it uses.
+            let mut has = vec![tree.current().links.clone(); 6];
+            let mut cuts = cuts.into_iter();
+            let mut target = ring(6, &[]);
+            for (round, lag) in lags.iter().enumerate() {
+                if round % 3 == 0 && let Some(cut) = cuts.next() {
+                    target = ring(6, &cut);
+                    tree.follow(&target);
+                }
+                for (switch, lags) in lag.iter().enumerate() {
+                    if !lags {
+                        has[switch] = tree.current().links.clone();
+                    }
+                }
+                // A link carries packets if both its ends use it.
+                let used: BTreeSet<Link> = has.iter().flatten().copied().filter(|l| {
+                    has[l.a.switch.0 as usize].contains(l) && has[l.b.switch.0 as usize].contains(l)
+                }).collect();
+                prop_assert!(is_forest(&used), "{used:?}");
+                if has.iter().all(|links| *links == tree.current().links) {
+                    tree.confirmed();
+                }
+            }
+            for _ in 0..3 {
+                tree.confirmed();
+            }
+            prop_assert!(tree.is_final());
+            let fresh = Tree::over(&target, tree.members.iter().map(String::as_str), 0);
+            prop_assert_eq!(tree.current(), &fresh);
+        }
+    }
+}

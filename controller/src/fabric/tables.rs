@@ -1,0 +1,43 @@
+//! What one switch holds for us, as plain data: flows of table 0 and groups.
+
+use rs_openflow::{Instruction, Match};
+use std::collections::{BTreeMap, BTreeSet};
+
+/// Marks the flows that are ours; their low half says what they are for.
+pub(super) const COOKIE: u64 = 0x434f_4f4c_0000_0000;
+/// The bits by which our flows are told from those of others.
+pub(super) const COOKIE_MASK: u64 = 0xffff_ffff_0000_0000;
+/// Groups have no cookie: those with these numbers are ours, one for each multicast address.
+pub(super) const GROUPS: core::ops::Range<u32> = 0xc000_0000..0xc004_0000;
+
+/// What makes a flow the same flow.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct FlowKey {
+    pub(super) priority: u16,
+    /// Fields in ascending order, since a switch may tell them in another order than it was given.
+    pub(super) matching: Match,
+}
+
+impl FlowKey {
+    pub(super) fn new(priority: u16, mut matching: Match) -> FlowKey {
+        matching.fields.sort_unstable();
+        FlowKey { priority, matching }
+    }
+}
+
+/// What a flow does.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Flow {
+    pub(super) cookie: u64,
+    pub(super) instructions: Vec<Instruction>,
+}
+
+/// The ports of a group of type ALL; `None` for one that is not of that form.
+pub(super) type Ports = Option<BTreeSet<u32>>;
+
+/// Flows and groups of a switch.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct Tables {
+    pub(super) flows: BTreeMap<FlowKey, Flow>,
+    pub(super) groups: BTreeMap<u32, Ports>,
+}
