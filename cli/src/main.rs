@@ -1,3 +1,83 @@
-//! The operator's command.
+//! `cool`: the operator's command. It asks the controller, and shows what it says; it decides nothing itself.
 
-fn main() {}
+mod bench;
+mod client;
+mod error;
+mod groups;
+mod job;
+mod run;
+mod size;
+mod topology;
+mod units;
+
+use clap::{Parser, Subcommand};
+use error::Error;
+use std::process::ExitCode;
+
+/// Looks at a COOL cluster and runs programs on it.
+#[derive(Debug, Parser)]
+#[command(name = "cool", version, max_term_width = 110)]
+struct Options {
+    /// The controller's gRPC address
+    #[arg(
+        long,
+        global = true,
+        env = "COOL_CONTROLLER",
+        value_name = "URL",
+        default_value = "http://127.0.0.1:7400"
+    )]
+    controller: String,
+
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    Topology(topology::Options),
+    Groups(groups::Options),
+    Run(run::Options),
+    Bench(bench::Options),
+    /// One rank of `cool bench`, which starts it
+    #[command(hide = true)]
+    BenchRank(bench::RankOptions),
+}
+
+fn main() -> ExitCode {
+    let Options { controller, command } = Options::parse();
+    let outcome = match command {
+        Command::BenchRank(options) => bench::rank(&options).map(|()| ExitCode::SUCCESS).map_err(Error::from),
+        command => ask(&controller, command),
+    };
+    outcome.unwrap_or_else(|error| {
+        eprintln!("cool: {error}");
+        error.exit_code()
+    })
+}
+
+fn ask(controller: &str, command: Command) -> Result<ExitCode, Error> {
+    let runtime =
+        tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(Error::Runtime)?;
+    runtime.block_on(async {
+        let client = client::connect(controller).await?;
+        match command {
+            Command::Topology(options) => topology::show(client, &options).await,
+            Command::Groups(options) => groups::show(client, &options).await,
+            Command::Run(options) => run::run(client, options).await,
+            Command::Bench(options) => bench::run(client, &options).await,
+            Command::BenchRank(options) => bench::rank(&options).map_err(Error::from),
+        }
+    })?;
+    Ok(ExitCode::SUCCESS)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::CommandFactory;
+
+    #[test]
+    fn the_command_line_is_consistent() {
+        Options::command().debug_assert();
+    }
+}

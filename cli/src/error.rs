@@ -1,0 +1,73 @@
+//! Why a command did not do what was asked, in one line.
+
+use crate::bench::RankError;
+use cool_proto::control::Finished;
+use std::process::ExitCode;
+
+/// Why a command failed.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum Error {
+    #[error("{0:?} is not a controller's address; write it as http://HOST:7400")]
+    Address(String),
+    #[error(
+        "no controller at {url}: {reason}; start cool-controller, or name another with --controller or COOL_CONTROLLER"
+    )]
+    Connect { url: String, reason: String },
+    #[error("the controller refuses: {0}")]
+    Refused(String),
+    #[error("the connection to the controller broke: {0}")]
+    Lost(String),
+    #[error("the controller ended job {0} without saying how")]
+    Unfinished(u64),
+    #[error("job {job} failed: {}", finished.reason)]
+    Failed { job: u64, finished: Finished },
+    #[error("interrupted; the job is being cancelled")]
+    Interrupted,
+    #[error("cannot write: {0}")]
+    Output(#[from] std::io::Error),
+    #[error("cannot start: {0}")]
+    Runtime(std::io::Error),
+    #[error("cannot tell where this program is, so no node can start it: {0}")]
+    Executable(String),
+    #[error("working directory: {0}; name one with --workdir")]
+    Workdir(String),
+    #[error("--env {0} is not set here; write --env {0}=VALUE")]
+    Unset(String),
+    #[error("--root {root}: there is no such rank; the ranks are 0 to {}", ranks.saturating_sub(1))]
+    NoRoot { root: usize, ranks: usize },
+    #[error("rank 0 reports something that is no result: {0}")]
+    Report(String),
+    #[error("the job ended with {done} of {asked} results")]
+    Missing { done: usize, asked: usize },
+    #[error("{0}")]
+    Rank(#[from] RankError),
+}
+
+impl Error {
+    /// The status that the command exits with: a failed job's own.
+    pub(crate) fn exit_code(&self) -> ExitCode {
+        let code = match self {
+            Error::Failed { finished, .. } => finished.code.clamp(1, 255) as u8,
+            Error::Interrupted => 130,
+            _ => 1,
+        };
+        ExitCode::from(code)
+    }
+}
+
+impl From<tonic::Status> for Error {
+    fn from(status: tonic::Status) -> Error {
+        match std::error::Error::source(&status) {
+            Some(source) => Error::Lost(innermost(source)),
+            None => Error::Refused(status.message().to_owned()),
+        }
+    }
+}
+
+/// The first cause of an error: the others around it only say "transport error".
+pub(crate) fn innermost(error: &dyn std::error::Error) -> String {
+    match error.source() {
+        Some(source) => innermost(source),
+        None => error.to_string(),
+    }
+}

@@ -1,0 +1,135 @@
+//! `cool groups`: the groups in use and their trees, as text or as JSON.
+
+use crate::error::Error;
+use crate::units;
+use cool_proto::control::controller_client::ControllerClient;
+use cool_proto::control::{Group, GroupsRequest, Tree, tree::Scope};
+use serde_json::{Value, json};
+use std::collections::{BTreeMap, BTreeSet};
+use std::io::Write;
+use tonic::transport::Channel;
+
+/// Show the groups in use, where their ranks are, and the multicast trees installed for them
+#[derive(Debug, clap::Args)]
+pub(crate) struct Options {
+    /// Print one JSON document
+    #[arg(long)]
+    json: bool,
+}
+
+/// Asks and prints.
+pub(crate) async fn show(mut client: ControllerClient<Channel>, options: &Options) -> Result<(), Error> {
+    let groups = client.list_groups(GroupsRequest {}).await?.into_inner().groups;
+    let text = if options.json {
+        format!("{:#}\n", json!({ "groups": groups.iter().map(document).collect::<Vec<_>>() }))
+    } else if groups.is_empty() {
+        "no groups\n".to_owned()
+    } else {
+        groups.iter().map(describe).collect::<Vec<_>>().join("\n")
+    };
+    Ok(std::io::stdout().write_all(text.as_bytes())?)
+}
+
+fn document(group: &Group) -> Value {
+    let known = |rate: u64| (rate > 0).then_some(rate);
+    let member = |m: &cool_proto::control::Member| json!({ "rank": m.rank, "node": m.node, "rack": m.rack, "ip": m.ip });
+    let tree = |t: &Tree| {
+        json!({
+            "scope": scope(t),
+            "address": t.address,
+            "port": t.port,
+            "bytes_per_second": known(t.bytes_per_second),
+            "links": t.links,
+        })
+    };
+    json!({
+        "id": group.id,
+        "job": group.job,
+        "epoch": group.epoch,
+        "chunk_bytes": group.chunk_bytes,
+        "host_bytes_per_second": known(group.host_bytes_per_second),
+        "uplink_bytes_per_second": known(group.uplink_bytes_per_second),
+        "members": group.members.iter().map(member).collect::<Vec<_>>(),
+        "trees": group.trees.iter().map(tree).collect::<Vec<_>>(),
+    })
+}
+
+fn describe(group: &Group) -> String {
+    let mut racks: BTreeMap<u32, Vec<String>> = BTreeMap::new();
+    for m in &group.members {
+        racks.entry(m.rack).or_default().push(format!("{} {}", m.rank, m.node));
+    }
+    let nodes: BTreeSet<&str> = group.members.iter().map(|m| m.node.as_str()).collect();
+    let mut text = format!(
+        "group {} of job {}, epoch {}: {} on {} in {}\n",
+        group.id,
+        group.job,
+        group.epoch,
+        units::count(group.members.len(), "rank"),
+        units::count(nodes.len(), "node"),
+        units::count(racks.len(), "rack"),
+    );
+    for (rack, members) in racks {
+        text += &format!("  rack {rack}: {}\n", members.join(", "));
+    }
+    for t in &group.trees {
+        let rate = units::rate(t.bytes_per_second).unwrap_or_else(|| "rate unknown".to_owned());
+        text += &format!("  tree {}: {}, {rate}: {}\n", scope(t), t.address, t.links.join(" "));
+    }
+    if group.trees.is_empty() && nodes.len() > 1 {
+        text.push_str("  no trees: data goes along chains\n");
+    }
+    text
+}
+
+/// What a tree connects, in words.
+fn scope(tree: &Tree) -> String {
+    match tree.scope() {
+        Scope::All => "all".to_owned(),
+        Scope::Leaders => "leaders".to_owned(),
+        Scope::Rack => format!("rack {}", tree.rack),
+        Scope::Unspecified => "unknown".to_owned(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use cool_proto::control::Member;
+
+    fn group() -> Group {
+        let member = |rank, node: &str, rack| Member { rank, node: node.into(), rack, ..Member::default() };
+        let tree = Tree {
+            scope: Scope::All.into(),
+            address: "239.192.0.1".into(),
+            port: 7420,
+            bytes_per_second: 2_500_000,
+            links: vec!["s1:1-s2:3".into(), "s2:1-h1".into()],
+            ..Tree::default()
+        };
+        let members = vec![member(0, "h1", 0), member(1, "h2", 1), member(2, "h1", 0)];
+        Group { id: 4, job: 3, epoch: 1, members, trees: vec![tree], ..Group::default() }
+    }
+
+    #[test]
+    fn a_group_is_told_by_racks_and_trees() {
+        let expected = "\
+group 4 of job 3, epoch 1: 3 ranks on 2 nodes in 2 racks
+  rack 0: 0 h1, 2 h1
+  rack 1: 1 h2
+  tree all: 239.192.0.1, 20 Mbit/s: s1:1-s2:3 s2:1-h1
+";
+        assert_eq!(describe(&group()), expected);
+        assert!(
+            describe(&Group { trees: Vec::new(), ..group() }).ends_with("no trees: data goes along chains\n")
+        );
+    }
+
+    #[test]
+    fn json_says_null_for_an_unknown_rate() {
+        let document = document(&group());
+        assert_eq!(document["host_bytes_per_second"], Value::Null);
+        assert_eq!(document["trees"][0]["bytes_per_second"], 2_500_000);
+        assert_eq!(document["members"][1]["node"], "h2");
+    }
+}

@@ -1,0 +1,46 @@
+//! Sizes as people write them: 1K = 1024 bytes, 1M, 1G.
+
+/// A number of bytes from text.
+pub(crate) fn parse(text: &str) -> Result<u64, String> {
+    let (digits, shift) = match text.char_indices().last() {
+        Some((i, 'K' | 'k')) => (&text[..i], 10),
+        Some((i, 'M' | 'm')) => (&text[..i], 20),
+        Some((i, 'G' | 'g')) => (&text[..i], 30),
+        _ => (text, 0),
+    };
+    let wrong = || format!("{text:?} is not a size; write a number of bytes, or as in 1K, 8M, 1G");
+    let number: u64 = digits.parse().map_err(|_| wrong())?;
+    number.checked_mul(1 << shift).ok_or_else(wrong)
+}
+
+/// The shortest text that [`parse`] reads as `bytes`.
+pub(crate) fn show(bytes: u64) -> String {
+    [(30, "G"), (20, "M"), (10, "K")]
+        .iter()
+        .find(|(shift, _)| bytes > 0 && bytes.is_multiple_of(1 << shift))
+        .map_or_else(|| bytes.to_string(), |(shift, unit)| format!("{}{unit}", bytes >> shift))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn k_is_1024() {
+        assert_eq!(parse("1K"), Ok(1024));
+        assert_eq!(parse("8m"), Ok(8 << 20));
+        assert_eq!(parse("0"), Ok(0));
+        for wrong in ["", "K", "1.5M", "-1", "1KB", "99999999999G", "1é"] {
+            assert!(parse(wrong).is_err(), "{wrong}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn what_is_shown_is_read_back(bytes in any::<u64>(), shift in 0u32..40) {
+            let bytes = bytes >> 24 << shift;
+            prop_assert_eq!(parse(&show(bytes)), Ok(bytes));
+        }
+    }
+}

@@ -1,0 +1,317 @@
+//! `cool topology`: the network as the controller knows it, as a picture or as JSON.
+
+use crate::error::Error;
+use crate::units;
+use cool_proto::control::controller_client::ControllerClient;
+use cool_proto::control::{Link, Node, Topology, TopologyRequest};
+use serde::Serialize;
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::io::Write;
+use tonic::transport::Channel;
+
+/// Show the switches, racks and nodes that the controller has found
+#[derive(Debug, clap::Args)]
+pub(crate) struct Options {
+    /// Print one JSON document
+    #[arg(long)]
+    json: bool,
+}
+
+/// Asks and prints.
+pub(crate) async fn show(mut client: ControllerClient<Channel>, options: &Options) -> Result<(), Error> {
+    let topology = client.get_topology(TopologyRequest {}).await?.into_inner();
+    let text = if options.json { json(&topology) } else { picture(&topology) };
+    Ok(std::io::stdout().write_all(text.as_bytes())?)
+}
+
+fn json(topology: &Topology) -> String {
+    #[derive(Serialize)]
+    struct Document<'a> {
+        switches: Vec<SwitchView<'a>>,
+        links: Vec<LinkView>,
+        nodes: Vec<NodeView<'a>>,
+        warnings: &'a [String],
+    }
+    #[derive(Serialize)]
+    struct SwitchView<'a> {
+        datapath_id: u64,
+        name: &'a str,
+        rack: Option<u32>,
+        ports: u32,
+    }
+    #[derive(Serialize)]
+    struct LinkView {
+        a: u64,
+        a_port: u32,
+        b: u64,
+        b_port: u32,
+        bytes_per_second: Option<u64>,
+    }
+    #[derive(Serialize)]
+    struct NodeView<'a> {
+        name: &'a str,
+        ip: &'a str,
+        mac: &'a str,
+        slots: u32,
+        located: bool,
+        datapath_id: Option<u64>,
+        port: Option<u32>,
+        rack: Option<u32>,
+        bytes_per_second: Option<u64>,
+    }
+    let known = |rate: u64| (rate > 0).then_some(rate);
+    let switches = topology.switches.iter().map(|s| SwitchView {
+        datapath_id: s.datapath_id,
+        name: &s.name,
+        rack: s.tor.then_some(s.rack),
+        ports: s.ports,
+    });
+    let links = topology.links.iter().map(|l| LinkView {
+        a: l.a,
+        a_port: l.a_port,
+        b: l.b,
+        b_port: l.b_port,
+        bytes_per_second: known(l.bytes_per_second),
+    });
+    let nodes = topology.nodes.iter().map(|n| NodeView {
+        name: &n.name,
+        ip: &n.ip,
+        mac: &n.mac,
+        slots: n.slots,
+        located: n.located,
+        datapath_id: n.located.then_some(n.datapath_id),
+        port: n.located.then_some(n.port),
+        rack: n.located.then_some(n.rack),
+        bytes_per_second: known(n.bytes_per_second),
+    });
+    let document = Document {
+        switches: switches.collect(),
+        links: links.collect(),
+        nodes: nodes.collect(),
+        warnings: &topology.warnings,
+    };
+    format!("{:#}\n", serde_json::json!(document))
+}
+
+fn picture(topology: &Topology) -> String {
+    let racks = topology.switches.iter().filter(|s| s.tor).count();
+    let mut text = format!(
+        "{}, {}, {}\n",
+        units::count(topology.switches.len(), "switch"),
+        units::count(racks, "rack"),
+        units::count(topology.nodes.len(), "node")
+    );
+    let mut drawing = Drawing::new(topology);
+    for switch in drawing.roots() {
+        text += &format!("\n{}\n", drawing.title(switch));
+        drawing.below(switch, "", &mut text);
+    }
+    section(&mut text, "links beside the tree:", drawing.others());
+    let lost = topology.nodes.iter().filter(|n| !n.located);
+    section(&mut text, "not found by LLDP yet:", lost.map(|n| format!("{} ({})", n.name, n.ip)));
+    section(&mut text, "warnings:", topology.warnings.iter().cloned());
+    text
+}
+
+fn section(text: &mut String, title: &str, lines: impl Iterator<Item = String>) {
+    let mut lines = lines.peekable();
+    if lines.peek().is_some() {
+        text.extend(["\n", title, "\n"]);
+        lines.for_each(|line| text.extend(["  ", &line, "\n"]));
+    }
+}
+
+/// The network drawn from the top: a switch above those that are one link nearer to the racks.
+struct Drawing<'a> {
+    topology: &'a Topology,
+    /// Links from each switch to the nearest top-of-rack switch.
+    height: BTreeMap<u64, u32>,
+    drawn: BTreeSet<u64>,
+}
+
+/// What hangs below a switch.
+enum Below<'a> {
+    Switch(u64),
+    Node(&'a Node),
+}
+
+impl<'a> Drawing<'a> {
+    fn new(topology: &'a Topology) -> Drawing<'a> {
+        let tors = topology.switches.iter().filter(|s| s.tor).map(|s| s.datapath_id);
+        let mut queue: VecDeque<u64> = tors.collect();
+        let mut height: BTreeMap<u64, u32> = queue.iter().map(|s| (*s, 0)).collect();
+        while let Some(switch) = queue.pop_front() {
+            let above = height[&switch] + 1;
+            for (_, peer, _) in ends(topology, switch) {
+                if let std::collections::btree_map::Entry::Vacant(new) = height.entry(peer) {
+                    new.insert(above);
+                    queue.push_back(peer);
+                }
+            }
+        }
+        Drawing { topology, height, drawn: BTreeSet::new() }
+    }
+
+    /// The switches with nothing above them.
+    fn roots(&self) -> Vec<u64> {
+        let height = |switch| self.height.get(&switch);
+        let is_root = |s: &u64| ends(self.topology, *s).all(|(_, peer, _)| height(peer) <= height(*s));
+        self.topology.switches.iter().map(|s| s.datapath_id).filter(is_root).collect()
+    }
+
+    fn title(&self, switch: u64) -> String {
+        match self.topology.switches.iter().find(|s| s.datapath_id == switch) {
+            Some(s) if s.tor => format!("{} (rack {})", s.name, s.rack),
+            Some(s) => s.name.clone(),
+            None => format!("{switch:016x}"),
+        }
+    }
+
+    /// Draws what hangs below a switch, each line after `margin`.
+    fn below(&mut self, switch: u64, margin: &str, text: &mut String) {
+        self.drawn.insert(switch);
+        let mut hanging: Vec<(u32, u64, Below<'a>)> = Vec::new();
+        for (port, peer, link) in ends(self.topology, switch) {
+            if self.height.get(&peer) < self.height.get(&switch) {
+                hanging.push((port, link.bytes_per_second, Below::Switch(peer)));
+            }
+        }
+        for node in self.topology.nodes.iter().filter(|n| n.located && n.datapath_id == switch) {
+            hanging.push((node.port, node.bytes_per_second, Below::Node(node)));
+        }
+        hanging.sort_by_key(|(port, ..)| *port);
+        let count = hanging.len();
+        for (i, (port, rate, what)) in hanging.into_iter().enumerate() {
+            let last = i + 1 == count;
+            let branch = if last { "└─" } else { "├─" };
+            let rate = units::rate(rate).map_or(String::new(), |rate| format!(", {rate}"));
+            *text += &format!("{margin}{branch} port {port}{rate}: ");
+            match what {
+                Below::Node(n) => {
+                    *text += &format!("{} ({}, {})\n", n.name, n.ip, units::count(n.slots as usize, "slot"));
+                }
+                Below::Switch(peer) if self.drawn.contains(&peer) => {
+                    *text += &format!("{}, as above\n", self.title(peer));
+                }
+                Below::Switch(peer) => {
+                    *text += &format!("{}\n", self.title(peer));
+                    let margin = format!("{margin}{}", if last { "   " } else { "│  " });
+                    self.below(peer, &margin, text);
+                }
+            }
+        }
+    }
+
+    /// Links between switches of one height.
+    fn others(&self) -> impl Iterator<Item = String> {
+        let level = |l: &&Link| self.height.get(&l.a) == self.height.get(&l.b);
+        let line = |l: &Link| {
+            format!("{} port {} - {} port {}", self.title(l.a), l.a_port, self.title(l.b), l.b_port)
+        };
+        self.topology.links.iter().filter(level).map(line)
+    }
+}
+
+/// The links of a switch: its port, the peer, the link.
+fn ends(topology: &Topology, switch: u64) -> impl Iterator<Item = (u32, u64, &Link)> {
+    topology.links.iter().filter_map(move |l| match switch {
+        s if s == l.a => Some((l.a_port, l.b, l)),
+        s if s == l.b => Some((l.b_port, l.a, l)),
+        _ => None,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use cool_proto::control::Switch;
+
+    /// `spines` above two leaves of two nodes each.
+    fn fabric(spines: u64) -> Topology {
+        let leaf = |i: u64| Switch {
+            datapath_id: spines + i,
+            name: format!("s{}", spines + i),
+            rack: i as u32 - 1,
+            tor: true,
+            ports: 4,
+        };
+        let spine = |i: u64| Switch { datapath_id: i, name: format!("s{i}"), ports: 2, ..Switch::default() };
+        let link = |s: u64, l: u64| Link {
+            a: s,
+            a_port: l as u32,
+            b: spines + l,
+            b_port: 2 + s as u32,
+            bytes_per_second: 2_500_000,
+        };
+        let node = |i: u32| Node {
+            name: format!("h{i}"),
+            ip: format!("10.0.0.{i}"),
+            located: true,
+            datapath_id: spines + u64::from(i.div_ceil(2)),
+            port: 2 - i % 2,
+            rack: (i - 1) / 2,
+            slots: 2,
+            ..Node::default()
+        };
+        Topology {
+            switches: (1..=spines).map(spine).chain((1..=2).map(leaf)).collect(),
+            links: (1..=spines).flat_map(|s| (1..=2).map(move |l| link(s, l))).collect(),
+            nodes: (1..=4).map(node).collect(),
+            warnings: Vec::new(),
+        }
+    }
+
+    #[test]
+    fn a_tree_is_drawn_from_its_root() {
+        let expected = "\
+3 switches, 2 racks, 4 nodes
+
+s1
+├─ port 1, 20 Mbit/s: s2 (rack 0)
+│  ├─ port 1: h1 (10.0.0.1, 2 slots)
+│  └─ port 2: h2 (10.0.0.2, 2 slots)
+└─ port 2, 20 Mbit/s: s3 (rack 1)
+   ├─ port 1: h3 (10.0.0.3, 2 slots)
+   └─ port 2: h4 (10.0.0.4, 2 slots)
+";
+        assert_eq!(picture(&fabric(1)), expected);
+    }
+
+    #[test]
+    fn a_leaf_below_two_spines_is_drawn_whole_only_once() {
+        let text = picture(&fabric(2));
+        assert_eq!(text.matches("h1").count(), 1, "{text}");
+        assert!(text.ends_with("\ns2\n├─ port 1, 20 Mbit/s: s3 (rack 0), as above\n└─ port 2, 20 Mbit/s: s4 (rack 1), as above\n"), "{text}");
+    }
+
+    #[test]
+    fn what_does_not_fit_the_tree_is_listed() {
+        let mut t = fabric(1);
+        t.links.push(Link { a: 2, a_port: 9, b: 3, b_port: 9, bytes_per_second: 0 });
+        t.nodes[0].located = false;
+        t.warnings.push("a forged link".into());
+        t.switches.push(Switch { datapath_id: 7, name: "s7".into(), ..Switch::default() });
+        let text = picture(&t);
+        for part in ["s2 (rack 0) port 9 - s3 (rack 1) port 9", "h1 (10.0.0.1)", "a forged link", "\ns7\n"] {
+            assert_eq!(text.matches(part).count(), 1, "{part} in {text}");
+        }
+    }
+
+    #[test]
+    fn json_says_null_for_what_is_not_known() {
+        let mut t = fabric(1);
+        t.nodes[0].located = false;
+        let v: serde_json::Value = serde_json::from_str(&json(&t)).unwrap();
+        assert_eq!(v["switches"][0]["rack"], serde_json::Value::Null);
+        assert_eq!(v["switches"][1]["rack"], 0);
+        assert_eq!(v["nodes"][0]["datapath_id"], serde_json::Value::Null);
+        assert_eq!(v["nodes"][1]["datapath_id"], 2);
+        assert_eq!(v["links"][0]["bytes_per_second"], 2_500_000);
+        assert_eq!(v["nodes"][1]["bytes_per_second"], serde_json::Value::Null);
+    }
+
+    #[test]
+    fn an_empty_network_is_no_error() {
+        assert_eq!(picture(&Topology::default()), "0 switches, 0 racks, 0 nodes\n");
+    }
+}
