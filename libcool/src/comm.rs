@@ -1,11 +1,11 @@
 //! The communicator: the operations on slices, with their arguments checked before anything is sent.
 
 use crate::element::{Element, Op};
+use crate::environment::Environment;
 use crate::error::Error;
 use crate::session::{Request, Session};
 use cool_proto::local::{Dtype, Operation};
 use std::path::Path;
-use std::str::FromStr;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -66,10 +66,8 @@ impl Comm {
     /// # Errors
     /// If the process was not started by COOL, or its agent does not answer.
     pub fn world() -> Result<Comm, Error> {
-        let socket = std::env::var_os("COOL_SOCKET").ok_or(Error::NotLaunched)?;
-        let (group, rank, size) =
-            (number("COOL_GROUP")?, number::<u32>("COOL_RANK")?, number::<usize>("COOL_SIZE")?);
-        let comm = Comm::attach(Path::new(&socket), group, rank)?;
+        let Environment { socket, group, rank, size } = Environment::read(|name| std::env::var_os(name))?;
+        let comm = Comm::attach(&socket, group, rank)?;
         if comm.size() != size {
             return Err(Error::Environment {
                 variable: "COOL_SIZE",
@@ -338,13 +336,104 @@ impl Comm {
     }
 }
 
-/// A number from the environment.
-fn number<N: FromStr>(variable: &'static str) -> Result<N, Error> {
-    let value = std::env::var_os(variable);
-    let parsed = value.as_ref().and_then(|v| v.to_str()).and_then(|v| v.parse().ok());
-    parsed.ok_or_else(|| Error::Environment {
-        variable,
-        value: value.map_or("not set".into(), |v| v.to_string_lossy().into_owned()),
-        expected: "a number".into(),
-    })
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use cool_proto::frame::{Decoder, MAX_TO_AGENT, MAX_TO_RANK, encode};
+    use cool_proto::local::{self, Attached, frame::Body};
+    use std::collections::VecDeque;
+    use std::io::Write;
+    use std::os::unix::net::{UnixListener, UnixStream};
+
+    /// The next frame that a rank sends.
+    fn heard(stream: &UnixStream, decoder: &mut Decoder) -> Body {
+        loop {
+            if let Some(body) = decoder.take().unwrap() {
+                return body;
+            }
+            let mut buffer = [0; 4096];
+            let n = cool_proto::socket::receive(stream, &mut buffer, &mut VecDeque::new()).unwrap();
+            assert_ne!(n, 0, "the rank hung up");
+            decoder.push(&buffer[..n]);
+        }
+    }
+
+    /// A rank alone with an agent that attaches it and then does `then`.
+    fn with_agent<R>(
+        then: impl FnOnce(UnixStream, Decoder) + Send,
+        rank: impl FnOnce(Comm, &Path) -> R,
+    ) -> R {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("agent.sock");
+        let listener = UnixListener::bind(&path).unwrap();
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                let (mut stream, mut decoder) = (listener.accept().unwrap().0, Decoder::new(MAX_TO_AGENT));
+                heard(&stream, &mut decoder);
+                let place = local::Place { node: 0, rack: 0, name: "h1".into() };
+                let attached = Attached { version: 1, size: 1, places: vec![place] };
+                stream.write_all(&encode(Body::Attached(attached), MAX_TO_RANK).unwrap()).unwrap();
+                then(stream, decoder);
+            });
+            rank(Comm::attach(&path, 1, 0).unwrap(), &path)
+        })
+    }
+
+    #[test]
+    fn an_agent_that_is_not_there_is_named_by_its_socket() {
+        let e = Comm::attach(Path::new("/no/agent.sock"), 1, 3).unwrap_err().to_string();
+        assert!(e.starts_with("rank 3: attach: no agent at /no/agent.sock"), "{e}");
+    }
+
+    #[test]
+    fn an_agent_that_dies_in_a_call_is_named_by_its_socket() {
+        let dies = |stream: UnixStream, mut decoder: Decoder| {
+            while !matches!(heard(&stream, &mut decoder), Body::Call(_)) {}
+        };
+        with_agent(dies, |comm, path| {
+            for _ in 0..2 {
+                let e = comm.barrier().unwrap_err().to_string();
+                assert!(e.starts_with(&format!("rank 0: barrier: no agent at {}", path.display())), "{e}");
+            }
+        });
+    }
+
+    #[test]
+    fn a_refusal_is_passed_on_in_the_agents_words() {
+        let refuses = |mut stream: UnixStream, mut decoder: Decoder| {
+            while !matches!(heard(&stream, &mut decoder), Body::Call(_)) {}
+            let refused = Body::Refused(local::Refused { message: "no more calls today".into() });
+            stream.write_all(&encode(refused, MAX_TO_RANK).unwrap()).unwrap();
+        };
+        with_agent(refuses, |comm, _| {
+            let e = comm.barrier().unwrap_err();
+            assert!(matches!(&e, Error::Refused { message, .. } if message == "no more calls today"), "{e}");
+        });
+    }
+
+    #[test]
+    fn a_failure_names_the_ranks_and_the_answer_to_another_call_is_not_ours() {
+        let answers = |mut stream: UnixStream, mut decoder: Decoder| {
+            let mut answer = |body| stream.write_all(&encode(body, MAX_TO_RANK).unwrap()).unwrap();
+            let failure = local::Failure {
+                kind: local::failure::Kind::Lost.into(),
+                message: "rank 5 is gone".into(),
+                ranks: vec![5],
+            };
+            answer(Body::Running(local::Running {}));
+            answer(Body::Done(local::Done { id: 0, failure: Some(failure), stats: None }));
+            answer(Body::Done(local::Done { id: 77, failure: None, stats: None }));
+            for _ in 0..3 {
+                heard(&stream, &mut decoder);
+            }
+        };
+        with_agent(answers, |comm, _| {
+            let e = comm.barrier().unwrap_err();
+            assert_eq!(e.to_string(), "rank 0: barrier: rank 5 is gone");
+            assert!(
+                matches!(e, Error::Collective { failure: crate::Failure::Lost, ranks, .. } if ranks == [5])
+            );
+            assert!(matches!(comm.barrier().unwrap_err(), Error::Agent { .. }));
+        });
+    }
 }

@@ -34,6 +34,7 @@ mod comm;
 mod element;
 #[cfg(feature = "embedded")]
 pub mod embedded;
+mod environment;
 mod error;
 mod launch;
 mod session;

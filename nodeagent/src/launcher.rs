@@ -163,10 +163,12 @@ impl Rank {
             None => terminate(&mut child, group).await,
         };
         // Whoever still holds the output open was left behind by the rank, in its group.
-        let drained = timeout(LINGER, async { while output.join_next().await.is_some() {} }).await;
-        if drained.is_err() {
+        if timeout(LINGER, drain(&mut output)).await.is_err() {
             signal(group, Signal::KILL);
-            output.shutdown().await;
+            // Unless it made a group of its own: then its output is lost.
+            if timeout(LINGER, drain(&mut output)).await.is_err() {
+                output.shutdown().await;
+            }
         }
         match status {
             Ok(status) => {
@@ -211,6 +213,12 @@ impl Rank {
     /// Nobody listens any more only when the agent ends; then nobody misses it.
     async fn tell(&self, event: Body) {
         let _ = self.events.send(event).await;
+    }
+}
+
+async fn drain(output: &mut JoinSet<()>) {
+    while let Some(ended) = output.join_next().await {
+        log_panic(ended);
     }
 }
 
@@ -277,6 +285,9 @@ impl Lines {
 mod tests {
     use super::*;
     use proptest::prelude::*;
+    use rustix::process::{PidfdFlags, pidfd_open};
+    use std::os::fd::OwnedFd;
+    use tokio::io::unix::AsyncFd;
 
     const PATIENCE: Duration = Duration::from_secs(30);
 
@@ -366,21 +377,24 @@ mod tests {
         assert_eq!((exited.code, exited.signal), (-1, 9));
     }
 
-    /// Whether a process runs; a zombie does not.
-    fn runs(pid: &str) -> bool {
-        std::fs::read_to_string(format!("/proc/{pid}/stat"))
-            .is_ok_and(|stat| !stat.rsplit(')').next().unwrap_or("").trim_start().starts_with('Z'))
+    /// A running process, by what it printed.
+    fn process(pid: &str) -> AsyncFd<OwnedFd> {
+        let pid = Pid::from_raw(pid.parse().unwrap()).unwrap();
+        AsyncFd::new(pidfd_open(pid, PidfdFlags::NONBLOCK).expect("a running process")).unwrap()
+    }
+
+    async fn ends(process: &AsyncFd<OwnedFd>) {
+        let _ready = timeout(PATIENCE, process.readable()).await.expect("an end in time").unwrap();
     }
 
     #[tokio::test]
     async fn killing_a_job_ends_also_what_its_ranks_started() {
         let (mut launcher, mut events) = launcher();
         launcher.launch(&shell("sleep 1000 & echo $!; wait", &[0]));
-        let child = line(&mut events).await;
-        assert!(runs(&child));
+        let child = process(&line(&mut events).await);
         launcher.kill(7);
         assert_eq!(end(&mut events).await.signal, 15);
-        assert!(!runs(&child));
+        ends(&child).await;
     }
 
     #[tokio::test]
@@ -396,18 +410,18 @@ mod tests {
     async fn a_rank_has_ended_though_what_it_left_behind_holds_its_output() {
         let (mut launcher, mut events) = launcher();
         launcher.launch(&shell("sleep 1000 & echo $!; exit 0", &[0]));
-        let child = line(&mut events).await;
+        let child = process(&line(&mut events).await);
         assert_eq!(end(&mut events).await.code, 0);
-        assert!(!runs(&child));
+        ends(&child).await;
     }
 
     #[tokio::test]
     async fn shutdown_ends_ranks_that_nobody_listens_to() {
         let (mut launcher, mut events) = launcher();
         launcher.launch(&shell("echo $$; while :; do echo noise; done", &[0]));
-        let pid = line(&mut events).await;
+        let rank = process(&line(&mut events).await);
         timeout(PATIENCE, launcher.shutdown(events)).await.expect("an end");
-        assert!(!runs(&pid));
+        ends(&rank).await;
     }
 
     proptest! {

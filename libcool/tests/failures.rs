@@ -1,0 +1,147 @@
+//! What goes wrong is told: by whom, in what, and why. Nothing waits for ever.
+
+use cool::embedded::{Embedded, run};
+use cool::{Comm, Error, Failure, Op};
+use std::time::Duration;
+
+fn two() -> Embedded {
+    Embedded { ranks: 2, ranks_per_node: 1, racks: 2 }
+}
+
+/// The text of an error about arguments; the call must not have reached anybody.
+fn argument(result: Result<(), Error>) -> String {
+    match result {
+        Err(e @ Error::Argument { .. }) => e.to_string(),
+        other => panic!("{other:?} instead of an error about arguments"),
+    }
+}
+
+/// What kind of failure a collective was.
+fn failure(result: Result<(), Error>) -> (Failure, Vec<usize>, String) {
+    match result {
+        Err(ref e @ Error::Collective { failure, ref ranks, .. }) => (failure, ranks.clone(), e.to_string()),
+        other => panic!("{other:?} instead of a failed collective"),
+    }
+}
+
+#[test]
+fn wrong_arguments_name_rank_operation_and_remedy_and_do_no_harm() {
+    let results = run(two(), |comm| {
+        let (rank, mut one, mut three) = (comm.rank(), [0u8; 1], [0u8; 3]);
+        let e = argument(comm.bcast(&mut one, 2));
+        assert_eq!(e, format!("rank {rank}: bcast: there is no rank 2 to be the root; the ranks are 0 to 1"));
+        let e = argument(comm.reduce(&[1u8; 2], &mut three, Op::Sum, usize::MAX));
+        assert!(e.contains("no rank 18446744073709551615"), "{e}");
+        let e = argument(comm.reduce(&[1u8; 2], &mut three, Op::Sum, rank));
+        assert_eq!(
+            e,
+            format!("rank {rank}: reduce: recv has 3 elements, but send has 2; they must be equally long")
+        );
+        let e = argument(comm.allreduce(&[1u8; 2], &mut three, Op::Sum));
+        assert!(e.starts_with(&format!("rank {rank}: allreduce: recv has 3")), "{e}");
+        let e = argument(comm.gather(&[1u8; 2], &mut three, rank));
+        assert!(e.contains("gather: recv has 3 elements, but must have 2 times the 2 of send"), "{e}");
+        let e = argument(comm.allgather(&[1u8; 2], &mut three));
+        assert!(e.contains("allgather: recv has 3"), "{e}");
+        let e = argument(comm.scatter(&[1u8; 2], &mut three, rank));
+        assert!(e.contains("scatter: send has 2 elements, but must have 2 times the 3 of recv"), "{e}");
+        // Nothing of this was sent: the group works.
+        comm.barrier()
+    });
+    results.unwrap().into_iter().for_each(|r| r.unwrap());
+}
+
+#[test]
+fn ranks_that_call_with_different_sizes_are_told_so() {
+    let results = run(two(), |comm| {
+        let mut message = vec![0u8; 10 + comm.rank()];
+        comm.bcast(&mut message, 0)
+    });
+    for result in results.unwrap() {
+        let (failure, _, text) = failure(result);
+        assert_eq!(failure, Failure::Mismatch, "{text}");
+        assert!(text.contains("bcast"), "{text}");
+    }
+}
+
+#[test]
+fn ranks_that_call_different_operations_are_told_so() {
+    let results = run(two(), |comm| match comm.rank() {
+        0 => comm.bcast(&mut [0u64], 0),
+        _ => comm.allreduce(&[1u64], &mut [0], Op::Sum),
+    });
+    for result in results.unwrap() {
+        let (failure, _, text) = failure(result);
+        assert_eq!(failure, Failure::Mismatch, "{text}");
+    }
+}
+
+#[test]
+fn a_rank_that_leaves_is_named_to_those_who_wait_for_it() {
+    for ranks_per_node in [1, 3] {
+        let results = run(Embedded { ranks: 3, ranks_per_node, racks: 2 }, |comm| match comm.rank() {
+            1 => None,
+            _ => Some(comm.allreduce(&[1], &mut [0], Op::Sum)),
+        });
+        for result in results.unwrap().into_iter().flatten() {
+            let (failure, ranks, text) = failure(result);
+            assert_eq!((failure, ranks), (Failure::Lost, vec![1]), "{text}");
+        }
+    }
+}
+
+#[test]
+fn a_rank_that_does_not_come_makes_the_others_time_out() {
+    let (release, wait) = std::sync::mpsc::channel::<()>();
+    let wait = std::sync::Mutex::new(wait);
+    let release = std::sync::Mutex::new(Some(release));
+    let results = run(two(), |comm| {
+        if comm.rank() == 1 {
+            // Ends when rank 0 has its error.
+            let _ = wait.lock().unwrap().recv();
+            return None;
+        }
+        comm.set_timeout(Duration::from_millis(300));
+        let result = comm.barrier();
+        release.lock().unwrap().take();
+        Some(result)
+    });
+    let result = results.unwrap().into_iter().flatten().next().unwrap();
+    let (failure, _, text) = failure(result);
+    assert_eq!(failure, Failure::Timeout, "{text}");
+}
+
+#[test]
+fn after_a_failure_later_calls_fail_at_once() {
+    let results = run(two(), |comm| {
+        let mut message = vec![0u8; 10 + comm.rank()];
+        let first = comm.bcast(&mut message, 0);
+        (first, comm.barrier())
+    });
+    for (first, second) in results.unwrap() {
+        first.unwrap_err();
+        let (failure, _, text) = failure(second);
+        assert!(matches!(failure, Failure::Aborted | Failure::Mismatch | Failure::Lost), "{text}");
+    }
+}
+
+#[test]
+fn the_panic_of_a_rank_reaches_the_caller_when_all_have_ended() {
+    let ended = std::sync::atomic::AtomicUsize::new(0);
+    let outcome = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+        run(two(), |comm: Comm| {
+            assert_ne!(comm.rank(), 1, "rank 1 has a bug");
+            comm.barrier().unwrap_err();
+            ended.fetch_add(1, std::sync::atomic::Ordering::SeqCst);
+        })
+    }));
+    let panic = outcome.expect_err("a panic");
+    assert!(panic.downcast_ref::<String>().is_some_and(|text| text.contains("rank 1 has a bug")));
+    assert_eq!(ended.load(std::sync::atomic::Ordering::SeqCst), 1);
+}
+
+#[test]
+fn an_embedded_run_without_ranks_is_refused() {
+    let e = run(Embedded { ranks: 0, ..two() }, |_| ()).unwrap_err();
+    assert!(e.to_string().contains("at least one rank"), "{e}");
+}
