@@ -1,7 +1,8 @@
 //! Runs a schedule on real bytes in one place: the reference for executors, and a second opinion on the
 //! verifier. Actions run one at a time, in an order drawn from a seed among all that may run.
 
-use crate::schedule::{Action, ActionId, Buffer, Kind, Operation, Rank, Schedule, Span, TransferId};
+use crate::order::order;
+use crate::schedule::{ActionId, Buffer, Kind, Operation, Rank, Schedule, Span, TransferId};
 use std::collections::BTreeMap;
 
 /// Why a schedule cannot be run on these inputs.
@@ -50,17 +51,22 @@ pub fn interpret(
     combine: impl Fn(&mut [u8], &[u8]),
     seed: u64,
 ) -> Result<Vec<Vec<u8>>, InterpretError> {
-    let mut machine = Machine::new(schedule, inputs)?;
-    let mut random = seed;
-    while !machine.ready.is_empty() {
-        let pick = next_random(&mut random) % machine.ready.len() as u64;
-        let (rank, action) = machine.ready.swap_remove(pick as usize);
-        machine.run(rank, action, &combine).ok_or(InterpretError::Span { rank, action })?;
+    let size = schedule.programs.len();
+    let mut programs = Vec::with_capacity(size);
+    let mut machine = Machine { buffers: Vec::with_capacity(size), messages: BTreeMap::new() };
+    for (rank, program) in (0..).map(Rank).zip(&schedule.programs) {
+        let (Some(program), Some(input)) = (program, inputs.get(rank.0 as usize)) else {
+            return Err(InterpretError::Missing(rank));
+        };
+        machine.buffers.push(buffers(schedule, rank, input, program.scratch)?);
+        programs.push(program);
     }
-    for (rank, waiting) in (0..).map(Rank).zip(&machine.waiting) {
-        if let Some(action) = waiting.iter().position(|w| *w != DONE) {
-            return Err(InterpretError::Stuck { rank, action: ActionId(action as u32) });
-        }
+    let mut random = seed;
+    let order = order(&programs, |ready| (next_random(&mut random) % ready as u64) as usize)
+        .map_err(|(rank, action)| InterpretError::Stuck { rank, action })?;
+    for (rank, action) in order {
+        let kind = programs[rank.0 as usize].actions[action.0 as usize].kind;
+        machine.run(rank, kind, &combine).ok_or(InterpretError::Span { rank, action })?;
     }
     Ok(machine.buffers.into_iter().map(|[_, output, _]| output).collect())
 }
@@ -74,77 +80,20 @@ fn next_random(state: &mut u64) -> u64 {
     z ^ (z >> 31)
 }
 
-/// What an action that has run waits for.
-const DONE: usize = usize::MAX;
-
-struct Machine<'a> {
-    actions: Vec<&'a [Action]>,
+struct Machine {
     /// Input, output and scratch of each rank.
     buffers: Vec<[Vec<u8>; 3]>,
-    /// For each action how many events it still waits for: dependencies, and its message if it receives one.
-    waiting: Vec<Vec<usize>>,
-    /// For each action those that wait for it.
-    followers: Vec<Vec<Vec<ActionId>>>,
-    receivers: BTreeMap<TransferId, Vec<(Rank, ActionId)>>,
     messages: BTreeMap<TransferId, Vec<u8>>,
-    ready: Vec<(Rank, ActionId)>,
 }
 
-impl<'a> Machine<'a> {
-    fn new(schedule: &'a Schedule, inputs: &[Vec<u8>]) -> Result<Machine<'a>, InterpretError> {
-        let mut machine = Machine {
-            actions: Vec::new(),
-            buffers: Vec::new(),
-            waiting: Vec::new(),
-            followers: Vec::new(),
-            receivers: BTreeMap::new(),
-            messages: BTreeMap::new(),
-            ready: Vec::new(),
-        };
-        for (rank, program) in (0..).map(Rank).zip(&schedule.programs) {
-            let (Some(program), Some(input)) = (program, inputs.get(rank.0 as usize)) else {
-                return Err(InterpretError::Missing(rank));
-            };
-            machine.buffers.push(buffers(schedule, rank, input, program.scratch)?);
-            machine.add(rank, &program.actions);
-        }
-        Ok(machine)
-    }
-
-    fn add(&mut self, rank: Rank, actions: &'a [Action]) {
-        let mut followers = vec![Vec::new(); actions.len()];
-        let mut waiting = Vec::with_capacity(actions.len());
-        for (id, action) in (0..).map(ActionId).zip(actions) {
-            for on in &action.after {
-                if let Some(list) = followers.get_mut(on.0 as usize) {
-                    list.push(id);
-                }
-            }
-            let mut count = action.after.len();
-            if let Kind::Receive { transfer, .. } | Kind::Hear { transfer, .. } = action.kind {
-                self.receivers.entry(transfer).or_default().push((rank, id));
-                count += 1;
-            }
-            if count == 0 {
-                self.ready.push((rank, id));
-            }
-            waiting.push(count);
-        }
-        self.actions.push(actions);
-        self.followers.push(followers);
-        self.waiting.push(waiting);
-    }
-
-    /// Runs an action and tells those that waited for it; none if its spans do not fit.
-    fn run(&mut self, rank: Rank, id: ActionId, combine: &impl Fn(&mut [u8], &[u8])) -> Option<()> {
+impl Machine {
+    /// Runs an action; none if its spans do not fit.
+    fn run(&mut self, rank: Rank, kind: Kind, combine: &impl Fn(&mut [u8], &[u8])) -> Option<()> {
         let r = rank.0 as usize;
-        match self.actions[r][id.0 as usize].kind {
+        match kind {
             Kind::Send { transfer, src, .. } | Kind::Multicast { transfer, src, .. } => {
                 let message = self.span(r, src)?.to_vec();
                 self.messages.insert(transfer, message);
-                for (to, action) in self.receivers.remove(&transfer).unwrap_or_default() {
-                    self.arrived(to, action);
-                }
             }
             Kind::Receive { transfer, dst, .. } | Kind::Hear { transfer, dst, .. } => {
                 let message = self.messages.get(&transfer)?.clone();
@@ -162,19 +111,7 @@ impl<'a> Machine<'a> {
                 (place.len() == bytes.len()).then(|| place.copy_from_slice(&bytes))?;
             }
         }
-        self.waiting[r][id.0 as usize] = DONE;
-        for follower in std::mem::take(&mut self.followers[r][id.0 as usize]) {
-            self.arrived(rank, follower);
-        }
         Some(())
-    }
-
-    fn arrived(&mut self, rank: Rank, action: ActionId) {
-        let count = &mut self.waiting[rank.0 as usize][action.0 as usize];
-        *count -= 1;
-        if *count == 0 {
-            self.ready.push((rank, action));
-        }
     }
 
     fn span(&mut self, rank: usize, span: Span) -> Option<&mut [u8]> {

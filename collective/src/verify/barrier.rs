@@ -1,51 +1,42 @@
 //! Nobody may leave a barrier before all have come: every rank's end must follow, through messages and
 //! dependencies alone, from every rank's start.
 
-use super::{VerifyError, numbered};
+use super::VerifyError;
+use crate::order::order;
 use crate::schedule::{Kind, Program, Rank, TransferId};
 use std::collections::{BTreeMap, BTreeSet};
 
-type Ranks = BTreeSet<Rank>;
-
 pub(super) fn check(programs: &[&Program]) -> Result<(), VerifyError> {
-    let size = programs.len() as u32;
-    // Who has surely come when an action is complete, when a message is sent, and when a rank is done.
-    // The schedule runs to its end in program order, so repeating until nothing changes ends.
-    let mut sent: BTreeMap<TransferId, Ranks> = BTreeMap::new();
-    loop {
-        let mut changed = false;
-        let mut done: Vec<Ranks> = Vec::new();
-        for (rank, program) in (0..).map(Rank).zip(programs) {
-            let mut complete: Vec<Ranks> = Vec::with_capacity(program.actions.len());
-            for (_, action) in numbered(program) {
-                let mut come = Ranks::from([rank]);
-                for on in &action.after {
-                    come.extend(&complete[on.0 as usize]);
-                }
-                match action.kind {
-                    Kind::Send { transfer, .. } | Kind::Multicast { transfer, .. } => {
-                        if sent.get(&transfer) != Some(&come) {
-                            sent.insert(transfer, come.clone());
-                            changed = true;
-                        }
-                    }
-                    Kind::Receive { transfer, .. } | Kind::Hear { transfer, .. } => {
-                        come.extend(sent.get(&transfer).into_iter().flatten());
-                    }
-                    Kind::Reduce { .. } | Kind::Copy { .. } => {}
-                }
-                complete.push(come);
+    let order = order(programs, |_| 0).map_err(|(rank, action)| VerifyError::Deadlock { rank, action })?;
+    // Who has surely come when a message is sent, when an action is complete, and when a rank is done.
+    let mut sent: BTreeMap<TransferId, BTreeSet<Rank>> = BTreeMap::new();
+    let mut complete: Vec<Vec<BTreeSet<Rank>>> =
+        programs.iter().map(|program| vec![BTreeSet::new(); program.actions.len()]).collect();
+    let mut done: Vec<BTreeSet<Rank>> =
+        (0..programs.len() as u32).map(|rank| BTreeSet::from([Rank(rank)])).collect();
+    for (rank, id) in order {
+        let r = rank.0 as usize;
+        let action = &programs[r].actions[id.0 as usize];
+        let mut come = BTreeSet::from([rank]);
+        for on in &action.after {
+            come.extend(&complete[r][on.0 as usize]);
+        }
+        match action.kind {
+            Kind::Send { transfer, .. } | Kind::Multicast { transfer, .. } => {
+                sent.insert(transfer, come.clone());
             }
-            done.push(complete.into_iter().flatten().chain([rank]).collect());
-        }
-        if changed {
-            continue;
-        }
-        for (rank, come) in (0..).map(Rank).zip(done) {
-            if let Some(before) = (0..size).map(Rank).find(|other| !come.contains(other)) {
-                return Err(VerifyError::Barrier { rank, before });
+            Kind::Receive { transfer, .. } | Kind::Hear { transfer, .. } => {
+                come.extend(sent.get(&transfer).into_iter().flatten());
             }
+            Kind::Reduce { .. } | Kind::Copy { .. } => {}
         }
-        return Ok(());
+        done[r].extend(&come);
+        complete[r][id.0 as usize] = come;
     }
+    for (rank, come) in (0..).map(Rank).zip(done) {
+        if let Some(before) = (0..programs.len() as u32).map(Rank).find(|other| !come.contains(other)) {
+            return Err(VerifyError::Barrier { rank, before });
+        }
+    }
+    Ok(())
 }
