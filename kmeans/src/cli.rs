@@ -67,6 +67,12 @@ pub(crate) struct Cli {
     #[arg(long, value_name = "N")]
     threads: Option<std::num::NonZeroUsize>,
 
+    /// Work in this process only, also where `cool run` started it.
+    ///
+    /// A program started by hand does so anyway, unless it was built with the feature `embedded`.
+    #[arg(long)]
+    pub(crate) alone: bool,
+
     /// Write the centroids as a table of <f8.
     #[arg(long, value_name = "FILE.npy")]
     pub(crate) centroids: Option<PathBuf>,
@@ -75,7 +81,7 @@ pub(crate) struct Cli {
     #[arg(long, value_name = "FILE.json")]
     pub(crate) summary: Option<PathBuf>,
 
-    /// Write the points nearest to the centroids of the largest clusters; for pictures also their mosaic, FILE.png.
+    /// Write the points nearest to some centroids, of large clusters to small; for pictures also their mosaic, FILE.png.
     #[arg(long, value_name = "FILE.json")]
     pub(crate) words: Option<PathBuf>,
 

@@ -63,11 +63,13 @@ pub enum Error {
     /// An option has a value that makes no sense.
     #[error("{0}")]
     Option(String),
-    /// Another rank failed, and says why itself.
-    #[error("stopping, because rank {rank} failed: its message says why")]
+    /// Another rank failed.
+    #[error("rank {rank}: {message}")]
     Elsewhere {
         /// The smallest rank that failed.
         rank: usize,
+        /// Why.
+        message: String,
     },
     /// A collective failed.
     #[error(transparent)]

@@ -26,7 +26,8 @@ fn main() -> ExitCode {
 
 /// Runs as the rank that `cool run` started, as ranks in this process, or alone.
 fn start(cli: &Cli) -> Result<(), Error> {
-    if std::env::var_os("COOL_SOCKET").is_none() && !cfg!(feature = "embedded") {
+    let by_hand = std::env::var_os("COOL_SOCKET").is_none();
+    if cli.alone || by_hand && !cfg!(feature = "embedded") {
         return rank(cli, &Peers::alone());
     }
     let results = cool::launch(|comm| rank(cli, &Peers::of(&comm)))?;

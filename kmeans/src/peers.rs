@@ -5,6 +5,9 @@ use cool::{Comm, Element, Op, Stats};
 use std::cell::Cell;
 use std::time::{Duration, Instant};
 
+/// Bytes of a message that tells other ranks of an error; longer ones are cut.
+const MESSAGE: usize = 1024;
+
 /// What communication cost so far, as this rank saw it.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Tally {
@@ -105,17 +108,26 @@ impl<'a> Peers<'a> {
         Ok(all)
     }
 
-    /// Lets all ranks go on only if all can: if one has failed, the smallest such rank keeps its error and all others
-    /// get [`Error::Elsewhere`].
+    /// Lets all ranks go on only if all can. If some have failed, all get the error of the smallest such rank, so
+    /// that its message is seen whichever rank is the first to end.
     pub fn agree<T>(&self, mine: Result<T, Error>) -> Result<T, Error> {
         let none = self.size() as u64;
         let failed = if mine.is_err() { self.rank() as u64 } else { none };
         let first = self.combine(vec![failed], Op::Min)?[0];
-        if first == none || first == self.rank() as u64 {
-            mine
-        } else {
-            Err(Error::Elsewhere { rank: first as usize })
+        if first == none {
+            return mine;
         }
+        let mut text = match &mine {
+            Err(error) => error.to_string().into_bytes(),
+            Ok(_) => Vec::new(),
+        };
+        text.resize(MESSAGE, 0);
+        self.timed(|comm| comm.bcast(&mut text, first as usize))?;
+        if first == failed {
+            return mine;
+        }
+        let message = String::from_utf8_lossy(&text).trim_end_matches(['\0', '\u{fffd}']).to_owned();
+        Err(Error::Elsewhere { rank: first as usize, message })
     }
 
     fn timed(&self, call: impl FnOnce(&Comm) -> Result<(), cool::Error>) -> Result<(), Error> {

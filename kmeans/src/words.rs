@@ -1,4 +1,4 @@
-//! Visual words: for the largest clusters, the points nearest to their centroids, and a picture of them.
+//! Visual words: for some clusters, the points nearest to their centroids, and a picture of them.
 
 use crate::error::Error;
 use crate::kernel::distance;
@@ -36,6 +36,9 @@ pub struct Near {
 /// Candidates looked at for each point shown, since neighbours on top of each other show the same thing.
 const CHOICE: usize = 4;
 
+/// No cluster.
+const NOBODY: u32 = u32::MAX;
+
 /// No candidate.
 const NONE: [i64; 2] = [i64::MAX, i64::MAX];
 
@@ -47,20 +50,26 @@ pub fn find(
     count: usize,
     each: usize,
 ) -> Result<Vec<Word>, Error> {
-    let mut largest: Vec<u32> = (0..clustered.sizes.len() as u32).collect();
-    largest.sort_by_key(|&j| std::cmp::Reverse(clustered.sizes[j as usize]));
-    largest.resize(count.min(clustered.centroids.len()), 0);
-    peers.bcast(&mut largest)?;
+    let mut shown = spread(&clustered.sizes, count, each);
+    shown.resize(count.min(clustered.centroids.len()), NOBODY);
+    peers.bcast(&mut shown)?;
+    shown.retain(|&j| j != NOBODY);
 
     let room = each * CHOICE;
-    let mine: Vec<[i64; 2]> = largest.iter().flat_map(|&j| candidates(share, clustered, j, room)).collect();
+    let mine: Vec<[i64; 2]> = shown.iter().flat_map(|&j| candidates(share, clustered, j, room)).collect();
     let all = peers.gather(mine.into_flattened())?;
-    let words = if peers.leads() {
-        merge(share, clustered, &largest, all.as_chunks().0, each)
-    } else {
-        Ok(Vec::new())
-    };
+    let words =
+        if peers.leads() { merge(share, clustered, &shown, all.as_chunks().0, each) } else { Ok(Vec::new()) };
     peers.agree(words)
+}
+
+/// At most `count` clusters, evenly from the largest to the smallest of those with `least` points.
+fn spread(sizes: &[i64], count: usize, least: usize) -> Vec<u32> {
+    let mut order: Vec<u32> =
+        (0u32..).zip(sizes).filter(|(_, n)| **n >= least as i64).map(|(j, _)| j).collect();
+    order.sort_by_key(|&j| std::cmp::Reverse(sizes[j as usize]));
+    let count = count.min(order.len());
+    (0..count).map(|i| order[i * order.len() / count]).collect()
 }
 
 /// This rank's points nearest to a centroid, as squared distance and number, filled up with [`NONE`].

@@ -1,0 +1,133 @@
+//! What the tests share: made-up inputs, and a clustering by embedded ranks.
+
+use cool::embedded::Embedded;
+use cool_kmeans::Error;
+use cool_kmeans::lloyd::{Clustered, Clustering, Iteration, Loading, Share, Watch};
+use cool_kmeans::partition::draw;
+use cool_kmeans::peers::Peers;
+use cool_kmeans::pictures::Cut;
+use cool_kmeans::source::Input;
+use cool_kmeans::words::{self, Word};
+use std::path::{Path, PathBuf};
+
+/// Nobody listens.
+pub struct Silent;
+
+impl Watch for Silent {
+    fn loading(&self, _: u64) {}
+    fn loaded(&self, _: u64) {}
+    fn iteration(&self, _: &Iteration) {}
+}
+
+/// Numbers from 0 to `below`, the same each time.
+pub fn noise(count: usize, below: u64) -> Vec<u64> {
+    (0..count as u64).map(|i| draw(99, i) % below).collect()
+}
+
+/// Writes a table of bytes as an `.npy` file.
+pub fn write_bytes(path: &Path, values: &[u8], dims: usize) {
+    let mut header =
+        format!("{{'descr': '|u1', 'fortran_order': False, 'shape': ({}, {dims}), }}", values.len() / dims);
+    header.push('\n');
+    let mut bytes = b"\x93NUMPY\x01\x00".to_vec();
+    bytes.extend((header.len() as u16).to_le_bytes());
+    bytes.extend(header.as_bytes());
+    bytes.extend(values);
+    std::fs::write(path, bytes).expect("written");
+}
+
+pub fn loading(paths: &[PathBuf], dims: usize) -> Loading {
+    let cut = Cut::new(20, 10).expect("a cut");
+    let input = Input { paths: paths.to_vec(), cut, dims };
+    Loading { input, max_points: u64::MAX, skip_bad: false, seed: 5, threads: 2 }
+}
+
+pub fn clustering(k: usize, threads: usize) -> Clustering {
+    Clustering { k, iterations: 8, tolerance: 0.0, seed: 5, sample: 3, threads }
+}
+
+/// A run's outcome, put together from all ranks.
+#[derive(Debug)]
+pub struct Whole {
+    pub centroids: Vec<i16>,
+    pub real: Vec<f64>,
+    pub labels: Vec<u32>,
+    pub sizes: Vec<i64>,
+    pub inertia: Vec<f64>,
+    pub moved: Vec<(u64, usize)>,
+    pub converged: bool,
+    pub words: Vec<Word>,
+    pub skipped: Vec<PathBuf>,
+}
+
+impl Whole {
+    /// All that must be the same whatever the ranks.
+    pub fn result(&self) -> impl PartialEq + std::fmt::Debug + '_ {
+        let words: Vec<_> = self.words.iter().map(|w| serde_json::to_string(w).expect("JSON")).collect();
+        let bits = |v: &[f64]| v.iter().map(|x| x.to_bits()).collect::<Vec<_>>();
+        (
+            &self.centroids,
+            bits(&self.real),
+            &self.labels,
+            &self.sizes,
+            (bits(&self.inertia), &self.moved, self.converged),
+            words,
+        )
+    }
+}
+
+fn rank(
+    peers: &Peers<'_>,
+    loading: &Loading,
+    how: &Clustering,
+) -> Result<(Share, Clustered, Vec<Word>), Error> {
+    let share = Share::load(peers, loading, &Silent)?;
+    let clustered = share.cluster(peers, how, &Silent)?;
+    let found = words::find(peers, &share, &clustered, 3, 4)?;
+    Ok((share, clustered, found))
+}
+
+/// Clusters with embedded ranks and gives every rank's outcome.
+pub fn ranks(
+    ranks: usize,
+    loading: &Loading,
+    how: &Clustering,
+) -> Vec<Result<(Share, Clustered, Vec<Word>), Error>> {
+    // Several ranks on a node, and uneven racks.
+    let layout = Embedded { ranks, ranks_per_node: if ranks > 5 { 3 } else { 1 }, racks: ranks.min(3) };
+    cool::embedded::run(layout, |comm| rank(&Peers::of(&comm), loading, how)).expect("agents start")
+}
+
+/// Clusters with embedded ranks; all must succeed.
+pub fn whole(count: usize, loading: &Loading, how: &Clustering) -> Whole {
+    join(ranks(count, loading, how))
+}
+
+/// Clusters in one process without any communication.
+pub fn alone(loading: &Loading, how: &Clustering) -> Whole {
+    join(vec![rank(&Peers::alone(), loading, how)])
+}
+
+fn join(ranks: Vec<Result<(Share, Clustered, Vec<Word>), Error>>) -> Whole {
+    let mut labels = Vec::new();
+    let mut first = None;
+    for outcome in ranks {
+        let (share, clustered, found) = outcome.expect("every rank succeeds");
+        labels.extend_from_slice(&clustered.labels);
+        first.get_or_insert((share, clustered, found));
+    }
+    let (share, c, words) = first.expect("a rank");
+    let mut inertia: Vec<f64> = c.iterations.iter().map(|i| i.inertia).collect();
+    inertia.push(c.inertia);
+    Whole {
+        real: share.grid.real(&c.centroids),
+        centroids: c.centroids.values,
+        labels,
+        sizes: c.sizes,
+        inertia,
+        moved: c.iterations.iter().map(|i| (i.moved_points, i.moved_centroids)).collect(),
+        converged: c.converged,
+        words,
+        skipped: share.skipped,
+    }
+}
