@@ -1,0 +1,232 @@
+//! The agent's program against a controller made for the test.
+
+use cool_proto::control::controller_server::{Controller, ControllerServer};
+use cool_proto::control::{
+    AgentMessage, ControllerMessage, Exited, Group, Groups, GroupsRequest, JobEvent, JobSpec, Kill, Launch,
+    Member, Output, Register, Registered, Topology, TopologyRequest, agent_message, controller_message::Body,
+};
+use rustix::process::{Pid, Signal, kill_process};
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::process::{Output as ProcessOutput, Stdio};
+use std::time::Duration;
+use tokio::net::TcpListener;
+use tokio::process::{Child, Command};
+use tokio::sync::mpsc;
+use tokio::time::timeout;
+use tokio_stream::wrappers::{ReceiverStream, TcpListenerStream};
+use tonic::{Request, Response, Status, Streaming};
+
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// An agent's session as the test sees it; dropping it ends the session.
+struct Session {
+    from: Streaming<AgentMessage>,
+    to: mpsc::Sender<Result<ControllerMessage, Status>>,
+}
+
+impl Session {
+    async fn hear(&mut self) -> agent_message::Body {
+        let message = timeout(PATIENCE, self.from.message()).await.expect("a message in time");
+        message.unwrap().expect("an open session").body.unwrap()
+    }
+
+    async fn tell(&self, body: Body) {
+        self.to.send(Ok(ControllerMessage { body: Some(body) })).await.unwrap();
+    }
+
+    /// Takes the agent in.
+    async fn admit(&mut self) -> Register {
+        let agent_message::Body::Register(register) = self.hear().await else { panic!("no registration") };
+        let registered = Registered { version: cool_proto::VERSION, node: 1, lldp_interval_ms: 600_000 };
+        self.tell(Body::Registered(registered)).await;
+        register
+    }
+}
+
+/// A controller that refuses all agents with a status, or passes their sessions on to the test.
+struct Fake {
+    refusal: Option<Status>,
+    sessions: mpsc::Sender<Session>,
+}
+
+#[tonic::async_trait]
+impl Controller for Fake {
+    type JoinStream = ReceiverStream<Result<ControllerMessage, Status>>;
+    type RunStream = ReceiverStream<Result<JobEvent, Status>>;
+
+    async fn join(
+        &self,
+        request: Request<Streaming<AgentMessage>>,
+    ) -> Result<Response<Self::JoinStream>, Status> {
+        if let Some(status) = &self.refusal {
+            return Err(status.clone());
+        }
+        let (to, messages) = mpsc::channel(16);
+        self.sessions.send(Session { from: request.into_inner(), to }).await.unwrap();
+        Ok(Response::new(ReceiverStream::new(messages)))
+    }
+
+    async fn get_topology(&self, _: Request<TopologyRequest>) -> Result<Response<Topology>, Status> {
+        Err(Status::unimplemented("no test asks"))
+    }
+
+    async fn list_groups(&self, _: Request<GroupsRequest>) -> Result<Response<Groups>, Status> {
+        Err(Status::unimplemented("no test asks"))
+    }
+
+    async fn run(&self, _: Request<JobSpec>) -> Result<Response<Self::RunStream>, Status> {
+        Err(Status::unimplemented("no test asks"))
+    }
+}
+
+fn serve(listener: TcpListener, refusal: Option<Status>) -> mpsc::Receiver<Session> {
+    let (sessions, receiver) = mpsc::channel(4);
+    let service = ControllerServer::new(Fake { refusal, sessions });
+    let server = tonic::transport::Server::builder().add_service(service);
+    tokio::spawn(server.serve_with_incoming(TcpListenerStream::new(listener)));
+    receiver
+}
+
+async fn controller(refusal: Option<Status>) -> (SocketAddr, mpsc::Receiver<Session>) {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    (listener.local_addr().unwrap(), serve(listener, refusal))
+}
+
+async fn session(sessions: &mut mpsc::Receiver<Session>) -> Session {
+    timeout(PATIENCE, sessions.recv()).await.expect("an agent in time").unwrap()
+}
+
+/// A running agent.
+struct Agent {
+    child: Child,
+    socket: PathBuf,
+    _directory: tempfile::TempDir,
+}
+
+fn command(controller: &str, interface: &str, socket: &std::path::Path) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_cool-nodeagent"));
+    command.args(["--name", "h1", "--interface", interface, "--controller", controller, "--slots", "3"]);
+    command.args(["--udp-port", "0", "--tcp-port", "0", "--socket"]).arg(socket);
+    command.stdout(Stdio::piped()).stderr(Stdio::piped()).kill_on_drop(true);
+    command
+}
+
+fn start(controller: SocketAddr) -> Agent {
+    let directory = tempfile::tempdir().unwrap();
+    let socket = directory.path().join("h1.sock");
+    let child = command(&format!("http://{controller}"), "lo", &socket).spawn().unwrap();
+    Agent { child, socket, _directory: directory }
+}
+
+/// Runs an agent that ends by itself.
+async fn fails(controller: &str, interface: &str) -> String {
+    let directory = tempfile::tempdir().unwrap();
+    let child = command(controller, interface, &directory.path().join("h1.sock")).spawn().unwrap();
+    last_words(timeout(PATIENCE, child.wait_with_output()).await.expect("an end in time").unwrap())
+}
+
+/// The last line of a program that failed.
+fn last_words(output: ProcessOutput) -> String {
+    let text = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(output.status.code(), Some(1), "{text}");
+    text.lines().last().unwrap_or_default().to_owned()
+}
+
+fn shell(script: &str, ranks: &[u32]) -> Body {
+    Body::Launch(Launch {
+        job: 4,
+        group: 6,
+        ranks: ranks.to_vec(),
+        size: 2,
+        program: "/bin/sh".into(),
+        args: vec!["-c".into(), script.into()],
+        ..Launch::default()
+    })
+}
+
+#[tokio::test]
+async fn an_agent_registers_its_node_and_runs_what_it_is_told() {
+    let (address, mut sessions) = controller(None).await;
+    let agent = start(address);
+    let mut session = session(&mut sessions).await;
+    let register = session.admit().await;
+    assert_eq!((register.name.as_str(), register.ip.as_str(), register.slots), ("h1", "127.0.0.1", 3));
+    assert!(register.udp_port > 0 && register.tcp_port > 0 && register.mtu > 0, "{register:?}");
+
+    session.tell(shell("echo $COOL_SOCKET", &[1])).await;
+    let line = agent.socket.to_str().unwrap().as_bytes().to_vec();
+    let output = Output { job: 4, rank: 1, stderr: false, line };
+    assert_eq!(session.hear().await, agent_message::Body::Output(output));
+    let exited = Exited { job: 4, rank: 1, ..Exited::default() };
+    assert_eq!(session.hear().await, agent_message::Body::Exited(exited));
+
+    session.tell(shell("sleep 1000", &[0])).await;
+    session.tell(Body::Kill(Kill { job: 4 })).await;
+    let exited = Exited { job: 4, rank: 0, code: -1, signal: 15, error: String::new() };
+    assert_eq!(session.hear().await, agent_message::Body::Exited(exited));
+}
+
+#[tokio::test]
+async fn a_group_that_makes_no_sense_is_answered_with_the_reason() {
+    let (address, mut sessions) = controller(None).await;
+    let _agent = start(address);
+    let mut session = session(&mut sessions).await;
+    session.admit().await;
+    let member = Member { node: "h1".into(), ip: "10.0.0.256".into(), ..Member::default() };
+    session.tell(Body::Group(Group { id: 8, epoch: 1, members: vec![member], ..Group::default() })).await;
+    let agent_message::Body::GroupFailed(failed) = session.hear().await else { panic!("not a failure") };
+    assert_eq!((failed.group, failed.reason.as_str()), (8, "\"10.0.0.256\" is no IPv4 address"));
+}
+
+#[tokio::test]
+async fn an_agent_waits_for_its_controller_and_comes_back_to_it() {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    drop(listener);
+    let mut agent = start(address);
+    let mut sessions = serve(TcpListener::bind(address).await.unwrap(), None);
+    for _ in 0..3 {
+        let mut session = session(&mut sessions).await;
+        session.admit().await;
+        // Dropping it breaks the session.
+    }
+    assert!(agent.child.try_wait().unwrap().is_none(), "the agent runs on");
+}
+
+#[tokio::test]
+async fn an_agent_that_is_refused_says_why_and_ends() {
+    let (address, _sessions) =
+        controller(Some(Status::already_exists("an agent named \"h1\" is here"))).await;
+    let words = fails(&format!("http://{address}"), "lo").await;
+    assert!(words.starts_with("cool-nodeagent: the controller at http://127.0.0.1:"), "{words}");
+    assert!(words.ends_with("refused this agent: an agent named \"h1\" is here"), "{words}");
+}
+
+#[tokio::test]
+async fn wrong_options_are_told_in_one_line() {
+    let words = fails("http://127.0.0.1:7400", "nope0").await;
+    assert!(words.contains("there is no interface nope0"), "{words}");
+    let words = fails("127.0.0.1", "lo").await;
+    assert!(words.contains("--controller http://HOST:7400"), "{words}");
+}
+
+#[tokio::test]
+async fn a_terminated_agent_ends_its_ranks_and_removes_its_socket() {
+    let (address, mut sessions) = controller(None).await;
+    let mut agent = start(address);
+    let mut session = session(&mut sessions).await;
+    session.admit().await;
+    session.tell(shell("echo $$; sleep 1000", &[0])).await;
+    let agent_message::Body::Output(output) = session.hear().await else { panic!("no output") };
+    let rank: i32 = String::from_utf8(output.line).unwrap().parse().unwrap();
+    assert!(agent.socket.exists());
+
+    let pid = Pid::from_raw(agent.child.id().unwrap().try_into().unwrap()).unwrap();
+    kill_process(pid, Signal::TERM).unwrap();
+    let status = timeout(PATIENCE, agent.child.wait()).await.expect("an end in time").unwrap();
+    assert!(status.success(), "{status}");
+    assert!(!agent.socket.exists());
+    let gone = rustix::process::test_kill_process(Pid::from_raw(rank).unwrap());
+    assert_eq!(gone, Err(rustix::io::Errno::SRCH));
+}
