@@ -16,15 +16,28 @@
 //!                                 Store    -> payload of the packet just handled into the buffer
 //! ```
 
+mod feed;
+mod intervals;
 mod machine;
+mod pacing;
 pub mod packet;
+mod pull;
+mod rate;
 mod receiver;
+mod report;
+mod roll;
+mod rounds;
+mod rtt;
 mod sender;
 mod spec;
+mod stats;
+mod tree;
 pub mod unicast;
+mod window;
 
 pub use machine::{Input, Output, StreamError, To};
 pub use packet::{Packet, PacketError};
 pub use receiver::Receiver;
 pub use sender::Sender;
 pub use spec::{Chain, Hop, RateSpec, SpecError, StreamId, StreamSpec, Timers};
+pub use stats::Stats;

@@ -130,6 +130,11 @@ impl Outbox {
         self.queue.push_back(output);
     }
 
+    /// Whether nothing is queued.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.queue.is_empty()
+    }
+
     /// The next queued output.
     pub(crate) fn pop(&mut self) -> Option<Output> {
         self.queue.pop_front()

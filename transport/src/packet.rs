@@ -23,7 +23,7 @@
 //! | 2 | announce | sent u32, serial u16, flags u8 (1 begun, 2 answer to the source), zero u8 |
 //! | 3 | request | serial u16, flags u8 (1 follow), count u8, count x (first chunk u32, one past the last u32) |
 //! | 4 | wait | echo u16, zero u8, count u8, count x (first chunk u32, one past the last u32) |
-//! | 5 | report | round u32, loss u16, echo u16, alive count u8, complete count u8, counts x (position u16, one past the last u16) |
+//! | 5 | report | rounds u32, loss u16, echo u16, alive count u8, complete count u8, counts x (position u16, one past the last u16) |
 //! | 6 | settled | zero u8, count u8, count x (position u16, one past the last u16) |
 //! | 7 | refuse | nothing |
 //!
@@ -101,8 +101,8 @@ pub enum Body {
     },
     /// Towards the source: how nodes are doing, by position.
     Report {
-        /// Latest round of multicast chunks that has passed.
-        round: u32,
+        /// Rounds of multicast chunks that have passed; zero if none is told of.
+        rounds: u32,
         /// Worst loss seen over the tree among those that hear at least half, in 65535ths.
         loss: u16,
         /// Serial of the announcement that it answers; zero if none.

@@ -1,29 +1,314 @@
-//! A receiver of a stream.
+//! A receiver of a stream: stores what comes, pulls what is missing, feeds the nodes behind it, reports.
 
-use crate::machine::{Input, Output};
+use crate::feed::Feed;
+use crate::intervals::IntervalSet;
+use crate::machine::{Input, Outbox, Output, StreamError, To};
+use crate::packet::{Body, Packet, Way};
+use crate::pull::Pull;
+use crate::report::Reporter;
+use crate::rounds::Rounds;
 use crate::spec::{SpecError, StreamSpec};
-use cool_machine::{Duration, Machine, Poll, Time};
+use crate::stats::Stats;
+use crate::tree::Tree;
+use cool_machine::{Duration, Machine, Poll, Time, earliest};
+use core::ops::Range;
+
+/// Retry timers that a settled receiver stays to answer those who have not heard that they are settled.
+pub(crate) const LINGER: u32 = 32;
 
 /// A receiver of a stream: stores what comes, pulls what is missing, feeds the nodes behind it.
 #[derive(Debug)]
 pub struct Receiver {
     spec: StreamSpec,
+    me: u16,
+    chunks: u32,
+    held: IntervalSet,
+    tree: Tree,
+    pull: Pull,
+    feed: Feed,
+    reporter: Reporter,
+    out: Outbox,
+    phase: Phase,
+    /// When the phase began or last made progress.
+    since: Time,
+    /// The tree is silent, so that everything is asked for.
+    deaf: bool,
+    /// The chain is even ahead of the tree, so that what comes over the tree is to be forwarded here.
+    ahead: bool,
+    released: bool,
+    stats: Stats,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Phase {
+    /// No sign of the stream yet.
+    Waiting,
+    Receiving,
+    /// Everything is here.
+    Holding,
+    /// Everything is here, and the source knows of this node and those that report to it.
+    Lingering,
+    Closed,
 }
 
 impl Receiver {
     /// Opens the stream at a position of its chain; the buffer is as long as the message.
     ///
     /// # Errors
-    /// If the specification contradicts itself.
+    /// If the specification contradicts itself, or no receiver stands at the position.
     pub fn new(now: Time, spec: StreamSpec, me: u16) -> Result<Receiver, SpecError> {
-        let _ = (now, me);
-        spec.check()?;
-        Ok(Receiver { spec })
+        let chunks = spec.check()?;
+        let chain = &spec.chain;
+        if me == 0 || me >= chain.len() {
+            return Err(SpecError::NoReceiver { position: me, nodes: chain.len() });
+        }
+        let mut receiver = Receiver {
+            me,
+            chunks,
+            held: IntervalSet::default(),
+            tree: Tree::new(Rounds::new(chain), chunks),
+            pull: Pull::new(now, me, &spec.timers, spec.chunk_bytes),
+            feed: Feed::default(),
+            reporter: Reporter::new(chain.clone(), me),
+            out: Outbox::new(spec.id, chain.node(me), spec.digest),
+            phase: Phase::Waiting,
+            since: now,
+            deaf: !spec.multicast,
+            ahead: !spec.multicast,
+            released: false,
+            stats: Stats::default(),
+            spec,
+        };
+        if receiver.spec.len > receiver.spec.eager {
+            receiver.answer_source(0);
+        }
+        Ok(receiver)
     }
 
     /// The retry timer as measured by now, for [`crate::Timers::initial_rto`] of the next stream.
     pub fn retry_timer(&self) -> Duration {
-        self.spec.timers.initial_rto
+        self.pull.rtt().rto()
+    }
+
+    /// What was counted.
+    pub fn stats(&self) -> Stats {
+        self.stats
+    }
+
+    /// Whether the message is here in full.
+    pub fn is_complete(&self) -> bool {
+        self.held.len() == self.chunks
+    }
+
+    fn on_packet(&mut self, now: Time, packet: &Packet, payload: usize) {
+        if self.phase == Phase::Closed || !self.out.same_call(packet) {
+            return;
+        }
+        let Some(from) = self.spec.chain.position(packet.from).filter(|from| *from != self.me) else {
+            self.stats.refused += 1;
+            return;
+        };
+        self.reporter.on_heard(from);
+        match &packet.body {
+            Body::Data { chunk, echo, way } => self.on_data(now, from, (*chunk, payload), (*echo, *way)),
+            Body::Announce { sent, serial, begun, answer } if from == 0 => {
+                self.on_announce(now, (*sent, *begun), answer.then_some(*serial));
+            }
+            Body::Request { serial, follow, chunks } if from > self.me && self.knows(chunks) => {
+                self.begin(now);
+                let lacking = self.feed.request(packet.from, (*serial, *follow), chunks, &self.held);
+                if !lacking.is_empty() {
+                    self.out.send(To::Node(packet.from), Body::Wait { echo: *serial, chunks: lacking });
+                }
+            }
+            Body::Wait { echo, chunks } if from < self.me && self.knows(chunks) => {
+                self.begin(now);
+                self.pull.wait(now, from, *echo, chunks);
+            }
+            Body::Report { rounds, loss, alive, complete, .. } => {
+                let rto = self.pull.rtt().rto();
+                if self.reporter.on_member(now, from, (*rounds, *loss), (alive, complete), rto) {
+                    self.out.send(To::Node(packet.from), self.reporter.settled_for(from));
+                }
+            }
+            Body::Settled { positions } => self.reporter.on_settled(positions),
+            _ => self.stats.refused += 1,
+        }
+    }
+
+    fn on_data(&mut self, now: Time, from: u16, (chunk, payload): (u32, usize), (echo, way): (u16, Way)) {
+        let bytes = self.spec.bytes_of(chunk);
+        let by_tree = way == Way::Tree;
+        let fits = chunk < self.chunks && bytes.end - bytes.start == payload as u64;
+        if !fits || from > self.me || by_tree && from != 0 {
+            self.stats.refused += 1;
+            return;
+        }
+        self.begin(now);
+        if by_tree {
+            if self.deaf && chunk >= self.tree.horizon() {
+                (self.deaf, self.ahead) = (false, false);
+                self.pull.unwant(chunk..self.chunks);
+            }
+            let (gap, ended) = self.tree.heard(now, chunk);
+            self.pull.gap(now, gap);
+            self.pull.came_by_tree(chunk);
+            if let Some((rounds, loss)) = ended {
+                self.reporter.on_round(now, rounds, loss, self.pull.rtt().rto());
+            }
+        } else {
+            self.ahead |= self.deaf && chunk >= self.tree.horizon();
+            self.pull.came_by_chain(now, from, chunk, echo, way);
+        }
+        if self.held.insert(chunk..chunk + 1) == 0 {
+            self.stats.duplicates += 1;
+            return;
+        }
+        *(if by_tree { &mut self.stats.by_tree } else { &mut self.stats.by_chain }) += 1;
+        self.since = now;
+        self.out.push(Output::Store(bytes));
+        self.feed.arrived(chunk, by_tree);
+        if self.is_complete() {
+            self.phase = Phase::Holding;
+            self.out.push(Output::Delivered);
+            self.reporter.on_complete(now, self.pull.rtt().rto());
+        }
+    }
+
+    fn on_announce(&mut self, now: Time, (sent, begun): (u32, bool), answer: Option<u16>) {
+        if begun {
+            self.begin(now);
+            let gap = self.tree.announced(now, sent);
+            self.pull.gap(now, gap);
+        }
+        match answer {
+            Some(serial) => self.answer_source(serial),
+            None => self.reporter.on_asked(now),
+        }
+    }
+
+    /// The stream is under way.
+    fn begin(&mut self, now: Time) {
+        if self.phase != Phase::Waiting {
+            return;
+        }
+        self.phase = Phase::Receiving;
+        self.since = now;
+        self.tree.began(now);
+        if !self.spec.multicast {
+            self.pull.want(0..self.chunks, &self.held);
+            if let Some(next) = self.me.checked_add(1).filter(|next| *next < self.spec.chain.len()) {
+                // Should it have asked before this node was there, it asks another now.
+                let node = self.spec.chain.node(next);
+                self.out.send(To::Node(node), Body::Wait { echo: 0, chunks: Vec::new() });
+            }
+        }
+    }
+
+    fn knows(&self, chunks: &[Range<u32>]) -> bool {
+        chunks.last().is_none_or(|last| last.end <= self.chunks)
+    }
+
+    fn answer_source(&mut self, serial: u16) {
+        self.out.send(To::Node(self.spec.id.source), self.reporter.answer(serial));
+    }
+
+    /// When the tree is to be taken for silent, if it is not already.
+    fn silent_at(&self) -> Option<Time> {
+        self.tree.silent_at(self.pull.rtt().rto()).filter(|_| !self.deaf)
+    }
+
+    fn on_time(&mut self, now: Time) {
+        match self.phase {
+            Phase::Waiting if now >= self.since + self.spec.timers.start => {
+                let waited = now - self.since;
+                self.fail(StreamError::NotStarted { source_node: self.spec.id.source, waited });
+            }
+            Phase::Receiving if now >= self.since + self.spec.timers.stall => {
+                self.fail(StreamError::Stalled {
+                    source_node: self.spec.id.source,
+                    missing: self.chunks - self.held.len(),
+                    chunks: self.chunks,
+                    asked: self.spec.chain.node(self.pull.feeder()),
+                    waited: now - self.since,
+                })
+            }
+            Phase::Receiving => {
+                if self.silent_at().is_some_and(|at| at <= now) {
+                    self.deaf = true;
+                    self.pull.want(self.tree.horizon()..self.chunks, &self.held);
+                }
+                self.pull.on_time(now, &self.held);
+            }
+            Phase::Holding => self.on_settling(now),
+            Phase::Lingering if now >= self.since + self.linger() => self.close(),
+            Phase::Waiting | Phase::Lingering | Phase::Closed => {}
+        }
+    }
+
+    fn on_settling(&mut self, now: Time) {
+        let next = self.me + 1;
+        let gone = now >= self.since + self.spec.timers.stall;
+        let unneeded = next >= self.spec.chain.len() || self.reporter.is_settled(next);
+        if (unneeded && self.reporter.is_settled(self.me) || gone) && !self.released {
+            self.released = true;
+            self.out.push(Output::Released);
+        }
+        if gone || self.released && self.reporter.rack_is_settled() {
+            self.phase = Phase::Lingering;
+            self.since = now;
+        }
+    }
+
+    fn linger(&self) -> Duration {
+        (self.pull.rtt().rto() * LINGER).min(self.spec.timers.stall)
+    }
+
+    fn fail(&mut self, error: StreamError) {
+        self.out.push(Output::Failed(error));
+        self.close();
+    }
+
+    fn close(&mut self) {
+        self.phase = Phase::Closed;
+        self.out.push(Output::Closed);
+    }
+
+    /// The next packet that is to go out.
+    fn transmit(&mut self, now: Time) -> Option<Output> {
+        if let Some(next) = self.feed.next().filter(|_| !self.released) {
+            self.stats.served += 1;
+            let packet = self.out.packet(Body::Data { chunk: next.chunk, echo: next.echo, way: next.way });
+            let payload = self.spec.bytes_of(next.chunk);
+            return Some(Output::Transmit { to: To::Node(next.node), packet, payload });
+        }
+        let (position, body) = if let Some(report) = self.reporter.take(now, self.pull.rtt().rto()) {
+            report
+        } else if self.phase == Phase::Receiving {
+            let request = self.pull.request(now)?;
+            self.stats.requests += 1;
+            let (serial, chunks) = (request.serial, request.chunks);
+            (request.position, Body::Request { serial, follow: self.ahead, chunks })
+        } else {
+            return None;
+        };
+        let to = To::Node(self.spec.chain.node(position));
+        Some(Output::Transmit { to, packet: self.out.packet(body), payload: 0..0 })
+    }
+
+    fn deadline(&mut self) -> Option<Time> {
+        let timers = self.spec.timers;
+        let own = match self.phase {
+            Phase::Waiting => Some(self.since + timers.start),
+            Phase::Receiving => {
+                let stall = Some(self.since + timers.stall);
+                earliest(earliest(stall, self.silent_at()), self.pull.deadline())
+            }
+            Phase::Holding => Some(self.since + timers.stall),
+            Phase::Lingering => Some(self.since + self.linger()),
+            Phase::Closed => return None,
+        };
+        earliest(own, self.reporter.deadline())
     }
 }
 
@@ -31,9 +316,31 @@ impl Machine for Receiver {
     type Input<'a> = Input<'a>;
     type Output = Output;
 
-    fn handle(&mut self, _now: Time, _input: Input<'_>) {}
+    fn handle(&mut self, now: Time, input: Input<'_>) {
+        match input {
+            Input::Packet { packet, payload } => self.on_packet(now, packet, payload),
+            Input::Begun => {
+                self.begin(now);
+                self.deaf = true;
+                self.pull.want(0..self.chunks, &self.held);
+            }
+            Input::Ceiling(_) => {}
+        }
+    }
 
-    fn poll(&mut self, _now: Time) -> Poll<Output> {
-        Poll::Idle(None)
+    fn poll(&mut self, now: Time) -> Poll<Output> {
+        if self.out.is_empty() {
+            self.on_time(now);
+        }
+        if let Some(output) = self.out.pop() {
+            return Poll::Output(output);
+        }
+        if self.phase == Phase::Closed {
+            return Poll::Idle(None);
+        }
+        match self.transmit(now) {
+            Some(output) => Poll::Output(output),
+            None => Poll::Idle(self.deadline()),
+        }
     }
 }

@@ -1,13 +1,60 @@
-//! The source's end of a stream.
+//! The source of a stream: multicasts it, serves requests, and keeps it until all receivers have it.
 
-use crate::machine::{Input, Output};
+use crate::feed::{Feed, Serving};
+use crate::intervals::IntervalSet;
+use crate::machine::{Input, Outbox, Output, StreamError, To};
+use crate::pacing::{Bucket, time_of};
+use crate::packet::{Body, DATA_HEADER, FRAMING, Packet, Way};
+use crate::rate::{Loss, Rate};
+use crate::receiver::LINGER;
+use crate::roll::{Polls, Roll};
+use crate::rounds::Rounds;
+use crate::rtt::Rtt;
 use crate::spec::{SpecError, StreamSpec};
-use cool_machine::{Duration, Machine, Poll, Time};
+use crate::stats::Stats;
+use cool_machine::{Duration, Machine, Poll, Time, earliest};
+
+/// The tree counts as dead when no receiver has told of a round for so many retry timers and rounds.
+const DEAD_TIMERS: u32 = 16;
+const DEAD_ROUNDS: u32 = 4;
 
 /// The source of a stream: multicasts it, serves requests, and keeps it until all receivers have it.
 #[derive(Debug)]
 pub struct Sender {
     spec: StreamSpec,
+    chunks: u32,
+    /// What the chain may be served: what has been multicast, or everything if there is no tree.
+    held: IntervalSet,
+    next: u32,
+    tree: bool,
+    rounds: Rounds,
+    rate: Rate,
+    bucket: Bucket,
+    feed: Feed,
+    roll: Roll,
+    polls: Polls,
+    rtt: Rtt,
+    /// The announcement whose answer will tell the round trip.
+    probe: (u16, Time),
+    /// When a receiver last told of a round.
+    round_told: Time,
+    /// Whether the receivers were told over the tree that everything has been sent.
+    end_told: bool,
+    out: Outbox,
+    phase: Phase,
+    /// When the phase began.
+    since: Time,
+    stats: Stats,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Phase {
+    /// Until the receivers are ready.
+    Gathering,
+    Sending,
+    /// All have it, or will not.
+    Lingering,
+    Closed,
 }
 
 impl Sender {
@@ -16,14 +63,274 @@ impl Sender {
     /// # Errors
     /// If the specification contradicts itself.
     pub fn new(now: Time, spec: StreamSpec) -> Result<Sender, SpecError> {
-        let _ = now;
-        spec.check()?;
-        Ok(Sender { spec })
+        let chunks = spec.check()?;
+        let rate = Rate::new(spec.rate);
+        let rtt = Rtt::new(spec.timers.initial_rto);
+        let mut sender = Sender {
+            chunks,
+            held: IntervalSet::default(),
+            next: 0,
+            tree: spec.multicast,
+            rounds: Rounds::new(&spec.chain),
+            bucket: Bucket::new(now, spec.rate.ceiling.or(spec.multicast.then(|| rate.current()))),
+            rate,
+            feed: Feed::default(),
+            roll: Roll::new(now, spec.chain.clone()),
+            polls: Polls::new(now, 2 * rtt.rto()),
+            rtt,
+            probe: (0, now),
+            round_told: now,
+            end_told: false,
+            out: Outbox::new(spec.id, spec.id.source, spec.digest),
+            phase: Phase::Gathering,
+            since: now,
+            stats: Stats::default(),
+            spec,
+        };
+        if sender.spec.len <= sender.spec.eager || sender.spec.chain.len() == 1 {
+            sender.begin(now);
+        } else {
+            let everyone = sender.roll.not_ready();
+            sender.announce(now, &everyone, true);
+        }
+        sender.conclude(now);
+        Ok(sender)
     }
 
     /// The retry timer as measured by now, for [`crate::Timers::initial_rto`] of the next stream.
     pub fn retry_timer(&self) -> Duration {
-        self.spec.timers.initial_rto
+        self.rtt.rto()
+    }
+
+    /// What was counted.
+    pub fn stats(&self) -> Stats {
+        self.stats
+    }
+
+    fn on_packet(&mut self, now: Time, packet: &Packet) {
+        if self.phase == Phase::Closed || !self.out.same_call(packet) {
+            return;
+        }
+        let Some(from) = self.spec.chain.position(packet.from).filter(|from| *from != 0) else {
+            self.stats.refused += 1;
+            return;
+        };
+        match &packet.body {
+            Body::Request { serial, follow, chunks } => {
+                self.roll.on_heard(now, from);
+                let known = chunks.iter().all(|range| range.end <= self.chunks);
+                if !known || self.phase == Phase::Lingering {
+                    self.stats.refused += u64::from(!known);
+                    return;
+                }
+                let lacking = self.feed.request(packet.from, (*serial, *follow), chunks, &self.held);
+                if !lacking.is_empty() {
+                    self.out.send(To::Node(packet.from), Body::Wait { echo: *serial, chunks: lacking });
+                }
+            }
+            Body::Report { rounds, loss, echo, alive, complete } => {
+                if self.probe.0 != 0 && *echo == self.probe.0 {
+                    self.rtt.sample(now - self.probe.1);
+                    self.probe.0 = 0;
+                }
+                let new = self.roll.on_report(now, alive, complete);
+                if !new && !complete.is_empty() {
+                    self.out.send(To::Node(packet.from), self.roll.settled_for(from));
+                }
+                self.on_round(now, from, *rounds, *loss);
+                self.conclude(now);
+            }
+            _ => self.stats.refused += 1,
+        }
+    }
+
+    fn on_round(&mut self, now: Time, from: u16, rounds: u32, loss: Loss) {
+        if rounds > self.roll.rounds() {
+            self.round_told = now;
+        }
+        if let Some((round, loss)) = self.roll.on_round(from, rounds, loss) {
+            self.rate.on_round(self.rounds.chunks(round).start, self.next, loss);
+            self.meter(now);
+        }
+    }
+
+    /// Applies the rate; without a tree only a ceiling is kept, since requests come no faster than they are served.
+    fn meter(&mut self, now: Time) {
+        let rate = if self.tree { Some(self.rate.current()) } else { self.spec.rate.ceiling };
+        self.bucket.set_rate(now, rate);
+    }
+
+    fn begin(&mut self, now: Time) {
+        self.phase = Phase::Sending;
+        (self.since, self.round_told) = (now, now);
+        self.polls = Polls::new(now, self.quiet());
+        if !self.tree {
+            self.held.insert(0..self.chunks);
+            let everyone: Vec<u16> = (1..self.spec.chain.len()).collect();
+            self.announce(now, &everyone, false);
+        }
+    }
+
+    /// Tells receivers how far the stream is.
+    fn announce(&mut self, now: Time, positions: &[u16], answer: bool) {
+        let serial = if answer { self.probe.0.wrapping_add(1).max(1) } else { 0 };
+        if answer {
+            self.probe = (serial, now);
+        }
+        let begun = self.phase != Phase::Gathering;
+        let body = Body::Announce { sent: self.next, serial, begun, answer };
+        if self.tree && positions.len() + 1 == usize::from(self.spec.chain.len()) && positions.len() > 1 {
+            self.out.send(To::Tree, body);
+            return;
+        }
+        for position in positions {
+            self.out.send(To::Node(self.spec.chain.node(*position)), body.clone());
+        }
+    }
+
+    /// How long a receiver is not heard of before it is asked: it speaks at the end of each round.
+    fn quiet(&self) -> Duration {
+        let frame = u64::from(self.spec.chunk_bytes) + (DATA_HEADER + FRAMING) as u64;
+        let round = self.rounds.chunks(self.rounds.of(self.next)).len() as u64;
+        let rounds = if self.next < self.chunks { 3 } else { 0 };
+        (4 * self.rtt.rto()).max(time_of(rounds * round * frame, self.rate.current()))
+    }
+
+    fn on_time(&mut self, now: Time) {
+        let timers = self.spec.timers;
+        match self.phase {
+            Phase::Gathering if self.roll.all_ready() || now >= self.since + timers.ready => self.begin(now),
+            Phase::Gathering if now >= self.polls.at() => {
+                let missing = self.roll.not_ready();
+                self.announce(now, &missing, true);
+                self.polls.on_poll(now, 2 * self.rtt.rto());
+            }
+            Phase::Sending if now >= self.roll.news().max(self.since) + timers.stall => {
+                let nodes = self.roll.incomplete();
+                self.out.push(Output::Failed(StreamError::Incomplete { nodes, waited: timers.stall }));
+                self.finish(now);
+            }
+            Phase::Sending => {
+                self.give_up_dead_tree(now);
+                if now >= self.polls.at() {
+                    self.look_for_silent(now);
+                }
+            }
+            Phase::Lingering if now >= self.since + self.linger() => {
+                self.phase = Phase::Closed;
+                self.out.push(Output::Closed);
+            }
+            Phase::Gathering | Phase::Lingering | Phase::Closed => {}
+        }
+    }
+
+    fn look_for_silent(&mut self, now: Time) {
+        let quiet = self.quiet();
+        if self.tree && self.next == self.chunks && !self.end_told {
+            // First over the tree: who lost only the end needs no more than to know that it was the end.
+            self.end_told = true;
+            self.out
+                .send(To::Tree, Body::Announce { sent: self.next, serial: 0, begun: true, answer: false });
+        } else {
+            let silent = self.roll.silent_for(now, quiet);
+            for position in &silent {
+                self.announce(now, &[*position], true);
+            }
+        }
+        self.polls.on_poll(now, quiet);
+    }
+
+    /// Receivers are there but none hears the tree: leave it all to the chain.
+    fn give_up_dead_tree(&mut self, now: Time) {
+        let sent = self.rounds.of(self.next);
+        let dead = self.tree
+            && sent >= self.roll.rounds() + DEAD_ROUNDS
+            && now - self.round_told > DEAD_TIMERS * self.rtt.rto()
+            && self.roll.any_since(self.since);
+        if dead {
+            self.tree = false;
+            self.held.insert(0..self.chunks);
+            self.feed.arrived_all();
+            self.meter(now);
+        }
+    }
+
+    /// Ends the stream if all have it.
+    fn conclude(&mut self, now: Time) {
+        if self.roll.all_complete() && !matches!(self.phase, Phase::Lingering | Phase::Closed) {
+            self.finish(now);
+        }
+    }
+
+    fn finish(&mut self, now: Time) {
+        self.phase = Phase::Lingering;
+        self.since = now;
+        self.out.push(Output::Released);
+        let settled = self.roll.all_settled();
+        match self.spec.chain.len() {
+            1 => {
+                self.phase = Phase::Closed;
+                self.out.push(Output::Closed);
+            }
+            _ if self.tree => self.out.send(To::Tree, settled),
+            nodes => {
+                for position in 1..nodes {
+                    self.out.send(To::Node(self.spec.chain.node(position)), settled.clone());
+                }
+            }
+        }
+    }
+
+    fn linger(&self) -> Duration {
+        (self.rtt.rto() * LINGER).min(self.spec.timers.stall)
+    }
+
+    /// The next data packet, if the rate allows one now.
+    fn transmit(&mut self, now: Time) -> Option<Output> {
+        if self.send_at(now)? > now {
+            return None;
+        }
+        let (to, chunk, echo, way) = match self.feed.next() {
+            Some(Serving { node, chunk, echo, way }) => {
+                self.stats.served += 1;
+                (To::Node(node), chunk, echo, way)
+            }
+            None => {
+                let chunk = self.next;
+                self.next += 1;
+                self.stats.by_tree += 1;
+                self.held.insert(chunk..chunk + 1);
+                self.feed.arrived(chunk, true);
+                if self.next == self.chunks {
+                    self.polls = Polls::new(now, 2 * self.rtt.rto());
+                }
+                (To::Tree, chunk, 0, Way::Tree)
+            }
+        };
+        let payload = self.spec.bytes_of(chunk);
+        self.bucket.spend(payload.end - payload.start + (DATA_HEADER + FRAMING) as u64);
+        let packet = self.out.packet(Body::Data { chunk, echo, way });
+        Some(Output::Transmit { to, packet, payload })
+    }
+
+    /// When the next data packet may go, if there is one.
+    fn send_at(&mut self, now: Time) -> Option<Time> {
+        let more = self.feed.is_busy() || self.tree && self.next < self.chunks;
+        (self.phase == Phase::Sending && more).then(|| self.bucket.ready_at(now))
+    }
+
+    fn deadline(&mut self, now: Time) -> Option<Time> {
+        let timers = self.spec.timers;
+        let own = match self.phase {
+            Phase::Gathering => earliest(Some(self.polls.at()), Some(self.since + timers.ready)),
+            Phase::Sending => {
+                let stall = self.roll.news().max(self.since) + timers.stall;
+                earliest(Some(self.polls.at()), Some(stall))
+            }
+            Phase::Lingering => Some(self.since + self.linger()),
+            Phase::Closed => None,
+        };
+        earliest(own, self.send_at(now))
     }
 }
 
@@ -31,9 +338,28 @@ impl Machine for Sender {
     type Input<'a> = Input<'a>;
     type Output = Output;
 
-    fn handle(&mut self, _now: Time, _input: Input<'_>) {}
+    fn handle(&mut self, now: Time, input: Input<'_>) {
+        match input {
+            Input::Packet { packet, .. } => self.on_packet(now, packet),
+            Input::Ceiling(ceiling) => {
+                self.spec.rate.ceiling = ceiling;
+                self.rate.set_ceiling(ceiling);
+                self.meter(now);
+            }
+            Input::Begun => {}
+        }
+    }
 
-    fn poll(&mut self, _now: Time) -> Poll<Output> {
-        Poll::Idle(None)
+    fn poll(&mut self, now: Time) -> Poll<Output> {
+        if self.out.is_empty() {
+            self.on_time(now);
+        }
+        if let Some(output) = self.out.pop() {
+            return Poll::Output(output);
+        }
+        match self.transmit(now) {
+            Some(output) => Poll::Output(output),
+            None => Poll::Idle(self.deadline(now)),
+        }
     }
 }

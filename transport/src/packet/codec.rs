@@ -1,6 +1,6 @@
 //! Bytes to packets and back.
 
-use super::{Body, COMMON, MAGIC, MAX_RANGES, Packet, PacketError, VERSION, Way};
+use super::{Body, MAGIC, MAX_RANGES, Packet, PacketError, VERSION, Way};
 use crate::spec::StreamId;
 use core::ops::Range;
 
@@ -105,8 +105,8 @@ impl Body {
                 out.extend_from_slice(&[0, count(chunks)]);
                 put_u32(out, chunks);
             }
-            Body::Report { round, loss, echo, alive, complete } => {
-                out.extend_from_slice(&round.to_be_bytes());
+            Body::Report { rounds, loss, echo, alive, complete } => {
+                out.extend_from_slice(&rounds.to_be_bytes());
                 out.extend_from_slice(&loss.to_be_bytes());
                 out.extend_from_slice(&echo.to_be_bytes());
                 out.extend_from_slice(&[count(alive), count(complete)]);
@@ -153,10 +153,10 @@ impl Body {
                 Body::Wait { echo, chunks: r.ranges_u32(count)? }
             }
             REPORT => {
-                let (round, loss, echo) = (r.u32()?, r.u16()?, r.u16()?);
+                let (rounds, loss, echo) = (r.u32()?, r.u16()?, r.u16()?);
                 let (alive, complete) = (r.count()?, r.count()?);
                 Body::Report {
-                    round,
+                    rounds,
                     loss,
                     echo,
                     alive: r.ranges_u16(alive)?,
@@ -285,7 +285,7 @@ mod tests {
                 .prop_map(|(serial, follow, chunks)| Body::Request { serial, follow, chunks }),
             (any::<u16>(), ranges(any::<u32>())).prop_map(|(echo, chunks)| Body::Wait { echo, chunks }),
             (any::<u32>(), any::<u16>(), any::<u16>(), ranges(any::<u16>()), ranges(any::<u16>())).prop_map(
-                |(round, loss, echo, alive, complete)| Body::Report { round, loss, echo, alive, complete }
+                |(rounds, loss, echo, alive, complete)| Body::Report { rounds, loss, echo, alive, complete }
             ),
             ranges(any::<u16>()).prop_map(|positions| Body::Settled { positions }),
             Just(Body::Refuse),

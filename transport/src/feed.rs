@@ -1,0 +1,163 @@
+//! Serving the nodes further down the chain: what they asked for and when it goes out.
+
+use crate::intervals::IntervalSet;
+use crate::packet::{MAX_RANGES, Way};
+use core::ops::Range;
+use std::collections::BTreeMap;
+
+/// Ranges remembered for one requester; what is beyond is asked for again.
+const MOST_RANGES: usize = 1024;
+
+/// A chunk to be sent to a node.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct Serving {
+    pub(crate) node: u16,
+    pub(crate) chunk: u32,
+    pub(crate) echo: u16,
+    pub(crate) way: Way,
+}
+
+/// What one node asked for.
+#[derive(Debug, Default)]
+struct Want {
+    /// Was here when asked for.
+    answer: IntervalSet,
+    /// Came after it was asked for.
+    forward: IntervalSet,
+    /// Is not here yet.
+    noted: IntervalSet,
+    /// Forward what comes over the tree too.
+    follow: bool,
+    echo: u16,
+}
+
+/// All requests that are open here.
+#[derive(Debug, Default)]
+pub(crate) struct Feed {
+    wants: BTreeMap<u16, Want>,
+    /// The node served last, so that they take turns.
+    last: u16,
+}
+
+impl Feed {
+    /// A node of the stream asks for chunks; returns those that are not in `held`, as many as a packet tells.
+    pub(crate) fn request(
+        &mut self,
+        node: u16,
+        (serial, follow): (u16, bool),
+        chunks: &[Range<u32>],
+        held: &IntervalSet,
+    ) -> Vec<Range<u32>> {
+        let want = self.wants.entry(node).or_default();
+        want.echo = serial;
+        want.follow = follow;
+        let mut lacking = Vec::new();
+        for range in chunks {
+            for part in held.overlaps(range.clone()) {
+                if want.answer.range_count() < MOST_RANGES {
+                    want.answer.insert(part);
+                }
+            }
+            for part in held.gaps(range.clone()) {
+                if want.noted.range_count() < MOST_RANGES && lacking.len() < MAX_RANGES {
+                    want.noted.insert(part.clone());
+                    lacking.push(part);
+                }
+            }
+        }
+        lacking
+    }
+
+    /// A chunk is here now. Those who hear the tree need not be sent what came over it.
+    pub(crate) fn arrived(&mut self, chunk: u32, by_tree: bool) {
+        for want in self.wants.values_mut().filter(|want| !want.noted.is_empty()) {
+            if want.noted.remove(chunk..chunk + 1) == 1 && (want.follow || !by_tree) {
+                want.forward.insert(chunk..chunk + 1);
+            }
+        }
+    }
+
+    /// Everything is here now.
+    pub(crate) fn arrived_all(&mut self) {
+        for want in self.wants.values_mut() {
+            for range in core::mem::take(&mut want.noted).ranges() {
+                want.forward.insert(range);
+            }
+        }
+    }
+
+    /// Whether something is to be sent.
+    pub(crate) fn is_busy(&self) -> bool {
+        self.wants.values().any(|want| !want.answer.is_empty() || !want.forward.is_empty())
+    }
+
+    /// The next chunk to send.
+    pub(crate) fn next(&mut self) -> Option<Serving> {
+        let after = self.wants.range(self.last.saturating_add(1)..).chain(self.wants.range(..=self.last));
+        let mut busy = after.filter(|(_, want)| !want.answer.is_empty() || !want.forward.is_empty());
+        let node = *busy.next()?.0;
+        self.last = node;
+        let want = self.wants.get_mut(&node)?;
+        let (set, echo, way) = match want.forward.is_empty() {
+            false => (&mut want.forward, 0, Way::Forwarded),
+            true => (&mut want.answer, want.echo, Way::Answer),
+        };
+        let chunk = set.first()?;
+        set.remove(chunk..chunk + 1);
+        Some(Serving { node, chunk, echo, way })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn set(ranges: &[Range<u32>]) -> IntervalSet {
+        ranges.iter().cloned().collect()
+    }
+
+    fn sent(feed: &mut Feed) -> Vec<(u16, u32, Way)> {
+        core::iter::from_fn(|| feed.next().map(|s| (s.node, s.chunk, s.way))).collect()
+    }
+
+    #[test]
+    fn what_is_here_is_answered_and_the_rest_is_noted_and_forwarded() {
+        let mut feed = Feed::default();
+        let lacking = feed.request(7, (1, false), &[2..5], &set(&[0..3]));
+        assert_eq!(lacking, [3..5]);
+        assert_eq!(sent(&mut feed), [(7, 2, Way::Answer)]);
+        feed.arrived(4, false);
+        feed.arrived(9, false);
+        assert_eq!(sent(&mut feed), [(7, 4, Way::Forwarded)]);
+    }
+
+    #[test]
+    fn what_comes_over_the_tree_is_forwarded_only_to_those_who_do_not_hear_it() {
+        let mut feed = Feed::default();
+        feed.request(1, (1, false), &[0..1], &set(&[]));
+        feed.request(2, (1, true), &[0..1], &set(&[]));
+        feed.arrived(0, true);
+        assert_eq!(sent(&mut feed), [(2, 0, Way::Forwarded)]);
+        assert!(!feed.is_busy());
+    }
+
+    #[test]
+    fn requesters_take_turns_and_a_repeated_request_adds_nothing() {
+        let mut feed = Feed::default();
+        let held = set(&[0..9]);
+        feed.request(1, (1, false), &[0..2], &held);
+        feed.request(1, (2, false), &[0..2], &held);
+        feed.request(2, (1, false), &[5..7], &held);
+        let order: Vec<u16> = sent(&mut feed).into_iter().map(|(node, ..)| node).collect();
+        assert_eq!(order, [1, 2, 1, 2]);
+    }
+
+    #[test]
+    fn what_a_hostile_requester_can_have_remembered_is_bounded() {
+        let mut feed = Feed::default();
+        for n in 0..100_000 {
+            feed.request(1, (1, false), &[2 * n..2 * n + 1], &set(&[]));
+        }
+        assert!(feed.wants[&1].noted.range_count() <= MOST_RANGES);
+    }
+}

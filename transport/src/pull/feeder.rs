@@ -1,0 +1,128 @@
+//! Whom to ask: the predecessor, or the next one up that answers, finally the source.
+
+use crate::rtt::{self, CEILING};
+use cool_machine::{Duration, Time};
+
+/// Retry timers without an answer until a node that has answered before is given up.
+const TRIES_PROVEN: u32 = 4;
+/// The same for one that never has.
+const TRIES: u32 = 2;
+
+/// The node that is asked.
+#[derive(Debug)]
+pub(crate) struct Feeder {
+    me: u16,
+    position: u16,
+    /// How far up to go next: doubles, so that a dead rack is soon passed.
+    leap: u16,
+    tries: u32,
+    /// Times that even the source did not answer.
+    sweeps: u32,
+    heard: Option<Time>,
+    /// When it was last found silent; requests before that do not count again.
+    silent: Option<Time>,
+}
+
+impl Feeder {
+    pub(crate) fn new(me: u16) -> Feeder {
+        Feeder { me, position: me - 1, leap: 1, tries: 0, sweeps: 0, heard: None, silent: None }
+    }
+
+    pub(crate) fn position(&self) -> u16 {
+        self.position
+    }
+
+    /// Whether it has answered after this instant.
+    pub(crate) fn heard_since(&self, at: Time) -> bool {
+        self.heard.is_some_and(|heard| heard > at)
+    }
+
+    /// How long to wait for its answer.
+    pub(crate) fn retry_after(&self, rto: Duration) -> Duration {
+        rtt::backoff(rto, self.tries + self.sweeps).min(CEILING)
+    }
+
+    /// A node nearer the source was heard. One nearer to here than the feeder takes its place again.
+    pub(crate) fn on_heard(&mut self, now: Time, position: u16) {
+        if position < self.position || position >= self.me {
+            return;
+        }
+        self.position = position;
+        self.heard = Some(now);
+        (self.leap, self.tries, self.sweeps, self.silent) = (1, 0, 0, None);
+    }
+
+    /// A request of this time was not answered. Tells whether another is to be asked from now on.
+    pub(crate) fn on_silence(&mut self, now: Time, asked: Time) -> bool {
+        if self.silent.is_some_and(|silent| asked < silent) {
+            return false;
+        }
+        self.silent = Some(now);
+        self.tries += 1;
+        if self.tries < if self.heard.is_some() { TRIES_PROVEN } else { TRIES } {
+            return false;
+        }
+        self.tries = 0;
+        self.heard = None;
+        if self.position == 0 {
+            self.position = self.me - 1;
+            self.leap = 1;
+            self.sweeps += 1;
+        } else {
+            self.position = self.position.saturating_sub(self.leap);
+            self.leap = self.leap.saturating_mul(2);
+        }
+        true
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn at(n: u64) -> Time {
+        Time::from_nanos(n)
+    }
+
+    /// The positions asked in turn while nobody answers.
+    fn swept(feeder: &mut Feeder, changes: usize) -> Vec<u16> {
+        let mut asked = vec![feeder.position()];
+        let mut now = 1;
+        while asked.len() <= changes {
+            now += 10;
+            if feeder.on_silence(at(now), at(now - 1)) {
+                asked.push(feeder.position());
+            }
+        }
+        asked
+    }
+
+    #[test]
+    fn silent_nodes_are_passed_in_growing_leaps_up_to_the_source_and_again() {
+        let mut feeder = Feeder::new(9);
+        assert_eq!(swept(&mut feeder, 5), [8, 7, 5, 1, 0, 8]);
+        assert_eq!(feeder.retry_after(Duration::from_millis(1)), Duration::from_millis(2));
+    }
+
+    #[test]
+    fn a_nearer_node_that_is_heard_takes_its_place_again() {
+        let mut feeder = Feeder::new(9);
+        swept(&mut feeder, 3);
+        feeder.on_heard(at(900), 0);
+        assert_eq!(feeder.position(), 1);
+        feeder.on_heard(at(900), 8);
+        assert_eq!(feeder.position(), 8);
+        feeder.on_heard(at(900), 12);
+        assert_eq!(feeder.position(), 8);
+    }
+
+    #[test]
+    fn requests_lost_together_count_as_one_silence() {
+        let mut feeder = Feeder::new(3);
+        feeder.on_heard(at(1), 2);
+        for _ in 0..10 {
+            assert!(!feeder.on_silence(at(50), at(40)));
+        }
+        assert_eq!(feeder.position(), 2);
+    }
+}
