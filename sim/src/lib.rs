@@ -1,1 +1,14 @@
 //! One seeded clock and network that drives the protocols.
+//!
+//! A [`Network`] is racks of nodes under a core switch: every link has a rate, a finite queue, a delay and its
+//! own chance to lose, double and hold back packets. Everything follows from one seed, so whatever went wrong
+//! once goes wrong again. [`Broadcast`] runs one reliable multicast over it with real bytes and looks at every
+//! receiver's; [`Scenario`] makes such broadcasts up from a seed.
+
+mod broadcast;
+mod network;
+mod scenario;
+
+pub use broadcast::{Broadcast, Outcome, Settings, Wrong, ideal};
+pub use network::{Destination, Event, LinkSpec, Network, Shape};
+pub use scenario::Scenario;

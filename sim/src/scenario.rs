@@ -1,0 +1,107 @@
+//! Broadcasts made up from a seed: shapes, sizes, faults and delays of all kinds.
+
+use crate::broadcast::Settings;
+use crate::network::{LinkSpec, Network};
+use cool_machine::{Duration, Time};
+use cool_transport::Timers;
+use rand::{RngExt, SeedableRng};
+use rand_chacha::ChaCha8Rng;
+
+/// Makes up broadcasts.
+#[derive(Debug)]
+pub struct Scenario {
+    rng: ChaCha8Rng,
+    seed: u64,
+}
+
+impl Scenario {
+    /// The broadcast of a seed.
+    pub fn of(seed: u64) -> Settings {
+        Scenario { rng: ChaCha8Rng::seed_from_u64(seed), seed }.make()
+    }
+
+    fn make(mut self) -> Settings {
+        let racks = self.rng.random_range(1..=4);
+        let shape: Vec<u16> = (0..racks).map(|_| self.rng.random_range(1..=5)).collect();
+        let nodes: u16 = shape.iter().sum();
+        let rate = [1_000_000, 2_500_000, 12_500_000, 125_000_000][self.rng.random_range(0..4)];
+        let len = match self.rng.random_range(0..10) {
+            0 => 0,
+            1..=4 => self.rng.random_range(1..5_000),
+            5..=8 => self.rng.random_range(1..80_000),
+            _ => self.rng.random_range(1..400_000),
+        };
+        let mut settings = Settings::clean(shape, rate, len);
+        settings.seed = self.seed;
+        settings.source = self.rng.random_range(0..nodes);
+        settings.chunk_bytes = [256, 1424, 1424, 8924][self.rng.random_range(0..4)];
+        settings.multicast = self.rng.random_bool(0.85);
+        settings.ceiling = self.rng.random_bool(0.5).then_some(rate);
+        settings.eager = [0, 8 * 1024, 1 << 30][self.rng.random_range(0..3)];
+        settings.timers = Timers {
+            start: Duration::from_secs(20),
+            ready: Duration::from_secs(5),
+            stall: Duration::from_secs(10),
+            ..Timers::default()
+        };
+        self.faults(&mut settings);
+        self.opens(&mut settings);
+        if nodes > 1 && self.rng.random_bool(0.1) {
+            let node = self.rng.random_range(0..nodes);
+            settings.crashes.push((node, self.instant(60)));
+        }
+        settings
+    }
+
+    fn faults(&mut self, settings: &mut Settings) {
+        let p = if self.rng.random_bool(0.2) { 0.0 } else { self.rng.random_range(0.0..0.3) };
+        let faulty = LinkSpec {
+            loss: p,
+            duplicate: self.chance(0.1),
+            reorder: self.chance(0.3),
+            hold: Duration::from_micros(self.rng.random_range(1..3_000)),
+            delay: Duration::from_micros(self.rng.random_range(1..500)),
+            queue: [32, 128, 512][self.rng.random_range(0..3)] * 1024,
+            ..settings.host
+        };
+        let mild = LinkSpec { loss: p / 4.0, ..faulty };
+        let probe = Network::new(0, &settings.shape, settings.host, settings.uplink);
+        let nodes = probe.nodes();
+        let link = self.rng.random_range(0..2 * (nodes + settings.shape.len() as u16));
+        match self.rng.random_range(0..4) {
+            // Receivers lose on their own, as with a drop rule at their port.
+            0 => {
+                (settings.host, settings.uplink) =
+                    (LinkSpec { loss: 0.0, ..faulty }, LinkSpec { loss: 0.0, ..faulty });
+                settings.odd_links = (0..nodes).map(|node| (probe.to_node(node), faulty)).collect();
+            }
+            1 => (settings.host, settings.uplink) = (mild, mild),
+            2 => settings.odd_links = vec![(usize::from(link), faulty)],
+            _ => (settings.host, settings.uplink) = (mild, faulty),
+        }
+        if self.rng.random_bool(0.1) {
+            settings.deaf = (0..nodes).filter(|_| self.rng.random_bool(0.3)).collect();
+        }
+        if self.rng.random_bool(0.1) {
+            let from = self.instant(50);
+            let until = from + Duration::from_millis(self.rng.random_range(1..400));
+            settings.outages.push((usize::from(link), from, until));
+        }
+    }
+
+    fn opens(&mut self, settings: &mut Settings) {
+        let spread = [0, 1, 20, 300][self.rng.random_range(0..4)];
+        for open in &mut settings.opens {
+            *open = self.instant(spread);
+        }
+    }
+
+    fn instant(&mut self, within_ms: u64) -> Time {
+        Time::from_nanos(self.rng.random_range(0..=within_ms * 1_000_000))
+    }
+
+    /// Mostly zero, else up to `most`.
+    fn chance(&mut self, most: f64) -> f64 {
+        if self.rng.random_bool(0.6) { 0.0 } else { self.rng.random_range(0.0..most) }
+    }
+}
