@@ -20,7 +20,7 @@ pub use analyse::{Analysis, analyse};
 pub use compile::{CompileError, compile};
 pub use interpret::{InterpretError, interpret};
 pub use layout::{Layout, LayoutError, Place, Scope};
-pub use plan::{DEFAULT_SEGMENT, Plan, PlanError};
+pub use plan::{Plan, PlanError};
 pub use schedule::{
     Action, ActionId, Buffer, Call, Kind, Operation, Program, Rank, Schedule, Span, TransferId,
 };

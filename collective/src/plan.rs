@@ -7,9 +7,12 @@ use crate::schedule::{Call, Operation};
 use core::fmt;
 use core::str::FromStr;
 
-/// Bytes of a segment unless a plan says otherwise: long enough that per-message costs vanish, short
-/// enough that three levels overlap on a message of a few MiB.
-pub const DEFAULT_SEGMENT: u64 = 256 * 1024;
+/// Segments of an array unless a plan says otherwise: with a sixteenth under way at each level, filling and
+/// draining three levels costs little of the whole.
+const SEGMENTS: u64 = 16;
+
+/// Bounds of such a segment: below, the cost per message shows; above, pipelining gains nothing more.
+const SEGMENT_BOUNDS: (u64, u64) = (16 * 1024, 256 * 1024);
 
 /// The largest segment that can be asked for.
 const MAX_SEGMENT: u64 = 1 << 30;
@@ -71,12 +74,15 @@ const MULTICAST_EACH: &Composition = &COMPOSITIONS[2];
 /// From this vector size on, an allreduce ends in one multicast over the whole group instead of one per rack.
 const LARGE_ALLREDUCE: u64 = 4 * 1024;
 
-/// How a call is compiled. Prints as its name, `cool-p-p`, or with a segment size of its own,
+/// Streams that a receiver may well follow at once.
+const MANY_NODES: usize = 64;
+
+/// How a call is compiled. Prints as its name, `cool-p-p`, or with a forced segment size,
 /// `cool-p-p/65536`, and parses from the same. Every agent must compile a call with the same plan.
 #[derive(Clone, Copy)]
 pub struct Plan {
     composition: &'static Composition,
-    segment: u64,
+    segment: Option<u64>,
 }
 
 /// Why a text is no plan.
@@ -104,7 +110,7 @@ impl Plan {
         COMPOSITIONS.iter().map(|c| c.name)
     }
 
-    /// The plans that can run `operation`, with the default segment.
+    /// The plans that can run `operation`.
     pub fn fitting(operation: Operation) -> impl Iterator<Item = Plan> {
         COMPOSITIONS.iter().filter(move |c| c.operations.contains(&operation)).map(Plan::of)
     }
@@ -117,7 +123,8 @@ impl Plan {
     /// | reduce, gather, scatter | any | cool-p-p | one message per rack on the uplinks |
     /// | allreduce | < 4 KiB | cool-p-p | three steps, the last inside the racks |
     /// | allreduce | more | multicast | as reduce, then every link carries the result once |
-    /// | allgather | any | multicast-each | every link carries every part once, in one step |
+    /// | allgather, 64 nodes at most | any | multicast-each | every link carries every part once, in one step |
+    /// | allgather, more nodes | any | multicast | one stream instead of one per node |
     ///
     /// An allgather's limit is the total over a host's link; in cool-p-p a rack leader sends its rack's
     /// parts and then the total over that link, and multicast first brings the total to one host.
@@ -128,14 +135,15 @@ impl Plan {
             Operation::Reduce | Operation::Gather | Operation::Scatter => COOL_P_P,
             Operation::Allreduce if call.bytes < LARGE_ALLREDUCE => COOL_P_P,
             Operation::Allreduce => MULTICAST,
-            Operation::Allgather => MULTICAST_EACH,
+            Operation::Allgather if layout.nodes() <= MANY_NODES => MULTICAST_EACH,
+            Operation::Allgather => MULTICAST,
         })
     }
 
-    /// The same plan with the allowed segment size that is nearest to `bytes`: 1 byte to 1 GiB. The compiler
+    /// The same plan with a forced segment size: the allowed one nearest to `bytes`, 1 byte to 1 GiB. The compiler
     /// rounds it up to whole elements, and takes larger ones where a message would fall into very many.
     pub fn with_segment(self, bytes: u64) -> Plan {
-        Plan { segment: bytes.clamp(1, MAX_SEGMENT), ..self }
+        Plan { segment: Some(bytes.clamp(1, MAX_SEGMENT)), ..self }
     }
 
     /// Its name, without the segment size.
@@ -143,9 +151,11 @@ impl Plan {
         self.composition.name
     }
 
-    /// Bytes of a segment.
-    pub fn segment(&self) -> u64 {
-        self.segment
+    /// Bytes of a segment of an array of `array` bytes: a sixteenth, 16 KiB at least and 256 KiB at most, if
+    /// none is forced.
+    pub fn segment(&self, array: u64) -> u64 {
+        let (least, most) = SEGMENT_BOUNDS;
+        self.segment.unwrap_or_else(|| array.div_ceil(SEGMENTS).clamp(least, most))
     }
 
     /// Whether it can run `operation`.
@@ -158,7 +168,7 @@ impl Plan {
     }
 
     fn of(composition: &'static Composition) -> Plan {
-        Plan { composition, segment: DEFAULT_SEGMENT }
+        Plan { composition, segment: None }
     }
 }
 
@@ -179,8 +189,8 @@ impl fmt::Debug for Plan {
 impl fmt::Display for Plan {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.name())?;
-        if self.segment != DEFAULT_SEGMENT {
-            write!(f, "/{}", self.segment)?;
+        if let Some(segment) = self.segment {
+            write!(f, "/{segment}")?;
         }
         Ok(())
     }
@@ -218,6 +228,14 @@ mod tests {
                 assert_eq!(plan.to_string().parse(), Ok(plan));
             }
         }
+    }
+
+    #[test]
+    fn segments_follow_the_array_unless_forced() {
+        let plan: Plan = "multicast".parse().unwrap();
+        let segments = [0, 1 << 20, 1 << 30].map(|array| plan.segment(array));
+        assert_eq!(segments, [16 << 10, 64 << 10, 256 << 10]);
+        assert_eq!(plan.with_segment(100).segment(1 << 30), 100);
     }
 
     #[test]

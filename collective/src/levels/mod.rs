@@ -25,7 +25,7 @@ pub(crate) fn emit(call: &Call, plan: &Plan, builder: &mut Builder<'_>) {
         Operation::Gather | Operation::Allgather | Operation::Scatter => bytes * size,
         Operation::Bcast | Operation::Reduce | Operation::Allreduce | Operation::Barrier => bytes,
     };
-    let wanted = plan.segment().max(array.div_ceil(MAX_SEGMENTS));
+    let wanted = plan.segment(array).max(array.div_ceil(MAX_SEGMENTS));
     let segment = wanted.min(array).max(1).next_multiple_of(element);
     builder.set_segment(segment);
     let mut levels = Levels {
