@@ -72,7 +72,7 @@ where
 {
     let (nodes, racks) = how.places()?;
     let cluster = Cluster::start(&nodes, &racks).map_err(|e| Error::Embedded(e.to_string()))?;
-    let results = std::thread::scope(|scope| {
+    std::thread::scope(|scope| {
         let start = |(rank, socket)| {
             let program = &program;
             let rank_main = move || Comm::attach(socket, Cluster::GROUP, rank).map(program);
@@ -85,6 +85,5 @@ where
         // All are joined before the first panic or error is passed on.
         let results: Vec<_> = ranks.into_iter().map(|rank| rank.map(|thread| thread.join())).collect();
         results.into_iter().map(|result| result?.unwrap_or_else(|panic| resume_unwind(panic))).collect()
-    });
-    results
+    })
 }

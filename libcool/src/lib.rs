@@ -7,7 +7,6 @@
 //! the switches, and over TCP.
 //!
 //! ```
-//! # #[cfg(feature = "embedded")]
 //! # fn main() -> Result<(), cool::Error> {
 //! cool::launch(|comm| -> Result<(), cool::Error> {
 //!     let mut sum = [0.0];
@@ -18,8 +17,6 @@
 //! .into_iter()
 //! .collect()
 //! # }
-//! # #[cfg(not(feature = "embedded"))]
-//! # fn main() {}
 //! ```
 //!
 //! `cool run -n 16 -- ./program` starts it on a cluster. With the feature `embedded`, the same

@@ -182,3 +182,53 @@ fn list(ranks: &BTreeSet<u32>) -> String {
         _ => format!("ranks {}", ranks.iter().map(u32::to_string).collect::<Vec<_>>().join(", ")),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::engine::{EngineConfig, MemberSpec};
+    use std::net::Ipv4Addr;
+
+    async fn agent_with_group() -> Agent {
+        let config = EngineConfig { node: "h1".into(), ip: Ipv4Addr::LOCALHOST, udp_port: 0, tcp_port: 0 };
+        let agent = Agent::new("h1", EngineHandle::start(config).unwrap());
+        let (udp_port, tcp_port) = agent.ports();
+        let member = |rank| MemberSpec {
+            rank,
+            node: "h1".into(),
+            rack: 3,
+            ip: Ipv4Addr::LOCALHOST,
+            udp_port,
+            tcp_port,
+        };
+        let spec = GroupSpec {
+            id: 1,
+            epoch: 1,
+            members: vec![member(0), member(1)],
+            trees: Vec::new(),
+            chunk_bytes: 1400,
+            host_bytes_per_second: 0,
+            uplink_bytes_per_second: 0,
+        };
+        agent.make_group(spec).await.unwrap();
+        agent
+    }
+
+    #[tokio::test]
+    async fn a_group_without_its_controller_stays_until_its_last_rank_leaves() {
+        let agent = agent_with_group().await;
+        let (first, second) = (agent.attach(1, 0).unwrap(), agent.attach(1, 1).unwrap());
+        agent.orphan_groups();
+        first.leave("done".into());
+        assert!(matches!(agent.attach(1, 0), Err(AttachError::Twice { .. })));
+        second.leave("done".into());
+        assert!(matches!(agent.attach(1, 0), Err(AttachError::NoGroup { .. })));
+    }
+
+    #[tokio::test]
+    async fn a_group_that_no_rank_uses_goes_with_its_controller() {
+        let agent = agent_with_group().await;
+        agent.orphan_groups();
+        assert!(matches!(agent.attach(1, 0), Err(AttachError::NoGroup { .. })));
+    }
+}

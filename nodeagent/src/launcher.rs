@@ -380,7 +380,7 @@ mod tests {
     /// A running process, by what it printed.
     fn process(pid: &str) -> AsyncFd<OwnedFd> {
         let pid = Pid::from_raw(pid.parse().unwrap()).unwrap();
-        AsyncFd::new(pidfd_open(pid, PidfdFlags::NONBLOCK).expect("a running process")).unwrap()
+        AsyncFd::register(pidfd_open(pid, PidfdFlags::NONBLOCK).expect("a running process")).unwrap()
     }
 
     async fn ends(process: &AsyncFd<OwnedFd>) {
