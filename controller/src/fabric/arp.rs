@@ -78,7 +78,7 @@ mod tests {
         for end in 0..FRAME.len() {
             assert_eq!(Request::read(&FRAME[..end]), None);
         }
-        for at in (12..22).chain([6]) {
+        for at in 12..22 {
             let mut frame = FRAME;
             frame[at] ^= 1;
             assert_eq!(Request::read(&frame), None, "byte {at}");

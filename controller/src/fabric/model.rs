@@ -6,8 +6,8 @@ use super::tables::Tables;
 use cool_topology::{DatapathId, Graph, Mac, Port};
 use core::net::Ipv4Addr;
 use rs_openflow::{
-    Action, Body, Bucket, EtherType, FlowCommand, FlowMod, FlowStats, GroupCommand, GroupDesc, GroupMod,
-    Instruction, Match, Oxm, PortNo, TableId,
+    Action, Body, Bucket, EtherType, Failure, FailureType, FlowCommand, FlowMod, FlowStats, GroupCommand,
+    GroupDesc, GroupMod, Instruction, Match, Message, MultipartReply, MultipartRequest, Oxm, PortNo, TableId,
 };
 use std::collections::BTreeMap;
 
@@ -20,6 +20,9 @@ pub(super) struct Packet {
     pub(super) ipv4_dst: Ipv4Addr,
 }
 
+/// Type and code of an error.
+pub(super) type Refusal = (FailureType, u16);
+
 /// A switch with one table.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Switch {
@@ -31,7 +34,7 @@ pub(super) struct Switch {
 
 impl Switch {
     /// Does what a message says; refuses what the standard lets a switch refuse.
-    pub(super) fn obey(&mut self, body: &Body) -> Result<(), &'static str> {
+    pub(super) fn obey(&mut self, body: &Body) -> Result<(), Refusal> {
         match body {
             Body::FlowMod(flow) => self.flow(flow),
             Body::GroupMod(group) => self.group(group),
@@ -39,7 +42,7 @@ impl Switch {
         }
     }
 
-    fn flow(&mut self, flow: &FlowMod) -> Result<(), &'static str> {
+    fn flow(&mut self, flow: &FlowMod) -> Result<(), Refusal> {
         let same = |other: &FlowMod| other.priority == flow.priority && other.matching == flow.matching;
         if flow.command == FlowCommand::DELETE_STRICT {
             let ours = |other: &FlowMod| (other.cookie ^ flow.cookie) & flow.cookie_mask == 0;
@@ -48,21 +51,21 @@ impl Switch {
         }
         let unknown = |action: &Action| matches!(action, Action::Group(g) if !self.groups.contains_key(&g.0));
         if actions(flow).any(unknown) {
-            return Err("bad_out_group");
+            return Err((FailureType::BAD_ACTION, 9));
         }
         self.flows.retain(|other| !same(other));
         if self.capacity.is_some_and(|capacity| self.flows.len() >= capacity) {
-            return Err("table_full");
+            return Err((FailureType::FLOW_MOD_FAILED, 1));
         }
         self.flows.push(flow.clone());
         Ok(())
     }
 
-    fn group(&mut self, group: &GroupMod) -> Result<(), &'static str> {
+    fn group(&mut self, group: &GroupMod) -> Result<(), Refusal> {
         let known = self.groups.contains_key(&group.group.0);
         match group.command {
-            GroupCommand::ADD if known => return Err("group_exists"),
-            GroupCommand::MODIFY if !known => return Err("unknown_group"),
+            GroupCommand::ADD if known => return Err((FailureType::GROUP_MOD_FAILED, 0)),
+            GroupCommand::MODIFY if !known => return Err((FailureType::GROUP_MOD_FAILED, 8)),
             GroupCommand::DELETE => {
                 self.groups.remove(&group.group.0);
                 self.flows.retain(|flow| !actions(flow).any(|a| *a == Action::Group(group.group)));
@@ -72,6 +75,27 @@ impl Switch {
             }
         }
         Ok(())
+    }
+
+    /// What it answers to a message.
+    pub(super) fn answer(&mut self, Message { xid, body }: &Message) -> Vec<Message> {
+        let body = match body {
+            Body::BarrierRequest => Body::BarrierReply,
+            Body::MultipartRequest(request) => match &request.body {
+                MultipartRequest::Flow(_) => {
+                    Body::MultipartReply(MultipartReply::Flow(self.flow_stats()).into())
+                }
+                MultipartRequest::GroupDesc => {
+                    Body::MultipartReply(MultipartReply::GroupDesc(self.group_descs()).into())
+                }
+                other => panic!("the model does not know {other:?}"),
+            },
+            other => match self.obey(other) {
+                Ok(()) => return Vec::new(),
+                Err((kind, code)) => Body::Error(Failure::new(kind, code, Vec::new())),
+            },
+        };
+        vec![Message::new(*xid, body)]
     }
 
     /// What it answers when asked for its flows.
@@ -178,7 +202,7 @@ impl Network<'_> {
         let switch = |tables: &Tables| {
             let mut switch = Switch::default();
             for change in change::stages(&Tables::default(), tables, |_| false).into_iter().flatten() {
-                switch.obey(&change.message()).unwrap_or_else(|e| panic!("{change}: {e}"));
+                switch.obey(&change.message()).unwrap_or_else(|e| panic!("{change}: {e:?}"));
             }
             switch
         };

@@ -519,3 +519,6 @@ fn answer<T>(reply: Reply<T>, result: Result<T, FabricError>) {
         debug!("a caller went away before it was answered");
     }
 }
+
+#[cfg(test)]
+mod tests;

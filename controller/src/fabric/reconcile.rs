@@ -303,3 +303,6 @@ impl Machine for Reconciler {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

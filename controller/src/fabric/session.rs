@@ -355,3 +355,6 @@ impl Machine for Session {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -142,3 +142,6 @@ impl Tables {
 fn mac(mac: Mac) -> MacAddr {
     MacAddr(mac.0)
 }
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,425 @@
+//! The network's knowledge against model switches: what switches, nodes and callers see.
+
+use super::super::api::{Mac, TreeScope};
+use super::super::model::{self, Packet};
+use super::super::reconcile::{self, Reconciler};
+use super::*;
+use cool_topology::Graph;
+use cool_topology::lldp::Announcement;
+use core::time::Duration;
+use rs_openflow::EtherType;
+use std::collections::VecDeque;
+use tokio::sync::{mpsc, oneshot};
+
+/// A switch with its reconciler; no bytes between them.
+struct Device {
+    connection: ConnectionId,
+    reconciler: Reconciler,
+    switch: model::Switch,
+    wanted: watch::Receiver<Wanted>,
+    packets: mpsc::Receiver<(u32, Vec<u8>)>,
+    /// It takes no messages and loses what it is sent.
+    stuck: bool,
+    read: bool,
+}
+
+/// A cabled network of devices under one [`Network`].
+struct World {
+    truth: Graph,
+    network: Network,
+    watch: watch::Receiver<Arc<TopologySnapshot>>,
+    devices: BTreeMap<DatapathId, Device>,
+    now: Time,
+    deadline: Option<Time>,
+    connections: u64,
+}
+
+fn dpid(number: u64) -> DatapathId {
+    DatapathId(number)
+}
+
+fn at(switch: u64, number: u32) -> Port {
+    Port { switch: dpid(switch), number }
+}
+
+fn node(n: u8) -> NodeRegistration {
+    NodeRegistration { name: format!("h{n}"), ip: [10, 0, 0, n].into(), mac: Mac([2, 0, 0, 0, 0, n]) }
+}
+
+/// A ring of four ToRs 1 to 4 with two hosts each.
+fn ring() -> Graph {
+    let mut graph = Graph::default();
+    for tor in 1..=4u64 {
+        graph.link(at(tor, 1), at(tor % 4 + 1, 2));
+        graph.place(&format!("h{}", 2 * tor - 1), at(tor, 3));
+        graph.place(&format!("h{}", 2 * tor), at(tor, 4));
+    }
+    graph
+}
+
+impl World {
+    fn new(truth: Graph) -> World {
+        let (publish, watch) = watch::channel(Arc::default());
+        let network = Network::new(FabricConfig::default(), publish);
+        let mut world = World {
+            truth,
+            network,
+            watch,
+            devices: BTreeMap::new(),
+            now: Time::ZERO,
+            deadline: None,
+            connections: 0,
+        };
+        for switch in world.truth.switches().collect::<Vec<_>>() {
+            world.connect(switch, model::Switch::default());
+        }
+        for n in 1..=8 {
+            let (reply, _) = oneshot::channel();
+            world.network.call(world.now, Call::Register(node(n), reply));
+        }
+        world.settle();
+        world
+    }
+
+    fn connect(&mut self, switch: DatapathId, model: model::Switch) {
+        let (wanted_in, wanted) = watch::channel(Wanted::default());
+        let (packets_in, packets) = mpsc::channel(1000);
+        self.connections += 1;
+        let ports = (1..=4).map(|number| PortInfo {
+            number,
+            mac: Mac([2, 1, 0, 0, 0, number as u8]),
+            up: true,
+            bytes_per_second: 1000 * u64::from(number),
+        });
+        let info = SwitchInfo {
+            datapath_id: switch,
+            name: format!("s{}", switch.0),
+            ports: ports.collect(),
+            former_rack: wanted::former_rack(&model.tables()),
+        };
+        let connection = self.connections;
+        let mut reconciler = Reconciler::new();
+        reconciler.handle(self.now, reconcile::Input::Start);
+        let device =
+            Device { connection, reconciler, switch: model, wanted, packets, stuck: false, read: false };
+        self.devices.insert(switch, device);
+        let event = Event::Up(info, Handle { wanted: wanted_in, packets: packets_in });
+        self.network.event(self.now, FromSwitch { connection, switch, event });
+    }
+
+    fn event(&mut self, switch: DatapathId, event: Event) {
+        let connection = self.devices[&switch].connection;
+        self.network.event(self.now, FromSwitch { connection, switch, event });
+    }
+
+    /// Lets one device do all it can; returns the events.
+    fn run_device(&mut self, switch: DatapathId) -> Vec<Event> {
+        let now = self.now;
+        let Some(device) = self.devices.get_mut(&switch) else { return Vec::new() };
+        let mut events = Vec::new();
+        if device.stuck {
+            return events;
+        }
+        loop {
+            if device.read && device.wanted.has_changed().unwrap_or(false) {
+                let wanted = device.wanted.borrow_and_update().clone();
+                device.reconciler.handle(now, reconcile::Input::Want(wanted));
+            }
+            match device.reconciler.poll(now) {
+                Poll::Output(reconcile::Output::Send(message)) => {
+                    for answer in device.switch.answer(&message) {
+                        device.reconciler.handle(now, reconcile::Input::Told(answer));
+                    }
+                }
+                Poll::Output(reconcile::Output::Read { .. }) => device.read = true,
+                Poll::Output(reconcile::Output::Confirmed(version)) => events.push(Event::Confirmed(version)),
+                Poll::Output(reconcile::Output::Refused(version, why)) => {
+                    events.push(Event::Refused(version, why))
+                }
+                Poll::Output(reconcile::Output::Drifted(_)) => {}
+                Poll::Output(reconcile::Output::Failed(why)) => panic!("{why}"),
+                Poll::Idle(_) => return events,
+            }
+        }
+    }
+
+    /// Everything that can happen without time going on happens; no packet may go round on the way.
+    fn settle(&mut self) {
+        loop {
+            self.deadline = self.network.advance(self.now);
+            let mut events: VecDeque<(DatapathId, Event)> = VecDeque::new();
+            for switch in self.devices.keys().copied().collect::<Vec<_>>() {
+                events.extend(self.run_device(switch).into_iter().map(|event| (switch, event)));
+                // After every switch on its own: a mixture of old and new.
+                self.no_loops();
+                while let Some(device) = self.devices.get_mut(&switch)
+                    && let Ok((number, frame)) = device.packets.try_recv()
+                {
+                    if let Some(peer) = self.truth.peer(Port { switch, number }) {
+                        events.push_back((peer.switch, Event::PacketIn(peer.number, frame)));
+                    }
+                }
+            }
+            if events.is_empty() {
+                return;
+            }
+            for (switch, event) in events {
+                if self.devices.contains_key(&switch) {
+                    self.event(switch, event);
+                }
+            }
+        }
+    }
+
+    /// Time goes on by so many intervals, in which agents speak.
+    fn intervals(&mut self, count: u32) {
+        for _ in 0..count {
+            self.now += FabricConfig::default().lldp_interval;
+            let hosts: Vec<(String, Port)> = self.truth.hosts().map(|(n, p)| (n.to_owned(), p)).collect();
+            for (name, port) in hosts {
+                let mac = self.network.nodes.get(&name).map_or(Mac::BROADCAST, |node| node.mac);
+                let frame = Announcement::Node { name, mac }.encode(mac).unwrap();
+                if self.devices.contains_key(&port.switch) {
+                    self.event(port.switch, Event::PacketIn(port.number, frame));
+                }
+            }
+            self.settle();
+        }
+    }
+
+    fn model(&self) -> model::Network<'_> {
+        let switches = self.devices.iter().map(|(s, d)| (*s, d.switch.clone())).collect();
+        model::Network { graph: &self.truth, switches }
+    }
+
+    fn send(&self, from: u8, address: Ipv4Addr) -> Vec<String> {
+        let packet = Packet {
+            eth_dst: Mac([1, 0, 0x5e, 0, 0, 0]),
+            eth_type: EtherType::IPV4,
+            ipv4_src: node(from).ip,
+            ipv4_dst: address,
+        };
+        let place = self.truth.host(&format!("h{from}")).unwrap();
+        self.model().send(place, packet).hosts.into_iter().map(|(host, _)| host).collect()
+    }
+
+    /// From every member into every tree; the model panics at a loop.
+    fn no_loops(&self) {
+        for number in 0..4 {
+            for from in 1..=8 {
+                self.send(from, wanted::address(GROUPS.start + number));
+            }
+        }
+    }
+
+    fn ask<T>(&mut self, call: impl FnOnce(Reply<T>) -> Call) -> oneshot::Receiver<Result<T, FabricError>> {
+        let (reply, answer) = oneshot::channel();
+        self.network.call(self.now, call(reply));
+        self.settle();
+        answer
+    }
+
+    fn group(&mut self, id: u64, members: &[u8]) -> oneshot::Receiver<Result<Vec<TreeGrant>, FabricError>> {
+        let members = members.iter().map(|n| format!("h{n}")).collect();
+        self.ask(|reply| Call::CreateGroup(GroupRequest { id, members }, reply))
+    }
+
+    /// Pulls or puts back the cable at a port: both ends see it.
+    fn cable(&mut self, port: Port, up: bool) {
+        let peer = ring().peer(port).unwrap();
+        match up {
+            true => self.truth.link(port, peer),
+            false => drop(self.truth.unlink(port)),
+        }
+        for end in [port, peer] {
+            let mac = Mac([2, 1, 0, 0, 0, end.number as u8]);
+            let info = PortInfo { number: end.number, mac, up, bytes_per_second: 0 };
+            self.event(end.switch, Event::PortChanged(info));
+        }
+    }
+}
+
+fn others(from: u8) -> Vec<String> {
+    (1..=8).filter(|n| *n != from).map(|n| format!("h{n}")).collect()
+}
+
+#[test]
+fn everything_is_found_and_a_group_gets_its_trees_once_switches_have_confirmed() {
+    let mut world = World::new(ring());
+    world.intervals(1);
+    let snapshot = world.watch.borrow().clone();
+    assert_eq!((snapshot.switches.len(), snapshot.links.len()), (4, 4));
+    assert_eq!(snapshot.warnings, [""; 0]);
+    assert_eq!(snapshot.node("h5").unwrap().location.unwrap().rack, 2);
+    let grants = world.group(3, &[1, 2, 3, 4, 5, 6, 7, 8]).try_recv().unwrap().unwrap();
+    assert_eq!(grants.len(), 6);
+    let scopes: Vec<TreeScope> = grants.iter().map(|g| g.scope).collect();
+    assert_eq!(scopes[..3], [TreeScope::All, TreeScope::Leaders, TreeScope::Rack(0)]);
+    assert_eq!(grants[0].bytes_per_second, 1000);
+    assert!(grants[2].links.contains(&"s1:3-h1".to_owned()), "{:?}", grants[2]);
+    for from in 1..=8 {
+        assert_eq!(world.send(from, grants[0].address), others(from));
+    }
+    assert_eq!(world.send(1, grants[1].address), ["h3", "h5", "h7"]);
+}
+
+#[test]
+fn a_group_of_unknown_nodes_or_over_a_gap_is_refused_by_name() {
+    let mut world = World::new(ring());
+    world.intervals(1);
+    let error = world.group(1, &[1, 77]).try_recv().unwrap().unwrap_err();
+    assert_eq!(error, FabricError::NotLocated { nodes: vec!["h77".into()] });
+    world.cable(at(1, 1), false);
+    world.cable(at(3, 1), false);
+    world.settle();
+    let error = world.group(1, &[1, 3]).try_recv().unwrap().unwrap_err();
+    assert_eq!(error, FabricError::Partitioned { from: "h1".into(), to: "h3".into() });
+    assert!(world.group(1, &[1, 7]).try_recv().unwrap().is_ok());
+    let error = world.group(1, &[1]).try_recv().unwrap().unwrap_err();
+    assert_eq!(error, FabricError::GroupExists { id: 1 });
+}
+
+#[test]
+fn trees_follow_broken_cables_and_packets_never_go_round() {
+    let mut world = World::new(ring());
+    world.intervals(1);
+    let grants = world.group(0, &[1, 2, 3, 4, 5, 6, 7, 8]).try_recv().unwrap().unwrap();
+    for tor in [1, 3, 2, 4, 1] {
+        world.cable(at(tor, 1), false);
+        world.settle();
+        for from in 1..=8 {
+            assert_eq!(world.send(from, grants[0].address), others(from), "without the cable of {tor}");
+        }
+        world.cable(at(tor, 1), true);
+        world.intervals(1);
+        for from in 1..=8 {
+            assert_eq!(world.send(from, grants[0].address), others(from), "with the cable of {tor} again");
+        }
+    }
+    world.ask(|reply| Call::ReleaseGroup(0, reply)).try_recv().unwrap().unwrap();
+    assert!(world.devices.values().all(|d| d.switch.groups.is_empty()));
+}
+
+#[test]
+fn a_switch_that_does_not_confirm_is_named_and_nothing_of_the_group_stays() {
+    let mut world = World::new(ring());
+    world.intervals(6);
+    world.devices.get_mut(&dpid(2)).unwrap().stuck = true;
+    let mut answer = world.group(1, &[1, 3, 5]);
+    assert!(answer.try_recv().is_err());
+    world.now += FabricConfig::default().confirm_timeout;
+    world.settle();
+    let error = answer.try_recv().unwrap().unwrap_err();
+    let waited = Duration::from_secs(5);
+    assert_eq!(error, FabricError::Unconfirmed { id: 1, switches: vec!["s2".into()], waited });
+    world.devices.get_mut(&dpid(2)).unwrap().stuck = false;
+    world.settle();
+    assert!(world.devices.values().all(|d| d.switch.groups.is_empty()));
+}
+
+#[test]
+fn a_refusing_switch_is_named_with_the_entry() {
+    let mut world = World::new(ring());
+    world.intervals(1);
+    let device = world.devices.get_mut(&dpid(2)).unwrap();
+    device.switch.capacity = Some(device.switch.flows.len());
+    let error = world.group(1, &[1, 3, 5]).try_recv().unwrap().unwrap_err();
+    let FabricError::Refused { id: 1, switch, reason } = &error else { panic!("{error}") };
+    assert!(switch == "s2" && reason.contains("table_full") && reason.contains("239.192"), "{error}");
+    world.settle();
+    assert!(world.devices.values().all(|d| d.switch.groups.is_empty()));
+}
+
+#[test]
+fn a_switch_that_loses_everything_is_filled_again_and_one_that_lost_nothing_is_left_alone() {
+    let mut world = World::new(ring());
+    world.intervals(6);
+    let grants = world.group(1, &[1, 2, 3, 4, 5, 6, 7, 8]).try_recv().unwrap().unwrap();
+    for lost in [true, false] {
+        let before = world.devices[&dpid(2)].switch.clone();
+        world.event(dpid(2), Event::Down);
+        world.settle();
+        assert!(world.watch.borrow().warnings[0].contains("s2 is not connected"));
+        world.connect(dpid(2), if lost { model::Switch::default() } else { before.clone() });
+        world.settle();
+        assert_eq!(world.devices[&dpid(2)].switch.tables(), before.tables());
+        if !lost {
+            // Not even replaced: the order of insertion is the same.
+            assert_eq!(world.devices[&dpid(2)].switch.flows, before.flows);
+        }
+        assert_eq!(world.send(1, grants[0].address), others(1));
+    }
+}
+
+#[test]
+fn events_of_a_replaced_connection_do_not_count() {
+    let mut world = World::new(ring());
+    world.intervals(1);
+    let old = world.devices[&dpid(1)].connection;
+    world.connect(dpid(1), model::Switch::default());
+    world.network.event(world.now, FromSwitch { connection: old, switch: dpid(1), event: Event::Down });
+    world.settle();
+    assert_eq!(world.watch.borrow().warnings, [""; 0]);
+    assert_eq!(world.watch.borrow().switches.len(), 4);
+}
+
+#[test]
+fn a_restarted_controller_numbers_racks_as_the_switches_remember_them() {
+    let mut first = World::new(Graph::default());
+    first.truth = ring();
+    // In an order that numbers would not have by themselves.
+    for switch in [4, 2, 3, 1] {
+        first.connect(dpid(switch), model::Switch::default());
+        first.intervals(2);
+    }
+    let racks = |world: &World| world.watch.borrow().switches.iter().map(|s| s.rack).collect::<Vec<_>>();
+    assert_eq!(racks(&first), [Some(3), Some(1), Some(2), Some(0)]);
+    let mut second = World::new(Graph::default());
+    second.truth = ring();
+    for (switch, device) in &first.devices {
+        second.connect(*switch, device.switch.clone());
+    }
+    second.settle();
+    let unicast = |world: &World| {
+        let tables = world.devices.values().map(|d| d.switch.tables());
+        tables
+            .map(|t| t.flows.into_iter().filter(|(_, f)| wanted::is_unicast(f)).collect::<Vec<_>>())
+            .collect::<Vec<_>>()
+    };
+    // Nothing has been heard yet, and traffic still flows.
+    assert_eq!(unicast(&second), unicast(&first));
+    second.intervals(6);
+    assert_eq!(racks(&second), racks(&first));
+    assert_eq!(unicast(&second), unicast(&first));
+}
+
+#[test]
+fn addresses_belong_to_one_node_and_are_given_back() {
+    let mut world = World::new(ring());
+    let mut twin = node(1);
+    twin.name = "twin".into();
+    let error = world.ask(|reply| Call::Register(twin.clone(), reply)).try_recv().unwrap().unwrap_err();
+    assert!(matches!(&error, FabricError::AddressTaken { holder, .. } if holder == "h1"), "{error}");
+    world.ask(|reply| Call::Unregister("h1".into(), reply)).try_recv().unwrap().unwrap();
+    world.ask(|reply| Call::Register(twin, reply)).try_recv().unwrap().unwrap();
+    let nobody = NodeRegistration { name: String::new(), ..node(9) };
+    let error = world.ask(|reply| Call::Register(nobody, reply)).try_recv().unwrap().unwrap_err();
+    assert!(matches!(error, FabricError::BadRegistration { .. }), "{error}");
+}
+
+#[test]
+fn arp_is_answered_with_the_locator_and_never_about_the_asker() {
+    let mut world = World::new(ring());
+    world.intervals(1);
+    let ask = |world: &mut World, target: u8| {
+        let mut frame = [&[0xff; 6][..], &node(1).mac.0, &[8, 6, 0, 1, 8, 0, 6, 4, 0, 1]].concat();
+        frame.extend([&node(1).mac.0[..], &node(1).ip.octets(), &[0; 6], &node(target).ip.octets()].concat());
+        world.event(dpid(1), Event::PacketIn(3, frame));
+        world.devices.get_mut(&dpid(1)).unwrap().packets.try_recv().ok()
+    };
+    let (port, answer) = ask(&mut world, 8).unwrap();
+    assert_eq!(port, 3);
+    assert_eq!(answer[6..12], [2, 0xc0, 0, 3, 0, 4]);
+    assert_eq!(ask(&mut world, 1), None);
+    assert_eq!(ask(&mut world, 99), None);
+}

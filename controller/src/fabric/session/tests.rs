@@ -1,0 +1,259 @@
+//! A session against what well-behaved and other peers say.
+
+use super::*;
+use rs_openflow::{
+    BufferId, Capabilities, Description, Features, FixedText, HelloElement, MacAddr, Match, Multipart,
+    MultipartFlags, PacketIn, PacketInReason, PortFeatures, PortStatus, TableId,
+};
+
+fn port(number: u32, name: &str) -> rs_openflow::Port {
+    rs_openflow::Port {
+        port: PortNo(number),
+        hw_addr: MacAddr([2, 0, 0, 0, 1, number as u8]),
+        name: FixedText::new(name).unwrap(),
+        config: PortConfig::NONE,
+        state: PortState::LIVE,
+        current: PortFeatures::FD_1G,
+        advertised: PortFeatures::NONE,
+        supported: PortFeatures::NONE,
+        peer: PortFeatures::NONE,
+        current_kbps: 1_000_000,
+        max_kbps: 0,
+    }
+}
+
+fn features(auxiliary_id: u8) -> Body {
+    Body::FeaturesReply(Features {
+        datapath_id: 0x2a,
+        buffers: 0,
+        tables: 1,
+        auxiliary_id,
+        capabilities: Capabilities::NONE,
+        reserved: 0,
+    })
+}
+
+fn description(name: &str) -> Body {
+    let text = FixedText::new("x").unwrap();
+    let serial_number = FixedText::new("").unwrap();
+    let datapath = FixedText::new(name).unwrap();
+    let description =
+        Description { manufacturer: text, hardware: text, software: text, serial_number, datapath };
+    Body::MultipartReply(MultipartReply::Desc(Box::new(description)).into())
+}
+
+fn ports(list: Vec<rs_openflow::Port>) -> Body {
+    Body::MultipartReply(MultipartReply::PortDesc(list).into())
+}
+
+struct Talk {
+    session: Session,
+    now: Time,
+    sent: Vec<Message>,
+    told: Vec<Output>,
+}
+
+impl Talk {
+    fn new() -> Talk {
+        let mut talk =
+            Talk { session: Session::new(Time::ZERO), now: Time::ZERO, sent: Vec::new(), told: Vec::new() };
+        talk.drain();
+        talk
+    }
+
+    fn drain(&mut self) -> Option<Time> {
+        loop {
+            match self.session.poll(self.now) {
+                Poll::Output(Output::Send(message)) => self.sent.push(message),
+                Poll::Output(other) => self.told.push(other),
+                Poll::Idle(deadline) => return deadline,
+            }
+        }
+    }
+
+    /// The peer says this; returns what it was answered.
+    fn hear(&mut self, body: Body) -> Vec<Message> {
+        self.hear_as(9, body)
+    }
+
+    fn hear_as(&mut self, xid: u32, body: Body) -> Vec<Message> {
+        self.session.handle(self.now, Input::Received(Message::new(xid, body)));
+        self.sent.clear();
+        self.drain();
+        self.sent.clone()
+    }
+
+    /// The peer answers the questions about its tables: they are empty.
+    fn tables_are_empty(&mut self, asked: &[Message]) {
+        for message in asked {
+            let Body::MultipartRequest(request) = &message.body else { panic!("{message}") };
+            let reply = match &request.body {
+                MultipartRequest::Flow(_) => MultipartReply::Flow(Vec::new()),
+                MultipartRequest::GroupDesc => MultipartReply::GroupDesc(Vec::new()),
+                other => panic!("{other:?}"),
+            };
+            self.hear_as(message.xid, Body::MultipartReply(reply.into()));
+        }
+    }
+
+    fn up() -> Talk {
+        let mut talk = Talk::new();
+        talk.hear(Body::Hello(Hello::default()));
+        talk.hear(features(0));
+        talk.hear(ports(vec![port(1, "s1-eth1"), port(PortNo::LOCAL.0, "s1")]));
+        let asked = talk.hear(description("None"));
+        talk.tables_are_empty(&asked);
+        talk
+    }
+
+    fn closed(&self) -> &str {
+        match self.told.last() {
+            Some(Output::Close(why)) => why,
+            other => panic!("not closed: {other:?}"),
+        }
+    }
+
+    /// Lets time go on, deadline by deadline, until the session closes; returns when.
+    fn wait_for_close(&mut self) -> Duration {
+        while !matches!(self.told.last(), Some(Output::Close(_))) {
+            self.now = self.drain().expect("a session that waits for ever");
+            self.drain();
+        }
+        self.now - Time::ZERO
+    }
+}
+
+#[test]
+fn a_switch_is_up_once_it_has_told_its_ports_its_name_and_its_tables() {
+    let talk = Talk::up();
+    let [Output::Up(info)] = &talk.told[..] else { panic!("{:?}", talk.told) };
+    assert_eq!((info.datapath_id, info.name.as_str()), (DatapathId(0x2a), "s1"));
+    assert_eq!(info.ports.len(), 1);
+    assert_eq!(
+        (info.ports[0].number, info.ports[0].up, info.ports[0].bytes_per_second),
+        (1, true, 125_000_000)
+    );
+}
+
+#[test]
+fn a_switch_without_a_local_port_is_named_by_its_description_or_its_identity() {
+    for (told, name) in [("spine 3", "spine 3"), ("None", "dpid:000000000000002a")] {
+        let mut talk = Talk::new();
+        talk.hear(Body::Hello(Hello::default()));
+        talk.hear(features(0));
+        let mut more = Multipart::from(MultipartReply::PortDesc(vec![port(1, "a")]));
+        more.flags = MultipartFlags::MORE;
+        assert_eq!(talk.hear(Body::MultipartReply(more)), []);
+        talk.hear(ports(vec![port(2, "b")]));
+        let asked = talk.hear(description(told));
+        talk.tables_are_empty(&asked);
+        let [Output::Up(info)] = &talk.told[..] else { panic!("{:?}", talk.told) };
+        assert_eq!((info.name.as_str(), info.ports.len()), (name, 2));
+    }
+}
+
+#[test]
+fn a_switch_that_speaks_only_1_0_is_told_so_and_turned_away_by_version() {
+    let mut talk = Talk::new();
+    let sent = talk.hear(Body::Hello(Hello { version: 1, elements: Vec::new(), rest: Vec::new() }));
+    let [Message { body: Body::Error(failure), .. }] = &sent[..] else { panic!("{sent:?}") };
+    assert_eq!((failure.kind, failure.code), (FailureType::HELLO_FAILED, INCOMPATIBLE));
+    assert!(talk.closed().contains("0x01 (1.0)"), "{}", talk.closed());
+    assert!(!talk.closed().contains('\n'));
+    // It is deaf from now on.
+    assert_eq!(talk.hear(Body::EchoRequest(Vec::new())), []);
+}
+
+#[test]
+fn a_newer_switch_is_welcome_if_it_also_speaks_1_3() {
+    let elements = vec![HelloElement::VersionBitmap(vec![1 << 4 | 1 << 6])];
+    let mut talk = Talk::new();
+    let sent = talk.hear(Body::Hello(Hello { version: 6, elements, rest: Vec::new() }));
+    assert_eq!(sent[0].body, Body::FeaturesRequest);
+    let mut talk = Talk::new();
+    let elements = vec![HelloElement::VersionBitmap(vec![1 << 6])];
+    talk.hear(Body::Hello(Hello { version: 6, elements, rest: Vec::new() }));
+    assert!(talk.closed().contains("1.5"), "{}", talk.closed());
+}
+
+#[test]
+fn who_is_no_switch_is_turned_away() {
+    let mut talk = Talk::new();
+    talk.hear(features(0));
+    assert!(talk.closed().contains("hello"));
+    let mut talk = Talk::new();
+    talk.session.handle(talk.now, Input::Unreadable(Error::Version { version: 0x47, kind: 0x45 }));
+    talk.drain();
+    assert!(talk.closed().contains("0x47"), "{}", talk.closed());
+    let mut talk = Talk::new();
+    talk.hear(Body::Hello(Hello::default()));
+    talk.hear(features(1));
+    assert!(talk.closed().contains("auxiliary"));
+}
+
+#[test]
+fn a_peer_that_stops_in_the_handshake_is_dropped_however_often_it_echoes() {
+    assert_eq!(Talk::new().wait_for_close(), HANDSHAKE);
+    let mut talk = Talk::new();
+    talk.hear(Body::Hello(Hello::default()));
+    for second in 1..10 {
+        talk.now = Time::ZERO + Duration::from_secs(second);
+        assert_eq!(talk.hear(Body::EchoRequest(vec![7])), [Message::new(9, Body::EchoReply(vec![7]))]);
+    }
+    assert_eq!(talk.wait_for_close(), HANDSHAKE);
+}
+
+#[test]
+fn a_silent_switch_is_asked_and_dropped_if_it_does_not_answer() {
+    let mut talk = Talk::up();
+    talk.sent.clear();
+    for _ in 0..3 {
+        talk.now = talk.drain().unwrap();
+        talk.drain();
+        assert!(matches!(talk.sent.last(), Some(Message { body: Body::EchoRequest(_), .. })));
+        talk.hear(Body::EchoReply(Vec::new()));
+    }
+    assert_eq!(talk.told.len(), 1);
+    let heard = talk.now;
+    talk.wait_for_close();
+    assert_eq!(talk.now, heard + DEAD);
+}
+
+#[test]
+fn ports_and_frames_are_reported_and_reserved_ports_are_not() {
+    let mut talk = Talk::up();
+    let status = |reason, port| Body::PortStatus(PortStatus { reason, port });
+    let mut down = port(1, "a");
+    down.state = PortState::LINK_DOWN;
+    talk.hear(status(PortReason::MODIFY, down));
+    talk.hear(status(PortReason::ADD, port(PortNo::LOCAL.0, "s1")));
+    talk.hear(status(PortReason::DELETE, port(1, "a")));
+    let frame = |in_port| {
+        Body::PacketIn(PacketIn {
+            buffer: BufferId::NONE,
+            total_len: 3,
+            reason: PacketInReason::ACTION,
+            table: TableId(0),
+            cookie: 0,
+            matching: Match::new().in_port(in_port),
+            data: vec![1, 2, 3],
+        })
+    };
+    talk.hear(frame(PortNo(4)));
+    talk.hear(frame(PortNo::LOCAL));
+    let [Output::Up(_), Output::PortChanged(changed), Output::PortGone(1), Output::PacketIn(4, data)] =
+        &talk.told[..]
+    else {
+        panic!("{:?}", talk.told)
+    };
+    assert_eq!((changed.up, &data[..]), (false, &[1, 2, 3][..]));
+}
+
+#[test]
+fn frames_go_out_as_packets_out() {
+    let mut talk = Talk::up();
+    talk.sent.clear();
+    talk.session.handle(talk.now, Input::Packet(3, vec![9]));
+    talk.drain();
+    assert_eq!(talk.sent[0].body, Body::PacketOut(PacketOut::new(PortNo(3), vec![9])));
+}
