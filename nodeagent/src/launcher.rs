@@ -285,9 +285,9 @@ impl Lines {
 mod tests {
     use super::*;
     use proptest::prelude::*;
+    use rustix::event::{PollFd, PollFlags, Timespec, poll};
     use rustix::process::{PidfdFlags, pidfd_open};
     use std::os::fd::OwnedFd;
-    use tokio::io::unix::AsyncFd;
 
     const PATIENCE: Duration = Duration::from_secs(30);
 
@@ -378,13 +378,16 @@ mod tests {
     }
 
     /// A running process, by what it printed.
-    fn process(pid: &str) -> AsyncFd<OwnedFd> {
+    fn process(pid: &str) -> OwnedFd {
         let pid = Pid::from_raw(pid.parse().unwrap()).unwrap();
-        AsyncFd::register(pidfd_open(pid, PidfdFlags::NONBLOCK).expect("a running process")).unwrap()
+        pidfd_open(pid, PidfdFlags::empty()).expect("a running process")
     }
 
-    async fn ends(process: &AsyncFd<OwnedFd>) {
-        let _ready = timeout(PATIENCE, process.readable()).await.expect("an end in time").unwrap();
+    /// Waits for the end of a process that has been told to end.
+    fn ends(process: &OwnedFd) {
+        let patience = Timespec { tv_sec: 30, tv_nsec: 0 };
+        let ready = poll(&mut [PollFd::new(process, PollFlags::IN)], Some(&patience)).unwrap();
+        assert_eq!(ready, 1, "an end in time");
     }
 
     #[tokio::test]
@@ -394,7 +397,7 @@ mod tests {
         let child = process(&line(&mut events).await);
         launcher.kill(7);
         assert_eq!(end(&mut events).await.signal, 15);
-        ends(&child).await;
+        ends(&child);
     }
 
     #[tokio::test]
@@ -412,7 +415,7 @@ mod tests {
         launcher.launch(&shell("sleep 1000 & echo $!; exit 0", &[0]));
         let child = process(&line(&mut events).await);
         assert_eq!(end(&mut events).await.code, 0);
-        ends(&child).await;
+        ends(&child);
     }
 
     #[tokio::test]
@@ -421,7 +424,7 @@ mod tests {
         launcher.launch(&shell("echo $$; while :; do echo noise; done", &[0]));
         let rank = process(&line(&mut events).await);
         timeout(PATIENCE, launcher.shutdown(events)).await.expect("an end");
-        ends(&rank).await;
+        ends(&rank);
     }
 
     proptest! {
