@@ -16,7 +16,7 @@ use std::process::ExitCode;
 
 /// Looks at a COOL cluster and runs programs on it.
 #[derive(Debug, Parser)]
-#[command(name = "cool", version, max_term_width = 110)]
+#[command(name = "cool", version)]
 struct Options {
     /// The controller's gRPC address
     #[arg(
