@@ -76,6 +76,8 @@ fn an_agent_that_freezes_is_noticed_though_its_connection_stands() {
     // Nothing drives `theirs` any more: sockets stay open, pings stay unanswered.
     ours.block_on(async {
         let mut gone = controller.network.watch();
-        crate::support::soon("the node's end", gone.wait_for(|network| network.nodes.is_empty())).await.unwrap();
+        crate::support::soon("the node's end", gone.wait_for(|network| network.nodes.is_empty()))
+            .await
+            .unwrap();
     });
 }
