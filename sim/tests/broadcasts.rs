@@ -5,7 +5,7 @@ use cool_transport::StreamError;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 /// How many seeds `many_seeded_broadcasts` runs, unless `COOL_SIM_SEEDS` says otherwise.
-const SEEDS: u64 = 12_000;
+const SEEDS: u64 = 20_000;
 
 /// Runs the broadcast of a seed and says what is wrong with it.
 fn check(seed: u64) -> Result<Outcome, String> {

@@ -107,9 +107,10 @@ impl Rate {
         self.current = self.current.max(SLOWEST);
     }
 
+    /// What the path loses anyway: the least seen of late, unless that is more than half.
     fn usual_loss(&self) -> u64 {
         let seen = &self.recent[..self.rounds.min(MEMORY)];
-        seen.iter().min().copied().map_or(0, u64::from).min(ALL / 2)
+        seen.iter().copied().map(u64::from).min().filter(|least| *least <= ALL / 2).unwrap_or(0)
     }
 }
 

@@ -34,8 +34,6 @@ pub struct Sender {
     roll: Roll,
     polls: Polls,
     rtt: Rtt,
-    /// The announcement whose answer will tell the round trip.
-    probe: (u16, Time),
     /// When a receiver last told of a round.
     round_told: Time,
     /// Whether the receivers were told over the tree that everything has been sent.
@@ -78,7 +76,6 @@ impl Sender {
             roll: Roll::new(now, spec.chain.clone()),
             polls: Polls::new(now, 2 * rtt.rto()),
             rtt,
-            probe: (0, now),
             round_told: now,
             end_told: false,
             out: Outbox::new(spec.id, spec.id.source, spec.digest),
@@ -129,10 +126,7 @@ impl Sender {
                 }
             }
             Body::Report { rounds, loss, echo, alive, complete } => {
-                if self.probe.0 != 0 && *echo == self.probe.0 {
-                    self.rtt.sample(now - self.probe.1);
-                    self.probe.0 = 0;
-                }
+                self.rtt.answered(now, *echo);
                 let new = self.roll.on_report(now, alive, complete);
                 if !new && !complete.is_empty() {
                     self.out.send(To::Node(packet.from), self.roll.settled_for(from));
@@ -173,10 +167,7 @@ impl Sender {
 
     /// Tells receivers how far the stream is.
     fn announce(&mut self, now: Time, positions: &[u16], answer: bool) {
-        let serial = if answer { self.probe.0.wrapping_add(1).max(1) } else { 0 };
-        if answer {
-            self.probe = (serial, now);
-        }
+        let serial = if answer { self.rtt.sending(now) } else { 0 };
         let begun = self.phase != Phase::Gathering;
         let body = Body::Announce { sent: self.next, serial, begun, answer };
         if self.tree && positions.len() + 1 == usize::from(self.spec.chain.len()) && positions.len() > 1 {

@@ -1,6 +1,6 @@
 //! Whom to ask: the predecessor, or the next one up that answers, finally the source.
 
-use crate::rtt::{self, CEILING};
+use crate::rtt::backoff;
 use cool_machine::{Duration, Time};
 
 /// Retry timers without an answer until a node that has answered before is given up.
@@ -39,7 +39,7 @@ impl Feeder {
 
     /// How long to wait for its answer.
     pub(crate) fn retry_after(&self, rto: Duration) -> Duration {
-        rtt::backoff(rto, self.tries + self.sweeps).min(CEILING)
+        backoff(rto, self.tries + self.sweeps)
     }
 
     /// A node nearer the source was heard. One nearer to here than the feeder takes its place again.
