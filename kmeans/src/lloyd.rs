@@ -108,7 +108,7 @@ pub struct Clustered {
     pub sizes: Vec<i64>,
     /// At rank 0: sum of squared distances of the points from the centroids.
     pub inertia: f64,
-    /// At rank 0: whether the last iteration moved no centroid.
+    /// At rank 0: whether the last iteration moved no centroid, or improved less than the tolerance.
     pub converged: bool,
 }
 
