@@ -51,10 +51,10 @@ fn wrong_arguments_name_rank_operation_and_remedy_and_do_no_harm() {
     results.unwrap().into_iter().for_each(|r| r.unwrap());
 }
 
-/// Runs calls that do not fit together and a barrier after them. A rank that has done its part may learn
-/// of it only by the barrier.
+/// Runs calls that do not fit together, and barriers after them: a rank that has done its part before it
+/// hears of the others' learns of it in a later call.
 fn disagree(call: impl Fn(&Comm) -> Result<(), Error> + Sync) -> Vec<(Failure, String)> {
-    let results = run(two(), |comm| call(&comm).and_then(|()| comm.barrier()));
+    let results = run(two(), |comm| call(&comm).and_then(|()| (0..10_000).try_for_each(|_| comm.barrier())));
     let failures: Vec<_> = results.unwrap().into_iter().map(failure).map(|(f, _, text)| (f, text)).collect();
     assert!(failures.iter().any(|(failure, _)| *failure == Failure::Mismatch), "{failures:?}");
     failures
