@@ -255,29 +255,29 @@ fn outcome(status: ExitStatus) -> (i32, i32) {
 #[derive(Debug, Default)]
 struct Lines {
     bytes: Vec<u8>,
+    /// How many of them have been taken.
+    taken: usize,
 }
 
 impl Lines {
     fn push(&mut self, bytes: &[u8]) {
+        self.bytes.drain(..self.taken);
+        self.taken = 0;
         self.bytes.extend_from_slice(bytes);
     }
 
     /// The next line without its newline; at the stream's end also one that has none.
     fn take(&mut self, ended: bool) -> Option<Vec<u8>> {
-        match self.bytes.iter().take(MAX_LINE + 1).position(|b| *b == b'\n') {
-            Some(end) => {
-                let rest = self.bytes.split_off(end + 1);
-                let mut line = std::mem::replace(&mut self.bytes, rest);
-                line.pop();
-                Some(line)
-            }
-            None if self.bytes.len() > MAX_LINE => {
-                let rest = self.bytes.split_off(MAX_LINE);
-                Some(std::mem::replace(&mut self.bytes, rest))
-            }
-            None if ended && !self.bytes.is_empty() => Some(std::mem::take(&mut self.bytes)),
-            None => None,
-        }
+        let rest = &self.bytes[self.taken..];
+        let (line, newline) = match rest.iter().take(MAX_LINE + 1).position(|b| *b == b'\n') {
+            Some(end) => (&rest[..end], 1),
+            None if rest.len() > MAX_LINE => (&rest[..MAX_LINE], 0),
+            None if ended && !rest.is_empty() => (rest, 0),
+            None => return None,
+        };
+        let line = line.to_vec();
+        self.taken += line.len() + newline;
+        Some(line)
     }
 }
 
