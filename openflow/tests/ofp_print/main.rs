@@ -1,6 +1,7 @@
 //! Every kind of message that we make is read back by Open vSwitch's own decoder and means what we
 //! meant. Needs `ovs-ofctl` (Debian: openvswitch-switch) and fails without it.
 
+mod errors;
 mod flows;
 mod requests;
 mod state;
