@@ -24,7 +24,14 @@ fn seeds() -> Vec<Vec<u8>> {
         Body::Announce { sent: 1000, serial: 3, begun: true, answer: false },
         Body::Request { serial: 2, follow: true, chunks: vec![1..4, 7..8] },
         Body::Wait { echo: 2, chunks: vec![0..100, 200..300, 400..401] },
-        Body::Report { rounds: 5, loss: 600, echo: 3, alive: vec![0..2, 5..9], complete: vec![1..2, 3..4] },
+        Body::Report {
+            rounds: 5,
+            spacing: 1200,
+            loss: 600,
+            echo: 3,
+            alive: vec![0..2, 5..9],
+            complete: vec![1..2, 3..4],
+        },
         Body::Settled { positions: vec![0..3, 5..16] },
         Body::Refuse,
     ];

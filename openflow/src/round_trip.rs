@@ -217,3 +217,11 @@ fn a_list_of_actions_that_claims_no_length_is_refused() {
     let error = Message::decode(&bytes);
     assert!(matches!(error, Err(Error::Length { what: "action", offset: 24, length: 0, .. })), "{error:?}");
 }
+
+#[test]
+fn an_item_takes_little_more_memory_than_bytes() {
+    // The smallest on the wire take 4 and 8 bytes; a message of 64 KiB stays below a megabyte or two.
+    assert!(size_of::<Oxm>() <= 12 * 4);
+    assert!(size_of::<Action>() <= 8 * 8);
+    assert!(size_of::<Instruction>() <= 8 * 8);
+}

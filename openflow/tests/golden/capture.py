@@ -149,64 +149,75 @@ def message(kind, body=b"", xid=1):
     return struct.pack("!BBHI", 4, kind, 8 + len(body), xid) + body
 
 
-def receive(switch, wanted):
-    """Reads messages until one of type `wanted` has come."""
-    data, start = b"", 0
-    while True:
-        while len(data) - start >= 8:
-            length = struct.unpack_from("!H", data, start + 2)[0]
-            if len(data) - start < length:
-                break
-            kind, start = data[start + 1], start + length
-            if kind == wanted:
-                return data[:start]
-        piece = switch.recv(65536)
-        if not piece:
-            raise SystemExit(f"the bridge closed the connection before a message of type {wanted}")
-        data += piece
+class Session:
+    """A connection to the bridge, in which we are the controller."""
+
+    def __init__(self, unix_path):
+        self.streams = {"to-switch": b"", "from-switch": b""}
+        self.received = b""
+        self.socket = socket.socket(socket.AF_UNIX)
+        self.socket.settimeout(20)
+        self.socket.connect(unix_path)
+
+    def tell(self, request):
+        self.streams["to-switch"] += request
+        self.socket.sendall(request)
+
+    def receive(self, wanted):
+        """Takes messages until one of type `wanted` has come."""
+        while True:
+            length = struct.unpack_from("!H", self.received, 2)[0] if len(self.received) >= 8 else 8
+            if len(self.received) >= length:
+                taken, self.received = self.received[:length], self.received[length:]
+                self.streams["from-switch"] += taken
+                if taken[1] == wanted:
+                    return
+                continue
+            piece = self.socket.recv(65536)
+            if not piece:
+                raise SystemExit(f"the bridge closed the connection before a message of type {wanted}")
+            self.received += piece
+
+    def ask(self, request, wanted):
+        self.tell(request)
+        self.receive(wanted)
 
 
 def capture_controller(unix_path):
     """What ovs-ofctl has no command for, or what a switch sends unasked."""
-    streams = {"to-switch": b"", "from-switch": b""}
     frame = bytes.fromhex("ffffffffffff020000000001080600010800060400010200000000010a0000010000000000000a000002")
-    switch = socket.socket(socket.AF_UNIX)
-    switch.settimeout(20)
-    switch.connect(unix_path)
-
-    def tell(request):
-        streams["to-switch"] += request
-        switch.sendall(request)
-
-    def ask(request, wanted):
-        tell(request)
-        streams["from-switch"] += receive(switch, wanted)
-
-    with switch:
-        ask(message(0, struct.pack("!HHI", 1, 8, 1 << 4)), 0)
-        ask(message(2, b"are you there?"), 3)
-        ask(message(24, struct.pack("!I4xQ", 2, 7)), 25)
-        tell(message(28, struct.pack("!6I", 7, 7, 7, 7, 15, 15)))
-        ask(message(26), 27)
-        ask(message(9, struct.pack("!HH", 0, 0xFFFF)) + message(7), 8)
-        ask(message(200), 1)
-        flow = struct.pack("!QQBBHHHIIIHxxHHI", 5, 0, 0, 0, 0, 1, 9999, 0xFFFFFFFF, 0xFFFFFFFF, 0xFFFFFFFF, 1, 1, 4, 0)
+    session = Session(unix_path)
+    with session.socket:
+        session.ask(message(0, struct.pack("!HHI", 1, 8, 1 << 4)), 0)
+        session.ask(message(2, b"are you there?"), 3)
+        session.ask(message(24, struct.pack("!I4xQ", 2, 7)), 25)
+        session.tell(message(28, struct.pack("!6I", 7, 7, 7, 7, 15, 15)))
+        session.ask(message(26), 27)
+        session.ask(message(9, struct.pack("!HH", 0, 0xFFFF)) + message(7), 8)
+        session.ask(message(200), 1)
+        # A flow that lasts for a second, and a packet for it.
+        none = 0xFFFFFFFF
+        flow = struct.pack("!QQBBHHHIIIHxxHHI", 5, 0, 0, 0, 0, 1, 9999, none, none, none, 1, 1, 4, 0)
         to_controller = struct.pack("!HHIHHIH6x", 4, 24, 0, 0, 16, 0xFFFFFFFD, 0xFFFF)
-        tell(message(14, flow + to_controller))
-        actions = struct.pack("!HHIH6x", 0, 16, 0xFFFFFFF9, 0)
-        ask(message(13, struct.pack("!IIH6x", 0xFFFFFFFF, 1, len(actions)) + actions + frame), 10)
-        # The flow lasts for a second.
-        streams["from-switch"] += receive(switch, 11)
-        subprocess.run(["ovs-vsctl", "add-port", BRIDGE, "ofcap9", "--", "set", "interface", "ofcap9", "type=internal"], check=True)
-        streams["from-switch"] += receive(switch, 12)
-    save("controller", streams)
+        session.tell(message(14, flow + to_controller))
+        to_table = struct.pack("!HHIH6x", 0, 16, 0xFFFFFFF9, 0)
+        session.ask(message(13, struct.pack("!IIH6x", none, 1, len(to_table)) + to_table + frame), 10)
+        session.receive(11)
+        add_port("ofcap9")
+        session.receive(12)
+    save("controller", session.streams)
+
+
+def add_port(name):
+    command = ["ovs-vsctl", "add-port", BRIDGE, name, "--", "set", "interface", name, "type=internal"]
+    subprocess.run(command, check=True)
 
 
 def main():
     subprocess.run(["ovs-vsctl", "add-br", BRIDGE, "--", "set", "bridge", BRIDGE, "datapath_type=netdev"], check=True)
     try:
         for port in ("ofcap1", "ofcap2"):
-            subprocess.run(["ovs-vsctl", "add-port", BRIDGE, port, "--", "set", "interface", port, "type=internal"], check=True)
+            add_port(port)
         unix_path = f"/var/run/openvswitch/{BRIDGE}.mgmt"
         for name, may_fail, command in commands():
             capture(name, may_fail, command, unix_path)
