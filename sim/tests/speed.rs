@@ -12,6 +12,7 @@ const MIB: u64 = 1 << 20;
 /// 4 racks of 4 nodes; every receiver loses on its own what arrives at its port.
 fn tree_4x4(len: u64, loss: f64) -> Settings {
     let mut settings = Settings::clean(vec![4; 4], RATE, len);
+    settings.seed = 7;
     let port = LinkSpec { loss, ..settings.host };
     settings.odd_links = (0..16).map(|node| (2 * node + 1, port)).collect();
     settings

@@ -191,7 +191,10 @@ impl Pull {
         if self.request_at()? > now {
             return None;
         }
-        let mut room = self.window.size() - self.outstanding();
+        let (position, mut room) = match self.feeder.retries(now, self.rtt.rto()) {
+            true => (self.feeder.predecessor(), 1),
+            false => (self.feeder.position(), self.window.size() - self.outstanding()),
+        };
         let mut chunks = Vec::new();
         for range in self.due.ranges().take(MAX_RANGES) {
             let end = range.end.min(range.start.saturating_add(room));
@@ -208,7 +211,7 @@ impl Pull {
             self.asked_log.push_back(Asked { at: now, serial, chunks: range.clone() });
         }
         self.last_request = Some(now);
-        Some(Request { position: self.feeder.position(), serial, chunks })
+        Some(Request { position, serial, chunks })
     }
 
     /// When to look again.

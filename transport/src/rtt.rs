@@ -7,7 +7,7 @@ use std::collections::VecDeque;
 /// Below this, timers of the machines that run us fire late anyway.
 const FLOOR: Duration = Duration::from_millis(2);
 /// A network with longer round trips than this is none that these protocols are for.
-const CEILING: Duration = Duration::from_secs(4);
+const CEILING: Duration = Duration::from_secs(1);
 /// Beyond so many doublings a retry is worth its packet.
 const DOUBLINGS: u32 = 3;
 /// Packets whose answers may still tell a round trip.
@@ -41,12 +41,11 @@ impl Rtt {
         self.serial
     }
 
-    /// A packet came that answers this number. The first answer counts.
+    /// A packet came that answers this number. A number may have several answers, and how long the last of
+    /// them takes is what the timer has to cover.
     pub(crate) fn answered(&mut self, now: Time, serial: u16) {
-        if let Some(found) = self.sent.iter().position(|(sent, _)| *sent == serial) {
-            let (_, at) = self.sent[found];
-            self.sent.truncate(found);
-            self.sample(now - at);
+        if let Some((_, at)) = self.sent.iter().find(|(sent, _)| *sent == serial) {
+            self.sample(now - *at);
         }
     }
 
@@ -80,7 +79,7 @@ impl Rtt {
 
 /// `base` doubled `times` times, up to a bound.
 pub(crate) fn backoff(base: Duration, times: u32) -> Duration {
-    base * (1 << times.min(DOUBLINGS))
+    (base * (1 << times.min(DOUBLINGS))).min(base.max(CEILING))
 }
 
 #[cfg(test)]
@@ -116,20 +115,23 @@ mod tests {
     fn backoff_is_bounded() {
         assert_eq!(backoff(MS, 1), 2 * MS);
         assert_eq!(backoff(MS, 99), 8 * MS);
+        assert_eq!(backoff(500 * MS, 99), CEILING);
     }
 
     #[test]
-    fn an_answer_tells_the_round_trip_of_its_own_packet_once() {
+    fn every_answer_tells_the_round_trip_of_its_own_packet() {
         let mut rtt = Rtt::new(20 * MS);
         let at = |ms| Time::ZERO + ms * MS;
         let first = rtt.sending(at(0));
         let second = rtt.sending(at(100));
         rtt.answered(at(130), second);
         assert_eq!(rtt.smoothed(), 30 * MS);
-        // Answers to what left before are late and would only tell how late; and there is no packet 0.
-        rtt.answered(at(500), first);
-        rtt.answered(at(500), second);
+        rtt.answered(at(190), first);
+        assert_eq!(rtt.smoothed(), 50 * MS);
+        // There is no packet 0, and what is too long ago is forgotten.
         rtt.answered(at(500), 0);
-        assert_eq!(rtt.smoothed(), 30 * MS);
+        (0..PROBES).for_each(|_| drop(rtt.sending(at(200))));
+        rtt.answered(at(500), first);
+        assert_eq!(rtt.smoothed(), 50 * MS);
     }
 }

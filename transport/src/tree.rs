@@ -1,7 +1,7 @@
 //! Listening to the multicast: how far it is, what it passed over, whether it still speaks, what it loses.
 
 use crate::rate::Loss;
-use crate::rounds::Rounds;
+use crate::rounds::{Heard, Rounds};
 use cool_machine::{Duration, Time};
 use core::ops::Range;
 
@@ -24,6 +24,8 @@ pub(crate) struct Tree {
     counted: u32,
     /// Chunks heard in the open round.
     came: u32,
+    /// The first chunk heard in the open round, and when.
+    first: (u32, Time),
 }
 
 impl Tree {
@@ -36,6 +38,7 @@ impl Tree {
             spacing: Duration::ZERO,
             counted: u32::MAX,
             came: 0,
+            first: (0, Time::ZERO),
         }
     }
 
@@ -49,8 +52,9 @@ impl Tree {
         self.horizon
     }
 
-    /// A chunk came. Returns the chunks passed over and, if rounds ended, how many have by now and the loss.
-    pub(crate) fn heard(&mut self, now: Time, chunk: u32) -> (Range<u32>, Option<(u32, Loss)>) {
+    /// A chunk came. Returns the chunks passed over and, if rounds ended, how many have by now and how they
+    /// were heard.
+    pub(crate) fn heard(&mut self, now: Time, chunk: u32) -> (Range<u32>, Option<(u32, Heard)>) {
         if chunk < self.horizon {
             self.came += u32::from(chunk >= self.counted);
             self.last = now;
@@ -60,7 +64,7 @@ impl Tree {
             let each = (now - self.last) / (chunk + 1 - self.horizon);
             self.spacing = if self.spacing.is_zero() { each } else { self.spacing * 7 / 8 + each / 8 };
         }
-        let ended = self.end_rounds(chunk);
+        let ended = self.end_rounds(now, chunk);
         self.came += 1;
         (self.advance(now, chunk), ended)
     }
@@ -90,10 +94,11 @@ impl Tree {
     }
 
     /// Ends the rounds before the one of `chunk`, if one is open.
-    fn end_rounds(&mut self, chunk: u32) -> Option<(u32, Loss)> {
+    fn end_rounds(&mut self, now: Time, chunk: u32) -> Option<(u32, Heard)> {
         if self.counted == u32::MAX {
             // Who comes late has not lost what was before.
             self.counted = chunk;
+            self.first = (chunk, now);
             return None;
         }
         let first = self.rounds.chunks(self.rounds.of(chunk)).start;
@@ -103,8 +108,11 @@ impl Tree {
         let expected = first - self.counted;
         let lost = expected.saturating_sub(self.came);
         let loss = u64::from(lost) * u64::from(Loss::MAX - 1) / u64::from(expected);
+        let (before, began) = core::mem::replace(&mut self.first, (chunk, now));
+        let spacing = (now - began).as_nanos() / u128::from(chunk - before);
         (self.counted, self.came) = (first, 0);
-        Some((self.rounds.of(chunk), loss as Loss))
+        let spacing = u32::try_from(spacing).unwrap_or(u32::MAX);
+        Some((self.rounds.of(chunk), Heard { loss: loss as Loss, spacing }))
     }
 }
 
@@ -138,15 +146,17 @@ mod tests {
     #[test]
     fn loss_is_told_for_each_round_that_ends() {
         let mut t = tree(1000);
-        let told: Vec<_> = (0..112).filter(|c| c % 4 != 1).filter_map(|c| t.heard(at(1), c).1).collect();
-        assert_eq!(told, [(1, (Loss::MAX - 1) / 4), (2, (Loss::MAX - 1) / 4)]);
+        let quarter = Heard { loss: (Loss::MAX - 1) / 4, spacing: 1_000_000 };
+        let told: Vec<_> =
+            (0..112).filter(|c| c % 4 != 1).filter_map(|c| t.heard(at(u64::from(c)), c).1).collect();
+        assert_eq!(told, [(1, quarter), (2, quarter)]);
     }
 
     #[test]
     fn who_comes_late_counts_only_what_came_since() {
         let mut t = tree(1000);
-        let told: Vec<_> = (40..49).filter_map(|c| t.heard(at(1), c).1).collect();
-        assert_eq!(told, [(2, 0)]);
+        let told: Vec<_> = (40..49).filter_map(|c| t.heard(at(u64::from(c)), c).1).collect();
+        assert_eq!(told, [(2, Heard { loss: 0, spacing: 1_000_000 })]);
     }
 
     #[test]

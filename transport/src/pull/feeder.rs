@@ -8,6 +8,9 @@ const TRIES_PROVEN: u32 = 4;
 /// The same for one that never has.
 const TRIES: u32 = 2;
 
+/// Retry timers until a predecessor that was passed over is tried again.
+const RETRY: u32 = 16;
+
 /// The node that is asked.
 #[derive(Debug)]
 pub(crate) struct Feeder {
@@ -21,15 +24,31 @@ pub(crate) struct Feeder {
     heard: Option<Time>,
     /// When it was last found silent; requests before that do not count again.
     silent: Option<Time>,
+    /// When the predecessor was last tried while another is asked.
+    retried: Time,
 }
 
 impl Feeder {
     pub(crate) fn new(me: u16) -> Feeder {
-        Feeder { me, position: me - 1, leap: 1, tries: 0, sweeps: 0, heard: None, silent: None }
+        Feeder {
+            me,
+            position: me - 1,
+            leap: 1,
+            tries: 0,
+            sweeps: 0,
+            heard: None,
+            silent: None,
+            retried: Time::ZERO,
+        }
     }
 
     pub(crate) fn position(&self) -> u16 {
         self.position
+    }
+
+    /// The position before this node's, which is asked first.
+    pub(crate) fn predecessor(&self) -> u16 {
+        self.me - 1
     }
 
     /// Whether it has answered after this instant.
@@ -40,6 +59,15 @@ impl Feeder {
     /// How long to wait for its answer.
     pub(crate) fn retry_after(&self, rto: Duration) -> Duration {
         backoff(rto, self.tries + self.sweeps)
+    }
+
+    /// Whether to try the predecessor again now: it was passed over a while ago, perhaps by bad luck.
+    pub(crate) fn retries(&mut self, now: Time, rto: Duration) -> bool {
+        let due = self.position + 1 < self.me && now - self.retried > RETRY * rto;
+        if due {
+            self.retried = now;
+        }
+        due
     }
 
     /// A node nearer the source was heard. One nearer to here than the feeder takes its place again.
@@ -64,8 +92,9 @@ impl Feeder {
         }
         self.tries = 0;
         self.heard = None;
+        self.retried = now;
         if self.position == 0 {
-            self.position = self.me - 1;
+            self.position = self.predecessor();
             self.leap = 1;
             self.sweeps += 1;
         } else {
@@ -114,6 +143,17 @@ mod tests {
         assert_eq!(feeder.position(), 8);
         feeder.on_heard(at(900), 12);
         assert_eq!(feeder.position(), 8);
+    }
+
+    #[test]
+    fn a_predecessor_that_was_passed_over_is_tried_again_after_a_while() {
+        let ns = Duration::from_nanos(1);
+        let mut feeder = Feeder::new(9);
+        assert!(!feeder.retries(at(1000), ns));
+        swept(&mut feeder, 1);
+        assert!(!feeder.retries(at(25), ns));
+        assert!(feeder.retries(at(1000), ns));
+        assert!(!feeder.retries(at(1001), ns));
     }
 
     #[test]
