@@ -125,7 +125,7 @@ impl Receiver {
                 self.begin(now);
                 self.pull.wait(now, from, *echo, chunks);
             }
-            Body::Report { rounds, loss, spacing, alive, complete, .. } => {
+            Body::Report { rounds, loss, spacing, alive, complete, .. } if self.tree.has_rounds(*rounds) => {
                 let heard = Heard { loss: *loss, spacing: *spacing };
                 let rto = self.pull.rtt().rto();
                 if self.reporter.on_member(now, from, (*rounds, heard), (alive, complete), rto) {

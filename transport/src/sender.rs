@@ -148,6 +148,10 @@ impl Sender {
     }
 
     fn on_round(&mut self, now: Time, from: u16, rounds: u32, heard: Heard) {
+        if rounds > self.rounds.of(self.next) {
+            self.stats.refused += 1;
+            return;
+        }
         if rounds > self.roll.rounds() {
             self.round_told = now;
         }

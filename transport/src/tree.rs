@@ -52,6 +52,11 @@ impl Tree {
         self.horizon
     }
 
+    /// Whether so many rounds can have passed.
+    pub(crate) fn has_rounds(&self, rounds: u32) -> bool {
+        rounds <= self.rounds.of(self.chunks)
+    }
+
     /// A chunk came. Returns the chunks passed over and, if rounds ended, how many have by now and how they
     /// were heard.
     pub(crate) fn heard(&mut self, now: Time, chunk: u32) -> (Range<u32>, Option<(u32, Heard)>) {
@@ -165,7 +170,9 @@ mod tests {
         t.heard(at(0), 0);
         t.heard(at(50), 1);
         assert_eq!(t.silent_at(2 * MS), Some(at(50 + 16 * 50)));
-        (2..10).for_each(|c| drop(t.heard(at(51), c)));
+        for chunk in 2..10 {
+            t.heard(at(51), chunk);
+        }
         assert_eq!(t.silent_at(2 * MS), None);
     }
 }
