@@ -136,7 +136,11 @@ impl Engine {
     }
 
     /// Makes a group; answers with the trees to listen to. Poll afterwards.
-    pub(crate) fn make_group(&mut self, now: Time, spec: &GroupSpec) -> Result<Vec<SocketAddrV4>, GroupError> {
+    pub(crate) fn make_group(
+        &mut self,
+        now: Time,
+        spec: &GroupSpec,
+    ) -> Result<Vec<SocketAddrV4>, GroupError> {
         if self.closing.remove(&spec.id) {
             self.forget_group(now, spec.id);
         }
@@ -167,7 +171,8 @@ impl Engine {
     pub(crate) fn call(&mut self, now: Time, token: u64, request: CallRequest) {
         let id = request.group;
         let Some(group) = self.groups.get_mut(&id).filter(|_| !self.closing.contains(&id)) else {
-            let message = format!("there is no group {id} on node {}: it was released or never made", self.node);
+            let message =
+                format!("there is no group {id} on node {}: it was released or never made", self.node);
             self.shared.done(token, Err(failure(Kind::Invalid, message, vec![request.rank])));
             return;
         };
@@ -246,12 +251,12 @@ impl Engine {
                     }
                     self.shared.out.push_back(Output::Write { connection, bytes });
                 }
-                Poll::Output(output) => self.from_peer(now, node, output, input),
+                Poll::Output(output) => self.peer_output(now, node, output, input),
             }
         }
     }
 
-    fn from_peer(&mut self, now: Time, node: &str, output: unicast::Output, input: &[u8]) {
+    fn peer_output(&mut self, now: Time, node: &str, output: unicast::Output, input: &[u8]) {
         use unicast::Output as O;
         let id = match &output {
             O::Write { .. } => return,

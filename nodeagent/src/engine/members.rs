@@ -70,7 +70,8 @@ impl Members {
                 TreeScope::Leaders => Scope::Leaders,
                 TreeScope::Rack(rack) => {
                     let member = spec.members.iter().find(|m| m.rack == rack);
-                    let member = member.ok_or_else(|| invalid(format!("a tree is for rack {rack}, where no rank is")))?;
+                    let member = member
+                        .ok_or_else(|| invalid(format!("a tree is for rack {rack}, where no rank is")))?;
                     Scope::Rack(layout.rack_of(Rank(member.rank)))
                 }
             };
@@ -158,7 +159,10 @@ fn first_members(members: &[MemberSpec]) -> Result<BTreeMap<&str, &MemberSpec>, 
         let same = *first.entry(&member.node).or_insert(member);
         if (same.rack, same.udp(), same.tcp()) != (member.rack, member.udp(), member.tcp()) {
             let node = &member.node;
-            return Err(format!("node {node} is in two racks or at two addresses (ranks {} and {rank})", same.rank));
+            return Err(format!(
+                "node {node} is in two racks or at two addresses (ranks {} and {rank})",
+                same.rank
+            ));
         }
     }
     Ok(first)

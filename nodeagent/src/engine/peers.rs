@@ -27,7 +27,10 @@ pub(super) struct Link {
 enum Owner {
     Peer(String),
     /// It has not said its name; the bytes so far.
-    Stranger { ip: Ipv4Addr, bytes: Vec<u8> },
+    Stranger {
+        ip: Ipv4Addr,
+        bytes: Vec<u8>,
+    },
 }
 
 /// A peer that is gone.
@@ -175,9 +178,9 @@ impl Peers {
             return None;
         }
         let replaced = match known {
-            Some(link) if link.connection.is_some() => {
-                self.drop_peer(&node, out).map(|lost| Lost { why: "its agent started again".to_owned(), ..lost })
-            }
+            Some(link) if link.connection.is_some() => self
+                .drop_peer(&node, out)
+                .map(|lost| Lost { why: "its agent started again".to_owned(), ..lost }),
             _ => None,
         };
         let me = &self.me;
@@ -193,7 +196,12 @@ impl Peers {
     }
 
     /// A connection ended, or could not be made.
-    pub(super) fn closed(&mut self, connection: ConnectionId, why: String, out: &mut VecDeque<Output>) -> Option<Lost> {
+    pub(super) fn closed(
+        &mut self,
+        connection: ConnectionId,
+        why: String,
+        out: &mut VecDeque<Output>,
+    ) -> Option<Lost> {
         match self.connections.remove(&connection)? {
             Owner::Stranger { .. } => None,
             Owner::Peer(node) => Some(Lost { why, ..self.drop_peer(&node, out)? }),

@@ -2,8 +2,8 @@
 
 use super::memory::{HeapMemory, SharedSlice};
 use cool_collective::{Buffer, Program, Schedule, Span};
-use cool_proto::local::Stats;
 use cool_machine::Time;
+use cool_proto::local::Stats;
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 

@@ -67,16 +67,12 @@ macro_rules! floats {
             ReduceOp::Sum => elements!($type, $dst, $src, |a: $type, b: $type| a + b),
             ReduceOp::Prod => elements!($type, $dst, $src, |a: $type, b: $type| a * b),
             // If b is NaN the comparison is false and b is taken.
-            ReduceOp::Min => elements!($type, $dst, $src, |a: $type, b: $type| if a.is_nan() | (a < b) {
-                a
-            } else {
-                b
-            }),
-            ReduceOp::Max => elements!($type, $dst, $src, |a: $type, b: $type| if a.is_nan() | (a > b) {
-                a
-            } else {
-                b
-            }),
+            ReduceOp::Min => {
+                elements!($type, $dst, $src, |a: $type, b: $type| if a.is_nan() | (a < b) { a } else { b })
+            }
+            ReduceOp::Max => {
+                elements!($type, $dst, $src, |a: $type, b: $type| if a.is_nan() | (a > b) { a } else { b })
+            }
             ReduceOp::Unspecified => {}
         }
     };

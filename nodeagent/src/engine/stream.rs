@@ -10,8 +10,8 @@ use std::net::SocketAddrV4;
 /// The source's or a receiver's machine.
 #[derive(Debug)]
 pub(super) enum End {
-    Sender(Sender),
-    Receiver(Receiver),
+    Sender(Box<Sender>),
+    Receiver(Box<Receiver>),
 }
 
 impl End {

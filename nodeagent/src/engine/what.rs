@@ -45,7 +45,8 @@ impl What {
             return Err(invalid(request, "it does not say how to combine elements"));
         }
         if rooted && request.root as usize >= size {
-            let reason = format!("its root is rank {}, but the group has ranks 0 to {}", request.root, size - 1);
+            let reason =
+                format!("its root is rank {}, but the group has ranks 0 to {}", request.root, size - 1);
             return Err(invalid(request, &reason));
         }
         // What an operation does not look at is made equal, so that only what matters is compared.

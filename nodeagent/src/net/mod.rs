@@ -3,6 +3,8 @@
 
 mod driver;
 mod tcp;
+#[cfg(test)]
+mod tests;
 mod udp;
 
 use crate::engine::{Command, ConnectionId, EngineConfig, StartError};

@@ -48,7 +48,7 @@ impl Group {
                 self.complete(now, shared, number, rank, action);
             }
             Kind::Send { to, transfer, src } => {
-                let place = Place { rank, action, slice: run.slice(src) };
+                let place = Place::new(rank, action, run.slice(src));
                 let message = self.message(number, transfer.0, rank, to.0);
                 let node = self.members.layout.node_of(to);
                 if node == self.members.me {
@@ -63,7 +63,7 @@ impl Group {
                 shared.peers.handle(now, &self.members.nodes[node].name, input);
             }
             Kind::Receive { from, transfer, dst } => {
-                let place = Place { rank, action, slice: run.slice(dst) };
+                let place = Place::new(rank, action, run.slice(dst));
                 let message = self.message(number, transfer.0, from.0, rank);
                 if self.members.layout.node_of(from) == self.members.me {
                     self.receive_here(now, shared, message, place);

@@ -90,8 +90,11 @@ impl Group {
         let by_packet = self.early.digests(call).into_iter().map(|(node, d)| (usize::from(node), d));
         let by_message = self.messages.came(call).into_iter();
         let by_message = by_message.filter_map(|(rank, d)| Some((self.members.node_of(rank)?, d)));
-        let differing: BTreeSet<usize> =
-            by_packet.chain(by_message).filter(|(_, theirs)| *theirs != digest).map(|(node, _)| node).collect();
+        let differing: BTreeSet<usize> = by_packet
+            .chain(by_message)
+            .filter(|(_, theirs)| *theirs != digest)
+            .map(|(node, _)| node)
+            .collect();
         for node in differing {
             self.ask_what(now, shared, call, node);
         }
@@ -118,7 +121,9 @@ impl Group {
         if !self.agreement.asked.insert((call, node)) {
             return;
         }
-        let (Some(notice), Some(node)) = (self.what_we_called(call), self.members.nodes.get(node)) else { return };
+        let (Some(notice), Some(node)) = (self.what_we_called(call), self.members.nodes.get(node)) else {
+            return;
+        };
         shared.peers.notify(now, &node.name, notice);
     }
 
@@ -159,7 +164,9 @@ impl Group {
                 }
                 Ok(())
             }
-            Notice::Gone { call, rank, text, .. } if theirs.contains(&rank) => self.rank_gone(rank, call, text),
+            Notice::Gone { call, rank, text, .. } if theirs.contains(&rank) => {
+                self.rank_gone(rank, call, text)
+            }
             Notice::Gone { .. } => Ok(()),
         }
     }

@@ -16,6 +16,14 @@ pub(super) struct Place {
     pub(super) rank: u32,
     pub(super) action: u32,
     pub(super) slice: SharedSlice,
+    /// Of a receive: a message that belongs here, and fits, has begun.
+    pub(super) begun: bool,
+}
+
+impl Place {
+    pub(super) fn new(rank: u32, action: u32, slice: SharedSlice) -> Place {
+        Place { rank, action, slice, begun: false }
+    }
 }
 
 /// A message that came before its receive; what the peer may send so is bounded by its credit.
@@ -101,11 +109,14 @@ impl Group {
         now: Time,
         shared: &mut Shared,
         message: MessageName,
-        to: Place,
+        mut to: Place,
     ) -> Result<(), Failure> {
-        if let Some(unexpected) = self.messages.unexpected.remove(&message) {
+        let came = self.messages.unexpected.remove(&message);
+        // What belongs to another call is not taken; its sender is being asked what it called.
+        if let Some(unexpected) = came.filter(|came| !self.differs(message.call, came.digest)) {
             self.check_length(message, unexpected.bytes, to.slice.bytes())?;
             to.slice.write(0, &unexpected.data);
+            to.begun = true;
         }
         self.messages.receives.insert(message, to);
         if let Some(node) = self.members.node_of(message.from) {
@@ -126,7 +137,10 @@ impl Group {
         let from_peer = self.members.node_of(message.from).filter(|n| self.members.nodes[*n].name == peer);
         let to_us = self.members.node_of(message.to) == Some(self.members.me);
         let (Some(node), true) = (from_peer, to_us) else {
-            let text = format!("node {peer} sent a message from rank {} to rank {}, which it may not", message.from, message.to);
+            let text = format!(
+                "node {peer} sent a message from rank {} to rank {}, which it may not",
+                message.from, message.to
+            );
             return Err(failure(Kind::Lost, text, self.members.ranks_of(peer)));
         };
         self.heard_of(message.call, message.from, digest);
@@ -134,16 +148,24 @@ impl Group {
             self.ask_what(now, shared, message.call, node);
             return Ok(());
         }
-        if let Some(place) = self.messages.receives.get(&message) {
-            return self.check_length(message, bytes, place.slice.bytes());
+        if let Some(place) = self.messages.receives.get_mut(&message) {
+            place.begun = true;
+            let wanted = place.slice.bytes();
+            return self.check_length(message, bytes, wanted);
         }
         self.messages.unexpected.insert(message, Unexpected { digest, bytes, data: Vec::new() });
         Ok(())
     }
 
     /// Bytes of a message from another node.
-    pub(in crate::engine) fn message_data(&mut self, now: Time, message: MessageName, offset: u64, data: &[u8]) {
-        if let Some(place) = self.messages.receives.get(&message) {
+    pub(in crate::engine) fn message_data(
+        &mut self,
+        now: Time,
+        message: MessageName,
+        offset: u64,
+        data: &[u8],
+    ) {
+        if let Some(place) = self.messages.receives.get(&message).filter(|place| place.begun) {
             place.slice.write(offset, data);
             if let Some(call) = self.calls.get_mut(&message.call) {
                 call.progress = now;
@@ -154,8 +176,15 @@ impl Group {
     }
 
     /// All of a message that was expected is here.
-    pub(in crate::engine) fn message_received(&mut self, now: Time, shared: &mut Shared, message: MessageName) {
-        if let Some(place) = self.messages.receives.remove(&message) {
+    pub(in crate::engine) fn message_received(
+        &mut self,
+        now: Time,
+        shared: &mut Shared,
+        message: MessageName,
+    ) {
+        if self.messages.receives.get(&message).is_some_and(|place| place.begun)
+            && let Some(place) = self.messages.receives.remove(&message)
+        {
             self.complete(now, shared, message.call, place.rank, place.action);
         }
     }
@@ -168,7 +197,12 @@ impl Group {
     }
 
     /// Appends a part of a message that is being sent; false if it is no longer known.
-    pub(in crate::engine) fn message_payload(&mut self, now: Time, part: &Payload, out: &mut Vec<u8>) -> bool {
+    pub(in crate::engine) fn message_payload(
+        &mut self,
+        now: Time,
+        part: &Payload,
+        out: &mut Vec<u8>,
+    ) -> bool {
         let Some(place) = self.messages.sends.get(&part.message) else { return false };
         let head = out.len();
         out.resize(head + part.len as usize, 0);

@@ -39,7 +39,8 @@ impl Group {
             return Ok(());
         }
         let Some(action) = run.queued.pop_front() else { return Ok(()) };
-        let Kind::Multicast { scope, transfer, src, sharers } = run.program().actions[action as usize].kind else {
+        let Kind::Multicast { scope, transfer, src, sharers } = run.program().actions[action as usize].kind
+        else {
             return Ok(());
         };
         run.sending = true;
@@ -50,7 +51,7 @@ impl Group {
         let id = spec.id;
         let sender = Sender::new(now, spec).map_err(|e| self.no_stream(rank, &e))?;
         let tree = self.members.tree(scope).map(|tree| tree.address);
-        let mut stream = Stream::new(End::Sender(sender), data, (rank, action), tree);
+        let mut stream = Stream::new(End::Sender(Box::new(sender)), data, (rank, action), tree);
         stream.sending = Some(share);
         shared.senders += 1;
         shared.senders_changed = true;
@@ -78,11 +79,15 @@ impl Group {
         // Not in the chain: the machine refuses it.
         let me = spec.chain.position(self.members.me as u16).unwrap_or(u16::MAX);
         let receiver = Receiver::new(now, spec, me).map_err(|e| self.no_stream(rank, &e))?;
-        let stream = Stream::new(End::Receiver(receiver), data, (rank, action), None);
+        let stream = Stream::new(End::Receiver(Box::new(receiver)), data, (rank, action), None);
         self.open(now, shared, id, stream)
     }
 
-    fn stream_spec(&mut self, (call, transfer, scope, source): (u64, u32, Scope, usize), len: u64) -> StreamSpec {
+    fn stream_spec(
+        &mut self,
+        (call, transfer, scope, source): (u64, u32, Scope, usize),
+        len: u64,
+    ) -> StreamSpec {
         let (group, epoch) = self.key();
         let (digest, timeout) =
             self.calls.get(&call).map_or((0, Duration::ZERO), |call| (call.digest, call.timeout));
@@ -273,7 +278,9 @@ impl Group {
     fn delivered(&mut self, now: Time, shared: &mut Shared, id: StreamId, released: bool) {
         let Some(stream) = self.streams.get_mut(&id).filter(|s| s.is_receiver()) else { return };
         let (rank, action) = (stream.rank, stream.action);
-        let Some(run) = self.calls.get_mut(&id.call).and_then(|call| call.runs.get_mut(&rank)) else { return };
+        let Some(run) = self.calls.get_mut(&id.call).and_then(|call| call.runs.get_mut(&rank)) else {
+            return;
+        };
         if !released {
             if stream.bytes() <= COPY_MAX && shared.copies.take(stream.bytes()) {
                 stream.copy();

@@ -36,12 +36,20 @@ pub(crate) struct Collective {
 }
 
 impl Collective {
-    pub(crate) fn new(group: u64, size: u32, operation: Operation, root: u32, count: u64, salt: u64) -> Collective {
+    pub(crate) fn new(
+        group: u64,
+        size: u32,
+        operation: Operation,
+        root: u32,
+        count: u64,
+        salt: u64,
+    ) -> Collective {
         let part = |rank| contribution(salt, rank, count);
         let all: Vec<u32> = (0..size).flat_map(part).collect();
-        let sum: Vec<u32> = (0..count as usize)
-            .map(|i| (0..size).fold(0u32, |sum, rank| sum.wrapping_add(part(rank)[i])))
-            .collect();
+        let sum = (0..size)
+            .map(part)
+            .reduce(|sum, part| sum.iter().zip(part).map(|(a, b)| a.wrapping_add(b)).collect());
+        let sum = sum.unwrap_or_default();
         let slice = |elements: &[u32]| Some(HeapMemory::slice(bytes(elements)));
         let empty = |elements: u64| Some(HeapMemory::slice(vec![0xee; elements as usize * 4]));
         let total = count * u64::from(size);
@@ -55,12 +63,27 @@ impl Collective {
                 Operation::Reduce if at_root => (slice(&part(rank)), empty(count), Some(sum.clone())),
                 Operation::Reduce | Operation::Gather if !at_root => (slice(&part(rank)), None, None),
                 Operation::Allreduce => (slice(&part(rank)), empty(count), Some(sum.clone())),
-                Operation::Gather | Operation::Allgather => (slice(&part(rank)), empty(total), Some(all.clone())),
-                Operation::Scatter => (at_root.then(|| slice(&all)).flatten(), empty(count), Some(part(rank))),
+                Operation::Gather | Operation::Allgather => {
+                    (slice(&part(rank)), empty(total), Some(all.clone()))
+                }
+                Operation::Scatter => {
+                    (at_root.then(|| slice(&all)).flatten(), empty(count), Some(part(rank)))
+                }
                 _ => (None, None, None),
             };
             let (dtype, reduce, timeout) = (Dtype::U32, ReduceOp::Sum, None);
-            requests.push(CallRequest { group, rank, operation, root, dtype, reduce, count, input, output, timeout });
+            requests.push(CallRequest {
+                group,
+                rank,
+                operation,
+                root,
+                dtype,
+                reduce,
+                count,
+                input,
+                output,
+                timeout,
+            });
             expected.push(want.map(|want| bytes(&want)));
         }
         Collective { requests, expected }
@@ -105,7 +128,14 @@ impl Scenario {
     }
 
     /// All ranks of a group call, rank by rank later by what `late` says.
-    fn start(&mut self, group: u64, operation: Operation, root: u32, count: u64, late: impl Fn(u32) -> Duration) {
+    fn start(
+        &mut self,
+        group: u64,
+        operation: Operation,
+        root: u32,
+        count: u64,
+        late: impl Fn(u32) -> Duration,
+    ) {
         let places = &self.places[&group];
         let size = places.len() as u32;
         let collective = Collective::new(group, size, operation, root, count, self.calls);
@@ -190,10 +220,12 @@ fn groups_and_calls_in_a_row_do_not_mix() {
     for round in 0..10 {
         for group in 1..=3 {
             for (i, operation) in OPERATIONS.into_iter().enumerate() {
-                let late = move |rank| Duration::from_micros(u64::from(rank) * 700 * (round + i as u64) % 9_000);
+                let late =
+                    move |rank| Duration::from_micros(u64::from(rank) * 700 * (round + i as u64) % 9_000);
                 // Calls of a rank are in order, so each is at least as late as the one before.
                 let after = Duration::from_millis(10 * (7 * round + i as u64));
-                scenario.start(group, operation, (round % 2) as u32, 500 * (round + 1), move |r| after + late(r));
+                scenario
+                    .start(group, operation, (round % 2) as u32, 500 * (round + 1), move |r| after + late(r));
             }
         }
     }

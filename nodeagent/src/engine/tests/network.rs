@@ -39,6 +39,8 @@ pub(super) struct Network {
     connections: u64,
     pub(super) done: BTreeMap<u64, Result<Stats, Failure>>,
     pub(super) datagrams: u64,
+    /// Steps since time last moved.
+    still: u32,
 }
 
 fn ip(node: usize) -> Ipv4Addr {
@@ -61,6 +63,7 @@ impl Network {
             connections: 0,
             done: BTreeMap::new(),
             datagrams: 0,
+            still: 0,
         }
     }
 
@@ -84,7 +87,8 @@ impl Network {
             tcp_port: 7420,
         };
         let used: BTreeSet<u32> = places.iter().map(|node| racks[*node]).collect();
-        let scopes = [TreeScope::All, TreeScope::Leaders].into_iter().chain(used.into_iter().map(TreeScope::Rack));
+        let scopes =
+            [TreeScope::All, TreeScope::Leaders].into_iter().chain(used.into_iter().map(TreeScope::Rack));
         let tree = |(index, scope)| TreeSpec {
             scope,
             address: Ipv4Addr::new(239, 192, id as u8, index),
@@ -142,7 +146,11 @@ impl Network {
     pub(super) fn run(&mut self, done: usize) {
         let limit = self.now + Duration::from_secs(3600);
         while self.done.len() < done {
-            assert!(self.step(), "nothing will ever happen, and {} of {done} calls are done", self.done.len());
+            assert!(
+                self.step(),
+                "nothing will ever happen, and {} of {done} calls are done",
+                self.done.len()
+            );
             assert!(self.now < limit, "{} of {done} calls are done after an hour", self.done.len());
         }
     }
@@ -164,6 +172,8 @@ impl Network {
 
     fn step(&mut self) -> bool {
         let Some(next) = self.next() else { return false };
+        self.still = if next > self.now { 0 } else { self.still + 1 };
+        assert!(self.still < 10_000, "at {:?} an engine asks to be polled at once, for ever", self.now);
         self.now = self.now.max(next);
         while let Some(entry) = self.events.first_entry().filter(|e| e.key().0 <= self.now) {
             let (node, event) = entry.remove();
@@ -267,7 +277,7 @@ impl Network {
         };
         for peer in listeners.into_iter().filter(|peer| *peer != node) {
             self.datagrams += 1;
-            let copies = if self.loss > 0 && self.random() % 100 == 0 { 2 } else { 1 };
+            let copies = if self.loss > 0 && self.random().is_multiple_of(100) { 2 } else { 1 };
             for _ in 0..copies {
                 if self.random() % 1000 >= self.loss {
                     let delay = Duration::from_micros(100 + self.random() % 400);
