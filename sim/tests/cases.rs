@@ -49,7 +49,7 @@ fn a_node_that_does_not_hear_the_tree_keeps_up_by_the_chain() {
     let settings = Settings { deaf: vec![6], ..Settings::clean(vec![4; 4], RATE, 4 * MIB) };
     let outcome = run(&settings);
     all_delivered(&outcome);
-    assert!(slowdown(&settings, &outcome) < 1.1, "{}", slowdown(&settings, &outcome));
+    assert!(slowdown(&settings, &outcome) < 1.2, "{}", slowdown(&settings, &outcome));
     assert_eq!(outcome.stats[6].by_tree, 0);
 }
 
@@ -143,6 +143,14 @@ fn a_source_keeps_asking_silent_receivers_under_heavy_loss() {
 fn retry_timers_do_not_outgrow_the_stall_limit() {
     // A long queue and loss drove the retry timer to many seconds.
     for seed in [2906, 11_313, 17_756] {
+        seed_is_delivered(seed);
+    }
+}
+
+#[test]
+fn few_retries_are_not_wasted_on_nodes_that_need_not_answer() {
+    // With more than half lost each way, retries doubled and went to nodes that had released the message.
+    for seed in [16_161, 33_169, 70_116] {
         seed_is_delivered(seed);
     }
 }

@@ -140,6 +140,11 @@ impl Pull {
         }
     }
 
+    /// A node nearer the source is there, though it answers nothing by that.
+    pub(crate) fn is_there(&mut self, now: Time, position: u16) {
+        self.feeder.on_heard(now, position);
+    }
+
     /// A node nearer the source noted these chunks.
     pub(crate) fn wait(&mut self, now: Time, position: u16, echo: u16, chunks: &[Range<u32>]) {
         self.heard(now, position, echo);

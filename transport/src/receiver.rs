@@ -179,6 +179,7 @@ impl Receiver {
     fn on_announce(&mut self, now: Time, (sent, begun): (u32, bool), answer: Option<u16>) {
         if begun {
             self.begin(now);
+            self.pull.is_there(now, 0);
             let gap = self.tree.announced(now, sent);
             self.pull.gap(now, gap);
         }

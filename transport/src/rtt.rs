@@ -9,7 +9,7 @@ const FLOOR: Duration = Duration::from_millis(2);
 /// A network with longer round trips than this is none that these protocols are for.
 const CEILING: Duration = Duration::from_secs(1);
 /// Beyond so many doublings a retry is worth its packet.
-const DOUBLINGS: u32 = 3;
+const DOUBLINGS: u32 = 2;
 /// Packets whose answers may still tell a round trip.
 const PROBES: usize = 64;
 
@@ -114,7 +114,7 @@ mod tests {
     #[test]
     fn backoff_is_bounded() {
         assert_eq!(backoff(MS, 1), 2 * MS);
-        assert_eq!(backoff(MS, 99), 8 * MS);
+        assert_eq!(backoff(MS, 99), 4 * MS);
         assert_eq!(backoff(500 * MS, 99), CEILING);
     }
 

@@ -5,9 +5,10 @@ use crate::rounds::{Heard, Rounds};
 use cool_machine::{Duration, Time};
 use core::ops::Range;
 
-/// Chunk times and retry timers without a packet after which the tree counts as silent.
-const SILENT_CHUNKS: u32 = 16;
-const SILENT_TIMERS: u32 = 2;
+/// Chunk times and retry timers without a packet after which the tree counts as silent. Ample, since asking for
+/// everything because a busy machine paused costs more than finding out late: the end of a stream is announced.
+const SILENT_CHUNKS: u32 = 64;
+const SILENT_TIMERS: u32 = 4;
 
 /// What a receiver knows of the multicast.
 #[derive(Debug)]
@@ -169,7 +170,7 @@ mod tests {
         let mut t = tree(10);
         t.heard(at(0), 0);
         t.heard(at(50), 1);
-        assert_eq!(t.silent_at(2 * MS), Some(at(50 + 16 * 50)));
+        assert_eq!(t.silent_at(2 * MS), Some(at(50 + 64 * 50)));
         for chunk in 2..10 {
             t.heard(at(51), chunk);
         }

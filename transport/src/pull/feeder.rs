@@ -1,6 +1,5 @@
 //! Whom to ask: the predecessor, or the next one up that answers, finally the source.
 
-use crate::rtt::backoff;
 use cool_machine::{Duration, Time};
 
 /// Retry timers without an answer until a node that has answered before is given up.
@@ -56,9 +55,10 @@ impl Feeder {
         self.heard.is_some_and(|heard| heard > at)
     }
 
-    /// How long to wait for its answer.
+    /// How long to wait for its answer. Doubled once and no more: what is asked again is little, and round
+    /// trips are learned from late answers too.
     pub(crate) fn retry_after(&self, rto: Duration) -> Duration {
-        backoff(rto, self.tries + self.sweeps)
+        if self.tries + self.sweeps > 0 { 2 * rto } else { rto }
     }
 
     /// Whether to try the predecessor again now: it was passed over a while ago, perhaps by bad luck.
@@ -94,8 +94,9 @@ impl Feeder {
         self.heard = None;
         self.retried = now;
         if self.position == 0 {
+            // From now on only these two: others may have what is missing, but need not keep it.
             self.position = self.predecessor();
-            self.leap = 1;
+            self.leap = u16::MAX;
             self.sweeps += 1;
         } else {
             self.position = self.position.saturating_sub(self.leap);
@@ -127,9 +128,9 @@ mod tests {
     }
 
     #[test]
-    fn silent_nodes_are_passed_in_growing_leaps_up_to_the_source_and_again() {
+    fn silent_nodes_are_passed_in_growing_leaps_and_then_source_and_predecessor_take_turns() {
         let mut feeder = Feeder::new(9);
-        assert_eq!(swept(&mut feeder, 5), [8, 7, 5, 1, 0, 8]);
+        assert_eq!(swept(&mut feeder, 8), [8, 7, 5, 1, 0, 8, 0, 8, 0]);
         assert_eq!(feeder.retry_after(Duration::from_millis(1)), Duration::from_millis(2));
     }
 
