@@ -13,9 +13,8 @@ use cool_transport::{Packet, StreamId};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::net::{Ipv4Addr, SocketAddrV4};
 
-/// Bytes of messages that the engine copies so that calls may return before everybody has them. Beyond
-/// it, calls wait.
-const COPIES_BYTES: u64 = 16 * 1024 * 1024;
+/// A fair number for [`Engine::new`].
+pub(crate) const COPIES_BYTES: u64 = 16 * 1024 * 1024;
 
 /// A connection, numbered by the driver in ascending order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -123,12 +122,14 @@ pub(crate) struct Engine {
 }
 
 impl Engine {
-    pub(crate) fn new(node: &str) -> Engine {
+    /// The engine of the node of that name. It copies messages, so that calls may return before everybody
+    /// has them, up to `copies` bytes; beyond it, calls wait.
+    pub(crate) fn new(node: &str, copies: u64) -> Engine {
         let shared = Shared {
             out: VecDeque::new(),
             timers: Timers::new(),
             peers: Peers::new(node),
-            copies: Budget { left: COPIES_BYTES },
+            copies: Budget { left: copies },
             senders: 0,
             senders_changed: false,
         };

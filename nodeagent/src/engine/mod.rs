@@ -23,7 +23,7 @@ mod what;
 pub use api::{
     CallRequest, DEFAULT_TIMEOUT, EngineConfig, GroupError, GroupSpec, MemberSpec, TreeScope, TreeSpec,
 };
-pub(crate) use core::{ConnectionId, Engine, Input, Output};
+pub(crate) use core::{COPIES_BYTES, ConnectionId, Engine, Input, Output};
 pub(crate) use handle::Command;
 pub use handle::{EngineHandle, StartError};
 pub use memory::{HeapMemory, Memory, OutsideRegion, SharedSlice};

@@ -2,7 +2,9 @@
 
 use super::tcp::{self, Connection};
 use super::{EVENTS, Event, Events, udp};
-use crate::engine::{Command, ConnectionId, Engine, EngineConfig, GroupError, GroupSpec, Input, Output};
+use crate::engine::{
+    COPIES_BYTES, Command, ConnectionId, Engine, EngineConfig, GroupError, GroupSpec, Input, Output,
+};
 use cool_machine::{Machine, Poll, Time};
 use cool_proto::local::{Failure, Stats};
 use std::collections::{BTreeMap, BTreeSet};
@@ -37,7 +39,7 @@ impl Driver {
     pub(super) fn new(config: EngineConfig, udp: UdpSocket) -> Driver {
         let (events, queue) = mpsc::channel(EVENTS);
         Driver {
-            engine: Engine::new(&config.node),
+            engine: Engine::new(&config.node, COPIES_BYTES),
             ip: config.ip,
             origin: Instant::now(),
             udp: Arc::new(udp),

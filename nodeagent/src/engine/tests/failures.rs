@@ -2,13 +2,14 @@
 
 use super::network::Network;
 use super::{Collective, RACKS, RANKS};
+use crate::engine::COPIES_BYTES;
 use cool_machine::Duration;
 use cool_proto::local::{Failure, Operation, failure::Kind};
 
 const SIZE: u32 = RANKS.len() as u32;
 
 fn network() -> Network {
-    let mut network = Network::new(RACKS.len(), 9, 0);
+    let mut network = Network::new(RACKS.len(), 9, 0, COPIES_BYTES);
     network.make_group(&Network::spec(1, &RANKS, &RACKS, true));
     network.make_group(&Network::spec(2, &RANKS, &RACKS, true));
     network

@@ -3,7 +3,7 @@
 mod failures;
 mod network;
 
-use super::{CallRequest, HeapMemory, SharedSlice};
+use super::{COPIES_BYTES, CallRequest, HeapMemory, SharedSlice};
 use cool_machine::Duration;
 use cool_proto::local::{Dtype, Operation, ReduceOp};
 use network::Network;
@@ -118,7 +118,10 @@ struct Scenario {
 
 impl Scenario {
     fn new(racks: &[u32], seed: u64, loss: u64, groups: &[&[usize]], trees: bool) -> Scenario {
-        let mut network = Network::new(racks.len(), seed, loss);
+        Scenario::on(Network::new(racks.len(), seed, loss, COPIES_BYTES), racks, groups, trees)
+    }
+
+    fn on(mut network: Network, racks: &[u32], groups: &[&[usize]], trees: bool) -> Scenario {
         let mut places = BTreeMap::new();
         for (id, nodes) in (1..).zip(groups) {
             network.make_group(&Network::spec(id, nodes, racks, trees));
@@ -182,10 +185,15 @@ fn every_operation_is_right_for_every_size() {
     for trees in [true, false] {
         let mut scenario = Scenario::new(&RACKS, 2, 0, &[&RANKS], trees);
         for operation in OPERATIONS {
-            for count in [0, 1, 356, 357, 20_000, 300_000] {
+            for count in [0, 1, 356, 357, 40_000] {
                 scenario.start(1, operation, 4, count, at_once);
                 scenario.finish();
             }
+        }
+        // Longer than what is copied: ranks wait until nobody needs their buffers.
+        for operation in [Operation::Bcast, Operation::Allreduce] {
+            scenario.start(1, operation, 4, 600_000, at_once);
+            scenario.finish();
         }
     }
 }
@@ -254,6 +262,19 @@ fn the_root_of_a_small_bcast_does_not_wait_for_the_others() {
     scenario.network.run(20);
     assert!(scenario.network.now.as_nanos() < 1_000_000_000);
     scenario.finish();
+}
+
+#[test]
+fn without_room_for_copies_calls_wait_but_end() {
+    for copies in [0, 300_000] {
+        let network = Network::new(RACKS.len(), 10, 20, copies);
+        let mut scenario = Scenario::on(network, &RACKS, &[&RANKS], true);
+        for operation in OPERATIONS {
+            scenario.start(1, operation, 1, 100, at_once);
+            scenario.start(1, operation, 1, 200_000, at_once);
+        }
+        scenario.finish();
+    }
 }
 
 #[test]

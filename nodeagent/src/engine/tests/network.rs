@@ -48,9 +48,9 @@ fn ip(node: usize) -> Ipv4Addr {
 }
 
 impl Network {
-    pub(super) fn new(nodes: usize, seed: u64, loss: u64) -> Network {
+    pub(super) fn new(nodes: usize, seed: u64, loss: u64, copies: u64) -> Network {
         Network {
-            engines: (0..nodes).map(|n| Engine::new(&format!("h{n}"))).collect(),
+            engines: (0..nodes).map(|n| Engine::new(&format!("h{n}"), copies)).collect(),
             deadlines: vec![None; nodes],
             now: Time::ZERO,
             events: BTreeMap::new(),
