@@ -113,8 +113,8 @@ pub struct CallRequest {
     pub count: u64,
     /// What the rank contributes; absent where it contributes nothing, and for bcast.
     pub input: Option<SharedSlice>,
-    /// What the rank receives; absent where it receives nothing. Bcast's only buffer. May equal or
-    /// lie apart from `input`, but not overlap it in part.
+    /// What the rank receives; absent where it receives nothing. Bcast's only buffer. Does not
+    /// overlap `input`.
     pub output: Option<SharedSlice>,
     /// Time without any progress after which the call fails; [`DEFAULT_TIMEOUT`] if absent.
     pub timeout: Option<Duration>,

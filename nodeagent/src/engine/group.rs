@@ -16,7 +16,7 @@ use super::what::What;
 use agreement::Agreement;
 use cool_collective::{Rank, compile};
 use cool_machine::{Duration, Time};
-use cool_proto::local::{Failure, failure::Kind};
+use cool_proto::local::{Failure, Stats, failure::Kind};
 use cool_transport::unicast::{MessageName, Notice};
 use cool_transport::{StreamId, Timers};
 use messages::Messages;
@@ -40,6 +40,8 @@ struct LocalRank {
     gone: bool,
     /// It has been told why the group failed.
     told: bool,
+    /// What its streams cost after their calls were done: the next call's account has it.
+    afterwards: Stats,
 }
 
 /// One collective while ranks of this node are in it.
@@ -235,10 +237,14 @@ impl Group {
         let Some(run) = call.runs.remove(&rank) else { return };
         let mut stats = run.stats;
         stats.nanoseconds = u64::try_from((now - run.begun).as_nanos()).unwrap_or(u64::MAX);
-        shared.done(run.token, Ok(stats));
         if let Some(local) = self.ranks.get_mut(&rank) {
             local.open -= 1;
+            let before = std::mem::take(&mut local.afterwards);
+            stats.bytes_multicast += before.bytes_multicast;
+            stats.chunks_resent += before.chunks_resent;
+            stats.chunks_repaired += before.chunks_repaired;
         }
+        shared.done(run.token, Ok(stats));
         self.retire(shared, number);
     }
 

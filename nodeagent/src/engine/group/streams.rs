@@ -250,15 +250,21 @@ impl Group {
     }
 
     fn count(&mut self, now: Time, id: StreamId, rank: u32, turn: &Turn) {
-        let Some(call) = self.calls.get_mut(&id.call) else { return };
-        if turn.stored + turn.multicast_bytes + turn.resent > 0 {
-            call.progress = now;
-        }
-        if let Some(run) = call.runs.get_mut(&rank) {
-            run.stats.bytes_multicast += turn.multicast_bytes;
-            run.stats.chunks_resent += turn.resent;
-            run.stats.chunks_repaired += turn.repaired;
-        }
+        let call = self.calls.get_mut(&id.call);
+        let run = call.and_then(|call| {
+            if turn.stored + turn.multicast_bytes + turn.resent > 0 {
+                call.progress = now;
+            }
+            call.runs.get_mut(&rank)
+        });
+        // A stream of a copied message outlives its call.
+        let stats = match run {
+            Some(run) => &mut run.stats,
+            None => &mut self.ranks.entry(rank).or_default().afterwards,
+        };
+        stats.bytes_multicast += turn.multicast_bytes;
+        stats.chunks_resent += turn.resent;
+        stats.chunks_repaired += turn.repaired;
     }
 
     /// A source has put its last chunk on the link, or never will: others may have its share.
