@@ -3,7 +3,7 @@
 #   make test   every test: unit, property, simulator, and end to end in Mininet
 
 SUDO := $(if $(filter 0,$(shell id -u)),,sudo)
-NETWORK_PACKAGES := gcc libc6-dev mininet openvswitch-switch ethtool iptables iproute2 python3
+NETWORK_PACKAGES := gcc libc6-dev mininet openvswitch-switch ethtool iptables iproute2 procps python3
 PHOTOGRAPHS := lomiri-wallpapers-16.04
 export PATH := $(PATH):$(HOME)/.cargo/bin
 
@@ -27,7 +27,7 @@ lint:
 	cargo clippy --workspace --all-targets --all-features -- -D warnings
 
 release:
-	cargo build --release --workspace
+	cargo build --release --workspace --exclude cool-fuzz
 
 packages-demo:
 	@tools/install-packages $(NETWORK_PACKAGES) $(PHOTOGRAPHS)
