@@ -42,3 +42,8 @@ pub use comm::{Comm, Place, Stats};
 pub use element::{Element, Op};
 pub use error::{Error, Failure};
 pub use launch::launch;
+
+/// The program of the README is compiled and run.
+#[cfg(all(doctest, feature = "embedded"))]
+#[doc = include_str!("../../README.md")]
+struct Readme;
