@@ -26,10 +26,26 @@ import ovs  # noqa: E402
 OPENFLOW_PORT = 6653
 GRPC_PORT = 7400
 LOCK = "/run/lock/cool-testbed.lock"
+BUILD_SECONDS = 180
 
 
 class Failure(Exception):
     """Something that the user should know, in one line."""
+
+
+@contextlib.contextmanager
+def deadline(seconds, what):
+    """Fails if the body takes longer: Mininet waits without a limit for the shell of a host."""
+    def expired(_number, _frame):
+        raise Failure("%s took more than %d s" % (what, seconds))
+
+    before = signal.signal(signal.SIGALRM, expired)
+    signal.alarm(seconds)
+    try:
+        yield
+    finally:
+        signal.alarm(0)
+        signal.signal(signal.SIGALRM, before)
 
 
 class Daemon:
@@ -118,9 +134,10 @@ class Testbed:
         self.logs = self.logs or self.directory
         os.makedirs(self.logs, exist_ok=True)
         self.stack.enter_context(ovs.running())
-        self.network = network.Network(self.topology, **self.options)
-        self.stack.callback(self.network.stop)
-        self.network.start(OPENFLOW_PORT)
+        with deadline(BUILD_SECONDS, "building the network"):
+            self.network = network.Network(self.topology, **self.options)
+            self.stack.callback(self.network.stop)
+            self.network.start(OPENFLOW_PORT)
         self.stack.enter_context(favoured_switch())
         self.description = self.network.describe()
         self.description_file = os.path.join(self.directory, "testbed.json")
