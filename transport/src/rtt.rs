@@ -6,8 +6,9 @@ use std::collections::VecDeque;
 
 /// Below this, timers of the machines that run us fire late anyway.
 const FLOOR: Duration = Duration::from_millis(2);
-/// A network with longer round trips than this is none that these protocols are for.
-const CEILING: Duration = Duration::from_secs(1);
+/// A network with longer round trips than this is none that these protocols are for; and where three round
+/// trips in four are lost, many tries must fit the time after which a stream counts as stalled.
+const CEILING: Duration = Duration::from_millis(250);
 /// Beyond so many doublings a retry is worth its packet.
 const DOUBLINGS: u32 = 2;
 /// Packets whose answers may still tell a round trip.
@@ -115,7 +116,7 @@ mod tests {
     fn backoff_is_bounded() {
         assert_eq!(backoff(MS, 1), 2 * MS);
         assert_eq!(backoff(MS, 99), 4 * MS);
-        assert_eq!(backoff(500 * MS, 99), CEILING);
+        assert_eq!(backoff(100 * MS, 99), CEILING);
     }
 
     #[test]

@@ -1,8 +1,8 @@
 //! Unicast messages between two agents over one reliable ordered byte stream (TCP).
 //!
 //! A small message goes at once, within a credit for each group that bounds what the receiver has to
-//! keep; a larger one, or one beyond the credit, is announced and waits until its receive is posted. Messages
-//! that are under way take turns frame by frame, so that a small collective never waits for a large one.
+//! keep; a larger one, or one beyond the credit, is announced and waits until its receive is posted. Groups
+//! take turns frame by frame, so that a small collective never waits for a large one of another group.
 //! The machine names ranges of messages; its driver moves the bytes between them and the stream. Who
 //! connects, who may send what, and what [`Notice`]s mean is the engine's matter.
 

@@ -83,9 +83,9 @@ fn is_data(output: &Output) -> bool {
 
 #[test]
 fn a_small_message_goes_at_once_and_a_long_one_when_all_are_ready() {
-    let mut small = Sender::new(at(0), spec(3, 1500)).unwrap();
+    let mut small = Sender::new(at(0), spec(3, 700)).unwrap();
     let (sent, _) = drain(&mut small, at(0));
-    assert_eq!(sent.iter().filter(|output| is_data(output)).count(), 2);
+    assert_eq!(sent.iter().filter(|output| is_data(output)).count(), 1);
 
     let mut long = Sender::new(at(0), spec(3, 50_000)).unwrap();
     assert!(!drain(&mut long, at(0)).0.iter().any(is_data));

@@ -2,6 +2,7 @@
 
 use super::frame::{Control, Data, FRAME_PAYLOAD, MessageName};
 use super::{CREDIT_BYTES, EAGER_BYTES, GroupKey, MESSAGE_COST, Output, Payload, Violation, WINDOW};
+use core::ops::Bound;
 use std::collections::{BTreeMap, VecDeque};
 
 #[derive(Clone, Copy, Debug)]
@@ -15,8 +16,11 @@ struct Message {
 #[derive(Debug, Default)]
 pub(super) struct Outbound {
     control: VecDeque<Control>,
-    /// Messages under way; each sends a frame, then waits for its next turn.
-    ready: VecDeque<Message>,
+    /// Messages under way, of each group. Groups take turns frame by frame; in a group, the earliest message of
+    /// the earliest call goes first: sent side by side, the segments of a pipeline would all arrive late.
+    ready: BTreeMap<GroupKey, BTreeMap<MessageName, Message>>,
+    /// The group that had the last turn.
+    last: GroupKey,
     /// Announced, to be granted.
     announced: BTreeMap<MessageName, Message>,
     /// Of each group, how much of the credit is used.
@@ -37,7 +41,7 @@ impl Outbound {
         let cost = bytes.saturating_add(MESSAGE_COST);
         if bytes <= EAGER_BYTES && *used + cost <= CREDIT_BYTES {
             *used += cost;
-            self.ready.push_back(message);
+            self.start(message);
         } else {
             // Beyond the credit, too, a message is announced rather than held back: held back, it could be
             // the very one that the receiver needs before it can use up the others.
@@ -48,8 +52,13 @@ impl Outbound {
 
     pub(super) fn granted(&mut self, name: MessageName) -> Result<(), Violation> {
         let message = self.announced.remove(&name).ok_or(Violation::NotAskedFor(name))?;
-        self.ready.push_back(message);
+        self.start(message);
         Ok(())
+    }
+
+    fn start(&mut self, message: Message) {
+        let name = message.name;
+        self.ready.entry((name.group, name.epoch)).or_default().insert(name, message);
     }
 
     pub(super) fn credit(&mut self, group: GroupKey, bytes: u64) -> Result<(), Violation> {
@@ -60,7 +69,7 @@ impl Outbound {
 
     pub(super) fn close(&mut self, group: GroupKey) {
         let of_group = |name: &MessageName| (name.group, name.epoch) == group;
-        self.ready.retain(|m| !of_group(&m.name));
+        self.ready.remove(&group);
         self.announced.retain(|name, _| !of_group(name));
         self.sent.retain(|name| !of_group(name));
         self.used.remove(&group);
@@ -87,16 +96,21 @@ impl Outbound {
 
     /// The next frame of the message whose turn it is.
     fn frame(&mut self) -> Option<(Vec<u8>, Option<Payload>)> {
-        let mut message = self.ready.pop_front()?;
-        let offset = message.sent;
+        let after = (Bound::Excluded(self.last), Bound::Unbounded);
+        let group = *self.ready.range(after).next().or(self.ready.iter().next())?.0;
+        self.last = group;
+        let messages = self.ready.get_mut(&group)?;
+        let mut message = messages.first_entry()?;
+        let Message { name, digest, bytes, sent: offset } = *message.get();
         // At most FRAME_PAYLOAD, a u32.
-        let len = (message.bytes - offset).min(u64::from(FRAME_PAYLOAD)) as u32;
-        let Message { name, digest, bytes, .. } = message;
-        message.sent += u64::from(len);
-        if message.sent == bytes {
+        let len = (bytes - offset).min(u64::from(FRAME_PAYLOAD)) as u32;
+        message.get_mut().sent += u64::from(len);
+        if message.get().sent == bytes {
+            message.remove();
             self.sent.push_back(name);
-        } else {
-            self.ready.push_back(message);
+            if messages.is_empty() {
+                self.ready.remove(&group);
+            }
         }
         let head = Data { message: name, digest, bytes, offset, len }.encode();
         Some((head, (len > 0).then_some(Payload { message: name, offset, len })))

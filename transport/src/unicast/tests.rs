@@ -161,12 +161,21 @@ fn beyond_the_credit_messages_wait_and_none_is_held_back() {
     assert_eq!(pair.sent[0].len() as u64, count + 1);
 }
 
-#[test]
-fn a_small_message_overtakes_a_large_one() {
-    let mut pair = Pair::new();
-    pair.send(name(0, 0), 10 * EAGER_BYTES);
-    pair.expect(name(0, 0));
-    // Announced and granted, but no more than a window is written.
+/// What a peer would write now, within one window.
+fn order(peer: &mut Peer) -> Vec<MessageName> {
+    let mut order = Vec::new();
+    while let Poll::Output(o) = peer.poll(NOW) {
+        if let Output::Write { payload: Some(p), .. } = o {
+            order.push(p.message);
+        }
+    }
+    order
+}
+
+/// A large message is announced and granted, but nothing of it is written yet.
+fn granted(pair: &mut Pair, large: MessageName) {
+    pair.send(large, 10 * EAGER_BYTES);
+    pair.expect(large);
     let announce = drain(&mut pair.peers[0]);
     assert_eq!(announce.len(), 1);
     let Output::Write { head, .. } = &announce[0] else { panic!("{announce:?}") };
@@ -174,15 +183,29 @@ fn a_small_message_overtakes_a_large_one() {
     let grant = drain(&mut pair.peers[1]);
     let Some(Output::Write { head, .. }) = grant.last() else { panic!("{grant:?}") };
     pair.peers[0].handle(NOW, Input::Bytes(head));
-    pair.send(name(0, 1), 8);
-    let mut order = Vec::new();
-    while let Poll::Output(o) = pair.peers[0].poll(NOW) {
-        if let Output::Write { payload: Some(p), .. } = o {
-            order.push(p.message.transfer);
-        }
-    }
-    assert_eq!(order[..2], [0, 1]);
+}
+
+#[test]
+fn a_small_message_of_another_group_overtakes_a_large_one() {
+    let mut pair = Pair::new();
+    granted(&mut pair, name(0, 0));
+    let small = MessageName { group: 8, ..name(0, 0) };
+    pair.send(small, 8);
+    let order = order(&mut pair.peers[0]);
+    assert!(order[..2].contains(&small), "{order:?}");
     assert!((order.len() as u64) < 10, "more than a window was written: {order:?}");
+}
+
+#[test]
+fn within_a_group_the_earliest_message_goes_first() {
+    let mut pair = Pair::new();
+    granted(&mut pair, name(1, 3));
+    pair.send(name(1, 4), 8);
+    pair.send(name(1, 2), 8);
+    pair.send(name(0, 9), 8);
+    let order = order(&mut pair.peers[0]);
+    assert_eq!(order[..3], [name(0, 9), name(1, 2), name(1, 3)]);
+    assert!(!order.contains(&name(1, 4)), "{order:?}");
 }
 
 #[test]
