@@ -1,0 +1,159 @@
+//! Reductions with sharded leaders, for vectors that are large: every node leads for its share, so that no
+//! leader's link carries the vectors of its whole rack, and an uplink still carries each byte once.
+//!
+//! First each rack combines its values, shard by shard at the shard's owner there; then the shards' racks of
+//! destination combine those; then the results go to the root, or by multicast to all. Owners are spread so
+//! that a host's link carries one vector in each direction: the rack of a reduce's root only combines its own
+//! values, and the root itself, through whose link all results come, owns nothing.
+//!
+//! Values are combined in chain order: of a node's ranks, of a rack's nodes, of the racks.
+
+use super::{Levels, output, segments};
+use crate::builder::{Held, Slot};
+use crate::layout::Layout;
+use crate::schedule::Span;
+use core::ops::Range;
+
+/// Consecutive bytes of a segment that have one owner in each rack.
+struct Shard {
+    index: u32,
+    bytes: Range<u64>,
+    /// The rack whose owner combines the values of all.
+    home: usize,
+    /// For each rack its owner's node.
+    owners: Vec<usize>,
+}
+
+impl Shard {
+    fn len(&self) -> u64 {
+        self.bytes.end - self.bytes.start
+    }
+}
+
+impl Levels<'_, '_> {
+    pub(super) fn sharded_reduce(&mut self) {
+        let root = self.root;
+        for s in segments(self.bytes, self.segment) {
+            let values = self.node_values(&s);
+            for shard in shards(self.layout, &s, self.element, Some(self.layout.node_of(root))) {
+                let goal = Held { rank: root, span: output(shard.bytes.start, shard.len()) };
+                let total = self.shard_total(&shard, &s, &values, Some(goal));
+                self.b.send(total, goal);
+            }
+        }
+    }
+
+    pub(super) fn sharded_allreduce(&mut self) {
+        let nodes = self.nodes();
+        for s in segments(self.bytes, self.segment) {
+            let values = self.node_values(&s);
+            let mut totals: Vec<Held> = Vec::new();
+            for shard in shards(self.layout, &s, self.element, None) {
+                let total = self.shard_total(&shard, &s, &values, None);
+                // Shards of one owner that follow each other are one message.
+                match totals.last_mut() {
+                    Some(last) if last.rank == total.rank && last.span.end() == total.span.offset => {
+                        last.span.len += total.span.len;
+                    }
+                    _ => totals.push(total),
+                }
+            }
+            let places: Vec<Span> = totals.iter().map(|total| total.span).collect();
+            (self.plan.center.allgather)(self.b, &nodes, &totals, &|_, i| places[i]);
+            self.spread_in_nodes(output(s.start, s.end - s.start), None);
+        }
+    }
+
+    fn node_values(&mut self, s: &Range<u64>) -> Vec<Held> {
+        (0..self.layout.nodes()).map(|node| self.node_value(node, s.start, s.end - s.start, None)).collect()
+    }
+
+    /// Combines a shard of all nodes' values of segment `s`: in the output of its owner if the result is for
+    /// all, or if the owner is the one that `goal` names.
+    fn shard_total(&mut self, shard: &Shard, s: &Range<u64>, values: &[Held], goal: Option<Held>) -> Held {
+        let rank = self.layout.node_leader(shard.owners[shard.home]);
+        let span = match goal {
+            Some(goal) if goal.rank != rank => {
+                self.b.slot(rank, Slot::Shard { index: shard.index, total: true }, shard.len())
+            }
+            _ => output(shard.bytes.start, shard.len()),
+        };
+        let total = Held { rank, span };
+        let mut partials = Vec::with_capacity(shard.owners.len());
+        for (rack, owner) in shard.owners.iter().enumerate() {
+            let owner = self.layout.node_leader(*owner);
+            let values: Vec<Held> = self
+                .layout
+                .nodes_of_rack(rack)
+                .map(|node| Held {
+                    span: values[node].span.sub(shard.bytes.start - s.start, shard.len()),
+                    ..values[node]
+                })
+                .collect();
+            partials.push(match values.as_slice() {
+                [only] => *only,
+                // The first rack's partial may grow into the total.
+                values if rack == 0 && owner == rank => {
+                    (self.plan.rack.reduce)(self.b, values, total);
+                    total
+                }
+                values => {
+                    let slot = Slot::Shard { index: shard.index, total: false };
+                    let span = self.b.slot(owner, slot, shard.len());
+                    let into = Held { rank: owner, span };
+                    (self.plan.rack.reduce)(self.b, values, into);
+                    into
+                }
+            });
+        }
+        (self.plan.center.reduce)(self.b, &partials, total);
+        total
+    }
+}
+
+/// The shards of a segment: first in regions, one for each rack of destination, and each of those for the
+/// rack's owners, in as many shards as the largest rack has owners at least. Elsewhere owners take turns.
+fn shards(layout: &Layout, s: &Range<u64>, element: u64, root: Option<usize>) -> Vec<Shard> {
+    let owners: Vec<Vec<usize>> = (0..layout.racks()).map(|rack| owners(layout, rack, root)).collect();
+    let most = owners.iter().map(Vec::len).max().unwrap_or(1);
+    let away = root.map(|node| layout.rack_of_node(node)).filter(|_| layout.racks() > 1);
+    let homes: Vec<usize> = (0..layout.racks()).filter(|rack| Some(*rack) != away).collect();
+    let mut shards = Vec::new();
+    // For each rack, how many shards it has owners for without being their destination.
+    let mut given = vec![0; owners.len()];
+    for (region, home) in split(s, homes.len(), element).zip(&homes) {
+        let own = owners[*home].len();
+        let count = own * most.div_ceil(own);
+        for (i, bytes) in split(&region, count, element).enumerate() {
+            if bytes.is_empty() {
+                continue;
+            }
+            let owner = |(rack, nodes): (usize, &Vec<usize>)| {
+                if rack == *home {
+                    return nodes[i * own / count];
+                }
+                given[rack] += 1;
+                nodes[(given[rack] - 1) % nodes.len()]
+            };
+            let owners = owners.iter().enumerate().map(owner).collect();
+            shards.push(Shard { index: shards.len() as u32, bytes, home: *home, owners });
+        }
+    }
+    shards
+}
+
+/// The nodes of a rack that combine: all, but for the root's if there are others.
+fn owners(layout: &Layout, rack: usize, root: Option<usize>) -> Vec<usize> {
+    let nodes = layout.nodes_of_rack(rack);
+    if nodes.len() == 1 {
+        return nodes.collect();
+    }
+    nodes.filter(|node| Some(*node) != root).collect()
+}
+
+/// A range in parts that differ by an element at most; empty ones, if it has fewer elements.
+fn split(range: &Range<u64>, parts: usize, element: u64) -> impl Iterator<Item = Range<u64>> + use<> {
+    let (start, elements) = (range.start, (range.end - range.start) / element);
+    let at = move |i: usize| start + (u128::from(elements) * i as u128 / parts as u128) as u64 * element;
+    (0..parts).map(move |i| at(i)..at(i + 1))
+}
