@@ -149,7 +149,7 @@ mod tests {
     fn analysis(operation: Operation, plan: &str, root: u32, bytes: u64) -> Analysis {
         let places: Vec<Place> = (0..RACKS * NODES).map(|node| Place { rack: node / NODES, node }).collect();
         let layout = Layout::new(&places).unwrap();
-        let call = Call { operation, root: Rank(root), bytes, element: 8 };
+        let call = Call::new(operation, Rank(root), bytes, 8);
         let plan: Plan = plan.parse().unwrap();
         analyse(&compile(&call, &layout, &plan, |_| true).unwrap(), &layout).unwrap()
     }

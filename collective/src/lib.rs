@@ -20,7 +20,7 @@ pub use analyse::{Analysis, Link, Load, analyse};
 pub use compile::{CompileError, compile};
 pub use interpret::{InterpretError, interpret};
 pub use layout::{Layout, LayoutError, Place, Scope};
-pub use plan::{Plan, PlanError};
+pub use plan::{Plan, PlanError, Rates};
 pub use schedule::{
     Action, ActionId, Buffer, Call, Kind, Operation, Program, Rank, Schedule, Span, TransferId,
 };
