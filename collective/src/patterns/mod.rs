@@ -17,6 +17,7 @@ mod parallel;
 mod recursive_doubling;
 mod recursive_halving;
 mod ring;
+mod scatter_allgather;
 mod tree;
 
 use crate::builder::{Builder, Held};
@@ -29,7 +30,7 @@ pub(crate) use parallel::PARALLEL;
 pub(crate) use recursive_doubling::RECURSIVE_DOUBLING;
 
 /// All patterns.
-pub(crate) static PATTERNS: [&Pattern; 11] = [
+pub(crate) static PATTERNS: [&Pattern; 12] = [
     &PARALLEL,
     &linear::LINEAR,
     &BINOMIAL,
@@ -41,6 +42,7 @@ pub(crate) static PATTERNS: [&Pattern; 11] = [
     &recursive_halving::RECURSIVE_HALVING,
     &ring::RING,
     &bruck::BRUCK,
+    &scatter_allgather::SCATTER_ALLGATHER,
 ];
 
 /// Moves one span from its holder to `dst` of every member; members that need nothing are left out.
