@@ -16,7 +16,7 @@ use std::process::ExitCode;
 
 /// Looks at a COOL cluster and runs programs on it.
 #[derive(Debug, Parser)]
-#[command(name = "cool", version, max_term_width = 110)]
+#[command(name = "cool", version)]
 struct Options {
     /// The controller's gRPC address
     #[arg(
@@ -34,41 +34,49 @@ struct Options {
 
 #[derive(Debug, Subcommand)]
 enum Command {
-    Topology(topology::Options),
-    Groups(groups::Options),
-    Run(run::Options),
-    Bench(bench::Options),
+    #[command(flatten)]
+    Ask(Ask),
     /// One rank of `cool bench`, which starts it
     #[command(hide = true)]
     BenchRank(bench::RankOptions),
 }
 
+/// What is asked of the controller.
+#[derive(Debug, Subcommand)]
+enum Ask {
+    Topology(topology::Options),
+    Groups(groups::Options),
+    Run(run::Options),
+    Bench(bench::Options),
+}
+
 fn main() -> ExitCode {
     let Options { controller, command } = Options::parse();
     let outcome = match command {
-        Command::BenchRank(options) => bench::rank(&options).map(|()| ExitCode::SUCCESS).map_err(Error::from),
-        command => ask(&controller, command),
+        Command::Ask(question) => ask(&controller, question),
+        Command::BenchRank(options) => bench::rank(&options).map_err(Error::from),
     };
-    outcome.unwrap_or_else(|error| {
-        eprintln!("cool: {error}");
-        error.exit_code()
-    })
+    match outcome {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("cool: {error}");
+            error.exit_code()
+        }
+    }
 }
 
-fn ask(controller: &str, command: Command) -> Result<ExitCode, Error> {
+fn ask(controller: &str, question: Ask) -> Result<(), Error> {
     let runtime =
         tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(Error::Runtime)?;
     runtime.block_on(async {
         let client = client::connect(controller).await?;
-        match command {
-            Command::Topology(options) => topology::show(client, &options).await,
-            Command::Groups(options) => groups::show(client, &options).await,
-            Command::Run(options) => run::run(client, options).await,
-            Command::Bench(options) => bench::run(client, &options).await,
-            Command::BenchRank(options) => bench::rank(&options).map_err(Error::from),
+        match question {
+            Ask::Topology(options) => topology::show(client, &options).await,
+            Ask::Groups(options) => groups::show(client, &options).await,
+            Ask::Run(options) => run::run(client, options).await,
+            Ask::Bench(options) => bench::run(client, &options).await,
         }
-    })?;
-    Ok(ExitCode::SUCCESS)
+    })
 }
 
 #[cfg(test)]

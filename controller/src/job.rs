@@ -259,12 +259,12 @@ impl Job {
     fn failure_of(&self, exited: &Exited) -> Option<Failure> {
         let (rank, node) = (exited.rank, &self.places[exited.rank as usize].session.agent.name);
         let (code, what) = match exited {
-            Exited { error, .. } if !error.is_empty() => (1, format!("could not be started: {error}")),
-            Exited { signal, .. } if *signal != 0 => (128 + signal, format!("was ended by signal {signal}")),
+            Exited { error, .. } if !error.is_empty() => (1, format!(": {error}")),
+            Exited { signal, .. } if *signal != 0 => (128 + signal, format!(" was ended by signal {signal}")),
             Exited { code: 0, .. } => return None,
-            Exited { code, .. } => (*code, format!("exited with status {code}")),
+            Exited { code, .. } => (*code, format!(" exited with status {code}")),
         };
-        Some(Failure { code, rank: Some(rank), reason: format!("rank {rank} on {node} {what}") })
+        Some(Failure { code, rank: Some(rank), reason: format!("rank {rank} on {node}{what}") })
     }
 
     /// Ends the ranks that run.

@@ -20,6 +20,8 @@ enum Error {
         "cannot listen on {address} for {whom}: {error}; is another controller running? Choose another address with {flag}"
     )]
     Listen { address: SocketAddr, whom: &'static str, flag: &'static str, error: std::io::Error },
+    #[error("cannot tell where it listens: {0}")]
+    Address(std::io::Error),
     #[error("RUST_LOG: {0}")]
     Log(#[from] tracing_subscriber::filter::FromEnvError),
     #[error("cannot watch for signals: {0}")]
@@ -47,7 +49,9 @@ async fn run(options: Options) -> Result<(), Error> {
     let mut terminate = signal(SignalKind::terminate()).map_err(Error::Signals)?;
     let switches = listen(options.openflow, "switches", "--openflow").await?;
     let agents = listen(options.grpc, "agents and tools", "--grpc").await?;
-    info!(openflow = %options.openflow, grpc = %options.grpc, "listening");
+    let (openflow, grpc) =
+        (switches.local_addr().map_err(Error::Address)?, agents.local_addr().map_err(Error::Address)?);
+    info!(%openflow, %grpc, "listening");
 
     let fabric = Fabric::start(options.fabric(), switches);
     let shutdown = async {

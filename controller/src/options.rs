@@ -4,7 +4,6 @@ use crate::fabric::FabricConfig;
 use crate::job::Limits;
 use crate::server::ServerConfig;
 use clap::Parser;
-use clap::builder::RangedU64ValueParser;
 use std::net::SocketAddr;
 use std::time::Duration;
 
@@ -30,12 +29,12 @@ pub struct Options {
     /// Rate of each link between a node and its switch, Mbit/s [default: what the switch port says].
     ///
     /// Needed where ports do not know their rate, as with shaped or virtual links. Senders are paced by it.
-    #[arg(long, value_name = "MBIT", value_parser = megabits())]
-    pub host_mbit: Option<u64>,
+    #[arg(long, value_name = "MBIT", value_parser = megabits)]
+    pub host_mbit: Option<f64>,
 
     /// Rate of each link between two switches, Mbit/s [default: what the switch ports say].
-    #[arg(long, value_name = "MBIT", value_parser = megabits())]
-    pub uplink_mbit: Option<u64>,
+    #[arg(long, value_name = "MBIT", value_parser = megabits)]
+    pub uplink_mbit: Option<f64>,
 
     /// How often switches and agents announce themselves by LLDP, milliseconds.
     ///
@@ -45,15 +44,18 @@ pub struct Options {
     pub lldp_interval_ms: u32,
 }
 
-/// Up to 10 Tbit/s: far from overflow as bytes per second.
-fn megabits() -> RangedU64ValueParser<u64> {
-    RangedU64ValueParser::new().range(1..=10_000_000)
+/// From 1 kbit/s to 10 Tbit/s: a whole number of bytes per second, far from overflow.
+fn megabits(text: &str) -> Result<f64, String> {
+    match text.parse() {
+        Ok(mbit) if (0.001..=1e7).contains(&mbit) => Ok(mbit),
+        _ => Err("expected a number from 0.001 to 10000000".to_owned()),
+    }
 }
 
 impl Options {
     /// How the fabric is run.
     pub fn fabric(&self) -> FabricConfig {
-        let bytes_per_second = |mbit: u64| mbit * 1_000_000 / 8;
+        let bytes_per_second = |mbit: f64| (mbit * 1e6 / 8.0) as u64;
         FabricConfig {
             host_bytes_per_second: self.host_mbit.map(bytes_per_second),
             uplink_bytes_per_second: self.uplink_mbit.map(bytes_per_second),
@@ -84,10 +86,15 @@ mod tests {
 
     #[test]
     fn rates_are_bytes_per_second_and_unknown_unless_given() {
-        let options = Options::parse_from(["cool-controller", "--host-mbit", "20"]);
-        assert_eq!(options.fabric().host_bytes_per_second, Some(2_500_000));
+        let options = Options::parse_from(["cool-controller", "--host-mbit", "20.5"]);
+        assert_eq!(options.fabric().host_bytes_per_second, Some(2_562_500));
         assert_eq!(options.fabric().uplink_bytes_per_second, None);
-        assert!(Options::try_parse_from(["cool-controller", "--host-mbit", "0"]).is_err());
+        for wrong in ["0", "-1", "NaN", "inf", "fast"] {
+            assert!(
+                Options::try_parse_from(["cool-controller", &format!("--host-mbit={wrong}")]).is_err(),
+                "{wrong}"
+            );
+        }
         assert!(Options::try_parse_from(["cool-controller", "--grpc", "nowhere"]).is_err());
     }
 }

@@ -69,7 +69,7 @@ impl Band {
         Self { width: grey.width, votes }
     }
 
-    /// Appends the vector of the patch of `size` pixels whose left edge is at `x`; the band must be `size` high.
+    /// Writes the vector of the patch of `size` pixels whose left edge is at `x`; the band must be `size` high.
     pub fn describe(&self, x: usize, size: usize, vector: &mut [i16]) {
         let histograms = self.cells(x, size / CELLS);
         let mut blocks = vector.chunks_exact_mut(4 * BINS);

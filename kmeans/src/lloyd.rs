@@ -108,7 +108,7 @@ pub struct Clustered {
     pub sizes: Vec<i64>,
     /// At rank 0: sum of squared distances of the points from the centroids.
     pub inertia: f64,
-    /// At rank 0: whether the last iteration moved no centroid.
+    /// At rank 0: whether the last iteration moved no centroid, or improved less than the tolerance.
     pub converged: bool,
 }
 
@@ -185,10 +185,9 @@ impl Share {
         let dims = self.points.dims;
         let mut values = vec![0i16; sample.len() as usize * dims];
         for (i, place) in (0..sample.len()).zip(values.chunks_exact_mut(dims)) {
-            if let Some(mine) =
-                sample.row(i).checked_sub(self.range.start).filter(|_| self.range.contains(&sample.row(i)))
-            {
-                place.copy_from_slice(self.points.row(mine as usize));
+            let point = sample.row(i);
+            if self.range.contains(&point) {
+                place.copy_from_slice(self.points.row((point - self.range.start) as usize));
             }
         }
         let values = peers.sum(values)?;
@@ -243,7 +242,8 @@ fn open(peers: &Peers<'_>, loading: &Loading) -> Result<(Source, Vec<PathBuf>), 
     peers.agree(check())?;
     let broken = peers.combine(broken, Op::Max)?;
     let whole: Vec<PathBuf> = kept.into_iter().zip(broken).filter(|(_, b)| *b == 0).map(|(f, _)| f).collect();
-    let skipped: Vec<PathBuf> = files.into_iter().filter(|f| !whole.contains(f)).collect();
+    let mut left = whole.iter().peekable();
+    let skipped: Vec<PathBuf> = files.into_iter().filter(|f| left.next_if_eq(&f).is_none()).collect();
     if whole.is_empty() {
         return peers.agree(Err(Error::Input("no picture decodes; nothing is left to cluster".into())));
     }

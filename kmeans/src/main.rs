@@ -18,7 +18,9 @@ fn main() -> ExitCode {
     match start(&Cli::parse()) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            eprintln!("cool-kmeans: {error}");
+            // In one piece: whoever ends the job at the first failure must not cut it.
+            let line = format!("cool-kmeans: {error}\n");
+            eprint!("{line}");
             ExitCode::FAILURE
         }
     }

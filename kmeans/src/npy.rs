@@ -190,7 +190,7 @@ pub fn write(path: &Path, values: &[f64], dims: usize) -> Result<(), Error> {
     let mut header =
         format!("{{'descr': '<f8', 'fortran_order': False, 'shape': ({}, {dims}), }}", values.len() / dims);
     // The data begins at a multiple of 64, after a newline.
-    while (MAGIC.len() + 4 + header.len() + 1) % 64 != 0 {
+    while !(MAGIC.len() + 4 + header.len() + 1).is_multiple_of(64) {
         header.push(' ');
     }
     header.push('\n');

@@ -8,6 +8,9 @@ use std::time::{Duration, Instant};
 /// Bytes of a message that tells other ranks of an error; longer ones are cut.
 const MESSAGE: usize = 1024;
 
+/// Ranks may read and compute for much longer than others; one that dies is noticed at once all the same.
+const PATIENCE: Duration = Duration::from_secs(3600);
+
 /// What communication cost so far, as this rank saw it.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Tally {
@@ -33,6 +36,7 @@ impl<'a> Peers<'a> {
 
     /// A clustering by all ranks of a group.
     pub fn of(comm: &'a Comm) -> Self {
+        comm.set_timeout(PATIENCE);
         Self { comm: Some(comm), tally: Cell::default() }
     }
 

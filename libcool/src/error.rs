@@ -3,10 +3,11 @@
 use cool_proto::local::failure::Kind;
 use cool_proto::region::RegionError;
 use cool_proto::socket::SocketError;
+use std::fmt;
 use std::path::PathBuf;
 
 /// Why something did not work. The text names the rank, the operation and the remedy.
-#[derive(Debug, thiserror::Error)]
+#[derive(thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
     /// The process is no rank.
@@ -87,6 +88,13 @@ pub enum Error {
     #[cfg(feature = "embedded")]
     #[error("embedded run: {0}")]
     Embedded(String),
+}
+
+/// In words, since a `main` that returns an error prints this.
+impl fmt::Debug for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
 }
 
 /// Why a collective failed.

@@ -25,7 +25,9 @@
 //!
 //! What every rank must do alike: call the same operations in the same order, with the same type,
 //! number of elements, root and [`Op`]. A rank that does not, that dies or that does not come in time
-//! makes the call fail at every rank, with an [`Error`] that names it; nothing waits for ever.
+//! makes the call fail at all that need it, with an [`Error`] that names it, and every later call at every
+//! rank; nothing waits for ever. A rank may return from a call before the others have: only
+//! [`barrier`](Comm::barrier) tells that all have come.
 
 mod comm;
 mod element;

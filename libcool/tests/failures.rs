@@ -51,29 +51,39 @@ fn wrong_arguments_name_rank_operation_and_remedy_and_do_no_harm() {
     results.unwrap().into_iter().for_each(|r| r.unwrap());
 }
 
+/// Runs calls that do not fit together, and barriers after them: a rank that has done its part before it
+/// hears of the others' learns of it in a later call.
+fn disagree(call: impl Fn(&Comm) -> Result<(), Error> + Sync) -> Vec<(Failure, String)> {
+    let results = run(two(), |comm| call(&comm).and_then(|()| (0..10_000).try_for_each(|_| comm.barrier())));
+    let failures: Vec<_> = results.unwrap().into_iter().map(failure).map(|(f, _, text)| (f, text)).collect();
+    assert!(failures.iter().any(|(failure, _)| *failure == Failure::Mismatch), "{failures:?}");
+    failures
+}
+
 #[test]
 fn ranks_that_call_with_different_sizes_are_told_so() {
-    let results = run(two(), |comm| {
-        let mut message = vec![0u8; 10 + comm.rank()];
-        comm.bcast(&mut message, 0)
-    });
-    for result in results.unwrap() {
-        let (failure, _, text) = failure(result);
-        assert_eq!(failure, Failure::Mismatch, "{text}");
-        assert!(text.contains("bcast"), "{text}");
-    }
+    let failures = disagree(|comm| comm.bcast(&mut vec![0u8; 10 + comm.rank()], 0));
+    let named =
+        |(_, text): &(Failure, String)| text.contains("bcast") && text.contains("10") && text.contains("11");
+    assert!(failures.iter().any(named), "{failures:?}");
+}
+
+#[test]
+fn ranks_that_call_with_different_roots_are_told_so() {
+    disagree(|comm| comm.bcast(&mut [0u8; 10], comm.rank()));
 }
 
 #[test]
 fn ranks_that_call_different_operations_are_told_so() {
-    let results = run(two(), |comm| match comm.rank() {
+    disagree(|comm| match comm.rank() {
         0 => comm.bcast(&mut [0u64], 0),
         _ => comm.allreduce(&[1u64], &mut [0], Op::Sum),
     });
-    for result in results.unwrap() {
-        let (failure, _, text) = failure(result);
-        assert_eq!(failure, Failure::Mismatch, "{text}");
-    }
+}
+
+#[test]
+fn ranks_that_call_with_different_reductions_are_told_so() {
+    disagree(|comm| comm.allreduce(&[1u64], &mut [0], if comm.rank() == 0 { Op::Sum } else { Op::Max }));
 }
 
 #[test]
@@ -112,16 +122,15 @@ fn a_rank_that_does_not_come_makes_the_others_time_out() {
 }
 
 #[test]
-fn after_a_failure_later_calls_fail_at_once() {
+fn after_a_failure_every_later_call_fails() {
     let results = run(two(), |comm| {
-        let mut message = vec![0u8; 10 + comm.rank()];
-        let first = comm.bcast(&mut message, 0);
-        (first, comm.barrier())
+        let first = comm.allreduce(&vec![0u8; 10 + comm.rank()], &mut vec![0; 10 + comm.rank()], Op::Sum);
+        (first, comm.barrier(), comm.bcast(&mut [0u8], 0))
     });
-    for (first, second) in results.unwrap() {
-        first.unwrap_err();
-        let (failure, _, text) = failure(second);
-        assert!(matches!(failure, Failure::Aborted | Failure::Mismatch | Failure::Lost), "{text}");
+    for (first, second, third) in results.unwrap() {
+        failure(first);
+        failure(second);
+        failure(third);
     }
 }
 

@@ -245,7 +245,8 @@ impl Control<'_> {
         self.joined = true;
         self.pause = SHORTEST_PAUSE;
         let period = Duration::from_millis(registered.lldp_interval_ms.into()).max(SHORTEST_LLDP_PERIOD);
-        self.announcer.abort_all();
+        // Ends the one that there was.
+        self.announcer = JoinSet::new();
         self.announcer.spawn(lldp::announce(
             self.agent.node().to_owned(),
             self.node.interface.clone(),

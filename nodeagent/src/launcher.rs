@@ -255,29 +255,29 @@ fn outcome(status: ExitStatus) -> (i32, i32) {
 #[derive(Debug, Default)]
 struct Lines {
     bytes: Vec<u8>,
+    /// How many of them have been taken.
+    taken: usize,
 }
 
 impl Lines {
     fn push(&mut self, bytes: &[u8]) {
+        self.bytes.drain(..self.taken);
+        self.taken = 0;
         self.bytes.extend_from_slice(bytes);
     }
 
     /// The next line without its newline; at the stream's end also one that has none.
     fn take(&mut self, ended: bool) -> Option<Vec<u8>> {
-        match self.bytes.iter().take(MAX_LINE + 1).position(|b| *b == b'\n') {
-            Some(end) => {
-                let rest = self.bytes.split_off(end + 1);
-                let mut line = std::mem::replace(&mut self.bytes, rest);
-                line.pop();
-                Some(line)
-            }
-            None if self.bytes.len() > MAX_LINE => {
-                let rest = self.bytes.split_off(MAX_LINE);
-                Some(std::mem::replace(&mut self.bytes, rest))
-            }
-            None if ended && !self.bytes.is_empty() => Some(std::mem::take(&mut self.bytes)),
-            None => None,
-        }
+        let rest = &self.bytes[self.taken..];
+        let (line, newline) = match rest.iter().take(MAX_LINE + 1).position(|b| *b == b'\n') {
+            Some(end) => (&rest[..end], 1),
+            None if rest.len() > MAX_LINE => (&rest[..MAX_LINE], 0),
+            None if ended && !rest.is_empty() => (rest, 0),
+            None => return None,
+        };
+        let line = line.to_vec();
+        self.taken += line.len() + newline;
+        Some(line)
     }
 }
 
@@ -285,9 +285,9 @@ impl Lines {
 mod tests {
     use super::*;
     use proptest::prelude::*;
+    use rustix::event::{PollFd, PollFlags, Timespec, poll};
     use rustix::process::{PidfdFlags, pidfd_open};
     use std::os::fd::OwnedFd;
-    use tokio::io::unix::AsyncFd;
 
     const PATIENCE: Duration = Duration::from_secs(30);
 
@@ -378,13 +378,16 @@ mod tests {
     }
 
     /// A running process, by what it printed.
-    fn process(pid: &str) -> AsyncFd<OwnedFd> {
+    fn process(pid: &str) -> OwnedFd {
         let pid = Pid::from_raw(pid.parse().unwrap()).unwrap();
-        AsyncFd::register(pidfd_open(pid, PidfdFlags::NONBLOCK).expect("a running process")).unwrap()
+        pidfd_open(pid, PidfdFlags::empty()).expect("a running process")
     }
 
-    async fn ends(process: &AsyncFd<OwnedFd>) {
-        let _ready = timeout(PATIENCE, process.readable()).await.expect("an end in time").unwrap();
+    /// Waits for the end of a process that has been told to end.
+    fn ends(process: &OwnedFd) {
+        let patience = Timespec { tv_sec: 30, tv_nsec: 0 };
+        let ready = poll(&mut [PollFd::new(process, PollFlags::IN)], Some(&patience)).unwrap();
+        assert_eq!(ready, 1, "an end in time");
     }
 
     #[tokio::test]
@@ -394,7 +397,7 @@ mod tests {
         let child = process(&line(&mut events).await);
         launcher.kill(7);
         assert_eq!(end(&mut events).await.signal, 15);
-        ends(&child).await;
+        ends(&child);
     }
 
     #[tokio::test]
@@ -412,7 +415,7 @@ mod tests {
         launcher.launch(&shell("sleep 1000 & echo $!; exit 0", &[0]));
         let child = process(&line(&mut events).await);
         assert_eq!(end(&mut events).await.code, 0);
-        ends(&child).await;
+        ends(&child);
     }
 
     #[tokio::test]
@@ -421,7 +424,7 @@ mod tests {
         launcher.launch(&shell("echo $$; while :; do echo noise; done", &[0]));
         let rank = process(&line(&mut events).await);
         timeout(PATIENCE, launcher.shutdown(events)).await.expect("an end");
-        ends(&rank).await;
+        ends(&rank);
     }
 
     proptest! {

@@ -185,7 +185,11 @@ async fn converse(wire: &mut Wire, attachment: &Attachment) -> End {
     loop {
         let step = tokio::select! {
             received = wire.receive() => match received {
-                Ok(body) => rank.handle(body, &mut wire.descriptors),
+                Ok(body) => {
+                    // A call's first interval begins with it.
+                    alive.reset();
+                    rank.handle(body, &mut wire.descriptors)
+                }
                 Err(end) => Err(end),
             },
             Some(done) = rank.calls.join_next() => match done {

@@ -17,7 +17,8 @@ enum DumpError {
     Truncated { number: usize, offset: usize, left: usize },
 }
 
-fn dump(mut input: impl Read, mut output: impl Write, reencode: bool) -> Result<(), Box<dyn Error>> {
+/// Writes what `input` says, or what it is made of, to `output`.
+pub fn dump(mut input: impl Read, mut output: impl Write, reencode: bool) -> Result<(), Box<dyn Error>> {
     let mut framer = Framer::default();
     let mut piece = vec![0; 1 << 16];
     let (mut number, mut received) = (1, 0);

@@ -159,7 +159,7 @@ impl<'a> Reader<'a> {
         read: impl FnOnce(&mut Reader<'a>) -> Result<T, Error>,
     ) -> Result<T, Error> {
         let length: u16 = self.clone().get()?;
-        if length == 0 || length % 8 != 0 {
+        if length == 0 || !length.is_multiple_of(8) {
             let length = usize::from(length);
             return Err(Error::Length { what, offset: start, length, rule: "a multiple of 8, not 0" });
         }
@@ -220,7 +220,7 @@ impl Writer {
     pub(crate) fn measured_by_8(&mut self, what: &'static str, start: usize, write: impl FnOnce(&mut Self)) {
         self.measured(what, start, write);
         let length = self.bytes.len() - start;
-        if length % 8 != 0 {
+        if !length.is_multiple_of(8) {
             self.fail(Error::Unaligned { what, length });
         }
     }

@@ -28,123 +28,140 @@ number! {
     }
 }
 
-impl FailureType {
-    /// The standard's names of the codes, from 0 on.
-    fn codes(self) -> &'static [&'static str] {
-        match self {
-            Self::HELLO_FAILED => &["incompatible", "eperm"],
-            Self::BAD_REQUEST => &[
-                "bad_version",
-                "bad_type",
-                "bad_multipart",
-                "bad_experimenter",
-                "bad_exp_type",
-                "eperm",
-                "bad_len",
-                "buffer_empty",
-                "buffer_unknown",
-                "bad_table_id",
-                "is_slave",
-                "bad_port",
-                "bad_packet",
-                "multipart_buffer_overflow",
-            ],
-            Self::BAD_ACTION => &[
-                "bad_type",
-                "bad_len",
-                "bad_experimenter",
-                "bad_exp_type",
-                "bad_out_port",
-                "bad_argument",
-                "eperm",
-                "too_many",
-                "bad_queue",
-                "bad_out_group",
-                "match_inconsistent",
-                "unsupported_order",
-                "bad_tag",
-                "bad_set_type",
-                "bad_set_len",
-                "bad_set_argument",
-            ],
-            Self::BAD_INSTRUCTION => &[
-                "unknown_inst",
-                "unsup_inst",
-                "bad_table_id",
-                "unsup_metadata",
-                "unsup_metadata_mask",
-                "bad_experimenter",
-                "bad_exp_type",
-                "bad_len",
-                "eperm",
-            ],
-            Self::BAD_MATCH => &[
-                "bad_type",
-                "bad_len",
-                "bad_tag",
-                "bad_dl_addr_mask",
-                "bad_nw_addr_mask",
-                "bad_wildcards",
-                "bad_field",
-                "bad_value",
-                "bad_mask",
-                "bad_prereq",
-                "dup_field",
-                "eperm",
-            ],
-            Self::FLOW_MOD_FAILED => &[
-                "unknown",
-                "table_full",
-                "bad_table_id",
-                "overlap",
-                "eperm",
-                "bad_timeout",
-                "bad_command",
-                "bad_flags",
-            ],
-            Self::GROUP_MOD_FAILED => &[
-                "group_exists",
-                "invalid_group",
-                "weight_unsupported",
-                "out_of_groups",
-                "out_of_buckets",
-                "chaining_unsupported",
-                "watch_unsupported",
-                "loop",
-                "unknown_group",
-                "chained_group",
-                "bad_type",
-                "bad_command",
-                "bad_bucket",
-                "bad_watch",
-                "eperm",
-            ],
-            Self::PORT_MOD_FAILED => &["bad_port", "bad_hw_addr", "bad_config", "bad_advertise", "eperm"],
-            Self::TABLE_MOD_FAILED => &["bad_table", "bad_config", "eperm"],
-            Self::QUEUE_OP_FAILED => &["bad_port", "bad_queue", "eperm"],
-            Self::SWITCH_CONFIG_FAILED => &["bad_flags", "bad_len", "eperm"],
-            Self::ROLE_REQUEST_FAILED => &["stale", "unsup", "bad_role"],
-            Self::METER_MOD_FAILED => &[
-                "unknown",
-                "meter_exists",
-                "invalid_meter",
-                "unknown_meter",
-                "bad_command",
-                "bad_flags",
-                "bad_rate",
-                "bad_burst",
-                "bad_band",
-                "bad_band_value",
-                "out_of_meters",
-                "out_of_bands",
-            ],
-            Self::TABLE_FEATURES_FAILED => {
-                &["bad_table", "bad_metadata", "bad_type", "bad_len", "bad_argument", "eperm"]
-            }
-            _ => &[],
-        }
-    }
-}
+/// The standard's names of the codes of each type, from 0 on.
+const CODES: &[(FailureType, &[&str])] = &[
+    (FailureType::HELLO_FAILED, &["incompatible", "eperm"]),
+    (
+        FailureType::BAD_REQUEST,
+        &[
+            "bad_version",
+            "bad_type",
+            "bad_multipart",
+            "bad_experimenter",
+            "bad_exp_type",
+            "eperm",
+            "bad_len",
+            "buffer_empty",
+            "buffer_unknown",
+            "bad_table_id",
+            "is_slave",
+            "bad_port",
+            "bad_packet",
+            "multipart_buffer_overflow",
+        ],
+    ),
+    (
+        FailureType::BAD_ACTION,
+        &[
+            "bad_type",
+            "bad_len",
+            "bad_experimenter",
+            "bad_exp_type",
+            "bad_out_port",
+            "bad_argument",
+            "eperm",
+            "too_many",
+            "bad_queue",
+            "bad_out_group",
+            "match_inconsistent",
+            "unsupported_order",
+            "bad_tag",
+            "bad_set_type",
+            "bad_set_len",
+            "bad_set_argument",
+        ],
+    ),
+    (
+        FailureType::BAD_INSTRUCTION,
+        &[
+            "unknown_inst",
+            "unsup_inst",
+            "bad_table_id",
+            "unsup_metadata",
+            "unsup_metadata_mask",
+            "bad_experimenter",
+            "bad_exp_type",
+            "bad_len",
+            "eperm",
+        ],
+    ),
+    (
+        FailureType::BAD_MATCH,
+        &[
+            "bad_type",
+            "bad_len",
+            "bad_tag",
+            "bad_dl_addr_mask",
+            "bad_nw_addr_mask",
+            "bad_wildcards",
+            "bad_field",
+            "bad_value",
+            "bad_mask",
+            "bad_prereq",
+            "dup_field",
+            "eperm",
+        ],
+    ),
+    (
+        FailureType::FLOW_MOD_FAILED,
+        &[
+            "unknown",
+            "table_full",
+            "bad_table_id",
+            "overlap",
+            "eperm",
+            "bad_timeout",
+            "bad_command",
+            "bad_flags",
+        ],
+    ),
+    (
+        FailureType::GROUP_MOD_FAILED,
+        &[
+            "group_exists",
+            "invalid_group",
+            "weight_unsupported",
+            "out_of_groups",
+            "out_of_buckets",
+            "chaining_unsupported",
+            "watch_unsupported",
+            "loop",
+            "unknown_group",
+            "chained_group",
+            "bad_type",
+            "bad_command",
+            "bad_bucket",
+            "bad_watch",
+            "eperm",
+        ],
+    ),
+    (FailureType::PORT_MOD_FAILED, &["bad_port", "bad_hw_addr", "bad_config", "bad_advertise", "eperm"]),
+    (FailureType::TABLE_MOD_FAILED, &["bad_table", "bad_config", "eperm"]),
+    (FailureType::QUEUE_OP_FAILED, &["bad_port", "bad_queue", "eperm"]),
+    (FailureType::SWITCH_CONFIG_FAILED, &["bad_flags", "bad_len", "eperm"]),
+    (FailureType::ROLE_REQUEST_FAILED, &["stale", "unsup", "bad_role"]),
+    (
+        FailureType::METER_MOD_FAILED,
+        &[
+            "unknown",
+            "meter_exists",
+            "invalid_meter",
+            "unknown_meter",
+            "bad_command",
+            "bad_flags",
+            "bad_rate",
+            "bad_burst",
+            "bad_band",
+            "bad_band_value",
+            "out_of_meters",
+            "out_of_bands",
+        ],
+    ),
+    (
+        FailureType::TABLE_FEATURES_FAILED,
+        &["bad_table", "bad_metadata", "bad_type", "bad_len", "bad_argument", "eperm"],
+    ),
+];
 
 /// A message was refused.
 ///
@@ -172,7 +189,8 @@ impl Failure {
     /// The standard's name of the code, if it has one.
     #[must_use]
     pub fn code_name(&self) -> Option<&'static str> {
-        self.kind.codes().get(usize::from(self.code)).copied()
+        let (_, names) = CODES.iter().find(|(kind, _)| *kind == self.kind)?;
+        names.get(usize::from(self.code)).copied()
     }
 }
 
@@ -188,7 +206,7 @@ impl Wire for Failure {
     }
 
     fn words(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{self}")
+        write!(f, "{{{self}}}")
     }
 }
 

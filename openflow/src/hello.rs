@@ -145,7 +145,7 @@ impl Wire for Hello {
     }
 
     fn words(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{self}")
+        write!(f, "{{{self}}}")
     }
 }
 

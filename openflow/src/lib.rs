@@ -18,6 +18,10 @@ mod oxm;
 mod packet;
 mod port;
 mod queue;
+#[cfg(test)]
+mod round_trip;
+#[cfg(test)]
+mod sample;
 mod session;
 mod value;
 

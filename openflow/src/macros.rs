@@ -124,6 +124,13 @@ macro_rules! newtype {
                 write!(f, "{self}")
             }
         }
+
+        #[cfg(test)]
+        impl $crate::sample::Sample for $name {
+            fn sample(source: &mut $crate::sample::Source<'_>) -> Self {
+                Self(source.draw())
+            }
+        }
     };
 }
 
@@ -142,7 +149,7 @@ macro_rules! layout {
                 self.write_fields(w);
             }
             fn words(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-                write!(f, "{self}")
+                write!(f, "{{{self}}}")
             }
         }
     };
@@ -165,7 +172,7 @@ macro_rules! layout {
                 });
             }
             fn words(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-                write!(f, "{self}")
+                write!(f, "{{{self}}}")
             }
         }
     };
@@ -196,6 +203,13 @@ macro_rules! layout {
         }
 
         impl $crate::codec::Item for $name {}
+
+        #[cfg(test)]
+        impl $crate::sample::Sample for $name {
+            fn sample(source: &mut $crate::sample::Source<'_>) -> Self {
+                Self { $($field: source.draw(),)* }
+            }
+        }
 
         impl std::fmt::Display for $name {
             fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
@@ -279,6 +293,20 @@ macro_rules! choice {
                         f.write_str(" ")?;
                         $crate::codec::Wire::words(data, f)
                     }
+                }
+            }
+        }
+
+        #[cfg(test)]
+        impl $crate::sample::Sample for $name {
+            fn sample(source: &mut $crate::sample::Source<'_>) -> Self {
+                let mut kinds = vec![$($kind::$number),*];
+                kinds.push(source.draw_until(|kind: &$kind| kind.name().is_none()));
+                match kinds[source.below(kinds.len())] {
+                    $($kind::$number => {
+                        Self::$variant $(($crate::macros::choice!(@second $type, source.draw())))?
+                    })*
+                    kind => Self::Unknown { kind, data: source.draw() },
                 }
             }
         }

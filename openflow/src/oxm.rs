@@ -31,7 +31,7 @@ impl<T> Masked<T> {
     }
 
     /// Only the bits set in `mask` count.
-    pub fn masked(value: T, mask: T) -> Self {
+    pub fn with_mask(value: T, mask: T) -> Self {
         Self { value, mask: Some(mask) }
     }
 }
@@ -125,6 +125,17 @@ macro_rules! fields {
             }
         }
 
+        #[cfg(test)]
+        impl crate::sample::Sample for Oxm {
+            fn sample(source: &mut crate::sample::Source<'_>) -> Self {
+                let numbers = [$($number),*];
+                match source.below(numbers.len() + 1) {
+                    $($number => Self::$variant(source.draw()),)*
+                    _ => Self::Unknown(source.draw()),
+                }
+            }
+        }
+
         /// A field for each call, in the order of the calls.
         impl Match {
             $(
@@ -138,7 +149,7 @@ macro_rules! fields {
                     #[doc = concat!($doc, "; only the bits set in `mask` count.")]
                     #[must_use]
                     pub fn $masked(self, value: $type, mask: $type) -> Self {
-                        self.with(Oxm::$variant(Masked::masked(value, mask)))
+                        self.with(Oxm::$variant(Masked::with_mask(value, mask)))
                     }
                 )?
             )*

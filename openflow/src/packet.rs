@@ -97,7 +97,7 @@ impl Wire for PacketOut {
     }
 
     fn words(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{self}")
+        write!(f, "{{{self}}}")
     }
 }
 

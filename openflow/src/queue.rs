@@ -148,8 +148,9 @@ impl Wire for Queue {
     }
 
     fn words(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "queue={} port={} properties=", self.queue, self.port)?;
-        self.properties.words(f)
+        write!(f, "{{queue={} port={} properties=", self.queue, self.port)?;
+        self.properties.words(f)?;
+        f.write_str("}")
     }
 }
 

@@ -198,6 +198,11 @@ impl U24 {
     pub fn value(self) -> u32 {
         self.0
     }
+
+    fn bytes(&self) -> [u8; 3] {
+        let [_, high, middle, low] = self.0.to_be_bytes();
+        [high, middle, low]
+    }
 }
 
 impl fmt::Display for U24 {
@@ -261,7 +266,7 @@ bytes_of! {
     [] MacAddr, Self, |mac: &Self| mac.0;
     [] Ipv4Addr, Self::from, Self::octets;
     [] Ipv6Addr, Self::from, Self::octets;
-    [] U24, |[a, b, c]| Self(u32::from_be_bytes([0, a, b, c])), |U24(n): &Self| [(n >> 16) as u8, (n >> 8) as u8, *n as u8];
+    [] U24, |[a, b, c]| Self(u32::from_be_bytes([0, a, b, c])), U24::bytes;
     [] Counter, |bytes| Self(u64::from_be_bytes(bytes)), |count: &Self| count.0.to_be_bytes();
     [const N: usize] FixedText<N>, Self, |text: &Self| text.0;
 }

@@ -190,6 +190,7 @@ impl Broadcast {
         for (link, spec) in &settings.odd_links {
             *net.link_mut(*link) = *spec;
         }
+        net.set_deaf(&settings.deaf);
         let nodes = net.nodes();
         let racks = settings.shape.len() as u16;
         let home = net.rack_of(settings.source);
@@ -279,10 +280,6 @@ impl Broadcast {
 
     fn receive(&mut self, node: u16, bytes: &[u8]) -> Result<(), Wrong> {
         let (packet, payload) = Packet::decode(bytes).map_err(|_| Wrong::Packet)?;
-        let from_tree = matches!(packet.body, Body::Data { way: cool_transport::packet::Way::Tree, .. });
-        if from_tree && self.settings.deaf.contains(&node) {
-            return Ok(());
-        }
         let now = self.net.now();
         let input = Input::Packet { packet: &packet, payload: payload.len() };
         let this = &mut self.nodes[usize::from(node)];

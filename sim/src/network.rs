@@ -128,6 +128,8 @@ pub struct Network {
     nodes_of: Vec<core::ops::Range<u16>>,
     /// Node to rack, rack to node; then rack to core, core to rack.
     links: Vec<Link>,
+    /// Nodes that the tree does not reach.
+    deaf: Vec<u16>,
     heap: BinaryHeap<Reverse<Scheduled>>,
     serial: u64,
     now: Time,
@@ -154,6 +156,7 @@ impl Network {
             rack_of,
             nodes_of,
             links,
+            deaf: Vec::new(),
             heap: BinaryHeap::new(),
             serial: 0,
             now: Time::ZERO,
@@ -199,6 +202,11 @@ impl Network {
     /// How a link behaves, to be changed.
     pub fn link_mut(&mut self, link: usize) -> &mut LinkSpec {
         &mut self.links[link].spec
+    }
+
+    /// Leaves nodes out of the tree.
+    pub fn set_deaf(&mut self, nodes: &[u16]) {
+        self.deaf = nodes.to_vec();
     }
 
     /// Cuts a link or mends it.
@@ -268,7 +276,9 @@ impl Network {
             Destination::Node(_) => self.enter(self.from_rack(rack), packet),
             Destination::Tree => {
                 for node in self.nodes_of[usize::from(rack)].clone().filter(|node| *node != packet.from) {
-                    self.enter(self.to_node(node), packet.clone());
+                    if !self.deaf.contains(&node) {
+                        self.enter(self.to_node(node), packet.clone());
+                    }
                 }
                 if !from_core && self.nodes_of.len() > 1 {
                     self.enter(self.from_rack(rack), packet);

@@ -3,10 +3,12 @@
 use crate::intervals::IntervalSet;
 use crate::packet::{MAX_RANGES, Way};
 use core::ops::Range;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 
 /// Ranges remembered for one requester; what is beyond is asked for again.
 const MOST_RANGES: usize = 1024;
+/// Stands for the serial of a request where a chunk came after it was asked for.
+const FORWARDED: u16 = 0;
 
 /// A chunk to be sent to a node.
 #[derive(Debug, PartialEq, Eq)]
@@ -20,15 +22,42 @@ pub(crate) struct Serving {
 /// What one node asked for.
 #[derive(Debug, Default)]
 struct Want {
-    /// Was here when asked for.
-    answer: IntervalSet,
-    /// Came after it was asked for.
-    forward: IntervalSet,
+    /// What is to be sent, in the order in which it was asked for or came, on which the requester relies to
+    /// see what was lost: serial of the request, zero for what came later, and chunks.
+    queue: VecDeque<(u16, Range<u32>)>,
+    /// The chunks in `queue`.
+    queued: IntervalSet,
     /// Is not here yet.
     noted: IntervalSet,
     /// Forward what comes over the tree too.
     follow: bool,
-    echo: u16,
+}
+
+impl Want {
+    /// Queues those of the chunks that are not queued, as far as there is room.
+    fn enqueue(&mut self, serial: u16, chunks: Range<u32>) {
+        let new: Vec<Range<u32>> = self.queued.gaps(chunks).collect();
+        for part in new {
+            let full = self.queue.len() >= MOST_RANGES;
+            match self.queue.back_mut() {
+                Some((last, range)) if *last == serial && range.end == part.start => range.end = part.end,
+                _ if full => return,
+                _ => self.queue.push_back((serial, part.clone())),
+            }
+            self.queued.insert(part);
+        }
+    }
+
+    fn dequeue(&mut self) -> Option<(u16, u32)> {
+        let (serial, chunks) = self.queue.front_mut()?;
+        let next = (*serial, chunks.start);
+        chunks.start += 1;
+        if chunks.start >= chunks.end {
+            self.queue.pop_front();
+        }
+        self.queued.remove(next.1..next.1 + 1);
+        Some(next)
+    }
 }
 
 /// All requests that are open here.
@@ -49,14 +78,11 @@ impl Feed {
         held: &IntervalSet,
     ) -> Vec<Range<u32>> {
         let want = self.wants.entry(node).or_default();
-        want.echo = serial;
         want.follow = follow;
         let mut lacking = Vec::new();
         for range in chunks {
             for part in held.overlaps(range.clone()) {
-                if want.answer.range_count() < MOST_RANGES {
-                    want.answer.insert(part);
-                }
+                want.enqueue(serial, part);
             }
             for part in held.gaps(range.clone()) {
                 if want.noted.range_count() < MOST_RANGES && lacking.len() < MAX_RANGES {
@@ -72,7 +98,7 @@ impl Feed {
     pub(crate) fn arrived(&mut self, chunk: u32, by_tree: bool) {
         for want in self.wants.values_mut().filter(|want| !want.noted.is_empty()) {
             if want.noted.remove(chunk..chunk + 1) == 1 && (want.follow || !by_tree) {
-                want.forward.insert(chunk..chunk + 1);
+                want.enqueue(FORWARDED, chunk..chunk + 1);
             }
         }
     }
@@ -81,29 +107,23 @@ impl Feed {
     pub(crate) fn arrived_all(&mut self) {
         for want in self.wants.values_mut() {
             for range in core::mem::take(&mut want.noted).ranges() {
-                want.forward.insert(range);
+                want.enqueue(FORWARDED, range);
             }
         }
     }
 
     /// Whether something is to be sent.
     pub(crate) fn is_busy(&self) -> bool {
-        self.wants.values().any(|want| !want.answer.is_empty() || !want.forward.is_empty())
+        self.wants.values().any(|want| !want.queue.is_empty())
     }
 
     /// The next chunk to send.
     pub(crate) fn next(&mut self) -> Option<Serving> {
-        let after = self.wants.range(self.last.saturating_add(1)..).chain(self.wants.range(..=self.last));
-        let mut busy = after.filter(|(_, want)| !want.answer.is_empty() || !want.forward.is_empty());
-        let node = *busy.next()?.0;
+        let mut after = self.wants.range(self.last.saturating_add(1)..).chain(self.wants.range(..=self.last));
+        let node = *after.find(|(_, want)| !want.queue.is_empty())?.0;
         self.last = node;
-        let want = self.wants.get_mut(&node)?;
-        let (set, echo, way) = match want.forward.is_empty() {
-            false => (&mut want.forward, 0, Way::Forwarded),
-            true => (&mut want.answer, want.echo, Way::Answer),
-        };
-        let chunk = set.first()?;
-        set.remove(chunk..chunk + 1);
+        let (echo, chunk) = self.wants.get_mut(&node)?.dequeue()?;
+        let way = if echo == FORWARDED { Way::Forwarded } else { Way::Answer };
         Some(Serving { node, chunk, echo, way })
     }
 }
@@ -153,11 +173,23 @@ mod tests {
     }
 
     #[test]
+    fn answers_leave_in_the_order_of_their_requests() {
+        let mut feed = Feed::default();
+        let held = set(&[0..9]);
+        feed.request(1, (1, false), &[6..8], &held);
+        feed.request(1, (2, false), &[1..2, 7..9], &held);
+        let order: Vec<_> = core::iter::from_fn(|| feed.next().map(|s| (s.echo, s.chunk))).collect();
+        assert_eq!(order, [(1, 6), (1, 7), (2, 1), (2, 8)]);
+    }
+
+    #[test]
     fn what_a_hostile_requester_can_have_remembered_is_bounded() {
         let mut feed = Feed::default();
         for n in 0..100_000 {
             feed.request(1, (1, false), &[2 * n..2 * n + 1], &set(&[]));
+            feed.request(1, (1, false), &[2 * n..2 * n + 1], &set(&[0..1_000_000]));
         }
         assert!(feed.wants[&1].noted.range_count() <= MOST_RANGES);
+        assert!(feed.wants[&1].queue.len() <= MOST_RANGES);
     }
 }

@@ -16,6 +16,8 @@
 //!                                 Store    -> payload of the packet just handled into the buffer
 //! ```
 
+#![allow(clippy::single_range_in_vec_init, reason = "lists of ranges are what packets hold")]
+
 mod feed;
 mod intervals;
 mod machine;

@@ -23,7 +23,7 @@
 //! | 2 | announce | sent u32, serial u16, flags u8 (1 begun, 2 answer to the source), zero u8 |
 //! | 3 | request | serial u16, flags u8 (1 follow), count u8, count x (first chunk u32, one past the last u32) |
 //! | 4 | wait | echo u16, zero u8, count u8, count x (first chunk u32, one past the last u32) |
-//! | 5 | report | rounds u32, loss u16, echo u16, alive count u8, complete count u8, counts x (position u16, one past the last u16) |
+//! | 5 | report | rounds u32, loss u16, spacing u32, echo u16, alive count u8, complete count u8, counts x (position u16, one past the last u16) |
 //! | 6 | settled | zero u8, count u8, count x (position u16, one past the last u16) |
 //! | 7 | refuse | nothing |
 //!
@@ -39,7 +39,7 @@ pub const DATA_HEADER: usize = COMMON + 8;
 /// Bytes of Ethernet, IPv4 and UDP headers around a packet.
 pub const FRAMING: usize = 14 + 20 + 8;
 /// Longest packet that is not data.
-pub const MAX_CONTROL: usize = COMMON + 10 + 2 * MAX_RANGES * 4;
+pub const MAX_CONTROL: usize = COMMON + 14 + 2 * MAX_RANGES * 4;
 /// Most ranges in a list of a packet.
 pub const MAX_RANGES: usize = 64;
 
@@ -105,6 +105,8 @@ pub enum Body {
         rounds: u32,
         /// Worst loss seen over the tree among those that hear at least half, in 65535ths.
         loss: u16,
+        /// Longest mean time between the chunks of that round in their order, in nanoseconds, among the same.
+        spacing: u32,
         /// Serial of the announcement that it answers; zero if none.
         echo: u16,
         /// Positions that have been heard of since the last report.

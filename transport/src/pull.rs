@@ -56,9 +56,6 @@ pub(crate) struct Pull {
     /// One past the last chunk that a feeder forwarded.
     forwarded: u32,
     patience: u32,
-    serial: u16,
-    /// The request whose answer will tell the round trip.
-    probe: Option<(u16, Time)>,
     last_request: Option<Time>,
     rtt: Rtt,
     window: Window,
@@ -77,8 +74,6 @@ impl Pull {
             overtaken: None,
             forwarded: 0,
             patience: 1,
-            serial: 0,
-            probe: None,
             last_request: None,
             rtt: Rtt::new(timers.initial_rto),
             window: Window::new(now, chunk_bytes),
@@ -145,6 +140,11 @@ impl Pull {
         }
     }
 
+    /// A node nearer the source is there, though it answers nothing by that.
+    pub(crate) fn is_there(&mut self, now: Time, position: u16) {
+        self.feeder.on_heard(now, position);
+    }
+
     /// A node nearer the source noted these chunks.
     pub(crate) fn wait(&mut self, now: Time, position: u16, echo: u16, chunks: &[Range<u32>]) {
         self.heard(now, position, echo);
@@ -196,7 +196,10 @@ impl Pull {
         if self.request_at()? > now {
             return None;
         }
-        let mut room = self.window.size() - self.outstanding();
+        let (position, mut room) = match self.feeder.retries(now, self.rtt.rto()) {
+            true => (self.feeder.predecessor(), 1),
+            false => (self.feeder.position(), self.window.size() - self.outstanding()),
+        };
         let mut chunks = Vec::new();
         for range in self.due.ranges().take(MAX_RANGES) {
             let end = range.end.min(range.start.saturating_add(room));
@@ -206,18 +209,14 @@ impl Pull {
                 break;
             }
         }
-        self.serial = self.serial.checked_add(1).unwrap_or(1);
+        let serial = self.rtt.sending(now);
         for range in &chunks {
             self.due.remove(range.clone());
             self.asked.insert(range.clone());
-            self.asked_log.push_back(Asked { at: now, serial: self.serial, chunks: range.clone() });
-        }
-        // One at a time: a probe is given up when it is older than any timer it could teach.
-        if self.probe.is_none_or(|(_, at)| now - at > 2 * self.rto()) {
-            self.probe = Some((self.serial, now));
+            self.asked_log.push_back(Asked { at: now, serial, chunks: range.clone() });
         }
         self.last_request = Some(now);
-        Some(Request { position: self.feeder.position(), serial: self.serial, chunks })
+        Some(Request { position, serial, chunks })
     }
 
     /// When to look again.
@@ -299,9 +298,7 @@ impl Pull {
     }
 
     fn heard(&mut self, now: Time, position: u16, echo: u16) {
-        if let Some((_, at)) = self.probe.take_if(|(serial, _)| *serial == echo) {
-            self.rtt.sample(now - at);
-        }
+        self.rtt.answered(now, echo);
         self.feeder.on_heard(now, position);
     }
 
@@ -314,7 +311,6 @@ impl Pull {
         self.asked_log.clear();
         self.noted_log.clear();
         self.overtaken = None;
-        self.probe = None;
     }
 }
 

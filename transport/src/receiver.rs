@@ -6,7 +6,7 @@ use crate::machine::{Input, Outbox, Output, StreamError, To};
 use crate::packet::{Body, Packet, Way};
 use crate::pull::Pull;
 use crate::report::Reporter;
-use crate::rounds::Rounds;
+use crate::rounds::{Heard, Rounds};
 use crate::spec::{SpecError, StreamSpec};
 use crate::stats::Stats;
 use crate::tree::Tree;
@@ -125,9 +125,10 @@ impl Receiver {
                 self.begin(now);
                 self.pull.wait(now, from, *echo, chunks);
             }
-            Body::Report { rounds, loss, alive, complete, .. } => {
+            Body::Report { rounds, loss, spacing, alive, complete, .. } if self.tree.has_rounds(*rounds) => {
+                let heard = Heard { loss: *loss, spacing: *spacing };
                 let rto = self.pull.rtt().rto();
-                if self.reporter.on_member(now, from, (*rounds, *loss), (alive, complete), rto) {
+                if self.reporter.on_member(now, from, (*rounds, heard), (alive, complete), rto) {
                     self.out.send(To::Node(packet.from), self.reporter.settled_for(from));
                 }
             }
@@ -153,8 +154,8 @@ impl Receiver {
             let (gap, ended) = self.tree.heard(now, chunk);
             self.pull.gap(now, gap);
             self.pull.came_by_tree(chunk);
-            if let Some((rounds, loss)) = ended {
-                self.reporter.on_round(now, rounds, loss, self.pull.rtt().rto());
+            if let Some((rounds, heard)) = ended {
+                self.reporter.on_round(now, rounds, heard, self.pull.rtt().rto());
             }
         } else {
             self.ahead |= self.deaf && chunk >= self.tree.horizon();
@@ -178,6 +179,7 @@ impl Receiver {
     fn on_announce(&mut self, now: Time, (sent, begun): (u32, bool), answer: Option<u16>) {
         if begun {
             self.begin(now);
+            self.pull.is_there(now, 0);
             let gap = self.tree.announced(now, sent);
             self.pull.gap(now, gap);
         }

@@ -4,7 +4,7 @@
 
 use crate::intervals::IntervalSet;
 use crate::packet::{Body, MAX_RANGES};
-use crate::rate::{DEAF, Loss};
+use crate::rounds::Heard;
 use crate::rtt::backoff;
 use crate::spec::Chain;
 use cool_machine::{Duration, Time};
@@ -13,15 +13,6 @@ use std::sync::Arc;
 
 /// Reports without an answer until a head is passed over.
 const TRIES: u32 = 3;
-
-/// The loss that a report tells of a round: the worst among those that hear at least half.
-pub(crate) fn worst(a: Loss, b: Loss) -> Loss {
-    let half = DEAF / 2;
-    if a > half {
-        return if b > half { DEAF } else { b };
-    }
-    if b > half { a } else { a.max(b) }
-}
 
 /// Ranges of positions as a packet holds them.
 pub(crate) fn positions(set: impl Iterator<Item = Range<u32>>) -> Vec<Range<u16>> {
@@ -41,9 +32,12 @@ pub(crate) struct Reporter {
     /// Positions of which news of the latest round is in.
     told: IntervalSet,
     rounds: u32,
-    loss: Loss,
+    heard: Heard,
     due: Option<Time>,
+    /// Reports since the boss was last heard.
     unanswered: u32,
+    /// Reports of what is complete.
+    repeats: u32,
 }
 
 impl Reporter {
@@ -58,15 +52,16 @@ impl Reporter {
             settled: IntervalSet::default(),
             told: IntervalSet::default(),
             rounds: 0,
-            loss: DEAF,
+            heard: Heard::UNTOLD,
             due: None,
             unanswered: 0,
+            repeats: 0,
         }
     }
 
     /// So many rounds have passed over the tree here.
-    pub(crate) fn on_round(&mut self, now: Time, rounds: u32, loss: Loss, rto: Duration) {
-        self.merge_round(rounds, loss);
+    pub(crate) fn on_round(&mut self, now: Time, rounds: u32, heard: Heard, rto: Duration) {
+        self.merge_round(rounds, heard);
         self.news(now, self.me, false, rto);
     }
 
@@ -81,7 +76,7 @@ impl Reporter {
         &mut self,
         now: Time,
         from: u16,
-        (rounds, loss): (u32, Loss),
+        (rounds, heard): (u32, Heard),
         (alive, complete): (&[Range<u16>], &[Range<u16>]),
         rto: Duration,
     ) -> bool {
@@ -96,7 +91,7 @@ impl Reporter {
         if new == 0 && !complete.is_empty() {
             return true;
         }
-        self.merge_round(rounds, loss);
+        self.merge_round(rounds, heard);
         self.news(now, from, new > 0, rto);
         false
     }
@@ -149,25 +144,30 @@ impl Reporter {
             return None;
         }
         let open: Vec<Range<u32>> = self.complete.ranges().flat_map(|r| self.settled.gaps(r)).collect();
-        if !open.is_empty() {
+        if open.is_empty() {
+            self.due = None;
+            if self.alive.is_empty() && self.heard == Heard::UNTOLD {
+                return None;
+            }
+        } else {
             if self.unanswered >= TRIES && self.boss != 0 {
                 (self.boss, self.unanswered) = (0, 0);
             }
-            self.due = Some(now + backoff(2 * rto, self.unanswered));
+            self.due = Some(now + backoff(2 * rto, self.repeats));
             self.unanswered += 1;
-        } else {
-            self.due = None;
+            self.repeats += 1;
         }
         self.alive.insert(one(self.me));
         let alive = core::mem::take(&mut self.alive);
         let body = Body::Report {
             rounds: self.rounds,
-            loss: self.loss,
+            loss: self.heard.loss,
+            spacing: self.heard.spacing,
             echo: 0,
             alive: positions(alive.ranges()),
             complete: positions(open.into_iter()),
         };
-        self.loss = DEAF;
+        self.heard = Heard::UNTOLD;
         Some((self.boss, body))
     }
 
@@ -175,19 +175,26 @@ impl Reporter {
     pub(crate) fn answer(&self, echo: u16) -> Body {
         let me = one(self.me);
         let complete = positions(self.complete.overlaps(me.clone()));
-        Body::Report { rounds: 0, loss: DEAF, echo, alive: positions([me].into_iter()), complete }
+        Body::Report {
+            rounds: 0,
+            loss: Heard::UNTOLD.loss,
+            spacing: 0,
+            echo,
+            alive: positions([me].into_iter()),
+            complete,
+        }
     }
 
     fn rack(&self) -> Range<u32> {
         u32::from(self.me)..u32::from(self.chain.rack_end(self.me))
     }
 
-    fn merge_round(&mut self, rounds: u32, loss: Loss) {
+    fn merge_round(&mut self, rounds: u32, heard: Heard) {
         if rounds > self.rounds {
             self.told = IntervalSet::default();
             self.rounds = rounds;
         }
-        self.loss = worst(self.loss, loss);
+        self.heard = self.heard.worst(heard);
     }
 
     /// A head waits for the others' news of the same, for one retry timer.

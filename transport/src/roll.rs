@@ -2,8 +2,8 @@
 
 use crate::intervals::IntervalSet;
 use crate::packet::Body;
-use crate::rate::Loss;
-use crate::report::{positions, worst};
+use crate::report::positions;
+use crate::rounds::Heard;
 use crate::spec::Chain;
 use cool_machine::{Duration, Time};
 use core::ops::Range;
@@ -13,8 +13,8 @@ use std::sync::Arc;
 #[derive(Debug)]
 struct Told {
     round: u32,
-    /// The worst of its losses.
-    loss: Loss,
+    /// The worst of how it was heard.
+    heard: Heard,
     by: IntervalSet,
     passed_on: bool,
 }
@@ -75,24 +75,24 @@ impl Roll {
 
     /// What one reported of the last of the rounds that have passed. Returns a round once all have told of it,
     /// or one tells of a later one.
-    pub(crate) fn on_round(&mut self, from: u16, rounds: u32, loss: Loss) -> Option<(u32, Loss)> {
+    pub(crate) fn on_round(&mut self, from: u16, rounds: u32, heard: Heard) -> Option<(u32, Heard)> {
         let round = rounds.checked_sub(1)?;
         let mut past = None;
         if self.round.as_ref().is_none_or(|told| told.round < round) {
-            past = self.round.take().filter(|told| !told.passed_on).map(|told| (told.round, told.loss));
+            past = self.round.take().filter(|told| !told.passed_on).map(|told| (told.round, told.heard));
         }
-        let new = || Told { round, loss, by: IntervalSet::default(), passed_on: false };
+        let new = || Told { round, heard, by: IntervalSet::default(), passed_on: false };
         let told = self.round.get_or_insert_with(new);
         if told.round > round || told.passed_on {
             return past;
         }
-        told.loss = worst(told.loss, loss);
+        told.heard = told.heard.worst(heard);
         told.by.insert(u32::from(from)..u32::from(from) + 1);
         if told.by.len() < self.reporters || past.is_some() {
             return past;
         }
         told.passed_on = true;
-        Some((round, told.loss))
+        Some((round, told.heard))
     }
 
     /// How many rounds have passed, as far as anyone told.

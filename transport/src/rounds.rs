@@ -4,6 +4,7 @@
 //! They start short, so that a source that looks for its rate hears soon, and double up to a length at which
 //! all reports together are a small part of the stream.
 
+use crate::rate::{Loss, UNTOLD};
 use crate::spec::Chain;
 use core::ops::Range;
 
@@ -13,6 +14,38 @@ const FIRST: u64 = 16;
 const PER_REPORT: u32 = 16;
 /// A full round is not shorter than this.
 const SHORTEST: u32 = 64;
+
+/// How a round was heard.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Heard {
+    pub(crate) loss: Loss,
+    /// Nanoseconds between its chunks.
+    pub(crate) spacing: u32,
+}
+
+impl Heard {
+    /// Nothing is known of how it was heard.
+    pub(crate) const UNTOLD: Heard = Heard { loss: UNTOLD, spacing: 0 };
+
+    /// Whether at least half of it came.
+    pub(crate) fn counts(self) -> bool {
+        self.loss <= Loss::MAX / 2
+    }
+
+    /// The worst of both among those that hear at least half: for the others there is the chain.
+    pub(crate) fn worst(self, other: Heard) -> Heard {
+        match (self.counts(), other.counts()) {
+            (true, true) => {
+                Heard { loss: self.loss.max(other.loss), spacing: self.spacing.max(other.spacing) }
+            }
+            (true, false) => self,
+            (false, true) => other,
+            (false, false) => {
+                Heard { loss: self.loss.min(other.loss), spacing: self.spacing.min(other.spacing) }
+            }
+        }
+    }
+}
 
 /// Which chunks a round has.
 #[derive(Clone, Copy, Debug)]
@@ -66,6 +99,14 @@ mod tests {
         let sizes: Vec<usize> = (0..5).map(|round| r.chunks(round).len()).collect();
         assert_eq!(sizes, [16, 32, 64, 64, 64]);
         assert_eq!(rounds(20).chunks(9).len(), 512);
+    }
+
+    #[test]
+    fn who_hears_less_than_half_does_not_count() {
+        let (good, bad) = (Heard { loss: 9, spacing: 5 }, Heard { loss: 50_000, spacing: 70 });
+        assert_eq!(good.worst(bad), good);
+        assert_eq!(bad.worst(Heard::UNTOLD).loss, bad.loss);
+        assert_eq!(Heard { loss: 3, spacing: 8 }.worst(good), Heard { loss: 9, spacing: 8 });
     }
 
     #[test]

@@ -1,27 +1,52 @@
 //! The retry timer from measured round trips, as RFC 6298 computes it, without its floor of a second: in a
 //! data center a round trip takes microseconds to milliseconds.
 
-use core::time::Duration;
+use cool_machine::{Duration, Time};
+use std::collections::VecDeque;
 
 /// Below this, timers of the machines that run us fire late anyway.
 const FLOOR: Duration = Duration::from_millis(2);
-/// Above this, a retry is worth its packet.
-pub(crate) const CEILING: Duration = Duration::from_millis(500);
+/// A network with longer round trips than this is none that these protocols are for.
+const CEILING: Duration = Duration::from_secs(1);
+/// Beyond so many doublings a retry is worth its packet.
+const DOUBLINGS: u32 = 2;
+/// Packets whose answers may still tell a round trip.
+const PROBES: usize = 64;
 
 /// The estimate of the round trip to a peer.
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 pub(crate) struct Rtt {
     /// Smoothed round trip and its variation, once there is a sample.
     estimate: Option<(Duration, Duration)>,
     shortest: Duration,
     rto: Duration,
+    /// The number of the latest packet that is to be answered.
+    serial: u16,
+    sent: VecDeque<(u16, Time)>,
 }
 
 impl Rtt {
     /// No sample yet.
     pub(crate) fn new(initial_rto: Duration) -> Rtt {
         let rto = initial_rto.clamp(FLOOR, CEILING);
-        Rtt { estimate: None, shortest: rto, rto }
+        Rtt { estimate: None, shortest: rto, rto, serial: 0, sent: VecDeque::new() }
+    }
+
+    /// The number, never zero, of a packet that leaves now and is to be answered. No number is used twice for
+    /// long, so unlike TCP's (Karn) every answer tells which packet it answers.
+    pub(crate) fn sending(&mut self, now: Time) -> u16 {
+        self.serial = self.serial.checked_add(1).unwrap_or(1);
+        self.sent.truncate(PROBES - 1);
+        self.sent.push_front((self.serial, now));
+        self.serial
+    }
+
+    /// A packet came that answers this number. A number may have several answers, and how long the last of
+    /// them takes is what the timer has to cover.
+    pub(crate) fn answered(&mut self, now: Time, serial: u16) {
+        if let Some((_, at)) = self.sent.iter().find(|(sent, _)| *sent == serial) {
+            self.sample(now - *at);
+        }
     }
 
     /// A round trip took this long.
@@ -52,9 +77,9 @@ impl Rtt {
     }
 }
 
-/// `base` doubled `times` times, at most 64-fold.
+/// `base` doubled `times` times, up to a bound.
 pub(crate) fn backoff(base: Duration, times: u32) -> Duration {
-    base * (1 << times.min(6))
+    (base * (1 << times.min(DOUBLINGS))).min(base.max(CEILING))
 }
 
 #[cfg(test)]
@@ -88,7 +113,27 @@ mod tests {
 
     #[test]
     fn backoff_is_bounded() {
-        assert_eq!(backoff(MS, 3), 8 * MS);
-        assert_eq!(backoff(MS, 99), 64 * MS);
+        assert_eq!(backoff(MS, 1), 2 * MS);
+        assert_eq!(backoff(MS, 99), 4 * MS);
+        assert_eq!(backoff(500 * MS, 99), CEILING);
+    }
+
+    #[test]
+    fn every_answer_tells_the_round_trip_of_its_own_packet() {
+        let mut rtt = Rtt::new(20 * MS);
+        let at = |ms| Time::ZERO + ms * MS;
+        let first = rtt.sending(at(0));
+        let second = rtt.sending(at(100));
+        rtt.answered(at(130), second);
+        assert_eq!(rtt.smoothed(), 30 * MS);
+        rtt.answered(at(190), first);
+        assert_eq!(rtt.smoothed(), 50 * MS);
+        // There is no packet 0, and what is too long ago is forgotten.
+        rtt.answered(at(500), 0);
+        for _ in 0..PROBES {
+            rtt.sending(at(200));
+        }
+        rtt.answered(at(500), first);
+        assert_eq!(rtt.smoothed(), 50 * MS);
     }
 }

@@ -5,10 +5,10 @@ use crate::intervals::IntervalSet;
 use crate::machine::{Input, Outbox, Output, StreamError, To};
 use crate::pacing::{Bucket, time_of};
 use crate::packet::{Body, DATA_HEADER, FRAMING, Packet, Way};
-use crate::rate::{Loss, Rate};
+use crate::rate::Rate;
 use crate::receiver::LINGER;
 use crate::roll::{Polls, Roll};
-use crate::rounds::Rounds;
+use crate::rounds::{Heard, Rounds};
 use crate::rtt::Rtt;
 use crate::spec::{SpecError, StreamSpec};
 use crate::stats::Stats;
@@ -34,10 +34,10 @@ pub struct Sender {
     roll: Roll,
     polls: Polls,
     rtt: Rtt,
-    /// The announcement whose answer will tell the round trip.
-    probe: (u16, Time),
     /// When a receiver last told of a round.
     round_told: Time,
+    /// When the last chunk was multicast.
+    sent_all: Option<Time>,
     /// Whether the receivers were told over the tree that everything has been sent.
     end_told: bool,
     out: Outbox,
@@ -78,8 +78,8 @@ impl Sender {
             roll: Roll::new(now, spec.chain.clone()),
             polls: Polls::new(now, 2 * rtt.rto()),
             rtt,
-            probe: (0, now),
             round_told: now,
+            sent_all: None,
             end_told: false,
             out: Outbox::new(spec.id, spec.id.source, spec.digest),
             phase: Phase::Gathering,
@@ -128,28 +128,37 @@ impl Sender {
                     self.out.send(To::Node(packet.from), Body::Wait { echo: *serial, chunks: lacking });
                 }
             }
-            Body::Report { rounds, loss, echo, alive, complete } => {
-                if self.probe.0 != 0 && *echo == self.probe.0 {
-                    self.rtt.sample(now - self.probe.1);
-                    self.probe.0 = 0;
-                }
+            Body::Report { rounds, loss, spacing, echo, alive, complete } => {
+                let heard = Heard { loss: *loss, spacing: *spacing };
+                self.rtt.answered(now, *echo);
                 let new = self.roll.on_report(now, alive, complete);
+                // A report may have waited for others, so it can only tell that the way is shorter than thought.
+                if let Some(at) = self.sent_all.take_if(|_| new).filter(|at| now - *at < self.rtt.rto() / 4) {
+                    self.rtt.sample(now - at);
+                    self.polls = Polls::new(now, 2 * self.rtt.rto());
+                }
                 if !new && !complete.is_empty() {
                     self.out.send(To::Node(packet.from), self.roll.settled_for(from));
                 }
-                self.on_round(now, from, *rounds, *loss);
+                self.on_round(now, from, *rounds, heard);
                 self.conclude(now);
             }
             _ => self.stats.refused += 1,
         }
     }
 
-    fn on_round(&mut self, now: Time, from: u16, rounds: u32, loss: Loss) {
+    fn on_round(&mut self, now: Time, from: u16, rounds: u32, heard: Heard) {
+        if rounds > self.rounds.of(self.next) {
+            self.stats.refused += 1;
+            return;
+        }
         if rounds > self.roll.rounds() {
             self.round_told = now;
         }
-        if let Some((round, loss)) = self.roll.on_round(from, rounds, loss) {
-            self.rate.on_round(self.rounds.chunks(round).start, self.next, loss);
+        let told = self.roll.on_round(from, rounds, heard).filter(|(_, heard)| *heard != Heard::UNTOLD);
+        if let Some((round, heard)) = told {
+            let carried = self.frame().saturating_mul(1_000_000_000).checked_div(u64::from(heard.spacing));
+            self.rate.on_round(self.rounds.chunks(round).start, self.next, heard.loss, carried);
             self.meter(now);
         }
     }
@@ -173,10 +182,7 @@ impl Sender {
 
     /// Tells receivers how far the stream is.
     fn announce(&mut self, now: Time, positions: &[u16], answer: bool) {
-        let serial = if answer { self.probe.0.wrapping_add(1).max(1) } else { 0 };
-        if answer {
-            self.probe = (serial, now);
-        }
+        let serial = if answer { self.rtt.sending(now) } else { 0 };
         let begun = self.phase != Phase::Gathering;
         let body = Body::Announce { sent: self.next, serial, begun, answer };
         if self.tree && positions.len() + 1 == usize::from(self.spec.chain.len()) && positions.len() > 1 {
@@ -190,10 +196,14 @@ impl Sender {
 
     /// How long a receiver is not heard of before it is asked: it speaks at the end of each round.
     fn quiet(&self) -> Duration {
-        let frame = u64::from(self.spec.chunk_bytes) + (DATA_HEADER + FRAMING) as u64;
         let round = self.rounds.chunks(self.rounds.of(self.next)).len() as u64;
         let rounds = if self.next < self.chunks { 3 } else { 0 };
-        (4 * self.rtt.rto()).max(time_of(rounds * round * frame, self.rate.current()))
+        (4 * self.rtt.rto()).max(time_of(rounds * round * self.frame(), self.rate.current()))
+    }
+
+    /// Bytes of a full data packet on a link.
+    fn frame(&self) -> u64 {
+        u64::from(self.spec.chunk_bytes) + (DATA_HEADER + FRAMING) as u64
     }
 
     fn on_time(&mut self, now: Time) {
@@ -240,14 +250,13 @@ impl Sender {
         self.polls.on_poll(now, quiet);
     }
 
-    /// Receivers are there but none hears the tree: leave it all to the chain.
+    /// Receivers are there but none hears the tree, or too little of it: leave it all to the chain.
     fn give_up_dead_tree(&mut self, now: Time) {
         let sent = self.rounds.of(self.next);
-        let dead = self.tree
-            && sent >= self.roll.rounds() + DEAD_ROUNDS
+        let unheard = sent >= self.roll.rounds() + DEAD_ROUNDS
             && now - self.round_told > DEAD_TIMERS * self.rtt.rto()
             && self.roll.any_since(self.since);
-        if dead {
+        if self.tree && (unheard || self.rate.is_useless()) {
             self.tree = false;
             self.held.insert(0..self.chunks);
             self.feed.arrived_all();
@@ -302,6 +311,7 @@ impl Sender {
                 self.held.insert(chunk..chunk + 1);
                 self.feed.arrived(chunk, true);
                 if self.next == self.chunks {
+                    self.sent_all = Some(now);
                     self.polls = Polls::new(now, 2 * self.rtt.rto());
                 }
                 (To::Tree, chunk, 0, Way::Tree)

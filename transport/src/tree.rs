@@ -1,13 +1,14 @@
 //! Listening to the multicast: how far it is, what it passed over, whether it still speaks, what it loses.
 
 use crate::rate::Loss;
-use crate::rounds::Rounds;
+use crate::rounds::{Heard, Rounds};
 use cool_machine::{Duration, Time};
 use core::ops::Range;
 
-/// Chunk times and retry timers without a packet after which the tree counts as silent.
-const SILENT_CHUNKS: u32 = 16;
-const SILENT_TIMERS: u32 = 2;
+/// Chunk times and retry timers without a packet after which the tree counts as silent. Ample, since asking for
+/// everything because a busy machine paused costs more than finding out late: the end of a stream is announced.
+const SILENT_CHUNKS: u32 = 64;
+const SILENT_TIMERS: u32 = 4;
 
 /// What a receiver knows of the multicast.
 #[derive(Debug)]
@@ -24,6 +25,8 @@ pub(crate) struct Tree {
     counted: u32,
     /// Chunks heard in the open round.
     came: u32,
+    /// The first chunk heard in the open round, and when.
+    first: (u32, Time),
 }
 
 impl Tree {
@@ -36,6 +39,7 @@ impl Tree {
             spacing: Duration::ZERO,
             counted: u32::MAX,
             came: 0,
+            first: (0, Time::ZERO),
         }
     }
 
@@ -49,8 +53,14 @@ impl Tree {
         self.horizon
     }
 
-    /// A chunk came. Returns the chunks passed over and, if rounds ended, how many have by now and the loss.
-    pub(crate) fn heard(&mut self, now: Time, chunk: u32) -> (Range<u32>, Option<(u32, Loss)>) {
+    /// Whether so many rounds can have passed.
+    pub(crate) fn has_rounds(&self, rounds: u32) -> bool {
+        rounds <= self.rounds.of(self.chunks)
+    }
+
+    /// A chunk came. Returns the chunks passed over and, if rounds ended, how many have by now and how they
+    /// were heard.
+    pub(crate) fn heard(&mut self, now: Time, chunk: u32) -> (Range<u32>, Option<(u32, Heard)>) {
         if chunk < self.horizon {
             self.came += u32::from(chunk >= self.counted);
             self.last = now;
@@ -60,7 +70,7 @@ impl Tree {
             let each = (now - self.last) / (chunk + 1 - self.horizon);
             self.spacing = if self.spacing.is_zero() { each } else { self.spacing * 7 / 8 + each / 8 };
         }
-        let ended = self.end_rounds(chunk);
+        let ended = self.end_rounds(now, chunk);
         self.came += 1;
         (self.advance(now, chunk), ended)
     }
@@ -90,10 +100,11 @@ impl Tree {
     }
 
     /// Ends the rounds before the one of `chunk`, if one is open.
-    fn end_rounds(&mut self, chunk: u32) -> Option<(u32, Loss)> {
+    fn end_rounds(&mut self, now: Time, chunk: u32) -> Option<(u32, Heard)> {
         if self.counted == u32::MAX {
             // Who comes late has not lost what was before.
             self.counted = chunk;
+            self.first = (chunk, now);
             return None;
         }
         let first = self.rounds.chunks(self.rounds.of(chunk)).start;
@@ -103,8 +114,11 @@ impl Tree {
         let expected = first - self.counted;
         let lost = expected.saturating_sub(self.came);
         let loss = u64::from(lost) * u64::from(Loss::MAX - 1) / u64::from(expected);
+        let (before, began) = core::mem::replace(&mut self.first, (chunk, now));
+        let spacing = (now - began).as_nanos() / u128::from(chunk - before);
         (self.counted, self.came) = (first, 0);
-        Some((self.rounds.of(chunk), loss as Loss))
+        let spacing = u32::try_from(spacing).unwrap_or(u32::MAX);
+        Some((self.rounds.of(chunk), Heard { loss: loss as Loss, spacing }))
     }
 }
 
@@ -138,15 +152,17 @@ mod tests {
     #[test]
     fn loss_is_told_for_each_round_that_ends() {
         let mut t = tree(1000);
-        let told: Vec<_> = (0..112).filter(|c| c % 4 != 1).filter_map(|c| t.heard(at(1), c).1).collect();
-        assert_eq!(told, [(1, (Loss::MAX - 1) / 4), (2, (Loss::MAX - 1) / 4)]);
+        let quarter = Heard { loss: (Loss::MAX - 1) / 4, spacing: 1_000_000 };
+        let told: Vec<_> =
+            (0..112).filter(|c| c % 4 != 1).filter_map(|c| t.heard(at(u64::from(c)), c).1).collect();
+        assert_eq!(told, [(1, quarter), (2, quarter)]);
     }
 
     #[test]
     fn who_comes_late_counts_only_what_came_since() {
         let mut t = tree(1000);
-        let told: Vec<_> = (40..49).filter_map(|c| t.heard(at(1), c).1).collect();
-        assert_eq!(told, [(2, 0)]);
+        let told: Vec<_> = (40..49).filter_map(|c| t.heard(at(u64::from(c)), c).1).collect();
+        assert_eq!(told, [(2, Heard { loss: 0, spacing: 1_000_000 })]);
     }
 
     #[test]
@@ -154,8 +170,10 @@ mod tests {
         let mut t = tree(10);
         t.heard(at(0), 0);
         t.heard(at(50), 1);
-        assert_eq!(t.silent_at(2 * MS), Some(at(50 + 16 * 50)));
-        (2..10).for_each(|c| drop(t.heard(at(51), c)));
+        assert_eq!(t.silent_at(2 * MS), Some(at(50 + 64 * 50)));
+        for chunk in 2..10 {
+            t.heard(at(51), chunk);
+        }
         assert_eq!(t.silent_at(2 * MS), None);
     }
 }

@@ -284,6 +284,20 @@ impl Peer {
     }
 }
 
+/// The name of the node that a stream's first bytes announce, once enough of them are there: whose
+/// [`Peer`] to give them to.
+///
+/// # Errors
+/// If they are no greeting of this version.
+pub fn greeting(bytes: &[u8]) -> Result<Option<String>, Violation> {
+    match Decoder::default().next(bytes, &mut 0)? {
+        None => Ok(None),
+        Some(Decoded::Control(Control::Hello { version: VERSION, node })) => Ok(Some(node)),
+        Some(Decoded::Control(Control::Hello { version, .. })) => Err(Violation::Version(version)),
+        Some(_) => Err(Violation::Greeting),
+    }
+}
+
 impl Machine for Peer {
     type Input<'a> = Input<'a>;
     type Output = Output;

@@ -8,9 +8,9 @@ use crate::rtt::Rtt;
 use cool_machine::{Duration, Time};
 
 const INITIAL: u32 = 16;
-const SMALLEST: u32 = 8;
-/// The most bytes to ask for at a time: 10 Gbit/s over 400 microseconds.
-const LARGEST_BYTES: u32 = 512 * 1024;
+const SMALLEST: u32 = 16;
+/// The most bytes to ask for at a time: 10 Gbit/s over 100 microseconds, and half of a shallow switch buffer.
+const LARGEST_BYTES: u32 = 128 * 1024;
 /// Round trips over which the most that came through is remembered.
 const MEMORY: usize = 8;
 
@@ -130,9 +130,9 @@ mod tests {
     #[test]
     fn a_loss_falls_back_to_twice_what_the_path_carried() {
         let mut window = Window::new(Time::ZERO, 1424);
-        let now = fed(&mut window, Time::ZERO, Duration::from_micros(20));
+        let now = fed(&mut window, Time::ZERO, Duration::from_micros(50));
         window.on_loss(now, &rtt());
-        assert!((95..=105).contains(&window.size()), "{}", window.size());
+        assert!((35..=45).contains(&window.size()), "{}", window.size());
         window.on_silence();
         assert_eq!(window.size(), SMALLEST);
     }

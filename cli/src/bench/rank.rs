@@ -216,3 +216,44 @@ impl Buffer {
         &mut bytemuck::cast_slice_mut(&mut self.words)[..self.bytes]
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use cool::embedded::Embedded;
+
+    #[test]
+    fn every_collective_is_checked_and_measured_once_for_each_repetition() {
+        let ops = [Op::Bcast, Op::Reduce, Op::Allreduce, Op::Gather, Op::Allgather, Op::Scatter, Op::Barrier];
+        let plan = Plan { cases: Plan::cases(&ops, &[0, 3, 10_001]), warmup: 1, reps: 3, root: 2 };
+        let measure_all = |comm: Comm| -> Result<Vec<Measured>, RankError> {
+            plan.cases.iter().enumerate().map(|(i, case)| measure(&comm, &plan, i, *case)).collect()
+        };
+        let embedded = Embedded { ranks: 5, ranks_per_node: 2, racks: 2 };
+        let results = cool::embedded::run(embedded, measure_all).unwrap();
+        for (rank, result) in results.into_iter().enumerate() {
+            let repetitions = if rank == 0 { plan.reps as usize } else { 0 };
+            let measured = result.unwrap();
+            assert_eq!(measured.len(), plan.cases.len());
+            assert!(measured.iter().all(|m| m.seconds.len() == repetitions));
+        }
+    }
+
+    #[test]
+    fn wrong_data_is_told_by_rank_operation_and_place() {
+        let case = Case { op: Op::Allgather, bytes: 30 };
+        let wrong = |comm: Comm| {
+            let mut work = Work::new(&comm, 0, 0, case)?;
+            work.repeat(0)?;
+            work.receive.bytes_mut()[17] ^= 1;
+            work.check(0)
+        };
+        let embedded = Embedded { ranks: 3, ranks_per_node: 1, racks: 1 };
+        for (rank, result) in cool::embedded::run(embedded, wrong).unwrap().into_iter().enumerate() {
+            let text = result.unwrap_err().to_string();
+            let expected =
+                format!("rank {rank}: allgather of 30 bytes, repetition 0: wrong data: byte 17 is ");
+            assert!(text.starts_with(&expected), "{text}");
+        }
+    }
+}

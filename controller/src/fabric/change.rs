@@ -3,10 +3,13 @@
 use super::tables::{COOKIE, COOKIE_MASK, Flow, FlowKey, GROUPS, Tables};
 use core::fmt;
 use rs_openflow::{
-    Action, Body, Bucket, FlowCommand, FlowMod, FlowStats, GroupCommand, GroupDesc, GroupId, GroupMod,
-    GroupType, Instruction, PortNo, TableId,
+    Action, Body, Bucket, Failure, FailureType, FlowCommand, FlowMod, FlowStats, GroupCommand, GroupDesc,
+    GroupId, GroupMod, GroupType, Instruction, PortNo, TableId,
 };
 use std::collections::BTreeSet;
+
+/// The code by which a group is refused that exists.
+const GROUP_EXISTS: u16 = 0;
 
 /// One change of a switch's tables.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -64,13 +67,15 @@ impl Change {
 
     /// The tables once the switch has refused the change, as far as can be told: so that the next
     /// difference tries again what can help.
-    pub(super) fn refused(&self, tables: &mut Tables) {
+    pub(super) fn refused(&self, tables: &mut Tables, failure: &Failure) {
         match self {
             // It exists, though we did not know: modify it next time.
-            Change::AddGroup(id, _) => {
+            Change::AddGroup(id, _)
+                if (failure.kind, failure.code) == (FailureType::GROUP_MOD_FAILED, GROUP_EXISTS) =>
+            {
                 tables.groups.insert(*id, None);
             }
-            Change::ModifyGroup(id, _) | Change::DeleteGroup(id) => {
+            Change::AddGroup(id, _) | Change::ModifyGroup(id, _) | Change::DeleteGroup(id) => {
                 tables.groups.remove(id);
             }
             Change::PutFlow(key, _) | Change::DeleteFlow(key) => {

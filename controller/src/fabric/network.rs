@@ -1,17 +1,20 @@
 //! All that the fabric knows: switches, discovered network, nodes, groups. Events and calls change it;
 //! [`Network::advance`] then computes what follows for the switches, the waiting callers and the watchers.
 
-use super::api::{FabricConfig, FabricError, GroupRequest, NodeRegistration, TopologySnapshot, TreeGrant};
+mod calls;
+
+use super::api::{FabricConfig, FabricError, NodeRegistration, TopologySnapshot, TreeGrant};
 use super::connection::{ConnectionId, Event, FromSwitch, Handle};
-use super::groups::{GroupTree, Numbers, scopes};
+use super::groups::{GroupTree, Numbers};
 use super::reconcile::Wanted;
 use super::session::{PortInfo, SwitchInfo};
-use super::tables::{GROUPS, Tables};
+use super::tables::Tables;
 use super::wanted::{self, WantedTree};
-use super::{Call, Reply, arp, locator, view};
+use super::{Reply, arp, locator, view};
+use calls::answer;
 use cool_machine::{Machine, Poll, Time, earliest};
 use cool_topology::discovery::{Input, Output};
-use cool_topology::{DatapathId, Discovery, Port, Racks, lldp, paths};
+use cool_topology::{DatapathId, Discovery, Port, Racks, lldp};
 use core::net::Ipv4Addr;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -70,6 +73,8 @@ pub(super) struct Network {
     graph_changed: bool,
     /// Something has changed since tables were computed.
     changed: bool,
+    /// Something has happened since the topology was published that may be seen there.
+    seen: bool,
 }
 
 impl Network {
@@ -87,6 +92,7 @@ impl Network {
             publish,
             graph_changed: false,
             changed: false,
+            seen: false,
         }
     }
 
@@ -206,139 +212,37 @@ impl Network {
         }
     }
 
-    /// Does what a caller asks.
-    pub(super) fn call(&mut self, now: Time, call: Call) {
-        match call {
-            Call::Register(node, reply) => answer(reply, self.register(now, node)),
-            Call::Unregister(name, reply) => {
-                self.unregister(now, &name);
-                answer(reply, Ok(()));
-            }
-            Call::CreateGroup(request, reply) => match self.create(&request) {
-                Ok(trees) => {
-                    let waiting = Some((reply, now + self.config.confirm_timeout));
-                    self.groups.insert(request.id, Group { trees, waiting });
-                    self.changed = true;
-                }
-                Err(error) => answer(reply, Err(error)),
-            },
-            Call::Trees(id, reply) => {
-                let group = self.groups.get(&id).ok_or(FabricError::NoSuchGroup { id });
-                answer(reply, group.map(|group| view::grants(self, group)));
-            }
-            Call::ReleaseGroup(id, reply) => {
-                let group = self.groups.contains_key(&id);
-                self.release(id);
-                answer(reply, if group { Ok(()) } else { Err(FabricError::NoSuchGroup { id }) });
-            }
-        }
-    }
-
-    fn register(&mut self, now: Time, node: NodeRegistration) -> Result<(), FabricError> {
-        let bad = |reason: &str| {
-            Err(FabricError::BadRegistration { name: node.name.clone(), reason: reason.to_owned() })
-        };
-        if node.name.is_empty() || node.name.len() > lldp::MAX_NAME {
-            return bad("a name has 1 to 254 bytes");
-        }
-        if !node.mac.is_unicast() {
-            return bad("its Ethernet address names no interface");
-        }
-        if node.ip.is_unspecified() || node.ip.is_multicast() || node.ip.is_broadcast() {
-            return bad("its IP address names no node");
-        }
-        let others = || self.nodes.values().filter(|other| other.name != node.name);
-        if let Some(holder) = others().find(|other| other.ip == node.ip || other.mac == node.mac) {
-            let address = if holder.ip == node.ip { node.ip.to_string() } else { node.mac.to_string() };
-            return Err(FabricError::AddressTaken { name: node.name, address, holder: holder.name.clone() });
-        }
-        self.discovery.handle(now, Input::NodeRegistered(&node.name, node.mac));
-        if let Some(before) = self.nodes.get(&node.name) {
-            self.by_ip.remove(&before.ip);
-        }
-        self.by_ip.insert(node.ip, node.name.clone());
-        self.nodes.insert(node.name.clone(), node);
-        self.changed = true;
-        Ok(())
-    }
-
-    fn unregister(&mut self, now: Time, name: &str) {
-        if let Some(node) = self.nodes.remove(name) {
-            self.by_ip.remove(&node.ip);
-            self.discovery.handle(now, Input::NodeLeft(name));
-            self.changed = true;
-        }
-    }
-
-    fn create(&mut self, request: &GroupRequest) -> Result<Vec<GroupTree>, FabricError> {
-        let id = request.id;
-        if self.groups.contains_key(&id) {
-            return Err(FabricError::GroupExists { id });
-        }
-        let Some(first) = request.members.first() else { return Err(FabricError::EmptyGroup { id }) };
-        // What has been heard since counts.
-        self.drain_discovery_into_racks();
-        let graph = self.discovery.graph();
-        let mut places: BTreeMap<&String, (Port, u32)> = BTreeMap::new();
-        let mut unknown: BTreeSet<String> = BTreeSet::new();
-        for name in &request.members {
-            match graph.host(name).and_then(|port| Some((port, self.racks.number(port.switch)?))) {
-                Some(place) => drop(places.insert(name, place)),
-                None => drop(unknown.insert(name.clone())),
-            }
-        }
-        if !unknown.is_empty() {
-            return Err(FabricError::NotLocated { nodes: unknown.into_iter().collect() });
-        }
-        let reached =
-            places.get(first).map(|(port, _)| paths::distances(graph, port.switch)).unwrap_or_default();
-        if let Some((to, _)) = places.iter().find(|(_, (port, _))| !reached.contains_key(&port.switch)) {
-            return Err(FabricError::Partitioned { from: first.clone(), to: (*to).clone() });
-        }
-        let racks = places.into_iter().map(|(name, (_, rack))| (name.clone(), rack)).collect();
-        let mut trees: Vec<GroupTree> = Vec::new();
-        for (scope, members) in scopes(request, &racks) {
-            let Some(number) = self.numbers.take() else {
-                trees.iter().for_each(|tree| self.numbers.give_back(tree.number));
-                return Err(FabricError::OutOfAddresses { limit: GROUPS.end - GROUPS.start });
-            };
-            trees.push(GroupTree::new(graph, scope, number, members, id));
-        }
-        Ok(trees)
-    }
-
-    fn release(&mut self, id: u64) {
-        if let Some(group) = self.groups.remove(&id) {
-            group.trees.iter().for_each(|tree| self.numbers.give_back(tree.number));
-            self.changed = true;
-            if let Some((reply, _)) = group.waiting {
-                answer(reply, Err(FabricError::NoSuchGroup { id }));
-            }
-        }
-    }
-
     /// Draws all conclusions; returns when to draw the next even if nothing happens.
     pub(super) fn advance(&mut self, now: Time) -> Option<Time> {
         loop {
             let discovery = self.drain_discovery(now);
             let settled = self.settle(now);
             if core::mem::take(&mut self.changed) {
+                self.seen = true;
                 self.rebuild();
             }
             self.progress();
             let groups = self.expire(now);
             if !self.changed {
-                let snapshot = view::snapshot(self);
-                self.publish.send_if_modified(|current| {
-                    let changed = **current != snapshot;
-                    if changed {
-                        *current = Arc::new(snapshot);
-                    }
-                    changed
-                });
+                self.show();
                 return earliest(earliest(discovery, settled), groups);
             }
         }
+    }
+
+    /// Publishes the topology if it looks different now.
+    fn show(&mut self) {
+        if !core::mem::take(&mut self.seen) {
+            return;
+        }
+        let snapshot = view::snapshot(self);
+        self.publish.send_if_modified(|current| {
+            let changed = **current != snapshot;
+            if changed {
+                *current = Arc::new(snapshot);
+            }
+            changed
+        });
     }
 
     fn drain_discovery(&mut self, now: Time) -> Option<Time> {
@@ -346,10 +250,13 @@ impl Network {
             let output = match self.discovery.poll(now) {
                 Poll::Output(output) => output,
                 Poll::Idle(deadline) => {
-                    self.drain_discovery_into_racks();
+                    if self.graph_changed {
+                        self.number_racks();
+                    }
                     return deadline;
                 }
             };
+            self.seen = true;
             match output {
                 Output::Announce(port, frame) => {
                     self.send(port, frame);
@@ -376,7 +283,7 @@ impl Network {
         }
     }
 
-    fn drain_discovery_into_racks(&mut self) {
+    fn number_racks(&mut self) {
         for switch in self.racks.update(self.discovery.graph()) {
             warn!(%switch, "no rack number is left for this switch's nodes");
         }
@@ -510,13 +417,6 @@ impl Network {
     /// A port as operators know it: "s1:2".
     pub(super) fn label(&self, port: Port) -> String {
         format!("{}:{}", self.name(port.switch), port.number)
-    }
-}
-
-/// A caller that has gone away needs no answer.
-fn answer<T>(reply: Reply<T>, result: Result<T, FabricError>) {
-    if reply.send(result).is_err() {
-        debug!("a caller went away before it was answered");
     }
 }
 

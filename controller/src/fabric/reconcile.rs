@@ -206,7 +206,7 @@ impl Reconciler {
             return self.fail(format!("it refused a barrier: {why}"));
         }
         if let Some(change) = self.sent.remove(&xid) {
-            change.refused(&mut self.installed);
+            change.refused(&mut self.installed, failure);
             self.refusal.get_or_insert(format!("{change}: {why}"));
             self.deadline = Some(now + PATIENCE);
         }

@@ -155,7 +155,7 @@ impl Session {
             }
             Body::MultipartReply(reply) => {
                 let more = reply.more();
-                self.described(now, reply.body, more);
+                self.described(reply.body, more);
             }
             Body::PortStatus(status) => self.port_status(status.reason, &status.port),
             Body::PacketIn(packet) if self.phase == Phase::Up => {
@@ -195,7 +195,7 @@ impl Session {
         }
     }
 
-    fn described(&mut self, _now: Time, reply: MultipartReply, more: bool) {
+    fn described(&mut self, reply: MultipartReply, more: bool) {
         match reply {
             MultipartReply::PortDesc(ports) if self.phase == Phase::Ports => {
                 ports.iter().for_each(|port| self.note(port));
@@ -257,7 +257,7 @@ impl Session {
         }
     }
 
-    fn from_reconciler(&mut self, output: reconcile::Output) {
+    fn reconciled(&mut self, output: reconcile::Output) {
         let output = match output {
             reconcile::Output::Send(message) => Output::Send(message),
             reconcile::Output::Read { former_rack } => {
@@ -292,7 +292,6 @@ impl Session {
     }
 }
 
-/// Ports of Open vSwitch and most others have numbers below 2^16, though the standard allows more.
 fn port_info(port: &rs_openflow::Port) -> PortInfo {
     let down = port.state.contains(PortState::LINK_DOWN) || port.config.contains(PortConfig::PORT_DOWN);
     PortInfo {
@@ -341,7 +340,7 @@ impl Machine for Session {
             }
             let deadline = match self.reconciler.poll(now) {
                 Poll::Output(output) => {
-                    self.from_reconciler(output);
+                    self.reconciled(output);
                     continue;
                 }
                 Poll::Idle(deadline) => deadline,

@@ -66,3 +66,18 @@ async fn an_agent_that_registers_nonsense_is_refused() {
     assert_eq!(refused.code(), Code::InvalidArgument);
     assert!(refused.message().contains("\"nowhere\""), "{refused}");
 }
+
+#[test]
+fn an_agent_that_freezes_is_noticed_though_its_connection_stands() {
+    let runtime = || tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let (ours, theirs) = (tokio::runtime::Runtime::new().unwrap(), runtime());
+    let controller = ours.block_on(Controller::start());
+    let _frozen = theirs.block_on(FakeAgent::join(&controller, 1));
+    // Nothing drives `theirs` any more: sockets stay open, pings stay unanswered.
+    ours.block_on(async {
+        let mut gone = controller.network.watch();
+        crate::support::soon("the node's end", gone.wait_for(|network| network.nodes.is_empty()))
+            .await
+            .unwrap();
+    });
+}

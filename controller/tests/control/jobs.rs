@@ -76,9 +76,9 @@ async fn signals_and_failed_starts_are_told_in_words() {
     let ends = [
         (Exited { code: -1, signal: 9, ..Default::default() }, 137, "rank 0 on h1 was ended by signal 9"),
         (
-            Exited { code: -1, error: "program: no such file".into(), ..Default::default() },
+            Exited { code: -1, error: "cannot start program: no such file".into(), ..Default::default() },
             1,
-            "rank 0 on h1 could not be started: program: no such file",
+            "rank 0 on h1: cannot start program: no such file",
         ),
     ];
     let controller = Controller::start().await;

@@ -16,7 +16,7 @@ use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use tokio::net::TcpListener;
-use tokio::sync::{mpsc, oneshot};
+use tokio::sync::{mpsc, oneshot, watch};
 use tokio::task::JoinHandle;
 use tokio::time::timeout;
 use tokio_stream::wrappers::ReceiverStream;
@@ -34,14 +34,18 @@ pub(crate) async fn soon<T>(what: &str, future: impl Future<Output = T>) -> T {
 /// A network of racks of two: h1 and h2 in rack 0, h3 and h4 in rack 1, ... located as soon as registered.
 #[derive(Default)]
 pub(crate) struct Racks {
-    snapshot: Mutex<Arc<TopologySnapshot>>,
+    snapshot: watch::Sender<Arc<TopologySnapshot>>,
     groups: Mutex<Vec<u64>>,
 }
 
 impl Racks {
     fn change(&self, change: impl FnOnce(&mut Vec<NodeView>)) {
-        let mut snapshot = self.snapshot.lock().unwrap();
-        change(&mut Arc::make_mut(&mut snapshot).nodes);
+        self.snapshot.send_modify(|snapshot| change(&mut Arc::make_mut(snapshot).nodes));
+    }
+
+    /// The network, changing when it changes.
+    pub(crate) fn watch(&self) -> watch::Receiver<Arc<TopologySnapshot>> {
+        self.snapshot.subscribe()
     }
 
     /// The groups that have trees.
@@ -70,7 +74,7 @@ impl Network for Racks {
     }
 
     fn topology(&self) -> Arc<TopologySnapshot> {
-        self.snapshot.lock().unwrap().clone()
+        self.snapshot.borrow().clone()
     }
 
     async fn create_group(&self, group: GroupRequest) -> Result<Vec<TreeGrant>, FabricError> {

@@ -5,12 +5,25 @@
 //! groups, calls and [`Memory`] are handed to it.
 
 mod api;
+mod core;
+mod early;
+mod group;
 mod handle;
+mod members;
 mod memory;
+mod peers;
+mod program;
+mod reduce;
+mod stream;
+#[cfg(test)]
+pub(crate) mod tests;
+mod timers;
+mod what;
 
 pub use api::{
     CallRequest, DEFAULT_TIMEOUT, EngineConfig, GroupError, GroupSpec, MemberSpec, TreeScope, TreeSpec,
 };
+pub(crate) use core::{ConnectionId, Engine, Input, Output};
 pub(crate) use handle::Command;
 pub use handle::{EngineHandle, StartError};
 pub use memory::{HeapMemory, Memory, OutsideRegion, SharedSlice};

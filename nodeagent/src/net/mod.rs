@@ -1,8 +1,20 @@
-//! The engine's driver: its thread, sockets and timers.
+//! The engine's driver: its thread, sockets and timers. It moves bytes and tells the time; what they mean
+//! is the matter of [`crate::engine`].
 
-use crate::engine::{EngineConfig, StartError};
-use std::net::SocketAddrV4;
+mod driver;
+mod tcp;
+#[cfg(test)]
+mod tests;
+mod udp;
+
+use crate::engine::{Command, ConnectionId, EngineConfig, StartError};
+use driver::Driver;
+use std::net::{Ipv4Addr, SocketAddrV4};
+use tokio::net::{TcpListener, TcpStream, UdpSocket};
 use tokio::sync::mpsc;
+
+/// Events that may wait for the engine; beyond it, readers wait.
+const EVENTS: usize = 64;
 
 /// The ports that were bound.
 pub(crate) struct Bound {
@@ -10,20 +22,38 @@ pub(crate) struct Bound {
     pub(crate) tcp_port: u16,
 }
 
+/// What the tasks around the sockets tell the driver.
+enum Event {
+    Datagrams(Vec<(SocketAddrV4, Vec<u8>)>),
+    Accepted(TcpStream, Ipv4Addr),
+    Connected { node: String, stream: TcpStream },
+    Unreachable { node: String, why: String },
+    Bytes { connection: ConnectionId, bytes: Vec<u8> },
+    Written { connection: ConnectionId, bytes: u64 },
+    Closed { connection: ConnectionId, why: String },
+}
+
+type Events = mpsc::Sender<Event>;
+
+/// Binds the sockets and starts the engine's thread. It ends when no more commands can come.
 pub(crate) fn start(
     config: EngineConfig,
-    _commands: mpsc::UnboundedReceiver<crate::engine::Command>,
+    commands: mpsc::UnboundedReceiver<Command>,
 ) -> Result<Bound, StartError> {
-    let bind = |protocol, port, e| StartError::Bind {
-        protocol,
-        address: SocketAddrV4::new(config.ip, port),
-        source: e,
+    let failed = |protocol, port| {
+        let address = SocketAddrV4::new(config.ip, port);
+        move |source| StartError::Bind { protocol, address, source }
     };
-    let udp = std::net::UdpSocket::bind((config.ip, config.udp_port)).map_err(|e| bind("UDP", config.udp_port, e))?;
-    let tcp = std::net::TcpListener::bind((config.ip, config.tcp_port)).map_err(|e| bind("TCP", config.tcp_port, e))?;
-    let port = |a: std::io::Result<std::net::SocketAddr>| a.map(|a| a.port());
-    Ok(Bound {
-        udp_port: port(udp.local_addr()).map_err(|e| bind("UDP", config.udp_port, e))?,
-        tcp_port: port(tcp.local_addr()).map_err(|e| bind("TCP", config.tcp_port, e))?,
-    })
+    let (udp, udp_port) = udp::bind(config.ip, config.udp_port).map_err(failed("UDP", config.udp_port))?;
+    let (tcp, tcp_port) = tcp::bind(config.ip, config.tcp_port).map_err(failed("TCP", config.tcp_port))?;
+    let runtime =
+        tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(StartError::Thread)?;
+    // Sockets of tokio's are made within its runtime.
+    let inside = runtime.enter();
+    let udp = UdpSocket::from_std(udp).map_err(failed("UDP", udp_port))?;
+    let tcp = TcpListener::from_std(tcp).map_err(failed("TCP", tcp_port))?;
+    drop(inside);
+    let run = move || runtime.block_on(Driver::new(config, udp).run(commands, tcp));
+    std::thread::Builder::new().name("cool-engine".to_owned()).spawn(run).map_err(StartError::Thread)?;
+    Ok(Bound { udp_port, tcp_port })
 }

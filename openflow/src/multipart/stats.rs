@@ -317,7 +317,7 @@ impl Wire for MeterStats {
     }
 
     fn words(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "meter={} {}", self.meter, self.counters)
+        write!(f, "{{meter={} {}}}", self.meter, self.counters)
     }
 }
 

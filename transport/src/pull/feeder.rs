@@ -1,12 +1,14 @@
 //! Whom to ask: the predecessor, or the next one up that answers, finally the source.
 
-use crate::rtt::{self, CEILING};
 use cool_machine::{Duration, Time};
 
 /// Retry timers without an answer until a node that has answered before is given up.
 const TRIES_PROVEN: u32 = 4;
 /// The same for one that never has.
 const TRIES: u32 = 2;
+
+/// Retry timers until a predecessor that was passed over is tried again.
+const RETRY: u32 = 16;
 
 /// The node that is asked.
 #[derive(Debug)]
@@ -21,15 +23,31 @@ pub(crate) struct Feeder {
     heard: Option<Time>,
     /// When it was last found silent; requests before that do not count again.
     silent: Option<Time>,
+    /// When the predecessor was last tried while another is asked.
+    retried: Time,
 }
 
 impl Feeder {
     pub(crate) fn new(me: u16) -> Feeder {
-        Feeder { me, position: me - 1, leap: 1, tries: 0, sweeps: 0, heard: None, silent: None }
+        Feeder {
+            me,
+            position: me - 1,
+            leap: 1,
+            tries: 0,
+            sweeps: 0,
+            heard: None,
+            silent: None,
+            retried: Time::ZERO,
+        }
     }
 
     pub(crate) fn position(&self) -> u16 {
         self.position
+    }
+
+    /// The position before this node's, which is asked first.
+    pub(crate) fn predecessor(&self) -> u16 {
+        self.me - 1
     }
 
     /// Whether it has answered after this instant.
@@ -37,9 +55,19 @@ impl Feeder {
         self.heard.is_some_and(|heard| heard > at)
     }
 
-    /// How long to wait for its answer.
+    /// How long to wait for its answer. Doubled once and no more: what is asked again is little, and round
+    /// trips are learned from late answers too.
     pub(crate) fn retry_after(&self, rto: Duration) -> Duration {
-        rtt::backoff(rto, self.tries + self.sweeps).min(CEILING)
+        if self.tries + self.sweeps > 0 { 2 * rto } else { rto }
+    }
+
+    /// Whether to try the predecessor again now: it was passed over a while ago, perhaps by bad luck.
+    pub(crate) fn retries(&mut self, now: Time, rto: Duration) -> bool {
+        let due = self.position + 1 < self.me && now - self.retried > RETRY * rto;
+        if due {
+            self.retried = now;
+        }
+        due
     }
 
     /// A node nearer the source was heard. One nearer to here than the feeder takes its place again.
@@ -64,9 +92,11 @@ impl Feeder {
         }
         self.tries = 0;
         self.heard = None;
+        self.retried = now;
         if self.position == 0 {
-            self.position = self.me - 1;
-            self.leap = 1;
+            // From now on only these two: others may have what is missing, but need not keep it.
+            self.position = self.predecessor();
+            self.leap = u16::MAX;
             self.sweeps += 1;
         } else {
             self.position = self.position.saturating_sub(self.leap);
@@ -98,9 +128,9 @@ mod tests {
     }
 
     #[test]
-    fn silent_nodes_are_passed_in_growing_leaps_up_to_the_source_and_again() {
+    fn silent_nodes_are_passed_in_growing_leaps_and_then_source_and_predecessor_take_turns() {
         let mut feeder = Feeder::new(9);
-        assert_eq!(swept(&mut feeder, 5), [8, 7, 5, 1, 0, 8]);
+        assert_eq!(swept(&mut feeder, 8), [8, 7, 5, 1, 0, 8, 0, 8, 0]);
         assert_eq!(feeder.retry_after(Duration::from_millis(1)), Duration::from_millis(2));
     }
 
@@ -114,6 +144,17 @@ mod tests {
         assert_eq!(feeder.position(), 8);
         feeder.on_heard(at(900), 12);
         assert_eq!(feeder.position(), 8);
+    }
+
+    #[test]
+    fn a_predecessor_that_was_passed_over_is_tried_again_after_a_while() {
+        let ns = Duration::from_nanos(1);
+        let mut feeder = Feeder::new(9);
+        assert!(!feeder.retries(at(1000), ns));
+        swept(&mut feeder, 1);
+        assert!(!feeder.retries(at(25), ns));
+        assert!(feeder.retries(at(1000), ns));
+        assert!(!feeder.retries(at(1001), ns));
     }
 
     #[test]

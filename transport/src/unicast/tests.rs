@@ -81,7 +81,7 @@ impl Pair {
                 for piece in stream.chunks(step) {
                     self.peers[1 - side].handle(NOW, Input::Bytes(piece));
                     // Events come before anything to write, so nothing to write is lost here.
-                    while matches!(self.peers[1 - side].events.front(), Some(_)) {
+                    while self.peers[1 - side].events.front().is_some() {
                         let Poll::Output(o) = self.peers[1 - side].poll(NOW) else { unreachable!() };
                         self.take(1 - side, &o, piece);
                     }

@@ -1,8 +1,11 @@
 //! The network's knowledge against model switches: what switches, nodes and callers see.
 
+use super::super::Call;
+use super::super::api::GroupRequest;
 use super::super::api::{Mac, TreeScope};
 use super::super::model::{self, Packet};
 use super::super::reconcile::{self, Reconciler};
+use super::super::tables::GROUPS;
 use super::*;
 use cool_topology::Graph;
 use cool_topology::lldp::Announcement;

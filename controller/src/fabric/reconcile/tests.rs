@@ -149,6 +149,22 @@ fn a_refusal_names_the_entry_and_is_tried_again_later() {
 }
 
 #[test]
+fn a_group_that_exists_though_nobody_told_is_taken_over() {
+    let mut pair = Pair::new(Switch::default());
+    pair.run();
+    let ports = BTreeSet::from([5]);
+    pair.switch.obey(&Change::AddGroup(GROUPS.start, ports).message()).unwrap();
+    pair.want(1, &tables([1, 2]));
+    pair.run();
+    let Some(Output::Refused(1, why)) = pair.told.last() else { panic!("{:?}", pair.told) };
+    assert!(why.contains("group_exists"), "{why}");
+    pair.want(2, &tables([1, 2]));
+    pair.run();
+    assert_eq!(pair.told.last(), Some(&Output::Confirmed(2)));
+    assert_eq!(pair.switch.tables(), tables([1, 2]));
+}
+
+#[test]
 fn what_somebody_else_changed_is_noticed_and_restored() {
     let mut pair = Pair::new(Switch::default());
     pair.run();

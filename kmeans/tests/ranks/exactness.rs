@@ -1,8 +1,6 @@
 //! The same result on any number of ranks and threads, equal to plain references.
 
-mod common;
-
-use common::{Whole, alone, clustering, loading, noise, whole, write_bytes};
+use crate::runs::{Whole, alone, clustering, loading, noise, whole, write_bytes};
 use cool_kmeans::grid::{Points, Precision};
 use cool_kmeans::partition::Thinned;
 use cool_kmeans::{npy, seeding};
@@ -201,6 +199,15 @@ fn bad_pictures_are_left_out_alike_on_all_ranks() {
     assert_eq!(found.skipped, [short, junk]);
     let clean = alone(&loading(&good, 0), &clustering(4, 1));
     assert_eq!(found.centroids, clean.centroids);
+}
+
+#[test]
+fn ranks_without_points_take_part() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = folder.path().join("points.npy");
+    write_bytes(&path, &[9, 9, 200, 201, 7, 8], 2);
+    let single = alone(&loading(std::slice::from_ref(&path), 0), &clustering(2, 1));
+    assert_eq!(whole(5, &loading(&[path], 0), &clustering(2, 2)).result(), single.result());
 }
 
 #[test]

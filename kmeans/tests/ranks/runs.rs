@@ -10,8 +10,11 @@ use cool_kmeans::source::Input;
 use cool_kmeans::words::{self, Word};
 use std::path::{Path, PathBuf};
 
+/// What a rank comes to.
+pub(crate) type Outcome = Result<(Share, Clustered, Vec<Word>), Error>;
+
 /// Nobody listens.
-pub struct Silent;
+pub(crate) struct Silent;
 
 impl Watch for Silent {
     fn loading(&self, _: u64) {}
@@ -20,12 +23,12 @@ impl Watch for Silent {
 }
 
 /// Numbers from 0 to `below`, the same each time.
-pub fn noise(count: usize, below: u64) -> Vec<u64> {
+pub(crate) fn noise(count: usize, below: u64) -> Vec<u64> {
     (0..count as u64).map(|i| draw(99, i) % below).collect()
 }
 
 /// Writes a table of bytes as an `.npy` file.
-pub fn write_bytes(path: &Path, values: &[u8], dims: usize) {
+pub(crate) fn write_bytes(path: &Path, values: &[u8], dims: usize) {
     let mut header =
         format!("{{'descr': '|u1', 'fortran_order': False, 'shape': ({}, {dims}), }}", values.len() / dims);
     header.push('\n');
@@ -36,33 +39,33 @@ pub fn write_bytes(path: &Path, values: &[u8], dims: usize) {
     std::fs::write(path, bytes).expect("written");
 }
 
-pub fn loading(paths: &[PathBuf], dims: usize) -> Loading {
+pub(crate) fn loading(paths: &[PathBuf], dims: usize) -> Loading {
     let cut = Cut::new(20, 10).expect("a cut");
     let input = Input { paths: paths.to_vec(), cut, dims };
     Loading { input, max_points: u64::MAX, skip_bad: false, seed: 5, threads: 2 }
 }
 
-pub fn clustering(k: usize, threads: usize) -> Clustering {
+pub(crate) fn clustering(k: usize, threads: usize) -> Clustering {
     Clustering { k, iterations: 8, tolerance: 0.0, seed: 5, sample: 3, threads }
 }
 
 /// A run's outcome, put together from all ranks.
 #[derive(Debug)]
-pub struct Whole {
-    pub centroids: Vec<i16>,
-    pub real: Vec<f64>,
-    pub labels: Vec<u32>,
-    pub sizes: Vec<i64>,
-    pub inertia: Vec<f64>,
-    pub moved: Vec<(u64, usize)>,
-    pub converged: bool,
-    pub words: Vec<Word>,
-    pub skipped: Vec<PathBuf>,
+pub(crate) struct Whole {
+    pub(crate) centroids: Vec<i16>,
+    pub(crate) real: Vec<f64>,
+    pub(crate) labels: Vec<u32>,
+    pub(crate) sizes: Vec<i64>,
+    pub(crate) inertia: Vec<f64>,
+    pub(crate) moved: Vec<(u64, usize)>,
+    pub(crate) converged: bool,
+    pub(crate) words: Vec<Word>,
+    pub(crate) skipped: Vec<PathBuf>,
 }
 
 impl Whole {
     /// All that must be the same whatever the ranks.
-    pub fn result(&self) -> impl PartialEq + std::fmt::Debug + '_ {
+    pub(crate) fn result(&self) -> impl PartialEq + std::fmt::Debug + '_ {
         let words: Vec<_> = self.words.iter().map(|w| serde_json::to_string(w).expect("JSON")).collect();
         let bits = |v: &[f64]| v.iter().map(|x| x.to_bits()).collect::<Vec<_>>();
         (
@@ -76,11 +79,7 @@ impl Whole {
     }
 }
 
-fn rank(
-    peers: &Peers<'_>,
-    loading: &Loading,
-    how: &Clustering,
-) -> Result<(Share, Clustered, Vec<Word>), Error> {
+fn rank(peers: &Peers<'_>, loading: &Loading, how: &Clustering) -> Outcome {
     let share = Share::load(peers, loading, &Silent)?;
     let clustered = share.cluster(peers, how, &Silent)?;
     let found = words::find(peers, &share, &clustered, 3, 4)?;
@@ -88,27 +87,23 @@ fn rank(
 }
 
 /// Clusters with embedded ranks and gives every rank's outcome.
-pub fn ranks(
-    ranks: usize,
-    loading: &Loading,
-    how: &Clustering,
-) -> Vec<Result<(Share, Clustered, Vec<Word>), Error>> {
+pub(crate) fn ranks(ranks: usize, loading: &Loading, how: &Clustering) -> Vec<Outcome> {
     // Several ranks on a node, and uneven racks.
     let layout = Embedded { ranks, ranks_per_node: if ranks > 5 { 3 } else { 1 }, racks: ranks.min(3) };
     cool::embedded::run(layout, |comm| rank(&Peers::of(&comm), loading, how)).expect("agents start")
 }
 
 /// Clusters with embedded ranks; all must succeed.
-pub fn whole(count: usize, loading: &Loading, how: &Clustering) -> Whole {
+pub(crate) fn whole(count: usize, loading: &Loading, how: &Clustering) -> Whole {
     join(ranks(count, loading, how))
 }
 
 /// Clusters in one process without any communication.
-pub fn alone(loading: &Loading, how: &Clustering) -> Whole {
+pub(crate) fn alone(loading: &Loading, how: &Clustering) -> Whole {
     join(vec![rank(&Peers::alone(), loading, how)])
 }
 
-fn join(ranks: Vec<Result<(Share, Clustered, Vec<Word>), Error>>) -> Whole {
+fn join(ranks: Vec<Outcome>) -> Whole {
     let mut labels = Vec::new();
     let mut first = None;
     for outcome in ranks {

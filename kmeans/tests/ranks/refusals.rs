@@ -1,8 +1,6 @@
 //! What cannot be clustered ends all ranks, with one message that names the thing.
 
-mod common;
-
-use common::{clustering, loading, ranks, write_bytes};
+use crate::runs::{clustering, loading, ranks, write_bytes};
 use cool_kmeans::Error;
 use cool_kmeans::lloyd::{Clustering, Loading};
 use std::path::{Path, PathBuf};

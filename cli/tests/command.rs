@@ -1,0 +1,213 @@
+//! The command as its user meets it, before a controller that says what the test wants.
+
+use cool_proto::control::controller_server::{Controller, ControllerServer};
+use cool_proto::control::{
+    AgentMessage, ControllerMessage, Finished, Group, Groups, GroupsRequest, JobEvent, JobSpec, Member, Node,
+    Output as Line, Started, Topology, TopologyRequest, job_event::Body,
+};
+use std::process::{Command, Output, Stdio};
+use std::sync::Arc;
+use tokio::net::TcpListener;
+use tokio::sync::mpsc;
+use tokio_stream::wrappers::ReceiverStream;
+use tonic::transport::server::TcpIncoming;
+use tonic::{Request, Response, Status, Streaming};
+
+/// Answers every request from a script.
+struct Script {
+    /// Of a job; a refusal if empty. The job ends when they have been sent.
+    events: Vec<Body>,
+    /// Whether the job goes on after its last event, until the caller goes.
+    endless: bool,
+    /// Hears what jobs are submitted, and then, of an endless one, that its caller has gone.
+    heard: mpsc::UnboundedSender<Option<JobSpec>>,
+}
+
+#[tonic::async_trait]
+impl Controller for Script {
+    type JoinStream = ReceiverStream<Result<ControllerMessage, Status>>;
+    type RunStream = ReceiverStream<Result<JobEvent, Status>>;
+
+    async fn join(&self, _: Request<Streaming<AgentMessage>>) -> Result<Response<Self::JoinStream>, Status> {
+        Err(Status::unimplemented("no agents here"))
+    }
+
+    async fn get_topology(&self, _: Request<TopologyRequest>) -> Result<Response<Topology>, Status> {
+        let node = Node { name: "h1".into(), ip: "10.0.0.1".into(), ..Node::default() };
+        Ok(Response::new(Topology { nodes: vec![node], ..Topology::default() }))
+    }
+
+    async fn list_groups(&self, _: Request<GroupsRequest>) -> Result<Response<Groups>, Status> {
+        Ok(Response::new(Groups::default()))
+    }
+
+    async fn run(&self, request: Request<JobSpec>) -> Result<Response<Self::RunStream>, Status> {
+        self.heard.send(Some(request.into_inner())).unwrap();
+        if self.events.is_empty() {
+            return Err(Status::resource_exhausted("16 ranks asked, 12 slots on 12 nodes"));
+        }
+        let (caller, events) = mpsc::channel(self.events.len());
+        for body in &self.events {
+            caller.try_send(Ok(JobEvent { body: Some(body.clone()) })).unwrap();
+        }
+        if self.endless {
+            let heard = self.heard.clone();
+            tokio::spawn(async move {
+                caller.closed().await;
+                heard.send(None).unwrap();
+            });
+        }
+        Ok(Response::new(ReceiverStream::new(events)))
+    }
+}
+
+/// A controller with a script, and the command before it.
+struct Stage {
+    url: String,
+    heard: mpsc::UnboundedReceiver<Option<JobSpec>>,
+}
+
+impl Stage {
+    async fn set(events: Vec<Body>, endless: bool) -> Stage {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let url = format!("http://{}", listener.local_addr().unwrap());
+        let (sender, heard) = mpsc::unbounded_channel();
+        let service = ControllerServer::from_arc(Arc::new(Script { events, endless, heard: sender }));
+        let server = tonic::transport::Server::builder().add_service(service);
+        tokio::spawn(server.serve_with_incoming(TcpIncoming::from(listener)));
+        Stage { url, heard }
+    }
+
+    fn command(&self, arguments: &str) -> Command {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_cool"));
+        command.args(arguments.split(' ')).env("COOL_CONTROLLER", &self.url);
+        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        command
+    }
+
+    /// Runs the command to its end: its status, standard output and standard error.
+    async fn cool(&self, arguments: &str) -> (i32, String, String) {
+        let mut command = self.command(arguments);
+        let Output { status, stdout, stderr } =
+            tokio::task::spawn_blocking(move || command.output().unwrap()).await.unwrap();
+        (status.code().unwrap(), String::from_utf8(stdout).unwrap(), String::from_utf8(stderr).unwrap())
+    }
+}
+
+fn line(rank: u32, stderr: bool, text: &str) -> Body {
+    Body::Output(Line { job: 3, rank, stderr, line: text.into() })
+}
+
+fn started(ranks: u32) -> Body {
+    let member = |rank| Member { rank, node: format!("h{}", rank + 1), ..Member::default() };
+    let group = Group { members: (0..ranks).map(member).collect(), ..Group::default() };
+    Body::Started(Started { job: 3, group: Some(group) })
+}
+
+fn finished(code: i32, reason: &str) -> Body {
+    Body::Finished(Finished { code, reason: reason.into(), rank: None })
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn lines_go_where_the_rank_wrote_them_with_the_rank_in_front() {
+    let events = vec![started(2), line(1, false, "out"), line(0, true, "err"), finished(0, "")];
+    let mut stage = Stage::set(events, false).await;
+    let ended = stage.cool("run -n 2 -- program -x").await;
+    assert_eq!(ended, (0, "[1] out\n".into(), "[0] err\n".into()));
+    let job = stage.heard.recv().await.unwrap().unwrap();
+    assert_eq!(
+        (job.ranks, job.program.as_str(), job.args.as_slice()),
+        (2, "program", ["-x".to_owned()].as_slice())
+    );
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_status_of_the_first_failure_is_the_commands() {
+    let stage = Stage::set(vec![started(1), finished(7, "rank 0 on h1 exited with status 7")], false).await;
+    let (status, _, errors) = stage.cool("run -- program").await;
+    assert_eq!((status, errors.as_str()), (7, "cool: job 3 failed: rank 0 on h1 exited with status 7\n"));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn refusals_and_silence_are_errors_of_one_line() {
+    let refusing = Stage::set(Vec::new(), false).await;
+    let refused = "cool: the controller refuses: 16 ranks asked, 12 slots on 12 nodes\n";
+    assert_eq!(refusing.cool("run -n 16 -- program").await, (1, String::new(), refused.into()));
+    let silent = Stage::set(vec![started(1)], false).await;
+    let unfinished = "cool: the controller ended job 3 without saying how\n";
+    assert_eq!(silent.cool("run -- program").await, (1, String::new(), unfinished.into()));
+    let (status, _, errors) = silent.cool("--controller 127.0.0.1:1 groups").await;
+    assert_eq!((status, errors.lines().count()), (1, 1));
+    assert!(errors.starts_with("cool: no controller at http://127.0.0.1:1: Connection refused"), "{errors}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_interrupt_cancels_the_job() {
+    let mut stage = Stage::set(vec![started(1)], true).await;
+    let program = stage.command("run -- program").spawn().unwrap();
+    assert!(stage.heard.recv().await.unwrap().is_some());
+    rustix::process::kill_process(rustix::process::Pid::from_child(&program), rustix::process::Signal::INT)
+        .unwrap();
+    let ended = tokio::task::spawn_blocking(|| program.wait_with_output().unwrap()).await.unwrap();
+    assert_eq!(ended.status.code(), Some(130));
+    assert_eq!(stage.heard.recv().await, Some(None), "the caller has gone");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_benchmark_prints_what_rank_0_measures() {
+    let measured =
+        |seconds: &str| line(0, false, &format!(r#"{{"seconds":{seconds},"idle":0.5,"chunks_repaired":2}}"#));
+    let events = vec![
+        started(2),
+        measured("[0.5,0.25]"),
+        line(1, false, "hello"),
+        measured("[1.0,1.0]"),
+        finished(0, ""),
+    ];
+    let mut stage = Stage::set(events, false).await;
+    let (status, output, errors) = stage.cool("bench --ops bcast,barrier --bytes 8 --reps 2 --json").await;
+    assert_eq!((status, errors.as_str()), (0, "[1] hello\n"));
+    let document: serde_json::Value = serde_json::from_str(&output).unwrap();
+    assert_eq!(document["results"][0]["median"], 0.375);
+    assert_eq!(document["results"][1]["op"], "barrier");
+    let job = stage.heard.recv().await.unwrap().unwrap();
+    assert!(job.program.ends_with("/cool"), "{}", job.program);
+    assert_eq!(job.args[0], "bench-rank");
+    let (status, table, _) = stage.cool("bench --ops bcast,barrier --bytes 8 --reps 2").await;
+    assert_eq!((status, table.lines().count()), (0, 4), "{table}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_benchmark_that_reports_nonsense_or_too_little_fails() {
+    let stage = Stage::set(vec![started(1), line(0, false, "hello"), finished(0, "")], false).await;
+    let (status, _, errors) = stage.cool("bench").await;
+    assert_eq!((status, errors.as_str()), (1, "cool: rank 0 reports something that is no result: hello\n"));
+    let stage = Stage::set(vec![started(1), finished(0, "")], false).await;
+    let (status, _, errors) = stage.cool("bench --ops bcast --bytes 1").await;
+    assert_eq!((status, errors.as_str()), (1, "cool: the job ended with 0 of 1 results\n"));
+    let (status, _, errors) = stage.cool("bench --root 1").await;
+    assert_eq!(
+        (status, errors.as_str()),
+        (1, "cool: --root 1: there is no such rank; the ranks are 0 to 0\n")
+    );
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_rank_of_a_benchmark_that_no_job_started_says_so() {
+    let stage = Stage::set(Vec::new(), false).await;
+    let (status, _, errors) = stage.cool(r#"bench-rank {"cases":[],"warmup":0,"reps":1,"root":0}"#).await;
+    assert_eq!((status, errors.lines().count()), (1, 1));
+    assert!(errors.contains("not a rank"), "{errors}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn topology_and_groups_are_shown_as_text_and_as_json() {
+    let stage = Stage::set(Vec::new(), false).await;
+    let (status, text, _) = stage.cool("topology").await;
+    assert!(status == 0 && text.contains("not found by LLDP yet:\n  h1 (10.0.0.1)"), "{text}");
+    let (_, text, _) = stage.cool("topology --json").await;
+    assert_eq!(serde_json::from_str::<serde_json::Value>(&text).unwrap()["nodes"][0]["located"], false);
+    assert_eq!(stage.cool("groups").await, (0, "no groups\n".into(), String::new()));
+    let (_, text, _) = stage.cool("groups --json").await;
+    assert_eq!(serde_json::from_str::<serde_json::Value>(&text).unwrap()["groups"], serde_json::json!([]));
+}

@@ -1,0 +1,82 @@
+//! The stream between agents, from whoever connects to one: after a failure a peer says nothing more,
+//! and the pieces that bytes come in change nothing.
+#![cfg_attr(fuzzing, no_main)]
+
+use cool_machine::{Machine, Poll, Time};
+use cool_transport::unicast::{Input, MessageName, Output, Peer, greeting};
+
+const MESSAGE: MessageName = MessageName { group: 1, epoch: 2, call: 3, transfer: 4, from: 5, to: 6 };
+
+/// All that `peer` has to say.
+fn drain(peer: &mut Peer) -> Vec<Output> {
+    std::iter::from_fn(|| match peer.poll(Time::ZERO) {
+        Poll::Output(output) => Some(output),
+        Poll::Idle(_) => None,
+    })
+    .collect()
+}
+
+fn peer(name: &str, other: &str) -> Peer {
+    let mut peer = Peer::new(name, other);
+    peer.handle(Time::ZERO, Input::Open { group: MESSAGE.group, epoch: MESSAGE.epoch });
+    peer
+}
+
+/// What a peer that waits for a message makes of `pieces`: what it tells, and how much data it gets.
+fn receive<'a>(pieces: impl Iterator<Item = &'a [u8]>) -> (Vec<Output>, usize) {
+    let mut peer = peer("h1", "h2");
+    peer.handle(Time::ZERO, Input::Expect(MESSAGE));
+    let (mut told, mut data) = (Vec::new(), 0);
+    for piece in pieces {
+        peer.handle(Time::ZERO, Input::Bytes(piece));
+        for output in drain(&mut peer) {
+            assert!(!matches!(told.last(), Some(Output::Failed(_))), "{output:?} after a failure");
+            match output {
+                Output::Write { .. } => {}
+                Output::Data { within, .. } => {
+                    assert!(within.end <= piece.len());
+                    data += within.len();
+                }
+                other => told.push(other),
+            }
+        }
+    }
+    (told, data)
+}
+
+fn check(bytes: &[u8]) {
+    let whole = receive(std::iter::once(bytes));
+    assert_eq!(receive(bytes.chunks(5)), whole);
+    if let Ok(Some(node)) = greeting(bytes) {
+        assert_eq!(whole.0.first(), Some(&Output::Hello { node }));
+    }
+}
+
+/// What a peer writes to another one that takes everything.
+#[cfg(test)]
+fn seeds() -> Vec<Vec<u8>> {
+    use cool_transport::unicast::Notice;
+
+    let (group, epoch) = (MESSAGE.group, MESSAGE.epoch);
+    let inputs = [
+        Input::Send { message: MESSAGE, digest: 9, bytes: 100 },
+        Input::Send { message: MESSAGE, digest: 9, bytes: 10_000_000 },
+        Input::Notify(Notice::Abort { group, epoch, kind: 1, ranks: vec![1, 2], text: "gone".into() }),
+        Input::Notify(Notice::Gone { group, epoch, call: 3, rank: 4, text: "ended".into() }),
+    ];
+    let stream = |input| {
+        let mut peer = peer("h2", "h1");
+        peer.handle(Time::ZERO, input);
+        let mut bytes = Vec::new();
+        for output in drain(&mut peer) {
+            if let Output::Write { head, payload } = output {
+                bytes.extend(head);
+                bytes.resize(bytes.len() + payload.map_or(0, |payload| payload.len as usize), 7);
+            }
+        }
+        bytes
+    };
+    inputs.map(stream).to_vec()
+}
+
+cool_fuzz::target!();

@@ -1,0 +1,49 @@
+//! Frames on an agent's unix socket, from any process of the node: a frame that is read can be made, and
+//! is read again; the pieces it comes in change nothing.
+#![cfg_attr(fuzzing, no_main)]
+
+use cool_proto::frame::{Decoder, FrameError, MAX_TO_AGENT, encode};
+use cool_proto::local::frame::Body;
+
+/// The frames in `bytes`, up to the first error.
+fn frames<'a>(pieces: impl Iterator<Item = &'a [u8]>) -> (Vec<Body>, Option<FrameError>) {
+    let mut decoder = Decoder::new(MAX_TO_AGENT);
+    let mut frames = Vec::new();
+    for piece in pieces {
+        decoder.push(piece);
+        loop {
+            match decoder.take() {
+                Ok(Some(frame)) => frames.push(frame),
+                Ok(None) => break,
+                Err(error) => return (frames, Some(error)),
+            }
+        }
+    }
+    (frames, None)
+}
+
+fn check(bytes: &[u8]) {
+    let (whole, error) = frames(std::iter::once(bytes));
+    assert_eq!(frames(bytes.chunks(3)), (whole.clone(), error));
+    for frame in whole {
+        // Protobuf can say the same in more bytes than we would.
+        let again = encode(frame.clone(), MAX_TO_AGENT).expect("what was read can be made");
+        assert_eq!(frames(std::iter::once(again.as_slice())), (vec![frame], None));
+    }
+}
+
+#[cfg(test)]
+fn seeds() -> Vec<Vec<u8>> {
+    use cool_proto::local::{Attach, Call, Map, Refused, Unmap};
+
+    let bodies = [
+        Body::Attach(Attach { version: cool_proto::VERSION, group: 7, rank: 3 }),
+        Body::Map(Map::default()),
+        Body::Unmap(Unmap::default()),
+        Body::Call(Call { group: 7, count: 1000, ..Call::default() }),
+        Body::Refused(Refused { message: "no such group".into() }),
+    ];
+    bodies.map(|body| encode(body, MAX_TO_AGENT).unwrap()).to_vec()
+}
+
+cool_fuzz::target!();

@@ -1,0 +1,48 @@
+//! Packets of reliable multicast, from any host: whatever is read is written back byte for byte.
+#![cfg_attr(fuzzing, no_main)]
+
+use cool_transport::Packet;
+
+fn check(bytes: &[u8]) {
+    if let Ok((packet, payload)) = Packet::decode(bytes) {
+        let mut again = Vec::new();
+        packet.encode(&mut again);
+        again.extend_from_slice(payload);
+        assert_eq!(again, bytes, "{packet:?}");
+    }
+}
+
+#[cfg(test)]
+fn seeds() -> Vec<Vec<u8>> {
+    use cool_transport::StreamId;
+    use cool_transport::packet::{Body, Way};
+
+    let id = StreamId { group: 1, epoch: 2, call: 3, transfer: 4, source: 5 };
+    let bodies = [
+        Body::Data { chunk: 9, echo: 1, way: Way::Tree },
+        Body::Data { chunk: 9, echo: 1, way: Way::Forwarded },
+        Body::Announce { sent: 1000, serial: 3, begun: true, answer: false },
+        Body::Request { serial: 2, follow: true, chunks: vec![1..4, 7..8] },
+        Body::Wait { echo: 2, chunks: vec![0..100, 200..300, 400..401] },
+        Body::Report {
+            rounds: 5,
+            spacing: 1200,
+            loss: 600,
+            echo: 3,
+            alive: vec![0..2, 5..9],
+            complete: vec![1..2, 3..4],
+        },
+        Body::Settled { positions: vec![0..3, 5..16] },
+        Body::Refuse,
+    ];
+    bodies
+        .into_iter()
+        .map(|body| {
+            let mut bytes = Vec::new();
+            Packet { id, from: 6, digest: 7, body }.encode(&mut bytes);
+            bytes
+        })
+        .collect()
+}
+
+cool_fuzz::target!();

@@ -1,0 +1,5 @@
+//! Whole clusterings, by embedded ranks and by the program.
+
+mod exactness;
+mod refusals;
+mod runs;

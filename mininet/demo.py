@@ -1,0 +1,186 @@
+#!/usr/bin/python3
+"""The demonstration, run inside the testbed (`make demo`): K-means over photographs, then a broadcast, link by link.
+
+    sudo mininet/testbed.py --topology tree:4x4 --host-mbit 50 --uplink-mbit 50 -- mininet/demo.py
+
+Writes summary.json and report.html to target/demo (--out names another folder). Needs the photographs of Debian's
+package lomiri-wallpapers-16.04, or others named with --photographs.
+"""
+import argparse
+import json
+import os
+import subprocess
+import sys
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+ROOT = os.path.dirname(HERE)
+sys.path.insert(0, HERE)
+import demo_page  # noqa: E402
+import network  # noqa: E402
+
+PACKAGE = "lomiri-wallpapers-16.04"
+MESSAGE = 8 << 20
+LEAST_POINTS = 100_000
+
+
+class Failure(Exception):
+    """Something that the user should know, in one line."""
+
+
+def heading(text):
+    print("\n== %s" % text, flush=True)
+
+
+def run(*command, capture=False):
+    """Runs a command that must succeed; its output goes to ours, or is returned."""
+    done = subprocess.run(command, stdout=subprocess.PIPE if capture else None, text=True)
+    if done.returncode:
+        raise Failure("%s ended with status %d" % (" ".join(command[:4]), done.returncode))
+    return done.stdout
+
+
+def photographs(named):
+    """The pictures to cluster."""
+    if named:
+        return named
+    listed = subprocess.run(["dpkg", "-L", PACKAGE], capture_output=True, text=True)
+    found = sorted(f for f in listed.stdout.split("\n") if f.lower().endswith((".jpg", ".jpeg", ".png")) and os.path.isfile(f))
+    if not found:
+        raise Failure("no photographs: apt-get install %s, or name some with --photographs" % PACKAGE)
+    return found
+
+
+def measured(description, action):
+    """What an action returned, and the bytes that each link carried meanwhile, by (from, to)."""
+    before = network.link_bytes(description)
+    result = action()
+    after = network.link_bytes(description)
+    return result, {link: after[link] - before[link] for link in after}
+
+
+def cluster(options, ranks, out):
+    """Runs K-means on the nodes; the figures that it wrote."""
+    files = {name: os.path.join(out, name) for name in ("kmeans.json", "words.json", "centroids.npy")}
+    run("cool", "run", "-n", str(ranks), "--", os.path.join(options.bin, "cool-kmeans"),
+        "--clusters", str(options.clusters), "--iterations", str(options.iterations), "--threads", "1",
+        "--patch", str(options.patch), "--stride", str(options.stride), "--word-count", "32",
+        "--summary", files["kmeans.json"], "--words", files["words.json"], "--centroids", files["centroids.npy"],
+        *photographs(options.photographs))
+    with open(files["kmeans.json"]) as f:
+        return json.load(f)
+
+
+def broadcast():
+    """One broadcast over all nodes, checked on every rank; its figures."""
+    report = json.loads(run("cool", "bench", "--ops", "bcast", "--bytes", str(MESSAGE), "--reps", "1", "--warmup", "0",
+                            "--json", capture=True))
+    return report["results"][0]
+
+
+def way_of_the_message(description, carried):
+    """The root and the links (from, to) that took the message to every node: from the host that sent most, to each
+    further node or switch from that nearer one which sent it most."""
+    hosts = [h["name"] for h in description["hosts"]]
+    neighbours = {}
+    for link in description["links"]:
+        neighbours.setdefault(link["a"], []).append(link["b"])
+        neighbours.setdefault(link["b"], []).append(link["a"])
+    root = max(hosts, key=lambda h: sum(carried[h, n] for n in neighbours[h]))
+    distance, reached = {root: 0}, [root]
+    for here in reached:
+        for there in neighbours[here]:
+            if there not in distance:
+                distance[there] = distance[here] + 1
+                reached.append(there)
+    before = {}
+    for there in reached[1:]:
+        nearer = [n for n in neighbours[there] if distance[n] < distance[there]]
+        before[there] = max(nearer, key=lambda n: carried[n, there])
+    way = []
+    for host in hosts:
+        here = host
+        while here != root and (before[here], here) not in way:
+            way.append((before[here], here))
+            here = before[here]
+    return root, sorted(way, key=lambda link: (distance[link[0]], reached.index(link[0]), reached.index(link[1])))
+
+
+def rows(carried, way):
+    """A row for each link direction: those that the message took first."""
+    others = [link for link in carried if link not in way]
+    return [{"from": a, "to": b, "bytes": carried[a, b], "minimum": MESSAGE if (a, b) in way else 0} for a, b in [*way, *others]]
+
+
+def print_links(figures):
+    """The table that ends the demonstration."""
+    heading("A broadcast of %.0f MiB: bytes on every link beside the minimum" % (MESSAGE / 2**20))
+    print("%-12s %12s %12s %7s %16s" % ("link", "bytes", "minimum", "times", "bytes back"))
+    back = {(r["to"], r["from"]): r["bytes"] for r in figures["links"]}
+    for r in demo_page.shown(figures["links"]):
+        times = "%.3f" % (r["bytes"] / r["minimum"]) if r["minimum"] else "-"
+        print("%-12s %12d %12d %7s %16d" % ("%s -> %s" % (r["from"], r["to"]), r["bytes"], r["minimum"], times,
+                                             back[r["from"], r["to"]]))
+    print("most on a link: %.3f times the message; %.2f s%s, %d chunks repaired" % (
+        figures["most"], figures["seconds"],
+        ", %.2f times the least possible" % figures["over_limit"] if figures["over_limit"] else "", figures["repairs"]))
+
+
+def parse_arguments():
+    p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    p.add_argument("--out", default=os.path.join(ROOT, "target", "demo"), help="folder for what is written (%(default)s)")
+    p.add_argument("--bin", default=os.path.join(ROOT, "target", "release"), help="folder of cool-kmeans (%(default)s)")
+    p.add_argument("--clusters", type=int, default=256, help="default %(default)s")
+    p.add_argument("--iterations", type=int, default=10, help="default %(default)s")
+    p.add_argument("--patch", type=int, default=80, help="side of a patch in pixels (%(default)s)")
+    p.add_argument("--stride", type=int, default=32, help="pixels from patch to patch (%(default)s)")
+    p.add_argument("--photographs", nargs="+", metavar="FILE", help="pictures or folders instead of those of " + PACKAGE)
+    return p.parse_args()
+
+
+def main():
+    options = parse_arguments()
+    if "COOL_TESTBED" not in os.environ:
+        raise Failure("this runs inside the testbed: make demo, or mininet/testbed.py ... -- mininet/demo.py")
+    with open(os.environ["COOL_TESTBED"]) as f:
+        description = json.load(f)
+    out = os.path.abspath(options.out)
+    os.makedirs(out, exist_ok=True)
+    ranks = len(description["hosts"])
+
+    heading("The network as the controller discovered it")
+    run("cool", "topology")
+    topology = json.loads(run("cool", "topology", "--json", capture=True))
+    names = {s["dpid"]: s["name"] for s in description["switches"]}
+    for switch in topology["switches"]:
+        switch["name"] = names[switch["datapath_id"]]  # as the counters are named
+
+    heading("K-means by %d ranks over %d nodes: visual words of photographs" % (ranks, ranks))
+    summary, carried = measured(description, lambda: cluster(options, ranks, out))
+    if not options.photographs and summary["points"] < LEAST_POINTS:
+        raise Failure("only %d vectors were clustered, expected %d at least" % (summary["points"], LEAST_POINTS))
+
+    figures, spread = measured(description, broadcast)
+    root, way = way_of_the_message(description, spread)
+    links = rows(spread, way)
+    summary.update({
+        "repairs": summary["network"]["chunks_repaired"],
+        "link_bytes": [{"from": a, "to": b, "bytes": n} for (a, b), n in carried.items()],
+        "broadcast": {"bytes": MESSAGE, "root": root, "seconds": figures["median"], "limit": figures["limit"],
+                      "over_limit": figures["over_limit"], "repairs": figures["chunks_repaired"],
+                      "most": max(r["bytes"] for r in links) / MESSAGE, "links": links},
+    })
+    print_links(summary["broadcast"])
+    with open(os.path.join(out, "summary.json"), "w") as f:
+        json.dump(summary, f, indent=1)
+    with open(os.path.join(out, "words.png"), "rb") as f:
+        mosaic = f.read()
+    with open(os.path.join(out, "report.html"), "w", encoding="utf-8") as f:
+        f.write(demo_page.page(summary, topology, description, mosaic))
+    heading("Written: %s" % ", ".join(os.path.relpath(os.path.join(out, n), ROOT) for n in ("summary.json", "report.html")))
+
+
+if __name__ == "__main__":
+    try:
+        main()
+    except (Failure, OSError, ValueError, KeyError) as e:
+        sys.exit("demo: %s" % e)

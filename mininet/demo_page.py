@@ -1,0 +1,237 @@
+"""The demonstration's page: one HTML file with all that it shows inside it, drawn from the figures alone."""
+import base64
+import html
+import math
+
+STYLE = """
+:root { --ink: #18222d; --quiet: #66737f; --line: #dfe5ea; --faint: #f4f7f9; --tree: #e8590c; --compute: #3b7dd8; --talk: #f2a33a; }
+* { box-sizing: border-box; }
+body { margin: 0; color: var(--ink); background: #fff; font: 16px/1.5 system-ui, "Segoe UI", "DejaVu Sans", sans-serif; }
+main { max-width: 1080px; margin: 0 auto; padding: 40px 24px 64px; }
+h1 { font-size: 30px; line-height: 1.2; margin: 0 0 8px; letter-spacing: -0.01em; }
+h2 { font-size: 20px; margin: 48px 0 4px; }
+p { margin: 4px 0 16px; color: var(--quiet); max-width: 76ch; }
+.figures { display: grid; grid-template-columns: repeat(auto-fit, minmax(150px, 1fr)); gap: 12px; margin: 24px 0 0; }
+.figure { background: var(--faint); border-radius: 10px; padding: 14px 16px; }
+.figure b { display: block; font-size: 25px; line-height: 1.2; font-variant-numeric: tabular-nums; }
+.figure span { color: var(--quiet); font-size: 13.5px; }
+.pair { display: grid; grid-template-columns: repeat(auto-fit, minmax(420px, 1fr)); gap: 24px; }
+svg { width: 100%; height: auto; display: block; }
+svg text { font: 12px system-ui, "Segoe UI", "DejaVu Sans", sans-serif; fill: var(--quiet); paint-order: stroke; stroke: var(--halo, none); stroke-width: 4px; }
+img { max-width: 100%; display: block; border-radius: 6px; }
+.key { font-size: 13.5px; color: var(--quiet); } .key i { display: inline-block; width: 12px; height: 12px; border-radius: 3px; margin: 0 6px -1px 14px; }
+.wide { overflow-x: auto; }
+table { border-collapse: collapse; width: 100%; font-size: 14px; font-variant-numeric: tabular-nums; }
+th { text-align: right; font-weight: 600; color: var(--quiet); border-bottom: 2px solid var(--line); padding: 6px 10px; white-space: nowrap; }
+td { text-align: right; padding: 5px 10px; border-bottom: 1px solid var(--line); white-space: nowrap; }
+th:first-child, td:first-child { text-align: left; padding-left: 0; }
+td.bar { width: 34%; } td.bar div { height: 10px; background: var(--tree); border-radius: 5px; }
+footer { margin-top: 48px; color: var(--quiet); font-size: 13px; border-top: 1px solid var(--line); padding-top: 12px; }
+"""
+
+
+def page(summary, topology, description, mosaic):
+    """The whole page as text. `topology` is `cool topology --json`, `description` the testbed's, `mosaic` a PNG."""
+    b = summary["broadcast"]
+    racks = {n["rack"] for n in topology["nodes"]}
+    rates = {"%g" % link["mbit"] if link["mbit"] else "unlimited" for link in description["links"]}
+    body = [
+        "<h1>Visual words of photographs, clustered over a programmable network</h1>",
+        "<p>%s patches of photographs, each a histogram of oriented gradients of %d numbers, were grouped into %d clusters by "
+        "%d emulated nodes in %d racks. Every iteration, the centroids went to all nodes over multicast trees that the controller "
+        "had installed in the OpenFlow switches, and the sums came back rack by rack.</p>"
+        % (number(summary["points"]), summary["dims"], summary["k"], len(topology["nodes"]), len(racks)),
+        figures([
+            (number(summary["points"]), "vectors of %d numbers" % summary["dims"]),
+            (number(summary["k"]), "clusters, %d iterations" % summary["iterations"]),
+            ("%d / %d" % (len(topology["nodes"]), len(racks)), "nodes / racks, links of %s Mbit/s" % " or ".join(sorted(rates))),
+            (seconds(summary["seconds"]["computing"]), "computing"),
+            (seconds(summary["seconds"]["communicating"]), "communicating or waiting"),
+            ("%.3f ×" % b["most"], "the message, at most, on any link in a broadcast"),
+        ]),
+        "<div class=pair><section><h2>Inertia</h2><p>Sum of squared distances from the nearest centroid, by iteration.</p>",
+        curve(summary["inertia"]),
+        "</section><section><h2>Time</h2><p>Seconds of each iteration, as rank 0 saw them.</p>",
+        bars(summary["seconds_computing"], summary["seconds_communicating"]),
+        '<div class=key><i style="background:var(--compute)"></i>computing<i style="background:var(--talk)"></i>communicating, '
+        "waiting for slower ranks included</div></section></div>",
+        "<h2>The network, and the way of a broadcast</h2>",
+        "<p>As the controller found it by LLDP. Orange: the tree along which one broadcast of %s from %s was measured to travel, with "
+        "the bytes on each link as a multiple of the message. %d chunks had to be repaired.</p>" % (
+            size(b["bytes"]), html.escape(b["root"]), b["repairs"]),
+        drawing(topology, b),
+        "<h2>Visual words</h2>",
+        "<p>Each row shows the patches nearest to one centroid, over clusters from large to small (left column first, from its top). What they "
+        "have in common are edges and texture: colour plays no part.</p>",
+        '<img alt="Rows of similar patches" src="data:image/png;base64,%s">' % base64.b64encode(mosaic).decode(),
+        "<h2>Bytes on every link</h2>",
+        "<p>Of the same broadcast, headers and all. The minimum of a link that leads to a receiver is the message once.</p>",
+        table(b),
+        "<footer>%s broadcast and %s reduced as message sizes; %d chunks repaired during the clustering; %d ranks; seed %d.</footer>" % (
+            size(summary["bytes_broadcast"]), size(summary["bytes_reduced"]), summary["repairs"], summary["ranks"], summary["seed"]),
+    ]
+    return ("<!doctype html>\n<html lang=en><head><meta charset=utf-8><title>COOL: visual words over a programmable network</title>"
+            '<meta name=viewport content="width=device-width"><style>%s</style></head>\n<body><main>\n%s\n</main></body></html>\n'
+            % (STYLE, "\n".join(body)))
+
+
+def number(n):
+    return "{:,}".format(n).replace(",", "\u202f")
+
+
+def seconds(s):
+    return "%.1f s" % s
+
+
+def size(n):
+    for unit, scale in (("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10)):
+        if n >= scale:
+            return "%.3g %s" % (n / scale, unit)
+    return "%d bytes" % n
+
+
+def figures(entries):
+    cell = '<div class=figure><b>%s</b><span>%s</span></div>'
+    return "<div class=figures>%s</div>" % "".join(cell % e for e in entries)
+
+
+# Charts: a frame of W x H with room for the labels.
+W, H, LEFT, BOTTOM, TOP = 500, 250, 64, 34, 12
+
+
+def steps(low, high):
+    """Three to seven round numbers that span the values."""
+    span = (high - low) or abs(high) or 1
+    unit = 10 ** math.floor(math.log10(span))
+    step = next(m * unit for m in (0.2, 0.5, 1, 2) if span / (m * unit) <= 6)
+    first, last = math.floor(low / step), math.ceil(high / step)
+    return [i * step for i in range(first, max(last, first + 1) + 1)]
+
+
+def label(value, step):
+    return number(round(value)) if step >= 1 else "%.*f" % (max(0, -math.floor(math.log10(step))), value)
+
+
+def frame(marks, count):
+    """The grid behind a chart, and the functions from its values to places."""
+    def y(v):
+        return TOP + (H - TOP - BOTTOM) * (1 - (v - marks[0]) / (marks[-1] - marks[0]))
+
+    def x(i):
+        return LEFT + (W - LEFT - 8) * (i + 0.5) / count
+
+    lines = []
+    for m in marks:
+        lines.append('<line x1="%d" x2="%d" y1="%.1f" y2="%.1f" stroke="var(--line)"/>' % (LEFT, W - 4, y(m), y(m)))
+        lines.append('<text x="%d" y="%.1f" text-anchor="end">%s</text>' % (LEFT - 8, y(m) + 4, label(m, marks[1] - marks[0])))
+    every = math.ceil(count / 15)
+    for i in range(0, count, every):
+        lines.append('<text x="%.1f" y="%d" text-anchor="middle">%d</text>' % (x(i), H - BOTTOM + 18, i + 1))
+    return lines, x, y
+
+
+def chart(lines):
+    return '<svg viewBox="0 0 %d %d" role="img">%s</svg>' % (W, H, "".join(lines))
+
+
+def curve(values):
+    lines, x, y = frame(steps(min(values), max(values)), len(values))
+    points = " ".join("%.1f,%.1f" % (x(i), y(v)) for i, v in enumerate(values))
+    lines.append('<polyline points="%s" fill="none" stroke="var(--compute)" stroke-width="2.5" stroke-linejoin="round"/>' % points)
+    for i, v in enumerate(values):
+        lines.append('<circle cx="%.1f" cy="%.1f" r="4" fill="var(--compute)"><title>%d: %.8g</title></circle>' % (x(i), y(v), i + 1, v))
+    return chart(lines)
+
+
+def bars(lower, upper):
+    lines, x, y = frame(steps(0, max(a + b for a, b in zip(lower, upper))), len(lower))
+    width = min(34, 0.6 * (W - LEFT) / len(lower))
+    for i, (a, b) in enumerate(zip(lower, upper)):
+        for start, end, colour in ((0, a, "--compute"), (a, a + b, "--talk")):
+            lines.append('<rect x="%.1f" y="%.1f" width="%.1f" height="%.1f" fill="var(%s)"><title>%.3f s</title></rect>' % (
+                x(i) - width / 2, y(end), width, y(start) - y(end), colour, end - start))
+    return chart(lines)
+
+
+def places(topology):
+    """Where nodes and switches stand: name -> (x, y), and a box (x, width, rack) for each rack."""
+    racks = {}
+    for node in topology["nodes"]:
+        racks.setdefault(node["rack"], []).append(node["name"])
+    cell = 1000 / (len(topology["nodes"]) + 0.5 * len(racks))
+    where, boxes, x = {}, [], 0.0
+    for rack in sorted(racks):
+        x += 0.25 * cell
+        boxes.append((x, cell * len(racks[rack]), rack))
+        for name in sorted(racks[rack], key=lambda n: (len(n), n)):
+            where[name] = (x + cell / 2, 262)
+            x += cell
+        x += 0.25 * cell
+    tors = {s["rack"]: s["name"] for s in topology["switches"] if s["rack"] is not None}
+    for left, width, rack in boxes:
+        where[tors[rack]] = (left + width / 2, 160)
+    above = [s["name"] for s in topology["switches"] if s["rack"] is None]
+    for i, name in enumerate(above):
+        where[name] = (1000 * (i + 0.5) / len(above), 44)
+    return where, boxes, cell
+
+
+def drawing(topology, broadcast):
+    """The network with the measured tree in it."""
+    where, boxes, cell = places(topology)
+    name = {s["datapath_id"]: s["name"] for s in topology["switches"]}
+    ends = [(name[l["a"]], name[l["b"]]) for l in topology["links"]]
+    ends += [(name[n["datapath_id"]], n["name"]) for n in topology["nodes"]]
+    tree = {(r["from"], r["to"]): r["bytes"] / broadcast["bytes"] for r in broadcast["links"] if r["minimum"]}
+    out = ['<defs><marker id="to" viewBox="0 0 10 10" refX="5" refY="5" markerWidth="4.2" markerHeight="4.2" orient="auto">'
+           '<path d="M1 1 9 5 1 9z" fill="var(--tree)"/></marker></defs>']
+    for left, width, rack in boxes:
+        out.append('<rect x="%.1f" y="128" width="%.1f" height="182" rx="12" fill="var(--faint)"/>' % (left, width))
+        out.append('<text x="%.1f" y="302" text-anchor="middle">rack %d</text>' % (left + width / 2, rack))
+    labels = []
+    for a, b in ends:
+        a, b = (b, a) if (b, a) in tree else (a, b)
+        (x1, y1), (x2, y2) = where[a], where[b]
+        xm, ym = (x1 + x2) / 2, (y1 + y2) / 2
+        style = 'stroke="var(--tree)" stroke-width="3" marker-mid="url(#to)"' if (a, b) in tree else 'stroke="#b9c3cc" stroke-width="1.5"'
+        out.append('<polyline points="%.1f,%.1f %.1f,%.1f %.1f,%.1f" fill="none" %s/>' % (x1, y1, xm, ym, x2, y2, style))
+        if (a, b) in tree:
+            # Beside the line, nearer to its lower end, where lines are apart.
+            (xl, yl), (xu, yu) = ((x1, y1), (x2, y2)) if y1 > y2 else ((x2, y2), (x1, y1))
+            side = 1 if xl >= xu else -1
+            labels.append('<text x="%.1f" y="%.1f" text-anchor="%s" style="--halo:#fffc">%.2f</text>' % (
+                xl + (xu - xl) * 0.3 + side * 6, yl + (yu - yl) * 0.3 + 4, "start" if side > 0 else "end", tree[a, b]))
+    for node, (x, y) in where.items():
+        if node == broadcast["root"]:
+            shape, ink = '<circle cx="%.1f" cy="%.1f" r="17" fill="var(--tree)"/>' % (x, y), "#fff"
+        elif y > 200:
+            shape, ink = '<circle cx="%.1f" cy="%.1f" r="17" fill="#fff" stroke="#8795a1" stroke-width="1.5"/>' % (x, y), "var(--ink)"
+        else:
+            shape, ink = '<rect x="%.1f" y="%.1f" width="52" height="28" rx="6" fill="var(--ink)"/>' % (x - 26, y - 14), "#fff"
+        out.append(shape + '<text x="%.1f" y="%.1f" text-anchor="middle" style="fill:%s;font-weight:600">%s</text>' % (
+            x, y + 4, ink, html.escape(node)))
+    return '<svg viewBox="0 0 1000 316" role="img">%s</svg>' % "".join(out + labels)
+
+
+def shown(links):
+    """One row for each link: the direction that the message took, if it took it."""
+    taken = {frozenset((r["from"], r["to"])) for r in links if r["minimum"]}
+    rows, seen = [], set()
+    for r in links:
+        ends = frozenset((r["from"], r["to"]))
+        if r["minimum"] or ends not in taken | seen:
+            rows.append(r)
+        seen.add(ends)
+    return rows
+
+
+def table(broadcast):
+    carried = {(r["from"], r["to"]): r["bytes"] for r in broadcast["links"]}
+    most = max(carried.values())
+    lines = ["<tr><th>link<th>bytes<th>minimum<th>times<th>bytes back<th></tr>"]
+    for r in shown(broadcast["links"]):
+        times = "%.3f" % (r["bytes"] / r["minimum"]) if r["minimum"] else "–"
+        lines.append('<tr><td>%s → %s<td>%s<td>%s<td>%s<td>%s<td class=bar><div style="width:%.1f%%"></div></tr>' % (
+            html.escape(r["from"]), html.escape(r["to"]), number(r["bytes"]), number(r["minimum"]), times,
+            number(carried[r["to"], r["from"]]), 100 * r["bytes"] / most))
+    return "<div class=wide><table>%s</table></div>" % "".join(lines)

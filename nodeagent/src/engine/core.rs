@@ -1,0 +1,423 @@
+//! The engine without I/O: brings what happens to the group it concerns, and what groups want to the driver.
+
+use super::api::{CallRequest, GroupError, GroupSpec, failure};
+use super::group::Group;
+use super::members::Members;
+use super::peers::{Lost, Peers};
+use super::stream::Stream;
+use super::timers::Timers;
+use cool_machine::{Machine, Poll, Time};
+use cool_proto::local::{Failure, Stats, failure::Kind};
+use cool_transport::unicast::{self, Notice};
+use cool_transport::{Packet, StreamId};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::net::{Ipv4Addr, SocketAddrV4};
+
+/// Bytes of messages that the engine copies so that calls may return before everybody has them. Beyond
+/// it, calls wait.
+const COPIES_BYTES: u64 = 16 * 1024 * 1024;
+
+/// A connection, numbered by the driver in ascending order.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct ConnectionId(pub(crate) u64);
+
+/// What happens to the engine.
+#[derive(Debug)]
+pub(crate) enum Input<'a> {
+    /// A datagram came.
+    Datagram { from: SocketAddrV4, bytes: &'a [u8] },
+    /// Someone connected.
+    Accepted { connection: ConnectionId, from: Ipv4Addr },
+    /// A node that was to be connected to is.
+    Connected { node: String, connection: ConnectionId },
+    /// A node that was to be connected to cannot be reached.
+    Unreachable { node: String, why: String },
+    /// Bytes came over a connection.
+    Bytes { connection: ConnectionId, bytes: &'a [u8] },
+    /// So many bytes of earlier [`Output::Write`]s have been written.
+    Written { connection: ConnectionId, bytes: u64 },
+    /// A connection ended by itself.
+    Closed { connection: ConnectionId, why: String },
+}
+
+/// What the engine asks of its driver.
+#[derive(Debug)]
+pub(crate) enum Output {
+    /// Send this, to a node or a tree.
+    Datagram { to: SocketAddrV4, bytes: Vec<u8> },
+    /// Connect to a node, within bounds again and again: its agent may be starting.
+    Connect { node: String, to: SocketAddrV4 },
+    /// Write this.
+    Write { connection: ConnectionId, bytes: Vec<u8> },
+    /// Write what is left to write, then close.
+    Hangup { connection: ConnectionId },
+    /// A call is done.
+    Done { token: u64, result: Result<Stats, Failure> },
+    /// A group is gone: nothing that comes over its trees is of use.
+    Forgotten { group: u64 },
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum TimerKey {
+    Stream(StreamId),
+    /// Group and call.
+    Call(u64, u64),
+}
+
+/// A number of bytes that may be in use.
+#[derive(Debug)]
+pub(super) struct Budget {
+    left: u64,
+}
+
+impl Budget {
+    /// Takes room for so many bytes if there is.
+    pub(super) fn take(&mut self, bytes: u64) -> bool {
+        let left = self.left.checked_sub(bytes);
+        self.left = left.unwrap_or(self.left);
+        left.is_some()
+    }
+
+    pub(super) fn give(&mut self, bytes: u64) {
+        self.left += bytes;
+    }
+}
+
+/// What the groups of a node share.
+#[derive(Debug)]
+pub(super) struct Shared {
+    pub(super) out: VecDeque<Output>,
+    pub(super) timers: Timers<TimerKey>,
+    pub(super) peers: Peers,
+    pub(super) copies: Budget,
+    /// Streams that this node is sending for the first time: they share its link.
+    pub(super) senders: usize,
+    /// The number has changed, and the streams do not know.
+    pub(super) senders_changed: bool,
+}
+
+impl Shared {
+    pub(super) fn done(&mut self, token: u64, result: Result<Stats, Failure>) {
+        self.out.push_back(Output::Done { token, result });
+    }
+
+    /// Gives back what a stream had a claim on.
+    pub(super) fn forget_stream(&mut self, id: &StreamId, stream: &Stream) {
+        self.timers.set(TimerKey::Stream(*id), None);
+        self.copies.give(stream.copied);
+        if stream.sending.is_some() {
+            self.senders -= 1;
+            self.senders_changed = true;
+        }
+    }
+}
+
+/// The engine of one node.
+#[derive(Debug)]
+pub(crate) struct Engine {
+    node: String,
+    groups: BTreeMap<u64, Group>,
+    /// Released groups whose streams other nodes still need.
+    closing: BTreeSet<u64>,
+    shared: Shared,
+}
+
+impl Engine {
+    pub(crate) fn new(node: &str) -> Engine {
+        let shared = Shared {
+            out: VecDeque::new(),
+            timers: Timers::new(),
+            peers: Peers::new(node),
+            copies: Budget { left: COPIES_BYTES },
+            senders: 0,
+            senders_changed: false,
+        };
+        Engine { node: node.to_owned(), groups: BTreeMap::new(), closing: BTreeSet::new(), shared }
+    }
+
+    /// Makes a group; answers with the trees to listen to. Poll afterwards.
+    pub(crate) fn make_group(
+        &mut self,
+        now: Time,
+        spec: &GroupSpec,
+    ) -> Result<Vec<SocketAddrV4>, GroupError> {
+        if self.closing.remove(&spec.id) {
+            self.forget_group(now, spec.id);
+        }
+        if self.groups.contains_key(&spec.id) {
+            return Err(GroupError::Exists(spec.id));
+        }
+        let members = Members::new(spec, &self.node)?;
+        let trees = members.my_trees();
+        let mine = members.nodes[members.me].tcp;
+        for node in members.others() {
+            let group = (members.id, members.epoch);
+            self.shared.peers.join(now, &node.name, (mine, node.tcp), group, &mut self.shared.out);
+        }
+        self.groups.insert(spec.id, Group::new(members));
+        self.settle(now);
+        Ok(trees)
+    }
+
+    /// Forgets a group, as soon as no other node needs what was sent. Poll afterwards.
+    pub(crate) fn release_group(&mut self, now: Time, id: u64) {
+        let Some(group) = self.groups.get_mut(&id) else { return };
+        self.closing.insert(id);
+        group.close(now, &mut self.shared);
+        self.settle(now);
+    }
+
+    /// A local rank makes a call, answered by [`Output::Done`] with this token. Poll afterwards.
+    pub(crate) fn call(&mut self, now: Time, token: u64, request: CallRequest) {
+        let id = request.group;
+        let Some(group) = self.groups.get_mut(&id).filter(|_| !self.closing.contains(&id)) else {
+            let message =
+                format!("there is no group {id} on node {}: it was released or never made", self.node);
+            self.shared.done(token, Err(failure(Kind::Invalid, message, vec![request.rank])));
+            return;
+        };
+        let result = group.call(now, &mut self.shared, token, request);
+        self.conclude(now, id, result);
+        self.settle(now);
+    }
+
+    /// A local rank went away. Poll afterwards.
+    pub(crate) fn lose_rank(&mut self, now: Time, id: u64, rank: u32, why: String) {
+        let Some(group) = self.groups.get_mut(&id) else { return };
+        let result = group.lose_rank(now, &mut self.shared, rank, why);
+        self.conclude(now, id, result);
+        self.settle(now);
+    }
+
+    /// Fails a group if what was done with it says so.
+    fn conclude(&mut self, now: Time, id: u64, result: Result<(), Failure>) {
+        if let (Err(failed), Some(group)) = (result, self.groups.get_mut(&id)) {
+            group.fail(now, &mut self.shared, &failed, true);
+        }
+    }
+
+    /// Lets everything follow that follows from an input: messages between groups and peers, shares of the
+    /// link, groups that are over.
+    fn settle(&mut self, now: Time) {
+        loop {
+            if let Some(node) = self.shared.peers.take_dirty() {
+                self.drain_peer(now, &node, &[]);
+            } else if std::mem::take(&mut self.shared.senders_changed) {
+                let ids: Vec<u64> = self.groups.keys().copied().collect();
+                for id in ids {
+                    if let Some(group) = self.groups.get_mut(&id) {
+                        let result = group.share_link(now, &mut self.shared);
+                        self.conclude(now, id, result);
+                    }
+                }
+            } else {
+                let over = |id: &&u64| self.groups.get(*id).is_none_or(Group::quiet);
+                let over: Vec<u64> = self.closing.iter().filter(over).copied().collect();
+                if over.is_empty() {
+                    return;
+                }
+                for id in over {
+                    self.closing.remove(&id);
+                    self.forget_group(now, id);
+                }
+            }
+        }
+    }
+
+    fn forget_group(&mut self, now: Time, id: u64) {
+        if let Some(mut group) = self.groups.remove(&id) {
+            group.close(now, &mut self.shared);
+            group.leave(now, &mut self.shared);
+            self.shared.out.push_back(Output::Forgotten { group: id });
+        }
+    }
+
+    /// Does what a peer's machine asks, until it is idle. `input` are the bytes that it was given last.
+    fn drain_peer(&mut self, now: Time, node: &str, input: &[u8]) {
+        loop {
+            let Some((link, connection)) = self.shared.peers.connected_link(node) else { return };
+            match link.machine.poll(now) {
+                Poll::Idle(_) => return,
+                Poll::Output(unicast::Output::Write { head, payload }) => {
+                    let mut bytes = head;
+                    if let Some(part) = payload {
+                        let whole = bytes.len() + part.len as usize;
+                        bytes.reserve_exact(part.len as usize);
+                        if let Some(group) = self.groups.get_mut(&part.message.group) {
+                            group.message_payload(now, &part, &mut bytes);
+                        }
+                        // The frame has promised so many bytes, even of a message that is not known any more.
+                        bytes.resize(whole, 0);
+                    }
+                    self.shared.out.push_back(Output::Write { connection, bytes });
+                }
+                Poll::Output(output) => self.peer_output(now, node, output, input),
+            }
+        }
+    }
+
+    fn peer_output(&mut self, now: Time, node: &str, output: unicast::Output, input: &[u8]) {
+        use unicast::Output as O;
+        let id = match &output {
+            O::Write { .. } => return,
+            O::Hello { node: name } => {
+                if name != node {
+                    self.lose_peer(now, node, format!("the agent at its address calls itself {name}"));
+                }
+                return;
+            }
+            O::Failed(error) => return self.lose_peer(now, node, error.to_string()),
+            O::Notice(notice) => notice.group(),
+            O::Sent(m) | O::Received(m) | O::Stray(m) => (m.group, m.epoch),
+            O::Begin { message: m, .. } | O::Data { message: m, .. } => (m.group, m.epoch),
+        };
+        let Some(group) = self.groups.get_mut(&id.0).filter(|group| group.key() == id) else {
+            if let O::Stray(_) = output {
+                self.no_such_group(now, node, id);
+            }
+            return;
+        };
+        let shared = &mut self.shared;
+        let result = match output {
+            O::Sent(message) => {
+                group.message_sent(now, shared, message);
+                group.run(now, shared)
+            }
+            O::Begin { message, digest, bytes } => {
+                group.message_begins(now, shared, node, message, (digest, bytes))
+            }
+            O::Data { message, offset, within } => {
+                group.message_data(now, message, offset, &input[within]);
+                Ok(())
+            }
+            O::Received(message) => {
+                group.message_received(now, shared, message);
+                group.run(now, shared)
+            }
+            O::Notice(Notice::Abort { kind, ranks, text, .. }) => {
+                let kind = Kind::try_from(i32::from(kind)).unwrap_or(Kind::Lost);
+                group.fail(now, shared, &failure(kind, text, ranks), false);
+                Ok(())
+            }
+            O::Notice(notice) => group.notice(node, notice),
+            // Of a group that has failed here: its sender is being told, or has been.
+            O::Stray(_) | O::Write { .. } | O::Hello { .. } | O::Failed(_) => Ok(()),
+        };
+        self.conclude(now, id.0, result);
+    }
+
+    /// A peer sends to a group that is not here: it would wait in vain.
+    fn no_such_group(&mut self, now: Time, node: &str, (group, epoch): (u64, u32)) {
+        let text = format!("node {} has released group {group}, or never made it", self.node);
+        let notice = Notice::Abort { group, epoch, kind: Kind::Lost as u8, ranks: Vec::new(), text };
+        self.shared.peers.notify(now, node, notice);
+    }
+
+    fn lose_peer(&mut self, now: Time, node: &str, why: String) {
+        if let Some(lost) = self.shared.peers.drop_peer(node, &mut self.shared.out) {
+            self.lost(now, &Lost { why, ..lost });
+        }
+    }
+
+    /// Fails the groups that had members on a node that is gone.
+    fn lost(&mut self, now: Time, lost: &Lost) {
+        tracing::info!(node = lost.node, why = lost.why, "lost the connection to an agent");
+        for id in &lost.groups {
+            if let Some(group) = self.groups.get_mut(id) {
+                let failed = group.node_lost(&lost.node, &lost.why);
+                group.fail(now, &mut self.shared, &failed, true);
+            }
+        }
+    }
+
+    fn datagram(&mut self, now: Time, from: SocketAddrV4, bytes: &[u8]) {
+        let (packet, payload) = match Packet::decode(bytes) {
+            Ok(decoded) => decoded,
+            Err(error) => {
+                tracing::debug!(%from, %error, "dropped a datagram");
+                return;
+            }
+        };
+        let (id, epoch) = (packet.id.group, packet.id.epoch);
+        let Some(group) = self.groups.get_mut(&id).filter(|group| group.key() == (id, epoch)) else {
+            tracing::debug!(%from, group = id, epoch, "dropped a packet of a group that is not here");
+            return;
+        };
+        let result = group.packet(now, &mut self.shared, from, packet, payload);
+        self.conclude(now, id, result);
+    }
+
+    fn bytes(&mut self, now: Time, connection: ConnectionId, bytes: &[u8]) {
+        if let Some(node) = self.shared.peers.node_of(connection) {
+            self.peer_bytes(now, &node, bytes);
+        } else if let Some((node, bytes, replaced)) =
+            self.shared.peers.greeting(connection, bytes, &mut self.shared.out)
+        {
+            if let Some(lost) = replaced {
+                self.lost(now, &lost);
+            }
+            self.peer_bytes(now, &node, &bytes);
+        }
+    }
+
+    fn peer_bytes(&mut self, now: Time, node: &str, bytes: &[u8]) {
+        // Outputs from before would be taken for ranges of these bytes.
+        self.drain_peer(now, node, &[]);
+        self.shared.peers.handle(now, node, unicast::Input::Bytes(bytes));
+        self.drain_peer(now, node, bytes);
+    }
+
+    fn due(&mut self, now: Time, key: TimerKey) {
+        let id = match key {
+            TimerKey::Stream(stream) => stream.group,
+            TimerKey::Call(group, _) => group,
+        };
+        let Some(group) = self.groups.get_mut(&id) else { return };
+        let result = match key {
+            TimerKey::Stream(stream) => group.stream_due(now, &mut self.shared, stream),
+            TimerKey::Call(_, call) => group.call_due(now, &mut self.shared, call),
+        };
+        self.conclude(now, id, result);
+    }
+}
+
+impl Machine for Engine {
+    type Input<'a> = Input<'a>;
+    type Output = Output;
+
+    fn handle(&mut self, now: Time, input: Input<'_>) {
+        match input {
+            Input::Datagram { from, bytes } => self.datagram(now, from, bytes),
+            Input::Accepted { connection, from } => {
+                self.shared.peers.accepted(connection, from, &mut self.shared.out);
+            }
+            Input::Connected { node, connection } => {
+                self.shared.peers.connected(&node, connection, &mut self.shared.out);
+            }
+            Input::Unreachable { node, why } => self.lose_peer(now, &node, why),
+            Input::Bytes { connection, bytes } => self.bytes(now, connection, bytes),
+            Input::Written { connection, bytes } => {
+                if let Some(node) = self.shared.peers.node_of(connection) {
+                    self.shared.peers.handle(now, &node, unicast::Input::Written(bytes));
+                }
+            }
+            Input::Closed { connection, why } => {
+                if let Some(lost) = self.shared.peers.closed(connection, why, &mut self.shared.out) {
+                    self.lost(now, &lost);
+                }
+            }
+        }
+        self.settle(now);
+    }
+
+    fn poll(&mut self, now: Time) -> Poll<Output> {
+        loop {
+            if let Some(output) = self.shared.out.pop_front() {
+                return Poll::Output(output);
+            }
+            let Some(key) = self.shared.timers.due(now) else { return Poll::Idle(self.shared.timers.next()) };
+            self.due(now, key);
+            self.settle(now);
+        }
+    }
+}

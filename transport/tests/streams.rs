@@ -1,0 +1,330 @@
+//! What the two ends of a stream do, input by input. Lossy networks are the simulator's part.
+
+#![allow(clippy::single_range_in_vec_init, reason = "lists of ranges are what packets hold")]
+
+use cool_machine::{Duration, Machine, Poll, Time};
+use cool_transport::packet::{Body, Way};
+use cool_transport::{
+    Chain, Hop, Input, Output, Packet, RateSpec, Receiver, Sender, SpecError, StreamError, StreamId,
+    StreamSpec, Timers, To,
+};
+use proptest::prelude::*;
+
+const CHUNK: u32 = 1000;
+
+fn spec(nodes: u16, len: u64) -> StreamSpec {
+    let hops = (0..nodes).map(|node| Hop { node: 10 + node, rack: node / 3 }).collect();
+    StreamSpec {
+        id: StreamId { group: 1, epoch: 1, call: 1, transfer: 0, source: 10 },
+        len,
+        digest: 77,
+        chunk_bytes: CHUNK,
+        chain: Chain::new(hops).expect("a chain"),
+        multicast: true,
+        rate: RateSpec { ceiling: Some(1_000_000) },
+        eager: 10_000,
+        timers: Timers::default(),
+    }
+}
+
+fn at(ms: u64) -> Time {
+    Time::ZERO + Duration::from_millis(ms)
+}
+
+fn drain(machine: &mut impl Machine<Output = Output>, now: Time) -> (Vec<Output>, Option<Time>) {
+    let mut outputs = Vec::new();
+    for _ in 0..100_000 {
+        match machine.poll(now) {
+            Poll::Output(output) => outputs.push(output),
+            Poll::Idle(next) => return (outputs, next),
+        }
+    }
+    panic!("a machine that never rests: {:?}", &outputs[..5]);
+}
+
+/// All outputs until a machine that hears nothing more has closed or `until` is reached.
+fn alone(machine: &mut impl Machine<Output = Output>, until: Time) -> Vec<(Time, Output)> {
+    let (mut now, mut all) = (Time::ZERO, Vec::new());
+    loop {
+        let (outputs, next) = drain(machine, now);
+        all.extend(outputs.into_iter().map(|output| (now, output)));
+        match next {
+            Some(next) if next <= until => now = next,
+            _ => return all,
+        }
+    }
+}
+
+fn from(node: u16, body: Body) -> Packet {
+    Packet { id: spec(2, 0).id, from: node, digest: 77, body }
+}
+
+fn data(chunk: u32) -> Packet {
+    from(10, Body::Data { chunk, echo: 0, way: Way::Tree })
+}
+
+fn give<M>(machine: &mut M, now: Time, packet: &Packet, payload: usize) -> Vec<Output>
+where
+    M: for<'a> Machine<Input<'a> = Input<'a>, Output = Output>,
+{
+    machine.handle(now, Input::Packet { packet, payload });
+    drain(machine, now).0
+}
+
+fn report(node: u16, position: u16, complete: bool) -> Packet {
+    let me = vec![position..position + 1];
+    let complete = if complete { me.clone() } else { Vec::new() };
+    from(node, Body::Report { rounds: 0, loss: u16::MAX, spacing: 0, echo: 0, alive: me, complete })
+}
+
+fn is_data(output: &Output) -> bool {
+    matches!(output, Output::Transmit { packet: Packet { body: Body::Data { .. }, .. }, .. })
+}
+
+#[test]
+fn a_small_message_goes_at_once_and_a_long_one_when_all_are_ready() {
+    let mut small = Sender::new(at(0), spec(3, 1500)).unwrap();
+    let (sent, _) = drain(&mut small, at(0));
+    assert_eq!(sent.iter().filter(|output| is_data(output)).count(), 2);
+
+    let mut long = Sender::new(at(0), spec(3, 50_000)).unwrap();
+    assert!(!drain(&mut long, at(0)).0.iter().any(is_data));
+    assert!(!give(&mut long, at(1), &report(11, 1, false), 0).iter().any(is_data));
+    assert!(give(&mut long, at(2), &report(12, 2, false), 0).iter().any(is_data));
+}
+
+#[test]
+fn a_long_message_goes_anyway_when_a_receiver_is_not_ready_in_time() {
+    let mut sender = Sender::new(at(0), spec(3, 50_000)).unwrap();
+    let sent = alone(&mut sender, at(20_000));
+    let first = sent.iter().find(|(_, output)| is_data(output)).expect("it goes");
+    assert_eq!(first.0, at(0) + Timers::default().ready);
+}
+
+#[test]
+fn a_message_of_no_bytes_is_sent_and_delivered() {
+    let mut sender = Sender::new(at(0), spec(2, 0)).unwrap();
+    assert_eq!(drain(&mut sender, at(0)).0.iter().filter(|output| is_data(output)).count(), 1);
+    let mut receiver = Receiver::new(at(0), spec(2, 0), 1).unwrap();
+    let outputs = give(&mut receiver, at(1), &data(0), 0);
+    assert!(outputs.contains(&Output::Delivered));
+    let outputs = give(&mut sender, at(1), &report(11, 1, true), 0);
+    assert!(outputs.contains(&Output::Released));
+}
+
+#[test]
+fn a_source_without_receivers_is_done_at_once() {
+    let mut sender = Sender::new(at(0), spec(1, 1 << 30)).unwrap();
+    assert_eq!(drain(&mut sender, at(0)), (vec![Output::Released, Output::Closed], None));
+}
+
+#[test]
+fn chunks_are_stored_where_they_belong_in_any_order_and_once() {
+    let mut receiver = Receiver::new(at(0), spec(2, 2500), 1).unwrap();
+    let stored = |outputs: Vec<Output>| -> Vec<_> {
+        outputs.into_iter().filter(|output| matches!(output, Output::Store(_) | Output::Delivered)).collect()
+    };
+    assert_eq!(stored(give(&mut receiver, at(0), &data(2), 500)), [Output::Store(2000..2500)]);
+    assert_eq!(stored(give(&mut receiver, at(0), &data(2), 500)), []);
+    assert_eq!(stored(give(&mut receiver, at(0), &data(0), 1000)), [Output::Store(0..1000)]);
+    // Of another length, or beyond the end: not of this message.
+    assert_eq!(stored(give(&mut receiver, at(0), &data(1), 999)), []);
+    assert_eq!(stored(give(&mut receiver, at(0), &data(3), 1000)), []);
+    assert_eq!(receiver.stats().refused, 2);
+    let last = stored(give(&mut receiver, at(0), &data(1), 1000));
+    assert_eq!(last, [Output::Store(1000..2000), Output::Delivered]);
+}
+
+#[test]
+fn a_gap_is_asked_for_from_the_predecessor_after_the_reordering_allowance() {
+    let mut receiver = Receiver::new(at(0), spec(3, 9000), 2).unwrap();
+    give(&mut receiver, at(0), &data(0), 1000);
+    let outputs = give(&mut receiver, at(1), &data(3), 1000);
+    assert_eq!(outputs, [Output::Store(3000..4000)]);
+    let (_, next) = drain(&mut receiver, at(1));
+    let (outputs, _) = drain(&mut receiver, next.expect("it will ask"));
+    let [Output::Transmit { to: To::Node(11), packet, .. }] = &outputs[..] else { panic!("{outputs:?}") };
+    let Body::Request { chunks, follow, .. } = &packet.body else { panic!("{packet:?}") };
+    assert_eq!((&chunks[..], *follow), (&[1..3][..], false));
+}
+
+#[test]
+fn a_chunk_that_a_node_lacks_itself_is_noted_and_forwarded_when_it_comes() {
+    let mut receiver = Receiver::new(at(0), spec(4, 3000), 1).unwrap();
+    give(&mut receiver, at(0), &data(0), 1000);
+    let ask = from(12, Body::Request { serial: 4, follow: true, chunks: vec![0..2] });
+    let to = |output: &Output| match output {
+        Output::Transmit { to: To::Node(12), packet, payload } => {
+            Some((packet.body.clone(), payload.clone()))
+        }
+        _ => None,
+    };
+    let answers: Vec<_> = give(&mut receiver, at(0), &ask, 0).iter().filter_map(to).collect();
+    assert_eq!(answers[0].0, Body::Wait { echo: 4, chunks: vec![1..2] });
+    assert_eq!(answers[1], (Body::Data { chunk: 0, echo: 4, way: Way::Answer }, 0..1000));
+    let forwarded: Vec<_> = give(&mut receiver, at(0), &data(1), 1000).iter().filter_map(to).collect();
+    assert_eq!(forwarded, [(Body::Data { chunk: 1, echo: 0, way: Way::Forwarded }, 1000..2000)]);
+}
+
+#[test]
+fn a_receiver_keeps_the_message_until_its_successor_has_it() {
+    let mut receiver = Receiver::new(at(0), spec(3, 1000), 1).unwrap();
+    assert!(give(&mut receiver, at(0), &data(0), 1000).contains(&Output::Delivered));
+    let settled = |positions| from(10, Body::Settled { positions: vec![positions] });
+    assert!(!give(&mut receiver, at(1), &settled(1..2), 0).contains(&Output::Released));
+    assert!(give(&mut receiver, at(2), &settled(1..3), 0).contains(&Output::Released));
+}
+
+#[test]
+fn another_call_under_the_same_name_is_told_to_both_ends_once() {
+    let mut receiver = Receiver::new(at(0), spec(2, 1000), 1).unwrap();
+    let other = Packet { digest: 78, ..data(0) };
+    let outputs = give(&mut receiver, at(0), &other, 1000);
+    let [Output::Mismatch { node: 10, digest: 78 }, Output::Transmit { to, packet, .. }] = &outputs[..]
+    else {
+        panic!("{outputs:?}")
+    };
+    assert_eq!(*to, To::Node(10));
+    assert!(give(&mut receiver, at(0), &other, 1000).is_empty());
+
+    let mut sender = Sender::new(at(0), StreamSpec { digest: 78, ..spec(2, 1000) }).unwrap();
+    drain(&mut sender, at(0));
+    let outputs = give(&mut sender, at(1), packet, 0);
+    assert_eq!(outputs[0], Output::Mismatch { node: 11, digest: 77 });
+}
+
+#[test]
+fn a_receiver_that_hears_nothing_fails_by_name_and_closes() {
+    let mut receiver = Receiver::new(at(0), spec(2, 1000), 1).unwrap();
+    let outputs = alone(&mut receiver, at(1_000_000));
+    let start = Timers::default().start;
+    let error = StreamError::NotStarted { source_node: 10, waited: start };
+    assert_eq!(outputs, [(at(0) + start, Output::Failed(error)), (at(0) + start, Output::Closed)]);
+}
+
+#[test]
+fn a_source_that_hears_nothing_names_those_who_were_silent_and_closes() {
+    let mut sender = Sender::new(at(0), spec(3, 1000)).unwrap();
+    let outputs = alone(&mut sender, at(1_000_000));
+    let waited = Timers::default().stall;
+    let error = StreamError::Incomplete { nodes: vec![11, 12], waited };
+    assert!(outputs.contains(&(at(0) + waited, Output::Failed(error))));
+    assert_eq!(outputs.last().map(|(_, output)| output), Some(&Output::Closed));
+}
+
+#[test]
+fn specifications_that_contradict_themselves_are_refused() {
+    let named = StreamSpec { id: StreamId { source: 11, ..spec(2, 0).id }, ..spec(2, 0) };
+    let error = Sender::new(at(0), named).unwrap_err();
+    assert_eq!(error, SpecError::OtherSource { named: 11, first: 10 });
+    let error = Receiver::new(at(0), spec(2, 0), 2).unwrap_err();
+    assert_eq!(error, SpecError::NoReceiver { position: 2, nodes: 2 });
+    let error = Sender::new(at(0), spec(2, u64::MAX)).unwrap_err();
+    assert!(matches!(error, SpecError::TooLong { .. }));
+    let error = Sender::new(at(0), StreamSpec { chunk_bytes: 0, ..spec(2, 1) }).unwrap_err();
+    assert_eq!(error, SpecError::NoChunk);
+}
+
+/// Numbers near everything that matters, and far from it.
+fn number() -> impl Strategy<Value = u32> {
+    prop_oneof![0u32..70, 0u32..6, Just(u32::MAX - 1), any::<u32>()]
+}
+
+fn ranges() -> impl Strategy<Value = Vec<core::ops::Range<u32>>> {
+    prop::collection::btree_set(number(), 0..8).prop_map(|ends| {
+        let ends: Vec<u32> = ends.into_iter().collect();
+        ends.chunks_exact(2).map(|pair| pair[0]..pair[1]).collect()
+    })
+}
+
+fn positions() -> impl Strategy<Value = Vec<core::ops::Range<u16>>> {
+    ranges().prop_map(|ranges| {
+        ranges.into_iter().map(|r| r.start as u16..r.end as u16).filter(|r| r.start < r.end).collect()
+    })
+}
+
+fn body() -> impl Strategy<Value = Body> {
+    let way = prop_oneof![Just(Way::Tree), Just(Way::Answer), Just(Way::Forwarded)];
+    prop_oneof![
+        (number(), 0u16..5, way).prop_map(|(chunk, echo, way)| Body::Data { chunk, echo, way }),
+        (number(), 0u16..5, any::<bool>(), any::<bool>())
+            .prop_map(|(sent, serial, begun, answer)| Body::Announce { sent, serial, begun, answer }),
+        (any::<u16>(), any::<bool>(), ranges()).prop_map(|(serial, follow, chunks)| Body::Request {
+            serial,
+            follow,
+            chunks
+        }),
+        (0u16..5, ranges()).prop_map(|(echo, chunks)| Body::Wait { echo, chunks }),
+        (number(), any::<u16>(), number(), 0u16..5, positions(), positions()).prop_map(
+            |(rounds, loss, spacing, echo, alive, complete)| Body::Report {
+                rounds,
+                loss,
+                spacing,
+                echo,
+                alive,
+                complete
+            }
+        ),
+        positions().prop_map(|positions| Body::Settled { positions }),
+        Just(Body::Refuse),
+    ]
+}
+
+/// Milliseconds to wait, node that sends, what it says, length of the payload.
+fn hostile() -> impl Strategy<Value = Vec<(u64, u16, Body, usize)>> {
+    let payload = prop_oneof![Just(CHUNK as usize), Just(500), Just(0), 0usize..2000];
+    prop::collection::vec((0u64..40, 9u16..18, body(), payload), 0..60)
+}
+
+/// Gives packets to a machine and sees that it keeps within its message, rests, and ends.
+fn endure<M>(mut machine: M, packets: Vec<(u64, u16, Body, usize)>, len: u64) -> Result<(), TestCaseError>
+where
+    M: for<'a> Machine<Input<'a> = Input<'a>, Output = Output>,
+{
+    let (mut ms, mut delivered, mut closed) = (0, 0, false);
+    for (wait, node, body, payload) in packets {
+        ms += wait;
+        let bytes = if matches!(body, Body::Data { .. }) { payload } else { 0 };
+        machine.handle(at(ms), Input::Packet { packet: &from(node, body), payload: bytes });
+        let (outputs, next) = drain(&mut machine, at(ms));
+        prop_assert!(next.is_none_or(|next| next > at(ms)));
+        for output in outputs {
+            match output {
+                Output::Store(range) => {
+                    prop_assert!(range.end <= len && range.end - range.start == bytes as u64);
+                }
+                Output::Transmit { payload, .. } => prop_assert!(payload.end <= len),
+                Output::Delivered => delivered += 1,
+                Output::Closed => closed = true,
+                _ => {}
+            }
+        }
+        prop_assert!(delivered <= 1);
+    }
+    let mut now = at(ms);
+    for _ in 0..100_000 {
+        let (outputs, next) = drain(&mut machine, now);
+        closed |= outputs.contains(&Output::Closed);
+        match next {
+            Some(next) => now = next,
+            None => break,
+        }
+    }
+    prop_assert!(closed, "open after {:?}", now);
+    prop_assert!(now - at(ms) <= Duration::from_secs(150), "{:?}", now);
+    Ok(())
+}
+
+proptest! {
+    #[test]
+    fn hostile_packets_neither_break_nor_hold_a_source(packets in hostile(), len in 0u64..70_000) {
+        endure(Sender::new(Time::ZERO, spec(7, len)).unwrap(), packets, len)?;
+    }
+
+    #[test]
+    fn hostile_packets_neither_break_nor_hold_a_receiver(
+        packets in hostile(), len in 0u64..70_000, me in 1u16..7,
+    ) {
+        endure(Receiver::new(Time::ZERO, spec(7, len), me).unwrap(), packets, len)?;
+    }
+}
