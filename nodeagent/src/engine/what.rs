@@ -34,8 +34,8 @@ impl What {
             local::Operation::Unspecified => return Err(invalid(request, "it names no operation")),
         };
         let barrier = operation == Operation::Barrier;
-        let reduces = matches!(operation, Operation::Reduce | Operation::Allreduce);
-        let rooted = !barrier && !matches!(operation, Operation::Allreduce | Operation::Allgather);
+        let reduces = operation.combines();
+        let rooted = operation.rooted();
         let element = match element_bytes(request.dtype) {
             _ if barrier => 1,
             Some(bytes) => bytes,
@@ -65,17 +65,9 @@ impl What {
     fn check_buffers(&self, request: &CallRequest, size: usize) -> Result<(), Failure> {
         let too_large = || invalid(request, "its arrays are larger than an address space; split it");
         let part = self.count.checked_mul(u64::from(self.element)).ok_or_else(too_large)?;
-        let all = part.checked_mul(size as u64).ok_or_else(too_large)?;
-        let root = request.rank == self.root;
-        let (input, output) = match self.operation {
-            Operation::Bcast => (0, part),
-            Operation::Reduce => (part, if root { part } else { 0 }),
-            Operation::Allreduce => (part, part),
-            Operation::Gather => (part, if root { all } else { 0 }),
-            Operation::Allgather => (part, all),
-            Operation::Scatter => (if root { all } else { 0 }, part),
-            Operation::Barrier => (0, 0),
-        };
+        part.checked_mul(size as u64).ok_or_else(too_large)?;
+        let (call, rank) = (self.call(), Rank(request.rank));
+        let (input, output) = (call.input_bytes(rank, size), call.output_bytes(rank, size));
         for (name, slice, needed) in [("input", &request.input, input), ("output", &request.output, output)] {
             let given = slice.as_ref().map_or(0, SharedSlice::bytes);
             if given < needed {
@@ -88,13 +80,8 @@ impl What {
 
     /// What the compiler is to make a schedule of.
     pub(super) fn call(&self) -> Call {
-        Call {
-            operation: self.operation,
-            root: Rank(self.root),
-            // Checked when this was made.
-            bytes: self.count * u64::from(self.element),
-            element: self.element,
-        }
+        // The product is checked when this is made.
+        Call::new(self.operation, Rank(self.root), self.count * u64::from(self.element), self.element)
     }
 
     /// The plan by which every agent carries it out.
@@ -122,7 +109,7 @@ impl What {
         match self.operation {
             Operation::Bcast | Operation::Scatter => words += &format!(" from rank {}", self.root),
             Operation::Reduce | Operation::Gather => words += &format!(" to rank {}", self.root),
-            Operation::Allreduce | Operation::Allgather | Operation::Barrier => {}
+            _ => {}
         }
         words
     }
