@@ -23,5 +23,6 @@ pub use layout::{Layout, LayoutError, Place, Scope};
 pub use plan::{Plan, PlanError, Rates};
 pub use schedule::{
     Action, ActionId, Buffer, Call, Kind, Operation, Program, Rank, Schedule, Span, TransferId,
+    UnknownOperation,
 };
 pub use verify::{Proof, VerifyError, verify};

@@ -5,6 +5,7 @@
 
 use crate::layout::Scope;
 use core::fmt;
+use core::str::FromStr;
 use std::sync::Arc;
 
 /// A rank: the index of an application process in its group.
@@ -105,6 +106,23 @@ impl fmt::Display for Operation {
             Operation::Exscan => "exscan",
             Operation::Barrier => "barrier",
         })
+    }
+}
+
+/// There is no such operation.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("there is no operation {name:?}; there are: {}", Operation::ALL.map(|o| o.to_string()).join(", "))]
+pub struct UnknownOperation {
+    /// What was asked for.
+    pub name: String,
+}
+
+impl FromStr for Operation {
+    type Err = UnknownOperation;
+
+    fn from_str(text: &str) -> Result<Operation, UnknownOperation> {
+        let named = Operation::ALL.into_iter().find(|operation| operation.to_string() == text);
+        named.ok_or_else(|| UnknownOperation { name: text.to_owned() })
     }
 }
 
