@@ -37,7 +37,7 @@ pub(crate) struct Options {
     root: u32,
 
     /// How fast a rack's uplink is, a host's link being 1
-    #[arg(long, value_name = "FACTOR", default_value_t = 1.0)]
+    #[arg(long, value_name = "FACTOR", default_value = "1", value_parser = factor)]
     uplink: f64,
 
     /// Draws the schedule into a file, as a time-space diagram
@@ -55,6 +55,11 @@ pub(crate) struct Options {
     /// Nodes in each rack of a table's network
     #[arg(long, default_value_t = 4, value_parser = clap::value_parser!(u32).range(2..=64), requires = "table")]
     per_rack: u32,
+}
+
+fn factor(text: &str) -> Result<f64, String> {
+    let number = text.parse().ok().filter(|number: &f64| number.is_finite() && *number > 0.0);
+    number.ok_or_else(|| format!("{text:?} is no factor; write a number above 0, as 0.25"))
 }
 
 /// Prints what was asked for.

@@ -302,6 +302,28 @@ proptest! {
     }
 }
 
+proptest! {
+    #![proptest_config(config(60))]
+
+    /// 65 to 160 nodes in up to 12 racks.
+    #[test]
+    fn large_groups_are_served_rightly(
+        operation in operation(),
+        racks in proptest::collection::vec(0u32..12, 65..160),
+        root in any::<prop::sample::Index>(),
+        plan in any::<prop::sample::Index>(),
+        (elements, segment) in (0u64..300, 64u64..2000),
+    ) {
+        let places: Vec<Place> = (0..).zip(&racks).map(|(node, rack)| Place { rack: *rack, node }).collect();
+        let layout = Layout::new(&places).expect("each node is in one rack");
+        let plans = plans(operation);
+        let plan = plan.get(&plans).with_segment(segment);
+        let call = Call::new(operation, Rank(root.index(layout.size()) as u32), elements * 8, 8);
+        verify(&compiled(&call, &layout, &plan), &layout)
+            .map_err(|e| TestCaseError::fail(format!("{plan}: {e}")))?;
+    }
+}
+
 #[test]
 fn impossible_calls_are_refused_by_name() {
     let layout = Layout::new(&shapes::racks(&[2, 1], 1)).unwrap();

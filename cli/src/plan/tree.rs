@@ -5,7 +5,7 @@ use std::fmt;
 use std::str::FromStr;
 
 /// The most nodes or ranks of a topology given as text.
-const MOST: u32 = 65_536;
+const MOST: u32 = 4096;
 
 /// Racks of nodes below one core switch.
 #[derive(Clone, Debug)]
@@ -91,9 +91,7 @@ mod tests {
 
     #[test]
     fn what_is_no_tree_is_refused_with_examples() {
-        for text in
-            ["", "4x4", "tree:", "tree:4", "tree:0x4", "tree:4x4x1x1", "tree:1++2", "tree:65536x65536"]
-        {
+        for text in ["", "4x4", "tree:", "tree:4", "tree:0x4", "tree:4x4x1x1", "tree:1++2", "tree:64x65"] {
             let e = text.parse::<Tree>().unwrap_err().to_string();
             assert!(e.contains("tree:4x4"), "{text}: {e}");
         }

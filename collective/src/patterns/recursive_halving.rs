@@ -120,12 +120,19 @@ fn reduce_scatter(b: &mut Builder<'_>, values: &[Held], parts: &[Range<u64>], pl
     // For each member where it has each part.
     let mut held: Vec<Vec<Span>> =
         values.iter().map(|value| parts.iter().map(|range| part(value.span, range)).collect()).collect();
+    // For each part who has it in the end, among those that take part.
+    let mut position = vec![0; parts.len()];
+    for (at, i) in team.active.iter().enumerate() {
+        position[*i] = at;
+    }
+    for i in &team.idle {
+        position[*i] = position[i - 1];
+    }
     for distance in team.distances().rev() {
-        // The parts that members on the other side are to have in the end.
-        let wanted = |i: usize| -> Vec<usize> {
-            let position = |of: usize| team.active.iter().position(|active| *active == of).unwrap_or(0);
-            let owner = |part: usize| position(part - usize::from(team.idle.contains(&part)));
-            (0..parts.len()).filter(|part| (owner(*part) ^ position(i)) & !(distance - 1) == 0).collect()
+        // The parts of all members on the same side.
+        let wanted = |to: usize| -> Vec<usize> {
+            let near = |part: &usize| position[*part] / distance == position[to] / distance;
+            (0..parts.len()).filter(near).collect()
         };
         for (first, second) in team.pairs(distance) {
             let mut arrived = Vec::new();

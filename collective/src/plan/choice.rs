@@ -14,6 +14,9 @@ const WORTHY_SHARE: u64 = 512;
 /// Streams that a receiver may well follow at once.
 const MANY_NODES: usize = 64;
 
+/// Shares into which a vector may well be cut: each means a message to every node of a rack.
+const MANY_SHARES: usize = 256;
+
 /// How fast the links of a tree are, in any one unit.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Rates {
@@ -38,7 +41,7 @@ impl Plan {
     /// | bcast, barrier | any | multicast | every link carries the message once |
     /// | gather, scatter | any | cool-p-p | one message per rack on the uplinks |
     /// | reduce | < 512 B a node | cool-p-p | three steps, one message per rack on the uplinks |
-    /// | reduce | more | sharded | no link carries more than the vector, any way |
+    /// | reduce | more, 256 nodes at most | sharded | no link carries more than the vector, any way |
     /// | allreduce | < 4 KiB | cool-p-p | three steps, the last inside the racks |
     /// | allreduce | < 512 B a node | multicast | as reduce, then every link carries the result once |
     /// | allreduce | more, 64 nodes at most | sharded | no link carries more than two vectors, any way |
@@ -76,12 +79,13 @@ fn name(call: &Call, layout: &Layout, rates: Rates) -> &'static str {
     // What one rank has to move or combine, on average.
     let vector = call.input_bytes(Rank(0), size).max(call.output_bytes(Rank(0), size));
     let worthy = vector / nodes as u64 >= WORTHY_SHARE;
+    let shares = worthy && nodes <= MANY_SHARES;
     match call.operation {
         _ if nodes == 1 => "cool-p-p",
         Operation::Bcast | Operation::Barrier => "multicast",
         // Of two nodes, the one would send its values to the other's shard, only to get them back.
-        Operation::Reduce if worthy && nodes > 2 => "sharded",
-        Operation::ReduceScatter if worthy => "sharded",
+        Operation::Reduce if shares && nodes > 2 => "sharded",
+        Operation::ReduceScatter if shares => "sharded",
         Operation::Reduce | Operation::ReduceScatter => "cool-p-p",
         Operation::Gather | Operation::Scatter if worthy && !oversubscribed => "flat:linear",
         Operation::Gather | Operation::Scatter => "cool-p-p",
