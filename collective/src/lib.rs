@@ -18,6 +18,7 @@ mod order;
 mod patterns;
 mod plan;
 pub mod schedule;
+pub mod timing;
 mod track;
 mod verify;
 

@@ -14,7 +14,7 @@ fn main() {
         let t0 = std::time::Instant::now();
         let s = compile(&call, &layout, &plan, |_| true).unwrap();
         let t1 = std::time::Instant::now();
-        let t = time(&s, &layout, &fabric, &Costs::default());
+        let t = simulate(&s, &layout, &fabric, &Costs::default());
         match t { Ok(t)=>println!("{plan}: {:?} x{:.3} events {} compile {:?} sim {:?}", t.time, lim.map_or(0.0, |l| t.time.as_secs_f64()/l.as_secs_f64()), t.events, t1-t0, t1.elapsed()),
         Err(e)=>println!("{plan}: {e}") }
     }

@@ -1,19 +1,13 @@
-//! The events of a schedule that is being timed.
+//! The agents of a schedule that is being timed: what they do in which order, and what they wait for.
 
-use super::costs::{Costs, nanos, time_of};
-use super::fabric::Fabric;
-use super::flows::{Finish, FlowId, Flows};
+use super::costs::{Costs, nanos};
 use super::index::{At, Index};
-use super::{Timing, TimingError};
-use cool_collective::{Kind, Layout, Rank, Schedule, Scope};
-use cool_machine::Duration;
+use super::{Network, Notice, Notices, Timing, TimingError};
+use crate::layout::Layout;
+use crate::schedule::{Action, Kind, Rank, Schedule};
 use core::cmp::Reverse;
+use core::time::Duration;
 use std::collections::{BTreeMap, BinaryHeap, VecDeque};
-
-/// Bytes of a message that are sent before another message between the same nodes has its turn.
-const TURN: f64 = 64.0 * 1024.0;
-/// Turns of a message at most.
-const TURNS: f64 = 16.0;
 
 /// What is known of an action that receives.
 const READY: u8 = 1;
@@ -33,53 +27,19 @@ enum Event {
     Announced { transfer: u32 },
     /// The sender knows that the receiver is ready for it.
     Granted { transfer: u32 },
-    /// The last byte of a message has arrived at a receiver.
-    Arrived { rank: u32, action: u32 },
     /// A multicast's first byte may go.
     Begun { transfer: u32 },
-    /// A flow may be through.
-    Finish { flow: u32, version: u32 },
-    /// Rates are to be computed.
-    Share,
+    /// The network has something to tell.
+    Network(Notice),
 }
 
-/// The connection from one node to another: messages under way, the first of them having its turn.
-#[derive(Debug, Default)]
-struct Connection {
-    queue: VecDeque<(u32, f64)>,
-    /// Bytes of the present turn.
-    turn: f64,
-    flow: Option<FlowId>,
-}
-
-/// What a flow carries.
-#[derive(Clone, Copy, Debug)]
-enum Load {
-    Connection(u32, u32),
-    Multicast(u32),
-}
-
-/// A multicast under way.
-#[derive(Debug)]
-struct Stream {
-    flow: Option<FlowId>,
-    sharers: u32,
-    /// Bytes per nanosecond, were it alone.
-    rate: f64,
-}
-
-pub(super) struct World<'a> {
+pub(super) struct World<'a, N> {
     schedule: &'a Schedule,
     layout: &'a Layout,
-    fabric: &'a Fabric,
     costs: &'a Costs,
+    network: N,
+    notices: Notices,
     index: Index,
-    hosts: Vec<usize>,
-    flows: Flows,
-    /// By flow.
-    loads: Vec<Load>,
-    connections: BTreeMap<(u32, u32), Connection>,
-    streams: BTreeMap<u32, Stream>,
     /// Of each action, how many it waits for, and what is known of it.
     waits: Vec<u32>,
     known: Vec<u8>,
@@ -88,56 +48,41 @@ pub(super) struct World<'a> {
     /// Of each rank: its multicasts to come, and whether one is under way.
     queued: Vec<VecDeque<u32>>,
     multicasting: Vec<bool>,
-    /// Of each node: multicasts under way, and until when its agent is at work.
-    streaming: Vec<Vec<u32>>,
+    /// Of each node: until when its agent is at work.
     busy: Vec<u64>,
     queue: BinaryHeap<Reverse<(u64, u64, Event)>>,
-    shares_at: Option<u64>,
     serial: u64,
     now: u64,
-    /// Of the ranks, the slowest.
+    /// When the slowest rank is through, and which that is.
     end: (u64, u32),
     done: usize,
 }
 
-impl<'a> World<'a> {
+impl<'a, N: Network> World<'a, N> {
     pub(super) fn new(
         schedule: &'a Schedule,
         layout: &'a Layout,
-        fabric: &'a Fabric,
         costs: &'a Costs,
-    ) -> Result<World<'a>, TimingError> {
+        network: N,
+    ) -> Result<World<'a, N>, TimingError> {
         if schedule.programs.len() != layout.size() {
             return Err(TimingError::Incomplete);
         }
         let index = Index::new(schedule).ok_or(TimingError::Incomplete)?;
-        let per_nano = |rate: u64| rate as f64 / 1e9;
-        let socket = costs.socket;
-        let hosts = fabric.hosts_of(layout)?;
-        let host_links = 2 * fabric.hosts();
-        let rates = fabric.rates().into_iter().enumerate().map(move |(link, rate)| {
-            per_nano(if link < host_links { rate.min(socket) } else { rate }).max(1e-9)
-        });
-        let waits = schedule.programs.iter().flatten().flat_map(|program| &program.actions);
+        let actions = schedule.programs.iter().flatten().flat_map(|program| &program.actions);
         Ok(World {
             schedule,
             layout,
-            fabric,
             costs,
-            hosts,
-            flows: Flows::new(rates, fabric.burst),
-            loads: Vec::new(),
-            connections: BTreeMap::new(),
-            streams: BTreeMap::new(),
-            waits: waits.map(|action| action.after.len() as u32).collect(),
+            network,
+            notices: Notices::default(),
+            waits: actions.map(|action| action.after.len() as u32).collect(),
             known: vec![0; index.actions()],
             gathering: BTreeMap::new(),
             queued: vec![VecDeque::new(); layout.size()],
             multicasting: vec![false; layout.size()],
-            streaming: vec![Vec::new(); layout.nodes()],
             busy: vec![0; layout.nodes()],
             queue: BinaryHeap::new(),
-            shares_at: None,
             serial: 0,
             now: 0,
             end: (0, 0),
@@ -156,11 +101,9 @@ impl<'a> World<'a> {
                 }
             }
         }
-        self.plan_shares();
         while let Some(Reverse((at, _, event))) = self.queue.pop() {
             self.now = at;
             self.happen(event);
-            self.plan_shares();
         }
         if self.done < self.index.actions() {
             return Err(self.stuck());
@@ -179,7 +122,7 @@ impl<'a> World<'a> {
         TimingError::Stuck { rank: Rank(at.rank), action: at.action }
     }
 
-    fn schedule_action(&self, at: At) -> &'a cool_collective::Action {
+    fn schedule_action(&self, at: At) -> &'a Action {
         let program = self.schedule.programs[at.rank as usize].as_ref();
         &program.expect("the index is made of programs of all ranks").actions[at.action as usize]
     }
@@ -197,13 +140,14 @@ impl<'a> World<'a> {
         self.queue.push(Reverse((at.max(self.now), self.serial, event)));
     }
 
-    fn plan_shares(&mut self) {
-        if let Some(due) = self.flows.due()
-            && self.shares_at.is_none_or(|at| due < at)
-        {
-            self.shares_at = Some(due);
-            self.plan(due, Event::Share);
+    /// Lets the network do something, and notes what it has to tell.
+    fn network(&mut self, does: impl FnOnce(&mut N, u64, &mut Notices)) {
+        let mut notices = std::mem::take(&mut self.notices);
+        does(&mut self.network, self.now, &mut notices);
+        for (at, notice) in notices.0.drain(..) {
+            self.plan(at, Event::Network(notice));
         }
+        self.notices = notices;
     }
 
     /// The agent of a node works so long, after what it has to do before; answers with when it is through.
@@ -219,53 +163,19 @@ impl<'a> World<'a> {
         self.plan(end, Event::Done { rank: at.rank, action: at.action });
     }
 
-    /// How long the first byte of a message is under way, or the last after it was sent.
-    fn latency(&self, from: usize, to: usize, bytes: u64) -> u64 {
-        let hops = self.fabric.hops(self.hosts[from], self.hosts[to]);
-        let packet = if self.fabric.burst > 0 { 0 } else { bytes.min(self.costs.mtu) };
-        // Each switch has the whole packet before it sends it on.
-        let on = match hops {
-            0..=1 => 0,
-            hops => time_of(packet, self.fabric.host) + u64::from(hops - 2) * time_of(packet, self.fabric.uplink),
-        };
-        u64::from(hops) * nanos(self.fabric.delay) + on
-    }
-
     fn happen(&mut self, event: Event) {
         match event {
             Event::Done { rank, action } => self.complete(At { rank, action }),
             Event::Sent { transfer } => self.sent(transfer),
             Event::Announced { transfer } => self.announced(transfer),
             Event::Granted { transfer } => self.enqueue(transfer),
-            Event::Arrived { rank, action } => self.arrived(At { rank, action }),
             Event::Begun { transfer } => self.begin_stream(transfer),
-            Event::Finish { flow, version } => {
-                let finish = Finish { flow: FlowId(flow), version, at: self.now };
-                if self.flows.is_current(&finish) {
-                    match self.loads[flow as usize] {
-                        Load::Connection(from, to) => self.turn_over(from, to),
-                        Load::Multicast(transfer) => self.stream_over(transfer, Some(finish.flow)),
-                    }
-                }
+            Event::Network(Notice::Wake(a, b)) => self.network(|net, now, tell| net.wake(now, (a, b), tell)),
+            Event::Network(Notice::Left { message }) => self.left(message),
+            Event::Network(Notice::Arrived { message, receiver }) => {
+                self.arrived(self.index.receivers(message)[receiver as usize]);
             }
-            Event::Share => self.share(),
         }
-    }
-
-    fn share(&mut self) {
-        if self.flows.due().is_none_or(|due| due > self.now) {
-            return;
-        }
-        self.shares_at = None;
-        let mut finishes = Vec::new();
-        self.flows.share(self.now, |finish| finishes.push(finish));
-        for finish in finishes {
-            self.plan_finish(finish);
-        }
-    }
-
-    fn plan_finish(&mut self, finish: Finish) {
-        self.plan(finish.at, Event::Finish { flow: finish.flow.0, version: finish.version });
     }
 
     fn complete(&mut self, at: At) {
@@ -389,7 +299,7 @@ impl<'a> World<'a> {
             self.enqueue(transfer);
         } else {
             let (from, to) = self.ends_of(transfer);
-            self.plan(self.now + self.latency(from, to, 0), Event::Announced { transfer });
+            self.plan(self.now + self.network.latency(from, to, 0), Event::Announced { transfer });
         }
     }
 
@@ -405,97 +315,23 @@ impl<'a> World<'a> {
 
     fn grant(&mut self, transfer: u32) {
         let (from, to) = self.ends_of(transfer);
-        self.plan(self.now + self.latency(to, from, 0), Event::Granted { transfer });
+        self.plan(self.now + self.network.latency(to, from, 0), Event::Granted { transfer });
     }
 
-    /// A message goes to the end of its connection's queue.
+    /// A unicast message may be sent.
     fn enqueue(&mut self, transfer: u32) {
-        let wire = self.costs.unicast(self.bytes(self.index.sender(transfer))) as f64;
-        let (from, to) = self.ends_of(transfer);
-        let key = (from as u32, to as u32);
-        let connection = self.connections.entry(key).or_default();
-        connection.queue.push_back((transfer, wire));
-        let Some(flow) = connection.flow else { return self.begin_connection(key) };
-        // The one that had the connection for itself now takes turns.
-        if let [(_, whole), _] = connection.queue.make_contiguous() {
-            let most = TURN.max(*whole / TURNS);
-            let left = self.flows.left(self.now, flow);
-            if left > most {
-                let rest = left % most + most;
-                connection.turn -= left - rest;
-                if let Some(finish) = self.flows.set_left(self.now, flow, rest) {
-                    self.plan_finish(finish);
-                }
-            }
-        }
+        let bytes = self.bytes(self.index.sender(transfer));
+        let ends = self.ends_of(transfer);
+        self.network(|net, now, tell| net.unicast(now, transfer, ends, bytes, tell));
     }
 
-    fn begin_connection(&mut self, (from, to): (u32, u32)) {
-        loop {
-            let Some(connection) = self.connections.get_mut(&(from, to)) else { return };
-            let Some((_, wire)) = connection.queue.front().copied() else { return };
-            connection.turn = wire;
-            let links = self.fabric.path(self.hosts[from as usize], self.hosts[to as usize]);
-            if let Some(flow) = self.flows.begin(self.now, links, wire as u64, f64::MAX) {
-                connection.flow = Some(flow);
-                self.carry(flow, Load::Connection(from, to));
-                return;
-            }
-            let first = connection.queue.pop_front();
-            if let Some((transfer, _)) = first {
-                self.delivered(transfer);
-            }
-        }
-    }
-
-    fn carry(&mut self, flow: FlowId, load: Load) {
-        let at = flow.0 as usize;
-        if self.loads.len() <= at {
-            self.loads.resize(at + 1, load);
-        }
-        self.loads[at] = load;
-    }
-
-    /// A message has had its turn.
-    fn turn_over(&mut self, from: u32, to: u32) {
-        let Some(connection) = self.connections.get_mut(&(from, to)) else { return };
-        let (Some((transfer, left)), Some(flow)) = (connection.queue.pop_front(), connection.flow) else {
-            return;
-        };
-        let left = left - connection.turn;
-        let over = left < 1.0;
-        if !over {
-            connection.queue.push_back((transfer, left));
-        }
-        match connection.queue.front() {
-            Some((_, left)) => {
-                let alone = connection.queue.len() == 1;
-                connection.turn = if alone { *left } else { left.min(TURN.max(left / TURNS)) };
-                let turn = connection.turn;
-                if let Some(finish) = self.flows.set_left(self.now, flow, turn) {
-                    self.plan_finish(finish);
-                }
-            }
-            None => {
-                connection.flow = None;
-                self.flows.end(self.now, flow);
-            }
-        }
-        if over {
-            self.delivered(transfer);
-        }
-    }
-
-    /// The last byte of a unicast message has left.
-    fn delivered(&mut self, transfer: u32) {
+    /// The last byte of a message has left its sender.
+    fn left(&mut self, transfer: u32) {
         let sender = self.index.sender(transfer);
         let bytes = self.bytes(sender);
-        let (from, to) = self.ends_of(transfer);
-        let at = self.now + self.latency(from, to, bytes);
-        if let Some(receiver) = self.index.receivers(transfer).first().copied() {
-            self.plan(at, Event::Arrived { rank: receiver.rank, action: receiver.action });
-        }
-        if bytes > self.costs.eager {
+        if let Kind::Multicast { .. } = self.kind(sender) {
+            self.stream_over(transfer);
+        } else if bytes > self.costs.eager {
             self.complete(sender);
         }
     }
@@ -517,27 +353,13 @@ impl<'a> World<'a> {
         }
         let Some(action) = self.queued[rank as usize].pop_front() else { return };
         let at = At { rank, action };
-        let Kind::Multicast { transfer, src, sharers, .. } = self.kind(at) else { return };
+        let Kind::Multicast { transfer, src, .. } = self.kind(at) else { return };
         self.multicasting[rank as usize] = true;
         let node = self.node(rank);
-        self.streams.insert(transfer.0, Stream { flow: None, sharers, rate: 0.0 });
-        self.streaming[node].push(transfer.0);
-        self.pace(node);
         let sent = self.work(node, nanos(self.costs.send));
         self.plan(sent, Event::Sent { transfer: transfer.0 });
         if src.len <= self.costs.copied {
             self.finish_after(at, self.costs.copying(src.len));
-        }
-    }
-
-    /// Streams of one node share its link.
-    fn pace(&mut self, node: usize) {
-        for transfer in &self.streaming[node] {
-            let Some(stream) = self.streams.get(transfer) else { continue };
-            if let Some(flow) = stream.flow {
-                let most = stream.most(self.streaming[node].len());
-                self.flows.set_most(self.now, flow, most);
-            }
         }
     }
 
@@ -567,47 +389,21 @@ impl<'a> World<'a> {
     fn farthest(&self, transfer: u32, bytes: u64) -> u64 {
         let from = self.node(self.index.sender(transfer).rank);
         let receivers = self.index.receivers(transfer).iter();
-        receivers.map(|at| self.latency(from, self.node(at.rank), bytes)).max().unwrap_or(0)
+        receivers.map(|at| self.network.latency(from, self.node(at.rank), bytes)).max().unwrap_or(0)
     }
 
     fn begin_stream(&mut self, transfer: u32) {
         let sender = self.index.sender(transfer);
-        let Kind::Multicast { scope, src, .. } = self.kind(sender) else { return };
-        let node = self.node(sender.rank);
-        let links = self.tree(scope, node);
-        let Some(stream) = self.streams.get_mut(&transfer) else { return };
-        stream.rate = self.flows.narrowest(&links);
-        let most = stream.most(self.streaming[node].len());
-        match self.flows.begin(self.now, links, self.costs.multicast(src.len), most) {
-            Some(flow) => {
-                stream.flow = Some(flow);
-                self.carry(flow, Load::Multicast(transfer));
-            }
-            None => self.stream_over(transfer, None),
-        }
-    }
-
-    fn tree(&self, scope: Scope, node: usize) -> Vec<u32> {
-        let others = self.layout.nodes_of(scope).into_iter().filter(|other| *other != node);
-        self.fabric.tree(self.hosts[node], others.map(|node| self.hosts[node]))
+        let Kind::Multicast { src, sharers, .. } = self.kind(sender) else { return };
+        let from = self.node(sender.rank);
+        let to: Vec<usize> = self.index.receivers(transfer).iter().map(|at| self.node(at.rank)).collect();
+        self.network(|net, now, tell| net.multicast(now, transfer, (from, &to), (src.len, sharers), tell));
     }
 
     /// The last byte of a multicast has left.
-    fn stream_over(&mut self, transfer: u32, flow: Option<FlowId>) {
+    fn stream_over(&mut self, transfer: u32) {
         let sender = self.index.sender(transfer);
         let bytes = self.bytes(sender);
-        let node = self.node(sender.rank);
-        if let Some(flow) = flow {
-            self.flows.end(self.now, flow);
-        }
-        self.streams.remove(&transfer);
-        self.streaming[node].retain(|other| *other != transfer);
-        self.pace(node);
-        for i in 0..self.index.receivers(transfer).len() {
-            let to = self.index.receivers(transfer)[i];
-            let at = self.now + self.latency(node, self.node(to.rank), bytes);
-            self.plan(at, Event::Arrived { rank: to.rank, action: to.action });
-        }
         if bytes > self.costs.copied {
             // Until all have told, by way of the first of their rack, that they have it, and are told so.
             let way = self.farthest(transfer, bytes);
@@ -620,12 +416,5 @@ impl<'a> World<'a> {
         }
         self.multicasting[sender.rank as usize] = false;
         self.next_multicast(sender.rank);
-    }
-}
-
-impl Stream {
-    /// What it may send when so many streams of its node are under way.
-    fn most(&self, streams: usize) -> f64 {
-        self.rate / f64::from(self.sharers).max(streams as f64).max(1.0)
     }
 }

@@ -1,6 +1,6 @@
 //! A schedule by number: which actions wait for which, and which actions receive a message.
 
-use cool_collective::{Kind, Rank, Schedule};
+use crate::schedule::{Kind, Rank, Schedule};
 
 /// An action: its rank and its place in that rank's program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -1,10 +1,11 @@
 //! What the timing of schedules takes a node and its transport to cost, in one place.
 
-use cool_machine::Duration;
+use core::time::Duration;
+use serde::{Deserialize, Serialize};
 
 /// What things cost beside the network. The default is the emulated test bed (see `docs/architecture.md`):
 /// agents on one shared machine, Ethernet frames of 1514 bytes.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Costs {
     /// A rank's call, from the rank to its agent, and the answer.
     pub call: Duration,
@@ -26,6 +27,8 @@ pub struct Costs {
     pub eager: u64,
     /// Longest multicast whose sender goes on at once, since the agent copies it.
     pub copied: u64,
+    /// Bytes of a message that are sent before another message between the same nodes has its turn.
+    pub turn: u64,
 }
 
 impl Default for Costs {
@@ -41,6 +44,7 @@ impl Default for Costs {
             mtu: 1500,
             eager: 64 * 1024,
             copied: 1024 * 1024,
+            turn: 64 * 1024,
         }
     }
 }
@@ -56,12 +60,12 @@ const FRAME_HEAD: u64 = 57;
 
 impl Costs {
     /// Bytes on the wire of a unicast message.
-    pub(super) fn unicast(&self, bytes: u64) -> u64 {
+    pub fn unicast(&self, bytes: u64) -> u64 {
         packed(bytes.saturating_add(FRAME_HEAD), self.mtu, TCP)
     }
 
     /// Bytes on the wire of a multicast message.
-    pub(super) fn multicast(&self, bytes: u64) -> u64 {
+    pub fn multicast(&self, bytes: u64) -> u64 {
         packed(bytes, self.mtu, UDP)
     }
 
@@ -81,13 +85,13 @@ fn packed(bytes: u64, mtu: u64, headers: u64) -> u64 {
     bytes.saturating_add(packets.saturating_mul(headers + ETHERNET))
 }
 
-/// Nanoseconds of `bytes` at a rate.
-pub(super) fn time_of(bytes: u64, rate: u64) -> u64 {
+/// Nanoseconds of `bytes` at a rate in bytes per second.
+pub fn time_of(bytes: u64, rate: u64) -> u64 {
     u64::try_from(u128::from(bytes) * 1_000_000_000 / u128::from(rate.max(1))).unwrap_or(u64::MAX)
 }
 
-/// A duration as a number.
-pub(super) fn nanos(time: Duration) -> u64 {
+/// A duration as a number of nanoseconds.
+pub fn nanos(time: Duration) -> u64 {
     u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
 }
 
