@@ -17,6 +17,7 @@ mod levels;
 mod order;
 mod patterns;
 mod plan;
+pub mod planner;
 pub mod schedule;
 pub mod timing;
 mod track;
@@ -27,6 +28,7 @@ pub use compile::{CompileError, compile};
 pub use interpret::{InterpretError, interpret};
 pub use layout::{Layout, LayoutError, Place, Scope};
 pub use plan::{Plan, PlanError, Rates};
+pub use planner::{CostModel, Planner};
 pub use schedule::{
     Action, ActionId, Buffer, Call, Kind, Operation, Program, Rank, Schedule, Span, TransferId,
     UnknownOperation,

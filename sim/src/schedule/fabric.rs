@@ -1,7 +1,9 @@
 //! The network that a schedule is timed on: racks of hosts below a tree, a leaf-spine or a fat-tree network,
 //! its links, and the ways of messages over them. How long anything takes is not its business.
 
-use cool_collective::{Layout, Place};
+use cool_collective::planner::Level;
+use cool_collective::timing::Costs;
+use cool_collective::{CostModel, Layout, Place};
 use cool_machine::Duration;
 use core::fmt;
 use core::str::FromStr;
@@ -91,6 +93,24 @@ impl Fabric {
             return Err(FabricError::Rate);
         }
         Ok(Fabric { host, uplink, ..self })
+    }
+
+    /// What the planner is told of this network.
+    pub fn cost_model(&self, costs: &Costs) -> CostModel {
+        let level = |hops: u32, bytes_per_second| Level { latency: self.delay * hops, bytes_per_second };
+        let lanes = match self.shape {
+            Shape::Tree => 1,
+            Shape::LeafSpine { spines } => spines,
+            Shape::FatTree { half } => half,
+        };
+        let far = if let Shape::FatTree { .. } = self.shape { 6 } else { 4 };
+        CostModel {
+            costs: *costs,
+            rack: level(2, self.host),
+            center: level(far, self.uplink),
+            lanes: lanes as u32,
+            burst: self.burst,
+        }
     }
 
     /// Number of hosts.

@@ -1,0 +1,25 @@
+use cool_collective::*;
+use cool_sim::schedule::*;
+fn main() {
+    let args: Vec<String> = std::env::args().collect();
+    let fabric: Fabric = args[1].parse().unwrap();
+    let op = Operation::ALL.into_iter().find(|o| o.to_string() == args[2]).unwrap();
+    let bytes: u64 = args[3].parse().unwrap();
+    let layout = Layout::new(&fabric.places(Placement::Packed)).unwrap();
+    let call = Call::new(op, Rank(0), bytes, 4.min(bytes.max(1) as u32));
+    let costs = Costs::default();
+    let planner = Planner::new(fabric.cost_model(&costs), layout.clone());
+    let t0 = std::time::Instant::now();
+    let r = planner.rank(&call);
+    println!("rank {:?} of {}", t0.elapsed(), r.len());
+    let mut best = f64::MAX; let mut first = 0.0;
+    for (i, e) in r.iter().enumerate() {
+        if e.seconds > 3.0 * r[0].seconds { continue; }
+        let s = compile(&call, &layout, &e.plan, |_| true).unwrap();
+        let t = simulate(&s, &layout, &fabric, &costs).unwrap().time.as_secs_f64();
+        if i == 0 { first = t; }
+        best = best.min(t);
+        println!("{:40} est {:.6} sim {:.6} ratio {:.2}", e.plan.to_string(), e.seconds, t, e.seconds / t);
+    }
+    println!("pick/best {:.3}", first / best);
+}
