@@ -62,6 +62,19 @@ pub enum CompileError {
     },
 }
 
+impl Plan {
+    /// Whether it can run `operation`; if not, the error says why, and which can.
+    ///
+    /// # Errors
+    /// [`CompileError::Plan`], if it cannot.
+    pub fn check(&self, operation: Operation) -> Result<(), CompileError> {
+        match self.lacking(operation) {
+            Some(lacking) => Err(CompileError::Plan { plan: *self, operation, lacking }),
+            None => Ok(()),
+        }
+    }
+}
+
 fn fitting(operation: Operation) -> String {
     Plan::fitting(operation).map(|p| p.to_string()).collect::<Vec<_>>().join(", ")
 }
@@ -92,9 +105,7 @@ pub fn compile(
     if let Some(reason) = wrong_counts(call, size) {
         return Err(CompileError::Counts { operation, reason });
     }
-    if let Some(lacking) = plan.lacking(operation) {
-        return Err(CompileError::Plan { plan: *plan, operation, lacking });
-    }
+    plan.check(operation)?;
     let too_large = CompileError::Size { operation, bytes: call.bytes, size };
     if total(call, size).is_none_or(|total| total > MAX_TOTAL) {
         return Err(too_large);
