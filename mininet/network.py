@@ -20,14 +20,14 @@ BURST_KB = 16
 
 
 class Tree(Topo):
-    """One core switch, `racks` ToR switches, `per_rack` hosts each."""
+    """One core switch, and a ToR switch for each of `racks`, the numbers of their hosts."""
 
-    def build(self, racks, per_rack):
+    def build(self, racks):
         core = self.addSwitch("s1")
-        for r in range(racks):
+        for r, hosts in enumerate(racks):
             tor = self.addSwitch("s%d" % (r + 2))
             self.addLink(tor, core)
-            add_hosts(self, tor, r, per_rack)
+            add_hosts(self, tor, sum(racks[:r]), hosts)
 
 
 class LeafSpine(Topo):
@@ -39,24 +39,30 @@ class LeafSpine(Topo):
             leaf = self.addSwitch("s%d" % (spines + r + 1))
             for top in tops:
                 self.addLink(leaf, top)
-            add_hosts(self, leaf, r, per_rack)
+            add_hosts(self, leaf, r * per_rack, per_rack)
 
 
-def add_hosts(topo, tor, rack, per_rack):
-    for i in range(per_rack):
-        n = rack * per_rack + i + 1
+def add_hosts(topo, tor, before, hosts):
+    for n in range(before + 1, before + hosts + 1):
         topo.addLink(topo.addHost("h%d" % n, ip="10.0.%d.%d/16" % (n // 250, n % 250 + 1)), tor)
 
 
 def parse_topology(text):
-    """The Mininet topology that `tree:RxK` or `leafspine:LxSxK` names; ValueError says what is wrong."""
-    m = re.fullmatch(r"tree:(\d+)x(\d+)", text)
-    n = re.fullmatch(r"leafspine:(\d+)x(\d+)x(\d+)", text)
-    sizes = [int(x) for x in (m or n).groups()] if m or n else []
-    if not sizes or min(sizes) < 1 or sizes[0] * sizes[-1] > 250:
-        raise ValueError("topology %r: expected tree:RxK (R racks of K hosts) or leafspine:LxSxK (L leaves, "
-                         "S spines, K hosts a leaf), with 1 to 250 hosts" % text)
-    return Tree(racks=sizes[0], per_rack=sizes[1]) if m else LeafSpine(leaves=sizes[0], spines=sizes[1], per_rack=sizes[2])
+    """The Mininet topology that a text names; ValueError says what is wrong."""
+    even = re.fullmatch(r"tree:(\d+)x(\d+)", text)
+    uneven = re.fullmatch(r"tree:(\d+(?:\+\d+)+)", text)
+    leafspine = re.fullmatch(r"leafspine:(\d+)x(\d+)x(\d+)", text)
+    racks, spines = [], 1
+    if even:
+        racks = [int(even[2])] * int(even[1])
+    elif uneven:
+        racks = [int(hosts) for hosts in uneven[1].split("+")]
+    elif leafspine:
+        spines, racks = int(leafspine[2]), [int(leafspine[3])] * int(leafspine[1])
+    if not racks or min(racks) < 1 or spines < 1 or sum(racks) > 250:
+        raise ValueError("topology %r: expected tree:RxK (R racks of K hosts), tree:A+B+.. (racks of A, B, .. hosts) or "
+                         "leafspine:LxSxK (L leaves, S spines, K hosts a leaf), with 1 to 250 hosts" % text)
+    return LeafSpine(leaves=len(racks), spines=spines, per_rack=racks[0]) if leafspine else Tree(racks=racks)
 
 
 def sh(*command):

@@ -216,8 +216,8 @@ class Testbed:
 
 def parse_arguments():
     p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    p.add_argument("--topology", default="tree:4x4", help="tree:RxK (R racks of K hosts under one core switch) or "
-                   "leafspine:LxSxK (L leaves, S spines, K hosts a leaf); default %(default)s")
+    p.add_argument("--topology", default="tree:4x4", help="tree:RxK (R racks of K hosts under one core switch), "
+                   "tree:A+B+.. (racks of A, B, .. hosts) or leafspine:LxSxK (L leaves, S spines, K hosts a leaf); default %(default)s")
     p.add_argument("--host-mbit", type=float, default=0, help="rate of each host link in Mbit/s; 0 leaves it unshaped")
     p.add_argument("--uplink-mbit", type=float, default=0, help="rate of each link between switches; 0 leaves it unshaped")
     p.add_argument("--loss", type=float, default=0, help="share of packets lost where a host receives, 0 to 0.5")

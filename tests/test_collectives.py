@@ -1,10 +1,12 @@
 """Every collective delivers the right bytes, whatever is lost. `cool bench` checks each result on every rank."""
 import json
+import os
 
 import pytest
 from conftest import run, succeed
 
-OPERATIONS = "bcast,reduce,allreduce,gather,allgather,scatter,barrier"
+OPERATIONS = "bcast,reduce,allreduce,gather,allgather,scatter,reduce_scatter,alltoall,scan,exscan,barrier"
+UNEQUAL = "gatherv,allgatherv,scatterv,reduce_scatterv,alltoallv"
 
 
 def bench(bed, operations, sizes, root, *options, timeout=300):
@@ -59,3 +61,54 @@ def test_a_broadcast_crosses_every_link_once(make_bed):
     assert not over, "links that carried more than 1.10 times the message: %s" % over
     received = [load[tor, host] for tor, host in load if host.startswith("h")]
     assert sum(share > 1.0 for share in received) == 15, "every receiver's link carries the message: %s" % load
+
+
+# For every operation two plans, of which one composes levels and one is oblivious of the network.
+FORCED = {
+    "bcast": ("cool-b-r", "flat:scatter-allgather"),
+    "reduce": ("rack:binomial,center:chain", "flat:recursive-halving"),
+    "allreduce": ("cool-b-r", "flat:ring"),
+    "gather": ("rack:binomial,center:binomial", "flat:linear"),
+    "allgather": ("rack:binomial+parallel,center:ring+parallel", "flat:bruck"),
+    "scatter": ("rack:binomial,center:binomial", "flat:minimum-spanning-tree"),
+    "reduce_scatter": ("sharded", "flat:recursive-halving"),
+    "alltoall": ("cool-p-p", "flat:bruck"),
+    "scan": ("cool-p-p", "flat:recursive-doubling"),
+    "exscan": ("rack:chain,center:chain", "flat:chain"),
+    "barrier": ("cool-p-p", "flat:recursive-doubling"),
+}
+
+
+@pytest.mark.parametrize("loss", [0, 0.02])
+@pytest.mark.parametrize("topology", ["tree:2x3", "tree:3+1+2"])
+def test_every_operation_is_right_under_three_plans(make_bed, topology, loss):
+    """By the plan that COOL picks, and by two that are forced."""
+    bed = make_bed(topology, host_mbit=50, uplink_mbit=50, loss=loss)
+    for choice in range(3):
+        forced = {op: plans[choice] for op, plans in FORCED.items()} if choice < 2 else {}
+        options = [word for op, plan in forced.items() for word in ("--plan", "%s=%s" % (op, plan))]
+        report = bench(bed, OPERATIONS + "," + UNEQUAL, "0,1000,200K", 4, "--reps", "1", *options, timeout=300)
+        ran = {result["op"]: result["plan"] for result in report["results"]}
+        for op, plan in forced.items():
+            assert ran[op] == plan or ran[op].endswith(plan), "%s went by %s instead of %s" % (op, ran[op], plan)
+
+
+@pytest.mark.parametrize("loss", [0, 0.02])
+def test_floating_point_sums_have_the_same_bits_over_20_runs(make_bed, loss):
+    """Twenty calls of each job, in which another rank comes first each time; and two jobs."""
+    bed = make_bed("tree:3+1+2", host_mbit=50, uplink_mbit=50, loss=loss)
+    command = ["cool", "run", "-n", "7", "--", os.path.join(bed.bin_dir, "cool-bits"), "10", "3000", "default", "cool-b-r", "flat:chain",
+               "flat:recursive-halving", "sharded"]
+    first, second = [sorted(succeed(bed, *command, timeout=300).splitlines()) for _ in range(2)]
+    assert first == second
+    assert len(first) > 7 * 12, "each rank tells of several plans for each operation: %s" % first
+
+
+def test_a_forced_plan_that_does_not_fit_is_named_with_those_that_do(make_bed):
+    bed = make_bed("tree:2x3", host_mbit=50, uplink_mbit=50, loss=0)
+    done = run(bed, "cool", "run", "-n", "2", "--env", "COOL_PLAN=scan=multicast", "--", os.path.join(bed.bin_dir, "cool-bits"), "1", "8", "default")
+    assert done.returncode != 0
+    assert "COOL_PLAN" in done.stderr and "multicast cannot run scan" in done.stderr and "flat:chain" in done.stderr, done.stderr
+    environment = "COOL_PLAN=reduce=rack:binomial,center:chain,allreduce=flat:ring"
+    out = succeed(bed, "cool", "run", "-n", "2", "--env", environment, "--", os.path.join(bed.bin_dir, "cool-bits"), "1", "8")
+    assert out == "", "no plan, no runs"

@@ -41,6 +41,12 @@ pub(crate) enum Error {
     Missing { done: usize, asked: usize },
     #[error("{0}")]
     Rank(#[from] RankError),
+    #[error("{0}")]
+    Compile(#[from] cool_collective::CompileError),
+    #[error("{path}: {reason}")]
+    Picture { path: String, reason: std::io::Error },
+    #[error("the schedule comes to a stop: a fault in plan {0}, please report it")]
+    Stuck(String),
 }
 
 impl Error {

@@ -5,6 +5,7 @@ mod client;
 mod error;
 mod groups;
 mod job;
+mod plan;
 mod run;
 mod size;
 mod topology;
@@ -36,6 +37,7 @@ struct Options {
 enum Command {
     #[command(flatten)]
     Ask(Ask),
+    Plan(plan::Options),
     /// One rank of `cool bench`, which starts it
     #[command(hide = true)]
     BenchRank(bench::RankOptions),
@@ -54,6 +56,7 @@ fn main() -> ExitCode {
     let Options { controller, command } = Options::parse();
     let outcome = match command {
         Command::Ask(question) => ask(&controller, question),
+        Command::Plan(options) => plan::show(&options),
         Command::BenchRank(options) => bench::rank(&options).map_err(Error::from),
     };
     match outcome {

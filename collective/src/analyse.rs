@@ -1,9 +1,62 @@
-//! Counts what a schedule sends (the figures of paper 003, table 1). What it costs in time is for others.
+//! Counts what a schedule sends (the figures of paper 003, tables 1 and 3). What it costs in time is for others.
 
 use crate::layout::Layout;
 use crate::order::order;
 use crate::schedule::{ActionId, Kind, Program, Rank, Schedule, TransferId};
 use std::collections::{BTreeMap, BTreeSet};
+
+/// One message of a schedule.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Message {
+    /// The sender.
+    pub from: Rank,
+    /// The receivers: one, or those that a tree reaches.
+    pub to: Vec<Rank>,
+    /// Whether it goes along a tree.
+    pub multicast: bool,
+    /// Its length.
+    pub bytes: u64,
+    /// In which step: one more than the number of messages that must arrive before it, one after the other.
+    /// Messages within a node are local copies and take no step.
+    pub step: usize,
+}
+
+/// All messages of a schedule for `layout`, each after those that it waits for. None if the schedule was not
+/// compiled for all of its ranks, or comes to a stop.
+pub fn messages(schedule: &Schedule, layout: &Layout) -> Option<Vec<Message>> {
+    let programs: Vec<&Program> = schedule.programs.iter().map(Option::as_ref).collect::<Option<_>>()?;
+    if programs.len() != layout.size() {
+        return None;
+    }
+    let mut messages: Vec<Message> = Vec::new();
+    let mut index: BTreeMap<TransferId, usize> = BTreeMap::new();
+    // For each action how many messages, one after the other, are before it.
+    let mut steps: Vec<BTreeMap<ActionId, usize>> = vec![BTreeMap::new(); programs.len()];
+    for (rank, id) in order(&programs, |_| 0).ok()? {
+        let action = &programs[rank.0 as usize].actions[id.0 as usize];
+        let before = action.after.iter().filter_map(|on| steps[rank.0 as usize].get(on)).max();
+        let mut done = before.copied().unwrap_or(0);
+        let mut send = |transfer, to: Vec<Rank>, multicast, bytes| {
+            index.insert(transfer, messages.len());
+            let away = to.iter().any(|to| layout.node_of(*to) != layout.node_of(rank));
+            messages.push(Message { from: rank, to, multicast, bytes, step: done + usize::from(away) });
+        };
+        match action.kind {
+            Kind::Send { to, transfer, src } => send(transfer, vec![to], false, src.len),
+            Kind::Multicast { scope, transfer, src, .. } => {
+                let home = layout.node_of(rank);
+                let others = layout.nodes_of(scope).into_iter().filter(|node| *node != home);
+                send(transfer, others.map(|node| layout.node_leader(node)).collect(), true, src.len);
+            }
+            Kind::Receive { transfer, .. } | Kind::Hear { transfer, .. } => {
+                done = done.max(messages[*index.get(&transfer)?].step);
+            }
+            Kind::Reduce { .. } | Kind::Copy { .. } => {}
+        }
+        steps[rank.0 as usize].insert(id, done);
+    }
+    Some(messages)
+}
 
 /// The counts of one schedule. Messages within a node are local copies and do not count.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -16,8 +69,10 @@ pub struct Analysis {
     pub across_racks: usize,
     /// Most messages that follow one from another.
     pub steps: usize,
-    /// Most messages across racks that follow one from another.
+    /// Those of these steps in which messages cross racks.
     pub steps_across_racks: usize,
+    /// For each rank, the most messages that it sends and receives in one step.
+    pub busiest: Vec<usize>,
     /// For each node, what its link carries.
     pub hosts: Vec<Link>,
     /// For each rack, what the link between its ToR switch and the one core switch carries.
@@ -50,7 +105,62 @@ impl Load {
     }
 }
 
+/// Counts the messages of a schedule for `layout`. None as for [`messages`].
+pub fn analyse(schedule: &Schedule, layout: &Layout) -> Option<Analysis> {
+    let mut analysis = Analysis {
+        busiest: vec![0; layout.size()],
+        hosts: vec![Link::default(); layout.nodes()],
+        uplinks: vec![Link::default(); layout.racks()],
+        ..Analysis::default()
+    };
+    let mut crossing = BTreeSet::new();
+    let mut busy: BTreeMap<(Rank, usize), usize> = BTreeMap::new();
+    for message in messages(schedule, layout)? {
+        let home = layout.node_of(message.from);
+        let away: Vec<Rank> = message.to.iter().copied().filter(|to| layout.node_of(*to) != home).collect();
+        if away.is_empty() {
+            continue;
+        }
+        *(if message.multicast { &mut analysis.multicasts } else { &mut analysis.unicasts }) += 1;
+        if away.iter().any(|to| layout.rack_of(*to) != layout.rack_of(message.from)) {
+            analysis.across_racks += 1;
+            crossing.insert(message.step);
+        }
+        for rank in away.iter().chain([&message.from]) {
+            *busy.entry((*rank, message.step)).or_default() += 1;
+        }
+        analysis.steps = analysis.steps.max(message.step);
+        analysis.load(layout, home, away.iter().map(|to| layout.node_of(*to)), message.bytes);
+    }
+    analysis.steps_across_racks = crossing.len();
+    for ((rank, _), messages) in busy {
+        let busiest = &mut analysis.busiest[rank.0 as usize];
+        *busiest = messages.max(*busiest);
+    }
+    Some(analysis)
+}
+
 impl Analysis {
+    /// What all links carry together, both ways.
+    pub fn network(&self) -> Load {
+        sum(self.hosts.iter().chain(&self.uplinks))
+    }
+
+    /// What the uplinks carry together, both ways.
+    pub fn core(&self) -> Load {
+        sum(self.uplinks.iter())
+    }
+
+    /// Most bytes over the link of one host, in one direction.
+    pub fn busiest_host(&self) -> u64 {
+        most(&self.hosts)
+    }
+
+    /// Most bytes over the uplink of one rack, in one direction.
+    pub fn busiest_uplink(&self) -> u64 {
+        most(&self.uplinks)
+    }
+
     /// Puts a message on the links between a node and others.
     fn load(&mut self, layout: &Layout, from: usize, to: impl Iterator<Item = usize>, bytes: u64) {
         let home = layout.rack_of_node(from);
@@ -59,9 +169,7 @@ impl Analysis {
             self.hosts[node].down.add(bytes);
             racks.insert(layout.rack_of_node(node));
         }
-        if !racks.is_empty() {
-            self.hosts[from].up.add(bytes);
-        }
+        self.hosts[from].up.add(bytes);
         racks.remove(&home);
         if !racks.is_empty() {
             self.uplinks[home].up.add(bytes);
@@ -72,70 +180,15 @@ impl Analysis {
     }
 }
 
-/// The longest ways to an event: in messages, and in messages across racks.
-#[derive(Clone, Copy, Debug, Default)]
-struct Depth {
-    steps: usize,
-    across: usize,
+fn sum<'a>(links: impl Iterator<Item = &'a Link>) -> Load {
+    links.flat_map(|link| [link.up, link.down]).fold(Load::default(), |sum, load| Load {
+        messages: sum.messages + load.messages,
+        bytes: sum.bytes + load.bytes,
+    })
 }
 
-impl Depth {
-    fn max(self, other: Depth) -> Depth {
-        Depth { steps: self.steps.max(other.steps), across: self.across.max(other.across) }
-    }
-}
-
-/// Counts the messages of a schedule for `layout`. None if it was not compiled for all of its ranks, or
-/// comes to a stop.
-pub fn analyse(schedule: &Schedule, layout: &Layout) -> Option<Analysis> {
-    let programs: Vec<&Program> = schedule.programs.iter().map(Option::as_ref).collect::<Option<_>>()?;
-    if programs.len() != layout.size() {
-        return None;
-    }
-    let mut analysis = Analysis {
-        hosts: vec![Link::default(); layout.nodes()],
-        uplinks: vec![Link::default(); layout.racks()],
-        ..Analysis::default()
-    };
-    let mut sent: BTreeMap<TransferId, (Rank, Depth)> = BTreeMap::new();
-    let mut complete: Vec<BTreeMap<ActionId, Depth>> = vec![BTreeMap::new(); programs.len()];
-    for (rank, id) in order(&programs, |_| 0).ok()? {
-        let action = &programs[rank.0 as usize].actions[id.0 as usize];
-        let before = action.after.iter().filter_map(|on| complete[rank.0 as usize].get(on));
-        let mut depth = before.fold(Depth::default(), |depth, other| depth.max(*other));
-        match action.kind {
-            Kind::Send { to, transfer, src } => {
-                let ends = (layout.node_of(rank), layout.node_of(to));
-                let away = (ends.1 != ends.0).then_some(ends.1);
-                analysis.load(layout, ends.0, away.into_iter(), src.len);
-                analysis.unicasts += usize::from(layout.node_of(to) != layout.node_of(rank));
-                analysis.across_racks += usize::from(layout.rack_of(to) != layout.rack_of(rank));
-                sent.insert(transfer, (rank, depth));
-            }
-            Kind::Multicast { scope, transfer, src, .. } => {
-                let from = layout.node_of(rank);
-                let others = layout.nodes_of(scope).into_iter().filter(|node| *node != from);
-                analysis.load(layout, from, others, src.len);
-                let home = layout.rack_of(rank);
-                let leaves = layout.nodes_of(scope).into_iter().any(|node| layout.rack_of_node(node) != home);
-                analysis.multicasts += 1;
-                analysis.across_racks += usize::from(leaves);
-                sent.insert(transfer, (rank, depth));
-            }
-            Kind::Receive { transfer, .. } | Kind::Hear { transfer, .. } => {
-                let (from, sent) = *sent.get(&transfer)?;
-                depth = depth.max(Depth {
-                    steps: sent.steps + usize::from(layout.node_of(from) != layout.node_of(rank)),
-                    across: sent.across + usize::from(layout.rack_of(from) != layout.rack_of(rank)),
-                });
-            }
-            Kind::Reduce { .. } | Kind::Copy { .. } => {}
-        }
-        analysis.steps = analysis.steps.max(depth.steps);
-        analysis.steps_across_racks = analysis.steps_across_racks.max(depth.across);
-        complete[rank.0 as usize].insert(id, depth);
-    }
-    Some(analysis)
+fn most(links: &[Link]) -> u64 {
+    links.iter().map(|link| link.up.bytes.max(link.down.bytes)).max().unwrap_or(0)
 }
 
 #[cfg(test)]
@@ -149,7 +202,7 @@ mod tests {
     fn analysis(operation: Operation, plan: &str, root: u32, bytes: u64) -> Analysis {
         let places: Vec<Place> = (0..RACKS * NODES).map(|node| Place { rack: node / NODES, node }).collect();
         let layout = Layout::new(&places).unwrap();
-        let call = Call { operation, root: Rank(root), bytes, element: 8 };
+        let call = Call::new(operation, Rank(root), bytes, 8);
         let plan: Plan = plan.parse().unwrap();
         analyse(&compile(&call, &layout, &plan, |_| true).unwrap(), &layout).unwrap()
     }

@@ -26,6 +26,8 @@ pub(crate) struct Held {
 pub(crate) enum Slot {
     /// What came from a rank and waits to be combined or put in its places.
     From(Rank),
+    /// Parts that came from a rank and wait to be put in their places.
+    Landing(Rank),
     /// The combination of the values of a node or rack.
     Partial,
     /// The combination of all values, where its destination is elsewhere.
@@ -36,6 +38,10 @@ pub(crate) enum Slot {
     To(Rank),
     /// What a multicast brings to the rank that has it already.
     Discard,
+    /// A pattern's own: a value as it grows.
+    Value,
+    /// A pattern's own: several ranks' parts on their way.
+    Bundle,
     /// One shard of a segment: its combination in a rack, or over all racks.
     Shard { index: u32, total: bool },
 }
@@ -59,12 +65,20 @@ pub(crate) struct Builder<'a> {
     layout: &'a Layout,
     drafts: Vec<Option<Draft>>,
     transfers: u64,
+    element: u64,
+    /// Whether messages of no bytes count, as they do where only their order matters.
+    tokens: bool,
 }
 
 impl<'a> Builder<'a> {
-    pub(crate) fn new(layout: &'a Layout, keep: impl Fn(Rank) -> bool) -> Builder<'a> {
+    pub(crate) fn new(
+        layout: &'a Layout,
+        element: u64,
+        tokens: bool,
+        keep: impl Fn(Rank) -> bool,
+    ) -> Builder<'a> {
         let drafts = layout.ranks().map(|rank| keep(rank).then(Draft::default)).collect();
-        Builder { layout, drafts, transfers: 0 }
+        Builder { layout, drafts, transfers: 0, element, tokens }
     }
 
     pub(crate) fn layout(&self) -> &'a Layout {
@@ -112,6 +126,9 @@ impl<'a> Builder<'a> {
             }
             return;
         }
+        if from.span.len == 0 && !self.tokens {
+            return;
+        }
         let transfer = self.transfer();
         self.act(from.rank, Kind::Send { to: to.rank, transfer, src: from.span });
         self.act(to.rank, Kind::Receive { from: from.rank, transfer, dst: to.span });
@@ -122,7 +139,7 @@ impl<'a> Builder<'a> {
         let home = self.layout.node_of(from.rank);
         let nodes = self.layout.nodes_of(scope);
         debug_assert!(nodes.contains(&home), "{} is outside the tree {scope:?}", from.rank);
-        if nodes.len() == 1 {
+        if nodes.len() == 1 || (from.span.len == 0 && !self.tokens) {
             return;
         }
         let transfer = self.transfer();
@@ -132,6 +149,60 @@ impl<'a> Builder<'a> {
             let to = self.layout.node_leader(node);
             self.act(to, Kind::Hear { from: from.rank, scope, transfer, dst: dst(to) });
         }
+    }
+
+    /// Moves bytes that lie in several places, at one rank and at the other, as one message; nothing if there
+    /// are none. The places correspond one to one.
+    pub(crate) fn send_all(&mut self, from: Rank, to: Rank, moves: impl IntoIterator<Item = (Span, Span)>) {
+        let moves = joined(moves);
+        let len = moves.iter().map(|(src, _)| src.len).sum();
+        if len == 0 {
+            return;
+        }
+        if from == to || moves.len() == 1 {
+            for (src, dst) in moves {
+                self.send(Held { rank: from, span: src }, Held { rank: to, span: dst });
+            }
+            return;
+        }
+        let srcs = joined(moves.iter().map(|(src, _)| (*src, *src)));
+        let dsts = joined(moves.iter().map(|(_, dst)| (*dst, *dst)));
+        let packed = match srcs.as_slice() {
+            [(src, _)] => *src,
+            _ => self.slot(from, Slot::To(to), len),
+        };
+        let landed = match dsts.as_slice() {
+            [(dst, _)] => *dst,
+            _ => self.slot(to, Slot::From(from), len),
+        };
+        for (part, (src, _)) in consecutive(packed, srcs.iter().map(|(src, _)| src.len)).zip(&srcs) {
+            if part != *src {
+                self.copy(from, *src, part);
+            }
+        }
+        self.send(Held { rank: from, span: packed }, Held { rank: to, span: landed });
+        for (part, (dst, _)) in consecutive(landed, dsts.iter().map(|(dst, _)| dst.len)).zip(&dsts) {
+            if part != *dst {
+                self.copy(to, part, *dst);
+            }
+        }
+    }
+
+    /// Where a value may grow at its rank: where it is, unless that is the input; there in a copy.
+    pub(crate) fn growing(&mut self, value: Held) -> Span {
+        if value.span.buffer != Buffer::Input {
+            return value.span;
+        }
+        let span = self.slot(value.rank, Slot::Value, value.span.len);
+        self.copy(value.rank, value.span, span);
+        span
+    }
+
+    /// A span in parts that differ by an element at most.
+    pub(crate) fn split(&self, span: Span, parts: usize) -> Vec<Span> {
+        let elements = u128::from(span.len / self.element);
+        let at = |i: usize| (elements * i as u128 / parts as u128) as u64 * self.element;
+        (0..parts).map(|i| span.sub(at(i), at(i + 1) - at(i))).collect()
     }
 
     /// Combines `src` into `dst`, both at `rank`.
@@ -176,4 +247,32 @@ impl<'a> Builder<'a> {
         self.transfers += 1;
         id
     }
+}
+
+/// The moves without empty ones, those that continue each other at both ends as one.
+fn joined(moves: impl IntoIterator<Item = (Span, Span)>) -> Vec<(Span, Span)> {
+    let mut out: Vec<(Span, Span)> = Vec::new();
+    for (src, dst) in moves.into_iter().filter(|(src, _)| src.len > 0) {
+        match out.last_mut() {
+            Some((s, d)) if follows(*s, src) && follows(*d, dst) => {
+                s.len += src.len;
+                d.len += src.len;
+            }
+            _ => out.push((src, dst)),
+        }
+    }
+    out
+}
+
+fn follows(first: Span, second: Span) -> bool {
+    first.buffer == second.buffer && first.end() == second.offset
+}
+
+/// Consecutive parts of a span.
+pub(crate) fn consecutive(span: Span, lens: impl IntoIterator<Item = u64>) -> impl Iterator<Item = Span> {
+    lens.into_iter().scan(0, move |at, len| {
+        let part = span.sub(*at, len);
+        *at += len;
+        Some(part)
+    })
 }

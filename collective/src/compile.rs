@@ -42,14 +42,37 @@ pub enum CompileError {
         /// Ranks of the group.
         size: usize,
     },
+    /// The parts' lengths are not what the operation takes.
+    #[error("the {operation}'s counts {reason}")]
+    Counts {
+        /// The operation.
+        operation: Operation,
+        /// What is wrong, and what would fit.
+        reason: String,
+    },
     /// The plan cannot run the operation.
-    #[error("plan {plan} cannot run {operation}; these can: {}", fitting(*operation))]
+    #[error("plan {plan} cannot run {operation}: {lacking}; these can: {}", fitting(*operation))]
     Plan {
         /// The plan.
         plan: Plan,
         /// The operation.
         operation: Operation,
+        /// What it lacks.
+        lacking: String,
     },
+}
+
+impl Plan {
+    /// Whether it can run `operation`; if not, the error says why, and which can.
+    ///
+    /// # Errors
+    /// [`CompileError::Plan`], if it cannot.
+    pub fn check(&self, operation: Operation) -> Result<(), CompileError> {
+        match self.lacking(operation) {
+            Some(lacking) => Err(CompileError::Plan { plan: *self, operation, lacking }),
+            None => Ok(()),
+        }
+    }
 }
 
 fn fitting(operation: Operation) -> String {
@@ -75,18 +98,43 @@ pub fn compile(
     if call.root.0 as usize >= size {
         return Err(CompileError::Root { operation, root: call.root, size });
     }
-    if call.element == 0 || !call.bytes.is_multiple_of(u64::from(call.element)) {
+    let element = u64::from(call.element);
+    if element == 0 || (call.counts.is_none() && !call.bytes.is_multiple_of(element)) {
         return Err(CompileError::Element { operation, bytes: call.bytes, element: call.element });
     }
-    if !plan.fits(operation) {
-        return Err(CompileError::Plan { plan: *plan, operation });
+    if let Some(reason) = wrong_counts(call, size) {
+        return Err(CompileError::Counts { operation, reason });
     }
+    plan.check(operation)?;
     let too_large = CompileError::Size { operation, bytes: call.bytes, size };
-    if call.bytes.checked_mul(size as u64).is_none_or(|total| total > MAX_TOTAL) {
+    if total(call, size).is_none_or(|total| total > MAX_TOTAL) {
         return Err(too_large);
     }
-    let mut builder = Builder::new(layout, keep);
+    let mut builder = Builder::new(layout, element, operation == Operation::Barrier, keep);
     levels::emit(call, plan, &mut builder);
     let programs = builder.finish().ok_or(too_large)?;
-    Ok(Schedule { call: *call, programs })
+    Ok(Schedule { call: call.clone(), programs })
+}
+
+/// What is wrong with the lengths of parts, if something is.
+fn wrong_counts(call: &Call, size: usize) -> Option<String> {
+    let counts = call.counts.as_ref()?;
+    if !call.operation.takes_counts() {
+        return Some("are given, but it takes none; leave them out".to_owned());
+    }
+    let wanted = if call.operation == Operation::Alltoall { size * size } else { size };
+    if counts.len() != wanted {
+        return Some(format!("are {}, but {size} ranks need {wanted}", counts.len()));
+    }
+    let (i, bytes) = counts.iter().enumerate().find(|(_, c)| !c.is_multiple_of(u64::from(call.element)))?;
+    Some(format!("have {bytes} bytes at {i}, which is not a whole number of elements of {}", call.element))
+}
+
+/// Bytes of all ranks' arrays; none if that is beyond counting.
+fn total(call: &Call, size: usize) -> Option<u64> {
+    match (&call.counts, call.operation) {
+        (Some(counts), _) => counts.iter().try_fold(0, |total: u64, bytes| total.checked_add(*bytes)),
+        (None, Operation::Alltoall) => call.bytes.checked_mul(size as u64)?.checked_mul(size as u64),
+        (None, _) => call.bytes.checked_mul(size as u64),
+    }
 }

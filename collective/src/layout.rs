@@ -3,7 +3,7 @@
 //! Every agent computes the same layout from the same group, so nothing about it is ever negotiated.
 
 use crate::schedule::Rank;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// Where one rank runs. The numbers are the caller's; only equality and order matter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -56,6 +56,17 @@ pub enum LayoutError {
         /// The other.
         second: u32,
     },
+    /// A group names a rank twice.
+    #[error("the group names {0} twice; each of its ranks must be another")]
+    Twice(Rank),
+    /// A group names a rank that its parent group does not have.
+    #[error("the group names {rank}, but its parent has ranks 0 to {}", size - 1)]
+    Outside {
+        /// The rank.
+        rank: Rank,
+        /// Ranks of the parent group.
+        size: usize,
+    },
 }
 
 impl Layout {
@@ -103,6 +114,36 @@ impl Layout {
             layout.nodes.push(ranks);
         }
         Ok(layout)
+    }
+
+    /// The layout of a group made of some ranks of a parent group whose rank `i` runs at `parent[i]`, in any
+    /// order: the first named is rank 0 of the new group.
+    ///
+    /// # Errors
+    /// As [`Layout::new`], or if a rank is named twice or is not in the parent group.
+    pub fn of_group(parent: &[Place], ranks: &[Rank]) -> Result<Layout, LayoutError> {
+        let mut named = BTreeSet::new();
+        let mut places = Vec::with_capacity(ranks.len());
+        for rank in ranks.iter().copied() {
+            let outside = LayoutError::Outside { rank, size: parent.len() };
+            places.push(*parent.get(rank.0 as usize).ok_or(outside)?);
+            if !named.insert(rank) {
+                return Err(LayoutError::Twice(rank));
+            }
+        }
+        Layout::new(&places)
+    }
+
+    /// The same ranks as if all were on one node, in rank order or in chain order: what a plan of one level
+    /// sees.
+    pub(crate) fn flat(&self, in_chain_order: bool) -> Layout {
+        let ranks = if in_chain_order { self.nodes.concat() } else { self.ranks().collect() };
+        Layout {
+            node_of: vec![0; ranks.len()],
+            nodes: vec![ranks],
+            rack_of_node: vec![0],
+            racks: core::iter::once(0..1).collect(),
+        }
     }
 
     /// Number of ranks.
@@ -217,5 +258,16 @@ mod tests {
         let e = Layout::new(&places).unwrap_err();
         assert!(e.to_string().contains("node 4"), "{e}");
         assert_eq!(Layout::new(&[]).unwrap_err(), LayoutError::Empty);
+    }
+
+    #[test]
+    fn a_group_takes_ranks_of_its_parent_in_any_order_but_each_once() {
+        let parent = [(0, 0), (0, 1), (1, 2)].map(|(rack, node)| Place { rack, node });
+        let group = Layout::of_group(&parent, &[Rank(2), Rank(0)]).unwrap();
+        assert_eq!((group.size(), group.rack_of(Rank(0)), group.rack_of(Rank(1))), (2, 1, 0));
+        let twice = Layout::of_group(&parent, &[Rank(1), Rank(1)]).unwrap_err().to_string();
+        assert!(twice.contains("rank 1 twice"), "{twice}");
+        let outside = Layout::of_group(&parent, &[Rank(3)]).unwrap_err().to_string();
+        assert!(outside.contains("rank 3") && outside.contains("0 to 2"), "{outside}");
     }
 }

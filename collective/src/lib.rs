@@ -2,6 +2,11 @@
 //! [`compile`] turns a [`Call`] on a [`Layout`] into a [`Schedule`]; the agents' executor runs it,
 //! [`verify`] proves it, [`analyse`] counts its messages, [`interpret`] runs it on bytes in one place. No
 //! reader of a schedule knows the name of a pattern.
+//!
+//! Values are combined in an order that the call, the layout and the plan fix, whatever arrives first, so that a
+//! floating-point sum has the same bits on every run: each pattern's file says which. With the parallel pattern
+//! that is chain order, `((n0 + n1) + n2) + ...` over the ranks of each node, the nodes of each rack, and the
+//! racks; a scan's is always that of ranks.
 
 mod analyse;
 mod builder;
@@ -12,16 +17,20 @@ mod levels;
 mod order;
 mod patterns;
 mod plan;
+pub mod planner;
 pub mod schedule;
+pub mod timing;
 mod track;
 mod verify;
 
-pub use analyse::{Analysis, Link, Load, analyse};
+pub use analyse::{Analysis, Link, Load, Message, analyse, messages};
 pub use compile::{CompileError, compile};
 pub use interpret::{InterpretError, interpret};
 pub use layout::{Layout, LayoutError, Place, Scope};
-pub use plan::{Plan, PlanError};
+pub use plan::{Plan, PlanError, Rates};
+pub use planner::{CostModel, Planner};
 pub use schedule::{
     Action, ActionId, Buffer, Call, Kind, Operation, Program, Rank, Schedule, Span, TransferId,
+    UnknownOperation,
 };
 pub use verify::{Proof, VerifyError, verify};

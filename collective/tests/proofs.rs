@@ -54,44 +54,120 @@ const SIZES: [(u64, u32, u64); 8] = [
     (1000, 4, 1 << 18),
 ];
 
-/// All roots of small groups; of larger ones the ends, and one in between; one where there is no root.
+/// Those with a name, each pattern by itself over all ranks in either order, and each at one level or at all
+/// three, with the parallel pattern at the others and with leaders of both kinds.
+fn plans(operation: Operation) -> Vec<Plan> {
+    let mut texts: Vec<String> = Plan::names().map(str::to_owned).collect();
+    for p in Plan::patterns() {
+        texts.extend([
+            format!("flat:{p}"),
+            format!("racked:{p}"),
+            format!("node:{p}"),
+            format!("rack:{p}"),
+            format!("center:{p}"),
+            format!("node:{p},rack:{p},center:{p}"),
+            format!("rack:{p}+parallel,center:{p}+parallel,spread:once"),
+            format!("rack:{p},spread:each,leaders:sharded"),
+            format!("center:{p},spread:levels,leaders:sharded"),
+        ]);
+    }
+    let plans = texts.iter().map(|text| text.parse::<Plan>().unwrap_or_else(|e| panic!("{e}")));
+    plans.filter(|plan| plan.fits(operation)).collect()
+}
+
+/// The first rank, one in between, the last; one where there is no root.
 fn roots(operation: Operation, layout: &Layout) -> Vec<Rank> {
-    if matches!(operation, Operation::Allreduce | Operation::Allgather | Operation::Barrier) {
+    if !operation.rooted() {
         return vec![Rank(0)];
     }
     let last = layout.size() as u32 - 1;
-    let mut roots: Vec<u32> =
-        if last < 12 { (0..=last).collect() } else { vec![0, 1, last / 2, last - 1, last] };
+    let mut roots = vec![0, last.div_ceil(2), last];
     roots.dedup();
     roots.into_iter().map(Rank).collect()
+}
+
+/// Parts of unequal lengths, some of them empty.
+fn uneven(call: &Call, size: usize) -> Call {
+    let count = if call.operation == Operation::Alltoall { size * size } else { size };
+    let element = u64::from(call.element);
+    let counts: Vec<u64> =
+        (0..count as u64).map(|i| i * 7 % 5 * call.bytes.div_ceil(3 * element) * element).collect();
+    call.clone().with_counts(counts)
 }
 
 fn compiled(call: &Call, layout: &Layout, plan: &Plan) -> Schedule {
     compile(call, layout, plan, |_| true).unwrap_or_else(|e| panic!("{call:?} {plan}: {e}"))
 }
 
+/// Proves a call, and if it is about parts, the same with parts of unequal lengths. How many that was.
+fn prove(call: &Call, layout: &Layout, plan: &Plan) -> usize {
+    let mut calls = vec![call.clone()];
+    if call.operation.takes_counts() {
+        calls.push(uneven(call, layout.size()));
+    }
+    for call in &calls {
+        let schedule = compiled(call, layout, plan);
+        if let Err(e) = verify(&schedule, layout) {
+            panic!("{call:?} {plan} on {layout:?}: {e}");
+        }
+    }
+    calls.len()
+}
+
 #[test]
-fn every_plan_is_right_for_every_operation_shape_root_and_size() {
-    let mut proved = 0;
+fn every_plan_is_right_for_every_operation_shape_and_root() {
+    let (mut proved, mut sizes) = (0, SIZES.iter().cycle());
     for layout in all_shapes() {
         for operation in Operation::ALL {
-            for root in roots(operation, &layout) {
+            // Of large groups every other plan, in turn.
+            let large = layout.size() > 20;
+            let skip = if large { proved % 2 } else { 0 };
+            for plan in plans(operation).into_iter().skip(skip).step_by(if large { 2 } else { 1 }) {
+                for root in roots(operation, &layout) {
+                    // The plans of an operation are not a multiple of the sizes, so that all meet all in time.
+                    let Some((bytes, element, segment)) = sizes.next() else { return };
+                    let call = Call::new(operation, root, *bytes, *element);
+                    proved += prove(&call, &layout, &plan.with_segment(*segment));
+                }
+            }
+        }
+    }
+    println!("{proved} combinations of plan, operation, shape and root proved");
+    assert!(proved > 20_000, "{proved}");
+}
+
+#[test]
+fn the_plans_with_names_are_right_for_every_root_and_size_of_small_groups() {
+    let mut proved = 0;
+    for sizes in [&[1, 2][..], &[2, 2, 1], &[3, 4]] {
+        let layout = Layout::new(&shapes::interleaved(&shapes::racks(sizes, 1), 2)).unwrap();
+        for operation in Operation::ALL {
+            for root in layout.ranks().filter(|rank| operation.rooted() || rank.0 == 0) {
                 for (bytes, element, segment) in SIZES {
-                    let call = Call { operation, root, bytes, element };
                     for plan in Plan::fitting(operation) {
-                        let plan = plan.with_segment(segment);
-                        let schedule = compiled(&call, &layout, &plan);
-                        if let Err(e) = verify(&schedule, &layout) {
-                            panic!("{call:?} {plan} on {layout:?}: {e}");
-                        }
-                        proved += 1;
+                        let call = Call::new(operation, root, bytes, element);
+                        proved += prove(&call, &layout, &plan.with_segment(segment));
                     }
                 }
             }
         }
     }
-    println!("{proved} combinations proved");
-    assert!(proved > 10_000, "{proved}");
+    println!("{proved} combinations of plan, operation, root and size proved");
+    assert!(proved > 5_000, "{proved}");
+}
+
+#[test]
+fn groups_of_64_nodes_are_served_rightly() {
+    let mut proved = 0;
+    for sizes in [&[8; 8][..], &[16; 4], &[31, 1, 20, 12]] {
+        let layout = Layout::new(&shapes::interleaved(&shapes::racks(sizes, 1), 5)).unwrap();
+        for operation in Operation::ALL {
+            for plan in Plan::fitting(operation) {
+                proved += prove(&Call::new(operation, Rank(37), 520, 8), &layout, &plan);
+            }
+        }
+    }
+    println!("{proved} combinations of plan, operation and shape of 64 nodes proved");
 }
 
 #[test]
@@ -99,7 +175,7 @@ fn agents_that_compile_for_their_own_ranks_agree() {
     for layout in all_shapes() {
         for operation in Operation::ALL {
             for plan in Plan::fitting(operation) {
-                let call = Call { operation, root: Rank(layout.size() as u32 / 2), bytes: 96, element: 8 };
+                let call = Call::new(operation, Rank(layout.size() as u32 / 2), 96, 8);
                 let plan = plan.with_segment(32);
                 let mut whole = compiled(&call, &layout, &plan);
                 for node in 0..layout.nodes() {
@@ -135,25 +211,43 @@ fn add(left: &mut [u8], right: &[u8]) {
 
 /// What MPI says each rank has afterwards.
 fn expected(call: &Call, inputs: &[Vec<u8>], rank: Rank) -> Vec<u8> {
-    let root = call.root.0 as usize;
+    let (root, r, size) = (call.root.0 as usize, rank.0 as usize, inputs.len());
     let own = rank == call.root;
-    let sum = || {
-        let mut sum = vec![0; call.bytes as usize];
-        inputs.iter().for_each(|input| add(&mut sum, input));
+    let sum = |inputs: &[Vec<u8>]| {
+        let mut sum = inputs[0].clone();
+        inputs[1..].iter().for_each(|input| add(&mut sum, input));
         sum
+    };
+    let part = |of: usize| match &call.counts {
+        Some(counts) => counts[of] as usize,
+        None => call.bytes as usize,
+    };
+    let mine = |array: &[u8]| {
+        let start: usize = (0..r).map(part).sum();
+        array[start..start + part(r)].to_vec()
     };
     match call.operation {
         Operation::Bcast => inputs[root].clone(),
-        Operation::Allreduce => sum(),
-        Operation::Reduce if own => sum(),
+        Operation::Allreduce => sum(inputs),
+        Operation::Reduce if own => sum(inputs),
         Operation::Allgather => inputs.concat(),
         Operation::Gather if own => inputs.concat(),
-        Operation::Scatter => {
-            let start = rank.0 as usize * call.bytes as usize;
-            inputs[root][start..start + call.bytes as usize].to_vec()
-        }
-        Operation::Barrier | Operation::Reduce | Operation::Gather => Vec::new(),
+        Operation::Scatter => mine(&inputs[root]),
+        Operation::ReduceScatter => mine(&sum(inputs)),
+        Operation::Scan => sum(&inputs[..=r]),
+        Operation::Exscan if r > 0 => sum(&inputs[..r]),
+        Operation::Alltoall => (0..size)
+            .flat_map(|from| {
+                let start: usize = (0..r).map(|to| part_between(call, from, to, size)).sum();
+                inputs[from][start..start + part_between(call, from, r, size)].to_vec()
+            })
+            .collect(),
+        Operation::Barrier | Operation::Reduce | Operation::Gather | Operation::Exscan => Vec::new(),
     }
+}
+
+fn part_between(call: &Call, from: usize, to: usize, size: usize) -> usize {
+    call.counts.as_ref().map_or(call.bytes, |counts| counts[from * size + to]) as usize
 }
 
 fn inputs(call: &Call, size: usize) -> Vec<Vec<u8>> {
@@ -180,7 +274,7 @@ fn layout() -> impl Strategy<Value = Layout> {
 }
 
 proptest! {
-    #![proptest_config(config(500))]
+    #![proptest_config(config(200))]
 
     #[test]
     fn any_layout_is_served_rightly_in_any_order_of_events(
@@ -188,11 +282,15 @@ proptest! {
         layout in layout(),
         root in any::<prop::sample::Index>(),
         (elements, element, segment) in (0u64..100, prop::sample::select(vec![1u32, 2, 4, 8]), 1u64..200),
-        seed in any::<u64>(),
+        (with_counts, seed) in (any::<bool>(), any::<u64>()),
     ) {
         let root = Rank(root.index(layout.size()) as u32);
-        let call = Call { operation, root, bytes: elements * u64::from(element), element };
-        for plan in Plan::fitting(operation) {
+        let mut call = Call::new(operation, root, elements * u64::from(element), element);
+        if with_counts && operation.takes_counts() {
+            call = uneven(&call, layout.size());
+        }
+        // Half of the plans; the others come another time.
+        for plan in plans(operation).into_iter().skip(seed as usize % 2).step_by(2) {
             let schedule = compiled(&call, &layout, &plan.with_segment(segment));
             verify(&schedule, &layout).map_err(|e| TestCaseError::fail(format!("{plan}: {e}")))?;
             let inputs = inputs(&call, layout.size());
@@ -204,24 +302,54 @@ proptest! {
     }
 }
 
+proptest! {
+    #![proptest_config(config(60))]
+
+    /// 65 to 160 nodes in up to 12 racks.
+    #[test]
+    fn large_groups_are_served_rightly(
+        operation in operation(),
+        racks in proptest::collection::vec(0u32..12, 65..160),
+        root in any::<prop::sample::Index>(),
+        plan in any::<prop::sample::Index>(),
+        (elements, segment) in (0u64..300, 64u64..2000),
+    ) {
+        let places: Vec<Place> = (0..).zip(&racks).map(|(node, rack)| Place { rack: *rack, node }).collect();
+        let layout = Layout::new(&places).expect("each node is in one rack");
+        let plans = plans(operation);
+        let plan = plan.get(&plans).with_segment(segment);
+        let call = Call::new(operation, Rank(root.index(layout.size()) as u32), elements * 8, 8);
+        verify(&compiled(&call, &layout, &plan), &layout)
+            .map_err(|e| TestCaseError::fail(format!("{plan}: {e}")))?;
+    }
+}
+
 #[test]
 fn impossible_calls_are_refused_by_name() {
     let layout = Layout::new(&shapes::racks(&[2, 1], 1)).unwrap();
-    let good = Call { operation: Operation::Gather, root: Rank(0), bytes: 16, element: 8 };
+    let good = Call::new(Operation::Gather, Rank(0), 16, 8);
     let cool = "cool-p-p".parse().unwrap();
-    let refused = |call: Call, plan: &str| {
-        compile(&call, &layout, &plan.parse().unwrap(), |_| true)
+    let refused = |call: &Call, plan: &str| {
+        compile(call, &layout, &plan.parse().unwrap(), |_| true)
             .expect_err("it should be refused")
             .to_string()
     };
     assert!(compile(&good, &layout, &cool, |_| true).is_ok());
-    let e = refused(Call { root: Rank(3), ..good }, "cool-p-p");
+    let e = refused(&Call { root: Rank(3), ..good.clone() }, "cool-p-p");
     assert!(e.contains("rank 3") && e.contains("0 to 2"), "{e}");
-    let e = refused(Call { bytes: 17, ..good }, "cool-p-p");
+    let e = refused(&Call { bytes: 17, ..good.clone() }, "cool-p-p");
     assert!(e.contains("17 bytes") && e.contains("8 bytes"), "{e}");
-    assert!(refused(Call { element: 0, ..good }, "cool-p-p").contains("0 bytes"));
-    let e = refused(good, "multicast");
-    assert!(e.contains("multicast cannot run gather; these can: cool-p-p"), "{e}");
+    assert!(refused(&Call { element: 0, ..good.clone() }, "cool-p-p").contains("0 bytes"));
+    let e = refused(&good, "multicast");
+    assert!(e.contains("multicast cannot run gather") && e.contains("these can: cool-p-p"), "{e}");
+    let e = refused(&good, "rack:ring");
+    assert!(e.contains("pattern ring at level rack has no gather"), "{e}");
+    let e = refused(&good.clone().with_counts([8, 8]), "cool-p-p");
+    assert!(e.contains("counts are 2") && e.contains("need 3"), "{e}");
+    let e = refused(&good.clone().with_counts([8, 8, 7]), "cool-p-p");
+    assert!(e.contains("7 bytes at 2") && e.contains("elements of 8"), "{e}");
+    let e = refused(&Call::new(Operation::Scan, Rank(0), 8, 8).with_counts([8, 8, 8]), "cool-p-p");
+    assert!(e.contains("takes none"), "{e}");
     let huge = Call { bytes: u64::MAX / 8 * 8, ..good };
     assert!(matches!(compile(&huge, &layout, &cool, |_| true), Err(CompileError::Size { .. })));
 }
@@ -231,7 +359,7 @@ fn a_schedule_of_a_huge_message_stays_small() {
     let layout = Layout::new(&shapes::racks(&[4, 4], 1)).unwrap();
     for operation in Operation::ALL {
         for plan in Plan::fitting(operation) {
-            let call = Call { operation, root: Rank(5), bytes: 1 << 40, element: 8 };
+            let call = Call::new(operation, Rank(5), 1 << 40, 8);
             let schedule = compiled(&call, &layout, &plan);
             let proof = verify(&schedule, &layout).unwrap();
             assert!(proof.actions < 250_000, "{operation} {plan}: {proof:?}");

@@ -1,10 +1,15 @@
-//! The communicator: the operations on slices, with their arguments checked before anything is sent.
+//! The communicator: a rank's place in its group, how its calls go, and what they cost. The operations are in
+//! [`operations`] and [`counted`], which check their arguments before anything is sent.
 
-use crate::element::{Element, Op};
-use crate::environment::Environment;
+mod checks;
+mod counted;
+mod operations;
+
+use crate::environment::{Environment, Plans};
 use crate::error::Error;
+use crate::operation::Operation;
 use crate::session::{Request, Session};
-use cool_proto::local::{Dtype, Operation};
+use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -29,6 +34,10 @@ pub struct Comm {
 struct State {
     session: Session,
     timeout: Duration,
+    /// Of operations for which one is forced.
+    plans: BTreeMap<Operation, String>,
+    /// By which the last call went.
+    plan: String,
     stats: Stats,
 }
 
@@ -64,10 +73,11 @@ impl Comm {
     /// All ranks of the program, as `cool run` started them.
     ///
     /// # Errors
-    /// If the process was not started by COOL, or its agent does not answer.
+    /// If the process was not started by COOL, its agent does not answer, or `COOL_PLAN` is not as
+    /// [`Comm::set_plan`] would have it.
     pub fn world() -> Result<Comm, Error> {
         let Environment { socket, group, rank, size } = Environment::read(|name| std::env::var_os(name))?;
-        let comm = Comm::attach(&socket, group, rank)?;
+        let comm = Comm::attach(&socket, group, rank, &Plans::from_environment()?)?;
         if comm.size() != size {
             return Err(Error::Environment {
                 variable: "COOL_SIZE",
@@ -78,19 +88,29 @@ impl Comm {
         Ok(comm)
     }
 
-    /// A rank of a group, by the agent at `socket`.
-    pub(crate) fn attach(socket: &Path, group: u64, rank: u32) -> Result<Comm, Error> {
+    /// A rank of a group, by the agent at `socket`, with plans that the user forces.
+    pub(crate) fn attach(socket: &Path, group: u64, rank: u32, plans: &Plans) -> Result<Comm, Error> {
         let (session, attached) = Session::attach(socket, group, rank)?;
         let places = attached.places.into_iter().map(|p| Place {
             node: p.node as usize,
             rack: p.rack as usize,
             name: p.name,
         });
-        Ok(Comm {
-            rank: rank as usize,
-            places: places.collect(),
-            state: Mutex::new(State { session, timeout: DEFAULT_TIMEOUT, stats: Stats::default() }),
-        })
+        let state = State {
+            session,
+            timeout: DEFAULT_TIMEOUT,
+            plans: BTreeMap::new(),
+            plan: String::new(),
+            stats: Stats::default(),
+        };
+        let comm = Comm { rank: rank as usize, places: places.collect(), state: Mutex::new(state) };
+        for (operation, plan) in plans.iter() {
+            comm.set_plan(*operation, plan).map_err(|e| match e {
+                Error::Argument { reason, .. } => plans.wrong(reason),
+                e => e,
+            })?;
+        }
+        Ok(comm)
     }
 
     /// This rank's number, from 0.
@@ -114,168 +134,50 @@ impl Comm {
         self.state().timeout = timeout;
     }
 
+    /// Forces the plan of later calls of an operation; `""` leaves it to the agents again. All ranks must
+    /// force the same.
+    ///
+    /// A plan is written as `cool plan` shows it: a name (`cool-p-p`), patterns for the levels
+    /// (`rack:binomial,center:ring`), or one pattern for all ranks (`flat:ring`). It counts for parts of
+    /// unequal lengths too: [`gatherv`](Comm::gatherv) goes by the plan of gather.
+    ///
+    /// The variable `COOL_PLAN` does the same from outside, as in
+    /// `COOL_PLAN=allreduce=cool-b-r,bcast=flat:binomial`.
+    ///
+    /// # Errors
+    /// If there is no such plan or it cannot carry out the operation; the text says which can. The plan
+    /// is then as before.
+    pub fn set_plan(&self, operation: Operation, plan: &str) -> Result<(), Error> {
+        let mut state = self.state();
+        if plan.is_empty() {
+            state.plans.remove(&operation);
+            return Ok(());
+        }
+        match state.session.check_plan(operation, plan)? {
+            None => {
+                state.plans.insert(operation, plan.to_owned());
+                Ok(())
+            }
+            Some(wrong) => Err(self.wrong("set_plan", wrong)),
+        }
+    }
+
+    /// The plan by which the last call that was done went; empty if there was none.
+    pub fn last_plan(&self) -> String {
+        self.state().plan.clone()
+    }
+
     /// What the calls so far cost, summed up.
     pub fn stats(&self) -> Stats {
         self.state().stats
     }
 
-    /// Sends the root's `data` to all: at the other ranks, `data` is overwritten with it.
-    ///
-    /// # Errors
-    /// If there is no such root, or the call fails.
-    pub fn bcast<T: Element>(&self, data: &mut [T], root: usize) -> Result<(), Error> {
-        let name = "bcast";
-        let root = self.checked_root(name, root)?;
-        let count = data.len() as u64;
-        let bytes = bytemuck::cast_slice_mut(data);
-        let (send, receive) =
-            if root as usize == self.rank { (Some(&*bytes), None) } else { (None, Some(bytes)) };
-        self.call(Request {
-            name,
-            operation: Operation::Bcast,
-            dtype: T::DTYPE,
-            root,
-            op: None,
-            count,
-            send,
-            receive,
-        })
-    }
-
-    /// Combines all ranks' `send`, element by element, into the root's `recv`. Only the root's `recv` is
-    /// looked at; the others may pass `&mut []`.
-    ///
-    /// # Errors
-    /// If the root's `recv` is not as long as its `send`, there is no such root, or the call fails.
-    pub fn reduce<T: Element>(&self, send: &[T], recv: &mut [T], op: Op, root: usize) -> Result<(), Error> {
-        let name = "reduce";
-        let root = self.checked_root(name, root)?;
-        let receive = self.at_root(root, recv);
-        if let Some(recv) = &receive {
-            self.same_length(name, send.len(), recv.len())?;
-        }
-        self.call(Request {
-            name,
-            operation: Operation::Reduce,
-            dtype: T::DTYPE,
-            root,
-            op: Some(op),
-            count: send.len() as u64,
-            send: Some(bytemuck::cast_slice(send)),
-            receive: receive.map(bytemuck::cast_slice_mut),
-        })
-    }
-
-    /// Combines all ranks' `send`, element by element, into every rank's `recv`.
-    ///
-    /// # Errors
-    /// If `recv` is not as long as `send`, or the call fails.
-    pub fn allreduce<T: Element>(&self, send: &[T], recv: &mut [T], op: Op) -> Result<(), Error> {
-        let name = "allreduce";
-        self.same_length(name, send.len(), recv.len())?;
-        self.call(Request {
-            name,
-            operation: Operation::Allreduce,
-            dtype: T::DTYPE,
-            root: 0,
-            op: Some(op),
-            count: send.len() as u64,
-            send: Some(bytemuck::cast_slice(send)),
-            receive: Some(bytemuck::cast_slice_mut(recv)),
-        })
-    }
-
-    /// Puts all ranks' `send`, in rank order, into the root's `recv`. Only the root's `recv` is looked at;
-    /// the others may pass `&mut []`.
-    ///
-    /// # Errors
-    /// If the root's `recv` is not `size()` times as long as `send`, there is no such root, or the call
-    /// fails.
-    pub fn gather<T: Element>(&self, send: &[T], recv: &mut [T], root: usize) -> Result<(), Error> {
-        let name = "gather";
-        let root = self.checked_root(name, root)?;
-        let receive = self.at_root(root, recv);
-        if let Some(recv) = &receive {
-            self.parts(name, "recv", recv.len(), "send", send.len())?;
-        }
-        self.call(Request {
-            name,
-            operation: Operation::Gather,
-            dtype: T::DTYPE,
-            root,
-            op: None,
-            count: send.len() as u64,
-            send: Some(bytemuck::cast_slice(send)),
-            receive: receive.map(bytemuck::cast_slice_mut),
-        })
-    }
-
-    /// Puts all ranks' `send`, in rank order, into every rank's `recv`.
-    ///
-    /// # Errors
-    /// If `recv` is not `size()` times as long as `send`, or the call fails.
-    pub fn allgather<T: Element>(&self, send: &[T], recv: &mut [T]) -> Result<(), Error> {
-        let name = "allgather";
-        self.parts(name, "recv", recv.len(), "send", send.len())?;
-        self.call(Request {
-            name,
-            operation: Operation::Allgather,
-            dtype: T::DTYPE,
-            root: 0,
-            op: None,
-            count: send.len() as u64,
-            send: Some(bytemuck::cast_slice(send)),
-            receive: Some(bytemuck::cast_slice_mut(recv)),
-        })
-    }
-
-    /// Deals the root's `send` out in `size()` equal parts: rank i's `recv` gets the i-th. Only the root's
-    /// `send` is looked at; the others may pass `&[]`.
-    ///
-    /// # Errors
-    /// If the root's `send` is not `size()` times as long as `recv`, there is no such root, or the call
-    /// fails.
-    pub fn scatter<T: Element>(&self, send: &[T], recv: &mut [T], root: usize) -> Result<(), Error> {
-        let name = "scatter";
-        let root = self.checked_root(name, root)?;
-        let send = (root as usize == self.rank).then_some(send);
-        if let Some(send) = send {
-            self.parts(name, "send", send.len(), "recv", recv.len())?;
-        }
-        self.call(Request {
-            name,
-            operation: Operation::Scatter,
-            dtype: T::DTYPE,
-            root,
-            op: None,
-            count: recv.len() as u64,
-            send: send.map(bytemuck::cast_slice),
-            receive: Some(bytemuck::cast_slice_mut(recv)),
-        })
-    }
-
-    /// Returns when all ranks have called it.
-    ///
-    /// # Errors
-    /// If the call fails.
-    pub fn barrier(&self) -> Result<(), Error> {
-        self.call(Request {
-            name: "barrier",
-            operation: Operation::Barrier,
-            dtype: Dtype::Unspecified,
-            root: 0,
-            op: None,
-            count: 0,
-            send: None,
-            receive: None,
-        })
-    }
-
     fn call(&self, request: Request<'_>) -> Result<(), Error> {
         let mut state = self.state();
-        let timeout = state.timeout;
-        let cost = state.session.call(request, timeout)?;
-        let stats = &mut state.stats;
+        let State { session, timeout, plans, plan, stats } = &mut *state;
+        let forced = plans.get(&request.operation).map_or("", String::as_str);
+        let cost = session.call(request, forced, *timeout)?;
+        *plan = cost.plan;
         stats.calls += 1;
         stats.time += Duration::from_nanos(cost.nanoseconds);
         stats.multicast_bytes += cost.bytes_multicast;
@@ -288,51 +190,6 @@ impl Comm {
     /// The session, even after a panic in a call: it refuses what no longer makes sense by itself.
     fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn at_root<'a, T>(&self, root: u32, recv: &'a mut [T]) -> Option<&'a mut [T]> {
-        (root as usize == self.rank).then_some(recv)
-    }
-
-    fn checked_root(&self, operation: &'static str, root: usize) -> Result<u32, Error> {
-        match u32::try_from(root) {
-            Ok(number) if root < self.size() => Ok(number),
-            _ => Err(self.wrong(
-                operation,
-                format!("there is no rank {root} to be the root; the ranks are 0 to {}", self.size() - 1),
-            )),
-        }
-    }
-
-    fn same_length(&self, operation: &'static str, send: usize, recv: usize) -> Result<(), Error> {
-        if send == recv {
-            return Ok(());
-        }
-        let reason = format!("recv has {recv} elements, but send has {send}; they must be equally long");
-        Err(self.wrong(operation, reason))
-    }
-
-    fn parts(
-        &self,
-        operation: &'static str,
-        whole: &'static str,
-        whole_len: usize,
-        part: &'static str,
-        part_len: usize,
-    ) -> Result<(), Error> {
-        let size = self.size();
-        if part_len.checked_mul(size) == Some(whole_len) {
-            return Ok(());
-        }
-        let reason = format!(
-            "{whole} has {whole_len} elements, but must have {size} times the {part_len} of {part}, \
-             one part for each rank"
-        );
-        Err(self.wrong(operation, reason))
-    }
-
-    fn wrong(&self, operation: &'static str, reason: String) -> Error {
-        Error::Argument { rank: self.rank, operation, reason }
     }
 }
 
@@ -371,17 +228,17 @@ mod tests {
                 let (mut stream, mut decoder) = (listener.accept().unwrap().0, Decoder::new(MAX_TO_AGENT));
                 heard(&stream, &mut decoder);
                 let place = local::Place { node: 0, rack: 0, name: "h1".into() };
-                let attached = Attached { version: 1, size: 1, places: vec![place] };
+                let attached = Attached { version: cool_proto::VERSION, size: 1, places: vec![place] };
                 stream.write_all(&encode(Body::Attached(attached), MAX_TO_RANK).unwrap()).unwrap();
                 then(stream, decoder);
             });
-            rank(Comm::attach(&path, 1, 0).unwrap(), &path)
+            rank(Comm::attach(&path, 1, 0, &Plans::default()).unwrap(), &path)
         })
     }
 
     #[test]
     fn an_agent_that_is_not_there_is_named_by_its_socket() {
-        let e = Comm::attach(Path::new("/no/agent.sock"), 1, 3).unwrap_err().to_string();
+        let e = Comm::attach(Path::new("/no/agent.sock"), 1, 3, &Plans::default()).unwrap_err().to_string();
         assert!(e.starts_with("rank 3: attach: no agent at /no/agent.sock"), "{e}");
     }
 

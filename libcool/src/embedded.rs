@@ -3,6 +3,7 @@
 //! Meant for trying a program and for tests. The ranks talk to their agents, and the agents to each
 //! other, as on a cluster, except that without switches there is no multicast.
 
+use crate::environment::Plans;
 use crate::{Comm, Error};
 use cool_nodeagent::embedded::Cluster;
 use std::panic::resume_unwind;
@@ -64,18 +65,19 @@ impl Embedded {
 /// A rank's panic makes the others' calls fail and goes on here when all have ended.
 ///
 /// # Errors
-/// If the agents do not start.
+/// If the agents do not start, or `COOL_PLAN` forces what cannot be.
 pub fn run<R, F>(how: Embedded, program: F) -> Result<Vec<R>, Error>
 where
     F: Fn(Comm) -> R + Sync,
     R: Send,
 {
     let (nodes, racks) = how.places()?;
+    let plans = Plans::from_environment()?;
     let cluster = Cluster::start(&nodes, &racks).map_err(|e| Error::Embedded(e.to_string()))?;
     std::thread::scope(|scope| {
         let start = |(rank, socket)| {
-            let program = &program;
-            let rank_main = move || Comm::attach(socket, Cluster::GROUP, rank).map(program);
+            let (program, plans) = (&program, &plans);
+            let rank_main = move || Comm::attach(socket, Cluster::GROUP, rank, plans).map(program);
             std::thread::Builder::new()
                 .name(format!("rank {rank}"))
                 .spawn_scoped(scope, rank_main)

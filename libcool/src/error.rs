@@ -26,6 +26,16 @@ pub enum Error {
         /// What it should hold.
         expected: String,
     },
+    /// `COOL_PLAN` does not force plans.
+    #[error(
+        "COOL_PLAN is {value:?}, but should force plans of operations, as allreduce=cool-b-r,bcast=flat:binomial: {reason}"
+    )]
+    Plan {
+        /// What it holds.
+        value: String,
+        /// What is wrong, and what would be right.
+        reason: String,
+    },
     /// The node's agent cannot be reached or is gone.
     #[error("rank {rank}: {doing}: no agent at {}: {source}; is cool-nodeagent running on this node?", .socket.display())]
     Agent {

@@ -2,9 +2,12 @@
 //!
 //! A program runs as many ranks; each has a [`Comm`], through which it calls collectives together
 //! with the others: [`bcast`](Comm::bcast), [`reduce`](Comm::reduce), [`allreduce`](Comm::allreduce),
-//! [`gather`](Comm::gather), [`allgather`](Comm::allgather), [`scatter`](Comm::scatter) and
-//! [`barrier`](Comm::barrier). The agent of the rank's node moves the data: over multicast trees in
-//! the switches, and over TCP.
+//! [`gather`](Comm::gather), [`allgather`](Comm::allgather), [`scatter`](Comm::scatter),
+//! [`reduce_scatter`](Comm::reduce_scatter), [`alltoall`](Comm::alltoall), [`scan`](Comm::scan),
+//! [`exscan`](Comm::exscan) and [`barrier`](Comm::barrier); where ranks have parts, also with parts of
+//! unequal lengths, as [`gatherv`](Comm::gatherv). The agent of the rank's node moves the data: over
+//! multicast trees in the switches, and over TCP, by a plan that it picks or that is forced
+//! ([`set_plan`](Comm::set_plan)).
 //!
 //! ```
 //! # fn main() -> Result<(), cool::Error> {
@@ -24,7 +27,7 @@
 //! no daemons ([`launch`], [`embedded`]).
 //!
 //! What every rank must do alike: call the same operations in the same order, with the same type,
-//! number of elements, root and [`Op`]. A rank that does not, that dies or that does not come in time
+//! number of elements, root, [`Op`] and plan. A rank that does not, that dies or that does not come in time
 //! makes the call fail at all that need it, with an [`Error`] that names it, and every later call at every
 //! rank; nothing waits for ever. A rank may return from a call before the others have: only
 //! [`barrier`](Comm::barrier) tells that all have come.
@@ -36,12 +39,14 @@ pub mod embedded;
 mod environment;
 mod error;
 mod launch;
+mod operation;
 mod session;
 
 pub use comm::{Comm, Place, Stats};
 pub use element::{Element, Op};
 pub use error::{Error, Failure};
 pub use launch::launch;
+pub use operation::{Operation, UnknownOperation};
 
 /// The program of the README is compiled and run.
 #[cfg(all(doctest, feature = "embedded"))]

@@ -1,10 +1,11 @@
 //! A rank's session with its agent: attach, share memory, call. Which arguments make sense is checked
 //! before, in [`crate::comm`].
 
-use crate::element::Op;
+use crate::element::{Element, Op};
 use crate::error::Error;
-use cool_proto::frame::FrameError;
-use cool_proto::local::{self, Attach, Call, Map, ReduceOp, Slice, Unmap, frame::Body};
+use crate::operation::Operation;
+use cool_proto::frame::{FrameError, MAX_PLAN};
+use cool_proto::local::{self, Attach, Call, CheckPlan, Map, ReduceOp, Slice, Unmap, frame::Body};
 use cool_proto::region::{OutOfBounds, Region};
 use cool_proto::socket::{Connection, SocketError};
 use cool_proto::{RUNNING_INTERVAL, VERSION};
@@ -39,13 +40,44 @@ pub(crate) struct Session {
 /// One collective, its arguments checked: what goes out, what comes in, and the rest of the frame.
 pub(crate) struct Request<'a> {
     pub(crate) name: &'static str,
-    pub(crate) operation: local::Operation,
+    pub(crate) operation: Operation,
     pub(crate) root: u32,
     pub(crate) dtype: local::Dtype,
     pub(crate) op: Option<Op>,
     pub(crate) count: u64,
+    /// Of each part, in place of `count`.
+    pub(crate) counts: Option<&'a [usize]>,
     pub(crate) send: Option<&'a [u8]>,
     pub(crate) receive: Option<&'a mut [u8]>,
+}
+
+impl<'a> Request<'a> {
+    /// A call on elements of one type, as far as most have it.
+    pub(crate) fn of<T: Element>(
+        name: &'static str,
+        operation: Operation,
+        count: usize,
+        send: Option<&'a [T]>,
+        receive: Option<&'a mut [T]>,
+    ) -> Request<'a> {
+        Request {
+            name,
+            operation,
+            root: 0,
+            dtype: T::DTYPE,
+            op: None,
+            count: count as u64,
+            counts: None,
+            send: send.map(bytemuck::cast_slice),
+            receive: receive.map(bytemuck::cast_slice_mut),
+        }
+    }
+
+    /// The call that carries nothing.
+    pub(crate) fn barrier() -> Request<'a> {
+        let dtype = local::Dtype::Unspecified;
+        Request { dtype, ..Request::of::<u8>("barrier", Operation::Barrier, 0, None, None) }
+    }
 }
 
 impl Session {
@@ -73,23 +105,47 @@ impl Session {
         }
     }
 
+    /// What keeps a plan from carrying out calls of an operation; `None` if it can.
+    pub(crate) fn check_plan(&mut self, operation: Operation, plan: &str) -> Result<Option<String>, Error> {
+        if plan.len() > MAX_PLAN {
+            return Ok(Some(format!("a text of {} bytes is no plan; the longest has {MAX_PLAN}", plan.len())));
+        }
+        let doing = "set_plan";
+        let check = CheckPlan { operation: operation.code().into(), plan: plan.to_owned() };
+        self.send(doing, Body::CheckPlan(check), None)?;
+        match self.receive(doing, PATIENCE)? {
+            Body::PlanChecked(checked) => Ok((!checked.wrong.is_empty()).then_some(checked.wrong)),
+            _ => Err(self.unexpected(doing)),
+        }
+    }
+
     /// Runs one collective to its end.
-    pub(crate) fn call(&mut self, request: Request<'_>, timeout: Duration) -> Result<local::Stats, Error> {
+    pub(crate) fn call(
+        &mut self,
+        request: Request<'_>,
+        plan: &str,
+        timeout: Duration,
+    ) -> Result<local::Stats, Error> {
         let name = request.name;
+        // In the region, one after the other: what goes out, what comes in, the counts.
         let sent = request.send.map_or(0, |s| s.len() as u64);
         let received = request.receive.as_ref().map_or(0, |r| r.len() as u64);
+        let counts = request.counts.map(|c| c.iter().flat_map(|n| (*n as u64).to_ne_bytes()).collect::<Vec<u8>>());
+        let counted = counts.as_ref().map_or(0, |c| c.len() as u64);
         let start = sent.next_multiple_of(ALIGN);
+        let counts_start = (start + received).next_multiple_of(ALIGN);
         let rank = self.rank;
         let memory = |source: OutOfBounds| Error::Memory { rank, operation: name, source: source.into() };
-        let region = self.share(name, start + received)?;
-        if let (Some(data), Some((_, region))) = (request.send, &self.region) {
-            region.copy_in(0, data).map_err(memory)?;
+        let region = self.share(name, counts_start + counted)?;
+        if let Some((_, region)) = &self.region {
+            region.copy_in(0, request.send.unwrap_or_default()).map_err(memory)?;
+            region.copy_in(counts_start, counts.as_deref().unwrap_or_default()).map_err(memory)?;
         }
 
         let part = |offset, bytes| Slice { region, offset, bytes };
         let (input, output) = match request.operation {
             // Its only buffer is the output, also at the root.
-            local::Operation::Bcast => (None, Some(part(0, sent + received))),
+            Operation::Bcast => (None, Some(part(0, sent + received))),
             _ => {
                 (request.send.map(|_| part(0, sent)), request.receive.as_ref().map(|_| part(start, received)))
             }
@@ -99,7 +155,7 @@ impl Session {
         let call = Call {
             id,
             group: self.group,
-            operation: request.operation.into(),
+            operation: request.operation.code().into(),
             root: request.root,
             dtype: request.dtype.into(),
             reduce: request.op.map_or(ReduceOp::Unspecified, Op::code).into(),
@@ -107,6 +163,8 @@ impl Session {
             input,
             output,
             timeout_ms: u64::try_from(timeout.as_millis()).unwrap_or(u64::MAX).max(1),
+            counts: counts.map(|_| part(counts_start, counted)),
+            plan: plan.to_owned(),
         };
         self.send(name, Body::Call(call), None)?;
         let stats = self.finish(name, id)?;

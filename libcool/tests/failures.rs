@@ -1,7 +1,7 @@
 //! What goes wrong is told: by whom, in what, and why. Nothing waits for ever.
 
 use cool::embedded::{Embedded, run};
-use cool::{Comm, Error, Failure, Op};
+use cool::{Comm, Error, Failure, Op, Operation};
 use std::time::Duration;
 
 fn two() -> Embedded {
@@ -45,8 +45,65 @@ fn wrong_arguments_name_rank_operation_and_remedy_and_do_no_harm() {
         assert!(e.contains("allgather: recv has 3"), "{e}");
         let e = argument(comm.scatter(&[1u8; 2], &mut three, rank));
         assert!(e.contains("scatter: send has 2 elements, but must have 2 times the 3 of recv"), "{e}");
+        let e = argument(comm.reduce_scatter(&[1u8; 2], &mut three, Op::Sum));
+        assert!(e.contains("reduce_scatter: send has 2 elements, but must have 2 times the 3 of recv"), "{e}");
+        let e = argument(comm.scan(&[1u8; 2], &mut three, Op::Sum));
+        assert!(e.contains("scan: recv has 3 elements, but send has 2"), "{e}");
+        let e = argument(comm.exscan(&[1u8; 2], &mut three, Op::Sum));
+        assert!(e.contains("exscan: recv has 3 elements, but send has 2"), "{e}");
+        let e = argument(comm.alltoall(&[1u8; 3], &mut three));
+        assert!(e.contains("alltoall: send has 3 elements, which are not 2 equal parts"), "{e}");
+        let e = argument(comm.alltoall(&[1u8; 4], &mut three));
+        assert!(e.contains("alltoall: recv has 3 elements, but send has 4"), "{e}");
         // Nothing of this was sent: the group works.
         comm.barrier()
+    });
+    results.unwrap().into_iter().for_each(|r| r.unwrap());
+}
+
+#[test]
+fn counts_that_do_not_add_up_are_told_and_do_no_harm() {
+    let results = run(two(), |comm| {
+        let (rank, mut three) = (comm.rank(), [0u8; 3]);
+        let e = argument(comm.gatherv(&[1u8], &mut three, &[1], 0));
+        let text = "gatherv: counts has 1 numbers, but must have 2, one for each rank";
+        assert_eq!(e, format!("rank {rank}: {text}"));
+        let e = argument(comm.gatherv(&[1u8; 2], &mut three, &[1, 1], 0));
+        assert!(e.contains("gatherv: send has 2 elements, but counts say 1"), "{e}");
+        let e = argument(comm.gatherv(&[1u8], &mut three, &[1, 1], rank));
+        assert!(e.contains("gatherv: recv has 3 elements, but counts say 2"), "{e}");
+        let e = argument(comm.gatherv(&[1u8], &mut three, &[1, 1], 2));
+        assert!(e.contains("no rank 2 to be the root"), "{e}");
+        let e = argument(comm.allgatherv(&[1u8], &mut three, &[1, 1]));
+        assert!(e.contains("allgatherv: recv has 3 elements, but counts say 2"), "{e}");
+        let e = argument(comm.scatterv(&[1u8; 3], &mut [0; 1], &[1, 1], rank));
+        assert!(e.contains("scatterv: send has 3 elements, but counts say 2"), "{e}");
+        let e = argument(comm.reduce_scatter_counts(&[1u8; 4], &mut [0; 1], &[1, 1], Op::Sum));
+        assert!(e.contains("reduce_scatter_counts: send has 4 elements, but counts say 2"), "{e}");
+        let e = argument(comm.alltoallv(&[1u8; 2], &mut three, &[1, 1]));
+        assert!(e.contains("alltoallv: counts has 2 numbers, but must have 4, one for each pair"), "{e}");
+        let e = argument(comm.alltoallv(&[1u8; 3], &mut three, &[1, 1, 1, 1]));
+        assert!(e.contains("alltoallv: send has 3 elements, but counts say 2"), "{e}");
+        let e = argument(comm.alltoallv(&[1u8; 2], &mut three, &[1, 1, 1, 1]));
+        assert!(e.contains("alltoallv: recv has 3 elements, but counts say 2"), "{e}");
+        let e = argument(comm.allgatherv(&[1u8; 0], &mut three, &[usize::MAX, usize::MAX]));
+        assert!(e.contains("allgatherv: send has 0 elements, but counts say 18446744073709551615"), "{e}");
+        comm.barrier()
+    });
+    results.unwrap().into_iter().for_each(|r| r.unwrap());
+}
+
+#[test]
+fn a_plan_that_does_not_fit_is_told_at_once_and_does_no_harm() {
+    let results = run(two(), |comm| {
+        let rank = comm.rank();
+        let e = argument(comm.set_plan(Operation::Bcast, "cool-q"));
+        assert!(e.starts_with(&format!("rank {rank}: set_plan: there is no plan \"cool-q\"; there are: ")), "{e}");
+        let e = argument(comm.set_plan(Operation::Scan, "multicast"));
+        assert!(e.contains("plan multicast cannot run scan") && e.contains("these can: cool-p-p"), "{e}");
+        let e = argument(comm.set_plan(Operation::Bcast, &"rack:ring,".repeat(1_000)));
+        assert!(e.contains("a text of 10000 bytes is no plan"), "{e}");
+        comm.bcast(&mut [1u8], 0)
     });
     results.unwrap().into_iter().for_each(|r| r.unwrap());
 }
@@ -84,6 +141,22 @@ fn ranks_that_call_different_operations_are_told_so() {
 #[test]
 fn ranks_that_call_with_different_reductions_are_told_so() {
     disagree(|comm| comm.allreduce(&[1u64], &mut [0], if comm.rank() == 0 { Op::Sum } else { Op::Max }));
+}
+
+#[test]
+fn ranks_that_call_with_different_plans_or_counts_are_told_so() {
+    let failures = disagree(|comm| {
+        comm.set_plan(Operation::Bcast, if comm.rank() == 0 { "cool-b-r" } else { "flat:chain" })?;
+        comm.bcast(&mut [0u8; 10], 0)
+    });
+    let named = |(_, text): &(Failure, String)| text.contains("plan cool-b-r") && text.contains("plan flat:chain");
+    assert!(failures.iter().any(named), "{failures:?}");
+    let failures = disagree(|comm| {
+        let counts = if comm.rank() == 0 { [1, 2] } else { [2, 1] };
+        comm.gatherv(&[0u8], &mut [0; 3], &counts, 0)
+    });
+    let named = |(_, text): &(Failure, String)| text.contains("of 1, 2 u8") && text.contains("of 2, 1 u8");
+    assert!(failures.iter().any(named), "{failures:?}");
 }
 
 #[test]

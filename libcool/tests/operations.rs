@@ -1,7 +1,7 @@
 //! All operations, end to end: real agents on loopback, real sockets, real shared memory.
 
 use cool::embedded::{Embedded, run};
-use cool::{Comm, Element, Error, Op};
+use cool::{Comm, Element, Error, Op, Operation};
 
 /// Ranks, ranks per node, racks: alone, flat, uneven racks, uneven nodes, everything on one node.
 const LAYOUTS: [(usize, usize, usize); 8] =
@@ -129,6 +129,151 @@ fn scatter_deals_the_parts_out_in_rank_order() {
     });
 }
 
+/// What rank `rank` contributes where all ranks contribute as much, summed up over some ranks.
+fn sum(ranks: std::ops::Range<usize>, count: usize, salt: usize) -> Vec<u32> {
+    let mut sum = vec![0u32; count];
+    for rank in ranks {
+        sum.iter_mut().zip(data(rank, count, salt)).for_each(|(s, d)| *s = s.wrapping_add(d));
+    }
+    sum
+}
+
+#[test]
+fn reduce_scatter_deals_the_combination_out_in_rank_order() {
+    everywhere(|comm| {
+        for count in COUNTS {
+            let mut part = vec![0; count];
+            let whole = count * comm.size();
+            comm.reduce_scatter(&data(comm.rank(), whole, 3), &mut part, Op::Sum)?;
+            assert!(part == sum(0..comm.size(), whole, 3)[count * comm.rank()..][..count], "{count} elements");
+        }
+        Ok(())
+    });
+}
+
+#[test]
+fn scan_combines_up_to_each_rank_and_exscan_before_it() {
+    everywhere(|comm| {
+        let rank = comm.rank();
+        for count in COUNTS {
+            let mut result = vec![77; count];
+            comm.exscan(&data(rank, count, 4), &mut result, Op::Sum)?;
+            let before = if rank == 0 { vec![77; count] } else { sum(0..rank, count, 4) };
+            assert!(result == before, "exscan of {count} elements at rank {rank}");
+            comm.scan(&data(rank, count, 4), &mut result, Op::Sum)?;
+            assert!(result == sum(0..rank + 1, count, 4), "scan of {count} elements at rank {rank}");
+        }
+        Ok(())
+    });
+}
+
+#[test]
+fn alltoall_transposes() {
+    everywhere(|comm| {
+        for count in [0, 1, 13, 30_000] {
+            let mut result = vec![0; count * comm.size()];
+            comm.alltoall(&data(comm.rank(), result.len(), 6), &mut result)?;
+            for (from, part) in result.chunks(count.max(1)).enumerate() {
+                let sent = data(from, count * comm.size(), 6);
+                assert!(part == &sent[count * comm.rank()..][..count], "{count} elements from rank {from}");
+            }
+        }
+        Ok(())
+    });
+}
+
+/// Lengths of parts: none, some, many; all 0.
+fn lengths(parts: usize) -> [Vec<usize>; 3] {
+    [[3, 0, 5_001], [0, 70_000, 1], [0, 0, 0]].map(|of| (0..parts).map(|i| of[i * i % 3]).collect())
+}
+
+#[test]
+fn parts_of_unequal_lengths_are_gathered_and_scattered() {
+    everywhere(|comm| {
+        let rank = comm.rank();
+        for root in roots(comm) {
+            for counts in lengths(comm.size()) {
+                let all: Vec<u32> =
+                    counts.iter().enumerate().flat_map(|(r, count)| data(r, *count, root)).collect();
+                let mine = data(rank, counts[rank], root);
+                let mut result = if rank == root { vec![0; all.len()] } else { Vec::new() };
+                comm.gatherv(&mine, &mut result, &counts, root)?;
+                assert!(rank != root || result == all, "gatherv of {counts:?} at rank {root}");
+                let mut result = vec![0; all.len()];
+                comm.allgatherv(&mine, &mut result, &counts)?;
+                assert!(result == all, "allgatherv of {counts:?}");
+                let mut part = vec![0; counts[rank]];
+                comm.scatterv(if rank == root { &all } else { &[] }, &mut part, &counts, root)?;
+                assert!(part == mine, "scatterv of {counts:?} from rank {root}");
+            }
+        }
+        Ok(())
+    });
+}
+
+#[test]
+fn a_combination_is_dealt_out_in_parts_of_unequal_lengths() {
+    everywhere(|comm| {
+        let rank = comm.rank();
+        for counts in lengths(comm.size()) {
+            let whole = counts.iter().sum();
+            let start: usize = counts[..rank].iter().sum();
+            let mut part = vec![0; counts[rank]];
+            comm.reduce_scatter_counts(&data(rank, whole, 8), &mut part, &counts, Op::Sum)?;
+            assert!(part == sum(0..comm.size(), whole, 8)[start..][..part.len()], "{counts:?}");
+        }
+        Ok(())
+    });
+}
+
+#[test]
+fn alltoallv_sends_each_its_part() {
+    everywhere(|comm| {
+        let (rank, size) = (comm.rank(), comm.size());
+        for counts in lengths(size * size) {
+            let row = |from: usize| &counts[from * size..][..size];
+            let sent = |from: usize| data(from, row(from).iter().sum(), 2);
+            let to_me = |from: usize| sent(from)[row(from)[..rank].iter().sum()..][..row(from)[rank]].to_vec();
+            let expected: Vec<u32> = (0..size).flat_map(to_me).collect();
+            let mut result = vec![0; expected.len()];
+            comm.alltoallv(&sent(rank), &mut result, &counts)?;
+            assert!(result == expected, "{counts:?}");
+        }
+        Ok(())
+    });
+}
+
+#[test]
+fn a_forced_plan_is_the_one_that_runs_until_it_is_taken_back() {
+    everywhere(|comm| {
+        let mut sum = vec![0; 10_000];
+        let mut all = |plan| {
+            comm.allreduce(&data(comm.rank(), sum.len(), 1), &mut sum, Op::Max)?;
+            assert!(sum == data(comm.size() - 1, sum.len(), 1), "by {plan}");
+            Ok::<String, Error>(comm.last_plan())
+        };
+        let picked = all("the default")?;
+        assert!(!picked.is_empty());
+        for plan in ["cool-b-r", "flat:ring", "rack:binomial,center:recursive-doubling/4096"] {
+            comm.set_plan(Operation::Allreduce, plan)?;
+            let went = all(plan)?;
+            assert!(plan.starts_with(&went) || went.contains("/4096"), "{went} instead of {plan}");
+        }
+        comm.set_plan(Operation::Allreduce, "")?;
+        assert_eq!(all("the default")?, picked);
+        // Plans of other operations are left alone.
+        comm.set_plan(Operation::Gather, "flat:binomial")?;
+        assert_eq!(all("the default")?, picked);
+        let part = [comm.rank() as u8; 3];
+        let mut parts = vec![0; 3 * comm.size()];
+        comm.gather(&part, &mut parts, 0)?;
+        assert_eq!(comm.last_plan(), "flat:binomial");
+        comm.gatherv(&part, &mut parts, &vec![3; comm.size()], 0)?;
+        assert_eq!(comm.last_plan(), "flat:binomial");
+        Ok(())
+    });
+}
+
 #[test]
 fn nobody_leaves_a_barrier_before_all_have_come() {
     use std::sync::atomic::{AtomicUsize, Ordering};
@@ -185,19 +330,23 @@ fn every_type_has_every_reduction() {
 }
 
 #[test]
-fn a_floating_point_sum_is_the_same_bits_at_every_rank_and_on_every_run() {
-    let sums = || {
-        run(Embedded { ranks: 7, ranks_per_node: 2, racks: 2 }, |comm| {
-            let mine: Vec<f32> = (0..2_000).map(|i| ((comm.rank() * 31 + i) as f32).sin() * 1e3).collect();
-            let mut sum = vec![0.0; mine.len()];
-            comm.allreduce(&mine, &mut sum, Op::Sum)
-                .map(|()| sum.iter().map(|s| s.to_bits()).collect::<Vec<_>>())
-        })
-    };
-    let first: Vec<Vec<u32>> = sums().unwrap().into_iter().map(Result::unwrap).collect();
-    assert!(first.iter().all(|bits| *bits == first[0]));
-    let second: Vec<Vec<u32>> = sums().unwrap().into_iter().map(Result::unwrap).collect();
-    assert!(first == second);
+fn a_floating_point_sum_is_the_same_bits_on_every_run_by_every_plan() {
+    for plan in ["", "cool-b-r", "flat:recursive-doubling", "flat:ring", "sharded"] {
+        let sums = || -> Vec<Vec<u32>> {
+            let sums = run(Embedded { ranks: 7, ranks_per_node: 2, racks: 2 }, |comm| {
+                comm.set_plan(Operation::Allreduce, plan)?;
+                let mine: Vec<f32> =
+                    (0..2_000).map(|i| ((comm.rank() * 31 + i) as f32).sin() * 1e3).collect();
+                let mut sum = vec![0.0; mine.len()];
+                comm.allreduce(&mine, &mut sum, Op::Sum)
+                    .map(|()| sum.iter().map(|s| s.to_bits()).collect::<Vec<_>>())
+            });
+            sums.unwrap().into_iter().map(Result::unwrap).collect()
+        };
+        let first = sums();
+        assert!(first.iter().all(|bits| *bits == first[0]), "{plan}: ranks differ");
+        assert!(first == sums(), "{plan}: runs differ");
+    }
 }
 
 #[test]

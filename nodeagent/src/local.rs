@@ -5,10 +5,11 @@
 //! refused and hung up on, and the others go on.
 
 use crate::agent::{Agent, Attachment};
-use crate::engine::{CallRequest, Memory, SharedSlice};
+use crate::engine::{CallRequest, Memory, SharedSlice, wrong_plan};
 use cool_proto::frame::{Decoder, FrameError, MAX_TO_AGENT, MAX_TO_RANK, encode};
 use cool_proto::local::{
-    Attached, Call, Done, Dtype, Failure, Operation, ReduceOp, Refused, Running, Slice, Stats, frame::Body,
+    Attached, Call, CheckPlan, Done, Dtype, Failure, Operation, PlanChecked, ReduceOp, Refused, Running, Slice,
+    Stats, frame::Body,
 };
 use cool_proto::region::{Region, RegionError};
 use cool_proto::{RUNNING_INTERVAL, VERSION, socket};
@@ -185,6 +186,9 @@ async fn converse(wire: &mut Wire, attachment: &Attachment) -> End {
     loop {
         let step = tokio::select! {
             received = wire.receive() => match received {
+                Ok(Body::CheckPlan(check)) => {
+                    wire.send(Body::PlanChecked(PlanChecked { wrong: wrong(&check) })).await
+                }
                 Ok(body) => {
                     // A call's first interval begins with it.
                     alive.reset();
@@ -226,7 +230,13 @@ impl LocalRank<'_> {
             },
             Body::Call(call) => self.call(call),
             Body::Attach(_) => Err(End::Refused("Attach came twice".into())),
-            Body::Attached(_) | Body::Done(_) | Body::Refused(_) | Body::Running(_) => {
+            // Answered before it comes here.
+            Body::CheckPlan(_) => Ok(()),
+            Body::Attached(_)
+            | Body::Done(_)
+            | Body::Refused(_)
+            | Body::Running(_)
+            | Body::PlanChecked(_) => {
                 Err(End::Refused("a frame that only agents send".into()))
             }
         }
@@ -272,6 +282,8 @@ impl LocalRank<'_> {
             dtype: Dtype::try_from(call.dtype).map_err(|e| unknown("element type", e.0))?,
             reduce: ReduceOp::try_from(call.reduce).map_err(|e| unknown("reduction", e.0))?,
             count: call.count,
+            counts: call.counts.map(|s| self.slice(s)).transpose()?,
+            plan: call.plan,
             input: call.input.map(|s| self.slice(s)).transpose()?,
             output: call.output.map(|s| self.slice(s)).transpose()?,
             timeout: (call.timeout_ms > 0).then(|| Duration::from_millis(call.timeout_ms)),
@@ -282,6 +294,11 @@ impl LocalRank<'_> {
         let region = self.regions.get(&slice.region).ok_or_else(|| no_region(slice.region))?;
         SharedSlice::new(region.clone(), slice.offset, slice.bytes).map_err(|e| End::Refused(e.to_string()))
     }
+}
+
+/// What keeps a plan from carrying out an operation; nothing if it can.
+fn wrong(check: &CheckPlan) -> String {
+    wrong_plan(check.operation(), &check.plan).unwrap_or_default()
 }
 
 fn no_region(number: u32) -> End {

@@ -105,7 +105,7 @@ fn allreduce(group: u64, region: u32, input: u64, output: u64) -> Call {
         count: 1,
         input: Some(Slice { region, offset: input, bytes: 4 }),
         output: Some(Slice { region, offset: output, bytes: 4 }),
-        timeout_ms: 0,
+        ..Call::default()
     }
 }
 

@@ -11,6 +11,9 @@ pub const MAX_TO_AGENT: usize = 4 << 10;
 /// The longest frame that a rank accepts from its agent: `Attached` names the place of every rank.
 pub const MAX_TO_RANK: usize = 16 << 20;
 
+/// The longest text of a plan, so that a call with one is a frame that an agent accepts.
+pub const MAX_PLAN: usize = 1 << 10;
+
 /// Bytes of the length.
 const HEADER: usize = 4;
 
@@ -116,6 +119,26 @@ mod tests {
         assert_eq!(decoder.take(), Err(FrameError::TooLong { len: 11, limit: 10 }));
         let long = Body::Refused(Refused { message: "x".repeat(100) });
         assert!(matches!(encode(long, 10), Err(FrameError::TooLong { limit: 10, .. })));
+    }
+
+    #[test]
+    fn the_longest_call_is_a_frame_that_agents_accept() {
+        let slice = Some(local::Slice { region: u32::MAX, offset: u64::MAX, bytes: u64::MAX });
+        let call = local::Call {
+            id: u64::MAX,
+            group: u64::MAX,
+            operation: i32::MIN,
+            root: u32::MAX,
+            dtype: i32::MIN,
+            reduce: i32::MIN,
+            count: u64::MAX,
+            input: slice,
+            output: slice,
+            timeout_ms: u64::MAX,
+            counts: slice,
+            plan: "x".repeat(MAX_PLAN),
+        };
+        assert!(encode(Body::Call(call), MAX_TO_AGENT).is_ok());
     }
 
     #[test]

@@ -4,10 +4,13 @@
 //! own chance to lose, double and hold back packets. Everything follows from one seed, so whatever went wrong
 //! once goes wrong again. [`Broadcast`] runs one reliable multicast over it with real bytes and looks at every
 //! receiver's; [`Scenario`] makes such broadcasts up from a seed.
+//!
+//! [`schedule`] times whole collectives on networks of any size, by flows instead of packets.
 
 mod broadcast;
 mod network;
 mod scenario;
+pub mod schedule;
 
 pub use broadcast::{Broadcast, Outcome, Settings, Wrong, ideal};
 pub use network::{Destination, Event, LinkSpec, Network, Shape};

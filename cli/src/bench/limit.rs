@@ -1,6 +1,7 @@
 //! The physical limit of a collective: no pattern is faster than its busiest link allows.
 
 use super::plan::Op;
+use cool::Operation;
 
 /// A cluster by what bounds it. Ranks are taken to be spread evenly.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -15,8 +16,8 @@ pub(crate) struct Cluster {
     pub(crate) uplink: u64,
 }
 
-/// The least time for `bytes` (as [`super::plan::Case::moved`]) in seconds; `None` if it depends on a rate that is not known,
-/// or if no bytes need cross a link.
+/// The least time for `bytes` (as [`super::plan::Case::moved`]) in seconds; `None` if there is no formula for
+/// the operation, if it depends on a rate that is not known, or if no bytes need cross a link.
 pub(crate) fn limit(op: Op, bytes: u64, cluster: &Cluster) -> Option<f64> {
     let host = crossing(op, cluster.nodes)?;
     let uplink = crossing(op, cluster.racks)?;
@@ -32,22 +33,32 @@ pub(crate) fn limit(op: Op, bytes: u64, cluster: &Cluster) -> Option<f64> {
 /// The share of the bytes that crosses the busiest link, one way, between `parts` nodes or racks.
 fn crossing(op: Op, parts: usize) -> Option<f64> {
     let elsewhere = parts.saturating_sub(1) as f64 / parts.max(1) as f64;
-    match op {
+    match op.operation {
+        // The formulas are for parts of equal lengths.
+        _ if op.unequal => None,
         // Once in to each part, or once out of each.
-        Op::Bcast | Op::Reduce => Some(if parts > 1 { 1.0 } else { 0.0 }),
+        Operation::Bcast | Operation::Reduce => Some(if parts > 1 { 1.0 } else { 0.0 }),
         // To or from one part all that begins or ends elsewhere.
-        Op::Gather | Op::Scatter => Some(elsewhere),
+        Operation::Gather | Operation::Scatter => Some(elsewhere),
         // Into each part all that begins elsewhere.
-        Op::Allgather => Some(elsewhere),
+        Operation::Allgather => Some(elsewhere),
         // A reduction of shares, then an allgather of them.
-        Op::Allreduce => Some(2.0 * elsewhere),
-        Op::Barrier => None,
+        Operation::Allreduce => Some(2.0 * elsewhere),
+        Operation::ReduceScatter
+        | Operation::Alltoall
+        | Operation::Scan
+        | Operation::Exscan
+        | Operation::Barrier => None,
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    fn limit(op: &str, bytes: u64, cluster: &Cluster) -> Option<f64> {
+        super::limit(op.parse().unwrap(), bytes, cluster)
+    }
 
     const TREE: Cluster = Cluster { nodes: 16, racks: 4, host: 100, uplink: 50 };
 
@@ -56,32 +67,39 @@ mod tests {
         // With W = U the design's formulas: n/W, (N-1)/N n/W, 2 (N-1)/N n/W.
         let even = Cluster { uplink: 100, ..TREE };
         for (op, seconds) in [
-            (Op::Bcast, 10.0),
-            (Op::Reduce, 10.0),
-            (Op::Gather, 9.375),
-            (Op::Scatter, 9.375),
-            (Op::Allgather, 9.375),
-            (Op::Allreduce, 18.75),
+            ("bcast", 10.0),
+            ("reduce", 10.0),
+            ("gather", 9.375),
+            ("scatter", 9.375),
+            ("allgather", 9.375),
+            ("allreduce", 18.75),
         ] {
             assert_eq!(limit(op, 1000, &even), Some(seconds), "{op:?}");
         }
         // A slow uplink: (r-1)/r n/U and 2 (r-1)/r n/U are larger.
-        assert_eq!(limit(Op::Allgather, 1000, &TREE), Some(15.0));
-        assert_eq!(limit(Op::Allreduce, 1000, &TREE), Some(30.0));
+        assert_eq!(limit("allgather", 1000, &TREE), Some(15.0));
+        assert_eq!(limit("allreduce", 1000, &TREE), Some(30.0));
     }
 
     #[test]
     fn an_unknown_rate_gives_no_limit_where_it_matters() {
         let hosts = Cluster { uplink: 0, ..TREE };
-        assert_eq!(limit(Op::Bcast, 1000, &hosts), None);
-        assert_eq!(limit(Op::Bcast, 1000, &Cluster { racks: 1, ..hosts }), Some(10.0));
-        assert_eq!(limit(Op::Bcast, 1000, &Cluster { host: 0, ..TREE }), None);
+        assert_eq!(limit("bcast", 1000, &hosts), None);
+        assert_eq!(limit("bcast", 1000, &Cluster { racks: 1, ..hosts }), Some(10.0));
+        assert_eq!(limit("bcast", 1000, &Cluster { host: 0, ..TREE }), None);
     }
 
     #[test]
     fn what_crosses_no_link_has_no_limit() {
-        assert_eq!(limit(Op::Allreduce, 1000, &Cluster { nodes: 1, racks: 1, ..TREE }), None);
-        assert_eq!(limit(Op::Bcast, 0, &TREE), None);
-        assert_eq!(limit(Op::Barrier, 0, &TREE), None);
+        assert_eq!(limit("allreduce", 1000, &Cluster { nodes: 1, racks: 1, ..TREE }), None);
+        assert_eq!(limit("bcast", 0, &TREE), None);
+        assert_eq!(limit("barrier", 0, &TREE), None);
+    }
+
+    #[test]
+    fn an_operation_without_a_formula_has_no_limit() {
+        for op in ["scan", "alltoall", "reduce_scatter", "allgatherv"] {
+            assert_eq!(limit(op, 1000, &TREE), None);
+        }
     }
 }

@@ -1,5 +1,6 @@
 //! `cool bench`: submits a job whose ranks are this same program ([`rank`]) and shows what they measure.
 
+mod force;
 mod idle;
 mod limit;
 mod pattern;
@@ -15,6 +16,7 @@ use crate::run::forward;
 use crate::size;
 use cool_proto::control::controller_client::ControllerClient;
 use cool_proto::control::{JobSpec, Output, job_spec};
+use force::{Forced, forced};
 use plan::{Case, Measured, Op, Plan};
 use report::{Figures, Participants};
 use std::io::Write;
@@ -24,23 +26,23 @@ use tonic::transport::Channel;
 /// Measure collectives over the nodes, each result checked to the byte on every rank
 ///
 /// All ranks meet in a barrier before each repetition; its time is that of the slowest rank. The limit is what the
-/// busiest link needs for the bytes at full rate; it is shown if the rates of the links are known (see
-/// cool-controller --host-mbit and --uplink-mbit). `idle` is the idle share of the busiest node's processors: where
+/// busiest link needs for the bytes at full rate; it is shown where there is a formula and the rates of the links are known
+/// (see cool-controller --host-mbit and --uplink-mbit). `idle` is the idle share of the busiest node's processors: where
 /// it is small, the processors were measured, not the network.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Options {
-    /// Operations, with commas between
+    /// Operations, with commas between; gatherv, allgatherv, scatterv, reduce_scatterv and alltoallv are those with
+    /// parts of unequal lengths
     #[arg(
         long,
-        value_enum,
         value_delimiter = ',',
         value_name = "OP,..",
-        default_value = "bcast,reduce,allreduce,gather,allgather,scatter,barrier"
+        default_value = "bcast,reduce,allreduce,gather,allgather,scatter,reduce_scatter,alltoall,scan,exscan,barrier"
     )]
     ops: Vec<Op>,
 
-    /// Sizes, with commas between: of the message (bcast), the vector (reduce, allreduce), or the whole array of
-    /// which each rank has a part (gather, allgather, scatter)
+    /// Sizes, with commas between: of the message (bcast), the vector (reduce, allreduce, reduce_scatter, scan,
+    /// exscan), or the whole array of which each rank has a part (gather, allgather, scatter; alltoall: at each rank)
     #[arg(long, value_delimiter = ',', value_name = "SIZE,..", value_parser = size::parse, default_value = "1K,1M,8M")]
     bytes: Vec<u64>,
 
@@ -68,6 +70,10 @@ pub(crate) struct Options {
     #[arg(long, value_enum, default_value = "racked")]
     placement: Placement,
 
+    /// Force a plan for one operation, or for all measured ones, as allreduce=cool-b-r; may be repeated
+    #[arg(long = "plan", value_name = "[OP=]PLAN")]
+    plans: Vec<Forced>,
+
     /// Print one JSON document at the end, in place of the table
     #[arg(long)]
     json: bool,
@@ -80,6 +86,7 @@ pub(crate) async fn run(client: ControllerClient<Channel>, options: &Options) ->
         warmup: options.warmup.into(),
         reps: options.reps.get(),
         root: options.root,
+        forced: forced(&options.ops, &options.plans)?,
     };
     let spec = spec(options, &plan)?;
     let mut bench = Bench { plan, table: !options.json, participants: None, results: Vec::new() };

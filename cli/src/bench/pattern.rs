@@ -18,6 +18,11 @@ impl Pattern {
         Pattern { start: seed as u32, step: (seed >> 32) as u32 | 1 }
     }
 
+    /// The sequence from its word `i` on.
+    pub(crate) fn skip(self, i: usize) -> Pattern {
+        Pattern { start: self.word(i), ..self }
+    }
+
     fn word(self, i: usize) -> u32 {
         self.start.wrapping_add((i as u32).wrapping_mul(self.step))
     }

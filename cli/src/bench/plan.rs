@@ -1,33 +1,79 @@
 //! What a benchmark does: said once by `cool bench`, read by each of its ranks.
 
-use clap::ValueEnum;
+use cool::Operation;
 use serde::{Deserialize, Serialize};
+use std::fmt;
+use std::str::FromStr;
 
-/// A collective to measure.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ValueEnum)]
-#[serde(rename_all = "lowercase")]
-pub(crate) enum Op {
-    Bcast,
-    Reduce,
-    Allreduce,
-    Gather,
-    Allgather,
-    Scatter,
-    Barrier,
+/// A collective to measure: an operation, with parts of equal or of unequal lengths.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
+pub(crate) struct Op {
+    pub(crate) operation: Operation,
+    /// MPI's v-form.
+    pub(crate) unequal: bool,
 }
 
 impl Op {
-    /// As users write it.
-    pub(crate) fn name(self) -> &'static str {
-        match self {
-            Op::Bcast => "bcast",
-            Op::Reduce => "reduce",
-            Op::Allreduce => "allreduce",
-            Op::Gather => "gather",
-            Op::Allgather => "allgather",
-            Op::Scatter => "scatter",
-            Op::Barrier => "barrier",
-        }
+    /// Every operation as libcool has it.
+    pub(crate) fn all() -> impl Iterator<Item = Op> {
+        let forms = |operation| [false, true].map(|unequal| Op { operation, unequal });
+        Operation::ALL.into_iter().flat_map(forms).filter(|op| !op.unequal || op.has_parts())
+    }
+
+    /// Whether it is about one part per rank.
+    fn has_parts(self) -> bool {
+        matches!(
+            self.operation,
+            Operation::Gather
+                | Operation::Allgather
+                | Operation::Scatter
+                | Operation::ReduceScatter
+                | Operation::Alltoall
+        )
+    }
+
+    /// Whether it combines elements.
+    fn combines(self) -> bool {
+        matches!(
+            self.operation,
+            Operation::Reduce
+                | Operation::Allreduce
+                | Operation::ReduceScatter
+                | Operation::Scan
+                | Operation::Exscan
+        )
+    }
+}
+
+impl fmt::Display for Op {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}{}", self.operation, if self.unequal { "v" } else { "" })
+    }
+}
+
+impl From<Op> for String {
+    fn from(op: Op) -> String {
+        op.to_string()
+    }
+}
+
+impl FromStr for Op {
+    type Err = String;
+
+    fn from_str(name: &str) -> Result<Op, String> {
+        Op::all().find(|op| op.to_string() == name).ok_or_else(|| {
+            let names: Vec<String> = Op::all().map(|op| op.to_string()).collect();
+            format!("there is no operation {name:?}; there are: {}", names.join(", "))
+        })
+    }
+}
+
+impl TryFrom<String> for Op {
+    type Error = String;
+
+    fn try_from(name: String) -> Result<Op, String> {
+        name.parse()
     }
 }
 
@@ -42,25 +88,36 @@ pub(crate) struct Case {
 /// Bytes of an element of a reduction.
 pub(crate) const ELEMENT: u64 = 4;
 
+/// How parts of unequal lengths relate to equal ones, over and over: their mean is as long.
+const UNEQUAL: [u64; 4] = [1, 0, 2, 1];
+
 impl Case {
-    /// Bytes of the message of a bcast, of the vector of a reduction, of one rank's part else: what was asked
-    /// for in whole elements, at least one unless nothing was asked for.
-    pub(crate) fn unit(self, ranks: u64) -> u64 {
-        let at_least_one = self.bytes.min(1);
-        match self.op {
-            Op::Bcast => self.bytes,
-            Op::Reduce | Op::Allreduce => (self.bytes / ELEMENT).max(at_least_one) * ELEMENT,
-            Op::Gather | Op::Allgather | Op::Scatter => (self.bytes / ranks).max(at_least_one),
-            Op::Barrier => 0,
+    /// Bytes of the message of a bcast, of the vector of a reduction or scan, of one rank's part else: what was
+    /// asked for in whole elements, at least one unless nothing was asked for.
+    fn unit(self, ranks: u64) -> u64 {
+        let element = if self.op.combines() { ELEMENT } else { 1 };
+        let parts = if self.op.has_parts() { ranks } else { 1 };
+        match self.op.operation {
+            Operation::Barrier => 0,
+            _ => (self.bytes / element / parts).max(self.bytes.min(1)) * element,
         }
     }
 
-    /// Bytes of the message, the vector, or the whole array of all parts.
+    /// Bytes of a rank's part, or of what goes from one rank to another, `shift` being the sum of their numbers;
+    /// of the whole where there are no parts.
+    pub(crate) fn part(self, ranks: u64, shift: u64) -> u64 {
+        let factor = if self.op.unequal { UNEQUAL[(shift % 4) as usize] } else { 1 };
+        self.unit(ranks) * factor
+    }
+
+    /// Bytes of the message, the vector, or the whole array of all parts; of an alltoall at rank 0.
     pub(crate) fn moved(self, ranks: u64) -> u64 {
-        match self.op {
-            Op::Gather | Op::Allgather | Op::Scatter => self.unit(ranks) * ranks,
-            Op::Bcast | Op::Reduce | Op::Allreduce | Op::Barrier => self.unit(ranks),
-        }
+        self.before(ranks, 0, if self.op.has_parts() { ranks } else { 1 })
+    }
+
+    /// Bytes of the parts before the `end`th; as [`Case::part`], where the first has this `shift`.
+    pub(crate) fn before(self, ranks: u64, shift: u64, end: u64) -> u64 {
+        (0..end).map(|rank| self.part(ranks, shift + rank)).sum()
     }
 }
 
@@ -71,13 +128,15 @@ pub(crate) struct Plan {
     pub(crate) warmup: u32,
     pub(crate) reps: u32,
     pub(crate) root: usize,
+    /// Operations with the plans that are forced for them.
+    pub(crate) forced: Vec<(String, String)>,
 }
 
 impl Plan {
     /// Every operation at every size; a barrier has no size and comes once.
     pub(crate) fn cases(ops: &[Op], sizes: &[u64]) -> Vec<Case> {
-        let at = |op: Op| match op {
-            Op::Barrier => vec![Case { op, bytes: 0 }],
+        let at = |op: Op| match op.operation {
+            Operation::Barrier => vec![Case { op, bytes: 0 }],
             _ => sizes.iter().map(|bytes| Case { op, bytes: *bytes }).collect(),
         };
         ops.iter().copied().flat_map(at).collect()
@@ -89,6 +148,8 @@ impl Plan {
 pub(crate) struct Measured {
     /// Of each repetition, at the slowest rank.
     pub(crate) seconds: Vec<f64>,
+    /// By which it went.
+    pub(crate) plan: String,
     /// Share of processor time that was idle on the busiest node; `None` if the case was too short to tell.
     pub(crate) idle: Option<f64>,
     /// Chunks that nodes lacked and got by repair.
@@ -99,21 +160,44 @@ pub(crate) struct Measured {
 mod tests {
     use super::*;
 
+    fn case(op: &str, bytes: u64) -> Case {
+        Case { op: op.parse().unwrap(), bytes }
+    }
+
     #[test]
     fn sizes_become_whole_elements_and_parts() {
-        let case = |op, bytes| Case { op, bytes };
-        assert_eq!(case(Op::Bcast, 1001).moved(7), 1001);
-        assert_eq!(case(Op::Reduce, 1001).moved(7), 1000);
-        assert_eq!(case(Op::Allreduce, 1).moved(7), 4);
-        assert_eq!((case(Op::Gather, 1000).unit(7), case(Op::Gather, 1000).moved(7)), (142, 994));
-        assert_eq!(case(Op::Scatter, 3).moved(7), 7);
-        for op in [Op::Bcast, Op::Reduce, Op::Gather, Op::Barrier] {
-            assert_eq!(case(op, 0).moved(7), 0);
+        assert_eq!(case("bcast", 1001).moved(7), 1001);
+        assert_eq!(case("reduce", 1001).moved(7), 1000);
+        assert_eq!(case("allreduce", 1).moved(7), 4);
+        assert_eq!(case("scan", 1003).moved(7), 1000);
+        assert_eq!((case("gather", 1000).part(7, 3), case("gather", 1000).moved(7)), (142, 994));
+        assert_eq!(case("scatter", 3).moved(7), 7);
+        assert_eq!(case("reduce_scatter", 1000).moved(7), 7 * 4 * 35);
+        assert_eq!(case("alltoall", 1000).moved(7), 994);
+        for op in Op::all() {
+            assert_eq!(Case { op, bytes: 0 }.moved(7), 0, "{op}");
         }
     }
 
     #[test]
+    fn parts_of_unequal_lengths_have_empty_ones_and_the_same_mean() {
+        let gatherv = case("gatherv", 1600);
+        assert_eq!((0..4).map(|rank| gatherv.part(16, rank)).collect::<Vec<_>>(), [100, 0, 200, 100]);
+        assert_eq!(gatherv.moved(16), 1600);
+        assert_eq!(gatherv.before(16, 2, 2), 300);
+    }
+
+    #[test]
     fn a_barrier_is_measured_once_whatever_the_sizes() {
-        assert_eq!(Plan::cases(&[Op::Bcast, Op::Barrier], &[1, 2]).len(), 3);
+        let ops = ["bcast", "barrier"].map(|op| op.parse().unwrap());
+        assert_eq!(Plan::cases(&ops, &[1, 2]).len(), 3);
+    }
+
+    #[test]
+    fn only_operations_with_parts_have_them_unequal() {
+        let names: Vec<String> = Op::all().filter(|op| op.unequal).map(String::from).collect();
+        assert_eq!(names, ["gatherv", "allgatherv", "scatterv", "reduce_scatterv", "alltoallv"]);
+        let e = "bcastv".parse::<Op>().unwrap_err();
+        assert!(e.contains("\"bcastv\"") && e.contains("gather, gatherv"), "{e}");
     }
 }

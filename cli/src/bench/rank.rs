@@ -2,8 +2,8 @@
 
 use super::idle::Ticks;
 use super::pattern::Pattern;
-use super::plan::{Case, Measured, Op, Plan};
-use cool::Comm;
+use super::plan::{Case, ELEMENT, Measured, Op, Plan};
+use cool::{Comm, Operation};
 use std::io::Write;
 use std::time::Instant;
 
@@ -20,13 +20,15 @@ pub(crate) enum RankError {
     #[error("the plan is not one that `cool bench` makes: {0}")]
     Plan(serde_json::Error),
     #[error(transparent)]
+    Operation(#[from] cool::UnknownOperation),
+    #[error(transparent)]
     Cool(#[from] cool::Error),
     #[error(
         "rank {rank}: {op} of {bytes} bytes, repetition {repetition}: wrong data: byte {index} is {found:#04x}, should be {expected:#04x}"
     )]
     Wrong {
         rank: usize,
-        op: &'static str,
+        op: Op,
         bytes: u64,
         repetition: u32,
         index: usize,
@@ -34,7 +36,7 @@ pub(crate) enum RankError {
         expected: u8,
     },
     #[error("rank {rank}: no memory for {op} of {bytes} bytes; choose a smaller --bytes")]
-    Memory { rank: usize, op: &'static str, bytes: u64 },
+    Memory { rank: usize, op: Op, bytes: u64 },
     #[error("cannot read how busy the processors are: {0}")]
     Idle(std::io::Error),
     #[error("cannot report: {0}")]
@@ -45,6 +47,9 @@ pub(crate) enum RankError {
 pub(crate) fn rank(options: &RankOptions) -> Result<(), RankError> {
     let plan: Plan = serde_json::from_str(&options.plan).map_err(RankError::Plan)?;
     let comm = Comm::world()?;
+    for (operation, forced) in &plan.forced {
+        comm.set_plan(operation.parse()?, forced)?;
+    }
     for (number, case) in plan.cases.iter().enumerate() {
         let measured = measure(&comm, &plan, number, *case)?;
         if comm.rank() == 0 {
@@ -64,6 +69,7 @@ fn measure(comm: &Comm, plan: &Plan, number: usize, case: Case) -> Result<Measur
     let (ticks, stats) = (Ticks::now().map_err(RankError::Idle)?, comm.stats());
     let repetitions = plan.warmup..plan.warmup + plan.reps;
     let seconds = repetitions.map(|repetition| work.repeat(repetition)).collect::<Result<Vec<f64>, _>>()?;
+    let by = comm.last_plan();
     // Infinite where it is not known, so that it is nobody's minimum.
     let idle = ticks.idle_share(Ticks::now().map_err(RankError::Idle)?).unwrap_or(f64::INFINITY);
     let repaired = comm.stats().chunks_repaired - stats.chunks_repaired;
@@ -80,6 +86,7 @@ fn measure(comm: &Comm, plan: &Plan, number: usize, case: Case) -> Result<Measur
     comm.reduce(&[if tells { repaired } else { 0 }], &mut total, cool::Op::Sum, 0)?;
     Ok(Measured {
         seconds: slowest,
+        plan: by,
         idle: busiest.first().copied().filter(|idle| idle.is_finite()),
         chunks_repaired: total.first().copied().unwrap_or(0),
     })
@@ -91,105 +98,168 @@ struct Work<'c> {
     root: usize,
     number: usize,
     case: Case,
-    /// Bytes of a part where there are parts, else of the whole.
-    unit: usize,
     send: Buffer,
     receive: Buffer,
 }
 
 impl<'c> Work<'c> {
     fn new(comm: &'c Comm, root: usize, number: usize, case: Case) -> Result<Work<'c>, RankError> {
-        let no_memory = || RankError::Memory { rank: comm.rank(), op: case.op.name(), bytes: case.bytes };
-        let ranks = comm.size() as u64;
-        let bytes = |n: u64| usize::try_from(n).map_err(|_| no_memory());
-        let (unit, whole) = (bytes(case.unit(ranks))?, bytes(case.moved(ranks))?);
-        let at_root = |n: usize| if comm.rank() == root { n } else { 0 };
-        let (send, receive) = match case.op {
-            Op::Bcast => (0, whole),
-            Op::Reduce => (unit, at_root(whole)),
-            Op::Allreduce => (unit, whole),
-            Op::Gather => (unit, at_root(whole)),
-            Op::Allgather => (unit, whole),
-            Op::Scatter => (at_root(whole), unit),
-            Op::Barrier => (0, 0),
+        let no_memory = || RankError::Memory { rank: comm.rank(), op: case.op, bytes: case.bytes };
+        let (ranks, rank) = (comm.size() as u64, comm.rank() as u64);
+        let (part, whole) = (case.part(ranks, rank), case.moved(ranks));
+        let at_root = |n: u64| if comm.rank() == root { n } else { 0 };
+        let (send, receive) = match case.op.operation {
+            Operation::Bcast => (0, whole),
+            Operation::Reduce => (whole, at_root(whole)),
+            Operation::Allreduce | Operation::Scan | Operation::Exscan => (whole, whole),
+            Operation::Gather => (part, at_root(whole)),
+            Operation::Allgather => (part, whole),
+            Operation::Scatter => (at_root(whole), part),
+            Operation::ReduceScatter => (whole, part),
+            // From and to each rank as much: what goes between two is the same both ways.
+            Operation::Alltoall => (case.before(ranks, rank, ranks), case.before(ranks, rank, ranks)),
+            Operation::Barrier => (0, 0),
         };
-        let send = Buffer::zeros(send).ok_or_else(no_memory)?;
-        let receive = Buffer::zeros(receive).ok_or_else(no_memory)?;
-        Ok(Work { comm, root, number, case, unit, send, receive })
+        let buffer = |bytes| usize::try_from(bytes).ok().and_then(Buffer::zeros).ok_or_else(no_memory);
+        Ok(Work { comm, root, number, case, send: buffer(send)?, receive: buffer(receive)? })
     }
 
     /// Runs the collective once and checks it; returns the seconds that it took at this rank.
     fn repeat(&mut self, repetition: u32) -> Result<f64, RankError> {
         self.prepare(repetition);
+        let counts = self.counts();
         self.comm.barrier()?;
         let start = Instant::now();
-        self.call()?;
+        self.call(&counts)?;
         let seconds = start.elapsed().as_secs_f64();
         self.check(repetition)?;
         Ok(seconds)
     }
 
-    fn pattern(&self, repetition: u32, rank: usize) -> Pattern {
-        Pattern::of(self.number, repetition, rank)
+    /// Bytes of each rank's part, or of what goes from and to this rank.
+    fn parts(&self) -> Vec<usize> {
+        let shift = if self.case.op.operation == Operation::Alltoall { self.comm.rank() } else { 0 };
+        (0..self.comm.size()).map(|rank| self.part(shift + rank)).collect()
     }
 
-    fn prepare(&mut self, repetition: u32) {
-        let (number, unit) = (self.number, self.unit);
-        let mine = self.pattern(repetition, self.comm.rank());
+    fn part(&self, shift: usize) -> usize {
+        // What all parts together have fits the memory.
+        self.case.part(self.comm.size() as u64, shift as u64) as usize
+    }
+
+    /// What libcool is told of parts of unequal lengths, in elements.
+    fn counts(&self) -> Vec<usize> {
+        let size = self.comm.size();
         match self.case.op {
-            Op::Bcast if self.comm.rank() == self.root => mine.fill(self.receive.bytes_mut()),
-            // All but the root still have what came last time, which is something else.
-            Op::Bcast | Op::Barrier => {}
-            Op::Reduce | Op::Allreduce | Op::Gather | Op::Allgather => mine.fill(self.send.bytes_mut()),
-            Op::Scatter => {
-                let parts = self.send.bytes_mut().chunks_mut(unit.max(1)).enumerate();
-                parts.for_each(|(rank, part)| Pattern::of(number, repetition, rank).fill(part));
+            Op { unequal: false, .. } => Vec::new(),
+            Op { operation: Operation::Alltoall, .. } => {
+                (0..size * size).map(|pair| self.part(pair / size + pair % size)).collect()
             }
+            Op { operation: Operation::ReduceScatter, .. } => {
+                self.parts().iter().map(|bytes| bytes / ELEMENT as usize).collect()
+            }
+            _ => self.parts(),
         }
     }
 
-    fn call(&mut self) -> Result<(), cool::Error> {
-        let Work { comm, root, send, receive, .. } = self;
-        match self.case.op {
-            Op::Bcast => comm.bcast(receive.bytes_mut(), *root),
-            Op::Reduce => comm.reduce(&send.words, &mut receive.words, cool::Op::Sum, *root),
-            Op::Allreduce => comm.allreduce(&send.words, &mut receive.words, cool::Op::Sum),
-            Op::Gather => comm.gather(send.bytes(), receive.bytes_mut(), *root),
-            Op::Allgather => comm.allgather(send.bytes(), receive.bytes_mut()),
-            Op::Scatter => comm.scatter(send.bytes(), receive.bytes_mut(), *root),
-            Op::Barrier => comm.barrier(),
+    /// What a rank sends, or what it sends to another: which of them is a number, too.
+    fn pattern(&self, repetition: u32, sender: usize) -> Pattern {
+        Pattern::of(self.number, repetition, sender)
+    }
+
+    /// The number of what one rank sends to another.
+    fn pair(&self, from: usize, to: usize) -> usize {
+        from * self.comm.size() + to
+    }
+
+    fn prepare(&mut self, repetition: u32) {
+        let rank = self.comm.rank();
+        let mine = self.pattern(repetition, rank);
+        match self.case.op.operation {
+            Operation::Bcast if rank == self.root => mine.fill(self.receive.bytes_mut()),
+            // All but the root still have what came last time, which is something else.
+            Operation::Bcast | Operation::Barrier => {}
+            Operation::Scatter | Operation::Alltoall => {
+                let all_to_all = self.case.op.operation == Operation::Alltoall;
+                let parts = self.parts();
+                let patterns: Vec<Pattern> = (0..parts.len())
+                    .map(|to| self.pattern(repetition, if all_to_all { self.pair(rank, to) } else { to }))
+                    .collect();
+                let mut rest = self.send.bytes_mut();
+                for (pattern, bytes) in patterns.into_iter().zip(parts) {
+                    // All but the root of a scatter have nothing to fill.
+                    let (part, after) = rest.split_at_mut(bytes.min(rest.len()));
+                    pattern.fill(part);
+                    rest = after;
+                }
+            }
+            _ => mine.fill(self.send.bytes_mut()),
+        }
+    }
+
+    fn call(&mut self, counts: &[usize]) -> Result<(), cool::Error> {
+        let Work { comm, root, send, receive, case, .. } = self;
+        let (root, sum) = (*root, cool::Op::Sum);
+        match (case.op.operation, case.op.unequal) {
+            (Operation::Bcast, _) => comm.bcast(receive.bytes_mut(), root),
+            (Operation::Reduce, _) => comm.reduce(&send.words, &mut receive.words, sum, root),
+            (Operation::Allreduce, _) => comm.allreduce(&send.words, &mut receive.words, sum),
+            (Operation::Scan, _) => comm.scan(&send.words, &mut receive.words, sum),
+            (Operation::Exscan, _) => comm.exscan(&send.words, &mut receive.words, sum),
+            (Operation::ReduceScatter, false) => comm.reduce_scatter(&send.words, &mut receive.words, sum),
+            (Operation::ReduceScatter, true) => {
+                comm.reduce_scatter_counts(&send.words, &mut receive.words, counts, sum)
+            }
+            (Operation::Gather, false) => comm.gather(send.bytes(), receive.bytes_mut(), root),
+            (Operation::Gather, true) => comm.gatherv(send.bytes(), receive.bytes_mut(), counts, root),
+            (Operation::Allgather, false) => comm.allgather(send.bytes(), receive.bytes_mut()),
+            (Operation::Allgather, true) => comm.allgatherv(send.bytes(), receive.bytes_mut(), counts),
+            (Operation::Scatter, false) => comm.scatter(send.bytes(), receive.bytes_mut(), root),
+            (Operation::Scatter, true) => comm.scatterv(send.bytes(), receive.bytes_mut(), counts, root),
+            (Operation::Alltoall, false) => comm.alltoall(send.bytes(), receive.bytes_mut()),
+            (Operation::Alltoall, true) => comm.alltoallv(send.bytes(), receive.bytes_mut(), counts),
+            (Operation::Barrier, _) => comm.barrier(),
+        }
+    }
+
+    /// What must have been received, piece by piece: bytes of each, and what is in it.
+    fn expected(&self, repetition: u32) -> Vec<(usize, Pattern)> {
+        let (rank, size) = (self.comm.rank(), self.comm.size());
+        let whole = self.receive.bytes().len();
+        let of = |sender| self.pattern(repetition, sender);
+        let sum = |ranks: std::ops::Range<usize>| ranks.map(of).sum::<Pattern>();
+        match self.case.op.operation {
+            Operation::Bcast => vec![(whole, of(self.root))],
+            Operation::Reduce | Operation::Allreduce => vec![(whole, sum(0..size))],
+            Operation::Scan => vec![(whole, sum(0..rank + 1))],
+            // Nothing comes: what the buffer began with is still there.
+            Operation::Exscan => vec![(whole, sum(0..rank))],
+            Operation::Gather | Operation::Allgather if whole == 0 => Vec::new(),
+            Operation::Gather | Operation::Allgather => self.parts().into_iter().zip((0..size).map(of)).collect(),
+            Operation::Scatter => vec![(whole, of(rank))],
+            Operation::ReduceScatter => {
+                let before = self.case.before(size as u64, 0, rank as u64);
+                vec![(whole, sum(0..size).skip((before / ELEMENT) as usize))]
+            }
+            Operation::Alltoall => {
+                self.parts().into_iter().zip((0..size).map(|from| of(self.pair(from, rank)))).collect()
+            }
+            Operation::Barrier => Vec::new(),
         }
     }
 
     fn check(&self, repetition: u32) -> Result<(), RankError> {
-        let received = self.receive.bytes();
-        let wrong = match self.case.op {
-            Op::Bcast => self.pattern(repetition, self.root).first_wrong(received),
-            Op::Reduce | Op::Allreduce => {
-                let all = (0..self.comm.size()).map(|rank| self.pattern(repetition, rank));
-                all.sum::<Pattern>().first_wrong(received)
+        let mut start = 0;
+        for (bytes, pattern) in self.expected(repetition) {
+            let piece = &self.receive.bytes()[start..][..bytes];
+            if let Some((at, found, expected)) = pattern.first_wrong(piece) {
+                let Case { op, bytes } = self.case;
+                let (rank, index) = (self.comm.rank(), start + at);
+                return Err(RankError::Wrong { rank, op, bytes, repetition, index, found, expected });
             }
-            Op::Gather | Op::Allgather => {
-                received.chunks(self.unit.max(1)).enumerate().find_map(|(rank, part)| {
-                    let (at, found, expected) = self.pattern(repetition, rank).first_wrong(part)?;
-                    Some((rank * self.unit + at, found, expected))
-                })
-            }
-            Op::Scatter => self.pattern(repetition, self.comm.rank()).first_wrong(received),
-            Op::Barrier => None,
-        };
-        wrong.map_or(Ok(()), |(index, found, expected)| {
-            let Case { op, bytes } = self.case;
-            Err(RankError::Wrong {
-                rank: self.comm.rank(),
-                op: op.name(),
-                bytes,
-                repetition,
-                index,
-                found,
-                expected,
-            })
-        })
+            start += bytes;
+        }
+        Ok(())
     }
 }
 
@@ -224,8 +294,14 @@ mod tests {
 
     #[test]
     fn every_collective_is_checked_and_measured_once_for_each_repetition() {
-        let ops = [Op::Bcast, Op::Reduce, Op::Allreduce, Op::Gather, Op::Allgather, Op::Scatter, Op::Barrier];
-        let plan = Plan { cases: Plan::cases(&ops, &[0, 3, 10_001]), warmup: 1, reps: 3, root: 2 };
+        let ops: Vec<Op> = Op::all().collect();
+        let plan = Plan {
+            cases: Plan::cases(&ops, &[0, 3, 10_001]),
+            warmup: 1,
+            reps: 3,
+            root: 2,
+            forced: Vec::new(),
+        };
         let measure_all = |comm: Comm| -> Result<Vec<Measured>, RankError> {
             plan.cases.iter().enumerate().map(|(i, case)| measure(&comm, &plan, i, *case)).collect()
         };
@@ -235,13 +311,13 @@ mod tests {
             let repetitions = if rank == 0 { plan.reps as usize } else { 0 };
             let measured = result.unwrap();
             assert_eq!(measured.len(), plan.cases.len());
-            assert!(measured.iter().all(|m| m.seconds.len() == repetitions));
+            assert!(measured.iter().all(|m| m.seconds.len() == repetitions && !m.plan.is_empty()));
         }
     }
 
     #[test]
     fn wrong_data_is_told_by_rank_operation_and_place() {
-        let case = Case { op: Op::Allgather, bytes: 30 };
+        let case = Case { op: "allgather".parse().unwrap(), bytes: 30 };
         let wrong = |comm: Comm| {
             let mut work = Work::new(&comm, 0, 0, case)?;
             work.repeat(0)?;

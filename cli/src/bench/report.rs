@@ -3,6 +3,7 @@
 use super::limit::{Cluster, limit};
 use super::plan::{Case, Measured, Op};
 use crate::{size, units};
+use cool::Operation;
 use cool_proto::control::Group;
 use serde::Serialize;
 use std::collections::BTreeSet;
@@ -47,6 +48,8 @@ pub(crate) struct Figures {
     bytes: u64,
     /// Of the message, the vector, or the whole array: whole elements and parts.
     bytes_moved: u64,
+    /// By which it went.
+    plan: String,
     reps: usize,
     seconds: Vec<f64>,
     median: f64,
@@ -61,7 +64,7 @@ pub(crate) struct Figures {
 impl Figures {
     /// What was measured of a case; `None` if nothing was.
     pub(crate) fn new(case: Case, measured: Measured, participants: &Participants) -> Option<Figures> {
-        let Measured { seconds, idle, chunks_repaired } = measured;
+        let Measured { seconds, plan, idle, chunks_repaired } = measured;
         let mut sorted = seconds.clone();
         sorted.sort_by(f64::total_cmp);
         let (min, max) = (*sorted.first()?, *sorted.last()?);
@@ -73,6 +76,7 @@ impl Figures {
             op: case.op,
             bytes: case.bytes,
             bytes_moved,
+            plan,
             reps: seconds.len(),
             seconds,
             median,
@@ -88,7 +92,7 @@ impl Figures {
     /// The titles over [`Figures::row`].
     pub(crate) fn titles() -> String {
         columns(
-            ["operation", "bytes", "median", "min", "max", "limit", "over limit", "idle", "repaired"]
+            ["operation", "bytes", "median", "min", "max", "limit", "over limit", "idle", "repaired", "plan"]
                 .map(str::to_owned),
         )
     }
@@ -97,8 +101,8 @@ impl Figures {
     pub(crate) fn row(&self) -> String {
         let or_dash = |text: Option<String>| text.unwrap_or_else(|| "-".to_owned());
         columns([
-            self.op.name().to_owned(),
-            if self.op == Op::Barrier { "-".to_owned() } else { size::show(self.bytes) },
+            self.op.to_string(),
+            if self.op.operation == Operation::Barrier { "-".to_owned() } else { size::show(self.bytes) },
             units::seconds(self.median),
             units::seconds(self.min),
             units::seconds(self.max),
@@ -106,13 +110,14 @@ impl Figures {
             or_dash(self.over_limit.map(|x| format!("{x:.2}"))),
             or_dash(self.idle.map(|x| format!("{:.0} %", 100.0 * x))),
             self.chunks_repaired.to_string(),
+            self.plan.clone(),
         ])
     }
 }
 
-fn columns(cells: [String; 9]) -> String {
-    let [op, rest @ ..] = cells;
-    rest.iter().fold(format!("{op:<10}"), |line, cell| line + &format!("{cell:>11}"))
+fn columns(cells: [String; 10]) -> String {
+    let [op, figures @ .., plan] = cells;
+    figures.iter().fold(format!("{op:<15}"), |line, cell| line + &format!("{cell:>11}")) + "  " + &plan
 }
 
 /// The whole as one JSON document.
@@ -149,31 +154,33 @@ mod tests {
         Participants::of(&group)
     }
 
-    fn figures(op: Op, seconds: &[f64]) -> Figures {
-        let measured = Measured { seconds: seconds.to_vec(), idle: Some(0.25), chunks_repaired: 3 };
+    fn figures(op: &str, seconds: &[f64]) -> Figures {
+        let op = op.parse().unwrap();
+        let measured = Measured { seconds: seconds.to_vec(), plan: "multicast".to_owned(), idle: Some(0.25), chunks_repaired: 3 };
         Figures::new(Case { op, bytes: 1 << 20 }, measured, &participants()).unwrap()
     }
 
     #[test]
     fn the_median_is_quoted_over_the_limit() {
-        let f = figures(Op::Bcast, &[3.0, 1.0, 2.0, 0.5]);
+        let f = figures("bcast", &[3.0, 1.0, 2.0, 0.5]);
         assert_eq!((f.min, f.median, f.max), (0.5, 1.5, 3.0));
         let limit = f64::from(1 << 20) / 2.5e6;
         assert_eq!((f.limit, f.over_limit), (Some(limit), Some(1.5 / limit)));
-        let row = "bcast              1M     1.50 s     500 ms     3.00 s     419 ms       3.58       25 %          3";
+        let row = "bcast                   1M     1.50 s     500 ms     3.00 s     419 ms       3.58       25 %          3  multicast";
         assert_eq!(f.row(), row);
-        assert_eq!(Figures::titles().len(), row.len());
+        assert_eq!(Figures::titles().find("plan"), row.find("multicast"));
     }
 
     #[test]
     fn nothing_measured_gives_no_figures() {
-        let measured = Measured { seconds: Vec::new(), idle: None, chunks_repaired: 0 };
-        assert_eq!(Figures::new(Case { op: Op::Barrier, bytes: 0 }, measured, &participants()), None);
+        let measured = Measured { seconds: Vec::new(), plan: String::new(), idle: None, chunks_repaired: 0 };
+        let op = "barrier".parse().unwrap();
+        assert_eq!(Figures::new(Case { op, bytes: 0 }, measured, &participants()), None);
     }
 
     #[test]
     fn the_document_has_every_repetition() {
-        let text = document(&participants(), 1, 2, &[figures(Op::Barrier, &[0.5, 0.25])]);
+        let text = document(&participants(), 1, 2, &[figures("barrier", &[0.5, 0.25])]);
         let v: serde_json::Value = serde_json::from_str(&text).unwrap();
         assert_eq!(
             (v["ranks"].as_u64(), v["nodes"].as_u64(), v["racks"].as_u64()),

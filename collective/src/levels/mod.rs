@@ -1,60 +1,66 @@
 //! How a collective is put together from patterns at three levels: the ranks of a node, the node leaders of
 //! a rack, the rack leaders (paper 003, III.A and III.C). Everything is done segment by segment, so that the
-//! levels overlap.
+//! levels overlap. A plan of one level sees all ranks as if they were on one node, led by the root.
 
+mod alltoall;
+mod order;
 mod parts;
+mod scan;
 mod sharded;
 mod values;
 
 use crate::builder::{Builder, Held};
 use crate::layout::{Layout, Scope};
-use crate::patterns::Subgroup;
-use crate::plan::{Composition, Leaders, Plan};
+use crate::patterns::{Pattern, Subgroup};
+use crate::plan::{Composition, Leaders, Plan, Shape};
 use crate::schedule::{Buffer, Call, Operation, Rank, Span};
 use core::ops::Range;
 
 /// Segments of one array: more would only lengthen the schedule, so segments of very large arrays are longer.
 const MAX_SEGMENTS: u64 = 1024;
 
-/// Writes the messages of `call` into the builder.
+/// Writes the messages of `call` into the builder. The plan fits the operation.
 pub(crate) fn emit(call: &Call, plan: &Plan, builder: &mut Builder<'_>) {
-    let size = builder.layout().size() as u64;
+    let size = builder.layout().size();
     let element = u64::from(call.element);
+    let composition = plan.composition();
+    let flat = match composition.shape {
+        Shape::Levels => None,
+        Shape::Flat => Some(builder.layout().flat(false)),
+        // What depends on the order of ranks does so whatever the order of racks.
+        Shape::Racked => {
+            Some(builder.layout().flat(!matches!(call.operation, Operation::Scan | Operation::Exscan)))
+        }
+    };
     // The tokens of a barrier are the empty messages of an allreduce of nothing.
     let bytes = if call.operation == Operation::Barrier { 0 } else { call.bytes };
     let array = match call.operation {
-        Operation::Gather | Operation::Allgather | Operation::Scatter => bytes * size,
-        Operation::Bcast | Operation::Reduce | Operation::Allreduce | Operation::Barrier => bytes,
+        operation if operation.takes_counts() => {
+            (0..size as u32).map(|rank| call.part(Rank(rank))).fold(0, u64::saturating_add)
+        }
+        _ => bytes,
     };
     let wanted = plan.segment(array, builder.layout().nodes()).max(array.div_ceil(MAX_SEGMENTS));
     let segment = wanted.min(array).max(1).next_multiple_of(element);
-    let mut levels = Levels {
-        layout: builder.layout(),
+    Levels {
+        layout: flat.as_ref().unwrap_or(builder.layout()),
         b: builder,
-        plan: plan.composition(),
-        operation: call.operation,
+        plan: composition,
+        call,
         root: call.root,
         bytes,
         segment,
         element,
-    };
-    match call.operation {
-        Operation::Bcast => levels.bcast(),
-        Operation::Reduce if levels.plan.leaders == Leaders::Sharded => levels.sharded_reduce(),
-        Operation::Allreduce if levels.plan.leaders == Leaders::Sharded => levels.sharded_allreduce(),
-        Operation::Reduce => levels.reduce(),
-        Operation::Allreduce | Operation::Barrier => levels.allreduce(),
-        Operation::Gather => levels.gather(),
-        Operation::Scatter => levels.scatter(),
-        Operation::Allgather => levels.allgather(),
     }
+    .emit();
 }
 
 struct Levels<'b, 'l> {
     b: &'b mut Builder<'l>,
-    layout: &'l Layout,
-    plan: &'static Composition,
-    operation: Operation,
+    /// As the plan sees it.
+    layout: &'b Layout,
+    plan: Composition,
+    call: &'b Call,
     root: Rank,
     bytes: u64,
     segment: u64,
@@ -62,31 +68,76 @@ struct Levels<'b, 'l> {
 }
 
 impl Levels<'_, '_> {
+    fn emit(&mut self) {
+        let sharded = self.plan.leaders == Leaders::Sharded;
+        match self.call.operation {
+            Operation::Bcast => self.bcast(),
+            Operation::Reduce if sharded => self.sharded_reduce(),
+            Operation::Reduce => self.reduce(),
+            Operation::Allreduce if sharded => self.sharded_allreduce(),
+            Operation::Allreduce | Operation::Barrier => self.allreduce(),
+            Operation::Gather => self.gather(),
+            Operation::Scatter => self.scatter(),
+            Operation::Allgather => self.allgather(),
+            Operation::ReduceScatter if self.is_flat() => self.flat_reduce_scatter(),
+            Operation::ReduceScatter if sharded => self.sharded_reduce_scatter(),
+            Operation::ReduceScatter => self.reduce_scatter(),
+            Operation::Alltoall if self.is_flat() => self.flat_alltoall(),
+            Operation::Alltoall => self.alltoall(),
+            Operation::Scan => self.scan(false),
+            Operation::Exscan => self.scan(true),
+        }
+    }
+
+    fn is_flat(&self) -> bool {
+        self.plan.shape != Shape::Levels
+    }
+
+    fn node_leader(&self, node: usize) -> Rank {
+        if self.is_flat() && self.call.operation.rooted() { self.root } else { self.layout.node_leader(node) }
+    }
+
+    fn rack_leader(&self, rack: usize) -> Rank {
+        self.node_leader(self.layout.nodes_of_rack(rack).start)
+    }
+
     /// The leader of the rack that holds the root.
     fn root_leader(&self) -> Rank {
-        self.layout.rack_leader(self.layout.rack_of(self.root))
+        self.rack_leader(self.layout.rack_of(self.root))
     }
 
     fn leaders(&self) -> Subgroup {
-        let members = (0..self.layout.racks()).map(|rack| self.layout.rack_leader(rack)).collect();
+        let members = (0..self.layout.racks()).map(|rack| self.rack_leader(rack)).collect();
         Subgroup { members, tree: Some(Scope::Leaders) }
     }
 
     fn rack(&self, rack: usize) -> Subgroup {
-        let members = self.layout.nodes_of_rack(rack).map(|node| self.layout.node_leader(node)).collect();
+        let members = self.layout.nodes_of_rack(rack).map(|node| self.node_leader(node)).collect();
         Subgroup { members, tree: Some(Scope::Rack(rack)) }
     }
 
     fn nodes(&self) -> Subgroup {
-        let members = (0..self.layout.nodes()).map(|node| self.layout.node_leader(node)).collect();
+        let members = (0..self.layout.nodes()).map(|node| self.node_leader(node)).collect();
         Subgroup { members, tree: Some(Scope::All) }
+    }
+
+    fn ranks_of_node(&self, node: usize) -> Subgroup {
+        Subgroup { members: self.layout.ranks_of_node(node).to_vec(), tree: None }
+    }
+
+    /// From one member to the others, if there are any.
+    fn bcast_by(&mut self, pattern: &Pattern, group: &Subgroup, from: Held, dst: &dyn Fn(Rank) -> Span) {
+        if group.members.iter().any(|rank| *rank != from.rank) {
+            pattern.bcast()(self.b, group, from, dst);
+        }
     }
 
     /// From every rack leader's output to the outputs of its rack.
     fn spread_in_racks(&mut self, span: Span) {
         for rack in 0..self.layout.racks() {
-            let from = Held { rank: self.layout.rack_leader(rack), span };
-            (self.plan.rack.bcast)(self.b, &self.rack(rack), from, &|_| span);
+            let from = Held { rank: self.rack_leader(rack), span };
+            let group = self.rack(rack);
+            self.bcast_by(self.plan.rack.down, &group, from, &|_| span);
         }
         self.spread_in_nodes(span, None);
     }
@@ -94,7 +145,7 @@ impl Levels<'_, '_> {
     /// From one rank's output to the outputs of all, by one multicast.
     fn spread_at_once(&mut self, from: Rank, span: Span) {
         let group = self.nodes();
-        (self.plan.center.bcast)(self.b, &group, Held { rank: from, span }, &|_| span);
+        self.bcast_by(self.plan.center.down, &group, Held { rank: from, span }, &|_| span);
         self.spread_in_nodes(span, Some(from));
     }
 
@@ -102,11 +153,10 @@ impl Levels<'_, '_> {
     /// data already, it comes from there.
     fn spread_in_nodes(&mut self, span: Span, source: Option<Rank>) {
         for node in 0..self.layout.nodes() {
-            let members = self.layout.ranks_of_node(node);
             let local = source.filter(|rank| self.layout.node_of(*rank) == node);
-            let from = Held { rank: local.unwrap_or(members[0]), span };
-            let group = Subgroup { members: members.to_vec(), tree: None };
-            (self.plan.node.bcast)(self.b, &group, from, &|_| span);
+            let from = Held { rank: local.unwrap_or(self.node_leader(node)), span };
+            let group = self.ranks_of_node(node);
+            self.bcast_by(self.plan.node.down, &group, from, &|_| span);
         }
     }
 }

@@ -8,6 +8,7 @@
 //!
 //! Values are combined in chain order: of a node's ranks, of a rack's nodes, of the racks.
 
+use super::order::offsets;
 use super::{Levels, output, segments};
 use crate::builder::{Held, Slot};
 use crate::layout::Layout;
@@ -34,11 +35,10 @@ impl Levels<'_, '_> {
     pub(super) fn sharded_reduce(&mut self) {
         let root = self.root;
         for s in segments(self.bytes, self.segment) {
-            let values = self.node_values(&s);
+            let values = self.node_values(s.start, s.end - s.start);
             for shard in shards(self.layout, &s, self.element, Some(self.layout.node_of(root))) {
-                let goal = Held { rank: root, span: output(shard.bytes.start, shard.len()) };
-                let total = self.shard_total(&shard, &s, &values, Some(goal));
-                self.b.send(total, goal);
+                let goal = Levels::at_output(root, shard.bytes.start, shard.len());
+                self.shard_to(&shard, s.start, &values, goal);
             }
         }
     }
@@ -46,37 +46,63 @@ impl Levels<'_, '_> {
     pub(super) fn sharded_allreduce(&mut self) {
         let nodes = self.nodes();
         for s in segments(self.bytes, self.segment) {
-            let values = self.node_values(&s);
+            let values = self.node_values(s.start, s.end - s.start);
             let mut totals: Vec<Held> = Vec::new();
             for shard in shards(self.layout, &s, self.element, None) {
-                let total = self.shard_total(&shard, &s, &values, None);
+                let rank = self.layout.node_leader(shard.owners[shard.home]);
+                let total = Levels::at_output(rank, shard.bytes.start, shard.len());
+                self.shard_to(&shard, s.start, &values, total);
                 // Shards of one owner that follow each other are one message.
                 match totals.last_mut() {
-                    Some(last) if last.rank == total.rank && last.span.end() == total.span.offset => {
+                    Some(last) if last.rank == rank && last.span.end() == total.span.offset => {
                         last.span.len += total.span.len;
                     }
                     _ => totals.push(total),
                 }
             }
             let places: Vec<Span> = totals.iter().map(|total| total.span).collect();
-            (self.plan.center.allgather)(self.b, &nodes, &totals, &|_, i| places[i]);
+            if nodes.members.len() > 1
+                && let Some(allgather) = self.plan.center.up.allgather
+            {
+                allgather(self.b, &nodes, &totals, &|_, i| places[i]);
+            }
             self.spread_in_nodes(output(s.start, s.end - s.start), None);
         }
     }
 
-    fn node_values(&mut self, s: &Range<u64>) -> Vec<Held> {
-        (0..self.layout.nodes()).map(|node| self.node_value(node, s.start, s.end - s.start, None)).collect()
+    /// Every rank's part is a shard whose destination is that rank's node.
+    pub(super) fn sharded_reduce_scatter(&mut self) {
+        let offsets = offsets(self.layout.ranks().map(|rank| self.call.part(rank)));
+        let mut turns = vec![0; self.layout.racks()];
+        for rank in self.layout.ranks() {
+            let node = self.layout.node_of(rank);
+            let home = self.layout.rack_of(rank);
+            let owners: Vec<usize> = (0..self.layout.racks())
+                .map(|rack| {
+                    let nodes = self.layout.nodes_of_rack(rack);
+                    turns[rack] += usize::from(rack != home);
+                    if rack == home { node } else { nodes.start + (turns[rack] - 1) % nodes.len() }
+                })
+                .collect();
+            let start = offsets[rank.0 as usize];
+            for s in segments(self.call.part(rank), self.segment).filter(|s| !s.is_empty()) {
+                let bytes = start + s.start..start + s.end;
+                let values = self.node_values(bytes.start, bytes.end - bytes.start);
+                let shard = Shard { index: rank.0, bytes, home, owners: owners.clone() };
+                let goal = Levels::at_output(rank, s.start, s.end - s.start);
+                self.shard_to(&shard, shard.bytes.start, &values, goal);
+            }
+        }
     }
 
-    /// Combines a shard of all nodes' values of segment `s`: in the output of its owner if the result is for
-    /// all, or if the owner is the one that `goal` names.
-    fn shard_total(&mut self, shard: &Shard, s: &Range<u64>, values: &[Held], goal: Option<Held>) -> Held {
+    /// Combines a shard of all nodes' values, which begin at byte `start` of the vector, and brings it to a
+    /// place.
+    fn shard_to(&mut self, shard: &Shard, start: u64, values: &[Held], goal: Held) {
         let rank = self.layout.node_leader(shard.owners[shard.home]);
-        let span = match goal {
-            Some(goal) if goal.rank != rank => {
-                self.b.slot(rank, Slot::Shard { index: shard.index, total: true }, shard.len())
-            }
-            _ => output(shard.bytes.start, shard.len()),
+        let span = if goal.rank == rank {
+            goal.span
+        } else {
+            self.b.slot(rank, Slot::Shard { index: shard.index, total: true }, shard.len())
         };
         let total = Held { rank, span };
         let mut partials = Vec::with_capacity(shard.owners.len());
@@ -86,28 +112,31 @@ impl Levels<'_, '_> {
                 .layout
                 .nodes_of_rack(rack)
                 .map(|node| Held {
-                    span: values[node].span.sub(shard.bytes.start - s.start, shard.len()),
+                    span: values[node].span.sub(shard.bytes.start - start, shard.len()),
                     ..values[node]
                 })
                 .collect();
             partials.push(match values.as_slice() {
                 [only] => *only,
                 // The first rack's partial may grow into the total.
-                values if rack == 0 && owner == rank => {
-                    (self.plan.rack.reduce)(self.b, values, total);
+                values if rack == 0 && owner == total.rank => {
+                    self.plan.rack.up.reduce()(self.b, values, total);
                     total
                 }
                 values => {
                     let slot = Slot::Shard { index: shard.index, total: false };
                     let span = self.b.slot(owner, slot, shard.len());
                     let into = Held { rank: owner, span };
-                    (self.plan.rack.reduce)(self.b, values, into);
+                    self.plan.rack.up.reduce()(self.b, values, into);
                     into
                 }
             });
         }
-        (self.plan.center.reduce)(self.b, &partials, total);
-        total
+        match partials.as_slice() {
+            [only] => self.b.send(*only, total),
+            partials => self.plan.center.up.reduce()(self.b, partials, total),
+        }
+        self.b.send(total, goal);
     }
 }
 

@@ -3,7 +3,7 @@
 use super::{Levels, input, output, segments};
 use crate::builder::{Held, Slot};
 use crate::patterns::Subgroup;
-use crate::plan::Spread;
+use crate::plan::{Level, Spread};
 use crate::schedule::{Buffer, Rank, Span};
 
 impl Levels<'_, '_> {
@@ -17,7 +17,7 @@ impl Levels<'_, '_> {
             let span = output(s.start, s.end - s.start);
             self.b.send(Held { rank: self.root, span }, Held { rank: leader, span });
             let leaders = self.leaders();
-            (self.plan.center.bcast)(self.b, &leaders, Held { rank: leader, span }, &|_| span);
+            self.bcast_by(self.plan.center.down, &leaders, Held { rank: leader, span }, &|_| span);
             self.bcast_in_racks(span);
             self.bcast_in_nodes(span);
         }
@@ -26,108 +26,151 @@ impl Levels<'_, '_> {
     /// A rack's multicast reaches the root's node too, which does without.
     fn bcast_in_racks(&mut self, span: Span) {
         for rack in 0..self.layout.racks() {
-            let group = self.rack(rack);
-            let from = Held { rank: self.layout.rack_leader(rack), span };
-            let comes_back = from.rank != self.root && group.members.contains(&self.root);
-            let discard = if comes_back { self.b.slot(self.root, Slot::Discard, span.len) } else { span };
+            let mut group = self.rack(rack);
+            let from = Held { rank: self.rack_leader(rack), span };
             let root = self.root;
-            (self.plan.rack.bcast)(self.b, &group, from, &|to| if to == root { discard } else { span });
+            let mut discard = span;
+            if from.rank != root && group.members.contains(&root) {
+                if self.plan.rack.down.multicasts {
+                    discard = self.b.slot(root, Slot::Discard, span.len);
+                } else {
+                    group.members.retain(|rank| *rank != root);
+                }
+            }
+            let dst = move |to| if to == root { discard } else { span };
+            self.bcast_by(self.plan.rack.down, &group, from, &dst);
         }
     }
 
     fn bcast_in_nodes(&mut self, span: Span) {
         for node in 0..self.layout.nodes() {
-            let mut members = self.layout.ranks_of_node(node).to_vec();
-            let from = Held { rank: members[0], span };
-            members.retain(|rank| *rank != self.root);
-            (self.plan.node.bcast)(self.b, &Subgroup { members, tree: None }, from, &|_| span);
+            let mut group = self.ranks_of_node(node);
+            let from = Held { rank: self.node_leader(node), span };
+            group.members.retain(|rank| *rank != self.root || *rank == from.rank);
+            self.bcast_by(self.plan.node.down, &group, from, &|_| span);
         }
     }
 
     pub(super) fn reduce(&mut self) {
         for s in segments(self.bytes, self.segment) {
-            self.reduce_segment(s.start, s.end - s.start, self.root);
+            let (start, len) = (s.start, s.end - s.start);
+            self.reduce_range(start, len, Held { rank: self.root, span: output(start, len) });
         }
     }
 
     pub(super) fn allreduce(&mut self) {
         for s in segments(self.bytes, self.segment) {
             let (start, len) = (s.start, s.end - s.start);
+            let span = output(start, len);
             if self.plan.spread == Spread::Once {
-                let first = self.layout.rack_leader(0);
-                self.reduce_segment(start, len, first);
-                self.spread_at_once(first, output(start, len));
+                let first = self.rack_leader(0);
+                self.reduce_range(start, len, Held { rank: first, span });
+                self.spread_at_once(first, span);
+            } else if self.layout.racks() > 1 {
+                let values = self.rack_values(start, len, None);
+                self.allreduce_by(self.plan.center, &self.leaders(), &values, span);
+                self.spread_in_racks(span);
+            } else if !self.is_flat() {
+                let values: Vec<Held> =
+                    (0..self.layout.nodes()).map(|node| self.node_value(node, start, len, None)).collect();
+                self.allreduce_by(self.plan.rack, &self.rack(0), &values, span);
+                self.spread_in_nodes(span, None);
             } else {
-                self.allreduce_leaders(start, len);
-                self.spread_in_racks(output(start, len));
+                let values = self.rank_values(0, start, len);
+                self.allreduce_by(self.plan.node, &self.ranks_of_node(0), &values, span);
             }
         }
     }
 
-    fn allreduce_leaders(&mut self, start: u64, len: u64) {
-        let span = output(start, len);
-        if self.layout.racks() == 1 {
-            return self.reduce_segment(start, len, self.layout.rack_leader(0));
+    /// By an allreduce, if the pattern has one; by a reduce to the first member and a bcast else.
+    fn allreduce_by(&mut self, level: Level, group: &Subgroup, values: &[Held], span: Span) {
+        let first = Held { rank: values[0].rank, span };
+        match level.up.allreduce {
+            _ if values.len() == 1 => self.b.send(values[0], first),
+            Some(allreduce) => allreduce(self.b, group, values, &|_| span),
+            None => {
+                level.up.reduce()(self.b, values, first);
+                self.bcast_by(level.down, group, first, &|_| span);
+            }
         }
-        let values: Vec<Held> =
-            (0..self.layout.racks()).map(|rack| self.rack_value(rack, start, len, None)).collect();
-        (self.plan.center.allreduce)(self.b, &self.leaders(), &values, &|_| span);
     }
 
-    /// Combines all ranks' values of a segment in the root's output.
-    fn reduce_segment(&mut self, start: u64, len: u64, root: Rank) {
-        let rack = self.layout.rack_of(root);
-        let rank = self.layout.rack_leader(rack);
-        let goal = Held { rank: root, span: output(start, len) };
+    /// Combines all ranks' values of bytes of the vector at a place.
+    pub(super) fn reduce_range(&mut self, start: u64, len: u64, goal: Held) {
+        let rack = self.layout.rack_of(goal.rank);
+        let rank = self.rack_leader(rack);
         // The leader of the root's rack combines all; only in the first rack can the rack's own value,
         // which is then the first, be completed in the same place.
-        let span = if rank == root { goal.span } else { self.b.slot(rank, Slot::Total, len) };
+        let span = if rank == goal.rank { goal.span } else { self.b.slot(rank, Slot::Total, len) };
         let total = Held { rank, span };
-        let values: Vec<Held> = (0..self.layout.racks())
-            .map(|r| self.rack_value(r, start, len, (r == rack && r == 0).then_some(span)))
-            .collect();
-        (self.plan.center.reduce)(self.b, &values, total);
+        let values = self.rack_values(start, len, (rack == 0).then_some(span));
+        self.reduce_by(self.plan.center, &values, total);
         self.b.send(total, goal);
+    }
+
+    fn reduce_by(&mut self, level: Level, values: &[Held], into: Held) {
+        match values {
+            [only] => self.b.send(*only, into),
+            values => level.up.reduce()(self.b, values, into),
+        }
+    }
+
+    /// All racks' values; that of the first, if so said, in a place.
+    fn rack_values(&mut self, start: u64, len: u64, first: Option<Span>) -> Vec<Held> {
+        (0..self.layout.racks())
+            .map(|rack| self.rack_value(rack, start, len, first.filter(|_| rack == 0)))
+            .collect()
     }
 
     /// The combination of a rack's values, at its leader: in `place` if that is given and it is not a rank's
     /// input.
     fn rack_value(&mut self, rack: usize, start: u64, len: u64, place: Option<Span>) -> Held {
-        let rank = self.layout.rack_leader(rack);
+        let rank = self.rack_leader(rack);
         let mut values = Vec::new();
         for node in self.layout.nodes_of_rack(rack) {
-            let place = place.filter(|_| self.layout.node_leader(node) == rank);
+            let place = place.filter(|_| self.node_leader(node) == rank);
             values.push(self.node_value(node, start, len, place));
         }
         if values.len() == 1 {
             return values[0];
         }
         let into = Held { rank, span: self.place_for(values[0], place) };
-        (self.plan.rack.reduce)(self.b, &values, into);
+        self.plan.rack.up.reduce()(self.b, &values, into);
         into
+    }
+
+    fn rank_values(&self, node: usize, start: u64, len: u64) -> Vec<Held> {
+        let ranks = self.layout.ranks_of_node(node).iter();
+        ranks.map(|rank| Held { rank: *rank, span: input(start, len) }).collect()
     }
 
     /// The combination of a node's values, at its leader; as [`Levels::rack_value`].
     pub(super) fn node_value(&mut self, node: usize, start: u64, len: u64, place: Option<Span>) -> Held {
-        let values: Vec<Held> = self
-            .layout
-            .ranks_of_node(node)
-            .iter()
-            .map(|rank| Held { rank: *rank, span: input(start, len) })
-            .collect();
+        let values = self.rank_values(node, start, len);
         if values.len() == 1 {
             return values[0];
         }
-        let into = Held { rank: values[0].rank, span: self.place_for(values[0], place) };
-        (self.plan.node.reduce)(self.b, &values, into);
+        let own = Held { rank: self.node_leader(node), ..values[0] };
+        let into = Held { rank: own.rank, span: self.place_for(own, place) };
+        self.plan.node.up.reduce()(self.b, &values, into);
         into
     }
 
     /// Where a leader may combine: where its own value already is, unless that is its input.
-    pub(super) fn place_for(&mut self, own: Held, place: Option<Span>) -> Span {
+    fn place_for(&mut self, own: Held, place: Option<Span>) -> Span {
         if own.span.buffer != Buffer::Input {
             return own.span;
         }
         place.unwrap_or_else(|| self.b.slot(own.rank, Slot::Partial, own.span.len))
+    }
+
+    /// All nodes' values, each at its leader.
+    pub(super) fn node_values(&mut self, start: u64, len: u64) -> Vec<Held> {
+        (0..self.layout.nodes()).map(|node| self.node_value(node, start, len, None)).collect()
+    }
+
+    /// The rank's place for a result that the call delivers to it.
+    pub(super) fn at_output(rank: Rank, offset: u64, len: u64) -> Held {
+        Held { rank, span: output(offset, len) }
     }
 }

@@ -1,35 +1,120 @@
 //! Patterns: how the members of one subgroup do one step of a collective among themselves. One file each,
 //! and one list, below. A pattern says which messages; what lies above and below its level, and in
 //! which segments, is `levels`' business.
+//!
+//! A pattern offers what makes sense for it. Messages are written in an order in which they could happen one
+//! by one; what each must wait for, the builder finds from the bytes. Where values are combined, the order is
+//! that of the list given, beginning with the member that gets the result and going round, unless the pattern
+//! says otherwise; the brackets are the pattern's. Neither depends on when messages arrive.
 
+mod binomial;
+mod bruck;
+mod chain;
+mod k_nomial;
+mod linear;
+mod minimum_spanning_tree;
 mod parallel;
+mod recursive_doubling;
+mod recursive_halving;
+mod ring;
+mod scatter_allgather;
+mod tree;
 
 use crate::builder::{Builder, Held};
 use crate::layout::Scope;
 use crate::schedule::{Rank, Span};
+use core::ops::Range;
 
+pub(crate) use binomial::BINOMIAL;
 pub(crate) use parallel::PARALLEL;
+pub(crate) use recursive_doubling::RECURSIVE_DOUBLING;
+
+/// All patterns.
+pub(crate) static PATTERNS: [&Pattern; 12] = [
+    &PARALLEL,
+    &linear::LINEAR,
+    &BINOMIAL,
+    &k_nomial::FOUR_NOMIAL,
+    &k_nomial::EIGHT_NOMIAL,
+    &minimum_spanning_tree::MINIMUM_SPANNING_TREE,
+    &chain::CHAIN,
+    &RECURSIVE_DOUBLING,
+    &recursive_halving::RECURSIVE_HALVING,
+    &ring::RING,
+    &bruck::BRUCK,
+    &scatter_allgather::SCATTER_ALLGATHER,
+];
 
 /// Moves one span from its holder to `dst` of every member; members that need nothing are left out.
 pub(crate) type Bcast = fn(&mut Builder<'_>, &Subgroup, Held, &dyn Fn(Rank) -> Span);
-/// Combines the members' values, in their order, at the last argument.
+/// Combines the members' values at the last argument, whose rank is a member.
 pub(crate) type Reduce = fn(&mut Builder<'_>, &[Held], Held);
-/// Combines the members' values, in their order and alike, at `dst` of every member.
+/// Combines the members' values, alike, at `dst` of every member.
 pub(crate) type Allreduce = fn(&mut Builder<'_>, &Subgroup, &[Held], &dyn Fn(Rank) -> Span);
-/// Moves parts between members and a root, each from one place to another.
+/// Moves parts between members, each in one move, and a root, each from one place to another.
 pub(crate) type Exchange = fn(&mut Builder<'_>, &[(Held, Held)]);
-/// Moves each member's span to all other members, that of member `i` to `dst(rank, i)`.
+/// Moves each member's span to all other members, that of member `i` to `dst(rank, i)`. Its own is there.
 pub(crate) type Allgather = fn(&mut Builder<'_>, &Subgroup, &[Held], &dyn Fn(Rank, usize) -> Span);
+/// Combines the members' values, part `i` at the `i`th of the given places, that of member `i`.
+pub(crate) type ReduceScatter = fn(&mut Builder<'_>, &[Held], &[Range<u64>], &[Held]);
+/// Moves a block from each of the members to each: from member `i` to `j` between the two spans of `(i, j)`.
+pub(crate) type Alltoall = fn(&mut Builder<'_>, &[Rank], &dyn Fn(usize, usize) -> (Span, Span));
+/// Combines at the `i`th place the values of the first `i` members, and that of member `i` itself unless the
+/// flag says that it is exclusive. The order is that of the list.
+pub(crate) type Scan = fn(&mut Builder<'_>, &[Held], bool, &[Held]);
 
-/// What a pattern can do.
+/// Access to what a plan asks of a pattern. Plans whose patterns lack something are refused before.
+macro_rules! offered {
+    ($($what:ident: $type:ty),* $(,)?) => {
+        $(pub(crate) fn $what(&self) -> $type {
+            debug_assert!(self.$what.is_some(), "{} has no {}", self.name, stringify!($what));
+            self.$what.or(PARALLEL.$what).expect("the parallel pattern has all")
+        })*
+    };
+}
+
+/// What a pattern can do. A plan asks it only for what it offers.
 #[derive(Debug)]
 pub(crate) struct Pattern {
-    pub(crate) bcast: Bcast,
-    pub(crate) reduce: Reduce,
-    pub(crate) allreduce: Allreduce,
-    pub(crate) gather: Exchange,
-    pub(crate) scatter: Exchange,
-    pub(crate) allgather: Allgather,
+    pub(crate) name: &'static str,
+    /// Segments of an array that suit it, when it is a plan's only one.
+    pub(crate) segments: u64,
+    /// Whether it uses a tree, along which a message reaches all members.
+    pub(crate) multicasts: bool,
+    pub(crate) bcast: Option<Bcast>,
+    pub(crate) reduce: Option<Reduce>,
+    pub(crate) allreduce: Option<Allreduce>,
+    pub(crate) gather: Option<Exchange>,
+    pub(crate) scatter: Option<Exchange>,
+    pub(crate) allgather: Option<Allgather>,
+    pub(crate) reduce_scatter: Option<ReduceScatter>,
+    pub(crate) alltoall: Option<Alltoall>,
+    pub(crate) scan: Option<Scan>,
+}
+
+impl Pattern {
+    /// One that offers nothing yet.
+    const fn new(name: &'static str) -> Pattern {
+        Pattern {
+            name,
+            segments: 1,
+            multicasts: false,
+            bcast: None,
+            reduce: None,
+            allreduce: None,
+            gather: None,
+            scatter: None,
+            allgather: None,
+            reduce_scatter: None,
+            alltoall: None,
+            scan: None,
+        }
+    }
+
+    offered! {
+        bcast: Bcast, reduce: Reduce, gather: Exchange, scatter: Exchange,
+        reduce_scatter: ReduceScatter, alltoall: Alltoall, scan: Scan,
+    }
 }
 
 /// The ranks of a node, or the leaders that one tree connects.
@@ -39,4 +124,10 @@ pub(crate) struct Subgroup {
     pub(crate) members: Vec<Rank>,
     /// The tree over the members; none inside a node.
     pub(crate) tree: Option<Scope>,
+}
+
+/// The items in their order, beginning with the one for which `first` holds and going round.
+fn rotated<T: Clone>(items: &[T], first: impl Fn(&T) -> bool) -> Vec<T> {
+    let start = items.iter().position(first).unwrap_or(0);
+    [&items[start..], &items[..start]].concat()
 }

@@ -4,15 +4,29 @@
 use super::{Pattern, Subgroup};
 use crate::builder::{Builder, Held, Slot};
 use crate::schedule::{Rank, Span};
+use core::ops::Range;
 use std::collections::BTreeMap;
 
-pub(crate) static PARALLEL: Pattern =
-    Pattern { bcast, reduce, allreduce, gather: exchange, scatter: exchange, allgather };
+pub(crate) static PARALLEL: Pattern = Pattern {
+    segments: 16,
+    multicasts: true,
+    bcast: Some(bcast),
+    reduce: Some(reduce),
+    allreduce: Some(allreduce),
+    gather: Some(exchange),
+    scatter: Some(exchange),
+    allgather: Some(allgather),
+    reduce_scatter: Some(reduce_scatter),
+    alltoall: Some(alltoall),
+    scan: Some(scan),
+    ..Pattern::new("parallel")
+};
 
 fn bcast(b: &mut Builder<'_>, group: &Subgroup, from: Held, dst: &dyn Fn(Rank) -> Span) {
     to_all(b, group, from, 1, dst);
 }
 
+/// In the order of the list, wherever the result is to be.
 fn reduce(b: &mut Builder<'_>, values: &[Held], into: Held) {
     for (i, value) in values.iter().enumerate() {
         if i == 0 {
@@ -57,6 +71,38 @@ fn exchange(b: &mut Builder<'_>, parts: &[(Held, Held)]) {
 fn allgather(b: &mut Builder<'_>, group: &Subgroup, parts: &[Held], dst: &dyn Fn(Rank, usize) -> Span) {
     for (i, part) in parts.iter().enumerate() {
         to_all(b, group, *part, group.members.len(), &|to| dst(to, i));
+    }
+}
+
+/// Each part by everyone to its member, in the order of the list.
+pub(super) fn reduce_scatter(b: &mut Builder<'_>, values: &[Held], parts: &[Range<u64>], places: &[Held]) {
+    for (part, place) in parts.iter().zip(places) {
+        let values: Vec<Held> = values
+            .iter()
+            .map(|value| Held { span: value.span.sub(part.start, part.end - part.start), ..*value })
+            .collect();
+        reduce(b, &values, *place);
+    }
+}
+
+/// Each to its next, then each to its next but one, and so on: nobody is everybody's first.
+pub(super) fn alltoall(b: &mut Builder<'_>, members: &[Rank], block: &dyn Fn(usize, usize) -> (Span, Span)) {
+    let n = members.len();
+    for distance in 0..n {
+        for from in 0..n {
+            let to = (from + distance) % n;
+            b.send_all(members[from], members[to], [block(from, to)]);
+        }
+    }
+}
+
+/// Each to all after it.
+fn scan(b: &mut Builder<'_>, values: &[Held], exclusive: bool, places: &[Held]) {
+    for (i, place) in places.iter().enumerate() {
+        let values = &values[..i + usize::from(!exclusive)];
+        if !values.is_empty() {
+            reduce(b, values, *place);
+        }
     }
 }
 

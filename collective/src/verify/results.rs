@@ -19,13 +19,21 @@ pub(super) fn check(call: &Call, memories: &[Memory], expressions: &Expressions)
         })?;
         match call.operation {
             Operation::Reduce | Operation::Allreduce => {
-                check_combination(call, rank, &found, size, expressions)?;
+                check_combination(call, rank, &found, (0, size), expressions)?;
                 // Alike to the last bit at all ranks: the same operands in the same order.
                 if span.len > 0 {
                     let first = combined.get_or_insert_with(|| found.clone());
                     compare(call, rank, &found, first, expressions)?;
                 }
             }
+            Operation::ReduceScatter => {
+                let start = (0..rank.0).map(|before| call.part(Rank(before))).sum();
+                check_combination(call, rank, &found, (start, size), expressions)?;
+            }
+            Operation::Scan => {
+                check_combination(call, rank, &found, (0, rank.0 as usize + 1), expressions)?;
+            }
+            Operation::Exscan => check_combination(call, rank, &found, (0, rank.0 as usize), expressions)?,
             _ => compare(call, rank, &found, &promised(call, rank, size), expressions)?,
         }
     }
@@ -34,24 +42,33 @@ pub(super) fn check(call: &Call, memories: &[Memory], expressions: &Expressions)
 
 /// The output of an operation that moves data without combining any.
 fn promised(call: &Call, rank: Rank, size: usize) -> Vec<Run> {
-    let part = |of: Rank, origin| Run { len: call.bytes, expression: Expression::of(of), origin };
-    let all = || (0..size as u32).map(|of| part(Rank(of), 0)).collect();
-    match call.operation {
-        _ if call.bytes == 0 => Vec::new(),
-        Operation::Bcast => vec![part(call.root, 0)],
-        Operation::Scatter => vec![part(call.root, u64::from(rank.0) * call.bytes)],
-        Operation::Allgather => all(),
-        Operation::Gather if rank == call.root => all(),
-        Operation::Gather | Operation::Barrier | Operation::Reduce | Operation::Allreduce => Vec::new(),
-    }
+    let run = |of: Rank, origin, len| Run { len, expression: Expression::of(of), origin };
+    let ranks = || (0..size as u32).map(Rank);
+    let before = |end: Rank| ranks().take_while(|of| *of < end).map(|of| call.part(of)).sum();
+    let runs: Vec<Run> = match call.operation {
+        Operation::Bcast => vec![run(call.root, 0, call.bytes)],
+        Operation::Scatter => vec![run(call.root, before(rank), call.part(rank))],
+        Operation::Allgather => ranks().map(|of| run(of, 0, call.part(of))).collect(),
+        Operation::Gather if rank == call.root => ranks().map(|of| run(of, 0, call.part(of))).collect(),
+        Operation::Alltoall => ranks()
+            .map(|of| {
+                let block = |to: usize| call.block(of.0 as usize, to, size);
+                let to = rank.0 as usize;
+                run(of, (0..to).map(block).sum(), block(to))
+            })
+            .collect(),
+        _ => Vec::new(),
+    };
+    runs.into_iter().filter(|run| run.len > 0).collect()
 }
 
-/// Every rank's vector once, at its own place.
+/// The vectors of the first ranks, each once, at their own place, of which the output begins at `start`; of a
+/// scan in their order.
 fn check_combination(
     call: &Call,
     rank: Rank,
     found: &[Run],
-    size: usize,
+    (start, first): (u64, usize),
     expressions: &Expressions,
 ) -> Result<(), VerifyError> {
     let mut offset = 0;
@@ -59,11 +76,13 @@ fn check_combination(
     for run in found {
         let complete = known.contains(&run.expression) || {
             let mut ranks = expressions.ranks_of(run.expression);
-            ranks.sort_unstable();
-            ranks.into_iter().map(|rank| rank.0).eq(0..size as u32)
+            if !matches!(call.operation, Operation::Scan | Operation::Exscan) {
+                ranks.sort_unstable();
+            }
+            ranks.into_iter().map(|rank| rank.0).eq(0..first as u32)
         };
-        if !complete || run.origin != offset {
-            let wanted = format!("the data of all {size} ranks, each once, at {offset}");
+        if !complete || run.origin != start + offset {
+            let wanted = format!("the data of the first {first} ranks, each once, at {}", start + offset);
             return Err(wrong(call, rank, offset, *run, wanted, expressions));
         }
         known.insert(run.expression);

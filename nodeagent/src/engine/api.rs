@@ -109,8 +109,12 @@ pub struct CallRequest {
     pub dtype: Dtype,
     /// How elements are combined, for the reductions.
     pub reduce: ReduceOp,
-    /// Elements: the message of a bcast, the vector of a reduction, one rank's part else.
+    /// Elements: the message of a bcast, the vector of a reduction or scan, one rank's part else.
     pub count: u64,
+    /// For parts of unequal lengths, in place of `count`: the elements of each, as `local.proto` has them.
+    pub counts: Option<SharedSlice>,
+    /// By which plan it is to be carried out; empty: the default.
+    pub plan: String,
     /// What the rank contributes; absent where it contributes nothing, and for bcast.
     pub input: Option<SharedSlice>,
     /// What the rank receives; absent where it receives nothing. Bcast's only buffer. Does not

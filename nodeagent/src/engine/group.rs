@@ -14,7 +14,7 @@ use super::program::{Compiled, Run};
 use super::stream::Stream;
 use super::what::What;
 use agreement::Agreement;
-use cool_collective::{Rank, compile};
+use cool_collective::{Plan, Rank, compile};
 use cool_machine::{Duration, Time};
 use cool_proto::local::{Failure, Stats, failure::Kind};
 use cool_transport::unicast::{MessageName, Notice};
@@ -168,7 +168,7 @@ impl Group {
         self.agree_locally(number, request.rank, &what)?;
         let timeout = request.timeout.unwrap_or(DEFAULT_TIMEOUT).max(Duration::from_millis(1));
         if !self.calls.contains_key(&number) {
-            let digest = what.digest(&self.members.layout);
+            let digest = what.digest(&self.plan(&what));
             let compiled = self.compile(&what, request.rank)?;
             let (runs, announced) = (BTreeMap::new(), false);
             let call = Call { what, digest, compiled, runs, begun: now, progress: now, timeout, announced };
@@ -200,19 +200,25 @@ impl Group {
         Ok(())
     }
 
+    /// The plan by which every agent carries out a call.
+    fn plan(&self, what: &What) -> Plan {
+        what.plan(&self.members.layout, self.members.rates())
+    }
+
     fn compile(&mut self, what: &What, rank: u32) -> Result<Arc<Compiled>, Failure> {
         if let Some((_, compiled)) = self.schedules.iter().find(|(known, _)| known == what) {
             return Ok(Arc::clone(compiled));
         }
         let (layout, me) = (&self.members.layout, self.members.me);
         let keep = |rank: Rank| layout.node_of(rank) == me;
-        let schedule = compile(&what.call(), layout, &what.plan(layout), keep)
+        let plan = self.plan(what);
+        let schedule = compile(&what.call, layout, &plan, keep)
             .map_err(|e| failure(Kind::Invalid, format!("rank {rank}: {e}"), vec![rank]))?;
-        let compiled = Arc::new(Compiled::new(schedule));
+        let compiled = Arc::new(Compiled::new(schedule, plan));
         if self.schedules.len() >= SCHEDULES_MAX {
             self.schedules.pop_front();
         }
-        self.schedules.push_back((*what, Arc::clone(&compiled)));
+        self.schedules.push_back((what.clone(), Arc::clone(&compiled)));
         Ok(compiled)
     }
 
@@ -236,6 +242,7 @@ impl Group {
         let Some(call) = self.calls.get_mut(&number) else { return };
         let Some(run) = call.runs.remove(&rank) else { return };
         let mut stats = run.stats;
+        stats.plan = call.compiled.plan.to_string();
         stats.nanoseconds = u64::try_from((now - run.begun).as_nanos()).unwrap_or(u64::MAX);
         if let Some(local) = self.ranks.get_mut(&rank) {
             local.open -= 1;

@@ -1,7 +1,7 @@
 //! A group as its agents know it: nodes with names and addresses, trees, chains. It never changes.
 
 use super::api::{GroupError, GroupSpec, MemberSpec, TreeScope};
-use cool_collective::{Layout, Place, Rank, Scope};
+use cool_collective::{Layout, Place, Rank, Rates, Scope};
 use cool_transport::{Chain, Hop};
 use std::collections::BTreeMap;
 use std::net::SocketAddrV4;
@@ -38,6 +38,7 @@ pub(super) struct Members {
     pub(super) chunk_bytes: u32,
     trees: BTreeMap<Scope, Tree>,
     host_bytes_per_second: u64,
+    uplink_bytes_per_second: u64,
     chains: BTreeMap<(Scope, usize), Arc<Chain>>,
 }
 
@@ -92,6 +93,7 @@ impl Members {
             chunk_bytes: spec.chunk_bytes,
             trees,
             host_bytes_per_second: spec.host_bytes_per_second,
+            uplink_bytes_per_second: spec.uplink_bytes_per_second,
             chains: BTreeMap::new(),
         })
     }
@@ -110,6 +112,14 @@ impl Members {
     pub(super) fn rate(&self, scope: Scope) -> Option<u64> {
         let tree = self.tree(scope).map_or(0, |t| t.bytes_per_second);
         [tree, self.host_bytes_per_second].into_iter().filter(|r| *r > 0).min()
+    }
+
+    /// How fast links are: the same at every agent of the group.
+    pub(super) fn rates(&self) -> Rates {
+        match (self.host_bytes_per_second, self.uplink_bytes_per_second) {
+            (0, _) | (_, 0) => Rates::default(),
+            (host, uplink) => Rates { host: host as f64, uplink: uplink as f64 },
+        }
     }
 
     /// The ranks of this node.

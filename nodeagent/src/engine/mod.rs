@@ -27,3 +27,4 @@ pub(crate) use core::{COPIES_BYTES, ConnectionId, Engine, Input, Output};
 pub(crate) use handle::Command;
 pub use handle::{EngineHandle, StartError};
 pub use memory::{HeapMemory, Memory, OutsideRegion, SharedSlice};
+pub(crate) use what::wrong_plan;

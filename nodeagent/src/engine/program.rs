@@ -1,7 +1,7 @@
 //! A rank's way through its program: which actions may start, which are done, where their bytes lie.
 
 use super::memory::{HeapMemory, SharedSlice};
-use cool_collective::{Buffer, Program, Schedule, Span};
+use cool_collective::{Buffer, Plan, Program, Schedule, Span};
 use cool_machine::Time;
 use cool_proto::local::Stats;
 use std::collections::{BTreeMap, VecDeque};
@@ -11,12 +11,13 @@ use std::sync::Arc;
 #[derive(Debug)]
 pub(super) struct Compiled {
     schedule: Schedule,
+    pub(super) plan: Plan,
     /// For each rank that has a program, for each action, the actions that wait for it.
     dependents: BTreeMap<u32, Vec<Vec<u32>>>,
 }
 
 impl Compiled {
-    pub(super) fn new(schedule: Schedule) -> Compiled {
+    pub(super) fn new(schedule: Schedule, plan: Plan) -> Compiled {
         let turn = |program: &Program| {
             let mut dependents = vec![Vec::new(); program.actions.len()];
             for (index, action) in (0..).zip(&program.actions) {
@@ -26,7 +27,7 @@ impl Compiled {
         };
         let programs = (0..).zip(&schedule.programs);
         let dependents = programs.filter_map(|(rank, p)| Some((rank, turn(p.as_ref()?)))).collect();
-        Compiled { schedule, dependents }
+        Compiled { schedule, plan, dependents }
     }
 
     /// The program of a local rank.

@@ -36,11 +36,11 @@ impl Group {
         action: u32,
     ) -> Result<(), Failure> {
         let Some(call) = self.calls.get_mut(&number) else { return Ok(()) };
-        let (what, digest) = (call.what, call.digest);
+        let (dtype, reduce, digest) = (call.what.dtype, call.what.reduce, call.digest);
         let Some(run) = call.runs.get_mut(&rank) else { return Ok(()) };
         match run.program().actions[action as usize].kind {
             Kind::Reduce { src, dst } => {
-                combine(what.dtype, what.reduce, &run.slice(dst), &run.slice(src));
+                combine(dtype, reduce, &run.slice(dst), &run.slice(src));
                 self.complete(now, shared, number, rank, action);
             }
             Kind::Copy { src, dst } => {

@@ -23,8 +23,8 @@ const CAME_MAX: usize = 16 * 1024;
 /// What the ranks of this node called.
 #[derive(Debug)]
 struct Called {
-    what: What,
     digest: u64,
+    words: String,
     /// The first to call.
     rank: u32,
 }
@@ -60,12 +60,13 @@ impl Group {
         if let Some((gone, (_, why))) = self.agreement.gone.iter().find(|(_, (calls, _))| *calls <= call) {
             return Err(self.gone(*gone, why));
         }
-        let digest = what.digest(&self.members.layout);
-        let called = self.agreement.called.entry(call).or_insert(Called { what: *what, digest, rank });
-        if called.what == *what {
+        let digest = what.digest(&self.plan(what));
+        let words = what.words();
+        let called = self.agreement.called.entry(call).or_insert(Called { digest, words, rank });
+        if called.digest == digest {
             return Ok(());
         }
-        let (other, words) = (called.rank, called.what.words());
+        let (other, words) = (called.rank, called.words.clone());
         Err(self.mismatch(call, (other, &words), (rank, &what.words())))
     }
 
@@ -79,7 +80,7 @@ impl Group {
     ) -> Result<(), Failure> {
         let Some(called) = self.agreement.called.get(&call) else { return Ok(()) };
         let digest = called.digest;
-        let words = called.what.words();
+        let words = called.words.clone();
         let of_call = self.agreement.came.range((call, 0)..=(call, u32::MAX));
         let told = of_call.filter(|(_, (theirs, _))| *theirs != digest);
         for ((_, other), (_, text)) in told {
@@ -139,7 +140,7 @@ impl Group {
         let (group, epoch) = self.key();
         let came = self.ranks.iter().filter(|(_, local)| local.calls > call);
         let ranks = came.map(|(rank, _)| *rank).collect();
-        Some(Notice::Came { group, epoch, call, digest: called.digest, ranks, text: called.what.words() })
+        Some(Notice::Came { group, epoch, call, digest: called.digest, ranks, text: called.words.clone() })
     }
 
     /// Another agent tells something about the group.
@@ -153,8 +154,7 @@ impl Group {
                 let Some(first) = ranks.first() else { return Ok(()) };
                 if self.differs(call, digest) {
                     let called = &self.agreement.called[&call];
-                    let words = called.what.words();
-                    return Err(self.mismatch(call, (called.rank, &words), (*first, &text)));
+                    return Err(self.mismatch(call, (called.rank, &called.words), (*first, &text)));
                 }
                 for rank in ranks {
                     self.heard_of(call, rank, digest);

@@ -1,111 +1,17 @@
 //! Engines against each other over a made-up network, checked against what each operation means.
 
+mod calls;
 mod failures;
 mod network;
 
-use super::{COPIES_BYTES, CallRequest, HeapMemory, SharedSlice};
+use super::COPIES_BYTES;
+pub(crate) use calls::{Collective, OPERATIONS};
+use cool_collective::Plan;
 use cool_machine::Duration;
-use cool_proto::local::{Dtype, Operation, ReduceOp};
+use cool_proto::local::Operation;
 use network::Network;
 use proptest::prelude::*;
 use std::collections::BTreeMap;
-
-const OPERATIONS: [Operation; 7] = [
-    Operation::Bcast,
-    Operation::Reduce,
-    Operation::Allreduce,
-    Operation::Gather,
-    Operation::Allgather,
-    Operation::Scatter,
-    Operation::Barrier,
-];
-
-/// The elements that a rank contributes to a call.
-fn contribution(salt: u64, rank: u32, count: u64) -> Vec<u32> {
-    (0..count).map(|i| (salt * 7919 + u64::from(rank) * 104_729 + i * 31) as u32).collect()
-}
-
-fn bytes(elements: &[u32]) -> Vec<u8> {
-    elements.iter().flat_map(|e| e.to_ne_bytes()).collect()
-}
-
-/// One collective of a test: its buffers and what they must hold at the end.
-pub(crate) struct Collective {
-    pub(crate) requests: Vec<CallRequest>,
-    expected: Vec<Option<Vec<u8>>>,
-}
-
-impl Collective {
-    pub(crate) fn new(
-        group: u64,
-        size: u32,
-        operation: Operation,
-        root: u32,
-        count: u64,
-        salt: u64,
-    ) -> Collective {
-        let part = |rank| contribution(salt, rank, count);
-        let all: Vec<u32> = (0..size).flat_map(part).collect();
-        let sum = (0..size)
-            .map(part)
-            .reduce(|sum, part| sum.iter().zip(part).map(|(a, b)| a.wrapping_add(b)).collect());
-        let sum = sum.unwrap_or_default();
-        let slice = |elements: &[u32]| Some(HeapMemory::slice(bytes(elements)));
-        let empty = |elements: u64| Some(HeapMemory::slice(vec![0xee; elements as usize * 4]));
-        let total = count * u64::from(size);
-        let mut requests = Vec::new();
-        let mut expected = Vec::new();
-        for rank in 0..size {
-            let at_root = rank == root;
-            let (input, output, want) = match operation {
-                Operation::Bcast if at_root => (None, slice(&part(root)), Some(part(root))),
-                Operation::Bcast => (None, empty(count), Some(part(root))),
-                Operation::Reduce if at_root => (slice(&part(rank)), empty(count), Some(sum.clone())),
-                Operation::Reduce | Operation::Gather if !at_root => (slice(&part(rank)), None, None),
-                Operation::Allreduce => (slice(&part(rank)), empty(count), Some(sum.clone())),
-                Operation::Gather | Operation::Allgather => {
-                    (slice(&part(rank)), empty(total), Some(all.clone()))
-                }
-                Operation::Scatter => {
-                    (at_root.then(|| slice(&all)).flatten(), empty(count), Some(part(rank)))
-                }
-                _ => (None, None, None),
-            };
-            let (dtype, reduce, timeout) = (Dtype::U32, ReduceOp::Sum, None);
-            requests.push(CallRequest {
-                group,
-                rank,
-                operation,
-                root,
-                dtype,
-                reduce,
-                count,
-                input,
-                output,
-                timeout,
-            });
-            expected.push(want.map(|want| bytes(&want)));
-        }
-        Collective { requests, expected }
-    }
-
-    /// Whether all outputs are as they must be, and all inputs as they were.
-    pub(crate) fn check(&self) {
-        for (request, expected) in self.requests.iter().zip(&self.expected) {
-            if let (Some(output), Some(expected)) = (&request.output, expected) {
-                let wrong = read(output).iter().zip(expected).position(|(a, b)| a != b);
-                let CallRequest { group, rank, operation, root, count, .. } = request;
-                assert_eq!(wrong, None, "{operation:?} of {count} from {root}: rank {rank} of group {group}");
-            }
-        }
-    }
-}
-
-fn read(slice: &SharedSlice) -> Vec<u8> {
-    let mut bytes = vec![0; slice.bytes() as usize];
-    slice.read(0, &mut bytes);
-    bytes
-}
 
 /// Groups and the collectives that run on them, rank by rank in order.
 struct Scenario {
@@ -139,11 +45,14 @@ impl Scenario {
         count: u64,
         late: impl Fn(u32) -> Duration,
     ) {
-        let places = &self.places[&group];
-        let size = places.len() as u32;
-        let collective = Collective::new(group, size, operation, root, count, self.calls);
-        for (request, node) in collective.requests.iter().zip(places) {
-            self.network.call(*node, self.calls, request.clone(), late(request.rank));
+        let size = self.places[&group].len() as u32;
+        self.make(Collective::new(group, size, operation, root, count, self.calls), late);
+    }
+
+    fn make(&mut self, collective: Collective, late: impl Fn(u32) -> Duration) {
+        for request in &collective.requests {
+            let node = self.places[&request.group][request.rank as usize];
+            self.network.call(node, self.calls, request.clone(), late(request.rank));
             self.calls += 1;
         }
         self.collectives.push(collective);
@@ -155,7 +64,7 @@ impl Scenario {
         for (token, result) in &self.network.done {
             assert!(result.is_ok(), "call {token}: {result:?}");
         }
-        self.collectives.iter().for_each(Collective::check);
+        self.collectives.drain(..).for_each(|collective| collective.check());
     }
 }
 
@@ -185,7 +94,8 @@ fn every_operation_is_right_for_every_size() {
     for trees in [true, false] {
         let mut scenario = Scenario::new(&RACKS, 2, 0, &[&RANKS], trees);
         for operation in OPERATIONS {
-            for count in [0, 1, 356, 357, 40_000] {
+            for bytes in [0, 4, 1424, 1428, 160_000] {
+                let count = bytes / 4 / if whole(operation) { 1 } else { RANKS.len() as u64 };
                 scenario.start(1, operation, 4, count, at_once);
                 scenario.finish();
             }
@@ -196,6 +106,56 @@ fn every_operation_is_right_for_every_size() {
             scenario.finish();
         }
     }
+}
+
+#[test]
+fn every_operation_is_right_by_every_plan_that_fits() {
+    let mut ran = 0;
+    for operation in OPERATIONS {
+        let mut scenario = Scenario::new(&RACKS, 9, 10, &[&RANKS], true);
+        for plan in Plan::fitting(known(operation)) {
+            for count in [5, 1_000] {
+                let collective = Collective::new(1, 9, operation, 5, count, ran).by(&plan.to_string());
+                scenario.make(collective, at_once);
+                ran += 1;
+            }
+        }
+        scenario.finish();
+    }
+    assert!(ran > 100, "{ran}");
+}
+
+#[test]
+fn parts_of_any_lengths_are_right_by_every_plan_that_fits() {
+    const PARTED: [Operation; 5] = [
+        Operation::Gather,
+        Operation::Allgather,
+        Operation::Scatter,
+        Operation::ReduceScatter,
+        Operation::Alltoall,
+    ];
+    for operation in PARTED {
+        let mut scenario = Scenario::new(&RACKS, 10, 10, &[&RANKS], true);
+        let counts = RANKS.len() * if operation == Operation::Alltoall { RANKS.len() } else { 1 };
+        for lengths in [[0, 0, 3], [0, 1_000, 1]] {
+            let counts: Vec<u64> = (0..counts).map(|i| lengths[i * i % 3]).collect();
+            for plan in Plan::fitting(known(operation)) {
+                let collective = Collective::counted(1, 9, operation, 4, &counts, scenario.calls);
+                scenario.make(collective.by(&plan.to_string()), at_once);
+            }
+        }
+        scenario.finish();
+    }
+}
+
+/// Whether a call's count is that of a whole array, not of one rank's part.
+fn whole(operation: Operation) -> bool {
+    !known(operation).takes_counts()
+}
+
+/// The operation as plans know it.
+fn known(operation: Operation) -> cool_collective::Operation {
+    operation.as_str_name().to_lowercase().parse().expect("both have the same names")
 }
 
 #[test]
@@ -231,7 +191,7 @@ fn groups_and_calls_in_a_row_do_not_mix() {
                 let late =
                     move |rank| Duration::from_micros(u64::from(rank) * 700 * (round + i as u64) % 9_000);
                 // Calls of a rank are in order, so each is at least as late as the one before.
-                let after = Duration::from_millis(10 * (7 * round + i as u64));
+                let after = Duration::from_millis(10 * (OPERATIONS.len() as u64 * round + i as u64));
                 scenario
                     .start(group, operation, (round % 2) as u32, 500 * (round + 1), move |r| after + late(r));
             }
@@ -296,7 +256,7 @@ proptest! {
     fn any_calls_on_any_places_are_right(
         racks in prop::collection::vec(0u32..3, 1..6),
         ranks in prop::collection::vec(any::<prop::sample::Index>(), 1..10),
-        calls in prop::collection::vec((0usize..7, any::<prop::sample::Index>(), 0u64..20_000), 1..5),
+        calls in prop::collection::vec((0usize..OPERATIONS.len(), any::<prop::sample::Index>(), 0u64..20_000), 1..5),
         seed in any::<u64>(),
         loss in prop_oneof![Just(0u64), Just(50), Just(200)],
         trees in any::<bool>(),

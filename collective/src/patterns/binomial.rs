@@ -1,0 +1,7 @@
+//! The binomial tree: in each round the members that have the message double.
+
+use super::Pattern;
+use super::k_nomial::edges;
+use super::tree::tree;
+
+pub(crate) static BINOMIAL: Pattern = tree!("binomial", edges::<2>, 1);

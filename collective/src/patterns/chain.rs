@@ -1,0 +1,32 @@
+//! The pipelined chain: each member passes segment after segment to the next, so that every link carries the
+//! message once, all at the same time (paper 000, 4.2).
+
+use super::Pattern;
+use super::tree::{Edge, tree};
+use crate::builder::{Builder, Held, Slot};
+
+pub(super) static CHAIN: Pattern = Pattern { scan: Some(scan), ..tree!("chain", edges, 64) };
+
+fn edges(n: usize) -> Vec<Edge> {
+    (1..n).map(|child| Edge { parent: child - 1, below: child..n }).collect()
+}
+
+fn scan(b: &mut Builder<'_>, values: &[Held], exclusive: bool, places: &[Held]) {
+    // What the next member is to get.
+    let mut total = values[0];
+    if !exclusive {
+        b.send(values[0], places[0]);
+    }
+    for (value, place) in values.iter().zip(places).skip(1) {
+        b.send(total, *place);
+        let rank = place.rank;
+        total = if exclusive {
+            let span = b.slot(rank, Slot::Value, value.span.len);
+            b.copy(rank, place.span, span);
+            Held { rank, span }
+        } else {
+            *place
+        };
+        b.reduce(rank, value.span, total.span);
+    }
+}

@@ -1,0 +1,27 @@
+//! k-nomial trees: in each round every member that has the message sends it to k - 1 others, so that fewer
+//! rounds are needed than in the binomial tree, each of them longer.
+
+use super::Pattern;
+use super::tree::{Edge, tree};
+
+pub(super) static FOUR_NOMIAL: Pattern = tree!("4-nomial", edges::<4>, 1);
+pub(super) static EIGHT_NOMIAL: Pattern = tree!("8-nomial", edges::<8>, 1);
+
+/// Position `v`'s parent is `v` without its lowest digit, in base `K`, that is not zero.
+pub(super) fn edges<const K: usize>(n: usize) -> Vec<Edge> {
+    let mut digit = 1;
+    while digit < n {
+        digit *= K;
+    }
+    let mut edges = Vec::with_capacity(n);
+    while digit > 1 {
+        let reach = digit / K;
+        for parent in (0..n).step_by(digit) {
+            for child in (1..K).rev().map(|j| parent + j * reach).filter(|child| *child < n) {
+                edges.push(Edge { parent, below: child..n.min(child + reach) });
+            }
+        }
+        digit = reach;
+    }
+    edges
+}

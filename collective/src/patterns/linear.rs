@@ -1,0 +1,14 @@
+//! The simple one-to-all: a single member exchanges one message with each other, without a tree.
+
+use super::tree::{Edge, tree};
+use super::{Pattern, parallel};
+
+pub(super) static LINEAR: Pattern = Pattern {
+    reduce_scatter: Some(parallel::reduce_scatter),
+    alltoall: Some(parallel::alltoall),
+    ..tree!("linear", edges, 16)
+};
+
+fn edges(n: usize) -> Vec<Edge> {
+    (1..n).rev().map(|child| Edge { parent: 0, below: child..child + 1 }).collect()
+}

@@ -1,0 +1,21 @@
+//! The minimum spanning tree of van de Geijn: the root sends to the first of the other half, and both go on
+//! in their halves, so that messages of later rounds stay among neighbours.
+
+use super::Pattern;
+use super::tree::{Edge, tree};
+
+pub(super) static MINIMUM_SPANNING_TREE: Pattern = tree!("minimum-spanning-tree", edges, 1);
+
+fn edges(n: usize) -> Vec<Edge> {
+    let mut edges = Vec::with_capacity(n);
+    // Ranges of positions whose first has the message.
+    let mut open = vec![(0, n)];
+    while let Some((start, end)) = open.pop() {
+        if end - start > 1 {
+            let middle = start + (end - start).div_ceil(2);
+            edges.push(Edge { parent: start, below: middle..end });
+            open.extend([(start, middle), (middle, end)]);
+        }
+    }
+    edges
+}

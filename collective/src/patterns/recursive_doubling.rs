@@ -1,0 +1,134 @@
+//! Recursive doubling: in each step members exchange all they have with those twice as far away. Of a number
+//! that is no power of two, the first ones go in pairs, of which one member acts for both.
+
+use super::{Pattern, Subgroup};
+use crate::builder::{Builder, Held, Slot};
+use crate::schedule::{Rank, Span};
+
+pub(crate) static RECURSIVE_DOUBLING: Pattern = Pattern {
+    allreduce: Some(allreduce),
+    allgather: Some(allgather),
+    scan: Some(scan),
+    ..Pattern::new("recursive-doubling")
+};
+
+/// Who takes part in the exchanges: the largest power of two, and the pairs that make the others fit.
+pub(super) struct Team {
+    /// Positions in the group, ascending.
+    pub(super) active: Vec<usize>,
+    /// Those that do not take part, each with the one before it, which acts for it.
+    pub(super) idle: Vec<usize>,
+}
+
+impl Team {
+    pub(super) fn new(n: usize) -> Team {
+        let pairs = n - (1 << n.ilog2());
+        let idle: Vec<usize> = (0..pairs).map(|i| 2 * i + 1).collect();
+        Team { active: (0..n).filter(|i| !idle.contains(i)).collect(), idle }
+    }
+
+    /// The pairs that exchange at a distance, the first before the second.
+    pub(super) fn pairs(&self, distance: usize) -> impl Iterator<Item = (usize, usize)> {
+        let first = (0..self.active.len()).filter(move |i| i & distance == 0);
+        first.map(move |i| (self.active[i], self.active[i | distance]))
+    }
+
+    /// 1, 2, 4, ...
+    pub(super) fn distances(&self) -> impl DoubleEndedIterator<Item = usize> + use<> {
+        (0..self.active.len().ilog2()).map(|bit| 1 << bit)
+    }
+}
+
+/// In the order of the list; neighbours first.
+fn allreduce(b: &mut Builder<'_>, _: &Subgroup, values: &[Held], dst: &dyn Fn(Rank) -> Span) {
+    let team = Team::new(values.len());
+    let mut held = values.to_vec();
+    for i in team.idle.iter().copied() {
+        held[i - 1].span = take(b, &held, i - 1, i);
+    }
+    for distance in team.distances() {
+        for (first, second) in team.pairs(distance) {
+            let other = |b: &mut Builder<'_>, at: usize, from: usize| Held {
+                span: b.slot(held[at].rank, Slot::From(held[from].rank), held[at].span.len),
+                ..held[at]
+            };
+            let (left, right) = (other(b, second, first), other(b, first, second));
+            b.send(held[first], left);
+            b.send(held[second], right);
+            let grown = b.growing(held[first]);
+            b.reduce(left.rank, held[second].span, left.span);
+            b.reduce(right.rank, right.span, grown);
+            held[first].span = grown;
+            held[second].span = left.span;
+        }
+    }
+    for i in team.active {
+        let total = Held { span: dst(held[i].rank), ..held[i] };
+        b.send(held[i], total);
+        if team.idle.contains(&(i + 1)) {
+            b.send(total, Held { span: dst(held[i + 1].rank), ..held[i + 1] });
+        }
+    }
+}
+
+/// Combines one member's value with the next one's, which is sent to it.
+pub(super) fn take(b: &mut Builder<'_>, held: &[Held], at: usize, from: usize) -> Span {
+    let grown = b.growing(held[at]);
+    let slot = b.slot(held[at].rank, Slot::From(held[from].rank), grown.len);
+    b.send(held[from], Held { span: slot, ..held[at] });
+    b.reduce(held[at].rank, slot, grown);
+    grown
+}
+
+fn allgather(b: &mut Builder<'_>, _: &Subgroup, parts: &[Held], dst: &dyn Fn(Rank, usize) -> Span) {
+    let team = Team::new(parts.len());
+    let rank = |i: usize| parts[i].rank;
+    let mut has: Vec<Vec<usize>> = (0..parts.len()).map(|i| vec![i]).collect();
+    let send = |b: &mut Builder<'_>, from: usize, to: usize, what: &[usize]| {
+        let moves = what.iter().map(|i| {
+            let src = if *i == from { parts[*i].span } else { dst(rank(from), *i) };
+            (src, dst(rank(to), *i))
+        });
+        b.send_all(rank(from), rank(to), moves.collect::<Vec<_>>());
+    };
+    for i in team.idle.iter().copied() {
+        send(b, i, i - 1, &[i]);
+        has[i - 1].push(i);
+    }
+    for distance in team.distances() {
+        for (first, second) in team.pairs(distance) {
+            send(b, first, second, &has[first]);
+            send(b, second, first, &has[second]);
+            let both = [has[first].as_slice(), &has[second]].concat();
+            has[first].clone_from(&both);
+            has[second] = both;
+        }
+    }
+    for i in team.idle {
+        let others: Vec<usize> = (0..parts.len()).filter(|part| *part != i).collect();
+        send(b, i - 1, i, &others);
+    }
+}
+
+/// Each member combines what it has with what comes from those before it, ever farther away; if that is to
+/// be without its own value, all go one further at the end.
+fn scan(b: &mut Builder<'_>, values: &[Held], exclusive: bool, places: &[Held]) {
+    let mut held = values.to_vec();
+    let mut distance = 1;
+    while distance < values.len() {
+        let before = held.clone();
+        for i in distance..values.len() {
+            let span = b.slot(held[i].rank, Slot::From(before[i - distance].rank), held[i].span.len);
+            held[i].span = span;
+            b.send(before[i - distance], held[i]);
+        }
+        for i in distance..values.len() {
+            b.reduce(held[i].rank, before[i].span, held[i].span);
+        }
+        distance *= 2;
+    }
+    let skip = usize::from(exclusive);
+    for (total, place) in held.iter().zip(&places[skip.min(places.len())..]) {
+        b.send(*total, *place);
+    }
+}

@@ -1,0 +1,162 @@
+//! Rabenseifner's pattern: members exchange halves of what they are to combine, then quarters, until each has
+//! its share of the result; for all or one to have it whole, the same way back. Pairs as in recursive
+//! doubling.
+
+use super::recursive_doubling::{Team, take};
+use super::{Pattern, Subgroup, rotated};
+use crate::builder::{Builder, Held, Slot, consecutive};
+use crate::schedule::{Rank, Span};
+use core::ops::Range;
+
+pub(super) static RECURSIVE_HALVING: Pattern = Pattern {
+    reduce: Some(reduce),
+    allreduce: Some(allreduce),
+    reduce_scatter: Some(reduce_scatter),
+    ..Pattern::new("recursive-halving")
+};
+
+/// Shares of a vector after halving it among neighbours first: for each member where its share lies, and
+/// which bytes of the vector it is.
+struct Shares {
+    team: Team,
+    held: Vec<Held>,
+    range: Vec<Range<u64>>,
+}
+
+fn halve(b: &mut Builder<'_>, values: &[Held]) -> Shares {
+    let team = Team::new(values.len());
+    let mut held = values.to_vec();
+    let mut range = vec![0..values[0].span.len; values.len()];
+    for i in team.idle.iter().copied() {
+        held[i - 1].span = take(b, &held, i - 1, i);
+    }
+    for distance in team.distances() {
+        for (first, second) in team.pairs(distance) {
+            let [keep, give] = halves(b, held[first].span);
+            let [give_back, kept] = halves(b, held[second].span);
+            let (x, y) = (held[first].rank, held[second].rank);
+            let right = b.slot(x, Slot::From(y), keep.len);
+            let left = b.slot(y, Slot::From(x), kept.len);
+            b.send(Held { rank: x, span: give }, Held { rank: y, span: left });
+            b.send(Held { rank: y, span: give_back }, Held { rank: x, span: right });
+            let grown = b.growing(Held { rank: x, span: keep });
+            b.reduce(x, right, grown);
+            b.reduce(y, kept, left);
+            held[first].span = grown;
+            held[second].span = left;
+            let middle = range[first].start + keep.len;
+            range[second].start = middle;
+            range[first].end = middle;
+        }
+    }
+    Shares { team, held, range }
+}
+
+fn halves(b: &Builder<'_>, span: Span) -> [Span; 2] {
+    let parts = b.split(span, 2);
+    [parts[0], parts[1]]
+}
+
+fn part(whole: Span, range: &Range<u64>) -> Span {
+    whole.sub(range.start, range.end - range.start)
+}
+
+/// Shares go up a binomial tree to the member that the result is for, which is the first.
+fn reduce(b: &mut Builder<'_>, values: &[Held], into: Held) {
+    let Shares { team, held, mut range } = halve(b, &rotated(values, |value| value.rank == into.rank));
+    let wholes: Vec<Span> = held
+        .iter()
+        .map(|share| match share.rank {
+            rank if rank == into.rank => into.span,
+            rank => b.slot(rank, Slot::Bundle, into.span.len),
+        })
+        .collect();
+    for i in team.active.iter().copied() {
+        b.send(held[i], Held { span: part(wholes[i], &range[i]), ..held[i] });
+    }
+    for distance in team.distances().rev() {
+        // Those that have been given to do no more.
+        for (first, second) in team.pairs(distance).filter(|(first, _)| {
+            let position = team.active.iter().position(|i| i == first);
+            position.is_some_and(|position| position < distance)
+        }) {
+            let [src, dst] =
+                [second, first].map(|i| Held { span: part(wholes[i], &range[second]), ..held[i] });
+            b.send(src, dst);
+            range[first].end = range[second].end;
+        }
+    }
+}
+
+fn allreduce(b: &mut Builder<'_>, _: &Subgroup, values: &[Held], dst: &dyn Fn(Rank) -> Span) {
+    let Shares { team, held, mut range } = halve(b, values);
+    let whole = |i: usize| Held { span: dst(held[i].rank), ..held[i] };
+    for i in team.active.iter().copied() {
+        b.send(held[i], Held { span: part(whole(i).span, &range[i]), ..held[i] });
+    }
+    for distance in team.distances().rev() {
+        for (first, second) in team.pairs(distance) {
+            let at = |i: usize, range: &Range<u64>| Held { span: part(whole(i).span, range), ..held[i] };
+            b.send(at(first, &range[first]), at(second, &range[first]));
+            b.send(at(second, &range[second]), at(first, &range[second]));
+            let both = range[first].start..range[second].end;
+            range[first] = both.clone();
+            range[second] = both;
+        }
+    }
+    for i in team.idle {
+        b.send(whole(i - 1), whole(i));
+    }
+}
+
+/// By halves of the parts instead of the vector, those far away first, so that each member ends with its own.
+/// Combined so are those members first that are far from each other, what comes in always on the left.
+fn reduce_scatter(b: &mut Builder<'_>, values: &[Held], parts: &[Range<u64>], places: &[Held]) {
+    let team = Team::new(values.len());
+    let mut values = values.to_vec();
+    for i in team.idle.iter().copied() {
+        values[i - 1].span = take(b, &values, i - 1, i);
+    }
+    // For each member where it has each part.
+    let mut held: Vec<Vec<Span>> =
+        values.iter().map(|value| parts.iter().map(|range| part(value.span, range)).collect()).collect();
+    // For each part who has it in the end, among those that take part.
+    let mut position = vec![0; parts.len()];
+    for (at, i) in team.active.iter().enumerate() {
+        position[*i] = at;
+    }
+    for i in &team.idle {
+        position[*i] = position[i - 1];
+    }
+    for distance in team.distances().rev() {
+        // The parts of all members on the same side.
+        let wanted = |to: usize| -> Vec<usize> {
+            let near = |part: &usize| position[*part] / distance == position[to] / distance;
+            (0..parts.len()).filter(near).collect()
+        };
+        for (first, second) in team.pairs(distance) {
+            let mut arrived = Vec::new();
+            for (from, to) in [(first, second), (second, first)] {
+                let parts = wanted(to);
+                let lens = parts.iter().map(|i| held[to][*i].len);
+                let slot = b.slot(values[to].rank, Slot::From(values[from].rank), lens.clone().sum());
+                let slots: Vec<Span> = consecutive(slot, lens).collect();
+                let moves = parts.iter().zip(&slots).map(|(i, slot)| (held[from][*i], *slot));
+                b.send_all(values[from].rank, values[to].rank, moves.collect::<Vec<_>>());
+                arrived.push((to, parts, slots));
+            }
+            for (to, parts, slots) in arrived {
+                for (i, slot) in parts.into_iter().zip(slots) {
+                    b.reduce(values[to].rank, held[to][i], slot);
+                    held[to][i] = slot;
+                }
+            }
+        }
+    }
+    for i in team.active {
+        b.send(Held { span: held[i][i], ..values[i] }, places[i]);
+        if team.idle.contains(&(i + 1)) {
+            b.send(Held { span: held[i][i + 1], ..values[i] }, places[i + 1]);
+        }
+    }
+}

@@ -1,0 +1,189 @@
+//! What all trees have in common: messages go down from position 0, or come up to it. A tree's file says
+//! which edges it has. Positions count from the root on, round the list of members.
+
+use super::{Subgroup, rotated};
+use crate::builder::{Builder, Held, Slot, consecutive};
+use crate::schedule::{Rank, Span};
+use core::ops::Range;
+
+/// From a parent to a child; the positions below and including the child are consecutive.
+#[derive(Clone, Debug)]
+pub(super) struct Edge {
+    pub(super) parent: usize,
+    pub(super) below: Range<usize>,
+}
+
+impl Edge {
+    fn child(&self) -> usize {
+        self.below.start
+    }
+}
+
+/// The edges of a tree of that many positions, each after those above it, and the children of one parent in
+/// descending order.
+pub(super) type Edges = fn(usize) -> Vec<Edge>;
+
+/// Makes a pattern of a tree's name, edges and number of segments.
+macro_rules! tree {
+    ($name:literal, $edges:expr, $segments:literal) => {
+        $crate::patterns::Pattern {
+            segments: $segments,
+            bcast: Some(|b, group, from, dst| $crate::patterns::tree::bcast($edges, b, group, from, dst)),
+            reduce: Some(|b, values, into| $crate::patterns::tree::reduce($edges, b, values, into)),
+            allreduce: Some(|b, group, values, dst| {
+                $crate::patterns::tree::allreduce($edges, b, group, values, dst);
+            }),
+            gather: Some(|b, moves| $crate::patterns::tree::gather($edges, b, moves)),
+            scatter: Some(|b, moves| $crate::patterns::tree::scatter($edges, b, moves)),
+            ..$crate::patterns::Pattern::new($name)
+        }
+    };
+}
+pub(super) use tree;
+
+pub(super) fn bcast(
+    edges: Edges,
+    b: &mut Builder<'_>,
+    group: &Subgroup,
+    from: Held,
+    dst: &dyn Fn(Rank) -> Span,
+) {
+    let mut members = rotated(&group.members, |rank| *rank == from.rank);
+    if members.first() != Some(&from.rank) {
+        members.insert(0, from.rank);
+    }
+    let held = |i: usize| Held { rank: members[i], span: if i == 0 { from.span } else { dst(members[i]) } };
+    for edge in edges(members.len()) {
+        b.send(held(edge.parent), held(edge.child()));
+    }
+}
+
+/// A parent combines its value with its children's, in their order.
+pub(super) fn reduce(edges: Edges, b: &mut Builder<'_>, values: &[Held], into: Held) {
+    let mut held = rotated(values, |value| value.rank == into.rank);
+    let mut grown = vec![false; held.len()];
+    for edge in edges(held.len()).into_iter().rev() {
+        let (parent, child) = (edge.parent, edge.child());
+        if !grown[parent] {
+            grown[parent] = true;
+            held[parent].span = if held[parent].rank == into.rank {
+                b.send(held[parent], into);
+                into.span
+            } else {
+                b.growing(held[parent])
+            };
+        }
+        let Held { rank, span } = held[parent];
+        let arrived = b.slot(rank, Slot::From(held[child].rank), span.len);
+        b.send(held[child], Held { rank, span: arrived });
+        b.reduce(rank, arrived, span);
+    }
+    b.send(held[0], into);
+}
+
+/// Up to the first member, and down.
+pub(super) fn allreduce(
+    edges: Edges,
+    b: &mut Builder<'_>,
+    group: &Subgroup,
+    values: &[Held],
+    dst: &dyn Fn(Rank) -> Span,
+) {
+    let rank = values[0].rank;
+    let total = Held { rank, span: dst(rank) };
+    reduce(edges, b, values, total);
+    bcast(edges, b, group, total, dst);
+}
+
+/// Members with others below them hold all those parts side by side in a slot.
+pub(super) fn gather(edges: Edges, b: &mut Builder<'_>, moves: &[(Held, Held)]) {
+    let Some((_, Held { rank: root, .. })) = moves.first() else { return };
+    let way = Way::new(edges, b, moves, *root, |(from, _)| from);
+    for (i, (from, to)) in way.moves.iter().enumerate() {
+        if from.rank == *root {
+            b.send(*from, *to);
+        } else if way.slots[i].is_some() {
+            b.copy(from.rank, from.span, way.place(i, i, |(_, to)| to).span);
+        }
+    }
+    for edge in way.edges.iter().rev() {
+        let at = |holder: usize, i: usize| {
+            if way.slots[holder].is_some() || holder == 0 {
+                way.place(holder, i, |(_, to)| to)
+            } else {
+                way.moves[i].0
+            }
+        };
+        let spans = edge.below.clone().map(|i| (at(edge.child(), i).span, at(edge.parent, i).span));
+        b.send_all(way.rank(edge.child()), way.rank(edge.parent), spans.collect::<Vec<_>>());
+    }
+}
+
+/// The reverse of [`gather`].
+pub(super) fn scatter(edges: Edges, b: &mut Builder<'_>, moves: &[(Held, Held)]) {
+    let Some((Held { rank: root, .. }, _)) = moves.first() else { return };
+    let way = Way::new(edges, b, moves, *root, |(_, to)| to);
+    for edge in &way.edges {
+        let at = |holder: usize, i: usize| {
+            if way.slots[holder].is_some() || holder == 0 {
+                way.place(holder, i, |(from, _)| from)
+            } else {
+                way.moves[i].1
+            }
+        };
+        let spans = edge.below.clone().map(|i| (at(edge.parent, i).span, at(edge.child(), i).span));
+        b.send_all(way.rank(edge.parent), way.rank(edge.child()), spans.collect::<Vec<_>>());
+    }
+    for (i, (from, to)) in way.moves.iter().enumerate() {
+        if to.rank == *root {
+            b.send(*from, *to);
+        } else if way.slots[i].is_some() {
+            b.copy(to.rank, way.place(i, i, |(from, _)| from).span, to.span);
+        }
+    }
+}
+
+/// The parts of a gather or scatter by position; the root's own, if it has none, is empty.
+struct Way {
+    edges: Vec<Edge>,
+    moves: Vec<(Held, Held)>,
+    member: fn(&(Held, Held)) -> &Held,
+    /// For each position that others are below, except for the root, where all their parts are.
+    slots: Vec<Option<(usize, Vec<Span>)>>,
+}
+
+impl Way {
+    fn new(
+        edges: Edges,
+        b: &mut Builder<'_>,
+        moves: &[(Held, Held)],
+        root: Rank,
+        member: fn(&(Held, Held)) -> &Held,
+    ) -> Way {
+        let mut moves = rotated(moves, |parts| member(parts).rank == root);
+        if moves.first().is_none_or(|parts| member(parts).rank != root) {
+            let nothing = Held { rank: root, span: Span { len: 0, ..moves[0].0.span } };
+            moves.insert(0, (nothing, nothing));
+        }
+        let edges = edges(moves.len());
+        let mut slots = vec![None; moves.len()];
+        for edge in edges.iter().filter(|edge| edge.below.len() > 1) {
+            let lens: Vec<u64> = moves[edge.below.clone()].iter().map(|(from, _)| from.span.len).collect();
+            let slot = b.slot(member(&moves[edge.child()]).rank, Slot::Bundle, lens.iter().sum());
+            slots[edge.child()] = Some((edge.child(), consecutive(slot, lens).collect()));
+        }
+        Way { edges, moves, member, slots }
+    }
+
+    fn rank(&self, position: usize) -> Rank {
+        (self.member)(&self.moves[position]).rank
+    }
+
+    /// Where a part is at a position that holds several: at the root, where `end` says.
+    fn place(&self, holder: usize, part: usize, end: fn(&(Held, Held)) -> &Held) -> Held {
+        match &self.slots[holder] {
+            Some((first, spans)) => Held { rank: self.rank(holder), span: spans[part - first] },
+            None => *end(&self.moves[part]),
+        }
+    }
+}

@@ -1,0 +1,167 @@
+//! Picks a plan for a call: times what every fitting plan would do by a cost model, on a quick network of
+//! queues. It knows no pattern by name, so a new one is a candidate at once.
+//!
+//! Large groups are timed by smaller ones of the same make, and long messages by a few of their segments;
+//! what is left out is extrapolated. So a pick takes milliseconds, whatever is asked, and is then kept.
+
+mod estimate;
+mod queues;
+
+use crate::layout::Layout;
+use crate::plan::Plan;
+use crate::schedule::{Call, Operation, Rank};
+use crate::timing::Costs;
+use core::time::Duration;
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+
+/// Picks that are kept of a group; more are only made of different sizes and roots than anyone uses.
+const KEPT: usize = 1024;
+
+/// How many plans are tried in other segments than they like best by themselves.
+const REFINED: usize = 4;
+
+/// The links of a level.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Level {
+    /// One way, for a small packet between two nodes.
+    pub latency: Duration,
+    /// Of one link, each way.
+    pub bytes_per_second: u64,
+}
+
+/// What things cost on a network, as measured when agents join. All agents of a group need the same one:
+/// they must make the same picks. Copies within a node are among the `costs`.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct CostModel {
+    /// The work of agents.
+    pub costs: Costs,
+    /// Between nodes of one rack: the hosts' links.
+    pub rack: Level,
+    /// Between nodes of different racks: the uplinks.
+    pub center: Level,
+    /// Uplinks of each rack, between which unicast messages are divided by their destinations' racks.
+    pub lanes: u32,
+    /// Bytes that pass an idle link at once, as a token bucket lets them; 0 for links as they are in hardware.
+    pub burst: u64,
+}
+
+impl Default for CostModel {
+    /// The emulated test bed: links of 20 Mbit/s.
+    fn default() -> CostModel {
+        let level = |micros| Level { latency: Duration::from_micros(micros), bytes_per_second: 2_500_000 };
+        CostModel { costs: Costs::default(), rack: level(100), center: level(200), lanes: 1, burst: 16_000 }
+    }
+}
+
+/// A plan and how long it is expected to take.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Estimate {
+    /// The plan.
+    pub plan: Plan,
+    /// From call to answer, in seconds.
+    pub seconds: f64,
+}
+
+/// What calls have in common that get the same pick.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct Key {
+    operation: u8,
+    root: u32,
+    bytes: u64,
+    element: u32,
+}
+
+/// Picks plans for the calls of one group, each size once.
+#[derive(Clone, Debug)]
+pub struct Planner {
+    model: CostModel,
+    layout: Layout,
+    picks: BTreeMap<Key, Plan>,
+}
+
+impl Planner {
+    /// A planner for a group on a network.
+    pub fn new(model: CostModel, layout: Layout) -> Planner {
+        Planner { model, layout, picks: BTreeMap::new() }
+    }
+
+    /// The best plan for a call. Calls of about one size, within a quarter, get the same; so do equal calls of
+    /// all agents with the same model, whatever they called before.
+    pub fn pick(&mut self, call: &Call) -> Plan {
+        let alike = self.alike(call);
+        let key = Key {
+            operation: Operation::ALL.iter().position(|o| *o == call.operation).unwrap_or(0) as u8,
+            root: alike.root.0,
+            bytes: alike.bytes,
+            element: alike.element,
+        };
+        if let Some(plan) = self.picks.get(&key) {
+            return *plan;
+        }
+        let best = self.rank(&alike).first().map(|estimate| estimate.plan);
+        let plan = best.unwrap_or_else(|| Plan::default_for(&alike, &self.layout));
+        if self.picks.len() >= KEPT {
+            self.picks.clear();
+        }
+        self.picks.insert(key, plan);
+        plan
+    }
+
+    /// All candidates for a call with their estimates, the best first.
+    pub fn rank(&self, call: &Call) -> Vec<Estimate> {
+        let call = self.evened(call);
+        let bench = estimate::Bench::new(&self.model, &self.layout, &call);
+        let mut estimates: Vec<Estimate> =
+            Plan::fitting(call.operation).filter_map(|plan| bench.estimate(plan)).collect();
+        sort(&mut estimates);
+        for i in 0..estimates.len().min(REFINED) {
+            let Estimate { plan, .. } = estimates[i];
+            let others = Planner::segmented(plan, &call, &self.layout);
+            let others: Vec<Estimate> = others.into_iter().filter_map(|plan| bench.estimate(plan)).collect();
+            estimates.extend(others);
+        }
+        sort(&mut estimates);
+        estimates
+    }
+
+    /// A plan in all segments that are worth a try, besides those it takes by itself.
+    pub fn segmented(plan: Plan, call: &Call, layout: &Layout) -> Vec<Plan> {
+        let array = estimate::array(call, layout.size());
+        let nodes = layout.nodes() as u64;
+        let own = plan.segment(array, layout.nodes());
+        let eager = 64 * 1024;
+        let mut sizes = vec![own / 4, own.saturating_mul(4), eager, eager.saturating_mul(nodes), array];
+        sizes.retain(|size| (1024..=array).contains(size) && *size != own && (*size < array || own < array));
+        sizes.sort_unstable();
+        sizes.dedup();
+        sizes.into_iter().map(|size| plan.with_segment(size)).collect()
+    }
+
+    /// The call that stands for all that get the same pick.
+    fn alike(&self, call: &Call) -> Call {
+        let call = self.evened(call);
+        let element = u64::from(call.element.max(1));
+        let grain = 1 << call.bytes.max(1).ilog2().saturating_sub(2);
+        let bytes = (call.bytes / grain * grain).next_multiple_of(element);
+        let root = if call.operation.rooted() { call.root } else { Rank(0) };
+        Call { bytes, root, ..call }
+    }
+
+    /// The same with parts of one length, the mean.
+    fn evened(&self, call: &Call) -> Call {
+        let Some(counts) = &call.counts else { return call.clone() };
+        let total: u128 = counts.iter().map(|count| u128::from(*count)).sum();
+        let mean = u64::try_from(total / counts.len().max(1) as u128).unwrap_or(u64::MAX);
+        let element = u64::from(call.element.max(1));
+        Call { bytes: mean / element * element, counts: None, ..call.clone() }
+    }
+}
+
+fn sort(estimates: &mut [Estimate]) {
+    // Of equals the one that stands first in the list of plans.
+    estimates.sort_by(|a, b| a.seconds.total_cmp(&b.seconds));
+}
+
+#[cfg(test)]
+mod tests;

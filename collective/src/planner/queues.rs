@@ -1,0 +1,178 @@
+//! The network as the planner sees it: a tree whose links serve messages in the order in which they come, each a
+//! frame at a time. Coarser than sharing links among flows, and quick.
+
+use super::CostModel;
+use crate::layout::Layout;
+use crate::timing::{Network, Notice, Notices, nanos, time_of};
+use std::collections::{BTreeMap, VecDeque};
+
+/// Frames of a message at most.
+const FRAMES: u64 = 8;
+
+/// A link: when it has served all that came so far, at its own rate.
+#[derive(Clone, Copy, Debug, Default)]
+struct Link {
+    busy: u64,
+}
+
+/// The first and last byte of a message on its way.
+#[derive(Clone, Copy, Debug)]
+struct Passage {
+    first: u64,
+    last: u64,
+}
+
+/// The messages from one node to another.
+#[derive(Debug, Default)]
+struct Connection {
+    /// Messages with the bytes that they still have to send, and all they have.
+    queue: VecDeque<(u32, u64, u64)>,
+    sending: bool,
+}
+
+#[derive(Debug)]
+pub(super) struct Queues<'a> {
+    model: &'a CostModel,
+    layout: &'a Layout,
+    up: Vec<Link>,
+    down: Vec<Link>,
+    rack_up: Vec<Link>,
+    rack_down: Vec<Link>,
+    connections: BTreeMap<(u32, u32), Connection>,
+}
+
+impl<'a> Queues<'a> {
+    pub(super) fn new(model: &'a CostModel, layout: &'a Layout) -> Queues<'a> {
+        let nodes = vec![Link::default(); layout.nodes()];
+        let racks = vec![Link::default(); layout.racks() * model.lanes.max(1) as usize];
+        Queues {
+            model,
+            layout,
+            up: nodes.clone(),
+            down: nodes,
+            rack_up: racks.clone(),
+            rack_down: racks,
+            connections: BTreeMap::new(),
+        }
+    }
+
+    fn host_rate(&self) -> u64 {
+        self.model.rack.bytes_per_second.min(self.model.costs.socket)
+    }
+
+    fn lane(&self, rack: usize, choice: usize) -> usize {
+        let lanes = self.model.lanes.max(1) as usize;
+        rack * lanes + choice % lanes
+    }
+
+    /// Passes bytes over the links of a unicast message's way.
+    fn pass(&mut self, now: u64, (from, to): (usize, usize), bytes: u64) -> Passage {
+        let (host, uplink, burst) = (self.host_rate(), self.model.center.bytes_per_second, self.model.burst);
+        let start = Passage { first: now, last: now };
+        let mut at = self.up[from].pass(start, bytes, host, burst);
+        let (home, away) = (self.layout.rack_of_node(from), self.layout.rack_of_node(to));
+        if home != away {
+            let (up, down) = (self.lane(home, away), self.lane(away, away));
+            at = self.rack_up[up].pass(at, bytes, uplink, burst);
+            at = self.rack_down[down].pass(at, bytes, uplink, burst);
+        }
+        self.down[to].pass(at, bytes, host, burst)
+    }
+
+    /// The next frame of a connection.
+    fn next_frame(&mut self, now: u64, (from, to): (u32, u32), tell: &mut Notices) {
+        let Some(connection) = self.connections.get_mut(&(from, to)) else { return };
+        connection.sending = false;
+        let Some((message, left, bytes)) = connection.queue.pop_front() else { return };
+        let frame = left.min(self.model.costs.turn.max(bytes.div_ceil(FRAMES)));
+        connection.sending = true;
+        if left > frame {
+            connection.queue.push_back((message, left - frame, bytes));
+        }
+        let ends = (from as usize, to as usize);
+        let passage = self.pass(now, ends, frame);
+        // The receiver's window lets no more be sent before this has come.
+        tell.at(passage.last, Notice::Wake(from, to));
+        if left == frame {
+            tell.at(passage.last, Notice::Left { message });
+            let at = passage.last + self.latency(ends.0, ends.1, bytes);
+            tell.at(at, Notice::Arrived { message, receiver: 0 });
+        }
+    }
+}
+
+impl Link {
+    /// Serves a message after all that came before it; what an idle link lets pass at once is in front.
+    fn pass(&mut self, at: Passage, bytes: u64, rate: u64, burst: u64) -> Passage {
+        let ahead = time_of(burst, rate);
+        let first = at.first.max(self.busy.saturating_sub(ahead));
+        self.busy = self.busy.max(at.first) + time_of(bytes, rate);
+        Passage { first, last: at.last.max(self.busy.saturating_sub(ahead)) }
+    }
+}
+
+impl Network for Queues<'_> {
+    fn latency(&self, from: usize, to: usize, bytes: u64) -> u64 {
+        let near = self.layout.rack_of_node(from) == self.layout.rack_of_node(to);
+        let level = if near { self.model.rack } else { self.model.center };
+        let packet = if self.model.burst > 0 { 0 } else { bytes.min(self.model.costs.mtu) };
+        let beyond = if near { 0 } else { 2 * time_of(packet, self.model.center.bytes_per_second) };
+        nanos(level.latency) + time_of(packet, self.model.rack.bytes_per_second) + beyond
+    }
+
+    fn unicast(
+        &mut self,
+        now: u64,
+        message: u32,
+        (from, to): (usize, usize),
+        bytes: u64,
+        tell: &mut Notices,
+    ) {
+        let wire = self.model.costs.unicast(bytes);
+        let key = (from as u32, to as u32);
+        let connection = self.connections.entry(key).or_default();
+        connection.queue.push_back((message, wire, wire));
+        if !connection.sending {
+            self.next_frame(now, key, tell);
+        }
+    }
+
+    fn multicast(
+        &mut self,
+        now: u64,
+        message: u32,
+        (from, to): (usize, &[usize]),
+        (bytes, sharers): (u64, u32),
+        tell: &mut Notices,
+    ) {
+        let wire = self.model.costs.multicast(bytes);
+        let (host, uplink, burst) = (self.host_rate(), self.model.center.bytes_per_second, self.model.burst);
+        let start = Passage { first: now, last: now };
+        let sent = self.up[from].pass(start, wire, host, burst);
+        let home = self.layout.rack_of_node(from);
+        let leaves = to.iter().any(|node| self.layout.rack_of_node(*node) != home);
+        let rate = if leaves { host.min(uplink) } else { host };
+        let mut paced = Passage {
+            first: sent.first,
+            last: sent.last.max(now + time_of(wire.saturating_sub(burst), rate) * u64::from(sharers.max(1))),
+        };
+        let mut racks: BTreeMap<usize, Passage> = BTreeMap::from([(home, paced)]);
+        if leaves {
+            let lane = self.lane(home, 0);
+            paced = self.rack_up[lane].pass(paced, wire, uplink, burst);
+        }
+        for (receiver, node) in (0..).zip(to.iter().copied()) {
+            let rack = self.layout.rack_of_node(node);
+            let lane = self.lane(rack, 0);
+            let at = *racks.entry(rack).or_insert_with(|| self.rack_down[lane].pass(paced, wire, uplink, burst));
+            let arrived = self.down[node].pass(at, wire, host, burst);
+            let at = arrived.last + self.latency(from, node, bytes);
+            tell.at(at, Notice::Arrived { message, receiver });
+        }
+        tell.at(paced.last, Notice::Left { message });
+    }
+
+    fn wake(&mut self, now: u64, connection: (u32, u32), tell: &mut Notices) {
+        self.next_frame(now, connection, tell);
+    }
+}

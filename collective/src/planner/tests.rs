@@ -1,0 +1,59 @@
+use super::*;
+use crate::{Place, compile, layout::Layout};
+
+fn layout(racks: u32, nodes: u32, ranks: u32) -> Layout {
+    let places: Vec<Place> = (0..racks * nodes * ranks)
+        .map(|i| i / ranks)
+        .map(|node| Place { rack: node / nodes, node })
+        .collect();
+    Layout::new(&places).unwrap()
+}
+
+#[test]
+fn what_is_picked_compiles_for_every_operation_and_size() {
+    let layout = layout(3, 2, 2);
+    let mut planner = Planner::new(CostModel::default(), layout.clone());
+    for operation in Operation::ALL {
+        for bytes in [0, 8, 4096, 1 << 20] {
+            let call = Call::new(operation, Rank(3), bytes, 4);
+            let plan = planner.pick(&call);
+            assert!(compile(&call, &layout, &plan, |_| true).is_ok(), "{operation} {bytes} {plan}");
+        }
+    }
+}
+
+#[test]
+fn a_pick_does_not_depend_on_what_was_asked_before() {
+    let call = |bytes| Call::new(Operation::Allreduce, Rank(0), bytes, 4);
+    let mut one = Planner::new(CostModel::default(), layout(4, 4, 1));
+    let mut other = one.clone();
+    let sizes = [8, 1000, 1004, 70_000, 66_000, 1 << 20];
+    let picks: Vec<Plan> = sizes.iter().map(|bytes| one.pick(&call(*bytes))).collect();
+    for (bytes, plan) in sizes.iter().zip(picks).rev() {
+        assert_eq!(other.pick(&call(*bytes)), plan);
+    }
+}
+
+#[test]
+fn a_large_message_to_all_goes_by_one_multicast() {
+    for (racks, nodes) in [(1, 16), (4, 4), (32, 32)] {
+        let mut planner = Planner::new(CostModel::default(), layout(racks, nodes, 1));
+        let call = Call::new(Operation::Bcast, Rank(0), 8 << 20, 1);
+        assert_eq!(planner.pick(&call).to_string(), "multicast", "{racks}x{nodes}");
+    }
+}
+
+#[test]
+fn parts_of_unequal_lengths_are_planned_by_their_mean() {
+    let mut planner = Planner::new(CostModel::default(), layout(2, 2, 1));
+    let even = Call::new(Operation::Gather, Rank(0), 4096, 4);
+    let uneven = Call::new(Operation::Gather, Rank(0), 0, 4).with_counts([0, 8192, 4096, 4096]);
+    assert_eq!(planner.pick(&even), planner.pick(&uneven));
+}
+
+#[test]
+fn a_cost_model_is_read_as_it_is_written() {
+    let model = CostModel::default();
+    let text = serde_json::to_string(&model).unwrap();
+    assert_eq!(serde_json::from_str::<CostModel>(&text).unwrap(), model);
+}

@@ -1,0 +1,109 @@
+//! What the timing of schedules takes a node and its transport to cost, in one place.
+
+use core::time::Duration;
+use serde::{Deserialize, Serialize};
+
+/// What things cost beside the network. The default is the emulated test bed (see `docs/architecture.md`):
+/// agents on one shared machine, Ethernet frames of 1514 bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Costs {
+    /// A rank's call, from the rank to its agent, and the answer.
+    pub call: Duration,
+    /// The agent's work to send a message, whatever its length.
+    pub send: Duration,
+    /// The agent's work to receive a message, whatever its length.
+    pub receive: Duration,
+    /// The agent's work to begin a copy or a reduction, or a message within a node.
+    pub local: Duration,
+    /// Bytes per second that an agent copies.
+    pub copy: u64,
+    /// Bytes per second that an agent combines.
+    pub reduce: u64,
+    /// Bytes per second of an agent's sockets, each way, if its link would carry more.
+    pub socket: u64,
+    /// Bytes of an IP packet.
+    pub mtu: u64,
+    /// Longest message that goes without waiting for its receivers.
+    pub eager: u64,
+    /// Longest multicast whose sender goes on at once, since the agent copies it.
+    pub copied: u64,
+    /// Bytes of a message that are sent before another message between the same nodes has its turn.
+    pub turn: u64,
+}
+
+impl Default for Costs {
+    fn default() -> Costs {
+        Costs {
+            call: Duration::from_micros(200),
+            send: Duration::from_micros(60),
+            receive: Duration::from_micros(60),
+            local: Duration::from_micros(2),
+            copy: 4_000_000_000,
+            reduce: 2_000_000_000,
+            socket: 1_000_000_000,
+            mtu: 1500,
+            eager: 64 * 1024,
+            copied: 1024 * 1024,
+            turn: 64 * 1024,
+        }
+    }
+}
+
+/// Bytes of Ethernet's header.
+const ETHERNET: u64 = 14;
+/// Bytes of the headers of IP and TCP with timestamps.
+const TCP: u64 = 52;
+/// Bytes of the headers of IP, UDP and a stream's data packet.
+const UDP: u64 = 76;
+/// Bytes of the head of a unicast frame.
+const FRAME_HEAD: u64 = 57;
+
+impl Costs {
+    /// Bytes on the wire of a unicast message.
+    pub fn unicast(&self, bytes: u64) -> u64 {
+        packed(bytes.saturating_add(FRAME_HEAD), self.mtu, TCP)
+    }
+
+    /// Bytes on the wire of a multicast message.
+    pub fn multicast(&self, bytes: u64) -> u64 {
+        packed(bytes, self.mtu, UDP)
+    }
+
+    /// Time to copy bytes.
+    pub(super) fn copying(&self, bytes: u64) -> u64 {
+        nanos(self.local) + time_of(bytes, self.copy)
+    }
+
+    /// Time to combine bytes.
+    pub(super) fn reducing(&self, bytes: u64) -> u64 {
+        nanos(self.local) + time_of(bytes, self.reduce)
+    }
+}
+
+fn packed(bytes: u64, mtu: u64, headers: u64) -> u64 {
+    let packets = bytes.div_ceil(mtu.saturating_sub(headers).max(1)).max(1);
+    bytes.saturating_add(packets.saturating_mul(headers + ETHERNET))
+}
+
+/// Nanoseconds of `bytes` at a rate in bytes per second.
+pub fn time_of(bytes: u64, rate: u64) -> u64 {
+    u64::try_from(u128::from(bytes) * 1_000_000_000 / u128::from(rate.max(1))).unwrap_or(u64::MAX)
+}
+
+/// A duration as a number of nanoseconds.
+pub fn nanos(time: Duration) -> u64 {
+    u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_full_packet_is_1514_bytes_either_way() {
+        let costs = Costs::default();
+        assert_eq!(costs.multicast(1424), 1514);
+        assert_eq!(costs.multicast(0), 90);
+        assert_eq!(costs.unicast(1448 - FRAME_HEAD), 1514);
+    }
+}

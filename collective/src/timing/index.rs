@@ -1,0 +1,131 @@
+//! A schedule by number: which actions wait for which, and which actions receive a message.
+
+use crate::schedule::{Kind, Rank, Schedule};
+
+/// An action: its rank and its place in that rank's program.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct At {
+    pub(super) rank: u32,
+    pub(super) action: u32,
+}
+
+/// Lists one behind the other.
+#[derive(Debug, Default)]
+struct Lists<T> {
+    starts: Vec<u32>,
+    items: Vec<T>,
+}
+
+impl<T: Copy> Lists<T> {
+    /// `count` lists of the items that `each` calls its argument with, every time in the same order.
+    fn new(count: usize, none: T, each: impl Fn(&mut dyn FnMut(u32, T))) -> Lists<T> {
+        let mut starts = vec![0u32; count + 1];
+        each(&mut |list, _| starts[list as usize + 1] += 1);
+        for i in 0..count {
+            starts[i + 1] += starts[i];
+        }
+        let mut items = vec![none; starts[count] as usize];
+        let mut next = starts.clone();
+        each(&mut |list, item| {
+            let at = &mut next[list as usize];
+            items[*at as usize] = item;
+            *at += 1;
+        });
+        Lists { starts, items }
+    }
+
+    fn range(&self, list: usize) -> core::ops::Range<usize> {
+        self.starts[list] as usize..self.starts[list + 1] as usize
+    }
+}
+
+#[derive(Debug)]
+pub(super) struct Index {
+    /// The number of each rank's first action among all.
+    first: Vec<u32>,
+    dependents: Lists<u32>,
+    receivers: Lists<At>,
+    /// Of each message.
+    senders: Vec<At>,
+}
+
+impl Index {
+    /// None if a rank has no program, or the numbers do not fit.
+    pub(super) fn new(schedule: &Schedule) -> Option<Index> {
+        let mut first = vec![0u32];
+        let (mut transfers, mut waits) = (0, 0usize);
+        for program in &schedule.programs {
+            let program = program.as_ref()?;
+            first.push(first.last()?.checked_add(u32::try_from(program.actions.len()).ok()?)?);
+            for action in &program.actions {
+                waits += action.after.len();
+                if let Kind::Send { transfer, .. } | Kind::Multicast { transfer, .. } = action.kind {
+                    transfers = transfers.max(transfer.0 as usize + 1);
+                }
+            }
+        }
+        u32::try_from(waits).ok()?;
+        let dependents = Lists::new(*first.last()? as usize, 0, |add| {
+            for (first, program) in first.iter().zip(schedule.programs.iter().flatten()) {
+                for (action, number) in program.actions.iter().zip(0..) {
+                    action.after.iter().for_each(|on| add(first + on.0, number));
+                }
+            }
+        });
+        let nowhere = At { rank: u32::MAX, action: 0 };
+        let mut senders = vec![nowhere; transfers];
+        each_action(schedule, |at, kind| {
+            if let Kind::Send { transfer, .. } | Kind::Multicast { transfer, .. } = kind {
+                senders[transfer.0 as usize] = at;
+            }
+        });
+        let receivers = Lists::new(transfers, nowhere, |add| {
+            each_action(schedule, |at, kind| match kind {
+                Kind::Receive { transfer, .. } | Kind::Hear { transfer, .. }
+                    if (transfer.0 as usize) < transfers =>
+                {
+                    add(transfer.0, at);
+                }
+                _ => {}
+            });
+        });
+        Some(Index { first, dependents, receivers, senders })
+    }
+
+    /// Number of all actions.
+    pub(super) fn actions(&self) -> usize {
+        self.dependents.starts.len() - 1
+    }
+
+    /// The number of an action among all.
+    pub(super) fn number(&self, at: At) -> usize {
+        (self.first[at.rank as usize] + at.action) as usize
+    }
+
+    /// How many actions wait for this one.
+    pub(super) fn dependents(&self, at: At) -> usize {
+        self.dependents.range(self.number(at)).len()
+    }
+
+    /// The `i`th action that waits for this one.
+    pub(super) fn dependent(&self, at: At, i: usize) -> At {
+        let range = self.dependents.range(self.number(at));
+        At { rank: at.rank, action: self.dependents.items[range][i] }
+    }
+
+    pub(super) fn sender(&self, transfer: u32) -> At {
+        self.senders[transfer as usize]
+    }
+
+    pub(super) fn receivers(&self, transfer: u32) -> &[At] {
+        &self.receivers.items[self.receivers.range(transfer as usize)]
+    }
+}
+
+fn each_action(schedule: &Schedule, mut each: impl FnMut(At, Kind)) {
+    for (rank, program) in (0..).map(Rank).zip(&schedule.programs) {
+        for (action, number) in program.iter().flat_map(|program| &program.actions).zip(0..) {
+            each(At { rank: rank.0, action: number }, action.kind);
+        }
+    }
+}

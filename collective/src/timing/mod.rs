@@ -1,0 +1,114 @@
+//! How long a schedule takes, in virtual time. What the agents' engine does and waits for is told here, once;
+//! how messages share a network is told by a [`Network`]: the planner's, which is quick, or the simulator's,
+//! which is exact. Packets, losses and repair are left out.
+
+mod costs;
+mod index;
+mod world;
+
+pub use costs::{Costs, nanos, time_of};
+
+use crate::layout::Layout;
+use crate::schedule::{Rank, Schedule};
+use core::time::Duration;
+
+/// How messages get from node to node (nodes as the layout numbers them). Times are in nanoseconds.
+pub trait Network {
+    /// How long the last byte of a message of `bytes` is under way if nothing holds it up.
+    fn latency(&self, from: usize, to: usize, bytes: u64) -> u64;
+
+    /// A message from one node to another is to be sent.
+    fn unicast(
+        &mut self,
+        now: u64,
+        message: u32,
+        ends: (usize, usize),
+        bytes: u64,
+        tell: &mut Notices,
+    );
+
+    /// A message from one node to several is to be multicast, one of so many sharers of its tree.
+    fn multicast(
+        &mut self,
+        now: u64,
+        message: u32,
+        ends: (usize, &[usize]),
+        bytes_and_sharers: (u64, u32),
+        tell: &mut Notices,
+    );
+
+    /// The time of a [`Notice::Wake`] has come.
+    fn wake(&mut self, now: u64, what: (u32, u32), tell: &mut Notices);
+}
+
+/// What a network tells.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Notice {
+    /// The last byte of a message has left its sender.
+    Left {
+        /// The message.
+        message: u32,
+    },
+    /// The last byte of a message has arrived.
+    Arrived {
+        /// The message.
+        message: u32,
+        /// At which of its receivers.
+        receiver: u32,
+    },
+    /// The network wants to be called, with these numbers.
+    Wake(u32, u32),
+}
+
+/// Notices with their times, none of them past.
+#[derive(Debug, Default)]
+pub struct Notices(Vec<(u64, Notice)>);
+
+impl Notices {
+    /// Tells of something that happens at a time.
+    pub fn at(&mut self, time: u64, notice: Notice) {
+        self.0.push((time, notice));
+    }
+}
+
+/// What timing a schedule found.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Timing {
+    /// From the call to the answer to the slowest rank.
+    pub time: Duration,
+    /// The slowest rank.
+    pub slowest: Rank,
+    /// Events that were computed.
+    pub events: u64,
+}
+
+/// Why a schedule cannot be timed.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum TimingError {
+    /// It was not compiled for all ranks, or is too long to be numbered.
+    #[error(
+        "the schedule is not for all ranks of the group, or has more actions than can be numbered; compile for all, in larger segments"
+    )]
+    Incomplete,
+    /// Some action never becomes possible.
+    #[error("the schedule comes to a stop: {rank} waits for ever in action {action}")]
+    Stuck {
+        /// A rank that waits.
+        rank: Rank,
+        /// In this action.
+        action: u32,
+    },
+}
+
+/// Times a schedule for `layout` on a network.
+///
+/// # Errors
+/// If the schedule is not for this group, or comes to a stop.
+pub fn time(
+    schedule: &Schedule,
+    layout: &Layout,
+    costs: &Costs,
+    network: impl Network,
+) -> Result<Timing, TimingError> {
+    world::World::new(schedule, layout, costs, network)?.run()
+}

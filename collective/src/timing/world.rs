@@ -1,0 +1,420 @@
+//! The agents of a schedule that is being timed: what they do in which order, and what they wait for.
+
+use super::costs::{Costs, nanos};
+use super::index::{At, Index};
+use super::{Network, Notice, Notices, Timing, TimingError};
+use crate::layout::Layout;
+use crate::schedule::{Action, Kind, Rank, Schedule};
+use core::cmp::Reverse;
+use core::time::Duration;
+use std::collections::{BTreeMap, BinaryHeap, VecDeque};
+
+/// What is known of an action that receives.
+const READY: u8 = 1;
+const ARRIVED: u8 = 2;
+const ANNOUNCED: u8 = 4;
+/// Of one that sends within a node.
+const OFFERED: u8 = 8;
+const COPIED: u8 = 16;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Event {
+    /// The agent has done an action's work.
+    Done { rank: u32, action: u32 },
+    /// The agent has handed a message to its transport.
+    Sent { transfer: u32 },
+    /// The receiver knows that a large message is to come.
+    Announced { transfer: u32 },
+    /// The sender knows that the receiver is ready for it.
+    Granted { transfer: u32 },
+    /// A multicast's first byte may go.
+    Begun { transfer: u32 },
+    /// The network has something to tell.
+    Network(Notice),
+}
+
+pub(super) struct World<'a, N> {
+    schedule: &'a Schedule,
+    layout: &'a Layout,
+    costs: &'a Costs,
+    network: N,
+    notices: Notices,
+    index: Index,
+    /// Of each action, how many it waits for, and what is known of it.
+    waits: Vec<u32>,
+    known: Vec<u8>,
+    /// Of announced multicasts: receivers that are not ready, and when the announcement reaches all.
+    gathering: BTreeMap<u32, (usize, u64)>,
+    /// Of each rank: its multicasts to come, and whether one is under way.
+    queued: Vec<VecDeque<u32>>,
+    multicasting: Vec<bool>,
+    /// Of each node: until when its agent is at work.
+    busy: Vec<u64>,
+    queue: BinaryHeap<Reverse<(u64, u64, Event)>>,
+    serial: u64,
+    now: u64,
+    /// When the slowest rank is through, and which that is.
+    end: (u64, u32),
+    done: usize,
+}
+
+impl<'a, N: Network> World<'a, N> {
+    pub(super) fn new(
+        schedule: &'a Schedule,
+        layout: &'a Layout,
+        costs: &'a Costs,
+        network: N,
+    ) -> Result<World<'a, N>, TimingError> {
+        if schedule.programs.len() != layout.size() {
+            return Err(TimingError::Incomplete);
+        }
+        let index = Index::new(schedule).ok_or(TimingError::Incomplete)?;
+        let actions = schedule.programs.iter().flatten().flat_map(|program| &program.actions);
+        Ok(World {
+            schedule,
+            layout,
+            costs,
+            network,
+            notices: Notices::default(),
+            waits: actions.map(|action| action.after.len() as u32).collect(),
+            known: vec![0; index.actions()],
+            gathering: BTreeMap::new(),
+            queued: vec![VecDeque::new(); layout.size()],
+            multicasting: vec![false; layout.size()],
+            busy: vec![0; layout.nodes()],
+            queue: BinaryHeap::new(),
+            serial: 0,
+            now: 0,
+            end: (0, 0),
+            done: 0,
+            index,
+        })
+    }
+
+    pub(super) fn run(mut self) -> Result<Timing, TimingError> {
+        for rank in 0..self.layout.size() as u32 {
+            let actions = self.schedule.programs[rank as usize].as_ref().map_or(0, |p| p.actions.len());
+            for action in 0..actions as u32 {
+                let at = At { rank, action };
+                if self.waits[self.index.number(at)] == 0 && self.schedule_action(at).after.is_empty() {
+                    self.start(at);
+                }
+            }
+        }
+        while let Some(Reverse((at, _, event))) = self.queue.pop() {
+            self.now = at;
+            self.happen(event);
+        }
+        if self.done < self.index.actions() {
+            return Err(self.stuck());
+        }
+        let time = Duration::from_nanos(self.end.0) + self.costs.call;
+        Ok(Timing { time, slowest: Rank(self.end.1), events: self.serial })
+    }
+
+    fn stuck(&self) -> TimingError {
+        let waiting = |at: &At| self.waits[self.index.number(*at)] > 0;
+        let all = (0..self.layout.size() as u32).flat_map(|rank| {
+            let actions = self.schedule.programs[rank as usize].as_ref().map_or(0, |p| p.actions.len());
+            (0..actions as u32).map(move |action| At { rank, action })
+        });
+        let at = all.clone().find(waiting).or(all.last()).unwrap_or(At { rank: 0, action: 0 });
+        TimingError::Stuck { rank: Rank(at.rank), action: at.action }
+    }
+
+    fn schedule_action(&self, at: At) -> &'a Action {
+        let program = self.schedule.programs[at.rank as usize].as_ref();
+        &program.expect("the index is made of programs of all ranks").actions[at.action as usize]
+    }
+
+    fn kind(&self, at: At) -> Kind {
+        self.schedule_action(at).kind
+    }
+
+    fn node(&self, rank: u32) -> usize {
+        self.layout.node_of(Rank(rank))
+    }
+
+    fn plan(&mut self, at: u64, event: Event) {
+        self.serial += 1;
+        self.queue.push(Reverse((at.max(self.now), self.serial, event)));
+    }
+
+    /// Lets the network do something, and notes what it has to tell.
+    fn network(&mut self, does: impl FnOnce(&mut N, u64, &mut Notices)) {
+        let mut notices = std::mem::take(&mut self.notices);
+        does(&mut self.network, self.now, &mut notices);
+        for (at, notice) in notices.0.drain(..) {
+            self.plan(at, Event::Network(notice));
+        }
+        self.notices = notices;
+    }
+
+    /// The agent of a node works so long, after what it has to do before; answers with when it is through.
+    fn work(&mut self, node: usize, nanos: u64) -> u64 {
+        let busy = &mut self.busy[node];
+        *busy = (*busy).max(self.now).saturating_add(nanos);
+        *busy
+    }
+
+    /// Lets an action be done when its node's agent has worked so long.
+    fn finish_after(&mut self, at: At, nanos: u64) {
+        let end = self.work(self.node(at.rank), nanos);
+        self.plan(end, Event::Done { rank: at.rank, action: at.action });
+    }
+
+    fn happen(&mut self, event: Event) {
+        match event {
+            Event::Done { rank, action } => self.complete(At { rank, action }),
+            Event::Sent { transfer } => self.sent(transfer),
+            Event::Announced { transfer } => self.announced(transfer),
+            Event::Granted { transfer } => self.enqueue(transfer),
+            Event::Begun { transfer } => self.begin_stream(transfer),
+            Event::Network(Notice::Wake(a, b)) => self.network(|net, now, tell| net.wake(now, (a, b), tell)),
+            Event::Network(Notice::Left { message }) => self.left(message),
+            Event::Network(Notice::Arrived { message, receiver }) => {
+                self.arrived(self.index.receivers(message)[receiver as usize]);
+            }
+        }
+    }
+
+    fn complete(&mut self, at: At) {
+        self.done += 1;
+        self.ends(at.rank, self.now);
+        for i in 0..self.index.dependents(at) {
+            let next = self.index.dependent(at, i);
+            let waits = &mut self.waits[self.index.number(next)];
+            *waits -= 1;
+            if *waits == 0 {
+                self.start(next);
+            }
+        }
+    }
+
+    /// A rank is not through before this time.
+    fn ends(&mut self, rank: u32, at: u64) {
+        if at > self.end.0 {
+            self.end = (at, rank);
+        }
+    }
+
+    fn start(&mut self, at: At) {
+        match self.kind(at) {
+            Kind::Reduce { src, .. } => self.finish_after(at, self.costs.reducing(src.len)),
+            Kind::Copy { src, .. } => self.finish_after(at, self.costs.copying(src.len)),
+            Kind::Send { to, transfer, .. } => {
+                let node = self.node(at.rank);
+                if self.layout.node_of(to) == node {
+                    self.offer(at, transfer.0);
+                } else {
+                    let sent = self.work(node, nanos(self.costs.send));
+                    self.plan(sent, Event::Sent { transfer: transfer.0 });
+                }
+            }
+            Kind::Receive { from, transfer, dst } => {
+                if self.layout.node_of(from) == self.node(at.rank) {
+                    self.take(at, transfer.0, dst.len);
+                } else {
+                    self.expect(at, transfer.0, dst.len);
+                }
+            }
+            Kind::Multicast { .. } => {
+                self.queued[at.rank as usize].push_back(at.action);
+                self.next_multicast(at.rank);
+            }
+            Kind::Hear { transfer, dst, .. } => self.expect(at, transfer.0, dst.len),
+        }
+    }
+
+    /// One rank of a node sends to another: if that is not ready, a small message is copied.
+    fn offer(&mut self, at: At, transfer: u32) {
+        let Some(to) = self.index.receivers(transfer).first().copied() else { return };
+        let bytes = self.bytes(at);
+        if self.known[self.index.number(to)] & READY != 0 {
+            self.finish_after(at, self.costs.copying(bytes));
+            self.finish_after(to, 0);
+        } else if bytes <= self.costs.eager {
+            let number = self.index.number(at);
+            self.known[number] |= COPIED;
+            self.finish_after(at, self.costs.copying(bytes));
+        } else {
+            let number = self.index.number(at);
+            self.known[number] |= OFFERED;
+        }
+    }
+
+    /// One rank of a node receives from another.
+    fn take(&mut self, at: At, transfer: u32, bytes: u64) {
+        let from = self.index.sender(transfer);
+        let number = self.index.number(at);
+        match self.known[self.index.number(from)] {
+            known if known & COPIED != 0 => self.finish_after(at, self.costs.copying(bytes)),
+            known if known & OFFERED != 0 => {
+                self.finish_after(from, self.costs.copying(bytes));
+                self.finish_after(at, 0);
+            }
+            _ => self.known[number] |= READY,
+        }
+    }
+
+    /// A rank is ready for a message from another node.
+    fn expect(&mut self, at: At, transfer: u32, bytes: u64) {
+        let number = self.index.number(at);
+        let known = self.known[number];
+        self.known[number] |= READY;
+        if known & ARRIVED != 0 {
+            self.finish_after(at, self.costs.copying(bytes));
+        } else if known & ANNOUNCED != 0 {
+            self.grant(transfer);
+        } else if let Some((lacking, known_at)) = self.gathering.get_mut(&transfer) {
+            *lacking -= 1;
+            if *lacking == 0 {
+                let all_know = (*known_at).max(self.now);
+                self.gathering.remove(&transfer);
+                self.begin_after(transfer, all_know);
+            }
+        }
+    }
+
+    fn bytes(&self, sender: At) -> u64 {
+        match self.kind(sender) {
+            Kind::Send { src, .. } | Kind::Multicast { src, .. } => src.len,
+            _ => 0,
+        }
+    }
+
+    fn ends_of(&self, transfer: u32) -> (usize, usize) {
+        let from = self.node(self.index.sender(transfer).rank);
+        let to = self.index.receivers(transfer).first().map_or(from, |at| self.node(at.rank));
+        (from, to)
+    }
+
+    fn sent(&mut self, transfer: u32) {
+        let at = self.index.sender(transfer);
+        if let Kind::Multicast { .. } = self.kind(at) {
+            return self.announce_stream(transfer);
+        }
+        if self.bytes(at) <= self.costs.eager {
+            self.complete(at);
+            self.enqueue(transfer);
+        } else {
+            let (from, to) = self.ends_of(transfer);
+            self.plan(self.now + self.network.latency(from, to, 0), Event::Announced { transfer });
+        }
+    }
+
+    fn announced(&mut self, transfer: u32) {
+        let Some(to) = self.index.receivers(transfer).first().copied() else { return };
+        let number = self.index.number(to);
+        if self.known[number] & READY != 0 {
+            self.grant(transfer);
+        } else {
+            self.known[number] |= ANNOUNCED;
+        }
+    }
+
+    fn grant(&mut self, transfer: u32) {
+        let (from, to) = self.ends_of(transfer);
+        self.plan(self.now + self.network.latency(to, from, 0), Event::Granted { transfer });
+    }
+
+    /// A unicast message may be sent.
+    fn enqueue(&mut self, transfer: u32) {
+        let bytes = self.bytes(self.index.sender(transfer));
+        let ends = self.ends_of(transfer);
+        self.network(|net, now, tell| net.unicast(now, transfer, ends, bytes, tell));
+    }
+
+    /// The last byte of a message has left its sender.
+    fn left(&mut self, transfer: u32) {
+        let sender = self.index.sender(transfer);
+        let bytes = self.bytes(sender);
+        if let Kind::Multicast { .. } = self.kind(sender) {
+            self.stream_over(transfer);
+        } else if bytes > self.costs.eager {
+            self.complete(sender);
+        }
+    }
+
+    fn arrived(&mut self, at: At) {
+        let number = self.index.number(at);
+        if self.known[number] & READY != 0 {
+            self.finish_after(at, nanos(self.costs.receive));
+        } else {
+            self.known[number] |= ARRIVED;
+            self.work(self.node(at.rank), nanos(self.costs.receive));
+        }
+    }
+
+    /// Opens the next multicast of a rank if none is under way.
+    fn next_multicast(&mut self, rank: u32) {
+        if self.multicasting[rank as usize] {
+            return;
+        }
+        let Some(action) = self.queued[rank as usize].pop_front() else { return };
+        let at = At { rank, action };
+        let Kind::Multicast { transfer, src, .. } = self.kind(at) else { return };
+        self.multicasting[rank as usize] = true;
+        let node = self.node(rank);
+        let sent = self.work(node, nanos(self.costs.send));
+        self.plan(sent, Event::Sent { transfer: transfer.0 });
+        if src.len <= self.costs.copied {
+            self.finish_after(at, self.costs.copying(src.len));
+        }
+    }
+
+    /// A long multicast waits until all its receivers are ready: they are told, and answer by way of the first
+    /// of their rack.
+    fn announce_stream(&mut self, transfer: u32) {
+        let sender = self.index.sender(transfer);
+        if self.bytes(sender) <= self.costs.eager {
+            return self.begin_stream(transfer);
+        }
+        let lacking = self.index.receivers(transfer).iter();
+        let lacking = lacking.filter(|at| self.known[self.index.number(**at)] & READY == 0).count();
+        let known = self.now + self.farthest(transfer, 0);
+        if lacking == 0 {
+            self.begin_after(transfer, known);
+        } else {
+            self.gathering.insert(transfer, (lacking, known));
+        }
+    }
+
+    fn begin_after(&mut self, transfer: u32, ready: u64) {
+        let way = self.farthest(transfer, 0);
+        self.plan(ready + way + way / 2, Event::Begun { transfer });
+    }
+
+    /// The time to the farthest receiver.
+    fn farthest(&self, transfer: u32, bytes: u64) -> u64 {
+        let from = self.node(self.index.sender(transfer).rank);
+        let receivers = self.index.receivers(transfer).iter();
+        receivers.map(|at| self.network.latency(from, self.node(at.rank), bytes)).max().unwrap_or(0)
+    }
+
+    fn begin_stream(&mut self, transfer: u32) {
+        let sender = self.index.sender(transfer);
+        let Kind::Multicast { src, sharers, .. } = self.kind(sender) else { return };
+        let from = self.node(sender.rank);
+        let to: Vec<usize> = self.index.receivers(transfer).iter().map(|at| self.node(at.rank)).collect();
+        self.network(|net, now, tell| net.multicast(now, transfer, (from, &to), (src.len, sharers), tell));
+    }
+
+    /// The last byte of a multicast has left.
+    fn stream_over(&mut self, transfer: u32) {
+        let sender = self.index.sender(transfer);
+        let bytes = self.bytes(sender);
+        if bytes > self.costs.copied {
+            // Until all have told, by way of the first of their rack, that they have it, and are told so.
+            let way = self.farthest(transfer, bytes);
+            let released = self.now + way + way + way / 2;
+            self.plan(released, Event::Done { rank: sender.rank, action: sender.action });
+            for i in 0..self.index.receivers(transfer).len() {
+                let rank = self.index.receivers(transfer)[i].rank;
+                self.ends(rank, released);
+            }
+        }
+        self.multicasting[sender.rank as usize] = false;
+        self.next_multicast(sender.rank);
+    }
+}

@@ -1,0 +1,270 @@
+//! The network of a timed schedule: connections between nodes, whose messages take turns, and paced multicasts, as
+//! flows over the fabric's links.
+
+use super::fabric::{Fabric, FabricError};
+use super::flows::{Finish, FlowId, Flows};
+use cool_collective::Layout;
+use cool_collective::timing::{Costs, Network, Notice, Notices, nanos, time_of};
+use std::collections::{BTreeMap, VecDeque};
+
+/// Turns of a message at most.
+const TURNS: f64 = 16.0;
+/// The number by which rates are computed; others are those of flows.
+const SHARE: u32 = u32::MAX;
+
+/// The connection from one node to another: messages under way, the first of them having its turn.
+#[derive(Debug, Default)]
+struct Connection {
+    /// Messages with the bytes that they still have to send, and all they have.
+    queue: VecDeque<(u32, f64, u64)>,
+    /// Bytes of the present turn.
+    turn: f64,
+    flow: Option<FlowId>,
+}
+
+/// What a flow carries.
+#[derive(Clone, Copy, Debug)]
+enum Load {
+    Connection(u32, u32),
+    Multicast(u32),
+}
+
+/// A multicast under way.
+#[derive(Debug)]
+struct Stream {
+    flow: Option<FlowId>,
+    from: usize,
+    to: Vec<usize>,
+    bytes: u64,
+    sharers: u32,
+    /// Bytes per nanosecond, were it alone.
+    rate: f64,
+}
+
+impl Stream {
+    /// What it may send when so many streams of its node are under way.
+    fn most(&self, streams: usize) -> f64 {
+        self.rate / f64::from(self.sharers).max(streams as f64).max(1.0)
+    }
+}
+
+/// A fabric with what is under way on it.
+#[derive(Debug)]
+pub(super) struct Carrier<'a> {
+    fabric: &'a Fabric,
+    costs: &'a Costs,
+    hosts: Vec<usize>,
+    flows: Flows,
+    /// By flow.
+    loads: Vec<Load>,
+    connections: BTreeMap<(u32, u32), Connection>,
+    streams: BTreeMap<u32, Stream>,
+    /// Of each node: multicasts under way.
+    streaming: Vec<Vec<u32>>,
+    shares_at: Option<u64>,
+}
+
+impl<'a> Carrier<'a> {
+    pub(super) fn new(fabric: &'a Fabric, layout: &Layout, costs: &'a Costs) -> Result<Self, FabricError> {
+        let host_links = 2 * fabric.hosts();
+        let per_nano = |(link, rate): (usize, u64)| {
+            let rate = if link < host_links { rate.min(costs.socket) } else { rate };
+            rate.max(1) as f64 / 1e9
+        };
+        Ok(Carrier {
+            fabric,
+            costs,
+            hosts: fabric.hosts_of(layout)?,
+            flows: Flows::new(fabric.rates().into_iter().enumerate().map(per_nano), fabric.burst),
+            loads: Vec::new(),
+            connections: BTreeMap::new(),
+            streams: BTreeMap::new(),
+            streaming: vec![Vec::new(); layout.nodes()],
+            shares_at: None,
+        })
+    }
+
+    /// Lets the rates be computed when that is due.
+    fn plan_share(&mut self, tell: &mut Notices) {
+        if let Some(due) = self.flows.due()
+            && self.shares_at.is_none_or(|at| due < at)
+        {
+            self.shares_at = Some(due);
+            tell.at(due, Notice::Wake(SHARE, 0));
+        }
+    }
+
+    fn carry(&mut self, flow: FlowId, load: Load) {
+        let at = flow.0 as usize;
+        if self.loads.len() <= at {
+            self.loads.resize(at + 1, load);
+        }
+        self.loads[at] = load;
+    }
+
+    fn begin_connection(&mut self, now: u64, (from, to): (u32, u32), tell: &mut Notices) {
+        let Some(connection) = self.connections.get_mut(&(from, to)) else { return };
+        while let Some((message, wire, bytes)) = connection.queue.front().copied() {
+            connection.turn = wire;
+            let links = self.fabric.path(self.hosts[from as usize], self.hosts[to as usize]);
+            if let Some(flow) = self.flows.begin(now, links, wire as u64, f64::MAX) {
+                connection.flow = Some(flow);
+                return self.carry(flow, Load::Connection(from, to));
+            }
+            connection.queue.pop_front();
+            let latency = latency(self.fabric, self.costs, &self.hosts, (from as usize, to as usize), bytes);
+            tell.at(now, Notice::Left { message });
+            tell.at(now + latency, Notice::Arrived { message, receiver: 0 });
+        }
+    }
+
+    /// The first message of a connection has had its turn.
+    fn turn_over(&mut self, now: u64, (from, to): (u32, u32), tell: &mut Notices) {
+        let Some(connection) = self.connections.get_mut(&(from, to)) else { return };
+        let (Some((message, left, bytes)), Some(flow)) = (connection.queue.pop_front(), connection.flow) else {
+            return;
+        };
+        let left = left - connection.turn;
+        if left >= 1.0 {
+            connection.queue.push_back((message, left, bytes));
+        } else {
+            let latency = latency(self.fabric, self.costs, &self.hosts, (from as usize, to as usize), bytes);
+            tell.at(now, Notice::Left { message });
+            tell.at(now + latency, Notice::Arrived { message, receiver: 0 });
+        }
+        match connection.queue.front() {
+            Some((_, left, bytes)) => {
+                let alone = connection.queue.len() == 1;
+                connection.turn = if alone { *left } else { left.min(turn(self.costs, *bytes)) };
+                let finish = self.flows.set_left(now, flow, connection.turn);
+                finish.into_iter().for_each(|finish| plan(finish, tell));
+            }
+            None => {
+                connection.flow = None;
+                self.flows.end(now, flow);
+            }
+        }
+    }
+
+    fn stream_over(&mut self, now: u64, message: u32, tell: &mut Notices) {
+        let Some(stream) = self.streams.remove(&message) else { return };
+        if let Some(flow) = stream.flow {
+            self.flows.end(now, flow);
+        }
+        self.streaming[stream.from].retain(|other| *other != message);
+        self.pace(now, stream.from);
+        tell.at(now, Notice::Left { message });
+        for (receiver, to) in (0..).zip(&stream.to) {
+            let at = now + self.latency(stream.from, *to, stream.bytes);
+            tell.at(at, Notice::Arrived { message, receiver });
+        }
+    }
+
+    /// Streams of one node share its link.
+    fn pace(&mut self, now: u64, node: usize) {
+        let streams = &self.streaming[node];
+        for stream in streams.iter().filter_map(|message| self.streams.get(message)) {
+            if let Some(flow) = stream.flow {
+                self.flows.set_most(now, flow, stream.most(streams.len()));
+            }
+        }
+    }
+}
+
+impl Network for Carrier<'_> {
+    fn latency(&self, from: usize, to: usize, bytes: u64) -> u64 {
+        latency(self.fabric, self.costs, &self.hosts, (from, to), bytes)
+    }
+
+    fn unicast(
+        &mut self,
+        now: u64,
+        message: u32,
+        (from, to): (usize, usize),
+        bytes: u64,
+        tell: &mut Notices,
+    ) {
+        let key = (from as u32, to as u32);
+        let connection = self.connections.entry(key).or_default();
+        connection.queue.push_back((message, self.costs.unicast(bytes) as f64, bytes));
+        let Some(flow) = connection.flow else {
+            self.begin_connection(now, key, tell);
+            return self.plan_share(tell);
+        };
+        // The one that had the connection for itself now takes turns.
+        if let [(_, _, bytes), _] = connection.queue.make_contiguous() {
+            let most = turn(self.costs, *bytes);
+            let left = self.flows.left(now, flow);
+            if left > most {
+                let rest = left % most + most;
+                connection.turn -= left - rest;
+                let finish = self.flows.set_left(now, flow, rest);
+                finish.into_iter().for_each(|finish| plan(finish, tell));
+            }
+        }
+    }
+
+    fn multicast(
+        &mut self,
+        now: u64,
+        message: u32,
+        (from, to): (usize, &[usize]),
+        (bytes, sharers): (u64, u32),
+        tell: &mut Notices,
+    ) {
+        let links = self.fabric.tree(self.hosts[from], to.iter().map(|node| self.hosts[*node]));
+        let rate = self.flows.narrowest(&links);
+        let mut stream = Stream { flow: None, from, to: to.to_vec(), bytes, sharers, rate };
+        self.streaming[from].push(message);
+        let most = stream.most(self.streaming[from].len());
+        stream.flow = self.flows.begin(now, links, self.costs.multicast(bytes), most);
+        let flow = stream.flow;
+        self.streams.insert(message, stream);
+        match flow {
+            Some(flow) => {
+                self.carry(flow, Load::Multicast(message));
+                self.pace(now, from);
+            }
+            None => self.stream_over(now, message, tell),
+        }
+        self.plan_share(tell);
+    }
+
+    fn wake(&mut self, now: u64, (flow, version): (u32, u32), tell: &mut Notices) {
+        if flow == SHARE {
+            if self.flows.due().is_none_or(|due| due > now) {
+                return;
+            }
+            self.shares_at = None;
+            return self.flows.share(now, |finish| plan(finish, tell));
+        }
+        let finish = Finish { flow: FlowId(flow), version, at: now };
+        if self.flows.is_current(&finish) {
+            match self.loads[flow as usize] {
+                Load::Connection(from, to) => self.turn_over(now, (from, to), tell),
+                Load::Multicast(message) => self.stream_over(now, message, tell),
+            }
+            self.plan_share(tell);
+        }
+    }
+}
+
+fn plan(finish: Finish, tell: &mut Notices) {
+    tell.at(finish.at, Notice::Wake(finish.flow.0, finish.version));
+}
+
+/// Bytes of a message's turn.
+fn turn(costs: &Costs, bytes: u64) -> f64 {
+    (costs.turn as f64).max(bytes as f64 / TURNS)
+}
+
+fn latency(fabric: &Fabric, costs: &Costs, hosts: &[usize], (from, to): (usize, usize), bytes: u64) -> u64 {
+    let hops = fabric.hops(hosts[from], hosts[to]);
+    let packet = if fabric.burst > 0 { 0 } else { bytes.min(costs.mtu) };
+    // Each switch has the whole packet before it sends it on.
+    let on = match hops {
+        0..=1 => 0,
+        hops => time_of(packet, fabric.host) + u64::from(hops - 2) * time_of(packet, fabric.uplink),
+    };
+    u64::from(hops) * nanos(fabric.delay) + on
+}
