@@ -36,14 +36,12 @@ pub(crate) enum Slot {
     To(Rank),
     /// What a multicast brings to the rank that has it already.
     Discard,
-    /// One shard of a segment: its combination in a rack, or over all racks.
-    Shard { index: u32, total: bool },
 }
 
-/// Slots of one purpose, each an offset and a length, taken in turn.
+/// Offsets of slots, taken in turn.
 #[derive(Debug, Default)]
 struct Ring {
-    slots: Vec<(u64, u64)>,
+    slots: Vec<u64>,
     next: usize,
 }
 
@@ -59,16 +57,22 @@ pub(crate) struct Builder<'a> {
     layout: &'a Layout,
     drafts: Vec<Option<Draft>>,
     transfers: u64,
+    slot_bytes: u64,
 }
 
 impl<'a> Builder<'a> {
     pub(crate) fn new(layout: &'a Layout, keep: impl Fn(Rank) -> bool) -> Builder<'a> {
         let drafts = layout.ranks().map(|rank| keep(rank).then(Draft::default)).collect();
-        Builder { layout, drafts, transfers: 0 }
+        Builder { layout, drafts, transfers: 0, slot_bytes: ALIGN }
     }
 
     pub(crate) fn layout(&self) -> &'a Layout {
         self.layout
+    }
+
+    /// Says how long the longest segment is, before the first slot is asked for.
+    pub(crate) fn set_segment(&mut self, bytes: u64) {
+        self.slot_bytes = bytes.next_multiple_of(ALIGN);
     }
 
     /// The programs; none if they have more transfers than have numbers.
@@ -79,27 +83,18 @@ impl<'a> Builder<'a> {
 
     /// `len` bytes of working memory at `rank`, free as soon as what last used them there is done.
     pub(crate) fn slot(&mut self, rank: Rank, slot: Slot, len: u64) -> Span {
+        debug_assert!(len <= self.slot_bytes, "a slot of {len} bytes for segments of {}", self.slot_bytes);
         // Parts of all racks pass through the last leader at once.
         let window = if slot == Slot::Parts(2) { WINDOW * self.layout.racks() } else { WINDOW };
+        let slot_bytes = self.slot_bytes;
         let Some(draft) = self.draft(rank) else { return Span { buffer: Buffer::Scratch, offset: 0, len } };
         let ring = draft.rings.entry(slot).or_default();
-        let index = ring.next % window;
+        if ring.slots.len() < window {
+            ring.slots.push(draft.program.scratch);
+            draft.program.scratch += slot_bytes;
+        }
+        let offset = ring.slots[ring.next % ring.slots.len()];
         ring.next += 1;
-        let fresh = (draft.program.scratch, len.max(1).next_multiple_of(ALIGN));
-        // Slots of one purpose are of about one length; a longer one than ever before gets a new place.
-        let offset = match ring.slots.get_mut(index) {
-            Some((offset, room)) if *room >= len => *offset,
-            Some(outgrown) => {
-                draft.program.scratch += fresh.1;
-                *outgrown = fresh;
-                fresh.0
-            }
-            None => {
-                draft.program.scratch += fresh.1;
-                ring.slots.push(fresh);
-                fresh.0
-            }
-        };
         Span { buffer: Buffer::Scratch, offset, len }
     }
 

@@ -16,7 +16,7 @@ pub mod schedule;
 mod track;
 mod verify;
 
-pub use analyse::{Analysis, Link, Load, analyse};
+pub use analyse::{Analysis, analyse};
 pub use compile::{CompileError, compile};
 pub use interpret::{InterpretError, interpret};
 pub use layout::{Layout, LayoutError, Place, Scope};

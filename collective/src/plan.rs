@@ -28,15 +28,6 @@ pub(crate) enum Spread {
     Each,
 }
 
-/// Who combines the values of a rack.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Leaders {
-    /// Its leader.
-    One,
-    /// Every node its share of the vector.
-    Sharded,
-}
-
 /// One entry of the list of plans.
 #[derive(Debug)]
 pub(crate) struct Composition {
@@ -45,19 +36,17 @@ pub(crate) struct Composition {
     pub(crate) rack: &'static Pattern,
     pub(crate) center: &'static Pattern,
     pub(crate) spread: Spread,
-    pub(crate) leaders: Leaders,
     operations: &'static [Operation],
 }
 
 /// All plans by name. The first is the paper's.
-static COMPOSITIONS: [Composition; 4] = [
+static COMPOSITIONS: [Composition; 3] = [
     Composition {
         name: "cool-p-p",
         node: &PARALLEL,
         rack: &PARALLEL,
         center: &PARALLEL,
         spread: Spread::Levels,
-        leaders: Leaders::One,
         operations: &Operation::ALL,
     },
     Composition {
@@ -66,7 +55,6 @@ static COMPOSITIONS: [Composition; 4] = [
         rack: &PARALLEL,
         center: &PARALLEL,
         spread: Spread::Once,
-        leaders: Leaders::One,
         operations: &[Operation::Bcast, Operation::Allreduce, Operation::Allgather, Operation::Barrier],
     },
     Composition {
@@ -75,38 +63,16 @@ static COMPOSITIONS: [Composition; 4] = [
         rack: &PARALLEL,
         center: &PARALLEL,
         spread: Spread::Each,
-        leaders: Leaders::One,
         operations: &[Operation::Allgather],
-    },
-    Composition {
-        name: "sharded",
-        node: &PARALLEL,
-        rack: &PARALLEL,
-        center: &PARALLEL,
-        spread: Spread::Each,
-        leaders: Leaders::Sharded,
-        operations: &[Operation::Reduce, Operation::Allreduce],
     },
 ];
 
 const COOL_P_P: &Composition = &COMPOSITIONS[0];
 const MULTICAST: &Composition = &COMPOSITIONS[1];
 const MULTICAST_EACH: &Composition = &COMPOSITIONS[2];
-const SHARDED: &Composition = &COMPOSITIONS[3];
 
 /// From this vector size on, an allreduce ends in one multicast over the whole group instead of one per rack.
 const LARGE_ALLREDUCE: u64 = 4 * 1024;
-
-/// From this share of a node on, every node combines its share: below, the many messages cost more than
-/// the link of a leader that all values pass.
-const WORTHY_SHARE: u64 = 512;
-
-/// Segments of a vector with sharded leaders: they overlap only the two steps of the combination, the
-/// second of which loads the uplinks.
-const SHARDED_SEGMENTS: u64 = 8;
-
-/// Bounds of a node's share of such a segment.
-const SHARE_BOUNDS: (u64, u64) = (1024, 64 * 1024);
 
 /// Streams that a receiver may well follow at once.
 const MANY_NODES: usize = 64;
@@ -154,34 +120,22 @@ impl Plan {
     /// | operation | bytes | plan | why |
     /// | --- | --- | --- | --- |
     /// | bcast, barrier | any | multicast | every link carries the message once |
-    /// | gather, scatter | any | cool-p-p | one message per rack on the uplinks |
-    /// | reduce | < 512 B a node | cool-p-p | three steps, one message per rack on the uplinks |
-    /// | reduce | more | sharded | no link carries more than the vector, any way |
+    /// | reduce, gather, scatter | any | cool-p-p | one message per rack on the uplinks |
     /// | allreduce | < 4 KiB | cool-p-p | three steps, the last inside the racks |
-    /// | allreduce | < 512 B a node | multicast | as reduce, then every link carries the result once |
-    /// | allreduce | more, 64 nodes at most | sharded | no link carries more than two vectors, any way |
-    /// | allreduce | more, more nodes | multicast | one stream instead of one per node |
+    /// | allreduce | more | multicast | as reduce, then every link carries the result once |
     /// | allgather, 64 nodes at most | any | multicast-each | every link carries every part once, in one step |
     /// | allgather, more nodes | any | multicast | one stream instead of one per node |
-    ///
-    /// With one leader per rack, `(k - 1) + (r - 1)` vectors come in through the link of the root's leader,
-    /// of r racks of k nodes; with sharded leaders, one.
     ///
     /// An allgather's limit is the total over a host's link; in cool-p-p a rack leader sends its rack's
     /// parts and then the total over that link, and multicast first brings the total to one host.
     pub fn default_for(call: &Call, layout: &Layout) -> Plan {
-        let nodes = layout.nodes();
-        let worthy = call.bytes / nodes as u64 >= WORTHY_SHARE;
         Plan::of(match call.operation {
-            _ if nodes == 1 => COOL_P_P,
+            _ if layout.nodes() == 1 => COOL_P_P,
             Operation::Bcast | Operation::Barrier => MULTICAST,
-            // Of two nodes, the one would send its values to the other's shard, only to get them back.
-            Operation::Reduce if worthy && nodes > 2 => SHARDED,
             Operation::Reduce | Operation::Gather | Operation::Scatter => COOL_P_P,
-            Operation::Allreduce if worthy && nodes <= MANY_NODES => SHARDED,
             Operation::Allreduce if call.bytes < LARGE_ALLREDUCE => COOL_P_P,
             Operation::Allreduce => MULTICAST,
-            Operation::Allgather if nodes <= MANY_NODES => MULTICAST_EACH,
+            Operation::Allgather if layout.nodes() <= MANY_NODES => MULTICAST_EACH,
             Operation::Allgather => MULTICAST,
         })
     }
@@ -197,17 +151,11 @@ impl Plan {
         self.composition.name
     }
 
-    /// Bytes of a segment of an array of `array` bytes for a group on `nodes` nodes, if none is forced: a
-    /// sixteenth, 16 KiB at least and 256 KiB at most; with sharded leaders an eighth, 1 KiB to 64 KiB for
-    /// each node.
-    pub fn segment(&self, array: u64, nodes: usize) -> u64 {
-        self.segment.unwrap_or_else(|| match self.composition.leaders {
-            Leaders::One => array.div_ceil(SEGMENTS).clamp(SEGMENT_BOUNDS.0, SEGMENT_BOUNDS.1),
-            Leaders::Sharded => {
-                let nodes = nodes as u64;
-                array.div_ceil(SHARDED_SEGMENTS).clamp(SHARE_BOUNDS.0 * nodes, SHARE_BOUNDS.1 * nodes)
-            }
-        })
+    /// Bytes of a segment of an array of `array` bytes: a sixteenth, 16 KiB at least and 256 KiB at most, if
+    /// none is forced.
+    pub fn segment(&self, array: u64) -> u64 {
+        let (least, most) = SEGMENT_BOUNDS;
+        self.segment.unwrap_or_else(|| array.div_ceil(SEGMENTS).clamp(least, most))
     }
 
     /// Whether it can run `operation`.
@@ -285,9 +233,9 @@ mod tests {
     #[test]
     fn segments_follow_the_array_unless_forced() {
         let plan: Plan = "multicast".parse().unwrap();
-        let segments = [0, 1 << 20, 1 << 30].map(|array| plan.segment(array, 16));
+        let segments = [0, 1 << 20, 1 << 30].map(|array| plan.segment(array));
         assert_eq!(segments, [16 << 10, 64 << 10, 256 << 10]);
-        assert_eq!(plan.with_segment(100).segment(1 << 30, 16), 100);
+        assert_eq!(plan.with_segment(100).segment(1 << 30), 100);
     }
 
     #[test]

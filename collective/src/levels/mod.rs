@@ -3,13 +3,12 @@
 //! levels overlap.
 
 mod parts;
-mod sharded;
 mod values;
 
 use crate::builder::{Builder, Held};
 use crate::layout::{Layout, Scope};
 use crate::patterns::Subgroup;
-use crate::plan::{Composition, Leaders, Plan};
+use crate::plan::{Composition, Plan};
 use crate::schedule::{Buffer, Call, Operation, Rank, Span};
 use core::ops::Range;
 
@@ -26,8 +25,9 @@ pub(crate) fn emit(call: &Call, plan: &Plan, builder: &mut Builder<'_>) {
         Operation::Gather | Operation::Allgather | Operation::Scatter => bytes * size,
         Operation::Bcast | Operation::Reduce | Operation::Allreduce | Operation::Barrier => bytes,
     };
-    let wanted = plan.segment(array, builder.layout().nodes()).max(array.div_ceil(MAX_SEGMENTS));
+    let wanted = plan.segment(array).max(array.div_ceil(MAX_SEGMENTS));
     let segment = wanted.min(array).max(1).next_multiple_of(element);
+    builder.set_segment(segment);
     let mut levels = Levels {
         layout: builder.layout(),
         b: builder,
@@ -36,12 +36,9 @@ pub(crate) fn emit(call: &Call, plan: &Plan, builder: &mut Builder<'_>) {
         root: call.root,
         bytes,
         segment,
-        element,
     };
     match call.operation {
         Operation::Bcast => levels.bcast(),
-        Operation::Reduce if levels.plan.leaders == Leaders::Sharded => levels.sharded_reduce(),
-        Operation::Allreduce if levels.plan.leaders == Leaders::Sharded => levels.sharded_allreduce(),
         Operation::Reduce => levels.reduce(),
         Operation::Allreduce | Operation::Barrier => levels.allreduce(),
         Operation::Gather => levels.gather(),
@@ -58,7 +55,6 @@ struct Levels<'b, 'l> {
     root: Rank,
     bytes: u64,
     segment: u64,
-    element: u64,
 }
 
 impl Levels<'_, '_> {

@@ -108,7 +108,7 @@ impl Levels<'_, '_> {
     }
 
     /// The combination of a node's values, at its leader; as [`Levels::rack_value`].
-    pub(super) fn node_value(&mut self, node: usize, start: u64, len: u64, place: Option<Span>) -> Held {
+    fn node_value(&mut self, node: usize, start: u64, len: u64, place: Option<Span>) -> Held {
         let values: Vec<Held> = self
             .layout
             .ranks_of_node(node)
@@ -124,7 +124,7 @@ impl Levels<'_, '_> {
     }
 
     /// Where a leader may combine: where its own value already is, unless that is its input.
-    pub(super) fn place_for(&mut self, own: Held, place: Option<Span>) -> Span {
+    fn place_for(&mut self, own: Held, place: Option<Span>) -> Span {
         if own.span.buffer != Buffer::Input {
             return own.span;
         }
