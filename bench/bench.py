@@ -156,10 +156,10 @@ def means(cases, names):
 
 def prepared(options, report):
     """The libraries that can be measured, COOL first."""
-    all_peers = {"openmpi": lambda: peers.OpenMpi(options.out), "mpich": lambda: peers.Mpich(options.out),
+    all_peers = {"openmpi": lambda: peers.OpenMpi(options.out, options.busy_poll), "mpich": lambda: peers.Mpich(options.out, options.busy_poll),
                  "gloo": lambda: peers.Gloo(options.out, options.gloo)}
     ready = []
-    for library in [peers.Cool(), *(all_peers[name]() for name in options.peers)]:
+    for library in [peers.Cool(options.bin), *(all_peers[name]() for name in options.peers)]:
         entry = report["libraries"][library.name] = {"title": library.title}
         try:
             library.prepare()
@@ -190,6 +190,8 @@ def parse_arguments():
                    "interleaved (over racks); default both")
     p.add_argument("--peers", type=list_of(one_of(PEERS)), default=list(PEERS), help="default openmpi,mpich,gloo")
     p.add_argument("--gloo", metavar="FOLDER", help="Gloo's sources; without them Gloo is left out")
+    p.add_argument("--busy-poll", action="store_true", help="let MPI ranks spin on their sockets as they do by default; else a rank "
+                   "that waits sleeps, since all hosts share this machine's processors")
     p.add_argument("--quick", action="store_true", help="few sizes and repetitions: the core in under ten minutes")
     p.add_argument("--timeout", type=int, default=240, help="seconds for one library in one case; default %(default)s")
     p.add_argument("--wait", type=int, default=600, help="seconds to wait for another testbed to end; default %(default)s")
@@ -223,7 +225,7 @@ def main():
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, interrupted)
     os.makedirs(options.out, exist_ok=True)
-    report = {"date": time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime()), "processors": os.cpu_count(), "libraries": {}, "cases": [],
+    report = {"date": time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime()), "processors": os.cpu_count(), "busy_poll": options.busy_poll, "libraries": {}, "cases": [],
               "network": {"topology": options.topology, "host_mbit": options.host_mbit, "uplink_mbit": options.uplink_mbit}}
     files = [os.path.join(options.out, name) for name in ("report.json", "report.html")]
 

@@ -8,7 +8,7 @@ STYLE = """
 :root { --ink: #18222d; --quiet: #66737f; --line: #dfe5ea; --faint: #f4f7f9; }
 * { box-sizing: border-box; }
 body { margin: 0; color: var(--ink); background: #fff; font: 16px/1.5 system-ui, "Segoe UI", "DejaVu Sans", sans-serif; }
-main { max-width: 1080px; margin: 0 auto; padding: 40px 24px 64px; }
+main { max-width: 1180px; margin: 0 auto; padding: 40px 24px 64px; }
 h1 { font-size: 30px; line-height: 1.2; margin: 0 0 8px; letter-spacing: -0.01em; }
 h2 { font-size: 20px; margin: 48px 0 4px; }
 h3 { font-size: 15px; margin: 20px 0 2px; }
@@ -25,8 +25,8 @@ svg text.value { font-size: 9.5px; fill: var(--ink); }
 .key span { margin-right: 18px; }
 .wide { overflow-x: auto; }
 table { border-collapse: collapse; width: 100%; font-size: 13.5px; font-variant-numeric: tabular-nums; }
-th { text-align: right; font-weight: 600; color: var(--quiet); border-bottom: 2px solid var(--line); padding: 6px 8px; white-space: nowrap; }
-td { text-align: right; padding: 4px 8px; border-bottom: 1px solid var(--line); white-space: nowrap; }
+th { text-align: right; font-weight: 600; color: var(--quiet); border-bottom: 2px solid var(--line); padding: 6px 6px; white-space: nowrap; }
+td { text-align: right; padding: 4px 6px; border-bottom: 1px solid var(--line); white-space: nowrap; }
 th.left, td.left { text-align: left; } tr.first td { border-top: 1.5px solid #c6d0d8; } tr.cool td { font-weight: 600; }
 td.reason { white-space: normal; text-align: left; color: #b3261e; font-weight: 400; } td.reason.absent { color: var(--quiet); }
 footer { margin-top: 48px; color: var(--quiet); font-size: 13px; border-top: 1px solid var(--line); padding-top: 12px; }
@@ -47,8 +47,10 @@ def page(report):
         "<h1>Collectives on one network, library beside library</h1>",
         "<p>%d nodes in %d racks (%s), host links %s, links between switches %s, emulated on one machine with %d processors. All "
         "libraries ran in the same hosts over the same links, one after the other within each case. A time is that of the slowest "
-        "rank; every result was verified on every rank. The limit is what the busiest link needs at its full rate.</p>"
-        % (net["nodes"], net["racks"], text(net["topology"]), rate(net["host_mbit"]), rate(net["uplink_mbit"]), report["processors"]),
+        "rank; every result was verified on every rank. The limit is what the busiest link needs at its full rate; a port lets a "
+        "burst of 16 KiB pass at once, so that 64 KiB may take a little less. MPI ranks that wait %s.</p>"
+        % (net["nodes"], net["racks"], text(net["topology"]), rate(net["host_mbit"]), rate(net["uplink_mbit"]), report["processors"],
+           "spin on their sockets, as they do by default" if report["busy_poll"] else "sleep until something comes, since all hosts share these processors"),
         tiles(report),
         key(libraries, measured),
     ]
@@ -106,7 +108,7 @@ def bars(cases, measured, ticks, y, name_of, value_of):
         parts.append("<path d='M%d %.1fH%d' stroke='%s'/><text x='%d' y='%.1f' text-anchor='end'>%s</text>"
                      % (LEFT, y(tick), LEFT + WIDTH, "#e6ebef" if number else "#8a97a3", LEFT - 6, y(tick) + 4, label))
     group = WIDTH / len(cases)
-    bar = min(38.0, group * 0.8 / max(1, len(measured)))
+    bar = min(38.0, group * 0.88 / max(1, len(measured)))
     for number, case in enumerate(cases):
         middle = LEFT + group * (number + 0.5)
         parts.append("<text x='%.1f' y='%d' text-anchor='middle'>%s</text>" % (middle, TOP + HEIGHT + 18, name_of(case)))
@@ -182,7 +184,7 @@ def text(value):
 
 
 def short(value):
-    return "%.2f" % value if value < 10 else "%.1f" % value if value < 100 else "%.0f" % value
+    return "%.2f" % value if value < 9.995 else "%.1f" % value if value < 100 else "%.0f" % value
 
 
 def seconds(value):

@@ -163,8 +163,14 @@ class Cool:
 
     name, title = "cool", "COOL"
 
+    def __init__(self, folder):
+        self.folder = folder
+
     def prepare(self):
-        self.version = run_checked("git", "-C", HERE, "describe", "--always", "--dirty").strip()
+        self.version = run_checked(os.path.join(self.folder, "cool"), "--version").split()[-1]
+        checkout = subprocess.run(["git", "-C", self.folder, "rev-parse", "--short", "HEAD"], capture_output=True, text=True)
+        if checkout.returncode == 0:
+            self.version += " (%s)" % checkout.stdout.strip()
 
     def measure(self, run, case):
         counters = Counters(run.bed)
@@ -186,8 +192,9 @@ class Cool:
 class Mpi:
     """An MPI library from its wheel in an environment of its own; our C program measures it."""
 
-    def __init__(self, folder):
+    def __init__(self, folder, busy_poll):
         self.folder = os.path.join(folder, self.name)
+        self.preload = None if busy_poll else os.path.join(folder, "sleeping_poll.so")
         self.program = os.path.join(folder, "mpi_collectives." + self.name)
 
     def prepare(self):
@@ -196,6 +203,8 @@ class Mpi:
             run_checked("/usr/bin/python3", "-m", "venv", self.folder)
             run_checked(pip, "install", "--quiet", "--disable-pip-version-check", self.name)
         run_checked(mpicc, "-O2", "-Wall", "-o", self.program, os.path.join(HERE, "mpi_collectives.c"))
+        if self.preload:
+            run_checked("gcc", "-O2", "-Wall", "-shared", "-fPIC", "-o", self.preload, os.path.join(HERE, "sleeping_poll.c"), "-ldl")
         shown = run_checked(pip, "--disable-pip-version-check", "show", self.name)
         self.version = re.search(r"^Version: (\S+)", shown, re.MULTILINE).group(1)
 
@@ -206,7 +215,8 @@ class Mpi:
             request, reply = (os.path.join(pipes, p) for p in ("request", "reply"))
             os.mkfifo(request)
             os.mkfifo(reply)
-            program = [self.program, case["op"], str(case["bytes"]), str(case["reps"]), request, reply]
+            ranks_only = ["env", "LD_PRELOAD=" + self.preload] if self.preload else []
+            program = [*ranks_only, self.program, case["op"], str(case["bytes"]), str(case["reps"]), request, reply]
             launcher = [os.path.join(self.folder, "bin", "mpirun"), *self.flags(run.hosts), *program]
             with Processes() as processes:
                 # Opened for both ways: neither we nor rank 0 waits for the other to open it.
