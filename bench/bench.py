@@ -190,7 +190,7 @@ def parse_arguments():
                    "interleaved (over racks); default both")
     p.add_argument("--peers", type=list_of(one_of(PEERS)), default=list(PEERS), help="default openmpi,mpich,gloo")
     p.add_argument("--gloo", metavar="FOLDER", help="Gloo's sources; without them Gloo is left out")
-    p.add_argument("--busy-poll", action="store_true", help="let MPI ranks spin on their sockets as they do by default; else a rank "
+    p.add_argument("--busy-poll", action="store_true", help="let MPICH's ranks spin on their sockets as they do by default; else a rank "
                    "that waits sleeps, since all hosts share this machine's processors")
     p.add_argument("--quick", action="store_true", help="few sizes and repetitions: the core in under ten minutes")
     p.add_argument("--timeout", type=int, default=240, help="seconds for one library in one case; default %(default)s")

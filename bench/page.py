@@ -48,7 +48,7 @@ def page(report):
         "<p>%d nodes in %d racks (%s), host links %s, links between switches %s, emulated on one machine with %d processors. All "
         "libraries ran in the same hosts over the same links, one after the other within each case. A time is that of the slowest "
         "rank; every result was verified on every rank. The limit is what the busiest link needs at its full rate; a port lets a "
-        "burst of 16 KiB pass at once, so that 64 KiB may take a little less. MPI ranks that wait %s.</p>"
+        "burst of 16 KiB pass at once, so that 64 KiB may take a little less. Ranks of Open MPI that wait yield the processor, ranks of MPICH %s.</p>"
         % (net["nodes"], net["racks"], text(net["topology"]), rate(net["host_mbit"]), rate(net["uplink_mbit"]), report["processors"],
            "spin on their sockets, as they do by default" if report["busy_poll"] else "sleep until something comes, since all hosts share these processors"),
         tiles(report),
@@ -132,7 +132,8 @@ def small_messages(cases, measured):
     if not parts:
         return []
     return ["<h2>Time of small messages</h2>", "<p>Median in milliseconds. No limit is given: they fit into what a shaped port lets through "
-            "at once, or the links are not shaped.</p>", "<div class=charts>", *parts, "</div>"]
+            "at once, or the links are not shaped. Each rank's clock starts as it leaves a barrier, and ranks leave it at different "
+            "instants: a bcast well below a millisecond had begun before the last rank looked.</p>", "<div class=charts>", *parts, "</div>"]
 
 
 def time_chart(cases, measured):

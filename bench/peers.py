@@ -194,7 +194,7 @@ class Mpi:
 
     def __init__(self, folder, busy_poll):
         self.folder = os.path.join(folder, self.name)
-        self.preload = None if busy_poll else os.path.join(folder, "sleeping_poll.so")
+        self.preload = None if busy_poll or not self.spins else os.path.join(folder, "sleeping_poll.so")
         self.program = os.path.join(folder, "mpi_collectives." + self.name)
 
     def prepare(self):
@@ -274,7 +274,7 @@ class Lines:
 
 class OpenMpi(Mpi):
     name, title = "openmpi", "Open MPI"
-    environment = {}
+    spins, environment = False, {}  # mpi_yield_when_idle below is its own remedy, and the better one at 1 KiB
 
     def flags(self, hosts):
         """TCP over the data network; ranks that wait yield the processor, since all hosts share this machine's."""
@@ -286,7 +286,7 @@ class OpenMpi(Mpi):
 
 class Mpich(Mpi):
     name, title = "mpich", "MPICH"
-    environment = {"MPIR_CVAR_NOLOCAL": "1", "MPIR_CVAR_CH4_NETMOD": "ofi", "FI_PROVIDER": "tcp"}
+    spins, environment = True, {"MPIR_CVAR_NOLOCAL": "1", "MPIR_CVAR_CH4_NETMOD": "ofi", "FI_PROVIDER": "tcp"}
 
     def flags(self, hosts):
         """Without -genvnone all ranks would get the environment of the first host, its interface included."""

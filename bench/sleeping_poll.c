@@ -1,4 +1,4 @@
-/* Preloaded into MPI ranks: where a library asks its sockets again and again without waiting, it sleeps until something
+/* Preloaded into ranks of MPICH: where a library asks its sockets again and again without waiting, it sleeps until something
  * comes, for a millisecond at most. Spinning is right where a rank has a processor for itself. Here all ranks and all
  * switches share one machine's, so that spinning ranks would slow the network that is to be measured. */
 #define _GNU_SOURCE
