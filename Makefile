@@ -1,13 +1,14 @@
 # The two commands that do all, on a fresh Debian machine with Rust:
 #   make demo   K-means over 16 emulated nodes in 4 racks, with a report in target/demo/
 #   make test   every test: unit, property, simulator, and end to end in Mininet
+# and the comparison with other libraries: make bench-quick (under 10 minutes), make bench (BENCH=... gives its options)
 
 SUDO := $(if $(filter 0,$(shell id -u)),,sudo)
 NETWORK_PACKAGES := gcc libc6-dev mininet openvswitch-switch ethtool iptables iproute2 procps python3
 PHOTOGRAPHS := lomiri-wallpapers-16.04
 export PATH := $(PATH):$(HOME)/.cargo/bin
 
-.PHONY: demo test lint release packages-demo packages-test nextest unit end-to-end
+.PHONY: demo test bench bench-quick lint release packages-demo packages-test packages-bench nextest unit end-to-end
 
 demo: packages-demo release
 	mkdir -p target/demo
@@ -22,6 +23,12 @@ unit: packages-test nextest
 end-to-end: packages-test release
 	$(SUDO) /usr/bin/python3 -m pytest tests -v
 
+bench: packages-bench release
+	$(SUDO) bench/bench.py $(BENCH)
+
+bench-quick: packages-bench release
+	$(SUDO) bench/bench.py --quick $(BENCH)
+
 lint:
 	cargo fmt --all --check
 	cargo clippy --workspace --all-targets --all-features -- -D warnings
@@ -34,6 +41,9 @@ packages-demo:
 
 packages-test:
 	@tools/install-packages $(NETWORK_PACKAGES) python3-pytest
+
+packages-bench:
+	@tools/install-packages $(NETWORK_PACKAGES) python3-venv
 
 nextest:
 	@cargo nextest --version >/dev/null 2>&1 || cargo install --locked cargo-nextest

@@ -1,0 +1,250 @@
+#!/usr/bin/python3
+"""Measures COOL and other libraries on one emulated network, in one run, each result verified (`make bench`).
+
+    sudo bench/bench.py --quick
+    sudo bench/bench.py --topology tree:4x4 --ops bcast,allreduce --bytes 1K,4M --peers openmpi,gloo --gloo ~/gloo
+
+Writes report.json and report.html to target/bench, where the peers are installed too. For each operation, size and
+placement all libraries are measured one after the other. A peer that fails is recorded with its reason.
+Needs root and Debian's mininet, openvswitch-switch, ethtool, gcc and python3-venv; for Gloo g++ and cmake.
+"""
+import argparse
+import fcntl
+import json
+import math
+import os
+import signal
+import statistics
+import sys
+import tempfile
+import time
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+ROOT = os.path.dirname(HERE)
+sys.path[:0] = [HERE, os.path.join(ROOT, "mininet")]
+import network  # noqa: E402
+import page  # noqa: E402
+import peers  # noqa: E402
+import testbed  # noqa: E402
+
+OPS = ("bcast", "reduce", "allreduce", "gather", "allgather", "scatter")
+PLACEMENTS = ("racked", "interleaved")
+PEERS = ("openmpi", "mpich", "gloo")
+# Below this a repetition is short, so that more of them steady the median.
+SMALL, SMALL_REPS = 1 << 16, 15
+
+
+def size(text):
+    """Bytes from `64K`, `1M` or a number."""
+    factor = {"K": 1 << 10, "M": 1 << 20, "G": 1 << 30}.get(text[-1:].upper(), 1)
+    digits = text[:-1] if factor > 1 else text
+    if not digits.isdigit() or not 0 < int(digits) * factor <= 4 << 30:
+        raise argparse.ArgumentTypeError("%r: expected bytes from 1 to 4G, such as 1024, 64K or 1M" % text)
+    return int(digits) * factor
+
+
+def list_of(parse):
+    return lambda text: [parse(part) for part in text.split(",")]
+
+
+def one_of(names):
+    def parse(text):
+        if text not in names:
+            raise argparse.ArgumentTypeError("%r: expected some of %s, with commas between" % (text, ",".join(names)))
+        return text
+    return parse
+
+
+def limit(op, moved, description, host_mbit, uplink_mbit):
+    """The least seconds: what the busiest link needs at its full rate; None where that rate is not shaped, or where the
+    bytes fit into the burst that a port lets through unshaped."""
+    across = lambda parts: {"bcast": float(parts > 1), "reduce": float(parts > 1), "allreduce": 2 * (parts - 1) / parts}.get(op, (parts - 1) / parts)
+    racks = peers.racks(description)
+    uplinks = min(sum(1 for l in description["links"] if l["kind"] == "uplink" and rack in (l["a"], l["b"]))
+                  for rack in {l["a"] for l in description["links"] if l["kind"] == "host"})
+    shares = [(across(len(description["hosts"])), host_mbit), (across(len(racks)), uplink_mbit * uplinks)]
+    if any(share and not mbit for share, mbit in shares) or moved <= network.BURST_KB << 10:
+        return None
+    return max((share * moved * 8 / (mbit * 1e6) for share, mbit in shares if share), default=None) or None
+
+
+def moved(op, asked, ranks):
+    """Bytes of the message, the vector or the whole array, in whole elements and parts."""
+    if op in ("gather", "allgather", "scatter"):
+        return max(1, asked // 4 // ranks) * 4 * ranks
+    return max(1, asked // 4) * 4
+
+
+def summary(raw, least):
+    """The figures of one library in one case."""
+    if "seconds" in raw:
+        raw = {**raw, "min": min(raw["seconds"]), "median": statistics.median(raw["seconds"]), "max": max(raw["seconds"])}
+    return {**raw, "over_limit": raw["median"] / least if least else None}
+
+
+def attempt(library, run, case, least):
+    """Measures; a failure becomes a reason."""
+    try:
+        return summary(library.measure(run, case), least)
+    except peers.Absent as e:
+        return {"absent": str(e)}
+    except (peers.Failed, OSError, ValueError, KeyError) as e:
+        return {"failed": str(e) or type(e).__name__}
+
+
+def words(figures):
+    """One library's result, for the progress line."""
+    if "median" not in figures:
+        return "failed" if "failed" in figures else "-"
+    return "%.2f ms" % (1e3 * figures["median"]) + (" = %.2f x" % figures["over_limit"] if figures["over_limit"] else "")
+
+
+def measure_all(options, libraries, report, save):
+    """Every case on one network, libraries in turn."""
+    cases = [(p, op, b) for p in options.placements for op in options.ops for b in options.bytes]
+    bed = testbed.Testbed(options.topology, options.host_mbit, options.uplink_mbit, bin_dir=options.bin, log_level="warn",
+                          logs=os.path.join(options.out, "logs"))
+    with started(bed, options.wait), tempfile.TemporaryDirectory(prefix="cool-bench-") as folder:
+        report["network"].update(nodes=len(bed.description["hosts"]), racks=len(peers.racks(bed.description)))
+        runs = {p: peers.Run(bed, p, tempfile.mkdtemp(dir=folder), options.timeout) for p in options.placements}
+        for number, (placement, op, asked) in enumerate(cases, start=1):
+            whole = moved(op, asked, report["network"]["nodes"])
+            least = limit(op, whole, bed.description, options.host_mbit, options.uplink_mbit)
+            case = {"placement": placement, "op": op, "bytes": whole, "reps": max(options.reps, SMALL_REPS) if asked < SMALL else options.reps}
+            say("[%d/%d] %s %s %s: " % (number, len(cases), op, page.size(asked), placement), end="")
+            results = {}
+            for library in libraries:
+                results[library.name] = attempt(library, runs[placement], case, least)
+                say("%s %s  " % (library.title, words(results[library.name])), end="")
+            say("")
+            for name, figures in results.items():
+                if "failed" in figures:
+                    say("    %s failed: %s" % (name, figures["failed"]))
+            report["cases"].append({**case, "asked": asked, "limit": least, "results": results, "times_faster": ratios(results)})
+            save()
+
+
+def ratios(results):
+    """How many times COOL's time each peer took."""
+    ours = results["cool"].get("median")
+    return {name: r["median"] / ours for name, r in results.items() if ours and name != "cool" and "median" in r}
+
+
+def started(bed, wait):
+    """The testbed, entered as soon as no other runs on this machine, within `wait` seconds."""
+    end = time.monotonic() + wait
+    with open(testbed.LOCK, "a") as lock:
+        while True:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                return bed
+            except BlockingIOError:
+                if time.monotonic() > end:
+                    raise testbed.Failure("another testbed has run on this machine for %g s" % wait) from None
+                time.sleep(1)
+
+
+def means(cases, names):
+    """Geometric mean of the ratios to each peer, over cases of 64 KiB and more."""
+    found = {}
+    for name in names:
+        known = [c["times_faster"][name] for c in cases if name in c["times_faster"] and c["asked"] >= SMALL]
+        if known:
+            found[name] = math.exp(statistics.fmean(math.log(x) for x in known))
+    return found
+
+
+def prepared(options, report):
+    """The libraries that can be measured, COOL first."""
+    all_peers = {"openmpi": lambda: peers.OpenMpi(options.out, options.busy_poll), "mpich": lambda: peers.Mpich(options.out, options.busy_poll),
+                 "gloo": lambda: peers.Gloo(options.out, options.gloo)}
+    ready = []
+    for library in [peers.Cool(options.bin), *(all_peers[name]() for name in options.peers)]:
+        entry = report["libraries"][library.name] = {"title": library.title}
+        try:
+            library.prepare()
+            entry["version"] = library.version
+            ready.append(library)
+            say("%s %s" % (library.title, library.version))
+        except (peers.Failed, peers.Absent) as e:
+            entry["absent"] = str(e)
+            say("%s is left out: %s" % (library.title, e))
+    if not ready or ready[0].name != "cool":
+        raise peers.Failed("COOL's version is unknown: " + report["libraries"]["cool"]["absent"])
+    return ready
+
+
+def say(text, end="\n"):
+    print(text, end=end, flush=True)
+
+
+def parse_arguments():
+    p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    p.add_argument("--ops", type=list_of(one_of(OPS)), default=list(OPS), help="default: all six")
+    p.add_argument("--bytes", type=list_of(size), default=None, help="default 1K,64K,1M,4M,8M; with --quick 1K,1M")
+    p.add_argument("--reps", type=int, default=None, help="measured repetitions, more below 64K; default 5, with --quick 3")
+    p.add_argument("--topology", default="tree:4x4", help="tree:RxK or leafspine:LxSxK; default %(default)s")
+    p.add_argument("--host-mbit", type=float, default=20, help="rate of host links, 0 for unshaped; default %(default)s")
+    p.add_argument("--uplink-mbit", type=float, default=20, help="rate of links between switches, 0 for unshaped; default %(default)s")
+    p.add_argument("--placements", type=list_of(one_of(PLACEMENTS)), default=list(PLACEMENTS), help="racked (ranks rack by rack), "
+                   "interleaved (over racks); default both")
+    p.add_argument("--peers", type=list_of(one_of(PEERS)), default=list(PEERS), help="default openmpi,mpich,gloo")
+    p.add_argument("--gloo", metavar="FOLDER", help="Gloo's sources; without them Gloo is left out")
+    p.add_argument("--busy-poll", action="store_true", help="let MPICH's ranks spin on their sockets as they do by default; else a rank "
+                   "that waits sleeps, since all hosts share this machine's processors")
+    p.add_argument("--quick", action="store_true", help="few sizes and repetitions: the core in under ten minutes")
+    p.add_argument("--timeout", type=int, default=240, help="seconds for one library in one case; default %(default)s")
+    p.add_argument("--wait", type=int, default=600, help="seconds to wait for another testbed to end; default %(default)s")
+    p.add_argument("--bin", default=os.path.join(ROOT, "target", "release"), help="folder of COOL's programs; default target/release")
+    p.add_argument("--out", default=os.path.join(ROOT, "target", "bench"), help="default target/bench")
+    a = p.parse_args()
+    a.bytes = a.bytes or [size(s) for s in (("1K", "1M") if a.quick else ("1K", "64K", "1M", "4M", "8M"))]
+    a.reps = a.reps if a.reps is not None else 3 if a.quick else 5
+    a.out = os.path.abspath(a.out)
+    if a.reps < 1 or a.timeout < 1 or min(a.host_mbit, a.uplink_mbit, a.wait) < 0:
+        p.error("--reps and --timeout must be at least 1, rates and --wait not negative")
+    try:
+        network.parse_topology(a.topology)
+    except ValueError as e:
+        p.error(str(e))
+    return a
+
+
+def interrupted(number, _frame):
+    """Unwinds through every context, so that all that was made is removed."""
+    raise SystemExit(128 + number)
+
+
+def write(path, text):
+    with open(path, "w", encoding="utf-8") as f:
+        f.write(text)
+
+
+def main():
+    options = parse_arguments()
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, interrupted)
+    os.makedirs(options.out, exist_ok=True)
+    report = {"date": time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime()), "processors": os.cpu_count(), "busy_poll": options.busy_poll, "libraries": {}, "cases": [],
+              "network": {"topology": options.topology, "host_mbit": options.host_mbit, "uplink_mbit": options.uplink_mbit}}
+    files = [os.path.join(options.out, name) for name in ("report.json", "report.html")]
+
+    def save():
+        """After every case, so that a run which is broken off leaves what it has."""
+        report["geometric_means"] = means(report["cases"], options.peers)
+        write(files[0], json.dumps(report, indent=1))
+        write(files[1], page.page(report))
+
+    measure_all(options, prepared(options, report), report, save)
+    for name, mean in report["geometric_means"].items():
+        say("from 64K on COOL is %.2f times as fast as %s (geometric mean)" % (mean, report["libraries"][name]["title"]))
+    say("written: " + ", ".join(os.path.relpath(f) for f in files))
+    # COOL itself must not fail; a peer may.
+    return int(any("failed" in c["results"]["cool"] for c in report["cases"]))
+
+
+if __name__ == "__main__":
+    try:
+        sys.exit(main())
+    except (testbed.Failure, peers.Failed, RuntimeError, OSError) as e:
+        sys.exit("bench: %s" % e)

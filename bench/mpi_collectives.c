@@ -1,0 +1,103 @@
+/* Measures one MPI collective as `cool bench` measures ours: a barrier, the operation, the slowest rank's time.
+ * Every result is checked on every rank.
+ *
+ *   mpi_collectives OP BYTES REPS REQUEST REPLY
+ *
+ * BYTES: the message of bcast, the vector of reduce and allreduce, the whole array of gather, allgather and scatter.
+ * After a repetition for warming up, rank 0 writes "start" to the pipe REQUEST and waits for a byte from REPLY, so that
+ * bench.py reads the links' counters there; after the last repetition "done" and the seconds of each. */
+#include <fcntl.h>
+#include <mpi.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+static int ranks, me;
+
+static void fail(const char *what) {
+    fprintf(stderr, "rank %d: %s\n", me, what);
+    MPI_Abort(MPI_COMM_WORLD, 1);
+}
+
+/* Another word at each place, of each rank, in each repetition; unsigned, so that sums wrap around and stay exact. */
+static uint32_t word(size_t place, int rank, int rep) {
+    return (uint32_t)place * 2654435761u + (uint32_t)rank * 40503u + (uint32_t)rep * 97u;
+}
+
+static uint32_t sum(size_t place, int rep) {
+    uint32_t total = 0;
+    for (int rank = 0; rank < ranks; rank++) total += word(place, rank, rep);
+    return total;
+}
+
+static void run(const char *op, uint32_t *in, uint32_t *out, size_t count, int part) {
+    MPI_Comm world = MPI_COMM_WORLD;
+    if (!strcmp(op, "bcast")) MPI_Bcast(in, (int)count, MPI_UINT32_T, 0, world);
+    else if (!strcmp(op, "reduce")) MPI_Reduce(in, out, (int)count, MPI_UINT32_T, MPI_SUM, 0, world);
+    else if (!strcmp(op, "allreduce")) MPI_Allreduce(in, out, (int)count, MPI_UINT32_T, MPI_SUM, world);
+    else if (!strcmp(op, "gather")) MPI_Gather(in, part, MPI_UINT32_T, out, part, MPI_UINT32_T, 0, world);
+    else if (!strcmp(op, "allgather")) MPI_Allgather(in, part, MPI_UINT32_T, out, part, MPI_UINT32_T, world);
+    else if (!strcmp(op, "scatter")) MPI_Scatter(in, part, MPI_UINT32_T, out, part, MPI_UINT32_T, 0, world);
+    else fail("unknown operation");
+}
+
+static int right(const char *op, const uint32_t *in, const uint32_t *out, size_t count, size_t part, int rep) {
+    int gathers = !strcmp(op, "allgather") || (!strcmp(op, "gather") && !me);
+    int reduces = !strcmp(op, "allreduce") || (!strcmp(op, "reduce") && !me);
+    for (size_t i = 0; i < count; i++) {
+        if (!strcmp(op, "bcast") && in[i] != word(i, 0, rep)) return 0;
+        if (reduces && out[i] != sum(i, rep)) return 0;
+        if (gathers && out[i] != word(i % part, (int)(i / part), rep)) return 0;
+        if (!strcmp(op, "scatter") && i < part && out[i] != word((size_t)me * part + i, 0, rep)) return 0;
+    }
+    return 1;
+}
+
+/* Seconds of the slowest rank. */
+static double once(const char *op, uint32_t *in, uint32_t *out, size_t count, size_t part, int rep) {
+    for (size_t i = 0; i < count; i++) {
+        in[i] = strcmp(op, "bcast") || !me ? word(i, me, rep) : 0xffffffffu;
+        out[i] = 0xffffffffu;
+    }
+    MPI_Barrier(MPI_COMM_WORLD);
+    double begin = MPI_Wtime(), slowest;
+    run(op, in, out, count, (int)part);
+    double mine = MPI_Wtime() - begin;
+    if (!right(op, in, out, count, part, rep)) fail("wrong data");
+    MPI_Allreduce(&mine, &slowest, 1, MPI_DOUBLE, MPI_MAX, MPI_COMM_WORLD);
+    return slowest;
+}
+
+int main(int argc, char **argv) {
+    MPI_Init(&argc, &argv);
+    MPI_Comm_size(MPI_COMM_WORLD, &ranks);
+    MPI_Comm_rank(MPI_COMM_WORLD, &me);
+    if (argc != 6) fail("expected OP BYTES REPS REQUEST REPLY");
+    const char *op = argv[1];
+    size_t bytes = strtoull(argv[2], NULL, 10);
+    int reps = atoi(argv[3]);
+    int parted = !strcmp(op, "gather") || !strcmp(op, "allgather") || !strcmp(op, "scatter");
+    size_t part = bytes / 4 / (size_t)ranks ? bytes / 4 / (size_t)ranks : 1;
+    size_t count = parted ? part * (size_t)ranks : bytes / 4 ? bytes / 4 : 1;
+    if (reps < 1 || count > INT32_MAX) fail("too many bytes, or no repetitions");
+    uint32_t *in = malloc(count * 4), *out = malloc(count * 4);
+    double *seconds = malloc((size_t)reps * sizeof *seconds);
+    FILE *request = me ? NULL : fopen(argv[4], "w"), *reply = me ? NULL : fopen(argv[5], "r");
+    if (!in || !out || !seconds || (!me && (!request || !reply))) fail("no memory, or no pipes");
+
+    once(op, in, out, count, part, 0);
+    if (!me && (fprintf(request, "start\n") < 0 || fflush(request) || fgetc(reply) == EOF)) fail("bench.py does not answer");
+    for (int rep = 0; rep < reps; rep++) seconds[rep] = once(op, in, out, count, part, rep + 1);
+    if (!me) {
+        fprintf(request, "done");
+        for (int rep = 0; rep < reps; rep++) fprintf(request, " %.9f", seconds[rep]);
+        if (fprintf(request, "\n") < 0 || fflush(request) || fgetc(reply) == EOF) fail("bench.py does not answer");
+    }
+    free(in);
+    free(out);
+    free(seconds);
+    MPI_Finalize();
+    return 0;
+}

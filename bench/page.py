@@ -1,0 +1,208 @@
+"""The benchmark's page: one HTML file, drawn from report.json's figures alone."""
+import html
+import math
+
+COLOURS = {"cool": "#e8590c", "openmpi": "#3b7dd8", "mpich": "#6c8aa6", "gloo": "#7b61b8"}
+
+STYLE = """
+:root { --ink: #18222d; --quiet: #66737f; --line: #dfe5ea; --faint: #f4f7f9; }
+* { box-sizing: border-box; }
+body { margin: 0; color: var(--ink); background: #fff; font: 16px/1.5 system-ui, "Segoe UI", "DejaVu Sans", sans-serif; }
+main { max-width: 1180px; margin: 0 auto; padding: 40px 24px 64px; }
+h1 { font-size: 30px; line-height: 1.2; margin: 0 0 8px; letter-spacing: -0.01em; }
+h2 { font-size: 20px; margin: 48px 0 4px; }
+h3 { font-size: 15px; margin: 20px 0 2px; }
+p { margin: 4px 0 16px; color: var(--quiet); max-width: 76ch; }
+.tiles { display: grid; grid-template-columns: repeat(auto-fit, minmax(170px, 1fr)); gap: 12px; margin: 24px 0 0; }
+.tile { background: var(--faint); border-radius: 10px; padding: 14px 16px; }
+.tile b { display: block; font-size: 25px; line-height: 1.2; font-variant-numeric: tabular-nums; }
+.tile span { color: var(--quiet); font-size: 13.5px; }
+.charts { display: grid; grid-template-columns: repeat(auto-fit, minmax(460px, 1fr)); gap: 8px 32px; }
+svg { width: 100%; height: auto; display: block; }
+svg text { font: 12px system-ui, "Segoe UI", "DejaVu Sans", sans-serif; fill: var(--quiet); }
+svg text.value { font-size: 9.5px; fill: var(--ink); }
+.key { font-size: 13.5px; color: var(--quiet); } .key i { display: inline-block; width: 12px; height: 12px; border-radius: 3px; margin: 0 6px -1px 0; }
+.key span { margin-right: 18px; }
+.wide { overflow-x: auto; }
+table { border-collapse: collapse; width: 100%; font-size: 13.5px; font-variant-numeric: tabular-nums; }
+th { text-align: right; font-weight: 600; color: var(--quiet); border-bottom: 2px solid var(--line); padding: 6px 6px; white-space: nowrap; }
+td { text-align: right; padding: 4px 6px; border-bottom: 1px solid var(--line); white-space: nowrap; }
+th.left, td.left { text-align: left; } tr.first td { border-top: 1.5px solid #c6d0d8; } tr.cool td { font-weight: 600; }
+td.reason { white-space: normal; text-align: left; color: #b3261e; font-weight: 400; } td.reason.absent { color: var(--quiet); }
+footer { margin-top: 48px; color: var(--quiet); font-size: 13px; border-top: 1px solid var(--line); padding-top: 12px; }
+"""
+
+# Of the drawing area of a chart.
+LEFT, TOP, WIDTH, HEIGHT = 44, 14, 460, 170
+
+HEADINGS = (("case", 1), ("placement", 1), ("library", 1), ("median", 0), ("least", 0), ("most", 0), ("over limit", 0), ("COOL is faster", 0),
+            ("on all links", 0), ("on uplinks", 0), ("busiest link", 0), ("idle", 0))
+
+
+def page(report):
+    """The whole page as text."""
+    net, libraries = report["network"], report["libraries"]
+    measured = [n for n in libraries if any("median" in c["results"].get(n, {}) for c in report["cases"])]
+    body = [
+        "<h1>Collectives on one network, library beside library</h1>",
+        "<p>%d nodes in %d racks (%s), host links %s, links between switches %s, emulated on one machine with %d processors. All "
+        "libraries ran in the same hosts over the same links, one after the other within each case. A time is that of the slowest "
+        "rank; every result was verified on every rank. The limit is what the busiest link needs at its full rate; a port lets a "
+        "burst of 16 KiB pass at once, so that 64 KiB may take a little less. Ranks of Open MPI that wait yield the processor, ranks of MPICH %s.</p>"
+        % (net["nodes"], net["racks"], text(net["topology"]), rate(net["host_mbit"]), rate(net["uplink_mbit"]), report["processors"],
+           "spin on their sockets, as they do by default" if report["busy_poll"] else "sleep until something comes, since all hosts share these processors"),
+        tiles(report),
+        key(libraries, measured),
+    ]
+    for placement in unique(c["placement"] for c in report["cases"]):
+        body += ["<h2>Time over the physical limit, ranks %s</h2>" % ("in rack order" if placement == "racked" else "interleaved over the racks"),
+                 "<p>Median; 1 is the least that the links allow. Lower is better; logarithmic scale.</p>", "<div class=charts>"]
+        here = [c for c in report["cases"] if c["placement"] == placement]
+        body += ["<section><h3>%s</h3>%s</section>" % (op, chart([c for c in here if c["op"] == op], measured)) for op in unique(c["op"] for c in here)]
+        body.append("</div>")
+    body += small_messages(report["cases"], measured)
+    body += [
+        "<h2>All figures</h2>",
+        "<p>Bytes are those of one repetition with their frame headers, both directions of a link counted apart. Idle: the share of this "
+        "machine's processors left idle meanwhile; where it is near zero, the processors were measured, not the network.</p>",
+        table(report), left_out(libraries),
+        "<footer>%s. The same figures for programs: report.json.</footer>" % text(report["date"]),
+    ]
+    return ('<!doctype html><html lang="en"><meta charset="utf-8"><meta name="viewport" content="width=device-width"><title>Benchmark</title>'
+            "<style>%s</style><main>%s</main></html>\n" % (STYLE, "\n".join(body)))
+
+
+def tiles(report):
+    """What one would say first."""
+    found = [("%.2f ×" % mean, "as fast as %s from 64 KiB on, geometric mean" % text(report["libraries"][name]["title"]))
+             for name, mean in report["geometric_means"].items()]
+    ours = [c["results"]["cool"]["over_limit"] for c in report["cases"] if c["asked"] >= 1 << 20 and c["results"]["cool"].get("over_limit")]
+    if ours:
+        found.append(("%.2f ×" % max(ours), "the limit at most from 1 MiB on, COOL"))
+    failures = sum("failed" in r for c in report["cases"] for r in c["results"].values())
+    found += [(str(len(report["cases"])), "cases"), (str(failures), "failed measurements")]
+    return "<div class=tiles>%s</div>" % "".join("<div class=tile><b>%s</b><span>%s</span></div>" % f for f in found)
+
+
+def key(libraries, measured):
+    items = ["<span><i style='background:%s'></i>%s %s</span>" % (COLOURS[n], text(libraries[n]["title"]), text(libraries[n]["version"])) for n in measured]
+    return "<p class=key style='margin-top:24px'>%s</p>" % "".join(items)
+
+
+def chart(cases, measured):
+    """Bars by size, a bar for each library, on a logarithmic scale that begins at the limit."""
+    cases = [c for c in cases if any(r.get("over_limit") for r in c["results"].values())]
+    if not cases:
+        return "<p>No limit is known: the links are not shaped.</p>"
+    most = max(r["over_limit"] for c in cases for r in c["results"].values() if r.get("over_limit"))
+    decades = math.log10(max(most, 2) * 1.25)
+    y = lambda value: TOP + HEIGHT * (1 - math.log10(max(value, 1)) / decades)
+    ticks = [(tick, "%g ×" % tick) for tick in (t * 10 ** d for d in range(6) for t in (1, 2, 5)) if math.log10(tick) <= decades]
+    return bars(cases, measured, ticks, y, lambda c: size(c["asked"]), lambda r: r.get("over_limit"))
+
+
+def bars(cases, measured, ticks, y, name_of, value_of):
+    """A group of bars for each case, the value above each bar."""
+    parts = ["<svg viewBox='0 0 %d %d' role=img>" % (LEFT + WIDTH, TOP + HEIGHT + 26)]
+    for number, (tick, label) in enumerate(ticks):
+        parts.append("<path d='M%d %.1fH%d' stroke='%s'/><text x='%d' y='%.1f' text-anchor='end'>%s</text>"
+                     % (LEFT, y(tick), LEFT + WIDTH, "#e6ebef" if number else "#8a97a3", LEFT - 6, y(tick) + 4, label))
+    group = WIDTH / len(cases)
+    bar = min(38.0, group * 0.88 / max(1, len(measured)))
+    for number, case in enumerate(cases):
+        middle = LEFT + group * (number + 0.5)
+        parts.append("<text x='%.1f' y='%d' text-anchor='middle'>%s</text>" % (middle, TOP + HEIGHT + 18, name_of(case)))
+        for place, name in enumerate(measured):
+            value = value_of(case["results"].get(name, {}))
+            x = middle + bar * (place - len(measured) / 2)
+            if value:
+                at = min(y(value), TOP + HEIGHT - 1.5)
+                parts.append("<rect x='%.1f' y='%.1f' width='%.1f' height='%.1f' rx='2' fill='%s'/><text class=value x='%.1f' y='%.1f' "
+                             "text-anchor='middle'>%s</text>" % (x + 1, at, bar - 2, TOP + HEIGHT - at, COLOURS[name], x + bar / 2, at - 4, short(value)))
+    return "".join([*parts, "</svg>"])
+
+
+def small_messages(cases, measured):
+    """Time itself, where no limit is known or the bytes fit into a port's burst."""
+    cases = [c for c in cases if not c["limit"]]
+    parts = []
+    for placement, asked in unique((c["placement"], c["asked"]) for c in cases):
+        here = [c for c in cases if (c["placement"], c["asked"]) == (placement, asked)]
+        parts.append("<section><h3>%s, %s</h3>%s</section>" % (size(asked), placement, time_chart(here, measured)))
+    if not parts:
+        return []
+    return ["<h2>Time of small messages</h2>", "<p>Median in milliseconds. No limit is given: they fit into what a shaped port lets through "
+            "at once, or the links are not shaped. Each rank's clock starts as it leaves a barrier, and ranks leave it at different "
+            "instants: a bcast well below a millisecond had begun before the last rank looked.</p>", "<div class=charts>", *parts, "</div>"]
+
+
+def time_chart(cases, measured):
+    """Bars by operation, a bar for each library, on a linear scale of milliseconds."""
+    times = [1e3 * r["median"] for c in cases for r in c["results"].values() if "median" in r]
+    if not times:
+        return "<p>Nothing was measured.</p>"
+    step = 10 ** math.floor(math.log10(max(times)))
+    step = step if max(times) / step > 3 else step / 2 if max(times) / step > 1.5 else step / 5
+    ticks = [step * n for n in range(math.ceil(max(times) / step) + 1)]
+    y = lambda value: TOP + HEIGHT * (1 - value / (ticks[-1] * 1.06))
+    return bars(cases, measured, [(tick, "%g" % round(tick, 6)) for tick in ticks], y, lambda c: c["op"],
+                lambda r: 1e3 * r["median"] if "median" in r else None)
+
+
+def table(report):
+    rows = []
+    for case in report["cases"]:
+        for number, (name, r) in enumerate(case["results"].items()):
+            what = "%s %s" % (case["op"], size(case["asked"])) if number == 0 else ""
+            cells = [("left", what), ("left", case["placement"] if number == 0 else ""), ("left", text(report["libraries"][name]["title"]))]
+            if "median" in r:
+                faster = case["times_faster"].get(name)
+                cells += [("", v) for v in (
+                    seconds(r["median"]), seconds(r["min"]), seconds(r["max"]), "%s ×" % short(r["over_limit"]) if r["over_limit"] else "-",
+                    "%.2f ×" % faster if faster else "", amount(r["link_bytes"]), amount(r["uplink_bytes"]), amount(r["busiest_link_bytes"]),
+                    "-" if r["idle"] is None else "%.0f %%" % (100 * r["idle"]))]
+                filled = "".join("<td class='%s'>%s</td>" % c for c in cells)
+            else:
+                reason = ("failed: " + r["failed"]) if "failed" in r else r["absent"]
+                filled = "".join("<td class='%s'>%s</td>" % c for c in cells) + "<td colspan=9 class='reason%s'>%s</td>" % (
+                    "" if "failed" in r else " absent", text(reason))
+            rows.append("<tr class='%s %s'>%s</tr>" % ("first" if number == 0 else "", name, filled))
+    heads = "".join("<th%s>%s</th>" % (" class=left" if is_left else "", title) for title, is_left in HEADINGS)
+    return "<div class=wide><table><tr>%s</tr>%s</table></div>" % (heads, "".join(rows))
+
+
+def left_out(libraries):
+    lines = ["<li>%s: %s</li>" % (text(l["title"]), text(l["absent"])) for l in libraries.values() if "absent" in l]
+    return "<h2>Left out</h2><ul>%s</ul>" % "".join(lines) if lines else ""
+
+
+def unique(items):
+    return list(dict.fromkeys(items))
+
+
+def text(value):
+    return html.escape(str(value))
+
+
+def short(value):
+    return "%.2f" % value if value < 9.995 else "%.1f" % value if value < 100 else "%.0f" % value
+
+
+def seconds(value):
+    return "%.2f s" % value if value >= 1 else "%.1f ms" % (1e3 * value) if value >= 0.01 else "%.2f ms" % (1e3 * value)
+
+
+def amount(value):
+    return "%.1f MB" % (value / 1e6) if value >= 1e6 else "%.1f kB" % (value / 1e3)
+
+
+def rate(mbit):
+    return "%g Mbit/s" % mbit if mbit else "unshaped"
+
+
+def size(count):
+    """As users write it: 64K, 1M."""
+    for unit, letter in ((1 << 30, "G"), (1 << 20, "M"), (1 << 10, "K")):
+        if count >= unit and count % unit == 0:
+            return "%d%s" % (count // unit, letter)
+    return str(count)

@@ -1,0 +1,353 @@
+"""The libraries that COOL is measured beside: how each is installed, launched in the emulated hosts, and read.
+
+Every peer has a `name`, `prepare()` which installs it and sets `version`, and `measure(run, case)` which returns the
+seconds of each repetition, with the bytes on the links and the idle share of the processors meanwhile. What
+goes wrong is a `Failed` that says why; what a peer does not offer is `Absent`.
+"""
+import json
+import os
+import re
+import select
+import signal
+import subprocess
+import tempfile
+import time
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+MARK = "COOL_BENCH_CASE"
+
+
+class Failed(Exception):
+    """A measurement or an installation that failed, and why."""
+
+
+class Absent(Exception):
+    """What is asked for is not there: no failure, a line in the report."""
+
+
+class Counters:
+    """Bytes on every link direction and processor time, between `start` and `stop`."""
+
+    def __init__(self, bed):
+        self.bed = bed
+
+    def start(self):
+        self.bytes, self.ticks = self.bed.link_bytes(), processor_ticks()
+
+    def stop(self, repetitions):
+        """Per repetition."""
+        bytes_now, ticks = self.bed.link_bytes(), processor_ticks()
+        carried = {link: (bytes_now[link] - self.bytes[link]) / repetitions for link in bytes_now}
+        switches = {s["name"] for s in self.bed.description["switches"]}
+        uplinks = [n for (a, b), n in carried.items() if a in switches and b in switches]
+        passed = sum(ticks) - sum(self.ticks)
+        idle = ticks[3] + ticks[4] - self.ticks[3] - self.ticks[4]
+        return {"link_bytes": round(sum(carried.values())), "uplink_bytes": round(sum(uplinks)),
+                "busiest_link_bytes": round(max(carried.values())), "idle": idle / passed if passed else None}
+
+
+def processor_ticks():
+    """User, nice, system, idle, iowait, irq, softirq, steal: since the machine started (proc(5))."""
+    with open("/proc/stat") as f:
+        return [int(t) for t in f.readline().split()[1:9]]
+
+
+class Processes:
+    """Commands in emulated hosts, all ended with the context: launchers leave daemons in sessions of their own, so
+    what is left is found by a mark in its environment, and ended by process id."""
+
+    def __init__(self):
+        self.mark = "%s=%d.%d" % (MARK, os.getpid(), time.monotonic_ns())
+        self.started = []
+
+    def __enter__(self):
+        return self
+
+    def start(self, command, environment, log):
+        name, value = self.mark.split("=")
+        process = subprocess.Popen(command, env={**environment, name: value}, stdin=subprocess.DEVNULL, stdout=log, stderr=log,
+                                   start_new_session=True)
+        self.started.append(process)
+        return process
+
+    def __exit__(self, *_):
+        for number, seconds in ((signal.SIGTERM, 3), (signal.SIGKILL, 3)):
+            end = time.monotonic() + seconds
+            left = self._signal(number)
+            while left and time.monotonic() < end:
+                wait_for_end(left, end)
+                left = self._signal(0)
+        for process in self.started:
+            process.wait()
+
+    def _signal(self, number):
+        """Sends a signal to all that bear the mark; their process ids."""
+        found = []
+        for process in self.started:
+            process.poll()
+        for entry in os.listdir("/proc"):
+            try:
+                with open("/proc/%s/environ" % entry, "rb") as f:
+                    if entry.isdigit() and self.mark.encode() in f.read().split(b"\0"):
+                        os.kill(int(entry), number)
+                        found.append(int(entry))
+            except (OSError, ValueError):
+                continue  # ended meanwhile, or no process
+        return found
+
+
+def wait_for_end(pids, end):
+    """Waits until the first of the processes ends, or time does."""
+    try:
+        descriptor = os.pidfd_open(pids[0])
+    except ProcessLookupError:
+        return
+    try:
+        select.select([descriptor], [], [], max(0.0, end - time.monotonic()))
+    finally:
+        os.close(descriptor)
+
+
+def last_words(log):
+    """The end of a log, in one line."""
+    log.seek(0)
+    lines = [line.strip() for line in log.read().decode(errors="replace").splitlines()]
+    words = " | ".join([line for line in lines if re.search(r"\w", line)][-4:])
+    return words[-300:] or "it printed nothing"
+
+
+def run_checked(*command, timeout=900, **options):
+    """Runs a command of an installation; its output."""
+    try:
+        done = subprocess.run(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace",
+                              timeout=timeout, **options)
+    except (OSError, subprocess.TimeoutExpired) as e:
+        raise Failed("%s: %s" % (" ".join(command[:3]), e)) from None
+    if done.returncode:
+        raise Failed("%s: status %d: %s" % (" ".join(command[:3]), done.returncode, done.stdout.strip()[-300:]))
+    return done.stdout
+
+
+class Run:
+    """A testbed in which to measure: the hosts in rank order, and a folder for what the launchers need."""
+
+    def __init__(self, bed, placement, folder, timeout):
+        self.bed, self.placement, self.timeout = bed, placement, timeout
+        self.hosts = in_order(bed.description, placement)
+        self.folder = folder
+        with open(os.path.join(folder, "pids"), "w") as f:
+            f.writelines("%s %d %s\n" % (h["name"], h["pid"], h["interface"]) for h in self.hosts)
+        with open(os.path.join(folder, "hosts"), "w") as f:
+            f.writelines("%s %s\n" % (h["ip"], h["name"]) for h in [{"ip": "127.0.0.1", "name": "localhost"}, *self.hosts])
+
+
+def racks(description):
+    """The hosts of each rack."""
+    found = {}
+    by_name = {h["name"]: h for h in description["hosts"]}
+    for link in description["links"]:
+        if link["kind"] == "host":
+            found.setdefault(link["a"], []).append(by_name[link["b"]])
+    return list(found.values())
+
+
+def in_order(description, placement):
+    """Hosts as ranks are given to them: rack by rack, or one of each rack in turn."""
+    if placement == "racked":
+        return [host for rack in racks(description) for host in rack]
+    return [host for row in zip(*racks(description)) for host in row]
+
+
+class Cool:
+    """This project: `cool bench`, its ranks started by the agents."""
+
+    name, title = "cool", "COOL"
+
+    def __init__(self, folder):
+        self.folder = folder
+
+    def prepare(self):
+        self.version = run_checked(os.path.join(self.folder, "cool"), "--version").split()[-1]
+        checkout = subprocess.run(["git", "-C", self.folder, "rev-parse", "--short", "HEAD"], capture_output=True, text=True)
+        if checkout.returncode == 0:
+            self.version += " (%s)" % checkout.stdout.strip()
+
+    def measure(self, run, case):
+        counters = Counters(run.bed)
+        counters.start()
+        command = ["cool", "bench", "--json", "--ops", case["op"], "--bytes", str(case["bytes"]), "--reps", str(case["reps"]),
+                   "--warmup", "1", "--placement", run.placement]
+        try:
+            done = run.bed.run(command, capture_output=True, text=True, errors="replace", timeout=run.timeout)
+        except subprocess.TimeoutExpired:
+            raise Failed("no end within %d s" % run.timeout) from None
+        if done.returncode:
+            raise Failed("status %d: %s" % (done.returncode, done.stderr.strip()[-300:]))
+        counted = counters.stop(case["reps"] + 1)
+        result = json.loads(done.stdout)["results"][0]
+        # The idle share of the repetitions alone, as the busiest rank saw it, not of the job's start too.
+        return {**counted, "idle": result["idle"], "seconds": result["seconds"], "chunks_repaired": result["chunks_repaired"]}
+
+
+class Mpi:
+    """An MPI library from its wheel in an environment of its own; our C program measures it."""
+
+    def __init__(self, folder, busy_poll):
+        self.folder = os.path.join(folder, self.name)
+        self.preload = None if busy_poll or not self.spins else os.path.join(folder, "sleeping_poll.so")
+        self.program = os.path.join(folder, "mpi_collectives." + self.name)
+
+    def prepare(self):
+        pip, mpicc = (os.path.join(self.folder, "bin", p) for p in ("pip", "mpicc"))
+        if not os.path.exists(mpicc):
+            run_checked("/usr/bin/python3", "-m", "venv", self.folder)
+            run_checked(pip, "install", "--quiet", "--disable-pip-version-check", self.name)
+        run_checked(mpicc, "-O2", "-Wall", "-o", self.program, os.path.join(HERE, "mpi_collectives.c"))
+        if self.preload:
+            run_checked("gcc", "-O2", "-Wall", "-shared", "-fPIC", "-o", self.preload, os.path.join(HERE, "sleeping_poll.c"), "-ldl")
+        shown = run_checked(pip, "--disable-pip-version-check", "show", self.name)
+        self.version = re.search(r"^Version: (\S+)", shown, re.MULTILINE).group(1)
+
+    def measure(self, run, case):
+        environment = {**os.environ, **self.environment, "BENCH_HOSTS": run.folder, "TMPDIR": run.folder,
+                       "PATH": os.path.join(self.folder, "bin") + ":" + os.environ["PATH"]}
+        with tempfile.TemporaryDirectory(dir=run.folder) as pipes, tempfile.TemporaryFile() as log:
+            request, reply = (os.path.join(pipes, p) for p in ("request", "reply"))
+            os.mkfifo(request)
+            os.mkfifo(reply)
+            ranks_only = ["env", "LD_PRELOAD=" + self.preload] if self.preload else []
+            program = [*ranks_only, self.program, case["op"], str(case["bytes"]), str(case["reps"]), request, reply]
+            launcher = [os.path.join(self.folder, "bin", "mpirun"), *self.flags(run.hosts), *program]
+            with Processes() as processes:
+                # Opened for both ways: neither we nor rank 0 waits for the other to open it.
+                with open(request, "rb+", buffering=0) as asked, open(reply, "rb+", buffering=0) as answers:
+                    command = [os.path.join(HERE, "enter-host"), run.hosts[0]["name"], "exec " + " ".join(launcher)]
+                    process = processes.start(command, environment, log)
+                    return self._converse(Counters(run.bed), Lines(asked, process, run.timeout, log), answers, case["reps"])
+
+    def _converse(self, counters, lines, answers, reps):
+        if lines.next() != ["start"]:
+            raise Failed("the program did not start as expected")
+        counters.start()
+        answers.write(b"\n")
+        done, *seconds = lines.next()
+        counted = counters.stop(reps)
+        answers.write(b"\n")
+        if done != "done" or len(seconds) != reps:
+            raise Failed("the program did not end as expected")
+        lines.end()
+        return {**counted, "seconds": [float(s) for s in seconds]}
+
+
+class Lines:
+    """Lines from a pipe, as long as a process runs and time is left."""
+
+    def __init__(self, pipe, process, timeout, log):
+        self.pipe, self.process, self.log, self.timeout = pipe, process, log, timeout
+        self.deadline, self.pending = time.monotonic() + timeout, b""
+
+    def next(self):
+        """The words of the next line."""
+        while b"\n" not in self.pending:
+            if self.pipe not in self._wait([self.pipe]):
+                raise Failed("status %s: %s" % (self.process.wait(), last_words(self.log)))
+            self.pending += os.read(self.pipe.fileno(), 65536)
+        line, self.pending = self.pending.split(b"\n", 1)
+        return line.decode(errors="replace").split()
+
+    def end(self):
+        """Waits for the process; a rank that failed at the very end counts."""
+        self._wait([])
+        if self.process.wait():
+            raise Failed("status %d: %s" % (self.process.returncode, last_words(self.log)))
+
+    def _wait(self, pipes):
+        ended = os.pidfd_open(self.process.pid)
+        try:
+            ready, _, _ = select.select([*pipes, ended], [], [], max(0.0, self.deadline - time.monotonic()))
+        finally:
+            os.close(ended)
+        if not ready:
+            raise Failed("no end within %d s: %s" % (self.timeout, last_words(self.log)))
+        return ready
+
+
+class OpenMpi(Mpi):
+    name, title = "openmpi", "Open MPI"
+    spins, environment = False, {}  # mpi_yield_when_idle below is its own remedy, and the better one at 1 KiB
+
+    def flags(self, hosts):
+        """TCP over the data network; ranks that wait yield the processor, since all hosts share this machine's."""
+        network = "10.0.0.0/16"
+        return ["--allow-run-as-root", "--prtemca", "plm_ssh_agent", os.path.join(HERE, "enter-host"), "--prtemca", "prte_if_include", network,
+                "--mca", "pml", "ob1", "--mca", "btl", "tcp,self", "--mca", "btl_tcp_if_include", network, "--mca", "mpi_yield_when_idle", "1",
+                "--host", ",".join(h["name"] + ":1" for h in hosts), "-n", str(len(hosts))]
+
+
+class Mpich(Mpi):
+    name, title = "mpich", "MPICH"
+    spins, environment = True, {"MPIR_CVAR_NOLOCAL": "1", "MPIR_CVAR_CH4_NETMOD": "ofi", "FI_PROVIDER": "tcp"}
+
+    def flags(self, hosts):
+        """Without -genvnone all ranks would get the environment of the first host, its interface included."""
+        return ["-genvnone", "-launcher", "ssh", "-launcher-exec", os.path.join(HERE, "enter-host"), "-hosts", ",".join(h["name"] for h in hosts),
+                "-n", str(len(hosts)), "-ppn", "1"]
+
+
+class Gloo:
+    """Gloo's own benchmark program, built from a source folder; it verifies what it receives."""
+
+    name, title = "gloo", "Gloo"
+
+    def __init__(self, folder, source):
+        self.folder, self.source = os.path.join(folder, self.name), source
+
+    def prepare(self):
+        if not self.source:
+            raise Absent("no source folder given (--gloo FOLDER)")
+        self.program = os.path.join(self.folder, "gloo", "benchmark", "benchmark")
+        run_checked("cmake", "-S", self.source, "-B", self.folder, "-DCMAKE_BUILD_TYPE=Release", "-DBUILD_BENCHMARK=ON", "-DUSE_REDIS=OFF")
+        run_checked("cmake", "--build", self.folder, "--parallel", "2", "--target", "benchmark")
+        revision = subprocess.run(["git", "-C", self.source, "describe", "--always"], capture_output=True, text=True)
+        self.version = revision.stdout.strip() or "of " + os.path.basename(os.path.abspath(self.source))
+
+    def algorithm(self, case):
+        """Of the two allreduces that it has, the one for the size."""
+        allreduce = "allreduce_halving_doubling" if case["bytes"] < 1 << 16 else "allreduce_ring_chunked"
+        names = {"bcast": "broadcast", "reduce": "reduce", "allreduce": allreduce, "allgather": "allgather", "scatter": "scatter"}
+        if case["op"] not in names:
+            raise Absent("its benchmark has no %s" % case["op"])
+        return names[case["op"]]
+
+    def measure(self, run, case):
+        algorithm, hosts = self.algorithm(case), run.hosts
+        parts = len(hosts) if case["op"] in ("allgather", "scatter") else 1
+        elements = str(max(1, case["bytes"] // 4 // parts))
+        counters = Counters(run.bed)
+        with tempfile.TemporaryDirectory(dir=run.folder) as meeting, tempfile.TemporaryFile() as log, Processes() as processes:
+            counters.start()
+            end = time.monotonic() + run.timeout
+            for rank, host in enumerate(hosts):
+                command = ["mnexec", "-a", str(host["pid"]), self.program, "--size", str(len(hosts)), "--rank", str(rank), "--transport", "tcp",
+                           "--tcp-device", host["interface"], "--shared-path", meeting, "--prefix", "bench", "--inputs", "1", "--elements",
+                           elements, "--warmup-iters", "1", "--iteration-count", str(case["reps"]), algorithm]
+                processes.start(command, os.environ, log)
+            for process in processes.started:
+                try:
+                    process.wait(max(0.0, end - time.monotonic()))
+                except subprocess.TimeoutExpired:
+                    raise Failed("no end within %d s: %s" % (run.timeout, last_words(log))) from None
+                if process.returncode:
+                    raise Failed("status %d: %s" % (process.returncode, last_words(log)))
+            counted = counters.stop(case["reps"] + 1)
+            return {**counted, **self.figures(log)}
+
+    @staticmethod
+    def figures(log):
+        """From its row `size elements min p50 p99 max GB/s samples`, in microseconds; it does not tell each one."""
+        log.seek(0)
+        rows = [line.split() for line in log.read().decode(errors="replace").splitlines() if re.match(r"\s*\d+\s+\d+\s", line)]
+        if not rows or len(rows[-1]) < 6:
+            raise Failed("no figures in its output: " + last_words(log))
+        least, median, _, most = (float(x) / 1e6 for x in rows[-1][2:6])
+        return {"min": least, "median": median, "max": most}
