@@ -33,7 +33,11 @@ fn run(case: &str) -> Result<(), Box<dyn std::error::Error>> {
             }
         }
         "barriers" => barriers_until_disturbed(&comm)?,
-        other => return Err(format!("no such case: '{other}'; expected other-size, other-operation or barriers").into()),
+        other => {
+            return Err(
+                format!("no such case: '{other}'; expected other-size, other-operation or barriers").into()
+            );
+        }
     }
     Ok(())
 }
