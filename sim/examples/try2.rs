@@ -6,15 +6,15 @@ fn main() {
     let op = Operation::ALL.into_iter().find(|o| o.to_string() == args[2]).unwrap();
     let bytes: u64 = args[3].parse().unwrap();
     let layout = Layout::new(&fabric.places(Placement::Packed)).unwrap();
-    let call = Call::new(op, Rank(0), bytes, 4.min(bytes.max(1) as u32));
+    let fabric = match args.get(4) { Some(u) => fabric.clone().with_rates(2_500_000, u.parse::<u64>().unwrap()*125_000).unwrap(), None => fabric }; let call = call_of(op, bytes, &layout).unwrap();
     let costs = Costs::default();
     let planner = Planner::new(fabric.cost_model(&costs), layout.clone());
     let t0 = std::time::Instant::now();
-    let r = planner.rank(&call);
+    let r = planner.rank(&call); let mut r = r; for p in Plan::fitting(op) { for q in std::iter::once(p).chain(Planner::segmented(p,&call,&layout)) { if r.iter().any(|e| e.plan==q) {continue;} if let Some(e)=planner.estimate(&call,q) { if e.seconds < 2.0*r[0].seconds { r.push(e);} } } }
     println!("rank {:?} of {}", t0.elapsed(), r.len());
     let mut best = f64::MAX; let mut first = 0.0;
     for (i, e) in r.iter().enumerate() {
-        if e.seconds > 3.0 * r[0].seconds { continue; }
+        
         let s = compile(&call, &layout, &e.plan, |_| true).unwrap();
         let t = simulate(&s, &layout, &fabric, &costs).unwrap().time.as_secs_f64();
         if i == 0 { first = t; }
