@@ -15,6 +15,9 @@ const MOST: [usize; 3] = [4, 8, 4];
 const SMALL: usize = 32;
 /// Segments that are timed one by one; of more, so many and half.
 const SEGMENTS: u64 = 4;
+/// As many times so many as make so many events, up to a bound.
+const STEADY: f64 = 8_000.0;
+const MOST_STEADY: f64 = 8.0;
 /// Bytes of these in bursts at least.
 const BURSTS: u64 = 6;
 /// A plan that takes no more events than this is timed on the whole group, whatever its size.
@@ -138,8 +141,15 @@ impl<'a> Bench<'a> {
             let bytes = (bytes as u64).next_multiple_of(u64::from(call.element));
             self.run(&Call { bytes, ..call.clone() }, layout, plan, most)
         };
-        let (all, half) = (part(few)?, part(few / 2)?);
-        let each = (all.seconds - half.seconds).max(0.0) / (few - few / 2) as f64;
+        // Many segments flow steadily only after some.
+        let first = part(few)?;
+        let more = (STEADY / first.events.max(1.0)).clamp(1.0, MOST_STEADY) as u64;
+        let (all, few, half, fewer) = match few * more {
+            many if many >= count => return self.run(&call, layout, plan, most),
+            many if many >= 2 * few => (part(many)?, many, first, few),
+            _ => (first, few, part(few / 2)?, few / 2),
+        };
+        let each = (all.seconds - half.seconds).max(0.0) / (few - fewer) as f64;
         let more = (count - few) as f64;
         Some(Found { seconds: all.seconds + each * more, events: all.events * (1.0 + more / few as f64) })
     }
