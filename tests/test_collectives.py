@@ -96,9 +96,9 @@ def test_every_operation_is_right_under_three_plans(make_bed, topology, loss):
 
 @pytest.mark.parametrize("loss", [0, 0.02])
 def test_floating_point_sums_have_the_same_bits_over_20_runs(make_bed, loss):
-    """Twenty calls of each job, in which another rank comes first each time; and two jobs."""
+    """In each of two jobs, twenty calls of each kind, and another rank comes first each time."""
     bed = make_bed("tree:3+1+2", host_mbit=50, uplink_mbit=50, loss=loss)
-    command = ["cool", "run", "-n", "7", "--", os.path.join(bed.bin_dir, "cool-bits"), "10", "3000", "default", "cool-b-r", "flat:chain",
+    command = ["cool", "run", "-n", "7", "--", os.path.join(bed.bin_dir, "cool-bits"), "20", "3000", "default", "cool-b-r", "flat:chain",
                "flat:recursive-halving", "sharded"]
     first, second = [sorted(succeed(bed, *command, timeout=300).splitlines()) for _ in range(2)]
     assert first == second

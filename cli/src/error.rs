@@ -40,6 +40,12 @@ pub(crate) enum Error {
     #[error("the job ended with {done} of {asked} results")]
     Missing { done: usize, asked: usize },
     #[error("{0}")]
+    Fabric(#[from] cool_sim::schedule::FabricError),
+    #[error("{0}")]
+    Simulate(#[from] cool_sim::schedule::SimulateError),
+    #[error("{0}")]
+    Grid(#[from] cool_sim::schedule::GridError),
+    #[error("{0}")]
     Rank(#[from] RankError),
     #[error("{0}")]
     Compile(#[from] cool_collective::CompileError),

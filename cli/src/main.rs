@@ -7,6 +7,7 @@ mod groups;
 mod job;
 mod plan;
 mod run;
+mod simulate;
 mod size;
 mod topology;
 mod units;
@@ -38,6 +39,7 @@ enum Command {
     #[command(flatten)]
     Ask(Ask),
     Plan(plan::Options),
+    Simulate(simulate::Options),
     /// One rank of `cool bench`, which starts it
     #[command(hide = true)]
     BenchRank(bench::RankOptions),
@@ -57,6 +59,7 @@ fn main() -> ExitCode {
     let outcome = match command {
         Command::Ask(question) => ask(&controller, question),
         Command::Plan(options) => plan::show(&options),
+        Command::Simulate(options) => simulate::show(&options),
         Command::BenchRank(options) => bench::rank(&options).map_err(Error::from),
     };
     match outcome {

@@ -155,8 +155,13 @@ async fn an_interrupt_cancels_the_job() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_benchmark_prints_what_rank_0_measures() {
-    let measured =
-        |seconds: &str| line(0, false, &format!(r#"{{"seconds":{seconds},"plan":"multicast","idle":0.5,"chunks_repaired":2}}"#));
+    let measured = |seconds: &str| {
+        line(
+            0,
+            false,
+            &format!(r#"{{"seconds":{seconds},"plan":"multicast","idle":0.5,"chunks_repaired":2}}"#),
+        )
+    };
     let events = vec![
         started(2),
         measured("[0.5,0.25]"),
@@ -198,10 +203,18 @@ async fn a_benchmark_forces_plans_that_fit_and_no_others() {
     let mut stage = Stage::set(vec![started(1), finished(0, "")], false).await;
     stage.cool("bench --ops bcast,scan --bytes 1 --plan cool-p-p --plan bcast=flat:chain").await;
     let job = stage.heard.recv().await.unwrap().unwrap();
-    assert!(job.args[1].contains(r#""forced":[["bcast","flat:chain"],["scan","cool-p-p"]]"#), "{:?}", job.args);
-    let (status, _, errors) = stage.cool("bench --ops bcast,scan --plan bcast=flat:ring --plan multicast").await;
+    assert!(
+        job.args[1].contains(r#""forced":[["bcast","flat:chain"],["scan","cool-p-p"]]"#),
+        "{:?}",
+        job.args
+    );
+    let (status, _, errors) =
+        stage.cool("bench --ops bcast,scan --plan bcast=flat:ring --plan multicast").await;
     assert_eq!(status, 1);
-    assert!(errors.starts_with("cool: plan flat:ring cannot run bcast: ") && errors.contains("these can: "), "{errors}");
+    assert!(
+        errors.starts_with("cool: plan flat:ring cannot run bcast: ") && errors.contains("these can: "),
+        "{errors}"
+    );
     let (status, _, errors) = stage.cool("bench --ops bcastv").await;
     assert!(status == 2 && errors.contains("there is no operation \"bcastv\""), "{errors}");
     assert_eq!(stage.heard.try_recv(), Err(mpsc::error::TryRecvError::Empty), "nothing was submitted");
@@ -210,7 +223,8 @@ async fn a_benchmark_forces_plans_that_fit_and_no_others() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_rank_of_a_benchmark_that_no_job_started_says_so() {
     let stage = Stage::set(Vec::new(), false).await;
-    let (status, _, errors) = stage.cool(r#"bench-rank {"cases":[],"warmup":0,"reps":1,"root":0,"forced":[]}"#).await;
+    let (status, _, errors) =
+        stage.cool(r#"bench-rank {"cases":[],"warmup":0,"reps":1,"root":0,"forced":[]}"#).await;
     assert_eq!((status, errors.lines().count()), (1, 1));
     assert!(errors.contains("not a rank"), "{errors}");
 }

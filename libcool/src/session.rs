@@ -108,7 +108,10 @@ impl Session {
     /// What keeps a plan from carrying out calls of an operation; `None` if it can.
     pub(crate) fn check_plan(&mut self, operation: Operation, plan: &str) -> Result<Option<String>, Error> {
         if plan.len() > MAX_PLAN {
-            return Ok(Some(format!("a text of {} bytes is no plan; the longest has {MAX_PLAN}", plan.len())));
+            return Ok(Some(format!(
+                "a text of {} bytes is no plan; the longest has {MAX_PLAN}",
+                plan.len()
+            )));
         }
         let doing = "set_plan";
         let check = CheckPlan { operation: operation.code().into(), plan: plan.to_owned() };
@@ -130,7 +133,8 @@ impl Session {
         // In the region, one after the other: what goes out, what comes in, the counts.
         let sent = request.send.map_or(0, |s| s.len() as u64);
         let received = request.receive.as_ref().map_or(0, |r| r.len() as u64);
-        let counts = request.counts.map(|c| c.iter().flat_map(|n| (*n as u64).to_ne_bytes()).collect::<Vec<u8>>());
+        let counts =
+            request.counts.map(|c| c.iter().flat_map(|n| (*n as u64).to_ne_bytes()).collect::<Vec<u8>>());
         let counted = counts.as_ref().map_or(0, |c| c.len() as u64);
         let start = sent.next_multiple_of(ALIGN);
         let counts_start = (start + received).next_multiple_of(ALIGN);

@@ -46,7 +46,10 @@ fn wrong_arguments_name_rank_operation_and_remedy_and_do_no_harm() {
         let e = argument(comm.scatter(&[1u8; 2], &mut three, rank));
         assert!(e.contains("scatter: send has 2 elements, but must have 2 times the 3 of recv"), "{e}");
         let e = argument(comm.reduce_scatter(&[1u8; 2], &mut three, Op::Sum));
-        assert!(e.contains("reduce_scatter: send has 2 elements, but must have 2 times the 3 of recv"), "{e}");
+        assert!(
+            e.contains("reduce_scatter: send has 2 elements, but must have 2 times the 3 of recv"),
+            "{e}"
+        );
         let e = argument(comm.scan(&[1u8; 2], &mut three, Op::Sum));
         assert!(e.contains("scan: recv has 3 elements, but send has 2"), "{e}");
         let e = argument(comm.exscan(&[1u8; 2], &mut three, Op::Sum));
@@ -98,7 +101,10 @@ fn a_plan_that_does_not_fit_is_told_at_once_and_does_no_harm() {
     let results = run(two(), |comm| {
         let rank = comm.rank();
         let e = argument(comm.set_plan(Operation::Bcast, "cool-q"));
-        assert!(e.starts_with(&format!("rank {rank}: set_plan: there is no plan \"cool-q\"; there are: ")), "{e}");
+        assert!(
+            e.starts_with(&format!("rank {rank}: set_plan: there is no plan \"cool-q\"; there are: ")),
+            "{e}"
+        );
         let e = argument(comm.set_plan(Operation::Scan, "multicast"));
         assert!(e.contains("plan multicast cannot run scan") && e.contains("these can: cool-p-p"), "{e}");
         let e = argument(comm.set_plan(Operation::Bcast, &"rack:ring,".repeat(1_000)));
@@ -149,7 +155,8 @@ fn ranks_that_call_with_different_plans_or_counts_are_told_so() {
         comm.set_plan(Operation::Bcast, if comm.rank() == 0 { "cool-b-r" } else { "flat:chain" })?;
         comm.bcast(&mut [0u8; 10], 0)
     });
-    let named = |(_, text): &(Failure, String)| text.contains("plan cool-b-r") && text.contains("plan flat:chain");
+    let named =
+        |(_, text): &(Failure, String)| text.contains("plan cool-b-r") && text.contains("plan flat:chain");
     assert!(failures.iter().any(named), "{failures:?}");
     let failures = disagree(|comm| {
         let counts = if comm.rank() == 0 { [1, 2] } else { [2, 1] };

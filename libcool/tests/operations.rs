@@ -145,7 +145,10 @@ fn reduce_scatter_deals_the_combination_out_in_rank_order() {
             let mut part = vec![0; count];
             let whole = count * comm.size();
             comm.reduce_scatter(&data(comm.rank(), whole, 3), &mut part, Op::Sum)?;
-            assert!(part == sum(0..comm.size(), whole, 3)[count * comm.rank()..][..count], "{count} elements");
+            assert!(
+                part == sum(0..comm.size(), whole, 3)[count * comm.rank()..][..count],
+                "{count} elements"
+            );
         }
         Ok(())
     });
@@ -233,7 +236,8 @@ fn alltoallv_sends_each_its_part() {
         for counts in lengths(size * size) {
             let row = |from: usize| &counts[from * size..][..size];
             let sent = |from: usize| data(from, row(from).iter().sum(), 2);
-            let to_me = |from: usize| sent(from)[row(from)[..rank].iter().sum()..][..row(from)[rank]].to_vec();
+            let to_me =
+                |from: usize| sent(from)[row(from)[..rank].iter().sum()..][..row(from)[rank]].to_vec();
             let expected: Vec<u32> = (0..size).flat_map(to_me).collect();
             let mut result = vec![0; expected.len()];
             comm.alltoallv(&sent(rank), &mut result, &counts)?;

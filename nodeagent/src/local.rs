@@ -8,8 +8,8 @@ use crate::agent::{Agent, Attachment};
 use crate::engine::{CallRequest, Memory, SharedSlice, wrong_plan};
 use cool_proto::frame::{Decoder, FrameError, MAX_TO_AGENT, MAX_TO_RANK, encode};
 use cool_proto::local::{
-    Attached, Call, CheckPlan, Done, Dtype, Failure, Operation, PlanChecked, ReduceOp, Refused, Running, Slice,
-    Stats, frame::Body,
+    Attached, Call, CheckPlan, Done, Dtype, Failure, Operation, PlanChecked, ReduceOp, Refused, Running,
+    Slice, Stats, frame::Body,
 };
 use cool_proto::region::{Region, RegionError};
 use cool_proto::{RUNNING_INTERVAL, VERSION, socket};
@@ -236,9 +236,7 @@ impl LocalRank<'_> {
             | Body::Done(_)
             | Body::Refused(_)
             | Body::Running(_)
-            | Body::PlanChecked(_) => {
-                Err(End::Refused("a frame that only agents send".into()))
-            }
+            | Body::PlanChecked(_) => Err(End::Refused("a frame that only agents send".into())),
         }
     }
 

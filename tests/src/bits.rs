@@ -70,5 +70,7 @@ fn bits(comm: &Comm, operation: Operation, elements: usize, run: usize) -> Resul
     }
     // FNV-1a.
     let bytes = recv.iter().flat_map(|x| x.to_bits().to_le_bytes());
-    Ok(bytes.fold(0xcbf2_9ce4_8422_2325, |hash: u64, byte| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)))
+    Ok(bytes.fold(0xcbf2_9ce4_8422_2325, |hash: u64, byte| {
+        (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
+    }))
 }

@@ -26,15 +26,7 @@ pub(crate) enum RankError {
     #[error(
         "rank {rank}: {op} of {bytes} bytes, repetition {repetition}: wrong data: byte {index} is {found:#04x}, should be {expected:#04x}"
     )]
-    Wrong {
-        rank: usize,
-        op: Op,
-        bytes: u64,
-        repetition: u32,
-        index: usize,
-        found: u8,
-        expected: u8,
-    },
+    Wrong { rank: usize, op: Op, bytes: u64, repetition: u32, index: usize, found: u8, expected: u8 },
     #[error("rank {rank}: no memory for {op} of {bytes} bytes; choose a smaller --bytes")]
     Memory { rank: usize, op: Op, bytes: u64 },
     #[error("cannot read how busy the processors are: {0}")]
@@ -235,7 +227,9 @@ impl<'c> Work<'c> {
             // Nothing comes: what the buffer began with is still there.
             Operation::Exscan => vec![(whole, sum(0..rank))],
             Operation::Gather | Operation::Allgather if whole == 0 => Vec::new(),
-            Operation::Gather | Operation::Allgather => self.parts().into_iter().zip((0..size).map(of)).collect(),
+            Operation::Gather | Operation::Allgather => {
+                self.parts().into_iter().zip((0..size).map(of)).collect()
+            }
             Operation::Scatter => vec![(whole, of(rank))],
             Operation::ReduceScatter => {
                 let before = self.case.before(size as u64, 0, rank as u64);

@@ -156,7 +156,12 @@ mod tests {
 
     fn figures(op: &str, seconds: &[f64]) -> Figures {
         let op = op.parse().unwrap();
-        let measured = Measured { seconds: seconds.to_vec(), plan: "multicast".to_owned(), idle: Some(0.25), chunks_repaired: 3 };
+        let measured = Measured {
+            seconds: seconds.to_vec(),
+            plan: "multicast".to_owned(),
+            idle: Some(0.25),
+            chunks_repaired: 3,
+        };
         Figures::new(Case { op, bytes: 1 << 20 }, measured, &participants()).unwrap()
     }
 

@@ -7,13 +7,21 @@ use crate::layout::{Layout, Place};
 use crate::plan::Plan;
 use crate::schedule::{Call, Rank};
 use crate::timing::time;
+use core::time::Duration;
 
 /// Racks, nodes of a rack and ranks of a node that are timed as they are; of more, so many, half and a quarter.
-const MOST: [usize; 3] = [8, 8, 4];
+const MOST: [usize; 3] = [4, 8, 4];
 /// Nodes of a group that is timed as it is, whatever its make.
 const SMALL: usize = 32;
 /// Segments that are timed one by one; of more, so many and half.
-const SEGMENTS: u64 = 6;
+const SEGMENTS: u64 = 4;
+/// As many times so many as make so many events, up to a bound.
+const STEADY: f64 = 8_000.0;
+const MOST_STEADY: f64 = 8.0;
+/// Bytes of these in bursts at least.
+const BURSTS: u64 = 6;
+/// A plan that takes no more events than this is timed on the whole group, whatever its size.
+const EXACT: f64 = 20_000.0;
 /// A message falls into no more (see `levels`).
 const MAX_SEGMENTS: u64 = 1024;
 
@@ -22,87 +30,157 @@ pub(super) struct Bench<'a> {
     model: &'a CostModel,
     call: &'a Call,
     layout: &'a Layout,
-    /// The call on the group or on the largest smaller one.
-    base: Size,
-    /// In how many directions the group is larger, how many times it is doubled there, and half and a quarter
-    /// of the smaller one.
-    beyond: Vec<(f64, Size, Size)>,
+    full: Size,
+    /// If the group is large: a smaller one of its make.
+    smaller: Option<Smaller>,
 }
 
 /// A group of some size.
 struct Size {
+    /// If it is not the whole.
     layout: Option<Layout>,
     root: Rank,
 }
 
+struct Smaller {
+    base: Size,
+    /// The directions in which the whole group is larger.
+    larger: Vec<Larger>,
+    /// For each two of those: the group of half the size in both.
+    halves: Vec<(usize, usize, Size)>,
+}
+
+/// A direction in which a group is larger than another.
+struct Larger {
+    doublings: f64,
+    /// The smaller group, half and a quarter as large in this direction.
+    half: Size,
+    quarter: Size,
+}
+
+/// How long something takes, and how many events that was.
+#[derive(Clone, Copy)]
+struct Found {
+    seconds: f64,
+    events: f64,
+}
+
 impl<'a> Bench<'a> {
     pub(super) fn new(model: &'a CostModel, layout: &'a Layout, call: &'a Call) -> Bench<'a> {
-        let racks = layout.racks();
         let most = |counts: &mut dyn Iterator<Item = usize>| counts.max().unwrap_or(1);
-        let nodes = most(&mut (0..racks).map(|rack| layout.nodes_of_rack(rack).len()));
+        let nodes = most(&mut (0..layout.racks()).map(|rack| layout.nodes_of_rack(rack).len()));
         let ranks = most(&mut (0..layout.nodes()).map(|node| layout.ranks_of_node(node).len()));
-        let full = [racks, nodes, ranks];
-        let mut base = full;
-        for (base, most) in base.iter_mut().zip(MOST) {
-            *base = (*base).min(most);
-        }
+        let full = [layout.racks(), nodes, ranks];
+        let mut base = [0, 1, 2].map(|i| full[i].min(MOST[i]));
         if layout.nodes() <= SMALL {
             (base[0], base[1]) = (full[0], full[1]);
         }
-        let size = |size: [usize; 3]| Size::new(layout, call.root, size);
-        let beyond = (0..3)
-            .filter(|i| full[*i] > base[*i])
-            .map(|i| {
-                let part = |divisor: usize| {
-                    let mut size = base;
-                    size[i] = (size[i] / divisor).max(1);
-                    size
-                };
-                ((full[i] as f64 / base[i] as f64).log2(), size(part(2)), size(part(4)))
-            })
-            .collect();
-        let base = if base == full { Size { layout: None, root: call.root } } else { size(base) };
-        Bench { model, call, layout, base, beyond }
+        let smaller = (base != full).then(|| Smaller::new(layout, call.root, base, full));
+        Bench { model, call, layout, full: Size { layout: None, root: call.root }, smaller }
     }
 
-    /// None if the plan does not fit.
-    pub(super) fn estimate(&self, plan: Plan) -> Option<Estimate> {
-        let base = self.on(plan, &self.base)?;
-        let mut seconds = base;
-        for (doublings, half, quarter) in &self.beyond {
-            let (half, quarter) = (self.on(plan, half)?, self.on(plan, quarter)?);
-            seconds += grown([quarter, half, base], *doublings);
+    /// None if the plan does not fit, or takes longer than `most` seconds.
+    pub(super) fn estimate(&self, plan: Plan, most: f64) -> Option<Estimate> {
+        let Found { seconds, events } = match &self.smaller {
+            None => self.on(plan, &self.full, most)?,
+            Some(smaller) => self.extrapolated(plan, smaller, most)?,
+        };
+        (seconds <= most).then_some(Estimate { plan, seconds, events })
+    }
+
+    fn extrapolated(&self, plan: Plan, smaller: &Smaller, most: f64) -> Option<Found> {
+        let base = self.on(plan, &smaller.base, most)?;
+        let mut halves = Vec::new();
+        let mut events = base.events;
+        for larger in &smaller.larger {
+            let half = self.on(plan, &larger.half, most)?;
+            events *= (base.events / half.events.max(1.0)).powf(larger.doublings);
+            halves.push(half.seconds);
         }
-        Some(Estimate { plan, seconds })
+        if events <= EXACT {
+            return self.on(plan, &self.full, most);
+        }
+        let mut added = Vec::new();
+        for (larger, half) in smaller.larger.iter().zip(&halves) {
+            let quarter = self.on(plan, &larger.quarter, most)?;
+            added.push(grown([quarter.seconds, *half, base.seconds], larger.doublings));
+        }
+        let mut seconds = base.seconds + added.iter().sum::<f64>();
+        for (i, j, half) in &smaller.halves {
+            // Whether sizes in two directions multiply, as bytes do, or only add, as steps do.
+            let half = self.on(plan, half, most)?.seconds;
+            let both = base.seconds - halves[*i] - halves[*j] + half;
+            let product = (base.seconds - halves[*i]) * (base.seconds - halves[*j]) / base.seconds;
+            let share = if product > 0.0 { (both / product).clamp(0.0, 1.0) } else { 0.0 };
+            seconds += share * added[*i] * added[*j] / base.seconds;
+        }
+        Some(Found { seconds, events })
     }
 
-    fn on(&self, plan: Plan, size: &Size) -> Option<f64> {
+    /// On a group of a size, in the segments that the plan makes for the whole group.
+    fn on(&self, plan: Plan, size: &Size, most: f64) -> Option<Found> {
         let layout = size.layout.as_ref().unwrap_or(self.layout);
-        // The segments that the plan makes for the whole group.
         let array = array(self.call, self.layout.size());
         let segment = plan.segment(array, self.layout.nodes()).max(array.div_ceil(MAX_SEGMENTS));
         let count = array.div_ceil(segment.max(1)).max(1);
-        let parts = self.call.operation.takes_counts();
-        let run = |segments: u64| {
-            let part = |bytes: u64| {
-                let bytes = u128::from(bytes) * u128::from(segments) / u128::from(count);
-                (bytes as u64).next_multiple_of(u64::from(self.call.element))
-            };
-            let bytes = if segments == count { self.call.bytes } else { part(self.call.bytes) };
-            // A smaller group's arrays of parts are shorter; they fall into as many segments.
-            let segment = if parts { segment * layout.size() as u64 / self.layout.size() as u64 } else { segment };
-            let plan = if count == 1 && layout.size() == self.layout.size() { plan } else { plan.with_segment(segment) };
-            let call = Call { bytes, root: size.root, ..self.call.clone() };
-            let schedule = compile(&call, layout, &plan, |_| true).ok()?;
-            let timing = time(&schedule, layout, &self.model.costs, Queues::new(self.model, layout)).ok()?;
-            Some(timing.time.as_secs_f64())
+        // A smaller group's arrays of parts are shorter; they fall into as many segments.
+        let forced = if self.call.operation.takes_counts() {
+            segment * layout.size() as u64 / self.layout.size() as u64
+        } else {
+            segment
         };
-        if count <= SEGMENTS {
-            return run(count);
+        let plan = if count == 1 { plan } else { plan.with_segment(forced) };
+        // Enough of them that what links let pass at once does not count.
+        let few = SEGMENTS.max((BURSTS * self.model.burst).div_ceil(segment.max(1)));
+        let call = Call { root: size.root, ..self.call.clone() };
+        if count <= few {
+            return self.run(&call, layout, plan, most);
         }
-        let (all, half) = (run(SEGMENTS)?, run(SEGMENTS / 2)?);
-        let each = (all - half).max(0.0) / (SEGMENTS - SEGMENTS / 2) as f64;
-        Some(all + each * (count - SEGMENTS) as f64)
+        let part = |segments: u64| {
+            let bytes = u128::from(call.bytes) * u128::from(segments) / u128::from(count);
+            let bytes = (bytes as u64).next_multiple_of(u64::from(call.element));
+            self.run(&Call { bytes, ..call.clone() }, layout, plan, most)
+        };
+        // Many segments flow steadily only after some.
+        let first = part(few)?;
+        let more = (STEADY / first.events.max(1.0)).clamp(1.0, MOST_STEADY) as u64;
+        let (all, few, half, fewer) = match few * more {
+            many if many >= count => return self.run(&call, layout, plan, most),
+            many if many >= 2 * few => (part(many)?, many, first, few),
+            _ => (first, few, part(few / 2)?, few / 2),
+        };
+        let each = (all.seconds - half.seconds).max(0.0) / (few - fewer) as f64;
+        let more = (count - few) as f64;
+        Some(Found { seconds: all.seconds + each * more, events: all.events * (1.0 + more / few as f64) })
+    }
+
+    fn run(&self, call: &Call, layout: &Layout, plan: Plan, most: f64) -> Option<Found> {
+        let most = Duration::try_from_secs_f64(most).unwrap_or(Duration::MAX);
+        let schedule = compile(call, layout, &plan, |_| true).ok()?;
+        let network = Queues::new(self.model, layout);
+        let timing = time(&schedule, layout, &self.model.costs, network, most).ok()?;
+        Some(Found { seconds: timing.time.as_secs_f64(), events: timing.events as f64 })
+    }
+}
+
+impl Smaller {
+    fn new(layout: &Layout, root: Rank, base: [usize; 3], full: [usize; 3]) -> Smaller {
+        let part = |divisors: [usize; 3]| {
+            Size::new(layout, root, [0, 1, 2].map(|i| (base[i] / divisors[i]).max(1)))
+        };
+        let by = |at: &[usize], divisor: usize| [0, 1, 2].map(|i| if at.contains(&i) { divisor } else { 1 });
+        let directions: Vec<usize> = (0..3).filter(|i| full[*i] > base[*i]).collect();
+        let larger = directions.iter().map(|i| Larger {
+            doublings: (full[*i] as f64 / base[*i] as f64).log2(),
+            half: part(by(&[*i], 2)),
+            quarter: part(by(&[*i], 4)),
+        });
+        let pairs = (0..directions.len()).flat_map(|i| (i + 1..directions.len()).map(move |j| (i, j)));
+        Smaller {
+            base: part([1; 3]),
+            larger: larger.collect(),
+            halves: pairs.map(|(i, j)| (i, j, part(by(&[directions[i], directions[j]], 2)))).collect(),
+        }
     }
 }
 
@@ -116,7 +194,8 @@ fn grown([quarter, half, all]: [f64; 3], doublings: f64) -> f64 {
     let mut rest = doublings;
     while rest > 0.0 {
         step *= ratio;
-        added += step * rest.min(1.0);
+        // A part of a doubling of what grows in proportion adds in proportion.
+        added += step * (rest.min(1.0).exp2() - 1.0);
         rest -= 1.0;
     }
     added

@@ -19,7 +19,13 @@ use std::collections::BTreeMap;
 const KEPT: usize = 1024;
 
 /// How many plans are tried in other segments than they like best by themselves.
-const REFINED: usize = 4;
+const REFINED: usize = 3;
+
+/// A plan that takes so many times as long as the best is not made good by other segments.
+const HOPEFUL: f64 = 2.0;
+
+/// Other segments than a plan's own must be better by this.
+const WORTHY: f64 = 1.02;
 
 /// The links of a level.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
@@ -61,6 +67,8 @@ pub struct Estimate {
     pub plan: Plan,
     /// From call to answer, in seconds.
     pub seconds: f64,
+    /// Events that timing all of it one by one would take, about.
+    pub events: f64,
 }
 
 /// What calls have in common that get the same pick.
@@ -108,21 +116,40 @@ impl Planner {
         plan
     }
 
-    /// All candidates for a call with their estimates, the best first.
+    /// The better candidates for a call with their estimates, the best first.
     pub fn rank(&self, call: &Call) -> Vec<Estimate> {
         let call = self.evened(call);
         let bench = estimate::Bench::new(&self.model, &self.layout, &call);
-        let mut estimates: Vec<Estimate> =
-            Plan::fitting(call.operation).filter_map(|plan| bench.estimate(plan)).collect();
+        let mut estimates: Vec<Estimate> = Vec::new();
+        let mut best = f64::INFINITY;
+        // A good one first, so that bad ones are soon given up.
+        let likely = Plan::default_for(&call, &self.layout);
+        let others = Plan::fitting(call.operation).filter(|plan| *plan != likely);
+        for plan in std::iter::once(likely).chain(others) {
+            if let Some(estimate) = bench.estimate(plan, best * HOPEFUL) {
+                best = best.min(estimate.seconds);
+                estimates.push(estimate);
+            }
+        }
         sort(&mut estimates);
         for i in 0..estimates.len().min(REFINED) {
-            let Estimate { plan, .. } = estimates[i];
-            let others = Planner::segmented(plan, &call, &self.layout);
-            let others: Vec<Estimate> = others.into_iter().filter_map(|plan| bench.estimate(plan)).collect();
-            estimates.extend(others);
+            for plan in Planner::segmented(estimates[i].plan, &call, &self.layout) {
+                if let Some(mut estimate) = bench.estimate(plan, best) {
+                    best = best.min(estimate.seconds);
+                    // What is hardly better is not worth an exception.
+                    estimate.seconds *= WORTHY;
+                    estimates.push(estimate);
+                }
+            }
         }
         sort(&mut estimates);
         estimates
+    }
+
+    /// The estimate for one plan; none if it does not fit.
+    pub fn estimate(&self, call: &Call, plan: Plan) -> Option<Estimate> {
+        let call = self.evened(call);
+        estimate::Bench::new(&self.model, &self.layout, &call).estimate(plan, f64::INFINITY)
     }
 
     /// A plan in all segments that are worth a try, besides those it takes by itself.
@@ -132,7 +159,7 @@ impl Planner {
         let own = plan.segment(array, layout.nodes());
         let eager = 64 * 1024;
         let mut sizes = vec![own / 4, own.saturating_mul(4), eager, eager.saturating_mul(nodes), array];
-        sizes.retain(|size| (1024..=array).contains(size) && *size != own && (*size < array || own < array));
+        sizes.retain(|size| (4096..=array).contains(size) && *size != own && (*size < array || own < array));
         sizes.sort_unstable();
         sizes.dedup();
         sizes.into_iter().map(|size| plan.with_segment(size)).collect()

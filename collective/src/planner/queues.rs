@@ -6,8 +6,11 @@ use crate::layout::Layout;
 use crate::timing::{Network, Notice, Notices, nanos, time_of};
 use std::collections::{BTreeMap, VecDeque};
 
-/// Frames of a message at most.
-const FRAMES: u64 = 8;
+/// Links serve this part of a message's turn at a time, or the second, if that is more bytes.
+const FRAMES: u64 = 4;
+const FRAME: u64 = 4096;
+/// Turns of a message at most.
+const TURNS: u64 = 2;
 
 /// A link: when it has served all that came so far, at its own rate.
 #[derive(Clone, Copy, Debug, Default)]
@@ -22,11 +25,19 @@ struct Passage {
     last: u64,
 }
 
+/// A message with the bytes that it has, still has to send, and still has in its turn.
+#[derive(Clone, Copy, Debug)]
+struct Message {
+    number: u32,
+    bytes: u64,
+    left: u64,
+    turn: u64,
+}
+
 /// The messages from one node to another.
 #[derive(Debug, Default)]
 struct Connection {
-    /// Messages with the bytes that they still have to send, and all they have.
-    queue: VecDeque<(u32, u64, u64)>,
+    queue: VecDeque<Message>,
     sending: bool,
 }
 
@@ -83,20 +94,28 @@ impl<'a> Queues<'a> {
     fn next_frame(&mut self, now: u64, (from, to): (u32, u32), tell: &mut Notices) {
         let Some(connection) = self.connections.get_mut(&(from, to)) else { return };
         connection.sending = false;
-        let Some((message, left, bytes)) = connection.queue.pop_front() else { return };
-        let frame = left.min(self.model.costs.turn.max(bytes.div_ceil(FRAMES)));
+        let Some(mut message) = connection.queue.pop_front() else { return };
+        let turn = self.model.costs.turn().max(message.bytes.div_ceil(TURNS));
+        if message.turn == 0 {
+            message.turn = turn.min(message.left);
+        }
+        let frame = FRAME.max(turn.min(message.bytes).div_ceil(FRAMES)).min(message.turn);
+        message.left -= frame;
+        message.turn -= frame;
         connection.sending = true;
-        if left > frame {
-            connection.queue.push_back((message, left - frame, bytes));
+        match (message.left, message.turn) {
+            (0, _) => {}
+            (_, 0) => connection.queue.push_back(message),
+            _ => connection.queue.push_front(message),
         }
         let ends = (from as usize, to as usize);
         let passage = self.pass(now, ends, frame);
         // The receiver's window lets no more be sent before this has come.
         tell.at(passage.last, Notice::Wake(from, to));
-        if left == frame {
-            tell.at(passage.last, Notice::Left { message });
-            let at = passage.last + self.latency(ends.0, ends.1, bytes);
-            tell.at(at, Notice::Arrived { message, receiver: 0 });
+        if message.left == 0 {
+            tell.at(passage.last, Notice::Left { message: message.number });
+            let at = passage.last + self.latency(ends.0, ends.1, message.bytes);
+            tell.at(at, Notice::Arrived { message: message.number, receiver: 0 });
         }
     }
 }
@@ -131,7 +150,7 @@ impl Network for Queues<'_> {
         let wire = self.model.costs.unicast(bytes);
         let key = (from as u32, to as u32);
         let connection = self.connections.entry(key).or_default();
-        connection.queue.push_back((message, wire, wire));
+        connection.queue.push_back(Message { number: message, bytes: wire, left: wire, turn: 0 });
         if !connection.sending {
             self.next_frame(now, key, tell);
         }
@@ -154,7 +173,7 @@ impl Network for Queues<'_> {
         let rate = if leaves { host.min(uplink) } else { host };
         let mut paced = Passage {
             first: sent.first,
-            last: sent.last.max(now + time_of(wire.saturating_sub(burst), rate) * u64::from(sharers.max(1))),
+            last: sent.last.max(now + time_of(self.model.costs.paced(bytes), rate) * u64::from(sharers.max(1))),
         };
         let mut racks: BTreeMap<usize, Passage> = BTreeMap::from([(home, paced)]);
         if leaves {

@@ -29,6 +29,8 @@ pub struct Costs {
     pub copied: u64,
     /// Bytes of a message that are sent before another message between the same nodes has its turn.
     pub turn: u64,
+    /// Bytes of a multicast that are sent at once, before its pace counts.
+    pub burst: u64,
 }
 
 impl Default for Costs {
@@ -45,6 +47,7 @@ impl Default for Costs {
             eager: 64 * 1024,
             copied: 1024 * 1024,
             turn: 64 * 1024,
+            burst: 16 * 1024,
         }
     }
 }
@@ -67,6 +70,16 @@ impl Costs {
     /// Bytes on the wire of a multicast message.
     pub fn multicast(&self, bytes: u64) -> u64 {
         packed(bytes, self.mtu, UDP)
+    }
+
+    /// Bytes on the wire of a message's turn.
+    pub fn turn(&self) -> u64 {
+        self.unicast(self.turn)
+    }
+
+    /// Bytes on the wire of a multicast message that its pace counts for.
+    pub fn paced(&self, bytes: u64) -> u64 {
+        self.multicast(bytes).saturating_sub(self.burst)
     }
 
     /// Time to copy bytes.

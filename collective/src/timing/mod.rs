@@ -90,6 +90,9 @@ pub enum TimingError {
         "the schedule is not for all ranks of the group, or has more actions than can be numbered; compile for all, in larger segments"
     )]
     Incomplete,
+    /// It takes longer than was asked for.
+    #[error("the schedule takes longer than {0:?}")]
+    Late(Duration),
     /// Some action never becomes possible.
     #[error("the schedule comes to a stop: {rank} waits for ever in action {action}")]
     Stuck {
@@ -100,15 +103,16 @@ pub enum TimingError {
     },
 }
 
-/// Times a schedule for `layout` on a network.
+/// Times a schedule for `layout` on a network, unless it takes longer than `most`.
 ///
 /// # Errors
-/// If the schedule is not for this group, or comes to a stop.
+/// If the schedule is not for this group, comes to a stop, or takes longer.
 pub fn time(
     schedule: &Schedule,
     layout: &Layout,
     costs: &Costs,
     network: impl Network,
+    most: Duration,
 ) -> Result<Timing, TimingError> {
-    world::World::new(schedule, layout, costs, network)?.run()
+    world::World::new(schedule, layout, costs, network)?.run(most)
 }

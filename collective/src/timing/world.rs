@@ -91,7 +91,7 @@ impl<'a, N: Network> World<'a, N> {
         })
     }
 
-    pub(super) fn run(mut self) -> Result<Timing, TimingError> {
+    pub(super) fn run(mut self, most: Duration) -> Result<Timing, TimingError> {
         for rank in 0..self.layout.size() as u32 {
             let actions = self.schedule.programs[rank as usize].as_ref().map_or(0, |p| p.actions.len());
             for action in 0..actions as u32 {
@@ -101,7 +101,11 @@ impl<'a, N: Network> World<'a, N> {
                 }
             }
         }
+        let last = nanos(most.saturating_sub(self.costs.call));
         while let Some(Reverse((at, _, event))) = self.queue.pop() {
+            if at > last {
+                return Err(TimingError::Late(most));
+            }
             self.now = at;
             self.happen(event);
         }

@@ -55,7 +55,8 @@ impl Comm {
         if len.is_multiple_of(size) {
             return Ok(len / size);
         }
-        let reason = format!("{name} has {len} elements, which are not {size} equal parts, one for each rank");
+        let reason =
+            format!("{name} has {len} elements, which are not {size} equal parts, one for each rank");
         Err(self.wrong(operation, reason))
     }
 

@@ -43,12 +43,7 @@ impl Comm {
     ///
     /// # Errors
     /// If there is not one count for each rank, `send` or `recv` is not as long as they say, or the call fails.
-    pub fn allgatherv<T: Element>(
-        &self,
-        send: &[T],
-        recv: &mut [T],
-        counts: &[usize],
-    ) -> Result<(), Error> {
+    pub fn allgatherv<T: Element>(&self, send: &[T], recv: &mut [T], counts: &[usize]) -> Result<(), Error> {
         let name = "allgatherv";
         self.own_part(name, ("send", send.len()), counts)?;
         self.sum_of_counts(name, ("recv", recv.len()), counts)?;
@@ -121,12 +116,7 @@ impl Comm {
     /// # Errors
     /// If there is not one count for each pair of ranks, `send` or `recv` is not as long as they say, or the
     /// call fails.
-    pub fn alltoallv<T: Element>(
-        &self,
-        send: &[T],
-        recv: &mut [T],
-        counts: &[usize],
-    ) -> Result<(), Error> {
+    pub fn alltoallv<T: Element>(&self, send: &[T], recv: &mut [T], counts: &[usize]) -> Result<(), Error> {
         let (name, size) = ("alltoallv", self.size());
         self.counted(name, counts.len(), ("one for each pair of ranks", size * size))?;
         self.sum_of_counts(name, ("send", send.len()), &counts[self.rank * size..][..size])?;

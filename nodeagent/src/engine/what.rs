@@ -32,7 +32,8 @@ impl What {
     /// # Errors
     /// [`Kind::Invalid`] if it makes no sense, or its buffers are too short.
     pub(super) fn of(request: &CallRequest, size: usize) -> Result<What, Failure> {
-        let operation = operation(request.operation).ok_or_else(|| invalid(request, "it names no operation"))?;
+        let operation =
+            operation(request.operation).ok_or_else(|| invalid(request, "it names no operation"))?;
         let barrier = operation == Operation::Barrier;
         let element = match element_bytes(request.dtype) {
             _ if barrier => 1,

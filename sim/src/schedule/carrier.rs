@@ -42,9 +42,12 @@ struct Stream {
 }
 
 impl Stream {
-    /// What it may send when so many streams of its node are under way.
-    fn most(&self, streams: usize) -> f64 {
-        self.rate / f64::from(self.sharers).max(streams as f64).max(1.0)
+    /// What it may send when so many streams of its node are under way: by its pace, but for what it sends at
+    /// once.
+    fn most(&self, streams: usize, costs: &Costs) -> f64 {
+        let pace = self.rate / f64::from(self.sharers).max(streams as f64).max(1.0);
+        let all = costs.multicast(self.bytes) as f64;
+        (pace * all / (costs.paced(self.bytes) as f64).max(1.0)).min(self.rate)
     }
 }
 
@@ -165,7 +168,7 @@ impl<'a> Carrier<'a> {
         let streams = &self.streaming[node];
         for stream in streams.iter().filter_map(|message| self.streams.get(message)) {
             if let Some(flow) = stream.flow {
-                self.flows.set_most(now, flow, stream.most(streams.len()));
+                self.flows.set_most(now, flow, stream.most(streams.len(), self.costs));
             }
         }
     }
@@ -216,7 +219,7 @@ impl Network for Carrier<'_> {
         let rate = self.flows.narrowest(&links);
         let mut stream = Stream { flow: None, from, to: to.to_vec(), bytes, sharers, rate };
         self.streaming[from].push(message);
-        let most = stream.most(self.streaming[from].len());
+        let most = stream.most(self.streaming[from].len(), self.costs);
         stream.flow = self.flows.begin(now, links, self.costs.multicast(bytes), most);
         let flow = stream.flow;
         self.streams.insert(message, stream);
@@ -255,7 +258,7 @@ fn plan(finish: Finish, tell: &mut Notices) {
 
 /// Bytes of a message's turn.
 fn turn(costs: &Costs, bytes: u64) -> f64 {
-    (costs.turn as f64).max(bytes as f64 / TURNS)
+    (costs.turn() as f64).max(bytes as f64 / TURNS)
 }
 
 fn latency(fabric: &Fabric, costs: &Costs, hosts: &[usize], (from, to): (usize, usize), bytes: u64) -> u64 {

@@ -3,7 +3,7 @@
 
 use cool_collective::planner::Level;
 use cool_collective::timing::Costs;
-use cool_collective::{CostModel, Layout, Place};
+use cool_collective::{CostModel, Layout, LayoutError, Place};
 use cool_machine::Duration;
 use core::fmt;
 use core::str::FromStr;
@@ -71,6 +71,9 @@ pub enum FabricError {
     /// A rate of zero.
     #[error("the links of a network must carry something; give rates above 0")]
     Rate,
+    /// There are no ranks.
+    #[error(transparent)]
+    Layout(#[from] LayoutError),
     /// The group has ranks where the network has no hosts.
     #[error("the group has {wanted} nodes in its rack {rack}, the network {found} there; time it on a larger one")]
     Small {
@@ -141,6 +144,14 @@ impl Fabric {
                 (0..longest).flat_map(|i| racks.iter().filter_map(move |rack| rack.get(i).copied())).collect()
             }
         }
+    }
+
+    /// The layout of a group over the whole network.
+    ///
+    /// # Errors
+    /// Never for a network that was made from a text.
+    pub fn layout(&self, placement: Placement) -> Result<Layout, FabricError> {
+        Ok(Layout::new(&self.places(placement))?)
     }
 
     /// The host of each node of a group: its racks and their nodes in order.

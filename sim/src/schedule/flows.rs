@@ -136,9 +136,7 @@ impl Flows {
 
     fn tokens(&mut self, now: u64, link: u32) -> f64 {
         let link = &mut self.links[link as usize];
-        let idle = (link.rate - link.used).max(0.0);
-        // What is left of a link that is in use is for those that use it.
-        let earned = if link.used > 0.0 { 0.0 } else { idle * (now - link.at) as f64 };
+        let earned = (link.rate - link.used).max(0.0) * (now - link.at) as f64;
         link.tokens = (link.tokens + earned).min(self.burst);
         link.at = now;
         link.tokens

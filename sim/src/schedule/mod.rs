@@ -9,13 +9,16 @@
 mod carrier;
 mod fabric;
 mod flows;
+mod grid;
 mod limit;
 
 pub use cool_collective::timing::{Costs, Timing, TimingError};
 pub use fabric::{Fabric, FabricError, Placement};
+pub use grid::{GridError, Verdict, call_of, judge};
 pub use limit::limit;
 
 use cool_collective::{Layout, Schedule, timing};
+use cool_machine::Duration;
 
 /// Why a schedule cannot be timed on a network.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -39,5 +42,5 @@ pub fn simulate(
     costs: &Costs,
 ) -> Result<Timing, SimulateError> {
     let carrier = carrier::Carrier::new(fabric, layout, costs)?;
-    Ok(timing::time(schedule, layout, costs, carrier)?)
+    Ok(timing::time(schedule, layout, costs, carrier, Duration::MAX)?)
 }

@@ -70,7 +70,8 @@ impl Collective {
         (count, counts): (u64, Option<&[u64]>),
         salt: u64,
     ) -> Collective {
-        let counts_slice = || counts.map(|c| HeapMemory::slice(c.iter().flat_map(|c| c.to_ne_bytes()).collect()));
+        let counts_slice =
+            || counts.map(|c| HeapMemory::slice(c.iter().flat_map(|c| c.to_ne_bytes()).collect()));
         let data = Data { size, operation, root: root as usize, count, counts, salt };
         let mut requests = Vec::new();
         let mut expected = Vec::new();
