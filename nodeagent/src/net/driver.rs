@@ -1,6 +1,7 @@
 //! The engine's thread: waits for whatever comes first, tells the engine, does what it asks.
 
 use super::tcp::{self, Connection};
+use super::udp::{Inbox, Outbox, Socket};
 use super::{EVENTS, Event, Events, udp};
 use crate::engine::{
     COPIES_BYTES, Command, ConnectionId, Engine, EngineConfig, GroupError, GroupSpec, Input, Output,
@@ -8,24 +9,30 @@ use crate::engine::{
 use cool_machine::{Machine, Poll, Time};
 use cool_proto::local::{Failure, Stats};
 use std::collections::{BTreeMap, BTreeSet};
+use std::future::poll_fn;
 use std::net::{Ipv4Addr, SocketAddrV4};
-use std::sync::Arc;
 use std::time::{Duration, Instant};
-use tokio::net::{TcpListener, UdpSocket};
+use tokio::net::TcpListener;
 use tokio::sync::{mpsc, oneshot};
-use tokio::task::AbortHandle;
+
+/// How often the sockets are read before anything else gets its turn, if there is always more.
+const DRAINS: usize = 64;
 
 /// A tree that this node listens to.
 struct Tree {
     groups: BTreeSet<u64>,
-    reader: AbortHandle,
+    socket: Socket,
 }
 
 pub(super) struct Driver {
     engine: Engine,
     ip: Ipv4Addr,
     origin: Instant,
-    udp: Arc<UdpSocket>,
+    /// The latest time that the engine was told.
+    clock: Time,
+    udp: Socket,
+    inbox: Inbox,
+    outbox: Outbox,
     trees: BTreeMap<SocketAddrV4, Tree>,
     connections: BTreeMap<ConnectionId, Connection>,
     next_connection: u64,
@@ -36,13 +43,16 @@ pub(super) struct Driver {
 }
 
 impl Driver {
-    pub(super) fn new(config: EngineConfig, udp: UdpSocket) -> Driver {
+    pub(super) fn new(config: EngineConfig, udp: Socket) -> Driver {
         let (events, queue) = mpsc::channel(EVENTS);
         Driver {
             engine: Engine::new(&config.node, COPIES_BYTES),
             ip: config.ip,
             origin: Instant::now(),
-            udp: Arc::new(udp),
+            clock: Time::ZERO,
+            udp,
+            inbox: Inbox::new(),
+            outbox: Outbox::default(),
             trees: BTreeMap::new(),
             connections: BTreeMap::new(),
             next_connection: 0,
@@ -55,41 +65,74 @@ impl Driver {
 
     /// Runs until all senders of commands are gone.
     pub(super) async fn run(mut self, mut commands: mpsc::UnboundedReceiver<Command>, listener: TcpListener) {
-        let socket = Arc::clone(&self.udp);
-        let events = self.events.clone();
-        tokio::spawn(async move { udp::read(&socket, events).await });
         tokio::spawn(tcp::accept(listener, self.events.clone()));
         loop {
-            let deadline = self.pump().await;
+            self.drain().await;
+            let now = self.now();
+            let deadline = self.pump(now).await;
+            self.outbox.flush(&self.udp).await;
             let timer = async {
                 match deadline {
                     Some(at) => tokio::time::sleep_until(at.into()).await,
                     None => std::future::pending().await,
                 }
             };
+            let sockets = poll_fn(|context| {
+                let mut sockets = std::iter::once(&self.udp).chain(self.trees.values().map(|t| &t.socket));
+                match sockets.any(|socket| socket.poll_ready(context).is_ready()) {
+                    true => std::task::Poll::Ready(()),
+                    false => std::task::Poll::Pending,
+                }
+            });
             tokio::select! {
                 command = commands.recv() => match command {
                     Some(command) => self.command(command),
                     None => return,
                 },
-                Some(event) = self.queue.recv() => self.event(event).await,
+                Some(event) = self.queue.recv() => self.event(event),
+                () = sockets => {}
                 () = timer => {}
             }
         }
     }
 
-    fn now(&self) -> Time {
-        Time::from_nanos(u64::try_from(self.origin.elapsed().as_nanos()).unwrap_or(u64::MAX))
+    fn now(&mut self) -> Time {
+        let nanos = self.origin.elapsed().as_nanos();
+        self.clock = self.clock.max(Time::from_nanos(u64::try_from(nanos).unwrap_or(u64::MAX)));
+        self.clock
+    }
+
+    /// Tells the engine of all datagrams that have come, each at the time when it came: while they waited here,
+    /// no timer runs out, so that this machine's being busy is not taken for a loss.
+    async fn drain(&mut self) {
+        for _ in 0..DRAINS {
+            let sockets: Vec<&Socket> =
+                std::iter::once(&self.udp).chain(self.trees.values().map(|tree| &tree.socket)).collect();
+            if !self.inbox.receive(&sockets) {
+                return;
+            }
+            let now = self.origin.elapsed();
+            for at in 0..self.inbox.len() {
+                let (age, from, bytes) = self.inbox.datagram(at);
+                let came = u64::try_from(now.saturating_sub(age).as_nanos()).unwrap_or(u64::MAX);
+                self.clock = self.clock.max(Time::from_nanos(came));
+                self.engine.handle(self.clock, Input::Datagram { from, bytes });
+                self.pump(self.clock).await;
+            }
+            self.outbox.flush(&self.udp).await;
+        }
     }
 
     /// Does what the engine asks, until it is idle; answers with when to poll it again.
-    async fn pump(&mut self) -> Option<Instant> {
+    async fn pump(&mut self, now: Time) -> Option<Instant> {
         loop {
-            match self.engine.poll(self.now()) {
+            match self.engine.poll(now) {
                 Poll::Idle(deadline) => {
                     return deadline.map(|at| self.origin + Duration::from_nanos(at.as_nanos()));
                 }
-                Poll::Output(Output::Datagram { to, bytes }) => udp::send(&self.udp, to, &bytes).await,
+                Poll::Output(Output::Datagram { to, bytes }) => {
+                    self.outbox.send(&self.udp, to, &bytes).await;
+                }
                 Poll::Output(output) => self.output(output),
             }
         }
@@ -140,10 +183,11 @@ impl Driver {
     }
 
     fn make_group(&mut self, spec: &GroupSpec) -> Result<(), GroupError> {
-        let trees = self.engine.make_group(self.now(), spec)?;
+        let now = self.now();
+        let trees = self.engine.make_group(now, spec)?;
         for address in trees {
             if let Err(error) = self.join_tree(spec.id, address) {
-                self.engine.release_group(self.now(), spec.id);
+                self.engine.release_group(now, spec.id);
                 let (address, reason) = (*address.ip(), error.to_string());
                 return Err(GroupError::Multicast { group: spec.id, address, ip: self.ip, reason });
             }
@@ -157,31 +201,20 @@ impl Driver {
             return Ok(());
         }
         let socket = udp::listen(address, self.ip)?;
-        let events = self.events.clone();
-        let reader = tokio::spawn(async move { udp::read(&socket, events).await }).abort_handle();
-        self.trees.insert(address, Tree { groups: BTreeSet::from([group]), reader });
+        self.trees.insert(address, Tree { groups: BTreeSet::from([group]), socket });
         Ok(())
     }
 
     fn leave_trees(&mut self, group: u64) {
         self.trees.retain(|_, tree| {
             tree.groups.remove(&group);
-            if tree.groups.is_empty() {
-                tree.reader.abort();
-            }
             !tree.groups.is_empty()
         });
     }
 
-    async fn event(&mut self, event: Event) {
+    fn event(&mut self, event: Event) {
         let now = self.now();
         match event {
-            Event::Datagrams(batch) => {
-                for (from, bytes) in batch {
-                    self.engine.handle(self.now(), Input::Datagram { from, bytes: &bytes });
-                    self.pump().await;
-                }
-            }
             Event::Accepted(stream, from) => {
                 let connection = self.connection();
                 self.connections.insert(connection, Connection::new(connection, stream, &self.events));

@@ -10,10 +10,10 @@ mod udp;
 use crate::engine::{Command, ConnectionId, EngineConfig, StartError};
 use driver::Driver;
 use std::net::{Ipv4Addr, SocketAddrV4};
-use tokio::net::{TcpListener, TcpStream, UdpSocket};
+use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::mpsc;
 
-/// Events that may wait for the engine; beyond it, readers wait.
+/// Events that may wait for the engine; beyond it, connections wait.
 const EVENTS: usize = 64;
 
 /// The ports that were bound.
@@ -24,7 +24,6 @@ pub(crate) struct Bound {
 
 /// What the tasks around the sockets tell the driver.
 enum Event {
-    Datagrams(Vec<(SocketAddrV4, Vec<u8>)>),
     Accepted(TcpStream, Ipv4Addr),
     Connected { node: String, stream: TcpStream },
     Unreachable { node: String, why: String },
@@ -50,7 +49,7 @@ pub(crate) fn start(
         tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(StartError::Thread)?;
     // Sockets of tokio's are made within its runtime.
     let inside = runtime.enter();
-    let udp = UdpSocket::from_std(udp).map_err(failed("UDP", udp_port))?;
+    let udp = udp::Socket::new(udp).map_err(failed("UDP", udp_port))?;
     let tcp = TcpListener::from_std(tcp).map_err(failed("TCP", tcp_port))?;
     drop(inside);
     let run = move || runtime.block_on(Driver::new(config, udp).run(commands, tcp));

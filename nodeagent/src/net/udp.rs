@@ -1,9 +1,13 @@
-//! UDP sockets: one for what is sent and for what comes to this node, one for each tree it listens to.
+//! UDP sockets: one for what is sent and for what comes to this node, one for each tree it listens to. Many
+//! datagrams cross into the system and back at a time (sendmsg with GSO, recvmmsg, GRO) where it can do that.
 
-use super::{Event, Events};
-use socket2::{Domain, Protocol, Socket, Type};
-use std::io;
+use quinn_udp::{BATCH_SIZE, RecvMeta, Transmit, UdpSocketState};
+use socket2::{Domain, Protocol, Type};
+use std::io::{self, IoSliceMut};
 use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4};
+use std::task::{Context, Poll};
+use std::time::{Duration, SystemTime};
+use tokio::io::Interest;
 use tokio::net::UdpSocket;
 
 /// Routers between racks may lie on a tree; a few more than any tree has.
@@ -13,11 +17,12 @@ const TTL: u32 = 8;
 /// 1 Gbit/s.
 const BUFFER: usize = 8 * 1024 * 1024;
 
-/// The longest datagram.
-const DATAGRAM_MAX: usize = 65_535;
+/// The longest UDP payload, also of all datagrams that the system is handed or hands over as one.
+const LONGEST: usize = 65_507;
 
-/// Datagrams taken at a time.
-const BATCH: usize = 64;
+/// Receive buffers. Memory that nothing was received into is not taken.
+const SLOTS: usize = 2 * BATCH_SIZE;
+const SLOT: usize = 64 * 1024;
 
 /// The socket for what this node sends, and for what comes to it alone.
 pub(super) fn bind(ip: Ipv4Addr, port: u16) -> io::Result<(std::net::UdpSocket, u16)> {
@@ -32,17 +37,18 @@ pub(super) fn bind(ip: Ipv4Addr, port: u16) -> io::Result<(std::net::UdpSocket, 
 }
 
 /// A socket for what comes over a tree to the interface with address `ip`.
-pub(super) fn listen(tree: SocketAddrV4, ip: Ipv4Addr) -> io::Result<UdpSocket> {
+pub(super) fn listen(tree: SocketAddrV4, ip: Ipv4Addr) -> io::Result<Socket> {
     let socket = socket()?;
     socket.set_reuse_address(true)?;
     // To the tree's address, so that it gets nothing else that comes to this port.
     socket.bind(&tree.into())?;
     socket.join_multicast_v4(tree.ip(), &ip)?;
-    UdpSocket::from_std(socket.into())
+    Socket::new(socket.into())
 }
 
-fn socket() -> io::Result<Socket> {
-    let socket = Socket::new(Domain::IPV4, Type::DGRAM.nonblocking().cloexec(), Some(Protocol::UDP))?;
+fn socket() -> io::Result<socket2::Socket> {
+    let socket =
+        socket2::Socket::new(Domain::IPV4, Type::DGRAM.nonblocking().cloexec(), Some(Protocol::UDP))?;
     // Beyond the system's limit only root may go; others get what the limit allows.
     if rustix::net::sockopt::set_socket_recv_buffer_size_force(&socket, BUFFER).is_err() {
         socket.set_recv_buffer_size(BUFFER)?;
@@ -51,29 +57,252 @@ fn socket() -> io::Result<Socket> {
     Ok(socket)
 }
 
-/// Reads datagrams, many at a time, until the driver is gone.
-pub(super) async fn read(socket: &UdpSocket, events: Events) {
-    let mut buffer = vec![0; DATAGRAM_MAX];
-    while socket.readable().await.is_ok() {
-        let mut batch = Vec::new();
-        while batch.len() < BATCH {
-            match socket.try_recv_from(&mut buffer) {
-                Ok((len, SocketAddr::V4(from))) => batch.push((from, buffer[..len].to_vec())),
-                Ok((_, SocketAddr::V6(_))) => {}
-                Err(e) if e.kind() == io::ErrorKind::WouldBlock => break,
-                // Of an earlier packet that found nobody at its destination; streams ask again.
-                Err(error) => tracing::debug!(%error, "while receiving datagrams"),
+/// A socket of the driver's.
+pub(super) struct Socket {
+    io: UdpSocket,
+    state: UdpSocketState,
+}
+
+impl Socket {
+    /// To be called within the runtime.
+    pub(super) fn new(socket: std::net::UdpSocket) -> io::Result<Socket> {
+        let io = UdpSocket::from_std(socket)?;
+        let state = UdpSocketState::new((&io).into())?;
+        Ok(Socket { io, state })
+    }
+
+    /// Whether something may have come; wakes the task when it has.
+    pub(super) fn poll_ready(&self, context: &mut Context<'_>) -> Poll<()> {
+        self.io.poll_recv_ready(context).map(drop)
+    }
+
+    /// Sends `bytes` as datagrams of `segment` bytes, the last one perhaps shorter. What the network does not
+    /// take is lost, as it may be later on the way.
+    async fn send(&self, to: SocketAddrV4, bytes: &[u8], segment: usize) {
+        let Err(error) = self.send_once(to, bytes, segment).await else { return };
+        if bytes.len() > segment {
+            // The interface takes no more than one at a time: quinn-udp has noted that.
+            for datagram in bytes.chunks(segment) {
+                if let Err(error) = self.send_once(to, datagram, segment).await {
+                    tracing::debug!(%to, %error, "while sending a datagram");
+                }
             }
+        } else {
+            tracing::debug!(%to, %error, "while sending a datagram");
         }
-        if !batch.is_empty() && events.send(Event::Datagrams(batch)).await.is_err() {
-            return;
+    }
+
+    async fn send_once(&self, to: SocketAddrV4, contents: &[u8], segment: usize) -> io::Result<()> {
+        let destination = to.into();
+        let segment_size = (contents.len() > segment).then_some(segment);
+        let transmit = Transmit { destination, ecn: None, contents, segment_size, src_ip: None };
+        let send = || self.state.try_send((&self.io).into(), &transmit);
+        self.io.async_io(Interest::WRITABLE, send).await
+    }
+
+    fn receive(&self, buffers: &mut [IoSliceMut<'_>], metas: &mut [RecvMeta]) -> usize {
+        let receive = || self.state.recv((&self.io).into(), buffers, metas);
+        match self.io.try_io(Interest::READABLE, receive) {
+            Ok(count) => count,
+            Err(error) => {
+                if error.kind() != io::ErrorKind::WouldBlock {
+                    // Of an earlier packet that found nobody at its destination; streams ask again.
+                    tracing::debug!(%error, "while receiving datagrams");
+                }
+                0
+            }
         }
     }
 }
 
-/// Sends one datagram. What the network does not take is lost, as it may be later on the way.
-pub(super) async fn send(socket: &UdpSocket, to: SocketAddrV4, bytes: &[u8]) {
-    if let Err(error) = socket.send_to(bytes, to).await {
-        tracing::debug!(%to, %error, "while sending a datagram");
+/// Datagrams on their way out that may leave as one.
+#[derive(Default)]
+pub(super) struct Outbox {
+    to: Option<SocketAddrV4>,
+    bytes: Vec<u8>,
+    segment: usize,
+}
+
+impl Outbox {
+    /// Sends a datagram with others like it: now, or when [`Outbox::flush`] is called.
+    pub(super) async fn send(&mut self, socket: &Socket, to: SocketAddrV4, datagram: &[u8]) {
+        if !self.fits(socket.state.max_gso_segments(), to, datagram.len()) {
+            self.flush(socket).await;
+            self.to = Some(to);
+            self.segment = datagram.len();
+        }
+        self.bytes.extend_from_slice(datagram);
+    }
+
+    /// Whether all that waits goes to the same place in datagrams of the same size, which this one does not
+    /// exceed: only the last may be shorter.
+    fn fits(&self, segments: usize, to: SocketAddrV4, len: usize) -> bool {
+        self.to == Some(to)
+            && len <= self.segment
+            && self.bytes.len().is_multiple_of(self.segment)
+            && self.bytes.len() < segments * self.segment
+            && self.bytes.len() + len <= LONGEST
+    }
+
+    /// Sends all that waits.
+    pub(super) async fn flush(&mut self, socket: &Socket) {
+        if let Some(to) = self.to.take() {
+            socket.send(to, &self.bytes, self.segment).await;
+            self.bytes.clear();
+        }
+    }
+}
+
+/// A datagram in the inbox.
+struct Arrived {
+    /// When, by the clock that the system stamps datagrams with.
+    at: Option<Duration>,
+    from: SocketAddrV4,
+    start: usize,
+    end: usize,
+}
+
+/// What has come and was not handled yet.
+pub(super) struct Inbox {
+    slots: Vec<u8>,
+    metas: Vec<RecvMeta>,
+    arrived: Vec<Arrived>,
+    /// When they were taken.
+    now: Duration,
+    /// The socket that is the first to be read, should there be more than slots.
+    turn: usize,
+}
+
+impl Inbox {
+    pub(super) fn new() -> Inbox {
+        let metas = vec![RecvMeta::default(); SLOTS];
+        Inbox { slots: vec![0; SLOTS * SLOT], metas, arrived: Vec::new(), now: Duration::ZERO, turn: 0 }
+    }
+
+    /// Takes what has come to the sockets, in place of what was here; tells whether there was anything. Each
+    /// socket gets its share of the room.
+    pub(super) fn receive(&mut self, sockets: &[&Socket]) -> bool {
+        self.arrived.clear();
+        let read = sockets.len().min(SLOTS);
+        let share = (SLOTS / read.max(1)).clamp(1, BATCH_SIZE);
+        let mut used = 0;
+        for socket in sockets.iter().cycle().skip(self.turn).take(read) {
+            let slots = self.slots[used * SLOT..].chunks_exact_mut(SLOT).take(share);
+            let mut buffers: Vec<IoSliceMut<'_>> = slots.map(IoSliceMut::new).collect();
+            let count = socket.receive(&mut buffers, &mut self.metas[used..used + share]);
+            for slot in used..used + count {
+                self.arrived.extend(datagrams(&self.metas[slot], slot * SLOT));
+            }
+            used += count;
+        }
+        self.turn = (self.turn + read) % sockets.len().max(1);
+        // Only differences to its own stamps are of use, so that the clock may be set as anybody likes.
+        self.now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+        // Those of one socket keep their order.
+        self.arrived.sort_by_key(|arrived| arrived.at);
+        !self.arrived.is_empty()
+    }
+
+    /// How many datagrams are here.
+    pub(super) fn len(&self) -> usize {
+        self.arrived.len()
+    }
+
+    /// A datagram, counted in the order in which they came: its age when it was taken, sender and bytes.
+    pub(super) fn datagram(&self, at: usize) -> (Duration, SocketAddrV4, &[u8]) {
+        let arrived = &self.arrived[at];
+        let age = arrived.at.map_or(Duration::ZERO, |at| self.now.saturating_sub(at));
+        (age, arrived.from, &self.slots[arrived.start..arrived.end])
+    }
+}
+
+/// The datagrams in a slot that begins at `start`: GRO puts many into one.
+fn datagrams(meta: &RecvMeta, start: usize) -> impl Iterator<Item = Arrived> + use<> {
+    let at = meta.timestamp;
+    let from = match meta.addr {
+        SocketAddr::V4(from) => Some(from),
+        SocketAddr::V6(_) => None,
+    };
+    let (end, stride) = (start + meta.len, meta.stride.max(1));
+    from.into_iter().flat_map(move |from| {
+        let starts = (start..end).step_by(stride);
+        starts.map(move |start| Arrived { at, from, start, end: end.min(start + stride) })
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::time::Duration;
+    use tokio::time::timeout;
+
+    fn pair() -> (Socket, Socket, SocketAddrV4) {
+        let (sender, _) = bind(Ipv4Addr::LOCALHOST, 0).unwrap();
+        let (receiver, port) = bind(Ipv4Addr::LOCALHOST, 0).unwrap();
+        let to = SocketAddrV4::new(Ipv4Addr::LOCALHOST, port);
+        (Socket::new(sender).unwrap(), Socket::new(receiver).unwrap(), to)
+    }
+
+    /// The next datagrams to come, so many.
+    async fn next(sockets: &[&Socket], inbox: &mut Inbox, count: usize) -> Vec<Vec<u8>> {
+        let mut came = Vec::new();
+        let receive = async {
+            while came.len() < count {
+                std::future::poll_fn(|context| {
+                    let ready = sockets.iter().any(|socket| socket.poll_ready(context).is_ready());
+                    if ready { Poll::Ready(()) } else { Poll::Pending }
+                })
+                .await;
+                inbox.receive(sockets);
+                came.extend((0..inbox.len()).map(|at| inbox.datagram(at).2.to_vec()));
+            }
+        };
+        timeout(Duration::from_secs(60), receive).await.expect("what is sent on loopback comes");
+        came
+    }
+
+    /// Datagrams of sizes that make every kind of boundary: equal ones, a shorter one after them, longer ones.
+    fn datagrams_of(sizes: &[usize]) -> Vec<Vec<u8>> {
+        (0u8..).zip(sizes).map(|(tag, size)| vec![tag; *size]).collect()
+    }
+
+    const SIZES: [usize; 16] =
+        [100, 100, 100, 40, 100, 1400, 1400, 7, 8, 9, 9, 65_507, 65_507, 30_000, 30_000, 30_000];
+
+    #[tokio::test]
+    async fn datagrams_of_all_sizes_arrive_whole_and_in_order() {
+        let (sender, receiver, to) = pair();
+        let sent = datagrams_of(&SIZES);
+        let mut outbox = Outbox::default();
+        for datagram in &sent {
+            outbox.send(&sender, to, datagram).await;
+        }
+        outbox.flush(&sender).await;
+        assert!(next(&[&receiver], &mut Inbox::new(), sent.len()).await == sent);
+    }
+
+    #[tokio::test]
+    async fn what_the_system_does_not_take_as_one_leaves_one_by_one() {
+        let (sender, receiver, to) = pair();
+        // No system cuts a message into more than 128 pieces.
+        let bytes: Vec<u8> = (0..=199).flat_map(|tag| [tag; 10]).collect();
+        assert!(sender.send_once(to, &bytes, 10).await.is_err());
+        sender.send(to, &bytes, 10).await;
+        let came = next(&[&receiver], &mut Inbox::new(), 200).await;
+        assert!(came.iter().all(|datagram| datagram.len() == 10));
+        assert_eq!(came.concat(), bytes);
+    }
+
+    #[tokio::test]
+    async fn what_comes_to_several_sockets_is_handled_in_the_order_of_its_arrival() {
+        let (sender, first, to_first) = pair();
+        let (_, second, to_second) = pair();
+        let sent = datagrams_of(&[10; 20]);
+        let mut outbox = Outbox::default();
+        for (place, datagram) in sent.iter().enumerate() {
+            outbox.send(&sender, if place % 3 == 0 { to_first } else { to_second }, datagram).await;
+            outbox.flush(&sender).await;
+        }
+        assert_eq!(next(&[&first, &second], &mut Inbox::new(), sent.len()).await, sent);
     }
 }
