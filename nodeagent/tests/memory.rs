@@ -1,0 +1,110 @@
+//! What a long message costs an agent beside the buffers of its ranks. A test of its own process, since the
+//! system counts memory by process.
+
+use cool_nodeagent::engine::{
+    CallRequest, EngineConfig, EngineHandle, GroupSpec, MemberSpec, Memory, SharedSlice,
+};
+use cool_proto::local::{Dtype, Operation, ReduceOp};
+use std::net::Ipv4Addr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+const GROUP: u64 = 1;
+const AGENTS: u32 = 4;
+const GIB: u64 = 1 << 30;
+
+/// The message repeats after so many bytes: a prime, so that no chunk looks like another.
+const PERIOD: usize = 1_048_573;
+
+/// A gibibyte that takes no memory: what is read from it is the message, what is written must be.
+struct Made {
+    /// Two periods, so that every part of the message up to one is a part of it.
+    pattern: Arc<Vec<u8>>,
+    written: Arc<AtomicU64>,
+}
+
+impl Made {
+    fn part(&self, offset: u64, len: usize) -> &[u8] {
+        let at = (offset % PERIOD as u64) as usize;
+        &self.pattern[at..at + len]
+    }
+}
+
+impl Memory for Made {
+    fn bytes(&self) -> u64 {
+        GIB
+    }
+
+    fn read(&self, offset: u64, into: &mut [u8]) {
+        into.copy_from_slice(self.part(offset, into.len()));
+    }
+
+    fn write(&self, offset: u64, from: &[u8]) {
+        assert!(self.part(offset, from.len()) == from, "wrong bytes at {offset}");
+        self.written.fetch_add(from.len() as u64, Ordering::Relaxed);
+    }
+}
+
+/// The most memory that this process has had, in KiB.
+fn most_memory() -> u64 {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap();
+    let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).expect("a line of the peak");
+    line.trim().trim_end_matches(" kB").parse().unwrap()
+}
+
+#[tokio::test]
+async fn a_broadcast_of_a_gibibyte_takes_less_than_64_mib_an_agent() {
+    let start = |node: u32| {
+        let (node, ip) = (format!("h{node}"), Ipv4Addr::LOCALHOST);
+        EngineHandle::start(EngineConfig { node, ip, udp_port: 0, tcp_port: 0 }).unwrap()
+    };
+    let agents: Vec<EngineHandle> = (0..AGENTS).map(start).collect();
+    let member = |(rank, agent): (u32, &EngineHandle)| MemberSpec {
+        rank,
+        node: format!("h{rank}"),
+        rack: rank / 2,
+        ip: Ipv4Addr::LOCALHOST,
+        udp_port: agent.udp_port(),
+        tcp_port: agent.tcp_port(),
+    };
+    let spec = GroupSpec {
+        id: GROUP,
+        epoch: 1,
+        members: (0..).zip(&agents).map(member).collect(),
+        trees: Vec::new(),
+        chunk_bytes: 16 << 10,
+        host_bytes_per_second: 0,
+        uplink_bytes_per_second: 0,
+    };
+    let pattern: Vec<u8> = (0..PERIOD as u64).map(|i| (i * i >> 7) as u8).collect();
+    let pattern = Arc::new([&pattern[..], &pattern[..]].concat());
+    let written = Arc::new(AtomicU64::new(0));
+    for agent in &agents {
+        agent.make_group(spec.clone()).await.unwrap();
+    }
+    let before = most_memory();
+    let call = |(rank, agent): (u32, &EngineHandle)| {
+        let memory = Arc::new(Made { pattern: Arc::clone(&pattern), written: Arc::clone(&written) });
+        agent.call(CallRequest {
+            group: GROUP,
+            rank,
+            operation: Operation::Bcast,
+            root: 0,
+            dtype: Dtype::U8,
+            reduce: ReduceOp::Sum,
+            count: GIB,
+            input: None,
+            output: Some(SharedSlice::new(memory, 0, GIB).unwrap()),
+            timeout: None,
+        })
+    };
+    let calls: Vec<_> = (0..).zip(&agents).map(call).collect();
+    for call in calls {
+        tokio::time::timeout(Duration::from_secs(600), call).await.expect("the call ends").unwrap();
+    }
+    assert_eq!(written.load(Ordering::Relaxed), u64::from(AGENTS - 1) * GIB);
+    let each = (most_memory() - before) / u64::from(AGENTS);
+    println!("{each} KiB an agent");
+    assert!(each < 64 << 10, "{each} KiB an agent");
+}
