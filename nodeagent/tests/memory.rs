@@ -77,7 +77,7 @@ async fn a_broadcast_of_a_gibibyte_takes_less_than_64_mib_an_agent() {
         host_bytes_per_second: 0,
         uplink_bytes_per_second: 0,
     };
-    let pattern: Vec<u8> = (0..PERIOD as u64).map(|i| (i * i >> 7) as u8).collect();
+    let pattern: Vec<u8> = (0..PERIOD as u64).map(|i| ((i * i) >> 7) as u8).collect();
     let pattern = Arc::new([&pattern[..], &pattern[..]].concat());
     let written = Arc::new(AtomicU64::new(0));
     for agent in &agents {
@@ -94,6 +94,8 @@ async fn a_broadcast_of_a_gibibyte_takes_less_than_64_mib_an_agent() {
             dtype: Dtype::U8,
             reduce: ReduceOp::Sum,
             count: GIB,
+            counts: None,
+            plan: String::new(),
             input: None,
             output: Some(SharedSlice::new(memory, 0, GIB).unwrap()),
             timeout: None,
