@@ -285,6 +285,12 @@ impl Broadcast {
         let this = &mut self.nodes[usize::from(node)];
         match &mut this.role {
             Role::Source(machine) if !this.closed => machine.handle(now, input),
+            Role::Source(_) => {
+                if let Some(answer) = Sender::farewell(&packet) {
+                    self.transmit(node, To::Node(packet.from), &answer, 0..0);
+                }
+                return Ok(());
+            }
             Role::Sink(machine) if !this.closed => machine.handle(now, input),
             _ => return Ok(()),
         }

@@ -47,7 +47,7 @@ pub enum Output {
     Delivered,
     /// Nobody needs the message from here any more; it may be dropped. Comes after `Delivered`.
     Released,
-    /// The stream is over; the machine may be dropped.
+    /// The stream is over; the machine may be dropped. For a source, [`crate::Sender::farewell`] goes on answering.
     Closed,
     /// A peer holds another call under this stream's name. Reported once for each peer.
     Mismatch {

@@ -13,8 +13,9 @@ use crate::tree::Tree;
 use cool_machine::{Duration, Machine, Poll, Time, earliest};
 use core::ops::Range;
 
-/// Retry timers that a settled receiver stays to answer those who have not heard that they are settled.
-pub(crate) const LINGER: u32 = 32;
+/// Retry timers that a settled receiver stays to answer those who have not heard that they are settled. Who asks
+/// later asks the source.
+const LINGER: u32 = 32;
 
 /// A receiver of a stream: stores what comes, pulls what is missing, feeds the nodes behind it.
 #[derive(Debug)]

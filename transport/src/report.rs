@@ -127,6 +127,14 @@ impl Reporter {
         self.chain.head(self.me) != self.me || self.settled.gaps(self.rack()).next().is_none()
     }
 
+    /// Whether all is settled that this node has to know of before it may go: that it and the next have
+    /// everything, or its rack and the next if it is the head.
+    fn knows_enough(&self) -> bool {
+        let last = if self.chain.head(self.me) == self.me { self.rack().end } else { u32::from(self.me) + 1 };
+        let last = last.min(u32::from(self.chain.len()) - 1);
+        self.settled.gaps(u32::from(self.me)..last + 1).next().is_none()
+    }
+
     /// What a member whose report came twice is to be told.
     pub(crate) fn settled_for(&self, member: u16) -> Body {
         let near = u32::from(member)..u32::from(member) + 2;
@@ -143,7 +151,11 @@ impl Reporter {
         if self.due? > now {
             return None;
         }
-        let open: Vec<Range<u32>> = self.complete.ranges().flat_map(|r| self.settled.gaps(r)).collect();
+        let mut open: Vec<Range<u32>> = self.complete.ranges().flat_map(|r| self.settled.gaps(r)).collect();
+        if open.is_empty() && self.complete.contains(u32::from(self.me)) && !self.knows_enough() {
+            // What is told again is answered with what has been settled since.
+            open.push(one(self.me));
+        }
         if open.is_empty() {
             self.due = None;
             if self.alive.is_empty() && self.heard == Heard::UNTOLD {

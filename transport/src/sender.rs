@@ -6,7 +6,6 @@ use crate::machine::{Input, Outbox, Output, StreamError, To};
 use crate::pacing::{Bucket, time_of};
 use crate::packet::{Body, DATA_HEADER, FRAMING, Packet, Way};
 use crate::rate::Rate;
-use crate::receiver::LINGER;
 use crate::roll::{Polls, Roll};
 use crate::rounds::{Heard, Rounds};
 use crate::rtt::Rtt;
@@ -53,7 +52,6 @@ enum Phase {
     Gathering,
     Sending,
     /// All have it, or will not.
-    Lingering,
     Closed,
 }
 
@@ -93,13 +91,23 @@ impl Sender {
             let everyone = sender.roll.not_ready();
             sender.announce(now, &everyone, true);
         }
-        sender.conclude(now);
+        sender.conclude();
         Ok(sender)
     }
 
     /// The retry timer as measured by now, for [`crate::Timers::initial_rto`] of the next stream.
     pub fn retry_timer(&self) -> Duration {
         self.rtt.rto()
+    }
+
+    /// What the source of a stream that is closed answers a packet of it, however late. A receiver whose word
+    /// that it is settled was lost reports until it has it, and how long that takes nobody can know; so the
+    /// source leaves at once, and whoever remembers that it has gone answers for it.
+    pub fn farewell(packet: &Packet) -> Option<Packet> {
+        let Body::Report { complete, .. } = &packet.body else { return None };
+        let positions = vec![1..u16::MAX];
+        let settled = Packet { from: packet.id.source, body: Body::Settled { positions }, ..packet.clone() };
+        (!complete.is_empty()).then_some(settled)
     }
 
     /// What was counted.
@@ -119,8 +127,8 @@ impl Sender {
             Body::Request { serial, follow, chunks } => {
                 self.roll.on_heard(now, from);
                 let known = chunks.iter().all(|range| range.end <= self.chunks);
-                if !known || self.phase == Phase::Lingering {
-                    self.stats.refused += u64::from(!known);
+                if !known {
+                    self.stats.refused += 1;
                     return;
                 }
                 let lacking = self.feed.request(packet.from, (*serial, *follow), chunks, &self.held);
@@ -141,7 +149,7 @@ impl Sender {
                     self.out.send(To::Node(packet.from), self.roll.settled_for(from));
                 }
                 self.on_round(now, from, *rounds, heard);
-                self.conclude(now);
+                self.conclude();
             }
             _ => self.stats.refused += 1,
         }
@@ -218,7 +226,7 @@ impl Sender {
             Phase::Sending if now >= self.roll.news().max(self.since) + timers.stall => {
                 let nodes = self.roll.incomplete();
                 self.out.push(Output::Failed(StreamError::Incomplete { nodes, waited: timers.stall }));
-                self.finish(now);
+                self.finish();
             }
             Phase::Sending => {
                 self.give_up_dead_tree(now);
@@ -226,11 +234,7 @@ impl Sender {
                     self.look_for_silent(now);
                 }
             }
-            Phase::Lingering if now >= self.since + self.linger() => {
-                self.phase = Phase::Closed;
-                self.out.push(Output::Closed);
-            }
-            Phase::Gathering | Phase::Lingering | Phase::Closed => {}
+            Phase::Gathering | Phase::Closed => {}
         }
     }
 
@@ -265,22 +269,18 @@ impl Sender {
     }
 
     /// Ends the stream if all have it.
-    fn conclude(&mut self, now: Time) {
-        if self.roll.all_complete() && !matches!(self.phase, Phase::Lingering | Phase::Closed) {
-            self.finish(now);
+    fn conclude(&mut self) {
+        if self.roll.all_complete() && self.phase != Phase::Closed {
+            self.finish();
         }
     }
 
-    fn finish(&mut self, now: Time) {
-        self.phase = Phase::Lingering;
-        self.since = now;
+    fn finish(&mut self) {
+        self.phase = Phase::Closed;
         self.out.push(Output::Released);
         let settled = self.roll.all_settled();
         match self.spec.chain.len() {
-            1 => {
-                self.phase = Phase::Closed;
-                self.out.push(Output::Closed);
-            }
+            1 => {}
             _ if self.tree => self.out.send(To::Tree, settled),
             nodes => {
                 for position in 1..nodes {
@@ -288,10 +288,7 @@ impl Sender {
                 }
             }
         }
-    }
-
-    fn linger(&self) -> Duration {
-        (self.rtt.rto() * LINGER).min(self.spec.timers.stall)
+        self.out.push(Output::Closed);
     }
 
     /// The next data packet, if the rate allows one now.
@@ -337,7 +334,6 @@ impl Sender {
                 let stall = self.roll.news().max(self.since) + timers.stall;
                 earliest(Some(self.polls.at()), Some(stall))
             }
-            Phase::Lingering => Some(self.since + self.linger()),
             Phase::Closed => None,
         };
         earliest(own, self.send_at(now))

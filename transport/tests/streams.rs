@@ -113,6 +113,22 @@ fn a_message_of_no_bytes_is_sent_and_delivered() {
 }
 
 #[test]
+fn who_was_not_told_that_it_is_settled_is_told_by_a_source_that_has_gone() {
+    let mut sender = Sender::new(at(0), spec(2, 700)).unwrap();
+    drain(&mut sender, at(0));
+    let mut receiver = Receiver::new(at(0), spec(2, 700), 1).unwrap();
+    assert!(give(&mut receiver, at(0), &data(0), 700).contains(&Output::Delivered));
+    assert!(give(&mut sender, at(1), &report(11, 1, true), 0).contains(&Output::Closed));
+    // That word is lost, and so are many more.
+    let reports = alone(&mut receiver, at(10_000));
+    let Some((now, Output::Transmit { packet, .. })) = reports.last() else { panic!("{reports:?}") };
+    assert!(*now > at(9_000));
+    let answer = Sender::farewell(packet).expect("an answer");
+    assert!(give(&mut receiver, *now, &answer, 0).contains(&Output::Released));
+    assert_eq!(Sender::farewell(&answer), None);
+}
+
+#[test]
 fn a_source_without_receivers_is_done_at_once() {
     let mut sender = Sender::new(at(0), spec(1, 1 << 30)).unwrap();
     assert_eq!(drain(&mut sender, at(0)), (vec![Output::Released, Output::Closed], None));

@@ -165,6 +165,12 @@ impl Group {
         // Streams of calls that are over are over here, too; others will come or are about to.
         if packet.id.call >= self.oldest_open() && !self.over.contains(&packet.id) {
             self.early.keep(packet, payload);
+        } else if usize::from(packet.id.source) == self.members.me
+            && let Some(answer) = Sender::farewell(&packet)
+        {
+            let mut bytes = Vec::new();
+            answer.encode(&mut bytes);
+            shared.out.push_back(Output::Datagram { to: from, bytes });
         }
         Ok(())
     }

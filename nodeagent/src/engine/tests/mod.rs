@@ -225,13 +225,31 @@ fn the_root_of_a_small_bcast_does_not_wait_for_the_others() {
 }
 
 #[test]
+fn whoever_was_not_told_that_all_have_a_multicast_still_leaves_its_call() {
+    // Seeds by which the source was gone before all had heard it, or a node had heard it of itself only.
+    let calls = [
+        (Operation::Allreduce, "multicast", 1, 50, [3, 7, 10]),
+        (Operation::Bcast, "cool-p-p", 5, 60, [36, 38, 42]),
+        (Operation::Allreduce, "sharded", 5, 60, [40, 44, 50]),
+    ];
+    for (operation, plan, root, loss, seeds) in calls {
+        for seed in seeds {
+            let network = Network::new(RACKS.len(), seed, loss, 0);
+            let mut scenario = Scenario::on(network, &RACKS, &[&RANKS], true);
+            scenario.make(Collective::new(1, 9, operation, root, 60_000, 3).by(plan), at_once);
+            scenario.finish();
+        }
+    }
+}
+
+#[test]
 fn without_room_for_copies_calls_wait_but_end() {
     for copies in [0, 300_000] {
         let network = Network::new(RACKS.len(), 10, 20, copies);
         let mut scenario = Scenario::on(network, &RACKS, &[&RANKS], true);
         for operation in OPERATIONS {
             scenario.start(1, operation, 1, 100, at_once);
-            scenario.start(1, operation, 1, 200_000, at_once);
+            scenario.start(1, operation, 1, if whole(operation) { 200_000 } else { 20_000 }, at_once);
         }
         scenario.finish();
     }
