@@ -6,13 +6,14 @@ mod grid;
 use crate::error::Error;
 use crate::{size, units};
 use cool_collective::planner::Planner;
-use cool_collective::{Call, Operation, Plan, Rank, compile};
+use cool_collective::{Call, Operation, Plan, Rank, check, compile};
 use cool_sim::schedule::{Costs, Fabric, Placement, limit, simulate};
 use std::io::Write;
 use std::time::Duration;
 
-/// A plan that takes more events than this is not simulated unless it is asked for: ten minutes and 16 GB, about.
-const MOST_EVENTS: f64 = 100e6;
+/// A plan that is expected to take more events than this is not simulated unless it is asked for: half a minute and
+/// 1 GB, about.
+const MOST_EVENTS: f64 = 5e6;
 
 /// Predicts how long the plans of a collective take on a network of any size.
 #[derive(Debug, clap::Args)]
@@ -123,8 +124,7 @@ fn document(options: &Options, operation: Operation) -> Result<Document, Error> 
             plan
         }
         None => {
-            // A call that no plan can carry out is refused by the first.
-            compile(&Call { bytes: 0, ..call.clone() }, &layout, &Plan::default_for(&call, &layout), |_| false)?;
+            check(&call, &layout, &Plan::default_for(&call, &layout))?;
             let picked = planner.pick(&call);
             let others = Plan::fitting(operation).filter(|plan| *plan != picked);
             for plan in std::iter::once(picked).chain(others) {
@@ -213,7 +213,8 @@ mod tests {
 
     #[test]
     fn a_plan_that_does_not_fit_and_a_network_without_rate_are_refused_in_words() {
-        let error = document(&options("--op scan --plan multicast"), Operation::Scan).unwrap_err().to_string();
+        let error =
+            document(&options("--op scan --plan multicast"), Operation::Scan).unwrap_err().to_string();
         assert!(error.contains("cannot run scan"), "{error}");
         let error = document(&options("--op bcast --host-mbit 0"), Operation::Bcast).unwrap_err().to_string();
         assert!(error.contains("rates above 0"), "{error}");

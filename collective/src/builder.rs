@@ -65,6 +65,9 @@ pub(crate) struct Builder<'a> {
     layout: &'a Layout,
     drafts: Vec<Option<Draft>>,
     transfers: u64,
+    /// Actions of all kept ranks so far, and at most.
+    actions: usize,
+    most: usize,
     element: u64,
     /// Whether messages of no bytes count, as they do where only their order matters.
     tokens: bool,
@@ -76,18 +79,19 @@ impl<'a> Builder<'a> {
         element: u64,
         tokens: bool,
         keep: impl Fn(Rank) -> bool,
+        most: usize,
     ) -> Builder<'a> {
         let drafts = layout.ranks().map(|rank| keep(rank).then(Draft::default)).collect();
-        Builder { layout, drafts, transfers: 0, element, tokens }
+        Builder { layout, drafts, transfers: 0, actions: 0, most, element, tokens }
     }
 
     pub(crate) fn layout(&self) -> &'a Layout {
         self.layout
     }
 
-    /// The programs; none if they have more transfers than have numbers.
+    /// The programs; none if they have more transfers than have numbers, or more actions than there may be.
     pub(crate) fn finish(self) -> Option<Vec<Option<Program>>> {
-        u32::try_from(self.transfers).ok()?;
+        u32::try_from(self.transfers).ok().filter(|_| self.actions <= self.most)?;
         Some(self.drafts.into_iter().map(|draft| Some(draft?.program)).collect())
     }
 
@@ -224,7 +228,11 @@ impl<'a> Builder<'a> {
     }
 
     fn act(&mut self, rank: Rank, kind: Kind) {
-        let Some(draft) = self.draft(rank) else { return };
+        if self.actions > self.most {
+            return;
+        }
+        let Some(draft) = &mut self.drafts[rank.0 as usize] else { return };
+        self.actions += 1;
         let id = ActionId(draft.program.actions.len() as u32);
         let mut after = Vec::new();
         for span in kind.reads() {

@@ -24,7 +24,7 @@ mod track;
 mod verify;
 
 pub use analyse::{Analysis, Link, Load, Message, analyse, messages};
-pub use compile::{CompileError, compile};
+pub use compile::{CompileError, check, compile};
 pub use interpret::{InterpretError, interpret};
 pub use layout::{Layout, LayoutError, Place, Scope};
 pub use plan::{Plan, PlanError, Rates};

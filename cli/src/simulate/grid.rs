@@ -60,7 +60,8 @@ pub(super) fn print(out: &mut impl Write) -> Result<(), Error> {
             for bytes in SIZES {
                 // A barrier has no size.
                 let once = operation != Operation::Barrier || bytes == SIZES[0];
-                let verdict = if once && bytes <= network.most { verdict(network, operation, bytes)? } else { None };
+                let verdict =
+                    if once && bytes <= network.most { verdict(network, operation, bytes)? } else { None };
                 cells.push(verdict.map_or("-".to_owned(), |verdict| format!("{:.2}", verdict.ratio())));
                 if let Some(verdict) = verdict {
                     all += 1;
@@ -82,8 +83,14 @@ pub(super) fn print(out: &mut impl Write) -> Result<(), Error> {
         writeln!(out)?;
     }
     let share = 100.0 * f64::from(good as u32) / f64::from(all);
-    writeln!(out, "## Sum\n\n{good} of {all} picks ({share:.1} %) are within 10 % of the best. The others:\n")?;
-    writeln!(out, "| network | operation | size | pick | best | times |\n| --- | --- | --- | --- | --- | --- |")?;
+    writeln!(
+        out,
+        "## Sum\n\n{good} of {all} picks ({share:.1} %) are within 10 % of the best. The others:\n"
+    )?;
+    writeln!(
+        out,
+        "| network | operation | size | pick | best | times |\n| --- | --- | --- | --- | --- | --- |"
+    )?;
     worst.iter().try_for_each(|line| writeln!(out, "{line}"))?;
     Ok(())
 }

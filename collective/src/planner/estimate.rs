@@ -2,7 +2,7 @@
 
 use super::queues::Queues;
 use super::{CostModel, Estimate};
-use crate::compile::compile;
+use crate::compile::compile_within;
 use crate::layout::{Layout, Place};
 use crate::plan::Plan;
 use crate::schedule::{Call, Rank};
@@ -20,8 +20,11 @@ const STEADY: f64 = 8_000.0;
 const MOST_STEADY: f64 = 8.0;
 /// Bytes of these in bursts at least.
 const BURSTS: u64 = 6;
-/// A plan that takes no more events than this is timed on the whole group, whatever its size.
+/// A plan that takes no more events than this is timed on the whole group, if that has no more ranks than this.
 const EXACT: f64 = 20_000.0;
+const EXACT_RANKS: usize = 1024;
+/// Actions of a schedule that is timed at most, so that a pick takes little time and memory whatever is asked.
+const MOST_ACTIONS: usize = 1 << 18;
 /// A message falls into no more (see `levels`).
 const MAX_SEGMENTS: u64 = 1024;
 
@@ -97,7 +100,7 @@ impl<'a> Bench<'a> {
             events *= (base.events / half.events.max(1.0)).powf(larger.doublings);
             halves.push(half.seconds);
         }
-        if events <= EXACT {
+        if events <= EXACT && self.layout.size() <= EXACT_RANKS {
             return self.on(plan, &self.full, most);
         }
         let mut added = Vec::new();
@@ -156,7 +159,7 @@ impl<'a> Bench<'a> {
 
     fn run(&self, call: &Call, layout: &Layout, plan: Plan, most: f64) -> Option<Found> {
         let most = Duration::try_from_secs_f64(most).unwrap_or(Duration::MAX);
-        let schedule = compile(call, layout, &plan, |_| true).ok()?;
+        let schedule = compile_within(call, layout, &plan, |_| true, MOST_ACTIONS).ok()?;
         let network = Queues::new(self.model, layout);
         let timing = time(&schedule, layout, &self.model.costs, network, most).ok()?;
         Some(Found { seconds: timing.time.as_secs_f64(), events: timing.events as f64 })
@@ -165,9 +168,8 @@ impl<'a> Bench<'a> {
 
 impl Smaller {
     fn new(layout: &Layout, root: Rank, base: [usize; 3], full: [usize; 3]) -> Smaller {
-        let part = |divisors: [usize; 3]| {
-            Size::new(layout, root, [0, 1, 2].map(|i| (base[i] / divisors[i]).max(1)))
-        };
+        let part =
+            |divisors: [usize; 3]| Size::new(layout, root, [0, 1, 2].map(|i| (base[i] / divisors[i]).max(1)));
         let by = |at: &[usize], divisor: usize| [0, 1, 2].map(|i| if at.contains(&i) { divisor } else { 1 });
         let directions: Vec<usize> = (0..3).filter(|i| full[*i] > base[*i]).collect();
         let larger = directions.iter().map(|i| Larger {

@@ -173,7 +173,9 @@ impl Network for Queues<'_> {
         let rate = if leaves { host.min(uplink) } else { host };
         let mut paced = Passage {
             first: sent.first,
-            last: sent.last.max(now + time_of(self.model.costs.paced(bytes), rate) * u64::from(sharers.max(1))),
+            last: sent
+                .last
+                .max(now + time_of(self.model.costs.paced(bytes), rate) * u64::from(sharers.max(1))),
         };
         let mut racks: BTreeMap<usize, Passage> = BTreeMap::from([(home, paced)]);
         if leaves {
@@ -183,7 +185,8 @@ impl Network for Queues<'_> {
         for (receiver, node) in (0..).zip(to.iter().copied()) {
             let rack = self.layout.rack_of_node(node);
             let lane = self.lane(rack, 0);
-            let at = *racks.entry(rack).or_insert_with(|| self.rack_down[lane].pass(paced, wire, uplink, burst));
+            let at =
+                *racks.entry(rack).or_insert_with(|| self.rack_down[lane].pass(paced, wire, uplink, burst));
             let arrived = self.down[node].pass(at, wire, host, burst);
             let at = arrived.last + self.latency(from, node, bytes);
             tell.at(at, Notice::Arrived { message, receiver });

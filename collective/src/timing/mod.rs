@@ -18,14 +18,7 @@ pub trait Network {
     fn latency(&self, from: usize, to: usize, bytes: u64) -> u64;
 
     /// A message from one node to another is to be sent.
-    fn unicast(
-        &mut self,
-        now: u64,
-        message: u32,
-        ends: (usize, usize),
-        bytes: u64,
-        tell: &mut Notices,
-    );
+    fn unicast(&mut self, now: u64, message: u32, ends: (usize, usize), bytes: u64, tell: &mut Notices);
 
     /// A message from one node to several is to be multicast, one of so many sharers of its tree.
     fn multicast(

@@ -124,7 +124,8 @@ impl<'a> Carrier<'a> {
     /// The first message of a connection has had its turn.
     fn turn_over(&mut self, now: u64, (from, to): (u32, u32), tell: &mut Notices) {
         let Some(connection) = self.connections.get_mut(&(from, to)) else { return };
-        let (Some((message, left, bytes)), Some(flow)) = (connection.queue.pop_front(), connection.flow) else {
+        let (Some((message, left, bytes)), Some(flow)) = (connection.queue.pop_front(), connection.flow)
+        else {
             return;
         };
         let left = left - connection.turn;

@@ -75,7 +75,9 @@ pub enum FabricError {
     #[error(transparent)]
     Layout(#[from] LayoutError),
     /// The group has ranks where the network has no hosts.
-    #[error("the group has {wanted} nodes in its rack {rack}, the network {found} there; time it on a larger one")]
+    #[error(
+        "the group has {wanted} nodes in its rack {rack}, the network {found} there; time it on a larger one"
+    )]
     Small {
         /// The rack.
         rack: usize,
@@ -134,7 +136,8 @@ impl Fabric {
     /// Where the ranks of a group over the whole network are.
     pub fn places(&self, placement: Placement) -> Vec<Place> {
         let place = |host: usize| Place { rack: self.rack_of(host) as u32, node: host as u32 };
-        let packed = (0..self.hosts()).flat_map(|host| core::iter::repeat_n(place(host), self.ranks_per_host));
+        let packed =
+            (0..self.hosts()).flat_map(|host| core::iter::repeat_n(place(host), self.ranks_per_host));
         match placement {
             Placement::Packed => packed.collect(),
             Placement::Interleaved => {
@@ -364,11 +367,26 @@ mod tests {
 
     #[test]
     fn what_is_no_topology_is_answered_with_what_would_be() {
-        for text in ["", "tree", "tree:4", "tree:0x4", "tree:4x4x2x2", "ring:4x4", "fattree:3", "leafspine:2x2", "tree:ax4"] {
+        for text in [
+            "",
+            "tree",
+            "tree:4",
+            "tree:0x4",
+            "tree:4x4x2x2",
+            "ring:4x4",
+            "fattree:3",
+            "leafspine:2x2",
+            "tree:ax4",
+        ] {
             let error = text.parse::<Fabric>().unwrap_err();
-            assert!(matches!(error, FabricError::Text(_)) && error.to_string().contains("tree:RxK"), "{text}");
+            assert!(
+                matches!(error, FabricError::Text(_)) && error.to_string().contains("tree:RxK"),
+                "{text}"
+            );
         }
-        for text in ["tree:99999999x99999999", "fattree:999999998", "leafspine:9999x9999x1", "tree:1024x1024x1024"] {
+        for text in
+            ["tree:99999999x99999999", "fattree:999999998", "leafspine:9999x9999x1", "tree:1024x1024x1024"]
+        {
             assert!(matches!(text.parse::<Fabric>(), Err(FabricError::Size(_))), "{text}");
         }
     }
