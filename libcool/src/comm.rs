@@ -1,17 +1,21 @@
 //! The communicator: a rank's place in its group, how its calls go, and what they cost. The operations are in
-//! [`operations`] and [`counted`], which check their arguments before anything is sent.
+//! [`start`] and [`blocking`]; [`crate::collective`] checks their arguments before anything is sent.
 
-mod checks;
-mod counted;
-mod operations;
+mod blocking;
+mod start;
 
+pub use start::Start;
+
+use crate::collective::{Caller, Collective};
 use crate::environment::{Environment, Plans};
 use crate::error::Error;
 use crate::operation::Operation;
-use crate::session::{Request, Session};
+use crate::pending::Pending;
+use crate::session::Session;
+use cool_proto::local;
 use std::collections::BTreeMap;
 use std::path::Path;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 /// How long a call may make no progress, unless [`Comm::set_timeout`] says otherwise. Generous, because
@@ -20,19 +24,25 @@ const DEFAULT_TIMEOUT: Duration = Duration::from_secs(300);
 
 /// A rank's place in its group, and the way to the others.
 ///
-/// Calls on one `Comm` run one after the other, also from several threads; which thread comes first
-/// is then open, so let one thread of a rank do the calling. Dropping it tells the agent that the rank
-/// is done.
+/// Its operations wait for their results; those of [`Comm::start`] do not. Calls take part in the order in which
+/// they are started. Several threads may share a `Comm`; which of them comes first is then open, so let one
+/// thread of a rank do the calling. Dropping it, when its calls are done, tells the agent that the rank is done.
 #[derive(Debug)]
 pub struct Comm {
+    inner: Arc<Inner>,
+}
+
+/// What a communicator shares with its calls under way.
+#[derive(Debug)]
+pub(crate) struct Inner {
     rank: usize,
     places: Vec<Place>,
+    session: Arc<Session>,
     state: Mutex<State>,
 }
 
 #[derive(Debug)]
 struct State {
-    session: Session,
     timeout: Duration,
     /// Of operations for which one is forced.
     plans: BTreeMap<Operation, String>,
@@ -97,13 +107,18 @@ impl Comm {
             name: p.name,
         });
         let state = State {
-            session,
             timeout: DEFAULT_TIMEOUT,
             plans: BTreeMap::new(),
             plan: String::new(),
             stats: Stats::default(),
         };
-        let comm = Comm { rank: rank as usize, places: places.collect(), state: Mutex::new(state) };
+        let inner = Inner {
+            rank: rank as usize,
+            places: places.collect(),
+            session: Arc::new(session),
+            state: Mutex::new(state),
+        };
+        let comm = Comm { inner: Arc::new(inner) };
         for (operation, plan) in plans.iter() {
             comm.set_plan(*operation, plan).map_err(|e| match e {
                 Error::Argument { reason, .. } => plans.wrong(reason),
@@ -115,23 +130,23 @@ impl Comm {
 
     /// This rank's number, from 0.
     pub fn rank(&self) -> usize {
-        self.rank
+        self.inner.rank
     }
 
     /// The number of ranks.
     pub fn size(&self) -> usize {
-        self.places.len()
+        self.inner.places.len()
     }
 
     /// Where a rank runs; `None` if there is no such rank.
     pub fn place(&self, rank: usize) -> Option<&Place> {
-        self.places.get(rank)
+        self.inner.places.get(rank)
     }
 
     /// Lets later calls fail when they make no progress for this long; 5 minutes if never set. The
     /// shortest that counts is a millisecond.
     pub fn set_timeout(&self, timeout: Duration) {
-        self.state().timeout = timeout;
+        self.inner.state().timeout = timeout;
     }
 
     /// Forces the plan of later calls of an operation; `""` leaves it to the agents again. All ranks must
@@ -148,35 +163,77 @@ impl Comm {
     /// If there is no such plan or it cannot carry out the operation; the text says which can. The plan
     /// is then as before.
     pub fn set_plan(&self, operation: Operation, plan: &str) -> Result<(), Error> {
-        let mut state = self.state();
         if plan.is_empty() {
-            state.plans.remove(&operation);
+            self.inner.state().plans.remove(&operation);
             return Ok(());
         }
-        match state.session.check_plan(operation, plan)? {
+        match self.inner.session.check_plan(operation, plan)? {
             None => {
-                state.plans.insert(operation, plan.to_owned());
+                self.inner.state().plans.insert(operation, plan.to_owned());
                 Ok(())
             }
-            Some(wrong) => Err(self.wrong("set_plan", wrong)),
+            Some(reason) => Err(self.inner.wrong("set_plan", reason)),
         }
     }
 
     /// The plan by which the last call that was done went; empty if there was none.
     pub fn last_plan(&self) -> String {
-        self.state().plan.clone()
+        self.inner.state().plan.clone()
     }
 
     /// What the calls so far cost, summed up.
     pub fn stats(&self) -> Stats {
-        self.state().stats
+        self.inner.state().stats
     }
 
-    fn call(&self, request: Request<'_>) -> Result<(), Error> {
+    /// Operations that are started here and awaited later.
+    ///
+    /// ```
+    /// # fn main() -> Result<(), cool::Error> {
+    /// # cool::launch(|comm| -> Result<(), cool::Error> {
+    /// # use cool::Op;
+    /// let (mut sum, mut largest) = ([0], [0]);
+    /// let first = comm.start().allreduce(&[comm.rank()  as u64], &mut sum, Op::Sum)?;
+    /// let second = comm.start().allreduce(&[comm.rank() as u64], &mut largest, Op::Max)?;
+    /// // Work here: the agents move the data meanwhile.
+    /// second.wait()?;
+    /// first.wait()?;
+    /// assert_eq!((sum[0], largest[0]), (6, 3));
+    /// # Ok(())
+    /// # })?.into_iter().collect()
+    /// # }
+    /// ```
+    pub fn start(&self) -> Start<'_> {
+        Start::new(self)
+    }
+}
+
+impl Inner {
+    /// Starts a collective.
+    fn start<'a>(
+        self: &Arc<Inner>,
+        collective: Collective<'_, 'a>,
+        timeout: Option<Duration>,
+    ) -> Result<Pending<'a>, Error> {
+        let name = collective.name();
+        let caller = Caller { rank: self.rank, size: self.places.len() };
+        let checked = collective.check(caller).map_err(|reason| self.wrong(name, reason))?;
+        let (plan, default) = {
+            let state = self.state();
+            (state.plans.get(&checked.operation).cloned().unwrap_or_default(), state.timeout)
+        };
+        let flight = self.session.start(&checked, &plan, timeout.unwrap_or(default))?;
+        Ok(Pending::new(Arc::clone(self), flight, checked))
+    }
+
+    pub(crate) fn size(&self) -> usize {
+        self.places.len()
+    }
+
+    /// Notes what a call cost that is done.
+    pub(crate) fn account(&self, cost: local::Stats) {
         let mut state = self.state();
-        let State { session, timeout, plans, plan, stats } = &mut *state;
-        let forced = plans.get(&request.operation).map_or("", String::as_str);
-        let cost = session.call(request, forced, *timeout)?;
+        let State { plan, stats, .. } = &mut *state;
         *plan = cost.plan;
         stats.calls += 1;
         stats.time += Duration::from_nanos(cost.nanoseconds);
@@ -184,10 +241,13 @@ impl Comm {
         stats.unicast_bytes += cost.bytes_unicast;
         stats.chunks_repaired += cost.chunks_repaired;
         stats.chunks_resent += cost.chunks_resent;
-        Ok(())
     }
 
-    /// The session, even after a panic in a call: it refuses what no longer makes sense by itself.
+    fn wrong(&self, operation: &'static str, reason: String) -> Error {
+        Error::Argument { rank: self.rank, operation, reason }
+    }
+
+    /// The state, even after a panic: every change to it is whole.
     fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }

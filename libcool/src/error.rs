@@ -5,6 +5,7 @@ use cool_proto::region::RegionError;
 use cool_proto::socket::SocketError;
 use std::fmt;
 use std::path::PathBuf;
+use std::sync::Arc;
 
 /// Why something did not work. The text names the rank, the operation and the remedy.
 #[derive(thiserror::Error)]
@@ -46,7 +47,7 @@ pub enum Error {
         /// The agent's socket.
         socket: PathBuf,
         /// What happened.
-        source: SocketError,
+        source: Arc<SocketError>,
     },
     /// The node's agent does not want this rank.
     #[error("rank {rank}: {doing}: the agent at {} refused: {message}", .socket.display())]
@@ -79,6 +80,16 @@ pub enum Error {
         operation: &'static str,
         /// What happened.
         source: RegionError,
+    },
+    /// A call cannot be awaited without waiting: there is no thread to receive the answer.
+    #[error("rank {rank}: {operation}: no thread to receive answers: {source}")]
+    Thread {
+        /// This rank.
+        rank: usize,
+        /// The operation.
+        operation: &'static str,
+        /// What the system said.
+        source: std::io::Error,
     },
     /// The collective failed. Unless the call was [`Failure::Invalid`], so will all later ones.
     #[error("rank {rank}: {operation}: {message}")]

@@ -32,6 +32,7 @@
 //! rank; nothing waits for ever. A rank may return from a call before the others have: only
 //! [`barrier`](Comm::barrier) tells that all have come.
 
+mod collective;
 mod comm;
 mod element;
 #[cfg(feature = "embedded")]
@@ -40,13 +41,18 @@ mod environment;
 mod error;
 mod launch;
 mod operation;
+mod pending;
 mod session;
 
-pub use comm::{Comm, Place, Stats};
-pub use element::{Element, Op};
+pub use collective::{Arrays, Collective};
+pub use comm::{Comm, Place, Start, Stats};
+pub use element::{Array, ArrayMut, Element, Located, Op, Type};
 pub use error::{Error, Failure};
+pub use half::{bf16, f16};
 pub use launch::launch;
+pub use num_complex::Complex;
 pub use operation::{Operation, UnknownOperation};
+pub use pending::{Pending, wait_all};
 
 /// The program of the README is compiled and run.
 #[cfg(all(doctest, feature = "embedded"))]

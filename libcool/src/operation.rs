@@ -65,6 +65,17 @@ impl Operation {
         }
     }
 
+    /// Whether one rank is its source or destination.
+    pub(crate) fn rooted(self) -> bool {
+        matches!(self, Operation::Bcast | Operation::Reduce | Operation::Gather | Operation::Scatter)
+    }
+
+    /// Whether it combines elements.
+    pub(crate) fn combines(self) -> bool {
+        use Operation as O;
+        matches!(self, O::Reduce | O::Allreduce | O::ReduceScatter | O::Scan | O::Exscan)
+    }
+
     fn name(self) -> String {
         self.code().as_str_name().to_lowercase()
     }

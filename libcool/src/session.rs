@@ -1,29 +1,27 @@
 //! A rank's session with its agent: attach, share memory, call. Which arguments make sense is checked
-//! before, in [`crate::comm`].
+//! before, in [`crate::collective`].
 
-use crate::element::{Element, Op};
+mod heap;
+mod inbox;
+
+use crate::collective::Checked;
 use crate::error::Error;
 use crate::operation::Operation;
-use cool_proto::frame::{FrameError, MAX_PLAN};
-use cool_proto::local::{self, Attach, Call, CheckPlan, Map, ReduceOp, Slice, Unmap, frame::Body};
-use cool_proto::region::{OutOfBounds, Region};
-use cool_proto::socket::{Connection, SocketError};
-use cool_proto::{RUNNING_INTERVAL, VERSION};
+use cool_proto::frame::MAX_PLAN;
+use cool_proto::local::{self, Attach, Call, CheckPlan, Dtype, Map, ReduceOp, Slice, Unmap, frame::Body};
+use cool_proto::region::RegionError;
+use cool_proto::socket::{Sender, SocketError};
+use cool_proto::{OPEN_CALLS_MAX, VERSION};
+use heap::{Block, Heap, News, aligned};
+use inbox::{Inbox, Over};
 use std::os::fd::BorrowedFd;
 use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::Waker;
 use std::time::Duration;
 
 /// How long the agent may take for what needs no other node.
 const PATIENCE: Duration = Duration::from_secs(30);
-
-/// An agent from which nothing is heard for this long while it works on a call is gone.
-const SILENCE: Duration = RUNNING_INTERVAL.saturating_mul(6);
-
-/// Buffers begin at multiples of this, so that the agent's vector units like them.
-const ALIGN: u64 = 64;
-
-/// The first region's size, so that small calls share one.
-const FIRST_REGION: u64 = 64 << 10;
 
 /// A rank's session with its agent.
 #[derive(Debug)]
@@ -31,82 +29,60 @@ pub(crate) struct Session {
     rank: usize,
     group: u64,
     socket: PathBuf,
-    connection: Connection,
-    region: Option<(u32, Region)>,
-    next_region: u32,
+    /// One frame, or a call with the regions that it needs, at a time.
+    wire: Mutex<Wire>,
+    /// One question that is no call at a time.
+    asking: Mutex<()>,
+    heap: Heap,
+    inbox: Inbox,
+}
+
+#[derive(Debug)]
+struct Wire {
+    sender: Sender,
     next_call: u64,
 }
 
-/// One collective, its arguments checked: what goes out, what comes in, and the rest of the frame.
-pub(crate) struct Request<'a> {
-    pub(crate) name: &'static str,
-    pub(crate) operation: Operation,
-    pub(crate) root: u32,
-    pub(crate) dtype: local::Dtype,
-    pub(crate) op: Option<Op>,
-    pub(crate) count: u64,
-    /// Of each part, in place of `count`.
-    pub(crate) counts: Option<&'a [usize]>,
-    pub(crate) send: Option<&'a [u8]>,
-    pub(crate) receive: Option<&'a mut [u8]>,
-}
-
-impl<'a> Request<'a> {
-    /// A call on elements of one type, as far as most have it.
-    pub(crate) fn of<T: Element>(
-        name: &'static str,
-        operation: Operation,
-        count: usize,
-        send: Option<&'a [T]>,
-        receive: Option<&'a mut [T]>,
-    ) -> Request<'a> {
-        Request {
-            name,
-            operation,
-            root: 0,
-            dtype: T::DTYPE,
-            op: None,
-            count: count as u64,
-            counts: None,
-            send: send.map(bytemuck::cast_slice),
-            receive: receive.map(bytemuck::cast_slice_mut),
-        }
-    }
-
-    /// The call that carries nothing.
-    pub(crate) fn barrier() -> Request<'a> {
-        let dtype = local::Dtype::Unspecified;
-        Request { dtype, ..Request::of::<u8>("barrier", Operation::Barrier, 0, None, None) }
-    }
+/// A call under way. Dropping it leaves the agent to finish the call and forgets the result.
+#[derive(Debug)]
+pub(crate) struct Flight {
+    session: Arc<Session>,
+    name: &'static str,
+    id: u64,
+    /// Where in the memory the output begins.
+    output: u64,
+    /// Absent once the result was taken.
+    memory: Option<Block>,
 }
 
 impl Session {
     /// Connects to the agent and attaches as a rank of a group.
     pub(crate) fn attach(socket: &Path, group: u64, rank: u32) -> Result<(Session, local::Attached), Error> {
+        let doing = "attach";
         let agent = |source| Error::Agent {
             rank: rank as usize,
-            doing: "attach",
+            doing,
             socket: socket.to_path_buf(),
-            source,
+            source: Arc::new(source),
         };
-        let mut session = Session {
+        let (sender, receiver) = cool_proto::socket::open(socket, PATIENCE).map_err(agent)?;
+        let session = Session {
             rank: rank as usize,
             group,
             socket: socket.to_path_buf(),
-            connection: Connection::open(socket, PATIENCE).map_err(agent)?,
-            region: None,
-            next_region: 0,
-            next_call: 0,
+            wire: Mutex::new(Wire { sender, next_call: 0 }),
+            asking: Mutex::default(),
+            heap: Heap::default(),
+            inbox: Inbox::new(receiver),
         };
-        session.send("attach", Body::Attach(Attach { version: VERSION, group, rank }), None)?;
-        match session.receive("attach", PATIENCE)? {
+        match session.ask(doing, Body::Attach(Attach { version: VERSION, group, rank }))? {
             Body::Attached(attached) if attached.places.len() > rank as usize => Ok((session, attached)),
-            _ => Err(session.unexpected("attach")),
+            _ => Err(session.over(doing, inbox::unexpected())),
         }
     }
 
     /// What keeps a plan from carrying out calls of an operation; `None` if it can.
-    pub(crate) fn check_plan(&mut self, operation: Operation, plan: &str) -> Result<Option<String>, Error> {
+    pub(crate) fn check_plan(&self, operation: Operation, plan: &str) -> Result<Option<String>, Error> {
         if plan.len() > MAX_PLAN {
             return Ok(Some(format!(
                 "a text of {} bytes is no plan; the longest has {MAX_PLAN}",
@@ -115,153 +91,187 @@ impl Session {
         }
         let doing = "set_plan";
         let check = CheckPlan { operation: operation.code().into(), plan: plan.to_owned() };
-        self.send(doing, Body::CheckPlan(check), None)?;
-        match self.receive(doing, PATIENCE)? {
+        match self.ask(doing, Body::CheckPlan(check))? {
             Body::PlanChecked(checked) => Ok((!checked.wrong.is_empty()).then_some(checked.wrong)),
-            _ => Err(self.unexpected(doing)),
+            _ => Err(self.over(doing, inbox::unexpected())),
         }
     }
 
-    /// Runs one collective to its end.
-    pub(crate) fn call(
-        &mut self,
-        request: Request<'_>,
+    /// Starts a collective. What is to go out has been copied when this returns.
+    pub(crate) fn start(
+        self: &Arc<Session>,
+        checked: &Checked<'_, '_>,
         plan: &str,
         timeout: Duration,
-    ) -> Result<local::Stats, Error> {
-        let name = request.name;
-        // In the region, one after the other: what goes out, what comes in, the counts.
-        let sent = request.send.map_or(0, |s| s.len() as u64);
-        let received = request.receive.as_ref().map_or(0, |r| r.len() as u64);
-        let counts =
-            request.counts.map(|c| c.iter().flat_map(|n| (*n as u64).to_ne_bytes()).collect::<Vec<u8>>());
-        let counted = counts.as_ref().map_or(0, |c| c.len() as u64);
-        let start = sent.next_multiple_of(ALIGN);
-        let counts_start = (start + received).next_multiple_of(ALIGN);
+    ) -> Result<Flight, Error> {
+        let name = checked.name;
         let rank = self.rank;
-        let memory = |source: OutOfBounds| Error::Memory { rank, operation: name, source: source.into() };
-        let region = self.share(name, counts_start + counted)?;
-        if let Some((_, region)) = &self.region {
-            region.copy_in(0, request.send.unwrap_or_default()).map_err(memory)?;
-            region.copy_in(counts_start, counts.as_deref().unwrap_or_default()).map_err(memory)?;
-        }
+        let memory = |source| Error::Memory { rank, operation: name, source };
+        // In the block, one after the other: what goes out, what comes in, the counts.
+        let input = checked.input();
+        let sent = input.map_or(0, |i| i.len() as u64);
+        let received = checked.output_bytes().map(|bytes| bytes as u64);
+        let counts =
+            checked.counts.map(|c| c.iter().flat_map(|n| (*n as u64).to_ne_bytes()).collect::<Vec<u8>>());
+        let counted = counts.as_ref().map_or(0, |c| c.len() as u64);
+        let start = aligned(sent);
+        let counts_start = aligned(start + received.unwrap_or(0));
+        let block = self.reserve(name, counts_start + counted)?;
+        let copied = block.copy_in(0, input.unwrap_or_default());
+        copied
+            .and_then(|()| block.copy_in(counts_start, counts.as_deref().unwrap_or_default()))
+            .map_err(|e| memory(RegionError::from(e)))?;
 
-        let part = |offset, bytes| Slice { region, offset, bytes };
-        let (input, output) = match request.operation {
+        let part = |within, bytes| Slice { region: block.region(), offset: block.offset(within), bytes };
+        let (input, output) = match checked.operation {
             // Its only buffer is the output, also at the root.
-            Operation::Bcast => (None, Some(part(0, sent + received))),
-            _ => {
-                (request.send.map(|_| part(0, sent)), request.receive.as_ref().map(|_| part(start, received)))
-            }
+            Operation::Bcast => (None, Some(part(0, sent + received.unwrap_or(0)))),
+            _ => (input.map(|_| part(0, sent)), received.map(|bytes| part(start, bytes))),
         };
-        let id = self.next_call;
-        self.next_call += 1;
         let call = Call {
-            id,
+            id: 0,
             group: self.group,
-            operation: request.operation.code().into(),
-            root: request.root,
-            dtype: request.dtype.into(),
-            reduce: request.op.map_or(ReduceOp::Unspecified, Op::code).into(),
-            count: request.count,
+            operation: checked.operation.code().into(),
+            root: checked.root,
+            dtype: checked.dtype.map_or(Dtype::Unspecified, |dtype| dtype.code()).into(),
+            reduce: checked.op.map_or(ReduceOp::Unspecified, |op| op.code()).into(),
+            count: checked.count as u64,
             input,
             output,
             timeout_ms: u64::try_from(timeout.as_millis()).unwrap_or(u64::MAX).max(1),
             counts: counts.map(|_| part(counts_start, counted)),
             plan: plan.to_owned(),
         };
-        self.send(name, Body::Call(call), None)?;
-        let stats = self.finish(name, id)?;
-
-        if let (Some(data), Some((_, region))) = (request.receive, &self.region) {
-            region.copy_out(start, data).map_err(memory)?;
-        }
-        Ok(stats)
+        let id = self.send_call(name, call)?;
+        Ok(Flight { session: Arc::clone(self), name, id, output: start, memory: Some(block) })
     }
 
-    /// Waits until the agent has done a call.
-    fn finish(&mut self, name: &'static str, id: u64) -> Result<local::Stats, Error> {
-        loop {
-            match self.receive(name, SILENCE)? {
-                Body::Running(_) => {}
-                Body::Done(local::Done { id: done, failure: None, stats }) if done == id => {
-                    return Ok(stats.unwrap_or_default());
+    /// Memory for a call, known to the agent before the next frame goes.
+    fn reserve(&self, name: &'static str, bytes: u64) -> Result<Block, Error> {
+        let mut wire = self.wire();
+        let memory = |source| Error::Memory { rank: self.rank, operation: name, source };
+        let (block, news) = self.heap.take(bytes).map_err(memory)?;
+        for news in news {
+            match news {
+                News::Map(number, region) => {
+                    let map = Map { region: number, bytes: region.len() };
+                    self.send(&mut wire, name, Body::Map(map), Some(region.descriptor()))?;
                 }
-                Body::Done(local::Done { id: done, failure: Some(failure), .. }) if done == id => {
-                    return Err(Error::Collective {
-                        rank: self.rank,
-                        operation: name,
-                        failure: failure.kind().into(),
-                        ranks: failure.ranks.iter().map(|r| *r as usize).collect(),
-                        message: failure.message,
-                    });
-                }
-                _ => return Err(self.unexpected(name)),
+                News::Unmap(region) => self.send(&mut wire, name, Body::Unmap(Unmap { region }), None)?,
             }
         }
+        Ok(block)
     }
 
-    /// Makes sure that a region of at least `bytes` is shared; its number.
-    fn share(&mut self, name: &'static str, bytes: u64) -> Result<u32, Error> {
-        if let Some((number, region)) = &self.region
-            && region.len() >= bytes
-        {
-            return Ok(*number);
+    /// Sends a call; its number.
+    fn send_call(&self, name: &'static str, call: Call) -> Result<u64, Error> {
+        let mut wire = self.wire();
+        if self.inbox.open() >= OPEN_CALLS_MAX {
+            let reason = format!("{OPEN_CALLS_MAX} calls are under way; wait for some first");
+            return Err(Error::Argument { rank: self.rank, operation: name, reason });
         }
-        // Pages that are never touched cost nothing, so growing in powers of two wastes no memory.
-        let size = bytes.max(FIRST_REGION).checked_next_power_of_two().unwrap_or(bytes);
-        if let Some((old, _)) = self.region.take() {
-            self.send(name, Body::Unmap(Unmap { region: old }), None)?;
-        }
-        let region = Region::create(size).map_err(|source| Error::Memory {
-            rank: self.rank,
-            operation: name,
-            source,
-        })?;
-        let number = self.next_region;
-        self.next_region = self.next_region.wrapping_add(1);
-        self.send(name, Body::Map(Map { region: number, bytes: size }), Some(region.descriptor()))?;
-        self.region = Some((number, region));
-        Ok(number)
+        let id = wire.next_call;
+        wire.next_call += 1;
+        self.inbox.expect(id);
+        self.send(&mut wire, name, Body::Call(Call { id, ..call }), None)
+            .inspect_err(|_| self.inbox.forget(id))?;
+        Ok(id)
+    }
+
+    /// Sends what is no call and waits for the answer.
+    fn ask(&self, doing: &'static str, question: Body) -> Result<Body, Error> {
+        let _one = self.asking.lock().unwrap_or_else(PoisonError::into_inner);
+        self.send(&mut self.wire(), doing, question, None)?;
+        self.inbox.answer(PATIENCE).map_err(|why| self.over(doing, why))
     }
 
     fn send(
-        &mut self,
+        &self,
+        wire: &mut Wire,
         doing: &'static str,
         body: Body,
         descriptor: Option<BorrowedFd<'_>>,
     ) -> Result<(), Error> {
-        match self.connection.send(body, descriptor) {
-            Ok(()) => Ok(()),
+        if let Some(over) = self.inbox.over() {
+            return Err(self.over(doing, over));
+        }
+        wire.sender.send(body, descriptor).map_err(|e| match e {
             // An agent that hung up may have said why.
-            Err(SocketError::Closed) => match self.connection.receive(PATIENCE) {
-                Ok(Body::Refused(refused)) => Err(self.refused(doing, refused)),
-                _ => Err(self.gone(doing, SocketError::Closed)),
+            SocketError::Closed => match self.inbox.answer(PATIENCE) {
+                Err(why) => self.over(doing, why),
+                Ok(_) => self.over(doing, inbox::unexpected()),
             },
-            Err(source) => Err(self.gone(doing, source)),
+            e => self.over(doing, Over::Gone(Arc::new(e))),
+        })
+    }
+
+    /// The session is over, with the words for it.
+    fn over(&self, doing: &'static str, why: Over) -> Error {
+        self.inbox.close(why.clone());
+        let (rank, socket) = (self.rank, self.socket.clone());
+        match why {
+            Over::Gone(source) => Error::Agent { rank, doing, socket, source },
+            Over::Refused(message) => Error::Refused { rank, doing, socket, message },
         }
     }
 
-    fn receive(&mut self, doing: &'static str, timeout: Duration) -> Result<Body, Error> {
-        match self.connection.receive(timeout) {
-            Ok(Body::Refused(refused)) => Err(self.refused(doing, refused)),
-            Ok(body) => Ok(body),
-            Err(source) => Err(self.gone(doing, source)),
+    fn wire(&self) -> MutexGuard<'_, Wire> {
+        self.wire.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// The agent learns that the rank is done, and whoever receives that there is nothing more.
+impl Drop for Session {
+    fn drop(&mut self) {
+        self.wire().sender.close();
+        self.inbox.close(Over::Gone(Arc::new(SocketError::Closed)));
+    }
+}
+
+impl Flight {
+    /// Waits until the agent has done the call, and copies what came to `output`.
+    pub(crate) fn finish(mut self, output: Option<&mut [u8]>) -> Result<local::Stats, Error> {
+        let (session, name) = (&self.session, self.name);
+        let done = match session.inbox.wait(self.id) {
+            Ok(done) => done,
+            Err(why) => {
+                self.memory = None;
+                return Err(session.over(name, why));
+            }
+        };
+        let memory = self.memory.take();
+        if let Some(failure) = done.failure {
+            return Err(Error::Collective {
+                rank: session.rank,
+                operation: name,
+                failure: failure.kind().into(),
+                ranks: failure.ranks.iter().map(|r| *r as usize).collect(),
+                message: failure.message,
+            });
         }
+        if let (Some(output), Some(memory)) = (output, &memory) {
+            let wrong =
+                |e| Error::Memory { rank: session.rank, operation: name, source: RegionError::from(e) };
+            memory.copy_out(self.output, output).map_err(wrong)?;
+        }
+        Ok(done.stats.unwrap_or_default())
     }
 
-    /// The session is over: what comes later would be taken for the answer to something else.
-    fn gone(&mut self, doing: &'static str, source: SocketError) -> Error {
-        self.connection.close();
-        Error::Agent { rank: self.rank, doing, socket: self.socket.clone(), source }
+    /// Whether [`Flight::finish`] would return at once; else `waker` is told when.
+    pub(crate) fn poll(&self, waker: Option<&Waker>) -> Result<bool, Error> {
+        let rank = self.session.rank;
+        self.session.inbox.poll(self.id, waker).map_err(|source| Error::Thread {
+            rank,
+            operation: self.name,
+            source,
+        })
     }
+}
 
-    fn refused(&mut self, doing: &'static str, refused: local::Refused) -> Error {
-        self.connection.close();
-        Error::Refused { rank: self.rank, doing, socket: self.socket.clone(), message: refused.message }
-    }
-
-    fn unexpected(&mut self, doing: &'static str) -> Error {
-        self.gone(doing, SocketError::Frame(FrameError::Unknown))
+impl Drop for Flight {
+    fn drop(&mut self) {
+        if let Some(memory) = self.memory.take() {
+            self.session.inbox.leave(self.id, memory);
+        }
     }
 }

@@ -12,7 +12,7 @@ use cool_proto::local::{
     Slice, Stats, frame::Body,
 };
 use cool_proto::region::{Region, RegionError};
-use cool_proto::{RUNNING_INTERVAL, VERSION, socket};
+use cool_proto::{OPEN_CALLS_MAX, RUNNING_INTERVAL, VERSION, socket};
 use std::collections::{BTreeMap, VecDeque};
 use std::io;
 use std::os::fd::OwnedFd;
@@ -29,11 +29,8 @@ use tracing::{debug, info, warn};
 /// How long a connected process may take to attach, or to read what it is sent.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// Regions that a rank may have; libcool uses one.
+/// Regions that a rank may have; libcool uses few, each as large as all before.
 const MAX_REGIONS: usize = 64;
-
-/// Calls that a rank may have open; libcool has one.
-const MAX_CALLS: usize = 64;
 
 /// Connections at once; more wait in the backlog.
 const MAX_CONNECTIONS: usize = 4096;
@@ -253,8 +250,8 @@ impl LocalRank<'_> {
     }
 
     fn call(&mut self, call: Call) -> Result<(), End> {
-        if self.calls.len() >= MAX_CALLS {
-            return Err(End::Refused(format!("more than {MAX_CALLS} calls open")));
+        if self.calls.len() >= OPEN_CALLS_MAX {
+            return Err(End::Refused(format!("more than {OPEN_CALLS_MAX} calls open")));
         }
         let (id, request) = (call.id, self.request(call)?);
         let result = self.attachment.call(request);

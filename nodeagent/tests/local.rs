@@ -7,15 +7,31 @@ use cool_proto::local::{
     Attach, Attached, Call, Done, Dtype, Map, Operation, ReduceOp, Slice, Unmap, frame::Body,
 };
 use cool_proto::region::Region;
-use cool_proto::socket::{Connection, SocketError};
+use cool_proto::socket::{self, Receiver, Sender, SocketError};
 use std::io::{Read, Write};
 use std::net::Ipv4Addr;
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 const PATIENCE: Duration = Duration::from_secs(30);
+
+/// Both halves of a rank's connection.
+struct Connection {
+    sender: Sender,
+    receiver: Receiver,
+}
+
+impl Connection {
+    fn send(&mut self, body: Body, descriptor: Option<BorrowedFd<'_>>) -> Result<(), SocketError> {
+        self.sender.send(body, descriptor)
+    }
+
+    fn receive(&mut self, patience: Duration) -> Result<Body, SocketError> {
+        self.receiver.receive(patience)
+    }
+}
 
 /// An agent on loopback that serves its ranks, alone in its network.
 struct Node {
@@ -59,7 +75,8 @@ impl Node {
     }
 
     fn connect(&self) -> Connection {
-        Connection::open(&self.socket, PATIENCE).unwrap()
+        let (sender, receiver) = socket::open(&self.socket, PATIENCE).unwrap();
+        Connection { sender, receiver }
     }
 
     /// A rank that has attached.

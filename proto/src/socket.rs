@@ -1,5 +1,6 @@
 //! Moves frames and descriptors over a unix stream socket: the two system calls, which both sides
-//! use, and a blocking connection for the rank's side. What frames mean is left to the caller.
+//! use, and a blocking connection for the rank's side, whose halves may be in different threads. What frames
+//! mean is left to the caller.
 
 use crate::frame::{Decoder, FrameError, MAX_TO_AGENT, MAX_TO_RANK, encode};
 use crate::local::frame::Body;
@@ -13,6 +14,7 @@ use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 /// How many descriptors one receive takes; a frame brings one at most.
@@ -80,43 +82,51 @@ pub fn receive(
     Ok(message.bytes)
 }
 
-/// A rank's connection to its agent. Every wait has a deadline.
+/// The half of a rank's connection to its agent that sends. Every wait has a deadline.
 #[derive(Debug)]
-pub struct Connection {
-    stream: UnixStream,
+pub struct Sender {
+    stream: Arc<UnixStream>,
+}
+
+/// The half that receives. Every wait has a deadline.
+#[derive(Debug)]
+pub struct Receiver {
+    stream: Arc<UnixStream>,
     decoder: Decoder,
     buffer: Vec<u8>,
 }
 
-impl Connection {
-    /// Connects to the agent's socket.
-    ///
-    /// # Errors
-    /// If nobody listens there, or not within `timeout`.
-    pub fn open(path: &Path, timeout: Duration) -> Result<Connection, SocketError> {
-        let system = |e: rustix::io::Errno| match e {
-            rustix::io::Errno::AGAIN => SocketError::TimedOut(timeout),
-            e => SocketError::System(e.into()),
-        };
-        let address = SocketAddrUnix::new(path).map_err(system)?;
-        let socket =
-            rustix::net::socket_with(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)
-                .map_err(system)?;
-        // For a unix socket this also bounds the wait of connect, which is for room in the backlog.
-        let bound = timeout.max(Duration::from_millis(1));
-        sockopt::set_socket_timeout(&socket, sockopt::Timeout::Send, Some(bound)).map_err(system)?;
-        rustix::io::retry_on_intr(|| rustix::net::connect(&socket, &address)).map_err(system)?;
-        Ok(Connection {
-            stream: socket.into(),
-            decoder: Decoder::new(MAX_TO_RANK),
-            buffer: vec![0; 64 << 10],
-        })
-    }
+/// Connects to the agent's socket.
+///
+/// # Errors
+/// If nobody listens there, or not within `timeout`.
+pub fn open(path: &Path, timeout: Duration) -> Result<(Sender, Receiver), SocketError> {
+    let system = |e: rustix::io::Errno| match e {
+        rustix::io::Errno::AGAIN => SocketError::TimedOut(timeout),
+        e => SocketError::System(e.into()),
+    };
+    let address = SocketAddrUnix::new(path).map_err(system)?;
+    let socket =
+        rustix::net::socket_with(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)
+            .map_err(system)?;
+    // For a unix socket this also bounds the wait of connect, which is for room in the backlog.
+    let bound = timeout.max(Duration::from_millis(1));
+    sockopt::set_socket_timeout(&socket, sockopt::Timeout::Send, Some(bound)).map_err(system)?;
+    rustix::io::retry_on_intr(|| rustix::net::connect(&socket, &address)).map_err(system)?;
+    let stream = Arc::new(UnixStream::from(socket));
+    let receiver = Receiver {
+        stream: Arc::clone(&stream),
+        decoder: Decoder::new(MAX_TO_RANK),
+        buffer: vec![0; 64 << 10],
+    };
+    Ok((Sender { stream }, receiver))
+}
 
+impl Sender {
     /// Sends a frame, with a descriptor if there is one.
     ///
     /// # Errors
-    /// If the agent is gone or takes nothing for the time given to [`Connection::open`].
+    /// If the agent is gone or takes nothing for the time given to [`open`].
     pub fn send(&mut self, body: Body, descriptor: Option<BorrowedFd<'_>>) -> Result<(), SocketError> {
         let bytes = encode(body, MAX_TO_AGENT)?;
         let mut sent = 0;
@@ -138,7 +148,9 @@ impl Connection {
         // What cannot be shut down any more is closed already.
         let _ = self.stream.shutdown(std::net::Shutdown::Both);
     }
+}
 
+impl Receiver {
     /// The next frame from the agent.
     ///
     /// # Errors
@@ -175,18 +187,18 @@ mod tests {
 
     const PATIENCE: Duration = Duration::from_secs(10);
 
-    fn pair() -> (tempfile::TempDir, Connection, UnixStream) {
+    fn pair() -> (tempfile::TempDir, Sender, Receiver, UnixStream) {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("agent.sock");
         let listener = UnixListener::bind(&path).unwrap();
-        let connection = Connection::open(&path, PATIENCE).unwrap();
+        let (sender, receiver) = open(&path, PATIENCE).unwrap();
         let (agent, _) = listener.accept().unwrap();
-        (dir, connection, agent)
+        (dir, sender, receiver, agent)
     }
 
     #[test]
     fn a_region_travels_with_its_frame() {
-        let (_dir, mut rank, agent) = pair();
+        let (_dir, mut rank, _receiver, agent) = pair();
         let region = Region::create(4096).unwrap();
         region.copy_in(0, b"shared").unwrap();
         let attach = Body::Attach(Attach { version: 1, group: 1, rank: 0 });
@@ -212,7 +224,7 @@ mod tests {
 
     #[test]
     fn more_descriptors_than_frames_can_use_are_refused() {
-        let (_dir, rank, agent) = pair();
+        let (_dir, rank, _receiver, agent) = pair();
         let region = Region::create(1).unwrap();
         let mut descriptors = VecDeque::new();
         for _ in 0..DESCRIPTORS {
@@ -226,22 +238,22 @@ mod tests {
 
     #[test]
     fn an_agent_that_hangs_up_is_an_error_and_no_wait() {
-        let (_dir, mut rank, agent) = pair();
+        let (_dir, mut rank, mut receiver, agent) = pair();
         drop(agent);
-        assert!(matches!(rank.receive(PATIENCE), Err(SocketError::Closed)));
+        assert!(matches!(receiver.receive(PATIENCE), Err(SocketError::Closed)));
         assert!(matches!(rank.send(Body::Done(Done::default()), None), Err(SocketError::Closed)));
     }
 
     #[test]
     fn an_agent_that_says_nothing_is_an_error_in_time() {
-        let (_dir, mut rank, _agent) = pair();
-        let e = rank.receive(Duration::from_millis(20)).unwrap_err();
+        let (_dir, _rank, mut receiver, _agent) = pair();
+        let e = receiver.receive(Duration::from_millis(20)).unwrap_err();
         assert!(matches!(e, SocketError::TimedOut(_)), "{e}");
     }
 
     #[test]
     fn a_socket_that_does_not_exist_is_an_error() {
-        let e = Connection::open(Path::new("/nonexistent/agent.sock"), PATIENCE).unwrap_err();
+        let e = open(Path::new("/nonexistent/agent.sock"), PATIENCE).unwrap_err();
         assert!(matches!(e, SocketError::System(_)), "{e}");
     }
 }

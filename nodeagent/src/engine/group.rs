@@ -16,15 +16,13 @@ use super::what::What;
 use agreement::Agreement;
 use cool_collective::{Plan, Rank, compile};
 use cool_machine::{Duration, Time};
+use cool_proto::OPEN_CALLS_MAX;
 use cool_proto::local::{Failure, Stats, failure::Kind};
 use cool_transport::unicast::{MessageName, Notice};
 use cool_transport::{StreamId, Timers};
 use messages::Messages;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
-
-/// The most calls that a rank may have open on a group.
-const OPEN_CALLS_MAX: usize = 1024;
 
 /// Compiled schedules that a group keeps: programs repeat the same few calls.
 const SCHEDULES_MAX: usize = 32;

@@ -5,20 +5,10 @@
 
 use super::memory::SharedSlice;
 use cool_proto::local::{Dtype, ReduceOp};
+use half::{bf16, f16};
 
 /// Bytes copied out of shared memory at a time: two of them fit the first-level cache.
 const BLOCK: usize = 8 * 1024;
-
-/// Bytes of an element; none of an unspecified type.
-pub(super) fn element_bytes(dtype: Dtype) -> Option<u32> {
-    Some(match dtype {
-        Dtype::Unspecified => return None,
-        Dtype::I8 | Dtype::U8 => 1,
-        Dtype::I16 | Dtype::U16 => 2,
-        Dtype::I32 | Dtype::U32 | Dtype::F32 => 4,
-        Dtype::I64 | Dtype::U64 | Dtype::F64 => 8,
-    })
-}
 
 /// `dst[i] = dst[i] op src[i]`, as `dst.bytes()` bytes; both have as many.
 pub(super) fn combine(dtype: Dtype, op: ReduceOp, dst: &SharedSlice, src: &SharedSlice) {
@@ -35,17 +25,21 @@ pub(super) fn combine(dtype: Dtype, op: ReduceOp, dst: &SharedSlice, src: &Share
     }
 }
 
+/// `dst[i] = f(dst[i], src[i])` for elements of `N` bytes.
+///
+/// Fixed-size chunks and no branches: the compiler makes vector instructions of it.
+fn each<const N: usize>(dst: &mut [u8], src: &[u8], f: impl Fn([u8; N], [u8; N]) -> [u8; N]) {
+    for (d, s) in dst.as_chunks_mut::<N>().0.iter_mut().zip(src.as_chunks::<N>().0) {
+        *d = f(*d, *s);
+    }
+}
+
 macro_rules! elements {
     ($type:ty, $dst:expr, $src:expr, $f:expr) => {
-        // Fixed-size chunks and no branches: the compiler makes vector instructions of it.
-        for (d, s) in $dst
-            .as_chunks_mut::<{ size_of::<$type>() }>()
-            .0
-            .iter_mut()
-            .zip($src.as_chunks::<{ size_of::<$type>() }>().0)
-        {
-            *d = <$type>::to_ne_bytes($f(<$type>::from_ne_bytes(*d), <$type>::from_ne_bytes(*s)));
-        }
+        each($dst, $src, |a, b| {
+            let f: fn($type, $type) -> $type = $f;
+            f(<$type>::from_ne_bytes(a), <$type>::from_ne_bytes(b)).to_ne_bytes()
+        })
     };
 }
 
@@ -56,7 +50,13 @@ macro_rules! integers {
             ReduceOp::Prod => elements!($type, $dst, $src, <$type>::wrapping_mul),
             ReduceOp::Min => elements!($type, $dst, $src, Ord::min),
             ReduceOp::Max => elements!($type, $dst, $src, Ord::max),
-            ReduceOp::Unspecified => {}
+            ReduceOp::LogicalAnd => elements!($type, $dst, $src, |a, b| <$type>::from((a != 0) & (b != 0))),
+            ReduceOp::LogicalOr => elements!($type, $dst, $src, |a, b| <$type>::from((a != 0) | (b != 0))),
+            ReduceOp::LogicalXor => elements!($type, $dst, $src, |a, b| <$type>::from((a != 0) ^ (b != 0))),
+            ReduceOp::BitAnd => elements!($type, $dst, $src, |a, b| a & b),
+            ReduceOp::BitOr => elements!($type, $dst, $src, |a, b| a | b),
+            ReduceOp::BitXor => elements!($type, $dst, $src, |a, b| a ^ b),
+            _ => {}
         }
     };
 }
@@ -64,18 +64,65 @@ macro_rules! integers {
 macro_rules! floats {
     ($type:ty, $op:expr, $dst:expr, $src:expr) => {
         match $op {
-            ReduceOp::Sum => elements!($type, $dst, $src, |a: $type, b: $type| a + b),
-            ReduceOp::Prod => elements!($type, $dst, $src, |a: $type, b: $type| a * b),
+            ReduceOp::Sum | ReduceOp::Average => elements!($type, $dst, $src, |a, b| a + b),
+            ReduceOp::Prod => elements!($type, $dst, $src, |a, b| a * b),
             // If b is NaN the comparison is false and b is taken.
-            ReduceOp::Min => {
-                elements!($type, $dst, $src, |a: $type, b: $type| if a.is_nan() | (a < b) { a } else { b })
-            }
-            ReduceOp::Max => {
-                elements!($type, $dst, $src, |a: $type, b: $type| if a.is_nan() | (a > b) { a } else { b })
-            }
-            ReduceOp::Unspecified => {}
+            ReduceOp::Min => elements!($type, $dst, $src, |a, b| if a.is_nan() | (a < b) { a } else { b }),
+            ReduceOp::Max => elements!($type, $dst, $src, |a, b| if a.is_nan() | (a > b) { a } else { b }),
+            _ => {}
         }
     };
+}
+
+macro_rules! complex {
+    ($part:ty, $op:expr, $dst:expr, $src:expr) => {{
+        const HALF: usize = size_of::<$part>();
+        let mut combined = |f: fn([$part; 2], [$part; 2]) -> [$part; 2]| {
+            each::<{ 2 * HALF }>($dst, $src, |a, b| {
+                let of = |bytes| halves::<HALF, { 2 * HALF }>(bytes).map(<$part>::from_ne_bytes);
+                whole(f(of(a), of(b)).map(<$part>::to_ne_bytes))
+            });
+        };
+        match $op {
+            ReduceOp::Sum | ReduceOp::Average => combined(|[a, b], [c, d]| [a + c, b + d]),
+            ReduceOp::Prod => combined(|[a, b], [c, d]| [a * c - b * d, a * d + b * c]),
+            _ => {}
+        }
+    }};
+}
+
+/// A value and an unsigned index as wide: that whose value is better; of equal ones that with the smaller index.
+/// As for floats alone, a NaN is better than any number.
+macro_rules! located {
+    ($value:ty, $index:ty, $op:expr, $dst:expr, $src:expr) => {{
+        const HALF: usize = size_of::<$value>();
+        let mut combined = |better: fn($value, $value) -> bool| {
+            each::<{ 2 * HALF }>($dst, $src, |a, b| {
+                let of = |bytes| {
+                    let [value, index] = halves::<HALF, { 2 * HALF }>(bytes);
+                    (<$value>::from_ne_bytes(value), <$index>::from_ne_bytes(index))
+                };
+                let ((left, i), (right, j)) = (of(a), of(b));
+                let first = better(left, right) || (!better(right, left) && i <= j);
+                if first { a } else { b }
+            });
+        };
+        // Only of a NaN is it false that it equals itself.
+        #[allow(clippy::eq_op, reason = "so the same words do for integers, which have no NaN")]
+        match $op {
+            ReduceOp::MinLoc => combined(|a, b| a < b || (a != a && b == b)),
+            ReduceOp::MaxLoc => combined(|a, b| a > b || (a != a && b == b)),
+            _ => {}
+        }
+    }};
+}
+
+fn halves<const H: usize, const N: usize>(bytes: [u8; N]) -> [[u8; H]; 2] {
+    std::array::from_fn(|half| std::array::from_fn(|i| bytes[half * H + i]))
+}
+
+fn whole<const H: usize, const N: usize>(halves: [[u8; H]; 2]) -> [u8; N] {
+    std::array::from_fn(|i| halves[i / H][i % H])
 }
 
 fn combine_block(dtype: Dtype, op: ReduceOp, dst: &mut [u8], src: &[u8]) {
@@ -88,9 +135,17 @@ fn combine_block(dtype: Dtype, op: ReduceOp, dst: &mut [u8], src: &[u8]) {
         Dtype::U16 => integers!(u16, op, dst, src),
         Dtype::U32 => integers!(u32, op, dst, src),
         Dtype::U64 => integers!(u64, op, dst, src),
+        Dtype::F16 => floats!(f16, op, dst, src),
+        Dtype::Bf16 => floats!(bf16, op, dst, src),
         Dtype::F32 => floats!(f32, op, dst, src),
         Dtype::F64 => floats!(f64, op, dst, src),
-        // No call with one is accepted.
+        Dtype::C32 => complex!(f32, op, dst, src),
+        Dtype::C64 => complex!(f64, op, dst, src),
+        Dtype::I32Loc => located!(i32, u32, op, dst, src),
+        Dtype::I64Loc => located!(i64, u64, op, dst, src),
+        Dtype::F32Loc => located!(f32, u32, op, dst, src),
+        Dtype::F64Loc => located!(f64, u64, op, dst, src),
+        // No call with one is accepted; nor with an operator that does not fit its type.
         Dtype::Unspecified => {}
     }
 }
@@ -118,6 +173,12 @@ mod tests {
             check!($type, $dtype, ReduceOp::Prod, [3, high], [5, 2], [15, high.wrapping_mul(2)]);
             check!($type, $dtype, ReduceOp::Min, [low, 7], [high, 5], [low, 5]);
             check!($type, $dtype, ReduceOp::Max, [low, 7], [high, 5], [high, 7]);
+            check!($type, $dtype, ReduceOp::LogicalAnd, [2, 2, 0], [4, 0, 0], [1, 0, 0]);
+            check!($type, $dtype, ReduceOp::LogicalOr, [2, 2, 0], [4, 0, 0], [1, 1, 0]);
+            check!($type, $dtype, ReduceOp::LogicalXor, [2, 2, 0], [4, 0, 0], [0, 1, 0]);
+            check!($type, $dtype, ReduceOp::BitAnd, [6, high], [3, 5], [2, 5]);
+            check!($type, $dtype, ReduceOp::BitOr, [6, low], [3, high], [7, low | high]);
+            check!($type, $dtype, ReduceOp::BitXor, [6, high], [3, high], [5, 0]);
         }};
     }
 
@@ -139,6 +200,39 @@ mod tests {
         check!(f32, Dtype::F32, ReduceOp::Prod, [1.5, -1.0], [2.0, 1.0], [3.0, -1.0]);
         check!(f64, Dtype::F64, ReduceOp::Min, [1.5, -1.0], [2.0, -3.0], [1.5, -3.0]);
         check!(f64, Dtype::F64, ReduceOp::Max, [1.5, f64::INFINITY], [2.0, 0.0], [2.0, f64::INFINITY]);
+    }
+
+    #[test]
+    fn halves_of_floats_combine_and_round_to_nearest() {
+        let f = f16::from_f32;
+        // 2049 has no half: it rounds to even.
+        check!(f16, Dtype::F16, ReduceOp::Sum, [f(1.5), f(2048.0)], [f(2.0), f(1.0)], [f(3.5), f(2048.0)]);
+        check!(f16, Dtype::F16, ReduceOp::Max, [f(1.5), f(-2.0)], [f(2.0), f(1.0)], [f(2.0), f(1.0)]);
+        let b = bf16::from_f32;
+        check!(bf16, Dtype::Bf16, ReduceOp::Prod, [b(1.5), b(256.0)], [b(2.0), b(3.0)], [b(3.0), b(768.0)]);
+        check!(bf16, Dtype::Bf16, ReduceOp::Sum, [b(256.0)], [b(1.0)], [b(256.0)]);
+    }
+
+    #[test]
+    fn complex_numbers_combine() {
+        check!(f32, Dtype::C32, ReduceOp::Sum, [1.0, 2.0], [3.0, -5.0], [4.0, -3.0]);
+        check!(
+            f64,
+            Dtype::C64,
+            ReduceOp::Prod,
+            [1.0, 2.0, 0.0, 1.0],
+            [3.0, -5.0, 0.0, 1.0],
+            [13.0, 1.0, -1.0, 0.0]
+        );
+    }
+
+    #[test]
+    fn the_better_value_brings_its_index_and_of_equal_ones_the_smaller_counts() {
+        check!(i32, Dtype::I32Loc, ReduceOp::MinLoc, [5, 7, 2, 9], [-3, 8, 2, 4], [-3, 8, 2, 4]);
+        check!(i64, Dtype::I64Loc, ReduceOp::MaxLoc, [5, 7, 2, 4], [-3, 8, 2, 9], [5, 7, 2, 4]);
+        let (index, nan) = (f32::from_bits, f32::NAN);
+        check!(f32, Dtype::F32Loc, ReduceOp::MinLoc, [1.0, index(3)], [nan, index(9)], [nan, index(9)]);
+        check!(f32, Dtype::F32Loc, ReduceOp::MaxLoc, [nan, index(3)], [nan, index(9)], [nan, index(3)]);
     }
 
     #[test]

@@ -2,7 +2,6 @@
 
 use super::api::{CallRequest, failure};
 use super::memory::SharedSlice;
-use super::reduce::element_bytes;
 use cool_collective::{Call, Layout, Operation, Plan, Rank, Rates};
 use cool_proto::local::{self, Dtype, Failure, ReduceOp, failure::Kind};
 
@@ -35,13 +34,21 @@ impl What {
         let operation =
             operation(request.operation).ok_or_else(|| invalid(request, "it names no operation"))?;
         let barrier = operation == Operation::Barrier;
-        let element = match element_bytes(request.dtype) {
+        let element = match request.dtype.bytes() {
             _ if barrier => 1,
             Some(bytes) => bytes,
             None => return Err(invalid(request, "it names no type of element")),
         };
-        if operation.combines() && request.reduce == ReduceOp::Unspecified {
-            return Err(invalid(request, "it does not say how to combine elements"));
+        if operation.combines() {
+            let (dtype, reduce) = (request.dtype, request.reduce);
+            if reduce == ReduceOp::Unspecified {
+                return Err(invalid(request, "it does not say how to combine elements"));
+            }
+            if !dtype.combines_by(reduce) {
+                let name = |text: &str| text.to_lowercase();
+                let (dtype, reduce) = (name(dtype.as_str_name()), name(reduce.as_str_name()));
+                return Err(invalid(request, &format!("elements of type {dtype} have no {reduce}")));
+            }
         }
         if operation.rooted() && request.root as usize >= size {
             let reason =

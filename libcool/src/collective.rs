@@ -1,0 +1,114 @@
+//! One collective as a value: its arguments, and whether they make sense. The typed operations of
+//! [`Start`](crate::Start) and those of other languages all end here.
+
+mod checks;
+
+use crate::element::{Array, ArrayMut, Op, Type};
+use crate::operation::Operation;
+use std::ops::Range;
+
+pub(crate) use checks::Caller;
+
+/// The arrays of a [`Collective`].
+#[derive(Debug)]
+pub enum Arrays<'s, 'r> {
+    /// Nothing is carried: barrier.
+    None,
+    /// What this rank sends and what it receives. What it does not send or receive (a rank that is not the
+    /// root) is not looked at and may be `None`.
+    Apart(Option<Array<'s>>, Option<ArrayMut<'r>>),
+    /// One array for both: the message of a bcast; the vector of a reduction or scan, and the parts of an
+    /// alltoall, which the result overwrites; all parts of an allgather, of which this rank has filled its own.
+    InPlace(ArrayMut<'r>),
+}
+
+/// One collective with arrays whose type is known only when the program runs, for bindings to other languages.
+/// [`Start`](crate::Start) has the same with types.
+#[derive(Debug)]
+pub struct Collective<'s, 'r> {
+    /// What to do.
+    pub operation: Operation,
+    /// Source or destination, where the operation has one.
+    pub root: usize,
+    /// How to combine, for the reductions and scans.
+    pub op: Option<Op>,
+    /// For parts of unequal lengths: the elements of each.
+    pub counts: Option<&'s [usize]>,
+    /// The data.
+    pub arrays: Arrays<'s, 'r>,
+}
+
+/// A collective whose arguments make sense, and what of its arrays goes out and comes in.
+#[derive(Debug)]
+pub(crate) struct Checked<'s, 'r> {
+    pub(crate) name: &'static str,
+    pub(crate) operation: Operation,
+    pub(crate) root: u32,
+    pub(crate) op: Option<Op>,
+    pub(crate) dtype: Option<Type>,
+    /// Elements; 0 if there are counts.
+    pub(crate) count: usize,
+    pub(crate) counts: Option<&'s [usize]>,
+    /// The bytes that go out.
+    send: Option<Range<usize>>,
+    receives: bool,
+    arrays: Arrays<'s, 'r>,
+}
+
+impl<'s, 'r> Checked<'s, 'r> {
+    /// What goes out.
+    pub(crate) fn input(&self) -> Option<&[u8]> {
+        let range = self.send.clone()?;
+        match &self.arrays {
+            Arrays::Apart(Some(send), _) => send.bytes.get(range),
+            Arrays::InPlace(data) => data.bytes.get(range),
+            Arrays::Apart(None, _) | Arrays::None => None,
+        }
+    }
+
+    /// Bytes of what comes in.
+    pub(crate) fn output_bytes(&self) -> Option<usize> {
+        match &self.arrays {
+            Arrays::Apart(_, Some(data)) | Arrays::InPlace(data) if self.receives => Some(data.bytes.len()),
+            _ => None,
+        }
+    }
+
+    /// Where to put what comes in.
+    pub(crate) fn into_output(self) -> Option<&'r mut [u8]> {
+        match self.arrays {
+            Arrays::Apart(_, Some(data)) | Arrays::InPlace(data) if self.receives => Some(data.bytes),
+            _ => None,
+        }
+    }
+}
+
+impl<'s, 'r> Collective<'s, 'r> {
+    /// An operation on arrays, with root 0, and no [`Op`] and counts.
+    pub fn new(operation: Operation, arrays: Arrays<'s, 'r>) -> Collective<'s, 'r> {
+        Collective { operation, root: 0, op: None, counts: None, arrays }
+    }
+
+    /// The name by which errors call it.
+    pub(crate) fn name(&self) -> &'static str {
+        let counts = self.counts.is_some();
+        match self.operation {
+            Operation::Bcast => "bcast",
+            Operation::Reduce => "reduce",
+            Operation::Allreduce => "allreduce",
+            Operation::Gather if counts => "gatherv",
+            Operation::Gather => "gather",
+            Operation::Allgather if counts => "allgatherv",
+            Operation::Allgather => "allgather",
+            Operation::Scatter if counts => "scatterv",
+            Operation::Scatter => "scatter",
+            Operation::ReduceScatter if counts => "reduce_scatter_counts",
+            Operation::ReduceScatter => "reduce_scatter",
+            Operation::Alltoall if counts => "alltoallv",
+            Operation::Alltoall => "alltoall",
+            Operation::Scan => "scan",
+            Operation::Exscan => "exscan",
+            Operation::Barrier => "barrier",
+        }
+    }
+}

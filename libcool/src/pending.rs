@@ -1,0 +1,85 @@
+//! A call under way: waited for, asked whether it is done, or awaited as a future.
+
+use crate::collective::Checked;
+use crate::comm::Inner;
+use crate::element::{Op, Type};
+use crate::error::Error;
+use crate::session::Flight;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+
+/// A call that was started with [`Comm::start`](crate::Comm::start). The agents carry it out meanwhile; what was
+/// to be sent may be changed at once, what is received is there after [`Pending::wait`], or after it was awaited
+/// as a future, by any executor.
+///
+/// One that is dropped goes on without its result: at the other ranks it is done all the same.
+#[derive(Debug)]
+#[must_use = "what is received is there only after it was waited for"]
+pub struct Pending<'a> {
+    comm: Arc<Inner>,
+    /// Absent once the future has given its result.
+    flight: Option<Flight>,
+    output: Option<&'a mut [u8]>,
+    /// To be divided by the number of ranks.
+    average: Option<Type>,
+}
+
+impl<'a> Pending<'a> {
+    pub(crate) fn new(comm: Arc<Inner>, flight: Flight, checked: Checked<'_, 'a>) -> Pending<'a> {
+        let average = checked.dtype.filter(|_| checked.op == Some(Op::Average));
+        Pending { comm, flight: Some(flight), output: checked.into_output(), average }
+    }
+
+    /// Waits until the call is done.
+    ///
+    /// # Errors
+    /// If it failed.
+    pub fn wait(mut self) -> Result<(), Error> {
+        self.finish()
+    }
+
+    /// Whether [`Pending::wait`] would return at once.
+    ///
+    /// # Errors
+    /// If the system gives no thread that could notice.
+    pub fn is_done(&self) -> Result<bool, Error> {
+        self.flight.as_ref().map_or(Ok(true), |flight| flight.poll(None))
+    }
+
+    fn finish(&mut self) -> Result<(), Error> {
+        let Some(flight) = self.flight.take() else { return Ok(()) };
+        let mut output = self.output.take();
+        let cost = flight.finish(output.as_deref_mut())?;
+        if let (Some(dtype), Some(output)) = (self.average, output) {
+            dtype.divide(output, self.comm.size());
+        }
+        self.comm.account(cost);
+        Ok(())
+    }
+}
+
+impl Future for Pending<'_> {
+    type Output = Result<(), Error>;
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Result<(), Error>> {
+        let done = self.flight.as_ref().map_or(Ok(true), |flight| flight.poll(Some(context.waker())));
+        match done {
+            Ok(true) => Poll::Ready(self.finish()),
+            Ok(false) => Poll::Pending,
+            Err(e) => Poll::Ready(Err(e)),
+        }
+    }
+}
+
+/// Waits for all of some calls.
+///
+/// # Errors
+/// If one failed: the first that did. The others are waited for all the same.
+pub fn wait_all<'a>(calls: impl IntoIterator<Item = Pending<'a>>) -> Result<(), Error> {
+    let mut first = Ok(());
+    for call in calls {
+        first = first.and(call.wait());
+    }
+    first
+}

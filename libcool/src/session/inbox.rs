@@ -1,0 +1,216 @@
+//! What the agent answers, and who waits for it. Whoever waits first receives for all; a thread of the inbox's
+//! own does so once somebody wants to know without waiting.
+
+use super::heap::Block;
+use cool_proto::RUNNING_INTERVAL;
+use cool_proto::frame::FrameError;
+use cool_proto::local::{Done, frame::Body};
+use cool_proto::socket::{Receiver, SocketError};
+use std::collections::BTreeMap;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::task::Waker;
+use std::time::Duration;
+
+/// An agent from which nothing is heard for this long while it works on a call is gone.
+const SILENCE: Duration = RUNNING_INTERVAL.saturating_mul(6);
+
+/// Why nothing comes any more.
+#[derive(Clone, Debug)]
+pub(super) enum Over {
+    /// The connection is of no use.
+    Gone(Arc<SocketError>),
+    /// The agent said why it hung up.
+    Refused(String),
+}
+
+/// A call that the agent works on.
+#[derive(Debug, Default)]
+struct Open {
+    waker: Option<Waker>,
+    /// Its memory, once nobody waits for it any more.
+    left: Option<Block>,
+}
+
+#[derive(Debug)]
+struct State {
+    /// Absent while somebody receives.
+    receiver: Option<Receiver>,
+    open: BTreeMap<u64, Open>,
+    /// Calls that are done and have not been asked for.
+    done: BTreeMap<u64, Done>,
+    /// The answer to what is no call, of which there is one at a time.
+    answer: Option<Body>,
+    answer_awaited: bool,
+    over: Option<Over>,
+    /// The thread has been started.
+    thread: bool,
+}
+
+/// The receiving side of a session. Clones are the same.
+#[derive(Clone, Debug)]
+pub(super) struct Inbox {
+    shared: Arc<(Mutex<State>, Condvar)>,
+}
+
+impl Inbox {
+    pub(super) fn new(receiver: Receiver) -> Inbox {
+        let state = State {
+            receiver: Some(receiver),
+            open: BTreeMap::new(),
+            done: BTreeMap::new(),
+            answer: None,
+            answer_awaited: false,
+            over: None,
+            thread: false,
+        };
+        Inbox { shared: Arc::new((Mutex::new(state), Condvar::new())) }
+    }
+
+    /// A call is about to be sent.
+    pub(super) fn expect(&self, call: u64) {
+        self.lock().open.insert(call, Open::default());
+        self.shared.1.notify_all();
+    }
+
+    /// A call was not sent after all.
+    pub(super) fn forget(&self, call: u64) {
+        self.lock().open.remove(&call);
+    }
+
+    /// Calls that the agent works on.
+    pub(super) fn open(&self) -> usize {
+        self.lock().open.len()
+    }
+
+    /// Waits until the agent has done a call.
+    pub(super) fn wait(&self, call: u64) -> Result<Done, Over> {
+        self.wait_for(SILENCE, |state| state.done.remove(&call))
+    }
+
+    /// Waits for the answer to what is no call.
+    pub(super) fn answer(&self, patience: Duration) -> Result<Body, Over> {
+        self.lock().answer_awaited = true;
+        self.wait_for(patience, |state| state.answer.take())
+    }
+
+    /// Whether a call is done, or will never be. Else `waker` is told when.
+    pub(super) fn poll(&self, call: u64, waker: Option<&Waker>) -> std::io::Result<bool> {
+        let mut state = self.lock();
+        if state.over.is_some() || state.done.contains_key(&call) {
+            return Ok(true);
+        }
+        if let (Some(open), Some(waker)) = (state.open.get_mut(&call), waker) {
+            open.waker = Some(waker.clone());
+        }
+        if !state.thread {
+            let inbox = self.clone();
+            std::thread::Builder::new()
+                .name("cool-receiver".into())
+                .spawn(move || inbox.receive_for_all())?;
+            state.thread = true;
+        }
+        Ok(false)
+    }
+
+    /// Nobody waits for a call any more; its memory is free when it is done.
+    pub(super) fn leave(&self, call: u64, memory: Block) {
+        let mut state = self.lock();
+        if state.done.remove(&call).is_none()
+            && let Some(open) = state.open.get_mut(&call)
+        {
+            open.waker = None;
+            open.left = Some(memory);
+        }
+    }
+
+    /// Nothing is wanted any more. Why, for those who wait.
+    pub(super) fn close(&self, why: Over) {
+        self.lock().end(why);
+        self.shared.1.notify_all();
+    }
+
+    /// Why nothing comes any more, if so.
+    pub(super) fn over(&self) -> Option<Over> {
+        self.lock().over.clone()
+    }
+
+    fn wait_for<R>(&self, patience: Duration, found: impl Fn(&mut State) -> Option<R>) -> Result<R, Over> {
+        let mut state = self.lock();
+        loop {
+            if let Some(result) = found(&mut state) {
+                return Ok(result);
+            }
+            if let Some(over) = &state.over {
+                return Err(over.clone());
+            }
+            state = self.step(state, patience);
+        }
+    }
+
+    /// Receives something, or waits until somebody has.
+    fn step<'a>(&'a self, mut state: MutexGuard<'a, State>, patience: Duration) -> MutexGuard<'a, State> {
+        let Some(mut receiver) = state.receiver.take() else {
+            return self.shared.1.wait(state).unwrap_or_else(PoisonError::into_inner);
+        };
+        drop(state);
+        let heard = receiver.receive(patience);
+        let mut state = self.lock();
+        state.receiver = Some(receiver);
+        match heard {
+            Ok(body) => state.take(body),
+            Err(e) => state.end(Over::Gone(Arc::new(e))),
+        }
+        self.shared.1.notify_all();
+        state
+    }
+
+    /// The thread: receives while calls are open.
+    fn receive_for_all(&self) {
+        let mut state = self.lock();
+        while state.over.is_none() {
+            state = if state.open.is_empty() {
+                self.shared.1.wait(state).unwrap_or_else(PoisonError::into_inner)
+            } else {
+                self.step(state, SILENCE)
+            };
+        }
+    }
+
+    /// The state, even after a panic: every change to it is whole.
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.shared.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl State {
+    fn take(&mut self, body: Body) {
+        match body {
+            Body::Running(_) => {}
+            Body::Done(done) => match self.open.remove(&done.id) {
+                // Its memory is given back here.
+                Some(Open { left: Some(_), .. }) => {}
+                Some(Open { waker, left: None }) => {
+                    self.done.insert(done.id, done);
+                    waker.into_iter().for_each(Waker::wake);
+                }
+                None => self.end(unexpected()),
+            },
+            Body::Refused(refused) => self.end(Over::Refused(refused.message)),
+            body if self.answer_awaited => {
+                self.answer_awaited = false;
+                self.answer = Some(body);
+            }
+            _ => self.end(unexpected()),
+        }
+    }
+
+    fn end(&mut self, why: Over) {
+        self.over.get_or_insert(why);
+        self.open.values_mut().filter_map(|open| open.waker.take()).for_each(Waker::wake);
+    }
+}
+
+/// What comes later would be taken for the answer to something else.
+pub(super) fn unexpected() -> Over {
+    Over::Gone(Arc::new(SocketError::Frame(FrameError::Unknown)))
+}

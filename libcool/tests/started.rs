@@ -1,0 +1,207 @@
+//! Calls that are started and awaited later: many under way, in any order, as futures, and left alone.
+
+use cool::embedded::{Embedded, run};
+use cool::{Comm, Error, Failure, Op, Pending, wait_all};
+use std::pin::pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, Wake, Waker};
+use std::thread::Thread;
+use std::time::Duration;
+
+fn ranks(ranks: usize, body: impl Fn(&Comm) -> Result<(), Error> + Sync) {
+    let how = Embedded { ranks, ranks_per_node: 2, racks: 2 };
+    for (rank, result) in run(how, |comm| body(&comm)).unwrap().into_iter().enumerate() {
+        result.unwrap_or_else(|e| panic!("rank {rank}: {e}"));
+    }
+}
+
+struct Unpark(Thread);
+
+impl Wake for Unpark {
+    fn wake(self: Arc<Self>) {
+        self.0.unpark();
+    }
+}
+
+/// The smallest executor.
+fn block_on<R>(future: impl Future<Output = R>) -> R {
+    let waker = Waker::from(Arc::new(Unpark(std::thread::current())));
+    let (mut future, mut context) = (pin!(future), Context::from_waker(&waker));
+    loop {
+        match future.as_mut().poll(&mut context) {
+            Poll::Ready(result) => return result,
+            Poll::Pending => std::thread::park(),
+        }
+    }
+}
+
+/// One small and one large sum, in turn.
+fn start_many<'a>(comm: &Comm, results: &'a mut [Vec<u64>]) -> Result<Vec<Pending<'a>>, Error> {
+    let start = |(i, result): (usize, &'a mut Vec<u64>)| {
+        let mine = vec![(comm.rank() + i) as u64; result.len()];
+        // `mine` goes here, long before the call is done.
+        comm.start().allreduce(&mine, result, Op::Sum)
+    };
+    results.iter_mut().enumerate().map(start).collect()
+}
+
+fn space() -> Vec<Vec<u64>> {
+    (0..40).map(|i| vec![0; if i % 2 == 0 { 3 } else { 20_000 }]).collect()
+}
+
+fn check(comm: &Comm, results: &[Vec<u64>]) {
+    let ranks: usize = (0..comm.size()).sum();
+    for (i, result) in results.iter().enumerate() {
+        assert!(result.iter().all(|r| *r == (ranks + i * comm.size()) as u64), "call {i}");
+    }
+}
+
+#[test]
+fn many_calls_are_under_way_and_are_waited_for_in_any_order() {
+    ranks(5, |comm| {
+        let mut results = space();
+        wait_all(start_many(comm, &mut results)?.into_iter().rev())?;
+        check(comm, &results);
+        assert_eq!(comm.stats().calls, 40);
+        Ok(())
+    });
+}
+
+#[test]
+fn calls_are_futures_for_any_executor() {
+    ranks(4, |comm| {
+        let mut results = space();
+        let calls = start_many(comm, &mut results)?;
+        block_on(async {
+            for call in calls {
+                call.await?;
+            }
+            comm.start().barrier()?.await
+        })?;
+        check(comm, &results);
+        // Those who wait and those who are woken do not get into each other's way.
+        comm.barrier()
+    });
+}
+
+#[test]
+fn a_call_can_be_asked_whether_it_is_done() {
+    ranks(2, |comm| {
+        let mut message = vec![comm.rank() as u8; 100_000];
+        let call = comm.start().bcast(&mut message, 0)?;
+        while !call.is_done()? {
+            std::thread::yield_now();
+        }
+        call.wait()?;
+        assert!(message.iter().all(|m| *m == 0));
+        Ok(())
+    });
+}
+
+#[test]
+fn a_call_that_is_left_alone_is_done_all_the_same() {
+    ranks(3, |comm| {
+        for round in 0..200 {
+            let mut sum = vec![0u64; 5_000];
+            let call = comm.start().allreduce(&vec![round; 5_000], &mut sum, Op::Sum)?;
+            if comm.rank() == 1 {
+                drop(call);
+            } else {
+                call.wait()?;
+                assert!(sum.iter().all(|s| *s == 3 * round));
+            }
+        }
+        comm.barrier()
+    });
+}
+
+#[test]
+fn threads_wait_for_calls_that_others_started() {
+    ranks(2, |comm| {
+        let mut results = space();
+        let calls = start_many(comm, &mut results)?;
+        std::thread::scope(|scope| {
+            let waits: Vec<_> = calls.into_iter().map(|call| scope.spawn(|| call.wait())).collect();
+            waits.into_iter().try_for_each(|wait| wait.join().unwrap())
+        })?;
+        check(comm, &results);
+        Ok(())
+    });
+}
+
+#[test]
+fn a_call_with_a_short_time_fails_in_time() {
+    let told = std::sync::Barrier::new(2);
+    ranks(2, |comm| {
+        if comm.rank() == 0 {
+            let e = comm.start().timeout(Duration::from_millis(50)).barrier()?.wait().unwrap_err();
+            assert!(
+                matches!(&e, Error::Collective { failure: Failure::Timeout, ranks, .. } if *ranks == [1]),
+                "{e}"
+            );
+        }
+        told.wait();
+        Ok(())
+    });
+}
+
+#[test]
+fn more_calls_than_may_be_under_way_are_refused_and_do_no_harm() {
+    ranks(2, |comm| {
+        let mut calls = Vec::new();
+        let e = loop {
+            // Rank 1 comes last: until then nothing is done.
+            if comm.rank() == 1 {
+                break None;
+            }
+            match comm.start().barrier() {
+                Ok(call) => calls.push(call),
+                Err(e) => break Some(e),
+            }
+        };
+        if let Some(e) = e {
+            assert!(e.to_string().contains("1024 calls are under way; wait for some first"), "{e}");
+        }
+        for _ in calls.len()..1024 {
+            calls.push(comm.start().barrier()?);
+        }
+        wait_all(calls)
+    });
+}
+
+#[test]
+fn in_place_gives_what_two_arrays_give() {
+    ranks(5, |comm| {
+        let (rank, size) = (comm.rank(), comm.size());
+        let mine: Vec<u32> = (0..size * 7).map(|i| (rank * 100 + i) as u32).collect();
+        let (mut apart, mut data) = (vec![0; mine.len()], mine.clone());
+        comm.allreduce(&mine, &mut apart, Op::Sum)?;
+        comm.allreduce_in_place(&mut data, Op::Sum)?;
+        assert_eq!(apart, data, "allreduce");
+
+        let mut data = mine.clone();
+        comm.reduce_in_place(&mut data, Op::Sum, 1)?;
+        assert_eq!(data, if rank == 1 { apart.clone() } else { mine.clone() }, "reduce");
+
+        let mut data = mine.clone();
+        comm.scan(&mine, &mut apart, Op::Max)?;
+        comm.scan_in_place(&mut data, Op::Max)?;
+        assert_eq!(apart, data, "scan");
+
+        let mut data = mine.clone();
+        comm.exscan(&mine, &mut apart, Op::Sum)?;
+        comm.exscan_in_place(&mut data, Op::Sum)?;
+        assert_eq!(data, if rank == 0 { mine.clone() } else { apart.clone() }, "exscan");
+
+        let mut data = mine.clone();
+        comm.alltoall(&mine, &mut apart)?;
+        comm.alltoall_in_place(&mut data)?;
+        assert_eq!(apart, data, "alltoall");
+
+        let mut data = mine.clone();
+        comm.allgather(&mine[rank * 7..][..7], &mut apart)?;
+        comm.allgather_in_place(&mut data)?;
+        assert_eq!(apart, data, "allgather");
+        Ok(())
+    });
+}
