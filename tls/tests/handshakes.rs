@@ -1,0 +1,135 @@
+//! Connections between two sides with certificates as `cool certs` makes them, and with wrong ones.
+
+use cool_tls::make::{Request, make};
+use cool_tls::{Accepted, Acceptor, Connector, Folder, Identity, Role, Turned};
+use std::io;
+use std::path::Path;
+use tempfile::TempDir;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpListener, TcpStream};
+
+fn certificates(days: u16) -> TempDir {
+    let folder = TempDir::new().unwrap();
+    make(folder.path(), &Request { nodes: vec!["h1".into()], days, renew: false }).unwrap();
+    folder
+}
+
+/// What came of a connection: who was let in, and whether the other side could then use it.
+async fn meet(
+    listener: (&Path, &'static [Role]),
+    connector: (&Path, Role),
+) -> (Result<Option<Identity>, Turned>, io::Result<()>) {
+    let acceptor = Acceptor::tls(&Folder::new(listener.0, Role::Controller), listener.1).unwrap();
+    let connector = Connector::tls(&Folder::new(connector.0, connector.1)).unwrap();
+    let socket = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let port = socket.local_addr().unwrap().port();
+    let listen = async {
+        let (stream, _) = socket.accept().await.unwrap();
+        let Accepted { mut stream, identity } = acceptor.accept(stream).await?;
+        stream.write_all(b"welcome").await.unwrap();
+        stream.shutdown().await.unwrap();
+        Ok(identity)
+    };
+    let connect = async {
+        let mut stream = connector.connect("127.0.0.1", port).await?;
+        let mut heard = Vec::new();
+        stream.read_to_end(&mut heard).await?;
+        assert_eq!(heard, b"welcome");
+        Ok(())
+    };
+    tokio::join!(listen, connect)
+}
+
+#[tokio::test]
+async fn holders_of_one_deployments_certificates_meet_and_the_listener_learns_whom() {
+    let ours = certificates(30);
+    let (met, used) = meet((ours.path(), &[Role::Agent, Role::Tool]), (ours.path(), Role::Tool)).await;
+    assert_eq!(met, Ok(Some(Identity::of(Role::Tool))));
+    used.unwrap();
+    let node = ours.path().join("h1");
+    let (met, used) = meet((ours.path(), &[Role::Agent]), (&node, Role::Agent)).await;
+    assert_eq!(met, Ok(Some(Identity::node("h1"))));
+    used.unwrap();
+}
+
+#[tokio::test]
+async fn a_certificate_of_another_ca_is_refused_by_both_sides() {
+    let (ours, theirs) = (certificates(30), certificates(30));
+    let (met, used) = meet((ours.path(), &[Role::Tool]), (theirs.path(), Role::Tool)).await;
+    assert!(used.unwrap_err().to_string().contains("another CA"));
+    assert!(met.unwrap_err().to_string().contains("CA"));
+    // Only the listener minds if the other side trusts it.
+    std::fs::copy(ours.path().join("ca.pem"), theirs.path().join("ca.pem")).unwrap();
+    let (met, used) = meet((ours.path(), &[Role::Tool]), (theirs.path(), Role::Tool)).await;
+    assert!(met.unwrap_err().to_string().contains("its certificate is of another CA"));
+    assert!(used.unwrap_err().to_string().contains("our certificate is of another CA"));
+}
+
+#[tokio::test]
+async fn an_expired_certificate_is_refused_and_the_remedy_named() {
+    let ours = certificates(0);
+    let (met, used) = meet((ours.path(), &[Role::Tool]), (ours.path(), Role::Tool)).await;
+    assert!(used.unwrap_err().to_string().contains("its certificate has expired; renew it"));
+    assert!(met.unwrap_err().to_string().contains("our certificate has expired; renew it"));
+}
+
+#[tokio::test]
+async fn a_role_is_let_in_only_where_it_is_wanted() {
+    let ours = certificates(30);
+    let (met, _) = meet((ours.path(), &[Role::Switch]), (ours.path(), Role::Agent)).await;
+    assert_eq!(met.unwrap_err(), Turned::Role { said: "agent".into(), wanted: "switch".into() });
+}
+
+#[tokio::test]
+async fn an_agents_certificate_does_not_play_the_controller() {
+    let (ours, fake) = (certificates(30), certificates(30));
+    for (from, to) in [("ca.pem", "ca.pem"), ("agent.pem", "controller.pem"), ("agent.key", "controller.key")] {
+        std::fs::copy(ours.path().join(from), fake.path().join(to)).unwrap();
+    }
+    let (met, used) = meet((fake.path(), &[Role::Tool]), (ours.path(), Role::Tool)).await;
+    let text = used.unwrap_err().to_string();
+    assert!(text.contains("its certificate is"), "{text}");
+    met.unwrap_err();
+}
+
+#[tokio::test]
+async fn plain_text_at_a_tls_port_is_named() {
+    let ours = certificates(30);
+    let acceptor = Acceptor::tls(&Folder::new(ours.path(), Role::Controller), &[Role::Tool]).unwrap();
+    let socket = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let mut client = TcpStream::connect(socket.local_addr().unwrap()).await.unwrap();
+    client.write_all(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n").await.unwrap();
+    let turned = acceptor.accept(socket.accept().await.unwrap().0).await.unwrap_err();
+    assert!(turned.to_string().contains("does not speak TLS"), "{turned}");
+}
+
+#[test]
+fn what_is_there_stays_unless_renewed_and_keys_are_for_their_owner_only() {
+    use std::os::unix::fs::PermissionsExt;
+    let ours = certificates(30);
+    let read = |name: &str| std::fs::read(ours.path().join(name)).unwrap();
+    let (authority, agent) = (read("ca.pem"), read("agent.pem"));
+    let request = Request { nodes: vec!["h1".into(), "h2".into()], days: 30, renew: false };
+    let written = make(ours.path(), &request).unwrap();
+    assert_eq!(written, [ours.path().join("h2/agent.key"), ours.path().join("h2/agent.pem")]);
+    make(ours.path(), &Request { renew: true, ..request }).unwrap();
+    assert_eq!(read("ca.pem"), authority);
+    assert_ne!(read("agent.pem"), agent);
+    for key in ["ca.key", "controller.key", "h1/agent.key"] {
+        let mode = std::fs::metadata(ours.path().join(key)).unwrap().permissions().mode();
+        assert_eq!(mode & 0o777, 0o600, "{key}");
+    }
+    let bad = Request { nodes: vec!["../x".into()], days: 30, renew: false };
+    assert!(make(ours.path(), &bad).unwrap_err().to_string().contains("../x"));
+}
+
+#[test]
+fn files_that_are_missing_or_hold_something_else_are_named() {
+    let folder = TempDir::new().unwrap();
+    let acceptor = |role| Acceptor::tls(&Folder::new(folder.path(), role), &[]).unwrap_err().to_string();
+    let missing = acceptor(Role::Controller);
+    assert!(missing.contains("ca.pem") && missing.contains("cool certs"), "{missing}");
+    std::fs::write(folder.path().join("ca.pem"), "hello").unwrap();
+    let empty = acceptor(Role::Controller);
+    assert!(empty.contains("ca.pem: it holds no"), "{empty}");
+}
