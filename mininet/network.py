@@ -83,10 +83,11 @@ class Network:
         self.net = Mininet(topo=parse_topology(topology), link=Link, controller=None, autoSetMacs=True, autoStaticArp=False,
                            switch=partial(OVSSwitch, datapath="user", failMode="secure", protocols="OpenFlow13"))
 
-    def start(self, controller_port):
+    def start(self, controller):
+        """Builds it; `controller` is where the switches look for theirs, as ssl:IP:PORT."""
         self.net.start()
         for switch in self.net.switches:
-            sh("ovs-vsctl", "set-controller", switch.name, "tcp:127.0.0.1:%d" % controller_port)
+            sh("ovs-vsctl", "set-controller", switch.name, controller)
         for link in self.net.links:
             for intf in (link.intf1, link.intf2):
                 self._configure(intf, self.uplink_mbit if is_uplink(link) else self.host_mbit)

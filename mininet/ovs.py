@@ -38,6 +38,23 @@ def running():
         subprocess.run([CTL, "stop"], capture_output=True)
 
 
+@contextlib.contextmanager
+def certified(folder):
+    """Open vSwitch shows the switches' certificate of a folder made by `cool certs`, as long as this context lasts."""
+    def vsctl(*arguments):
+        return subprocess.run(["ovs-vsctl", *arguments], capture_output=True, text=True, check=True).stdout
+
+    before = dict(line.split(": ", 1) for line in vsctl("get-ssl").splitlines() if ": " in line)
+    vsctl("set-ssl", *("%s/%s" % (folder, name) for name in ("switch.key", "switch.pem", "ca.pem")))
+    try:
+        yield
+    finally:
+        if before.get("Private key"):
+            vsctl("set-ssl", before["Private key"], before["Certificate"], before["CA Certificate"])
+        else:
+            vsctl("del-ssl")
+
+
 if __name__ == "__main__":
     if len(sys.argv) < 2:
         sys.exit(__doc__.strip())

@@ -103,11 +103,11 @@ class Testbed:
     """COOL on an emulated network, as a context: `with Testbed("tree:2x2") as bed: bed.run([...])`."""
 
     def __init__(self, topology, host_mbit=0.0, uplink_mbit=0.0, loss=0.0, mtu=1500, slots=4, bin_dir=None, logs=None,
-                 join_timeout=60.0, log_level="info"):
+                 join_timeout=60.0, log_level="info", insecure_plaintext=False):
         self.options = {"host_mbit": host_mbit, "uplink_mbit": uplink_mbit, "loss": loss, "mtu": mtu}
         self.topology, self.slots, self.join_timeout, self.log_level = topology, slots, join_timeout, log_level
         self.bin_dir = os.path.abspath(bin_dir or os.path.join(HERE, "..", "target", "release"))
-        self.logs = logs
+        self.logs, self.insecure_plaintext = logs, insecure_plaintext
         self.daemons = []
         self.agents = {}
         self.stack = contextlib.ExitStack()
@@ -134,10 +134,14 @@ class Testbed:
         self.logs = self.logs or self.directory
         os.makedirs(self.logs, exist_ok=True)
         self.stack.enter_context(ovs.running())
+        if not self.insecure_plaintext:
+            self.certificates = os.path.join(self.directory, "certs")
+            subprocess.run([os.path.join(self.bin_dir, "cool"), "certs", self.certificates], stdout=subprocess.DEVNULL, check=True)
+            self.stack.enter_context(ovs.certified(self.certificates))
         with deadline(BUILD_SECONDS, "building the network"):
             self.network = network.Network(self.topology, **self.options)
             self.stack.callback(self.network.stop)
-            self.network.start(OPENFLOW_PORT)
+            self.network.start("%s:127.0.0.1:%d" % ("tcp" if self.insecure_plaintext else "ssl", OPENFLOW_PORT))
         self.stack.enter_context(favoured_switch())
         self.description = self.network.describe()
         self.description_file = os.path.join(self.directory, "testbed.json")
@@ -158,14 +162,22 @@ class Testbed:
         except BlockingIOError:
             raise Failure("another testbed runs on this machine (%s is locked); wait for it or end it" % LOCK) from None
 
+    def security(self):
+        """The flags by which all programs of COOL find their certificates, or do without."""
+        return ["--insecure-plaintext"] if self.insecure_plaintext else ["--certs", self.certificates]
+
+    def controller_address(self, ip):
+        return "%s://%s:%d" % ("http" if self.insecure_plaintext else "https", ip, GRPC_PORT)
+
     def environment(self):
         """What `cool`, and scripts that read counters, need."""
-        return {**os.environ, "COOL_CONTROLLER": "http://127.0.0.1:%d" % GRPC_PORT, "COOL_TESTBED": self.description_file,
+        security = {"COOL_INSECURE_PLAINTEXT": "1"} if self.insecure_plaintext else {"COOL_CERTS": self.certificates}
+        return {**os.environ, **security, "COOL_CONTROLLER": self.controller_address("127.0.0.1"), "COOL_TESTBED": self.description_file,
                 "PATH": self.bin_dir + ":" + os.environ.get("PATH", "/usr/bin:/bin")}
 
     def start_controller(self):
         command = [os.path.join(self.bin_dir, "cool-controller"), "--openflow", "0.0.0.0:%d" % OPENFLOW_PORT,
-                   "--grpc", "0.0.0.0:%d" % GRPC_PORT]
+                   "--grpc", "0.0.0.0:%d" % GRPC_PORT, *self.security()]
         for flag in ("host_mbit", "uplink_mbit"):
             if self.options[flag]:
                 command += ["--" + flag.replace("_", "-"), "%g" % self.options[flag]]
@@ -174,7 +186,7 @@ class Testbed:
     def start_agent(self, name):
         host = self.network.net.get(name)
         command = [os.path.join(self.bin_dir, "cool-nodeagent"), "--name", name, "--interface", host.defaultIntf().name,
-                   "--controller", "http://%s:%d" % (network.MANAGEMENT_ADDRESS, GRPC_PORT),
+                   "--controller", self.controller_address(network.MANAGEMENT_ADDRESS), *self.security(),
                    "--socket", os.path.join(self.directory, name + ".sock"), "--slots", str(self.slots)]
         self.agents[name] = self._daemon(name, command, ("mnexec", "-a", str(host.pid)))
 
@@ -226,6 +238,7 @@ def parse_arguments():
     p.add_argument("--bin", help="folder of cool, cool-controller and cool-nodeagent; default target/release")
     p.add_argument("--logs", help="folder for the logs of controller and agents; default: removed with the testbed")
     p.add_argument("--log-level", default="info", help="of controller and agents: error, warn, info, debug or trace")
+    p.add_argument("--insecure-plaintext", action="store_true", help="do without certificates and TLS")
     p.add_argument("--link-bytes", metavar="FILE", help="write the bytes that the command put on each link, as JSON")
     p.add_argument("command", nargs=argparse.REMAINDER, metavar="-- COMMAND ...", help="what to run; then all is removed")
     a = p.parse_args()
@@ -270,7 +283,8 @@ def main():
     a = parse_arguments()
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, interrupted)
-    bed = Testbed(a.topology, a.host_mbit, a.uplink_mbit, a.loss, a.mtu, a.slots, a.bin, a.logs, log_level=a.log_level)
+    bed = Testbed(a.topology, a.host_mbit, a.uplink_mbit, a.loss, a.mtu, a.slots, a.bin, a.logs, log_level=a.log_level,
+                  insecure_plaintext=a.insecure_plaintext)
     with bed:
         before = bed.link_bytes()
         status = run_command(bed, a.command)

@@ -27,7 +27,7 @@ def test_a_second_agent_with_a_name_in_use_is_refused_by_name(make_bed):
     bed = make_bed("tree:2x2")
     host = bed.network.net.get("h2")
     done = subprocess.run(["mnexec", "-a", str(host.pid), os.path.join(bed.bin_dir, "cool-nodeagent"), "--name", "h1", "--interface",
-                           "h2-eth0", "--controller", "http://%s:7400" % network.MANAGEMENT_ADDRESS, "--udp-port", "7500",
+                           "h2-eth0", "--controller", bed.controller_address(network.MANAGEMENT_ADDRESS), *bed.security(), "--udp-port", "7500",
                            "--tcp-port", "7500", "--socket", os.path.join(bed.directory, "twin.sock")],
                           capture_output=True, text=True, timeout=30)
     assert done.returncode != 0
@@ -36,7 +36,7 @@ def test_a_second_agent_with_a_name_in_use_is_refused_by_name(make_bed):
 
 
 def test_a_switch_that_speaks_only_openflow_1_0_is_refused_and_named(make_bed):
-    bed = make_bed("tree:2x2")
+    bed = make_bed("tree:2x2", insecure_plaintext=True)
     with socket.create_connection(("127.0.0.1", 6653), timeout=10) as s:
         s.sendall(bytes([1, 0, 0, 8, 0, 0, 0, 1]))
         received = b""

@@ -2,6 +2,7 @@
 
 use crate::error::{Error, innermost};
 use cool_proto::control::controller_client::ControllerClient;
+use cool_tls::Role;
 use std::time::Duration;
 use tonic::transport::{Channel, Endpoint};
 
@@ -11,15 +12,18 @@ const CONNECT_WITHIN: Duration = Duration::from_secs(5);
 const PING_EVERY: Duration = Duration::from_secs(5);
 
 /// Connects to the controller at `address`, a URL or HOST:PORT.
-pub(crate) async fn connect(address: &str) -> Result<ControllerClient<Channel>, Error> {
-    let url = if address.contains("://") { address.to_owned() } else { format!("http://{address}") };
-    let endpoint = Endpoint::from_shared(url.clone()).map_err(|_| Error::Address(address.to_owned()))?;
-    let channel = endpoint
+pub(crate) async fn connect(
+    address: &str,
+    tls: &cool_tls::Options,
+) -> Result<ControllerClient<Channel>, Error> {
+    let (address, connector) = tls.connector(address, Role::Tool)?;
+    let url = address.to_string();
+    let channel = Endpoint::from(address)
         .connect_timeout(CONNECT_WITHIN)
         .http2_keep_alive_interval(PING_EVERY)
         .keep_alive_timeout(PING_EVERY)
-        .connect()
+        .connect_with_connector(connector)
         .await
-        .map_err(|e| Error::Connect { url, reason: innermost(&e) })?;
+        .map_err(|e| Error::Connect { url: url.trim_end_matches('/').to_owned(), reason: innermost(&e) })?;
     Ok(ControllerClient::new(channel))
 }

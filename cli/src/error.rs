@@ -7,8 +7,10 @@ use std::process::ExitCode;
 /// Why a command failed.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum Error {
-    #[error("{0:?} is not a controller's address; write it as http://HOST:7400")]
-    Address(String),
+    #[error("{0}")]
+    Address(#[from] cool_tls::AddressError),
+    #[error("{0}")]
+    Certificates(#[from] cool_tls::make::MakeError),
     #[error(
         "no controller at {url}: {reason}; start cool-controller, or name another with --controller or COOL_CONTROLLER"
     )]

@@ -1,6 +1,7 @@
 //! `cool`: the operator's command. It asks the controller, and shows what it says; it decides nothing itself.
 
 mod bench;
+mod certs;
 mod client;
 mod error;
 mod groups;
@@ -26,9 +27,12 @@ struct Options {
         global = true,
         env = "COOL_CONTROLLER",
         value_name = "URL",
-        default_value = "http://127.0.0.1:7400"
+        default_value = "127.0.0.1:7400"
     )]
     controller: String,
+
+    #[command(flatten)]
+    tls: cool_tls::Options,
 
     #[command(subcommand)]
     command: Command,
@@ -38,6 +42,7 @@ struct Options {
 enum Command {
     #[command(flatten)]
     Ask(Ask),
+    Certs(certs::Options),
     Plan(plan::Options),
     Simulate(simulate::Options),
     /// One rank of `cool bench`, which starts it
@@ -55,9 +60,10 @@ enum Ask {
 }
 
 fn main() -> ExitCode {
-    let Options { controller, command } = Options::parse();
+    let Options { controller, tls, command } = Options::parse();
     let outcome = match command {
-        Command::Ask(question) => ask(&controller, question),
+        Command::Ask(question) => ask(&controller, &tls, question),
+        Command::Certs(options) => certs::make(&options),
         Command::Plan(options) => plan::show(&options),
         Command::Simulate(options) => simulate::show(&options),
         Command::BenchRank(options) => bench::rank(&options).map_err(Error::from),
@@ -71,11 +77,11 @@ fn main() -> ExitCode {
     }
 }
 
-fn ask(controller: &str, question: Ask) -> Result<(), Error> {
+fn ask(controller: &str, tls: &cool_tls::Options, question: Ask) -> Result<(), Error> {
     let runtime =
         tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(Error::Runtime)?;
     runtime.block_on(async {
-        let client = client::connect(controller).await?;
+        let client = client::connect(controller, tls).await?;
         match question {
             Ask::Topology(options) => topology::show(client, &options).await,
             Ask::Groups(options) => groups::show(client, &options).await,

@@ -80,7 +80,10 @@ impl Stage {
 
     fn command(&self, arguments: &str) -> Command {
         let mut command = Command::new(env!("CARGO_BIN_EXE_cool"));
-        command.args(arguments.split(' ')).env("COOL_CONTROLLER", &self.url);
+        command
+            .args(arguments.split(' '))
+            .env("COOL_CONTROLLER", &self.url)
+            .env("COOL_INSECURE_PLAINTEXT", "1");
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
         command
     }

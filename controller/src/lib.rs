@@ -15,6 +15,7 @@ pub mod fabric;
 pub mod groups;
 pub mod job;
 pub mod jobs;
+pub mod listen;
 pub mod network;
 pub mod options;
 pub mod server;

@@ -2,14 +2,16 @@
 
 use clap::Parser;
 use cool_controller::fabric::Fabric;
+use cool_controller::listen::Listener;
 use cool_controller::options::Options;
 use cool_controller::server::serve;
+use cool_tls::{FolderError, Role};
 use std::net::SocketAddr;
 use std::process::ExitCode;
 use std::sync::Arc;
 use tokio::net::TcpListener;
 use tokio::signal::unix::{SignalKind, signal};
-use tracing::info;
+use tracing::{info, warn};
 use tracing_subscriber::EnvFilter;
 use tracing_subscriber::filter::LevelFilter;
 
@@ -20,6 +22,8 @@ enum Error {
         "cannot listen on {address} for {whom}: {error}; is another controller running? Choose another address with {flag}"
     )]
     Listen { address: SocketAddr, whom: &'static str, flag: &'static str, error: std::io::Error },
+    #[error(transparent)]
+    Certificates(#[from] FolderError),
     #[error("cannot tell where it listens: {0}")]
     Address(std::io::Error),
     #[error("RUST_LOG: {0}")]
@@ -47,20 +51,25 @@ async fn run(options: Options) -> Result<(), Error> {
     tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).with_ansi(false).init();
     let mut interrupt = signal(SignalKind::interrupt()).map_err(Error::Signals)?;
     let mut terminate = signal(SignalKind::terminate()).map_err(Error::Signals)?;
+    let for_switches = options.tls.acceptor(&[Role::Switch])?;
+    let for_agents = options.tls.acceptor(&[Role::Agent, Role::Tool])?;
     let switches = listen(options.openflow, "switches", "--openflow").await?;
     let agents = listen(options.grpc, "agents and tools", "--grpc").await?;
     let (openflow, grpc) =
         (switches.local_addr().map_err(Error::Address)?, agents.local_addr().map_err(Error::Address)?);
     info!(%openflow, %grpc, "listening");
 
-    let fabric = Fabric::start(options.fabric(), switches);
+    if options.tls.insecure_plaintext {
+        warn!("no TLS: whoever reaches these ports can read, forge and start programs");
+    }
+    let fabric = Fabric::start(options.fabric(), Listener::new(switches, for_switches));
     let shutdown = async {
         tokio::select! {
             _ = interrupt.recv() => {}
             _ = terminate.recv() => {}
         }
     };
-    serve(options.server(), Arc::new(fabric), agents, shutdown).await?;
+    serve(options.server(), Arc::new(fabric), Listener::new(agents, for_agents), shutdown).await?;
     info!("bye");
     Ok(())
 }

@@ -9,22 +9,23 @@ use std::time::Duration;
 
 /// Runs the network of a COOL cluster: discovers it, forwards in it, installs multicast trees, starts jobs.
 ///
-/// Point every switch at --openflow (for Open vSwitch: `ovs-vsctl set-controller BRIDGE tcp:THIS_HOST:6653`)
+/// Point every switch at --openflow (for Open vSwitch: `ovs-vsctl set-controller BRIDGE ssl:THIS_HOST:6653`)
 /// and every cool-nodeagent and `cool` at --grpc. Switches, agents and controller may start in any order.
 /// The log goes to standard error; RUST_LOG chooses what is logged, as in RUST_LOG=cool_controller=debug.
 #[derive(Clone, Debug, Parser)]
 #[command(name = "cool-controller", version)]
 pub struct Options {
-    /// Where to listen for switches (OpenFlow 1.3 over TCP).
+    /// Where to listen for switches (OpenFlow 1.3 over TLS, or over TCP with --insecure-plaintext).
     #[arg(long, value_name = "IP:PORT", default_value = "0.0.0.0:6653")]
     pub openflow: SocketAddr,
 
     /// Where to listen for agents and tools (gRPC).
-    ///
-    /// There is no authentication yet: whoever reaches this address may start programs on the nodes. Keep it on
-    /// a management network.
     #[arg(long, value_name = "IP:PORT", default_value = "0.0.0.0:7400")]
     pub grpc: SocketAddr,
+
+    /// How connections are secured.
+    #[command(flatten)]
+    pub tls: cool_tls::Options,
 
     /// Rate of each link between a node and its switch, Mbit/s [default: what the switch port says].
     ///

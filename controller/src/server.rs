@@ -4,16 +4,18 @@ use crate::agents::Agents;
 use crate::groups::Groups;
 use crate::job::Limits;
 use crate::jobs::Jobs;
+use crate::listen::{Connection, Listener};
 use crate::network::Network;
 use crate::service::Service;
 use cool_proto::control::controller_server::ControllerServer;
+use std::convert::Infallible;
 use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration;
-use tokio::net::TcpListener;
-use tokio::sync::oneshot;
+use tokio::sync::{mpsc, oneshot};
 use tokio::time::timeout;
-use tonic::transport::server::TcpIncoming;
+use tokio_stream::StreamExt;
+use tokio_stream::wrappers::ReceiverStream;
 use tracing::{info, warn};
 
 /// How often a silent peer is asked whether it is there.
@@ -22,6 +24,9 @@ const PING_EVERY: Duration = Duration::from_secs(2);
 const PONG_WITHIN: Duration = Duration::from_secs(3);
 /// How long jobs, and then connections, may take to end when the controller does.
 const END_WITHIN: Duration = Duration::from_secs(5);
+
+/// Connections that wait to be served.
+const CONNECTIONS: usize = 64;
 
 /// How the server is run.
 #[derive(Clone, Copy, Debug)]
@@ -39,7 +44,7 @@ pub struct ServerConfig {
 pub async fn serve(
     config: ServerConfig,
     network: Arc<dyn Network>,
-    listener: TcpListener,
+    listener: Listener,
     shutdown: impl Future<Output = ()>,
 ) -> Result<(), tonic::transport::Error> {
     let interval = u32::try_from(config.lldp_interval.as_millis()).unwrap_or(u32::MAX);
@@ -48,12 +53,14 @@ pub async fn serve(
     let jobs = Arc::new(Jobs::new(network.clone(), agents.clone(), groups.clone(), config.limits));
     let service = Service { network, agents: agents.clone(), groups, jobs: jobs.clone() };
 
+    let (taken, connections) = mpsc::channel(CONNECTIONS);
+    tokio::spawn(listen(listener, taken));
     let (stop, stopped) = oneshot::channel::<()>();
     let server = tonic::transport::Server::builder()
         .http2_keepalive_interval(Some(PING_EVERY))
         .http2_keepalive_timeout(Some(PONG_WITHIN))
         .add_service(ControllerServer::new(service))
-        .serve_with_incoming_shutdown(TcpIncoming::from(listener).with_nodelay(Some(true)), async {
+        .serve_with_incoming_shutdown(ReceiverStream::new(connections).map(Ok::<_, Infallible>), async {
             // Also when the sender is dropped, the server is to end.
             let _ = stopped.await;
         });
@@ -75,4 +82,17 @@ pub async fn serve(
         warn!("some connections did not end within {END_WITHIN:?}");
         Ok(())
     })
+}
+
+/// Takes connections until the server has ended.
+async fn listen(listener: Listener, taken: mpsc::Sender<Connection>) {
+    let ended = taken.clone();
+    let serve = move |connection| {
+        let taken = taken.clone();
+        async move {
+            // If the server has ended, the connection is closed, and so are all.
+            let _ = taken.send(connection).await;
+        }
+    };
+    listener.run("agent or tool", async move { ended.closed().await }, serve).await;
 }

@@ -5,12 +5,14 @@ use crate::fabric::{FabricError, NodeRegistration, TopologySnapshot};
 use crate::groups::Groups;
 use crate::job::Event;
 use crate::jobs::{Jobs, SubmitError};
+use crate::listen::Caller;
 use crate::network::Network;
 use cool_proto::control::controller_server::Controller;
 use cool_proto::control::{
     AgentMessage, ControllerMessage, Group, GroupFailed, GroupReady, GroupsRequest, JobEvent, JobSpec, Link,
     Node, Register, Switch, Topology, TopologyRequest, agent_message::Body,
 };
+use cool_tls::{Identity, Role};
 use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
@@ -50,8 +52,14 @@ impl Controller for Service {
         &self,
         request: Request<Streaming<AgentMessage>>,
     ) -> Result<Response<Self::JoinStream>, Status> {
+        let identity = permitted(&request, Role::Agent)?;
         let mut inbound = request.into_inner();
         let agent = Agent::try_from(registration(&mut inbound).await?)?;
+        if let Some(node) = identity.and_then(|identity| identity.node).filter(|node| *node != agent.name) {
+            let why = format!("the certificate is for node {node}, the agent registers {}", agent.name);
+            warn!(why, "agent refused");
+            return Err(Status::permission_denied(why));
+        }
         let (outbox, messages) = mpsc::channel(OUTBOX);
         let session = self.agents.admit(agent, outbox).inspect_err(|why| warn!(%why, "agent refused"))?;
         // From here on the session must be ended in order, also if this call is dropped.
@@ -62,22 +70,37 @@ impl Controller for Service {
         Ok(Response::new(Box::pin(ReceiverStream::new(messages).map(Ok))))
     }
 
-    async fn get_topology(&self, _: Request<TopologyRequest>) -> Result<Response<Topology>, Status> {
+    async fn get_topology(&self, request: Request<TopologyRequest>) -> Result<Response<Topology>, Status> {
+        permitted(&request, Role::Tool)?;
         Ok(Response::new(self.topology(&self.network.topology())))
     }
 
     async fn list_groups(
         &self,
-        _: Request<GroupsRequest>,
+        request: Request<GroupsRequest>,
     ) -> Result<Response<cool_proto::control::Groups>, Status> {
+        permitted(&request, Role::Tool)?;
         let groups: Vec<Group> = self.groups.list(&*self.network).await;
         Ok(Response::new(cool_proto::control::Groups { groups }))
     }
 
     async fn run(&self, request: Request<JobSpec>) -> Result<Response<Self::RunStream>, Status> {
+        permitted(&request, Role::Tool)?;
         let (caller, events) = mpsc::channel(CALLER_QUEUE);
         self.jobs.submit(request.into_inner(), caller).inspect_err(|why| warn!(%why, "job refused"))?;
         Ok(Response::new(ReceiverStream::new(events)))
+    }
+}
+
+/// Who calls, if it has this role. Without TLS nobody is known and everything is permitted.
+fn permitted<T>(request: &Request<T>, role: Role) -> Result<Option<Identity>, Status> {
+    match request.extensions().get::<Caller>().and_then(|caller| caller.identity.clone()) {
+        Some(identity) if identity.role != role => {
+            let why = format!("this is for certificates of {role}, not of {}", identity.role);
+            warn!(why, "call refused");
+            Err(Status::permission_denied(why))
+        }
+        identity => Ok(identity),
     }
 }
 

@@ -5,6 +5,7 @@ use cool_controller::fabric::{
     DatapathId, Fabric, FabricConfig, FabricError, GroupRequest, Mac, NodeRegistration, TopologySnapshot,
     TreeGrant, TreeScope,
 };
+use cool_controller::listen::Listener;
 use cool_topology::lldp::Announcement;
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::Ipv4Addr;
@@ -190,7 +191,7 @@ async fn start(listener: TcpListener) -> Fabric {
         lldp_interval: Duration::from_secs(1),
         ..FabricConfig::default()
     };
-    let fabric = Fabric::start(config, listener);
+    let fabric = Fabric::start(config, Listener::plaintext(listener));
     for n in 1..=4 {
         let Host { name, ip, mac, .. } = host(n);
         fabric.register(NodeRegistration { name, ip, mac }).await.unwrap();

@@ -1,6 +1,7 @@
 //! The fabric over TCP against peers of all kinds: a switch made of the codec, old switches, no switches.
 
 use cool_controller::fabric::{Fabric, FabricConfig};
+use cool_controller::listen::Listener;
 use rs_openflow::{
     Body, Capabilities, Failure, FailureType, Features, Framer, Hello, Message, MultipartReply,
     MultipartRequest, Port, PortConfig, PortFeatures, PortNo, PortState,
@@ -16,7 +17,7 @@ const PATIENCE: Duration = Duration::from_secs(30);
 async fn start() -> (Fabric, SocketAddr) {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
-    (Fabric::start(FabricConfig::default(), listener), address)
+    (Fabric::start(FabricConfig::default(), Listener::plaintext(listener)), address)
 }
 
 /// All messages until the fabric hangs up.

@@ -7,7 +7,7 @@ use std::process::{Command, Output, Stdio};
 
 fn controller(arguments: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_cool-controller"));
-    command.args(arguments).env_remove("RUST_LOG").stderr(Stdio::piped());
+    command.args(arguments).env_remove("RUST_LOG").env("COOL_INSECURE_PLAINTEXT", "1").stderr(Stdio::piped());
     command
 }
 

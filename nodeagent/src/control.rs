@@ -11,6 +11,7 @@ use cool_proto::control::{
     AgentMessage, ControllerMessage, Group, GroupFailed, GroupReady, Kill, Member, Register, Registered,
     ReleaseGroup, Tree, agent_message, controller_message::Body, tree::Scope,
 };
+use cool_tls::{AddressError, Connector, Role};
 use std::convert::Infallible;
 use std::net::Ipv4Addr;
 use std::time::Duration;
@@ -44,14 +45,9 @@ const OUTBOX: usize = 256;
 /// Why there will be no session with this controller.
 #[derive(Debug, thiserror::Error)]
 pub enum ControlError {
-    /// The address makes no sense.
-    #[error("{address:?} is no controller's address ({reason}); write --controller http://HOST:7400")]
-    Address {
-        /// What was given.
-        address: String,
-        /// What is wrong with it.
-        reason: String,
-    },
+    /// The address makes no sense, or the certificates cannot be used.
+    #[error("--controller: {0}")]
+    Address(#[from] AddressError),
     /// The controller does not want this agent.
     #[error("the controller at {address} refused this agent: {reason}")]
     Refused {
@@ -65,8 +61,10 @@ pub enum ControlError {
 /// What the controller is told of this node, beside what the engine knows.
 #[derive(Clone, Debug)]
 pub struct Node {
-    /// The controller's address, `http://HOST:PORT`.
+    /// The controller's address, `https://HOST:PORT`.
     pub controller: String,
+    /// How the connection is secured.
+    pub tls: cool_tls::Options,
     /// The data interface.
     pub interface: Interface,
     /// Ranks the node takes at once.
@@ -83,7 +81,8 @@ pub async fn run(
     launcher: &mut Launcher,
     events: &mut mpsc::Receiver<agent_message::Body>,
 ) -> Result<Infallible, ControlError> {
-    let endpoint = endpoint(&node.controller)?;
+    let (address, connector) = node.tls.connector(&node.controller, Role::Agent)?;
+    let endpoint = endpoint(address);
     let mut control = Control {
         agent,
         node,
@@ -95,7 +94,7 @@ pub async fn run(
     };
     let mut reported = None;
     loop {
-        let end = control.session(&endpoint).await;
+        let end = control.session(&endpoint, &connector).await;
         agent.orphan_groups();
         match end {
             Err(End::Refused(reason)) => {
@@ -123,7 +122,10 @@ enum End {
 
 impl From<Status> for End {
     fn from(status: Status) -> End {
-        End::Broken(status.message().to_owned())
+        End::Broken(match std::error::Error::source(&status) {
+            Some(cause) => chain(cause),
+            None => status.message().to_owned(),
+        })
     }
 }
 
@@ -142,8 +144,9 @@ struct Control<'a> {
 
 impl Control<'_> {
     /// One session, from connecting to its end.
-    async fn session(&mut self, endpoint: &Endpoint) -> Result<Infallible, End> {
-        let channel = endpoint.connect().await.map_err(|e| End::Broken(chain(&e)))?;
+    async fn session(&mut self, endpoint: &Endpoint, connector: &Connector) -> Result<Infallible, End> {
+        let channel =
+            endpoint.connect_with_connector(connector.clone()).await.map_err(|e| End::Broken(chain(&e)))?;
         let mut client = ControllerClient::new(channel).max_decoding_message_size(MAX_MESSAGE);
         let (out, messages) = mpsc::channel(OUTBOX);
         answer(&out, agent_message::Body::Register(self.registration())).await?;
@@ -172,9 +175,10 @@ impl Control<'_> {
         match status.code() {
             // After a broken session, the name may still be held by ourselves.
             Code::AlreadyExists if self.joined => status.into(),
-            Code::AlreadyExists | Code::InvalidArgument | Code::FailedPrecondition => {
-                End::Refused(status.message().to_owned())
-            }
+            Code::AlreadyExists
+            | Code::InvalidArgument
+            | Code::FailedPrecondition
+            | Code::PermissionDenied => End::Refused(status.message().to_owned()),
             _ => status.into(),
         }
     }
@@ -279,18 +283,12 @@ async fn answer(out: &mpsc::Sender<AgentMessage>, body: agent_message::Body) -> 
     }
 }
 
-fn endpoint(address: &str) -> Result<Endpoint, ControlError> {
-    let wrong = |reason| ControlError::Address { address: address.to_owned(), reason };
-    let endpoint = Endpoint::from_shared(address.to_owned()).map_err(|e| wrong(chain(&e)))?;
-    if endpoint.uri().scheme_str() != Some("http") || endpoint.uri().port().is_none() {
-        return Err(wrong("http:// and a port are needed".into()));
-    }
-    Ok(endpoint
+fn endpoint(address: http::Uri) -> Endpoint {
+    Endpoint::from(address)
         .connect_timeout(PATIENCE)
-        .tcp_nodelay(true)
         .http2_keep_alive_interval(KEEP_ALIVE)
         .keep_alive_timeout(PATIENCE)
-        .keep_alive_while_idle(true))
+        .keep_alive_while_idle(true)
 }
 
 /// An error with its causes: tonic's own text is only "transport error".

@@ -24,7 +24,7 @@ const EVENTS: usize = 256;
 /// for one that went away. Needs the right to send LLDP frames (root, or CAP_NET_RAW). How much it logs
 /// is set by RUST_LOG (error, warn, info, debug).
 ///
-/// Example: cool-nodeagent --name h1 --interface eth1 --controller http://10.255.0.1:7400
+/// Example: cool-nodeagent --name h1 --interface eth1 --controller https://10.255.0.1:7400
 #[derive(Debug, Parser)]
 #[command(name = "cool-nodeagent", version)]
 struct Options {
@@ -35,8 +35,10 @@ struct Options {
     #[arg(long)]
     interface: String,
     /// Where the controller is
-    #[arg(long, env = "COOL_CONTROLLER", value_name = "http://HOST:7400")]
+    #[arg(long, env = "COOL_CONTROLLER", value_name = "https://HOST:7400")]
     controller: String,
+    #[command(flatten)]
+    tls: cool_tls::Options,
     /// The unix socket on which to serve the node's ranks [default: /run/cool/NAME.sock]
     #[arg(long)]
     socket: Option<PathBuf>,
@@ -105,7 +107,7 @@ async fn run(options: Options) -> Result<(), Error> {
     let processors =
         || std::thread::available_parallelism().map_or(1, |n| u32::try_from(n.get()).unwrap_or(u32::MAX));
     let slots = options.slots.unwrap_or_else(processors);
-    let node = Node { controller: options.controller, interface, slots };
+    let node = Node { controller: options.controller, tls: options.tls, interface, slots };
     let result = tokio::select! {
         () = server.serve(agent.clone()) => Ok(()),
         Err(refused) = control::run(&agent, &node, &mut launcher, &mut events) => Err(refused.into()),

@@ -108,6 +108,7 @@ fn command(controller: &str, interface: &str, socket: &std::path::Path) -> Comma
     let mut command = Command::new(env!("CARGO_BIN_EXE_cool-nodeagent"));
     command.args(["--name", "h1", "--interface", interface, "--controller", controller, "--slots", "3"]);
     command.args(["--udp-port", "0", "--tcp-port", "0", "--socket"]).arg(socket);
+    command.env("COOL_INSECURE_PLAINTEXT", "1");
     command.stdout(Stdio::piped()).stderr(Stdio::piped()).kill_on_drop(true);
     command
 }
@@ -208,7 +209,7 @@ async fn wrong_options_are_told_in_one_line() {
     let words = fails("http://127.0.0.1:7400", "nope0").await;
     assert!(words.contains("there is no interface nope0"), "{words}");
     let words = fails("127.0.0.1", "lo").await;
-    assert!(words.contains("--controller http://HOST:7400"), "{words}");
+    assert!(words.contains("https://HOST:7400"), "{words}");
 }
 
 #[tokio::test]

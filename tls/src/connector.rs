@@ -46,8 +46,7 @@ impl Options {
     /// If the address is none, contradicts the flags, or the certificates cannot be used.
     pub fn connector(&self, address: &str, role: Role) -> Result<(Uri, Connector), AddressError> {
         let scheme = if self.insecure_plaintext { "http" } else { "https" };
-        let url =
-            if address.contains("://") { address.to_owned() } else { format!("{scheme}://{address}") };
+        let url = if address.contains("://") { address.to_owned() } else { format!("{scheme}://{address}") };
         let uri: Uri = url.parse().map_err(|_| AddressError::Malformed(address.to_owned()))?;
         if uri.port().is_none() || uri.host().is_none_or(str::is_empty) {
             return Err(AddressError::Malformed(address.to_owned()));
@@ -84,7 +83,9 @@ impl Connector {
         let name = ServerName::try_from(Role::Controller.dns_name()).map_err(io::Error::other)?;
         match tls.connect(name, socket).await {
             Ok(stream) => Ok(Stream::Tls(Box::new(stream.into()))),
-            Err(error) => Err(io::Error::new(error.kind(), explain(&error).unwrap_or_else(|| error.to_string()))),
+            Err(error) => {
+                Err(io::Error::new(error.kind(), explain(&error).unwrap_or_else(|| error.to_string())))
+            }
         }
     }
 }

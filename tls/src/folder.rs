@@ -96,8 +96,8 @@ impl Folder {
         let mut first = i64::MAX;
         for name in ["ca", self.role.name()] {
             for certificate in self.certificates(name)? {
-                let (_, read) = X509Certificate::from_der(&certificate)
-                    .map_err(|error| self.unusable(name, &error))?;
+                let (_, read) =
+                    X509Certificate::from_der(&certificate).map_err(|error| self.unusable(name, &error))?;
                 first = first.min(read.validity().not_after.timestamp());
             }
         }

@@ -2,7 +2,8 @@
 
 use crate::role::{Identity, Role};
 use rcgen::{
-    BasicConstraints, CertificateParams, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair, KeyUsagePurpose,
+    BasicConstraints, CertificateParams, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair,
+    KeyUsagePurpose,
 };
 use std::fs::{self, DirBuilder, OpenOptions};
 use std::io::{self, Write};

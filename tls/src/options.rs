@@ -8,6 +8,7 @@ use std::path::PathBuf;
 
 /// How connections are secured.
 #[derive(Clone, Debug, clap::Args)]
+#[group(skip)]
 pub struct Options {
     /// Folder of this deployment's certificates, made by `cool certs`
     #[arg(long, env = "COOL_CERTS", value_name = "DIR", default_value = "/etc/cool/certs", global = true)]

@@ -83,7 +83,8 @@ async fn a_role_is_let_in_only_where_it_is_wanted() {
 #[tokio::test]
 async fn an_agents_certificate_does_not_play_the_controller() {
     let (ours, fake) = (certificates(30), certificates(30));
-    for (from, to) in [("ca.pem", "ca.pem"), ("agent.pem", "controller.pem"), ("agent.key", "controller.key")] {
+    for (from, to) in [("ca.pem", "ca.pem"), ("agent.pem", "controller.pem"), ("agent.key", "controller.key")]
+    {
         std::fs::copy(ours.path().join(from), fake.path().join(to)).unwrap();
     }
     let (met, used) = meet((fake.path(), &[Role::Tool]), (ours.path(), Role::Tool)).await;

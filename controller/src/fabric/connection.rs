@@ -3,13 +3,14 @@
 
 use super::reconcile::Wanted;
 use super::session::{Input, Output, PortInfo, Session, SwitchInfo};
+use crate::listen::Connection;
 use cool_machine::{Machine, Poll, Time};
+use cool_tls::Stream;
 use cool_topology::DatapathId;
 use core::net::SocketAddr;
 use core::time::Duration;
 use rs_openflow::{Framer, Padding};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::TcpStream;
 use tokio::sync::{mpsc, watch};
 use tokio::time::Instant;
 use tracing::{info, warn};
@@ -79,30 +80,32 @@ impl Clock {
 }
 
 /// Runs one connection to its end.
-pub(super) async fn run(
-    connection: ConnectionId,
-    socket: TcpStream,
-    peer: SocketAddr,
-    events: mpsc::Sender<FromSwitch>,
-) {
-    if let Err(error) = socket.set_nodelay(true) {
-        warn!(%peer, %error, "switch: cannot switch off Nagle's algorithm");
-    }
+pub(super) async fn run(connection: ConnectionId, taken: Connection, events: mpsc::Sender<FromSwitch>) {
     let clock = Clock::start();
     let (wanted_in, wanted) = watch::channel(Wanted::default());
     let (packets_in, packets) = mpsc::channel(PACKETS);
     let driver = Driver {
         connection,
-        peer,
+        peer: taken.caller.address,
         clock,
         session: Session::new(clock.now()),
         framer: Framer::new(Padding::Ignore),
         waiting: Vec::new(),
+        unflushed: false,
         handle: Some(Handle { wanted: wanted_in, packets: packets_in }),
         switch: None,
         events,
     };
-    driver.run(socket, wanted, packets).await;
+    driver.run(taken.stream, wanted, packets).await;
+}
+
+/// Writes some of the bytes, and returns how many; if there are none, sees to it that those before leave.
+async fn write(writer: &mut (impl AsyncWriteExt + Unpin), bytes: &[u8]) -> std::io::Result<usize> {
+    if bytes.is_empty() {
+        writer.flush().await?;
+        return Ok(0);
+    }
+    writer.write(bytes).await
 }
 
 struct Driver {
@@ -113,6 +116,8 @@ struct Driver {
     framer: Framer,
     /// Bytes for the switch.
     waiting: Vec<u8>,
+    /// Something was written that TLS may hold back.
+    unflushed: bool,
     /// Until the switch is up and the network has it.
     handle: Option<Handle>,
     switch: Option<(DatapathId, String)>,
@@ -132,11 +137,11 @@ enum Woken {
 impl Driver {
     async fn run(
         mut self,
-        mut socket: TcpStream,
+        stream: Stream,
         mut wanted: watch::Receiver<Wanted>,
         mut packets: mpsc::Receiver<(u32, Vec<u8>)>,
     ) {
-        let (mut reader, mut writer) = socket.split();
+        let (mut reader, mut writer) = tokio::io::split(stream);
         let mut buffer = vec![0; READ];
         let why = loop {
             let deadline = match self.drain().await {
@@ -145,7 +150,9 @@ impl Driver {
             };
             let woken = tokio::select! {
                 read = reader.read(&mut buffer) => Woken::Read(read),
-                wrote = writer.write(&self.waiting), if !self.waiting.is_empty() => Woken::Wrote(wrote),
+                wrote = write(&mut writer, &self.waiting), if self.unflushed || !self.waiting.is_empty() => {
+                    Woken::Wrote(wrote)
+                }
                 // Both channels end when the network drops its handle, or has ended itself.
                 changed = wanted.changed() => match changed {
                     Ok(()) => Woken::Wanted(wanted.borrow_and_update().clone()),
@@ -162,7 +169,10 @@ impl Driver {
                     }
                 }
                 Woken::Read(Err(error)) | Woken::Wrote(Err(error)) => break error.to_string(),
-                Woken::Wrote(Ok(wrote)) => drop(self.waiting.drain(..wrote)),
+                Woken::Wrote(Ok(wrote)) => {
+                    self.waiting.drain(..wrote);
+                    self.unflushed = wrote > 0;
+                }
                 Woken::Wanted(wanted) => self.session.handle(self.clock.now(), Input::Want(wanted)),
                 Woken::Packet(port, frame) if self.waiting.len() <= MAX_WAITING => {
                     self.session.handle(self.clock.now(), Input::Packet(port, frame));
@@ -174,7 +184,11 @@ impl Driver {
             }
         };
         // What is left says why we hang up; whether it arrives is not ours to care.
-        let _ = tokio::time::timeout(FAREWELL, writer.write_all(&self.waiting)).await;
+        let farewell = async {
+            writer.write_all(&self.waiting).await?;
+            writer.shutdown().await
+        };
+        let _ = tokio::time::timeout(FAREWELL, farewell).await;
         match &self.switch {
             Some((switch, name)) => {
                 warn!(peer = %self.peer, switch = %switch, "switch {name} disconnected: {why}");

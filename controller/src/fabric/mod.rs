@@ -31,8 +31,8 @@ pub use api::{
     Port, SwitchView, TopologySnapshot, TreeGrant, TreeScope,
 };
 
+use crate::listen::Listener;
 use std::sync::Arc;
-use tokio::net::TcpListener;
 use tokio::sync::{mpsc, oneshot, watch};
 
 /// Calls that wait for the core; more wait at their callers.
@@ -58,7 +58,7 @@ pub struct Fabric {
 
 impl Fabric {
     /// Serves the switches that connect to `listener`, on the current tokio runtime.
-    pub fn start(config: FabricConfig, listener: TcpListener) -> Fabric {
+    pub fn start(config: FabricConfig, listener: Listener) -> Fabric {
         let (calls, incoming) = mpsc::channel(CALLS);
         let (publish, snapshots) = watch::channel(Arc::default());
         tokio::spawn(run::run(config, listener, incoming, publish));

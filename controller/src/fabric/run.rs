@@ -5,23 +5,20 @@ use super::Call;
 use super::api::{FabricConfig, TopologySnapshot};
 use super::connection::{self, Clock, FromSwitch};
 use super::network::Network;
-use core::time::Duration;
+use crate::listen::{Connection, Listener};
+use core::sync::atomic::{AtomicU64, Ordering};
 use std::sync::Arc;
-use tokio::net::TcpListener;
-use tokio::sync::{Semaphore, mpsc, watch};
-use tracing::warn;
+use tokio::sync::{mpsc, watch};
 
 /// Events that wait; a switch that has more waits itself.
 const EVENTS: usize = 1024;
 /// What is taken at once before the network is computed anew.
 const BATCH: usize = 256;
-/// Connections at a time, also of those who are no switches.
-const CONNECTIONS: usize = 4096;
 
 /// Runs until the last handle is gone.
 pub(super) async fn run(
     config: FabricConfig,
-    listener: TcpListener,
+    listener: Listener,
     mut calls: mpsc::Receiver<Call>,
     publish: watch::Sender<Arc<TopologySnapshot>>,
 ) {
@@ -47,30 +44,12 @@ pub(super) async fn run(
 }
 
 /// Takes connections until the network has ended.
-async fn accept(listener: TcpListener, events: mpsc::Sender<FromSwitch>) {
-    let permits = Arc::new(Semaphore::new(CONNECTIONS));
-    for connection in 0.. {
-        let permit = match permits.clone().acquire_owned().await {
-            Ok(permit) => permit,
-            Err(_) => return,
-        };
-        let accepted = tokio::select! {
-            accepted = listener.accept() => accepted,
-            () = events.closed() => return,
-        };
-        match accepted {
-            Ok((socket, peer)) => {
-                let events = events.clone();
-                tokio::spawn(async move {
-                    connection::run(connection, socket, peer, events).await;
-                    drop(permit);
-                });
-            }
-            Err(error) => {
-                // Such as too many open files: nothing tells when it is over.
-                warn!(%error, "cannot accept a switch");
-                tokio::time::sleep(Duration::from_millis(100)).await;
-            }
-        }
-    }
+async fn accept(listener: Listener, events: mpsc::Sender<FromSwitch>) {
+    let next = Arc::new(AtomicU64::new(0));
+    let (ended, events) = (events.clone(), events);
+    let serve = move |taken: Connection| {
+        let (number, events) = (next.fetch_add(1, Ordering::Relaxed), events.clone());
+        connection::run(number, taken, events)
+    };
+    listener.run("switch", async move { ended.closed().await }, serve).await;
 }

@@ -5,6 +5,7 @@ use cool_controller::fabric::{
     TreeGrant, TreeScope,
 };
 use cool_controller::job::Limits;
+use cool_controller::listen::Listener;
 use cool_controller::network::Network;
 use cool_controller::server::{ServerConfig, serve};
 use cool_proto::control::controller_client::ControllerClient;
@@ -121,7 +122,7 @@ impl Controller {
         let network = Arc::new(Racks::default());
         let (stop, stopped) = oneshot::channel();
         let config = ServerConfig { lldp_interval: Duration::from_millis(250), limits };
-        let server = tokio::spawn(serve(config, network.clone(), listener, async {
+        let server = tokio::spawn(serve(config, network.clone(), Listener::plaintext(listener), async {
             stopped.await.unwrap();
         }));
         Controller { network, address, stop: Some(stop), server }

@@ -1,0 +1,128 @@
+//! Takes connections in, from switches as from agents and tools: each is served only once the other side has
+//! proved who it is, and one that does not is named in the log.
+
+use cool_tls::{Accepted, Acceptor, Identity, Stream};
+use std::future::Future;
+use std::io;
+use std::net::SocketAddr;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+use std::time::Duration;
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::net::TcpListener;
+use tokio::sync::Semaphore;
+use tonic::transport::server::Connected;
+use tracing::warn;
+
+/// Connections of one listener at a time that are served or prove themselves.
+const CONNECTIONS: usize = 4096;
+/// Before the next try when none can be taken.
+const PAUSE: Duration = Duration::from_millis(100);
+
+/// A socket that listens, and whom it is for.
+#[derive(Debug)]
+pub struct Listener {
+    socket: TcpListener,
+    acceptor: Acceptor,
+}
+
+/// Who calls: told of each connection.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Caller {
+    /// From where.
+    pub address: SocketAddr,
+    /// Who it proved to be; `None` without TLS.
+    pub identity: Option<Identity>,
+}
+
+/// A connection that was taken in.
+#[derive(Debug)]
+pub struct Connection {
+    /// Who is on the other side.
+    pub caller: Caller,
+    /// The way to it.
+    pub stream: Stream,
+}
+
+impl Listener {
+    /// Takes connections of `socket` as `acceptor` says.
+    pub fn new(socket: TcpListener, acceptor: Acceptor) -> Listener {
+        Listener { socket, acceptor }
+    }
+
+    /// Without TLS.
+    pub fn plaintext(socket: TcpListener) -> Listener {
+        Listener::new(socket, Acceptor::Plaintext)
+    }
+
+    /// Serves each connection by a task of its own, until `closed`. `whom` says in the log who is awaited.
+    pub(crate) async fn run<F>(
+        self,
+        whom: &'static str,
+        closed: impl Future<Output = ()>,
+        serve: impl Fn(Connection) -> F + Clone + Send + 'static,
+    ) where
+        F: Future<Output = ()> + Send,
+    {
+        let permits = Arc::new(Semaphore::new(CONNECTIONS));
+        tokio::pin!(closed);
+        loop {
+            let Ok(permit) = permits.clone().acquire_owned().await else { return };
+            let accepted = tokio::select! {
+                accepted = self.socket.accept() => accepted,
+                () = &mut closed => return,
+            };
+            let (socket, address) = match accepted {
+                Ok(accepted) => accepted,
+                Err(error) => {
+                    // Such as too many open files: nothing tells when it is over.
+                    warn!(%error, "cannot accept a {whom}");
+                    tokio::time::sleep(PAUSE).await;
+                    continue;
+                }
+            };
+            let (acceptor, serve) = (self.acceptor.clone(), serve.clone());
+            tokio::spawn(async move {
+                if let Err(error) = socket.set_nodelay(true) {
+                    warn!(peer = %address, %error, "{whom}: cannot switch off Nagle's algorithm");
+                }
+                match acceptor.accept(socket).await {
+                    Ok(Accepted { stream, identity }) => {
+                        serve(Connection { caller: Caller { address, identity }, stream }).await;
+                    }
+                    Err(why) => warn!(peer = %address, "{whom} at {address} turned away: {why}"),
+                }
+                drop(permit);
+            });
+        }
+    }
+}
+
+impl Connected for Connection {
+    type ConnectInfo = Caller;
+
+    fn connect_info(&self) -> Caller {
+        self.caller.clone()
+    }
+}
+
+impl AsyncRead for Connection {
+    fn poll_read(self: Pin<&mut Self>, cx: &mut Context<'_>, into: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.get_mut().stream).poll_read(cx, into)
+    }
+}
+
+impl AsyncWrite for Connection {
+    fn poll_write(self: Pin<&mut Self>, cx: &mut Context<'_>, from: &[u8]) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.get_mut().stream).poll_write(cx, from)
+    }
+
+    fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.get_mut().stream).poll_flush(cx)
+    }
+
+    fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.get_mut().stream).poll_shutdown(cx)
+    }
+}

@@ -1,0 +1,83 @@
+"""Who is let in: certificates on both channels of the controller."""
+import os
+import shutil
+import socket
+import subprocess
+
+from conftest import run, succeed
+from test_faults import log_of, wait_for
+
+
+def certificates(bed, name, *more):
+    """A folder of certificates of another CA."""
+    folder = os.path.join(bed.directory, name)
+    succeed(bed, "cool", "certs", folder, *more)
+    return folder
+
+
+def asks(bed, *options):
+    """`cool topology` with other options than the testbed's: its status and what it says."""
+    environment = {k: v for k, v in bed.environment().items() if not k.startswith("COOL_")}
+    done = subprocess.run(["cool", *options, "topology"], env=environment, capture_output=True, text=True, timeout=30)
+    assert len((done.stdout + done.stderr).splitlines()) == 1, done.stdout + done.stderr
+    return done.returncode, done.stderr
+
+
+def test_switches_agents_and_tools_use_tls_and_collectives_run(make_bed):
+    bed = make_bed("tree:2x2")
+    for switch in bed.network.net.switches:
+        assert subprocess.check_output(["ovs-vsctl", "get-controller", switch.name], text=True).strip() == "ssl:127.0.0.1:6653"
+    succeed(bed, "cool", "bench", "--ops", "bcast,allreduce", "--bytes", "100K", "--reps", "1")
+
+
+def test_a_switch_and_a_tool_in_plain_text_are_turned_away_and_named(make_bed):
+    bed = make_bed("tree:2x2")
+    with socket.create_connection(("127.0.0.1", 6653), timeout=10) as s:
+        name = "%s:%d" % s.getsockname()
+        s.sendall(bytes([4, 0, 0, 8, 0, 0, 0, 1]))
+        answer = b""
+        while chunk := s.recv(4096):
+            answer += chunk
+    assert answer[:1] != b"\x04", "no OpenFlow is spoken"
+    wait_for(lambda: "switch at %s turned away: it does not speak TLS" % name in log_of(bed, "controller"), "the log names the switch")
+    status, says = asks(bed, "--insecure-plaintext", "--controller", "http://127.0.0.1:7400")
+    assert status == 1
+    status, says = asks(bed, "--controller", "http://127.0.0.1:7400")
+    assert status == 1 and "--insecure-plaintext" in says, says
+
+
+def test_certificates_of_another_deployment_are_refused_on_both_sides(make_bed):
+    bed = make_bed("tree:2x2")
+    others = certificates(bed, "others")
+    status, says = asks(bed, "--certs", others)
+    assert status == 1 and "another CA" in says and "127.0.0.1:7400" in says, says
+    shutil.copy(os.path.join(bed.certificates, "ca.pem"), others)  # now only the controller minds
+    status, says = asks(bed, "--certs", others)
+    assert status == 1 and "another CA" in says, says
+    wait_for(lambda: "turned away: its certificate is of another CA" in log_of(bed, "controller"), "the log tells")
+
+
+def test_an_agents_certificate_is_good_for_agents_only_and_perhaps_for_one_node(make_bed):
+    bed = make_bed("tree:2x2")
+    folder = os.path.join(bed.directory, "disguised")
+    os.mkdir(folder)
+    for role, extension in (("agent", "pem"), ("agent", "key")):
+        shutil.copy(os.path.join(bed.certificates, "%s.%s" % (role, extension)), os.path.join(folder, "tool." + extension))
+    shutil.copy(os.path.join(bed.certificates, "ca.pem"), folder)
+    status, says = asks(bed, "--certs", folder)
+    assert status == 1 and "certificates of tool, not of agent" in says, says
+
+    succeed(bed, "cool", "certs", bed.certificates, "--node", "h9")
+    done = subprocess.run([os.path.join(bed.bin_dir, "cool-nodeagent"), "--name", "h8", "--interface", "lo", "--udp-port", "7500", "--tcp-port",
+                           "7500", "--socket", os.path.join(folder, "h8.sock"), "--controller", bed.controller_address("127.0.0.1"),
+                           "--certs", os.path.join(bed.certificates, "h9")], capture_output=True, text=True, timeout=30)
+    assert done.returncode == 1 and "the certificate is for node h9, the agent registers h8" in done.stderr, done.stderr
+
+
+def test_without_certificates_nothing_starts_unless_plain_text_is_asked_for(make_bed):
+    bed = make_bed("tree:2x2")
+    missing = os.path.join(bed.directory, "missing")
+    done = run(bed, os.path.join(bed.bin_dir, "cool-controller"), "--certs", missing)
+    assert done.returncode == 1 and missing in done.stderr and "cool certs" in done.stderr, done.stderr
+    bed = make_bed("tree:2x2", insecure_plaintext=True)
+    succeed(bed, "cool", "bench", "--ops", "bcast", "--bytes", "1000", "--reps", "1")
