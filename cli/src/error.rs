@@ -41,6 +41,10 @@ pub(crate) enum Error {
     Report(String),
     #[error("the job ended with {done} of {asked} results")]
     Missing { done: usize, asked: usize },
+    #[error(
+        "topology {path:?}: {reason}; name a file as `cool topology --json` prints it, or write tree:RxK"
+    )]
+    TopologyFile { path: String, reason: std::io::Error },
     #[error("{0}")]
     Fabric(#[from] cool_sim::schedule::FabricError),
     #[error("{0}")]
@@ -51,6 +55,15 @@ pub(crate) enum Error {
     Rank(#[from] RankError),
     #[error("{0}")]
     Compile(#[from] cool_collective::CompileError),
+    #[error(
+        "plan {plan} on {topology} takes about {} million events, too many to count each message; name a smaller \
+         network, or let `cool simulate` time it", (.events / 1e6).ceil()
+    )]
+    TooLong { plan: String, topology: String, events: f64 },
+    #[error(
+        "a picture of {arrows} arrows shows nothing; draw fewer ranks, fewer bytes or larger segments, up to {most}"
+    )]
+    Crowded { arrows: usize, most: usize },
     #[error("{path}: {reason}")]
     Picture { path: String, reason: std::io::Error },
     #[error("the schedule comes to a stop: a fault in plan {0}, please report it")]

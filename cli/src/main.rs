@@ -6,6 +6,7 @@ mod client;
 mod error;
 mod groups;
 mod job;
+mod network;
 mod plan;
 mod run;
 mod simulate;

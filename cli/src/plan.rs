@@ -3,15 +3,18 @@
 
 mod svg;
 mod table;
-mod tree;
 
 use crate::error::Error;
+use crate::network::{MOST_EVENTS, Network};
 use crate::size;
-use crate::units::count;
-use cool_collective::{Analysis, Call, Layout, Operation, Plan, Rank, Rates, analyse, compile};
+use crate::units::{self, count};
+use cool_collective::{Analysis, Call, Layout, Operation, Plan, Planner, Rank, analyse, check, compile};
+use cool_sim::schedule::{Costs, limit};
 use std::io::Write;
 use std::path::PathBuf;
-use tree::Tree;
+
+/// Plans that are named beside the one that is picked.
+const ALTERNATIVES: usize = 4;
 
 /// Shows the plan of a collective, its messages and the load of links; or the tables of the COOL paper.
 #[derive(Debug, clap::Args)]
@@ -24,9 +27,8 @@ pub(crate) struct Options {
     #[arg(long, value_name = "SIZE", value_parser = size::parse, default_value = "1M")]
     bytes: u64,
 
-    /// The network: tree:4x4 is 4 racks of 4 nodes, tree:4x4x2 has 2 ranks on each, tree:3+1+2 is uneven
-    #[arg(long, value_name = "TREE", default_value = "tree:4x4")]
-    topology: Tree,
+    #[command(flatten)]
+    network: Network,
 
     /// A plan by name, as cool-p-p, or composed, as rack:binomial,center:ring or flat:ring; picked if left out
     #[arg(long, value_name = "PLAN", env = "COOL_PLAN")]
@@ -35,10 +37,6 @@ pub(crate) struct Options {
     /// The rank at the root
     #[arg(long, value_name = "RANK", default_value_t = 0)]
     root: u32,
-
-    /// How fast a rack's uplink is, a host's link being 1
-    #[arg(long, value_name = "FACTOR", default_value = "1", value_parser = factor)]
-    uplink: f64,
 
     /// Draws the schedule into a file, as a time-space diagram
     #[arg(long, value_name = "FILE")]
@@ -57,11 +55,6 @@ pub(crate) struct Options {
     per_rack: u32,
 }
 
-fn factor(text: &str) -> Result<f64, String> {
-    let number = text.parse().ok().filter(|number: &f64| number.is_finite() && *number > 0.0);
-    number.ok_or_else(|| format!("{text:?} is no factor; write a number above 0, as 0.25"))
-}
-
 /// Prints what was asked for.
 pub(crate) fn show(options: &Options) -> Result<(), Error> {
     let out = &mut std::io::stdout().lock();
@@ -73,26 +66,52 @@ pub(crate) fn show(options: &Options) -> Result<(), Error> {
 }
 
 fn one(out: &mut impl Write, options: &Options, operation: Operation) -> Result<(), Error> {
-    let layout = options.topology.layout();
+    let (fabric, layout) = options.network.build()?;
     let call = Call::new(operation, Rank(options.root), options.bytes, 1);
-    let rates = Rates { host: 1.0, uplink: options.uplink };
-    let plan = options.plan.unwrap_or_else(|| Plan::default_at(&call, &layout, rates));
+    let mut planner = Planner::new(fabric.cost_model(&Costs::default()), layout.clone());
+    let plan = match options.plan {
+        Some(plan) => plan,
+        None => {
+            check(&call, &layout, &Plan::default_for(&call, &layout))?;
+            planner.pick(&call)
+        }
+    };
+    check(&call, &layout, &plan)?;
+    let estimate = planner.estimate(&call, plan);
+    let events = estimate.map_or(0.0, |estimate| estimate.events);
+    if events > MOST_EVENTS {
+        return Err(Error::TooLong { plan: plan.to_string(), topology: fabric.to_string(), events });
+    }
     let schedule = compile(&call, &layout, &plan, |_| true)?;
     let stuck = || Error::Stuck(plan.to_string());
     let analysis = analyse(&schedule, &layout).ok_or_else(stuck)?;
     let how = if options.plan.is_some() { "forced" } else { "picked" };
-    writeln!(out, "{operation} of {} on {}: {plan} ({how})", size::show(options.bytes), options.topology)?;
-    print(out, &analysis, &layout, options)?;
+    writeln!(out, "{operation} of {} on {fabric}: {plan} ({how})", size::show(options.bytes))?;
+    let least = limit(&call, &layout, &fabric).map(|limit| limit.as_secs_f64());
+    if let Some(estimate) = estimate {
+        let times = least.map_or(String::new(), |least| {
+            format!(", {:.2} times the limit of {}", estimate.seconds / least, units::seconds(least))
+        });
+        writeln!(out, "  about {} expected{times}", units::seconds(estimate.seconds))?;
+    }
+    let rest = planner.rank(&call).into_iter().filter(|other| other.plan != plan).take(ALTERNATIVES);
+    let rest: Vec<String> =
+        rest.map(|other| format!("{} {}", other.plan, units::seconds(other.seconds))).collect();
+    if !rest.is_empty() {
+        writeln!(out, "  others: {}", rest.join(", "))?;
+    }
+    print(out, &analysis, &layout)?;
     if let Some(path) = &options.svg {
         let messages = cool_collective::messages(&schedule, &layout).ok_or_else(stuck)?;
-        let title = format!("{operation} of {} bytes by {plan} on {}", options.bytes, options.topology);
-        std::fs::write(path, svg::draw(&title, &layout, &messages))
+        let title = format!("{operation} of {} on {fabric} by {plan}", size::show(options.bytes));
+        let picture = svg::draw(&title, &layout, &messages)?;
+        std::fs::write(path, picture)
             .map_err(|reason| Error::Picture { path: path.display().to_string(), reason })?;
     }
     Ok(())
 }
 
-fn print(out: &mut impl Write, a: &Analysis, layout: &Layout, options: &Options) -> Result<(), Error> {
+fn print(out: &mut impl Write, a: &Analysis, layout: &Layout) -> Result<(), Error> {
     let (host, uplink) = (a.busiest_host(), a.busiest_uplink());
     let process = a.busiest.iter().max().copied().unwrap_or(0);
     writeln!(out, "  {}, {} of them across racks", count(a.steps, "step"), a.steps_across_racks)?;
@@ -105,15 +124,6 @@ fn print(out: &mut impl Write, a: &Analysis, layout: &Layout, options: &Options)
     )?;
     writeln!(out, "  {} at most to and from one process in a step", count(process, "message"))?;
     writeln!(out, "  {host} bytes at most over a host's link, {uplink} over an uplink, each way by itself")?;
-    let time = (host as f64).max(uplink as f64 / options.uplink);
-    if options.bytes > 0 {
-        let times = time / options.bytes as f64;
-        writeln!(
-            out,
-            "  so {times:.3} times the time of {} over a host's link, at least",
-            size::show(options.bytes)
-        )?;
-    }
     writeln!(out, "  bytes over each link:            up         down")?;
     for (rack, link) in a.uplinks.iter().enumerate() {
         writeln!(out, "    rack {rack:<4} uplink   {:>15} {:>12}", link.up.bytes, link.down.bytes)?;

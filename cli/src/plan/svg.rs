@@ -1,9 +1,13 @@
 //! A schedule as a time-space diagram: a line for each rank, grouped by rack; time runs from left to right, in
 //! steps; a message is an arrow, a multicast a fan.
 
+use crate::error::Error;
 use cool_collective::{Layout, Message, Rank};
 use std::collections::BTreeMap;
 use std::fmt::Write;
+
+/// Arrows of a picture at most.
+const MOST_ARROWS: usize = 20_000;
 
 /// Height of a rank's line, and the gap between racks.
 const LINE: f64 = 22.0;
@@ -19,7 +23,11 @@ const ACROSS: &str = "#c2410c";
 const MULTICAST: &str = "#15803d";
 
 /// The picture as SVG text.
-pub(super) fn draw(title: &str, layout: &Layout, messages: &[Message]) -> String {
+pub(super) fn draw(title: &str, layout: &Layout, messages: &[Message]) -> Result<String, Error> {
+    let arrows = messages.iter().map(|message| message.to.len()).sum();
+    if arrows > MOST_ARROWS {
+        return Err(Error::Crowded { arrows, most: MOST_ARROWS });
+    }
     let rows = rows(layout);
     let steps = messages.iter().map(|message| message.step).max().unwrap_or(0);
     let bottom = rows.values().fold(TOP, |bottom: f64, y| bottom.max(*y)) + LINE;
@@ -61,7 +69,7 @@ pub(super) fn draw(title: &str, layout: &Layout, messages: &[Message]) -> String
         }
     }
     svg.push_str("</svg>\n");
-    svg
+    Ok(svg)
 }
 
 /// How far within its step the next of a rank's messages is, from 0 to 1.
@@ -203,7 +211,7 @@ mod tests {
         for (plan, arrows) in [("multicast", 5), ("cool-p-p", 1 + 2 + 2), ("flat:binomial", 5)] {
             let call = Call::new(Operation::Bcast, Rank(0), 64, 1);
             let schedule = compile(&call, &layout, &plan.parse().unwrap(), |_| true).unwrap();
-            let svg = draw("a < b", &layout, &messages(&schedule, &layout).unwrap());
+            let svg = draw("a < b", &layout, &messages(&schedule, &layout).unwrap()).unwrap();
             assert_eq!(svg.matches("marker-end").count(), arrows, "{plan}");
             assert!(svg.contains("a &lt; b") && svg.ends_with("</svg>\n"));
         }

@@ -120,11 +120,20 @@ impl Plan {
         PATTERNS.iter().map(|pattern| pattern.name)
     }
 
-    /// The plans with a name, and those of one level, that can run `operation`.
+    /// The plans with a name, and those of one level in rank order, that can run `operation`.
     pub fn fitting(operation: Operation) -> impl Iterator<Item = Plan> {
-        let named = text::NAMED.iter().map(|(_, composition)| *composition);
-        let flat = PATTERNS.iter().map(|pattern| Composition::flat(Shape::Flat, pattern));
-        named.chain(flat).map(Plan::of).filter(move |plan| plan.fits(operation))
+        let named = text::NAMED.iter().map(|(_, composition)| Plan::of(*composition));
+        named.filter(move |plan| plan.fits(operation)).chain(Plan::of_one_level(Shape::Flat, operation))
+    }
+
+    /// The plans of one level, rack by rack, that can run `operation`.
+    pub(crate) fn racked(operation: Operation) -> impl Iterator<Item = Plan> {
+        Plan::of_one_level(Shape::Racked, operation)
+    }
+
+    fn of_one_level(shape: Shape, operation: Operation) -> impl Iterator<Item = Plan> {
+        let plans = PATTERNS.iter().map(move |pattern| Plan::of(Composition::flat(shape, pattern)));
+        plans.filter(move |plan| plan.fits(operation))
     }
 
     /// The same plan with a forced segment size: the allowed one nearest to `bytes`, 1 byte to 1 GiB. The compiler

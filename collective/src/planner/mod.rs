@@ -124,7 +124,7 @@ impl Planner {
         let mut best = f64::INFINITY;
         // A good one first, so that bad ones are soon given up.
         let likely = Plan::default_for(&call, &self.layout);
-        let others = Plan::fitting(call.operation).filter(|plan| *plan != likely);
+        let others = Planner::candidates(&call, &self.layout).into_iter().filter(|plan| *plan != likely);
         for plan in std::iter::once(likely).chain(others) {
             if let Some(estimate) = bench.estimate(plan, best * HOPEFUL) {
                 best = best.min(estimate.seconds);
@@ -150,6 +150,18 @@ impl Planner {
     pub fn estimate(&self, call: &Call, plan: Plan) -> Option<Estimate> {
         let call = self.evened(call);
         estimate::Bench::new(&self.model, &self.layout, &call).estimate(plan, f64::INFINITY)
+    }
+
+    /// The plans that compete for a call: all with a name, and all patterns by themselves; those over the ranks rack
+    /// by rack, too, if the ranks are in another order.
+    pub fn candidates(call: &Call, layout: &Layout) -> Vec<Plan> {
+        let in_order = (0..layout.nodes()).flat_map(|node| layout.ranks_of_node(node).iter().copied());
+        let plans = Plan::fitting(call.operation);
+        if in_order.eq(layout.ranks()) {
+            plans.collect()
+        } else {
+            plans.chain(Plan::racked(call.operation)).collect()
+        }
     }
 
     /// A plan in all segments that are worth a try, besides those it takes by itself.

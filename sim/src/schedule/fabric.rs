@@ -1,30 +1,24 @@
-//! The network that a schedule is timed on: racks of hosts below a tree, a leaf-spine or a fat-tree network,
-//! its links, and the ways of messages over them. How long anything takes is not its business.
+//! The network that a schedule is timed on: racks of hosts below a tree, a leaf-spine or a fat-tree network or what a
+//! file says, its links, and the ways of messages over them. How long anything takes is not its business.
+
+mod file;
+mod mesh;
+mod text;
+mod wires;
 
 use cool_collective::planner::Level;
 use cool_collective::timing::Costs;
 use cool_collective::{CostModel, Layout, LayoutError, Place};
 use cool_machine::Duration;
-use core::fmt;
-use core::str::FromStr;
+use std::collections::BTreeSet;
+use wires::Wires;
+
+pub use file::FileError;
 
 /// Hosts of one network at most: what numbers and memory are made for.
 const MAX_HOSTS: u64 = 1 << 20;
 /// Ranks of one network at most.
 const MAX_RANKS: u64 = 1 << 22;
-/// Links between switches at most.
-const MAX_SWITCH_LINKS: u64 = 1 << 22;
-
-/// How the switches above the racks are connected.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Shape {
-    /// All under one core switch.
-    Tree,
-    /// Each to each of so many spines.
-    LeafSpine { spines: usize },
-    /// A fat tree (Al-Fares et al., SIGCOMM 2008) of switches with twice so many ports.
-    FatTree { half: usize },
-}
 
 /// Which ranks are where.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -36,18 +30,27 @@ pub enum Placement {
     Interleaved,
 }
 
+/// How many ranks hosts have.
+#[derive(Clone, Debug, PartialEq)]
+enum Ranks {
+    All(usize),
+    Each(Vec<usize>),
+}
+
 /// A network. It parses from `tree:RxK` (R racks of K hosts), `tree:3+5+2` (racks of so many hosts),
 /// `leafspine:LxSxK` (L racks of K hosts, S spines) or `fattree:K` (of switches with K ports); another `xP` is
 /// the number of ranks on each host.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Fabric {
-    shape: Shape,
+    wires: Wires,
+    /// As it is written, or the name of its file.
+    name: String,
     /// The first host of each rack, and the number of hosts.
     starts: Vec<usize>,
-    ranks_per_host: usize,
-    /// Of a host's link, each way, in bytes per second.
+    ranks: Ranks,
+    /// Of the slowest host's link, each way, in bytes per second.
     pub host: u64,
-    /// Of a link between switches, each way, in bytes per second.
+    /// Of the slowest link between switches, each way, in bytes per second.
     pub uplink: u64,
     /// Time from one end of a link to the other, a switch's work included.
     pub delay: Duration,
@@ -68,6 +71,14 @@ pub enum FabricError {
     /// It is larger than can be computed here.
     #[error("topology {0:?} is too large; at most {MAX_HOSTS} hosts and {MAX_RANKS} ranks can be timed")]
     Size(String),
+    /// It is a file, and makes no network.
+    #[error("topology file {name}: {reason}")]
+    File {
+        /// The file.
+        name: String,
+        /// What is wrong.
+        reason: FileError,
+    },
     /// A rate of zero.
     #[error("the links of a network must carry something; give rates above 0")]
     Rate,
@@ -89,30 +100,26 @@ pub enum FabricError {
 }
 
 impl Fabric {
-    /// The same network with such links, in bytes per second.
+    /// The same network with such links, in bytes per second. One from a file keeps its own.
     ///
     /// # Errors
     /// If one is zero.
     pub fn with_rates(self, host: u64, uplink: u64) -> Result<Fabric, FabricError> {
-        if host == 0 || uplink == 0 {
-            return Err(FabricError::Rate);
+        match self.wires {
+            _ if host == 0 || uplink == 0 => Err(FabricError::Rate),
+            Wires::Mesh(_) => Ok(self),
+            _ => Ok(Fabric { host, uplink, ..self }),
         }
-        Ok(Fabric { host, uplink, ..self })
     }
 
-    /// What the planner is told of this network.
+    /// What the planner is told of this network: that of its slowest links and longest ways.
     pub fn cost_model(&self, costs: &Costs) -> CostModel {
         let level = |hops: u32, bytes_per_second| Level { latency: self.delay * hops, bytes_per_second };
-        let lanes = match self.shape {
-            Shape::Tree => 1,
-            Shape::LeafSpine { spines } => spines,
-            Shape::FatTree { half } => half,
-        };
-        let far = if let Shape::FatTree { .. } = self.shape { 6 } else { 4 };
+        let lanes = (0..self.racks()).map(|rack| self.wires.lanes(rack)).min().unwrap_or(1);
         CostModel {
             costs: *costs,
             rack: level(2, self.host),
-            center: level(far, self.uplink),
+            center: level(2 + self.wires.farthest(self.racks()), self.uplink),
             lanes: lanes as u32,
             burst: self.burst,
         }
@@ -128,16 +135,26 @@ impl Fabric {
         self.starts.len() - 1
     }
 
-    /// Number of ranks, if every host has as many as the text says.
+    /// Number of ranks, if every host has as many as it can.
     pub fn ranks(&self) -> usize {
-        self.hosts() * self.ranks_per_host
+        match &self.ranks {
+            Ranks::All(ranks) => self.hosts() * ranks,
+            Ranks::Each(ranks) => ranks.iter().sum(),
+        }
+    }
+
+    fn ranks_of(&self, host: usize) -> usize {
+        match &self.ranks {
+            Ranks::All(ranks) => *ranks,
+            Ranks::Each(ranks) => ranks[host],
+        }
     }
 
     /// Where the ranks of a group over the whole network are.
     pub fn places(&self, placement: Placement) -> Vec<Place> {
         let place = |host: usize| Place { rack: self.rack_of(host) as u32, node: host as u32 };
         let packed =
-            (0..self.hosts()).flat_map(|host| core::iter::repeat_n(place(host), self.ranks_per_host));
+            (0..self.hosts()).flat_map(|host| core::iter::repeat_n(place(host), self.ranks_of(host)));
         match placement {
             Placement::Packed => packed.collect(),
             Placement::Interleaved => {
@@ -152,7 +169,7 @@ impl Fabric {
     /// The layout of a group over the whole network.
     ///
     /// # Errors
-    /// Never for a network that was made from a text.
+    /// Never: a network has hosts, and each is in one rack.
     pub fn layout(&self, placement: Placement) -> Result<Layout, FabricError> {
         Ok(Layout::new(&self.places(placement))?)
     }
@@ -182,38 +199,48 @@ impl Fabric {
 
     /// Bytes per second of every link, each direction a link of its own.
     pub(super) fn rates(&self) -> Vec<u64> {
-        let hosts = 2 * self.hosts();
-        let switches = match self.shape {
-            Shape::Tree => self.racks(),
-            Shape::LeafSpine { spines } => self.racks() * spines,
-            Shape::FatTree { half } => 2 * self.racks() * half,
+        let (hosts, links) = (self.hosts(), self.wires.links(self.racks()));
+        let (hosts, links) = match &self.wires {
+            Wires::Mesh(mesh) => mesh.rates(),
+            _ => (vec![self.host; hosts], vec![self.uplink; links]),
         };
-        let mut rates = vec![self.host; hosts];
-        rates.resize(hosts + 2 * switches, self.uplink);
-        rates
+        hosts.into_iter().chain(links).flat_map(|rate| [rate; 2]).collect()
+    }
+
+    /// The bytes per second of a host's link.
+    pub(super) fn host_rate(&self, host: usize) -> u64 {
+        if let Wires::Mesh(mesh) = &self.wires { mesh.host_rate(host) } else { self.host }
     }
 
     /// The bytes per second between a rack and the others.
-    pub fn rack_rate(&self) -> u64 {
-        match self.shape {
-            Shape::Tree => self.uplink,
-            Shape::LeafSpine { spines } => self.uplink.saturating_mul(spines as u64),
-            Shape::FatTree { half } => self.uplink.saturating_mul(half as u64),
+    pub(super) fn rack_rate(&self, rack: usize) -> u64 {
+        match &self.wires {
+            Wires::Mesh(mesh) => mesh.rack_rate(rack),
+            wires => self.uplink.saturating_mul(wires.lanes(rack) as u64),
         }
     }
 
     /// The links of a message from one host to another. Among equally short ways the destination's rack chooses.
     pub(super) fn path(&self, from: usize, to: usize) -> Vec<u32> {
+        let (a, b) = (self.rack_of(from), self.rack_of(to));
         let mut links = Vec::with_capacity(6);
-        self.way(from, to, self.rack_of(to), &mut links);
+        links.push(2 * from as u32);
+        self.wires.way((a, b), self.racks(), b, |link| links.push(self.switch_link(link)));
+        links.push(2 * to as u32 + 1);
         links
     }
 
     /// The links of a multicast from one host to others, each once, ascending.
     pub(super) fn tree(&self, from: usize, to: impl Iterator<Item = usize>) -> Vec<u32> {
-        let mut links = Vec::new();
+        let mut links = vec![2 * from as u32];
+        let mut racks = BTreeSet::new();
         for host in to {
-            self.way(from, host, 0, &mut links);
+            racks.insert(self.rack_of(host));
+            links.push(2 * host as u32 + 1);
+        }
+        let home = self.rack_of(from);
+        for rack in racks {
+            self.wires.branch((home, rack), self.racks(), |link| links.push(self.switch_link(link)));
         }
         links.sort_unstable();
         links.dedup();
@@ -222,121 +249,11 @@ impl Fabric {
 
     /// Number of links between two hosts.
     pub(super) fn hops(&self, from: usize, to: usize) -> u32 {
-        let (a, b) = (self.rack_of(from), self.rack_of(to));
-        match self.shape {
-            _ if from == to => 0,
-            _ if a == b => 2,
-            Shape::FatTree { half } if a / half != b / half => 6,
-            _ => 4,
-        }
+        if from == to { 0 } else { 2 + self.wires.hops(self.rack_of(from), self.rack_of(to)) }
     }
 
-    fn way(&self, from: usize, to: usize, choice: usize, links: &mut Vec<u32>) {
-        let (a, b) = (self.rack_of(from), self.rack_of(to));
-        let base = 2 * self.hosts();
-        let between = |index: usize, down: bool| (base + 2 * index + usize::from(down)) as u32;
-        links.push(2 * from as u32);
-        if a != b {
-            match self.shape {
-                Shape::Tree => links.extend([between(a, false), between(b, true)]),
-                Shape::LeafSpine { spines } => {
-                    let spine = choice % spines;
-                    links.extend([between(a * spines + spine, false), between(b * spines + spine, true)]);
-                }
-                Shape::FatTree { half } => {
-                    let (above, core) = (choice % half, choice / half % half);
-                    links.push(between(a * half + above, false));
-                    if a / half != b / half {
-                        let to_core = |rack: usize| (self.racks() + rack / half * half + above) * half + core;
-                        links.extend([between(to_core(a), false), between(to_core(b), true)]);
-                    }
-                    links.push(between(b * half + above, true));
-                }
-            }
-        }
-        links.push(2 * to as u32 + 1);
-    }
-}
-
-impl fmt::Display for Fabric {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let racks: Vec<usize> = self.starts.windows(2).map(|pair| pair[1] - pair[0]).collect();
-        let first = racks.first().copied().unwrap_or(0);
-        match self.shape {
-            Shape::Tree if racks.iter().all(|rack| *rack == first) => {
-                write!(f, "tree:{}x{first}", racks.len())?;
-            }
-            Shape::Tree => {
-                let racks: Vec<String> = racks.iter().map(usize::to_string).collect();
-                write!(f, "tree:{}", racks.join("+"))?;
-            }
-            Shape::LeafSpine { spines } => write!(f, "leafspine:{}x{spines}x{first}", racks.len())?,
-            Shape::FatTree { half } => write!(f, "fattree:{}", 2 * half)?,
-        }
-        match self.ranks_per_host {
-            1 => Ok(()),
-            ranks => write!(f, "x{ranks}"),
-        }
-    }
-}
-
-impl FromStr for Fabric {
-    type Err = FabricError;
-
-    /// With the links of the emulated test bed, all 20 Mbit/s.
-    fn from_str(text: &str) -> Result<Fabric, FabricError> {
-        let wrong = || FabricError::Text(text.to_owned());
-        let large = || FabricError::Size(text.to_owned());
-        let number = |word: &str| match word.parse::<u64>() {
-            Ok(0) | Err(_) => Err(wrong()),
-            Ok(number) => Ok(number),
-        };
-        let (kind, words) = text.split_once(':').ok_or_else(wrong)?;
-        let words: Vec<&str> = words.split('x').collect();
-        let first: Vec<u64> = words[0].split('+').map(number).collect::<Result<_, _>>()?;
-        let rest: Vec<u64> = words[1..].iter().map(|word| number(word)).collect::<Result<_, _>>()?;
-        let even = |racks: u64, hosts: u64| {
-            let fits = racks.checked_mul(hosts).is_some_and(|all| all <= MAX_HOSTS);
-            if fits { Ok(vec![hosts; racks as usize]) } else { Err(large()) }
-        };
-        let (shape, racks, ranks) = match (kind, first.as_slice(), rest.as_slice()) {
-            ("tree", [racks], [hosts]) => (Shape::Tree, even(*racks, *hosts)?, 1),
-            ("tree", [racks], [hosts, ranks]) => (Shape::Tree, even(*racks, *hosts)?, *ranks),
-            ("tree", racks @ [_, _, ..], []) => (Shape::Tree, racks.to_vec(), 1),
-            ("tree", racks @ [_, _, ..], [ranks]) => (Shape::Tree, racks.to_vec(), *ranks),
-            ("leafspine", [racks], [spines, hosts, ranks @ ..]) if ranks.len() < 2 => {
-                if racks.checked_mul(*spines).is_none_or(|links| links > MAX_SWITCH_LINKS) {
-                    return Err(large());
-                }
-                let shape = Shape::LeafSpine { spines: *spines as usize };
-                (shape, even(*racks, *hosts)?, ranks.first().copied().unwrap_or(1))
-            }
-            ("fattree", [ports], ranks) if ports.is_multiple_of(2) && ranks.len() < 2 => {
-                let half = ports / 2;
-                let racks = ports.checked_mul(half).ok_or_else(large)?;
-                let shape = Shape::FatTree { half: half as usize };
-                (shape, even(racks, half)?, ranks.first().copied().unwrap_or(1))
-            }
-            _ => return Err(wrong()),
-        };
-        let hosts = racks.iter().try_fold(0u64, |sum, rack| sum.checked_add(*rack)).unwrap_or(u64::MAX);
-        if hosts > MAX_HOSTS || hosts.checked_mul(ranks).is_none_or(|all| all > MAX_RANKS) {
-            return Err(large());
-        }
-        let mut starts = vec![0];
-        starts.extend(racks.iter().scan(0, |at, rack| {
-            *at += *rack as usize;
-            Some(*at)
-        }));
-        Ok(Fabric {
-            shape,
-            starts,
-            ranks_per_host: ranks as usize,
-            host: 2_500_000,
-            uplink: 2_500_000,
-            delay: Duration::from_micros(50),
-            burst: 16_000,
-        })
+    fn switch_link(&self, link: usize) -> u32 {
+        (2 * self.hosts() + link) as u32
     }
 }
 

@@ -5,18 +5,19 @@ use super::fabric::Fabric;
 use cool_collective::{Call, Layout, Operation, Rank};
 use cool_machine::Duration;
 
-/// The limit of a call on a network; none if no byte need cross a link.
+/// The limit of a call on a network; none if no byte need cross a link, or the network is too small for the group.
 ///
 /// For reductions of shares that all get, twice the part that begins elsewhere, as `docs/architecture.md` has it.
 pub fn limit(call: &Call, layout: &Layout, fabric: &Fabric) -> Option<Duration> {
-    let bytes = Bytes::new(call, layout);
+    let (bytes, hosts) = (Bytes::new(call, layout), fabric.hosts_of(layout).ok()?);
     let racks = (0..layout.racks()).map(|rack| {
         let nodes = layout.nodes_of_rack(rack);
         let ranks = nodes.flat_map(|node| layout.ranks_of_node(node).iter().copied());
-        bytes.across(ranks, layout.racks()) / fabric.rack_rate() as f64
+        bytes.across(ranks, layout.racks()) / fabric.rack_rate(rack) as f64
     });
     let nodes = (0..layout.nodes()).map(|node| {
-        bytes.across(layout.ranks_of_node(node).iter().copied(), layout.nodes()) / fabric.host as f64
+        let ranks = layout.ranks_of_node(node).iter().copied();
+        bytes.across(ranks, layout.nodes()) / fabric.host_rate(hosts[node]) as f64
     });
     let seconds = racks.chain(nodes).fold(0.0, f64::max);
     (seconds > 0.0).then(|| Duration::from_secs_f64(seconds))

@@ -13,7 +13,7 @@ mod grid;
 mod limit;
 
 pub use cool_collective::timing::{Costs, Timing, TimingError};
-pub use fabric::{Fabric, FabricError, Placement};
+pub use fabric::{Fabric, FabricError, FileError, Placement};
 pub use grid::{GridError, Verdict, call_of, judge};
 pub use limit::limit;
 
