@@ -1,13 +1,16 @@
-//! Groups: what their members are told of them, and which are in use.
+//! Groups: what their members are told of them, which are in use, and how they come and go.
 //!
-//! Their trees are the [`Network`]'s.
+//! Their trees are the [`Network`]'s. Who is in them, and when, is decided by [`crate::jobs`] and
+//! [`crate::musters`].
 
 use crate::agents::{Session, lock};
-use crate::fabric::{TopologySnapshot, TreeGrant, TreeScope};
+use crate::fabric::{FabricError, GroupRequest, TopologySnapshot, TreeGrant, TreeScope};
 use crate::network::Network;
-use cool_proto::control::{Group, Member, Tree, tree};
+use cool_proto::control::{Group, Member, ReleaseGroup, Tree, controller_message::Body, tree};
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
+use tracing::warn;
 
 /// The epoch of a group's first membership.
 pub const FIRST_EPOCH: u32 = 1;
@@ -92,21 +95,71 @@ fn uplink_rate(places: &[Place], network: &TopologySnapshot) -> u64 {
     tors.iter().map(way_out).min().unwrap_or(0)
 }
 
+/// The nodes of some places with their ranks, by session number.
+pub fn by_node(places: &[Place]) -> BTreeMap<u32, (Arc<Session>, Vec<u32>)> {
+    let mut nodes = BTreeMap::new();
+    for (rank, place) in (0u32..).zip(places) {
+        let entry = nodes.entry(place.session.number);
+        let (_, ranks) = entry.or_insert_with(|| (place.session.clone(), Vec::new()));
+        ranks.push(rank);
+    }
+    nodes
+}
+
 /// The groups in use.
 #[derive(Debug, Default)]
 pub struct Groups {
+    /// The last number that was given out; none is used again.
+    last: AtomicU64,
     groups: Mutex<BTreeMap<u64, Group>>,
 }
 
 impl Groups {
-    /// Adds a group.
-    pub fn insert(&self, group: Group) {
-        lock(&self.groups).insert(group.id, group);
+    /// A number for a new group.
+    pub fn number(&self) -> u64 {
+        self.last.fetch_add(1, Ordering::Relaxed) + 1
     }
 
-    /// Removes a group.
-    pub fn remove(&self, id: u64) {
+    /// Makes a group in the network and tells its members. They answer when they are ready.
+    ///
+    /// # Errors
+    /// In words, if it cannot be made or a member is gone.
+    pub async fn make(
+        &self,
+        network: &dyn Network,
+        id: u64,
+        job: u64,
+        places: &[Place],
+    ) -> Result<Group, String> {
+        let members = places.iter().map(|p| p.session.agent.name.clone()).collect();
+        let trees = match network.create_group(GroupRequest { id, members }).await {
+            Ok(trees) => trees,
+            Err(why @ (FabricError::NotLocated { .. } | FabricError::Partitioned { .. })) => {
+                warn!(%why, "no trees: the group uses chains");
+                Vec::new()
+            }
+            Err(e) => return Err(e.to_string()),
+        };
+        let group = describe(id, job, places, &network.topology(), trees);
+        lock(&self.groups).insert(id, group.clone());
+        for (session, _) in by_node(places).values() {
+            session.send(Body::Group(group.clone())).map_err(|e| e.to_string())?;
+        }
+        Ok(group)
+    }
+
+    /// Releases a group everywhere.
+    pub async fn release(&self, network: &dyn Network, id: u64, places: &[Place]) {
         lock(&self.groups).remove(&id);
+        for (session, _) in by_node(places).values() {
+            // An agent that is gone has no group to release.
+            let _ = session.send(Body::Release(ReleaseGroup { group: id }));
+        }
+        match network.release_group(id).await {
+            // It was never made, or had no trees.
+            Ok(()) | Err(FabricError::NoSuchGroup { .. }) => {}
+            Err(e) => warn!(group = id, %e, "the group's trees are not released"),
+        }
     }
 
     /// All groups by id, with their trees as they are now.

@@ -4,14 +4,13 @@
 //! Which jobs there are and how events find them is left to [`crate::jobs`].
 
 use crate::agents::Session;
-use crate::fabric::{FabricError, GroupRequest};
-use crate::groups::{FIRST_EPOCH, Groups, Place, describe};
+use crate::groups::{FIRST_EPOCH, Groups, Place, by_node};
 use crate::network::Network;
 use cool_proto::control::{
-    Exited, Finished, Group, JobEvent, JobSpec, Kill, Launch, Output, ReleaseGroup, Started,
-    controller_message::Body, job_event,
+    Exited, Finished, Group, JobEvent, JobSpec, Kill, Launch, Output, Started, controller_message::Body,
+    job_event,
 };
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::mpsc::error::SendTimeoutError;
@@ -60,6 +59,8 @@ pub enum Event {
     Exited(Exited),
     /// The session has ended, and why.
     Left(String),
+    /// No rank of the node uses the group any more.
+    Unused,
 }
 
 /// To the caller of a job.
@@ -123,7 +124,7 @@ impl Job {
             info!(reason = failure.reason, "job fails");
             self.end(&mut awaited).await;
         }
-        self.release().await;
+        self.groups.release(&*self.network, self.group, &self.places).await;
         match outcome {
             Ok(()) => Finished::default(),
             Err(Failure { code, rank, reason }) => Finished { code, rank, reason },
@@ -143,21 +144,9 @@ impl Job {
 
     /// Makes the group, in the network and at its members.
     async fn form(&mut self, awaited: &mut Awaited) -> Result<Group, Failure> {
-        let members = self.places.iter().map(|p| p.session.agent.name.clone()).collect();
-        let trees = match self.network.create_group(GroupRequest { id: self.group, members }).await {
-            Ok(trees) => trees,
-            Err(why @ (FabricError::NotLocated { .. } | FabricError::Partitioned { .. })) => {
-                warn!(%why, "no trees: the group uses chains");
-                Vec::new()
-            }
-            Err(e) => return Err(Failure::of_job(e.to_string())),
-        };
-        let group = describe(self.group, self.id, &self.places, &self.network.topology(), trees);
-        self.groups.insert(group.clone());
-        for (session, _) in self.by_node().values() {
-            awaited.unready.insert(session.number);
-            session.send(Body::Group(group.clone())).map_err(|e| Failure::of_job(e.to_string()))?;
-        }
+        let made = self.groups.make(&*self.network, self.group, self.id, &self.places).await;
+        let group = made.map_err(Failure::of_job)?;
+        awaited.unready.extend(by_node(&self.places).into_keys());
         let deadline = Instant::now() + self.limits.group_ready;
         while !awaited.unready.is_empty() {
             let Ok(post) = timeout_at(deadline, self.next()).await else {
@@ -178,7 +167,7 @@ impl Job {
 
     /// Starts the ranks.
     fn launch(&self, awaited: &mut Awaited) -> Result<(), Failure> {
-        for (session, ranks) in self.by_node().into_values() {
+        for (session, ranks) in by_node(&self.places).into_values() {
             let launch = Launch {
                 job: self.id,
                 group: self.group,
@@ -241,6 +230,8 @@ impl Job {
                 Ok(())
             }
             Event::Left(reason) => self.node_left(from, &reason, awaited),
+            // A job's group is released when its ranks have ended.
+            Event::Unused => Ok(()),
         }
     }
 
@@ -269,7 +260,7 @@ impl Job {
 
     /// Ends the ranks that run.
     async fn end(&mut self, awaited: &mut Awaited) {
-        for (session, ranks) in self.by_node().into_values() {
+        for (session, ranks) in by_node(&self.places).into_values() {
             if ranks.iter().any(|rank| awaited.running.contains(rank)) {
                 // If the agent is gone, the session's end says so to this job too.
                 let _ = session.send(Body::Kill(Kill { job: self.id }));
@@ -290,20 +281,6 @@ impl Job {
         }
     }
 
-    /// Releases the group everywhere.
-    async fn release(&self) {
-        self.groups.remove(self.group);
-        for (session, _) in self.by_node().values() {
-            // An agent that is gone has no group to release.
-            let _ = session.send(Body::Release(ReleaseGroup { group: self.group }));
-        }
-        match self.network.release_group(self.group).await {
-            // It was never made, or had no trees.
-            Ok(()) | Err(FabricError::NoSuchGroup { .. }) => {}
-            Err(e) => warn!(%e, "the group's trees are not released"),
-        }
-    }
-
     /// Passes an event on to the caller.
     async fn tell(&mut self, body: job_event::Body) -> Result<(), Failure> {
         if !self.caller_listens {
@@ -321,17 +298,6 @@ impl Job {
         })
     }
 
-    /// The nodes of the job with their ranks, by session number.
-    fn by_node(&self) -> BTreeMap<u32, (Arc<Session>, Vec<u32>)> {
-        let mut nodes = BTreeMap::new();
-        for (rank, place) in (0u32..).zip(&self.places) {
-            let entry = nodes.entry(place.session.number);
-            let (_, ranks) = entry.or_insert_with(|| (place.session.clone(), Vec::new()));
-            ranks.push(rank);
-        }
-        nodes
-    }
-
     fn runs_on(&self, rank: u32, session: u32) -> bool {
         self.places.get(rank as usize).is_some_and(|p| p.session.number == session)
     }
@@ -339,7 +305,7 @@ impl Job {
     /// The names of the nodes of these sessions.
     fn names(&self, sessions: &BTreeSet<u32>) -> String {
         let of = |(session, _): (Arc<Session>, Vec<u32>)| session.agent.name.clone();
-        let nodes = self.by_node().into_iter().filter(|(number, _)| sessions.contains(number));
+        let nodes = by_node(&self.places).into_iter().filter(|(number, _)| sessions.contains(number));
         nodes.map(|(_, node)| of(node)).collect::<Vec<_>>().join(", ")
     }
 }

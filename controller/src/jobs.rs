@@ -59,7 +59,7 @@ pub struct Jobs {
 
 #[derive(Default)]
 struct State {
-    /// The last job and the last group; neither number is used again.
+    /// The last job; its number is not used again.
     last: u64,
     running: BTreeMap<u64, Entry>,
 }
@@ -99,7 +99,7 @@ impl Jobs {
         }
         let places = self.place(&state, request)?;
         state.last += 1;
-        let (id, group) = (state.last, state.last);
+        let (id, group) = (state.last, self.groups.number());
         let (sender, mailbox) = mpsc::channel(MAILBOX);
         let mut slots = BTreeMap::new();
         for place in &places {
@@ -163,11 +163,9 @@ impl Jobs {
         deliver(mailbox, session, event).await;
     }
 
-    /// As [`Jobs::post`], for what an agent says of a group.
-    pub async fn post_to_group(&self, session: &Session, group: u64, event: Event) {
-        let mailbox =
-            lock(&self.state).running.values().find(|e| e.group == group).map(|e| e.mailbox.clone());
-        deliver(mailbox, session, event).await;
+    /// The way to the job whose world group this is.
+    pub fn mailbox_of_group(&self, group: u64) -> Option<mpsc::Sender<Post>> {
+        lock(&self.state).running.values().find(|e| e.group == group).map(|e| e.mailbox.clone())
     }
 
     /// Tells the jobs on a node that its session has ended.
@@ -193,7 +191,8 @@ impl Jobs {
     }
 }
 
-async fn deliver(mailbox: Option<mpsc::Sender<Post>>, session: &Session, event: Event) {
+/// Gives an event of a session to whom it concerns.
+pub async fn deliver(mailbox: Option<mpsc::Sender<Post>>, session: &Session, event: Event) {
     let post = Post { from: session.number, event };
     let undelivered = match mailbox {
         Some(mailbox) => mailbox.send(post).await.err().map(|e| e.0),
@@ -201,6 +200,6 @@ async fn deliver(mailbox: Option<mpsc::Sender<Post>>, session: &Session, event: 
     };
     if let Some(Post { event, .. }) = undelivered {
         // Usual when a job has just ended: its ranks' last words come late.
-        debug!(node = session.agent.name, ?event, "for a job that is not running");
+        debug!(node = session.agent.name, ?event, "for a job or group that is over");
     }
 }

@@ -16,6 +16,7 @@ pub mod groups;
 pub mod job;
 pub mod jobs;
 pub mod listen;
+pub mod musters;
 pub mod network;
 pub mod options;
 pub mod server;

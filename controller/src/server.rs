@@ -5,6 +5,7 @@ use crate::groups::Groups;
 use crate::job::Limits;
 use crate::jobs::Jobs;
 use crate::listen::{Connection, Listener};
+use crate::musters::Musters;
 use crate::network::Network;
 use crate::service::Service;
 use cool_proto::control::controller_server::ControllerServer;
@@ -51,7 +52,9 @@ pub async fn serve(
     let agents = Arc::new(Agents::new(interval));
     let groups = Arc::new(Groups::default());
     let jobs = Arc::new(Jobs::new(network.clone(), agents.clone(), groups.clone(), config.limits));
-    let service = Service { network, agents: agents.clone(), groups, jobs: jobs.clone() };
+    let musters = Arc::new(Musters::new(network.clone(), groups.clone(), config.limits));
+    let service =
+        Service { network, agents: agents.clone(), groups, jobs: jobs.clone(), musters: musters.clone() };
 
     let (taken, connections) = mpsc::channel(CONNECTIONS);
     tokio::spawn(listen(listener, taken));
@@ -67,6 +70,7 @@ pub async fn serve(
     tokio::pin!(server);
     tokio::select! {
         failed = &mut server => return failed,
+        () = musters.watch() => {}
         () = shutdown => info!("shutting down"),
     }
     let ending = async {

@@ -4,13 +4,14 @@ use crate::agents::{AdmitError, Agent, Agents, OUTBOX, Session};
 use crate::fabric::{FabricError, NodeRegistration, TopologySnapshot};
 use crate::groups::Groups;
 use crate::job::Event;
-use crate::jobs::{Jobs, SubmitError};
+use crate::jobs::{Jobs, SubmitError, deliver};
 use crate::listen::Caller;
+use crate::musters::Musters;
 use crate::network::Network;
 use cool_proto::control::controller_server::Controller;
 use cool_proto::control::{
-    AgentMessage, ControllerMessage, Group, GroupFailed, GroupReady, GroupsRequest, JobEvent, JobSpec, Link,
-    Node, Register, Switch, Topology, TopologyRequest, agent_message::Body,
+    AgentMessage, ControllerMessage, Group, GroupFailed, GroupReady, GroupUnused, GroupsRequest, JobEvent,
+    JobSpec, Link, Node, Register, Switch, Topology, TopologyRequest, agent_message::Body,
 };
 use cool_tls::{Identity, Role};
 use std::pin::Pin;
@@ -39,6 +40,8 @@ pub struct Service {
     pub groups: Arc<Groups>,
     /// The running jobs.
     pub jobs: Arc<Jobs>,
+    /// Groups whose members come by themselves.
+    pub musters: Arc<Musters>,
 }
 
 type Answers<T> = Pin<Box<dyn Stream<Item = Result<T, Status>> + Send>>;
@@ -155,21 +158,33 @@ impl Service {
         }
         self.agents.remove(&session);
         self.jobs.node_left(&session, &reason).await;
+        self.musters.node_left(&session, &reason).await;
     }
 
-    async fn hear(&self, session: &Session, body: Body) {
+    async fn hear(&self, session: &Arc<Session>, body: Body) {
         let jobs = &self.jobs;
         match body {
             Body::Register(_) => warn!("registers again; ignored"),
             Body::GroupReady(GroupReady { group, epoch }) => {
-                jobs.post_to_group(session, group, Event::Ready(epoch)).await;
+                self.post_to_group(session, group, Event::Ready(epoch)).await;
             }
             Body::GroupFailed(GroupFailed { group, reason }) => {
-                jobs.post_to_group(session, group, Event::GroupFailed(reason)).await;
+                self.post_to_group(session, group, Event::GroupFailed(reason)).await;
             }
+            Body::Unused(GroupUnused { group }) => {
+                self.post_to_group(session, group, Event::Unused).await;
+            }
+            Body::Enlist(enlist) => self.musters.enlist(session, enlist),
+            Body::Withdraw(withdraw) => self.musters.withdraw(session, &withdraw),
             Body::Output(output) => jobs.post(session, output.job, Event::Output(output)).await,
             Body::Exited(exited) => jobs.post(session, exited.job, Event::Exited(exited)).await,
         }
+    }
+
+    /// Passes on what an agent says of a group.
+    async fn post_to_group(&self, session: &Session, group: u64, event: Event) {
+        let mailbox = self.jobs.mailbox_of_group(group).or_else(|| self.musters.mailbox(group));
+        deliver(mailbox, session, event).await;
     }
 
     fn topology(&self, network: &TopologySnapshot) -> Topology {

@@ -2,6 +2,7 @@
 //! [`start`] and [`blocking`]; [`crate::collective`] checks their arguments before anything is sent.
 
 mod blocking;
+mod groups;
 mod start;
 
 pub use start::Start;
@@ -11,7 +12,7 @@ use crate::environment::{Environment, Plans};
 use crate::error::Error;
 use crate::operation::Operation;
 use crate::pending::Pending;
-use crate::session::Session;
+use crate::session::{Session, Way};
 use cool_proto::local;
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -49,6 +50,8 @@ struct State {
     /// By which the last call went.
     plan: String,
     stats: Stats,
+    /// How often the group was split.
+    splits: u64,
 }
 
 /// Where a rank runs.
@@ -80,45 +83,35 @@ pub struct Stats {
 }
 
 impl Comm {
-    /// All ranks of the program, as `cool run` started them.
+    /// All ranks of the program, as `cool run` or another launcher started them: Slurm's `srun`, the `mpirun` of
+    /// Open MPI or MPICH, `torchrun`, or whatever sets `COOL_JOB`, `COOL_RANK` and `COOL_SIZE`. It returns when
+    /// all have come.
     ///
     /// # Errors
-    /// If the process was not started by COOL, its agent does not answer, or `COOL_PLAN` is not as
-    /// [`Comm::set_plan`] would have it.
+    /// If no launcher started the process, its agent does not answer, not all ranks come within 5 minutes, or
+    /// `COOL_PLAN` is not as [`Comm::set_plan`] would have it.
     pub fn world() -> Result<Comm, Error> {
-        let Environment { socket, group, rank, size } = Environment::read(|name| std::env::var_os(name))?;
-        let comm = Comm::attach(&socket, group, rank, &Plans::from_environment()?)?;
-        if comm.size() != size {
+        let plans = Plans::from_environment()?;
+        Comm::join(&Environment::of_process()?.ok_or(Error::NotLaunched)?, &plans)
+    }
+
+    pub(crate) fn join(environment: &Environment, plans: &Plans) -> Result<Comm, Error> {
+        let Environment { socket, rank, size, way } = environment;
+        let comm = Comm::attach(socket, *rank, way, plans)?;
+        if comm.size() != *size as usize {
             return Err(Error::Environment {
                 variable: "COOL_SIZE",
                 value: size.to_string(),
-                expected: format!("{}, the size of group {group}", comm.size()),
+                expected: format!("{}, the size of group {}", comm.size(), comm.group()),
             });
         }
         Ok(comm)
     }
 
     /// A rank of a group, by the agent at `socket`, with plans that the user forces.
-    pub(crate) fn attach(socket: &Path, group: u64, rank: u32, plans: &Plans) -> Result<Comm, Error> {
-        let (session, attached) = Session::attach(socket, group, rank)?;
-        let places = attached.places.into_iter().map(|p| Place {
-            node: p.node as usize,
-            rack: p.rack as usize,
-            name: p.name,
-        });
-        let state = State {
-            timeout: DEFAULT_TIMEOUT,
-            plans: BTreeMap::new(),
-            plan: String::new(),
-            stats: Stats::default(),
-        };
-        let inner = Inner {
-            rank: rank as usize,
-            places: places.collect(),
-            session: Arc::new(session),
-            state: Mutex::new(state),
-        };
-        let comm = Comm { inner: Arc::new(inner) };
+    pub(crate) fn attach(socket: &Path, rank: u32, way: &Way, plans: &Plans) -> Result<Comm, Error> {
+        let (session, attached) = Session::open(socket, rank, way, "attach")?;
+        let comm = Comm::new(session, attached, DEFAULT_TIMEOUT, BTreeMap::new());
         for (operation, plan) in plans.iter() {
             comm.set_plan(*operation, plan).map_err(|e| match e {
                 Error::Argument { reason, .. } => plans.wrong(reason),
@@ -126,6 +119,28 @@ impl Comm {
             })?;
         }
         Ok(comm)
+    }
+
+    /// A rank that has attached.
+    fn new(
+        session: Session,
+        attached: local::Attached,
+        timeout: Duration,
+        plans: BTreeMap<Operation, String>,
+    ) -> Comm {
+        let places = attached.places.into_iter().map(|p| Place {
+            node: p.node as usize,
+            rack: p.rack as usize,
+            name: p.name,
+        });
+        let state = State { timeout, plans, plan: String::new(), stats: Stats::default(), splits: 0 };
+        let inner = Inner {
+            rank: session.rank(),
+            places: places.collect(),
+            session: Arc::new(session),
+            state: Mutex::new(state),
+        };
+        Comm { inner: Arc::new(inner) }
     }
 
     /// This rank's number, from 0.
@@ -136,6 +151,11 @@ impl Comm {
     /// The number of ranks.
     pub fn size(&self) -> usize {
         self.inner.places.len()
+    }
+
+    /// The group's number in the network, as errors and `cool groups` have it.
+    pub fn group(&self) -> u64 {
+        self.inner.session.group()
     }
 
     /// Where a rank runs; `None` if there is no such rank.
@@ -288,17 +308,20 @@ mod tests {
                 let (mut stream, mut decoder) = (listener.accept().unwrap().0, Decoder::new(MAX_TO_AGENT));
                 heard(&stream, &mut decoder);
                 let place = local::Place { node: 0, rack: 0, name: "h1".into() };
-                let attached = Attached { version: cool_proto::VERSION, size: 1, places: vec![place] };
+                let attached =
+                    Attached { version: cool_proto::VERSION, size: 1, places: vec![place], group: 1 };
                 stream.write_all(&encode(Body::Attached(attached), MAX_TO_RANK).unwrap()).unwrap();
                 then(stream, decoder);
             });
-            rank(Comm::attach(&path, 1, 0, &Plans::default()).unwrap(), &path)
+            rank(Comm::attach(&path, 0, &Way::Member { group: 1 }, &Plans::default()).unwrap(), &path)
         })
     }
 
     #[test]
     fn an_agent_that_is_not_there_is_named_by_its_socket() {
-        let e = Comm::attach(Path::new("/no/agent.sock"), 1, 3, &Plans::default()).unwrap_err().to_string();
+        let e = Comm::attach(Path::new("/no/agent.sock"), 3, &Way::Member { group: 1 }, &Plans::default())
+            .unwrap_err()
+            .to_string();
         assert!(e.starts_with("rank 3: attach: no agent at /no/agent.sock"), "{e}");
     }
 

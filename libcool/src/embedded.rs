@@ -4,6 +4,7 @@
 //! other, as on a cluster, except that without switches there is no multicast.
 
 use crate::environment::Plans;
+use crate::session::Way;
 use crate::{Comm, Error};
 use cool_nodeagent::embedded::Cluster;
 use std::panic::resume_unwind;
@@ -77,7 +78,10 @@ where
     std::thread::scope(|scope| {
         let start = |(rank, socket)| {
             let (program, plans) = (&program, &plans);
-            let rank_main = move || Comm::attach(socket, Cluster::GROUP, rank, plans).map(program);
+            let rank_main = move || {
+                let way = Way::Member { group: Cluster::GROUP };
+                Comm::attach(socket, rank, &way, plans).map(program)
+            };
             std::thread::Builder::new()
                 .name(format!("rank {rank}"))
                 .spawn_scoped(scope, rank_main)

@@ -1,30 +1,119 @@
-//! A rank's environment (docs/architecture.md): where its agent is, which rank it is, and which plans the user
-//! forces.
+//! A rank's environment (docs/architecture.md): who it is by what its launcher says, where its agent is, and which
+//! plans the user forces.
 
 use crate::error::Error;
 use crate::operation::Operation;
+use crate::session::Way;
 use std::ffi::OsString;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::str::FromStr;
+use std::time::Duration;
 
-/// What `cool run` tells a rank.
+/// Where agents have their sockets unless told otherwise.
+const SOCKETS: &str = "/run/cool";
+
+/// How long ranks of other launchers wait for each other.
+const ALL_COME: Duration = Duration::from_secs(300);
+
+/// Who a process is.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Environment {
     pub(crate) socket: PathBuf,
-    pub(crate) group: u64,
     pub(crate) rank: u32,
-    pub(crate) size: usize,
+    pub(crate) size: u32,
+    pub(crate) way: Way,
 }
 
+/// A launcher: its name, and the variables by which its processes know it.
+struct Launcher {
+    name: &'static str,
+    rank: &'static str,
+    size: &'static str,
+    /// That tell a job from any other; the first is always there.
+    job: &'static [&'static str],
+}
+
+/// In the order in which they are asked: whoever was started by another stands before it.
+const LAUNCHERS: [Launcher; 5] = [
+    Launcher { name: "job", rank: "COOL_RANK", size: "COOL_SIZE", job: &["COOL_JOB"] },
+    Launcher {
+        name: "Open MPI job",
+        rank: "OMPI_COMM_WORLD_RANK",
+        size: "OMPI_COMM_WORLD_SIZE",
+        job: &["PMIX_NAMESPACE"],
+    },
+    Launcher {
+        name: "torchrun job",
+        rank: "RANK",
+        size: "WORLD_SIZE",
+        job: &["MASTER_ADDR", "MASTER_PORT", "TORCHELASTIC_RUN_ID", "TORCHELASTIC_RESTART_COUNT"],
+    },
+    // MPICH's says no job's name in the environment: the user gives one.
+    Launcher { name: "PMI job", rank: "PMI_RANK", size: "PMI_SIZE", job: &["COOL_JOB"] },
+    Launcher {
+        name: "Slurm job",
+        rank: "SLURM_PROCID",
+        size: "SLURM_STEP_NUM_TASKS",
+        job: &["SLURM_JOB_ID", "SLURM_STEP_ID", "SLURM_RESTART_COUNT"],
+    },
+];
+
 impl Environment {
+    /// Who this process is; `None` if no launcher started it.
+    pub(crate) fn of_process() -> Result<Option<Environment>, Error> {
+        Environment::read(|name| std::env::var_os(name), Path::new(SOCKETS))
+    }
+
     /// Reads the variables, by `lookup`.
-    pub(crate) fn read(lookup: impl Fn(&str) -> Option<OsString>) -> Result<Environment, Error> {
-        Ok(Environment {
-            socket: lookup("COOL_SOCKET").ok_or(Error::NotLaunched)?.into(),
-            group: number("COOL_GROUP", &lookup)?,
-            rank: number("COOL_RANK", &lookup)?,
-            size: number("COOL_SIZE", &lookup)?,
-        })
+    fn read(lookup: impl Fn(&str) -> Option<OsString>, sockets: &Path) -> Result<Option<Environment>, Error> {
+        let socket = || match lookup("COOL_SOCKET") {
+            Some(socket) => Ok(socket.into()),
+            None => only_socket(sockets),
+        };
+        if lookup("COOL_GROUP").is_some() {
+            return Ok(Some(Environment {
+                socket: socket()?,
+                rank: number("COOL_RANK", &lookup)?,
+                size: number("COOL_SIZE", &lookup)?,
+                way: Way::Member { group: number("COOL_GROUP", &lookup)? },
+            }));
+        }
+        let started = |l: &&Launcher| lookup(l.rank).is_some() && lookup(l.size).is_some();
+        let Some(launcher) = LAUNCHERS.iter().find(started) else { return Ok(None) };
+        let (rank, size) = (number(launcher.rank, &lookup)?, number(launcher.size, &lookup)?);
+        let named = |variable: &&str| Some(lookup(variable)?.to_string_lossy().into_owned());
+        if lookup(launcher.job[0]).is_none() {
+            return Err(Error::Environment {
+                variable: launcher.job[0],
+                value: "not set".into(),
+                expected: "a name for the job, unlike that of any other that runs".into(),
+            });
+        }
+        let job: Vec<String> = launcher.job.iter().filter_map(named).collect();
+        let key = format!("{} {}", launcher.name, job.join(" "));
+        Ok(Some(Environment {
+            socket: socket()?,
+            rank,
+            size,
+            way: Way::Enlist { key, size, timeout: ALL_COME },
+        }))
+    }
+}
+
+/// The socket in a directory, if there is one.
+fn only_socket(directory: &Path) -> Result<PathBuf, Error> {
+    let wrong = |found: String| Error::Environment {
+        variable: "COOL_SOCKET",
+        value: format!("not set, and {} has {found}", directory.display()),
+        expected: "the socket of this node's agent (cool-nodeagent --socket)".into(),
+    };
+    let entries = std::fs::read_dir(directory).map_err(|_| wrong("no sockets".into()))?;
+    let paths = entries.filter_map(|entry| Some(entry.ok()?.path()));
+    let mut sockets: Vec<PathBuf> = paths.filter(|p| p.extension().is_some_and(|e| e == "sock")).collect();
+    match (sockets.pop(), sockets.len()) {
+        (Some(socket), 0) => Ok(socket),
+        (None, _) => Err(wrong("no sockets".into())),
+        (Some(_), more) => Err(wrong(format!("{} sockets", more + 1))),
     }
 }
 
@@ -90,26 +179,71 @@ fn number<N: FromStr>(variable: &'static str, lookup: impl Fn(&str) -> Option<Os
 mod tests {
     use super::*;
 
-    fn read(variables: &[(&str, &str)]) -> Result<Environment, String> {
+    fn read(variables: &[(&str, &str)]) -> Result<Option<Environment>, String> {
         let find = |name: &str| variables.iter().find(|(n, _)| *n == name).map(|(_, v)| v.into());
-        Environment::read(find).map_err(|e| e.to_string())
+        Environment::read(find, Path::new("/nonexistent")).map_err(|e| e.to_string())
     }
 
     const ALL: [(&str, &str); 4] =
         [("COOL_SOCKET", "/run/cool/h1.sock"), ("COOL_GROUP", "9"), ("COOL_RANK", "3"), ("COOL_SIZE", "4")];
 
     #[test]
-    fn a_process_that_is_no_rank_is_told_how_to_start_one() {
-        let e = read(&[]).unwrap_err();
+    fn a_process_that_no_launcher_started_is_no_rank() {
+        assert_eq!(read(&[("COOL_SOCKET", "/run/cool/h1.sock"), ("SLURM_JOB_ID", "7")]), Ok(None));
+        let e = Error::NotLaunched.to_string();
         assert!(e.contains("cool run -n N -- PROGRAM") && e.contains("`embedded`"), "{e}");
     }
 
     #[test]
     fn a_variable_that_is_missing_or_no_number_is_named() {
-        assert_eq!(read(&ALL).unwrap().rank, 3);
+        assert_eq!(read(&ALL).unwrap().unwrap().rank, 3);
         assert!(read(&ALL[..2]).unwrap_err().contains("COOL_RANK is not set"));
         let e = read(&[ALL[0], ALL[1], ("COOL_RANK", "-1")]).unwrap_err();
         assert!(e.contains("COOL_RANK is -1, but should be a number"), "{e}");
+        let e = read(&[ALL[0], ("PMI_RANK", "0"), ("PMI_SIZE", "2")]).unwrap_err();
+        assert!(e.contains("COOL_JOB is not set, but should be a name for the job"), "{e}");
+        let e = read(&[("COOL_JOB", "a"), ("COOL_RANK", "0"), ("COOL_SIZE", "2")]).unwrap_err();
+        assert!(e.contains("COOL_SOCKET is not set, and /nonexistent has no sockets"), "{e}");
+    }
+
+    #[test]
+    fn each_launchers_processes_find_their_job_and_rank() {
+        let slurm = [
+            ("SLURM_PROCID", "5"),
+            ("SLURM_STEP_NUM_TASKS", "8"),
+            ("SLURM_JOB_ID", "31"),
+            ("SLURM_STEP_ID", "0"),
+        ];
+        let torch = [("RANK", "1"), ("WORLD_SIZE", "2"), ("MASTER_ADDR", "h1"), ("MASTER_PORT", "29500")];
+        let ompi =
+            [("OMPI_COMM_WORLD_RANK", "0"), ("OMPI_COMM_WORLD_SIZE", "3"), ("PMIX_NAMESPACE", "prte-7@1")];
+        let found = |variables: &[(&str, &str)]| {
+            let found = read(&[variables, &ALL[..1]].concat()).unwrap().unwrap();
+            let Way::Enlist { key, size, .. } = found.way else { panic!("{:?}", found.way) };
+            assert_eq!(size, found.size);
+            (found.rank, found.size, key)
+        };
+        assert_eq!(found(&slurm), (5, 8, "Slurm job 31 0".into()));
+        assert_eq!(found(&torch), (1, 2, "torchrun job h1 29500".into()));
+        assert_eq!(found(&ompi), (0, 3, "Open MPI job prte-7@1".into()));
+        // mpirun and torchrun within a Slurm job count, not Slurm.
+        assert_eq!(found(&[&slurm[..], &ompi[..]].concat()).0, 0);
+        assert_eq!(found(&[&slurm[..], &torch[..]].concat()).0, 1);
+        let by_hand = [("COOL_JOB", "mine"), ("COOL_RANK", "1"), ("COOL_SIZE", "2")];
+        assert_eq!(found(&by_hand), (1, 2, "job mine".into()));
+    }
+
+    #[test]
+    fn the_only_socket_of_a_node_is_found() {
+        let directory = tempfile::tempdir().unwrap();
+        let error = || only_socket(directory.path()).unwrap_err().to_string();
+        assert!(error().contains("has no sockets"), "{}", error());
+        let path = directory.path().join("h1.sock");
+        std::fs::write(&path, "").unwrap();
+        std::fs::write(directory.path().join("other"), "").unwrap();
+        assert_eq!(only_socket(directory.path()).unwrap(), path);
+        std::fs::write(directory.path().join("h2.sock"), "").unwrap();
+        assert!(error().contains("has 2 sockets"), "{}", error());
     }
 
     #[test]

@@ -13,12 +13,12 @@ use std::sync::Arc;
 pub enum Error {
     /// The process is no rank.
     #[error(
-        "this process is not a rank, because COOL_SOCKET is not set: start the program with \
-         `cool run -n N -- PROGRAM`, or build it with libcool's feature `embedded` and use cool::launch"
+        "this process is not a rank: start the program with `cool run -n N -- PROGRAM` or another launcher (srun, \
+         mpirun, torchrun), or build it with libcool's feature `embedded` and use cool::launch"
     )]
     NotLaunched,
     /// A variable of a rank's environment is missing or makes no sense.
-    #[error("{variable} is {value}, but should be {expected}; start ranks with `cool run`, which sets it")]
+    #[error("{variable} is {value}, but should be {expected}")]
     Environment {
         /// The variable.
         variable: &'static str,

@@ -2,7 +2,8 @@
 
 use crate::{Comm, Error};
 
-/// Runs `program` as the rank that `cool run` started this process as; its result is the only one.
+/// Runs `program` as the rank that a launcher started this process as ([`Comm::world`]); its result is the only
+/// one.
 ///
 /// In a process that was started by hand and with the feature `embedded`, runs it as 4 ranks
 /// (`COOL_EMBEDDED` sets another number) in threads of this process instead, and gives the results of
@@ -16,7 +17,7 @@ where
     R: Send,
 {
     #[cfg(feature = "embedded")]
-    if std::env::var_os("COOL_SOCKET").is_none() {
+    if crate::environment::Environment::of_process()?.is_none() {
         return crate::embedded::run(crate::embedded::Embedded::from_environment()?, program);
     }
     Ok(vec![program(Comm::world()?)])

@@ -8,7 +8,9 @@ use crate::collective::Checked;
 use crate::error::Error;
 use crate::operation::Operation;
 use cool_proto::frame::MAX_PLAN;
-use cool_proto::local::{self, Attach, Call, CheckPlan, Dtype, Map, ReduceOp, Slice, Unmap, frame::Body};
+use cool_proto::local::{
+    self, Attach, Call, CheckPlan, Dtype, Enlist, Map, ReduceOp, Slice, Unmap, frame::Body,
+};
 use cool_proto::region::RegionError;
 use cool_proto::socket::{Sender, SocketError};
 use cool_proto::{OPEN_CALLS_MAX, VERSION};
@@ -55,10 +57,28 @@ pub(crate) struct Flight {
     memory: Option<Block>,
 }
 
+/// How a rank comes to its group.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Way {
+    /// The group is there.
+    Member { group: u64 },
+    /// The group is to be made when so many have come who give the same key.
+    Enlist { key: String, size: u32, timeout: Duration },
+}
+
+/// The shortest that counts is one.
+fn milliseconds(duration: Duration) -> u64 {
+    u64::try_from(duration.as_millis()).unwrap_or(u64::MAX).max(1)
+}
+
 impl Session {
     /// Connects to the agent and attaches as a rank of a group.
-    pub(crate) fn attach(socket: &Path, group: u64, rank: u32) -> Result<(Session, local::Attached), Error> {
-        let doing = "attach";
+    pub(crate) fn open(
+        socket: &Path,
+        rank: u32,
+        way: &Way,
+        doing: &'static str,
+    ) -> Result<(Session, local::Attached), Error> {
         let agent = |source| Error::Agent {
             rank: rank as usize,
             doing,
@@ -66,19 +86,46 @@ impl Session {
             source: Arc::new(source),
         };
         let (sender, receiver) = cool_proto::socket::open(socket, PATIENCE).map_err(agent)?;
-        let session = Session {
+        let mut session = Session {
             rank: rank as usize,
-            group,
+            group: 0,
             socket: socket.to_path_buf(),
             wire: Mutex::new(Wire { sender, next_call: 0 }),
             asking: Mutex::default(),
             heap: Heap::default(),
             inbox: Inbox::new(receiver),
         };
-        match session.ask(doing, Body::Attach(Attach { version: VERSION, group, rank }))? {
-            Body::Attached(attached) if attached.places.len() > rank as usize => Ok((session, attached)),
+        let first = match way {
+            Way::Member { group } => Body::Attach(Attach { version: VERSION, group: *group, rank }),
+            Way::Enlist { key, size, timeout } => Body::Enlist(Enlist {
+                version: VERSION,
+                key: key.clone(),
+                rank,
+                size: *size,
+                timeout_ms: milliseconds(*timeout),
+            }),
+        };
+        match session.ask(doing, first)? {
+            Body::Attached(attached) if attached.places.len() > rank as usize => {
+                session.group = attached.group;
+                Ok((session, attached))
+            }
             _ => Err(session.over(doing, inbox::unexpected())),
         }
+    }
+
+    pub(crate) fn rank(&self) -> usize {
+        self.rank
+    }
+
+    /// The agent's socket.
+    pub(crate) fn socket(&self) -> &Path {
+        &self.socket
+    }
+
+    /// The group's number in the network.
+    pub(crate) fn group(&self) -> u64 {
+        self.group
     }
 
     /// What keeps a plan from carrying out calls of an operation; `None` if it can.
@@ -138,7 +185,7 @@ impl Session {
             count: checked.count as u64,
             input,
             output,
-            timeout_ms: u64::try_from(timeout.as_millis()).unwrap_or(u64::MAX).max(1),
+            timeout_ms: milliseconds(timeout),
             counts: counts.map(|_| part(counts_start, counted)),
             plan: plan.to_owned(),
         };

@@ -1,11 +1,23 @@
-//! What the edges of an agent share: its engine, and which groups have which ranks here. The sockets
-//! are left to [`crate::local`], what the controller wants to [`crate::control`].
+//! What the edges of an agent share: its engine, which groups have which ranks here, and who waits for a group.
+//! The sockets are left to [`crate::local`], what the controller wants to [`crate::control`].
 
 use crate::engine::{CallRequest, EngineHandle, GroupError, GroupSpec};
 use cool_collective::{Layout, Rank};
+use cool_proto::control::agent_message::Body;
+use cool_proto::control::{Enlist, GroupUnused, Mustered, Withdraw};
 use cool_proto::local::{Failure, Place, Stats};
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, btree_map::Entry};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+use tokio::sync::{mpsc, oneshot};
+use tokio::time::timeout;
+
+/// How much longer than a process wants to wait for others the controller may take to answer: making the group
+/// takes a while.
+const GRACE: Duration = Duration::from_secs(30);
+
+/// Why a rank leaves that never attached.
+const GONE: &str = "its process has gone";
 
 /// One node's agent: its engine and its groups. Clones are the same agent.
 #[derive(Clone, Debug)]
@@ -13,7 +25,13 @@ pub struct Agent {
     node: Arc<str>,
     engine: EngineHandle,
     groups: Arc<Mutex<BTreeMap<u64, Group>>>,
+    waiting: Arc<Mutex<Waiting>>,
+    /// To the controller.
+    events: mpsc::Sender<Body>,
 }
+
+/// Those who wait for a group, by key and rank.
+type Waiting = BTreeMap<(String, u32), oneshot::Sender<Result<Attachment, String>>>;
 
 /// A group as ranks see it.
 #[derive(Debug)]
@@ -27,6 +45,8 @@ struct Group {
     present: usize,
     /// Nobody will release it.
     orphan: bool,
+    /// Its ranks came by themselves: it is released when all of them have left.
+    mustered: bool,
 }
 
 /// Why a rank may not attach.
@@ -41,9 +61,10 @@ pub(crate) enum AttachError {
 }
 
 impl Agent {
-    /// The agent of the node called `node`, without groups.
-    pub fn new(node: &str, engine: EngineHandle) -> Agent {
-        Agent { node: node.into(), engine, groups: Arc::default() }
+    /// The agent of the node called `node`, without groups. What it has to say to the controller goes to
+    /// `events`.
+    pub fn new(node: &str, engine: EngineHandle, events: mpsc::Sender<Body>) -> Agent {
+        Agent { node: node.into(), engine, groups: Arc::default(), waiting: Arc::default(), events }
     }
 
     /// The node's name.
@@ -89,6 +110,93 @@ impl Agent {
         Ok(Attachment { agent: self.clone(), group, rank, places: known.places.clone() })
     }
 
+    /// Lets a process of this node be a rank of a new group, with those who give the same key. May be dropped
+    /// only after [`Agent::withdraw`].
+    pub(crate) async fn enlist(&self, enlist: Enlist) -> Result<Attachment, String> {
+        let at = (enlist.key.clone(), enlist.rank);
+        let patience = Duration::from_millis(enlist.timeout_ms).saturating_add(GRACE);
+        let answered = match self.waiting().entry(at.clone()) {
+            Entry::Occupied(_) => None,
+            Entry::Vacant(vacant) => {
+                let (answer, answered) = oneshot::channel();
+                vacant.insert(answer);
+                Some(answered)
+            }
+        };
+        let Some(answered) = answered else {
+            return Err(format!("two processes say that they are rank {} of {}", at.1, at.0));
+        };
+        self.tell(Body::Enlist(enlist)).await;
+        match timeout(patience, answered).await {
+            Ok(Ok(result)) => result,
+            Ok(Err(_)) => Err("it waits no longer".to_owned()),
+            Err(_) => {
+                self.waiting().remove(&at);
+                Err(format!("the controller has not answered within {patience:?}"))
+            }
+        }
+    }
+
+    /// A process that waited is gone.
+    pub(crate) async fn withdraw(&self, key: String, rank: u32) {
+        let waited = self.waiting().remove(&(key.clone(), rank));
+        if waited.is_some() {
+            self.tell(Body::Withdraw(Withdraw { key, rank })).await;
+        }
+    }
+
+    /// The controller has made a group for processes that waited, or will not.
+    pub(crate) fn mustered(&self, mustered: Mustered) {
+        let Mustered { key, group, reason, rank } = mustered;
+        let concerned: Vec<_> = {
+            let mut waiting = self.waiting();
+            let same = |at: &(String, u32)| at.0 == key && rank.is_none_or(|rank| rank == at.1);
+            let ranks: Vec<_> = waiting.keys().filter(|at| same(at)).cloned().collect();
+            ranks.into_iter().filter_map(|at| Some((at.1, waiting.remove(&at)?))).collect()
+        };
+        if let Some(known) = self.groups().get_mut(&group) {
+            known.mustered = true;
+        }
+        for (rank, waits) in concerned {
+            let answer = if group == 0 {
+                Err(reason.clone())
+            } else {
+                self.attach(group, rank).map_err(|e| e.to_string())
+            };
+            if let Err(Ok(attachment)) = waits.send(answer) {
+                // Not here: whoever calls this may be the one who takes what is told to the controller.
+                tokio::spawn(attachment.leave(GONE.to_owned()));
+            }
+        }
+        self.left_before(group);
+    }
+
+    /// Ranks that have gone since they were counted among those who have come leave a new group.
+    fn left_before(&self, group: u64) {
+        let (gone, unused) = match self.groups().get(&group) {
+            Some(known) => (known.local.difference(&known.came).copied().collect(), known.came.is_empty()),
+            None => (Vec::new(), false),
+        };
+        gone.into_iter().for_each(|rank| self.engine.lose_rank(group, rank, GONE.to_owned()));
+        if unused {
+            let agent = self.clone();
+            tokio::spawn(async move { agent.tell(Body::Unused(GroupUnused { group })).await });
+        }
+    }
+
+    /// Nobody will make the groups that processes wait for.
+    pub(crate) fn give_up_musters(&self, why: &str) {
+        for (_, waits) in std::mem::take(&mut *self.waiting()) {
+            // Who does not wait any more need not know.
+            let _ = waits.send(Err(why.to_owned()));
+        }
+    }
+
+    /// Tells the controller. Nobody listens any more only when the agent ends.
+    async fn tell(&self, event: Body) {
+        let _ = self.events.send(event).await;
+    }
+
     /// The controller that made the groups will not release them: each is released as soon as no rank of
     /// this node uses it.
     pub(crate) fn orphan_groups(&self) {
@@ -100,6 +208,11 @@ impl Agent {
             }
         }
         unused.into_iter().for_each(|id| self.release_group(id));
+    }
+
+    // As with the groups.
+    fn waiting(&self) -> MutexGuard<'_, Waiting> {
+        self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     // A panic elsewhere leaves the table whole: every change to it is one insert or remove.
@@ -126,7 +239,14 @@ impl Group {
             rack: member.rack,
             name: member.node.clone(),
         });
-        Ok(Group { places: places.collect(), local, came: BTreeSet::new(), present: 0, orphan: false })
+        Ok(Group {
+            places: places.collect(),
+            local,
+            came: BTreeSet::new(),
+            present: 0,
+            orphan: false,
+            mustered: false,
+        })
     }
 }
 
@@ -161,17 +281,20 @@ impl Attachment {
     }
 
     /// The rank is gone. Those who wait for it are told why.
-    pub(crate) fn leave(self, why: String) {
+    pub(crate) async fn leave(self, why: String) {
         self.agent.engine.lose_rank(self.group, self.rank, why);
-        let unused = match self.agent.groups().get_mut(&self.group) {
+        let (orphan, mustered) = match self.agent.groups().get_mut(&self.group) {
             Some(group) => {
                 group.present -= 1;
-                group.orphan && group.present == 0
+                let unused = group.present == 0;
+                (unused && group.orphan, unused && group.mustered)
             }
-            None => false,
+            None => (false, false),
         };
-        if unused {
+        if orphan {
             self.agent.release_group(self.group);
+        } else if mustered {
+            self.agent.tell(Body::Unused(GroupUnused { group: self.group })).await;
         }
     }
 }
@@ -191,7 +314,7 @@ mod tests {
 
     async fn agent_with_group() -> Agent {
         let config = EngineConfig { node: "h1".into(), ip: Ipv4Addr::LOCALHOST, udp_port: 0, tcp_port: 0 };
-        let agent = Agent::new("h1", EngineHandle::start(config).unwrap());
+        let agent = Agent::new("h1", EngineHandle::start(config).unwrap(), mpsc::channel(1).0);
         let (udp_port, tcp_port) = agent.ports();
         let member = |rank| MemberSpec {
             rank,
@@ -219,9 +342,9 @@ mod tests {
         let agent = agent_with_group().await;
         let (first, second) = (agent.attach(1, 0).unwrap(), agent.attach(1, 1).unwrap());
         agent.orphan_groups();
-        first.leave("done".into());
+        first.leave("done".into()).await;
         assert!(matches!(agent.attach(1, 0), Err(AttachError::Twice { .. })));
-        second.leave("done".into());
+        second.leave("done".into()).await;
         assert!(matches!(agent.attach(1, 0), Err(AttachError::NoGroup { .. })));
     }
 

@@ -39,6 +39,9 @@ const SHORTEST_LLDP_PERIOD: Duration = Duration::from_millis(100);
 /// A message from the controller: a group of very many ranks is long.
 const MAX_MESSAGE: usize = 64 << 20;
 
+/// Why processes do not get the group that they wait for.
+const AWAY: &str = "this node's agent has no session with the controller; start it, then try again";
+
 /// Messages under way to the controller.
 const OUTBOX: usize = 256;
 
@@ -96,6 +99,7 @@ pub async fn run(
     loop {
         let end = control.session(&endpoint, &connector).await;
         agent.orphan_groups();
+        agent.give_up_musters(AWAY);
         match end {
             Err(End::Refused(reason)) => {
                 return Err(ControlError::Refused { address: node.controller.clone(), reason });
@@ -234,6 +238,10 @@ impl Control<'_> {
                 self.launcher.kill(job);
                 Ok(())
             }
+            Body::Mustered(mustered) => {
+                self.agent.mustered(mustered);
+                Ok(())
+            }
         }
     }
 
@@ -268,7 +276,7 @@ impl Control<'_> {
         loop {
             tokio::select! {
                 () = &mut over => return,
-                Some(_) = self.events.recv() => {}
+                Some(_) = self.events.recv() => self.agent.give_up_musters(AWAY),
             }
         }
     }

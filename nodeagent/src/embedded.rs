@@ -1,16 +1,22 @@
 //! All agents of a cluster in this process, on loopback: no root, no controller, no switches. The ranks
 //! connect through the same unix sockets as anywhere. Without switches there are no trees: the chain
-//! alone carries the data.
+//! alone carries the data. What agents else ask the controller, they ask the registrar of this process.
+
+mod registrar;
 
 use crate::agent::Agent;
-use crate::engine::{EngineConfig, EngineHandle, GroupError, GroupSpec, MemberSpec, StartError};
+use crate::engine::{EngineConfig, EngineHandle, GroupError, StartError};
 use crate::local::{LocalServer, ServeError};
+use cool_proto::control::agent_message::Body;
+use registrar::{Node, Registrar};
 use std::net::Ipv4Addr;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use tokio::runtime::Runtime;
+use tokio::sync::mpsc;
 
-/// Payload of a datagram: loopback takes large ones.
-const CHUNK_BYTES: u32 = 16 << 10;
+/// What waits to be told to the registrar, for each agent.
+const EVENTS: usize = 64;
 
 /// Why a cluster does not start.
 #[derive(Debug, thiserror::Error)]
@@ -66,31 +72,22 @@ impl Cluster {
             .map_err(system("threads for the agents"))?;
         let path = |node: usize| directory.path().join(format!("n{node}.sock"));
         let mut agents = Vec::with_capacity(racks.len());
-        for node in 0..racks.len() {
-            agents.push(start_agent(&runtime, node, &path(node))?);
+        let mut told = Vec::with_capacity(racks.len());
+        for (node, rack) in racks.iter().enumerate() {
+            let (events, queue) = mpsc::channel(EVENTS);
+            agents.push(Node { agent: start_agent(&runtime, node, &path(node), events)?, rack: *rack });
+            told.push(queue);
         }
-
-        let mut members = Vec::with_capacity(nodes.len());
-        for (rank, node) in (0..).zip(nodes) {
-            let (Some(agent), Some(rack)) = (agents.get(*node), racks.get(*node)) else {
-                let reason = format!("rank {rank} is on node {node}, but there are {} nodes", racks.len());
-                return Err(GroupError::Invalid { group: Cluster::GROUP, reason }.into());
-            };
-            let (udp_port, tcp_port) = agent.ports();
-            let node = agent.node().to_owned();
-            members.push(MemberSpec { rank, node, rack: *rack, ip: Ipv4Addr::LOCALHOST, udp_port, tcp_port });
+        if let Some((rank, node)) = nodes.iter().enumerate().find(|(_, node)| **node >= racks.len()) {
+            let reason = format!("rank {rank} is on node {node}, but there are {} nodes", racks.len());
+            return Err(GroupError::Invalid { group: Cluster::GROUP, reason }.into());
         }
-        for agent in &agents {
-            runtime.block_on(agent.make_group(GroupSpec {
-                id: Cluster::GROUP,
-                epoch: 1,
-                members: members.clone(),
-                trees: Vec::new(),
-                chunk_bytes: CHUNK_BYTES,
-                host_bytes_per_second: 0,
-                uplink_bytes_per_second: 0,
-            }))?;
+        let registrar = Arc::new(Registrar::new(agents, Cluster::GROUP));
+        runtime.block_on(registrar.make(Cluster::GROUP, nodes))?;
+        for (node, queue) in told.into_iter().enumerate() {
+            runtime.spawn(Arc::clone(&registrar).serve(node, queue));
         }
+        runtime.spawn(async move { registrar.watch().await });
         let sockets = nodes.iter().map(|node| path(*node)).collect();
         Ok(Cluster { sockets, _runtime: runtime, _directory: directory })
     }
@@ -102,10 +99,15 @@ impl Cluster {
 }
 
 /// The agent of one node, serving its socket.
-fn start_agent(runtime: &Runtime, node: usize, socket: &Path) -> Result<Agent, ClusterError> {
+fn start_agent(
+    runtime: &Runtime,
+    node: usize,
+    socket: &Path,
+    events: mpsc::Sender<Body>,
+) -> Result<Agent, ClusterError> {
     let name = format!("n{node}");
     let config = EngineConfig { node: name.clone(), ip: Ipv4Addr::LOCALHOST, udp_port: 0, tcp_port: 0 };
-    let agent = Agent::new(&name, EngineHandle::start(config)?);
+    let agent = Agent::new(&name, EngineHandle::start(config)?, events);
     // A socket of tokio's is made within its runtime.
     let _inside = runtime.enter();
     let server = LocalServer::bind(socket)?;

@@ -6,10 +6,11 @@
 
 use crate::agent::{Agent, Attachment};
 use crate::engine::{CallRequest, Memory, SharedSlice, wrong_plan};
+use cool_proto::control;
 use cool_proto::frame::{Decoder, FrameError, MAX_TO_AGENT, MAX_TO_RANK, encode};
 use cool_proto::local::{
-    Attached, Call, CheckPlan, Done, Dtype, Failure, Operation, PlanChecked, ReduceOp, Refused, Running,
-    Slice, Stats, frame::Body,
+    Attached, Call, CheckPlan, Done, Dtype, Enlist, Failure, Operation, PlanChecked, ReduceOp, Refused,
+    Running, Slice, Stats, frame::Body,
 };
 use cool_proto::region::{Region, RegionError};
 use cool_proto::{OPEN_CALLS_MAX, RUNNING_INTERVAL, VERSION, socket};
@@ -18,6 +19,7 @@ use std::io;
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
+use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::io::Interest;
@@ -136,10 +138,13 @@ impl From<FrameError> for End {
 /// Serves one connection from its first to its last frame.
 async fn session(stream: UnixStream, agent: Agent) {
     let mut wire = Wire::new(stream);
-    let attached = match timeout(PATIENCE, wire.receive()).await {
-        Ok(Ok(body)) => attach(body, &agent),
-        Ok(Err(end)) => Err(end),
+    let first = match timeout(PATIENCE, wire.receive()).await {
+        Ok(first) => first,
         Err(_) => Err(End::Refused(format!("no Attach within {} s", PATIENCE.as_secs()))),
+    };
+    let attached = match first {
+        Ok(body) => attach(body, &agent, &mut wire).await,
+        Err(end) => Err(end),
     };
     let attachment = match attached {
         Ok(attachment) => attachment,
@@ -152,28 +157,61 @@ async fn session(stream: UnixStream, agent: Agent) {
     info!(group, rank, "rank attached");
     let end = converse(&mut wire, &attachment).await;
     info!(group, rank, "rank left: {end}");
-    attachment.leave(end.to_string());
+    attachment.leave(end.to_string()).await;
     wire.hang_up(&end).await;
 }
 
-/// Checks a first frame.
-fn attach(body: Body, agent: &Agent) -> Result<Attachment, End> {
-    let Body::Attach(attach) = body else {
-        return Err(End::Refused("the first frame must be Attach".into()));
+/// Checks a first frame, and waits for others if it asks for that.
+async fn attach(body: Body, agent: &Agent, wire: &mut Wire) -> Result<Attachment, End> {
+    let same = |version| match version {
+        VERSION => Ok(()),
+        _ => Err(End::Refused(format!(
+            "libcool speaks version {version} of the local protocol, this agent {VERSION}; install the same release of both",
+        ))),
     };
-    if attach.version != VERSION {
-        return Err(End::Refused(format!(
-            "libcool speaks version {} of the local protocol, this agent {VERSION}; install the same release of both",
-            attach.version
-        )));
+    match body {
+        Body::Attach(attach) => {
+            same(attach.version)?;
+            agent.attach(attach.group, attach.rank).map_err(|e| End::Refused(e.to_string()))
+        }
+        Body::Enlist(Enlist { version, key, rank, size, timeout_ms }) => {
+            same(version)?;
+            muster(control::Enlist { key, rank, size, timeout_ms }, agent, wire).await
+        }
+        _ => Err(End::Refused("the first frame must be Attach or Enlist".into())),
     }
-    agent.attach(attach.group, attach.rank).map_err(|e| End::Refused(e.to_string()))
+}
+
+/// Waits until all have come who are to be in a group with a process.
+async fn muster(enlist: control::Enlist, agent: &Agent, wire: &mut Wire) -> Result<Attachment, End> {
+    let (key, rank) = (enlist.key.clone(), enlist.rank);
+    let mut alive = interval(RUNNING_INTERVAL);
+    let mut group = pin!(agent.enlist(enlist));
+    let end = loop {
+        tokio::select! {
+            made = &mut group => return made.map_err(End::Refused),
+            received = wire.receive() => break match received {
+                Ok(_) => End::Refused("nothing may follow Enlist before its answer".into()),
+                Err(end) => end,
+            },
+            _ = alive.tick() => if let Err(end) = wire.send(Body::Running(Running {})).await {
+                break end;
+            },
+        }
+    };
+    agent.withdraw(key, rank).await;
+    // It may have been made just now.
+    if let Ok(attachment) = group.await {
+        attachment.leave(end.to_string()).await;
+    }
+    Err(end)
 }
 
 /// Takes an attached rank's frames and answers its calls, until it leaves.
 async fn converse(wire: &mut Wire, attachment: &Attachment) -> End {
     let places = attachment.places();
-    let attached = Attached { version: VERSION, size: places.len() as u32, places: places.to_vec() };
+    let (size, group) = (places.len() as u32, attachment.group());
+    let attached = Attached { version: VERSION, size, places: places.to_vec(), group };
     if let Err(end) = wire.send(Body::Attached(attached)).await {
         return end;
     }
@@ -226,7 +264,7 @@ impl LocalRank<'_> {
                 None => Err(no_region(unmap.region)),
             },
             Body::Call(call) => self.call(call),
-            Body::Attach(_) => Err(End::Refused("Attach came twice".into())),
+            Body::Attach(_) | Body::Enlist(_) => Err(End::Refused("Attach came twice".into())),
             // Answered before it comes here.
             Body::CheckPlan(_) => Ok(()),
             Body::Attached(_)

@@ -14,7 +14,7 @@ use tokio::sync::mpsc;
 use tracing::info;
 use tracing_subscriber::EnvFilter;
 
-/// Events of ranks that wait for the controller; ranks that print more wait.
+/// What waits to be told to the controller; ranks that print more wait.
 const EVENTS: usize = 256;
 
 /// Runs on every node of a COOL cluster: starts the node's ranks and moves their data.
@@ -92,7 +92,8 @@ async fn run(options: Options) -> Result<(), Error> {
         udp_port: options.udp_port,
         tcp_port: options.tcp_port,
     })?;
-    let agent = Agent::new(&options.name, engine);
+    let (sender, mut events) = mpsc::channel(EVENTS);
+    let agent = Agent::new(&options.name, engine, sender.clone());
     let socket = options.socket.unwrap_or_else(|| PathBuf::from(format!("/run/cool/{}.sock", options.name)));
     // Ranks look for it from directories of their own.
     let socket = std::path::absolute(&socket).map_err(|source| ServeError::Bind { path: socket, source })?;
@@ -102,7 +103,6 @@ async fn run(options: Options) -> Result<(), Error> {
         socket = %socket.display(), "ready"
     );
 
-    let (sender, mut events) = mpsc::channel(EVENTS);
     let mut launcher = Launcher::new(&options.name, &socket, sender);
     let processors =
         || std::thread::available_parallelism().map_or(1, |n| u32::try_from(n.get()).unwrap_or(u32::MAX));

@@ -14,6 +14,7 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
+use tokio::sync::mpsc;
 
 const PATIENCE: Duration = Duration::from_secs(30);
 
@@ -45,7 +46,7 @@ impl Node {
         let directory = tempfile::tempdir().unwrap();
         let socket = directory.path().join("run").join("h1.sock");
         let config = EngineConfig { node: "h1".into(), ip: Ipv4Addr::LOCALHOST, udp_port: 0, tcp_port: 0 };
-        let agent = Agent::new("h1", EngineHandle::start(config).unwrap());
+        let agent = Agent::new("h1", EngineHandle::start(config).unwrap(), mpsc::channel(1).0);
         let server = LocalServer::bind(&socket).unwrap();
         tokio::spawn(server.serve(agent.clone()));
         Node { agent, socket, _directory: directory }
@@ -145,7 +146,7 @@ async fn a_process_that_does_not_attach_properly_is_told_why() {
         (attach(1, 1), "rank 1 of group 1 is not on node h1, which has ranks 0"),
         (attach(1, u32::MAX), "is not on node h1"),
         (Body::Attach(Attach { version: 99, group: 1, rank: 0 }), "version 99"),
-        (Body::Call(allreduce(1, 0, 0, 0)), "the first frame must be Attach"),
+        (Body::Call(allreduce(1, 0, 0, 0)), "the first frame must be Attach or Enlist"),
     ];
     for (body, reason) in first {
         let mut rank = node.connect();

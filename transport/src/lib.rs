@@ -21,6 +21,7 @@
 mod feed;
 mod intervals;
 mod machine;
+pub mod muster;
 mod pacing;
 pub mod packet;
 mod pull;

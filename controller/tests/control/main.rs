@@ -2,4 +2,5 @@
 
 mod agents;
 mod jobs;
+mod musters;
 mod support;

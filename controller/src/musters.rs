@@ -1,0 +1,219 @@
+//! Groups whose members come by themselves: ranks that another launcher started, and those that split a group. Each
+//! asks its agent, and the agent the controller; when all have come, their group is made as a job's is. It is
+//! released when no node uses it any more.
+//!
+//! Who has come is kept by [`cool_transport::muster`].
+
+use crate::agents::{Session, lock};
+use crate::groups::{FIRST_EPOCH, Groups, Place, by_node};
+use crate::job::{Event, Limits, Post};
+use crate::jobs::deliver;
+use crate::network::Network;
+use cool_machine::{Duration, Time};
+use cool_proto::control::{Enlist, Mustered, Withdraw, controller_message::Body};
+use cool_transport::muster::{self, Failed, Member};
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::{Arc, Mutex};
+use tokio::sync::{Notify, mpsc};
+use tokio::time::{Instant, sleep_until, timeout_at};
+use tracing::{Instrument, info, info_span, warn};
+
+/// Events that wait for a group; further ones wait at their agents.
+const MAILBOX: usize = 1024;
+
+/// No member waits longer than this for the others, whatever it asks for.
+const LONGEST: Duration = Duration::from_secs(24 * 60 * 60);
+
+/// Those who wait, and the groups that were made for them.
+pub struct Musters {
+    network: Arc<dyn Network>,
+    groups: Arc<Groups>,
+    limits: Limits,
+    /// When time began.
+    origin: Instant,
+    waiting: Mutex<muster::Musters<Place>>,
+    /// Someone has come: the next deadline may be another.
+    came: Notify,
+    made: Mutex<BTreeMap<u64, mpsc::Sender<Post>>>,
+}
+
+impl Musters {
+    /// Nobody yet.
+    pub fn new(network: Arc<dyn Network>, groups: Arc<Groups>, limits: Limits) -> Musters {
+        Musters {
+            network,
+            groups,
+            limits,
+            origin: Instant::now(),
+            waiting: Mutex::default(),
+            came: Notify::new(),
+            made: Mutex::default(),
+        }
+    }
+
+    /// A process has come.
+    pub fn enlist(self: &Arc<Musters>, session: &Arc<Session>, enlist: Enlist) {
+        let Enlist { key, rank, size, timeout_ms } = enlist;
+        let name = &session.agent.name;
+        let Some(rack) = self.network.topology().node(name).and_then(|n| n.location).map(|l| l.rack) else {
+            let reason = format!("node {name} has not been found on the network yet; try again");
+            return tell(session, Mustered { key, rank: Some(rank), reason, group: 0 });
+        };
+        let place = Place { session: session.clone(), rack };
+        let deadline = self.now() + Duration::from_millis(timeout_ms).min(LONGEST);
+        let member = Member { key: key.clone(), rank, size, place, deadline };
+        let complete = lock(&self.waiting).enlist(member);
+        match complete {
+            Ok(None) => self.came.notify_one(),
+            Ok(Some(places)) => {
+                let id = self.groups.number();
+                info!(group = id, key, ranks = places.len(), "all have come");
+                let (sender, mailbox) = mpsc::channel(MAILBOX);
+                lock(&self.made).insert(id, sender);
+                let group = Mustering { id, key, places, mailbox };
+                let span = info_span!("group", group = id);
+                tokio::spawn(self.clone().serve(group).instrument(span));
+            }
+            Err(refusal) => {
+                tell(session, Mustered { key, rank: Some(rank), reason: refusal.to_string(), group: 0 });
+            }
+        }
+    }
+
+    /// A process that waited is gone.
+    pub fn withdraw(&self, session: &Session, withdraw: &Withdraw) {
+        let here = |place: &Place| place.session.number == session.number;
+        let failed = lock(&self.waiting).withdraw(&withdraw.key, withdraw.rank, here);
+        failed.into_iter().for_each(fail);
+    }
+
+    /// The way to a group that was made here.
+    pub fn mailbox(&self, group: u64) -> Option<mpsc::Sender<Post>> {
+        lock(&self.made).get(&group).cloned()
+    }
+
+    /// A node's session has ended.
+    pub async fn node_left(&self, session: &Session, reason: &str) {
+        let why = format!("node {}: {reason}", session.agent.name);
+        let failed = lock(&self.waiting).lose(&why, |place| place.session.number == session.number);
+        failed.into_iter().for_each(fail);
+        let mailboxes: Vec<_> = lock(&self.made).values().cloned().collect();
+        for mailbox in mailboxes {
+            deliver(Some(mailbox), session, Event::Left(reason.to_owned())).await;
+        }
+    }
+
+    /// Gives up those who wait for too long. Never ends.
+    pub async fn watch(&self) {
+        loop {
+            let deadline = lock(&self.waiting).deadline();
+            match deadline {
+                None => self.came.notified().await,
+                Some(deadline) => tokio::select! {
+                    () = sleep_until(self.origin + Duration::from_nanos(deadline.as_nanos())) => {}
+                    () = self.came.notified() => {}
+                },
+            }
+            let failed = lock(&self.waiting).overdue(self.now());
+            failed.into_iter().for_each(fail);
+        }
+    }
+
+    fn now(&self) -> Time {
+        Time::from_nanos(u64::try_from(self.origin.elapsed().as_nanos()).unwrap_or(u64::MAX))
+    }
+
+    /// A group from the coming of its last member to its release.
+    async fn serve(self: Arc<Musters>, mut group: Mustering) {
+        let outcome = self.form(&mut group).await;
+        let (id, reason) = match &outcome {
+            Ok(()) => (group.id, String::new()),
+            Err(reason) => (0, reason.clone()),
+        };
+        if id == 0 {
+            warn!(reason, "the group is not made");
+        }
+        for (session, _) in by_node(&group.places).values() {
+            tell(session, Mustered { key: group.key.clone(), rank: None, group: id, reason: reason.clone() });
+        }
+        if outcome.is_ok() {
+            group.unused().await;
+        }
+        lock(&self.made).remove(&group.id);
+        self.groups.release(&*self.network, group.id, &group.places).await;
+        info!("group released");
+    }
+
+    /// Makes the group and waits until its members are ready.
+    async fn form(&self, group: &mut Mustering) -> Result<(), String> {
+        self.groups.make(&*self.network, group.id, 0, &group.places).await?;
+        let mut unready: BTreeSet<u32> = by_node(&group.places).into_keys().collect();
+        let deadline = Instant::now() + self.limits.group_ready;
+        while !unready.is_empty() {
+            let Ok(Some(Post { from, event })) = timeout_at(deadline, group.mailbox.recv()).await else {
+                return Err(format!(
+                    "not ready on {} within {:?}; look at the logs of the agents there",
+                    group.names(&unready),
+                    self.limits.group_ready
+                ));
+            };
+            match event {
+                Event::Ready(FIRST_EPOCH) => drop(unready.remove(&from)),
+                Event::GroupFailed(reason) => {
+                    return Err(format!("{}: {reason}", group.names(&[from].into())));
+                }
+                Event::Left(reason) if group.has(from) => {
+                    return Err(format!("node {} is gone: {reason}", group.names(&[from].into())));
+                }
+                _ => {}
+            }
+        }
+        Ok(())
+    }
+}
+
+/// A group whose members have all come.
+struct Mustering {
+    id: u64,
+    key: String,
+    places: Vec<Place>,
+    mailbox: mpsc::Receiver<Post>,
+}
+
+impl Mustering {
+    /// Waits until no node uses the group any more.
+    async fn unused(&mut self) {
+        let mut users: BTreeSet<u32> = by_node(&self.places).into_keys().collect();
+        while !users.is_empty() {
+            // The sender is kept as long as this waits.
+            let Some(post) = self.mailbox.recv().await else { return };
+            if matches!(post.event, Event::Unused | Event::Left(_)) {
+                users.remove(&post.from);
+            }
+        }
+    }
+
+    fn has(&self, session: u32) -> bool {
+        self.places.iter().any(|place| place.session.number == session)
+    }
+
+    /// The names of the nodes of these sessions.
+    fn names(&self, sessions: &BTreeSet<u32>) -> String {
+        let nodes = by_node(&self.places).into_iter().filter(|(number, _)| sessions.contains(number));
+        nodes.map(|(_, (session, _))| session.agent.name.clone()).collect::<Vec<_>>().join(", ")
+    }
+}
+
+/// Tells those who wait that they do so in vain.
+fn fail(failed: Failed<Place>) {
+    let Failed { key, places, reason } = failed;
+    info!(key, reason, "no group");
+    for (session, _) in by_node(&places).into_values() {
+        tell(&session, Mustered { key: key.clone(), rank: None, group: 0, reason: reason.clone() });
+    }
+}
+
+/// An agent that is gone has nobody who waits.
+fn tell(session: &Session, mustered: Mustered) {
+    let _ = session.send(Body::Mustered(mustered));
+}

@@ -1,0 +1,88 @@
+//! Groups made of a group while the program runs: each with trees and calls of its own, many at once.
+
+use super::Comm;
+use crate::error::Error;
+use crate::session::{Session, Way};
+
+impl Comm {
+    /// Splits the group: ranks that give the same color form a new group, ordered by `key`, and by rank where keys
+    /// are equal. Who gives no color is in none. All ranks of the group call this.
+    ///
+    /// A group made so has the timeout and plans of its parent. It is gone when all its ranks have dropped it;
+    /// each may when its own calls are done.
+    ///
+    /// ```
+    /// # fn main() -> Result<(), cool::Error> {
+    /// # cool::launch(|comm| -> Result<(), cool::Error> {
+    /// // The ranks of each rack, in reverse order.
+    /// let rack = comm.place(comm.rank()).map_or(0, |place| place.rack as u64);
+    /// let mine = comm.split(Some(rack), -(comm.rank() as i64))?.expect("a color was given");
+    /// assert_eq!(mine.size(), 2);
+    /// mine.barrier()
+    /// # })?.into_iter().collect()
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// If a rank of the new group does not come within the group's timeout, or the call fails.
+    pub fn split(&self, color: Option<u64>, key: i64) -> Result<Option<Comm>, Error> {
+        self.divide("split", color, key)
+    }
+
+    /// A group of the same ranks in the same order, whose calls do not meet those of this one: for a library that
+    /// gets its caller's group. All ranks of the group call this.
+    ///
+    /// # Errors
+    /// As [`Comm::split`].
+    pub fn dup(&self) -> Result<Comm, Error> {
+        self.divide("dup", Some(0), 0)?.ok_or_else(|| self.inner.wrong("dup", "it has no ranks".into()))
+    }
+
+    /// A group of some of the ranks, in that order; `None` for the others. All ranks of the group call this, with
+    /// the same `ranks`.
+    ///
+    /// # Errors
+    /// If there is no such rank or it is there twice; and as [`Comm::split`].
+    pub fn subset(&self, ranks: &[usize]) -> Result<Option<Comm>, Error> {
+        let name = "subset";
+        for (place, rank) in ranks.iter().enumerate() {
+            let size = self.size();
+            if *rank >= size {
+                let reason = format!("there is no rank {rank}; the ranks are 0 to {}", size - 1);
+                return Err(self.inner.wrong(name, reason));
+            }
+            if ranks[..place].contains(rank) {
+                return Err(self.inner.wrong(name, format!("rank {rank} is there twice")));
+            }
+        }
+        let place = ranks.iter().position(|rank| *rank == self.rank());
+        self.divide(name, place.map(|_| 0), place.unwrap_or(0) as i64)
+    }
+
+    fn divide(&self, name: &'static str, color: Option<u64>, key: i64) -> Result<Option<Comm>, Error> {
+        // What each says: whether it has a color, the color, the key.
+        let mut all = vec![[0i64; 3]; self.size()];
+        all[self.rank()] = [i64::from(color.is_some()), color.unwrap_or(0).cast_signed(), key];
+        self.allgather_in_place(all.as_flattened_mut())?;
+        let (number, timeout, plans) = {
+            let mut state = self.inner.state();
+            state.splits += 1;
+            (state.splits, state.timeout, state.plans.clone())
+        };
+        let Some(color) = color else { return Ok(None) };
+        let mine = all[self.rank()];
+        let mut members: Vec<(i64, usize)> = (0..)
+            .zip(&all)
+            .filter(|(_, said)| said[..2] == mine[..2])
+            .map(|(rank, said)| (said[2], rank))
+            .collect();
+        members.sort_unstable();
+        let place = members.iter().position(|(_, rank)| *rank == self.rank()).unwrap_or_default();
+        // Groups have no more ranks than fit.
+        let (rank, size) = (place as u32, members.len() as u32);
+        let key = format!("part {color} of group {}, split for the {number}. time", self.group());
+        let way = Way::Enlist { key, size, timeout };
+        let (session, attached) = Session::open(self.inner.session.socket(), rank, &way, name)?;
+        Ok(Some(Comm::new(session, attached, timeout, plans)))
+    }
+}
