@@ -1,5 +1,5 @@
 //! The network as a graph: what it is made of ([`ids`], [`graph`]), how it is found ([`lldp`],
-//! [`discovery`]), and what is computed from it ([`racks`], [`paths`], [`trees`]).
+//! [`discovery`]), and what is computed from it ([`index`], [`racks`], [`paths`], [`routes`], [`trees`]).
 //!
 //! Pure: no sockets, no clocks, and equal inputs give equal answers. What switches are told about it is the
 //! controller's matter.
@@ -7,9 +7,11 @@
 pub mod discovery;
 pub mod graph;
 pub mod ids;
+pub mod index;
 pub mod lldp;
 pub mod paths;
 pub mod racks;
+pub mod routes;
 #[cfg(test)]
 mod samples;
 pub mod trees;
@@ -17,5 +19,7 @@ pub mod trees;
 pub use discovery::Discovery;
 pub use graph::{Graph, Link};
 pub use ids::{BadMac, DatapathId, Mac, Port};
+pub use index::Index;
 pub use racks::Racks;
+pub use routes::Routes;
 pub use trees::Tree;

@@ -1,6 +1,7 @@
 //! Multicast trees: which links and ports connect a set of hosts.
 
-use crate::{DatapathId, Graph, Link, Port, paths};
+use crate::index::{Index, UNREACHABLE};
+use crate::{DatapathId, Graph, Link, Port};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// What connects a set of hosts. If the network is in pieces, one tree in each piece.
@@ -15,20 +16,30 @@ pub struct Tree {
 impl Tree {
     /// A smallest tree that could be found over the members, those without a known place left out.
     ///
-    /// Candidates are the shortest-path trees of the switches with the smallest sum of distances to the
-    /// members' switches: the root of a tree network, any spine of a leaf-spine network. Among equally small
-    /// ones `choice` decides, so that groups with different numbers spread over the spines.
-    pub fn over<'a>(graph: &Graph, members: impl IntoIterator<Item = &'a str>, choice: u64) -> Tree {
+    /// Candidates are the shortest-path trees of switches with the smallest sum of distances to the members'
+    /// switches: the root of a tree network, any spine of a leaf-spine network. Among equally small ones
+    /// `choice` decides, so that groups with different numbers spread over the spines.
+    pub fn over<'a>(
+        index: &Index,
+        graph: &Graph,
+        members: impl IntoIterator<Item = &'a str>,
+        choice: u64,
+    ) -> Tree {
         let members: BTreeMap<String, Port> =
             members.into_iter().filter_map(|m| Some((m.to_owned(), graph.host(m)?))).collect();
-        let mut left: BTreeSet<DatapathId> = members.values().map(|port| port.switch).collect();
+        let mut left: BTreeSet<usize> =
+            members.values().filter_map(|port| index.position(port.switch)).collect();
         let mut links = BTreeSet::new();
-        while let Some(first) = left.pop_first() {
-            let piece = paths::distances(graph, first);
-            let mut ends: BTreeSet<DatapathId> = left.extract_if(.., |s| piece.contains_key(s)).collect();
-            ends.insert(first);
-            if ends.len() > 1 {
-                links.append(&mut smallest(graph, &ends, choice));
+        // From one member's switch to all others; what it does not reach is another piece.
+        while left.len() > 1
+            && let Some(first) = left.pop_first()
+        {
+            let distances = index.distances(first);
+            let mut ends: BTreeSet<usize> =
+                left.extract_if(.., |end| distances[*end] != UNREACHABLE).collect();
+            if !ends.is_empty() {
+                ends.insert(first);
+                links.append(&mut smallest(index, &ends, choice));
             }
         }
         Tree { links, members }
@@ -42,6 +53,14 @@ impl Tree {
             ports.entry(port.switch).or_default().insert(port.number);
         }
         ports
+    }
+
+    /// Whether it connects all its members.
+    pub fn is_whole(&self) -> bool {
+        let ends = self.links.iter().flat_map(|link| [link.a, link.b]);
+        let switches: BTreeSet<DatapathId> =
+            ends.chain(self.members.values().copied()).map(|port| port.switch).collect();
+        switches.len() <= self.links.len() + 1
     }
 }
 
@@ -64,39 +83,38 @@ pub fn is_forest<'a>(links: impl IntoIterator<Item = &'a Link>) -> bool {
     })
 }
 
+/// Candidates that are tried: in a large network very many roots are equally near.
+const CANDIDATES: usize = 16;
+
 /// A smallest found set of links that connects `ends`, at least two switches of one piece.
-fn smallest(graph: &Graph, ends: &BTreeSet<DatapathId>, choice: u64) -> BTreeSet<Link> {
-    let mut sums: BTreeMap<DatapathId, u64> = BTreeMap::new();
+fn smallest(index: &Index, ends: &BTreeSet<usize>, choice: u64) -> BTreeSet<Link> {
+    let mut sums = vec![0u64; index.switches().len()];
     for end in ends {
-        for (switch, distance) in paths::distances(graph, *end) {
-            *sums.entry(switch).or_default() += u64::from(distance);
+        for (sum, distance) in sums.iter_mut().zip(index.distances(*end)) {
+            *sum += u64::from(distance);
         }
     }
-    let nearest = sums.values().min().copied();
-    let roots = sums.iter().filter(|(_, sum)| Some(**sum) == nearest).map(|(root, _)| *root);
-    let mut trees: BTreeSet<BTreeSet<Link>> =
-        roots.map(|root| pruned(branches(graph, root, ends, choice), ends)).collect();
-    let size = trees.iter().map(BTreeSet::len).min();
-    trees.retain(|tree| Some(tree.len()) == size);
-    let picked = choice.checked_rem(trees.len() as u64).unwrap_or(0);
-    trees.into_iter().nth(picked as usize).unwrap_or_default()
+    let nearest = sums.iter().min().copied();
+    let roots: Vec<usize> = (0..sums.len()).filter(|root| Some(sums[*root]) == nearest).collect();
+    // Beginning with another one for each choice, so that all are used.
+    let start = choice.checked_rem(roots.len() as u64).unwrap_or(0) as usize;
+    let tried = roots.iter().cycle().skip(start).take(roots.len().min(CANDIDATES));
+    let trees = tried.map(|root| pruned(branches(index, *root, ends, choice), ends, index));
+    trees.min_by_key(BTreeSet::len).unwrap_or_default() // the first of the smallest
 }
 
 /// The union of shortest paths from each of `ends` to `root`, by parents that are the same for all of them.
-fn branches(graph: &Graph, root: DatapathId, ends: &BTreeSet<DatapathId>, choice: u64) -> BTreeSet<Link> {
-    let towards = paths::ports_towards(graph, root);
+fn branches(index: &Index, root: usize, ends: &BTreeSet<usize>, choice: u64) -> BTreeSet<Link> {
+    let distances = index.distances(root);
     let mut links = BTreeSet::new();
     for end in ends {
         let mut at = *end;
-        while let Some(ports) = towards.get(&at) {
-            let peer = |number: &u32| graph.peer(Port { switch: at, number: *number });
-            let Some(parent) = ports.iter().filter_map(peer).map(|p| p.switch).min() else { break };
-            let mut parallel: Vec<Port> =
-                ports.iter().filter_map(peer).filter(|p| p.switch == parent).collect();
-            parallel.sort_unstable();
-            let end = parallel[(choice % parallel.len() as u64) as usize];
-            let Some(own) = graph.peer(end) else { break };
-            if !links.insert(Link::new(own, end)) {
+        while at != root {
+            let Some(parent) = index.nearer(at, &distances).map(|edge| edge.peer).min() else { break };
+            let mut parallel: Vec<_> = index.nearer(at, &distances).filter(|e| e.peer == parent).collect();
+            parallel.sort_unstable_by_key(|edge| edge.peer_port);
+            let edge = parallel[(choice % parallel.len() as u64) as usize];
+            if !links.insert(index.link(at, edge)) {
                 break; // from here on another end's path
             }
             at = parent;
@@ -106,7 +124,8 @@ fn branches(graph: &Graph, root: DatapathId, ends: &BTreeSet<DatapathId>, choice
 }
 
 /// Without the branches that lead to none of `ends`.
-fn pruned(mut links: BTreeSet<Link>, ends: &BTreeSet<DatapathId>) -> BTreeSet<Link> {
+fn pruned(mut links: BTreeSet<Link>, ends: &BTreeSet<usize>, index: &Index) -> BTreeSet<Link> {
+    let ends: BTreeSet<DatapathId> = ends.iter().map(|end| index.switches()[*end]).collect();
     loop {
         let mut degree: BTreeMap<DatapathId, u32> = BTreeMap::new();
         for switch in links.iter().flat_map(|link| [link.a.switch, link.b.switch]) {
@@ -131,12 +150,16 @@ mod tests {
         graph.hosts().map(|(name, _)| name).collect()
     }
 
+    fn over<'a>(graph: &Graph, members: impl IntoIterator<Item = &'a str>, choice: u64) -> Tree {
+        Tree::over(&Index::new(graph), graph, members, choice)
+    }
+
     #[test]
     fn a_tree_network_is_spanned_by_its_uplinks() {
         let graph = tree(4, 4);
-        let all = Tree::over(&graph, hosts(&graph), 5);
+        let all = over(&graph, hosts(&graph), 5);
         assert_eq!(all.links, graph.links().collect());
-        let rack = Tree::over(&graph, ["h5", "h6", "h7", "h8"], 5);
+        let rack = over(&graph, ["h5", "h6", "h7", "h8"], 5);
         assert!(rack.links.is_empty());
         assert_eq!(rack.ports()[&DatapathId(102)].len(), 4);
     }
@@ -146,7 +169,7 @@ mod tests {
         let graph = leaf_spine(4, 3, 2);
         let mut used = BTreeSet::new();
         for group in 0..3 {
-            let tree = Tree::over(&graph, hosts(&graph), group);
+            let tree = over(&graph, hosts(&graph), group);
             assert_eq!(tree.links.len(), 4);
             let spines: BTreeSet<DatapathId> = tree.links.iter().map(|l| l.a.switch).collect();
             assert_eq!(spines.len(), 1);
@@ -161,9 +184,9 @@ mod tests {
         for link in graph.links().collect::<Vec<_>>().into_iter().take(2) {
             graph.unlink(link.a);
         }
-        let all = Tree::over(&graph, hosts(&graph), 0);
+        let all = over(&graph, hosts(&graph), 0);
         assert_eq!((all.links.len(), all.members.len()), (2, 4));
-        assert_eq!(Tree::over(&graph, ["nobody"], 0), Tree::default());
+        assert_eq!(over(&graph, ["nobody"], 0), Tree::default());
     }
 
     /// Walks the tree from one of its switches; the switches met, and whether any was met twice.
@@ -197,7 +220,7 @@ mod tests {
             let members: Vec<&str> =
                 hosts(&graph).into_iter().zip(&picks).filter(|(_, pick)| **pick).map(|(h, _)| h).collect();
             prop_assume!(!members.is_empty());
-            let tree = Tree::over(&graph, members.iter().copied(), choice);
+            let tree = over(&graph, members.iter().copied(), choice);
             prop_assert_eq!(tree.members.keys().map(String::as_str).collect::<Vec<_>>(), members);
 
             let ends: BTreeSet<DatapathId> = tree.members.values().map(|p| p.switch).collect();
