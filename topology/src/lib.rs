@@ -1,5 +1,5 @@
 //! The network as a graph: what it is made of ([`ids`], [`graph`]), how it is found ([`lldp`],
-//! [`discovery`]), and what is computed from it ([`index`], [`racks`], [`paths`], [`routes`], [`trees`]).
+//! [`discovery`]), and what is computed from it ([`index`], [`racks`], [`routes`], [`trees`]).
 //!
 //! Pure: no sockets, no clocks, and equal inputs give equal answers. What switches are told about it is the
 //! controller's matter.
@@ -9,7 +9,6 @@ pub mod graph;
 pub mod ids;
 pub mod index;
 pub mod lldp;
-pub mod paths;
 pub mod racks;
 pub mod routes;
 #[cfg(test)]

@@ -80,6 +80,12 @@ impl Routes {
         (distance != UNREACHABLE).then_some(distance)
     }
 
+    /// The port by which a switch sends what is for a rack.
+    pub fn port(&self, index: &Index, from: DatapathId, rack: u32) -> Option<u32> {
+        let port = *self.racks.get(&rack)?.ports.get(index.position(from)?)?;
+        (port != NONE).then_some(port)
+    }
+
     /// Positions are those of another index from now on.
     fn renumber(&mut self, index: &Index) {
         let places: Vec<Option<usize>> = self.switches.iter().map(|s| index.position(*s)).collect();
@@ -157,7 +163,9 @@ impl Ways {
                 continue;
             }
             let peer = index.edges(at).iter().find(|edge| edge.port == port).map(|edge| edge.peer);
-            let downhill = peer.is_none_or(|peer| self.distances[peer] < self.distances[at]);
+            // To a switch that had no way so far, nobody sends by the old distances.
+            let uphill = |peer: usize| self.distances[peer] >= self.distances[at];
+            let downhill = self.distances[at] == UNREACHABLE || !peer.is_some_and(uphill);
             self.ports[at] = port;
             hops.push(hop(index, rack, at, port, downhill));
         }
@@ -225,15 +233,18 @@ mod tests {
     /// Follows what is held from each switch to each rack.
     fn check(graph: &Graph, racks: &BTreeMap<u32, DatapathId>, held: &Held) -> Result<(), TestCaseError> {
         for (rack, tor) in racks {
-            let distances = crate::paths::distances(graph, *tor);
+            let index = Index::new(graph);
+            let Some(to) = index.position(*tor) else { continue };
+            let distances = index.distances(to);
+            let distance = |from| distances[index.position(from).unwrap()];
             for start in graph.switches() {
                 let (mut at, mut hops) = (start, 0);
                 while let Some(port) = held.get(&(at, *rack)) {
                     at = graph.peer(Port { switch: at, number: *port }).unwrap().switch;
                     hops += 1;
-                    prop_assert!(hops <= distances[&start], "no shortest path from {} to {}", start, tor);
+                    prop_assert!(hops <= distance(start), "no shortest path from {} to {}", start, tor);
                 }
-                prop_assert!(at == *tor || !distances.contains_key(&start), "{} ends at {}", start, at);
+                prop_assert!(at == *tor || distance(start) == UNREACHABLE, "{} ends at {}", start, at);
             }
         }
         Ok(())
@@ -260,6 +271,48 @@ mod tests {
                 }
                 hold(&mut held, routes.update(&Index::new(&graph), &racks, &changed));
                 check(&graph, &racks, &held)?;
+            }
+        }
+
+        /// Switches change one after the other, in any order: downhill ways at once, the others first to
+        /// nothing and then to their way. No mixture makes a loop.
+        #[test]
+        fn no_mixture_of_ways_makes_a_loop(
+            whole in connected(),
+            toggles in prop::collection::vec(prop::collection::vec(any::<prop::sample::Index>(), 1..4), 0..8),
+            order in any::<prop::sample::Index>(),
+        ) {
+            let links: Vec<Link> = whole.links().collect();
+            let racks = racks(&whole);
+            let (mut graph, mut routes, mut held) = (whole.clone(), Routes::default(), Held::new());
+            hold(&mut held, routes.update(&Index::new(&graph), &racks, &BTreeSet::new()));
+            for picks in toggles.iter().filter(|_| !links.is_empty()) {
+                let changed: BTreeSet<Link> = picks.iter().map(|p| links[p.index(links.len())]).collect();
+                for link in &changed {
+                    if graph.unlink(link.a).is_none() {
+                        graph.link(link.a, link.b);
+                    }
+                }
+                let mut hops = routes.update(&Index::new(&graph), &racks, &changed);
+                let first = order.index(hops.len().max(1));
+                let first = first.min(hops.len());
+                hops.rotate_left(first);
+                let later: Vec<Hop> = hops.iter().copied().filter(|hop| !hop.downhill).collect();
+                let now = |hop: Hop| Hop { port: hop.port.filter(|_| hop.downhill), ..hop };
+                for hop in hops.into_iter().map(now).chain(later) {
+                    hold(&mut held, vec![hop]);
+                    for (start, rack) in held.keys() {
+                        let (mut at, mut steps) = (*start, 0);
+                        while let Some(port) = held.get(&(at, *rack))
+                            // A switch may still use a cable that is gone.
+                            && let Some(peer) = graph.peer(Port { switch: at, number: *port })
+                        {
+                            at = peer.switch;
+                            steps += 1;
+                            prop_assert!(steps <= 20, "a loop from {} to rack {}", start, rack);
+                        }
+                    }
+                }
             }
         }
 

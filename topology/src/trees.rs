@@ -2,7 +2,7 @@
 
 use crate::index::{Index, UNREACHABLE};
 use crate::{DatapathId, Graph, Link, Port};
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 /// What connects a set of hosts. If the network is in pieces, one tree in each piece.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -45,6 +45,34 @@ impl Tree {
         Tree { links, members }
     }
 
+    /// The tree after the network has changed, with as little changed of it as possible: links that are still
+    /// there stay, and shortest paths join the pieces again. It may be larger than a new tree would be.
+    pub fn mended<'a>(
+        &self,
+        index: &Index,
+        graph: &Graph,
+        members: impl IntoIterator<Item = &'a str>,
+        choice: u64,
+    ) -> Tree {
+        let members: BTreeMap<String, Port> =
+            members.into_iter().filter_map(|m| Some((m.to_owned(), graph.host(m)?))).collect();
+        let ends: BTreeSet<usize> = members.values().filter_map(|port| index.position(port.switch)).collect();
+        let mut links: BTreeSet<Link> = self.links.iter().copied().filter(|l| index.has(*l)).collect();
+        let mut left = reached(index, &links, &ends);
+        let in_use = |l: &Link| index.position(l.a.switch).is_some_and(|at| left.contains(&at));
+        links.retain(in_use);
+        for end in &ends {
+            let mut piece = reached(index, &links, &BTreeSet::from([*end]));
+            left.retain(|at| !piece.contains(at));
+            while let Some(path) = shortest(index, &piece, &left, choice) {
+                links.extend(path);
+                piece = reached(index, &links, &piece);
+                left.retain(|at| !piece.contains(at));
+            }
+        }
+        Tree { links: pruned(links, &ends, index), members }
+    }
+
     /// For each switch of the tree, its ports in the tree: towards other switches and towards members.
     pub fn ports(&self) -> BTreeMap<DatapathId, BTreeSet<u32>> {
         let mut ports: BTreeMap<DatapathId, BTreeSet<u32>> = BTreeMap::new();
@@ -62,6 +90,51 @@ impl Tree {
             ends.chain(self.members.values().copied()).map(|port| port.switch).collect();
         switches.len() <= self.links.len() + 1
     }
+}
+
+/// The switches that these links connect with those `from`, which are among them.
+fn reached(index: &Index, links: &BTreeSet<Link>, from: &BTreeSet<usize>) -> BTreeSet<usize> {
+    let mut reached = from.clone();
+    let mut next: Vec<usize> = from.iter().copied().collect();
+    while let Some(at) = next.pop() {
+        let by_links = index.edges(at).iter().filter(|edge| links.contains(&index.link(at, **edge)));
+        next.extend(by_links.map(|edge| edge.peer).filter(|peer| reached.insert(*peer)));
+    }
+    reached
+}
+
+/// The links of a shortest path from a piece to one of `others`.
+fn shortest(
+    index: &Index,
+    piece: &BTreeSet<usize>,
+    others: &BTreeSet<usize>,
+    choice: u64,
+) -> Option<Vec<Link>> {
+    if others.is_empty() {
+        return None;
+    }
+    let mut came: BTreeMap<usize, (usize, Link)> = BTreeMap::new();
+    let mut queue: VecDeque<usize> = piece.iter().copied().collect();
+    while let Some(mut at) = queue.pop_front() {
+        if others.contains(&at) {
+            let mut path = Vec::new();
+            while let Some((before, link)) = came.get(&at) {
+                path.push(*link);
+                at = *before;
+            }
+            return Some(path);
+        }
+        let edges = index.edges(at);
+        // Equally short ways: trees are spread over them.
+        let start = choice.checked_rem(edges.len() as u64).unwrap_or(0) as usize;
+        for edge in edges.iter().cycle().skip(start).take(edges.len()) {
+            if !piece.contains(&edge.peer) && !came.contains_key(&edge.peer) {
+                came.insert(edge.peer, (at, index.link(at, *edge)));
+                queue.push_back(edge.peer);
+            }
+        }
+    }
+    None
 }
 
 /// Whether no loop can be made of these links.
@@ -212,7 +285,39 @@ mod tests {
         (seen, twice)
     }
 
+    #[test]
+    fn a_tree_that_lost_a_link_keeps_the_others_and_is_joined_again() {
+        let mut graph = leaf_spine(4, 2, 1);
+        let before = over(&graph, hosts(&graph), 0);
+        let lost = *before.links.first().unwrap();
+        graph.unlink(lost.a);
+        let after = before.mended(&Index::new(&graph), &graph, hosts(&graph), 0);
+        assert!(after.is_whole() && is_forest(&after.links));
+        assert_eq!(before.links.difference(&after.links).collect::<Vec<_>>(), [&lost]);
+        // To the other spine and down again.
+        assert_eq!(after.links.len(), before.links.len() + 1);
+    }
+
     proptest! {
+        #[test]
+        fn a_mended_tree_is_a_tree_over_the_members_and_makes_no_loop_with_what_is_left_of_the_old_one(
+            graph in connected(), cuts in prop::collection::vec(any::<prop::sample::Index>(), 0..4), choice in any::<u64>(),
+        ) {
+            let before = over(&graph, hosts(&graph), choice);
+            let mut cut = graph.clone();
+            let links: Vec<Link> = graph.links().collect();
+            for pick in cuts.iter().filter(|_| !links.is_empty()) {
+                cut.unlink(links[pick.index(links.len())].a);
+            }
+            let after = before.mended(&Index::new(&cut), &cut, hosts(&cut), choice);
+            let fresh = over(&cut, hosts(&cut), choice);
+            prop_assert_eq!(after.is_whole(), fresh.is_whole());
+            prop_assert_eq!(&after.members, &fresh.members);
+            let left = before.links.iter().filter(|l| cut.peer(l.a).is_some());
+            let union: BTreeSet<Link> = left.chain(&after.links).copied().collect();
+            prop_assert!(is_forest(&union));
+        }
+
         #[test]
         fn a_tree_spans_exactly_its_members_without_a_loop_and_ends_only_at_members(
             graph in connected(), picks in prop::collection::vec(any::<bool>(), 40), choice in any::<u64>(),

@@ -15,6 +15,12 @@ pub struct FabricConfig {
     pub lldp_interval: Duration,
     /// How long [`create_group`](super::Fabric::create_group) waits for the switches.
     pub confirm_timeout: Duration,
+    /// How long new unicast paths that could make a loop with old ones wait for switches to confirm that
+    /// those are gone.
+    pub detour_timeout: Duration,
+    /// How long trees stay that an earlier life of the controller left in the switches, until an agent says
+    /// that their group is in use.
+    pub takeover: Duration,
     /// UDP port of all multicast.
     pub multicast_port: u16,
 }
@@ -26,6 +32,8 @@ impl Default for FabricConfig {
             uplink_bytes_per_second: None,
             lldp_interval: Duration::from_secs(1),
             confirm_timeout: Duration::from_secs(5),
+            detour_timeout: Duration::from_millis(500),
+            takeover: Duration::from_secs(20),
             multicast_port: 7420,
         }
     }

@@ -53,6 +53,12 @@ impl Request {
     }
 }
 
+/// A frame that tells everybody, unasked, who has an address now (RFC 5227): those who know of another
+/// forget it.
+pub(super) fn announcement(ip: Ipv4Addr, now: Mac) -> Vec<u8> {
+    Request { sender: Mac::BROADCAST, sender_ip: ip, target_ip: ip }.answer(now)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

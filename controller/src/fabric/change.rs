@@ -1,6 +1,7 @@
 //! The difference between two tables, and the OpenFlow messages that make it.
 
 use super::tables::{COOKIE, COOKIE_MASK, Flow, FlowKey, GROUPS, Tables};
+use super::wanted::{self, Keep};
 use core::fmt;
 use rs_openflow::{
     Action, Body, Bucket, Failure, FailureType, FlowCommand, FlowMod, FlowStats, GroupCommand, GroupDesc,
@@ -22,31 +23,70 @@ pub(super) enum Change {
     DeleteGroup(u32),
 }
 
-/// What makes `wanted` of `installed`, in stages each of which must be confirmed before the next: groups
-/// before the flows that use them, all that is new before anything is deleted, and flows before the groups
-/// that they used, since a switch deletes a group's flows with it. Flows that `keep` says stay.
-pub(super) fn stages(installed: &Tables, wanted: &Tables, keep: impl Fn(&Flow) -> bool) -> Vec<Vec<Change>> {
-    let groups = wanted.groups.iter().filter_map(|(id, ports)| {
-        let ports = ports.clone()?;
-        match installed.groups.get(id) {
-            None => Some(Change::AddGroup(*id, ports)),
-            Some(now) if now.as_ref() != Some(&ports) => Some(Change::ModifyGroup(*id, ports)),
-            Some(_) => None,
+/// Which entries may differ.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Scope {
+    pub(super) flows: BTreeSet<FlowKey>,
+    pub(super) groups: BTreeSet<u32>,
+}
+
+impl Scope {
+    /// All of two tables.
+    pub(super) fn all(installed: &Tables, wanted: &Tables) -> Scope {
+        Scope {
+            flows: installed.flows.keys().chain(wanted.flows.keys()).cloned().collect(),
+            groups: installed.groups.keys().chain(wanted.groups.keys()).copied().collect(),
         }
-    });
-    let puts = wanted.flows.iter().filter(|(key, flow)| installed.flows.get(key) != Some(flow));
-    let gone = installed.flows.iter().filter(|(key, flow)| !wanted.flows.contains_key(key) && !keep(flow));
-    let idle = installed.groups.keys().filter(|id| !wanted.groups.contains_key(id));
-    let stages = vec![
-        groups.collect(),
-        puts.map(|(key, flow)| Change::PutFlow(key.clone(), flow.clone())).collect(),
-        gone.map(|(key, _)| Change::DeleteFlow(key.clone())).collect(),
-        idle.map(|id| Change::DeleteGroup(*id)).collect(),
-    ];
-    stages.into_iter().filter(|stage: &Vec<Change>| !stage.is_empty()).collect()
+    }
+}
+
+/// What makes `wanted` of `installed` within a scope, in stages each of which must be confirmed before the
+/// next: groups before the flows that use them, all that is new before anything is deleted, and flows before
+/// the groups that they used, since a switch deletes a group's flows with it. What `keep` names stays.
+pub(super) fn stages(installed: &Tables, wanted: &Tables, scope: Scope, keep: &Keep) -> Vec<Vec<Change>> {
+    let (mut groups, mut puts, mut gone, mut idle) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
+    for id in scope.groups {
+        match (installed.groups.get(&id), wanted.groups.get(&id)) {
+            (None, Some(Some(ports))) => groups.push(Change::AddGroup(id, ports.clone())),
+            (Some(now), Some(Some(ports))) if now.as_ref() != Some(ports) => {
+                groups.push(Change::ModifyGroup(id, ports.clone()));
+            }
+            (Some(_), None) if !keep.group(id) => idle.push(Change::DeleteGroup(id)),
+            _ => {}
+        }
+    }
+    for key in scope.flows {
+        match (installed.flows.get(&key), wanted.flows.get(&key)) {
+            (now, Some(flow)) if now != Some(flow) => puts.push(Change::PutFlow(key, flow.clone())),
+            (Some(flow), None) if !keep.flow(flow) => gone.push(Change::DeleteFlow(key)),
+            _ => {}
+        }
+    }
+    [groups, puts, gone, idle].into_iter().filter(|stage| !stage.is_empty()).collect()
 }
 
 impl Change {
+    /// The tree that the change is for, by its number, if it is for one.
+    pub(super) fn tree(&self) -> Option<u32> {
+        match self {
+            Change::AddGroup(id, _) | Change::ModifyGroup(id, _) | Change::DeleteGroup(id) => Some(*id),
+            Change::PutFlow(_, flow) => wanted::tree(flow),
+            Change::DeleteFlow(_) => None,
+        }
+    }
+
+    /// Adds what the change concerns to a scope.
+    pub(super) fn note(&self, scope: &mut Scope) {
+        match self {
+            Change::AddGroup(id, _) | Change::ModifyGroup(id, _) | Change::DeleteGroup(id) => {
+                scope.groups.insert(*id);
+            }
+            Change::PutFlow(key, _) | Change::DeleteFlow(key) => {
+                scope.flows.insert(key.clone());
+            }
+        }
+    }
+
     /// The tables once the change is made.
     pub(super) fn apply(&self, tables: &mut Tables) {
         match self {
@@ -92,7 +132,7 @@ impl Change {
                 cookie,
                 cookie_mask: if command == FlowCommand::DELETE_STRICT { COOKIE_MASK } else { 0 },
                 priority: key.priority,
-                matching: key.matching.clone(),
+                matching: (*key.matching).clone(),
                 instructions: instructions.to_vec(),
                 ..FlowMod::default()
             })
@@ -127,7 +167,7 @@ impl fmt::Display for Change {
 /// Notes a flow that a switch tells of, if it is ours.
 pub(super) fn note_flow(tables: &mut Tables, told: FlowStats) {
     if told.cookie & COOKIE_MASK == COOKIE && told.table == TableId(0) {
-        let flow = Flow { cookie: told.cookie, instructions: told.instructions };
+        let flow = Flow { cookie: told.cookie, instructions: told.instructions.into() };
         tables.flows.insert(FlowKey::new(told.priority, told.matching), flow);
     }
 }
@@ -169,11 +209,18 @@ mod tests {
                     };
                     let matching = Match::new().eth_type(EtherType::IPV4).in_port(PortNo(port));
                     let instructions = vec![Instruction::ApplyActions(vec![action])];
-                    tables.flows.insert(FlowKey::new(7, matching), Flow { cookie: COOKIE, instructions });
+                    tables.flows.insert(
+                        FlowKey::new(7, matching),
+                        Flow { cookie: COOKIE, instructions: instructions.into() },
+                    );
                 }
                 tables
             },
         )
+    }
+
+    fn differences(from: &Tables, to: &Tables) -> Vec<Vec<Change>> {
+        stages(from, to, Scope::all(from, to), &Keep::default())
     }
 
     proptest! {
@@ -182,14 +229,14 @@ mod tests {
             let mut switch = model::Switch::default();
             for start in [&from, &to] {
                 let now = switch.tables();
-                for stage in stages(&now, start, |_| false) {
+                for stage in differences(&now, start) {
                     for change in stage {
                         prop_assert_eq!(switch.obey(&change.message()), Ok(()), "{}", change);
                     }
                 }
                 prop_assert_eq!(&switch.tables(), start);
             }
-            prop_assert_eq!(stages(&to, &to, |_| false), Vec::<Vec<Change>>::new());
+            prop_assert_eq!(differences(&to, &to), Vec::<Vec<Change>>::new());
         }
     }
 }

@@ -1,8 +1,9 @@
 //! Moves bytes between a switch's socket and its [`session`](super::session), and events between the session
 //! and the [`network`](super::network).
 
-use super::reconcile::Wanted;
+use super::reconcile::{Refusals, Wish};
 use super::session::{Input, Output, PortInfo, Session, SwitchInfo};
+use crate::agents::lock;
 use crate::listen::Connection;
 use cool_machine::{Machine, Poll, Time};
 use cool_tls::Stream;
@@ -10,8 +11,9 @@ use cool_topology::DatapathId;
 use core::net::SocketAddr;
 use core::time::Duration;
 use rs_openflow::{Framer, Padding};
+use std::sync::{Arc, Mutex};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::sync::{mpsc, watch};
+use tokio::sync::{Notify, mpsc};
 use tokio::time::Instant;
 use tracing::{info, warn};
 
@@ -36,8 +38,7 @@ pub(super) enum Event {
     PortChanged(PortInfo),
     PortGone(u32),
     PacketIn(u32, Vec<u8>),
-    Confirmed(u64),
-    Refused(u64, String),
+    Answered(u64, Refusals),
     Down,
 }
 
@@ -52,9 +53,30 @@ pub(super) struct FromSwitch {
 /// How the network reaches a switch; dropped, the connection ends.
 #[derive(Debug)]
 pub(super) struct Handle {
-    /// Only the latest tables count.
-    pub(super) wanted: watch::Sender<Wanted>,
+    pub(super) wishes: Arc<Wishes>,
     pub(super) packets: mpsc::Sender<(u32, Vec<u8>)>,
+}
+
+/// What a switch is to be told and has not been: wishes that pile up become one.
+#[derive(Debug, Default)]
+pub(super) struct Wishes {
+    untold: Mutex<Option<Wish>>,
+    /// Something is there.
+    there: Notify,
+}
+
+impl Wishes {
+    pub(super) fn add(&self, wish: Wish) {
+        match &mut *lock(&self.untold) {
+            Some(untold) => untold.append(wish),
+            untold => *untold = Some(wish),
+        }
+        self.there.notify_one();
+    }
+
+    pub(super) fn take(&self) -> Option<Wish> {
+        lock(&self.untold).take()
+    }
 }
 
 /// Time for machines, from a tokio instant.
@@ -82,7 +104,7 @@ impl Clock {
 /// Runs one connection to its end.
 pub(super) async fn run(connection: ConnectionId, taken: Connection, events: mpsc::Sender<FromSwitch>) {
     let clock = Clock::start();
-    let (wanted_in, wanted) = watch::channel(Wanted::default());
+    let wishes = Arc::new(Wishes::default());
     let (packets_in, packets) = mpsc::channel(PACKETS);
     let driver = Driver {
         connection,
@@ -92,11 +114,11 @@ pub(super) async fn run(connection: ConnectionId, taken: Connection, events: mps
         framer: Framer::new(Padding::Ignore),
         waiting: Vec::new(),
         unflushed: false,
-        handle: Some(Handle { wanted: wanted_in, packets: packets_in }),
+        handle: Some(Handle { wishes: wishes.clone(), packets: packets_in }),
         switch: None,
         events,
     };
-    driver.run(taken.stream, wanted, packets).await;
+    driver.run(taken.stream, &wishes, packets).await;
 }
 
 /// Writes some of the bytes, and returns how many; if there are none, sees to it that those before leave.
@@ -128,19 +150,14 @@ struct Driver {
 enum Woken {
     Read(std::io::Result<usize>),
     Wrote(std::io::Result<usize>),
-    Wanted(Wanted),
+    Wish(Option<Wish>),
     Packet(u32, Vec<u8>),
     Replaced,
     Deadline,
 }
 
 impl Driver {
-    async fn run(
-        mut self,
-        stream: Stream,
-        mut wanted: watch::Receiver<Wanted>,
-        mut packets: mpsc::Receiver<(u32, Vec<u8>)>,
-    ) {
+    async fn run(mut self, stream: Stream, wishes: &Wishes, mut packets: mpsc::Receiver<(u32, Vec<u8>)>) {
         let (mut reader, mut writer) = tokio::io::split(stream);
         let mut buffer = vec![0; READ];
         let why = loop {
@@ -153,12 +170,12 @@ impl Driver {
                 wrote = write(&mut writer, &self.waiting), if self.unflushed || !self.waiting.is_empty() => {
                     Woken::Wrote(wrote)
                 }
-                // Both channels end when the network drops its handle, or has ended itself.
-                changed = wanted.changed() => match changed {
-                    Ok(()) => Woken::Wanted(wanted.borrow_and_update().clone()),
-                    Err(_) => Woken::Replaced,
+                () = wishes.there.notified() => Woken::Wish(wishes.take()),
+                // The channel ends when the network drops its handle, or has ended itself.
+                packet = packets.recv() => match packet {
+                    Some((port, frame)) => Woken::Packet(port, frame),
+                    None => Woken::Replaced,
                 },
-                Some((port, frame)) = packets.recv() => Woken::Packet(port, frame),
                 () = self.clock.wait(deadline) => Woken::Deadline,
             };
             match woken {
@@ -173,11 +190,11 @@ impl Driver {
                     self.waiting.drain(..wrote);
                     self.unflushed = wrote > 0;
                 }
-                Woken::Wanted(wanted) => self.session.handle(self.clock.now(), Input::Want(wanted)),
+                Woken::Wish(Some(wish)) => self.session.handle(self.clock.now(), Input::Want(wish)),
                 Woken::Packet(port, frame) if self.waiting.len() <= MAX_WAITING => {
                     self.session.handle(self.clock.now(), Input::Packet(port, frame));
                 }
-                Woken::Packet(..) | Woken::Deadline => {}
+                Woken::Wish(None) | Woken::Packet(..) | Woken::Deadline => {}
                 Woken::Replaced => {
                     break "a newer connection took its place, or the controller ends".to_owned();
                 }
@@ -236,8 +253,7 @@ impl Driver {
                 Output::PortChanged(port) => self.tell(Event::PortChanged(port)).await,
                 Output::PortGone(port) => self.tell(Event::PortGone(port)).await,
                 Output::PacketIn(port, frame) => self.tell(Event::PacketIn(port, frame)).await,
-                Output::Confirmed(version) => self.tell(Event::Confirmed(version)).await,
-                Output::Refused(version, what) => self.tell(Event::Refused(version, what)).await,
+                Output::Answered(version, refusals) => self.tell(Event::Answered(version, refusals)).await,
                 Output::Warning(text) => warn!(peer = %self.peer, "{}: {text}", self.name()),
                 Output::Close(why) => return Err(why),
             }

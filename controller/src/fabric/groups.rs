@@ -2,7 +2,7 @@
 
 use super::api::{GroupRequest, TreeScope};
 use super::tables::GROUPS;
-use cool_topology::{DatapathId, Graph, Link, Tree, trees::is_forest};
+use cool_topology::{DatapathId, Graph, Index, Link, Tree, trees::is_forest};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Hands out the numbers of trees: each is a group of the switches and a multicast address.
@@ -28,8 +28,21 @@ impl Numbers {
         Some(number)
     }
 
+    /// A number is in use already.
+    pub(super) fn reserve(&mut self, number: u32) {
+        if GROUPS.contains(&number) {
+            self.used.insert(number);
+        }
+    }
+
     pub(super) fn give_back(&mut self, number: u32) {
         self.used.remove(&number);
+    }
+
+    /// How many are in use.
+    #[cfg(test)]
+    pub(super) fn in_use(&self) -> usize {
+        self.used.len()
     }
 }
 
@@ -73,19 +86,47 @@ pub(super) struct GroupTree {
     target: Tree,
     /// Links that some switch may still use.
     possible: BTreeSet<Link>,
+    /// The switches that have not confirmed what is wanted now, with the version that says it.
+    pub(super) unconfirmed: BTreeMap<DatapathId, u64>,
 }
 
 impl GroupTree {
     pub(super) fn new(
+        index: &Index,
         graph: &Graph,
         scope: TreeScope,
         number: u32,
         members: Vec<String>,
         choice: u64,
     ) -> GroupTree {
-        let target = Tree::over(graph, members.iter().map(String::as_str), choice);
+        let target = Tree::over(index, graph, members.iter().map(String::as_str), choice);
         let (current, possible) = (target.clone(), target.links.clone());
-        GroupTree { scope, number, members, choice, current, target, possible }
+        let unconfirmed = BTreeMap::new();
+        GroupTree { scope, number, members, choice, current, target, possible, unconfirmed }
+    }
+
+    /// A tree of which switches hold these links already.
+    pub(super) fn adopt(
+        index: &Index,
+        graph: &Graph,
+        scope: TreeScope,
+        number: u32,
+        members: Vec<String>,
+        choice: u64,
+        held: BTreeSet<Link>,
+    ) -> GroupTree {
+        let mut tree = GroupTree::new(index, graph, scope, number, members, choice);
+        if is_forest(&held) {
+            let members = tree.target.members.clone();
+            let current = Tree { links: held.clone(), members };
+            (tree.possible, tree.target, tree.current) = (held, current.clone(), current);
+            tree.mend(index, graph);
+        } else {
+            tree.possible = held;
+            tree.current.links.clear();
+            tree.step();
+        }
+        tree
     }
 
     /// What the switches are to have now.
@@ -93,14 +134,35 @@ impl GroupTree {
         &self.current
     }
 
-    /// The network has changed; returns whether something else is wanted now.
-    pub(super) fn follow(&mut self, graph: &Graph) -> bool {
-        let target = Tree::over(graph, self.members.iter().map(String::as_str), self.choice);
+    /// The nodes that it is to connect.
+    pub(super) fn members(&self) -> &[String] {
+        &self.members
+    }
+
+    /// Something that the tree uses has changed: it is mended with as little change as possible. Returns
+    /// whether something else is wanted now.
+    pub(super) fn mend(&mut self, index: &Index, graph: &Graph) -> bool {
+        let members = self.members.iter().map(String::as_str);
+        self.retarget(self.target.mended(index, graph, members, self.choice))
+    }
+
+    /// The network has changed for the better: a new tree may be smaller than this one, or spread groups
+    /// more evenly. Returns whether something else is wanted now.
+    pub(super) fn improve(&mut self, index: &Index, graph: &Graph) -> bool {
+        self.retarget(Tree::over(index, graph, self.members.iter().map(String::as_str), self.choice))
+    }
+
+    fn retarget(&mut self, target: Tree) -> bool {
         if target == self.target {
             return false;
         }
         self.target = target;
         self.step()
+    }
+
+    /// No packet can cross this link any more, whatever switches hold.
+    pub(super) fn cut(&mut self, link: Link) {
+        self.possible.remove(&link);
     }
 
     /// All switches concerned have what is wanted now; returns whether something else is wanted now.
@@ -128,10 +190,14 @@ impl GroupTree {
         self.current == self.target
     }
 
-    /// The switches that have or may have a part of the tree.
-    pub(super) fn switches(&self) -> BTreeSet<DatapathId> {
-        let ends = self.possible.iter().flat_map(|link| [link.a.switch, link.b.switch]);
-        ends.chain(self.current.ports().into_keys()).collect()
+    /// Whether it connects all its members.
+    pub(super) fn is_whole(&self) -> bool {
+        self.target.members.len() == self.members.len() && self.target.is_whole()
+    }
+
+    /// The links that it uses, or will.
+    pub(super) fn links(&self) -> BTreeSet<Link> {
+        self.current.links.union(&self.target.links).copied().collect()
     }
 }
 
@@ -161,7 +227,7 @@ mod tests {
         let first = numbers.take().unwrap();
         numbers.give_back(first);
         assert_ne!(numbers.take(), Some(first));
-        assert_eq!(numbers.used.len(), 1);
+        assert_eq!(numbers.in_use(), 1);
         for _ in 1..GROUPS.len() {
             assert!(numbers.take().is_some());
         }
@@ -192,7 +258,8 @@ mod tests {
             lags in prop::collection::vec(prop::collection::vec(any::<bool>(), 6), 40),
         ) {
             let members = (0..6).map(|h| format!("h{h}")).collect();
-            let mut tree = GroupTree::new(&ring(6, &[]), TreeScope::All, GROUPS.start, members, 0);
+            let whole = ring(6, &[]);
+            let mut tree = GroupTree::new(&Index::new(&whole), &whole, TreeScope::All, GROUPS.start, members, 0);
             // Per switch the links that it uses.
             let mut has = vec![tree.current().links.clone(); 6];
             let mut cuts = cuts.into_iter();
@@ -200,7 +267,10 @@ mod tests {
             for (round, lag) in lags.iter().enumerate() {
                 if round % 3 == 0 && let Some(cut) = cuts.next() {
                     target = ring(6, &cut);
-                    tree.follow(&target);
+                    match round % 2 {
+                        0 => tree.mend(&Index::new(&target), &target),
+                        _ => tree.improve(&Index::new(&target), &target),
+                    };
                 }
                 for (switch, lags) in lag.iter().enumerate() {
                     if !lags {
@@ -216,11 +286,12 @@ mod tests {
                     tree.confirmed();
                 }
             }
+            tree.improve(&Index::new(&target), &target);
             for _ in 0..3 {
                 tree.confirmed();
             }
             prop_assert!(tree.is_final());
-            let fresh = Tree::over(&target, tree.members.iter().map(String::as_str), 0);
+            let fresh = Tree::over(&Index::new(&target), &target, tree.members.iter().map(String::as_str), 0);
             prop_assert_eq!(tree.current(), &fresh);
         }
     }

@@ -1,14 +1,15 @@
 //! The network as the controller runs it: switches over OpenFlow 1.3, discovery, forwarding, trees.
 //!
 //! ```text
-//!   switch ==TCP== connection (session) --events--> network --tables--> connection (reconciler) ==> switch
+//!   switch ==TCP== connection (session) --events--> network --wishes--> connection (reconciler) ==> switch
 //!                                                    ^ |
 //!                                     Fabric (calls) | v snapshots
 //! ```
 //!
 //! Each switch has one task ([`connection`]) around one pure machine ([`session`]); one task ([`run`])
-//! holds everything else. It never waits for a switch: what a switch is to hold is handed over as the
-//! latest whole, not as a queue. Jobs, ranks and gRPC are left to the rest of the controller.
+//! holds everything else, and computes only what a change concerns. It never waits for a switch: what a
+//! switch has not taken yet is one difference, not a queue. Jobs, ranks and gRPC are left to the rest of
+//! the controller.
 
 mod api;
 mod arp;
@@ -23,7 +24,9 @@ mod reconcile;
 mod run;
 mod session;
 mod tables;
+mod uses;
 mod view;
+mod vlan;
 mod wanted;
 
 pub use api::{
@@ -32,6 +35,7 @@ pub use api::{
 };
 
 use crate::listen::Listener;
+use std::net::Ipv4Addr;
 use std::sync::Arc;
 use tokio::sync::{mpsc, oneshot, watch};
 
@@ -45,6 +49,7 @@ enum Call {
     Register(NodeRegistration, Reply<()>),
     Unregister(String, Reply<()>),
     CreateGroup(GroupRequest, Reply<Vec<TreeGrant>>),
+    AdoptGroup(GroupRequest, Vec<(TreeScope, Ipv4Addr)>, Reply<()>),
     Trees(u64, Reply<Vec<TreeGrant>>),
     ReleaseGroup(u64, Reply<()>),
 }
@@ -102,6 +107,20 @@ impl Fabric {
     /// the group can only use chains for now.
     pub async fn create_group(&self, group: GroupRequest) -> Result<Vec<TreeGrant>, FabricError> {
         self.call(|reply| Call::CreateGroup(group, reply)).await
+    }
+
+    /// Takes over a group that an earlier life of the controller made and that is in use: the trees with
+    /// these addresses stay as they are until the network around them is known, and then follow it. Nothing
+    /// happens if the group is known.
+    ///
+    /// # Errors
+    /// Only if the fabric has stopped.
+    pub async fn adopt_group(
+        &self,
+        group: GroupRequest,
+        trees: Vec<(TreeScope, Ipv4Addr)>,
+    ) -> Result<(), FabricError> {
+        self.call(|reply| Call::AdoptGroup(group, trees, reply)).await
     }
 
     /// A group's trees as they are now; addresses never change, links and rates follow the topology.

@@ -3,6 +3,7 @@
 
 use super::change;
 use super::tables::Tables;
+use super::wanted::Keep;
 use cool_topology::{DatapathId, Graph, Mac, Port};
 use core::net::Ipv4Addr;
 use rs_openflow::{
@@ -201,7 +202,9 @@ impl Network<'_> {
     pub(super) fn new(graph: &Graph, tables: BTreeMap<DatapathId, Tables>) -> Network<'_> {
         let switch = |tables: &Tables| {
             let mut switch = Switch::default();
-            for change in change::stages(&Tables::default(), tables, |_| false).into_iter().flatten() {
+            let (none, keep) = (Tables::default(), Keep::default());
+            let scope = change::Scope::all(&none, tables);
+            for change in change::stages(&none, tables, scope, &keep).into_iter().flatten() {
                 switch.obey(&change.message()).unwrap_or_else(|e| panic!("{change}: {e:?}"));
             }
             switch

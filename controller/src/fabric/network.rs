@@ -1,23 +1,27 @@
 //! All that the fabric knows: switches, discovered network, nodes, groups. Events and calls change it;
-//! [`Network::advance`] then computes what follows for the switches, the waiting callers and the watchers.
+//! [`Network::advance`] then draws what follows for the switches, the waiting callers and the watchers.
 
 mod calls;
+mod follow;
+mod takeover;
 
 use super::api::{FabricConfig, FabricError, NodeRegistration, TopologySnapshot, TreeGrant};
 use super::connection::{ConnectionId, Event, FromSwitch, Handle};
 use super::groups::{GroupTree, Numbers};
-use super::reconcile::Wanted;
+use super::reconcile::Refusals;
 use super::session::{PortInfo, SwitchInfo};
-use super::tables::Tables;
-use super::wanted::{self, WantedTree};
-use super::{Reply, arp, locator, view};
+use super::uses::Uses;
+use super::wanted::Wanted;
+use super::{Reply, arp, locator, view, vlan};
 use calls::answer;
 use cool_machine::{Machine, Poll, Time, earliest};
 use cool_topology::discovery::{Input, Output};
-use cool_topology::{DatapathId, Discovery, Port, Racks, lldp};
+use cool_topology::{DatapathId, Discovery, Index, Link, Port, Racks, Routes, lldp};
 use core::net::Ipv4Addr;
+use follow::{Changes, Detour, tree};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
+use takeover::{Adopted, Former};
 use tokio::sync::watch;
 use tracing::{debug, info, warn};
 
@@ -30,17 +34,20 @@ pub(super) struct Switch {
     pub(super) name: String,
     pub(super) ports: BTreeMap<u32, PortInfo>,
     session: Option<(ConnectionId, Handle)>,
+    /// The version that told this connection all that is wanted; `None` until then.
+    joining: Option<u64>,
     /// Discovery knows of this connection: what the switch held before has been brought up to date, so it
     /// cannot make loops with what others hold now.
     joined: bool,
-    /// What it was told to hold, and in which version.
-    tables: Arc<Tables>,
+    /// What it was told last.
     version: u64,
-    /// The version that it has answered for.
-    answered: u64,
     /// What it refused of that.
-    pub(super) refused: Option<String>,
-    settling: Option<Time>,
+    pub(super) refused: Refusals,
+    settling: bool,
+    /// The trees of an earlier life that it keeps for now.
+    former: Arc<BTreeSet<u32>>,
+    /// The trees that wait for its answer.
+    awaited: BTreeSet<u32>,
 }
 
 /// A group in use.
@@ -48,6 +55,8 @@ pub(super) struct Group {
     pub(super) trees: Vec<GroupTree>,
     /// Who waits for the switches, and until when.
     waiting: Option<(Reply<Vec<TreeGrant>>, Time)>,
+    /// Made by an earlier life of the controller, and not followed yet.
+    adopted: Option<Adopted>,
 }
 
 impl Switch {
@@ -66,13 +75,37 @@ pub(super) struct Network {
     by_ip: BTreeMap<Ipv4Addr, String>,
     pub(super) switches: BTreeMap<DatapathId, Switch>,
     groups: BTreeMap<u64, Group>,
+    /// The group of each tree, by number.
+    owners: BTreeMap<u32, u64>,
     numbers: Numbers,
-    version: u64,
+    uses: Uses,
     publish: watch::Sender<Arc<TopologySnapshot>>,
-    /// The graph has changed since trees were computed.
-    graph_changed: bool,
-    /// Something has changed since tables were computed.
-    changed: bool,
+
+    changes: Changes,
+    /// Links that went down at an end since trees were mended: nothing crosses them.
+    cut: BTreeSet<Link>,
+    index: Index,
+    routes: Routes,
+    /// The ToR of each rack that has nodes.
+    tors: BTreeMap<u32, DatapathId>,
+    detours: BTreeMap<u32, Detour>,
+    /// Where each node was found last.
+    places: BTreeMap<String, Port>,
+    wanted: Wanted,
+    version: u64,
+    /// Switches to be told though nothing else is wanted of them.
+    news: BTreeSet<DatapathId>,
+    /// Trees that are to be wanted anew.
+    reshaped: BTreeSet<u32>,
+    /// Trees that may have been confirmed, or refused.
+    ready: BTreeSet<u32>,
+    /// Trees to be looked at anew, and when to look at all.
+    improvable: BTreeSet<u32>,
+    improve_at: Option<Time>,
+    /// When switches have settled, and callers have waited enough.
+    settling: BTreeSet<(Time, DatapathId)>,
+    waiting: BTreeSet<(Time, u64)>,
+    former: Former,
     /// Something has happened since the topology was published that may be seen there.
     seen: bool,
 }
@@ -87,11 +120,27 @@ impl Network {
             by_ip: BTreeMap::new(),
             switches: BTreeMap::new(),
             groups: BTreeMap::new(),
+            owners: BTreeMap::new(),
             numbers: Numbers::new(),
-            version: 0,
+            uses: Uses::default(),
             publish,
-            graph_changed: false,
-            changed: false,
+            changes: Changes::default(),
+            cut: BTreeSet::new(),
+            index: Index::default(),
+            routes: Routes::default(),
+            tors: BTreeMap::new(),
+            detours: BTreeMap::new(),
+            places: BTreeMap::new(),
+            wanted: Wanted::default(),
+            version: 0,
+            news: BTreeSet::new(),
+            reshaped: BTreeSet::new(),
+            ready: BTreeSet::new(),
+            improvable: BTreeSet::new(),
+            improve_at: None,
+            settling: BTreeSet::new(),
+            waiting: BTreeSet::new(),
+            former: Former::default(),
             seen: false,
         }
     }
@@ -108,32 +157,28 @@ impl Network {
         match event {
             Event::Up(..) => {}
             Event::PortChanged(port) => {
-                let at = Port { switch, number: port.number };
-                let (up, mac, joined) = (port.up, port.mac, state.joined);
-                state.ports.insert(port.number, port);
-                self.changed = true;
-                if joined {
-                    self.discovery.handle(now, if up { Input::PortUp(at, mac) } else { Input::PortDown(at) });
+                let (number, up, mac, joined) = (port.number, port.up, port.mac, state.joined);
+                state.ports.insert(number, port);
+                self.seen = true;
+                match up {
+                    true if joined => self.discovery.handle(now, Input::PortUp(Port { switch, number }, mac)),
+                    true => {}
+                    false => self.port_down(now, Port { switch, number }),
                 }
             }
             Event::PortGone(number) => {
                 state.ports.remove(&number);
-                self.changed = true;
-                self.discovery.handle(now, Input::PortDown(Port { switch, number }));
+                self.seen = true;
+                self.port_down(now, Port { switch, number });
             }
             Event::PacketIn(number, frame) => self.packet_in(now, Port { switch, number }, &frame),
-            Event::Confirmed(version) => self.answered(now, switch, version, None),
-            Event::Refused(version, what) => {
-                warn!(%switch, "switch {} refused an entry: {what}", state.name);
-                self.answered(now, switch, version, Some(what));
-            }
+            Event::Answered(version, refusals) => self.answered(now, switch, version, refusals),
             Event::Down => {
-                state.session = None;
-                state.joined = false;
-                self.changed = true;
+                (state.session, state.joining, state.joined) = (None, None, false);
+                self.seen = true;
                 self.discovery.handle(now, Input::SwitchDown(switch));
                 if !self.discovery.graph().contains(switch) {
-                    self.switches.remove(&switch);
+                    self.forget(switch);
                 }
             }
         }
@@ -141,51 +186,82 @@ impl Network {
 
     fn up(&mut self, now: Time, connection: ConnectionId, info: SwitchInfo, handle: Handle) {
         let switch = info.datapath_id;
-        if let Some(number) = info.former_rack {
+        if let Some(number) = info.former.rack {
             self.racks.claim(switch, number);
         }
-        let old = self.switches.remove(&switch).and_then(|state| state.session);
-        if old.is_some() {
+        let old = self.switches.remove(&switch);
+        if old.as_ref().is_some_and(Switch::connected) {
             warn!(%switch, "switch {} connected again; the older connection is given up", info.name);
         }
         let state = Switch {
             name: info.name,
             ports: info.ports.into_iter().map(|port| (port.number, port)).collect(),
             session: Some((connection, handle)),
+            joining: None,
             joined: false,
-            tables: Arc::default(),
             version: 0,
-            answered: 0,
-            refused: None,
-            settling: Some(now + self.config.lldp_interval * SETTLING),
+            refused: Refusals::new(),
+            settling: true,
+            former: self.keep_former(now, switch, info.former.trees),
+            awaited: old.map(|old| old.awaited).unwrap_or_default(),
         };
         self.switches.insert(switch, state);
-        self.changed = true;
+        self.settling.insert((now + self.config.lldp_interval * SETTLING, switch));
+        self.wanted.add_switch(switch);
+        self.news.insert(switch);
+        self.seen = true;
     }
 
-    fn answered(&mut self, now: Time, switch: DatapathId, version: u64, refused: Option<String>) {
+    /// A switch is gone for good.
+    fn forget(&mut self, switch: DatapathId) {
+        let Some(state) = self.switches.remove(&switch) else { return };
+        self.wanted.remove_switch(switch);
+        for number in state.awaited {
+            if let Some(tree) = tree(&self.owners, &mut self.groups, number) {
+                tree.unconfirmed.remove(&switch);
+                self.ready.insert(number);
+            }
+        }
+        for detour in self.detours.values_mut() {
+            detour.unconfirmed.remove(&switch);
+        }
+        self.seen = true;
+    }
+
+    fn port_down(&mut self, now: Time, port: Port) {
+        if let Some(peer) = self.discovery.graph().peer(port) {
+            self.cut.insert(Link::new(port, peer));
+        }
+        self.discovery.handle(now, Input::PortDown(port));
+    }
+
+    fn answered(&mut self, now: Time, switch: DatapathId, version: u64, refused: Refusals) {
         let Some(state) = self.switches.get_mut(&switch) else { return };
-        self.changed |= state.refused != refused;
-        state.answered = version;
+        for what in refused.iter().filter(|new| state.refused.get(new.0) != Some(new.1)).map(|new| new.1) {
+            warn!(%switch, "switch {} refused an entry: {what}", state.name);
+        }
+        self.seen |= state.refused != refused;
         state.refused = refused;
-        if !state.joined && version == state.version {
+        if !state.joined && state.joining.is_some_and(|joining| joining <= version) {
             state.joined = true;
             let up: Vec<_> = state.ports.values().filter(|p| p.up).map(|p| (p.number, p.mac)).collect();
             self.discovery.handle(now, Input::SwitchUp { switch, ports: &up });
         }
+        self.pass(switch, version);
     }
 
     fn packet_in(&mut self, now: Time, port: Port, frame: &[u8]) {
+        let (tag, frame) = vlan::untagged(frame);
         let Some(&[high, low]) = frame.get(12..14) else { return };
         match u16::from_be_bytes([high, low]) {
-            lldp::ETHERTYPE => self.discovery.handle(now, Input::Heard(port, frame)),
-            arp::ETHERTYPE => self.answer_arp(port, frame),
+            lldp::ETHERTYPE => self.discovery.handle(now, Input::Heard(port, &frame)),
+            arp::ETHERTYPE => self.answer_arp(port, tag, &frame),
             _ => {}
         }
     }
 
     /// Answers for the node asked for with its locator.
-    fn answer_arp(&self, port: Port, frame: &[u8]) {
+    fn answer_arp(&self, port: Port, tag: vlan::Tag, frame: &[u8]) {
         let Some(request) = arp::Request::read(frame) else { return };
         let Some(name) = self.by_ip.get(&request.target_ip) else { return };
         let Some(target) = self.discovery.graph().host(name) else {
@@ -198,7 +274,19 @@ impl Network {
         }
         let rack = self.racks.number(target.switch);
         if let Some(locator) = rack.and_then(|rack| locator::of(rack, target.number)) {
-            self.send(port, request.answer(locator));
+            self.send(port, tag.put(request.answer(locator)));
+        }
+    }
+
+    /// A node is at another place: whoever knows its locator hears the new one.
+    fn announce_move(&self, node: &str, place: Port) {
+        let (Some(node), Some(rack)) = (self.nodes.get(node), self.racks.number(place.switch)) else {
+            return;
+        };
+        let Some(locator) = locator::of(rack, place.number) else { return };
+        let frame = arp::announcement(node.ip, locator);
+        for (_, port) in self.discovery.graph().hosts().filter(|(_, port)| *port != place) {
+            self.send(port, frame.clone());
         }
     }
 
@@ -214,20 +302,23 @@ impl Network {
 
     /// Draws all conclusions; returns when to draw the next even if nothing happens.
     pub(super) fn advance(&mut self, now: Time) -> Option<Time> {
+        let discovery = self.drain_discovery(now);
+        let takeover = self.take_over(now);
+        let settled = self.settle(now);
+        // What callers are told, and what a confirmed tree becomes, can change what is wanted.
         loop {
-            let discovery = self.drain_discovery(now);
-            let settled = self.settle(now);
-            if core::mem::take(&mut self.changed) {
-                self.seen = true;
-                self.rebuild();
-            }
+            self.follow(now);
+            self.tell();
+            self.expire(now);
             self.progress();
-            let groups = self.expire(now);
-            if !self.changed {
-                self.show();
-                return earliest(earliest(discovery, settled), groups);
+            if self.reshaped.is_empty() {
+                break;
             }
         }
+        self.show();
+        let waiting = self.waiting.first().map(|(until, _)| *until);
+        let own = [takeover, settled, waiting, self.improving(now), self.detouring()];
+        own.into_iter().fold(discovery, earliest)
     }
 
     /// Publishes the topology if it looks different now.
@@ -248,165 +339,122 @@ impl Network {
     fn drain_discovery(&mut self, now: Time) -> Option<Time> {
         loop {
             let output = match self.discovery.poll(now) {
-                Poll::Output(output) => output,
-                Poll::Idle(deadline) => {
-                    if self.graph_changed {
-                        self.number_racks();
-                    }
-                    return deadline;
-                }
-            };
-            self.seen = true;
-            match output {
-                Output::Announce(port, frame) => {
+                Poll::Output(Output::Announce(port, frame)) => {
                     self.send(port, frame);
                     continue;
                 }
-                Output::Warning(warning) => {
-                    warn!("{warning}");
-                    continue;
+                Poll::Output(output) => output,
+                Poll::Idle(deadline) => return deadline,
+            };
+            self.seen = true;
+            match output {
+                Output::Announce(..) => {}
+                Output::Warning(warning) => warn!("{warning}"),
+                Output::LinkUp(link) => {
+                    info!("link {} - {} found", self.label(link.a), self.label(link.b));
+                    self.changes.links.insert(link);
                 }
-                Output::LinkUp(link) => info!("link {} - {} found", self.label(link.a), self.label(link.b)),
-                Output::LinkDown(link) => warn!("link {} - {} lost", self.label(link.a), self.label(link.b)),
-                Output::SwitchFound(switch) => debug!(%switch, "switch joins"),
+                Output::LinkDown(link) => {
+                    warn!("link {} - {} lost", self.label(link.a), self.label(link.b));
+                    self.changes.links.insert(link);
+                }
+                Output::SwitchFound(switch) => {
+                    debug!(%switch, "switch joins");
+                    self.changes.switches = true;
+                }
                 Output::SwitchLost(switch) => {
                     warn!(%switch, "switch {} is gone", self.name(switch));
-                    if self.switches.get(&switch).is_some_and(|state| state.session.is_none()) {
-                        self.switches.remove(&switch);
+                    self.changes.switches = true;
+                    if self.switches.get(&switch).is_some_and(|state| !state.connected()) {
+                        self.forget(switch);
                     }
                 }
-                Output::NodeLocated(node, port) => info!(node, "node located at {}", self.label(port)),
-                Output::NodeLost(node, port) => warn!(node, "node no longer at {}", self.label(port)),
+                Output::NodeLocated(node, port) => {
+                    info!(node, "node located at {}", self.label(port));
+                    self.changes.nodes.insert(node);
+                }
+                Output::NodeLost(node, port) => {
+                    warn!(node, "node no longer at {}", self.label(port));
+                    self.changes.nodes.insert(node);
+                }
             }
-            self.graph_changed = true;
-            self.changed = true;
-        }
-    }
-
-    fn number_racks(&mut self) {
-        for switch in self.racks.update(self.discovery.graph()) {
-            warn!(%switch, "no rack number is left for this switch's nodes");
         }
     }
 
     /// Ends the settling of switches; returns when the next one ends.
     fn settle(&mut self, now: Time) -> Option<Time> {
-        for state in self.switches.values_mut() {
-            if state.settling.is_some_and(|until| until <= now) {
-                state.settling = None;
-                // Deletions that were held back are due, so it is told anew.
-                state.version = 0;
-                self.changed = true;
+        while self.settling.first().is_some_and(|(until, _)| *until <= now) {
+            let Some((_, switch)) = self.settling.pop_first() else { break };
+            let again = self.settling.iter().any(|(_, other)| *other == switch);
+            if let Some(state) = self.switches.get_mut(&switch).filter(|_| !again) {
+                // Deletions that were held back are due.
+                state.settling = false;
+                self.news.insert(switch);
             }
         }
-        self.switches.values().filter_map(|state| state.settling).min()
-    }
-
-    /// Computes all tables and tells the switches whose tables have changed.
-    fn rebuild(&mut self) {
-        let graph = self.discovery.graph();
-        if core::mem::take(&mut self.graph_changed) {
-            for tree in self.groups.values_mut().flat_map(|group| &mut group.trees) {
-                tree.follow(graph);
-            }
-        }
-        let trees = self.groups.values().flat_map(|group| &group.trees);
-        let trees = trees.map(|tree| WantedTree { group: tree.number, tree: tree.current() });
-        let mut all = wanted::tables(graph, &self.racks, &self.nodes, trees);
-        for (switch, state) in &mut self.switches {
-            let tables = all.remove(switch).unwrap_or_else(wanted::always);
-            if state.version != 0 && *state.tables == tables {
-                continue;
-            }
-            self.version += 1;
-            state.version = self.version;
-            state.tables = Arc::new(tables);
-            if let Some((_, handle)) = &state.session {
-                let settling = state.settling.is_some();
-                handle.wanted.send_replace(Wanted {
-                    version: state.version,
-                    tables: state.tables.clone(),
-                    settling,
-                });
-            }
-        }
-    }
-
-    /// Whether a switch holds what is wanted now; one that is not part of the network has nothing to hold.
-    fn holds_wanted(&self, switch: DatapathId) -> bool {
-        match self.switches.get(&switch) {
-            Some(state) => {
-                state.joined
-                    && state.version != 0
-                    && state.answered == state.version
-                    && state.refused.is_none()
-            }
-            None => !self.discovery.graph().contains(switch),
-        }
+        self.settling.first().map(|(until, _)| *until)
     }
 
     /// Moves trees on whose switches have confirmed, and answers who waits for them.
     fn progress(&mut self) {
-        if self.changed {
-            return;
-        }
-        let mut groups = core::mem::take(&mut self.groups);
-        let mut refused = Vec::new();
-        for (id, group) in &mut groups {
-            let mut done = true;
-            for tree in &mut group.trees {
-                if tree.switches().into_iter().all(|switch| self.holds_wanted(switch)) {
-                    self.changed |= tree.confirmed();
-                    done &= tree.is_final();
-                } else {
-                    done = false;
+        let mut concerned: BTreeSet<u64> = BTreeSet::new();
+        for number in core::mem::take(&mut self.ready) {
+            concerned.extend(self.owners.get(&number));
+            let Some(tree) = tree(&self.owners, &mut self.groups, number) else { continue };
+            if tree.unconfirmed.is_empty() {
+                if tree.confirmed() {
+                    self.reshaped.insert(number);
                 }
+                self.uses.note(tree);
             }
-            if self.changed {
+        }
+        for id in concerned {
+            let Some(group) = self.groups.get(&id).filter(|group| group.waiting.is_some()) else { continue };
+            let made = |tree: &GroupTree| {
+                tree.unconfirmed.is_empty() && tree.is_final() && !self.reshaped.contains(&tree.number)
+            };
+            let outcome = match self.refusal(id, group) {
+                Some(error) => Err(error),
+                None if group.trees.iter().all(made) => Ok(view::grants(self, group)),
+                None => continue,
+            };
+            let refused = outcome.is_err();
+            let Some((reply, until)) = self.groups.get_mut(&id).and_then(|group| group.waiting.take()) else {
                 continue;
-            }
-            if let Some((reply, _)) = group.waiting.take_if(|_| done) {
-                if reply.send(Ok(view::grants(self, group))).is_err() {
-                    refused.push(*id); // the caller has gone away
-                }
-            } else if group.waiting.is_some()
-                && let Some(error) = self.refusal(*id, group)
-                && let Some((reply, _)) = group.waiting.take()
-            {
-                answer(reply, Err(error));
-                refused.push(*id);
+            };
+            self.waiting.remove(&(until, id));
+            // A caller that has gone away would never release it.
+            if reply.send(outcome).is_err() || refused {
+                self.release(id);
             }
         }
-        self.groups = groups;
-        refused.into_iter().for_each(|id| self.release(id));
     }
 
     fn refusal(&self, id: u64, group: &Group) -> Option<FabricError> {
-        let mut switches = group.trees.iter().flat_map(GroupTree::switches);
-        switches.find_map(|switch| {
-            let state = self.switches.get(&switch).filter(|s| s.answered == s.version)?;
-            let reason = state.refused.clone()?;
-            Some(FabricError::Refused { id, switch: state.name.clone(), reason })
+        group.trees.iter().find_map(|tree| {
+            tree.current().ports().into_keys().find_map(|switch| {
+                let state = self.switches.get(&switch)?;
+                let reason = state.refused.get(&Some(tree.number))?.clone();
+                Some(FabricError::Refused { id, switch: state.name.clone(), reason })
+            })
         })
     }
 
-    /// Gives up groups that have waited too long; returns when the next one will have.
-    fn expire(&mut self, now: Time) -> Option<Time> {
-        let late = |group: &Group| group.waiting.as_ref().is_some_and(|(_, until)| *until <= now);
-        let expired: Vec<u64> = self.groups.iter().filter(|(_, g)| late(g)).map(|(id, _)| *id).collect();
-        for id in expired {
+    /// Gives up groups that have waited too long.
+    fn expire(&mut self, now: Time) {
+        while self.waiting.first().is_some_and(|(until, _)| *until <= now) {
+            let Some((_, id)) = self.waiting.pop_first() else { return };
             let Some(group) = self.groups.get_mut(&id) else { continue };
             let waiting = group.waiting.take();
-            let concerned: BTreeSet<DatapathId> = group.trees.iter().flat_map(GroupTree::switches).collect();
-            let missing = concerned.iter().filter(|switch| !self.holds_wanted(**switch));
-            let switches = missing.map(|switch| self.name(*switch)).collect();
+            let missing: BTreeSet<DatapathId> =
+                group.trees.iter().flat_map(|tree| tree.unconfirmed.keys().copied()).collect();
+            let switches = missing.into_iter().map(|switch| self.name(switch)).collect();
             if let Some((reply, _)) = waiting {
                 let waited = self.config.confirm_timeout;
                 answer(reply, Err(FabricError::Unconfirmed { id, switches, waited }));
             }
             self.release(id);
         }
-        self.groups.values().filter_map(|group| group.waiting.as_ref().map(|(_, until)| *until)).min()
     }
 
     /// A switch as operators know it.

@@ -4,13 +4,12 @@
 //! A machine without I/O; the messages travel through [`session`](super::session). Only flows with our
 //! cookie and groups with our numbers are read or touched.
 
-use super::change::{self, Change};
-use super::tables::{COOKIE, COOKIE_MASK, Tables};
-use super::wanted;
+use super::change::{self, Change, Scope};
+use super::tables::{COOKIE, COOKIE_MASK, Patch, Tables};
+use super::wanted::{self, Keep};
 use cool_machine::{Duration, Machine, Poll, Time};
 use rs_openflow::{Body, Failure, FlowStatsRequest, Message, MultipartReply, MultipartRequest, TableId};
-use std::collections::{BTreeMap, VecDeque};
-use std::sync::Arc;
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 /// How long a switch may take to answer a barrier or to tell its tables.
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -23,23 +22,34 @@ const MAX_ENTRIES: usize = 1 << 20;
 /// Transactions of ours have this bit; the session's own do not.
 pub(super) const XID: u32 = 1 << 31;
 
-/// The tables that a switch is to have.
+/// What a switch is to have from now on, beside what it was to have before.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Wanted {
+pub(super) struct Wish {
     /// Counts upwards; the answer names it.
     pub(super) version: u64,
-    pub(super) tables: Arc<Tables>,
-    /// Unicast flows that are installed but not wanted stay for now.
-    pub(super) settling: bool,
+    pub(super) patch: Patch,
+    /// What stays for now though it is not wanted.
+    pub(super) keep: Keep,
 }
+
+impl Wish {
+    /// Wishes afterwards what a later wish says.
+    pub(super) fn append(&mut self, later: Wish) {
+        self.patch.append(later.patch);
+        (self.version, self.keep) = (later.version, later.keep);
+    }
+}
+
+/// Entries that a switch refused, and why: the first of each tree by its number, and of all that is for none.
+pub(super) type Refusals = BTreeMap<Option<u32>, String>;
 
 /// What may happen.
 #[derive(Debug)]
 pub(super) enum Input {
     /// Begin: read what is installed.
     Start,
-    /// These tables are wanted from now on.
-    Want(Wanted),
+    /// This is wanted from now on.
+    Want(Wish),
     /// The switch answered one of our transactions.
     Told(Message),
 }
@@ -49,18 +59,22 @@ pub(super) enum Input {
 pub(super) enum Output {
     Send(Message),
     /// The switch has told what it holds, for the first time.
-    Read {
-        /// The rack that it was the ToR of.
-        former_rack: Option<u32>,
-    },
-    /// Everything wanted in this version is installed.
-    Confirmed(u64),
-    /// The switch refused something wanted in this version, first this, for this reason.
-    Refused(u64, String),
+    Read(Former),
+    /// Everything wanted in this version is installed, but for what the switch refused.
+    Answered(u64, Refusals),
     /// So many of our entries had been changed by somebody else; they are being restored.
     Drifted(usize),
     /// The switch cannot be worked with.
     Failed(String),
+}
+
+/// What a switch tells of an earlier life of the controller.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct Former {
+    /// The rack that it was the ToR of.
+    pub(super) rack: Option<u32>,
+    /// The trees of which it has a part, by number, with its ports.
+    pub(super) trees: BTreeMap<u32, BTreeSet<u32>>,
 }
 
 #[derive(Debug)]
@@ -86,8 +100,13 @@ enum State {
 pub(super) struct Reconciler {
     state: State,
     installed: Tables,
-    wanted: Option<Wanted>,
-    /// Whether `wanted` has been compared with `installed` to the end.
+    wanted: Tables,
+    keep: Keep,
+    /// What was wished last; `None` until something was.
+    version: Option<u64>,
+    /// Where `wanted` may differ from `installed`.
+    differing: Scope,
+    /// Whether that version has been answered for.
     answered: bool,
     read_before: bool,
     /// A newer version came while a batch was under way.
@@ -96,8 +115,8 @@ pub(super) struct Reconciler {
     stages: VecDeque<VecDeque<Change>>,
     /// What an error may refer to.
     sent: BTreeMap<u32, Change>,
-    /// The first refusal in the version being installed.
-    refusal: Option<String>,
+    /// The refusals since the last answer.
+    refusals: Refusals,
     next_xid: u32,
     deadline: Option<Time>,
     outputs: VecDeque<Output>,
@@ -108,13 +127,16 @@ impl Reconciler {
         Reconciler {
             state: State::New,
             installed: Tables::default(),
-            wanted: None,
+            wanted: Tables::default(),
+            keep: Keep::default(),
+            version: None,
+            differing: Scope::default(),
             answered: true,
             read_before: false,
             stale: false,
             stages: VecDeque::new(),
             sent: BTreeMap::new(),
-            refusal: None,
+            refusals: Refusals::new(),
             next_xid: 0,
             deadline: None,
             outputs: VecDeque::new(),
@@ -178,16 +200,18 @@ impl Reconciler {
         if flows.is_none() && groups.is_none() {
             let told = core::mem::take(told);
             if self.read_before {
-                let drifted: usize =
-                    change::stages(&told, &self.installed, |_| false).iter().map(Vec::len).sum();
+                let scope = Scope::all(&told, &self.installed);
+                let stages = change::stages(&told, &self.installed, scope, &Keep::default());
+                let drifted: usize = stages.iter().map(Vec::len).sum();
                 if drifted > 0 {
                     self.outputs.push_back(Output::Drifted(drifted));
                 }
             } else {
                 self.read_before = true;
-                self.outputs.push_back(Output::Read { former_rack: wanted::former_rack(&told) });
+                self.outputs.push_back(Output::Read(wanted::former(&told)));
             }
             self.installed = told;
+            self.differing = Scope::all(&self.installed, &self.wanted);
             self.compare(now);
         }
     }
@@ -207,7 +231,8 @@ impl Reconciler {
         }
         if let Some(change) = self.sent.remove(&xid) {
             change.refused(&mut self.installed, failure);
-            self.refusal.get_or_insert(format!("{change}: {why}"));
+            change.note(&mut self.differing);
+            self.refusals.entry(change.tree()).or_insert_with(|| format!("{change}: {why}"));
             self.deadline = Some(now + PATIENCE);
         }
     }
@@ -218,8 +243,27 @@ impl Reconciler {
         self.outputs.push_back(Output::Failed(why));
     }
 
-    fn want(&mut self, now: Time, wanted: Wanted) {
-        self.wanted = Some(wanted);
+    fn want(&mut self, now: Time, wish: Wish) {
+        for (key, flow) in wish.patch.flows {
+            match flow {
+                Some(flow) => self.wanted.flows.insert(key.clone(), flow),
+                None => self.wanted.flows.remove(&key),
+            };
+            self.differing.flows.insert(key);
+        }
+        for (id, ports) in wish.patch.groups {
+            match ports {
+                Some(ports) => self.wanted.groups.insert(id, Some(ports)),
+                None => self.wanted.groups.remove(&id),
+            };
+            self.differing.groups.insert(id);
+        }
+        if self.keep != wish.keep {
+            self.keep = wish.keep;
+            // What was kept may be due to go.
+            self.differing = Scope::all(&self.installed, &self.wanted);
+        }
+        self.version = Some(wish.version);
         self.answered = false;
         self.stale = true;
         // What was sent is waited for first, so that an error is known to belong to it.
@@ -228,13 +272,17 @@ impl Reconciler {
         }
     }
 
-    /// Starts on the difference between what is installed and what is wanted.
+    /// Starts on the difference between what is installed and what is wanted. Changes of an earlier
+    /// difference that were not sent are found again.
     fn compare(&mut self, now: Time) {
         self.stale = false;
-        self.refusal = None;
-        if let Some(wanted) = &self.wanted {
-            let keep = |flow: &_| wanted.settling && wanted::is_unicast(flow);
-            let stages = change::stages(&self.installed, &wanted.tables, keep);
+        self.refusals.clear();
+        if self.version.is_some() {
+            for change in self.stages.drain(..).flatten() {
+                change.note(&mut self.differing);
+            }
+            let scope = core::mem::take(&mut self.differing);
+            let stages = change::stages(&self.installed, &self.wanted, scope, &self.keep);
             self.stages = stages.into_iter().map(VecDeque::from).collect();
             // Also what is found by a check, or refused before and tried again, is answered for.
             self.answered &= self.stages.is_empty();
@@ -247,12 +295,10 @@ impl Reconciler {
         let Some(stage) = self.stages.front_mut() else {
             self.state = State::Idle;
             self.deadline = Some(now + AUDIT);
-            if let Some(wanted) = self.wanted.as_ref().filter(|_| !self.answered) {
+            if let Some(version) = self.version.filter(|_| !self.answered) {
                 self.answered = true;
-                self.outputs.push_back(match self.refusal.take() {
-                    None => Output::Confirmed(wanted.version),
-                    Some(reason) => Output::Refused(wanted.version, reason),
-                });
+                let refusals = core::mem::take(&mut self.refusals);
+                self.outputs.push_back(Output::Answered(version, refusals));
             }
             return;
         };
@@ -287,7 +333,7 @@ impl Machine for Reconciler {
     fn handle(&mut self, now: Time, input: Input) {
         match input {
             Input::Start => self.read(now),
-            Input::Want(wanted) => self.want(now, wanted),
+            Input::Want(wish) => self.want(now, wish),
             Input::Told(message) => self.told(now, message),
         }
     }

@@ -1,7 +1,7 @@
 //! One switch's OpenFlow session as a machine: version, identity, ports, keepalive; then packets both ways,
 //! with the [`reconciler`](super::reconcile) inside. Bytes and sockets are [`connection`](super::connection)'s.
 
-use super::reconcile::{self, Reconciler, Wanted};
+use super::reconcile::{self, Former, Reconciler, Refusals, Wish};
 use cool_machine::{Duration, Machine, Poll, Time, earliest};
 use cool_topology::{DatapathId, Mac};
 use rs_openflow::{
@@ -37,8 +37,8 @@ pub(super) struct SwitchInfo {
     pub(super) datapath_id: DatapathId,
     pub(super) name: String,
     pub(super) ports: Vec<PortInfo>,
-    /// The rack that it was the ToR of, by the flows that it still holds.
-    pub(super) former_rack: Option<u32>,
+    /// What it still holds of an earlier life of the controller.
+    pub(super) former: Former,
 }
 
 /// What may happen.
@@ -48,8 +48,8 @@ pub(super) enum Input {
     Received(Message),
     /// Bytes came that are no message.
     Unreadable(Error),
-    /// These tables are wanted from now on.
-    Want(Wanted),
+    /// This is wanted from now on.
+    Want(Wish),
     /// Send this frame out of this port.
     Packet(u32, Vec<u8>),
 }
@@ -64,8 +64,7 @@ pub(super) enum Output {
     PortGone(u32),
     /// A port received this frame.
     PacketIn(u32, Vec<u8>),
-    Confirmed(u64),
-    Refused(u64, String),
+    Answered(u64, Refusals),
     /// Worth an operator's look.
     Warning(String),
     /// Send what is left to send and hang up, for this reason.
@@ -260,15 +259,14 @@ impl Session {
     fn reconciled(&mut self, output: reconcile::Output) {
         let output = match output {
             reconcile::Output::Send(message) => Output::Send(message),
-            reconcile::Output::Read { former_rack } => {
+            reconcile::Output::Read(former) => {
                 self.phase = Phase::Up;
                 self.handshake = None;
                 let name = self.name.clone().unwrap_or_else(|| format!("dpid:{}", self.datapath_id));
                 let ports = self.ports.values().cloned().collect();
-                Output::Up(SwitchInfo { datapath_id: self.datapath_id, name, ports, former_rack })
+                Output::Up(SwitchInfo { datapath_id: self.datapath_id, name, ports, former })
             }
-            reconcile::Output::Confirmed(version) => Output::Confirmed(version),
-            reconcile::Output::Refused(version, what) => Output::Refused(version, what),
+            reconcile::Output::Answered(version, refusals) => Output::Answered(version, refusals),
             reconcile::Output::Drifted(entries) => Output::Warning(format!(
                 "{entries} entries of this controller had been changed by somebody else; restoring them"
             )),
@@ -325,7 +323,7 @@ impl Machine for Session {
         match input {
             Input::Received(message) => self.received(now, message),
             Input::Unreadable(error) => self.close(format!("it sent what cannot be read: {error}")),
-            Input::Want(wanted) => self.reconciler.handle(now, reconcile::Input::Want(wanted)),
+            Input::Want(wish) => self.reconciler.handle(now, reconcile::Input::Want(wish)),
             Input::Packet(port, frame) => self.send(Body::PacketOut(PacketOut::new(PortNo(port), frame))),
         }
     }

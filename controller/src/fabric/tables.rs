@@ -2,6 +2,7 @@
 
 use rs_openflow::{Instruction, Match};
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
 /// Marks the flows that are ours; their low half says what they are for.
 pub(super) const COOKIE: u64 = 0x434f_4f4c_0000_0000;
@@ -10,26 +11,26 @@ pub(super) const COOKIE_MASK: u64 = 0xffff_ffff_0000_0000;
 /// Groups have no cookie: those with these numbers are ours, one for each multicast address.
 pub(super) const GROUPS: core::ops::Range<u32> = 0xc000_0000..0xc004_0000;
 
-/// What makes a flow the same flow.
+/// What makes a flow the same flow. Cheap to clone: several tables share one.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct FlowKey {
     pub(super) priority: u16,
     /// Fields in ascending order, since a switch may tell them in another order than it was given.
-    pub(super) matching: Match,
+    pub(super) matching: Arc<Match>,
 }
 
 impl FlowKey {
     pub(super) fn new(priority: u16, mut matching: Match) -> FlowKey {
         matching.fields.sort_unstable();
-        FlowKey { priority, matching }
+        FlowKey { priority, matching: Arc::new(matching) }
     }
 }
 
-/// What a flow does.
+/// What a flow does. Cheap to clone.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Flow {
     pub(super) cookie: u64,
-    pub(super) instructions: Vec<Instruction>,
+    pub(super) instructions: Arc<[Instruction]>,
 }
 
 /// The ports of a group of type ALL; `None` for one that is not of that form.
@@ -40,4 +41,27 @@ pub(super) type Ports = Option<BTreeSet<u32>>;
 pub(super) struct Tables {
     pub(super) flows: BTreeMap<FlowKey, Flow>,
     pub(super) groups: BTreeMap<u32, Ports>,
+}
+
+/// A change of tables: entries by key, with `None` for those that are to go.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct Patch {
+    pub(super) flows: BTreeMap<FlowKey, Option<Flow>>,
+    pub(super) groups: BTreeMap<u32, Option<BTreeSet<u32>>>,
+}
+
+impl Patch {
+    /// Makes these tables of empty ones.
+    pub(super) fn whole(tables: &Tables) -> Patch {
+        Patch {
+            flows: tables.flows.iter().map(|(key, flow)| (key.clone(), Some(flow.clone()))).collect(),
+            groups: tables.groups.iter().map(|(id, ports)| (*id, ports.clone())).collect(),
+        }
+    }
+
+    /// Does afterwards what a later change does.
+    pub(super) fn append(&mut self, later: Patch) {
+        self.flows.extend(later.flows);
+        self.groups.extend(later.groups);
+    }
 }

@@ -43,7 +43,11 @@ pub(super) fn snapshot(network: &Network) -> TopologySnapshot {
 fn warnings(network: &Network) -> Vec<String> {
     let discovery = network.discovery.warnings().map(ToString::to_string);
     let refused = network.switches.values().filter_map(|state| {
-        state.refused.as_ref().map(|what| format!("switch {} refused an entry: {what}", state.name))
+        let what = state.refused.values().next()?;
+        Some(match state.refused.len() {
+            1 => format!("switch {} refused an entry: {what}", state.name),
+            trees => format!("switch {} refused entries of {trees} trees, one of them {what}", state.name),
+        })
     });
     let away = network.switches.iter().filter(|(_, state)| !state.connected()).map(|(_, state)| {
         format!("switch {} is not connected; it keeps forwarding as it was told", state.name)

@@ -4,11 +4,13 @@
 
 use super::api::NodeRegistration;
 use super::locator;
-use super::tables::{COOKIE, Flow, FlowKey, GROUPS, Tables};
-use cool_topology::{DatapathId, Graph, Mac, Racks, Tree, paths};
+use super::reconcile::Former;
+use super::tables::{COOKIE, Flow, FlowKey, GROUPS, Patch, Tables};
+use cool_topology::{DatapathId, Mac, Port, Tree};
 use core::net::Ipv4Addr;
 use rs_openflow::{Action, EtherType, GroupId, Instruction, MacAddr, Masked, Match, Oxm, PortNo};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
 /// Multicast addresses: 239.192.0.0/14 (RFC 2365), one for each of [`GROUPS`].
 const MULTICAST: u32 = u32::from_be_bytes([239, 192, 0, 0]);
@@ -32,111 +34,228 @@ pub(super) fn address(group: u32) -> Ipv4Addr {
     Ipv4Addr::from(MULTICAST + (group - GROUPS.start))
 }
 
-/// Whether a flow forwards unicast. While a switch's neighbourhood is still being discovered such flows
-/// stay, so that a controller that restarts does not interrupt traffic.
-pub(super) fn is_unicast(flow: &Flow) -> bool {
-    matches!(flow.cookie & 0xff00_0000, FOR_RACK | FOR_NODE)
+/// The group number of the tree that has this multicast address.
+pub(super) fn number(address: Ipv4Addr) -> Option<u32> {
+    let number = u32::from(address).checked_sub(MULTICAST)?.checked_add(GROUPS.start)?;
+    GROUPS.contains(&number).then_some(number)
 }
 
-/// The rack that a switch was the ToR of, by the flows that it holds.
-pub(super) fn former_rack(tables: &Tables) -> Option<u32> {
-    tables.flows.iter().filter(|(_, flow)| flow.cookie == COOKIE | FOR_NODE).find_map(|(key, _)| {
-        match key.matching.fields.first() {
-            Some(Oxm::EthDst(dst)) => locator::rack(dst.value.0),
-            _ => None,
+/// The number of the tree that a flow is for, if it is for one.
+pub(super) fn tree(flow: &Flow) -> Option<u32> {
+    (flow.cookie & 0xff00_0000 == FOR_TREE).then_some(GROUPS.start + (flow.cookie & 0x00ff_ffff) as u32)
+}
+
+/// Entries that stay for now though they are not wanted: a controller that has just started does not know
+/// everything yet, and must not interrupt what goes on.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct Keep {
+    /// All that forwards unicast: the switch's neighbourhood is still being discovered.
+    pub(super) unicast: bool,
+    /// All of these trees: whose they are is not known yet.
+    pub(super) trees: Arc<BTreeSet<u32>>,
+}
+
+impl Keep {
+    pub(super) fn flow(&self, flow: &Flow) -> bool {
+        match tree(flow) {
+            Some(number) => self.trees.contains(&number),
+            None => self.unicast && matches!(flow.cookie & 0xff00_0000, FOR_RACK | FOR_NODE),
         }
-    })
+    }
+
+    pub(super) fn group(&self, number: u32) -> bool {
+        self.trees.contains(&number)
+    }
 }
 
-/// A tree to install.
-pub(super) struct WantedTree<'a> {
-    /// One of [`GROUPS`].
-    pub(super) group: u32,
-    pub(super) tree: &'a Tree,
+/// What a switch's tables tell of an earlier life of the controller.
+pub(super) fn former(tables: &Tables) -> Former {
+    let of_node = tables.flows.iter().filter(|(_, flow)| flow.cookie == COOKIE | FOR_NODE);
+    let rack = of_node.map(|(key, _)| key).find_map(|key| match key.matching.fields.first() {
+        Some(Oxm::EthDst(dst)) => locator::rack(dst.value.0),
+        _ => None,
+    });
+    let trees = tables.groups.iter().map(|(id, ports)| (*id, ports.clone().unwrap_or_default())).collect();
+    Former { rack, trees }
 }
 
-/// The tables of every switch of `graph`.
-pub(super) fn tables<'a>(
-    graph: &Graph,
-    racks: &Racks,
-    nodes: &BTreeMap<String, NodeRegistration>,
-    trees: impl IntoIterator<Item = WantedTree<'a>>,
-) -> BTreeMap<DatapathId, Tables> {
-    let mut all: BTreeMap<DatapathId, Tables> = graph.switches().map(|s| (s, always())).collect();
-    let mut tors: BTreeMap<DatapathId, u32> = BTreeMap::new();
-    for (name, port) in graph.hosts() {
-        let (Some(rack), Some(node), Some(tables)) =
-            (racks.number(port.switch), nodes.get(name), all.get_mut(&port.switch))
-        else {
-            continue;
+/// The tables that all switches are to have, and what of them each has not been told yet.
+///
+/// Changed piece by piece: a route, a node, a tree.
+#[derive(Debug, Default)]
+pub(super) struct Wanted {
+    switches: BTreeMap<DatapathId, Tables>,
+    untold: BTreeMap<DatapathId, Patch>,
+    /// Where each node has a flow.
+    nodes: BTreeMap<String, (DatapathId, FlowKey)>,
+    /// Where each tree has flows, beside its group.
+    trees: BTreeMap<u32, BTreeMap<DatapathId, BTreeSet<FlowKey>>>,
+}
+
+impl Wanted {
+    /// From now on there is such a switch; nothing happens if there was.
+    pub(super) fn add_switch(&mut self, switch: DatapathId) {
+        self.switches.entry(switch).or_insert_with(always);
+    }
+
+    /// There is no such switch any more. What others hold of it remains until told otherwise.
+    pub(super) fn remove_switch(&mut self, switch: DatapathId) {
+        self.switches.remove(&switch);
+        self.untold.remove(&switch);
+    }
+
+    /// All that a switch is to have; then nothing of it is untold.
+    pub(super) fn whole(&mut self, switch: DatapathId) -> Patch {
+        self.untold.remove(&switch);
+        self.switches.get(&switch).map(Patch::whole).unwrap_or_default()
+    }
+
+    /// What has not been told yet, by switch.
+    pub(super) fn take_untold(&mut self) -> BTreeMap<DatapathId, Patch> {
+        core::mem::take(&mut self.untold)
+    }
+
+    #[cfg(test)]
+    pub(super) fn tables(&self) -> &BTreeMap<DatapathId, Tables> {
+        &self.switches
+    }
+
+    /// Sends what is for a rack out of this port, or nowhere.
+    pub(super) fn route(&mut self, switch: DatapathId, rack: u32, port: Option<u32>) {
+        let Some((address, mask)) = locator::of_rack(rack) else { return };
+        let key = FlowKey::new(RACK, Match::new().eth_dst_masked(mac(address), mac(mask)));
+        let flow = port.map(|port| flow(FOR_RACK, vec![Action::output(PortNo(port))]));
+        self.flow(switch, key, flow);
+    }
+
+    /// Forgets where a node is.
+    pub(super) fn displace(&mut self, node: &str) {
+        if let Some((switch, key)) = self.nodes.remove(node) {
+            self.flow(switch, key, None);
+        }
+    }
+
+    /// Hands what is for a node over to it at this port of its rack's ToR.
+    pub(super) fn place(&mut self, node: &NodeRegistration, rack: u32, port: Port) {
+        let Some(locator) = locator::of(rack, port.number) else { return };
+        let key = FlowKey::new(NODE, Match::new().eth_dst(mac(locator)));
+        let to_node = vec![
+            Action::SetField(Oxm::EthDst(Masked::exact(mac(node.mac)))),
+            Action::output(PortNo(port.number)),
+        ];
+        self.flow(port.switch, key.clone(), Some(flow(FOR_NODE, to_node)));
+        self.nodes.insert(node.name.clone(), (port.switch, key));
+    }
+
+    /// Gives a tree this shape, or removes it; returns the switches at which that changes something.
+    ///
+    /// One group of type ALL at each switch of the tree, and a flow to it for each port by which its packets
+    /// may come: from a member's port only what the member sends under its own address.
+    pub(super) fn tree(
+        &mut self,
+        number: u32,
+        tree: Option<&Tree>,
+        nodes: &BTreeMap<String, NodeRegistration>,
+    ) -> BTreeSet<DatapathId> {
+        let mut touched = BTreeSet::new();
+        let mut before = self.trees.remove(&number).unwrap_or_default();
+        if let Some(tree) = tree {
+            let senders: BTreeMap<_, _> =
+                tree.members.iter().map(|(name, port)| (*port, nodes.get(name))).collect();
+            let mut now = BTreeMap::new();
+            for (switch, ports) in tree.ports() {
+                let mut left = before.remove(&switch).unwrap_or_default();
+                let mut keys = BTreeSet::new();
+                for port in &ports {
+                    let sender = match senders.get(&Port { switch, number: *port }) {
+                        Some(None) => continue,
+                        Some(Some(member)) => Some(member.ip),
+                        None => None,
+                    };
+                    let (key, flow) = into_tree(number, *port, sender);
+                    left.remove(&key);
+                    if self.flow(switch, key.clone(), Some(flow)) {
+                        touched.insert(switch);
+                    }
+                    keys.insert(key);
+                }
+                if self.group(switch, number, Some(ports)) || !left.is_empty() {
+                    touched.insert(switch);
+                }
+                for key in left {
+                    self.flow(switch, key, None);
+                }
+                now.insert(switch, keys);
+            }
+            self.trees.insert(number, now);
+        }
+        for (switch, keys) in before {
+            for key in keys {
+                self.flow(switch, key, None);
+            }
+            self.group(switch, number, None);
+            touched.insert(switch);
+        }
+        touched
+    }
+
+    /// Returns whether that is another flow than before.
+    fn flow(&mut self, switch: DatapathId, key: FlowKey, flow: Option<Flow>) -> bool {
+        let Some(tables) = self.switches.get_mut(&switch) else { return false };
+        if tables.flows.get(&key) == flow.as_ref() {
+            return false;
+        }
+        match &flow {
+            Some(flow) => tables.flows.insert(key.clone(), flow.clone()),
+            None => tables.flows.remove(&key),
         };
-        tors.insert(port.switch, rack);
-        if let Some(locator) = locator::of(rack, port.number) {
-            tables.put(NODE, Match::new().eth_dst(mac(locator)), FOR_NODE, to_node(node.mac, port.number));
+        self.untold.entry(switch).or_default().flows.insert(key, flow);
+        true
+    }
+
+    /// Returns whether that is another group than before.
+    fn group(&mut self, switch: DatapathId, number: u32, ports: Option<BTreeSet<u32>>) -> bool {
+        let Some(tables) = self.switches.get_mut(&switch) else { return false };
+        if tables.groups.get(&number).map(Option::as_ref) == ports.as_ref().map(Some) {
+            return false;
         }
+        match &ports {
+            Some(ports) => tables.groups.insert(number, Some(ports.clone())),
+            None => tables.groups.remove(&number),
+        };
+        self.untold.entry(switch).or_default().groups.insert(number, ports);
+        true
     }
-    for (tor, rack) in tors {
-        let Some((address, mask)) = locator::of_rack(rack) else { continue };
-        for (switch, ports) in paths::ports_towards(graph, tor) {
-            // Equally short ways: racks are spread over them.
-            let port = ports[rack as usize % ports.len()];
-            let matching = Match::new().eth_dst_masked(mac(address), mac(mask));
-            let Some(tables) = all.get_mut(&switch) else { continue };
-            tables.put(RACK, matching, FOR_RACK, vec![Action::output(PortNo(port))]);
-        }
+}
+
+/// The flow by which packets come into a tree at a port.
+fn into_tree(number: u32, port: u32, sender: Option<Ipv4Addr>) -> (FlowKey, Flow) {
+    let mut matching = Match::new().in_port(PortNo(port)).eth_type(EtherType::IPV4).ipv4_dst(address(number));
+    if let Some(ip) = sender {
+        matching = matching.ipv4_src(ip);
     }
-    for tree in trees {
-        put_tree(&mut all, nodes, &tree);
-    }
-    all
+    let purpose = FOR_TREE | u64::from(number - GROUPS.start);
+    (FlowKey::new(TREE, matching), flow(purpose, vec![Action::Group(GroupId(number))]))
 }
 
 /// What every switch holds: LLDP and ARP come to the controller, the rest goes nowhere.
-pub(super) fn always() -> Tables {
-    let mut tables = Tables::default();
+fn always() -> Tables {
     let controller = || vec![Action::output(PortNo::CONTROLLER)];
-    tables.put(LLDP, Match::new().eth_type(EtherType::LLDP), 0, controller());
-    tables.put(ARP, Match::new().eth_type(EtherType::ARP), 0, controller());
-    tables.put(DROP, Match::new(), 0, Vec::new());
-    tables
+    let flows = [
+        (LLDP, Match::new().eth_type(EtherType::LLDP), controller()),
+        (ARP, Match::new().eth_type(EtherType::ARP), controller()),
+        (DROP, Match::new(), Vec::new()),
+    ];
+    let entry = |(priority, matching, actions)| (FlowKey::new(priority, matching), flow(0, actions));
+    Tables { flows: flows.map(entry).into(), groups: BTreeMap::new() }
 }
 
-fn to_node(real: Mac, port: u32) -> Vec<Action> {
-    vec![Action::SetField(Oxm::EthDst(Masked::exact(mac(real)))), Action::output(PortNo(port))]
-}
-
-/// One group of type ALL at each switch of the tree, and a flow to it for each port by which its packets may
-/// come: from a member's port only what the member sends under its own address.
-fn put_tree(
-    all: &mut BTreeMap<DatapathId, Tables>,
-    nodes: &BTreeMap<String, NodeRegistration>,
-    WantedTree { group, tree }: &WantedTree<'_>,
-) {
-    let members: BTreeMap<_, _> = tree.members.iter().map(|(name, port)| (*port, nodes.get(name))).collect();
-    for (switch, ports) in tree.ports() {
-        let Some(tables) = all.get_mut(&switch) else { continue };
-        for number in &ports {
-            let mut matching =
-                Match::new().in_port(PortNo(*number)).eth_type(EtherType::IPV4).ipv4_dst(address(*group));
-            match members.get(&cool_topology::Port { switch, number: *number }) {
-                Some(Some(member)) => matching = matching.ipv4_src(member.ip),
-                Some(None) => continue,
-                None => {}
-            }
-            let purpose = FOR_TREE | u64::from(group - GROUPS.start);
-            tables.put(TREE, matching, purpose, vec![Action::Group(GroupId(*group))]);
-        }
-        tables.groups.insert(*group, Some(ports));
-    }
-}
-
-impl Tables {
-    fn put(&mut self, priority: u16, matching: Match, purpose: u64, actions: Vec<Action>) {
-        let instructions =
-            if actions.is_empty() { Vec::new() } else { vec![Instruction::ApplyActions(actions)] };
-        let flow = Flow { cookie: COOKIE | purpose, instructions };
-        self.flows.insert(FlowKey::new(priority, matching), flow);
-    }
+fn flow(purpose: u64, actions: Vec<Action>) -> Flow {
+    let instructions = match actions.is_empty() {
+        true => Vec::new(),
+        false => vec![Instruction::ApplyActions(actions)],
+    };
+    Flow { cookie: COOKIE | purpose, instructions: instructions.into() }
 }
 
 fn mac(mac: Mac) -> MacAddr {

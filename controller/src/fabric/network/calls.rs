@@ -7,7 +7,8 @@ use super::super::{Call, Reply, view};
 use super::{Group, Network};
 use cool_machine::{Machine, Time};
 use cool_topology::discovery::Input;
-use cool_topology::{Port, lldp, paths};
+use cool_topology::index::UNREACHABLE;
+use cool_topology::{Port, lldp};
 use std::collections::{BTreeMap, BTreeSet};
 use tracing::debug;
 
@@ -22,12 +23,18 @@ impl Network {
             }
             Call::CreateGroup(request, reply) => match self.create(&request) {
                 Ok(trees) => {
-                    let waiting = Some((reply, now + self.config.confirm_timeout));
-                    self.groups.insert(request.id, Group { trees, waiting });
-                    self.changed = true;
+                    let until = now + self.config.confirm_timeout;
+                    self.waiting.insert((until, request.id));
+                    let group = Group { trees: Vec::new(), waiting: Some((reply, until)), adopted: None };
+                    self.groups.insert(request.id, group);
+                    self.grow(request.id, trees);
                 }
                 Err(error) => answer(reply, Err(error)),
             },
+            Call::AdoptGroup(request, trees, reply) => {
+                self.adopt(request, &trees);
+                answer(reply, Ok(()));
+            }
             Call::Trees(id, reply) => {
                 let group = self.groups.get(&id).ok_or(FabricError::NoSuchGroup { id });
                 answer(reply, group.map(|group| view::grants(self, group)));
@@ -63,8 +70,9 @@ impl Network {
             self.by_ip.remove(&before.ip);
         }
         self.by_ip.insert(node.ip, node.name.clone());
+        self.changes.nodes.insert(node.name.clone());
         self.nodes.insert(node.name.clone(), node);
-        self.changed = true;
+        self.seen = true;
         Ok(())
     }
 
@@ -72,7 +80,9 @@ impl Network {
         if let Some(node) = self.nodes.remove(name) {
             self.by_ip.remove(&node.ip);
             self.discovery.handle(now, Input::NodeLeft(name));
-            self.changed = true;
+            self.changes.nodes.insert(name.to_owned());
+            self.places.remove(name);
+            self.seen = true;
         }
     }
 
@@ -94,9 +104,14 @@ impl Network {
         if !unknown.is_empty() {
             return Err(FabricError::NotLocated { nodes: unknown.into_iter().collect() });
         }
-        let reached =
-            places.get(first).map(|(port, _)| paths::distances(graph, port.switch)).unwrap_or_default();
-        if let Some((to, _)) = places.iter().find(|(_, (port, _))| !reached.contains_key(&port.switch)) {
+        let from = places.get(first).and_then(|(port, _)| self.index.position(port.switch));
+        let distances = from.map(|from| self.index.distances(from)).unwrap_or_default();
+        let reached = |port: &Port| {
+            self.index
+                .position(port.switch)
+                .is_some_and(|at| distances.get(at).is_some_and(|d| *d != UNREACHABLE))
+        };
+        if let Some((to, _)) = places.iter().find(|(_, (port, _))| !reached(port)) {
             return Err(FabricError::Partitioned { from: first.clone(), to: (*to).clone() });
         }
         let racks = places.into_iter().map(|(name, (_, rack))| (name.clone(), rack)).collect();
@@ -106,18 +121,43 @@ impl Network {
                 trees.iter().for_each(|tree| self.numbers.give_back(tree.number));
                 return Err(FabricError::OutOfAddresses { limit: GROUPS.end - GROUPS.start });
             };
-            trees.push(GroupTree::new(graph, scope, number, members, id));
+            trees.push(GroupTree::new(&self.index, graph, scope, number, members, id));
         }
         Ok(trees)
     }
 
+    /// Gives a group trees.
+    pub(super) fn grow(&mut self, id: u64, trees: Vec<GroupTree>) {
+        for tree in &trees {
+            self.owners.insert(tree.number, id);
+            self.uses.note(tree);
+            self.reshaped.insert(tree.number);
+            self.ready.insert(tree.number);
+        }
+        if let Some(group) = self.groups.get_mut(&id) {
+            group.trees = trees;
+        }
+    }
+
     pub(super) fn release(&mut self, id: u64) {
-        if let Some(group) = self.groups.remove(&id) {
-            group.trees.iter().for_each(|tree| self.numbers.give_back(tree.number));
-            self.changed = true;
-            if let Some((reply, _)) = group.waiting {
-                answer(reply, Err(FabricError::NoSuchGroup { id }));
+        let Some(group) = self.groups.remove(&id) else { return };
+        for tree in &group.trees {
+            self.owners.remove(&tree.number);
+            self.numbers.give_back(tree.number);
+            self.uses.forget(tree);
+            self.reshaped.insert(tree.number);
+            for switch in tree.unconfirmed.keys() {
+                if let Some(state) = self.switches.get_mut(switch) {
+                    state.awaited.remove(&tree.number);
+                }
             }
+        }
+        if let Some(adopted) = group.adopted {
+            self.disown(&adopted);
+        }
+        if let Some((reply, until)) = group.waiting {
+            self.waiting.remove(&(until, id));
+            answer(reply, Err(FabricError::NoSuchGroup { id }));
         }
     }
 }

@@ -3,9 +3,11 @@
 use super::super::Call;
 use super::super::api::GroupRequest;
 use super::super::api::{Mac, TreeScope};
+use super::super::connection::Wishes;
 use super::super::model::{self, Packet};
 use super::super::reconcile::{self, Reconciler};
 use super::super::tables::GROUPS;
+use super::super::wanted;
 use super::*;
 use cool_topology::Graph;
 use cool_topology::lldp::Announcement;
@@ -19,7 +21,7 @@ struct Device {
     connection: ConnectionId,
     reconciler: Reconciler,
     switch: model::Switch,
-    wanted: watch::Receiver<Wanted>,
+    wishes: Arc<Wishes>,
     packets: mpsc::Receiver<(u32, Vec<u8>)>,
     /// It takes no messages and loses what it is sent.
     stuck: bool,
@@ -85,7 +87,7 @@ impl World {
     }
 
     fn connect(&mut self, switch: DatapathId, model: model::Switch) {
-        let (wanted_in, wanted) = watch::channel(Wanted::default());
+        let wishes = Arc::new(Wishes::default());
         let (packets_in, packets) = mpsc::channel(1000);
         self.connections += 1;
         let ports = (1..=4).map(|number| PortInfo {
@@ -98,15 +100,16 @@ impl World {
             datapath_id: switch,
             name: format!("s{}", switch.0),
             ports: ports.collect(),
-            former_rack: wanted::former_rack(&model.tables()),
+            former: wanted::former(&model.tables()),
         };
         let connection = self.connections;
         let mut reconciler = Reconciler::new();
         reconciler.handle(self.now, reconcile::Input::Start);
+        let handle = Handle { wishes: wishes.clone(), packets: packets_in };
         let device =
-            Device { connection, reconciler, switch: model, wanted, packets, stuck: false, read: false };
+            Device { connection, reconciler, switch: model, wishes, packets, stuck: false, read: false };
         self.devices.insert(switch, device);
-        let event = Event::Up(info, Handle { wanted: wanted_in, packets: packets_in });
+        let event = Event::Up(info, handle);
         self.network.event(self.now, FromSwitch { connection, switch, event });
     }
 
@@ -124,9 +127,10 @@ impl World {
             return events;
         }
         loop {
-            if device.read && device.wanted.has_changed().unwrap_or(false) {
-                let wanted = device.wanted.borrow_and_update().clone();
-                device.reconciler.handle(now, reconcile::Input::Want(wanted));
+            if device.read
+                && let Some(wish) = device.wishes.take()
+            {
+                device.reconciler.handle(now, reconcile::Input::Want(wish));
             }
             match device.reconciler.poll(now) {
                 Poll::Output(reconcile::Output::Send(message)) => {
@@ -134,10 +138,9 @@ impl World {
                         device.reconciler.handle(now, reconcile::Input::Told(answer));
                     }
                 }
-                Poll::Output(reconcile::Output::Read { .. }) => device.read = true,
-                Poll::Output(reconcile::Output::Confirmed(version)) => events.push(Event::Confirmed(version)),
-                Poll::Output(reconcile::Output::Refused(version, why)) => {
-                    events.push(Event::Refused(version, why))
+                Poll::Output(reconcile::Output::Read(_)) => device.read = true,
+                Poll::Output(reconcile::Output::Answered(version, refusals)) => {
+                    events.push(Event::Answered(version, refusals));
                 }
                 Poll::Output(reconcile::Output::Drifted(_)) => {}
                 Poll::Output(reconcile::Output::Failed(why)) => panic!("{why}"),
@@ -206,11 +209,17 @@ impl World {
         self.model().send(place, packet).hosts.into_iter().map(|(host, _)| host).collect()
     }
 
-    /// From every member into every tree; the model panics at a loop.
+    /// From every member into every tree, and to the place of every node; the model panics at a loop.
     fn no_loops(&self) {
-        for number in 0..4 {
-            for from in 1..=8 {
-                self.send(from, wanted::address(GROUPS.start + number));
+        let model = self.model();
+        for (name, place) in self.truth.hosts() {
+            let Some(node) = self.network.nodes.get(name) else { continue };
+            let multicast =
+                (0..4).map(|tree| (wanted::address(GROUPS.start + tree), Mac([1, 0, 0x5e, 0, 0, 0])));
+            let racks = (0..4).filter_map(|rack| Some((Ipv4Addr::UNSPECIFIED, locator::of(rack, 3)?)));
+            for (ipv4_dst, eth_dst) in multicast.chain(racks) {
+                let eth_type = EtherType::IPV4;
+                model.send(place, Packet { eth_dst, eth_type, ipv4_src: node.ip, ipv4_dst });
             }
         }
     }
@@ -386,7 +395,12 @@ fn a_restarted_controller_numbers_racks_as_the_switches_remember_them() {
     let unicast = |world: &World| {
         let tables = world.devices.values().map(|d| d.switch.tables());
         tables
-            .map(|t| t.flows.into_iter().filter(|(_, f)| wanted::is_unicast(f)).collect::<Vec<_>>())
+            .map(|t| {
+                t.flows
+                    .into_iter()
+                    .filter(|(key, _)| (30_000..31_000).contains(&key.priority))
+                    .collect::<Vec<_>>()
+            })
             .collect::<Vec<_>>()
     };
     // Nothing has been heard yet, and traffic still flows.
@@ -394,6 +408,126 @@ fn a_restarted_controller_numbers_racks_as_the_switches_remember_them() {
     second.intervals(6);
     assert_eq!(racks(&second), racks(&first));
     assert_eq!(unicast(&second), unicast(&first));
+}
+
+/// The controller is gone; another one gets its switches as they are.
+fn restarted(first: World) -> World {
+    let mut second = World::new(Graph::default());
+    second.truth = first.truth;
+    for (switch, device) in first.devices {
+        second.connect(switch, device.switch);
+    }
+    second.settle();
+    second
+}
+
+#[test]
+fn a_restarted_controller_takes_over_the_trees_in_use_without_touching_them_and_removes_the_others() {
+    let mut first = World::new(ring());
+    first.intervals(6);
+    let all = [1, 2, 3, 4, 5, 6, 7, 8];
+    let used = first.group(7, &all).try_recv().unwrap().unwrap();
+    first.group(8, &all).try_recv().unwrap().unwrap();
+    let groups = |world: &World| {
+        let groups = world.devices.values().map(|d| d.switch.groups.keys().copied().collect::<Vec<_>>());
+        groups.collect::<Vec<_>>()
+    };
+    let trees: Vec<(TreeScope, Ipv4Addr)> = used.iter().map(|grant| (grant.scope, grant.address)).collect();
+    let flows = |world: &World| {
+        let numbers: BTreeSet<u32> = trees.iter().filter_map(|(_, a)| wanted::number(*a)).collect();
+        let of_group = |flow: &&rs_openflow::FlowMod| {
+            numbers.contains(&(GROUPS.start + (flow.cookie as u32 & 0xff_ffff)))
+        };
+        let tables = world
+            .devices
+            .values()
+            .map(|d| d.switch.flows.iter().filter(of_group).cloned().collect::<Vec<_>>());
+        tables.collect::<Vec<_>>()
+    };
+    let (before, both) = (flows(&first), groups(&first));
+    let mut second = restarted(first);
+    second.intervals(2);
+    assert_eq!((flows(&second), groups(&second)), (before.clone(), both.clone()));
+    // An agent comes back with its group while the network is still being found.
+    let request = GroupRequest { id: 7, members: all.iter().map(|n| format!("h{n}")).collect() };
+    second.ask(|reply| Call::AdoptGroup(request, trees.clone(), reply)).try_recv().unwrap().unwrap();
+    for _ in 0..8 {
+        second.intervals(1);
+        assert_eq!((flows(&second), groups(&second)), (before.clone(), both.clone()));
+        assert_eq!(second.send(1, used[0].address), others(1));
+    }
+    // A new group gets addresses that nobody uses.
+    let new = second.group(9, &all).try_recv().unwrap().unwrap();
+    assert!(
+        new.iter().all(|grant| !both.iter().flatten().any(|n| Some(*n) == wanted::number(grant.address)))
+    );
+    // What nobody asked for goes, and the group follows the network from now on.
+    second.intervals(20);
+    assert_eq!(flows(&second), before);
+    let wanted: BTreeSet<u32> =
+        used.iter().chain(&new).filter_map(|grant| wanted::number(grant.address)).collect();
+    assert_eq!(groups(&second).concat().into_iter().collect::<BTreeSet<_>>(), wanted);
+    second.cable(at(1, 1), false);
+    second.settle();
+    assert_eq!(second.send(1, used[0].address), others(1));
+    for id in [7, 9] {
+        second.ask(|reply| Call::ReleaseGroup(id, reply)).try_recv().unwrap().unwrap();
+    }
+    assert_eq!(groups(&second).concat(), [0; 0]);
+}
+
+#[test]
+fn a_thousand_groups_that_come_and_go_leave_nothing_behind() {
+    let mut world = World::new(ring());
+    world.intervals(6);
+    let before: Vec<_> = world.devices.values().map(|d| d.switch.tables()).collect();
+    for id in 0..1000 {
+        let members: Vec<u8> = (1..=8).filter(|n| (id + u64::from(*n)) % 3 > 0).collect();
+        world.group(id, &members).try_recv().unwrap().unwrap();
+        world.ask(|reply| Call::ReleaseGroup(id, reply)).try_recv().unwrap().unwrap();
+    }
+    assert_eq!(world.devices.values().map(|d| d.switch.tables()).collect::<Vec<_>>(), before);
+    let network = &world.network;
+    assert!(network.uses.is_empty() && network.groups.is_empty() && network.owners.is_empty());
+    assert!(network.waiting.is_empty() && network.ready.is_empty() && network.reshaped.is_empty());
+    assert!(network.switches.values().all(|state| state.awaited.is_empty()));
+    assert_eq!(network.numbers.in_use(), 0);
+}
+
+#[test]
+fn a_change_is_told_only_to_the_switches_that_it_concerns() {
+    let mut world = World::new(ring());
+    world.intervals(8);
+    let versions = |world: &World| world.network.switches.values().map(|s| s.version).collect::<Vec<_>>();
+    let before = versions(&world);
+    world.group(1, &[1, 2]).try_recv().unwrap().unwrap();
+    let after = versions(&world);
+    assert!(after[0] > before[0] && after[1..] == before[1..], "{before:?} {after:?}");
+}
+
+#[test]
+fn who_knows_the_old_place_of_a_node_that_moved_is_told_the_new_one() {
+    let mut world = World::new(ring());
+    world.intervals(6);
+    world.truth.displace("h1");
+    world.truth.place("h1", at(3, 9));
+    let down = PortInfo { number: 3, mac: Mac([2, 1, 0, 0, 0, 3]), up: false, bytes_per_second: 0 };
+    world.event(dpid(1), Event::PortChanged(down));
+    let up = PortInfo { number: 9, mac: Mac([2, 1, 0, 0, 0, 9]), up: true, bytes_per_second: 0 };
+    world.event(dpid(3), Event::PortChanged(up));
+    let frame = Announcement::Node { name: "h1".into(), mac: node(1).mac }.encode(node(1).mac).unwrap();
+    world.event(dpid(3), Event::PacketIn(9, frame));
+    world.deadline = world.network.advance(world.now);
+    let mut told = Vec::new();
+    for (switch, device) in &mut world.devices {
+        while let Ok((port, frame)) = device.packets.try_recv() {
+            if frame[12..14] == [8, 6] {
+                assert_eq!(frame[22..32], [2, 0xc0, 0, 2, 0, 9, 10, 0, 0, 1]);
+                told.push((switch.0, port));
+            }
+        }
+    }
+    assert_eq!(told, [(1, 4), (2, 3), (2, 4), (3, 3), (3, 4), (4, 3), (4, 4)]);
 }
 
 #[test]

@@ -16,6 +16,7 @@ struct Pair {
     towards: VecDeque<Message>,
     sent: usize,
     told: Vec<Output>,
+    wanted: Tables,
 }
 
 impl Pair {
@@ -27,6 +28,7 @@ impl Pair {
             towards: VecDeque::new(),
             sent: 0,
             told: Vec::new(),
+            wanted: Tables::default(),
         };
         pair.input(Input::Start);
         pair
@@ -65,8 +67,18 @@ impl Pair {
         }
     }
 
+    /// Wants these tables, and nothing else any more.
     fn want(&mut self, version: u64, tables: &Tables) {
-        self.input(Input::Want(Wanted { version, tables: Arc::new(tables.clone()), settling: false }));
+        self.want_but_keep(version, tables, Keep::default());
+    }
+
+    fn want_but_keep(&mut self, version: u64, tables: &Tables, keep: Keep) {
+        let mut patch = Patch::default();
+        patch.flows.extend(self.wanted.flows.keys().map(|key| (key.clone(), None)));
+        patch.groups.extend(self.wanted.groups.keys().map(|id| (*id, None)));
+        patch.append(Patch::whole(tables));
+        self.wanted = tables.clone();
+        self.input(Input::Want(Wish { version, patch, keep }));
     }
 
     /// Time goes on until the reconciler has something to do.
@@ -81,8 +93,12 @@ fn flow(priority: u16, port: u32, cookie: u64) -> (FlowKey, Flow) {
     let group = Action::Group(GroupId(GROUPS.start));
     (
         FlowKey::new(priority, matching),
-        Flow { cookie, instructions: vec![Instruction::ApplyActions(vec![group])] },
+        Flow { cookie, instructions: [Instruction::ApplyActions(vec![group])].into() },
     )
+}
+
+fn confirmed(version: u64) -> Output {
+    Output::Answered(version, Refusals::new())
 }
 
 /// A group over these ports with a flow to it from each.
@@ -96,11 +112,11 @@ fn tables(ports: impl IntoIterator<Item = u32>) -> Tables {
 fn the_first_answer_comes_after_the_barrier_and_only_differences_are_sent_after() {
     let mut pair = Pair::new(Switch::default());
     pair.run();
-    assert_eq!(pair.told, [Output::Read { former_rack: None }]);
+    assert_eq!(pair.told, [Output::Read(Former::default())]);
     pair.want(1, &tables([1, 2, 3]));
     let before = pair.sent;
     pair.run();
-    assert_eq!(pair.told[1..], [Output::Confirmed(1)]);
+    assert_eq!(pair.told[1..], [confirmed(1)]);
     assert_eq!(pair.switch.tables(), tables([1, 2, 3]));
     assert_eq!(pair.sent - before, 3 + 1); // the group and its barrier went out with the want
     let before = pair.sent;
@@ -109,7 +125,7 @@ fn the_first_answer_comes_after_the_barrier_and_only_differences_are_sent_after(
     // The group, a barrier, the deletion, a barrier.
     assert_eq!((pair.sent - before, pair.switch.tables()), (4, tables([1, 2])));
     pair.want(3, &tables([1, 2]));
-    assert_eq!((pair.told.last(), pair.towards.len()), (Some(&Output::Confirmed(3)), 0));
+    assert_eq!((pair.told.last(), pair.towards.len()), (Some(&confirmed(3)), 0));
 }
 
 #[test]
@@ -126,7 +142,7 @@ fn what_is_already_installed_is_not_sent_again_and_what_is_anothers_is_not_touch
     pair.run();
     let sent = pair.sent;
     pair.want(1, &tables([1, 2, 3]));
-    assert_eq!((pair.sent, pair.told.last()), (sent, Some(&Output::Confirmed(1))));
+    assert_eq!((pair.sent, pair.told.last()), (sent, Some(&confirmed(1))));
     pair.want(2, &Tables::default());
     pair.run();
     assert_eq!(pair.switch.flows, [foreign]);
@@ -139,12 +155,13 @@ fn a_refusal_names_the_entry_and_is_tried_again_later() {
     pair.run();
     pair.want(1, &tables([1, 2, 3]));
     pair.run();
-    let Some(Output::Refused(1, why)) = pair.told.last() else { panic!("{:?}", pair.told) };
+    let Some(Output::Answered(1, refusals)) = pair.told.last() else { panic!("{:?}", pair.told) };
+    let [(None, why)] = refusals.iter().collect::<Vec<_>>()[..] else { panic!("{refusals:?}") };
     assert!(why.contains("in_port=3") && why.contains("table_full"), "{why}");
     pair.switch.capacity = None;
     pair.wait();
     pair.run();
-    assert_eq!(pair.told.last(), Some(&Output::Confirmed(1)));
+    assert_eq!(pair.told.last(), Some(&confirmed(1)));
     assert_eq!(pair.switch.tables(), tables([1, 2, 3]));
 }
 
@@ -156,11 +173,11 @@ fn a_group_that_exists_though_nobody_told_is_taken_over() {
     pair.switch.obey(&Change::AddGroup(GROUPS.start, ports).message()).unwrap();
     pair.want(1, &tables([1, 2]));
     pair.run();
-    let Some(Output::Refused(1, why)) = pair.told.last() else { panic!("{:?}", pair.told) };
-    assert!(why.contains("group_exists"), "{why}");
+    let Some(Output::Answered(1, refusals)) = pair.told.last() else { panic!("{:?}", pair.told) };
+    assert!(refusals[&Some(GROUPS.start)].contains("group_exists"), "{refusals:?}");
     pair.want(2, &tables([1, 2]));
     pair.run();
-    assert_eq!(pair.told.last(), Some(&Output::Confirmed(2)));
+    assert_eq!(pair.told.last(), Some(&confirmed(2)));
     assert_eq!(pair.switch.tables(), tables([1, 2]));
 }
 
@@ -174,27 +191,50 @@ fn what_somebody_else_changed_is_noticed_and_restored() {
     pair.switch.groups.clear();
     pair.wait();
     pair.run();
-    assert_eq!(pair.told[2..], [Output::Drifted(2), Output::Confirmed(1)]);
+    assert_eq!(pair.told[2..], [Output::Drifted(2), confirmed(1)]);
     assert_eq!(pair.switch.tables(), tables([1, 2, 3]));
 }
 
 #[test]
-fn while_settling_unicast_flows_stay_and_trees_go() {
+fn what_is_to_be_kept_stays_until_it_is_not_kept_any_more() {
     let unicast = COOKIE | 2 << 24;
     let mut had = tables([1, 2]);
-    had.flows.extend([flow(5, 1, unicast)]);
+    had.flows.extend([flow(5, 1, unicast), flow(6, 1, COOKIE | 1 << 24)]);
     let mut pair = Pair::new(Switch::default());
     pair.run();
     pair.want(1, &had);
     pair.run();
-    let mut pair = Pair::new(Switch { groups: BTreeMap::new(), ..pair.switch });
+    let mut pair = Pair::new(pair.switch);
     pair.run();
-    pair.input(Input::Want(Wanted { version: 1, tables: Arc::default(), settling: true }));
+    let Output::Read(former) = &pair.told[0] else { panic!("{:?}", pair.told) };
+    assert_eq!(former.trees, BTreeMap::from([(GROUPS.start, BTreeSet::from([1, 2]))]));
+    let priorities =
+        |pair: &Pair| pair.switch.tables().flows.keys().map(|key| key.priority).collect::<Vec<_>>();
+    let trees = |numbers: &[u32]| std::sync::Arc::new(numbers.iter().copied().collect());
+    let none = Tables::default();
+    pair.want_but_keep(1, &none, Keep { unicast: true, trees: trees(&[GROUPS.start]) });
     pair.run();
-    assert_eq!(pair.switch.tables().flows.keys().map(|key| key.priority).collect::<Vec<_>>(), [5]);
-    pair.want(2, &Tables::default());
+    assert_eq!((priorities(&pair), pair.switch.groups.len()), (vec![5, 6], 1));
+    pair.want_but_keep(2, &none, Keep { unicast: false, trees: trees(&[GROUPS.start]) });
     pair.run();
-    assert_eq!(pair.switch.tables(), Tables::default());
+    assert_eq!((priorities(&pair), pair.switch.groups.len()), (vec![6], 1));
+    pair.want(3, &none);
+    pair.run();
+    assert_eq!(pair.switch.tables(), none);
+}
+
+#[test]
+fn a_change_costs_what_it_changes_not_what_is_there() {
+    let mut pair = Pair::new(Switch::default());
+    pair.run();
+    pair.want(1, &tables(1..=500));
+    pair.run();
+    let before = pair.sent;
+    let (key, new) = flow(9, 77, COOKIE | 5);
+    let patch = Patch { flows: BTreeMap::from([(key, Some(new))]), groups: BTreeMap::new() };
+    pair.input(Input::Want(Wish { version: 2, patch, keep: Keep::default() }));
+    pair.run();
+    assert_eq!((pair.sent - before, pair.told.last()), (2, Some(&confirmed(2))));
 }
 
 #[test]
@@ -218,7 +258,7 @@ fn answers_to_nothing_that_was_asked_change_nothing() {
         pair.input(Input::Told(Message::new(xid, flows)));
     }
     pair.run();
-    assert_eq!(pair.told, [Output::Read { former_rack: None }]);
+    assert_eq!(pair.told, [Output::Read(Former::default())]);
 }
 
 proptest! {
@@ -237,13 +277,14 @@ proptest! {
         }
         pair.run();
         prop_assert_eq!(&pair.switch.tables(), &last);
-        prop_assert_eq!(pair.told.last(), Some(&Output::Confirmed(wishes.len() as u64)));
+        prop_assert_eq!(pair.told.last(), Some(&confirmed(wishes.len() as u64)));
         if meddle {
             pair.switch = Switch::default();
             pair.wait();
             pair.run();
             prop_assert_eq!(&pair.switch.tables(), &last);
         }
-        prop_assert!(!pair.told.iter().any(|o| matches!(o, Output::Refused(..) | Output::Failed(_))));
+        prop_assert!(!pair.told.iter().any(|o| matches!(o, Output::Answered(_, refusals) if !refusals.is_empty())));
+        prop_assert!(!pair.told.iter().any(|o| matches!(o, Output::Failed(_))));
     }
 }

@@ -3,9 +3,8 @@
 use super::super::model::{Arrivals, Network, Packet};
 use super::super::tables::GROUPS;
 use super::*;
-use cool_topology::Port;
+use cool_topology::{Graph, Index, Port, Racks, Routes};
 use proptest::prelude::*;
-use std::collections::BTreeSet;
 
 fn ip(host: usize) -> Ipv4Addr {
     Ipv4Addr::from(0x0a00_0001 + host as u32)
@@ -56,12 +55,28 @@ impl World {
 
     fn tree(&self, members: &[usize], choice: u64) -> Tree {
         let names: Vec<String> = members.iter().map(|m| format!("h{m}")).collect();
-        Tree::over(&self.graph, names.iter().map(String::as_str), choice)
+        Tree::over(&Index::new(&self.graph), &self.graph, names.iter().map(String::as_str), choice)
     }
 
     fn network(&self, trees: &[Tree]) -> Network<'_> {
-        let trees = (GROUPS.start..).zip(trees).map(|(group, tree)| WantedTree { group, tree });
-        Network::new(&self.graph, tables(&self.graph, &self.racks, &self.nodes, trees))
+        Network::new(&self.graph, self.tables(trees))
+    }
+
+    fn tables(&self, trees: &[Tree]) -> BTreeMap<DatapathId, Tables> {
+        let mut wanted = Wanted::default();
+        self.graph.switches().for_each(|switch| wanted.add_switch(switch));
+        let tors: BTreeSet<DatapathId> = self.graph.hosts().map(|(_, port)| port.switch).collect();
+        let racks = tors.into_iter().map(|tor| (self.racks.number(tor).unwrap(), tor)).collect();
+        for hop in Routes::default().update(&Index::new(&self.graph), &racks, &BTreeSet::new()) {
+            wanted.route(hop.switch, hop.rack, hop.port);
+        }
+        for (name, port) in self.graph.hosts() {
+            wanted.place(&self.nodes[name], self.racks.number(port.switch).unwrap(), port);
+        }
+        for (number, tree) in (GROUPS.start..).zip(trees) {
+            wanted.tree(number, Some(tree), &self.nodes);
+        }
+        wanted.tables().clone()
     }
 
     fn place(&self, host: usize) -> Port {
@@ -109,7 +124,7 @@ fn a_packet_to_a_locator_comes_out_at_its_node_under_the_real_address() {
 #[test]
 fn a_tor_needs_rules_for_its_hosts_and_the_other_racks_only() {
     let world = World::leaf_spine(4, 1, 4);
-    let tables = tables(&world.graph, &world.racks, &world.nodes, []);
+    let tables = world.tables(&[]);
     let count = |switch| tables[&DatapathId(switch)].flows.len() - always().flows.len();
     assert_eq!((count(101), count(1)), (4 + 3, 4));
 }
@@ -117,7 +132,7 @@ fn a_tor_needs_rules_for_its_hosts_and_the_other_racks_only() {
 #[test]
 fn racks_are_spread_over_the_spines() {
     let world = World::leaf_spine(4, 2, 1);
-    let tables = tables(&world.graph, &world.racks, &world.nodes, []);
+    let tables = world.tables(&[]);
     let mut ports: Vec<String> = Vec::new();
     for (key, flow) in &tables[&DatapathId(101)].flows {
         if key.priority == RACK {
@@ -170,9 +185,28 @@ fn only_members_send_into_a_group_and_only_under_their_own_address() {
 #[test]
 fn a_former_rack_is_read_from_the_flows_of_its_tor() {
     let world = World::leaf_spine(3, 1, 2);
-    let tables = tables(&world.graph, &world.racks, &world.nodes, []);
-    assert_eq!(former_rack(&tables[&DatapathId(103)]), Some(2));
-    assert_eq!(former_rack(&tables[&DatapathId(1)]), None);
+    let tables = world.tables(&[]);
+    assert_eq!(former(&tables[&DatapathId(103)]).rack, Some(2));
+    assert_eq!(former(&tables[&DatapathId(1)]).rack, None);
+}
+
+#[test]
+fn only_what_is_different_is_told() {
+    let world = World::leaf_spine(3, 2, 2);
+    let mut wanted = Wanted::default();
+    world.graph.switches().for_each(|switch| wanted.add_switch(switch));
+    let (large, small) = (world.tree(&[0, 1, 2, 4], 0), world.tree(&[0, 1, 4], 0));
+    let all = wanted.tree(GROUPS.start, Some(&large), &world.nodes);
+    assert_eq!(all.len(), 4);
+    assert_eq!(wanted.take_untold().len(), 4);
+    assert_eq!(wanted.tree(GROUPS.start, Some(&large), &world.nodes), BTreeSet::new());
+    assert!(wanted.take_untold().is_empty());
+    // The leaf that left, and the spine with a port less.
+    let touched = wanted.tree(GROUPS.start, Some(&small), &world.nodes);
+    assert_eq!(touched, BTreeSet::from([DatapathId(1), DatapathId(102)]));
+    assert_eq!(wanted.take_untold().into_keys().collect::<BTreeSet<_>>(), touched);
+    wanted.tree(GROUPS.start, None, &world.nodes);
+    assert!(wanted.tables().values().all(|tables| *tables == always()));
 }
 
 /// Any connected network with hosts, and two groups of them.
