@@ -4,10 +4,17 @@
     sudo mininet/ovs.py COMMAND [ARG...]
 """
 import contextlib
+import pathlib
 import subprocess
 import sys
 
 CTL = "/usr/share/openvswitch/scripts/ovs-ctl"
+
+# What the userspace datapath forwards waits in shaped ports on account of the one packet socket that sends it, and
+# before that in a socket of the port where it came. Of the default size, which is some 90 packets, the one for all
+# ports holds less than the queue of a single port, and drops the rest unseen.
+SOCKET_BYTES = 32 << 20
+SOCKET_DEFAULTS = ("wmem_default", "rmem_default")
 
 
 def is_running():
@@ -24,18 +31,38 @@ def daemon_pid():
 
 
 @contextlib.contextmanager
+def roomy_sockets():
+    """Sockets that are opened inside this context hold what all queues of an emulated network hold."""
+    settings = [pathlib.Path("/proc/sys/net/core", name) for name in SOCKET_DEFAULTS]
+    before = [setting.read_text() for setting in settings]
+    try:
+        for setting in settings:
+            setting.write_text(str(SOCKET_BYTES))
+    except OSError as error:
+        print("warning: switches will drop packets that wait in queues: %s" % error, file=sys.stderr)
+        yield
+        return
+    try:
+        yield
+    finally:
+        for setting, value in zip(settings, before):
+            setting.write_text(value)
+
+
+@contextlib.contextmanager
 def running():
     """Open vSwitch runs inside this context."""
     if is_running():
         yield
         return
-    start = subprocess.run([CTL, "start", "--system-id=random", "--no-monitor"], capture_output=True, text=True)
-    if not is_running():
-        raise RuntimeError("Open vSwitch does not start: " + (start.stderr or start.stdout).strip())
-    try:
-        yield
-    finally:
-        subprocess.run([CTL, "stop"], capture_output=True)
+    with roomy_sockets():
+        start = subprocess.run([CTL, "start", "--system-id=random", "--no-monitor"], capture_output=True, text=True)
+        if not is_running():
+            raise RuntimeError("Open vSwitch does not start: " + (start.stderr or start.stdout).strip())
+        try:
+            yield
+        finally:
+            subprocess.run([CTL, "stop"], capture_output=True)
 
 
 @contextlib.contextmanager
