@@ -81,3 +81,58 @@ def test_without_certificates_nothing_starts_unless_plain_text_is_asked_for(make
     assert done.returncode == 1 and missing in done.stderr and "cool certs" in done.stderr, done.stderr
     bed = make_bed("tree:2x2", insecure_plaintext=True)
     succeed(bed, "cool", "bench", "--ops", "bcast", "--bytes", "1000", "--reps", "1")
+
+
+CAPTURE = """
+import socket, sys
+s = socket.socket(socket.AF_PACKET, socket.SOCK_RAW, socket.htons(0x88cc))
+s.bind((sys.argv[1], 0x88cc))
+s.settimeout(10)
+while True:
+    frame, address = s.recvfrom(2000)
+    if address[2] != socket.PACKET_OUTGOING:
+        print(frame.hex())
+        break
+"""
+SEND = """
+import socket, sys
+s = socket.socket(socket.AF_PACKET, socket.SOCK_RAW)
+s.bind((sys.argv[1], 0x88cc))
+s.send(bytes.fromhex(sys.argv[2]))
+"""
+
+
+def in_host(bed, name, script, *arguments):
+    host = bed.network.net.get(name)
+    return bed.network.run_in(host, "/usr/bin/python3", "-c", script, host.defaultIntf().name, *arguments).strip()
+
+
+def tlv(kind, value):
+    return ((kind << 9) | len(value)).to_bytes(2, "big") + value
+
+
+def forged_lldp(dpid, port):
+    """As the controller's announcement of a switch's port, with a proof made of nothing."""
+    own = b"\x02\xc0\x01"
+    return (bytes.fromhex("0180c200000e 020000000099 88cc") + tlv(1, b"\x07dpid:%016x" % dpid) + tlv(2, b"\x07%d" % port) + tlv(3, b"\0\x78")
+            + tlv(127, own + b"\x01\x02" + dpid.to_bytes(8, "big") + port.to_bytes(4, "big"))
+            + tlv(127, own + b"\x03\x02" + (1 << 40).to_bytes(8, "big") + bytes(32)) + tlv(0, b""))
+
+
+def test_forged_replayed_and_relayed_lldp_is_refused_and_reported(make_bed):
+    bed = make_bed("tree:2x2")
+    links = bed.cool_json("topology")["links"]
+
+    def reported(words):
+        return lambda: any(words in w for w in bed.cool_json("topology")["warnings"])
+
+    in_host(bed, "h1", SEND, forged_lldp(0x1, 7).hex())
+    wait_for(reported("hears switch 0000000000000001 port 7, but the frame is forged"), "the forged frame is reported")
+    captured = in_host(bed, "h1", CAPTURE)
+    in_host(bed, "h3", SEND, captured)
+    wait_for(reported("by way of node h"), "the carried frame is reported")
+    in_host(bed, "h3", SEND, captured)
+    wait_for(reported("hears an old announcement of switch"), "the frame sent twice is reported")
+    assert bed.cool_json("topology")["links"] == links
+    assert "forged" in log_of(bed, "controller")
+    succeed(bed, "cool", "bench", "--ops", "bcast", "--bytes", "100K", "--reps", "1")

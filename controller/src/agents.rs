@@ -3,7 +3,7 @@
 //! What agents say back is read by [`crate::service`] and handed to [`crate::jobs`].
 
 use cool_proto::control::{ControllerMessage, Register, Registered, controller_message::Body};
-use cool_topology::Mac;
+use cool_topology::{Key, Mac};
 use std::collections::BTreeMap;
 use std::net::Ipv4Addr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -125,6 +125,8 @@ pub struct Session {
     pub number: u32,
     /// What it offers.
     pub agent: Agent,
+    /// What proves the node's LLDP during this session.
+    pub lldp_key: Key,
     /// `None` once ended.
     outbox: Mutex<Option<mpsc::Sender<ControllerMessage>>>,
     ended: Notify,
@@ -162,6 +164,7 @@ impl Session {
 #[derive(Debug)]
 pub struct Agents {
     lldp_interval_ms: u32,
+    lldp_key: Key,
     state: Mutex<State>,
 }
 
@@ -173,9 +176,10 @@ struct State {
 }
 
 impl Agents {
-    /// No agents yet; each will be told to announce its node this often.
-    pub fn new(lldp_interval_ms: u32) -> Agents {
-        Agents { lldp_interval_ms, state: Mutex::default() }
+    /// No agents yet; each will be told to announce its node this often, and to prove it by a key of its own that
+    /// is derived from `lldp_key`.
+    pub fn new(lldp_interval_ms: u32, lldp_key: Key) -> Agents {
+        Agents { lldp_interval_ms, lldp_key, state: Mutex::default() }
     }
 
     /// Takes an agent in and tells it so; `outbox` leads to it.
@@ -196,11 +200,13 @@ impl Agents {
         }
         state.last += 1;
         let (number, outbox, ended) = (state.last, Mutex::new(Some(outbox)), Notify::new());
-        let session = Arc::new(Session { number, agent, outbox, ended });
+        let lldp_key = self.lldp_key.derive(format!("{number} {}", agent.name).as_bytes());
+        let session = Arc::new(Session { number, agent, lldp_key, outbox, ended });
         let registered = Registered {
             version: cool_proto::VERSION,
             node: number,
             lldp_interval_ms: self.lldp_interval_ms,
+            lldp_key: session.lldp_key.bytes().to_vec(),
         };
         // First of all messages: nobody else knows the session yet. If the agent is gone already, its
         // reader will notice.
@@ -273,7 +279,7 @@ mod tests {
 
     #[test]
     fn a_name_belongs_to_one_session_until_it_is_removed() {
-        let agents = Agents::new(1000);
+        let agents = Agents::new(1000, [7; 32].into());
         let agent = Agent::try_from(register("h1")).unwrap();
         let (outbox, _inbox) = mpsc::channel(1);
         let first = agents.admit(agent.clone(), outbox.clone()).unwrap();
@@ -289,7 +295,7 @@ mod tests {
 
     #[tokio::test]
     async fn an_agent_that_does_not_read_is_hung_up_on() {
-        let agents = Agents::new(1000);
+        let agents = Agents::new(1000, [7; 32].into());
         let (outbox, mut inbox) = mpsc::channel(2);
         let session = agents.admit(Agent::try_from(register("h1")).unwrap(), outbox).unwrap();
         let message = || Body::Kill(cool_proto::control::Kill { job: 1 });

@@ -209,7 +209,7 @@ mod tests {
     }
 
     fn places(network: &TopologySnapshot, mtus: [u32; 2]) -> Vec<Place> {
-        let agents = Agents::new(1000);
+        let agents = Agents::new(1000, [7; 32].into());
         let place = |(node, mtu): (&NodeView, u32)| {
             let agent = Agent {
                 name: node.name.clone(),

@@ -2,6 +2,7 @@
 
 use clap::Parser;
 use cool_controller::fabric::Fabric;
+use cool_controller::fabric::Key;
 use cool_controller::listen::Listener;
 use cool_controller::options::Options;
 use cool_controller::server::serve;
@@ -30,6 +31,8 @@ enum Error {
     Log(#[from] tracing_subscriber::filter::FromEnvError),
     #[error("cannot watch for signals: {0}")]
     Signals(std::io::Error),
+    #[error("the system gives no random numbers: {0}")]
+    Random(getrandom::Error),
     #[error("the gRPC server failed: {0}")]
     Serve(#[from] tonic::transport::Error),
 }
@@ -62,16 +65,31 @@ async fn run(options: Options) -> Result<(), Error> {
     if options.tls.insecure_plaintext {
         warn!("no TLS: whoever reaches these ports can read, forge and start programs");
     }
-    let fabric = Fabric::start(options.fabric(), Listener::new(switches, for_switches));
+    let secret = secret()?;
+    let fabric =
+        Fabric::start(options.fabric(), secret.derive(b"switches"), Listener::new(switches, for_switches));
     let shutdown = async {
         tokio::select! {
             _ = interrupt.recv() => {}
             _ = terminate.recv() => {}
         }
     };
-    serve(options.server(), Arc::new(fabric), Listener::new(agents, for_agents), shutdown).await?;
+    serve(
+        options.server(secret.derive(b"agents")),
+        Arc::new(fabric),
+        Listener::new(agents, for_agents),
+        shutdown,
+    )
+    .await?;
     info!("bye");
     Ok(())
+}
+
+/// A secret of this run: what an earlier one signed is worth nothing.
+fn secret() -> Result<Key, Error> {
+    let mut bytes = [0; 32];
+    getrandom::fill(&mut bytes).map_err(Error::Random)?;
+    Ok(bytes.into())
 }
 
 async fn listen(address: SocketAddr, whom: &'static str, flag: &'static str) -> Result<TcpListener, Error> {

@@ -4,6 +4,7 @@ use crate::fabric::FabricConfig;
 use crate::job::Limits;
 use crate::server::ServerConfig;
 use clap::Parser;
+use cool_topology::Key;
 use std::net::SocketAddr;
 use std::time::Duration;
 
@@ -66,8 +67,8 @@ impl Options {
     }
 
     /// How the gRPC server is run.
-    pub fn server(&self) -> ServerConfig {
-        ServerConfig { lldp_interval: self.lldp_interval(), limits: Limits::default() }
+    pub fn server(&self, lldp_key: Key) -> ServerConfig {
+        ServerConfig { lldp_interval: self.lldp_interval(), lldp_key, limits: Limits::default() }
     }
 
     fn lldp_interval(&self) -> Duration {

@@ -9,6 +9,7 @@ use crate::musters::Musters;
 use crate::network::Network;
 use crate::service::Service;
 use cool_proto::control::controller_server::ControllerServer;
+use cool_topology::Key;
 use std::convert::Infallible;
 use std::future::Future;
 use std::sync::Arc;
@@ -30,10 +31,12 @@ const END_WITHIN: Duration = Duration::from_secs(5);
 const CONNECTIONS: usize = 64;
 
 /// How the server is run.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub struct ServerConfig {
     /// How often agents announce their nodes by LLDP.
     pub lldp_interval: Duration,
+    /// What the keys that prove it are derived from; a secret of this run.
+    pub lldp_key: Key,
     /// How long jobs wait.
     pub limits: Limits,
 }
@@ -49,7 +52,7 @@ pub async fn serve(
     shutdown: impl Future<Output = ()>,
 ) -> Result<(), tonic::transport::Error> {
     let interval = u32::try_from(config.lldp_interval.as_millis()).unwrap_or(u32::MAX);
-    let agents = Arc::new(Agents::new(interval));
+    let agents = Arc::new(Agents::new(interval, config.lldp_key));
     let groups = Arc::new(Groups::default());
     let jobs = Arc::new(Jobs::new(network.clone(), agents.clone(), groups.clone(), config.limits));
     let musters = Arc::new(Musters::new(network.clone(), groups.clone(), config.limits));

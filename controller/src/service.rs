@@ -127,7 +127,8 @@ impl Service {
         answer: oneshot::Sender<Result<(), FabricError>>,
     ) {
         let Agent { name, ip, mac, .. } = session.agent.clone();
-        if let Err(why) = self.network.register(NodeRegistration { name, ip, mac }).await {
+        let lldp_key = session.lldp_key.clone();
+        if let Err(why) = self.network.register(NodeRegistration { name, ip, mac, lldp_key }).await {
             warn!(%why, "agent refused");
             self.agents.remove(&session);
             // If the call was dropped, nobody needs the answer.

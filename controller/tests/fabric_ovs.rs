@@ -2,8 +2,8 @@
 //! packets come out. Needs root and a running Open vSwitch; fails without them.
 
 use cool_controller::fabric::{
-    DatapathId, Fabric, FabricConfig, FabricError, GroupRequest, Mac, NodeRegistration, TopologySnapshot,
-    TreeGrant, TreeScope,
+    DatapathId, Fabric, FabricConfig, FabricError, GroupRequest, Key, Mac, NodeRegistration,
+    TopologySnapshot, TreeGrant, TreeScope,
 };
 use cool_controller::listen::Listener;
 use cool_topology::lldp::Announcement;
@@ -36,6 +36,10 @@ struct Host {
     port: u32,
     ip: Ipv4Addr,
     mac: Mac,
+}
+
+fn key(n: usize) -> Key {
+    [n as u8; 32].into()
 }
 
 fn host(n: usize) -> Host {
@@ -191,10 +195,10 @@ async fn start(listener: TcpListener) -> Fabric {
         lldp_interval: Duration::from_secs(1),
         ..FabricConfig::default()
     };
-    let fabric = Fabric::start(config, Listener::plaintext(listener));
+    let fabric = Fabric::start(config, [77; 32].into(), Listener::plaintext(listener));
     for n in 1..=4 {
         let Host { name, ip, mac, .. } = host(n);
-        fabric.register(NodeRegistration { name, ip, mac }).await.unwrap();
+        fabric.register(NodeRegistration { name, ip, mac, lldp_key: key(n) }).await.unwrap();
     }
     fabric
 }
@@ -271,13 +275,14 @@ async fn open_vswitch_forwards_as_wanted_and_a_new_controller_takes_over() {
     let speaking = bridges.clone();
     let agents = tokio::spawn(async move {
         let mut every = interval(Duration::from_secs(1));
-        loop {
+        for number in 1.. {
             every.tick().await;
             let bridges = speaking.clone();
             let spoken = tokio::task::spawn_blocking(move || {
                 for n in 1..=4 {
                     let Host { name, mac, .. } = host(n);
-                    bridges.receive(&host(n), &Announcement::Node { name, mac }.encode(mac).unwrap());
+                    let frame = Announcement::Node { name, mac }.encode(mac, &key(n), number).unwrap();
+                    bridges.receive(&host(n), &frame);
                 }
             });
             spoken.await.unwrap();

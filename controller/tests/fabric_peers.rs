@@ -17,7 +17,7 @@ const PATIENCE: Duration = Duration::from_secs(30);
 async fn start() -> (Fabric, SocketAddr) {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
-    (Fabric::start(FabricConfig::default(), Listener::plaintext(listener)), address)
+    (Fabric::start(FabricConfig::default(), [77; 32].into(), Listener::plaintext(listener)), address)
 }
 
 /// All messages until the fabric hangs up.

@@ -1,15 +1,21 @@
 //! LLDP frames, from any network interface: an announcement that is read can be made, and is read again.
 #![cfg_attr(fuzzing, no_main)]
 
-use cool_topology::Mac;
 use cool_topology::lldp::Announcement;
+use cool_topology::{Key, Mac};
 
 const SOURCE: Mac = Mac([2, 0, 0, 0, 0, 1]);
 
+fn key() -> Key {
+    [5; 32].into()
+}
+
 fn check(bytes: &[u8]) {
-    if let Ok(announcement) = Announcement::decode(bytes) {
-        let frame = announcement.encode(SOURCE).expect("what was read can be made");
-        assert_eq!(Announcement::decode(&frame), Ok(announcement));
+    if let Ok(read) = Announcement::decode(bytes) {
+        let frame = read.announcement.encode(SOURCE, &key(), read.number).expect("what was read can be made");
+        let again = Announcement::decode(&frame).expect("what was made can be read");
+        assert_eq!((&again.announcement, again.number), (&read.announcement, read.number));
+        assert!(again.is_genuine(&key()));
     }
 }
 
@@ -20,7 +26,7 @@ fn seeds() -> Vec<Vec<u8>> {
         Announcement::Node { name: "h1".into(), mac: SOURCE },
         Announcement::Node { name: "a-host.with.a.long.name".into(), mac: Mac([0xff; 6]) },
     ];
-    announcements.map(|announcement| announcement.encode(SOURCE).unwrap()).to_vec()
+    announcements.map(|announcement| announcement.encode(SOURCE, &key(), 1).unwrap()).to_vec()
 }
 
 cool_fuzz::target!();

@@ -98,6 +98,7 @@ pub async fn run(
     let mut reported = None;
     loop {
         let end = control.session(&endpoint, &connector).await;
+        control.announcer = JoinSet::new();
         agent.orphan_groups();
         agent.give_up_musters(AWAY);
         match end {
@@ -138,7 +139,7 @@ struct Control<'a> {
     node: &'a Node,
     launcher: &'a mut Launcher,
     events: &'a mut mpsc::Receiver<agent_message::Body>,
-    /// The one task that announces the node by LLDP. It goes on while the controller is away.
+    /// The one task that announces the node by LLDP. It lasts as long as the session, and so does its key.
     announcer: JoinSet<()>,
     /// Whether the controller has ever taken this agent in.
     joined: bool,
@@ -256,12 +257,16 @@ impl Control<'_> {
         info!(node = registered.node, "joined the controller at {}", self.node.controller);
         self.joined = true;
         self.pause = SHORTEST_PAUSE;
+        let key: [u8; 32] = registered.lldp_key.as_slice().try_into().map_err(|_| {
+            End::Refused(format!("its key for LLDP has {} bytes instead of 32", registered.lldp_key.len()))
+        })?;
         let period = Duration::from_millis(registered.lldp_interval_ms.into()).max(SHORTEST_LLDP_PERIOD);
         // Ends the one that there was.
         self.announcer = JoinSet::new();
         self.announcer.spawn(lldp::announce(
             self.agent.node().to_owned(),
             self.node.interface.clone(),
+            key.into(),
             period,
         ));
         Ok(())

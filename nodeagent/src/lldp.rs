@@ -1,6 +1,7 @@
 //! Announces the node to its switch by LLDP, so that the controller learns where it is.
 
 use crate::interface::Interface;
+use cool_topology::Key;
 use cool_topology::lldp::Announcement;
 use pnet::datalink::{self, Channel, Config};
 use std::io;
@@ -12,21 +13,21 @@ use tracing::{info, warn};
 /// The longest a send may wait for room in the interface's queue.
 const SEND_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// Announces the node called `node` every `period`, until dropped. What stands in the way is logged
-/// once, and so is its end.
-pub(crate) async fn announce(node: String, interface: Interface, period: Duration) {
+/// Announces the node called `node` every `period`, proved by `key`, until dropped. What stands in the way is
+/// logged once, and so is its end.
+pub(crate) async fn announce(node: String, interface: Interface, key: Key, period: Duration) {
     let announcement = Announcement::Node { name: node, mac: interface.mac };
-    let frame: Arc<[u8]> = match announcement.encode(interface.mac) {
-        Ok(frame) => frame.into(),
-        Err(e) => return warn!("cannot announce this node by LLDP: {e}; choose another --name"),
-    };
     let name: Arc<str> = interface.name.into();
     let mut ticks = interval(period);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     let mut trouble = None;
-    loop {
+    for number in 1.. {
         ticks.tick().await;
-        let (name, frame) = (name.clone(), frame.clone());
+        let frame = match announcement.encode(interface.mac, &key, number) {
+            Ok(frame) => frame,
+            Err(e) => return warn!("cannot announce this node by LLDP: {e}; choose another --name"),
+        };
+        let name = name.clone();
         let on = name.clone();
         let sent = tokio::task::spawn_blocking(move || send(&on, &frame))
             .await

@@ -38,7 +38,12 @@ impl Session {
     /// Takes the agent in.
     async fn admit(&mut self) -> Register {
         let agent_message::Body::Register(register) = self.hear().await else { panic!("no registration") };
-        let registered = Registered { version: cool_proto::VERSION, node: 1, lldp_interval_ms: 600_000 };
+        let registered = Registered {
+            version: cool_proto::VERSION,
+            node: 1,
+            lldp_interval_ms: 600_000,
+            lldp_key: vec![7; 32],
+        };
         self.tell(Body::Registered(registered)).await;
         register
     }

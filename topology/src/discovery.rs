@@ -8,13 +8,22 @@
 //! A switch whose session ends stays for three intervals, since it may well forward without its controller;
 //! if it is really gone, its neighbours' ports go down and its links with them.
 //!
-//! Whether an announcement is genuine is not checked yet.
+//! An announcement is believed only if it is genuine and fresh: a switch's must be one of the last few that
+//! this machine has made for that port, a node's newer than all before it, and each is believed once. What a
+//! host captured and sends again, or elsewhere, is therefore refused and reported. A host can still carry a frame
+//! to another host before anybody else has heard it; so a port where a node lives, whose genuine word
+//! outweighs any switch's, never becomes part of a link.
+
+mod checks;
 
 use crate::lldp::{Announcement, LldpError};
-use crate::{DatapathId, Graph, Link, Mac, Port};
+use crate::{DatapathId, Graph, Key, Link, Mac, Port};
+use checks::Sent;
 use cool_machine::{Duration, Machine, Poll, Time};
 use core::fmt;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
+
+pub use checks::Refused;
 
 /// Announcements in a row that may be missed.
 const MISSED: u8 = 3;
@@ -39,8 +48,8 @@ pub enum Input<'a> {
     PortDown(Port),
     /// A port has heard a frame.
     Heard(Port, &'a [u8]),
-    /// A node is registered with this name and address.
-    NodeRegistered(&'a str, Mac),
+    /// A node is registered with this name and address, and proves its announcements with this key.
+    NodeRegistered(&'a str, Mac, &'a Key),
     /// A node is registered no more.
     NodeLeft(&'a str),
 }
@@ -87,6 +96,17 @@ pub enum Cause {
         /// The other.
         second: Announcement,
     },
+    /// It hears an announcement that neither this controller nor the node's agent has made.
+    Forged(Announcement),
+    /// It hears a genuine announcement that has been heard before, or is too old.
+    Replayed(Announcement),
+    /// It hears a switch though a node lives at one of the two ports, so the node's host carries the frames.
+    Relayed {
+        /// The switch heard.
+        heard: Announcement,
+        /// The node.
+        node: String,
+    },
     /// It is cabled to its own switch.
     OwnSwitch,
     /// It hears a node that is located elsewhere.
@@ -124,6 +144,21 @@ impl fmt::Display for Warning {
             Cause::SecondNeighbour { first, second } => {
                 write!(f, "hears {second} beside {first}; connect one device to a port")
             }
+            Cause::Forged(who) => {
+                write!(
+                    f,
+                    "hears {who}, but the frame is forged, or of another controller; look who sends there"
+                )
+            }
+            Cause::Replayed(who) => {
+                write!(f, "hears an old announcement of {who} again; look who sends there")
+            }
+            Cause::Relayed { heard, node } => {
+                write!(
+                    f,
+                    "hears {heard} by way of node {node}, which should not forward LLDP; look at that host"
+                )
+            }
             Cause::OwnSwitch => write!(f, "is cabled to its own switch; remove the cable"),
             Cause::NodeElsewhere { name, at } => {
                 write!(f, "hears node {name}, which is located at {at}; give each node its own name")
@@ -142,19 +177,33 @@ struct Entry {
     neighbour: Option<Announcement>,
     /// Announcements sent since the neighbour was last heard.
     missed: u8,
+    sent: Sent,
+}
+
+/// A registered node.
+#[derive(Clone, Debug)]
+struct Registered {
+    mac: Mac,
+    key: Key,
+    /// The number of its last announcement.
+    last: u64,
 }
 
 /// The machine.
 #[derive(Clone, Debug)]
 pub struct Discovery {
     interval: Duration,
+    key: Key,
+    /// Of the last announcement made.
+    number: u64,
+    refused: Refused,
     /// When to announce next; `None` until the first input.
     next: Option<Time>,
     /// Ports that are up, of connected switches and of those that may come back.
     ports: BTreeMap<Port, Entry>,
     /// Switches without a session, and announcements missed since.
     gone: BTreeMap<DatapathId, u8>,
-    registered: BTreeMap<String, Mac>,
+    registered: BTreeMap<String, Registered>,
     /// The ports whose neighbour has this name.
     heard: BTreeMap<String, BTreeSet<Port>>,
     graph: Graph,
@@ -164,10 +213,13 @@ pub struct Discovery {
 }
 
 impl Discovery {
-    /// Announces every `interval`.
-    pub fn new(interval: Duration) -> Discovery {
+    /// Announces every `interval`, proved by `key`, which nobody else may have.
+    pub fn new(interval: Duration, key: Key) -> Discovery {
         Discovery {
             interval,
+            key,
+            number: 0,
+            refused: Refused::default(),
             next: None,
             ports: BTreeMap::new(),
             gone: BTreeMap::new(),
@@ -182,6 +234,11 @@ impl Discovery {
     /// The network as it is known: links heard in both directions, registered nodes at their ports.
     pub fn graph(&self) -> &Graph {
         &self.graph
+    }
+
+    /// How many frames were not believed.
+    pub fn refused(&self) -> Refused {
+        self.refused
     }
 
     /// What is wrong at present.
@@ -216,7 +273,8 @@ impl Discovery {
         if !self.graph.contains(port.switch) {
             return;
         }
-        self.ports.entry(port).or_insert(Entry { mac, neighbour: None, missed: 0 }).mac = mac;
+        let sent = Sent::after(self.number);
+        self.ports.entry(port).or_insert(Entry { mac, neighbour: None, missed: 0, sent }).mac = mac;
         self.announce(port);
     }
 
@@ -233,31 +291,42 @@ impl Discovery {
         if self.gone.contains_key(&port.switch) {
             return;
         }
-        let Some(entry) = self.ports.get(&port) else { return };
+        let Some(entry) = self.ports.get_mut(&port) else { return };
+        self.number += 1;
+        entry.sent.note(self.number);
         let announcement = Announcement::Switch { switch: port.switch, port: port.number };
-        if let Ok(frame) = announcement.encode(entry.mac) {
+        if let Ok(frame) = announcement.encode(entry.mac, &self.key, self.number) {
             self.outputs.push_back(Output::Announce(port, frame));
         }
     }
 
     fn heard(&mut self, port: Port, frame: &[u8]) {
-        let Some(entry) = self.ports.get_mut(&port) else { return };
-        let announcement = match Announcement::decode(frame) {
-            Ok(announcement) => announcement,
-            Err(LldpError::Foreign | LldpError::NotLldp(_)) => return,
-            Err(error) => return self.warn(port, Cause::Unreadable(error)),
+        if !self.ports.contains_key(&port) {
+            return;
+        }
+        let announcement = match self.check(port, frame) {
+            Ok(Some(announcement)) => announcement,
+            Ok(None) => return,
+            Err(cause) => {
+                self.refused.count(&cause);
+                return self.warn(port, cause);
+            }
         };
-        match &entry.neighbour {
-            Some(known) if *known == announcement => {
+        let Some(entry) = self.ports.get_mut(&port) else { return };
+        match (&entry.neighbour, &announcement) {
+            (Some(known), _) if *known == announcement => {
                 entry.missed = 0;
                 return self.check_node(port);
             }
-            Some(known) => {
+            // The host at this port carried a switch's frames; now that its agent is heard, they are worth nothing.
+            (Some(Announcement::Switch { .. }), Announcement::Node { .. }) => self.forget_neighbour(port),
+            (Some(known), _) => {
                 let first = known.clone();
                 return self.warn(port, Cause::SecondNeighbour { first, second: announcement });
             }
-            None => {}
+            (None, _) => {}
         }
+        let Some(entry) = self.ports.get_mut(&port) else { return };
         entry.missed = 0;
         entry.neighbour = Some(announcement.clone());
         match announcement {
@@ -319,7 +388,7 @@ impl Discovery {
     /// Brings a node's place in line with what is registered and heard. It stays where it is while it can.
     fn locate(&mut self, name: &str) {
         let now = self.graph.host(name);
-        let registered = self.registered.get(name);
+        let registered = self.registered.get(name).map(|node| &node.mac);
         let fits = |port: &Port| match self.ports.get(port).and_then(|entry| entry.neighbour.as_ref()) {
             Some(Announcement::Node { name: heard, mac }) => heard == name && Some(mac) == registered,
             _ => false,
@@ -344,7 +413,7 @@ impl Discovery {
             return;
         };
         match (self.registered.get(&name), self.graph.host(&name)) {
-            (Some(registered), _) if *registered != mac => {
+            (Some(Registered { mac: registered, .. }), _) if *registered != mac => {
                 let registered = *registered;
                 self.warn(port, Cause::WrongAddress { name, heard: mac, registered });
             }
@@ -360,6 +429,9 @@ impl Discovery {
             Cause::OwnSwitch => 2,
             Cause::NodeElsewhere { .. } => 3,
             Cause::WrongAddress { .. } => 4,
+            Cause::Forged(_) => 5,
+            Cause::Replayed(_) => 6,
+            Cause::Relayed { .. } => 7,
         };
         let warning = Warning { port, cause };
         if self.warnings.insert((port, kind), (warning.clone(), WARNED)).is_none() {
@@ -425,8 +497,10 @@ impl Machine for Discovery {
             Input::PortUp(port, mac) => self.port_up(port, mac),
             Input::PortDown(port) => self.port_down(port),
             Input::Heard(port, frame) => self.heard(port, frame),
-            Input::NodeRegistered(name, mac) => {
-                self.registered.insert(name.to_owned(), mac);
+            Input::NodeRegistered(name, mac, key) => {
+                let before = self.registered.get(name).filter(|node| node.key == *key);
+                let last = before.map_or(0, |node| node.last);
+                self.registered.insert(name.to_owned(), Registered { mac, key: key.clone(), last });
                 self.locate(name);
                 for port in self.heard.get(name).cloned().unwrap_or_default() {
                     self.check_node(port);

@@ -1,5 +1,5 @@
 //! The network as a graph: what it is made of ([`ids`], [`graph`]), how it is found ([`lldp`],
-//! [`discovery`]), and what is computed from it ([`index`], [`racks`], [`routes`], [`trees`]).
+//! [`seal`], [`discovery`]), and what is computed from it ([`index`], [`racks`], [`routes`], [`trees`]).
 //!
 //! Pure: no sockets, no clocks, and equal inputs give equal answers. What switches are told about it is the
 //! controller's matter.
@@ -13,6 +13,7 @@ pub mod racks;
 pub mod routes;
 #[cfg(test)]
 mod samples;
+pub mod seal;
 pub mod trees;
 
 pub use discovery::Discovery;
@@ -21,4 +22,5 @@ pub use ids::{BadMac, DatapathId, Mac, Port};
 pub use index::Index;
 pub use racks::Racks;
 pub use routes::Routes;
+pub use seal::Key;
 pub use trees::Tree;

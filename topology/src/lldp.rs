@@ -1,10 +1,11 @@
 //! LLDP frames (IEEE 802.1AB) by which switches and agents announce themselves: made and read here.
 //! What they prove is [`discovery`](crate::discovery)'s matter.
 //!
-//! Both kinds carry the three mandatory TLVs and one organisationally specific TLV that says whose frame it
-//! is. TLVs that we do not know are skipped, so that later versions can add some (an HMAC, a timestamp)
-//! without a flag day.
+//! Both kinds carry the three mandatory TLVs, one organisationally specific TLV that says whose frame it
+//! is, and as the last one another with a number used once and an HMAC over all before it ([`seal`](crate::seal)).
+//! TLVs that we do not know are skipped, so that later versions can add some.
 
+use crate::seal::{Key, TAG};
 use crate::{DatapathId, Mac};
 
 /// LLDP's EtherType.
@@ -18,7 +19,8 @@ pub const MAX_NAME: usize = 254;
 const OUI: [u8; 3] = [0x02, 0xc0, 0x01];
 const KIND_SWITCH: u8 = 1;
 const KIND_NODE: u8 = 2;
-const VERSION: u8 = 1;
+const KIND_SEAL: u8 = 3;
+const VERSION: u8 = 2;
 const TTL_SECONDS: u16 = 120;
 
 const TLV_END: u8 = 0;
@@ -81,15 +83,38 @@ pub enum LldpError {
     /// Two announcements in one frame.
     #[error("the frame carries two announcements")]
     Twice,
+    /// Ours, but nothing proves who made it.
+    #[error("the announcement carries no proof of who made it")]
+    Unsealed,
+}
+
+/// An announcement as it was read; whether it is genuine is still to be checked.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Sealed<'a> {
+    /// What it says.
+    pub announcement: Announcement,
+    /// A number that its maker uses once.
+    pub number: u64,
+    /// What the proof is for.
+    covered: &'a [u8],
+    tag: [u8; TAG],
+}
+
+impl Sealed<'_> {
+    /// Whether one who has this secret made it.
+    pub fn is_genuine(&self, key: &Key) -> bool {
+        key.proves(self.covered, &self.tag)
+    }
 }
 
 impl Announcement {
-    /// The frame that makes this announcement, sent from `source`.
+    /// The frame that makes this announcement, sent from `source`, proved by `key`. The maker uses each `number`
+    /// once, in ascending order.
     ///
     /// # Errors
     /// If the name is empty or longer than [`MAX_NAME`] bytes.
-    pub fn encode(&self, source: Mac) -> Result<Vec<u8>, LldpError> {
-        let mut frame = Vec::with_capacity(96);
+    pub fn encode(&self, source: Mac, key: &Key, number: u64) -> Result<Vec<u8>, LldpError> {
+        let mut frame = Vec::with_capacity(160);
         frame.extend(DESTINATION.0);
         frame.extend(source.0);
         frame.extend(ETHERTYPE.to_be_bytes());
@@ -115,9 +140,12 @@ impl Announcement {
         put(&mut frame, TLV_PORT, &port);
         put(&mut frame, TLV_TTL, &TTL_SECONDS.to_be_bytes());
         put(&mut frame, TLV_ORGANISATION, &own);
+        let seal = [&organisation(KIND_SEAL)[..], &number.to_be_bytes(), &[0; TAG]].concat();
+        put(&mut frame, TLV_ORGANISATION, &seal);
+        let covered = frame.len() - TAG;
+        let tag = key.tag(&frame[..covered]);
+        frame[covered..].copy_from_slice(&tag);
         put(&mut frame, TLV_END, &[]);
-        // The shortest Ethernet frame, so that no interface has to pad.
-        frame.resize(frame.len().max(60), 0);
         Ok(frame)
     }
 
@@ -126,7 +154,7 @@ impl Announcement {
     /// # Errors
     /// If it is not LLDP, malformed, or not ours; all but [`LldpError::Foreign`] and [`LldpError::NotLldp`]
     /// deserve attention.
-    pub fn decode(frame: &[u8]) -> Result<Announcement, LldpError> {
+    pub fn decode(frame: &[u8]) -> Result<Sealed<'_>, LldpError> {
         let (header, mut rest) =
             frame.split_at_checked(14).ok_or(LldpError::Truncated("its Ethernet header"))?;
         let ethertype = u16::from_be_bytes([header[12], header[13]]);
@@ -140,7 +168,7 @@ impl Announcement {
         if !(2..=256).contains(&chassis.len()) || !(2..=256).contains(&port.len()) || ttl.len() < 2 {
             return Err(LldpError::Malformed("mandatory TLV"));
         }
-        let mut found = None;
+        let (mut found, mut seal) = (None, None);
         loop {
             let (kind, value) = take(&mut rest)?;
             match (kind, value.split_at_checked(3)) {
@@ -148,13 +176,23 @@ impl Announcement {
                 (TLV_END, _) => return Err(LldpError::Malformed("end")),
                 (TLV_CHASSIS..=TLV_TTL, _) => return Err(LldpError::Twice),
                 (TLV_ORGANISATION, None) => return Err(LldpError::Malformed("organisation")),
-                (TLV_ORGANISATION, Some((oui, own))) if oui == OUI => {
-                    if let Some(announcement) = organisation(own)?
-                        && found.replace(announcement).is_some()
-                    {
-                        return Err(LldpError::Twice);
-                    }
+                // Nothing of ours comes after the proof, since nothing would prove it.
+                (TLV_ORGANISATION, Some((oui, _))) if oui == OUI && seal.is_some() => {
+                    return Err(LldpError::Malformed("order"));
                 }
+                (TLV_ORGANISATION, Some((oui, own))) if oui == OUI => match organisation(own)? {
+                    Some(Own::Announcement(announcement)) => {
+                        let before = found.replace(announcement);
+                        if before.is_some() {
+                            return Err(LldpError::Twice);
+                        }
+                    }
+                    Some(Own::Seal { number, tag }) => {
+                        let covered = frame.len() - rest.len() - TAG;
+                        seal = Some((number, tag, &frame[..covered]));
+                    }
+                    None => {}
+                },
                 _ => {}
             }
         }
@@ -174,31 +212,47 @@ impl Announcement {
                     && port[1..] == mac.0
             }
         };
-        if agrees { Ok(found) } else { Err(LldpError::Malformed("chassis or port id")) }
+        if !agrees {
+            return Err(LldpError::Malformed("chassis or port id"));
+        }
+        let (number, tag, covered) = seal.ok_or(LldpError::Unsealed)?;
+        Ok(Sealed { announcement: found, number, covered, tag })
     }
 }
 
-/// The content of our own TLV after the OUI; `None` for kinds that later versions may add.
-fn organisation(own: &[u8]) -> Result<Option<Announcement>, LldpError> {
+/// What a TLV of ours says.
+enum Own {
+    Announcement(Announcement),
+    Seal { number: u64, tag: [u8; TAG] },
+}
+
+/// The content of a TLV of ours after the OUI; `None` for kinds that later versions may add.
+fn organisation(own: &[u8]) -> Result<Option<Own>, LldpError> {
     let (&[kind, version], body) = own.split_first_chunk().ok_or(LldpError::Truncated("our TLV"))?;
-    if !matches!(kind, KIND_SWITCH | KIND_NODE) {
+    if !matches!(kind, KIND_SWITCH | KIND_NODE | KIND_SEAL) {
         return Ok(None);
     }
     if version != VERSION {
         return Err(LldpError::Version(version));
     }
+    if kind == KIND_SEAL {
+        let (number, tag) = body.split_first_chunk().ok_or(LldpError::Truncated("the proof"))?;
+        let tag = tag.try_into().map_err(|_| LldpError::Malformed("proof"))?;
+        return Ok(Some(Own::Seal { number: u64::from_be_bytes(*number), tag }));
+    }
     if kind == KIND_SWITCH {
         let (switch, port) = body.split_first_chunk().ok_or(LldpError::Truncated("the datapath id"))?;
         let port = port.try_into().map_err(|_| LldpError::Malformed("port"))?;
         let switch = DatapathId(u64::from_be_bytes(*switch));
-        return Ok(Some(Announcement::Switch { switch, port: u32::from_be_bytes(port) }));
+        let announcement = Announcement::Switch { switch, port: u32::from_be_bytes(port) };
+        return Ok(Some(Own::Announcement(announcement)));
     }
     let (mac, name) = body.split_first_chunk().ok_or(LldpError::Truncated("the node's address"))?;
     let name = str::from_utf8(name).map_err(|_| LldpError::Malformed("name"))?;
     if name.is_empty() || name.len() > MAX_NAME {
         return Err(LldpError::Malformed("name"));
     }
-    Ok(Some(Announcement::Node { name: name.to_owned(), mac: Mac(*mac) }))
+    Ok(Some(Own::Announcement(Announcement::Node { name: name.to_owned(), mac: Mac(*mac) })))
 }
 
 /// Appends a TLV: 7 bits of type, 9 bits of length. Callers keep values below 512 bytes.
@@ -241,17 +295,29 @@ mod tests {
 
     const SOURCE: Mac = Mac([2, 0, 0, 0, 0, 1]);
 
+    fn key() -> Key {
+        Key::from([5; 32])
+    }
+
     proptest! {
         #[test]
-        fn an_announcement_survives_its_frame(a in announcements()) {
-            prop_assert_eq!(Announcement::decode(&a.encode(SOURCE).unwrap()), Ok(a));
+        fn an_announcement_survives_its_frame_and_any_change_to_it_is_noticed(
+            a in announcements(), number in any::<u64>(), at in any::<prop::sample::Index>(), bit in 0u8..8,
+        ) {
+            let mut frame = a.encode(SOURCE, &key(), number).unwrap();
+            let read = Announcement::decode(&frame).unwrap();
+            prop_assert_eq!((&read.announcement, read.number), (&a, number));
+            prop_assert!(read.is_genuine(&key()));
+            prop_assert!(!read.is_genuine(&key().derive(b"another")));
+            let at = at.index(frame.len());
+            frame[at] ^= 1u8 << bit;
+            prop_assert!(!Announcement::decode(&frame).is_ok_and(|read| read.is_genuine(&key())));
         }
 
         #[test]
         fn a_frame_cut_short_is_refused(a in announcements(), cut in any::<prop::sample::Index>()) {
-            let mut frame = a.encode(SOURCE).unwrap();
-            let end = frame.iter().rposition(|b| *b != 0).unwrap();
-            frame.truncate(cut.index(end + 1));
+            let mut frame = a.encode(SOURCE, &key(), 1).unwrap();
+            frame.truncate(cut.index(frame.len()));
             prop_assert!(Announcement::decode(&frame).is_err());
         }
 
@@ -260,14 +326,16 @@ mod tests {
             tail in prop::collection::vec(any::<u8>(), 0..200), flips in prop::collection::vec((0usize..80, any::<u8>()), 0..4),
             a in announcements(),
         ) {
-            let mut frame = a.encode(SOURCE).unwrap();
+            let mut frame = a.encode(SOURCE, &key(), 1).unwrap();
             frame.extend(&tail);
             for (at, byte) in flips {
                 frame[at.min(59)] = byte;
             }
             for frame in [&frame, &tail] {
                 if let Ok(read) = Announcement::decode(frame) {
-                    prop_assert_eq!(Announcement::decode(&read.encode(SOURCE).unwrap()), Ok(read));
+                    let made = read.announcement.encode(SOURCE, &key(), read.number).unwrap();
+                    let again = Announcement::decode(&made).unwrap();
+                    prop_assert_eq!((again.announcement, again.number), (read.announcement, read.number));
                 }
             }
         }
@@ -298,18 +366,32 @@ mod tests {
     fn another_version_is_named_and_a_contradiction_refused() {
         let newer = foreign(&[(127, &[2, 0xc0, 1, KIND_NODE, 9, 1, 2]), (0, &[])]);
         assert_eq!(Announcement::decode(&newer), Err(LldpError::Version(9)));
-        let lie = foreign(&[(127, &[2, 0xc0, 1, KIND_NODE, 1, 2, 0, 0, 0, 0, 1, b'h']), (0, &[])]);
+        let lie = foreign(&[(127, &[2, 0xc0, 1, KIND_NODE, VERSION, 2, 0, 0, 0, 0, 1, b'h']), (0, &[])]);
         assert_eq!(Announcement::decode(&lie), Err(LldpError::Malformed("chassis or port id")));
     }
 
     #[test]
     fn unknown_tlvs_beside_ours_leave_room_for_later_ones() {
         let node = Announcement::Node { name: "h1".into(), mac: SOURCE };
-        let frame = node.encode(SOURCE).unwrap();
-        let end = frame.iter().rposition(|b| *b != 0).unwrap() + 1;
-        let mut longer = frame[..end].to_vec();
-        put(&mut longer, TLV_ORGANISATION, &[&OUI[..], &[200, 1], &[0xaa; 40]].concat());
+        let frame = node.encode(SOURCE, &key(), 1).unwrap();
+        let mut longer = frame[..frame.len() - 2].to_vec();
+        put(&mut longer, 8, &[0xaa; 40]);
         put(&mut longer, TLV_END, &[]);
-        assert_eq!(Announcement::decode(&longer), Ok(node));
+        assert_eq!(Announcement::decode(&longer).unwrap().announcement, node);
+    }
+
+    #[test]
+    fn what_proves_nothing_is_refused() {
+        let node = Announcement::Node { name: "h1".into(), mac: SOURCE };
+        let frame = node.encode(SOURCE, &key(), 1).unwrap();
+        // Without its last TLV but one, the proof.
+        let mut bare = frame[..frame.len() - 2 - (2 + 5 + 8 + TAG)].to_vec();
+        put(&mut bare, TLV_END, &[]);
+        assert_eq!(Announcement::decode(&bare), Err(LldpError::Unsealed));
+        // With something of ours behind it.
+        let mut more = frame[..frame.len() - 2].to_vec();
+        put(&mut more, TLV_ORGANISATION, &[&OUI[..], &[200, 1]].concat());
+        put(&mut more, TLV_END, &[]);
+        assert_eq!(Announcement::decode(&more), Err(LldpError::Malformed("order")));
     }
 }

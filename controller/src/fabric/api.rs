@@ -1,6 +1,6 @@
 //! What the fabric and the rest of the controller say to each other: plain values, nothing of OpenFlow.
 
-pub use cool_topology::{DatapathId, Mac, Port};
+pub use cool_topology::{DatapathId, Key, Mac, Port};
 use core::net::Ipv4Addr;
 use core::time::Duration;
 
@@ -48,6 +48,8 @@ pub struct NodeRegistration {
     pub ip: Ipv4Addr,
     /// Address of the data interface.
     pub mac: Mac,
+    /// What proves its LLDP.
+    pub lldp_key: Key,
 }
 
 /// The network as it is known at one moment.

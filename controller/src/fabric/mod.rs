@@ -30,12 +30,13 @@ mod vlan;
 mod wanted;
 
 pub use api::{
-    DatapathId, FabricConfig, FabricError, GroupRequest, LinkView, Location, Mac, NodeRegistration, NodeView,
-    Port, SwitchView, TopologySnapshot, TreeGrant, TreeScope,
+    DatapathId, FabricConfig, FabricError, GroupRequest, Key, LinkView, Location, Mac, NodeRegistration,
+    NodeView, Port, SwitchView, TopologySnapshot, TreeGrant, TreeScope,
 };
 
 use crate::listen::Listener;
 use std::net::Ipv4Addr;
+use network::Network;
 use std::sync::Arc;
 use tokio::sync::{mpsc, oneshot, watch};
 
@@ -62,11 +63,12 @@ pub struct Fabric {
 }
 
 impl Fabric {
-    /// Serves the switches that connect to `listener`, on the current tokio runtime.
-    pub fn start(config: FabricConfig, listener: Listener) -> Fabric {
+    /// Serves the switches that connect to `listener`, on the current tokio runtime. The announcements of their
+    /// ports are proved by `key`, which is to be a secret of this run.
+    pub fn start(config: FabricConfig, key: Key, listener: Listener) -> Fabric {
         let (calls, incoming) = mpsc::channel(CALLS);
         let (publish, snapshots) = watch::channel(Arc::default());
-        tokio::spawn(run::run(config, listener, incoming, publish));
+        tokio::spawn(run::run(Network::new(config, key, publish), listener, incoming));
         Fabric { calls, snapshots }
     }
 

@@ -16,7 +16,7 @@ use super::{Reply, arp, locator, view, vlan};
 use calls::answer;
 use cool_machine::{Machine, Poll, Time, earliest};
 use cool_topology::discovery::{Input, Output};
-use cool_topology::{DatapathId, Discovery, Index, Link, Port, Racks, Routes, lldp};
+use cool_topology::{DatapathId, Discovery, Index, Key, Link, Port, Racks, Routes, lldp};
 use core::net::Ipv4Addr;
 use follow::{Changes, Detour, tree};
 use std::collections::{BTreeMap, BTreeSet};
@@ -111,9 +111,13 @@ pub(super) struct Network {
 }
 
 impl Network {
-    pub(super) fn new(config: FabricConfig, publish: watch::Sender<Arc<TopologySnapshot>>) -> Network {
+    pub(super) fn new(
+        config: FabricConfig,
+        key: Key,
+        publish: watch::Sender<Arc<TopologySnapshot>>,
+    ) -> Network {
         Network {
-            discovery: Discovery::new(config.lldp_interval),
+            discovery: Discovery::new(config.lldp_interval, key),
             config,
             racks: Racks::default(),
             nodes: BTreeMap::new(),

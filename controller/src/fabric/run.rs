@@ -2,13 +2,12 @@
 //! [`network`](super::network).
 
 use super::Call;
-use super::api::{FabricConfig, TopologySnapshot};
 use super::connection::{self, Clock, FromSwitch};
 use super::network::Network;
 use crate::listen::{Connection, Listener};
 use core::sync::atomic::{AtomicU64, Ordering};
 use std::sync::Arc;
-use tokio::sync::{mpsc, watch};
+use tokio::sync::mpsc;
 
 /// Events that wait; a switch that has more waits itself.
 const EVENTS: usize = 1024;
@@ -16,16 +15,10 @@ const EVENTS: usize = 1024;
 const BATCH: usize = 256;
 
 /// Runs until the last handle is gone.
-pub(super) async fn run(
-    config: FabricConfig,
-    listener: Listener,
-    mut calls: mpsc::Receiver<Call>,
-    publish: watch::Sender<Arc<TopologySnapshot>>,
-) {
+pub(super) async fn run(mut network: Network, listener: Listener, mut calls: mpsc::Receiver<Call>) {
     let (events_in, mut events) = mpsc::channel(EVENTS);
     tokio::spawn(accept(listener, events_in));
     let clock = Clock::start();
-    let mut network = Network::new(config, publish);
     loop {
         let deadline = network.advance(clock.now());
         tokio::select! {

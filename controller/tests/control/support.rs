@@ -58,7 +58,7 @@ impl Racks {
 #[tonic::async_trait]
 impl Network for Racks {
     async fn register(&self, node: NodeRegistration) -> Result<(), FabricError> {
-        let NodeRegistration { name, ip, mac } = node;
+        let NodeRegistration { name, ip, mac, .. } = node;
         let rack = (name[1..].parse::<u32>().unwrap() - 1) / 2;
         let port = Port { switch: DatapathId(rack.into()), number: 1 };
         let location = Some(Location { port, rack, bytes_per_second: 0 });
@@ -121,7 +121,8 @@ impl Controller {
         let address = listener.local_addr().unwrap();
         let network = Arc::new(Racks::default());
         let (stop, stopped) = oneshot::channel();
-        let config = ServerConfig { lldp_interval: Duration::from_millis(250), limits };
+        let config =
+            ServerConfig { lldp_interval: Duration::from_millis(250), lldp_key: [7; 32].into(), limits };
         let server = tokio::spawn(serve(config, network.clone(), Listener::plaintext(listener), async {
             stopped.await.unwrap();
         }));

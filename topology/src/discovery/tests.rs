@@ -6,12 +6,19 @@ use proptest::prelude::*;
 
 const INTERVAL: Duration = Duration::from_secs(1);
 
+/// Frames that may be under way on a cable, in one direction.
+const ON_A_CABLE: usize = 4;
+
 fn mac(name: &str) -> Mac {
     let mut bytes = [2, 0, 0, 0, 0, 0];
     for (at, byte) in name.bytes().enumerate() {
         bytes[1 + at % 5] ^= byte;
     }
     Mac(bytes)
+}
+
+fn key(of: &str) -> Key {
+    Key::from([9; 32]).derive(of.as_bytes())
 }
 
 /// Discovery on a network that is true: frames in flight, ports that are down, sessions.
@@ -23,6 +30,10 @@ struct World {
     now: Time,
     flying: VecDeque<(Port, Vec<u8>)>,
     warnings: Vec<Warning>,
+    /// What each port announced last.
+    announced: BTreeMap<Port, Vec<u8>>,
+    /// Of the last announcement of a node.
+    number: u64,
 }
 
 impl World {
@@ -31,10 +42,12 @@ impl World {
             truth,
             down: BTreeSet::new(),
             connected: BTreeSet::new(),
-            discovery: Discovery::new(INTERVAL),
+            discovery: Discovery::new(INTERVAL, key("controller")),
             now: Time::ZERO,
             flying: VecDeque::new(),
             warnings: Vec::new(),
+            announced: BTreeMap::new(),
+            number: 0,
         }
     }
 
@@ -55,10 +68,16 @@ impl World {
             match output {
                 Output::Announce(port, frame) => {
                     assert!(self.connected.contains(&port.switch), "announced by a switch without a session");
+                    self.announced.insert(port, frame.clone());
                     if let Some(peer) = self.truth.peer(port)
                         && !self.down.contains(&port)
                     {
                         self.flying.push_back((peer, frame));
+                        // A cable holds no more; the oldest is lost.
+                        if self.flying.iter().filter(|(to, _)| *to == peer).count() > ON_A_CABLE {
+                            let oldest = self.flying.iter().position(|(to, _)| *to == peer).unwrap();
+                            self.flying.remove(oldest);
+                        }
                     }
                 }
                 Output::Warning(warning) => self.warnings.push(warning),
@@ -67,12 +86,14 @@ impl World {
         }
     }
 
-    /// One frame in flight arrives; `pick` reorders.
+    /// One frame in flight arrives; `pick` says at which port.
     fn arrive(&mut self, pick: usize) {
         if self.flying.is_empty() {
             return;
         }
-        let (port, frame) = self.flying.remove(pick % self.flying.len()).unwrap();
+        let port = self.flying[pick % self.flying.len()].0;
+        let first = self.flying.iter().position(|(to, _)| *to == port).unwrap();
+        let (_, frame) = self.flying.remove(first).unwrap();
         if self.connected.contains(&port.switch) && !self.down.contains(&port) {
             self.input(Input::Heard(port, &frame));
         }
@@ -107,27 +128,36 @@ impl World {
         }
     }
 
+    /// A genuine announcement of a node.
+    fn says(&mut self, node: &str) -> Vec<u8> {
+        self.number += 1;
+        let announcement = Announcement::Node { name: node.into(), mac: mac(node) };
+        announcement.encode(mac(node), &key(node), self.number).unwrap()
+    }
+
     fn agents_speak(&mut self) {
         let hosts: Vec<(String, Port)> = self.truth.hosts().map(|(n, p)| (n.to_owned(), p)).collect();
         for (name, port) in hosts {
             if !self.down.contains(&port) {
-                let frame =
-                    Announcement::Node { name: name.clone(), mac: mac(&name) }.encode(mac(&name)).unwrap();
+                let frame = self.says(&name);
                 self.flying.push_back((port, frame));
             }
         }
     }
 
     fn interval(&mut self) {
+        // What has been under way for so long is lost.
+        let old = self.flying.len();
         self.now += INTERVAL;
         self.drain();
+        self.flying.drain(..old / 2);
         self.agents_speak();
     }
 
     fn register_all(&mut self) {
         let names: Vec<String> = self.truth.hosts().map(|(n, _)| n.to_owned()).collect();
         for name in names {
-            self.input(Input::NodeRegistered(&name, mac(&name)));
+            self.input(Input::NodeRegistered(&name, mac(&name), &key(&name)));
         }
     }
 
@@ -232,13 +262,15 @@ fn a_node_is_located_when_it_is_registered_with_the_address_that_it_announces() 
     let mut world = World::new(leaf_spine(1, 1, 1));
     world.connect(DatapathId(101));
     let port = world.truth.host("h1").unwrap();
-    let frame = Announcement::Node { name: "h1".into(), mac: mac("h1") }.encode(mac("h1")).unwrap();
+    let frame = world.says("h1");
     world.input(Input::Heard(port, &frame));
     assert_eq!(world.discovery.graph().host("h1"), None);
-    world.input(Input::NodeRegistered("h1", mac("other")));
+    world.input(Input::NodeRegistered("h1", mac("other"), &key("h1")));
+    let frame = world.says("h1");
+    world.input(Input::Heard(port, &frame));
     assert_eq!(world.discovery.graph().host("h1"), None);
     assert!(world.warnings[0].to_string().contains("h1"), "{:?}", world.warnings);
-    world.input(Input::NodeRegistered("h1", mac("h1")));
+    world.input(Input::NodeRegistered("h1", mac("h1"), &key("h1")));
     assert_eq!(world.discovery.graph().host("h1"), Some(port));
     world.input(Input::NodeLeft("h1"));
     assert_eq!(world.discovery.graph().host("h1"), None);
@@ -248,7 +280,7 @@ fn a_node_is_located_when_it_is_registered_with_the_address_that_it_announces() 
 fn a_node_heard_twice_stays_where_it_is_until_it_falls_silent_there() {
     let mut world = World::new(leaf_spine(2, 1, 1));
     world.settle();
-    let frame = Announcement::Node { name: "h1".into(), mac: mac("h1") }.encode(mac("h1")).unwrap();
+    let frame = world.says("h1");
     let (old, new) = (world.truth.host("h1").unwrap(), Port { switch: DatapathId(102), number: 9 });
     world.input(Input::PortUp(new, mac("port")));
     world.input(Input::Heard(new, &frame));
@@ -263,7 +295,8 @@ fn a_port_believes_one_neighbour_and_warns_once_of_others() {
     let mut world = World::new(leaf_spine(2, 1, 1));
     world.settle();
     let link = world.truth.links().next().unwrap();
-    let lie = Announcement::Switch { switch: DatapathId(77), port: 1 }.encode(mac("liar")).unwrap();
+    let lie = Announcement::Switch { switch: DatapathId(77), port: 1 };
+    let lie = lie.encode(mac("liar"), &key("liar"), 1).unwrap();
     for _ in 0..100 {
         world.input(Input::Heard(link.a, &lie));
         world.input(Input::Heard(link.a, &lie[..20]));
@@ -275,6 +308,92 @@ fn a_port_believes_one_neighbour_and_warns_once_of_others() {
         world.interval();
     }
     assert_eq!(world.discovery.warnings().count(), 0);
+}
+
+/// h1 and h2 at two switches, all found; a host at each switch that has no agent, at port 9.
+fn with_strangers() -> (World, Port, Port) {
+    let mut world = World::new(leaf_spine(2, 1, 1));
+    world.settle();
+    let ports = [101, 102].map(|switch| Port { switch: DatapathId(switch), number: 9 });
+    ports.iter().for_each(|port| world.input(Input::PortUp(*port, mac("port"))));
+    (world, ports[0], ports[1])
+}
+
+/// What a port announces next, while the rest of the network goes on.
+fn announced(world: &mut World, from: Port) -> Vec<u8> {
+    world.interval();
+    world.all_arrive();
+    world.announced[&from].clone()
+}
+
+#[test]
+fn forged_frames_are_refused_reported_and_counted() {
+    let (mut world, stranger, _) = with_strangers();
+    let (victim, wrong) = (world.truth.host("h2").unwrap(), key("wrong"));
+    for lie in [
+        Announcement::Switch { switch: victim.switch, port: victim.number },
+        Announcement::Node { name: "h2".into(), mac: mac("h2") },
+    ] {
+        world.warnings.clear();
+        let frame = lie.encode(mac("h2"), &wrong, u64::MAX).unwrap();
+        world.discovery.warnings.clear();
+        world.input(Input::Heard(stranger, &frame));
+        assert_eq!(world.warnings, [Warning { port: stranger, cause: Cause::Forged(lie) }]);
+    }
+    assert_eq!(*world.discovery.graph(), world.truth);
+    assert_eq!(world.discovery.refused(), Refused { forged: 2, ..Refused::default() });
+}
+
+#[test]
+fn a_captured_frame_is_refused_when_it_is_sent_again() {
+    let (mut world, stranger, other) = with_strangers();
+    let frame = world.says("h1");
+    let home = world.truth.host("h1").unwrap();
+    world.input(Input::Heard(home, &frame));
+    world.input(Input::Heard(stranger, &frame));
+    assert!(matches!(&world.warnings[0].cause, Cause::Replayed(Announcement::Node { .. })));
+    // What a stranger hears of its own switch, kept for long or sent twice.
+    let frame = announced(&mut world, stranger);
+    world.input(Input::Heard(other, &frame));
+    world.input(Input::Heard(other, &frame));
+    assert_eq!(world.discovery.refused(), Refused { replayed: 2, ..Refused::default() });
+    let old = announced(&mut world, stranger);
+    for _ in 0..20 {
+        announced(&mut world, stranger);
+    }
+    world.input(Input::Heard(other, &old));
+    assert_eq!(world.discovery.refused().replayed, 3);
+    assert_eq!(*world.discovery.graph(), world.truth);
+}
+
+#[test]
+fn a_port_where_an_agent_lives_never_becomes_a_link_whoever_carries_frames() {
+    let (mut world, stranger, _) = with_strangers();
+    let home = world.truth.host("h2").unwrap();
+    for _ in 0..3 {
+        let (of_stranger, of_home) = (announced(&mut world, stranger), announced(&mut world, home));
+        world.input(Input::Heard(home, &of_stranger));
+        world.input(Input::Heard(stranger, &of_home));
+    }
+    assert_eq!(*world.discovery.graph(), world.truth);
+    let node = "h2".to_owned();
+    assert!(world.warnings.iter().all(|w| matches!(&w.cause, Cause::Relayed { node: n, .. } if *n == node)));
+    assert_eq!(world.discovery.refused(), Refused { relayed: 6, ..Refused::default() });
+}
+
+#[test]
+fn an_agent_that_comes_to_a_port_ends_the_link_that_its_host_had_made_up() {
+    let (mut world, one, other) = with_strangers();
+    let frames = (announced(&mut world, one), announced(&mut world, other));
+    world.input(Input::Heard(other, &frames.0));
+    world.input(Input::Heard(one, &frames.1));
+    // Two hosts without agents that carry frames between them look like a cable.
+    assert_eq!(world.discovery.graph().peer(one), Some(other));
+    world.input(Input::NodeRegistered("h9", mac("h9"), &key("h9")));
+    let frame = world.says("h9");
+    world.input(Input::Heard(one, &frame));
+    assert_eq!(world.discovery.graph().peer(one), None);
+    assert_eq!(world.discovery.graph().host("h9"), Some(one));
 }
 
 #[derive(Clone, Debug)]
@@ -321,7 +440,7 @@ impl World {
             Event::Interval => self.interval(),
             Event::Register(i) => {
                 let name = &hosts[i.index(hosts.len())];
-                self.input(Input::NodeRegistered(name, mac(name)));
+                self.input(Input::NodeRegistered(name, mac(name), &key(name)));
             }
             Event::Leave(i) => self.input(Input::NodeLeft(&hosts[i.index(hosts.len())])),
         }

@@ -65,7 +65,7 @@ impl Network {
             let address = if holder.ip == node.ip { node.ip.to_string() } else { node.mac.to_string() };
             return Err(FabricError::AddressTaken { name: node.name, address, holder: holder.name.clone() });
         }
-        self.discovery.handle(now, Input::NodeRegistered(&node.name, node.mac));
+        self.discovery.handle(now, Input::NodeRegistered(&node.name, node.mac, &node.lldp_key));
         if let Some(before) = self.nodes.get(&node.name) {
             self.by_ip.remove(&before.ip);
         }

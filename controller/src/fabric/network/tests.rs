@@ -48,7 +48,8 @@ fn at(switch: u64, number: u32) -> Port {
 }
 
 fn node(n: u8) -> NodeRegistration {
-    NodeRegistration { name: format!("h{n}"), ip: [10, 0, 0, n].into(), mac: Mac([2, 0, 0, 0, 0, n]) }
+    let (name, lldp_key) = (format!("h{n}"), [n; 32].into());
+    NodeRegistration { name, ip: [10, 0, 0, n].into(), mac: Mac([2, 0, 0, 0, 0, n]), lldp_key }
 }
 
 /// A ring of four ToRs 1 to 4 with two hosts each.
@@ -65,7 +66,7 @@ fn ring() -> Graph {
 impl World {
     fn new(truth: Graph) -> World {
         let (publish, watch) = watch::channel(Arc::default());
-        let network = Network::new(FabricConfig::default(), publish);
+        let network = Network::new(FabricConfig::default(), [77; 32].into(), publish);
         let mut world = World {
             truth,
             network,
@@ -183,8 +184,11 @@ impl World {
             self.now += FabricConfig::default().lldp_interval;
             let hosts: Vec<(String, Port)> = self.truth.hosts().map(|(n, p)| (n.to_owned(), p)).collect();
             for (name, port) in hosts {
-                let mac = self.network.nodes.get(&name).map_or(Mac::BROADCAST, |node| node.mac);
-                let frame = Announcement::Node { name, mac }.encode(mac).unwrap();
+                let Some(NodeRegistration { mac, lldp_key, .. }) = self.network.nodes.get(&name) else {
+                    continue;
+                };
+                let (mac, number) = (*mac, self.now.as_nanos() + 1);
+                let frame = Announcement::Node { name, mac }.encode(mac, lldp_key, number).unwrap();
                 if self.devices.contains_key(&port.switch) {
                     self.event(port.switch, Event::PacketIn(port.number, frame));
                 }
@@ -515,7 +519,8 @@ fn who_knows_the_old_place_of_a_node_that_moved_is_told_the_new_one() {
     world.event(dpid(1), Event::PortChanged(down));
     let up = PortInfo { number: 9, mac: Mac([2, 1, 0, 0, 0, 9]), up: true, bytes_per_second: 0 };
     world.event(dpid(3), Event::PortChanged(up));
-    let frame = Announcement::Node { name: "h1".into(), mac: node(1).mac }.encode(node(1).mac).unwrap();
+    let NodeRegistration { name, mac, lldp_key, .. } = node(1);
+    let frame = Announcement::Node { name, mac }.encode(mac, &lldp_key, u64::MAX).unwrap();
     world.event(dpid(3), Event::PacketIn(9, frame));
     world.deadline = world.network.advance(world.now);
     let mut told = Vec::new();

@@ -38,7 +38,10 @@ impl World {
         for (host, switch) in hosts.iter().enumerate() {
             let name = format!("h{host}");
             graph.place(&name, port(*switch));
-            nodes.insert(name.clone(), NodeRegistration { name, ip: ip(host), mac: real(host) });
+            nodes.insert(
+                name.clone(),
+                NodeRegistration { name, ip: ip(host), mac: real(host), lldp_key: [0; 32].into() },
+            );
         }
         let mut racks = Racks::default();
         assert!(racks.update(&graph).is_empty());
