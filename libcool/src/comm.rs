@@ -2,9 +2,11 @@
 //! [`start`] and [`blocking`]; [`crate::collective`] checks their arguments before anything is sent.
 
 mod blocking;
+mod fold;
 mod groups;
 mod start;
 
+pub use fold::Combine;
 pub use start::Start;
 
 use crate::collective::{Caller, Collective};
