@@ -8,7 +8,7 @@ NETWORK_PACKAGES := gcc libc6-dev mininet openvswitch-switch ethtool iptables ip
 PHOTOGRAPHS := lomiri-wallpapers-16.04
 export PATH := $(PATH):$(HOME)/.cargo/bin
 
-.PHONY: demo test bench bench-quick lint release packages-demo packages-test packages-bench nextest unit end-to-end
+.PHONY: demo test bench bench-quick lint release bindings packages-demo packages-test packages-bench nextest unit end-to-end
 
 demo: packages-demo release
 	mkdir -p target/demo
@@ -21,7 +21,13 @@ unit: packages-test nextest
 	cargo test --quiet --workspace --all-features --doc
 
 end-to-end: packages-test release
+	tools/bindings
+	COOL_RUST_SUITE=target/bindings/suite-rust target/bindings/python/bin/pytest libcool/python/tests
 	$(SUDO) /usr/bin/python3 -m pytest tests -v
+
+# libcool for C and Python, for installation: target/bindings
+bindings: packages-test
+	tools/bindings --release
 
 bench: packages-bench release
 	$(SUDO) bench/bench.py $(BENCH)
@@ -34,13 +40,13 @@ lint:
 	cargo clippy --workspace --all-targets --all-features -- -D warnings
 
 release:
-	cargo build --release --workspace --exclude cool-fuzz
+	cargo build --release --workspace --exclude cool-fuzz --exclude cool-c --exclude cool-python
 
 packages-demo:
 	@tools/install-packages $(NETWORK_PACKAGES) $(PHOTOGRAPHS)
 
 packages-test:
-	@tools/install-packages $(NETWORK_PACKAGES) python3-pytest
+	@tools/install-packages $(NETWORK_PACKAGES) python3-pytest python3-venv pkg-config
 
 packages-bench:
 	@tools/install-packages $(NETWORK_PACKAGES) python3-venv

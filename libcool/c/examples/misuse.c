@@ -1,0 +1,53 @@
+/* What a program may do wrong, and that it is told so: prints each error's code and text. */
+#include "cool.h"
+
+#include <stdio.h>
+
+static int failures;
+
+static void expect(const char *what, cool_status status, cool_status expected) {
+    printf("%s: %u %s\n", what, status, status == COOL_OK ? "ok" : cool_error_message());
+    if (status != expected) failures++;
+}
+
+static int program(cool_comm world, void *context) {
+    double data[8] = {0}, *none = NULL;
+    cool_comm part;
+    cool_request request;
+    size_t rank;
+    (void)context;
+    expect("null send", cool_allreduce(none, data, 4, COOL_F64, COOL_SUM, world), COOL_INVALID);
+    expect("null recv", cool_allreduce(data, NULL, 4, COOL_F64, COOL_SUM, world), COOL_INVALID);
+    expect("overlap", cool_allreduce(data, data + 3, 4, COOL_F64, COOL_SUM, world), COOL_INVALID);
+    expect("same", cool_allreduce(data, data, 4, COOL_F64, COOL_SUM, world), COOL_INVALID);
+    expect("root", cool_bcast(data, 4, COOL_F64, 99, world), COOL_INVALID);
+    expect("op", cool_allreduce(data, data + 4, 4, COOL_F64, COOL_BIT_AND, world), COOL_INVALID);
+    expect("no such op", cool_allreduce(data, data + 4, 4, COOL_F64, 77, world), COOL_INVALID);
+    expect("no such type", cool_allreduce(data, data + 4, 4, 77, COOL_SUM, world), COOL_INVALID);
+    expect("immense", cool_allreduce(data, data + 4, (size_t)-1, COOL_F64, COOL_SUM, world), COOL_INVALID);
+    expect("null counts", cool_allgatherv(data, data + 4, NULL, COOL_F64, world), COOL_INVALID);
+    expect("null function", cool_fold(COOL_ALLREDUCE, data, data + 4, 4, 8, NULL, NULL, 0, world), COOL_INVALID);
+    expect("null result", cool_rank(world, NULL), COOL_INVALID);
+    expect("plan", cool_set_plan(world, COOL_BCAST, "no plan"), COOL_INVALID);
+    expect("in place", cool_scatter(COOL_IN_PLACE, data, 1, COOL_F64, 0, world), COOL_INVALID);
+    expect("empty", cool_allreduce(NULL, NULL, 0, COOL_F64, COOL_SUM, world), COOL_OK);
+    expect("dup", cool_dup(world, &part), COOL_OK);
+    expect("started", cool_ibarrier(part, &request), COOL_OK);
+    expect("free", cool_free(part), COOL_OK);
+    expect("use after free", cool_barrier(part), COOL_INVALID);
+    expect("free twice", cool_free(part), COOL_INVALID);
+    expect("rank after free", cool_rank(part, &rank), COOL_INVALID);
+    expect("wait", cool_wait(request), COOL_OK);
+    expect("wait twice", cool_wait(request), COOL_INVALID);
+    expect("alive", cool_barrier(world), COOL_OK);
+    return failures;
+}
+
+int main(void) {
+    int result;
+    cool_comm world;
+    expect("no launcher", cool_world(&world), COOL_ENVIRONMENT);
+    expect("null program", cool_launch(NULL, NULL, &result), COOL_INVALID);
+    expect("launch", cool_launch(program, NULL, &result), COOL_OK);
+    return failures;
+}

@@ -1,0 +1,227 @@
+/* Every operation once, and a line for each with a number that stands for what every rank received: what
+ * libcool/examples/suite.rs prints, to the byte. */
+#include "cool.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+static void check(cool_status status) {
+    if (status != COOL_OK) {
+        fprintf(stderr, "%s\n", cool_error_message());
+        exit(1);
+    }
+}
+
+static void *array(size_t count, size_t element) {
+    void *data = calloc(count + 1, element);
+    if (data == NULL) {
+        perror("calloc");
+        exit(1);
+    }
+    return data;
+}
+
+/* Rank `rank`'s element `i`. */
+static int64_t x(size_t rank, size_t i) { return (int64_t)((rank * 31 + i * 7 + 3) % 101); }
+
+static int64_t *vector(size_t rank, size_t count) {
+    int64_t *data = array(count, sizeof *data);
+    for (size_t i = 0; i < count; i++) data[i] = x(rank, i);
+    return data;
+}
+
+/* Prints, at rank 0, for each rank a number (FNV-1a) that stands for its values, and frees them. */
+static void line(cool_comm comm, const char *name, int64_t *values, size_t count) {
+    size_t rank, size;
+    check(cool_rank(comm, &rank));
+    check(cool_size(comm, &size));
+    uint64_t mine = UINT64_C(0xcbf29ce484222325);
+    for (size_t i = 0; i < count; i++)
+        for (int byte = 0; byte < 8; byte++)
+            mine = (mine ^ ((uint64_t)values[i] >> 8 * byte & 0xff)) * UINT64_C(0x100000001b3);
+    uint64_t *all = rank == 0 ? array(size, sizeof *all) : NULL;
+    check(cool_gather(&mine, all, 1, COOL_U64, 0, comm));
+    if (rank == 0) {
+        printf("%s", name);
+        for (size_t i = 0; i < size; i++) printf(" %016" PRIx64, all[i]);
+        printf("\n");
+    }
+    free(all);
+    free(values);
+}
+
+/* Affine maps: composing them is not commutative. */
+static void then(void *left, const void *right, size_t count, void *context) {
+    int64_t *first = left;
+    const int64_t *second = right;
+    (void)context;
+    for (size_t i = 0; i < 2 * count; i += 2) {
+        int64_t a = first[i], b = first[i + 1], c = second[i], d = second[i + 1];
+        first[i] = a * c % 1009;
+        first[i + 1] = (b * c + d) % 1009;
+    }
+}
+
+static void equal_parts(cool_comm comm, size_t rank, size_t n) {
+    size_t root = n - 1;
+    int64_t *mine = vector(rank, 1000), *many = vector(rank, 10 * n), *data;
+
+    data = rank == root ? vector(rank, 1000) : array(1000, sizeof *data);
+    check(cool_bcast(data, 1000, COOL_I64, root, comm));
+    line(comm, "bcast", data, 1000);
+
+    data = array(1000, sizeof *data);
+    check(cool_reduce(mine, data, 1000, COOL_I64, COOL_SUM, root, comm));
+    line(comm, "reduce", data, 1000);
+
+    data = array(1000, sizeof *data);
+    check(cool_allreduce(mine, data, 1000, COOL_I64, COOL_SUM, comm));
+    line(comm, "allreduce", data, 1000);
+
+    data = vector(rank, 1000);
+    check(cool_allreduce(COOL_IN_PLACE, data, 1000, COOL_I64, COOL_MAX, comm));
+    line(comm, "allreduce_in_place", data, 1000);
+
+    data = array(10, sizeof *data);
+    check(cool_reduce_scatter(many, data, 10, COOL_I64, COOL_SUM, comm));
+    line(comm, "reduce_scatter", data, 10);
+
+    data = array(1000, sizeof *data);
+    check(cool_scan(mine, data, 1000, COOL_I64, COOL_SUM, comm));
+    line(comm, "scan", data, 1000);
+
+    data = array(1000, sizeof *data);
+    check(cool_exscan(mine, data, 1000, COOL_I64, COOL_SUM, comm));
+    line(comm, "exscan", data, 1000);
+
+    data = array(10 * n, sizeof *data);
+    check(cool_gather(mine, data, 10, COOL_I64, root, comm));
+    line(comm, "gather", data, 10 * n);
+
+    data = array(10 * n, sizeof *data);
+    check(cool_allgather(mine, data, 10, COOL_I64, comm));
+    line(comm, "allgather", data, 10 * n);
+
+    data = array(10, sizeof *data);
+    check(cool_scatter(many, data, 10, COOL_I64, root, comm));
+    line(comm, "scatter", data, 10);
+
+    data = array(10 * n, sizeof *data);
+    check(cool_alltoall(many, data, 10, COOL_I64, comm));
+    line(comm, "alltoall", data, 10 * n);
+
+    free(mine);
+    free(many);
+}
+
+static void unequal_parts(cool_comm comm, size_t rank, size_t n) {
+    size_t *counts = array(n, sizeof *counts), *pairs = array(n * n, sizeof *pairs), all = 0, out = 0, in = 0;
+    for (size_t i = 0; i < n; i++) all += counts[i] = i % 3 * 50;
+    for (size_t i = 0; i < n * n; i++) pairs[i] = i % 5;
+    for (size_t i = 0; i < n; i++) {
+        out += pairs[rank * n + i];
+        in += pairs[i * n + rank];
+    }
+    int64_t *mine = vector(rank, counts[rank]), *whole = vector(rank, all), *sent = vector(rank, out), *data;
+
+    data = array(all, sizeof *data);
+    check(cool_gatherv(mine, data, counts, COOL_I64, 0, comm));
+    line(comm, "gatherv", data, all);
+
+    data = array(all, sizeof *data);
+    check(cool_allgatherv(mine, data, counts, COOL_I64, comm));
+    line(comm, "allgatherv", data, all);
+
+    data = array(counts[rank], sizeof *data);
+    check(cool_scatterv(whole, data, counts, COOL_I64, 0, comm));
+    line(comm, "scatterv", data, counts[rank]);
+
+    data = array(counts[rank], sizeof *data);
+    check(cool_reduce_scatter_counts(whole, data, counts, COOL_I64, COOL_SUM, comm));
+    line(comm, "reduce_scatter_counts", data, counts[rank]);
+
+    data = array(in, sizeof *data);
+    check(cool_alltoallv(sent, data, pairs, COOL_I64, comm));
+    line(comm, "alltoallv", data, in);
+
+    free(mine);
+    free(whole);
+    free(sent);
+    free(counts);
+    free(pairs);
+}
+
+static void types_and_functions(cool_comm comm, size_t rank) {
+    double value = (double)x(rank, 1), average;
+    check(cool_allreduce(&value, &average, 1, COOL_F64, COOL_AVERAGE, comm));
+    int64_t *data = array(1, sizeof *data);
+    data[0] = (int64_t)(average * 1024.0);
+    line(comm, "average of f64", data, 1);
+
+    uint8_t bytes[3] = {(uint8_t)x(rank, 0), (uint8_t)x(rank, 1), (uint8_t)x(rank, 2)};
+    check(cool_allreduce(COOL_IN_PLACE, bytes, 3, COOL_U8, COOL_BIT_XOR, comm));
+    data = array(3, sizeof *data);
+    for (int i = 0; i < 3; i++) data[i] = bytes[i];
+    line(comm, "bit_xor of u8", data, 3);
+
+    struct {
+        double value;
+        uint64_t index;
+    } here = {(double)x(rank, 5), rank}, best;
+    check(cool_allreduce(&here, &best, 1, COOL_F64_LOC, COOL_MIN_LOC, comm));
+    data = array(2, sizeof *data);
+    data[0] = (int64_t)best.value;
+    data[1] = (int64_t)best.index;
+    line(comm, "min_loc of f64", data, 2);
+
+    int64_t maps[5][2];
+    for (size_t i = 0; i < 5; i++) {
+        maps[i][0] = x(rank, i);
+        maps[i][1] = x(rank, i + 5);
+    }
+    data = array(10, sizeof *data);
+    check(cool_fold(COOL_ALLREDUCE, maps, data, 5, sizeof maps[0], then, NULL, 0, comm));
+    line(comm, "allreduce by a function", data, 10);
+}
+
+static void started_and_split(cool_comm comm, size_t rank) {
+    int64_t *mine = vector(rank, 1000), *data = array(1010, sizeof *data);
+    cool_request requests[3];
+    check(cool_iallreduce(mine, data, 1000, COOL_I64, COOL_SUM, comm, &requests[0]));
+    check(cool_iallreduce(mine, data + 1000, 10, COOL_I64, COOL_MIN, comm, &requests[1]));
+    check(cool_ibarrier(comm, &requests[2]));
+    check(cool_wait_all(requests, 3));
+    line(comm, "started", data, 1010);
+    free(mine);
+
+    /* The even ranks, in reverse order, and the odd ones. */
+    cool_comm part;
+    check(cool_split(comm, (int64_t)(rank % 2), rank % 2 == 0 ? -(int64_t)rank : (int64_t)rank, &part));
+    size_t size;
+    check(cool_size(part, &size));
+    int64_t me = (int64_t)rank;
+    data = array(size, sizeof *data);
+    check(cool_allgather(&me, data, 1, COOL_I64, part));
+    check(cool_free(part));
+    line(comm, "split", data, size);
+}
+
+static int program(cool_comm world, void *context) {
+    size_t rank, size;
+    (void)context;
+    check(cool_rank(world, &rank));
+    check(cool_size(world, &size));
+    equal_parts(world, rank, size);
+    unequal_parts(world, rank, size);
+    types_and_functions(world, rank);
+    started_and_split(world, rank);
+    return 0;
+}
+
+int main(void) {
+    int result;
+    check(cool_launch(program, NULL, &result));
+    return result;
+}

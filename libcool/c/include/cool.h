@@ -1,0 +1,887 @@
+/* COOL: collective communication for clusters with programmable networks.
+ *
+ * Made from libcool/c/src by cbindgen; `cargo test -p cool-c` says how when it is not current.
+ *
+ * A program is a function that runs as many ranks (cool_launch), or gets its world by cool_world. Collectives are
+ * called by all ranks of a group in the same order with the same arguments. Each returns COOL_OK or an error, whose
+ * text, with ranks and remedy, is cool_error_message(). Those that begin with cool_i return at once; their buffers
+ * must stay until cool_wait. Any thread may call; let one thread of a rank do so.
+ */
+
+#ifndef COOL_H
+#define COOL_H
+
+#include <stddef.h>
+#include <stdint.h>
+/** In place of send: the call finds its input in recv. */
+#define COOL_IN_PLACE ((const void *)-1)
+
+
+/**
+ * What a function returns: COOL_OK or what kind of error there was.
+ */
+typedef uint32_t cool_status;
+
+/**
+ * A type of elements.
+ */
+typedef uint32_t cool_type;
+
+/**
+ * A communicator; 0 is none.
+ */
+typedef uint64_t cool_comm;
+
+/**
+ * How a reduction combines elements.
+ */
+typedef uint32_t cool_op;
+
+/**
+ * An operation, for cool_set_plan and cool_fold.
+ */
+typedef uint32_t cool_operation;
+
+/**
+ * A function of the program that combines: `left[i] = left[i] op right[i]` for `count` elements, where `left` is of
+ * smaller ranks.
+ */
+typedef void (*cool_combine)(void *left, const void *right, size_t count, void *context);
+
+/**
+ * What cool_launch runs: gets the world, and what was given to cool_launch; returns 0 if all went well.
+ */
+typedef int (*cool_program)(cool_comm world, void *context);
+
+/**
+ * A call under way; 0 is none.
+ */
+typedef uint64_t cool_request;
+
+/**
+ * All went well.
+ */
+#define COOL_OK 0
+
+/**
+ * The arguments make no sense. Nothing was sent.
+ */
+#define COOL_INVALID 1
+
+/**
+ * The process is no rank, or its environment makes no sense.
+ */
+#define COOL_ENVIRONMENT 2
+
+/**
+ * The node's agent is gone, or refused.
+ */
+#define COOL_AGENT 3
+
+/**
+ * Ranks called different operations, sizes, types or roots.
+ */
+#define COOL_MISMATCH 4
+
+/**
+ * Somebody did not come in time.
+ */
+#define COOL_TIMEOUT 5
+
+/**
+ * A rank, node or agent went away.
+ */
+#define COOL_LOST 6
+
+/**
+ * An earlier call failed.
+ */
+#define COOL_ABORTED 7
+
+/**
+ * There is no memory or no thread.
+ */
+#define COOL_SYSTEM 8
+
+/**
+ * Anything else.
+ */
+#define COOL_OTHER 9
+
+/**
+ * int8_t
+ */
+#define COOL_I8 0
+
+/**
+ * int16_t
+ */
+#define COOL_I16 1
+
+/**
+ * int32_t
+ */
+#define COOL_I32 2
+
+/**
+ * int64_t
+ */
+#define COOL_I64 3
+
+/**
+ * uint8_t
+ */
+#define COOL_U8 4
+
+/**
+ * uint16_t
+ */
+#define COOL_U16 5
+
+/**
+ * uint32_t
+ */
+#define COOL_U32 6
+
+/**
+ * uint64_t
+ */
+#define COOL_U64 7
+
+/**
+ * IEEE 754 half precision
+ */
+#define COOL_F16 8
+
+/**
+ * The upper half of a float
+ */
+#define COOL_BF16 9
+
+/**
+ * float
+ */
+#define COOL_F32 10
+
+/**
+ * double
+ */
+#define COOL_F64 11
+
+/**
+ * float complex
+ */
+#define COOL_C32 12
+
+/**
+ * double complex
+ */
+#define COOL_C64 13
+
+/**
+ * struct { int32_t value; uint32_t index; }
+ */
+#define COOL_I32_LOC 14
+
+/**
+ * struct { int64_t value; uint64_t index; }
+ */
+#define COOL_I64_LOC 15
+
+/**
+ * struct { float value; uint32_t index; }
+ */
+#define COOL_F32_LOC 16
+
+/**
+ * struct { double value; uint64_t index; }
+ */
+#define COOL_F64_LOC 17
+
+/**
+ * The sum.
+ */
+#define COOL_SUM 0
+
+/**
+ * The product.
+ */
+#define COOL_PROD 1
+
+/**
+ * The smallest.
+ */
+#define COOL_MIN 2
+
+/**
+ * The largest.
+ */
+#define COOL_MAX 3
+
+/**
+ * Of integers: 1 if none is 0, else 0.
+ */
+#define COOL_LOGICAL_AND 4
+
+/**
+ * Of integers: 0 if all are 0, else 1.
+ */
+#define COOL_LOGICAL_OR 5
+
+/**
+ * Of integers: 1 if an odd number of them is not 0, else 0.
+ */
+#define COOL_LOGICAL_XOR 6
+
+/**
+ * Of integers: the bits that all have.
+ */
+#define COOL_BIT_AND 7
+
+/**
+ * Of integers: the bits that any has.
+ */
+#define COOL_BIT_OR 8
+
+/**
+ * Of integers: the bits that an odd number of them has.
+ */
+#define COOL_BIT_XOR 9
+
+/**
+ * Of values with an index: the smallest, with its index.
+ */
+#define COOL_MIN_LOC 10
+
+/**
+ * Of values with an index: the largest, with its index.
+ */
+#define COOL_MAX_LOC 11
+
+/**
+ * Of floating-point and complex numbers: the sum over the number of ranks.
+ */
+#define COOL_AVERAGE 12
+
+/**
+ * cool_bcast
+ */
+#define COOL_BCAST 0
+
+/**
+ * cool_reduce
+ */
+#define COOL_REDUCE 1
+
+/**
+ * cool_allreduce
+ */
+#define COOL_ALLREDUCE 2
+
+/**
+ * cool_gather and cool_gatherv
+ */
+#define COOL_GATHER 3
+
+/**
+ * cool_allgather and cool_allgatherv
+ */
+#define COOL_ALLGATHER 4
+
+/**
+ * cool_scatter and cool_scatterv
+ */
+#define COOL_SCATTER 5
+
+/**
+ * cool_reduce_scatter and cool_reduce_scatter_counts
+ */
+#define COOL_REDUCE_SCATTER 6
+
+/**
+ * cool_alltoall and cool_alltoallv
+ */
+#define COOL_ALLTOALL 7
+
+/**
+ * cool_scan
+ */
+#define COOL_SCAN 8
+
+/**
+ * cool_exscan
+ */
+#define COOL_EXSCAN 9
+
+/**
+ * cool_barrier
+ */
+#define COOL_BARRIER 10
+
+#ifdef __cplusplus
+extern "C" {
+#endif // __cplusplus
+
+/**
+ * Sends the root's `data`, of `count` elements, to all.
+ *
+ * # Safety
+ * The buffers are as long as the operation says, and nobody else uses them meanwhile.
+ */
+cool_status cool_bcast(void *data, size_t count, cool_type dtype, size_t root, cool_comm comm);
+
+/**
+ * Combines all ranks' `count` elements into the root's `recv`.
+ *
+ * # Safety
+ * The buffers are as long as the operation says, and nobody else uses them meanwhile.
+ */
+cool_status cool_reduce(const void *send,
+                        void *recv,
+                        size_t count,
+                        cool_type dtype,
+                        cool_op op,
+                        size_t root,
+                        cool_comm comm);
+
+/**
+ * Combines all ranks' `count` elements into every rank's `recv`.
+ *
+ * # Safety
+ * The buffers are as long as the operation says, and nobody else uses them meanwhile.
+ */
+cool_status cool_allreduce(const void *send,
+                           void *recv,
+                           size_t count,
+                           cool_type dtype,
+                           cool_op op,
+                           cool_comm comm);
+
+/**
+ * Combines all ranks' `send` and deals the result out: rank i gets the i-th `count` elements.
+ *
+ * # Safety
+ * The buffers are as long as the operation says, and nobody else uses them meanwhile.
+ */
+cool_status cool_reduce_scatter(const void *send,
+                                void *recv,
+                                size_t count,
+                                cool_type dtype,
+                                cool_op op,
+                                cool_comm comm);
+
+/**
+ * cool_reduce_scatter in parts of unequal lengths: rank i gets `counts[i]` elements. All ranks pass the
+ * same counts.
+ *
+ * # Safety
+ * The buffers are as long as the operation says, and nobody else uses them meanwhile.
+ */
+cool_status cool_reduce_scatter_counts(const void *send,
+                                       void *recv,
+                                       const size_t *counts,
+                                       cool_type dtype,
+                                       cool_op op,
+                                       cool_comm comm);
+
+/**
+ * Combines the `count` elements of this rank and of all before it.
+ *
+ * # Safety
+ * The buffers are as long as the operation says, and nobody else uses them meanwhile.
+ */
+cool_status cool_scan(const void *send,
+                      void *recv,
+                      size_t count,
+                      cool_type dtype,
+                      cool_op op,
+                      cool_comm comm);
+
+/**
+ * Combines the `count` elements of all ranks before this one; rank 0's `recv` stays as it is.
+ *
+ * # Safety
+ * The buffers are as long as the operation says, and nobody else uses them meanwhile.
+ */
+cool_status cool_exscan(const void *send,
+                        void *recv,
+                        size_t count,
+                        cool_type dtype,
+                        cool_op op,
+                        cool_comm comm);
+
+/**
+ * Puts all ranks' `count` elements, in rank order, into the root's `recv`.
+ *
+ * # Safety
+ * The buffers are as long as the operation says, and nobody else uses them meanwhile.
+ */
+cool_status cool_gather(const void *send,
+                        void *recv,
+                        size_t count,
+                        cool_type dtype,
+                        size_t root,
+                        cool_comm comm);
+
+/**
+ * cool_gather of parts of unequal lengths: rank i sends `counts[i]` elements. All ranks pass the same
+ * counts.
+ *
+ * # Safety
+ * The buffers are as long as the operation says, and nobody else uses them meanwhile.
+ */
+cool_status cool_gatherv(const void *send,
+                         void *recv,
+                         const size_t *counts,
+                         cool_type dtype,
+                         size_t root,
+                         cool_comm comm);
+
+/**
+ * Puts all ranks' `count` elements, in rank order, into every rank's `recv`. In place, each has its own
+ * part there.
+ *
+ * # Safety
+ * The buffers are as long as the operation says, and nobody else uses them meanwhile.
+ */
+cool_status cool_allgather(const void *send, void *recv, size_t count, cool_type dtype, cool_comm comm);
+
+/**
+ * cool_allgather of parts of unequal lengths: rank i sends `counts[i]` elements. All ranks pass the same
+ * counts.
+ *
+ * # Safety
+ * The buffers are as long as the operation says, and nobody else uses them meanwhile.
+ */
+cool_status cool_allgatherv(const void *send,
+                            void *recv,
+                            const size_t *counts,
+                            cool_type dtype,
+                            cool_comm comm);
+
+/**
+ * Deals the root's `send` out: rank i gets the i-th `count` elements.
+ *
+ * # Safety
+ * The buffers are as long as the operation says, and nobody else uses them meanwhile.
+ */
+cool_status cool_scatter(const void *send,
+                         void *recv,
+                         size_t count,
+                         cool_type dtype,
+                         size_t root,
+                         cool_comm comm);
+
+/**
+ * cool_scatter in parts of unequal lengths: rank i gets `counts[i]` elements. All ranks pass the same
+ * counts.
+ *
+ * # Safety
+ * The buffers are as long as the operation says, and nobody else uses them meanwhile.
+ */
+cool_status cool_scatterv(const void *send,
+                          void *recv,
+                          const size_t *counts,
+                          cool_type dtype,
+                          size_t root,
+                          cool_comm comm);
+
+/**
+ * Deals every rank's `send` out: the i-th `count` elements go to rank i.
+ *
+ * # Safety
+ * The buffers are as long as the operation says, and nobody else uses them meanwhile.
+ */
+cool_status cool_alltoall(const void *send, void *recv, size_t count, cool_type dtype, cool_comm comm);
+
+/**
+ * cool_alltoall of parts of unequal lengths: `counts[i * size + j]` elements go from rank i to rank j. All
+ * ranks pass the same counts.
+ *
+ * # Safety
+ * The buffers are as long as the operation says, and nobody else uses them meanwhile.
+ */
+cool_status cool_alltoallv(const void *send,
+                           void *recv,
+                           const size_t *counts,
+                           cool_type dtype,
+                           cool_comm comm);
+
+/**
+ * Returns when all ranks have called it.
+ */
+cool_status cool_barrier(cool_comm comm);
+
+/**
+ * A reduction (COOL_REDUCE, COOL_ALLREDUCE, COOL_REDUCE_SCATTER, COOL_SCAN, COOL_EXSCAN) by a function of the program,
+ * which need not be commutative, on elements of `element` bytes. `count` and `root` are as for the operation. All ranks
+ * pass the same function.
+ *
+ * # Safety
+ * The buffers are as long as the operation says, and nobody else uses them meanwhile; the function keeps to its arrays.
+ */
+cool_status cool_fold(cool_operation operation,
+                      const void *send,
+                      void *recv,
+                      size_t count,
+                      size_t element,
+                      cool_combine combine,
+                      void *context,
+                      size_t root,
+                      cool_comm comm);
+
+/**
+ * All ranks of the program, as the launcher started them: `cool run`, srun, mpirun, torchrun. Waits for all.
+ *
+ * # Safety
+ * `world` points to a communicator.
+ */
+cool_status cool_world(cool_comm *world);
+
+/**
+ * Runs a program as the rank that a launcher started this process as; in a process that was started by hand, as 4
+ * ranks (COOL_EMBEDDED sets another number) in threads of this process, with agents on loopback. The world is freed
+ * when the program returns. `result` gets the first result that is not 0.
+ *
+ * # Safety
+ * The program can be run in several threads with this context; `result` points to a number.
+ */
+cool_status cool_launch(cool_program program,
+                        void *context,
+                        int *result);
+
+/**
+ * This rank's number in a group, from 0.
+ *
+ * # Safety
+ * `rank` points to a number.
+ */
+cool_status cool_rank(cool_comm comm, size_t *rank);
+
+/**
+ * The number of ranks of a group.
+ *
+ * # Safety
+ * `size` points to a number.
+ */
+cool_status cool_size(cool_comm comm, size_t *size);
+
+/**
+ * Splits a group: ranks that give the same color form a new group, ordered by `key`, then by rank. Who gives a
+ * negative color is in none and gets 0. All ranks of the group call this.
+ *
+ * # Safety
+ * `part` points to a communicator.
+ */
+cool_status cool_split(cool_comm comm,
+                       int64_t color,
+                       int64_t key,
+                       cool_comm *part);
+
+/**
+ * A group of the same ranks, whose calls do not meet those of the first. All ranks of the group call this.
+ *
+ * # Safety
+ * `copy` points to a communicator.
+ */
+cool_status cool_dup(cool_comm comm, cool_comm *copy);
+
+/**
+ * A group of `n` of the ranks, in that order; the others get 0. All ranks of the group call this alike.
+ *
+ * # Safety
+ * `ranks` has `n` numbers, and `part` points to a communicator.
+ */
+cool_status cool_subset(cool_comm comm, const size_t *ranks, size_t n, cool_comm *part);
+
+/**
+ * Leaves a group. Calls that are under way are finished.
+ */
+cool_status cool_free(cool_comm comm);
+
+/**
+ * Lets later calls fail when they make no progress for so many milliseconds; 5 minutes if never set.
+ */
+cool_status cool_set_timeout(cool_comm comm, uint64_t milliseconds);
+
+/**
+ * Forces the plan of later calls of an operation, as `cool plan` writes it; "" leaves it to the agents again. All
+ * ranks force the same.
+ *
+ * # Safety
+ * `plan` is a string.
+ */
+cool_status cool_set_plan(cool_comm comm,
+                          cool_operation operation,
+                          const char *plan);
+
+/**
+ * What went wrong in this thread's last call that failed, in words; it stays until the next such call.
+ */
+const char *cool_error_message(void);
+
+/**
+ * The ranks that the last error of this thread is about: as many as fit are written to `ranks`; returns how many
+ * there are.
+ *
+ * # Safety
+ * `ranks` has room for `room` numbers, or `room` is 0.
+ */
+size_t cool_error_ranks(size_t *ranks,
+                        size_t room);
+
+/**
+ * Waits until a call is done, and frees the request.
+ */
+cool_status cool_wait(cool_request request);
+
+/**
+ * Waits for all of `n` calls and frees their requests. The error is that of the first that failed.
+ *
+ * # Safety
+ * There are `n` requests at `requests`.
+ */
+cool_status cool_wait_all(const cool_request *requests, size_t n);
+
+/**
+ * Whether cool_wait would return at once: `done` gets 1 or 0.
+ *
+ * # Safety
+ * `done` points to a number.
+ */
+cool_status cool_test(cool_request request, int *done);
+
+/**
+ * Starts cool_bcast.
+ *
+ * # Safety
+ * The buffers are as long as the operation says; what is sent stays until this returns, what is received until
+ * cool_wait. `request` points to a request.
+ */
+cool_status cool_ibcast(void *data,
+                        size_t count,
+                        cool_type dtype,
+                        size_t root,
+                        cool_comm comm,
+                        cool_request *request);
+
+/**
+ * Starts cool_reduce.
+ *
+ * # Safety
+ * The buffers are as long as the operation says; what is sent stays until this returns, what is received until
+ * cool_wait. `request` points to a request.
+ */
+cool_status cool_ireduce(const void *send,
+                         void *recv,
+                         size_t count,
+                         cool_type dtype,
+                         cool_op op,
+                         size_t root,
+                         cool_comm comm,
+                         cool_request *request);
+
+/**
+ * Starts cool_allreduce.
+ *
+ * # Safety
+ * The buffers are as long as the operation says; what is sent stays until this returns, what is received until
+ * cool_wait. `request` points to a request.
+ */
+cool_status cool_iallreduce(const void *send,
+                            void *recv,
+                            size_t count,
+                            cool_type dtype,
+                            cool_op op,
+                            cool_comm comm,
+                            cool_request *request);
+
+/**
+ * Starts cool_reduce_scatter.
+ *
+ * # Safety
+ * The buffers are as long as the operation says; what is sent stays until this returns, what is received until
+ * cool_wait. `request` points to a request.
+ */
+cool_status cool_ireduce_scatter(const void *send,
+                                 void *recv,
+                                 size_t count,
+                                 cool_type dtype,
+                                 cool_op op,
+                                 cool_comm comm,
+                                 cool_request *request);
+
+/**
+ * Starts cool_reduce_scatter_counts.
+ *
+ * # Safety
+ * The buffers are as long as the operation says; what is sent stays until this returns, what is received until
+ * cool_wait. `request` points to a request.
+ */
+cool_status cool_ireduce_scatter_counts(const void *send,
+                                        void *recv,
+                                        const size_t *counts,
+                                        cool_type dtype,
+                                        cool_op op,
+                                        cool_comm comm,
+                                        cool_request *request);
+
+/**
+ * Starts cool_scan.
+ *
+ * # Safety
+ * The buffers are as long as the operation says; what is sent stays until this returns, what is received until
+ * cool_wait. `request` points to a request.
+ */
+cool_status cool_iscan(const void *send,
+                       void *recv,
+                       size_t count,
+                       cool_type dtype,
+                       cool_op op,
+                       cool_comm comm,
+                       cool_request *request);
+
+/**
+ * Starts cool_exscan.
+ *
+ * # Safety
+ * The buffers are as long as the operation says; what is sent stays until this returns, what is received until
+ * cool_wait. `request` points to a request.
+ */
+cool_status cool_iexscan(const void *send,
+                         void *recv,
+                         size_t count,
+                         cool_type dtype,
+                         cool_op op,
+                         cool_comm comm,
+                         cool_request *request);
+
+/**
+ * Starts cool_gather.
+ *
+ * # Safety
+ * The buffers are as long as the operation says; what is sent stays until this returns, what is received until
+ * cool_wait. `request` points to a request.
+ */
+cool_status cool_igather(const void *send,
+                         void *recv,
+                         size_t count,
+                         cool_type dtype,
+                         size_t root,
+                         cool_comm comm,
+                         cool_request *request);
+
+/**
+ * Starts cool_gatherv.
+ *
+ * # Safety
+ * The buffers are as long as the operation says; what is sent stays until this returns, what is received until
+ * cool_wait. `request` points to a request.
+ */
+cool_status cool_igatherv(const void *send,
+                          void *recv,
+                          const size_t *counts,
+                          cool_type dtype,
+                          size_t root,
+                          cool_comm comm,
+                          cool_request *request);
+
+/**
+ * Starts cool_allgather.
+ *
+ * # Safety
+ * The buffers are as long as the operation says; what is sent stays until this returns, what is received until
+ * cool_wait. `request` points to a request.
+ */
+cool_status cool_iallgather(const void *send,
+                            void *recv,
+                            size_t count,
+                            cool_type dtype,
+                            cool_comm comm,
+                            cool_request *request);
+
+/**
+ * Starts cool_allgatherv.
+ *
+ * # Safety
+ * The buffers are as long as the operation says; what is sent stays until this returns, what is received until
+ * cool_wait. `request` points to a request.
+ */
+cool_status cool_iallgatherv(const void *send,
+                             void *recv,
+                             const size_t *counts,
+                             cool_type dtype,
+                             cool_comm comm,
+                             cool_request *request);
+
+/**
+ * Starts cool_scatter.
+ *
+ * # Safety
+ * The buffers are as long as the operation says; what is sent stays until this returns, what is received until
+ * cool_wait. `request` points to a request.
+ */
+cool_status cool_iscatter(const void *send,
+                          void *recv,
+                          size_t count,
+                          cool_type dtype,
+                          size_t root,
+                          cool_comm comm,
+                          cool_request *request);
+
+/**
+ * Starts cool_scatterv.
+ *
+ * # Safety
+ * The buffers are as long as the operation says; what is sent stays until this returns, what is received until
+ * cool_wait. `request` points to a request.
+ */
+cool_status cool_iscatterv(const void *send,
+                           void *recv,
+                           const size_t *counts,
+                           cool_type dtype,
+                           size_t root,
+                           cool_comm comm,
+                           cool_request *request);
+
+/**
+ * Starts cool_alltoall.
+ *
+ * # Safety
+ * The buffers are as long as the operation says; what is sent stays until this returns, what is received until
+ * cool_wait. `request` points to a request.
+ */
+cool_status cool_ialltoall(const void *send,
+                           void *recv,
+                           size_t count,
+                           cool_type dtype,
+                           cool_comm comm,
+                           cool_request *request);
+
+/**
+ * Starts cool_alltoallv.
+ *
+ * # Safety
+ * The buffers are as long as the operation says; what is sent stays until this returns, what is received until
+ * cool_wait. `request` points to a request.
+ */
+cool_status cool_ialltoallv(const void *send,
+                            void *recv,
+                            const size_t *counts,
+                            cool_type dtype,
+                            cool_comm comm,
+                            cool_request *request);
+
+/**
+ * Starts cool_barrier.
+ *
+ * # Safety
+ * `request` points to a request.
+ */
+cool_status cool_ibarrier(cool_comm comm, cool_request *request);
+
+#ifdef __cplusplus
+}  // extern "C"
+#endif  // __cplusplus
+
+#endif  /* COOL_H */

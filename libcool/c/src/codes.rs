@@ -1,0 +1,158 @@
+//! Numbers that C programs pass and get.
+
+use cool_rust::{Op, Operation, Type};
+
+/// A communicator; 0 is none.
+pub type cool_comm = u64;
+
+/// A call under way; 0 is none.
+pub type cool_request = u64;
+
+/// What a function returns: COOL_OK or what kind of error there was.
+pub type cool_status = u32;
+
+/// All went well.
+pub const COOL_OK: cool_status = 0;
+/// The arguments make no sense. Nothing was sent.
+pub const COOL_INVALID: cool_status = 1;
+/// The process is no rank, or its environment makes no sense.
+pub const COOL_ENVIRONMENT: cool_status = 2;
+/// The node's agent is gone, or refused.
+pub const COOL_AGENT: cool_status = 3;
+/// Ranks called different operations, sizes, types or roots.
+pub const COOL_MISMATCH: cool_status = 4;
+/// Somebody did not come in time.
+pub const COOL_TIMEOUT: cool_status = 5;
+/// A rank, node or agent went away.
+pub const COOL_LOST: cool_status = 6;
+/// An earlier call failed.
+pub const COOL_ABORTED: cool_status = 7;
+/// There is no memory or no thread.
+pub const COOL_SYSTEM: cool_status = 8;
+/// Anything else.
+pub const COOL_OTHER: cool_status = 9;
+
+/// A type of elements.
+pub type cool_type = u32;
+
+/// int8_t
+pub const COOL_I8: cool_type = 0;
+/// int16_t
+pub const COOL_I16: cool_type = 1;
+/// int32_t
+pub const COOL_I32: cool_type = 2;
+/// int64_t
+pub const COOL_I64: cool_type = 3;
+/// uint8_t
+pub const COOL_U8: cool_type = 4;
+/// uint16_t
+pub const COOL_U16: cool_type = 5;
+/// uint32_t
+pub const COOL_U32: cool_type = 6;
+/// uint64_t
+pub const COOL_U64: cool_type = 7;
+/// IEEE 754 half precision
+pub const COOL_F16: cool_type = 8;
+/// The upper half of a float
+pub const COOL_BF16: cool_type = 9;
+/// float
+pub const COOL_F32: cool_type = 10;
+/// double
+pub const COOL_F64: cool_type = 11;
+/// float complex
+pub const COOL_C32: cool_type = 12;
+/// double complex
+pub const COOL_C64: cool_type = 13;
+/// struct { int32_t value; uint32_t index; }
+pub const COOL_I32_LOC: cool_type = 14;
+/// struct { int64_t value; uint64_t index; }
+pub const COOL_I64_LOC: cool_type = 15;
+/// struct { float value; uint32_t index; }
+pub const COOL_F32_LOC: cool_type = 16;
+/// struct { double value; uint64_t index; }
+pub const COOL_F64_LOC: cool_type = 17;
+
+/// How a reduction combines elements.
+pub type cool_op = u32;
+
+/// The sum.
+pub const COOL_SUM: cool_op = 0;
+/// The product.
+pub const COOL_PROD: cool_op = 1;
+/// The smallest.
+pub const COOL_MIN: cool_op = 2;
+/// The largest.
+pub const COOL_MAX: cool_op = 3;
+/// Of integers: 1 if none is 0, else 0.
+pub const COOL_LOGICAL_AND: cool_op = 4;
+/// Of integers: 0 if all are 0, else 1.
+pub const COOL_LOGICAL_OR: cool_op = 5;
+/// Of integers: 1 if an odd number of them is not 0, else 0.
+pub const COOL_LOGICAL_XOR: cool_op = 6;
+/// Of integers: the bits that all have.
+pub const COOL_BIT_AND: cool_op = 7;
+/// Of integers: the bits that any has.
+pub const COOL_BIT_OR: cool_op = 8;
+/// Of integers: the bits that an odd number of them has.
+pub const COOL_BIT_XOR: cool_op = 9;
+/// Of values with an index: the smallest, with its index.
+pub const COOL_MIN_LOC: cool_op = 10;
+/// Of values with an index: the largest, with its index.
+pub const COOL_MAX_LOC: cool_op = 11;
+/// Of floating-point and complex numbers: the sum over the number of ranks.
+pub const COOL_AVERAGE: cool_op = 12;
+
+/// An operation, for cool_set_plan and cool_fold.
+pub type cool_operation = u32;
+
+/// cool_bcast
+pub const COOL_BCAST: cool_operation = 0;
+/// cool_reduce
+pub const COOL_REDUCE: cool_operation = 1;
+/// cool_allreduce
+pub const COOL_ALLREDUCE: cool_operation = 2;
+/// cool_gather and cool_gatherv
+pub const COOL_GATHER: cool_operation = 3;
+/// cool_allgather and cool_allgatherv
+pub const COOL_ALLGATHER: cool_operation = 4;
+/// cool_scatter and cool_scatterv
+pub const COOL_SCATTER: cool_operation = 5;
+/// cool_reduce_scatter and cool_reduce_scatter_counts
+pub const COOL_REDUCE_SCATTER: cool_operation = 6;
+/// cool_alltoall and cool_alltoallv
+pub const COOL_ALLTOALL: cool_operation = 7;
+/// cool_scan
+pub const COOL_SCAN: cool_operation = 8;
+/// cool_exscan
+pub const COOL_EXSCAN: cool_operation = 9;
+/// cool_barrier
+pub const COOL_BARRIER: cool_operation = 10;
+
+pub(crate) fn type_of(code: cool_type) -> Option<Type> {
+    Type::ALL.get(code as usize).copied()
+}
+
+pub(crate) fn op_of(code: cool_op) -> Option<Op> {
+    Op::ALL.get(code as usize).copied()
+}
+
+pub(crate) fn operation_of(code: cool_operation) -> Option<Operation> {
+    Operation::ALL.get(code as usize).copied()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_stand_for_what_their_names_say() {
+        let types = [(COOL_I8, "i8"), (COOL_U64, "u64"), (COOL_BF16, "bf16"), (COOL_F64_LOC, "f64_loc")];
+        assert!(types.iter().all(|(code, name)| type_of(*code).unwrap().to_string() == *name));
+        let ops = [(COOL_SUM, "sum"), (COOL_BIT_AND, "bit_and"), (COOL_AVERAGE, "average")];
+        assert!(ops.iter().all(|(code, name)| op_of(*code).unwrap().to_string() == *name));
+        let operations =
+            [(COOL_BCAST, "bcast"), (COOL_REDUCE_SCATTER, "reduce_scatter"), (COOL_BARRIER, "barrier")];
+        assert!(operations.iter().all(|(code, name)| operation_of(*code).unwrap().to_string() == *name));
+        assert!(type_of(18).is_none() && op_of(13).is_none() && operation_of(11).is_none());
+    }
+}

@@ -1,0 +1,202 @@
+//! Communicators: where they come from and what they say of themselves.
+
+use crate::arguments::{bytes, comm_of};
+use crate::codes::{cool_comm, cool_operation, cool_status, operation_of};
+use crate::error::{Wrong, guarded};
+use crate::handles::Handles;
+use cool_rust::Comm;
+use std::ffi::{CStr, c_char, c_int, c_void};
+use std::sync::Arc;
+use std::time::Duration;
+
+/// Of all ranks of this process.
+pub(crate) static COMMS: Handles<Arc<Comm>> = Handles::new("communicator");
+
+/// Writes a result where the caller wants it.
+///
+/// # Safety
+/// Unless it is null, a `T` can be written there.
+pub(crate) unsafe fn put<T>(name: &str, place: *mut T, value: T) -> Result<(), Wrong> {
+    if place.is_null() {
+        return Err(Wrong::Argument(format!("{name} is null")));
+    }
+    // SAFETY: as promised.
+    unsafe { place.write(value) };
+    Ok(())
+}
+
+/// All ranks of the program, as the launcher started them: `cool run`, srun, mpirun, torchrun. Waits for all.
+///
+/// # Safety
+/// `world` points to a communicator.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cool_world(world: *mut cool_comm) -> cool_status {
+    guarded(|| {
+        let comm = COMMS.add(Arc::new(Comm::world()?));
+        // SAFETY: as promised.
+        unsafe { put("world", world, comm) }
+    })
+}
+
+/// What cool_launch runs: gets the world, and what was given to cool_launch; returns 0 if all went well.
+pub type cool_program = Option<unsafe extern "C" fn(world: cool_comm, context: *mut c_void) -> c_int>;
+
+/// What goes through threads that promise nothing of it.
+#[derive(Clone, Copy)]
+struct Context(*mut c_void);
+
+// SAFETY: it is only handed on; the caller of cool_launch has promised that its program may use it in threads.
+unsafe impl Send for Context {}
+// SAFETY: as above.
+unsafe impl Sync for Context {}
+
+impl Context {
+    fn get(self) -> *mut c_void {
+        self.0
+    }
+}
+
+/// Runs a program as the rank that a launcher started this process as; in a process that was started by hand, as 4
+/// ranks (COOL_EMBEDDED sets another number) in threads of this process, with agents on loopback. The world is freed
+/// when the program returns. `result` gets the first result that is not 0.
+///
+/// # Safety
+/// The program can be run in several threads with this context; `result` points to a number.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cool_launch(
+    program: cool_program,
+    context: *mut c_void,
+    result: *mut c_int,
+) -> cool_status {
+    guarded(|| {
+        let program = program.ok_or_else(|| Wrong::Argument("program is null".to_owned()))?;
+        let context = Context(context);
+        let results = cool_rust::launch(|comm| {
+            let world = COMMS.add(Arc::new(comm));
+            // SAFETY: as promised.
+            let result = unsafe { program(world, context.get()) };
+            // The program may have freed it.
+            let _ = COMMS.take(world);
+            result
+        })?;
+        let first = results.into_iter().find(|result| *result != 0);
+        // SAFETY: as promised.
+        unsafe { put("result", result, first.unwrap_or(0)) }
+    })
+}
+
+/// This rank's number in a group, from 0.
+///
+/// # Safety
+/// `rank` points to a number.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cool_rank(comm: cool_comm, rank: *mut usize) -> cool_status {
+    // SAFETY: as promised.
+    guarded(|| unsafe { put("rank", rank, comm_of(comm)?.rank()) })
+}
+
+/// The number of ranks of a group.
+///
+/// # Safety
+/// `size` points to a number.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cool_size(comm: cool_comm, size: *mut usize) -> cool_status {
+    // SAFETY: as promised.
+    guarded(|| unsafe { put("size", size, comm_of(comm)?.size()) })
+}
+
+/// Splits a group: ranks that give the same color form a new group, ordered by `key`, then by rank. Who gives a
+/// negative color is in none and gets 0. All ranks of the group call this.
+///
+/// # Safety
+/// `part` points to a communicator.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cool_split(
+    comm: cool_comm,
+    color: i64,
+    key: i64,
+    part: *mut cool_comm,
+) -> cool_status {
+    guarded(|| {
+        let new = comm_of(comm)?.split(u64::try_from(color).ok(), key)?;
+        // SAFETY: as promised.
+        unsafe { put("part", part, new.map_or(0, |comm| COMMS.add(Arc::new(comm)))) }
+    })
+}
+
+/// A group of the same ranks, whose calls do not meet those of the first. All ranks of the group call this.
+///
+/// # Safety
+/// `copy` points to a communicator.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cool_dup(comm: cool_comm, copy: *mut cool_comm) -> cool_status {
+    guarded(|| {
+        let new = COMMS.add(Arc::new(comm_of(comm)?.dup()?));
+        // SAFETY: as promised.
+        unsafe { put("copy", copy, new) }
+    })
+}
+
+/// A group of `n` of the ranks, in that order; the others get 0. All ranks of the group call this alike.
+///
+/// # Safety
+/// `ranks` has `n` numbers, and `part` points to a communicator.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cool_subset(
+    comm: cool_comm,
+    ranks: *const usize,
+    n: usize,
+    part: *mut cool_comm,
+) -> cool_status {
+    guarded(|| {
+        let beyond = || Wrong::Argument(format!("{n} ranks are beyond any group"));
+        let len = n
+            .checked_mul(size_of::<usize>())
+            .filter(|len| isize::try_from(*len).is_ok())
+            .ok_or_else(beyond)?;
+        // SAFETY: as promised; numbers may be copied byte by byte, wherever they begin.
+        let raw = unsafe { bytes("ranks", ranks.cast(), len) }?;
+        let ranks: Vec<usize> = raw.as_chunks().0.iter().copied().map(usize::from_ne_bytes).collect();
+        let new = comm_of(comm)?.subset(&ranks)?;
+        // SAFETY: as promised.
+        unsafe { put("part", part, new.map_or(0, |comm| COMMS.add(Arc::new(comm)))) }
+    })
+}
+
+/// Leaves a group. Calls that are under way are finished.
+#[unsafe(no_mangle)]
+pub extern "C" fn cool_free(comm: cool_comm) -> cool_status {
+    guarded(|| COMMS.take(comm).map(drop))
+}
+
+/// Lets later calls fail when they make no progress for so many milliseconds; 5 minutes if never set.
+#[unsafe(no_mangle)]
+pub extern "C" fn cool_set_timeout(comm: cool_comm, milliseconds: u64) -> cool_status {
+    guarded(|| {
+        comm_of(comm)?.set_timeout(Duration::from_millis(milliseconds));
+        Ok(())
+    })
+}
+
+/// Forces the plan of later calls of an operation, as `cool plan` writes it; "" leaves it to the agents again. All
+/// ranks force the same.
+///
+/// # Safety
+/// `plan` is a string.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cool_set_plan(
+    comm: cool_comm,
+    operation: cool_operation,
+    plan: *const c_char,
+) -> cool_status {
+    guarded(|| {
+        let operation = operation_of(operation)
+            .ok_or_else(|| Wrong::Argument(format!("there is no operation {operation}")))?;
+        if plan.is_null() {
+            return Err(Wrong::Argument("plan is null".to_owned()));
+        }
+        // SAFETY: as promised.
+        let plan = unsafe { CStr::from_ptr(plan) }.to_string_lossy();
+        Ok(comm_of(comm)?.set_plan(operation, &plan)?)
+    })
+}

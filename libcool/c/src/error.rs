@@ -1,0 +1,110 @@
+//! Errors: a code to return, and a text for whoever asks. No panic leaves a function.
+
+use crate::codes::*;
+use cool_rust::{Error, Failure};
+use std::cell::RefCell;
+use std::ffi::{CString, c_char};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+/// The last error of a thread.
+#[derive(Default)]
+struct Last {
+    message: CString,
+    ranks: Vec<usize>,
+}
+
+thread_local! {
+    static LAST: RefCell<Last> = RefCell::default();
+}
+
+/// An error of this interface.
+#[derive(Debug)]
+pub(crate) enum Wrong {
+    /// The library's.
+    Cool(Error),
+    /// The arguments', in words.
+    Argument(String),
+}
+
+impl From<Error> for Wrong {
+    fn from(error: Error) -> Wrong {
+        Wrong::Cool(error)
+    }
+}
+
+impl Wrong {
+    fn code(&self) -> cool_status {
+        let error = match self {
+            Wrong::Argument(_) => return COOL_INVALID,
+            Wrong::Cool(error) => error,
+        };
+        match error {
+            Error::NotLaunched | Error::Environment { .. } | Error::Plan { .. } => COOL_ENVIRONMENT,
+            Error::Agent { .. } | Error::Refused { .. } => COOL_AGENT,
+            Error::Argument { .. } => COOL_INVALID,
+            Error::Memory { .. } | Error::Thread { .. } | Error::Embedded(_) => COOL_SYSTEM,
+            Error::Collective { failure, .. } => match failure {
+                Failure::Invalid => COOL_INVALID,
+                Failure::Mismatch => COOL_MISMATCH,
+                Failure::Timeout => COOL_TIMEOUT,
+                Failure::Lost => COOL_LOST,
+                Failure::Aborted => COOL_ABORTED,
+                _ => COOL_OTHER,
+            },
+            _ => COOL_OTHER,
+        }
+    }
+
+    fn note(self) -> cool_status {
+        let code = self.code();
+        let (message, ranks) = match self {
+            Wrong::Argument(reason) => (reason, Vec::new()),
+            Wrong::Cool(error) => {
+                let ranks = match &error {
+                    Error::Collective { ranks, .. } => ranks.clone(),
+                    _ => Vec::new(),
+                };
+                (error.to_string(), ranks)
+            }
+        };
+        let message = CString::new(message.replace('\0', " ")).unwrap_or_default();
+        LAST.with_borrow_mut(|last| *last = Last { message, ranks });
+        code
+    }
+}
+
+/// Runs what a function does and makes a code of what came of it.
+pub(crate) fn guarded(body: impl FnOnce() -> Result<(), Wrong>) -> cool_status {
+    match catch_unwind(AssertUnwindSafe(body)) {
+        Ok(Ok(())) => COOL_OK,
+        Ok(Err(wrong)) => wrong.note(),
+        Err(_) => {
+            Wrong::Argument("libcool panicked; what it said is on standard error".to_owned()).note();
+            COOL_OTHER
+        }
+    }
+}
+
+/// What went wrong in this thread's last call that failed, in words; it stays until the next such call.
+#[unsafe(no_mangle)]
+pub extern "C" fn cool_error_message() -> *const c_char {
+    LAST.with_borrow(|last| last.message.as_ptr())
+}
+
+/// The ranks that the last error of this thread is about: as many as fit are written to `ranks`; returns how many
+/// there are.
+///
+/// # Safety
+/// `ranks` has room for `room` numbers, or `room` is 0.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cool_error_ranks(ranks: *mut usize, room: usize) -> usize {
+    LAST.with_borrow(|last| {
+        if !ranks.is_null() {
+            for (place, rank) in last.ranks.iter().take(room).enumerate() {
+                // SAFETY: there are fewer than `room`, for which the caller has made room.
+                unsafe { ranks.add(place).write(*rank) };
+            }
+        }
+        last.ranks.len()
+    })
+}

@@ -1,0 +1,22 @@
+//! libcool's C interface; `include/cool.h` is made of it.
+//!
+//! Communicators and requests are numbers, so that one that was freed is refused and never followed. No panic
+//! leaves a function. What each operation does is said at `cool::Comm`.
+
+#![allow(non_camel_case_types, reason = "C's names")]
+
+mod arguments;
+mod codes;
+mod collectives;
+mod comm;
+mod error;
+mod handles;
+mod requests;
+mod started;
+
+pub use codes::*;
+pub use collectives::*;
+pub use comm::*;
+pub use error::{cool_error_message, cool_error_ranks};
+pub use requests::*;
+pub use started::*;

@@ -1,0 +1,51 @@
+//! Calls under way.
+
+use crate::codes::{cool_request, cool_status};
+use crate::comm::put;
+use crate::error::{Wrong, guarded};
+use crate::handles::Handles;
+use cool_rust::Pending;
+use std::ffi::c_int;
+
+/// Of all ranks of this process.
+pub(crate) static REQUESTS: Handles<Pending<'static>> = Handles::new("request");
+
+/// Waits until a call is done, and frees the request.
+#[unsafe(no_mangle)]
+pub extern "C" fn cool_wait(request: cool_request) -> cool_status {
+    guarded(|| Ok(REQUESTS.take(request)?.wait()?))
+}
+
+/// Waits for all of `n` calls and frees their requests. The error is that of the first that failed.
+///
+/// # Safety
+/// There are `n` requests at `requests`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cool_wait_all(requests: *const cool_request, n: usize) -> cool_status {
+    guarded(|| {
+        if requests.is_null() && n > 0 {
+            return Err(Wrong::Argument("requests is null".to_owned()));
+        }
+        let mut first = Ok(());
+        for place in 0..n {
+            // SAFETY: as promised.
+            let request = unsafe { requests.add(place).read_unaligned() };
+            let done = REQUESTS.take(request).and_then(|pending| Ok(pending.wait()?));
+            first = first.and(done);
+        }
+        first
+    })
+}
+
+/// Whether cool_wait would return at once: `done` gets 1 or 0.
+///
+/// # Safety
+/// `done` points to a number.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cool_test(request: cool_request, done: *mut c_int) -> cool_status {
+    guarded(|| {
+        let is_done = REQUESTS.look(request, Pending::is_done)??;
+        // SAFETY: as promised.
+        unsafe { put("done", done, c_int::from(is_done)) }
+    })
+}

@@ -1,0 +1,474 @@
+//! The collectives, started: as those of [`crate::collectives`], but they return when they have begun.
+
+use crate::arguments::{Call, Count};
+use crate::codes::{cool_comm, cool_op, cool_request, cool_status, cool_type};
+use crate::comm::put;
+use crate::error::guarded;
+use crate::requests::REQUESTS;
+use cool_rust::Operation;
+use std::ffi::c_void;
+use std::ptr;
+
+/// Starts a call; where its request goes.
+///
+/// # Safety
+/// As for [`Call::start`]; `request` points to a request.
+unsafe fn start(call: Call, request: *mut cool_request) -> cool_status {
+    guarded(|| {
+        // SAFETY: as promised.
+        let pending = unsafe { call.start() }?;
+        // SAFETY: as promised.
+        unsafe { put("request", request, REQUESTS.add(pending)) }
+    })
+}
+
+/// Starts cool_bcast.
+///
+/// # Safety
+/// The buffers are as long as the operation says; what is sent stays until this returns, what is received until
+/// cool_wait. `request` points to a request.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cool_ibcast(
+    data: *mut c_void,
+    count: usize,
+    dtype: cool_type,
+    root: usize,
+    comm: cool_comm,
+    request: *mut cool_request,
+) -> cool_status {
+    let call = Call {
+        operation: Operation::Bcast,
+        send: ptr::null(),
+        recv: data,
+        count: Count::Each(count),
+        dtype,
+        op: None,
+        root,
+        comm,
+    };
+    // SAFETY: as promised.
+    unsafe { start(call, request) }
+}
+
+/// Starts cool_reduce.
+///
+/// # Safety
+/// The buffers are as long as the operation says; what is sent stays until this returns, what is received until
+/// cool_wait. `request` points to a request.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cool_ireduce(
+    send: *const c_void,
+    recv: *mut c_void,
+    count: usize,
+    dtype: cool_type,
+    op: cool_op,
+    root: usize,
+    comm: cool_comm,
+    request: *mut cool_request,
+) -> cool_status {
+    let call = Call {
+        operation: Operation::Reduce,
+        send,
+        recv,
+        count: Count::Each(count),
+        dtype,
+        op: Some(op),
+        root,
+        comm,
+    };
+    // SAFETY: as promised.
+    unsafe { start(call, request) }
+}
+
+/// Starts cool_allreduce.
+///
+/// # Safety
+/// The buffers are as long as the operation says; what is sent stays until this returns, what is received until
+/// cool_wait. `request` points to a request.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cool_iallreduce(
+    send: *const c_void,
+    recv: *mut c_void,
+    count: usize,
+    dtype: cool_type,
+    op: cool_op,
+    comm: cool_comm,
+    request: *mut cool_request,
+) -> cool_status {
+    let call = Call {
+        operation: Operation::Allreduce,
+        send,
+        recv,
+        count: Count::Each(count),
+        dtype,
+        op: Some(op),
+        root: 0,
+        comm,
+    };
+    // SAFETY: as promised.
+    unsafe { start(call, request) }
+}
+
+/// Starts cool_reduce_scatter.
+///
+/// # Safety
+/// The buffers are as long as the operation says; what is sent stays until this returns, what is received until
+/// cool_wait. `request` points to a request.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cool_ireduce_scatter(
+    send: *const c_void,
+    recv: *mut c_void,
+    count: usize,
+    dtype: cool_type,
+    op: cool_op,
+    comm: cool_comm,
+    request: *mut cool_request,
+) -> cool_status {
+    let call = Call {
+        operation: Operation::ReduceScatter,
+        send,
+        recv,
+        count: Count::Each(count),
+        dtype,
+        op: Some(op),
+        root: 0,
+        comm,
+    };
+    // SAFETY: as promised.
+    unsafe { start(call, request) }
+}
+
+/// Starts cool_reduce_scatter_counts.
+///
+/// # Safety
+/// The buffers are as long as the operation says; what is sent stays until this returns, what is received until
+/// cool_wait. `request` points to a request.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cool_ireduce_scatter_counts(
+    send: *const c_void,
+    recv: *mut c_void,
+    counts: *const usize,
+    dtype: cool_type,
+    op: cool_op,
+    comm: cool_comm,
+    request: *mut cool_request,
+) -> cool_status {
+    let call = Call {
+        operation: Operation::ReduceScatter,
+        send,
+        recv,
+        count: Count::Parts(counts),
+        dtype,
+        op: Some(op),
+        root: 0,
+        comm,
+    };
+    // SAFETY: as promised.
+    unsafe { start(call, request) }
+}
+
+/// Starts cool_scan.
+///
+/// # Safety
+/// The buffers are as long as the operation says; what is sent stays until this returns, what is received until
+/// cool_wait. `request` points to a request.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cool_iscan(
+    send: *const c_void,
+    recv: *mut c_void,
+    count: usize,
+    dtype: cool_type,
+    op: cool_op,
+    comm: cool_comm,
+    request: *mut cool_request,
+) -> cool_status {
+    let call = Call {
+        operation: Operation::Scan,
+        send,
+        recv,
+        count: Count::Each(count),
+        dtype,
+        op: Some(op),
+        root: 0,
+        comm,
+    };
+    // SAFETY: as promised.
+    unsafe { start(call, request) }
+}
+
+/// Starts cool_exscan.
+///
+/// # Safety
+/// The buffers are as long as the operation says; what is sent stays until this returns, what is received until
+/// cool_wait. `request` points to a request.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cool_iexscan(
+    send: *const c_void,
+    recv: *mut c_void,
+    count: usize,
+    dtype: cool_type,
+    op: cool_op,
+    comm: cool_comm,
+    request: *mut cool_request,
+) -> cool_status {
+    let call = Call {
+        operation: Operation::Exscan,
+        send,
+        recv,
+        count: Count::Each(count),
+        dtype,
+        op: Some(op),
+        root: 0,
+        comm,
+    };
+    // SAFETY: as promised.
+    unsafe { start(call, request) }
+}
+
+/// Starts cool_gather.
+///
+/// # Safety
+/// The buffers are as long as the operation says; what is sent stays until this returns, what is received until
+/// cool_wait. `request` points to a request.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cool_igather(
+    send: *const c_void,
+    recv: *mut c_void,
+    count: usize,
+    dtype: cool_type,
+    root: usize,
+    comm: cool_comm,
+    request: *mut cool_request,
+) -> cool_status {
+    let call = Call {
+        operation: Operation::Gather,
+        send,
+        recv,
+        count: Count::Each(count),
+        dtype,
+        op: None,
+        root,
+        comm,
+    };
+    // SAFETY: as promised.
+    unsafe { start(call, request) }
+}
+
+/// Starts cool_gatherv.
+///
+/// # Safety
+/// The buffers are as long as the operation says; what is sent stays until this returns, what is received until
+/// cool_wait. `request` points to a request.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cool_igatherv(
+    send: *const c_void,
+    recv: *mut c_void,
+    counts: *const usize,
+    dtype: cool_type,
+    root: usize,
+    comm: cool_comm,
+    request: *mut cool_request,
+) -> cool_status {
+    let call = Call {
+        operation: Operation::Gather,
+        send,
+        recv,
+        count: Count::Parts(counts),
+        dtype,
+        op: None,
+        root,
+        comm,
+    };
+    // SAFETY: as promised.
+    unsafe { start(call, request) }
+}
+
+/// Starts cool_allgather.
+///
+/// # Safety
+/// The buffers are as long as the operation says; what is sent stays until this returns, what is received until
+/// cool_wait. `request` points to a request.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cool_iallgather(
+    send: *const c_void,
+    recv: *mut c_void,
+    count: usize,
+    dtype: cool_type,
+    comm: cool_comm,
+    request: *mut cool_request,
+) -> cool_status {
+    let call = Call {
+        operation: Operation::Allgather,
+        send,
+        recv,
+        count: Count::Each(count),
+        dtype,
+        op: None,
+        root: 0,
+        comm,
+    };
+    // SAFETY: as promised.
+    unsafe { start(call, request) }
+}
+
+/// Starts cool_allgatherv.
+///
+/// # Safety
+/// The buffers are as long as the operation says; what is sent stays until this returns, what is received until
+/// cool_wait. `request` points to a request.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cool_iallgatherv(
+    send: *const c_void,
+    recv: *mut c_void,
+    counts: *const usize,
+    dtype: cool_type,
+    comm: cool_comm,
+    request: *mut cool_request,
+) -> cool_status {
+    let call = Call {
+        operation: Operation::Allgather,
+        send,
+        recv,
+        count: Count::Parts(counts),
+        dtype,
+        op: None,
+        root: 0,
+        comm,
+    };
+    // SAFETY: as promised.
+    unsafe { start(call, request) }
+}
+
+/// Starts cool_scatter.
+///
+/// # Safety
+/// The buffers are as long as the operation says; what is sent stays until this returns, what is received until
+/// cool_wait. `request` points to a request.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cool_iscatter(
+    send: *const c_void,
+    recv: *mut c_void,
+    count: usize,
+    dtype: cool_type,
+    root: usize,
+    comm: cool_comm,
+    request: *mut cool_request,
+) -> cool_status {
+    let call = Call {
+        operation: Operation::Scatter,
+        send,
+        recv,
+        count: Count::Each(count),
+        dtype,
+        op: None,
+        root,
+        comm,
+    };
+    // SAFETY: as promised.
+    unsafe { start(call, request) }
+}
+
+/// Starts cool_scatterv.
+///
+/// # Safety
+/// The buffers are as long as the operation says; what is sent stays until this returns, what is received until
+/// cool_wait. `request` points to a request.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cool_iscatterv(
+    send: *const c_void,
+    recv: *mut c_void,
+    counts: *const usize,
+    dtype: cool_type,
+    root: usize,
+    comm: cool_comm,
+    request: *mut cool_request,
+) -> cool_status {
+    let call = Call {
+        operation: Operation::Scatter,
+        send,
+        recv,
+        count: Count::Parts(counts),
+        dtype,
+        op: None,
+        root,
+        comm,
+    };
+    // SAFETY: as promised.
+    unsafe { start(call, request) }
+}
+
+/// Starts cool_alltoall.
+///
+/// # Safety
+/// The buffers are as long as the operation says; what is sent stays until this returns, what is received until
+/// cool_wait. `request` points to a request.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cool_ialltoall(
+    send: *const c_void,
+    recv: *mut c_void,
+    count: usize,
+    dtype: cool_type,
+    comm: cool_comm,
+    request: *mut cool_request,
+) -> cool_status {
+    let call = Call {
+        operation: Operation::Alltoall,
+        send,
+        recv,
+        count: Count::Each(count),
+        dtype,
+        op: None,
+        root: 0,
+        comm,
+    };
+    // SAFETY: as promised.
+    unsafe { start(call, request) }
+}
+
+/// Starts cool_alltoallv.
+///
+/// # Safety
+/// The buffers are as long as the operation says; what is sent stays until this returns, what is received until
+/// cool_wait. `request` points to a request.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cool_ialltoallv(
+    send: *const c_void,
+    recv: *mut c_void,
+    counts: *const usize,
+    dtype: cool_type,
+    comm: cool_comm,
+    request: *mut cool_request,
+) -> cool_status {
+    let call = Call {
+        operation: Operation::Alltoall,
+        send,
+        recv,
+        count: Count::Parts(counts),
+        dtype,
+        op: None,
+        root: 0,
+        comm,
+    };
+    // SAFETY: as promised.
+    unsafe { start(call, request) }
+}
+
+/// Starts cool_barrier.
+///
+/// # Safety
+/// `request` points to a request.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cool_ibarrier(comm: cool_comm, request: *mut cool_request) -> cool_status {
+    let call = Call {
+        operation: Operation::Barrier,
+        send: ptr::null(),
+        recv: ptr::null_mut(),
+        count: Count::Each(0),
+        dtype: 0,
+        op: None,
+        root: 0,
+        comm,
+    };
+    // SAFETY: as promised; there are no buffers.
+    unsafe { start(call, request) }
+}

@@ -1,0 +1,123 @@
+//! C programs against the header, the libraries and the file for pkg-config, as a user would build them.
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+
+/// The folder in which this test and the libraries were built.
+fn built() -> PathBuf {
+    std::env::current_exe().unwrap().parent().unwrap().to_path_buf()
+}
+
+fn folder() -> &'static Path {
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+}
+
+fn run(command: &mut Command) -> Output {
+    let output = command.output().unwrap_or_else(|e| panic!("{command:?}: {e}"));
+    let errors = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{command:?}: {}\n{errors}", output.status);
+    output
+}
+
+/// An installation, and what pkg-config says of it.
+struct Installed(tempfile::TempDir);
+
+impl Installed {
+    fn new() -> Installed {
+        let prefix = tempfile::tempdir().unwrap();
+        let tool = folder().join("../../tools/install-c");
+        run(Command::new(tool).arg(prefix.path()).arg(built()));
+        Installed(prefix)
+    }
+
+    fn flags(&self, of: &[&str]) -> Vec<String> {
+        let path = self.0.path().join("lib/pkgconfig");
+        let output = run(Command::new("pkg-config").env("PKG_CONFIG_PATH", path).args(of).arg("cool"));
+        String::from_utf8(output.stdout).unwrap().split_whitespace().map(str::to_owned).collect()
+    }
+
+    /// Compiles an example; `link` is how to link it.
+    fn compile(&self, example: &str, link: &[String]) -> PathBuf {
+        let program = self.0.path().join(example);
+        run(Command::new("cc")
+            .args(["-std=c11", "-Wall", "-Wextra", "-Werror", "-pedantic", "-O1", "-o"])
+            .arg(&program)
+            .arg(folder().join("examples").join(example).with_extension("c"))
+            .args(self.flags(&["--cflags"]))
+            .args(link));
+        program
+    }
+
+    /// A program's output as so many ranks of one process.
+    fn output(&self, program: &Path, ranks: usize) -> String {
+        let mut command = Command::new(program);
+        command.env("LD_LIBRARY_PATH", self.0.path().join("lib")).env("COOL_EMBEDDED", ranks.to_string());
+        String::from_utf8(run(&mut command).stdout).unwrap()
+    }
+}
+
+#[test]
+fn c_programs_print_what_the_rust_program_prints() {
+    let installed = Installed::new();
+    let program = installed.compile("suite", &installed.flags(&["--libs"]));
+    let rust = built().parent().unwrap().join("examples/suite");
+    if !rust.exists() {
+        run(Command::new(env!("CARGO"))
+            .args(["build", "--quiet", "--package", "libcool", "--example", "suite"])
+            .args(["--features", "libcool/embedded", "--target-dir"])
+            .arg(built().ancestors().nth(2).unwrap()));
+    }
+    for ranks in [1, 5] {
+        let rust = run(Command::new(&rust).env("COOL_EMBEDDED", ranks.to_string()));
+        assert_eq!(installed.output(&program, ranks), String::from_utf8(rust.stdout).unwrap());
+    }
+}
+
+#[test]
+fn the_static_library_needs_no_other_file() {
+    let installed = Installed::new();
+    for shared in ["lib/libcool.so", "lib/libcool.so.0"] {
+        std::fs::remove_file(installed.0.path().join(shared)).unwrap();
+    }
+    let program = installed.compile("hello", &installed.flags(&["--static", "--libs"]));
+    let output = installed.output(&program, 3);
+    let mut lines: Vec<&str> = output.lines().collect();
+    lines.sort_unstable();
+    let line = |rank| format!("rank {rank} of 3: the sum of all ranks is 3");
+    assert_eq!(lines, [line(0), line(1), line(2)]);
+}
+
+#[test]
+fn what_a_program_does_wrong_is_told_in_a_code_and_in_words() {
+    let installed = Installed::new();
+    let program = installed.compile("misuse", &installed.flags(&["--libs"]));
+    let output = installed.output(&program, 2);
+    for text in [
+        "no launcher: 2 this process is not a rank",
+        "null send: 1 send is null, but has 32 bytes to it",
+        "overlap: 1 send and recv overlap; pass COOL_IN_PLACE",
+        "root: 1 rank 0: bcast: there is no rank 99",
+        "op: 1 rank 1: allreduce: elements of type f64 have no bit_and; they have sum",
+        "immense: 1 18446744073709551615 elements are beyond any array",
+        "use after free: 1 there is no communicator",
+        "wait twice: 1 there is no request",
+    ] {
+        assert!(output.contains(text), "{text}\n{output}");
+    }
+}
+
+#[test]
+fn the_header_is_that_of_the_library() {
+    let config = cbindgen::Config::from_file(folder().join("cbindgen.toml")).unwrap();
+    let bindings = cbindgen::Builder::new().with_crate(folder()).with_config(config).generate().unwrap();
+    let mut header = Vec::new();
+    bindings.write(&mut header);
+    let header = String::from_utf8(header).unwrap();
+    let path = folder().join("include/cool.h");
+    if std::env::var_os("COOL_WRITE_HEADER").is_some() {
+        std::fs::write(&path, &header).unwrap();
+    }
+    let there = std::fs::read_to_string(&path).unwrap_or_default();
+    let remedy = "COOL_WRITE_HEADER=1 cargo test -p cool-c the_header makes it anew";
+    assert!(header == there, "{} is not current: {remedy}", path.display());
+}

@@ -1,0 +1,164 @@
+//! Every operation once, and a line for each with a number that stands for what every rank received. The programs
+//! in C (`libcool/c/examples/suite.c`) and Python (`libcool/python/examples/suite.py`) print the same.
+
+use cool::{Comm, Error, Located, Op};
+
+/// Rank `rank`'s element `i`.
+fn x(rank: usize, i: usize) -> i64 {
+    ((rank * 31 + i * 7 + 3) % 101) as i64
+}
+
+/// Elements of rank `rank`.
+fn vector(rank: usize, count: usize) -> Vec<i64> {
+    (0..count).map(|i| x(rank, i)).collect()
+}
+
+/// Prints, at rank 0, for each rank a number (FNV-1a) that stands for its values.
+fn line(comm: &Comm, name: &str, values: impl IntoIterator<Item = i64>) -> Result<(), Error> {
+    let step = |hash: u64, byte: u8| (hash ^ u64::from(byte)).wrapping_mul(0x100_0000_01b3);
+    let bytes = values.into_iter().flat_map(i64::to_le_bytes);
+    let mine = bytes.fold(0xcbf2_9ce4_8422_2325, step);
+    let mut all = vec![0; if comm.rank() == 0 { comm.size() } else { 0 }];
+    comm.gather(&[mine], &mut all, 0)?;
+    if comm.rank() == 0 {
+        let all: Vec<String> = all.iter().map(|hash| format!("{hash:016x}")).collect();
+        println!("{name} {}", all.join(" "));
+    }
+    Ok(())
+}
+
+/// Affine maps: composing them is not commutative.
+fn then([a, b]: [i64; 2], [c, d]: [i64; 2]) -> [i64; 2] {
+    [a * c % 1009, (b * c + d) % 1009]
+}
+
+fn equal_parts(comm: &Comm) -> Result<(), Error> {
+    let (rank, n) = (comm.rank(), comm.size());
+    let root = n - 1;
+    let mine = vector(rank, 1000);
+
+    let mut data = if rank == root { mine.clone() } else { vec![0; 1000] };
+    comm.bcast(&mut data, root)?;
+    line(comm, "bcast", data)?;
+
+    let mut data = vec![0; 1000];
+    comm.reduce(&mine, &mut data, Op::Sum, root)?;
+    line(comm, "reduce", data)?;
+
+    let mut data = vec![0; 1000];
+    comm.allreduce(&mine, &mut data, Op::Sum)?;
+    line(comm, "allreduce", data)?;
+
+    let mut data = mine.clone();
+    comm.allreduce_in_place(&mut data, Op::Max)?;
+    line(comm, "allreduce_in_place", data)?;
+
+    let mut data = vec![0; 10];
+    comm.reduce_scatter(&vector(rank, 10 * n), &mut data, Op::Sum)?;
+    line(comm, "reduce_scatter", data)?;
+
+    let mut data = vec![0; 1000];
+    comm.scan(&mine, &mut data, Op::Sum)?;
+    line(comm, "scan", data)?;
+
+    let mut data = vec![0; 1000];
+    comm.exscan(&mine, &mut data, Op::Sum)?;
+    line(comm, "exscan", data)?;
+
+    let mut data = vec![0; 10 * n];
+    comm.gather(&mine[..10], &mut data, root)?;
+    line(comm, "gather", data)?;
+
+    let mut data = vec![0; 10 * n];
+    comm.allgather(&mine[..10], &mut data)?;
+    line(comm, "allgather", data)?;
+
+    let mut data = vec![0; 10];
+    comm.scatter(&vector(rank, 10 * n), &mut data, root)?;
+    line(comm, "scatter", data)?;
+
+    let mut data = vec![0; 10 * n];
+    comm.alltoall(&vector(rank, 10 * n), &mut data)?;
+    line(comm, "alltoall", data)
+}
+
+fn unequal_parts(comm: &Comm) -> Result<(), Error> {
+    let (rank, n) = (comm.rank(), comm.size());
+    let counts: Vec<usize> = (0..n).map(|rank| rank % 3 * 50).collect();
+    let all = counts.iter().sum();
+    let mine = vector(rank, counts[rank]);
+
+    let mut data = vec![0; all];
+    comm.gatherv(&mine, &mut data, &counts, 0)?;
+    line(comm, "gatherv", data)?;
+
+    let mut data = vec![0; all];
+    comm.allgatherv(&mine, &mut data, &counts)?;
+    line(comm, "allgatherv", data)?;
+
+    let mut data = vec![0; counts[rank]];
+    comm.scatterv(&vector(rank, all), &mut data, &counts, 0)?;
+    line(comm, "scatterv", data)?;
+
+    let mut data = vec![0; counts[rank]];
+    comm.reduce_scatter_counts(&vector(rank, all), &mut data, &counts, Op::Sum)?;
+    line(comm, "reduce_scatter_counts", data)?;
+
+    let pairs: Vec<usize> = (0..n * n).map(|pair| pair % 5).collect();
+    let sent = pairs[rank * n..][..n].iter().sum();
+    let mut data = vec![0; pairs.iter().skip(rank).step_by(n).sum()];
+    comm.alltoallv(&vector(rank, sent), &mut data, &pairs)?;
+    line(comm, "alltoallv", data)
+}
+
+fn types_and_functions(comm: &Comm) -> Result<(), Error> {
+    let rank = comm.rank();
+
+    let mut data = [0.0];
+    comm.allreduce(&[x(rank, 1) as f64], &mut data, Op::Average)?;
+    line(comm, "average of f64", data.map(|value| (value * 1024.0) as i64))?;
+
+    let mut data = [0u8; 3];
+    comm.allreduce(&[0, 1, 2].map(|i| x(rank, i) as u8), &mut data, Op::BitXor)?;
+    line(comm, "bit_xor of u8", data.map(i64::from))?;
+
+    let mut data = [Located::default()];
+    comm.allreduce(&[Located::new(x(rank, 5) as f64, rank as u64)], &mut data, Op::MinLoc)?;
+    line(comm, "min_loc of f64", [data[0].value as i64, data[0].index as i64])?;
+
+    let maps: Vec<[i64; 2]> = (0..5).map(|i| [x(rank, i), x(rank, i + 5)]).collect();
+    let mut data = [[0; 2]; 5];
+    comm.allreduce_with(&maps, &mut data, then)?;
+    line(comm, "allreduce by a function", data.into_iter().flatten())
+}
+
+fn started_and_split(comm: &Comm) -> Result<(), Error> {
+    let rank = comm.rank();
+    let (mut sums, mut smallest) = (vec![0; 1000], vec![0; 10]);
+    let first = comm.start().allreduce(&vector(rank, 1000), &mut sums, Op::Sum)?;
+    let second = comm.start().allreduce(&vector(rank, 10), &mut smallest, Op::Min)?;
+    comm.start().barrier()?.wait()?;
+    second.wait()?;
+    first.wait()?;
+    line(comm, "started", sums.into_iter().chain(smallest))?;
+
+    // The even ranks, in reverse order, and the odd ones.
+    let color = rank as u64 % 2;
+    let part = comm.split(Some(color), if color == 0 { -(rank as i64) } else { rank as i64 })?;
+    let mut ranks = Vec::new();
+    if let Some(part) = part {
+        ranks.resize(part.size(), 0);
+        part.allgather(&[rank as i64], &mut ranks)?;
+    }
+    line(comm, "split", ranks)
+}
+
+fn main() -> Result<(), Error> {
+    let run = |comm: Comm| {
+        equal_parts(&comm)?;
+        unequal_parts(&comm)?;
+        types_and_functions(&comm)?;
+        started_and_split(&comm)
+    };
+    cool::launch(run)?.into_iter().collect()
+}

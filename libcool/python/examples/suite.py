@@ -1,0 +1,102 @@
+"""Every operation once, and a line for each with a number that stands for what every rank received: what
+libcool/examples/suite.rs prints, to the byte."""
+
+import cool
+import numpy as np
+
+
+def vector(rank, count):
+    """Elements of rank `rank`."""
+    return (rank * 31 + np.arange(count) * 7 + 3) % 101
+
+
+def line(comm, name, values):
+    """Prints, at rank 0, for each rank a number (FNV-1a) that stands for its values."""
+    mine = 0xCBF29CE484222325
+    for byte in np.asarray(values, dtype="<i8").tobytes():
+        mine = (mine ^ byte) * 0x100000001B3 % 2**64
+    hashes = comm.gather(np.array([mine], dtype=np.uint64))
+    if hashes is not None:
+        print(name, *(f"{int(value):016x}" for value in hashes.ravel()))
+
+
+def then(first, second):
+    """Affine maps: composing them is not commutative."""
+    (a, b), (c, d) = first.T, second.T
+    return np.stack([a * c % 1009, (b * c + d) % 1009], axis=1)
+
+
+def equal_parts(comm):
+    rank, n = comm.rank, comm.size
+    root = n - 1
+    mine, many = vector(rank, 1000), vector(rank, 10 * n).reshape(n, 10)
+
+    data = mine.copy() if rank == root else np.zeros(1000, dtype=int)
+    line(comm, "bcast", comm.bcast(data, root=root))
+    result = comm.reduce(mine, op="sum", root=root)
+    line(comm, "reduce", np.zeros(1000) if result is None else result)
+    line(comm, "allreduce", comm.allreduce(mine))
+    data = mine.copy()
+    line(comm, "allreduce_in_place", comm.allreduce(data, recv=data, op="max"))
+    line(comm, "reduce_scatter", comm.reduce_scatter(many))
+    line(comm, "scan", comm.scan(mine))
+    line(comm, "exscan", comm.exscan(mine))
+    result = comm.gather(mine[:10], root=root)
+    line(comm, "gather", np.zeros(10 * n) if result is None else result)
+    line(comm, "allgather", comm.allgather(mine[:10]))
+    line(comm, "scatter", comm.scatter(many, recv=np.zeros(10, dtype=int), root=root))
+    line(comm, "alltoall", comm.alltoall(many))
+
+
+def unequal_parts(comm):
+    rank, n = comm.rank, comm.size
+    counts = [i % 3 * 50 for i in range(n)]
+    pairs = [i % 5 for i in range(n * n)]
+    mine, whole = vector(rank, counts[rank]), vector(rank, sum(counts))
+
+    result = comm.gather(mine, counts=counts)
+    line(comm, "gatherv", np.zeros(sum(counts)) if result is None else result)
+    line(comm, "allgatherv", comm.allgather(mine, counts=counts))
+    part = np.zeros(counts[rank], dtype=int)
+    line(comm, "scatterv", comm.scatter(whole, recv=part, counts=counts))
+    line(comm, "reduce_scatter_counts", comm.reduce_scatter(whole, counts=counts))
+    sent = vector(rank, sum(pairs[rank * n : (rank + 1) * n]))
+    line(comm, "alltoallv", comm.alltoall(sent, counts=pairs))
+
+
+def types_and_functions(comm):
+    rank = comm.rank
+    average = comm.allreduce(vector(rank, 2)[1:].astype(np.float64), op="average")
+    line(comm, "average of f64", average * 1024)
+    line(comm, "bit_xor of u8", comm.allreduce(vector(rank, 3).astype(np.uint8), op="bit_xor"))
+    here = np.array([(vector(rank, 6)[5], rank)], dtype=cool.located(np.float64))
+    best = comm.allreduce(here, op="min_loc")[0]
+    line(comm, "min_loc of f64", [int(best["value"]), int(best["index"])])
+    maps = np.stack([vector(rank, 5), vector(rank, 10)[5:]], axis=1)
+    line(comm, "allreduce by a function", comm.allreduce(maps, op=then))
+
+
+def started_and_split(comm):
+    rank = comm.rank
+    data = np.zeros(1010, dtype=int)
+    mine = vector(rank, 1000)
+    first = comm.iallreduce(mine, recv=data[:1000])
+    second = comm.iallreduce(mine[:10], recv=data[1000:], op="min")
+    cool.wait_all([comm.ibarrier(), second, first])
+    line(comm, "started", data)
+
+    # The even ranks, in reverse order, and the odd ones.
+    with comm.split(rank % 2, key=-rank if rank % 2 == 0 else rank) as part:
+        ranks = part.allgather(np.array([rank]))
+    line(comm, "split", ranks)
+
+
+def main(world):
+    equal_parts(world)
+    unequal_parts(world)
+    types_and_functions(world)
+    started_and_split(world)
+
+
+if __name__ == "__main__":
+    cool.launch(main)

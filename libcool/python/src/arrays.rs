@@ -1,0 +1,152 @@
+//! NumPy's arrays as the library takes them: their memory, without a copy.
+
+#![allow(
+    unsafe_code,
+    reason = "the data of an array is reached by its pointer; every block says why it is there"
+)]
+
+use crate::error::wrong;
+use cool_rust::{Array, ArrayMut, Type};
+use numpy::npyffi::NPY_ARRAY_WRITEABLE;
+use numpy::{PyUntypedArray, PyUntypedArrayMethods};
+use pyo3::prelude::*;
+
+/// An array that a call uses. Holding it keeps its memory: NumPy does not resize an array that is referred to.
+pub(crate) struct Data {
+    pub(crate) array: Py<PyUntypedArray>,
+    dtype: Type,
+    pointer: usize,
+    bytes: usize,
+    writeable: bool,
+}
+
+impl Data {
+    /// Takes an array; `name` is what the call names it.
+    pub(crate) fn new(name: &str, array: &Bound<'_, PyAny>) -> PyResult<Data> {
+        let py = array.py();
+        let Ok(array) = array.cast::<PyUntypedArray>() else {
+            let kind = array.get_type().name()?;
+            return Err(wrong(
+                py,
+                format!("{name} is a {kind}, but must be a NumPy array; np.asarray makes one"),
+            ));
+        };
+        let dtype = element_type(name, array)?;
+        if !array.is_c_contiguous() {
+            let reason = format!("{name} is not C-contiguous; np.ascontiguousarray makes a copy that is");
+            return Err(wrong(py, reason));
+        }
+        let object = array.as_array_ptr();
+        // SAFETY: the pointer is that of a live array, whose fields may be read while the interpreter lock is held.
+        let (pointer, flags) = unsafe { ((*object).fields.data as usize, (*object).fields.flags) };
+        let writeable = flags & NPY_ARRAY_WRITEABLE != 0;
+        let bytes = array.len() * dtype.bytes();
+        Ok(Data { array: array.clone().unbind(), dtype, pointer, bytes, writeable })
+    }
+
+    /// As [`Data::new`], for an array that is to be overwritten.
+    pub(crate) fn writeable(name: &str, array: &Bound<'_, PyAny>) -> PyResult<Data> {
+        let data = Data::new(name, array)?;
+        if data.writeable { Ok(data) } else { Err(wrong(array.py(), format!("{name} is read-only"))) }
+    }
+
+    /// The shape of the array.
+    pub(crate) fn shape(&self, py: Python<'_>) -> Vec<usize> {
+        self.array.bind(py).shape().to_vec()
+    }
+
+    /// The type of its elements.
+    pub(crate) fn dtype(&self) -> Type {
+        self.dtype
+    }
+
+    /// Whether two arrays share memory.
+    pub(crate) fn overlaps(&self, other: &Data) -> bool {
+        self.pointer < other.pointer + other.bytes && other.pointer < self.pointer + self.bytes
+    }
+
+    /// What is sent, as it is now.
+    ///
+    /// The program promises not to write into it until the call has started, as its documentation says.
+    pub(crate) fn sent(&self) -> Option<Array<'_>> {
+        Array::new(self.dtype, self.bytes())
+    }
+
+    /// The bytes of the array.
+    pub(crate) fn bytes(&self) -> &[u8] {
+        if self.bytes == 0 {
+            return &[];
+        }
+        // SAFETY: so many bytes are at the pointer of a C-contiguous array, which lives as long as self refers to it.
+        unsafe { std::slice::from_raw_parts(self.pointer as *const u8, self.bytes) }
+    }
+
+    /// Where to put what is received.
+    ///
+    /// # Safety
+    /// The result is not used after `self` and its clones are gone, and nothing else uses the memory meanwhile.
+    pub(crate) unsafe fn received<'a>(&self) -> Option<ArrayMut<'a>> {
+        // SAFETY: as promised.
+        ArrayMut::new(self.dtype, unsafe { self.bytes_mut() })
+    }
+
+    /// # Safety
+    /// As for [`Data::received`].
+    pub(crate) unsafe fn bytes_mut<'a>(&self) -> &'a mut [u8] {
+        if self.bytes == 0 {
+            return &mut [];
+        }
+        // SAFETY: as in `bytes`; and the array is writeable, since only such are received into.
+        unsafe { std::slice::from_raw_parts_mut(self.pointer as *mut u8, self.bytes) }
+    }
+}
+
+/// The type of an array's elements.
+fn element_type(name: &str, array: &Bound<'_, PyUntypedArray>) -> PyResult<Type> {
+    let (py, dtype) = (array.py(), array.dtype());
+    let text = dtype.getattr("name")?.extract::<String>()?;
+    let native = dtype.getattr("isnative")?.extract::<bool>()?;
+    let found = match text.as_str() {
+        "int8" => Some(Type::I8),
+        "int16" => Some(Type::I16),
+        "int32" => Some(Type::I32),
+        "int64" => Some(Type::I64),
+        "uint8" | "bool" => Some(Type::U8),
+        "uint16" => Some(Type::U16),
+        "uint32" => Some(Type::U32),
+        "uint64" => Some(Type::U64),
+        "float16" => Some(Type::F16),
+        "bfloat16" => Some(Type::Bf16),
+        "float32" => Some(Type::F32),
+        "float64" => Some(Type::F64),
+        "complex64" => Some(Type::C32),
+        "complex128" => Some(Type::C64),
+        _ => located(&dtype)?,
+    };
+    found.filter(|_| native).ok_or_else(|| {
+        let reason = format!(
+            "{name} holds {dtype}, which is not carried; numbers in this machine's byte order are, and dtypes of \
+             cool.located"
+        );
+        wrong(py, reason)
+    })
+}
+
+/// A structured type of a value and an index as wide.
+fn located(dtype: &Bound<'_, PyAny>) -> PyResult<Option<Type>> {
+    let names = dtype.getattr("names")?;
+    if names.is_none() || names.extract::<Vec<String>>()? != ["value", "index"] {
+        return Ok(None);
+    }
+    let field = |name: &str| -> PyResult<String> {
+        dtype.getattr("fields")?.get_item(name)?.get_item(0)?.getattr("name")?.extract()
+    };
+    let packed = dtype.getattr("itemsize")?.extract::<usize>()?;
+    Ok(match (field("value")?.as_str(), field("index")?.as_str(), packed) {
+        ("int32", "uint32", 8) => Some(Type::I32Loc),
+        ("int64", "uint64", 16) => Some(Type::I64Loc),
+        ("float32", "uint32", 8) => Some(Type::F32Loc),
+        ("float64", "uint64", 16) => Some(Type::F64Loc),
+        _ => None,
+    })
+}

@@ -1,0 +1,116 @@
+//! Communicators.
+
+use crate::error::{raised, wrong};
+use cool_rust::{Comm as Rank, Operation};
+use pyo3::prelude::*;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+/// A rank's place in its group, and the way to the others. As a context manager, it is left at the end of the block.
+#[pyclass(module = "cool", frozen)]
+pub(crate) struct Comm {
+    rank: Mutex<Option<Arc<Rank>>>,
+}
+
+impl Comm {
+    pub(crate) fn new(rank: Rank) -> Comm {
+        Comm { rank: Mutex::new(Some(Arc::new(rank))) }
+    }
+
+    /// The library's, unless it was freed.
+    pub(crate) fn get_rank(&self, py: Python<'_>) -> PyResult<Arc<Rank>> {
+        let rank = self.rank.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        rank.ok_or_else(|| wrong(py, "this communicator was freed"))
+    }
+
+    /// Leaves the group.
+    pub(crate) fn close(&self) {
+        self.rank.lock().unwrap_or_else(PoisonError::into_inner).take();
+    }
+}
+
+#[pymethods]
+impl Comm {
+    /// This rank's number, from 0.
+    #[getter]
+    fn rank(&self, py: Python<'_>) -> PyResult<usize> {
+        Ok(self.get_rank(py)?.rank())
+    }
+
+    /// The number of ranks.
+    #[getter]
+    fn size(&self, py: Python<'_>) -> PyResult<usize> {
+        Ok(self.get_rank(py)?.size())
+    }
+
+    /// The group's number in the network.
+    #[getter]
+    fn group(&self, py: Python<'_>) -> PyResult<u64> {
+        Ok(self.get_rank(py)?.group())
+    }
+
+    /// Where a rank runs: its node's name, the node's number in the group, and its rack.
+    fn place(&self, py: Python<'_>, rank: usize) -> PyResult<(String, usize, usize)> {
+        let comm = self.get_rank(py)?;
+        let place = comm.place(rank).ok_or_else(|| wrong(py, format!("there is no rank {rank}")))?;
+        Ok((place.name.clone(), place.node, place.rack))
+    }
+
+    /// The plan by which the last call that was done went.
+    #[getter]
+    fn last_plan(&self, py: Python<'_>) -> PyResult<String> {
+        Ok(self.get_rank(py)?.last_plan())
+    }
+
+    /// Lets later calls fail when they make no progress for so many seconds; 5 minutes if never set.
+    fn set_timeout(&self, py: Python<'_>, seconds: f64) -> PyResult<()> {
+        let timeout = Duration::try_from_secs_f64(seconds).map_err(|e| wrong(py, format!("timeout: {e}")))?;
+        self.get_rank(py)?.set_timeout(timeout);
+        Ok(())
+    }
+
+    /// Forces the plan of later calls of an operation ("allreduce"), as `cool plan` writes it; "" leaves it to the
+    /// agents again. All ranks force the same.
+    fn set_plan(&self, py: Python<'_>, operation: &str, plan: &str) -> PyResult<()> {
+        let operation: Operation = operation.parse().map_err(|e| wrong(py, format!("set_plan: {e}")))?;
+        let rank = self.get_rank(py)?;
+        py.detach(|| rank.set_plan(operation, plan)).map_err(|e| raised(py, &e))
+    }
+
+    /// Splits the group: ranks that give the same color form a new group, ordered by `key`, then by rank. Who gives
+    /// None is in none. All ranks of the group call this.
+    #[pyo3(signature = (color, key = 0))]
+    fn split(&self, py: Python<'_>, color: Option<u64>, key: i64) -> PyResult<Option<Comm>> {
+        let rank = self.get_rank(py)?;
+        let part = py.detach(|| rank.split(color, key)).map_err(|e| raised(py, &e))?;
+        Ok(part.map(Comm::new))
+    }
+
+    /// A group of the same ranks, whose calls do not meet those of this one. All ranks of the group call this.
+    fn dup(&self, py: Python<'_>) -> PyResult<Comm> {
+        let rank = self.get_rank(py)?;
+        py.detach(|| rank.dup()).map(Comm::new).map_err(|e| raised(py, &e))
+    }
+
+    /// A group of some of the ranks, in that order; None at the others. All ranks of the group call this alike.
+    #[allow(clippy::needless_pass_by_value, reason = "as it comes from Python")]
+    fn subset(&self, py: Python<'_>, ranks: Vec<usize>) -> PyResult<Option<Comm>> {
+        let rank = self.get_rank(py)?;
+        let part = py.detach(|| rank.subset(&ranks)).map_err(|e| raised(py, &e))?;
+        Ok(part.map(Comm::new))
+    }
+
+    /// Leaves the group. Calls that are under way are finished.
+    fn free(&self) {
+        self.close();
+    }
+
+    fn __enter__(this: Py<Comm>) -> Py<Comm> {
+        this
+    }
+
+    #[pyo3(signature = (*_exception))]
+    fn __exit__(&self, _exception: &Bound<'_, pyo3::types::PyTuple>) {
+        self.close();
+    }
+}

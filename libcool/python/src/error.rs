@@ -1,0 +1,85 @@
+//! The library's errors as exceptions, with the ranks concerned.
+
+use cool_rust::{Error, Failure};
+use pyo3::create_exception;
+use pyo3::exceptions::PyRuntimeError;
+use pyo3::prelude::*;
+
+create_exception!(
+    cool,
+    CoolError,
+    PyRuntimeError,
+    "A call failed. `ranks` are those concerned, as far as they are known."
+);
+create_exception!(cool, ArgumentError, CoolError, "The arguments make no sense. Nothing was sent.");
+create_exception!(
+    cool,
+    EnvironmentError,
+    CoolError,
+    "The process is no rank, or its environment makes no sense."
+);
+create_exception!(cool, AgentError, CoolError, "The node's agent is gone, or refused.");
+create_exception!(
+    cool,
+    MismatchError,
+    CoolError,
+    "Ranks called different operations, sizes, types or roots."
+);
+create_exception!(cool, TimeoutError, CoolError, "Somebody did not come in time.");
+create_exception!(cool, LostError, CoolError, "A rank, node or agent went away.");
+create_exception!(
+    cool,
+    AbortedError,
+    CoolError,
+    "An earlier call failed: the group cannot be used any more."
+);
+
+/// Adds the exceptions to the module.
+pub(crate) fn add(module: &Bound<'_, PyModule>) -> PyResult<()> {
+    let py = module.py();
+    module.add("Error", py.get_type::<CoolError>())?;
+    module.add("ArgumentError", py.get_type::<ArgumentError>())?;
+    module.add("EnvironmentError", py.get_type::<EnvironmentError>())?;
+    module.add("AgentError", py.get_type::<AgentError>())?;
+    module.add("MismatchError", py.get_type::<MismatchError>())?;
+    module.add("TimeoutError", py.get_type::<TimeoutError>())?;
+    module.add("LostError", py.get_type::<LostError>())?;
+    module.add("AbortedError", py.get_type::<AbortedError>())
+}
+
+/// An error of the library.
+pub(crate) fn raised(py: Python<'_>, error: &Error) -> PyErr {
+    let text = error.to_string();
+    let (exception, ranks) = match error {
+        Error::Collective { failure, ranks, .. } => {
+            let exception = match failure {
+                Failure::Invalid => ArgumentError::new_err(text),
+                Failure::Mismatch => MismatchError::new_err(text),
+                Failure::Timeout => TimeoutError::new_err(text),
+                Failure::Lost => LostError::new_err(text),
+                Failure::Aborted => AbortedError::new_err(text),
+                _ => CoolError::new_err(text),
+            };
+            (exception, ranks.as_slice())
+        }
+        Error::Argument { .. } => (ArgumentError::new_err(text), &[][..]),
+        Error::NotLaunched | Error::Environment { .. } | Error::Plan { .. } => {
+            (EnvironmentError::new_err(text), &[][..])
+        }
+        Error::Agent { .. } | Error::Refused { .. } => (AgentError::new_err(text), &[][..]),
+        _ => (CoolError::new_err(text), &[][..]),
+    };
+    with_ranks(py, exception, ranks)
+}
+
+/// An error of the arguments.
+pub(crate) fn wrong(py: Python<'_>, reason: impl Into<String>) -> PyErr {
+    with_ranks(py, ArgumentError::new_err(reason.into()), &[])
+}
+
+fn with_ranks(py: Python<'_>, exception: PyErr, ranks: &[usize]) -> PyErr {
+    match exception.value(py).setattr("ranks", ranks.to_vec()) {
+        Ok(()) => exception,
+        Err(other) => other,
+    }
+}

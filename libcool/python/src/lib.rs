@@ -1,0 +1,53 @@
+//! libcool's Python module, `cool._cool`; the package `cool` (`libcool/python/cool`) is its face.
+
+mod arrays;
+mod comm;
+mod error;
+mod operations;
+mod request;
+
+use cool_rust::Comm as Rank;
+use pyo3::prelude::*;
+use std::sync::{Mutex, PoisonError};
+
+/// All ranks of the program, as the launcher started them. Waits until all have come.
+#[pyfunction]
+fn world(py: Python<'_>) -> PyResult<comm::Comm> {
+    py.detach(Rank::world).map(comm::Comm::new).map_err(|e| error::raised(py, &e))
+}
+
+/// Runs `main(world)` as the rank that a launcher started this process as, or, in a process that was started by
+/// hand, as 4 ranks (COOL_EMBEDDED sets another number) in threads of it. Returns the results of the ranks that ran
+/// here; raises the first exception.
+#[pyfunction]
+fn launch(py: Python<'_>, main: Py<PyAny>) -> PyResult<Vec<Py<PyAny>>> {
+    let failed: Mutex<Option<PyErr>> = Mutex::new(None);
+    let rank = |comm: Rank| {
+        Python::attach(|py| {
+            let result = Py::new(py, comm::Comm::new(comm)).and_then(|comm| {
+                let result = main.call1(py, (comm.clone_ref(py),));
+                // Also if main has kept it, or an exception's traceback has: the others are not to wait for it.
+                comm.get().close();
+                result
+            });
+            result.map_err(|e| {
+                failed.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(e);
+            })
+        })
+    };
+    let results = py.detach(|| cool_rust::launch(rank)).map_err(|e| error::raised(py, &e))?;
+    match failed.into_inner().unwrap_or_else(PoisonError::into_inner) {
+        Some(error) => Err(error),
+        None => Ok(results.into_iter().flatten().collect()),
+    }
+}
+
+/// libcool for Python.
+#[pymodule]
+fn _cool(module: &Bound<'_, PyModule>) -> PyResult<()> {
+    module.add_function(wrap_pyfunction!(world, module)?)?;
+    module.add_function(wrap_pyfunction!(launch, module)?)?;
+    module.add_class::<comm::Comm>()?;
+    module.add_class::<request::Request>()?;
+    error::add(module)
+}

@@ -1,0 +1,541 @@
+//! The collectives on NumPy arrays. Each is a blocking method and, with an `i` before its name, one that starts.
+
+#![allow(unsafe_code, reason = "received data is put into arrays that the request holds")]
+
+use crate::arrays::Data;
+use crate::comm::Comm;
+use crate::error::{raised, wrong};
+use crate::request::Request;
+use cool_rust::{Arrays, Collective, Comm as Rank, Op, Operation};
+use numpy::PyUntypedArray;
+use pyo3::prelude::*;
+use pyo3::types::{PyBytes, PyString, PyTuple};
+use std::sync::Arc;
+
+/// What a call receives: an array, or nothing at a rank that is not the root.
+type Received = Option<Py<PyUntypedArray>>;
+
+/// One call as Python gives it.
+struct Call<'a, 'py> {
+    operation: Operation,
+    send: &'a Bound<'py, PyAny>,
+    recv: Option<&'a Bound<'py, PyAny>>,
+    op: Option<&'a Bound<'py, PyAny>>,
+    counts: Option<Vec<usize>>,
+    root: usize,
+}
+
+impl Call<'_, '_> {
+    /// Starts the call.
+    fn start(self, py: Python<'_>, comm: &Comm) -> PyResult<Request> {
+        let rank = comm.get_rank(py)?;
+        let op = self.op.map(|op| op_of(op)).transpose()?;
+        let to_root = matches!(self.operation, Operation::Reduce | Operation::Gather);
+        let receives = !to_root || rank.rank() == self.root;
+        let sends = self.operation != Operation::Scatter || rank.rank() == self.root;
+        let send = if sends { Some(Data::new("send", self.send)?) } else { None };
+        let recv = match (self.recv, &send) {
+            _ if !receives => None,
+            (Some(recv), _) => Some(Data::writeable("recv", recv)?),
+            (None, Some(send)) => Some(self.space(py, &rank, send)?),
+            (None, None) => return Err(wrong(py, "recv is missing: only the root knows how much comes")),
+        };
+        let in_place = match (&send, &recv) {
+            (Some(send), Some(recv)) if send.array.is(&recv.array) => true,
+            (Some(send), Some(recv)) if send.overlaps(recv) => {
+                return Err(wrong(py, "send and recv overlap; pass the same array as both to work in place"));
+            }
+            _ => false,
+        };
+        // SAFETY: the request holds the array, and its call goes first; nobody else uses it, as the program was told.
+        let received = recv.as_ref().and_then(|recv| unsafe { recv.received() });
+        let arrays = match received {
+            Some(received) if in_place => Arrays::InPlace(received),
+            received => Arrays::Apart(send.as_ref().and_then(Data::sent), received),
+        };
+        let counts = self.counts.as_deref();
+        let collective = Collective { operation: self.operation, root: self.root, op, counts, arrays };
+        let started = py.detach(|| rank.start().collective(collective));
+        Ok(Request::new(started.map_err(|e| raised(py, &e))?, recv))
+    }
+
+    /// A new array for what is received.
+    fn space(&self, py: Python<'_>, rank: &Rank, send: &Data) -> PyResult<Data> {
+        let mut shape = send.shape(py);
+        if let Some(counts) = &self.counts {
+            let own = counts.get(rank.rank()).copied().unwrap_or(0);
+            let column = || counts.iter().skip(rank.rank()).step_by(rank.size()).sum();
+            shape = match self.operation {
+                Operation::Scatter | Operation::ReduceScatter => vec![own],
+                Operation::Alltoall => vec![column()],
+                _ => vec![counts.iter().sum()],
+            };
+        } else {
+            match self.operation {
+                Operation::Gather | Operation::Allgather => shape.insert(0, rank.size()),
+                Operation::Scatter | Operation::ReduceScatter => {
+                    if shape.first() != Some(&rank.size()) {
+                        let reason =
+                            format!("send must have one part for each rank, a shape ({}, ...)", rank.size());
+                        return Err(wrong(py, reason));
+                    }
+                    shape.remove(0);
+                }
+                _ => {}
+            }
+        }
+        let dtype = send.array.bind(py).getattr("dtype")?;
+        let shape = PyTuple::new(py, shape)?;
+        // Rank 0 of an exscan receives nothing: what it gets must be something all the same.
+        let make = if self.operation == Operation::Exscan { "zeros" } else { "empty" };
+        Data::writeable("recv", &py.import("numpy")?.call_method1(make, (shape, dtype))?)
+    }
+
+    /// Runs the call to its end: by the agents, or by a function of the program.
+    fn run(self, py: Python<'_>, comm: &Comm) -> PyResult<Received> {
+        match self.op.filter(|op| op.is_callable()) {
+            Some(function) => {
+                let function = function.clone().unbind();
+                self.fold(py, comm, &function)
+            }
+            None => self.start(py, comm)?.wait(py),
+        }
+    }
+
+    fn fold(self, py: Python<'_>, comm: &Comm, function: &Py<PyAny>) -> PyResult<Received> {
+        let rank: Arc<Rank> = comm.get_rank(py)?;
+        if self.counts.is_some() {
+            return Err(wrong(py, "a function does not combine parts of unequal lengths; give an op's name"));
+        }
+        let send = Data::new("send", self.send)?;
+        let recv = match self.recv {
+            Some(recv) => Data::writeable("recv", recv)?,
+            None => self.space(py, &rank, &send)?,
+        };
+        let (operation, root) = (self.operation, self.root);
+        // What the function combines are the elements of the first axis, after that of the parts.
+        let axes = if operation == Operation::ReduceScatter { 2 } else { 1 };
+        let tail: Vec<usize> = send.shape(py).into_iter().skip(axes).collect();
+        let element = send.dtype().bytes() * tail.iter().product::<usize>();
+        let kind = Kind { dtype: send.array.bind(py).getattr("dtype")?.unbind(), tail };
+        let mut failed = None;
+        let mut combine = |left: &mut [u8], right: &[u8]| {
+            if failed.is_none() {
+                failed = Python::attach(|py| call(py, function, &kind, left, right)).err();
+            }
+        };
+        // A copy, so that the same array may be both.
+        let sent = send.bytes().to_vec();
+        // SAFETY: `recv` is held here, and nobody else uses it, as the program was told.
+        let received = unsafe { recv.bytes_mut() };
+        let done = py.detach(|| rank.fold(operation, root, element, &sent, received, &mut combine));
+        if let Some(error) = failed {
+            return Err(error);
+        }
+        done.map_err(|e| raised(py, &e))?;
+        let nothing = operation == Operation::Reduce && rank.rank() != root;
+        Ok((!nothing).then(|| recv.array.clone_ref(py)))
+    }
+}
+
+/// What a function gets arrays of.
+struct Kind {
+    dtype: Py<PyAny>,
+    /// The shape of an element; empty if it is a number.
+    tail: Vec<usize>,
+}
+
+/// Calls a function on two vectors; the first is overwritten with the result.
+fn call(py: Python<'_>, function: &Py<PyAny>, kind: &Kind, left: &mut [u8], right: &[u8]) -> PyResult<()> {
+    let (numpy, dtype) = (py.import("numpy")?, kind.dtype.bind(py));
+    let element = dtype.getattr("itemsize")?.extract::<usize>()? * kind.tail.iter().product::<usize>();
+    let array = |bytes: &[u8]| {
+        let flat = numpy.call_method1("frombuffer", (PyBytes::new(py, bytes), dtype))?;
+        let shape: Vec<usize> =
+            std::iter::once(bytes.len() / element.max(1)).chain(kind.tail.clone()).collect();
+        flat.call_method1("reshape", (PyTuple::new(py, shape)?,))
+    };
+    let result = function.call1(py, (array(left)?, array(right)?))?;
+    let result = numpy.call_method1("ascontiguousarray", (result, dtype))?;
+    let result = Data::new("the function's result", &result)?;
+    if result.bytes().len() != left.len() {
+        return Err(wrong(py, "the function's result is not as long as its arguments"));
+    }
+    left.copy_from_slice(result.bytes());
+    Ok(())
+}
+
+/// An operation's name.
+fn op_of(op: &Bound<'_, PyAny>) -> PyResult<Op> {
+    let name: String =
+        op.extract().map_err(|_| wrong(op.py(), "op must be a name or, where calls wait, a function"))?;
+    Op::ALL.into_iter().find(|op| op.to_string() == name).ok_or_else(|| {
+        let all: Vec<String> = Op::ALL.iter().map(Op::to_string).collect();
+        wrong(op.py(), format!("there is no op {name:?}; there are {}", all.join(", ")))
+    })
+}
+
+#[pymethods]
+impl Comm {
+    /// Combines all ranks' `send`, element by element; the root gets the result, the others None. `op` is a name
+    /// (sum, prod, min, max, average, bit_and, ..., min_loc) or a function of two arrays, which need not be
+    /// commutative.
+    #[pyo3(signature = (send, recv = None, op = None, root = 0))]
+    fn reduce(
+        &self,
+        py: Python<'_>,
+        send: &Bound<'_, PyAny>,
+        recv: Option<&Bound<'_, PyAny>>,
+        op: Option<&Bound<'_, PyAny>>,
+        root: usize,
+    ) -> PyResult<Received> {
+        let sum = PyString::new(py, "sum").into_any();
+        let call = Call {
+            operation: Operation::Reduce,
+            send,
+            recv,
+            op: Some(op.unwrap_or(&sum)),
+            counts: None,
+            root,
+        };
+        call.run(py, self)
+    }
+
+    /// Starts `reduce`: returns a Request at once. `op` must be a name.
+    #[pyo3(signature = (send, recv = None, op = None, root = 0))]
+    fn ireduce(
+        &self,
+        py: Python<'_>,
+        send: &Bound<'_, PyAny>,
+        recv: Option<&Bound<'_, PyAny>>,
+        op: Option<&Bound<'_, PyAny>>,
+        root: usize,
+    ) -> PyResult<Request> {
+        let sum = PyString::new(py, "sum").into_any();
+        let call = Call {
+            operation: Operation::Reduce,
+            send,
+            recv,
+            op: Some(op.unwrap_or(&sum)),
+            counts: None,
+            root,
+        };
+        call.start(py, self)
+    }
+
+    /// Combines all ranks' `send`, element by element; every rank gets the result. See `reduce` for `op`. With
+    /// `recv=send` it works in place.
+    #[pyo3(signature = (send, recv = None, op = None))]
+    fn allreduce(
+        &self,
+        py: Python<'_>,
+        send: &Bound<'_, PyAny>,
+        recv: Option<&Bound<'_, PyAny>>,
+        op: Option<&Bound<'_, PyAny>>,
+    ) -> PyResult<Received> {
+        let sum = PyString::new(py, "sum").into_any();
+        let call = Call {
+            operation: Operation::Allreduce,
+            send,
+            recv,
+            op: Some(op.unwrap_or(&sum)),
+            counts: None,
+            root: 0,
+        };
+        call.run(py, self)
+    }
+
+    /// Starts `allreduce`: returns a Request at once. `op` must be a name.
+    #[pyo3(signature = (send, recv = None, op = None))]
+    fn iallreduce(
+        &self,
+        py: Python<'_>,
+        send: &Bound<'_, PyAny>,
+        recv: Option<&Bound<'_, PyAny>>,
+        op: Option<&Bound<'_, PyAny>>,
+    ) -> PyResult<Request> {
+        let sum = PyString::new(py, "sum").into_any();
+        let call = Call {
+            operation: Operation::Allreduce,
+            send,
+            recv,
+            op: Some(op.unwrap_or(&sum)),
+            counts: None,
+            root: 0,
+        };
+        call.start(py, self)
+    }
+
+    /// Combines all ranks' `send` of shape (size, ...); rank i gets the i-th part of the result. With `counts`,
+    /// parts of unequal lengths.
+    #[pyo3(signature = (send, recv = None, op = None, counts = None))]
+    fn reduce_scatter(
+        &self,
+        py: Python<'_>,
+        send: &Bound<'_, PyAny>,
+        recv: Option<&Bound<'_, PyAny>>,
+        op: Option<&Bound<'_, PyAny>>,
+        counts: Option<Vec<usize>>,
+    ) -> PyResult<Received> {
+        let sum = PyString::new(py, "sum").into_any();
+        let call = Call {
+            operation: Operation::ReduceScatter,
+            send,
+            recv,
+            op: Some(op.unwrap_or(&sum)),
+            counts,
+            root: 0,
+        };
+        call.run(py, self)
+    }
+
+    /// Starts `reduce_scatter`: returns a Request at once. `op` must be a name.
+    #[pyo3(signature = (send, recv = None, op = None, counts = None))]
+    fn ireduce_scatter(
+        &self,
+        py: Python<'_>,
+        send: &Bound<'_, PyAny>,
+        recv: Option<&Bound<'_, PyAny>>,
+        op: Option<&Bound<'_, PyAny>>,
+        counts: Option<Vec<usize>>,
+    ) -> PyResult<Request> {
+        let sum = PyString::new(py, "sum").into_any();
+        let call = Call {
+            operation: Operation::ReduceScatter,
+            send,
+            recv,
+            op: Some(op.unwrap_or(&sum)),
+            counts,
+            root: 0,
+        };
+        call.start(py, self)
+    }
+
+    /// Combines the `send` of this rank and of all before it.
+    #[pyo3(signature = (send, recv = None, op = None))]
+    fn scan(
+        &self,
+        py: Python<'_>,
+        send: &Bound<'_, PyAny>,
+        recv: Option<&Bound<'_, PyAny>>,
+        op: Option<&Bound<'_, PyAny>>,
+    ) -> PyResult<Received> {
+        let sum = PyString::new(py, "sum").into_any();
+        let call = Call {
+            operation: Operation::Scan,
+            send,
+            recv,
+            op: Some(op.unwrap_or(&sum)),
+            counts: None,
+            root: 0,
+        };
+        call.run(py, self)
+    }
+
+    /// Starts `scan`: returns a Request at once. `op` must be a name.
+    #[pyo3(signature = (send, recv = None, op = None))]
+    fn iscan(
+        &self,
+        py: Python<'_>,
+        send: &Bound<'_, PyAny>,
+        recv: Option<&Bound<'_, PyAny>>,
+        op: Option<&Bound<'_, PyAny>>,
+    ) -> PyResult<Request> {
+        let sum = PyString::new(py, "sum").into_any();
+        let call = Call {
+            operation: Operation::Scan,
+            send,
+            recv,
+            op: Some(op.unwrap_or(&sum)),
+            counts: None,
+            root: 0,
+        };
+        call.start(py, self)
+    }
+
+    /// Combines the `send` of all ranks before this one; rank 0's `recv` stays as it is.
+    #[pyo3(signature = (send, recv = None, op = None))]
+    fn exscan(
+        &self,
+        py: Python<'_>,
+        send: &Bound<'_, PyAny>,
+        recv: Option<&Bound<'_, PyAny>>,
+        op: Option<&Bound<'_, PyAny>>,
+    ) -> PyResult<Received> {
+        let sum = PyString::new(py, "sum").into_any();
+        let call = Call {
+            operation: Operation::Exscan,
+            send,
+            recv,
+            op: Some(op.unwrap_or(&sum)),
+            counts: None,
+            root: 0,
+        };
+        call.run(py, self)
+    }
+
+    /// Starts `exscan`: returns a Request at once. `op` must be a name.
+    #[pyo3(signature = (send, recv = None, op = None))]
+    fn iexscan(
+        &self,
+        py: Python<'_>,
+        send: &Bound<'_, PyAny>,
+        recv: Option<&Bound<'_, PyAny>>,
+        op: Option<&Bound<'_, PyAny>>,
+    ) -> PyResult<Request> {
+        let sum = PyString::new(py, "sum").into_any();
+        let call = Call {
+            operation: Operation::Exscan,
+            send,
+            recv,
+            op: Some(op.unwrap_or(&sum)),
+            counts: None,
+            root: 0,
+        };
+        call.start(py, self)
+    }
+
+    /// Puts all ranks' `send`, in rank order, into an array of shape (size, ...) at the root; the others get None.
+    /// With `counts`, parts of unequal lengths: all ranks pass the length of each.
+    #[pyo3(signature = (send, recv = None, counts = None, root = 0))]
+    fn gather(
+        &self,
+        py: Python<'_>,
+        send: &Bound<'_, PyAny>,
+        recv: Option<&Bound<'_, PyAny>>,
+        counts: Option<Vec<usize>>,
+        root: usize,
+    ) -> PyResult<Received> {
+        let call = Call { operation: Operation::Gather, send, recv, op: None, counts, root };
+        call.run(py, self)
+    }
+
+    /// Starts `gather`: returns a Request at once.
+    #[pyo3(signature = (send, recv = None, counts = None, root = 0))]
+    fn igather(
+        &self,
+        py: Python<'_>,
+        send: &Bound<'_, PyAny>,
+        recv: Option<&Bound<'_, PyAny>>,
+        counts: Option<Vec<usize>>,
+        root: usize,
+    ) -> PyResult<Request> {
+        let call = Call { operation: Operation::Gather, send, recv, op: None, counts, root };
+        call.start(py, self)
+    }
+
+    /// Puts all ranks' `send`, in rank order, into an array of shape (size, ...) at every rank. With `counts` as
+    /// `gather`.
+    #[pyo3(signature = (send, recv = None, counts = None))]
+    fn allgather(
+        &self,
+        py: Python<'_>,
+        send: &Bound<'_, PyAny>,
+        recv: Option<&Bound<'_, PyAny>>,
+        counts: Option<Vec<usize>>,
+    ) -> PyResult<Received> {
+        let call = Call { operation: Operation::Allgather, send, recv, op: None, counts, root: 0 };
+        call.run(py, self)
+    }
+
+    /// Starts `allgather`: returns a Request at once.
+    #[pyo3(signature = (send, recv = None, counts = None))]
+    fn iallgather(
+        &self,
+        py: Python<'_>,
+        send: &Bound<'_, PyAny>,
+        recv: Option<&Bound<'_, PyAny>>,
+        counts: Option<Vec<usize>>,
+    ) -> PyResult<Request> {
+        let call = Call { operation: Operation::Allgather, send, recv, op: None, counts, root: 0 };
+        call.start(py, self)
+    }
+
+    /// Deals the root's `send` of shape (size, ...) out into each rank's `recv`. Only the root's `send` is looked
+    /// at.
+    #[pyo3(signature = (send, recv = None, counts = None, root = 0))]
+    fn scatter(
+        &self,
+        py: Python<'_>,
+        send: &Bound<'_, PyAny>,
+        recv: Option<&Bound<'_, PyAny>>,
+        counts: Option<Vec<usize>>,
+        root: usize,
+    ) -> PyResult<Received> {
+        let call = Call { operation: Operation::Scatter, send, recv, op: None, counts, root };
+        call.run(py, self)
+    }
+
+    /// Starts `scatter`: returns a Request at once.
+    #[pyo3(signature = (send, recv = None, counts = None, root = 0))]
+    fn iscatter(
+        &self,
+        py: Python<'_>,
+        send: &Bound<'_, PyAny>,
+        recv: Option<&Bound<'_, PyAny>>,
+        counts: Option<Vec<usize>>,
+        root: usize,
+    ) -> PyResult<Request> {
+        let call = Call { operation: Operation::Scatter, send, recv, op: None, counts, root };
+        call.start(py, self)
+    }
+
+    /// Deals every rank's `send` of shape (size, ...) out, the i-th part to rank i. With `counts`, `counts[i * size
+    /// + j]` elements go from rank i to rank j.
+    #[pyo3(signature = (send, recv = None, counts = None))]
+    fn alltoall(
+        &self,
+        py: Python<'_>,
+        send: &Bound<'_, PyAny>,
+        recv: Option<&Bound<'_, PyAny>>,
+        counts: Option<Vec<usize>>,
+    ) -> PyResult<Received> {
+        let call = Call { operation: Operation::Alltoall, send, recv, op: None, counts, root: 0 };
+        call.run(py, self)
+    }
+
+    /// Starts `alltoall`: returns a Request at once.
+    #[pyo3(signature = (send, recv = None, counts = None))]
+    fn ialltoall(
+        &self,
+        py: Python<'_>,
+        send: &Bound<'_, PyAny>,
+        recv: Option<&Bound<'_, PyAny>>,
+        counts: Option<Vec<usize>>,
+    ) -> PyResult<Request> {
+        let call = Call { operation: Operation::Alltoall, send, recv, op: None, counts, root: 0 };
+        call.start(py, self)
+    }
+
+    /// Sends the root's `data` to all: at the other ranks it is overwritten. Returns it.
+    #[pyo3(signature = (data, root = 0))]
+    fn bcast(&self, py: Python<'_>, data: &Bound<'_, PyAny>, root: usize) -> PyResult<Received> {
+        self.ibcast(py, data, root)?.wait(py)
+    }
+
+    /// Starts `bcast`: returns a Request at once.
+    #[pyo3(signature = (data, root = 0))]
+    fn ibcast(&self, py: Python<'_>, data: &Bound<'_, PyAny>, root: usize) -> PyResult<Request> {
+        let rank = self.get_rank(py)?;
+        // At the root it is only read.
+        let data =
+            if rank.rank() == root { Data::new("data", data)? } else { Data::writeable("data", data)? };
+        // SAFETY: the request holds the array, and its call goes first; nobody else uses it, as the program was told.
+        let arrays = unsafe { data.received() }.map_or(Arrays::None, Arrays::InPlace);
+        let collective = Collective { root, ..Collective::new(Operation::Bcast, arrays) };
+        let started = py.detach(|| rank.start().collective(collective));
+        Ok(Request::new(started.map_err(|e| raised(py, &e))?, Some(data)))
+    }
+
+    /// Returns when all ranks have called it.
+    fn barrier(&self, py: Python<'_>) -> PyResult<()> {
+        self.ibarrier(py)?.wait(py).map(drop)
+    }
+
+    /// Starts `barrier`: returns a Request at once.
+    fn ibarrier(&self, py: Python<'_>) -> PyResult<Request> {
+        let rank = self.get_rank(py)?;
+        let started = py.detach(|| rank.start().barrier());
+        Ok(Request::new(started.map_err(|e| raised(py, &e))?, None))
+    }
+}

@@ -1,0 +1,172 @@
+"""The Python module as users have it, over ranks in threads of one process. Run by `make test`, in an environment
+into which the wheel was installed."""
+
+import asyncio
+import os
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import cool
+import numpy as np
+import pytest
+
+HERE = Path(__file__).parent
+
+
+def on(ranks, main):
+    """The results of so many ranks."""
+    os.environ["COOL_EMBEDDED"] = str(ranks)
+    return cool.launch(main)
+
+
+def test_the_suite_prints_what_the_rust_program_prints():
+    rust = Path(os.environ["COOL_RUST_SUITE"])
+    for ranks in (1, 5):
+        environment = {**os.environ, "COOL_EMBEDDED": str(ranks)}
+        run = lambda *command: subprocess.run(command, env=environment, check=True, stdout=subprocess.PIPE).stdout
+        assert run(sys.executable, HERE.parent / "examples" / "suite.py") == run(rust)
+
+
+@pytest.mark.parametrize(
+    "dtype",
+    ["i1", "i2", "i4", "i8", "u1", "u2", "u4", "u8", "f2", "f4", "f8", "c8", "c16"],
+)
+def test_numpys_types_are_carried_without_a_copy(dtype):
+    def main(world):
+        send = np.arange(24, dtype=dtype).reshape(2, 3, 4)
+        recv = np.empty_like(send)
+        result = world.allreduce(send, recv=recv)
+        assert result is recv
+        assert (recv == send * world.size).all()
+        assert world.allgather(send).shape == (world.size, 2, 3, 4)
+
+    on(3, main)
+
+
+def test_results_have_the_shapes_of_parts():
+    def main(world):
+        send = np.arange(world.size * 6, dtype=np.float32).reshape(world.size, 3, 2)
+        assert world.reduce_scatter(send).shape == (3, 2)
+        assert world.alltoall(send).shape == send.shape
+        assert (world.reduce(send, op="max", root=1) is None) == (world.rank != 1)
+        part = np.empty((3, 2), dtype=np.float32)
+        world.scatter(send if world.rank == 0 else None, recv=part)
+        assert (part == send[world.rank]).all()
+
+    on(4, main)
+
+
+def test_functions_combine_rows_in_rank_order():
+    def main(world):
+        for rows in (2, 5000):
+            mine = np.full((rows, 2), [2, world.rank + 1], dtype=np.int64)
+            then = lambda f, g: np.stack([f[:, 0] * g[:, 0], f[:, 1] * g[:, 0] + g[:, 1]], axis=1)
+            result = world.allreduce(mine, op=then)
+            assert (result == [8, 1 * 4 + 2 * 2 + 3]).all()
+
+        def fails(left, right):
+            raise KeyError("mine")
+
+        with pytest.raises(KeyError, match="mine"):
+            world.allreduce(np.zeros(3), op=fails)
+        world.barrier()
+
+    on(3, main)
+
+
+def test_requests_are_awaited_and_many_are_under_way():
+    def main(world):
+        async def sums():
+            requests = [world.iallreduce(np.full(1000, i + world.rank)) for i in range(20)]
+            return [int((await request)[0]) for request in requests]
+
+        assert asyncio.run(sums()) == [3 * i + 3 for i in range(20)]
+        request = world.ibarrier()
+        while not request.done():
+            pass
+        assert request.wait() is None
+        # Those whose request is dropped are done all the same.
+        for _ in range(50):
+            world.iallreduce(np.zeros(1000))
+        world.barrier()
+
+    on(3, main)
+
+
+def test_other_threads_run_while_a_call_waits():
+    def main(world):
+        if world.rank == 0:
+            world.barrier()
+            return
+        ran = threading.Event()
+        threading.Thread(target=ran.set).start()
+        assert ran.wait(30)
+        world.barrier()
+
+    on(2, main)
+
+
+def test_what_makes_no_sense_is_refused_with_a_remedy():
+    def main(world):
+        x = np.arange(12.0).reshape(3, 4)
+        for text, call in [
+            ("recv is a list, but must be a NumPy array", lambda: world.allreduce(x, recv=[0.0])),
+            ("send is not C-contiguous; np.ascontiguousarray", lambda: world.allreduce(x.T)),
+            ("send holds .*, which is not carried", lambda: world.allreduce(np.array(["a"]))),
+            ("send holds >f8, which is not carried", lambda: world.allreduce(x.astype(">f8"))),
+            ("no op \"mean\"; there are sum, prod", lambda: world.allreduce(x, op="mean")),
+            ("elements of type f64 have no bit_and", lambda: world.allreduce(x, op="bit_and")),
+            ("send holds f64, but recv f32", lambda: world.allreduce(x, recv=x.astype("f4"))),
+            ("send and recv overlap", lambda: world.allreduce(x[:2], recv=x[1:])),
+            ("there is no rank 9 to be the root", lambda: world.bcast(x, root=9)),
+            ("recv is missing", lambda: world.scatter(None, root=1 - world.rank)),
+            (r"one part for each rank, a shape \(2, ...\)", lambda: world.reduce_scatter(x)),
+            ("there is no plan", lambda: world.set_plan("bcast", "x")),
+        ]:
+            with pytest.raises(cool.ArgumentError, match=text) as error:
+                call()
+            assert error.value.ranks == []
+        fixed = np.zeros(3)
+        fixed.flags.writeable = False
+        with pytest.raises(cool.ArgumentError, match="recv is read-only"):
+            world.allreduce(np.zeros(3), recv=fixed)
+        copy = world.dup()
+        copy.free()
+        with pytest.raises(cool.ArgumentError, match="was freed"):
+            copy.barrier()
+        world.barrier()
+
+    on(2, main)
+
+
+def test_failures_have_names():
+    def main(world):
+        world.set_timeout(20)
+        with pytest.raises((cool.MismatchError, cool.AbortedError)) as error:
+            world.allreduce(np.zeros(2 + world.rank))
+            for _ in range(10_000):
+                world.barrier()
+        assert isinstance(error.value, cool.Error)
+        assert "called allreduce of 2 f64 by sum" in str(error.value)
+        assert sorted(error.value.ranks) == [0, 1]
+
+    on(2, main)
+
+
+def test_the_exception_of_a_rank_is_raised_and_the_others_do_not_wait_for_it():
+    def main(world):
+        if world.rank == 1:
+            raise ValueError("mine")
+        with pytest.raises(cool.LostError) as error:
+            world.barrier()
+        assert error.value.ranks == [1]
+
+    with pytest.raises(ValueError, match="mine"):
+        on(3, main)
+
+
+def test_a_process_that_is_no_rank_is_told_how_to_become_one():
+    with pytest.raises(cool.EnvironmentError, match="cool run -n N -- PROGRAM"):
+        cool.world()
