@@ -3,8 +3,15 @@
 use crate::error::Error;
 use clap::ValueEnum;
 use cool_proto::control::controller_client::ControllerClient;
-use cool_proto::control::{Group, JobSpec, Output, job_event::Body, job_spec};
+use cool_proto::control::{AttendRequest, Group, JobEvent, JobSpec, Output, job_event::Body, job_spec};
+use std::time::Duration;
+use tokio::time::{interval, timeout};
+use tonic::Streaming;
 use tonic::transport::Channel;
+
+/// How long a controller that is gone may take to be there again; it gives jobs up after 30 s itself.
+const COME_BACK_WITHIN: Duration = Duration::from_secs(60);
+const TRY_EVERY: Duration = Duration::from_millis(200);
 
 /// In which order ranks are given to nodes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -51,7 +58,15 @@ async fn follow(
 ) -> Result<(), Error> {
     let mut events = client.run(spec).await?.into_inner();
     let mut job = 0;
-    while let Some(event) = events.message().await? {
+    loop {
+        let event = match events.message().await {
+            Ok(Some(event)) => event,
+            Ok(None) => return Err(Error::Unfinished(job)),
+            Err(status) => {
+                events = attend(client, job, status.into()).await?;
+                continue;
+            }
+        };
         match event.body {
             Some(Body::Started(started)) => {
                 job = started.job;
@@ -64,5 +79,26 @@ async fn follow(
             Some(Body::Exited(_)) | None => {}
         }
     }
-    Err(Error::Unfinished(job))
+}
+
+/// Comes back to a job whose controller is gone, once another one runs and has taken it over.
+async fn attend(
+    client: &mut ControllerClient<Channel>,
+    job: u64,
+    why: Error,
+) -> Result<Streaming<JobEvent>, Error> {
+    if job == 0 || !matches!(why, Error::Lost(_)) {
+        return Err(why);
+    }
+    eprintln!("cool: {why}; job {job} goes on, waiting for a controller");
+    let came_back = timeout(COME_BACK_WITHIN, async {
+        let mut tries = interval(TRY_EVERY);
+        loop {
+            tries.tick().await;
+            if let Ok(events) = client.attend(AttendRequest { job }).await {
+                return events.into_inner();
+            }
+        }
+    });
+    came_back.await.map_err(|_| why)
 }

@@ -2,8 +2,8 @@
 
 use cool_proto::control::controller_server::{Controller, ControllerServer};
 use cool_proto::control::{
-    AgentMessage, ControllerMessage, Finished, Group, Groups, GroupsRequest, JobEvent, JobSpec, Member, Node,
-    Output as Line, Started, Topology, TopologyRequest, job_event::Body,
+    AgentMessage, AttendRequest, ControllerMessage, Finished, Group, Groups, GroupsRequest, JobEvent,
+    JobSpec, Member, Node, Output as Line, Started, Topology, TopologyRequest, job_event::Body,
 };
 use std::process::{Command, Output, Stdio};
 use std::sync::Arc;
@@ -27,6 +27,12 @@ struct Script {
 impl Controller for Script {
     type JoinStream = ReceiverStream<Result<ControllerMessage, Status>>;
     type RunStream = ReceiverStream<Result<JobEvent, Status>>;
+
+    type AttendStream = ReceiverStream<Result<JobEvent, Status>>;
+
+    async fn attend(&self, _: Request<AttendRequest>) -> Result<Response<Self::AttendStream>, Status> {
+        Err(Status::unimplemented("no controller is restarted here"))
+    }
 
     async fn join(&self, _: Request<Streaming<AgentMessage>>) -> Result<Response<Self::JoinStream>, Status> {
         Err(Status::unimplemented("no agents here"))

@@ -165,6 +165,8 @@ impl Session {
 pub struct Agents {
     lldp_interval_ms: u32,
     lldp_key: Key,
+    /// Which life of the controller this is.
+    controller: u64,
     state: Mutex<State>,
 }
 
@@ -176,10 +178,15 @@ struct State {
 }
 
 impl Agents {
-    /// No agents yet; each will be told to announce its node this often, and to prove it by a key of its own that
-    /// is derived from `lldp_key`.
-    pub fn new(lldp_interval_ms: u32, lldp_key: Key) -> Agents {
-        Agents { lldp_interval_ms, lldp_key, state: Mutex::default() }
+    /// No agents yet; each will be told to announce its node this often, to prove it by a key of its own that
+    /// is derived from `lldp_key`, and which life of the controller this is.
+    pub fn new(lldp_interval_ms: u32, lldp_key: Key, controller: u64) -> Agents {
+        Agents { lldp_interval_ms, lldp_key, controller, state: Mutex::default() }
+    }
+
+    /// Which life of the controller this is.
+    pub fn controller(&self) -> u64 {
+        self.controller
     }
 
     /// Takes an agent in and tells it so; `outbox` leads to it.
@@ -207,6 +214,7 @@ impl Agents {
             node: number,
             lldp_interval_ms: self.lldp_interval_ms,
             lldp_key: session.lldp_key.bytes().to_vec(),
+            controller: self.controller,
         };
         // First of all messages: nobody else knows the session yet. If the agent is gone already, its
         // reader will notice.
@@ -256,6 +264,7 @@ mod tests {
             udp_port: 7420,
             tcp_port: 7420,
             slots: 2,
+            held: Vec::new(),
         }
     }
 
@@ -279,7 +288,7 @@ mod tests {
 
     #[test]
     fn a_name_belongs_to_one_session_until_it_is_removed() {
-        let agents = Agents::new(1000, [7; 32].into());
+        let agents = Agents::new(1000, [7; 32].into(), 1);
         let agent = Agent::try_from(register("h1")).unwrap();
         let (outbox, _inbox) = mpsc::channel(1);
         let first = agents.admit(agent.clone(), outbox.clone()).unwrap();
@@ -295,7 +304,7 @@ mod tests {
 
     #[tokio::test]
     async fn an_agent_that_does_not_read_is_hung_up_on() {
-        let agents = Agents::new(1000, [7; 32].into());
+        let agents = Agents::new(1000, [7; 32].into(), 1);
         let (outbox, mut inbox) = mpsc::channel(2);
         let session = agents.admit(Agent::try_from(register("h1")).unwrap(), outbox).unwrap();
         let message = || Body::Kill(cool_proto::control::Kill { job: 1 });

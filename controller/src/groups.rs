@@ -7,7 +7,7 @@ use crate::agents::{Session, lock};
 use crate::fabric::{FabricError, GroupRequest, TopologySnapshot, TreeGrant, TreeScope};
 use crate::network::Network;
 use cool_proto::control::{Group, Member, ReleaseGroup, Tree, controller_message::Body, tree};
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, btree_map::Entry};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use tracing::warn;
@@ -120,6 +120,24 @@ impl Groups {
         self.last.fetch_add(1, Ordering::Relaxed) + 1
     }
 
+    /// A group that an earlier life of the controller made, as its members were told; returns whether it is
+    /// news.
+    pub fn adopt(&self, group: Group) -> bool {
+        self.last.fetch_max(group.id, Ordering::Relaxed);
+        match lock(&self.groups).entry(group.id) {
+            Entry::Occupied(_) => false,
+            Entry::Vacant(vacant) => {
+                vacant.insert(group);
+                true
+            }
+        }
+    }
+
+    /// Forgets a group that nobody was told of.
+    pub fn remove(&self, id: u64) {
+        lock(&self.groups).remove(&id);
+    }
+
     /// Makes a group in the network and tells its members. They answer when they are ready.
     ///
     /// # Errors
@@ -209,7 +227,7 @@ mod tests {
     }
 
     fn places(network: &TopologySnapshot, mtus: [u32; 2]) -> Vec<Place> {
-        let agents = Agents::new(1000, [7; 32].into());
+        let agents = Agents::new(1000, [7; 32].into(), 1);
         let place = |(node, mtu): (&NodeView, u32)| {
             let agent = Agent {
                 name: node.name.clone(),

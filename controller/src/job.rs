@@ -15,7 +15,7 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::mpsc::error::SendTimeoutError;
 use tokio::sync::{mpsc, watch};
-use tokio::time::{Instant, sleep_until, timeout_at};
+use tokio::time::{Instant, sleep_until, timeout, timeout_at};
 use tonic::Status;
 use tracing::{info, warn};
 
@@ -28,12 +28,14 @@ pub struct Limits {
     pub end: Duration,
     /// For the caller to take an event.
     pub caller: Duration,
+    /// For nodes and callers to come back to a controller that was restarted.
+    pub takeover: Duration,
 }
 
 impl Default for Limits {
     fn default() -> Limits {
         let seconds = Duration::from_secs;
-        Limits { group_ready: seconds(15), end: seconds(10), caller: seconds(30) }
+        Limits { group_ready: seconds(15), end: seconds(10), caller: seconds(30), takeover: seconds(30) }
     }
 }
 
@@ -96,6 +98,8 @@ pub struct Job {
     pub caller: Caller,
     /// Whether the caller still takes what it is told.
     pub caller_listens: bool,
+    /// If an earlier life of the controller started it.
+    pub resumed: Option<Resumed>,
     /// True once the controller shuts down.
     pub closing: watch::Receiver<bool>,
     /// The network.
@@ -104,6 +108,24 @@ pub struct Job {
     pub groups: Arc<Groups>,
     /// How long to wait.
     pub limits: Limits,
+}
+
+/// How the ranks of a resumed job are.
+#[derive(Debug, Default)]
+pub struct Ranks {
+    /// Those that run.
+    pub running: BTreeSet<u32>,
+    /// How others ended, with the session that says so.
+    pub exited: Vec<(u32, Exited)>,
+}
+
+/// What a job needs that an earlier life of the controller started.
+#[derive(Debug)]
+pub struct Resumed {
+    /// Callers who come back.
+    pub callers: mpsc::Receiver<Caller>,
+    /// How its ranks are.
+    pub ranks: Ranks,
 }
 
 /// Who is still to say something.
@@ -119,7 +141,10 @@ impl Job {
     /// Runs the job to its end and returns what to tell the caller last.
     pub async fn run(&mut self) -> Finished {
         let mut awaited = Awaited::default();
-        let outcome = self.form_and_run(&mut awaited).await;
+        let outcome = match self.resumed.take() {
+            None => self.form_and_run(&mut awaited).await,
+            Some(resumed) => self.resume(resumed, &mut awaited).await,
+        };
         if let Err(failure) = &outcome {
             info!(reason = failure.reason, "job fails");
             self.end(&mut awaited).await;
@@ -135,11 +160,44 @@ impl Job {
         let group = self.form(awaited).await?;
         self.launch(awaited)?;
         self.tell(job_event::Body::Started(Started { job: self.id, group: Some(group) })).await?;
+        self.watch(awaited).await
+    }
+
+    /// Waits for the ends of all ranks.
+    async fn watch(&mut self, awaited: &mut Awaited) -> Result<(), Failure> {
         while !awaited.running.is_empty() {
             let post = self.next().await?;
             self.note(post, awaited).await?;
         }
         Ok(())
+    }
+
+    /// Goes on where an earlier life of the controller was ended. What ranks say meanwhile waits for the
+    /// caller.
+    async fn resume(&mut self, resumed: Resumed, awaited: &mut Awaited) -> Result<(), Failure> {
+        let Resumed { mut callers, ranks } = resumed;
+        awaited.running = ranks.running;
+        let came = tokio::select! {
+            _ = self.closing.wait_for(|closing| *closing) => {
+                return Err(Failure::of_job("the controller is shutting down"));
+            }
+            came = timeout(self.limits.takeover, callers.recv()) => came,
+        };
+        let Ok(Some(caller)) = came else {
+            let waited = self.limits.takeover;
+            return Err(Failure::of_job(format!("whoever started it has not come back within {waited:?}")));
+        };
+        (self.caller, self.caller_listens) = (caller, true);
+        let exited: BTreeSet<u32> = ranks.exited.iter().map(|(_, exited)| exited.rank).collect();
+        let all = 0..self.places.len() as u32;
+        if let Some(rank) = all.clone().find(|r| !awaited.running.contains(r) && !exited.contains(r)) {
+            return Err(Failure::of_job(format!("rank {rank} had not been started yet")));
+        }
+        awaited.running.extend(&exited);
+        for (from, exited) in ranks.exited {
+            self.note(Post { from, event: Event::Exited(exited) }, awaited).await?;
+        }
+        self.watch(awaited).await
     }
 
     /// Makes the group, in the network and at its members.

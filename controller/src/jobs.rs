@@ -5,7 +5,7 @@
 use crate::agents::{Agents, Session, lock};
 use crate::allocate::{AllocateError, Host, Placement, Request, allocate};
 use crate::groups::{Groups, Place};
-use crate::job::{Caller, Event, Job, Limits, Post};
+use crate::job::{Caller, Event, Job, Limits, Post, Ranks, Resumed};
 use crate::network::Network;
 use cool_proto::control::{JobEvent, JobSpec, job_event, job_spec};
 use std::collections::BTreeMap;
@@ -69,6 +69,27 @@ struct Entry {
     mailbox: mpsc::Sender<Post>,
     /// Slots used, by session.
     slots: BTreeMap<u32, u32>,
+    /// To a job of an earlier life of the controller, whose caller is to come back.
+    attend: Option<mpsc::Sender<Caller>>,
+}
+
+/// Why nobody can attend a job.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum AttendError {
+    /// It has ended, or its nodes have not come back yet.
+    #[error("no job {0} runs here, or its nodes have not come back yet")]
+    NoJob(u64),
+    /// Whoever started it listens.
+    #[error("somebody else attends job {0}")]
+    Attended(u64),
+}
+
+/// Where what concerns a resumed job arrives.
+pub struct Inlets {
+    /// What sessions say.
+    pub mailbox: mpsc::Receiver<Post>,
+    /// Callers who come back.
+    pub callers: mpsc::Receiver<Caller>,
 }
 
 impl Jobs {
@@ -105,7 +126,7 @@ impl Jobs {
         for place in &places {
             *slots.entry(place.session.number).or_insert(0) += 1;
         }
-        state.running.insert(id, Entry { group, mailbox: sender, slots });
+        state.running.insert(id, Entry { group, mailbox: sender, slots, attend: None });
         drop(state);
 
         info!(job = id, group, ranks = places.len(), program = spec.program, "job starts");
@@ -117,6 +138,7 @@ impl Jobs {
             mailbox,
             caller,
             caller_listens: true,
+            resumed: None,
             closing: self.closing.subscribe(),
             network: self.network.clone(),
             groups: self.groups.clone(),
@@ -124,6 +146,67 @@ impl Jobs {
         };
         tokio::spawn(self.clone().run(job).instrument(info_span!("job", id, group)));
         Ok(())
+    }
+
+    /// A job of an earlier life of the controller: its number is taken, and what concerns it is kept until it
+    /// is resumed. `None` if the number is in use.
+    pub fn reserve(&self, id: u64, group: u64) -> Option<Inlets> {
+        let mut state = lock(&self.state);
+        state.last = state.last.max(id);
+        if *self.closing.borrow() || state.running.contains_key(&id) {
+            return None;
+        }
+        let (sender, mailbox) = mpsc::channel(MAILBOX);
+        let (attend, callers) = mpsc::channel(1);
+        let entry = Entry { group, mailbox: sender, slots: BTreeMap::new(), attend: Some(attend) };
+        state.running.insert(id, entry);
+        Some(Inlets { mailbox, callers })
+    }
+
+    /// A session has so many ranks of a reserved job.
+    pub fn occupy(&self, id: u64, session: &Session, ranks: u32) {
+        if let Some(entry) = lock(&self.state).running.get_mut(&id) {
+            entry.slots.insert(session.number, ranks);
+        }
+    }
+
+    /// A reserved job will not be resumed.
+    pub fn forget(&self, id: u64) {
+        lock(&self.state).running.remove(&id);
+        self.ended.notify_waiters();
+    }
+
+    /// Resumes a reserved job whose nodes have all come back.
+    pub fn resume(self: &Arc<Jobs>, id: u64, group: u64, places: Vec<Place>, inlets: Inlets, ranks: Ranks) {
+        info!(job = id, group, ranks = places.len(), "job goes on");
+        // Nobody listens at this one: the caller is to come back.
+        let (caller, _) = mpsc::channel(1);
+        let job = Job {
+            id,
+            group,
+            spec: JobSpec::default(),
+            places,
+            mailbox: inlets.mailbox,
+            caller,
+            caller_listens: false,
+            resumed: Some(Resumed { callers: inlets.callers, ranks }),
+            closing: self.closing.subscribe(),
+            network: self.network.clone(),
+            groups: self.groups.clone(),
+            limits: self.limits,
+        };
+        tokio::spawn(self.clone().run(job).instrument(info_span!("job", id, group)));
+    }
+
+    /// Lets `caller` listen to a job that was, or will be, resumed.
+    ///
+    /// # Errors
+    /// If there is no such job, or somebody listens.
+    pub fn attend(&self, job: u64, caller: Caller) -> Result<(), AttendError> {
+        let state = lock(&self.state);
+        let entry = state.running.get(&job).ok_or(AttendError::NoJob(job))?;
+        let attend = entry.attend.as_ref().ok_or(AttendError::Attended(job))?;
+        attend.try_send(caller).map_err(|_| AttendError::Attended(job))
     }
 
     async fn run(self: Arc<Jobs>, mut job: Job) {

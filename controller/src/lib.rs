@@ -21,3 +21,4 @@ pub mod network;
 pub mod options;
 pub mod server;
 pub mod service;
+pub mod takeover;

@@ -12,7 +12,7 @@ use crate::network::Network;
 use cool_machine::{Duration, Time};
 use cool_proto::control::{Enlist, Mustered, Withdraw, controller_message::Body};
 use cool_transport::muster::{self, Failed, Member};
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, btree_map::Entry};
 use std::sync::{Arc, Mutex};
 use tokio::sync::{Notify, mpsc};
 use tokio::time::{Instant, sleep_until, timeout_at};
@@ -80,6 +80,48 @@ impl Musters {
         }
     }
 
+    /// A group of an earlier life of the controller: what concerns it is kept until it is resumed. `None` if
+    /// the number is in use.
+    pub fn reserve(&self, id: u64) -> Option<mpsc::Receiver<Post>> {
+        let (sender, mailbox) = mpsc::channel(MAILBOX);
+        match lock(&self.made).entry(id) {
+            Entry::Occupied(_) => None,
+            Entry::Vacant(vacant) => {
+                vacant.insert(sender);
+                Some(mailbox)
+            }
+        }
+    }
+
+    /// A reserved group will not be resumed.
+    pub fn forget(&self, id: u64) {
+        lock(&self.made).remove(&id);
+    }
+
+    /// Resumes a reserved group whose nodes have all come back; `users` are the sessions that use it.
+    pub fn resume(
+        self: &Arc<Musters>,
+        id: u64,
+        places: Vec<Place>,
+        mailbox: mpsc::Receiver<Post>,
+        users: BTreeSet<u32>,
+    ) {
+        info!(group = id, ranks = places.len(), "group goes on");
+        let musters = self.clone();
+        let mut group = Mustering { id, key: String::new(), places, mailbox };
+        let until_unused = async move {
+            group.unused(users).await;
+            musters.made_no_more(&group).await;
+        };
+        tokio::spawn(until_unused.instrument(info_span!("group", group = id)));
+    }
+
+    async fn made_no_more(&self, group: &Mustering) {
+        lock(&self.made).remove(&group.id);
+        self.groups.release(&*self.network, group.id, &group.places).await;
+        info!("group released");
+    }
+
     /// A process that waited is gone.
     pub fn withdraw(&self, session: &Session, withdraw: &Withdraw) {
         let here = |place: &Place| place.session.number == session.number;
@@ -137,11 +179,9 @@ impl Musters {
             tell(session, Mustered { key: group.key.clone(), rank: None, group: id, reason: reason.clone() });
         }
         if outcome.is_ok() {
-            group.unused().await;
+            group.unused(by_node(&group.places).into_keys().collect()).await;
         }
-        lock(&self.made).remove(&group.id);
-        self.groups.release(&*self.network, group.id, &group.places).await;
-        info!("group released");
+        self.made_no_more(&group).await;
     }
 
     /// Makes the group and waits until its members are ready.
@@ -181,9 +221,8 @@ struct Mustering {
 }
 
 impl Mustering {
-    /// Waits until no node uses the group any more.
-    async fn unused(&mut self) {
-        let mut users: BTreeSet<u32> = by_node(&self.places).into_keys().collect();
+    /// Waits until none of these sessions uses the group any more.
+    async fn unused(&mut self, mut users: BTreeSet<u32>) {
         while !users.is_empty() {
             // The sender is kept as long as this waits.
             let Some(post) = self.mailbox.recv().await else { return };

@@ -1,6 +1,9 @@
 //! What agents, groups and jobs need of the network: the [`Fabric`], or a stand-in in tests.
 
-use crate::fabric::{Fabric, FabricError, GroupRequest, NodeRegistration, TopologySnapshot, TreeGrant};
+use crate::fabric::{
+    Fabric, FabricError, GroupRequest, NodeRegistration, TopologySnapshot, TreeGrant, TreeScope,
+};
+use std::net::Ipv4Addr;
 use std::sync::Arc;
 
 /// The network under the controller; see [`Fabric`] for what each call does.
@@ -14,6 +17,12 @@ pub trait Network: Send + Sync + 'static {
     fn topology(&self) -> Arc<TopologySnapshot>;
     /// Makes a group's trees.
     async fn create_group(&self, group: GroupRequest) -> Result<Vec<TreeGrant>, FabricError>;
+    /// Takes over a group that an earlier life of the controller made.
+    async fn adopt_group(
+        &self,
+        group: GroupRequest,
+        trees: Vec<(TreeScope, Ipv4Addr)>,
+    ) -> Result<(), FabricError>;
     /// A group's trees as they are now.
     async fn trees(&self, group: u64) -> Result<Vec<TreeGrant>, FabricError>;
     /// Removes a group's trees.
@@ -36,6 +45,14 @@ impl Network for Fabric {
 
     async fn create_group(&self, group: GroupRequest) -> Result<Vec<TreeGrant>, FabricError> {
         Fabric::create_group(self, group).await
+    }
+
+    async fn adopt_group(
+        &self,
+        group: GroupRequest,
+        trees: Vec<(TreeScope, Ipv4Addr)>,
+    ) -> Result<(), FabricError> {
+        Fabric::adopt_group(self, group, trees).await
     }
 
     async fn trees(&self, group: u64) -> Result<Vec<TreeGrant>, FabricError> {

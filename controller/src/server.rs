@@ -8,12 +8,13 @@ use crate::listen::{Connection, Listener};
 use crate::musters::Musters;
 use crate::network::Network;
 use crate::service::Service;
+use crate::takeover::Takeover;
 use cool_proto::control::controller_server::ControllerServer;
 use cool_topology::Key;
 use std::convert::Infallible;
 use std::future::Future;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::timeout;
 use tokio_stream::StreamExt;
@@ -52,12 +53,23 @@ pub async fn serve(
     shutdown: impl Future<Output = ()>,
 ) -> Result<(), tonic::transport::Error> {
     let interval = u32::try_from(config.lldp_interval.as_millis()).unwrap_or(u32::MAX);
-    let agents = Arc::new(Agents::new(interval, config.lldp_key));
+    // Only to be unlike that of any other life; a clock before 1970 is too.
+    let life =
+        SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).map_or(0, |since| since.as_nanos() as u64);
+    let agents = Arc::new(Agents::new(interval, config.lldp_key, life));
     let groups = Arc::new(Groups::default());
     let jobs = Arc::new(Jobs::new(network.clone(), agents.clone(), groups.clone(), config.limits));
     let musters = Arc::new(Musters::new(network.clone(), groups.clone(), config.limits));
-    let service =
-        Service { network, agents: agents.clone(), groups, jobs: jobs.clone(), musters: musters.clone() };
+    let takeover =
+        Takeover::new(network.clone(), groups.clone(), jobs.clone(), musters.clone(), config.limits);
+    let service = Service {
+        network,
+        agents: agents.clone(),
+        groups,
+        jobs: jobs.clone(),
+        musters: musters.clone(),
+        takeover: Arc::new(takeover),
+    };
 
     let (taken, connections) = mpsc::channel(CONNECTIONS);
     tokio::spawn(listen(listener, taken));

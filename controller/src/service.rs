@@ -4,14 +4,16 @@ use crate::agents::{AdmitError, Agent, Agents, OUTBOX, Session};
 use crate::fabric::{FabricError, NodeRegistration, TopologySnapshot};
 use crate::groups::Groups;
 use crate::job::Event;
-use crate::jobs::{Jobs, SubmitError, deliver};
+use crate::jobs::{AttendError, Jobs, SubmitError, deliver};
 use crate::listen::Caller;
 use crate::musters::Musters;
 use crate::network::Network;
+use crate::takeover::Takeover;
 use cool_proto::control::controller_server::Controller;
 use cool_proto::control::{
-    AgentMessage, ControllerMessage, Group, GroupFailed, GroupReady, GroupUnused, GroupsRequest, JobEvent,
-    JobSpec, Link, Node, Register, Switch, Topology, TopologyRequest, agent_message::Body,
+    AgentMessage, AttendRequest, ControllerMessage, Group, GroupFailed, GroupReady, GroupUnused,
+    GroupsRequest, Held, JobEvent, JobSpec, Link, Node, Register, Switch, Topology, TopologyRequest,
+    agent_message::Body,
 };
 use cool_tls::{Identity, Role};
 use std::pin::Pin;
@@ -42,6 +44,8 @@ pub struct Service {
     pub jobs: Arc<Jobs>,
     /// Groups whose members come by themselves.
     pub musters: Arc<Musters>,
+    /// What goes on from an earlier life of the controller.
+    pub takeover: Arc<Takeover>,
 }
 
 type Answers<T> = Pin<Box<dyn Stream<Item = Result<T, Status>> + Send>>;
@@ -57,7 +61,9 @@ impl Controller for Service {
     ) -> Result<Response<Self::JoinStream>, Status> {
         let identity = permitted(&request, Role::Agent)?;
         let mut inbound = request.into_inner();
-        let agent = Agent::try_from(registration(&mut inbound).await?)?;
+        let mut register = registration(&mut inbound).await?;
+        let held = std::mem::take(&mut register.held);
+        let agent = Agent::try_from(register)?;
         if let Some(node) = identity.and_then(|identity| identity.node).filter(|node| *node != agent.name) {
             let why = format!("the certificate is for node {node}, the agent registers {}", agent.name);
             warn!(why, "agent refused");
@@ -68,7 +74,7 @@ impl Controller for Service {
         // From here on the session must be ended in order, also if this call is dropped.
         let (answer, admitted) = oneshot::channel();
         let span = info_span!("agent", node = session.agent.name);
-        tokio::spawn(self.clone().serve_agent(session, inbound, answer).instrument(span));
+        tokio::spawn(self.clone().serve_agent(session, held, inbound, answer).instrument(span));
         admitted.await.map_err(|_| Status::internal("the agent's session was dropped"))??;
         Ok(Response::new(Box::pin(ReceiverStream::new(messages).map(Ok))))
     }
@@ -91,6 +97,15 @@ impl Controller for Service {
         permitted(&request, Role::Tool)?;
         let (caller, events) = mpsc::channel(CALLER_QUEUE);
         self.jobs.submit(request.into_inner(), caller).inspect_err(|why| warn!(%why, "job refused"))?;
+        Ok(Response::new(ReceiverStream::new(events)))
+    }
+
+    type AttendStream = ReceiverStream<Result<JobEvent, Status>>;
+
+    async fn attend(&self, request: Request<AttendRequest>) -> Result<Response<Self::AttendStream>, Status> {
+        permitted(&request, Role::Tool)?;
+        let (caller, events) = mpsc::channel(CALLER_QUEUE);
+        self.jobs.attend(request.into_inner().job, caller)?;
         Ok(Response::new(ReceiverStream::new(events)))
     }
 }
@@ -123,6 +138,7 @@ impl Service {
     async fn serve_agent(
         self,
         session: Arc<Session>,
+        held: Vec<Held>,
         mut inbound: Streaming<AgentMessage>,
         answer: oneshot::Sender<Result<(), FabricError>>,
     ) {
@@ -137,6 +153,7 @@ impl Service {
         }
         info!(%ip, slots = session.agent.slots, "agent joined");
         let _ = answer.send(Ok(()));
+        self.takeover.report(&session, self.agents.controller(), held).await;
         let reason = loop {
             let message = tokio::select! {
                 () = session.ended() => break "the controller ended its session".to_owned(),
@@ -158,6 +175,7 @@ impl Service {
             warn!(%why, "the node is not unregistered");
         }
         self.agents.remove(&session);
+        self.takeover.node_left(&session);
         self.jobs.node_left(&session, &reason).await;
         self.musters.node_left(&session, &reason).await;
     }
@@ -246,6 +264,15 @@ impl From<SubmitError> for Status {
             SubmitError::NoProgram | SubmitError::Placement(_) => Status::invalid_argument(text),
             SubmitError::Allocate { .. } => Status::resource_exhausted(text),
             SubmitError::Closed => Status::unavailable(text),
+        }
+    }
+}
+
+impl From<AttendError> for Status {
+    fn from(error: AttendError) -> Status {
+        match error {
+            AttendError::NoJob(_) => Status::not_found(error.to_string()),
+            AttendError::Attended(_) => Status::already_exists(error.to_string()),
         }
     }
 }

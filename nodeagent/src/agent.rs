@@ -197,17 +197,29 @@ impl Agent {
         let _ = self.events.send(event).await;
     }
 
-    /// The controller that made the groups will not release them: each is released as soon as no rank of
-    /// this node uses it.
-    pub(crate) fn orphan_groups(&self) {
+    /// The controller that made the groups may never release them: each but those to `keep` is released as
+    /// soon as no rank of this node uses it.
+    pub(crate) fn orphan_groups(&self, keep: impl Fn(u64) -> bool) {
         let mut unused = Vec::new();
-        for (id, group) in self.groups().iter_mut() {
+        for (id, group) in self.groups().iter_mut().filter(|(id, _)| !keep(**id)) {
             group.orphan = true;
             if group.present == 0 {
                 unused.push(*id);
             }
         }
         unused.into_iter().for_each(|id| self.release_group(id));
+    }
+
+    /// A controller is there again, and releases what it was told that this node has.
+    pub(crate) fn adopt_groups(&self) {
+        self.groups().values_mut().for_each(|group| group.orphan = false);
+    }
+
+    /// The ranks that have attached to a group and not left it, if any: all that have come if one is there.
+    pub(crate) fn attached(&self, group: u64) -> Vec<u32> {
+        let groups = self.groups();
+        let known = groups.get(&group).filter(|group| group.present > 0);
+        known.map(|group| group.came.iter().copied().collect()).unwrap_or_default()
     }
 
     // As with the groups.
@@ -341,7 +353,7 @@ mod tests {
     async fn a_group_without_its_controller_stays_until_its_last_rank_leaves() {
         let agent = agent_with_group().await;
         let (first, second) = (agent.attach(1, 0).unwrap(), agent.attach(1, 1).unwrap());
-        agent.orphan_groups();
+        agent.orphan_groups(|_| false);
         first.leave("done".into()).await;
         assert!(matches!(agent.attach(1, 0), Err(AttachError::Twice { .. })));
         second.leave("done".into()).await;
@@ -351,7 +363,11 @@ mod tests {
     #[tokio::test]
     async fn a_group_that_no_rank_uses_goes_with_its_controller() {
         let agent = agent_with_group().await;
-        agent.orphan_groups();
+        agent.orphan_groups(|group| group == 1);
+        agent.adopt_groups();
+        assert!(agent.attach(1, 0).is_ok());
+        let agent = agent_with_group().await;
+        agent.orphan_groups(|_| false);
         assert!(matches!(agent.attach(1, 0), Err(AttachError::NoGroup { .. })));
     }
 }

@@ -3,6 +3,7 @@
 
 use crate::agent::Agent;
 use crate::engine::{GroupSpec, MemberSpec, TreeScope, TreeSpec};
+use crate::held::{Backlog, HeldGroups};
 use crate::interface::Interface;
 use crate::launcher::Launcher;
 use crate::lldp;
@@ -92,6 +93,8 @@ pub async fn run(
         launcher,
         events,
         announcer: JoinSet::new(),
+        held: HeldGroups::default(),
+        backlog: Backlog::default(),
         joined: false,
         pause: SHORTEST_PAUSE,
     };
@@ -99,7 +102,7 @@ pub async fn run(
     loop {
         let end = control.session(&endpoint, &connector).await;
         control.announcer = JoinSet::new();
-        agent.orphan_groups();
+        agent.orphan_groups(|group| control.held.has_running(group));
         agent.give_up_musters(AWAY);
         match end {
             Err(End::Refused(reason)) => {
@@ -141,6 +144,9 @@ struct Control<'a> {
     events: &'a mut mpsc::Receiver<agent_message::Body>,
     /// The one task that announces the node by LLDP. It lasts as long as the session, and so does its key.
     announcer: JoinSet<()>,
+    /// For a controller that takes over from another.
+    held: HeldGroups,
+    backlog: Backlog,
     /// Whether the controller has ever taken this agent in.
     joined: bool,
     /// Before the next try.
@@ -162,15 +168,28 @@ impl Control<'_> {
             .into_inner();
         loop {
             let events = &mut *self.events;
+            let backlog = &mut self.backlog;
             // Room first: what is taken from the events cannot be put back.
-            let event = async { Some((out.reserve().await.ok()?, events.recv().await?)) };
+            let event = async {
+                let room = out.reserve().await.ok()?;
+                Some((
+                    room,
+                    match backlog.take() {
+                        Some(event) => event,
+                        None => events.recv().await?,
+                    },
+                ))
+            };
             tokio::select! {
                 message = inbound.message() => match message? {
                     Some(ControllerMessage { body: Some(body) }) => self.obey(body, &out).await?,
                     Some(ControllerMessage { body: None }) => warn!("the controller sent a message of no known kind"),
                     None => return Err(End::Broken("it ended the session".into())),
                 },
-                Some((room, event)) = event => room.send(AgentMessage { body: Some(event) }),
+                Some((room, event)) = event => {
+                    self.held.note(&event);
+                    room.send(AgentMessage { body: Some(event) });
+                }
             }
         }
     }
@@ -199,6 +218,7 @@ impl Control<'_> {
             udp_port: udp_port.into(),
             tcp_port: tcp_port.into(),
             slots: self.node.slots,
+            held: self.held.report(|group| self.agent.attached(group)),
         }
     }
 
@@ -207,6 +227,7 @@ impl Control<'_> {
             Body::Registered(registered) => self.registered(&registered),
             Body::Group(group) => {
                 let (id, epoch) = (group.id, group.epoch);
+                self.held.made(group.clone());
                 let made = match spec(group) {
                     Ok(spec) => self.agent.make_group(spec).await.map_err(|e| e.to_string()),
                     Err(reason) => Err(reason),
@@ -219,6 +240,7 @@ impl Control<'_> {
                             agent_message::Body::GroupReady(GroupReady { group: id, epoch })
                         }
                         Err(reason) => {
+                            self.held.released(id);
                             warn!(group = id, epoch, "cannot make group: {reason}");
                             agent_message::Body::GroupFailed(GroupFailed { group: id, reason })
                         }
@@ -228,10 +250,12 @@ impl Control<'_> {
             }
             Body::Release(ReleaseGroup { group }) => {
                 info!(group, "group released");
+                self.held.released(group);
                 self.agent.release_group(group);
                 Ok(())
             }
             Body::Launch(launch) => {
+                self.held.started(&launch);
                 self.launcher.launch(&launch);
                 Ok(())
             }
@@ -260,6 +284,12 @@ impl Control<'_> {
         let key: [u8; 32] = registered.lldp_key.as_slice().try_into().map_err(|_| {
             End::Refused(format!("its key for LLDP has {} bytes instead of 32", registered.lldp_key.len()))
         })?;
+        self.held.joined(registered.controller);
+        self.agent.adopt_groups();
+        let lost = self.backlog.take_lost();
+        if lost > 0 {
+            warn!("{lost} lines of output were lost while the controller was away");
+        }
         let period = Duration::from_millis(registered.lldp_interval_ms.into()).max(SHORTEST_LLDP_PERIOD);
         // Ends the one that there was.
         self.announcer = JoinSet::new();
@@ -272,16 +302,24 @@ impl Control<'_> {
         Ok(())
     }
 
-    /// Waits until the next try. What ranks tell meanwhile is dropped, so that they need not wait: a
-    /// controller gives up the jobs of an agent that it lost.
+    /// Waits until the next try. How ranks end meanwhile is remembered, and their output as far as there is
+    /// room, so that they need not wait.
     async fn wait(&mut self) {
         let over = sleep(self.pause);
         self.pause = (self.pause * 2).min(LONGEST_PAUSE);
         tokio::pin!(over);
         loop {
-            tokio::select! {
+            let event = tokio::select! {
                 () = &mut over => return,
-                Some(_) = self.events.recv() => self.agent.give_up_musters(AWAY),
+                Some(event) = self.events.recv() => event,
+            };
+            if let Some(ended) = self.held.note(&event) {
+                self.agent.orphan_groups(|group| group != ended);
+            }
+            match event {
+                agent_message::Body::Output(_) => self.backlog.keep(event),
+                agent_message::Body::Enlist(_) => self.agent.give_up_musters(AWAY),
+                _ => {}
             }
         }
     }

@@ -2,8 +2,9 @@
 
 use cool_proto::control::controller_server::{Controller, ControllerServer};
 use cool_proto::control::{
-    AgentMessage, ControllerMessage, Exited, Group, Groups, GroupsRequest, JobEvent, JobSpec, Kill, Launch,
-    Member, Output, Register, Registered, Topology, TopologyRequest, agent_message, controller_message::Body,
+    AgentMessage, AttendRequest, ControllerMessage, Exited, Group, Groups, GroupsRequest, JobEvent, JobSpec,
+    Kill, Launch, Member, Output, Register, Registered, ReleaseGroup, Topology, TopologyRequest,
+    agent_message, controller_message::Body,
 };
 use rustix::process::{Pid, Signal, kill_process};
 use std::net::SocketAddr;
@@ -43,6 +44,7 @@ impl Session {
             node: 1,
             lldp_interval_ms: 600_000,
             lldp_key: vec![7; 32],
+            controller: 77,
         };
         self.tell(Body::Registered(registered)).await;
         register
@@ -81,6 +83,12 @@ impl Controller for Fake {
     }
 
     async fn run(&self, _: Request<JobSpec>) -> Result<Response<Self::RunStream>, Status> {
+        Err(Status::unimplemented("no test asks"))
+    }
+
+    type AttendStream = ReceiverStream<Result<JobEvent, Status>>;
+
+    async fn attend(&self, _: Request<AttendRequest>) -> Result<Response<Self::AttendStream>, Status> {
         Err(Status::unimplemented("no test asks"))
     }
 }
@@ -198,6 +206,51 @@ async fn an_agent_waits_for_its_controller_and_comes_back_to_it() {
         // Dropping it breaks the session.
     }
     assert!(agent.child.try_wait().unwrap().is_none(), "the agent runs on");
+}
+
+#[tokio::test]
+async fn ranks_go_on_without_a_controller_and_the_next_one_is_told_of_them() {
+    let (address, mut sessions) = controller(None).await;
+    let agent = start(address);
+    let mut first = session(&mut sessions).await;
+    let register = first.admit().await;
+    let member = |rank| Member {
+        rank,
+        node: "h1".into(),
+        ip: "127.0.0.1".into(),
+        udp_port: register.udp_port,
+        tcp_port: register.tcp_port,
+        ..Member::default()
+    };
+    let members = vec![member(0), member(1)];
+    let group = Group { id: 6, epoch: 1, job: 4, members, chunk_bytes: 1000, ..Group::default() };
+    first.tell(Body::Group(group.clone())).await;
+    assert!(matches!(first.hear().await, agent_message::Body::GroupReady(_)));
+    let go = agent.socket.with_extension("go");
+    let script = format!(
+        "if test $COOL_RANK = 0; then sleep 1000; fi; until test -e {}; do sleep 0.1; done; echo late; exit 5",
+        go.display()
+    );
+    first.tell(shell(&script, &[0, 1])).await;
+    first.tell(Body::Kill(Kill { job: 99 })).await;
+    drop(first);
+    let mut second = session(&mut sessions).await;
+    let held = second.admit().await.held;
+    assert_eq!(held[0].group, Some(group));
+    assert_eq!((held[0].controller, &held[0].ranks[..], held[0].exited.len()), (77, &[0, 1][..], 0));
+    std::fs::write(&go, "").unwrap();
+    let agent_message::Body::Output(late) = second.hear().await else { panic!("no output") };
+    assert_eq!(late.line, b"late");
+    assert!(matches!(second.hear().await, agent_message::Body::Exited(e) if e.code == 5));
+    drop(second);
+    let mut third = session(&mut sessions).await;
+    let held = third.admit().await.held;
+    assert_eq!((&held[0].ranks[..], held[0].exited[0].code), (&[0][..], 5));
+    third.tell(Body::Kill(Kill { job: 4 })).await;
+    assert!(matches!(third.hear().await, agent_message::Body::Exited(e) if e.signal == 15));
+    third.tell(Body::Release(ReleaseGroup { group: 6 })).await;
+    drop(third);
+    assert_eq!(session(&mut sessions).await.admit().await.held, []);
 }
 
 #[tokio::test]

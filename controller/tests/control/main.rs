@@ -4,3 +4,4 @@ mod agents;
 mod jobs;
 mod musters;
 mod support;
+mod takeover;

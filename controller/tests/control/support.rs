@@ -10,8 +10,8 @@ use cool_controller::network::Network;
 use cool_controller::server::{ServerConfig, serve};
 use cool_proto::control::controller_client::ControllerClient;
 use cool_proto::control::{
-    AgentMessage, ControllerMessage, Exited, Finished, Group, GroupReady, GroupsRequest, JobEvent, JobSpec,
-    Launch, Output, Register, agent_message, controller_message, job_event,
+    AgentMessage, AttendRequest, ControllerMessage, Exited, Finished, Group, GroupReady, GroupsRequest,
+    JobEvent, JobSpec, Launch, Output, Register, agent_message, controller_message, job_event,
 };
 use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::{Arc, Mutex};
@@ -83,6 +83,15 @@ impl Network for Racks {
         self.trees(group.id).await
     }
 
+    async fn adopt_group(
+        &self,
+        group: GroupRequest,
+        _: Vec<(TreeScope, Ipv4Addr)>,
+    ) -> Result<(), FabricError> {
+        self.groups.lock().unwrap().push(group.id);
+        Ok(())
+    }
+
     async fn trees(&self, id: u64) -> Result<Vec<TreeGrant>, FabricError> {
         if !self.groups().contains(&id) {
             return Err(FabricError::NoSuchGroup { id });
@@ -138,6 +147,11 @@ impl Controller {
         Ok(self.client().await.run(spec).await?.into_inner())
     }
 
+    /// Listens to a job again.
+    pub(crate) async fn attend(&self, job: u64) -> Result<Streaming<JobEvent>, Status> {
+        Ok(self.client().await.attend(AttendRequest { job }).await?.into_inner())
+    }
+
     pub(crate) async fn groups(&self) -> Vec<Group> {
         self.client().await.list_groups(GroupsRequest {}).await.unwrap().into_inner().groups
     }
@@ -164,6 +178,7 @@ pub(crate) fn registration(i: u8) -> Register {
         udp_port: 7420,
         tcp_port: 7420,
         slots: 2,
+        held: Vec::new(),
     }
 }
 

@@ -1,0 +1,151 @@
+//! A controller that was ended at once and started again, as its agents and callers see it.
+
+use crate::support::{Controller, FakeAgent, event, finished, job, registration};
+use cool_controller::job::Limits;
+use cool_proto::control::{Exited, Group, Held, agent_message, controller_message, job_event};
+use std::time::Duration;
+use tonic::Code;
+
+/// A job of one rank on each of h1 and h3 under a controller that is then gone.
+async fn orphaned() -> Group {
+    let first = Controller::start().await;
+    let mut h1 = FakeAgent::join(&first, 1).await;
+    let mut h3 = FakeAgent::join(&first, 3).await;
+    let _events = first.run(job(2)).await.unwrap();
+    let group = h1.ready().await;
+    h3.ready().await;
+    h1.launched().await;
+    h3.launched().await;
+    group
+}
+
+/// Comes back with what it has: these ranks run, those have exited with these codes.
+async fn back(
+    controller: &Controller,
+    i: u8,
+    group: &Group,
+    life: u64,
+    ranks: &[u32],
+    exited: &[(u32, i32)],
+) -> FakeAgent {
+    let exited = exited.iter().map(|(rank, code)| Exited {
+        job: group.job,
+        rank: *rank,
+        code: *code,
+        ..Exited::default()
+    });
+    let held = Held {
+        group: Some(group.clone()),
+        controller: life,
+        ranks: ranks.to_vec(),
+        exited: exited.collect(),
+    };
+    let mut register = registration(i);
+    register.held = vec![held];
+    let mut agent = FakeAgent::try_join(controller, register).await.unwrap();
+    assert!(matches!(agent.hear().await, controller_message::Body::Registered(_)));
+    agent
+}
+
+#[tokio::test]
+async fn a_job_goes_on_under_another_controller_and_its_caller_hears_the_end() {
+    let group = orphaned().await;
+    let second = Controller::start().await;
+    assert_eq!(second.attend(group.job).await.unwrap_err().code(), Code::NotFound);
+    // One rank has ended while the controller was away.
+    let mut h1 = back(&second, 1, &group, 1, &[], &[(0, 0)]).await;
+    let mut h3 = back(&second, 3, &group, 1, &[1], &[]).await;
+    let mut events = loop {
+        match second.attend(group.job).await {
+            Ok(events) => break events,
+            Err(status) => assert_eq!(status.code(), Code::NotFound),
+        }
+    };
+    assert!(matches!(event(&mut events).await, job_event::Body::Exited(e) if (e.rank, e.code) == (0, 0)));
+    assert_eq!(second.network.groups(), [group.id]);
+    assert_eq!(second.groups().await.len(), 1);
+    h3.print(group.job, 1, "still here").await;
+    assert!(matches!(event(&mut events).await, job_event::Body::Output(o) if o.line == b"still here"));
+    h3.exit(group.job, 1, 0).await;
+    assert_eq!(finished(&mut events).await.code, 0);
+    h1.released().await;
+    h3.released().await;
+    assert!(second.network.groups().is_empty());
+    // Numbers of its own do not meet those that it took over.
+    let mut events = second.run(job(1)).await.unwrap();
+    let next = h1.ready().await;
+    assert!(next.id > group.id && next.job > group.job);
+    h1.launched().await;
+    h1.exit(next.job, 0, 3).await;
+    assert_eq!(finished(&mut events).await.code, 3);
+}
+
+#[tokio::test]
+async fn a_rank_that_failed_meanwhile_fails_the_job() {
+    let group = orphaned().await;
+    let second = Controller::start().await;
+    let _h1 = back(&second, 1, &group, 1, &[], &[(0, 9)]).await;
+    let mut h3 = back(&second, 3, &group, 1, &[1], &[]).await;
+    let mut events = loop {
+        if let Ok(events) = second.attend(group.job).await {
+            break events;
+        }
+    };
+    h3.killed().await;
+    h3.say(agent_message::Body::Exited(Exited { job: group.job, rank: 1, signal: 15, ..Exited::default() }))
+        .await;
+    let end = finished(&mut events).await;
+    assert_eq!((end.code, end.rank), (9, Some(0)));
+}
+
+#[tokio::test]
+async fn what_nobody_comes_back_to_is_ended() {
+    let limits = Limits { takeover: Duration::from_millis(200), ..Limits::default() };
+    // A node does not come back.
+    let (group, second) = (orphaned().await, Controller::with_limits(limits).await);
+    let mut h1 = back(&second, 1, &group, 1, &[0], &[]).await;
+    h1.killed().await;
+    h1.released().await;
+    assert_eq!(second.attend(group.job).await.unwrap_err().code(), Code::NotFound);
+    // Both do, but whoever started the job does not.
+    let (group, second) = (orphaned().await, Controller::with_limits(limits).await);
+    let mut h1 = back(&second, 1, &group, 1, &[0], &[]).await;
+    let mut h3 = back(&second, 3, &group, 1, &[1], &[]).await;
+    h1.killed().await;
+    h3.killed().await;
+    h1.exit(group.job, 0, 1).await;
+    h3.exit(group.job, 1, 1).await;
+    h1.released().await;
+    h3.released().await;
+    assert!(second.groups().await.is_empty());
+}
+
+#[tokio::test]
+async fn a_node_whose_session_broke_is_told_to_end_what_was_given_up() {
+    let controller = Controller::start().await;
+    let mut register = registration(1);
+    register.name = "h1".into();
+    let mut h1 = FakeAgent::try_join(&controller, register).await.unwrap();
+    let controller_message::Body::Registered(registered) = h1.hear().await else { panic!("not registered") };
+    let mut events = controller.run(job(1)).await.unwrap();
+    let group = h1.ready().await;
+    h1.launched().await;
+    drop(h1);
+    assert_ne!(finished(&mut events).await.code, 0);
+    let mut h1 = back(&controller, 1, &group, registered.controller, &[0], &[]).await;
+    h1.killed().await;
+    h1.released().await;
+}
+
+#[tokio::test]
+async fn a_group_that_no_job_made_is_released_when_all_have_left_it() {
+    let mut group = orphaned().await;
+    group.job = 0;
+    let second = Controller::start().await;
+    let mut h1 = back(&second, 1, &group, 1, &[0], &[]).await;
+    let mut h3 = back(&second, 3, &group, 1, &[], &[]).await;
+    h1.say(agent_message::Body::Unused(cool_proto::control::GroupUnused { group: group.id })).await;
+    h1.released().await;
+    h3.released().await;
+    assert!(second.groups().await.is_empty());
+}
