@@ -16,7 +16,7 @@ use tonic::transport::server::Connected;
 use tracing::warn;
 
 /// Connections of one listener at a time that are served or prove themselves.
-const CONNECTIONS: usize = 4096;
+const CONNECTIONS: usize = 1 << 16;
 /// Before the next try when none can be taken.
 const PAUSE: Duration = Duration::from_millis(100);
 

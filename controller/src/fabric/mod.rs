@@ -35,8 +35,8 @@ pub use api::{
 };
 
 use crate::listen::Listener;
-use std::net::Ipv4Addr;
 use network::Network;
+use std::net::Ipv4Addr;
 use std::sync::Arc;
 use tokio::sync::{mpsc, oneshot, watch};
 

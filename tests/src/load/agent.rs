@@ -1,0 +1,122 @@
+//! A played agent: joins, announces its node by LLDP, and takes part in groups.
+
+use crate::fabric::{Fabric, ip, mac};
+use cool_proto::control::controller_client::ControllerClient;
+use cool_proto::control::{
+    AgentMessage, ControllerMessage, Enlist, GroupReady, GroupUnused, Register, agent_message::Body,
+    controller_message::Body as Told,
+};
+use cool_topology::lldp::Announcement;
+use cool_topology::{Key, Mac};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+use tokio::sync::mpsc;
+use tokio::task::JoinSet;
+use tokio_stream::wrappers::ReceiverStream;
+use tonic::transport::Channel;
+
+/// Messages that wait for the controller.
+const OUTBOX: usize = 64;
+
+/// The way to an agent's stream.
+pub(crate) type Outbox = mpsc::Sender<AgentMessage>;
+
+/// How a host is called.
+pub(crate) fn name(host: usize) -> String {
+    format!("h{}", host + 1)
+}
+
+/// Joins as the agent of a host; its stream then goes on as long as the outbox is there.
+pub(crate) async fn join(
+    fabric: Arc<Fabric>,
+    channel: Channel,
+    host: usize,
+    tasks: &mut JoinSet<Result<(), String>>,
+) -> Result<Outbox, String> {
+    let (outbox, messages) = mpsc::channel(OUTBOX);
+    let register = Register {
+        version: cool_proto::VERSION,
+        name: name(host),
+        ip: ip(host).to_string(),
+        mac: Mac(mac(host)).to_string(),
+        mtu: 9000,
+        udp_port: 7420,
+        tcp_port: 7420,
+        slots: 64,
+        held: Vec::new(),
+    };
+    send(&outbox, Body::Register(register)).await;
+    let mut client = ControllerClient::new(channel).max_decoding_message_size(64 << 20);
+    let called = client.join(ReceiverStream::new(messages)).await;
+    let mut inbound = called.map_err(|status| format!("{}: {}", name(host), status.message()))?.into_inner();
+    let answers = outbox.clone();
+    tasks.spawn(async move {
+        let mut announcing = JoinSet::new();
+        while let Some(message) = inbound.message().await.map_err(|status| status.message().to_owned())? {
+            hear(&fabric, host, message, &answers, &mut announcing).await;
+        }
+        Err(format!("the controller ended the session of {}", name(host)))
+    });
+    Ok(outbox)
+}
+
+async fn hear(
+    fabric: &Arc<Fabric>,
+    host: usize,
+    message: ControllerMessage,
+    outbox: &Outbox,
+    announcing: &mut JoinSet<()>,
+) {
+    let counts = &fabric.counts;
+    match message.body {
+        Some(Told::Registered(registered)) => {
+            counts.joined.fetch_add(1, Ordering::Relaxed);
+            let every = Duration::from_millis(registered.lldp_interval_ms.into());
+            match <[u8; 32]>::try_from(registered.lldp_key) {
+                Ok(key) => drop(announcing.spawn(announce(fabric.clone(), host, key.into(), every))),
+                Err(_) => eprintln!("cool-load: {} got no key for LLDP", name(host)),
+            }
+        }
+        Some(Told::Group(group)) => {
+            send(outbox, Body::GroupReady(GroupReady { group: group.id, epoch: group.epoch })).await;
+        }
+        Some(Told::Mustered(mustered)) if mustered.group == 0 => {
+            eprintln!("cool-load: {}: no group {}: {}", name(host), mustered.key, mustered.reason);
+            counts.failed.fetch_add(1, Ordering::Relaxed);
+        }
+        Some(Told::Mustered(mustered)) => {
+            counts.mustered.fetch_add(1, Ordering::Relaxed);
+            if mustered.key.starts_with("brief") {
+                send(outbox, Body::Unused(GroupUnused { group: mustered.group })).await;
+            }
+        }
+        _ => {}
+    }
+    fabric.counted.notify_waiters();
+}
+
+async fn announce(fabric: Arc<Fabric>, host: usize, key: Key, every: Duration) {
+    let announcement = Announcement::Node { name: name(host), mac: Mac(mac(host)) };
+    let place = fabric.plan.hosts[host];
+    let mut ticks = tokio::time::interval(every);
+    ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+    for number in 1.. {
+        ticks.tick().await;
+        match announcement.encode(Mac(mac(host)), &key, number) {
+            Ok(frame) => fabric.arrive(place.switch, place.port, &frame),
+            Err(error) => return eprintln!("cool-load: {}: {error}", name(host)),
+        }
+    }
+}
+
+/// A rank on this host wants to be in the group of this key.
+pub(crate) async fn enlist(outbox: &Outbox, key: &str, rank: usize, size: usize) {
+    let enlist = Enlist { key: key.to_owned(), rank: rank as u32, size: size as u32, timeout_ms: 120_000 };
+    send(outbox, Body::Enlist(enlist)).await;
+}
+
+async fn send(outbox: &Outbox, body: Body) {
+    // An agent whose stream has ended says so by itself.
+    let _ = outbox.send(AgentMessage { body: Some(body) }).await;
+}

@@ -1,0 +1,80 @@
+//! Puts load on a controller: plays the switches and agents of a large network over real OpenFlow and gRPC
+//! connections, and times what the controller does.
+//!
+//!     cool-load fabric --controller target/release/cool-controller --topology fattree:20x50 --groups 1000
+//!     cool-load packets --openflow 127.0.0.1:6653
+
+mod agent;
+mod fabric;
+mod phases;
+mod plan;
+mod process;
+mod pump;
+mod switch;
+
+use clap::{Parser, Subcommand};
+use phases::{Load, Report};
+use plan::Plan;
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+/// Plays the switches and agents of a large network, and times a controller.
+#[derive(Debug, Parser)]
+struct Options {
+    /// The network: fattree:KxH (K ports a switch, H hosts a rack) or leafspine:LxSxH
+    #[arg(long, global = true, default_value = "fattree:20x50")]
+    topology: Plan,
+    #[command(subcommand)]
+    what: What,
+}
+
+#[derive(Debug, Subcommand)]
+enum What {
+    /// Discovery, rules, groups, link failures and packet-ins of cool-controller
+    Fabric {
+        /// The program; it is started and ended
+        #[arg(long, default_value = "target/release/cool-controller")]
+        controller: PathBuf,
+        /// Groups, each over 4 racks of 8 hosts
+        #[arg(long, default_value_t = 1000)]
+        groups: usize,
+        /// Links that fail, one after the other
+        #[arg(long, default_value_t = 20)]
+        failures: usize,
+        /// Agents on one connection: 1 is as in a real network
+        #[arg(long, default_value_t = 1)]
+        agents_per_connection: usize,
+    },
+    /// Packet-ins of any OpenFlow 1.3 controller that answers ARP
+    Packets {
+        /// Where it listens for switches
+        #[arg(long)]
+        openflow: SocketAddr,
+        /// Its process, whose time and memory are reported
+        #[arg(long)]
+        pid: Option<u32>,
+    },
+}
+
+#[tokio::main(worker_threads = 2)]
+async fn main() -> ExitCode {
+    let options = Options::parse();
+    let report = match options.what {
+        What::Fabric { controller, groups, failures, agents_per_connection } => {
+            let load = Load { groups, failures, agents_per_connection };
+            phases::fabric(options.topology, &controller, load).await
+        }
+        What::Packets { openflow, pid } => phases::packets(options.topology, openflow, pid).await,
+    };
+    match report {
+        Ok(Report(figures)) => {
+            println!("{}", serde_json::Value::Object(figures));
+            ExitCode::SUCCESS
+        }
+        Err(reason) => {
+            eprintln!("cool-load: {reason}");
+            ExitCode::FAILURE
+        }
+    }
+}
