@@ -105,6 +105,7 @@ def measure_all(options, libraries, report, save):
     bed = testbed.Testbed(options.topology, options.host_mbit, options.uplink_mbit, bin_dir=options.bin, log_level="warn",
                           logs=os.path.join(options.out, "logs"))
     with started(bed, options.wait), tempfile.TemporaryDirectory(prefix="cool-bench-") as folder:
+        bed.wait_until_measured()
         report["network"].update(nodes=len(bed.description["hosts"]), racks=len(peers.racks(bed.description)))
         runs = {p: peers.Run(bed, p, tempfile.mkdtemp(dir=folder), options.timeout) for p in options.placements}
         for number, (placement, op, asked) in enumerate(cases, start=1):

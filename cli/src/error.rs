@@ -45,6 +45,12 @@ pub(crate) enum Error {
         "topology {path:?}: {reason}; name a file as `cool topology --json` prints it, or write tree:RxK"
     )]
     TopologyFile { path: String, reason: std::io::Error },
+    #[error("the controller tells costs that cannot be read ({0}); install the same release of both")]
+    CostModel(String),
+    #[error(
+        "the controller has found no node yet; look at `cool topology`, or name a network with --topology"
+    )]
+    NoNodes,
     #[error("{0}")]
     Fabric(#[from] cool_sim::schedule::FabricError),
     #[error("{0}")]

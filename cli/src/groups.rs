@@ -1,7 +1,7 @@
 //! `cool groups`: the groups in use and their trees, as text or as JSON.
 
 use crate::error::Error;
-use crate::units;
+use crate::{cluster, units};
 use cool_proto::control::controller_client::ControllerClient;
 use cool_proto::control::{Group, GroupsRequest, Tree, tree::Scope};
 use serde_json::{Value, json};
@@ -49,6 +49,7 @@ fn document(group: &Group) -> Value {
         "chunk_bytes": group.chunk_bytes,
         "host_bytes_per_second": known(group.host_bytes_per_second),
         "uplink_bytes_per_second": known(group.uplink_bytes_per_second),
+        "cost_model": serde_json::from_str::<Value>(&group.cost_model).unwrap_or(Value::Null),
         "members": group.members.iter().map(member).collect::<Vec<_>>(),
         "trees": group.trees.iter().map(tree).collect::<Vec<_>>(),
     })
@@ -78,6 +79,9 @@ fn describe(group: &Group) -> String {
     }
     if group.trees.is_empty() && nodes.len() > 1 {
         text.push_str("  no trees: data goes along chains\n");
+    }
+    if let Ok(model) = cluster::cost_model(&group.cost_model) {
+        text += &format!("  costs: {}\n", cluster::describe(&model));
     }
     text
 }

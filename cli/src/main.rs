@@ -3,6 +3,7 @@
 mod bench;
 mod certs;
 mod client;
+mod cluster;
 mod error;
 mod groups;
 mod job;
@@ -65,6 +66,9 @@ fn main() -> ExitCode {
     let outcome = match command {
         Command::Ask(question) => ask(&controller, &tls, question),
         Command::Certs(options) => certs::make(&options),
+        Command::Plan(options) if options.asks() => on_runtime(async {
+            plan::show_cluster(client::connect(&controller, &tls).await?, &options).await
+        }),
         Command::Plan(options) => plan::show(&options),
         Command::Simulate(options) => simulate::show(&options),
         Command::BenchRank(options) => bench::rank(&options).map_err(Error::from),
@@ -78,10 +82,14 @@ fn main() -> ExitCode {
     }
 }
 
-fn ask(controller: &str, tls: &cool_tls::Options, question: Ask) -> Result<(), Error> {
+fn on_runtime(what: impl Future<Output = Result<(), Error>>) -> Result<(), Error> {
     let runtime =
         tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(Error::Runtime)?;
-    runtime.block_on(async {
+    runtime.block_on(what)
+}
+
+fn ask(controller: &str, tls: &cool_tls::Options, question: Ask) -> Result<(), Error> {
+    on_runtime(async {
         let client = client::connect(controller, tls).await?;
         match question {
             Ask::Topology(options) => topology::show(client, &options).await,

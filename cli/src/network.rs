@@ -14,9 +14,10 @@ pub(crate) const MOST_EVENTS: f64 = 5e6;
 #[derive(Debug, clap::Args)]
 pub(crate) struct Network {
     /// tree:32x32x32 is 32 racks of 32 hosts with 32 ranks each; tree:3+5+2 is uneven; leafspine:4x2x16 has 4 racks and 2
-    /// spines; fattree:8 has switches with 8 ports; else a file, as `cool topology --json` prints it
-    #[arg(long, value_name = "TOPOLOGY", default_value = "tree:4x4")]
-    topology: String,
+    /// spines; fattree:8 has switches with 8 ports; else a file, as `cool topology --json` prints it [default: for a
+    /// plan what the controller has found, else tree:4x4]
+    #[arg(long, value_name = "TOPOLOGY")]
+    pub(crate) topology: Option<String>,
 
     /// Rate of a host's link, if no file says it
     #[arg(long, value_name = "MBIT", default_value_t = 20)]
@@ -44,15 +45,15 @@ impl Network {
     pub(crate) fn build(&self) -> Result<(Fabric, Layout), Error> {
         let bytes = |mbit: u64| mbit.saturating_mul(125_000);
         let (host, uplink) = (bytes(self.host_mbit), bytes(self.uplink_mbit));
-        let mut fabric = match std::fs::read_to_string(&self.topology) {
-            Ok(json) => Fabric::from_json(&self.topology, &json, host, uplink)?,
+        let topology = self.topology.as_deref().unwrap_or("tree:4x4");
+        let mut fabric = match std::fs::read_to_string(topology) {
+            Ok(json) => Fabric::from_json(topology, &json, host, uplink)?,
             // What has a colon is meant as a text; its error says what else there is.
-            Err(_) if self.topology.contains(':') => {
-                self.topology.parse::<Fabric>()?.with_rates(host, uplink)?
-            }
-            Err(reason) => return Err(Error::TopologyFile { path: self.topology.clone(), reason }),
+            Err(_) if topology.contains(':') => topology.parse::<Fabric>()?.with_rates(host, uplink)?,
+            Err(reason) => return Err(Error::TopologyFile { path: topology.to_owned(), reason }),
         };
         fabric.delay = Duration::from_micros(self.latency_us);
+        fabric.uplink_delay = fabric.delay;
         fabric.burst = self.burst;
         let placement = if self.interleaved { Placement::Interleaved } else { Placement::Packed };
         let layout = fabric.layout(placement)?;

@@ -1,22 +1,28 @@
 //! `cool plan`: which plan a call gets, what it puts on the network, and what it looks like; and the tables of
-//! paper 003 beside what schedules count. It asks no controller.
+//! paper 003 beside what schedules count. It asks the controller for the network, unless it is given one.
 
 mod svg;
 mod table;
 
 use crate::error::Error;
 use crate::network::{MOST_EVENTS, Network};
-use crate::size;
 use crate::units::{self, count};
+use crate::{cluster, size};
 use cool_collective::{Analysis, Call, Layout, Operation, Plan, Planner, Rank, analyse, check, compile};
-use cool_sim::schedule::{Costs, limit};
+use cool_proto::control::controller_client::ControllerClient;
+use cool_proto::control::{Node, TopologyRequest};
+use cool_sim::schedule::{Costs, Fabric, limit};
 use std::io::Write;
 use std::path::PathBuf;
+use tonic::transport::Channel;
 
 /// Plans that are named beside the one that is picked.
 const ALTERNATIVES: usize = 4;
 
 /// Shows the plan of a collective, its messages and the load of links; or the tables of the COOL paper.
+///
+/// Without --topology it is the plan that agents would pick now, with one rank on each node that the controller has
+/// found.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Options {
     /// The operation: bcast, reduce, allreduce, gather, allgather, scatter, reduce_scatter, alltoall, scan, exscan, barrier
@@ -60,15 +66,49 @@ pub(crate) fn show(options: &Options) -> Result<(), Error> {
     let out = &mut std::io::stdout().lock();
     match (options.table, options.op) {
         (Some(number), _) => table::print(out, number, options.racks, options.per_rack),
-        (None, Some(operation)) => one(out, options, operation),
+        (None, Some(operation)) => {
+            let (fabric, layout) = options.network.build()?;
+            one(out, options, operation, (fabric, layout), &Costs::default())
+        }
         (None, None) => Ok(()),
     }
 }
 
-fn one(out: &mut impl Write, options: &Options, operation: Operation) -> Result<(), Error> {
-    let (fabric, layout) = options.network.build()?;
+impl Options {
+    /// Whether the controller is to be asked for the network.
+    pub(crate) fn asks(&self) -> bool {
+        self.network.topology.is_none() && self.table.is_none()
+    }
+}
+
+/// Prints the plan that agents would pick, with a rank on each node that the controller has found.
+pub(crate) async fn show_cluster(
+    mut client: ControllerClient<Channel>,
+    options: &Options,
+) -> Result<(), Error> {
+    let Some(operation) = options.op else { return Ok(()) };
+    let topology = client.get_topology(TopologyRequest {}).await?.into_inner();
+    let mut nodes: Vec<&Node> = topology.nodes.iter().filter(|n| n.located).collect();
+    if nodes.is_empty() {
+        return Err(Error::NoNodes);
+    }
+    nodes.sort_by_key(|n| (n.rack, n.name.len(), &n.name));
+    let layout = cluster::layout(nodes.iter().map(|n| (n.rack, n.name.as_str())))?;
+    let model = cluster::cost_model(&topology.measurements.unwrap_or_default().cost_model)?;
+    let out = &mut std::io::stdout().lock();
+    one(out, options, operation, (Fabric::of_group(&layout, &model)?, layout), &model.costs)?;
+    Ok(writeln!(out, "  costs: {}", cluster::describe(&model))?)
+}
+
+fn one(
+    out: &mut impl Write,
+    options: &Options,
+    operation: Operation,
+    (fabric, layout): (Fabric, Layout),
+    costs: &Costs,
+) -> Result<(), Error> {
     let call = Call::new(operation, Rank(options.root), options.bytes, 1);
-    let mut planner = Planner::new(fabric.cost_model(&Costs::default()), layout.clone());
+    let mut planner = Planner::new(fabric.cost_model(costs), layout.clone());
     let plan = match options.plan {
         Some(plan) => plan,
         None => {

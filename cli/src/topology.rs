@@ -1,9 +1,9 @@
 //! `cool topology`: the network as the controller knows it, as a picture or as JSON.
 
 use crate::error::Error;
-use crate::units;
+use crate::{cluster, units};
 use cool_proto::control::controller_client::ControllerClient;
-use cool_proto::control::{Link, Node, Topology, TopologyRequest};
+use cool_proto::control::{Link, Measured, Measurements, Node, Topology, TopologyRequest};
 use serde::Serialize;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::io::Write;
@@ -30,6 +30,7 @@ fn json(topology: &Topology) -> String {
         switches: Vec<SwitchView<'a>>,
         links: Vec<LinkView>,
         nodes: Vec<NodeView<'a>>,
+        measurements: serde_json::Value,
         warnings: &'a [String],
     }
     #[derive(Serialize)]
@@ -88,9 +89,48 @@ fn json(topology: &Topology) -> String {
         switches: switches.collect(),
         links: links.collect(),
         nodes: nodes.collect(),
+        measurements: topology.measurements.as_ref().map_or(serde_json::Value::Null, measurements),
         warnings: &topology.warnings,
     };
     format!("{:#}\n", serde_json::json!(document))
+}
+
+fn measurements(found: &Measurements) -> serde_json::Value {
+    let level = |level: &Measured| {
+        serde_json::json!({
+            "probes": level.probes,
+            "latency_ns": level.latency_ns,
+            "bytes_per_second": level.bytes_per_second,
+            "burst": level.burst,
+        })
+    };
+    serde_json::json!({
+        "rack": found.rack.as_ref().map(level),
+        "center": found.center.as_ref().map(level),
+        "pending": found.pending,
+        "cost_model": serde_json::from_str::<serde_json::Value>(&found.cost_model).ok(),
+    })
+}
+
+/// What was measured, and what follows from it.
+fn costs(found: &Measurements) -> Vec<String> {
+    let level = |place: &str, level: &Option<Measured>| match level {
+        None => format!("measured {place}: nothing yet"),
+        Some(Measured { probes, latency_ns, bytes_per_second, .. }) => format!(
+            "measured {place}: {}, {:.1} Mbit/s, median of {}",
+            units::seconds(*latency_ns as f64 / 1e9),
+            *bytes_per_second as f64 * 8.0 / 1e6,
+            units::count(*probes as usize, "probe")
+        ),
+    };
+    let mut lines = vec![level("within racks", &found.rack), level("between racks", &found.center)];
+    if found.pending > 0 {
+        lines.push(format!("{} to be made while no job runs", units::count(found.pending as usize, "probe")));
+    }
+    if let Ok(model) = cluster::cost_model(&found.cost_model) {
+        lines.push(format!("plans are picked by: {}", cluster::describe(&model)));
+    }
+    lines
 }
 
 fn picture(topology: &Topology) -> String {
@@ -109,6 +149,7 @@ fn picture(topology: &Topology) -> String {
     section(&mut text, "links beside the tree:", drawing.others());
     let lost = topology.nodes.iter().filter(|n| !n.located);
     section(&mut text, "not found by LLDP yet:", lost.map(|n| format!("{} ({})", n.name, n.ip)));
+    section(&mut text, "costs:", topology.measurements.iter().flat_map(costs));
     section(&mut text, "warnings:", topology.warnings.iter().cloned());
     text
 }
@@ -258,6 +299,7 @@ mod tests {
             links: (1..=spines).flat_map(|s| (1..=2).map(move |l| link(s, l))).collect(),
             nodes: (1..=4).map(node).collect(),
             warnings: Vec::new(),
+            measurements: None,
         }
     }
 
@@ -308,6 +350,27 @@ s1
         assert_eq!(v["nodes"][1]["datapath_id"], 2);
         assert_eq!(v["links"][0]["bytes_per_second"], 2_500_000);
         assert_eq!(v["nodes"][1]["bytes_per_second"], serde_json::Value::Null);
+    }
+
+    #[test]
+    fn what_was_measured_stands_beside_what_plans_are_picked_by() {
+        let mut t = fabric(1);
+        let rack = Measured { probes: 3, latency_ns: 123_400, bytes_per_second: 2_490_000, burst: 16_000 };
+        let cost_model = serde_json::json!(cool_collective::CostModel::default()).to_string();
+        t.measurements = Some(Measurements { rack: Some(rack), center: None, pending: 2, cost_model });
+        let text = picture(&t);
+        for line in [
+            "measured within racks: 123 us, 19.9 Mbit/s, median of 3 probes\n",
+            "measured between racks: nothing yet\n",
+            "2 probes to be made while no job runs\n",
+            "plans are picked by: within racks 100 us, 20 Mbit/s; between racks 200 us, 20 Mbit/s; 16000 bytes",
+        ] {
+            assert!(text.contains(line), "{line} in {text}");
+        }
+        let v: serde_json::Value = serde_json::from_str(&json(&t)).unwrap();
+        assert_eq!(v["measurements"]["rack"]["bytes_per_second"], 2_490_000);
+        assert_eq!(v["measurements"]["center"], serde_json::Value::Null);
+        assert_eq!(v["measurements"]["cost_model"]["burst"], 16_000);
     }
 
     #[test]

@@ -6,7 +6,13 @@ pub(crate) fn rate(bytes_per_second: u64) -> Option<String> {
         return None;
     }
     let mbit = bytes_per_second as f64 * 8.0 / 1e6;
-    Some(if mbit >= 1000.0 { format!("{} Gbit/s", mbit / 1000.0) } else { format!("{mbit} Mbit/s") })
+    // What is measured has no more than three digits that count.
+    let round = |value: f64| (value * 1000.0).round() / 1000.0;
+    Some(if mbit >= 1000.0 {
+        format!("{} Gbit/s", round(mbit / 1000.0))
+    } else {
+        format!("{} Mbit/s", round(mbit))
+    })
 }
 
 /// `n` of a thing: "1 rank", "2 ranks".
@@ -42,6 +48,7 @@ mod tests {
     fn numbers_read_well() {
         assert_eq!(rate(2_500_000).as_deref(), Some("20 Mbit/s"));
         assert_eq!(rate(1_250_000_000).as_deref(), Some("10 Gbit/s"));
+        assert_eq!(rate(2_491_234).as_deref(), Some("19.93 Mbit/s"));
         assert_eq!(rate(0), None);
         assert_eq!((count(1, "rank"), count(2, "switch")), ("1 rank".into(), "2 switches".into()));
         assert_eq!(

@@ -33,6 +33,8 @@ pub struct Agent {
     pub tcp_port: u16,
     /// Ranks it takes at once.
     pub slots: u32,
+    /// Where it answers probes, TCP.
+    pub probe_port: u16,
 }
 
 /// Why an agent is not admitted.
@@ -114,7 +116,8 @@ impl TryFrom<Register> for Agent {
         };
         let udp_port = port("UDP port", register.udp_port)?;
         let tcp_port = port("TCP port", register.tcp_port)?;
-        Ok(Agent { ip, mac, mtu: register.mtu, udp_port, tcp_port, slots: register.slots, name })
+        let probe_port = port("probe port", register.probe_port)?;
+        Ok(Agent { ip, mac, mtu: register.mtu, udp_port, tcp_port, slots: register.slots, probe_port, name })
     }
 }
 
@@ -265,6 +268,7 @@ mod tests {
             tcp_port: 7420,
             slots: 2,
             held: Vec::new(),
+            probe_port: 7421,
         }
     }
 
@@ -284,6 +288,7 @@ mod tests {
         assert!(refusal(Register { mtu: 68, ..register("h1") }).contains("576"));
         assert!(refusal(Register { udp_port: 0, ..register("h1") }).contains("UDP port"));
         assert!(refusal(Register { tcp_port: 65536, ..register("h1") }).contains("TCP port"));
+        assert!(refusal(Register { probe_port: 0, ..register("h1") }).contains("probe port"));
     }
 
     #[test]

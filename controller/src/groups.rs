@@ -4,12 +4,16 @@
 //! [`crate::musters`].
 
 use crate::agents::{Session, lock};
+use crate::costs::{Links, Measurements};
 use crate::fabric::{FabricError, GroupRequest, TopologySnapshot, TreeGrant, TreeScope};
 use crate::network::Network;
+use crate::prober::Prober;
+use cool_collective::CostModel;
 use cool_proto::control::{Group, Member, ReleaseGroup, Tree, controller_message::Body, tree};
 use std::collections::{BTreeMap, BTreeSet, btree_map::Entry};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
+use tokio::sync::watch;
 use tracing::warn;
 
 /// The epoch of a group's first membership.
@@ -29,12 +33,12 @@ pub struct Place {
     pub rack: u32,
 }
 
-/// What the members of a group are told: `places` and `trees` as the network is now.
+/// What the members of a group, of a job, are told: `places` and `trees` as the network is now.
 pub fn describe(
-    id: u64,
-    job: u64,
+    (id, job): (u64, u64),
     places: &[Place],
     network: &TopologySnapshot,
+    measured: &Measurements,
     trees: Vec<TreeGrant>,
 ) -> Group {
     let member = |(rank, place): (u32, &Place)| {
@@ -48,7 +52,7 @@ pub fn describe(
             tcp_port: agent.tcp_port.into(),
         }
     };
-    let mtu = places.iter().map(|p| p.session.agent.mtu).min().unwrap_or(0);
+    let mtu = mtu(places);
     Group {
         id,
         epoch: FIRST_EPOCH,
@@ -58,7 +62,24 @@ pub fn describe(
         host_bytes_per_second: host_rate(places, network),
         uplink_bytes_per_second: uplink_rate(places, network),
         job,
+        cost_model: text(&cost_model(places, network, measured)),
     }
+}
+
+/// What agents with these places are to reckon with.
+pub fn cost_model(places: &[Place], network: &TopologySnapshot, measured: &Measurements) -> CostModel {
+    let (uplink, lanes) = uplinks(places, network);
+    measured.cost_model(Links { host: host_rate(places, network), uplink, lanes, mtu: mtu(places) })
+}
+
+/// A cost model as it is handed on.
+pub fn text(model: &CostModel) -> String {
+    serde_json::json!(model).to_string()
+}
+
+/// What every member's interface carries.
+fn mtu(places: &[Place]) -> u32 {
+    places.iter().map(|p| p.session.agent.mtu).min().unwrap_or(0)
 }
 
 fn tree_message(tree: TreeGrant) -> Tree {
@@ -85,14 +106,26 @@ fn host_rate(places: &[Place], network: &TopologySnapshot) -> u64 {
 
 /// Of the slowest rack's way out, the sum of its switch's links to other switches; 0 if one is unknown.
 fn uplink_rate(places: &[Place], network: &TopologySnapshot) -> u64 {
+    let way_out = |rates: Vec<u64>| if rates.contains(&0) { 0 } else { rates.iter().sum() };
+    ways_out(places, network).map(way_out).min().unwrap_or(0)
+}
+
+/// The rate of the slowest link of a rack to other switches, 0 if one is unknown; and the least number of them.
+fn uplinks(places: &[Place], network: &TopologySnapshot) -> (u64, u32) {
+    let ways: Vec<Vec<u64>> = ways_out(places, network).collect();
+    let rate = ways.iter().flatten().copied().min().unwrap_or(0);
+    let lanes = ways.iter().map(Vec::len).min().unwrap_or(0);
+    (rate, u32::try_from(lanes).unwrap_or(u32::MAX))
+}
+
+/// For each rack the rates of its switch's links to other switches; 0: unknown.
+fn ways_out<'a>(places: &[Place], network: &'a TopologySnapshot) -> impl Iterator<Item = Vec<u64>> + use<'a> {
     let tor = |place: &Place| network.node(&place.session.agent.name)?.location.map(|l| l.port.switch);
     let tors: BTreeSet<_> = places.iter().filter_map(tor).collect();
-    let way_out = |tor: &_| {
-        let links = network.links.iter().filter(|l| l.a.switch == *tor || l.b.switch == *tor);
-        let rates: Vec<u64> = links.map(|l| l.bytes_per_second).collect();
-        if rates.contains(&0) { 0 } else { rates.iter().sum() }
-    };
-    tors.iter().map(way_out).min().unwrap_or(0)
+    tors.into_iter().map(|tor| {
+        let links = network.links.iter().filter(|l| l.a.switch == tor || l.b.switch == tor);
+        links.map(|l| l.bytes_per_second).collect()
+    })
 }
 
 /// The nodes of some places with their ranks, by session number.
@@ -107,14 +140,31 @@ pub fn by_node(places: &[Place]) -> BTreeMap<u32, (Arc<Session>, Vec<u32>)> {
 }
 
 /// The groups in use.
-#[derive(Debug, Default)]
 pub struct Groups {
     /// The last number that was given out; none is used again.
     last: AtomicU64,
+    prober: Arc<Prober>,
     groups: Mutex<BTreeMap<u64, Group>>,
+    /// The numbers of those that are made, are in use, or are released.
+    busy: watch::Sender<BTreeSet<u64>>,
 }
 
 impl Groups {
+    /// No groups yet; the prober knows what the network costs.
+    pub fn new(prober: Arc<Prober>) -> Groups {
+        Groups {
+            last: AtomicU64::default(),
+            prober,
+            groups: Mutex::default(),
+            busy: watch::Sender::default(),
+        }
+    }
+
+    /// The numbers of all groups on whose way no probe should be.
+    pub fn busy(&self) -> watch::Receiver<BTreeSet<u64>> {
+        self.busy.subscribe()
+    }
+
     /// A number for a new group.
     pub fn number(&self) -> u64 {
         self.last.fetch_add(1, Ordering::Relaxed) + 1
@@ -149,6 +199,8 @@ impl Groups {
         job: u64,
         places: &[Place],
     ) -> Result<Group, String> {
+        self.busy.send_if_modified(|groups| groups.insert(id));
+        self.prober.stop();
         let members = places.iter().map(|p| p.session.agent.name.clone()).collect();
         let trees = match network.create_group(GroupRequest { id, members }).await {
             Ok(trees) => trees,
@@ -158,7 +210,8 @@ impl Groups {
             }
             Err(e) => return Err(e.to_string()),
         };
-        let group = describe(id, job, places, &network.topology(), trees);
+        let measured = self.prober.measurements();
+        let group = describe((id, job), places, &network.topology(), &measured, trees);
         lock(&self.groups).insert(id, group.clone());
         for (session, _) in by_node(places).values() {
             session.send(Body::Group(group.clone())).map_err(|e| e.to_string())?;
@@ -166,7 +219,7 @@ impl Groups {
         Ok(group)
     }
 
-    /// Releases a group everywhere.
+    /// Releases a group everywhere; also one that could not be made.
     pub async fn release(&self, network: &dyn Network, id: u64, places: &[Place]) {
         lock(&self.groups).remove(&id);
         for (session, _) in by_node(places).values() {
@@ -178,6 +231,7 @@ impl Groups {
             Ok(()) | Err(FabricError::NoSuchGroup { .. }) => {}
             Err(e) => warn!(group = id, %e, "the group's trees are not released"),
         }
+        self.busy.send_if_modified(|groups| groups.remove(&id));
     }
 
     /// All groups by id, with their trees as they are now.
@@ -237,6 +291,7 @@ mod tests {
                 udp_port: 7420,
                 tcp_port: 7421,
                 slots: 1,
+                probe_port: 7421,
             };
             let session = agents.admit(agent, mpsc::channel(1).0).unwrap();
             Place { session, rack: node.location.unwrap().rack }
@@ -244,10 +299,14 @@ mod tests {
         network.nodes.iter().zip(mtus).map(place).collect()
     }
 
+    fn described(ids: (u64, u64), network: &TopologySnapshot, mtus: [u32; 2]) -> Group {
+        describe(ids, &places(network, mtus), network, &Measurements::default(), Vec::new())
+    }
+
     #[test]
     fn members_learn_the_slowest_links_and_what_fits_every_interface() {
         let network = network([50, 40], [30, 20]);
-        let group = describe(7, 3, &places(&network, [9000, 1500]), &network, Vec::new());
+        let group = described((7, 3), &network, [9000, 1500]);
         assert_eq!((group.id, group.job, group.epoch), (7, 3, FIRST_EPOCH));
         assert_eq!((group.host_bytes_per_second, group.uplink_bytes_per_second), (40, 20));
         assert_eq!(group.chunk_bytes, 1500 - HEADERS);
@@ -257,16 +316,24 @@ mod tests {
     }
 
     #[test]
+    fn members_pick_plans_by_the_slowest_links_until_more_is_measured() {
+        let group = described((7, 3), &network([50, 40], [30, 20]), [9000, 1500]);
+        let model: CostModel = serde_json::from_str(&group.cost_model).unwrap();
+        assert_eq!((model.rack.bytes_per_second, model.center.bytes_per_second), (40, 20));
+        assert_eq!((model.lanes, model.costs.mtu), (1, 1500));
+    }
+
+    #[test]
     fn a_rate_with_an_unknown_part_is_unknown() {
         let unknown = network([50, 0], [0, 20]);
-        let group = describe(1, 1, &places(&unknown, [1500; 2]), &unknown, Vec::new());
+        let group = described((1, 1), &unknown, [1500; 2]);
         assert_eq!((group.host_bytes_per_second, group.uplink_bytes_per_second), (0, 0));
     }
 
     #[test]
     fn a_loopback_interface_does_not_exceed_what_ip_carries() {
         let network = network([0; 2], [0; 2]);
-        let group = describe(1, 1, &places(&network, [65_536; 2]), &network, Vec::new());
+        let group = described((1, 1), &network, [65_536; 2]);
         assert_eq!(group.chunk_bytes, 65_535 - HEADERS);
     }
 }

@@ -4,13 +4,16 @@
 //!   switches ==OpenFlow== fabric --Network--> job, groups <-- jobs <-- service ==gRPC== agents, tools
 //!                                                  |                      |
 //!                                                  +------> agents <------+
+//!                                                  |
+//!                                       costs <-- prober
 //! ```
 //!
 //! [`fabric`] runs the network and knows nothing of jobs; the rest knows nothing of OpenFlow and reaches the
-//! fabric as a [`network::Network`]. [`allocate`] is pure.
+//! fabric as a [`network::Network`]. [`allocate`] and [`costs`] are pure.
 
 pub mod agents;
 pub mod allocate;
+pub mod costs;
 pub mod fabric;
 pub mod groups;
 pub mod job;
@@ -19,6 +22,7 @@ pub mod listen;
 pub mod musters;
 pub mod network;
 pub mod options;
+pub mod prober;
 pub mod server;
 pub mod service;
 pub mod takeover;

@@ -5,6 +5,7 @@ use crate::fabric::{
 };
 use std::net::Ipv4Addr;
 use std::sync::Arc;
+use tokio::sync::watch;
 
 /// The network under the controller; see [`Fabric`] for what each call does.
 #[tonic::async_trait]
@@ -15,6 +16,8 @@ pub trait Network: Send + Sync + 'static {
     async fn unregister(&self, name: &str) -> Result<(), FabricError>;
     /// The network as it is known now.
     fn topology(&self) -> Arc<TopologySnapshot>;
+    /// The network as it is known, changing when it changes.
+    fn watch(&self) -> watch::Receiver<Arc<TopologySnapshot>>;
     /// Makes a group's trees.
     async fn create_group(&self, group: GroupRequest) -> Result<Vec<TreeGrant>, FabricError>;
     /// Takes over a group that an earlier life of the controller made.
@@ -41,6 +44,10 @@ impl Network for Fabric {
 
     fn topology(&self) -> Arc<TopologySnapshot> {
         Fabric::topology(self)
+    }
+
+    fn watch(&self) -> watch::Receiver<Arc<TopologySnapshot>> {
+        Fabric::watch(self)
     }
 
     async fn create_group(&self, group: GroupRequest) -> Result<Vec<TreeGrant>, FabricError> {

@@ -1,5 +1,6 @@
 //! The command line.
 
+use crate::costs::Given;
 use crate::fabric::FabricConfig;
 use crate::job::Limits;
 use crate::server::ServerConfig;
@@ -57,10 +58,10 @@ fn megabits(text: &str) -> Result<f64, String> {
 impl Options {
     /// How the fabric is run.
     pub fn fabric(&self) -> FabricConfig {
-        let bytes_per_second = |mbit: f64| (mbit * 1e6 / 8.0) as u64;
+        let Given { host, uplink } = self.given();
         FabricConfig {
-            host_bytes_per_second: self.host_mbit.map(bytes_per_second),
-            uplink_bytes_per_second: self.uplink_mbit.map(bytes_per_second),
+            host_bytes_per_second: host,
+            uplink_bytes_per_second: uplink,
             lldp_interval: self.lldp_interval(),
             ..FabricConfig::default()
         }
@@ -68,7 +69,13 @@ impl Options {
 
     /// How the gRPC server is run.
     pub fn server(&self, lldp_key: Key) -> ServerConfig {
-        ServerConfig { lldp_interval: self.lldp_interval(), lldp_key, limits: Limits::default() }
+        let (lldp_interval, limits, given) = (self.lldp_interval(), Limits::default(), self.given());
+        ServerConfig { lldp_interval, lldp_key, limits, given }
+    }
+
+    fn given(&self) -> Given {
+        let bytes_per_second = |mbit: f64| (mbit * 1e6 / 8.0) as u64;
+        Given { host: self.host_mbit.map(bytes_per_second), uplink: self.uplink_mbit.map(bytes_per_second) }
     }
 
     fn lldp_interval(&self) -> Duration {

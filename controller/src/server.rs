@@ -1,12 +1,14 @@
 //! The gRPC server from its start to an orderly end.
 
 use crate::agents::Agents;
+use crate::costs::Given;
 use crate::groups::Groups;
 use crate::job::Limits;
 use crate::jobs::Jobs;
 use crate::listen::{Connection, Listener};
 use crate::musters::Musters;
 use crate::network::Network;
+use crate::prober::Prober;
 use crate::service::Service;
 use crate::takeover::Takeover;
 use cool_proto::control::controller_server::ControllerServer;
@@ -16,6 +18,7 @@ use std::future::Future;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 use tokio::sync::{mpsc, oneshot};
+use tokio::task::JoinSet;
 use tokio::time::timeout;
 use tokio_stream::StreamExt;
 use tokio_stream::wrappers::ReceiverStream;
@@ -40,6 +43,8 @@ pub struct ServerConfig {
     pub lldp_key: Key,
     /// How long jobs wait.
     pub limits: Limits,
+    /// Rates of links that need not be measured.
+    pub given: Given,
 }
 
 /// Serves agents and tools on `listener` until `shutdown` resolves; then ends the jobs and the sessions.
@@ -57,7 +62,10 @@ pub async fn serve(
     let life =
         SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).map_or(0, |since| since.as_nanos() as u64);
     let agents = Arc::new(Agents::new(interval, config.lldp_key, life));
-    let groups = Arc::new(Groups::default());
+    let prober = Arc::new(Prober::new(network.clone(), agents.clone(), config.given));
+    let groups = Arc::new(Groups::new(prober.clone()));
+    let mut probing = JoinSet::new();
+    probing.spawn(prober.clone().run(groups.busy()));
     let jobs = Arc::new(Jobs::new(network.clone(), agents.clone(), groups.clone(), config.limits));
     let musters = Arc::new(Musters::new(network.clone(), groups.clone(), config.limits));
     let takeover =
@@ -69,6 +77,7 @@ pub async fn serve(
         jobs: jobs.clone(),
         musters: musters.clone(),
         takeover: Arc::new(takeover),
+        prober,
     };
 
     let (taken, connections) = mpsc::channel(CONNECTIONS);
@@ -88,6 +97,7 @@ pub async fn serve(
         () = musters.watch() => {}
         () = shutdown => info!("shutting down"),
     }
+    probing.abort_all();
     let ending = async {
         if timeout(END_WITHIN, jobs.close()).await.is_err() {
             warn!("some jobs did not end within {END_WITHIN:?}");

@@ -1,17 +1,19 @@
 //! The gRPC service for agents and tools: messages to and from [`Agents`], [`Jobs`] and [`Groups`].
 
 use crate::agents::{AdmitError, Agent, Agents, OUTBOX, Session};
+use crate::costs::Measurements;
 use crate::fabric::{FabricError, NodeRegistration, TopologySnapshot};
-use crate::groups::Groups;
+use crate::groups::{self, Groups, Place};
 use crate::job::Event;
 use crate::jobs::{AttendError, Jobs, SubmitError, deliver};
 use crate::listen::Caller;
 use crate::musters::Musters;
 use crate::network::Network;
+use crate::prober::Prober;
 use crate::takeover::Takeover;
 use cool_proto::control::controller_server::Controller;
 use cool_proto::control::{
-    AgentMessage, AttendRequest, ControllerMessage, Group, GroupFailed, GroupReady, GroupUnused,
+    self, AgentMessage, AttendRequest, ControllerMessage, Group, GroupFailed, GroupReady, GroupUnused,
     GroupsRequest, Held, JobEvent, JobSpec, Link, Node, Register, Switch, Topology, TopologyRequest,
     agent_message::Body,
 };
@@ -46,6 +48,8 @@ pub struct Service {
     pub musters: Arc<Musters>,
     /// What goes on from an earlier life of the controller.
     pub takeover: Arc<Takeover>,
+    /// Knows what the network costs.
+    pub prober: Arc<Prober>,
 }
 
 type Answers<T> = Pin<Box<dyn Stream<Item = Result<T, Status>> + Send>>;
@@ -197,6 +201,7 @@ impl Service {
             Body::Withdraw(withdraw) => self.musters.withdraw(session, &withdraw),
             Body::Output(output) => jobs.post(session, output.job, Event::Output(output)).await,
             Body::Exited(exited) => jobs.post(session, exited.job, Event::Exited(exited)).await,
+            Body::Probed(probed) => self.prober.hear(session, probed),
         }
     }
 
@@ -241,6 +246,21 @@ impl Service {
             links: network.links.iter().map(link).collect(),
             nodes: network.nodes.iter().map(node).collect(),
             warnings: network.warnings.clone(),
+            measurements: Some(self.measurements(network)),
+        }
+    }
+
+    fn measurements(&self, network: &TopologySnapshot) -> control::Measurements {
+        let place = |n: &crate::fabric::NodeView| {
+            Some(Place { session: self.agents.get(&n.name)?, rack: n.location?.rack })
+        };
+        let places: Vec<Place> = network.nodes.iter().filter_map(place).collect();
+        let known = self.prober.measurements();
+        control::Measurements {
+            rack: Measurements::message(known.rack),
+            center: Measurements::message(known.center),
+            pending: u32::try_from(self.prober.pending()).unwrap_or(u32::MAX),
+            cost_model: groups::text(&groups::cost_model(&places, network, &known)),
         }
     }
 }

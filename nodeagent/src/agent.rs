@@ -322,6 +322,7 @@ fn list(ranks: &BTreeSet<u32>) -> String {
 mod tests {
     use super::*;
     use crate::engine::{EngineConfig, MemberSpec};
+    use cool_collective::CostModel;
     use std::net::Ipv4Addr;
 
     async fn agent_with_group() -> Agent {
@@ -343,7 +344,7 @@ mod tests {
             trees: Vec::new(),
             chunk_bytes: 1400,
             host_bytes_per_second: 0,
-            uplink_bytes_per_second: 0,
+            cost_model: CostModel::default(),
         };
         agent.make_group(spec).await.unwrap();
         agent

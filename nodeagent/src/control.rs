@@ -6,15 +6,16 @@ use crate::engine::{GroupSpec, MemberSpec, TreeScope, TreeSpec};
 use crate::held::{Backlog, HeldGroups};
 use crate::interface::Interface;
 use crate::launcher::Launcher;
-use crate::lldp;
+use crate::{lldp, probe};
+use cool_collective::CostModel;
 use cool_proto::control::controller_client::ControllerClient;
 use cool_proto::control::{
-    AgentMessage, ControllerMessage, Group, GroupFailed, GroupReady, Kill, Member, Register, Registered,
-    ReleaseGroup, Tree, agent_message, controller_message::Body, tree::Scope,
+    AgentMessage, ControllerMessage, Group, GroupFailed, GroupReady, Kill, Member, Probe, Probed, Register,
+    Registered, ReleaseGroup, StopProbe, Tree, agent_message, controller_message::Body, tree::Scope,
 };
 use cool_tls::{AddressError, Connector, Role};
 use std::convert::Infallible;
-use std::net::Ipv4Addr;
+use std::net::{Ipv4Addr, SocketAddrV4};
 use std::time::Duration;
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
@@ -42,6 +43,8 @@ const MAX_MESSAGE: usize = 64 << 20;
 
 /// Why processes do not get the group that they wait for.
 const AWAY: &str = "this node's agent has no session with the controller; start it, then try again";
+/// Uplinks of a rack: a switch has no more ports.
+const LANES_MAX: u32 = 65_535;
 
 /// Messages under way to the controller.
 const OUTBOX: usize = 256;
@@ -73,6 +76,8 @@ pub struct Node {
     pub interface: Interface,
     /// Ranks the node takes at once.
     pub slots: u32,
+    /// Where probes are answered.
+    pub probe_port: u16,
 }
 
 /// Serves the controller until it refuses the agent; does not end otherwise.
@@ -95,6 +100,7 @@ pub async fn run(
         announcer: JoinSet::new(),
         held: HeldGroups::default(),
         backlog: Backlog::default(),
+        probe: JoinSet::new(),
         joined: false,
         pause: SHORTEST_PAUSE,
     };
@@ -103,6 +109,7 @@ pub async fn run(
         let end = control.session(&endpoint, &connector).await;
         control.announcer = JoinSet::new();
         agent.orphan_groups(|group| control.held.has_running(group));
+        control.probe = JoinSet::new();
         agent.give_up_musters(AWAY);
         match end {
             Err(End::Refused(reason)) => {
@@ -147,6 +154,8 @@ struct Control<'a> {
     /// For a controller that takes over from another.
     held: HeldGroups,
     backlog: Backlog,
+    /// The probe under way.
+    probe: JoinSet<Probed>,
     /// Whether the controller has ever taken this agent in.
     joined: bool,
     /// Before the next try.
@@ -167,7 +176,7 @@ impl Control<'_> {
             .map_err(|status| self.unwelcome(status))?
             .into_inner();
         loop {
-            let events = &mut *self.events;
+            let (events, probe) = (&mut *self.events, &mut self.probe);
             let backlog = &mut self.backlog;
             // Room first: what is taken from the events cannot be put back.
             let event = async {
@@ -190,6 +199,7 @@ impl Control<'_> {
                     self.held.note(&event);
                     room.send(AgentMessage { body: Some(event) });
                 }
+                Some(Ok(probed)) = probe.join_next() => answer(&out, agent_message::Body::Probed(probed)).await?,
             }
         }
     }
@@ -219,6 +229,7 @@ impl Control<'_> {
             tcp_port: tcp_port.into(),
             slots: self.node.slots,
             held: self.held.report(|group| self.agent.attached(group)),
+            probe_port: self.node.probe_port.into(),
         }
     }
 
@@ -265,6 +276,15 @@ impl Control<'_> {
             }
             Body::Mustered(mustered) => {
                 self.agent.mustered(mustered);
+                Ok(())
+            }
+            Body::Probe(probe) => {
+                self.probe = JoinSet::new();
+                self.probe.spawn(probed(self.node.interface.clone(), probe));
+                Ok(())
+            }
+            Body::StopProbe(StopProbe {}) => {
+                self.probe = JoinSet::new();
                 Ok(())
             }
         }
@@ -356,6 +376,28 @@ fn chain(error: &dyn std::error::Error) -> String {
     text
 }
 
+/// Measures what the controller asks for.
+async fn probed(interface: Interface, Probe { id, ip, port }: Probe) -> Probed {
+    let (address, port) = (ip.parse::<Ipv4Addr>(), u16::try_from(port));
+    let found = match (address, port) {
+        (Ok(ip), Ok(port)) => {
+            let to = SocketAddrV4::new(ip, port);
+            probe::measure(interface.ip, to, interface.mtu).await.map_err(|e| e.to_string())
+        }
+        _ => Err(format!("{ip} port {port:?} is no address")),
+    };
+    match found {
+        Ok(found) => Probed {
+            id,
+            latency_ns: u64::try_from(found.latency.as_nanos()).unwrap_or(u64::MAX),
+            bytes_per_second: found.bytes_per_second,
+            burst: found.burst,
+            failure: String::new(),
+        },
+        Err(failure) => Probed { id, failure, ..Probed::default() },
+    }
+}
+
 /// A group in the engine's terms.
 fn spec(group: Group) -> Result<GroupSpec, String> {
     let ip = |text: &str| text.parse::<Ipv4Addr>().map_err(|_| format!("{text:?} is no IPv4 address"));
@@ -387,6 +429,16 @@ fn spec(group: Group) -> Result<GroupSpec, String> {
         trees: group.trees.into_iter().map(tree).collect::<Result<_, _>>()?,
         chunk_bytes: group.chunk_bytes,
         host_bytes_per_second: group.host_bytes_per_second,
-        uplink_bytes_per_second: group.uplink_bytes_per_second,
+        cost_model: cost_model(&group.cost_model)?,
     })
+}
+
+fn cost_model(text: &str) -> Result<CostModel, String> {
+    let model: CostModel = serde_json::from_str(text).map_err(|e| format!("its cost model {text:?}: {e}"))?;
+    match model.lanes {
+        0..=LANES_MAX => Ok(model),
+        lanes => {
+            Err(format!("its cost model has {lanes} uplinks of a rack; at most {LANES_MAX} are possible"))
+        }
+    }
 }

@@ -1,8 +1,8 @@
 //! Node agent: runs the schedules of its ranks over multicast and TCP.
 //!
 //! The [`engine`] runs collectives. Around it stand the edges: local ranks ([`local`]), the controller
-//! ([`control`]), the ranks' processes ([`launcher`]), LLDP ([`interface`] and `lldp`). [`embedded`] is
-//! many agents in one process, without a controller.
+//! ([`control`]), the ranks' processes ([`launcher`]), LLDP ([`interface`] and `lldp`), probes of the network
+//! ([`probe`]). [`embedded`] is many agents in one process, without a controller.
 
 mod agent;
 pub mod control;
@@ -14,5 +14,6 @@ pub mod launcher;
 mod lldp;
 pub mod local;
 mod net;
+pub mod probe;
 
 pub use agent::Agent;

@@ -7,6 +7,7 @@ use cool_nodeagent::engine::{EngineConfig, EngineHandle, StartError};
 use cool_nodeagent::interface::{Interface, InterfaceError};
 use cool_nodeagent::launcher::Launcher;
 use cool_nodeagent::local::{LocalServer, ServeError};
+use cool_nodeagent::probe::Reflector;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use tokio::signal::unix::{SignalKind, signal};
@@ -51,6 +52,9 @@ struct Options {
     /// TCP port of the data interface, for unicast steps; 0 takes a free one
     #[arg(long, default_value_t = 7420)]
     tcp_port: u16,
+    /// TCP port of the data interface, where other agents measure the network; 0 takes a free one
+    #[arg(long, default_value_t = 7421)]
+    probe_port: u16,
 }
 
 /// Why the agent ends other than by a signal.
@@ -64,6 +68,8 @@ enum Error {
     Serve(#[from] ServeError),
     #[error(transparent)]
     Control(#[from] ControlError),
+    #[error("cannot answer probes on TCP port {port}: {source}; choose another with --probe-port")]
+    Probe { port: u16, source: std::io::Error },
     #[error("cannot watch for signals: {0}")]
     Signals(std::io::Error),
 }
@@ -93,6 +99,9 @@ async fn run(options: Options) -> Result<(), Error> {
         tcp_port: options.tcp_port,
     })?;
     let (sender, mut events) = mpsc::channel(EVENTS);
+    let port = options.probe_port;
+    let reflector = Reflector::bind(interface.ip, port).await;
+    let reflector = reflector.map_err(|source| Error::Probe { port, source })?;
     let agent = Agent::new(&options.name, engine, sender.clone());
     let socket = options.socket.unwrap_or_else(|| PathBuf::from(format!("/run/cool/{}.sock", options.name)));
     // Ranks look for it from directories of their own.
@@ -107,9 +116,11 @@ async fn run(options: Options) -> Result<(), Error> {
     let processors =
         || std::thread::available_parallelism().map_or(1, |n| u32::try_from(n.get()).unwrap_or(u32::MAX));
     let slots = options.slots.unwrap_or_else(processors);
-    let node = Node { controller: options.controller, tls: options.tls, interface, slots };
+    let probe_port = reflector.port();
+    let node = Node { controller: options.controller, tls: options.tls, interface, slots, probe_port };
     let result = tokio::select! {
         () = server.serve(agent.clone()) => Ok(()),
+        never = reflector.serve() => match never {},
         Err(refused) = control::run(&agent, &node, &mut launcher, &mut events) => Err(refused.into()),
         _ = interrupt.recv() => Ok(()),
         _ = terminate.recv() => Ok(()),

@@ -3,8 +3,8 @@
 use cool_proto::control::controller_server::{Controller, ControllerServer};
 use cool_proto::control::{
     AgentMessage, AttendRequest, ControllerMessage, Exited, Group, Groups, GroupsRequest, JobEvent, JobSpec,
-    Kill, Launch, Member, Output, Register, Registered, ReleaseGroup, Topology, TopologyRequest,
-    agent_message, controller_message::Body,
+    Kill, Launch, Member, Output, Probe, Register, Registered, ReleaseGroup, StopProbe, Topology,
+    TopologyRequest, agent_message, controller_message::Body,
 };
 use rustix::process::{Pid, Signal, kill_process};
 use std::net::SocketAddr;
@@ -120,7 +120,7 @@ struct Agent {
 fn command(controller: &str, interface: &str, socket: &std::path::Path) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_cool-nodeagent"));
     command.args(["--name", "h1", "--interface", interface, "--controller", controller, "--slots", "3"]);
-    command.args(["--udp-port", "0", "--tcp-port", "0", "--socket"]).arg(socket);
+    command.args(["--udp-port", "0", "--tcp-port", "0", "--probe-port", "0", "--socket"]).arg(socket);
     command.env("COOL_INSECURE_PLAINTEXT", "1");
     command.stdout(Stdio::piped()).stderr(Stdio::piped()).kill_on_drop(true);
     command
@@ -179,6 +179,30 @@ async fn an_agent_registers_its_node_and_runs_what_it_is_told() {
     session.tell(Body::Kill(Kill { job: 4 })).await;
     let exited = Exited { job: 4, rank: 0, code: -1, signal: 15, error: String::new() };
     assert_eq!(session.hear().await, agent_message::Body::Exited(exited));
+}
+
+#[tokio::test]
+async fn an_agent_measures_the_way_to_another_and_stops_when_told() {
+    let (address, mut sessions) = controller(None).await;
+    let _agent = start(address);
+    let mut session = session(&mut sessions).await;
+    // It answers its own probes as well as any other's.
+    let port = session.admit().await.probe_port;
+    let probe = |id, port| Body::Probe(Probe { id, ip: "127.0.0.1".into(), port });
+    session.tell(probe(5, port)).await;
+    let agent_message::Body::Probed(probed) = session.hear().await else { panic!("not a result") };
+    assert!((probed.id, probed.failure.as_str()) == (5, "") && probed.bytes_per_second > 0, "{probed:?}");
+
+    // Nobody ever answers here.
+    let silent = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    session.tell(probe(6, silent.local_addr().unwrap().port().into())).await;
+    session.tell(Body::StopProbe(StopProbe {})).await;
+    session.tell(probe(7, port)).await;
+    let agent_message::Body::Probed(probed) = session.hear().await else { panic!("not a result") };
+    assert_eq!((probed.id, probed.failure.as_str()), (7, ""));
+    session.tell(probe(8, 70_000)).await;
+    let agent_message::Body::Probed(probed) = session.hear().await else { panic!("not a result") };
+    assert!(probed.failure.contains("no address"), "{probed:?}");
 }
 
 #[tokio::test]

@@ -1,5 +1,6 @@
 //! What a process may do to the agent's unix socket, and what it hears when it does something else.
 
+use cool_collective::CostModel;
 use cool_nodeagent::Agent;
 use cool_nodeagent::engine::{EngineConfig, EngineHandle, GroupSpec, MemberSpec};
 use cool_nodeagent::local::{LocalServer, ServeError};
@@ -70,7 +71,7 @@ impl Node {
             trees: Vec::new(),
             chunk_bytes: 1400,
             host_bytes_per_second: 0,
-            uplink_bytes_per_second: 0,
+            cost_model: CostModel::default(),
         };
         self.agent.make_group(spec).await.unwrap();
     }
@@ -269,7 +270,7 @@ async fn a_rank_that_leaves_in_a_call_is_lost_to_the_others() {
         trees: Vec::new(),
         chunk_bytes: 1400,
         host_bytes_per_second: 0,
-        uplink_bytes_per_second: 0,
+        cost_model: CostModel::default(),
     };
     node.agent.make_group(spec).await.unwrap();
     let mut stays = node.attach(5);

@@ -5,6 +5,7 @@ mod idle;
 mod limit;
 mod pattern;
 mod plan;
+mod predict;
 mod rank;
 mod report;
 
@@ -18,6 +19,7 @@ use cool_proto::control::controller_client::ControllerClient;
 use cool_proto::control::{JobSpec, Output, job_spec};
 use force::{Forced, forced};
 use plan::{Case, Measured, Op, Plan};
+use predict::Predictor;
 use report::{Figures, Participants};
 use std::io::Write;
 use std::num::NonZeroU32;
@@ -27,7 +29,8 @@ use tonic::transport::Channel;
 ///
 /// All ranks meet in a barrier before each repetition; its time is that of the slowest rank. The limit is what the
 /// busiest link needs for the bytes at full rate; it is shown where there is a formula and the rates of the links are known
-/// (see cool-controller --host-mbit and --uplink-mbit). `idle` is the idle share of the busiest node's processors: where
+/// (see cool-controller --host-mbit and --uplink-mbit). Predicted is what the simulator finds for the same plan by the
+/// costs that the controller knows (see `cool topology`). `idle` is the idle share of the busiest node's processors: where
 /// it is small, the processors were measured, not the network.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Options {
@@ -89,7 +92,8 @@ pub(crate) async fn run(client: ControllerClient<Channel>, options: &Options) ->
         forced: forced(&options.ops, &options.plans)?,
     };
     let spec = spec(options, &plan)?;
-    let mut bench = Bench { plan, table: !options.json, participants: None, results: Vec::new() };
+    let mut bench =
+        Bench { plan, table: !options.json, participants: None, predictor: None, results: Vec::new() };
     job::run(client, spec, |heard| bench.hear(heard)).await?;
     bench.finish()
 }
@@ -114,6 +118,7 @@ struct Bench {
     /// Whether to print a line for each result as it comes.
     table: bool,
     participants: Option<Participants>,
+    predictor: Option<Predictor>,
     results: Vec<Figures>,
 }
 
@@ -126,6 +131,7 @@ impl Bench {
                     return Err(Error::NoRoot { root: self.plan.root, ranks: participants.ranks });
                 }
                 self.participants = Some(participants);
+                self.predictor = Predictor::of(&group);
                 self.print(&format!("{}\n{}", participants.describe(), Figures::titles()))
             }
             Heard::Line(output) if output.rank == 0 && !output.stderr => self.result(&output.line),
@@ -139,7 +145,8 @@ impl Bench {
         let measured: Measured = serde_json::from_slice(line).map_err(|_| not_a_result())?;
         let case: Case = *self.plan.cases.get(self.results.len()).ok_or_else(not_a_result)?;
         let participants = self.participants.as_ref().ok_or_else(not_a_result)?;
-        let figures = Figures::new(case, measured, participants).ok_or_else(not_a_result)?;
+        let predicted = self.predictor.as_ref().and_then(|p| p.seconds(case, self.plan.root, &measured.plan));
+        let figures = Figures::new(case, measured, predicted, participants).ok_or_else(not_a_result)?;
         self.print(&figures.row())?;
         self.results.push(figures);
         Ok(())

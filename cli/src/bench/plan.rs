@@ -1,6 +1,7 @@
 //! What a benchmark does: said once by `cool bench`, read by each of its ranks.
 
 use cool::Operation;
+use cool_collective::{Call, Rank};
 use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::str::FromStr;
@@ -113,6 +114,21 @@ impl Case {
     /// Bytes of the message, the vector, or the whole array of all parts; of an alltoall at rank 0.
     pub(crate) fn moved(self, ranks: u64) -> u64 {
         self.before(ranks, 0, if self.op.has_parts() { ranks } else { 1 })
+    }
+
+    /// The case as the planner knows it; none if libcool has an operation that it does not.
+    pub(crate) fn call(self, root: usize, ranks: u64) -> Option<Call> {
+        let operation = self.op.operation.to_string().parse().ok()?;
+        let element = if self.op.combines() { ELEMENT } else { 1 };
+        let call = Call::new(operation, Rank(root as u32), self.unit(ranks), element as u32);
+        Some(match (self.op.unequal, self.op.operation) {
+            (false, _) => call,
+            (true, Operation::Alltoall) => {
+                let pairs = (0..ranks * ranks).map(|pair| self.part(ranks, pair / ranks + pair % ranks));
+                call.with_counts(pairs.collect::<Vec<_>>())
+            }
+            (true, _) => call.with_counts((0..ranks).map(|rank| self.part(ranks, rank)).collect::<Vec<_>>()),
+        })
     }
 
     /// Bytes of the parts before the `end`th; as [`Case::part`], where the first has this `shift`.

@@ -53,6 +53,8 @@ pub(crate) struct Figures {
     reps: usize,
     seconds: Vec<f64>,
     median: f64,
+    /// By the group's cost model.
+    predicted: Option<f64>,
     min: f64,
     max: f64,
     limit: Option<f64>,
@@ -63,7 +65,12 @@ pub(crate) struct Figures {
 
 impl Figures {
     /// What was measured of a case; `None` if nothing was.
-    pub(crate) fn new(case: Case, measured: Measured, participants: &Participants) -> Option<Figures> {
+    pub(crate) fn new(
+        case: Case,
+        measured: Measured,
+        predicted: Option<f64>,
+        participants: &Participants,
+    ) -> Option<Figures> {
         let Measured { seconds, plan, idle, chunks_repaired } = measured;
         let mut sorted = seconds.clone();
         sorted.sort_by(f64::total_cmp);
@@ -80,6 +87,7 @@ impl Figures {
             reps: seconds.len(),
             seconds,
             median,
+            predicted,
             min,
             max,
             limit,
@@ -91,10 +99,20 @@ impl Figures {
 
     /// The titles over [`Figures::row`].
     pub(crate) fn titles() -> String {
-        columns(
-            ["operation", "bytes", "median", "min", "max", "limit", "over limit", "idle", "repaired", "plan"]
-                .map(str::to_owned),
-        )
+        let titles = [
+            "operation",
+            "bytes",
+            "median",
+            "predicted",
+            "min",
+            "max",
+            "limit",
+            "over limit",
+            "idle",
+            "repaired",
+            "plan",
+        ];
+        columns(titles.map(str::to_owned))
     }
 
     /// As a line of the table.
@@ -104,6 +122,7 @@ impl Figures {
             self.op.to_string(),
             if self.op.operation == Operation::Barrier { "-".to_owned() } else { size::show(self.bytes) },
             units::seconds(self.median),
+            or_dash(self.predicted.map(units::seconds)),
             units::seconds(self.min),
             units::seconds(self.max),
             or_dash(self.limit.map(units::seconds)),
@@ -115,7 +134,7 @@ impl Figures {
     }
 }
 
-fn columns(cells: [String; 10]) -> String {
+fn columns(cells: [String; 11]) -> String {
     let [op, figures @ .., plan] = cells;
     figures.iter().fold(format!("{op:<15}"), |line, cell| line + &format!("{cell:>11}")) + "  " + &plan
 }
@@ -162,7 +181,7 @@ mod tests {
             idle: Some(0.25),
             chunks_repaired: 3,
         };
-        Figures::new(Case { op, bytes: 1 << 20 }, measured, &participants()).unwrap()
+        Figures::new(Case { op, bytes: 1 << 20 }, measured, Some(1.25), &participants()).unwrap()
     }
 
     #[test]
@@ -171,7 +190,7 @@ mod tests {
         assert_eq!((f.min, f.median, f.max), (0.5, 1.5, 3.0));
         let limit = f64::from(1 << 20) / 2.5e6;
         assert_eq!((f.limit, f.over_limit), (Some(limit), Some(1.5 / limit)));
-        let row = "bcast                   1M     1.50 s     500 ms     3.00 s     419 ms       3.58       25 %          3  multicast";
+        let row = "bcast                   1M     1.50 s     1.25 s     500 ms     3.00 s     419 ms       3.58       25 %          3  multicast";
         assert_eq!(f.row(), row);
         assert_eq!(Figures::titles().find("plan"), row.find("multicast"));
     }
@@ -180,7 +199,7 @@ mod tests {
     fn nothing_measured_gives_no_figures() {
         let measured = Measured { seconds: Vec::new(), plan: String::new(), idle: None, chunks_repaired: 0 };
         let op = "barrier".parse().unwrap();
-        assert_eq!(Figures::new(Case { op, bytes: 0 }, measured, &participants()), None);
+        assert_eq!(Figures::new(Case { op, bytes: 0 }, measured, None, &participants()), None);
     }
 
     #[test]

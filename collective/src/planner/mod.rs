@@ -28,7 +28,7 @@ const HOPEFUL: f64 = 2.0;
 const WORTHY: f64 = 1.02;
 
 /// The links of a level.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Level {
     /// One way, for a small packet between two nodes.
     pub latency: Duration,
@@ -38,7 +38,7 @@ pub struct Level {
 
 /// What things cost on a network, as measured when agents join. All agents of a group need the same one:
 /// they must make the same picks. Copies within a node are among the `costs`.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CostModel {
     /// The work of agents.
     pub costs: Costs,
@@ -94,26 +94,45 @@ impl Planner {
         Planner { model, layout, picks: BTreeMap::new() }
     }
 
+    /// Where the group's ranks are.
+    pub fn layout(&self) -> &Layout {
+        &self.layout
+    }
+
     /// The best plan for a call. Calls of about one size, within a quarter, get the same; so do equal calls of
     /// all agents with the same model, whatever they called before.
     pub fn pick(&mut self, call: &Call) -> Plan {
+        self.known(call).unwrap_or_else(|| {
+            let plan = self.best(call);
+            self.keep(call, plan);
+            plan
+        })
+    }
+
+    /// What [`Planner::pick`] answers, if it need not be found first.
+    pub fn known(&self, call: &Call) -> Option<Plan> {
+        self.picks.get(&self.key(call)).copied()
+    }
+
+    /// What [`Planner::pick`] answers, found anew.
+    pub fn best(&self, call: &Call) -> Plan {
         let alike = self.alike(call);
-        let key = Key {
-            operation: Operation::ALL.iter().position(|o| *o == call.operation).unwrap_or(0) as u8,
-            root: alike.root.0,
-            bytes: alike.bytes,
-            element: alike.element,
-        };
-        if let Some(plan) = self.picks.get(&key) {
-            return *plan;
-        }
         let best = self.rank(&alike).first().map(|estimate| estimate.plan);
-        let plan = best.unwrap_or_else(|| Plan::default_for(&alike, &self.layout));
+        best.unwrap_or_else(|| Plan::default_for(&alike, &self.layout))
+    }
+
+    /// Keeps what [`Planner::best`] has found for a call.
+    pub fn keep(&mut self, call: &Call, plan: Plan) {
         if self.picks.len() >= KEPT {
             self.picks.clear();
         }
-        self.picks.insert(key, plan);
-        plan
+        self.picks.insert(self.key(call), plan);
+    }
+
+    fn key(&self, call: &Call) -> Key {
+        let Call { operation, root, bytes, element, .. } = self.alike(call);
+        let operation = Operation::ALL.iter().position(|o| *o == operation).unwrap_or(0) as u8;
+        Key { operation, root: root.0, bytes, element }
     }
 
     /// The better candidates for a call with their estimates, the best first.

@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 
 /// What things cost beside the network. The default is the emulated test bed (see `docs/architecture.md`):
 /// agents on one shared machine, Ethernet frames of 1514 bytes.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Costs {
     /// A rank's call, from the rank to its agent, and the answer.
     pub call: Duration,

@@ -3,5 +3,6 @@
 mod agents;
 mod jobs;
 mod musters;
+mod probes;
 mod support;
 mod takeover;

@@ -1,5 +1,6 @@
 //! A controller over real gRPC with a network that knows where its nodes are, and agents made by hand.
 
+use cool_controller::costs::Given;
 use cool_controller::fabric::{
     DatapathId, FabricError, GroupRequest, Location, NodeRegistration, NodeView, Port, TopologySnapshot,
     TreeGrant, TreeScope,
@@ -11,7 +12,8 @@ use cool_controller::server::{ServerConfig, serve};
 use cool_proto::control::controller_client::ControllerClient;
 use cool_proto::control::{
     AgentMessage, AttendRequest, ControllerMessage, Exited, Finished, Group, GroupReady, GroupsRequest,
-    JobEvent, JobSpec, Launch, Output, Register, agent_message, controller_message, job_event,
+    JobEvent, JobSpec, Launch, Measurements, Output, Probe, Probed, Register, TopologyRequest, agent_message,
+    controller_message, job_event,
 };
 use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::{Arc, Mutex};
@@ -44,11 +46,6 @@ impl Racks {
         self.snapshot.send_modify(|snapshot| change(&mut Arc::make_mut(snapshot).nodes));
     }
 
-    /// The network, changing when it changes.
-    pub(crate) fn watch(&self) -> watch::Receiver<Arc<TopologySnapshot>> {
-        self.snapshot.subscribe()
-    }
-
     /// The groups that have trees.
     pub(crate) fn groups(&self) -> Vec<u64> {
         self.groups.lock().unwrap().clone()
@@ -76,6 +73,10 @@ impl Network for Racks {
 
     fn topology(&self) -> Arc<TopologySnapshot> {
         self.snapshot.borrow().clone()
+    }
+
+    fn watch(&self) -> watch::Receiver<Arc<TopologySnapshot>> {
+        self.snapshot.subscribe()
     }
 
     async fn create_group(&self, group: GroupRequest) -> Result<Vec<TreeGrant>, FabricError> {
@@ -130,8 +131,12 @@ impl Controller {
         let address = listener.local_addr().unwrap();
         let network = Arc::new(Racks::default());
         let (stop, stopped) = oneshot::channel();
-        let config =
-            ServerConfig { lldp_interval: Duration::from_millis(250), lldp_key: [7; 32].into(), limits };
+        let config = ServerConfig {
+            lldp_interval: Duration::from_millis(250),
+            lldp_key: [7; 32].into(),
+            limits,
+            given: Given::default(),
+        };
         let server = tokio::spawn(serve(config, network.clone(), Listener::plaintext(listener), async {
             stopped.await.unwrap();
         }));
@@ -154,6 +159,21 @@ impl Controller {
 
     pub(crate) async fn groups(&self) -> Vec<Group> {
         self.client().await.list_groups(GroupsRequest {}).await.unwrap().into_inner().groups
+    }
+
+    /// What has been measured when no probe is left to be made.
+    pub(crate) async fn measured(&self) -> Measurements {
+        let mut client = self.client().await;
+        let all = async {
+            loop {
+                let topology = client.get_topology(TopologyRequest {}).await.unwrap().into_inner();
+                match topology.measurements.unwrap() {
+                    found if found.pending == 0 => return found,
+                    _ => tokio::task::yield_now().await,
+                }
+            }
+        };
+        soon("the end of all probes", all).await
     }
 
     /// Tells the controller to shut down.
@@ -179,6 +199,7 @@ pub(crate) fn registration(i: u8) -> Register {
         tcp_port: 7420,
         slots: 2,
         held: Vec::new(),
+        probe_port: 7421,
     }
 }
 
@@ -206,9 +227,40 @@ impl FakeAgent {
         Ok(FakeAgent { to, from: joined.into_inner() })
     }
 
+    /// The next message that is not about probes, which come whenever no job runs.
     pub(crate) async fn hear(&mut self) -> controller_message::Body {
+        loop {
+            match self.hear_all().await {
+                controller_message::Body::Probe(_) | controller_message::Body::StopProbe(_) => {}
+                other => return other,
+            }
+        }
+    }
+
+    async fn hear_all(&mut self) -> controller_message::Body {
         let message = soon("a message to the agent", self.from.message()).await.unwrap();
         message.expect("the session ended").body.unwrap()
+    }
+
+    /// Is asked for a probe.
+    pub(crate) async fn probe(&mut self) -> Probe {
+        match self.hear_all().await {
+            controller_message::Body::Probe(probe) => probe,
+            other => panic!("not a probe: {other:?}"),
+        }
+    }
+
+    /// Is told to stop the probe.
+    pub(crate) async fn stopped(&mut self) {
+        let heard = self.hear_all().await;
+        assert!(matches!(heard, controller_message::Body::StopProbe(_)), "{heard:?}");
+    }
+
+    /// Is asked for a probe, and has found something.
+    pub(crate) async fn probed(&mut self, latency_ns: u64, bytes_per_second: u64) {
+        let id = self.probe().await.id;
+        let probed = Probed { id, latency_ns, bytes_per_second, ..Probed::default() };
+        self.say(agent_message::Body::Probed(probed)).await;
     }
 
     /// Waits until the controller has ended the session.

@@ -3,6 +3,9 @@
 
 use crate::agent::Agent;
 use crate::engine::{GroupError, GroupSpec, MemberSpec};
+use cool_collective::CostModel;
+use cool_collective::planner::Level;
+use cool_collective::timing::Costs;
 use cool_machine::{Duration, Time};
 use cool_proto::control::agent_message::Body;
 use cool_proto::control::{Enlist, GroupUnused, Mustered, Withdraw};
@@ -65,7 +68,7 @@ impl Registrar {
                 trees: Vec::new(),
                 chunk_bytes: CHUNK_BYTES,
                 host_bytes_per_second: 0,
-                uplink_bytes_per_second: 0,
+                cost_model: loopback(),
             };
             self.nodes[*node].agent.make_group(spec).await?;
         }
@@ -171,4 +174,11 @@ impl Registrar {
     fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+/// What loopback costs, roughly: nothing is far, and a rack is as near as a node.
+fn loopback() -> CostModel {
+    let level = Level { latency: Duration::from_micros(20), bytes_per_second: 2_000_000_000 };
+    let costs = Costs { mtu: 1 << 16, ..Costs::default() };
+    CostModel { costs, rack: level, center: level, lanes: 1, burst: 0 }
 }

@@ -1,6 +1,7 @@
 //! What the edges of the agent tell the engine: its address, groups, calls.
 
 use super::memory::SharedSlice;
+use cool_collective::CostModel;
 use cool_proto::local::{Dtype, Failure, Operation, ReduceOp, failure::Kind};
 use std::net::{Ipv4Addr, SocketAddrV4};
 use std::time::Duration;
@@ -37,8 +38,8 @@ pub struct GroupSpec {
     pub chunk_bytes: u32,
     /// Rate of the slowest host link; 0 if unknown.
     pub host_bytes_per_second: u64,
-    /// Rate of the slowest rack uplink; 0 if unknown.
-    pub uplink_bytes_per_second: u64,
+    /// By which plans are picked.
+    pub cost_model: CostModel,
 }
 
 /// Where a rank is.

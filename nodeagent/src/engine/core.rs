@@ -6,6 +6,7 @@ use super::members::Members;
 use super::peers::{Lost, Peers};
 use super::stream::Stream;
 use super::timers::Timers;
+use cool_collective::{Call, Plan, Planner};
 use cool_machine::{Machine, Poll, Time};
 use cool_proto::local::{Failure, Stats, failure::Kind};
 use cool_transport::unicast::{self, Notice};
@@ -37,6 +38,8 @@ pub(crate) enum Input<'a> {
     Written { connection: ConnectionId, bytes: u64 },
     /// A connection ended by itself.
     Closed { connection: ConnectionId, why: String },
+    /// The plan for a call of a group, by its number and epoch, has been found.
+    Picked { group: (u64, u32), call: Call, plan: Plan },
 }
 
 /// What the engine asks of its driver.
@@ -52,6 +55,8 @@ pub(crate) enum Output {
     Hangup { connection: ConnectionId },
     /// A call is done.
     Done { token: u64, result: Result<Stats, Failure> },
+    /// Find the best plan for a call of a group, without holding up the engine: that may take some milliseconds.
+    Pick { group: (u64, u32), planner: Box<Planner>, call: Call },
     /// A group is gone: nothing that comes over its trees is of use.
     Forgotten { group: u64 },
 }
@@ -155,7 +160,7 @@ impl Engine {
             let group = (members.id, members.epoch);
             self.shared.peers.join(now, &node.name, (mine, node.tcp), group, &mut self.shared.out);
         }
-        self.groups.insert(spec.id, Group::new(members));
+        self.groups.insert(spec.id, Group::new(members, spec.cost_model));
         self.settle(now);
         Ok(trees)
     }
@@ -180,6 +185,12 @@ impl Engine {
         let result = group.call(now, &mut self.shared, token, request);
         self.conclude(now, id, result);
         self.settle(now);
+    }
+
+    fn picked(&mut self, now: Time, key: (u64, u32), call: &Call, plan: Plan) {
+        let Some(group) = self.groups.get_mut(&key.0).filter(|group| group.key() == key) else { return };
+        let result = group.picked(now, &mut self.shared, call, plan);
+        self.conclude(now, key.0, result);
     }
 
     /// A local rank went away. Poll afterwards.
@@ -402,6 +413,7 @@ impl Machine for Engine {
                     self.shared.peers.handle(now, &node, unicast::Input::Written(bytes));
                 }
             }
+            Input::Picked { group, call, plan } => self.picked(now, group, &call, plan),
             Input::Closed { connection, why } => {
                 if let Some(lost) = self.shared.peers.closed(connection, why, &mut self.shared.out) {
                     self.lost(now, &lost);

@@ -4,6 +4,7 @@
 mod actions;
 mod agreement;
 mod messages;
+mod picks;
 mod streams;
 
 use super::api::{CallRequest, DEFAULT_TIMEOUT, failure};
@@ -14,13 +15,14 @@ use super::program::{Compiled, Run};
 use super::stream::Stream;
 use super::what::What;
 use agreement::Agreement;
-use cool_collective::{Plan, Rank, compile};
+use cool_collective::{CostModel, Plan, Planner, Rank, compile};
 use cool_machine::{Duration, Time};
 use cool_proto::OPEN_CALLS_MAX;
 use cool_proto::local::{Failure, Stats, failure::Kind};
 use cool_transport::unicast::{MessageName, Notice};
 use cool_transport::{StreamId, Timers};
 use messages::Messages;
+use picks::Waiting;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 
@@ -64,6 +66,11 @@ pub(super) struct Group {
     ranks: BTreeMap<u32, LocalRank>,
     calls: BTreeMap<u64, Call>,
     schedules: VecDeque<(What, Arc<Compiled>)>,
+    planner: Planner,
+    /// Calls of local ranks that cannot begin before a plan is found, in order.
+    waiting: VecDeque<Waiting>,
+    /// Whether a plan is being looked for.
+    picking: bool,
     /// Actions that may start: call, rank, action.
     ready: VecDeque<(u64, u32, u32)>,
     /// Ranks, by call, whose next multicast may start.
@@ -80,13 +87,17 @@ pub(super) struct Group {
 }
 
 impl Group {
-    pub(super) fn new(members: Members) -> Group {
+    pub(super) fn new(members: Members, cost_model: CostModel) -> Group {
+        let planner = Planner::new(cost_model, members.layout.clone());
         let ranks = members.my_ranks().iter().map(|rank| (rank.0, LocalRank::default())).collect();
         Group {
             members,
             ranks,
             calls: BTreeMap::new(),
             schedules: VecDeque::new(),
+            planner,
+            waiting: VecDeque::new(),
+            picking: false,
             ready: VecDeque::new(),
             multicasters: VecDeque::new(),
             streams: BTreeMap::new(),
@@ -106,7 +117,7 @@ impl Group {
 
     /// Whether nothing here is of use to anyone any more.
     pub(super) fn quiet(&self) -> bool {
-        self.calls.is_empty() && self.streams.is_empty()
+        self.calls.is_empty() && self.streams.is_empty() && self.waiting.is_empty()
     }
 
     /// A local rank calls. Its answer goes out through `shared`.
@@ -132,22 +143,37 @@ impl Group {
             shared.done(token, Err(answer));
             return Ok(());
         }
-        let number = rank.calls;
-        rank.calls += 1;
-        let begun = if rank.open >= OPEN_CALLS_MAX {
+        let what = if rank.open >= OPEN_CALLS_MAX {
             let message =
                 format!("rank {} has {OPEN_CALLS_MAX} calls open on group {id}; wait for some", request.rank);
             Err(failure(Kind::Invalid, message, vec![request.rank]))
         } else {
-            self.begin(now, shared, token, number, &request)
+            What::of(&request, self.members.layout.size())
         };
-        match begun {
+        rank.open += 1;
+        self.waiting.push_back(Waiting { token, at: now, request, what });
+        self.begin_waiting(now, shared)
+    }
+
+    /// A call whose plan is known has its turn.
+    fn take_turn(
+        &mut self,
+        now: Time,
+        shared: &mut Shared,
+        waiting: &Waiting,
+        plan: Result<Plan, Failure>,
+    ) -> Result<(), Failure> {
+        let rank = waiting.request.rank;
+        let local = self.ranks.entry(rank).or_default();
+        let number = local.calls;
+        local.calls += 1;
+        match plan.and_then(|plan| self.begin(now, shared, number, waiting, plan)) {
             Ok(()) => self.run(now, shared),
             Err(failed) => {
                 // Its run may not have been made, so that it would not be told with the others.
-                if !self.calls.get(&number).is_some_and(|call| call.runs.contains_key(&request.rank)) {
-                    self.ranks.entry(request.rank).or_default().told = true;
-                    shared.done(token, Err(failed.clone()));
+                if !self.calls.get(&number).is_some_and(|call| call.runs.contains_key(&rank)) {
+                    self.ranks.entry(rank).or_default().told = true;
+                    shared.done(waiting.token, Err(failed.clone()));
                 }
                 Err(failed)
             }
@@ -158,25 +184,29 @@ impl Group {
         &mut self,
         now: Time,
         shared: &mut Shared,
-        token: u64,
         number: u64,
-        request: &CallRequest,
+        Waiting { token, at, request, what }: &Waiting,
+        plan: Plan,
     ) -> Result<(), Failure> {
-        let what = What::of(request, self.members.layout.size())?;
-        self.agree_locally(number, request.rank, &what)?;
+        let what = what.as_ref().map_err(Failure::clone)?;
+        let compiled = self.compile(what, plan, request.rank)?;
+        self.agree_locally(number, request.rank, what, compiled.digest)?;
         let timeout = request.timeout.unwrap_or(DEFAULT_TIMEOUT).max(Duration::from_millis(1));
-        if !self.calls.contains_key(&number) {
-            let digest = what.digest(&self.plan(&what));
-            let compiled = self.compile(&what, request.rank)?;
-            let (runs, announced) = (BTreeMap::new(), false);
-            let call = Call { what, digest, compiled, runs, begun: now, progress: now, timeout, announced };
-            self.calls.insert(number, call);
-        }
+        self.calls.entry(number).or_insert_with(|| Call {
+            what: what.clone(),
+            digest: compiled.digest,
+            compiled,
+            runs: BTreeMap::new(),
+            begun: now,
+            progress: now,
+            timeout,
+            announced: false,
+        });
         let Some(call) = self.calls.get_mut(&number) else { return Ok(()) };
         call.timeout = call.timeout.min(timeout);
         call.progress = now;
         let buffers = (request.input.clone(), request.output.clone());
-        let run = Run::new(Arc::clone(&call.compiled), request.rank, buffers, token, now).map_err(|e| {
+        let run = Run::new(Arc::clone(&call.compiled), request.rank, buffers, *token, *at).map_err(|e| {
             let message = format!(
                 "rank {} cannot call {}: this node has no {} bytes of working memory; use a smaller message",
                 request.rank,
@@ -188,7 +218,6 @@ impl Group {
         let first = run.first();
         let finished = run.finished();
         call.runs.insert(request.rank, run);
-        self.ranks.entry(request.rank).or_default().open += 1;
         self.ready.extend(first.into_iter().map(|action| (number, request.rank, action)));
         self.agree_with_others(now, shared, number, request.rank)?;
         self.arm(now, shared, number);
@@ -198,21 +227,15 @@ impl Group {
         Ok(())
     }
 
-    /// The plan by which every agent carries out a call.
-    fn plan(&self, what: &What) -> Plan {
-        what.plan(&self.members.layout, self.members.rates())
-    }
-
-    fn compile(&mut self, what: &What, rank: u32) -> Result<Arc<Compiled>, Failure> {
+    fn compile(&mut self, what: &What, plan: Plan, rank: u32) -> Result<Arc<Compiled>, Failure> {
         if let Some((_, compiled)) = self.schedules.iter().find(|(known, _)| known == what) {
             return Ok(Arc::clone(compiled));
         }
         let (layout, me) = (&self.members.layout, self.members.me);
         let keep = |rank: Rank| layout.node_of(rank) == me;
-        let plan = self.plan(what);
         let schedule = compile(&what.call, layout, &plan, keep)
             .map_err(|e| failure(Kind::Invalid, format!("rank {rank}: {e}"), vec![rank]))?;
-        let compiled = Arc::new(Compiled::new(schedule, plan));
+        let compiled = Arc::new(Compiled::new(schedule, plan, what.digest(&plan)));
         if self.schedules.len() >= SCHEDULES_MAX {
             self.schedules.pop_front();
         }
@@ -287,6 +310,10 @@ impl Group {
                 self.ranks.entry(rank).or_default().told = true;
             }
         }
+        for waiting in std::mem::take(&mut self.waiting) {
+            shared.done(waiting.token, Err(failed.clone()));
+            self.ranks.entry(waiting.request.rank).or_default().told = true;
+        }
         for (id, stream) in std::mem::take(&mut self.streams) {
             shared.forget_stream(&id, &stream);
         }
@@ -308,7 +335,7 @@ impl Group {
 
     /// The group is released: calls that are open fail. Streams go on for those who need them.
     pub(super) fn close(&mut self, now: Time, shared: &mut Shared) {
-        if !self.calls.is_empty() {
+        if !(self.calls.is_empty() && self.waiting.is_empty()) {
             let message = format!("group {} was released while calls were open", self.members.id);
             self.fail(now, shared, &failure(Kind::Aborted, message, Vec::new()), true);
         }

@@ -1,7 +1,7 @@
 //! A group as its agents know it: nodes with names and addresses, trees, chains. It never changes.
 
 use super::api::{GroupError, GroupSpec, MemberSpec, TreeScope};
-use cool_collective::{Layout, Place, Rank, Rates, Scope};
+use cool_collective::{Layout, Place, Rank, Scope};
 use cool_transport::{Chain, Hop};
 use std::collections::BTreeMap;
 use std::net::SocketAddrV4;
@@ -38,7 +38,6 @@ pub(super) struct Members {
     pub(super) chunk_bytes: u32,
     trees: BTreeMap<Scope, Tree>,
     host_bytes_per_second: u64,
-    uplink_bytes_per_second: u64,
     chains: BTreeMap<(Scope, usize), Arc<Chain>>,
 }
 
@@ -93,7 +92,6 @@ impl Members {
             chunk_bytes: spec.chunk_bytes,
             trees,
             host_bytes_per_second: spec.host_bytes_per_second,
-            uplink_bytes_per_second: spec.uplink_bytes_per_second,
             chains: BTreeMap::new(),
         })
     }
@@ -112,14 +110,6 @@ impl Members {
     pub(super) fn rate(&self, scope: Scope) -> Option<u64> {
         let tree = self.tree(scope).map_or(0, |t| t.bytes_per_second);
         [tree, self.host_bytes_per_second].into_iter().filter(|r| *r > 0).min()
-    }
-
-    /// How fast links are: the same at every agent of the group.
-    pub(super) fn rates(&self) -> Rates {
-        match (self.host_bytes_per_second, self.uplink_bytes_per_second) {
-            (0, _) | (_, 0) => Rates::default(),
-            (host, uplink) => Rates { host: host as f64, uplink: uplink as f64 },
-        }
     }
 
     /// The ranks of this node.
@@ -182,6 +172,7 @@ fn first_members(members: &[MemberSpec]) -> Result<BTreeMap<&str, &MemberSpec>, 
 mod tests {
     use super::*;
     use crate::engine::TreeSpec;
+    use cool_collective::CostModel;
     use std::net::Ipv4Addr;
 
     fn spec() -> GroupSpec {
@@ -206,7 +197,7 @@ mod tests {
             trees: vec![tree(TreeScope::All, 1), tree(TreeScope::Rack(9), 2)],
             chunk_bytes: 100,
             host_bytes_per_second: 50,
-            uplink_bytes_per_second: 0,
+            cost_model: CostModel::default(),
         }
     }
 

@@ -12,12 +12,14 @@ use std::sync::Arc;
 pub(super) struct Compiled {
     schedule: Schedule,
     pub(super) plan: Plan,
+    /// Tells the call, carried out by this plan, from others.
+    pub(super) digest: u64,
     /// For each rank that has a program, for each action, the actions that wait for it.
     dependents: BTreeMap<u32, Vec<Vec<u32>>>,
 }
 
 impl Compiled {
-    pub(super) fn new(schedule: Schedule, plan: Plan) -> Compiled {
+    pub(super) fn new(schedule: Schedule, plan: Plan, digest: u64) -> Compiled {
         let turn = |program: &Program| {
             let mut dependents = vec![Vec::new(); program.actions.len()];
             for (index, action) in (0..).zip(&program.actions) {
@@ -27,7 +29,7 @@ impl Compiled {
         };
         let programs = (0..).zip(&schedule.programs);
         let dependents = programs.filter_map(|(rank, p)| Some((rank, turn(p.as_ref()?)))).collect();
-        Compiled { schedule, plan, dependents }
+        Compiled { schedule, plan, digest, dependents }
     }
 
     /// The program of a local rank.

@@ -2,7 +2,7 @@
 
 use super::api::{CallRequest, failure};
 use super::memory::SharedSlice;
-use cool_collective::{Call, Layout, Operation, Plan, Rank, Rates};
+use cool_collective::{Call, Operation, Plan, Rank};
 use cool_proto::local::{self, Dtype, Failure, ReduceOp, failure::Kind};
 
 /// The longest array: what one process can address.
@@ -22,7 +22,7 @@ pub(super) struct What {
     pub(super) dtype: Dtype,
     pub(super) reduce: ReduceOp,
     /// Forced by the ranks.
-    plan: Option<Plan>,
+    pub(super) plan: Option<Plan>,
 }
 
 impl What {
@@ -93,11 +93,6 @@ impl What {
             }
         }
         Ok(())
-    }
-
-    /// The plan by which every agent carries it out, on a network whose links have such rates.
-    pub(super) fn plan(&self, layout: &Layout, rates: Rates) -> Plan {
-        self.plan.unwrap_or_else(|| Plan::default_at(&self.call, layout, rates))
     }
 
     /// A number that differs, most likely, from that of any other call or plan.
@@ -217,7 +212,6 @@ fn invalid(request: &CallRequest, reason: &str) -> Failure {
 mod tests {
     use super::*;
     use crate::engine::HeapMemory;
-    use cool_collective::Place;
 
     fn request(operation: local::Operation, root: u32, count: u64) -> CallRequest {
         CallRequest {
@@ -271,11 +265,11 @@ mod tests {
             gather(&[3, 5]),
             gather(&[5, 3]),
         ];
-        let layout = Layout::new(&[Place { rack: 0, node: 0 }, Place { rack: 0, node: 1 }]).unwrap();
         let whats: Vec<What> = calls.iter().map(|call| What::of(call, 2).unwrap()).collect();
+        let default = "cool-p-p".parse().unwrap();
         for (i, a) in whats.iter().enumerate() {
             for b in &whats[..i] {
-                let digest = |what: &What| what.digest(&what.plan(&layout, Rates::default()));
+                let digest = |what: &What| what.digest(&what.plan.unwrap_or(default));
                 assert_ne!(digest(a), digest(b), "{} and {}", a.words(), b.words());
                 assert_ne!(a.words(), b.words());
             }

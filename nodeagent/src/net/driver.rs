@@ -6,6 +6,7 @@ use super::{EVENTS, Event, Events, udp};
 use crate::engine::{
     COPIES_BYTES, Command, ConnectionId, Engine, EngineConfig, GroupError, GroupSpec, Input, Output,
 };
+use cool_collective::{Call, Plan, Planner};
 use cool_machine::{Machine, Poll, Time};
 use cool_proto::local::{Failure, Stats};
 use std::collections::{BTreeMap, BTreeSet};
@@ -159,6 +160,9 @@ impl Driver {
                     let _ = reply.send(result);
                 }
             }
+            Output::Pick { group, planner, call } => {
+                tokio::spawn(pick(group, *planner, call, self.events.clone()));
+            }
             Output::Forgotten { group } => self.leave_trees(group),
         }
     }
@@ -232,6 +236,9 @@ impl Driver {
             Event::Written { connection, bytes } => {
                 self.engine.handle(now, Input::Written { connection, bytes });
             }
+            Event::Picked { group, call, plan } => {
+                self.engine.handle(now, Input::Picked { group, call, plan });
+            }
             Event::Closed { connection, why } => {
                 self.connections.remove(&connection);
                 self.engine.handle(now, Input::Closed { connection, why });
@@ -243,4 +250,17 @@ impl Driver {
         self.next_connection += 1;
         ConnectionId(self.next_connection)
     }
+}
+
+/// Finds a plan on a thread of its own.
+async fn pick(group: (u64, u32), planner: Planner, call: Call, events: Events) {
+    let like = call.clone();
+    let layout = planner.layout().clone();
+    let found = tokio::task::spawn_blocking(move || planner.best(&like)).await;
+    let plan = found.unwrap_or_else(|fault| {
+        tracing::error!(group = group.0, %fault, "no plan was found; please report it");
+        Plan::default_for(&call, &layout)
+    });
+    // Without a driver nobody waits for it.
+    let _ = events.send(Event::Picked { group, call, plan }).await;
 }

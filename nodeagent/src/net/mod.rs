@@ -8,6 +8,7 @@ mod tests;
 mod udp;
 
 use crate::engine::{Command, ConnectionId, EngineConfig, StartError};
+use cool_collective::{Call, Plan};
 use driver::Driver;
 use std::net::{Ipv4Addr, SocketAddrV4};
 use tokio::net::{TcpListener, TcpStream};
@@ -30,6 +31,7 @@ enum Event {
     Bytes { connection: ConnectionId, bytes: Vec<u8> },
     Written { connection: ConnectionId, bytes: u64 },
     Closed { connection: ConnectionId, why: String },
+    Picked { group: (u64, u32), call: Call, plan: Plan },
 }
 
 type Events = mpsc::Sender<Event>;

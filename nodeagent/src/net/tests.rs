@@ -2,6 +2,7 @@
 
 use crate::engine::tests::{Collective, OPERATIONS};
 use crate::engine::{EngineConfig, EngineHandle, GroupSpec, MemberSpec, StartError};
+use cool_collective::CostModel;
 use cool_proto::local::{Failure, Operation, Stats, failure::Kind};
 use std::net::Ipv4Addr;
 use std::time::Duration;
@@ -33,7 +34,7 @@ async fn engines() -> Vec<EngineHandle> {
         trees: Vec::new(),
         chunk_bytes: 8 * 1024,
         host_bytes_per_second: 0,
-        uplink_bytes_per_second: 0,
+        cost_model: CostModel::default(),
     };
     for engine in &engines {
         engine.make_group(spec.clone()).await.unwrap();

@@ -270,5 +270,5 @@ fn latency(fabric: &Fabric, costs: &Costs, hosts: &[usize], (from, to): (usize, 
         0..=1 => 0,
         hops => time_of(packet, fabric.host) + u64::from(hops - 2) * time_of(packet, fabric.uplink),
     };
-    u64::from(hops) * nanos(fabric.delay) + on
+    nanos(fabric.delay_over(hops)) + on
 }

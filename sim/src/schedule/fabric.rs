@@ -52,8 +52,10 @@ pub struct Fabric {
     pub host: u64,
     /// Of the slowest link between switches, each way, in bytes per second.
     pub uplink: u64,
-    /// Time from one end of a link to the other, a switch's work included.
+    /// Time from one end of a host's link to the other, a switch's work included.
     pub delay: Duration,
+    /// The same of a link between switches.
+    pub uplink_delay: Duration,
     /// Bytes that pass an idle link at once, as a token bucket lets them; 0 for links as they are in hardware.
     pub burst: u64,
 }
@@ -112,9 +114,38 @@ impl Fabric {
         }
     }
 
+    /// The network that a cost model tells of, with the nodes of a group.
+    ///
+    /// # Errors
+    /// If a rate of the model is zero.
+    pub fn of_group(layout: &Layout, model: &CostModel) -> Result<Fabric, FabricError> {
+        let spines = model.lanes as usize;
+        let ends = (0..layout.racks()).map(|rack| layout.nodes_of_rack(rack).end);
+        let ranks = (0..layout.nodes()).map(|node| layout.ranks_of_node(node).len());
+        let (near, far) = (model.rack.latency, model.center.latency);
+        let (host, uplink) = (model.rack.bytes_per_second, model.center.bytes_per_second);
+        let fabric = Fabric {
+            wires: if spines > 1 { Wires::LeafSpine { spines } } else { Wires::Tree },
+            name: format!("{} nodes in {} racks", layout.nodes(), layout.racks()),
+            starts: core::iter::once(0).chain(ends).collect(),
+            ranks: Ranks::Each(ranks.collect()),
+            host,
+            uplink,
+            delay: near / 2,
+            uplink_delay: far.saturating_sub(near) / 2,
+            burst: model.burst,
+        };
+        fabric.with_rates(host, uplink)
+    }
+
+    /// Time over so many links, the first and the last of which are hosts'.
+    pub(super) fn delay_over(&self, hops: u32) -> Duration {
+        self.delay * hops.min(2) + self.uplink_delay * hops.saturating_sub(2)
+    }
+
     /// What the planner is told of this network: that of its slowest links and longest ways.
     pub fn cost_model(&self, costs: &Costs) -> CostModel {
-        let level = |hops: u32, bytes_per_second| Level { latency: self.delay * hops, bytes_per_second };
+        let level = |hops: u32, bytes_per_second| Level { latency: self.delay_over(hops), bytes_per_second };
         let lanes = (0..self.racks()).map(|rack| self.wires.lanes(rack)).min().unwrap_or(1);
         CostModel {
             costs: *costs,
@@ -321,6 +352,19 @@ mod tests {
                     assert!(path.iter().all(|link| (*link as usize) < links));
                 }
             }
+        }
+    }
+
+    #[test]
+    fn the_network_of_a_groups_model_has_that_model() {
+        for text in ["tree:4x3", "tree:3+5+2", "leafspine:4x2x3"] {
+            let mut fabric = fabric(text);
+            (fabric.uplink, fabric.uplink_delay) = (1_000_000, Duration::from_micros(80));
+            let (model, layout) =
+                (fabric.cost_model(&Costs::default()), fabric.layout(Placement::Packed).unwrap());
+            let of_group = Fabric::of_group(&layout, &model).unwrap();
+            assert_eq!(of_group.cost_model(&Costs::default()), model);
+            assert_eq!(of_group.layout(Placement::Packed).unwrap(), layout);
         }
     }
 

@@ -56,11 +56,16 @@ impl Agreement {
 impl Group {
     /// A local rank is about to take part in a call: as the other local ranks do, and with ranks that are
     /// still there?
-    pub(super) fn agree_locally(&mut self, call: u64, rank: u32, what: &What) -> Result<(), Failure> {
+    pub(super) fn agree_locally(
+        &mut self,
+        call: u64,
+        rank: u32,
+        what: &What,
+        digest: u64,
+    ) -> Result<(), Failure> {
         if let Some((gone, (_, why))) = self.agreement.gone.iter().find(|(_, (calls, _))| *calls <= call) {
             return Err(self.gone(*gone, why));
         }
-        let digest = what.digest(&self.plan(what));
         let words = what.words();
         let called = self.agreement.called.entry(call).or_insert(Called { digest, words, rank });
         if called.digest == digest {

@@ -157,7 +157,8 @@ fn a_rank_that_dies_in_a_call_or_before_it_is_named() {
         let done = call(&mut network, 1, 0, |rank| {
             (!before || rank != 6).then_some((Operation::Scatter, 0, 50_000))
         });
-        network.run_for(Duration::from_millis(1));
+        // Its plan has been picked, and the first messages are under way.
+        network.run_for(Duration::from_micros(300));
         network.lose_rank(RANKS[6], 1, 6);
         network.run(done);
         for (token, result) in &network.done {

@@ -4,6 +4,7 @@
 use crate::engine::{
     CallRequest, ConnectionId, Engine, GroupSpec, Input, MemberSpec, Output, TreeScope, TreeSpec,
 };
+use cool_collective::{Call, CostModel, Plan};
 use cool_machine::{Duration, Machine, Poll, Time, earliest};
 use cool_proto::local::{Failure, Stats};
 use std::collections::{BTreeMap, BTreeSet};
@@ -21,6 +22,7 @@ enum Event {
     Written { connection: ConnectionId, bytes: u64 },
     Closed { connection: ConnectionId },
     Call { token: u64, request: CallRequest },
+    Picked { group: (u64, u32), call: Call, plan: Plan },
 }
 
 pub(super) struct Network {
@@ -29,6 +31,7 @@ pub(super) struct Network {
     pub(super) now: Time,
     events: BTreeMap<(Time, u64), (usize, Event)>,
     serial: u64,
+    picks: BTreeMap<String, Plan>,
     random: u64,
     /// Of a thousand datagrams, how many are lost.
     pub(super) loss: u64,
@@ -55,6 +58,7 @@ impl Network {
             now: Time::ZERO,
             events: BTreeMap::new(),
             serial: 0,
+            picks: BTreeMap::new(),
             random: seed,
             loss,
             cut: BTreeSet::new(),
@@ -102,7 +106,7 @@ impl Network {
             trees: if trees { (0..).zip(scopes).map(tree).collect() } else { Vec::new() },
             chunk_bytes: CHUNK,
             host_bytes_per_second: 12_500_000,
-            uplink_bytes_per_second: 12_500_000,
+            cost_model: CostModel::default(),
         }
     }
 
@@ -213,6 +217,9 @@ impl Network {
                 engine.handle(now, Input::Closed { connection: *connection, why });
             }
             Event::Call { token, request } => engine.call(now, *token, request.clone()),
+            Event::Picked { group, call, plan } => {
+                engine.handle(now, Input::Picked { group: *group, call: call.clone(), plan: *plan });
+            }
         }
         self.pump(node);
     }
@@ -264,6 +271,12 @@ impl Network {
             }
             Output::Done { token, result } => {
                 assert!(self.done.insert(token, result).is_none(), "call {token} is done twice");
+            }
+            Output::Pick { group, planner, call } => {
+                // All agents of a group find the same.
+                let known = self.picks.entry(format!("{group:?} {call:?}"));
+                let plan = *known.or_insert_with(|| planner.best(&call));
+                self.push(node, DELAY, Event::Picked { group, call, plan });
             }
             Output::Forgotten { .. } => {}
         }

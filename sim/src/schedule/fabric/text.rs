@@ -70,6 +70,7 @@ impl FromStr for Fabric {
             host: 2_500_000,
             uplink: 2_500_000,
             delay: Duration::from_micros(50),
+            uplink_delay: Duration::from_micros(50),
             burst: 16_000,
         })
     }

@@ -1,0 +1,133 @@
+#!/usr/bin/python3
+"""Puts the simulator's predictions beside measurements (`make calibrate`), and writes docs/calibration.md.
+
+    sudo bench/calibrate.py                          # about seven minutes
+    sudo bench/calibrate.py --placements racked      # half of it; what target/calibration has of the rest stays
+
+Every operation at 64 KiB, 512 KiB and 4 MiB with the planner's picks, on 16 nodes in 4 racks with links of 20 Mbit/s.
+`cool bench` predicts each case by the costs that the controller knows, and measures it. The machine must have nothing
+else to do. Needs root and Debian's mininet, openvswitch-switch and ethtool.
+"""
+import argparse
+import json
+import os
+import subprocess
+import sys
+import time
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+ROOT = os.path.dirname(HERE)
+sys.path[:0] = [HERE, os.path.join(ROOT, "mininet")]
+import bench  # noqa: E402
+import page  # noqa: E402
+import testbed  # noqa: E402
+
+TOPOLOGY, MBIT = "tree:4x4", 20
+OPS = "bcast,reduce,allreduce,gather,allgather,scatter,reduce_scatter,alltoall,scan,exscan"
+# Sizes with repetitions: long ones need fewer.
+SIZES = (("64K,512K", 5), ("4M", 3))
+WITHIN = 0.25
+
+
+def measure(bed, placement, ops, sizes):
+    """The figures of `cool bench`, with the costs that it predicted by."""
+    figures = []
+    for size, reps in sizes:
+        done = bed.run(["cool", "bench", "--ops", ops, "--bytes", size, "--reps", str(reps), "--placement", placement, "--json"],
+                       stdout=subprocess.PIPE, text=True)
+        if done.returncode:
+            raise RuntimeError("cool bench ended with status %d" % done.returncode)
+        for result in json.loads(done.stdout)["results"]:
+            print("%-12s %-15s %5s  %s" % (placement, result["op"], page.size(result["bytes"]), verdict(result)), flush=True)
+            figures.append({**result, "placement": placement})
+    return figures
+
+
+def ratio(result):
+    """Predicted over measured."""
+    return result["predicted"] / result["median"]
+
+
+def verdict(result):
+    return "%7.1f ms predicted, %7.1f ms measured: %.2f  %s" % (1e3 * result["predicted"], 1e3 * result["median"], ratio(result), result["plan"])
+
+
+def close(result):
+    return abs(ratio(result) - 1) <= WITHIN
+
+
+def share(results):
+    return "%d of %d" % (sum(map(close, results)), len(results))
+
+
+def document(found):
+    """All that was found, as a page."""
+    results = [r for placement in bench.PLACEMENTS for r in found.get(placement, {}).get("results", [])]
+    lines = ["# Predictions beside measurements", "",
+             "Written by `make calibrate` (`bench/calibrate.py`). Each operation with the planner's pick on %s, all links of %d Mbit/s, in the" % (TOPOLOGY, MBIT),
+             "emulated network: the time that the simulator predicts by the costs that the controller knows (`cool topology`), and the",
+             "median that `cool bench` measured, with the least and the most. Ranks stand rack by rack (racked) or are dealt over the",
+             "racks (interleaved). Idle is the idle share of the processors, which all 16 nodes and 5 switches share: where little is",
+             "left, the processors were measured too.", "",
+             "**%s predictions are within %d %% of what was measured.**" % (share(results), 100 * WITHIN), ""]
+    lines += ["| bytes | " + " | ".join(bench.PLACEMENTS) + " |", "| --- |" + " --- |" * len(bench.PLACEMENTS)]
+    for size in sorted({r["bytes"] for r in results}):
+        cells = [share([r for r in results if (r["bytes"], r["placement"]) == (size, p)]) for p in bench.PLACEMENTS]
+        lines.append("| %s | %s |" % (page.size(size), " | ".join(cells)))
+    for placement in (p for p in bench.PLACEMENTS if p in found):
+        part = found[placement]
+        lines += ["", "## %s" % placement.capitalize(), "", "%s, %d processors. Costs: `%s`" % (part["date"], part["processors"], json.dumps(part["model"])), "",
+                  "| operation | bytes | plan | predicted, ms | measured, ms | least | most | predicted / measured | idle |",
+                  "| --- | --: | --- | --: | --: | --: | --: | --: | --: |"]
+        for r in sorted(part["results"], key=lambda r: (r["bytes"], OPS.split(",").index(r["op"]))):
+            idle = "-" if r["idle"] is None else "%d %%" % round(100 * r["idle"])
+            times = tuple(1e3 * r[key] for key in ("predicted", "median", "min", "max"))
+            outside = "" if close(r) else " (!)"
+            lines.append("| %s | %s | `%s` | %.1f | %.1f | %.1f | %.1f | %.2f%s | %s |"
+                         % (r["op"], page.size(r["bytes"]), r["plan"], *times, ratio(r), outside, idle))
+    return "\n".join(lines) + "\n"
+
+
+def parse_arguments():
+    p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    p.add_argument("--placements", type=bench.list_of(bench.one_of(bench.PLACEMENTS)), default=list(bench.PLACEMENTS), help="default both")
+    p.add_argument("--ops", default=OPS, help="fewer operations, for a look; then the page is not written")
+    p.add_argument("--bytes", help="other sizes, for a look; then the page is not written")
+    p.add_argument("--wait", type=int, default=600, help="seconds to wait for another testbed to end; default %(default)s")
+    p.add_argument("--bin", default=os.path.join(ROOT, "target", "release"), help="folder of COOL's programs; default target/release")
+    p.add_argument("--out", default=os.path.join(ROOT, "target", "calibration"), help="default target/calibration")
+    p.add_argument("--page", default=os.path.join(ROOT, "docs", "calibration.md"), help="default docs/calibration.md")
+    return p.parse_args()
+
+
+def main():
+    options = parse_arguments()
+    os.makedirs(options.out, exist_ok=True)
+    sizes = ((options.bytes, 3),) if options.bytes else SIZES
+    bed = testbed.Testbed(TOPOLOGY, MBIT, MBIT, bin_dir=options.bin, log_level="warn", logs=os.path.join(options.out, "logs"))
+    file = lambda placement: os.path.join(options.out, placement + ".json")
+    with bench.started(bed, options.wait):
+        bed.wait_until_measured()
+        model = bed.cool_json("topology")["measurements"]["cost_model"]
+        print("costs: " + json.dumps(model), flush=True)
+        for placement in options.placements:
+            results = measure(bed, placement, options.ops, sizes)
+            print("%s: %s within %d %%" % (placement, share(results), 100 * WITHIN), flush=True)
+            if options.ops == OPS and not options.bytes:
+                part = {"date": time.strftime("%Y-%m-%d", time.gmtime()), "processors": os.cpu_count(), "model": model, "results": results}
+                bench.write(file(placement), json.dumps(part, indent=1))
+    if options.ops == OPS and not options.bytes:
+        found = {}
+        for placement in bench.PLACEMENTS:
+            if os.path.exists(file(placement)):
+                with open(file(placement)) as f:
+                    found[placement] = json.load(f)
+        bench.write(options.page, document(found))
+        print("written: " + os.path.relpath(options.page))
+
+
+if __name__ == "__main__":
+    try:
+        sys.exit(main())
+    except (testbed.Failure, RuntimeError, OSError) as e:
+        sys.exit("calibrate: %s" % e)

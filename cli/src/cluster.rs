@@ -1,0 +1,55 @@
+//! The network as the controller tells of it, in the planner's terms.
+
+use crate::error::Error;
+use crate::units;
+use cool_collective::planner::Level;
+use cool_collective::{CostModel, Layout, Place};
+use cool_sim::schedule::FabricError;
+use std::collections::BTreeMap;
+
+/// The layout of a group, of each of whose ranks the rack and the node's name are given.
+pub(crate) fn layout<'a>(ranks: impl Iterator<Item = (u32, &'a str)>) -> Result<Layout, FabricError> {
+    let mut nodes = BTreeMap::new();
+    let places = ranks.map(|(rack, name)| {
+        let next = nodes.len() as u32;
+        Place { rack, node: *nodes.entry(name).or_insert(next) }
+    });
+    Ok(Layout::new(&places.collect::<Vec<_>>())?)
+}
+
+/// A cost model as messages carry it.
+pub(crate) fn cost_model(text: &str) -> Result<CostModel, Error> {
+    serde_json::from_str(text).map_err(|e| Error::CostModel(e.to_string()))
+}
+
+/// A cost model in one line.
+pub(crate) fn describe(model: &CostModel) -> String {
+    let level = |Level { latency, bytes_per_second }| {
+        let rate = units::rate(bytes_per_second).unwrap_or_else(|| "unknown rate".to_owned());
+        format!("{}, {rate}", units::seconds(latency.as_secs_f64()))
+    };
+    let CostModel { rack, center, lanes, burst, .. } = *model;
+    let lanes = if lanes > 1 { format!(" on each of {lanes} uplinks") } else { String::new() };
+    let burst = if burst > 0 { format!("; {burst} bytes at once over idle links") } else { String::new() };
+    format!("within racks {}; between racks {}{lanes}{burst}", level(rack), level(center))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_model_is_told_in_one_line() {
+        let model = CostModel::default();
+        let text = "within racks 100 us, 20 Mbit/s; between racks 200 us, 20 Mbit/s";
+        assert_eq!(describe(&CostModel { burst: 0, ..model }), text);
+        let text = describe(&CostModel { lanes: 2, ..model });
+        assert!(text.contains("20 Mbit/s on each of 2 uplinks; 16000 bytes"), "{text}");
+    }
+
+    #[test]
+    fn ranks_of_one_name_are_on_one_node() {
+        let layout = layout([(4, "h9"), (2, "h1"), (4, "h9")].into_iter()).unwrap();
+        assert_eq!((layout.size(), layout.nodes(), layout.racks()), (3, 2, 2));
+    }
+}

@@ -1,0 +1,326 @@
+//! Measures the way to another agent when the controller asks for it, and answers when another agent measures.
+//! It is apart from the data path: a port of its own, few bytes, and over at once when dropped.
+//!
+//! All goes over one TCP connection. The latency is half the median round trip of a small message. Then come
+//! trains of bytes; the other side tells how long all but the first of them took, which idle links may let pass at
+//! once: that is the rate. Bytes that came sooner than the rate allows are the burst. Trains grow until they last
+//! long enough to be timed; the fastest counts, since a lost packet only ever makes one slower.
+
+use std::convert::Infallible;
+use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+use std::{fmt, io};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpListener, TcpSocket, TcpStream};
+use tokio::sync::Semaphore;
+use tokio::time::{sleep, timeout};
+
+/// Small messages there and back, to find the latency; fewer where packets are lost and it takes so long.
+const ROUND_TRIPS: usize = 15;
+const FEWEST: usize = 3;
+const FOR_ROUND_TRIPS: Duration = Duration::from_millis(500);
+/// Bytes of trains, shorter ones first. The longest bounds what is sent for a probe.
+const TRAINS: [u64; 3] = [64 << 10, 512 << 10, 4 << 20];
+/// Trains of the length that is long enough.
+const REPEATS: usize = 3;
+/// Bytes of a train that are not timed: more than token buckets and TCP's first window let pass at once.
+const HEAD: u64 = 32 << 10;
+/// A train whose timed part takes so long is long enough.
+const LONG_ENOUGH: Duration = Duration::from_millis(10);
+/// A probe lasts no longer, on either side.
+const LONGEST: Duration = Duration::from_secs(8);
+/// Agents that are answered at once; more wait.
+const AT_ONCE: usize = 4;
+/// How long to leave off accepting when the system has no room for a connection.
+const RETRY: Duration = Duration::from_millis(50);
+
+/// Bytes in front of each packet's part of a train: Ethernet; and IP and TCP with timestamps, within the MTU.
+const ETHERNET: u64 = 14;
+const TCP: u64 = 52;
+
+/// What is known of the way to another node.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Found {
+    /// One way.
+    pub(crate) latency: Duration,
+    /// On the wire.
+    pub(crate) bytes_per_second: u64,
+    /// Bytes that pass an idle link at once.
+    pub(crate) burst: u64,
+}
+
+/// Why the way to another node could not be measured.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum ProbeError {
+    #[error("no connection to the agent at {to}: {source}; do the nodes let TCP pass to that port?")]
+    Connect { to: SocketAddrV4, source: io::Error },
+    #[error("the connection to the agent at {to} broke: {source}")]
+    Broken { to: SocketAddrV4, source: io::Error },
+    #[error("the agent at {to} took more than {LONGEST:?}")]
+    Slow { to: SocketAddrV4 },
+    #[error("the agent at {to} tells times that cannot be")]
+    Senseless { to: SocketAddrV4 },
+}
+
+/// Answers the probes of other agents.
+#[derive(Debug)]
+pub struct Reflector {
+    listener: TcpListener,
+    port: u16,
+}
+
+/// What the far side tells of a train: its timed part.
+#[derive(Clone, Copy, Debug, Default)]
+struct Timed {
+    nanos: u64,
+    bytes: u64,
+}
+
+impl Reflector {
+    /// Takes a port of the data interface; 0 takes a free one.
+    ///
+    /// # Errors
+    /// If the port is in use.
+    pub async fn bind(ip: Ipv4Addr, port: u16) -> io::Result<Reflector> {
+        let listener = TcpListener::bind((ip, port)).await?;
+        let port = listener.local_addr()?.port();
+        Ok(Reflector { listener, port })
+    }
+
+    /// The port.
+    pub fn port(&self) -> u16 {
+        self.port
+    }
+
+    /// Answers, a few agents at a time.
+    pub async fn serve(self) -> Infallible {
+        let room = Arc::new(Semaphore::new(AT_ONCE));
+        loop {
+            match self.listener.accept().await {
+                Ok((stream, from)) => {
+                    let room = room.clone();
+                    tokio::spawn(async move {
+                        let Ok(_place) = room.acquire().await else { return };
+                        if let Ok(Err(error)) = timeout(LONGEST, reflect(stream)).await {
+                            tracing::debug!(%from, %error, "while answering a probe");
+                        }
+                    });
+                }
+                Err(error) => {
+                    // Most likely there are too many open files: only time helps.
+                    tracing::warn!(%error, "cannot accept a probe");
+                    sleep(RETRY).await;
+                }
+            }
+        }
+    }
+}
+
+/// Takes trains from one agent until it leaves.
+async fn reflect(mut stream: TcpStream) -> io::Result<()> {
+    stream.set_nodelay(true)?;
+    let mut buffer = vec![0; 64 << 10];
+    loop {
+        let train = match stream.read_u64().await {
+            Ok(train) if train <= TRAINS[TRAINS.len() - 1] => train,
+            Ok(train) => return Err(io::Error::other(format!("a train of {train} bytes is announced"))),
+            Err(e) if e.kind() == io::ErrorKind::UnexpectedEof => return Ok(()),
+            Err(e) => return Err(e),
+        };
+        let timed = take(&mut stream, train, &mut buffer).await?;
+        stream.write_all(&[timed.nanos.to_be_bytes(), timed.bytes.to_be_bytes()].concat()).await?;
+    }
+}
+
+async fn take(stream: &mut TcpStream, train: u64, buffer: &mut [u8]) -> io::Result<Timed> {
+    let mut came = 0;
+    let mut begun: Option<(Instant, u64)> = None;
+    while came < train {
+        let most = buffer.len().min(usize::try_from(train - came).unwrap_or(buffer.len()));
+        match stream.read(&mut buffer[..most]).await? {
+            0 => return Err(io::ErrorKind::UnexpectedEof.into()),
+            bytes => came += bytes as u64,
+        }
+        if came >= HEAD {
+            begun.get_or_insert_with(|| (Instant::now(), came));
+        }
+    }
+    let timed = begun.map(|(since, before)| Timed { nanos: nanos(since.elapsed()), bytes: came - before });
+    Ok(timed.unwrap_or_default())
+}
+
+/// Measures the way from this node, whose data interface has address `from`, to another.
+///
+/// # Errors
+/// If the other agent does not answer, or not in time.
+pub(crate) async fn measure(from: Ipv4Addr, to: SocketAddrV4, mtu: u32) -> Result<Found, ProbeError> {
+    match timeout(LONGEST, Probe::run(from, to, mtu)).await {
+        Ok(result) => result,
+        Err(_) => Err(ProbeError::Slow { to }),
+    }
+}
+
+struct Probe {
+    stream: TcpStream,
+    to: SocketAddrV4,
+    latency: Duration,
+}
+
+impl Probe {
+    async fn run(from: Ipv4Addr, to: SocketAddrV4, mtu: u32) -> Result<Found, ProbeError> {
+        let stream = connect(from, to).await.map_err(|source| ProbeError::Connect { to, source })?;
+        let mut probe = Probe { stream, to, latency: Duration::ZERO };
+        let mut round_trips = Vec::with_capacity(ROUND_TRIPS);
+        let begun = Instant::now();
+        while round_trips.len() < FEWEST
+            || round_trips.len() < ROUND_TRIPS && begun.elapsed() < FOR_ROUND_TRIPS
+        {
+            round_trips.push(probe.train(0).await?.0);
+        }
+        round_trips.sort_unstable();
+        probe.latency = round_trips[round_trips.len() / 2] / 2;
+        probe.rate(mtu.into()).await
+    }
+
+    async fn rate(mut self, mtu: u64) -> Result<Found, ProbeError> {
+        let mut trains = TRAINS.into_iter();
+        let mut length = 0;
+        // From when it was sent until the answer came, of the only train that finds the links idle.
+        let mut first = None;
+        let mut timed = Timed::default();
+        while nanos(LONG_ENOUGH) > timed.nanos {
+            let Some(next) = trains.next() else { break };
+            length = next;
+            let (took, found) = self.train(length).await?;
+            first.get_or_insert((took, length));
+            timed = found;
+        }
+        let mut fastest = self.per_second(timed, mtu)?;
+        for _ in 1..REPEATS {
+            let (_, again) = self.train(length).await?;
+            fastest = fastest.max(self.per_second(again, mtu)?);
+        }
+        let (took, bytes) = first.unwrap_or_default();
+        let flowing = took.saturating_sub(2 * self.latency);
+        let steady = u128::from(fastest) * flowing.as_nanos() / 1_000_000_000;
+        let early = u128::from(on_wire(bytes, mtu)).saturating_sub(steady);
+        // Less than a packet is noise, and more than was left untimed too.
+        let burst = u64::try_from(early).unwrap_or(HEAD).min(HEAD);
+        let burst = if burst < mtu { 0 } else { burst };
+        Ok(Found { latency: self.latency, bytes_per_second: fastest, burst })
+    }
+
+    /// Sends a train; how long it took until it was answered, and what the answer was.
+    async fn train(&mut self, bytes: u64) -> Result<(Duration, Timed), ProbeError> {
+        let to = self.to;
+        self.exchange(bytes).await.map_err(|source| ProbeError::Broken { to, source })
+    }
+
+    async fn exchange(&mut self, bytes: u64) -> io::Result<(Duration, Timed)> {
+        let mut train = bytes.to_be_bytes().to_vec();
+        train.resize(train.len() + usize::try_from(bytes).unwrap_or(usize::MAX), 0);
+        let sent = Instant::now();
+        self.stream.write_all(&train).await?;
+        let timed = Timed { nanos: self.stream.read_u64().await?, bytes: self.stream.read_u64().await? };
+        Ok((sent.elapsed(), timed))
+    }
+
+    fn per_second(&self, timed: Timed, mtu: u64) -> Result<u64, ProbeError> {
+        let Timed { nanos: 1.., bytes } = timed else { return Err(ProbeError::Senseless { to: self.to }) };
+        let rate = u128::from(on_wire(bytes, mtu)) * 1_000_000_000 / u128::from(timed.nanos);
+        u64::try_from(rate).map_err(|_| ProbeError::Senseless { to: self.to })
+    }
+}
+
+async fn connect(from: Ipv4Addr, to: SocketAddrV4) -> io::Result<TcpStream> {
+    let socket = TcpSocket::new_v4()?;
+    socket.bind(SocketAddr::from((from, 0)))?;
+    let stream = socket.connect(to.into()).await?;
+    stream.set_nodelay(true)?;
+    // What is not sent when a probe is dropped is not to be sent any more.
+    socket2::SockRef::from(&stream).set_linger(Some(Duration::ZERO))?;
+    Ok(stream)
+}
+
+/// With the headers of its packets.
+fn on_wire(bytes: u64, mtu: u64) -> u64 {
+    let payload = mtu.saturating_sub(TCP).max(1);
+    bytes.saturating_mul(payload + TCP + ETHERNET) / payload
+}
+
+fn nanos(time: Duration) -> u64 {
+    u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
+}
+
+impl fmt::Display for Found {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Found { latency, bytes_per_second, burst } = self;
+        write!(f, "{latency:?}, {bytes_per_second} bytes per second, {burst} bytes at once")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MTU: u32 = 1500;
+
+    async fn reflector() -> SocketAddrV4 {
+        let reflector = Reflector::bind(Ipv4Addr::LOCALHOST, 0).await.unwrap();
+        let to = SocketAddrV4::new(Ipv4Addr::LOCALHOST, reflector.port());
+        tokio::spawn(reflector.serve());
+        to
+    }
+
+    /// A far side that takes trains and tells of each what a test wants.
+    async fn telling(timed: Timed) -> SocketAddrV4 {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let port = listener.local_addr().unwrap().port();
+        tokio::spawn(async move {
+            let (mut stream, _) = listener.accept().await.unwrap();
+            let mut buffer = vec![0; 64 << 10];
+            while let Ok(train) = stream.read_u64().await {
+                take(&mut stream, train, &mut buffer).await.unwrap();
+                stream.write_u64(timed.nanos).await.unwrap();
+                stream.write_u64(timed.bytes).await.unwrap();
+            }
+        });
+        SocketAddrV4::new(Ipv4Addr::LOCALHOST, port)
+    }
+
+    #[tokio::test]
+    async fn two_agents_measure_the_way_between_them() {
+        let to = reflector().await;
+        let found = measure(Ipv4Addr::LOCALHOST, to, MTU).await.unwrap();
+        assert!(found.latency > Duration::ZERO && found.bytes_per_second > 0, "{found}");
+        assert!(found.burst <= HEAD);
+    }
+
+    #[tokio::test]
+    async fn the_rate_is_that_of_the_timed_part_with_its_headers() {
+        // 1448 bytes of payload are 1514 on the wire.
+        let to = telling(Timed { nanos: 20_000_000, bytes: 14_480 }).await;
+        let found = measure(Ipv4Addr::LOCALHOST, to, MTU).await.unwrap();
+        assert_eq!(found.bytes_per_second, 757_000);
+    }
+
+    #[tokio::test]
+    async fn a_far_side_that_tells_nonsense_or_is_not_there_is_an_error_with_its_address() {
+        let to = telling(Timed::default()).await;
+        let error = measure(Ipv4Addr::LOCALHOST, to, MTU).await.unwrap_err();
+        assert!(matches!(error, ProbeError::Senseless { .. }), "{error}");
+        let free = TcpListener::bind("127.0.0.1:0").await.unwrap().local_addr().unwrap().port();
+        let nobody = SocketAddrV4::new(Ipv4Addr::LOCALHOST, free);
+        let error = measure(Ipv4Addr::LOCALHOST, nobody, MTU).await.unwrap_err().to_string();
+        assert!(error.contains(&nobody.to_string()), "{error}");
+    }
+
+    #[tokio::test]
+    async fn a_train_longer_than_any_is_refused() {
+        let to = reflector().await;
+        let mut stream = TcpStream::connect(to).await.unwrap();
+        stream.write_u64(u64::MAX).await.unwrap();
+        assert_eq!(stream.read(&mut [0; 16]).await.unwrap(), 0, "the connection is closed");
+    }
+}
