@@ -75,6 +75,8 @@ fn main() -> ExitCode {
     };
     match outcome {
         Ok(()) => ExitCode::SUCCESS,
+        // Whoever reads has read enough, as in `cool plan ... | head`.
+        Err(Error::Output(reason)) if reason.kind() == std::io::ErrorKind::BrokenPipe => ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("cool: {error}");
             error.exit_code()

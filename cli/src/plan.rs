@@ -11,7 +11,7 @@ use crate::{cluster, size};
 use cool_collective::{Analysis, Call, Layout, Operation, Plan, Planner, Rank, analyse, check, compile};
 use cool_proto::control::controller_client::ControllerClient;
 use cool_proto::control::{Node, TopologyRequest};
-use cool_sim::schedule::{Costs, Fabric, limit};
+use cool_sim::schedule::{Costs, Fabric, limit, trace};
 use std::io::Write;
 use std::path::PathBuf;
 use tonic::transport::Channel;
@@ -44,7 +44,7 @@ pub(crate) struct Options {
     #[arg(long, value_name = "RANK", default_value_t = 0)]
     root: u32,
 
-    /// Draws the schedule into a file, as a time-space diagram
+    /// Draws the schedule into a file, as a time-space diagram of what the simulator finds
     #[arg(long, value_name = "FILE")]
     svg: Option<PathBuf>,
 
@@ -125,8 +125,17 @@ fn one(
     let schedule = compile(&call, &layout, &plan, |_| true)?;
     let stuck = || Error::Stuck(plan.to_string());
     let analysis = analyse(&schedule, &layout).ok_or_else(stuck)?;
+    if let Some(path) = &options.svg {
+        let (timing, passages) = trace(&schedule, &layout, &fabric, &Costs::default())?;
+        let seconds = timing.time.as_secs_f64();
+        let what = format!("{operation} of {} on {fabric} by {plan}", size::named(options.bytes));
+        let picture =
+            svg::draw(&format!("{what}: {}", units::seconds(seconds)), &layout, &passages, seconds)?;
+        std::fs::write(path, picture)
+            .map_err(|reason| Error::Picture { path: path.display().to_string(), reason })?;
+    }
     let how = if options.plan.is_some() { "forced" } else { "picked" };
-    writeln!(out, "{operation} of {} on {fabric}: {plan} ({how})", size::show(options.bytes))?;
+    writeln!(out, "{operation} of {} on {fabric}: {plan} ({how})", size::named(options.bytes))?;
     let least = limit(&call, &layout, &fabric).map(|limit| limit.as_secs_f64());
     if let Some(estimate) = estimate {
         let times = least.map_or(String::new(), |least| {
@@ -141,13 +150,6 @@ fn one(
         writeln!(out, "  others: {}", rest.join(", "))?;
     }
     print(out, &analysis, &layout)?;
-    if let Some(path) = &options.svg {
-        let messages = cool_collective::messages(&schedule, &layout).ok_or_else(stuck)?;
-        let title = format!("{operation} of {} on {fabric} by {plan}", size::show(options.bytes));
-        let picture = svg::draw(&title, &layout, &messages)?;
-        std::fs::write(path, picture)
-            .map_err(|reason| Error::Picture { path: path.display().to_string(), reason })?;
-    }
     Ok(())
 }
 

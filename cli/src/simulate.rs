@@ -124,7 +124,7 @@ fn document(options: &Options, operation: Operation) -> Result<Document, Error> 
 fn table(document: &Document) -> String {
     let Document { topology, operation, bytes, limit_seconds, picked, plans } = document;
     let width = plans.iter().map(|line| line.plan.len()).max().unwrap_or(0).max("limit".len());
-    let mut text = format!("{operation} of {} on {topology}\n", size::show(*bytes));
+    let mut text = format!("{operation} of {} on {topology}\n", size::named(*bytes));
     let mut line = |plan: &str, time: &str, rest: &str| {
         text += format!("  {plan:width$}  {time:>10}  {rest}").trim_end();
         text.push('\n');

@@ -21,10 +21,24 @@ pub(crate) fn show(bytes: u64) -> String {
         .map_or_else(|| bytes.to_string(), |(shift, unit)| format!("{}{unit}", bytes >> shift))
 }
 
+/// The same for readers: "64 bytes", "256 KiB".
+pub(crate) fn named(bytes: u64) -> String {
+    let text = show(bytes);
+    match text.strip_suffix(['K', 'M', 'G']) {
+        Some(number) => format!("{number} {}iB", &text[number.len()..]),
+        None => format!("{text} bytes"),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
     use proptest::prelude::*;
+
+    #[test]
+    fn sizes_have_units() {
+        assert_eq!([0, 1000, 1024, 8 << 20].map(named), ["0 bytes", "1000 bytes", "1 KiB", "8 MiB"]);
+    }
 
     #[test]
     fn k_is_1024() {

@@ -6,24 +6,20 @@ use crate::schedule::{ActionId, Kind, Program, Rank, Schedule, TransferId};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// One message of a schedule.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Message {
-    /// The sender.
-    pub from: Rank,
-    /// The receivers: one, or those that a tree reaches.
-    pub to: Vec<Rank>,
-    /// Whether it goes along a tree.
-    pub multicast: bool,
-    /// Its length.
-    pub bytes: u64,
-    /// In which step: one more than the number of messages that must arrive before it, one after the other.
-    /// Messages within a node are local copies and take no step.
-    pub step: usize,
+struct Message {
+    from: Rank,
+    /// One, or those that a tree reaches.
+    to: Vec<Rank>,
+    multicast: bool,
+    bytes: u64,
+    /// One more than the number of messages that must arrive before it, one after the other. Messages within a node are
+    /// local copies and take no step.
+    step: usize,
 }
 
 /// All messages of a schedule for `layout`, each after those that it waits for. None if the schedule was not
 /// compiled for all of its ranks, or comes to a stop.
-pub fn messages(schedule: &Schedule, layout: &Layout) -> Option<Vec<Message>> {
+fn messages(schedule: &Schedule, layout: &Layout) -> Option<Vec<Message>> {
     let programs: Vec<&Program> = schedule.programs.iter().map(Option::as_ref).collect::<Option<_>>()?;
     if programs.len() != layout.size() {
         return None;

@@ -23,7 +23,7 @@ pub mod timing;
 mod track;
 mod verify;
 
-pub use analyse::{Analysis, Link, Load, Message, analyse, messages};
+pub use analyse::{Analysis, Link, Load, analyse};
 pub use compile::{CompileError, check, compile};
 pub use interpret::{InterpretError, interpret};
 pub use layout::{Layout, LayoutError, Place, Scope};

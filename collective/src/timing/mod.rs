@@ -4,9 +4,11 @@
 
 mod costs;
 mod index;
+mod trace;
 mod world;
 
 pub use costs::{Costs, nanos, time_of};
+pub use trace::Passage;
 
 use crate::layout::Layout;
 use crate::schedule::{Rank, Schedule};
@@ -108,4 +110,20 @@ pub fn time(
     most: Duration,
 ) -> Result<Timing, TimingError> {
     world::World::new(schedule, layout, costs, network)?.run(most)
+}
+
+/// As [`time`], with every message on its way, in the order in which they come.
+///
+/// # Errors
+/// As [`time`].
+pub fn trace(
+    schedule: &Schedule,
+    layout: &Layout,
+    costs: &Costs,
+    network: impl Network,
+) -> Result<(Timing, Vec<Passage>), TimingError> {
+    let mut world = world::World::new(schedule, layout, costs, network)?;
+    world.trace = Some(trace::Trace::default());
+    let timing = world.run(Duration::MAX)?;
+    Ok((timing, world.trace.map(|trace| trace.passages).unwrap_or_default()))
 }

@@ -2,6 +2,7 @@
 
 use super::costs::{Costs, nanos};
 use super::index::{At, Index};
+use super::trace::Trace;
 use super::{Network, Notice, Notices, Timing, TimingError};
 use crate::layout::Layout;
 use crate::schedule::{Action, Kind, Rank, Schedule};
@@ -56,6 +57,8 @@ pub(super) struct World<'a, N> {
     /// When the slowest rank is through, and which that is.
     end: (u64, u32),
     done: usize,
+    /// If someone wants to see.
+    pub(super) trace: Option<Trace>,
 }
 
 impl<'a, N: Network> World<'a, N> {
@@ -87,11 +90,12 @@ impl<'a, N: Network> World<'a, N> {
             now: 0,
             end: (0, 0),
             done: 0,
+            trace: None,
             index,
         })
     }
 
-    pub(super) fn run(mut self, most: Duration) -> Result<Timing, TimingError> {
+    pub(super) fn run(&mut self, most: Duration) -> Result<Timing, TimingError> {
         for rank in 0..self.layout.size() as u32 {
             let actions = self.schedule.programs[rank as usize].as_ref().map_or(0, |p| p.actions.len());
             for action in 0..actions as u32 {
@@ -177,13 +181,20 @@ impl<'a, N: Network> World<'a, N> {
             Event::Network(Notice::Wake(a, b)) => self.network(|net, now, tell| net.wake(now, (a, b), tell)),
             Event::Network(Notice::Left { message }) => self.left(message),
             Event::Network(Notice::Arrived { message, receiver }) => {
-                self.arrived(self.index.receivers(message)[receiver as usize]);
+                let at = self.index.receivers(message)[receiver as usize];
+                self.see_arrival(message, at.rank);
+                self.arrived(at);
             }
         }
     }
 
     fn complete(&mut self, at: At) {
         self.done += 1;
+        if let Kind::Receive { from, transfer, .. } = self.kind(at)
+            && self.layout.node_of(from) == self.node(at.rank)
+        {
+            self.see_arrival(transfer.0, at.rank);
+        }
         self.ends(at.rank, self.now);
         for i in 0..self.index.dependents(at) {
             let next = self.index.dependent(at, i);
@@ -232,6 +243,7 @@ impl<'a, N: Network> World<'a, N> {
 
     /// One rank of a node sends to another: if that is not ready, a small message is copied.
     fn offer(&mut self, at: At, transfer: u32) {
+        self.see_begin(transfer);
         let Some(to) = self.index.receivers(transfer).first().copied() else { return };
         let bytes = self.bytes(at);
         if self.known[self.index.number(to)] & READY != 0 {
@@ -324,6 +336,7 @@ impl<'a, N: Network> World<'a, N> {
 
     /// A unicast message may be sent.
     fn enqueue(&mut self, transfer: u32) {
+        self.see_begin(transfer);
         let bytes = self.bytes(self.index.sender(transfer));
         let ends = self.ends_of(transfer);
         self.network(|net, now, tell| net.unicast(now, transfer, ends, bytes, tell));
@@ -332,6 +345,9 @@ impl<'a, N: Network> World<'a, N> {
     /// The last byte of a message has left its sender.
     fn left(&mut self, transfer: u32) {
         let sender = self.index.sender(transfer);
+        if let (Some(trace), [to]) = (&mut self.trace, self.index.receivers(transfer)) {
+            trace.leaves(transfer, self.now, (sender.rank, to.rank));
+        }
         let bytes = self.bytes(sender);
         if let Kind::Multicast { .. } = self.kind(sender) {
             self.stream_over(transfer);
@@ -397,6 +413,7 @@ impl<'a, N: Network> World<'a, N> {
     }
 
     fn begin_stream(&mut self, transfer: u32) {
+        self.see_begin(transfer);
         let sender = self.index.sender(transfer);
         let Kind::Multicast { src, sharers, .. } = self.kind(sender) else { return };
         let from = self.node(sender.rank);
@@ -420,5 +437,22 @@ impl<'a, N: Network> World<'a, N> {
         }
         self.multicasting[sender.rank as usize] = false;
         self.next_multicast(sender.rank);
+    }
+
+    fn see_begin(&mut self, transfer: u32) {
+        if let Some(trace) = &mut self.trace {
+            trace.begins(transfer, self.now);
+        }
+    }
+
+    fn see_arrival(&mut self, transfer: u32, to: u32) {
+        if self.trace.is_none() {
+            return;
+        }
+        let sender = self.index.sender(transfer);
+        let (bytes, multicast) = (self.bytes(sender), matches!(self.kind(sender), Kind::Multicast { .. }));
+        if let Some(trace) = &mut self.trace {
+            trace.arrives(transfer, self.now, (sender.rank, to), multicast, bytes);
+        }
     }
 }

@@ -12,7 +12,7 @@ mod flows;
 mod grid;
 mod limit;
 
-pub use cool_collective::timing::{Costs, Timing, TimingError};
+pub use cool_collective::timing::{Costs, Passage, Timing, TimingError};
 pub use fabric::{Fabric, FabricError, FileError, Placement};
 pub use grid::{GridError, Verdict, call_of, judge};
 pub use limit::limit;
@@ -43,4 +43,18 @@ pub fn simulate(
 ) -> Result<Timing, SimulateError> {
     let carrier = carrier::Carrier::new(fabric, layout, costs)?;
     Ok(timing::time(schedule, layout, costs, carrier, Duration::MAX)?)
+}
+
+/// As [`simulate`], with every message on its way.
+///
+/// # Errors
+/// As [`simulate`].
+pub fn trace(
+    schedule: &Schedule,
+    layout: &Layout,
+    fabric: &Fabric,
+    costs: &Costs,
+) -> Result<(Timing, Vec<Passage>), SimulateError> {
+    let carrier = carrier::Carrier::new(fabric, layout, costs)?;
+    Ok(timing::trace(schedule, layout, costs, carrier)?)
 }
