@@ -1,0 +1,165 @@
+//! Simulated times are those that can be computed by hand, and none is below the physical limit.
+
+use cool_collective::{Call, Layout, Operation, Plan, Planner, Rank, compile};
+use cool_machine::Duration;
+use cool_sim::schedule::{Costs, Fabric, Placement, limit, simulate};
+
+/// One message for all bytes.
+const WHOLE: &str = "flat:linear/1073741824";
+
+/// Of every link.
+const RATE: u64 = 1_000_000;
+
+/// Links as they are in hardware.
+fn fabric(text: &str) -> Fabric {
+    let mut fabric = text.parse::<Fabric>().unwrap().with_rates(RATE, RATE).unwrap();
+    fabric.burst = 0;
+    fabric
+}
+
+/// Agents that take no time, whose messages need not wait for their receivers.
+fn free() -> Costs {
+    Costs {
+        call: Duration::ZERO,
+        send: Duration::ZERO,
+        receive: Duration::ZERO,
+        local: Duration::ZERO,
+        copy: u64::MAX,
+        reduce: u64::MAX,
+        eager: u64::MAX,
+        copied: u64::MAX,
+        burst: 0,
+        ..Costs::default()
+    }
+}
+
+fn run(operation: Operation, bytes: u64, plan: &str, fabric: &Fabric, costs: &Costs) -> f64 {
+    let layout = fabric.layout(Placement::Packed).unwrap();
+    let call = Call::new(operation, Rank(0), bytes, 1);
+    let schedule = compile(&call, &layout, &plan.parse().unwrap(), |_| true).unwrap();
+    simulate(&schedule, &layout, fabric, costs).unwrap().time.as_secs_f64()
+}
+
+/// Seconds of bytes on the wire.
+fn wire(bytes: u64) -> f64 {
+    bytes as f64 / RATE as f64
+}
+
+/// Ends of messages are computed to a 256th of their durations.
+fn assert_near(found: f64, expected: f64) {
+    assert!((found - expected).abs() < expected / 256.0, "{found} instead of {expected}");
+}
+
+/// A packet has to be whole at each switch before it goes on, and each link has its delay.
+fn way(links: u32, fabric: &Fabric, costs: &Costs) -> f64 {
+    f64::from(links) * fabric.delay.as_secs_f64() + f64::from(links - 1) * wire(costs.mtu)
+}
+
+#[test]
+fn one_message_takes_its_bytes_over_the_rate_and_the_way() {
+    let costs = free();
+    for (text, links) in [("tree:1x2", 2), ("tree:2x1", 4), ("tree:1+1", 4), ("leafspine:2x2x1", 4)] {
+        let fabric = fabric(text);
+        let time = run(Operation::Bcast, 1 << 20, WHOLE, &fabric, &costs);
+        assert_near(time, wire(costs.unicast(1 << 20)) + way(links, &fabric, &costs));
+    }
+}
+
+#[test]
+fn agents_add_their_work_and_a_large_message_asks_first() {
+    let (fabric, free) = (fabric("tree:1x2"), free());
+    let bytes = 1 << 20;
+    let network = wire(free.unicast(bytes)) + way(2, &fabric, &free);
+    let millis = Duration::from_millis;
+    let costs = Costs { call: millis(5), send: millis(70), receive: millis(900), ..free };
+    assert_near(run(Operation::Bcast, bytes, WHOLE, &fabric, &costs), network + 0.975);
+    let asks = Costs { eager: 1024, ..free };
+    let there_and_back = 2.0 * 2.0 * fabric.delay.as_secs_f64();
+    assert_near(run(Operation::Bcast, bytes, WHOLE, &fabric, &asks), network + there_and_back);
+}
+
+#[test]
+fn a_multicast_takes_as_long_to_all_as_to_the_farthest() {
+    let costs = free();
+    for (text, links) in
+        [("tree:1x8", 2), ("tree:4x4", 4), ("tree:3+1+2", 4), ("leafspine:4x2x4", 4), ("fattree:4", 6)]
+    {
+        let fabric = fabric(text);
+        let time = run(Operation::Bcast, 1 << 20, "multicast/1073741824", &fabric, &costs);
+        assert_near(time, wire(costs.multicast(1 << 20)) + way(links, &fabric, &costs));
+    }
+}
+
+#[test]
+fn messages_that_share_a_link_share_its_rate() {
+    let costs = free();
+    let bytes = 1 << 20;
+    // Into the root's link go all others' parts.
+    for (text, senders, links) in
+        [("tree:1x3", 2, 2), ("tree:1x9", 8, 2), ("tree:2x4", 7, 4), ("fattree:4", 15, 6)]
+    {
+        let fabric = fabric(text);
+        let time = run(Operation::Gather, bytes, WHOLE, &fabric, &costs);
+        assert_near(time, senders as f64 * wire(costs.unicast(bytes)) + way(links, &fabric, &costs));
+    }
+    // Over each uplink, with half the rate, go the blocks of two hosts to two others.
+    let fabric = fabric("tree:2x2").with_rates(RATE, RATE / 2).unwrap();
+    let time = run(Operation::Alltoall, bytes, "flat:linear", &fabric, &costs);
+    assert_near(time, 4.0 * 2.0 * wire(costs.unicast(bytes)) + way(4, &fabric, &costs));
+}
+
+#[test]
+fn messages_to_different_racks_take_different_spines() {
+    let costs = free();
+    let time = |text: &str| {
+        let fabric = fabric(text).with_rates(RATE, RATE / 2).unwrap();
+        run(Operation::Scatter, 1 << 20, WHOLE, &fabric, &costs)
+    };
+    let half = 2.0 * wire(costs.unicast(1 << 20));
+    assert_near(time("leafspine:3x1x1"), 2.0 * half);
+    assert_near(time("tree:3x1"), 2.0 * half);
+    assert_near(time("leafspine:3x2x1"), half);
+}
+
+#[test]
+fn a_chain_forwards_a_segment_while_the_next_arrives() {
+    let costs = free();
+    let (segment, count) = (1 << 16, 16);
+    for hosts in [2u32, 3, 9] {
+        let fabric = fabric(&format!("tree:1x{hosts}"));
+        let time = run(Operation::Bcast, segment * count, &format!("flat:chain/{segment}"), &fabric, &costs);
+        let passed_on = f64::from(hosts - 2) * (wire(costs.unicast(segment)) + way(2, &fabric, &costs));
+        let all = count as f64 * wire(costs.unicast(segment)) + way(2, &fabric, &costs);
+        assert_near(time, all + passed_on);
+    }
+}
+
+#[test]
+fn no_plan_is_faster_than_the_limit() {
+    let costs = free();
+    for text in ["tree:4x4", "tree:3+1+2x2", "leafspine:3x2x2", "fattree:4", "tree:1x5"] {
+        let fabric = fabric(text);
+        let layout: Layout = fabric.layout(Placement::Interleaved).unwrap();
+        for operation in Operation::ALL {
+            let call = Call::new(operation, Rank(1), 48 << 10, 1);
+            let Some(least) = limit(&call, &layout, &fabric) else { continue };
+            for plan in Planner::candidates(&call, &layout) {
+                let schedule = compile(&call, &layout, &plan, |_| true).unwrap();
+                let time = simulate(&schedule, &layout, &fabric, &costs).unwrap().time;
+                assert!(time >= least, "{operation} by {plan} on {text}: {time:?} {least:?}");
+            }
+        }
+    }
+}
+
+#[test]
+fn racks_of_32_by_32_by_32_ranks_are_simulated() {
+    let fabric = fabric("tree:32x32x32");
+    let layout = fabric.layout(Placement::Packed).unwrap();
+    let call = Call::new(Operation::Allreduce, Rank(0), 1 << 20, 8);
+    let plan: Plan = "cool-b-r".parse().unwrap();
+    let schedule = compile(&call, &layout, &plan, |_| true).unwrap();
+    let timing = simulate(&schedule, &layout, &fabric, &Costs::default()).unwrap();
+    let least = limit(&call, &layout, &fabric).unwrap();
+    assert!(timing.time > least && timing.time < 20 * least, "{timing:?}");
+}
