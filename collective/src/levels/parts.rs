@@ -4,7 +4,7 @@
 //! through a slot and is copied to its places.
 
 use super::order::{Order, Part, Piece, locate, within};
-use super::{Levels, input, output, segments};
+use super::{Levels, MAX_SEGMENTS, input, output, segments};
 use crate::builder::{Held, Slot};
 use crate::patterns::{Exchange, Subgroup};
 use crate::plan::{Level, Spread};
@@ -126,7 +126,29 @@ impl Levels<'_, '_> {
         if let [only] = values.as_slice() {
             return self.b.send(*only, places[0]);
         }
-        self.plan.node.up.reduce_scatter()(self.b, &values, &parts, &places);
+        let longest = parts.iter().map(|part| part.end - part.start).max().unwrap_or(0);
+        for s in segments(longest, self.segment_of_parts(longest, parts.len())) {
+            let cut = |end: u64, start: u64| end.min(start + s.start)..end.min(start + s.end);
+            let parts: Vec<Range<u64>> = parts.iter().map(|part| cut(part.end, part.start)).collect();
+            let at = |place: &Held| cut(place.span.end(), place.span.offset);
+            let places: Vec<Held> = places
+                .iter()
+                .map(|place| Held {
+                    span: output(at(place).start, at(place).end - at(place).start),
+                    ..*place
+                })
+                .collect();
+            self.plan.node.up.reduce_scatter()(self.b, &values, &parts, &places);
+        }
+    }
+
+    /// How much of each member's part is one segment, where the longest part is this long.
+    fn segment_of_parts(&self, longest: u64, members: usize) -> u64 {
+        if !(self.is_flat() && self.plan.node.up.shares) {
+            return self.segment;
+        }
+        let share = (self.segment / members as u64).max(longest.div_ceil(MAX_SEGMENTS)).max(1);
+        share.next_multiple_of(self.element)
     }
 
     pub(super) fn allgather(&mut self) {
@@ -142,7 +164,7 @@ impl Levels<'_, '_> {
         let (level, group, members) = self.exchangers(&order);
         let ranges: Vec<Piece> = members.iter().map(|part| order.of(self.layout, *part)).collect();
         let longest = ranges.iter().map(|range| range.end - range.start).max().unwrap_or(0);
-        for s in segments(longest, self.segment) {
+        for s in segments(longest, self.segment_of_parts(longest, members.len())) {
             let pieces: Vec<Piece> = ranges
                 .iter()
                 .map(|all| all.end.min(all.start + s.start)..all.end.min(all.start + s.end))

@@ -5,7 +5,7 @@ use super::Pattern;
 use super::tree::{Edge, tree};
 use crate::builder::{Builder, Held, Slot};
 
-pub(super) static CHAIN: Pattern = Pattern { scan: Some(scan), ..tree!("chain", edges, 64) };
+pub(super) static CHAIN: Pattern = Pattern { scan: Some(scan), ..tree!("chain", edges, 128) };
 
 fn edges(n: usize) -> Vec<Edge> {
     (1..n).map(|child| Edge { parent: child - 1, below: child..n }).collect()

@@ -79,6 +79,8 @@ pub(crate) struct Pattern {
     pub(crate) name: &'static str,
     /// Segments of an array that suit it, when it is a plan's only one.
     pub(crate) segments: u64,
+    /// Whether messages hold one member's share of a segment, so that segments may be larger.
+    pub(crate) shares: bool,
     /// Whether it uses a tree, along which a message reaches all members.
     pub(crate) multicasts: bool,
     pub(crate) bcast: Option<Bcast>,
@@ -98,6 +100,7 @@ impl Pattern {
         Pattern {
             name,
             segments: 1,
+            shares: false,
             multicasts: false,
             bcast: None,
             reduce: None,

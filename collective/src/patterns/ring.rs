@@ -7,6 +7,8 @@ use crate::schedule::{Rank, Span};
 use core::ops::Range;
 
 pub(super) static RING: Pattern = Pattern {
+    segments: 64,
+    shares: true,
     allreduce: Some(allreduce),
     allgather: Some(allgather),
     reduce_scatter: Some(reduce_scatter),

@@ -4,14 +4,20 @@ use super::Plan;
 use crate::layout::Layout;
 use crate::schedule::{Call, Operation, Rank};
 
-/// From this vector size on, an allreduce ends in one multicast over the whole group instead of one per rack.
-const LARGE_ALLREDUCE: u64 = 4 * 1024;
+/// From this vector size on, what leaders take in costs a reduction more than further steps do.
+const LARGE_VECTOR: u64 = 4 * 1024;
+
+/// From this share of a node on, links that are always full make up for as many steps as there are nodes.
+const LARGE_SHARE: u64 = 2 * 1024;
+
+/// From this share of a node on, an allreduce up and down the chain is faster than round the ring or by shards.
+const FAIR_SHARE: u64 = 256;
 
 /// From this share of a node on, messages go straight: below, many small ones cost more than the link of a leader
 /// that all of them pass.
 const WORTHY_SHARE: u64 = 512;
 
-/// Streams that a receiver may well follow at once.
+/// Beyond so many nodes the steps of an allgather round a ring cost more than a second pass over one link.
 const MANY_NODES: usize = 64;
 
 /// How fast the links of a tree are, in any one unit.
@@ -37,22 +43,26 @@ impl Plan {
     /// | --- | --- | --- | --- |
     /// | bcast, barrier | any | multicast | every link carries the message once |
     /// | gather, scatter | any | cool-p-p | one message per rack on the uplinks |
-    /// | reduce, reduce_scatter | any | cool-p-p | three steps, one message per rack on the uplinks |
+    /// | reduce | < 4 KiB | cool-p-p | three steps |
+    /// | reduce | more | racked:chain | every link carries the vector once |
     /// | allreduce | < 4 KiB | cool-p-p | three steps, the last inside the racks |
-    /// | allreduce | more | multicast | as reduce, then every link carries the result once |
-    /// | allgather, 64 nodes at most | any | multicast-each | every link carries every part once, in one step |
-    /// | allgather, more nodes | any | multicast | one stream instead of one per node |
+    /// | allreduce | < 2 KiB a node | racked:chain; below 256 B a node sharded | fewer steps than round a ring |
+    /// | allreduce | more | racked:ring | every link carries the least that it can |
+    /// | reduce_scatter | < 4 KiB | cool-p-p | three steps |
+    /// | reduce_scatter | < 2 KiB a node | sharded | two steps |
+    /// | reduce_scatter | more | racked:ring | every link carries the least that it can |
+    /// | allgather, 64 nodes at most | < 512 B a node | cool-p-p | three steps |
+    /// | allgather, 64 nodes at most | more | racked:ring | every link carries every part once |
+    /// | allgather, more nodes | any | multicast | one stream instead of a step per node |
     /// | alltoall | < 512 B a block | cool-p-p | one message between two racks, each way |
     /// | alltoall | more | flat:linear | each block goes straight |
     /// | scan, exscan | < 512 B a node | cool-p-p | three steps |
     /// | scan, exscan | more | flat:chain | every link carries the vector once |
     ///
     /// With one leader per rack, `(k - 1) + (r - 1)` vectors come in through the link of the root's leader,
-    /// of r racks of k nodes; with sharded leaders, one. They are not the default yet: many multicasts of one call,
-    /// each from another node, can wait for each other when agents have no room for copies.
-    ///
-    /// An allgather's limit is the total over a host's link; in cool-p-p a rack leader sends its rack's
-    /// parts and then the total over that link, and multicast first brings the total to one host.
+    /// of r racks of k nodes; with sharded leaders one, but from `k + r` senders at a time. Along a chain or ring
+    /// that enters each rack once every node hears one other and every uplink carries one message each way, so no
+    /// queue fills and no packet is lost, whatever the placement of ranks.
     pub fn default_for(call: &Call, layout: &Layout) -> Plan {
         Plan::default_at(call, layout, Rates::default())
     }
@@ -72,20 +82,26 @@ fn name(call: &Call, layout: &Layout, rates: Rates) -> &'static str {
     let oversubscribed = rates.uplink < rates.host * largest_rack as f64;
     // What one rank has to move or combine, on average.
     let vector = call.input_bytes(Rank(0), size).max(call.output_bytes(Rank(0), size));
-    let worthy = vector / nodes as u64 >= WORTHY_SHARE;
+    let share = vector / nodes as u64;
+    let worthy = share >= WORTHY_SHARE;
     match call.operation {
         _ if nodes == 1 => "cool-p-p",
         Operation::Bcast | Operation::Barrier => "multicast",
-        Operation::Reduce | Operation::ReduceScatter => "cool-p-p",
+        Operation::Reduce | Operation::Allreduce | Operation::ReduceScatter if vector < LARGE_VECTOR => {
+            "cool-p-p"
+        }
+        Operation::Reduce => "racked:chain",
+        Operation::Allreduce | Operation::ReduceScatter if share >= LARGE_SHARE => "racked:ring",
+        Operation::Allreduce if share >= FAIR_SHARE => "racked:chain",
+        Operation::Allreduce | Operation::ReduceScatter => "sharded",
         Operation::Gather | Operation::Scatter if worthy && !oversubscribed => "flat:linear",
         Operation::Gather | Operation::Scatter => "cool-p-p",
-        Operation::Allreduce if call.bytes < LARGE_ALLREDUCE => "cool-p-p",
-        Operation::Allreduce => "multicast",
-        Operation::Allgather if nodes <= MANY_NODES => "multicast-each",
-        Operation::Allgather => "multicast",
+        Operation::Allgather if nodes > MANY_NODES => "multicast",
+        Operation::Allgather if worthy => "racked:ring",
+        Operation::Allgather => "cool-p-p",
         Operation::Alltoall if vector / size as u64 >= WORTHY_SHARE => "flat:linear",
         Operation::Alltoall => "cool-p-p",
-        Operation::Scan | Operation::Exscan if call.bytes / nodes as u64 >= WORTHY_SHARE => "flat:chain",
+        Operation::Scan | Operation::Exscan if worthy => "flat:chain",
         Operation::Scan | Operation::Exscan => "cool-p-p",
     }
 }

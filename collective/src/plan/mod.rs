@@ -18,15 +18,16 @@ const SEGMENTS: u64 = 16;
 /// Bounds of such a segment: below, the cost per message shows; above, pipelining gains nothing more.
 const SEGMENT_BOUNDS: (u64, u64) = (16 * 1024, 256 * 1024);
 
-/// The smallest segment of a pattern that wants many.
-const LEAST_SEGMENT: u64 = 4 * 1024;
+/// Bounds of a segment of a pattern that wants many: where each member hears one other, links stay full if what
+/// is under way between two fits a shallow queue.
+const FLAT_BOUNDS: (u64, u64) = (4 * 1024, 16 * 1024);
 
 /// Segments of a vector with sharded leaders: they overlap only the two steps of the combination, the
 /// second of which loads the uplinks.
 const SHARDED_SEGMENTS: u64 = 8;
 
-/// Bounds of a node's share of such a segment.
-const SHARE_BOUNDS: (u64, u64) = (1024, 64 * 1024);
+/// Bounds of a node's share of a segment.
+const SHARE_BOUNDS: (u64, u64) = (1024, 16 * 1024);
 
 /// The largest segment that can be asked for.
 const MAX_SEGMENT: u64 = 1 << 30;
@@ -143,7 +144,7 @@ impl Plan {
     }
 
     /// Bytes of a segment of an array of `array` bytes for a group on `nodes` nodes, if none is forced: a
-    /// sixteenth, 16 KiB at least and 256 KiB at most; with sharded leaders an eighth, 1 KiB to 64 KiB for
+    /// sixteenth, 16 KiB at least and 256 KiB at most; with sharded leaders an eighth, 1 KiB to 16 KiB for
     /// each node; with one level, as the pattern likes it.
     pub fn segment(&self, array: u64, nodes: usize) -> u64 {
         let Composition { shape, leaders, node, .. } = self.composition;
@@ -155,8 +156,11 @@ impl Plan {
             (Shape::Levels, Leaders::One) => {
                 array.div_ceil(SEGMENTS).clamp(SEGMENT_BOUNDS.0, SEGMENT_BOUNDS.1)
             }
+            _ if node.up.shares => {
+                array.div_ceil(node.up.segments).max(SHARE_BOUNDS.1 * nodes as u64).min(array).max(1)
+            }
             _ if node.up.segments == 1 => array.max(1),
-            _ => array.div_ceil(node.up.segments).clamp(LEAST_SEGMENT, SEGMENT_BOUNDS.1),
+            _ => array.div_ceil(node.up.segments).clamp(FLAT_BOUNDS.0, FLAT_BOUNDS.1),
         })
     }
 

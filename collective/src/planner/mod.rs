@@ -24,7 +24,7 @@ const REFINED: usize = 3;
 /// A plan that takes so many times as long as the best is not made good by other segments.
 const HOPEFUL: f64 = 2.0;
 
-/// Other segments than a plan's own must be better by this.
+/// Another plan than the rule's, and other segments than a plan's own, must be better by this.
 const WORTHY: f64 = 1.02;
 
 /// The links of a level.
@@ -145,8 +145,10 @@ impl Planner {
         let likely = Plan::default_for(&call, &self.layout);
         let others = Planner::candidates(&call, &self.layout).into_iter().filter(|plan| *plan != likely);
         for plan in std::iter::once(likely).chain(others) {
-            if let Some(estimate) = bench.estimate(plan, best * HOPEFUL) {
+            if let Some(mut estimate) = bench.estimate(plan, best * HOPEFUL) {
                 best = best.min(estimate.seconds);
+                // What is hardly better is not worth an exception.
+                estimate.seconds *= if plan == likely { 1.0 } else { WORTHY };
                 estimates.push(estimate);
             }
         }
@@ -155,7 +157,6 @@ impl Planner {
             for plan in Planner::segmented(estimates[i].plan, &call, &self.layout) {
                 if let Some(mut estimate) = bench.estimate(plan, best) {
                     best = best.min(estimate.seconds);
-                    // What is hardly better is not worth an exception.
                     estimate.seconds *= WORTHY;
                     estimates.push(estimate);
                 }
