@@ -44,6 +44,7 @@ pub(crate) async fn join(
         udp_port: 7420,
         tcp_port: 7420,
         slots: 64,
+        probe_port: 7421,
         held: Vec::new(),
     };
     send(&outbox, Body::Register(register)).await;
