@@ -177,6 +177,8 @@ impl Groups {
         match lock(&self.groups).entry(group.id) {
             Entry::Occupied(_) => false,
             Entry::Vacant(vacant) => {
+                self.busy.send_if_modified(|groups| groups.insert(group.id));
+                self.prober.stop();
                 vacant.insert(group);
                 true
             }
@@ -186,6 +188,7 @@ impl Groups {
     /// Forgets a group that nobody was told of.
     pub fn remove(&self, id: u64) {
         lock(&self.groups).remove(&id);
+        self.busy.send_if_modified(|groups| groups.remove(&id));
     }
 
     /// Makes a group in the network and tells its members. They answer when they are ready.

@@ -247,7 +247,8 @@ async fn ranks_go_on_without_a_controller_and_the_next_one_is_told_of_them() {
         ..Member::default()
     };
     let members = vec![member(0), member(1)];
-    let group = Group { id: 6, epoch: 1, job: 4, members, chunk_bytes: 1000, ..Group::default() };
+    let cost_model = serde_json::json!(cool_collective::CostModel::default()).to_string();
+    let group = Group { id: 6, epoch: 1, job: 4, members, chunk_bytes: 1000, cost_model, ..Group::default() };
     first.tell(Body::Group(group.clone())).await;
     assert!(matches!(first.hear().await, agent_message::Body::GroupReady(_)));
     let go = agent.socket.with_extension("go");
