@@ -1,14 +1,15 @@
 # The two commands that do all, on a fresh Debian machine with Rust:
 #   make demo   K-means over 16 emulated nodes in 4 racks, with a report in target/demo/
 #   make test   every test: unit, property, simulator, and end to end in Mininet
-# and the comparison with other libraries: make bench-quick (under 10 minutes), make bench (BENCH=... gives its options)
+# and the comparison with other libraries: make bench-quick (under 10 minutes), make bench (BENCH=... gives its options);
+# predictions beside measurements, as in docs/calibration.md: make calibrate
 
 SUDO := $(if $(filter 0,$(shell id -u)),,sudo)
 NETWORK_PACKAGES := gcc libc6-dev mininet openvswitch-switch ethtool iptables iproute2 procps python3
 PHOTOGRAPHS := lomiri-wallpapers-16.04
 export PATH := $(PATH):$(HOME)/.cargo/bin
 
-.PHONY: demo test bench bench-quick lint release bindings packages-demo packages-test packages-bench nextest unit end-to-end
+.PHONY: demo test bench bench-quick calibrate lint release bindings packages-demo packages-test packages-bench nextest unit end-to-end
 
 demo: packages-demo release
 	mkdir -p target/demo
@@ -34,6 +35,9 @@ bench: packages-bench release
 
 bench-quick: packages-bench release
 	$(SUDO) bench/bench.py --quick $(BENCH)
+
+calibrate: packages-bench release
+	$(SUDO) bench/calibrate.py $(CALIBRATE)
 
 lint:
 	cargo fmt --all --check
