@@ -9,6 +9,11 @@
 //! multicast trees in the switches, and over TCP, by a plan that it picks or that is forced
 //! ([`set_plan`](Comm::set_plan)).
 //!
+//! [`start`](Comm::start) has all of them for those who do not want to wait: many may be under way, and each is
+//! waited for, asked, or awaited ([`Pending`]). [`split`](Comm::split), [`dup`](Comm::dup) and
+//! [`subset`](Comm::subset) make further groups. Elements are the number types of [`Element`]; functions of the program
+//! combine any plain type ([`allreduce_with`](Comm::allreduce_with)).
+//!
 //! ```
 //! # fn main() -> Result<(), cool::Error> {
 //! cool::launch(|comm| -> Result<(), cool::Error> {
@@ -22,7 +27,7 @@
 //! # }
 //! ```
 //!
-//! `cool run -n 16 -- ./program` starts it on a cluster. With the feature `embedded`, the same
+//! `cool run -n 16 -- ./program` starts it on a cluster; so do `srun`, `mpirun` and `torchrun`. With the feature `embedded`, the same
 //! program started by hand runs its ranks as threads, with agents on loopback: no root, no switches,
 //! no daemons ([`launch`], [`embedded`]).
 //!
