@@ -2,7 +2,7 @@
 #   make demo   K-means over 16 emulated nodes in 4 racks, with a report in target/demo/
 #   make test   every test: unit, property, simulator, and end to end in Mininet
 # and the comparison with other libraries: make bench-quick (under 10 minutes), make bench (BENCH=... gives its options);
-# predictions beside measurements, as in docs/calibration.md: make calibrate
+# predictions beside measurements, written to docs/calibration.md: make calibrate
 
 SUDO := $(if $(filter 0,$(shell id -u)),,sudo)
 NETWORK_PACKAGES := gcc libc6-dev mininet openvswitch-switch ethtool iptables iproute2 procps python3
