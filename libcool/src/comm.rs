@@ -29,7 +29,8 @@ const DEFAULT_TIMEOUT: Duration = Duration::from_secs(300);
 ///
 /// Its operations wait for their results; those of [`Comm::start`] do not. Calls take part in the order in which
 /// they are started. Several threads may share a `Comm`; which of them comes first is then open, so let one
-/// thread of a rank do the calling. Dropping it, when its calls are done, tells the agent that the rank is done.
+/// thread of a rank do the calling. Dropping it tells the agent that the rank is done;
+/// its calls under way are carried out all the same.
 #[derive(Debug)]
 pub struct Comm {
     inner: Arc<Inner>,

@@ -9,7 +9,7 @@ use crate::error::Error;
 use crate::operation::Operation;
 use cool_proto::frame::MAX_PLAN;
 use cool_proto::local::{
-    self, Attach, Call, CheckPlan, Dtype, Enlist, Map, ReduceOp, Slice, Unmap, frame::Body,
+    self, Attach, Call, CheckPlan, Dtype, Enlist, Leave, Map, ReduceOp, Slice, Unmap, frame::Body,
 };
 use cool_proto::region::RegionError;
 use cool_proto::socket::{Sender, SocketError};
@@ -267,9 +267,14 @@ impl Session {
     }
 }
 
-/// The agent learns that the rank is done, and whoever receives that there is nothing more.
+/// The agent learns that the rank is done, and carries out its open calls without it; of a rank that panics, it
+/// learns that it is lost. Whoever receives learns that there is nothing more.
 impl Drop for Session {
     fn drop(&mut self) {
+        if !std::thread::panicking() {
+            // Whose session is over already has nobody to tell.
+            let _ = self.send(&mut self.wire(), "leave", Body::Leave(Leave {}), None);
+        }
         self.wire().sender.close();
         self.inbox.close(Over::Gone(Arc::new(SocketError::Closed)));
     }

@@ -116,6 +116,23 @@ fn a_call_that_is_left_alone_is_done_all_the_same() {
 }
 
 #[test]
+fn calls_of_a_rank_that_has_left_are_done_all_the_same() {
+    for _ in 0..20 {
+        ranks(3, |comm| {
+            let mut sums = vec![vec![0u64; 5_000]; 50];
+            let started = sums.iter_mut().map(|sum| comm.start().allreduce(&[1; 5_000], sum, Op::Sum));
+            let calls = started.collect::<Result<Vec<_>, _>>()?;
+            if comm.rank() == 1 {
+                return Ok(());
+            }
+            wait_all(calls)?;
+            assert!(sums.iter().flatten().all(|s| *s == 3));
+            Ok(())
+        });
+    }
+}
+
+#[test]
 fn threads_wait_for_calls_that_others_started() {
     ranks(2, |comm| {
         let mut results = space();

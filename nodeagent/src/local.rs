@@ -121,6 +121,8 @@ impl Drop for LocalServer {
 /// Why a session ends.
 #[derive(Debug, thiserror::Error)]
 enum End {
+    #[error("its process has left the group")]
+    Left,
     #[error("its process closed the connection")]
     Closed,
     #[error("its process broke the protocol: {0}")]
@@ -224,6 +226,11 @@ async fn converse(wire: &mut Wire, attachment: &Attachment) -> End {
                 Ok(Body::CheckPlan(check)) => {
                     wire.send(Body::PlanChecked(PlanChecked { wrong: wrong(&check) })).await
                 }
+                Ok(Body::Leave(_)) => {
+                    // The others need what it has called; how it went, nobody asks any more.
+                    while rank.calls.join_next().await.is_some() {}
+                    Err(End::Left)
+                }
                 Ok(body) => {
                     // A call's first interval begins with it.
                     alive.reset();
@@ -234,13 +241,18 @@ async fn converse(wire: &mut Wire, attachment: &Attachment) -> End {
             Some(done) = rank.calls.join_next() => match done {
                 Ok(done) => wire.send(Body::Done(done)).await,
                 Err(e) => Err(End::Broken(io::Error::other(e))),
-            },
-            _ = alive.tick(), if !rank.calls.is_empty() => wire.send(Body::Running(Running {})).await,
+            }.or_else(unheard),
+            _ = alive.tick(), if !rank.calls.is_empty() => wire.send(Body::Running(Running {})).await.or_else(unheard),
         };
         if let Err(end) = step {
             return end;
         }
     }
+}
+
+/// A process that hears nothing any more may have said before that it leaves: what it sent is read to the end.
+fn unheard(end: End) -> Result<(), End> {
+    if matches!(end, End::Closed) { Ok(()) } else { Err(end) }
 }
 
 /// An attached rank: its memory and its open calls.
@@ -265,8 +277,8 @@ impl LocalRank<'_> {
             },
             Body::Call(call) => self.call(call),
             Body::Attach(_) | Body::Enlist(_) => Err(End::Refused("Attach came twice".into())),
-            // Answered before it comes here.
-            Body::CheckPlan(_) => Ok(()),
+            // Handled before they come here.
+            Body::CheckPlan(_) | Body::Leave(_) => Ok(()),
             Body::Attached(_)
             | Body::Done(_)
             | Body::Refused(_)
