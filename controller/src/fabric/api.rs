@@ -23,6 +23,10 @@ pub struct FabricConfig {
     pub takeover: Duration,
     /// UDP port of all multicast.
     pub multicast_port: u16,
+    /// LLDP and ARP packets per second that a port may hand in, with two seconds' worth at once.
+    pub packet_ins_per_second: u32,
+    /// How often switches are asked for their counters.
+    pub counters_interval: Duration,
 }
 
 impl Default for FabricConfig {
@@ -35,6 +39,8 @@ impl Default for FabricConfig {
             detour_timeout: Duration::from_millis(500),
             takeover: Duration::from_secs(20),
             multicast_port: 7420,
+            packet_ins_per_second: 250,
+            counters_interval: Duration::from_secs(2),
         }
     }
 }

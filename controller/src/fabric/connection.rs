@@ -2,7 +2,8 @@
 //! and the [`network`](super::network).
 
 use super::reconcile::{Refusals, Wish};
-use super::session::{Input, Output, PortInfo, Session, SwitchInfo};
+use super::session::{Input, Output, PortInfo, Session, SessionConfig, SwitchInfo};
+use super::telemetry::Telemetry;
 use crate::agents::lock;
 use crate::listen::Connection;
 use cool_machine::{Machine, Poll, Time};
@@ -101,8 +102,20 @@ impl Clock {
     }
 }
 
+/// What all connections have in common.
+#[derive(Clone, Debug)]
+pub(super) struct Terms {
+    pub(super) session: SessionConfig,
+    pub(super) telemetry: Arc<Telemetry>,
+}
+
 /// Runs one connection to its end.
-pub(super) async fn run(connection: ConnectionId, taken: Connection, events: mpsc::Sender<FromSwitch>) {
+pub(super) async fn run(
+    connection: ConnectionId,
+    taken: Connection,
+    events: mpsc::Sender<FromSwitch>,
+    terms: Terms,
+) {
     let clock = Clock::start();
     let wishes = Arc::new(Wishes::default());
     let (packets_in, packets) = mpsc::channel(PACKETS);
@@ -110,12 +123,14 @@ pub(super) async fn run(connection: ConnectionId, taken: Connection, events: mps
         connection,
         peer: taken.caller.address,
         clock,
-        session: Session::new(clock.now()),
+        session: Session::new(clock.now(), terms.session),
         framer: Framer::new(Padding::Ignore),
         waiting: Vec::new(),
         unflushed: false,
         handle: Some(Handle { wishes: wishes.clone(), packets: packets_in }),
         switch: None,
+        wished: None,
+        telemetry: terms.telemetry,
         events,
     };
     driver.run(taken.stream, &wishes, packets).await;
@@ -143,6 +158,9 @@ struct Driver {
     /// Until the switch is up and the network has it.
     handle: Option<Handle>,
     switch: Option<(DatapathId, String)>,
+    /// What was wished last and has not been answered for, and since when something has not.
+    wished: Option<(u64, Time)>,
+    telemetry: Arc<Telemetry>,
     events: mpsc::Sender<FromSwitch>,
 }
 
@@ -190,7 +208,11 @@ impl Driver {
                     self.waiting.drain(..wrote);
                     self.unflushed = wrote > 0;
                 }
-                Woken::Wish(Some(wish)) => self.session.handle(self.clock.now(), Input::Want(wish)),
+                Woken::Wish(Some(wish)) => {
+                    let since = self.wished.map_or(self.clock.now(), |(_, since)| since);
+                    self.wished = Some((wish.version, since));
+                    self.session.handle(self.clock.now(), Input::Want(wish));
+                }
                 Woken::Packet(port, frame) if self.waiting.len() <= MAX_WAITING => {
                     self.session.handle(self.clock.now(), Input::Packet(port, frame));
                 }
@@ -209,6 +231,7 @@ impl Driver {
         match &self.switch {
             Some((switch, name)) => {
                 warn!(peer = %self.peer, switch = %switch, "switch {name} disconnected: {why}");
+                self.telemetry.ended(self.connection, *switch);
                 self.tell(Event::Down).await;
             }
             None => warn!(peer = %self.peer, "switch at {} turned away: {why}", self.peer),
@@ -253,7 +276,17 @@ impl Driver {
                 Output::PortChanged(port) => self.tell(Event::PortChanged(port)).await,
                 Output::PortGone(port) => self.tell(Event::PortGone(port)).await,
                 Output::PacketIn(port, frame) => self.tell(Event::PacketIn(port, frame)).await,
-                Output::Answered(version, refusals) => self.tell(Event::Answered(version, refusals)).await,
+                Output::Counted(counted) => {
+                    if let Some((switch, _)) = &self.switch {
+                        self.telemetry.counted(self.connection, *switch, self.clock.now(), counted);
+                    }
+                }
+                Output::Answered(version, refusals) => {
+                    if let Some((_, since)) = self.wished.take_if(|(wished, _)| *wished == version) {
+                        self.telemetry.installed(self.clock.now() - since);
+                    }
+                    self.tell(Event::Answered(version, refusals)).await;
+                }
                 Output::Warning(text) => warn!(peer = %self.peer, "{}: {text}", self.name()),
                 Output::Close(why) => return Err(why),
             }

@@ -15,8 +15,10 @@ mod api;
 mod arp;
 mod change;
 mod connection;
+mod counters;
 mod groups;
 mod locator;
+mod metering;
 #[cfg(test)]
 mod model;
 mod network;
@@ -24,6 +26,7 @@ mod reconcile;
 mod run;
 mod session;
 mod tables;
+mod telemetry;
 mod uses;
 mod view;
 mod vlan;
@@ -34,10 +37,14 @@ pub use api::{
     NodeView, Port, SwitchView, TopologySnapshot, TreeGrant, TreeScope,
 };
 
+pub use counters::PortCounters;
+pub use telemetry::{Histogram, Measured, PortLoad, SwitchLoad};
+
 use crate::listen::Listener;
 use network::Network;
 use std::net::Ipv4Addr;
 use std::sync::Arc;
+use telemetry::Telemetry;
 use tokio::sync::{mpsc, oneshot, watch};
 
 /// Calls that wait for the core; more wait at their callers.
@@ -60,6 +67,7 @@ enum Call {
 pub struct Fabric {
     calls: mpsc::Sender<Call>,
     snapshots: watch::Receiver<Arc<TopologySnapshot>>,
+    telemetry: Arc<Telemetry>,
 }
 
 impl Fabric {
@@ -68,8 +76,10 @@ impl Fabric {
     pub fn start(config: FabricConfig, key: Key, listener: Listener) -> Fabric {
         let (calls, incoming) = mpsc::channel(CALLS);
         let (publish, snapshots) = watch::channel(Arc::default());
-        tokio::spawn(run::run(Network::new(config, key, publish), listener, incoming));
-        Fabric { calls, snapshots }
+        let telemetry = Arc::new(Telemetry::default());
+        let network = Network::new(config, key, publish, telemetry.clone());
+        tokio::spawn(run::run(network, listener, incoming));
+        Fabric { calls, snapshots, telemetry }
     }
 
     /// Makes a node known: it is located as soon as a switch hears its LLDP. Registering a name again
@@ -92,6 +102,11 @@ impl Fabric {
     /// The network as it is known now.
     pub fn topology(&self) -> Arc<TopologySnapshot> {
         self.snapshots.borrow().clone()
+    }
+
+    /// What is measured, as of now.
+    pub fn measured(&self) -> Measured {
+        self.telemetry.read()
     }
 
     /// The network as it is known, changing when it changes.

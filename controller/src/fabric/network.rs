@@ -6,10 +6,11 @@ mod follow;
 mod takeover;
 
 use super::api::{FabricConfig, FabricError, NodeRegistration, TopologySnapshot, TreeGrant};
-use super::connection::{ConnectionId, Event, FromSwitch, Handle};
+use super::connection::{ConnectionId, Event, FromSwitch, Handle, Terms};
 use super::groups::{GroupTree, Numbers};
 use super::reconcile::Refusals;
-use super::session::{PortInfo, SwitchInfo};
+use super::session::{PortInfo, SessionConfig, SwitchInfo};
+use super::telemetry::{Presence, Telemetry};
 use super::uses::Uses;
 use super::wanted::Wanted;
 use super::{Reply, arp, locator, view, vlan};
@@ -80,6 +81,8 @@ pub(super) struct Network {
     numbers: Numbers,
     uses: Uses,
     publish: watch::Sender<Arc<TopologySnapshot>>,
+    telemetry: Arc<Telemetry>,
+    presence: Presence,
 
     changes: Changes,
     /// Links that went down at an end since trees were mended: nothing crosses them.
@@ -115,6 +118,7 @@ impl Network {
         config: FabricConfig,
         key: Key,
         publish: watch::Sender<Arc<TopologySnapshot>>,
+        telemetry: Arc<Telemetry>,
     ) -> Network {
         Network {
             discovery: Discovery::new(config.lldp_interval, key),
@@ -128,6 +132,8 @@ impl Network {
             numbers: Numbers::new(),
             uses: Uses::default(),
             publish,
+            telemetry,
+            presence: Presence::default(),
             changes: Changes::default(),
             cut: BTreeSet::new(),
             index: Index::default(),
@@ -149,6 +155,15 @@ impl Network {
         }
     }
 
+    /// What all connections of switches have in common.
+    pub(super) fn terms(&self) -> Terms {
+        let session = SessionConfig {
+            packet_ins_per_second: self.config.packet_ins_per_second,
+            counters_interval: self.config.counters_interval,
+        };
+        Terms { session, telemetry: self.telemetry.clone() }
+    }
+
     /// Takes what a switch tells.
     pub(super) fn event(&mut self, now: Time, FromSwitch { connection, switch, event }: FromSwitch) {
         if let Event::Up(info, handle) = event {
@@ -165,7 +180,10 @@ impl Network {
                 state.ports.insert(number, port);
                 self.seen = true;
                 match up {
-                    true if joined => self.discovery.handle(now, Input::PortUp(Port { switch, number }, mac)),
+                    true if joined => {
+                        self.presence.port_up(now, Port { switch, number });
+                        self.discovery.handle(now, Input::PortUp(Port { switch, number }, mac));
+                    }
                     true => {}
                     false => self.port_down(now, Port { switch, number }),
                 }
@@ -220,6 +238,7 @@ impl Network {
     fn forget(&mut self, switch: DatapathId) {
         let Some(state) = self.switches.remove(&switch) else { return };
         self.wanted.remove_switch(switch);
+        self.presence.switch_gone(switch);
         for number in state.awaited {
             if let Some(tree) = tree(&self.owners, &mut self.groups, number) {
                 tree.unconfirmed.remove(&switch);
@@ -233,6 +252,7 @@ impl Network {
     }
 
     fn port_down(&mut self, now: Time, port: Port) {
+        self.presence.port_down(port);
         if let Some(peer) = self.discovery.graph().peer(port) {
             self.cut.insert(Link::new(port, peer));
         }
@@ -249,6 +269,9 @@ impl Network {
         if !state.joined && state.joining.is_some_and(|joining| joining <= version) {
             state.joined = true;
             let up: Vec<_> = state.ports.values().filter(|p| p.up).map(|p| (p.number, p.mac)).collect();
+            for (number, _) in &up {
+                self.presence.port_up(now, Port { switch, number: *number });
+            }
             self.discovery.handle(now, Input::SwitchUp { switch, ports: &up });
         }
         self.pass(switch, version);
@@ -356,6 +379,7 @@ impl Network {
                 Output::Warning(warning) => warn!("{warning}"),
                 Output::LinkUp(link) => {
                     info!("link {} - {} found", self.label(link.a), self.label(link.b));
+                    self.presence.link(now, link).into_iter().for_each(|took| self.telemetry.found(took));
                     self.changes.links.insert(link);
                 }
                 Output::LinkDown(link) => {
@@ -375,6 +399,8 @@ impl Network {
                 }
                 Output::NodeLocated(node, port) => {
                     info!(node, "node located at {}", self.label(port));
+                    let took = self.presence.node(now, &node, port);
+                    took.into_iter().for_each(|took| self.telemetry.found(took));
                     self.changes.nodes.insert(node);
                 }
                 Output::NodeLost(node, port) => {

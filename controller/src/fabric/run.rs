@@ -2,7 +2,7 @@
 //! [`network`](super::network).
 
 use super::Call;
-use super::connection::{self, Clock, FromSwitch};
+use super::connection::{self, Clock, FromSwitch, Terms};
 use super::network::Network;
 use crate::listen::{Connection, Listener};
 use core::sync::atomic::{AtomicU64, Ordering};
@@ -17,7 +17,7 @@ const BATCH: usize = 256;
 /// Runs until the last handle is gone.
 pub(super) async fn run(mut network: Network, listener: Listener, mut calls: mpsc::Receiver<Call>) {
     let (events_in, mut events) = mpsc::channel(EVENTS);
-    tokio::spawn(accept(listener, events_in));
+    tokio::spawn(accept(listener, events_in, network.terms()));
     let clock = Clock::start();
     loop {
         let deadline = network.advance(clock.now());
@@ -37,12 +37,12 @@ pub(super) async fn run(mut network: Network, listener: Listener, mut calls: mps
 }
 
 /// Takes connections until the network has ended.
-async fn accept(listener: Listener, events: mpsc::Sender<FromSwitch>) {
+async fn accept(listener: Listener, events: mpsc::Sender<FromSwitch>, terms: Terms) {
     let next = Arc::new(AtomicU64::new(0));
     let (ended, events) = (events.clone(), events);
     let serve = move |taken: Connection| {
-        let (number, events) = (next.fetch_add(1, Ordering::Relaxed), events.clone());
-        connection::run(number, taken, events)
+        let number = next.fetch_add(1, Ordering::Relaxed);
+        connection::run(number, taken, events.clone(), terms.clone())
     };
     listener.run("switch", async move { ended.closed().await }, serve).await;
 }

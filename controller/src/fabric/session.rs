@@ -1,6 +1,8 @@
 //! One switch's OpenFlow session as a machine: version, identity, ports, keepalive; then packets both ways,
 //! with the [`reconciler`](super::reconcile) inside. Bytes and sockets are [`connection`](super::connection)'s.
 
+use super::counters::{Counted, Counters};
+use super::metering::{Intake, METER_EXISTS, Metering};
 use super::reconcile::{self, Former, Reconciler, Refusals, Wish};
 use cool_machine::{Duration, Machine, Poll, Time, earliest};
 use cool_topology::{DatapathId, Mac};
@@ -8,7 +10,7 @@ use rs_openflow::{
     Body, Error, Failure, FailureType, Hello, Message, MultipartReply, MultipartRequest, PacketOut,
     PortConfig, PortNo, PortReason, PortState, VERSION,
 };
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 /// How long a peer may take to say what it is.
 const HANDSHAKE: Duration = Duration::from_secs(10);
@@ -18,8 +20,19 @@ const QUIET: Duration = Duration::from_secs(5);
 const DEAD: Duration = Duration::from_secs(15);
 /// Ports that a switch may tell of.
 const MAX_PORTS: usize = 1 << 16;
+/// Meters of ports that came later and may still be refused.
+const MAX_METERS_UNKNOWN: usize = 1 << 12;
 /// HELLO_FAILED: no common version.
 const INCOMPATIBLE: u16 = 0;
+
+/// How sessions are held.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct SessionConfig {
+    /// Packets that each port may hand in.
+    pub(super) packet_ins_per_second: u32,
+    /// How often counters are asked for.
+    pub(super) counters_interval: Duration,
+}
 
 /// A port as its switch tells of it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -64,6 +77,8 @@ pub(super) enum Output {
     PortGone(u32),
     /// A port received this frame.
     PacketIn(u32, Vec<u8>),
+    /// This is what it has counted.
+    Counted(Counted),
     Answered(u64, Refusals),
     /// Worth an operator's look.
     Warning(String),
@@ -71,12 +86,13 @@ pub(super) enum Output {
     Close(String),
 }
 
-#[derive(Debug, PartialEq, Eq)]
+#[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Phase {
     Hello,
     Features,
     Ports,
     Description,
+    Meters,
     Tables,
     Up,
     Closed,
@@ -90,6 +106,15 @@ pub(super) struct Session {
     name: Option<String>,
     ports: BTreeMap<u32, PortInfo>,
     reconciler: Reconciler,
+    metering: Metering,
+    /// The question whether it has meters, and the barrier behind them.
+    meter_question: Option<u32>,
+    meter_barrier: Option<u32>,
+    /// The messages about meters that may still be refused.
+    meter_mods: BTreeSet<u32>,
+    intake: Intake,
+    packet_ins: u64,
+    counters: Counters,
     next_xid: u32,
     heard: Time,
     /// When to ask whether the peer is there; `None` while an answer is due.
@@ -99,13 +124,20 @@ pub(super) struct Session {
 }
 
 impl Session {
-    pub(super) fn new(now: Time) -> Session {
+    pub(super) fn new(now: Time, config: SessionConfig) -> Session {
         let mut session = Session {
             phase: Phase::Hello,
             datapath_id: DatapathId(0),
             name: None,
             ports: BTreeMap::new(),
             reconciler: Reconciler::new(),
+            metering: Metering::new(config.packet_ins_per_second),
+            meter_question: None,
+            meter_barrier: None,
+            meter_mods: BTreeSet::new(),
+            intake: Intake::new(config.packet_ins_per_second),
+            packet_ins: 0,
+            counters: Counters::new(config.counters_interval),
             next_xid: 0,
             heard: now,
             ask: None,
@@ -116,9 +148,10 @@ impl Session {
         session
     }
 
-    fn send(&mut self, body: Body) {
+    fn send(&mut self, body: Body) -> u32 {
         self.next_xid = (self.next_xid + 1) & !reconcile::XID;
         self.outputs.push_back(Output::Send(Message::new(self.next_xid, body)));
+        self.next_xid
     }
 
     fn close(&mut self, why: impl Into<String>) {
@@ -126,7 +159,7 @@ impl Session {
         self.outputs.push_back(Output::Close(why.into()));
     }
 
-    fn received(&mut self, now: Time, message: Message) {
+    fn received(&mut self, now: Time, mut message: Message) {
         self.heard = now;
         if self.phase != Phase::Hello {
             self.ask = Some(now + QUIET);
@@ -134,6 +167,7 @@ impl Session {
         if message.xid & reconcile::XID != 0
             && matches!(message.body, Body::Error(_) | Body::MultipartReply(_) | Body::BarrierReply)
         {
+            self.metering.undress(&mut message.body);
             return self.reconciler.handle(now, reconcile::Input::Told(message));
         }
         match message.body {
@@ -142,7 +176,10 @@ impl Session {
                 let reply = Message::new(message.xid, Body::EchoReply(data));
                 self.outputs.push_back(Output::Send(reply));
             }
-            Body::Error(failure) => self.error(&failure),
+            Body::Error(failure) => self.error(message.xid, &failure),
+            Body::BarrierReply if self.phase == Phase::Meters && self.meter_barrier == Some(message.xid) => {
+                self.read_tables();
+            }
             _ if self.phase == Phase::Hello => self.close("its first message is no hello"),
             Body::FeaturesReply(features) if self.phase == Phase::Features => {
                 if features.auxiliary_id != 0 {
@@ -154,12 +191,15 @@ impl Session {
             }
             Body::MultipartReply(reply) => {
                 let more = reply.more();
-                self.described(reply.body, more);
+                self.described(message.xid, reply.body, more);
             }
             Body::PortStatus(status) => self.port_status(status.reason, &status.port),
             Body::PacketIn(packet) if self.phase == Phase::Up => {
-                if let Some(port) = packet.in_port().filter(|port| *port <= PortNo::MAX) {
-                    self.outputs.push_back(Output::PacketIn(port.0, packet.data));
+                if let Some(port) = packet.in_port().filter(|port| self.ports.contains_key(&port.0)) {
+                    self.packet_ins += 1;
+                    if self.intake.admit(now, port.0) {
+                        self.outputs.push_back(Output::PacketIn(port.0, packet.data));
+                    }
                 }
             }
             _ => {}
@@ -181,21 +221,48 @@ impl Session {
         self.send(Body::FeaturesRequest);
     }
 
-    fn error(&mut self, failure: &Failure) {
+    fn error(&mut self, xid: u32, failure: &Failure) {
+        // Not every switch has meters or all counters.
+        if self.meter_question == Some(xid) || self.counters.refused(xid) {
+            return;
+        }
+        if self.meter_mods.remove(&xid) {
+            if (failure.kind, failure.code) != (FailureType::METER_MOD_FAILED, METER_EXISTS) {
+                self.metering.give_up();
+                let text =
+                    format!("it refuses a meter, so floods are held off by the controller alone: {failure}");
+                self.outputs.push_back(Output::Warning(text));
+            }
+            return;
+        }
         if failure.kind == FailureType::HELLO_FAILED {
             let text = String::from_utf8_lossy(&failure.data);
             return self.close(format!("it refused OpenFlow 1.3: {text:?}"));
         }
         match self.phase {
             // Not every switch describes itself, and it can be done without.
-            Phase::Description => self.read_tables(),
+            Phase::Description => self.make_meters(),
             Phase::Up => self.outputs.push_back(Output::Warning(format!("it reports an error: {failure}"))),
             _ => self.close(format!("it answers the handshake with an error: {failure}")),
         }
     }
 
-    fn described(&mut self, reply: MultipartReply, more: bool) {
+    fn described(&mut self, xid: u32, reply: MultipartReply, more: bool) {
         match reply {
+            MultipartReply::MeterFeatures(features) if self.meter_question == Some(xid) => {
+                self.metering.learn(&features);
+            }
+            reply @ (MultipartReply::PortStats(_) | MultipartReply::Flow(_)) => {
+                if let Some(counted) = self.counters.told(xid, &reply, more) {
+                    let counted = Counted {
+                        packet_ins: self.packet_ins,
+                        packet_ins_dropped: self.intake.dropped(),
+                        meters: self.metering.in_switch(),
+                        ..counted
+                    };
+                    self.outputs.push_back(Output::Counted(counted));
+                }
+            }
             MultipartReply::PortDesc(ports) if self.phase == Phase::Ports => {
                 ports.iter().for_each(|port| self.note(port));
                 if self.ports.len() > MAX_PORTS {
@@ -203,6 +270,8 @@ impl Session {
                 }
                 if !more {
                     self.phase = Phase::Description;
+                    let question = self.send(Body::MultipartRequest(MultipartRequest::MeterFeatures.into()));
+                    self.meter_question = Some(question);
                     self.send(Body::MultipartRequest(MultipartRequest::Desc.into()));
                 }
             }
@@ -212,9 +281,28 @@ impl Session {
                 if self.name.is_none() && !told.is_empty() && told != "None" {
                     self.name = Some(told);
                 }
-                self.read_tables();
+                self.make_meters();
             }
             _ => {}
+        }
+    }
+
+    /// Makes the meters that flows will refer to, and waits until they are there.
+    fn make_meters(&mut self) {
+        if !self.metering.in_switch() {
+            return self.read_tables();
+        }
+        self.phase = Phase::Meters;
+        let ports: Vec<u32> = self.ports.keys().copied().collect();
+        self.make_meter(None);
+        ports.into_iter().for_each(|port| self.make_meter(Some(port)));
+        self.meter_barrier = Some(self.send(Body::BarrierRequest));
+    }
+
+    fn make_meter(&mut self, port: Option<u32>) {
+        for body in self.metering.make(port) {
+            let xid = self.send(body);
+            self.meter_mods.insert(xid);
         }
     }
 
@@ -241,13 +329,21 @@ impl Session {
         let up = self.phase == Phase::Up;
         if reason == PortReason::DELETE {
             self.ports.remove(&port.port.0);
+            self.intake.forget(port.port.0);
             if up {
                 self.outputs.push_back(Output::PortGone(port.port.0));
             }
             return;
         }
         let info = port_info(port);
-        self.ports.insert(info.number, info.clone());
+        let new = self.ports.insert(info.number, info.clone()).is_none();
+        if new && self.phase > Phase::Description {
+            self.make_meter(Some(info.number));
+            // Of the oldest it is known by now.
+            while self.meter_mods.len() > MAX_METERS_UNKNOWN {
+                self.meter_mods.pop_first();
+            }
+        }
         if self.ports.len() > MAX_PORTS {
             return self.close(format!("it tells of more than {MAX_PORTS} ports"));
         }
@@ -258,10 +354,14 @@ impl Session {
 
     fn reconciled(&mut self, output: reconcile::Output) {
         let output = match output {
-            reconcile::Output::Send(message) => Output::Send(message),
+            reconcile::Output::Send(mut message) => {
+                self.metering.dress(&mut message.body);
+                Output::Send(message)
+            }
             reconcile::Output::Read(former) => {
                 self.phase = Phase::Up;
                 self.handshake = None;
+                self.counters.start(self.heard);
                 let name = self.name.clone().unwrap_or_else(|| format!("dpid:{}", self.datapath_id));
                 let ports = self.ports.values().cloned().collect();
                 Output::Up(SwitchInfo { datapath_id: self.datapath_id, name, ports, former })
@@ -324,7 +424,9 @@ impl Machine for Session {
             Input::Received(message) => self.received(now, message),
             Input::Unreadable(error) => self.close(format!("it sent what cannot be read: {error}")),
             Input::Want(wish) => self.reconciler.handle(now, reconcile::Input::Want(wish)),
-            Input::Packet(port, frame) => self.send(Body::PacketOut(PacketOut::new(PortNo(port), frame))),
+            Input::Packet(port, frame) => {
+                self.send(Body::PacketOut(PacketOut::new(PortNo(port), frame)));
+            }
         }
     }
 
@@ -343,12 +445,23 @@ impl Machine for Session {
                 }
                 Poll::Idle(deadline) => deadline,
             };
+            let next_xid = &mut self.next_xid;
+            let number = || {
+                *next_xid = (*next_xid + 1) & !reconcile::XID;
+                *next_xid
+            };
+            for (xid, body) in self.counters.ask(now, number) {
+                self.outputs.push_back(Output::Send(Message::new(xid, body)));
+            }
+            if !self.outputs.is_empty() {
+                continue;
+            }
             let own = earliest(earliest(self.handshake, self.ask), Some(self.heard + DEAD));
             if own.is_some_and(|own| own <= now) {
                 self.late(now);
                 continue;
             }
-            return Poll::Idle(earliest(deadline, own));
+            return Poll::Idle(earliest(earliest(deadline, own), self.counters.deadline()));
         }
     }
 }

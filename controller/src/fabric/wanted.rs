@@ -14,11 +14,15 @@ use std::sync::Arc;
 
 /// Multicast addresses: 239.192.0.0/14 (RFC 2365), one for each of [`GROUPS`].
 const MULTICAST: u32 = u32::from_be_bytes([239, 192, 0, 0]);
+const MULTICAST_MASK: u32 = u32::from_be_bytes([255, 252, 0, 0]);
 
-// Priorities. Only the last overlaps with others.
+// Priorities. Of these, the first overlaps with the second, and the last with all.
+const OF_PORT: u16 = 50_010;
 const LLDP: u16 = 50_000;
 const ARP: u16 = 49_000;
 const TREE: u16 = 40_000;
+/// Below the trees: what is for a group and comes from nobody who may send there.
+const OUTSIDER: u16 = 39_000;
 const NODE: u16 = 30_010;
 const RACK: u16 = 30_000;
 /// Above 0, where a switch may have a flow of its own that floods.
@@ -28,6 +32,17 @@ const DROP: u16 = 1;
 const FOR_TREE: u64 = 1 << 24;
 const FOR_RACK: u64 = 2 << 24;
 const FOR_NODE: u64 = 3 << 24;
+const FOR_OUTSIDERS: u64 = 4 << 24;
+const FOR_NODE_PORT: u64 = 5 << 24;
+const FOR_LINK: u64 = 6 << 24;
+
+/// By which cookie, in which bits, the flow is known that counts what outsiders send.
+pub(super) const OUTSIDERS: (u64, u64) = (COOKIE | FOR_OUTSIDERS, u64::MAX);
+
+/// Whether a flow is for the frames of a link's port.
+pub(super) fn is_of_link(cookie: u64) -> bool {
+    cookie & 0xff00_0000 == FOR_LINK
+}
 
 /// The multicast address of a tree, by its group number.
 pub(super) fn address(group: u32) -> Ipv4Addr {
@@ -49,7 +64,7 @@ pub(super) fn tree(flow: &Flow) -> Option<u32> {
 /// everything yet, and must not interrupt what goes on.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Keep {
-    /// All that forwards unicast: the switch's neighbourhood is still being discovered.
+    /// All that follows from links and nodes: the switch's neighbourhood is still being discovered.
     pub(super) unicast: bool,
     /// All of these trees: whose they are is not known yet.
     pub(super) trees: Arc<BTreeSet<u32>>,
@@ -59,7 +74,10 @@ impl Keep {
     pub(super) fn flow(&self, flow: &Flow) -> bool {
         match tree(flow) {
             Some(number) => self.trees.contains(&number),
-            None => self.unicast && matches!(flow.cookie & 0xff00_0000, FOR_RACK | FOR_NODE),
+            None => {
+                self.unicast
+                    && matches!(flow.cookie & 0xff00_0000, FOR_RACK | FOR_NODE | FOR_NODE_PORT | FOR_LINK)
+            }
         }
     }
 
@@ -86,8 +104,8 @@ pub(super) fn former(tables: &Tables) -> Former {
 pub(super) struct Wanted {
     switches: BTreeMap<DatapathId, Tables>,
     untold: BTreeMap<DatapathId, Patch>,
-    /// Where each node has a flow.
-    nodes: BTreeMap<String, (DatapathId, FlowKey)>,
+    /// Where each node has flows.
+    nodes: BTreeMap<String, (DatapathId, Vec<FlowKey>)>,
     /// Where each tree has flows, beside its group.
     trees: BTreeMap<u32, BTreeMap<DatapathId, BTreeSet<FlowKey>>>,
 }
@@ -130,7 +148,8 @@ impl Wanted {
 
     /// Forgets where a node is.
     pub(super) fn displace(&mut self, node: &str) {
-        if let Some((switch, key)) = self.nodes.remove(node) {
+        let Some((switch, keys)) = self.nodes.remove(node) else { return };
+        for key in keys {
             self.flow(switch, key, None);
         }
     }
@@ -143,8 +162,29 @@ impl Wanted {
             Action::SetField(Oxm::EthDst(Masked::exact(mac(node.mac)))),
             Action::output(PortNo(port.number)),
         ];
-        self.flow(port.switch, key.clone(), Some(flow(FOR_NODE, to_node)));
-        self.nodes.insert(node.name.clone(), (port.switch, key));
+        let mut flows = vec![(key, flow(FOR_NODE, to_node))];
+        // What its port says to the controller is apart from what others say, so that it can be bounded apart.
+        for kind in [EtherType::LLDP, EtherType::ARP] {
+            flows.push((of_port(port.number, kind), flow(FOR_NODE_PORT, to_controller())));
+        }
+        let keys = flows.iter().map(|(key, _)| key.clone()).collect();
+        for (key, flow) in flows {
+            self.flow(port.switch, key, Some(flow));
+        }
+        self.nodes.insert(node.name.clone(), (port.switch, keys));
+    }
+
+    /// A port is, or is no more, an end of a link: what keeps the link known comes to the controller in any case.
+    pub(super) fn link(&mut self, end: Port, there: bool) {
+        let key = of_port(end.number, EtherType::LLDP);
+        // Not that of a node at this port.
+        let ours = |flow: &Flow| is_of_link(flow.cookie);
+        let held = self.switches.get(&end.switch).and_then(|tables| tables.flows.get(&key));
+        match there {
+            true => drop(self.flow(end.switch, key, Some(flow(FOR_LINK, to_controller())))),
+            false if held.is_some_and(ours) => drop(self.flow(end.switch, key, None)),
+            false => {}
+        }
     }
 
     /// Gives a tree this shape, or removes it; returns the switches at which that changes something.
@@ -238,16 +278,30 @@ fn into_tree(number: u32, port: u32, sender: Option<Ipv4Addr>) -> (FlowKey, Flow
     (FlowKey::new(TREE, matching), flow(purpose, vec![Action::Group(GroupId(number))]))
 }
 
-/// What every switch holds: LLDP and ARP come to the controller, the rest goes nowhere.
-fn always() -> Tables {
-    let controller = || vec![Action::output(PortNo::CONTROLLER)];
+/// What every switch holds: LLDP and ARP come to the controller, the rest goes nowhere, and what of that is for a
+/// group is counted.
+pub(super) fn always() -> Tables {
+    let of_cool = Match::new()
+        .eth_type(EtherType::IPV4)
+        .ipv4_dst_masked(Ipv4Addr::from(MULTICAST), Ipv4Addr::from(MULTICAST_MASK));
     let flows = [
-        (LLDP, Match::new().eth_type(EtherType::LLDP), controller()),
-        (ARP, Match::new().eth_type(EtherType::ARP), controller()),
-        (DROP, Match::new(), Vec::new()),
+        (LLDP, Match::new().eth_type(EtherType::LLDP), 0, to_controller()),
+        (ARP, Match::new().eth_type(EtherType::ARP), 0, to_controller()),
+        (OUTSIDER, of_cool, FOR_OUTSIDERS, Vec::new()),
+        (DROP, Match::new(), 0, Vec::new()),
     ];
-    let entry = |(priority, matching, actions)| (FlowKey::new(priority, matching), flow(0, actions));
+    let entry =
+        |(priority, matching, purpose, actions)| (FlowKey::new(priority, matching), flow(purpose, actions));
     Tables { flows: flows.map(entry).into(), groups: BTreeMap::new() }
+}
+
+fn to_controller() -> Vec<Action> {
+    vec![Action::output(PortNo::CONTROLLER)]
+}
+
+/// The flow for frames of a kind that come by a port, for the controller.
+fn of_port(port: u32, kind: EtherType) -> FlowKey {
+    FlowKey::new(OF_PORT, Match::new().in_port(PortNo(port)).eth_type(kind))
 }
 
 fn flow(purpose: u64, actions: Vec<Action>) -> Flow {

@@ -65,6 +65,7 @@ impl Network {
             let address = if holder.ip == node.ip { node.ip.to_string() } else { node.mac.to_string() };
             return Err(FabricError::AddressTaken { name: node.name, address, holder: holder.name.clone() });
         }
+        self.presence.registered(now, &node.name);
         self.discovery.handle(now, Input::NodeRegistered(&node.name, node.mac, &node.lldp_key));
         if let Some(before) = self.nodes.get(&node.name) {
             self.by_ip.remove(&before.ip);
@@ -79,6 +80,7 @@ impl Network {
     fn unregister(&mut self, now: Time, name: &str) {
         if let Some(node) = self.nodes.remove(name) {
             self.by_ip.remove(&node.ip);
+            self.presence.left(name);
             self.discovery.handle(now, Input::NodeLeft(name));
             self.changes.nodes.insert(name.to_owned());
             self.places.remove(name);

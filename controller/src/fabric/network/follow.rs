@@ -45,6 +45,9 @@ impl Network {
         if !changes.nodes.is_empty() {
             self.number_racks();
         }
+        for end in changes.links.iter().flat_map(|link| [link.a, link.b]) {
+            self.wanted.link(end, self.discovery.graph().peer(end).is_some());
+        }
         if changes.switches || !changes.links.is_empty() || !changes.nodes.is_empty() {
             let hops = self.routes.update(&self.index, &self.tors, &changes.links);
             self.route(now, hops);

@@ -66,7 +66,7 @@ fn ring() -> Graph {
 impl World {
     fn new(truth: Graph) -> World {
         let (publish, watch) = watch::channel(Arc::default());
-        let network = Network::new(FabricConfig::default(), [77; 32].into(), publish);
+        let network = Network::new(FabricConfig::default(), [77; 32].into(), publish, Arc::default());
         let mut world = World {
             truth,
             network,

@@ -2,8 +2,9 @@
 
 use super::*;
 use rs_openflow::{
-    BufferId, Capabilities, Description, Features, FixedText, HelloElement, MacAddr, Match, Multipart,
-    MultipartFlags, PacketIn, PacketInReason, PortFeatures, PortStatus, TableId,
+    BandType, BufferId, Capabilities, Description, Features, FixedText, HelloElement, MacAddr, Match,
+    MeterFeatures, MeterFlags, Multipart, MultipartFlags, PacketIn, PacketInReason, PortFeatures, PortStatus,
+    TableId,
 };
 
 fn port(number: u32, name: &str) -> rs_openflow::Port {
@@ -46,6 +47,10 @@ fn ports(list: Vec<rs_openflow::Port>) -> Body {
     Body::MultipartReply(MultipartReply::PortDesc(list).into())
 }
 
+fn config() -> SessionConfig {
+    SessionConfig { packet_ins_per_second: 100, counters_interval: Duration::from_secs(1000) }
+}
+
 struct Talk {
     session: Session,
     now: Time,
@@ -55,8 +60,12 @@ struct Talk {
 
 impl Talk {
     fn new() -> Talk {
-        let mut talk =
-            Talk { session: Session::new(Time::ZERO), now: Time::ZERO, sent: Vec::new(), told: Vec::new() };
+        let mut talk = Talk {
+            session: Session::new(Time::ZERO, config()),
+            now: Time::ZERO,
+            sent: Vec::new(),
+            told: Vec::new(),
+        };
         talk.drain();
         talk
     }
@@ -227,7 +236,6 @@ fn ports_and_frames_are_reported_and_reserved_ports_are_not() {
     down.state = PortState::LINK_DOWN;
     talk.hear(status(PortReason::MODIFY, down));
     talk.hear(status(PortReason::ADD, port(PortNo::LOCAL.0, "s1")));
-    talk.hear(status(PortReason::DELETE, port(1, "a")));
     let frame = |in_port| {
         Body::PacketIn(PacketIn {
             buffer: BufferId::NONE,
@@ -239,9 +247,11 @@ fn ports_and_frames_are_reported_and_reserved_ports_are_not() {
             data: vec![1, 2, 3],
         })
     };
+    talk.hear(frame(PortNo(1)));
     talk.hear(frame(PortNo(4)));
     talk.hear(frame(PortNo::LOCAL));
-    let [Output::Up(_), Output::PortChanged(changed), Output::PortGone(1), Output::PacketIn(4, data)] =
+    talk.hear(status(PortReason::DELETE, port(1, "a")));
+    let [Output::Up(_), Output::PortChanged(changed), Output::PacketIn(1, data), Output::PortGone(1)] =
         &talk.told[..]
     else {
         panic!("{:?}", talk.told)
@@ -256,4 +266,95 @@ fn frames_go_out_as_packets_out() {
     talk.session.handle(talk.now, Input::Packet(3, vec![9]));
     talk.drain();
     assert_eq!(talk.sent[0].body, Body::PacketOut(PacketOut::new(PortNo(3), vec![9])));
+}
+
+fn meters(max_meters: u32) -> MultipartReply {
+    MultipartReply::MeterFeatures(MeterFeatures {
+        max_meters,
+        band_types: 1 << BandType::DROP.0,
+        capabilities: u32::from((MeterFlags::PKTPS | MeterFlags::BURST).0),
+        max_bands: 1,
+        max_color: 0,
+    })
+}
+
+/// A session with a switch that has meters, up to the barrier behind them; the questions about meters' xids.
+fn metered() -> (Talk, Vec<Message>) {
+    let mut talk = Talk::new();
+    talk.hear(Body::Hello(Hello::default()));
+    talk.hear(features(0));
+    let asked = talk.hear(ports(vec![port(1, "s1-eth1"), port(PortNo::LOCAL.0, "s1")]));
+    talk.hear_as(asked[0].xid, Body::MultipartReply(meters(100).into()));
+    let made = talk.hear(description("None"));
+    (talk, made)
+}
+
+#[test]
+fn a_switch_with_meters_gets_one_for_each_port_before_its_tables_are_read() {
+    let (mut talk, made) = metered();
+    let numbers: Vec<u32> = made
+        .iter()
+        .filter_map(|m| match &m.body {
+            Body::MeterMod(meter) => Some(meter.meter.0),
+            _ => None,
+        })
+        .collect();
+    assert_eq!(numbers, [100, 100, 99, 99]);
+    let barrier = made.last().unwrap();
+    assert_eq!(barrier.body, Body::BarrierRequest);
+    // That they are there already is as well.
+    let exists = Failure::new(FailureType::METER_MOD_FAILED, METER_EXISTS, Vec::new());
+    assert_eq!(talk.hear_as(made[0].xid, Body::Error(exists)), []);
+    let asked = talk.hear_as(barrier.xid, Body::BarrierReply);
+    talk.tables_are_empty(&asked);
+    assert!(matches!(talk.told[..], [Output::Up(_)]), "{:?}", talk.told);
+    let status = PortStatus { reason: PortReason::ADD, port: port(7, "new") };
+    assert_eq!(talk.hear(Body::PortStatus(status)).len(), 2);
+}
+
+#[test]
+fn a_switch_that_refuses_a_meter_is_served_without_meters() {
+    let (mut talk, made) = metered();
+    let full = Failure::new(FailureType::METER_MOD_FAILED, 11, Vec::new());
+    talk.hear_as(made[0].xid, Body::Error(full));
+    assert!(matches!(&talk.told[..], [Output::Warning(text)] if text.contains("meter")), "{:?}", talk.told);
+    let asked = talk.hear_as(made.last().unwrap().xid, Body::BarrierReply);
+    talk.tables_are_empty(&asked);
+    assert!(matches!(talk.told.last(), Some(Output::Up(_))));
+}
+
+#[test]
+fn a_port_that_floods_is_not_heard_beyond_its_rate() {
+    let mut talk = Talk::up();
+    let matching = Match::new().in_port(PortNo(1));
+    let (buffer, reason, table) = (BufferId::NONE, PacketInReason::ACTION, TableId(0));
+    let flood = PacketIn { buffer, total_len: 1, reason, table, cookie: 0, matching, data: vec![1] };
+    for _ in 0..1000 {
+        talk.hear(Body::PacketIn(flood.clone()));
+    }
+    assert_eq!(talk.told.iter().filter(|output| matches!(output, Output::PacketIn(..))).count(), 200);
+}
+
+#[test]
+fn counters_are_asked_for_and_put_together_and_a_switch_that_owes_answers_is_not_asked_again() {
+    let mut talk = Talk::up();
+    talk.session.counters = Counters::new(Duration::from_secs(7));
+    talk.session.counters.start(talk.now);
+    let questions = |talk: &mut Talk| {
+        talk.sent.clear();
+        talk.now = talk.session.counters.deadline().unwrap();
+        talk.session.heard = talk.now;
+        talk.drain();
+        talk.sent.iter().filter(|m| matches!(m.body, Body::MultipartRequest(_))).cloned().collect::<Vec<_>>()
+    };
+    let asked = questions(&mut talk);
+    let [ports, flows] = &asked[..] else { panic!("{asked:?}") };
+    assert_eq!(questions(&mut talk), []);
+    let reply = |xid, reply: MultipartReply| (xid, Body::MultipartReply(reply.into()));
+    let (xid, body) = reply(ports.xid, MultipartReply::PortStats(Vec::new()));
+    talk.hear_as(xid, body);
+    let (xid, body) = reply(flows.xid, MultipartReply::Flow(Vec::new()));
+    talk.hear_as(xid, body);
+    assert!(matches!(talk.told.last(), Some(Output::Counted(_))), "{:?}", talk.told);
+    assert_eq!(questions(&mut talk).len(), 2);
 }

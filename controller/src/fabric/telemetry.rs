@@ -1,0 +1,225 @@
+//! What is measured while the fabric runs, for whoever wants to look: written by the switches' tasks and the
+//! core, read by anybody, and never waited for.
+
+use super::connection::ConnectionId;
+use super::counters::{Counted, PortCounters};
+use crate::agents::lock;
+use cool_machine::{Duration, Time};
+use cool_topology::{DatapathId, Link, Port};
+use std::collections::BTreeMap;
+use std::sync::Mutex;
+
+/// A port's counters, and how fast they grow.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct PortLoad {
+    /// Since the switch began.
+    pub counters: PortCounters,
+    /// Of late.
+    pub rx_bytes_per_second: f64,
+    /// Of late.
+    pub tx_bytes_per_second: f64,
+}
+
+/// What is known of a switch by counting.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct SwitchLoad {
+    /// By port number.
+    pub ports: BTreeMap<u32, PortLoad>,
+    /// Multicast packets of the controller's range that the switch dropped since nobody may send them there.
+    pub outsiders: u64,
+    /// Packets for the controller that its ports handed in during this session.
+    pub packet_ins: u64,
+    /// Of those, dropped since their ports handed in too many.
+    pub packet_ins_dropped: u64,
+    /// Whether the switch holds floods off by meters.
+    pub meters: bool,
+}
+
+/// How long something took, how often: counts of durations up to bounds.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Histogram {
+    /// For each of [`Histogram::BOUNDS`], durations not longer than it and longer than the one before; then the rest.
+    pub counts: [u64; Histogram::BOUNDS.len() + 1],
+    /// Sum in seconds.
+    pub sum: f64,
+}
+
+impl Default for Histogram {
+    fn default() -> Histogram {
+        Histogram { counts: [0; Histogram::BOUNDS.len() + 1], sum: 0.0 }
+    }
+}
+
+impl Histogram {
+    /// In seconds.
+    pub const BOUNDS: [f64; 12] = [0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0];
+
+    fn note(&mut self, took: Duration) {
+        let seconds = took.as_secs_f64();
+        let bucket = Histogram::BOUNDS.iter().position(|bound| seconds <= *bound);
+        self.counts[bucket.unwrap_or(Histogram::BOUNDS.len())] += 1;
+        self.sum += seconds;
+    }
+}
+
+/// All that is measured.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Measured {
+    /// Connected switches that have told of their counters.
+    pub switches: BTreeMap<DatapathId, SwitchLoad>,
+    /// From the last change of what a switch is to hold until it has confirmed it.
+    pub installation: Histogram,
+    /// From the moment at which both ends are there until a link or node is found.
+    pub discovery: Histogram,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    measured: Measured,
+    /// Whose counters they are, and of when.
+    sources: BTreeMap<DatapathId, (ConnectionId, Time)>,
+}
+
+/// The place where it is kept.
+#[derive(Debug, Default)]
+pub(super) struct Telemetry {
+    state: Mutex<State>,
+}
+
+impl Telemetry {
+    /// All of it, as it is now.
+    pub(super) fn read(&self) -> Measured {
+        lock(&self.state).measured.clone()
+    }
+
+    /// A switch has told of its counters, on this connection.
+    pub(super) fn counted(&self, connection: ConnectionId, switch: DatapathId, now: Time, counted: Counted) {
+        let mut state = lock(&self.state);
+        let before = state.sources.insert(switch, (connection, now)).filter(|(old, _)| *old == connection);
+        let old = state.measured.switches.remove(&switch).unwrap_or_default();
+        let seconds = before.map_or(0.0, |(_, then)| (now - then).as_secs_f64());
+        let rate = |before: u64, after: u64| match seconds > 0.0 {
+            true => after.saturating_sub(before) as f64 / seconds,
+            false => 0.0,
+        };
+        let load = |(port, counters): (u32, PortCounters)| {
+            // A port that is new has no rate yet.
+            let old = old.ports.get(&port).map_or(counters, |load| load.counters);
+            let load = PortLoad {
+                counters,
+                rx_bytes_per_second: rate(old.rx_bytes, counters.rx_bytes),
+                tx_bytes_per_second: rate(old.tx_bytes, counters.tx_bytes),
+            };
+            (port, load)
+        };
+        let load = SwitchLoad {
+            ports: counted.ports.into_iter().map(load).collect(),
+            outsiders: counted.outsiders,
+            packet_ins: counted.packet_ins,
+            packet_ins_dropped: counted.packet_ins_dropped,
+            meters: counted.meters,
+        };
+        state.measured.switches.insert(switch, load);
+    }
+
+    /// A connection has ended.
+    pub(super) fn ended(&self, connection: ConnectionId, switch: DatapathId) {
+        let mut state = lock(&self.state);
+        if state.sources.get(&switch).is_some_and(|(source, _)| *source == connection) {
+            state.sources.remove(&switch);
+            state.measured.switches.remove(&switch);
+        }
+    }
+
+    /// A switch has confirmed what it was told this long ago.
+    pub(super) fn installed(&self, took: Duration) {
+        lock(&self.state).measured.installation.note(took);
+    }
+
+    /// A link or node was found after this time.
+    pub(super) fn found(&self, took: Duration) {
+        lock(&self.state).measured.discovery.note(took);
+    }
+}
+
+/// Since when what is to be found is there.
+#[derive(Debug, Default)]
+pub(super) struct Presence {
+    ports: BTreeMap<Port, Time>,
+    nodes: BTreeMap<String, Time>,
+}
+
+impl Presence {
+    pub(super) fn port_up(&mut self, now: Time, port: Port) {
+        self.ports.entry(port).or_insert(now);
+    }
+
+    pub(super) fn port_down(&mut self, port: Port) {
+        self.ports.remove(&port);
+    }
+
+    pub(super) fn switch_gone(&mut self, switch: DatapathId) {
+        self.ports.retain(|port, _| port.switch != switch);
+    }
+
+    pub(super) fn registered(&mut self, now: Time, node: &str) {
+        self.nodes.insert(node.to_owned(), now);
+    }
+
+    pub(super) fn left(&mut self, node: &str) {
+        self.nodes.remove(node);
+    }
+
+    /// How long a link has been there that is found now.
+    pub(super) fn link(&self, now: Time, link: Link) -> Option<Duration> {
+        let since = self.ports.get(&link.a)?.max(self.ports.get(&link.b)?);
+        Some(now - *since)
+    }
+
+    /// How long a node has been there that is found now.
+    pub(super) fn node(&self, now: Time, node: &str, port: Port) -> Option<Duration> {
+        let since = self.ports.get(&port)?.max(self.nodes.get(node)?);
+        Some(now - *since)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn counted(rx_bytes: u64) -> Counted {
+        let port = PortCounters { rx_bytes, ..PortCounters::default() };
+        Counted { ports: BTreeMap::from([(1, port)]), ..Counted::default() }
+    }
+
+    #[test]
+    fn a_rate_is_between_two_answers_of_one_connection() {
+        let telemetry = Telemetry::default();
+        let switch = DatapathId(7);
+        let at = |seconds| Time::ZERO + Duration::from_secs(seconds);
+        let rate = |telemetry: &Telemetry| telemetry.read().switches[&switch].ports[&1].rx_bytes_per_second;
+        telemetry.counted(1, switch, at(0), counted(500));
+        assert_eq!(rate(&telemetry), 0.0);
+        telemetry.counted(1, switch, at(2), counted(2500));
+        assert_eq!(rate(&telemetry), 1000.0);
+        // A switch that begins anew counts from zero.
+        telemetry.counted(1, switch, at(4), counted(0));
+        assert_eq!(rate(&telemetry), 0.0);
+        telemetry.counted(2, switch, at(1), counted(9000));
+        assert_eq!(rate(&telemetry), 0.0);
+        telemetry.ended(1, switch);
+        assert!(telemetry.read().switches.contains_key(&switch));
+        telemetry.ended(2, switch);
+        assert!(telemetry.read().switches.is_empty());
+    }
+
+    #[test]
+    fn durations_are_counted_up_to_their_bounds() {
+        let mut histogram = Histogram::default();
+        for ms in [1, 2, 3, 700, 60_000] {
+            histogram.note(Duration::from_millis(ms));
+        }
+        assert_eq!(histogram.counts, [1, 1, 1, 0, 0, 0, 0, 0, 0, 1, 0, 0, 1]);
+        assert!((histogram.sum - 60.706).abs() < 1e-9);
+    }
+}
