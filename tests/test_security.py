@@ -1,8 +1,10 @@
 """Who is let in: certificates on both channels of the controller."""
 import os
+import re
 import shutil
 import socket
 import subprocess
+import time
 
 from conftest import run, succeed
 from test_faults import log_of, wait_for
@@ -136,3 +138,95 @@ def test_forged_replayed_and_relayed_lldp_is_refused_and_reported(make_bed):
     assert bed.cool_json("topology")["links"] == links
     assert "forged" in log_of(bed, "controller")
     succeed(bed, "cool", "bench", "--ops", "bcast", "--bytes", "100K", "--reps", "1")
+
+
+SAY = """
+import socket, sys
+s = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+s.setsockopt(socket.IPPROTO_IP, socket.IP_MULTICAST_IF, socket.inet_aton(sys.argv[2]))
+for n in range(int(sys.argv[4])):
+    s.sendto(b"forged", (sys.argv[3], 7420))
+"""
+LISTEN = """
+import socket, struct, sys, time
+s = socket.socket(socket.AF_PACKET, socket.SOCK_RAW, socket.htons(0x0800))
+s.bind((sys.argv[1], 0x0800))
+s.settimeout(0.2)
+print("listening", flush=True)
+end, heard = time.monotonic() + float(sys.argv[2]), 0
+while time.monotonic() < end:
+    try:
+        frame, address = s.recvfrom(65536)
+    except socket.timeout:
+        continue
+    heard += address[2] != socket.PACKET_OUTGOING and frame.endswith(b"forged")
+print(heard)
+"""
+
+
+def test_who_is_no_member_cannot_send_into_a_group_and_is_counted(make_bed):
+    bed = make_bed("tree:2x2")
+    job = subprocess.Popen(["cool", "run", "-n", "3", "--", os.path.join(bed.bin_dir, "cool-misuse"), "barriers"],
+                           env=bed.environment(), stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
+    try:
+        assert "started" in job.stdout.readline()
+        group = bed.cool_json("groups")["groups"][0]
+        members = {m["node"] for m in group["members"]}
+        tree = next(t for t in group["trees"] if t["scope"] == "all")
+        outsider = next(h for h in bed.network.net.hosts if h.name not in members)
+        member = bed.network.net.get(sorted(members)[0])
+        listener = subprocess.Popen(["mnexec", "-a", str(member.pid), "/usr/bin/python3", "-c", LISTEN, member.defaultIntf().name, "4"],
+                                    stdout=subprocess.PIPE, text=True)
+        assert listener.stdout.readline().strip() == "listening"
+        bed.network.run_in(outsider, "ip", "route", "replace", "224.0.0.0/4", "dev", outsider.defaultIntf().name)
+        in_host(bed, outsider.name, SAY, outsider.IP(), tree["address"], "50")
+        assert listener.communicate(timeout=30)[0].strip() == "0", "nothing reaches a member"
+
+        def counted():
+            return sum(o["packets"] for o in bed.cool_json("groups")["outsiders"])
+
+        wait_for(lambda: counted() >= 50, "the packets are counted")
+        assert "dropped" in succeed(bed, "cool", "groups")
+        assert job.poll() is None, "the job goes on"
+    finally:
+        job.terminate()
+        job.wait(30)
+
+
+FLOOD = """
+import socket, sys, time
+s = socket.socket(socket.AF_PACKET, socket.SOCK_RAW)
+s.bind((sys.argv[1], 0))
+ask = bytes.fromhex("ffffffffffff 020000000099 0806 0001080006040001 020000000099 0a000063 000000000000 0a0000fe".replace(" ", ""))
+lldp = bytes.fromhex(sys.argv[2])
+print("flooding", flush=True)
+while True:
+    for n in range(200):
+        s.send(ask)
+        s.send(lldp)
+    time.sleep(0.01)
+"""
+
+
+def test_a_host_that_floods_the_controller_is_held_off_and_the_rest_goes_on(make_bed):
+    bed = make_bed("tree:2x2")
+    before = bed.cool_json("topology")
+    host = bed.network.net.get("h4")
+    flood = subprocess.Popen(["mnexec", "-a", str(host.pid), "/usr/bin/python3", "-c", FLOOD, host.defaultIntf().name,
+                              forged_lldp(1, 7).hex()], stdout=subprocess.PIPE, text=True)
+    try:
+        assert flood.stdout.readline().strip() == "flooding"
+        # Longer than it takes to lose what is not heard of.
+        for _ in range(5):
+            succeed(bed, "cool", "bench", "--ops", "bcast", "--bytes", "100K", "--reps", "2")
+            time.sleep(1)
+        now = bed.cool_json("topology")
+        assert now["links"] == before["links"]
+        assert [n["located"] for n in now["nodes"] if n["name"] != "h4"] == [True] * 3
+        tor = next(l["a"] for l in bed.description["links"] if l["b"] == "h4")
+        stats = subprocess.check_output(["ovs-ofctl", "-O", "OpenFlow13", "meter-stats", tor], text=True)
+        dropped = [int(band) for band in re.findall(r"0: packet_count:(\d+)", stats)]
+        assert max(dropped) > 1000, stats
+    finally:
+        flood.kill()
+        flood.wait(10)

@@ -3,7 +3,7 @@
 use crate::error::Error;
 use crate::{cluster, units};
 use cool_proto::control::controller_client::ControllerClient;
-use cool_proto::control::{Group, GroupsRequest, Tree, tree::Scope};
+use cool_proto::control::{Group, Groups, GroupsRequest, Tree, tree::Scope};
 use serde_json::{Value, json};
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::Write;
@@ -19,13 +19,25 @@ pub(crate) struct Options {
 
 /// Asks and prints.
 pub(crate) async fn show(mut client: ControllerClient<Channel>, options: &Options) -> Result<(), Error> {
-    let groups = client.list_groups(GroupsRequest {}).await?.into_inner().groups;
+    let Groups { groups, outsiders } = client.list_groups(GroupsRequest {}).await?.into_inner();
     let text = if options.json {
-        format!("{:#}\n", json!({ "groups": groups.iter().map(document).collect::<Vec<_>>() }))
-    } else if groups.is_empty() {
-        "no groups\n".to_owned()
+        let groups: Vec<Value> = groups.iter().map(document).collect();
+        let outsiders: Vec<Value> =
+            outsiders.iter().map(|o| json!({ "switch": o.name, "packets": o.packets })).collect();
+        format!("{:#}\n", json!({ "groups": groups, "outsiders": outsiders }))
     } else {
-        groups.iter().map(describe).collect::<Vec<_>>().join("\n")
+        let mut text = match groups.is_empty() {
+            true => "no groups\n".to_owned(),
+            false => groups.iter().map(describe).collect::<Vec<_>>().join("\n"),
+        };
+        for o in &outsiders {
+            text += &format!(
+                "{} dropped {} for groups, from hosts that may not send there\n",
+                o.name,
+                units::count(usize::try_from(o.packets).unwrap_or(usize::MAX), "packet")
+            );
+        }
+        text
     };
     Ok(std::io::stdout().write_all(text.as_bytes())?)
 }

@@ -1,7 +1,7 @@
 //! What agents, groups and jobs need of the network: the [`Fabric`], or a stand-in in tests.
 
 use crate::fabric::{
-    Fabric, FabricError, GroupRequest, NodeRegistration, TopologySnapshot, TreeGrant, TreeScope,
+    Fabric, FabricError, GroupRequest, Measured, NodeRegistration, TopologySnapshot, TreeGrant, TreeScope,
 };
 use std::net::Ipv4Addr;
 use std::sync::Arc;
@@ -18,6 +18,8 @@ pub trait Network: Send + Sync + 'static {
     fn topology(&self) -> Arc<TopologySnapshot>;
     /// The network as it is known, changing when it changes.
     fn watch(&self) -> watch::Receiver<Arc<TopologySnapshot>>;
+    /// What is measured, as of now.
+    fn measured(&self) -> Measured;
     /// Makes a group's trees.
     async fn create_group(&self, group: GroupRequest) -> Result<Vec<TreeGrant>, FabricError>;
     /// Takes over a group that an earlier life of the controller made.
@@ -48,6 +50,10 @@ impl Network for Fabric {
 
     fn watch(&self) -> watch::Receiver<Arc<TopologySnapshot>> {
         Fabric::watch(self)
+    }
+
+    fn measured(&self) -> Measured {
+        Fabric::measured(self)
     }
 
     async fn create_group(&self, group: GroupRequest) -> Result<Vec<TreeGrant>, FabricError> {

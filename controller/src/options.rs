@@ -39,6 +39,12 @@ pub struct Options {
     #[arg(long, value_name = "MBIT", value_parser = megabits)]
     pub uplink_mbit: Option<f64>,
 
+    /// LLDP and ARP packets per second that one switch port may hand in; more are dropped.
+    ///
+    /// Twice as many may come at once. By meters in the switch where it has them, and by the controller.
+    #[arg(long, value_name = "N", default_value_t = 250, value_parser = clap::value_parser!(u32).range(1..=10_000_000))]
+    pub port_packets_per_second: u32,
+
     /// How often switches and agents announce themselves by LLDP, milliseconds.
     ///
     /// Shorter finds changes sooner and costs one small packet for each port and interval. A link counts as lost
@@ -63,6 +69,7 @@ impl Options {
             host_bytes_per_second: host,
             uplink_bytes_per_second: uplink,
             lldp_interval: self.lldp_interval(),
+            packet_ins_per_second: self.port_packets_per_second,
             ..FabricConfig::default()
         }
     }

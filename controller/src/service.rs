@@ -14,8 +14,8 @@ use crate::takeover::Takeover;
 use cool_proto::control::controller_server::Controller;
 use cool_proto::control::{
     self, AgentMessage, AttendRequest, ControllerMessage, Group, GroupFailed, GroupReady, GroupUnused,
-    GroupsRequest, Held, JobEvent, JobSpec, Link, Node, Register, Switch, Topology, TopologyRequest,
-    agent_message::Body,
+    GroupsRequest, Held, JobEvent, JobSpec, Link, Node, Outsiders, Register, Switch, Topology,
+    TopologyRequest, agent_message::Body,
 };
 use cool_tls::{Identity, Role};
 use std::pin::Pin;
@@ -94,7 +94,7 @@ impl Controller for Service {
     ) -> Result<Response<cool_proto::control::Groups>, Status> {
         permitted(&request, Role::Tool)?;
         let groups: Vec<Group> = self.groups.list(&*self.network).await;
-        Ok(Response::new(cool_proto::control::Groups { groups }))
+        Ok(Response::new(cool_proto::control::Groups { groups, outsiders: self.outsiders() }))
     }
 
     async fn run(&self, request: Request<JobSpec>) -> Result<Response<Self::RunStream>, Status> {
@@ -209,6 +209,16 @@ impl Service {
     async fn post_to_group(&self, session: &Session, group: u64, event: Event) {
         let mailbox = self.jobs.mailbox_of_group(group).or_else(|| self.musters.mailbox(group));
         deliver(mailbox, session, event).await;
+    }
+
+    /// The switches at which somebody sent into groups who may not.
+    fn outsiders(&self) -> Vec<Outsiders> {
+        let (network, measured) = (self.network.topology(), self.network.measured());
+        let of = |s: &crate::fabric::SwitchView| {
+            let packets = measured.switches.get(&s.datapath_id).map_or(0, |load| load.outsiders);
+            Outsiders { datapath_id: s.datapath_id.0, name: s.name.clone(), packets }
+        };
+        network.switches.iter().map(of).filter(|outsiders| outsiders.packets > 0).collect()
     }
 
     fn topology(&self, network: &TopologySnapshot) -> Topology {

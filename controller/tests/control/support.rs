@@ -2,8 +2,8 @@
 
 use cool_controller::costs::Given;
 use cool_controller::fabric::{
-    DatapathId, FabricError, GroupRequest, Location, NodeRegistration, NodeView, Port, TopologySnapshot,
-    TreeGrant, TreeScope,
+    DatapathId, FabricError, GroupRequest, Location, Measured, NodeRegistration, NodeView, Port,
+    TopologySnapshot, TreeGrant, TreeScope,
 };
 use cool_controller::job::Limits;
 use cool_controller::listen::Listener;
@@ -77,6 +77,10 @@ impl Network for Racks {
 
     fn watch(&self) -> watch::Receiver<Arc<TopologySnapshot>> {
         self.snapshot.subscribe()
+    }
+
+    fn measured(&self) -> Measured {
+        Measured::default()
     }
 
     async fn create_group(&self, group: GroupRequest) -> Result<Vec<TreeGrant>, FabricError> {
