@@ -22,6 +22,8 @@ impl Controller {
     pub(crate) async fn start(program: &Path) -> Result<Controller, String> {
         let mut child = Command::new(program)
             .args(["--insecure-plaintext", "--openflow", "127.0.0.1:0", "--grpc", "127.0.0.1:0"])
+            // What floods is measured, not held off.
+            .args(["--port-packets-per-second", "10000000"])
             .env("RUST_LOG", "cool_controller=info,cool_controller::fabric::network=warn")
             .stderr(Stdio::piped())
             .kill_on_drop(true)

@@ -5,7 +5,7 @@ use crate::pump::Pump;
 use rs_openflow::{
     Action, Body, Capabilities, Counter, Description, Features, FlowCommand, FlowMod, FlowStats, Framer,
     GroupCommand, GroupDesc, GroupMod, Hello, Match, Message, Multipart, MultipartFlags, MultipartReply,
-    MultipartRequest, PacketOut, TableId,
+    MultipartRequest, PacketOut, PortNo, PortStats, TableId,
 };
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -155,7 +155,14 @@ impl Switch {
                     serial_number: text(""),
                     datapath: text(&format!("s{}", self.number + 1)),
                 }))),
-                MultipartRequest::Flow(_) => parts(self.flows.values().map(stats), MultipartReply::Flow),
+                MultipartRequest::Flow(asked) => {
+                    let asked_for = |flow: &&FlowMod| (flow.cookie ^ asked.cookie) & asked.cookie_mask == 0;
+                    parts(self.flows.values().filter(asked_for).map(stats), MultipartReply::Flow)
+                }
+                MultipartRequest::PortStats(_) => {
+                    let ports = self.fabric.plan.switches[self.number].ports.keys();
+                    parts(ports.map(|number| idle(*number)), MultipartReply::PortStats)
+                }
                 MultipartRequest::GroupDesc => {
                     parts(self.groups.values().map(description), MultipartReply::GroupDesc)
                 }
@@ -199,6 +206,28 @@ fn stats(flow: &FlowMod) -> FlowStats {
         bytes: Counter(0),
         matching: flow.matching.clone(),
         instructions: flow.instructions.clone(),
+    }
+}
+
+/// What a port tells that counts nothing.
+fn idle(number: u32) -> PortStats {
+    let none = Counter(0);
+    PortStats {
+        port: PortNo(number),
+        rx_packets: none,
+        tx_packets: none,
+        rx_bytes: none,
+        tx_bytes: none,
+        rx_dropped: none,
+        tx_dropped: none,
+        rx_errors: none,
+        tx_errors: none,
+        rx_frame_errors: none,
+        rx_over_errors: none,
+        rx_crc_errors: none,
+        collisions: none,
+        duration_s: 0,
+        duration_ns: 0,
     }
 }
 
