@@ -23,8 +23,8 @@ pub(crate) enum Error {
     Unfinished(u64),
     #[error("job {job} failed: {}", finished.reason)]
     Failed { job: u64, finished: Finished },
-    #[error("interrupted; the job is being cancelled")]
-    Interrupted,
+    #[error("interrupted; {}", if *ended { "the job has ended" } else { "the job is being ended" })]
+    Interrupted { signal: i32, ended: bool },
     #[error("cannot write: {0}")]
     Output(#[from] std::io::Error),
     #[error("cannot start: {0}")]
@@ -33,6 +33,8 @@ pub(crate) enum Error {
     Executable(String),
     #[error("working directory: {0}; name one with --workdir")]
     Workdir(String),
+    #[error("--output: {path}: {reason}")]
+    Files { path: String, reason: std::io::Error },
     #[error("--env {0} is not set here; write --env {0}=VALUE")]
     Unset(String),
     #[error("--root {root}: there is no such rank; the ranks are 0 to {}", ranks.saturating_sub(1))]
@@ -81,7 +83,7 @@ impl Error {
     pub(crate) fn exit_code(&self) -> ExitCode {
         let code = match self {
             Error::Failed { finished, .. } => finished.code.clamp(1, 255) as u8,
-            Error::Interrupted => 130,
+            Error::Interrupted { signal, .. } => (128 + signal).clamp(1, 255) as u8,
             _ => 1,
         };
         ExitCode::from(code)

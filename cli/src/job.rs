@@ -3,15 +3,25 @@
 use crate::error::Error;
 use clap::ValueEnum;
 use cool_proto::control::controller_client::ControllerClient;
-use cool_proto::control::{AttendRequest, Group, JobEvent, JobSpec, Output, job_event::Body, job_spec};
+use cool_proto::control::{
+    AttendRequest, CancelRequest, Group, JobEvent, JobSpec, Output, SignalRequest, job_event::Body, job_spec,
+};
+use std::future::poll_fn;
+use std::task::Poll;
 use std::time::Duration;
-use tokio::time::{interval, timeout};
+use tokio::signal::unix::{Signal, SignalKind, signal};
+use tokio::time::{Instant, interval, sleep_until};
 use tonic::Streaming;
 use tonic::transport::Channel;
 
 /// How long a controller that is gone may take to be there again; it gives jobs up after 30 s itself.
 const COME_BACK_WITHIN: Duration = Duration::from_secs(60);
 const TRY_EVERY: Duration = Duration::from_millis(200);
+/// How long a cancelled job may take to end: the controller gives its ranks 10 s.
+const END_WITHIN: Duration = Duration::from_secs(20);
+
+/// SIGUSR1 and SIGUSR2 go to the ranks.
+const PASSED_ON: [i32; 2] = [10, 12];
 
 /// In which order ranks are given to nodes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -39,66 +49,168 @@ pub(crate) enum Heard {
     Line(Output),
 }
 
-/// Runs a job to its end. Ctrl-C, an error of `hear`, or dropping the future cancels it.
+/// Runs a job to its end. An error of `hear`, or dropping the future, cancels it; so does Ctrl-C, which then waits for
+/// its end. SIGUSR1 and SIGUSR2 are passed on to the ranks.
 pub(crate) async fn run(
-    mut client: ControllerClient<Channel>,
+    client: ControllerClient<Channel>,
     spec: JobSpec,
     hear: impl FnMut(Heard) -> Result<(), Error>,
 ) -> Result<(), Error> {
-    tokio::select! {
-        ended = follow(&mut client, spec, hear) => ended,
-        pressed = tokio::signal::ctrl_c() => pressed.map_err(Error::Runtime).and(Err(Error::Interrupted)),
+    let signals = Signals::new().map_err(Error::Runtime)?;
+    let mut job = Job { client, spec, number: 0, started: Instant::now(), signals, interrupted: None };
+    let ended = job.follow(hear).await;
+    match job.interrupted {
+        Some((signal, _)) => Err(Error::Interrupted { signal, ended: job.number > 0 && has_ended(&ended) }),
+        None => ended,
     }
 }
 
-async fn follow(
-    client: &mut ControllerClient<Channel>,
+/// Whether the controller has said that the job is over.
+fn has_ended(outcome: &Result<(), Error>) -> bool {
+    matches!(outcome, Ok(()) | Err(Error::Failed { .. }))
+}
+
+/// A job that its caller follows.
+struct Job {
+    client: ControllerClient<Channel>,
     spec: JobSpec,
-    mut hear: impl FnMut(Heard) -> Result<(), Error>,
-) -> Result<(), Error> {
-    let mut events = client.run(spec).await?.into_inner();
-    let mut job = 0;
-    loop {
-        let event = match events.message().await {
-            Ok(Some(event)) => event,
-            Ok(None) => return Err(Error::Unfinished(job)),
-            Err(status) => {
-                events = attend(client, job, status.into()).await?;
-                continue;
+    /// 0 until it is started.
+    number: u64,
+    started: Instant,
+    signals: Signals,
+    /// By which signal, and until when to wait for the job's end.
+    interrupted: Option<(i32, Instant)>,
+}
+
+impl Job {
+    async fn follow(&mut self, mut hear: impl FnMut(Heard) -> Result<(), Error>) -> Result<(), Error> {
+        let mut events = self.client.run(self.spec.clone()).await?.into_inner();
+        loop {
+            let until = self.interrupted.map(|(_, until)| until);
+            let event = tokio::select! {
+                event = events.message() => event,
+                signal = self.signals.next() => {
+                    self.take(signal).await?;
+                    continue;
+                }
+                () = at(until) => return Err(Error::Unfinished(self.number)),
+            };
+            let event = match event {
+                Ok(Some(event)) => event,
+                Ok(None) => return Err(Error::Unfinished(self.number)),
+                Err(status) => {
+                    events = self.come_back(status.into()).await?;
+                    continue;
+                }
+            };
+            match event.body {
+                Some(Body::Started(started)) => {
+                    (self.number, self.started) = (started.job, Instant::now());
+                    hear(Heard::Started(started.group.unwrap_or_default()))?;
+                }
+                Some(Body::Output(output)) => hear(Heard::Line(output))?,
+                Some(Body::Finished(finished)) if finished.code == 0 => return Ok(()),
+                Some(Body::Finished(finished)) => return Err(Error::Failed { job: self.number, finished }),
+                // How each rank ended is summed up at the end.
+                Some(Body::Exited(_)) | None => {}
             }
-        };
-        match event.body {
-            Some(Body::Started(started)) => {
-                job = started.job;
-                hear(Heard::Started(started.group.unwrap_or_default()))?;
-            }
-            Some(Body::Output(output)) => hear(Heard::Line(output))?,
-            Some(Body::Finished(finished)) if finished.code == 0 => return Ok(()),
-            Some(Body::Finished(finished)) => return Err(Error::Failed { job, finished }),
-            // How each rank ended is summed up at the end.
-            Some(Body::Exited(_)) | None => {}
         }
     }
-}
 
-/// Comes back to a job whose controller is gone, once another one runs and has taken it over.
-async fn attend(
-    client: &mut ControllerClient<Channel>,
-    job: u64,
-    why: Error,
-) -> Result<Streaming<JobEvent>, Error> {
-    if job == 0 || !matches!(why, Error::Lost(_)) {
-        return Err(why);
+    /// Passes a signal on, or lets the job be cancelled; an error if there is nothing to wait for.
+    async fn take(&mut self, signal: i32) -> Result<(), Error> {
+        let job = self.number;
+        if PASSED_ON.contains(&signal) {
+            if job > 0 {
+                self.client.signal(SignalRequest { job, signal }).await?;
+            }
+            return Ok(());
+        }
+        let again = self.interrupted.is_some();
+        self.interrupted = Some((signal, Instant::now() + END_WITHIN));
+        if again || job == 0 {
+            return Err(Error::Unfinished(job));
+        }
+        eprintln!("cool: ending job {job}; once more to leave it at once");
+        let user = format!("{}, who started it", user());
+        self.client.cancel(CancelRequest { job, user }).await?;
+        Ok(())
     }
-    eprintln!("cool: {why}; job {job} goes on, waiting for a controller");
-    let came_back = timeout(COME_BACK_WITHIN, async {
+
+    /// Comes back to a job whose controller is gone, once another one runs and has taken it over.
+    async fn come_back(&mut self, why: Error) -> Result<Streaming<JobEvent>, Error> {
+        let job = self.number;
+        if job == 0 || self.interrupted.is_some() || !matches!(why, Error::Lost(_)) {
+            return Err(why);
+        }
+        eprintln!("cool: {why}; job {job} goes on, waiting for a controller");
+        let until = Instant::now() + COME_BACK_WITHIN;
         let mut tries = interval(TRY_EVERY);
         loop {
-            tries.tick().await;
-            if let Ok(events) = client.attend(AttendRequest { job }).await {
-                return events.into_inner();
+            tokio::select! {
+                _ = tries.tick() => {}
+                signal = self.signals.next() => {
+                    self.interrupted = (!PASSED_ON.contains(&signal)).then_some((signal, until));
+                    if self.interrupted.is_some() {
+                        return Err(why);
+                    }
+                }
+                () = sleep_until(until) => return Err(why),
+            }
+            let request = AttendRequest { job, spec: Some(self.rest()) };
+            if let Ok(events) = self.client.attend(request).await {
+                return Ok(events.into_inner());
             }
         }
-    });
-    came_back.await.map_err(|_| why)
+    }
+
+    /// What was asked for, with the time that is left.
+    fn rest(&self) -> JobSpec {
+        let gone = u64::try_from(self.started.elapsed().as_millis()).unwrap_or(u64::MAX);
+        let time_limit_ms = match self.spec.time_limit_ms {
+            0 => 0,
+            limit => limit.saturating_sub(gone).max(1),
+        };
+        JobSpec { time_limit_ms, ..self.spec.clone() }
+    }
+}
+
+async fn at(until: Option<Instant>) {
+    match until {
+        Some(until) => sleep_until(until).await,
+        None => std::future::pending().await,
+    }
+}
+
+/// The signals that mean something to whoever runs a job.
+struct Signals {
+    listeners: Vec<(i32, Signal)>,
+}
+
+impl Signals {
+    fn new() -> std::io::Result<Signals> {
+        let kinds = [SignalKind::interrupt(), SignalKind::terminate(), SignalKind::hangup()];
+        let kinds = kinds.into_iter().chain(PASSED_ON.map(SignalKind::from_raw));
+        let listeners = kinds.map(|kind| Ok((kind.as_raw_value(), signal(kind)?)));
+        Ok(Signals { listeners: listeners.collect::<std::io::Result<_>>()? })
+    }
+
+    /// The next one. May be dropped and called again.
+    async fn next(&mut self) -> i32 {
+        poll_fn(|context| {
+            for (number, listener) in &mut self.listeners {
+                if listener.poll_recv(context).is_ready() {
+                    return Poll::Ready(*number);
+                }
+            }
+            Poll::Pending
+        })
+        .await
+    }
+}
+
+/// Who runs this command, for others to read.
+pub(crate) fn user() -> String {
+    let name = ["USER", "LOGNAME"].into_iter().find_map(|variable| std::env::var(variable).ok());
+    name.unwrap_or_else(|| format!("user {}", rustix::process::getuid().as_raw()))
 }

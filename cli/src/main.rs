@@ -7,6 +7,7 @@ mod cluster;
 mod error;
 mod groups;
 mod job;
+mod jobs;
 mod network;
 mod plan;
 mod run;
@@ -58,6 +59,8 @@ enum Ask {
     Topology(topology::Options),
     Groups(groups::Options),
     Run(run::Options),
+    Jobs(jobs::Options),
+    Cancel(jobs::CancelOptions),
     Bench(bench::Options),
 }
 
@@ -97,6 +100,8 @@ fn ask(controller: &str, tls: &cool_tls::Options, question: Ask) -> Result<(), E
             Ask::Topology(options) => topology::show(client, &options).await,
             Ask::Groups(options) => groups::show(client, &options).await,
             Ask::Run(options) => run::run(client, options).await,
+            Ask::Jobs(options) => jobs::show(client, &options).await,
+            Ask::Cancel(options) => jobs::cancel(client, &options).await,
             Ask::Bench(options) => bench::run(client, &options).await,
         }
     })

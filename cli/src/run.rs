@@ -1,19 +1,26 @@
 //! `cool run`: a program on many nodes, its output here.
 
+mod output;
+
 use crate::error::Error;
 use crate::job::{self, Heard, Placement};
+use crate::units;
 use cool_proto::control::controller_client::ControllerClient;
 use cool_proto::control::{JobSpec, Output, job_spec};
+use output::Files;
 use std::collections::HashMap;
 use std::io::Write;
 use std::num::NonZeroU32;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 use tonic::transport::Channel;
 
 /// Run a program as many ranks over the nodes, and forward their output
 ///
 /// Each line of output comes with its rank in front. When a rank fails, the others are ended, and the status of
-/// the first that failed is the command's. Ctrl-C cancels the job. The program must be there on every node.
+/// the first that failed is the command's: 128 and the signal if one ended it, 124 after the time limit. To end, ranks
+/// and all they have started get SIGTERM, and SIGKILL 3 s later. Ctrl-C, SIGTERM and SIGHUP end the job, SIGUSR1 and
+/// SIGUSR2 go to its ranks. The program must be there on every node.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Options {
     /// Number of ranks [default: one on each node]
@@ -28,6 +35,14 @@ pub(crate) struct Options {
     #[arg(long, value_enum, default_value = "racked")]
     placement: Placement,
 
+    /// Only on these nodes, as h1,h7
+    #[arg(long, value_name = "NAME,..", value_delimiter = ',')]
+    hosts: Vec<String>,
+
+    /// Only in these racks, by the numbers of `cool topology`
+    #[arg(long, value_name = "RACK,..", value_delimiter = ',')]
+    racks: Vec<u32>,
+
     /// Set a variable for the ranks, or pass on one of this environment; may be repeated
     #[arg(long, value_name = "NAME[=VALUE]")]
     env: Vec<String>,
@@ -36,6 +51,14 @@ pub(crate) struct Options {
     #[arg(long, value_name = "DIRECTORY")]
     workdir: Option<PathBuf>,
 
+    /// Write each rank's output to files RANK.out and RANK.err in this directory, here, and print none
+    #[arg(long, value_name = "DIRECTORY")]
+    output: Option<PathBuf>,
+
+    /// End the job when it has run so long: seconds, or as 90s, 30m, 2h
+    #[arg(long, value_name = "TIME", value_parser = units::duration)]
+    time_limit: Option<Duration>,
+
     /// The program and its arguments
     #[arg(last = true, required = true, value_name = "PROGRAM")]
     command: Vec<String>,
@@ -43,10 +66,12 @@ pub(crate) struct Options {
 
 /// Runs the job to its end.
 pub(crate) async fn run(client: ControllerClient<Channel>, options: Options) -> Result<(), Error> {
+    let mut files = options.output.as_deref().map(Files::new).transpose()?;
     let spec = spec(options)?;
-    job::run(client, spec, |heard| match heard {
-        Heard::Started(_) => Ok(()),
-        Heard::Line(output) => forward(&output),
+    job::run(client, spec, |heard| match (heard, &mut files) {
+        (Heard::Started(_), _) => Ok(()),
+        (Heard::Line(output), None) => forward(&output),
+        (Heard::Line(output), Some(files)) => files.write(&output),
     })
     .await
 }
@@ -61,6 +86,12 @@ fn spec(options: Options) -> Result<JobSpec, Error> {
         env: options.env.into_iter().map(variable).collect::<Result<HashMap<_, _>, _>>()?,
         workdir: workdir(options.workdir.as_deref())?,
         placement: job_spec::Placement::from(options.placement).into(),
+        hosts: options.hosts,
+        racks: options.racks,
+        time_limit_ms: options
+            .time_limit
+            .map_or(0, |limit| u64::try_from(limit.as_millis()).unwrap_or(u64::MAX)),
+        user: job::user(),
     })
 }
 
@@ -118,6 +149,15 @@ mod tests {
         assert_eq!(job.args, ["-n", "5"]);
         assert_eq!((job.env["A"].as_str(), job.env["EMPTY"].as_str()), ("b=c", ""));
         assert_eq!(job.workdir, "/tmp");
+    }
+
+    #[test]
+    fn nodes_racks_and_a_time_limit_are_passed_on() {
+        let job = parsed("run --hosts h1,h7 --racks 0,2 --time-limit 2m -- prog").unwrap();
+        assert_eq!(
+            (job.hosts, job.racks, job.time_limit_ms),
+            (vec!["h1".into(), "h7".into()], vec![0, 2], 120_000)
+        );
     }
 
     #[test]

@@ -1,4 +1,6 @@
-//! Numbers as people read them.
+//! Numbers as people read and write them.
+
+use std::time::Duration;
 
 /// A rate, as "20 Mbit/s"; `None` if it is 0, unknown.
 pub(crate) fn rate(bytes_per_second: u64) -> Option<String> {
@@ -40,6 +42,29 @@ pub(crate) fn seconds(s: f64) -> String {
     format!("{value:.digits$} {unit}")
 }
 
+/// A length of time as people write it: 90, 90s, 30m, 2h, 1d.
+pub(crate) fn duration(text: &str) -> Result<Duration, String> {
+    let digits = text.trim_end_matches(|c: char| c.is_ascii_alphabetic());
+    let unit = match &text[digits.len()..] {
+        "" | "s" => 1.0,
+        "m" => 60.0,
+        "h" => 3600.0,
+        "d" => 86_400.0,
+        other => return Err(format!("there is no unit {other:?}; the units are s, m, h and d")),
+    };
+    let number: f64 = digits.parse().map_err(|_| format!("{digits:?} is no number"))?;
+    match Duration::try_from_secs_f64(number * unit) {
+        Ok(time) if !time.is_zero() => Ok(time),
+        _ => Err("a time is more than 0".to_owned()),
+    }
+}
+
+/// A length of time in whole seconds: "2:05", "1:02:05".
+pub(crate) fn clock(time: Duration) -> String {
+    let (hours, minutes, seconds) = (time.as_secs() / 3600, time.as_secs() / 60 % 60, time.as_secs() % 60);
+    if hours > 0 { format!("{hours}:{minutes:02}:{seconds:02}") } else { format!("{minutes}:{seconds:02}") }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -55,5 +80,19 @@ mod tests {
             (seconds(0.000_012_34), seconds(0.0123), seconds(123.4)),
             ("12.3 us".into(), "12.3 ms".into(), "123 s".into())
         );
+    }
+
+    #[test]
+    fn times_are_read_with_units_and_written_as_clocks_show_them() {
+        let seconds = |text: &str| duration(text).map(|time| time.as_secs_f64());
+        assert_eq!((seconds("90"), seconds("1.5m"), seconds("2h")), (Ok(90.0), Ok(90.0), Ok(7200.0)));
+        for (text, why) in
+            [("", "no number"), ("5x", "no unit"), ("0s", "more than 0"), ("-1", "more than 0")]
+        {
+            assert!(seconds(text).unwrap_err().contains(why), "{text}");
+        }
+        assert!(seconds("1e300").is_err() && seconds("nan").is_err());
+        let clock = |seconds| clock(Duration::from_secs(seconds));
+        assert_eq!((clock(5), clock(125), clock(3725)), ("0:05".into(), "2:05".into(), "1:02:05".into()));
     }
 }

@@ -2,13 +2,16 @@
 
 use cool_proto::control::controller_server::{Controller, ControllerServer};
 use cool_proto::control::{
-    AgentMessage, AttendRequest, ControllerMessage, Finished, Group, Groups, GroupsRequest, JobEvent,
-    JobSpec, Member, Node, Output as Line, Started, Topology, TopologyRequest, job_event::Body,
+    AgentMessage, AttendRequest, CancelRequest, Cancelled, ControllerMessage, Finished, Group, Groups,
+    GroupsRequest, JobEvent, JobList, JobSpec, JobView, JobsRequest, Member, Node, Output as Line,
+    SignalRequest, Signalled, Started, Topology, TopologyRequest, job_event::Body,
 };
-use std::process::{Command, Output, Stdio};
+use rustix::process::Signal;
+use std::io::{BufRead, BufReader};
+use std::process::{Child, Command, Output, Stdio};
 use std::sync::Arc;
 use tokio::net::TcpListener;
-use tokio::sync::mpsc;
+use tokio::sync::{broadcast, mpsc};
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::transport::server::TcpIncoming;
 use tonic::{Request, Response, Status, Streaming};
@@ -21,6 +24,8 @@ struct Script {
     endless: bool,
     /// Hears what jobs are submitted, and then, of an endless one, that its caller has gone.
     heard: mpsc::UnboundedSender<Option<JobSpec>>,
+    /// Hears what is asked of jobs; the endless one ends when it is cancelled.
+    orders: broadcast::Sender<String>,
 }
 
 #[tonic::async_trait]
@@ -32,6 +37,22 @@ impl Controller for Script {
 
     async fn attend(&self, _: Request<AttendRequest>) -> Result<Response<Self::AttendStream>, Status> {
         Err(Status::unimplemented("no controller is restarted here"))
+    }
+
+    async fn list_jobs(&self, _: Request<JobsRequest>) -> Result<Response<JobList>, Status> {
+        Ok(Response::new(JobList { jobs: vec![JobView { job: 3, ..JobView::default() }] }))
+    }
+
+    async fn cancel(&self, request: Request<CancelRequest>) -> Result<Response<Cancelled>, Status> {
+        let CancelRequest { job, user } = request.into_inner();
+        self.orders.send(format!("cancel {job} by {user}")).unwrap();
+        Ok(Response::new(Cancelled {}))
+    }
+
+    async fn signal(&self, request: Request<SignalRequest>) -> Result<Response<Signalled>, Status> {
+        let SignalRequest { job, signal } = request.into_inner();
+        self.orders.send(format!("signal {signal} to {job}")).unwrap();
+        Ok(Response::new(Signalled {}))
     }
 
     async fn join(&self, _: Request<Streaming<AgentMessage>>) -> Result<Response<Self::JoinStream>, Status> {
@@ -57,9 +78,17 @@ impl Controller for Script {
             caller.try_send(Ok(JobEvent { body: Some(body.clone()) })).unwrap();
         }
         if self.endless {
-            let heard = self.heard.clone();
+            let (heard, mut orders) = (self.heard.clone(), self.orders.subscribe());
             tokio::spawn(async move {
-                caller.closed().await;
+                loop {
+                    tokio::select! {
+                        () = caller.closed() => break,
+                        order = orders.recv() => if order.unwrap().starts_with("cancel") {
+                            let end = JobEvent { body: Some(finished(143, "cancelled")) };
+                            caller.send(Ok(end)).await.unwrap();
+                        },
+                    }
+                }
                 heard.send(None).unwrap();
             });
         }
@@ -71,6 +100,7 @@ impl Controller for Script {
 struct Stage {
     url: String,
     heard: mpsc::UnboundedReceiver<Option<JobSpec>>,
+    orders: broadcast::Receiver<String>,
 }
 
 impl Stage {
@@ -78,10 +108,12 @@ impl Stage {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let url = format!("http://{}", listener.local_addr().unwrap());
         let (sender, heard) = mpsc::unbounded_channel();
-        let service = ControllerServer::from_arc(Arc::new(Script { events, endless, heard: sender }));
+        let (orders, ordered) = broadcast::channel(16);
+        let script = Script { events, endless, heard: sender, orders };
+        let service = ControllerServer::from_arc(Arc::new(script));
         let server = tonic::transport::Server::builder().add_service(service);
         tokio::spawn(server.serve_with_incoming(TcpIncoming::from(listener)));
-        Stage { url, heard }
+        Stage { url, heard, orders: ordered }
     }
 
     fn command(&self, arguments: &str) -> Command {
@@ -151,15 +183,54 @@ async fn refusals_and_silence_are_errors_of_one_line() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_interrupt_cancels_the_job() {
-    let mut stage = Stage::set(vec![started(1)], true).await;
-    let program = stage.command("run -- program").spawn().unwrap();
-    assert!(stage.heard.recv().await.unwrap().is_some());
-    rustix::process::kill_process(rustix::process::Pid::from_child(&program), rustix::process::Signal::INT)
-        .unwrap();
+async fn an_interrupt_cancels_the_job_and_waits_for_its_end() {
+    let mut stage = Stage::set(vec![started(1), line(0, false, "runs")], true).await;
+    let mut program = stage.command("run -- program").spawn().unwrap();
+    first_line(&mut program);
+    kill(&program, Signal::USR1);
+    assert_eq!(stage.orders.recv().await.unwrap(), "signal 10 to 3");
+    kill(&program, Signal::INT);
+    let order = stage.orders.recv().await.unwrap();
+    assert!(order.starts_with("cancel 3 by ") && order.ends_with(", who started it"), "{order}");
     let ended = tokio::task::spawn_blocking(|| program.wait_with_output().unwrap()).await.unwrap();
+    let errors = String::from_utf8(ended.stderr).unwrap();
+    assert!(errors.ends_with("cool: interrupted; the job has ended\n"), "{errors}");
     assert_eq!(ended.status.code(), Some(130));
-    assert_eq!(stage.heard.recv().await, Some(None), "the caller has gone");
+}
+
+fn kill(program: &Child, signal: Signal) {
+    rustix::process::kill_process(rustix::process::Pid::from_child(program), signal).unwrap();
+}
+
+/// Waits until the command has printed a line: then it follows its job.
+fn first_line(program: &mut Child) {
+    let mut output = BufReader::new(program.stdout.take().unwrap());
+    output.read_line(&mut String::new()).unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn jobs_are_listed_cancelled_and_signalled() {
+    let mut stage = Stage::set(Vec::new(), false).await;
+    let (status, text, _) = stage.cool("jobs").await;
+    assert!(status == 0 && text.contains("\n3    forming"), "{text}");
+    let (_, text, _) = stage.cool("jobs --json").await;
+    assert_eq!(serde_json::from_str::<serde_json::Value>(&text).unwrap()["jobs"][0]["job"], 3);
+    assert_eq!(stage.cool("cancel 3 4").await, (0, String::new(), String::new()));
+    assert!(stage.orders.recv().await.unwrap().starts_with("cancel 3 by "));
+    assert!(stage.orders.recv().await.unwrap().starts_with("cancel 4 by "));
+    assert_eq!(stage.cool("cancel --signal SIGUSR2 3").await.0, 0);
+    assert_eq!(stage.orders.recv().await.unwrap(), "signal 12 to 3");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn output_goes_to_files_if_asked() {
+    let folder = tempfile::tempdir().unwrap();
+    let events = vec![started(2), line(1, false, "out"), line(0, true, "err"), finished(0, "")];
+    let stage = Stage::set(events, false).await;
+    let command = format!("run --output {} -- program", folder.path().display());
+    assert_eq!(stage.cool(&command).await, (0, String::new(), String::new()));
+    let read = |name: &str| std::fs::read_to_string(folder.path().join(name)).unwrap();
+    assert_eq!((read("1.out"), read("0.err")), ("out\n".into(), "err\n".into()));
 }
 
 #[tokio::test(flavor = "multi_thread")]

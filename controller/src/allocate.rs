@@ -2,8 +2,8 @@
 //!
 //! Which nodes exist and what else runs on them is the caller's knowledge.
 
-use std::cmp::Ordering;
-use std::collections::BTreeMap;
+use std::cmp::{Ordering, Reverse};
+use std::collections::{BTreeMap, BTreeSet};
 
 /// A node that can take ranks.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -21,7 +21,8 @@ pub struct Host {
 /// In which order ranks are given to nodes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Placement {
-    /// Neighbouring ranks share a rack: rack by rack, in a rack by node name.
+    /// Neighbouring ranks share a rack: in as few racks as there is room in, and of those that fit in the fullest;
+    /// rack by rack, in a rack by node name.
     Racked,
     /// Neighbouring ranks are in different racks: dealt round robin over the racks.
     Interleaved,
@@ -80,27 +81,28 @@ pub fn allocate(hosts: &[Host], request: Request) -> Result<Vec<usize>, Allocate
     if hosts.is_empty() {
         return Err(AllocateError::NoNodes);
     }
-    let order = order(hosts, request.placement);
     let per_node = if request.ranks == 0 { request.per_node.max(1) } else { request.per_node };
     let room = |host: usize| if per_node == 0 { hosts[host].free } else { hosts[host].free.min(per_node) };
     let asked = match request.ranks {
         0 => u64::from(per_node) * hosts.len() as u64,
         n => u64::from(n),
     };
-    let free: u64 = order.iter().map(|h| u64::from(room(*h))).sum();
+    let free: u64 = (0..hosts.len()).map(|h| u64::from(room(h))).sum();
     if free < asked {
         let busy = hosts.iter().map(|h| u64::from(h.slots.saturating_sub(h.free))).sum();
         return Err(AllocateError::Lacking { asked, free, busy, nodes: hosts.len(), per_node });
     }
-    let counts = if per_node == 0 { spread(&order, asked, room) } else { fill(&order, asked, room) };
+    let most = if per_node == 0 { level(hosts, asked) } else { per_node };
+    let order = order(hosts, request.placement, |h| room(h).min(most), asked);
+    let counts = if per_node == 0 { spread(&order, asked, most, room) } else { fill(&order, asked, room) };
     Ok(match request.placement {
         Placement::Racked => counts.iter().flat_map(|(host, n)| (0..*n).map(|_| *host)).collect(),
         Placement::Interleaved => deal(counts),
     })
 }
 
-/// The nodes in the order in which they are taken.
-fn order(hosts: &[Host], placement: Placement) -> Vec<usize> {
+/// The nodes in the order in which they are taken for `asked` ranks, if each takes up to its `room`.
+fn order(hosts: &[Host], placement: Placement, room: impl Fn(usize) -> u32, asked: u64) -> Vec<usize> {
     let mut racks: BTreeMap<u32, Vec<usize>> = BTreeMap::new();
     for (index, host) in hosts.iter().enumerate() {
         racks.entry(host.rack).or_default().push(index);
@@ -109,12 +111,44 @@ fn order(hosts: &[Host], placement: Placement) -> Vec<usize> {
         rack.sort_by(|a, b| natural(&hosts[*a].name, &hosts[*b].name));
     }
     match placement {
-        Placement::Racked => racks.into_values().flatten().collect(),
+        Placement::Racked => {
+            let all = |rack: &[usize]| rack.iter().map(|h| u64::from(room(*h))).sum();
+            let chosen = fewest(racks.iter().map(|(rack, hosts)| (*rack, all(hosts))).collect(), asked);
+            chosen.iter().filter_map(|rack| racks.remove(rack)).flatten().collect()
+        }
         Placement::Interleaved => {
             let longest = racks.values().map(Vec::len).max().unwrap_or(0);
             (0..longest).flat_map(|i| racks.values().filter_map(move |rack| rack.get(i).copied())).collect()
         }
     }
+}
+
+/// The fewest racks, given with their room, in which `asked` ranks have room: the roomiest, and last the one that is
+/// just large enough. All of them if the room of all does not exceed what is asked.
+fn fewest(mut racks: Vec<(u32, u64)>, asked: u64) -> BTreeSet<u32> {
+    let (mut chosen, mut left) = (BTreeSet::new(), asked);
+    racks.sort_by_key(|(rack, room)| (Reverse(*room), *rack));
+    while left > 0 && !racks.is_empty() {
+        // The last that is large enough is the smallest; of equal ones the first.
+        let enough = racks.partition_point(|(_, room)| *room >= left);
+        let smallest = enough.checked_sub(1).map(|last| racks[last].1);
+        let take = smallest.map_or(0, |room| racks.partition_point(|(_, other)| *other > room));
+        let (rack, room) = racks.remove(take);
+        chosen.insert(rack);
+        left = left.saturating_sub(room);
+    }
+    chosen
+}
+
+/// The least number a node under which all ranks have room.
+fn level(hosts: &[Host], asked: u64) -> u32 {
+    let within = |level: u32| hosts.iter().map(|h| u64::from(h.free.min(level))).sum::<u64>();
+    let (mut low, mut high) = (0, u32::MAX);
+    while low < high {
+        let middle = low + (high - low) / 2;
+        if within(middle) < asked { low = middle + 1 } else { high = middle }
+    }
+    low
 }
 
 /// Node after node to its bound.
@@ -128,16 +162,10 @@ fn fill(order: &[usize], asked: u64, room: impl Fn(usize) -> u32) -> Vec<(usize,
     order.iter().map(take).collect()
 }
 
-/// As evenly as free slots allow: the least number a node under which all ranks have room; the first
-/// nodes hold one more than the others.
-fn spread(order: &[usize], asked: u64, room: impl Fn(usize) -> u32) -> Vec<(usize, u32)> {
+/// As evenly as free slots allow, at most `most` a node; the first nodes hold one more than the others.
+fn spread(order: &[usize], asked: u64, most: u32, room: impl Fn(usize) -> u32) -> Vec<(usize, u32)> {
+    let below = most.saturating_sub(1);
     let within = |level: u32| order.iter().map(|h| u64::from(room(*h).min(level))).sum::<u64>();
-    let (mut low, mut high) = (0, u32::MAX);
-    while low < high {
-        let middle = low + (high - low) / 2;
-        if within(middle) < asked { low = middle + 1 } else { high = middle }
-    }
-    let below = low.saturating_sub(1);
     let mut extra = asked - within(below);
     let take = |host: &usize| {
         let n = room(*host).min(below);
@@ -218,6 +246,18 @@ mod tests {
         assert_eq!(names(&cluster(3, 4, 1), racked(10, 0)), "h1 h2 h3 h4 h5 h6 h7 h8 h9 h10");
         assert_eq!(names(&cluster(2, 2, 2), racked(6, 0)), "h1 h1 h2 h2 h3 h4");
         assert_eq!(names(&cluster(2, 2, 2), racked(3, 2)), "h1 h1 h2");
+    }
+
+    #[test]
+    fn racked_uses_as_few_racks_as_have_room() {
+        let mut hosts = cluster(3, 2, 2);
+        // h1 is busy: two ranks on nodes of their own fit into rack 1, four too.
+        hosts[5].free = 0;
+        assert_eq!(names(&hosts, racked(2, 0)), "h3 h4");
+        assert_eq!(names(&hosts, racked(4, 2)), "h3 h3 h4 h4");
+        // What fits into the fuller rack leaves the emptier ones whole.
+        assert_eq!(names(&hosts, racked(2, 2)), "h2 h2");
+        assert_eq!(names(&hosts, racked(6, 2)), "h2 h2 h3 h3 h4 h4");
     }
 
     #[test]

@@ -1,14 +1,16 @@
 //! The life of one job: its group is formed, its ranks run, the first failure ends all, and whatever
 //! happens its group is released everywhere.
 //!
-//! Which jobs there are and how events find them is left to [`crate::jobs`].
+//! Which jobs there are and how events find them is left to [`crate::jobs`], what ends one from outside to
+//! [`crate::interrupts`].
 
 use crate::agents::Session;
 use crate::groups::{FIRST_EPOCH, Groups, Place, by_node};
+use crate::interrupts::Interrupts;
 use crate::network::Network;
 use cool_proto::control::{
     Exited, Finished, Group, JobEvent, JobSpec, Kill, Launch, Output, Started, controller_message::Body,
-    job_event,
+    job_event, job_view::State,
 };
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -70,14 +72,14 @@ pub type Caller = mpsc::Sender<Result<JobEvent, Status>>;
 
 /// Why a job ends early.
 #[derive(Debug)]
-struct Failure {
-    code: i32,
-    rank: Option<u32>,
-    reason: String,
+pub(crate) struct Failure {
+    pub(crate) code: i32,
+    pub(crate) rank: Option<u32>,
+    pub(crate) reason: String,
 }
 
 impl Failure {
-    fn of_job(reason: impl Into<String>) -> Failure {
+    pub(crate) fn of_job(reason: impl Into<String>) -> Failure {
         Failure { code: 1, rank: None, reason: reason.into() }
     }
 }
@@ -100,8 +102,10 @@ pub struct Job {
     pub caller_listens: bool,
     /// If an earlier life of the controller started it.
     pub resumed: Option<Resumed>,
-    /// True once the controller shuts down.
-    pub closing: watch::Receiver<bool>,
+    /// What may end it from outside.
+    pub interrupts: Interrupts,
+    /// How far it is, for whoever asks.
+    pub state: watch::Sender<State>,
     /// The network.
     pub network: Arc<dyn Network>,
     /// The groups in use.
@@ -122,8 +126,8 @@ pub struct Ranks {
 /// What a job needs that an earlier life of the controller started.
 #[derive(Debug)]
 pub struct Resumed {
-    /// Callers who come back.
-    pub callers: mpsc::Receiver<Caller>,
+    /// Callers who come back, and what they asked for.
+    pub callers: mpsc::Receiver<(Caller, JobSpec)>,
     /// How its ranks are.
     pub ranks: Ranks,
 }
@@ -147,6 +151,8 @@ impl Job {
         };
         if let Err(failure) = &outcome {
             info!(reason = failure.reason, "job fails");
+            self.state.send_replace(State::Ending);
+            self.interrupts.ignore();
             self.end(&mut awaited).await;
         }
         self.groups.release(&*self.network, self.group, &self.places).await;
@@ -159,8 +165,15 @@ impl Job {
     async fn form_and_run(&mut self, awaited: &mut Awaited) -> Result<(), Failure> {
         let group = self.form(awaited).await?;
         self.launch(awaited)?;
+        self.starts_to_run();
         self.tell(job_event::Body::Started(Started { job: self.id, group: Some(group) })).await?;
         self.watch(awaited).await
+    }
+
+    /// From here on time counts.
+    fn starts_to_run(&mut self) {
+        self.state.send_replace(State::Running);
+        self.interrupts.limit(Duration::from_millis(self.spec.time_limit_ms));
     }
 
     /// Waits for the ends of all ranks.
@@ -178,16 +191,15 @@ impl Job {
         let Resumed { mut callers, ranks } = resumed;
         awaited.running = ranks.running;
         let came = tokio::select! {
-            _ = self.closing.wait_for(|closing| *closing) => {
-                return Err(Failure::of_job("the controller is shutting down"));
-            }
+            stopped = self.interrupts.stop(self.id, &self.places) => return Err(stopped),
             came = timeout(self.limits.takeover, callers.recv()) => came,
         };
-        let Ok(Some(caller)) = came else {
+        let Ok(Some((caller, spec))) = came else {
             let waited = self.limits.takeover;
             return Err(Failure::of_job(format!("whoever started it has not come back within {waited:?}")));
         };
-        (self.caller, self.caller_listens) = (caller, true);
+        (self.caller, self.caller_listens, self.spec) = (caller, true, spec);
+        self.starts_to_run();
         let exited: BTreeSet<u32> = ranks.exited.iter().map(|(_, exited)| exited.rank).collect();
         let all = 0..self.places.len() as u32;
         if let Some(rank) = all.clone().find(|r| !awaited.running.contains(r) && !exited.contains(r)) {
@@ -245,7 +257,7 @@ impl Job {
     /// The next thing a session says, unless there is a reason to end first.
     async fn next(&mut self) -> Result<Post, Failure> {
         tokio::select! {
-            _ = self.closing.wait_for(|closing| *closing) => Err(Failure::of_job("the controller is shutting down")),
+            stopped = self.interrupts.stop(self.id, &self.places) => Err(stopped),
             () = self.caller.closed() => Err(Failure::of_job("the caller went away")),
             post = self.mailbox.recv() => post.ok_or_else(|| Failure::of_job("the job was dropped")),
         }
@@ -345,7 +357,12 @@ impl Job {
             return Ok(());
         }
         let event = Ok(JobEvent { body: Some(body) });
-        let sent = self.caller.send_timeout(event, self.limits.caller).await;
+        let sent = tokio::select! {
+            biased;
+            sent = self.caller.send_timeout(event, self.limits.caller) => sent,
+            // A caller that does not read cannot keep its job from being ended.
+            stopped = self.interrupts.stop(self.id, &self.places) => return Err(stopped),
+        };
         self.caller_listens = sent.is_ok();
         sent.map_err(|e| match e {
             SendTimeoutError::Closed(_) => Failure::of_job("the caller went away"),

@@ -3,18 +3,26 @@
 //! What a job does is [`crate::job`]'s; where its ranks go is decided by [`crate::allocate`].
 
 use crate::agents::{Agents, Session, lock};
-use crate::allocate::{AllocateError, Host, Placement, Request, allocate};
+use crate::allocate::{AllocateError, Host, Placement, Request, allocate, natural};
 use crate::groups::{Groups, Place};
+use crate::interrupts::{Interrupts, Order};
 use crate::job::{Caller, Event, Job, Limits, Post, Ranks, Resumed};
 use crate::network::Network;
-use cool_proto::control::{JobEvent, JobSpec, job_event, job_spec};
-use std::collections::BTreeMap;
+use cool_proto::control::{JobEvent, JobSpec, JobView, job_event, job_spec, job_view};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::{Arc, Mutex};
 use tokio::sync::{Notify, mpsc, watch};
+use tokio::time::Instant;
 use tracing::{Instrument, debug, info, info_span};
 
 /// Events that wait for a job; further ones wait at their agents.
 const MAILBOX: usize = 1024;
+
+/// Orders that wait for a job.
+const ORDERS: usize = 16;
+
+/// Signals that can be passed on: Linux has 64.
+const SIGNALS: std::ops::RangeInclusive<i32> = 1..=64;
 
 /// Why a job is not started.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -25,6 +33,17 @@ pub enum SubmitError {
     /// The placement is not one of the contract's.
     #[error("placement {0} is unknown; it is 0 (racked) or 1 (interleaved)")]
     Placement(i32),
+    /// Nodes are named on which nothing can run.
+    #[error("--hosts: no node {} is ready; those are {}", .unknown.join(", "), .ready.join(", "))]
+    Hosts {
+        /// Those.
+        unknown: Vec<String>,
+        /// Where ranks could run.
+        ready: Vec<String>,
+    },
+    /// Racks are named that have no nodes.
+    #[error("--racks: no node of rack {} is ready; `cool topology` shows the racks", numbers(.0))]
+    Racks(Vec<u32>),
     /// There is no room.
     #[error("{error}{}", unlocated_note(.unlocated))]
     Allocate {
@@ -36,6 +55,10 @@ pub enum SubmitError {
     /// The controller is about to end.
     #[error("the controller is shutting down")]
     Closed,
+}
+
+fn numbers(racks: &[u32]) -> String {
+    racks.iter().map(u32::to_string).collect::<Vec<_>>().join(", ")
 }
 
 fn unlocated_note(nodes: &[String]) -> String {
@@ -69,27 +92,42 @@ struct Entry {
     mailbox: mpsc::Sender<Post>,
     /// Slots used, by session.
     slots: BTreeMap<u32, u32>,
+    orders: mpsc::Sender<Order>,
     /// To a job of an earlier life of the controller, whose caller is to come back.
-    attend: Option<mpsc::Sender<Caller>>,
+    attend: Option<mpsc::Sender<(Caller, JobSpec)>>,
+    /// What others may know of it.
+    view: JobView,
+    state: watch::Receiver<job_view::State>,
+    since: Instant,
 }
 
-/// Why nobody can attend a job.
+/// Why nothing can be done with a job.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum AttendError {
+pub enum JobError {
     /// It has ended, or its nodes have not come back yet.
     #[error("no job {0} runs here, or its nodes have not come back yet")]
     NoJob(u64),
     /// Whoever started it listens.
     #[error("somebody else attends job {0}")]
     Attended(u64),
+    /// Earlier orders wait.
+    #[error("job {0} has not taken note of earlier orders yet; try again")]
+    Busy(u64),
+    /// No such signal.
+    #[error("there is no signal {0}; signals are {first} to {last}", first = SIGNALS.start(), last = SIGNALS.end())]
+    Signal(i32),
 }
 
 /// Where what concerns a resumed job arrives.
 pub struct Inlets {
     /// What sessions say.
     pub mailbox: mpsc::Receiver<Post>,
-    /// Callers who come back.
-    pub callers: mpsc::Receiver<Caller>,
+    /// Callers who come back, and what they asked for.
+    pub callers: mpsc::Receiver<(Caller, JobSpec)>,
+    /// What operators want.
+    pub orders: mpsc::Receiver<Order>,
+    /// How far the job is, for whoever asks.
+    pub state: watch::Sender<job_view::State>,
 }
 
 impl Jobs {
@@ -113,20 +151,23 @@ impl Jobs {
             Err(_) => return Err(SubmitError::Placement(spec.placement)),
         };
         let request = Request { ranks: spec.ranks, per_node: spec.ranks_per_node, placement };
+        let within = Within { hosts: &spec.hosts, racks: &spec.racks };
 
         let mut state = lock(&self.state);
         if *self.closing.borrow() {
             return Err(SubmitError::Closed);
         }
-        let places = self.place(&state, request)?;
+        let places = self.place(&state, within, request)?;
         state.last += 1;
         let (id, group) = (state.last, self.groups.number());
-        let (sender, mailbox) = mpsc::channel(MAILBOX);
-        let mut slots = BTreeMap::new();
+        let (mut entry, inlets) = Entry::new(id, group, job_view::State::Forming);
         for place in &places {
-            *slots.entry(place.session.number).or_insert(0) += 1;
+            *entry.slots.entry(place.session.number).or_insert(0) += 1;
         }
-        state.running.insert(id, Entry { group, mailbox: sender, slots, attend: None });
+        entry.attend = None;
+        entry.view.spec = Some(shown(spec.clone()));
+        entry.view.nodes = nodes(&places);
+        state.running.insert(id, entry);
         drop(state);
 
         info!(job = id, group, ranks = places.len(), program = spec.program, "job starts");
@@ -135,11 +176,12 @@ impl Jobs {
             group,
             spec,
             places,
-            mailbox,
+            mailbox: inlets.mailbox,
             caller,
             caller_listens: true,
             resumed: None,
-            closing: self.closing.subscribe(),
+            interrupts: Interrupts::new(self.closing.subscribe(), inlets.orders),
+            state: inlets.state,
             network: self.network.clone(),
             groups: self.groups.clone(),
             limits: self.limits,
@@ -156,11 +198,9 @@ impl Jobs {
         if *self.closing.borrow() || state.running.contains_key(&id) {
             return None;
         }
-        let (sender, mailbox) = mpsc::channel(MAILBOX);
-        let (attend, callers) = mpsc::channel(1);
-        let entry = Entry { group, mailbox: sender, slots: BTreeMap::new(), attend: Some(attend) };
+        let (entry, inlets) = Entry::new(id, group, job_view::State::Awaited);
         state.running.insert(id, entry);
-        Some(Inlets { mailbox, callers })
+        Some(inlets)
     }
 
     /// A session has so many ranks of a reserved job.
@@ -179,6 +219,9 @@ impl Jobs {
     /// Resumes a reserved job whose nodes have all come back.
     pub fn resume(self: &Arc<Jobs>, id: u64, group: u64, places: Vec<Place>, inlets: Inlets, ranks: Ranks) {
         info!(job = id, group, ranks = places.len(), "job goes on");
+        if let Some(entry) = lock(&self.state).running.get_mut(&id) {
+            entry.view.nodes = nodes(&places);
+        }
         // Nobody listens at this one: the caller is to come back.
         let (caller, _) = mpsc::channel(1);
         let job = Job {
@@ -190,7 +233,8 @@ impl Jobs {
             caller,
             caller_listens: false,
             resumed: Some(Resumed { callers: inlets.callers, ranks }),
-            closing: self.closing.subscribe(),
+            interrupts: Interrupts::new(self.closing.subscribe(), inlets.orders),
+            state: inlets.state,
             network: self.network.clone(),
             groups: self.groups.clone(),
             limits: self.limits,
@@ -198,15 +242,44 @@ impl Jobs {
         tokio::spawn(self.clone().run(job).instrument(info_span!("job", id, group)));
     }
 
-    /// Lets `caller` listen to a job that was, or will be, resumed.
+    /// Lets `caller`, who asked for `spec`, listen to a job that was, or will be, resumed.
     ///
     /// # Errors
     /// If there is no such job, or somebody listens.
-    pub fn attend(&self, job: u64, caller: Caller) -> Result<(), AttendError> {
+    pub fn attend(&self, job: u64, caller: Caller, spec: JobSpec) -> Result<(), JobError> {
+        let mut state = lock(&self.state);
+        let entry = state.running.get_mut(&job).ok_or(JobError::NoJob(job))?;
+        let attend = entry.attend.as_ref().ok_or(JobError::Attended(job))?;
+        let view = shown(spec.clone());
+        attend.try_send((caller, spec)).map_err(|_| JobError::Attended(job))?;
+        entry.view.spec = Some(view);
+        Ok(())
+    }
+
+    /// The jobs that run.
+    pub fn list(&self) -> Vec<JobView> {
+        let view = |entry: &Entry| JobView {
+            state: (*entry.state.borrow()).into(),
+            running_ms: u64::try_from(entry.since.elapsed().as_millis()).unwrap_or(u64::MAX),
+            ..entry.view.clone()
+        };
+        lock(&self.state).running.values().map(view).collect()
+    }
+
+    /// Gives a job an order.
+    ///
+    /// # Errors
+    /// If there is no such job or signal, or the job is behind.
+    pub fn order(&self, job: u64, order: Order) -> Result<(), JobError> {
+        if let Order::Signal(signal) = order
+            && !SIGNALS.contains(&signal)
+        {
+            return Err(JobError::Signal(signal));
+        }
         let state = lock(&self.state);
-        let entry = state.running.get(&job).ok_or(AttendError::NoJob(job))?;
-        let attend = entry.attend.as_ref().ok_or(AttendError::Attended(job))?;
-        attend.try_send(caller).map_err(|_| AttendError::Attended(job))
+        let entry = state.running.get(&job).ok_or(JobError::NoJob(job))?;
+        info!(job, ?order, "ordered");
+        entry.orders.try_send(order).map_err(|_| JobError::Busy(job))
     }
 
     async fn run(self: Arc<Jobs>, mut job: Job) {
@@ -220,7 +293,7 @@ impl Jobs {
     }
 
     /// Finds a place for each rank.
-    fn place(&self, state: &State, request: Request) -> Result<Vec<Place>, SubmitError> {
+    fn place(&self, state: &State, within: Within, request: Request) -> Result<Vec<Place>, SubmitError> {
         let (mut hosts, mut sessions, mut unlocated) = (Vec::new(), Vec::new(), Vec::new());
         for node in &self.network.topology().nodes {
             let Some(session) = self.agents.get(&node.name) else { continue };
@@ -234,6 +307,9 @@ impl Jobs {
             hosts.push(Host { name: node.name.clone(), rack: location.rack, slots, free });
             sessions.push(session);
         }
+        within.check(&hosts)?;
+        let (hosts, sessions): (Vec<_>, Vec<_>) =
+            hosts.into_iter().zip(sessions).filter(|(host, _)| within.allows(host)).unzip();
         let places = allocate(&hosts, request).map_err(|error| SubmitError::Allocate { error, unlocated })?;
         let place = |host: usize| Place { session: sessions[host].clone(), rack: hosts[host].rack };
         Ok(places.into_iter().map(place).collect())
@@ -272,6 +348,64 @@ impl Jobs {
             ended.await;
         }
     }
+}
+
+impl Entry {
+    /// A job with nothing on any node yet, and what its life needs.
+    fn new(job: u64, group: u64, state: job_view::State) -> (Entry, Inlets) {
+        let (sender, mailbox) = mpsc::channel(MAILBOX);
+        let (orders, ordered) = mpsc::channel(ORDERS);
+        let (attend, callers) = mpsc::channel(1);
+        let (shown, state) = watch::channel(state);
+        let entry = Entry {
+            group,
+            mailbox: sender,
+            slots: BTreeMap::new(),
+            orders,
+            attend: Some(attend),
+            view: JobView { job, group, ..JobView::default() },
+            state,
+            since: Instant::now(),
+        };
+        (entry, Inlets { mailbox, callers, orders: ordered, state: shown })
+    }
+}
+
+/// Where a job may run; nothing said: anywhere.
+#[derive(Clone, Copy)]
+struct Within<'a> {
+    hosts: &'a [String],
+    racks: &'a [u32],
+}
+
+impl Within<'_> {
+    fn allows(&self, host: &Host) -> bool {
+        (self.hosts.is_empty() || self.hosts.contains(&host.name))
+            && (self.racks.is_empty() || self.racks.contains(&host.rack))
+    }
+
+    /// Whether everything that is named is there.
+    fn check(&self, ready: &[Host]) -> Result<(), SubmitError> {
+        let (names, racks): (BTreeSet<_>, BTreeSet<_>) =
+            ready.iter().map(|host| (host.name.as_str(), host.rack)).unzip();
+        let unknown: Vec<_> = self.hosts.iter().filter(|h| !names.contains(h.as_str())).cloned().collect();
+        if !unknown.is_empty() {
+            let mut ready: Vec<String> = names.into_iter().map(str::to_owned).collect();
+            ready.sort_by(|a, b| natural(a, b));
+            return Err(SubmitError::Hosts { unknown, ready });
+        }
+        let empty: Vec<u32> = self.racks.iter().filter(|rack| !racks.contains(rack)).copied().collect();
+        if empty.is_empty() { Ok(()) } else { Err(SubmitError::Racks(empty)) }
+    }
+}
+
+/// What others may see of a request: variables may be secret.
+fn shown(spec: JobSpec) -> JobSpec {
+    JobSpec { env: HashMap::new(), ..spec }
+}
+
+fn nodes(places: &[Place]) -> Vec<String> {
+    places.iter().map(|place| place.session.agent.name.clone()).collect()
 }
 
 /// Gives an event of a session to whom it concerns.

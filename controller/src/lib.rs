@@ -16,6 +16,7 @@ pub mod allocate;
 pub mod costs;
 pub mod fabric;
 pub mod groups;
+pub mod interrupts;
 pub mod job;
 pub mod jobs;
 pub mod listen;

@@ -4,8 +4,9 @@ use crate::agents::{AdmitError, Agent, Agents, OUTBOX, Session};
 use crate::costs::Measurements;
 use crate::fabric::{FabricError, NodeRegistration, TopologySnapshot};
 use crate::groups::{self, Groups, Place};
+use crate::interrupts::Order;
 use crate::job::Event;
-use crate::jobs::{AttendError, Jobs, SubmitError, deliver};
+use crate::jobs::{JobError, Jobs, SubmitError, deliver};
 use crate::listen::Caller;
 use crate::musters::Musters;
 use crate::network::Network;
@@ -13,9 +14,9 @@ use crate::prober::Prober;
 use crate::takeover::Takeover;
 use cool_proto::control::controller_server::Controller;
 use cool_proto::control::{
-    self, AgentMessage, AttendRequest, ControllerMessage, Group, GroupFailed, GroupReady, GroupUnused,
-    GroupsRequest, Held, JobEvent, JobSpec, Link, Node, Outsiders, Register, Switch, Topology,
-    TopologyRequest, agent_message::Body,
+    self, AgentMessage, AttendRequest, CancelRequest, Cancelled, ControllerMessage, Group, GroupFailed,
+    GroupReady, GroupUnused, GroupsRequest, Held, JobEvent, JobList, JobSpec, JobsRequest, Link, Node,
+    Outsiders, Register, SignalRequest, Signalled, Switch, Topology, TopologyRequest, agent_message::Body,
 };
 use cool_tls::{Identity, Role};
 use std::pin::Pin;
@@ -109,8 +110,28 @@ impl Controller for Service {
     async fn attend(&self, request: Request<AttendRequest>) -> Result<Response<Self::AttendStream>, Status> {
         permitted(&request, Role::Tool)?;
         let (caller, events) = mpsc::channel(CALLER_QUEUE);
-        self.jobs.attend(request.into_inner().job, caller)?;
+        let AttendRequest { job, spec } = request.into_inner();
+        self.jobs.attend(job, caller, spec.unwrap_or_default())?;
         Ok(Response::new(ReceiverStream::new(events)))
+    }
+
+    async fn list_jobs(&self, request: Request<JobsRequest>) -> Result<Response<JobList>, Status> {
+        permitted(&request, Role::Tool)?;
+        Ok(Response::new(JobList { jobs: self.jobs.list() }))
+    }
+
+    async fn cancel(&self, request: Request<CancelRequest>) -> Result<Response<Cancelled>, Status> {
+        permitted(&request, Role::Tool)?;
+        let CancelRequest { job, user } = request.into_inner();
+        self.jobs.order(job, Order::Cancel(user))?;
+        Ok(Response::new(Cancelled {}))
+    }
+
+    async fn signal(&self, request: Request<SignalRequest>) -> Result<Response<Signalled>, Status> {
+        permitted(&request, Role::Tool)?;
+        let SignalRequest { job, signal } = request.into_inner();
+        self.jobs.order(job, Order::Signal(signal))?;
+        Ok(Response::new(Signalled {}))
     }
 }
 
@@ -291,18 +312,23 @@ impl From<SubmitError> for Status {
     fn from(error: SubmitError) -> Status {
         let text = error.to_string();
         match error {
-            SubmitError::NoProgram | SubmitError::Placement(_) => Status::invalid_argument(text),
+            SubmitError::NoProgram
+            | SubmitError::Placement(_)
+            | SubmitError::Hosts { .. }
+            | SubmitError::Racks(_) => Status::invalid_argument(text),
             SubmitError::Allocate { .. } => Status::resource_exhausted(text),
             SubmitError::Closed => Status::unavailable(text),
         }
     }
 }
 
-impl From<AttendError> for Status {
-    fn from(error: AttendError) -> Status {
+impl From<JobError> for Status {
+    fn from(error: JobError) -> Status {
         match error {
-            AttendError::NoJob(_) => Status::not_found(error.to_string()),
-            AttendError::Attended(_) => Status::already_exists(error.to_string()),
+            JobError::NoJob(_) => Status::not_found(error.to_string()),
+            JobError::Attended(_) => Status::already_exists(error.to_string()),
+            JobError::Busy(_) => Status::resource_exhausted(error.to_string()),
+            JobError::Signal(_) => Status::invalid_argument(error.to_string()),
         }
     }
 }

@@ -11,7 +11,8 @@ use cool_collective::CostModel;
 use cool_proto::control::controller_client::ControllerClient;
 use cool_proto::control::{
     AgentMessage, ControllerMessage, Group, GroupFailed, GroupReady, Kill, Member, Probe, Probed, Register,
-    Registered, ReleaseGroup, StopProbe, Tree, agent_message, controller_message::Body, tree::Scope,
+    Registered, ReleaseGroup, SignalRequest, StopProbe, Tree, agent_message, controller_message::Body,
+    tree::Scope,
 };
 use cool_tls::{AddressError, Connector, Role};
 use std::convert::Infallible;
@@ -272,6 +273,10 @@ impl Control<'_> {
             }
             Body::Kill(Kill { job }) => {
                 self.launcher.kill(job);
+                Ok(())
+            }
+            Body::Signal(SignalRequest { job, signal }) => {
+                self.launcher.signal(job, signal);
                 Ok(())
             }
             Body::Mustered(mustered) => {

@@ -1,4 +1,4 @@
-//! Starts ranks as processes of this node, forwards what they print, tells how they ended, and ends
+//! Starts ranks as processes of this node, forwards what they print, tells how they ended, and signals or ends
 //! them when asked. Which ranks to start is the controller's to say ([`crate::control`]).
 
 use cool_proto::control::{Exited, Launch, Output, agent_message::Body};
@@ -10,7 +10,8 @@ use std::process::{ExitStatus, Stdio};
 use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncReadExt};
 use tokio::process::{Child, Command};
-use tokio::sync::{mpsc, watch};
+use tokio::sync::broadcast::error::RecvError;
+use tokio::sync::{broadcast, mpsc};
 use tokio::task::JoinSet;
 use tokio::time::timeout;
 use tracing::{info, warn};
@@ -24,6 +25,9 @@ const LINGER: Duration = Duration::from_secs(1);
 /// Longer lines are forwarded in pieces.
 const MAX_LINE: usize = 16 << 10;
 
+/// Signals that wait to be passed on to a rank.
+const SIGNALS: usize = 16;
+
 /// The ranks' processes. What they print and how they end goes out as events; while nobody takes those,
 /// the ranks wait when they print.
 #[derive(Debug)]
@@ -31,8 +35,8 @@ pub struct Launcher {
     node: String,
     socket: PathBuf,
     events: mpsc::Sender<Body>,
-    /// For each job with processes, what tells them to end.
-    jobs: BTreeMap<u64, watch::Sender<bool>>,
+    /// For each job with processes, what gives them signals; its end tells them to end.
+    jobs: BTreeMap<u64, broadcast::Sender<Signal>>,
     ranks: JoinSet<()>,
 }
 
@@ -51,11 +55,11 @@ impl Launcher {
     /// Starts ranks. One that cannot be started is told of by an event, as one that ended.
     pub fn launch(&mut self, launch: &Launch) {
         // Jobs whose ranks have all ended, and the ranks' finished tasks.
-        self.jobs.retain(|_, kill| !kill.is_closed());
+        self.jobs.retain(|_, signals| signals.receiver_count() > 0);
         while let Some(ended) = self.ranks.try_join_next() {
             log_panic(ended);
         }
-        let kill = self.jobs.entry(launch.job).or_insert_with(|| watch::channel(false).0).subscribe();
+        let signals = self.jobs.entry(launch.job).or_insert_with(|| broadcast::channel(SIGNALS).0).clone();
         for number in &launch.ranks {
             let rank = Rank { job: launch.job, rank: *number, events: self.events.clone() };
             match self.command(launch, *number).spawn() {
@@ -67,7 +71,7 @@ impl Launcher {
                         program = launch.program,
                         "started"
                     );
-                    self.ranks.spawn(rank.attend(child, kill.clone()));
+                    self.ranks.spawn(rank.attend(child, signals.subscribe()));
                 }
                 Err(e) => {
                     let error = format!("cannot start {} on node {}: {e}", describe(launch), self.node);
@@ -80,17 +84,24 @@ impl Launcher {
 
     /// Ends all ranks of a job.
     pub fn kill(&mut self, job: u64) {
-        if let Some(kill) = self.jobs.remove(&job) {
+        if self.jobs.remove(&job).is_some() {
             info!(job, "ending its ranks");
-            kill.send_replace(true);
+        }
+    }
+
+    /// Passes a signal on to all ranks of a job.
+    pub fn signal(&self, job: u64, number: i32) {
+        match (Signal::from_named_raw(number), self.jobs.get(&job)) {
+            (None, _) => warn!(job, number, "no signal of this system; not passed on"),
+            // Nobody takes it when all have ended.
+            (Some(signal), Some(signals)) => drop(signals.send(signal)),
+            (Some(_), None) => {}
         }
     }
 
     /// Ends all ranks and waits until they are gone. Events are no longer needed.
     pub async fn shutdown(mut self, mut events: mpsc::Receiver<Body>) {
-        for kill in self.jobs.values() {
-            kill.send_replace(true);
-        }
+        self.jobs.clear();
         // A rank's task may be waiting for room for its event.
         events.close();
         while let Some(ended) = self.ranks.join_next().await {
@@ -143,8 +154,8 @@ struct Rank {
 }
 
 impl Rank {
-    /// Forwards the output of a process until it has ended, by itself or because of `kill`.
-    async fn attend(self, mut child: Child, mut kill: watch::Receiver<bool>) {
+    /// Forwards the output of a process until it has ended, by itself or because there are no more signals.
+    async fn attend(self, mut child: Child, mut signals: broadcast::Receiver<Signal>) {
         let group = child.id().and_then(|id| i32::try_from(id).ok()).and_then(Pid::from_raw);
         let mut output = JoinSet::new();
         if let Some(stdout) = child.stdout.take() {
@@ -153,14 +164,16 @@ impl Rank {
         if let Some(stderr) = child.stderr.take() {
             output.spawn(self.clone().forward(stderr, true));
         }
-        let ended = tokio::select! {
-            status = child.wait() => Some(status),
-            // Said, or the launcher is gone.
-            () = async { let _ = kill.wait_for(|kill| *kill).await; } => None,
-        };
-        let status = match ended {
-            Some(status) => status,
-            None => terminate(&mut child, group).await,
+        let status = loop {
+            tokio::select! {
+                status = child.wait() => break status,
+                passed = signals.recv() => match passed {
+                    Ok(number) => signal(group, number),
+                    Err(RecvError::Lagged(lost)) => warn!(job = self.job, rank = self.rank, lost, "signals lost"),
+                    // Told to end, or the launcher is gone.
+                    Err(RecvError::Closed) => break terminate(&mut child, group).await,
+                },
+            }
         };
         // Whoever still holds the output open was left behind by the rank, in its group.
         if timeout(LINGER, drain(&mut output)).await.is_err() {
@@ -398,6 +411,18 @@ mod tests {
         launcher.kill(7);
         assert_eq!(end(&mut events).await.signal, 15);
         ends(&child);
+    }
+
+    #[tokio::test]
+    async fn signals_are_passed_on_to_all_ranks_of_their_job() {
+        let (mut launcher, mut events) = launcher();
+        launcher
+            .launch(&shell("trap 'echo got; exit 5' USR1; echo ready; while :; do sleep 0.1; done", &[0, 1]));
+        assert_eq!([line(&mut events).await, line(&mut events).await], ["ready", "ready"]);
+        launcher.signal(8, 10);
+        launcher.signal(7, 1000);
+        launcher.signal(7, 10);
+        assert_eq!([end(&mut events).await.code, end(&mut events).await.code], [5, 5]);
     }
 
     #[tokio::test]

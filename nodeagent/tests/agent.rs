@@ -2,9 +2,10 @@
 
 use cool_proto::control::controller_server::{Controller, ControllerServer};
 use cool_proto::control::{
-    AgentMessage, AttendRequest, ControllerMessage, Exited, Group, Groups, GroupsRequest, JobEvent, JobSpec,
-    Kill, Launch, Member, Output, Probe, Register, Registered, ReleaseGroup, StopProbe, Topology,
-    TopologyRequest, agent_message, controller_message::Body,
+    AgentMessage, AttendRequest, CancelRequest, Cancelled, ControllerMessage, Exited, Group, Groups,
+    GroupsRequest, JobEvent, JobList, JobSpec, JobsRequest, Kill, Launch, Member, Output, Probe, Register,
+    Registered, ReleaseGroup, SignalRequest, Signalled, StopProbe, Topology, TopologyRequest, agent_message,
+    controller_message::Body,
 };
 use rustix::process::{Pid, Signal, kill_process};
 use std::net::SocketAddr;
@@ -79,6 +80,18 @@ impl Controller for Fake {
     }
 
     async fn list_groups(&self, _: Request<GroupsRequest>) -> Result<Response<Groups>, Status> {
+        Err(Status::unimplemented("no test asks"))
+    }
+
+    async fn list_jobs(&self, _: Request<JobsRequest>) -> Result<Response<JobList>, Status> {
+        Err(Status::unimplemented("no test asks"))
+    }
+
+    async fn cancel(&self, _: Request<CancelRequest>) -> Result<Response<Cancelled>, Status> {
+        Err(Status::unimplemented("no test asks"))
+    }
+
+    async fn signal(&self, _: Request<SignalRequest>) -> Result<Response<Signalled>, Status> {
         Err(Status::unimplemented("no test asks"))
     }
 

@@ -108,6 +108,7 @@ fn spec(options: &Options, plan: &Plan) -> Result<JobSpec, Error> {
         program,
         args: vec!["bench-rank".to_owned(), serde_json::json!(plan).to_string()],
         placement: job_spec::Placement::from(options.placement).into(),
+        user: job::user(),
         ..JobSpec::default()
     })
 }

@@ -2,7 +2,10 @@
 
 use crate::support::{Controller, FakeAgent, event, finished, job};
 use cool_controller::job::Limits;
-use cool_proto::control::{Exited, GroupFailed, JobSpec, agent_message, job_event, job_spec::Placement};
+use cool_proto::control::{
+    Exited, GroupFailed, JobSpec, SignalRequest, agent_message, job_event, job_spec::Placement,
+    job_view::State,
+};
 use std::time::Duration;
 use tonic::Code;
 
@@ -230,4 +233,115 @@ async fn a_controller_that_shuts_down_ends_jobs_and_sessions() {
     h1.hung_up().await;
     drop((h1, events));
     controller.ended().await;
+}
+
+#[tokio::test]
+async fn running_jobs_are_listed_without_their_variables() {
+    let controller = Controller::start().await;
+    let mut h1 = FakeAgent::join(&controller, 1).await;
+    assert!(controller.jobs().await.is_empty());
+    let env = [("SECRET".into(), "x".into())].into();
+    let mut events = controller.run(JobSpec { env, user: "ann".into(), ..job(2) }).await.unwrap();
+    let group = h1.ready().await;
+    h1.launched().await;
+    assert!(matches!(event(&mut events).await, job_event::Body::Started(_)));
+    let jobs = controller.jobs().await;
+    assert_eq!((jobs.len(), jobs[0].job, jobs[0].group), (1, group.job, group.id));
+    assert_eq!(
+        (jobs[0].state(), &jobs[0].nodes[..]),
+        (State::Running, &["h1".to_owned(), "h1".to_owned()][..])
+    );
+    let spec = jobs[0].spec.clone().unwrap();
+    assert_eq!((spec.program.as_str(), spec.user.as_str(), spec.env.len()), ("program", "ann", 0));
+}
+
+#[tokio::test]
+async fn a_job_that_is_cancelled_ends_and_its_caller_hears_by_whom() {
+    let controller = Controller::start().await;
+    let mut h1 = FakeAgent::join(&controller, 1).await;
+    let mut events = controller.run(job(1)).await.unwrap();
+    let group = h1.ready().await;
+    h1.launched().await;
+    controller.cancel(group.job).await.unwrap();
+    h1.killed().await;
+    h1.exit(group.job, 0, 1).await;
+    let end = finished(&mut events).await;
+    assert_eq!((end.code, end.rank, end.reason.as_str()), (143, None, "cancelled by ann"));
+    h1.released().await;
+    assert_eq!(controller.cancel(group.job).await.unwrap_err().code(), Code::NotFound);
+}
+
+#[tokio::test]
+async fn a_job_whose_caller_does_not_read_can_be_cancelled() {
+    let controller = Controller::start().await;
+    let mut h1 = FakeAgent::join(&controller, 1).await;
+    let _unread = controller.run(job(1)).await.unwrap();
+    let group = h1.ready().await;
+    h1.launched().await;
+    let line = "x".repeat(1 << 16);
+    let flood = async {
+        loop {
+            h1.print(group.job, 0, &line).await;
+        }
+    };
+    // Until the agent is held up, since the job waits for its caller.
+    assert!(tokio::time::timeout(Duration::from_secs(1), flood).await.is_err());
+    controller.cancel(group.job).await.unwrap();
+    h1.killed().await;
+}
+
+#[tokio::test]
+async fn a_job_ends_when_its_time_is_over() {
+    let controller = Controller::start().await;
+    let mut h1 = FakeAgent::join(&controller, 1).await;
+    let mut events = controller.run(JobSpec { time_limit_ms: 50, ..job(1) }).await.unwrap();
+    let group = h1.ready().await;
+    h1.launched().await;
+    h1.killed().await;
+    h1.exit(group.job, 0, 1).await;
+    let end = finished(&mut events).await;
+    assert_eq!((end.code, end.reason.as_str()), (124, "its time limit of 50ms is over"));
+}
+
+#[tokio::test]
+async fn signals_go_to_every_node_of_a_job() {
+    let controller = Controller::start().await;
+    let mut h1 = FakeAgent::join(&controller, 1).await;
+    let mut h2 = FakeAgent::join(&controller, 2).await;
+    let _events = controller.run(job(2)).await.unwrap();
+    let group = h1.ready().await;
+    h2.ready().await;
+    h1.launched().await;
+    h2.launched().await;
+    controller.signal(group.job, 10).await.unwrap();
+    for agent in [&mut h1, &mut h2] {
+        assert_eq!(agent.signalled().await, SignalRequest { job: group.job, signal: 10 });
+    }
+    assert_eq!(controller.signal(group.job, 0).await.unwrap_err().code(), Code::InvalidArgument);
+    assert_eq!(controller.signal(99, 10).await.unwrap_err().code(), Code::NotFound);
+}
+
+#[tokio::test]
+async fn a_job_runs_only_on_the_nodes_and_in_the_racks_that_are_named() {
+    let controller = Controller::start().await;
+    let mut agents = Vec::new();
+    for i in 1..=4 {
+        agents.push(FakeAgent::join(&controller, i).await);
+    }
+    let hosts = vec!["h2".to_owned(), "h4".to_owned()];
+    let _all = controller.run(JobSpec { hosts: hosts.clone(), ..job(0) }).await.unwrap();
+    let group = agents[1].ready().await;
+    assert_eq!(group.members.iter().map(|m| m.node.as_str()).collect::<Vec<_>>(), ["h2", "h4"]);
+    let _rest = controller.run(JobSpec { racks: vec![1], ..job(3) }).await.unwrap();
+    assert_eq!(agents[2].ready().await.members.len(), 3);
+    let refused = |spec| async { controller.run(spec).await.unwrap_err().message().to_owned() };
+    assert_eq!(
+        refused(JobSpec { hosts: vec!["h2".into(), "h9".into()], ..job(1) }).await,
+        "--hosts: no node h9 is ready; those are h1, h2, h3, h4"
+    );
+    assert!(
+        refused(JobSpec { racks: vec![0, 7], ..job(1) }).await.starts_with("--racks: no node of rack 7 ")
+    );
+    let lacking = refused(JobSpec { hosts, racks: vec![0], ..job(2) }).await;
+    assert_eq!(lacking, "2 ranks asked, 1 slots free (1 more in use by other jobs) on 1 node");
 }

@@ -3,13 +3,18 @@
 use crate::support::{Controller, FakeAgent, finished, job};
 use cool_collective::CostModel;
 use cool_controller::network::Network;
-use cool_proto::control::{Probed, agent_message};
+use cool_proto::control::{JobSpec, Probed, agent_message};
 use std::time::Duration;
 
 /// Two nodes in rack 0 and one in rack 1.
 async fn three(controller: &Controller) -> [FakeAgent; 3] {
     let (h1, h2) = (FakeAgent::join(controller, 1).await, FakeAgent::join(controller, 2).await);
     [h1, h2, FakeAgent::join(controller, 3).await]
+}
+
+/// A job of one rank there, not in the rack that it would fill.
+fn on_h1() -> JobSpec {
+    JobSpec { hosts: vec!["h1".into()], ..job(1) }
 }
 
 #[tokio::test]
@@ -35,7 +40,7 @@ async fn what_agents_measure_when_they_have_joined_is_in_the_model_of_the_next_g
     assert_eq!((rack.probes, rack.latency_ns, rack.bytes_per_second), (2, 50_000, 12_500_000));
     assert_eq!((center.probes, center.latency_ns, center.bytes_per_second), (2, 700_000, 2_510_000));
 
-    let mut events = controller.run(job(1)).await.unwrap();
+    let mut events = controller.run(on_h1()).await.unwrap();
     let group = h1.ready().await;
     let model: CostModel = serde_json::from_str(&group.cost_model).unwrap();
     assert_eq!(model.rack.latency, Duration::from_micros(46));
@@ -50,7 +55,7 @@ async fn a_job_that_starts_stops_the_probe_and_none_is_made_while_it_runs() {
     let controller = Controller::start().await;
     let [mut h1, mut h2, mut h3] = three(&controller).await;
     h1.probe().await;
-    let mut events = controller.run(job(1)).await.unwrap();
+    let mut events = controller.run(on_h1()).await.unwrap();
     h1.stopped().await;
     let group = h1.ready().await;
     h1.launched().await;

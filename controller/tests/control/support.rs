@@ -11,9 +11,9 @@ use cool_controller::network::Network;
 use cool_controller::server::{ServerConfig, serve};
 use cool_proto::control::controller_client::ControllerClient;
 use cool_proto::control::{
-    AgentMessage, AttendRequest, ControllerMessage, Exited, Finished, Group, GroupReady, GroupsRequest,
-    JobEvent, JobSpec, Launch, Measurements, Output, Probe, Probed, Register, TopologyRequest, agent_message,
-    controller_message, job_event,
+    AgentMessage, AttendRequest, CancelRequest, ControllerMessage, Exited, Finished, Group, GroupReady,
+    GroupsRequest, JobEvent, JobSpec, JobView, JobsRequest, Launch, Measurements, Output, Probe, Probed,
+    Register, SignalRequest, TopologyRequest, agent_message, controller_message, job_event,
 };
 use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::{Arc, Mutex};
@@ -158,7 +158,20 @@ impl Controller {
 
     /// Listens to a job again.
     pub(crate) async fn attend(&self, job: u64) -> Result<Streaming<JobEvent>, Status> {
-        Ok(self.client().await.attend(AttendRequest { job }).await?.into_inner())
+        Ok(self.client().await.attend(AttendRequest { job, spec: None }).await?.into_inner())
+    }
+
+    /// The jobs that run.
+    pub(crate) async fn jobs(&self) -> Vec<JobView> {
+        self.client().await.list_jobs(JobsRequest {}).await.unwrap().into_inner().jobs
+    }
+
+    pub(crate) async fn cancel(&self, job: u64) -> Result<(), Status> {
+        self.client().await.cancel(CancelRequest { job, user: "ann".into() }).await.map(|_| ())
+    }
+
+    pub(crate) async fn signal(&self, job: u64, signal: i32) -> Result<(), Status> {
+        self.client().await.signal(SignalRequest { job, signal }).await.map(|_| ())
     }
 
     pub(crate) async fn groups(&self) -> Vec<Group> {
@@ -295,6 +308,13 @@ impl FakeAgent {
         match self.hear().await {
             controller_message::Body::Launch(launch) => launch,
             other => panic!("not a launch: {other:?}"),
+        }
+    }
+
+    pub(crate) async fn signalled(&mut self) -> SignalRequest {
+        match self.hear().await {
+            controller_message::Body::Signal(signal) => signal,
+            other => panic!("not a signal: {other:?}"),
         }
     }
 

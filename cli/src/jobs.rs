@@ -1,0 +1,178 @@
+//! `cool jobs` and `cool cancel`: what runs, and ending it.
+
+use crate::error::Error;
+use crate::{job, units};
+use cool_proto::control::controller_client::ControllerClient;
+use cool_proto::control::{CancelRequest, JobView, JobsRequest, SignalRequest, job_view::State};
+use serde_json::{Value, json};
+use std::collections::BTreeSet;
+use std::io::Write;
+use std::time::Duration;
+use tonic::transport::Channel;
+
+/// Show the jobs that run: where, since when, and whose they are
+#[derive(Debug, clap::Args)]
+pub(crate) struct Options {
+    /// Print one JSON document
+    #[arg(long)]
+    json: bool,
+}
+
+/// End jobs, or signal them
+///
+/// The ranks and all they have started get SIGTERM, and SIGKILL 3 s later. Whoever runs a job hears who cancelled it.
+#[derive(Debug, clap::Args)]
+pub(crate) struct CancelOptions {
+    /// Numbers of jobs, as `cool jobs` shows them
+    #[arg(required = true, value_name = "JOB")]
+    jobs: Vec<u64>,
+
+    /// Only send this signal to the ranks: a number, or a name as USR1
+    #[arg(long, value_name = "SIGNAL", value_parser = signal)]
+    signal: Option<i32>,
+}
+
+/// Asks and prints.
+pub(crate) async fn show(mut client: ControllerClient<Channel>, options: &Options) -> Result<(), Error> {
+    let jobs = client.list_jobs(JobsRequest {}).await?.into_inner().jobs;
+    let text = if options.json {
+        format!("{:#}\n", json!({ "jobs": jobs.iter().map(document).collect::<Vec<_>>() }))
+    } else if jobs.is_empty() {
+        "no jobs\n".to_owned()
+    } else {
+        table(&jobs)
+    };
+    Ok(std::io::stdout().write_all(text.as_bytes())?)
+}
+
+/// Cancels or signals.
+pub(crate) async fn cancel(
+    mut client: ControllerClient<Channel>,
+    options: &CancelOptions,
+) -> Result<(), Error> {
+    for job in options.jobs.iter().copied() {
+        match options.signal {
+            Some(signal) => drop(client.signal(SignalRequest { job, signal }).await?),
+            None => drop(client.cancel(CancelRequest { job, user: job::user() }).await?),
+        }
+    }
+    Ok(())
+}
+
+/// The signals that have names here; Linux gives most the same numbers on every machine.
+const SIGNALS: [(&str, i32); 9] = [
+    ("HUP", 1),
+    ("INT", 2),
+    ("QUIT", 3),
+    ("KILL", 9),
+    ("USR1", 10),
+    ("USR2", 12),
+    ("TERM", 15),
+    ("CONT", 18),
+    ("STOP", 19),
+];
+
+fn signal(text: &str) -> Result<i32, String> {
+    let name = text.strip_prefix("SIG").unwrap_or(text);
+    let known = SIGNALS.iter().find(|(known, _)| *known == name).map(|(_, number)| *number);
+    known.or_else(|| text.parse().ok()).ok_or_else(|| {
+        let names: Vec<&str> = SIGNALS.iter().map(|(name, _)| *name).collect();
+        format!("give a number, or one of {}", names.join(", "))
+    })
+}
+
+fn state(job: &JobView) -> &'static str {
+    match job.state() {
+        State::Forming => "forming",
+        State::Running => "running",
+        State::Ending => "ending",
+        State::Awaited => "awaits its caller",
+    }
+}
+
+fn command(job: &JobView) -> String {
+    let spec = job.spec.clone().unwrap_or_default();
+    [vec![spec.program], spec.args].concat().join(" ")
+}
+
+fn table(jobs: &[JobView]) -> String {
+    let mut rows =
+        vec![["job", "state", "ranks", "nodes", "time", "limit", "user", "command"].map(str::to_owned)];
+    rows.extend(jobs.iter().map(|job| {
+        let spec = job.spec.clone().unwrap_or_default();
+        let clock = |ms| units::clock(Duration::from_millis(ms));
+        [
+            job.job.to_string(),
+            state(job).to_owned(),
+            job.nodes.len().to_string(),
+            job.nodes.iter().collect::<BTreeSet<_>>().len().to_string(),
+            clock(job.running_ms),
+            if spec.time_limit_ms == 0 { "-".to_owned() } else { clock(spec.time_limit_ms) },
+            if spec.user.is_empty() { "-".to_owned() } else { spec.user },
+            command(job),
+        ]
+    }));
+    let widths: [usize; 8] = std::array::from_fn(|i| rows.iter().map(|row| row[i].len()).max().unwrap_or(0));
+    let line = |row: [String; 8]| {
+        let cells: Vec<String> =
+            row.iter().zip(widths).map(|(cell, width)| format!("{cell:<width$}")).collect();
+        cells.join("  ").trim_end().to_owned() + "\n"
+    };
+    rows.into_iter().map(line).collect()
+}
+
+fn document(job: &JobView) -> Value {
+    let spec = job.spec.clone().unwrap_or_default();
+    json!({
+        "job": job.job,
+        "group": job.group,
+        "state": state(job),
+        "nodes": job.nodes,
+        "running_ms": job.running_ms,
+        "time_limit_ms": (spec.time_limit_ms > 0).then_some(spec.time_limit_ms),
+        "user": spec.user,
+        "program": spec.program,
+        "args": spec.args,
+        "workdir": spec.workdir,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use cool_proto::control::JobSpec;
+
+    #[test]
+    fn jobs_are_told_in_a_table() {
+        let spec = JobSpec {
+            program: "train".into(),
+            args: vec!["-n".into(), "5".into()],
+            time_limit_ms: 60_000,
+            user: "ann".into(),
+            ..JobSpec::default()
+        };
+        let nodes = vec!["h1".into(), "h1".into(), "h2".into()];
+        let running = JobView {
+            job: 7,
+            group: 9,
+            state: State::Running.into(),
+            nodes,
+            spec: Some(spec),
+            running_ms: 5000,
+        };
+        let awaited = JobView { job: 12, state: State::Awaited.into(), ..JobView::default() };
+        let expected = "\
+job  state              ranks  nodes  time  limit  user  command
+7    running            3      2      0:05  1:00   ann   train -n 5
+12   awaits its caller  0      0      0:00  -      -
+";
+        assert_eq!(table(&[running.clone(), awaited]), expected);
+        assert_eq!(document(&running)["time_limit_ms"], 60_000);
+    }
+
+    #[test]
+    fn signals_have_names_and_numbers() {
+        assert_eq!((signal("USR1"), signal("SIGTERM"), signal("34")), (Ok(10), Ok(15), Ok(34)));
+        assert!(signal("NONE").unwrap_err().contains("USR1"));
+    }
+}

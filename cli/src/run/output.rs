@@ -1,0 +1,82 @@
+//! The output of ranks in files, one for each rank and stream.
+
+use crate::error::Error;
+use cool_proto::control::Output;
+use std::collections::{HashMap, HashSet};
+use std::fs::{File, OpenOptions};
+use std::io::Write;
+use std::path::{Path, PathBuf};
+
+/// Files that are open at once: a process may not have many, and a job has thousands of ranks.
+const OPEN: usize = 256;
+
+/// Files of a directory, made as ranks print. Those of earlier jobs are overwritten.
+pub(super) struct Files {
+    directory: PathBuf,
+    open: HashMap<(u32, bool), File>,
+    /// Those that have been begun in this job.
+    begun: HashSet<(u32, bool)>,
+}
+
+impl Files {
+    /// Makes the directory if it is not there.
+    pub(super) fn new(directory: &Path) -> Result<Files, Error> {
+        std::fs::create_dir_all(directory).map_err(|reason| failure(directory, reason))?;
+        Ok(Files { directory: directory.to_owned(), open: HashMap::new(), begun: HashSet::new() })
+    }
+
+    /// Writes a line to its rank's file.
+    pub(super) fn write(&mut self, output: &Output) -> Result<(), Error> {
+        let key = (output.rank, output.stderr);
+        let path =
+            self.directory.join(format!("{}.{}", output.rank, if output.stderr { "err" } else { "out" }));
+        if !self.open.contains_key(&key) {
+            if self.open.len() >= OPEN {
+                self.open.clear();
+            }
+            let mut options = OpenOptions::new();
+            let first = self.begun.insert(key);
+            let file = options.create(true).write(true).truncate(first).append(!first).open(&path);
+            self.open.insert(key, file.map_err(|reason| failure(&path, reason))?);
+        }
+        let line = [&output.line[..], b"\n"].concat();
+        let file = self.open.get_mut(&key);
+        file.map_or(Ok(()), |file| file.write_all(&line)).map_err(|reason| failure(&path, reason))
+    }
+}
+
+fn failure(path: &Path, reason: std::io::Error) -> Error {
+    Error::Files { path: path.display().to_string(), reason }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn line(rank: u32, stderr: bool, text: &str) -> Output {
+        Output { job: 3, rank, stderr, line: text.into() }
+    }
+
+    #[test]
+    fn each_stream_of_each_rank_has_a_file_with_its_lines_in_order() {
+        let directory = tempfile::tempdir().unwrap();
+        let folder = directory.path().join("a/b");
+        for run in ["first", "second"] {
+            let mut files = Files::new(&folder).unwrap();
+            // More than are open at once, twice.
+            for text in ["one", "two"] {
+                (0..OPEN as u32 + 9).for_each(|rank| files.write(&line(rank, false, text)).unwrap());
+            }
+            files.write(&line(1, true, run)).unwrap();
+        }
+        let read = |name: &str| std::fs::read_to_string(folder.join(name)).unwrap();
+        assert_eq!((read("0.out"), read("264.out")), ("one\ntwo\n".into(), "one\ntwo\n".into()));
+        assert_eq!(read("1.err"), "second\n");
+    }
+
+    #[test]
+    fn a_directory_that_cannot_be_made_is_named() {
+        let error = Files::new(Path::new("/dev/null/x")).err().unwrap().to_string();
+        assert!(error.starts_with("--output: /dev/null/x: "), "{error}");
+    }
+}

@@ -1,0 +1,133 @@
+"""Jobs of users: where their ranks run, what becomes of their output, and that nothing of them stays when they end."""
+import os
+import signal
+import subprocess
+import time
+
+from conftest import run, succeed
+
+DEADLINE = 20
+
+
+def wait_for(condition, what, seconds=DEADLINE):
+    end = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end, "not within %d s: %s" % (seconds, what)
+        time.sleep(0.05)
+
+
+def processes(mark):
+    """The processes that have `mark` among their arguments, but for those of `cool` itself."""
+    found = []
+    for pid in filter(str.isdigit, os.listdir("/proc")):
+        try:
+            with open("/proc/%s/cmdline" % pid, "rb") as f:
+                words = f.read().decode(errors="replace").split("\0")
+        except OSError:
+            continue
+        if mark in words and not words[0].endswith("cool"):
+            found.append(int(pid))
+    return found
+
+
+def running(bed):
+    return bed.cool_json("jobs")["jobs"]
+
+
+def start(bed, *command):
+    """A command that runs beside the test."""
+    return subprocess.Popen(command, env=bed.environment(), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+
+def ended(command):
+    """Its status, output and errors, once it has ended."""
+    try:
+        out, errors = command.communicate(timeout=DEADLINE)
+    finally:
+        command.kill()
+    return command.returncode, out, errors
+
+
+# What each rank runs: a program that ends at nothing, with a child of its own. "$0" marks both.
+STUBBORN = "trap '' TERM; echo up; sh -c 'trap \"\" TERM; while :; do sleep 0.2; done' \"$0\" & wait; while :; do sleep 0.2; done"
+
+
+def test_ranks_run_where_they_are_told(make_bed):
+    bed = make_bed("tree:2x2")
+    where = lambda *options: sorted(succeed(bed, "cool", "run", *options, "--", "sh", "-c", "basename $COOL_SOCKET").split("\n")[:-1])
+    assert where("-n", "4", "--ranks-per-node", "2") == ["[0] h1.sock", "[1] h1.sock", "[2] h2.sock", "[3] h2.sock"]
+    assert where("-n", "2", "--hosts", "h2,h4") == ["[0] h2.sock", "[1] h4.sock"]
+    assert where("--racks", "1") == ["[0] h3.sock", "[1] h4.sock"]
+    # Half of the first rack is busy: two ranks on nodes of their own go to the other rack.
+    busy = start(bed, "cool", "run", "-n", "4", "--hosts", "h1", "--", "sh", "-c", "echo up; sleep 1000")
+    assert busy.stdout.readline().endswith("up\n")
+    assert where("-n", "2") == ["[0] h3.sock", "[1] h4.sock"]
+    refused = run(bed, "cool", "run", "--hosts", "h9", "--", "true")
+    assert refused.returncode == 1 and "no node h9 is ready; those are h1, h2, h3, h4" in refused.stderr
+    busy.send_signal(signal.SIGINT)
+    assert ended(busy)[0] == 130
+
+
+def test_output_goes_into_files(make_bed, tmp_path):
+    bed = make_bed("tree:2x2")
+    command = "echo out $COOL_RANK $HELLO; pwd; echo err $COOL_RANK >&2"
+    done = run(bed, "cool", "run", "-n", "3", "--output", str(tmp_path / "logs"), "--env", "HELLO=there", "--workdir", "/usr", "--",
+               "sh", "-c", command)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+    for rank in range(3):
+        assert (tmp_path / "logs" / ("%d.out" % rank)).read_text() == "out %d there\n/usr\n" % rank
+        assert (tmp_path / "logs" / ("%d.err" % rank)).read_text() == "err %d\n" % rank
+
+
+def test_the_first_failure_ends_every_process_of_the_job(make_bed):
+    bed = make_bed("tree:2x2")
+    script = "if [ $COOL_RANK = 2 ]; then read line < %s; exit 7; fi; " + STUBBORN
+    fifo = os.path.join(bed.directory, "go")
+    os.mkfifo(fifo)
+    job = start(bed, "cool", "run", "-n", "4", "--", "sh", "-c", script % fifo, "cool-test-failing")
+    assert sorted(job.stdout.readline() for _ in range(3)) == ["[0] up\n", "[1] up\n", "[3] up\n"]
+    with open(fifo, "w") as f:
+        f.write("go\n")
+    status, _, errors = ended(job)
+    assert status == 7 and "rank 2 on h3 exited with status 7" in errors, errors
+    assert processes("cool-test-failing") == []
+
+
+def test_an_interrupt_ends_every_process_before_the_command_returns(make_bed):
+    bed = make_bed("tree:2x2")
+    job = start(bed, "cool", "run", "-n", "4", "--", "sh", "-c", STUBBORN, "cool-test-interrupted")
+    for _ in range(4):
+        assert job.stdout.readline().endswith("up\n")
+    assert len(processes("cool-test-interrupted")) >= 8
+    job.send_signal(signal.SIGTERM)
+    status, _, errors = ended(job)
+    assert status == 143 and "the job has ended" in errors, errors
+    assert processes("cool-test-interrupted") == []
+    assert running(bed) == []
+
+
+def test_jobs_are_listed_signalled_and_cancelled(make_bed):
+    bed = make_bed("tree:2x2")
+    script = "trap 'echo got it' USR1; echo up; while :; do sleep 0.1; done"
+    job = start(bed, "cool", "run", "-n", "2", "--time-limit", "5m", "--", "sh", "-c", script)
+    assert sorted(job.stdout.readline() for _ in range(2)) == ["[0] up\n", "[1] up\n"]
+    [listed] = running(bed)
+    assert (listed["state"], listed["nodes"], listed["program"], listed["time_limit_ms"]) == ("running", ["h1", "h2"], "sh", 300000)
+    assert "5:00" in succeed(bed, "cool", "jobs")
+    job.send_signal(signal.SIGUSR1)
+    assert sorted(job.stdout.readline() for _ in range(2)) == ["[0] got it\n", "[1] got it\n"]
+    succeed(bed, "cool", "cancel", "--signal", "USR1", str(listed["job"]))
+    assert sorted(job.stdout.readline() for _ in range(2)) == ["[0] got it\n", "[1] got it\n"]
+    succeed(bed, "cool", "cancel", str(listed["job"]))
+    status, _, errors = ended(job)
+    assert status == 143 and "cancelled by" in errors, errors
+    assert running(bed) == []
+    gone = run(bed, "cool", "cancel", str(listed["job"]))
+    assert gone.returncode == 1 and "no job %d runs here" % listed["job"] in gone.stderr
+
+
+def test_a_job_ends_when_its_time_is_over(make_bed):
+    bed = make_bed("tree:2x2")
+    done = run(bed, "cool", "run", "-n", "4", "--time-limit", "1", "--", "sh", "-c", STUBBORN, "cool-test-late")
+    assert done.returncode == 124 and "its time limit of 1s is over" in done.stderr, done.stderr
+    assert processes("cool-test-late") == []
