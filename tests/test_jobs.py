@@ -39,6 +39,13 @@ def start(bed, *command):
     return subprocess.Popen(command, env=bed.environment(), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
 
+def lines(command, count):
+    """The next lines that it prints, in order of ranks."""
+    read = sorted(command.stdout.readline() for _ in range(count))
+    assert all(read), "it has ended: %r" % (ended(command),)
+    return read
+
+
 def ended(command):
     """Its status, output and errors, once it has ended."""
     try:
@@ -52,16 +59,30 @@ def ended(command):
 STUBBORN = "trap '' TERM; echo up; sh -c 'trap \"\" TERM; while :; do sleep 0.2; done' \"$0\" & wait; while :; do sleep 0.2; done"
 
 
+def racks(bed):
+    """The nodes of each rack by its number, which is the order in which the controller found them."""
+    found = {}
+    for node in bed.cool_json("topology")["nodes"]:
+        found.setdefault(node["rack"], []).append(node["name"])
+    return found
+
+
 def test_ranks_run_where_they_are_told(make_bed):
     bed = make_bed("tree:2x2")
-    where = lambda *options: sorted(succeed(bed, "cool", "run", *options, "--", "sh", "-c", "basename $COOL_SOCKET").split("\n")[:-1])
-    assert where("-n", "4", "--ranks-per-node", "2") == ["[0] h1.sock", "[1] h1.sock", "[2] h2.sock", "[3] h2.sock"]
-    assert where("-n", "2", "--hosts", "h2,h4") == ["[0] h2.sock", "[1] h4.sock"]
-    assert where("--racks", "1") == ["[0] h3.sock", "[1] h4.sock"]
-    # Half of the first rack is busy: two ranks on nodes of their own go to the other rack.
-    busy = start(bed, "cool", "run", "-n", "4", "--hosts", "h1", "--", "sh", "-c", "echo up; sleep 1000")
-    assert busy.stdout.readline().endswith("up\n")
-    assert where("-n", "2") == ["[0] h3.sock", "[1] h4.sock"]
+    (a, b), (c, d) = racks(bed)[0], racks(bed)[1]
+
+    def where(*options):
+        """The nodes of the ranks, in rank order."""
+        lines = succeed(bed, "cool", "run", *options, "--", "sh", "-c", "basename $COOL_SOCKET .sock").splitlines()
+        return [line.split()[1] for line in sorted(lines)]
+
+    assert where("-n", "4", "--ranks-per-node", "2") == [a, a, b, b]
+    assert where("-n", "2", "--hosts", b + "," + d) == [b, d]
+    assert where("--racks", "1") == [c, d]
+    # A node of the first rack is busy: two ranks on nodes of their own go to the other rack.
+    busy = start(bed, "cool", "run", "-n", "4", "--hosts", a, "--", "sh", "-c", "echo up; sleep 1000")
+    lines(busy, 4)
+    assert where("-n", "2") == [c, d]
     refused = run(bed, "cool", "run", "--hosts", "h9", "--", "true")
     assert refused.returncode == 1 and "no node h9 is ready; those are h1, h2, h3, h4" in refused.stderr
     busy.send_signal(signal.SIGINT)
@@ -85,19 +106,18 @@ def test_the_first_failure_ends_every_process_of_the_job(make_bed):
     fifo = os.path.join(bed.directory, "go")
     os.mkfifo(fifo)
     job = start(bed, "cool", "run", "-n", "4", "--", "sh", "-c", script % fifo, "cool-test-failing")
-    assert sorted(job.stdout.readline() for _ in range(3)) == ["[0] up\n", "[1] up\n", "[3] up\n"]
+    assert lines(job, 3) == ["[0] up\n", "[1] up\n", "[3] up\n"]
     with open(fifo, "w") as f:
         f.write("go\n")
     status, _, errors = ended(job)
-    assert status == 7 and "rank 2 on h3 exited with status 7" in errors, errors
+    assert status == 7 and "rank 2 on %s exited with status 7" % racks(bed)[1][0] in errors, errors
     assert processes("cool-test-failing") == []
 
 
 def test_an_interrupt_ends_every_process_before_the_command_returns(make_bed):
     bed = make_bed("tree:2x2")
     job = start(bed, "cool", "run", "-n", "4", "--", "sh", "-c", STUBBORN, "cool-test-interrupted")
-    for _ in range(4):
-        assert job.stdout.readline().endswith("up\n")
+    lines(job, 4)
     assert len(processes("cool-test-interrupted")) >= 8
     job.send_signal(signal.SIGTERM)
     status, _, errors = ended(job)
@@ -110,14 +130,14 @@ def test_jobs_are_listed_signalled_and_cancelled(make_bed):
     bed = make_bed("tree:2x2")
     script = "trap 'echo got it' USR1; echo up; while :; do sleep 0.1; done"
     job = start(bed, "cool", "run", "-n", "2", "--time-limit", "5m", "--", "sh", "-c", script)
-    assert sorted(job.stdout.readline() for _ in range(2)) == ["[0] up\n", "[1] up\n"]
+    assert lines(job, 2) == ["[0] up\n", "[1] up\n"]
     [listed] = running(bed)
-    assert (listed["state"], listed["nodes"], listed["program"], listed["time_limit_ms"]) == ("running", ["h1", "h2"], "sh", 300000)
+    assert (listed["state"], listed["nodes"], listed["program"], listed["time_limit_ms"]) == ("running", racks(bed)[0], "sh", 300000)
     assert "5:00" in succeed(bed, "cool", "jobs")
     job.send_signal(signal.SIGUSR1)
-    assert sorted(job.stdout.readline() for _ in range(2)) == ["[0] got it\n", "[1] got it\n"]
+    assert lines(job, 2) == ["[0] got it\n", "[1] got it\n"]
     succeed(bed, "cool", "cancel", "--signal", "USR1", str(listed["job"]))
-    assert sorted(job.stdout.readline() for _ in range(2)) == ["[0] got it\n", "[1] got it\n"]
+    assert lines(job, 2) == ["[0] got it\n", "[1] got it\n"]
     succeed(bed, "cool", "cancel", str(listed["job"]))
     status, _, errors = ended(job)
     assert status == 143 and "cancelled by" in errors, errors

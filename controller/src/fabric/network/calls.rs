@@ -22,6 +22,14 @@ impl Network {
                 answer(reply, Ok(()));
             }
             Call::CreateGroup(request, reply) => match self.create(&request) {
+                // A group on one node needs no tree, so no switch will say anything of it.
+                Ok(trees) if trees.is_empty() => {
+                    let group = Group { trees, waiting: None, adopted: None };
+                    self.groups.insert(request.id, group);
+                    if reply.send(Ok(Vec::new())).is_err() {
+                        self.release(request.id);
+                    }
+                }
                 Ok(trees) => {
                     let until = now + self.config.confirm_timeout;
                     self.waiting.insert((until, request.id));

@@ -280,6 +280,14 @@ fn everything_is_found_and_a_group_gets_its_trees_once_switches_have_confirmed()
 }
 
 #[test]
+fn a_group_on_one_node_needs_no_switch() {
+    let mut world = World::new(ring());
+    world.intervals(6);
+    assert_eq!(world.group(1, &[3, 3]).try_recv().unwrap().unwrap(), []);
+    world.ask(|reply| Call::ReleaseGroup(1, reply)).try_recv().unwrap().unwrap();
+}
+
+#[test]
 fn a_group_of_unknown_nodes_or_over_a_gap_is_refused_by_name() {
     let mut world = World::new(ring());
     world.intervals(1);
