@@ -18,7 +18,8 @@ use tonic::transport::Channel;
 /// Run a program as many ranks over the nodes, and forward their output
 ///
 /// Each line of output comes with its rank in front. When a rank fails, the others are ended, and the status of
-/// the first that failed is the command's: 128 and the signal if one ended it, 124 after the time limit. To end, ranks
+/// the first that failed is the command's (but see --survive): 128 and the signal if one ended it, 124 after the time
+/// limit. To end, ranks
 /// and all they have started get SIGTERM, and SIGKILL 3 s later. Ctrl-C, SIGTERM and SIGHUP end the job, SIGUSR1 and
 /// SIGUSR2 go to its ranks. The program must be there on every node.
 #[derive(Debug, clap::Args)]
@@ -59,6 +60,13 @@ pub(crate) struct Options {
     #[arg(long, value_name = "TIME", value_parser = units::duration)]
     time_limit: Option<Duration>,
 
+    /// Go on when a signal ends a rank or a node is lost, as long as any rank is left
+    ///
+    /// For programs that go on by themselves, with `shrink`. A rank that exits with another status than 0 ends the job all
+    /// the same.
+    #[arg(long)]
+    survive: bool,
+
     /// The program and its arguments
     #[arg(last = true, required = true, value_name = "PROGRAM")]
     command: Vec<String>,
@@ -92,6 +100,7 @@ fn spec(options: Options) -> Result<JobSpec, Error> {
             .time_limit
             .map_or(0, |limit| u64::try_from(limit.as_millis()).unwrap_or(u64::MAX)),
         user: job::user(),
+        survive: options.survive,
     })
 }
 
@@ -143,8 +152,11 @@ mod tests {
 
     #[test]
     fn a_command_line_becomes_a_job() {
-        let job = parsed("run -n 4 --ranks-per-node 2 --env A=b=c --env EMPTY= --workdir /tmp -- prog -n 5")
-            .unwrap();
+        let job = parsed(
+            "run -n 4 --ranks-per-node 2 --env A=b=c --env EMPTY= --workdir /tmp --survive -- prog -n 5",
+        )
+        .unwrap();
+        assert!(job.survive);
         assert_eq!((job.ranks, job.ranks_per_node, job.program.as_str()), (4, 2, "prog"));
         assert_eq!(job.args, ["-n", "5"]);
         assert_eq!((job.env["A"].as_str(), job.env["EMPTY"].as_str()), ("b=c", ""));

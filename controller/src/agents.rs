@@ -157,6 +157,11 @@ impl Session {
         self.ended.notify_one();
     }
 
+    /// Whether nothing can be sent any more.
+    pub fn has_ended(&self) -> bool {
+        lock(&self.outbox).is_none()
+    }
+
     /// Resolves when this side has ended the session. For the one task that reads from the agent.
     pub async fn ended(&self) {
         self.ended.notified().await;

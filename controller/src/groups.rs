@@ -1,7 +1,7 @@
 //! Groups: what their members are told of them, which are in use, and how they come and go.
 //!
 //! Their trees are the [`Network`]'s. Who is in them, and when, is decided by [`crate::jobs`] and
-//! [`crate::musters`].
+//! [`crate::musters`]; who is left of them by [`crate::recoveries`].
 
 use crate::agents::{Session, lock};
 use crate::costs::{Links, Measurements};
@@ -183,6 +183,29 @@ impl Groups {
                 true
             }
         }
+    }
+
+    /// Whether a group is in use.
+    pub fn has(&self, id: u64) -> bool {
+        lock(&self.groups).contains_key(&id)
+    }
+
+    /// The size of a group in use, and the rack of one of its ranks, if that is on this node.
+    pub fn rank_on(&self, id: u64, rank: u32, node: &str) -> Option<(u32, u32)> {
+        let groups = lock(&self.groups);
+        let members = &groups.get(&id)?.members;
+        let member = members.get(rank as usize).filter(|member| member.node == node)?;
+        Some((members.len() as u32, member.rack))
+    }
+
+    /// The groups in use that have ranks on a node, with their sizes and these ranks.
+    pub fn on_node(&self, node: &str) -> Vec<((u64, u32), Vec<u32>)> {
+        let of = |group: &Group| {
+            let members = group.members.iter().filter(|member| member.node == node);
+            ((group.id, group.members.len() as u32), members.map(|member| member.rank).collect())
+        };
+        let groups = lock(&self.groups);
+        groups.values().map(of).filter(|(_, ranks): &(_, Vec<u32>)| !ranks.is_empty()).collect()
     }
 
     /// Forgets a group that nobody was told of.

@@ -1,5 +1,5 @@
-//! The life of one job: its group is formed, its ranks run, the first failure ends all, and whatever
-//! happens its group is released everywhere.
+//! The life of one job: its group is formed, its ranks run, the first failure ends all (unless the
+//! job is to survive what is lost), and whatever happens its group is released everywhere.
 //!
 //! Which jobs there are and how events find them is left to [`crate::jobs`], what ends one from outside to
 //! [`crate::interrupts`].
@@ -139,6 +139,10 @@ struct Awaited {
     unready: BTreeSet<u32>,
     /// Ranks that run.
     running: BTreeSet<u32>,
+    /// The first that was lost, in a job that survives it.
+    lost: Option<Failure>,
+    /// Ranks that have ended well.
+    ended: usize,
 }
 
 impl Job {
@@ -182,7 +186,10 @@ impl Job {
             let post = self.next().await?;
             self.note(post, awaited).await?;
         }
-        Ok(())
+        match awaited.lost.take() {
+            Some(lost) if awaited.ended == 0 => Err(lost),
+            _ => Ok(()),
+        }
     }
 
     /// Goes on where an earlier life of the controller was ended. What ranks say meanwhile waits for the
@@ -289,8 +296,15 @@ impl Job {
                     return Ok(());
                 }
                 let failure = self.failure_of(&exited);
+                awaited.ended += usize::from(failure.is_none());
+                let survived = self.spec.survive && exited.signal != 0;
                 let told = self.tell(job_event::Body::Exited(exited)).await;
-                failure.map_or(told, Err)
+                match failure {
+                    Some(failure) if survived => survive(failure, awaited),
+                    Some(failure) => return Err(failure),
+                    None => {}
+                }
+                told
             }
             Event::Output(Output { rank, .. }) | Event::Exited(Exited { rank, .. }) => {
                 warn!(
@@ -314,7 +328,12 @@ impl Job {
         }
         let node = self.names(&[from].into());
         let reason = format!("node {node} is gone: {reason}");
-        Err(Failure { rank: lost.first().copied(), ..Failure::of_job(reason) })
+        let failure = Failure { rank: lost.first().copied(), ..Failure::of_job(reason) };
+        if !self.spec.survive || lost.is_empty() {
+            return Err(failure);
+        }
+        survive(failure, awaited);
+        Ok(())
     }
 
     fn failure_of(&self, exited: &Exited) -> Option<Failure> {
@@ -383,4 +402,10 @@ impl Job {
         let nodes = by_node(&self.places).into_iter().filter(|(number, _)| sessions.contains(number));
         nodes.map(|(_, node)| of(node)).collect::<Vec<_>>().join(", ")
     }
+}
+
+/// The job goes on without what is lost. Should nobody be left, that was why.
+fn survive(failure: Failure, awaited: &mut Awaited) {
+    info!(reason = failure.reason, "job goes on");
+    awaited.lost.get_or_insert(failure);
 }

@@ -24,6 +24,7 @@ pub mod musters;
 pub mod network;
 pub mod options;
 pub mod prober;
+pub mod recoveries;
 pub mod server;
 pub mod service;
 pub mod takeover;

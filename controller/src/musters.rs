@@ -9,8 +9,9 @@ use crate::groups::{FIRST_EPOCH, Groups, Place, by_node};
 use crate::job::{Event, Limits, Post};
 use crate::jobs::deliver;
 use crate::network::Network;
+use crate::recoveries;
 use cool_machine::{Duration, Time};
-use cool_proto::control::{Enlist, Mustered, Withdraw, controller_message::Body};
+use cool_proto::control::{Enlist, Mustered, Recovered, Withdraw, controller_message::Body};
 use cool_transport::muster::{self, Failed, Member};
 use std::collections::{BTreeMap, BTreeSet, btree_map::Entry};
 use std::sync::{Arc, Mutex};
@@ -22,7 +23,7 @@ use tracing::{Instrument, info, info_span, warn};
 const MAILBOX: usize = 1024;
 
 /// No member waits longer than this for the others, whatever it asks for.
-const LONGEST: Duration = Duration::from_secs(24 * 60 * 60);
+pub(crate) const LONGEST: Duration = Duration::from_secs(24 * 60 * 60);
 
 /// Those who wait, and the groups that were made for them.
 pub struct Musters {
@@ -66,18 +67,21 @@ impl Musters {
         match complete {
             Ok(None) => self.came.notify_one(),
             Ok(Some(places)) => {
-                let id = self.groups.number();
-                info!(group = id, key, ranks = places.len(), "all have come");
-                let (sender, mailbox) = mpsc::channel(MAILBOX);
-                lock(&self.made).insert(id, sender);
-                let group = Mustering { id, key, places, mailbox };
-                let span = info_span!("group", group = id);
-                tokio::spawn(self.clone().serve(group).instrument(span));
+                let group = self.begin(places);
+                info!(group = group.id, key, ranks = group.places.len(), "all have come");
+                let span = info_span!("group", group = group.id);
+                tokio::spawn(self.clone().serve(group, key).instrument(span));
             }
             Err(refusal) => {
                 tell(session, Mustered { key, rank: Some(rank), reason: refusal.to_string(), group: 0 });
             }
         }
+    }
+
+    /// The survivors of a group are to be a new one. Those who are lost meanwhile are gone, too.
+    pub fn regroup(self: &Arc<Musters>, old: u64, survivors: BTreeMap<u32, Place>, gone: Vec<u32>) {
+        let span = info_span!("survivors", of = old);
+        tokio::spawn(self.clone().serve_survivors(old, survivors, gone).instrument(span));
     }
 
     /// A group of an earlier life of the controller: what concerns it is kept until it is resumed. `None` if
@@ -108,7 +112,7 @@ impl Musters {
     ) {
         info!(group = id, ranks = places.len(), "group goes on");
         let musters = self.clone();
-        let mut group = Mustering { id, key: String::new(), places, mailbox };
+        let mut group = Mustering { id, places, mailbox };
         let until_unused = async move {
             group.unused(users).await;
             musters.made_no_more(&group).await;
@@ -165,23 +169,71 @@ impl Musters {
         Time::from_nanos(u64::try_from(self.origin.elapsed().as_nanos()).unwrap_or(u64::MAX))
     }
 
+    /// A group with the next number.
+    fn begin(&self, places: Vec<Place>) -> Mustering {
+        let id = self.groups.number();
+        let (sender, mailbox) = mpsc::channel(MAILBOX);
+        lock(&self.made).insert(id, sender);
+        Mustering { id, places, mailbox }
+    }
+
     /// A group from the coming of its last member to its release.
-    async fn serve(self: Arc<Musters>, mut group: Mustering) {
-        let outcome = self.form(&mut group).await;
-        let (id, reason) = match &outcome {
+    async fn serve(self: Arc<Musters>, mut group: Mustering, key: String) {
+        let (made, reason) = match self.form(&mut group).await {
             Ok(()) => (group.id, String::new()),
-            Err(reason) => (0, reason.clone()),
+            Err(reason) => (0, reason),
         };
-        if id == 0 {
+        if made == 0 {
             warn!(reason, "the group is not made");
         }
         for (session, _) in by_node(&group.places).values() {
-            tell(session, Mustered { key: group.key.clone(), rank: None, group: id, reason: reason.clone() });
+            tell(session, Mustered { key: key.clone(), rank: None, group: made, reason: reason.clone() });
         }
-        if outcome.is_ok() {
+        if made != 0 {
             group.unused(by_node(&group.places).into_keys().collect()).await;
         }
         self.made_no_more(&group).await;
+    }
+
+    /// The same for survivors: if nodes are lost while it is made, without them.
+    async fn serve_survivors(
+        self: Arc<Musters>,
+        old: u64,
+        mut survivors: BTreeMap<u32, Place>,
+        mut gone: Vec<u32>,
+    ) {
+        loop {
+            let mut group = self.begin(survivors.values().cloned().collect());
+            let formed = self.form(&mut group).await;
+            let (new_group, failure) = match formed {
+                Ok(()) => (group.id, String::new()),
+                Err(reason) => {
+                    self.made_no_more(&group).await;
+                    let lost: Vec<u32> = survivors
+                        .extract_if(.., |_, place| place.session.has_ended())
+                        .map(|(rank, _)| rank)
+                        .collect();
+                    warn!(reason, ?lost, "the survivors have no group yet");
+                    gone.extend(&lost);
+                    gone.sort_unstable();
+                    if survivors.is_empty() {
+                        return;
+                    }
+                    if !lost.is_empty() {
+                        continue;
+                    }
+                    (0, reason)
+                }
+            };
+            let recovered = Recovered { group: old, gone, flags: 0, new_group, failure, rank: None };
+            recoveries::tell(&survivors, &recovered);
+            if new_group != 0 {
+                info!(group = new_group, ranks = group.places.len(), "the survivors have a group");
+                group.unused(by_node(&group.places).into_keys().collect()).await;
+                self.made_no_more(&group).await;
+            }
+            return;
+        }
     }
 
     /// Makes the group and waits until its members are ready.
@@ -215,7 +267,6 @@ impl Musters {
 /// A group whose members have all come.
 struct Mustering {
     id: u64,
-    key: String,
     places: Vec<Place>,
     mailbox: mpsc::Receiver<Post>,
 }

@@ -9,6 +9,7 @@ use crate::listen::{Connection, Listener};
 use crate::musters::Musters;
 use crate::network::Network;
 use crate::prober::Prober;
+use crate::recoveries::Recoveries;
 use crate::service::Service;
 use crate::takeover::Takeover;
 use cool_proto::control::controller_server::ControllerServer;
@@ -68,6 +69,7 @@ pub async fn serve(
     probing.spawn(prober.clone().run(groups.busy()));
     let jobs = Arc::new(Jobs::new(network.clone(), agents.clone(), groups.clone(), config.limits));
     let musters = Arc::new(Musters::new(network.clone(), groups.clone(), config.limits));
+    let recoveries = Arc::new(Recoveries::new(groups.clone(), musters.clone()));
     let takeover =
         Takeover::new(network.clone(), groups.clone(), jobs.clone(), musters.clone(), config.limits);
     let service = Service {
@@ -76,6 +78,7 @@ pub async fn serve(
         groups,
         jobs: jobs.clone(),
         musters: musters.clone(),
+        recoveries: recoveries.clone(),
         takeover: Arc::new(takeover),
         prober,
     };
@@ -95,6 +98,7 @@ pub async fn serve(
     tokio::select! {
         failed = &mut server => return failed,
         () = musters.watch() => {}
+        () = recoveries.watch() => {}
         () = shutdown => info!("shutting down"),
     }
     probing.abort_all();

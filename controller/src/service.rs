@@ -11,12 +11,13 @@ use crate::listen::Caller;
 use crate::musters::Musters;
 use crate::network::Network;
 use crate::prober::Prober;
+use crate::recoveries::Recoveries;
 use crate::takeover::Takeover;
 use cool_proto::control::controller_server::Controller;
 use cool_proto::control::{
     self, AgentMessage, AttendRequest, CancelRequest, Cancelled, ControllerMessage, Group, GroupFailed,
-    GroupReady, GroupUnused, GroupsRequest, Held, JobEvent, JobList, JobSpec, JobsRequest, Link, Node,
-    Outsiders, Register, SignalRequest, Signalled, Switch, Topology, TopologyRequest, agent_message::Body,
+    GroupReady, GroupsRequest, Held, JobEvent, JobList, JobSpec, JobsRequest, Link, Node,
+    Outsiders, RanksLeft, Register, SignalRequest, Signalled, Switch, Topology, TopologyRequest, agent_message::Body,
 };
 use cool_tls::{Identity, Role};
 use std::pin::Pin;
@@ -47,6 +48,8 @@ pub struct Service {
     pub jobs: Arc<Jobs>,
     /// Groups whose members come by themselves.
     pub musters: Arc<Musters>,
+    /// Groups that lost ranks.
+    pub recoveries: Arc<Recoveries>,
     /// What goes on from an earlier life of the controller.
     pub takeover: Arc<Takeover>,
     /// Knows what the network costs.
@@ -201,6 +204,7 @@ impl Service {
         }
         self.agents.remove(&session);
         self.takeover.node_left(&session);
+        self.recoveries.node_left(&session);
         self.jobs.node_left(&session, &reason).await;
         self.musters.node_left(&session, &reason).await;
     }
@@ -215,9 +219,13 @@ impl Service {
             Body::GroupFailed(GroupFailed { group, reason }) => {
                 self.post_to_group(session, group, Event::GroupFailed(reason)).await;
             }
-            Body::Unused(GroupUnused { group }) => {
-                self.post_to_group(session, group, Event::Unused).await;
+            Body::Left(left) => {
+                self.recoveries.ranks_left(session, &left);
+                if let RanksLeft { group, unused: true, .. } = left {
+                    self.post_to_group(session, group, Event::Unused).await;
+                }
             }
+            Body::Recover(recover) => self.recoveries.recover(session, &recover),
             Body::Enlist(enlist) => self.musters.enlist(session, enlist),
             Body::Withdraw(withdraw) => self.musters.withdraw(session, &withdraw),
             Body::Output(output) => jobs.post(session, output.job, Event::Output(output)).await,

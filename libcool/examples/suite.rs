@@ -153,12 +153,36 @@ fn started_and_split(comm: &Comm) -> Result<(), Error> {
     line(comm, "split", ranks)
 }
 
+/// A group that odd ranks leave and rank 0 revokes: the even ranks go on.
+fn recovered(comm: &Comm) -> Result<(), Error> {
+    let rank = comm.rank();
+    let copy = comm.dup()?;
+    let (mut agreed, mut left) = (Vec::new(), Vec::new());
+    if rank.is_multiple_of(2) {
+        if rank == 0 {
+            copy.revoke()?;
+        }
+        agreed.push(i64::from(copy.barrier().is_err()));
+        let agreement = copy.agree(0xff ^ 1 << (rank % 8))?;
+        let rest = copy.shrink()?;
+        agreed.push(agreement.flags.cast_signed());
+        agreed.extend(agreement.gone.iter().map(|rank| *rank as i64));
+        agreed.extend(rest.gone().iter().map(|rank| *rank as i64));
+        left.resize(rest.size(), 0);
+        rest.allgather(&[rank as i64], &mut left)?;
+    }
+    drop(copy);
+    line(comm, "agreed", agreed)?;
+    line(comm, "shrunk", left)
+}
+
 fn main() -> Result<(), Error> {
     let run = |comm: Comm| {
         equal_parts(&comm)?;
         unequal_parts(&comm)?;
         types_and_functions(&comm)?;
-        started_and_split(&comm)
+        started_and_split(&comm)?;
+        recovered(&comm)
     };
     cool::launch(run)?.into_iter().collect()
 }

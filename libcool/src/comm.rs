@@ -4,9 +4,11 @@
 mod blocking;
 mod fold;
 mod groups;
+mod recover;
 mod start;
 
 pub use fold::Combine;
+pub use recover::Agreement;
 pub use start::Start;
 
 use crate::collective::{Caller, Collective};
@@ -41,6 +43,8 @@ pub struct Comm {
 pub(crate) struct Inner {
     rank: usize,
     places: Vec<Place>,
+    /// Of the group that this one was shrunk from.
+    gone: Vec<usize>,
     session: Arc<Session>,
     state: Mutex<State>,
 }
@@ -114,7 +118,7 @@ impl Comm {
     /// A rank of a group, by the agent at `socket`, with plans that the user forces.
     pub(crate) fn attach(socket: &Path, rank: u32, way: &Way, plans: &Plans) -> Result<Comm, Error> {
         let (session, attached) = Session::open(socket, rank, way, "attach")?;
-        let comm = Comm::new(session, attached, DEFAULT_TIMEOUT, BTreeMap::new());
+        let comm = Comm::new(session, attached, DEFAULT_TIMEOUT, BTreeMap::new(), Vec::new());
         for (operation, plan) in plans.iter() {
             comm.set_plan(*operation, plan).map_err(|e| match e {
                 Error::Argument { reason, .. } => plans.wrong(reason),
@@ -130,6 +134,7 @@ impl Comm {
         attached: local::Attached,
         timeout: Duration,
         plans: BTreeMap<Operation, String>,
+        gone: Vec<usize>,
     ) -> Comm {
         let places = attached.places.into_iter().map(|p| Place {
             node: p.node as usize,
@@ -140,6 +145,7 @@ impl Comm {
         let inner = Inner {
             rank: session.rank(),
             places: places.collect(),
+            gone,
             session: Arc::new(session),
             state: Mutex::new(state),
         };

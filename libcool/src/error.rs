@@ -91,7 +91,8 @@ pub enum Error {
         /// What the system said.
         source: std::io::Error,
     },
-    /// The collective failed. Unless the call was [`Failure::Invalid`], so will all later ones.
+    /// The collective failed. Unless the call was [`Failure::Invalid`], so will all later ones of the group;
+    /// [`Comm::shrink`](crate::Comm::shrink) gives the ranks that are left one that works.
     #[error("rank {rank}: {operation}: {message}")]
     Collective {
         /// This rank.
@@ -109,6 +110,15 @@ pub enum Error {
     #[cfg(feature = "embedded")]
     #[error("embedded run: {0}")]
     Embedded(String),
+}
+
+impl Error {
+    /// Whether the group failed because ranks are lost, do not come, or have revoked it, so that those that are left
+    /// can go on with [`Comm::shrink`](crate::Comm::shrink); not by what the program did wrong.
+    pub fn is_loss(&self) -> bool {
+        use Failure::{Aborted, Lost, Revoked, Timeout};
+        matches!(self, Error::Collective { failure: Aborted | Lost | Revoked | Timeout, .. })
+    }
 }
 
 /// In words, since a `main` that returns an error prints this.
@@ -132,6 +142,8 @@ pub enum Failure {
     Lost,
     /// An earlier call failed.
     Aborted,
+    /// A rank has revoked the group.
+    Revoked,
     /// A kind that this version of libcool does not know.
     Other,
 }
@@ -144,6 +156,7 @@ impl From<Kind> for Failure {
             Kind::Timeout => Failure::Timeout,
             Kind::Lost => Failure::Lost,
             Kind::Aborted => Failure::Aborted,
+            Kind::Revoked => Failure::Revoked,
             Kind::Unspecified => Failure::Other,
         }
     }

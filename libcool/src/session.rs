@@ -9,7 +9,8 @@ use crate::error::Error;
 use crate::operation::Operation;
 use cool_proto::frame::MAX_PLAN;
 use cool_proto::local::{
-    self, Attach, Call, CheckPlan, Dtype, Enlist, Leave, Map, ReduceOp, Slice, Unmap, frame::Body,
+    self, Attach, Call, CheckPlan, Dtype, Enlist, Leave, Map, Recover, ReduceOp, Revoke, Slice, Unmap,
+    frame::Body,
 };
 use cool_proto::region::RegionError;
 use cool_proto::socket::{Sender, SocketError};
@@ -71,7 +72,27 @@ fn milliseconds(duration: Duration) -> u64 {
     u64::try_from(duration.as_millis()).unwrap_or(u64::MAX).max(1)
 }
 
+fn ranks(ranks: &[u32]) -> Vec<usize> {
+    ranks.iter().map(|rank| *rank as usize).collect()
+}
+
 impl Session {
+    /// Connects to the agent.
+    fn connect(socket: &Path, rank: usize, doing: &'static str) -> Result<Session, Error> {
+        let agent =
+            |source| Error::Agent { rank, doing, socket: socket.to_path_buf(), source: Arc::new(source) };
+        let (sender, receiver) = cool_proto::socket::open(socket, PATIENCE).map_err(agent)?;
+        Ok(Session {
+            rank,
+            group: 0,
+            socket: socket.to_path_buf(),
+            wire: Mutex::new(Wire { sender, next_call: 0 }),
+            asking: Mutex::default(),
+            heap: Heap::default(),
+            inbox: Inbox::new(receiver),
+        })
+    }
+
     /// Connects to the agent and attaches as a rank of a group.
     pub(crate) fn open(
         socket: &Path,
@@ -79,22 +100,7 @@ impl Session {
         way: &Way,
         doing: &'static str,
     ) -> Result<(Session, local::Attached), Error> {
-        let agent = |source| Error::Agent {
-            rank: rank as usize,
-            doing,
-            socket: socket.to_path_buf(),
-            source: Arc::new(source),
-        };
-        let (sender, receiver) = cool_proto::socket::open(socket, PATIENCE).map_err(agent)?;
-        let mut session = Session {
-            rank: rank as usize,
-            group: 0,
-            socket: socket.to_path_buf(),
-            wire: Mutex::new(Wire { sender, next_call: 0 }),
-            asking: Mutex::default(),
-            heap: Heap::default(),
-            inbox: Inbox::new(receiver),
-        };
+        let mut session = Session::connect(socket, rank as usize, doing)?;
         let first = match way {
             Way::Member { group } => Body::Attach(Attach { version: VERSION, group: *group, rank }),
             Way::Enlist { key, size, timeout } => Body::Enlist(Enlist {
@@ -112,6 +118,54 @@ impl Session {
             }
             _ => Err(session.over(doing, inbox::unexpected())),
         }
+    }
+
+    /// Meets the other survivors of the group: the session of the new group, and who is gone.
+    pub(crate) fn shrink(&self, timeout: Duration) -> Result<(Session, local::Attached, Vec<usize>), Error> {
+        let doing = "shrink";
+        let (mut session, recovered) = self.recover(doing, None, timeout)?;
+        let answer = session.inbox.answer(PATIENCE).map_err(|why| session.over(doing, why))?;
+        let gone = ranks(&recovered.gone);
+        session.rank -= gone.iter().filter(|rank| **rank < self.rank).count();
+        match answer {
+            Body::Attached(attached) if attached.places.len() > session.rank => {
+                session.group = attached.group;
+                Ok((session, attached, gone))
+            }
+            _ => Err(session.over(doing, inbox::unexpected())),
+        }
+    }
+
+    /// Meets the other survivors of the group: the and of what all give, and who is gone.
+    pub(crate) fn agree(&self, flags: u64, timeout: Duration) -> Result<(u64, Vec<usize>), Error> {
+        let (_, recovered) = self.recover("agree", Some(flags), timeout)?;
+        Ok((recovered.flags, ranks(&recovered.gone)))
+    }
+
+    /// By a connection of its own: the group may have failed, and this one waits for its calls.
+    fn recover(
+        &self,
+        doing: &'static str,
+        agree: Option<u64>,
+        timeout: Duration,
+    ) -> Result<(Session, local::Recovered), Error> {
+        let session = Session::connect(&self.socket, self.rank, doing)?;
+        let recover = Recover {
+            version: VERSION,
+            group: self.group,
+            rank: self.rank as u32,
+            timeout_ms: milliseconds(timeout),
+            agree,
+        };
+        match session.ask(doing, Body::Recover(recover))? {
+            Body::Recovered(recovered) => Ok((session, recovered)),
+            _ => Err(session.over(doing, inbox::unexpected())),
+        }
+    }
+
+    /// Lets all calls of the group fail, at every rank.
+    pub(crate) fn revoke(&self) -> Result<(), Error> {
+        self.send(&mut self.wire(), "revoke", Body::Revoke(Revoke {}), None)
     }
 
     pub(crate) fn rank(&self) -> usize {
@@ -297,7 +351,7 @@ impl Flight {
                 rank: session.rank,
                 operation: name,
                 failure: failure.kind().into(),
-                ranks: failure.ranks.iter().map(|r| *r as usize).collect(),
+                ranks: ranks(&failure.ranks),
                 message: failure.message,
             });
         }

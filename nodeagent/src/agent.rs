@@ -1,11 +1,15 @@
 //! What the edges of an agent share: its engine, which groups have which ranks here, and who waits for a group.
 //! The sockets are left to [`crate::local`], what the controller wants to [`crate::control`].
 
+mod recovery;
+
 use crate::engine::{CallRequest, EngineHandle, GroupError, GroupSpec};
 use cool_collective::{Layout, Rank};
 use cool_proto::control::agent_message::Body;
-use cool_proto::control::{Enlist, GroupUnused, Mustered, Withdraw};
+use cool_proto::control::{Enlist, Mustered, RanksLeft, Withdraw};
 use cool_proto::local::{Failure, Place, Stats};
+use recovery::Recovering;
+pub(crate) use recovery::Recovery;
 use std::collections::{BTreeMap, BTreeSet, btree_map::Entry};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -26,6 +30,7 @@ pub struct Agent {
     engine: EngineHandle,
     groups: Arc<Mutex<BTreeMap<u64, Group>>>,
     waiting: Arc<Mutex<Waiting>>,
+    recovering: Arc<Mutex<Recovering>>,
     /// To the controller.
     events: mpsc::Sender<Body>,
 }
@@ -64,7 +69,14 @@ impl Agent {
     /// The agent of the node called `node`, without groups. What it has to say to the controller goes to
     /// `events`.
     pub fn new(node: &str, engine: EngineHandle, events: mpsc::Sender<Body>) -> Agent {
-        Agent { node: node.into(), engine, groups: Arc::default(), waiting: Arc::default(), events }
+        Agent {
+            node: node.into(),
+            engine,
+            groups: Arc::default(),
+            waiting: Arc::default(),
+            recovering: Arc::default(),
+            events,
+        }
     }
 
     /// The node's name.
@@ -173,19 +185,23 @@ impl Agent {
 
     /// Ranks that have gone since they were counted among those who have come leave a new group.
     fn left_before(&self, group: u64) {
-        let (gone, unused) = match self.groups().get(&group) {
+        let (ranks, unused): (Vec<u32>, bool) = match self.groups().get(&group) {
             Some(known) => (known.local.difference(&known.came).copied().collect(), known.came.is_empty()),
-            None => (Vec::new(), false),
+            None => return,
         };
-        gone.into_iter().for_each(|rank| self.engine.lose_rank(group, rank, GONE.to_owned()));
-        if unused {
+        ranks.iter().for_each(|rank| self.engine.lose_rank(group, *rank, GONE.to_owned()));
+        if !ranks.is_empty() {
             let agent = self.clone();
-            tokio::spawn(async move { agent.tell(Body::Unused(GroupUnused { group })).await });
+            tokio::spawn(async move { agent.tell(Body::Left(RanksLeft { group, ranks, unused })).await });
         }
     }
 
-    /// Nobody will make the groups that processes wait for.
+    /// Nobody will make the groups that processes wait for, or say who is left of theirs.
     pub(crate) fn give_up_musters(&self, why: &str) {
+        for (_, waits) in std::mem::take(&mut *self.recovering()) {
+            // As below.
+            let _ = waits.send(Err(why.to_owned()));
+        }
         for (_, waits) in std::mem::take(&mut *self.waiting()) {
             // Who does not wait any more need not know.
             let _ = waits.send(Err(why.to_owned()));
@@ -225,6 +241,11 @@ impl Agent {
     // As with the groups.
     fn waiting(&self) -> MutexGuard<'_, Waiting> {
         self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    // As with the groups.
+    fn recovering(&self) -> MutexGuard<'_, Recovering> {
+        self.recovering.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     // A panic elsewhere leaves the table whole: every change to it is one insert or remove.
@@ -292,21 +313,28 @@ impl Attachment {
         self.agent.engine.call(request)
     }
 
+    /// Lets every call of the group fail, at all ranks.
+    pub(crate) fn revoke(&self) {
+        self.agent.engine.revoke(self.group, self.rank);
+    }
+
     /// The rank is gone. Those who wait for it are told why.
     pub(crate) async fn leave(self, why: String) {
-        self.agent.engine.lose_rank(self.group, self.rank, why);
-        let (orphan, mustered) = match self.agent.groups().get_mut(&self.group) {
-            Some(group) => {
-                group.present -= 1;
-                let unused = group.present == 0;
-                (unused && group.orphan, unused && group.mustered)
+        let Attachment { agent, group, rank, .. } = self;
+        agent.engine.lose_rank(group, rank, why);
+        let (orphan, unused) = match agent.groups().get_mut(&group) {
+            Some(known) => {
+                known.present -= 1;
+                let unused = known.present == 0;
+                (unused && known.orphan, unused && known.mustered)
             }
-            None => (false, false),
+            // It was released.
+            None => return,
         };
         if orphan {
-            self.agent.release_group(self.group);
-        } else if mustered {
-            self.agent.tell(Body::Unused(GroupUnused { group: self.group })).await;
+            agent.release_group(group);
+        } else {
+            agent.tell(Body::Left(RanksLeft { group, ranks: vec![rank], unused })).await;
         }
     }
 }

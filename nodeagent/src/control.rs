@@ -198,11 +198,21 @@ impl Control<'_> {
                 },
                 Some((room, event)) = event => {
                     self.held.note(&event);
+                    self.note_absent(&event);
                     room.send(AgentMessage { body: Some(event) });
                 }
                 Some(Ok(probed)) = probe.join_next() => answer(&out, agent_message::Body::Probed(probed)).await?,
             }
         }
+    }
+
+    /// A rank that has ended may never have come to its group.
+    fn note_absent(&self, event: &agent_message::Body) {
+        let agent_message::Body::Exited(exited) = event else { return };
+        let Some(group) = self.held.group_of(exited.job) else { return };
+        let (agent, rank) = (self.agent.clone(), exited.rank);
+        // Not here, where what it says to the controller is taken.
+        tokio::spawn(async move { agent.never_came(group, rank).await });
     }
 
     /// What a refused call means.
@@ -283,6 +293,10 @@ impl Control<'_> {
                 self.agent.mustered(mustered);
                 Ok(())
             }
+            Body::Recovered(recovered) => {
+                self.agent.recovered(&recovered);
+                Ok(())
+            }
             Body::Probe(probe) => {
                 self.probe = JoinSet::new();
                 self.probe.spawn(probed(self.node.interface.clone(), probe));
@@ -343,7 +357,9 @@ impl Control<'_> {
             }
             match event {
                 agent_message::Body::Output(_) => self.backlog.keep(event),
-                agent_message::Body::Enlist(_) => self.agent.give_up_musters(AWAY),
+                agent_message::Body::Enlist(_) | agent_message::Body::Recover(_) => {
+                    self.agent.give_up_musters(AWAY);
+                }
                 _ => {}
             }
         }

@@ -71,6 +71,11 @@ impl HeldGroups {
         ended.then_some(id)
     }
 
+    /// The group of a job.
+    pub(crate) fn group_of(&self, job: u64) -> Option<u64> {
+        self.groups.values().map(|record| &record.group).find(|group| group.job == job).map(|group| group.id)
+    }
+
     /// Whether ranks of a group run that this node has started.
     pub(crate) fn has_running(&self, group: u64) -> bool {
         self.groups.get(&group).is_some_and(|record| !record.running().is_empty())

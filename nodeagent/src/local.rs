@@ -4,13 +4,13 @@
 //! A rank is trusted with its own data and no more: whatever else it sends, it is told why it is
 //! refused and hung up on, and the others go on.
 
-use crate::agent::{Agent, Attachment};
+use crate::agent::{Agent, Attachment, Recovery};
 use crate::engine::{CallRequest, Memory, SharedSlice, wrong_plan};
 use cool_proto::control;
 use cool_proto::frame::{Decoder, FrameError, MAX_TO_AGENT, MAX_TO_RANK, encode};
 use cool_proto::local::{
-    Attached, Call, CheckPlan, Done, Dtype, Enlist, Failure, Operation, PlanChecked, ReduceOp, Refused,
-    Running, Slice, Stats, frame::Body,
+    Attached, Call, CheckPlan, Done, Dtype, Enlist, Failure, Operation, PlanChecked, Recover, Recovered,
+    ReduceOp, Refused, Running, Slice, Stats, frame::Body,
 };
 use cool_proto::region::{Region, RegionError};
 use cool_proto::{OPEN_CALLS_MAX, RUNNING_INTERVAL, VERSION, socket};
@@ -149,7 +149,9 @@ async fn session(stream: UnixStream, agent: Agent) {
         Err(end) => Err(end),
     };
     let attachment = match attached {
-        Ok(attachment) => attachment,
+        Ok(Some(attachment)) => attachment,
+        // It wanted no more than an answer.
+        Ok(None) => return,
         Err(end) => {
             debug!("a process did not attach: {end}");
             return wire.hang_up(&end).await;
@@ -163,8 +165,8 @@ async fn session(stream: UnixStream, agent: Agent) {
     wire.hang_up(&end).await;
 }
 
-/// Checks a first frame, and waits for others if it asks for that.
-async fn attach(body: Body, agent: &Agent, wire: &mut Wire) -> Result<Attachment, End> {
+/// Checks a first frame, and waits for others if it asks for that. Who only wanted to agree is not attached.
+async fn attach(body: Body, agent: &Agent, wire: &mut Wire) -> Result<Option<Attachment>, End> {
     let same = |version| match version {
         VERSION => Ok(()),
         _ => Err(End::Refused(format!(
@@ -174,39 +176,54 @@ async fn attach(body: Body, agent: &Agent, wire: &mut Wire) -> Result<Attachment
     match body {
         Body::Attach(attach) => {
             same(attach.version)?;
-            agent.attach(attach.group, attach.rank).map_err(|e| End::Refused(e.to_string()))
+            agent.attach(attach.group, attach.rank).map(Some).map_err(|e| End::Refused(e.to_string()))
         }
         Body::Enlist(Enlist { version, key, rank, size, timeout_ms }) => {
             same(version)?;
-            muster(control::Enlist { key, rank, size, timeout_ms }, agent, wire).await
+            muster(control::Enlist { key, rank, size, timeout_ms }, agent, wire).await.map(Some)
         }
-        _ => Err(End::Refused("the first frame must be Attach or Enlist".into())),
+        Body::Recover(Recover { version, group, rank, timeout_ms, agree }) => {
+            same(version)?;
+            recover(control::Recover { group, rank, timeout_ms, agree }, agent, wire).await
+        }
+        _ => Err(End::Refused("the first frame must be Attach, Enlist or Recover".into())),
     }
 }
 
 /// Waits until all have come who are to be in a group with a process.
 async fn muster(enlist: control::Enlist, agent: &Agent, wire: &mut Wire) -> Result<Attachment, End> {
     let (key, rank) = (enlist.key.clone(), enlist.rank);
-    let mut alive = interval(RUNNING_INTERVAL);
     let mut group = pin!(agent.enlist(enlist));
-    let end = loop {
-        tokio::select! {
-            made = &mut group => return made.map_err(End::Refused),
-            received = wire.receive() => break match received {
-                Ok(_) => End::Refused("nothing may follow Enlist before its answer".into()),
-                Err(end) => end,
-            },
-            _ = alive.tick() => if let Err(end) = wire.send(Body::Running(Running {})).await {
-                break end;
-            },
+    match wire.meanwhile(&mut group).await {
+        Ok(made) => made.map_err(End::Refused),
+        Err(end) => {
+            agent.withdraw(key, rank).await;
+            // It may have been made just now.
+            if let Ok(attachment) = group.await {
+                attachment.leave(end.to_string()).await;
+            }
+            Err(end)
         }
-    };
-    agent.withdraw(key, rank).await;
-    // It may have been made just now.
-    if let Ok(attachment) = group.await {
-        attachment.leave(end.to_string()).await;
     }
-    Err(end)
+}
+
+/// Waits until it is known who is left of a rank's group, and attaches the rank to the new one if it asked for that.
+async fn recover(
+    recover: control::Recover,
+    agent: &Agent,
+    wire: &mut Wire,
+) -> Result<Option<Attachment>, End> {
+    // If the process is gone, so is its attachment to the group that it recovers, and nobody waits for it.
+    let Recovery { gone, flags, attachment } =
+        wire.meanwhile(&mut pin!(agent.recover(recover))).await?.map_err(End::Refused)?;
+    match (wire.send(Body::Recovered(Recovered { gone, flags })).await, attachment) {
+        (Ok(()), attachment) => Ok(attachment),
+        (Err(end), Some(attachment)) => {
+            attachment.leave(end.to_string()).await;
+            Err(end)
+        }
+        (Err(end), None) => Err(end),
+    }
 }
 
 /// Takes an attached rank's frames and answers its calls, until it leaves.
@@ -276,13 +293,20 @@ impl LocalRank<'_> {
                 None => Err(no_region(unmap.region)),
             },
             Body::Call(call) => self.call(call),
-            Body::Attach(_) | Body::Enlist(_) => Err(End::Refused("Attach came twice".into())),
+            Body::Revoke(_) => {
+                self.attachment.revoke();
+                Ok(())
+            }
+            Body::Attach(_) | Body::Enlist(_) | Body::Recover(_) => {
+                Err(End::Refused("Attach came twice".into()))
+            }
             // Handled before they come here.
             Body::CheckPlan(_) | Body::Leave(_) => Ok(()),
             Body::Attached(_)
             | Body::Done(_)
             | Body::Refused(_)
             | Body::Running(_)
+            | Body::Recovered(_)
             | Body::PlanChecked(_) => Err(End::Refused("a frame that only agents send".into())),
         }
     }
@@ -427,6 +451,21 @@ impl Wire {
                 Err(if e.kind() == io::ErrorKind::BrokenPipe { End::Closed } else { e.into() })
             }
             Err(_) => Err(End::Refused(format!("it read nothing for {} s", PATIENCE.as_secs()))),
+        }
+    }
+
+    /// Waits for what concerns other processes, and tells this one now and then that it does.
+    async fn meanwhile<T>(&mut self, awaited: &mut (impl Future<Output = T> + Unpin)) -> Result<T, End> {
+        let mut alive = interval(RUNNING_INTERVAL);
+        loop {
+            tokio::select! {
+                result = &mut *awaited => return Ok(result),
+                received = self.receive() => return Err(match received {
+                    Ok(_) => End::Refused("nothing may follow the first frame before its answer".into()),
+                    Err(end) => end,
+                }),
+                _ = alive.tick() => self.send(Body::Running(Running {})).await?,
+            }
         }
     }
 

@@ -34,6 +34,7 @@ mod rtt;
 mod sender;
 mod spec;
 mod stats;
+pub mod survivors;
 mod tree;
 pub mod unicast;
 mod window;

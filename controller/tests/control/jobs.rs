@@ -118,6 +118,35 @@ async fn a_node_that_goes_away_fails_its_job_by_name() {
 }
 
 #[tokio::test]
+async fn a_job_that_survives_goes_on_without_what_is_lost_but_not_without_anybody() {
+    for (last, code) in [(Exited::default(), 0), (Exited { code: 3, ..Default::default() }, 3)] {
+        let controller = Controller::start().await;
+        let mut h1 = FakeAgent::join(&controller, 1).await;
+        let mut h2 = FakeAgent::join(&controller, 2).await;
+        let mut events = controller.run(JobSpec { survive: true, ..job(4) }).await.unwrap();
+        let group = h1.ready().await;
+        h2.ready().await;
+        h1.launched().await;
+        h2.launched().await;
+        let killed = Exited { job: group.job, rank: 0, code: -1, signal: 9, ..Default::default() };
+        h1.say(agent_message::Body::Exited(killed)).await;
+        drop(h2);
+        h1.say(agent_message::Body::Exited(Exited { job: group.job, rank: 1, ..last })).await;
+        assert_eq!(finished(&mut events).await.code, code);
+        h1.released().await;
+    }
+    let controller = Controller::start().await;
+    let mut h3 = FakeAgent::join(&controller, 3).await;
+    let mut events = controller.run(JobSpec { survive: true, ..job(1) }).await.unwrap();
+    let group = h3.ready().await;
+    h3.launched().await;
+    let killed = Exited { job: group.job, rank: 0, code: -1, signal: 9, ..Default::default() };
+    h3.say(agent_message::Body::Exited(killed)).await;
+    let end = finished(&mut events).await;
+    assert_eq!((end.code, end.reason.as_str()), (137, "rank 0 on h3 was ended by signal 9"));
+}
+
+#[tokio::test]
 async fn a_caller_that_goes_away_ends_its_job() {
     let controller = Controller::start().await;
     let mut h1 = FakeAgent::join(&controller, 1).await;

@@ -4,5 +4,6 @@ mod agents;
 mod jobs;
 mod musters;
 mod probes;
+mod recoveries;
 mod support;
 mod takeover;

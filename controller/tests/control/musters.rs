@@ -3,7 +3,7 @@
 use crate::support::{Controller, FakeAgent};
 use cool_controller::job::Limits;
 use cool_proto::control::{
-    Enlist, GroupFailed, GroupUnused, Mustered, Withdraw, agent_message, controller_message,
+    Enlist, GroupFailed, Mustered, RanksLeft, Withdraw, agent_message, controller_message,
 };
 use std::time::Duration;
 
@@ -39,13 +39,13 @@ async fn a_group_is_made_when_the_last_rank_has_come_and_released_when_no_node_u
     assert_eq!(mustered(&mut h3).await, made);
     assert_eq!(controller.groups().await, std::slice::from_ref(&group));
 
-    h1.say(agent_message::Body::Unused(GroupUnused { group: group.id })).await;
+    h1.say(agent_message::Body::Left(RanksLeft { group: group.id, ranks: vec![0], unused: true })).await;
     // One more group, to know that the word has come.
     come(&h1, "alone", 0, 1, PATIENT).await;
     let alone = h1.ready().await;
     assert_eq!(mustered(&mut h1).await.group, alone.id);
     assert_eq!(controller.groups().await.len(), 2);
-    h3.say(agent_message::Body::Unused(GroupUnused { group: group.id })).await;
+    h3.say(agent_message::Body::Left(RanksLeft { group: group.id, ranks: vec![0], unused: true })).await;
     h1.released().await;
     h3.released().await;
     assert_eq!(controller.network.groups(), [alone.id]);

@@ -144,7 +144,12 @@ async fn a_group_that_no_job_made_is_released_when_all_have_left_it() {
     let second = Controller::start().await;
     let mut h1 = back(&second, 1, &group, 1, &[0], &[]).await;
     let mut h3 = back(&second, 3, &group, 1, &[], &[]).await;
-    h1.say(agent_message::Body::Unused(cool_proto::control::GroupUnused { group: group.id })).await;
+    h1.say(agent_message::Body::Left(cool_proto::control::RanksLeft {
+        group: group.id,
+        ranks: vec![0],
+        unused: true,
+    }))
+    .await;
     h1.released().await;
     h3.released().await;
     assert!(second.groups().await.is_empty());

@@ -28,6 +28,8 @@ static int program(cool_comm world, void *context) {
     expect("null counts", cool_allgatherv(data, data + 4, NULL, COOL_F64, world), COOL_INVALID);
     expect("null function", cool_fold(COOL_ALLREDUCE, data, data + 4, 4, 8, NULL, NULL, 0, world), COOL_INVALID);
     expect("null result", cool_rank(world, NULL), COOL_INVALID);
+    expect("null flags", cool_agree(world, NULL, NULL, 0, &rank), COOL_INVALID);
+    expect("null gone", cool_gone(world, NULL, 1, &rank), COOL_INVALID);
     expect("plan", cool_set_plan(world, COOL_BCAST, "no plan"), COOL_INVALID);
     expect("in place", cool_scatter(COOL_IN_PLACE, data, 1, COOL_F64, 0, world), COOL_INVALID);
     expect("empty", cool_allreduce(NULL, NULL, 0, COOL_F64, COOL_SUM, world), COOL_OK);
@@ -40,6 +42,8 @@ static int program(cool_comm world, void *context) {
     expect("wait", cool_wait(request), COOL_OK);
     expect("wait twice", cool_wait(request), COOL_INVALID);
     expect("alive", cool_barrier(world), COOL_OK);
+    expect("revoke", cool_revoke(world), COOL_OK);
+    expect("revoked", cool_barrier(world), COOL_REVOKED);
     return failures;
 }
 

@@ -208,6 +208,33 @@ static void started_and_split(cool_comm comm, size_t rank) {
     line(comm, "split", data, size);
 }
 
+/* A group that odd ranks leave and rank 0 revokes: the even ranks go on. */
+static void recovered(cool_comm comm, size_t rank, size_t size) {
+    cool_comm copy, rest;
+    int64_t *agreed = array(2 + 2 * size, sizeof *agreed), *left = array(size, sizeof *left);
+    size_t *gone = array(size, sizeof *gone), agrees = 0, remain = 0, count;
+    check(cool_dup(comm, &copy));
+    if (rank % 2 == 0) {
+        uint64_t flags = UINT64_C(0xff) ^ (UINT64_C(1) << rank % 8);
+        int64_t me = (int64_t)rank;
+        if (rank == 0) check(cool_revoke(copy));
+        agreed[agrees++] = cool_barrier(copy) != COOL_OK;
+        check(cool_agree(copy, &flags, gone, size, &count));
+        check(cool_shrink(copy, &rest));
+        agreed[agrees++] = (int64_t)flags;
+        for (size_t i = 0; i < count; i++) agreed[agrees++] = (int64_t)gone[i];
+        check(cool_gone(rest, gone, size, &count));
+        for (size_t i = 0; i < count; i++) agreed[agrees++] = (int64_t)gone[i];
+        check(cool_size(rest, &remain));
+        check(cool_allgather(&me, left, 1, COOL_I64, rest));
+        check(cool_free(rest));
+    }
+    check(cool_free(copy));
+    free(gone);
+    line(comm, "agreed", agreed, agrees);
+    line(comm, "shrunk", left, remain);
+}
+
 static int program(cool_comm world, void *context) {
     size_t rank, size;
     (void)context;
@@ -217,6 +244,7 @@ static int program(cool_comm world, void *context) {
     unequal_parts(world, rank, size);
     types_and_functions(world, rank);
     started_and_split(world, rank);
+    recovered(world, rank, size);
     return 0;
 }
 

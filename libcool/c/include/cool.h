@@ -109,6 +109,11 @@ typedef uint64_t cool_request;
 #define COOL_OTHER 9
 
 /**
+ * A rank has revoked the group.
+ */
+#define COOL_REVOKED 10
+
+/**
  * int8_t
  */
 #define COOL_I8 0
@@ -629,6 +634,49 @@ const char *cool_error_message(void);
  */
 size_t cool_error_ranks(size_t *ranks,
                         size_t room);
+
+/**
+ * A group of the ranks that are left, in their old order; it works after calls of this group have failed. A rank is
+ * gone if it has ended or freed its communicator, its agent is gone, or it does not come within the shortest timeout
+ * that any has set. All ranks that are left call this; cool_free the old group afterwards.
+ *
+ * # Safety
+ * `rest` points to a communicator.
+ */
+cool_status cool_shrink(cool_comm comm,
+                        cool_comm *rest);
+
+/**
+ * Puts the bitwise and of what all ranks give that are left in `flags`, and who is gone in `gone`: as many as there is
+ * `room` for, and into `count` how many there are. It works after calls of this group have failed. All ranks that are
+ * left call this.
+ *
+ * # Safety
+ * `flags` points to this rank's number, `count` to a number, and `gone` has room for `room` numbers, or `room` is 0.
+ */
+cool_status cool_agree(cool_comm comm,
+                       uint64_t *flags,
+                       size_t *gone,
+                       size_t room,
+                       size_t *count);
+
+/**
+ * Lets all calls of a group fail with COOL_REVOKED that are under way or come later, at every rank. Only cool_agree
+ * and cool_shrink work afterwards.
+ */
+cool_status cool_revoke(cool_comm comm);
+
+/**
+ * The ranks of the group from which cool_shrink made this one that are not in it: as many as there is `room` for, and
+ * into `count` how many there are.
+ *
+ * # Safety
+ * `count` points to a number, and `gone` has room for `room` numbers, or `room` is 0.
+ */
+cool_status cool_gone(cool_comm comm,
+                      size_t *gone,
+                      size_t room,
+                      size_t *count);
 
 /**
  * Waits until a call is done, and frees the request.

@@ -31,6 +31,8 @@ pub const COOL_ABORTED: cool_status = 7;
 pub const COOL_SYSTEM: cool_status = 8;
 /// Anything else.
 pub const COOL_OTHER: cool_status = 9;
+/// A rank has revoked the group.
+pub const COOL_REVOKED: cool_status = 10;
 
 /// A type of elements.
 pub type cool_type = u32;

@@ -49,6 +49,7 @@ impl Wrong {
                 Failure::Timeout => COOL_TIMEOUT,
                 Failure::Lost => COOL_LOST,
                 Failure::Aborted => COOL_ABORTED,
+                Failure::Revoked => COOL_REVOKED,
                 _ => COOL_OTHER,
             },
             _ => COOL_OTHER,

@@ -11,6 +11,7 @@ mod collectives;
 mod comm;
 mod error;
 mod handles;
+mod recover;
 mod requests;
 mod started;
 
@@ -18,5 +19,6 @@ pub use codes::*;
 pub use collectives::*;
 pub use comm::*;
 pub use error::{cool_error_message, cool_error_ranks};
+pub use recover::*;
 pub use requests::*;
 pub use started::*;

@@ -91,11 +91,31 @@ def started_and_split(comm):
     line(comm, "split", ranks)
 
 
+def recovered(comm):
+    """A group that odd ranks leave and rank 0 revokes: the even ranks go on."""
+    agreed, left = [], []
+    with comm.dup() as copy:
+        if comm.rank % 2 == 0:
+            if comm.rank == 0:
+                copy.revoke()
+            try:
+                copy.barrier()
+            except cool.Error:
+                agreed.append(1)
+            flags, gone = copy.agree(0xFF ^ 1 << comm.rank % 8)
+            with copy.shrink() as rest:
+                agreed += [flags, *gone, *rest.gone]
+                left = rest.allgather(np.array([comm.rank]))
+    line(comm, "agreed", agreed)
+    line(comm, "shrunk", left)
+
+
 def main(world):
     equal_parts(world)
     unequal_parts(world)
     types_and_functions(world)
     started_and_split(world)
+    recovered(world)
 
 
 if __name__ == "__main__":

@@ -100,6 +100,36 @@ impl Comm {
         Ok(part.map(Comm::new))
     }
 
+    /// A group of the ranks that are left, in their old order; `gone` of it says who is not in it. It works after
+    /// calls of this group have failed. A rank is gone if it has ended or freed its communicator, its agent is gone,
+    /// or it does not come within the shortest timeout that any has set. All ranks that are left call this.
+    fn shrink(&self, py: Python<'_>) -> PyResult<Comm> {
+        let rank = self.get_rank(py)?;
+        py.detach(|| rank.shrink()).map(Comm::new).map_err(|e| raised(py, &e))
+    }
+
+    /// The bitwise and of what all ranks give that are left (0 to 2**64 - 1), and a list of those who are gone. It
+    /// works after calls of this group have failed. All ranks that are left call this.
+    #[pyo3(signature = (flags = u64::MAX))]
+    fn agree(&self, py: Python<'_>, flags: u64) -> PyResult<(u64, Vec<usize>)> {
+        let rank = self.get_rank(py)?;
+        let agreed = py.detach(|| rank.agree(flags)).map_err(|e| raised(py, &e))?;
+        Ok((agreed.flags, agreed.gone))
+    }
+
+    /// Lets all calls of this group fail with RevokedError that are under way or come later, at every rank. Only
+    /// `agree` and `shrink` work afterwards.
+    fn revoke(&self, py: Python<'_>) -> PyResult<()> {
+        let rank = self.get_rank(py)?;
+        py.detach(|| rank.revoke()).map_err(|e| raised(py, &e))
+    }
+
+    /// The ranks of the group from which `shrink` made this one that are not in it.
+    #[getter]
+    fn gone(&self, py: Python<'_>) -> PyResult<Vec<usize>> {
+        Ok(self.get_rank(py)?.gone().to_vec())
+    }
+
     /// Leaves the group. Calls that are under way are finished.
     fn free(&self) {
         self.close();

@@ -34,6 +34,8 @@ create_exception!(
     "An earlier call failed: the group cannot be used any more."
 );
 
+create_exception!(cool, RevokedError, CoolError, "A rank has revoked the group.");
+
 /// Adds the exceptions to the module.
 pub(crate) fn add(module: &Bound<'_, PyModule>) -> PyResult<()> {
     let py = module.py();
@@ -44,7 +46,8 @@ pub(crate) fn add(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add("MismatchError", py.get_type::<MismatchError>())?;
     module.add("TimeoutError", py.get_type::<TimeoutError>())?;
     module.add("LostError", py.get_type::<LostError>())?;
-    module.add("AbortedError", py.get_type::<AbortedError>())
+    module.add("AbortedError", py.get_type::<AbortedError>())?;
+    module.add("RevokedError", py.get_type::<RevokedError>())
 }
 
 /// An error of the library.
@@ -58,6 +61,7 @@ pub(crate) fn raised(py: Python<'_>, error: &Error) -> PyErr {
                 Failure::Timeout => TimeoutError::new_err(text),
                 Failure::Lost => LostError::new_err(text),
                 Failure::Aborted => AbortedError::new_err(text),
+                Failure::Revoked => RevokedError::new_err(text),
                 _ => CoolError::new_err(text),
             };
             (exception, ranks.as_slice())

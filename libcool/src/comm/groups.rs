@@ -83,6 +83,6 @@ impl Comm {
         let key = format!("part {color} of group {}, split for the {number}. time", self.group());
         let way = Way::Enlist { key, size, timeout };
         let (session, attached) = Session::open(self.inner.session.socket(), rank, &way, name)?;
-        Ok(Some(Comm::new(session, attached, timeout, plans)))
+        Ok(Some(Comm::new(session, attached, timeout, plans, Vec::new())))
     }
 }

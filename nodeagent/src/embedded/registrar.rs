@@ -8,8 +8,9 @@ use cool_collective::planner::Level;
 use cool_collective::timing::Costs;
 use cool_machine::{Duration, Time};
 use cool_proto::control::agent_message::Body;
-use cool_proto::control::{Enlist, GroupUnused, Mustered, Withdraw};
+use cool_proto::control::{Enlist, Mustered, RanksLeft, Recover, Recovered, Withdraw};
 use cool_transport::muster::{Failed, Member, Musters};
+use cool_transport::survivors::{Met, Purpose, Survivor, Survivors};
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::Ipv4Addr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -39,20 +40,35 @@ pub(super) struct Registrar {
 struct State {
     /// By the number of the node.
     waiting: Musters<usize>,
-    /// The nodes that use each group.
-    used: BTreeMap<u64, BTreeSet<usize>>,
+    survivors: Survivors<usize>,
+    groups: BTreeMap<u64, Made>,
     last: u64,
+}
+
+/// A group that is there.
+struct Made {
+    /// The node of each rank.
+    places: Vec<usize>,
+    /// The nodes that use it.
+    used: BTreeSet<usize>,
 }
 
 impl Registrar {
     /// One for these nodes, after the groups up to `last`.
     pub(super) fn new(nodes: Vec<Node>, last: u64) -> Registrar {
-        let state = State { waiting: Musters::default(), used: BTreeMap::new(), last };
+        let state = State {
+            waiting: Musters::default(),
+            survivors: Survivors::default(),
+            groups: BTreeMap::new(),
+            last,
+        };
         Registrar { nodes, origin: Instant::now(), state: Mutex::new(state), came: Notify::new() }
     }
 
     /// Makes a group whose ranks are on these nodes.
     pub(super) async fn make(&self, id: u64, nodes: &[usize]) -> Result<(), GroupError> {
+        let made = Made { places: nodes.to_vec(), used: nodes.iter().copied().collect() };
+        self.state().groups.insert(id, made);
         let member = |(rank, node): (u32, &usize)| {
             let Node { agent, rack } = &self.nodes[*node];
             let (udp_port, tcp_port) = agent.ports();
@@ -84,7 +100,15 @@ impl Registrar {
                     let failed = self.state().waiting.withdraw(&key, rank, |place| *place == node);
                     failed.into_iter().for_each(|failed| self.fail(failed));
                 }
-                Body::Unused(GroupUnused { group }) => self.unused(node, group),
+                Body::Left(RanksLeft { group, ranks, unused }) => {
+                    for rank in ranks {
+                        self.left(node, group, rank).await;
+                    }
+                    if unused {
+                        self.unused(node, group);
+                    }
+                }
+                Body::Recover(recover) => self.recover(node, recover).await,
                 // Of jobs and their groups, of which there are none.
                 _ => {}
             }
@@ -94,7 +118,10 @@ impl Registrar {
     /// Gives up those who wait for too long. Does not end.
     pub(super) async fn watch(&self) {
         loop {
-            let deadline = self.state().waiting.deadline();
+            let deadline = {
+                let state = self.state();
+                [state.waiting.deadline(), state.survivors.deadline()].into_iter().flatten().min()
+            };
             match deadline {
                 None => self.came.notified().await,
                 Some(deadline) => tokio::select! {
@@ -104,6 +131,10 @@ impl Registrar {
             }
             let failed = self.state().waiting.overdue(self.now());
             failed.into_iter().for_each(|failed| self.fail(failed));
+            let met = self.state().survivors.overdue(self.now());
+            for met in met {
+                self.met(met).await;
+            }
         }
     }
 
@@ -115,23 +146,8 @@ impl Registrar {
         match complete {
             Ok(None) => self.came.notify_one(),
             Ok(Some(places)) => {
-                let users: BTreeSet<usize> = places.iter().copied().collect();
-                let id = {
-                    let mut state = self.state();
-                    state.last += 1;
-                    let id = state.last;
-                    state.used.insert(id, users.clone());
-                    id
-                };
-                let (group, reason) = match self.make(id, &places).await {
-                    Ok(()) => (id, String::new()),
-                    Err(e) => {
-                        self.state().used.remove(&id);
-                        users.iter().for_each(|user| self.nodes[*user].agent.release_group(id));
-                        (0, e.to_string())
-                    }
-                };
-                for user in users {
+                let (group, reason) = self.make_next(&places).await;
+                for user in places.into_iter().collect::<BTreeSet<_>>() {
                     let mustered = Mustered { key: key.clone(), group, reason: reason.clone(), rank: None };
                     self.nodes[user].agent.mustered(mustered);
                 }
@@ -143,19 +159,96 @@ impl Registrar {
         }
     }
 
-    fn unused(&self, node: usize, group: u64) {
-        let users: Vec<usize> = {
+    /// Makes a group with the next number: its number, or why there is none.
+    async fn make_next(&self, places: &[usize]) -> (u64, String) {
+        let id = {
             let mut state = self.state();
-            let Some(users) = state.used.get_mut(&group) else { return };
-            users.remove(&node);
-            if !users.is_empty() {
-                return;
-            }
-            state.used.remove(&group);
-            (0..self.nodes.len()).collect()
+            state.last += 1;
+            state.last
         };
-        // The others do not know it.
-        users.into_iter().for_each(|user| self.nodes[user].agent.release_group(group));
+        match self.make(id, places).await {
+            Ok(()) => (id, String::new()),
+            Err(e) => {
+                self.release(id);
+                (0, e.to_string())
+            }
+        }
+    }
+
+    /// A rank meets the other survivors of its group.
+    async fn recover(&self, node: usize, recover: Recover) {
+        let Recover { group, rank, timeout_ms, agree } = recover;
+        let deadline = self.now() + Duration::from_millis(timeout_ms).min(LONGEST);
+        let came = {
+            let mut state = self.state();
+            let State { survivors, groups, .. } = &mut *state;
+            let size = groups.get(&group).map_or(0, |made| made.places.len() as u32);
+            let purpose = agree.map_or(Purpose::Shrink, Purpose::Agree);
+            survivors.come(Survivor { group: (group, size), rank, purpose, place: node, deadline })
+        };
+        match came {
+            Ok(None) => self.came.notify_one(),
+            Ok(Some(met)) => self.met(met).await,
+            Err(refusal) => {
+                let failure = refusal.to_string();
+                let refused = Recovered { group, failure, rank: Some(rank), ..Recovered::default() };
+                self.nodes[node].agent.recovered(&refused);
+            }
+        }
+    }
+
+    async fn left(&self, node: usize, group: u64, rank: u32) {
+        let met = {
+            let mut state = self.state();
+            let State { survivors, groups, .. } = &mut *state;
+            let Some(made) = groups.get(&group).filter(|made| made.places.get(rank as usize) == Some(&node))
+            else {
+                return;
+            };
+            survivors.lose((group, made.places.len() as u32), rank)
+        };
+        if let Some(met) = met {
+            self.met(met).await;
+        }
+    }
+
+    /// Tells survivors what they have agreed on, and makes the group that they want.
+    async fn met(&self, met: Met<usize>) {
+        let Met { group, purpose, came, gone } = met;
+        let places: Vec<usize> = came.into_values().collect();
+        let (flags, (new_group, failure)) = match purpose {
+            Purpose::Agree(flags) => (flags, (0, String::new())),
+            Purpose::Shrink => (0, self.make_next(&places).await),
+        };
+        let recovered = Recovered { group, gone, flags, new_group, failure, rank: None };
+        for node in places.into_iter().collect::<BTreeSet<_>>() {
+            self.nodes[node].agent.recovered(&recovered);
+        }
+    }
+
+    fn unused(&self, node: usize, group: u64) {
+        let over = match self.state().groups.get_mut(&group) {
+            Some(made) => {
+                made.used.remove(&node);
+                made.used.is_empty()
+            }
+            None => false,
+        };
+        if over {
+            self.release(group);
+        }
+    }
+
+    /// Forgets a group, everywhere.
+    fn release(&self, group: u64) {
+        {
+            let mut state = self.state();
+            let State { survivors, groups, .. } = &mut *state;
+            groups.remove(&group);
+            // Who waits there is in the group, so that it is used.
+            survivors.retain(|id| groups.contains_key(&id));
+        }
+        self.nodes.iter().for_each(|node| node.agent.release_group(group));
     }
 
     fn fail(&self, failed: Failed<usize>) {

@@ -201,6 +201,14 @@ impl Engine {
         self.settle(now);
     }
 
+    /// A local rank revokes its group. Poll afterwards.
+    pub(crate) fn revoke(&mut self, now: Time, id: u64, rank: u32) {
+        let Some(group) = self.groups.get_mut(&id) else { return };
+        let revoked = group.revoked(rank);
+        group.fail(now, &mut self.shared, &revoked, true);
+        self.settle(now);
+    }
+
     /// Fails a group if what was done with it says so.
     fn conclude(&mut self, now: Time, id: u64, result: Result<(), Failure>) {
         if let (Err(failed), Some(group)) = (result, self.groups.get_mut(&id)) {

@@ -325,7 +325,7 @@ impl Group {
         let peers: Vec<&str> = self.members.others().map(|node| node.name.as_str()).collect();
         for peer in peers {
             if tell {
-                // A kind is one of six.
+                // A kind is one of seven.
                 let (kind, ranks, text) = (failed.kind as u8, failed.ranks.clone(), failed.message.clone());
                 shared.peers.notify(now, peer, Notice::Abort { group, epoch, kind, ranks, text });
             }
@@ -360,6 +360,12 @@ impl Group {
 }
 
 fn aborted(group: u64, failed: &Failure) -> Failure {
-    let message = format!("group {group} failed before and cannot be used any more: {}", failed.message);
+    if failed.kind() == Kind::Revoked {
+        return failed.clone();
+    }
+    let message = format!(
+        "group {group} failed before and cannot be used any more, except to shrink it: {}",
+        failed.message
+    );
     failure(Kind::Aborted, message, failed.ranks.clone())
 }

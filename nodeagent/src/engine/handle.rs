@@ -30,6 +30,7 @@ pub(crate) enum Command {
     ReleaseGroup(u64),
     Call(CallRequest, oneshot::Sender<Result<Stats, Failure>>),
     LoseRank { group: u64, rank: u32, why: String },
+    Revoke { group: u64, rank: u32 },
 }
 
 /// The engine of one agent. Clones reach the same engine; it stops when the last one is dropped.
@@ -98,6 +99,12 @@ impl EngineHandle {
     pub fn lose_rank(&self, group: u64, rank: u32, why: String) {
         // A stopped engine has failed all calls already.
         let _ = self.commands.send(Command::LoseRank { group, rank, why });
+    }
+
+    /// A local rank revokes its group: calls that are open or come later fail, at every rank.
+    pub fn revoke(&self, group: u64, rank: u32) {
+        // As above.
+        let _ = self.commands.send(Command::Revoke { group, rank });
     }
 }
 

@@ -183,6 +183,7 @@ impl Driver {
                 self.engine.call(now, token, request);
             }
             Command::LoseRank { group, rank, why } => self.engine.lose_rank(now, group, rank, why),
+            Command::Revoke { group, rank } => self.engine.revoke(now, group, rank),
         }
     }
 

@@ -3,7 +3,7 @@
 use crate::fabric::{Fabric, ip, mac};
 use cool_proto::control::controller_client::ControllerClient;
 use cool_proto::control::{
-    AgentMessage, ControllerMessage, Enlist, GroupReady, GroupUnused, Register, agent_message::Body,
+    AgentMessage, ControllerMessage, Enlist, GroupReady, RanksLeft, Register, agent_message::Body,
     controller_message::Body as Told,
 };
 use cool_topology::lldp::Announcement;
@@ -89,7 +89,11 @@ async fn hear(
         Some(Told::Mustered(mustered)) => {
             counts.mustered.fetch_add(1, Ordering::Relaxed);
             if mustered.key.starts_with("brief") {
-                send(outbox, Body::Unused(GroupUnused { group: mustered.group })).await;
+                send(
+                    outbox,
+                    Body::Left(RanksLeft { group: mustered.group, ranks: Vec::new(), unused: true }),
+                )
+                .await;
             }
         }
         _ => {}

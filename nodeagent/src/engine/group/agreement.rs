@@ -286,6 +286,16 @@ impl Group {
         failure(Kind::Lost, text, ranks)
     }
 
+    /// The failure of a group that a rank has revoked.
+    pub(in crate::engine) fn revoked(&self, rank: u32) -> Failure {
+        let text = format!(
+            "{} has revoked group {}; go on with agree and shrink",
+            self.name(&[rank]),
+            self.members.id
+        );
+        failure(Kind::Revoked, text, vec![rank])
+    }
+
     fn gone(&self, rank: u32, why: &str) -> Failure {
         let text = format!("{} is gone from group {}: {why}", self.name(&[rank]), self.members.id);
         failure(Kind::Lost, text, vec![rank])

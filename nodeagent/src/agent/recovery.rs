@@ -1,0 +1,97 @@
+//! Ranks that meet the other survivors of their group. Who is left is decided by the controller.
+
+use super::{Agent, Attachment, GONE, GRACE, Group};
+use cool_proto::control::agent_message::Body;
+use cool_proto::control::{RanksLeft, Recover, Recovered};
+use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
+use std::time::Duration;
+use tokio::sync::oneshot;
+use tokio::time::timeout;
+
+/// Those who wait for the other survivors, by group and rank.
+pub(super) type Recovering = BTreeMap<(u64, u32), oneshot::Sender<Result<Recovery, String>>>;
+
+/// What the survivors of a group have agreed on.
+#[derive(Debug)]
+pub(crate) struct Recovery {
+    /// The ranks that are gone.
+    pub(crate) gone: Vec<u32>,
+    /// What those who agree have agreed on.
+    pub(crate) flags: u64,
+    /// The rank's place in the new group, if there is one.
+    pub(crate) attachment: Option<Attachment>,
+}
+
+impl Agent {
+    /// Lets a rank of this node meet the other survivors of its group.
+    pub(crate) async fn recover(&self, recover: Recover) -> Result<Recovery, String> {
+        let at = (recover.group, recover.rank);
+        if !self.attached(at.0).contains(&at.1) {
+            return Err(format!("rank {} is not attached to group {} on node {}", at.1, at.0, self.node));
+        }
+        let patience = Duration::from_millis(recover.timeout_ms).saturating_add(GRACE);
+        let answered = match self.recovering().entry(at) {
+            Entry::Occupied(_) => None,
+            Entry::Vacant(vacant) => {
+                let (answer, answered) = oneshot::channel();
+                vacant.insert(answer);
+                Some(answered)
+            }
+        };
+        let Some(answered) = answered else {
+            return Err(format!("rank {} of group {} waits for the other survivors already", at.1, at.0));
+        };
+        self.tell(Body::Recover(recover)).await;
+        match timeout(patience, answered).await {
+            Ok(Ok(result)) => result,
+            Ok(Err(_)) => Err("it waits no longer".to_owned()),
+            Err(_) => {
+                self.recovering().remove(&at);
+                Err(format!("the controller has not answered within {patience:?}"))
+            }
+        }
+    }
+
+    /// The survivors of a group have agreed, or will not.
+    pub(crate) fn recovered(&self, recovered: &Recovered) {
+        let Recovered { group, gone, flags, new_group, failure, rank } = recovered;
+        let concerned: Vec<_> = {
+            let mut recovering = self.recovering();
+            let same = |at: &(u64, u32)| at.0 == *group && rank.is_none_or(|rank| rank == at.1);
+            let ranks: Vec<_> = recovering.keys().filter(|at| same(at)).copied().collect();
+            ranks.into_iter().filter_map(|at| Some((at.1, recovering.remove(&at)?))).collect()
+        };
+        if let Some(known) = self.groups().get_mut(new_group) {
+            known.mustered = true;
+        }
+        for (rank, waits) in concerned {
+            let attachment = match *new_group {
+                0 => Ok(None),
+                new => {
+                    let before = gone.iter().filter(|gone| **gone < rank).count() as u32;
+                    self.attach(new, rank - before).map(Some).map_err(|e| e.to_string())
+                }
+            };
+            let answer = match attachment {
+                _ if !failure.is_empty() => Err(failure.clone()),
+                Ok(attachment) => Ok(Recovery { gone: gone.clone(), flags: *flags, attachment }),
+                Err(reason) => Err(reason),
+            };
+            if let Err(Ok(Recovery { attachment: Some(attachment), .. })) = waits.send(answer) {
+                // Not here: whoever calls this may be the one who takes what is told to the controller.
+                tokio::spawn(attachment.leave(GONE.to_owned()));
+            }
+        }
+        self.left_before(*new_group);
+    }
+
+    /// A rank of this node that has ended without ever coming to its group: who waits for it is told.
+    pub(crate) async fn never_came(&self, group: u64, rank: u32) {
+        let absent = |known: &mut Group| known.local.contains(&rank) && !known.came.contains(&rank);
+        if self.groups().get_mut(&group).is_some_and(absent) {
+            self.engine.lose_rank(group, rank, GONE.to_owned());
+            self.tell(Body::Left(RanksLeft { group, ranks: vec![rank], unused: false })).await;
+        }
+    }
+}

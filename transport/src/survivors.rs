@@ -1,0 +1,343 @@
+//! Who is left of groups that lost ranks. Those who are still there meet: when all have come who are not known to be
+//! gone, or when the time is over, it is decided once, for all of them alike, who is gone. What is made of it is left
+//! to the caller.
+
+use cool_machine::Time;
+use std::collections::{BTreeMap, BTreeSet};
+
+/// Groups of which somebody is gone or waits; `P` is where a survivor is.
+#[derive(Debug)]
+pub struct Survivors<P> {
+    groups: BTreeMap<u64, Group<P>>,
+}
+
+#[derive(Debug)]
+struct Group<P> {
+    size: u32,
+    /// Those who are gone stay gone, also if they come back.
+    gone: BTreeSet<u32>,
+    meeting: Option<Meeting<P>>,
+}
+
+/// A group has one meeting at a time: who comes waits until it is over.
+#[derive(Debug)]
+struct Meeting<P> {
+    purpose: Purpose,
+    came: BTreeMap<u32, P>,
+    deadline: Time,
+}
+
+/// What survivors meet for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Purpose {
+    /// To have the bitwise and of what each gives.
+    Agree(u64),
+    /// To be a new group.
+    Shrink,
+}
+
+impl Purpose {
+    fn name(self) -> &'static str {
+        match self {
+            Purpose::Agree(_) => "agree",
+            Purpose::Shrink => "shrink",
+        }
+    }
+}
+
+/// A survivor as it comes.
+#[derive(Clone, Debug)]
+pub struct Survivor<P> {
+    /// Its group, and how many ranks that had at first.
+    pub group: (u64, u32),
+    /// Its rank there.
+    pub rank: u32,
+    /// What it came for.
+    pub purpose: Purpose,
+    /// Where it is.
+    pub place: P,
+    /// When it will have waited for long enough.
+    pub deadline: Time,
+}
+
+/// What survivors have agreed on.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Met<P> {
+    /// Their group.
+    pub group: u64,
+    /// What for; the and of all numbers.
+    pub purpose: Purpose,
+    /// Who came, in the order of ranks.
+    pub came: BTreeMap<u32, P>,
+    /// Everybody else.
+    pub gone: Vec<u32>,
+}
+
+/// Why a survivor is not let in. The others wait on.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Refusal {
+    /// There is no such rank.
+    #[error("group {group} has no rank {rank}")]
+    Rank {
+        /// The group.
+        group: u64,
+        /// The rank.
+        rank: u32,
+    },
+    /// The others go on without it.
+    #[error(
+        "rank {rank} counts as gone from group {group}: it did not come in time, or was lost; the others go on without it"
+    )]
+    Gone {
+        /// The group.
+        group: u64,
+        /// The rank.
+        rank: u32,
+    },
+    /// It is there already.
+    #[error("rank {rank} of group {group} waits for the other survivors already")]
+    Twice {
+        /// The group.
+        group: u64,
+        /// The rank.
+        rank: u32,
+    },
+    /// The others came for something else.
+    #[error(
+        "rank {rank} called {what}, but rank {other} called {others}; survivors of group {group} must make the same calls"
+    )]
+    Purpose {
+        /// The group.
+        group: u64,
+        /// The rank.
+        rank: u32,
+        /// What it called.
+        what: &'static str,
+        /// Who came before.
+        other: u32,
+        /// What that one called.
+        others: &'static str,
+    },
+}
+
+impl<P> Default for Survivors<P> {
+    fn default() -> Survivors<P> {
+        Survivors { groups: BTreeMap::new() }
+    }
+}
+
+impl<P> Survivors<P> {
+    /// A survivor has come. What they have agreed on, if it was the last.
+    ///
+    /// # Errors
+    /// If it cannot take part.
+    pub fn come(&mut self, survivor: Survivor<P>) -> Result<Option<Met<P>>, Refusal> {
+        let Survivor { group: (id, size), rank, purpose, place, deadline } = survivor;
+        let group = self.groups.entry(id).or_insert_with(|| Group::new(size));
+        let came = group.take(id, rank, purpose, place, deadline);
+        came.map(|()| self.settle(id)).inspect_err(|_| self.forget_if_idle(id))
+    }
+
+    /// A rank of a group, which had so many at first, is gone. What the others have agreed on, if they waited only
+    /// for that one.
+    pub fn lose(&mut self, (id, size): (u64, u32), rank: u32) -> Option<Met<P>> {
+        let group = self.groups.entry(id).or_insert_with(|| Group::new(size));
+        if rank < group.size {
+            group.gone.insert(rank);
+        }
+        if let Some(meeting) = &mut group.meeting {
+            meeting.came.remove(&rank);
+            if meeting.came.is_empty() {
+                group.meeting = None;
+            }
+        }
+        let met = self.settle(id);
+        self.forget_if_idle(id);
+        met
+    }
+
+    /// When to ask for those who are [`Survivors::overdue`] next.
+    pub fn deadline(&self) -> Option<Time> {
+        self.groups.values().filter_map(|group| Some(group.meeting.as_ref()?.deadline)).min()
+    }
+
+    /// Ends the meetings that have lasted for long enough: who has not come counts as gone.
+    pub fn overdue(&mut self, now: Time) -> Vec<Met<P>> {
+        let late = |group: &Group<P>| group.meeting.as_ref().is_some_and(|meeting| meeting.deadline <= now);
+        let ids: Vec<u64> = self.groups.iter().filter(|(_, group)| late(group)).map(|(id, _)| *id).collect();
+        let end = |id: u64| {
+            let group = self.groups.get_mut(&id)?;
+            let came = &group.meeting.as_ref()?.came;
+            group.gone = (0..group.size).filter(|rank| !came.contains_key(rank)).collect();
+            self.settle(id)
+        };
+        ids.into_iter().filter_map(end).collect()
+    }
+
+    /// Forgets the groups that are not there any more; whoever still waits in them waits in vain.
+    pub fn retain(&mut self, there: impl Fn(u64) -> bool) -> Vec<(u64, BTreeMap<u32, P>)> {
+        let over: Vec<u64> = self.groups.keys().copied().filter(|id| !there(*id)).collect();
+        let waits = |id: u64| Some((id, self.groups.remove(&id)?.meeting?.came));
+        over.into_iter().filter_map(waits).collect()
+    }
+
+    fn settle(&mut self, id: u64) -> Option<Met<P>> {
+        let group = self.groups.get_mut(&id)?;
+        let there = group.meeting.as_ref()?.came.len();
+        // Nobody is both there and gone.
+        if there + group.gone.len() < group.size as usize {
+            return None;
+        }
+        let Meeting { purpose, came, .. } = group.meeting.take()?;
+        Some(Met { group: id, purpose, came, gone: group.gone.iter().copied().collect() })
+    }
+
+    /// Nothing need be known of a group that is whole.
+    fn forget_if_idle(&mut self, id: u64) {
+        if self.groups.get(&id).is_some_and(|group| group.meeting.is_none() && group.gone.is_empty()) {
+            self.groups.remove(&id);
+        }
+    }
+}
+
+impl<P> Group<P> {
+    fn new(size: u32) -> Group<P> {
+        Group { size, gone: BTreeSet::new(), meeting: None }
+    }
+
+    fn take(
+        &mut self,
+        group: u64,
+        rank: u32,
+        purpose: Purpose,
+        place: P,
+        deadline: Time,
+    ) -> Result<(), Refusal> {
+        if rank >= self.size {
+            return Err(Refusal::Rank { group, rank });
+        }
+        if self.gone.contains(&rank) {
+            return Err(Refusal::Gone { group, rank });
+        }
+        let meeting =
+            self.meeting.get_or_insert_with(|| Meeting { purpose, came: BTreeMap::new(), deadline });
+        if meeting.came.contains_key(&rank) {
+            return Err(Refusal::Twice { group, rank });
+        }
+        meeting.purpose = match (meeting.purpose, purpose) {
+            (Purpose::Agree(theirs), Purpose::Agree(own)) => Purpose::Agree(theirs & own),
+            (Purpose::Shrink, Purpose::Shrink) => Purpose::Shrink,
+            (theirs, own) => {
+                let other = meeting.came.keys().next().copied().unwrap_or_default();
+                let (what, others) = (own.name(), theirs.name());
+                return Err(Refusal::Purpose { group, rank, what, other, others });
+            }
+        };
+        meeting.came.insert(rank, place);
+        meeting.deadline = meeting.deadline.min(deadline);
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn comes(rank: u32, purpose: Purpose) -> Survivor<u32> {
+        let deadline = Time::from_nanos(u64::from(10 + rank));
+        Survivor { group: (7, 4), rank, purpose, place: 100 + rank, deadline }
+    }
+
+    fn ranks(met: &Met<u32>) -> Vec<u32> {
+        met.came.keys().copied().collect()
+    }
+
+    #[test]
+    fn a_meeting_is_over_when_all_have_come_who_are_not_gone() {
+        let mut survivors = Survivors::default();
+        assert_eq!(survivors.lose((7, 4), 2), None);
+        assert_eq!(survivors.come(comes(3, Purpose::Agree(0b110))), Ok(None));
+        assert_eq!(survivors.come(comes(0, Purpose::Agree(0b011))), Ok(None));
+        let met = survivors.come(comes(1, Purpose::Agree(0b111))).unwrap().unwrap();
+        assert_eq!((met.purpose, met.gone.as_slice()), (Purpose::Agree(0b010), &[2][..]));
+        assert_eq!(met.came, BTreeMap::from([(0, 100), (1, 101), (3, 103)]));
+        // The next one goes on without the same ones.
+        assert_eq!(survivors.come(comes(0, Purpose::Shrink)), Ok(None));
+        assert_eq!(survivors.come(comes(1, Purpose::Shrink)), Ok(None));
+        let met = survivors.lose((7, 4), 3).unwrap();
+        assert_eq!((met.purpose, ranks(&met), met.gone), (Purpose::Shrink, vec![0, 1], vec![2, 3]));
+    }
+
+    #[test]
+    fn who_does_not_come_in_time_is_gone_and_is_told_so_when_it_comes() {
+        let mut survivors = Survivors::default();
+        for rank in [1, 2] {
+            assert_eq!(survivors.come(comes(rank, Purpose::Shrink)), Ok(None));
+        }
+        assert_eq!(survivors.deadline(), Some(Time::from_nanos(11)));
+        assert_eq!(survivors.overdue(Time::from_nanos(10)), []);
+        let met = survivors.overdue(Time::from_nanos(11));
+        assert_eq!((ranks(&met[0]), met[0].gone.as_slice()), (vec![1, 2], &[0, 3][..]));
+        assert_eq!(survivors.deadline(), None);
+        let late = survivors.come(comes(0, Purpose::Shrink));
+        assert_eq!(late, Err(Refusal::Gone { group: 7, rank: 0 }));
+    }
+
+    #[test]
+    fn who_cannot_take_part_is_refused_in_words() {
+        let mut survivors = Survivors::default();
+        survivors.come(comes(1, Purpose::Agree(1))).unwrap();
+        let mut refusal = |rank, purpose| survivors.come(comes(rank, purpose)).unwrap_err().to_string();
+        assert_eq!(refusal(9, Purpose::Shrink), "group 7 has no rank 9");
+        assert!(refusal(1, Purpose::Agree(1)).contains("rank 1 of group 7 waits"));
+        assert!(refusal(0, Purpose::Shrink).starts_with("rank 0 called shrink, but rank 1 called agree"));
+    }
+
+    #[test]
+    fn groups_that_are_whole_or_released_are_forgotten() {
+        let mut survivors = Survivors::<u32>::default();
+        assert!(survivors.come(Survivor { group: (1, 0), ..comes(0, Purpose::Shrink) }).is_err());
+        survivors.lose((2, 2), 2);
+        assert!(survivors.groups.is_empty());
+        survivors.come(comes(3, Purpose::Shrink)).unwrap();
+        survivors.lose((3, 2), 1);
+        assert_eq!(survivors.retain(|_| false), [(7, BTreeMap::from([(3, 103)]))]);
+        assert!(survivors.groups.is_empty());
+    }
+
+    proptest! {
+        #[test]
+        fn everybody_who_waits_is_told_once_and_the_gone_only_grow(
+            steps in prop::collection::vec((0u32..4, 0u8..4), 0..60)
+        ) {
+            let mut survivors = Survivors::default();
+            let mut waiting = BTreeSet::new();
+            let mut gone = BTreeSet::new();
+            for (rank, what) in steps {
+                let met = match what {
+                    0 => {
+                        waiting.remove(&rank);
+                        survivors.lose((7, 4), rank).into_iter().collect()
+                    }
+                    1 => survivors.overdue(Time::from_nanos(u64::MAX)),
+                    _ => match survivors.come(comes(rank, Purpose::Shrink)) {
+                        Ok(met) => {
+                            waiting.insert(rank);
+                            met.into_iter().collect()
+                        }
+                        Err(_) => continue,
+                    },
+                };
+                for met in met {
+                    let came: BTreeSet<u32> = met.came.keys().copied().collect();
+                    prop_assert_eq!(&came, &std::mem::take(&mut waiting));
+                    let now: BTreeSet<u32> = met.gone.iter().copied().collect();
+                    prop_assert!(now.is_superset(&gone) && now.is_disjoint(&came));
+                    prop_assert_eq!(now.len() + came.len(), 4);
+                    gone = now;
+                }
+            }
+        }
+    }
+}
