@@ -4,8 +4,9 @@ use cool_collective::CostModel;
 use cool_nodeagent::Agent;
 use cool_nodeagent::engine::{EngineConfig, EngineHandle, GroupSpec, MemberSpec};
 use cool_nodeagent::local::{LocalServer, ServeError};
+use cool_proto::VERSION;
 use cool_proto::local::{
-    Attach, Attached, Call, Done, Dtype, Map, Operation, ReduceOp, Slice, Unmap, frame::Body,
+    Attach, Attached, Call, Done, Dtype, Map, Operation, Recover, ReduceOp, Slice, Unmap, frame::Body,
 };
 use cool_proto::region::Region;
 use cool_proto::socket::{self, Receiver, Sender, SocketError};
@@ -142,12 +143,15 @@ fn refusal(rank: &mut Connection) -> String {
 async fn a_process_that_does_not_attach_properly_is_told_why() {
     let node = Node::start().await;
     node.group(1, 2).await;
-    let first: [(Body, &str); 5] = [
+    let recover = |group, version| Recover { version, group, rank: 0, timeout_ms: 1, agree: None };
+    let first: [(Body, &str); 7] = [
         (attach(9, 0), "node h1 knows no group 9"),
         (attach(1, 1), "rank 1 of group 1 is not on node h1, which has ranks 0"),
         (attach(1, u32::MAX), "is not on node h1"),
         (Body::Attach(Attach { version: 99, group: 1, rank: 0 }), "version 99"),
-        (Body::Call(allreduce(1, 0, 0, 0)), "the first frame must be Attach or Enlist"),
+        (Body::Call(allreduce(1, 0, 0, 0)), "the first frame must be Attach, Enlist or Recover"),
+        (Body::Recover(recover(1, VERSION)), "rank 0 is not attached to group 1 on node h1"),
+        (Body::Recover(recover(1, 99)), "version 99"),
     ];
     for (body, reason) in first {
         let mut rank = node.connect();
