@@ -16,8 +16,8 @@ use crate::takeover::Takeover;
 use cool_proto::control::controller_server::Controller;
 use cool_proto::control::{
     self, AgentMessage, AttendRequest, CancelRequest, Cancelled, ControllerMessage, Group, GroupFailed,
-    GroupReady, GroupsRequest, Held, JobEvent, JobList, JobSpec, JobsRequest, Link, Node,
-    Outsiders, RanksLeft, Register, SignalRequest, Signalled, Switch, Topology, TopologyRequest, agent_message::Body,
+    GroupReady, GroupsRequest, Held, JobEvent, JobList, JobSpec, JobsRequest, Link, Node, Outsiders,
+    RanksLeft, Register, SignalRequest, Signalled, Switch, Topology, TopologyRequest, agent_message::Body,
 };
 use cool_tls::{Identity, Role};
 use std::pin::Pin;
