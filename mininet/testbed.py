@@ -25,6 +25,7 @@ import ovs  # noqa: E402
 
 OPENFLOW_PORT = 6653
 GRPC_PORT = 7400
+PAGES_PORT = 7480  # of the controller and, each on its own host, of the agents
 LOCK = "/run/lock/cool-testbed.lock"
 BUILD_SECONDS = 180
 
@@ -179,7 +180,7 @@ class Testbed:
 
     def start_controller(self):
         command = [os.path.join(self.bin_dir, "cool-controller"), "--openflow", "0.0.0.0:%d" % OPENFLOW_PORT,
-                   "--grpc", "0.0.0.0:%d" % GRPC_PORT, *self.security()]
+                   "--grpc", "0.0.0.0:%d" % GRPC_PORT, "--http", "127.0.0.1:%d" % PAGES_PORT, *self.security()]
         for flag in ("host_mbit", "uplink_mbit"):
             if self.options[flag] and self.tell_rates:
                 command += ["--" + flag.replace("_", "-"), "%g" % self.options[flag]]
@@ -189,7 +190,8 @@ class Testbed:
         host = self.network.net.get(name)
         command = [os.path.join(self.bin_dir, "cool-nodeagent"), "--name", name, "--interface", host.defaultIntf().name,
                    "--controller", self.controller_address(network.MANAGEMENT_ADDRESS), *self.security(),
-                   "--socket", os.path.join(self.directory, name + ".sock"), "--slots", str(self.slots)]
+                   "--socket", os.path.join(self.directory, name + ".sock"), "--slots", str(self.slots),
+                   "--http", "127.0.0.1:%d" % PAGES_PORT]
         self.agents[name] = self._daemon(name, command, ("mnexec", "-a", str(host.pid)))
 
     def _daemon(self, name, command, prefix=()):

@@ -3,10 +3,12 @@
 use crate::error::Error;
 use crate::{cluster, units};
 use cool_proto::control::controller_client::ControllerClient;
-use cool_proto::control::{Link, Measured, Measurements, Node, Topology, TopologyRequest};
+use cool_proto::control::{Link, Measured, Measurements, Node, Switch, Topology, TopologyRequest};
+use cool_topology::picture::{self, Picture};
 use serde::Serialize;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::io::Write;
+use std::path::PathBuf;
 use tonic::transport::Channel;
 
 /// Show the switches, racks and nodes that the controller has found
@@ -15,13 +17,33 @@ pub(crate) struct Options {
     /// Print one JSON document
     #[arg(long)]
     json: bool,
+    /// Write a picture of the network to this file instead
+    #[arg(long, value_name = "FILE", conflicts_with = "json")]
+    svg: Option<PathBuf>,
 }
 
 /// Asks and prints.
 pub(crate) async fn show(mut client: ControllerClient<Channel>, options: &Options) -> Result<(), Error> {
     let topology = client.get_topology(TopologyRequest {}).await?.into_inner();
+    if let Some(path) = &options.svg {
+        let written = std::fs::write(path, svg(&topology));
+        return written.map_err(|reason| Error::Picture { path: path.display().to_string(), reason });
+    }
     let text = if options.json { json(&topology) } else { picture(&topology) };
     Ok(std::io::stdout().write_all(text.as_bytes())?)
+}
+
+fn svg(topology: &Topology) -> String {
+    let place = |switch: u64| topology.switches.iter().position(|s| s.datapath_id == switch);
+    let switch = |s: &Switch| picture::Switch { name: s.name.clone(), rack: s.tor.then_some(s.rack) };
+    let link = |l: &Link| Some([(place(l.a)?, l.a_port), (place(l.b)?, l.b_port)]);
+    let node = |n: &Node| Some((n.name.clone(), place(n.datapath_id).filter(|_| n.located)?, n.port));
+    let picture = Picture {
+        switches: topology.switches.iter().map(switch).collect(),
+        links: topology.links.iter().filter_map(link).collect(),
+        nodes: topology.nodes.iter().filter_map(node).collect(),
+    };
+    picture.svg()
 }
 
 fn json(topology: &Topology) -> String {
@@ -265,7 +287,6 @@ fn ends(topology: &Topology, switch: u64) -> impl Iterator<Item = (u32, u64, &Li
 #[cfg(test)]
 mod tests {
     use super::*;
-    use cool_proto::control::Switch;
 
     /// `spines` above two leaves of two nodes each.
     fn fabric(spines: u64) -> Topology {
@@ -324,6 +345,15 @@ s1
         let text = picture(&fabric(2));
         assert_eq!(text.matches("h1").count(), 1, "{text}");
         assert!(text.ends_with("\ns2\n├─ port 1, 20 Mbit/s: s3 (rack 0), as above\n└─ port 2, 20 Mbit/s: s4 (rack 1), as above\n"), "{text}");
+    }
+
+    #[test]
+    fn a_drawing_has_every_link_and_only_what_was_found() {
+        let mut t = fabric(2);
+        t.nodes[0].located = false;
+        let svg = svg(&t);
+        assert_eq!(svg.matches("<line").count(), 4 + 3);
+        assert!(svg.contains("data-link=\"s1:1-s3:3\"") && !svg.contains(">h1<"), "{svg}");
     }
 
     #[test]

@@ -6,6 +6,7 @@
 //!                                                  +------> agents <------+
 //!                                                  |
 //!                                       costs <-- prober
+//!                                       all of them <-- status <-- metrics, pages ==HTTP== people, Prometheus
 //! ```
 //!
 //! [`fabric`] runs the network and knows nothing of jobs; the rest knows nothing of OpenFlow and reaches the
@@ -20,11 +21,14 @@ pub mod interrupts;
 pub mod job;
 pub mod jobs;
 pub mod listen;
+pub mod metrics;
 pub mod musters;
 pub mod network;
 pub mod options;
+pub mod pages;
 pub mod prober;
 pub mod recoveries;
 pub mod server;
 pub mod service;
+pub mod status;
 pub mod takeover;

@@ -1,11 +1,13 @@
 //! `cool-controller`: binds, starts the fabric and the gRPC server, and ends in order on a signal.
 
-use clap::Parser;
 use cool_controller::fabric::Fabric;
 use cool_controller::fabric::Key;
 use cool_controller::listen::Listener;
 use cool_controller::options::Options;
-use cool_controller::server::serve;
+use cool_controller::server::{Pages, serve};
+use cool_daemon::config;
+use cool_daemon::log::LogError;
+use cool_daemon::web::ListenError;
 use cool_tls::{FolderError, Role};
 use std::net::SocketAddr;
 use std::process::ExitCode;
@@ -13,8 +15,6 @@ use std::sync::Arc;
 use tokio::net::TcpListener;
 use tokio::signal::unix::{SignalKind, signal};
 use tracing::{info, warn};
-use tracing_subscriber::EnvFilter;
-use tracing_subscriber::filter::LevelFilter;
 
 /// Why the controller ends other than by a signal.
 #[derive(Debug, thiserror::Error)]
@@ -27,8 +27,10 @@ enum Error {
     Certificates(#[from] FolderError),
     #[error("cannot tell where it listens: {0}")]
     Address(std::io::Error),
-    #[error("RUST_LOG: {0}")]
-    Log(#[from] tracing_subscriber::filter::FromEnvError),
+    #[error(transparent)]
+    Log(#[from] LogError),
+    #[error(transparent)]
+    Pages(#[from] ListenError),
     #[error("cannot watch for signals: {0}")]
     Signals(std::io::Error),
     #[error("the system gives no random numbers: {0}")]
@@ -39,7 +41,7 @@ enum Error {
 
 #[tokio::main]
 async fn main() -> ExitCode {
-    let options = Options::parse();
+    let options = config::parse("controller");
     match run(options).await {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
@@ -50,8 +52,7 @@ async fn main() -> ExitCode {
 }
 
 async fn run(options: Options) -> Result<(), Error> {
-    let filter = EnvFilter::builder().with_default_directive(LevelFilter::INFO.into()).from_env()?;
-    tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).with_ansi(false).init();
+    let events = options.log.start()?;
     let mut interrupt = signal(SignalKind::interrupt()).map_err(Error::Signals)?;
     let mut terminate = signal(SignalKind::terminate()).map_err(Error::Signals)?;
     let for_switches = options.tls.acceptor(&[Role::Switch])?;
@@ -60,7 +61,12 @@ async fn run(options: Options) -> Result<(), Error> {
     let agents = listen(options.grpc, "agents and tools", "--grpc").await?;
     let (openflow, grpc) =
         (switches.local_addr().map_err(Error::Address)?, agents.local_addr().map_err(Error::Address)?);
+    let pages = options.pages.listen().await?;
     info!(%openflow, %grpc, "listening");
+    if let Some(pages) = &pages {
+        let http = pages.local_addr().map_err(Error::Address)?;
+        info!(%http, "serving pages");
+    }
 
     if options.tls.insecure_plaintext {
         warn!("no TLS: whoever reaches these ports can read, forge and start programs");
@@ -78,6 +84,7 @@ async fn run(options: Options) -> Result<(), Error> {
         options.server(secret.derive(b"agents")),
         Arc::new(fabric),
         Listener::new(agents, for_agents),
+        pages.map(|listener| Pages { listener, events }),
         shutdown,
     )
     .await?;

@@ -29,6 +29,14 @@ pub struct Options {
     #[command(flatten)]
     pub tls: cool_tls::Options,
 
+    /// Pages to read.
+    #[command(flatten)]
+    pub pages: cool_daemon::web::Options,
+
+    /// Where events go.
+    #[command(flatten)]
+    pub log: cool_daemon::log::Options,
+
     /// Rate of each link between a node and its switch, Mbit/s [default: what the switch port says].
     ///
     /// Needed where ports do not know their rate, as with shaped or virtual links. Senders are paced by it.

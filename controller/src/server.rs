@@ -8,16 +8,21 @@ use crate::jobs::Jobs;
 use crate::listen::{Connection, Listener};
 use crate::musters::Musters;
 use crate::network::Network;
+use crate::pages;
 use crate::prober::Prober;
 use crate::recoveries::Recoveries;
 use crate::service::Service;
+use crate::status::Watcher;
 use crate::takeover::Takeover;
+use cool_daemon::log::Events;
+use cool_daemon::web;
 use cool_proto::control::controller_server::ControllerServer;
 use cool_topology::Key;
 use std::convert::Infallible;
 use std::future::Future;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
+use tokio::net::TcpListener;
 use tokio::sync::{mpsc, oneshot};
 use tokio::task::JoinSet;
 use tokio::time::timeout;
@@ -48,7 +53,16 @@ pub struct ServerConfig {
     pub given: Given,
 }
 
-/// Serves agents and tools on `listener` until `shutdown` resolves; then ends the jobs and the sessions.
+/// Pages to read, of what the server does.
+#[derive(Debug)]
+pub struct Pages {
+    /// Where.
+    pub listener: TcpListener,
+    /// What has happened.
+    pub events: Events,
+}
+
+/// Serves agents and tools on `listener`, and `pages` if there are any, until `shutdown` resolves; then ends the jobs and the sessions.
 ///
 /// # Errors
 /// If the server fails.
@@ -56,6 +70,7 @@ pub async fn serve(
     config: ServerConfig,
     network: Arc<dyn Network>,
     listener: Listener,
+    pages: Option<Pages>,
     shutdown: impl Future<Output = ()>,
 ) -> Result<(), tonic::transport::Error> {
     let interval = u32::try_from(config.lldp_interval.as_millis()).unwrap_or(u32::MAX);
@@ -72,6 +87,12 @@ pub async fn serve(
     let recoveries = Arc::new(Recoveries::new(groups.clone(), musters.clone()));
     let takeover =
         Takeover::new(network.clone(), groups.clone(), jobs.clone(), musters.clone(), config.limits);
+    let mut paging = JoinSet::new();
+    if let Some(Pages { listener, events }) = pages {
+        let (network, agents, groups, jobs) = (network.clone(), agents.clone(), groups.clone(), jobs.clone());
+        let watcher = Watcher { network, agents, groups, jobs, events };
+        paging.spawn(web::serve(listener, pages::router(watcher)));
+    }
     let service = Service {
         network,
         agents: agents.clone(),

@@ -66,3 +66,25 @@ fn interrupts_and_terminations_end_it_in_order() {
         assert!(log.last().unwrap().unwrap().contains("bye"));
     }
 }
+
+#[test]
+fn the_example_of_a_file_is_right() {
+    let example = concat!(env!("CARGO_MANIFEST_DIR"), "/../deploy/cool.toml");
+    let output = controller(&["--config", example, "--check-config"]).output().unwrap();
+    assert!(output.status.success(), "{output:?}");
+}
+
+#[test]
+fn a_file_counts_less_than_flags_and_what_is_wrong_in_it_is_told_with_its_line() {
+    let path = std::env::temp_dir().join(format!("cool-controller-{}.toml", std::process::id()));
+    let file = path.display().to_string();
+    std::fs::write(&path, "[controller]\ngrpc = \"127.0.0.1:0\"\nopenflow = \"nowhere\"\n\nspeed = 1\n")
+        .unwrap();
+    let output = controller(&["--config", &file]).output().unwrap();
+    std::fs::remove_file(&path).unwrap();
+    assert_eq!(output.status.code(), Some(2));
+    let text = String::from_utf8(output.stderr).unwrap();
+    let lines: Vec<&str> = text.lines().collect();
+    assert!(lines[0].starts_with(&format!("{file}:3: ")) && lines[0].contains("nowhere"), "{text}");
+    assert!(lines[1].starts_with(&format!("{file}:5: there is no option speed")), "{text}");
+}

@@ -4,6 +4,7 @@
 mod recovery;
 
 use crate::engine::{CallRequest, EngineHandle, GroupError, GroupSpec};
+use crate::metrics::Metrics;
 use cool_collective::{Layout, Rank};
 use cool_proto::control::agent_message::Body;
 use cool_proto::control::{Enlist, Mustered, RanksLeft, Withdraw};
@@ -28,6 +29,7 @@ const GONE: &str = "its process has gone";
 pub struct Agent {
     node: Arc<str>,
     engine: EngineHandle,
+    metrics: Arc<Metrics>,
     groups: Arc<Mutex<BTreeMap<u64, Group>>>,
     waiting: Arc<Mutex<Waiting>>,
     recovering: Arc<Mutex<Recovering>>,
@@ -72,11 +74,17 @@ impl Agent {
         Agent {
             node: node.into(),
             engine,
+            metrics: Arc::default(),
             groups: Arc::default(),
             waiting: Arc::default(),
             recovering: Arc::default(),
             events,
         }
+    }
+
+    /// What it has done.
+    pub fn metrics(&self) -> &Metrics {
+        &self.metrics
     }
 
     /// The node's name.
@@ -310,7 +318,13 @@ impl Attachment {
         &self,
         request: CallRequest,
     ) -> impl Future<Output = Result<Stats, Failure>> + Send + use<> {
-        self.agent.engine.call(request)
+        let (operation, metrics) = (request.operation, self.agent.metrics.clone());
+        let called = self.agent.engine.call(request);
+        async move {
+            let result = called.await;
+            metrics.called(operation, &result);
+            result
+        }
     }
 
     /// Lets every call of the group fail, at all ranks.

@@ -1,6 +1,9 @@
 //! `cool-nodeagent`: reads its options, starts the engine and the edges, and ends in order on a signal.
 
 use clap::Parser;
+use cool_daemon::config;
+use cool_daemon::log::LogError;
+use cool_daemon::web::{self, ListenError};
 use cool_nodeagent::Agent;
 use cool_nodeagent::control::{self, ControlError, Node};
 use cool_nodeagent::engine::{EngineConfig, EngineHandle, StartError};
@@ -13,7 +16,6 @@ use std::process::ExitCode;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::mpsc;
 use tracing::info;
-use tracing_subscriber::EnvFilter;
 
 /// What waits to be told to the controller; ranks that print more wait.
 const EVENTS: usize = 256;
@@ -40,6 +42,10 @@ struct Options {
     controller: String,
     #[command(flatten)]
     tls: cool_tls::Options,
+    #[command(flatten)]
+    pages: web::Options,
+    #[command(flatten)]
+    log: cool_daemon::log::Options,
     /// The unix socket on which to serve the node's ranks [default: /run/cool/NAME.sock]
     #[arg(long)]
     socket: Option<PathBuf>,
@@ -70,15 +76,17 @@ enum Error {
     Control(#[from] ControlError),
     #[error("cannot answer probes on TCP port {port}: {source}; choose another with --probe-port")]
     Probe { port: u16, source: std::io::Error },
+    #[error(transparent)]
+    Log(#[from] LogError),
+    #[error(transparent)]
+    Pages(#[from] ListenError),
     #[error("cannot watch for signals: {0}")]
     Signals(std::io::Error),
 }
 
 #[tokio::main]
 async fn main() -> ExitCode {
-    let options = Options::parse();
-    let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new("info"));
-    tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).with_ansi(false).init();
+    let options = config::parse("agent");
     match run(options).await {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
@@ -89,6 +97,7 @@ async fn main() -> ExitCode {
 }
 
 async fn run(options: Options) -> Result<(), Error> {
+    options.log.start()?;
     let mut interrupt = signal(SignalKind::interrupt()).map_err(Error::Signals)?;
     let mut terminate = signal(SignalKind::terminate()).map_err(Error::Signals)?;
     let interface = Interface::read(&options.interface)?;
@@ -103,6 +112,7 @@ async fn run(options: Options) -> Result<(), Error> {
     let reflector = Reflector::bind(interface.ip, port).await;
     let reflector = reflector.map_err(|source| Error::Probe { port, source })?;
     let agent = Agent::new(&options.name, engine, sender.clone());
+    let pages = options.pages.listen().await?;
     let socket = options.socket.unwrap_or_else(|| PathBuf::from(format!("/run/cool/{}.sock", options.name)));
     // Ranks look for it from directories of their own.
     let socket = std::path::absolute(&socket).map_err(|source| ServeError::Bind { path: socket, source })?;
@@ -118,9 +128,17 @@ async fn run(options: Options) -> Result<(), Error> {
     let slots = options.slots.unwrap_or_else(processors);
     let probe_port = reflector.port();
     let node = Node { controller: options.controller, tls: options.tls, interface, slots, probe_port };
+    let router = agent.metrics().router();
+    let pages = async move {
+        match pages {
+            Some(listener) => web::serve(listener, router).await,
+            None => std::future::pending().await,
+        }
+    };
     let result = tokio::select! {
         () = server.serve(agent.clone()) => Ok(()),
         never = reflector.serve() => match never {},
+        never = pages => match never {},
         Err(refused) = control::run(&agent, &node, &mut launcher, &mut events) => Err(refused.into()),
         _ = interrupt.recv() => Ok(()),
         _ = terminate.recv() => Ok(()),

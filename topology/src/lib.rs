@@ -1,5 +1,6 @@
 //! The network as a graph: what it is made of ([`ids`], [`graph`]), how it is found ([`lldp`],
-//! [`seal`], [`discovery`]), and what is computed from it ([`index`], [`racks`], [`routes`], [`trees`]).
+//! [`seal`], [`discovery`]), and what is computed from it ([`index`], [`racks`], [`routes`], [`trees`]), and
+//! how it looks ([`picture`]).
 //!
 //! Pure: no sockets, no clocks, and equal inputs give equal answers. What switches are told about it is the
 //! controller's matter.
@@ -9,6 +10,7 @@ pub mod graph;
 pub mod ids;
 pub mod index;
 pub mod lldp;
+pub mod picture;
 pub mod racks;
 pub mod routes;
 #[cfg(test)]

@@ -95,7 +95,9 @@ impl Counters {
         match reply {
             MultipartReply::PortStats(ports) if self.ports == Some(xid) => {
                 let room = MAX_PORTS.saturating_sub(self.gathered.ports.len());
-                self.gathered.ports.extend(ports.iter().take(room).map(|port| (port.port.0, counters(port))));
+                // Others than those with a cable do not count.
+                let ports = ports.iter().filter(|port| port.port <= PortNo::MAX).take(room);
+                self.gathered.ports.extend(ports.map(|port| (port.port.0, counters(port))));
                 self.ports.take_if(|_| !more);
             }
             MultipartReply::Flow(flows) if self.flows == Some(xid) => {

@@ -38,7 +38,7 @@ pub use api::{
 };
 
 pub use counters::PortCounters;
-pub use telemetry::{Histogram, Measured, PortLoad, SwitchLoad};
+pub use telemetry::{Histogram, Measured, PortLoad, Rules, SwitchLoad};
 
 use crate::listen::Listener;
 use network::Network;

@@ -238,6 +238,7 @@ impl Network {
     fn forget(&mut self, switch: DatapathId) {
         let Some(state) = self.switches.remove(&switch) else { return };
         self.wanted.remove_switch(switch);
+        self.telemetry.told(switch, None);
         self.presence.switch_gone(switch);
         for number in state.awaited {
             if let Some(tree) = tree(&self.owners, &mut self.groups, number) {

@@ -35,6 +35,15 @@ pub struct SwitchLoad {
     pub meters: bool,
 }
 
+/// How many entries a switch is to hold.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Rules {
+    /// Flows.
+    pub flows: usize,
+    /// Entries of its group table.
+    pub groups: usize,
+}
+
 /// How long something took, how often: counts of durations up to bounds.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Histogram {
@@ -67,6 +76,8 @@ impl Histogram {
 pub struct Measured {
     /// Connected switches that have told of their counters.
     pub switches: BTreeMap<DatapathId, SwitchLoad>,
+    /// What each switch was told to hold.
+    pub rules: BTreeMap<DatapathId, Rules>,
     /// From the last change of what a switch is to hold until it has confirmed it.
     pub installation: Histogram,
     /// From the moment at which both ends are there until a link or node is found.
@@ -128,6 +139,15 @@ impl Telemetry {
         if state.sources.get(&switch).is_some_and(|(source, _)| *source == connection) {
             state.sources.remove(&switch);
             state.measured.switches.remove(&switch);
+        }
+    }
+
+    /// A switch was told to hold so much, or is gone.
+    pub(super) fn told(&self, switch: DatapathId, rules: Option<Rules>) {
+        let told = &mut lock(&self.state).measured.rules;
+        match rules {
+            Some(rules) => drop(told.insert(switch, rules)),
+            None => drop(told.remove(&switch)),
         }
     }
 

@@ -6,6 +6,7 @@ use super::api::NodeRegistration;
 use super::locator;
 use super::reconcile::Former;
 use super::tables::{COOKIE, Flow, FlowKey, GROUPS, Patch, Tables};
+use super::telemetry::Rules;
 use cool_topology::{DatapathId, Mac, Port, Tree};
 use core::net::Ipv4Addr;
 use rs_openflow::{Action, EtherType, GroupId, Instruction, MacAddr, Masked, Match, Oxm, PortNo};
@@ -131,6 +132,12 @@ impl Wanted {
     /// What has not been told yet, by switch.
     pub(super) fn take_untold(&mut self) -> BTreeMap<DatapathId, Patch> {
         core::mem::take(&mut self.untold)
+    }
+
+    /// How much a switch is to have.
+    pub(super) fn rules(&self, switch: DatapathId) -> Option<Rules> {
+        let tables = self.switches.get(&switch)?;
+        Some(Rules { flows: tables.flows.len(), groups: tables.groups.len() })
     }
 
     #[cfg(test)]

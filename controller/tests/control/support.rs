@@ -141,9 +141,10 @@ impl Controller {
             limits,
             given: Given::default(),
         };
-        let server = tokio::spawn(serve(config, network.clone(), Listener::plaintext(listener), async {
-            stopped.await.unwrap();
-        }));
+        let server =
+            tokio::spawn(serve(config, network.clone(), Listener::plaintext(listener), None, async {
+                stopped.await.unwrap();
+            }));
         Controller { network, address, stop: Some(stop), server }
     }
 

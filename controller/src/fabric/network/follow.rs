@@ -240,6 +240,7 @@ impl Network {
             let Some(state) = self.switches.get_mut(&switch) else { continue };
             self.version += 1;
             state.version = self.version;
+            self.telemetry.told(switch, self.wanted.rules(switch));
             let patch = match state.joining {
                 None if state.session.is_some() => {
                     state.joining = Some(state.version);

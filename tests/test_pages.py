@@ -1,0 +1,113 @@
+"""What can be seen of a running cluster: metrics, the live page in a browser, the picture of the network, events."""
+import json
+import os
+import re
+import shutil
+import subprocess
+import urllib.error
+import urllib.request
+import xml.dom.minidom
+
+import pytest
+from conftest import ROOT, succeed
+from test_faults import wait_for
+
+import testbed
+
+PAGES = "http://127.0.0.1:%d/" % testbed.PAGES_PORT
+FETCH = "import sys, urllib.request; print(urllib.request.urlopen(sys.argv[1], timeout=10).read().decode())"
+
+
+def page(path=""):
+    with urllib.request.urlopen(PAGES + path, timeout=10) as answer:
+        return answer.read().decode()
+
+
+def metric(text, name, **labels):
+    """The sum of a metric over what has these labels."""
+    lines = re.findall(r"^%s(?:\{(.*)\})? (\S+)$" % name, text, re.M)
+    assert lines, "%s in %s" % (name, text)
+    return sum(float(value) for has, value in lines if all('%s="%s"' % label in has for label in labels.items()))
+
+
+@pytest.fixture(scope="module")
+def browser():
+    """Chromium, installed if need be."""
+    if not shutil.which("chromium"):
+        subprocess.run([os.path.join(ROOT, "tools", "install-packages"), "chromium"], check=True, timeout=600)
+    return ["chromium", "--headless", "--no-sandbox", "--disable-gpu", "--no-first-run", "--window-size=1400,1200", "--virtual-time-budget=6000"]
+
+
+@pytest.fixture
+def job(make_bed):
+    """A job that runs, on a network."""
+    bed = make_bed("leafspine:2x2x2")
+    process = subprocess.Popen(["cool", "run", "-n", "4", "--", os.path.join(bed.bin_dir, "cool-misuse"), "barriers"],
+                               env=bed.environment(), stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
+    assert "started" in process.stdout.readline()
+    yield bed
+    process.terminate()
+    process.wait(30)
+
+
+def test_the_controllers_metrics_tell_of_the_network_and_of_what_it_carries(make_bed):
+    bed = make_bed("leafspine:2x2x2")
+    wait_for(lambda: page("metrics").count("cool_port_transmit_bytes_total{") == 4 * 2 + 4, "every switch has told of its ports")
+    before = page("metrics")
+    assert [metric(before, "cool_" + what) for what in ("switches", "links", "nodes", "nodes_located")] == [4, 4, 4, 4]
+    assert metric(before, "cool_switch_flows") > 4 * 3
+    assert metric(before, "cool_installation_seconds_count") >= 4
+    assert metric(before, "cool_discovery_seconds_count") >= 8
+    succeed(bed, "cool", "bench", "--ops", "bcast", "--bytes", "4M", "--reps", "1", "--warmup", "0")
+    wait_for(lambda: metric(page("metrics"), "cool_port_transmit_bytes_total") - metric(before, "cool_port_transmit_bytes_total") > 4 << 20,
+             "the bytes of a broadcast are counted")
+
+
+def test_an_agents_metrics_tell_of_its_collectives(make_bed):
+    bed = make_bed("leafspine:2x2x2")
+
+    def metrics(name):
+        return bed.network.run_in(bed.network.net.get(name), "/usr/bin/python3", "-c", FETCH, PAGES + "metrics")
+
+    succeed(bed, "cool", "bench", "--ops", "bcast,allreduce", "--bytes", "1M", "--reps", "3", "--warmup", "0")
+    told = [metrics(host.name) for host in bed.network.net.hosts]
+    for text in told:
+        assert metric(text, "cool_agent_calls_total", operation="bcast") >= 3
+        assert metric(text, "cool_agent_call_seconds_count", operation="allreduce") >= 3
+    assert sum(metric(text, "cool_agent_multicast_bytes_total", operation="bcast") for text in told) >= 3 << 20
+
+
+def test_the_status_tells_of_groups_trees_jobs_and_events(job):
+    status = json.loads(page("status.json"))
+    assert len(status["jobs"]) == 1
+    group = next(g for g in status["groups"] if g["id"] == status["jobs"][0]["group"])
+    tree = next(t for t in group["trees"] if t["scope"] == "all")
+    known = {l["name"] for l in status["links"]} | {n["link"]["name"] for n in status["nodes"]}
+    assert set(tree["links"]) <= known
+    assert any(e["message"] == "job starts" for e in status["events"])
+
+
+def test_the_live_page_shows_the_cluster_and_keeps_itself_up_to_date(job, browser, tmp_path):
+    """In a browser that can reach nothing else."""
+    done = subprocess.run([*browser, "--user-data-dir=%s" % tmp_path, "--dump-dom", PAGES], capture_output=True, text=True, timeout=120)
+    assert int(re.search(r'data-updates="(\d+)"', done.stdout).group(1)) >= 3, done.stdout + done.stderr
+    for text in ("4 switches, 4 links, 4 of 4 nodes found", "tree: all", "job starts", 'data-link="s1:1-', ">h4<"):
+        assert text in done.stdout, "%s in %s" % (text, done.stdout)
+    assert "does not answer" not in re.search(r'<span id="stale">(.*?)</span>', done.stdout).group(1)
+
+
+def test_the_picture_of_the_network_has_every_link(make_bed, tmp_path):
+    bed = make_bed("leafspine:2x2x2")
+    path = str(tmp_path / "network.svg")
+    succeed(bed, "cool", "topology", "--svg", path)
+    lines = xml.dom.minidom.parse(path).getElementsByTagName("line")
+    assert len(lines) == len(bed.description["links"])
+    assert page("topology.svg") == open(path).read()
+
+
+def test_only_reading_is_possible(make_bed):
+    make_bed("leafspine:2x2x2")
+    for path in ("", "status.json", "metrics"):
+        with pytest.raises(urllib.error.HTTPError) as refused:
+            urllib.request.urlopen(urllib.request.Request(PAGES + path, data=b"x", method="POST"), timeout=10)
+        assert refused.value.code == 405
