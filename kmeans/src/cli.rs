@@ -73,6 +73,16 @@ pub(crate) struct Cli {
     #[arg(long)]
     pub(crate) alone: bool,
 
+    /// Write how far the run has come to this file after every iteration; a crash leaves the last one whole.
+    ///
+    /// If ranks are lost, another one may be rank 0 and write it: use a folder that all nodes share.
+    #[arg(long, value_name = "FILE")]
+    checkpoint: Option<PathBuf>,
+
+    /// Go on from the checkpoint, if there is one, with the result of a run that was never interrupted.
+    #[arg(long, requires = "checkpoint")]
+    resume: bool,
+
     /// Write the centroids as a table of <f8.
     #[arg(long, value_name = "FILE.npy")]
     pub(crate) centroids: Option<PathBuf>,
@@ -100,6 +110,8 @@ Examples:
       on this machine alone
   cool run -n 16 -- cool-kmeans -k 1000 --max-points 1000000 --summary run.json /data/photographs
       by 16 ranks on the nodes of a cluster
+  cool run --survive -- cool-kmeans -k 1000 --checkpoint /shared/run.ckpt --resume --centroids /shared/c.npy /data/photographs
+      goes on when nodes are lost, and, started again, when all were
   cool-kmeans -k 10 --tolerance 1e-4 --centroids centres.npy points.npy
       any points";
 
@@ -125,6 +137,8 @@ impl Cli {
             seed: self.seed,
             sample: self.sample,
             threads,
+            checkpoint: self.checkpoint.clone(),
+            resume: self.resume,
         }
     }
 
@@ -136,6 +150,6 @@ impl Cli {
 
     /// The files to be written.
     pub(crate) fn outputs(&self) -> impl Iterator<Item = &PathBuf> {
-        [&self.centroids, &self.summary, &self.words].into_iter().flatten()
+        [&self.centroids, &self.summary, &self.words, &self.checkpoint].into_iter().flatten()
     }
 }

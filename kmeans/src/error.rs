@@ -47,6 +47,14 @@ pub enum Error {
         /// What is wrong with it.
         problem: String,
     },
+    /// A checkpoint is not of this clustering.
+    #[error("{}: {problem}; remove the file to begin anew", path.display())]
+    Checkpoint {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong with it.
+        problem: String,
+    },
     /// The inputs do not go together, or hold nothing.
     #[error("{0}")]
     Input(String),

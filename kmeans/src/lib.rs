@@ -13,8 +13,13 @@
 //! without points stays where it is. Of equally near centroids, a point takes the first. The iterations end when no
 //! centroid moves any more, after the most iterations allowed, or when inertia falls by less than the tolerance.
 //!
+//! **Failures.** When ranks are lost, those that are left shrink their group, share out the points anew, and go on from
+//! the last iteration that any of them knows ([`progress`]); since sums are exact, the result is the same. A checkpoint
+//! after each iteration lets a later run go on when all are lost.
+//!
 //! Every rank must be able to read all inputs under the same names.
 
+mod checkpoint;
 pub mod error;
 pub mod grid;
 pub mod hog;
@@ -24,6 +29,7 @@ pub mod npy;
 pub mod partition;
 pub mod peers;
 pub mod pictures;
+pub mod progress;
 pub mod report;
 pub mod seeding;
 pub mod source;

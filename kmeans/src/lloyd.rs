@@ -2,12 +2,15 @@
 //!
 //! [`Share::load`] gives each rank its points; [`Share::cluster`] runs the iterations. Both are called by all ranks alike.
 
+use crate::checkpoint;
 use crate::error::Error;
 use crate::grid::{Centroids, Grid, Points};
 use crate::kernel::{self, Assigned};
 use crate::partition::{Thinned, share};
 use crate::peers::Peers;
 use crate::pictures;
+pub use crate::progress::Iteration;
+use crate::progress::Progress;
 use crate::seeding;
 use crate::source::{Input, Raw, Source};
 use cool::Op;
@@ -48,6 +51,10 @@ pub struct Clustering {
     pub sample: usize,
     /// Threads of this rank.
     pub threads: usize,
+    /// Where rank 0 writes how far it has come, after every iteration.
+    pub checkpoint: Option<PathBuf>,
+    /// Go on from there, if anything is there.
+    pub resume: bool,
 }
 
 /// Who wants to hear how it goes.
@@ -58,25 +65,6 @@ pub trait Watch: Sync {
     fn loaded(&self, points: u64);
     /// An iteration is done; only rank 0 hears of it.
     fn iteration(&self, iteration: &Iteration);
-}
-
-/// An iteration, as rank 0 saw it.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Iteration {
-    /// Its number, from 1.
-    pub number: usize,
-    /// Sum of squared distances of the points from the centroids it began with.
-    pub inertia: f64,
-    /// Points whose centroid is another than in the iteration before.
-    pub moved_points: u64,
-    /// Centroids that it moved.
-    pub moved_centroids: usize,
-    /// Centroids without points.
-    pub empty: usize,
-    /// Time spent in computing.
-    pub seconds_computing: f64,
-    /// Time spent in collectives, with waiting for slower ranks.
-    pub seconds_communicating: f64,
 }
 
 /// A rank's share of the points.
@@ -102,17 +90,62 @@ pub struct Clustered {
     pub centroids: Centroids,
     /// For each of this rank's points, its centroid.
     pub labels: Vec<u32>,
-    /// At rank 0: the iterations.
+    /// The iterations.
     pub iterations: Vec<Iteration>,
     /// At rank 0: points of each cluster.
     pub sizes: Vec<i64>,
     /// At rank 0: sum of squared distances of the points from the centroids.
     pub inertia: f64,
-    /// At rank 0: whether the last iteration moved no centroid, or improved less than the tolerance.
+    /// Whether the last iteration moved no centroid, or improved less than the tolerance.
     pub converged: bool,
 }
 
 impl Share {
+    /// This rank's points, which are kept in `kept`. If all ranks have theirs, they share out anew what the ranks
+    /// held that are gone.
+    pub fn renew<'a>(
+        kept: &'a mut Option<Share>,
+        peers: &Peers<'_>,
+        loading: &Loading,
+        watch: &dyn Watch,
+    ) -> Result<&'a Share, Error> {
+        let all = peers.combine(vec![u8::from(kept.is_some())], Op::Min)?[0] != 0;
+        match kept.take().filter(|_| all) {
+            None => Ok(kept.insert(Share::load(peers, loading, watch)?)),
+            Some(share) => {
+                let share = kept.insert(share);
+                share.share_out(peers, loading, watch)?;
+                Ok(share)
+            }
+        }
+    }
+
+    /// Takes this rank's part of all points: keeps what it has of it, and reads the rest.
+    fn share_out(&mut self, peers: &Peers<'_>, loading: &Loading, watch: &dyn Watch) -> Result<(), Error> {
+        let range = share(self.chosen.len(), peers.size(), peers.rank());
+        let start = self.range.start.clamp(range.start, range.end);
+        let kept = start..self.range.end.clamp(start, range.end);
+        let missing = [range.start..kept.start, kept.end..range.end];
+        watch.loading(missing.iter().map(|part| part.end - part.start).sum());
+        let read = |part: Range<u64>| {
+            let rows: Vec<u64> = part.map(|i| self.chosen.row(i)).collect();
+            let raw = self.source.load(&rows, loading.threads, &|points| watch.loaded(points))?;
+            Ok(match raw {
+                Raw::Bytes { values, .. } => values,
+                Raw::Reals(values) => self.grid.quantise(&values),
+            })
+        };
+        let [before, after] = missing;
+        let mut values = peers.agree(read(before).and_then(|before| Ok([before, read(after)?])))?;
+        let at = |point: u64| (point.saturating_sub(self.range.start)) as usize * self.points.dims;
+        if !kept.is_empty() {
+            values[0].extend_from_slice(&self.points.values[at(kept.start)..at(kept.end)]);
+        }
+        self.points.values = values.concat();
+        self.range = range;
+        Ok(())
+    }
+
     /// Reads this rank's points. If one rank fails, all do.
     pub fn load(peers: &Peers<'_>, loading: &Loading, watch: &dyn Watch) -> Result<Self, Error> {
         let (source, skipped) = open(peers, loading)?;
@@ -134,36 +167,38 @@ impl Share {
         Ok(Self { source, chosen, range, grid, points, skipped })
     }
 
-    /// Groups the points.
+    /// Groups the points. How far it has come is in `progress`: if ranks are lost, those that are left call this
+    /// again with theirs, and end as if nothing had happened.
     pub fn cluster(
         &self,
         peers: &Peers<'_>,
         how: &Clustering,
         watch: &dyn Watch,
+        progress: &mut Option<Progress>,
     ) -> Result<Clustered, Error> {
         peers.agree(check(how, self.chosen.len()))?;
-        let mut centroids = self.first(peers, how)?;
+        let progress = self.begin(peers, how, progress)?;
         let mut labels = vec![u32::MAX; self.points.len()];
-        let mut iterations: Vec<Iteration> = Vec::new();
-        let mut done = false;
         loop {
             let (start, before) = (Instant::now(), peers.tally().time);
-            let last = self.broadcast(peers, &mut centroids, done || iterations.len() == how.iterations)?;
-            let found = kernel::assign(&self.points, &centroids, &mut labels, how.threads);
+            progress.broadcast(peers)?;
+            let found = kernel::assign(&self.points, &progress.centroids, &mut labels, how.threads);
             let (sums, counts) = kernel::sum(&self.points, &labels, how.k, how.threads);
             let (sizes, found) = reduce_counts(peers, counts, found)?;
             let inertia = self.grid.real_squared(found.inertia);
-            if last {
-                return Ok(Clustered { centroids, labels, iterations, sizes, inertia, converged: done });
+            if progress.is_complete(how) {
+                let converged = progress.converged(how);
+                let Progress { centroids, iterations } = progress.clone();
+                return Ok(Clustered { centroids, labels, iterations, sizes, inertia, converged });
             }
             let sums = self.reduce_sums(peers, sums)?;
             if !peers.leads() {
                 continue;
             }
-            let moved = centroids.update(&sums, &sizes);
+            let moved = progress.centroids.update(&sums, &sizes);
             let communicating = peers.tally().time - before;
             let iteration = Iteration {
-                number: iterations.len() + 1,
+                number: progress.iterations.len() + 1,
                 inertia,
                 moved_points: found.changed as u64,
                 moved_centroids: moved,
@@ -171,11 +206,32 @@ impl Share {
                 seconds_computing: start.elapsed().saturating_sub(communicating).as_secs_f64(),
                 seconds_communicating: communicating.as_secs_f64(),
             };
+            progress.iterations.push(iteration);
+            if let Some(path) = &how.checkpoint {
+                checkpoint::write(path, self, how, progress)?;
+            }
             watch.iteration(&iteration);
-            let little = |previous: &Iteration| previous.inertia - inertia < how.tolerance * previous.inertia;
-            done = moved == 0 || how.tolerance > 0.0 && iterations.last().is_some_and(little);
-            iterations.push(iteration);
         }
+    }
+
+    /// Begins where any rank has been before, or a run before this one, or at the first centroids.
+    fn begin<'p>(
+        &self,
+        peers: &Peers<'_>,
+        how: &Clustering,
+        progress: &'p mut Option<Progress>,
+    ) -> Result<&'p mut Progress, Error> {
+        // All ranks ask, also those that have begun.
+        let path = how.checkpoint.as_ref().filter(|_| how.resume && peers.leads() && progress.is_none());
+        let read = peers.agree(path.map_or(Ok(None), |path| checkpoint::read(path, self, how)))?;
+        *progress = read.or(progress.take());
+        let (precision, dims) = (self.points.precision, self.points.dims);
+        let empty = Centroids { precision, dims, values: vec![0; how.k * dims] };
+        let begun = match Progress::furthest(peers, progress.as_ref(), empty)? {
+            Some(furthest) => furthest,
+            None => Progress { centroids: self.first(peers, how)?, iterations: Vec::new() },
+        };
+        Ok(progress.insert(begun))
     }
 
     /// The first centroids, at rank 0: every rank puts in the sample's points that it holds, and nothing elsewhere.
@@ -197,15 +253,6 @@ impl Share {
         } else {
             Centroids { precision, dims, values: vec![0; how.k * dims] }
         })
-    }
-
-    /// Gives all ranks rank 0's centroids, and its word on whether they are the last.
-    fn broadcast(&self, peers: &Peers<'_>, centroids: &mut Centroids, last: bool) -> Result<bool, Error> {
-        let mut message = vec![i16::from(last)];
-        message.extend_from_slice(&centroids.values);
-        peers.bcast(&mut message)?;
-        centroids.values.copy_from_slice(&message[1..]);
-        Ok(message[0] != 0)
     }
 
     /// The sums of all ranks, at rank 0, sent as 32-bit integers if none can overflow them.

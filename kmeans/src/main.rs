@@ -6,7 +6,8 @@ mod terminal;
 use clap::Parser;
 use cli::Cli;
 use cool_kmeans::lloyd::{Clustered, Share};
-use cool_kmeans::peers::Peers;
+use cool_kmeans::peers::{Peers, surviving};
+use cool_kmeans::progress::Progress;
 use cool_kmeans::report::{self, Network, Run};
 use cool_kmeans::{Error, npy, words};
 use std::path::Path;
@@ -30,17 +31,28 @@ fn main() -> ExitCode {
 fn start(cli: &Cli) -> Result<(), Error> {
     let by_hand = std::env::var_os("COOL_SOCKET").is_none();
     if cli.alone || by_hand && !cfg!(feature = "embedded") {
-        return rank(cli, &Peers::alone());
+        return rank(cli, &Peers::alone(), &mut Kept::default());
     }
-    let results = cool::launch(|comm| rank(cli, &Peers::of(&comm)))?;
+    let results = cool::launch(|comm| {
+        let mut kept = Kept::default();
+        surviving(comm, |peers| rank(cli, peers, &mut kept))
+    })?;
     let errors: Vec<Error> = results.into_iter().filter_map(Result::err).collect();
     let cause = errors.iter().position(|e| !matches!(e, Error::Elsewhere { .. })).unwrap_or(0);
     errors.into_iter().nth(cause).map_or(Ok(()), Err)
 }
 
-/// What each rank does.
-fn rank(cli: &Cli, peers: &Peers<'_>) -> Result<(), Error> {
-    let start = Instant::now();
+/// What a rank keeps when others are lost.
+#[derive(Default)]
+struct Kept {
+    start: Option<Instant>,
+    share: Option<Share>,
+    progress: Option<Progress>,
+}
+
+/// What each rank does, again whenever others are lost.
+fn rank(cli: &Cli, peers: &Peers<'_>, kept: &mut Kept) -> Result<(), Error> {
+    let start = *kept.start.get_or_insert_with(Instant::now);
     let threads = cli.threads(peers.on_node().0);
     let how = cli.clustering(threads);
     let terminal = Terminal::new(peers.leads(), how.iterations);
@@ -48,7 +60,7 @@ fn rank(cli: &Cli, peers: &Peers<'_>) -> Result<(), Error> {
     let ready = if peers.leads() { cli.outputs().try_for_each(|path| make_folder(path)) } else { Ok(()) };
     let loading = peers.agree(ready.and_then(|()| cli.loading(threads)))?;
 
-    let share = Share::load(peers, &loading, &terminal)?;
+    let share = Share::renew(&mut kept.share, peers, &loading, &terminal)?;
     let loaded = start.elapsed().as_secs_f64();
     for path in &share.skipped {
         terminal.say(&format!("left out, as it does not decode: {}", path.display()));
@@ -59,22 +71,23 @@ fn rank(cli: &Cli, peers: &Peers<'_>) -> Result<(), Error> {
         share.points.dims,
         peers.size()
     ));
-    let clustered = share.cluster(peers, &how, &terminal)?;
+    let clustered = share.cluster(peers, &how, &terminal, &mut kept.progress)?;
     terminal.finish();
 
     let found = match cli.words {
-        Some(_) => words::find(peers, &share, &clustered, cli.word_count, cli.word_points)?,
+        Some(_) => words::find(peers, share, &clustered, cli.word_count, cli.word_points)?,
         None => Vec::new(),
     };
     let network = Network::total(peers)?;
-    if peers.leads() {
+    let write = || {
         if let Some(path) = &cli.words {
             words::write(path, &share.source, &found)?;
         }
         let run = Run { seed: how.seed, threads, loading: loaded, total: start.elapsed().as_secs_f64() };
-        finish(cli, peers, &share, &clustered, &run, network, &terminal)?;
-    }
-    Ok(())
+        finish(cli, peers, share, &clustered, &run, network, &terminal)
+    };
+    // The others stay until it is done: if rank 0 is lost, one of them does it.
+    peers.agree(if peers.leads() { write() } else { Ok(()) })
 }
 
 /// Rank 0's last words and files.

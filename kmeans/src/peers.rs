@@ -11,6 +11,9 @@ const MESSAGE: usize = 1024;
 /// Ranks may read and compute for much longer than others; one that dies is noticed at once all the same.
 const PATIENCE: Duration = Duration::from_secs(3600);
 
+/// How often in a row a group may fail though none of its ranks is gone.
+const UNEXPLAINED: usize = 3;
+
 /// What communication cost so far, as this rank saw it.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Tally {
@@ -26,18 +29,43 @@ pub struct Tally {
 pub struct Peers<'a> {
     comm: Option<&'a Comm>,
     tally: Cell<Tally>,
+    /// What calls of the groups before this one cost.
+    before: Stats,
+}
+
+/// Lets a rank of a group do its part; if others are lost meanwhile, once more as one of those that are left. What
+/// need not be done again, `part` keeps.
+pub fn surviving<T>(
+    mut comm: Comm,
+    mut part: impl FnMut(&Peers<'_>) -> Result<T, Error>,
+) -> Result<T, Error> {
+    let (mut tally, mut before, mut unexplained) = (Tally::default(), Stats::default(), 0);
+    loop {
+        let peers = Peers { tally: Cell::new(tally), before, ..Peers::of(&comm) };
+        let lost = match part(&peers) {
+            Err(Error::Collective(e)) if e.is_loss() && unexplained < UNEXPLAINED => e,
+            done => return done,
+        };
+        (tally, before) = (peers.tally(), peers.stats());
+        let rest = comm.shrink()?;
+        unexplained = if rest.gone().is_empty() { unexplained + 1 } else { 0 };
+        if rest.rank() == 0 {
+            eprintln!("cool-kmeans: {lost}; {} ranks go on", rest.size());
+        }
+        comm = rest;
+    }
 }
 
 impl<'a> Peers<'a> {
     /// A clustering in this process only.
     pub fn alone() -> Self {
-        Self { comm: None, tally: Cell::default() }
+        Self { comm: None, tally: Cell::default(), before: Stats::default() }
     }
 
     /// A clustering by all ranks of a group.
     pub fn of(comm: &'a Comm) -> Self {
         comm.set_timeout(PATIENCE);
-        Self { comm: Some(comm), tally: Cell::default() }
+        Self { comm: Some(comm), tally: Cell::default(), before: Stats::default() }
     }
 
     /// This rank.
@@ -70,12 +98,20 @@ impl<'a> Peers<'a> {
 
     /// What the calls so far cost this node.
     pub fn stats(&self) -> Stats {
-        self.comm.map(Comm::stats).unwrap_or_default()
+        let (now, before) = (self.comm.map(Comm::stats).unwrap_or_default(), self.before);
+        Stats {
+            calls: before.calls + now.calls,
+            time: before.time + now.time,
+            multicast_bytes: before.multicast_bytes + now.multicast_bytes,
+            unicast_bytes: before.unicast_bytes + now.unicast_bytes,
+            chunks_repaired: before.chunks_repaired + now.chunks_repaired,
+            chunks_resent: before.chunks_resent + now.chunks_resent,
+        }
     }
 
-    /// Gives all ranks what rank 0 has.
-    pub fn bcast<T: Element>(&self, data: &mut [T]) -> Result<(), Error> {
-        self.timed(|comm| comm.bcast(data, 0))?;
+    /// Gives all ranks what one of them has.
+    pub fn bcast<T: Element>(&self, data: &mut [T], root: usize) -> Result<(), Error> {
+        self.timed(|comm| comm.bcast(data, root))?;
         let mut tally = self.tally.get();
         tally.bytes_broadcast += size_of_val::<[T]>(data) as u64;
         self.tally.set(tally);

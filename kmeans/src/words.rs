@@ -52,7 +52,7 @@ pub fn find(
 ) -> Result<Vec<Word>, Error> {
     let mut shown = spread(&clustered.sizes, count, each);
     shown.resize(count.min(clustered.centroids.len()), NOBODY);
-    peers.bcast(&mut shown)?;
+    peers.bcast(&mut shown, 0)?;
     shown.retain(|&j| j != NOBODY);
 
     let room = each * CHOICE;

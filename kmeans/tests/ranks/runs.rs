@@ -46,7 +46,16 @@ pub(crate) fn loading(paths: &[PathBuf], dims: usize) -> Loading {
 }
 
 pub(crate) fn clustering(k: usize, threads: usize) -> Clustering {
-    Clustering { k, iterations: 8, tolerance: 0.0, seed: 5, sample: 3, threads }
+    Clustering {
+        k,
+        iterations: 8,
+        tolerance: 0.0,
+        seed: 5,
+        sample: 3,
+        threads,
+        checkpoint: None,
+        resume: false,
+    }
 }
 
 /// A run's outcome, put together from all ranks.
@@ -79,9 +88,9 @@ impl Whole {
     }
 }
 
-fn rank(peers: &Peers<'_>, loading: &Loading, how: &Clustering) -> Outcome {
+pub(crate) fn rank(peers: &Peers<'_>, loading: &Loading, how: &Clustering) -> Outcome {
     let share = Share::load(peers, loading, &Silent)?;
-    let clustered = share.cluster(peers, how, &Silent)?;
+    let clustered = share.cluster(peers, how, &Silent, &mut None)?;
     let found = words::find(peers, &share, &clustered, 3, 4)?;
     Ok((share, clustered, found))
 }
@@ -103,7 +112,7 @@ pub(crate) fn alone(loading: &Loading, how: &Clustering) -> Whole {
     join(vec![rank(&Peers::alone(), loading, how)])
 }
 
-fn join(ranks: Vec<Outcome>) -> Whole {
+pub(crate) fn join(ranks: Vec<Outcome>) -> Whole {
     let mut labels = Vec::new();
     let mut first = None;
     for outcome in ranks {
