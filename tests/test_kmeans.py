@@ -1,7 +1,11 @@
 """K-means over the emulated network gives what one process alone gives, bit for bit."""
 import os
 import random
+import re
+import signal
 import struct
+import subprocess
+import threading
 
 import pytest
 from conftest import succeed
@@ -29,5 +33,90 @@ def test_centroids_equal_those_of_one_process(make_bed, tmp_path, loss):
     alone, together = str(tmp_path / "alone.npy"), str(tmp_path / "together.npy")
     succeed(bed, *arguments, alone, "--alone")
     succeed(bed, "cool", "run", "-n", "6", "--", *arguments, together)
+    with open(alone, "rb") as a, open(together, "rb") as b:
+        assert a.read() == b.read()
+
+
+class Job:
+    """A job under way, and what it has printed."""
+
+    def __init__(self, bed, *command):
+        self.process = subprocess.Popen(command, env=bed.environment(), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+        self.text, self.more = "", threading.Condition()
+        threading.Thread(target=self._read, daemon=True).start()
+
+    def _read(self):
+        for line in self.process.stdout:
+            with self.more:
+                self.text += line
+                self.more.notify_all()
+
+    def wait_for(self, pattern, seconds=60):
+        with self.more:
+            assert self.more.wait_for(lambda: re.search(pattern, self.text), seconds), "no %s in\n%s" % (pattern, self.text)
+
+    def status(self):
+        return self.process.wait(120)
+
+
+def ranks(job):
+    """The processes of a job's ranks, by rank: from what is in their environment."""
+    found = {}
+    for pid in filter(str.isdigit, os.listdir("/proc")):
+        try:
+            with open("/proc/%s/environ" % pid, "rb") as f:
+                variables = dict(entry.partition(b"=")[::2] for entry in f.read().split(b"\0"))
+        except OSError:
+            continue  # It has just ended, or belongs to the kernel.
+        if variables.get(b"COOL_KMEANS_TEST") == job.encode():
+            found[int(variables[b"COOL_RANK"])] = int(pid)
+    return found
+
+
+def slow_data(path):
+    """Points without clusters, on which K-means takes many iterations."""
+    chance = random.Random(8)
+    write_npy(path, [[chance.uniform(0, 1) for _ in range(16)] for _ in range(4000)])
+
+
+def test_survivors_of_killed_ranks_and_agents_end_with_the_centroids_of_an_undisturbed_run(make_bed, tmp_path):
+    bed = make_bed("tree:3x2", host_mbit=50, uplink_mbit=50)
+    data, alone, together = (str(tmp_path / name) for name in ("points.npy", "alone.npy", "together.npy"))
+    slow_data(data)
+    arguments = [os.path.join(bed.bin_dir, "cool-kmeans"), data, "--clusters", "50", "--iterations", "60", "--threads", "1", "--centroids"]
+    succeed(bed, *arguments, alone, "--alone")
+    job = Job(bed, "cool", "run", "-n", "6", "--survive", "--env", "COOL_KMEANS_TEST=losses", "--", *arguments, together)
+    job.wait_for(r"iteration +2 ")
+    processes = ranks("losses")
+    os.kill(processes[3], signal.SIGKILL)
+    job.wait_for(r"rank 3 .*; 5 ranks go on")
+    # Whoever is rank 4 of 6 has h5, and is rank 3 of 5.
+    bed.agents["h5"].signal(signal.SIGKILL)
+    job.wait_for(r"h5.*; 4 ranks go on")
+    os.kill(processes[0], signal.SIGKILL)
+    job.wait_for(r"rank 0 .*; 3 ranks go on")
+    assert job.status() == 0, job.text
+    with open(alone, "rb") as a, open(together, "rb") as b:
+        assert a.read() == b.read(), job.text
+    bed.agents["h5"].process.wait(10)
+    bed.daemons.remove(bed.agents["h5"])
+    bed.start_agent("h5")
+    bed.wait_until_joined()
+
+
+def test_a_run_that_was_killed_altogether_goes_on_from_its_checkpoint(make_bed, tmp_path):
+    bed = make_bed("tree:3x2", host_mbit=50, uplink_mbit=50)
+    data, alone, together = (str(tmp_path / name) for name in ("points.npy", "alone.npy", "together.npy"))
+    slow_data(data)
+    arguments = [os.path.join(bed.bin_dir, "cool-kmeans"), data, "--clusters", "50", "--iterations", "40", "--threads", "1", "--centroids"]
+    succeed(bed, *arguments, alone, "--alone")
+    resumable = [*arguments, together, "--checkpoint", str(tmp_path / "checkpoint"), "--resume"]
+    job = Job(bed, "cool", "run", "-n", "6", "--env", "COOL_KMEANS_TEST=checkpoint", "--", *resumable)
+    job.wait_for(r"iteration +3 ")
+    for process in ranks("checkpoint").values():
+        os.kill(process, signal.SIGKILL)
+    assert job.status() != 0
+    again = succeed(bed, "cool", "run", "-n", "4", "--", *resumable)
+    assert "iteration   3 " not in again, again
     with open(alone, "rb") as a, open(together, "rb") as b:
         assert a.read() == b.read()
