@@ -21,7 +21,7 @@ pub(crate) enum Error {
     Lost(String),
     #[error("the controller ended job {0} without saying how")]
     Unfinished(u64),
-    #[error("job {job} failed: {}", finished.reason)]
+    #[error("{} failed: {}", if *job == 0 { "the job".to_owned() } else { format!("job {job}") }, finished.reason)]
     Failed { job: u64, finished: Finished },
     #[error("interrupted; {}", if *ended { "the job has ended" } else { "the job is being ended" })]
     Interrupted { signal: i32, ended: bool },
@@ -72,6 +72,8 @@ pub(crate) enum Error {
         "a picture of {arrows} arrows shows nothing; draw fewer ranks, fewer bytes or larger segments, up to {most}"
     )]
     Crowded { arrows: usize, most: usize },
+    #[error("--perfetto: {path}: {reason}")]
+    Timeline { path: String, reason: std::io::Error },
     #[error("{path}: {reason}")]
     Picture { path: String, reason: std::io::Error },
     #[error("the schedule comes to a stop: a fault in plan {0}, please report it")]

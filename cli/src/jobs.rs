@@ -112,13 +112,7 @@ fn table(jobs: &[JobView]) -> String {
             command(job),
         ]
     }));
-    let widths: [usize; 8] = std::array::from_fn(|i| rows.iter().map(|row| row[i].len()).max().unwrap_or(0));
-    let line = |row: [String; 8]| {
-        let cells: Vec<String> =
-            row.iter().zip(widths).map(|(cell, width)| format!("{cell:<width$}")).collect();
-        cells.join("  ").trim_end().to_owned() + "\n"
-    };
-    rows.into_iter().map(line).collect()
+    units::columns(&rows)
 }
 
 fn document(job: &JobView) -> Value {

@@ -14,6 +14,7 @@ mod run;
 mod simulate;
 mod size;
 mod topology;
+mod trace;
 mod units;
 
 use clap::{Parser, Subcommand};
@@ -61,6 +62,7 @@ enum Ask {
     Run(run::Options),
     Jobs(jobs::Options),
     Cancel(jobs::CancelOptions),
+    Trace(trace::Options),
     Bench(bench::Options),
 }
 
@@ -102,6 +104,7 @@ fn ask(controller: &str, tls: &cool_tls::Options, question: Ask) -> Result<(), E
             Ask::Run(options) => run::run(client, options).await,
             Ask::Jobs(options) => jobs::show(client, &options).await,
             Ask::Cancel(options) => jobs::cancel(client, &options).await,
+            Ask::Trace(options) => trace::show(client, &options).await,
             Ask::Bench(options) => bench::run(client, &options).await,
         }
     })

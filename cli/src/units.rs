@@ -65,6 +65,19 @@ pub(crate) fn clock(time: Duration) -> String {
     if hours > 0 { format!("{hours}:{minutes:02}:{seconds:02}") } else { format!("{minutes}:{seconds:02}") }
 }
 
+/// Rows as a table with two blanks between columns.
+pub(crate) fn columns<const N: usize>(rows: &[[String; N]]) -> String {
+    let length = |cell: &String| cell.chars().count();
+    let widths: [usize; N] =
+        std::array::from_fn(|i| rows.iter().map(|row| length(&row[i])).max().unwrap_or(0));
+    let line = |row: &[String; N]| {
+        let cells: Vec<String> =
+            row.iter().zip(widths).map(|(cell, width)| format!("{cell:<width$}")).collect();
+        cells.join("  ").trim_end().to_owned() + "\n"
+    };
+    rows.iter().map(line).collect()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -2,9 +2,10 @@
 
 use cool_proto::control::controller_server::{Controller, ControllerServer};
 use cool_proto::control::{
-    AgentMessage, AttendRequest, CancelRequest, Cancelled, ControllerMessage, Finished, Group, Groups,
-    GroupsRequest, JobEvent, JobList, JobSpec, JobView, JobsRequest, Member, Node, Output as Line,
-    SignalRequest, Signalled, Started, Topology, TopologyRequest, job_event::Body,
+    AgentMessage, AttendRequest, CallRecord, CancelRequest, Cancelled, ControllerMessage, Finished, Group,
+    Groups, GroupsRequest, JobEvent, JobList, JobSpec, JobView, JobsRequest, Member, Node, Output as Line,
+    RankTimes, SignalRequest, Signalled, Started, Topology, TopologyRequest, TraceEvent, TraceRequest,
+    job_event::Body,
 };
 use rustix::process::Signal;
 use std::io::{BufRead, BufReader};
@@ -41,6 +42,24 @@ impl Controller for Script {
 
     async fn list_jobs(&self, _: Request<JobsRequest>) -> Result<Response<JobList>, Status> {
         Ok(Response::new(JobList { jobs: vec![JobView { job: 3, ..JobView::default() }] }))
+    }
+
+    type TraceStream = ReceiverStream<Result<TraceEvent, Status>>;
+
+    async fn trace(&self, _: Request<TraceRequest>) -> Result<Response<Self::TraceStream>, Status> {
+        let (caller, events) = mpsc::channel(2);
+        let rank = |rank, came_ns| RankTimes { rank, came_ns, ended_ns: 9_000_000 };
+        let record = CallRecord {
+            words: "barrier".into(),
+            plan: "flat:binomial".into(),
+            begun_ns: 1_000_000_000,
+            ranks: vec![rank(0, 0), rank(1, 8_000_000)],
+            ..CallRecord::default()
+        };
+        let node = "h1".into();
+        caller.try_send(Ok(TraceEvent { node, records: vec![record], ..TraceEvent::default() })).unwrap();
+        caller.try_send(Ok(TraceEvent { silent: vec!["h2".into()], ..TraceEvent::default() })).unwrap();
+        Ok(Response::new(ReceiverStream::new(events)))
     }
 
     async fn cancel(&self, request: Request<CancelRequest>) -> Result<Response<Cancelled>, Status> {
@@ -319,4 +338,16 @@ async fn topology_and_groups_are_shown_as_text_and_as_json() {
     assert_eq!(stage.cool("groups").await, (0, "no groups\n".into(), String::new()));
     let (_, text, _) = stage.cool("groups --json").await;
     assert_eq!(serde_json::from_str::<serde_json::Value>(&text).unwrap()["groups"], serde_json::json!([]));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn traces_are_shown_as_a_table_and_kept_as_a_timeline() {
+    let stage = Stage::set(Vec::new(), false).await;
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("trace.json");
+    let (status, text, errors) = stage.cool(&format!("trace --perfetto {}", file.display())).await;
+    assert_eq!((status, errors.as_str()), (0, "cool: no answer from h2\n"));
+    assert!(text.contains("barrier") && text.contains("1 on h1, 8.00 ms"), "{text}");
+    let timeline: serde_json::Value = serde_json::from_slice(&std::fs::read(file).unwrap()).unwrap();
+    assert!(timeline["traceEvents"].as_array().unwrap().len() >= 4, "{timeline}");
 }

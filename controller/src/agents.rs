@@ -245,6 +245,11 @@ impl Agents {
         lock(&self.state).sessions.get(name).cloned()
     }
 
+    /// All sessions.
+    pub fn all(&self) -> Vec<Arc<Session>> {
+        lock(&self.state).sessions.values().cloned().collect()
+    }
+
     /// Ends all sessions and admits no more.
     pub fn close(&self) {
         let mut state = lock(&self.state);

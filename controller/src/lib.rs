@@ -32,3 +32,4 @@ pub mod server;
 pub mod service;
 pub mod status;
 pub mod takeover;
+pub mod traces;

@@ -14,6 +14,7 @@ use crate::recoveries::Recoveries;
 use crate::service::Service;
 use crate::status::Watcher;
 use crate::takeover::Takeover;
+use crate::traces::Traces;
 use cool_daemon::log::Events;
 use cool_daemon::web;
 use cool_proto::control::controller_server::ControllerServer;
@@ -102,6 +103,7 @@ pub async fn serve(
         recoveries: recoveries.clone(),
         takeover: Arc::new(takeover),
         prober,
+        traces: Arc::new(Traces::new(agents.clone())),
     };
 
     let (taken, connections) = mpsc::channel(CONNECTIONS);

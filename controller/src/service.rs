@@ -13,11 +13,13 @@ use crate::network::Network;
 use crate::prober::Prober;
 use crate::recoveries::Recoveries;
 use crate::takeover::Takeover;
+use crate::traces::Traces;
 use cool_proto::control::controller_server::Controller;
 use cool_proto::control::{
     self, AgentMessage, AttendRequest, CancelRequest, Cancelled, ControllerMessage, Group, GroupFailed,
     GroupReady, GroupsRequest, Held, JobEvent, JobList, JobSpec, JobsRequest, Link, Node, Outsiders,
-    RanksLeft, Register, SignalRequest, Signalled, Switch, Topology, TopologyRequest, agent_message::Body,
+    RanksLeft, Register, SignalRequest, Signalled, Switch, Topology, TopologyRequest, TraceEvent,
+    TraceRequest, agent_message::Body,
 };
 use cool_tls::{Identity, Role};
 use std::pin::Pin;
@@ -54,6 +56,8 @@ pub struct Service {
     pub takeover: Arc<Takeover>,
     /// Knows what the network costs.
     pub prober: Arc<Prober>,
+    /// Asks what calls cost.
+    pub traces: Arc<Traces>,
 }
 
 type Answers<T> = Pin<Box<dyn Stream<Item = Result<T, Status>> + Send>>;
@@ -128,6 +132,16 @@ impl Controller for Service {
         let CancelRequest { job, user } = request.into_inner();
         self.jobs.order(job, Order::Cancel(user))?;
         Ok(Response::new(Cancelled {}))
+    }
+
+    type TraceStream = ReceiverStream<Result<TraceEvent, Status>>;
+
+    async fn trace(&self, request: Request<TraceRequest>) -> Result<Response<Self::TraceStream>, Status> {
+        permitted(&request, Role::Tool)?;
+        let (asker, events) = mpsc::channel(CALLER_QUEUE);
+        let asked = self.traces.ask(request.into_inner(), asker);
+        asked.map_err(|busy| Status::resource_exhausted(busy.to_string()))?;
+        Ok(Response::new(ReceiverStream::new(events)))
     }
 
     async fn signal(&self, request: Request<SignalRequest>) -> Result<Response<Signalled>, Status> {
@@ -231,6 +245,7 @@ impl Service {
             Body::Output(output) => jobs.post(session, output.job, Event::Output(output)).await,
             Body::Exited(exited) => jobs.post(session, exited.job, Event::Exited(exited)).await,
             Body::Probed(probed) => self.prober.hear(session, probed),
+            Body::Traced(traced) => self.traces.hear(session, traced).await,
         }
     }
 

@@ -3,7 +3,7 @@
 
 mod recovery;
 
-use crate::engine::{CallRequest, EngineHandle, GroupError, GroupSpec};
+use crate::engine::{CallRequest, EngineHandle, GroupError, GroupSpec, Trace};
 use crate::metrics::Metrics;
 use cool_collective::{Layout, Rank};
 use cool_proto::control::agent_message::Body;
@@ -113,6 +113,11 @@ impl Agent {
     pub fn release_group(&self, group: u64) {
         self.groups().remove(&group);
         self.engine.release_group(group);
+    }
+
+    /// What the latest calls cost; see [`EngineHandle::trace`].
+    pub(crate) async fn trace(&self, last: usize, group: Option<u64>) -> Option<Trace> {
+        self.engine.trace(last, group).await
     }
 
     /// Lets a rank of this node take part.

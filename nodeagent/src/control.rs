@@ -6,7 +6,7 @@ use crate::engine::{GroupSpec, MemberSpec, TreeScope, TreeSpec};
 use crate::held::{Backlog, HeldGroups};
 use crate::interface::Interface;
 use crate::launcher::Launcher;
-use crate::{lldp, probe};
+use crate::{lldp, probe, traces};
 use cool_collective::CostModel;
 use cool_proto::control::controller_client::ControllerClient;
 use cool_proto::control::{
@@ -287,6 +287,12 @@ impl Control<'_> {
             }
             Body::Signal(SignalRequest { job, signal }) => {
                 self.launcher.signal(job, signal);
+                Ok(())
+            }
+            Body::Trace(request) => {
+                for piece in traces::answer(self.agent, &request).await {
+                    answer(out, agent_message::Body::Traced(piece)).await?;
+                }
                 Ok(())
             }
             Body::Mustered(mustered) => {

@@ -16,5 +16,6 @@ pub mod local;
 pub mod metrics;
 mod net;
 pub mod probe;
+mod traces;
 
 pub use agent::Agent;

@@ -4,8 +4,8 @@ use cool_proto::control::controller_server::{Controller, ControllerServer};
 use cool_proto::control::{
     AgentMessage, AttendRequest, CancelRequest, Cancelled, ControllerMessage, Exited, Group, Groups,
     GroupsRequest, JobEvent, JobList, JobSpec, JobsRequest, Kill, Launch, Member, Output, Probe, Register,
-    Registered, ReleaseGroup, SignalRequest, Signalled, StopProbe, Topology, TopologyRequest, agent_message,
-    controller_message::Body,
+    Registered, ReleaseGroup, SignalRequest, Signalled, StopProbe, Topology, TopologyRequest, TraceEvent,
+    TraceRequest, agent_message, controller_message::Body,
 };
 use rustix::process::{Pid, Signal, kill_process};
 use std::net::SocketAddr;
@@ -84,6 +84,12 @@ impl Controller for Fake {
     }
 
     async fn list_jobs(&self, _: Request<JobsRequest>) -> Result<Response<JobList>, Status> {
+        Err(Status::unimplemented("no test asks"))
+    }
+
+    type TraceStream = ReceiverStream<Result<TraceEvent, Status>>;
+
+    async fn trace(&self, _: Request<TraceRequest>) -> Result<Response<Self::TraceStream>, Status> {
         Err(Status::unimplemented("no test asks"))
     }
 

@@ -1,10 +1,11 @@
 //! Uses libcool as it should not be used, or waits to be disturbed, so that tests can see what users are told.
 //!
-//!     cool run -n 4 -- cool-misuse other-size|other-operation|barriers
+//!     cool run -n 4 -- cool-misuse other-size|other-operation|barriers|late
 
 use cool::{Comm, Error, Op};
 use std::io::Write;
 use std::process::ExitCode;
+use std::time::Duration;
 
 fn main() -> ExitCode {
     let case = std::env::args().nth(1).unwrap_or_default();
@@ -33,10 +34,19 @@ fn run(case: &str) -> Result<(), Box<dyn std::error::Error>> {
             }
         }
         "barriers" => barriers_until_disturbed(&comm)?,
+        "late" => {
+            for call in 0..5 {
+                if (call, comm.rank()) == (2, 2) {
+                    std::thread::sleep(Duration::from_millis(300));
+                }
+                comm.barrier()?;
+            }
+        }
         other => {
-            return Err(
-                format!("no such case: '{other}'; expected other-size, other-operation or barriers").into()
-            );
+            return Err(format!(
+                "no such case: '{other}'; expected other-size, other-operation, barriers or late"
+            )
+            .into());
         }
     }
     Ok(())

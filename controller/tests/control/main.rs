@@ -7,3 +7,4 @@ mod probes;
 mod recoveries;
 mod support;
 mod takeover;
+mod traces;

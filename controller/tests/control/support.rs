@@ -13,7 +13,8 @@ use cool_proto::control::controller_client::ControllerClient;
 use cool_proto::control::{
     AgentMessage, AttendRequest, CancelRequest, ControllerMessage, Exited, Finished, Group, GroupReady,
     GroupsRequest, JobEvent, JobSpec, JobView, JobsRequest, Launch, Measurements, Output, Probe, Probed,
-    Register, SignalRequest, TopologyRequest, agent_message, controller_message, job_event,
+    Register, SignalRequest, TopologyRequest, TraceEvent, TraceRequest, agent_message, controller_message,
+    job_event,
 };
 use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::{Arc, Mutex};
@@ -175,6 +176,11 @@ impl Controller {
         self.client().await.signal(SignalRequest { job, signal }).await.map(|_| ())
     }
 
+    /// Asks for traces; they come from the stream.
+    pub(crate) async fn trace(&self) -> Streaming<TraceEvent> {
+        self.client().await.trace(TraceRequest::default()).await.unwrap().into_inner()
+    }
+
     pub(crate) async fn groups(&self) -> Vec<Group> {
         self.client().await.list_groups(GroupsRequest {}).await.unwrap().into_inner().groups
     }
@@ -316,6 +322,14 @@ impl FakeAgent {
         match self.hear().await {
             controller_message::Body::Signal(signal) => signal,
             other => panic!("not a signal: {other:?}"),
+        }
+    }
+
+    /// Is asked for its trace; answers with the request's number.
+    pub(crate) async fn traced(&mut self) -> u64 {
+        match self.hear().await {
+            controller_message::Body::Trace(request) => request.id,
+            other => panic!("not asked for a trace: {other:?}"),
         }
     }
 

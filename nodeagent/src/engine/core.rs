@@ -6,6 +6,7 @@ use super::members::Members;
 use super::peers::{Lost, Peers};
 use super::stream::Stream;
 use super::timers::Timers;
+use super::trace::{CallRecord, Ring};
 use cool_collective::{Call, Plan, Planner};
 use cool_machine::{Machine, Poll, Time};
 use cool_proto::local::{Failure, Stats, failure::Kind};
@@ -13,6 +14,7 @@ use cool_transport::unicast::{self, Notice};
 use cool_transport::{Packet, StreamId};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::net::{Ipv4Addr, SocketAddrV4};
+use std::sync::Arc;
 
 /// A fair number for [`Engine::new`].
 pub(crate) const COPIES_BYTES: u64 = 16 * 1024 * 1024;
@@ -98,6 +100,8 @@ pub(super) struct Shared {
     pub(super) senders: usize,
     /// The number has changed, and the streams do not know.
     pub(super) senders_changed: bool,
+    /// What the latest calls cost.
+    pub(super) ring: Ring,
 }
 
 impl Shared {
@@ -137,6 +141,7 @@ impl Engine {
             copies: Budget { left: copies },
             senders: 0,
             senders_changed: false,
+            ring: Ring::default(),
         };
         Engine { node: node.to_owned(), groups: BTreeMap::new(), closing: BTreeSet::new(), shared }
     }
@@ -185,6 +190,11 @@ impl Engine {
         let result = group.call(now, &mut self.shared, token, request);
         self.conclude(now, id, result);
         self.settle(now);
+    }
+
+    /// What the last so many calls of a group, or of all, cost.
+    pub(crate) fn trace(&self, last: usize, group: Option<u64>) -> Vec<Arc<CallRecord>> {
+        self.shared.ring.last(last, group)
     }
 
     fn picked(&mut self, now: Time, key: (u64, u32), call: &Call, plan: Plan) {

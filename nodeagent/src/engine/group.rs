@@ -13,9 +13,10 @@ use super::early::Early;
 use super::members::Members;
 use super::program::{Compiled, Run};
 use super::stream::Stream;
+use super::trace::{CallRecord, Notes, RankTimes};
 use super::what::What;
 use agreement::Agreement;
-use cool_collective::{CostModel, Plan, Planner, Rank, compile};
+use cool_collective::{CostModel, Kind as ActionKind, Plan, Planner, Rank, compile};
 use cool_machine::{Duration, Time};
 use cool_proto::OPEN_CALLS_MAX;
 use cool_proto::local::{Failure, Stats, failure::Kind};
@@ -58,6 +59,16 @@ struct Call {
     timeout: Duration,
     /// Whether the other agents have been told that it has begun here.
     announced: bool,
+    notes: Notes,
+}
+
+impl Call {
+    /// What is to be remembered of it.
+    fn record(self, group: (u64, u32), call: u64, failure: Option<Arc<str>>) -> CallRecord {
+        let (words, plan) = self.compiled.words.clone();
+        let Notes { ranks, arrivals, stats } = self.notes;
+        CallRecord { group, call, words, plan, ranks, arrivals, stats, failure }
+    }
 }
 
 #[derive(Debug)]
@@ -201,6 +212,7 @@ impl Group {
             progress: now,
             timeout,
             announced: false,
+            notes: Notes::default(),
         });
         let Some(call) = self.calls.get_mut(&number) else { return Ok(()) };
         call.timeout = call.timeout.min(timeout);
@@ -235,7 +247,7 @@ impl Group {
         let keep = |rank: Rank| layout.node_of(rank) == me;
         let schedule = compile(&what.call, layout, &plan, keep)
             .map_err(|e| failure(Kind::Invalid, format!("rank {rank}: {e}"), vec![rank]))?;
-        let compiled = Arc::new(Compiled::new(schedule, plan, what.digest(&plan)));
+        let compiled = Arc::new(Compiled::new(schedule, plan, &what.words(), what.digest(&plan)));
         if self.schedules.len() >= SCHEDULES_MAX {
             self.schedules.pop_front();
         }
@@ -248,6 +260,11 @@ impl Group {
         let Some(call) = self.calls.get_mut(&number) else { return };
         call.progress = now;
         let Some(run) = call.runs.get_mut(&rank) else { return };
+        if let ActionKind::Receive { from, .. } | ActionKind::Hear { from, .. } =
+            run.program().actions[action as usize].kind
+        {
+            call.notes.arrived(now, from.0);
+        }
         let ready = run.complete(action);
         self.ready.extend(ready.into_iter().map(|action| (number, rank, action)));
         self.leave_if_finished(now, shared, number, rank);
@@ -262,6 +279,8 @@ impl Group {
     fn finish(&mut self, now: Time, shared: &mut Shared, number: u64, rank: u32) {
         let Some(call) = self.calls.get_mut(&number) else { return };
         let Some(run) = call.runs.remove(&rank) else { return };
+        let times = RankTimes { rank, came: run.begun, ended: now };
+        call.notes.ended(times, &run.stats);
         let mut stats = run.stats;
         stats.plan = call.compiled.plan.to_string();
         stats.nanoseconds = u64::try_from((now - run.begun).as_nanos()).unwrap_or(u64::MAX);
@@ -283,7 +302,9 @@ impl Group {
         if running || to_come {
             return;
         }
-        self.calls.remove(&number);
+        if let Some(call) = self.calls.remove(&number) {
+            shared.ring.push(call.record(self.key(), number, None));
+        }
         shared.timers.set(TimerKey::Call(self.members.id, number), None);
         self.early.forget(number);
         self.over.retain(|id| id.call != number);
@@ -303,12 +324,15 @@ impl Group {
         }
         let (group, epoch) = self.key();
         tracing::warn!(group, epoch, kind = failed.kind, "{}", failed.message);
-        for (number, call) in std::mem::take(&mut self.calls) {
+        let why: Arc<str> = failed.message.as_str().into();
+        for (number, mut call) in std::mem::take(&mut self.calls) {
             shared.timers.set(TimerKey::Call(group, number), None);
-            for (rank, run) in call.runs {
+            for (rank, run) in std::mem::take(&mut call.runs) {
+                call.notes.ended(RankTimes { rank, came: run.begun, ended: now }, &run.stats);
                 shared.done(run.token, Err(failed.clone()));
                 self.ranks.entry(rank).or_default().told = true;
             }
+            shared.ring.push(call.record((group, epoch), number, Some(why.clone())));
         }
         for waiting in std::mem::take(&mut self.waiting) {
             shared.done(waiting.token, Err(failed.clone()));

@@ -1,9 +1,12 @@
 //! The engine as the rest of the agent sees it: a handle to a thread of its own.
 
 use super::api::{CallRequest, EngineConfig, GroupError, GroupSpec, failure};
+use super::trace::CallRecord;
 use crate::net;
 use cool_proto::local::{Failure, Stats, failure::Kind};
 use std::net::SocketAddrV4;
+use std::sync::Arc;
+use std::time::SystemTime;
 use tokio::sync::{mpsc, oneshot};
 
 /// Why an engine cannot start.
@@ -31,6 +34,16 @@ pub(crate) enum Command {
     Call(CallRequest, oneshot::Sender<Result<Stats, Failure>>),
     LoseRank { group: u64, rank: u32, why: String },
     Revoke { group: u64, rank: u32 },
+    Trace { last: usize, group: Option<u64>, reply: oneshot::Sender<Trace> },
+}
+
+/// What the latest calls cost.
+#[derive(Clone, Debug)]
+pub struct Trace {
+    /// The engine's time zero, by this node's clock.
+    pub origin: SystemTime,
+    /// The calls, oldest first.
+    pub records: Vec<Arc<CallRecord>>,
 }
 
 /// The engine of one agent. Clones reach the same engine; it stops when the last one is dropped.
@@ -92,6 +105,13 @@ impl EngineHandle {
             }
             answer.await.unwrap_or_else(|_| Err(stopped()))
         }
+    }
+
+    /// What the last so many calls of a group, or of all, cost; `None` if the engine has stopped.
+    pub async fn trace(&self, last: usize, group: Option<u64>) -> Option<Trace> {
+        let (reply, answer) = oneshot::channel();
+        self.commands.send(Command::Trace { last, group, reply }).ok()?;
+        answer.await.ok()
     }
 
     /// Says that a local rank is gone. If it has calls open or others wait for it, they fail: the group

@@ -18,6 +18,7 @@ mod stream;
 #[cfg(test)]
 pub(crate) mod tests;
 mod timers;
+mod trace;
 mod what;
 
 pub use api::{
@@ -25,6 +26,7 @@ pub use api::{
 };
 pub(crate) use core::{COPIES_BYTES, ConnectionId, Engine, Input, Output};
 pub(crate) use handle::Command;
-pub use handle::{EngineHandle, StartError};
+pub use handle::{EngineHandle, StartError, Trace};
 pub use memory::{HeapMemory, Memory, OutsideRegion, SharedSlice};
+pub use trace::{Arrival, CallRecord, RankTimes};
 pub(crate) use what::wrong_plan;

@@ -12,6 +12,8 @@ use std::sync::Arc;
 pub(super) struct Compiled {
     schedule: Schedule,
     pub(super) plan: Plan,
+    /// The call and the plan in words, for traces.
+    pub(super) words: (Arc<str>, Arc<str>),
     /// Tells the call, carried out by this plan, from others.
     pub(super) digest: u64,
     /// For each rank that has a program, for each action, the actions that wait for it.
@@ -19,7 +21,7 @@ pub(super) struct Compiled {
 }
 
 impl Compiled {
-    pub(super) fn new(schedule: Schedule, plan: Plan, digest: u64) -> Compiled {
+    pub(super) fn new(schedule: Schedule, plan: Plan, words: &str, digest: u64) -> Compiled {
         let turn = |program: &Program| {
             let mut dependents = vec![Vec::new(); program.actions.len()];
             for (index, action) in (0..).zip(&program.actions) {
@@ -29,7 +31,8 @@ impl Compiled {
         };
         let programs = (0..).zip(&schedule.programs);
         let dependents = programs.filter_map(|(rank, p)| Some((rank, turn(p.as_ref()?)))).collect();
-        Compiled { schedule, plan, digest, dependents }
+        let words = (words.into(), plan.to_string().into());
+        Compiled { schedule, plan, words, digest, dependents }
     }
 
     /// The program of a local rank.

@@ -4,7 +4,7 @@ use super::tcp::{self, Connection};
 use super::udp::{Inbox, Outbox, Socket};
 use super::{EVENTS, Event, Events, udp};
 use crate::engine::{
-    COPIES_BYTES, Command, ConnectionId, Engine, EngineConfig, GroupError, GroupSpec, Input, Output,
+    COPIES_BYTES, Command, ConnectionId, Engine, EngineConfig, GroupError, GroupSpec, Input, Output, Trace,
 };
 use cool_collective::{Call, Plan, Planner};
 use cool_machine::{Machine, Poll, Time};
@@ -12,7 +12,7 @@ use cool_proto::local::{Failure, Stats};
 use std::collections::{BTreeMap, BTreeSet};
 use std::future::poll_fn;
 use std::net::{Ipv4Addr, SocketAddrV4};
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use tokio::net::TcpListener;
 use tokio::sync::{mpsc, oneshot};
 
@@ -184,6 +184,12 @@ impl Driver {
             }
             Command::LoseRank { group, rank, why } => self.engine.lose_rank(now, group, rank, why),
             Command::Revoke { group, rank } => self.engine.revoke(now, group, rank),
+            Command::Trace { last, group, reply } => {
+                // The clock may have been set since the engine started: what it says now counts.
+                let origin = SystemTime::now().checked_sub(self.origin.elapsed()).unwrap_or(UNIX_EPOCH);
+                // Whoever asked may have gone.
+                let _ = reply.send(Trace { origin, records: self.engine.trace(last, group) });
+            }
         }
     }
 

@@ -256,6 +256,26 @@ fn without_room_for_copies_calls_wait_but_end() {
 }
 
 #[test]
+fn every_node_remembers_who_came_when_to_a_call_and_whose_data_came() {
+    let mut scenario = Scenario::new(&RACKS, 3, 0, &[&RANKS], true);
+    let late = |rank| if rank == 5 { Duration::from_millis(300) } else { Duration::ZERO };
+    scenario.make(Collective::new(1, 9, Operation::Allreduce, 0, 10, 1), late);
+    scenario.finish();
+    let mut ranks = Vec::new();
+    for engine in &scenario.network.engines {
+        let [record] = &engine.trace(10, Some(1))[..] else { panic!("one call") };
+        assert!(record.words.starts_with("allreduce of 10 u32 by sum") && record.failure.is_none());
+        assert!(!record.arrivals.is_empty());
+        ranks.extend(record.ranks.iter().copied());
+        assert!(engine.trace(10, Some(2)).is_empty());
+    }
+    ranks.sort_by_key(|times| times.rank);
+    assert_eq!(ranks.iter().map(|times| times.rank).collect::<Vec<_>>(), (0..9).collect::<Vec<_>>());
+    let last = ranks.iter().max_by_key(|times| times.came).unwrap();
+    assert!(last.rank == 5 && ranks.iter().all(|times| times.ended >= last.came));
+}
+
+#[test]
 fn idle_engines_have_nothing_to_do() {
     let mut scenario = Scenario::new(&RACKS, 8, 0, &[&RANKS], true);
     scenario.start(1, Operation::Allreduce, 0, 1_000, at_once);

@@ -26,7 +26,7 @@ enum Event {
 }
 
 pub(super) struct Network {
-    engines: Vec<Engine>,
+    pub(super) engines: Vec<Engine>,
     deadlines: Vec<Option<Time>>,
     pub(super) now: Time,
     events: BTreeMap<(Time, u64), (usize, Event)>,

@@ -1,0 +1,120 @@
+//! `cool trace`: what the latest collectives cost, put together from what every node remembers of them.
+
+mod call;
+mod timeline;
+
+use crate::error::Error;
+use crate::units;
+use call::{Call, Calls};
+use cool_proto::control::TraceRequest;
+use cool_proto::control::controller_client::ControllerClient;
+use serde_json::json;
+use std::cmp::Reverse;
+use std::io::Write;
+use std::path::PathBuf;
+use tonic::transport::Channel;
+
+/// Show the slowest of the latest collectives, and who was late for them
+///
+/// Each agent remembers its last 4096 calls. Times of different nodes are compared by the nodes' clocks: where those
+/// differ by more than a call takes, what is said of who was late means nothing.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Options {
+    /// Ask each node for so many calls; 0: all that it remembers
+    #[arg(long, default_value_t = 1000, value_name = "N")]
+    last: u32,
+
+    /// Only calls of this group
+    #[arg(long)]
+    group: Option<u64>,
+
+    /// Show so many of the slowest
+    #[arg(long, default_value_t = 20, value_name = "N")]
+    slowest: usize,
+
+    /// Write all calls to a file that ui.perfetto.dev and chrome://tracing open
+    #[arg(long, value_name = "FILE")]
+    perfetto: Option<PathBuf>,
+
+    /// Print one JSON document
+    #[arg(long)]
+    json: bool,
+}
+
+/// Asks and prints.
+pub(crate) async fn show(mut client: ControllerClient<Channel>, options: &Options) -> Result<(), Error> {
+    let request = TraceRequest { id: 0, last: options.last, group: options.group.unwrap_or(0) };
+    let mut events = client.trace(request).await?.into_inner();
+    let mut calls = Calls::default();
+    while let Some(event) = events.message().await? {
+        event.records.into_iter().for_each(|record| calls.add(&event.node, record));
+        if !event.silent.is_empty() {
+            eprintln!("cool: no answer from {}", event.silent.join(", "));
+        }
+    }
+    if let Some(path) = &options.perfetto {
+        let failed = |reason| Error::Timeline { path: path.display().to_string(), reason };
+        std::fs::write(path, timeline::document(&calls).to_string()).map_err(failed)?;
+    }
+    let mut slowest: Vec<&Call> = calls.iter().collect();
+    slowest.sort_by_key(|call| Reverse(call.nanoseconds()));
+    slowest.truncate(options.slowest);
+    let text = if options.json {
+        format!("{:#}\n", json!({ "calls": slowest.iter().map(|call| call.document()).collect::<Vec<_>>() }))
+    } else if slowest.is_empty() {
+        "no calls\n".to_owned()
+    } else {
+        table(&slowest)
+    };
+    Ok(std::io::stdout().write_all(text.as_bytes())?)
+}
+
+const TITLES: [&str; 8] = [
+    "group",
+    "call",
+    "time",
+    "last to come, after the first",
+    "then took",
+    "last data",
+    "repaired",
+    "operation",
+];
+
+fn table(calls: &[&Call]) -> String {
+    let mut rows = vec![TITLES.map(str::to_owned)];
+    rows.extend(calls.iter().map(|call| row(call)));
+    units::columns(&rows)
+}
+
+fn row(call: &Call) -> [String; 8] {
+    let time = |nanoseconds: u64| units::seconds(nanoseconds as f64 / 1e9);
+    let record = call.record();
+    let failed = if record.failure.is_empty() { String::new() } else { format!(": {}", record.failure) };
+    let late = call.last_to_come();
+    [
+        record.group.to_string(),
+        record.call.to_string(),
+        time(call.nanoseconds()),
+        late.map_or("-".into(), |late| format!("{} on {}, {}", late.rank, late.node, time(call.lateness()))),
+        time(call.nanoseconds().saturating_sub(call.lateness())),
+        call.last_data().map_or("-".into(), |data| format!("{} at {}", data.rank, data.node)),
+        call.repaired().to_string(),
+        format!("{} by {}{failed}", record.words, record.plan),
+    ]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::call::tests::{MILLISECOND, calls};
+    use super::*;
+
+    #[test]
+    fn a_call_is_told_with_who_was_late_and_whose_data_came_last() {
+        let calls = calls();
+        let call = calls.iter().next().unwrap();
+        assert_eq!(call.nanoseconds(), 10 * MILLISECOND);
+        let row = row(call);
+        assert_eq!(row[..4], ["3", "7", "10.0 ms", "2 on h2, 6.00 ms"]);
+        assert_eq!(row[4..], ["4.00 ms", "2 at h1", "5", "barrier by flat:binomial: rank 9 is gone"]);
+    }
+}

@@ -1,0 +1,88 @@
+//! What the engine remembers of calls, in the controller's words.
+
+use crate::agent::Agent;
+use crate::engine::{CallRecord, Trace};
+use cool_machine::Time;
+use cool_proto::control::{self, TraceRequest, Traced};
+use std::time::UNIX_EPOCH;
+
+/// Records in one message: some 100 KiB.
+const PIECE: usize = 512;
+
+/// The answer to a request, in pieces; the last says that it is.
+pub(crate) async fn answer(agent: &Agent, request: &TraceRequest) -> Vec<Traced> {
+    let last = if request.last == 0 { usize::MAX } else { request.last as usize };
+    let trace = agent.trace(last, (request.group != 0).then_some(request.group)).await;
+    let records = trace.map(|trace| records(&trace)).unwrap_or_default();
+    let mut pieces: Vec<Traced> = records
+        .chunks(PIECE)
+        .map(|piece| Traced { id: request.id, records: piece.to_vec(), end: false })
+        .collect();
+    pieces.push(Traced { id: request.id, records: Vec::new(), end: true });
+    pieces
+}
+
+fn records(trace: &Trace) -> Vec<control::CallRecord> {
+    let origin = trace.origin.duration_since(UNIX_EPOCH).map_or(0, |since| since.as_nanos());
+    let origin = u64::try_from(origin).unwrap_or(u64::MAX);
+    trace.records.iter().map(|record| message(record, origin)).collect()
+}
+
+fn message(record: &CallRecord, origin: u64) -> control::CallRecord {
+    let begun = record.ranks.iter().map(|rank| rank.came).min().unwrap_or(Time::ZERO);
+    let since = |time: Time| u64::try_from(time.since(begun).as_nanos()).unwrap_or(u64::MAX);
+    let rank = |times: &crate::engine::RankTimes| control::RankTimes {
+        rank: times.rank,
+        came_ns: since(times.came),
+        ended_ns: since(times.ended),
+    };
+    let arrival = |arrival: &crate::engine::Arrival| control::Arrival {
+        from: arrival.from,
+        first_ns: since(arrival.first),
+        last_ns: since(arrival.last),
+        messages: arrival.messages,
+    };
+    control::CallRecord {
+        group: record.group.0,
+        epoch: record.group.1,
+        call: record.call,
+        words: record.words.to_string(),
+        plan: record.plan.to_string(),
+        begun_ns: origin.saturating_add(begun.as_nanos()),
+        ranks: record.ranks.iter().map(rank).collect(),
+        arrivals: record.arrivals.iter().map(arrival).collect(),
+        bytes_multicast: record.stats.bytes_multicast,
+        bytes_unicast: record.stats.bytes_unicast,
+        chunks_repaired: record.stats.chunks_repaired,
+        chunks_resent: record.stats.chunks_resent,
+        failure: record.failure.as_deref().unwrap_or_default().to_owned(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::engine::{Arrival, RankTimes};
+    use cool_proto::local::Stats;
+
+    #[test]
+    fn times_are_told_since_the_first_rank_came() {
+        let at = Time::from_nanos;
+        let record = CallRecord {
+            group: (3, 1),
+            call: 5,
+            words: "barrier".into(),
+            plan: "flat".into(),
+            ranks: vec![
+                RankTimes { rank: 1, came: at(250), ended: at(300) },
+                RankTimes { rank: 0, came: at(200), ended: at(310) },
+            ],
+            arrivals: vec![Arrival { from: 7, first: at(220), last: at(290), messages: 2 }],
+            stats: Stats { chunks_repaired: 4, ..Stats::default() },
+            failure: None,
+        };
+        let told = message(&record, 1000);
+        assert_eq!((told.begun_ns, told.ranks[0].came_ns, told.ranks[1].ended_ns), (1200, 50, 110));
+        assert_eq!((told.arrivals[0].first_ns, told.arrivals[0].last_ns, told.chunks_repaired), (20, 90, 4));
+    }
+}
