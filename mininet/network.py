@@ -85,9 +85,10 @@ class Network:
 
     def start(self, controller):
         """Builds it; `controller` is where the switches look for theirs, as ssl:IP:PORT."""
+        self.controller = controller
         self.net.start()
         for switch in self.net.switches:
-            sh("ovs-vsctl", "set-controller", switch.name, controller)
+            self.connect(switch.name)
         for link in self.net.links:
             for intf in (link.intf1, link.intf2):
                 self._configure(intf, self.uplink_mbit if is_uplink(link) else self.host_mbit)
@@ -105,6 +106,34 @@ class Network:
     def run_in(self, node, *command):
         """Runs a command in the node's network namespace (a switch's is the root namespace)."""
         return sh("mnexec", "-a", str(node.pid), *command)
+
+    def connect(self, switch):
+        """The switch looks for its controller."""
+        sh("ovs-vsctl", "set-controller", switch, self.controller)
+
+    def disconnect(self, switch):
+        """The switch has no controller, and goes on as it was told."""
+        sh("ovs-vsctl", "del-controller", switch)
+
+    def uplinks(self):
+        """The links between switches, each as its two interfaces."""
+        return [(link.intf1, link.intf2) for link in self.net.links if is_uplink(link)]
+
+    def cut(self, link):
+        """The cable is pulled: both ends see it."""
+        sh("ip", "link", "set", link[0].name, "down")
+
+    def silence(self, link):
+        """What is sent over the link is lost, and no end sees it: packets are larger than the bucket."""
+        for intf in link:
+            sh("tc", "qdisc", "replace", "dev", intf.name, "root", "tbf", "rate", "8bit", "burst", "20b", "limit", "20b")
+
+    def restore(self, link):
+        """The link is as it was, cut or silenced."""
+        for intf in link:
+            sh("ip", "link", "set", intf.name, "up")
+            subprocess.run(["tc", "qdisc", "delete", "dev", intf.name, "root"], capture_output=True)  # of one that has none
+            self._configure(intf, self.uplink_mbit)
 
     def _configure(self, intf, mbit):
         """The userspace datapath fills in no checksums, so the sender must; IPv6 would add its own chatter."""

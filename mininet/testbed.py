@@ -104,13 +104,13 @@ class Testbed:
     """COOL on an emulated network, as a context: `with Testbed("tree:2x2") as bed: bed.run([...])`."""
 
     def __init__(self, topology, host_mbit=0.0, uplink_mbit=0.0, loss=0.0, mtu=1500, slots=4, bin_dir=None, logs=None,
-                 join_timeout=60.0, log_level="info", tell_rates=True, insecure_plaintext=False):
+                 join_timeout=60.0, log_level="info", tell_rates=True, insecure_plaintext=False, lldp_ms=0):
         self.options = {"host_mbit": host_mbit, "uplink_mbit": uplink_mbit, "loss": loss, "mtu": mtu}
         self.topology, self.slots, self.join_timeout, self.log_level = topology, slots, join_timeout, log_level
         self.bin_dir = os.path.abspath(bin_dir or os.path.join(HERE, "..", "target", "release"))
         # Whether the controller is told the rates of links, as an operator tells it those that ports do not know.
         self.tell_rates = tell_rates
-        self.logs, self.insecure_plaintext = logs, insecure_plaintext
+        self.logs, self.insecure_plaintext, self.lldp_ms = logs, insecure_plaintext, lldp_ms
         self.daemons = []
         self.agents = {}
         self.stack = contextlib.ExitStack()
@@ -181,6 +181,8 @@ class Testbed:
     def start_controller(self):
         command = [os.path.join(self.bin_dir, "cool-controller"), "--openflow", "0.0.0.0:%d" % OPENFLOW_PORT,
                    "--grpc", "0.0.0.0:%d" % GRPC_PORT, "--http", "127.0.0.1:%d" % PAGES_PORT, *self.security()]
+        if self.lldp_ms:
+            command += ["--lldp-interval-ms", str(self.lldp_ms)]
         for flag in ("host_mbit", "uplink_mbit"):
             if self.options[flag] and self.tell_rates:
                 command += ["--" + flag.replace("_", "-"), "%g" % self.options[flag]]

@@ -15,6 +15,8 @@ pub(crate) enum Error {
         "no controller at {url}: {reason}; start cool-controller, or name another with --controller or COOL_CONTROLLER"
     )]
     Connect { url: String, reason: String },
+    #[error("{findings} thing{} wrong", if *.findings == 1 { " is" } else { "s are" })]
+    Unwell { findings: usize },
     #[error("the controller refuses: {0}")]
     Refused(String),
     #[error("the connection to the controller broke: {0}")]

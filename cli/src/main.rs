@@ -4,6 +4,7 @@ mod bench;
 mod certs;
 mod client;
 mod cluster;
+mod doctor;
 mod error;
 mod groups;
 mod job;
@@ -64,6 +65,7 @@ enum Ask {
     Cancel(jobs::CancelOptions),
     Trace(trace::Options),
     Bench(bench::Options),
+    Doctor(doctor::Options),
 }
 
 fn main() -> ExitCode {
@@ -106,6 +108,7 @@ fn ask(controller: &str, tls: &cool_tls::Options, question: Ask) -> Result<(), E
             Ask::Cancel(options) => jobs::cancel(client, &options).await,
             Ask::Trace(options) => trace::show(client, &options).await,
             Ask::Bench(options) => bench::run(client, &options).await,
+            Ask::Doctor(options) => doctor::examine(client, &options).await,
         }
     })
 }

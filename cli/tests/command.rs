@@ -2,10 +2,10 @@
 
 use cool_proto::control::controller_server::{Controller, ControllerServer};
 use cool_proto::control::{
-    AgentMessage, AttendRequest, CallRecord, CancelRequest, Cancelled, ControllerMessage, Finished, Group,
-    Groups, GroupsRequest, JobEvent, JobList, JobSpec, JobView, JobsRequest, Member, Node, Output as Line,
-    RankTimes, SignalRequest, Signalled, Started, Topology, TopologyRequest, TraceEvent, TraceRequest,
-    job_event::Body,
+    AgentMessage, AttendRequest, CallRecord, CancelRequest, Cancelled, ControllerMessage, DiagnoseRequest,
+    Diagnosis, Finding, Finished, Group, Groups, GroupsRequest, JobEvent, JobList, JobSpec, JobView,
+    JobsRequest, Member, Node, Output as Line, RankTimes, SignalRequest, Signalled, Started, Topology,
+    TopologyRequest, TraceEvent, TraceRequest, job_event::Body,
 };
 use rustix::process::Signal;
 use std::io::{BufRead, BufReader};
@@ -81,6 +81,12 @@ impl Controller for Script {
     async fn get_topology(&self, _: Request<TopologyRequest>) -> Result<Response<Topology>, Status> {
         let node = Node { name: "h1".into(), ip: "10.0.0.1".into(), ..Node::default() };
         Ok(Response::new(Topology { nodes: vec![node], ..Topology::default() }))
+    }
+
+    async fn diagnose(&self, _: Request<DiagnoseRequest>) -> Result<Response<Diagnosis>, Status> {
+        let finding =
+            Finding { about: "node h1".into(), wrong: "it is off".into(), remedy: "switch it on".into() };
+        Ok(Response::new(Diagnosis { findings: vec![finding], switches: 1, nodes: 1 }))
     }
 
     async fn list_groups(&self, _: Request<GroupsRequest>) -> Result<Response<Groups>, Status> {
@@ -225,6 +231,16 @@ fn kill(program: &Child, signal: Signal) {
 fn first_line(program: &mut Child) {
     let mut output = BufReader::new(program.stdout.take().unwrap());
     output.read_line(&mut String::new()).unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_is_wrong_is_told_and_is_the_commands_status() {
+    let stage = Stage::set(Vec::new(), false).await;
+    let told = "node h1: it is off\n    switch it on\n";
+    assert_eq!(stage.cool("doctor").await, (1, told.into(), "cool: 1 thing is wrong\n".into()));
+    let (status, json, _) = stage.cool("doctor --json").await;
+    let json: serde_json::Value = serde_json::from_str(&json).unwrap();
+    assert_eq!((status, &json["findings"][0]["remedy"]), (1, &"switch it on".into()));
 }
 
 #[tokio::test(flavor = "multi_thread")]

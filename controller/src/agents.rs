@@ -245,7 +245,7 @@ impl Agents {
         lock(&self.state).sessions.get(name).cloned()
     }
 
-    /// All sessions.
+    /// All sessions, by the names of their nodes.
     pub fn all(&self) -> Vec<Arc<Session>> {
         lock(&self.state).sessions.values().cloned().collect()
     }

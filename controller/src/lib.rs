@@ -15,6 +15,7 @@
 pub mod agents;
 pub mod allocate;
 pub mod costs;
+pub mod doctor;
 pub mod fabric;
 pub mod groups;
 pub mod interrupts;

@@ -2,6 +2,7 @@
 
 use crate::agents::Agents;
 use crate::costs::Given;
+use crate::doctor::Doctor;
 use crate::groups::Groups;
 use crate::job::Limits;
 use crate::jobs::Jobs;
@@ -94,7 +95,9 @@ pub async fn serve(
         let watcher = Watcher { network, agents, groups, jobs, events };
         paging.spawn(web::serve(listener, pages::router(watcher)));
     }
+    let doctor = Arc::new(Doctor::new(network.clone(), agents.clone()));
     let service = Service {
+        doctor,
         network,
         agents: agents.clone(),
         groups,

@@ -2,6 +2,7 @@
 
 use crate::agents::{AdmitError, Agent, Agents, OUTBOX, Session};
 use crate::costs::Measurements;
+use crate::doctor::Doctor;
 use crate::fabric::{FabricError, NodeRegistration, TopologySnapshot};
 use crate::groups::{self, Groups, Place};
 use crate::interrupts::Order;
@@ -16,10 +17,10 @@ use crate::takeover::Takeover;
 use crate::traces::Traces;
 use cool_proto::control::controller_server::Controller;
 use cool_proto::control::{
-    self, AgentMessage, AttendRequest, CancelRequest, Cancelled, ControllerMessage, Group, GroupFailed,
-    GroupReady, GroupsRequest, Held, JobEvent, JobList, JobSpec, JobsRequest, Link, Node, Outsiders,
-    RanksLeft, Register, SignalRequest, Signalled, Switch, Topology, TopologyRequest, TraceEvent,
-    TraceRequest, agent_message::Body,
+    self, AgentMessage, AttendRequest, CancelRequest, Cancelled, ControllerMessage, DiagnoseRequest,
+    Diagnosis, Group, GroupFailed, GroupReady, GroupsRequest, Held, JobEvent, JobList, JobSpec, JobsRequest,
+    Link, Node, Outsiders, RanksLeft, Register, SignalRequest, Signalled, Switch, Topology, TopologyRequest,
+    TraceEvent, TraceRequest, agent_message::Body,
 };
 use cool_tls::{Identity, Role};
 use std::pin::Pin;
@@ -58,6 +59,8 @@ pub struct Service {
     pub prober: Arc<Prober>,
     /// Asks what calls cost.
     pub traces: Arc<Traces>,
+    /// Knows what is wrong.
+    pub doctor: Arc<Doctor>,
 }
 
 type Answers<T> = Pin<Box<dyn Stream<Item = Result<T, Status>> + Send>>;
@@ -103,6 +106,11 @@ impl Controller for Service {
         permitted(&request, Role::Tool)?;
         let groups: Vec<Group> = self.groups.list(&*self.network).await;
         Ok(Response::new(cool_proto::control::Groups { groups, outsiders: self.outsiders() }))
+    }
+
+    async fn diagnose(&self, request: Request<DiagnoseRequest>) -> Result<Response<Diagnosis>, Status> {
+        permitted(&request, Role::Tool)?;
+        Ok(Response::new(self.doctor.examine().await))
     }
 
     async fn run(&self, request: Request<JobSpec>) -> Result<Response<Self::RunStream>, Status> {
@@ -246,6 +254,7 @@ impl Service {
             Body::Exited(exited) => jobs.post(session, exited.job, Event::Exited(exited)).await,
             Body::Probed(probed) => self.prober.hear(session, probed),
             Body::Traced(traced) => self.traces.hear(session, traced).await,
+            Body::Examined(examined) => self.doctor.hear(session, examined),
         }
     }
 

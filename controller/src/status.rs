@@ -317,6 +317,7 @@ mod tests {
             name: format!("s{id}"),
             rack,
             ports: 2,
+            silent: Vec::new(),
         };
         let location = Location { port: port(2, 1), rack: 0, bytes_per_second: 0 };
         let network = TopologySnapshot {

@@ -3,6 +3,7 @@
 
 use crate::agent::Agent;
 use crate::engine::{GroupSpec, MemberSpec, TreeScope, TreeSpec};
+use crate::health;
 use crate::held::{Backlog, HeldGroups};
 use crate::interface::Interface;
 use crate::launcher::Launcher;
@@ -10,9 +11,9 @@ use crate::{lldp, probe, traces};
 use cool_collective::CostModel;
 use cool_proto::control::controller_client::ControllerClient;
 use cool_proto::control::{
-    AgentMessage, ControllerMessage, Group, GroupFailed, GroupReady, Kill, Member, Probe, Probed, Register,
-    Registered, ReleaseGroup, SignalRequest, StopProbe, Tree, agent_message, controller_message::Body,
-    tree::Scope,
+    AgentMessage, ControllerMessage, Examine, Examined, Group, GroupFailed, GroupReady, Kill, Member, Probe,
+    Probed, Register, Registered, ReleaseGroup, SignalRequest, StopProbe, Tree, agent_message,
+    controller_message::Body, tree::Scope,
 };
 use cool_tls::{AddressError, Connector, Role};
 use std::convert::Infallible;
@@ -32,6 +33,9 @@ const PATIENCE: Duration = Duration::from_secs(10);
 /// How soon to come back to a controller that is away; doubled each time, up to the longest.
 const SHORTEST_PAUSE: Duration = Duration::from_millis(100);
 const LONGEST_PAUSE: Duration = Duration::from_secs(3);
+
+/// Examinations of the node at a time.
+const MAX_EXAMINATIONS: usize = 4;
 
 /// How often a silent session is tried.
 const KEEP_ALIVE: Duration = Duration::from_secs(5);
@@ -102,6 +106,7 @@ pub async fn run(
         held: HeldGroups::default(),
         backlog: Backlog::default(),
         probe: JoinSet::new(),
+        examinations: JoinSet::new(),
         joined: false,
         pause: SHORTEST_PAUSE,
     };
@@ -157,6 +162,8 @@ struct Control<'a> {
     backlog: Backlog,
     /// The probe under way.
     probe: JoinSet<Probed>,
+    /// Examinations of the node under way.
+    examinations: JoinSet<Examined>,
     /// Whether the controller has ever taken this agent in.
     joined: bool,
     /// Before the next try.
@@ -177,7 +184,7 @@ impl Control<'_> {
             .map_err(|status| self.unwelcome(status))?
             .into_inner();
         loop {
-            let (events, probe) = (&mut *self.events, &mut self.probe);
+            let (events, probe, examinations) = (&mut *self.events, &mut self.probe, &mut self.examinations);
             let backlog = &mut self.backlog;
             // Room first: what is taken from the events cannot be put back.
             let event = async {
@@ -202,6 +209,9 @@ impl Control<'_> {
                     room.send(AgentMessage { body: Some(event) });
                 }
                 Some(Ok(probed)) = probe.join_next() => answer(&out, agent_message::Body::Probed(probed)).await?,
+                Some(Ok(examined)) = examinations.join_next() => {
+                    answer(&out, agent_message::Body::Examined(examined)).await?;
+                }
             }
         }
     }
@@ -310,6 +320,13 @@ impl Control<'_> {
             }
             Body::StopProbe(StopProbe {}) => {
                 self.probe = JoinSet::new();
+                Ok(())
+            }
+            Body::Examine(Examine { id }) => {
+                // Who asks more often gets no answer to some.
+                if self.examinations.len() < MAX_EXAMINATIONS {
+                    self.examinations.spawn(health::examined(id, self.node.interface.name.clone()));
+                }
                 Ok(())
             }
         }

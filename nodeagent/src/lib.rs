@@ -8,6 +8,7 @@ mod agent;
 pub mod control;
 pub mod embedded;
 pub mod engine;
+mod health;
 mod held;
 pub mod interface;
 pub mod launcher;

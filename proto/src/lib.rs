@@ -8,7 +8,7 @@ pub mod region;
 pub mod socket;
 
 /// The version of both contracts; peers with another one are refused.
-pub const VERSION: u32 = 7;
+pub const VERSION: u32 = 8;
 
 /// Calls that a rank may have open on a group.
 pub const OPEN_CALLS_MAX: usize = 1024;

@@ -38,6 +38,8 @@ pub(super) struct Counted {
     pub(super) packet_ins_dropped: u64,
     /// Whether it has meters.
     pub(super) meters: bool,
+    /// Whether it has group tables of type ALL, if it says.
+    pub(super) group_tables: Option<bool>,
 }
 
 /// Asks, and listens for the answers.

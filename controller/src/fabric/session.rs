@@ -7,8 +7,8 @@ use super::reconcile::{self, Former, Reconciler, Refusals, Wish};
 use cool_machine::{Duration, Machine, Poll, Time, earliest};
 use cool_topology::{DatapathId, Mac};
 use rs_openflow::{
-    Body, Error, Failure, FailureType, Hello, Message, MultipartReply, MultipartRequest, PacketOut,
-    PortConfig, PortNo, PortReason, PortState, VERSION,
+    Body, Error, Failure, FailureType, GroupType, Hello, Message, MultipartReply, MultipartRequest,
+    PacketOut, PortConfig, PortNo, PortReason, PortState, VERSION,
 };
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
@@ -107,6 +107,9 @@ pub(super) struct Session {
     ports: BTreeMap<u32, PortInfo>,
     reconciler: Reconciler,
     metering: Metering,
+    /// The question for its group tables, and what it answered.
+    group_question: Option<u32>,
+    group_tables: Option<bool>,
     /// The question whether it has meters, and the barrier behind them.
     meter_question: Option<u32>,
     meter_barrier: Option<u32>,
@@ -132,6 +135,8 @@ impl Session {
             ports: BTreeMap::new(),
             reconciler: Reconciler::new(),
             metering: Metering::new(config.packet_ins_per_second),
+            group_question: None,
+            group_tables: None,
             meter_question: None,
             meter_barrier: None,
             meter_mods: BTreeSet::new(),
@@ -222,6 +227,10 @@ impl Session {
     }
 
     fn error(&mut self, xid: u32, failure: &Failure) {
+        if self.group_question == Some(xid) {
+            self.group_tables = Some(false);
+            return;
+        }
         // Not every switch has meters or all counters.
         if self.meter_question == Some(xid) || self.counters.refused(xid) {
             return;
@@ -252,12 +261,16 @@ impl Session {
             MultipartReply::MeterFeatures(features) if self.meter_question == Some(xid) => {
                 self.metering.learn(&features);
             }
+            MultipartReply::GroupFeatures(features) if self.group_question == Some(xid) => {
+                self.group_tables = Some(features.types & (1 << GroupType::ALL.0) != 0);
+            }
             reply @ (MultipartReply::PortStats(_) | MultipartReply::Flow(_)) => {
                 if let Some(counted) = self.counters.told(xid, &reply, more) {
                     let counted = Counted {
                         packet_ins: self.packet_ins,
                         packet_ins_dropped: self.intake.dropped(),
                         meters: self.metering.in_switch(),
+                        group_tables: self.group_tables,
                         ..counted
                     };
                     self.outputs.push_back(Output::Counted(counted));
@@ -272,6 +285,8 @@ impl Session {
                     self.phase = Phase::Description;
                     let question = self.send(Body::MultipartRequest(MultipartRequest::MeterFeatures.into()));
                     self.meter_question = Some(question);
+                    let question = self.send(Body::MultipartRequest(MultipartRequest::GroupFeatures.into()));
+                    self.group_question = Some(question);
                     self.send(Body::MultipartRequest(MultipartRequest::Desc.into()));
                 }
             }

@@ -33,6 +33,8 @@ pub struct SwitchLoad {
     pub packet_ins_dropped: u64,
     /// Whether the switch holds floods off by meters.
     pub meters: bool,
+    /// Whether it has group tables of type ALL, if it says.
+    pub group_tables: Option<bool>,
 }
 
 /// How many entries a switch is to hold.
@@ -129,6 +131,7 @@ impl Telemetry {
             packet_ins: counted.packet_ins,
             packet_ins_dropped: counted.packet_ins_dropped,
             meters: counted.meters,
+            group_tables: counted.group_tables,
         };
         state.measured.switches.insert(switch, load);
     }

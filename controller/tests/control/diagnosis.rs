@@ -1,0 +1,32 @@
+//! The examination of a deployment, as a tool asks for it.
+
+use crate::support::{Controller, FakeAgent};
+use cool_proto::control::{DiagnoseRequest, Examined, agent_message, controller_message::Body};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+impl FakeAgent {
+    /// Is examined, and says how its node is.
+    async fn examined(&mut self, ahead: Duration, faults: &[&str]) {
+        let Body::Examine(examine) = self.hear().await else { panic!("not an examination") };
+        let clock = SystemTime::now().duration_since(UNIX_EPOCH).unwrap() + ahead;
+        let clock_us = i64::try_from(clock.as_micros()).unwrap();
+        let faults = faults.iter().map(ToString::to_string).collect();
+        self.say(agent_message::Body::Examined(Examined { id: examine.id, clock_us, faults })).await;
+    }
+}
+
+#[tokio::test]
+async fn every_agent_is_asked_and_what_is_wrong_is_told() {
+    let controller = Controller::start().await;
+    let (mut well, mut ill) = (FakeAgent::join(&controller, 1).await, FakeAgent::join(&controller, 2).await);
+    let mut client = controller.client().await;
+    let asked = tokio::spawn(async move { client.diagnose(DiagnoseRequest {}).await });
+    well.examined(Duration::ZERO, &[]).await;
+    ill.examined(Duration::from_secs(60), &["its disk is full"]).await;
+    let diagnosis = asked.await.unwrap().unwrap().into_inner();
+    assert_eq!(diagnosis.nodes, 2);
+    let of_nodes = diagnosis.findings.iter().filter(|finding| finding.about.starts_with("node"));
+    let told: Vec<(&str, &str)> = of_nodes.map(|f| (f.about.as_str(), f.wrong.as_str())).collect();
+    let [("node h2", clock), ("node h2", "its disk is full")] = told[..] else { panic!("{told:?}") };
+    assert!(clock.starts_with("its clock is 60.0 s ahead of") || clock.contains("59.9 s ahead"), "{clock}");
+}

@@ -1,0 +1,47 @@
+"""`cool doctor` says what is wrong with a deployment, and nothing if nothing is."""
+import signal
+
+from conftest import run, succeed
+from test_faults import wait_for
+
+
+def finds(bed, *words):
+    """Whether one finding has all of these words."""
+    done = run(bed, "cool", "doctor")
+    assert done.returncode in (0, 1), done.stderr
+    return any(all(word in line for word in words) for line in done.stdout.splitlines())
+
+
+def test_of_a_deployment_that_is_well_nothing_is_said(make_bed):
+    bed = make_bed("tree:2x2")
+    assert succeed(bed, "cool", "doctor") == "nothing is wrong: 3 switches, 4 nodes\n"
+
+
+def test_checksum_offload_where_nothing_fills_them_in_is_found(make_bed):
+    bed = make_bed("tree:2x2")
+    host = bed.network.net.get("h1")
+    bed.network.run_in(host, "ethtool", "-K", host.defaultIntf().name, "tx", "on")
+    assert finds(bed, "node h1", "checksum offload is on", "ethtool -K h1-eth0 tx off")
+    bed.network.run_in(host, "ethtool", "-K", host.defaultIntf().name, "tx", "off")
+    succeed(bed, "cool", "doctor")
+
+
+def test_a_node_without_an_agent_is_a_port_that_says_nothing(make_bed):
+    bed = make_bed("tree:2x2")
+    link = next(l for l in bed.description["links"] if "h3" in (l["a"], l["b"]))
+    switch = link["a"] if link["b"] == "h3" else link["b"]
+    bed.agents["h3"].signal(signal.SIGTERM)
+    bed.agents["h3"].process.wait(10)
+    bed.daemons.remove(bed.agents["h3"])
+    wait_for(lambda: finds(bed, "switch %s" % switch, "no LLDP is heard from port"), "the port is named")
+    bed.start_agent("h3")
+    bed.wait_until_joined()
+    succeed(bed, "cool", "doctor")
+
+
+def test_a_switch_that_lost_its_controller_is_named(make_bed):
+    bed = make_bed("tree:2x2")
+    bed.network.disconnect("s2")
+    wait_for(lambda: finds(bed, "switch s2 is not connected"), "the switch is named")
+    bed.network.connect("s2")
+    wait_for(lambda: run(bed, "cool", "doctor").returncode == 0, "all is well again")
