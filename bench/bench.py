@@ -13,7 +13,6 @@ import fcntl
 import json
 import math
 import os
-import signal
 import statistics
 import sys
 import tempfile
@@ -211,11 +210,6 @@ def parse_arguments():
     return a
 
 
-def interrupted(number, _frame):
-    """Unwinds through every context, so that all that was made is removed."""
-    raise SystemExit(128 + number)
-
-
 def write(path, text):
     with open(path, "w", encoding="utf-8") as f:
         f.write(text)
@@ -223,8 +217,7 @@ def write(path, text):
 
 def main():
     options = parse_arguments()
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        signal.signal(number, interrupted)
+    testbed.unwind_on_signals()
     os.makedirs(options.out, exist_ok=True)
     report = {"date": time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime()), "processors": os.cpu_count(), "busy_poll": options.busy_poll, "libraries": {}, "cases": [],
               "network": {"topology": options.topology, "host_mbit": options.host_mbit, "uplink_mbit": options.uplink_mbit}}

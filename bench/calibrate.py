@@ -102,6 +102,7 @@ def parse_arguments():
 
 def main():
     options = parse_arguments()
+    testbed.unwind_on_signals()
     os.makedirs(options.out, exist_ok=True)
     sizes = ((options.bytes, 3),) if options.bytes else SIZES
     bed = testbed.Testbed(TOPOLOGY, MBIT, MBIT, bin_dir=options.bin, log_level="warn", logs=os.path.join(options.out, "logs"))

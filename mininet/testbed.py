@@ -275,9 +275,13 @@ def parse_arguments():
     return a
 
 
-def interrupted(number, _frame):
-    """Unwinds through every context, so that all that was made is removed."""
-    raise SystemExit(128 + number)
+def unwind_on_signals():
+    """Lets signals that end programs unwind through every context, so that all that was made is removed."""
+    def interrupted(number, _frame):
+        raise SystemExit(128 + number)
+
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, interrupted)
 
 
 def run_command(bed, command):
@@ -298,8 +302,7 @@ def run_command(bed, command):
 
 def main():
     a = parse_arguments()
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        signal.signal(number, interrupted)
+    unwind_on_signals()
     bed = Testbed(a.topology, a.host_mbit, a.uplink_mbit, a.loss, a.mtu, a.slots, a.bin, a.logs, log_level=a.log_level,
                   insecure_plaintext=a.insecure_plaintext)
     with bed:

@@ -18,6 +18,7 @@ use plan::Plan;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::process::ExitCode;
+use tokio::signal::unix::{SignalKind, signal};
 
 /// Plays the switches and agents of a large network, and times a controller.
 #[derive(Debug, Parser)]
@@ -60,12 +61,13 @@ enum What {
 #[tokio::main(worker_threads = 2)]
 async fn main() -> ExitCode {
     let options = Options::parse();
-    let report = match options.what {
-        What::Fabric { controller, groups, failures, agents_per_connection } => {
-            let load = Load { groups, failures, agents_per_connection };
-            phases::fabric(options.topology, &controller, load).await
-        }
-        What::Packets { openflow, pid } => phases::packets(options.topology, openflow, pid).await,
+    // Dropping the load ends the controller that it has started.
+    let report = tokio::select! {
+        report = load(options) => report,
+        signal = interrupted() => match signal {
+            Ok(signal) => return ExitCode::from(128 + signal),
+            Err(reason) => Err(format!("cannot watch for signals: {reason}")),
+        },
     };
     match report {
         Ok(Report(figures)) => {
@@ -77,4 +79,26 @@ async fn main() -> ExitCode {
             ExitCode::FAILURE
         }
     }
+}
+
+async fn load(options: Options) -> Result<Report, String> {
+    match options.what {
+        What::Fabric { controller, groups, failures, agents_per_connection } => {
+            let load = Load { groups, failures, agents_per_connection };
+            phases::fabric(options.topology, &controller, load).await
+        }
+        What::Packets { openflow, pid } => phases::packets(options.topology, openflow, pid).await,
+    }
+}
+
+/// Waits for a signal that ends programs; its number.
+async fn interrupted() -> std::io::Result<u8> {
+    let mut interrupt = signal(SignalKind::interrupt())?;
+    let mut terminate = signal(SignalKind::terminate())?;
+    let mut hangup = signal(SignalKind::hangup())?;
+    Ok(tokio::select! {
+        _ = interrupt.recv() => 2,
+        _ = terminate.recv() => 15,
+        _ = hangup.recv() => 1,
+    })
 }
