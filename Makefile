@@ -6,6 +6,7 @@
 
 SUDO := $(if $(filter 0,$(shell id -u)),,sudo)
 NETWORK_PACKAGES := gcc libc6-dev mininet openvswitch-switch ethtool iptables iproute2 procps python3
+LAUNCHERS := openmpi-bin slurmctld slurmd slurm-client
 PHOTOGRAPHS := lomiri-wallpapers-16.04
 export PATH := $(PATH):$(HOME)/.cargo/bin
 
@@ -50,7 +51,7 @@ packages-demo:
 	@tools/install-packages $(NETWORK_PACKAGES) $(PHOTOGRAPHS)
 
 packages-test:
-	@tools/install-packages $(NETWORK_PACKAGES) python3-pytest python3-venv pkg-config
+	@tools/install-packages $(NETWORK_PACKAGES) python3-pytest python3-venv python3-yaml pkg-config $(LAUNCHERS)
 
 packages-bench:
 	@tools/install-packages $(NETWORK_PACKAGES) python3-venv

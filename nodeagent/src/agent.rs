@@ -54,6 +54,8 @@ struct Group {
     orphan: bool,
     /// Its ranks came by themselves: it is released when all of them have left.
     mustered: bool,
+    /// The user of the processes that came by themselves, unless the agent's own.
+    owner: Option<u32>,
 }
 
 /// Why a rank may not attach.
@@ -133,6 +135,18 @@ impl Agent {
         }
         known.present += 1;
         Ok(Attachment { agent: self.clone(), group, rank, places: known.places.clone() })
+    }
+
+    /// A group is one of this user's.
+    pub(crate) fn give(&self, group: u64, user: u32) {
+        if let Some(known) = self.groups().get_mut(&group) {
+            known.owner = Some(user);
+        }
+    }
+
+    /// Whose a group is, if not the agent's own user's.
+    pub(crate) fn owner(&self, group: u64) -> Option<u32> {
+        self.groups().get(&group)?.owner
     }
 
     /// Lets a process of this node be a rank of a new group, with those who give the same key. May be dropped
@@ -292,6 +306,7 @@ impl Group {
             present: 0,
             orphan: false,
             mustered: false,
+            owner: None,
         })
     }
 }

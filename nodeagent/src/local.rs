@@ -2,7 +2,9 @@
 //! calls to the engine. Which ranks may come is the [`Agent`]'s to say, what calls mean the engine's.
 //!
 //! A rank is trusted with its own data and no more: whatever else it sends, it is told why it is
-//! refused and hung up on, and the others go on.
+//! refused and hung up on, and the others go on. Users are kept apart by the system's word of who they are.
+
+mod user;
 
 use crate::agent::{Agent, Attachment, Recovery};
 use crate::engine::{CallRequest, Memory, SharedSlice, wrong_plan};
@@ -27,6 +29,7 @@ use tokio::net::{UnixListener, UnixStream};
 use tokio::task::JoinSet;
 use tokio::time::{MissedTickBehavior, interval, timeout};
 use tracing::{debug, info, warn};
+use user::User;
 
 /// How long a connected process may take to attach, or to read what it is sent.
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -80,8 +83,8 @@ impl LocalServer {
         }
         let listener = UnixListener::bind(path).map_err(error)?;
         let server = LocalServer { listener, path: path.to_path_buf() };
-        // Whoever can connect can be any rank.
-        std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o600)).map_err(error)?;
+        // All users: each can be a rank of nobody's jobs but its own.
+        std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o666)).map_err(error)?;
         Ok(server)
     }
 
@@ -139,13 +142,17 @@ impl From<FrameError> for End {
 
 /// Serves one connection from its first to its last frame.
 async fn session(stream: UnixStream, agent: Agent) {
+    let user = match User::of(&stream) {
+        Ok(user) => user,
+        Err(e) => return warn!("cannot learn whose process connects: {e}"),
+    };
     let mut wire = Wire::new(stream);
     let first = match timeout(PATIENCE, wire.receive()).await {
         Ok(first) => first,
         Err(_) => Err(End::Refused(format!("no Attach within {} s", PATIENCE.as_secs()))),
     };
     let attached = match first {
-        Ok(body) => attach(body, &agent, &mut wire).await,
+        Ok(body) => attach(body, user, &agent, &mut wire).await,
         Err(end) => Err(end),
     };
     let attachment = match attached {
@@ -166,7 +173,7 @@ async fn session(stream: UnixStream, agent: Agent) {
 }
 
 /// Checks a first frame, and waits for others if it asks for that. Who only wanted to agree is not attached.
-async fn attach(body: Body, agent: &Agent, wire: &mut Wire) -> Result<Option<Attachment>, End> {
+async fn attach(body: Body, user: User, agent: &Agent, wire: &mut Wire) -> Result<Option<Attachment>, End> {
     let same = |version| match version {
         VERSION => Ok(()),
         _ => Err(End::Refused(format!(
@@ -176,15 +183,24 @@ async fn attach(body: Body, agent: &Agent, wire: &mut Wire) -> Result<Option<Att
     match body {
         Body::Attach(attach) => {
             same(attach.version)?;
+            user.may_use(agent, attach.group).map_err(End::Refused)?;
             agent.attach(attach.group, attach.rank).map(Some).map_err(|e| End::Refused(e.to_string()))
         }
         Body::Enlist(Enlist { version, key, rank, size, timeout_ms }) => {
             same(version)?;
-            muster(control::Enlist { key, rank, size, timeout_ms }, agent, wire).await.map(Some)
+            let enlist = control::Enlist { key: user.key(key), rank, size, timeout_ms };
+            let attachment = muster(enlist, agent, wire).await?;
+            user.owns(agent, attachment.group());
+            Ok(Some(attachment))
         }
         Body::Recover(Recover { version, group, rank, timeout_ms, agree }) => {
             same(version)?;
-            recover(control::Recover { group, rank, timeout_ms, agree }, agent, wire).await
+            user.may_use(agent, group).map_err(End::Refused)?;
+            let recovered = recover(control::Recover { group, rank, timeout_ms, agree }, agent, wire).await?;
+            if let Some(attachment) = &recovered {
+                user.owns(agent, attachment.group());
+            }
+            Ok(recovered)
         }
         _ => Err(End::Refused("the first frame must be Attach, Enlist or Recover".into())),
     }

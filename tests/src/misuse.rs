@@ -1,6 +1,7 @@
-//! Uses libcool as it should not be used, or waits to be disturbed, so that tests can see what users are told.
+//! Uses libcool as it should not be used, or waits to be disturbed, so that tests can see what users are told; or only
+//! shows that ranks have found each other.
 //!
-//!     cool run -n 4 -- cool-misuse other-size|other-operation|barriers|late
+//!     cool run -n 4 -- cool-misuse other-size|other-operation|barriers|late|sum
 
 use cool::{Comm, Error, Op};
 use std::io::Write;
@@ -33,6 +34,11 @@ fn run(case: &str) -> Result<(), Box<dyn std::error::Error>> {
                 comm.allreduce(&[1.0; 10], &mut sum, Op::Sum)?;
             }
         }
+        "sum" => {
+            let mut sum = [0u64];
+            comm.allreduce(&[comm.rank() as u64 + 1], &mut sum, Op::Sum)?;
+            println!("rank {} of {}: {}", comm.rank(), comm.size(), sum[0]);
+        }
         "barriers" => barriers_until_disturbed(&comm)?,
         "late" => {
             for call in 0..5 {
@@ -44,7 +50,7 @@ fn run(case: &str) -> Result<(), Box<dyn std::error::Error>> {
         }
         other => {
             return Err(format!(
-                "no such case: '{other}'; expected other-size, other-operation, barriers or late"
+                "no such case: '{other}'; expected other-size, other-operation, barriers, late or sum"
             )
             .into());
         }

@@ -1,0 +1,94 @@
+//! Whose process is at the other end of a socket, and what follows: users share an agent, but no groups.
+//!
+//! What this agent starts runs as the agent's own user, so only that user, and root, may be its ranks. Processes of other
+//! users become ranks by asking for a group together; a user's own groups are all that it reaches on any node, since
+//! every agent has the number of the user from the system.
+
+use crate::agent::Agent;
+use std::io;
+use tokio::net::UnixStream;
+
+/// The user of a connected process.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct User {
+    number: u32,
+    /// As the agent itself, or root.
+    trusted: bool,
+}
+
+impl User {
+    /// Whoever connected this.
+    pub(super) fn of(stream: &UnixStream) -> io::Result<User> {
+        let number = stream.peer_cred()?.uid();
+        Ok(User::new(number, rustix::process::geteuid().as_raw()))
+    }
+
+    fn new(number: u32, own: u32) -> User {
+        User { number, trusted: number == own || number == 0 }
+    }
+
+    /// The name under which its processes find each other: nobody else's processes are among them.
+    pub(super) fn key(self, key: String) -> String {
+        if self.trusted { key } else { format!("{key} of user {}", self.number) }
+    }
+
+    /// A group was made for its processes.
+    pub(super) fn owns(self, agent: &Agent, group: u64) {
+        if !self.trusted {
+            agent.give(group, self.number);
+        }
+    }
+
+    /// Whether its processes may say that they are ranks of a group; why not.
+    pub(super) fn may_use(self, agent: &Agent, group: u64) -> Result<(), String> {
+        if self.trusted || agent.owner(group) == Some(self.number) {
+            return Ok(());
+        }
+        Err(format!("group {group} is not one of user {}, as whom this process runs", self.number))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::engine::{EngineConfig, EngineHandle, GroupSpec, MemberSpec};
+    use cool_collective::CostModel;
+    use std::net::Ipv4Addr;
+    use tokio::sync::mpsc;
+
+    #[tokio::test]
+    async fn users_use_their_own_groups_and_the_agents_user_and_root_use_all() {
+        let config = EngineConfig { node: "h1".into(), ip: Ipv4Addr::LOCALHOST, udp_port: 0, tcp_port: 0 };
+        let agent = Agent::new("h1", EngineHandle::start(config).unwrap(), mpsc::channel(1).0);
+        let (udp_port, tcp_port) = agent.ports();
+        let ip = Ipv4Addr::LOCALHOST;
+        let member = MemberSpec { rank: 0, node: "h1".into(), rack: 0, ip, udp_port, tcp_port };
+        let spec = GroupSpec {
+            id: 7,
+            epoch: 1,
+            members: vec![member],
+            trees: Vec::new(),
+            chunk_bytes: 1400,
+            host_bytes_per_second: 0,
+            cost_model: CostModel::default(),
+        };
+        agent.make_group(spec).await.unwrap();
+        let (ann, bob) = (User::new(1000, 99), User::new(1001, 99));
+        assert!(ann.may_use(&agent, 7).unwrap_err().contains("not one of user 1000"));
+        ann.owns(&agent, 7);
+        assert!(ann.may_use(&agent, 7).is_ok() && bob.may_use(&agent, 7).is_err());
+        for trusted in [User::new(0, 99), User::new(99, 99)] {
+            assert!(trusted.may_use(&agent, 7).is_ok());
+        }
+    }
+
+    #[test]
+    fn no_user_can_come_to_the_key_of_another() {
+        let key = |user: u32, key: &str| User::new(user, 0).key(key.to_owned());
+        assert_eq!(key(0, "Slurm job 3"), "Slurm job 3");
+        let told = ["job a", "job a of user 0", "job a of user 1001"];
+        let of_ann: Vec<String> = told.iter().map(|text| key(1000, text)).collect();
+        let of_bob: Vec<String> = told.iter().map(|text| key(1001, text)).collect();
+        assert!(of_ann.iter().all(|ann| !of_bob.contains(ann)));
+    }
+}

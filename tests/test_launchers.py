@@ -1,0 +1,177 @@
+"""Programs under other launchers than COOL's: real Open MPI and Slurm of Debian, torchrun's environment, and users who are not root."""
+import os
+import pwd
+import shutil
+import socket
+import subprocess
+import time
+
+import pytest
+from conftest import ROOT
+
+import network
+
+NOBODY = pwd.getpwnam("nobody")
+ENTER = os.path.join(ROOT, "bench", "enter-host")
+HOSTS = 4
+
+
+@pytest.fixture
+def bed(make_bed):
+    bed = make_bed("tree:2x2")
+    # Users other than root come through to the agents' sockets and to the program, and to nothing else.
+    os.chmod(bed.directory, 0o711)
+    shutil.copy(os.path.join(bed.bin_dir, "cool-misuse"), program(bed))
+    return bed
+
+
+def program(bed):
+    return os.path.join(bed.directory, "program")
+
+
+def socket_of(bed, host):
+    return os.path.join(bed.directory, host + ".sock")
+
+
+def finished(process, seconds=60):
+    """Its output, once it has ended well."""
+    try:
+        out, errors = process.communicate(timeout=seconds)
+    finally:
+        process.kill()
+    assert process.returncode == 0, "status %d\n%s%s" % (process.returncode, out, errors)
+    return out
+
+
+def in_host(bed, host, command, variables, user=None):
+    """A command in an emulated host, as root or another user."""
+    prefix = ["mnexec", "-a", str(bed.network.net.get(host).pid)]
+    if user:
+        prefix += ["setpriv", "--reuid", str(user.pw_uid), "--regid", str(user.pw_gid), "--clear-groups"]
+    return subprocess.Popen([*prefix, *command], env={"PATH": os.environ["PATH"], **variables}, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+                            text=True)
+
+
+def torchrun(bed, user, size=HOSTS, port="29500"):
+    """A rank on each host as torchrun would start it."""
+    started = []
+    for rank in range(size):
+        host = "h%d" % (rank % HOSTS + 1)
+        variables = {"RANK": str(rank), "LOCAL_RANK": "0", "WORLD_SIZE": str(size), "MASTER_ADDR": "10.0.0.1", "MASTER_PORT": port,
+                     "COOL_SOCKET": socket_of(bed, host)}
+        started.append(in_host(bed, host, [program(bed), "sum"], variables, user))
+    return started
+
+
+def sums(size):
+    return ["rank %d of %d: %d" % (rank, size, size * (size + 1) // 2) for rank in range(size)]
+
+
+@pytest.mark.parametrize("user", [None, NOBODY], ids=["root", "nobody"])
+def test_ranks_that_torchrun_starts_find_each_other(bed, user):
+    printed = [finished(rank).strip() for rank in torchrun(bed, user, size=6)]
+    assert printed == sums(6)
+
+
+def test_users_do_not_meet_though_they_say_the_same_job(bed):
+    ranks = {user: torchrun(bed, user, size=HOSTS, port="29501") for user in (None, NOBODY)}
+    for started in ranks.values():
+        assert [finished(rank).strip() for rank in started] == sums(HOSTS)
+
+
+def test_a_user_cannot_be_a_rank_of_a_job_of_the_agents(bed):
+    job = subprocess.Popen(["cool", "run", "-n", "1", "--hosts", "h1", "--", "sh", "-c", "echo $COOL_GROUP; sleep 1000"],
+                           env=bed.environment(), stdout=subprocess.PIPE, text=True)
+    try:
+        group = job.stdout.readline().split()[1]
+        variables = {"COOL_GROUP": group, "COOL_RANK": "0", "COOL_SIZE": "1", "COOL_SOCKET": socket_of(bed, "h1")}
+        thief = in_host(bed, "h1", [program(bed), "sum"], variables, NOBODY)
+        _, errors = thief.communicate(timeout=30)
+        assert thief.returncode == 1 and "group %s is not one of user %d" % (group, NOBODY.pw_uid) in errors, errors
+    finally:
+        job.terminate()
+        job.wait(30)
+
+
+def test_ranks_that_open_mpi_starts_find_each_other(bed, tmp_path):
+    hosts = ["h%d" % (i + 1) for i in range(HOSTS)]
+    (tmp_path / "hosts").write_text("127.0.0.1 localhost\n" + "".join("%s %s\n" % (bed.network.net.get(h).IP(), h) for h in hosts))
+    described = {h["name"]: h for h in bed.description["hosts"]}
+    (tmp_path / "pids").write_text("".join("%s %d %s\n" % (h, described[h]["pid"], described[h]["interface"]) for h in hosts))
+    start = [ENTER, "h1", " ".join([
+        "mpirun.openmpi", "--allow-run-as-root", "--mca", "plm_rsh_agent", ENTER, "--mca", "oob_tcp_if_include", "10.0.0.0/16",
+        "--host", ",".join(h + ":2" for h in hosts), "-n", "8",
+        # Of several agents on one machine each host's own is named by its host's name.
+        "sh", "-c", "'COOL_SOCKET=%s/$(hostname).sock exec %s sum'" % (bed.directory, program(bed))])]
+    done = subprocess.run(start, env={**os.environ, "BENCH_HOSTS": str(tmp_path)}, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert sorted(done.stdout.splitlines()) == sums(8)
+
+
+class Slurm:
+    """Slurm's controller beside COOL's, and a slurmd in each emulated host, over the management network."""
+
+    def __init__(self, bed, folder):
+        self.bed, self.conf, self.folder, self.daemons = bed, folder / "slurm.conf", folder, []
+
+    def __enter__(self):
+        hosts = ["h%d" % (i + 1) for i in range(HOSTS)]
+        lines = ["ClusterName=cool", "SlurmctldHost=%s(%s)" % (socket.gethostname().split(".")[0], network.MANAGEMENT_ADDRESS),
+                 "AuthType=auth/none", "CredType=cred/none", "SlurmUser=root", "SlurmdUser=root", "MpiDefault=none",
+                 "ProctrackType=proctrack/linuxproc", "TaskPlugin=task/none", "SwitchType=switch/none", "SelectType=select/linear",
+                 "ReturnToService=2", "StateSaveLocation=%s/state" % self.folder, "SlurmdSpoolDir=%s/spool-%%n" % self.folder,
+                 "SlurmctldPidFile=%s/slurmctld.pid" % self.folder, "SlurmdPidFile=%s/slurmd-%%n.pid" % self.folder,
+                 *("NodeName=%s NodeAddr=10.255.0.%d CPUs=2 State=UNKNOWN" % (h, i) for i, h in enumerate(hosts, 2)),
+                 "PartitionName=all Nodes=%s Default=YES State=UP" % ",".join(hosts)]
+        (self.folder / "state").mkdir()
+        # Machines for tests may have no cgroups; nothing here uses them, and this plugin does not mind.
+        (self.folder / "cgroup.conf").write_text("CgroupPlugin=cgroup/v1\n")
+        self.conf.write_text("\n".join(lines) + "\n")
+        self.environment = {**os.environ, "SLURM_CONF": str(self.conf)}
+        try:
+            self._start("slurmctld", "-D")
+            for host in hosts:
+                self._start("mnexec", "-a", str(self.bed.network.net.get(host).pid), "slurmd", "-D", "-N", host)
+            end = time.monotonic() + 30
+            while (known := self.sinfo()) != ["idle"] * HOSTS:
+                assert time.monotonic() < end, "nodes are %s: %s" % (known, self.log())
+                time.sleep(0.1)
+        except BaseException:
+            self.__exit__()
+            raise
+        return self
+
+    def __exit__(self, *_):
+        for daemon in self.daemons:
+            daemon.terminate()
+        for daemon in self.daemons:
+            try:
+                daemon.wait(10)
+            except subprocess.TimeoutExpired:
+                daemon.kill()
+                daemon.wait()
+
+    def _start(self, *command):
+        with open(self.folder / "log", "a") as log:
+            self.daemons.append(subprocess.Popen(command, env=self.environment, stdout=log, stderr=log))
+
+    def log(self):
+        return (self.folder / "log").read_text()[-3000:]
+
+    def sinfo(self):
+        """The states of the nodes."""
+        done = subprocess.run(["sinfo", "-N", "-h", "-o", "%T"], env=self.environment, capture_output=True, text=True, timeout=30)
+        return done.stdout.split()
+
+    def srun(self, *command):
+        done = subprocess.run(["srun", *command], env=self.environment, capture_output=True, text=True, timeout=60)
+        assert done.returncode == 0, done.stdout + done.stderr + self.log()
+        return done.stdout
+
+
+def test_ranks_that_slurm_starts_find_each_other(bed, tmp_path):
+    with Slurm(bed, tmp_path) as slurm:
+        script = "COOL_SOCKET=%s/$SLURMD_NODENAME.sock exec %s sum" % (bed.directory, program(bed))
+        for ranks in (8, 4):
+            printed = slurm.srun("-N", "4", "-n", str(ranks), "sh", "-c", script)
+            assert sorted(printed.splitlines()) == sums(ranks)
