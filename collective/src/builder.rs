@@ -5,6 +5,7 @@
 use crate::layout::{Layout, Scope};
 use crate::schedule::{Action, ActionId, Buffer, Kind, Program, Rank, Span, TransferId};
 use crate::track::Tracker;
+use core::ops::Range;
 use std::collections::BTreeMap;
 
 /// Segments that may be under way through one piece of working memory: one arriving, one being worked on,
@@ -58,6 +59,8 @@ struct Draft {
     program: Program,
     tracker: Tracker,
     rings: BTreeMap<Slot, Ring>,
+    /// The actions of the round before, and where the present one begins.
+    before: Range<u32>,
 }
 
 #[derive(Debug)]
@@ -234,7 +237,7 @@ impl<'a> Builder<'a> {
         let Some(draft) = &mut self.drafts[rank.0 as usize] else { return };
         self.actions += 1;
         let id = ActionId(draft.program.actions.len() as u32);
-        let mut after = Vec::new();
+        let mut after: Vec<ActionId> = draft.before.clone().map(ActionId).collect();
         for span in kind.reads() {
             draft.tracker.read(span, id, &mut after);
         }
@@ -244,6 +247,18 @@ impl<'a> Builder<'a> {
         after.sort_unstable();
         after.dedup();
         draft.program.actions.push(Action { kind, after });
+    }
+
+    /// What is still to come at `rank` waits for what has come there since this was called last, so that no more
+    /// than one round's messages are under way to it, whatever bytes they touch.
+    pub(crate) fn next_round(&mut self, rank: Rank) {
+        if let Some(draft) = self.draft(rank) {
+            let end = draft.program.actions.len() as u32;
+            // Those of a round in which nothing was to do are waited for still.
+            if end > draft.before.end {
+                draft.before = draft.before.end..end;
+            }
+        }
     }
 
     fn draft(&mut self, rank: Rank) -> Option<&mut Draft> {

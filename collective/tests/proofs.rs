@@ -43,7 +43,7 @@ fn all_shapes() -> Vec<Layout> {
 
 /// Bytes of the call, bytes of an element, bytes of a segment: nothing, one element, whole and broken
 /// segments, segments smaller and larger than a part or an element.
-const SIZES: [(u64, u32, u64); 8] = [
+const SIZES: [(u64, u32, u64); 9] = [
     (0, 1, 64),
     (1, 1, 64),
     (8, 8, 4),
@@ -52,6 +52,7 @@ const SIZES: [(u64, u32, u64); 8] = [
     (61, 1, 16),
     (320, 8, 64),
     (1000, 4, 1 << 18),
+    (2048, 8, 512),
 ];
 
 /// Those with a name, each pattern by itself over all ranks in either order, and each at one level or at all

@@ -85,13 +85,20 @@ pub(super) fn reduce_scatter(b: &mut Builder<'_>, values: &[Held], parts: &[Rang
     }
 }
 
-/// Each to its next, then each to its next but one, and so on: nobody is everybody's first.
+/// Each to its next, then each to its next but one, and so on: nobody is everybody's first. Blocks of several
+/// packets are exchanged in rounds of one each way: all at once, they would overflow the switches' queues.
 pub(super) fn alltoall(b: &mut Builder<'_>, members: &[Rank], block: &dyn Fn(usize, usize) -> (Span, Span)) {
+    const SEVERAL_PACKETS: u64 = 2 * 1024;
     let n = members.len();
+    let len = |from, to| block(from, to).0.len;
+    let rounds = (0..n).any(|from| (0..n).any(|to| len(from, to) >= SEVERAL_PACKETS));
     for distance in 0..n {
         for from in 0..n {
             let to = (from + distance) % n;
             b.send_all(members[from], members[to], [block(from, to)]);
+        }
+        if rounds {
+            members.iter().for_each(|rank| b.next_round(*rank));
         }
     }
 }
