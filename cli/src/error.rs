@@ -66,8 +66,7 @@ pub(crate) enum Error {
     #[error("{0}")]
     Compile(#[from] cool_collective::CompileError),
     #[error(
-        "plan {plan} on {topology} takes about {} million events, too many to count each message; name a smaller \
-         network, or let `cool simulate` time it", (.events / 1e6).ceil()
+        "plan {plan} on {topology} takes about {} million events, too many to draw; name a smaller network", (.events / 1e6).ceil()
     )]
     TooLong { plan: String, topology: String, events: f64 },
     #[error(

@@ -2,13 +2,39 @@
 
 use crate::error::Error;
 use crate::size;
-use cool_collective::Layout;
+use cool_collective::{Call, Layout, Operation, Plan, Rank};
 use cool_sim::schedule::{Fabric, Placement};
 use std::time::Duration;
 
 /// A schedule that is expected to take more events than this is not made unless it is asked for: half a minute and
 /// 1 GB, about.
 pub(crate) const MOST_EVENTS: f64 = 5e6;
+
+/// What is asked of a collective besides its operation.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Asked {
+    /// Bytes of the message, the vector, or one rank's part, as in 8M
+    #[arg(long, value_name = "SIZE", value_parser = size::parse, default_value = "1M")]
+    pub(crate) bytes: u64,
+
+    #[command(flatten)]
+    pub(crate) network: Network,
+
+    /// Only this plan, by name, as cool-p-p, or composed, as rack:binomial,center:ring or flat:ring
+    #[arg(long, value_name = "PLAN", env = "COOL_PLAN")]
+    pub(crate) plan: Option<Plan>,
+
+    /// The rank at the root
+    #[arg(long, value_name = "RANK", default_value_t = 0)]
+    root: u32,
+}
+
+impl Asked {
+    /// A call of an operation, of bytes.
+    pub(crate) fn call(&self, operation: Operation) -> Call {
+        Call::new(operation, Rank(self.root), self.bytes, 1)
+    }
+}
 
 /// A network without a controller.
 #[derive(Debug, clap::Args)]

@@ -5,10 +5,10 @@ mod svg;
 mod table;
 
 use crate::error::Error;
-use crate::network::{MOST_EVENTS, Network};
+use crate::network::{Asked, MOST_EVENTS};
 use crate::units::{self, count};
 use crate::{cluster, size};
-use cool_collective::{Analysis, Call, Layout, Operation, Plan, Planner, Rank, analyse, check, compile};
+use cool_collective::{Analysis, Layout, Operation, Plan, Planner, analyse, check, compile};
 use cool_proto::control::controller_client::ControllerClient;
 use cool_proto::control::{Node, TopologyRequest};
 use cool_sim::schedule::{Costs, Fabric, limit, trace};
@@ -29,20 +29,8 @@ pub(crate) struct Options {
     #[arg(long, value_name = "OPERATION", required_unless_present = "table")]
     op: Option<Operation>,
 
-    /// Bytes of the message, the vector, or one rank's part, as in 8M
-    #[arg(long, value_name = "SIZE", value_parser = size::parse, default_value = "1M")]
-    bytes: u64,
-
     #[command(flatten)]
-    network: Network,
-
-    /// A plan by name, as cool-p-p, or composed, as rack:binomial,center:ring or flat:ring; picked if left out
-    #[arg(long, value_name = "PLAN", env = "COOL_PLAN")]
-    plan: Option<Plan>,
-
-    /// The rank at the root
-    #[arg(long, value_name = "RANK", default_value_t = 0)]
-    root: u32,
+    asked: Asked,
 
     /// Draws the schedule into a file, as a time-space diagram of what the simulator finds
     #[arg(long, value_name = "FILE")]
@@ -67,7 +55,7 @@ pub(crate) fn show(options: &Options) -> Result<(), Error> {
     match (options.table, options.op) {
         (Some(number), _) => table::print(out, number, options.racks, options.per_rack),
         (None, Some(operation)) => {
-            let (fabric, layout) = options.network.build()?;
+            let (fabric, layout) = options.asked.network.build()?;
             one(out, options, operation, (fabric, layout), &Costs::default())
         }
         (None, None) => Ok(()),
@@ -77,7 +65,7 @@ pub(crate) fn show(options: &Options) -> Result<(), Error> {
 impl Options {
     /// Whether the controller is to be asked for the network.
     pub(crate) fn asks(&self) -> bool {
-        self.network.topology.is_none() && self.table.is_none()
+        self.asked.network.topology.is_none() && self.table.is_none()
     }
 }
 
@@ -107,9 +95,10 @@ fn one(
     (fabric, layout): (Fabric, Layout),
     costs: &Costs,
 ) -> Result<(), Error> {
-    let call = Call::new(operation, Rank(options.root), options.bytes, 1);
+    let asked = &options.asked;
+    let call = asked.call(operation);
     let mut planner = Planner::new(fabric.cost_model(costs), layout.clone());
-    let plan = match options.plan {
+    let plan = match asked.plan {
         Some(plan) => plan,
         None => {
             check(&call, &layout, &Plan::default_for(&call, &layout))?;
@@ -117,27 +106,12 @@ fn one(
         }
     };
     check(&call, &layout, &plan)?;
+    let what = format!("{operation} of {} on {fabric}", size::named(asked.bytes));
+    let how = if asked.plan.is_some() { "forced" } else { "picked" };
+    writeln!(out, "{what}: {plan} ({how})")?;
     let estimate = planner.estimate(&call, plan);
-    let events = estimate.map_or(0.0, |estimate| estimate.events);
-    if events > MOST_EVENTS {
-        return Err(Error::TooLong { plan: plan.to_string(), topology: fabric.to_string(), events });
-    }
-    let schedule = compile(&call, &layout, &plan, |_| true)?;
-    let stuck = || Error::Stuck(plan.to_string());
-    let analysis = analyse(&schedule, &layout).ok_or_else(stuck)?;
-    if let Some(path) = &options.svg {
-        let (timing, passages) = trace(&schedule, &layout, &fabric, &Costs::default())?;
-        let seconds = timing.time.as_secs_f64();
-        let what = format!("{operation} of {} on {fabric} by {plan}", size::named(options.bytes));
-        let picture =
-            svg::draw(&format!("{what}: {}", units::seconds(seconds)), &layout, &passages, seconds)?;
-        std::fs::write(path, picture)
-            .map_err(|reason| Error::Picture { path: path.display().to_string(), reason })?;
-    }
-    let how = if options.plan.is_some() { "forced" } else { "picked" };
-    writeln!(out, "{operation} of {} on {fabric}: {plan} ({how})", size::named(options.bytes))?;
-    let least = limit(&call, &layout, &fabric).map(|limit| limit.as_secs_f64());
     if let Some(estimate) = estimate {
+        let least = limit(&call, &layout, &fabric).map(|limit| limit.as_secs_f64());
         let times = least.map_or(String::new(), |least| {
             format!(", {:.2} times the limit of {}", estimate.seconds / least, units::seconds(least))
         });
@@ -149,7 +123,28 @@ fn one(
     if !rest.is_empty() {
         writeln!(out, "  others: {}", rest.join(", "))?;
     }
-    print(out, &analysis, &layout)?;
+    let events = estimate.map_or(0.0, |estimate| estimate.events);
+    if events > MOST_EVENTS && options.svg.is_none() {
+        let millions = events / 1e6;
+        return Ok(writeln!(
+            out,
+            "  about {millions:.0} million events: messages are not counted one by one"
+        )?);
+    }
+    if events > MOST_EVENTS {
+        return Err(Error::TooLong { plan: plan.to_string(), topology: fabric.to_string(), events });
+    }
+    let schedule = compile(&call, &layout, &plan, |_| true)?;
+    let stuck = || Error::Stuck(plan.to_string());
+    print(out, &analyse(&schedule, &layout).ok_or_else(stuck)?, &layout)?;
+    if let Some(path) = &options.svg {
+        let (timing, passages) = trace(&schedule, &layout, &fabric, costs)?;
+        let seconds = timing.time.as_secs_f64();
+        let title = format!("{what} by {plan}: {}", units::seconds(seconds));
+        let picture = svg::draw(&title, &layout, &passages, seconds)?;
+        std::fs::write(path, picture)
+            .map_err(|reason| Error::Picture { path: path.display().to_string(), reason })?;
+    }
     Ok(())
 }
 

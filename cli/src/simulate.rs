@@ -4,10 +4,10 @@
 mod grid;
 
 use crate::error::Error;
-use crate::network::{MOST_EVENTS, Network};
+use crate::network::{Asked, MOST_EVENTS};
 use crate::{size, units};
 use cool_collective::planner::{Estimate, Planner};
-use cool_collective::{Call, Operation, Plan, Rank, check, compile};
+use cool_collective::{Operation, Plan, check, compile};
 use cool_sim::schedule::{Costs, limit, simulate};
 use std::io::Write;
 
@@ -18,20 +18,8 @@ pub(crate) struct Options {
     #[arg(long, value_name = "OPERATION", required_unless_present = "grid")]
     op: Option<Operation>,
 
-    /// Bytes of the message, the vector, or one rank's part, as in 8M
-    #[arg(long, value_name = "SIZE", value_parser = size::parse, default_value = "1M")]
-    bytes: u64,
-
     #[command(flatten)]
-    network: Network,
-
-    /// Only this plan; all that fit, if left out
-    #[arg(long, value_name = "PLAN", env = "COOL_PLAN")]
-    plan: Option<Plan>,
-
-    /// The rank at the root
-    #[arg(long, value_name = "RANK", default_value_t = 0)]
-    root: u32,
+    asked: Asked,
 
     /// Print one JSON document
     #[arg(long)]
@@ -80,9 +68,10 @@ pub(crate) fn show(options: &Options) -> Result<(), Error> {
 }
 
 fn document(options: &Options, operation: Operation) -> Result<Document, Error> {
-    let (fabric, layout) = options.network.build()?;
+    let asked = &options.asked;
+    let (fabric, layout) = asked.network.build()?;
     let costs = Costs::default();
-    let call = Call::new(operation, Rank(options.root), options.bytes, 1);
+    let call = asked.call(operation);
     let least = limit(&call, &layout, &fabric).map(|limit| limit.as_secs_f64());
     let mut planner = Planner::new(fabric.cost_model(&costs), layout.clone());
     let line = |plan: Plan, seconds: f64, estimated| {
@@ -94,7 +83,7 @@ fn document(options: &Options, operation: Operation) -> Result<Document, Error> 
         let timing = simulate(&schedule, &layout, &fabric, &costs)?;
         Ok(line(plan, timing.time.as_secs_f64(), false))
     };
-    let (picked, mut plans) = match options.plan {
+    let (picked, mut plans) = match asked.plan {
         Some(plan) => (None, vec![run(plan)?]),
         None => {
             check(&call, &layout, &Plan::default_for(&call, &layout))?;
@@ -114,7 +103,7 @@ fn document(options: &Options, operation: Operation) -> Result<Document, Error> 
     Ok(Document {
         topology: fabric.to_string(),
         operation: operation.to_string(),
-        bytes: options.bytes,
+        bytes: asked.bytes,
         limit_seconds: least,
         picked: picked.map(|plan| plan.to_string()),
         plans,

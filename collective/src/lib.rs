@@ -27,7 +27,7 @@ pub use analyse::{Analysis, Link, Load, analyse};
 pub use compile::{CompileError, check, compile};
 pub use interpret::{InterpretError, interpret};
 pub use layout::{Layout, LayoutError, Place, Scope};
-pub use plan::{Plan, PlanError, Rates};
+pub use plan::{Plan, PlanError};
 pub use planner::{CostModel, Planner};
 pub use schedule::{
     Action, ActionId, Buffer, Call, Kind, Operation, Program, Rank, Schedule, Span, TransferId,

@@ -20,22 +20,6 @@ const WORTHY_SHARE: u64 = 512;
 /// Beyond so many nodes the steps of an allgather round a ring cost more than a second pass over one link.
 const MANY_NODES: usize = 64;
 
-/// How fast the links of a tree are, in any one unit.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Rates {
-    /// A host's link.
-    pub host: f64,
-    /// The link between a rack's switch and the core.
-    pub uplink: f64,
-}
-
-impl Default for Rates {
-    /// An uplink as fast as a host's link: the most that racks are oversubscribed in practice.
-    fn default() -> Rates {
-        Rates { host: 1.0, uplink: 1.0 }
-    }
-}
-
 impl Plan {
     /// The plan for a call when nobody forces one, on a network whose links are all alike.
     ///
@@ -64,22 +48,13 @@ impl Plan {
     /// that enters each rack once every node hears one other and every uplink carries one message each way, so no
     /// queue fills and no packet is lost, whatever the placement of ranks.
     pub fn default_for(call: &Call, layout: &Layout) -> Plan {
-        Plan::default_at(call, layout, Rates::default())
-    }
-
-    /// As [`Plan::default_for`], on a network with such links. Where uplinks are faster than hosts' links by as
-    /// much as a rack has hosts, racks do not matter, and large gathers and scatters go straight.
-    pub fn default_at(call: &Call, layout: &Layout, rates: Rates) -> Plan {
-        let name = name(call, layout, rates);
-        name.parse().expect("the rule names plans, as its test shows")
+        name(call, layout).parse().expect("the rule names plans, as its test shows")
     }
 }
 
-fn name(call: &Call, layout: &Layout, rates: Rates) -> &'static str {
+fn name(call: &Call, layout: &Layout) -> &'static str {
     let nodes = layout.nodes();
     let size = layout.size();
-    let largest_rack = (0..layout.racks()).map(|rack| layout.nodes_of_rack(rack).len()).max().unwrap_or(1);
-    let oversubscribed = rates.uplink < rates.host * largest_rack as f64;
     // What one rank has to move or combine, on average.
     let vector = call.input_bytes(Rank(0), size).max(call.output_bytes(Rank(0), size));
     let share = vector / nodes as u64;
@@ -94,7 +69,6 @@ fn name(call: &Call, layout: &Layout, rates: Rates) -> &'static str {
         Operation::Allreduce | Operation::ReduceScatter if share >= LARGE_SHARE => "racked:ring",
         Operation::Allreduce if share >= FAIR_SHARE => "racked:chain",
         Operation::Allreduce | Operation::ReduceScatter => "sharded",
-        Operation::Gather | Operation::Scatter if worthy && !oversubscribed => "flat:linear",
         Operation::Gather | Operation::Scatter => "cool-p-p",
         Operation::Allgather if nodes > MANY_NODES => "multicast",
         Operation::Allgather if worthy => "racked:ring",
@@ -118,11 +92,8 @@ mod tests {
         for operation in Operation::ALL {
             for bytes in [0, 8, 4096, 1 << 30] {
                 let call = Call::new(operation, Rank(0), bytes, 1);
-                for uplink in [1.0, 10.0] {
-                    let rates = Rates { host: 1.0, uplink };
-                    assert!(name(&call, &layout, rates).parse::<Plan>().is_ok());
-                    assert!(Plan::default_at(&call, &layout, rates).fits(operation), "{operation} {bytes}");
-                }
+                assert!(name(&call, &layout).parse::<Plan>().is_ok());
+                assert!(Plan::default_for(&call, &layout).fits(operation), "{operation} {bytes}");
             }
         }
     }

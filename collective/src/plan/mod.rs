@@ -8,7 +8,6 @@ use crate::patterns::{PATTERNS, Pattern};
 use crate::schedule::Operation;
 use core::fmt;
 
-pub use choice::Rates;
 pub use text::PlanError;
 
 /// Segments of an array unless a plan says otherwise: with a sixteenth under way at each level, filling and
