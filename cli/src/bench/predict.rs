@@ -25,7 +25,15 @@ impl Predictor {
         let layout = cluster::layout(group.members.iter().map(|m| (m.rack, m.node.as_str()))).ok()?;
         let fabric = Fabric::of_group(&layout, &model).ok()?;
         let planner = Planner::new(model, layout.clone());
-        Some(Predictor { model, layout, fabric, planner })
+        let mut predictor = Predictor { model, layout, fabric, planner };
+        // A repetition uses up what links let pass at once; until the next they have the time of a barrier.
+        let barrier = Case { op: "barrier".parse().ok()?, bytes: 0 };
+        let call = barrier.call(0, predictor.layout.size() as u64)?;
+        let plan = predictor.planner.pick(&call).to_string();
+        let pause = predictor.seconds(barrier, 0, &plan)?;
+        let refilled = (pause * model.rack.bytes_per_second as f64) as u64;
+        predictor.fabric.spent = predictor.fabric.burst.saturating_sub(refilled);
+        Some(predictor)
     }
 
     /// Seconds that a case takes by a plan; none if it is none that can be simulated in reasonable time.

@@ -78,7 +78,11 @@ impl<'a> Carrier<'a> {
             fabric,
             costs,
             hosts: fabric.hosts_of(layout)?,
-            flows: Flows::new(fabric.rates().into_iter().enumerate().map(per_nano), fabric.burst),
+            flows: Flows::new(
+                fabric.rates().into_iter().enumerate().map(per_nano),
+                fabric.burst,
+                fabric.spent,
+            ),
             loads: Vec::new(),
             connections: BTreeMap::new(),
             streams: BTreeMap::new(),

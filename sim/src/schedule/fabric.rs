@@ -58,6 +58,8 @@ pub struct Fabric {
     pub uplink_delay: Duration,
     /// Bytes that pass an idle link at once, as a token bucket lets them; 0 for links as they are in hardware.
     pub burst: u64,
+    /// Bytes of it that links lack at the beginning.
+    pub spent: u64,
 }
 
 /// Why a text is no network, or a network too small for a group.
@@ -134,6 +136,7 @@ impl Fabric {
             delay: near / 2,
             uplink_delay: far.saturating_sub(near) / 2,
             burst: model.burst,
+            spent: 0,
         };
         fabric.with_rates(host, uplink)
     }

@@ -67,12 +67,12 @@ pub(super) struct Flows {
 
 impl Flows {
     /// No flows on links of such rates, in bytes per nanosecond.
-    pub(super) fn new(rates: impl Iterator<Item = f64>, burst: u64) -> Flows {
+    pub(super) fn new(rates: impl Iterator<Item = f64>, burst: u64, spent: u64) -> Flows {
         let burst = burst as f64;
         let link = |rate| Link {
             rate,
             flows: Vec::new(),
-            tokens: burst,
+            tokens: (burst - spent as f64).max(0.0),
             at: 0,
             used: 0.0,
             turn: 0,
@@ -347,7 +347,7 @@ mod tests {
 
     #[test]
     fn a_link_is_shared_fairly_and_what_one_cannot_use_goes_to_the_others() {
-        let mut flows = Flows::new([10.0, 4.0, 10.0].into_iter(), 0);
+        let mut flows = Flows::new([10.0, 4.0, 10.0].into_iter(), 0, 0);
         let mut begin = |links: &[u32], most| flows.begin(0, links.to_vec(), 1 << 40, most).unwrap();
         let ids = [begin(&[0, 1], 99.0), begin(&[0], 99.0), begin(&[1], 1.0), begin(&[2], 99.0)];
         assert_eq!(rates(&mut flows, &ids), [3.0, 7.0, 1.0, 10.0]);
@@ -359,7 +359,7 @@ mod tests {
 
     #[test]
     fn an_idle_link_lets_a_burst_pass_and_earns_the_next_with_time() {
-        let mut flows = Flows::new([1.0].into_iter(), 1000);
+        let mut flows = Flows::new([1.0].into_iter(), 1000, 0);
         assert_eq!(flows.begin(0, vec![0], 900, 9.0), None);
         let id = flows.begin(100, vec![0], 900, 9.0).unwrap();
         assert_eq!(flows.left(100, id), 700.0);
@@ -373,7 +373,7 @@ mod tests {
             paths in prop::collection::vec((prop::collection::btree_set(0u32..8, 1..4), 1u32..200), 1..20),
         ) {
             let count = capacities.len() as u32;
-            let mut flows = Flows::new(capacities.iter().map(|rate| f64::from(*rate)), 0);
+            let mut flows = Flows::new(capacities.iter().map(|rate| f64::from(*rate)), 0, 0);
             let mut ids = Vec::new();
             for (links, most) in paths {
                 let links: std::collections::BTreeSet<u32> = links.iter().map(|link| link % count).collect();

@@ -175,6 +175,7 @@ fn build(name: &str, document: Document, host: u64, uplink: u64) -> Result<Fabri
         delay: Duration::from_micros(50),
         uplink_delay: Duration::from_micros(50),
         burst: 16_000,
+        spent: 0,
     })
 }
 

@@ -72,6 +72,7 @@ impl FromStr for Fabric {
             delay: Duration::from_micros(50),
             uplink_delay: Duration::from_micros(50),
             burst: 16_000,
+            spent: 0,
         })
     }
 }
