@@ -31,6 +31,12 @@ impl Time {
     pub const fn since(self, earlier: Time) -> Duration {
         Duration::from_nanos(self.0.saturating_sub(earlier.0))
     }
+
+    /// The first multiple of `step` after the origin that is not before this; this, if the step is zero.
+    pub fn round_up(self, step: Duration) -> Time {
+        let step = u64::try_from(step.as_nanos()).unwrap_or(u64::MAX);
+        if step == 0 { self } else { Time(self.0.div_ceil(step).saturating_mul(step)) }
+    }
 }
 
 impl Add<Duration> for Time {

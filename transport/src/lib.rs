@@ -11,7 +11,7 @@
 //! come for a stream which is not open yet.
 //!
 //! ```text
-//! driver:  datagram -> Packet::decode -> machine of packet.id: handle(now, Input::Packet{..})
+//! driver:  datagram -> Packet::decode_all -> machine of packet.id: handle(now, Input::Packet{..})
 //!          poll(now) until idle:  Transmit -> Packet::encode, payload from the buffer, send
 //!                                 Store    -> payload of the packet just handled into the buffer
 //! ```

@@ -70,7 +70,7 @@ impl Receiver {
             tree: Tree::new(Rounds::new(chain), chunks),
             pull: Pull::new(now, me, &spec.timers, spec.chunk_bytes),
             feed: Feed::default(),
-            reporter: Reporter::new(chain.clone(), me),
+            reporter: Reporter::new(chain.clone(), me, spec.tick()),
             out: Outbox::new(spec.id, chain.node(me), spec.digest),
             phase: Phase::Waiting,
             since: now,
@@ -264,7 +264,7 @@ impl Receiver {
     }
 
     fn linger(&self) -> Duration {
-        (self.pull.rtt().rto() * LINGER).min(self.spec.timers.stall)
+        ((self.pull.rtt().rto() + self.spec.tick()) * LINGER).min(self.spec.timers.stall)
     }
 
     fn fail(&mut self, error: StreamError) {

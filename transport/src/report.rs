@@ -38,10 +38,12 @@ pub(crate) struct Reporter {
     unanswered: u32,
     /// Reports of what is complete.
     repeats: u32,
+    tick: Duration,
 }
 
 impl Reporter {
-    pub(crate) fn new(chain: Arc<Chain>, me: u16) -> Reporter {
+    /// Reports at multiples of `tick`.
+    pub(crate) fn new(chain: Arc<Chain>, me: u16, tick: Duration) -> Reporter {
         let head = chain.head(me);
         Reporter {
             boss: if head == me { 0 } else { head },
@@ -56,6 +58,7 @@ impl Reporter {
             due: None,
             unanswered: 0,
             repeats: 0,
+            tick,
         }
     }
 
@@ -165,7 +168,8 @@ impl Reporter {
             if self.unanswered >= TRIES && self.boss != 0 {
                 (self.boss, self.unanswered) = (0, 0);
             }
-            self.due = Some(now + backoff(2 * rto, self.repeats));
+            // The report may wait for a tick on its way, and so may the answer.
+            self.due = Some(now + 3 * self.tick + backoff(2 * rto, self.repeats));
             self.unanswered += 1;
             self.repeats += 1;
         }
@@ -209,12 +213,14 @@ impl Reporter {
         self.heard = self.heard.worst(heard);
     }
 
-    /// A head waits for the others' news of the same, for one retry timer.
+    /// A head waits for the others' news of the same, for one retry timer and until they may speak.
     fn news(&mut self, now: Time, from: u16, completed: bool, rto: Duration) {
         self.told.insert(one(from));
         let has_told = |p| self.complete.contains(p) || !completed && self.told.contains(p);
         let all = self.chain.head(self.me) != self.me || self.rack().all(has_told);
-        self.due = Some(if all { now } else { self.due.map_or(now + rto, |due| due.min(now + rto)) });
+        let wait = now + rto + self.tick;
+        let due = if all { now } else { self.due.map_or(wait, |due| due.min(wait)) };
+        self.due = Some(due.round_up(self.tick));
     }
 }
 

@@ -51,7 +51,8 @@ enum Phase {
     /// Until the receivers are ready.
     Gathering,
     Sending,
-    /// All have it, or will not.
+    /// All have it, or will not; they are about to be told.
+    Settling,
     Closed,
 }
 
@@ -74,7 +75,7 @@ impl Sender {
             rate,
             feed: Feed::default(),
             roll: Roll::new(now, spec.chain.clone()),
-            polls: Polls::new(now, 2 * rtt.rto()),
+            polls: Polls::new(now, 2 * (rtt.rto() + spec.tick())),
             rtt,
             round_told: now,
             sent_all: None,
@@ -91,7 +92,7 @@ impl Sender {
             let everyone = sender.roll.not_ready();
             sender.announce(now, &everyone, true);
         }
-        sender.conclude();
+        sender.conclude(now);
         Ok(sender)
     }
 
@@ -143,13 +144,13 @@ impl Sender {
                 // A report may have waited for others, so it can only tell that the way is shorter than thought.
                 if let Some(at) = self.sent_all.take_if(|_| new).filter(|at| now - *at < self.rtt.rto() / 4) {
                     self.rtt.sample(now - at);
-                    self.polls = Polls::new(now, 2 * self.rtt.rto());
+                    self.polls = Polls::new(now, 2 * self.patience());
                 }
                 if !new && !complete.is_empty() {
                     self.out.send(To::Node(packet.from), self.roll.settled_for(from));
                 }
                 self.on_round(now, from, *rounds, heard);
-                self.conclude();
+                self.conclude(now);
             }
             _ => self.stats.refused += 1,
         }
@@ -202,11 +203,16 @@ impl Sender {
         }
     }
 
+    /// How long a node may take to answer: the retry timer, and the wait for its tick.
+    fn patience(&self) -> Duration {
+        self.rtt.rto() + self.spec.tick()
+    }
+
     /// How long a receiver is not heard of before it is asked: it speaks at the end of each round.
     fn quiet(&self) -> Duration {
         let round = self.rounds.chunks(self.rounds.of(self.next)).len() as u64;
         let rounds = if self.next < self.chunks { 3 } else { 0 };
-        (4 * self.rtt.rto()).max(time_of(rounds * round * self.frame(), self.rate.current()))
+        (4 * self.patience()).max(time_of(rounds * round * self.frame(), self.rate.current()))
     }
 
     /// Bytes of a full data packet on a link.
@@ -221,12 +227,12 @@ impl Sender {
             Phase::Gathering if now >= self.polls.at() => {
                 let missing = self.roll.not_ready();
                 self.announce(now, &missing, true);
-                self.polls.on_poll(now, 2 * self.rtt.rto());
+                self.polls.on_poll(now, 2 * self.patience());
             }
             Phase::Sending if now >= self.roll.news().max(self.since) + timers.stall => {
                 let nodes = self.roll.incomplete();
                 self.out.push(Output::Failed(StreamError::Incomplete { nodes, waited: timers.stall }));
-                self.finish();
+                self.finish(now);
             }
             Phase::Sending => {
                 self.give_up_dead_tree(now);
@@ -234,7 +240,8 @@ impl Sender {
                     self.look_for_silent(now);
                 }
             }
-            Phase::Gathering | Phase::Closed => {}
+            Phase::Settling if now >= self.since.round_up(self.spec.tick()) => self.settle(),
+            Phase::Gathering | Phase::Settling | Phase::Closed => {}
         }
     }
 
@@ -258,7 +265,7 @@ impl Sender {
     fn give_up_dead_tree(&mut self, now: Time) {
         let sent = self.rounds.of(self.next);
         let unheard = sent >= self.roll.rounds() + DEAD_ROUNDS
-            && now - self.round_told > DEAD_TIMERS * self.rtt.rto()
+            && now - self.round_told > DEAD_TIMERS * self.patience()
             && self.roll.any_since(self.since);
         if self.tree && (unheard || self.rate.is_useless()) {
             self.tree = false;
@@ -269,15 +276,19 @@ impl Sender {
     }
 
     /// Ends the stream if all have it.
-    fn conclude(&mut self) {
-        if self.roll.all_complete() && self.phase != Phase::Closed {
-            self.finish();
+    fn conclude(&mut self, now: Time) {
+        if self.roll.all_complete() && matches!(self.phase, Phase::Gathering | Phase::Sending) {
+            self.finish(now);
         }
     }
 
-    fn finish(&mut self) {
-        self.phase = Phase::Closed;
+    fn finish(&mut self, now: Time) {
+        (self.phase, self.since) = (Phase::Settling, now);
         self.out.push(Output::Released);
+    }
+
+    fn settle(&mut self) {
+        self.phase = Phase::Closed;
         let settled = self.roll.all_settled();
         match self.spec.chain.len() {
             1 => {}
@@ -309,7 +320,7 @@ impl Sender {
                 self.feed.arrived(chunk, true);
                 if self.next == self.chunks {
                     self.sent_all = Some(now);
-                    self.polls = Polls::new(now, 2 * self.rtt.rto());
+                    self.polls = Polls::new(now, 2 * self.patience());
                 }
                 (To::Tree, chunk, 0, Way::Tree)
             }
@@ -334,6 +345,7 @@ impl Sender {
                 let stall = self.roll.news().max(self.since) + timers.stall;
                 earliest(Some(self.polls.at()), Some(stall))
             }
+            Phase::Settling => Some(self.since.round_up(self.spec.tick())),
             Phase::Closed => None,
         };
         earliest(own, self.send_at(now))

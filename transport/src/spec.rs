@@ -128,6 +128,9 @@ pub struct Timers {
     pub ready: Duration,
     /// How long without progress before the stream fails.
     pub stall: Duration,
+    /// That a short message has arrived is said at multiples of this, so that a node's words on many streams go out
+    /// together; losses are noticed so much later. Each node's own affair. Zero: at once.
+    pub tick: Duration,
 }
 
 impl Default for Timers {
@@ -137,6 +140,7 @@ impl Default for Timers {
             start: Duration::from_secs(60),
             ready: Duration::from_secs(10),
             stall: Duration::from_secs(30),
+            tick: Duration::ZERO,
         }
     }
 }
@@ -220,6 +224,11 @@ pub enum SpecError {
 impl StreamSpec {
     /// How many chunks the message has; one, without bytes, if it is empty.
     ///
+    /// At multiples of what is said of this message that is in no hurry.
+    pub(crate) fn tick(&self) -> Duration {
+        if self.len > self.eager { Duration::ZERO } else { self.timers.tick }
+    }
+
     /// # Errors
     /// If the parts of the specification contradict each other.
     pub(crate) fn check(&self) -> Result<u32, SpecError> {

@@ -47,8 +47,8 @@ pub(crate) enum Input<'a> {
 /// What the engine asks of its driver.
 #[derive(Debug)]
 pub(crate) enum Output {
-    /// Send this, to a node or a tree.
-    Datagram { to: SocketAddrV4, bytes: Vec<u8> },
+    /// Send this, to a node or a tree. Words are packets without payload, behind which others may go.
+    Datagram { to: SocketAddrV4, bytes: Vec<u8>, words: bool },
     /// Connect to a node, within bounds again and again: its agent may be starting.
     Connect { node: String, to: SocketAddrV4 },
     /// Write this.
@@ -89,6 +89,12 @@ impl Budget {
     }
 }
 
+/// Packets without payload share a datagram of so many bytes at most, which fits any link.
+const WORDS_MAX: usize = 1200;
+
+/// Among so many outputs such a datagram is looked for.
+const WORDS_AHEAD: usize = 64;
+
 /// What the groups of a node share.
 #[derive(Debug)]
 pub(super) struct Shared {
@@ -107,6 +113,19 @@ pub(super) struct Shared {
 impl Shared {
     pub(super) fn done(&mut self, token: u64, result: Result<Stats, Failure>) {
         self.out.push_back(Output::Done { token, result });
+    }
+
+    /// Sends a packet without payload, in one datagram with others for the same place if there are any.
+    pub(super) fn send_word(&mut self, to: SocketAddrV4, packet: &[u8]) {
+        let mut waiting = self.out.iter_mut().rev().take(WORDS_AHEAD);
+        let same = waiting.find_map(|output| match output {
+            Output::Datagram { to: other, bytes, words: true } if *other == to => Some(bytes),
+            _ => None,
+        });
+        match same {
+            Some(bytes) if bytes.len() + packet.len() <= WORDS_MAX => bytes.extend_from_slice(packet),
+            _ => self.out.push_back(Output::Datagram { to, bytes: packet.to_vec(), words: true }),
+        }
     }
 
     /// Gives back what a stream had a claim on.
@@ -361,13 +380,15 @@ impl Engine {
     }
 
     fn datagram(&mut self, now: Time, from: SocketAddrV4, bytes: &[u8]) {
-        let (packet, payload) = match Packet::decode(bytes) {
-            Ok(decoded) => decoded,
-            Err(error) => {
-                tracing::debug!(%from, %error, "dropped a datagram");
-                return;
+        for decoded in Packet::decode_all(bytes) {
+            match decoded {
+                Ok((packet, payload)) => self.packet(now, from, packet, payload),
+                Err(error) => tracing::debug!(%from, %error, "dropped what is no packet"),
             }
-        };
+        }
+    }
+
+    fn packet(&mut self, now: Time, from: SocketAddrV4, packet: Packet, payload: &[u8]) {
         let (id, epoch) = (packet.id.group, packet.id.epoch);
         let Some(group) = self.groups.get_mut(&id).filter(|group| group.key() == (id, epoch)) else {
             tracing::debug!(%from, group = id, epoch, "dropped a packet of a group that is not here");
@@ -442,13 +463,14 @@ impl Machine for Engine {
     }
 
     fn poll(&mut self, now: Time) -> Poll<Output> {
-        loop {
-            if let Some(output) = self.shared.out.pop_front() {
-                return Poll::Output(output);
-            }
-            let Some(key) = self.shared.timers.due(now) else { return Poll::Idle(self.shared.timers.next()) };
+        // All that is due, so that what goes to one place goes together.
+        while let Some(key) = self.shared.timers.due(now) {
             self.due(now, key);
             self.settle(now);
+        }
+        match self.shared.out.pop_front() {
+            Some(output) => Poll::Output(output),
+            None => Poll::Idle(self.shared.timers.next()),
         }
     }
 }

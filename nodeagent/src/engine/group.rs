@@ -95,6 +95,8 @@ pub(super) struct Group {
     failed: Option<Failure>,
     /// The retry timer that the last stream has measured.
     retry_timer: Duration,
+    /// Streams in a row that needed no repair.
+    calm: u32,
 }
 
 impl Group {
@@ -118,6 +120,7 @@ impl Group {
             over: BTreeSet::new(),
             failed: None,
             retry_timer: Timers::default().initial_rto,
+            calm: 0,
         }
     }
 

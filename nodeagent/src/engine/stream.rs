@@ -80,6 +80,8 @@ pub(super) struct Stream {
 pub(super) struct Outgoing {
     pub(super) to: To,
     pub(super) bytes: Vec<u8>,
+    /// Whether it carries a part of the message.
+    pub(super) data: bool,
 }
 
 /// What came of giving a stream's machine something to do.
@@ -133,6 +135,14 @@ impl Stream {
     /// Bytes of the message.
     pub(super) fn bytes(&self) -> u64 {
         self.data.bytes()
+    }
+
+    /// Whether this node has asked for anything again, or was asked.
+    pub(super) fn needed_repair(&self) -> bool {
+        match &self.end {
+            End::Sender(sender) => sender.stats().served > 0,
+            End::Receiver(receiver) => receiver.stats().requests > 0,
+        }
     }
 
     /// The retry timer as measured by now.
@@ -194,7 +204,8 @@ impl Stream {
         let head = bytes.len();
         bytes.resize(head + len, 0);
         self.data.read(payload.start, &mut bytes[head..]);
-        if matches!(packet.body, Body::Data { .. }) {
+        let data = matches!(packet.body, Body::Data { .. });
+        if data {
             match to {
                 To::Tree => turn.multicast_bytes += len as u64,
                 To::Node(_) => turn.resent += 1,
@@ -202,6 +213,6 @@ impl Stream {
             let first_time = to == To::Tree || self.tree.is_none();
             turn.all_sent |= first_time && payload.end == self.data.bytes();
         }
-        turn.packets.push(Outgoing { to, bytes });
+        turn.packets.push(Outgoing { to, bytes, data });
     }
 }

@@ -131,7 +131,7 @@ impl Driver {
                 Poll::Idle(deadline) => {
                     return deadline.map(|at| self.origin + Duration::from_nanos(at.as_nanos()));
                 }
-                Poll::Output(Output::Datagram { to, bytes }) => {
+                Poll::Output(Output::Datagram { to, bytes, .. }) => {
                     self.outbox.send(&self.udp, to, &bytes).await;
                 }
                 Poll::Output(output) => self.output(output),

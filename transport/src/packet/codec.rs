@@ -35,11 +35,39 @@ impl Packet {
         self.body.encode(out);
     }
 
-    /// Reads a packet; what is returned beside it is its payload.
+    /// Reads the packets of a datagram, each with its payload: several without, or a single one with.
+    ///
+    /// # Errors
+    /// If what is left is not a packet of this version; then it is the last that is read.
+    pub fn decode_all(datagram: &[u8]) -> impl Iterator<Item = Result<(Packet, &[u8]), PacketError>> {
+        let mut rest = Some(datagram);
+        core::iter::from_fn(move || {
+            let decoded = Packet::decode_first(rest.take()?);
+            Some(decoded.map(|(packet, after)| {
+                if matches!(packet.body, Body::Data { .. }) {
+                    return (packet, after);
+                }
+                rest = Some(after).filter(|after| !after.is_empty());
+                (packet, &[][..])
+            }))
+        })
+    }
+
+    /// Reads a single packet; what is returned beside it is its payload.
     ///
     /// # Errors
     /// If the bytes are not exactly one packet of this version.
     pub fn decode(bytes: &[u8]) -> Result<(Packet, &[u8]), PacketError> {
+        match Packet::decode_first(bytes)? {
+            (packet, after) if after.is_empty() || matches!(packet.body, Body::Data { .. }) => {
+                Ok((packet, after))
+            }
+            (_, after) => Err(PacketError::Trailing(after.len())),
+        }
+    }
+
+    /// A packet and what follows it.
+    fn decode_first(bytes: &[u8]) -> Result<(Packet, &[u8]), PacketError> {
         let foreign = || PacketError::Foreign(bytes[..bytes.len().min(4)].to_vec());
         if !bytes.starts_with(&MAGIC) {
             return Err(foreign());
@@ -61,11 +89,7 @@ impl Packet {
         let from = r.u16()?;
         let digest = u64::from_be_bytes(r.take()?);
         let body = Body::decode(code, &mut r)?;
-        let payload = r.rest;
-        if code != DATA && !payload.is_empty() {
-            return Err(PacketError::Trailing(payload.len()));
-        }
-        Ok((Packet { id, from, digest, body }, payload))
+        Ok((Packet { id, from, digest, body }, r.rest))
     }
 }
 
@@ -311,6 +335,20 @@ mod tests {
         fn packet()(group: u64, epoch: u32, call: u64, transfer: u32, source: u16, from: u16, digest: u64,
                     body in body()) -> Packet {
             Packet { id: StreamId { group, epoch, call, transfer, source }, from, digest, body }
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn packets_of_one_datagram_are_all_read(packets in prop::collection::vec(packet(), 1..5)) {
+            // What follows a chunk is its payload.
+            let data = |packet: &Packet| matches!(packet.body, Body::Data { .. });
+            let last = packets.iter().position(data).map_or(packets.len(), |at| at + 1);
+            let datagram: Vec<u8> = packets.iter().flat_map(encoded).collect();
+            let read: Vec<Packet> = Packet::decode_all(&datagram).map(|read| read.unwrap().0).collect();
+            prop_assert_eq!(&read[..last.min(read.len())], &packets[..last]);
+            let cut = Packet::decode_all(&datagram[..datagram.len().saturating_sub(1)]);
+            prop_assert!(packets.len() != last || cut.last().unwrap().is_err());
         }
     }
 

@@ -22,6 +22,12 @@ const COPY_MAX: u64 = 1024 * 1024;
 /// What a stream waits beyond the call's timeout: the call's own says more about what is wrong.
 const GRACE: Duration = Duration::from_secs(2);
 
+/// After so many streams in a row that needed no repair, what is said of short ones may wait for others.
+const CALM: u32 = 16;
+
+/// How long: short against a retry of TCP, long against a few small calls.
+const TICK: Duration = Duration::from_millis(5);
+
 impl Group {
     /// Opens the next multicast of a rank if none is on its way. In order, the first bytes arrive early; at
     /// once, each stream would slow the others and all would be late.
@@ -108,6 +114,7 @@ impl Group {
                 start: patience,
                 ready: defaults.ready.min(timeout),
                 stall: patience,
+                tick: if self.calm >= CALM { TICK } else { Duration::ZERO },
             },
         }
     }
@@ -170,7 +177,7 @@ impl Group {
         {
             let mut bytes = Vec::new();
             answer.encode(&mut bytes);
-            shared.out.push_back(Output::Datagram { to: from, bytes });
+            shared.send_word(from, &bytes);
         }
         Ok(())
     }
@@ -222,8 +229,12 @@ impl Group {
                 To::Tree => tree,
                 To::Node(node) => self.members.nodes.get(usize::from(node)).map(|n| n.udp),
             };
-            if let Some(to) = to {
-                shared.out.push_back(Output::Datagram { to, bytes: packet.bytes });
+            match to {
+                Some(to) if packet.data => {
+                    shared.out.push_back(Output::Datagram { to, bytes: packet.bytes, words: false });
+                }
+                Some(to) => shared.send_word(to, &packet.bytes),
+                None => {}
             }
         }
         if let Some(error) = turn.failed {
@@ -244,6 +255,7 @@ impl Group {
         if turn.closed {
             if let Some(stream) = self.streams.remove(&id) {
                 self.retry_timer = stream.retry_timer();
+                self.calm = if stream.needed_repair() { 0 } else { self.calm.saturating_add(1) };
                 shared.forget_stream(&id, &stream);
                 if self.calls.contains_key(&id.call) {
                     self.over.insert(id);

@@ -244,7 +244,7 @@ impl Network {
     fn output(&mut self, node: usize, output: Output) {
         const DELAY: Duration = Duration::from_micros(200);
         match output {
-            Output::Datagram { to, bytes } => self.datagram(node, to, &bytes),
+            Output::Datagram { to, bytes, .. } => self.datagram(node, to, &bytes),
             Output::Connect { node: name, to } => {
                 let peer = (0..self.engines.len()).find(|n| ip(*n) == *to.ip()).unwrap();
                 if self.cut.contains(&peer) {
