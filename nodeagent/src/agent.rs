@@ -70,6 +70,11 @@ pub(crate) enum AttachError {
 }
 
 impl Agent {
+    /// The engine's thread: a rank's session that runs there reaches the engine without waking another.
+    pub(crate) fn runtime(&self) -> &tokio::runtime::Handle {
+        self.engine.runtime()
+    }
+
     /// The agent of the node called `node`, without groups. What it has to say to the controller goes to
     /// `events`.
     pub fn new(node: &str, engine: EngineHandle, events: mpsc::Sender<Body>) -> Agent {

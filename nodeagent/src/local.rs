@@ -99,9 +99,12 @@ impl LocalServer {
                     }
                 }
                 accepted = self.listener.accept(), if sessions.len() < MAX_CONNECTIONS => match accepted {
-                    Ok((stream, _)) => {
-                        sessions.spawn(session(stream, agent.clone()));
-                    }
+                    Ok((stream, _)) => match stream.into_std() {
+                        Ok(stream) => {
+                            sessions.spawn_on(session(stream, agent.clone()), agent.runtime());
+                        }
+                        Err(e) => warn!("cannot serve a rank's connection: {e}"),
+                    },
                     // Most likely out of descriptors: give those in use time to close.
                     Err(e) => {
                         warn!("cannot accept a rank's connection: {e}");
@@ -141,7 +144,11 @@ impl From<FrameError> for End {
 }
 
 /// Serves one connection from its first to its last frame.
-async fn session(stream: UnixStream, agent: Agent) {
+async fn session(stream: std::os::unix::net::UnixStream, agent: Agent) {
+    let stream = match UnixStream::from_std(stream) {
+        Ok(stream) => stream,
+        Err(e) => return warn!("cannot serve a rank's connection: {e}"),
+    };
     let user = match User::of(&stream) {
         Ok(user) => user,
         Err(e) => return warn!("cannot learn whose process connects: {e}"),

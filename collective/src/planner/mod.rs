@@ -27,6 +27,9 @@ const HOPEFUL: f64 = 2.0;
 /// Another plan than the rule's, and other segments than a plan's own, must be better by this.
 const WORTHY: f64 = 1.02;
 
+/// The same of a barrier: all that it costs is messages, and those behind which others come at leisure are not timed.
+const WORTHY_BARRIER: f64 = 1.3;
+
 /// The links of a level.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Level {
@@ -141,6 +144,7 @@ impl Planner {
         let bench = estimate::Bench::new(&self.model, &self.layout, &call);
         let mut estimates: Vec<Estimate> = Vec::new();
         let mut best = f64::INFINITY;
+        let worthy = if call.operation == Operation::Barrier { WORTHY_BARRIER } else { WORTHY };
         // A good one first, so that bad ones are soon given up.
         let likely = Plan::default_for(&call, &self.layout);
         let others = Planner::candidates(&call, &self.layout).into_iter().filter(|plan| *plan != likely);
@@ -148,7 +152,7 @@ impl Planner {
             if let Some(mut estimate) = bench.estimate(plan, best * HOPEFUL) {
                 best = best.min(estimate.seconds);
                 // What is hardly better is not worth an exception.
-                estimate.seconds *= if plan == likely { 1.0 } else { WORTHY };
+                estimate.seconds *= if plan == likely { 1.0 } else { worthy };
                 estimates.push(estimate);
             }
         }
@@ -157,7 +161,7 @@ impl Planner {
             for plan in Planner::segmented(estimates[i].plan, &call, &self.layout) {
                 if let Some(mut estimate) = bench.estimate(plan, best) {
                     best = best.min(estimate.seconds);
-                    estimate.seconds *= WORTHY;
+                    estimate.seconds *= worthy;
                     estimates.push(estimate);
                 }
             }

@@ -7,6 +7,7 @@ use cool_proto::local::{Failure, Stats, failure::Kind};
 use std::net::SocketAddrV4;
 use std::sync::Arc;
 use std::time::SystemTime;
+use tokio::runtime::Handle;
 use tokio::sync::{mpsc, oneshot};
 
 /// Why an engine cannot start.
@@ -52,6 +53,7 @@ pub struct EngineHandle {
     commands: mpsc::UnboundedSender<Command>,
     udp_port: u16,
     tcp_port: u16,
+    runtime: Handle,
 }
 
 impl EngineHandle {
@@ -62,7 +64,13 @@ impl EngineHandle {
     pub fn start(config: EngineConfig) -> Result<EngineHandle, StartError> {
         let (commands, queue) = mpsc::unbounded_channel();
         let bound = net::start(config, queue)?;
-        Ok(EngineHandle { commands, udp_port: bound.udp_port, tcp_port: bound.tcp_port })
+        let net::Bound { udp_port, tcp_port, runtime } = bound;
+        Ok(EngineHandle { commands, udp_port, tcp_port, runtime })
+    }
+
+    /// Of the engine's thread.
+    pub(crate) fn runtime(&self) -> &Handle {
+        &self.runtime
     }
 
     /// The bound port for repair and multicast that the agent sends.

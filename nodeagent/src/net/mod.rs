@@ -21,6 +21,8 @@ const EVENTS: usize = 64;
 pub(crate) struct Bound {
     pub(crate) udp_port: u16,
     pub(crate) tcp_port: u16,
+    /// Of the engine's thread.
+    pub(crate) runtime: tokio::runtime::Handle,
 }
 
 /// What the tasks around the sockets tell the driver.
@@ -54,7 +56,8 @@ pub(crate) fn start(
     let udp = udp::Socket::new(udp).map_err(failed("UDP", udp_port))?;
     let tcp = TcpListener::from_std(tcp).map_err(failed("TCP", tcp_port))?;
     drop(inside);
+    let handle = runtime.handle().clone();
     let run = move || runtime.block_on(Driver::new(config, udp).run(commands, tcp));
     std::thread::Builder::new().name("cool-engine".to_owned()).spawn(run).map_err(StartError::Thread)?;
-    Ok(Bound { udp_port, tcp_port })
+    Ok(Bound { udp_port, tcp_port, runtime: handle })
 }
