@@ -10,7 +10,7 @@ LAUNCHERS := openmpi-bin slurmctld slurmd slurm-client
 PHOTOGRAPHS := lomiri-wallpapers-16.04
 export PATH := $(PATH):$(HOME)/.cargo/bin
 
-.PHONY: demo test bench bench-quick calibrate lint release bindings packages-demo packages-test packages-bench nextest unit end-to-end
+.PHONY: demo test bench bench-quick recovery calibrate lint release bindings packages-demo packages-test packages-bench nextest unit end-to-end
 
 demo: packages-demo release
 	mkdir -p target/demo
@@ -36,6 +36,11 @@ bench: packages-bench release
 
 bench-quick: packages-bench release
 	$(SUDO) bench/bench.py --quick $(BENCH)
+
+# From a failure to the last rule installed: docs/deployment.md
+recovery: packages-bench release
+	$(SUDO) bench/recovery.py --failure port
+	$(SUDO) bench/recovery.py --failure silent
 
 calibrate: packages-bench release
 	$(SUDO) bench/calibrate.py $(CALIBRATE)

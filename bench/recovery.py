@@ -1,0 +1,145 @@
+#!/usr/bin/python3
+"""How long the controller takes from a failure to the last rule installed.
+
+    sudo bench/recovery.py --failure port     # a port goes down
+    sudo bench/recovery.py --failure silent   # packets are lost and no port goes down: found by LLDP
+
+On 4 racks of 4 nodes below 2 spines, with a job that runs: each time another uplink fails, and the messages of all
+switches are watched. The last rule is installed when the switch confirms it by barrier. Prints median and worst.
+Needs root and Debian's mininet, openvswitch-switch and ethtool; the machine must have nothing else to do.
+"""
+import argparse
+import json
+import os
+import re
+import statistics
+import subprocess
+import sys
+import threading
+import time
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+sys.path.insert(0, os.path.join(os.path.dirname(HERE), "mininet"))
+import testbed  # noqa: E402
+
+TOPOLOGY, RACKS = "leafspine:4x2x4", 4
+LLDP_MS = 400
+# No change for so long: then all is done. Beyond the time until a loss is found, and until trees are improved.
+QUIET = 1.5
+FOUND_WITHIN = {"port": 1.0, "silent": 3.0}
+PATIENCE = 20.0
+
+
+class Watch:
+    """The changes that switches are told and confirm, as they pass."""
+
+    def __init__(self, switches):
+        self.lock = threading.Lock()
+        self.changed, self.confirmed = {}, {}
+        self.processes = []
+        for switch in switches:
+            process = subprocess.Popen(["stdbuf", "-oL", "-eL", "ovs-ofctl", "-O", "OpenFlow13", "snoop", switch],
+                                       stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+            self.processes.append(process)
+            threading.Thread(target=self._read, args=(switch, process.stdout), daemon=True).start()
+
+    def _read(self, switch, lines):
+        for line in lines:
+            now = time.monotonic()
+            with self.lock:
+                if re.match(r"OFPT_(FLOW|GROUP)_MOD", line):
+                    self.changed[switch] = now
+                elif line.startswith("OFPT_BARRIER_REPLY") and self.confirmed.get(switch, 0) < self.changed.get(switch, 0):
+                    # Counts unless another change follows.
+                    self.confirmed[switch] = now
+
+    def clear(self):
+        with self.lock:
+            self.changed.clear()
+            self.confirmed.clear()
+
+    def last_change(self):
+        with self.lock:
+            return max(self.changed.values(), default=None)
+
+    def done(self):
+        """When the last change was confirmed; None as long as one is not."""
+        with self.lock:
+            if not self.changed or any(self.confirmed.get(switch, 0) < at for switch, at in self.changed.items()):
+                return None
+            return max(self.confirmed[switch] for switch in self.changed)
+
+    def stop(self):
+        for process in self.processes:
+            process.terminate()
+            process.wait(10)
+
+
+def wait_until(condition, what):
+    end = time.monotonic() + PATIENCE
+    while not condition():
+        if time.monotonic() > end:
+            raise testbed.Failure("not within %g s: %s" % (PATIENCE, what))
+        time.sleep(0.05)
+
+
+def quiet(watch, since, at_least):
+    """Whether nothing has changed of late."""
+    now = time.monotonic()
+    return now - since > at_least and now - (watch.last_change() or since) > QUIET
+
+
+def fail_once(bed, watch, link, failure):
+    """Seconds from the failure of a link to the last rule installed; then the link is as before."""
+    watch.clear()
+    began = time.monotonic()
+    (bed.network.cut if failure == "port" else bed.network.silence)(link)
+    wait_until(lambda: quiet(watch, began, FOUND_WITHIN[failure]) and watch.done(), "switches confirm what follows from a failure")
+    took = watch.done() - began
+    watch.clear()
+    restored = time.monotonic()
+    bed.network.restore(link)
+    links = len(bed.network.uplinks())
+    wait_until(lambda: len((bed.cool_json("topology") or {"links": []})["links"]) == links, "the link is found again")
+    wait_until(lambda: quiet(watch, restored, QUIET), "trees have been improved")
+    return took
+
+
+def main():
+    p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    p.add_argument("--failure", choices=sorted(FOUND_WITHIN), required=True)
+    p.add_argument("--times", type=int, default=20)
+    p.add_argument("--json", metavar="FILE", help="write the figures there")
+    a = p.parse_args()
+    with testbed.Testbed(TOPOLOGY, lldp_ms=LLDP_MS) as bed:
+        bed.wait_until_measured()
+        job = subprocess.Popen(["cool", "run", "-n", "16", "--", os.path.join(bed.bin_dir, "cool-misuse"), "barriers"], env=bed.environment(),
+                               stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
+        watch = Watch([switch.name for switch in bed.network.net.switches])
+        try:
+            job.stdout.readline()
+            began = time.monotonic()
+            wait_until(lambda: quiet(watch, began, QUIET), "the network is quiet")
+            uplinks, took = bed.network.uplinks(), []
+            for n in range(a.times):
+                link = uplinks[n % len(uplinks)]
+                took.append(fail_once(bed, watch, link, a.failure))
+                print("%2d  %-9s %-9s %7.1f ms" % (n + 1, link[0].name, link[1].name, 1e3 * took[-1]), flush=True)
+            if job.poll() is not None:
+                raise testbed.Failure("the job did not survive: status %d" % job.returncode)
+        finally:
+            watch.stop()
+            job.terminate()
+            job.wait(30)
+    figures = {"failure": a.failure, "topology": TOPOLOGY, "lldp_ms": LLDP_MS, "seconds": took, "median": statistics.median(took), "worst": max(took)}
+    print("%s: median %.1f ms, worst %.1f ms of %d" % (a.failure, 1e3 * figures["median"], 1e3 * figures["worst"], len(took)))
+    if a.json:
+        with open(a.json, "w") as f:
+            json.dump(figures, f, indent=1)
+
+
+if __name__ == "__main__":
+    try:
+        main()
+    except (testbed.Failure, RuntimeError, OSError) as e:
+        sys.exit("recovery: %s" % e)

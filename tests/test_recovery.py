@@ -1,0 +1,134 @@
+"""Failures of the network and of its controller under running collectives: they end, and with the right bytes."""
+import json
+import os
+import random
+import signal
+import subprocess
+import threading
+
+import pytest
+from conftest import succeed
+from test_faults import wait_for
+from test_kmeans import write_npy
+
+
+def killed_controller(bed, _tree):
+    """kill -9, and another one a moment later."""
+    bed.controller.signal(signal.SIGKILL)
+    bed.controller.process.wait(10)
+    bed.daemons.remove(bed.controller)
+    bed.start_controller()
+    return lambda: None
+
+
+def cut_link(bed, tree):
+    """The cable of an uplink that the tree goes over is pulled."""
+    link = next(l for l in bed.network.uplinks() if crosses(tree, l))
+    bed.network.cut(link)
+    return lambda: bed.network.restore(link)
+
+
+def silenced_link(bed, tree):
+    """An uplink that the tree goes over loses everything, and no port goes down."""
+    link = next(l for l in bed.network.uplinks() if crosses(tree, l))
+    bed.network.silence(link)
+    return lambda: bed.network.restore(link)
+
+
+def dead_switch(bed, tree):
+    """A spine that the tree goes over loses its power: its links go down, and its controller hears no more of it."""
+    spine = next(s for s in ("s1", "s2") if any(l.startswith(s + ":") for l in tree))
+    links = [l for l in bed.network.uplinks() if any(i.name.startswith(spine + "-") for i in l)]
+    bed.network.disconnect(spine)
+    for link in links:
+        bed.network.cut(link)
+
+    def restore():
+        for link in links:
+            bed.network.restore(link)
+        bed.network.connect(spine)
+
+    return restore
+
+
+FAILURES = [killed_controller, cut_link, silenced_link, dead_switch]
+
+
+def crosses(tree, link):
+    """Whether a tree, as its links' names, goes over a link, as its interfaces: s1:2-s3:1 is s1-eth2 and s3-eth1."""
+    names = {intf.name for intf in link}
+    return any({end.replace(":", "-eth") for end in l.split("-")} == names for l in tree)
+
+
+def tree_of_the_job(bed):
+    """The links of the tree over all its nodes; a new controller takes a moment to take it over."""
+    def trees():
+        return [t["links"] for g in bed.cool_json("groups")["groups"] for t in g["trees"] if t["scope"] == "all"]
+
+    wait_for(trees, "the job has a tree")
+    return trees()[0]
+
+
+def whole(bed):
+    seen = bed.cool_json("topology")
+    return seen and len(seen["links"]) == len(bed.network.uplinks()) and all(n["located"] for n in seen["nodes"]) and len(seen["nodes"]) == 8
+
+
+def multicast(bed):
+    """Bytes sent by all switches so far."""
+    return sum(bed.link_bytes().values())
+
+
+@pytest.mark.parametrize("failure", FAILURES)
+def test_a_broadcast_of_64_mib_survives(make_bed, failure):
+    bed = make_bed("leafspine:2x2x4", host_mbit=50, uplink_mbit=50, lldp_ms=400)
+    wait_for(lambda: whole(bed), "the network is whole")
+    before = multicast(bed)
+    job = subprocess.Popen(["cool", "bench", "--ops", "bcast", "--bytes", "64M", "--reps", "1", "--warmup", "0", "--json"],
+                           env=bed.environment(), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    # Some of it has arrived, and most of it has not: it takes more than ten seconds.
+    wait_for(lambda: multicast(bed) - before > 8 * (8 << 20), "the broadcast is under way")
+    restore = failure(bed, tree_of_the_job(bed))
+    assert job.poll() is None, "the failure comes while the broadcast runs"
+    try:
+        out, err = job.communicate(timeout=120)
+        assert job.returncode == 0, out + err
+        assert json.loads(out)["results"][0]["bytes"] == 64 << 20
+    finally:
+        restore()
+    wait_for(lambda: whole(bed), "the network is whole again")
+    succeed(bed, "cool", "bench", "--ops", "bcast,allreduce", "--bytes", "100K", "--reps", "1")
+
+
+def test_k_means_survives_all_of_them(make_bed, tmp_path):
+    """One after the other in one run, whose result is that of one process alone."""
+    bed = make_bed("leafspine:2x2x4", host_mbit=3, uplink_mbit=3, lldp_ms=400)
+    wait_for(lambda: whole(bed), "the network is whole")
+    chance = random.Random(5)
+    data = str(tmp_path / "points.npy")
+    # Without structure it takes some twenty iterations, each of a second by what it sends.
+    write_npy(data, [[chance.random() for _ in range(64)] for _ in range(12000)])
+    arguments = [os.path.join(bed.bin_dir, "cool-kmeans"), data, "--clusters", "800", "--iterations", "400", "--seed", "3", "--centroids"]
+    alone, together = str(tmp_path / "alone.npy"), str(tmp_path / "together.npy")
+    succeed(bed, *arguments, alone, "--alone")
+    job = subprocess.Popen(["cool", "run", "-n", "8", "--", *arguments, together], env=bed.environment(), stdout=subprocess.PIPE,
+                           stderr=subprocess.STDOUT, text=True)
+    said = []
+    threading.Thread(target=lambda: said.extend(job.stdout), daemon=True).start()
+
+    def iterations():
+        assert job.poll() is None, "the job runs: " + "".join(said[-20:])
+        return sum("iteration " in line for line in said)
+
+    wait_for(lambda: iterations() > 0, "the first iteration")
+    for failure in FAILURES:
+        before = iterations()
+        restore = failure(bed, tree_of_the_job(bed))
+        try:
+            wait_for(lambda: iterations() > before + 1, "iterations go on after %s" % failure.__name__)
+        finally:
+            restore()
+        wait_for(lambda: whole(bed), "the network is whole again")
+    assert job.wait(120) == 0, "".join(said[-20:])
+    with open(alone, "rb") as a, open(together, "rb") as b:
+        assert a.read() == b.read()
