@@ -9,6 +9,7 @@ use prometheus_client::metrics::counter::ConstCounter;
 use prometheus_client::metrics::gauge::ConstGauge;
 use prometheus_client::registry::Registry;
 use std::fmt::{self, Error};
+use std::sync::Arc;
 
 type Labels = Vec<(&'static str, String)>;
 /// A metric, what it means, and where it comes from.
@@ -39,14 +40,14 @@ const PORT_COUNTERS: [OfPort; 5] = [
 ];
 
 /// A registry of all metrics, with these values.
-pub fn registry(status: Status) -> Registry {
+pub fn registry(status: Arc<Status>) -> Registry {
     let mut registry = Registry::default();
     registry.register_collector(Box::new(Metrics(status)));
     registry
 }
 
 #[derive(Debug)]
-struct Metrics(Status);
+struct Metrics(Arc<Status>);
 
 impl Collector for Metrics {
     fn encode(&self, encoder: DescriptorEncoder) -> Result<(), Error> {
@@ -176,7 +177,7 @@ mod tests {
 
     fn text(status: Status) -> String {
         let mut text = String::new();
-        encode(&mut text, &registry(status)).unwrap();
+        encode(&mut text, &registry(Arc::new(status))).unwrap();
         text
     }
 

@@ -88,3 +88,23 @@ fn a_file_counts_less_than_flags_and_what_is_wrong_in_it_is_told_with_its_line()
     assert!(lines[0].starts_with(&format!("{file}:3: ")) && lines[0].contains("nowhere"), "{text}");
     assert!(lines[1].starts_with(&format!("{file}:5: there is no option speed")), "{text}");
 }
+
+#[test]
+fn events_go_to_a_file_as_lines_of_json() {
+    let path = std::env::temp_dir().join(format!("cool-controller-{}.jsonl", std::process::id()));
+    let file = path.display().to_string();
+    let arguments = ["--grpc", "127.0.0.1:0", "--openflow", "127.0.0.1:0", "--event-log", &file];
+    let mut program = controller(&arguments).spawn().unwrap();
+    let mut log = BufReader::new(program.stderr.take().unwrap()).lines();
+    assert!(log.by_ref().map(Result::unwrap).any(|line| line.contains("listening")));
+    rustix::process::kill_process(rustix::process::Pid::from_child(&program), Signal::TERM).unwrap();
+    assert!(program.wait().unwrap().success());
+    let events = std::fs::read_to_string(&path).unwrap();
+    std::fs::remove_file(&path).unwrap();
+    let events: Vec<serde_json::Value> = events.lines().map(|l| serde_json::from_str(l).unwrap()).collect();
+    assert!(
+        events.iter().any(|event| event["message"] == "listening" && event["grpc"].is_string()),
+        "{events:?}"
+    );
+    assert_eq!(events.last().unwrap()["message"], "bye");
+}
