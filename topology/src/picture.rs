@@ -81,9 +81,14 @@ impl Picture {
             line(text, link, plan.switches[*switch], *at)?;
         }
         let counted = self.drawn().next().is_none();
-        for (i, (switch, (x, y))) in self.switches.iter().zip(&plan.switches).enumerate() {
+        let mut nodes = vec![0; self.switches.len()];
+        for (_, switch, _) in &self.nodes {
+            if let Some(count) = nodes.get_mut(*switch) {
+                *count += 1;
+            }
+        }
+        for ((switch, (x, y)), nodes) in self.switches.iter().zip(&plan.switches).zip(nodes) {
             let class = if switch.rack.is_some() { " class=\"tor\"" } else { "" };
-            let nodes = self.nodes.iter().filter(|node| node.1 == i).count();
             let below = match switch.rack {
                 Some(rack) if counted && nodes > 0 => format!("rack {rack}: {nodes} nodes"),
                 Some(rack) => format!("rack {rack}"),
