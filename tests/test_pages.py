@@ -78,6 +78,8 @@ def test_an_agents_metrics_tell_of_its_collectives(make_bed):
 
 
 def test_the_status_tells_of_groups_trees_jobs_and_events(job):
+    # What is shown may be half a second old.
+    wait_for(lambda: json.loads(page("status.json"))["jobs"], "the job is shown")
     status = json.loads(page("status.json"))
     assert len(status["jobs"]) == 1
     group = next(g for g in status["groups"] if g["id"] == status["jobs"][0]["group"])
