@@ -153,6 +153,20 @@ fn started_and_split(comm: &Comm) -> Result<(), Error> {
     line(comm, "split", ranks)
 }
 
+/// Round a ring: to the next rank, from any.
+fn messages(comm: &Comm) -> Result<(), Error> {
+    let (rank, n) = (comm.rank(), comm.size());
+    let mut data = vec![0; 20_000];
+    let small = comm.start().send(&vector(rank, 10), (rank + 1) % n, 1)?;
+    let large = comm.start().send(&vector(rank, 15_000), (rank + 1) % n, 2)?;
+    let second = comm.recv(&mut data[10..], (rank + n - 1) % n, 2)?;
+    let first = comm.recv(&mut data[..10], None, None)?;
+    small.wait()?;
+    large.wait()?;
+    let told = [first.source, first.tag as usize, first.count, second.source, second.count];
+    line(comm, "messages", data.into_iter().chain(told.map(|number| number as i64)))
+}
+
 /// A group that odd ranks leave and rank 0 revokes: the even ranks go on.
 fn recovered(comm: &Comm) -> Result<(), Error> {
     let rank = comm.rank();
@@ -182,6 +196,7 @@ fn main() -> Result<(), Error> {
         unequal_parts(&comm)?;
         types_and_functions(&comm)?;
         started_and_split(&comm)?;
+        messages(&comm)?;
         recovered(&comm)
     };
     cool::launch(run)?.into_iter().collect()

@@ -2,11 +2,14 @@
 //! [`start`] and [`blocking`]; [`crate::collective`] checks their arguments before anything is sent.
 
 mod blocking;
+mod direct;
 mod fold;
 mod groups;
 mod recover;
 mod start;
 
+pub(crate) use direct::Letter;
+pub use direct::{Message, Received};
 pub use fold::Combine;
 pub use recover::Agreement;
 pub use start::Start;
@@ -263,7 +266,10 @@ impl Inner {
     pub(crate) fn account(&self, cost: local::Stats) {
         let mut state = self.state();
         let State { plan, stats, .. } = &mut *state;
-        *plan = cost.plan;
+        // A message has none.
+        if !cost.plan.is_empty() {
+            *plan = cost.plan;
+        }
         stats.calls += 1;
         stats.time += Duration::from_nanos(cost.nanoseconds);
         stats.multicast_bytes += cost.bytes_multicast;

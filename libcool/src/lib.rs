@@ -50,7 +50,7 @@ mod pending;
 mod session;
 
 pub use collective::{Arrays, Collective};
-pub use comm::{Agreement, Combine, Comm, Place, Start, Stats};
+pub use comm::{Agreement, Combine, Comm, Message, Place, Received, Start, Stats};
 pub use element::{Array, ArrayMut, Element, Located, Op, Type};
 pub use error::{Error, Failure};
 pub use half::{bf16, f16};

@@ -1,7 +1,7 @@
 //! A call under way: waited for, asked whether it is done, or awaited as a future.
 
 use crate::collective::Checked;
-use crate::comm::Inner;
+use crate::comm::{Inner, Received};
 use crate::element::{Op, Type};
 use crate::error::Error;
 use crate::session::Flight;
@@ -23,12 +23,23 @@ pub struct Pending<'a> {
     output: Option<&'a mut [u8]>,
     /// To be divided by the number of ranks.
     average: Option<Type>,
+    /// Of a message's elements.
+    dtype: Option<Type>,
 }
 
 impl<'a> Pending<'a> {
     pub(crate) fn new(comm: Arc<Inner>, flight: Flight, checked: Checked<'_, 'a>) -> Pending<'a> {
         let average = checked.dtype.filter(|_| checked.op == Some(Op::Average));
-        Pending { comm, flight: Some(flight), output: checked.into_output(), average }
+        Pending { comm, flight: Some(flight), output: checked.into_output(), average, dtype: None }
+    }
+
+    pub(crate) fn of_message(
+        comm: Arc<Inner>,
+        flight: Flight,
+        dtype: Type,
+        output: Option<&'a mut [u8]>,
+    ) -> Pending<'a> {
+        Pending { comm, flight: Some(flight), output, average: None, dtype: Some(dtype) }
     }
 
     /// Waits until the call is done.
@@ -36,6 +47,15 @@ impl<'a> Pending<'a> {
     /// # Errors
     /// If it failed.
     pub fn wait(mut self) -> Result<(), Error> {
+        self.finish().map(drop)
+    }
+
+    /// Waits until the call is done; what came, if it is a [`recv`](crate::Comm::recv), else a message of nothing
+    /// from rank 0.
+    ///
+    /// # Errors
+    /// If it failed.
+    pub fn received(mut self) -> Result<Received, Error> {
         self.finish()
     }
 
@@ -47,15 +67,21 @@ impl<'a> Pending<'a> {
         self.flight.as_ref().map_or(Ok(true), |flight| flight.poll(None))
     }
 
-    fn finish(&mut self) -> Result<(), Error> {
-        let Some(flight) = self.flight.take() else { return Ok(()) };
+    fn finish(&mut self) -> Result<Received, Error> {
+        let nothing = Received { source: 0, tag: 0, count: 0 };
+        let Some(flight) = self.flight.take() else { return Ok(nothing) };
         let mut output = self.output.take();
         let cost = flight.finish(output.as_deref_mut())?;
+        let arrived = cost.arrived.zip(self.dtype).map_or(nothing, |(arrived, dtype)| Received {
+            source: arrived.source as usize,
+            tag: arrived.tag,
+            count: arrived.bytes as usize / dtype.bytes(),
+        });
         if let (Some(dtype), Some(output)) = (self.average, output) {
             dtype.divide(output, self.comm.size());
         }
         self.comm.account(cost);
-        Ok(())
+        Ok(arrived)
     }
 }
 
@@ -65,7 +91,7 @@ impl Future for Pending<'_> {
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Result<(), Error>> {
         let done = self.flight.as_ref().map_or(Ok(true), |flight| flight.poll(Some(context.waker())));
         match done {
-            Ok(true) => Poll::Ready(self.finish()),
+            Ok(true) => Poll::Ready(self.finish().map(drop)),
             Ok(false) => Poll::Pending,
             Err(e) => Poll::Ready(Err(e)),
         }

@@ -5,12 +5,13 @@ mod heap;
 mod inbox;
 
 use crate::collective::Checked;
+use crate::comm::Letter;
 use crate::error::Error;
 use crate::operation::Operation;
 use cool_proto::frame::MAX_PLAN;
 use cool_proto::local::{
-    self, Attach, Call, CheckPlan, Dtype, Enlist, Leave, Map, Recover, ReduceOp, Revoke, Slice, Unmap,
-    frame::Body,
+    self, Attach, Call, CheckPlan, Dtype, Enlist, Leave, Map, Recover, ReduceOp, Revoke, Slice, Transfer,
+    Unmap, frame::Body,
 };
 use cool_proto::region::RegionError;
 use cool_proto::socket::{Sender, SocketError};
@@ -243,8 +244,32 @@ impl Session {
             counts: counts.map(|_| part(counts_start, counted)),
             plan: plan.to_owned(),
         };
-        let id = self.send_call(name, call)?;
+        let id = self.send_call(name, |id| Body::Call(Call { id, ..call }))?;
         Ok(Flight { session: Arc::clone(self), name, id, output: start, memory: Some(block) })
+    }
+
+    /// Starts to send or receive a message. What is to go out has been copied when this returns.
+    pub(crate) fn start_message(
+        self: &Arc<Session>,
+        letter: &Letter<'_>,
+        timeout: Duration,
+    ) -> Result<Flight, Error> {
+        let name = letter.name;
+        let block = self.reserve(name, letter.bytes as u64)?;
+        let memory = |e| Error::Memory { rank: self.rank, operation: name, source: RegionError::from(e) };
+        block.copy_in(0, letter.send.unwrap_or_default()).map_err(memory)?;
+        let transfer = Transfer {
+            id: 0,
+            group: self.group,
+            send: letter.send.is_some(),
+            peer: letter.peer,
+            tag: letter.tag,
+            dtype: letter.dtype.code().into(),
+            data: Some(Slice { region: block.region(), offset: block.offset(0), bytes: letter.bytes as u64 }),
+            timeout_ms: milliseconds(timeout),
+        };
+        let id = self.send_call(name, |id| Body::Transfer(Transfer { id, ..transfer }))?;
+        Ok(Flight { session: Arc::clone(self), name, id, output: 0, memory: Some(block) })
     }
 
     /// Memory for a call, known to the agent before the next frame goes.
@@ -265,7 +290,7 @@ impl Session {
     }
 
     /// Sends a call; its number.
-    fn send_call(&self, name: &'static str, call: Call) -> Result<u64, Error> {
+    fn send_call(&self, name: &'static str, call: impl FnOnce(u64) -> Body) -> Result<u64, Error> {
         let mut wire = self.wire();
         if self.inbox.open() >= OPEN_CALLS_MAX {
             let reason = format!("{OPEN_CALLS_MAX} calls are under way; wait for some first");
@@ -274,8 +299,7 @@ impl Session {
         let id = wire.next_call;
         wire.next_call += 1;
         self.inbox.expect(id);
-        self.send(&mut wire, name, Body::Call(Call { id, ..call }), None)
-            .inspect_err(|_| self.inbox.forget(id))?;
+        self.send(&mut wire, name, call(id), None).inspect_err(|_| self.inbox.forget(id))?;
         Ok(id)
     }
 
@@ -355,12 +379,17 @@ impl Flight {
                 message: failure.message,
             });
         }
+        let stats = done.stats.unwrap_or_default();
+        // Of a message, as much as came.
+        let came = stats.arrived.map_or(usize::MAX, |arrived| arrived.bytes as usize);
         if let (Some(output), Some(memory)) = (output, &memory) {
+            let came = came.min(output.len());
+            let output = &mut output[..came];
             let wrong =
                 |e| Error::Memory { rank: session.rank, operation: name, source: RegionError::from(e) };
             memory.copy_out(self.output, output).map_err(wrong)?;
         }
-        Ok(done.stats.unwrap_or_default())
+        Ok(stats)
     }
 
     /// Whether [`Flight::finish`] would return at once; else `waker` is told when.

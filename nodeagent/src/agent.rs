@@ -3,7 +3,7 @@
 
 mod recovery;
 
-use crate::engine::{CallRequest, EngineHandle, GroupError, GroupSpec, Trace};
+use crate::engine::{CallRequest, EngineHandle, GroupError, GroupSpec, Trace, TransferRequest};
 use crate::metrics::Metrics;
 use cool_collective::{Layout, Rank};
 use cool_proto::control::agent_message::Body;
@@ -350,6 +350,14 @@ impl Attachment {
             metrics.called(operation, &result);
             result
         }
+    }
+
+    /// Starts to send or receive a message; see [`EngineHandle::transfer`].
+    pub(crate) fn transfer(
+        &self,
+        request: TransferRequest,
+    ) -> impl Future<Output = Result<Stats, Failure>> + Send + use<> {
+        self.agent.engine.transfer(request)
     }
 
     /// Lets every call of the group fail, at all ranks.

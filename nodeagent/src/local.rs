@@ -7,12 +7,12 @@
 mod user;
 
 use crate::agent::{Agent, Attachment, Recovery};
-use crate::engine::{CallRequest, Memory, SharedSlice, wrong_plan};
+use crate::engine::{CallRequest, Memory, SharedSlice, TransferRequest, wrong_plan};
 use cool_proto::control;
 use cool_proto::frame::{Decoder, FrameError, MAX_TO_AGENT, MAX_TO_RANK, encode};
 use cool_proto::local::{
     Attached, Call, CheckPlan, Done, Dtype, Enlist, Failure, Operation, PlanChecked, Recover, Recovered,
-    ReduceOp, Refused, Running, Slice, Stats, frame::Body,
+    ReduceOp, Refused, Running, Slice, Stats, Transfer, frame::Body,
 };
 use cool_proto::region::{Region, RegionError};
 use cool_proto::{OPEN_CALLS_MAX, RUNNING_INTERVAL, VERSION, socket};
@@ -36,6 +36,9 @@ const PATIENCE: Duration = Duration::from_secs(10);
 
 /// Regions that a rank may have; libcool uses few, each as large as all before.
 const MAX_REGIONS: usize = 64;
+
+/// No message makes no progress for longer than a year.
+const LONGEST_MS: u64 = 365 * 24 * 60 * 60 * 1000;
 
 /// Connections at once; more wait in the backlog.
 const MAX_CONNECTIONS: usize = 4096;
@@ -316,6 +319,7 @@ impl LocalRank<'_> {
                 None => Err(no_region(unmap.region)),
             },
             Body::Call(call) => self.call(call),
+            Body::Transfer(transfer) => self.transfer(&transfer),
             Body::Revoke(_) => {
                 self.attachment.revoke();
                 Ok(())
@@ -347,25 +351,61 @@ impl LocalRank<'_> {
     }
 
     fn call(&mut self, call: Call) -> Result<(), End> {
-        if self.calls.len() >= OPEN_CALLS_MAX {
-            return Err(End::Refused(format!("more than {OPEN_CALLS_MAX} calls open")));
-        }
+        self.check_room()?;
         let (id, request) = (call.id, self.request(call)?);
         let result = self.attachment.call(request);
         self.calls.spawn(async move { done(id, result.await) });
         Ok(())
     }
 
+    fn transfer(&mut self, transfer: &Transfer) -> Result<(), End> {
+        self.check_room()?;
+        let (id, request) = (transfer.id, self.transfer_request(transfer)?);
+        let result = self.attachment.transfer(request);
+        self.calls.spawn(async move { done(id, result.await) });
+        Ok(())
+    }
+
+    fn check_room(&self) -> Result<(), End> {
+        match self.calls.len() {
+            OPEN_CALLS_MAX.. => Err(End::Refused(format!("more than {OPEN_CALLS_MAX} calls open"))),
+            _ => Ok(()),
+        }
+    }
+
+    fn check_group(&self, group: u64) -> Result<(), End> {
+        let (own, rank) = (self.attachment.group(), self.attachment.rank());
+        if group == own {
+            return Ok(());
+        }
+        Err(End::Refused(format!("a call on group {group}, but rank {rank} is of group {own}")))
+    }
+
+    /// A message in the engine's terms.
+    fn transfer_request(&self, transfer: &Transfer) -> Result<TransferRequest, End> {
+        self.check_group(transfer.group)?;
+        let (peer, tag) = (transfer.peer, transfer.tag);
+        if transfer.send && (peer.is_none() || tag.is_none()) {
+            return Err(End::Refused("a message is sent to one rank with one tag".into()));
+        }
+        let dtype = Dtype::try_from(transfer.dtype).map_err(|e| unknown("element type", e.0))?;
+        let data = transfer.data.ok_or_else(|| End::Refused("a message without data".into()))?;
+        Ok(TransferRequest {
+            group: transfer.group,
+            rank: self.attachment.rank(),
+            sending: transfer.send,
+            peer,
+            tag,
+            dtype,
+            data: self.slice(data)?,
+            timeout: Duration::from_millis(transfer.timeout_ms.clamp(1, LONGEST_MS)),
+        })
+    }
+
     /// A call in the engine's terms. What the terms mean together is the engine's to check.
     fn request(&self, call: Call) -> Result<CallRequest, End> {
         let (group, rank) = (self.attachment.group(), self.attachment.rank());
-        if call.group != group {
-            return Err(End::Refused(format!(
-                "a call on group {}, but rank {rank} is of group {group}",
-                call.group
-            )));
-        }
-        let unknown = |what, number| End::Refused(format!("{what} {number} is unknown to this agent"));
+        self.check_group(call.group)?;
         Ok(CallRequest {
             group,
             rank,
@@ -391,6 +431,10 @@ impl LocalRank<'_> {
 /// What keeps a plan from carrying out an operation; nothing if it can.
 fn wrong(check: &CheckPlan) -> String {
     wrong_plan(check.operation(), &check.plan).unwrap_or_default()
+}
+
+fn unknown(what: &str, number: i32) -> End {
+    End::Refused(format!("{what} {number} is unknown to this agent"))
 }
 
 fn no_region(number: u32) -> End {

@@ -30,6 +30,9 @@ static int program(cool_comm world, void *context) {
     expect("null result", cool_rank(world, NULL), COOL_INVALID);
     expect("null flags", cool_agree(world, NULL, NULL, 0, &rank), COOL_INVALID);
     expect("null gone", cool_gone(world, NULL, 1, &rank), COOL_INVALID);
+    expect("null message", cool_send(none, 4, COOL_F64, 0, 0, world), COOL_INVALID);
+    expect("any tag", cool_send(data, 4, COOL_F64, 0, COOL_ANY_TAG, world), COOL_INVALID);
+    expect("no source", cool_recv(data, 4, COOL_F64, 99, 0, world, NULL), COOL_INVALID);
     expect("plan", cool_set_plan(world, COOL_BCAST, "no plan"), COOL_INVALID);
     expect("in place", cool_scatter(COOL_IN_PLACE, data, 1, COOL_F64, 0, world), COOL_INVALID);
     expect("empty", cool_allreduce(NULL, NULL, 0, COOL_F64, COOL_SUM, world), COOL_OK);

@@ -208,6 +208,23 @@ static void started_and_split(cool_comm comm, size_t rank) {
     line(comm, "split", data, size);
 }
 
+/* Round a ring: to the next rank, from any. */
+static void messages(cool_comm comm, size_t rank, size_t size) {
+    int64_t *mine = vector(rank, 15000), *data = array(20005, sizeof *data);
+    cool_request requests[3];
+    cool_message first, second;
+    check(cool_isend(mine, 10, COOL_I64, (rank + 1) % size, 1, comm, &requests[0]));
+    check(cool_isend(mine, 15000, COOL_I64, (rank + 1) % size, 2, comm, &requests[1]));
+    check(cool_irecv(data + 10, 19990, COOL_I64, (rank + size - 1) % size, 2, comm, &requests[2]));
+    check(cool_wait_message(requests[2], &second));
+    check(cool_recv(data, 10, COOL_I64, COOL_ANY_SOURCE, COOL_ANY_TAG, comm, &first));
+    check(cool_wait_all(requests, 2));
+    size_t told[] = {first.source, first.tag, first.count, second.source, second.count};
+    for (size_t i = 0; i < 5; i++) data[20000 + i] = (int64_t)told[i];
+    line(comm, "messages", data, 20005);
+    free(mine);
+}
+
 /* A group that odd ranks leave and rank 0 revokes: the even ranks go on. */
 static void recovered(cool_comm comm, size_t rank, size_t size) {
     cool_comm copy, rest;
@@ -244,6 +261,7 @@ static int program(cool_comm world, void *context) {
     unequal_parts(world, rank, size);
     types_and_functions(world, rank);
     started_and_split(world, rank);
+    messages(world, rank, size);
     recovered(world, rank, size);
     return 0;
 }

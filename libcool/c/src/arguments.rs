@@ -36,8 +36,13 @@ pub(crate) fn comm_of(number: cool_comm) -> Result<Arc<Comm>, Wrong> {
     COMMS.look(number, Arc::clone)
 }
 
+/// The type of a code.
+pub(crate) fn elements_of(code: cool_type) -> Result<Type, Wrong> {
+    type_of(code).ok_or_else(|| Wrong::Argument(format!("there is no type {code} of elements")))
+}
+
 /// Elements of a range of memory.
-fn bytes_of(dtype: Type, elements: usize) -> Result<usize, Wrong> {
+pub(crate) fn bytes_of(dtype: Type, elements: usize) -> Result<usize, Wrong> {
     let bytes = elements.checked_mul(dtype.bytes()).filter(|bytes| isize::try_from(*bytes).is_ok());
     bytes.ok_or_else(|| Wrong::Argument(format!("{elements} elements are beyond any array")))
 }
@@ -89,8 +94,7 @@ impl Call {
         if self.operation == Operation::Barrier {
             return Ok(comm.start().barrier()?);
         }
-        let dtype = type_of(self.dtype)
-            .ok_or_else(|| Wrong::Argument(format!("there is no type {} of elements", self.dtype)))?;
+        let dtype = elements_of(self.dtype)?;
         let op = self.op.map(|op| op_of(op).ok_or_else(|| Wrong::Argument(format!("there is no op {op}"))));
         let op: Option<Op> = op.transpose()?;
         let pairs = if self.operation == Operation::Alltoall { size * size } else { size };

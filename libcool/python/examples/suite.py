@@ -91,6 +91,18 @@ def started_and_split(comm):
     line(comm, "split", ranks)
 
 
+def messages(comm):
+    """Round a ring: to the next rank, from any."""
+    rank, n = comm.rank, comm.size
+    data = np.zeros(20_000, dtype=int)
+    sent = [comm.isend(vector(rank, 10), (rank + 1) % n, tag=1), comm.isend(vector(rank, 15_000), (rank + 1) % n, tag=2)]
+    second = comm.irecv(data[10:], source=(rank - 1) % n, tag=2)
+    second.wait()
+    first = comm.recv(data[:10])
+    cool.wait_all(sent)
+    line(comm, "messages", [*data, *first, second.message[0], second.message[2]])
+
+
 def recovered(comm):
     """A group that odd ranks leave and rank 0 revokes: the even ranks go on."""
     agreed, left = [], []
@@ -115,6 +127,7 @@ def main(world):
     unequal_parts(world)
     types_and_functions(world)
     started_and_split(world)
+    messages(world)
     recovered(world)
 
 

@@ -13,12 +13,23 @@ pub(crate) struct Request {
     // The call goes before the array that it writes into.
     pending: Mutex<Option<Pending<'static>>>,
     received: Option<Data>,
+    /// What came, of a receive that is done.
+    message: Mutex<Option<Message>>,
+    receives: bool,
 }
+
+/// Who sent a message, with which tag, and how many elements.
+pub(crate) type Message = (usize, u32, usize);
 
 impl Request {
     /// A call that writes into `received`.
     pub(crate) fn new(pending: Pending<'static>, received: Option<Data>) -> Request {
-        Request { pending: Mutex::new(Some(pending)), received }
+        Request { pending: Mutex::new(Some(pending)), received, message: Mutex::default(), receives: false }
+    }
+
+    /// A message that is received into `received`.
+    pub(crate) fn of_message(pending: Pending<'static>, received: Data) -> Request {
+        Request { receives: true, ..Request::new(pending, Some(received)) }
     }
 
     fn pending(&self) -> MutexGuard<'_, Option<Pending<'static>>> {
@@ -31,9 +42,18 @@ impl Request {
     /// Waits until the call is done; returns the array that it received, if any. May be called again.
     pub(crate) fn wait(&self, py: Python<'_>) -> PyResult<Option<Py<PyUntypedArray>>> {
         // The lock is held while waiting, so that nobody takes a call for done that another thread waits for.
-        let done = py.detach(|| self.pending().take().map_or(Ok(()), Pending::wait));
-        done.map_err(|e| raised(py, &e))?;
+        let done = py.detach(|| self.pending().take().map(Pending::received).transpose());
+        if let Some(got) = done.map_err(|e| raised(py, &e))?.filter(|_| self.receives) {
+            *self.message.lock().unwrap_or_else(PoisonError::into_inner) =
+                Some((got.source, got.tag, got.count));
+        }
         Ok(self.received.as_ref().map(|data| data.array.clone_ref(py)))
+    }
+
+    /// Of a receive that was waited for: who sent what came, with which tag, and how many elements.
+    #[getter]
+    pub(crate) fn message(&self) -> Option<Message> {
+        *self.message.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Whether `wait()` would return at once.

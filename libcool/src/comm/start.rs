@@ -21,6 +21,10 @@ impl<'c> Start<'c> {
         Start { comm, timeout: None }
     }
 
+    pub(super) fn parts(self) -> (&'c Comm, Option<Duration>) {
+        (self.comm, self.timeout)
+    }
+
     /// Lets the call fail when it makes no progress for this long, in place of [`Comm::set_timeout`].
     pub fn timeout(self, timeout: Duration) -> Start<'c> {
         Start { timeout: Some(timeout), ..self }

@@ -125,6 +125,27 @@ pub struct CallRequest {
     pub timeout: Option<Duration>,
 }
 
+/// One message as one local rank sends or receives it.
+#[derive(Clone, Debug)]
+pub struct TransferRequest {
+    /// The group.
+    pub group: u64,
+    /// The caller.
+    pub rank: u32,
+    /// Whether it sends.
+    pub sending: bool,
+    /// The other rank; absent where it receives from any.
+    pub peer: Option<u32>,
+    /// What the message is known by; absent where any is received.
+    pub tag: Option<u32>,
+    /// Type of an element; that of both sides.
+    pub dtype: Dtype,
+    /// What is sent, or where to put what comes, which may be shorter.
+    pub data: SharedSlice,
+    /// Time without any progress after which it fails.
+    pub timeout: Duration,
+}
+
 /// Why a group cannot be made.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum GroupError {

@@ -1,6 +1,6 @@
 //! The engine without I/O: brings what happens to the group it concerns, and what groups want to the driver.
 
-use super::api::{CallRequest, GroupError, GroupSpec, failure};
+use super::api::{CallRequest, GroupError, GroupSpec, TransferRequest, failure};
 use super::group::Group;
 use super::members::Members;
 use super::peers::{Lost, Peers};
@@ -68,6 +68,8 @@ pub(super) enum TimerKey {
     Stream(StreamId),
     /// Group and call.
     Call(u64, u64),
+    /// Group and transfer.
+    Direct(u64, u64),
 }
 
 /// A number of bytes that may be in use.
@@ -199,14 +201,30 @@ impl Engine {
 
     /// A local rank makes a call, answered by [`Output::Done`] with this token. Poll afterwards.
     pub(crate) fn call(&mut self, now: Time, token: u64, request: CallRequest) {
-        let id = request.group;
+        let (id, rank) = (request.group, request.rank);
+        self.of_rank(now, token, (id, rank), |group, shared| group.call(now, shared, token, request));
+    }
+
+    /// A local rank sends or receives a message, answered like a call. Poll afterwards.
+    pub(crate) fn transfer(&mut self, now: Time, token: u64, request: TransferRequest) {
+        let (id, rank) = (request.group, request.rank);
+        self.of_rank(now, token, (id, rank), |group, shared| group.transfer(now, shared, token, request));
+    }
+
+    /// Does what a rank of a group asks for.
+    fn of_rank(
+        &mut self,
+        now: Time,
+        token: u64,
+        (id, rank): (u64, u32),
+        asked: impl FnOnce(&mut Group, &mut Shared) -> Result<(), Failure>,
+    ) {
         let Some(group) = self.groups.get_mut(&id).filter(|_| !self.closing.contains(&id)) else {
             let message =
                 format!("there is no group {id} on node {}: it was released or never made", self.node);
-            self.shared.done(token, Err(failure(Kind::Invalid, message, vec![request.rank])));
-            return;
+            return self.shared.done(token, Err(failure(Kind::Invalid, message, vec![rank])));
         };
-        let result = group.call(now, &mut self.shared, token, request);
+        let result = asked(group, &mut self.shared);
         self.conclude(now, id, result);
         self.settle(now);
     }
@@ -421,12 +439,13 @@ impl Engine {
     fn due(&mut self, now: Time, key: TimerKey) {
         let id = match key {
             TimerKey::Stream(stream) => stream.group,
-            TimerKey::Call(group, _) => group,
+            TimerKey::Call(group, _) | TimerKey::Direct(group, _) => group,
         };
         let Some(group) = self.groups.get_mut(&id) else { return };
         let result = match key {
             TimerKey::Stream(stream) => group.stream_due(now, &mut self.shared, stream),
             TimerKey::Call(_, call) => group.call_due(now, &mut self.shared, call),
+            TimerKey::Direct(_, transfer) => group.direct_due(now, &mut self.shared, transfer),
         };
         self.conclude(now, id, result);
     }

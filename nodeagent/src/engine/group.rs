@@ -3,6 +3,7 @@
 
 mod actions;
 mod agreement;
+mod direct;
 mod messages;
 mod picks;
 mod streams;
@@ -22,6 +23,7 @@ use cool_proto::OPEN_CALLS_MAX;
 use cool_proto::local::{Failure, Stats, failure::Kind};
 use cool_transport::unicast::{MessageName, Notice};
 use cool_transport::{StreamId, Timers};
+use direct::Direct;
 use messages::Messages;
 use picks::Waiting;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -89,6 +91,7 @@ pub(super) struct Group {
     streams: BTreeMap<StreamId, Stream>,
     early: Early,
     messages: Messages,
+    direct: Direct,
     agreement: Agreement,
     /// Streams of calls in progress that are over.
     over: BTreeSet<StreamId>,
@@ -116,6 +119,7 @@ impl Group {
             streams: BTreeMap::new(),
             early: Early::default(),
             messages: Messages::default(),
+            direct: Direct::default(),
             agreement: Agreement::default(),
             over: BTreeSet::new(),
             failed: None,
@@ -131,7 +135,7 @@ impl Group {
 
     /// Whether nothing here is of use to anyone any more.
     pub(super) fn quiet(&self) -> bool {
-        self.calls.is_empty() && self.streams.is_empty() && self.waiting.is_empty()
+        self.calls.is_empty() && self.streams.is_empty() && self.waiting.is_empty() && self.direct.is_idle()
     }
 
     /// A local rank calls. Its answer goes out through `shared`.
@@ -341,6 +345,10 @@ impl Group {
             shared.done(waiting.token, Err(failed.clone()));
             self.ranks.entry(waiting.request.rank).or_default().told = true;
         }
+        for (token, rank) in self.direct.clear(group, shared) {
+            shared.done(token, Err(failed.clone()));
+            self.ranks.entry(rank).or_default().told = true;
+        }
         for (id, stream) in std::mem::take(&mut self.streams) {
             shared.forget_stream(&id, &stream);
         }
@@ -362,7 +370,7 @@ impl Group {
 
     /// The group is released: calls that are open fail. Streams go on for those who need them.
     pub(super) fn close(&mut self, now: Time, shared: &mut Shared) {
-        if !(self.calls.is_empty() && self.waiting.is_empty()) {
+        if !(self.calls.is_empty() && self.waiting.is_empty() && self.direct.is_idle()) {
             let message = format!("group {} was released while calls were open", self.members.id);
             self.fail(now, shared, &failure(Kind::Aborted, message, Vec::new()), true);
         }
@@ -374,6 +382,7 @@ impl Group {
             shared.forget_stream(&id, &stream);
         }
         self.messages.clear(shared);
+        self.direct.clear(self.members.id, shared);
         for node in self.members.others() {
             shared.peers.leave(now, &node.name, self.key());
         }

@@ -1,6 +1,6 @@
 //! The engine as the rest of the agent sees it: a handle to a thread of its own.
 
-use super::api::{CallRequest, EngineConfig, GroupError, GroupSpec, failure};
+use super::api::{CallRequest, EngineConfig, GroupError, GroupSpec, TransferRequest, failure};
 use super::trace::CallRecord;
 use crate::net;
 use cool_proto::local::{Failure, Stats, failure::Kind};
@@ -33,6 +33,7 @@ pub(crate) enum Command {
     MakeGroup(GroupSpec, oneshot::Sender<Result<(), GroupError>>),
     ReleaseGroup(u64),
     Call(CallRequest, oneshot::Sender<Result<Stats, Failure>>),
+    Transfer(TransferRequest, oneshot::Sender<Result<Stats, Failure>>),
     LoseRank { group: u64, rank: u32, why: String },
     Revoke { group: u64, rank: u32 },
     Trace { last: usize, group: Option<u64>, reply: oneshot::Sender<Trace> },
@@ -106,13 +107,17 @@ impl EngineHandle {
     /// if the future is dropped.
     pub fn call(&self, request: CallRequest) -> impl Future<Output = Result<Stats, Failure>> + Send + use<> {
         let (reply, answer) = oneshot::channel();
-        let sent = self.commands.send(Command::Call(request, reply));
-        async move {
-            if sent.is_err() {
-                return Err(stopped());
-            }
-            answer.await.unwrap_or_else(|_| Err(stopped()))
-        }
+        answered(self.commands.send(Command::Call(request, reply)).is_ok(), answer)
+    }
+
+    /// Sends or receives a message for a local rank. Messages from one rank to another are sent in the order in which
+    /// this is called. They go on if the future is dropped.
+    pub fn transfer(
+        &self,
+        request: TransferRequest,
+    ) -> impl Future<Output = Result<Stats, Failure>> + Send + use<> {
+        let (reply, answer) = oneshot::channel();
+        answered(self.commands.send(Command::Transfer(request, reply)).is_ok(), answer)
     }
 
     /// What the last so many calls of a group, or of all, cost; `None` if the engine has stopped.
@@ -134,6 +139,13 @@ impl EngineHandle {
         // As above.
         let _ = self.commands.send(Command::Revoke { group, rank });
     }
+}
+
+async fn answered(sent: bool, answer: oneshot::Receiver<Result<Stats, Failure>>) -> Result<Stats, Failure> {
+    if !sent {
+        return Err(stopped());
+    }
+    answer.await.unwrap_or_else(|_| Err(stopped()))
 }
 
 fn stopped() -> Failure {

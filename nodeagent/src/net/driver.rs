@@ -25,6 +25,9 @@ struct Tree {
     socket: Socket,
 }
 
+/// Where the answer to a call goes.
+type Reply = oneshot::Sender<Result<Stats, Failure>>;
+
 pub(super) struct Driver {
     engine: Engine,
     ip: Ipv4Addr,
@@ -37,7 +40,7 @@ pub(super) struct Driver {
     trees: BTreeMap<SocketAddrV4, Tree>,
     connections: BTreeMap<ConnectionId, Connection>,
     next_connection: u64,
-    calls: BTreeMap<u64, oneshot::Sender<Result<Stats, Failure>>>,
+    calls: BTreeMap<u64, Reply>,
     next_call: u64,
     events: Events,
     queue: mpsc::Receiver<Event>,
@@ -177,10 +180,12 @@ impl Driver {
             }
             Command::ReleaseGroup(group) => self.engine.release_group(now, group),
             Command::Call(request, reply) => {
-                let token = self.next_call;
-                self.next_call += 1;
-                self.calls.insert(token, reply);
+                let token = self.token(reply);
                 self.engine.call(now, token, request);
+            }
+            Command::Transfer(request, reply) => {
+                let token = self.token(reply);
+                self.engine.transfer(now, token, request);
             }
             Command::LoseRank { group, rank, why } => self.engine.lose_rank(now, group, rank, why),
             Command::Revoke { group, rank } => self.engine.revoke(now, group, rank),
@@ -191,6 +196,14 @@ impl Driver {
                 let _ = reply.send(Trace { origin, records: self.engine.trace(last, group) });
             }
         }
+    }
+
+    /// The name under which the engine answers.
+    fn token(&mut self, reply: Reply) -> u64 {
+        let token = self.next_call;
+        self.next_call += 1;
+        self.calls.insert(token, reply);
+        token
     }
 
     fn make_group(&mut self, spec: &GroupSpec) -> Result<(), GroupError> {

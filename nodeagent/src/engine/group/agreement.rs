@@ -206,9 +206,10 @@ impl Group {
 
     fn rank_gone(&mut self, rank: u32, calls: u64, why: String) -> Result<(), Failure> {
         let waiting = self.calls.iter().any(|(number, call)| *number >= calls && !call.runs.is_empty());
-        let failed = waiting.then(|| self.gone(rank, &why));
+        let gone = self.gone(rank, &why);
         self.agreement.gone.insert(rank, (calls, why));
-        failed.map_or(Ok(()), Err)
+        let alone = self.last_other_gone().is_some();
+        if waiting || self.direct.needs(rank, alone) { Err(gone) } else { Ok(()) }
     }
 
     /// Sets the next time to look after a call.
@@ -294,6 +295,17 @@ impl Group {
             self.members.id
         );
         failure(Kind::Revoked, text, vec![rank])
+    }
+
+    /// The failure of what needs a rank, if that is gone.
+    pub(super) fn gone_rank(&self, rank: u32) -> Option<Failure> {
+        self.agreement.gone.get(&rank).map(|(_, why)| self.gone(rank, why))
+    }
+
+    /// The failure of what needs any other rank, if all are gone.
+    pub(super) fn last_other_gone(&self) -> Option<Failure> {
+        let (rank, (_, why)) = self.agreement.gone.last_key_value()?;
+        (self.agreement.gone.len() + 1 >= self.members.layout.size() as usize).then(|| self.gone(*rank, why))
     }
 
     fn gone(&self, rank: u32, why: &str) -> Failure {

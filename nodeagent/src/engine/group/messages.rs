@@ -2,6 +2,7 @@
 
 use super::Group;
 use super::actions::copy;
+use super::direct::is_direct;
 use crate::engine::api::failure;
 use crate::engine::core::Shared;
 use crate::engine::memory::{HeapMemory, SharedSlice};
@@ -143,6 +144,9 @@ impl Group {
             );
             return Err(failure(Kind::Lost, text, self.members.ranks_of(peer)));
         };
+        if is_direct(message) {
+            return self.direct_begins(now, shared, message, (digest, bytes));
+        }
         self.heard_of(message.call, message.from, digest);
         if self.differs(message.call, digest) {
             self.ask_what(now, shared, message.call, node);
@@ -165,7 +169,9 @@ impl Group {
         offset: u64,
         data: &[u8],
     ) {
-        if let Some(place) = self.messages.receives.get(&message).filter(|place| place.begun) {
+        if is_direct(message) {
+            self.direct_data(now, message, offset, data);
+        } else if let Some(place) = self.messages.receives.get(&message).filter(|place| place.begun) {
             place.slice.write(offset, data);
             if let Some(call) = self.calls.get_mut(&message.call) {
                 call.progress = now;
@@ -182,7 +188,9 @@ impl Group {
         shared: &mut Shared,
         message: MessageName,
     ) {
-        if self.messages.receives.get(&message).is_some_and(|place| place.begun)
+        if is_direct(message) {
+            self.direct_received(now, shared, message);
+        } else if self.messages.receives.get(&message).is_some_and(|place| place.begun)
             && let Some(place) = self.messages.receives.remove(&message)
         {
             self.complete(now, shared, message.call, place.rank, place.action);
@@ -191,7 +199,9 @@ impl Group {
 
     /// All of a message is on its way.
     pub(in crate::engine) fn message_sent(&mut self, now: Time, shared: &mut Shared, message: MessageName) {
-        if let Some(place) = self.messages.sends.remove(&message) {
+        if is_direct(message) {
+            self.direct_sent(now, shared, message);
+        } else if let Some(place) = self.messages.sends.remove(&message) {
             self.complete(now, shared, message.call, place.rank, place.action);
         }
     }
@@ -203,8 +213,12 @@ impl Group {
         part: &Payload,
         out: &mut Vec<u8>,
     ) -> bool {
-        let Some(place) = self.messages.sends.get(&part.message) else { return false };
         let head = out.len();
+        if is_direct(part.message) {
+            out.resize(head + part.len as usize, 0);
+            return self.direct_payload(now, part, &mut out[head..]);
+        }
+        let Some(place) = self.messages.sends.get(&part.message) else { return false };
         out.resize(head + part.len as usize, 0);
         place.slice.read(part.offset, &mut out[head..]);
         if let Some(call) = self.calls.get_mut(&part.message.call) {

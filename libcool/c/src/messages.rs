@@ -1,0 +1,172 @@
+//! Messages from rank to rank.
+
+use crate::arguments::{bytes, bytes_mut, bytes_of, comm_of, elements_of};
+use crate::codes::{cool_comm, cool_request, cool_status, cool_type};
+use crate::comm::put;
+use crate::error::{Wrong, guarded};
+use crate::requests::REQUESTS;
+use cool_rust::{Array, ArrayMut, Message, Pending, Received};
+use std::ffi::c_void;
+
+/// `COOL_ANY_SOURCE` of the header.
+const ANY_SOURCE: usize = usize::MAX;
+/// `COOL_ANY_TAG` of the header.
+const ANY_TAG: u32 = u32::MAX;
+
+/// What a receive got.
+#[repr(C)]
+pub struct cool_message {
+    /// The rank that sent it.
+    pub source: usize,
+    /// With this tag.
+    pub tag: u32,
+    /// Elements.
+    pub count: usize,
+}
+
+impl From<Received> for cool_message {
+    fn from(Received { source, tag, count }: Received) -> cool_message {
+        cool_message { source, tag, count }
+    }
+}
+
+/// # Safety
+/// `data` has `count` elements, which stay until this returns.
+unsafe fn start_send(
+    data: *const c_void,
+    count: usize,
+    dtype: cool_type,
+    dest: usize,
+    tag: u32,
+    comm: cool_comm,
+) -> Result<Pending<'static>, Wrong> {
+    let comm = comm_of(comm)?;
+    if tag == ANY_TAG {
+        return Err(Wrong::Argument("COOL_ANY_TAG is for receives; send with another tag".to_owned()));
+    }
+    let dtype = elements_of(dtype)?;
+    // SAFETY: as promised.
+    let data = unsafe { bytes("data", data, bytes_of(dtype, count)?) }?;
+    let data = Array::new(dtype, data).ok_or_else(|| Wrong::Argument("data is no array".to_owned()))?;
+    Ok(comm.start().message(Message::Send { data, dest, tag })?)
+}
+
+/// # Safety
+/// `data` has room for `count` elements, which nobody else uses until the message has come.
+unsafe fn start_recv(
+    data: *mut c_void,
+    count: usize,
+    dtype: cool_type,
+    source: usize,
+    tag: u32,
+    comm: cool_comm,
+) -> Result<Pending<'static>, Wrong> {
+    let comm = comm_of(comm)?;
+    let dtype = elements_of(dtype)?;
+    // SAFETY: as promised.
+    let data = unsafe { bytes_mut("data", data, bytes_of(dtype, count)?) }?;
+    let data = ArrayMut::new(dtype, data).ok_or_else(|| Wrong::Argument("data is no array".to_owned()))?;
+    let (source, tag) = ((source != ANY_SOURCE).then_some(source), (tag != ANY_TAG).then_some(tag));
+    Ok(comm.start().message(Message::Receive { data, source, tag })?)
+}
+
+/// Sends `count` elements to a rank, which receives them with the same type and tag. Messages from one rank to
+/// another are received in the order in which they were sent, among those that a receive takes.
+///
+/// # Safety
+/// `data` has so many elements.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cool_send(
+    data: *const c_void,
+    count: usize,
+    dtype: cool_type,
+    dest: usize,
+    tag: u32,
+    comm: cool_comm,
+) -> cool_status {
+    // SAFETY: as promised.
+    guarded(|| Ok(unsafe { start_send(data, count, dtype, dest, tag, comm) }?.wait()?))
+}
+
+/// Receives at most `count` elements from a rank, or COOL_ANY_SOURCE, with a tag, or COOL_ANY_TAG. `message` gets what
+/// came, unless it is null.
+///
+/// # Safety
+/// `data` has room for so many elements, and nobody else uses it meanwhile; `message` points to one, or is null.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cool_recv(
+    data: *mut c_void,
+    count: usize,
+    dtype: cool_type,
+    source: usize,
+    tag: u32,
+    comm: cool_comm,
+    message: *mut cool_message,
+) -> cool_status {
+    guarded(|| {
+        // SAFETY: as promised.
+        let received = unsafe { start_recv(data, count, dtype, source, tag, comm) }?.received()?;
+        if !message.is_null() {
+            // SAFETY: as promised.
+            unsafe { put("message", message, received.into()) }?;
+        }
+        Ok(())
+    })
+}
+
+/// Starts cool_send.
+///
+/// # Safety
+/// `data` has so many elements, which stay until this returns; `request` points to a request.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cool_isend(
+    data: *const c_void,
+    count: usize,
+    dtype: cool_type,
+    dest: usize,
+    tag: u32,
+    comm: cool_comm,
+    request: *mut cool_request,
+) -> cool_status {
+    guarded(|| {
+        // SAFETY: as promised.
+        let pending = unsafe { start_send(data, count, dtype, dest, tag, comm) }?;
+        // SAFETY: as promised.
+        unsafe { put("request", request, REQUESTS.add(pending)) }
+    })
+}
+
+/// Starts cool_recv.
+///
+/// # Safety
+/// `data` has room for so many elements, and nobody else uses it until cool_wait; `request` points to a request.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cool_irecv(
+    data: *mut c_void,
+    count: usize,
+    dtype: cool_type,
+    source: usize,
+    tag: u32,
+    comm: cool_comm,
+    request: *mut cool_request,
+) -> cool_status {
+    guarded(|| {
+        // SAFETY: as promised.
+        let pending = unsafe { start_recv(data, count, dtype, source, tag, comm) }?;
+        // SAFETY: as promised.
+        unsafe { put("request", request, REQUESTS.add(pending)) }
+    })
+}
+
+/// cool_wait, for a request of cool_irecv; `message` gets what came.
+///
+/// # Safety
+/// `message` points to one.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cool_wait_message(request: cool_request, message: *mut cool_message) -> cool_status {
+    guarded(|| {
+        let received = REQUESTS.take(request)?.received()?;
+        // SAFETY: as promised.
+        unsafe { put("message", message, received.into()) }
+    })
+}
