@@ -50,8 +50,9 @@ fn messages_are_received_in_the_order_in_which_they_were_sent_and_by_tag_before_
     ranks(|comm| {
         let (rank, to, from) = (comm.rank(), (comm.rank() + 1) % RANKS, (comm.rank() + RANKS - 1) % RANKS);
         // Long and short ones by turns: on the way they overtake each other.
-        let message =
-            |i: usize, rank: usize| vec![(i * RANKS + rank) as u32; if i % 3 == 0 { 40_000 } else { 3 }];
+        let message = |i: usize, rank: usize| {
+            vec![(i * RANKS + rank) as u32; if i.is_multiple_of(3) { 40_000 } else { 3 }]
+        };
         let sent: Vec<_> = (0..60)
             .map(|i| comm.start().send(&message(i, rank), to, (i % 2) as u32))
             .collect::<Result<_, _>>()?;
@@ -91,7 +92,7 @@ fn receives_from_any_rank_take_what_comes_and_calls_go_on_beside_them() {
             call.wait()?;
         }
         assert_eq!(sum, [4]);
-        assert_eq!(comm.last_plan().is_empty(), false);
+        assert!(!comm.last_plan().is_empty());
         Ok(())
     });
 }

@@ -15,6 +15,10 @@
 #include <stdint.h>
 /** In place of send: the call finds its input in recv. */
 #define COOL_IN_PLACE ((const void *)-1)
+/** For cool_recv: from whichever rank sends first. */
+#define COOL_ANY_SOURCE SIZE_MAX
+/** For cool_recv: whatever its tag is. */
+#define COOL_ANY_TAG UINT32_MAX
 
 
 /**
@@ -52,6 +56,24 @@ typedef void (*cool_combine)(void *left, const void *right, size_t count, void *
  * What cool_launch runs: gets the world, and what was given to cool_launch; returns 0 if all went well.
  */
 typedef int (*cool_program)(cool_comm world, void *context);
+
+/**
+ * What a receive got.
+ */
+typedef struct cool_message {
+  /**
+   * The rank that sent it.
+   */
+  size_t source;
+  /**
+   * With this tag.
+   */
+  uint32_t tag;
+  /**
+   * Elements.
+   */
+  size_t count;
+} cool_message;
 
 /**
  * A call under way; 0 is none.
@@ -634,6 +656,71 @@ const char *cool_error_message(void);
  */
 size_t cool_error_ranks(size_t *ranks,
                         size_t room);
+
+/**
+ * Sends `count` elements to a rank, which receives them with the same type and tag. Messages from one rank to
+ * another are received in the order in which they were sent, among those that a receive takes.
+ *
+ * # Safety
+ * `data` has so many elements.
+ */
+cool_status cool_send(const void *data,
+                      size_t count,
+                      cool_type dtype,
+                      size_t dest,
+                      uint32_t tag,
+                      cool_comm comm);
+
+/**
+ * Receives at most `count` elements from a rank, or COOL_ANY_SOURCE, with a tag, or COOL_ANY_TAG. `message` gets what
+ * came, unless it is null.
+ *
+ * # Safety
+ * `data` has room for so many elements, and nobody else uses it meanwhile; `message` points to one, or is null.
+ */
+cool_status cool_recv(void *data,
+                      size_t count,
+                      cool_type dtype,
+                      size_t source,
+                      uint32_t tag,
+                      cool_comm comm,
+                      struct cool_message *message);
+
+/**
+ * Starts cool_send.
+ *
+ * # Safety
+ * `data` has so many elements, which stay until this returns; `request` points to a request.
+ */
+cool_status cool_isend(const void *data,
+                       size_t count,
+                       cool_type dtype,
+                       size_t dest,
+                       uint32_t tag,
+                       cool_comm comm,
+                       cool_request *request);
+
+/**
+ * Starts cool_recv.
+ *
+ * # Safety
+ * `data` has room for so many elements, and nobody else uses it until cool_wait; `request` points to a request.
+ */
+cool_status cool_irecv(void *data,
+                       size_t count,
+                       cool_type dtype,
+                       size_t source,
+                       uint32_t tag,
+                       cool_comm comm,
+                       cool_request *request);
+
+/**
+ * cool_wait, for a request of cool_irecv; `message` gets what came.
+ *
+ * # Safety
+ * `message` points to one.
+ */
+cool_status cool_wait_message(cool_request request, struct cool_message *message);
 
 /**
  * A group of the ranks that are left, in their old order; it works after calls of this group have failed. A rank is

@@ -305,7 +305,7 @@ impl Group {
     /// The failure of what needs any other rank, if all are gone.
     pub(super) fn last_other_gone(&self) -> Option<Failure> {
         let (rank, (_, why)) = self.agreement.gone.last_key_value()?;
-        (self.agreement.gone.len() + 1 >= self.members.layout.size() as usize).then(|| self.gone(*rank, why))
+        (self.agreement.gone.len() + 1 >= self.members.layout.size()).then(|| self.gone(*rank, why))
     }
 
     fn gone(&self, rank: u32, why: &str) -> Failure {
