@@ -16,7 +16,7 @@ def test_programs_in_three_languages_receive_the_same_on_16_nodes(make_bed):
     bed = make_bed("tree:4x4", host_mbit=50, uplink_mbit=50)
     assert shutil.which(PROGRAMS["rust"][0]), "make bindings builds the programs"
     output = {name: succeed(bed, "cool", "run", "-n", "16", "--", *program) for name, program in PROGRAMS.items()}
-    assert len(output["rust"].splitlines()) == 24
+    assert len(output["rust"].splitlines()) == 25
     assert output["c"] == output["rust"]
     assert output["python"] == output["rust"]
     groups = succeed(bed, "cool", "groups")

@@ -62,11 +62,11 @@ impl Comm {
     /// ```
     /// # fn main() -> Result<(), cool::Error> {
     /// # cool::launch(|comm| -> Result<(), cool::Error> {
-    /// let (rank, mut left) = (comm.rank(), [0]);
-    /// let sent = comm.start().send(&[rank], (rank + 1) % comm.size(), 7)?;
+    /// let mut left = [0];
+    /// let sent = comm.start().send(&[comm.rank() as u64], (comm.rank() + 1) % comm.size(), 7)?;
     /// let got = comm.recv(&mut left, None, 7)?;
     /// sent.wait()?;
-    /// assert_eq!((left[0], got.count), (got.source, 1));
+    /// assert_eq!((left[0], got.count), (got.source as u64, 1));
     /// # Ok(())
     /// # })?.into_iter().collect()
     /// # }
