@@ -13,14 +13,14 @@ const IN_PLACE: usize = usize::MAX;
 
 /// One call as C gives it.
 pub(crate) struct Call {
-    pub(crate) operation: Operation,
-    pub(crate) send: *const c_void,
-    pub(crate) recv: *mut c_void,
-    pub(crate) count: Count,
-    pub(crate) dtype: cool_type,
-    pub(crate) op: Option<cool_op>,
-    pub(crate) root: usize,
-    pub(crate) comm: cool_comm,
+    operation: Operation,
+    send: *const c_void,
+    recv: *mut c_void,
+    count: Count,
+    dtype: cool_type,
+    op: Option<cool_op>,
+    root: usize,
+    comm: cool_comm,
 }
 
 /// How many elements.
@@ -83,6 +83,26 @@ pub(crate) fn apart(send: &[u8], recv: &[u8]) -> Result<(), Wrong> {
 }
 
 impl Call {
+    /// One that combines nothing, with root 0.
+    pub(crate) fn new(
+        operation: Operation,
+        send: *const c_void,
+        recv: *mut c_void,
+        count: Count,
+        dtype: cool_type,
+        comm: cool_comm,
+    ) -> Call {
+        Call { operation, send, recv, count, dtype, op: None, root: 0, comm }
+    }
+
+    pub(crate) fn op(self, op: cool_op) -> Call {
+        Call { op: Some(op), ..self }
+    }
+
+    pub(crate) fn root(self, root: usize) -> Call {
+        Call { root, ..self }
+    }
+
     /// Starts the call.
     ///
     /// # Safety

@@ -28,16 +28,7 @@ pub unsafe extern "C" fn cool_bcast(
     root: usize,
     comm: cool_comm,
 ) -> cool_status {
-    let call = Call {
-        operation: Operation::Bcast,
-        send: ptr::null(),
-        recv: data,
-        count: Count::Each(count),
-        dtype,
-        op: None,
-        root,
-        comm,
-    };
+    let call = Call::new(Operation::Bcast, ptr::null(), data, Count::Each(count), dtype, comm).root(root);
     // SAFETY: as promised.
     unsafe { run(call) }
 }
@@ -56,16 +47,7 @@ pub unsafe extern "C" fn cool_reduce(
     root: usize,
     comm: cool_comm,
 ) -> cool_status {
-    let call = Call {
-        operation: Operation::Reduce,
-        send,
-        recv,
-        count: Count::Each(count),
-        dtype,
-        op: Some(op),
-        root,
-        comm,
-    };
+    let call = Call::new(Operation::Reduce, send, recv, Count::Each(count), dtype, comm).op(op).root(root);
     // SAFETY: as promised.
     unsafe { run(call) }
 }
@@ -83,16 +65,7 @@ pub unsafe extern "C" fn cool_allreduce(
     op: cool_op,
     comm: cool_comm,
 ) -> cool_status {
-    let call = Call {
-        operation: Operation::Allreduce,
-        send,
-        recv,
-        count: Count::Each(count),
-        dtype,
-        op: Some(op),
-        root: 0,
-        comm,
-    };
+    let call = Call::new(Operation::Allreduce, send, recv, Count::Each(count), dtype, comm).op(op);
     // SAFETY: as promised.
     unsafe { run(call) }
 }
@@ -110,16 +83,7 @@ pub unsafe extern "C" fn cool_reduce_scatter(
     op: cool_op,
     comm: cool_comm,
 ) -> cool_status {
-    let call = Call {
-        operation: Operation::ReduceScatter,
-        send,
-        recv,
-        count: Count::Each(count),
-        dtype,
-        op: Some(op),
-        root: 0,
-        comm,
-    };
+    let call = Call::new(Operation::ReduceScatter, send, recv, Count::Each(count), dtype, comm).op(op);
     // SAFETY: as promised.
     unsafe { run(call) }
 }
@@ -138,16 +102,7 @@ pub unsafe extern "C" fn cool_reduce_scatter_counts(
     op: cool_op,
     comm: cool_comm,
 ) -> cool_status {
-    let call = Call {
-        operation: Operation::ReduceScatter,
-        send,
-        recv,
-        count: Count::Parts(counts),
-        dtype,
-        op: Some(op),
-        root: 0,
-        comm,
-    };
+    let call = Call::new(Operation::ReduceScatter, send, recv, Count::Parts(counts), dtype, comm).op(op);
     // SAFETY: as promised.
     unsafe { run(call) }
 }
@@ -165,16 +120,7 @@ pub unsafe extern "C" fn cool_scan(
     op: cool_op,
     comm: cool_comm,
 ) -> cool_status {
-    let call = Call {
-        operation: Operation::Scan,
-        send,
-        recv,
-        count: Count::Each(count),
-        dtype,
-        op: Some(op),
-        root: 0,
-        comm,
-    };
+    let call = Call::new(Operation::Scan, send, recv, Count::Each(count), dtype, comm).op(op);
     // SAFETY: as promised.
     unsafe { run(call) }
 }
@@ -192,16 +138,7 @@ pub unsafe extern "C" fn cool_exscan(
     op: cool_op,
     comm: cool_comm,
 ) -> cool_status {
-    let call = Call {
-        operation: Operation::Exscan,
-        send,
-        recv,
-        count: Count::Each(count),
-        dtype,
-        op: Some(op),
-        root: 0,
-        comm,
-    };
+    let call = Call::new(Operation::Exscan, send, recv, Count::Each(count), dtype, comm).op(op);
     // SAFETY: as promised.
     unsafe { run(call) }
 }
@@ -219,16 +156,7 @@ pub unsafe extern "C" fn cool_gather(
     root: usize,
     comm: cool_comm,
 ) -> cool_status {
-    let call = Call {
-        operation: Operation::Gather,
-        send,
-        recv,
-        count: Count::Each(count),
-        dtype,
-        op: None,
-        root,
-        comm,
-    };
+    let call = Call::new(Operation::Gather, send, recv, Count::Each(count), dtype, comm).root(root);
     // SAFETY: as promised.
     unsafe { run(call) }
 }
@@ -247,16 +175,7 @@ pub unsafe extern "C" fn cool_gatherv(
     root: usize,
     comm: cool_comm,
 ) -> cool_status {
-    let call = Call {
-        operation: Operation::Gather,
-        send,
-        recv,
-        count: Count::Parts(counts),
-        dtype,
-        op: None,
-        root,
-        comm,
-    };
+    let call = Call::new(Operation::Gather, send, recv, Count::Parts(counts), dtype, comm).root(root);
     // SAFETY: as promised.
     unsafe { run(call) }
 }
@@ -274,16 +193,7 @@ pub unsafe extern "C" fn cool_allgather(
     dtype: cool_type,
     comm: cool_comm,
 ) -> cool_status {
-    let call = Call {
-        operation: Operation::Allgather,
-        send,
-        recv,
-        count: Count::Each(count),
-        dtype,
-        op: None,
-        root: 0,
-        comm,
-    };
+    let call = Call::new(Operation::Allgather, send, recv, Count::Each(count), dtype, comm);
     // SAFETY: as promised.
     unsafe { run(call) }
 }
@@ -301,16 +211,7 @@ pub unsafe extern "C" fn cool_allgatherv(
     dtype: cool_type,
     comm: cool_comm,
 ) -> cool_status {
-    let call = Call {
-        operation: Operation::Allgather,
-        send,
-        recv,
-        count: Count::Parts(counts),
-        dtype,
-        op: None,
-        root: 0,
-        comm,
-    };
+    let call = Call::new(Operation::Allgather, send, recv, Count::Parts(counts), dtype, comm);
     // SAFETY: as promised.
     unsafe { run(call) }
 }
@@ -328,16 +229,7 @@ pub unsafe extern "C" fn cool_scatter(
     root: usize,
     comm: cool_comm,
 ) -> cool_status {
-    let call = Call {
-        operation: Operation::Scatter,
-        send,
-        recv,
-        count: Count::Each(count),
-        dtype,
-        op: None,
-        root,
-        comm,
-    };
+    let call = Call::new(Operation::Scatter, send, recv, Count::Each(count), dtype, comm).root(root);
     // SAFETY: as promised.
     unsafe { run(call) }
 }
@@ -356,16 +248,7 @@ pub unsafe extern "C" fn cool_scatterv(
     root: usize,
     comm: cool_comm,
 ) -> cool_status {
-    let call = Call {
-        operation: Operation::Scatter,
-        send,
-        recv,
-        count: Count::Parts(counts),
-        dtype,
-        op: None,
-        root,
-        comm,
-    };
+    let call = Call::new(Operation::Scatter, send, recv, Count::Parts(counts), dtype, comm).root(root);
     // SAFETY: as promised.
     unsafe { run(call) }
 }
@@ -382,16 +265,7 @@ pub unsafe extern "C" fn cool_alltoall(
     dtype: cool_type,
     comm: cool_comm,
 ) -> cool_status {
-    let call = Call {
-        operation: Operation::Alltoall,
-        send,
-        recv,
-        count: Count::Each(count),
-        dtype,
-        op: None,
-        root: 0,
-        comm,
-    };
+    let call = Call::new(Operation::Alltoall, send, recv, Count::Each(count), dtype, comm);
     // SAFETY: as promised.
     unsafe { run(call) }
 }
@@ -409,16 +283,7 @@ pub unsafe extern "C" fn cool_alltoallv(
     dtype: cool_type,
     comm: cool_comm,
 ) -> cool_status {
-    let call = Call {
-        operation: Operation::Alltoall,
-        send,
-        recv,
-        count: Count::Parts(counts),
-        dtype,
-        op: None,
-        root: 0,
-        comm,
-    };
+    let call = Call::new(Operation::Alltoall, send, recv, Count::Parts(counts), dtype, comm);
     // SAFETY: as promised.
     unsafe { run(call) }
 }
@@ -426,16 +291,7 @@ pub unsafe extern "C" fn cool_alltoallv(
 /// Returns when all ranks have called it.
 #[unsafe(no_mangle)]
 pub extern "C" fn cool_barrier(comm: cool_comm) -> cool_status {
-    let call = Call {
-        operation: Operation::Barrier,
-        send: ptr::null(),
-        recv: ptr::null_mut(),
-        count: Count::Each(0),
-        dtype: 0,
-        op: None,
-        root: 0,
-        comm,
-    };
+    let call = Call::new(Operation::Barrier, ptr::null(), ptr::null_mut(), Count::Each(0), 0, comm);
     // SAFETY: there are no buffers.
     unsafe { run(call) }
 }

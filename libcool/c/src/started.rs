@@ -36,16 +36,7 @@ pub unsafe extern "C" fn cool_ibcast(
     comm: cool_comm,
     request: *mut cool_request,
 ) -> cool_status {
-    let call = Call {
-        operation: Operation::Bcast,
-        send: ptr::null(),
-        recv: data,
-        count: Count::Each(count),
-        dtype,
-        op: None,
-        root,
-        comm,
-    };
+    let call = Call::new(Operation::Bcast, ptr::null(), data, Count::Each(count), dtype, comm).root(root);
     // SAFETY: as promised.
     unsafe { start(call, request) }
 }
@@ -66,16 +57,7 @@ pub unsafe extern "C" fn cool_ireduce(
     comm: cool_comm,
     request: *mut cool_request,
 ) -> cool_status {
-    let call = Call {
-        operation: Operation::Reduce,
-        send,
-        recv,
-        count: Count::Each(count),
-        dtype,
-        op: Some(op),
-        root,
-        comm,
-    };
+    let call = Call::new(Operation::Reduce, send, recv, Count::Each(count), dtype, comm).op(op).root(root);
     // SAFETY: as promised.
     unsafe { start(call, request) }
 }
@@ -95,16 +77,7 @@ pub unsafe extern "C" fn cool_iallreduce(
     comm: cool_comm,
     request: *mut cool_request,
 ) -> cool_status {
-    let call = Call {
-        operation: Operation::Allreduce,
-        send,
-        recv,
-        count: Count::Each(count),
-        dtype,
-        op: Some(op),
-        root: 0,
-        comm,
-    };
+    let call = Call::new(Operation::Allreduce, send, recv, Count::Each(count), dtype, comm).op(op);
     // SAFETY: as promised.
     unsafe { start(call, request) }
 }
@@ -124,16 +97,7 @@ pub unsafe extern "C" fn cool_ireduce_scatter(
     comm: cool_comm,
     request: *mut cool_request,
 ) -> cool_status {
-    let call = Call {
-        operation: Operation::ReduceScatter,
-        send,
-        recv,
-        count: Count::Each(count),
-        dtype,
-        op: Some(op),
-        root: 0,
-        comm,
-    };
+    let call = Call::new(Operation::ReduceScatter, send, recv, Count::Each(count), dtype, comm).op(op);
     // SAFETY: as promised.
     unsafe { start(call, request) }
 }
@@ -153,16 +117,7 @@ pub unsafe extern "C" fn cool_ireduce_scatter_counts(
     comm: cool_comm,
     request: *mut cool_request,
 ) -> cool_status {
-    let call = Call {
-        operation: Operation::ReduceScatter,
-        send,
-        recv,
-        count: Count::Parts(counts),
-        dtype,
-        op: Some(op),
-        root: 0,
-        comm,
-    };
+    let call = Call::new(Operation::ReduceScatter, send, recv, Count::Parts(counts), dtype, comm).op(op);
     // SAFETY: as promised.
     unsafe { start(call, request) }
 }
@@ -182,16 +137,7 @@ pub unsafe extern "C" fn cool_iscan(
     comm: cool_comm,
     request: *mut cool_request,
 ) -> cool_status {
-    let call = Call {
-        operation: Operation::Scan,
-        send,
-        recv,
-        count: Count::Each(count),
-        dtype,
-        op: Some(op),
-        root: 0,
-        comm,
-    };
+    let call = Call::new(Operation::Scan, send, recv, Count::Each(count), dtype, comm).op(op);
     // SAFETY: as promised.
     unsafe { start(call, request) }
 }
@@ -211,16 +157,7 @@ pub unsafe extern "C" fn cool_iexscan(
     comm: cool_comm,
     request: *mut cool_request,
 ) -> cool_status {
-    let call = Call {
-        operation: Operation::Exscan,
-        send,
-        recv,
-        count: Count::Each(count),
-        dtype,
-        op: Some(op),
-        root: 0,
-        comm,
-    };
+    let call = Call::new(Operation::Exscan, send, recv, Count::Each(count), dtype, comm).op(op);
     // SAFETY: as promised.
     unsafe { start(call, request) }
 }
@@ -240,16 +177,7 @@ pub unsafe extern "C" fn cool_igather(
     comm: cool_comm,
     request: *mut cool_request,
 ) -> cool_status {
-    let call = Call {
-        operation: Operation::Gather,
-        send,
-        recv,
-        count: Count::Each(count),
-        dtype,
-        op: None,
-        root,
-        comm,
-    };
+    let call = Call::new(Operation::Gather, send, recv, Count::Each(count), dtype, comm).root(root);
     // SAFETY: as promised.
     unsafe { start(call, request) }
 }
@@ -269,16 +197,7 @@ pub unsafe extern "C" fn cool_igatherv(
     comm: cool_comm,
     request: *mut cool_request,
 ) -> cool_status {
-    let call = Call {
-        operation: Operation::Gather,
-        send,
-        recv,
-        count: Count::Parts(counts),
-        dtype,
-        op: None,
-        root,
-        comm,
-    };
+    let call = Call::new(Operation::Gather, send, recv, Count::Parts(counts), dtype, comm).root(root);
     // SAFETY: as promised.
     unsafe { start(call, request) }
 }
@@ -297,16 +216,7 @@ pub unsafe extern "C" fn cool_iallgather(
     comm: cool_comm,
     request: *mut cool_request,
 ) -> cool_status {
-    let call = Call {
-        operation: Operation::Allgather,
-        send,
-        recv,
-        count: Count::Each(count),
-        dtype,
-        op: None,
-        root: 0,
-        comm,
-    };
+    let call = Call::new(Operation::Allgather, send, recv, Count::Each(count), dtype, comm);
     // SAFETY: as promised.
     unsafe { start(call, request) }
 }
@@ -325,16 +235,7 @@ pub unsafe extern "C" fn cool_iallgatherv(
     comm: cool_comm,
     request: *mut cool_request,
 ) -> cool_status {
-    let call = Call {
-        operation: Operation::Allgather,
-        send,
-        recv,
-        count: Count::Parts(counts),
-        dtype,
-        op: None,
-        root: 0,
-        comm,
-    };
+    let call = Call::new(Operation::Allgather, send, recv, Count::Parts(counts), dtype, comm);
     // SAFETY: as promised.
     unsafe { start(call, request) }
 }
@@ -354,16 +255,7 @@ pub unsafe extern "C" fn cool_iscatter(
     comm: cool_comm,
     request: *mut cool_request,
 ) -> cool_status {
-    let call = Call {
-        operation: Operation::Scatter,
-        send,
-        recv,
-        count: Count::Each(count),
-        dtype,
-        op: None,
-        root,
-        comm,
-    };
+    let call = Call::new(Operation::Scatter, send, recv, Count::Each(count), dtype, comm).root(root);
     // SAFETY: as promised.
     unsafe { start(call, request) }
 }
@@ -383,16 +275,7 @@ pub unsafe extern "C" fn cool_iscatterv(
     comm: cool_comm,
     request: *mut cool_request,
 ) -> cool_status {
-    let call = Call {
-        operation: Operation::Scatter,
-        send,
-        recv,
-        count: Count::Parts(counts),
-        dtype,
-        op: None,
-        root,
-        comm,
-    };
+    let call = Call::new(Operation::Scatter, send, recv, Count::Parts(counts), dtype, comm).root(root);
     // SAFETY: as promised.
     unsafe { start(call, request) }
 }
@@ -411,16 +294,7 @@ pub unsafe extern "C" fn cool_ialltoall(
     comm: cool_comm,
     request: *mut cool_request,
 ) -> cool_status {
-    let call = Call {
-        operation: Operation::Alltoall,
-        send,
-        recv,
-        count: Count::Each(count),
-        dtype,
-        op: None,
-        root: 0,
-        comm,
-    };
+    let call = Call::new(Operation::Alltoall, send, recv, Count::Each(count), dtype, comm);
     // SAFETY: as promised.
     unsafe { start(call, request) }
 }
@@ -439,16 +313,7 @@ pub unsafe extern "C" fn cool_ialltoallv(
     comm: cool_comm,
     request: *mut cool_request,
 ) -> cool_status {
-    let call = Call {
-        operation: Operation::Alltoall,
-        send,
-        recv,
-        count: Count::Parts(counts),
-        dtype,
-        op: None,
-        root: 0,
-        comm,
-    };
+    let call = Call::new(Operation::Alltoall, send, recv, Count::Parts(counts), dtype, comm);
     // SAFETY: as promised.
     unsafe { start(call, request) }
 }
@@ -459,16 +324,7 @@ pub unsafe extern "C" fn cool_ialltoallv(
 /// `request` points to a request.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cool_ibarrier(comm: cool_comm, request: *mut cool_request) -> cool_status {
-    let call = Call {
-        operation: Operation::Barrier,
-        send: ptr::null(),
-        recv: ptr::null_mut(),
-        count: Count::Each(0),
-        dtype: 0,
-        op: None,
-        root: 0,
-        comm,
-    };
+    let call = Call::new(Operation::Barrier, ptr::null(), ptr::null_mut(), Count::Each(0), 0, comm);
     // SAFETY: as promised; there are no buffers.
     unsafe { start(call, request) }
 }
