@@ -56,7 +56,7 @@ def ended(command):
 
 
 # What each rank runs: a program that ends at nothing, with a child of its own. "$0" marks both.
-STUBBORN = "trap '' TERM; echo up; sh -c 'trap \"\" TERM; while :; do sleep 0.2; done' \"$0\" & wait; while :; do sleep 0.2; done"
+STUBBORN = "trap '' TERM; sh -c 'trap \"\" TERM; echo up; while :; do sleep 0.2; done' \"$0\" & wait; while :; do sleep 0.2; done"
 
 
 def racks(bed):
