@@ -74,7 +74,8 @@ proptest! {
         let mut bytes = message.encode().unwrap();
         let at = at.index(bytes.len());
         bytes[at] ^= 0x80;
-        if let Err(Error::Padding { .. }) = Message::decode(&bytes) {
+        // In a message of another type, which byte 1 says, the rest means something else.
+        if at != 1 && matches!(Message::decode(&bytes), Err(Error::Padding { .. })) {
             prop_assert_eq!(Message::decode_with(&bytes, Padding::Ignore), Ok(message));
         }
     }
