@@ -120,8 +120,6 @@ impl Drop for Connection {
 
 fn tune(stream: &TcpStream) -> io::Result<()> {
     stream.set_nodelay(true)?;
-    // Of a small message nobody waits for the acknowledgement: it need not cost a packet of its own at once.
-    rustix::net::sockopt::set_tcp_quickack(stream, false)?;
     let socket = SockRef::from(stream);
     socket.set_tcp_notsent_lowat(UNSENT)?;
     // Many probes and many retries within the bound: at a loss of 20 % each way a round trip fails one time
