@@ -2,6 +2,7 @@
 //! The sockets are left to [`crate::local`], what the controller wants to [`crate::control`].
 
 mod recovery;
+mod waiting;
 
 use crate::engine::{CallRequest, EngineHandle, GroupError, GroupSpec, Trace, TransferRequest};
 use crate::metrics::Metrics;
@@ -9,13 +10,12 @@ use cool_collective::{Layout, Rank};
 use cool_proto::control::agent_message::Body;
 use cool_proto::control::{Enlist, Mustered, RanksLeft, Withdraw};
 use cool_proto::local::{Failure, Place, Stats};
-use recovery::Recovering;
 pub(crate) use recovery::Recovery;
-use std::collections::{BTreeMap, BTreeSet, btree_map::Entry};
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
-use tokio::sync::{mpsc, oneshot};
-use tokio::time::timeout;
+use tokio::sync::mpsc;
+use waiting::Waiting;
 
 /// How much longer than a process wants to wait for others the controller may take to answer: making the group
 /// takes a while.
@@ -31,14 +31,13 @@ pub struct Agent {
     engine: EngineHandle,
     metrics: Arc<Metrics>,
     groups: Arc<Mutex<BTreeMap<u64, Group>>>,
-    waiting: Arc<Mutex<Waiting>>,
-    recovering: Arc<Mutex<Recovering>>,
+    /// Who waits for a group, by its key.
+    waiting: Arc<Waiting<String, Attachment>>,
+    /// Who waits for the other survivors, by their group.
+    recovering: Arc<Waiting<u64, Recovery>>,
     /// To the controller.
     events: mpsc::Sender<Body>,
 }
-
-/// Those who wait for a group, by key and rank.
-type Waiting = BTreeMap<(String, u32), oneshot::Sender<Result<Attachment, String>>>;
 
 /// A group as ranks see it.
 #[derive(Debug)]
@@ -159,32 +158,16 @@ impl Agent {
     pub(crate) async fn enlist(&self, enlist: Enlist) -> Result<Attachment, String> {
         let at = (enlist.key.clone(), enlist.rank);
         let patience = Duration::from_millis(enlist.timeout_ms).saturating_add(GRACE);
-        let answered = match self.waiting().entry(at.clone()) {
-            Entry::Occupied(_) => None,
-            Entry::Vacant(vacant) => {
-                let (answer, answered) = oneshot::channel();
-                vacant.insert(answer);
-                Some(answered)
-            }
-        };
-        let Some(answered) = answered else {
+        let Some(answered) = self.waiting.begin(&at) else {
             return Err(format!("two processes say that they are rank {} of {}", at.1, at.0));
         };
         self.tell(Body::Enlist(enlist)).await;
-        match timeout(patience, answered).await {
-            Ok(Ok(result)) => result,
-            Ok(Err(_)) => Err("it waits no longer".to_owned()),
-            Err(_) => {
-                self.waiting().remove(&at);
-                Err(format!("the controller has not answered within {patience:?}"))
-            }
-        }
+        self.waiting.answer(&at, answered, patience).await
     }
 
     /// A process that waited is gone.
     pub(crate) async fn withdraw(&self, key: String, rank: u32) {
-        let waited = self.waiting().remove(&(key.clone(), rank));
-        if waited.is_some() {
+        if self.waiting.end(&(key.clone(), rank)) {
             self.tell(Body::Withdraw(Withdraw { key, rank })).await;
         }
     }
@@ -192,12 +175,7 @@ impl Agent {
     /// The controller has made a group for processes that waited, or will not.
     pub(crate) fn mustered(&self, mustered: Mustered) {
         let Mustered { key, group, reason, rank } = mustered;
-        let concerned: Vec<_> = {
-            let mut waiting = self.waiting();
-            let same = |at: &(String, u32)| at.0 == key && rank.is_none_or(|rank| rank == at.1);
-            let ranks: Vec<_> = waiting.keys().filter(|at| same(at)).cloned().collect();
-            ranks.into_iter().filter_map(|at| Some((at.1, waiting.remove(&at)?))).collect()
-        };
+        let concerned = self.waiting.take(&key, rank);
         if let Some(known) = self.groups().get_mut(&group) {
             known.mustered = true;
         }
@@ -230,14 +208,8 @@ impl Agent {
 
     /// Nobody will make the groups that processes wait for, or say who is left of theirs.
     pub(crate) fn give_up_musters(&self, why: &str) {
-        for (_, waits) in std::mem::take(&mut *self.recovering()) {
-            // As below.
-            let _ = waits.send(Err(why.to_owned()));
-        }
-        for (_, waits) in std::mem::take(&mut *self.waiting()) {
-            // Who does not wait any more need not know.
-            let _ = waits.send(Err(why.to_owned()));
-        }
+        self.recovering.give_up(why);
+        self.waiting.give_up(why);
     }
 
     /// Tells the controller. Nobody listens any more only when the agent ends.
@@ -268,16 +240,6 @@ impl Agent {
         let groups = self.groups();
         let known = groups.get(&group).filter(|group| group.present > 0);
         known.map(|group| group.came.iter().copied().collect()).unwrap_or_default()
-    }
-
-    // As with the groups.
-    fn waiting(&self) -> MutexGuard<'_, Waiting> {
-        self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    // As with the groups.
-    fn recovering(&self) -> MutexGuard<'_, Recovering> {
-        self.recovering.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     // A panic elsewhere leaves the table whole: every change to it is one insert or remove.

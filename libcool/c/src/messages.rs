@@ -4,7 +4,7 @@ use crate::arguments::{bytes, bytes_mut, bytes_of, comm_of, elements_of};
 use crate::codes::{cool_comm, cool_request, cool_status, cool_type};
 use crate::comm::put;
 use crate::error::{Wrong, guarded};
-use crate::requests::REQUESTS;
+use crate::requests::{REQUESTS, begin};
 use cool_rust::{Array, ArrayMut, Message, Pending, Received};
 use std::ffi::c_void;
 
@@ -128,12 +128,8 @@ pub unsafe extern "C" fn cool_isend(
     comm: cool_comm,
     request: *mut cool_request,
 ) -> cool_status {
-    guarded(|| {
-        // SAFETY: as promised.
-        let pending = unsafe { start_send(data, count, dtype, dest, tag, comm) }?;
-        // SAFETY: as promised.
-        unsafe { put("request", request, REQUESTS.add(pending)) }
-    })
+    // SAFETY: as promised.
+    unsafe { begin(request, || start_send(data, count, dtype, dest, tag, comm)) }
 }
 
 /// Starts cool_recv.
@@ -150,12 +146,8 @@ pub unsafe extern "C" fn cool_irecv(
     comm: cool_comm,
     request: *mut cool_request,
 ) -> cool_status {
-    guarded(|| {
-        // SAFETY: as promised.
-        let pending = unsafe { start_recv(data, count, dtype, source, tag, comm) }?;
-        // SAFETY: as promised.
-        unsafe { put("request", request, REQUESTS.add(pending)) }
-    })
+    // SAFETY: as promised.
+    unsafe { begin(request, || start_recv(data, count, dtype, source, tag, comm)) }
 }
 
 /// cool_wait, for a request of cool_irecv; `message` gets what came.

@@ -10,6 +10,18 @@ use std::ffi::c_int;
 /// Of all ranks of this process.
 pub(crate) static REQUESTS: Handles<Pending<'static>> = Handles::new("request");
 
+/// Starts a call; where its request goes.
+///
+/// # Safety
+/// `request` points to a request.
+pub(crate) unsafe fn begin(
+    request: *mut cool_request,
+    start: impl FnOnce() -> Result<Pending<'static>, Wrong>,
+) -> cool_status {
+    // SAFETY: as promised.
+    guarded(|| unsafe { put("request", request, REQUESTS.add(start()?)) })
+}
+
 /// Waits until a call is done, and frees the request.
 #[unsafe(no_mangle)]
 pub extern "C" fn cool_wait(request: cool_request) -> cool_status {

@@ -2,9 +2,7 @@
 
 use crate::arguments::{Call, Count};
 use crate::codes::{cool_comm, cool_op, cool_request, cool_status, cool_type};
-use crate::comm::put;
-use crate::error::guarded;
-use crate::requests::REQUESTS;
+use crate::requests::begin;
 use cool_rust::Operation;
 use std::ffi::c_void;
 use std::ptr;
@@ -14,12 +12,8 @@ use std::ptr;
 /// # Safety
 /// As for [`Call::start`]; `request` points to a request.
 unsafe fn start(call: Call, request: *mut cool_request) -> cool_status {
-    guarded(|| {
-        // SAFETY: as promised.
-        let pending = unsafe { call.start() }?;
-        // SAFETY: as promised.
-        unsafe { put("request", request, REQUESTS.add(pending)) }
-    })
+    // SAFETY: as promised.
+    unsafe { begin(request, || call.start()) }
 }
 
 /// Starts cool_bcast.

@@ -3,14 +3,7 @@
 use super::{Agent, Attachment, GONE, GRACE, Group};
 use cool_proto::control::agent_message::Body;
 use cool_proto::control::{RanksLeft, Recover, Recovered};
-use std::collections::BTreeMap;
-use std::collections::btree_map::Entry;
 use std::time::Duration;
-use tokio::sync::oneshot;
-use tokio::time::timeout;
-
-/// Those who wait for the other survivors, by group and rank.
-pub(super) type Recovering = BTreeMap<(u64, u32), oneshot::Sender<Result<Recovery, String>>>;
 
 /// What the survivors of a group have agreed on.
 #[derive(Debug)]
@@ -31,37 +24,17 @@ impl Agent {
             return Err(format!("rank {} is not attached to group {} on node {}", at.1, at.0, self.node));
         }
         let patience = Duration::from_millis(recover.timeout_ms).saturating_add(GRACE);
-        let answered = match self.recovering().entry(at) {
-            Entry::Occupied(_) => None,
-            Entry::Vacant(vacant) => {
-                let (answer, answered) = oneshot::channel();
-                vacant.insert(answer);
-                Some(answered)
-            }
-        };
-        let Some(answered) = answered else {
+        let Some(answered) = self.recovering.begin(&at) else {
             return Err(format!("rank {} of group {} waits for the other survivors already", at.1, at.0));
         };
         self.tell(Body::Recover(recover)).await;
-        match timeout(patience, answered).await {
-            Ok(Ok(result)) => result,
-            Ok(Err(_)) => Err("it waits no longer".to_owned()),
-            Err(_) => {
-                self.recovering().remove(&at);
-                Err(format!("the controller has not answered within {patience:?}"))
-            }
-        }
+        self.recovering.answer(&at, answered, patience).await
     }
 
     /// The survivors of a group have agreed, or will not.
     pub(crate) fn recovered(&self, recovered: &Recovered) {
         let Recovered { group, gone, flags, new_group, failure, rank } = recovered;
-        let concerned: Vec<_> = {
-            let mut recovering = self.recovering();
-            let same = |at: &(u64, u32)| at.0 == *group && rank.is_none_or(|rank| rank == at.1);
-            let ranks: Vec<_> = recovering.keys().filter(|at| same(at)).copied().collect();
-            ranks.into_iter().filter_map(|at| Some((at.1, recovering.remove(&at)?))).collect()
-        };
+        let concerned = self.recovering.take(group, *rank);
         if let Some(known) = self.groups().get_mut(new_group) {
             known.mustered = true;
         }
