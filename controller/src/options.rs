@@ -57,7 +57,7 @@ pub struct Options {
     ///
     /// Shorter finds changes sooner and costs one small packet for each port and interval. A link counts as lost
     /// after three missed announcements.
-    #[arg(long, value_name = "MS", default_value_t = 1000, value_parser = clap::value_parser!(u32).range(50..=60_000))]
+    #[arg(long, value_name = "MS", default_value_t = 400, value_parser = clap::value_parser!(u32).range(50..=60_000))]
     pub lldp_interval_ms: u32,
 }
 

@@ -37,6 +37,7 @@ fn seeds() -> Vec<Vec<u8>> {
         },
         Body::Settled { positions: vec![0..3, 5..16] },
         Body::Refuse,
+        Body::Ping { answer: true },
     ];
     bodies
         .into_iter()

@@ -363,7 +363,7 @@ mod tests {
     use std::net::Ipv4Addr;
 
     async fn agent_with_group() -> Agent {
-        let config = EngineConfig { node: "h1".into(), ip: Ipv4Addr::LOCALHOST, udp_port: 0, tcp_port: 0 };
+        let config = EngineConfig::on_loopback("h1");
         let agent = Agent::new("h1", EngineHandle::start(config).unwrap(), mpsc::channel(1).0);
         let (udp_port, tcp_port) = agent.ports();
         let member = |rank| MemberSpec {

@@ -9,7 +9,6 @@ use crate::engine::{EngineConfig, EngineHandle, GroupError, StartError};
 use crate::local::{LocalServer, ServeError};
 use cool_proto::control::agent_message::Body;
 use registrar::{Node, Registrar};
-use std::net::Ipv4Addr;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use tokio::runtime::Runtime;
@@ -106,8 +105,8 @@ fn start_agent(
     events: mpsc::Sender<Body>,
 ) -> Result<Agent, ClusterError> {
     let name = format!("n{node}");
-    let config = EngineConfig { node: name.clone(), ip: Ipv4Addr::LOCALHOST, udp_port: 0, tcp_port: 0 };
-    let agent = Agent::new(&name, EngineHandle::start(config)?, events);
+    let engine = EngineHandle::start(EngineConfig::on_loopback(&name))?;
+    let agent = Agent::new(&name, engine, events);
     // A socket of tokio's is made within its runtime.
     let _inside = runtime.enter();
     let server = LocalServer::bind(socket)?;

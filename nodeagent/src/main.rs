@@ -13,6 +13,7 @@ use cool_nodeagent::local::{LocalServer, ServeError};
 use cool_nodeagent::probe::Reflector;
 use std::path::PathBuf;
 use std::process::ExitCode;
+use std::time::Duration;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::mpsc;
 use tracing::info;
@@ -61,6 +62,11 @@ struct Options {
     /// TCP port of the data interface, where other agents measure the network; 0 takes a free one
     #[arg(long, default_value_t = 7421)]
     probe_port: u16,
+    /// How long another node may be silent while calls wait for something, milliseconds; then it is gone.
+    ///
+    /// Longer than the controller takes to lead paths round a lost link, which is four of its --lldp-interval-ms.
+    #[arg(long, value_name = "MS", default_value_t = 2000, value_parser = clap::value_parser!(u32).range(100..=600_000))]
+    peer_timeout_ms: u32,
 }
 
 /// Why the agent ends other than by a signal.
@@ -106,6 +112,7 @@ async fn run(options: Options) -> Result<(), Error> {
         ip: interface.ip,
         udp_port: options.udp_port,
         tcp_port: options.tcp_port,
+        peer_timeout: Duration::from_millis(options.peer_timeout_ms.into()),
     })?;
     let (sender, mut events) = mpsc::channel(EVENTS);
     let port = options.probe_port;

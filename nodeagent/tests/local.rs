@@ -47,7 +47,7 @@ impl Node {
     async fn start() -> Node {
         let directory = tempfile::tempdir().unwrap();
         let socket = directory.path().join("run").join("h1.sock");
-        let config = EngineConfig { node: "h1".into(), ip: Ipv4Addr::LOCALHOST, udp_port: 0, tcp_port: 0 };
+        let config = EngineConfig::on_loopback("h1");
         let agent = Agent::new("h1", EngineHandle::start(config).unwrap(), mpsc::channel(1).0);
         let server = LocalServer::bind(&socket).unwrap();
         tokio::spawn(server.serve(agent.clone()));

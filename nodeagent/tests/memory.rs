@@ -56,10 +56,7 @@ fn most_memory() -> u64 {
 
 #[tokio::test]
 async fn a_broadcast_of_a_gibibyte_takes_less_than_64_mib_an_agent() {
-    let start = |node: u32| {
-        let (node, ip) = (format!("h{node}"), Ipv4Addr::LOCALHOST);
-        EngineHandle::start(EngineConfig { node, ip, udp_port: 0, tcp_port: 0 }).unwrap()
-    };
+    let start = |node: u32| EngineHandle::start(EngineConfig::on_loopback(&format!("h{node}"))).unwrap();
     let agents: Vec<EngineHandle> = (0..AGENTS).map(start).collect();
     let member = |(rank, agent): (u32, &EngineHandle)| MemberSpec {
         rank,

@@ -26,6 +26,7 @@
 //! | 5 | report | rounds u32, loss u16, spacing u32, echo u16, alive count u8, complete count u8, counts x (position u16, one past the last u16) |
 //! | 6 | settled | zero u8, count u8, count x (position u16, one past the last u16) |
 //! | 7 | refuse | nothing |
+//! | 8 | ping | flags u8 (1 to be answered), zero u8 |
 //!
 //! Ranges are not empty, ascend and do not touch.
 
@@ -121,6 +122,11 @@ pub enum Body {
     },
     /// The stream of this name is another call here; see the digest.
     Refuse,
+    /// Of no stream: whether a node of the group is there, or that it is.
+    Ping {
+        /// Whether to answer.
+        answer: bool,
+    },
 }
 
 /// The way a chunk came.

@@ -283,6 +283,7 @@ fn body() -> impl Strategy<Value = Body> {
         ),
         positions().prop_map(|positions| Body::Settled { positions }),
         Just(Body::Refuse),
+        any::<bool>().prop_map(|answer| Body::Ping { answer }),
     ]
 }
 

@@ -9,6 +9,9 @@ use std::time::Duration;
 /// Time without any progress after which a call fails, unless the call says otherwise.
 pub const DEFAULT_TIMEOUT: Duration = Duration::from_secs(60);
 
+/// For [`EngineConfig::peer_timeout`]. Longer than it takes to lead paths round a link that was lost.
+pub const DEFAULT_PEER_TIMEOUT: Duration = Duration::from_secs(2);
+
 /// Where an agent moves data.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct EngineConfig {
@@ -20,6 +23,21 @@ pub struct EngineConfig {
     pub udp_port: u16,
     /// Port for unicast steps; 0 takes a free one.
     pub tcp_port: u16,
+    /// How long a node may be silent while calls wait; then it is gone.
+    pub peer_timeout: Duration,
+}
+
+impl EngineConfig {
+    /// A node of this machine alone, on free ports.
+    pub fn on_loopback(node: &str) -> EngineConfig {
+        EngineConfig {
+            node: node.to_owned(),
+            ip: Ipv4Addr::LOCALHOST,
+            udp_port: 0,
+            tcp_port: 0,
+            peer_timeout: DEFAULT_PEER_TIMEOUT,
+        }
+    }
 }
 
 /// An ordered set of ranks, where they are, and the trees that connect them. All agents of a group get

@@ -8,8 +8,9 @@ use super::stream::Stream;
 use super::timers::Timers;
 use super::trace::{CallRecord, Ring};
 use cool_collective::{Call, Plan, Planner};
-use cool_machine::{Machine, Poll, Time};
+use cool_machine::{Duration, Machine, Poll, Time};
 use cool_proto::local::{Failure, Stats, failure::Kind};
+use cool_transport::packet::Body;
 use cool_transport::unicast::{self, Notice};
 use cool_transport::{Packet, StreamId};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -70,6 +71,8 @@ pub(super) enum TimerKey {
     Call(u64, u64),
     /// Group and transfer.
     Direct(u64, u64),
+    /// Group.
+    Vigil(u64),
 }
 
 /// A number of bytes that may be in use.
@@ -110,6 +113,8 @@ pub(super) struct Shared {
     pub(super) senders_changed: bool,
     /// What the latest calls cost.
     pub(super) ring: Ring,
+    /// How long a node may be silent while others wait.
+    pub(super) peer_timeout: Duration,
 }
 
 impl Shared {
@@ -153,8 +158,9 @@ pub(crate) struct Engine {
 
 impl Engine {
     /// The engine of the node of that name. It copies messages, so that calls may return before everybody
-    /// has them, up to `copies` bytes; beyond it, calls wait.
-    pub(crate) fn new(node: &str, copies: u64) -> Engine {
+    /// has them, up to `copies` bytes; beyond it, calls wait. Nodes that are silent for `peer_timeout` while
+    /// others wait are gone.
+    pub(crate) fn new(node: &str, copies: u64, peer_timeout: Duration) -> Engine {
         let shared = Shared {
             out: VecDeque::new(),
             timers: Timers::new(),
@@ -163,6 +169,7 @@ impl Engine {
             senders: 0,
             senders_changed: false,
             ring: Ring::default(),
+            peer_timeout,
         };
         Engine { node: node.to_owned(), groups: BTreeMap::new(), closing: BTreeSet::new(), shared }
     }
@@ -408,12 +415,26 @@ impl Engine {
 
     fn packet(&mut self, now: Time, from: SocketAddrV4, packet: Packet, payload: &[u8]) {
         let (id, epoch) = (packet.id.group, packet.id.epoch);
+        if let Body::Ping { answer } = packet.body {
+            return self.ping(from, packet, answer);
+        }
         let Some(group) = self.groups.get_mut(&id).filter(|group| group.key() == (id, epoch)) else {
             tracing::debug!(%from, group = id, epoch, "dropped a packet of a group that is not here");
             return;
         };
         let result = group.packet(now, &mut self.shared, from, packet, payload);
         self.conclude(now, id, result);
+    }
+
+    /// Someone asks whether this agent is there, whatever has become of the group here; or answers.
+    fn ping(&mut self, from: SocketAddrV4, packet: Packet, answer: bool) {
+        if answer {
+            let mut bytes = Vec::new();
+            Packet { body: Body::Ping { answer: false }, ..packet }.encode(&mut bytes);
+            self.shared.send_word(from, &bytes);
+        } else if let Some(group) = self.groups.get_mut(&packet.id.group) {
+            group.answered(from);
+        }
     }
 
     fn bytes(&mut self, now: Time, connection: ConnectionId, bytes: &[u8]) {
@@ -430,6 +451,7 @@ impl Engine {
     }
 
     fn peer_bytes(&mut self, now: Time, node: &str, bytes: &[u8]) {
+        self.groups.values_mut().for_each(|group| group.heard_from(node));
         // Outputs from before would be taken for ranges of these bytes.
         self.drain_peer(now, node, &[]);
         self.shared.peers.handle(now, node, unicast::Input::Bytes(bytes));
@@ -439,13 +461,20 @@ impl Engine {
     fn due(&mut self, now: Time, key: TimerKey) {
         let id = match key {
             TimerKey::Stream(stream) => stream.group,
-            TimerKey::Call(group, _) | TimerKey::Direct(group, _) => group,
+            TimerKey::Call(group, _) | TimerKey::Direct(group, _) | TimerKey::Vigil(group) => group,
         };
         let Some(group) = self.groups.get_mut(&id) else { return };
         let result = match key {
             TimerKey::Stream(stream) => group.stream_due(now, &mut self.shared, stream),
             TimerKey::Call(_, call) => group.call_due(now, &mut self.shared, call),
             TimerKey::Direct(_, transfer) => group.direct_due(now, &mut self.shared, transfer),
+            TimerKey::Vigil(_) => {
+                for gone in group.vigil_due(now, &mut self.shared) {
+                    let why = format!("its agent has not answered for {:?}", self.shared.peer_timeout);
+                    self.lose_peer(now, &gone, why);
+                }
+                return;
+            }
         };
         self.conclude(now, id, result);
     }

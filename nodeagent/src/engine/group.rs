@@ -7,6 +7,7 @@ mod direct;
 mod messages;
 mod picks;
 mod streams;
+mod vigil;
 
 use super::api::{CallRequest, DEFAULT_TIMEOUT, failure};
 use super::core::{Shared, TimerKey};
@@ -28,6 +29,7 @@ use messages::Messages;
 use picks::Waiting;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
+use vigil::Vigil;
 
 /// Compiled schedules that a group keeps: programs repeat the same few calls.
 const SCHEDULES_MAX: usize = 32;
@@ -93,6 +95,7 @@ pub(super) struct Group {
     messages: Messages,
     direct: Direct,
     agreement: Agreement,
+    vigil: Vigil,
     /// Streams of calls in progress that are over.
     over: BTreeSet<StreamId>,
     failed: Option<Failure>,
@@ -121,6 +124,7 @@ impl Group {
             messages: Messages::default(),
             direct: Direct::default(),
             agreement: Agreement::default(),
+            vigil: Vigil::default(),
             over: BTreeSet::new(),
             failed: None,
             retry_timer: Timers::default().initial_rto,
@@ -240,6 +244,7 @@ impl Group {
         self.ready.extend(first.into_iter().map(|action| (number, request.rank, action)));
         self.agree_with_others(now, shared, number, request.rank)?;
         self.arm(now, shared, number);
+        self.keep_vigil(now, shared);
         if finished {
             self.finish(now, shared, number, request.rank);
         }
@@ -356,6 +361,8 @@ impl Group {
         self.multicasters.clear();
         self.messages.clear(shared);
         self.early = Early::default();
+        self.vigil = Vigil::default();
+        shared.timers.set(TimerKey::Vigil(group), None);
         self.failed = Some(failed.clone());
         let peers: Vec<&str> = self.members.others().map(|node| node.name.as_str()).collect();
         for peer in peers {
@@ -383,6 +390,7 @@ impl Group {
         }
         self.messages.clear(shared);
         self.direct.clear(self.members.id, shared);
+        shared.timers.set(TimerKey::Vigil(self.members.id), None);
         for node in self.members.others() {
             shared.peers.leave(now, &node.name, self.key());
         }

@@ -22,8 +22,8 @@ mod trace;
 mod what;
 
 pub use api::{
-    CallRequest, DEFAULT_TIMEOUT, EngineConfig, GroupError, GroupSpec, MemberSpec, TransferRequest,
-    TreeScope, TreeSpec,
+    CallRequest, DEFAULT_PEER_TIMEOUT, DEFAULT_TIMEOUT, EngineConfig, GroupError, GroupSpec, MemberSpec,
+    TransferRequest, TreeScope, TreeSpec,
 };
 pub(crate) use core::{COPIES_BYTES, ConnectionId, Engine, Input, Output};
 pub(crate) use handle::Command;

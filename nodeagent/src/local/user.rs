@@ -58,7 +58,7 @@ mod tests {
 
     #[tokio::test]
     async fn users_use_their_own_groups_and_the_agents_user_and_root_use_all() {
-        let config = EngineConfig { node: "h1".into(), ip: Ipv4Addr::LOCALHOST, udp_port: 0, tcp_port: 0 };
+        let config = EngineConfig::on_loopback("h1");
         let agent = Agent::new("h1", EngineHandle::start(config).unwrap(), mpsc::channel(1).0);
         let (udp_port, tcp_port) = agent.ports();
         let ip = Ipv4Addr::LOCALHOST;

@@ -50,7 +50,7 @@ impl Driver {
     pub(super) fn new(config: EngineConfig, udp: Socket) -> Driver {
         let (events, queue) = mpsc::channel(EVENTS);
         Driver {
-            engine: Engine::new(&config.node, COPIES_BYTES),
+            engine: Engine::new(&config.node, COPIES_BYTES, config.peer_timeout),
             ip: config.ip,
             origin: Instant::now(),
             clock: Time::ZERO,

@@ -14,7 +14,7 @@ const GROUP: u64 = 3;
 const PLACES: [usize; 5] = [1, 0, 2, 0, 1];
 
 fn config(node: usize) -> EngineConfig {
-    EngineConfig { node: format!("h{node}"), ip: Ipv4Addr::LOCALHOST, udp_port: 0, tcp_port: 0 }
+    EngineConfig::on_loopback(&format!("h{node}"))
 }
 
 async fn engines() -> Vec<EngineHandle> {

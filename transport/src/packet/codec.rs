@@ -11,6 +11,7 @@ const WAIT: u8 = 4;
 const REPORT: u8 = 5;
 const SETTLED: u8 = 6;
 const REFUSE: u8 = 7;
+const PING: u8 = 8;
 
 const BEGUN: u8 = 1;
 const ANSWER: u8 = 2;
@@ -103,6 +104,7 @@ impl Body {
             Body::Report { .. } => REPORT,
             Body::Settled { .. } => SETTLED,
             Body::Refuse => REFUSE,
+            Body::Ping { .. } => PING,
         }
     }
 
@@ -143,6 +145,7 @@ impl Body {
                 put_u16(out, positions);
             }
             Body::Refuse => {}
+            Body::Ping { answer } => out.extend_from_slice(&[u8::from(*answer), 0]),
         }
     }
 
@@ -195,6 +198,11 @@ impl Body {
                 Body::Settled { positions: r.ranges_u16(count)? }
             }
             REFUSE => Body::Refuse,
+            PING => {
+                let answer = r.flags(1)? != 0;
+                r.zero()?;
+                Body::Ping { answer }
+            }
             other => return Err(PacketError::Type(other)),
         })
     }
@@ -328,6 +336,7 @@ mod tests {
                 }),
             ranges(any::<u16>()).prop_map(|positions| Body::Settled { positions }),
             Just(Body::Refuse),
+            any::<bool>().prop_map(|answer| Body::Ping { answer }),
         ]
     }
 
@@ -416,7 +425,7 @@ mod tests {
         };
         assert_eq!(with(0, b'G'), PacketError::Foreign(vec![b'G', 1, 1, 7]));
         assert_eq!(with(2, 9), PacketError::Version(9));
-        assert_eq!(with(3, 8), PacketError::Type(8));
+        assert_eq!(with(3, 9), PacketError::Type(9));
         assert_eq!(with(3, 1), PacketError::Short { len: 40, needed: 44 });
     }
 }

@@ -89,6 +89,11 @@ impl Direct {
         self.transfers.is_empty()
     }
 
+    /// When each of the transfers last moved.
+    pub(super) fn progress(&self) -> impl Iterator<Item = Time> {
+        self.transfers.values().map(|transfer| transfer.progress)
+    }
+
     /// Gives back everything; whom to tell that it will not be, with their ranks.
     pub(super) fn clear(&mut self, group: u64, shared: &mut Shared) -> Vec<(u64, u32)> {
         let Direct { transfers, arrived, .. } = std::mem::take(self);
@@ -164,6 +169,7 @@ impl Group {
             Transfer { token, rank, sending, peer, tag, dtype, data, begun: now, progress: now, timeout };
         shared.timers.set(TimerKey::Direct(id, number), Some(now + timeout));
         self.direct.transfers.insert(number, transfer);
+        self.keep_vigil(now, shared);
         match peer.filter(|_| sending) {
             Some(to) => self.send(now, shared, number, to),
             None => self.receive(now, shared, number),

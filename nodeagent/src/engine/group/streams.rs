@@ -160,6 +160,7 @@ impl Group {
         if self.failed.is_some() {
             return Ok(());
         }
+        self.vigil.heard(node);
         if self.differs(packet.id.call, packet.digest) {
             self.ask_what(now, shared, packet.id.call, node);
             return Ok(());

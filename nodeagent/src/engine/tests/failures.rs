@@ -2,7 +2,7 @@
 
 use super::network::Network;
 use super::{Collective, RACKS, RANKS};
-use crate::engine::COPIES_BYTES;
+use crate::engine::{COPIES_BYTES, DEFAULT_PEER_TIMEOUT};
 use cool_machine::Duration;
 use cool_proto::local::{Failure, Operation, failure::Kind};
 
@@ -148,6 +148,48 @@ fn a_node_that_dies_is_named_with_its_ranks() {
         assert!(failed.message.contains("node h1"), "{}", failed.message);
     }
     assert!(network.now.as_nanos() < 1_000_000_000);
+}
+
+#[test]
+fn a_node_that_falls_silent_is_named_in_time_by_all_who_wait() {
+    for loss in [0, 200] {
+        let mut network = network();
+        network.loss = loss;
+        let done = call(&mut network, 1, 0, |r| {
+            (!(3..=4).contains(&r)).then_some((Operation::Allgather, 0, 50_000))
+        });
+        network.run_for(Duration::from_millis(20));
+        let from = network.now;
+        network.silence(1);
+        network.run(done);
+        for token in [0, 1, 2, 5, 6, 7, 8] {
+            let failed = failure(&network, token);
+            assert_eq!((failed.kind(), &failed.ranks[..]), (Kind::Lost, &[3, 4][..]), "{}", failed.message);
+            assert!(failed.message.contains("node h1"), "{}", failed.message);
+        }
+        // All that moved before moves to its end.
+        assert!(
+            network.now - from < DEFAULT_PEER_TIMEOUT + Duration::from_secs(1),
+            "{:?}",
+            network.now - from
+        );
+    }
+}
+
+#[test]
+fn nobody_is_taken_for_gone_while_all_wait_for_a_rank_and_every_fifth_packet_is_lost() {
+    let mut network = network();
+    network.loss = 200;
+    let late = |rank| if rank == 4 { Duration::from_secs(50) } else { Duration::ZERO };
+    for (rank, node) in (0..SIZE).zip(RANKS) {
+        let request =
+            Collective::new(1, SIZE, Operation::Allreduce, 0, 10, 1).requests[rank as usize].clone();
+        network.call(node, u64::from(rank), request, late(rank));
+    }
+    network.run(SIZE as usize);
+    assert!(network.done.values().all(Result::is_ok), "{:?}", network.done);
+    // Each of six nodes asks each other one twice a second or a little more often, and is answered.
+    assert!(network.datagrams < 50 * 6 * 5 * 2 * 4, "{}", network.datagrams);
 }
 
 #[test]

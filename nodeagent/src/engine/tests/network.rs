@@ -2,7 +2,8 @@
 //! seed. Time is made up.
 
 use crate::engine::{
-    CallRequest, ConnectionId, Engine, GroupSpec, Input, MemberSpec, Output, TreeScope, TreeSpec,
+    CallRequest, ConnectionId, DEFAULT_PEER_TIMEOUT, Engine, GroupSpec, Input, MemberSpec, Output, TreeScope,
+    TreeSpec,
 };
 use cool_collective::{Call, CostModel, Plan};
 use cool_machine::{Duration, Machine, Poll, Time, earliest};
@@ -53,7 +54,9 @@ fn ip(node: usize) -> Ipv4Addr {
 impl Network {
     pub(super) fn new(nodes: usize, seed: u64, loss: u64, copies: u64) -> Network {
         Network {
-            engines: (0..nodes).map(|n| Engine::new(&format!("h{n}"), copies)).collect(),
+            engines: (0..nodes)
+                .map(|n| Engine::new(&format!("h{n}"), copies, DEFAULT_PEER_TIMEOUT))
+                .collect(),
             deadlines: vec![None; nodes],
             now: Time::ZERO,
             events: BTreeMap::new(),
@@ -134,6 +137,11 @@ impl Network {
     pub(super) fn lose_rank(&mut self, node: usize, group: u64, rank: u32) {
         self.engines[node].lose_rank(self.now, group, rank, "its process ended".to_owned());
         self.pump(node);
+    }
+
+    /// A node is stopped or cut off: it says nothing more.
+    pub(super) fn silence(&mut self, node: usize) {
+        self.cut.insert(node);
     }
 
     /// A node is gone: its connections break, its packets go nowhere.
