@@ -1,6 +1,6 @@
 //! The side that connects: agents and tools to the controller, as a connector for tonic.
 
-use crate::explain::explain;
+use crate::explain::explained;
 use crate::folder::{Folder, FolderError};
 use crate::options::Options;
 use crate::role::Role;
@@ -12,6 +12,7 @@ use http::Uri;
 use hyper_util::rt::TokioIo;
 use std::io;
 use std::sync::Arc;
+use tokio::io::AsyncBufReadExt;
 use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
 use tokio_rustls::rustls::pki_types::ServerName;
@@ -72,7 +73,9 @@ impl Connector {
         Ok(Connector { tls: Some(TlsConnector::from(Arc::new(config))) })
     }
 
-    /// Connects; the caller bounds the time.
+    /// Connects; the caller bounds the time. With TLS, the other side must speak first, as HTTP/2's does: in TLS 1.3
+    /// (RFC 8446, 4.4.2) only what comes after the handshake tells whether it takes our certificate, and its refusal
+    /// would be lost if it hung up on what we had written meanwhile.
     ///
     /// # Errors
     /// If nobody listens there, or is no controller of this deployment; in plain words.
@@ -81,12 +84,9 @@ impl Connector {
         socket.set_nodelay(true)?;
         let Some(tls) = &self.tls else { return Ok(Stream::Plaintext(socket)) };
         let name = ServerName::try_from(Role::Controller.dns_name()).map_err(io::Error::other)?;
-        match tls.connect(name, socket).await {
-            Ok(stream) => Ok(Stream::Tls(Box::new(stream.into()))),
-            Err(error) => {
-                Err(io::Error::new(error.kind(), explain(&error).unwrap_or_else(|| error.to_string())))
-            }
-        }
+        let mut stream = tls.connect(name, socket).await.map_err(explained)?;
+        stream.fill_buf().await.map_err(explained)?;
+        Ok(Stream::Tls(Box::new(stream.into())))
     }
 }
 

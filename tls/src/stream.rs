@@ -1,6 +1,6 @@
 //! A TCP connection, with or without TLS on it.
 
-use crate::explain::{explain, explained};
+use crate::explain::explained;
 use std::io;
 use std::pin::Pin;
 use std::task::{Context, Poll};
@@ -30,40 +30,21 @@ impl AsyncWrite for Stream {
     fn poll_write(self: Pin<&mut Self>, cx: &mut Context<'_>, from: &[u8]) -> Poll<io::Result<usize>> {
         match self.get_mut() {
             Stream::Plaintext(stream) => Pin::new(stream).poll_write(cx, from),
-            Stream::Tls(stream) => {
-                let done = Pin::new(&mut *stream).poll_write(cx, from);
-                done.map_err(|error| refused(stream, cx, error))
-            }
+            Stream::Tls(stream) => Pin::new(stream).poll_write(cx, from).map_err(explained),
         }
     }
 
     fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         match self.get_mut() {
             Stream::Plaintext(stream) => Pin::new(stream).poll_flush(cx),
-            Stream::Tls(stream) => {
-                let done = Pin::new(&mut *stream).poll_flush(cx);
-                done.map_err(|error| refused(stream, cx, error))
-            }
+            Stream::Tls(stream) => Pin::new(stream).poll_flush(cx).map_err(explained),
         }
     }
 
     fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         match self.get_mut() {
             Stream::Plaintext(stream) => Pin::new(stream).poll_shutdown(cx),
-            Stream::Tls(stream) => {
-                let done = Pin::new(&mut *stream).poll_shutdown(cx);
-                done.map_err(|error| refused(stream, cx, error))
-            }
+            Stream::Tls(stream) => Pin::new(stream).poll_shutdown(cx).map_err(explained),
         }
-    }
-}
-
-/// Why a connection takes nothing any more. Who refuses us says why and hangs up; what we write meanwhile may fail
-/// before that was read.
-fn refused(stream: &mut TlsStream<TcpStream>, cx: &mut Context<'_>, error: io::Error) -> io::Error {
-    let mut room = [0; 256];
-    match Pin::new(stream).poll_read(cx, &mut ReadBuf::new(&mut room)) {
-        Poll::Ready(Err(said)) if explain(&said).is_some() => explained(said),
-        _ => explained(error),
     }
 }
