@@ -33,6 +33,8 @@ pub(crate) struct Fabric {
 /// What has happened.
 #[derive(Default)]
 pub(crate) struct Counts {
+    /// Switches that have shaken hands.
+    pub(crate) up: AtomicU64,
     /// Flows and groups that switches hold.
     pub(crate) flows: AtomicU64,
     pub(crate) groups: AtomicU64,
@@ -87,7 +89,10 @@ impl Fabric {
 
     /// A switch has shaken hands.
     pub(crate) fn is_up(&self, switch: usize) {
-        self.up[switch].store(true, Ordering::Relaxed);
+        if !self.up[switch].swap(true, Ordering::Relaxed) {
+            self.counts.up.fetch_add(1, Ordering::Relaxed);
+            self.counted.notify_waiters();
+        }
     }
 
     /// A frame comes in by a port and is handed to the controller, unless the port is down.
@@ -196,7 +201,8 @@ impl Counts {
     pub(crate) fn text(&self) -> String {
         let get = |count: &AtomicU64| count.load(Ordering::Relaxed);
         format!(
-            "{} flows, {} groups in {} changes; {} agents joined, {} ranks mustered, {} refused; {} messages lost",
+            "{} switches, {} flows, {} groups in {} changes; {} agents joined, {} ranks mustered, {} refused; {} messages lost",
+            get(&self.up),
             get(&self.flows),
             get(&self.groups),
             get(&self.changes),

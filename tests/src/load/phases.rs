@@ -17,8 +17,6 @@ use tokio::task::JoinSet;
 use tonic::transport::Endpoint;
 
 const PATIENCE: Duration = Duration::from_secs(240);
-/// Flows that every switch holds: LLDP and ARP to the controller, the rest dropped.
-const ALWAYS: usize = 3;
 /// A group's hosts: so many racks, and so many in each.
 const RACKS: usize = 4;
 const PER_RACK: usize = 8;
@@ -188,7 +186,7 @@ pub(crate) async fn fabric(plan: Plan, program: &Path, load: Load) -> Result<Rep
     let mut stage = Stage::new(plan, controller.openflow);
     let agents = stage.agents(controller.grpc, load.agents_per_connection).await?;
     report.note("agents_joined_s", seconds(begun));
-    let flows = stage.fabric.plan.flows(ALWAYS) as u64;
+    let flows = stage.fabric.plan.flows() as u64;
     let all = |counts: &crate::fabric::Counts| counts.flows.load(Ordering::Relaxed) == flows;
     stage.fabric.until("unicast rules", PATIENCE, all).await?;
     report.note("unicast_rules", flows);
@@ -225,7 +223,9 @@ pub(crate) async fn fabric(plan: Plan, program: &Path, load: Load) -> Result<Rep
 pub(crate) async fn packets(plan: Plan, openflow: SocketAddr, pid: Option<u32>) -> Result<Report, String> {
     let mut report = Report(Map::new());
     let mut stage = Stage::new(plan, openflow);
-    tokio::time::sleep(Duration::from_secs(3)).await;
+    let switches = stage.fabric.plan.switches.len() as u64;
+    let all = |counts: &crate::fabric::Counts| counts.up.load(Ordering::Relaxed) == switches;
+    stage.fabric.until("switches", PATIENCE, all).await?;
     stage.packets(&mut report, pid).await?;
     if let Some(pid) = pid {
         report.note("peak_memory_mib", peak_mib(pid)?);

@@ -3,6 +3,11 @@
 use std::collections::BTreeMap;
 use std::str::FromStr;
 
+/// Flows that every switch holds: LLDP and ARP to the controller, the rest dropped, what of that is for groups counted.
+const ALWAYS: usize = 4;
+/// Flows of a host: packets for it, and its LLDP and its ARP to the controller.
+const PER_HOST: usize = 3;
+
 /// What is at the other end of a port.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum End {
@@ -84,9 +89,10 @@ impl Plan {
         plan
     }
 
-    /// Flows for unicast and what every switch holds, if all is found: at a ToR its hosts and the other racks.
-    pub(crate) fn flows(&self, always: usize) -> usize {
-        self.switches.len() * (always + self.racks) - self.racks + self.hosts.len()
+    /// Flows for unicast and what every switch holds, if all is found: at a ToR its hosts (each with what its port says
+    /// to the controller) and the other racks, at the ends of links what keeps them known.
+    pub(crate) fn flows(&self) -> usize {
+        self.switches.len() * (ALWAYS + self.racks) - self.racks + PER_HOST * self.hosts.len() + 2 * self.links
     }
 }
 
@@ -133,8 +139,9 @@ mod tests {
                 }
             }
         }
-        // 200 racks at each of 300 switches, 199 and 50 hosts at each of 200 ToRs, and 3 everywhere.
-        assert_eq!(plan.flows(3), 300 * 200 + 200 * (199 + 50) + 500 * 3);
+        // 200 racks at each of 300 switches, 199 and 50 hosts at each of 200 ToRs, 20 links at each, and 4 everywhere.
+        let links = 300 * 20 + 200 * 10;
+        assert_eq!(plan.flows(), 300 * 200 + 200 * (199 + 50 * 3) + links + 500 * 4);
         assert!("fattree:3x1".parse::<Plan>().is_err() && "ring:4".parse::<Plan>().is_err());
     }
 }

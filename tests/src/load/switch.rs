@@ -3,9 +3,10 @@
 use crate::fabric::{Fabric, port_of, text};
 use crate::pump::Pump;
 use rs_openflow::{
-    Action, Body, Capabilities, Counter, Description, Features, FlowCommand, FlowMod, FlowStats, Framer,
-    GroupCommand, GroupDesc, GroupMod, Hello, Match, Message, Multipart, MultipartFlags, MultipartReply,
-    MultipartRequest, PacketOut, PortNo, PortStats, TableId,
+    Action, ActionType, Body, Capabilities, Counter, Description, Features, FlowCommand, FlowMod, FlowStats,
+    Framer, GroupCapabilities, GroupCommand, GroupDesc, GroupFeatures, GroupMod, GroupType, Hello, Match,
+    Message, Multipart, MultipartFlags, MultipartReply, MultipartRequest, PacketOut, PerGroupType, PortNo,
+    PortStats, TableId,
 };
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -17,6 +18,9 @@ use tokio::sync::mpsc;
 
 /// Entries told in one message: few enough to fit.
 const ENTRIES: usize = 200;
+/// Entries of its group table, as hardware has them.
+const GROUPS: u32 = 4096;
+const NONE: PerGroupType = PerGroupType { all: 0, select: 0, indirect: 0, ff: 0 };
 /// What is read at once.
 const READ: usize = 1 << 14;
 
@@ -163,6 +167,12 @@ impl Switch {
                     let ports = self.fabric.plan.switches[self.number].ports.keys();
                     parts(ports.map(|number| idle(*number)), MultipartReply::PortStats)
                 }
+                MultipartRequest::GroupFeatures => one(MultipartReply::GroupFeatures(GroupFeatures {
+                    types: 1 << GroupType::ALL.0,
+                    capabilities: GroupCapabilities::NONE,
+                    max_groups: PerGroupType { all: GROUPS, ..NONE },
+                    actions: PerGroupType { all: 1 << ActionType::OUTPUT.0, ..NONE },
+                })),
                 MultipartRequest::GroupDesc => {
                     parts(self.groups.values().map(description), MultipartReply::GroupDesc)
                 }

@@ -1,0 +1,62 @@
+"""An os-ken controller that answers ARP from a table of all hosts, as small as can be: for bench/load.py.
+
+    python osken_arp.py PORT HOSTS
+
+HOSTS is how many hosts `cool-load` plays: their addresses follow from their numbers.
+"""
+import logging
+import sys
+
+from os_ken import cfg
+from os_ken.base.app_manager import AppManager, OSKenApp
+from os_ken.controller import ofp_event
+from os_ken.controller.handler import MAIN_DISPATCHER, set_ev_cls
+from os_ken.lib.packet import arp, ethernet, packet
+from os_ken.ofproto import ofproto_v1_3
+
+FIRST = 0x0A000001
+
+
+class Answers(OSKenApp):
+    """Answers for the host asked for, out of the port that asked."""
+    OFP_VERSIONS = [ofproto_v1_3.OFP_VERSION]
+    macs = {}
+
+    @set_ev_cls(ofp_event.EventOFPPacketIn, MAIN_DISPATCHER)
+    def packet_in(self, event):
+        """A switch hands in a frame."""
+        message = event.msg
+        asked = packet.Packet(message.data).get_protocol(arp.arp)
+        if asked is None or asked.opcode != arp.ARP_REQUEST or asked.dst_ip not in self.macs:
+            return
+        mac = self.macs[asked.dst_ip]
+        answer = packet.Packet()
+        answer.add_protocol(ethernet.ethernet(ethertype=0x0806, dst=asked.src_mac, src=mac))
+        answer.add_protocol(arp.arp(opcode=arp.ARP_REPLY, src_mac=mac, src_ip=asked.dst_ip,
+                                    dst_mac=asked.src_mac, dst_ip=asked.src_ip))
+        answer.serialize()
+        switch = message.datapath
+        parser, protocol = switch.ofproto_parser, switch.ofproto
+        switch.send_msg(parser.OFPPacketOut(
+            datapath=switch, buffer_id=protocol.OFP_NO_BUFFER, in_port=protocol.OFPP_CONTROLLER,
+            actions=[parser.OFPActionOutput(message.match["in_port"])], data=answer.data))
+
+
+def main():
+    """Runs until it is ended."""
+    port, hosts = map(int, sys.argv[1:])
+    for host in range(hosts):
+        ip = ".".join(map(str, (FIRST + host).to_bytes(4, "big")))
+        Answers.macs[ip] = "06:00:" + ":".join("%02x" % b for b in host.to_bytes(4, "big"))
+    logging.basicConfig(level=logging.WARNING)
+    cfg.CONF(args=["--ofp-listen-host", "127.0.0.1", "--ofp-tcp-listen-port", str(port)], project="os_ken")
+    manager = AppManager.get_instance()
+    manager.load_apps(["os_ken.controller.ofp_handler"])
+    manager.applications_cls["answers"] = Answers
+    manager.create_contexts()
+    for thread in manager.instantiate_apps():
+        thread.wait()
+
+
+if __name__ == "__main__":
+    main()
