@@ -10,7 +10,7 @@ LAUNCHERS := openmpi-bin slurmctld slurmd slurm-client
 PHOTOGRAPHS := lomiri-wallpapers-16.04
 export PATH := $(PATH):$(HOME)/.cargo/bin
 
-.PHONY: demo test bench bench-quick recovery calibrate lint release bindings packages-demo packages-test packages-bench nextest unit end-to-end
+.PHONY: demo test bench bench-quick recovery load calibrate lint release bindings packages-demo packages-test packages-bench nextest unit end-to-end
 
 demo: packages-demo release
 	mkdir -p target/demo
@@ -41,6 +41,11 @@ bench-quick: packages-bench release
 recovery: packages-bench release
 	$(SUDO) bench/recovery.py --failure port
 	$(SUDO) bench/recovery.py --failure silent
+
+# 500 played switches and 10,000 agents, and packet-ins beside os-ken: docs/scale.md
+load: release
+	@tools/install-packages python3-venv
+	bench/load.py $(LOAD)
 
 calibrate: packages-bench release
 	$(SUDO) bench/calibrate.py $(CALIBRATE)

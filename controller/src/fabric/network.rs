@@ -15,7 +15,7 @@ use super::uses::Uses;
 use super::wanted::Wanted;
 use super::{Reply, arp, locator, view, vlan};
 use calls::answer;
-use cool_machine::{Machine, Poll, Time, earliest};
+use cool_machine::{Duration, Machine, Poll, Time, earliest};
 use cool_topology::discovery::{Input, Output};
 use cool_topology::{DatapathId, Discovery, Index, Key, Link, Port, Racks, Routes, lldp};
 use core::net::Ipv4Addr;
@@ -29,6 +29,9 @@ use tracing::{debug, info, warn};
 /// Intervals after a switch has come during which its unicast flows are not deleted: until its
 /// neighbourhood has been discovered.
 const SETTLING: u32 = 4;
+/// The topology is published at most this often, by the number of switches, links and nodes that it has: while a large
+/// network comes up, drawing it must not take more time than finding it.
+const DRAWING: Duration = Duration::from_micros(5);
 
 /// A switch, also while its connection is away for a moment.
 pub(super) struct Switch {
@@ -111,6 +114,8 @@ pub(super) struct Network {
     former: Former,
     /// Something has happened since the topology was published that may be seen there.
     seen: bool,
+    /// When it may be published again.
+    draw_at: Time,
 }
 
 impl Network {
@@ -152,6 +157,7 @@ impl Network {
             waiting: BTreeSet::new(),
             former: Former::default(),
             seen: false,
+            draw_at: Time::ZERO,
         }
     }
 
@@ -343,18 +349,21 @@ impl Network {
                 break;
             }
         }
-        self.show();
+        let drawing = self.show(now);
         let waiting = self.waiting.first().map(|(until, _)| *until);
-        let own = [takeover, settled, waiting, self.improving(now), self.detouring()];
+        let own = [takeover, settled, drawing, waiting, self.improving(now), self.detouring()];
         own.into_iter().fold(discovery, earliest)
     }
 
-    /// Publishes the topology if it looks different now.
-    fn show(&mut self) {
-        if !core::mem::take(&mut self.seen) {
-            return;
+    /// Publishes the topology if it looks different now; returns when to do so if that is too early.
+    fn show(&mut self, now: Time) -> Option<Time> {
+        if !self.seen || now < self.draw_at {
+            return self.seen.then_some(self.draw_at);
         }
+        self.seen = false;
         let snapshot = view::snapshot(self);
+        let parts = snapshot.switches.len() + snapshot.links.len() + snapshot.nodes.len();
+        self.draw_at = now + DRAWING * u32::try_from(parts).unwrap_or(u32::MAX);
         self.publish.send_if_modified(|current| {
             let changed = **current != snapshot;
             if changed {
@@ -362,6 +371,7 @@ impl Network {
             }
             changed
         });
+        None
     }
 
     fn drain_discovery(&mut self, now: Time) -> Option<Time> {

@@ -6,6 +6,8 @@ use crate::plan::{End, Plan};
 use crate::process::{Controller, cpu_seconds, peak_mib};
 use crate::pump::Pump;
 use crate::switch::Switch;
+use cool_proto::control::TopologyRequest;
+use cool_proto::control::controller_client::ControllerClient;
 use serde_json::{Map, Value, json};
 use std::net::SocketAddr;
 use std::path::Path;
@@ -29,6 +31,9 @@ const TALKERS: usize = 16;
 /// Requests under way at each of them.
 const WINDOW: usize = 32;
 const SPAN: Duration = Duration::from_secs(5);
+
+/// How often the controller is asked what it has found.
+const ASK: Duration = Duration::from_millis(100);
 
 /// How much load.
 pub(crate) struct Load {
@@ -100,6 +105,28 @@ impl Stage {
         }
         all.sort_by_key(|(host, _)| *host);
         Ok(all.into_iter().map(|(_, outbox)| outbox).collect())
+    }
+
+    /// Waits until the controller says that it has found all switches' links and all nodes.
+    async fn found(&self, grpc: SocketAddr) -> Result<(), String> {
+        let endpoint = Endpoint::from_shared(format!("http://{grpc}")).map_err(|e| e.to_string())?;
+        let channel = endpoint.connect().await.map_err(|e| format!("cannot ask the controller: {e:?}"))?;
+        let mut client = ControllerClient::new(channel).max_decoding_message_size(64 << 20);
+        let end = Instant::now() + PATIENCE;
+        loop {
+            let topology =
+                client.get_topology(TopologyRequest {}).await.map_err(|s| s.message().to_owned())?;
+            let topology = topology.into_inner();
+            let located = topology.nodes.iter().filter(|node| node.located).count();
+            let (links, plan) = (topology.links.len(), &self.fabric.plan);
+            if located == plan.hosts.len() && links == plan.links {
+                return Ok(());
+            }
+            if Instant::now() >= end {
+                return Err(format!("the controller knows {links} links and has located {located} nodes"));
+            }
+            tokio::time::sleep(ASK).await;
+        }
     }
 
     /// Whether anything that is played has failed.
@@ -189,6 +216,7 @@ pub(crate) async fn fabric(plan: Plan, program: &Path, load: Load) -> Result<Rep
     let flows = stage.fabric.plan.flows() as u64;
     let all = |counts: &crate::fabric::Counts| counts.flows.load(Ordering::Relaxed) == flows;
     stage.fabric.until("unicast rules", PATIENCE, all).await?;
+    stage.found(controller.grpc).await?;
     report.note("unicast_rules", flows);
     report.note("discovered_and_unicast_sent_s", seconds(begun));
     let groups = Instant::now();

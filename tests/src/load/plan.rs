@@ -92,7 +92,9 @@ impl Plan {
     /// Flows for unicast and what every switch holds, if all is found: at a ToR its hosts (each with what its port says
     /// to the controller) and the other racks, at the ends of links what keeps them known.
     pub(crate) fn flows(&self) -> usize {
-        self.switches.len() * (ALWAYS + self.racks) - self.racks + PER_HOST * self.hosts.len() + 2 * self.links
+        self.switches.len() * (ALWAYS + self.racks) - self.racks
+            + PER_HOST * self.hosts.len()
+            + 2 * self.links
     }
 }
 

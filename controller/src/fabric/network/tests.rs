@@ -573,3 +573,24 @@ fn arp_is_answered_with_the_locator_and_never_about_the_asker() {
     assert_eq!(ask(&mut world, 1), None);
     assert_eq!(ask(&mut world, 99), None);
 }
+
+#[test]
+fn many_changes_at_once_are_published_as_few_and_the_last_is_not_forgotten() {
+    let mut world = World::new(ring());
+    world.intervals(3);
+    world.watch.mark_unchanged();
+    let mut published = 0;
+    for n in 100..150 {
+        let (reply, _) = oneshot::channel();
+        world.network.call(world.now, Call::Register(node(n), reply));
+        world.deadline = world.network.advance(world.now);
+        published += u32::from(world.watch.has_changed().unwrap());
+        world.watch.mark_unchanged();
+    }
+    assert_eq!((published, world.watch.borrow().nodes.len()), (1, 9));
+    let soon = world.deadline.unwrap();
+    assert!(soon <= world.now + Duration::from_millis(1));
+    world.now = soon;
+    world.settle();
+    assert_eq!(world.watch.borrow().nodes.len(), 58);
+}
