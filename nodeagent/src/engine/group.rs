@@ -18,7 +18,7 @@ use super::stream::Stream;
 use super::trace::{CallRecord, Notes, RankTimes};
 use super::what::What;
 use agreement::Agreement;
-use cool_collective::{CostModel, Kind as ActionKind, Plan, Planner, Rank, compile};
+use cool_collective::{CostModel, Plan, Planner, Rank, compile};
 use cool_machine::{Duration, Time};
 use cool_proto::OPEN_CALLS_MAX;
 use cool_proto::local::{Failure, Stats, failure::Kind};
@@ -272,9 +272,7 @@ impl Group {
         let Some(call) = self.calls.get_mut(&number) else { return };
         call.progress = now;
         let Some(run) = call.runs.get_mut(&rank) else { return };
-        if let ActionKind::Receive { from, .. } | ActionKind::Hear { from, .. } =
-            run.program().actions[action as usize].kind
-        {
+        if let Some(from) = run.compiled().source(rank, action) {
             call.notes.arrived(now, from.0);
         }
         let ready = run.complete(action);

@@ -1,6 +1,7 @@
 //! The memory in which calls find and leave their data. Whose it is (shared with a rank's process, or
 //! this process's heap) is the matter of those who implement [`Memory`].
 
+use memmap2::MmapMut;
 use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -94,19 +95,46 @@ impl fmt::Debug for SharedSlice {
     }
 }
 
+/// From this size on, working memory is asked of the system, which gives zeros page by page as they are touched.
+const PAGED: u64 = 128 * 1024;
+
 /// Memory of this process: the engine's own working memory, and tests'.
-pub struct HeapMemory(Mutex<Vec<u8>>);
+pub struct HeapMemory(Mutex<Bytes>);
+
+enum Bytes {
+    Few(Vec<u8>),
+    Many(MmapMut),
+}
+
+impl Bytes {
+    fn all(&mut self) -> &mut [u8] {
+        match self {
+            Bytes::Few(bytes) => bytes,
+            Bytes::Many(bytes) => bytes,
+        }
+    }
+}
 
 impl HeapMemory {
     /// A slice that holds `bytes`.
     pub fn slice(bytes: Vec<u8>) -> SharedSlice {
         let len = bytes.len() as u64;
-        SharedSlice { memory: Arc::new(HeapMemory(Mutex::new(bytes))), offset: 0, bytes: len }
+        SharedSlice { memory: Arc::new(HeapMemory(Mutex::new(Bytes::Few(bytes)))), offset: 0, bytes: len }
+    }
+
+    /// A slice of so many zeros; `None` if there is not as much memory.
+    pub(crate) fn zeros(bytes: u64) -> Option<SharedSlice> {
+        let len = usize::try_from(bytes).ok()?;
+        if bytes < PAGED {
+            return Some(HeapMemory::slice(vec![0; len]));
+        }
+        let pages = MmapMut::map_anon(len).ok()?;
+        Some(SharedSlice { memory: Arc::new(HeapMemory(Mutex::new(Bytes::Many(pages)))), offset: 0, bytes })
     }
 
     // A panic elsewhere leaves bytes, not a broken invariant: the lock's poison means nothing here.
-    fn with<R>(&self, f: impl FnOnce(&mut Vec<u8>) -> R) -> R {
-        f(&mut self.0.lock().unwrap_or_else(PoisonError::into_inner))
+    fn with<R>(&self, f: impl FnOnce(&mut [u8]) -> R) -> R {
+        f(self.0.lock().unwrap_or_else(PoisonError::into_inner).all())
     }
 }
 
@@ -132,11 +160,22 @@ mod tests {
 
     #[test]
     fn a_slice_outside_its_memory_is_refused_in_words() {
-        let memory = Arc::new(HeapMemory(Mutex::new(vec![0; 10])));
+        let memory = Arc::new(HeapMemory(Mutex::new(Bytes::Few(vec![0; 10]))));
         assert!(SharedSlice::new(memory.clone(), 4, 6).is_ok());
         let e = SharedSlice::new(memory.clone(), 4, 7).unwrap_err();
         assert!(e.to_string().contains("region of 10 bytes"), "{e}");
         assert!(SharedSlice::new(memory, u64::MAX, 2).is_err());
+    }
+
+    #[test]
+    fn working_memory_is_zeros_and_too_much_is_none() {
+        for bytes in [0, 10, PAGED + 1] {
+            let zeros = HeapMemory::zeros(bytes).unwrap();
+            let mut out = vec![7; bytes as usize];
+            zeros.read(0, &mut out);
+            assert!(zeros.bytes() == bytes && out.iter().all(|byte| *byte == 0));
+        }
+        assert!(HeapMemory::zeros(1 << 60).is_none());
     }
 
     #[test]

@@ -7,6 +7,7 @@
 mod api;
 mod core;
 mod early;
+mod fused;
 mod group;
 mod handle;
 mod members;

@@ -1,7 +1,8 @@
 //! A rank's way through its program: which actions may start, which are done, where their bytes lie.
 
+use super::fused::{self, Fused};
 use super::memory::{HeapMemory, SharedSlice};
-use cool_collective::{Buffer, Plan, Program, Schedule, Span};
+use cool_collective::{Buffer, Kind, Plan, Program, Rank, Schedule, Span, TransferId};
 use cool_machine::Time;
 use cool_proto::local::Stats;
 use std::collections::{BTreeMap, VecDeque};
@@ -18,6 +19,8 @@ pub(super) struct Compiled {
     pub(super) digest: u64,
     /// For each rank that has a program, for each action, the actions that wait for it.
     dependents: BTreeMap<u32, Vec<Vec<u32>>>,
+    /// For each rank, what is combined where its sender has it.
+    fused: BTreeMap<u32, Fused>,
 }
 
 impl Compiled {
@@ -30,9 +33,31 @@ impl Compiled {
             dependents
         };
         let programs = (0..).zip(&schedule.programs);
-        let dependents = programs.filter_map(|(rank, p)| Some((rank, turn(p.as_ref()?)))).collect();
+        let dependents: BTreeMap<u32, Vec<Vec<u32>>> =
+            programs.filter_map(|(rank, p)| Some((rank, turn(p.as_ref()?)))).collect();
         let words = (words.into(), plan.to_string().into());
-        Compiled { schedule, plan, words, digest, dependents }
+        let fused = fused::find(&schedule, &dependents);
+        Compiled { schedule, plan, words, digest, dependents, fused }
+    }
+
+    /// Whether nothing is to be received by an action, since what uses it takes it from its sender.
+    pub(super) fn is_passed_over(&self, rank: u32, action: u32) -> bool {
+        self.fused.get(&rank).is_some_and(|fused| fused.receives.contains(&action))
+    }
+
+    /// The message that a reduction takes from its sender.
+    pub(super) fn fused(&self, rank: u32, action: u32) -> Option<(Rank, TransferId)> {
+        self.fused.get(&rank)?.reductions.get(&action).copied()
+    }
+
+    /// Whose message is here when an action is done.
+    pub(super) fn source(&self, rank: u32, action: u32) -> Option<Rank> {
+        match self.program(rank).actions[action as usize].kind {
+            Kind::Receive { .. } if self.is_passed_over(rank, action) => None,
+            Kind::Receive { from, .. } | Kind::Hear { from, .. } => Some(from),
+            Kind::Reduce { .. } => self.fused(rank, action).map(|(from, _)| from),
+            _ => None,
+        }
     }
 
     /// The program of a local rank.
@@ -81,12 +106,7 @@ impl Run {
     ) -> Result<Run, NoMemory> {
         let program = compiled.program(rank);
         let bytes = program.scratch;
-        let mut scratch = Vec::new();
-        usize::try_from(bytes)
-            .ok()
-            .and_then(|bytes| scratch.try_reserve_exact(bytes).ok())
-            .ok_or(NoMemory { bytes })?;
-        scratch.resize(bytes as usize, 0);
+        let scratch = HeapMemory::zeros(bytes).ok_or(NoMemory { bytes })?;
         let waiting = program.actions.iter().map(|a| a.after.len() as u32).collect();
         let left = program.actions.len();
         let (input, output) = buffers;
@@ -100,7 +120,7 @@ impl Run {
             sending: false,
             input: input.unwrap_or_else(|| HeapMemory::slice(Vec::new())),
             output: output.unwrap_or_else(|| HeapMemory::slice(Vec::new())),
-            scratch: HeapMemory::slice(scratch),
+            scratch,
             token,
             begun: now,
             stats: Stats::default(),
@@ -109,6 +129,11 @@ impl Run {
 
     pub(super) fn program(&self) -> &Program {
         self.compiled.program(self.rank)
+    }
+
+    /// The schedule that it is part of.
+    pub(super) fn compiled(&self) -> &Compiled {
+        &self.compiled
     }
 
     /// The actions that wait for none.

@@ -39,6 +39,15 @@ impl Group {
         let (dtype, reduce, digest) = (call.what.dtype, call.what.reduce, call.digest);
         let Some(run) = call.runs.get_mut(&rank) else { return Ok(()) };
         match run.program().actions[action as usize].kind {
+            Kind::Reduce { dst, .. } if let Some((from, transfer)) = run.compiled().fused(rank, action) => {
+                let place =
+                    Place { combine: Some((dtype, reduce)), ..Place::new(rank, action, run.slice(dst)) };
+                let message = self.message(number, transfer.0, from.0, rank);
+                self.receive_here(now, shared, message, place);
+            }
+            Kind::Receive { .. } if run.compiled().is_passed_over(rank, action) => {
+                self.complete(now, shared, number, rank, action);
+            }
             Kind::Reduce { src, dst } => {
                 combine(dtype, reduce, &run.slice(dst), &run.slice(src));
                 self.complete(now, shared, number, rank, action);

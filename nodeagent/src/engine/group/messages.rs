@@ -6,8 +6,9 @@ use super::direct::is_direct;
 use crate::engine::api::failure;
 use crate::engine::core::Shared;
 use crate::engine::memory::{HeapMemory, SharedSlice};
+use crate::engine::reduce::combine;
 use cool_machine::Time;
-use cool_proto::local::{Failure, failure::Kind};
+use cool_proto::local::{Dtype, Failure, ReduceOp, failure::Kind};
 use cool_transport::unicast::{EAGER_BYTES, Input, MessageName, Payload};
 use std::collections::BTreeMap;
 
@@ -19,11 +20,21 @@ pub(super) struct Place {
     pub(super) slice: SharedSlice,
     /// Of a receive: a message that belongs here, and fits, has begun.
     pub(super) begun: bool,
+    /// Of a receive on this node: the message is not put here, but combined with what is here.
+    pub(super) combine: Option<(Dtype, ReduceOp)>,
 }
 
 impl Place {
     pub(super) fn new(rank: u32, action: u32, slice: SharedSlice) -> Place {
-        Place { rank, action, slice, begun: false }
+        Place { rank, action, slice, begun: false, combine: None }
+    }
+
+    /// Takes a message of this node.
+    fn take(&self, from: &SharedSlice) {
+        match self.combine {
+            Some((dtype, reduce)) => combine(dtype, reduce, &self.slice, from),
+            None => copy(from, &self.slice),
+        }
     }
 }
 
@@ -72,7 +83,7 @@ impl Group {
     /// One rank of this node sends to another.
     pub(super) fn send_here(&mut self, now: Time, shared: &mut Shared, message: MessageName, from: Place) {
         if let Some(to) = self.messages.receives.remove(&message) {
-            copy(&from.slice, &to.slice);
+            to.take(&from.slice);
             self.complete(now, shared, message.call, from.rank, from.action);
             self.complete(now, shared, message.call, to.rank, to.action);
         } else if from.slice.bytes() <= EAGER_BYTES && shared.copies.take(from.slice.bytes()) {
@@ -92,12 +103,12 @@ impl Group {
                 self.messages.receives.insert(message, to);
             }
             Some(Local::Copied(slice)) => {
-                copy(&slice, &to.slice);
+                to.take(&slice);
                 shared.copies.give(slice.bytes());
                 self.complete(now, shared, message.call, to.rank, to.action);
             }
             Some(Local::Waiting(from)) => {
-                copy(&from.slice, &to.slice);
+                to.take(&from.slice);
                 self.complete(now, shared, message.call, from.rank, from.action);
                 self.complete(now, shared, message.call, to.rank, to.action);
             }
