@@ -49,6 +49,12 @@ fn equal_parts(comm: &Comm) -> Result<(), Error> {
     comm.allreduce(&mine, &mut data, Op::Sum)?;
     line(comm, "allreduce", data)?;
 
+    // The same on memory that is shared with the agent.
+    let (mut send, mut recv) = (comm.alloc::<i64>(1000)?, comm.alloc::<i64>(1000)?);
+    send.copy_from_slice(&mine);
+    comm.allreduce(&send, &mut recv, Op::Sum)?;
+    line(comm, "allreduce of buffers", recv.to_vec())?;
+
     let mut data = mine.clone();
     comm.allreduce_in_place(&mut data, Op::Max)?;
     line(comm, "allreduce_in_place", data)?;

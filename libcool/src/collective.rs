@@ -66,12 +66,17 @@ impl<'s, 'r> Checked<'s, 'r> {
         }
     }
 
-    /// Bytes of what comes in.
-    pub(crate) fn output_bytes(&self) -> Option<usize> {
+    /// What comes in overwrites this.
+    pub(crate) fn output(&self) -> Option<&[u8]> {
         match &self.arrays {
-            Arrays::Apart(_, Some(data)) | Arrays::InPlace(data) if self.receives => Some(data.bytes.len()),
+            Arrays::Apart(_, Some(data)) | Arrays::InPlace(data) if self.receives => Some(data.bytes),
             _ => None,
         }
+    }
+
+    /// Whether what goes out is overwritten by what comes in.
+    pub(crate) fn overwrites(&self) -> bool {
+        matches!(self.arrays, Arrays::InPlace(_)) && self.send.is_some() && self.receives
     }
 
     /// Where to put what comes in.

@@ -1,6 +1,7 @@
 //! The communicator: a rank's place in its group, how its calls go, and what they cost. The operations are in
 //! [`start`] and [`blocking`]; [`crate::collective`] checks their arguments before anything is sent.
 
+mod alloc;
 mod blocking;
 mod direct;
 mod fold;
@@ -19,7 +20,7 @@ use crate::environment::{Environment, Plans};
 use crate::error::Error;
 use crate::operation::Operation;
 use crate::pending::Pending;
-use crate::session::{Session, Way};
+use crate::session::{Session, Waits, Way};
 use cool_proto::local;
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -236,7 +237,12 @@ impl Comm {
     /// # }
     /// ```
     pub fn start(&self) -> Start<'_> {
-        Start::new(self)
+        Start::new(self, Waits::No)
+    }
+
+    /// Operations that are waited for at once.
+    fn waiting(&self) -> Start<'_> {
+        Start::new(self, Waits::Yes)
     }
 }
 
@@ -246,6 +252,7 @@ impl Inner {
         self: &Arc<Inner>,
         collective: Collective<'_, 'a>,
         timeout: Option<Duration>,
+        waits: Waits,
     ) -> Result<Pending<'a>, Error> {
         let name = collective.name();
         let caller = Caller { rank: self.rank, size: self.places.len() };
@@ -254,7 +261,7 @@ impl Inner {
             let state = self.state();
             (state.plans.get(&checked.operation).cloned().unwrap_or_default(), state.timeout)
         };
-        let flight = self.session.start(&checked, &plan, timeout.unwrap_or(default))?;
+        let flight = self.session.start(&checked, &plan, timeout.unwrap_or(default), waits)?;
         Ok(Pending::new(Arc::clone(self), flight, checked))
     }
 
@@ -295,23 +302,33 @@ mod tests {
     use cool_proto::local::{self, Attached, frame::Body};
     use std::collections::VecDeque;
     use std::io::Write;
+    use std::os::fd::OwnedFd;
     use std::os::unix::net::{UnixListener, UnixStream};
 
     /// The next frame that a rank sends.
     fn heard(stream: &UnixStream, decoder: &mut Decoder) -> Body {
+        heard_with(stream, decoder, &mut VecDeque::new())
+    }
+
+    /// The same, and the descriptors that come.
+    pub(super) fn heard_with(
+        stream: &UnixStream,
+        decoder: &mut Decoder,
+        descriptors: &mut VecDeque<OwnedFd>,
+    ) -> Body {
         loop {
             if let Some(body) = decoder.take().unwrap() {
                 return body;
             }
             let mut buffer = [0; 4096];
-            let n = cool_proto::socket::receive(stream, &mut buffer, &mut VecDeque::new()).unwrap();
+            let n = cool_proto::socket::receive(stream, &mut buffer, descriptors).unwrap();
             assert_ne!(n, 0, "the rank hung up");
             decoder.push(&buffer[..n]);
         }
     }
 
     /// A rank alone with an agent that attaches it and then does `then`.
-    fn with_agent<R>(
+    pub(super) fn with_agent<R>(
         then: impl FnOnce(UnixStream, Decoder) + Send,
         rank: impl FnOnce(Comm, &Path) -> R,
     ) -> R {

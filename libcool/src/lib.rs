@@ -12,7 +12,8 @@
 //! [`start`](Comm::start) has all of them for those who do not want to wait: many may be under way, and each is
 //! waited for, asked, or awaited ([`Pending`]). [`split`](Comm::split), [`dup`](Comm::dup) and
 //! [`subset`](Comm::subset) make further groups. Elements are the number types of [`Element`]; functions of the program
-//! combine any plain type ([`allreduce_with`](Comm::allreduce_with)).
+//! combine any plain type ([`allreduce_with`](Comm::allreduce_with)). Arrays that [`alloc`](Comm::alloc) makes need no
+//! copy on their way to the agent.
 //!
 //! ```
 //! # fn main() -> Result<(), cool::Error> {
@@ -37,6 +38,7 @@
 //! rank; nothing waits for ever. A rank may return from a call before the others have: only
 //! [`barrier`](Comm::barrier) tells that all have come.
 
+mod buffer;
 mod collective;
 mod comm;
 mod element;
@@ -49,6 +51,7 @@ mod operation;
 mod pending;
 mod session;
 
+pub use buffer::Buffer;
 pub use collective::{Arrays, Collective};
 pub use comm::{Agreement, Combine, Comm, Message, Place, Received, Start, Stats};
 pub use element::{Array, ArrayMut, Element, Located, Op, Type};

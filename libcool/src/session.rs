@@ -10,16 +10,18 @@ use crate::error::Error;
 use crate::operation::Operation;
 use cool_proto::frame::MAX_PLAN;
 use cool_proto::local::{
-    self, Attach, Call, CheckPlan, Dtype, Enlist, Leave, Map, Recover, ReduceOp, Revoke, Slice, Transfer,
-    Unmap, frame::Body,
+    self, Attach, Call, CheckPlan, Dtype, Enlist, Leave, Map, Recover, ReduceOp, Revoke, Transfer, Unmap,
+    frame::Body,
 };
 use cool_proto::region::RegionError;
 use cool_proto::socket::{Sender, SocketError};
 use cool_proto::{OPEN_CALLS_MAX, VERSION};
-use heap::{Block, Heap, News, aligned};
+pub(crate) use heap::Block;
+use heap::{Heap, Memory, News, aligned};
 use inbox::{Inbox, Over};
 use std::os::fd::BorrowedFd;
 use std::path::{Path, PathBuf};
+use std::ptr::NonNull;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::Waker;
 use std::time::Duration;
@@ -53,10 +55,18 @@ pub(crate) struct Flight {
     session: Arc<Session>,
     name: &'static str,
     id: u64,
-    /// Where in the memory the output begins.
-    output: u64,
+    /// Where in the block the output begins; nowhere if it comes where the program has it.
+    output: Option<u64>,
     /// Absent once the result was taken.
-    memory: Option<Block>,
+    memory: Option<Memory>,
+}
+
+/// Whether the program waits for a call, so that what it lends to it (`Session::lend`) is left alone meanwhile, and need
+/// not be copied.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Waits {
+    Yes,
+    No,
 }
 
 /// How a rank comes to its group.
@@ -199,37 +209,43 @@ impl Session {
         }
     }
 
-    /// Starts a collective. What is to go out has been copied when this returns.
+    /// Starts a collective. What is to go out has been copied when this returns, unless it is lent.
     pub(crate) fn start(
         self: &Arc<Session>,
         checked: &Checked<'_, '_>,
         plan: &str,
         timeout: Duration,
+        waits: Waits,
     ) -> Result<Flight, Error> {
         let name = checked.name;
-        let rank = self.rank;
-        let memory = |source| Error::Memory { rank, operation: name, source };
-        // In the block, one after the other: what goes out, what comes in, the counts.
-        let input = checked.input();
-        let sent = input.map_or(0, |i| i.len() as u64);
-        let received = checked.output_bytes().map(|bytes| bytes as u64);
+        let (input, output) = (checked.input(), checked.output());
+        // Schedules read the input after they have begun to write the output.
+        let lent_input = input.filter(|_| !checked.overwrites()).and_then(|i| self.lent(i, waits));
+        let lent_output = output.and_then(|o| self.lent(o, waits));
+        // In the block, one after the other: what goes out, what comes in, the counts; what is lent stays where it is.
+        let copied = input.filter(|_| lent_input.is_none()).unwrap_or_default();
         let counts =
             checked.counts.map(|c| c.iter().flat_map(|n| (*n as u64).to_ne_bytes()).collect::<Vec<u8>>());
-        let counted = counts.as_ref().map_or(0, |c| c.len() as u64);
-        let start = aligned(sent);
-        let counts_start = aligned(start + received.unwrap_or(0));
-        let block = self.reserve(name, counts_start + counted)?;
-        let copied = block.copy_in(0, input.unwrap_or_default());
-        copied
-            .and_then(|()| block.copy_in(counts_start, counts.as_deref().unwrap_or_default()))
-            .map_err(|e| memory(RegionError::from(e)))?;
+        let counted = counts.as_deref().unwrap_or_default();
+        let start = aligned(copied.len() as u64);
+        let room = output.filter(|_| lent_output.is_none()).map_or(0, |o| o.len() as u64);
+        let counts_start = aligned(start + room);
+        let block = self.reserve(name, counts_start + counted.len() as u64)?;
+        block
+            .copy_in(0, copied)
+            .and_then(|()| block.copy_in(counts_start, counted))
+            .map_err(|e| self.no_memory(name, e.into()))?;
 
-        let part = |within, bytes| Slice { region: block.region(), offset: block.offset(within), bytes };
-        let (input, output) = match checked.operation {
-            // Its only buffer is the output, also at the root.
-            Operation::Bcast => (None, Some(part(0, sent + received.unwrap_or(0)))),
-            _ => (input.map(|_| part(0, sent)), received.map(|bytes| part(start, bytes))),
+        let place = |bytes: &[u8], lent: Option<&(Arc<Block>, u64)>, within| {
+            let bytes = bytes.len() as u64;
+            lent.map_or_else(|| block.slice(within, bytes), |(lent, at)| lent.slice(*at, bytes))
         };
+        let mut input = input.map(|bytes| place(bytes, lent_input.as_ref(), 0));
+        let mut output = output.map(|bytes| place(bytes, lent_output.as_ref(), start));
+        if checked.operation == Operation::Bcast {
+            // Its only buffer is the output, also at the root.
+            output = output.or(input.take());
+        }
         let call = Call {
             id: 0,
             group: self.group,
@@ -241,42 +257,66 @@ impl Session {
             input,
             output,
             timeout_ms: milliseconds(timeout),
-            counts: counts.map(|_| part(counts_start, counted)),
+            counts: counts.as_deref().map(|counts| place(counts, None, counts_start)),
             plan: plan.to_owned(),
         };
+        let output = lent_output.is_none().then_some(start);
+        let lent = [lent_input, lent_output].into_iter().flatten().map(|(block, _)| block).collect();
         let id = self.send_call(name, |id| Body::Call(Call { id, ..call }))?;
-        Ok(Flight { session: Arc::clone(self), name, id, output: start, memory: Some(block) })
+        Ok(Flight { session: Arc::clone(self), name, id, output, memory: Some(Memory { block, lent }) })
     }
 
-    /// Starts to send or receive a message. What is to go out has been copied when this returns.
+    /// Starts to send or receive a message. What is to go out has been copied when this returns, unless it is lent.
     pub(crate) fn start_message(
         self: &Arc<Session>,
         letter: &Letter<'_>,
         timeout: Duration,
+        waits: Waits,
     ) -> Result<Flight, Error> {
         let name = letter.name;
-        let block = self.reserve(name, letter.bytes as u64)?;
-        let memory = |e| Error::Memory { rank: self.rank, operation: name, source: RegionError::from(e) };
-        block.copy_in(0, letter.send.unwrap_or_default()).map_err(memory)?;
+        let (data, bytes) = (letter.data, letter.data.len() as u64);
+        let lent = self.lent(data, waits);
+        let block = self.reserve(name, if lent.is_some() { 0 } else { bytes })?;
+        if letter.sends && lent.is_none() {
+            block.copy_in(0, data).map_err(|e| self.no_memory(name, e.into()))?;
+        }
+        let place = lent.as_ref().map_or_else(|| block.slice(0, bytes), |(lent, at)| lent.slice(*at, bytes));
         let transfer = Transfer {
             id: 0,
             group: self.group,
-            send: letter.send.is_some(),
+            send: letter.sends,
             peer: letter.peer,
             tag: letter.tag,
             dtype: letter.dtype.code().into(),
-            data: Some(Slice { region: block.region(), offset: block.offset(0), bytes: letter.bytes as u64 }),
+            data: Some(place),
             timeout_ms: milliseconds(timeout),
         };
+        let output = lent.is_none().then_some(0);
+        let lent = lent.into_iter().map(|(block, _)| block).collect();
         let id = self.send_call(name, |id| Body::Transfer(Transfer { id, ..transfer }))?;
-        Ok(Flight { session: Arc::clone(self), name, id, output: 0, memory: Some(block) })
+        Ok(Flight { session: Arc::clone(self), name, id, output, memory: Some(Memory { block, lent }) })
+    }
+
+    /// Memory for the program that the agent reaches too: where it begins.
+    pub(crate) fn lend(&self, bytes: u64) -> Result<(NonNull<u8>, Arc<Block>), Error> {
+        let name = "alloc";
+        let block = self.reserve(name, bytes)?;
+        self.heap.lend(block).map_err(|e| self.no_memory(name, e.into()))
+    }
+
+    /// Where bytes of the program are that need no copy.
+    fn lent(&self, bytes: &[u8], waits: Waits) -> Option<(Arc<Block>, u64)> {
+        if waits == Waits::Yes { self.heap.lender(bytes) } else { None }
+    }
+
+    fn no_memory(&self, operation: &'static str, source: RegionError) -> Error {
+        Error::Memory { rank: self.rank, operation, source }
     }
 
     /// Memory for a call, known to the agent before the next frame goes.
     fn reserve(&self, name: &'static str, bytes: u64) -> Result<Block, Error> {
         let mut wire = self.wire();
-        let memory = |source| Error::Memory { rank: self.rank, operation: name, source };
-        let (block, news) = self.heap.take(bytes).map_err(memory)?;
+        let (block, news) = self.heap.take(bytes).map_err(|e| self.no_memory(name, e))?;
         for news in news {
             match news {
                 News::Map(number, region) => {
@@ -365,8 +405,12 @@ impl Flight {
         let done = match session.inbox.wait(self.id) {
             Ok(done) => done,
             Err(why) => {
-                self.memory = None;
-                return Err(session.over(name, why));
+                let error = session.over(name, why);
+                // An agent that only seems to be gone may go on with it one day.
+                if self.memory.take().is_some_and(|memory| !memory.lent.is_empty()) {
+                    session.heap.detach().map_err(|e| session.no_memory(name, e))?;
+                }
+                return Err(error);
             }
         };
         let memory = self.memory.take();
@@ -382,12 +426,10 @@ impl Flight {
         let stats = done.stats.unwrap_or_default();
         // Of a message, as much as came.
         let came = stats.arrived.map_or(usize::MAX, |arrived| arrived.bytes as usize);
-        if let (Some(output), Some(memory)) = (output, &memory) {
+        if let (Some(output), Some(from), Some(memory)) = (output, self.output, &memory) {
             let came = came.min(output.len());
-            let output = &mut output[..came];
-            let wrong =
-                |e| Error::Memory { rank: session.rank, operation: name, source: RegionError::from(e) };
-            memory.copy_out(self.output, output).map_err(wrong)?;
+            let copied = memory.block.copy_out(from, &mut output[..came]);
+            copied.map_err(|e| session.no_memory(name, e.into()))?;
         }
         Ok(stats)
     }

@@ -1,16 +1,19 @@
 //! Shared memory between a rank and its agent: a sealed memfd that both map.
 //!
 //! The seals keep the size fixed, so that no side can make the other fault by cutting the file
-//! short. Access is by bounds-checked copies on raw pointers, never by references: the other
+//! short. Access is by bounds-checked copies on raw pointers, never by references made here: the other
 //! process may write at any time, which references do not allow. Who may touch which bytes when is
 //! the protocol's matter (`local.proto`): during a call the agent, else the rank. A side that does
-//! not keep to it spoils its own data and nothing else.
+//! not keep to it spoils its own data and nothing else. A rank that knows that no call uses some bytes
+//! may look at them by their address, until it finds that its agent does not keep to it ([`Region::detach`]).
 
 #![allow(unsafe_code, reason = "shared memory is reached by raw pointers; every block says why it is sound")]
 
 use memmap2::{MmapOptions, MmapRaw};
 use rustix::fs::{MemfdFlags, SealFlags};
+use rustix::mm::{MremapFlags, mremap_fixed};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::ptr::NonNull;
 
 /// The seals without which an agent maps nothing.
 const REQUIRED: SealFlags = SealFlags::SHRINK.union(SealFlags::GROW);
@@ -133,8 +136,8 @@ impl Region {
     pub fn copy_in(&self, offset: u64, data: &[u8]) -> Result<(), OutOfBounds> {
         let start = self.check(offset, data.len() as u64)?;
         // SAFETY: `check` found start..start+data.len() within the mapping, which lives as long as
-        // self and cannot shrink (sealed). A fresh `&[u8]` never overlaps it, because no reference
-        // into the mapping is ever made. Bytes have no invalid values, so a race with the other
+        // self and cannot shrink (sealed). `data` does not overlap it: no reference to bytes that are
+        // copied this way is ever made. Bytes have no invalid values, so a race with the other
         // side can only mix up bytes that the protocol already leaves undefined.
         unsafe { std::ptr::copy_nonoverlapping(data.as_ptr(), self.map.as_mut_ptr().add(start), data.len()) }
         Ok(())
@@ -150,6 +153,36 @@ impl Region {
         unsafe {
             std::ptr::copy_nonoverlapping(self.map.as_ptr().add(start), data.as_mut_ptr(), data.len());
         }
+        Ok(())
+    }
+
+    /// Where `len` bytes from `offset` on lie in this process.
+    ///
+    /// # Errors
+    /// If the region does not have them.
+    pub fn address(&self, offset: u64, len: u64) -> Result<NonNull<u8>, OutOfBounds> {
+        let start = self.check(offset, len)?;
+        // SAFETY: as in `copy_in`; no mapping is at address 0.
+        Ok(unsafe { NonNull::new_unchecked(self.map.as_mut_ptr().add(start)) })
+    }
+
+    /// Puts memory of this process alone, with the same bytes, in the place of the shared memory: what the other
+    /// side writes from now on, nobody sees here.
+    ///
+    /// # Errors
+    /// If the system has not that much memory; then it is shared as before.
+    pub fn detach(&self) -> Result<(), RegionError> {
+        let (here, len) = (self.map.as_mut_ptr(), self.map.len());
+        let error = |source| RegionError::System { bytes: self.len(), source };
+        let own = MmapRaw::from(MmapOptions::new().len(len).map_anon().map_err(error)?);
+        // SAFETY: both mappings have so many bytes, and are not the same.
+        unsafe { std::ptr::copy_nonoverlapping(here, own.as_mut_ptr(), len) };
+        let flags = MremapFlags::MAYMOVE;
+        // SAFETY: `own` is forgotten once it has moved to where the shared mapping was, in one step for all who look
+        // there; all addresses stay valid, and self unmaps them as before.
+        unsafe { mremap_fixed(own.as_mut_ptr().cast(), len, len, flags, here.cast()) }
+            .map_err(|e| error(e.into()))?;
+        std::mem::forget(own);
         Ok(())
     }
 
@@ -223,6 +256,22 @@ mod tests {
         assert!(matches!(e, RegionError::WrongSize { claimed: 8192, actual: 4096 }), "{e}");
         assert!(matches!(Region::create(0), Err(RegionError::Empty)));
         assert!(matches!(Region::open(duplicate(&region), 0), Err(RegionError::Empty)));
+    }
+
+    #[test]
+    fn what_the_other_side_writes_is_not_seen_once_a_region_is_detached() {
+        let ours = Region::create(10_000).unwrap();
+        let theirs = Region::open(duplicate(&ours), 10_000).unwrap();
+        theirs.copy_in(5_000, b"before").unwrap();
+        let address = ours.address(5_000, 6).unwrap();
+        ours.detach().unwrap();
+        theirs.copy_in(5_000, b"behind").unwrap();
+        let mut seen = [0; 6];
+        ours.copy_out(5_000, &mut seen).unwrap();
+        assert_eq!((&seen, ours.address(5_000, 6).unwrap()), (b"before", address));
+        ours.copy_in(5_000, b"mine..").unwrap();
+        theirs.copy_out(5_000, &mut seen).unwrap();
+        assert_eq!(&seen, b"behind");
     }
 
     #[test]

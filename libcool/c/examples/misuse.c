@@ -12,6 +12,7 @@ static void expect(const char *what, cool_status status, cool_status expected) {
 
 static int program(cool_comm world, void *context) {
     double data[8] = {0}, *none = NULL;
+    void *memory, *nothing;
     cool_comm part;
     cool_request request;
     size_t rank;
@@ -36,6 +37,17 @@ static int program(cool_comm world, void *context) {
     expect("plan", cool_set_plan(world, COOL_BCAST, "no plan"), COOL_INVALID);
     expect("in place", cool_scatter(COOL_IN_PLACE, data, 1, COOL_F64, 0, world), COOL_INVALID);
     expect("empty", cool_allreduce(NULL, NULL, 0, COOL_F64, COOL_SUM, world), COOL_OK);
+    expect("alloc", cool_alloc(32, world, &memory), COOL_OK);
+    expect("alloc to null", cool_alloc(32, world, NULL), COOL_INVALID);
+    expect("alloc too much", cool_alloc((size_t)-1, world, &nothing), COOL_SYSTEM);
+    expect("alloc of none", cool_alloc(32, 12345, &nothing), COOL_INVALID);
+    expect("on memory", cool_allreduce(memory, data, 4, COOL_F64, COOL_SUM, world), COOL_OK);
+    expect("overlap in memory", cool_allreduce(memory, (char *)memory + 8, 2, COOL_F64, COOL_SUM, world), COOL_INVALID);
+    expect("dealloc within", cool_dealloc((char *)memory + 8), COOL_INVALID);
+    expect("dealloc", cool_dealloc(memory), COOL_OK);
+    expect("dealloc twice", cool_dealloc(memory), COOL_INVALID);
+    expect("dealloc null", cool_dealloc(NULL), COOL_OK);
+    expect("dealloc other", cool_dealloc(data), COOL_INVALID);
     expect("dup", cool_dup(world, &part), COOL_OK);
     expect("started", cool_ibarrier(part, &request), COOL_OK);
     expect("free", cool_free(part), COOL_OK);

@@ -80,6 +80,18 @@ static void equal_parts(cool_comm comm, size_t rank, size_t n) {
     check(cool_allreduce(mine, data, 1000, COOL_I64, COOL_SUM, comm));
     line(comm, "allreduce", data, 1000);
 
+    /* The same on memory that is shared with the agent. */
+    void *send, *recv;
+    check(cool_alloc(1000 * sizeof *data, comm, &send));
+    check(cool_alloc(1000 * sizeof *data, comm, &recv));
+    memcpy(send, mine, 1000 * sizeof *data);
+    check(cool_allreduce(send, recv, 1000, COOL_I64, COOL_SUM, comm));
+    data = array(1000, sizeof *data);
+    memcpy(data, recv, 1000 * sizeof *data);
+    check(cool_dealloc(send));
+    check(cool_dealloc(recv));
+    line(comm, "allreduce of buffers", data, 1000);
+
     data = vector(rank, 1000);
     check(cool_allreduce(COOL_IN_PLACE, data, 1000, COOL_I64, COOL_MAX, comm));
     line(comm, "allreduce_in_place", data, 1000);

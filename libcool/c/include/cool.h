@@ -658,6 +658,24 @@ size_t cool_error_ranks(size_t *ranks,
                         size_t room);
 
 /**
+ * `bytes` zeros in memory that is shared with the agent, for any type of elements: calls of this communicator that wait
+ * (not those that begin with cool_i) take what they send from there, and put there what they receive, without a copy;
+ * what is overwritten in place is copied all the same before it is sent. A call that fails may have overwritten a part
+ * of what it was to receive. The memory outlives its communicator; give it back by cool_dealloc.
+ *
+ * # Safety
+ * `data` points to a pointer.
+ */
+cool_status cool_alloc(size_t bytes,
+                       cool_comm comm,
+                       void **data);
+
+/**
+ * Gives back what cool_alloc gave, or NULL. A call that still uses it in another thread keeps it until that is done.
+ */
+cool_status cool_dealloc(void *data);
+
+/**
  * Sends `count` elements to a rank, which receives them with the same type and tag. Messages from one rank to
  * another are received in the order in which they were sent, among those that a receive takes.
  *

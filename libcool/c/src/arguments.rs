@@ -4,7 +4,7 @@
 use crate::codes::{cool_comm, cool_op, cool_type, op_of, type_of};
 use crate::comm::COMMS;
 use crate::error::Wrong;
-use cool_rust::{Array, ArrayMut, Arrays, Collective, Comm, Op, Operation, Pending, Type};
+use cool_rust::{Array, ArrayMut, Arrays, Collective, Comm, Error, Op, Operation, Pending, Type};
 use std::ffi::c_void;
 use std::sync::Arc;
 
@@ -109,10 +109,29 @@ impl Call {
     /// What `send`, `recv` and the counts point to is there, is as long as the operation and the counts say, and is
     /// used by nobody else: `send` and the counts until this returns, `recv` until the call is done.
     pub(crate) unsafe fn start(self) -> Result<Pending<'static>, Wrong> {
+        // SAFETY: as promised.
+        unsafe { self.carry_out(|comm, collective| comm.start().collective(collective)) }
+    }
+
+    /// Runs the call to its end.
+    ///
+    /// # Safety
+    /// As for [`Call::start`], until this returns.
+    pub(crate) unsafe fn run(self) -> Result<(), Wrong> {
+        // SAFETY: as promised.
+        unsafe { self.carry_out(Comm::collective) }
+    }
+
+    /// # Safety
+    /// As for [`Call::start`].
+    unsafe fn carry_out<R>(
+        self,
+        then: impl FnOnce(&Comm, Collective<'_, 'static>) -> Result<R, Error>,
+    ) -> Result<R, Wrong> {
         let comm = comm_of(self.comm)?;
         let (size, rank) = (comm.size(), comm.rank());
         if self.operation == Operation::Barrier {
-            return Ok(comm.start().barrier()?);
+            return Ok(then(&comm, Collective::new(self.operation, Arrays::None))?);
         }
         let dtype = elements_of(self.dtype)?;
         let op = self.op.map(|op| op_of(op).ok_or_else(|| Wrong::Argument(format!("there is no op {op}"))));
@@ -146,7 +165,7 @@ impl Call {
         };
         let counts = counts.as_deref();
         let collective = Collective { operation: self.operation, root: self.root, op, counts, arrays };
-        Ok(comm.start().collective(collective)?)
+        Ok(then(&comm, collective)?)
     }
 
     /// The elements of `send` and of `recv`.

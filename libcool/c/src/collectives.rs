@@ -7,13 +7,13 @@ use cool_rust::Operation;
 use std::ffi::c_void;
 use std::ptr;
 
-/// Starts a call and waits for it.
+/// Runs a call to its end.
 ///
 /// # Safety
-/// As for [`Call::start`].
+/// As for [`Call::run`].
 unsafe fn run(call: Call) -> cool_status {
-    // SAFETY: as promised; it is done when this returns.
-    guarded(|| Ok(unsafe { call.start() }?.wait()?))
+    // SAFETY: as promised.
+    guarded(|| unsafe { call.run() })
 }
 
 /// Sends the root's `data`, of `count` elements, to all.

@@ -5,7 +5,7 @@ use crate::codes::{cool_comm, cool_request, cool_status, cool_type};
 use crate::comm::put;
 use crate::error::{Wrong, guarded};
 use crate::requests::{REQUESTS, begin};
-use cool_rust::{Array, ArrayMut, Message, Pending, Received};
+use cool_rust::{Array, ArrayMut, Comm, Error, Message, Pending, Received};
 use std::ffi::c_void;
 
 /// `COOL_ANY_SOURCE` of the header.
@@ -30,16 +30,21 @@ impl From<Received> for cool_message {
     }
 }
 
+fn start(comm: &Comm, message: Message<'_, 'static>) -> Result<Pending<'static>, Error> {
+    comm.start().message(message)
+}
+
 /// # Safety
 /// `data` has `count` elements, which stay until this returns.
-unsafe fn start_send(
+unsafe fn sent<R>(
     data: *const c_void,
     count: usize,
     dtype: cool_type,
     dest: usize,
     tag: u32,
     comm: cool_comm,
-) -> Result<Pending<'static>, Wrong> {
+    then: impl FnOnce(&Comm, Message<'_, 'static>) -> Result<R, Error>,
+) -> Result<R, Wrong> {
     let comm = comm_of(comm)?;
     if tag == ANY_TAG {
         return Err(Wrong::Argument("COOL_ANY_TAG is for receives; send with another tag".to_owned()));
@@ -48,26 +53,27 @@ unsafe fn start_send(
     // SAFETY: as promised.
     let data = unsafe { bytes("data", data, bytes_of(dtype, count)?) }?;
     let data = Array::new(dtype, data).ok_or_else(|| Wrong::Argument("data is no array".to_owned()))?;
-    Ok(comm.start().message(Message::Send { data, dest, tag })?)
+    Ok(then(&comm, Message::Send { data, dest, tag })?)
 }
 
 /// # Safety
 /// `data` has room for `count` elements, which nobody else uses until the message has come.
-unsafe fn start_recv(
+unsafe fn received<R>(
     data: *mut c_void,
     count: usize,
     dtype: cool_type,
     source: usize,
     tag: u32,
     comm: cool_comm,
-) -> Result<Pending<'static>, Wrong> {
+    then: impl FnOnce(&Comm, Message<'_, 'static>) -> Result<R, Error>,
+) -> Result<R, Wrong> {
     let comm = comm_of(comm)?;
     let dtype = elements_of(dtype)?;
     // SAFETY: as promised.
     let data = unsafe { bytes_mut("data", data, bytes_of(dtype, count)?) }?;
     let data = ArrayMut::new(dtype, data).ok_or_else(|| Wrong::Argument("data is no array".to_owned()))?;
     let (source, tag) = ((source != ANY_SOURCE).then_some(source), (tag != ANY_TAG).then_some(tag));
-    Ok(comm.start().message(Message::Receive { data, source, tag })?)
+    Ok(then(&comm, Message::Receive { data, source, tag })?)
 }
 
 /// Sends `count` elements to a rank, which receives them with the same type and tag. Messages from one rank to
@@ -85,7 +91,7 @@ pub unsafe extern "C" fn cool_send(
     comm: cool_comm,
 ) -> cool_status {
     // SAFETY: as promised.
-    guarded(|| Ok(unsafe { start_send(data, count, dtype, dest, tag, comm) }?.wait()?))
+    guarded(|| unsafe { sent(data, count, dtype, dest, tag, comm, Comm::message) }.map(drop))
 }
 
 /// Receives at most `count` elements from a rank, or COOL_ANY_SOURCE, with a tag, or COOL_ANY_TAG. `message` gets what
@@ -105,7 +111,7 @@ pub unsafe extern "C" fn cool_recv(
 ) -> cool_status {
     guarded(|| {
         // SAFETY: as promised.
-        let received = unsafe { start_recv(data, count, dtype, source, tag, comm) }?.received()?;
+        let received = unsafe { received(data, count, dtype, source, tag, comm, Comm::message) }?;
         if !message.is_null() {
             // SAFETY: as promised.
             unsafe { put("message", message, received.into()) }?;
@@ -129,7 +135,7 @@ pub unsafe extern "C" fn cool_isend(
     request: *mut cool_request,
 ) -> cool_status {
     // SAFETY: as promised.
-    unsafe { begin(request, || start_send(data, count, dtype, dest, tag, comm)) }
+    unsafe { begin(request, || sent(data, count, dtype, dest, tag, comm, start)) }
 }
 
 /// Starts cool_recv.
@@ -147,7 +153,7 @@ pub unsafe extern "C" fn cool_irecv(
     request: *mut cool_request,
 ) -> cool_status {
     // SAFETY: as promised.
-    unsafe { begin(request, || start_recv(data, count, dtype, source, tag, comm)) }
+    unsafe { begin(request, || received(data, count, dtype, source, tag, comm, start)) }
 }
 
 /// cool_wait, for a request of cool_irecv; `message` gets what came.

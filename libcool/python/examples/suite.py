@@ -36,6 +36,10 @@ def equal_parts(comm):
     result = comm.reduce(mine, op="sum", root=root)
     line(comm, "reduce", np.zeros(1000) if result is None else result)
     line(comm, "allreduce", comm.allreduce(mine))
+    # The same on memory that is shared with the agent.
+    send, recv = comm.alloc(1000, dtype=int), comm.alloc(1000, dtype=int)
+    send[:] = mine
+    line(comm, "allreduce of buffers", comm.allreduce(send, recv=recv))
     data = mine.copy()
     line(comm, "allreduce_in_place", comm.allreduce(data, recv=data, op="max"))
     line(comm, "reduce_scatter", comm.reduce_scatter(many))

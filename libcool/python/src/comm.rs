@@ -1,6 +1,7 @@
 //! Communicators.
 
 use crate::error::{raised, wrong};
+use crate::memory;
 use cool_rust::{Comm as Rank, Operation};
 use pyo3::prelude::*;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -60,6 +61,19 @@ impl Comm {
     #[getter]
     fn last_plan(&self, py: Python<'_>) -> PyResult<String> {
         Ok(self.get_rank(py)?.last_plan())
+    }
+
+    /// An array of zeros in memory that is shared with the agent: calls that wait take what they send from there, and
+    /// put there what they receive, without a copy; what is overwritten in place is copied all the same before it is
+    /// sent. A call that fails may have overwritten a part of what it was to receive. Other communicators copy it.
+    #[pyo3(signature = (shape, dtype = None))]
+    fn alloc<'py>(
+        &self,
+        py: Python<'py>,
+        shape: &Bound<'py, PyAny>,
+        dtype: Option<&Bound<'py, PyAny>>,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        memory::array(py, &*self.get_rank(py)?, shape, dtype)
     }
 
     /// Lets later calls fail when they make no progress for so many seconds; 5 minutes if never set.

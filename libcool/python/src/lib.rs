@@ -3,6 +3,7 @@
 mod arrays;
 mod comm;
 mod error;
+mod memory;
 mod messages;
 mod operations;
 mod request;

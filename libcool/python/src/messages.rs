@@ -15,7 +15,11 @@ impl Comm {
     /// received in the order in which they were sent, among those that a receive takes.
     #[pyo3(signature = (data, dest, tag = 0))]
     fn send(&self, py: Python<'_>, data: &Bound<'_, PyAny>, dest: usize, tag: u32) -> PyResult<()> {
-        self.isend(py, data, dest, tag)?.wait(py).map(drop)
+        let rank = self.get_rank(py)?;
+        let data = Data::new("data", data)?;
+        let array = data.sent().ok_or_else(|| wrong(py, "data ends within an element"))?;
+        let sent = py.detach(|| rank.message(Letter::Send { data: array, dest, tag }));
+        sent.map(drop).map_err(|e| raised(py, &e))
     }
 
     /// Starts `send`.
@@ -37,10 +41,14 @@ impl Comm {
         recv: &Bound<'_, PyAny>,
         source: Option<usize>,
         tag: Option<u32>,
-    ) -> PyResult<Option<Message>> {
-        let request = self.irecv(py, recv, source, tag)?;
-        request.wait(py)?;
-        Ok(request.message())
+    ) -> PyResult<Message> {
+        let rank = self.get_rank(py)?;
+        let room = Data::writeable("recv", recv)?;
+        // SAFETY: `room` holds the array until it has been received; nobody else uses it, as the program was told.
+        let data = unsafe { room.received() }.ok_or_else(|| wrong(py, "recv ends within an element"))?;
+        let got = py.detach(|| rank.message(Letter::Receive { data, source, tag }));
+        let got = got.map_err(|e| raised(py, &e))?;
+        Ok((got.source, got.tag, got.count))
     }
 
     /// Starts `recv`; `message` of the request then says what came.

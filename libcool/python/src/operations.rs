@@ -6,7 +6,7 @@ use crate::arrays::Data;
 use crate::comm::Comm;
 use crate::error::{raised, wrong};
 use crate::request::Request;
-use cool_rust::{Arrays, Collective, Comm as Rank, Op, Operation};
+use cool_rust::{Arrays, Collective, Comm as Rank, Error, Op, Operation};
 use numpy::PyUntypedArray;
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyString, PyTuple};
@@ -28,6 +28,18 @@ struct Call<'a, 'py> {
 impl Call<'_, '_> {
     /// Starts the call.
     fn start(self, py: Python<'_>, comm: &Comm) -> PyResult<Request> {
+        let (pending, recv) =
+            self.carry_out(py, comm, |rank, collective| rank.start().collective(collective))?;
+        Ok(Request::new(pending, recv))
+    }
+
+    /// What it gives, and the array that is received into.
+    fn carry_out<R: Send>(
+        self,
+        py: Python<'_>,
+        comm: &Comm,
+        then: impl FnOnce(&Rank, Collective<'_, 'static>) -> Result<R, Error> + Send,
+    ) -> PyResult<(R, Option<Data>)> {
         let rank = comm.get_rank(py)?;
         let op = self.op.map(|op| op_of(op)).transpose()?;
         let to_root = matches!(self.operation, Operation::Reduce | Operation::Gather);
@@ -47,7 +59,8 @@ impl Call<'_, '_> {
             }
             _ => false,
         };
-        // SAFETY: the request holds the array, and its call goes first; nobody else uses it, as the program was told.
+        // SAFETY: the array is held until the call is done: here, or by its request, before which the call goes. Nobody
+        // else uses it, as the program was told.
         let received = recv.as_ref().and_then(|recv| unsafe { recv.received() });
         let arrays = match received {
             Some(received) if in_place => Arrays::InPlace(received),
@@ -55,8 +68,8 @@ impl Call<'_, '_> {
         };
         let counts = self.counts.as_deref();
         let collective = Collective { operation: self.operation, root: self.root, op, counts, arrays };
-        let started = py.detach(|| rank.start().collective(collective));
-        Ok(Request::new(started.map_err(|e| raised(py, &e))?, recv))
+        let done = py.detach(|| then(&rank, collective));
+        Ok((done.map_err(|e| raised(py, &e))?, recv))
     }
 
     /// A new array for what is received.
@@ -98,7 +111,10 @@ impl Call<'_, '_> {
                 let function = function.clone().unbind();
                 self.fold(py, comm, &function)
             }
-            None => self.start(py, comm)?.wait(py),
+            None => {
+                let ((), recv) = self.carry_out(py, comm, Rank::collective)?;
+                Ok(recv.map(|data| data.array))
+            }
         }
     }
 
@@ -173,6 +189,26 @@ fn op_of(op: &Bound<'_, PyAny>) -> PyResult<Op> {
         let all: Vec<String> = Op::ALL.iter().map(Op::to_string).collect();
         wrong(op.py(), format!("there is no op {name:?}; there are {}", all.join(", ")))
     })
+}
+
+impl Comm {
+    fn carry_bcast_out<R: Send>(
+        &self,
+        py: Python<'_>,
+        data: &Bound<'_, PyAny>,
+        root: usize,
+        then: impl FnOnce(&Rank, Collective<'_, 'static>) -> Result<R, Error> + Send,
+    ) -> PyResult<(R, Data)> {
+        let rank = self.get_rank(py)?;
+        // At the root it is only read.
+        let data =
+            if rank.rank() == root { Data::new("data", data)? } else { Data::writeable("data", data)? };
+        // SAFETY: as in `Call::carry_out`.
+        let arrays = unsafe { data.received() }.map_or(Arrays::None, Arrays::InPlace);
+        let collective = Collective { root, ..Collective::new(Operation::Bcast, arrays) };
+        let done = py.detach(|| then(&rank, collective));
+        Ok((done.map_err(|e| raised(py, &e))?, data))
+    }
 }
 
 #[pymethods]
@@ -510,21 +546,16 @@ impl Comm {
     /// Sends the root's `data` to all: at the other ranks it is overwritten. Returns it.
     #[pyo3(signature = (data, root = 0))]
     fn bcast(&self, py: Python<'_>, data: &Bound<'_, PyAny>, root: usize) -> PyResult<Received> {
-        self.ibcast(py, data, root)?.wait(py)
+        let ((), data) = self.carry_bcast_out(py, data, root, Rank::collective)?;
+        Ok(Some(data.array))
     }
 
     /// Starts `bcast`: returns a Request at once.
     #[pyo3(signature = (data, root = 0))]
     fn ibcast(&self, py: Python<'_>, data: &Bound<'_, PyAny>, root: usize) -> PyResult<Request> {
-        let rank = self.get_rank(py)?;
-        // At the root it is only read.
-        let data =
-            if rank.rank() == root { Data::new("data", data)? } else { Data::writeable("data", data)? };
-        // SAFETY: the request holds the array, and its call goes first; nobody else uses it, as the program was told.
-        let arrays = unsafe { data.received() }.map_or(Arrays::None, Arrays::InPlace);
-        let collective = Collective { root, ..Collective::new(Operation::Bcast, arrays) };
-        let started = py.detach(|| rank.start().collective(collective));
-        Ok(Request::new(started.map_err(|e| raised(py, &e))?, Some(data)))
+        let start = |rank: &Rank, collective: Collective<'_, 'static>| rank.start().collective(collective);
+        let (pending, data) = self.carry_bcast_out(py, data, root, start)?;
+        Ok(Request::new(pending, Some(data)))
     }
 
     /// Returns when all ranks have called it.

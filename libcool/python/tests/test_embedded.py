@@ -45,6 +45,27 @@ def test_numpys_types_are_carried_without_a_copy(dtype):
     on(3, main)
 
 
+def test_arrays_that_are_shared_with_the_agent_are_zeros_of_any_shape_and_outlive_their_communicator():
+    def main(world):
+        send, recv = world.alloc((2, 3), dtype="f4"), world.alloc((2, 3), dtype=np.float32)
+        assert (send == 0).all() and send.dtype == recv.dtype == np.float32 and recv.flags.writeable
+        assert world.alloc(5).dtype == np.float64 and world.alloc(()).shape == () and world.alloc((0, 3)).size == 0
+        send += world.rank
+        assert world.allreduce(send, recv=recv) is recv
+        assert (world.bcast(send[1], root=1) == 1).all()
+        with pytest.raises(cool.ArgumentError, match="overlap"):
+            world.allreduce(send[0], recv=send.reshape(-1)[1:4])
+        with pytest.raises(cool.Error, match="alloc"):
+            world.alloc(2**60, dtype="u1")
+        with pytest.raises(TypeError):
+            world.alloc(3, dtype=object)
+        return recv
+
+    for recv in on(3, main):
+        recv += 1
+        assert recv.shape == (2, 3) and (recv == 4).all()
+
+
 def test_results_have_the_shapes_of_parts():
     def main(world):
         send = np.arange(world.size * 6, dtype=np.float32).reshape(world.size, 3, 2)

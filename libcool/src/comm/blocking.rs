@@ -5,16 +5,25 @@
 //! what the others send. A program whose ranks know only their own lengths calls [`Comm::allgather`] on them first.
 
 use super::Comm;
+use crate::collective::Collective;
 use crate::element::{Element, Op};
 use crate::error::Error;
 
 impl Comm {
+    /// Any operation, on arrays whose types are known only when the program runs.
+    ///
+    /// # Errors
+    /// If the arguments make no sense, or the call fails.
+    pub fn collective(&self, collective: Collective<'_, '_>) -> Result<(), Error> {
+        self.waiting().collective(collective)?.wait()
+    }
+
     /// Sends the root's `data` to all: at the other ranks, `data` is overwritten with it.
     ///
     /// # Errors
     /// If there is no such root, or the call fails.
     pub fn bcast<T: Element>(&self, data: &mut [T], root: usize) -> Result<(), Error> {
-        self.start().bcast(data, root)?.wait()
+        self.waiting().bcast(data, root)?.wait()
     }
 
     /// Combines all ranks' `send`, element by element, into the root's `recv`. Only the root's `recv` is
@@ -23,7 +32,7 @@ impl Comm {
     /// # Errors
     /// If the root's `recv` is not as long as its `send`, there is no such root, or the call fails.
     pub fn reduce<T: Element>(&self, send: &[T], recv: &mut [T], op: Op, root: usize) -> Result<(), Error> {
-        self.start().reduce(send, recv, op, root)?.wait()
+        self.waiting().reduce(send, recv, op, root)?.wait()
     }
 
     /// [`Comm::reduce`] of what all ranks have in `data`, which the result overwrites at the root.
@@ -31,7 +40,7 @@ impl Comm {
     /// # Errors
     /// If there is no such root, or the call fails.
     pub fn reduce_in_place<T: Element>(&self, data: &mut [T], op: Op, root: usize) -> Result<(), Error> {
-        self.start().reduce_in_place(data, op, root)?.wait()
+        self.waiting().reduce_in_place(data, op, root)?.wait()
     }
 
     /// Combines all ranks' `send`, element by element, into every rank's `recv`.
@@ -39,7 +48,7 @@ impl Comm {
     /// # Errors
     /// If `recv` is not as long as `send`, or the call fails.
     pub fn allreduce<T: Element>(&self, send: &[T], recv: &mut [T], op: Op) -> Result<(), Error> {
-        self.start().allreduce(send, recv, op)?.wait()
+        self.waiting().allreduce(send, recv, op)?.wait()
     }
 
     /// [`Comm::allreduce`] of what all ranks have in `data`, which the result overwrites.
@@ -47,7 +56,7 @@ impl Comm {
     /// # Errors
     /// If the call fails.
     pub fn allreduce_in_place<T: Element>(&self, data: &mut [T], op: Op) -> Result<(), Error> {
-        self.start().allreduce_in_place(data, op)?.wait()
+        self.waiting().allreduce_in_place(data, op)?.wait()
     }
 
     /// Combines all ranks' `send`, element by element, and deals the result out in `size()` equal parts:
@@ -56,7 +65,7 @@ impl Comm {
     /// # Errors
     /// If `send` is not `size()` times as long as `recv`, or the call fails.
     pub fn reduce_scatter<T: Element>(&self, send: &[T], recv: &mut [T], op: Op) -> Result<(), Error> {
-        self.start().reduce_scatter(send, recv, op)?.wait()
+        self.waiting().reduce_scatter(send, recv, op)?.wait()
     }
 
     /// [`Comm::reduce_scatter`] in parts of unequal lengths: rank i receives `counts[i]` elements of the
@@ -71,7 +80,7 @@ impl Comm {
         counts: &[usize],
         op: Op,
     ) -> Result<(), Error> {
-        self.start().reduce_scatter_counts(send, recv, counts, op)?.wait()
+        self.waiting().reduce_scatter_counts(send, recv, counts, op)?.wait()
     }
 
     /// Combines the `send` of this rank and of all before it, element by element, into `recv`.
@@ -79,7 +88,7 @@ impl Comm {
     /// # Errors
     /// If `recv` is not as long as `send`, or the call fails.
     pub fn scan<T: Element>(&self, send: &[T], recv: &mut [T], op: Op) -> Result<(), Error> {
-        self.start().scan(send, recv, op)?.wait()
+        self.waiting().scan(send, recv, op)?.wait()
     }
 
     /// [`Comm::scan`] of what all ranks have in `data`, which the result overwrites.
@@ -87,7 +96,7 @@ impl Comm {
     /// # Errors
     /// If the call fails.
     pub fn scan_in_place<T: Element>(&self, data: &mut [T], op: Op) -> Result<(), Error> {
-        self.start().scan_in_place(data, op)?.wait()
+        self.waiting().scan_in_place(data, op)?.wait()
     }
 
     /// Combines the `send` of all ranks before this one, element by element, into `recv`. Rank 0 has none
@@ -96,7 +105,7 @@ impl Comm {
     /// # Errors
     /// If `recv` is not as long as `send`, or the call fails.
     pub fn exscan<T: Element>(&self, send: &[T], recv: &mut [T], op: Op) -> Result<(), Error> {
-        self.start().exscan(send, recv, op)?.wait()
+        self.waiting().exscan(send, recv, op)?.wait()
     }
 
     /// [`Comm::exscan`] of what all ranks have in `data`, which the result overwrites, except at rank 0.
@@ -104,7 +113,7 @@ impl Comm {
     /// # Errors
     /// If the call fails.
     pub fn exscan_in_place<T: Element>(&self, data: &mut [T], op: Op) -> Result<(), Error> {
-        self.start().exscan_in_place(data, op)?.wait()
+        self.waiting().exscan_in_place(data, op)?.wait()
     }
 
     /// Puts all ranks' `send`, in rank order, into the root's `recv`. Only the root's `recv` is looked at;
@@ -114,7 +123,7 @@ impl Comm {
     /// If the root's `recv` is not `size()` times as long as `send`, there is no such root, or the call
     /// fails.
     pub fn gather<T: Element>(&self, send: &[T], recv: &mut [T], root: usize) -> Result<(), Error> {
-        self.start().gather(send, recv, root)?.wait()
+        self.waiting().gather(send, recv, root)?.wait()
     }
 
     /// [`Comm::gather`] of parts of unequal lengths: rank i sends `counts[i]` elements. All ranks pass the
@@ -130,7 +139,7 @@ impl Comm {
         counts: &[usize],
         root: usize,
     ) -> Result<(), Error> {
-        self.start().gatherv(send, recv, counts, root)?.wait()
+        self.waiting().gatherv(send, recv, counts, root)?.wait()
     }
 
     /// Puts all ranks' `send`, in rank order, into every rank's `recv`.
@@ -138,7 +147,7 @@ impl Comm {
     /// # Errors
     /// If `recv` is not `size()` times as long as `send`, or the call fails.
     pub fn allgather<T: Element>(&self, send: &[T], recv: &mut [T]) -> Result<(), Error> {
-        self.start().allgather(send, recv)?.wait()
+        self.waiting().allgather(send, recv)?.wait()
     }
 
     /// [`Comm::allgather`] of the `size()` equal parts of `data`, of which each rank has filled its own, the
@@ -147,7 +156,7 @@ impl Comm {
     /// # Errors
     /// If `data` is not `size()` equal parts, or the call fails.
     pub fn allgather_in_place<T: Element>(&self, data: &mut [T]) -> Result<(), Error> {
-        self.start().allgather_in_place(data)?.wait()
+        self.waiting().allgather_in_place(data)?.wait()
     }
 
     /// [`Comm::allgather`] of parts of unequal lengths: rank i sends `counts[i]` elements. All ranks pass the
@@ -156,7 +165,7 @@ impl Comm {
     /// # Errors
     /// If there is not one count for each rank, `send` or `recv` is not as long as they say, or the call fails.
     pub fn allgatherv<T: Element>(&self, send: &[T], recv: &mut [T], counts: &[usize]) -> Result<(), Error> {
-        self.start().allgatherv(send, recv, counts)?.wait()
+        self.waiting().allgatherv(send, recv, counts)?.wait()
     }
 
     /// Deals the root's `send` out in `size()` equal parts: rank i's `recv` gets the i-th. Only the root's
@@ -166,7 +175,7 @@ impl Comm {
     /// If the root's `send` is not `size()` times as long as `recv`, there is no such root, or the call
     /// fails.
     pub fn scatter<T: Element>(&self, send: &[T], recv: &mut [T], root: usize) -> Result<(), Error> {
-        self.start().scatter(send, recv, root)?.wait()
+        self.waiting().scatter(send, recv, root)?.wait()
     }
 
     /// [`Comm::scatter`] in parts of unequal lengths: rank i receives `counts[i]` elements. All ranks pass the
@@ -182,7 +191,7 @@ impl Comm {
         counts: &[usize],
         root: usize,
     ) -> Result<(), Error> {
-        self.start().scatterv(send, recv, counts, root)?.wait()
+        self.waiting().scatterv(send, recv, counts, root)?.wait()
     }
 
     /// Deals every rank's `send` out in `size()` equal parts, the i-th to rank i, whose `recv` gets its parts
@@ -191,7 +200,7 @@ impl Comm {
     /// # Errors
     /// If `send` is not `size()` equal parts, `recv` is not as long as `send`, or the call fails.
     pub fn alltoall<T: Element>(&self, send: &[T], recv: &mut [T]) -> Result<(), Error> {
-        self.start().alltoall(send, recv)?.wait()
+        self.waiting().alltoall(send, recv)?.wait()
     }
 
     /// [`Comm::alltoall`] of the `size()` equal parts of `data`, which are overwritten with those received.
@@ -199,7 +208,7 @@ impl Comm {
     /// # Errors
     /// If `data` is not `size()` equal parts, or the call fails.
     pub fn alltoall_in_place<T: Element>(&self, data: &mut [T]) -> Result<(), Error> {
-        self.start().alltoall_in_place(data)?.wait()
+        self.waiting().alltoall_in_place(data)?.wait()
     }
 
     /// [`Comm::alltoall`] in parts of unequal lengths: `counts[i * size() + j]` elements go from rank i to
@@ -225,7 +234,7 @@ impl Comm {
     /// If there is not one count for each pair of ranks, `send` or `recv` is not as long as they say, or the
     /// call fails.
     pub fn alltoallv<T: Element>(&self, send: &[T], recv: &mut [T], counts: &[usize]) -> Result<(), Error> {
-        self.start().alltoallv(send, recv, counts)?.wait()
+        self.waiting().alltoallv(send, recv, counts)?.wait()
     }
 
     /// Returns when all ranks have called it.
@@ -233,6 +242,6 @@ impl Comm {
     /// # Errors
     /// If the call fails.
     pub fn barrier(&self) -> Result<(), Error> {
-        self.start().barrier()?.wait()
+        self.waiting().barrier()?.wait()
     }
 }

@@ -4,6 +4,7 @@ use super::{Comm, Inner, Start};
 use crate::element::{Array, ArrayMut, Element};
 use crate::error::Error;
 use crate::pending::Pending;
+use crate::session::Waits;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -45,10 +46,9 @@ pub enum Message<'s, 'r> {
 #[derive(Debug)]
 pub(crate) struct Letter<'s> {
     pub(crate) name: &'static str,
-    /// What goes out; `None` of a receive.
-    pub(crate) send: Option<&'s [u8]>,
-    /// Bytes of what goes out, or may come in.
-    pub(crate) bytes: usize,
+    /// Whether `data` goes out; else what comes overwrites it.
+    pub(crate) sends: bool,
+    pub(crate) data: &'s [u8],
     pub(crate) peer: Option<u32>,
     pub(crate) tag: Option<u32>,
     pub(crate) dtype: crate::element::Type,
@@ -75,7 +75,7 @@ impl Comm {
     /// # Errors
     /// If there is no such rank, it is gone, or does not receive the message in time. The group has failed then.
     pub fn send<T: Element>(&self, data: &[T], dest: usize, tag: u32) -> Result<(), Error> {
-        self.start().send(data, dest, tag)?.wait()
+        self.waiting().send(data, dest, tag)?.wait()
     }
 
     /// Receives what a rank sends with a tag, at most as many elements as `data` has; either may be `None`: any.
@@ -89,7 +89,15 @@ impl Comm {
         source: impl Into<Option<usize>>,
         tag: impl Into<Option<u32>>,
     ) -> Result<Received, Error> {
-        self.start().recv(data, source, tag)?.received()
+        self.waiting().recv(data, source, tag)?.received()
+    }
+
+    /// Any message, with arrays whose types are known only when the program runs; what came, if it is a receive.
+    ///
+    /// # Errors
+    /// As those of [`Comm::send`] and [`Comm::recv`].
+    pub fn message(&self, message: Message<'_, '_>) -> Result<Received, Error> {
+        self.waiting().message(message)?.received()
     }
 }
 
@@ -120,8 +128,8 @@ impl Start<'_> {
     /// # Errors
     /// If there is no such rank, or the agent is gone.
     pub fn message<'a>(self, message: Message<'_, 'a>) -> Result<Pending<'a>, Error> {
-        let (comm, timeout) = self.parts();
-        comm.inner.start_message(message, timeout)
+        let (comm, timeout, waits) = self.parts();
+        comm.inner.start_message(message, timeout, waits)
     }
 }
 
@@ -130,28 +138,24 @@ impl Inner {
         self: &Arc<Inner>,
         message: Message<'_, 'a>,
         timeout: Option<Duration>,
+        waits: Waits,
     ) -> Result<Pending<'a>, Error> {
-        let (letter, output) = match message {
+        let timeout = timeout.unwrap_or_else(|| self.state().timeout);
+        let start = |letter: &Letter<'_>| self.session.start_message(letter, timeout, waits);
+        let (flight, dtype, output) = match message {
             Message::Send { data, dest, tag } => {
-                let letter = Letter {
-                    name: "send",
-                    send: Some(data.bytes),
-                    bytes: data.bytes.len(),
-                    peer: Some(self.peer("send", dest)?),
-                    tag: Some(tag),
-                    dtype: data.dtype,
-                };
-                (letter, None)
+                let (peer, tag, dtype) = (Some(self.peer("send", dest)?), Some(tag), data.dtype);
+                let letter = Letter { name: "send", sends: true, data: data.bytes, peer, tag, dtype };
+                (start(&letter)?, dtype, None)
             }
             Message::Receive { data, source, tag } => {
                 let peer = source.map(|source| self.peer("recv", source)).transpose()?;
-                let (bytes, dtype) = (data.bytes.len(), data.dtype);
-                (Letter { name: "recv", send: None, bytes, peer, tag, dtype }, Some(data.bytes))
+                let dtype = data.dtype;
+                let letter = Letter { name: "recv", sends: false, data: data.bytes, peer, tag, dtype };
+                (start(&letter)?, dtype, Some(data.bytes))
             }
         };
-        let default = self.state().timeout;
-        let flight = self.session.start_message(&letter, timeout.unwrap_or(default))?;
-        Ok(Pending::of_message(Arc::clone(self), flight, letter.dtype, output))
+        Ok(Pending::of_message(Arc::clone(self), flight, dtype, output))
     }
 
     fn peer(&self, name: &'static str, rank: usize) -> Result<u32, Error> {

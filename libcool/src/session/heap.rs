@@ -1,11 +1,13 @@
 //! Memory shared with the agent, from which calls take what they need while they are under way.
 //!
 //! Regions grow with the need and are kept, so that repeated calls map nothing. How regions are told to the
-//! agent is left to the caller.
+//! agent is left to the caller. Blocks may be lent to the program, whose arrays are then found by where they lie.
 
+use cool_proto::local::Slice;
 use cool_proto::region::{OutOfBounds, Region, RegionError};
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::ptr::NonNull;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 /// Blocks begin at multiples of this, so that the agent's vector units like them.
 const ALIGN: u64 = 64;
@@ -20,6 +22,8 @@ const KEEP: u64 = 256 << 20;
 #[derive(Debug, Default)]
 pub(super) struct Heap {
     regions: Arc<Mutex<Regions>>,
+    /// What the program has, by where it begins in this process.
+    lent: Mutex<BTreeMap<usize, Weak<Block>>>,
 }
 
 #[derive(Debug, Default)]
@@ -37,12 +41,21 @@ struct Free {
 
 /// A part of a region in use; free again when dropped.
 #[derive(Debug)]
-pub(super) struct Block {
+pub(crate) struct Block {
     heap: Arc<Mutex<Regions>>,
     number: u32,
     region: Arc<Region>,
     offset: u64,
     len: u64,
+}
+
+/// The memory of a call.
+#[derive(Debug)]
+pub(super) struct Memory {
+    /// Of what is copied.
+    pub(super) block: Block,
+    /// Lent blocks that it uses: nobody else gets them before it is done, though the program may have given them back.
+    pub(super) lent: Vec<Arc<Block>>,
 }
 
 /// What the agent is to be told before a new block is used.
@@ -84,6 +97,39 @@ impl Heap {
         news.push(News::Map(number, Arc::clone(&region)));
         Ok((block((number, region, offset)), news))
     }
+
+    /// Lends a block to the program, which may look at it and change it while no call uses it.
+    /// Where it begins.
+    pub(super) fn lend(&self, block: Block) -> Result<(NonNull<u8>, Arc<Block>), OutOfBounds> {
+        let at = block.address()?;
+        let block = Arc::new(block);
+        let mut lent = lock(&self.lent);
+        lent.retain(|_, block| block.strong_count() > 0);
+        lent.insert(at.addr().get(), Arc::downgrade(&block));
+        Ok((at, block))
+    }
+
+    /// The lent block that holds all these bytes, and where in it they begin.
+    pub(super) fn lender(&self, bytes: &[u8]) -> Option<(Arc<Block>, u64)> {
+        self.lender_of(bytes.as_ptr().addr(), bytes.len())
+    }
+
+    fn lender_of(&self, at: usize, len: usize) -> Option<(Arc<Block>, u64)> {
+        let (start, block) = {
+            let lent = lock(&self.lent);
+            let (start, block) = lent.range(..=at).next_back()?;
+            (*start, block.upgrade()?)
+        };
+        let within = (at - start) as u64;
+        (within + len as u64 <= block.len).then_some((block, within))
+    }
+
+    /// Keeps the agent from changing what the program has.
+    pub(super) fn detach(&self) -> Result<(), RegionError> {
+        let blocks: Vec<Arc<Block>> = lock(&self.lent).values().filter_map(Weak::upgrade).collect();
+        let regions: BTreeMap<u32, &Region> = blocks.iter().map(|b| (b.number, &*b.region)).collect();
+        regions.into_values().try_for_each(Region::detach)
+    }
 }
 
 impl Regions {
@@ -122,14 +168,14 @@ impl Free {
 }
 
 impl Block {
-    /// The number of its region.
-    pub(super) fn region(&self) -> u32 {
-        self.number
+    /// Where it lies in this process.
+    fn address(&self) -> Result<NonNull<u8>, OutOfBounds> {
+        self.region.address(self.offset, self.len)
     }
 
-    /// Where in the region something within the block lies.
-    pub(super) fn offset(&self, within: u64) -> u64 {
-        self.offset + within
+    /// A part of it, as the agent knows it.
+    pub(super) fn slice(&self, within: u64, bytes: u64) -> Slice {
+        Slice { region: self.number, offset: self.offset + within, bytes }
     }
 
     pub(super) fn copy_in(&self, within: u64, data: &[u8]) -> Result<(), OutOfBounds> {
@@ -155,8 +201,8 @@ pub(super) fn aligned(at: u64) -> u64 {
 }
 
 /// Every change to the table is whole before the lock is given back, so a panic elsewhere spoils nothing.
-fn lock(regions: &Mutex<Regions>) -> MutexGuard<'_, Regions> {
-    regions.lock().unwrap_or_else(PoisonError::into_inner)
+fn lock<T>(table: &Mutex<T>) -> MutexGuard<'_, T> {
+    table.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 #[cfg(test)]
@@ -169,11 +215,11 @@ mod tests {
         let heap = Heap::default();
         let (first, news) = heap.take(100).unwrap();
         assert!(matches!(news[..], [News::Map(0, _)]));
-        let at = first.offset(0);
+        let at = first.slice(0, 1);
         drop(first);
         let (again, news) = heap.take(FIRST_REGION).unwrap();
         assert!(news.is_empty());
-        assert_eq!((again.region(), again.offset(0)), (0, at));
+        assert_eq!((at.region, again.slice(0, 1)), (0, at));
     }
 
     #[test]
@@ -183,6 +229,26 @@ mod tests {
         assert!(heap.take(KEEP).unwrap().1.is_empty());
         let (_block, news) = heap.take(1).unwrap();
         assert!(matches!(news[..], [News::Unmap(0), News::Map(1, _)]), "{news:?}");
+    }
+
+    #[test]
+    fn what_is_lent_is_found_by_where_it_lies_as_long_as_the_program_has_it() {
+        let heap = Heap::default();
+        let lend = |bytes| heap.lend(heap.take(bytes).unwrap().0).unwrap().1;
+        let (first, second) = (lend(128), lend(64));
+        let bytes =
+            |block: &Block, within: usize, len: usize| (block.address().unwrap().addr().get() + within, len);
+        let found = |(at, len)| heap.lender_of(at, len).map(|(block, within)| block.offset + within);
+        assert_eq!(found(bytes(&second, 0, 64)), Some(second.offset));
+        assert_eq!(found(bytes(&first, 100, 28)), Some(first.offset + 100));
+        assert_eq!(found(bytes(&second, 1, 64)), None);
+        let at = bytes(&first, 0, 128);
+        drop(first);
+        assert_eq!(found(at), None);
+        // Its place is used again, for something smaller.
+        let _third = lend(64);
+        assert_eq!(found(at), None);
+        assert_eq!(found(bytes(&second, 0, 8)), Some(second.offset));
     }
 
     #[test]
@@ -204,7 +270,7 @@ mod tests {
                 } else {
                     blocks.swap_remove(which.index(blocks.len()));
                 }
-                let mut taken: Vec<_> = blocks.iter().map(|b| (b.region(), b.offset(0), b.len)).collect();
+                let mut taken: Vec<_> = blocks.iter().map(|b| (b.number, b.offset, b.len)).collect();
                 taken.sort_unstable();
                 for pair in taken.windows(2) {
                     prop_assert!(pair[0].0 != pair[1].0 || pair[0].1 + pair[0].2 <= pair[1].1);

@@ -1,7 +1,7 @@
 //! What the agent answers, and who waits for it. Whoever waits first receives for all; a thread of the inbox's
 //! own does so once somebody wants to know without waiting.
 
-use super::heap::Block;
+use super::heap::Memory;
 use cool_proto::RUNNING_INTERVAL;
 use cool_proto::frame::FrameError;
 use cool_proto::local::{Done, frame::Body};
@@ -28,7 +28,7 @@ pub(super) enum Over {
 struct Open {
     waker: Option<Waker>,
     /// Its memory, once nobody waits for it any more.
-    left: Option<Block>,
+    left: Option<Memory>,
 }
 
 #[derive(Debug)]
@@ -113,7 +113,7 @@ impl Inbox {
     }
 
     /// Nobody waits for a call any more; its memory is free when it is done.
-    pub(super) fn leave(&self, call: u64, memory: Block) {
+    pub(super) fn leave(&self, call: u64, memory: Memory) {
         let mut state = self.lock();
         if state.done.remove(&call).is_none()
             && let Some(open) = state.open.get_mut(&call)

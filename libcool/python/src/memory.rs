@@ -1,0 +1,45 @@
+//! NumPy arrays in memory that is shared with the agent.
+
+use crate::error::{raised, wrong};
+use cool_rust::{Buffer, Comm as Rank};
+use pyo3::prelude::*;
+use pyo3::types::{PyDict, PyTuple};
+
+/// What such an array refers to, so that its memory stays as long as it does.
+#[pyclass(module = "cool", frozen)]
+struct Memory {
+    buffer: Buffer<u8>,
+}
+
+#[pymethods]
+impl Memory {
+    /// By which NumPy finds the bytes.
+    #[getter(__array_interface__)]
+    fn array_interface<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
+        let interface = PyDict::new(py);
+        interface.set_item("version", 3)?;
+        interface.set_item("typestr", "|u1")?;
+        interface.set_item("shape", (self.buffer.len(),))?;
+        interface.set_item("data", (self.buffer.as_ptr().addr(), false))?;
+        Ok(interface)
+    }
+}
+
+/// An array of zeros; of float64, if no type is given.
+pub(crate) fn array<'py>(
+    py: Python<'py>,
+    rank: &Rank,
+    shape: &Bound<'py, PyAny>,
+    dtype: Option<&Bound<'py, PyAny>>,
+) -> PyResult<Bound<'py, PyAny>> {
+    let numpy = py.import("numpy")?;
+    let float = || numpy.getattr("float64");
+    let dtype = numpy.call_method1("dtype", (dtype.cloned().map_or_else(float, Ok)?,))?;
+    let shape: Vec<usize> = shape.extract::<usize>().map(|n| vec![n]).or_else(|_| shape.extract())?;
+    let itemsize = dtype.getattr("itemsize")?.extract::<usize>()?;
+    let bytes = shape.iter().try_fold(itemsize, |bytes, n| bytes.checked_mul(*n));
+    let bytes = bytes.ok_or_else(|| wrong(py, format!("no memory has room for {shape:?} of {dtype}")))?;
+    let buffer = py.detach(|| rank.alloc::<u8>(bytes)).map_err(|e| raised(py, &e))?;
+    let flat = numpy.call_method1("asarray", (Memory { buffer },))?;
+    flat.call_method1("view", (dtype,))?.call_method1("reshape", (PyTuple::new(py, shape)?,))
+}

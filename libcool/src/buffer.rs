@@ -1,0 +1,62 @@
+//! Arrays of the program in memory that is shared with the agent.
+
+#![allow(
+    unsafe_code,
+    reason = "shared memory becomes an array by its address; every block says why it is sound"
+)]
+
+use crate::element::Element;
+use crate::session::Block;
+use std::fmt;
+use std::marker::PhantomData;
+use std::ops::{Deref, DerefMut};
+use std::ptr::NonNull;
+use std::sync::Arc;
+
+/// An array of numbers in memory that is shared with the agent, made by [`Comm::alloc`](crate::Comm::alloc), and used
+/// as a slice.
+pub struct Buffer<T: Element> {
+    start: NonNull<T>,
+    len: usize,
+    /// Keeps the memory.
+    _block: Arc<Block>,
+    _elements: PhantomData<T>,
+}
+
+// SAFETY: it alone has the memory, as a Vec has its own; elements are plain numbers.
+unsafe impl<T: Element> Send for Buffer<T> {}
+// SAFETY: as above.
+unsafe impl<T: Element> Sync for Buffer<T> {}
+
+impl<T: Element> Buffer<T> {
+    /// The first `len` elements of a lent block, which is long enough: now zeros.
+    pub(crate) fn new(start: NonNull<u8>, len: usize, block: Arc<Block>) -> Buffer<T> {
+        let mut buffer = Buffer { start: start.cast(), len, _block: block, _elements: PhantomData };
+        buffer.fill(T::zeroed());
+        buffer
+    }
+}
+
+impl<T: Element> Deref for Buffer<T> {
+    type Target = [T];
+
+    fn deref(&self) -> &[T] {
+        // SAFETY: the block has so many bytes, begins where any element may, and is mapped as long as self has it. All
+        // bytes are valid elements. This process reaches it through self alone; the agent only in calls that wait,
+        // which borrow it as they use it, and after which it is done with it or cut off from it.
+        unsafe { std::slice::from_raw_parts(self.start.as_ptr(), self.len) }
+    }
+}
+
+impl<T: Element> DerefMut for Buffer<T> {
+    fn deref_mut(&mut self) -> &mut [T] {
+        // SAFETY: as above; self is borrowed for it.
+        unsafe { std::slice::from_raw_parts_mut(self.start.as_ptr(), self.len) }
+    }
+}
+
+impl<T: Element + fmt::Debug> fmt::Debug for Buffer<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        (**self).fmt(f)
+    }
+}

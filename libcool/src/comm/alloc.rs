@@ -1,0 +1,209 @@
+//! Buffers that need no copy on their way to the agent.
+
+use super::Comm;
+use crate::buffer::Buffer;
+use crate::element::Element;
+use crate::error::Error;
+
+impl Comm {
+    /// A buffer of so many zeros in memory that is shared with the agent: calls that wait take what they send from
+    /// there, and put there what they receive, without a copy by this process. What is overwritten in place is
+    /// copied all the same before it is sent, and so is what goes by [`Comm::start`] and by other communicators.
+    ///
+    /// A call that fails may have overwritten a part of what it was to receive. The buffer outlives its communicator.
+    ///
+    /// ```
+    /// # fn main() -> Result<(), cool::Error> {
+    /// # cool::launch(|comm| -> Result<(), cool::Error> {
+    /// let (mut mine, mut sum) = (comm.alloc::<f32>(1000)?, comm.alloc::<f32>(1000)?);
+    /// mine.fill(1.0);
+    /// comm.allreduce(&mine, &mut sum, cool::Op::Sum)?;
+    /// assert_eq!(sum[999], 4.0);
+    /// # Ok(())
+    /// # })?.into_iter().collect()
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// If the system has not that much memory, or the agent is gone.
+    pub fn alloc<T: Element>(&self, len: usize) -> Result<Buffer<T>, Error> {
+        // More than any memory is refused by the system.
+        let bytes = (len as u64).saturating_mul(size_of::<T>() as u64);
+        let (start, block) = self.inner.session.lend(bytes)?;
+        Ok(Buffer::new(start, len, block))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::tests::{heard_with, with_agent};
+    use crate::Op;
+    use cool_proto::frame::{Decoder, MAX_TO_RANK, encode};
+    use cool_proto::local::{Call, Done, Running, Slice, frame::Body};
+    use cool_proto::region::Region;
+    use std::collections::{BTreeMap, VecDeque};
+    use std::io::Write;
+    use std::os::unix::net::UnixStream;
+
+    /// An agent's side of a rank's memory.
+    struct Agent {
+        stream: UnixStream,
+        decoder: Decoder,
+        regions: BTreeMap<u32, Region>,
+    }
+
+    impl Agent {
+        fn new(stream: UnixStream, decoder: Decoder) -> Agent {
+            Agent { stream, decoder, regions: BTreeMap::new() }
+        }
+
+        /// The next call, with all memory that was shared before mapped.
+        fn call(&mut self) -> Call {
+            loop {
+                let mut descriptors = VecDeque::new();
+                match heard_with(&self.stream, &mut self.decoder, &mut descriptors) {
+                    Body::Map(map) => {
+                        let descriptor = descriptors.pop_front().unwrap();
+                        self.regions.insert(map.region, Region::open(descriptor, map.bytes).unwrap());
+                    }
+                    Body::Call(call) => return call,
+                    _ => {}
+                }
+            }
+        }
+
+        fn read(&self, slice: Slice) -> Vec<u8> {
+            let mut bytes = vec![0; slice.bytes as usize];
+            self.regions[&slice.region].copy_out(slice.offset, &mut bytes).unwrap();
+            bytes
+        }
+
+        fn write(&self, slice: Slice, bytes: &[u8]) {
+            self.regions[&slice.region].copy_in(slice.offset, bytes).unwrap();
+        }
+
+        fn done(&mut self, id: u64) {
+            let done = Body::Done(Done { id, failure: None, stats: None });
+            self.stream.write_all(&encode(done, MAX_TO_RANK).unwrap()).unwrap();
+        }
+    }
+
+    fn apart(a: Slice, b: Slice) -> bool {
+        a.region != b.region || a.offset + a.bytes <= b.offset || b.offset + b.bytes <= a.offset
+    }
+
+    #[test]
+    fn a_call_on_buffers_is_one_on_their_memory_and_copies_nothing() {
+        let agent = |stream: UnixStream, decoder: Decoder| {
+            let mut agent = Agent::new(stream, decoder);
+            // An allreduce of buffers, of parts of them, then of other memory; a bcast; one in place; one that is started.
+            let whole = agent.call();
+            let (input, output) = (whole.input.unwrap(), whole.output.unwrap());
+            assert_eq!((agent.read(input), agent.read(output)), (vec![1; 200], vec![2; 200]));
+            agent.write(output, &[3; 200]);
+            agent.done(whole.id);
+            let part = agent.call();
+            assert_eq!(part.input.unwrap(), Slice { offset: input.offset + 50, bytes: 20, ..input });
+            assert_eq!(part.output.unwrap(), Slice { offset: output.offset + 7, bytes: 20, ..output });
+            agent.done(part.id);
+            let copied = agent.call();
+            assert!(apart(copied.input.unwrap(), input) && apart(copied.output.unwrap(), output));
+            agent.done(copied.id);
+            let bcast = agent.call();
+            assert_eq!((bcast.input, bcast.output.unwrap()), (None, output));
+            agent.done(bcast.id);
+            let in_place = agent.call();
+            assert!(apart(in_place.input.unwrap(), output) && in_place.output.unwrap() == output);
+            assert_eq!(agent.read(in_place.input.unwrap()), agent.read(output));
+            agent.done(in_place.id);
+            let started = agent.call();
+            assert!(apart(started.input.unwrap(), input) && apart(started.output.unwrap(), output));
+            agent.done(started.id);
+        };
+        with_agent(agent, |comm, _| {
+            let (mut mine, mut sum) = (comm.alloc::<u8>(200).unwrap(), comm.alloc::<u8>(200).unwrap());
+            mine.fill(1);
+            sum.fill(2);
+            comm.allreduce(&mine, &mut sum, Op::Sum).unwrap();
+            assert_eq!(*sum, [3; 200]);
+            comm.allreduce(&mine[50..70], &mut sum[7..27], Op::Sum).unwrap();
+            comm.allreduce(&[0u8; 9], &mut [0; 9], Op::Sum).unwrap();
+            comm.bcast(&mut sum, 0).unwrap();
+            comm.allreduce_in_place(&mut sum, Op::Sum).unwrap();
+            comm.start().allreduce(&mine, &mut sum, Op::Sum).unwrap().wait().unwrap();
+        });
+    }
+
+    #[test]
+    fn a_buffer_that_is_given_back_stays_the_calls_until_that_is_done() {
+        let (freed, free) = std::sync::mpsc::channel::<()>();
+        let agent = move |stream: UnixStream, decoder: Decoder| {
+            let mut agent = Agent::new(stream, decoder);
+            let first = agent.call();
+            free.recv().unwrap();
+            let second = agent.call();
+            assert!(apart(first.input.unwrap(), second.input.unwrap()));
+            agent.done(second.id);
+            agent.done(first.id);
+        };
+        with_agent(agent, |comm, _| {
+            let mine = comm.alloc::<u8>(100).unwrap();
+            // As C may have it: the memory is given back while a thread waits for a call on it.
+            let mut out = [0; 100];
+            let call = comm.waiting().allreduce(&mine, &mut out, Op::Sum).unwrap();
+            drop(mine);
+            freed.send(()).unwrap();
+            comm.allreduce(&[0u8; 100], &mut [0; 100], Op::Sum).unwrap();
+            call.wait().unwrap();
+        });
+    }
+
+    #[test]
+    fn an_agent_that_seemed_gone_changes_nothing_when_it_comes_back() {
+        let (gone, go_on) = std::sync::mpsc::channel::<()>();
+        let (wrote, written) = std::sync::mpsc::channel::<()>();
+        let agent = move |stream: UnixStream, decoder: Decoder| {
+            let mut agent = Agent::new(stream, decoder);
+            let call = agent.call();
+            agent.stream.write_all(&encode(Body::Running(Running {}), MAX_TO_RANK).unwrap()).unwrap();
+            agent.stream.shutdown(std::net::Shutdown::Both).unwrap();
+            go_on.recv().unwrap();
+            agent.write(call.output.unwrap(), &[9; 100]);
+            wrote.send(()).unwrap();
+        };
+        with_agent(agent, |comm, _| {
+            let mut data = comm.alloc::<u8>(100).unwrap();
+            data.fill(5);
+            comm.allreduce_in_place(&mut data, Op::Sum).unwrap_err();
+            gone.send(()).unwrap();
+            written.recv().unwrap();
+            assert_eq!(*data, [5; 100]);
+        });
+    }
+
+    #[test]
+    fn memory_that_does_not_exist_is_an_error_that_names_the_rank() {
+        with_agent(
+            |_, _| {},
+            |comm, _| {
+                let e = comm.alloc::<u64>(usize::MAX).unwrap_err().to_string();
+                assert!(e.starts_with("rank 0: alloc: "), "{e}");
+            },
+        );
+    }
+
+    #[test]
+    fn buffers_outlive_their_communicator_and_hold_zeros_whatever_was_there_before() {
+        let ranks = crate::embedded::Embedded { ranks: 4, ranks_per_node: 2, racks: 2 };
+        let sums = crate::embedded::run(ranks, |comm| {
+            let (mut mine, mut sum) =
+                (comm.alloc::<f64>(10_000).unwrap(), comm.alloc::<f64>(10_000).unwrap());
+            mine.fill(comm.rank() as f64);
+            comm.allreduce(&mine, &mut sum, Op::Sum).unwrap();
+            drop(mine);
+            assert_eq!(*comm.alloc::<f64>(10_000).unwrap(), [0.0; 10_000]);
+            sum
+        });
+        assert!(sums.unwrap().iter().all(|sum| **sum == [6.0; 10_000]));
+    }
+}
