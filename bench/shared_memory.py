@@ -4,7 +4,8 @@
     sudo bench/shared_memory.py                     # 8 ranks: allreduce and bcast of 8 bytes and 64 MiB
     sudo bench/shared_memory.py --ranks 4 --ops reduce --bytes 1M
 
-COOL's ranks share memory with their agent, Open MPI's with each other (its `sm` transport). Every result is verified.
+COOL's ranks share memory with their agent, Open MPI's with each other (its `sm` transport). COOL is measured twice: on
+ordinary arrays, which are copied into that memory, and on those of comm.alloc, which are there. Every result is verified.
 Both share this machine's processors, so ranks of Open MPI yield them while they wait. Needs what bench.py needs.
 """
 import argparse
@@ -33,11 +34,12 @@ class OpenMpi(peers.OpenMpi):
                 "--bind-to", "none", "--host", "%s:%d" % (hosts[0]["name"], self.ranks), "-n", str(self.ranks)]
 
 
-def cool(bed, ranks, case, plan):
-    """Seconds of each repetition by `cool bench`, and the plan."""
+def cool(bed, ranks, case, plan, alloc):
+    """Seconds of each repetition by `cool bench`, and the plan; `alloc`: of arrays in memory that is shared with the agent."""
     command = ["cool", "bench", "--json", "--ops", case["op"], "--bytes", str(case["bytes"]), "--reps", str(case["reps"]), "--warmup", "2",
                "--ranks", str(ranks), "--ranks-per-node", str(ranks)]
-    done = bed.run(command + (["--plan", plan] if plan else []), capture_output=True, text=True, timeout=120)
+    options = (["--plan", plan] if plan else []) + (["--alloc"] if alloc else [])
+    done = bed.run(command + options, capture_output=True, text=True, timeout=120)
     if done.returncode:
         raise RuntimeError("cool bench: " + done.stderr.strip()[-300:])
     [result] = json.loads(done.stdout)["results"]
@@ -80,17 +82,20 @@ def main():
     with bench.started(bed, options.wait):
         run = peers.Run(bed, "racked", bed.directory, 120)
         for case in cases:
-            ours, theirs, plan = [], [], None
+            ours, shared, theirs, plan = [], [], [], None
             for _ in range(options.rounds):
-                seconds, plan = cool(bed, options.ranks, case, options.plan)
+                seconds, plan = cool(bed, options.ranks, case, options.plan, False)
                 ours += seconds
+                shared += cool(bed, options.ranks, case, options.plan, True)[0]
                 if not options.alone:
                     theirs += mpi.measure(run, case)["seconds"]
             print("%s of %s, %d ranks on one node:" % (case["op"], page.size(case["bytes"]), options.ranks))
-            print("  COOL        %s  %s" % (milliseconds(ours), plan))
+            print("  COOL               %s  %s" % (milliseconds(ours), plan))
+            print("  COOL, comm.alloc   %s" % milliseconds(shared), flush=True)
             if theirs:
-                print("  Open MPI    %s" % milliseconds(theirs))
-                print("  Open MPI's median over COOL's: %.2f" % (statistics.median(theirs) / statistics.median(ours)), flush=True)
+                print("  Open MPI           %s" % milliseconds(theirs))
+                ratios = tuple(statistics.median(theirs) / statistics.median(x) for x in (ours, shared))
+                print("  Open MPI's median over COOL's: %.2f, with comm.alloc %.2f" % ratios, flush=True)
 
 
 if __name__ == "__main__":

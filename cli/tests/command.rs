@@ -339,7 +339,7 @@ async fn a_benchmark_forces_plans_that_fit_and_no_others() {
 async fn a_rank_of_a_benchmark_that_no_job_started_says_so() {
     let stage = Stage::set(Vec::new(), false).await;
     let (status, _, errors) =
-        stage.cool(r#"bench-rank {"cases":[],"warmup":0,"reps":1,"root":0,"forced":[]}"#).await;
+        stage.cool(r#"bench-rank {"cases":[],"warmup":0,"reps":1,"root":0,"alloc":false,"forced":[]}"#).await;
     assert_eq!((status, errors.lines().count()), (1, 1));
     assert!(errors.contains("not a rank"), "{errors}");
 }

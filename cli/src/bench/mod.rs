@@ -77,6 +77,10 @@ pub(crate) struct Options {
     #[arg(long = "plan", value_name = "[OP=]PLAN")]
     plans: Vec<Forced>,
 
+    /// Let arrays lie in memory that ranks share with their agents (libcool's alloc), from which nothing is copied
+    #[arg(long)]
+    alloc: bool,
+
     /// Print one JSON document at the end, in place of the table
     #[arg(long)]
     json: bool,
@@ -89,6 +93,7 @@ pub(crate) async fn run(client: ControllerClient<Channel>, options: &Options) ->
         warmup: options.warmup.into(),
         reps: options.reps.get(),
         root: options.root,
+        alloc: options.alloc,
         forced: forced(&options.ops, &options.plans)?,
     };
     let spec = spec(options, &plan)?;

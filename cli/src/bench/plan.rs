@@ -144,6 +144,8 @@ pub(crate) struct Plan {
     pub(crate) warmup: u32,
     pub(crate) reps: u32,
     pub(crate) root: usize,
+    /// Whether arrays lie in memory that is shared with the agents.
+    pub(crate) alloc: bool,
     /// Operations with the plans that are forced for them.
     pub(crate) forced: Vec<(String, String)>,
 }

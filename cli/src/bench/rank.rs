@@ -5,6 +5,7 @@ use super::pattern::Pattern;
 use super::plan::{Case, ELEMENT, Measured, Op, Plan};
 use cool::{Comm, Operation};
 use std::io::Write;
+use std::ops::{Deref, DerefMut};
 use std::time::Instant;
 
 /// The rank's part of the command line.
@@ -54,7 +55,7 @@ pub(crate) fn rank(options: &RankOptions) -> Result<(), RankError> {
 
 /// Runs a case. What is returned holds for all ranks, at rank 0.
 fn measure(comm: &Comm, plan: &Plan, number: usize, case: Case) -> Result<Measured, RankError> {
-    let mut work = Work::new(comm, plan.root, number, case)?;
+    let mut work = Work::new(comm, plan, number, case)?;
     for repetition in 0..plan.warmup {
         work.repeat(repetition)?;
     }
@@ -95,7 +96,8 @@ struct Work<'c> {
 }
 
 impl<'c> Work<'c> {
-    fn new(comm: &'c Comm, root: usize, number: usize, case: Case) -> Result<Work<'c>, RankError> {
+    fn new(comm: &'c Comm, plan: &Plan, number: usize, case: Case) -> Result<Work<'c>, RankError> {
+        let root = plan.root;
         let no_memory = || RankError::Memory { rank: comm.rank(), op: case.op, bytes: case.bytes };
         let (ranks, rank) = (comm.size() as u64, comm.rank() as u64);
         let (part, whole) = (case.part(ranks, rank), case.moved(ranks));
@@ -112,7 +114,16 @@ impl<'c> Work<'c> {
             Operation::Alltoall => (case.before(ranks, rank, ranks), case.before(ranks, rank, ranks)),
             Operation::Barrier => (0, 0),
         };
-        let buffer = |bytes| usize::try_from(bytes).ok().and_then(Buffer::zeros).ok_or_else(no_memory);
+        let buffer = |bytes| {
+            let bytes = usize::try_from(bytes).map_err(|_| no_memory())?;
+            let words = bytes.div_ceil(4);
+            let words = if plan.alloc {
+                Words::Shared(comm.alloc(words)?)
+            } else {
+                Words::zeros(words).ok_or_else(no_memory)?
+            };
+            Ok::<_, RankError>(Buffer { words, bytes })
+        };
         Ok(Work { comm, root, number, case, send: buffer(send)?, receive: buffer(receive)? })
     }
 
@@ -257,21 +268,49 @@ impl<'c> Work<'c> {
     }
 }
 
+/// An array of this process, or one that is shared with the agent.
+enum Words {
+    Own(Vec<u32>),
+    Shared(cool::Buffer<u32>),
+}
+
+impl Words {
+    /// `None` if there is no memory for them.
+    fn zeros(count: usize) -> Option<Words> {
+        let mut words = Vec::new();
+        words.try_reserve_exact(count).ok()?;
+        words.resize(count, 0);
+        Some(Words::Own(words))
+    }
+}
+
+impl Deref for Words {
+    type Target = [u32];
+
+    fn deref(&self) -> &[u32] {
+        match self {
+            Words::Own(words) => words,
+            Words::Shared(words) => words,
+        }
+    }
+}
+
+impl DerefMut for Words {
+    fn deref_mut(&mut self) -> &mut [u32] {
+        match self {
+            Words::Own(words) => words,
+            Words::Shared(words) => words,
+        }
+    }
+}
+
 /// Bytes that are also whole words, for the reductions.
 struct Buffer {
-    words: Vec<u32>,
+    words: Words,
     bytes: usize,
 }
 
 impl Buffer {
-    /// `None` if there is no memory for it.
-    fn zeros(bytes: usize) -> Option<Buffer> {
-        let (mut words, count) = (Vec::new(), bytes.div_ceil(4));
-        words.try_reserve_exact(count).ok()?;
-        words.resize(count, 0);
-        Some(Buffer { words, bytes })
-    }
-
     fn bytes(&self) -> &[u8] {
         &bytemuck::cast_slice(&self.words)[..self.bytes]
     }
@@ -286,18 +325,21 @@ mod tests {
     use super::*;
     use cool::embedded::Embedded;
 
+    fn plan(sizes: &[u64], root: usize, alloc: bool) -> Plan {
+        let ops: Vec<Op> = Op::all().collect();
+        Plan { cases: Plan::cases(&ops, sizes), warmup: 1, reps: 3, root, alloc, forced: Vec::new() }
+    }
+
     #[test]
     fn every_collective_is_checked_and_measured_once_for_each_repetition() {
-        let ops: Vec<Op> = Op::all().collect();
-        let plan = Plan {
-            cases: Plan::cases(&ops, &[0, 3, 10_001]),
-            warmup: 1,
-            reps: 3,
-            root: 2,
-            forced: Vec::new(),
-        };
+        for alloc in [false, true] {
+            measured_once_for_each_repetition(&plan(&[0, 3, 10_001], 2, alloc));
+        }
+    }
+
+    fn measured_once_for_each_repetition(plan: &Plan) {
         let measure_all = |comm: Comm| -> Result<Vec<Measured>, RankError> {
-            plan.cases.iter().enumerate().map(|(i, case)| measure(&comm, &plan, i, *case)).collect()
+            plan.cases.iter().enumerate().map(|(i, case)| measure(&comm, plan, i, *case)).collect()
         };
         let embedded = Embedded { ranks: 5, ranks_per_node: 2, racks: 2 };
         let results = cool::embedded::run(embedded, measure_all).unwrap();
@@ -313,7 +355,7 @@ mod tests {
     fn wrong_data_is_told_by_rank_operation_and_place() {
         let case = Case { op: "allgather".parse().unwrap(), bytes: 30 };
         let wrong = |comm: Comm| {
-            let mut work = Work::new(&comm, 0, 0, case)?;
+            let mut work = Work::new(&comm, &plan(&[], 0, false), 0, case)?;
             work.repeat(0)?;
             work.receive.bytes_mut()[17] ^= 1;
             work.check(0)
