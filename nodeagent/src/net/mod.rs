@@ -2,6 +2,7 @@
 //! is the matter of [`crate::engine`].
 
 mod driver;
+mod low_water;
 mod tcp;
 #[cfg(test)]
 mod tests;

@@ -1,7 +1,8 @@
 //! TCP connections to other agents: accepting, connecting, reading, writing.
 
-use super::{Event, Events};
+use super::{Event, Events, low_water};
 use crate::engine::ConnectionId;
+use cool_transport::unicast::Frames;
 use socket2::{Domain, Protocol, SockRef, Socket, TcpKeepalive, Type};
 use std::io;
 use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4};
@@ -25,10 +26,17 @@ const DEAD_AFTER: Duration = Duration::from_secs(60);
 /// Unsent bytes beyond which the system takes no more: a small message waits for no more than these.
 const UNSENT: u32 = 128 * 1024;
 
+/// The streams of a schedule start and stop together. BBR, on some systems the default, goes by rates of before and holds
+/// back to measure: a scatter of 8 MiB at 20 Mbit/s took 1.06 to 1.37 times the limit with it, and 1.05 with this.
+const CONGESTION: &[u8] = b"cubic";
+
 /// How long a connection that was given up may take to write what it still has.
 const LAST_WORDS: Duration = Duration::from_secs(2);
 
 const READ: usize = 64 * 1024;
+
+/// A reader is woken for no less of a frame than this, or its end: else each packet would wake the engine.
+const LOW_WATER: usize = 32 * 1024;
 
 /// The socket to which other agents connect.
 pub(super) fn bind(ip: Ipv4Addr, port: u16) -> io::Result<(std::net::TcpListener, u16)> {
@@ -126,15 +134,24 @@ fn tune(stream: &TcpStream) -> io::Result<()> {
     let probes = TcpKeepalive::new().with_time(DEAD_AFTER / 2).with_interval(Duration::from_secs(1));
     socket.set_tcp_keepalive(&probes)?;
     socket.set_tcp_thin_linear_timeouts(true)?;
-    socket.set_tcp_user_timeout(Some(DEAD_AFTER))
+    socket.set_tcp_user_timeout(Some(DEAD_AFTER))?;
+    socket.set_tcp_congestion(CONGESTION)
 }
 
 async fn read(connection: ConnectionId, mut stream: OwnedReadHalf, events: Events) {
+    let (mut frames, mut low_water) = (Frames::default(), 1);
     let why = loop {
         let mut bytes = Vec::with_capacity(READ);
         match stream.read_buf(&mut bytes).await {
             Ok(0) => break "its agent closed the connection".to_owned(),
             Ok(_) => {
+                let worth = frames.read(&bytes).min(LOW_WATER);
+                if worth != low_water {
+                    low_water = worth;
+                    if let Err(error) = low_water::set(stream.as_ref(), low_water as u32) {
+                        tracing::debug!(%error, "cannot set how much a connection waits for");
+                    }
+                }
                 if events.send(Event::Bytes { connection, bytes }).await.is_err() {
                     return;
                 }

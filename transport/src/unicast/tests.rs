@@ -384,3 +384,26 @@ proptest! {
         survive(pieces.iter().map(Vec::as_slice));
     }
 }
+
+proptest! {
+    #[test]
+    fn a_reader_waits_for_the_end_of_the_frame_that_has_begun(
+        lengths in prop::collection::vec(0usize..300, 1..8), cuts in prop::collection::vec(1usize..100, 0..40),
+    ) {
+        let frames = lengths.iter().map(|len| [&(*len as u32).to_be_bytes()[..], &vec![9; *len]].concat());
+        let stream: Vec<u8> = frames.collect::<Vec<_>>().concat();
+        let ends = lengths.iter().scan(0, |end, len| { *end += 4 + len; Some(*end) });
+        let ends: Vec<usize> = ends.collect();
+        let (mut reader, mut at) = (Frames::default(), 0);
+        for cut in cuts {
+            let until = stream.len().min(at + cut);
+            if until == at {
+                break;
+            }
+            let worth = reader.read(&stream[at..until]);
+            at = until;
+            let begun = ends.iter().zip(&lengths).find(|(end, len)| (*end - *len..**end).contains(&at));
+            prop_assert_eq!(worth, begun.map_or(1, |(end, _)| end - at));
+        }
+    }
+}
