@@ -190,8 +190,9 @@ impl Engine {
         let trees = members.my_trees();
         let mine = members.nodes[members.me].tcp;
         for node in members.others() {
-            let group = (members.id, members.epoch);
-            self.shared.peers.join(now, &node.name, (mine, node.tcp), group, &mut self.shared.out);
+            let (group, addresses) = ((members.id, members.epoch), (mine, node.tcp));
+            let Shared { peers, out, .. } = &mut self.shared;
+            peers.join(now, &node.name, addresses, group, &self.closing, out);
         }
         self.groups.insert(spec.id, Group::new(members, spec.cost_model));
         self.settle(now);
@@ -261,6 +262,11 @@ impl Engine {
         let revoked = group.revoked(rank);
         group.fail(now, &mut self.shared, &revoked, true);
         self.settle(now);
+    }
+
+    /// The ranks by whose loss a group has failed.
+    pub(crate) fn lost_ranks(&self, id: u64) -> Vec<u32> {
+        self.groups.get(&id).map_or(Vec::new(), Group::lost_ranks)
     }
 
     /// Fails a group if what was done with it says so.
@@ -352,6 +358,7 @@ impl Engine {
             return;
         };
         let shared = &mut self.shared;
+        shared.peers.heard(node, id.0);
         let result = match output {
             O::Sent(message) => {
                 group.message_sent(now, shared, message);
@@ -441,7 +448,7 @@ impl Engine {
         if let Some(node) = self.shared.peers.node_of(connection) {
             self.peer_bytes(now, &node, bytes);
         } else if let Some((node, bytes, replaced)) =
-            self.shared.peers.greeting(connection, bytes, &mut self.shared.out)
+            self.shared.peers.greeting(now, connection, bytes, &mut self.shared.out)
         {
             if let Some(lost) = replaced {
                 self.lost(now, &lost);
@@ -502,7 +509,7 @@ impl Machine for Engine {
             }
             Input::Picked { group, call, plan } => self.picked(now, group, &call, plan),
             Input::Closed { connection, why } => {
-                if let Some(lost) = self.shared.peers.closed(connection, why, &mut self.shared.out) {
+                if let Some(lost) = self.shared.peers.closed(now, connection, why, &mut self.shared.out) {
                     self.lost(now, &lost);
                 }
             }

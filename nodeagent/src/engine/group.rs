@@ -49,6 +49,13 @@ struct LocalRank {
     afterwards: Stats,
 }
 
+impl LocalRank {
+    /// The answer to what it asks of a group that has failed: the first time, why.
+    fn tell(&mut self, group: u64, failed: &Failure) -> Failure {
+        if std::mem::replace(&mut self.told, true) { aborted(group, failed) } else { failed.clone() }
+    }
+}
+
 /// One collective while ranks of this node are in it.
 #[derive(Debug)]
 struct Call {
@@ -160,9 +167,7 @@ impl Group {
             return Ok(());
         };
         if let Some(failed) = &self.failed {
-            let answer = if rank.told { aborted(id, failed) } else { failed.clone() };
-            rank.told = true;
-            shared.done(token, Err(answer));
+            shared.done(token, Err(rank.tell(id, failed)));
             return Ok(());
         }
         let what = if rank.open >= OPEN_CALLS_MAX {
@@ -371,6 +376,12 @@ impl Group {
             }
             shared.peers.leave(now, peer, (group, epoch));
         }
+    }
+
+    /// The ranks by whose loss it has failed.
+    pub(super) fn lost_ranks(&self) -> Vec<u32> {
+        let lost = self.failed.as_ref().filter(|failed| failed.kind() == Kind::Lost);
+        lost.map_or(Vec::new(), |failed| failed.ranks.clone())
     }
 
     /// The group is released: calls that are open fail. Streams go on for those who need them.

@@ -36,6 +36,7 @@ pub(crate) enum Command {
     Transfer(TransferRequest, oneshot::Sender<Result<Stats, Failure>>),
     LoseRank { group: u64, rank: u32, why: String },
     Revoke { group: u64, rank: u32 },
+    Lost { group: u64, reply: oneshot::Sender<Vec<u32>> },
     Trace { last: usize, group: Option<u64>, reply: oneshot::Sender<Trace> },
 }
 
@@ -132,6 +133,14 @@ impl EngineHandle {
     pub fn lose_rank(&self, group: u64, rank: u32, why: String) {
         // A stopped engine has failed all calls already.
         let _ = self.commands.send(Command::LoseRank { group, rank, why });
+    }
+
+    /// The ranks by whose loss a group has failed; none if it has not, or for another reason.
+    pub async fn lost(&self, group: u64) -> Vec<u32> {
+        let (reply, answer) = oneshot::channel();
+        // A stopped engine knows of nobody.
+        let _ = self.commands.send(Command::Lost { group, reply });
+        answer.await.unwrap_or_default()
     }
 
     /// A local rank revokes its group: calls that are open or come later fail, at every rank.

@@ -19,7 +19,30 @@ pub(super) struct Link {
     pub(super) connection: Option<ConnectionId>,
     /// Where its groups say it is, or where it came from.
     ip: Ipv4Addr,
+    /// Where to connect to, if that is up to this side.
+    connect: Option<SocketAddrV4>,
     groups: BTreeSet<u64>,
+    /// Whether it has had a group.
+    used: bool,
+    /// Groups, with their epochs, that came to a connection which others had, and have not used it yet. If it ends, that is
+    /// because of the others, whose end the other side may have heard of before this one.
+    heirs: BTreeMap<u64, u32>,
+}
+
+impl Link {
+    fn new(machine: Peer, ip: Ipv4Addr) -> Link {
+        let (groups, heirs) = Default::default();
+        Link { machine, connection: None, ip, connect: None, groups, used: false, heirs }
+    }
+}
+
+/// The group whose message or word this is.
+fn group_of(input: &Input<'_>) -> Option<u64> {
+    match input {
+        Input::Send { message, .. } | Input::Expect(message) => Some(message.group),
+        Input::Notify(notice) => Some(notice.group().0),
+        _ => None,
+    }
 }
 
 /// Whose a connection is.
@@ -57,31 +80,37 @@ impl Peers {
         Peers { me: me.to_owned(), by_name, connections, dirty }
     }
 
-    /// A group has members on this node. Of two agents the one with the smaller address connects.
+    /// A group has members on this node. Of two agents the one with the smaller address connects. Groups in
+    /// `closing` need connections no more.
     pub(super) fn join(
         &mut self,
         now: Time,
         node: &str,
         addresses: (SocketAddrV4, SocketAddrV4),
         group: (u64, u32),
+        closing: &BTreeSet<u64>,
         out: &mut VecDeque<Output>,
     ) {
         let (mine, theirs) = addresses;
-        if self.by_name.get(node).is_some_and(|link| link.ip != *theirs.ip()) {
-            // Someone else came under this name before the group told where the node is.
+        let other = |link: &Link| link.ip != *theirs.ip();
+        let left = |link: &Link| link.used && link.groups.is_subset(closing);
+        if self.by_name.get(node).is_some_and(|link| other(link) || left(link)) {
+            // Someone else came under this name before the group told where the node is; or the connection is one that
+            // nobody has looked after since its last group: the other side may have given it up, unheard because
+            // one of the two was cut off.
             self.drop_peer(node, out);
         }
         let link = self.by_name.entry(node.to_owned()).or_insert_with(|| {
             if mine < theirs {
                 out.push_back(Output::Connect { node: node.to_owned(), to: theirs });
             }
-            Link {
-                machine: Peer::new(&self.me, &format!("node {node} at {theirs}")),
-                connection: None,
-                ip: *theirs.ip(),
-                groups: BTreeSet::new(),
-            }
+            Link::new(Peer::new(&self.me, &format!("node {node} at {theirs}")), *theirs.ip())
         });
+        if link.used {
+            link.heirs.insert(group.0, group.1);
+        }
+        link.used = true;
+        link.connect = (mine < theirs).then_some(theirs);
         link.groups.insert(group.0);
         link.machine.handle(now, Input::Open { group: group.0, epoch: group.1 });
     }
@@ -90,6 +119,7 @@ impl Peers {
     pub(super) fn leave(&mut self, now: Time, node: &str, group: (u64, u32)) {
         if let Some(link) = self.by_name.get_mut(node) {
             link.groups.remove(&group.0);
+            link.heirs.remove(&group.0);
         }
         self.handle(now, node, Input::Close { group: group.0, epoch: group.1 });
     }
@@ -97,6 +127,9 @@ impl Peers {
     /// Tells a peer's machine something that did not come over its connection.
     pub(super) fn handle(&mut self, now: Time, node: &str, input: Input<'_>) {
         if let Some(link) = self.by_name.get_mut(node) {
+            if let Some(group) = group_of(&input) {
+                link.heirs.remove(&group);
+            }
             link.machine.handle(now, input);
             if !self.dirty.contains(node) {
                 self.dirty.insert(node.to_owned());
@@ -106,6 +139,13 @@ impl Peers {
 
     pub(super) fn notify(&mut self, now: Time, node: &str, notice: Notice) {
         self.handle(now, node, Input::Notify(notice));
+    }
+
+    /// Something of a group came over the connection to a node.
+    pub(super) fn heard(&mut self, node: &str, group: u64) {
+        if let Some(link) = self.by_name.get_mut(node) {
+            link.heirs.remove(&group);
+        }
     }
 
     pub(super) fn take_dirty(&mut self) -> Option<String> {
@@ -155,6 +195,7 @@ impl Peers {
     /// has, and with the peer of that name whose connection it replaces.
     pub(super) fn greeting(
         &mut self,
+        now: Time,
         connection: ConnectionId,
         more: &[u8],
         out: &mut VecDeque<Output>,
@@ -179,17 +220,13 @@ impl Peers {
         }
         let replaced = match known {
             Some(link) if link.connection.is_some() => self
-                .drop_peer(&node, out)
+                .end(now, &node, out)
                 .map(|lost| Lost { why: "its agent started again".to_owned(), ..lost }),
             _ => None,
         };
         let me = &self.me;
-        let link = self.by_name.entry(node.clone()).or_insert_with(|| Link {
-            machine: Peer::new(me, &format!("node {node} at {ip}")),
-            connection: None,
-            ip,
-            groups: BTreeSet::new(),
-        });
+        let new = || Link::new(Peer::new(me, &format!("node {node} at {ip}")), ip);
+        let link = self.by_name.entry(node.clone()).or_insert_with(new);
         link.connection = Some(connection);
         self.connections.insert(connection, Owner::Peer(node.clone()));
         Some((node, bytes, replaced))
@@ -198,14 +235,39 @@ impl Peers {
     /// A connection ended, or could not be made.
     pub(super) fn closed(
         &mut self,
+        now: Time,
         connection: ConnectionId,
         why: String,
         out: &mut VecDeque<Output>,
     ) -> Option<Lost> {
         match self.connections.remove(&connection)? {
             Owner::Stranger { .. } => None,
-            Owner::Peer(node) => Some(Lost { why, ..self.drop_peer(&node, out)? }),
+            Owner::Peer(node) => {
+                let lost = self.end(now, &node, out)?;
+                if let Some(to) = self.by_name.get(&node).and_then(|link| link.connect) {
+                    out.push_back(Output::Connect { node, to });
+                }
+                Some(Lost { why, ..lost })
+            }
         }
+    }
+
+    /// The connection to a peer has ended. Groups that have not used it wait for another.
+    fn end(&mut self, now: Time, node: &str, out: &mut VecDeque<Output>) -> Option<Lost> {
+        let Link { heirs, ip, connect, .. } = self.by_name.get_mut(node)?;
+        let (heirs, ip, connect) = (std::mem::take(heirs), *ip, *connect);
+        let mut lost = self.drop_peer(node, out)?;
+        if !heirs.is_empty() {
+            lost.groups.retain(|group| !heirs.contains_key(group));
+            let mut link = Link::new(Peer::new(&self.me, &format!("node {node} at {ip}")), ip);
+            (link.used, link.connect) = (true, connect);
+            for (group, epoch) in heirs {
+                link.groups.insert(group);
+                link.machine.handle(now, Input::Open { group, epoch });
+            }
+            self.by_name.insert(node.to_owned(), link);
+        }
+        Some(lost)
     }
 
     /// Forgets a peer and hangs up.

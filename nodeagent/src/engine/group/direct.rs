@@ -1,7 +1,8 @@
 //! Messages from one rank to another outside of calls: send and receive. They are matched by sender and tag, in the
 //! order in which the sender sent them; their numbers are above those of all calls.
 
-use super::{Group, aborted};
+use super::Group;
+use super::agreement::announce_after;
 use crate::engine::api::{TransferRequest, failure};
 use crate::engine::core::{Shared, TimerKey};
 use crate::engine::group::actions::copy;
@@ -12,7 +13,7 @@ use cool_transport::unicast::{EAGER_BYTES, Input, MessageName, Payload};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Where the numbers of such messages begin: no group makes so many calls.
-const FIRST: u64 = 1 << 63;
+pub(super) const FIRST: u64 = 1 << 63;
 
 /// Whether a message is none of a call.
 pub(super) fn is_direct(message: MessageName) -> bool {
@@ -35,6 +36,8 @@ struct Transfer {
     /// When anything last moved.
     progress: Time,
     timeout: Duration,
+    /// Whether the other agents have been told that it waits.
+    announced: bool,
 }
 
 /// A message that has begun to come, and whose receive has not been posted.
@@ -149,10 +152,6 @@ impl Group {
     ) -> Result<(), Failure> {
         let TransferRequest { rank, sending, peer, tag, dtype, data, timeout, .. } = request;
         let (id, size) = (self.members.id, self.members.layout.size() as u32);
-        if let Some(failed) = &self.failed {
-            shared.done(token, Err(aborted(id, failed)));
-            return Ok(());
-        }
         let beyond = peer.filter(|peer| *peer >= size);
         let Some(local) = self.ranks.get_mut(&rank).filter(|_| beyond.is_none()) else {
             let message = format!(
@@ -162,12 +161,27 @@ impl Group {
             shared.done(token, Err(failure(Kind::Invalid, message, vec![rank])));
             return Ok(());
         };
+        if let Some(failed) = &self.failed {
+            shared.done(token, Err(local.tell(id, failed)));
+            return Ok(());
+        }
         local.open += 1;
         self.direct.last += 1;
         let number = self.direct.last;
-        let transfer =
-            Transfer { token, rank, sending, peer, tag, dtype, data, begun: now, progress: now, timeout };
-        shared.timers.set(TimerKey::Direct(id, number), Some(now + timeout));
+        let transfer = Transfer {
+            token,
+            rank,
+            sending,
+            peer,
+            tag,
+            dtype,
+            data,
+            begun: now,
+            progress: now,
+            timeout,
+            announced: false,
+        };
+        shared.timers.set(TimerKey::Direct(id, number), Some(now + announce_after(timeout)));
         self.direct.transfers.insert(number, transfer);
         self.keep_vigil(now, shared);
         match peer.filter(|_| sending) {
@@ -372,18 +386,40 @@ impl Group {
         shared: &mut Shared,
         number: u64,
     ) -> Result<(), Failure> {
-        let Some(transfer) = self.direct.transfers.get(&number) else { return Ok(()) };
+        let told = |transfer: &Transfer, rank| transfer.announced && transfer.rank == rank;
+        let rank = self.direct.transfers.get(&number).map(|transfer| transfer.rank);
+        let known = rank.is_some_and(|rank| self.direct.transfers.values().any(|other| told(other, rank)));
+        let Some(transfer) = self.direct.transfers.get_mut(&number) else { return Ok(()) };
         let deadline = transfer.progress + transfer.timeout;
         if deadline > now {
             shared.timers.set(TimerKey::Direct(self.members.id, number), Some(deadline));
+            if !known {
+                transfer.announced = true;
+                let rank = transfer.rank;
+                self.announce_waiting(now, shared, rank);
+            }
             return Ok(());
         }
+        Err(self.late(number))
+    }
+
+    /// The failure of a message that has waited for too long.
+    fn late(&self, number: u64) -> Failure {
+        let transfer = &self.direct.transfers[&number];
+        let others = || self.members.layout.ranks().map(|rank| rank.0).filter(|rank| *rank != transfer.rank);
+        let all = others().count();
+        let ranks = match transfer.peer {
+            Some(peer) => vec![peer],
+            // One of those who do not wait themselves, if that tells any apart.
+            None => Some(self.suspects(others().collect())).filter(|few| few.len() < all).unwrap_or_default(),
+        };
+        let look = if ranks.is_empty() { "the other side".to_owned() } else { self.name(&ranks) };
         let text = format!(
-            "{} (group {}) made no progress for {:?}; look after the other side, or give it more time",
+            "{} (group {}) made no progress for {:?}; look after {look}, or give it more time",
             transfer.words(),
             self.members.id,
             transfer.timeout
         );
-        Err(failure(Kind::Timeout, text, transfer.peer.into_iter().collect()))
+        failure(Kind::Timeout, text, ranks)
     }
 }

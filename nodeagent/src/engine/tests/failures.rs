@@ -1,8 +1,9 @@
 //! What goes wrong has a name, everybody is told, and nothing hangs.
 
+use super::messages::send;
 use super::network::Network;
 use super::{Collective, RACKS, RANKS};
-use crate::engine::{COPIES_BYTES, DEFAULT_PEER_TIMEOUT};
+use crate::engine::{COPIES_BYTES, CallRequest, DEFAULT_PEER_TIMEOUT, TransferRequest};
 use cool_machine::Duration;
 use cool_proto::local::{Failure, Operation, failure::Kind};
 
@@ -174,6 +175,105 @@ fn a_node_that_falls_silent_is_named_in_time_by_all_who_wait() {
             network.now - from
         );
     }
+}
+
+#[test]
+fn a_node_that_was_stopped_for_a_while_is_in_later_groups_as_if_nothing_had_been() {
+    for stopped in 0..RACKS.len() {
+        let mut network = Network::new(RACKS.len(), 9, 0, COPIES_BYTES);
+        network.make_group(&Network::spec(1, &RANKS, &RACKS, true));
+        let waits = |r: u32| RANKS[r as usize] != stopped;
+        let done = call(&mut network, 1, 0, |r| waits(r).then_some((Operation::Alltoall, 0, 1_000)));
+        network.run_for(Duration::from_millis(20));
+        network.silence(stopped);
+        network.run(done);
+        assert!(network.done.values().all(Result::is_err));
+        // It hears of its own group's end, but not yet that the others have closed their connections.
+        network.restore(stopped);
+        (0..RACKS.len()).for_each(|node| network.release_group(node, 1));
+        network.make_group(&Network::spec(2, &RANKS, &RACKS, true));
+        let done = call(&mut network, 2, 1_000, |_| Some((Operation::Alltoall, 0, 1_000)));
+        network.run(done);
+        assert!(network.done.range(1_000..).all(|(_, result)| result.is_ok()), "{:?}", network.done);
+    }
+}
+
+#[test]
+fn a_group_on_a_connection_that_ends_with_an_earlier_group_gets_another() {
+    for late in 0..RACKS.len() {
+        let mut network = Network::new(RACKS.len(), 9, 0, COPIES_BYTES);
+        network.make_group(&Network::spec(1, &RANKS, &RACKS, true));
+        let done = call(&mut network, 1, 0, |_| Some((Operation::Alltoall, 0, 1_000)));
+        network.run(done);
+        // One node hears of the first group's end only when the second is there.
+        (0..RACKS.len()).filter(|node| *node != late).for_each(|node| network.release_group(node, 1));
+        network.make_group(&Network::spec(2, &RANKS, &RACKS, true));
+        network.run_for(Duration::from_millis(5));
+        network.release_group(late, 1);
+        let done = call(&mut network, 2, 1_000, |_| Some((Operation::Alltoall, 0, 1_000)));
+        network.run(done);
+        assert!(network.done.values().all(Result::is_ok), "{late}: {:?}", network.done);
+    }
+}
+
+#[test]
+fn ranks_that_wait_themselves_are_not_named_as_missing() {
+    for in_message in [true, false] {
+        let mut network = network();
+        // Rank 6 is stopped, rank 0 waits for it for longer than the others wait for both.
+        let patience = Duration::from_secs(90);
+        if in_message {
+            let receive = TransferRequest { sending: false, timeout: patience, ..send(0, 6, 0, vec![0; 8]) };
+            network.transfer(RANKS[0], 0, receive, Duration::ZERO);
+        } else {
+            for rank in (0..SIZE).filter(|rank| *rank != 6) {
+                let reduce =
+                    Collective::new(1, SIZE, Operation::Reduce, 0, 10, 1).requests[rank as usize].clone();
+                let reduce = CallRequest { timeout: Some(patience), ..reduce };
+                network.call(RANKS[rank as usize], u64::from(rank), reduce, Duration::ZERO);
+            }
+        }
+        let others = |r| ![0, 6].contains(&r);
+        call(&mut network, 1, 100, |r| others(r).then_some((Operation::Allreduce, 0, 10)));
+        network.run_for(Duration::from_secs(70));
+        for rank in (0..SIZE).filter(|rank| others(*rank)) {
+            let failed = failure(&network, 100 + u64::from(rank));
+            assert_eq!((failed.kind(), &failed.ranks[..]), (Kind::Timeout, &[6][..]), "{}", failed.message);
+        }
+        assert_eq!(failure(&network, 0).ranks, [6]);
+    }
+}
+
+#[test]
+fn a_receive_from_any_rank_names_those_who_do_not_wait_themselves() {
+    let mut network = network();
+    for rank in (0..SIZE).filter(|rank| *rank != 6) {
+        let receive =
+            TransferRequest { sending: false, peer: None, ..send(rank, (rank + 1) % SIZE, 0, vec![0; 8]) };
+        network.transfer(RANKS[rank as usize], u64::from(rank), receive, Duration::ZERO);
+    }
+    network.run(SIZE as usize - 1);
+    for rank in (0..SIZE).filter(|rank| *rank != 6) {
+        let failed = failure(&network, rank.into());
+        assert_eq!((failed.kind(), &failed.ranks[..]), (Kind::Timeout, &[6][..]), "{}", failed.message);
+        assert!(failed.message.contains("look after rank 6 on h2"), "{}", failed.message);
+    }
+}
+
+#[test]
+fn who_first_sends_or_receives_after_a_failure_is_told_why_and_then_that_it_was_told() {
+    let mut network = network();
+    let done = call(&mut network, 1, 0, |r| (r == 0).then_some((Operation::Barrier, 0, 0)));
+    network.run_for(Duration::from_millis(20));
+    network.lose_rank(RANKS[6], 1, 6);
+    network.run(done);
+    network.run_for(Duration::from_millis(20));
+    for token in [100, 101] {
+        network.transfer(RANKS[1], token, send(1, 2, 0, vec![0; 8]), Duration::ZERO);
+    }
+    network.run(done + 2);
+    assert_eq!((failure(&network, 100).kind(), failure(&network, 101).kind()), (Kind::Lost, Kind::Aborted));
+    assert_eq!(failure(&network, 101).ranks, [6]);
 }
 
 #[test]

@@ -2,6 +2,7 @@
 
 mod calls;
 mod failures;
+mod messages;
 mod network;
 
 use super::COPIES_BYTES;

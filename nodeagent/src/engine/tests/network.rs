@@ -2,8 +2,8 @@
 //! seed. Time is made up.
 
 use crate::engine::{
-    CallRequest, ConnectionId, DEFAULT_PEER_TIMEOUT, Engine, GroupSpec, Input, MemberSpec, Output, TreeScope,
-    TreeSpec,
+    CallRequest, ConnectionId, DEFAULT_PEER_TIMEOUT, Engine, GroupSpec, Input, MemberSpec, Output,
+    TransferRequest, TreeScope, TreeSpec,
 };
 use cool_collective::{Call, CostModel, Plan};
 use cool_machine::{Duration, Machine, Poll, Time, earliest};
@@ -23,6 +23,7 @@ enum Event {
     Written { connection: ConnectionId, bytes: u64 },
     Closed { connection: ConnectionId },
     Call { token: u64, request: CallRequest },
+    Transfer { token: u64, request: TransferRequest },
     Picked { group: (u64, u32), call: Call, plan: Plan },
 }
 
@@ -37,6 +38,8 @@ pub(super) struct Network {
     /// Of a thousand datagrams, how many are lost.
     pub(super) loss: u64,
     pub(super) cut: BTreeSet<usize>,
+    /// Connections that were closed to nodes that are silent.
+    unheard: Vec<(usize, ConnectionId)>,
     listeners: BTreeMap<SocketAddrV4, BTreeSet<usize>>,
     /// The other end of a connection.
     ends: BTreeMap<(usize, ConnectionId), (usize, ConnectionId)>,
@@ -65,6 +68,7 @@ impl Network {
             random: seed,
             loss,
             cut: BTreeSet::new(),
+            unheard: Vec::new(),
             listeners: BTreeMap::new(),
             ends: BTreeMap::new(),
             connections: 0,
@@ -75,7 +79,7 @@ impl Network {
     }
 
     /// splitmix64
-    fn random(&mut self) -> u64 {
+    pub(super) fn random(&mut self) -> u64 {
         self.random = self.random.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut z = self.random;
         z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -134,6 +138,11 @@ impl Network {
         self.push(node, after, Event::Call { token, request });
     }
 
+    /// A rank on a node sends or receives after some time.
+    pub(super) fn transfer(&mut self, node: usize, token: u64, request: TransferRequest, after: Duration) {
+        self.push(node, after, Event::Transfer { token, request });
+    }
+
     pub(super) fn lose_rank(&mut self, node: usize, group: u64, rank: u32) {
         self.engines[node].lose_rank(self.now, group, rank, "its process ended".to_owned());
         self.pump(node);
@@ -142,6 +151,18 @@ impl Network {
     /// A node is stopped or cut off: it says nothing more.
     pub(super) fn silence(&mut self, node: usize) {
         self.cut.insert(node);
+    }
+
+    /// A node that was silent goes on, and hears a moment later which connections others have given up meanwhile.
+    pub(super) fn restore(&mut self, node: usize) {
+        self.cut.remove(&node);
+        let (heard, unheard) = std::mem::take(&mut self.unheard).into_iter().partition(|(n, _)| *n == node);
+        self.unheard = unheard;
+        let heard: Vec<(usize, ConnectionId)> = heard;
+        for (node, connection) in heard {
+            self.push(node, Duration::from_millis(300), Event::Closed { connection });
+        }
+        self.pump(node);
     }
 
     /// A node is gone: its connections break, its packets go nowhere.
@@ -189,8 +210,12 @@ impl Network {
         self.now = self.now.max(next);
         while let Some(entry) = self.events.first_entry().filter(|e| e.key().0 <= self.now) {
             let (node, event) = entry.remove();
-            if !self.cut.contains(&node) {
-                self.happen(node, event);
+            match event {
+                Event::Closed { connection } if self.cut.contains(&node) => {
+                    self.unheard.push((node, connection))
+                }
+                event if !self.cut.contains(&node) => self.happen(node, event),
+                _ => {}
             }
         }
         for node in 0..self.engines.len() {
@@ -225,6 +250,7 @@ impl Network {
                 engine.handle(now, Input::Closed { connection: *connection, why });
             }
             Event::Call { token, request } => engine.call(now, *token, request.clone()),
+            Event::Transfer { token, request } => engine.transfer(now, *token, request.clone()),
             Event::Picked { group, call, plan } => {
                 engine.handle(now, Input::Picked { group: *group, call: call.clone(), plan: *plan });
             }
