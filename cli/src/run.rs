@@ -63,7 +63,7 @@ pub(crate) struct Options {
     /// Go on when a signal ends a rank or a node is lost, as long as any rank is left
     ///
     /// For programs that go on by themselves, with `shrink`. A rank that exits with another status than 0 ends the job all
-    /// the same.
+    /// the same, unless the others have gone on without it.
     #[arg(long)]
     survive: bool,
 

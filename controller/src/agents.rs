@@ -6,6 +6,7 @@ use cool_proto::control::{ControllerMessage, Register, Registered, controller_me
 use cool_topology::{Key, Mac};
 use std::collections::BTreeMap;
 use std::net::Ipv4Addr;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use tokio::sync::{Notify, mpsc};
 
@@ -133,6 +134,8 @@ pub struct Session {
     /// `None` once ended.
     outbox: Mutex<Option<mpsc::Sender<ControllerMessage>>>,
     ended: Notify,
+    /// Whether the survivors of a group have gone on without a rank of the node, since a job was last started on it.
+    left_behind: AtomicBool,
 }
 
 impl Session {
@@ -155,6 +158,16 @@ impl Session {
     pub fn end(&self) {
         *lock(&self.outbox) = None;
         self.ended.notify_one();
+    }
+
+    /// Says whether others have gone on without a rank of the node, whose end is then no failure of theirs.
+    pub fn set_left_behind(&self, left_behind: bool) {
+        self.left_behind.store(left_behind, Ordering::Relaxed);
+    }
+
+    /// Whether others have gone on without a rank of the node.
+    pub fn is_left_behind(&self) -> bool {
+        self.left_behind.load(Ordering::Relaxed)
     }
 
     /// Whether nothing can be sent any more.
@@ -216,7 +229,8 @@ impl Agents {
         state.last += 1;
         let (number, outbox, ended) = (state.last, Mutex::new(Some(outbox)), Notify::new());
         let lldp_key = self.lldp_key.derive(format!("{number} {}", agent.name).as_bytes());
-        let session = Arc::new(Session { number, agent, lldp_key, outbox, ended });
+        let left_behind = AtomicBool::new(false);
+        let session = Arc::new(Session { number, agent, lldp_key, outbox, ended, left_behind });
         let registered = Registered {
             version: cool_proto::VERSION,
             node: number,

@@ -255,6 +255,7 @@ impl Job {
                 env: self.spec.env.clone(),
                 workdir: self.spec.workdir.clone(),
             };
+            session.set_left_behind(false);
             session.send(Body::Launch(launch)).map_err(|e| Failure::of_job(e.to_string()))?;
             awaited.running.extend(ranks);
         }
@@ -297,7 +298,8 @@ impl Job {
                 }
                 let failure = self.failure_of(&exited);
                 awaited.ended += usize::from(failure.is_none());
-                let survived = self.spec.survive && exited.signal != 0;
+                let behind = self.places[exited.rank as usize].session.is_left_behind();
+                let survived = self.spec.survive && (exited.signal != 0 || behind);
                 let told = self.tell(job_event::Body::Exited(exited)).await;
                 match failure {
                     Some(failure) if survived => survive(failure, awaited),

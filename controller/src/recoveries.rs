@@ -8,7 +8,7 @@ use crate::groups::{Groups, Place};
 use crate::musters::{LONGEST, Musters};
 use cool_machine::{Duration, Time};
 use cool_proto::control::{RanksLeft, Recover, Recovered, controller_message::Body};
-use cool_transport::survivors::{Met, Purpose, Survivor, Survivors};
+use cool_transport::survivors::{Met, Purpose, Refusal, Survivor, Survivors};
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 use tokio::sync::Notify;
@@ -41,7 +41,7 @@ impl Recoveries {
     /// A rank meets the other survivors of its group.
     pub fn recover(&self, session: &Arc<Session>, recover: &Recover) {
         self.forget_released();
-        let Recover { group, rank, timeout_ms, agree } = *recover;
+        let Recover { group, rank, timeout_ms, agree, ref misses } = *recover;
         let node = &session.agent.name;
         let Some((size, rack)) = self.groups.rank_on(group, rank, node) else {
             let reason =
@@ -54,12 +54,18 @@ impl Recoveries {
             purpose: agree.map_or(Purpose::Shrink, Purpose::Agree),
             place: Place { session: session.clone(), rack },
             deadline: self.now() + Duration::from_millis(timeout_ms).min(LONGEST),
+            misses: misses.clone(),
         };
         let came = lock(&self.survivors).come(survivor);
         match came {
             Ok(None) => self.came.notify_one(),
             Ok(Some(met)) => self.met(met),
-            Err(refusal) => refuse(session, (group, rank), refusal.to_string()),
+            Err(refusal) => {
+                if let Refusal::Gone { .. } = refusal {
+                    session.set_left_behind(true);
+                }
+                refuse(session, (group, rank), refusal.to_string());
+            }
         }
     }
 
@@ -104,8 +110,12 @@ impl Recoveries {
     }
 
     fn met(&self, met: Met<Place>) {
-        let Met { group, purpose, came, gone } = met;
+        let Met { group, purpose, came, gone, cut_off } = met;
         info!(group, ?purpose, left = came.len(), ?gone, "survivors have met");
+        for (rank, place) in cut_off {
+            place.session.set_left_behind(true);
+            refuse(&place.session, (group, rank), Refusal::Gone { group, rank }.to_string());
+        }
         match purpose {
             Purpose::Agree(flags) => {
                 tell(&came, &Recovered { group, gone, flags, ..Recovered::default() });

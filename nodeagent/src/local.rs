@@ -206,7 +206,8 @@ async fn attach(body: Body, user: User, agent: &Agent, wire: &mut Wire) -> Resul
         Body::Recover(Recover { version, group, rank, timeout_ms, agree }) => {
             same(version)?;
             user.may_use(agent, group).map_err(End::Refused)?;
-            let recovered = recover(control::Recover { group, rank, timeout_ms, agree }, agent, wire).await?;
+            let asked = control::Recover { group, rank, timeout_ms, agree, ..control::Recover::default() };
+            let recovered = recover(asked, agent, wire).await?;
             if let Some(attachment) = &recovered {
                 user.owns(agent, attachment.group());
             }

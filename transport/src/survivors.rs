@@ -1,6 +1,6 @@
 //! Who is left of groups that lost ranks. Those who are still there meet: when all have come who are not known to be
-//! gone, or when the time is over, it is decided once, for all of them alike, who is gone. What is made of it is left
-//! to the caller.
+//! gone, or when the time is over, it is decided once, for all of them alike, who is gone. So is somebody whom the
+//! others cannot reach: each says whom it misses. What is made of it is left to the caller.
 
 use cool_machine::Time;
 use std::collections::{BTreeMap, BTreeSet};
@@ -22,9 +22,15 @@ struct Group<P> {
 /// A group has one meeting at a time: who comes waits until it is over.
 #[derive(Debug)]
 struct Meeting<P> {
-    purpose: Purpose,
-    came: BTreeMap<u32, P>,
+    came: BTreeMap<u32, Came<P>>,
     deadline: Time,
+}
+
+#[derive(Debug)]
+struct Came<P> {
+    purpose: Purpose,
+    place: P,
+    misses: BTreeSet<u32>,
 }
 
 /// What survivors meet for.
@@ -43,6 +49,14 @@ impl Purpose {
             Purpose::Shrink => "shrink",
         }
     }
+
+    /// What two of the same purpose have in common.
+    fn and(self, other: Purpose) -> Purpose {
+        match (self, other) {
+            (Purpose::Agree(a), Purpose::Agree(b)) => Purpose::Agree(a & b),
+            _ => self,
+        }
+    }
 }
 
 /// A survivor as it comes.
@@ -58,6 +72,8 @@ pub struct Survivor<P> {
     pub place: P,
     /// When it will have waited for long enough.
     pub deadline: Time,
+    /// Ranks whose nodes it cannot reach.
+    pub misses: Vec<u32>,
 }
 
 /// What survivors have agreed on.
@@ -71,6 +87,8 @@ pub struct Met<P> {
     pub came: BTreeMap<u32, P>,
     /// Everybody else.
     pub gone: Vec<u32>,
+    /// Those of the gone who came, too, but cannot reach the others.
+    pub cut_off: BTreeMap<u32, P>,
 }
 
 /// Why a survivor is not let in. The others wait on.
@@ -86,7 +104,7 @@ pub enum Refusal {
     },
     /// The others go on without it.
     #[error(
-        "rank {rank} counts as gone from group {group}: it did not come in time, or was lost; the others go on without it"
+        "rank {rank} counts as gone from group {group}: it did not come in time, was lost, or could not be reached; the others go on without it"
     )]
     Gone {
         /// The group.
@@ -132,9 +150,9 @@ impl<P> Survivors<P> {
     /// # Errors
     /// If it cannot take part.
     pub fn come(&mut self, survivor: Survivor<P>) -> Result<Option<Met<P>>, Refusal> {
-        let Survivor { group: (id, size), rank, purpose, place, deadline } = survivor;
+        let (id, size) = survivor.group;
         let group = self.groups.entry(id).or_insert_with(|| Group::new(size));
-        let came = group.take(id, rank, purpose, place, deadline);
+        let came = group.take(survivor);
         came.map(|()| self.settle(id)).inspect_err(|_| self.forget_if_idle(id))
     }
 
@@ -177,19 +195,30 @@ impl<P> Survivors<P> {
     /// Forgets the groups that are not there any more; whoever still waits in them waits in vain.
     pub fn retain(&mut self, there: impl Fn(u64) -> bool) -> Vec<(u64, BTreeMap<u32, P>)> {
         let over: Vec<u64> = self.groups.keys().copied().filter(|id| !there(*id)).collect();
-        let waits = |id: u64| Some((id, self.groups.remove(&id)?.meeting?.came));
+        let waits = |id: u64| Some((id, places(self.groups.remove(&id)?.meeting?.came)));
         over.into_iter().filter_map(waits).collect()
     }
 
     fn settle(&mut self, id: u64) -> Option<Met<P>> {
         let group = self.groups.get_mut(&id)?;
-        let there = group.meeting.as_ref()?.came.len();
-        // Nobody is both there and gone.
-        if there + group.gone.len() < group.size as usize {
+        if !group.is_complete() {
             return None;
         }
-        let Meeting { purpose, came, .. } = group.meeting.take()?;
-        Some(Met { group: id, purpose, came, gone: group.gone.iter().copied().collect() })
+        let Meeting { mut came, .. } = group.meeting.take()?;
+        group.gone.extend((0..group.size).filter(|rank| !came.contains_key(rank)));
+        let mut cut_off = BTreeMap::new();
+        while let Some(rank) = most_missed(&came) {
+            group.gone.insert(rank);
+            cut_off.extend(came.remove(&rank).map(|came| (rank, came.place)));
+        }
+        let purpose = came.values().map(|came| came.purpose).reduce(Purpose::and)?;
+        Some(Met {
+            group: id,
+            purpose,
+            came: places(came),
+            gone: group.gone.iter().copied().collect(),
+            cut_off,
+        })
     }
 
     /// Nothing need be known of a group that is whole.
@@ -205,38 +234,48 @@ impl<P> Group<P> {
         Group { size, gone: BTreeSet::new(), meeting: None }
     }
 
-    fn take(
-        &mut self,
-        group: u64,
-        rank: u32,
-        purpose: Purpose,
-        place: P,
-        deadline: Time,
-    ) -> Result<(), Refusal> {
+    fn take(&mut self, survivor: Survivor<P>) -> Result<(), Refusal> {
+        let Survivor { group: (group, _), rank, purpose, place, deadline, misses } = survivor;
         if rank >= self.size {
             return Err(Refusal::Rank { group, rank });
         }
         if self.gone.contains(&rank) {
             return Err(Refusal::Gone { group, rank });
         }
-        let meeting =
-            self.meeting.get_or_insert_with(|| Meeting { purpose, came: BTreeMap::new(), deadline });
+        let meeting = self.meeting.get_or_insert_with(|| Meeting { came: BTreeMap::new(), deadline });
         if meeting.came.contains_key(&rank) {
             return Err(Refusal::Twice { group, rank });
         }
-        meeting.purpose = match (meeting.purpose, purpose) {
-            (Purpose::Agree(theirs), Purpose::Agree(own)) => Purpose::Agree(theirs & own),
-            (Purpose::Shrink, Purpose::Shrink) => Purpose::Shrink,
-            (theirs, own) => {
-                let other = meeting.came.keys().next().copied().unwrap_or_default();
-                let (what, others) = (own.name(), theirs.name());
-                return Err(Refusal::Purpose { group, rank, what, other, others });
-            }
-        };
-        meeting.came.insert(rank, place);
+        if let Some((other, theirs)) = meeting.came.first_key_value()
+            && purpose.name() != theirs.purpose.name()
+        {
+            let (what, other, others) = (purpose.name(), *other, theirs.purpose.name());
+            return Err(Refusal::Purpose { group, rank, what, other, others });
+        }
+        let misses = misses.into_iter().filter(|missed| *missed != rank).collect();
+        meeting.came.insert(rank, Came { purpose, place, misses });
         meeting.deadline = meeting.deadline.min(deadline);
         Ok(())
     }
+
+    /// Whether nobody need be waited for: all others are known to be gone, or missed by most.
+    fn is_complete(&self) -> bool {
+        let Some(Meeting { came, .. }) = &self.meeting else { return false };
+        let left = self.size as usize - self.gone.len();
+        let missed = |rank: &u32| 2 * came.values().filter(|came| came.misses.contains(rank)).count() > left;
+        (0..self.size).all(|rank| self.gone.contains(&rank) || came.contains_key(&rank) || missed(&rank))
+    }
+}
+
+/// Of those who came, who is missed by most others of them; of several, the last. Nobody if all can reach each other.
+fn most_missed<P>(came: &BTreeMap<u32, Came<P>>) -> Option<u32> {
+    let missed_by = |rank: &u32| came.values().filter(|came| came.misses.contains(rank)).count();
+    let missed = came.keys().map(|rank| (missed_by(rank), *rank)).filter(|(by, _)| *by > 0);
+    missed.max().map(|(_, rank)| rank)
+}
+
+fn places<P>(came: BTreeMap<u32, Came<P>>) -> BTreeMap<u32, P> {
+    came.into_iter().map(|(rank, came)| (rank, came.place)).collect()
 }
 
 #[cfg(test)]
@@ -246,7 +285,12 @@ mod tests {
 
     fn comes(rank: u32, purpose: Purpose) -> Survivor<u32> {
         let deadline = Time::from_nanos(u64::from(10 + rank));
-        Survivor { group: (7, 4), rank, purpose, place: 100 + rank, deadline }
+        Survivor { group: (7, 4), rank, purpose, place: 100 + rank, deadline, misses: Vec::new() }
+    }
+
+    /// One that cannot reach these.
+    fn misses(rank: u32, misses: &[u32]) -> Survivor<u32> {
+        Survivor { misses: misses.to_vec(), ..comes(rank, Purpose::Shrink) }
     }
 
     fn ranks(met: &Met<u32>) -> Vec<u32> {
@@ -282,6 +326,46 @@ mod tests {
         assert_eq!(survivors.deadline(), None);
         let late = survivors.come(comes(0, Purpose::Shrink));
         assert_eq!(late, Err(Refusal::Gone { group: 7, rank: 0 }));
+    }
+
+    #[test]
+    fn who_is_missed_by_most_is_not_waited_for() {
+        let mut survivors = Survivors::default();
+        assert_eq!(survivors.come(misses(0, &[3])), Ok(None));
+        assert_eq!(survivors.come(misses(1, &[3])), Ok(None));
+        let met = survivors.come(misses(2, &[3])).unwrap().unwrap();
+        assert_eq!((ranks(&met), met.gone, met.cut_off), (vec![0, 1, 2], vec![3], BTreeMap::new()));
+        // Comes back, and has missed nobody.
+        assert_eq!(survivors.come(misses(3, &[])), Err(Refusal::Gone { group: 7, rank: 3 }));
+    }
+
+    #[test]
+    fn whoever_is_cut_off_cannot_exclude_the_others() {
+        // All orders in which they may come: 3 cannot reach anybody.
+        for first in 0..4 {
+            let mut survivors = Survivors::default();
+            let mut met = None;
+            for rank in (0..4).map(|i| (first + i) % 4) {
+                let cannot: &[u32] = if rank == 3 { &[0, 1, 2] } else { &[3] };
+                match survivors.come(misses(rank, cannot)) {
+                    Ok(now) => met = met.or(now),
+                    Err(refusal) => assert_eq!((rank, refusal), (3, Refusal::Gone { group: 7, rank: 3 })),
+                }
+            }
+            let met = met.unwrap();
+            assert_eq!((ranks(&met), met.gone), (vec![0, 1, 2], vec![3]));
+        }
+    }
+
+    #[test]
+    fn of_two_that_cannot_reach_each_other_the_first_goes_on() {
+        let mut survivors = Survivors::default();
+        for (rank, other) in [(3, &[][..]), (2, &[1]), (1, &[2])] {
+            assert_eq!(survivors.come(misses(rank, other)), Ok(None));
+        }
+        let met = survivors.come(misses(0, &[])).unwrap().unwrap();
+        assert_eq!((ranks(&met), met.gone), (vec![0, 1, 3], vec![2]));
+        assert_eq!(met.cut_off, BTreeMap::from([(2, 102)]));
     }
 
     #[test]

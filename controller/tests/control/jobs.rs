@@ -3,8 +3,8 @@
 use crate::support::{Controller, FakeAgent, event, finished, job};
 use cool_controller::job::Limits;
 use cool_proto::control::{
-    Exited, GroupFailed, JobSpec, SignalRequest, agent_message, job_event, job_spec::Placement,
-    job_view::State,
+    Exited, GroupFailed, JobSpec, Recover, SignalRequest, agent_message, controller_message, job_event,
+    job_spec::Placement, job_view::State,
 };
 use std::time::Duration;
 use tonic::Code;
@@ -144,6 +144,42 @@ async fn a_job_that_survives_goes_on_without_what_is_lost_but_not_without_anybod
     h3.say(agent_message::Body::Exited(killed)).await;
     let end = finished(&mut events).await;
     assert_eq!((end.code, end.reason.as_str()), (137, "rank 0 on h3 was ended by signal 9"));
+}
+
+#[tokio::test]
+async fn the_end_of_a_rank_that_the_others_left_behind_does_not_end_their_job() {
+    let controller = Controller::start().await;
+    let mut agents = Vec::new();
+    for host in 1..=3 {
+        agents.push(FakeAgent::join(&controller, host).await);
+    }
+    let mut events = controller.run(JobSpec { survive: true, ..job(3) }).await.unwrap();
+    let mut group = 0;
+    for agent in &mut agents {
+        group = agent.ready().await.id;
+    }
+    let mut id = 0;
+    for agent in &mut agents {
+        id = agent.launched().await.job;
+    }
+    // Two cannot reach the third, and do not wait for it.
+    let recover = |rank, misses| {
+        agent_message::Body::Recover(Recover { group, rank, timeout_ms: 60_000, agree: None, misses })
+    };
+    for (rank, agent) in (0..).zip(&agents[..2]) {
+        agent.say(recover(rank, vec![2])).await;
+    }
+    for agent in &mut agents[..2] {
+        assert_eq!(agent.ready().await.members.len(), 2);
+    }
+    agents[2].say(recover(2, vec![0, 1])).await;
+    let told = agents[2].hear().await;
+    let controller_message::Body::Recovered(told) = told else { panic!("not refused: {told:?}") };
+    assert!(told.failure.contains("rank 2 counts as gone"), "{}", told.failure);
+    agents[2].exit(id, 2, 1).await;
+    agents[0].exit(id, 0, 0).await;
+    agents[1].exit(id, 1, 0).await;
+    assert_eq!(finished(&mut events).await.code, 0);
 }
 
 #[tokio::test]

@@ -28,7 +28,15 @@ async fn group(controller: &Controller) -> (Vec<FakeAgent>, Group) {
 }
 
 async fn recover(agent: &FakeAgent, group: &Group, rank: u32, timeout_ms: u64, agree: Option<u64>) {
-    agent.say(agent_message::Body::Recover(Recover { group: group.id, rank, timeout_ms, agree })).await;
+    agent
+        .say(agent_message::Body::Recover(Recover {
+            group: group.id,
+            rank,
+            timeout_ms,
+            agree,
+            ..Recover::default()
+        }))
+        .await;
 }
 
 async fn recovered(agent: &mut FakeAgent) -> Recovered {

@@ -27,7 +27,8 @@ impl Agent {
         let Some(answered) = self.recovering.begin(&at) else {
             return Err(format!("rank {} of group {} waits for the other survivors already", at.1, at.0));
         };
-        self.tell(Body::Recover(recover)).await;
+        let misses = self.engine.lost(at.0).await;
+        self.tell(Body::Recover(Recover { misses, ..recover })).await;
         self.recovering.answer(&at, answered, patience).await
     }
 

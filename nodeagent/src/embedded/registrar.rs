@@ -10,7 +10,7 @@ use cool_machine::{Duration, Time};
 use cool_proto::control::agent_message::Body;
 use cool_proto::control::{Enlist, Mustered, RanksLeft, Recover, Recovered, Withdraw};
 use cool_transport::muster::{Failed, Member, Musters};
-use cool_transport::survivors::{Met, Purpose, Survivor, Survivors};
+use cool_transport::survivors::{Met, Purpose, Refusal, Survivor, Survivors};
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::Ipv4Addr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -177,24 +177,26 @@ impl Registrar {
 
     /// A rank meets the other survivors of its group.
     async fn recover(&self, node: usize, recover: Recover) {
-        let Recover { group, rank, timeout_ms, agree } = recover;
+        let Recover { group, rank, timeout_ms, agree, misses } = recover;
         let deadline = self.now() + Duration::from_millis(timeout_ms).min(LONGEST);
         let came = {
             let mut state = self.state();
             let State { survivors, groups, .. } = &mut *state;
             let size = groups.get(&group).map_or(0, |made| made.places.len() as u32);
             let purpose = agree.map_or(Purpose::Shrink, Purpose::Agree);
-            survivors.come(Survivor { group: (group, size), rank, purpose, place: node, deadline })
+            survivors.come(Survivor { group: (group, size), rank, purpose, place: node, deadline, misses })
         };
         match came {
             Ok(None) => self.came.notify_one(),
             Ok(Some(met)) => self.met(met).await,
-            Err(refusal) => {
-                let failure = refusal.to_string();
-                let refused = Recovered { group, failure, rank: Some(rank), ..Recovered::default() };
-                self.nodes[node].agent.recovered(&refused);
-            }
+            Err(refusal) => self.refuse(node, (group, rank), &refusal),
         }
+    }
+
+    fn refuse(&self, node: usize, (group, rank): (u64, u32), refusal: &Refusal) {
+        let failure = refusal.to_string();
+        let refused = Recovered { group, failure, rank: Some(rank), ..Recovered::default() };
+        self.nodes[node].agent.recovered(&refused);
     }
 
     async fn left(&self, node: usize, group: u64, rank: u32) {
@@ -214,7 +216,10 @@ impl Registrar {
 
     /// Tells survivors what they have agreed on, and makes the group that they want.
     async fn met(&self, met: Met<usize>) {
-        let Met { group, purpose, came, gone } = met;
+        let Met { group, purpose, came, gone, cut_off } = met;
+        for (rank, node) in cut_off {
+            self.refuse(node, (group, rank), &Refusal::Gone { group, rank });
+        }
         let places: Vec<usize> = came.into_values().collect();
         let (flags, (new_group, failure)) = match purpose {
             Purpose::Agree(flags) => (flags, (0, String::new())),

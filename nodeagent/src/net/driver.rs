@@ -189,10 +189,14 @@ impl Driver {
             }
             Command::LoseRank { group, rank, why } => self.engine.lose_rank(now, group, rank, why),
             Command::Revoke { group, rank } => self.engine.revoke(now, group, rank),
+            Command::Lost { group, reply } => {
+                // Whoever asked may have gone.
+                let _ = reply.send(self.engine.lost_ranks(group));
+            }
             Command::Trace { last, group, reply } => {
                 // The clock may have been set since the engine started: what it says now counts.
                 let origin = SystemTime::now().checked_sub(self.origin.elapsed()).unwrap_or(UNIX_EPOCH);
-                // Whoever asked may have gone.
+                // As above.
                 let _ = reply.send(Trace { origin, records: self.engine.trace(last, group) });
             }
         }
