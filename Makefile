@@ -2,7 +2,8 @@
 #   make demo   K-means over 16 emulated nodes in 4 racks, with a report in target/demo/
 #   make test   every test: unit, property, simulator, and end to end in Mininet
 # and the comparison with other libraries: make bench-quick (under 10 minutes), make bench (BENCH=... gives its options);
-# predictions beside measurements, written to docs/calibration.md: make calibrate
+# predictions beside measurements, written to docs/calibration.md: make calibrate; 500 random faults under running
+# collectives, 25 minutes: make faults (FAULTS="--faults 100 --seed 7")
 
 SUDO := $(if $(filter 0,$(shell id -u)),,sudo)
 NETWORK_PACKAGES := gcc libc6-dev mininet openvswitch-switch ethtool iptables iproute2 procps python3
@@ -10,7 +11,7 @@ LAUNCHERS := openmpi-bin slurmctld slurmd slurm-client
 PHOTOGRAPHS := lomiri-wallpapers-16.04
 export PATH := $(PATH):$(HOME)/.cargo/bin
 
-.PHONY: demo test bench bench-quick recovery load calibrate lint release bindings packages-demo packages-test packages-bench nextest unit end-to-end
+.PHONY: demo test bench bench-quick recovery faults load calibrate lint release bindings packages-demo packages-test packages-bench nextest unit end-to-end
 
 demo: packages-demo release
 	mkdir -p target/demo
@@ -46,6 +47,10 @@ recovery: packages-bench release
 load: release
 	@tools/install-packages python3-venv
 	bench/load.py $(LOAD)
+
+# Who is told what and when after random faults, and whether the survivors go on: docs/guide.md
+faults: packages-bench release
+	$(SUDO) bench/faults.py $(FAULTS)
 
 calibrate: packages-bench release
 	$(SUDO) bench/calibrate.py $(CALIBRATE)

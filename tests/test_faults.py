@@ -3,12 +3,16 @@ import os
 import signal
 import socket
 import subprocess
+import sys
 import time
 
 import pytest
-from conftest import run, succeed
+from conftest import ROOT, run, succeed
 
 import network
+
+sys.path.insert(0, os.path.join(ROOT, "bench"))
+import faults  # noqa: E402
 
 
 def log_of(bed, name):
@@ -93,6 +97,23 @@ def test_a_dead_agent_fails_the_job_by_name_and_the_rest_goes_on(make_bed):
     bed.start_agent("h5")
     bed.wait_until_joined()
     succeed(bed, "cool", "bench", "--ops", "allreduce", "--bytes", "1000", "--reps", "1")
+
+
+def test_survivors_of_random_faults_are_told_by_whom_and_go_on_without_them(make_bed):
+    """A few of the many that `make faults` runs."""
+    bed = make_bed("tree:4x2")
+    with faults.events() as told:
+        series = faults.Series(bed, told, seed=4)
+        series.run(16)
+    assert not series.violations, "\n".join(series.violations)
+    assert len(series.seconds) > 3, "several kinds of fault: %s" % series.figures()
+
+
+def test_every_operation_and_messages_bring_the_right_bytes_where_packets_are_lost(make_bed):
+    bed = make_bed("tree:2x3", host_mbit=50, uplink_mbit=50, loss=0.03)
+    for seed in range(2):
+        succeed(bed, "cool", "run", "-n", "12", "--", os.path.join(bed.bin_dir, "cool-faults"), "--steps", "39", "--seed", str(seed),
+                "--bytes", "262144")
 
 
 def test_a_controller_that_starts_after_switches_and_agents_finds_them(make_bed):
