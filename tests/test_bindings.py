@@ -1,7 +1,11 @@
-"""The same program in Rust, C and Python, over 16 nodes (`make bindings` builds them)."""
+"""The same program in Rust, C and Python (`make bindings` builds them), over 16 nodes and in one process: each prints what the
+operations mean, as tests/suite.py has it."""
 import os
 import shutil
+import subprocess
 
+import pytest
+import suite
 from conftest import ROOT, succeed
 
 BINDINGS = os.path.join(os.environ.get("CARGO_TARGET_DIR", os.path.join(ROOT, "target")), "bindings")
@@ -12,12 +16,25 @@ PROGRAMS = {
 }
 
 
-def test_programs_in_three_languages_receive_the_same_on_16_nodes(make_bed):
+def same(printed, ranks):
+    assert printed.splitlines() == suite.expected(ranks).splitlines()
+
+
+@pytest.mark.parametrize("language", PROGRAMS)
+def test_a_program_prints_what_the_operations_mean_on_16_nodes(make_bed, language):
     bed = make_bed("tree:4x4", host_mbit=50, uplink_mbit=50)
-    assert shutil.which(PROGRAMS["rust"][0]), "make bindings builds the programs"
-    output = {name: succeed(bed, "cool", "run", "-n", "16", "--", *program) for name, program in PROGRAMS.items()}
-    assert len(output["rust"].splitlines()) == 25
-    assert output["c"] == output["rust"]
-    assert output["python"] == output["rust"]
+    assert shutil.which(PROGRAMS[language][0]), "make bindings builds the programs"
+    printed = succeed(bed, "cool", "run", "-n", "16", "--", *PROGRAMS[language])
+    assert all(line.startswith("[0] ") for line in printed.splitlines())
+    same("".join(line.removeprefix("[0] ") + "\n" for line in printed.splitlines()), 16)
     groups = succeed(bed, "cool", "groups")
     assert "no groups" in groups.lower() or len(groups.splitlines()) <= 1, groups
+
+
+@pytest.mark.parametrize("ranks", [1, 5, 16])
+@pytest.mark.parametrize("language", PROGRAMS)
+def test_a_program_prints_the_same_in_one_process(language, ranks):
+    environment = {**os.environ, "COOL_EMBEDDED": str(ranks)}
+    done = subprocess.run(PROGRAMS[language], env=environment, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    same(done.stdout, ranks)

@@ -1,7 +1,9 @@
 //! Every operation once, and a line for each with a number that stands for what every rank received. The programs
-//! in C (`libcool/c/examples/suite.c`) and Python (`libcool/python/examples/suite.py`) print the same.
+//! in C (`libcool/c/examples/suite.c`) and Python (`libcool/python/examples/suite.py`) print the same, which is written
+//! down in `tests/suite.py`.
 
-use cool::{Comm, Error, Located, Op};
+use cool::{Comm, Error, Failure, Located, Op};
+use std::time::Duration;
 
 /// Rank `rank`'s element `i`.
 fn x(rank: usize, i: usize) -> i64 {
@@ -196,6 +198,48 @@ fn recovered(comm: &Comm) -> Result<(), Error> {
     line(comm, "shrunk", left)
 }
 
+/// What went wrong, as the codes of C have it, and the ranks that the error names.
+fn told(result: Result<(), Error>) -> Vec<i64> {
+    let (code, ranks) = match result {
+        Ok(()) => (0, Vec::new()),
+        Err(Error::Argument { .. }) => (1, Vec::new()),
+        Err(Error::Collective { failure, ranks, .. }) => match failure {
+            Failure::Mismatch => (4, ranks),
+            Failure::Timeout => (5, ranks),
+            Failure::Lost => (6, ranks),
+            Failure::Aborted => (7, ranks),
+            _ => (-1, ranks),
+        },
+        Err(_) => (-1, Vec::new()),
+    };
+    [code].into_iter().chain(ranks.into_iter().map(|rank| rank as i64)).collect()
+}
+
+/// What each rank is told of a wrong argument, of ranks that call different things, and of one that does not come or
+/// has left.
+fn errors(comm: &Comm) -> Result<(), Error> {
+    let (rank, n) = (comm.rank(), comm.size());
+    line(comm, "wrong root", told(comm.bcast(&mut [0i64], n)))?;
+
+    let copy = comm.dup()?;
+    let count = if rank == n - 1 { 11 } else { 10 };
+    let first = told(copy.allreduce(&vector(rank, count), &mut vec![0; count], Op::Sum));
+    line(comm, "other length", [first[0]])?;
+    line(comm, "failed before", [told(copy.barrier())[0]])?;
+
+    // The last rank is there, but comes only when the others have given up.
+    let copy = comm.dup()?;
+    copy.set_timeout(Duration::from_secs(2));
+    let waited = if rank == n - 1 { Vec::new() } else { told(copy.barrier()) };
+    comm.barrier()?;
+    line(comm, "not in time", waited)?;
+
+    let copy = comm.dup()?;
+    let missed = if rank == n - 1 { Vec::new() } else { told(copy.barrier()) };
+    drop(copy);
+    line(comm, "left", missed)
+}
+
 fn main() -> Result<(), Error> {
     let run = |comm: Comm| {
         equal_parts(&comm)?;
@@ -203,7 +247,8 @@ fn main() -> Result<(), Error> {
         types_and_functions(&comm)?;
         started_and_split(&comm)?;
         messages(&comm)?;
-        recovered(&comm)
+        recovered(&comm)?;
+        errors(&comm)
     };
     cool::launch(run)?.into_iter().collect()
 }

@@ -1,5 +1,5 @@
 /* Every operation once, and a line for each with a number that stands for what every rank received: what
- * libcool/examples/suite.rs prints, to the byte. */
+ * libcool/examples/suite.rs prints, to the byte, and tests/suite.py writes down. */
 #include "cool.h"
 
 #include <inttypes.h>
@@ -264,6 +264,51 @@ static void recovered(cool_comm comm, size_t rank, size_t size) {
     line(comm, "shrunk", left, remain);
 }
 
+/* What went wrong, and the ranks that the error names; how many numbers. */
+static size_t told(cool_status status, int64_t *into, size_t size) {
+    size_t *ranks = array(size, sizeof *ranks), count = status == COOL_OK ? 0 : cool_error_ranks(ranks, size);
+    into[0] = status;
+    for (size_t i = 0; i < count; i++) into[i + 1] = (int64_t)ranks[i];
+    free(ranks);
+    return count + 1;
+}
+
+/* What each rank is told of a wrong argument, of ranks that call different things, and of one that does not come or
+ * has left. */
+static void errors(cool_comm comm, size_t rank, size_t size) {
+    cool_comm copy;
+    int64_t *data = array(size + 1, sizeof *data);
+    line(comm, "wrong root", data, told(cool_bcast(data, 1, COOL_I64, size, comm), data, size));
+
+    check(cool_dup(comm, &copy));
+    size_t count = rank == size - 1 ? 11 : 10;
+    int64_t *mine = vector(rank, count), *sum = array(count, sizeof *sum);
+    data = array(size + 1, sizeof *data);
+    told(cool_allreduce(mine, sum, count, COOL_I64, COOL_SUM, copy), data, size);
+    line(comm, "other length", data, 1);
+    data = array(size + 1, sizeof *data);
+    told(cool_barrier(copy), data, size);
+    line(comm, "failed before", data, 1);
+    check(cool_free(copy));
+    free(mine);
+    free(sum);
+
+    /* The last rank is there, but comes only when the others have given up. */
+    check(cool_dup(comm, &copy));
+    check(cool_set_timeout(copy, 2000));
+    data = array(size + 1, sizeof *data);
+    count = rank == size - 1 ? 0 : told(cool_barrier(copy), data, size);
+    check(cool_barrier(comm));
+    check(cool_free(copy));
+    line(comm, "not in time", data, count);
+
+    check(cool_dup(comm, &copy));
+    data = array(size + 1, sizeof *data);
+    count = rank == size - 1 ? 0 : told(cool_barrier(copy), data, size);
+    check(cool_free(copy));
+    line(comm, "left", data, count);
+}
+
 static int program(cool_comm world, void *context) {
     size_t rank, size;
     (void)context;
@@ -275,6 +320,7 @@ static int program(cool_comm world, void *context) {
     started_and_split(world, rank);
     messages(world, rank, size);
     recovered(world, rank, size);
+    errors(world, rank, size);
     return 0;
 }
 

@@ -1,5 +1,5 @@
 """Every operation once, and a line for each with a number that stands for what every rank received: what
-libcool/examples/suite.rs prints, to the byte."""
+libcool/examples/suite.rs prints, to the byte, and tests/suite.py writes down."""
 
 import cool
 import numpy as np
@@ -126,6 +126,39 @@ def recovered(comm):
     line(comm, "shrunk", left)
 
 
+def told(call):
+    """What went wrong, as the codes of C have it, and the ranks that the error names."""
+    codes = {cool.ArgumentError: 1, cool.MismatchError: 4, cool.TimeoutError: 5, cool.LostError: 6, cool.AbortedError: 7}
+    try:
+        call()
+    except cool.Error as error:
+        return [codes.get(type(error), -1), *error.ranks]
+    return [0]
+
+
+def errors(comm):
+    """What each rank is told of a wrong argument, of ranks that call different things, and of one that does not come
+    or has left."""
+    rank, n = comm.rank, comm.size
+    line(comm, "wrong root", told(lambda: comm.bcast(np.zeros(1, dtype=int), root=n)))
+
+    with comm.dup() as copy:
+        mine = vector(rank, 11 if rank == n - 1 else 10)
+        line(comm, "other length", told(lambda: copy.allreduce(mine))[:1])
+        line(comm, "failed before", told(copy.barrier)[:1])
+
+    # The last rank is there, but comes only when the others have given up.
+    with comm.dup() as copy:
+        copy.set_timeout(2)
+        waited = [] if rank == n - 1 else told(copy.barrier)
+        comm.barrier()
+    line(comm, "not in time", waited)
+
+    with comm.dup() as copy:
+        missed = [] if rank == n - 1 else told(copy.barrier)
+    line(comm, "left", missed)
+
+
 def main(world):
     equal_parts(world)
     unequal_parts(world)
@@ -133,6 +166,7 @@ def main(world):
     started_and_split(world)
     messages(world)
     recovered(world)
+    errors(world)
 
 
 if __name__ == "__main__":
