@@ -1,20 +1,25 @@
 //! What a fuzz target needs to be three programs: a target of libFuzzer, an ordinary test on seeded
 //! bytes, and a command that runs it on a file. What must hold is said by the targets.
 
+mod file;
 mod mutate;
 
 use std::io::Read;
 
+pub use file::File;
 use mutate::Mutator;
 
-/// How many inputs an ordinary test tries.
-const TRIES: usize = 100_000;
+/// How many inputs an ordinary test tries, unless its target says otherwise.
+pub const TRIES: usize = 100_000;
 
 /// Makes a file with `fn check(&[u8])` and `fn seeds() -> Vec<Vec<u8>>` a fuzz target. The file
-/// begins with `#![cfg_attr(fuzzing, no_main)]`.
+/// begins with `#![cfg_attr(fuzzing, no_main)]`. As an ordinary test it tries so many inputs.
 #[macro_export]
 macro_rules! target {
     () => {
+        $crate::target!($crate::TRIES);
+    };
+    ($tries:expr) => {
         #[cfg(fuzzing)]
         libfuzzer_sys::fuzz_target!(|bytes: &[u8]| check(bytes));
 
@@ -25,7 +30,7 @@ macro_rules! target {
 
         #[test]
         fn holds_for_seeded_random_and_mutated_bytes() {
-            $crate::try_many(&seeds(), check);
+            $crate::try_many(&seeds(), $tries, check);
         }
     };
 }
@@ -52,11 +57,11 @@ pub fn replay(check: fn(&[u8])) -> std::io::Result<()> {
 ///
 /// # Panics
 /// If `check` does; the input is printed. If there are no seeds.
-pub fn try_many(seeds: &[Vec<u8>], check: fn(&[u8])) {
+pub fn try_many(seeds: &[Vec<u8>], tries: usize, check: fn(&[u8])) {
     assert!(!seeds.is_empty(), "mutations need seeds");
     let mut mutator = Mutator::new(seeds);
     let mutated = std::iter::repeat_with(|| mutator.next_input());
-    for input in seeds.iter().cloned().chain(mutated).take(seeds.len() + TRIES) {
+    for input in seeds.iter().cloned().chain(mutated).take(seeds.len() + tries) {
         let shown = Shown(&input);
         check(&input);
         std::mem::forget(shown);

@@ -1,0 +1,297 @@
+//! What a process of the node does with its agent, by socket and by shared memory: two ranks of a group send whatever
+//! frames, with memory in which whatever stands, and change it meanwhile. The agent answers, hangs up at the latest when
+//! they do, and goes on serving another rank.
+#![cfg_attr(fuzzing, no_main)]
+
+use cool_nodeagent::embedded::Cluster;
+use cool_proto::frame::{Decoder, MAX_TO_AGENT, MAX_TO_RANK, encode};
+use cool_proto::local::{Call, Dtype, Enlist, Map, Operation, ReduceOp, Slice, frame::Body};
+use cool_proto::region::Region;
+use cool_proto::socket::{self, Receiver, Sender};
+use std::collections::VecDeque;
+use std::io::ErrorKind;
+use std::os::unix::net::UnixStream;
+use std::path::Path;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{LazyLock, Mutex, PoisonError};
+use std::time::Duration;
+
+/// An agent that is silent for so long has failed.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// No message is waited for longer, so that one that never comes holds nothing up.
+const TIMEOUT_MS: u64 = 5;
+
+/// Of the memory that hostile ranks share.
+const REGION: u64 = 4096;
+
+/// An agent on loopback, with a rank that keeps to the protocol.
+struct Node {
+    cluster: Cluster,
+    good: Mutex<Good>,
+}
+
+static NODE: LazyLock<Node> = LazyLock::new(|| {
+    let cluster = Cluster::start(&[0], &[0]).expect("an agent");
+    let good = Mutex::new(Good::attach(path(&cluster)));
+    Node { cluster, good }
+});
+
+fn path(cluster: &Cluster) -> &Path {
+    cluster.sockets().next().expect("one rank has an agent")
+}
+
+fn enlist(key: &str, rank: u32, size: u32) -> Body {
+    let (version, timeout_ms) = (cool_proto::VERSION, PATIENCE.as_millis() as u64);
+    Body::Enlist(Enlist { version, key: key.to_owned(), rank, size, timeout_ms })
+}
+
+/// A group of one rank.
+struct Good {
+    sender: Sender,
+    receiver: Receiver,
+    group: u64,
+    region: Region,
+}
+
+impl Good {
+    fn attach(path: &Path) -> Good {
+        let (mut sender, mut receiver) = socket::open(path, PATIENCE).expect("an agent that listens");
+        sender.send(enlist("good", 0, 1), None).expect("sent");
+        let group = loop {
+            match receiver.receive(PATIENCE).expect("an answer") {
+                Body::Running(_) => {}
+                Body::Attached(attached) => break attached.group,
+                other => panic!("{other:?} instead of Attached"),
+            }
+        };
+        let region = Region::create(REGION).expect("memory");
+        sender.send(Body::Map(Map { region: 0, bytes: REGION }), Some(region.descriptor())).expect("sent");
+        Good { sender, receiver, group, region }
+    }
+
+    /// What was sent comes back as the sum of one.
+    fn is_served(&mut self) {
+        self.region.copy_in(0, &77u32.to_ne_bytes()).expect("room");
+        self.region.copy_in(64, &[0; 4]).expect("room");
+        self.sender.send(Body::Call(allreduce(self.group)), None).expect("sent");
+        loop {
+            match self.receiver.receive(PATIENCE).expect("an answer") {
+                Body::Running(_) => {}
+                Body::Done(done) => break assert_eq!(done.failure, None),
+                other => panic!("{other:?} instead of Done"),
+            }
+        }
+        let mut sum = [0; 4];
+        self.region.copy_out(64, &mut sum).expect("room");
+        assert_eq!(u32::from_ne_bytes(sum), 77);
+    }
+}
+
+fn allreduce(group: u64) -> Call {
+    Call {
+        group,
+        operation: Operation::Allreduce.into(),
+        dtype: Dtype::U32.into(),
+        reduce: ReduceOp::Sum.into(),
+        count: 1,
+        input: Some(Slice { region: 0, offset: 0, bytes: 4 }),
+        output: Some(Slice { region: 0, offset: 64, bytes: 4 }),
+        ..Call::default()
+    }
+}
+
+/// A rank that keeps to nothing once it is in its group.
+struct Hostile {
+    stream: UnixStream,
+    decoder: Decoder,
+}
+
+impl Hostile {
+    fn enlist(key: &str, rank: u32) -> Hostile {
+        let stream = UnixStream::connect(path(&NODE.cluster)).expect("an agent that listens");
+        stream.set_read_timeout(Some(PATIENCE)).expect("a socket");
+        stream.set_write_timeout(Some(PATIENCE)).expect("a socket");
+        let hostile = Hostile { stream, decoder: Decoder::new(MAX_TO_RANK) };
+        hostile.send(&encode(enlist(key, rank, 2), MAX_TO_AGENT).expect("a frame"), None);
+        hostile
+    }
+
+    /// The next frame; none once the agent has hung up.
+    fn hear(&mut self) -> Option<Body> {
+        loop {
+            if let Some(body) = self.decoder.take().expect("agents send frames") {
+                return Some(body);
+            }
+            let mut buffer = [0; 4096];
+            match socket::receive(&self.stream, &mut buffer, &mut VecDeque::new()) {
+                Ok(0) => return None,
+                Ok(n) => self.decoder.push(&buffer[..n]),
+                Err(e) if e.kind() == ErrorKind::ConnectionReset => return None,
+                Err(e) => panic!("the agent neither answers nor hangs up: {e}"),
+            }
+        }
+    }
+
+    fn group(&mut self) -> u64 {
+        loop {
+            match self.hear().expect("an answer") {
+                Body::Running(_) => {}
+                Body::Attached(attached) => return attached.group,
+                other => panic!("{other:?} instead of Attached"),
+            }
+        }
+    }
+
+    /// Sends bytes, unless the agent hangs up before the last.
+    fn send(&self, bytes: &[u8], region: Option<&Region>) {
+        let mut sent = 0;
+        while sent < bytes.len() {
+            let descriptor = region.filter(|_| sent == 0).map(Region::descriptor);
+            match socket::send(&self.stream, &bytes[sent..], descriptor) {
+                Ok(n) => sent += n,
+                Err(e) if matches!(e.kind(), ErrorKind::BrokenPipe | ErrorKind::ConnectionReset) => return,
+                Err(e) => panic!("the agent does not read: {e}"),
+            }
+        }
+    }
+}
+
+/// The bytes with what no fuzzer can know: the number of the group, where they say 0, and that nothing waits for long.
+/// From the first bytes on that are no frame they stay as they are. Also the number of calls to be answered.
+fn filled_in(bytes: &[u8], group: u64) -> (Vec<u8>, usize) {
+    let (mut decoder, mut out) = (Decoder::new(MAX_TO_AGENT), Vec::new());
+    decoder.push(bytes);
+    let (mut frames, mut calls, mut left) = (0, 0, false);
+    while let Ok(Some(mut body)) = decoder.take() {
+        frames += 1;
+        let parts = match &mut body {
+            Body::Call(call) => Some((&mut call.group, &mut call.timeout_ms)),
+            Body::Transfer(transfer) => Some((&mut transfer.group, &mut transfer.timeout_ms)),
+            _ => None,
+        };
+        if let Some((its_group, timeout)) = parts {
+            *its_group = if *its_group == 0 { group } else { *its_group };
+            *timeout = TIMEOUT_MS;
+            calls += usize::from(!left);
+        }
+        // Who leaves is told nothing more.
+        left |= matches!(body, Body::Leave(_));
+        // With other numbers it may be too long; then it is not sent.
+        out.extend(encode(body, MAX_TO_AGENT).unwrap_or_default());
+    }
+    out.extend_from_slice(skip_frames(bytes, frames));
+    (out, if left { 0 } else { calls })
+}
+
+/// What is left after so many frames.
+fn skip_frames(mut bytes: &[u8], frames: usize) -> &[u8] {
+    for _ in 0..frames {
+        let Some((length, rest)) = bytes.split_first_chunk() else { return bytes };
+        bytes = rest.get(u32::from_be_bytes(*length) as usize..).unwrap_or_default();
+    }
+    bytes
+}
+
+fn check(bytes: &[u8]) {
+    heard_by_hostile_ranks(bytes);
+    NODE.good.lock().unwrap_or_else(PoisonError::into_inner).is_served();
+}
+
+/// Sends the bytes as two ranks, and changes their memory meanwhile; what the agent sends them until it hangs up.
+fn heard_by_hostile_ranks(bytes: &[u8]) -> Vec<Body> {
+    static SESSIONS: AtomicU64 = AtomicU64::new(0);
+    let key = format!("hostile {}", SESSIONS.fetch_add(1, Ordering::Relaxed));
+    let mut ranks = [0, 1].map(|rank| Hostile::enlist(&key, rank));
+    let region = Region::create(REGION).expect("memory");
+    let mut garbage: Vec<u8> = bytes.iter().copied().cycle().take(REGION as usize).collect();
+    region.copy_in(0, &garbage).expect("room");
+    let sent = ranks.each_mut().map(|rank| {
+        let (bytes, calls) = filled_in(bytes, rank.group());
+        rank.send(&bytes, Some(&region));
+        calls
+    });
+    garbage.reverse();
+    region.copy_in(0, &garbage).expect("room");
+    let mut heard = Vec::new();
+    for (rank, mut calls) in ranks.iter_mut().zip(sent) {
+        while calls > 0
+            && let Some(body) = rank.hear()
+        {
+            calls -= usize::from(matches!(body, Body::Done(_)));
+            heard.push(body);
+        }
+        // One that the agent has hung up on is fine.
+        let _ = rank.stream.shutdown(std::net::Shutdown::Write);
+    }
+    for mut rank in ranks {
+        heard.extend(std::iter::from_fn(|| rank.hear()));
+    }
+    heard
+}
+
+#[cfg(test)]
+fn seeds() -> Vec<Vec<u8>> {
+    use cool_proto::local::{Attach, CheckPlan, Leave, Revoke, Transfer, Unmap};
+
+    let session = |frames: Vec<Body>| -> Vec<u8> {
+        let map = Body::Map(Map { region: 0, bytes: REGION });
+        let frames = std::iter::once(map).chain(frames);
+        frames.flat_map(|body| encode(body, MAX_TO_AGENT).unwrap()).collect()
+    };
+    let slice = |offset, bytes| Some(Slice { region: 0, offset, bytes });
+    let call = |operation: Operation| Call { operation: operation.into(), ..allreduce(0) };
+    let reduction = Call { count: 64, input: slice(0, 256), output: slice(512, 256), ..allreduce(0) };
+    let bcast = Call { input: None, reduce: 0, ..call(Operation::Bcast) };
+    let gather = Call { counts: slice(1024, 16), count: 0, reduce: 0, ..call(Operation::Allgather) };
+    let alltoall = Call { counts: slice(1024, 32), count: 0, reduce: 0, ..call(Operation::Alltoall) };
+    let planned = Call { plan: "flat:ring".into(), ..allreduce(0) };
+    let message = |send, peer| {
+        let dtype = Dtype::U8.into();
+        Body::Transfer(Transfer {
+            send,
+            peer: Some(peer),
+            tag: Some(7),
+            dtype,
+            data: slice(0, 8),
+            ..Transfer::default()
+        })
+    };
+    vec![
+        session(vec![
+            Body::Call(reduction.clone()),
+            Body::Call(bcast.clone()),
+            Body::Unmap(Unmap { region: 0 }),
+        ]),
+        session(vec![Body::Call(gather), Body::Call(alltoall)]),
+        session(vec![
+            Body::Call(planned),
+            Body::Call(call(Operation::Scan)),
+            Body::Call(call(Operation::ReduceScatter)),
+        ]),
+        session(vec![message(true, 0), message(true, 1), message(false, 0), message(false, 1)]),
+        session(vec![
+            Body::CheckPlan(CheckPlan { operation: Operation::Reduce.into(), plan: "cool-p-p".into() }),
+            Body::Call(Call { dtype: Dtype::F64Loc.into(), reduce: ReduceOp::MinLoc.into(), ..reduction }),
+            Body::Revoke(Revoke {}),
+            Body::Call(bcast),
+            Body::Leave(Leave {}),
+        ]),
+        session(vec![Body::Attach(Attach { version: cool_proto::VERSION, group: 1, rank: 0 })]),
+    ]
+}
+
+/// Else what the others are made of would only be refused.
+#[test]
+fn the_calls_and_messages_of_seeds_are_carried_out() {
+    for session in [0, 3] {
+        let heard = heard_by_hostile_ranks(&seeds()[session]);
+        assert!(
+            heard.iter().any(|body| matches!(body, Body::Done(done) if done.failure.is_none())),
+            "{heard:?}"
+        );
+    }
+}
+
+// Each is several messages there and back.
+cool_fuzz::target!(2_000);

@@ -1,0 +1,46 @@
+//! `.npy` files of points, of whoever made them: one that is taken has the rows and columns that it says, all of
+//! which can be read, and nothing else is taken.
+#![cfg_attr(fuzzing, no_main)]
+
+use cool_fuzz::File;
+use cool_kmeans::npy::Array;
+
+thread_local! {
+    static FILE: File = File::new();
+}
+
+fn check(bytes: &[u8]) {
+    FILE.with(|file| {
+        let array = match Array::open(file.holding(bytes)) {
+            Ok(array) => array,
+            Err(refused) => return file.assert_named(&refused),
+        };
+        // No more than the file has bytes, since a row has some.
+        let rows: Vec<u64> = (0..array.rows).collect();
+        let mut read = Vec::new();
+        array
+            .read(&rows, |_, row| {
+                assert_eq!(row.len() % array.dims, 0);
+                read.extend_from_slice(row);
+                Ok(())
+            })
+            .expect("what was taken can be read");
+        assert!(bytes.ends_with(&read));
+    });
+}
+
+#[cfg(test)]
+fn seeds() -> Vec<Vec<u8>> {
+    let array = |version: u8, header: &str, data: &[u8]| {
+        let length = header.len().to_le_bytes();
+        let length = if version == 1 { &length[..2] } else { &length[..4] };
+        [b"\x93NUMPY", &[version, 0][..], length, header.as_bytes(), data].concat()
+    };
+    vec![
+        array(1, "{'descr': '|u1', 'fortran_order': False, 'shape': (2, 3), }\n", &[1, 2, 3, 4, 5, 6]),
+        array(2, "{'descr': '<f4', 'fortran_order': False, 'shape': (1, 2), }\n", &[7; 8]),
+        array(3, "{'shape': (0, 1), 'fortran_order': False, 'descr': '<f8'}", &[]),
+    ]
+}
+
+cool_fuzz::target!();

@@ -1,0 +1,45 @@
+//! Text files of points, of whoever made them: from one whose lines are all taken come as many finite numbers as it
+//! has points, each point with its place; else the error names the file.
+#![cfg_attr(fuzzing, no_main)]
+
+use cool_fuzz::File;
+use cool_kmeans::text::Lines;
+
+const DIMS: usize = 2;
+
+thread_local! {
+    static FILE: File = File::new();
+}
+
+fn check(bytes: &[u8]) {
+    FILE.with(|file| {
+        let lines = match Lines::open(&[file.holding(bytes).to_owned()], DIMS) {
+            Ok(lines) => lines,
+            Err(refused) => return file.assert_named(&refused),
+        };
+        let rows: Vec<u64> = (0..lines.rows()).collect();
+        match lines.load(&rows) {
+            Ok(values) => {
+                assert_eq!(values.len(), rows.len() * DIMS);
+                assert!(values.iter().all(|value| value.is_finite()));
+                assert_eq!(lines.places(&rows).expect("points have places").len(), rows.len());
+            }
+            Err(refused) => file.assert_named(&refused),
+        }
+        // The last alone is read as among the others.
+        if let Some(last) = rows.last() {
+            let alone = lines.load(&[*last]);
+            assert!(alone.is_ok() || lines.load(&rows).is_err());
+        }
+    });
+}
+
+#[cfg(test)]
+fn seeds() -> Vec<Vec<u8>> {
+    ["a 0 1 1 2\n\nb 2 3 3e0 -4\n", "picture 10 20 0.5 .25", "\r\n x 1 2 1 2 \r\n", "a 0 0 nan 1\n"]
+        .map(|text| text.as_bytes().to_vec())
+        .to_vec()
+}
+
+// Each writes and reads a file several times.
+cool_fuzz::target!(30_000);
