@@ -1,15 +1,19 @@
-"""Programs under other launchers than COOL's: real Open MPI and Slurm of Debian, torchrun's environment, and users who are not root."""
+"""Programs under other launchers than COOL's: Open MPI and Slurm of Debian, MPICH, torchrun's environment, and users who are not root."""
 import os
 import pwd
 import shutil
 import socket
 import subprocess
+import sys
 import time
 
 import pytest
 from conftest import ROOT
 
 import network
+
+sys.path.append(os.path.join(ROOT, "bench"))
+import peers  # noqa: E402
 
 NOBODY = pwd.getpwnam("nobody")
 ENTER = os.path.join(ROOT, "bench", "enter-host")
@@ -93,19 +97,45 @@ def test_a_user_cannot_be_a_rank_of_a_job_of_the_agents(bed):
         job.wait(30)
 
 
-def test_ranks_that_open_mpi_starts_find_each_other(bed, tmp_path):
-    hosts = ["h%d" % (i + 1) for i in range(HOSTS)]
-    (tmp_path / "hosts").write_text("127.0.0.1 localhost\n" + "".join("%s %s\n" % (bed.network.net.get(h).IP(), h) for h in hosts))
-    described = {h["name"]: h for h in bed.description["hosts"]}
-    (tmp_path / "pids").write_text("".join("%s %d %s\n" % (h, described[h]["pid"], described[h]["interface"]) for h in hosts))
-    start = [ENTER, "h1", " ".join([
-        "mpirun.openmpi", "--allow-run-as-root", "--mca", "plm_rsh_agent", ENTER, "--mca", "oob_tcp_if_include", "10.0.0.0/16",
-        "--host", ",".join(h + ":2" for h in hosts), "-n", "8",
-        # Of several agents on one machine each host's own is named by its host's name.
-        "sh", "-c", "'COOL_SOCKET=%s/$(hostname).sock exec %s sum'" % (bed.directory, program(bed))])]
-    done = subprocess.run(start, env={**os.environ, "BENCH_HOSTS": str(tmp_path)}, capture_output=True, text=True, timeout=60)
+def start_in_hosts(bed, folder, command):
+    """What a launcher prints that is started in the first host, and starts its daemons in the others by `enter-host`."""
+    hosts = {h["name"]: h for h in bed.description["hosts"]}
+    (folder / "hosts").write_text("127.0.0.1 localhost\n" + "".join("%s %s\n" % (bed.network.net.get(h).IP(), h) for h in hosts))
+    (folder / "pids").write_text("".join("%s %d %s\n" % (name, h["pid"], h["interface"]) for name, h in hosts.items()))
+    done = subprocess.run([ENTER, "h1", " ".join(command)], env={**os.environ, "BENCH_HOSTS": str(folder)}, capture_output=True, text=True,
+                          timeout=60)
     assert done.returncode == 0, done.stdout + done.stderr
-    assert sorted(done.stdout.splitlines()) == sums(8)
+    return done.stdout
+
+
+def rank_of_its_host(bed):
+    """A rank as a launcher is to start it: of several agents on one machine each host's own is named by its host's name."""
+    return ["sh", "-c", "'COOL_SOCKET=%s/$(hostname).sock exec %s sum'" % (bed.directory, program(bed))]
+
+
+def test_ranks_that_open_mpi_starts_find_each_other(bed, tmp_path):
+    printed = start_in_hosts(bed, tmp_path, [
+        "mpirun.openmpi", "--allow-run-as-root", "--mca", "plm_rsh_agent", ENTER, "--mca", "oob_tcp_if_include", "10.0.0.0/16",
+        "--host", ",".join("h%d:2" % (i + 1) for i in range(HOSTS)), "-n", "8", *rank_of_its_host(bed)])
+    assert sorted(printed.splitlines()) == sums(8)
+
+
+@pytest.fixture(scope="session")
+def mpiexec():
+    """MPICH's, from its wheel."""
+    folder = os.path.join(ROOT, "target", "bench")
+    os.makedirs(folder, exist_ok=True)
+    mpich = peers.Mpich(folder, True)
+    mpich.prepare()
+    return os.path.join(mpich.folder, "bin", "mpiexec")
+
+
+def test_ranks_that_mpich_starts_find_each_other_if_they_are_told_a_job(bed, tmp_path, mpiexec):
+    # Only what MPICH itself gives its ranks, and the job.
+    printed = start_in_hosts(bed, tmp_path, [
+        mpiexec, "-genvnone", "-genv", "COOL_JOB", "mpich", "-launcher", "ssh", "-launcher-exec", ENTER,
+        "-hosts", ",".join("h%d" % (i + 1) for i in range(HOSTS)), "-n", "8", "-ppn", "2", *rank_of_its_host(bed)])
+    assert sorted(printed.splitlines()) == sums(8)
 
 
 class Slurm:
