@@ -49,6 +49,8 @@ pub(crate) enum Error {
         "topology {path:?}: {reason}; name a file as `cool topology --json` prints it, or write tree:RxK"
     )]
     TopologyFile { path: String, reason: std::io::Error },
+    #[error("{path} {reason}; name a file that a run in one process has left, started with COOL_TRACE=FILE")]
+    TraceFile { path: String, reason: String },
     #[error("the controller tells costs that cannot be read ({0}); install the same release of both")]
     CostModel(String),
     #[error(

@@ -71,6 +71,7 @@ enum Ask {
 fn main() -> ExitCode {
     let Options { controller, tls, command } = Options::parse();
     let outcome = match command {
+        Command::Ask(Ask::Trace(options)) if options.is_of_file() => trace::show_file(&options),
         Command::Ask(question) => ask(&controller, &tls, question),
         Command::Certs(options) => certs::make(&options),
         Command::Plan(options) if options.asks() => on_runtime(async {

@@ -6,8 +6,9 @@ mod timeline;
 use crate::error::Error;
 use crate::units;
 use call::{Call, Calls};
-use cool_proto::control::TraceRequest;
 use cool_proto::control::controller_client::ControllerClient;
+use cool_proto::control::{CallRecord, TraceRequest};
+use cool_proto::trace_file;
 use serde_json::json;
 use std::cmp::Reverse;
 use std::io::Write;
@@ -36,9 +37,34 @@ pub(crate) struct Options {
     #[arg(long, value_name = "FILE")]
     perfetto: Option<PathBuf>,
 
+    /// Show the trace of a run in one process (libcool's embedded mode, started with COOL_TRACE=FILE), and ask no
+    /// controller
+    #[arg(long, value_name = "FILE", conflicts_with = "last")]
+    file: Option<PathBuf>,
+
     /// Print one JSON document
     #[arg(long)]
     json: bool,
+}
+
+impl Options {
+    /// Whether a file is to be shown in place of what a controller says.
+    pub(crate) fn is_of_file(&self) -> bool {
+        self.file.is_some()
+    }
+}
+
+/// Shows a file.
+pub(crate) fn show_file(options: &Options) -> Result<(), Error> {
+    let Some(path) = &options.file else { return Ok(()) };
+    let failed = |reason: String| Error::TraceFile { path: path.display().to_string(), reason };
+    let bytes = std::fs::read(path).map_err(|e| failed(format!("cannot be read: {e}")))?;
+    let mut calls = Calls::default();
+    for event in trace_file::decode(&bytes).map_err(|e| failed(e.to_string()))? {
+        let asked = |record: &CallRecord| options.group.is_none_or(|group| record.group == group);
+        event.records.into_iter().filter(asked).for_each(|record| calls.add(&event.node, record));
+    }
+    print(&calls, options)
 }
 
 /// Asks and prints.
@@ -52,9 +78,13 @@ pub(crate) async fn show(mut client: ControllerClient<Channel>, options: &Option
             eprintln!("cool: no answer from {}", event.silent.join(", "));
         }
     }
+    print(&calls, options)
+}
+
+fn print(calls: &Calls, options: &Options) -> Result<(), Error> {
     if let Some(path) = &options.perfetto {
         let failed = |reason| Error::Timeline { path: path.display().to_string(), reason };
-        std::fs::write(path, timeline::document(&calls).to_string()).map_err(failed)?;
+        std::fs::write(path, timeline::document(calls).to_string()).map_err(failed)?;
     }
     let mut slowest: Vec<&Call> = calls.iter().collect();
     slowest.sort_by_key(|call| Reverse(call.nanoseconds()));

@@ -367,3 +367,22 @@ async fn traces_are_shown_as_a_table_and_kept_as_a_timeline() {
     let timeline: serde_json::Value = serde_json::from_slice(&std::fs::read(file).unwrap()).unwrap();
     assert!(timeline["traceEvents"].as_array().unwrap().len() >= 4, "{timeline}");
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_trace_of_a_run_in_one_process_is_shown_from_its_file_and_no_controller_is_asked() {
+    let stage = Stage::set(Vec::new(), false).await;
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("run.trace");
+    let record = |group| CallRecord { group, words: format!("barrier of {group}"), ..CallRecord::default() };
+    let event = TraceEvent { node: "n0".into(), records: vec![record(1), record(2)], silent: Vec::new() };
+    std::fs::write(&file, cool_proto::trace_file::encode(&[event])).unwrap();
+    let (status, text, errors) = stage.cool(&format!("trace --file {} --group 2", file.display())).await;
+    assert_eq!((status, errors.as_str()), (0, ""));
+    assert!(
+        text.contains("barrier of 2") && !text.contains("barrier of 1") && !text.contains("h1"),
+        "{text}"
+    );
+    std::fs::write(&file, "{}").unwrap();
+    let (status, _, errors) = stage.cool(&format!("trace --file {}", file.display())).await;
+    assert!(status == 1 && errors.contains("run.trace is no trace of COOL's"), "{errors}");
+}

@@ -1,13 +1,18 @@
 //! Ranks as threads of this process, with agents on loopback: no root, no switches, no daemons.
 //!
 //! Meant for trying a program and for tests. The ranks talk to their agents, and the agents to each
-//! other, as on a cluster, except that without switches there is no multicast.
+//! other, as on a cluster, except that without switches there is no multicast. If `COOL_TRACE` names a file, what
+//! `cool trace --file` shows is written there when the ranks have ended.
 
 use crate::environment::Plans;
 use crate::session::Way;
 use crate::{Comm, Error};
 use cool_nodeagent::embedded::Cluster;
+use cool_proto::trace_file;
+use std::fs::File;
+use std::io::Write;
 use std::panic::resume_unwind;
+use std::path::{Path, PathBuf};
 
 /// An embedded run: how many ranks, and how they are spread.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -66,7 +71,7 @@ impl Embedded {
 /// A rank's panic makes the others' calls fail and goes on here when all have ended.
 ///
 /// # Errors
-/// If the agents do not start, or `COOL_PLAN` forces what cannot be.
+/// If the agents do not start, `COOL_PLAN` forces what cannot be, or the file that `COOL_TRACE` names cannot be written.
 pub fn run<R, F>(how: Embedded, program: F) -> Result<Vec<R>, Error>
 where
     F: Fn(Comm) -> R + Sync,
@@ -74,8 +79,9 @@ where
 {
     let (nodes, racks) = how.places()?;
     let plans = Plans::from_environment()?;
+    let trace = TraceFile::from_environment()?;
     let cluster = Cluster::start(&nodes, &racks).map_err(|e| Error::Embedded(e.to_string()))?;
-    std::thread::scope(|scope| {
+    let results = std::thread::scope(|scope| {
         let start = |(rank, socket)| {
             let (program, plans) = (&program, &plans);
             let rank_main = move || {
@@ -91,5 +97,74 @@ where
         // All are joined before the first panic or error is passed on.
         let results: Vec<_> = ranks.into_iter().map(|rank| rank.map(|thread| thread.join())).collect();
         results.into_iter().map(|result| result?.unwrap_or_else(|panic| resume_unwind(panic))).collect()
-    })
+    });
+    if let Some(trace) = trace {
+        trace.write(&cluster)?;
+    }
+    results
+}
+
+/// Where the trace of a run goes.
+struct TraceFile {
+    path: PathBuf,
+    /// Made before the ranks run, so that they do not run in vain.
+    file: File,
+}
+
+impl TraceFile {
+    fn from_environment() -> Result<Option<TraceFile>, Error> {
+        let Some(path) = std::env::var_os("COOL_TRACE").map(PathBuf::from) else { return Ok(None) };
+        match File::create(&path) {
+            Ok(file) => Ok(Some(TraceFile { path, file })),
+            Err(e) => Err(not_written(&path, &e)),
+        }
+    }
+
+    fn write(mut self, cluster: &Cluster) -> Result<(), Error> {
+        let bytes = trace_file::encode(&cluster.trace());
+        self.file.write_all(&bytes).map_err(|e| not_written(&self.path, &e))
+    }
+}
+
+fn not_written(path: &Path, e: &std::io::Error) -> Error {
+    let value = path.display().to_string();
+    Error::Environment {
+        variable: "COOL_TRACE",
+        value,
+        expected: format!("a file that can be written ({e})"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_trace_has_the_calls_of_all_nodes() {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        let trace = TraceFile { path: file.path().to_owned(), file: file.reopen().unwrap() };
+        let cluster = Cluster::start(&[0, 1], &[0, 0]).unwrap();
+        std::thread::scope(|scope| {
+            for (rank, socket) in (0u32..).zip(cluster.sockets()) {
+                scope.spawn(move || {
+                    let way = Way::Member { group: Cluster::GROUP };
+                    let comm = Comm::attach(socket, rank, &way, &Plans::default()).unwrap();
+                    comm.barrier().unwrap();
+                    comm.bcast(&mut [0u8; 3], 1).unwrap();
+                });
+            }
+        });
+        trace.write(&cluster).unwrap();
+        let events = trace_file::decode(&std::fs::read(file.path()).unwrap()).unwrap();
+        let calls = |at: usize| events[at].records.iter().map(|call| call.words.as_str()).collect::<Vec<_>>();
+        assert_eq!((events.len(), events[0].node.as_str(), calls(0).len()), (2, "n0", 2));
+        assert_eq!(calls(0), calls(1));
+        assert!(calls(0)[1].contains("bcast"), "{:?}", calls(0));
+    }
+
+    #[test]
+    fn a_trace_that_cannot_be_written_is_named() {
+        let e = not_written(Path::new("/no/file"), &std::io::ErrorKind::NotFound.into()).to_string();
+        assert!(e.starts_with("COOL_TRACE is /no/file, but should be a file that can be written"), "{e}");
+    }
 }

@@ -7,6 +7,8 @@ mod registrar;
 use crate::agent::Agent;
 use crate::engine::{EngineConfig, EngineHandle, GroupError, StartError};
 use crate::local::{LocalServer, ServeError};
+use crate::traces;
+use cool_proto::control::TraceEvent;
 use cool_proto::control::agent_message::Body;
 use registrar::{Node, Registrar};
 use std::path::{Path, PathBuf};
@@ -44,8 +46,9 @@ pub enum ClusterError {
 pub struct Cluster {
     /// The socket of each rank's agent.
     sockets: Vec<PathBuf>,
+    agents: Vec<Agent>,
     // Dropped in this order: the servers remove their sockets, then the directory goes.
-    _runtime: Runtime,
+    runtime: Runtime,
     _directory: tempfile::TempDir,
 }
 
@@ -81,6 +84,7 @@ impl Cluster {
             let reason = format!("rank {rank} is on node {node}, but there are {} nodes", racks.len());
             return Err(GroupError::Invalid { group: Cluster::GROUP, reason }.into());
         }
+        let all = agents.iter().map(|node| node.agent.clone()).collect();
         let registrar = Arc::new(Registrar::new(agents, Cluster::GROUP));
         runtime.block_on(registrar.make(Cluster::GROUP, nodes))?;
         for (node, queue) in told.into_iter().enumerate() {
@@ -88,12 +92,21 @@ impl Cluster {
         }
         runtime.spawn(async move { registrar.watch().await });
         let sockets = nodes.iter().map(|node| path(*node)).collect();
-        Ok(Cluster { sockets, _runtime: runtime, _directory: directory })
+        Ok(Cluster { sockets, agents: all, runtime, _directory: directory })
     }
 
     /// The socket of each rank's agent, in rank order.
     pub fn sockets(&self) -> impl ExactSizeIterator<Item = &Path> {
         self.sockets.iter().map(PathBuf::as_path)
+    }
+
+    /// What the agents remember of calls, as a controller would tell it.
+    pub fn trace(&self) -> Vec<TraceEvent> {
+        let of = |agent: &Agent| {
+            let records = self.runtime.block_on(traces::all(agent));
+            TraceEvent { node: agent.node().to_owned(), records, silent: Vec::new() }
+        };
+        self.agents.iter().map(of).collect()
     }
 }
 

@@ -22,6 +22,11 @@ pub(crate) async fn answer(agent: &Agent, request: &TraceRequest) -> Vec<Traced>
     pieces
 }
 
+/// All that is remembered.
+pub(crate) async fn all(agent: &Agent) -> Vec<control::CallRecord> {
+    agent.trace(usize::MAX, None).await.map(|trace| records(&trace)).unwrap_or_default()
+}
+
 fn records(trace: &Trace) -> Vec<control::CallRecord> {
     let origin = trace.origin.duration_since(UNIX_EPOCH).map_or(0, |since| since.as_nanos());
     let origin = u64::try_from(origin).unwrap_or(u64::MAX);

@@ -6,6 +6,8 @@ mod element;
 pub mod frame;
 pub mod region;
 pub mod socket;
+#[cfg(feature = "grpc")]
+pub mod trace_file;
 
 /// The version of both contracts; peers with another one are refused.
 pub const VERSION: u32 = 8;
