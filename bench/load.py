@@ -28,6 +28,7 @@ ROWS = [
     ("group_entries", "group entries in all switches", ""),
     ("cpu_until_then_s", "the controller's processor time until then", "s"),
     ("peak_memory_mib", "its memory until then, at most", "MiB"),
+    ("groups_came_and_went_s", "a thousand groups come and go, and leave nothing behind", "s"),
     ("idle_cpu_percent", "of one processor, when nothing happens", "%"),
     ("link_failure_median_ms", "a link fails: the last rule sent after (median)", "ms"),
     ("link_failure_worst_ms", "the same, worst", "ms"),

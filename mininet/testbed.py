@@ -104,13 +104,15 @@ class Testbed:
     """COOL on an emulated network, as a context: `with Testbed("tree:2x2") as bed: bed.run([...])`."""
 
     def __init__(self, topology, host_mbit=0.0, uplink_mbit=0.0, loss=0.0, mtu=1500, slots=4, bin_dir=None, logs=None,
-                 join_timeout=60.0, log_level="info", tell_rates=True, insecure_plaintext=False, lldp_ms=0):
+                 join_timeout=60.0, log_level="info", tell_rates=True, insecure_plaintext=False, lldp_ms=0,
+                 controller_flags=()):
         self.options = {"host_mbit": host_mbit, "uplink_mbit": uplink_mbit, "loss": loss, "mtu": mtu}
         self.topology, self.slots, self.join_timeout, self.log_level = topology, slots, join_timeout, log_level
         self.bin_dir = os.path.abspath(bin_dir or os.path.join(HERE, "..", "target", "release"))
         # Whether the controller is told the rates of links, as an operator tells it those that ports do not know.
         self.tell_rates = tell_rates
         self.logs, self.insecure_plaintext, self.lldp_ms = logs, insecure_plaintext, lldp_ms
+        self.controller_flags = controller_flags
         self.daemons = []
         self.agents = {}
         self.stack = contextlib.ExitStack()
@@ -180,13 +182,14 @@ class Testbed:
 
     def start_controller(self):
         command = [os.path.join(self.bin_dir, "cool-controller"), "--openflow", "0.0.0.0:%d" % OPENFLOW_PORT,
-                   "--grpc", "0.0.0.0:%d" % GRPC_PORT, "--http", "127.0.0.1:%d" % PAGES_PORT, *self.security()]
+                   "--grpc", "0.0.0.0:%d" % GRPC_PORT, "--http", "127.0.0.1:%d" % PAGES_PORT, *self.security(),
+                   *self.controller_flags]
         if self.lldp_ms:
             command += ["--lldp-interval-ms", str(self.lldp_ms)]
         for flag in ("host_mbit", "uplink_mbit"):
             if self.options[flag] and self.tell_rates:
                 command += ["--" + flag.replace("_", "-"), "%g" % self.options[flag]]
-        self.controller = self._daemon("controller", command)
+        self.controller = self.daemon("controller", command)
 
     def start_agent(self, name):
         host = self.network.net.get(name)
@@ -194,9 +197,10 @@ class Testbed:
                    "--controller", self.controller_address(network.MANAGEMENT_ADDRESS), *self.security(),
                    "--socket", os.path.join(self.directory, name + ".sock"), "--slots", str(self.slots),
                    "--http", "127.0.0.1:%d" % PAGES_PORT]
-        self.agents[name] = self._daemon(name, command, ("mnexec", "-a", str(host.pid)))
+        self.agents[name] = self.daemon(name, command, ("mnexec", "-a", str(host.pid)))
 
-    def _daemon(self, name, command, prefix=()):
+    def daemon(self, name, command, prefix=()):
+        """Starts a program that ends with the testbed at the latest."""
         # If the testbed is killed outright, its daemons must not stay.
         prefix = ("setpriv", "--pdeathsig", "TERM", *prefix, "env", "RUST_LOG=" + self.log_level)
         daemon = Daemon(name, command, self.logs, prefix)

@@ -230,8 +230,13 @@ impl Groups {
         let members = places.iter().map(|p| p.session.agent.name.clone()).collect();
         let trees = match network.create_group(GroupRequest { id, members }).await {
             Ok(trees) => trees,
-            Err(why @ (FabricError::NotLocated { .. } | FabricError::Partitioned { .. })) => {
-                warn!(%why, "no trees: the group uses chains");
+            Err(
+                why @ (FabricError::NotLocated { .. }
+                | FabricError::Partitioned { .. }
+                | FabricError::Full { .. }
+                | FabricError::Refused { .. }),
+            ) => {
+                warn!(group = id, %why, "no trees: the group uses chains");
                 Vec::new()
             }
             Err(e) => return Err(e.to_string()),

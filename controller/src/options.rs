@@ -1,13 +1,13 @@
 //! The command line.
 
 use crate::costs::Given;
-use crate::fabric::FabricConfig;
+use crate::fabric::{FabricConfig, Room};
 use crate::job::Limits;
 use crate::server::ServerConfig;
 use clap::Parser;
 use cool_topology::Key;
 use std::net::SocketAddr;
-use std::time::Duration;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 /// Runs the network of a COOL cluster: discovers it, forwards in it, installs multicast trees, starts jobs.
 ///
@@ -53,6 +53,21 @@ pub struct Options {
     #[arg(long, value_name = "N", default_value_t = 250, value_parser = clap::value_parser!(u32).range(1..=10_000_000))]
     pub port_packets_per_second: u32,
 
+    /// Entries of its group table that each switch may be given [default: as many as it says that it has].
+    ///
+    /// A group takes one in each switch of each of its trees. A group for which a switch has no room does with fewer
+    /// trees, or with none: then chains carry its data.
+    #[arg(long, value_name = "N")]
+    pub max_groups_per_switch: Option<u32>,
+
+    /// Flows that each switch may be given, those for unicast counted [default: as many as it says that it has].
+    #[arg(long, value_name = "N")]
+    pub max_flows_per_switch: Option<u32>,
+
+    /// Meters that each switch may be given, one for each port [default: as many as it says that it has].
+    #[arg(long, value_name = "N")]
+    pub max_meters_per_switch: Option<u32>,
+
     /// How often switches and agents announce themselves by LLDP, milliseconds.
     ///
     /// Shorter finds changes sooner and costs one small packet for each port and interval. A link counts as lost
@@ -70,14 +85,22 @@ fn megabits(text: &str) -> Result<f64, String> {
 }
 
 impl Options {
-    /// How the fabric is run.
+    /// How the fabric is run, by a controller that starts now.
     pub fn fabric(&self) -> FabricConfig {
+        // A clock before 1970 is earlier than all others.
+        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         let Given { host, uplink } = self.given();
         FabricConfig {
             host_bytes_per_second: host,
             uplink_bytes_per_second: uplink,
             lldp_interval: self.lldp_interval(),
             packet_ins_per_second: self.port_packets_per_second,
+            room: Room {
+                groups: self.max_groups_per_switch,
+                flows: self.max_flows_per_switch,
+                meters: self.max_meters_per_switch,
+            },
+            generation: u64::try_from(now.as_nanos()).unwrap_or(u64::MAX),
             ..FabricConfig::default()
         }
     }

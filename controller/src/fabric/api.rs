@@ -1,5 +1,6 @@
 //! What the fabric and the rest of the controller say to each other: plain values, nothing of OpenFlow.
 
+use super::room::Room;
 pub use cool_topology::{DatapathId, Key, Mac, Port};
 use core::net::Ipv4Addr;
 use core::time::Duration;
@@ -27,6 +28,10 @@ pub struct FabricConfig {
     pub packet_ins_per_second: u32,
     /// How often switches are asked for their counters.
     pub counters_interval: Duration,
+    /// The most that each switch may hold, beside what it says itself.
+    pub room: Room,
+    /// Of several controllers, switches have the one with the highest: when it started, say.
+    pub generation: u64,
 }
 
 impl Default for FabricConfig {
@@ -41,6 +46,8 @@ impl Default for FabricConfig {
             multicast_port: 7420,
             packet_ins_per_second: 250,
             counters_interval: Duration::from_secs(2),
+            room: Room::default(),
+            generation: 0,
         }
     }
 }
@@ -237,6 +244,16 @@ pub enum FabricError {
         switches: Vec<String>,
         /// How long was waited.
         waited: Duration,
+    },
+    /// A switch has no room for any tree of the group. The group is not made.
+    #[error("there is no room for a tree of group {id}: switch {switch} is full, {lack}; release groups")]
+    Full {
+        /// The group.
+        id: u64,
+        /// The switch's name.
+        switch: String,
+        /// Of what there is no room.
+        lack: String,
     },
     /// A switch refused an entry. The group is not made.
     #[error("group {id}: switch {switch} refused an entry: {reason}")]

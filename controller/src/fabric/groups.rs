@@ -160,6 +160,14 @@ impl GroupTree {
         self.step()
     }
 
+    /// These switches have no room for it: it is to do without them until it gets another shape.
+    pub(super) fn avoid(&mut self, full: &BTreeSet<DatapathId>) {
+        for tree in [&mut self.current, &mut self.target] {
+            tree.links.retain(|link| !full.contains(&link.a.switch) && !full.contains(&link.b.switch));
+            tree.members.retain(|_, port| !full.contains(&port.switch));
+        }
+    }
+
     /// No packet can cross this link any more, whatever switches hold.
     pub(super) fn cut(&mut self, link: Link) {
         self.possible.remove(&link);

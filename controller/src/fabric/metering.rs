@@ -28,20 +28,22 @@ pub(super) struct Metering {
     rate: u32,
     /// The highest number of a meter; `None`: the switch has no meters that fit.
     highest: Option<u32>,
+    /// How many may be used.
+    most: Option<u32>,
 }
 
 impl Metering {
     /// Without meters in the switch.
-    pub(super) fn new(rate: u32) -> Metering {
-        Metering { rate, highest: None }
+    pub(super) fn new(rate: u32, most: Option<u32>) -> Metering {
+        Metering { rate, highest: None, most }
     }
 
     /// Takes note of what the switch says of its meters.
     pub(super) fn learn(&mut self, features: &MeterFeatures) {
         let drops = features.band_types & (1 << BandType::DROP.0) != 0;
         let counts = features.capabilities & u32::from(MeterFlags::PKTPS.0) != 0;
-        self.highest =
-            Some(features.max_meters).filter(|max| drops && counts && *max > 1 && *max <= LAST_METER);
+        let usable = drops && counts && self.most != Some(0);
+        self.highest = Some(features.max_meters).filter(|max| usable && *max > 1 && *max <= LAST_METER);
     }
 
     /// Whether the switch has meters.
@@ -65,8 +67,9 @@ impl Metering {
     }
 
     fn meter(&self, port: Option<u32>) -> Option<MeterId> {
-        // A switch of few meters has one for all ports that are beyond.
+        // Where there are few, all ports beyond have one.
         let highest = self.highest?;
+        let port = port.filter(|port| self.most.is_none_or(|most| *port < most));
         let number = port.and_then(|port| highest.checked_sub(port)).filter(|number| *number > 0);
         Some(MeterId(number.unwrap_or(highest)))
     }
@@ -164,7 +167,7 @@ mod tests {
     use rs_openflow::{FlowMod, FlowStats, TableId};
 
     fn metering(max_meters: u32) -> Metering {
-        let mut metering = Metering::new(100);
+        let mut metering = Metering::new(100, None);
         let capabilities = (MeterFlags::PKTPS | MeterFlags::BURST).0.into();
         let features = MeterFeatures { max_meters, band_types: 2, capabilities, max_bands: 1, max_color: 0 };
         metering.learn(&features);
@@ -207,7 +210,7 @@ mod tests {
 
     #[test]
     fn flows_to_the_controller_have_meters_in_the_switch_only() {
-        let (with, without) = (metering(1000), Metering::new(100));
+        let (with, without) = (metering(1000), Metering::new(100, None));
         let mut metered = 0;
         for (key, flow) in &always().flows {
             let flow = FlowMod {
@@ -238,6 +241,11 @@ mod tests {
         );
         assert_eq!(with.make(Some(1)).len(), 2);
         assert_eq!(metering(0).make(Some(1)), []);
+        let few = Metering { most: Some(3), ..metering(100) };
+        assert_eq!(
+            [None, Some(1), Some(2), Some(3)].map(|port| few.meter(port).unwrap().0),
+            [100, 99, 98, 100]
+        );
     }
 
     #[test]

@@ -18,11 +18,13 @@ mod connection;
 mod counters;
 mod groups;
 mod locator;
+mod mastery;
 mod metering;
 #[cfg(test)]
 mod model;
 mod network;
 mod reconcile;
+mod room;
 mod run;
 mod session;
 mod tables;
@@ -38,6 +40,7 @@ pub use api::{
 };
 
 pub use counters::PortCounters;
+pub use room::Room;
 pub use telemetry::{Histogram, Measured, PortLoad, Rules, SwitchLoad};
 
 use crate::listen::Listener;

@@ -9,6 +9,7 @@ use super::api::{FabricConfig, FabricError, NodeRegistration, TopologySnapshot, 
 use super::connection::{ConnectionId, Event, FromSwitch, Handle, Terms};
 use super::groups::{GroupTree, Numbers};
 use super::reconcile::Refusals;
+use super::room::Room;
 use super::session::{PortInfo, SessionConfig, SwitchInfo};
 use super::telemetry::{Presence, Telemetry};
 use super::uses::Uses;
@@ -47,6 +48,7 @@ pub(super) struct Switch {
     version: u64,
     /// What it refused of that.
     pub(super) refused: Refusals,
+    room: Room,
     settling: bool,
     /// The trees of an earlier life that it keeps for now.
     former: Arc<BTreeSet<u32>>,
@@ -55,8 +57,11 @@ pub(super) struct Switch {
 }
 
 /// A group in use.
+#[derive(Default)]
 pub(super) struct Group {
     pub(super) trees: Vec<GroupTree>,
+    /// Switches that had no room for a tree, which was left out.
+    pub(super) lacking: BTreeSet<DatapathId>,
     /// Who waits for the switches, and until when.
     waiting: Option<(Reply<Vec<TreeGrant>>, Time)>,
     /// Made by an earlier life of the controller, and not followed yet.
@@ -166,6 +171,8 @@ impl Network {
         let session = SessionConfig {
             packet_ins_per_second: self.config.packet_ins_per_second,
             counters_interval: self.config.counters_interval,
+            max_meters: self.config.room.meters,
+            generation: self.config.generation,
         };
         Terms { session, telemetry: self.telemetry.clone() }
     }
@@ -229,6 +236,7 @@ impl Network {
             joined: false,
             version: 0,
             refused: Refusals::new(),
+            room: info.room.within(self.config.room),
             settling: true,
             former: self.keep_former(now, switch, info.former.trees),
             awaited: old.map(|old| old.awaited).unwrap_or_default(),
@@ -496,6 +504,15 @@ impl Network {
             }
             self.release(id);
         }
+    }
+
+    /// Switches that had no room for trees, and how many groups do without.
+    pub(super) fn lacking(&self) -> BTreeMap<DatapathId, usize> {
+        let mut counts = BTreeMap::new();
+        for switch in self.groups.values().flat_map(|group| &group.lacking) {
+            *counts.entry(*switch).or_default() += 1;
+        }
+        counts
     }
 
     /// A switch as operators know it.

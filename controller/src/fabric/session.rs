@@ -2,13 +2,15 @@
 //! with the [`reconciler`](super::reconcile) inside. Bytes and sockets are [`connection`](super::connection)'s.
 
 use super::counters::{Counted, Counters};
+use super::mastery::Mastery;
 use super::metering::{Intake, METER_EXISTS, Metering};
 use super::reconcile::{self, Former, Reconciler, Refusals, Wish};
+use super::room::{Room, Survey};
 use cool_machine::{Duration, Machine, Poll, Time, earliest};
 use cool_topology::{DatapathId, Mac};
 use rs_openflow::{
-    Body, Error, Failure, FailureType, GroupType, Hello, Message, MultipartReply, MultipartRequest,
-    PacketOut, PortConfig, PortNo, PortReason, PortState, VERSION,
+    Body, Error, Failure, FailureType, Hello, Message, MultipartReply, MultipartRequest, PacketOut,
+    PortConfig, PortNo, PortReason, PortState, VERSION,
 };
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
@@ -32,6 +34,10 @@ pub(super) struct SessionConfig {
     pub(super) packet_ins_per_second: u32,
     /// How often counters are asked for.
     pub(super) counters_interval: Duration,
+    /// Meters that may be used.
+    pub(super) max_meters: Option<u32>,
+    /// Tells this controller from earlier ones.
+    pub(super) generation: u64,
 }
 
 /// A port as its switch tells of it.
@@ -52,6 +58,8 @@ pub(super) struct SwitchInfo {
     pub(super) ports: Vec<PortInfo>,
     /// What it still holds of an earlier life of the controller.
     pub(super) former: Former,
+    /// What it says that it can hold.
+    pub(super) room: Room,
 }
 
 /// What may happen.
@@ -107,9 +115,8 @@ pub(super) struct Session {
     ports: BTreeMap<u32, PortInfo>,
     reconciler: Reconciler,
     metering: Metering,
-    /// The question for its group tables, and what it answered.
-    group_question: Option<u32>,
-    group_tables: Option<bool>,
+    mastery: Mastery,
+    survey: Survey,
     /// The question whether it has meters, and the barrier behind them.
     meter_question: Option<u32>,
     meter_barrier: Option<u32>,
@@ -134,9 +141,9 @@ impl Session {
             name: None,
             ports: BTreeMap::new(),
             reconciler: Reconciler::new(),
-            metering: Metering::new(config.packet_ins_per_second),
-            group_question: None,
-            group_tables: None,
+            metering: Metering::new(config.packet_ins_per_second, config.max_meters),
+            mastery: Mastery::new(config.generation),
+            survey: Survey::default(),
             meter_question: None,
             meter_barrier: None,
             meter_mods: BTreeSet::new(),
@@ -169,6 +176,11 @@ impl Session {
         if self.phase != Phase::Hello {
             self.ask = Some(now + QUIET);
         }
+        if let Body::Error(failure) = &message.body
+            && let Some(why) = self.mastery.lost(message.xid, failure)
+        {
+            return self.close(why);
+        }
         if message.xid & reconcile::XID != 0
             && matches!(message.body, Body::Error(_) | Body::MultipartReply(_) | Body::BarrierReply)
         {
@@ -192,6 +204,9 @@ impl Session {
                 }
                 self.datapath_id = DatapathId(features.datapath_id);
                 self.phase = Phase::Ports;
+                let role = self.mastery.request();
+                let asked = self.send(role);
+                self.mastery.asked(asked);
                 self.send(Body::MultipartRequest(MultipartRequest::PortDesc.into()));
             }
             Body::MultipartReply(reply) => {
@@ -227,12 +242,9 @@ impl Session {
     }
 
     fn error(&mut self, xid: u32, failure: &Failure) {
-        if self.group_question == Some(xid) {
-            self.group_tables = Some(false);
-            return;
-        }
-        // Not every switch has meters or all counters.
-        if self.meter_question == Some(xid) || self.counters.refused(xid) {
+        // Not every switch has roles, group tables, meters or all counters.
+        let optional = self.mastery.refused(xid) || self.survey.refused(xid);
+        if optional || self.meter_question == Some(xid) || self.counters.refused(xid) {
             return;
         }
         if self.meter_mods.remove(&xid) {
@@ -261,8 +273,8 @@ impl Session {
             MultipartReply::MeterFeatures(features) if self.meter_question == Some(xid) => {
                 self.metering.learn(&features);
             }
-            MultipartReply::GroupFeatures(features) if self.group_question == Some(xid) => {
-                self.group_tables = Some(features.types & (1 << GroupType::ALL.0) != 0);
+            reply @ (MultipartReply::GroupFeatures(_) | MultipartReply::TableFeatures(_)) => {
+                self.survey.told(xid, &reply);
             }
             reply @ (MultipartReply::PortStats(_) | MultipartReply::Flow(_)) => {
                 if let Some(counted) = self.counters.told(xid, &reply, more) {
@@ -270,7 +282,7 @@ impl Session {
                         packet_ins: self.packet_ins,
                         packet_ins_dropped: self.intake.dropped(),
                         meters: self.metering.in_switch(),
-                        group_tables: self.group_tables,
+                        group_tables: self.survey.group_tables,
                         ..counted
                     };
                     self.outputs.push_back(Output::Counted(counted));
@@ -285,8 +297,9 @@ impl Session {
                     self.phase = Phase::Description;
                     let question = self.send(Body::MultipartRequest(MultipartRequest::MeterFeatures.into()));
                     self.meter_question = Some(question);
-                    let question = self.send(Body::MultipartRequest(MultipartRequest::GroupFeatures.into()));
-                    self.group_question = Some(question);
+                    let ask = |question: MultipartRequest| self.send(Body::MultipartRequest(question.into()));
+                    let asked = Survey::questions().map(ask);
+                    self.survey.asked(asked);
                     self.send(Body::MultipartRequest(MultipartRequest::Desc.into()));
                 }
             }
@@ -379,7 +392,8 @@ impl Session {
                 self.counters.start(self.heard);
                 let name = self.name.clone().unwrap_or_else(|| format!("dpid:{}", self.datapath_id));
                 let ports = self.ports.values().cloned().collect();
-                Output::Up(SwitchInfo { datapath_id: self.datapath_id, name, ports, former })
+                let room = self.survey.room();
+                Output::Up(SwitchInfo { datapath_id: self.datapath_id, name, ports, former, room })
             }
             reconcile::Output::Answered(version, refusals) => Output::Answered(version, refusals),
             reconcile::Output::Drifted(entries) => Output::Warning(format!(

@@ -56,6 +56,10 @@ fn warnings(network: &Network) -> Vec<String> {
             trees => format!("switch {} refused entries of {trees} trees, one of them {what}", state.name),
         })
     });
+    let full = network.lacking().into_iter().map(|(switch, groups)| {
+        let name = network.name(switch);
+        format!("switch {name} is full: groups that do without some of their trees: {groups}")
+    });
     let away = network.switches.iter().filter(|(_, state)| !state.connected()).map(|(_, state)| {
         format!("switch {} is not connected; it keeps forwarding as it was told", state.name)
     });
@@ -66,7 +70,7 @@ fn warnings(network: &Network) -> Vec<String> {
             .is_none()
             .then(|| format!("node {name} has no locator: rack or port number of {label} above 65535"))
     });
-    discovery.chain(refused).chain(away).chain(unreachable).collect()
+    discovery.chain(refused).chain(full).chain(away).chain(unreachable).collect()
 }
 
 /// A group's trees as they are.

@@ -140,6 +140,11 @@ impl Wanted {
         Some(Rules { flows: tables.flows.len(), groups: tables.groups.len() })
     }
 
+    /// Whether a switch is to have a part of a tree.
+    pub(super) fn has_tree(&self, switch: DatapathId, number: u32) -> bool {
+        self.switches.get(&switch).is_some_and(|tables| tables.groups.contains_key(&number))
+    }
+
     #[cfg(test)]
     pub(super) fn tables(&self) -> &BTreeMap<DatapathId, Tables> {
         &self.switches

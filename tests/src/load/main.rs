@@ -40,6 +40,9 @@ enum What {
         /// Groups, each over 4 racks of 8 hosts
         #[arg(long, default_value_t = 1000)]
         groups: usize,
+        /// Groups that come and go, and must leave nothing behind
+        #[arg(long, default_value_t = 1000)]
+        cycles: usize,
         /// Links that fail, one after the other
         #[arg(long, default_value_t = 20)]
         failures: usize,
@@ -83,8 +86,8 @@ async fn main() -> ExitCode {
 
 async fn load(options: Options) -> Result<Report, String> {
     match options.what {
-        What::Fabric { controller, groups, failures, agents_per_connection } => {
-            let load = Load { groups, failures, agents_per_connection };
+        What::Fabric { controller, groups, cycles, failures, agents_per_connection } => {
+            let load = Load { groups, cycles, failures, agents_per_connection };
             phases::fabric(options.topology, &controller, load).await
         }
         What::Packets { openflow, pid } => phases::packets(options.topology, openflow, pid).await,

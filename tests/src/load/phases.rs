@@ -1,13 +1,13 @@
 //! What is done to a controller, and what of it is timed.
 
 use crate::agent::{self, Outbox};
-use crate::fabric::Fabric;
+use crate::fabric::{Counts, Fabric};
 use crate::plan::{End, Plan};
 use crate::process::{Controller, cpu_seconds, peak_mib};
 use crate::pump::Pump;
 use crate::switch::Switch;
-use cool_proto::control::TopologyRequest;
 use cool_proto::control::controller_client::ControllerClient;
+use cool_proto::control::{GroupsRequest, TopologyRequest};
 use serde_json::{Map, Value, json};
 use std::net::SocketAddr;
 use std::path::Path;
@@ -16,12 +16,14 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
-use tonic::transport::Endpoint;
+use tonic::transport::{Channel, Endpoint};
 
 const PATIENCE: Duration = Duration::from_secs(240);
 /// A group's hosts: so many racks, and so many in each.
 const RACKS: usize = 4;
 const PER_RACK: usize = 8;
+/// Groups that come and go at the same time.
+const AT_ONCE: usize = 20;
 /// Agents that join at the same time.
 const JOINING: usize = 64;
 /// After a failure, no change for so long means that it has been dealt with.
@@ -38,6 +40,7 @@ const ASK: Duration = Duration::from_millis(100);
 /// How much load.
 pub(crate) struct Load {
     pub(crate) groups: usize,
+    pub(crate) cycles: usize,
     pub(crate) failures: usize,
     pub(crate) agents_per_connection: usize,
 }
@@ -109,9 +112,7 @@ impl Stage {
 
     /// Waits until the controller says that it has found all switches' links and all nodes.
     async fn found(&self, grpc: SocketAddr) -> Result<(), String> {
-        let endpoint = Endpoint::from_shared(format!("http://{grpc}")).map_err(|e| e.to_string())?;
-        let channel = endpoint.connect().await.map_err(|e| format!("cannot ask the controller: {e:?}"))?;
-        let mut client = ControllerClient::new(channel).max_decoding_message_size(64 << 20);
+        let mut client = ask(grpc).await?;
         let end = Instant::now() + PATIENCE;
         loop {
             let topology =
@@ -154,11 +155,30 @@ impl Stage {
         }
         // Every node is told once, whatever its number of ranks: here one.
         let all = before + (count * size) as u64;
-        let made = |counts: &crate::fabric::Counts| counts.mustered.load(Ordering::Relaxed) >= all;
+        let made = |counts: &Counts| counts.mustered.load(Ordering::Relaxed) >= all;
         self.fabric.until("groups", PATIENCE, made).await?;
         match self.fabric.counts.failed.load(Ordering::Relaxed) {
             0 => Ok(()),
             failed => Err(format!("{failed} ranks were refused their group")),
+        }
+    }
+
+    /// Groups come and go, some at a time; then switches hold what they held before, and the controller knows of no
+    /// more groups than before.
+    async fn cycles(&self, agents: &[Outbox], grpc: SocketAddr, load: &Load) -> Result<(), String> {
+        let held =
+            |counts: &Counts| (counts.flows.load(Ordering::Relaxed), counts.groups.load(Ordering::Relaxed));
+        let before = held(&self.fabric.counts);
+        for first in (0..load.cycles).step_by(AT_ONCE) {
+            let count = AT_ONCE.min(load.cycles - first);
+            self.groups(agents, &format!("brief-{first}"), count).await?;
+        }
+        self.fabric.until("the end of brief groups", PATIENCE, |counts| held(counts) == before).await?;
+        let mut client = ask(grpc).await?;
+        let groups = client.list_groups(GroupsRequest {}).await.map_err(|s| s.message().to_owned())?;
+        match groups.into_inner().groups.len() {
+            left if left == load.groups => Ok(()),
+            left => Err(format!("{left} groups are left of {} and those that came and went", load.groups)),
         }
     }
 
@@ -201,6 +221,13 @@ impl Stage {
     }
 }
 
+/// The controller, to be asked as a tool asks it.
+async fn ask(grpc: SocketAddr) -> Result<ControllerClient<Channel>, String> {
+    let endpoint = Endpoint::from_shared(format!("http://{grpc}")).map_err(|e| e.to_string())?;
+    let channel = endpoint.connect().await.map_err(|e| format!("cannot ask the controller: {e:?}"))?;
+    Ok(ControllerClient::new(channel).max_decoding_message_size(64 << 20))
+}
+
 /// The whole life of a network under cool-controller.
 pub(crate) async fn fabric(plan: Plan, program: &Path, load: Load) -> Result<Report, String> {
     let mut report = Report(Map::new());
@@ -214,7 +241,7 @@ pub(crate) async fn fabric(plan: Plan, program: &Path, load: Load) -> Result<Rep
     let agents = stage.agents(controller.grpc, load.agents_per_connection).await?;
     report.note("agents_joined_s", seconds(begun));
     let flows = stage.fabric.plan.flows() as u64;
-    let all = |counts: &crate::fabric::Counts| counts.flows.load(Ordering::Relaxed) == flows;
+    let all = |counts: &Counts| counts.flows.load(Ordering::Relaxed) == flows;
     stage.fabric.until("unicast rules", PATIENCE, all).await?;
     stage.found(controller.grpc).await?;
     report.note("unicast_rules", flows);
@@ -228,6 +255,10 @@ pub(crate) async fn fabric(plan: Plan, program: &Path, load: Load) -> Result<Rep
     report.note("cpu_until_then_s", cpu_seconds(controller.pid)?);
     report.note("peak_memory_mib", peak_mib(controller.pid)?);
     stage.check()?;
+    let cycles = Instant::now();
+    stage.cycles(&agents, controller.grpc, &load).await?;
+    report.note("groups_came_and_went", load.cycles);
+    report.note("groups_came_and_went_s", seconds(cycles));
 
     stage.fabric.quiet(2 * SILENCE).await;
     let idle = (Instant::now(), cpu_seconds(controller.pid)?);
@@ -252,7 +283,7 @@ pub(crate) async fn packets(plan: Plan, openflow: SocketAddr, pid: Option<u32>) 
     let mut report = Report(Map::new());
     let mut stage = Stage::new(plan, openflow);
     let switches = stage.fabric.plan.switches.len() as u64;
-    let all = |counts: &crate::fabric::Counts| counts.up.load(Ordering::Relaxed) == switches;
+    let all = |counts: &Counts| counts.up.load(Ordering::Relaxed) == switches;
     stage.fabric.until("switches", PATIENCE, all).await?;
     stage.packets(&mut report, pid).await?;
     if let Some(pid) = pid {

@@ -2,15 +2,20 @@
 
 use super::super::api::{FabricError, GroupRequest, NodeRegistration};
 use super::super::groups::{GroupTree, scopes};
+use super::super::room::Lack;
 use super::super::tables::GROUPS;
+use super::super::telemetry::Rules;
 use super::super::{Call, Reply, view};
 use super::{Group, Network};
 use cool_machine::{Machine, Time};
 use cool_topology::discovery::Input;
 use cool_topology::index::UNREACHABLE;
-use cool_topology::{Port, lldp};
+use cool_topology::{DatapathId, Port, Tree, lldp};
 use std::collections::{BTreeMap, BTreeSet};
-use tracing::debug;
+use tracing::{debug, warn};
+
+/// Shapes of a tree that are tried until there is room for one.
+const WAYS: usize = 8;
 
 impl Network {
     /// Does what a caller asks.
@@ -23,17 +28,17 @@ impl Network {
             }
             Call::CreateGroup(request, reply) => match self.create(&request) {
                 // A group on one node needs no tree, so no switch will say anything of it.
-                Ok(trees) if trees.is_empty() => {
-                    let group = Group { trees, waiting: None, adopted: None };
-                    self.groups.insert(request.id, group);
+                Ok((trees, _)) if trees.is_empty() => {
+                    self.groups.insert(request.id, Group::default());
                     if reply.send(Ok(Vec::new())).is_err() {
                         self.release(request.id);
                     }
                 }
-                Ok(trees) => {
+                Ok((trees, lacking)) => {
                     let until = now + self.config.confirm_timeout;
                     self.waiting.insert((until, request.id));
-                    let group = Group { trees: Vec::new(), waiting: Some((reply, until)), adopted: None };
+                    self.seen |= !lacking.is_empty();
+                    let group = Group { lacking, waiting: Some((reply, until)), ..Group::default() };
                     self.groups.insert(request.id, group);
                     self.grow(request.id, trees);
                 }
@@ -96,7 +101,11 @@ impl Network {
         }
     }
 
-    fn create(&mut self, request: &GroupRequest) -> Result<Vec<GroupTree>, FabricError> {
+    /// The trees for which there is room, and the switches that have none for the others.
+    fn create(
+        &mut self,
+        request: &GroupRequest,
+    ) -> Result<(Vec<GroupTree>, BTreeSet<DatapathId>), FabricError> {
         let id = request.id;
         if self.groups.contains_key(&id) {
             return Err(FabricError::GroupExists { id });
@@ -125,15 +134,46 @@ impl Network {
             return Err(FabricError::Partitioned { from: first.clone(), to: (*to).clone() });
         }
         let racks = places.into_iter().map(|(name, (_, rack))| (name.clone(), rack)).collect();
-        let mut trees: Vec<GroupTree> = Vec::new();
+        let (mut trees, mut full): (Vec<GroupTree>, BTreeMap<DatapathId, FabricError>) = Default::default();
         for (scope, members) in scopes(request, &racks) {
             let Some(number) = self.numbers.take() else {
                 trees.iter().for_each(|tree| self.numbers.give_back(tree.number));
                 return Err(FabricError::OutOfAddresses { limit: GROUPS.end - GROUPS.start });
             };
-            trees.push(GroupTree::new(&self.index, graph, scope, number, members, id));
+            // If there is no room on the way, another may have some.
+            let graph = self.discovery.graph();
+            let tree = |choice| GroupTree::new(&self.index, graph, scope, number, members.clone(), choice);
+            let fits = |tree: &GroupTree| self.full(tree.current(), &trees).is_none();
+            match (id..).take(WAYS).map(tree).find(fits) {
+                Some(tree) => trees.push(tree),
+                None => {
+                    let full_one = self.full(tree(id).current(), &trees);
+                    self.numbers.give_back(number);
+                    let Some((switch, lack)) = full_one else { continue };
+                    let error = FabricError::Full { id, switch: self.name(switch), lack: lack.to_string() };
+                    warn!(group = id, ?scope, "a tree is left out: {error}");
+                    full.insert(switch, error);
+                }
+            }
         }
-        Ok(trees)
+        match full.pop_first() {
+            Some((_, error)) if trees.is_empty() => Err(error),
+            Some((first, _)) => Ok((trees, full.into_keys().chain([first]).collect())),
+            None => Ok((trees, BTreeSet::new())),
+        }
+    }
+
+    /// A switch that has no room for a tree, beside others that are to come.
+    fn full(&self, tree: &Tree, others: &[GroupTree]) -> Option<(DatapathId, Lack)> {
+        let others: Vec<_> = others.iter().map(|tree| tree.current().ports()).collect();
+        tree.ports().into_iter().find_map(|(switch, ports)| {
+            let mut used = self.wanted.rules(switch).unwrap_or_default();
+            for ports in others.iter().filter_map(|ports| ports.get(&switch)) {
+                (used.groups, used.flows) = (used.groups + 1, used.flows + ports.len());
+            }
+            let more = Rules { groups: 1, flows: ports.len() };
+            Some((switch, self.switches.get(&switch)?.room.lacks(used, more)?))
+        })
     }
 
     /// Gives a group trees.
@@ -151,6 +191,9 @@ impl Network {
 
     pub(super) fn release(&mut self, id: u64) {
         let Some(group) = self.groups.remove(&id) else { return };
+        // There may be room now for what had to be cut off others.
+        self.improvable.extend(self.uses.torn());
+        self.seen |= !group.lacking.is_empty();
         for tree in &group.trees {
             self.owners.remove(&tree.number);
             self.numbers.give_back(tree.number);

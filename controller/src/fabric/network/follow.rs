@@ -2,6 +2,7 @@
 //! computed, and only what is different is told.
 
 use super::super::reconcile::Wish;
+use super::super::telemetry::Rules;
 use super::super::wanted::Keep;
 use super::{Network, Switch};
 use cool_machine::Time;
@@ -220,6 +221,22 @@ impl Network {
             self.wanted.tree(number, None, &self.nodes);
             return;
         };
+        // A tree that moves may come to a switch that is full: what is behind gets its data by the chain.
+        let full = tree.current().ports().into_iter().filter_map(|(switch, ports)| {
+            let state = self.switches.get(&switch).filter(|_| !self.wanted.has_tree(switch, number))?;
+            let used = self.wanted.rules(switch).unwrap_or_default();
+            let lack = state.room.lacks(used, Rules { groups: 1, flows: ports.len() })?;
+            warn!(
+                group = self.owners.get(&number),
+                "switch {} is full, {lack}: a tree does without it", state.name
+            );
+            Some(switch)
+        });
+        let full: BTreeSet<DatapathId> = full.collect();
+        if !full.is_empty() {
+            tree.avoid(&full);
+            self.uses.note(tree);
+        }
         for switch in self.wanted.tree(number, Some(tree.current()), &self.nodes) {
             if let Some(state) = self.switches.get_mut(&switch) {
                 // The version is known when it is told.

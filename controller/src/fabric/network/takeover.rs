@@ -67,7 +67,7 @@ impl Network {
         }
         info!(group = id, trees = trees.len(), "group taken over");
         let adopted = Some(Adopted { request, trees });
-        self.groups.insert(id, Group { trees: Vec::new(), waiting: None, adopted });
+        self.groups.insert(id, Group { adopted, ..Group::default() });
         self.former.adopted.insert(id);
     }
 

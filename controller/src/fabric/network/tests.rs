@@ -6,6 +6,7 @@ use super::super::api::{Mac, TreeScope};
 use super::super::connection::Wishes;
 use super::super::model::{self, Packet};
 use super::super::reconcile::{self, Reconciler};
+use super::super::room::Room;
 use super::super::tables::GROUPS;
 use super::super::wanted;
 use super::*;
@@ -102,6 +103,7 @@ impl World {
             name: format!("s{}", switch.0),
             ports: ports.collect(),
             former: wanted::former(&model.tables()),
+            room: Room::default(),
         };
         let connection = self.connections;
         let mut reconciler = Reconciler::new();
@@ -593,4 +595,60 @@ fn many_changes_at_once_are_published_as_few_and_the_last_is_not_forgotten() {
     world.now = soon;
     world.settle();
     assert_eq!(world.watch.borrow().nodes.len(), 58);
+}
+
+#[test]
+fn a_full_switch_is_named_and_groups_do_with_fewer_trees_or_none_until_there_is_room() {
+    let mut world = World::new(ring());
+    world.intervals(6);
+    world.network.switches.get_mut(&dpid(2)).unwrap().room = Room { groups: Some(1), ..Room::default() };
+    let grants = world.group(1, &[1, 2, 3, 4, 5, 6, 7, 8]).try_recv().unwrap().unwrap();
+    let scopes: Vec<TreeScope> = grants.iter().map(|g| g.scope).collect();
+    assert_eq!(scopes, [TreeScope::All, TreeScope::Rack(0), TreeScope::Rack(2), TreeScope::Rack(3)]);
+    assert_eq!(world.send(1, grants[0].address), others(1));
+    let warnings = world.watch.borrow().warnings.clone();
+    assert_eq!(warnings, ["switch s2 is full: groups that do without some of their trees: 1"]);
+    let error = world.group(2, &[3, 4]).try_recv().unwrap().unwrap_err();
+    let lack = "1 of its 1 group entries are in use".to_owned();
+    assert_eq!(error, FabricError::Full { id: 2, switch: "s2".into(), lack });
+    assert_eq!(world.network.numbers.in_use(), grants.len());
+    world.ask(|reply| Call::ReleaseGroup(1, reply)).try_recv().unwrap().unwrap();
+    world.intervals(1);
+    assert_eq!(world.watch.borrow().warnings, [""; 0]);
+    assert_eq!(world.group(2, &[3, 4]).try_recv().unwrap().unwrap().len(), 1);
+}
+
+#[test]
+fn where_one_way_is_full_a_tree_takes_another() {
+    let mut graph = Graph::default();
+    for leaf in 1..=2 {
+        (3..=4).for_each(|spine| graph.link(at(leaf, spine as u32), at(spine, leaf as u32)));
+        (0..2).for_each(|n| graph.place(&format!("h{}", 2 * leaf - 1 + n), at(leaf, 1 + n as u32)));
+    }
+    let mut world = World::new(graph);
+    world.intervals(6);
+    for id in 0..4 {
+        let room = Room { flows: Some(9), ..Room::default() };
+        world.network.switches.get_mut(&dpid(3)).unwrap().room = room;
+        let grants = world.group(id, &[1, 3]).try_recv().unwrap().unwrap();
+        assert_eq!(grants.len(), 2);
+        assert!(grants.iter().all(|g| g.links.iter().all(|link| !link.contains("s3:"))), "{grants:?}");
+    }
+}
+
+#[test]
+fn a_tree_that_moves_does_without_a_full_switch_and_comes_back_when_it_can() {
+    let mut world = World::new(ring());
+    world.intervals(6);
+    let grants = world.group(1, &[1, 5, 7]).try_recv().unwrap().unwrap();
+    assert_eq!(world.send(1, grants[0].address), ["h5", "h7"]);
+    assert!(world.devices[&dpid(2)].switch.groups.is_empty());
+    world.network.switches.get_mut(&dpid(2)).unwrap().room = Room { groups: Some(0), ..Room::default() };
+    world.cable(at(4, 1), false);
+    world.intervals(1);
+    assert!(world.devices[&dpid(2)].switch.groups.is_empty());
+    assert_eq!(world.send(5, grants[0].address), ["h7"]);
+    world.cable(at(4, 1), true);
+    world.intervals(2);
+    assert_eq!(world.send(1, grants[0].address), ["h5", "h7"]);
 }

@@ -2,8 +2,9 @@
 
 use super::*;
 use rs_openflow::{
-    BandType, BufferId, Capabilities, Description, Features, FixedText, HelloElement, MacAddr, Match,
-    MeterFeatures, MeterFlags, Multipart, MultipartFlags, PacketIn, PacketInReason, PortFeatures, PortStatus,
+    BandType, BufferId, Capabilities, Description, Features, FixedText, GroupCapabilities, GroupFeatures,
+    GroupType, HelloElement, MacAddr, Match, MeterFeatures, MeterFlags, Multipart, MultipartFlags, PacketIn,
+    PacketInReason, PerGroupType, PortFeatures, PortStatus, Role, RoleConfig, TableConfig, TableFeatures,
     TableId,
 };
 
@@ -48,7 +49,12 @@ fn ports(list: Vec<rs_openflow::Port>) -> Body {
 }
 
 fn config() -> SessionConfig {
-    SessionConfig { packet_ins_per_second: 100, counters_interval: Duration::from_secs(1000) }
+    SessionConfig {
+        packet_ins_per_second: 100,
+        counters_interval: Duration::from_secs(1000),
+        max_meters: None,
+        generation: 7,
+    }
 }
 
 struct Talk {
@@ -357,4 +363,67 @@ fn counters_are_asked_for_and_put_together_and_a_switch_that_owes_answers_is_not
     talk.hear_as(xid, body);
     assert!(matches!(talk.told.last(), Some(Output::Counted(_))), "{:?}", talk.told);
     assert_eq!(questions(&mut talk).len(), 2);
+}
+
+fn refusal(kind: FailureType, code: u16) -> Body {
+    Body::Error(Failure::new(kind, code, Vec::new()))
+}
+
+#[test]
+fn a_switch_that_a_later_controller_runs_is_left_to_it_at_once_or_when_it_says_so() {
+    let mut talk = Talk::new();
+    talk.hear(Body::Hello(Hello::default()));
+    let asked = talk.hear(features(0));
+    let master = RoleConfig { role: Role::MASTER, generation: 7 };
+    assert_eq!(asked[0].body, Body::RoleRequest(master));
+    talk.hear_as(asked[0].xid, refusal(FailureType::ROLE_REQUEST_FAILED, 0));
+    assert!(talk.closed().contains("a controller that started later runs it"), "{}", talk.closed());
+
+    let mut talk = Talk::up();
+    talk.hear_as(77, refusal(FailureType::BAD_REQUEST, 10));
+    assert!(talk.closed().contains("has taken it over"), "{}", talk.closed());
+}
+
+#[test]
+fn a_switch_without_roles_group_tables_and_table_features_is_served_and_gets_no_groups() {
+    let mut talk = Talk::new();
+    talk.hear(Body::Hello(Hello::default()));
+    let asked = talk.hear(features(0));
+    talk.hear_as(asked[0].xid, refusal(FailureType::BAD_REQUEST, 1));
+    let asked = talk.hear(ports(vec![port(PortNo::LOCAL.0, "s1")]));
+    for question in &asked[..3] {
+        talk.hear_as(question.xid, refusal(FailureType::BAD_REQUEST, 2));
+    }
+    let asked = talk.hear(description("None"));
+    talk.tables_are_empty(&asked);
+    let [Output::Up(info)] = &talk.told[..] else { panic!("{:?}", talk.told) };
+    assert_eq!(info.room, Room { groups: Some(0), ..Room::default() });
+}
+
+#[test]
+fn what_a_switch_says_that_it_can_hold_is_known_when_it_is_up() {
+    let mut talk = Talk::new();
+    talk.hear(Body::Hello(Hello::default()));
+    talk.hear(features(0));
+    let asked = talk.hear(ports(vec![port(PortNo::LOCAL.0, "s1")]));
+    let each = |all| PerGroupType { all, select: 0, indirect: 0, ff: 0 };
+    let types = 1 << GroupType::ALL.0;
+    let capabilities = GroupCapabilities::NONE;
+    let groups = GroupFeatures { types, capabilities, max_groups: each(40), actions: each(1) };
+    talk.hear_as(asked[1].xid, Body::MultipartReply(MultipartReply::GroupFeatures(groups).into()));
+    let table = |table, max_entries| TableFeatures {
+        table: TableId(table),
+        name: FixedText::new("t").unwrap(),
+        metadata_match: 0,
+        metadata_write: 0,
+        config: TableConfig(0),
+        max_entries,
+        properties: Vec::new(),
+    };
+    let tables = MultipartReply::TableFeatures(vec![table(0, 2000), table(1, 9)]);
+    talk.hear_as(asked[2].xid, Body::MultipartReply(tables.into()));
+    let asked = talk.hear(description("None"));
+    talk.tables_are_empty(&asked);
+    let [Output::Up(info)] = &talk.told[..] else { panic!("{:?}", talk.told) };
+    assert_eq!(info.room, Room { groups: Some(40), flows: Some(2000), meters: None });
 }

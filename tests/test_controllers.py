@@ -1,0 +1,63 @@
+"""Several controllers for the same switches, and controllers that may use only a part of them."""
+import json
+import os
+import signal
+import subprocess
+
+from conftest import succeed
+from test_faults import log_of, wait_for
+from test_recovery import whole
+
+LATER_OPENFLOW, LATER_GRPC = 6654, 7401
+
+
+def point_at_both(bed):
+    """All switches look for both controllers."""
+    for switch in bed.network.net.switches:
+        subprocess.check_call(["ovs-vsctl", "set-controller", switch.name, bed.network.controller, "ssl:127.0.0.1:%d" % LATER_OPENFLOW])
+
+
+def masters():
+    """The ports of the controllers that are switches' masters."""
+    said = subprocess.check_output(["ovs-vsctl", "--format=csv", "--no-headings", "--columns=target,role", "list", "controller"], text=True)
+    return {int(line.split(",")[0].strip('"').rsplit(":", 1)[1]) for line in said.splitlines() if line.endswith("master")}
+
+
+def links_of_the_later(bed):
+    done = subprocess.run(["cool", "--controller", "https://127.0.0.1:%d" % LATER_GRPC, "topology", "--json"], env=bed.environment(),
+                          capture_output=True, text=True, timeout=30)
+    return len(json.loads(done.stdout)["links"]) if done.returncode == 0 else 0
+
+
+def test_of_two_controllers_the_later_one_has_the_switches_and_the_earlier_is_refused(make_bed):
+    bed = make_bed("leafspine:2x2x4", lldp_ms=400)
+    wait_for(lambda: whole(bed), "the network is whole")
+    later = bed.daemon("later", [os.path.join(bed.bin_dir, "cool-controller"), "--openflow", "127.0.0.1:%d" % LATER_OPENFLOW,
+                                 "--grpc", "127.0.0.1:%d" % LATER_GRPC, *bed.security()])
+    wait_for(lambda: "listening" in log_of(bed, "later"), "the later controller listens")
+    point_at_both(bed)
+    wait_for(lambda: links_of_the_later(bed) == len(bed.network.uplinks()), "the later controller has the network")
+    wait_for(lambda: "turned away: a controller that started later runs it" in log_of(bed, "controller"), "the earlier one is refused")
+    assert masters() == {LATER_OPENFLOW}
+    assert "turned away" not in log_of(bed, "later")
+    # Started anew, it is the later one: from a network in which another has left its rules.
+    bed.controller.signal(signal.SIGTERM)
+    bed.controller.process.wait(10)
+    bed.daemons.remove(bed.controller)
+    bed.start_controller()
+    wait_for(lambda: whole(bed), "the first one has the network again")
+    wait_for(lambda: "turned away: a controller that started later runs it" in log_of(bed, "later"), "the other is refused")
+    later.signal(signal.SIGTERM)
+    later.process.wait(10)
+    bed.daemons.remove(later)
+    for switch in bed.network.net.switches:
+        bed.network.connect(switch.name)
+    wait_for(lambda: whole(bed), "the network is whole")
+    succeed(bed, "cool", "bench", "--ops", "bcast,allreduce", "--bytes", "100K", "--reps", "1")
+
+
+def test_groups_for_which_switches_have_no_room_run_by_chains_and_the_full_switch_is_named(make_bed):
+    bed = make_bed("tree:2x2", controller_flags=("--max-groups-per-switch", "0"))
+    succeed(bed, "cool", "bench", "--ops", "bcast,allreduce", "--bytes", "100K", "--reps", "1")
+    assert "is full, 0 of its 0 group entries are in use" in log_of(bed, "controller")
+    assert "group_id" not in subprocess.check_output(["ovs-ofctl", "-O", "OpenFlow13", "dump-groups", "s1"], text=True)

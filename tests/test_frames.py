@@ -1,0 +1,93 @@
+"""Frames that are not the usual ones: with a VLAN tag of the hosts, and of 9000 bytes."""
+import contextlib
+import json
+import subprocess
+
+from conftest import succeed
+from test_faults import wait_for
+
+VLAN = 42
+
+
+def vsctl(*arguments):
+    return subprocess.check_output(["ovs-vsctl", "--timeout=30", *arguments], text=True).strip()
+
+
+def host_ports(bed):
+    """The switch and its interface of every host's link."""
+    hosts = {h.name for h in bed.network.net.hosts}
+    for link in bed.network.net.links:
+        ends = (link.intf1, link.intf2)
+        for host, switch in (ends, ends[::-1]):
+            if host.node.name in hosts and switch.node in bed.network.net.switches:
+                yield switch.node.name, switch.name
+
+
+def tag(switch, port):
+    """Puts between a host and its switch what tags all that the host sends, as its own VLAN interface would, and takes tags
+    off what comes for it; returns the bridge that does it."""
+    bridge, number = "v-" + port, vsctl("get", "interface", port, "ofport")
+    mac = vsctl("get", "interface", port, "mac_in_use")
+    vsctl("del-port", switch, port, "--",
+          "add-br", bridge, "--", "set", "bridge", bridge, "datapath_type=netdev", "fail-mode=secure", "protocols=OpenFlow13", "--",
+          "add-port", bridge, port, "--", "set", "interface", port, "ofport_request=1", "--",
+          "add-port", bridge, bridge + "-up", "--", "set", "interface", bridge + "-up", "type=patch", "ofport_request=2",
+          "options:peer=%s-down" % bridge, "--",
+          "add-port", switch, bridge + "-down", "--", "set", "interface", bridge + "-down", "type=patch", "ofport_request=" + number,
+          "options:peer=%s-up" % bridge)
+    for flow in ("in_port=1,actions=push_vlan:0x8100,set_field:%d->vlan_vid,output:2" % (VLAN | 0x1000),
+                 "in_port=2,dl_vlan=%d,actions=pop_vlan,output:1" % VLAN):
+        subprocess.check_call(["ovs-ofctl", "-O", "OpenFlow13", "add-flow", bridge, flow])
+    assert mac
+    return bridge
+
+
+@contextlib.contextmanager
+def tagged_hosts(bed):
+    """All hosts are in a VLAN; afterwards as before."""
+    ports = list(host_ports(bed))
+    numbers = {port: vsctl("get", "interface", port, "ofport") for _, port in ports}
+    try:
+        yield [tag(switch, port) for switch, port in ports]
+    finally:
+        for switch, port in ports:
+            bridge = "v-" + port
+            vsctl("--if-exists", "del-port", switch, bridge + "-down", "--", "--if-exists", "del-br", bridge, "--",
+                  "--may-exist", "add-port", switch, port, "--", "set", "interface", port, "ofport_request=" + numbers[port])
+
+
+def test_hosts_in_a_vlan_are_found_and_run_collectives_by_multicast(make_bed):
+    bed = make_bed("tree:2x2")
+    with tagged_hosts(bed) as bridges:
+        def found():
+            seen = bed.cool_json("topology")
+            return seen and len(seen["nodes"]) == 4 and all(n["located"] for n in seen["nodes"])
+
+        wait_for(found, "all nodes are found in their VLAN")
+        h1, h4 = bed.network.net.get("h1"), bed.network.net.get("h4")
+        wait_for(lambda: "1 received" in h1.cmd("ping -c1 -W1 %s" % h4.IP()), "ARP and unicast pass")
+        succeed(bed, "cool", "bench", "--ops", "bcast,allreduce", "--bytes", "1M", "--reps", "1")
+        for bridge in bridges:
+            flows = subprocess.check_output(["ovs-ofctl", "-O", "OpenFlow13", "dump-flows", bridge], text=True)
+            assert flows.count("n_packets=0,") == 0 and flows.count("n_packets=") == 2, flows
+        trees = subprocess.check_output(["ovs-ofctl", "-O", "OpenFlow13", "dump-flows", "s1"], text=True)
+        assert trees
+    wait_for(found, "all nodes are found without it")
+
+
+def test_frames_of_9000_bytes_carry_collectives(make_bed):
+    bed = make_bed("tree:2x2", mtu=9000)
+
+    def sent():
+        """Packets and bytes sent to hosts."""
+        told = [json.loads(vsctl("--format=json", "--columns=statistics", "list", "interface", port))["data"][0][0][1]
+                for _, port in host_ports(bed)]
+        return [sum(dict(s)[name] for s in told) for name in ("tx_packets", "tx_bytes")]
+
+    before = sent()
+    succeed(bed, "cool", "bench", "--ops", "bcast,allreduce", "--bytes", "4M", "--reps", "2")
+    wait_for(lambda: sent()[1] - before[1] > 4 * (4 << 20), "the switches have counted")
+    packets, carried = (now - then for now, then in zip(sent(), before))
+    assert carried / packets > 4500, "%d bytes in %d packets" % (carried, packets)
+    h1, h4 = bed.network.net.get("h1"), bed.network.net.get("h4")
+    assert "1 received" in h1.cmd("ping -c1 -W2 -M do -s 8972 %s" % h4.IP())
