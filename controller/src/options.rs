@@ -1,7 +1,7 @@
 //! The command line.
 
 use crate::costs::Given;
-use crate::fabric::{FabricConfig, Room};
+use crate::fabric::{FabricConfig, Room, Unicast};
 use crate::job::Limits;
 use crate::server::ServerConfig;
 use clap::Parser;
@@ -53,6 +53,15 @@ pub struct Options {
     #[arg(long, value_name = "N", default_value_t = 250, value_parser = clap::value_parser!(u32).range(1..=10_000_000))]
     pub port_packets_per_second: u32,
 
+    /// Who forwards unicast.
+    ///
+    /// "routed": this controller, by rules that are installed ahead, over all equal paths, without flooding. "normal":
+    /// the switches' own forwarding, as for other traffic; only multicast is programmed. Where links make loops it is held
+    /// to a spanning tree, since switches flood what they do not know; a port at which no agent is serves after four
+    /// LLDP intervals.
+    #[arg(long, value_enum, default_value = "routed")]
+    pub unicast: Unicast,
+
     /// Entries of its group table that each switch may be given [default: as many as it says that it has].
     ///
     /// A group takes one in each switch of each of its trees. A group for which a switch has no room does with fewer
@@ -95,6 +104,7 @@ impl Options {
             uplink_bytes_per_second: uplink,
             lldp_interval: self.lldp_interval(),
             packet_ins_per_second: self.port_packets_per_second,
+            unicast: self.unicast,
             room: Room {
                 groups: self.max_groups_per_switch,
                 flows: self.max_flows_per_switch,

@@ -139,21 +139,39 @@ fn shortest(
 
 /// Whether no loop can be made of these links.
 pub fn is_forest<'a>(links: impl IntoIterator<Item = &'a Link>) -> bool {
-    // Each switch points towards the representative of its piece.
-    let mut towards: BTreeMap<DatapathId, DatapathId> = BTreeMap::new();
-    let mut piece = |mut switch: DatapathId, joins: Option<DatapathId>| {
-        while let Some(next) = towards.get(&switch) {
+    let mut pieces = Pieces::default();
+    links.into_iter().all(|link| pieces.join(*link))
+}
+
+/// Of these links, those that make no loop with those that come before them: all together connect what all
+/// links connect.
+pub fn forest(links: impl IntoIterator<Item = Link>) -> BTreeSet<Link> {
+    let mut pieces = Pieces::default();
+    links.into_iter().filter(|link| pieces.join(*link)).collect()
+}
+
+/// Switches that links connect: each points towards the representative of its piece.
+#[derive(Default)]
+struct Pieces {
+    towards: BTreeMap<DatapathId, DatapathId>,
+}
+
+impl Pieces {
+    fn of(&self, mut switch: DatapathId) -> DatapathId {
+        while let Some(next) = self.towards.get(&switch) {
             switch = *next;
         }
-        if let Some(other) = joins.filter(|other| *other != switch) {
-            towards.insert(switch, other);
-        }
         switch
-    };
-    links.into_iter().all(|link| {
-        let a = piece(link.a.switch, None);
-        piece(link.b.switch, Some(a)) != a
-    })
+    }
+
+    /// Makes one of the pieces of a link's ends; returns whether they were two.
+    fn join(&mut self, link: Link) -> bool {
+        let (a, b) = (self.of(link.a.switch), self.of(link.b.switch));
+        if a != b {
+            self.towards.insert(b, a);
+        }
+        a != b
+    }
 }
 
 /// Candidates that are tried: in a large network very many roots are equally near.

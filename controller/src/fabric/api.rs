@@ -5,6 +5,16 @@ pub use cool_topology::{DatapathId, Key, Mac, Port};
 use core::net::Ipv4Addr;
 use core::time::Duration;
 
+/// Who forwards what is for one node.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
+pub enum Unicast {
+    /// COOL: by rules that are installed ahead, over all equal paths.
+    #[default]
+    Routed,
+    /// The switches' own forwarding (NORMAL): by what they learn, over one spanning tree.
+    Normal,
+}
+
 /// How the fabric is run.
 #[derive(Clone, Debug)]
 pub struct FabricConfig {
@@ -28,6 +38,8 @@ pub struct FabricConfig {
     pub packet_ins_per_second: u32,
     /// How often switches are asked for their counters.
     pub counters_interval: Duration,
+    /// Who forwards unicast.
+    pub unicast: Unicast,
     /// The most that each switch may hold, beside what it says itself.
     pub room: Room,
     /// Of several controllers, switches have the one with the highest: when it started, say.
@@ -46,6 +58,7 @@ impl Default for FabricConfig {
             multicast_port: 7420,
             packet_ins_per_second: 250,
             counters_interval: Duration::from_secs(2),
+            unicast: Unicast::default(),
             room: Room::default(),
             generation: 0,
         }

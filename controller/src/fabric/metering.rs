@@ -162,6 +162,7 @@ impl Intake {
 
 #[cfg(test)]
 mod tests {
+    use super::super::api::Unicast;
     use super::super::wanted::always;
     use super::*;
     use rs_openflow::{FlowMod, FlowStats, TableId};
@@ -212,7 +213,7 @@ mod tests {
     fn flows_to_the_controller_have_meters_in_the_switch_only() {
         let (with, without) = (metering(1000), Metering::new(100, None));
         let mut metered = 0;
-        for (key, flow) in &always().flows {
+        for (key, flow) in &always(Unicast::Routed).flows {
             let flow = FlowMod {
                 cookie: flow.cookie,
                 matching: (*key.matching).clone(),

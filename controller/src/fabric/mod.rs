@@ -23,6 +23,7 @@ mod metering;
 #[cfg(test)]
 mod model;
 mod network;
+mod normal;
 mod reconcile;
 mod room;
 mod run;
@@ -36,7 +37,7 @@ mod wanted;
 
 pub use api::{
     DatapathId, FabricConfig, FabricError, GroupRequest, Key, LinkView, Location, Mac, NodeRegistration,
-    NodeView, Port, SwitchView, TopologySnapshot, TreeGrant, TreeScope,
+    NodeView, Port, SwitchView, TopologySnapshot, TreeGrant, TreeScope, Unicast,
 };
 
 pub use counters::PortCounters;

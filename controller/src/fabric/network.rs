@@ -5,9 +5,10 @@ mod calls;
 mod follow;
 mod takeover;
 
-use super::api::{FabricConfig, FabricError, NodeRegistration, TopologySnapshot, TreeGrant};
+use super::api::{FabricConfig, FabricError, NodeRegistration, TopologySnapshot, TreeGrant, Unicast};
 use super::connection::{ConnectionId, Event, FromSwitch, Handle, Terms};
 use super::groups::{GroupTree, Numbers};
+use super::normal::Normal;
 use super::reconcile::Refusals;
 use super::room::Room;
 use super::session::{PortInfo, SessionConfig, SwitchInfo};
@@ -103,6 +104,8 @@ pub(super) struct Network {
     /// Where each node was found last.
     places: BTreeMap<String, Port>,
     wanted: Wanted,
+    /// Who lets frames in, where unicast is the switches' own affair.
+    normal: Option<Normal>,
     version: u64,
     /// Switches to be told though nothing else is wanted of them.
     news: BTreeSet<DatapathId>,
@@ -132,6 +135,8 @@ impl Network {
     ) -> Network {
         Network {
             discovery: Discovery::new(config.lldp_interval, key),
+            wanted: Wanted::new(config.unicast),
+            normal: (config.unicast == Unicast::Normal).then(Normal::default),
             config,
             racks: Racks::default(),
             nodes: BTreeMap::new(),
@@ -151,7 +156,6 @@ impl Network {
             tors: BTreeMap::new(),
             detours: BTreeMap::new(),
             places: BTreeMap::new(),
-            wanted: Wanted::default(),
             version: 0,
             news: BTreeSet::new(),
             reshaped: BTreeSet::new(),
@@ -194,7 +198,7 @@ impl Network {
                 self.seen = true;
                 match up {
                     true if joined => {
-                        self.presence.port_up(now, Port { switch, number });
+                        self.port_up(now, Port { switch, number });
                         self.discovery.handle(now, Input::PortUp(Port { switch, number }, mac));
                     }
                     true => {}
@@ -223,6 +227,10 @@ impl Network {
         let switch = info.datapath_id;
         if let Some(number) = info.former.rack {
             self.racks.claim(switch, number);
+        }
+        if let Some(normal) = &mut self.normal {
+            let up = info.ports.iter().filter(|port| port.up).map(|port| port.number).collect();
+            normal.remember(switch, &info.former.open, &up);
         }
         let old = self.switches.remove(&switch);
         if old.as_ref().is_some_and(Switch::connected) {
@@ -254,6 +262,9 @@ impl Network {
         self.wanted.remove_switch(switch);
         self.telemetry.told(switch, None);
         self.presence.switch_gone(switch);
+        if let Some(normal) = &mut self.normal {
+            normal.switch_gone(switch);
+        }
         for number in state.awaited {
             if let Some(tree) = tree(&self.owners, &mut self.groups, number) {
                 tree.unconfirmed.remove(&switch);
@@ -266,8 +277,18 @@ impl Network {
         self.seen = true;
     }
 
+    fn port_up(&mut self, now: Time, port: Port) {
+        self.presence.port_up(now, port);
+        if let Some(normal) = &mut self.normal {
+            normal.port_up(port, now + self.config.lldp_interval * SETTLING);
+        }
+    }
+
     fn port_down(&mut self, now: Time, port: Port) {
         self.presence.port_down(port);
+        if let Some(normal) = &mut self.normal {
+            normal.port_down(port);
+        }
         if let Some(peer) = self.discovery.graph().peer(port) {
             self.cut.insert(Link::new(port, peer));
         }
@@ -285,7 +306,7 @@ impl Network {
             state.joined = true;
             let up: Vec<_> = state.ports.values().filter(|p| p.up).map(|p| (p.number, p.mac)).collect();
             for (number, _) in &up {
-                self.presence.port_up(now, Port { switch, number: *number });
+                self.port_up(now, Port { switch, number: *number });
             }
             self.discovery.handle(now, Input::SwitchUp { switch, ports: &up });
         }
@@ -304,6 +325,9 @@ impl Network {
 
     /// Answers for the node asked for with its locator.
     fn answer_arp(&self, port: Port, tag: vlan::Tag, frame: &[u8]) {
+        if self.config.unicast == Unicast::Normal {
+            return;
+        }
         let Some(request) = arp::Request::read(frame) else { return };
         let Some(name) = self.by_ip.get(&request.target_ip) else { return };
         let Some(target) = self.discovery.graph().host(name) else {
@@ -322,6 +346,9 @@ impl Network {
 
     /// A node is at another place: whoever knows its locator hears the new one.
     fn announce_move(&self, node: &str, place: Port) {
+        if self.config.unicast == Unicast::Normal {
+            return;
+        }
         let (Some(node), Some(rack)) = (self.nodes.get(node), self.racks.number(place.switch)) else {
             return;
         };
@@ -359,7 +386,8 @@ impl Network {
         }
         let drawing = self.show(now);
         let waiting = self.waiting.first().map(|(until, _)| *until);
-        let own = [takeover, settled, drawing, waiting, self.improving(now), self.detouring()];
+        let opening = self.normal.as_ref().and_then(Normal::deadline);
+        let own = [takeover, settled, drawing, waiting, opening, self.improving(now), self.detouring()];
         own.into_iter().fold(discovery, earliest)
     }
 

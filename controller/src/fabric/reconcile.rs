@@ -75,6 +75,8 @@ pub(super) struct Former {
     pub(super) rack: Option<u32>,
     /// The trees of which it has a part, by number, with its ports.
     pub(super) trees: BTreeMap<u32, BTreeSet<u32>>,
+    /// The ports from which it takes frames for its own forwarding.
+    pub(super) open: BTreeSet<u32>,
 }
 
 #[derive(Debug)]

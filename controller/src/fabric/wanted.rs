@@ -2,7 +2,7 @@
 //!
 //! Everything is installed ahead of traffic and nothing is flooded; what no flow matches is dropped.
 
-use super::api::NodeRegistration;
+use super::api::{NodeRegistration, Unicast};
 use super::locator;
 use super::reconcile::Former;
 use super::tables::{COOKIE, Flow, FlowKey, GROUPS, Patch, Tables};
@@ -28,6 +28,7 @@ const NODE: u16 = 30_010;
 const RACK: u16 = 30_000;
 /// Above 0, where a switch may have a flow of its own that floods.
 const DROP: u16 = 1;
+const NORMAL: u16 = 10_000;
 
 /// What a flow is for: the top byte of the cookie's low half.
 const FOR_TREE: u64 = 1 << 24;
@@ -36,6 +37,7 @@ const FOR_NODE: u64 = 3 << 24;
 const FOR_OUTSIDERS: u64 = 4 << 24;
 const FOR_NODE_PORT: u64 = 5 << 24;
 const FOR_LINK: u64 = 6 << 24;
+const FOR_NORMAL: u64 = 7 << 24;
 
 /// By which cookie, in which bits, the flow is known that counts what outsiders send.
 pub(super) const OUTSIDERS: (u64, u64) = (COOKIE | FOR_OUTSIDERS, u64::MAX);
@@ -77,7 +79,10 @@ impl Keep {
             Some(number) => self.trees.contains(&number),
             None => {
                 self.unicast
-                    && matches!(flow.cookie & 0xff00_0000, FOR_RACK | FOR_NODE | FOR_NODE_PORT | FOR_LINK)
+                    && matches!(
+                        flow.cookie & 0xff00_0000,
+                        FOR_RACK | FOR_NODE | FOR_NODE_PORT | FOR_LINK | FOR_NORMAL
+                    )
             }
         }
     }
@@ -95,7 +100,12 @@ pub(super) fn former(tables: &Tables) -> Former {
         _ => None,
     });
     let trees = tables.groups.iter().map(|(id, ports)| (*id, ports.clone().unwrap_or_default())).collect();
-    Former { rack, trees }
+    let open = tables.flows.iter().filter(|(_, flow)| flow.cookie == COOKIE | FOR_NORMAL);
+    let open = open.filter_map(|(key, _)| match key.matching.fields.first() {
+        Some(Oxm::InPort(port)) => Some(port.value.0),
+        _ => None,
+    });
+    Former { rack, trees, open: open.collect() }
 }
 
 /// The tables that all switches are to have, and what of them each has not been told yet.
@@ -103,6 +113,8 @@ pub(super) fn former(tables: &Tables) -> Former {
 /// Changed piece by piece: a route, a node, a tree.
 #[derive(Debug, Default)]
 pub(super) struct Wanted {
+    /// Unicast is the switches' own affair.
+    unicast: Unicast,
     switches: BTreeMap<DatapathId, Tables>,
     untold: BTreeMap<DatapathId, Patch>,
     /// Where each node has flows.
@@ -112,9 +124,13 @@ pub(super) struct Wanted {
 }
 
 impl Wanted {
+    pub(super) fn new(unicast: Unicast) -> Wanted {
+        Wanted { unicast, ..Wanted::default() }
+    }
+
     /// From now on there is such a switch; nothing happens if there was.
     pub(super) fn add_switch(&mut self, switch: DatapathId) {
-        self.switches.entry(switch).or_insert_with(always);
+        self.switches.entry(switch).or_insert_with(|| always(self.unicast));
     }
 
     /// There is no such switch any more. What others hold of it remains until told otherwise.
@@ -152,6 +168,9 @@ impl Wanted {
 
     /// Sends what is for a rack out of this port, or nowhere.
     pub(super) fn route(&mut self, switch: DatapathId, rack: u32, port: Option<u32>) {
+        if self.unicast == Unicast::Normal {
+            return;
+        }
         let Some((address, mask)) = locator::of_rack(rack) else { return };
         let key = FlowKey::new(RACK, Match::new().eth_dst_masked(mac(address), mac(mask)));
         let flow = port.map(|port| flow(FOR_RACK, vec![Action::output(PortNo(port))]));
@@ -168,16 +187,17 @@ impl Wanted {
 
     /// Hands what is for a node over to it at this port of its rack's ToR.
     pub(super) fn place(&mut self, node: &NodeRegistration, rack: u32, port: Port) {
-        let Some(locator) = locator::of(rack, port.number) else { return };
-        let key = FlowKey::new(NODE, Match::new().eth_dst(mac(locator)));
-        let to_node = vec![
-            Action::SetField(Oxm::EthDst(Masked::exact(mac(node.mac)))),
-            Action::output(PortNo(port.number)),
-        ];
-        let mut flows = vec![(key, flow(FOR_NODE, to_node))];
         // What its port says to the controller is apart from what others say, so that it can be bounded apart.
-        for kind in [EtherType::LLDP, EtherType::ARP] {
-            flows.push((of_port(port.number, kind), flow(FOR_NODE_PORT, to_controller())));
+        let said = |kind| (of_port(port.number, kind), flow(FOR_NODE_PORT, to_controller()));
+        let mut flows = vec![said(EtherType::LLDP)];
+        if self.unicast == Unicast::Routed {
+            let Some(locator) = locator::of(rack, port.number) else { return };
+            let key = FlowKey::new(NODE, Match::new().eth_dst(mac(locator)));
+            let to_node = vec![
+                Action::SetField(Oxm::EthDst(Masked::exact(mac(node.mac)))),
+                Action::output(PortNo(port.number)),
+            ];
+            flows.extend([(key, flow(FOR_NODE, to_node)), said(EtherType::ARP)]);
         }
         let keys = flows.iter().map(|(key, _)| key.clone()).collect();
         for (key, flow) in flows {
@@ -197,6 +217,13 @@ impl Wanted {
             false if held.is_some_and(ours) => drop(self.flow(end.switch, key, None)),
             false => {}
         }
+    }
+
+    /// Frames that come by a port go the way that the switch itself finds, or nowhere.
+    pub(super) fn normal(&mut self, port: Port, open: bool) {
+        let key = FlowKey::new(NORMAL, Match::new().in_port(PortNo(port.number)));
+        let flow = open.then(|| flow(FOR_NORMAL, vec![Action::output(PortNo::NORMAL)]));
+        self.flow(port.switch, key, flow);
     }
 
     /// Gives a tree this shape, or removes it; returns the switches at which that changes something.
@@ -290,21 +317,23 @@ fn into_tree(number: u32, port: u32, sender: Option<Ipv4Addr>) -> (FlowKey, Flow
     (FlowKey::new(TREE, matching), flow(purpose, vec![Action::Group(GroupId(number))]))
 }
 
-/// What every switch holds: LLDP and ARP come to the controller, the rest goes nowhere, and what of that is for a
+/// What every switch holds: LLDP and, unless switches forward unicast, ARP come to the controller, the rest goes nowhere, and what of that is for a
 /// group is counted.
-pub(super) fn always() -> Tables {
+pub(super) fn always(unicast: Unicast) -> Tables {
     let of_cool = Match::new()
         .eth_type(EtherType::IPV4)
         .ipv4_dst_masked(Ipv4Addr::from(MULTICAST), Ipv4Addr::from(MULTICAST_MASK));
+    let arp = (ARP, Match::new().eth_type(EtherType::ARP), 0, to_controller());
     let flows = [
         (LLDP, Match::new().eth_type(EtherType::LLDP), 0, to_controller()),
-        (ARP, Match::new().eth_type(EtherType::ARP), 0, to_controller()),
         (OUTSIDER, of_cool, FOR_OUTSIDERS, Vec::new()),
         (DROP, Match::new(), 0, Vec::new()),
     ];
     let entry =
         |(priority, matching, purpose, actions)| (FlowKey::new(priority, matching), flow(purpose, actions));
-    Tables { flows: flows.map(entry).into(), groups: BTreeMap::new() }
+    // Who forwards by what it learns floods the question instead.
+    let arp = (unicast == Unicast::Routed).then_some(arp);
+    Tables { flows: flows.into_iter().chain(arp).map(entry).collect(), groups: BTreeMap::new() }
 }
 
 fn to_controller() -> Vec<Action> {

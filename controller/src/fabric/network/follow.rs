@@ -1,13 +1,14 @@
 //! From what has changed in the network to what switches are to hold: only what the change concerns is
 //! computed, and only what is different is told.
 
+use super::super::arp;
 use super::super::reconcile::Wish;
 use super::super::telemetry::Rules;
 use super::super::wanted::Keep;
 use super::{Network, Switch};
 use cool_machine::Time;
 use cool_topology::routes::Hop;
-use cool_topology::{DatapathId, Index, Link};
+use cool_topology::{DatapathId, Index, Link, Port};
 use std::collections::{BTreeMap, BTreeSet};
 use tracing::warn;
 
@@ -49,16 +50,40 @@ impl Network {
         for end in changes.links.iter().flat_map(|link| [link.a, link.b]) {
             self.wanted.link(end, self.discovery.graph().peer(end).is_some());
         }
-        if changes.switches || !changes.links.is_empty() || !changes.nodes.is_empty() {
+        let changed = changes.switches || !changes.links.is_empty() || !changes.nodes.is_empty();
+        if changed {
             let hops = self.routes.update(&self.index, &self.tors, &changes.links);
             self.route(now, hops);
             self.place(&changes.nodes);
             self.mend(now, &changes);
         }
         self.pass_detours(now);
+        let settled = self.settling.is_empty();
+        if let Some(normal) = self.normal.as_mut().filter(|normal| changed || normal.is_due(now, settled)) {
+            for (port, open) in normal.follow(now, self.discovery.graph(), settled) {
+                self.wanted.normal(port, open);
+            }
+        }
+        self.teach(now);
         self.improve(now);
         for number in core::mem::take(&mut self.reshaped) {
             self.put(number);
+        }
+    }
+
+    /// Switches that forward by what they have learned learn anew where nodes are, as if these had sent something.
+    fn teach(&mut self, now: Time) {
+        let Some(tree) = self.normal.as_mut().and_then(|normal| normal.teach(now)) else { return };
+        let mut ends: BTreeMap<DatapathId, Vec<Port>> = BTreeMap::new();
+        for end in tree.iter().flat_map(|link| [link.a, link.b]) {
+            ends.entry(end.switch).or_default().push(end);
+        }
+        for (name, place) in self.discovery.graph().hosts() {
+            let Some(node) = self.nodes.get(name) else { continue };
+            let frame = arp::announcement(node.ip, node.mac);
+            for end in ends.get(&place.switch).into_iter().flatten() {
+                self.send(*end, frame.clone());
+            }
         }
     }
 

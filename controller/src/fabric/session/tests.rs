@@ -1,6 +1,7 @@
 //! A session against what well-behaved and other peers say.
 
 use super::*;
+use proptest::prelude::*;
 use rs_openflow::{
     BandType, BufferId, Capabilities, Description, Features, FixedText, GroupCapabilities, GroupFeatures,
     GroupType, HelloElement, MacAddr, Match, MeterFeatures, MeterFlags, Multipart, MultipartFlags, PacketIn,
@@ -426,4 +427,49 @@ fn what_a_switch_says_that_it_can_hold_is_known_when_it_is_up() {
     talk.tables_are_empty(&asked);
     let [Output::Up(info)] = &talk.told[..] else { panic!("{:?}", talk.told) };
     assert_eq!(info.room, Room { groups: Some(40), flows: Some(2000), meters: None });
+}
+
+/// What switches say, and what they should not.
+fn said() -> impl Strategy<Value = Body> {
+    let kinds = [FailureType::BAD_REQUEST, FailureType::ROLE_REQUEST_FAILED, FailureType::FLOW_MOD_FAILED];
+    let status = |(number, gone): (u32, bool)| {
+        let reason = if gone { PortReason::DELETE } else { PortReason::ADD };
+        Body::PortStatus(PortStatus { reason, port: port(number, "p") })
+    };
+    let reply = |reply: MultipartReply| Just(Body::MultipartReply(reply.into()));
+    prop_oneof![
+        Just(Body::Hello(Hello::default())),
+        (0u8..2).prop_map(features),
+        Just(ports(vec![port(1, "s1-eth1"), port(PortNo::LOCAL.0, "s1")])),
+        Just(description("None")),
+        (0u32..300).prop_map(|most| Body::MultipartReply(meters(most).into())),
+        reply(MultipartReply::Flow(Vec::new())),
+        reply(MultipartReply::GroupDesc(Vec::new())),
+        reply(MultipartReply::TableFeatures(Vec::new())),
+        Just(Body::BarrierReply),
+        Just(Body::EchoRequest(vec![1])),
+        Just(Body::EchoReply(Vec::new())),
+        (0u32..5, any::<bool>()).prop_map(status),
+        (prop::sample::select(kinds.to_vec()), 0u16..12).prop_map(|(kind, code)| refusal(kind, code)),
+    ]
+}
+
+proptest! {
+    /// In whatever order, and as an answer to whatever question.
+    #[test]
+    fn whatever_a_peer_says_it_is_up_once_at_most_and_closed_once_at_most(
+        talk in prop::collection::vec((0u32..16, any::<bool>(), said(), 0u64..4000), 1..60),
+    ) {
+        let mut world = Talk::new();
+        for (xid, table, body, wait) in talk {
+            let closed = matches!(world.told.last(), Some(Output::Close(_)));
+            world.now += Duration::from_millis(wait);
+            let answers = world.hear_as(if table { xid | reconcile::XID } else { xid }, body);
+            prop_assert!(!closed || answers.is_empty(), "{answers:?}");
+        }
+        let closes = world.told.iter().filter(|output| matches!(output, Output::Close(_))).count();
+        let ups = world.told.iter().filter(|output| matches!(output, Output::Up(_))).count();
+        prop_assert!(closes <= 1 && ups <= 1);
+        prop_assert!(closes == 0 || matches!(world.told.last(), Some(Output::Close(_))), "{:?}", world.told);
+    }
 }

@@ -128,7 +128,7 @@ fn a_packet_to_a_locator_comes_out_at_its_node_under_the_real_address() {
 fn a_tor_needs_rules_for_its_hosts_and_the_other_racks_only() {
     let world = World::leaf_spine(4, 1, 4);
     let tables = world.tables(&[]);
-    let count = |switch| tables[&DatapathId(switch)].flows.len() - always().flows.len();
+    let count = |switch| tables[&DatapathId(switch)].flows.len() - always(Unicast::Routed).flows.len();
     // For a host three: what is for it, and the two kinds of what it says to the controller.
     assert_eq!((count(101), count(1)), (4 * 3 + 3, 4));
 }
@@ -210,7 +210,7 @@ fn only_what_is_different_is_told() {
     assert_eq!(touched, BTreeSet::from([DatapathId(1), DatapathId(102)]));
     assert_eq!(wanted.take_untold().into_keys().collect::<BTreeSet<_>>(), touched);
     wanted.tree(GROUPS.start, None, &world.nodes);
-    assert!(wanted.tables().values().all(|tables| *tables == always()));
+    assert!(wanted.tables().values().all(|tables| *tables == always(Unicast::Routed)));
 }
 
 /// Any connected network with hosts, and two groups of them.

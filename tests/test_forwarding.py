@@ -1,7 +1,8 @@
-"""Frames that are not the usual ones: with a VLAN tag of the hosts, and of 9000 bytes."""
+"""Forwarding that is not the usual one: frames with a VLAN tag, of 9000 bytes, and unicast left to the switches."""
 import contextlib
 import json
 import subprocess
+import time
 
 from conftest import succeed
 from test_faults import wait_for
@@ -91,3 +92,25 @@ def test_frames_of_9000_bytes_carry_collectives(make_bed):
     assert carried / packets > 4500, "%d bytes in %d packets" % (carried, packets)
     h1, h4 = bed.network.net.get("h1"), bed.network.net.get("h4")
     assert "1 received" in h1.cmd("ping -c1 -W2 -M do -s 8972 %s" % h4.IP())
+
+
+def test_switches_forward_unicast_themselves_without_loops_and_cool_adds_multicast(make_bed):
+    bed = make_bed("leafspine:2x2x2", lldp_ms=400, controller_flags=("--unicast", "normal"))
+    hosts = bed.network.net.hosts
+
+    def reach():
+        return all("1 received" in hosts[0].cmd("ping -c1 -W1 %s" % other.IP()) for other in hosts[1:])
+
+    wait_for(reach, "all hosts reach each other")
+    assert hosts[3].MAC() in hosts[0].cmd("ip neigh show " + hosts[3].IP()), "the switches carry ARP"
+    succeed(bed, "cool", "bench", "--ops", "bcast,allreduce", "--bytes", "1M", "--reps", "1")
+    # Four uplinks are a loop: what is flooded must not go round in it.
+    before = sum(bed.link_bytes().values())
+    time.sleep(2)
+    assert sum(bed.link_bytes().values()) - before < 200_000
+    for link in bed.network.uplinks():
+        bed.network.cut(link)
+        wait_for(reach, "all hosts reach each other without one link")
+        bed.network.restore(link)
+        wait_for(lambda: len(bed.cool_json("topology")["links"]) == 4, "the link is found again")
+        assert reach()
