@@ -14,6 +14,11 @@ def vsctl(*arguments):
     return subprocess.check_output(["ovs-vsctl", "--timeout=30", *arguments], text=True).strip()
 
 
+def reaches(host, other):
+    """Whether a TCP connection from one host to the agent of the other is made."""
+    return "reached" in host.cmd("timeout 1 bash -c 'echo > /dev/tcp/%s/7420' 2>&1 && echo reached" % other.IP())
+
+
 def host_ports(bed):
     """The switch and its interface of every host's link."""
     hosts = {h.name for h in bed.network.net.hosts}
@@ -28,7 +33,6 @@ def tag(switch, port):
     """Puts between a host and its switch what tags all that the host sends, as its own VLAN interface would, and takes tags
     off what comes for it; returns the bridge that does it."""
     bridge, number = "v-" + port, vsctl("get", "interface", port, "ofport")
-    mac = vsctl("get", "interface", port, "mac_in_use")
     vsctl("del-port", switch, port, "--",
           "add-br", bridge, "--", "set", "bridge", bridge, "datapath_type=netdev", "fail-mode=secure", "protocols=OpenFlow13", "--",
           "add-port", bridge, port, "--", "set", "interface", port, "ofport_request=1", "--",
@@ -39,7 +43,6 @@ def tag(switch, port):
     for flow in ("in_port=1,actions=push_vlan:0x8100,set_field:%d->vlan_vid,output:2" % (VLAN | 0x1000),
                  "in_port=2,dl_vlan=%d,actions=pop_vlan,output:1" % VLAN):
         subprocess.check_call(["ovs-ofctl", "-O", "OpenFlow13", "add-flow", bridge, flow])
-    assert mac
     return bridge
 
 
@@ -66,13 +69,11 @@ def test_hosts_in_a_vlan_are_found_and_run_collectives_by_multicast(make_bed):
 
         wait_for(found, "all nodes are found in their VLAN")
         h1, h4 = bed.network.net.get("h1"), bed.network.net.get("h4")
-        wait_for(lambda: "1 received" in h1.cmd("ping -c1 -W1 %s" % h4.IP()), "ARP and unicast pass")
+        wait_for(lambda: reaches(h1, h4), "ARP and unicast pass")
         succeed(bed, "cool", "bench", "--ops", "bcast,allreduce", "--bytes", "1M", "--reps", "1")
         for bridge in bridges:
             flows = subprocess.check_output(["ovs-ofctl", "-O", "OpenFlow13", "dump-flows", bridge], text=True)
             assert flows.count("n_packets=0,") == 0 and flows.count("n_packets=") == 2, flows
-        trees = subprocess.check_output(["ovs-ofctl", "-O", "OpenFlow13", "dump-flows", "s1"], text=True)
-        assert trees
     wait_for(found, "all nodes are found without it")
 
 
@@ -90,8 +91,6 @@ def test_frames_of_9000_bytes_carry_collectives(make_bed):
     wait_for(lambda: sent()[1] - before[1] > 4 * (4 << 20), "the switches have counted")
     packets, carried = (now - then for now, then in zip(sent(), before))
     assert carried / packets > 4500, "%d bytes in %d packets" % (carried, packets)
-    h1, h4 = bed.network.net.get("h1"), bed.network.net.get("h4")
-    assert "1 received" in h1.cmd("ping -c1 -W2 -M do -s 8972 %s" % h4.IP())
 
 
 def test_switches_forward_unicast_themselves_without_loops_and_cool_adds_multicast(make_bed):
@@ -99,12 +98,13 @@ def test_switches_forward_unicast_themselves_without_loops_and_cool_adds_multica
     hosts = bed.network.net.hosts
 
     def reach():
-        return all("1 received" in hosts[0].cmd("ping -c1 -W1 %s" % other.IP()) for other in hosts[1:])
+        return all(reaches(hosts[0], other) for other in hosts[1:])
 
     wait_for(reach, "all hosts reach each other")
     assert hosts[3].MAC() in hosts[0].cmd("ip neigh show " + hosts[3].IP()), "the switches carry ARP"
     succeed(bed, "cool", "bench", "--ops", "bcast,allreduce", "--bytes", "1M", "--reps", "1")
-    # Four uplinks are a loop: what is flooded must not go round in it.
+    # Four uplinks are a loop: what is flooded must not go round in it. Agents' probes of each other are over.
+    bed.wait_until_measured(timeout=30)
     before = sum(bed.link_bytes().values())
     time.sleep(2)
     assert sum(bed.link_bytes().values()) - before < 200_000
