@@ -1,7 +1,7 @@
-/* Measures one MPI collective as `cool bench` measures ours: a barrier, the operation, the slowest rank's time.
- * Every result is checked on every rank.
+/* Measures one MPI collective as `cool bench --pause` measures ours: a barrier, an instant at which all begin, the
+ * operation, the time from the instant to the slowest rank's end. Every result is checked on every rank.
  *
- *   mpi_collectives OP BYTES REPS REQUEST REPLY
+ *   mpi_collectives OP BYTES REPS PAUSE_MS REQUEST REPLY
  *
  * BYTES: the message of bcast, the vector of reduce and allreduce, the whole array of gather, allgather and scatter.
  * After a repetition for warming up, rank 0 writes "start" to the pipe REQUEST and waits for a byte from REPLY, so that
@@ -12,9 +12,10 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 #include <unistd.h>
 
-static int ranks, me;
+static int ranks, me, pause_ms;
 
 static void fail(const char *what) {
     fprintf(stderr, "rank %d: %s\n", me, what);
@@ -55,16 +56,26 @@ static int right(const char *op, const uint32_t *in, const uint32_t *out, size_t
     return 1;
 }
 
-/* Seconds of the slowest rank. */
+/* The clock that all hosts of the emulated network share, in seconds. */
+static double now(void) {
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
+}
+
+/* Seconds to the slowest rank's end. */
 static double once(const char *op, uint32_t *in, uint32_t *out, size_t count, size_t part, int rep) {
     for (size_t i = 0; i < count; i++) {
         in[i] = strcmp(op, "bcast") || !me ? word(i, me, rep) : 0xffffffffu;
         out[i] = 0xffffffffu;
     }
     MPI_Barrier(MPI_COMM_WORLD);
-    double begin = MPI_Wtime(), slowest;
+    double begin = now() + pause_ms * 1e-3, slowest;
+    MPI_Bcast(&begin, 1, MPI_DOUBLE, 0, MPI_COMM_WORLD);
+    struct timespec until = {(time_t)begin, (long)((begin - (double)(time_t)begin) * 1e9)};
+    while (clock_nanosleep(CLOCK_MONOTONIC, TIMER_ABSTIME, &until, NULL)) {}
     run(op, in, out, count, (int)part);
-    double mine = MPI_Wtime() - begin;
+    double mine = now() - begin;
     if (!right(op, in, out, count, part, rep)) fail("wrong data");
     MPI_Allreduce(&mine, &slowest, 1, MPI_DOUBLE, MPI_MAX, MPI_COMM_WORLD);
     return slowest;
@@ -74,17 +85,18 @@ int main(int argc, char **argv) {
     MPI_Init(&argc, &argv);
     MPI_Comm_size(MPI_COMM_WORLD, &ranks);
     MPI_Comm_rank(MPI_COMM_WORLD, &me);
-    if (argc != 6) fail("expected OP BYTES REPS REQUEST REPLY");
+    if (argc != 7) fail("expected OP BYTES REPS PAUSE_MS REQUEST REPLY");
     const char *op = argv[1];
     size_t bytes = strtoull(argv[2], NULL, 10);
     int reps = atoi(argv[3]);
+    pause_ms = atoi(argv[4]);
     int parted = !strcmp(op, "gather") || !strcmp(op, "allgather") || !strcmp(op, "scatter");
     size_t part = bytes / 4 / (size_t)ranks ? bytes / 4 / (size_t)ranks : 1;
     size_t count = parted ? part * (size_t)ranks : bytes / 4 ? bytes / 4 : 1;
     if (reps < 1 || count > INT32_MAX) fail("too many bytes, or no repetitions");
     uint32_t *in = malloc(count * 4), *out = malloc(count * 4);
     double *seconds = malloc((size_t)reps * sizeof *seconds);
-    FILE *request = me ? NULL : fopen(argv[4], "w"), *reply = me ? NULL : fopen(argv[5], "r");
+    FILE *request = me ? NULL : fopen(argv[5], "w"), *reply = me ? NULL : fopen(argv[6], "r");
     if (!in || !out || !seconds || (!me && (!request || !reply))) fail("no memory, or no pipes");
 
     once(op, in, out, count, part, 0);

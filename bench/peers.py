@@ -15,6 +15,9 @@ import time
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 MARK = "COOL_BENCH_CASE"
+# From a barrier to the instant at which all ranks begin: ranks leave barriers one after the other, some libraries' much
+# later than others'. Long enough for what the barrier used of the ports' bursts to be refilled. Gloo's own program has none.
+PAUSE_MS = 20
 
 
 class Failed(Exception):
@@ -176,7 +179,7 @@ class Cool:
         counters = Counters(run.bed)
         counters.start()
         command = ["cool", "bench", "--json", "--ops", case["op"], "--bytes", str(case["bytes"]), "--reps", str(case["reps"]),
-                   "--warmup", "1", "--placement", run.placement]
+                   "--warmup", "1", "--placement", run.placement, "--pause", str(PAUSE_MS)]
         try:
             done = run.bed.run(command, capture_output=True, text=True, errors="replace", timeout=run.timeout)
         except subprocess.TimeoutExpired:
@@ -216,7 +219,7 @@ class Mpi:
             os.mkfifo(request)
             os.mkfifo(reply)
             ranks_only = ["env", "LD_PRELOAD=" + self.preload] if self.preload else []
-            program = [*ranks_only, self.program, case["op"], str(case["bytes"]), str(case["reps"]), request, reply]
+            program = [*ranks_only, self.program, case["op"], str(case["bytes"]), str(case["reps"]), str(PAUSE_MS), request, reply]
             launcher = [os.path.join(self.folder, "bin", "mpirun"), *self.flags(run.hosts), *program]
             with Processes() as processes:
                 # Opened for both ways: neither we nor rank 0 waits for the other to open it.

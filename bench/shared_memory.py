@@ -37,7 +37,7 @@ class OpenMpi(peers.OpenMpi):
 def cool(bed, ranks, case, plan, alloc):
     """Seconds of each repetition by `cool bench`, and the plan; `alloc`: of arrays in memory that is shared with the agent."""
     command = ["cool", "bench", "--json", "--ops", case["op"], "--bytes", str(case["bytes"]), "--reps", str(case["reps"]), "--warmup", "2",
-               "--ranks", str(ranks), "--ranks-per-node", str(ranks)]
+               "--pause", str(peers.PAUSE_MS), "--ranks", str(ranks), "--ranks-per-node", str(ranks)]
     options = (["--plan", plan] if plan else []) + (["--alloc"] if alloc else [])
     done = bed.run(command + options, capture_output=True, text=True, timeout=120)
     if done.returncode:

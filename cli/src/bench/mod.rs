@@ -81,6 +81,13 @@ pub(crate) struct Options {
     #[arg(long)]
     alloc: bool,
 
+    /// Begin each repetition at one instant, so many milliseconds after the barrier, and measure from there
+    ///
+    /// Ranks leave a barrier one after the other, and whoever leaves late finds a part of the work done. The nodes must
+    /// share one clock, as those of an emulated network do.
+    #[arg(long, value_name = "MS", value_parser = clap::value_parser!(u32).range(1..=10_000))]
+    pause: Option<u32>,
+
     /// Print one JSON document at the end, in place of the table
     #[arg(long)]
     json: bool,
@@ -94,6 +101,7 @@ pub(crate) async fn run(client: ControllerClient<Channel>, options: &Options) ->
         reps: options.reps.get(),
         root: options.root,
         alloc: options.alloc,
+        pause_ms: options.pause,
         forced: forced(&options.ops, &options.plans)?,
     };
     let spec = spec(options, &plan)?;
@@ -137,7 +145,7 @@ impl Bench {
                     return Err(Error::NoRoot { root: self.plan.root, ranks: participants.ranks });
                 }
                 self.participants = Some(participants);
-                self.predictor = Predictor::of(&group);
+                self.predictor = Predictor::of(&group, self.plan.pause_ms);
                 self.print(&format!("{}\n{}", participants.describe(), Figures::titles()))
             }
             Heard::Line(output) if output.rank == 0 && !output.stderr => self.result(&output.line),

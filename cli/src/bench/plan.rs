@@ -146,6 +146,8 @@ pub(crate) struct Plan {
     pub(crate) root: usize,
     /// Whether arrays lie in memory that is shared with the agents.
     pub(crate) alloc: bool,
+    /// Milliseconds from the barrier to the instant at which all begin; absent: each as it leaves the barrier.
+    pub(crate) pause_ms: Option<u32>,
     /// Operations with the plans that are forced for them.
     pub(crate) forced: Vec<(String, String)>,
 }

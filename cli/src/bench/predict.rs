@@ -20,17 +20,17 @@ pub(crate) struct Predictor {
 
 impl Predictor {
     /// For a group; none if the controller has told no model for it.
-    pub(crate) fn of(group: &Group) -> Option<Predictor> {
+    pub(crate) fn of(group: &Group, pause_ms: Option<u32>) -> Option<Predictor> {
         let model = cluster::cost_model(&group.cost_model).ok()?;
         let layout = cluster::layout(group.members.iter().map(|m| (m.rack, m.node.as_str()))).ok()?;
         let fabric = Fabric::of_group(&layout, &model).ok()?;
         let planner = Planner::new(model, layout.clone());
         let mut predictor = Predictor { model, layout, fabric, planner };
-        // A repetition uses up what links let pass at once; until the next they have the time of a barrier.
+        // A repetition uses up what links let pass at once; until the next they have the time of a barrier, and of a pause.
         let barrier = Case { op: "barrier".parse().ok()?, bytes: 0 };
         let call = barrier.call(0, predictor.layout.size() as u64)?;
         let plan = predictor.planner.pick(&call).to_string();
-        let pause = predictor.seconds(barrier, 0, &plan)?;
+        let pause = predictor.seconds(barrier, 0, &plan)? + f64::from(pause_ms.unwrap_or(0)) / 1e3;
         let refilled = (pause * model.rack.bytes_per_second as f64) as u64;
         predictor.fabric.spent = predictor.fabric.burst.saturating_sub(refilled);
         Some(predictor)
@@ -60,7 +60,7 @@ mod tests {
             |rank: u32| Member { rank, node: format!("h{rank}"), rack: rank % 3, ..Member::default() };
         let cost_model = serde_json::json!(CostModel::default()).to_string();
         let group = Group { members: (0..7).map(member).collect(), cost_model, ..Group::default() };
-        let predictor = Predictor::of(&group).unwrap();
+        let predictor = Predictor::of(&group, None).unwrap();
         for op in super::super::plan::Op::all() {
             let seconds = predictor.seconds(Case { op, bytes: 250_000 }, 2, "cool-p-p").unwrap();
             // Nothing goes faster than a tenth of the bytes over one link, or takes many times as long as all.
@@ -70,6 +70,6 @@ mod tests {
         let seconds = predictor.seconds(bcast, 0, "multicast").unwrap();
         assert!((1.0..1.2).contains(&seconds), "{seconds}");
         assert_eq!(predictor.seconds(bcast, 0, "no plan"), None);
-        assert!(Predictor::of(&Group::default()).is_none());
+        assert!(Predictor::of(&Group::default(), None).is_none());
     }
 }

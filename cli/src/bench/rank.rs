@@ -4,9 +4,10 @@ use super::idle::Ticks;
 use super::pattern::Pattern;
 use super::plan::{Case, ELEMENT, Measured, Op, Plan};
 use cool::{Comm, Operation};
+use rustix::time::{ClockId, clock_gettime};
 use std::io::Write;
 use std::ops::{Deref, DerefMut};
-use std::time::Instant;
+use std::time::Duration;
 
 /// The rank's part of the command line.
 #[derive(Debug, clap::Args)]
@@ -85,10 +86,17 @@ fn measure(comm: &Comm, plan: &Plan, number: usize, case: Case) -> Result<Measur
     })
 }
 
+/// The monotonic clock, which all processes of a machine share.
+fn now() -> Duration {
+    let time = clock_gettime(ClockId::Monotonic);
+    Duration::try_from(time).unwrap_or_default()
+}
+
 /// A case with its buffers at this rank.
 struct Work<'c> {
     comm: &'c Comm,
     root: usize,
+    pause: Option<Duration>,
     number: usize,
     case: Case,
     send: Buffer,
@@ -124,7 +132,8 @@ impl<'c> Work<'c> {
             };
             Ok::<_, RankError>(Buffer { words, bytes })
         };
-        Ok(Work { comm, root, number, case, send: buffer(send)?, receive: buffer(receive)? })
+        let pause = plan.pause_ms.map(|ms| Duration::from_millis(ms.into()));
+        Ok(Work { comm, root, pause, number, case, send: buffer(send)?, receive: buffer(receive)? })
     }
 
     /// Runs the collective once and checks it; returns the seconds that it took at this rank.
@@ -132,11 +141,21 @@ impl<'c> Work<'c> {
         self.prepare(repetition);
         let counts = self.counts();
         self.comm.barrier()?;
-        let start = Instant::now();
+        let start = self.start()?;
         self.call(&counts)?;
-        let seconds = start.elapsed().as_secs_f64();
+        let seconds = (now() - start).as_secs_f64();
         self.check(repetition)?;
         Ok(seconds)
+    }
+
+    /// When the repetition begins at this rank, which is now.
+    fn start(&self) -> Result<Duration, RankError> {
+        let Some(pause) = self.pause else { return Ok(now()) };
+        let mut instant = [u64::try_from((now() + pause).as_nanos()).unwrap_or(u64::MAX)];
+        self.comm.bcast(&mut instant, 0)?;
+        let instant = Duration::from_nanos(instant[0]);
+        std::thread::sleep(instant.saturating_sub(now()));
+        Ok(instant)
     }
 
     /// Bytes of each rank's part, or of what goes from and to this rank.
@@ -325,15 +344,23 @@ mod tests {
     use super::*;
     use cool::embedded::Embedded;
 
-    fn plan(sizes: &[u64], root: usize, alloc: bool) -> Plan {
+    fn plan(sizes: &[u64], root: usize, alloc: bool, pause_ms: Option<u32>) -> Plan {
         let ops: Vec<Op> = Op::all().collect();
-        Plan { cases: Plan::cases(&ops, sizes), warmup: 1, reps: 3, root, alloc, forced: Vec::new() }
+        Plan {
+            cases: Plan::cases(&ops, sizes),
+            warmup: 1,
+            reps: 3,
+            root,
+            alloc,
+            pause_ms,
+            forced: Vec::new(),
+        }
     }
 
     #[test]
     fn every_collective_is_checked_and_measured_once_for_each_repetition() {
-        for alloc in [false, true] {
-            measured_once_for_each_repetition(&plan(&[0, 3, 10_001], 2, alloc));
+        for (alloc, pause) in [(false, None), (true, Some(1))] {
+            measured_once_for_each_repetition(&plan(&[0, 3, 10_001], 2, alloc, pause));
         }
     }
 
@@ -355,7 +382,7 @@ mod tests {
     fn wrong_data_is_told_by_rank_operation_and_place() {
         let case = Case { op: "allgather".parse().unwrap(), bytes: 30 };
         let wrong = |comm: Comm| {
-            let mut work = Work::new(&comm, &plan(&[], 0, false), 0, case)?;
+            let mut work = Work::new(&comm, &plan(&[], 0, false, None), 0, case)?;
             work.repeat(0)?;
             work.receive.bytes_mut()[17] ^= 1;
             work.check(0)
