@@ -16,7 +16,7 @@ pub const VERSION: u32 = 8;
 pub const OPEN_CALLS_MAX: usize = 1024;
 
 /// While a call runs, the agent says so this often.
-pub const RUNNING_INTERVAL: std::time::Duration = std::time::Duration::from_secs(5);
+pub const RUNNING_INTERVAL: std::time::Duration = std::time::Duration::from_secs(1);
 
 /// Frames between a rank and the agent of its node.
 #[allow(missing_docs, reason = "generated; documented in proto/local.proto")]
