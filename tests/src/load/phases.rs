@@ -255,6 +255,8 @@ pub(crate) async fn fabric(plan: Plan, program: &Path, load: Load) -> Result<Rep
     report.note("cpu_until_then_s", cpu_seconds(controller.pid)?);
     report.note("peak_memory_mib", peak_mib(controller.pid)?);
     stage.check()?;
+    // Trees are still looked at anew until then.
+    stage.fabric.quiet(2 * SILENCE).await;
     let cycles = Instant::now();
     stage.cycles(&agents, controller.grpc, &load).await?;
     report.note("groups_came_and_went", load.cycles);
