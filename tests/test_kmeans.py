@@ -86,16 +86,16 @@ def places(job):
 
 
 def slow_data(path):
-    """Points without clusters, on which K-means takes many iterations."""
+    """Points without clusters, on which K-means takes many iterations, and so long that faults come between them."""
     chance = random.Random(8)
-    write_npy(path, [[chance.uniform(0, 1) for _ in range(16)] for _ in range(4000)])
+    write_npy(path, [[chance.uniform(0, 1) for _ in range(16)] for _ in range(30_000)])
 
 
 def test_survivors_of_killed_ranks_and_agents_end_with_the_centroids_of_an_undisturbed_run(make_bed, tmp_path):
     bed = make_bed("tree:3x2", host_mbit=50, uplink_mbit=50)
     data, alone, together = (str(tmp_path / name) for name in ("points.npy", "alone.npy", "together.npy"))
     slow_data(data)
-    arguments = [os.path.join(bed.bin_dir, "cool-kmeans"), data, "--clusters", "50", "--iterations", "60", "--threads", "1", "--centroids"]
+    arguments = [os.path.join(bed.bin_dir, "cool-kmeans"), data, "--clusters", "150", "--iterations", "60", "--threads", "1", "--centroids"]
     succeed(bed, *arguments, alone, "--alone")
     job = Job(bed, "cool", "run", "-n", "6", "--survive", "--env", "COOL_KMEANS_TEST=losses", "--", *arguments, together)
     job.wait_for(r"iteration +2 ")
@@ -122,7 +122,7 @@ def test_centroids_are_the_same_whatever_random_faults_leave_of_the_ranks(make_b
     chance = random.Random(seed)
     data, alone, together = (str(tmp_path / name) for name in ("points.npy", "alone.npy", "together.npy"))
     slow_data(data)
-    arguments = [os.path.join(bed.bin_dir, "cool-kmeans"), data, "--clusters", "50", "--iterations", "60", "--threads", "1", "--centroids"]
+    arguments = [os.path.join(bed.bin_dir, "cool-kmeans"), data, "--clusters", "150", "--iterations", "60", "--threads", "1", "--centroids"]
     succeed(bed, *arguments, alone, "--alone")
     job = Job(bed, "cool", "run", "-n", "6", "--survive", "--env", "COOL_KMEANS_TEST=faults", "--", *arguments, together)
     struck = []
@@ -151,7 +151,7 @@ def test_a_run_that_was_killed_altogether_goes_on_from_its_checkpoint(make_bed, 
     bed = make_bed("tree:3x2", host_mbit=50, uplink_mbit=50)
     data, alone, together = (str(tmp_path / name) for name in ("points.npy", "alone.npy", "together.npy"))
     slow_data(data)
-    arguments = [os.path.join(bed.bin_dir, "cool-kmeans"), data, "--clusters", "50", "--iterations", "40", "--threads", "1", "--centroids"]
+    arguments = [os.path.join(bed.bin_dir, "cool-kmeans"), data, "--clusters", "150", "--iterations", "40", "--threads", "1", "--centroids"]
     succeed(bed, *arguments, alone, "--alone")
     resumable = [*arguments, together, "--checkpoint", str(tmp_path / "checkpoint"), "--resume"]
     job = Job(bed, "cool", "run", "-n", "6", "--env", "COOL_KMEANS_TEST=checkpoint", "--", *resumable)
