@@ -100,13 +100,15 @@ impl Peers {
             // one of the two was cut off.
             self.drop_peer(node, out);
         }
+        let known = self.by_name.contains_key(node);
         let link = self.by_name.entry(node.to_owned()).or_insert_with(|| {
             if mine < theirs {
                 out.push_back(Output::Connect { node: node.to_owned(), to: theirs });
             }
             Link::new(Peer::new(&self.me, &format!("node {node} at {theirs}")), *theirs.ip())
         });
-        if link.used {
+        if known {
+            // The other side may make a new one for it, also if this one came before the group.
             link.heirs.insert(group.0, group.1);
         }
         link.used = true;

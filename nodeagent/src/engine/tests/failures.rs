@@ -217,6 +217,24 @@ fn a_group_on_a_connection_that_ends_with_an_earlier_group_gets_another() {
 }
 
 #[test]
+fn a_group_on_a_connection_that_came_before_it_and_is_made_anew_goes_on() {
+    for new in 0..RACKS.len() {
+        let mut network = Network::new(RACKS.len(), 9, 0, COPIES_BYTES);
+        let others = || (0..RACKS.len()).filter(move |node| *node != new);
+        // One node has started again: it knows nothing of the first group, for which the others connect to it.
+        network.make_group_on(&Network::spec(1, &RANKS, &RACKS, true), others());
+        network.run_for(Duration::from_millis(5));
+        others().for_each(|node| network.release_group(node, 1));
+        let spec = Network::spec(2, &RANKS, &RACKS, true);
+        network.make_group_on(&spec, [new]);
+        network.make_group_on(&spec, others());
+        let done = call(&mut network, 2, 1_000, |_| Some((Operation::Alltoall, 0, 1_000)));
+        network.run(done);
+        assert!(network.done.values().all(Result::is_ok), "{new}: {:?}", network.done);
+    }
+}
+
+#[test]
 fn ranks_that_wait_themselves_are_not_named_as_missing() {
     for in_message in [true, false] {
         let mut network = network();

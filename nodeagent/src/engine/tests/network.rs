@@ -120,6 +120,11 @@ impl Network {
     /// Makes a group on all its nodes.
     pub(super) fn make_group(&mut self, spec: &GroupSpec) {
         let nodes: BTreeSet<usize> = spec.members.iter().map(|m| m.node[1..].parse().unwrap()).collect();
+        self.make_group_on(spec, nodes);
+    }
+
+    /// Makes a group on some of its nodes.
+    pub(super) fn make_group_on(&mut self, spec: &GroupSpec, nodes: impl IntoIterator<Item = usize>) {
         for node in nodes {
             for tree in self.engines[node].make_group(self.now, spec).unwrap() {
                 self.listeners.entry(tree).or_default().insert(node);
