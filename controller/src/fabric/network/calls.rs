@@ -135,6 +135,8 @@ impl Network {
         }
         let racks = places.into_iter().map(|(name, (_, rack))| (name.clone(), rack)).collect();
         let (mut trees, mut full): (Vec<GroupTree>, BTreeMap<DatapathId, FabricError>) = Default::default();
+        // What the trees so far are going to take.
+        let mut taken: BTreeMap<DatapathId, Rules> = BTreeMap::new();
         for (scope, members) in scopes(request, &racks) {
             let Some(number) = self.numbers.take() else {
                 trees.iter().for_each(|tree| self.numbers.give_back(tree.number));
@@ -143,11 +145,17 @@ impl Network {
             // If there is no room on the way, another may have some.
             let graph = self.discovery.graph();
             let tree = |choice| GroupTree::new(&self.index, graph, scope, number, members.clone(), choice);
-            let fits = |tree: &GroupTree| self.full(tree.current(), &trees).is_none();
+            let fits = |tree: &GroupTree| self.full(tree.current(), &taken).is_none();
             match (id..).take(WAYS).map(tree).find(fits) {
-                Some(tree) => trees.push(tree),
+                Some(tree) => {
+                    for (switch, ports) in tree.current().ports() {
+                        let taken = taken.entry(switch).or_default();
+                        (taken.groups, taken.flows) = (taken.groups + 1, taken.flows + ports.len());
+                    }
+                    trees.push(tree);
+                }
                 None => {
-                    let full_one = self.full(tree(id).current(), &trees);
+                    let full_one = self.full(tree(id).current(), &taken);
                     self.numbers.give_back(number);
                     let Some((switch, lack)) = full_one else { continue };
                     let error = FabricError::Full { id, switch: self.name(switch), lack: lack.to_string() };
@@ -163,13 +171,12 @@ impl Network {
         }
     }
 
-    /// A switch that has no room for a tree, beside others that are to come.
-    fn full(&self, tree: &Tree, others: &[GroupTree]) -> Option<(DatapathId, Lack)> {
-        let others: Vec<_> = others.iter().map(|tree| tree.current().ports()).collect();
+    /// A switch that has no room for a tree, beside what is going to be taken.
+    fn full(&self, tree: &Tree, taken: &BTreeMap<DatapathId, Rules>) -> Option<(DatapathId, Lack)> {
         tree.ports().into_iter().find_map(|(switch, ports)| {
             let mut used = self.wanted.rules(switch).unwrap_or_default();
-            for ports in others.iter().filter_map(|ports| ports.get(&switch)) {
-                (used.groups, used.flows) = (used.groups + 1, used.flows + ports.len());
+            if let Some(taken) = taken.get(&switch) {
+                (used.groups, used.flows) = (used.groups + taken.groups, used.flows + taken.flows);
             }
             let more = Rules { groups: 1, flows: ports.len() };
             Some((switch, self.switches.get(&switch)?.room.lacks(used, more)?))
