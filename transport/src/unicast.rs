@@ -10,7 +10,7 @@ mod frame;
 mod inbound;
 mod outbound;
 
-pub use frame::{MessageName, Notice};
+pub use frame::{Frames, MessageName, Notice};
 
 use cool_machine::{Machine, Poll, Time};
 use core::ops::Range;
@@ -295,36 +295,6 @@ pub fn greeting(bytes: &[u8]) -> Result<Option<String>, Violation> {
         Some(Decoded::Control(Control::Hello { version: VERSION, node })) => Ok(Some(node)),
         Some(Decoded::Control(Control::Hello { version, .. })) => Err(Violation::Version(version)),
         Some(_) => Err(Violation::Greeting),
-    }
-}
-
-/// How far a stream's reader is in the frames, for it to wait for a whole one.
-#[derive(Debug, Default)]
-pub struct Frames {
-    /// What of a frame's length has come.
-    length: Vec<u8>,
-    /// Bytes that its frame still lacks.
-    left: usize,
-}
-
-impl Frames {
-    /// Takes note of what came. Answers with how many bytes are worth waiting for: those that complete a frame.
-    pub fn read(&mut self, mut bytes: &[u8]) -> usize {
-        loop {
-            let within = self.left.min(bytes.len());
-            self.left -= within;
-            bytes = &bytes[within..];
-            if self.left > 0 || bytes.is_empty() {
-                return self.left.max(1);
-            }
-            let lacking = (4 - self.length.len()).min(bytes.len());
-            self.length.extend_from_slice(&bytes[..lacking]);
-            bytes = &bytes[lacking..];
-            if let Ok(length) = <[u8; 4]>::try_from(&self.length[..]) {
-                self.length.clear();
-                self.left = u32::from_be_bytes(length) as usize;
-            }
-        }
     }
 }
 

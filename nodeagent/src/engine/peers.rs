@@ -4,6 +4,7 @@ use super::core::{ConnectionId, Output};
 use cool_machine::{Machine, Time};
 use cool_transport::unicast::{self, Input, Notice, Peer};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::fmt;
 use std::net::{Ipv4Addr, SocketAddrV4};
 
 /// The most connections whose agents have not said who they are.
@@ -24,13 +25,15 @@ pub(super) struct Link {
     groups: BTreeSet<u64>,
     /// Whether it has had a group.
     used: bool,
-    /// Groups, with their epochs, that came to a connection which others had, and have not used it yet. If it ends, that is
-    /// because of the others, whose end the other side may have heard of before this one.
+    /// Groups, with their epochs, that came to a connection which was there before them, and have not used it yet. If it
+    /// ends, that may be because the other side has made another for them.
     heirs: BTreeMap<u64, u32>,
 }
 
 impl Link {
-    fn new(machine: Peer, ip: Ipv4Addr) -> Link {
+    /// To a node `at` a place, from the node `me`.
+    fn new(me: &str, node: &str, at: impl fmt::Display, ip: Ipv4Addr) -> Link {
+        let machine = Peer::new(me, &format!("node {node} at {at}"));
         let (groups, heirs) = Default::default();
         Link { machine, connection: None, ip, connect: None, groups, used: false, heirs }
     }
@@ -105,7 +108,7 @@ impl Peers {
             if mine < theirs {
                 out.push_back(Output::Connect { node: node.to_owned(), to: theirs });
             }
-            Link::new(Peer::new(&self.me, &format!("node {node} at {theirs}")), *theirs.ip())
+            Link::new(&self.me, node, theirs, *theirs.ip())
         });
         if known {
             // The other side may make a new one for it, also if this one came before the group.
@@ -227,8 +230,7 @@ impl Peers {
             _ => None,
         };
         let me = &self.me;
-        let new = || Link::new(Peer::new(me, &format!("node {node} at {ip}")), ip);
-        let link = self.by_name.entry(node.clone()).or_insert_with(new);
+        let link = self.by_name.entry(node.clone()).or_insert_with(|| Link::new(me, &node, ip, ip));
         link.connection = Some(connection);
         self.connections.insert(connection, Owner::Peer(node.clone()));
         Some((node, bytes, replaced))
@@ -261,7 +263,7 @@ impl Peers {
         let mut lost = self.drop_peer(node, out)?;
         if !heirs.is_empty() {
             lost.groups.retain(|group| !heirs.contains_key(group));
-            let mut link = Link::new(Peer::new(&self.me, &format!("node {node} at {ip}")), ip);
+            let mut link = Link::new(&self.me, node, ip, ip);
             (link.used, link.connect) = (true, connect);
             for (group, epoch) in heirs {
                 link.groups.insert(group);

@@ -16,6 +16,7 @@ const PING: u8 = 8;
 const BEGUN: u8 = 1;
 const ANSWER: u8 = 2;
 const FOLLOW: u8 = 1;
+const TO_ANSWER: u8 = 1;
 
 impl Packet {
     /// Appends the packet's bytes; the payload, if any, is to follow them.
@@ -145,7 +146,7 @@ impl Body {
                 put_u16(out, positions);
             }
             Body::Refuse => {}
-            Body::Ping { answer } => out.extend_from_slice(&[u8::from(*answer), 0]),
+            Body::Ping { answer } => out.extend_from_slice(&[if *answer { TO_ANSWER } else { 0 }, 0]),
         }
     }
 
@@ -199,7 +200,7 @@ impl Body {
             }
             REFUSE => Body::Refuse,
             PING => {
-                let answer = r.flags(1)? != 0;
+                let answer = r.flags(TO_ANSWER)? != 0;
                 r.zero()?;
                 Body::Ping { answer }
             }
