@@ -146,12 +146,7 @@ def resume_rank(_bed, job, rank):
 
 
 def restart_agent(bed, job, rank):
-    """A dead or stopped agent is replaced by another."""
-    agent = bed.agents[job.node[rank]]
-    agent.signal(signal.SIGKILL)
-    agent.process.wait(10)
-    bed.daemons.remove(agent)
-    bed.start_agent(agent.name)
+    bed.restart_agent(job.node[rank])
 
 
 def resume_agent(bed, job, rank):

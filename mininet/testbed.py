@@ -199,6 +199,14 @@ class Testbed:
                    "--http", "127.0.0.1:%d" % PAGES_PORT]
         self.agents[name] = self.daemon(name, command, ("mnexec", "-a", str(host.pid)))
 
+    def restart_agent(self, name):
+        """Puts a new agent in the place of one that is dead, or is killed."""
+        agent = self.agents[name]
+        agent.signal(signal.SIGKILL)
+        agent.process.wait(10)
+        self.daemons.remove(agent)
+        self.start_agent(name)
+
     def daemon(self, name, command, prefix=()):
         """Starts a program that ends with the testbed at the latest."""
         # If the testbed is killed outright, its daemons must not stay.
