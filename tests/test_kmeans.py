@@ -39,8 +39,7 @@ def test_centroids_equal_those_of_one_process(make_bed, tmp_path, loss):
     alone, together = str(tmp_path / "alone.npy"), str(tmp_path / "together.npy")
     succeed(bed, *arguments, alone, "--alone")
     succeed(bed, "cool", "run", "-n", "6", "--", *arguments, together)
-    with open(alone, "rb") as a, open(together, "rb") as b:
-        assert a.read() == b.read()
+    assert same(alone, together)
 
 
 class Job:
@@ -85,18 +84,26 @@ def places(job):
     return found
 
 
-def slow_data(path):
-    """Points without clusters, on which K-means takes many iterations, and so long that faults come between them."""
+def slow_run(bed, folder, iterations):
+    """K-means of points without clusters, which takes many iterations, and so long that faults come between them: its command but
+    for the file of its centroids, those that one process alone finds, and a file for others."""
+    data, alone, together = (str(folder / name) for name in ("points.npy", "alone.npy", "together.npy"))
     chance = random.Random(8)
-    write_npy(path, [[chance.uniform(0, 1) for _ in range(16)] for _ in range(30_000)])
+    write_npy(data, [[chance.uniform(0, 1) for _ in range(16)] for _ in range(30_000)])
+    command = [os.path.join(bed.bin_dir, "cool-kmeans"), data, "--clusters", "150", "--iterations", str(iterations), "--threads", "1", "--centroids"]
+    succeed(bed, *command, alone, "--alone")
+    return command, alone, together
+
+
+def same(one, other):
+    """Whether two files hold the same bytes."""
+    with open(one, "rb") as a, open(other, "rb") as b:
+        return a.read() == b.read()
 
 
 def test_survivors_of_killed_ranks_and_agents_end_with_the_centroids_of_an_undisturbed_run(make_bed, tmp_path):
     bed = make_bed("tree:3x2", host_mbit=50, uplink_mbit=50)
-    data, alone, together = (str(tmp_path / name) for name in ("points.npy", "alone.npy", "together.npy"))
-    slow_data(data)
-    arguments = [os.path.join(bed.bin_dir, "cool-kmeans"), data, "--clusters", "150", "--iterations", "60", "--threads", "1", "--centroids"]
-    succeed(bed, *arguments, alone, "--alone")
+    arguments, alone, together = slow_run(bed, tmp_path, 60)
     job = Job(bed, "cool", "run", "-n", "6", "--survive", "--env", "COOL_KMEANS_TEST=losses", "--", *arguments, together)
     job.wait_for(r"iteration +2 ")
     processes = ranks("losses")
@@ -108,11 +115,8 @@ def test_survivors_of_killed_ranks_and_agents_end_with_the_centroids_of_an_undis
     os.kill(processes[0], signal.SIGKILL)
     job.wait_for(r"rank 0 .*; 3 ranks go on")
     assert job.status() == 0, job.text
-    with open(alone, "rb") as a, open(together, "rb") as b:
-        assert a.read() == b.read(), job.text
-    bed.agents["h5"].process.wait(10)
-    bed.daemons.remove(bed.agents["h5"])
-    bed.start_agent("h5")
+    assert same(alone, together), job.text
+    bed.restart_agent("h5")
     bed.wait_until_joined()
 
 
@@ -120,10 +124,7 @@ def test_survivors_of_killed_ranks_and_agents_end_with_the_centroids_of_an_undis
 def test_centroids_are_the_same_whatever_random_faults_leave_of_the_ranks(make_bed, tmp_path, seed):
     bed = make_bed("tree:3x2", host_mbit=50, uplink_mbit=50)
     chance = random.Random(seed)
-    data, alone, together = (str(tmp_path / name) for name in ("points.npy", "alone.npy", "together.npy"))
-    slow_data(data)
-    arguments = [os.path.join(bed.bin_dir, "cool-kmeans"), data, "--clusters", "150", "--iterations", "60", "--threads", "1", "--centroids"]
-    succeed(bed, *arguments, alone, "--alone")
+    arguments, alone, together = slow_run(bed, tmp_path, 60)
     job = Job(bed, "cool", "run", "-n", "6", "--survive", "--env", "COOL_KMEANS_TEST=faults", "--", *arguments, together)
     struck = []
     try:
@@ -142,17 +143,13 @@ def test_centroids_are_the_same_whatever_random_faults_leave_of_the_ranks(make_b
     finally:
         for fault, victim in struck:
             fault.undo(bed, job, victim)
-    with open(alone, "rb") as a, open(together, "rb") as b:
-        assert a.read() == b.read(), job.text
+    assert same(alone, together), job.text
     bed.wait_until_joined()
 
 
 def test_a_run_that_was_killed_altogether_goes_on_from_its_checkpoint(make_bed, tmp_path):
     bed = make_bed("tree:3x2", host_mbit=50, uplink_mbit=50)
-    data, alone, together = (str(tmp_path / name) for name in ("points.npy", "alone.npy", "together.npy"))
-    slow_data(data)
-    arguments = [os.path.join(bed.bin_dir, "cool-kmeans"), data, "--clusters", "150", "--iterations", "40", "--threads", "1", "--centroids"]
-    succeed(bed, *arguments, alone, "--alone")
+    arguments, alone, together = slow_run(bed, tmp_path, 40)
     resumable = [*arguments, together, "--checkpoint", str(tmp_path / "checkpoint"), "--resume"]
     job = Job(bed, "cool", "run", "-n", "6", "--env", "COOL_KMEANS_TEST=checkpoint", "--", *resumable)
     job.wait_for(r"iteration +3 ")
@@ -163,5 +160,4 @@ def test_a_run_that_was_killed_altogether_goes_on_from_its_checkpoint(make_bed, 
     assert job.status() != 0
     again = succeed(bed, "cool", "run", "-n", "4", "--", *resumable)
     assert "iteration   3 " not in again, again
-    with open(alone, "rb") as a, open(together, "rb") as b:
-        assert a.read() == b.read()
+    assert same(alone, together)
