@@ -6,8 +6,44 @@ use crate::arrays::Data;
 use crate::comm::Comm;
 use crate::error::{raised, wrong};
 use crate::request::{Message, Request};
-use cool_rust::Message as Letter;
+use cool_rust::{Comm as Rank, Error, Message as Letter, Pending};
 use pyo3::prelude::*;
+
+fn start(rank: &Rank, letter: Letter<'_, 'static>) -> Result<Pending<'static>, Error> {
+    rank.start().message(letter)
+}
+
+impl Comm {
+    fn carry_send_out<R: Send>(
+        &self,
+        py: Python<'_>,
+        data: &Bound<'_, PyAny>,
+        (dest, tag): (usize, u32),
+        then: impl FnOnce(&Rank, Letter<'_, 'static>) -> Result<R, Error> + Send,
+    ) -> PyResult<R> {
+        let rank = self.get_rank(py)?;
+        let data = Data::new("data", data)?;
+        let array = data.sent().ok_or_else(|| wrong(py, "data ends within an element"))?;
+        py.detach(|| then(&rank, Letter::Send { data: array, dest, tag })).map_err(|e| raised(py, &e))
+    }
+
+    /// What it gives, and the array that is received into.
+    fn carry_recv_out<R: Send>(
+        &self,
+        py: Python<'_>,
+        recv: &Bound<'_, PyAny>,
+        (source, tag): (Option<usize>, Option<u32>),
+        then: impl FnOnce(&Rank, Letter<'_, 'static>) -> Result<R, Error> + Send,
+    ) -> PyResult<(R, Data)> {
+        let rank = self.get_rank(py)?;
+        let room = Data::writeable("recv", recv)?;
+        // SAFETY: the array is held until the message has come: here, or by its request, before which the call goes.
+        // Nobody else uses it, as the program was told.
+        let data = unsafe { room.received() }.ok_or_else(|| wrong(py, "recv ends within an element"))?;
+        let done = py.detach(|| then(&rank, Letter::Receive { data, source, tag }));
+        Ok((done.map_err(|e| raised(py, &e))?, room))
+    }
+}
 
 #[pymethods]
 impl Comm {
@@ -15,21 +51,13 @@ impl Comm {
     /// received in the order in which they were sent, among those that a receive takes.
     #[pyo3(signature = (data, dest, tag = 0))]
     fn send(&self, py: Python<'_>, data: &Bound<'_, PyAny>, dest: usize, tag: u32) -> PyResult<()> {
-        let rank = self.get_rank(py)?;
-        let data = Data::new("data", data)?;
-        let array = data.sent().ok_or_else(|| wrong(py, "data ends within an element"))?;
-        let sent = py.detach(|| rank.message(Letter::Send { data: array, dest, tag }));
-        sent.map(drop).map_err(|e| raised(py, &e))
+        self.carry_send_out(py, data, (dest, tag), Rank::message).map(drop)
     }
 
     /// Starts `send`.
     #[pyo3(signature = (data, dest, tag = 0))]
     fn isend(&self, py: Python<'_>, data: &Bound<'_, PyAny>, dest: usize, tag: u32) -> PyResult<Request> {
-        let rank = self.get_rank(py)?;
-        let data = Data::new("data", data)?;
-        let array = data.sent().ok_or_else(|| wrong(py, "data ends within an element"))?;
-        let started = py.detach(|| rank.start().message(Letter::Send { data: array, dest, tag }));
-        Ok(Request::new(started.map_err(|e| raised(py, &e))?, None))
+        Ok(Request::new(self.carry_send_out(py, data, (dest, tag), start)?, None))
     }
 
     /// Receives into an array, which may be longer than what comes, from a rank (None: any) with a tag (None: any).
@@ -42,12 +70,7 @@ impl Comm {
         source: Option<usize>,
         tag: Option<u32>,
     ) -> PyResult<Message> {
-        let rank = self.get_rank(py)?;
-        let room = Data::writeable("recv", recv)?;
-        // SAFETY: `room` holds the array until it has been received; nobody else uses it, as the program was told.
-        let data = unsafe { room.received() }.ok_or_else(|| wrong(py, "recv ends within an element"))?;
-        let got = py.detach(|| rank.message(Letter::Receive { data, source, tag }));
-        let got = got.map_err(|e| raised(py, &e))?;
+        let (got, _) = self.carry_recv_out(py, recv, (source, tag), Rank::message)?;
         Ok((got.source, got.tag, got.count))
     }
 
@@ -60,11 +83,7 @@ impl Comm {
         source: Option<usize>,
         tag: Option<u32>,
     ) -> PyResult<Request> {
-        let rank = self.get_rank(py)?;
-        let room = Data::writeable("recv", recv)?;
-        // SAFETY: the request holds the array, and its call goes first; nobody else uses it, as the program was told.
-        let data = unsafe { room.received() }.ok_or_else(|| wrong(py, "recv ends within an element"))?;
-        let started = py.detach(|| rank.start().message(Letter::Receive { data, source, tag }));
-        Ok(Request::of_message(started.map_err(|e| raised(py, &e))?, room))
+        let (pending, room) = self.carry_recv_out(py, recv, (source, tag), start)?;
+        Ok(Request::of_message(pending, room))
     }
 }

@@ -6,7 +6,7 @@ use crate::arrays::Data;
 use crate::comm::Comm;
 use crate::error::{raised, wrong};
 use crate::request::Request;
-use cool_rust::{Arrays, Collective, Comm as Rank, Error, Op, Operation};
+use cool_rust::{Arrays, Collective, Comm as Rank, Error, Op, Operation, Pending};
 use numpy::PyUntypedArray;
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyString, PyTuple};
@@ -25,11 +25,14 @@ struct Call<'a, 'py> {
     root: usize,
 }
 
+fn start(rank: &Rank, collective: Collective<'_, 'static>) -> Result<Pending<'static>, Error> {
+    rank.start().collective(collective)
+}
+
 impl Call<'_, '_> {
     /// Starts the call.
     fn start(self, py: Python<'_>, comm: &Comm) -> PyResult<Request> {
-        let (pending, recv) =
-            self.carry_out(py, comm, |rank, collective| rank.start().collective(collective))?;
+        let (pending, recv) = self.carry_out(py, comm, start)?;
         Ok(Request::new(pending, recv))
     }
 
@@ -553,7 +556,6 @@ impl Comm {
     /// Starts `bcast`: returns a Request at once.
     #[pyo3(signature = (data, root = 0))]
     fn ibcast(&self, py: Python<'_>, data: &Bound<'_, PyAny>, root: usize) -> PyResult<Request> {
-        let start = |rank: &Rank, collective: Collective<'_, 'static>| rank.start().collective(collective);
         let (pending, data) = self.carry_bcast_out(py, data, root, start)?;
         Ok(Request::new(pending, Some(data)))
     }
