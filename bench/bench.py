@@ -178,6 +178,13 @@ def say(text, end="\n"):
     print(text, end=end, flush=True)
 
 
+def add_run_options(p, out, what=""):
+    """Options of all that measures on the emulated network; `out` is the folder of target for `what` it writes."""
+    p.add_argument("--wait", type=int, default=600, help="seconds to wait for another testbed to end; default %(default)s")
+    p.add_argument("--bin", default=os.path.join(ROOT, "target", "release"), help="folder of COOL's programs; default target/release")
+    p.add_argument("--out", default=os.path.join(ROOT, "target", out), help="%sdefault target/%s" % (what, out))
+
+
 def parse_arguments():
     p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     p.add_argument("--ops", type=list_of(one_of(OPS)), default=list(OPS), help="default: all six")
@@ -194,9 +201,7 @@ def parse_arguments():
                    "that waits sleeps, since all hosts share this machine's processors")
     p.add_argument("--quick", action="store_true", help="few sizes and repetitions: the core in under ten minutes")
     p.add_argument("--timeout", type=int, default=240, help="seconds for one library in one case; default %(default)s")
-    p.add_argument("--wait", type=int, default=600, help="seconds to wait for another testbed to end; default %(default)s")
-    p.add_argument("--bin", default=os.path.join(ROOT, "target", "release"), help="folder of COOL's programs; default target/release")
-    p.add_argument("--out", default=os.path.join(ROOT, "target", "bench"), help="default target/bench")
+    add_run_options(p, "bench")
     a = p.parse_args()
     a.bytes = a.bytes or [size(s) for s in (("1K", "1M") if a.quick else ("1K", "64K", "1M", "4M", "8M"))]
     a.reps = a.reps if a.reps is not None else 3 if a.quick else 5

@@ -93,9 +93,7 @@ def parse_arguments():
     p.add_argument("--placements", type=bench.list_of(bench.one_of(bench.PLACEMENTS)), default=list(bench.PLACEMENTS), help="default both")
     p.add_argument("--ops", default=OPS, help="fewer operations, for a look; then the page is not written")
     p.add_argument("--bytes", help="other sizes, for a look; then the page is not written")
-    p.add_argument("--wait", type=int, default=600, help="seconds to wait for another testbed to end; default %(default)s")
-    p.add_argument("--bin", default=os.path.join(ROOT, "target", "release"), help="folder of COOL's programs; default target/release")
-    p.add_argument("--out", default=os.path.join(ROOT, "target", "calibration"), help="default target/calibration")
+    bench.add_run_options(p, "calibration")
     p.add_argument("--page", default=os.path.join(ROOT, "docs", "calibration.md"), help="default docs/calibration.md")
     return p.parse_args()
 

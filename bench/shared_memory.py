@@ -60,9 +60,7 @@ def parse_arguments():
     p.add_argument("--plan", help="force COOL's plan")
     p.add_argument("--prepare", action="store_true", help="only install Open MPI")
     p.add_argument("--alone", action="store_true", help="only COOL")
-    p.add_argument("--wait", type=int, default=600, help="seconds to wait for another testbed to end; default %(default)s")
-    p.add_argument("--bin", default=os.path.join(ROOT, "target", "release"), help="folder of COOL's programs; default target/release")
-    p.add_argument("--out", default=os.path.join(ROOT, "target", "bench"), help="where Open MPI is installed; default target/bench")
+    bench.add_run_options(p, "bench", "where Open MPI is installed; ")
     return p.parse_args()
 
 
