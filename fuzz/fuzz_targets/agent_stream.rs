@@ -63,6 +63,8 @@ fn seeds() -> Vec<Vec<u8>> {
         Input::Send { message: MESSAGE, digest: 9, bytes: 10_000_000 },
         Input::Notify(Notice::Abort { group, epoch, kind: 1, ranks: vec![1, 2], text: "gone".into() }),
         Input::Notify(Notice::Gone { group, epoch, call: 3, rank: 4, text: "ended".into() }),
+        Input::Notify(Notice::WhoWaits { group, epoch }),
+        Input::Notify(Notice::Waits { group, epoch, ranks: vec![1, 2], messages: vec![(3, 4)] }),
     ];
     let stream = |input| {
         let mut peer = peer("h2", "h1");

@@ -30,7 +30,7 @@ pub const CREDIT_BYTES: u64 = 1024 * 1024;
 const MESSAGE_COST: u64 = 64;
 
 /// The version of the frames.
-const VERSION: u32 = 1;
+const VERSION: u32 = 2;
 
 /// How much may wait in the driver to be written.
 const WINDOW: u64 = 256 * 1024;

@@ -380,7 +380,7 @@ impl Engine {
                 group.fail(now, shared, &failure(kind, text, ranks), false);
                 Ok(())
             }
-            O::Notice(notice) => group.notice(node, notice),
+            O::Notice(notice) => group.notice(now, shared, node, notice),
             // Of a group that has failed here: its sender is being told, or has been.
             O::Stray(_) | O::Write { .. } | O::Hello { .. } | O::Failed(_) => Ok(()),
         };

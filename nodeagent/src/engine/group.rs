@@ -4,6 +4,7 @@
 mod actions;
 mod agreement;
 mod direct;
+mod inquiry;
 mod messages;
 mod picks;
 mod streams;
@@ -25,6 +26,7 @@ use cool_proto::local::{Failure, Stats, failure::Kind};
 use cool_transport::unicast::{MessageName, Notice};
 use cool_transport::{StreamId, Timers};
 use direct::Direct;
+use inquiry::Inquiry;
 use messages::Messages;
 use picks::Waiting;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -102,6 +104,7 @@ pub(super) struct Group {
     messages: Messages,
     direct: Direct,
     agreement: Agreement,
+    inquiry: Option<Inquiry>,
     vigil: Vigil,
     /// Streams of calls in progress that are over.
     over: BTreeSet<StreamId>,
@@ -131,6 +134,7 @@ impl Group {
             messages: Messages::default(),
             direct: Direct::default(),
             agreement: Agreement::default(),
+            inquiry: None,
             vigil: Vigil::default(),
             over: BTreeSet::new(),
             failed: None,

@@ -17,9 +17,10 @@ const DATA_HEAD: usize = 1 + NAME + 24;
 /// Bytes of a message's name.
 const NAME: usize = 32;
 
-/// The longest text and the most ranks of a [`Notice`]; longer ones are cut when they are sent.
+/// The longest text and the most ranks and pairs of a [`Notice`]; longer ones are cut when they are sent.
 const TEXT_MAX: usize = 2 * 1024;
 const RANKS_MAX: usize = 1024;
+const PAIRS_MAX: usize = 256;
 
 /// Names a message for ever, on both sides.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -82,6 +83,24 @@ pub enum Notice {
         /// Why, in words.
         text: String,
     },
+    /// The sender is about to give a call or message up: who waits there as well? Answered by [`Notice::Waits`].
+    WhoWaits {
+        /// The group.
+        group: u64,
+        /// The version of its membership.
+        epoch: u32,
+    },
+    /// Ranks of the sender's node that wait themselves.
+    Waits {
+        /// The group.
+        group: u64,
+        /// The version of its membership.
+        epoch: u32,
+        /// Those that wait in calls, or for a message from any rank.
+        ranks: Vec<u32>,
+        /// Those that wait for a message to go or to come, each with the rank at its other end.
+        messages: Vec<(u32, u32)>,
+    },
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -111,6 +130,8 @@ const CREDIT: u8 = 5;
 const ABORT: u8 = 6;
 const CAME: u8 = 7;
 const GONE: u8 = 8;
+const WHO_WAITS: u8 = 9;
+const WAITS: u8 = 10;
 
 fn framed(kind: u8, payload: usize, body: impl FnOnce(&mut Vec<u8>)) -> Vec<u8> {
     let mut out = vec![0, 0, 0, 0, kind];
@@ -134,6 +155,12 @@ fn put_ranks(out: &mut Vec<u8>, ranks: &[u32]) {
     let ranks = &ranks[..ranks.len().min(RANKS_MAX)];
     out.extend((ranks.len() as u32).to_be_bytes());
     ranks.iter().for_each(|r| out.extend(r.to_be_bytes()));
+}
+
+fn put_pairs(out: &mut Vec<u8>, pairs: &[(u32, u32)]) {
+    let pairs = &pairs[..pairs.len().min(PAIRS_MAX)];
+    out.extend((pairs.len() as u32).to_be_bytes());
+    pairs.iter().flat_map(|(a, b)| [a, b]).for_each(|r| out.extend(r.to_be_bytes()));
 }
 
 fn put_text(out: &mut Vec<u8>, text: &str) {
@@ -180,36 +207,47 @@ impl Notice {
         match self {
             Notice::Abort { group, epoch, .. }
             | Notice::Came { group, epoch, .. }
-            | Notice::Gone { group, epoch, .. } => (*group, *epoch),
+            | Notice::Gone { group, epoch, .. }
+            | Notice::WhoWaits { group, epoch }
+            | Notice::Waits { group, epoch, .. } => (*group, *epoch),
         }
     }
 
     fn encode(&self) -> Vec<u8> {
         let (group, epoch) = self.group();
-        let (code, text) = match self {
-            Notice::Abort { text, .. } => (ABORT, text),
-            Notice::Came { text, .. } => (CAME, text),
-            Notice::Gone { text, .. } => (GONE, text),
+        let code = match self {
+            Notice::Abort { .. } => ABORT,
+            Notice::Came { .. } => CAME,
+            Notice::Gone { .. } => GONE,
+            Notice::WhoWaits { .. } => WHO_WAITS,
+            Notice::Waits { .. } => WAITS,
         };
         framed(code, 0, |out| {
             out.extend(group.to_be_bytes());
             out.extend(epoch.to_be_bytes());
             match self {
-                Notice::Abort { kind, ranks, .. } => {
+                Notice::Abort { kind, ranks, text, .. } => {
                     out.push(*kind);
                     put_ranks(out, ranks);
+                    put_text(out, text);
                 }
-                Notice::Came { call, digest, ranks, .. } => {
+                Notice::Came { call, digest, ranks, text, .. } => {
                     out.extend(call.to_be_bytes());
                     out.extend(digest.to_be_bytes());
                     put_ranks(out, ranks);
+                    put_text(out, text);
                 }
-                Notice::Gone { call, rank, .. } => {
+                Notice::Gone { call, rank, text, .. } => {
                     out.extend(call.to_be_bytes());
                     out.extend(rank.to_be_bytes());
+                    put_text(out, text);
+                }
+                Notice::WhoWaits { .. } => {}
+                Notice::Waits { ranks, messages, .. } => {
+                    put_ranks(out, ranks);
+                    put_pairs(out, messages);
                 }
             }
-            put_text(out, text);
         })
     }
 }
@@ -255,6 +293,14 @@ impl<'a> Reader<'a> {
         (0..count).map(|_| self.u32()).collect()
     }
 
+    fn pairs(&mut self) -> Result<Vec<(u32, u32)>, Violation> {
+        let count = self.u32()? as usize;
+        if count > PAIRS_MAX || count * 8 > self.0.len() {
+            return Err(Violation::Truncated);
+        }
+        (0..count).map(|_| Ok((self.u32()?, self.u32()?))).collect()
+    }
+
     /// All that is left, as text.
     fn text(&mut self) -> Result<String, Violation> {
         let text = core::str::from_utf8(self.0).map_err(|_| Violation::NotText)?;
@@ -273,7 +319,7 @@ fn decode_control(kind: u8, body: &[u8]) -> Result<Control, Violation> {
         ANNOUNCE => Control::Announce { message: r.name()?, digest: r.u64()?, bytes: r.u64()? },
         GRANT => Control::Grant { message: r.name()? },
         CREDIT => Control::Credit { group: r.u64()?, epoch: r.u32()?, bytes: r.u64()? },
-        ABORT | CAME | GONE => {
+        ABORT | CAME | GONE | WHO_WAITS | WAITS => {
             let (group, epoch) = (r.u64()?, r.u32()?);
             Control::Notice(match kind {
                 ABORT => Notice::Abort { group, epoch, kind: r.u8()?, ranks: r.ranks()?, text: r.text()? },
@@ -285,7 +331,9 @@ fn decode_control(kind: u8, body: &[u8]) -> Result<Control, Violation> {
                     ranks: r.ranks()?,
                     text: r.text()?,
                 },
-                _ => Notice::Gone { group, epoch, call: r.u64()?, rank: r.u32()?, text: r.text()? },
+                GONE => Notice::Gone { group, epoch, call: r.u64()?, rank: r.u32()?, text: r.text()? },
+                WHO_WAITS => Notice::WhoWaits { group, epoch },
+                _ => Notice::Waits { group, epoch, ranks: r.ranks()?, messages: r.pairs()? },
             })
         }
         other => return Err(Violation::UnknownKind(other)),

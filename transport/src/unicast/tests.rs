@@ -294,6 +294,8 @@ fn notices_arrive_as_they_were_sent() {
         Notice::Abort { group: 7, epoch: 1, kind: 2, ranks: vec![1, 5], text: "rank 1 called é".to_owned() },
         Notice::Came { group: 7, epoch: 1, call: 9, digest: 8, ranks: vec![3], text: "barrier".to_owned() },
         Notice::Gone { group: 7, epoch: 1, call: 9, rank: 3, text: "exited".to_owned() },
+        Notice::WhoWaits { group: 7, epoch: 1 },
+        Notice::Waits { group: 7, epoch: 1, ranks: vec![3], messages: vec![(4, 1), (4, 9)] },
     ];
     let mut pair = Pair::new();
     for notice in &notices {

@@ -2,7 +2,6 @@
 //! not. Agents tell each other what their ranks called only when something seems wrong: a digest that
 //! differs, or a call that takes long.
 
-use super::direct::FIRST;
 use super::{Call, Group};
 use crate::engine::api::failure;
 use crate::engine::core::{Shared, TimerKey};
@@ -12,13 +11,8 @@ use cool_proto::local::{Failure, failure::Kind};
 use cool_transport::unicast::Notice;
 use std::collections::{BTreeMap, BTreeSet};
 
-/// After this time a call or message tells the other agents that it has begun here.
+/// After this time, or half its timeout, a call tells the other agents that it has begun here.
 const ANNOUNCE_AFTER: Duration = Duration::from_secs(1);
-
-/// When that is, of one that may make no progress for `timeout`.
-pub(super) fn announce_after(timeout: Duration) -> Duration {
-    ANNOUNCE_AFTER.min(timeout / 2)
-}
 
 /// Calls that are over whose words are remembered: other ranks may still be in them.
 const PAST_MAX: usize = 64;
@@ -41,8 +35,6 @@ pub(super) struct Agreement {
     called: BTreeMap<u64, Called>,
     /// Calls to which ranks of other nodes have come: the digest, and the words if they were told.
     came: BTreeMap<(u64, u32), (u64, Option<String>)>,
-    /// Ranks of other nodes that have waited for long, and have not gone on since as far as is known.
-    waiting: BTreeSet<u32>,
     /// Ranks that have gone, with the number of calls that they made.
     gone: BTreeMap<u32, (u64, String)>,
     /// Whom we have told, by call and node, that its digest differs.
@@ -125,7 +117,6 @@ impl Group {
 
     /// A message from a rank shows that it has come to a call.
     pub(super) fn heard_of(&mut self, call: u64, rank: u32, digest: u64) {
-        self.agreement.waiting.remove(&rank);
         if call >= self.oldest_open() && self.agreement.came.len() < CAME_MAX {
             self.agreement.came.entry((call, rank)).or_insert((digest, None));
         }
@@ -158,7 +149,13 @@ impl Group {
     }
 
     /// Another agent tells something about the group.
-    pub(in crate::engine) fn notice(&mut self, peer: &str, notice: Notice) -> Result<(), Failure> {
+    pub(in crate::engine) fn notice(
+        &mut self,
+        now: Time,
+        shared: &mut Shared,
+        peer: &str,
+        notice: Notice,
+    ) -> Result<(), Failure> {
         let theirs = self.members.ranks_of(peer);
         match notice {
             // Told by the engine, which knows that the others need not be told again.
@@ -166,10 +163,6 @@ impl Group {
             Notice::Came { call, digest, ranks, text, .. } => {
                 let ranks: Vec<u32> = ranks.into_iter().filter(|rank| theirs.contains(rank)).collect();
                 let Some(first) = ranks.first() else { return Ok(()) };
-                if call >= FIRST {
-                    self.agreement.waiting.extend(ranks);
-                    return Ok(());
-                }
                 if self.differs(call, digest) {
                     let called = &self.agreement.called[&call];
                     return Err(self.mismatch(call, (called.rank, &called.words), (*first, &text)));
@@ -179,7 +172,6 @@ impl Group {
                     if let Some(entry) = self.agreement.came.get_mut(&(call, rank)) {
                         *entry = (digest, Some(text.clone()));
                     }
-                    self.agreement.waiting.insert(rank);
                 }
                 Ok(())
             }
@@ -187,6 +179,14 @@ impl Group {
                 self.rank_gone(rank, call, text)
             }
             Notice::Gone { .. } => Ok(()),
+            Notice::WhoWaits { .. } => {
+                self.tell_who_waits(now, shared, peer);
+                Ok(())
+            }
+            Notice::Waits { ranks, messages, .. } => {
+                self.told_who_waits(now, shared, peer, (&ranks, &messages));
+                Ok(())
+            }
         }
     }
 
@@ -246,7 +246,9 @@ impl Group {
             return Ok(());
         }
         if call.deadline() <= now {
-            return Err(self.timed_out(number));
+            let (key, moved) = (TimerKey::Call(self.members.id, number), call.progress);
+            let known = self.inquired(now, shared, key, moved);
+            return if known { Err(self.timed_out(number)) } else { Ok(()) };
         }
         if !call.announced && call.announce_at() <= now {
             call.announced = true;
@@ -254,26 +256,6 @@ impl Group {
         }
         self.arm(now, shared, number);
         Ok(())
-    }
-
-    /// A message of a rank has waited for long: those who wait for the rank in a call need not suspect it.
-    pub(super) fn announce_waiting(&self, now: Time, shared: &mut Shared, rank: u32) {
-        let (group, epoch) = self.key();
-        for node in self.members.others() {
-            let (ranks, text) = (vec![rank], String::new());
-            let waits = Notice::Came { group, epoch, call: FIRST, digest: 0, ranks, text };
-            shared.peers.notify(now, &node.name, waits);
-        }
-    }
-
-    /// Of ranks that are waited for, those that do not wait themselves; all if they all do.
-    pub(super) fn suspects(&self, ranks: Vec<u32>) -> Vec<u32> {
-        let waits = |rank: &u32| match self.ranks.get(rank) {
-            Some(local) => local.open > 0,
-            None => self.agreement.waiting.contains(rank),
-        };
-        let suspects: Vec<u32> = ranks.iter().copied().filter(|rank| !waits(rank)).collect();
-        if suspects.is_empty() { ranks } else { suspects }
     }
 
     fn timed_out(&self, number: u64) -> Failure {
@@ -288,9 +270,17 @@ impl Group {
             let text = format!("all ranks came; data is missing from {}", self.name(&awaited));
             (awaited, text)
         } else {
-            let suspects = self.suspects(missing);
-            let text = format!("{} did not make this call, or cannot be reached", self.name(&suspects));
-            (suspects, text)
+            match self.suspects(&missing) {
+                none if none.is_empty() => {
+                    let text = format!("{} did not make this call, and wait in others", self.name(&missing));
+                    (missing, text)
+                }
+                suspects => {
+                    let text =
+                        format!("{} did not make this call, or cannot be reached", self.name(&suspects));
+                    (suspects, text)
+                }
+            }
         };
         let text = format!(
             "{} (call {number} of group {}) made no progress for {:?} at {}: {reason}; \
@@ -371,7 +361,7 @@ impl Group {
 
 impl Call {
     fn announce_at(&self) -> Time {
-        self.begun + announce_after(self.timeout)
+        self.begun + ANNOUNCE_AFTER.min(self.timeout / 2)
     }
 
     fn deadline(&self) -> Time {

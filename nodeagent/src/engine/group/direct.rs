@@ -2,7 +2,6 @@
 //! order in which the sender sent them; their numbers are above those of all calls.
 
 use super::Group;
-use super::agreement::announce_after;
 use crate::engine::api::{TransferRequest, failure};
 use crate::engine::core::{Shared, TimerKey};
 use crate::engine::group::actions::copy;
@@ -13,7 +12,7 @@ use cool_transport::unicast::{EAGER_BYTES, Input, MessageName, Payload};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Where the numbers of such messages begin: no group makes so many calls.
-pub(super) const FIRST: u64 = 1 << 63;
+const FIRST: u64 = 1 << 63;
 
 /// Whether a message is none of a call.
 pub(super) fn is_direct(message: MessageName) -> bool {
@@ -36,8 +35,6 @@ struct Transfer {
     /// When anything last moved.
     progress: Time,
     timeout: Duration,
-    /// Whether the other agents have been told that it waits.
-    announced: bool,
 }
 
 /// A message that has begun to come, and whose receive has not been posted.
@@ -112,6 +109,15 @@ impl Direct {
         transfers.into_iter().map(end).collect()
     }
 
+    /// For each transfer of a rank, the rank at its other end; `None` for any.
+    pub(super) fn awaited_by(&self, rank: u32) -> Vec<Option<u32>> {
+        self.transfers
+            .values()
+            .filter(|transfer| transfer.rank == rank)
+            .map(|transfer| transfer.peer)
+            .collect()
+    }
+
     /// Whether a transfer needs a rank that is gone; `alone` says that all but the local rank are.
     pub(super) fn needs(&self, rank: u32, alone: bool) -> bool {
         let waits = |id: &u64, transfer: &Transfer| match transfer.peer {
@@ -168,20 +174,9 @@ impl Group {
         local.open += 1;
         self.direct.last += 1;
         let number = self.direct.last;
-        let transfer = Transfer {
-            token,
-            rank,
-            sending,
-            peer,
-            tag,
-            dtype,
-            data,
-            begun: now,
-            progress: now,
-            timeout,
-            announced: false,
-        };
-        shared.timers.set(TimerKey::Direct(id, number), Some(now + announce_after(timeout)));
+        let transfer =
+            Transfer { token, rank, sending, peer, tag, dtype, data, begun: now, progress: now, timeout };
+        shared.timers.set(TimerKey::Direct(id, number), Some(now + timeout));
         self.direct.transfers.insert(number, transfer);
         self.keep_vigil(now, shared);
         match peer.filter(|_| sending) {
@@ -386,33 +381,30 @@ impl Group {
         shared: &mut Shared,
         number: u64,
     ) -> Result<(), Failure> {
-        let told = |transfer: &Transfer, rank| transfer.announced && transfer.rank == rank;
-        let rank = self.direct.transfers.get(&number).map(|transfer| transfer.rank);
-        let known = rank.is_some_and(|rank| self.direct.transfers.values().any(|other| told(other, rank)));
-        let Some(transfer) = self.direct.transfers.get_mut(&number) else { return Ok(()) };
-        let deadline = transfer.progress + transfer.timeout;
+        let Some(Transfer { progress, timeout, .. }) = self.direct.transfers.get(&number) else {
+            return Ok(());
+        };
+        let (key, moved, deadline) =
+            (TimerKey::Direct(self.members.id, number), *progress, *progress + *timeout);
         if deadline > now {
-            shared.timers.set(TimerKey::Direct(self.members.id, number), Some(deadline));
-            if !known {
-                transfer.announced = true;
-                let rank = transfer.rank;
-                self.announce_waiting(now, shared, rank);
-            }
+            shared.timers.set(key, Some(deadline));
             return Ok(());
         }
-        Err(self.late(number))
+        if self.inquired(now, shared, key, moved) { Err(self.late(number)) } else { Ok(()) }
     }
 
     /// The failure of a message that has waited for too long.
     fn late(&self, number: u64) -> Failure {
         let transfer = &self.direct.transfers[&number];
-        let others = || self.members.layout.ranks().map(|rank| rank.0).filter(|rank| *rank != transfer.rank);
-        let all = others().count();
-        let ranks = match transfer.peer {
-            Some(peer) => vec![peer],
-            // One of those who do not wait themselves, if that tells any apart.
-            None => Some(self.suspects(others().collect())).filter(|few| few.len() < all).unwrap_or_default(),
+        let others: Vec<u32> =
+            self.members.layout.ranks().map(|rank| rank.0).filter(|rank| *rank != transfer.rank).collect();
+        let awaited = transfer.peer.map_or_else(|| others.clone(), |peer| vec![peer]);
+        let ranks = match self.suspects(&awaited) {
+            none if none.is_empty() => awaited,
+            suspects => suspects,
         };
+        // Of all others none can be told apart.
+        let ranks = if ranks == others && transfer.peer.is_none() { Vec::new() } else { ranks };
         let look = if ranks.is_empty() { "the other side".to_owned() } else { self.name(&ranks) };
         let text = format!(
             "{} (group {}) made no progress for {:?}; look after {look}, or give it more time",

@@ -262,6 +262,79 @@ fn ranks_that_wait_themselves_are_not_named_as_missing() {
     }
 }
 
+/// As [`call`], one rank.
+fn call_late(network: &mut Network, rank: u32, token: u64, patience: Duration, after: Duration) {
+    let request = Collective::new(1, SIZE, Operation::Allreduce, 0, 10, 1).requests[rank as usize].clone();
+    let request = CallRequest { timeout: Some(patience), ..request };
+    network.call(RANKS[rank as usize], token, request, after);
+}
+
+#[test]
+fn a_rank_that_comes_shortly_before_the_others_give_up_is_not_named_as_missing() {
+    let mut network = network();
+    let patience = Duration::from_millis(1500);
+    // Rank 6 is stopped. Rank 0 comes so late that nobody has been told that it waits.
+    for rank in (0..SIZE).filter(|rank| *rank != 6) {
+        let after = Duration::from_millis(if rank == 0 { 1400 } else { 0 });
+        call_late(&mut network, rank, rank.into(), patience, after);
+    }
+    network.run(SIZE as usize - 1);
+    for rank in (0..SIZE).filter(|rank| *rank != 6) {
+        let failed = failure(&network, rank.into());
+        assert_eq!((failed.kind(), &failed.ranks[..]), (Kind::Timeout, &[6][..]), "{}", failed.message);
+    }
+    assert!(network.now.as_nanos() < 1_600_000_000, "{:?}", network.now);
+}
+
+#[test]
+fn a_rank_that_has_waited_long_before_it_is_stopped_is_named() {
+    let mut network = network();
+    let patience = Duration::from_secs(10);
+    // All wait for rank 0; rank 6 does not come to the next call.
+    for rank in 0..SIZE {
+        let after = Duration::from_secs(if rank == 0 { 5 } else { 0 });
+        call_late(&mut network, rank, rank.into(), patience, after);
+    }
+    network.run(SIZE as usize);
+    for rank in (0..SIZE).filter(|rank| *rank != 6) {
+        call_late(&mut network, rank, 100 + u64::from(rank), patience, Duration::ZERO);
+    }
+    network.run(2 * SIZE as usize - 1);
+    for rank in (0..SIZE).filter(|rank| *rank != 6) {
+        let failed = failure(&network, 100 + u64::from(rank));
+        assert_eq!((failed.kind(), &failed.ranks[..]), (Kind::Timeout, &[6][..]), "{}", failed.message);
+    }
+}
+
+#[test]
+fn a_receive_from_a_rank_that_waits_itself_names_the_one_at_the_end_of_the_line() {
+    let mut network = network();
+    let receive = |rank, from| TransferRequest { sending: false, ..send(rank, from, 0, vec![0; 8]) };
+    for (rank, from) in [(0, 3), (3, 5), (5, 8)] {
+        network.transfer(RANKS[rank as usize], rank.into(), receive(rank, from), Duration::ZERO);
+    }
+    network.run(3);
+    for rank in [0, 3, 5] {
+        let failed = failure(&network, rank);
+        assert_eq!((failed.kind(), &failed.ranks[..]), (Kind::Timeout, &[8][..]), "{}", failed.message);
+    }
+}
+
+#[test]
+fn who_cannot_be_asked_is_named_with_those_who_do_not_wait() {
+    let mut network = network();
+    let patience = Duration::from_millis(1500);
+    for rank in (0..SIZE).filter(|rank| *rank != 6) {
+        call_late(&mut network, rank, rank.into(), patience, Duration::ZERO);
+    }
+    network.run_for(Duration::from_millis(700));
+    // Before anybody has been told that its ranks wait.
+    network.silence(1);
+    network.run(5);
+    let failed = failure(&network, 0);
+    assert_eq!((failed.kind(), &failed.ranks[..]), (Kind::Timeout, &[3, 4, 6][..]), "{}", failed.message);
+}
+
 #[test]
 fn a_receive_from_any_rank_names_those_who_do_not_wait_themselves() {
     let mut network = network();
