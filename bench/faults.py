@@ -251,9 +251,7 @@ class Series:
         wrong = []
         if error["kind"] != kind:
             wrong.append("%s instead of %s" % (error["kind"], kind))
-        # When a call is given up, it may not have been heard yet of all who wait that they do.
-        right = set(victims) <= set(named) if kind == "Timeout" else named and set(named) <= set(victims)
-        if not right:
+        if named != victims:
             wrong.append("ranks %s instead of %s" % (named, victims))
         if error["operation"] not in error["called"] or error["operation"] not in error["message"]:
             wrong.append("%s instead of %s" % (error["operation"], error["called"]))

@@ -342,11 +342,11 @@ impl Engine {
             O::Write { .. } => return,
             O::Hello { node: name } => {
                 if name != node {
-                    self.lose_peer(now, node, format!("the agent at its address calls itself {name}"));
+                    self.lose_peer(now, node, &format!("the agent at its address calls itself {name}"));
                 }
                 return;
             }
-            O::Failed(error) => return self.lose_peer(now, node, error.to_string()),
+            O::Failed(error) => return self.lose_peer(now, node, &error.to_string()),
             O::Notice(notice) => notice.group(),
             O::Sent(m) | O::Received(m) | O::Stray(m) => (m.group, m.epoch),
             O::Begin { message: m, .. } | O::Data { message: m, .. } => (m.group, m.epoch),
@@ -394,18 +394,28 @@ impl Engine {
         self.shared.peers.notify(now, node, notice);
     }
 
-    fn lose_peer(&mut self, now: Time, node: &str, why: String) {
-        if let Some(lost) = self.shared.peers.drop_peer(node, &mut self.shared.out) {
-            self.lost(now, &Lost { why, ..lost });
-        }
+    fn lose_peer(&mut self, now: Time, node: &str, why: &str) {
+        self.lose_peers(now, [node.to_owned()], why);
     }
 
-    /// Fails the groups that had members on a node that is gone.
-    fn lost(&mut self, now: Time, lost: &Lost) {
-        tracing::info!(node = lost.node, why = lost.why, "lost the connection to an agent");
-        for id in &lost.groups {
-            if let Some(group) = self.groups.get_mut(id) {
-                let failed = group.node_lost(&lost.node, &lost.why);
+    fn lose_peers(&mut self, now: Time, nodes: impl IntoIterator<Item = String>, why: &str) {
+        let Shared { peers, out, .. } = &mut self.shared;
+        let lost = nodes.into_iter().filter_map(|node| peers.drop_peer(&node, out));
+        let lost: Vec<Lost> = lost.map(|lost| Lost { why: why.to_owned(), ..lost }).collect();
+        self.lost(now, &lost);
+    }
+
+    /// Fails the groups that had members on nodes that are gone, for one reason.
+    fn lost(&mut self, now: Time, lost: &[Lost]) {
+        for Lost { node, why, .. } in lost {
+            tracing::info!(node, why, "lost the connection to an agent");
+        }
+        let groups: BTreeSet<u64> = lost.iter().flat_map(|lost| lost.groups.iter().copied()).collect();
+        for id in groups {
+            if let Some(group) = self.groups.get_mut(&id) {
+                let of_group: Vec<&Lost> = lost.iter().filter(|lost| lost.groups.contains(&id)).collect();
+                let nodes: Vec<&str> = of_group.iter().map(|lost| lost.node.as_str()).collect();
+                let failed = group.nodes_lost(&nodes, &of_group[0].why);
                 group.fail(now, &mut self.shared, &failed, true);
             }
         }
@@ -451,7 +461,7 @@ impl Engine {
             self.shared.peers.greeting(now, connection, bytes, &mut self.shared.out)
         {
             if let Some(lost) = replaced {
-                self.lost(now, &lost);
+                self.lost(now, &[lost]);
             }
             self.peer_bytes(now, &node, &bytes);
         }
@@ -476,11 +486,9 @@ impl Engine {
             TimerKey::Call(_, call) => group.call_due(now, &mut self.shared, call),
             TimerKey::Direct(_, transfer) => group.direct_due(now, &mut self.shared, transfer),
             TimerKey::Vigil(_) => {
-                for gone in group.vigil_due(now, &mut self.shared) {
-                    let why = format!("its agent has not answered for {:?}", self.shared.peer_timeout);
-                    self.lose_peer(now, &gone, why);
-                }
-                return;
+                let gone = group.vigil_due(now, &mut self.shared);
+                let why = format!("no answer for {:?}", self.shared.peer_timeout);
+                return self.lose_peers(now, gone, &why);
             }
         };
         self.conclude(now, id, result);
@@ -500,7 +508,7 @@ impl Machine for Engine {
             Input::Connected { node, connection } => {
                 self.shared.peers.connected(&node, connection, &mut self.shared.out);
             }
-            Input::Unreachable { node, why } => self.lose_peer(now, &node, why),
+            Input::Unreachable { node, why } => self.lose_peer(now, &node, &why),
             Input::Bytes { connection, bytes } => self.bytes(now, connection, bytes),
             Input::Written { connection, bytes } => {
                 if let Some(node) = self.shared.peers.node_of(connection) {
@@ -510,7 +518,7 @@ impl Machine for Engine {
             Input::Picked { group, call, plan } => self.picked(now, group, &call, plan),
             Input::Closed { connection, why } => {
                 if let Some(lost) = self.shared.peers.closed(now, connection, why, &mut self.shared.out) {
-                    self.lost(now, &lost);
+                    self.lost(now, &[lost]);
                 }
             }
         }

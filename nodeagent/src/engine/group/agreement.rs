@@ -301,17 +301,6 @@ impl Group {
         receives.chain(sources.map(|r| r.0)).collect::<BTreeSet<u32>>().into_iter().collect()
     }
 
-    /// The failure of a group whose connection to a node is gone.
-    pub(in crate::engine) fn node_lost(&self, node: &str, why: &str) -> Failure {
-        let ranks = self.members.ranks_of(node);
-        let text = format!(
-            "node {node} with {} is gone from group {}: {why}; look at the agent there, then start the job again",
-            numbers(&ranks),
-            self.members.id
-        );
-        failure(Kind::Lost, text, ranks)
-    }
-
     /// The failure of a group that a rank has revoked.
     pub(in crate::engine) fn revoked(&self, rank: u32) -> Failure {
         let text = format!(
@@ -369,14 +358,14 @@ impl Call {
     }
 }
 
-fn numbers(ranks: &[u32]) -> String {
+pub(super) fn numbers(ranks: &[u32]) -> String {
     let names: Vec<String> = ranks.iter().map(u32::to_string).collect();
     let names: Vec<&str> = names.iter().map(String::as_str).collect();
     if ranks.len() == 1 { format!("rank {}", names[0]) } else { format!("ranks {}", listed(&names)) }
 }
 
 /// "a, b, c and 5 more".
-fn listed(names: &[&str]) -> String {
+pub(super) fn listed(names: &[&str]) -> String {
     const SHOWN: usize = 8;
     match names.len() {
         0 => "none".to_owned(),

@@ -3,8 +3,11 @@
 //! where many packets are lost, take a live one for dead.
 
 use super::Group;
+use super::agreement::{listed, numbers};
+use crate::engine::api::failure;
 use crate::engine::core::{Shared, TimerKey};
 use cool_machine::{Duration, Time};
+use cool_proto::local::{Failure, failure::Kind};
 use cool_transport::packet::Body;
 use cool_transport::{Packet, StreamId};
 use std::collections::{BTreeMap, BTreeSet};
@@ -40,6 +43,14 @@ impl Vigil {
     /// A node gave a sign of life.
     pub(super) fn heard(&mut self, node: usize) {
         self.asked.remove(&node);
+    }
+
+    /// Who is gone. With one that is go those who have been silent for nearly as long: they most likely left together, or it is
+    /// this node that is cut off, and all are to be named.
+    fn gone(&self) -> Vec<usize> {
+        let enough = self.asked.values().any(|asked| *asked >= QUESTIONS);
+        let silent = self.asked.iter().filter(|(_, asked)| enough && **asked >= QUESTIONS - STILL);
+        silent.map(|(node, _)| *node).collect()
     }
 
     /// Asks the next ones of `nodes` others than `me`.
@@ -84,13 +95,7 @@ impl Group {
         if now < still {
             return BTreeSet::new();
         }
-        let gone: Vec<usize> = self
-            .vigil
-            .asked
-            .iter()
-            .filter(|(_, asked)| **asked >= QUESTIONS)
-            .map(|(node, _)| *node)
-            .collect();
+        let gone = self.vigil.gone();
         if self.vigil.parts.is_multiple_of(STILL) {
             self.vigil.ask(self.members.nodes.len(), self.members.me);
         }
@@ -101,6 +106,27 @@ impl Group {
             shared.send_word(self.members.nodes[*node].udp, &question);
         }
         gone.into_iter().map(|node| self.members.nodes[node].name.clone()).collect()
+    }
+
+    /// The failure of a group that has lost nodes, at least one.
+    pub(in crate::engine) fn nodes_lost(&self, nodes: &[&str], why: &str) -> Failure {
+        let ranks: Vec<u32> = nodes.iter().flat_map(|node| self.members.ranks_of(node)).collect();
+        let (id, names, numbers) = (self.members.id, listed(nodes), numbers(&ranks));
+        let me = &self.members.nodes[self.members.me].name;
+        let text = match nodes.len() {
+            1 => format!(
+                "node {names} with {numbers} is gone from group {id}: {why}; look at the agent there, then start the job again"
+            ),
+            all if all == ASKED_MAX.min(self.members.nodes.len() - 1) => format!(
+                "node {me} is cut off from group {id}, it seems: nodes {names} with {numbers} are gone, all that were asked: \
+                 {why}; look at the links of {me}"
+            ),
+            _ => format!(
+                "nodes {names} with {numbers} are gone from group {id}: {why}; look at the links and agents there, then start \
+                 the job again"
+            ),
+        };
+        failure(Kind::Lost, text, ranks)
     }
 
     /// Since when nothing has moved in one of the calls and messages; `None` if there are none.

@@ -178,6 +178,38 @@ fn a_node_that_falls_silent_is_named_in_time_by_all_who_wait() {
 }
 
 #[test]
+fn a_node_that_is_cut_off_says_so_and_names_all_that_it_misses() {
+    let mut network = network();
+    let done =
+        call(&mut network, 1, 0, |r| (3..=4).contains(&r).then_some((Operation::Allgather, 0, 50_000)));
+    network.run_for(Duration::from_millis(700));
+    // Of six nodes node 1, with ranks 3 and 4, hears nobody any more.
+    [0, 2, 3, 4, 5].into_iter().for_each(|node| network.silence(node));
+    network.run(done);
+    for token in [3, 4] {
+        let failed = failure(&network, token);
+        assert_eq!((failed.kind(), failed.ranks.len()), (Kind::Lost, 7), "{}", failed.message);
+        assert!(failed.message.contains("node h1 is cut off from group 1"), "{}", failed.message);
+        for node in ["h0", "h2", "h3", "h4", "h5"] {
+            assert!(failed.message.contains(node), "{}", failed.message);
+        }
+    }
+}
+
+#[test]
+fn nodes_that_are_lost_together_are_all_named() {
+    let mut network = network();
+    let done = call(&mut network, 1, 0, |r| (r == 0).then_some((Operation::Allgather, 0, 50_000)));
+    network.run_for(Duration::from_millis(20));
+    // Ranks 3 and 4, and 6.
+    [1, 2].into_iter().for_each(|node| network.silence(node));
+    network.run(done);
+    let failed = failure(&network, 0);
+    assert_eq!((failed.kind(), &failed.ranks[..]), (Kind::Lost, &[3, 4, 6][..]), "{}", failed.message);
+    assert!(failed.message.contains("nodes h1, h2 with ranks 3, 4, 6 are gone"), "{}", failed.message);
+}
+
+#[test]
 fn a_node_that_was_stopped_for_a_while_is_in_later_groups_as_if_nothing_had_been() {
     for stopped in 0..RACKS.len() {
         let mut network = Network::new(RACKS.len(), 9, 0, COPIES_BYTES);
