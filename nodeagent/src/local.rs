@@ -5,17 +5,18 @@
 //! refused and hung up on, and the others go on. Users are kept apart by the system's word of who they are.
 
 mod user;
+mod wire;
 
 use crate::agent::{Agent, Attachment, Recovery};
 use crate::engine::{CallRequest, Memory, SharedSlice, TransferRequest, wrong_plan};
 use cool_proto::control;
-use cool_proto::frame::{Decoder, FrameError, MAX_TO_AGENT, MAX_TO_RANK, encode};
+use cool_proto::frame::FrameError;
 use cool_proto::local::{
     Attached, Call, CheckPlan, Done, Dtype, Enlist, Failure, Operation, PlanChecked, Recover, Recovered,
-    ReduceOp, Refused, Running, Slice, Stats, Transfer, frame::Body,
+    ReduceOp, Running, Slice, Stats, Transfer, frame::Body,
 };
 use cool_proto::region::{Region, RegionError};
-use cool_proto::{OPEN_CALLS_MAX, RUNNING_INTERVAL, VERSION, socket};
+use cool_proto::{OPEN_CALLS_MAX, RUNNING_INTERVAL, VERSION};
 use std::collections::{BTreeMap, VecDeque};
 use std::io;
 use std::os::fd::OwnedFd;
@@ -24,12 +25,12 @@ use std::path::{Path, PathBuf};
 use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
-use tokio::io::Interest;
 use tokio::net::{UnixListener, UnixStream};
 use tokio::task::JoinSet;
 use tokio::time::{MissedTickBehavior, interval, timeout};
 use tracing::{debug, info, warn};
 use user::User;
+use wire::Wire;
 
 /// How long a connected process may take to attach, or to read what it is sent.
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -463,86 +464,5 @@ impl Memory for Shared {
 
     fn write(&self, offset: u64, from: &[u8]) {
         self.0.copy_in(offset, from).expect("the engine stays within the slices that were checked");
-    }
-}
-
-/// Frames over a connection, without blocking.
-struct Wire {
-    stream: UnixStream,
-    decoder: Decoder,
-    /// Those that came and whose Map has not been handled.
-    descriptors: VecDeque<OwnedFd>,
-}
-
-impl Wire {
-    fn new(stream: UnixStream) -> Wire {
-        Wire { stream, decoder: Decoder::new(MAX_TO_AGENT), descriptors: VecDeque::new() }
-    }
-
-    /// The next frame. May be dropped and called again without losing anything.
-    async fn receive(&mut self) -> Result<Body, End> {
-        loop {
-            if let Some(body) = self.decoder.take()? {
-                return Ok(body);
-            }
-            let mut buffer = [0; MAX_TO_AGENT];
-            let (stream, descriptors) = (&self.stream, &mut self.descriptors);
-            let received = stream
-                .async_io(Interest::READABLE, || socket::receive(stream, &mut buffer, descriptors))
-                .await;
-            match received {
-                Ok(0) => return Err(End::Closed),
-                Ok(n) => self.decoder.push(&buffer[..n]),
-                Err(e) if e.kind() == io::ErrorKind::InvalidData => return Err(End::Refused(e.to_string())),
-                Err(e) if e.kind() == io::ErrorKind::ConnectionReset => return Err(End::Closed),
-                Err(e) => return Err(e.into()),
-            }
-        }
-    }
-
-    async fn send(&mut self, body: Body) -> Result<(), End> {
-        let bytes = encode(body, MAX_TO_RANK)?;
-        let stream = &self.stream;
-        let all = async {
-            let mut sent = 0;
-            while sent < bytes.len() {
-                sent += stream
-                    .async_io(Interest::WRITABLE, || socket::send(stream, &bytes[sent..], None))
-                    .await?;
-            }
-            Ok(())
-        };
-        match timeout(PATIENCE, all).await {
-            Ok(Ok(())) => Ok(()),
-            Ok(Err(e)) => {
-                let e: io::Error = e;
-                Err(if e.kind() == io::ErrorKind::BrokenPipe { End::Closed } else { e.into() })
-            }
-            Err(_) => Err(End::Refused(format!("it read nothing for {} s", PATIENCE.as_secs()))),
-        }
-    }
-
-    /// Waits for what concerns other processes, and tells this one now and then that it does.
-    async fn meanwhile<T>(&mut self, awaited: &mut (impl Future<Output = T> + Unpin)) -> Result<T, End> {
-        let mut alive = interval(RUNNING_INTERVAL);
-        loop {
-            tokio::select! {
-                result = &mut *awaited => return Ok(result),
-                received = self.receive() => return Err(match received {
-                    Ok(_) => End::Refused("nothing may follow the first frame before its answer".into()),
-                    Err(end) => end,
-                }),
-                _ = alive.tick() => self.send(Body::Running(Running {})).await?,
-            }
-        }
-    }
-
-    /// Says why, if there is something to say, and closes.
-    async fn hang_up(mut self, end: &End) {
-        if let End::Refused(message) = end
-            && let Err(e) = self.send(Body::Refused(Refused { message: message.clone() })).await
-        {
-            debug!("a refused process did not hear why: {e}");
-        }
     }
 }

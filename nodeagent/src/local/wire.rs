@@ -1,0 +1,99 @@
+//! Frames over a rank's connection, without blocking. What they mean, and in what order they may come, is the session's
+//! matter.
+
+use super::{End, PATIENCE};
+use cool_proto::RUNNING_INTERVAL;
+use cool_proto::frame::{Decoder, MAX_TO_AGENT, MAX_TO_RANK, encode};
+use cool_proto::local::{Refused, Running, frame::Body};
+use cool_proto::socket;
+use std::collections::VecDeque;
+use std::io;
+use std::os::fd::OwnedFd;
+use tokio::io::Interest;
+use tokio::net::UnixStream;
+use tokio::time::{interval, timeout};
+use tracing::debug;
+
+/// A connection.
+pub(super) struct Wire {
+    stream: UnixStream,
+    decoder: Decoder,
+    /// Those that came and whose Map has not been handled.
+    pub(super) descriptors: VecDeque<OwnedFd>,
+}
+
+impl Wire {
+    pub(super) fn new(stream: UnixStream) -> Wire {
+        Wire { stream, decoder: Decoder::new(MAX_TO_AGENT), descriptors: VecDeque::new() }
+    }
+
+    /// The next frame. May be dropped and called again without losing anything.
+    pub(super) async fn receive(&mut self) -> Result<Body, End> {
+        loop {
+            if let Some(body) = self.decoder.take()? {
+                return Ok(body);
+            }
+            let mut buffer = [0; MAX_TO_AGENT];
+            let (stream, descriptors) = (&self.stream, &mut self.descriptors);
+            let received = stream
+                .async_io(Interest::READABLE, || socket::receive(stream, &mut buffer, descriptors))
+                .await;
+            match received {
+                Ok(0) => return Err(End::Closed),
+                Ok(n) => self.decoder.push(&buffer[..n]),
+                Err(e) if e.kind() == io::ErrorKind::InvalidData => return Err(End::Refused(e.to_string())),
+                Err(e) if e.kind() == io::ErrorKind::ConnectionReset => return Err(End::Closed),
+                Err(e) => return Err(e.into()),
+            }
+        }
+    }
+
+    pub(super) async fn send(&mut self, body: Body) -> Result<(), End> {
+        let bytes = encode(body, MAX_TO_RANK)?;
+        let stream = &self.stream;
+        let all = async {
+            let mut sent = 0;
+            while sent < bytes.len() {
+                sent += stream
+                    .async_io(Interest::WRITABLE, || socket::send(stream, &bytes[sent..], None))
+                    .await?;
+            }
+            Ok(())
+        };
+        match timeout(PATIENCE, all).await {
+            Ok(Ok(())) => Ok(()),
+            Ok(Err(e)) => {
+                let e: io::Error = e;
+                Err(if e.kind() == io::ErrorKind::BrokenPipe { End::Closed } else { e.into() })
+            }
+            Err(_) => Err(End::Refused(format!("it read nothing for {} s", PATIENCE.as_secs()))),
+        }
+    }
+
+    /// Waits for what concerns other processes, and tells this one now and then that it does.
+    pub(super) async fn meanwhile<T>(
+        &mut self,
+        awaited: &mut (impl Future<Output = T> + Unpin),
+    ) -> Result<T, End> {
+        let mut alive = interval(RUNNING_INTERVAL);
+        loop {
+            tokio::select! {
+                result = &mut *awaited => return Ok(result),
+                received = self.receive() => return Err(match received {
+                    Ok(_) => End::Refused("nothing may follow the first frame before its answer".into()),
+                    Err(end) => end,
+                }),
+                _ = alive.tick() => self.send(Body::Running(Running {})).await?,
+            }
+        }
+    }
+
+    /// Says why, if there is something to say, and closes.
+    pub(super) async fn hang_up(mut self, end: &End) {
+        if let End::Refused(message) = end
+            && let Err(e) = self.send(Body::Refused(Refused { message: message.clone() })).await
+        {
+            debug!("a refused process did not hear why: {e}");
+        }
+    }
+}
