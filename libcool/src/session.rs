@@ -33,6 +33,8 @@ const PATIENCE: Duration = Duration::from_secs(30);
 #[derive(Debug)]
 pub(crate) struct Session {
     rank: usize,
+    /// The process that has attached. One that it forks has the same connection, but none of the threads.
+    process: u32,
     group: u64,
     socket: PathBuf,
     /// One frame, or a call with the regions that it needs, at a time.
@@ -95,6 +97,7 @@ impl Session {
         let (sender, receiver) = cool_proto::socket::open(socket, PATIENCE).map_err(agent)?;
         Ok(Session {
             rank,
+            process: std::process::id(),
             group: 0,
             socket: socket.to_path_buf(),
             wire: Mutex::new(Wire { sender, next_call: 0 }),
@@ -160,6 +163,7 @@ impl Session {
         agree: Option<u64>,
         timeout: Duration,
     ) -> Result<(Session, local::Recovered), Error> {
+        self.check_process(doing)?;
         let session = Session::connect(&self.socket, self.rank, doing)?;
         let recover = Recover {
             version: VERSION,
@@ -176,7 +180,26 @@ impl Session {
 
     /// Lets all calls of the group fail, at every rank.
     pub(crate) fn revoke(&self) -> Result<(), Error> {
-        self.send(&mut self.wire(), "revoke", Body::Revoke(Revoke {}), None)
+        let doing = "revoke";
+        self.check_process(doing)?;
+        self.send(&mut self.wire(), doing, Body::Revoke(Revoke {}), None)
+    }
+
+    fn is_forked(&self) -> bool {
+        self.process != std::process::id()
+    }
+
+    /// In a process that was forked off the rank's, locks may be held and answers awaited by threads that are not there, and
+    /// what it sends would come between the rank's frames. So nothing else is touched there.
+    fn check_process(&self, operation: &'static str) -> Result<(), Error> {
+        if !self.is_forked() {
+            return Ok(());
+        }
+        let reason = format!(
+            "this process was forked off process {}, which is the rank; call from there, or fork before the rank attaches",
+            self.process
+        );
+        Err(Error::Argument { rank: self.rank, operation, reason })
     }
 
     pub(crate) fn rank(&self) -> usize {
@@ -218,6 +241,7 @@ impl Session {
         waits: Waits,
     ) -> Result<Flight, Error> {
         let name = checked.name;
+        self.check_process(name)?;
         let (input, output) = (checked.input(), checked.output());
         // Schedules read the input after they have begun to write the output.
         let lent_input = input.filter(|_| !checked.overwrites()).and_then(|i| self.lent(i, waits));
@@ -274,6 +298,7 @@ impl Session {
         waits: Waits,
     ) -> Result<Flight, Error> {
         let name = letter.name;
+        self.check_process(name)?;
         let (data, bytes) = (letter.data, letter.data.len() as u64);
         let lent = self.lent(data, waits);
         let block = self.reserve(name, if lent.is_some() { 0 } else { bytes })?;
@@ -300,6 +325,7 @@ impl Session {
     /// Memory for the program that the agent reaches too: where it begins.
     pub(crate) fn lend(&self, bytes: u64) -> Result<(NonNull<u8>, Arc<Block>), Error> {
         let name = "alloc";
+        self.check_process(name)?;
         let block = self.reserve(name, bytes)?;
         self.heap.lend(block).map_err(|e| self.no_memory(name, e.into()))
     }
@@ -345,6 +371,7 @@ impl Session {
 
     /// Sends what is no call and waits for the answer.
     fn ask(&self, doing: &'static str, question: Body) -> Result<Body, Error> {
+        self.check_process(doing)?;
         let _one = self.asking.lock().unwrap_or_else(PoisonError::into_inner);
         self.send(&mut self.wire(), doing, question, None)?;
         self.inbox.answer(PATIENCE).map_err(|why| self.over(doing, why))
@@ -389,6 +416,9 @@ impl Session {
 /// learns that it is lost. Whoever receives learns that there is nothing more.
 impl Drop for Session {
     fn drop(&mut self) {
+        if self.is_forked() {
+            return;
+        }
         if !std::thread::panicking() {
             // Whose session is over already has nobody to tell.
             let _ = self.send(&mut self.wire(), "leave", Body::Leave(Leave {}), None);
@@ -402,6 +432,7 @@ impl Flight {
     /// Waits until the agent has done the call, and copies what came to `output`.
     pub(crate) fn finish(mut self, output: Option<&mut [u8]>) -> Result<local::Stats, Error> {
         let (session, name) = (&self.session, self.name);
+        session.check_process(name)?;
         let done = match session.inbox.wait(self.id) {
             Ok(done) => done,
             Err(why) => {
@@ -436,6 +467,7 @@ impl Flight {
 
     /// Whether [`Flight::finish`] would return at once; else `waker` is told when.
     pub(crate) fn poll(&self, waker: Option<&Waker>) -> Result<bool, Error> {
+        self.session.check_process(self.name)?;
         let rank = self.session.rank;
         self.session.inbox.poll(self.id, waker).map_err(|source| Error::Thread {
             rank,
@@ -447,8 +479,11 @@ impl Flight {
 
 impl Drop for Flight {
     fn drop(&mut self) {
-        if let Some(memory) = self.memory.take() {
-            self.session.inbox.leave(self.id, memory);
+        match self.memory.take() {
+            // Its heap may be locked for ever.
+            Some(memory) if self.session.is_forked() => std::mem::forget(memory),
+            Some(memory) => self.session.inbox.leave(self.id, memory),
+            None => {}
         }
     }
 }

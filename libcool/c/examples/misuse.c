@@ -1,7 +1,12 @@
 /* What a program may do wrong, and that it is told so: prints each error's code and text. */
+#define _POSIX_C_SOURCE 200809L
+
 #include "cool.h"
 
 #include <stdio.h>
+#include <stdlib.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 static int failures;
 
@@ -62,11 +67,33 @@ static int program(cool_comm world, void *context) {
     return failures;
 }
 
+/* One rank, whose child is none. */
+static int forks(cool_comm world, void *context) {
+    cool_comm part;
+    pid_t child;
+    int status = 0;
+    (void)context;
+    expect("dup", cool_dup(world, &part), COOL_OK);
+    fflush(stdout);
+    child = fork();
+    if (child == 0) {
+        expect("forked", cool_barrier(world), COOL_INVALID);
+        expect("free in the child", cool_free(part), COOL_OK);
+        fflush(stdout);
+        _exit(failures);
+    }
+    if (child < 0 || waitpid(child, &status, 0) != child || status != 0) failures++;
+    expect("the parent goes on", cool_barrier(part), COOL_OK);
+    return failures;
+}
+
 int main(void) {
     int result;
     cool_comm world;
     expect("no launcher", cool_world(&world), COOL_ENVIRONMENT);
     expect("null program", cool_launch(NULL, NULL, &result), COOL_INVALID);
     expect("launch", cool_launch(program, NULL, &result), COOL_OK);
+    setenv("COOL_EMBEDDED", "1", 1);
+    expect("launch one", cool_launch(forks, NULL, &result), COOL_OK);
     return failures;
 }

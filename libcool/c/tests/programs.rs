@@ -101,6 +101,7 @@ fn what_a_program_does_wrong_is_told_in_a_code_and_in_words() {
         "immense: 1 18446744073709551615 elements are beyond any array",
         "use after free: 1 there is no communicator",
         "wait twice: 1 there is no request",
+        "forked: 1 rank 0: barrier: this process was forked off process",
     ] {
         assert!(output.contains(text), "{text}\n{output}");
     }

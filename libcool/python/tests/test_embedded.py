@@ -191,3 +191,27 @@ def test_the_exception_of_a_rank_is_raised_and_the_others_do_not_wait_for_it():
 def test_a_process_that_is_no_rank_is_told_how_to_become_one():
     with pytest.raises(cool.EnvironmentError, match="cool run -n N -- PROGRAM"):
         cool.world()
+
+
+def test_a_process_that_is_forked_off_is_told_that_it_is_no_rank():
+    def child(world, part):
+        try:
+            world.barrier()
+        except cool.ArgumentError as e:
+            part.free()
+            return 0 if "was forked off process" in str(e) else 1
+        return 2
+
+    def main(world):
+        part = world.dup()
+        pid = os.fork()
+        if pid == 0:
+            status = 3
+            try:
+                status = child(world, part)
+            finally:
+                os._exit(status)
+        assert os.waitpid(pid, 0)[1] == 0
+        part.barrier()
+
+    on(1, main)
