@@ -33,6 +33,10 @@ pub struct Settings {
     pub multicast: bool,
     /// Nodes that do not hear the tree although there is one.
     pub deaf: Vec<u16>,
+    /// Whether racks have trees of their own.
+    pub rack_trees: bool,
+    /// Nodes that do not hear their rack's tree although there is one.
+    pub deaf_in_rack: Vec<u16>,
     /// What the source is told of its link.
     pub ceiling: Option<u64>,
     /// Up to which length the source does not wait for receivers.
@@ -60,6 +64,8 @@ impl Settings {
             chunk_bytes: 1424,
             multicast: true,
             deaf: Vec::new(),
+            rack_trees: true,
+            deaf_in_rack: Vec::new(),
             ceiling: Some(rate),
             eager: 64 * 1024,
             opens: vec![Time::ZERO; usize::from(nodes)],
@@ -190,7 +196,7 @@ impl Broadcast {
         for (link, spec) in &settings.odd_links {
             *net.link_mut(*link) = *spec;
         }
-        net.set_deaf(&settings.deaf);
+        net.set_deaf(&settings.deaf, &settings.deaf_in_rack);
         let nodes = net.nodes();
         let racks = settings.shape.len() as u16;
         let home = net.rack_of(settings.source);
@@ -204,6 +210,7 @@ impl Broadcast {
             chunk_bytes: settings.chunk_bytes,
             chain: Chain::new(hops).map_err(Wrong::Spec)?,
             multicast: settings.multicast,
+            rack_tree: settings.rack_trees,
             rate: RateSpec { ceiling: settings.ceiling },
             eager: settings.eager,
             timers: settings.timers,
@@ -379,6 +386,10 @@ impl Broadcast {
         self.outcome.packets += 1;
         let to = match to {
             To::Tree => Destination::Tree,
+            To::Rack => {
+                self.outcome.repaired_inside += (bytes.len() + FRAMING) as u64;
+                Destination::Rack
+            }
             To::Node(other) => {
                 if matches!(packet.body, Body::Data { .. }) {
                     let inside = self.net.rack_of(node) == self.net.rack_of(other);

@@ -51,6 +51,8 @@ pub enum Destination {
     Node(u16),
     /// All other nodes, copied by the switches.
     Tree,
+    /// The other nodes of the sender's rack, copied by its switch.
+    Rack,
 }
 
 /// What happens next in the network.
@@ -130,6 +132,8 @@ pub struct Network {
     links: Vec<Link>,
     /// Nodes that the tree does not reach.
     deaf: Vec<u16>,
+    /// Nodes that their racks' trees do not reach.
+    deaf_in_rack: Vec<u16>,
     heap: BinaryHeap<Reverse<Scheduled>>,
     serial: u64,
     now: Time,
@@ -157,6 +161,7 @@ impl Network {
             nodes_of,
             links,
             deaf: Vec::new(),
+            deaf_in_rack: Vec::new(),
             heap: BinaryHeap::new(),
             serial: 0,
             now: Time::ZERO,
@@ -204,9 +209,9 @@ impl Network {
         &mut self.links[link].spec
     }
 
-    /// Leaves nodes out of the tree.
-    pub fn set_deaf(&mut self, nodes: &[u16]) {
-        self.deaf = nodes.to_vec();
+    /// Leaves nodes out of the tree, and nodes out of their racks' trees.
+    pub fn set_deaf(&mut self, nodes: &[u16], in_rack: &[u16]) {
+        (self.deaf, self.deaf_in_rack) = (nodes.to_vec(), in_rack.to_vec());
     }
 
     /// Cuts a link or mends it.
@@ -274,22 +279,28 @@ impl Network {
                 self.enter(self.to_node(node), packet);
             }
             Destination::Node(_) => self.enter(self.from_rack(rack), packet),
-            Destination::Tree => {
+            Destination::Tree | Destination::Rack => {
                 for node in self.nodes_of[usize::from(rack)].clone().filter(|node| *node != packet.from) {
-                    if !self.deaf.contains(&node) {
+                    if !self.is_deaf(node, packet.to) {
                         self.enter(self.to_node(node), packet.clone());
                     }
                 }
-                if !from_core && self.nodes_of.len() > 1 {
+                if packet.to == Destination::Tree && !from_core && self.nodes_of.len() > 1 {
                     self.enter(self.from_rack(rack), packet);
                 }
             }
         }
     }
 
+    fn is_deaf(&self, node: u16, to: Destination) -> bool {
+        let deaf = if to == Destination::Rack { &self.deaf_in_rack } else { &self.deaf };
+        deaf.contains(&node)
+    }
+
     fn at_core(&mut self, from: u16, packet: Flying) {
         match packet.to {
             Destination::Node(node) => self.enter(self.to_rack(self.rack_of(node)), packet),
+            Destination::Rack => {}
             Destination::Tree => {
                 for rack in (0..self.nodes_of.len() as u16).filter(|rack| *rack != from) {
                     self.enter(self.to_rack(rack), packet.clone());

@@ -46,6 +46,11 @@ impl Scenario {
             tick: Duration::from_millis(self.seed % 2 * 5),
             ..Timers::default()
         };
+        // Nor are these.
+        settings.rack_trees = !(self.seed / 2).is_multiple_of(4);
+        if (self.seed / 8).is_multiple_of(8) {
+            settings.deaf_in_rack = (0..nodes).filter(|node| self.seed >> (6 + node % 8) & 1 == 1).collect();
+        }
         self.faults(&mut settings);
         self.opens(&mut settings);
         if nodes > 1 && self.rng.random_bool(0.1) {

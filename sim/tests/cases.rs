@@ -56,13 +56,26 @@ fn a_node_that_does_not_hear_the_tree_keeps_up_by_the_chain() {
 #[test]
 fn what_a_rack_loses_crosses_to_it_once_and_is_mended_inside() {
     let mut settings = Settings::clean(vec![4; 4], RATE, 4 * MIB);
-    let to_rack = 2 * (16 + 2) + 1;
+    let to_rack = 2 * (16 + 2) + 1; // of nodes 8 to 11
     settings.odd_links = vec![(to_rack, LinkSpec { loss: 0.05, ..settings.uplink })];
     let outcome = run(&settings);
     all_delivered(&outcome);
     let share = outcome.repaired_across as f64 / settings.len as f64;
     assert!(share > 0.04 && share < 0.08, "{share}");
-    assert!(outcome.repaired_inside > 2 * outcome.repaired_across);
+    // One multicast mends four nodes.
+    assert!(outcome.repaired_inside < 2 * outcome.repaired_across);
+    let (by_tree, by_chain) =
+        (outcome.stats[8].by_tree, outcome.stats[8..12].iter().map(|s| s.by_chain).max());
+    assert!(by_chain < Some(by_tree / 10), "{by_chain:?} of {by_tree}");
+
+    let alone = run(&Settings { rack_trees: false, ..settings.clone() });
+    assert!(alone.repaired_inside > 2 * outcome.repaired_inside);
+
+    // Where nobody hears the rack's tree, all is as without it but for the time to find that out.
+    settings.deaf_in_rack = (8..12).collect();
+    let unheard = run(&settings);
+    all_delivered(&unheard);
+    assert!(unheard.repaired_inside < alone.repaired_inside * 3 / 2);
 }
 
 #[test]

@@ -1,6 +1,7 @@
 //! Serving the nodes further down the chain: what they asked for and when it goes out.
 
 use crate::intervals::IntervalSet;
+use crate::machine::To;
 use crate::packet::{MAX_RANGES, Way};
 use core::ops::Range;
 use std::collections::{BTreeMap, VecDeque};
@@ -10,10 +11,10 @@ const MOST_RANGES: usize = 1024;
 /// Stands for the serial of a request where a chunk came after it was asked for.
 const FORWARDED: u16 = 0;
 
-/// A chunk to be sent to a node.
+/// A chunk to be sent.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Serving {
-    pub(crate) node: u16,
+    pub(crate) to: To,
     pub(crate) chunk: u32,
     pub(crate) echo: u16,
     pub(crate) way: Way,
@@ -64,6 +65,8 @@ impl Want {
 #[derive(Debug, Default)]
 pub(crate) struct Feed {
     wants: BTreeMap<u16, Want>,
+    /// Chunks to be multicast in this rack; each has just come.
+    to_rack: VecDeque<u32>,
     /// The node served last, so that they take turns.
     last: u16,
 }
@@ -94,10 +97,20 @@ impl Feed {
         lacking
     }
 
-    /// A chunk is here now. Those who hear the tree need not be sent what came over it.
-    pub(crate) fn arrived(&mut self, chunk: u32, by_tree: bool) {
-        for want in self.wants.values_mut().filter(|want| !want.noted.is_empty()) {
-            if want.noted.remove(chunk..chunk + 1) == 1 && (want.follow || !by_tree) {
+    /// Whether a node that hears the tree waits for a chunk that is not here.
+    pub(crate) fn is_awaited(&self, node: u16, chunk: u32) -> bool {
+        self.wants.get(&node).is_some_and(|want| !want.follow && want.noted.contains(chunk))
+    }
+
+    /// A chunk that has just come is to be multicast in this rack.
+    pub(crate) fn multicast(&mut self, chunk: u32) {
+        self.to_rack.push_back(chunk);
+    }
+
+    /// A chunk is here now. Whom a multicast brings it need not be sent it, if multicasts are heard there.
+    pub(crate) fn arrived(&mut self, chunk: u32, multicast_to: impl Fn(u16) -> bool) {
+        for (node, want) in self.wants.iter_mut().filter(|(_, want)| !want.noted.is_empty()) {
+            if want.noted.remove(chunk..chunk + 1) == 1 && (want.follow || !multicast_to(*node)) {
                 want.enqueue(FORWARDED, chunk..chunk + 1);
             }
         }
@@ -119,12 +132,15 @@ impl Feed {
 
     /// The next chunk to send.
     pub(crate) fn next(&mut self) -> Option<Serving> {
+        if let Some(chunk) = self.to_rack.pop_front() {
+            return Some(Serving { to: To::Rack, chunk, echo: FORWARDED, way: Way::Rack });
+        }
         let mut after = self.wants.range(self.last.saturating_add(1)..).chain(self.wants.range(..=self.last));
         let node = *after.find(|(_, want)| !want.queue.is_empty())?.0;
         self.last = node;
         let (echo, chunk) = self.wants.get_mut(&node)?.dequeue()?;
         let way = if echo == FORWARDED { Way::Forwarded } else { Way::Answer };
-        Some(Serving { node, chunk, echo, way })
+        Some(Serving { to: To::Node(node), chunk, echo, way })
     }
 }
 
@@ -136,8 +152,8 @@ mod tests {
         ranges.iter().cloned().collect()
     }
 
-    fn sent(feed: &mut Feed) -> Vec<(u16, u32, Way)> {
-        core::iter::from_fn(|| feed.next().map(|s| (s.node, s.chunk, s.way))).collect()
+    fn sent(feed: &mut Feed) -> Vec<(To, u32, Way)> {
+        core::iter::from_fn(|| feed.next().map(|s| (s.to, s.chunk, s.way))).collect()
     }
 
     #[test]
@@ -145,10 +161,10 @@ mod tests {
         let mut feed = Feed::default();
         let lacking = feed.request(7, (1, false), &[2..5], &set(&[0..3]));
         assert_eq!(lacking, [3..5]);
-        assert_eq!(sent(&mut feed), [(7, 2, Way::Answer)]);
-        feed.arrived(4, false);
-        feed.arrived(9, false);
-        assert_eq!(sent(&mut feed), [(7, 4, Way::Forwarded)]);
+        assert_eq!(sent(&mut feed), [(To::Node(7), 2, Way::Answer)]);
+        feed.arrived(4, |_| false);
+        feed.arrived(9, |_| false);
+        assert_eq!(sent(&mut feed), [(To::Node(7), 4, Way::Forwarded)]);
     }
 
     #[test]
@@ -156,9 +172,20 @@ mod tests {
         let mut feed = Feed::default();
         feed.request(1, (1, false), &[0..1], &set(&[]));
         feed.request(2, (1, true), &[0..1], &set(&[]));
-        feed.arrived(0, true);
-        assert_eq!(sent(&mut feed), [(2, 0, Way::Forwarded)]);
+        feed.arrived(0, |_| true);
+        assert_eq!(sent(&mut feed), [(To::Node(2), 0, Way::Forwarded)]);
         assert!(!feed.is_busy());
+    }
+
+    #[test]
+    fn what_is_multicast_in_the_rack_is_forwarded_only_out_of_it() {
+        let mut feed = Feed::default();
+        feed.request(1, (1, false), &[0..2], &set(&[]));
+        feed.request(2, (1, false), &[0..2], &set(&[]));
+        assert!(feed.is_awaited(1, 0) && !feed.is_awaited(1, 2) && !feed.is_awaited(3, 0));
+        feed.multicast(0);
+        feed.arrived(0, |node| node == 1);
+        assert_eq!(sent(&mut feed), [(To::Rack, 0, Way::Rack), (To::Node(2), 0, Way::Forwarded)]);
     }
 
     #[test]
@@ -168,8 +195,8 @@ mod tests {
         feed.request(1, (1, false), &[0..2], &held);
         feed.request(1, (2, false), &[0..2], &held);
         feed.request(2, (1, false), &[5..7], &held);
-        let order: Vec<u16> = sent(&mut feed).into_iter().map(|(node, ..)| node).collect();
-        assert_eq!(order, [1, 2, 1, 2]);
+        let order: Vec<To> = sent(&mut feed).into_iter().map(|(to, ..)| to).collect();
+        assert_eq!(order, [1, 2, 1, 2].map(To::Node));
     }
 
     #[test]

@@ -2,7 +2,8 @@
 //!
 //! A *stream* is one message from a source node to the other nodes of a tree. The source ([`Sender`])
 //! multicasts it once, paced. Each receiver ([`Receiver`]) knows which chunks it lacks and pulls them from
-//! its predecessor in a rack-ordered chain while the stream still runs; one that never hears the multicast
+//! its predecessor in a rack-ordered chain while the stream still runs; what a whole rack has lost is multicast
+//! there by its first receiver, if the rack has a tree of its own; one that never hears the multicast
 //! completes by the chain alone, pipelined. Completion is reported rack by rack to the source, which then
 //! settles the stream.
 //!
@@ -25,6 +26,7 @@ pub mod muster;
 mod pacing;
 pub mod packet;
 mod pull;
+mod rack;
 mod rate;
 mod receiver;
 mod report;

@@ -25,6 +25,8 @@ pub enum Input<'a> {
 pub enum To {
     /// All receivers, over the stream's multicast tree.
     Tree,
+    /// The other nodes of the sender's rack, over that rack's own tree (see [`crate::StreamSpec::rack_tree`]).
+    Rack,
     /// One node.
     Node(u16),
 }

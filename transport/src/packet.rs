@@ -19,7 +19,7 @@
 //!
 //! | type | name | bytes after the first 40 |
 //! | --- | --- | --- |
-//! | 1 | data | chunk u32, echo u16, way u8 (0 tree, 1 answer, 2 forwarded), zero u8, payload |
+//! | 1 | data | chunk u32, echo u16, way u8 (0 tree, 1 answer, 2 forwarded, 3 rack), zero u8, payload |
 //! | 2 | announce | sent u32, serial u16, flags u8 (1 begun, 2 answer to the source), zero u8 |
 //! | 3 | request | serial u16, flags u8 (1 follow), count u8, count x (first chunk u32, one past the last u32) |
 //! | 4 | wait | echo u16, zero u8, count u8, count x (first chunk u32, one past the last u32) |
@@ -138,6 +138,8 @@ pub enum Way {
     Answer,
     /// Sent when the asked node had got it itself.
     Forwarded,
+    /// Multicast in the rack by its first receiver, when that had got it itself.
+    Rack,
 }
 
 /// Why bytes are no packet.

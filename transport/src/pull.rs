@@ -130,7 +130,7 @@ impl Pull {
         }
         match way {
             Way::Answer if position == self.feeder.position() => self.overtake(now, echo),
-            Way::Forwarded => {
+            Way::Forwarded | Way::Rack => {
                 if let Some(first) = self.noted.first().filter(|_| chunk > self.forwarded) {
                     self.gap(now, first.max(self.forwarded)..chunk);
                 }

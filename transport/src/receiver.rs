@@ -5,6 +5,7 @@ use crate::intervals::IntervalSet;
 use crate::machine::{Input, Outbox, Output, StreamError, To};
 use crate::packet::{Body, Packet, Way};
 use crate::pull::Pull;
+use crate::rack::Rack;
 use crate::report::Reporter;
 use crate::rounds::{Heard, Rounds};
 use crate::spec::{SpecError, StreamSpec};
@@ -27,6 +28,7 @@ pub struct Receiver {
     tree: Tree,
     pull: Pull,
     feed: Feed,
+    rack: Rack,
     reporter: Reporter,
     out: Outbox,
     phase: Phase,
@@ -70,6 +72,7 @@ impl Receiver {
             tree: Tree::new(Rounds::new(chain), chunks),
             pull: Pull::new(now, me, &spec.timers, spec.chunk_bytes),
             feed: Feed::default(),
+            rack: Rack::new(chain, me, spec.rack_tree),
             reporter: Reporter::new(chain.clone(), me, spec.tick()),
             out: Outbox::new(spec.id, chain.node(me), spec.digest),
             phase: Phase::Waiting,
@@ -117,6 +120,9 @@ impl Receiver {
             }
             Body::Request { serial, follow, chunks } if from > self.me && self.knows(chunks) => {
                 self.begin(now);
+                if from == self.me + 1 {
+                    self.rack.on_asked(chunks);
+                }
                 let lacking = self.feed.request(packet.from, (*serial, *follow), chunks, &self.held);
                 if !lacking.is_empty() {
                     self.out.send(To::Node(packet.from), Body::Wait { echo: *serial, chunks: lacking });
@@ -141,8 +147,9 @@ impl Receiver {
     fn on_data(&mut self, now: Time, from: u16, (chunk, payload): (u32, usize), (echo, way): (u16, Way)) {
         let bytes = self.spec.bytes_of(chunk);
         let by_tree = way == Way::Tree;
+        let by_rack = way == Way::Rack;
         let fits = chunk < self.chunks && bytes.end - bytes.start == payload as u64;
-        if !fits || from > self.me || by_tree && from != 0 {
+        if !fits || from > self.me || by_tree && from != 0 || by_rack && !self.rack.contains(from) {
             self.stats.refused += 1;
             return;
         }
@@ -169,11 +176,26 @@ impl Receiver {
         *(if by_tree { &mut self.stats.by_tree } else { &mut self.stats.by_chain }) += 1;
         self.since = now;
         self.out.push(Output::Store(bytes));
-        self.feed.arrived(chunk, by_tree);
+        self.hand_on(chunk, way);
         if self.is_complete() {
             self.phase = Phase::Holding;
             self.out.push(Output::Delivered);
             self.reporter.on_complete(now, self.pull.rtt().rto());
+        }
+    }
+
+    /// A chunk that came by itself or on request goes to those who wait for it, unless they have it the same way.
+    fn hand_on(&mut self, chunk: u32, way: Way) {
+        let (chain, rack) = (&self.spec.chain, &mut self.rack);
+        let mends = way != Way::Tree && !self.deaf && rack.mends();
+        let mends = mends && rack.on_mended(chunk, self.feed.is_awaited(chain.node(self.me + 1), chunk));
+        if mends {
+            self.feed.multicast(chunk);
+        }
+        let in_rack = |node| chain.position(node).is_some_and(|position| rack.contains(position));
+        match way {
+            Way::Tree => self.feed.arrived(chunk, |_| true),
+            _ => self.feed.arrived(chunk, |node| (mends || way == Way::Rack) && in_rack(node)),
         }
     }
 
@@ -283,7 +305,7 @@ impl Receiver {
             self.stats.served += 1;
             let packet = self.out.packet(Body::Data { chunk: next.chunk, echo: next.echo, way: next.way });
             let payload = self.spec.bytes_of(next.chunk);
-            return Some(Output::Transmit { to: To::Node(next.node), packet, payload });
+            return Some(Output::Transmit { to: next.to, packet, payload });
         }
         let (position, body) = if let Some(report) = self.reporter.take(now, self.pull.rtt().rto()) {
             report

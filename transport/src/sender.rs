@@ -152,6 +152,8 @@ impl Sender {
                 self.on_round(now, from, *rounds, heard);
                 self.conclude(now);
             }
+            // Its rack is mended, and it hears so.
+            Body::Data { way: Way::Rack, .. } => {}
             _ => self.stats.refused += 1,
         }
     }
@@ -308,16 +310,16 @@ impl Sender {
             return None;
         }
         let (to, chunk, echo, way) = match self.feed.next() {
-            Some(Serving { node, chunk, echo, way }) => {
+            Some(Serving { to, chunk, echo, way }) => {
                 self.stats.served += 1;
-                (To::Node(node), chunk, echo, way)
+                (to, chunk, echo, way)
             }
             None => {
                 let chunk = self.next;
                 self.next += 1;
                 self.stats.by_tree += 1;
                 self.held.insert(chunk..chunk + 1);
-                self.feed.arrived(chunk, true);
+                self.feed.arrived(chunk, |_| true);
                 if self.next == self.chunks {
                     self.sent_all = Some(now);
                     self.polls = Polls::new(now, 2 * self.patience());

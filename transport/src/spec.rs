@@ -160,6 +160,9 @@ pub struct StreamSpec {
     pub chain: Arc<Chain>,
     /// Whether there is a multicast tree from the source to the others. Without one the chain does it all.
     pub multicast: bool,
+    /// Whether this node's rack has a tree of its own, over which what the rack has lost is mended there for all
+    /// at once. Each node's own affair.
+    pub rack_tree: bool,
     /// How fast the source may send.
     pub rate: RateSpec,
     /// Messages up to this length are sent at once; longer ones wait until the receivers are ready.

@@ -21,6 +21,7 @@ fn spec(nodes: u16, len: u64) -> StreamSpec {
         chunk_bytes: CHUNK,
         chain: Chain::new(hops).expect("a chain"),
         multicast: true,
+        rack_tree: true,
         rate: RateSpec { ceiling: Some(1_000_000) },
         eager: 10_000,
         timers: Timers::default(),
@@ -180,6 +181,43 @@ fn a_chunk_that_a_node_lacks_itself_is_noted_and_forwarded_when_it_comes() {
     assert_eq!(answers[1], (Body::Data { chunk: 0, echo: 4, way: Way::Answer }, 0..1000));
     let forwarded: Vec<_> = give(&mut receiver, at(0), &data(1), 1000).iter().filter_map(to).collect();
     assert_eq!(forwarded, [(Body::Data { chunk: 1, echo: 0, way: Way::Forwarded }, 1000..2000)]);
+}
+
+#[test]
+fn what_the_first_node_of_a_rack_and_the_next_lack_is_multicast_in_the_rack_when_it_comes() {
+    let mut head = Receiver::new(at(0), spec(9, 4000), 3).unwrap();
+    let mut last = Receiver::new(at(0), spec(9, 4000), 5).unwrap();
+    let lost = |machine: &mut Receiver| {
+        give(machine, at(0), &data(0), 1000);
+        give(machine, at(0), &data(3), 1000);
+    };
+    lost(&mut head);
+    lost(&mut last);
+    let ask = |node| from(node, Body::Request { serial: 4, follow: false, chunks: vec![1..3] });
+    give(&mut head, at(0), &ask(14), 0);
+    let mended = from(12, Body::Data { chunk: 1, echo: 0, way: Way::Answer });
+    let outputs = give(&mut head, at(1), &mended, 1000);
+    let [Output::Store(_), Output::Transmit { to: To::Rack, packet, payload }] = &outputs[..] else {
+        panic!("{outputs:?}")
+    };
+    assert_eq!((&packet.body, payload), (&Body::Data { chunk: 1, echo: 0, way: Way::Rack }, &(1000..2000)));
+
+    // The node behind the last one is of another rack: it gets what the rack got.
+    give(&mut last, at(0), &ask(16), 0);
+    let outputs = give(&mut last, at(1), packet, 1000);
+    let [Output::Store(range), Output::Transmit { to: To::Node(16), packet, .. }] = &outputs[..] else {
+        panic!("{outputs:?}")
+    };
+    assert_eq!(*range, 1000..2000);
+    assert_eq!(packet.body, Body::Data { chunk: 1, echo: 0, way: Way::Forwarded });
+}
+
+#[test]
+fn a_multicast_of_another_rack_is_refused() {
+    let mut receiver = Receiver::new(at(0), spec(9, 4000), 7).unwrap();
+    let packet = from(13, Body::Data { chunk: 1, echo: 0, way: Way::Rack });
+    assert!(!give(&mut receiver, at(0), &packet, 1000).contains(&Output::Store(1000..2000)));
+    assert_eq!(receiver.stats().refused, 1);
 }
 
 #[test]

@@ -106,6 +106,11 @@ impl Members {
         self.trees.get(&scope).copied()
     }
 
+    /// The tree of this node's rack.
+    pub(super) fn rack_tree(&self) -> Option<SocketAddrV4> {
+        self.tree(Scope::Rack(self.layout.rack_of_node(self.me))).map(|tree| tree.address)
+    }
+
     /// What this node may send over a tree, or to the chain where there is none; `None` if unknown.
     pub(super) fn rate(&self, scope: Scope) -> Option<u64> {
         let tree = self.tree(scope).map_or(0, |t| t.bytes_per_second);
@@ -209,6 +214,7 @@ mod tests {
         assert_eq!(members.my_trees().len(), 2);
         assert_eq!(Members::new(&spec(), "h1").unwrap().my_trees().len(), 1);
         assert_eq!(members.rate(Scope::All), Some(50));
+        assert_eq!(members.rack_tree().map(|tree| *tree.ip()), Some(Ipv4Addr::new(239, 192, 0, 2)));
         assert_eq!(members.chain(Scope::All, 1).node(0), 1);
     }
 

@@ -208,7 +208,7 @@ impl Stream {
         if data {
             match to {
                 To::Tree => turn.multicast_bytes += len as u64,
-                To::Node(_) => turn.resent += 1,
+                To::Rack | To::Node(_) => turn.resent += 1,
             }
             let first_time = to == To::Tree || self.tree.is_none();
             turn.all_sent |= first_time && payload.end == self.data.bytes();

@@ -158,6 +158,7 @@ impl Body {
                     0 => Way::Tree,
                     1 => Way::Answer,
                     2 => Way::Forwarded,
+                    3 => Way::Rack,
                     _ => return Err(PacketError::Field("way")),
                 };
                 r.zero()?;
@@ -311,7 +312,7 @@ mod tests {
             (
                 any::<u32>(),
                 any::<u16>(),
-                prop_oneof![Just(Way::Tree), Just(Way::Answer), Just(Way::Forwarded)]
+                prop_oneof![Just(Way::Tree), Just(Way::Answer), Just(Way::Forwarded), Just(Way::Rack)]
             )
                 .prop_map(|(chunk, echo, way)| Body::Data { chunk, echo, way }),
             (any::<u32>(), any::<u16>(), any::<bool>(), any::<bool>())

@@ -107,6 +107,7 @@ impl Group {
             chunk_bytes: self.members.chunk_bytes,
             chain: self.members.chain(scope, source),
             multicast: self.members.tree(scope).is_some(),
+            rack_tree: self.members.rack_tree().is_some(),
             rate: RateSpec::default(),
             eager: EAGER,
             timers: Timers {
@@ -228,6 +229,7 @@ impl Group {
         for packet in turn.packets {
             let to = match packet.to {
                 To::Tree => tree,
+                To::Rack => self.members.rack_tree(),
                 To::Node(node) => self.members.nodes.get(usize::from(node)).map(|n| n.udp),
             };
             match to {
