@@ -95,6 +95,8 @@ pub struct Outcome {
     pub repaired_across: u64,
     /// Packets sent, by all nodes.
     pub packets: u64,
+    /// The most entries that the lists of a node's machine had.
+    pub entries: usize,
 }
 
 impl Outcome {
@@ -243,6 +245,7 @@ impl Broadcast {
                 repaired_inside: 0,
                 repaired_across: 0,
                 packets: 0,
+                entries: 0,
             },
             net,
             settings,
@@ -316,11 +319,12 @@ impl Broadcast {
             if this.closed {
                 return Ok(());
             }
-            let poll = match &mut this.role {
-                Role::Source(machine) => machine.poll(now),
-                Role::Sink(machine) => machine.poll(now),
+            let (entries, poll) = match &mut this.role {
+                Role::Source(machine) => (machine.entries(), machine.poll(now)),
+                Role::Sink(machine) => (machine.entries(), machine.poll(now)),
                 Role::Waiting | Role::Dead => return Ok(()),
             };
+            self.outcome.entries = self.outcome.entries.max(entries);
             match poll {
                 Poll::Output(output) => self.obey(node, output, payload)?,
                 Poll::Idle(None) => return Ok(()),

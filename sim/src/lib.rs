@@ -14,4 +14,4 @@ pub mod schedule;
 
 pub use broadcast::{Broadcast, Outcome, Settings, Wrong, ideal};
 pub use network::{Destination, Event, LinkSpec, Network, Shape};
-pub use scenario::Scenario;
+pub use scenario::{Pattern, Scenario};

@@ -18,6 +18,8 @@ pub struct LinkSpec {
     pub delay: Duration,
     /// Chance that a packet is lost, 0 to 1.
     pub loss: f64,
+    /// How many are lost in a row on average, by the model of Gilbert; 1: each is lost on its own.
+    pub burst: f64,
     /// Chance that a packet arrives twice.
     pub duplicate: f64,
     /// Chance that a packet is held back by up to `hold`.
@@ -34,6 +36,7 @@ impl LinkSpec {
             queue: 256 * 1024,
             delay: Duration::from_micros(50),
             loss: 0.0,
+            burst: 1.0,
             duplicate: 0.0,
             reorder: 0.0,
             hold: Duration::ZERO,
@@ -119,6 +122,8 @@ impl Ord for Scheduled {
 struct Link {
     spec: LinkSpec,
     up: bool,
+    /// The last packet was lost.
+    losing: bool,
     free: Time,
     bytes: u64,
 }
@@ -153,7 +158,7 @@ impl Network {
             rack_of.extend((0..*nodes).map(|_| rack));
             nodes_of.push(first..first + nodes);
         }
-        let link = |spec: LinkSpec| Link { spec, up: true, free: Time::ZERO, bytes: 0 };
+        let link = |spec: LinkSpec| Link { spec, up: true, losing: false, free: Time::ZERO, bytes: 0 };
         let mut links: Vec<Link> = (0..2 * rack_of.len()).map(|_| link(host)).collect();
         links.extend((0..2 * shape.len()).map(|_| link(uplink)));
         Network {
@@ -311,7 +316,7 @@ impl Network {
 
     /// A packet is to cross a link.
     fn enter(&mut self, link: usize, packet: Flying) {
-        let Link { spec, up, free, bytes } = &mut self.links[link];
+        let Link { spec, up, losing, free, bytes } = &mut self.links[link];
         let size = packet.bytes.len() as u64 + FRAMING;
         let waiting = (*free - self.now).as_nanos() * u128::from(spec.rate) / 1_000_000_000;
         if !*up || waiting + u128::from(size) > u128::from(spec.queue) {
@@ -321,7 +326,13 @@ impl Network {
         *free = (*free).max(self.now) + sending;
         *bytes += size;
         let (arrives, spec) = (*free + spec.delay, *spec);
-        if self.rng.random_bool(spec.loss) {
+        let chance = match (spec.burst > 1.0, *losing) {
+            (false, _) => spec.loss,
+            (true, true) => 1.0 - 1.0 / spec.burst,
+            (true, false) => (spec.loss / (spec.burst * (1.0 - spec.loss))).min(1.0),
+        };
+        *losing = self.rng.random_bool(chance);
+        if *losing {
             return;
         }
         let copies = 1 + u32::from(self.rng.random_bool(spec.duplicate));
@@ -370,6 +381,25 @@ mod tests {
         }
         // 100 us on each of two links of 50 us; the second packet waits for the first, the third is dropped.
         assert_eq!(arrivals(&mut net), [(1, 300_000), (1, 400_000)]);
+    }
+
+    #[test]
+    fn bursts_lose_the_same_share_in_longer_runs() {
+        let bursty = LinkSpec { loss: 0.2, burst: 5.0, queue: u64::MAX, ..LinkSpec::clean(1_000_000) };
+        let clean = LinkSpec { queue: u64::MAX, ..LinkSpec::clean(1_000_000) };
+        let mut net = Network::new(1, &vec![2], clean, clean);
+        *net.link_mut(3) = bursty;
+        (0..50_000u32).for_each(|n| net.send(0, Destination::Node(1), n.to_be_bytes().as_slice().into()));
+        let mut came = Vec::new();
+        while let Some(event) = net.next_event() {
+            if let Event::Packet { bytes, .. } = event {
+                came.push(u32::from_be_bytes(bytes[..].try_into().expect("four bytes")));
+            }
+        }
+        let runs = came.windows(2).filter(|pair| pair[1] - pair[0] > 1).count();
+        let lost = 50_000 - came.len();
+        assert!((9_000..11_000).contains(&lost), "{lost}");
+        assert!((4.5..5.5).contains(&(lost as f64 / runs as f64)), "{lost} in {runs}");
     }
 
     #[test]

@@ -1,11 +1,46 @@
 //! Broadcasts made up from a seed: shapes, sizes, faults and delays of all kinds.
 
-use crate::broadcast::Settings;
+use crate::broadcast::{Settings, ideal};
 use crate::network::{LinkSpec, Network};
 use cool_machine::{Duration, Time};
 use cool_transport::Timers;
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
+
+/// The one kind of thing that goes wrong in a broadcast.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Pattern {
+    /// Each receiver loses on its own.
+    Random,
+    /// Each receiver loses several packets in a row.
+    Bursty,
+    /// A rack loses.
+    WholeRack,
+    /// A link loses, in one direction.
+    OneLink,
+    /// All that comes late in the message is lost, by all, by a rack or on one link.
+    Tail,
+    /// Nodes come late.
+    Late,
+    /// Packets are doubled and come in another order.
+    Disorder,
+    /// Up to three nodes die.
+    Deaths,
+}
+
+impl Pattern {
+    /// All of them.
+    pub const ALL: [Pattern; 8] = [
+        Pattern::Random,
+        Pattern::Bursty,
+        Pattern::WholeRack,
+        Pattern::OneLink,
+        Pattern::Tail,
+        Pattern::Late,
+        Pattern::Disorder,
+        Pattern::Deaths,
+    ];
+}
 
 /// Makes up broadcasts.
 #[derive(Debug)]
@@ -58,6 +93,84 @@ impl Scenario {
             settings.crashes.push((node, self.instant(60)));
         }
         settings
+    }
+
+    /// The broadcast of a seed in which only one kind of thing goes wrong.
+    pub fn of_pattern(pattern: Pattern, seed: u64) -> Settings {
+        Scenario { rng: ChaCha8Rng::seed_from_u64(seed), seed }.make_pattern(pattern)
+    }
+
+    fn make_pattern(mut self, pattern: Pattern) -> Settings {
+        let racks = self.rng.random_range(1..=4);
+        let mut shape: Vec<u16> = (0..racks).map(|_| self.rng.random_range(1..=5)).collect();
+        shape[0] += 1;
+        let nodes: u16 = shape.iter().sum();
+        let rate = [2_500_000, 12_500_000][self.rng.random_range(0..2)];
+        let mut settings = Settings::clean(shape, rate, self.rng.random_range(1..40_000));
+        settings.seed = self.seed;
+        settings.source = self.rng.random_range(0..nodes);
+        settings.chunk_bytes = [256, 1424][self.rng.random_range(0..2)];
+        settings.eager = [0, 1 << 30][self.rng.random_range(0..2)];
+        settings.rack_trees = self.rng.random_bool(0.8);
+        settings.timers.stall = Duration::from_secs(10);
+        self.one_fault(pattern, &mut settings);
+        settings
+    }
+
+    fn one_fault(&mut self, pattern: Pattern, settings: &mut Settings) {
+        let probe = Network::new(0, &settings.shape, settings.host, settings.uplink);
+        let ports: Vec<usize> = (0..probe.nodes()).map(|node| probe.to_node(node)).collect();
+        let rack = probe.to_rack(self.rng.random_range(0..settings.shape.len() as u16));
+        let any = self.rng.random_range(0..ports.len() * 2 + settings.shape.len() * 2);
+        let mut lossy = LinkSpec { loss: self.rng.random_range(0.0..0.3), ..settings.host };
+        let whole = ideal(settings.len, settings.chunk_bytes, settings.host.rate);
+        let part = |share: f64| Time::ZERO + whole.mul_f64(share);
+        let links = match pattern {
+            Pattern::Random => ports,
+            Pattern::Bursty => {
+                lossy.burst = self.rng.random_range(2.0..10.0);
+                ports
+            }
+            Pattern::WholeRack => vec![rack],
+            Pattern::OneLink => vec![any],
+            Pattern::Disorder => {
+                let (duplicate, reorder) = (self.rng.random_range(0.0..0.3), self.rng.random_range(0.0..0.5));
+                let hold = Duration::from_micros(self.rng.random_range(1..5_000));
+                lossy = LinkSpec { loss: 0.0, duplicate, reorder, hold, ..lossy };
+                (settings.host, settings.uplink) = (lossy, lossy);
+                Vec::new()
+            }
+            Pattern::Tail => {
+                settings.eager = 1 << 30;
+                let cut = match self.rng.random_range(0..3) {
+                    0 => ports,
+                    1 => vec![rack],
+                    _ => vec![any],
+                };
+                let (from, until) =
+                    (part(self.rng.random_range(0.3..1.0)), part(1.0) + Duration::from_millis(5));
+                settings.outages = cut.into_iter().map(|link| (link, from, until)).collect();
+                Vec::new()
+            }
+            Pattern::Late => {
+                settings.eager = 1 << 30;
+                for open in &mut settings.opens {
+                    if self.rng.random_bool(0.3) {
+                        *open = part(self.rng.random_range(0.0..3.0));
+                    }
+                }
+                Vec::new()
+            }
+            Pattern::Deaths => {
+                lossy.loss /= 4.0;
+                for _ in 0..self.rng.random_range(1..=3) {
+                    let node = self.rng.random_range(0..ports.len() as u16);
+                    settings.crashes.push((node, part(self.rng.random_range(0.0..2.0))));
+                }
+                ports
+            }
+        };
+        settings.odd_links.extend(links.into_iter().map(|link| (link, lossy)));
     }
 
     fn faults(&mut self, settings: &mut Settings) {

@@ -92,6 +92,36 @@ fn a_receiver_that_dies_is_named_and_the_others_complete() {
 }
 
 #[test]
+fn a_receiver_may_die_at_any_step() {
+    let mut settings = Settings::clean(vec![2, 3, 2], RATE, 16 * 1024);
+    settings.odd_links = (0..7).map(|node| (2 * node + 1, LinkSpec { loss: 0.1, ..settings.host })).collect();
+    settings.eager = 0;
+    let whole = run(&settings).ended - Time::ZERO;
+    for (dead, step) in (1..7).flat_map(|dead| (0..=100).map(move |step| (dead, step))) {
+        settings.crashes = vec![(dead, Time::ZERO + whole * step / 100)];
+        let outcome = run(&settings);
+        let others = (0..7).filter(|node| *node != dead);
+        assert!(others.into_iter().all(|node| outcome.delivered[usize::from(node)].is_some()));
+        for (node, error) in &outcome.failures {
+            let StreamError::Incomplete { nodes, .. } = error else { panic!("node {node}: {error}") };
+            assert_eq!((*node, &nodes[..]), (0, &[dead][..]), "step {step}");
+        }
+        assert!(outcome.delivered[usize::from(dead)].is_some() || !outcome.failures.is_empty());
+    }
+}
+
+#[test]
+fn a_node_remembers_what_is_missing_not_what_was_ever_lost() {
+    let mut settings = Settings::clean(vec![4; 4], RATE, 16 * MIB);
+    let lossy = LinkSpec { loss: 0.05, ..settings.host };
+    settings.odd_links = (0..16).map(|node| (2 * node + 1, lossy)).collect();
+    let outcome = run(&settings);
+    all_delivered(&outcome);
+    let lost = outcome.stats[1].by_chain;
+    assert!(lost > 500 && outcome.entries < 200, "{} entries, {lost} chunks lost", outcome.entries);
+}
+
+#[test]
 fn when_a_rack_dies_without_a_tree_the_chain_leaps_over_it() {
     let mut settings = Settings { multicast: false, ..Settings::clean(vec![4; 4], RATE, MIB) };
     settings.crashes = (4..8).map(|node| (node, at(100))).collect();

@@ -125,6 +125,12 @@ impl Feed {
         }
     }
 
+    /// Entries of its lists.
+    pub(crate) fn entries(&self) -> usize {
+        let of = |want: &Want| want.queue.len() + want.queued.range_count() + want.noted.range_count();
+        self.wants.values().map(of).sum::<usize>() + self.to_rack.len()
+    }
+
     /// Whether something is to be sent.
     pub(crate) fn is_busy(&self) -> bool {
         self.wants.values().any(|want| !want.queue.is_empty())

@@ -137,6 +137,11 @@ impl Outbox {
         self.queue.is_empty()
     }
 
+    /// How many outputs wait.
+    pub(crate) fn len(&self) -> usize {
+        self.queue.len()
+    }
+
     /// The next queued output.
     pub(crate) fn pop(&mut self) -> Option<Output> {
         self.queue.pop_front()

@@ -84,6 +84,13 @@ impl Pull {
         &self.rtt
     }
 
+    /// Entries of its lists.
+    pub(crate) fn entries(&self) -> usize {
+        let sets = [&self.due, &self.asked, &self.noted].into_iter().map(IntervalSet::range_count);
+        let logs = self.asked_log.len() + self.noted_log.len() + self.gaps.len();
+        sets.sum::<usize>() + logs + self.rtt.entries()
+    }
+
     /// The position asked last.
     pub(crate) fn feeder(&self) -> u16 {
         self.feeder.position()

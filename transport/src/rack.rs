@@ -49,6 +49,11 @@ impl Rack {
         self.mends
     }
 
+    /// Entries of its lists.
+    pub(crate) fn entries(&self) -> usize {
+        self.multicast.range_count()
+    }
+
     /// A chunk came that this node had asked for; `shared`: the next one waits for it too. Tells whether to multicast it.
     pub(crate) fn on_mended(&mut self, chunk: u32, shared: bool) -> bool {
         if self.lacked == MEMORY {

@@ -99,6 +99,12 @@ impl Receiver {
         self.stats
     }
 
+    /// Entries of all lists of chunks, requests and packets: what it takes of memory that grows with what is lost.
+    pub fn entries(&self) -> usize {
+        let lists = self.pull.entries() + self.feed.entries() + self.rack.entries();
+        self.held.range_count() + lists + self.out.len()
+    }
+
     /// Whether the message is here in full.
     pub fn is_complete(&self) -> bool {
         self.held.len() == self.chunks

@@ -62,6 +62,11 @@ impl Rtt {
         self.rto = (srtt + 4 * var).clamp(FLOOR, CEILING);
     }
 
+    /// Packets whose answers may still tell a round trip.
+    pub(crate) fn entries(&self) -> usize {
+        self.sent.len()
+    }
+
     /// How long to wait for an answer.
     pub(crate) fn rto(&self) -> Duration {
         self.rto

@@ -111,6 +111,11 @@ impl Sender {
         (!complete.is_empty()).then_some(settled)
     }
 
+    /// Entries of all lists of chunks, requests and packets: what it takes of memory that grows with what is lost.
+    pub fn entries(&self) -> usize {
+        self.held.range_count() + self.feed.entries() + self.rtt.entries() + self.out.len()
+    }
+
     /// What was counted.
     pub fn stats(&self) -> Stats {
         self.stats

@@ -1,0 +1,111 @@
+#!/usr/bin/python3
+"""What loss costs a broadcast, on an emulated network: time over the limit, and bytes on links (part of `make bench`).
+
+    sudo bench/loss.py                                   # 0, 1, 5 and 20 % lost at every receiver, and the chain alone
+    sudo bench/loss.py --loss 0.05 --bytes 4M --reps 3
+
+Packets are lost at random where a host receives; `chain alone`: a host receives no multicast at all, though there is a
+tree. Uplinks may carry the message times (1 + 3 x loss), packets' headers aside. Needs root and Debian's mininet,
+openvswitch-switch and ethtool; the machine must have nothing else to do.
+"""
+import argparse
+import json
+import os
+import statistics
+import sys
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+ROOT = os.path.dirname(HERE)
+sys.path[:0] = [HERE, os.path.join(ROOT, "mininet")]
+import bench  # noqa: E402
+import page  # noqa: E402
+import peers  # noqa: E402
+import testbed  # noqa: E402
+
+TREES = "239.192.0.0/14"
+# A full packet on a link over its payload, at MTU 1500: Ethernet, IPv4, UDP and our own header.
+FRAMES = 1514 / 1424
+# Times over the limit that are to be reached, by loss.
+TARGETS = {0: 1.08, 0.01: 1.25, 0.05: 1.6, 0.2: 4.0, None: 1.35}
+
+
+def name(loss):
+    return "chain alone" if loss is None else "%g %%" % (100 * loss)
+
+
+def measure(options, loss):
+    """One network with this loss: what `cool bench` says of the broadcasts, and the bytes on links of each."""
+    bed = testbed.Testbed(options.topology, options.mbit, options.mbit, loss or 0, bin_dir=options.bin, log_level="warn",
+                          logs=os.path.join(options.out, "logs"))
+    with bench.started(bed, options.wait):
+        if loss is None:
+            for host in bed.network.net.hosts:
+                bed.network.run_in(host, "iptables", "-A", "INPUT", "-d", TREES, "-j", "DROP")
+        bed.wait_until_measured()
+        run = peers.Run(bed, options.placement, bed.directory, options.timeout)
+        before = bed.link_bytes()
+        case = {"op": "bcast", "bytes": options.bytes, "reps": options.reps}
+        figures = peers.Cool(options.bin).measure(run, case)
+        after = bed.link_bytes()
+        # One more is run before those that are counted.
+        carried = {ends: (after[ends] - before[ends]) / (options.reps + 1) for ends in after}
+        uplinks = {l[e] for l in bed.description["links"] if l["kind"] == "uplink" for e in ("a", "b")}
+        across = [sent for ends, sent in carried.items() if set(ends) <= uplinks]
+        least = bench.limit("bcast", options.bytes, bed.description, options.mbit, options.mbit)
+    over = statistics.median(figures["seconds"]) / least
+    return {"loss": loss, "seconds": figures["seconds"], "over_limit": over, "target": TARGETS.get(loss), "idle": figures["idle"],
+            "uplink_most": max(across) / options.bytes, "uplinks_all": sum(across) / options.bytes,
+            "uplink_allowed": FRAMES * (1 + 3 * (loss or 0)), "chunks_repaired": figures["chunks_repaired"]}
+
+
+def row(figures):
+    target = "%.2f" % figures["target"] if figures["target"] else "-"
+    seconds = [1e3 * s for s in figures["seconds"]]
+    return "| %s | %.0f | %.0f to %.0f | %.2f | %s | %.3f | %.3f | %.0f %% |" % (
+        name(figures["loss"]), statistics.median(seconds), min(seconds), max(seconds), figures["over_limit"], target,
+        figures["uplink_most"], figures["uplink_allowed"], 100 * figures["idle"])
+
+
+def loss(text):
+    if text == "chain":
+        return None
+    share = float(text)
+    if not 0 <= share <= 0.5:
+        raise argparse.ArgumentTypeError("%r: expected a share from 0 to 0.5, or `chain`" % text)
+    return share
+
+
+def parse_arguments():
+    p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    p.add_argument("--loss", type=bench.list_of(loss), default=[0, 0.01, 0.05, 0.2, None], help="shares lost at every receiver, and "
+                   "`chain` for no multicast; default 0,0.01,0.05,0.2,chain")
+    p.add_argument("--bytes", type=bench.size, default=8 << 20, help="default 8M")
+    p.add_argument("--reps", type=int, default=5, help="default %(default)s")
+    p.add_argument("--topology", default="tree:4x4", help="default %(default)s")
+    p.add_argument("--mbit", type=float, default=20, help="rate of all links; default %(default)s")
+    p.add_argument("--placement", type=bench.one_of(bench.PLACEMENTS), default="racked", help="default %(default)s")
+    p.add_argument("--timeout", type=int, default=240, help="seconds for one loss; default %(default)s")
+    bench.add_run_options(p, "bench", "for loss.json and logs; ")
+    return p.parse_args()
+
+
+def main():
+    options = parse_arguments()
+    testbed.unwind_on_signals()
+    os.makedirs(options.out, exist_ok=True)
+    print("bcast of %s, %s, %g Mbit/s, %s" % (page.size(options.bytes), options.topology, options.mbit, options.placement))
+    print("| lost | ms | from, to | over limit | target | busiest uplink / message | allowed | idle |")
+    print("| --- | --: | --: | --: | --: | --: | --: | --: |", flush=True)
+    measured = []
+    for share in options.loss:
+        measured.append(measure(options, share))
+        print(row(measured[-1]), flush=True)
+    with open(os.path.join(options.out, "loss.json"), "w", encoding="utf-8") as f:
+        json.dump(measured, f, indent=1)
+
+
+if __name__ == "__main__":
+    try:
+        main()
+    except (testbed.Failure, peers.Failed, RuntimeError, OSError) as e:
+        sys.exit("loss: %s" % e)
