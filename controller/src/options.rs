@@ -65,9 +65,16 @@ pub struct Options {
     /// Entries of its group table that each switch may be given [default: as many as it says that it has].
     ///
     /// A group takes one in each switch of each of its trees. A group for which a switch has no room does with fewer
-    /// trees, or with none: then chains carry its data.
+    /// trees, or with none: then chains carry its data. At most half are used for fast failover.
     #[arg(long, value_name = "N")]
     pub max_groups_per_switch: Option<u32>,
+
+    /// Entries for fast failover (type FF) that each switch may be given [default: as many as it says that it has].
+    ///
+    /// By these it sends unicast another way by itself as soon as a port goes down; without, when the controller says
+    /// so. It needs about as many as it has uplinks.
+    #[arg(long, value_name = "N")]
+    pub max_failovers_per_switch: Option<u32>,
 
     /// Flows that each switch may be given, those for unicast counted [default: as many as it says that it has].
     #[arg(long, value_name = "N")]
@@ -107,6 +114,7 @@ impl Options {
             unicast: self.unicast,
             room: Room {
                 groups: self.max_groups_per_switch,
+                failovers: self.max_failovers_per_switch,
                 flows: self.max_flows_per_switch,
                 meters: self.max_meters_per_switch,
             },

@@ -47,6 +47,12 @@ impl Bucket {
     pub fn new(actions: Vec<Action>) -> Self {
         Self { weight: 0, watch_port: PortNo::ANY, watch_group: GroupId::ANY, actions }
     }
+
+    /// A bucket that is alive while a port is, as groups of type fast failover want it.
+    #[must_use]
+    pub fn watching(port: PortNo, actions: Vec<Action>) -> Self {
+        Self { watch_port: port, ..Self::new(actions) }
+    }
 }
 
 layout! {

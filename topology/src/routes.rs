@@ -1,25 +1,41 @@
-//! By which port each switch sends what is for each rack: along shortest paths, racks spread over equally
-//! short ones. Kept up to date: a link that comes or goes costs what it concerns, not the whole network.
+//! By which port each switch sends what is for each rack, and by which other one if that is down: along shortest
+//! paths, racks spread over equally short ones. Kept up to date: a link that comes or goes costs what it concerns,
+//! not the whole network.
 
 use crate::index::{Index, UNREACHABLE};
 use crate::{DatapathId, Link};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// No way: OpenFlow's ports begin at 1.
-const NONE: u32 = 0;
+/// How what is for a rack leaves a switch. Both ports lead nearer to the rack, so packets cannot go round whichever
+/// of them each switch uses.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Way {
+    /// The port.
+    pub port: u32,
+    /// The one that stands in for it while it is down, if another one leads nearer.
+    pub alternate: Option<u32>,
+}
 
-/// A change: what is for this rack leaves this switch by this port from now on.
+impl Way {
+    /// What is left of it without the ports that are not `good`.
+    fn only(self, good: impl Fn(u32) -> bool) -> Option<Way> {
+        let mut ports = [Some(self.port), self.alternate].into_iter().flatten().filter(|port| good(*port));
+        Some(Way { port: ports.next()?, alternate: ports.next() })
+    }
+}
+
+/// A change: what is for this rack leaves this switch by this way from now on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Hop {
     /// The rack's number.
     pub rack: u32,
     /// The switch.
     pub switch: DatapathId,
-    /// Its port; `None` if it has no way there.
-    pub port: Option<u32>,
-    /// The port leads nearer to the rack also by the distances before this change. While switches change one
+    /// Its way; `None` if there is none.
+    pub way: Option<Way>,
+    /// What of it leads nearer to the rack also by the distances before this change. While switches change one
     /// after the other, packets can go round only by ports of which this is not so.
-    pub downhill: bool,
+    pub downhill: Option<Way>,
 }
 
 /// All ways to one rack. By position in the index.
@@ -27,7 +43,7 @@ pub struct Hop {
 struct Ways {
     tor: DatapathId,
     distances: Vec<u32>,
-    ports: Vec<u32>,
+    chosen: Vec<Option<Way>>,
 }
 
 /// The ways to all racks.
@@ -56,8 +72,8 @@ impl Routes {
         let lost: Vec<u32> = self.racks.iter().filter(|(r, w)| gone(**r, w)).map(|(r, _)| *r).collect();
         for rack in lost {
             if let Some(ways) = self.racks.remove(&rack) {
-                let there = ways.ports.iter().zip(index.switches()).filter(|(port, _)| **port != NONE);
-                hops.extend(there.map(|(_, s)| Hop { rack, switch: *s, port: None, downhill: true }));
+                let there = ways.chosen.iter().zip(index.switches()).filter(|(way, _)| way.is_some());
+                hops.extend(there.map(|(_, s)| Hop { rack, switch: *s, way: None, downhill: None }));
             }
         }
         for (rack, tor) in racks {
@@ -80,10 +96,9 @@ impl Routes {
         (distance != UNREACHABLE).then_some(distance)
     }
 
-    /// The port by which a switch sends what is for a rack.
-    pub fn port(&self, index: &Index, from: DatapathId, rack: u32) -> Option<u32> {
-        let port = *self.racks.get(&rack)?.ports.get(index.position(from)?)?;
-        (port != NONE).then_some(port)
+    /// How what is for a rack leaves a switch.
+    pub fn way(&self, index: &Index, from: DatapathId, rack: u32) -> Option<Way> {
+        *self.racks.get(&rack)?.chosen.get(index.position(from)?)?
     }
 
     /// Positions are those of another index from now on.
@@ -94,7 +109,7 @@ impl Routes {
             for (from, to) in places.iter().enumerate() {
                 if let Some(to) = to {
                     moved.distances[*to] = ways.distances[from];
-                    moved.ports[*to] = ways.ports[from];
+                    moved.chosen[*to] = ways.chosen[from];
                 }
             }
             *ways = moved;
@@ -105,7 +120,7 @@ impl Routes {
 
 impl Ways {
     fn unknown(tor: DatapathId, switches: usize) -> Ways {
-        Ways { tor, distances: vec![UNREACHABLE; switches], ports: vec![NONE; switches] }
+        Ways { tor, distances: vec![UNREACHABLE; switches], chosen: vec![None; switches] }
     }
 
     /// Only what the changed links concern: as long as every switch keeps a neighbour that is nearer, and
@@ -145,45 +160,47 @@ impl Ways {
             return self.measure(index, rack, to, !spread, hops);
         }
         for (at, anew) in again {
-            let distances = &self.distances;
-            let port = choose(index, at, distances, rack, self.ports[at], !anew);
-            if port != self.ports[at] {
-                self.ports[at] = port;
-                hops.push(hop(index, rack, at, port, true));
+            let way = choose(index, at, &self.distances, rack, self.chosen[at].filter(|_| !anew));
+            if way != self.chosen[at] {
+                self.chosen[at] = way;
+                hops.push(Hop { rack, switch: index.switches()[at], way, downhill: way });
             }
         }
     }
 
-    /// Measures all distances. With `stay`, a port that still leads nearer is kept.
+    /// Measures all distances. With `stay`, ports that still lead nearer are kept.
     fn measure(&mut self, index: &Index, rack: u32, to: usize, stay: bool, hops: &mut Vec<Hop>) {
         let distances = index.distances(to);
         for at in 0..distances.len() {
-            let port = choose(index, at, &distances, rack, self.ports[at], stay);
-            if port == self.ports[at] {
+            let way = choose(index, at, &distances, rack, self.chosen[at].filter(|_| stay));
+            if way == self.chosen[at] {
                 continue;
             }
-            let peer = index.edges(at).iter().find(|edge| edge.port == port).map(|edge| edge.peer);
             // To a switch that had no way so far, nobody sends by the old distances.
-            let uphill = |peer: usize| self.distances[peer] >= self.distances[at];
-            let downhill = self.distances[at] == UNREACHABLE || !peer.is_some_and(uphill);
-            self.ports[at] = port;
-            hops.push(hop(index, rack, at, port, downhill));
+            let fresh = self.distances[at] == UNREACHABLE;
+            let downhill = |port| {
+                let peer = index.edges(at).iter().find(|edge| edge.port == port).map(|edge| edge.peer);
+                fresh || peer.is_some_and(|peer| self.distances[peer] < self.distances[at])
+            };
+            let downhill = way.and_then(|way| way.only(downhill));
+            self.chosen[at] = way;
+            hops.push(Hop { rack, switch: index.switches()[at], way, downhill });
         }
         self.distances = distances;
     }
 }
 
-fn choose(index: &Index, at: usize, distances: &[u32], rack: u32, now: u32, stay: bool) -> u32 {
-    let count = index.nearer(at, distances).count();
-    if stay && now != NONE && index.nearer(at, distances).any(|edge| edge.port == now) {
-        return now;
-    }
-    let spread = (rack as usize).checked_rem(count).unwrap_or(0);
-    index.nearer(at, distances).nth(spread).map_or(NONE, |edge| edge.port)
-}
-
-fn hop(index: &Index, rack: u32, at: usize, port: u32, downhill: bool) -> Hop {
-    Hop { rack, switch: index.switches()[at], port: (port != NONE).then_some(port), downhill }
+/// Ports of `keep` stay as long as they lead nearer. Otherwise racks are spread over the ports that do, and the next
+/// of these stands in.
+fn choose(index: &Index, at: usize, distances: &[u32], rack: u32, keep: Option<Way>) -> Option<Way> {
+    let nearer = || index.nearer(at, distances).map(|edge| edge.port);
+    let leads = |port: &u32| nearer().any(|other| other == *port);
+    let spread = (rack as usize).checked_rem(nearer().count())?;
+    let keep = keep.filter(|way| leads(&way.port));
+    let port = keep.map(|way| way.port).or_else(|| nearer().nth(spread))?;
+    let next = || nearer().skip_while(|other| *other != port).nth(1).or_else(|| nearer().next());
+    let alternate = keep.and_then(|way| way.alternate).filter(leads).or_else(next);
+    Some(Way { port, alternate: alternate.filter(|other| *other != port) })
 }
 
 #[cfg(test)]
@@ -194,12 +211,12 @@ mod tests {
     use proptest::prelude::*;
 
     /// The routes as switches hold them: by switch and rack.
-    type Held = BTreeMap<(DatapathId, u32), u32>;
+    type Held = BTreeMap<(DatapathId, u32), Way>;
 
     fn hold(held: &mut Held, hops: Vec<Hop>) {
         for hop in hops {
-            match hop.port {
-                Some(port) => drop(held.insert((hop.switch, hop.rack), port)),
+            match hop.way {
+                Some(way) => drop(held.insert((hop.switch, hop.rack), way)),
                 None => drop(held.remove(&(hop.switch, hop.rack))),
             }
         }
@@ -218,36 +235,60 @@ mod tests {
         let all = BTreeSet::new();
         let mut held = Held::new();
         hold(&mut held, routes.update(&Index::new(&graph), &racks, &all));
-        let ports: Vec<u32> = (1..8).map(|rack| held[&(DatapathId(101), rack)]).collect();
-        assert_eq!(ports, [2, 3, 4, 1, 2, 3, 4]);
+        let ways = |held: &Held| (1..8).map(|rack| held[&(DatapathId(101), rack)]).collect::<Vec<_>>();
+        let list =
+            |ways: [(u32, u32); 7]| ways.map(|(port, other)| Way { port, alternate: Some(other) }).to_vec();
+        assert_eq!(ways(&held), list([(2, 3), (3, 4), (4, 1), (1, 2), (2, 3), (3, 4), (4, 1)]));
         assert_eq!(held.len(), 4 * 8 + 8 * 7);
+        assert_eq!(held[&(DatapathId(1), 3)].alternate, None);
 
         let lost = graph.unlink(Port { switch: DatapathId(101), number: 2 }).unwrap();
         let hops = routes.update(&Index::new(&graph), &racks, &BTreeSet::from([lost]));
-        // The leaf's two racks that used the link, the others' way to the leaf, and the spine's own.
+        // The leaf's racks that used the link or kept it in reserve, the others' way to the leaf, and the spine's own.
         let at_leaf: Vec<u32> = hops.iter().filter(|h| h.switch == DatapathId(101)).map(|h| h.rack).collect();
-        assert_eq!(at_leaf, [1, 5]);
+        assert_eq!(at_leaf, [1, 4, 5]);
         assert!(hops.iter().all(|h| h.rack == 0 || h.switch == DatapathId(101)), "{hops:?}");
+        hold(&mut held, hops);
+        assert_eq!(ways(&held), list([(3, 4), (3, 4), (4, 1), (1, 3), (4, 1), (3, 4), (4, 1)]));
     }
 
-    /// Follows what is held from each switch to each rack.
+    /// Every switch that is connected to a rack has a way, all ports of which lead one link nearer, and an alternate
+    /// wherever there is a second such port.
     fn check(graph: &Graph, racks: &BTreeMap<u32, DatapathId>, held: &Held) -> Result<(), TestCaseError> {
         for (rack, tor) in racks {
             let index = Index::new(graph);
             let Some(to) = index.position(*tor) else { continue };
             let distances = index.distances(to);
-            let distance = |from| distances[index.position(from).unwrap()];
-            for start in graph.switches() {
-                let (mut at, mut hops) = (start, 0);
-                while let Some(port) = held.get(&(at, *rack)) {
-                    at = graph.peer(Port { switch: at, number: *port }).unwrap().switch;
-                    hops += 1;
-                    prop_assert!(hops <= distance(start), "no shortest path from {} to {}", start, tor);
-                }
-                prop_assert!(at == *tor || distance(start) == UNREACHABLE, "{} ends at {}", start, at);
+            for (at, switch) in index.switches().iter().enumerate() {
+                let nearer: BTreeSet<u32> = index.nearer(at, &distances).map(|edge| edge.port).collect();
+                let ports: Vec<u32> = held.get(&(*switch, *rack)).into_iter().flat_map(ports).collect();
+                prop_assert_eq!(ports.len(), nearer.len().min(2), "from {} to {}", switch, tor);
+                prop_assert!(ports.iter().all(|port| nearer.contains(port)), "no shortest path: {:?}", ports);
             }
         }
         Ok(())
+    }
+
+    fn ports(way: &Way) -> impl Iterator<Item = u32> + use<> {
+        [Some(way.port), way.alternate].into_iter().flatten()
+    }
+
+    /// Whether packets for a rack could go round if each switch used any port of its way, whatever is down.
+    fn goes_round(graph: &Graph, held: &Held, rack: u32) -> bool {
+        // A switch may still use a cable that is gone.
+        let peer = |switch, number| Some(graph.peer(Port { switch, number })?.switch);
+        let of_rack = held.iter().filter(|((_, other), _)| *other == rack);
+        let next =
+            of_rack.map(|((at, _), way)| (*at, ports(way).filter_map(|port| peer(*at, port)).collect()));
+        let mut next: BTreeMap<DatapathId, BTreeSet<DatapathId>> = next.collect();
+        loop {
+            let left = next.len();
+            let on: BTreeSet<DatapathId> = next.keys().copied().collect();
+            next.retain(|_, peers| peers.iter().any(|peer| on.contains(peer)));
+            if next.len() == left {
+                return left > 0;
+            }
+        }
     }
 
     proptest! {
@@ -274,8 +315,8 @@ mod tests {
             }
         }
 
-        /// Switches change one after the other, in any order: downhill ways at once, the others first to
-        /// nothing and then to their way. No mixture makes a loop.
+        /// Switches change one after the other, in any order: first to what of their way is downhill, then to
+        /// all of it. No mixture makes a loop, whichever ports are down.
         #[test]
         fn no_mixture_of_ways_makes_a_loop(
             whole in connected(),
@@ -297,21 +338,11 @@ mod tests {
                 let first = order.index(hops.len().max(1));
                 let first = first.min(hops.len());
                 hops.rotate_left(first);
-                let later: Vec<Hop> = hops.iter().copied().filter(|hop| !hop.downhill).collect();
-                let now = |hop: Hop| Hop { port: hop.port.filter(|_| hop.downhill), ..hop };
+                let later: Vec<Hop> = hops.iter().copied().filter(|hop| hop.downhill != hop.way).collect();
+                let now = |hop: Hop| Hop { way: hop.downhill, ..hop };
                 for hop in hops.into_iter().map(now).chain(later) {
                     hold(&mut held, vec![hop]);
-                    for (start, rack) in held.keys() {
-                        let (mut at, mut steps) = (*start, 0);
-                        while let Some(port) = held.get(&(at, *rack))
-                            // A switch may still use a cable that is gone.
-                            && let Some(peer) = graph.peer(Port { switch: at, number: *port })
-                        {
-                            at = peer.switch;
-                            steps += 1;
-                            prop_assert!(steps <= 20, "a loop from {} to rack {}", start, rack);
-                        }
-                    }
+                    prop_assert!(!goes_round(&graph, &held, hop.rack), "a loop on the way to rack {}", hop.rack);
                 }
             }
         }

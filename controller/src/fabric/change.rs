@@ -1,6 +1,7 @@
 //! The difference between two tables, and the OpenFlow messages that make it.
 
-use super::tables::{COOKIE, COOKIE_MASK, Flow, FlowKey, GROUPS, Tables};
+use super::failover::FAILOVERS;
+use super::tables::{Buckets, COOKIE, COOKIE_MASK, Flow, FlowKey, GROUPS, Tables};
 use super::wanted::{self, Keep};
 use core::fmt;
 use rs_openflow::{
@@ -15,8 +16,8 @@ const GROUP_EXISTS: u16 = 0;
 /// One change of a switch's tables.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Change {
-    AddGroup(u32, BTreeSet<u32>),
-    ModifyGroup(u32, BTreeSet<u32>),
+    AddGroup(u32, Buckets),
+    ModifyGroup(u32, Buckets),
     /// Adds, or replaces if it is there.
     PutFlow(FlowKey, Flow),
     DeleteFlow(FlowKey),
@@ -47,9 +48,9 @@ pub(super) fn stages(installed: &Tables, wanted: &Tables, scope: Scope, keep: &K
     let (mut groups, mut puts, mut gone, mut idle) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
     for id in scope.groups {
         match (installed.groups.get(&id), wanted.groups.get(&id)) {
-            (None, Some(Some(ports))) => groups.push(Change::AddGroup(id, ports.clone())),
-            (Some(now), Some(Some(ports))) if now.as_ref() != Some(ports) => {
-                groups.push(Change::ModifyGroup(id, ports.clone()));
+            (None, Some(Some(new))) => groups.push(Change::AddGroup(id, new.clone())),
+            (Some(now), Some(Some(new))) if now.as_ref() != Some(new) => {
+                groups.push(Change::ModifyGroup(id, new.clone()));
             }
             (Some(_), None) if !keep.group(id) => idle.push(Change::DeleteGroup(id)),
             _ => {}
@@ -66,8 +67,8 @@ pub(super) fn stages(installed: &Tables, wanted: &Tables, scope: Scope, keep: &K
 }
 
 impl Change {
-    /// The tree that the change is for, by its number, if it is for one.
-    pub(super) fn tree(&self) -> Option<u32> {
+    /// The number of the tree that the change is for, or of the group for fast failover, if it is for one.
+    pub(super) fn group(&self) -> Option<u32> {
         match self {
             Change::AddGroup(id, _) | Change::ModifyGroup(id, _) | Change::DeleteGroup(id) => Some(*id),
             Change::PutFlow(_, flow) => wanted::tree(flow),
@@ -90,8 +91,8 @@ impl Change {
     /// The tables once the change is made.
     pub(super) fn apply(&self, tables: &mut Tables) {
         match self {
-            Change::AddGroup(id, ports) | Change::ModifyGroup(id, ports) => {
-                tables.groups.insert(*id, Some(ports.clone()));
+            Change::AddGroup(id, new) | Change::ModifyGroup(id, new) => {
+                tables.groups.insert(*id, Some(new.clone()));
             }
             Change::PutFlow(key, flow) => {
                 tables.flows.insert(key.clone(), flow.clone());
@@ -137,17 +138,60 @@ impl Change {
                 ..FlowMod::default()
             })
         };
-        let group = |command, id: u32, ports: &BTreeSet<u32>| {
-            let bucket = |port: &u32| Bucket::new(vec![Action::output(PortNo(*port))]);
-            let buckets = ports.iter().map(bucket).collect();
-            Body::GroupMod(GroupMod { command, kind: GroupType::ALL, group: GroupId(id), buckets })
+        let group = |command, id: u32, kind, buckets| {
+            Body::GroupMod(GroupMod { command, kind, group: GroupId(id), buckets })
         };
         match self {
-            Change::AddGroup(id, ports) => group(GroupCommand::ADD, *id, ports),
-            Change::ModifyGroup(id, ports) => group(GroupCommand::MODIFY, *id, ports),
+            Change::AddGroup(id, new) => group(GroupCommand::ADD, *id, new.kind(), new.write()),
+            Change::ModifyGroup(id, new) => group(GroupCommand::MODIFY, *id, new.kind(), new.write()),
             Change::PutFlow(key, new) => flow(FlowCommand::ADD, key, new.cookie, &new.instructions),
             Change::DeleteFlow(key) => flow(FlowCommand::DELETE_STRICT, key, COOKIE, &[]),
-            Change::DeleteGroup(id) => group(GroupCommand::DELETE, *id, &BTreeSet::new()),
+            Change::DeleteGroup(id) => group(GroupCommand::DELETE, *id, GroupType::ALL, Vec::new()),
+        }
+    }
+}
+
+impl Buckets {
+    fn kind(&self) -> GroupType {
+        match self {
+            Buckets::All(_) => GroupType::ALL,
+            Buckets::FirstUp(_) => GroupType::FF,
+        }
+    }
+
+    fn write(&self) -> Vec<Bucket> {
+        let to = |port: u32| vec![Action::output(PortNo(port))];
+        match self {
+            Buckets::All(ports) => ports.iter().map(|port| Bucket::new(to(*port))).collect(),
+            Buckets::FirstUp(ports) => {
+                ports.iter().map(|port| Bucket::watching(PortNo(*port), to(*port))).collect()
+            }
+        }
+    }
+
+    /// `None` if they are of another form than ours.
+    fn read(kind: GroupType, told: &[Bucket]) -> Option<Buckets> {
+        let mut ports = told.iter().map(|bucket| match bucket.actions[..] {
+            [Action::Output { port, .. }] => Some(port.0),
+            _ => None,
+        });
+        let buckets = match kind {
+            GroupType::ALL => Buckets::All(ports.collect::<Option<_>>()?),
+            GroupType::FF => Buckets::FirstUp([ports.next()??, ports.next()??]),
+            _ => return None,
+        };
+        // Also what they watch counts.
+        (kind == GroupType::ALL || buckets.write() == told).then_some(buckets)
+    }
+}
+
+impl fmt::Display for Buckets {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Buckets::All(ports) => write!(f, "to {} ports", ports.len()),
+            Buckets::FirstUp([port, alternate]) => {
+                write!(f, "to port {port}, or {alternate} while that is down")
+            }
         }
     }
 }
@@ -155,8 +199,8 @@ impl Change {
 impl fmt::Display for Change {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Change::AddGroup(id, ports) => write!(f, "adding group {id:#x} to {} ports", ports.len()),
-            Change::ModifyGroup(id, ports) => write!(f, "changing group {id:#x} to {} ports", ports.len()),
+            Change::AddGroup(id, new) => write!(f, "adding group {id:#x} {new}"),
+            Change::ModifyGroup(id, new) => write!(f, "changing group {id:#x} {new}"),
             Change::PutFlow(key, _) => write!(f, "flow priority={} {}", key.priority, key.matching),
             Change::DeleteFlow(key) => write!(f, "deleting flow priority={} {}", key.priority, key.matching),
             Change::DeleteGroup(id) => write!(f, "deleting group {id:#x}"),
@@ -174,15 +218,9 @@ pub(super) fn note_flow(tables: &mut Tables, told: FlowStats) {
 
 /// Notes a group that a switch tells of, if it is ours.
 pub(super) fn note_group(tables: &mut Tables, told: GroupDesc) {
-    if !GROUPS.contains(&told.group.0) {
-        return;
+    if GROUPS.contains(&told.group.0) || FAILOVERS.contains(&told.group.0) {
+        tables.groups.insert(told.group.0, Buckets::read(told.kind, &told.buckets));
     }
-    let port = |bucket: &Bucket| match bucket.actions[..] {
-        [Action::Output { port, .. }] => Some(port.0),
-        _ => None,
-    };
-    let ports = (told.kind == GroupType::ALL).then(|| told.buckets.iter().map(port).collect()).flatten();
-    tables.groups.insert(told.group.0, ports);
 }
 
 #[cfg(test)]
@@ -198,8 +236,11 @@ mod tests {
             |(flows, groups)| {
                 let mut tables = Tables::default();
                 for (id, port) in groups {
-                    let ports = BTreeSet::from([port, port + 1]);
-                    tables.groups.insert(GROUPS.start + id, Some(ports));
+                    let buckets = match id {
+                        0 => Buckets::FirstUp([port, port + 1]),
+                        _ => Buckets::All(BTreeSet::from([port, port + 1])),
+                    };
+                    tables.groups.insert(GROUPS.start + id, Some(buckets));
                 }
                 let known: Vec<u32> = tables.groups.keys().copied().collect();
                 for (port, pick) in flows {

@@ -16,6 +16,7 @@ mod arp;
 mod change;
 mod connection;
 mod counters;
+mod failover;
 mod groups;
 mod locator;
 mod mastery;

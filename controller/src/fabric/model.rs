@@ -4,13 +4,14 @@
 use super::change;
 use super::tables::Tables;
 use super::wanted::Keep;
-use cool_topology::{DatapathId, Graph, Mac, Port};
+use cool_topology::{DatapathId, Graph, Link, Mac, Port};
 use core::net::Ipv4Addr;
 use rs_openflow::{
     Action, Body, Bucket, EtherType, Failure, FailureType, FlowCommand, FlowMod, FlowStats, GroupCommand,
-    GroupDesc, GroupMod, Instruction, Match, Message, MultipartReply, MultipartRequest, Oxm, PortNo, TableId,
+    GroupDesc, GroupMod, GroupType, Instruction, Match, Message, MultipartReply, MultipartRequest, Oxm,
+    PortNo, TableId,
 };
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// What a switch can tell of a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -31,6 +32,10 @@ pub(super) struct Switch {
     pub(super) groups: BTreeMap<u32, GroupMod>,
     /// How many more flows fit.
     pub(super) capacity: Option<usize>,
+    /// The type of groups that it refuses.
+    pub(super) refuses: Option<GroupType>,
+    /// Ports that are down.
+    pub(super) down: BTreeSet<u32>,
 }
 
 impl Switch {
@@ -65,6 +70,9 @@ impl Switch {
     fn group(&mut self, group: &GroupMod) -> Result<(), Refusal> {
         let known = self.groups.contains_key(&group.group.0);
         match group.command {
+            GroupCommand::ADD if self.refuses == Some(group.kind) => {
+                return Err((FailureType::GROUP_MOD_FAILED, 5));
+            }
             GroupCommand::ADD if known => return Err((FailureType::GROUP_MOD_FAILED, 0)),
             GroupCommand::MODIFY if !known => return Err((FailureType::GROUP_MOD_FAILED, 8)),
             GroupCommand::DELETE => {
@@ -140,7 +148,7 @@ impl Switch {
         let mut out = Vec::new();
         self.act(&actions(best).cloned().collect::<Vec<_>>(), packet, &mut out);
         // A packet does not return to its ingress port unless told so by that port's reserved name.
-        out.retain(|(port, _)| *port != PortNo(in_port));
+        out.retain(|(port, _)| *port != PortNo(in_port) && !self.down.contains(&port.0));
         out
     }
 
@@ -150,7 +158,12 @@ impl Switch {
                 Action::Output { port, .. } => out.push((*port, packet)),
                 Action::SetField(Oxm::EthDst(dst)) => packet.eth_dst = Mac(dst.value.0),
                 Action::Group(group) => {
-                    let buckets: &[Bucket] = self.groups.get(&group.0).map_or(&[], |g| &g.buckets);
+                    let Some(group) = self.groups.get(&group.0) else { continue };
+                    let alive = |bucket: &&Bucket| !self.down.contains(&bucket.watch_port.0);
+                    let buckets: Vec<&Bucket> = match group.kind {
+                        GroupType::FF => group.buckets.iter().find(alive).into_iter().collect(),
+                        _ => group.buckets.iter().collect(),
+                    };
                     buckets.iter().for_each(|bucket| self.act(&bucket.actions, packet, out));
                 }
                 other => panic!("the model does not know {other:?}"),
@@ -210,6 +223,17 @@ impl Network<'_> {
             switch
         };
         Network { graph, switches: tables.iter().map(|(s, t)| (*s, switch(t))).collect() }
+    }
+
+    /// A cable is pulled or put back, and nobody but the switches at its ends knows.
+    pub(super) fn cable(&mut self, link: Link, up: bool) {
+        for end in [link.a, link.b] {
+            let Some(switch) = self.switches.get_mut(&end.switch) else { continue };
+            match up {
+                true => switch.down.remove(&end.number),
+                false => switch.down.insert(end.number),
+            };
+        }
     }
 
     /// Sends a packet into the network at a port. Panics if it is still going round after many hops.

@@ -7,6 +7,7 @@ mod takeover;
 
 use super::api::{FabricConfig, FabricError, NodeRegistration, TopologySnapshot, TreeGrant, Unicast};
 use super::connection::{ConnectionId, Event, FromSwitch, Handle, Terms};
+use super::failover::FAILOVERS;
 use super::groups::{GroupTree, Numbers};
 use super::normal::Normal;
 use super::reconcile::Refusals;
@@ -236,6 +237,7 @@ impl Network {
         if old.as_ref().is_some_and(Switch::connected) {
             warn!(%switch, "switch {} connected again; the older connection is given up", info.name);
         }
+        let room = info.room.within(self.config.room);
         let state = Switch {
             name: info.name,
             ports: info.ports.into_iter().map(|port| (port.number, port)).collect(),
@@ -244,7 +246,7 @@ impl Network {
             joined: false,
             version: 0,
             refused: Refusals::new(),
-            room: info.room.within(self.config.room),
+            room,
             settling: true,
             former: self.keep_former(now, switch, info.former.trees),
             awaited: old.map(|old| old.awaited).unwrap_or_default(),
@@ -252,6 +254,7 @@ impl Network {
         self.switches.insert(switch, state);
         self.settling.insert((now + self.config.lldp_interval * SETTLING, switch));
         self.wanted.add_switch(switch);
+        self.wanted.allow_failovers(switch, room.failovers());
         self.news.insert(switch);
         self.seen = true;
     }
@@ -299,6 +302,10 @@ impl Network {
         let Some(state) = self.switches.get_mut(&switch) else { return };
         for what in refused.iter().filter(|new| state.refused.get(new.0) != Some(new.1)).map(|new| new.1) {
             warn!(%switch, "switch {} refused an entry: {what}", state.name);
+        }
+        if refused.keys().flatten().any(|number| FAILOVERS.contains(number)) {
+            warn!(%switch, "switch {} does without fast failover", state.name);
+            self.wanted.allow_failovers(switch, 0);
         }
         self.seen |= state.refused != refused;
         state.refused = refused;

@@ -40,7 +40,8 @@ impl Wish {
     }
 }
 
-/// Entries that a switch refused, and why: the first of each tree by its number, and of all that is for none.
+/// Entries that a switch refused, and why: the first of each tree, and of each group for fast failover, by its number,
+/// and of all that is for none.
 pub(super) type Refusals = BTreeMap<Option<u32>, String>;
 
 /// What may happen.
@@ -234,7 +235,7 @@ impl Reconciler {
         if let Some(change) = self.sent.remove(&xid) {
             change.refused(&mut self.installed, failure);
             change.note(&mut self.differing);
-            self.refusals.entry(change.tree()).or_insert_with(|| format!("{change}: {why}"));
+            self.refusals.entry(change.group()).or_insert_with(|| format!("{change}: {why}"));
             self.deadline = Some(now + PATIENCE);
         }
     }
@@ -253,9 +254,9 @@ impl Reconciler {
             };
             self.differing.flows.insert(key);
         }
-        for (id, ports) in wish.patch.groups {
-            match ports {
-                Some(ports) => self.wanted.groups.insert(id, Some(ports)),
+        for (id, buckets) in wish.patch.groups {
+            match buckets {
+                Some(buckets) => self.wanted.groups.insert(id, Some(buckets)),
                 None => self.wanted.groups.remove(&id),
             };
             self.differing.groups.insert(id);

@@ -9,6 +9,8 @@ use rs_openflow::{GroupType, MultipartReply, MultipartRequest, TableId};
 pub struct Room {
     /// Entries of its group table.
     pub groups: Option<u32>,
+    /// Those of them that are of type FF (fast failover).
+    pub failovers: Option<u32>,
     /// Flows.
     pub flows: Option<u32>,
     /// Meters.
@@ -35,9 +37,16 @@ impl Room {
         let least = |a: Option<u32>, b: Option<u32>| a.into_iter().chain(b).min();
         Room {
             groups: least(self.groups, other.groups),
+            failovers: least(self.failovers, other.failovers),
             flows: least(self.flows, other.flows),
             meters: least(self.meters, other.meters),
         }
+    }
+
+    /// Groups for fast failover: at least half of all is left to trees.
+    pub(super) fn failovers(self) -> usize {
+        let most = [self.failovers, self.groups.map(|groups| groups / 2)].into_iter().flatten().min();
+        most.map_or(usize::MAX, |most| most as usize)
     }
 
     /// What of `more` does not fit beside what is in use.
@@ -75,11 +84,14 @@ impl Survey {
     pub(super) fn told(&mut self, xid: u32, reply: &MultipartReply) {
         match reply {
             MultipartReply::GroupFeatures(features) if self.asked[0] == Some(xid) => {
-                let has = features.types & (1 << GroupType::ALL.0) != 0;
-                self.group_tables = Some(has);
-                // Some do not say how many they have.
-                let most = Some(features.max_groups.all).filter(|most| *most > 0);
-                self.room.groups = if has { most } else { Some(0) };
+                let most = |kind: GroupType, most: u32| match features.types & (1 << kind.0) {
+                    0 => Some(0),
+                    // Some do not say how many they have.
+                    _ => Some(most).filter(|most| *most > 0),
+                };
+                self.room.groups = most(GroupType::ALL, features.max_groups.all);
+                self.room.failovers = most(GroupType::FF, features.max_groups.ff);
+                self.group_tables = Some(self.room.groups != Some(0));
             }
             MultipartReply::TableFeatures(tables) if self.asked[1] == Some(xid) => {
                 let ours = tables.iter().find(|table| table.table == TableId(0));
@@ -93,7 +105,8 @@ impl Survey {
     /// A question was refused: returns whether it was one of these.
     pub(super) fn refused(&mut self, xid: u32) -> bool {
         if self.asked[0] == Some(xid) {
-            (self.group_tables, self.room.groups) = (Some(false), Some(0));
+            self.group_tables = Some(false);
+            (self.room.groups, self.room.failovers) = (Some(0), Some(0));
             return true;
         }
         self.asked[1] == Some(xid)

@@ -8,7 +8,8 @@ use std::sync::Arc;
 pub(super) const COOKIE: u64 = 0x434f_4f4c_0000_0000;
 /// The bits by which our flows are told from those of others.
 pub(super) const COOKIE_MASK: u64 = 0xffff_ffff_0000_0000;
-/// Groups have no cookie: those with these numbers are ours, one for each multicast address.
+/// Groups have no cookie: those with these numbers are ours, one for each multicast address. So are those of
+/// [`FAILOVERS`](super::failover::FAILOVERS).
 pub(super) const GROUPS: core::ops::Range<u32> = 0xc000_0000..0xc004_0000;
 
 /// What makes a flow the same flow. Cheap to clone: several tables share one.
@@ -33,21 +34,28 @@ pub(super) struct Flow {
     pub(super) instructions: Arc<[Instruction]>,
 }
 
-/// The ports of a group of type ALL; `None` for one that is not of that form.
-pub(super) type Ports = Option<BTreeSet<u32>>;
+/// What a group does.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Buckets {
+    /// Type ALL: a copy leaves by each of these ports.
+    All(BTreeSet<u32>),
+    /// Type FF: it leaves by the first of these ports that is up.
+    FirstUp([u32; 2]),
+}
 
 /// Flows and groups of a switch.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Tables {
     pub(super) flows: BTreeMap<FlowKey, Flow>,
-    pub(super) groups: BTreeMap<u32, Ports>,
+    /// `None` for one that is of neither form.
+    pub(super) groups: BTreeMap<u32, Option<Buckets>>,
 }
 
 /// A change of tables: entries by key, with `None` for those that are to go.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Patch {
     pub(super) flows: BTreeMap<FlowKey, Option<Flow>>,
-    pub(super) groups: BTreeMap<u32, Option<BTreeSet<u32>>>,
+    pub(super) groups: BTreeMap<u32, Option<Buckets>>,
 }
 
 impl Patch {
@@ -55,7 +63,7 @@ impl Patch {
     pub(super) fn whole(tables: &Tables) -> Patch {
         Patch {
             flows: tables.flows.iter().map(|(key, flow)| (key.clone(), Some(flow.clone()))).collect(),
-            groups: tables.groups.iter().map(|(id, ports)| (*id, ports.clone())).collect(),
+            groups: tables.groups.iter().map(|(id, buckets)| (*id, buckets.clone())).collect(),
         }
     }
 

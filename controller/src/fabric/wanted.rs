@@ -3,10 +3,12 @@
 //! Everything is installed ahead of traffic and nothing is flooded; what no flow matches is dropped.
 
 use super::api::{NodeRegistration, Unicast};
+use super::failover::{self, FAILOVERS, Failovers};
 use super::locator;
 use super::reconcile::Former;
-use super::tables::{COOKIE, Flow, FlowKey, GROUPS, Patch, Tables};
+use super::tables::{Buckets, COOKIE, Flow, FlowKey, GROUPS, Patch, Tables};
 use super::telemetry::Rules;
+use cool_topology::routes::Way;
 use cool_topology::{DatapathId, Mac, Port, Tree};
 use core::net::Ipv4Addr;
 use rs_openflow::{Action, EtherType, GroupId, Instruction, MacAddr, Masked, Match, Oxm, PortNo};
@@ -88,7 +90,7 @@ impl Keep {
     }
 
     pub(super) fn group(&self, number: u32) -> bool {
-        self.trees.contains(&number)
+        self.trees.contains(&number) || (self.unicast && FAILOVERS.contains(&number))
     }
 }
 
@@ -99,7 +101,11 @@ pub(super) fn former(tables: &Tables) -> Former {
         Some(Oxm::EthDst(dst)) => locator::rack(dst.value.0),
         _ => None,
     });
-    let trees = tables.groups.iter().map(|(id, ports)| (*id, ports.clone().unwrap_or_default())).collect();
+    let trees = tables.groups.range(GROUPS).map(|(id, buckets)| match buckets {
+        Some(Buckets::All(ports)) => (*id, ports.clone()),
+        _ => (*id, BTreeSet::new()),
+    });
+    let trees = trees.collect();
     let open = tables.flows.iter().filter(|(_, flow)| flow.cookie == COOKIE | FOR_NORMAL);
     let open = open.filter_map(|(key, _)| match key.matching.fields.first() {
         Some(Oxm::InPort(port)) => Some(port.value.0),
@@ -117,6 +123,7 @@ pub(super) struct Wanted {
     unicast: Unicast,
     switches: BTreeMap<DatapathId, Tables>,
     untold: BTreeMap<DatapathId, Patch>,
+    failovers: BTreeMap<DatapathId, Failovers>,
     /// Where each node has flows.
     nodes: BTreeMap<String, (DatapathId, Vec<FlowKey>)>,
     /// Where each tree has flows, beside its group.
@@ -137,6 +144,21 @@ impl Wanted {
     pub(super) fn remove_switch(&mut self, switch: DatapathId) {
         self.switches.remove(&switch);
         self.untold.remove(&switch);
+        self.failovers.remove(&switch);
+    }
+
+    /// So many groups for fast failover a switch may have. If it has more it does without any.
+    pub(super) fn allow_failovers(&mut self, switch: DatapathId, most: usize) {
+        let failovers = self.failovers.entry(switch).or_default();
+        failovers.most = most;
+        if failovers.len() <= most {
+            return;
+        }
+        let Some(tables) = self.switches.get(&switch) else { return };
+        let led = |(key, flow): (&FlowKey, &Flow)| Some((key.clone(), failover::of_flow(flow)?));
+        for (key, number) in tables.flows.iter().filter_map(led).collect::<Vec<_>>() {
+            self.lead(switch, key, Some(Way { port: failover::preferred(number), alternate: None }));
+        }
     }
 
     /// All that a switch is to have; then nothing of it is untold.
@@ -166,15 +188,37 @@ impl Wanted {
         &self.switches
     }
 
-    /// Sends what is for a rack out of this port, or nowhere.
-    pub(super) fn route(&mut self, switch: DatapathId, rack: u32, port: Option<u32>) {
+    /// Sends what is for a rack this way, or nowhere.
+    pub(super) fn route(&mut self, switch: DatapathId, rack: u32, way: Option<Way>) {
         if self.unicast == Unicast::Normal {
             return;
         }
         let Some((address, mask)) = locator::of_rack(rack) else { return };
         let key = FlowKey::new(RACK, Match::new().eth_dst_masked(mac(address), mac(mask)));
-        let flow = port.map(|port| flow(FOR_RACK, vec![Action::output(PortNo(port))]));
+        self.lead(switch, key, way);
+    }
+
+    /// By a group for fast failover if the way has an alternate and the switch can have the group.
+    fn lead(&mut self, switch: DatapathId, key: FlowKey, way: Option<Way>) {
+        let Some(tables) = self.switches.get(&switch) else { return };
+        let before = tables.flows.get(&key).and_then(failover::of_flow);
+        let failovers = self.failovers.entry(switch).or_default();
+        let group = way.and_then(|way| failovers.take(way));
+        let unused = before.filter(|number| failovers.give_back(*number));
+        if let Some(number) = group {
+            self.group(switch, number, Some(failover::buckets(number)));
+        }
+        let flow = way.map(|way| {
+            let action = match group {
+                Some(number) => Action::Group(GroupId(number)),
+                None => Action::output(PortNo(way.port)),
+            };
+            flow(FOR_RACK, vec![action])
+        });
         self.flow(switch, key, flow);
+        if let Some(number) = unused {
+            self.group(switch, number, None);
+        }
     }
 
     /// Forgets where a node is.
@@ -258,7 +302,7 @@ impl Wanted {
                     }
                     keys.insert(key);
                 }
-                if self.group(switch, number, Some(ports)) || !left.is_empty() {
+                if self.group(switch, number, Some(Buckets::All(ports))) || !left.is_empty() {
                     touched.insert(switch);
                 }
                 for key in left {
@@ -293,16 +337,16 @@ impl Wanted {
     }
 
     /// Returns whether that is another group than before.
-    fn group(&mut self, switch: DatapathId, number: u32, ports: Option<BTreeSet<u32>>) -> bool {
+    fn group(&mut self, switch: DatapathId, number: u32, buckets: Option<Buckets>) -> bool {
         let Some(tables) = self.switches.get_mut(&switch) else { return false };
-        if tables.groups.get(&number).map(Option::as_ref) == ports.as_ref().map(Some) {
+        if tables.groups.get(&number).map(Option::as_ref) == buckets.as_ref().map(Some) {
             return false;
         }
-        match &ports {
-            Some(ports) => tables.groups.insert(number, Some(ports.clone())),
+        match &buckets {
+            Some(buckets) => tables.groups.insert(number, Some(buckets.clone())),
             None => tables.groups.remove(&number),
         };
-        self.untold.entry(switch).or_default().groups.insert(number, ports);
+        self.untold.entry(switch).or_default().groups.insert(number, buckets);
         true
     }
 }

@@ -168,10 +168,14 @@ impl Switch {
                     parts(ports.map(|number| idle(*number)), MultipartReply::PortStats)
                 }
                 MultipartRequest::GroupFeatures => one(MultipartReply::GroupFeatures(GroupFeatures {
-                    types: 1 << GroupType::ALL.0,
+                    types: 1 << GroupType::ALL.0 | 1 << GroupType::FF.0,
                     capabilities: GroupCapabilities::NONE,
-                    max_groups: PerGroupType { all: GROUPS, ..NONE },
-                    actions: PerGroupType { all: 1 << ActionType::OUTPUT.0, ..NONE },
+                    max_groups: PerGroupType { all: GROUPS, ff: GROUPS, ..NONE },
+                    actions: PerGroupType {
+                        all: 1 << ActionType::OUTPUT.0,
+                        ff: 1 << ActionType::OUTPUT.0,
+                        ..NONE
+                    },
                 })),
                 MultipartRequest::GroupDesc => {
                     parts(self.groups.values().map(description), MultipartReply::GroupDesc)

@@ -29,7 +29,7 @@ pub(super) struct Changes {
 /// New ways to a rack that some switches get only when others have confirmed theirs.
 #[derive(Debug, Default)]
 pub(super) struct Detour {
-    /// Who has no way until then.
+    /// Who has no way until then, or only a part of it.
     held: BTreeSet<DatapathId>,
     /// Who has to confirm, and which version.
     pub(super) unconfirmed: BTreeMap<DatapathId, u64>,
@@ -116,7 +116,7 @@ impl Network {
     }
 
     /// Changes routes. A switch whose new way leads away from the rack by the old distances could send packets
-    /// to a switch that sends them back: it gets the way when all others have theirs, and none until then.
+    /// to a switch that sends them back: until all others have theirs it gets what of it does not.
     fn route(&mut self, now: Time, hops: Vec<Hop>) {
         let mut by_rack: BTreeMap<u32, Vec<Hop>> = BTreeMap::new();
         for hop in hops {
@@ -125,18 +125,21 @@ impl Network {
         for (rack, hops) in by_rack {
             // What switches hold while a detour is under way follows neither the old distances nor the new.
             let under_way = self.detours.contains_key(&rack);
-            let (held, free): (Vec<Hop>, Vec<Hop>) =
-                hops.into_iter().partition(|hop| hop.port.is_some() && (under_way || !hop.downhill));
-            for hop in &free {
-                self.wanted.route(hop.switch, rack, hop.port);
+            let mut held = BTreeSet::new();
+            for hop in &hops {
+                let way = hop.downhill.filter(|_| !under_way);
+                self.wanted.route(hop.switch, rack, way);
+                if way != hop.way {
+                    held.insert(hop.switch);
+                }
             }
             if held.is_empty() && !under_way {
                 continue;
             }
             let detour = self.detours.entry(rack).or_default();
-            detour.held.extend(held.iter().map(|hop| hop.switch));
+            detour.held.append(&mut held);
             detour.until = Some(now + self.config.detour_timeout);
-            for switch in free.iter().chain(&held).map(|hop| hop.switch).chain(detour.held.clone()) {
+            for switch in hops.iter().map(|hop| hop.switch).chain(detour.held.iter().copied()) {
                 // One that cannot be reached sends nothing there.
                 if self.routes.distance(&self.index, switch, rack).is_some() {
                     detour.unconfirmed.insert(switch, u64::MAX);
@@ -144,9 +147,6 @@ impl Network {
                 } else {
                     detour.unconfirmed.remove(&switch);
                 }
-            }
-            for switch in detour.held.clone() {
-                self.wanted.route(switch, rack, None);
             }
         }
     }
@@ -158,8 +158,8 @@ impl Network {
         let passed: Vec<u32> = self.detours.iter().filter(|(_, d)| over(d)).map(|(rack, _)| *rack).collect();
         for rack in passed {
             for switch in self.detours.remove(&rack).unwrap_or_default().held {
-                let port = self.routes.port(&self.index, switch, rack);
-                self.wanted.route(switch, rack, port);
+                let way = self.routes.way(&self.index, switch, rack);
+                self.wanted.route(switch, rack, way);
             }
         }
     }

@@ -7,13 +7,13 @@ use super::super::connection::Wishes;
 use super::super::model::{self, Packet};
 use super::super::reconcile::{self, Reconciler};
 use super::super::room::Room;
-use super::super::tables::GROUPS;
+use super::super::tables::{Flow, FlowKey, GROUPS};
 use super::super::wanted;
 use super::*;
 use cool_topology::Graph;
 use cool_topology::lldp::Announcement;
 use core::time::Duration;
-use rs_openflow::EtherType;
+use rs_openflow::{EtherType, GroupType};
 use std::collections::VecDeque;
 use tokio::sync::{mpsc, oneshot};
 
@@ -27,6 +27,13 @@ struct Device {
     /// It takes no messages and loses what it is sent.
     stuck: bool,
     read: bool,
+}
+
+impl Device {
+    /// The trees of which it has a part.
+    fn trees(&self) -> Vec<u32> {
+        self.switch.groups.range(GROUPS).map(|(number, _)| *number).collect()
+    }
 }
 
 /// A cabled network of devices under one [`Network`].
@@ -199,6 +206,13 @@ impl World {
         }
     }
 
+    /// A switch takes so many more entries of its group table.
+    fn leave_room(&mut self, switch: DatapathId, groups: u32) {
+        let used = self.network.wanted.rules(switch).unwrap().groups as u32;
+        let room = Room { groups: Some(used + groups), ..Room::default() };
+        self.network.switches.get_mut(&switch).unwrap().room = room;
+    }
+
     fn model(&self) -> model::Network<'_> {
         let switches = self.devices.iter().map(|(s, d)| (*s, d.switch.clone())).collect();
         model::Network { graph: &self.truth, switches }
@@ -215,15 +229,25 @@ impl World {
         self.model().send(place, packet).hosts.into_iter().map(|(host, _)| host).collect()
     }
 
-    /// From every member into every tree, and to the place of every node; the model panics at a loop.
+    /// From every member into every tree, and to the place of every node; the model panics at a loop. To the nodes also
+    /// with any cable pulled of which nobody knows yet but the switches at its ends.
     fn no_loops(&self) {
-        let model = self.model();
+        let mut model = self.model();
+        let trees = (0..4).map(|tree| (wanted::address(GROUPS.start + tree), Mac([1, 0, 0x5e, 0, 0, 0])));
+        self.from_everywhere(&model, trees);
+        let places = || (0..4).filter_map(|rack| Some((Ipv4Addr::UNSPECIFIED, locator::of(rack, 3)?)));
+        self.from_everywhere(&model, places());
+        for link in self.truth.links() {
+            model.cable(link, false);
+            self.from_everywhere(&model, places());
+            model.cable(link, true);
+        }
+    }
+
+    fn from_everywhere(&self, model: &model::Network<'_>, to: impl Iterator<Item = (Ipv4Addr, Mac)> + Clone) {
         for (name, place) in self.truth.hosts() {
             let Some(node) = self.network.nodes.get(name) else { continue };
-            let multicast =
-                (0..4).map(|tree| (wanted::address(GROUPS.start + tree), Mac([1, 0, 0x5e, 0, 0, 0])));
-            let racks = (0..4).filter_map(|rack| Some((Ipv4Addr::UNSPECIFIED, locator::of(rack, 3)?)));
-            for (ipv4_dst, eth_dst) in multicast.chain(racks) {
+            for (ipv4_dst, eth_dst) in to.clone() {
                 let eth_type = EtherType::IPV4;
                 model.send(place, Packet { eth_dst, eth_type, ipv4_src: node.ip, ipv4_dst });
             }
@@ -252,6 +276,11 @@ impl World {
         for end in [port, peer] {
             let mac = Mac([2, 1, 0, 0, 0, end.number as u8]);
             let info = PortInfo { number: end.number, mac, up, bytes_per_second: 0 };
+            let down = &mut self.devices.get_mut(&end.switch).unwrap().switch.down;
+            match up {
+                true => down.remove(&end.number),
+                false => down.insert(end.number),
+            };
             self.event(end.switch, Event::PortChanged(info));
         }
     }
@@ -323,7 +352,7 @@ fn trees_follow_broken_cables_and_packets_never_go_round() {
         }
     }
     world.ask(|reply| Call::ReleaseGroup(0, reply)).try_recv().unwrap().unwrap();
-    assert!(world.devices.values().all(|d| d.switch.groups.is_empty()));
+    assert!(world.devices.values().all(|d| d.trees().is_empty()));
 }
 
 #[test]
@@ -340,7 +369,7 @@ fn a_switch_that_does_not_confirm_is_named_and_nothing_of_the_group_stays() {
     assert_eq!(error, FabricError::Unconfirmed { id: 1, switches: vec!["s2".into()], waited });
     world.devices.get_mut(&dpid(2)).unwrap().stuck = false;
     world.settle();
-    assert!(world.devices.values().all(|d| d.switch.groups.is_empty()));
+    assert!(world.devices.values().all(|d| d.trees().is_empty()));
 }
 
 #[test]
@@ -353,7 +382,34 @@ fn a_refusing_switch_is_named_with_the_entry() {
     let FabricError::Refused { id: 1, switch, reason } = &error else { panic!("{error}") };
     assert!(switch == "s2" && reason.contains("table_full") && reason.contains("239.192"), "{error}");
     world.settle();
-    assert!(world.devices.values().all(|d| d.switch.groups.is_empty()));
+    assert!(world.devices.values().all(|d| d.trees().is_empty()));
+}
+
+#[test]
+fn a_switch_that_refuses_fast_failover_sends_without_and_is_not_asked_again() {
+    let mut world = World::new(Graph::default());
+    world.truth = ring();
+    for switch in 1..=4 {
+        let refuses = (switch == 2).then_some(GroupType::FF);
+        world.connect(dpid(switch), model::Switch { refuses, ..model::Switch::default() });
+    }
+    world.intervals(6);
+    let failovers = |world: &World| -> Vec<usize> {
+        world.devices.values().map(|d| d.switch.groups.range(FAILOVERS).count()).collect()
+    };
+    assert_eq!(failovers(&world), [1, 0, 1, 1]);
+    // From its host to that of the rack opposite, to which it has two ways.
+    let packet = Packet {
+        eth_dst: locator::of(world.network.racks.number(dpid(4)).unwrap(), 3).unwrap(),
+        eth_type: EtherType::IPV4,
+        ipv4_src: node(3).ip,
+        ipv4_dst: node(7).ip,
+    };
+    let arrived = |world: &World| world.model().send(at(2, 3), packet).hosts.len();
+    assert_eq!((arrived(&world), world.watch.borrow().warnings.len()), (1, 0));
+    world.cable(at(2, 1), false);
+    world.settle();
+    assert_eq!(arrived(&world), 1);
 }
 
 #[test]
@@ -408,15 +464,13 @@ fn a_restarted_controller_numbers_racks_as_the_switches_remember_them() {
     second.settle();
     let unicast = |world: &World| {
         let tables = world.devices.values().map(|d| d.switch.tables());
+        let of_unicast = |(key, _): &(FlowKey, Flow)| (30_000..31_000).contains(&key.priority);
         tables
-            .map(|t| {
-                t.flows
-                    .into_iter()
-                    .filter(|(key, _)| (30_000..31_000).contains(&key.priority))
-                    .collect::<Vec<_>>()
-            })
+            .map(|t| (t.flows.into_iter().filter(of_unicast).collect::<Vec<_>>(), t.groups))
             .collect::<Vec<_>>()
     };
+    assert!(unicast(&first).iter().all(|(_, groups)| groups.keys().all(|number| FAILOVERS.contains(number))));
+    assert!(unicast(&first).iter().any(|(_, groups)| !groups.is_empty()));
     // Nothing has been heard yet, and traffic still flows.
     assert_eq!(unicast(&second), unicast(&first));
     second.intervals(6);
@@ -443,7 +497,7 @@ fn a_restarted_controller_takes_over_the_trees_in_use_without_touching_them_and_
     let used = first.group(7, &all).try_recv().unwrap().unwrap();
     first.group(8, &all).try_recv().unwrap().unwrap();
     let groups = |world: &World| {
-        let groups = world.devices.values().map(|d| d.switch.groups.keys().copied().collect::<Vec<_>>());
+        let groups = world.devices.values().map(|d| d.trees());
         groups.collect::<Vec<_>>()
     };
     let trees: Vec<(TreeScope, Ipv4Addr)> = used.iter().map(|grant| (grant.scope, grant.address)).collect();
@@ -601,7 +655,7 @@ fn many_changes_at_once_are_published_as_few_and_the_last_is_not_forgotten() {
 fn a_full_switch_is_named_and_groups_do_with_fewer_trees_or_none_until_there_is_room() {
     let mut world = World::new(ring());
     world.intervals(6);
-    world.network.switches.get_mut(&dpid(2)).unwrap().room = Room { groups: Some(1), ..Room::default() };
+    world.leave_room(dpid(2), 1);
     let grants = world.group(1, &[1, 2, 3, 4, 5, 6, 7, 8]).try_recv().unwrap().unwrap();
     let scopes: Vec<TreeScope> = grants.iter().map(|g| g.scope).collect();
     assert_eq!(scopes, [TreeScope::All, TreeScope::Rack(0), TreeScope::Rack(2), TreeScope::Rack(3)]);
@@ -609,7 +663,7 @@ fn a_full_switch_is_named_and_groups_do_with_fewer_trees_or_none_until_there_is_
     let warnings = world.watch.borrow().warnings.clone();
     assert_eq!(warnings, ["switch s2 is full: groups that do without some of their trees: 1"]);
     let error = world.group(2, &[3, 4]).try_recv().unwrap().unwrap_err();
-    let lack = "1 of its 1 group entries are in use".to_owned();
+    let lack = "2 of its 2 group entries are in use".to_owned();
     assert_eq!(error, FabricError::Full { id: 2, switch: "s2".into(), lack });
     assert_eq!(world.network.numbers.in_use(), grants.len());
     world.ask(|reply| Call::ReleaseGroup(1, reply)).try_recv().unwrap().unwrap();
@@ -642,11 +696,11 @@ fn a_tree_that_moves_does_without_a_full_switch_and_comes_back_when_it_can() {
     world.intervals(6);
     let grants = world.group(1, &[1, 5, 7]).try_recv().unwrap().unwrap();
     assert_eq!(world.send(1, grants[0].address), ["h5", "h7"]);
-    assert!(world.devices[&dpid(2)].switch.groups.is_empty());
+    assert!(world.devices[&dpid(2)].trees().is_empty());
     world.network.switches.get_mut(&dpid(2)).unwrap().room = Room { groups: Some(0), ..Room::default() };
     world.cable(at(4, 1), false);
     world.intervals(1);
-    assert!(world.devices[&dpid(2)].switch.groups.is_empty());
+    assert!(world.devices[&dpid(2)].trees().is_empty());
     assert_eq!(world.send(5, grants[0].address), ["h7"]);
     world.cable(at(4, 1), true);
     world.intervals(2);

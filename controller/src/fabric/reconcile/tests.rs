@@ -1,7 +1,7 @@
 //! The reconciler against a model switch whose answers come when the test lets them.
 
 use super::super::model::Switch;
-use super::super::tables::{Flow, FlowKey, GROUPS};
+use super::super::tables::{Buckets, Flow, FlowKey, GROUPS};
 use super::*;
 use proptest::prelude::*;
 use rs_openflow::{Action, EtherType, FlowMod, GroupId, Instruction, Match, PortNo};
@@ -105,7 +105,7 @@ fn confirmed(version: u64) -> Output {
 fn tables(ports: impl IntoIterator<Item = u32>) -> Tables {
     let ports: BTreeSet<u32> = ports.into_iter().collect();
     let flows = ports.iter().map(|port| flow(9, *port, COOKIE)).collect();
-    Tables { flows, groups: BTreeMap::from([(GROUPS.start, Some(ports))]) }
+    Tables { flows, groups: BTreeMap::from([(GROUPS.start, Some(Buckets::All(ports)))]) }
 }
 
 #[test]
@@ -170,7 +170,7 @@ fn a_group_that_exists_though_nobody_told_is_taken_over() {
     let mut pair = Pair::new(Switch::default());
     pair.run();
     let ports = BTreeSet::from([5]);
-    pair.switch.obey(&Change::AddGroup(GROUPS.start, ports).message()).unwrap();
+    pair.switch.obey(&Change::AddGroup(GROUPS.start, Buckets::All(ports)).message()).unwrap();
     pair.want(1, &tables([1, 2]));
     pair.run();
     let Some(Output::Answered(1, refusals)) = pair.told.last() else { panic!("{:?}", pair.told) };

@@ -398,7 +398,7 @@ fn a_switch_without_roles_group_tables_and_table_features_is_served_and_gets_no_
     let asked = talk.hear(description("None"));
     talk.tables_are_empty(&asked);
     let [Output::Up(info)] = &talk.told[..] else { panic!("{:?}", talk.told) };
-    assert_eq!(info.room, Room { groups: Some(0), ..Room::default() });
+    assert_eq!(info.room, Room { groups: Some(0), failovers: Some(0), ..Room::default() });
 }
 
 #[test]
@@ -407,10 +407,10 @@ fn what_a_switch_says_that_it_can_hold_is_known_when_it_is_up() {
     talk.hear(Body::Hello(Hello::default()));
     talk.hear(features(0));
     let asked = talk.hear(ports(vec![port(PortNo::LOCAL.0, "s1")]));
-    let each = |all| PerGroupType { all, select: 0, indirect: 0, ff: 0 };
-    let types = 1 << GroupType::ALL.0;
+    let each = |all, ff| PerGroupType { all, select: 0, indirect: 0, ff };
+    let types = 1 << GroupType::ALL.0 | 1 << GroupType::FF.0;
     let capabilities = GroupCapabilities::NONE;
-    let groups = GroupFeatures { types, capabilities, max_groups: each(40), actions: each(1) };
+    let groups = GroupFeatures { types, capabilities, max_groups: each(40, 30), actions: each(1, 1) };
     talk.hear_as(asked[1].xid, Body::MultipartReply(MultipartReply::GroupFeatures(groups).into()));
     let table = |table, max_entries| TableFeatures {
         table: TableId(table),
@@ -426,7 +426,8 @@ fn what_a_switch_says_that_it_can_hold_is_known_when_it_is_up() {
     let asked = talk.hear(description("None"));
     talk.tables_are_empty(&asked);
     let [Output::Up(info)] = &talk.told[..] else { panic!("{:?}", talk.told) };
-    assert_eq!(info.room, Room { groups: Some(40), flows: Some(2000), meters: None });
+    assert_eq!(info.room, Room { groups: Some(40), failovers: Some(30), flows: Some(2000), meters: None });
+    assert_eq!(info.room.failovers(), 20);
 }
 
 /// What switches say, and what they should not.

@@ -67,11 +67,14 @@ impl World {
 
     fn tables(&self, trees: &[Tree]) -> BTreeMap<DatapathId, Tables> {
         let mut wanted = Wanted::default();
-        self.graph.switches().for_each(|switch| wanted.add_switch(switch));
+        for switch in self.graph.switches() {
+            wanted.add_switch(switch);
+            wanted.allow_failovers(switch, usize::MAX);
+        }
         let tors: BTreeSet<DatapathId> = self.graph.hosts().map(|(_, port)| port.switch).collect();
         let racks = tors.into_iter().map(|tor| (self.racks.number(tor).unwrap(), tor)).collect();
         for hop in Routes::default().update(&Index::new(&self.graph), &racks, &BTreeSet::new()) {
-            wanted.route(hop.switch, hop.rack, hop.port);
+            wanted.route(hop.switch, hop.rack, hop.way);
         }
         for (name, port) in self.graph.hosts() {
             wanted.place(&self.nodes[name], self.racks.number(port.switch).unwrap(), port);
@@ -145,6 +148,54 @@ fn racks_are_spread_over_the_spines() {
     }
     assert_eq!(ports.len(), 3);
     assert_eq!(ports.iter().collect::<BTreeSet<_>>().len(), 2);
+}
+
+#[test]
+fn an_uplink_that_is_pulled_is_stood_in_for_by_another_without_being_told() {
+    let world = World::leaf_spine(4, 3, 1);
+    let tables = world.tables(&[]);
+    // One group for each uplink, shared by the racks that prefer it.
+    assert_eq!(tables[&DatapathId(101)].groups.len(), 3);
+    assert!(tables[&DatapathId(1)].groups.is_empty());
+    for link in world.graph.links() {
+        let mut network = world.network(&[]);
+        network.cable(link, false);
+        let leaf = link.a.switch.max(link.b.switch);
+        for to in (0..4).filter(|to| world.place(*to).switch != leaf) {
+            let from = (0..4).find(|from| world.place(*from).switch == leaf).unwrap();
+            assert_eq!(hosts(&world.unicast(&network, from, to)), named([to]), "{link:?}");
+        }
+    }
+}
+
+#[test]
+fn groups_for_fast_failover_come_and_go_with_the_racks_that_use_them_and_only_where_they_may() {
+    let (mut wanted, switch) = (Wanted::default(), DatapathId(1));
+    wanted.add_switch(switch);
+    let way = |port, alternate| Some(Way { port, alternate: Some(alternate) });
+    let groups = |wanted: &Wanted| -> Vec<u32> { wanted.tables()[&switch].groups.keys().copied().collect() };
+    let rules =
+        |wanted: &Wanted| wanted.tables()[&switch].flows.iter().filter(|f| f.0.priority == RACK).count();
+    wanted.route(switch, 1, way(1, 2));
+    assert_eq!(groups(&wanted), [0; 0]);
+    wanted.allow_failovers(switch, 2);
+    for rack in 1..=3 {
+        wanted.route(switch, rack, way(1, 2));
+    }
+    wanted.route(switch, 4, way(2, 1));
+    wanted.route(switch, 5, way(2, 3));
+    wanted.route(switch, 6, way(5000, 1));
+    assert_eq!(groups(&wanted), [0xc100_1002, 0xc100_2001]);
+    wanted.route(switch, 4, way(2, 3));
+    assert_eq!(groups(&wanted), [0xc100_1002]);
+    for rack in 1..=3 {
+        assert_eq!(groups(&wanted), [0xc100_1002]);
+        wanted.route(switch, rack, (rack == 1).then_some(Way { port: 1, alternate: None }));
+    }
+    assert_eq!(groups(&wanted), [0; 0]);
+    wanted.route(switch, 4, way(2, 3));
+    wanted.allow_failovers(switch, 0);
+    assert_eq!((groups(&wanted), rules(&wanted)), (vec![], 4));
 }
 
 #[test]
@@ -256,6 +307,15 @@ proptest! {
                 let arrivals = world.multicast(&network, from, from, number);
                 prop_assert_eq!(hosts(&arrivals), named(others));
                 prop_assert!(arrivals.links <= trees[number as usize].links.len());
+            }
+        }
+        // Whichever cable is pulled, nothing goes round, is doubled or comes out elsewhere before anybody knows.
+        for link in world.graph.links() {
+            let mut network = world.network(&trees);
+            network.cable(link, false);
+            for to in 1..count {
+                let arrived = hosts(&world.unicast(&network, 0, to));
+                prop_assert!(arrived.is_empty() || arrived == named([to]), "{:?}", arrived);
             }
         }
     }
