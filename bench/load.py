@@ -14,10 +14,14 @@ import subprocess
 import sys
 import time
 
+import peers
+
 HERE = os.path.dirname(os.path.abspath(__file__))
 ROOT = os.path.dirname(HERE)
 OS_KEN = "os-ken==4.2.2"
 PORT = 16653
+# What this program starts does not stay behind it, however it ends.
+ENDING_WITH_US = ("setpriv", "--pdeathsig", "TERM")
 FABRIC_SECONDS, PEER_SECONDS, START_SECONDS = 600, 120, 30
 
 ROWS = [
@@ -42,18 +46,9 @@ PACKET_ROWS = [
 ]
 
 
-def install(folder):
-    """The Python that has os-ken."""
-    python = os.path.join(folder, "python", "bin", "python")
-    if not os.access(python, os.X_OK):
-        subprocess.run(["/usr/bin/python3", "-m", "venv", os.path.join(folder, "python")], check=True)
-    subprocess.run([python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", OS_KEN], check=True)
-    return python
-
-
 def load(options, seconds, *arguments):
     """What cool-load finds."""
-    command = [os.path.join(options.bin, "cool-load"), "--topology", options.topology, *arguments]
+    command = [*ENDING_WITH_US, os.path.join(options.bin, "cool-load"), "--topology", options.topology, *arguments]
     found = subprocess.run(command, stdout=subprocess.PIPE, timeout=seconds, check=True)
     return json.loads(found.stdout)
 
@@ -67,12 +62,12 @@ def listens(process):
             if any(line.split()[1] == place and line.split()[3] == "0A" for line in sockets):
                 return
         time.sleep(0.05)
-    raise SystemExit("load.py: os-ken does not start")
+    raise peers.Failed("os-ken does not start")
 
 
 def beside(options, python, hosts):
     """The same packet-ins against os-ken."""
-    command = [python, os.path.join(HERE, "osken_arp.py"), str(PORT), str(hosts)]
+    command = [*ENDING_WITH_US, python, os.path.join(HERE, "osken_arp.py"), str(PORT), str(hosts)]
     process = subprocess.Popen(command)
     try:
         listens(process)
@@ -91,7 +86,7 @@ def main():
     options = parser.parse_args()
     folder = os.path.join(ROOT, "target", "load")
     os.makedirs(folder, exist_ok=True)
-    python = install(folder)
+    python = os.path.join(peers.installed(os.path.join(folder, "python"), OS_KEN), "python")
     ours = load(options, FABRIC_SECONDS, "fabric", "--controller", os.path.join(options.bin, "cool-controller"),
                 "--groups", str(options.groups), "--failures", str(options.failures))
     peer = beside(options, python, ours["hosts"])
@@ -107,4 +102,7 @@ def main():
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    try:
+        main()
+    except (peers.Failed, subprocess.SubprocessError, OSError) as e:
+        sys.exit("load: %s" % e)

@@ -131,6 +131,15 @@ def run_checked(*command, timeout=900, **options):
     return done.stdout
 
 
+def installed(folder, package):
+    """The folder of the programs of a Python environment that has a package of PyPI; made if it is not there."""
+    programs = os.path.join(folder, "bin")
+    if not os.access(os.path.join(programs, "pip"), os.X_OK):
+        run_checked("/usr/bin/python3", "-m", "venv", folder)
+    run_checked(os.path.join(programs, "pip"), "install", "--quiet", "--disable-pip-version-check", package)
+    return programs
+
+
 class Run:
     """A testbed in which to measure: the hosts in rank order, and a folder for what the launchers need."""
 
@@ -201,10 +210,8 @@ class Mpi:
         self.program = os.path.join(folder, "mpi_collectives." + self.name)
 
     def prepare(self):
-        pip, mpicc = (os.path.join(self.folder, "bin", p) for p in ("pip", "mpicc"))
-        if not os.path.exists(mpicc):
-            run_checked("/usr/bin/python3", "-m", "venv", self.folder)
-            run_checked(pip, "install", "--quiet", "--disable-pip-version-check", self.name)
+        programs = installed(self.folder, self.name)
+        pip, mpicc = (os.path.join(programs, p) for p in ("pip", "mpicc"))
         run_checked(mpicc, "-O2", "-Wall", "-o", self.program, os.path.join(HERE, "mpi_collectives.c"))
         if self.preload:
             run_checked("gcc", "-O2", "-Wall", "-shared", "-fPIC", "-o", self.preload, os.path.join(HERE, "sleeping_poll.c"), "-ldl")

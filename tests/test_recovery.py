@@ -2,6 +2,7 @@
 import json
 import os
 import random
+import re
 import signal
 import subprocess
 import threading
@@ -9,6 +10,7 @@ import threading
 import pytest
 from conftest import succeed
 from test_faults import wait_for
+from test_forwarding import reaches
 from test_kmeans import write_npy
 
 
@@ -132,3 +134,36 @@ def test_k_means_survives_all_of_them(make_bed, tmp_path):
     assert job.wait(120) == 0, "".join(said[-20:])
     with open(alone, "rb") as a, open(together, "rb") as b:
         assert a.read() == b.read()
+
+
+def failovers(switch):
+    """The ports that each fast-failover group of a switch watches, in the order of preference."""
+    groups = subprocess.check_output(["ovs-ofctl", "-O", "OpenFlow13", "--no-names", "dump-groups", switch], text=True)
+    return [[int(port) for port in re.findall(r"watch_port:(\d+)", line)] for line in groups.splitlines() if "type=ff" in line]
+
+
+def test_unicast_goes_on_by_another_uplink_while_the_controller_does_nothing(make_bed):
+    """Between two racks each direction has a spine of its own, so the uplink by which a rack sends carries nothing back."""
+    bed = make_bed("leafspine:2x2x4", host_mbit=50, uplink_mbit=50, lldp_ms=400)
+    wait_for(lambda: whole(bed), "the network is whole")
+    one, other = bed.network.net.get("h1"), bed.network.net.get("h5")
+    for host, peer in ((one, other), (other, one)):
+        wait_for(lambda: reaches(host, peer), "racks reach each other")
+        # The controller answers for addresses, and will not.
+        host.cmd("ip neighbour change %s dev %s nud permanent" % (peer.IP(), host.defaultIntf().name))
+    for host, peer in ((one, other), (other, one)):
+        leaf = next(l["a"] for l in bed.description["links"] if l["b"] == host.name)
+        wait_for(lambda: failovers(leaf), "the leaf has a group for fast failover")
+        [[preferred, alternate]] = failovers(leaf)
+        link = next(l for l in bed.network.uplinks() if "%s-eth%d" % (leaf, preferred) in {intf.name for intf in l})
+        bed.controller.signal(signal.SIGSTOP)
+        try:
+            bed.network.cut(link)
+            wait_for(lambda: reaches(host, peer) and reaches(peer, host), "racks reach each other without the uplink")
+            assert failovers(leaf) == [[preferred, alternate]], "nobody has told the switch"
+        finally:
+            bed.controller.signal(signal.SIGCONT)
+        wait_for(lambda: not failovers(leaf), "the only uplink left needs no group")
+        assert reaches(host, peer) and reaches(peer, host)
+        bed.network.restore(link)
+        wait_for(lambda: whole(bed) and failovers(leaf) == [[preferred, alternate]], "the network is as before")

@@ -1,10 +1,12 @@
 //! What a fuzz target needs to be three programs: a target of libFuzzer, an ordinary test on seeded
-//! bytes, and a command that runs it on a file. What must hold is said by the targets.
+//! bytes and on what fuzzing has found before, and a command that runs it on a file. What must hold is said by the
+//! targets.
 
 mod file;
 mod mutate;
 
 use std::io::Read;
+use std::path::Path;
 
 pub use file::File;
 use mutate::Mutator;
@@ -31,6 +33,11 @@ macro_rules! target {
         #[test]
         fn holds_for_seeded_random_and_mutated_bytes() {
             $crate::try_many(&seeds(), $tries, check);
+        }
+
+        #[test]
+        fn holds_for_what_fuzzing_has_found() {
+            $crate::try_kept(env!("CARGO_BIN_NAME"), check).unwrap();
         }
     };
 }
@@ -62,10 +69,32 @@ pub fn try_many(seeds: &[Vec<u8>], tries: usize, check: fn(&[u8])) {
     let mut mutator = Mutator::new(seeds);
     let mutated = std::iter::repeat_with(|| mutator.next_input());
     for input in seeds.iter().cloned().chain(mutated).take(seeds.len() + tries) {
-        let shown = Shown(&input);
-        check(&input);
-        std::mem::forget(shown);
+        try_one(&input, check);
     }
+}
+
+/// Runs `check` on every file of a target's folder in `corpus/`, if it has one.
+///
+/// # Errors
+/// If the folder or a file of it cannot be read.
+///
+/// # Panics
+/// If `check` does; the input is printed.
+pub fn try_kept(target: &str, check: fn(&[u8])) -> std::io::Result<()> {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("corpus").join(target);
+    if !folder.try_exists()? {
+        return Ok(());
+    }
+    for entry in std::fs::read_dir(folder)? {
+        try_one(&std::fs::read(entry?.path())?, check);
+    }
+    Ok(())
+}
+
+fn try_one(input: &[u8], check: fn(&[u8])) {
+    let shown = Shown(input);
+    check(input);
+    std::mem::forget(shown);
 }
 
 /// Prints an input when a check on it panics.

@@ -3,6 +3,7 @@
 
 mod calls;
 mod follow;
+mod frames;
 mod takeover;
 
 use super::api::{FabricConfig, FabricError, NodeRegistration, TopologySnapshot, TreeGrant, Unicast};
@@ -16,11 +17,11 @@ use super::session::{PortInfo, SessionConfig, SwitchInfo};
 use super::telemetry::{Presence, Telemetry};
 use super::uses::Uses;
 use super::wanted::Wanted;
-use super::{Reply, arp, locator, view, vlan};
+use super::{Reply, view};
 use calls::answer;
 use cool_machine::{Duration, Machine, Poll, Time, earliest};
 use cool_topology::discovery::{Input, Output};
-use cool_topology::{DatapathId, Discovery, Index, Key, Link, Port, Racks, Routes, lldp};
+use cool_topology::{DatapathId, Discovery, Index, Key, Link, Port, Racks, Routes};
 use core::net::Ipv4Addr;
 use follow::{Changes, Detour, tree};
 use std::collections::{BTreeMap, BTreeSet};
@@ -318,62 +319,6 @@ impl Network {
             self.discovery.handle(now, Input::SwitchUp { switch, ports: &up });
         }
         self.pass(switch, version);
-    }
-
-    fn packet_in(&mut self, now: Time, port: Port, frame: &[u8]) {
-        let (tag, frame) = vlan::untagged(frame);
-        let Some(&[high, low]) = frame.get(12..14) else { return };
-        match u16::from_be_bytes([high, low]) {
-            lldp::ETHERTYPE => self.discovery.handle(now, Input::Heard(port, &frame)),
-            arp::ETHERTYPE => self.answer_arp(port, tag, &frame),
-            _ => {}
-        }
-    }
-
-    /// Answers for the node asked for with its locator.
-    fn answer_arp(&self, port: Port, tag: vlan::Tag, frame: &[u8]) {
-        if self.config.unicast == Unicast::Normal {
-            return;
-        }
-        let Some(request) = arp::Request::read(frame) else { return };
-        let Some(name) = self.by_ip.get(&request.target_ip) else { return };
-        let Some(target) = self.discovery.graph().host(name) else {
-            debug!(%port, node = name, "ARP request for a node that is not located yet");
-            return;
-        };
-        // Who looks whether its own address is in use must not be told so.
-        if target == port {
-            return;
-        }
-        let rack = self.racks.number(target.switch);
-        if let Some(locator) = rack.and_then(|rack| locator::of(rack, target.number)) {
-            self.send(port, tag.put(request.answer(locator)));
-        }
-    }
-
-    /// A node is at another place: whoever knows its locator hears the new one.
-    fn announce_move(&self, node: &str, place: Port) {
-        if self.config.unicast == Unicast::Normal {
-            return;
-        }
-        let (Some(node), Some(rack)) = (self.nodes.get(node), self.racks.number(place.switch)) else {
-            return;
-        };
-        let Some(locator) = locator::of(rack, place.number) else { return };
-        let frame = arp::announcement(node.ip, locator);
-        for (_, port) in self.discovery.graph().hosts().filter(|(_, port)| *port != place) {
-            self.send(port, frame.clone());
-        }
-    }
-
-    /// Sends a frame out of a port; it may be lost, like any frame.
-    fn send(&self, port: Port, frame: Vec<u8>) {
-        let session = self.switches.get(&port.switch).and_then(|state| state.session.as_ref());
-        if let Some((_, handle)) = session
-            && handle.packets.try_send((port.number, frame)).is_err()
-        {
-            debug!(%port, "too many frames wait; one is dropped");
-        }
     }
 
     /// Draws all conclusions; returns when to draw the next even if nothing happens.

@@ -10,7 +10,7 @@ use tokio::time::timeout;
 
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// A controller that this program started; it ends with this value.
+/// A controller that this program started; it ends with this value, or with the program if that is killed.
 pub(crate) struct Controller {
     _child: Child,
     pub(crate) pid: u32,
@@ -20,7 +20,9 @@ pub(crate) struct Controller {
 
 impl Controller {
     pub(crate) async fn start(program: &Path) -> Result<Controller, String> {
-        let mut child = Command::new(program)
+        let mut child = Command::new("setpriv")
+            .args(["--pdeathsig", "KILL"])
+            .arg(program)
             .args(["--insecure-plaintext", "--openflow", "127.0.0.1:0", "--grpc", "127.0.0.1:0"])
             // What floods is measured, not held off.
             .args(["--port-packets-per-second", "10000000"])

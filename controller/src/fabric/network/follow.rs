@@ -1,14 +1,13 @@
 //! From what has changed in the network to what switches are to hold: only what the change concerns is
 //! computed, and only what is different is told.
 
-use super::super::arp;
 use super::super::reconcile::Wish;
 use super::super::telemetry::Rules;
 use super::super::wanted::Keep;
 use super::{Network, Switch};
 use cool_machine::Time;
 use cool_topology::routes::Hop;
-use cool_topology::{DatapathId, Index, Link, Port};
+use cool_topology::{DatapathId, Index, Link};
 use std::collections::{BTreeMap, BTreeSet};
 use tracing::warn;
 
@@ -68,22 +67,6 @@ impl Network {
         self.improve(now);
         for number in core::mem::take(&mut self.reshaped) {
             self.put(number);
-        }
-    }
-
-    /// Switches that forward by what they have learned learn anew where nodes are, as if these had sent something.
-    fn teach(&mut self, now: Time) {
-        let Some(tree) = self.normal.as_mut().and_then(|normal| normal.teach(now)) else { return };
-        let mut ends: BTreeMap<DatapathId, Vec<Port>> = BTreeMap::new();
-        for end in tree.iter().flat_map(|link| [link.a, link.b]) {
-            ends.entry(end.switch).or_default().push(end);
-        }
-        for (name, place) in self.discovery.graph().hosts() {
-            let Some(node) = self.nodes.get(name) else { continue };
-            let frame = arp::announcement(node.ip, node.mac);
-            for end in ends.get(&place.switch).into_iter().flatten() {
-                self.send(*end, frame.clone());
-            }
         }
     }
 

@@ -8,7 +8,7 @@ use super::super::model::{self, Packet};
 use super::super::reconcile::{self, Reconciler};
 use super::super::room::Room;
 use super::super::tables::{Flow, FlowKey, GROUPS};
-use super::super::wanted;
+use super::super::{locator, wanted};
 use super::*;
 use cool_topology::Graph;
 use cool_topology::lldp::Announcement;
@@ -234,17 +234,21 @@ impl World {
     fn no_loops(&self) {
         let mut model = self.model();
         let trees = (0..4).map(|tree| (wanted::address(GROUPS.start + tree), Mac([1, 0, 0x5e, 0, 0, 0])));
-        self.from_everywhere(&model, trees);
+        self.sent_from_everywhere(&model, trees);
         let places = || (0..4).filter_map(|rack| Some((Ipv4Addr::UNSPECIFIED, locator::of(rack, 3)?)));
-        self.from_everywhere(&model, places());
+        self.sent_from_everywhere(&model, places());
         for link in self.truth.links() {
             model.cable(link, false);
-            self.from_everywhere(&model, places());
+            self.sent_from_everywhere(&model, places());
             model.cable(link, true);
         }
     }
 
-    fn from_everywhere(&self, model: &model::Network<'_>, to: impl Iterator<Item = (Ipv4Addr, Mac)> + Clone) {
+    fn sent_from_everywhere(
+        &self,
+        model: &model::Network<'_>,
+        to: impl Iterator<Item = (Ipv4Addr, Mac)> + Clone,
+    ) {
         for (name, place) in self.truth.hosts() {
             let Some(node) = self.network.nodes.get(name) else { continue };
             for (ipv4_dst, eth_dst) in to.clone() {
