@@ -343,5 +343,26 @@ async fn open_vswitch_forwards_as_wanted_and_a_new_controller_takes_over() {
     fabric.release_group(6).await.unwrap();
     assert_eq!(fabric.release_group(6).await, Err(FabricError::NoSuchGroup { id: 6 }));
     assert!(bridges.flows(1).iter().any(|flow| flow.contains("tp_dst=9")), "another's flow was touched");
+
+    // A second cable beside the first: whichever is pulled, the switch takes the other without a controller.
+    bridges.patch(0, 3, 1, 2);
+    bridges.patch(1, 2, 0, 3);
+    until(&fabric, "a second cable", |t| t.links.len() == 3).await;
+    let rack = fabric.topology().node("h3").and_then(|node| node.location).unwrap().rack;
+    let protected = timeout(PATIENCE, async {
+        let mut every = interval(Duration::from_millis(100));
+        while !run("ovs-ofctl", &["-O", "OpenFlow13", "dump-groups", &bridges.name(1)]).contains("type=ff") {
+            every.tick().await;
+        }
+    });
+    protected.await.expect("a group for fast failover");
     agents.abort();
+    drop(fabric);
+    for port in [1, 2] {
+        run("ovs-vsctl", &["del-port", &format!("{}p1{port}", bridges.prefix)]);
+        let to_h3 = format!("udp,nw_src={},dl_dst=02:c0:00:{rack:02x}:00:{:02x}", host(1).ip, host(3).port);
+        let (out, actions) = bridges.trace(&host(1), &to_h3);
+        assert_eq!(out, names(&["h3"]), "without port {port}: {actions}");
+        bridges.patch(1, port, 0, if port == 1 { 1 } else { 3 });
+    }
 }

@@ -91,7 +91,7 @@ fn groups_are_changed() {
         "OFPT_GROUP_MOD: ADD group_id=9,type=indirect,bucket=actions=output:1",
     );
     let buckets = vec![
-        Bucket { watch_port: PortNo(1), ..Bucket::new(to(1)) },
+        Bucket::watching(PortNo(1), to(1)),
         Bucket { watch_group: GroupId(2), ..Bucket::new(vec![Action::Group(GroupId(2))]) },
     ];
     means(
