@@ -34,6 +34,7 @@ bindings: packages-test
 
 bench: packages-bench release
 	$(SUDO) bench/bench.py $(BENCH)
+	$(SUDO) bench/loss.py
 
 bench-quick: packages-bench release
 	$(SUDO) bench/bench.py --quick $(BENCH)

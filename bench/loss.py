@@ -98,14 +98,19 @@ def main():
     print("| --- | --: | --: | --: | --: | --: | --: | --: |", flush=True)
     measured = []
     for share in options.loss:
-        measured.append(measure(options, share))
-        print(row(measured[-1]), flush=True)
+        try:
+            measured.append(measure(options, share))
+            print(row(measured[-1]), flush=True)
+        except peers.Failed as e:
+            measured.append({"loss": share, "failed": str(e)})
+            print("| %s | failed: %s |" % (name(share), " ".join(str(e).split())), flush=True)
     with open(os.path.join(options.out, "loss.json"), "w", encoding="utf-8") as f:
         json.dump(measured, f, indent=1)
+    return int(any("failed" in figures for figures in measured))
 
 
 if __name__ == "__main__":
     try:
-        main()
+        sys.exit(main())
     except (testbed.Failure, peers.Failed, RuntimeError, OSError) as e:
         sys.exit("loss: %s" % e)
