@@ -55,15 +55,16 @@ def measure(options, loss):
     over = statistics.median(figures["seconds"]) / least
     return {"loss": loss, "seconds": figures["seconds"], "over_limit": over, "target": TARGETS.get(loss), "idle": figures["idle"],
             "uplink_most": max(across) / options.bytes, "uplinks_all": sum(across) / options.bytes,
-            "uplink_allowed": FRAMES * (1 + 3 * (loss or 0)), "chunks_repaired": figures["chunks_repaired"]}
+            "uplink_allowed": None if loss is None else FRAMES * (1 + 3 * loss), "chunks_repaired": figures["chunks_repaired"]}
 
 
 def row(figures):
     target = "%.2f" % figures["target"] if figures["target"] else "-"
+    allowed = "%.3f" % figures["uplink_allowed"] if figures["uplink_allowed"] else "-"
     seconds = [1e3 * s for s in figures["seconds"]]
-    return "| %s | %.0f | %.0f to %.0f | %.2f | %s | %.3f | %.3f | %.0f %% |" % (
+    return "| %s | %.0f | %.0f to %.0f | %.2f | %s | %.3f | %s | %.0f %% |" % (
         name(figures["loss"]), statistics.median(seconds), min(seconds), max(seconds), figures["over_limit"], target,
-        figures["uplink_most"], figures["uplink_allowed"], 100 * figures["idle"])
+        figures["uplink_most"], allowed, 100 * figures["idle"])
 
 
 def loss(text):
