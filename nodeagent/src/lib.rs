@@ -17,6 +17,7 @@ pub mod local;
 pub mod metrics;
 mod net;
 pub mod probe;
+mod readable;
 mod traces;
 
 pub use agent::Agent;

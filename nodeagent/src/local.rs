@@ -9,6 +9,7 @@ mod wire;
 
 use crate::agent::{Agent, Attachment, Recovery};
 use crate::engine::{CallRequest, Memory, SharedSlice, TransferRequest, wrong_plan};
+use crate::readable::Readable;
 use cool_proto::control;
 use cool_proto::frame::FrameError;
 use cool_proto::local::{
@@ -21,11 +22,12 @@ use std::collections::{BTreeMap, VecDeque};
 use std::io;
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::PermissionsExt;
+use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
-use tokio::net::{UnixListener, UnixStream};
+use tokio::net::UnixListener;
 use tokio::task::JoinSet;
 use tokio::time::{MissedTickBehavior, interval, timeout};
 use tracing::{debug, info, warn};
@@ -77,7 +79,7 @@ impl LocalServer {
         if let Some(directory) = path.parent() {
             std::fs::create_dir_all(directory).map_err(error)?;
         }
-        match std::os::unix::net::UnixStream::connect(path) {
+        match UnixStream::connect(path) {
             Ok(_) => return Err(ServeError::InUse(path.to_path_buf())),
             Err(e) if e.kind() == io::ErrorKind::ConnectionRefused => {
                 std::fs::remove_file(path).map_err(error)?;
@@ -148,14 +150,14 @@ impl From<FrameError> for End {
 }
 
 /// Serves one connection from its first to its last frame.
-async fn session(stream: std::os::unix::net::UnixStream, agent: Agent) {
-    let stream = match UnixStream::from_std(stream) {
-        Ok(stream) => stream,
-        Err(e) => return warn!("cannot serve a rank's connection: {e}"),
-    };
+async fn session(stream: UnixStream, agent: Agent) {
     let user = match User::of(&stream) {
         Ok(user) => user,
         Err(e) => return warn!("cannot learn whose process connects: {e}"),
+    };
+    let stream = match Readable::new(stream) {
+        Ok(stream) => stream,
+        Err(e) => return warn!("cannot serve a rank's connection: {e}"),
     };
     let mut wire = Wire::new(stream);
     let first = match timeout(PATIENCE, wire.receive()).await {

@@ -139,7 +139,7 @@ impl Group {
             over: BTreeSet::new(),
             failed: None,
             retry_timer: Timers::default().initial_rto,
-            calm: 0,
+            calm: streams::CALM,
         }
     }
 

@@ -6,7 +6,7 @@
 
 use crate::agent::Agent;
 use std::io;
-use tokio::net::UnixStream;
+use std::os::unix::net::UnixStream;
 
 /// The user of a connected process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -19,7 +19,7 @@ pub(super) struct User {
 impl User {
     /// Whoever connected this.
     pub(super) fn of(stream: &UnixStream) -> io::Result<User> {
-        let number = stream.peer_cred()?.uid();
+        let number = rustix::net::sockopt::socket_peercred(stream)?.uid.as_raw();
         Ok(User::new(number, rustix::process::geteuid().as_raw()))
     }
 

@@ -2,6 +2,7 @@
 //! matter.
 
 use super::{End, PATIENCE};
+use crate::readable::Readable;
 use cool_proto::RUNNING_INTERVAL;
 use cool_proto::frame::{Decoder, MAX_TO_AGENT, MAX_TO_RANK, encode};
 use cool_proto::local::{Refused, Running, frame::Body};
@@ -9,21 +10,19 @@ use cool_proto::socket;
 use std::collections::VecDeque;
 use std::io;
 use std::os::fd::OwnedFd;
-use tokio::io::Interest;
-use tokio::net::UnixStream;
 use tokio::time::{interval, timeout};
 use tracing::debug;
 
 /// A connection.
 pub(super) struct Wire {
-    stream: UnixStream,
+    stream: Readable,
     decoder: Decoder,
     /// Those that came and whose Map has not been handled.
     pub(super) descriptors: VecDeque<OwnedFd>,
 }
 
 impl Wire {
-    pub(super) fn new(stream: UnixStream) -> Wire {
+    pub(super) fn new(stream: Readable) -> Wire {
         Wire { stream, decoder: Decoder::new(MAX_TO_AGENT), descriptors: VecDeque::new() }
     }
 
@@ -34,10 +33,8 @@ impl Wire {
                 return Ok(body);
             }
             let mut buffer = [0; MAX_TO_AGENT];
-            let (stream, descriptors) = (&self.stream, &mut self.descriptors);
-            let received = stream
-                .async_io(Interest::READABLE, || socket::receive(stream, &mut buffer, descriptors))
-                .await;
+            let descriptors = &mut self.descriptors;
+            let received = self.stream.read(|stream| socket::receive(stream, &mut buffer, descriptors)).await;
             match received {
                 Ok(0) => return Err(End::Closed),
                 Ok(n) => self.decoder.push(&buffer[..n]),
@@ -50,13 +47,10 @@ impl Wire {
 
     pub(super) async fn send(&mut self, body: Body) -> Result<(), End> {
         let bytes = encode(body, MAX_TO_RANK)?;
-        let stream = &self.stream;
         let all = async {
             let mut sent = 0;
             while sent < bytes.len() {
-                sent += stream
-                    .async_io(Interest::WRITABLE, || socket::send(stream, &bytes[sent..], None))
-                    .await?;
+                sent += self.stream.write(|stream| socket::send(stream, &bytes[sent..], None)).await?;
             }
             Ok(())
         };

@@ -58,7 +58,9 @@ pub(crate) fn start(
     let tcp = TcpListener::from_std(tcp).map_err(failed("TCP", tcp_port))?;
     drop(inside);
     let handle = runtime.handle().clone();
-    let run = move || runtime.block_on(Driver::new(config, udp).run(commands, tcp));
+    let driver = Driver::new(config, udp);
+    // A task is woken by others of its thread for less than what the runtime itself runs.
+    let run = move || runtime.block_on(async { tokio::spawn(driver.run(commands, tcp)).await });
     std::thread::Builder::new().name("cool-engine".to_owned()).spawn(run).map_err(StartError::Thread)?;
     Ok(Bound { udp_port, tcp_port, runtime: handle })
 }

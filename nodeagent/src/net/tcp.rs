@@ -29,7 +29,8 @@ const UNSENT: u32 = 128 * 1024;
 /// How long a connection that was given up may take to write what it still has.
 const LAST_WORDS: Duration = Duration::from_secs(2);
 
-const READ: usize = 64 * 1024;
+/// Room for one read: twice what the last one brought, within these.
+const READ: std::ops::RangeInclusive<usize> = 4 * 1024..=64 * 1024;
 
 /// A reader is woken for no less of a frame than this, or its end: else each packet would wake the engine.
 const LOW_WATER: usize = 32 * 1024;
@@ -134,12 +135,13 @@ fn tune(stream: &TcpStream) -> io::Result<()> {
 }
 
 async fn read(connection: ConnectionId, mut stream: OwnedReadHalf, events: Events) {
-    let (mut frames, mut low_water) = (Frames::default(), 1);
+    let (mut frames, mut low_water, mut room) = (Frames::default(), 1, *READ.start());
     let why = loop {
-        let mut bytes = Vec::with_capacity(READ);
+        let mut bytes = Vec::with_capacity(room);
         match stream.read_buf(&mut bytes).await {
             Ok(0) => break "its agent closed the connection".to_owned(),
-            Ok(_) => {
+            Ok(came) => {
+                room = (2 * came).clamp(*READ.start(), *READ.end());
                 let worth = frames.read(&bytes).min(LOW_WATER);
                 if worth != low_water {
                     low_water = worth;

@@ -1,14 +1,13 @@
 //! UDP sockets: one for what is sent and for what comes to this node, one for each tree it listens to. Many
 //! datagrams cross into the system and back at a time (sendmsg with GSO, recvmmsg, GRO) where it can do that.
 
+use crate::readable::Readable;
 use quinn_udp::{BATCH_SIZE, RecvMeta, Transmit, UdpSocketState};
 use socket2::{Domain, Protocol, Type};
 use std::io::{self, IoSliceMut};
-use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4};
+use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4, UdpSocket};
 use std::task::{Context, Poll};
 use std::time::{Duration, SystemTime};
-use tokio::io::Interest;
-use tokio::net::UdpSocket;
 
 /// Routers between racks may lie on a tree; a few more than any tree has.
 const TTL: u32 = 8;
@@ -25,13 +24,13 @@ const SLOTS: usize = 2 * BATCH_SIZE;
 const SLOT: usize = 64 * 1024;
 
 /// The socket for what this node sends, and for what comes to it alone.
-pub(super) fn bind(ip: Ipv4Addr, port: u16) -> io::Result<(std::net::UdpSocket, u16)> {
+pub(super) fn bind(ip: Ipv4Addr, port: u16) -> io::Result<(UdpSocket, u16)> {
     let socket = socket()?;
     socket.bind(&SocketAddrV4::new(ip, port).into())?;
     socket.set_multicast_if_v4(&ip)?;
     socket.set_multicast_ttl_v4(TTL)?;
     socket.set_multicast_loop_v4(false)?;
-    let socket: std::net::UdpSocket = socket.into();
+    let socket: UdpSocket = socket.into();
     let port = socket.local_addr()?.port();
     Ok((socket, port))
 }
@@ -59,21 +58,21 @@ fn socket() -> io::Result<socket2::Socket> {
 
 /// A socket of the driver's.
 pub(super) struct Socket {
-    io: UdpSocket,
+    io: Readable,
     state: UdpSocketState,
 }
 
 impl Socket {
     /// To be called within the runtime.
-    pub(super) fn new(socket: std::net::UdpSocket) -> io::Result<Socket> {
-        let io = UdpSocket::from_std(socket)?;
-        let state = UdpSocketState::new((&io).into())?;
+    pub(super) fn new(socket: UdpSocket) -> io::Result<Socket> {
+        let state = UdpSocketState::new((&socket).into())?;
+        let io = Readable::new(socket)?;
         Ok(Socket { io, state })
     }
 
     /// Whether something may have come; wakes the task when it has.
     pub(super) fn poll_ready(&self, context: &mut Context<'_>) -> Poll<()> {
-        self.io.poll_recv_ready(context).map(drop)
+        self.io.poll_ready(context)
     }
 
     /// Sends `bytes` as datagrams of `segment` bytes, the last one perhaps shorter. What the network does not
@@ -96,13 +95,11 @@ impl Socket {
         let destination = to.into();
         let segment_size = (contents.len() > segment).then_some(segment);
         let transmit = Transmit { destination, ecn: None, contents, segment_size, src_ip: None };
-        let send = || self.state.try_send((&self.io).into(), &transmit);
-        self.io.async_io(Interest::WRITABLE, send).await
+        self.io.write(|socket| self.state.try_send((&socket).into(), &transmit)).await
     }
 
     fn receive(&self, buffers: &mut [IoSliceMut<'_>], metas: &mut [RecvMeta]) -> usize {
-        let receive = || self.state.recv((&self.io).into(), buffers, metas);
-        match self.io.try_io(Interest::READABLE, receive) {
+        match self.io.try_read(|socket| self.state.recv((&socket).into(), buffers, metas)) {
             Ok(count) => count,
             Err(error) => {
                 if error.kind() != io::ErrorKind::WouldBlock {

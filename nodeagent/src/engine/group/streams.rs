@@ -22,8 +22,8 @@ const COPY_MAX: u64 = 1024 * 1024;
 /// What a stream waits beyond the call's timeout: the call's own says more about what is wrong.
 const GRACE: Duration = Duration::from_secs(2);
 
-/// After so many streams in a row that needed no repair, what is said of short ones may wait for others.
-const CALM: u32 = 16;
+/// After so many streams in a row that needed no repair, as at first, what is said of short ones may wait for others.
+pub(super) const CALM: u32 = 16;
 
 /// How long: short against a retry of TCP, long against a few small calls.
 const TICK: Duration = Duration::from_millis(5);

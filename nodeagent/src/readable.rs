@@ -1,0 +1,105 @@
+//! A socket whose task is woken when something can be read. Tokio's own sockets are woken when something can be written
+//! as well, which the system says of UDP and unix sockets whenever something that was sent has been taken: an agent would
+//! be woken once more for each small message.
+#![allow(unsafe_code, reason = "tokio asks that a descriptor which it watches stays open")]
+
+use std::io::{self, ErrorKind};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::task::{Context, Poll};
+use tokio::io::Interest;
+use tokio::io::unix::AsyncFd;
+
+/// A socket that does not block.
+#[derive(Debug)]
+pub(crate) struct Readable(AsyncFd<OwnedFd>);
+
+impl Readable {
+    /// To be called within the runtime, with a socket that was made not to block.
+    pub(crate) fn new(socket: impl Into<OwnedFd>) -> io::Result<Readable> {
+        watch(socket.into(), Interest::READABLE).map(Readable)
+    }
+
+    /// Whether something may have come; wakes the task when it has.
+    pub(crate) fn poll_ready(&self, context: &mut Context<'_>) -> Poll<()> {
+        // An error is for who reads.
+        self.0.poll_read_ready(context).map(drop)
+    }
+
+    /// Reads if something may have come.
+    pub(crate) fn try_read<R>(&self, read: impl FnOnce(BorrowedFd<'_>) -> io::Result<R>) -> io::Result<R> {
+        self.0.try_io(Interest::READABLE, |socket| read(socket.as_fd()))
+    }
+
+    /// Reads as soon as something has come.
+    pub(crate) async fn read<R>(
+        &self,
+        mut read: impl FnMut(BorrowedFd<'_>) -> io::Result<R>,
+    ) -> io::Result<R> {
+        self.0.async_io(Interest::READABLE, |socket| read(socket.as_fd())).await
+    }
+
+    /// Writes as soon as there is room.
+    pub(crate) async fn write<R>(
+        &self,
+        mut write: impl FnMut(BorrowedFd<'_>) -> io::Result<R>,
+    ) -> io::Result<R> {
+        let socket = self.0.get_ref();
+        match write(socket.as_fd()) {
+            Err(error) if error.kind() == ErrorKind::WouldBlock => {}
+            written => return written,
+        }
+        // Under another name, since under this one it is watched already.
+        let writable = watch(socket.try_clone()?, Interest::WRITABLE)?;
+        writable.async_io(Interest::WRITABLE, |socket| write(socket.as_fd())).await
+    }
+}
+
+fn watch(socket: OwnedFd, interest: Interest) -> io::Result<AsyncFd<OwnedFd>> {
+    // SAFETY: the descriptor is owned by what is returned, which hands out borrows of it and nothing else, so it stays
+    // open and the same as long as it is watched.
+    Ok(unsafe { AsyncFd::register_with_interest(socket, interest) }?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::io::{Read, Write};
+    use std::os::unix::net::UnixStream;
+    use std::time::Duration;
+    use tokio::time::timeout;
+
+    fn pair() -> (Readable, UnixStream) {
+        let (ours, theirs) = UnixStream::pair().unwrap();
+        ours.set_nonblocking(true).unwrap();
+        (Readable::new(ours).unwrap(), theirs)
+    }
+
+    fn take(socket: BorrowedFd<'_>) -> io::Result<usize> {
+        Ok(rustix::io::read(socket, &mut [0; 16])?)
+    }
+
+    #[tokio::test]
+    async fn a_reader_wakes_for_what_comes_and_not_because_what_it_sent_was_taken() {
+        let (ours, mut theirs) = pair();
+        assert_eq!(ours.write(|socket| Ok(rustix::io::write(socket, b"sent")?)).await.unwrap(), 4);
+        theirs.read_exact(&mut [0; 4]).unwrap();
+        let ready = std::future::poll_fn(|context| ours.poll_ready(context));
+        assert!(timeout(Duration::from_millis(50), ready).await.is_err());
+        assert_eq!(ours.try_read(take).unwrap_err().kind(), ErrorKind::WouldBlock);
+        theirs.write_all(b"come").unwrap();
+        assert_eq!(ours.read(take).await.unwrap(), 4);
+    }
+
+    #[tokio::test]
+    async fn a_writer_waits_for_room() {
+        let (ours, mut theirs) = pair();
+        let total = 4 << 20;
+        let reader = tokio::task::spawn_blocking(move || theirs.read_exact(&mut vec![0; total]));
+        let mut sent = 0;
+        while sent < total {
+            let part = vec![0; (total - sent).min(1 << 20)];
+            sent += ours.write(|socket| Ok(rustix::io::write(socket, &part)?)).await.unwrap();
+        }
+        timeout(Duration::from_secs(60), reader).await.expect("all is read").unwrap().unwrap();
+    }
+}
