@@ -1,5 +1,6 @@
 //! The engine's thread: waits for whatever comes first, tells the engine, does what it asks.
 
+use super::congestion::Calm;
 use super::tcp::{self, Connection};
 use super::udp::{Inbox, Outbox, Socket};
 use super::{EVENTS, Event, Events, udp};
@@ -13,7 +14,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::future::poll_fn;
 use std::net::{Ipv4Addr, SocketAddrV4};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
-use tokio::net::TcpListener;
+use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{mpsc, oneshot};
 
 /// How often the sockets are read before anything else gets its turn, if there is always more.
@@ -39,6 +40,7 @@ pub(super) struct Driver {
     outbox: Outbox,
     trees: BTreeMap<SocketAddrV4, Tree>,
     connections: BTreeMap<ConnectionId, Connection>,
+    calm: Calm,
     next_connection: u64,
     calls: BTreeMap<u64, Reply>,
     next_call: u64,
@@ -59,6 +61,7 @@ impl Driver {
             outbox: Outbox::default(),
             trees: BTreeMap::new(),
             connections: BTreeMap::new(),
+            calm: Calm::default(),
             next_connection: 0,
             calls: BTreeMap::new(),
             next_call: 0,
@@ -244,13 +247,11 @@ impl Driver {
         let now = self.now();
         match event {
             Event::Accepted(stream, from) => {
-                let connection = self.connection();
-                self.connections.insert(connection, Connection::new(connection, stream, &self.events));
+                let connection = self.connect(stream);
                 self.engine.handle(now, Input::Accepted { connection, from });
             }
             Event::Connected { node, stream } => {
-                let connection = self.connection();
-                self.connections.insert(connection, Connection::new(connection, stream, &self.events));
+                let connection = self.connect(stream);
                 self.engine.handle(now, Input::Connected { node, connection });
             }
             Event::Unreachable { node, why } => self.engine.handle(now, Input::Unreachable { node, why }),
@@ -270,9 +271,11 @@ impl Driver {
         }
     }
 
-    fn connection(&mut self) -> ConnectionId {
+    fn connect(&mut self, stream: TcpStream) -> ConnectionId {
         self.next_connection += 1;
-        ConnectionId(self.next_connection)
+        let id = ConnectionId(self.next_connection);
+        self.connections.insert(id, Connection::new(id, stream, &self.calm, &self.events));
+        id
     }
 }
 

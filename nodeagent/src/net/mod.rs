@@ -1,8 +1,9 @@
 //! The engine's driver: its thread, sockets and timers. It moves bytes and tells the time; what they mean
 //! is the matter of [`crate::engine`].
 
+mod congestion;
 mod driver;
-mod low_water;
+mod sockopt;
 mod tcp;
 #[cfg(test)]
 mod tests;

@@ -1,6 +1,7 @@
 //! TCP connections to other agents: accepting, connecting, reading, writing.
 
-use super::{Event, Events, low_water};
+use super::congestion::{Calm, Congestion};
+use super::{Event, Events, sockopt};
 use crate::engine::ConnectionId;
 use cool_transport::unicast::Frames;
 use socket2::{Domain, Protocol, SockRef, Socket, TcpKeepalive, Type};
@@ -100,13 +101,14 @@ pub(super) struct Connection {
 
 impl Connection {
     /// Starts to read from a stream.
-    pub(super) fn new(id: ConnectionId, stream: TcpStream, events: &Events) -> Connection {
+    pub(super) fn new(id: ConnectionId, stream: TcpStream, calm: &Calm, events: &Events) -> Connection {
         if let Err(error) = tune(&stream) {
             tracing::debug!(%error, "cannot tune a connection");
         }
+        let congestion = calm.choose(&stream);
         let (reading, writing) = stream.into_split();
         let (bytes, queue) = mpsc::unbounded_channel();
-        tokio::spawn(write(id, writing, queue, events.clone()));
+        tokio::spawn(write(id, writing, queue, congestion, events.clone()));
         let reader = tokio::spawn(read(id, reading, events.clone())).abort_handle();
         Connection { bytes, reader }
     }
@@ -145,7 +147,7 @@ async fn read(connection: ConnectionId, mut stream: OwnedReadHalf, events: Event
                 let worth = frames.read(&bytes).min(LOW_WATER);
                 if worth != low_water {
                     low_water = worth;
-                    if let Err(error) = low_water::set(stream.as_ref(), low_water as u32) {
+                    if let Err(error) = sockopt::set_low_water(stream.as_ref(), low_water as u32) {
                         tracing::debug!(%error, "cannot set how much a connection waits for");
                     }
                 }
@@ -164,6 +166,7 @@ async fn write(
     connection: ConnectionId,
     mut stream: OwnedWriteHalf,
     mut queue: mpsc::UnboundedReceiver<Vec<u8>>,
+    mut congestion: Congestion,
     events: Events,
 ) {
     while let Some(bytes) = queue.recv().await {
@@ -173,6 +176,7 @@ async fn write(
         } else {
             stream.write_all(&bytes).await
         };
+        let written = written.and_then(|()| congestion.wrote(stream.as_ref(), bytes.len()));
         let event = match written {
             Ok(()) => Event::Written { connection, bytes: bytes.len() as u64 },
             Err(error) => {

@@ -1,0 +1,153 @@
+//! Which congestion control connections use. BBR goes on where a link loses packets at random, of which CUBIC all but stops.
+//! CUBIC fills a link whose losses come from full queues, where BBR misjudges the token buckets that shape links and sends
+//! little for a while now and then. So connections begin with BBR, and use CUBIC while few packets are lost.
+
+use super::sockopt;
+use std::io;
+use std::os::fd::AsFd;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+const AT_FIRST: &str = "bbr";
+const WHILE_CALM: &str = "cubic";
+
+/// About what a segment carries.
+const SEGMENT: usize = 1448;
+
+/// Losses are counted over at least so many segments, and so long: what is lost when a queue overflows is lost at once.
+const WINDOW: usize = 10;
+const WINDOW_TIME: Duration = Duration::from_millis(100);
+
+/// More losses than one of so many segments are many.
+const MANY: usize = 25;
+
+/// Many in so many windows in a row come of a link that loses packets; few in so many, of one that does not.
+const MANY_IN_ROW: u32 = 4;
+const FEW_IN_ROW: u32 = 10;
+
+/// Whether this node's connections lose few packets. They share its link, so what one finds holds for all.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Calm(Arc<AtomicBool>);
+
+impl Calm {
+    /// The choice for a connection that has carried nothing yet.
+    pub(super) fn choose(&self, socket: impl AsFd) -> Congestion {
+        let mut congestion = Congestion::new(self.clone(), Instant::now());
+        set(&socket, AT_FIRST);
+        congestion.follow(socket);
+        congestion
+    }
+}
+
+/// The choice for one connection.
+#[derive(Debug)]
+pub(super) struct Congestion {
+    found: Calm,
+    /// What it goes by now.
+    calm: bool,
+    /// Sent in this window, which began then.
+    segments: usize,
+    began: Instant,
+    /// Sent again before.
+    again: u32,
+    /// So many windows in a row had many losses, or few.
+    many: bool,
+    row: u32,
+}
+
+impl Congestion {
+    fn new(found: Calm, now: Instant) -> Congestion {
+        Congestion { found, calm: false, segments: 0, began: now, again: 0, many: false, row: 0 }
+    }
+
+    /// So many bytes were written to the connection at once.
+    ///
+    /// # Errors
+    /// If the system does not tell what was sent again.
+    pub(super) fn wrote(&mut self, socket: impl AsFd, bytes: usize) -> io::Result<()> {
+        let now = Instant::now();
+        if self.is_due(now, bytes) {
+            self.look(now, sockopt::retransmissions(&socket)?);
+            self.follow(socket);
+        }
+        Ok(())
+    }
+
+    /// Whether a window is over.
+    fn is_due(&mut self, now: Instant, bytes: usize) -> bool {
+        self.segments += bytes.div_ceil(SEGMENT);
+        self.segments >= WINDOW && now >= self.began + WINDOW_TIME
+    }
+
+    /// So many segments have been sent again by the end of a window.
+    fn look(&mut self, now: Instant, again: u32) {
+        let many = again.wrapping_sub(self.again) as usize * MANY > self.segments;
+        self.row = if many == self.many { self.row + 1 } else { 1 };
+        (self.segments, self.began, self.again, self.many) = (0, now, again, many);
+        if self.row >= if many { MANY_IN_ROW } else { FEW_IN_ROW } {
+            self.found.0.store(!many, Ordering::Relaxed);
+        }
+    }
+
+    /// Does as all connections of the node do. A system without one of the two goes on with what it has.
+    fn follow(&mut self, socket: impl AsFd) {
+        let calm = self.found.0.load(Ordering::Relaxed);
+        if calm != self.calm {
+            self.calm = calm;
+            set(socket, if calm { WHILE_CALM } else { AT_FIRST });
+        }
+    }
+}
+
+fn set(socket: impl AsFd, control: &str) {
+    if let Err(error) = rustix::net::sockopt::set_tcp_congestion(socket, control) {
+        tracing::debug!(control, %error, "the system has no such congestion control");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Whether it is calm after each window of 100 segments with these losses, one each tenth of a second.
+    fn found(lost: impl IntoIterator<Item = u32>) -> Vec<bool> {
+        let mut now = Instant::now();
+        let mut again = 0;
+        let mut congestion = Congestion::new(Calm::default(), now);
+        let window = |lost| {
+            again += lost;
+            now += WINDOW_TIME;
+            assert!(congestion.is_due(now, 100 * SEGMENT));
+            congestion.look(now, again);
+            congestion.found.0.load(Ordering::Relaxed)
+        };
+        lost.into_iter().map(window).collect()
+    }
+
+    #[test]
+    fn a_link_is_calm_once_few_packets_were_lost_for_a_while() {
+        assert_eq!(found([4; 12]).iter().position(|calm| *calm), Some(9));
+        assert!(!found([5; 100]).contains(&true));
+    }
+
+    #[test]
+    fn a_calm_link_that_goes_on_losing_packets_is_no_longer_calm() {
+        let found = found([0; 20].into_iter().chain([20; 10]));
+        assert_eq!(found.iter().rposition(|calm| *calm), Some(22));
+    }
+
+    #[test]
+    fn queues_that_overflow_now_and_then_leave_it_calm() {
+        let overflows = [60, 50, 40, 0].into_iter().cycle().take(100);
+        assert!(found([0; 10].into_iter().chain(overflows)).ends_with(&[true; 100]));
+    }
+
+    #[test]
+    fn a_window_is_over_after_many_small_messages_and_some_time() {
+        let now = Instant::now();
+        let mut congestion = Congestion::new(Calm::default(), now);
+        assert!(!(0..2 * WINDOW).any(|_| congestion.is_due(now, 1)));
+        assert!(congestion.is_due(now + WINDOW_TIME, 1));
+    }
+}
