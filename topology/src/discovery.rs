@@ -1,6 +1,7 @@
 //! Discovery: a machine that finds the network by LLDP and keeps the [`Graph`] of it.
 //!
-//! Every interval it announces each port of each connected switch; what is heard at a port is the port's
+//! Every interval it announces each port of each connected switch that is new or has another switch at it, and some of the
+//! others in turn: a link that comes there by itself is found a little later. What is heard at a port is the port's
 //! neighbour until three announcements in a row have been missed, or the port goes down. Two ports that are
 //! each other's neighbours are a link. A registered node is located at the port that hears its name and
 //! address. A port has one neighbour at a time: what else it hears is reported, not believed.
@@ -27,6 +28,8 @@ pub use checks::Refused;
 
 /// Announcements in a row that may be missed.
 const MISSED: u8 = 3;
+/// A port without another switch is announced in each interval so often, and then in one of so many.
+const SELDOM: u32 = 8;
 /// Intervals that a warning stays after its cause was last seen.
 const WARNED: u8 = 10;
 
@@ -175,9 +178,21 @@ impl fmt::Display for Warning {
 struct Entry {
     mac: Mac,
     neighbour: Option<Announcement>,
-    /// Announcements sent since the neighbour was last heard.
+    /// Intervals since the neighbour was last heard.
     missed: u8,
+    /// Intervals that it has been up.
+    age: u32,
     sent: Sent,
+}
+
+impl Entry {
+    /// An interval is over. Tells whether the port is announced now.
+    fn ends_interval(&mut self, port: Port) -> bool {
+        self.age = self.age.wrapping_add(1);
+        let linked = matches!(self.neighbour, Some(Announcement::Switch { .. }));
+        // Not all in the same interval.
+        linked || self.age <= SELDOM || self.age.wrapping_add(port.number).is_multiple_of(SELDOM)
+    }
 }
 
 /// A registered node.
@@ -274,7 +289,8 @@ impl Discovery {
             return;
         }
         let sent = Sent::after(self.number);
-        self.ports.entry(port).or_insert(Entry { mac, neighbour: None, missed: 0, sent }).mac = mac;
+        let new = Entry { mac, neighbour: None, missed: 0, age: 0, sent };
+        self.ports.entry(port).or_insert(new).mac = mac;
         self.announce(port);
     }
 
@@ -450,7 +466,15 @@ impl Discovery {
     /// been missed.
     fn tick(&mut self) {
         let mut silent = Vec::new();
+        let mut due = Vec::new();
         for (port, entry) in &mut self.ports {
+            if entry.ends_interval(*port) {
+                due.push(*port);
+            } else {
+                // What it has announced gets old all the same.
+                self.number += 1;
+                entry.sent.note(self.number);
+            }
             if entry.neighbour.is_some() {
                 entry.missed += 1;
                 if entry.missed > MISSED {
@@ -476,7 +500,7 @@ impl Discovery {
             *left -= 1;
             *left > 0
         });
-        for port in self.ports.keys().copied().collect::<Vec<_>>() {
+        for port in due {
             self.announce(port);
         }
     }

@@ -174,7 +174,7 @@ impl World {
         self.register_all();
         self.agents_speak();
         self.all_arrive();
-        for _ in 0..2 * MISSED {
+        for _ in 0..2 * u32::from(MISSED) + SELDOM {
             self.interval();
             self.all_arrive();
         }
@@ -215,6 +215,29 @@ fn a_link_is_lost_after_three_missed_announcements_and_a_down_port_at_once() {
         world.flying.clear();
     }
     assert_eq!(world.discovery.graph().links().count(), 0);
+}
+
+#[test]
+fn ports_without_another_switch_are_announced_seldom_once_they_are_no_longer_new() {
+    let mut discovery = Discovery::new(INTERVAL, key("controller"));
+    let switch = DatapathId(1);
+    let ports: Vec<(u32, Mac)> = (1..=SELDOM).map(|number| (number, mac("port"))).collect();
+    discovery.handle(Time::ZERO, Input::SwitchUp { switch, ports: &ports });
+    let mut announced = |now: Time| {
+        std::iter::from_fn(|| match discovery.poll(now) {
+            Poll::Output(output) => Some(output),
+            Poll::Idle(_) => None,
+        })
+        .filter(|output| matches!(output, Output::Announce(..)))
+        .count()
+    };
+    let mut now = Time::ZERO;
+    assert_eq!(announced(now), ports.len());
+    for interval in 1..=4 * SELDOM {
+        now += INTERVAL;
+        // All while they are new, then one after the other.
+        assert_eq!(announced(now), if interval <= SELDOM { ports.len() } else { 1 });
+    }
 }
 
 #[test]
@@ -321,8 +344,11 @@ fn with_strangers() -> (World, Port, Port) {
 
 /// What a port announces next, while the rest of the network goes on.
 fn announced(world: &mut World, from: Port) -> Vec<u8> {
-    world.interval();
-    world.all_arrive();
+    let before = world.announced[&from].clone();
+    while world.announced[&from] == before {
+        world.interval();
+        world.all_arrive();
+    }
     world.announced[&from].clone()
 }
 
@@ -371,8 +397,9 @@ fn a_port_where_an_agent_lives_never_becomes_a_link_whoever_carries_frames() {
     let (mut world, stranger, _) = with_strangers();
     let home = world.truth.host("h2").unwrap();
     for _ in 0..3 {
-        let (of_stranger, of_home) = (announced(&mut world, stranger), announced(&mut world, home));
+        let of_stranger = announced(&mut world, stranger);
         world.input(Input::Heard(home, &of_stranger));
+        let of_home = announced(&mut world, home);
         world.input(Input::Heard(stranger, &of_home));
     }
     assert_eq!(*world.discovery.graph(), world.truth);
@@ -384,9 +411,10 @@ fn a_port_where_an_agent_lives_never_becomes_a_link_whoever_carries_frames() {
 #[test]
 fn an_agent_that_comes_to_a_port_ends_the_link_that_its_host_had_made_up() {
     let (mut world, one, other) = with_strangers();
-    let frames = (announced(&mut world, one), announced(&mut world, other));
-    world.input(Input::Heard(other, &frames.0));
-    world.input(Input::Heard(one, &frames.1));
+    let frame = announced(&mut world, one);
+    world.input(Input::Heard(other, &frame));
+    let frame = world.announced[&other].clone();
+    world.input(Input::Heard(one, &frame));
     // Two hosts without agents that carry frames between them look like a cable.
     assert_eq!(world.discovery.graph().peer(one), Some(other));
     world.input(Input::NodeRegistered("h9", mac("h9"), &key("h9")));
