@@ -3,6 +3,10 @@
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd};
+use std::time::Duration;
+
+/// TCP_RTO_MAX_MS of linux/tcp.h (Linux 6.15), which libc does not name yet.
+const TCP_RTO_MAX_MS: libc::c_int = 44;
 
 /// Wakes the reader of a socket only when so many bytes have come, or the connection has ended: SO_RCVLOWAT of
 /// socket(7).
@@ -10,14 +14,26 @@ use std::os::fd::{AsFd, AsRawFd};
 /// # Errors
 /// What the system says.
 pub(super) fn set_low_water(socket: impl AsFd, bytes: u32) -> io::Result<()> {
-    let value = libc::c_int::try_from(bytes).unwrap_or(libc::c_int::MAX);
+    set(socket, (libc::SOL_SOCKET, libc::SO_RCVLOWAT), bytes)
+}
+
+/// A connection waits no longer than this before it sends again what was not acknowledged, however often that was lost.
+///
+/// # Errors
+/// What the system says; one before Linux 6.15 that it has no such option.
+pub(super) fn set_longest_retry(socket: impl AsFd, time: Duration) -> io::Result<()> {
+    set(socket, (libc::IPPROTO_TCP, TCP_RTO_MAX_MS), u32::try_from(time.as_millis()).unwrap_or(u32::MAX))
+}
+
+fn set(socket: impl AsFd, (level, option): (libc::c_int, libc::c_int), value: u32) -> io::Result<()> {
+    let value = libc::c_int::try_from(value).unwrap_or(libc::c_int::MAX);
     // SAFETY: the descriptor is borrowed, so it is open; the pointer is to a c_int that lives until the call is over,
     // and its length is told.
     let result = unsafe {
         libc::setsockopt(
             socket.as_fd().as_raw_fd(),
-            libc::SOL_SOCKET,
-            libc::SO_RCVLOWAT,
+            level,
+            option,
             (&raw const value).cast(),
             size_of_val(&value) as libc::socklen_t,
         )
