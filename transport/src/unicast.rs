@@ -1,8 +1,10 @@
 //! Unicast messages between two agents over one reliable ordered byte stream (TCP).
 //!
 //! A small message goes at once, within a credit for each group that bounds what the receiver has to
-//! keep; a larger one, or one beyond the credit, is announced and waits until its receive is posted. Groups
-//! take turns frame by frame, so that a small collective never waits for a large one of another group.
+//! keep; a larger one, or one beyond the credit, is announced and waits until its receive is posted. Nothing of a group
+//! goes before the other side has said on this stream that it has the group: if the stream ends before that, another
+//! one takes over all of it ([`Peer::take_over`]). Groups take turns frame by frame, so that a small collective never
+//! waits for a large one of another group.
 //! The machine names ranges of messages; its driver moves the bytes between them and the stream. Who
 //! connects, who may send what, and what [`Notice`]s mean is the engine's matter.
 
@@ -17,7 +19,7 @@ use core::ops::Range;
 use frame::{Control, Decoded, Decoder};
 use inbound::Inbound;
 use outbound::Outbound;
-use std::collections::{BTreeSet, VecDeque};
+use std::collections::{BTreeMap, VecDeque};
 
 /// The largest message that goes without having been asked for.
 pub const EAGER_BYTES: u64 = 64 * 1024;
@@ -30,7 +32,7 @@ pub const CREDIT_BYTES: u64 = 1024 * 1024;
 const MESSAGE_COST: u64 = 64;
 
 /// The version of the frames.
-const VERSION: u32 = 2;
+const VERSION: u32 = 3;
 
 /// How much may wait in the driver to be written.
 const WINDOW: u64 = 256 * 1024;
@@ -115,6 +117,15 @@ pub enum Output {
     Notice(Notice),
     /// A message of a group that is not open was dropped.
     Stray(MessageName),
+    /// The other side has a group open that is not open here.
+    Here {
+        /// The group.
+        group: u64,
+        /// The version of its membership.
+        epoch: u32,
+        /// Whether it waits with something for the group.
+        waits: bool,
+    },
     /// The stream is useless: hang up. Nothing follows.
     Failed(PeerError),
 }
@@ -191,6 +202,23 @@ pub enum Violation {
     TooMany(usize),
 }
 
+/// What waits until the other side is known to have its group.
+#[derive(Debug)]
+enum Held {
+    Message { message: MessageName, digest: u64, bytes: u64 },
+    Notice(Notice),
+}
+
+/// A group that is open on this side.
+#[derive(Debug, Default)]
+struct Open {
+    /// Anything of it has come: the other side has it open, and will not give up the stream while it has.
+    heard: bool,
+    /// The other side has been told that something waits for it.
+    waits: bool,
+    held: Vec<Held>,
+}
+
 /// One side of a stream to another agent.
 #[derive(Debug)]
 pub struct Peer {
@@ -198,7 +226,9 @@ pub struct Peer {
     greeted: bool,
     failed: bool,
     decoder: Decoder,
-    open: BTreeSet<GroupKey>,
+    open: BTreeMap<GroupKey, Open>,
+    /// Whether nothing of any open group has come.
+    mute: bool,
     inbound: Inbound,
     outbound: Outbound,
     events: VecDeque<Output>,
@@ -214,10 +244,66 @@ impl Peer {
             greeted: false,
             failed: false,
             decoder: Decoder::default(),
-            open: BTreeSet::new(),
+            open: BTreeMap::new(),
+            mute: true,
             inbound: Inbound::default(),
             outbound,
             events: VecDeque::new(),
+        }
+    }
+
+    /// The groups that are open of which nothing has come over this stream; nor has anything of them been sent.
+    pub fn unheard(&self) -> impl Iterator<Item = (u64, u32)> {
+        self.open.iter().filter(|(_, open)| !open.heard).map(|(group, _)| *group)
+    }
+
+    /// Whether nothing of any group that was open has come over this stream.
+    pub fn is_mute(&self) -> bool {
+        self.mute
+    }
+
+    /// Takes over the groups of which nothing has come over a stream that has ended, with all that was to be sent and
+    /// is expected.
+    pub fn take_over(&mut self, mut ended: Peer) {
+        for (group, open) in std::mem::take(&mut ended.open) {
+            if !open.heard {
+                self.inbound.take_over(group, &ended.inbound);
+                self.outbound.control(Control::Here { group: group.0, epoch: group.1, waits: open.waits });
+                self.open.insert(group, open);
+            }
+        }
+    }
+
+    /// Something of a group came: whether the group is open. What was held back for it goes.
+    fn heard(&mut self, group: GroupKey) -> bool {
+        let Some(open) = self.open.get_mut(&group) else { return false };
+        self.mute = false;
+        if !std::mem::replace(&mut open.heard, true) {
+            // The other side may have opened it only after it was told so first.
+            self.outbound.control(Control::Here { group: group.0, epoch: group.1, waits: false });
+            for held in std::mem::take(&mut open.held) {
+                self.outbound.held(held);
+            }
+        }
+        true
+    }
+
+    /// Sends this, or holds it back until the other side is known to have the group.
+    fn send(&mut self, group: GroupKey, held: Held) {
+        match self.open.get_mut(&group) {
+            Some(open) if !open.heard => open.held.push(held),
+            _ => self.outbound.held(held),
+        }
+        self.wait(group);
+    }
+
+    /// Tells the other side, once, that something waits for it, if it is not known to have the group.
+    fn wait(&mut self, group: GroupKey) {
+        if let Some(open) = self.open.get_mut(&group)
+            && !open.heard
+            && !std::mem::replace(&mut open.waits, true)
+        {
+            self.outbound.control(Control::Here { group: group.0, epoch: group.1, waits: true });
         }
     }
 
@@ -227,12 +313,12 @@ impl Peer {
             match decoded {
                 Decoded::Control(control) => self.control(control)?,
                 Decoded::Data(_) if !self.greeted => return Err(Violation::Greeting),
-                Decoded::Data(data) if !self.open.contains(&(data.message.group, data.message.epoch)) => {
+                Decoded::Data(data) if !self.heard((data.message.group, data.message.epoch)) => {
                     self.events.push_back(Output::Stray(data.message));
                 }
                 Decoded::Data(data) => self.inbound.data(&data, &mut self.events)?,
                 Decoded::Payload { message, offset, within } => {
-                    if self.open.contains(&(message.group, message.epoch)) {
+                    if self.open.contains_key(&(message.group, message.epoch)) {
                         self.inbound.payload(message, offset, within, &mut self.events);
                     }
                 }
@@ -254,24 +340,32 @@ impl Peer {
                 self.events.push_back(Output::Hello { node });
             }
             _ if !self.greeted => return Err(Violation::Greeting),
+            Control::Here { group, epoch, waits } => {
+                if !self.heard((group, epoch)) {
+                    self.events.push_back(Output::Here { group, epoch, waits });
+                }
+            }
             Control::Announce { message, digest, bytes } => {
-                if self.open.contains(&(message.group, message.epoch)) {
+                if self.heard((message.group, message.epoch)) {
                     self.inbound.announce(message, digest, bytes, &mut self.events)?;
                 } else {
                     self.events.push_back(Output::Stray(message));
                 }
             }
             Control::Grant { message } => {
-                if self.open.contains(&(message.group, message.epoch)) {
+                if self.open.contains_key(&(message.group, message.epoch)) {
                     self.outbound.granted(message)?;
                 }
             }
             Control::Credit { group, epoch, bytes } => {
-                if self.open.contains(&(group, epoch)) {
+                if self.open.contains_key(&(group, epoch)) {
                     self.outbound.credit((group, epoch), bytes)?;
                 }
             }
-            Control::Notice(notice) => self.events.push_back(Output::Notice(notice)),
+            Control::Notice(notice) => {
+                self.heard(notice.group());
+                self.events.push_back(Output::Notice(notice));
+            }
         }
         Ok(())
     }
@@ -315,19 +409,29 @@ impl Machine for Peer {
             }
             Input::Written(bytes) => self.outbound.written(bytes),
             Input::Open { group, epoch } => {
-                self.open.insert((group, epoch));
+                self.open.insert((group, epoch), Open::default());
+                self.outbound.control(Control::Here { group, epoch, waits: false });
             }
             Input::Close { group, epoch } => {
-                self.open.remove(&(group, epoch));
+                let open = self.open.remove(&(group, epoch)).unwrap_or_default();
                 self.inbound.close((group, epoch));
                 self.outbound.close((group, epoch));
+                for held in open.held {
+                    // That it failed, most likely: the last chance to say so.
+                    if let Held::Notice(_) = held {
+                        self.outbound.held(held);
+                    }
+                }
             }
-            Input::Send { message, digest, bytes } => self.outbound.send(message, digest, bytes),
+            Input::Send { message, digest, bytes } => {
+                self.send((message.group, message.epoch), Held::Message { message, digest, bytes });
+            }
             Input::Expect(message) => {
+                self.wait((message.group, message.epoch));
                 self.inbound.expect(message, &mut self.events);
                 self.grant();
             }
-            Input::Notify(notice) => self.outbound.control(Control::Notice(notice)),
+            Input::Notify(notice) => self.send(notice.group(), Held::Notice(notice)),
         }
     }
 

@@ -389,7 +389,7 @@ impl Machine for Engine {
             }
             Input::Picked { group, call, plan } => self.picked(now, group, &call, plan),
             Input::Closed { connection, why } => {
-                if let Some(lost) = self.shared.peers.closed(now, connection, why, &mut self.shared.out) {
+                if let Some(lost) = self.shared.peers.closed(connection, why, &mut self.shared.out) {
                     self.lost(now, &[lost]);
                 }
             }

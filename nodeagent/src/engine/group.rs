@@ -374,11 +374,19 @@ impl Group {
         let peers: Vec<&str> = self.members.others().map(|node| node.name.as_str()).collect();
         for peer in peers {
             if tell {
-                // A kind is one of seven.
-                let (kind, ranks, text) = (failed.kind as u8, failed.ranks.clone(), failed.message.clone());
-                shared.peers.notify(now, peer, Notice::Abort { group, epoch, kind, ranks, text });
+                self.tell_failed(now, shared, peer);
             }
             shared.peers.leave(now, peer, (group, epoch));
+        }
+    }
+
+    /// Tells an agent why the group has failed, if it has.
+    pub(super) fn tell_failed(&self, now: Time, shared: &mut Shared, peer: &str) {
+        if let Some(failed) = &self.failed {
+            let (group, epoch) = self.key();
+            // A kind is one of seven.
+            let (kind, ranks, text) = (failed.kind as u8, failed.ranks.clone(), failed.message.clone());
+            shared.peers.notify(now, peer, Notice::Abort { group, epoch, kind, ranks, text });
         }
     }
 

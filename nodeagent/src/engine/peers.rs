@@ -13,6 +13,10 @@ const STRANGERS_MAX: usize = 64;
 /// The most agents that may be connected.
 const PEERS_MAX: usize = 4096;
 
+/// The most connections in a row that may end before anything of any group came; an agent that is sound hangs up twice
+/// at most, for groups before.
+const MUTE_MAX: u32 = 3;
+
 /// Another agent.
 #[derive(Debug)]
 pub(super) struct Link {
@@ -25,26 +29,15 @@ pub(super) struct Link {
     groups: BTreeSet<u64>,
     /// Whether it has had a group.
     used: bool,
-    /// Groups, with their epochs, that came to a connection which was there before them, and have not used it yet. If it
-    /// ends, that may be because the other side has made another for them.
-    heirs: BTreeMap<u64, u32>,
+    /// Connections in a row, before this one, that ended before anything of any group came.
+    mute: u32,
 }
 
 impl Link {
     /// To a node `at` a place, from the node `me`.
     fn new(me: &str, node: &str, at: impl fmt::Display, ip: Ipv4Addr) -> Link {
         let machine = Peer::new(me, &format!("node {node} at {at}"));
-        let (groups, heirs) = Default::default();
-        Link { machine, connection: None, ip, connect: None, groups, used: false, heirs }
-    }
-}
-
-/// The group whose message or word this is.
-fn group_of(input: &Input<'_>) -> Option<u64> {
-    match input {
-        Input::Send { message, .. } | Input::Expect(message) => Some(message.group),
-        Input::Notify(notice) => Some(notice.group().0),
-        _ => None,
+        Link { machine, connection: None, ip, connect: None, groups: BTreeSet::new(), used: false, mute: 0 }
     }
 }
 
@@ -65,6 +58,12 @@ pub(super) struct Lost {
     pub(super) node: String,
     pub(super) groups: BTreeSet<u64>,
     pub(super) why: String,
+}
+
+impl Lost {
+    fn new(node: &str, groups: BTreeSet<u64>) -> Lost {
+        Lost { node: node.to_owned(), groups, why: String::new() }
+    }
 }
 
 #[derive(Debug)]
@@ -103,28 +102,23 @@ impl Peers {
             // one of the two was cut off.
             self.drop_peer(node, out);
         }
-        let known = self.by_name.contains_key(node);
         let link = self.by_name.entry(node.to_owned()).or_insert_with(|| {
             if mine < theirs {
                 out.push_back(Output::Connect { node: node.to_owned(), to: theirs });
             }
             Link::new(&self.me, node, theirs, *theirs.ip())
         });
-        if known {
-            // The other side may make a new one for it, also if this one came before the group.
-            link.heirs.insert(group.0, group.1);
-        }
         link.used = true;
         link.connect = (mine < theirs).then_some(theirs);
         link.groups.insert(group.0);
         link.machine.handle(now, Input::Open { group: group.0, epoch: group.1 });
+        self.dirty.insert(node.to_owned());
     }
 
     /// A group has no members on this node any more.
     pub(super) fn leave(&mut self, now: Time, node: &str, group: (u64, u32)) {
         if let Some(link) = self.by_name.get_mut(node) {
             link.groups.remove(&group.0);
-            link.heirs.remove(&group.0);
         }
         self.handle(now, node, Input::Close { group: group.0, epoch: group.1 });
     }
@@ -132,9 +126,6 @@ impl Peers {
     /// Tells a peer's machine something that did not come over its connection.
     pub(super) fn handle(&mut self, now: Time, node: &str, input: Input<'_>) {
         if let Some(link) = self.by_name.get_mut(node) {
-            if let Some(group) = group_of(&input) {
-                link.heirs.remove(&group);
-            }
             link.machine.handle(now, input);
             if !self.dirty.contains(node) {
                 self.dirty.insert(node.to_owned());
@@ -144,13 +135,6 @@ impl Peers {
 
     pub(super) fn notify(&mut self, now: Time, node: &str, notice: Notice) {
         self.handle(now, node, Input::Notify(notice));
-    }
-
-    /// Something of a group came over the connection to a node.
-    pub(super) fn heard(&mut self, node: &str, group: u64) {
-        if let Some(link) = self.by_name.get_mut(node) {
-            link.heirs.remove(&group);
-        }
     }
 
     pub(super) fn take_dirty(&mut self) -> Option<String> {
@@ -200,7 +184,6 @@ impl Peers {
     /// has, and with the peer of that name whose connection it replaces.
     pub(super) fn greeting(
         &mut self,
-        now: Time,
         connection: ConnectionId,
         more: &[u8],
         out: &mut VecDeque<Output>,
@@ -224,9 +207,9 @@ impl Peers {
             return None;
         }
         let replaced = match known {
-            Some(link) if link.connection.is_some() => self
-                .end(now, &node, out)
-                .map(|lost| Lost { why: "its agent started again".to_owned(), ..lost }),
+            Some(link) if link.connection.is_some() => {
+                self.end(&node, out).map(|lost| Lost { why: "its agent started again".to_owned(), ..lost })
+            }
             _ => None,
         };
         let me = &self.me;
@@ -239,7 +222,6 @@ impl Peers {
     /// A connection ended, or could not be made.
     pub(super) fn closed(
         &mut self,
-        now: Time,
         connection: ConnectionId,
         why: String,
         out: &mut VecDeque<Output>,
@@ -247,7 +229,7 @@ impl Peers {
         match self.connections.remove(&connection)? {
             Owner::Stranger { .. } => None,
             Owner::Peer(node) => {
-                let lost = self.end(now, &node, out)?;
+                let lost = self.end(&node, out)?;
                 if let Some(to) = self.by_name.get(&node).and_then(|link| link.connect) {
                     out.push_back(Output::Connect { node, to });
                 }
@@ -256,32 +238,40 @@ impl Peers {
         }
     }
 
-    /// The connection to a peer has ended. Groups that have not used it wait for another.
-    fn end(&mut self, now: Time, node: &str, out: &mut VecDeque<Output>) -> Option<Lost> {
-        let Link { heirs, ip, connect, .. } = self.by_name.get_mut(node)?;
-        let (heirs, ip, connect) = (std::mem::take(heirs), *ip, *connect);
-        let mut lost = self.drop_peer(node, out)?;
-        if !heirs.is_empty() {
-            lost.groups.retain(|group| !heirs.contains_key(group));
-            let mut link = Link::new(&self.me, node, ip, ip);
-            (link.used, link.connect) = (true, connect);
-            for (group, epoch) in heirs {
-                link.groups.insert(group);
-                link.machine.handle(now, Input::Open { group, epoch });
-            }
-            self.by_name.insert(node.to_owned(), link);
+    /// The connection to a peer has ended. Groups of which nothing came over it wait for another: the other side may have
+    /// hung up before it had them.
+    fn end(&mut self, node: &str, out: &mut VecDeque<Output>) -> Option<Lost> {
+        let ended = self.forget(node, out)?;
+        let heirs: BTreeSet<u64> = ended.machine.unheard().map(|(group, _)| group).collect();
+        let mute = if ended.machine.is_mute() { ended.mute + 1 } else { 0 };
+        if heirs.is_empty() || mute > MUTE_MAX {
+            return Some(Lost::new(node, ended.groups));
         }
+        let mut link = Link {
+            used: true,
+            connect: ended.connect,
+            mute,
+            ..Link::new(&self.me, node, ended.ip, ended.ip)
+        };
+        link.machine.take_over(ended.machine);
+        let lost = Lost::new(node, &ended.groups - &heirs);
+        link.groups = heirs;
+        self.by_name.insert(node.to_owned(), link);
         Some(lost)
     }
 
-    /// Forgets a peer and hangs up.
+    /// Gives a peer up and hangs up.
     pub(super) fn drop_peer(&mut self, node: &str, out: &mut VecDeque<Output>) -> Option<Lost> {
+        Some(Lost::new(node, self.forget(node, out)?.groups))
+    }
+
+    fn forget(&mut self, node: &str, out: &mut VecDeque<Output>) -> Option<Link> {
         let link = self.by_name.remove(node)?;
         self.dirty.remove(node);
         if let Some(connection) = link.connection {
             self.hang_up(connection, out);
         }
-        Some(Lost { node: node.to_owned(), groups: link.groups, why: String::new() })
+        Some(link)
     }
 
     fn hang_up(&mut self, connection: ConnectionId, out: &mut VecDeque<Output>) {

@@ -105,10 +105,29 @@ pub enum Notice {
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Control {
-    Hello { version: u32, node: String },
-    Announce { message: MessageName, digest: u64, bytes: u64 },
-    Grant { message: MessageName },
-    Credit { group: u64, epoch: u32, bytes: u64 },
+    Hello {
+        version: u32,
+        node: String,
+    },
+    /// The sender has this group open on this stream, and may have something for it that waits to be sent.
+    Here {
+        group: u64,
+        epoch: u32,
+        waits: bool,
+    },
+    Announce {
+        message: MessageName,
+        digest: u64,
+        bytes: u64,
+    },
+    Grant {
+        message: MessageName,
+    },
+    Credit {
+        group: u64,
+        epoch: u32,
+        bytes: u64,
+    },
     Notice(Notice),
 }
 
@@ -132,6 +151,7 @@ const CAME: u8 = 7;
 const GONE: u8 = 8;
 const WHO_WAITS: u8 = 9;
 const WAITS: u8 = 10;
+const HERE: u8 = 11;
 
 fn framed(kind: u8, payload: usize, body: impl FnOnce(&mut Vec<u8>)) -> Vec<u8> {
     let mut out = vec![0, 0, 0, 0, kind];
@@ -184,6 +204,11 @@ impl Control {
             Control::Hello { version, node } => framed(HELLO, 0, |out| {
                 out.extend(version.to_be_bytes());
                 put_text(out, node);
+            }),
+            Control::Here { group, epoch, waits } => framed(HERE, 0, |out| {
+                out.extend(group.to_be_bytes());
+                out.extend(epoch.to_be_bytes());
+                out.push(u8::from(*waits));
             }),
             Control::Announce { message, digest, bytes } => framed(ANNOUNCE, 0, |out| {
                 put_name(out, message);
@@ -316,6 +341,7 @@ fn decode_control(kind: u8, body: &[u8]) -> Result<Control, Violation> {
     let mut r = Reader(body);
     let control = match kind {
         HELLO => Control::Hello { version: r.u32()?, node: r.text()? },
+        HERE => Control::Here { group: r.u64()?, epoch: r.u32()?, waits: r.u8()? != 0 },
         ANNOUNCE => Control::Announce { message: r.name()?, digest: r.u64()?, bytes: r.u64()? },
         GRANT => Control::Grant { message: r.name()? },
         CREDIT => Control::Credit { group: r.u64()?, epoch: r.u32()?, bytes: r.u64()? },

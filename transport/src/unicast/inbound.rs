@@ -120,6 +120,11 @@ impl Inbound {
         }
     }
 
+    /// Takes what is expected of a group from a stream on which nothing of it came.
+    pub(super) fn take_over(&mut self, group: GroupKey, from: &Inbound) {
+        self.expected.extend(from.expected.iter().filter(|name| (name.group, name.epoch) == group));
+    }
+
     pub(super) fn close(&mut self, group: GroupKey) {
         self.messages.retain(|name, _| (name.group, name.epoch) != group);
         self.expected.retain(|name| (name.group, name.epoch) != group);

@@ -106,7 +106,11 @@ impl Pair {
             Output::Received(message) => self.complete[side].push(*message),
             Output::Sent(message) => self.sent[side].push(*message),
             Output::Failed(e) => panic!("{e}"),
-            Output::Write { .. } | Output::Hello { .. } | Output::Notice(_) | Output::Stray(_) => {}
+            Output::Write { .. }
+            | Output::Hello { .. }
+            | Output::Here { .. }
+            | Output::Notice(_)
+            | Output::Stray(_) => {}
         }
     }
 }
@@ -122,6 +126,69 @@ fn a_small_message_goes_without_waiting_for_its_receive() {
     pair.expect(name(0, 0));
     pair.run(13);
     assert_eq!(pair.complete[1], [name(0, 0)]);
+}
+
+#[test]
+fn nothing_of_a_group_goes_before_the_other_side_has_it_whichever_opens_it_first() {
+    for side in [0, 1] {
+        let mut pair = Pair::new();
+        let message = MessageName { group: 8, ..name(0, 0) };
+        let open = Input::Open { group: 8, epoch: 1 };
+        pair.peers[side].handle(NOW, open);
+        pair.run(13);
+        if side == 0 {
+            pair.send(message, 100);
+            pair.peers[0].handle(NOW, Input::Notify(Notice::WhoWaits { group: 8, epoch: 1 }));
+            pair.run(13);
+            assert!(pair.sent[0].is_empty() && pair.got[1].is_empty());
+        }
+        pair.peers[1 - side].handle(NOW, Input::Open { group: 8, epoch: 1 });
+        pair.run(13);
+        if side == 1 {
+            pair.send(message, 100);
+        }
+        pair.expect(message);
+        pair.run(13);
+        assert_eq!((&pair.sent[0][..], &pair.complete[1][..]), (&[message][..], &[message][..]));
+        assert!(pair.peers.iter().all(|peer| peer.unheard().next().is_none()));
+    }
+}
+
+#[test]
+fn who_sends_to_a_group_that_the_other_side_does_not_have_says_that_it_waits() {
+    let mut pair = Pair::new();
+    pair.peers[0].handle(NOW, Input::Open { group: 8, epoch: 1 });
+    pair.send(MessageName { group: 8, ..name(0, 0) }, 100);
+    let mut told = Vec::new();
+    for output in drain(&mut pair.peers[0]) {
+        let Output::Write { head, payload: None } = output else { panic!("{output:?}") };
+        pair.peers[1].handle(NOW, Input::Bytes(&head));
+        told.extend(drain(&mut pair.peers[1]));
+    }
+    let here = |waits| Output::Here { group: 8, epoch: 1, waits };
+    assert_eq!(told, [here(false), here(true)]);
+}
+
+#[test]
+fn a_new_stream_takes_over_the_groups_of_which_nothing_came_and_no_others() {
+    let mut pair = Pair::new();
+    let message = |group, to| MessageName { group, to, ..name(0, 0) };
+    for side in [0, 1] {
+        // Nothing of it comes over the stream.
+        pair.peers[side].handle(NOW, Input::Open { group: 8, epoch: 1 });
+    }
+    pair.send(message(8, 1), 100);
+    pair.send(message(8, 2), EAGER_BYTES + 1);
+    pair.expect(message(8, 1));
+    pair.expect(message(8, 2));
+    let mut next = Pair::new();
+    for (side, ended) in pair.peers.into_iter().enumerate() {
+        assert_eq!(ended.unheard().collect::<Vec<_>>(), [(8, 1)]);
+        next.peers[side].take_over(ended);
+    }
+    next.run(1000);
+    assert_eq!((next.sent[0].len(), next.complete[1].len()), (2, 2));
+    assert_eq!(next.got[1].len(), 2);
 }
 
 #[test]

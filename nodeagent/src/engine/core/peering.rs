@@ -45,17 +45,17 @@ impl Engine {
             }
             O::Failed(error) => return self.lose_peer(now, node, &error.to_string()),
             O::Notice(notice) => notice.group(),
+            O::Here { group, epoch, .. } => (*group, *epoch),
             O::Sent(m) | O::Received(m) | O::Stray(m) => (m.group, m.epoch),
             O::Begin { message: m, .. } | O::Data { message: m, .. } => (m.group, m.epoch),
         };
         let Some(group) = self.groups.get_mut(&id.0).filter(|group| group.key() == id) else {
-            if let O::Stray(_) = output {
+            if let O::Stray(_) | O::Here { waits: true, .. } = output {
                 self.no_such_group(now, node, id);
             }
             return;
         };
         let shared = &mut self.shared;
-        shared.peers.heard(node, id.0);
         let result = match output {
             O::Sent(message) => {
                 group.message_sent(now, shared, message);
@@ -78,7 +78,12 @@ impl Engine {
                 Ok(())
             }
             O::Notice(notice) => group.notice(now, shared, node, notice),
-            // Of a group that has failed here: its sender is being told, or has been.
+            // Of a group that has failed here; it may have been told over a connection that it had given up.
+            O::Here { .. } => {
+                group.tell_failed(now, shared, node);
+                Ok(())
+            }
+            // As above: its sender is being told, or has been.
             O::Stray(_) | O::Write { .. } | O::Hello { .. } | O::Failed(_) => Ok(()),
         };
         self.conclude(now, id.0, result);
@@ -122,7 +127,7 @@ impl Engine {
         if let Some(node) = self.shared.peers.node_of(connection) {
             self.peer_bytes(now, &node, bytes);
         } else if let Some((node, bytes, replaced)) =
-            self.shared.peers.greeting(now, connection, bytes, &mut self.shared.out)
+            self.shared.peers.greeting(connection, bytes, &mut self.shared.out)
         {
             if let Some(lost) = replaced {
                 self.lost(now, &[lost]);

@@ -7,7 +7,7 @@ use crate::engine::{COPIES_BYTES, CallRequest, DEFAULT_PEER_TIMEOUT, TransferReq
 use cool_machine::Duration;
 use cool_proto::local::{Failure, Operation, failure::Kind};
 
-const SIZE: u32 = RANKS.len() as u32;
+pub(super) const SIZE: u32 = RANKS.len() as u32;
 
 fn network() -> Network {
     let mut network = Network::new(RACKS.len(), 9, 0, COPIES_BYTES);
@@ -17,7 +17,7 @@ fn network() -> Network {
 }
 
 /// Rank by rank, what `calls` says; nothing for ranks without one.
-fn call(
+pub(super) fn call(
     network: &mut Network,
     group: u64,
     token: u64,
@@ -207,63 +207,6 @@ fn nodes_that_are_lost_together_are_all_named() {
     let failed = failure(&network, 0);
     assert_eq!((failed.kind(), &failed.ranks[..]), (Kind::Lost, &[3, 4, 6][..]), "{}", failed.message);
     assert!(failed.message.contains("nodes h1, h2 with ranks 3, 4, 6 are gone"), "{}", failed.message);
-}
-
-#[test]
-fn a_node_that_was_stopped_for_a_while_is_in_later_groups_as_if_nothing_had_been() {
-    for stopped in 0..RACKS.len() {
-        let mut network = Network::new(RACKS.len(), 9, 0, COPIES_BYTES);
-        network.make_group(&Network::spec(1, &RANKS, &RACKS, true));
-        let waits = |r: u32| RANKS[r as usize] != stopped;
-        let done = call(&mut network, 1, 0, |r| waits(r).then_some((Operation::Alltoall, 0, 1_000)));
-        network.run_for(Duration::from_millis(20));
-        network.silence(stopped);
-        network.run(done);
-        assert!(network.done.values().all(Result::is_err));
-        // It hears of its own group's end, but not yet that the others have closed their connections.
-        network.restore(stopped);
-        (0..RACKS.len()).for_each(|node| network.release_group(node, 1));
-        network.make_group(&Network::spec(2, &RANKS, &RACKS, true));
-        let done = call(&mut network, 2, 1_000, |_| Some((Operation::Alltoall, 0, 1_000)));
-        network.run(done);
-        assert!(network.done.range(1_000..).all(|(_, result)| result.is_ok()), "{:?}", network.done);
-    }
-}
-
-#[test]
-fn a_group_on_a_connection_that_ends_with_an_earlier_group_gets_another() {
-    for late in 0..RACKS.len() {
-        let mut network = Network::new(RACKS.len(), 9, 0, COPIES_BYTES);
-        network.make_group(&Network::spec(1, &RANKS, &RACKS, true));
-        let done = call(&mut network, 1, 0, |_| Some((Operation::Alltoall, 0, 1_000)));
-        network.run(done);
-        // One node hears of the first group's end only when the second is there.
-        (0..RACKS.len()).filter(|node| *node != late).for_each(|node| network.release_group(node, 1));
-        network.make_group(&Network::spec(2, &RANKS, &RACKS, true));
-        network.run_for(Duration::from_millis(5));
-        network.release_group(late, 1);
-        let done = call(&mut network, 2, 1_000, |_| Some((Operation::Alltoall, 0, 1_000)));
-        network.run(done);
-        assert!(network.done.values().all(Result::is_ok), "{late}: {:?}", network.done);
-    }
-}
-
-#[test]
-fn a_group_on_a_connection_that_came_before_it_and_is_made_anew_goes_on() {
-    for new in 0..RACKS.len() {
-        let mut network = Network::new(RACKS.len(), 9, 0, COPIES_BYTES);
-        let others = || (0..RACKS.len()).filter(move |node| *node != new);
-        // One node has started again: it knows nothing of the first group, for which the others connect to it.
-        network.make_group_on(&Network::spec(1, &RANKS, &RACKS, true), others());
-        network.run_for(Duration::from_millis(5));
-        others().for_each(|node| network.release_group(node, 1));
-        let spec = Network::spec(2, &RANKS, &RACKS, true);
-        network.make_group_on(&spec, [new]);
-        network.make_group_on(&spec, others());
-        let done = call(&mut network, 2, 1_000, |_| Some((Operation::Alltoall, 0, 1_000)));
-        network.run(done);
-        assert!(network.done.values().all(Result::is_ok), "{new}: {:?}", network.done);
-    }
 }
 
 #[test]

@@ -1,6 +1,7 @@
 //! Engines against each other over a made-up network, checked against what each operation means.
 
 mod calls;
+mod connections;
 mod failures;
 mod messages;
 mod network;

@@ -13,6 +13,9 @@ use std::net::{Ipv4Addr, SocketAddrV4};
 
 pub(super) const CHUNK: u32 = 1424;
 
+/// Of what goes over connections.
+const DELAY: Duration = Duration::from_micros(200);
+
 /// What travels or happens.
 enum Event {
     Datagram { from: SocketAddrV4, bytes: Vec<u8> },
@@ -38,6 +41,8 @@ pub(super) struct Network {
     /// Of a thousand datagrams, how many are lost.
     pub(super) loss: u64,
     pub(super) cut: BTreeSet<usize>,
+    /// The longest that a connection takes to tell the other side that it was closed.
+    pub(super) hangup: Duration,
     /// Connections that were closed to nodes that are silent.
     unheard: Vec<(usize, ConnectionId)>,
     listeners: BTreeMap<SocketAddrV4, BTreeSet<usize>>,
@@ -68,6 +73,7 @@ impl Network {
             random: seed,
             loss,
             cut: BTreeSet::new(),
+            hangup: DELAY,
             unheard: Vec::new(),
             listeners: BTreeMap::new(),
             ends: BTreeMap::new(),
@@ -281,7 +287,6 @@ impl Network {
     }
 
     fn output(&mut self, node: usize, output: Output) {
-        const DELAY: Duration = Duration::from_micros(200);
         match output {
             Output::Datagram { to, bytes, .. } => self.datagram(node, to, &bytes),
             Output::Connect { node: name, to } => {
@@ -305,7 +310,9 @@ impl Network {
             Output::Hangup { connection } => {
                 if let Some((peer, connection)) = self.ends.remove(&(node, connection)) {
                     self.ends.remove(&(peer, connection));
-                    self.push(peer, DELAY, Event::Closed { connection });
+                    let spread = (self.hangup - DELAY).as_nanos() as u64 + 1;
+                    let after = DELAY + Duration::from_nanos(self.random() % spread);
+                    self.push(peer, after, Event::Closed { connection });
                 }
             }
             Output::Done { token, result } => {
