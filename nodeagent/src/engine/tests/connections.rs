@@ -29,16 +29,21 @@ fn a_node_that_was_stopped_for_a_while_is_in_later_groups_as_if_nothing_had_been
     }
 }
 
+/// All have used group 1 and made group 2, and all but the node `late` have heard of the first one's end.
+fn second_group_while_the_first_has_not_ended_at(late: usize) -> Network {
+    let mut network = Network::new(RACKS.len(), 9, 0, COPIES_BYTES);
+    network.make_group(&Network::spec(1, &RANKS, &RACKS, true));
+    let done = call(&mut network, 1, 0, |_| Some((Operation::Alltoall, 0, 1_000)));
+    network.run(done);
+    (0..RACKS.len()).filter(|node| *node != late).for_each(|node| network.release_group(node, 1));
+    network.make_group(&Network::spec(2, &RANKS, &RACKS, true));
+    network
+}
+
 #[test]
 fn a_group_on_a_connection_that_ends_with_an_earlier_group_gets_another() {
     for late in 0..RACKS.len() {
-        let mut network = Network::new(RACKS.len(), 9, 0, COPIES_BYTES);
-        network.make_group(&Network::spec(1, &RANKS, &RACKS, true));
-        let done = call(&mut network, 1, 0, |_| Some((Operation::Alltoall, 0, 1_000)));
-        network.run(done);
-        // One node hears of the first group's end only when the second is there.
-        (0..RACKS.len()).filter(|node| *node != late).for_each(|node| network.release_group(node, 1));
-        network.make_group(&Network::spec(2, &RANKS, &RACKS, true));
+        let mut network = second_group_while_the_first_has_not_ended_at(late);
         network.run_for(Duration::from_millis(5));
         network.release_group(late, 1);
         let done = call(&mut network, 2, 1_000, |_| Some((Operation::Alltoall, 0, 1_000)));
@@ -65,13 +70,8 @@ fn exchange(network: &mut Network, group: u64, token: u64) -> usize {
 #[test]
 fn what_is_sent_on_a_connection_that_the_other_side_has_given_up_for_an_earlier_group_arrives() {
     for late in 0..RACKS.len() {
-        let mut network = Network::new(RACKS.len(), 9, 0, COPIES_BYTES);
-        network.make_group(&Network::spec(1, &RANKS, &RACKS, true));
-        let done = call(&mut network, 1, 0, |_| Some((Operation::Alltoall, 0, 1_000)));
-        network.run(done);
-        // The others hang up for the second group, and one node uses it before it hears so.
-        (0..RACKS.len()).filter(|node| *node != late).for_each(|node| network.release_group(node, 1));
-        network.make_group(&Network::spec(2, &RANKS, &RACKS, true));
+        // The others hang up for the second group, and the late node uses it before it hears so.
+        let mut network = second_group_while_the_first_has_not_ended_at(late);
         let done = exchange(&mut network, 2, 1_000);
         network.run(done);
         network.release_group(late, 1);
