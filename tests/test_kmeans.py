@@ -64,13 +64,8 @@ class Job:
         return self.process.wait(120)
 
 
-def ranks(job):
-    """The processes of a job's ranks, by rank: from what is in their environment."""
-    return {rank: pid for rank, (pid, _) in places(job).items()}
-
-
 def places(job):
-    """As above, each with its node."""
+    """The processes of a job's ranks, by rank, each with its node: from what is in their environment."""
     found = {}
     for pid in filter(str.isdigit, os.listdir("/proc")):
         try:
@@ -107,15 +102,14 @@ def test_survivors_of_killed_ranks_and_agents_end_with_the_centroids_of_an_undis
     job = Job(bed, "cool", "run", "-n", "6", "--survive", "--env", "COOL_KMEANS_TEST=losses", "--", *arguments, together)
     job.wait_for(r"iteration +2 ")
     there = places("losses")
-    processes = {rank: pid for rank, (pid, _) in there.items()}
-    os.kill(processes[3], signal.SIGKILL)
+    os.kill(there[3][0], signal.SIGKILL)
     job.wait_for(r"rank 3 .*; 5 ranks go on")
     # Which racks come first depends on which were found first.
     lost = there[4][1]
     bed.agents[lost].signal(signal.SIGKILL)
     try:
         job.wait_for(lost + r".*; 4 ranks go on")
-        os.kill(processes[0], signal.SIGKILL)
+        os.kill(there[0][0], signal.SIGKILL)
         job.wait_for(r"rank 0 .*; 3 ranks go on")
         assert job.status() == 0, job.text
         assert same(alone, together), job.text
@@ -157,7 +151,7 @@ def test_a_run_that_was_killed_altogether_goes_on_from_its_checkpoint(make_bed, 
     resumable = [*arguments, together, "--checkpoint", str(tmp_path / "checkpoint"), "--resume"]
     job = Job(bed, "cool", "run", "-n", "6", "--env", "COOL_KMEANS_TEST=checkpoint", "--", *resumable)
     job.wait_for(r"iteration +3 ")
-    for process in ranks("checkpoint").values():
+    for process, _ in places("checkpoint").values():
         # With the first rank's death the launcher ends the others.
         with contextlib.suppress(ProcessLookupError):
             os.kill(process, signal.SIGKILL)

@@ -1,0 +1,297 @@
+//! A cabled network of model switches, each with its reconciler, under one [`Network`]. Packets never go round in it,
+//! whatever happens: that is looked at after every step of every switch.
+
+use super::super::*;
+use crate::fabric::Call;
+use crate::fabric::api::{GroupRequest, Mac};
+use crate::fabric::connection::Wishes;
+use crate::fabric::model::{self, Packet};
+use crate::fabric::reconcile::{self, Reconciler};
+use crate::fabric::room::Room;
+use crate::fabric::tables::GROUPS;
+use crate::fabric::{locator, wanted};
+use cool_topology::Graph;
+use cool_topology::lldp::Announcement;
+use rs_openflow::EtherType;
+use std::collections::VecDeque;
+use tokio::sync::{mpsc, oneshot};
+
+/// A switch with its reconciler; no bytes between them.
+pub(super) struct Device {
+    pub(super) connection: ConnectionId,
+    pub(super) reconciler: Reconciler,
+    pub(super) switch: model::Switch,
+    pub(super) wishes: Arc<Wishes>,
+    pub(super) packets: mpsc::Receiver<(u32, Vec<u8>)>,
+    /// It takes no messages and loses what it is sent.
+    pub(super) stuck: bool,
+    pub(super) read: bool,
+}
+
+impl Device {
+    /// The trees of which it has a part.
+    pub(super) fn trees(&self) -> Vec<u32> {
+        self.switch.groups.range(GROUPS).map(|(number, _)| *number).collect()
+    }
+}
+
+/// A cabled network of devices under one [`Network`].
+pub(super) struct World {
+    pub(super) truth: Graph,
+    pub(super) network: Network,
+    pub(super) watch: watch::Receiver<Arc<TopologySnapshot>>,
+    pub(super) devices: BTreeMap<DatapathId, Device>,
+    pub(super) now: Time,
+    pub(super) deadline: Option<Time>,
+    pub(super) connections: u64,
+}
+
+pub(super) fn dpid(number: u64) -> DatapathId {
+    DatapathId(number)
+}
+
+pub(super) fn at(switch: u64, number: u32) -> Port {
+    Port { switch: dpid(switch), number }
+}
+
+pub(super) fn node(n: u8) -> NodeRegistration {
+    let (name, lldp_key) = (format!("h{n}"), [n; 32].into());
+    NodeRegistration { name, ip: [10, 0, 0, n].into(), mac: Mac([2, 0, 0, 0, 0, n]), lldp_key }
+}
+
+/// A ring of four ToRs 1 to 4 with two hosts each.
+pub(super) fn ring() -> Graph {
+    let mut graph = Graph::default();
+    for tor in 1..=4u64 {
+        graph.link(at(tor, 1), at(tor % 4 + 1, 2));
+        graph.place(&format!("h{}", 2 * tor - 1), at(tor, 3));
+        graph.place(&format!("h{}", 2 * tor), at(tor, 4));
+    }
+    graph
+}
+
+impl World {
+    pub(super) fn new(truth: Graph) -> World {
+        let (publish, watch) = watch::channel(Arc::default());
+        let network = Network::new(FabricConfig::default(), [77; 32].into(), publish, Arc::default());
+        let mut world = World {
+            truth,
+            network,
+            watch,
+            devices: BTreeMap::new(),
+            now: Time::ZERO,
+            deadline: None,
+            connections: 0,
+        };
+        for switch in world.truth.switches().collect::<Vec<_>>() {
+            world.connect(switch, model::Switch::default());
+        }
+        for n in 1..=8 {
+            let (reply, _) = oneshot::channel();
+            world.network.call(world.now, Call::Register(node(n), reply));
+        }
+        world.settle();
+        world
+    }
+
+    pub(super) fn connect(&mut self, switch: DatapathId, model: model::Switch) {
+        let wishes = Arc::new(Wishes::default());
+        let (packets_in, packets) = mpsc::channel(1000);
+        self.connections += 1;
+        let ports = (1..=4).map(|number| PortInfo {
+            number,
+            mac: Mac([2, 1, 0, 0, 0, number as u8]),
+            up: true,
+            bytes_per_second: 1000 * u64::from(number),
+        });
+        let info = SwitchInfo {
+            datapath_id: switch,
+            name: format!("s{}", switch.0),
+            ports: ports.collect(),
+            former: wanted::former(&model.tables()),
+            room: Room::default(),
+        };
+        let connection = self.connections;
+        let mut reconciler = Reconciler::new();
+        reconciler.handle(self.now, reconcile::Input::Start);
+        let handle = Handle { wishes: wishes.clone(), packets: packets_in };
+        let device =
+            Device { connection, reconciler, switch: model, wishes, packets, stuck: false, read: false };
+        self.devices.insert(switch, device);
+        let event = Event::Up(info, handle);
+        self.network.event(self.now, FromSwitch { connection, switch, event });
+    }
+
+    pub(super) fn event(&mut self, switch: DatapathId, event: Event) {
+        let connection = self.devices[&switch].connection;
+        self.network.event(self.now, FromSwitch { connection, switch, event });
+    }
+
+    /// Lets one device do all it can; returns the events.
+    fn run_device(&mut self, switch: DatapathId) -> Vec<Event> {
+        let now = self.now;
+        let Some(device) = self.devices.get_mut(&switch) else { return Vec::new() };
+        let mut events = Vec::new();
+        if device.stuck {
+            return events;
+        }
+        loop {
+            if device.read
+                && let Some(wish) = device.wishes.take()
+            {
+                device.reconciler.handle(now, reconcile::Input::Want(wish));
+            }
+            match device.reconciler.poll(now) {
+                Poll::Output(reconcile::Output::Send(message)) => {
+                    for answer in device.switch.answer(&message) {
+                        device.reconciler.handle(now, reconcile::Input::Told(answer));
+                    }
+                }
+                Poll::Output(reconcile::Output::Read(_)) => device.read = true,
+                Poll::Output(reconcile::Output::Answered(version, refusals)) => {
+                    events.push(Event::Answered(version, refusals));
+                }
+                Poll::Output(reconcile::Output::Drifted(_)) => {}
+                Poll::Output(reconcile::Output::Failed(why)) => panic!("{why}"),
+                Poll::Idle(_) => return events,
+            }
+        }
+    }
+
+    /// Everything that can happen without time going on happens; no packet may go round on the way.
+    pub(super) fn settle(&mut self) {
+        loop {
+            self.deadline = self.network.advance(self.now);
+            let mut events: VecDeque<(DatapathId, Event)> = VecDeque::new();
+            for switch in self.devices.keys().copied().collect::<Vec<_>>() {
+                events.extend(self.run_device(switch).into_iter().map(|event| (switch, event)));
+                // After every switch on its own: a mixture of old and new.
+                self.no_loops();
+                while let Some(device) = self.devices.get_mut(&switch)
+                    && let Ok((number, frame)) = device.packets.try_recv()
+                {
+                    if let Some(peer) = self.truth.peer(Port { switch, number }) {
+                        events.push_back((peer.switch, Event::PacketIn(peer.number, frame)));
+                    }
+                }
+            }
+            if events.is_empty() {
+                return;
+            }
+            for (switch, event) in events {
+                if self.devices.contains_key(&switch) {
+                    self.event(switch, event);
+                }
+            }
+        }
+    }
+
+    /// Time goes on by so many intervals, in which agents speak.
+    pub(super) fn intervals(&mut self, count: u32) {
+        for _ in 0..count {
+            self.now += FabricConfig::default().lldp_interval;
+            let hosts: Vec<(String, Port)> = self.truth.hosts().map(|(n, p)| (n.to_owned(), p)).collect();
+            for (name, port) in hosts {
+                let Some(NodeRegistration { mac, lldp_key, .. }) = self.network.nodes.get(&name) else {
+                    continue;
+                };
+                let (mac, number) = (*mac, self.now.as_nanos() + 1);
+                let frame = Announcement::Node { name, mac }.encode(mac, lldp_key, number).unwrap();
+                if self.devices.contains_key(&port.switch) {
+                    self.event(port.switch, Event::PacketIn(port.number, frame));
+                }
+            }
+            self.settle();
+        }
+    }
+
+    /// A switch takes so many more entries of its group table.
+    pub(super) fn leave_room(&mut self, switch: DatapathId, groups: u32) {
+        let used = self.network.wanted.rules(switch).unwrap().groups as u32;
+        let room = Room { groups: Some(used + groups), ..Room::default() };
+        self.network.switches.get_mut(&switch).unwrap().room = room;
+    }
+
+    pub(super) fn model(&self) -> model::Network<'_> {
+        let switches = self.devices.iter().map(|(s, d)| (*s, d.switch.clone())).collect();
+        model::Network { graph: &self.truth, switches }
+    }
+
+    pub(super) fn send(&self, from: u8, address: Ipv4Addr) -> Vec<String> {
+        let packet = Packet {
+            eth_dst: Mac([1, 0, 0x5e, 0, 0, 0]),
+            eth_type: EtherType::IPV4,
+            ipv4_src: node(from).ip,
+            ipv4_dst: address,
+        };
+        let place = self.truth.host(&format!("h{from}")).unwrap();
+        self.model().send(place, packet).hosts.into_iter().map(|(host, _)| host).collect()
+    }
+
+    /// From every member into every tree, and to the place of every node; the model panics at a loop. To the nodes also
+    /// with any cable pulled of which nobody knows yet but the switches at its ends.
+    fn no_loops(&self) {
+        let mut model = self.model();
+        let trees = (0..4).map(|tree| (wanted::address(GROUPS.start + tree), Mac([1, 0, 0x5e, 0, 0, 0])));
+        self.sent_from_everywhere(&model, trees);
+        let places = || (0..4).filter_map(|rack| Some((Ipv4Addr::UNSPECIFIED, locator::of(rack, 3)?)));
+        self.sent_from_everywhere(&model, places());
+        for link in self.truth.links() {
+            model.cable(link, false);
+            self.sent_from_everywhere(&model, places());
+            model.cable(link, true);
+        }
+    }
+
+    fn sent_from_everywhere(
+        &self,
+        model: &model::Network<'_>,
+        to: impl Iterator<Item = (Ipv4Addr, Mac)> + Clone,
+    ) {
+        for (name, place) in self.truth.hosts() {
+            let Some(node) = self.network.nodes.get(name) else { continue };
+            for (ipv4_dst, eth_dst) in to.clone() {
+                let eth_type = EtherType::IPV4;
+                model.send(place, Packet { eth_dst, eth_type, ipv4_src: node.ip, ipv4_dst });
+            }
+        }
+    }
+
+    pub(super) fn ask<T>(
+        &mut self,
+        call: impl FnOnce(Reply<T>) -> Call,
+    ) -> oneshot::Receiver<Result<T, FabricError>> {
+        let (reply, answer) = oneshot::channel();
+        self.network.call(self.now, call(reply));
+        self.settle();
+        answer
+    }
+
+    pub(super) fn group(
+        &mut self,
+        id: u64,
+        members: &[u8],
+    ) -> oneshot::Receiver<Result<Vec<TreeGrant>, FabricError>> {
+        let members = members.iter().map(|n| format!("h{n}")).collect();
+        self.ask(|reply| Call::CreateGroup(GroupRequest { id, members }, reply))
+    }
+
+    /// Pulls or puts back the cable at a port: both ends see it.
+    pub(super) fn cable(&mut self, port: Port, up: bool) {
+        let peer = ring().peer(port).unwrap();
+        match up {
+            true => self.truth.link(port, peer),
+            false => drop(self.truth.unlink(port)),
+        }
+        for end in [port, peer] {
+            let mac = Mac([2, 1, 0, 0, 0, end.number as u8]);
+            let info = PortInfo { number: end.number, mac, up, bytes_per_second: 0 };
+            let down = &mut self.devices.get_mut(&end.switch).unwrap().switch.down;
+            match up {
+                true => down.remove(&end.number),
+                false => down.insert(end.number),
+            };
+            self.event(end.switch, Event::PortChanged(info));
+        }
+    }
+}
