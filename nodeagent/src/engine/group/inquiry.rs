@@ -99,9 +99,9 @@ impl Group {
         }
         let asked: BTreeSet<usize> =
             (0..self.members.nodes.len()).filter(|node| *node != self.members.me).collect();
-        let until = (!asked.is_empty()).then_some(now + ANSWERS);
-        self.inquiry = Some(Inquiry { about, asked, until: now + ANSWERS, waits: Waits::default() });
-        until
+        let (any, until) = (!asked.is_empty(), now + ANSWERS);
+        self.inquiry = Some(Inquiry { about, asked, until, waits: Waits::default() });
+        any.then_some(until)
     }
 
     /// Another agent asks who waits here.
