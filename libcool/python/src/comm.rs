@@ -1,6 +1,6 @@
 //! Communicators.
 
-use crate::error::{raised, wrong};
+use crate::error::{numbers, raised, wrong};
 use crate::memory;
 use cool_rust::{Comm as Rank, Operation};
 use pyo3::prelude::*;
@@ -51,7 +51,11 @@ impl Comm {
     }
 
     /// Where a rank runs: its node's name, the node's number in the group, and its rack.
-    fn place(&self, py: Python<'_>, rank: usize) -> PyResult<(String, usize, usize)> {
+    fn place(
+        &self,
+        py: Python<'_>,
+        #[pyo3(from_py_with = numbers)] rank: usize,
+    ) -> PyResult<(String, usize, usize)> {
         let comm = self.get_rank(py)?;
         let place = comm.place(rank).ok_or_else(|| wrong(py, format!("there is no rank {rank}")))?;
         Ok((place.name.clone(), place.node, place.rack))
@@ -94,7 +98,12 @@ impl Comm {
     /// Splits the group: ranks that give the same color form a new group, ordered by `key`, then by rank. Who gives
     /// None is in none. All ranks of the group call this.
     #[pyo3(signature = (color, key = 0))]
-    fn split(&self, py: Python<'_>, color: Option<u64>, key: i64) -> PyResult<Option<Comm>> {
+    fn split(
+        &self,
+        py: Python<'_>,
+        #[pyo3(from_py_with = numbers)] color: Option<u64>,
+        key: i64,
+    ) -> PyResult<Option<Comm>> {
         let rank = self.get_rank(py)?;
         let part = py.detach(|| rank.split(color, key)).map_err(|e| raised(py, &e))?;
         Ok(part.map(Comm::new))
@@ -108,7 +117,11 @@ impl Comm {
 
     /// A group of some of the ranks, in that order; None at the others. All ranks of the group call this alike.
     #[allow(clippy::needless_pass_by_value, reason = "as it comes from Python")]
-    fn subset(&self, py: Python<'_>, ranks: Vec<usize>) -> PyResult<Option<Comm>> {
+    fn subset(
+        &self,
+        py: Python<'_>,
+        #[pyo3(from_py_with = numbers)] ranks: Vec<usize>,
+    ) -> PyResult<Option<Comm>> {
         let rank = self.get_rank(py)?;
         let part = py.detach(|| rank.subset(&ranks)).map_err(|e| raised(py, &e))?;
         Ok(part.map(Comm::new))
@@ -125,7 +138,11 @@ impl Comm {
     /// The bitwise and of what all ranks give that are left (0 to 2**64 - 1), and a list of those who are gone. It
     /// works after calls of this group have failed. All ranks that are left call this.
     #[pyo3(signature = (flags = u64::MAX))]
-    fn agree(&self, py: Python<'_>, flags: u64) -> PyResult<(u64, Vec<usize>)> {
+    fn agree(
+        &self,
+        py: Python<'_>,
+        #[pyo3(from_py_with = numbers)] flags: u64,
+    ) -> PyResult<(u64, Vec<usize>)> {
         let rank = self.get_rank(py)?;
         let agreed = py.detach(|| rank.agree(flags)).map_err(|e| raised(py, &e))?;
         Ok((agreed.flags, agreed.gone))

@@ -1,8 +1,9 @@
 //! The library's errors as exceptions, with the ranks concerned.
 
 use cool_rust::{Error, Failure};
+use pyo3::conversion::FromPyObjectOwned;
 use pyo3::create_exception;
-use pyo3::exceptions::PyRuntimeError;
+use pyo3::exceptions::{PyOverflowError, PyRuntimeError};
 use pyo3::prelude::*;
 
 create_exception!(
@@ -79,6 +80,15 @@ pub(crate) fn raised(py: Python<'_>, error: &Error) -> PyErr {
 /// An error of the arguments.
 pub(crate) fn wrong(py: Python<'_>, reason: impl Into<String>) -> PyErr {
     with_ranks(py, ArgumentError::new_err(reason.into()), &[])
+}
+
+/// Ranks, tags and counts as an argument has them, of which none is negative.
+pub(crate) fn numbers<'py, T: FromPyObjectOwned<'py>>(argument: &Bound<'py, PyAny>) -> PyResult<T> {
+    let py = argument.py();
+    argument.extract().map_err(Into::into).map_err(|e: PyErr| {
+        let beyond = e.is_instance_of::<PyOverflowError>(py);
+        if beyond { wrong(py, format!("{argument}: negative, or too large")) } else { e }
+    })
 }
 
 fn with_ranks(py: Python<'_>, exception: PyErr, ranks: &[usize]) -> PyErr {

@@ -4,7 +4,7 @@
 
 use crate::arrays::Data;
 use crate::comm::Comm;
-use crate::error::{raised, wrong};
+use crate::error::{numbers, raised, wrong};
 use crate::request::{Message, Request};
 use cool_rust::{Comm as Rank, Error, Message as Letter, Pending};
 use pyo3::prelude::*;
@@ -50,13 +50,25 @@ impl Comm {
     /// Sends an array to a rank, which receives it with the same type and tag. Messages from one rank to another are
     /// received in the order in which they were sent, among those that a receive takes.
     #[pyo3(signature = (data, dest, tag = 0))]
-    fn send(&self, py: Python<'_>, data: &Bound<'_, PyAny>, dest: usize, tag: u32) -> PyResult<()> {
+    fn send(
+        &self,
+        py: Python<'_>,
+        data: &Bound<'_, PyAny>,
+        #[pyo3(from_py_with = numbers)] dest: usize,
+        #[pyo3(from_py_with = numbers)] tag: u32,
+    ) -> PyResult<()> {
         self.carry_send_out(py, data, (dest, tag), Rank::message).map(drop)
     }
 
     /// Starts `send`.
     #[pyo3(signature = (data, dest, tag = 0))]
-    fn isend(&self, py: Python<'_>, data: &Bound<'_, PyAny>, dest: usize, tag: u32) -> PyResult<Request> {
+    fn isend(
+        &self,
+        py: Python<'_>,
+        data: &Bound<'_, PyAny>,
+        #[pyo3(from_py_with = numbers)] dest: usize,
+        #[pyo3(from_py_with = numbers)] tag: u32,
+    ) -> PyResult<Request> {
         Ok(Request::new(self.carry_send_out(py, data, (dest, tag), start)?, None))
     }
 
@@ -67,8 +79,8 @@ impl Comm {
         &self,
         py: Python<'_>,
         recv: &Bound<'_, PyAny>,
-        source: Option<usize>,
-        tag: Option<u32>,
+        #[pyo3(from_py_with = numbers)] source: Option<usize>,
+        #[pyo3(from_py_with = numbers)] tag: Option<u32>,
     ) -> PyResult<Message> {
         let (got, _) = self.carry_recv_out(py, recv, (source, tag), Rank::message)?;
         Ok((got.source, got.tag, got.count))
@@ -80,8 +92,8 @@ impl Comm {
         &self,
         py: Python<'_>,
         recv: &Bound<'_, PyAny>,
-        source: Option<usize>,
-        tag: Option<u32>,
+        #[pyo3(from_py_with = numbers)] source: Option<usize>,
+        #[pyo3(from_py_with = numbers)] tag: Option<u32>,
     ) -> PyResult<Request> {
         let (pending, room) = self.carry_recv_out(py, recv, (source, tag), start)?;
         Ok(Request::of_message(pending, room))

@@ -4,7 +4,7 @@
 
 use crate::arrays::Data;
 use crate::comm::Comm;
-use crate::error::{raised, wrong};
+use crate::error::{numbers, raised, wrong};
 use crate::request::Request;
 use cool_rust::{Arrays, Collective, Comm as Rank, Error, Op, Operation, Pending};
 use numpy::PyUntypedArray;
@@ -226,7 +226,7 @@ impl Comm {
         send: &Bound<'_, PyAny>,
         recv: Option<&Bound<'_, PyAny>>,
         op: Option<&Bound<'_, PyAny>>,
-        root: usize,
+        #[pyo3(from_py_with = numbers)] root: usize,
     ) -> PyResult<Received> {
         let sum = PyString::new(py, "sum").into_any();
         let call = Call {
@@ -248,7 +248,7 @@ impl Comm {
         send: &Bound<'_, PyAny>,
         recv: Option<&Bound<'_, PyAny>>,
         op: Option<&Bound<'_, PyAny>>,
-        root: usize,
+        #[pyo3(from_py_with = numbers)] root: usize,
     ) -> PyResult<Request> {
         let sum = PyString::new(py, "sum").into_any();
         let call = Call {
@@ -314,7 +314,7 @@ impl Comm {
         send: &Bound<'_, PyAny>,
         recv: Option<&Bound<'_, PyAny>>,
         op: Option<&Bound<'_, PyAny>>,
-        counts: Option<Vec<usize>>,
+        #[pyo3(from_py_with = numbers)] counts: Option<Vec<usize>>,
     ) -> PyResult<Received> {
         let sum = PyString::new(py, "sum").into_any();
         let call = Call {
@@ -336,7 +336,7 @@ impl Comm {
         send: &Bound<'_, PyAny>,
         recv: Option<&Bound<'_, PyAny>>,
         op: Option<&Bound<'_, PyAny>>,
-        counts: Option<Vec<usize>>,
+        #[pyo3(from_py_with = numbers)] counts: Option<Vec<usize>>,
     ) -> PyResult<Request> {
         let sum = PyString::new(py, "sum").into_any();
         let call = Call {
@@ -442,8 +442,8 @@ impl Comm {
         py: Python<'_>,
         send: &Bound<'_, PyAny>,
         recv: Option<&Bound<'_, PyAny>>,
-        counts: Option<Vec<usize>>,
-        root: usize,
+        #[pyo3(from_py_with = numbers)] counts: Option<Vec<usize>>,
+        #[pyo3(from_py_with = numbers)] root: usize,
     ) -> PyResult<Received> {
         let call = Call { operation: Operation::Gather, send, recv, op: None, counts, root };
         call.run(py, self)
@@ -456,8 +456,8 @@ impl Comm {
         py: Python<'_>,
         send: &Bound<'_, PyAny>,
         recv: Option<&Bound<'_, PyAny>>,
-        counts: Option<Vec<usize>>,
-        root: usize,
+        #[pyo3(from_py_with = numbers)] counts: Option<Vec<usize>>,
+        #[pyo3(from_py_with = numbers)] root: usize,
     ) -> PyResult<Request> {
         let call = Call { operation: Operation::Gather, send, recv, op: None, counts, root };
         call.start(py, self)
@@ -471,7 +471,7 @@ impl Comm {
         py: Python<'_>,
         send: &Bound<'_, PyAny>,
         recv: Option<&Bound<'_, PyAny>>,
-        counts: Option<Vec<usize>>,
+        #[pyo3(from_py_with = numbers)] counts: Option<Vec<usize>>,
     ) -> PyResult<Received> {
         let call = Call { operation: Operation::Allgather, send, recv, op: None, counts, root: 0 };
         call.run(py, self)
@@ -484,7 +484,7 @@ impl Comm {
         py: Python<'_>,
         send: &Bound<'_, PyAny>,
         recv: Option<&Bound<'_, PyAny>>,
-        counts: Option<Vec<usize>>,
+        #[pyo3(from_py_with = numbers)] counts: Option<Vec<usize>>,
     ) -> PyResult<Request> {
         let call = Call { operation: Operation::Allgather, send, recv, op: None, counts, root: 0 };
         call.start(py, self)
@@ -498,8 +498,8 @@ impl Comm {
         py: Python<'_>,
         send: &Bound<'_, PyAny>,
         recv: Option<&Bound<'_, PyAny>>,
-        counts: Option<Vec<usize>>,
-        root: usize,
+        #[pyo3(from_py_with = numbers)] counts: Option<Vec<usize>>,
+        #[pyo3(from_py_with = numbers)] root: usize,
     ) -> PyResult<Received> {
         let call = Call { operation: Operation::Scatter, send, recv, op: None, counts, root };
         call.run(py, self)
@@ -512,8 +512,8 @@ impl Comm {
         py: Python<'_>,
         send: &Bound<'_, PyAny>,
         recv: Option<&Bound<'_, PyAny>>,
-        counts: Option<Vec<usize>>,
-        root: usize,
+        #[pyo3(from_py_with = numbers)] counts: Option<Vec<usize>>,
+        #[pyo3(from_py_with = numbers)] root: usize,
     ) -> PyResult<Request> {
         let call = Call { operation: Operation::Scatter, send, recv, op: None, counts, root };
         call.start(py, self)
@@ -527,7 +527,7 @@ impl Comm {
         py: Python<'_>,
         send: &Bound<'_, PyAny>,
         recv: Option<&Bound<'_, PyAny>>,
-        counts: Option<Vec<usize>>,
+        #[pyo3(from_py_with = numbers)] counts: Option<Vec<usize>>,
     ) -> PyResult<Received> {
         let call = Call { operation: Operation::Alltoall, send, recv, op: None, counts, root: 0 };
         call.run(py, self)
@@ -540,7 +540,7 @@ impl Comm {
         py: Python<'_>,
         send: &Bound<'_, PyAny>,
         recv: Option<&Bound<'_, PyAny>>,
-        counts: Option<Vec<usize>>,
+        #[pyo3(from_py_with = numbers)] counts: Option<Vec<usize>>,
     ) -> PyResult<Request> {
         let call = Call { operation: Operation::Alltoall, send, recv, op: None, counts, root: 0 };
         call.start(py, self)
@@ -548,14 +548,24 @@ impl Comm {
 
     /// Sends the root's `data` to all: at the other ranks it is overwritten. Returns it.
     #[pyo3(signature = (data, root = 0))]
-    fn bcast(&self, py: Python<'_>, data: &Bound<'_, PyAny>, root: usize) -> PyResult<Received> {
+    fn bcast(
+        &self,
+        py: Python<'_>,
+        data: &Bound<'_, PyAny>,
+        #[pyo3(from_py_with = numbers)] root: usize,
+    ) -> PyResult<Received> {
         let ((), data) = self.carry_bcast_out(py, data, root, Rank::collective)?;
         Ok(Some(data.array))
     }
 
     /// Starts `bcast`: returns a Request at once.
     #[pyo3(signature = (data, root = 0))]
-    fn ibcast(&self, py: Python<'_>, data: &Bound<'_, PyAny>, root: usize) -> PyResult<Request> {
+    fn ibcast(
+        &self,
+        py: Python<'_>,
+        data: &Bound<'_, PyAny>,
+        #[pyo3(from_py_with = numbers)] root: usize,
+    ) -> PyResult<Request> {
         let (pending, data) = self.carry_bcast_out(py, data, root, start)?;
         Ok(Request::new(pending, Some(data)))
     }
