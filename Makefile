@@ -59,6 +59,7 @@ calibrate: packages-bench release
 lint:
 	cargo fmt --all --check
 	cargo clippy --workspace --all-targets --all-features -- -D warnings
+	RUSTDOCFLAGS="-D warnings" cargo doc --workspace --no-deps
 
 release:
 	cargo build --release --workspace --exclude cool-fuzz --exclude cool-c --exclude cool-python

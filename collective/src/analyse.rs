@@ -101,7 +101,8 @@ impl Load {
     }
 }
 
-/// Counts the messages of a schedule for `layout`. None as for [`messages`].
+/// Counts the messages of a schedule for `layout`. None if the schedule was not compiled for all of its ranks, or comes
+/// to a stop.
 pub fn analyse(schedule: &Schedule, layout: &Layout) -> Option<Analysis> {
     let mut analysis = Analysis {
         busiest: vec![0; layout.size()],

@@ -1,7 +1,7 @@
 //! Which centroid is nearest, in exact integers.
 //!
 //! `|x - c|^2 = |x|^2 - 2 x.c + |c|^2`, so all the time goes into dot products of 16-bit numbers. The loop of
-//! [`dot`] is plain on purpose: compilers turn it into multiply-and-add of eight pairs at once on every 64-bit
+//! `dot` is plain on purpose: compilers turn it into multiply-and-add of eight pairs at once on every 64-bit
 //! x86 (`pmaddwd`), about 15 products a nanosecond, where `f32` gets 9 and rounds.
 
 use crate::grid::{Centroids, Points, Precision};

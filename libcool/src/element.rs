@@ -5,7 +5,7 @@ use half::{bf16, f16};
 use num_complex::Complex;
 use std::fmt;
 
-/// A type of numbers that collectives carry: `i8` to `i64`, `u8` to `u64`, `f32`, `f64`; [`f16`] and [`bf16`] of
+/// A type of numbers that collectives carry: `i8` to `i64`, `u8` to `u64`, `f32`, `f64`; [`f16`](struct@f16) and [`bf16`] of
 /// the crate `half`; [`Complex`] of `f32` and `f64`; and [`Located`] values.
 ///
 /// Sealed: the agents compute on these types and know no others. Data of other plain types goes as its bytes,
@@ -142,7 +142,7 @@ pub enum Type {
     U32,
     /// `u64`.
     U64,
-    /// [`f16`], IEEE 754 half precision.
+    /// [`f16`](struct@f16), IEEE 754 half precision.
     F16,
     /// [`bf16`], the upper half of an `f32`.
     Bf16,

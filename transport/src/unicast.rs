@@ -25,7 +25,7 @@ use std::collections::{BTreeMap, VecDeque};
 pub const EAGER_BYTES: u64 = 64 * 1024;
 
 /// What a peer may send on a group without the receives being posted, each message counted with
-/// [`MESSAGE_COST`] on top.
+/// 64 bytes on top.
 pub const CREDIT_BYTES: u64 = 1024 * 1024;
 
 /// What keeping a message costs besides its bytes.

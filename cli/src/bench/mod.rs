@@ -1,4 +1,4 @@
-//! `cool bench`: submits a job whose ranks are this same program ([`rank`]) and shows what they measure.
+//! `cool bench`: submits a job whose ranks are this same program (`rank`) and shows what they measure.
 
 mod force;
 mod idle;

@@ -1,7 +1,7 @@
 //! The engine: runs the schedules of the local ranks' calls over multicast, repair and unicast.
 //!
 //! Its core takes inputs with the time and answers with what to send, so it runs in tests without a
-//! socket; [`crate::net`] is its driver. It knows nothing of processes, of the controller or of how memory is shared:
+//! socket; `crate::net` is its driver. It knows nothing of processes, of the controller or of how memory is shared:
 //! groups, calls and [`Memory`] are handed to it.
 
 mod api;
