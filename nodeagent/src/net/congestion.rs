@@ -1,4 +1,10 @@
-//! Which congestion control connections use. BBR goes on where a link loses packets at random, of which CUBIC all but stops.
+//! How fast connections send.
+//!
+//! None sends faster than the links of its group carry, as far as that is known. What would go faster only fills the queue
+//! of the node's own link, behind which acknowledgements and grants then wait that others wait for: so a ring of nodes
+//! comes to a stop for as long as the queue is at every step.
+//!
+//! Within that it is for the system's congestion control. BBR goes on where a link loses packets at random, of which CUBIC all but stops.
 //! CUBIC fills a link whose losses come from full queues, where BBR misjudges the token buckets that shape links and sends
 //! little for a while now and then. So connections begin with BBR, and use CUBIC while few packets are lost.
 
@@ -6,7 +12,7 @@ use super::sockopt;
 use std::io;
 use std::os::fd::AsFd;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 const AT_FIRST: &str = "bbr";
@@ -26,11 +32,49 @@ const MANY: usize = 25;
 const MANY_IN_ROW: u32 = 4;
 const FEW_IN_ROW: u32 = 10;
 
-/// Whether this node's connections lose few packets. They share its link, so what one finds holds for all.
-#[derive(Clone, Debug, Default)]
-pub(super) struct Calm(Arc<AtomicBool>);
+/// Bytes in front of each packet's payload: Ethernet; and IP and TCP with timestamps, within the MTU.
+const ETHERNET: u64 = 14;
+const TCP: u64 = 52;
 
-impl Calm {
+/// No bound on what connections send.
+const UNBOUNDED: u32 = u32::MAX;
+
+/// What a connection may send of payload per second over a link of such a rate, in bytes on the wire: so much that the
+/// acknowledgements of as much that comes, one for two packets, have room beside it. Unbounded if the rate is not known,
+/// which 0 says.
+pub(super) fn pace(bytes_per_second: u64, mtu: u64) -> u32 {
+    if bytes_per_second == 0 || mtu <= TCP {
+        return UNBOUNDED;
+    }
+    let wire = mtu + ETHERNET + (ETHERNET + TCP) / 2;
+    let payload = u128::from(bytes_per_second) * u128::from(mtu - TCP) / u128::from(wire);
+    u32::try_from(payload).unwrap_or(UNBOUNDED).max(1)
+}
+
+/// What this node's connections know of its link, which they share: what one finds holds for all.
+#[derive(Clone, Debug)]
+pub(super) struct Link(Arc<Known>);
+
+#[derive(Debug)]
+struct Known {
+    /// Whether few packets are lost.
+    calm: AtomicBool,
+    /// As [`pace`] says.
+    pace: AtomicU32,
+}
+
+impl Default for Link {
+    fn default() -> Link {
+        Link(Arc::new(Known { calm: AtomicBool::new(false), pace: AtomicU32::new(UNBOUNDED) }))
+    }
+}
+
+impl Link {
+    /// Connections send so much from now on, those that are there from their next bytes on.
+    pub(super) fn set_pace(&self, pace: u32) {
+        self.0.pace.store(pace, Ordering::Relaxed);
+    }
+
     /// The choice for a connection that has carried nothing yet.
     pub(super) fn choose(&self, socket: impl AsFd) -> Congestion {
         let mut congestion = Congestion::new(self.clone(), Instant::now());
@@ -43,9 +87,10 @@ impl Calm {
 /// The choice for one connection.
 #[derive(Debug)]
 pub(super) struct Congestion {
-    found: Calm,
+    link: Link,
     /// What it goes by now.
     calm: bool,
+    pace: u32,
     /// Sent in this window, which began then.
     segments: usize,
     began: Instant,
@@ -57,8 +102,17 @@ pub(super) struct Congestion {
 }
 
 impl Congestion {
-    fn new(found: Calm, now: Instant) -> Congestion {
-        Congestion { found, calm: false, segments: 0, began: now, again: 0, many: false, row: 0 }
+    fn new(link: Link, now: Instant) -> Congestion {
+        Congestion {
+            link,
+            calm: false,
+            pace: UNBOUNDED,
+            segments: 0,
+            began: now,
+            again: 0,
+            many: false,
+            row: 0,
+        }
     }
 
     /// So many bytes were written to the connection at once.
@@ -86,16 +140,23 @@ impl Congestion {
         self.row = if many == self.many { self.row + 1 } else { 1 };
         (self.segments, self.began, self.again, self.many) = (0, now, again, many);
         if self.row >= if many { MANY_IN_ROW } else { FEW_IN_ROW } {
-            self.found.0.store(!many, Ordering::Relaxed);
+            self.link.0.calm.store(!many, Ordering::Relaxed);
         }
     }
 
     /// Does as all connections of the node do. A system without one of the two goes on with what it has.
     fn follow(&mut self, socket: impl AsFd) {
-        let calm = self.found.0.load(Ordering::Relaxed);
+        let calm = self.link.0.calm.load(Ordering::Relaxed);
         if calm != self.calm {
             self.calm = calm;
-            set(socket, if calm { WHILE_CALM } else { AT_FIRST });
+            set(&socket, if calm { WHILE_CALM } else { AT_FIRST });
+        }
+        let pace = self.link.0.pace.load(Ordering::Relaxed);
+        if pace != self.pace {
+            self.pace = pace;
+            if let Err(error) = sockopt::set_pace(&socket, pace) {
+                tracing::debug!(%error, "cannot pace a connection");
+            }
         }
     }
 }
@@ -114,13 +175,13 @@ mod tests {
     fn found(lost: impl IntoIterator<Item = u32>) -> Vec<bool> {
         let mut now = Instant::now();
         let mut again = 0;
-        let mut congestion = Congestion::new(Calm::default(), now);
+        let mut congestion = Congestion::new(Link::default(), now);
         let window = |lost| {
             again += lost;
             now += WINDOW_TIME;
             assert!(congestion.is_due(now, 100 * SEGMENT));
             congestion.look(now, again);
-            congestion.found.0.load(Ordering::Relaxed)
+            congestion.link.0.calm.load(Ordering::Relaxed)
         };
         lost.into_iter().map(window).collect()
     }
@@ -144,9 +205,29 @@ mod tests {
     }
 
     #[test]
+    fn what_a_link_carries_is_shared_with_the_acknowledgements_of_as_much_the_other_way() {
+        let pace = pace(2_500_000, 1500);
+        let packets = u64::from(pace).div_ceil(1448);
+        assert!((2_498_000..=2_502_000).contains(&(packets * 1514 + packets / 2 * 66)), "{pace}");
+        assert_eq!([super::pace(0, 1500), super::pace(u64::MAX, 9000)], [UNBOUNDED; 2]);
+    }
+
+    #[test]
+    fn connections_that_are_there_follow_the_pace_of_the_latest_group() {
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let stream = std::net::TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        let link = Link::default();
+        let mut congestion = link.choose(&stream);
+        assert_eq!(sockopt::pace(&stream).unwrap(), UNBOUNDED);
+        link.set_pace(2_340_000);
+        congestion.follow(&stream);
+        assert_eq!(sockopt::pace(&stream).unwrap(), 2_340_000);
+    }
+
+    #[test]
     fn a_window_is_over_after_many_small_messages_and_some_time() {
         let now = Instant::now();
-        let mut congestion = Congestion::new(Calm::default(), now);
+        let mut congestion = Congestion::new(Link::default(), now);
         assert!(!(0..2 * WINDOW).any(|_| congestion.is_due(now, 1)));
         assert!(congestion.is_due(now + WINDOW_TIME, 1));
     }

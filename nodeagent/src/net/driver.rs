@@ -1,9 +1,9 @@
 //! The engine's thread: waits for whatever comes first, tells the engine, does what it asks.
 
-use super::congestion::Calm;
+use super::congestion::Link;
 use super::tcp::{self, Connection};
 use super::udp::{Inbox, Outbox, Socket};
-use super::{EVENTS, Event, Events, udp};
+use super::{EVENTS, Event, Events, congestion, udp};
 use crate::engine::{
     COPIES_BYTES, Command, ConnectionId, Engine, EngineConfig, GroupError, GroupSpec, Input, Output, Trace,
 };
@@ -40,7 +40,9 @@ pub(super) struct Driver {
     outbox: Outbox,
     trees: BTreeMap<SocketAddrV4, Tree>,
     connections: BTreeMap<ConnectionId, Connection>,
-    calm: Calm,
+    link: Link,
+    /// Of each group.
+    paces: BTreeMap<u64, u32>,
     next_connection: u64,
     calls: BTreeMap<u64, Reply>,
     next_call: u64,
@@ -61,7 +63,8 @@ impl Driver {
             outbox: Outbox::default(),
             trees: BTreeMap::new(),
             connections: BTreeMap::new(),
-            calm: Calm::default(),
+            link: Link::default(),
+            paces: BTreeMap::new(),
             next_connection: 0,
             calls: BTreeMap::new(),
             next_call: 0,
@@ -169,7 +172,11 @@ impl Driver {
             Output::Pick { group, planner, call } => {
                 tokio::spawn(pick(group, *planner, call, self.events.clone()));
             }
-            Output::Forgotten { group } => self.leave_trees(group),
+            Output::Forgotten { group } => {
+                self.leave_trees(group);
+                self.paces.remove(&group);
+                self.share_link();
+            }
         }
     }
 
@@ -216,6 +223,8 @@ impl Driver {
     fn make_group(&mut self, spec: &GroupSpec) -> Result<(), GroupError> {
         let now = self.now();
         let trees = self.engine.make_group(now, spec)?;
+        self.paces.insert(spec.id, congestion::pace(spec.host_bytes_per_second, spec.cost_model.costs.mtu));
+        self.share_link();
         for address in trees {
             if let Err(error) = self.join_tree(spec.id, address) {
                 self.engine.release_group(now, spec.id);
@@ -224,6 +233,13 @@ impl Driver {
             }
         }
         Ok(())
+    }
+
+    /// Groups share connections, so the fastest counts; the latest, where there is none.
+    fn share_link(&self) {
+        if let Some(pace) = self.paces.values().max() {
+            self.link.set_pace(*pace);
+        }
     }
 
     fn join_tree(&mut self, group: u64, address: SocketAddrV4) -> std::io::Result<()> {
@@ -274,7 +290,7 @@ impl Driver {
     fn connect(&mut self, stream: TcpStream) -> ConnectionId {
         self.next_connection += 1;
         let id = ConnectionId(self.next_connection);
-        self.connections.insert(id, Connection::new(id, stream, &self.calm, &self.events));
+        self.connections.insert(id, Connection::new(id, stream, &self.link, &self.events));
         id
     }
 }

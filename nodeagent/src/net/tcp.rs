@@ -1,6 +1,6 @@
 //! TCP connections to other agents: accepting, connecting, reading, writing.
 
-use super::congestion::{Calm, Congestion};
+use super::congestion::{Congestion, Link};
 use super::{Event, Events, sockopt};
 use crate::engine::ConnectionId;
 use cool_transport::unicast::Frames;
@@ -24,8 +24,12 @@ const RETRY: Duration = Duration::from_millis(50);
 /// loss of 20 % each way, TCP alone keeps silent for many seconds now and then.
 const DEAD_AFTER: Duration = Duration::from_secs(60);
 
-/// At most so long after the last try what was lost is sent again. TCP alone doubles the time with each loss, up to two
-/// minutes, so that at a loss of 20 % a connection fails now and then though both sides live.
+/// So long after a round trip, at least, what was lost is sent again. TCP alone waits 200 ms, made for the Internet: as
+/// long as half a megabyte takes at 20 Mbit/s, and all who wait for the message wait with it.
+const SHORTEST_RETRY: Duration = Duration::from_millis(30);
+
+/// At most so long after the last try it is. TCP alone doubles the time with each loss, up to two minutes, so that at a
+/// loss of 20 % a connection fails now and then though both sides live.
 const LONGEST_RETRY: Duration = Duration::from_secs(1);
 
 /// Unsent bytes beyond which the system takes no more: a small message waits for no more than these.
@@ -105,11 +109,11 @@ pub(super) struct Connection {
 
 impl Connection {
     /// Starts to read from a stream.
-    pub(super) fn new(id: ConnectionId, stream: TcpStream, calm: &Calm, events: &Events) -> Connection {
+    pub(super) fn new(id: ConnectionId, stream: TcpStream, link: &Link, events: &Events) -> Connection {
         if let Err(error) = tune(&stream) {
             tracing::debug!(%error, "cannot tune a connection");
         }
-        let congestion = calm.choose(&stream);
+        let congestion = link.choose(&stream);
         let (reading, writing) = stream.into_split();
         let (bytes, queue) = mpsc::unbounded_channel();
         tokio::spawn(write(id, writing, queue, congestion, events.clone()));
@@ -137,7 +141,7 @@ fn tune(stream: &TcpStream) -> io::Result<()> {
     let probes = TcpKeepalive::new().with_time(DEAD_AFTER / 2).with_interval(Duration::from_secs(1));
     socket.set_tcp_keepalive(&probes)?;
     socket.set_tcp_thin_linear_timeouts(true)?;
-    if let Err(error) = sockopt::set_longest_retry(stream, LONGEST_RETRY) {
+    if let Err(error) = sockopt::set_retries(stream, SHORTEST_RETRY, LONGEST_RETRY) {
         tracing::debug!(%error, "the system does not bound the time between retries");
     }
     socket.set_tcp_user_timeout(Some(DEAD_AFTER))
