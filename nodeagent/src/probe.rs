@@ -1,10 +1,10 @@
 //! Measures the way to another agent when the controller asks for it, and answers when another agent measures.
 //! It is apart from the data path: a port of its own, few bytes, and over at once when dropped.
 //!
-//! All goes over one TCP connection. The latency is half the median round trip of a small message. Then come
-//! trains of bytes; the other side tells how long all but the first of them took, which idle links may let pass at
-//! once: that is the rate. Bytes that came sooner than the rate allows are the burst. Trains grow until they last
-//! long enough to be timed; the fastest counts, since a lost packet only ever makes one slower.
+//! All goes over one TCP connection. The latency is half the round trip of a small message: the first quartile, since
+//! a lost packet only ever makes one longer. Then come trains of bytes; the other side tells how long all but the first
+//! of them took, which idle links may let pass at once: that is the rate. Bytes that came sooner than the rate allows
+//! are the burst. Trains grow until they last long enough to be timed; the fastest counts, for the same reason.
 
 use std::convert::Infallible;
 use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4};
@@ -179,7 +179,7 @@ impl Probe {
             round_trips.push(probe.train(0).await?.0);
         }
         round_trips.sort_unstable();
-        probe.latency = round_trips[round_trips.len() / 2] / 2;
+        probe.latency = round_trips[round_trips.len() / 4] / 2;
         probe.rate(mtu.into()).await
     }
 
