@@ -81,7 +81,14 @@ impl Group {
         let again = match (&self.inquiry, open) {
             // One after the other: who is first fails for all.
             (_, Some(open)) => open.until,
-            (Some(over), None) if over.about == about => return true,
+            (Some(over), None) if over.about == about => {
+                let silent = over.asked.iter().map(|node| self.members.nodes[*node].name.as_str());
+                let silent: Vec<&str> = silent.collect();
+                if !silent.is_empty() {
+                    tracing::info!(group = self.members.id, ?silent, "not told by all agents who waits");
+                }
+                return true;
+            }
             _ => match self.inquire(now, shared, about) {
                 Some(until) => until,
                 None => return true,
