@@ -35,6 +35,7 @@ bindings: packages-test
 bench: packages-bench release
 	$(SUDO) bench/bench.py $(BENCH)
 	$(SUDO) bench/loss.py
+	$(SUDO) bench/scaling.py
 
 bench-quick: packages-bench release
 	$(SUDO) bench/bench.py --quick $(BENCH)

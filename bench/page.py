@@ -132,8 +132,8 @@ def small_messages(cases, measured):
     if not parts:
         return []
     return ["<h2>Time of small messages</h2>", "<p>Median in milliseconds. No limit is given: they fit into what a shaped port lets through "
-            "at once, or the links are not shaped. Each rank's clock starts as it leaves a barrier, and ranks leave it at different "
-            "instants: a bcast well below a millisecond had begun before the last rank looked.</p>", "<div class=charts>", *parts, "</div>"]
+            "at once, or the links are not shaped. All ranks begin at one instant, but those of Gloo's own program as they leave a barrier, "
+            "one after the other: a bcast or scatter of its root has then begun before the last rank looked.</p>", "<div class=charts>", *parts, "</div>"]
 
 
 def time_chart(cases, measured):

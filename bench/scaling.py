@@ -1,0 +1,138 @@
+#!/usr/bin/python3
+"""How collectives grow with the cluster, and what two jobs on the same links do to each other (part of `make bench`).
+
+    sudo bench/scaling.py                                          # 2x2 to 8x8 nodes, and two jobs on 4x4
+    sudo bench/scaling.py --topologies tree:2x2,tree:3x3 --ops bcast,allgather --reps 5
+
+What a node has stays of one size: a message or vector of --bytes, or a part of --part. Each job of the two calls on all
+nodes; that its calls take twice as long as alone is fair. Needs root and Debian's mininet, openvswitch-switch and
+ethtool; the machine must have nothing else to do.
+"""
+import argparse
+import json
+import os
+import statistics
+import subprocess
+import sys
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+ROOT = os.path.dirname(HERE)
+sys.path[:0] = [HERE, os.path.join(ROOT, "mininet")]
+import bench  # noqa: E402
+import network  # noqa: E402
+import page  # noqa: E402
+import peers  # noqa: E402
+import testbed  # noqa: E402
+
+IN_PARTS = ("gather", "allgather", "scatter")
+
+
+def of_all(op, nodes, options):
+    """Bytes of the message, the vector or the whole array."""
+    return options.part * nodes if op in IN_PARTS else options.bytes
+
+
+def limit(op, asked, bed, options):
+    return bench.limit(op, bench.moved(op, asked, len(bed.description["hosts"])), bed.description, options.mbit, options.mbit)
+
+
+def started(topology, options):
+    bed = testbed.Testbed(topology, options.mbit, options.mbit, bin_dir=options.bin, log_level="warn", logs=os.path.join(options.out, "logs"))
+    return bed, bench.started(bed, options.wait)
+
+
+def grow(topology, options):
+    """Every operation on one cluster."""
+    bed, up = started(topology, options)
+    with up:
+        bed.wait_until_measured()
+        run = peers.Run(bed, "racked", bed.directory, options.timeout)
+        nodes, measured = len(run.hosts), []
+        for op in options.ops:
+            asked = of_all(op, nodes, options)
+            figures = peers.Cool(options.bin).measure(run, {"op": op, "bytes": asked, "reps": options.reps})
+            measured.append({"topology": topology, "nodes": nodes, "op": op, "bytes": asked, "seconds": figures["seconds"],
+                             "over_limit": statistics.median(figures["seconds"]) / limit(op, asked, bed, options), "idle": figures["idle"]})
+            print("| %s | %d | %s | %s | %.0f | %.2f | %.0f %% |" % (
+                topology, nodes, op, page.size(asked), 1e3 * statistics.median(figures["seconds"]), measured[-1]["over_limit"], 100 * figures["idle"]), flush=True)
+        return measured
+
+
+def job(bed, op, options):
+    """A job that calls an operation again and again."""
+    command = ["cool", "bench", "--json", "--ops", op, "--bytes", str(of_all(op, len(bed.description["hosts"]), options)),
+               "--reps", str(options.calls)]
+    return subprocess.Popen(command, env=bed.environment(), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+
+def seconds(process, timeout):
+    try:
+        out, err = process.communicate(timeout=timeout)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.communicate()
+        raise peers.Failed("no end within %d s" % timeout) from None
+    if process.returncode:
+        raise peers.Failed("status %d: %s" % (process.returncode, err.strip()[-300:]))
+    return json.loads(out)["results"][0]["seconds"]
+
+
+def share(options):
+    """Each operation by one job alone, then by two at once, on the same nodes."""
+    bed, up = started(options.shared, options)
+    with up:
+        bed.wait_until_measured()
+        measured = []
+        for op in options.ops:
+            alone = statistics.median(seconds(job(bed, op, options), options.timeout))
+            both = [job(bed, op, options) for _ in range(2)]
+            # The first call of one may have been before the other began, and the last ones after it was through.
+            together = [statistics.median(seconds(process, options.timeout)[1:-2]) for process in both]
+            measured.append({"topology": options.shared, "op": op, "alone": alone, "together": together})
+            print("| %s | %.0f | %.2f | %.2f |" % (op, 1e3 * alone, *sorted(t / alone for t in together)), flush=True)
+        return measured
+
+
+def parse_arguments():
+    p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    p.add_argument("--topologies", type=bench.list_of(str), default=["tree:2x2", "tree:4x4", "tree:6x6", "tree:8x8"],
+                   help="default tree:2x2,tree:4x4,tree:6x6,tree:8x8")
+    p.add_argument("--shared", default="tree:4x4", help="cluster of the two jobs; default %(default)s")
+    p.add_argument("--ops", type=bench.list_of(bench.one_of(bench.OPS)), default=list(bench.OPS), help="default: all six")
+    p.add_argument("--bytes", type=bench.size, default=1 << 20, help="of a message or vector; default 1M")
+    p.add_argument("--part", type=bench.size, default=32 << 10, help="of a node's part of a gather, allgather or scatter; default 32K")
+    p.add_argument("--mbit", type=float, default=5, help="rate of all links, so low that one machine carries 64 nodes; default %(default)s")
+    p.add_argument("--reps", type=int, default=3, help="default %(default)s")
+    p.add_argument("--calls", type=int, default=8, help="calls of each of the two jobs; default %(default)s")
+    p.add_argument("--timeout", type=int, default=240, help="seconds for one operation; default %(default)s")
+    bench.add_run_options(p, "bench", "for scaling.json and logs; ")
+    a = p.parse_args()
+    if a.reps < 1 or a.calls < 4 or a.mbit <= 0:
+        p.error("--reps must be at least 1, --calls at least 4 and --mbit more than 0")
+    try:
+        for topology in [*a.topologies, a.shared]:
+            network.parse_topology(topology)
+    except ValueError as e:
+        p.error(str(e))
+    return a
+
+
+def main():
+    options = parse_arguments()
+    testbed.unwind_on_signals()
+    os.makedirs(options.out, exist_ok=True)
+    print("links of %g Mbit/s\n\n| cluster | nodes | operation | bytes | ms | over limit | idle |" % options.mbit)
+    print("| --- | --: | --- | --: | --: | --: | --: |", flush=True)
+    report = {"mbit": options.mbit, "growth": [figures for topology in options.topologies for figures in grow(topology, options)]}
+    print("\ntwo jobs on %s\n\n| operation | alone, ms | one job, times as long | the other |" % options.shared)
+    print("| --- | --: | --: | --: |", flush=True)
+    report["sharing"] = share(options)
+    with open(os.path.join(options.out, "scaling.json"), "w", encoding="utf-8") as f:
+        json.dump(report, f, indent=1)
+
+
+if __name__ == "__main__":
+    try:
+        sys.exit(main())
+    except (testbed.Failure, peers.Failed, RuntimeError, OSError) as e:
+        sys.exit("scaling: %s" % e)
