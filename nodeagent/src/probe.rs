@@ -35,9 +35,9 @@ const AT_ONCE: usize = 4;
 /// How long to leave off accepting when the system has no room for a connection.
 const RETRY: Duration = Duration::from_millis(50);
 
-/// Bytes in front of each packet's part of a train: Ethernet; and IP and TCP with timestamps, within the MTU.
-const ETHERNET: u64 = 14;
-const TCP: u64 = 52;
+/// Bytes in front of each packet's payload: Ethernet; and IP and TCP with timestamps, within the MTU.
+pub(crate) const ETHERNET: u64 = 14;
+pub(crate) const TCP: u64 = 52;
 
 /// What is known of the way to another node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

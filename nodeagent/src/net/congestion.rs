@@ -4,11 +4,12 @@
 //! of the node's own link, behind which acknowledgements and grants then wait that others wait for: so a ring of nodes
 //! comes to a stop for as long as the queue is at every step.
 //!
-//! Within that it is for the system's congestion control. BBR goes on where a link loses packets at random, of which CUBIC all but stops.
-//! CUBIC fills a link whose losses come from full queues, where BBR misjudges the token buckets that shape links and sends
-//! little for a while now and then. So connections begin with BBR, and use CUBIC while few packets are lost.
+//! Within that it is for the system's congestion control. BBR goes on where a link loses packets at random, of which CUBIC
+//! all but stops. CUBIC fills a link whose losses come from full queues, where BBR misjudges the token buckets that shape
+//! links and sends little for a while now and then. So connections begin with BBR, and use CUBIC while few packets are lost.
 
 use super::sockopt;
+use crate::probe::{ETHERNET, TCP};
 use std::io;
 use std::os::fd::AsFd;
 use std::sync::Arc;
@@ -31,10 +32,6 @@ const MANY: usize = 25;
 /// Many in so many windows in a row come of a link that loses packets; few in so many, of one that does not.
 const MANY_IN_ROW: u32 = 4;
 const FEW_IN_ROW: u32 = 10;
-
-/// Bytes in front of each packet's payload: Ethernet; and IP and TCP with timestamps, within the MTU.
-const ETHERNET: u64 = 14;
-const TCP: u64 = 52;
 
 /// No bound on what connections send.
 const UNBOUNDED: u32 = u32::MAX;
@@ -70,7 +67,7 @@ impl Default for Link {
 }
 
 impl Link {
-    /// Connections send so much from now on, those that are there from their next bytes on.
+    /// Connections send so much from now on, those that are there from the end of their window on.
     pub(super) fn set_pace(&self, pace: u32) {
         self.0.pace.store(pace, Ordering::Relaxed);
     }

@@ -41,7 +41,7 @@ pub(super) struct Driver {
     trees: BTreeMap<SocketAddrV4, Tree>,
     connections: BTreeMap<ConnectionId, Connection>,
     link: Link,
-    /// Of each group.
+    /// What each group's links carry.
     paces: BTreeMap<u64, u32>,
     next_connection: u64,
     calls: BTreeMap<u64, Reply>,
@@ -235,7 +235,7 @@ impl Driver {
         Ok(())
     }
 
-    /// Groups share connections, so the fastest counts; the latest, where there is none.
+    /// Groups share connections, so the fastest counts.
     fn share_link(&self) {
         if let Some(pace) = self.paces.values().max() {
             self.link.set_pace(*pace);
