@@ -16,7 +16,7 @@ const TCP_DELACK_MAX_US: libc::c_int = 46;
 /// # Errors
 /// What the system says.
 pub(super) fn set_low_water(socket: impl AsFd, bytes: u32) -> io::Result<()> {
-    set(socket, (libc::SOL_SOCKET, libc::SO_RCVLOWAT), bytes)
+    set(socket, (libc::SOL_SOCKET, libc::SO_RCVLOWAT), number(bytes.into()))
 }
 
 /// When a connection sends again what was not acknowledged: no sooner than the shortest time after its round trip, no
@@ -25,7 +25,6 @@ pub(super) fn set_low_water(socket: impl AsFd, bytes: u32) -> io::Result<()> {
 /// # Errors
 /// What the system says; one before Linux 6.15 that it has no such options.
 pub(super) fn set_retries(socket: impl AsFd, shortest: Duration, longest: Duration) -> io::Result<()> {
-    let number = |number: u128| u32::try_from(number).unwrap_or(u32::MAX);
     set(&socket, (libc::IPPROTO_TCP, TCP_RTO_MAX_MS), number(longest.as_millis()))?;
     set(&socket, (libc::IPPROTO_TCP, TCP_DELACK_MAX_US), number(shortest.as_micros() / 3))?;
     set(&socket, (libc::IPPROTO_TCP, TCP_RTO_MIN_US), number(shortest.as_micros()))
@@ -37,18 +36,14 @@ pub(super) fn set_retries(socket: impl AsFd, shortest: Duration, longest: Durati
 /// # Errors
 /// What the system says.
 pub(super) fn set_pace(socket: impl AsFd, bytes_per_second: u32) -> io::Result<()> {
-    set_bits(socket, (libc::SOL_SOCKET, libc::SO_MAX_PACING_RATE), bytes_per_second.cast_signed())
+    set(socket, (libc::SOL_SOCKET, libc::SO_MAX_PACING_RATE), bytes_per_second.cast_signed())
 }
 
-fn set(socket: impl AsFd, name: (libc::c_int, libc::c_int), value: u32) -> io::Result<()> {
-    set_bits(socket, name, libc::c_int::try_from(value).unwrap_or(libc::c_int::MAX))
+fn number(number: u128) -> libc::c_int {
+    libc::c_int::try_from(number).unwrap_or(libc::c_int::MAX)
 }
 
-fn set_bits(
-    socket: impl AsFd,
-    (level, option): (libc::c_int, libc::c_int),
-    value: libc::c_int,
-) -> io::Result<()> {
+fn set(socket: impl AsFd, (level, option): (libc::c_int, libc::c_int), value: libc::c_int) -> io::Result<()> {
     // SAFETY: the descriptor is borrowed, so it is open; the pointer is to a c_int that lives until the call is over,
     // and its length is told.
     let result = unsafe {
