@@ -28,6 +28,8 @@ import testbed  # noqa: E402
 
 OPS = ("bcast", "reduce", "allreduce", "gather", "allgather", "scatter")
 PLACEMENTS = ("racked", "interleaved")
+# Those of an array of which each rank has a part.
+IN_PARTS = ("gather", "allgather", "scatter")
 PEERS = ("openmpi", "mpich", "gloo")
 # Below this a repetition is short, so that more of them steady the median.
 SMALL, SMALL_REPS = 1 << 16, 15
@@ -69,7 +71,7 @@ def limit(op, moved, description, host_mbit, uplink_mbit):
 
 def moved(op, asked, ranks):
     """Bytes of the message, the vector or the whole array, in whole elements and parts."""
-    if op in ("gather", "allgather", "scatter"):
+    if op in IN_PARTS:
         return max(1, asked // 4 // ranks) * 4 * ranks
     return max(1, asked // 4) * 4
 

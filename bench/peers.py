@@ -4,6 +4,7 @@ Every peer has a `name`, `prepare()` which installs it and sets `version`, and `
 seconds of each repetition, with the bytes on the links and the idle share of the processors meanwhile. What
 goes wrong is a `Failed` that says why; what a peer does not offer is `Absent`.
 """
+import contextlib
 import json
 import os
 import re
@@ -187,18 +188,31 @@ class Cool:
     def measure(self, run, case):
         counters = Counters(run.bed)
         counters.start()
-        command = ["cool", "bench", "--json", "--ops", case["op"], "--bytes", str(case["bytes"]), "--reps", str(case["reps"]),
-                   "--warmup", "1", "--placement", run.placement, "--pause", str(PAUSE_MS)]
-        try:
-            done = run.bed.run(command, capture_output=True, text=True, errors="replace", timeout=run.timeout)
-        except subprocess.TimeoutExpired:
-            raise Failed("no end within %d s" % run.timeout) from None
-        if done.returncode:
-            raise Failed("status %d: %s" % (done.returncode, done.stderr.strip()[-300:]))
+        with self.started(run.bed, case, "--warmup", "1", "--placement", run.placement, "--pause", str(PAUSE_MS)) as process:
+            result = self.result(process, run.timeout)
         counted = counters.stop(case["reps"] + 1)
-        result = json.loads(done.stdout)["results"][0]
         # The idle share of the repetitions alone, as the busiest rank saw it, not of the job's start too.
         return {**counted, "idle": result["idle"], "seconds": result["seconds"], "chunks_repaired": result["chunks_repaired"]}
+
+    @contextlib.contextmanager
+    def started(self, bed, case, *flags):
+        """A run of `cool bench`, ended with the context."""
+        command = ["cool", "bench", "--json", "--ops", case["op"], "--bytes", str(case["bytes"]), "--reps", str(case["reps"]), *flags]
+        with subprocess.Popen(command, env=bed.environment(), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, errors="replace") as process:
+            try:
+                yield process
+            finally:
+                process.kill()
+
+    def result(self, process, timeout):
+        """What it printed, once it has ended."""
+        try:
+            out, err = process.communicate(timeout=timeout)
+        except subprocess.TimeoutExpired:
+            raise Failed("no end within %d s" % timeout) from None
+        if process.returncode:
+            raise Failed("status %d: %s" % (process.returncode, err.strip()[-300:]))
+        return json.loads(out)["results"][0]
 
 
 class Mpi:

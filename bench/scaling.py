@@ -12,7 +12,6 @@ import argparse
 import json
 import os
 import statistics
-import subprocess
 import sys
 
 HERE = os.path.dirname(os.path.abspath(__file__))
@@ -24,70 +23,49 @@ import page  # noqa: E402
 import peers  # noqa: E402
 import testbed  # noqa: E402
 
-IN_PARTS = ("gather", "allgather", "scatter")
-
-
-def of_all(op, nodes, options):
-    """Bytes of the message, the vector or the whole array."""
-    return options.part * nodes if op in IN_PARTS else options.bytes
-
-
-def limit(op, asked, bed, options):
-    return bench.limit(op, bench.moved(op, asked, len(bed.description["hosts"])), bed.description, options.mbit, options.mbit)
-
 
 def started(topology, options):
     bed = testbed.Testbed(topology, options.mbit, options.mbit, bin_dir=options.bin, log_level="warn", logs=os.path.join(options.out, "logs"))
-    return bed, bench.started(bed, options.wait)
+    return bench.started(bed, options.wait)
+
+
+def of_all(op, bed, options):
+    """Bytes of the message, the vector or the whole array."""
+    return options.part * len(bed.description["hosts"]) if op in bench.IN_PARTS else options.bytes
 
 
 def grow(topology, options):
     """Every operation on one cluster."""
-    bed, up = started(topology, options)
-    with up:
+    with started(topology, options) as bed:
         bed.wait_until_measured()
         run = peers.Run(bed, "racked", bed.directory, options.timeout)
         nodes, measured = len(run.hosts), []
         for op in options.ops:
-            asked = of_all(op, nodes, options)
+            asked = of_all(op, bed, options)
+            least = bench.limit(op, bench.moved(op, asked, nodes), bed.description, options.mbit, options.mbit)
             figures = peers.Cool(options.bin).measure(run, {"op": op, "bytes": asked, "reps": options.reps})
+            median = statistics.median(figures["seconds"])
             measured.append({"topology": topology, "nodes": nodes, "op": op, "bytes": asked, "seconds": figures["seconds"],
-                             "over_limit": statistics.median(figures["seconds"]) / limit(op, asked, bed, options), "idle": figures["idle"]})
+                             "over_limit": median / least, "idle": figures["idle"]})
             print("| %s | %d | %s | %s | %.0f | %.2f | %.0f %% |" % (
-                topology, nodes, op, page.size(asked), 1e3 * statistics.median(figures["seconds"]), measured[-1]["over_limit"], 100 * figures["idle"]), flush=True)
+                topology, nodes, op, page.size(asked), 1e3 * median, median / least, 100 * figures["idle"]), flush=True)
         return measured
-
-
-def job(bed, op, options):
-    """A job that calls an operation again and again."""
-    command = ["cool", "bench", "--json", "--ops", op, "--bytes", str(of_all(op, len(bed.description["hosts"]), options)),
-               "--reps", str(options.calls)]
-    return subprocess.Popen(command, env=bed.environment(), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-
-
-def seconds(process, timeout):
-    try:
-        out, err = process.communicate(timeout=timeout)
-    except subprocess.TimeoutExpired:
-        process.kill()
-        process.communicate()
-        raise peers.Failed("no end within %d s" % timeout) from None
-    if process.returncode:
-        raise peers.Failed("status %d: %s" % (process.returncode, err.strip()[-300:]))
-    return json.loads(out)["results"][0]["seconds"]
 
 
 def share(options):
     """Each operation by one job alone, then by two at once, on the same nodes."""
-    bed, up = started(options.shared, options)
-    with up:
+    cool = peers.Cool(options.bin)
+    seconds = lambda process: cool.result(process, options.timeout)["seconds"]
+    with started(options.shared, options) as bed:
         bed.wait_until_measured()
         measured = []
         for op in options.ops:
-            alone = statistics.median(seconds(job(bed, op, options), options.timeout))
-            both = [job(bed, op, options) for _ in range(2)]
-            # The first call of one may have been before the other began, and the last ones after it was through.
-            together = [statistics.median(seconds(process, options.timeout)[1:-2]) for process in both]
+            case = {"op": op, "bytes": of_all(op, bed, options), "reps": options.calls}
+            with cool.started(bed, case) as process:
+                alone = statistics.median(seconds(process))
+            with cool.started(bed, case) as one, cool.started(bed, case) as other:
+                # The first call of one may have been before the other began, and the last ones after it was through.
+                together = [statistics.median(seconds(process)[1:-2]) for process in (one, other)]
             measured.append({"topology": options.shared, "op": op, "alone": alone, "together": together})
             print("| %s | %.0f | %.2f | %.2f |" % (op, 1e3 * alone, *sorted(t / alone for t in together)), flush=True)
         return measured
