@@ -3,7 +3,7 @@
 //! must wait for from the bytes that it touches.
 
 use crate::layout::{Layout, Scope};
-use crate::schedule::{Action, ActionId, Buffer, Kind, Program, Rank, Span, TransferId};
+use crate::schedule::{Action, ActionId, Buffer, Kind, Program, Rank, Span, Stripe, TransferId};
 use crate::track::Tracker;
 use core::ops::Range;
 use std::collections::BTreeMap;
@@ -11,6 +11,9 @@ use std::collections::BTreeMap;
 /// Segments that may be under way through one piece of working memory: one arriving, one being worked on,
 /// one leaving.
 const WINDOW: usize = 3;
+
+/// A message to all goes in stripes of at least so many bytes: shorter ones end before several trees are faster than one.
+const SHORTEST_STRIPE: u64 = 64 * 1024;
 
 /// Slots in working memory begin at multiples of a cache line, so that any element type is aligned.
 const ALIGN: u64 = 64;
@@ -141,7 +144,8 @@ impl<'a> Builder<'a> {
         self.act(to.rank, Kind::Receive { from: from.rank, transfer, dst: to.span });
     }
 
-    /// Moves bytes from one rank to the leaders of all other nodes of a tree, each putting them at `dst`.
+    /// Moves bytes from one rank to the leaders of all other nodes of a tree, each putting them at `dst`; where there
+    /// are several trees, in stripes.
     pub(crate) fn multicast(&mut self, from: Held, scope: Scope, sharers: usize, dst: &dyn Fn(Rank) -> Span) {
         let home = self.layout.node_of(from.rank);
         let nodes = self.layout.nodes_of(scope);
@@ -149,12 +153,17 @@ impl<'a> Builder<'a> {
         if nodes.len() == 1 || (from.span.len == 0 && !self.tokens) {
             return;
         }
-        let transfer = self.transfer();
         let sharers = u32::try_from(sharers).unwrap_or(u32::MAX);
-        self.act(from.rank, Kind::Multicast { scope, transfer, src: from.span, sharers });
-        for node in nodes.into_iter().filter(|node| *node != home) {
-            let to = self.layout.node_leader(node);
-            self.act(to, Kind::Hear { from: from.rank, scope, transfer, dst: dst(to) });
+        let most = u32::try_from(from.span.len / SHORTEST_STRIPE).unwrap_or(u32::MAX);
+        let of = self.layout.stripes(scope).min(most).max(1);
+        for (index, src) in (0..).zip(self.split(from.span, of as usize)) {
+            let (transfer, stripe) = (self.transfer(), Stripe { index, of });
+            self.act(from.rank, Kind::Multicast { scope, stripe, transfer, src, sharers });
+            for node in nodes.iter().filter(|node| **node != home) {
+                let to = self.layout.node_leader(*node);
+                let dst = dst(to).sub(src.offset - from.span.offset, src.len);
+                self.act(to, Kind::Hear { from: from.rank, scope, transfer, dst });
+            }
         }
     }
 

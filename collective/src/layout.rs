@@ -36,6 +36,8 @@ pub struct Layout {
     rack_of_node: Vec<usize>,
     /// For each rack its nodes, ascending indices; the first node's leader is the rack leader.
     racks: Vec<core::ops::Range<usize>>,
+    /// How many trees over all nodes there are that have no link between switches in common.
+    stripes: u32,
 }
 
 /// Why places make no layout.
@@ -98,6 +100,7 @@ impl Layout {
             nodes: Vec::with_capacity(sorted.len()),
             rack_of_node: Vec::with_capacity(sorted.len()),
             racks: Vec::new(),
+            stripes: 1,
         };
         let mut previous = None;
         for (node, (rack, ranks)) in sorted.into_iter().enumerate() {
@@ -143,7 +146,23 @@ impl Layout {
             nodes: vec![ranks],
             rack_of_node: vec![0],
             racks: core::iter::once(0..1).collect(),
+            stripes: 1,
         }
+    }
+
+    /// The most trees of one group over which a message is striped.
+    pub const MOST_STRIPES: u32 = 8;
+
+    /// The same group where so many trees over all nodes have no link between switches in common: what all need goes in
+    /// as many stripes.
+    #[must_use]
+    pub fn with_stripes(self, trees: u32) -> Layout {
+        Layout { stripes: trees.clamp(1, Layout::MOST_STRIPES), ..self }
+    }
+
+    /// In how many stripes a long message to the nodes of a tree goes, each over a tree of its own. At least one.
+    pub fn stripes(&self, scope: Scope) -> u32 {
+        if scope == Scope::All { self.stripes } else { 1 }
     }
 
     /// Number of ranks.

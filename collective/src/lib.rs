@@ -30,7 +30,7 @@ pub use layout::{Layout, LayoutError, Place, Scope};
 pub use plan::{Plan, PlanError};
 pub use planner::{CostModel, Planner};
 pub use schedule::{
-    Action, ActionId, Buffer, Call, Kind, Operation, Program, Rank, Schedule, Span, TransferId,
+    Action, ActionId, Buffer, Call, Kind, Operation, Program, Rank, Schedule, Span, Stripe, TransferId,
     UnknownOperation,
 };
 pub use verify::{Proof, VerifyError, verify};

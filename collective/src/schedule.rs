@@ -252,6 +252,15 @@ impl Span {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct TransferId(pub u32);
 
+/// One of the parts of a message to all, each of which has a tree of its own.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Stripe {
+    /// Which part and which tree, from 0.
+    pub index: u32,
+    /// How many parts the message has, sent at the same time; at least one.
+    pub of: u32,
+}
+
 /// The index of an action in its rank's [`Program`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ActionId(pub u32);
@@ -279,8 +288,10 @@ pub enum Kind {
     },
     /// Sends a message to the leaders of every other node of a tree. The sender's node is in the tree.
     Multicast {
-        /// Which tree.
+        /// Which nodes.
         scope: Scope,
+        /// Which of the trees over these nodes.
+        stripe: Stripe,
         /// The message.
         transfer: TransferId,
         /// What to send.
@@ -293,7 +304,7 @@ pub enum Kind {
     Hear {
         /// The sender.
         from: Rank,
-        /// Which tree.
+        /// Which nodes.
         scope: Scope,
         /// The message.
         transfer: TransferId,

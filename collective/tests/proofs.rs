@@ -4,7 +4,8 @@
 mod shapes;
 
 use cool_collective::{
-    Call, CompileError, Layout, Operation, Place, Plan, Rank, Schedule, compile, interpret, verify,
+    Call, CompileError, Kind, Layout, Operation, Place, Plan, Rank, Schedule, Scope, compile, interpret,
+    verify,
 };
 use proptest::prelude::*;
 use shapes::config;
@@ -353,6 +354,33 @@ fn impossible_calls_are_refused_by_name() {
     assert!(e.contains("takes none"), "{e}");
     let huge = Call { bytes: u64::MAX / 8 * 8, ..good };
     assert!(matches!(compile(&huge, &layout, &cool, |_| true), Err(CompileError::Size { .. })));
+}
+
+#[test]
+fn long_messages_to_all_go_in_stripes_over_as_many_trees_and_short_ones_whole() {
+    let layout = Layout::new(&shapes::racks(&[2, 3, 1], 2)).unwrap().with_stripes(3);
+    for operation in Operation::ALL {
+        for plan in plans(operation) {
+            for (bytes, element) in [(1 << 20, 8), (200_000, 32), (4096, 4)] {
+                prove(&Call::new(operation, Rank(3), bytes, element), &layout, &plan);
+            }
+        }
+    }
+    let parts = |bytes| {
+        let call = Call::new(Operation::Bcast, Rank(3), bytes, 4);
+        let schedule = compiled(&call, &layout, &"multicast".parse().unwrap());
+        let actions = schedule.programs.iter().flatten().flat_map(|program| &program.actions);
+        let part = |kind| match kind {
+            Kind::Multicast { scope: Scope::All, stripe, src, .. } => {
+                Some((stripe.index, stripe.of, src.len))
+            }
+            _ => None,
+        };
+        actions.filter_map(|action| part(action.kind)).collect::<Vec<_>>()
+    };
+    assert_eq!(parts(600_000), [(0, 3, 200_000), (1, 3, 200_000), (2, 3, 200_000)]);
+    assert_eq!(parts(160_000), [(0, 2, 80_000), (1, 2, 80_000)]);
+    assert_eq!(parts(100_000), [(0, 1, 100_000)]);
 }
 
 #[test]

@@ -3,7 +3,7 @@
 use super::queues::Queues;
 use super::{CostModel, Estimate};
 use crate::compile::compile_within;
-use crate::layout::{Layout, Place};
+use crate::layout::{Layout, Place, Scope};
 use crate::plan::Plan;
 use crate::schedule::{Call, Rank};
 use crate::timing::time;
@@ -230,6 +230,8 @@ impl Size {
                 }
             }
         }
-        Size { layout: Layout::new(&places).ok(), root: Rank(new_root.unwrap_or(near)) }
+        let stripes = layout.stripes(Scope::All);
+        let layout = Layout::new(&places).ok().map(|layout| layout.with_stripes(stripes));
+        Size { layout, root: Rank(new_root.unwrap_or(near)) }
     }
 }

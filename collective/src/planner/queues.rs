@@ -3,7 +3,7 @@
 
 use super::CostModel;
 use crate::layout::Layout;
-use crate::timing::{Network, Notice, Notices, nanos, time_of};
+use crate::timing::{Multicast, Network, Notice, Notices, nanos, time_of};
 use std::collections::{BTreeMap, VecDeque};
 
 /// Links serve this part of a message's turn at a time, or the second, if that is more bytes.
@@ -161,13 +161,18 @@ impl Network for Queues<'_> {
         now: u64,
         message: u32,
         (from, to): (usize, &[usize]),
-        (bytes, sharers): (u64, u32),
+        Multicast { bytes, sharers, stripe }: Multicast,
         tell: &mut Notices,
     ) {
         let wire = self.model.costs.multicast(bytes);
         let (host, uplink, burst) = (self.host_rate(), self.model.center.bytes_per_second, self.model.burst);
         let start = Passage { first: now, last: now };
-        let sent = self.up[from].pass(start, wire, host, burst);
+        let mut sent = self.up[from].pass(start, wire, host, burst);
+        if stripe.of > 1 {
+            // All parts begin at once, each at its part of the link's rate.
+            sent.first = now;
+        }
+        let host = host / u64::from(stripe.of);
         let home = self.layout.rack_of_node(from);
         let leaves = to.iter().any(|node| self.layout.rack_of_node(*node) != home);
         let rate = if leaves { host.min(uplink) } else { host };
@@ -179,12 +184,12 @@ impl Network for Queues<'_> {
         };
         let mut racks: BTreeMap<usize, Passage> = BTreeMap::from([(home, paced)]);
         if leaves {
-            let lane = self.lane(home, 0);
+            let lane = self.lane(home, stripe.index as usize);
             paced = self.rack_up[lane].pass(paced, wire, uplink, burst);
         }
         for (receiver, node) in (0..).zip(to.iter().copied()) {
             let rack = self.layout.rack_of_node(node);
-            let lane = self.lane(rack, 0);
+            let lane = self.lane(rack, stripe.index as usize);
             let at =
                 *racks.entry(rack).or_insert_with(|| self.rack_down[lane].pass(paced, wire, uplink, burst));
             let arrived = self.down[node].pass(at, wire, host, burst);

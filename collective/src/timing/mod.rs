@@ -11,7 +11,7 @@ pub use costs::{Costs, nanos, time_of};
 pub use trace::Passage;
 
 use crate::layout::Layout;
-use crate::schedule::{Rank, Schedule};
+use crate::schedule::{Rank, Schedule, Stripe};
 use core::time::Duration;
 
 /// How messages get from node to node (nodes as the layout numbers them). Times are in nanoseconds.
@@ -22,18 +22,29 @@ pub trait Network {
     /// A message from one node to another is to be sent.
     fn unicast(&mut self, now: u64, message: u32, ends: (usize, usize), bytes: u64, tell: &mut Notices);
 
-    /// A message from one node to several is to be multicast, one of so many sharers of its tree.
+    /// A message from one node to several is to be multicast.
     fn multicast(
         &mut self,
         now: u64,
         message: u32,
         ends: (usize, &[usize]),
-        bytes_and_sharers: (u64, u32),
+        what: Multicast,
         tell: &mut Notices,
     );
 
     /// The time of a [`Notice::Wake`] has come.
     fn wake(&mut self, now: u64, what: (u32, u32), tell: &mut Notices);
+}
+
+/// A message that goes over a tree.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Multicast {
+    /// Bytes of the message.
+    pub bytes: u64,
+    /// How many share the tree, each with a message of its own.
+    pub sharers: u32,
+    /// Which tree.
+    pub stripe: Stripe,
 }
 
 /// What a network tells.

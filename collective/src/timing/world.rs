@@ -3,12 +3,12 @@
 use super::costs::{Costs, nanos};
 use super::index::{At, Index};
 use super::trace::Trace;
-use super::{Network, Notice, Notices, Timing, TimingError};
+use super::{Multicast, Network, Notice, Notices, Timing, TimingError};
 use crate::layout::Layout;
 use crate::schedule::{Action, Kind, Rank, Schedule};
 use core::cmp::Reverse;
 use core::time::Duration;
-use std::collections::{BTreeMap, BinaryHeap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, BinaryHeap, VecDeque};
 
 /// What is known of an action that receives.
 const READY: u8 = 1;
@@ -46,9 +46,9 @@ pub(super) struct World<'a, N> {
     known: Vec<u8>,
     /// Of announced multicasts: receivers that are not ready, and when the announcement reaches all.
     gathering: BTreeMap<u32, (usize, u64)>,
-    /// Of each rank: its multicasts to come, and whether one is under way.
+    /// Of each rank: its multicasts to come, and the stripes of those under way.
     queued: Vec<VecDeque<u32>>,
-    multicasting: Vec<bool>,
+    multicasting: Vec<BTreeSet<u32>>,
     /// Of each node: until when its agent is at work.
     busy: Vec<u64>,
     queue: BinaryHeap<Reverse<(u64, u64, Event)>>,
@@ -83,7 +83,7 @@ impl<'a, N: Network> World<'a, N> {
             known: vec![0; index.actions()],
             gathering: BTreeMap::new(),
             queued: vec![VecDeque::new(); layout.size()],
-            multicasting: vec![false; layout.size()],
+            multicasting: vec![BTreeSet::new(); layout.size()],
             busy: vec![0; layout.nodes()],
             queue: BinaryHeap::new(),
             serial: 0,
@@ -366,15 +366,17 @@ impl<'a, N: Network> World<'a, N> {
         }
     }
 
-    /// Opens the next multicast of a rank if none is under way.
+    /// Opens the next multicast of a rank over whose tree none is under way.
     fn next_multicast(&mut self, rank: u32) {
-        if self.multicasting[rank as usize] {
-            return;
-        }
-        let Some(action) = self.queued[rank as usize].pop_front() else { return };
+        let is_free = |action: &u32| match self.kind(At { rank, action: *action }) {
+            Kind::Multicast { stripe, .. } => !self.multicasting[rank as usize].contains(&stripe.index),
+            _ => false,
+        };
+        let Some(next) = self.queued[rank as usize].iter().position(is_free) else { return };
+        let Some(action) = self.queued[rank as usize].remove(next) else { return };
         let at = At { rank, action };
-        let Kind::Multicast { transfer, src, .. } = self.kind(at) else { return };
-        self.multicasting[rank as usize] = true;
+        let Kind::Multicast { transfer, src, stripe, .. } = self.kind(at) else { return };
+        self.multicasting[rank as usize].insert(stripe.index);
         let node = self.node(rank);
         let sent = self.work(node, nanos(self.costs.send));
         self.plan(sent, Event::Sent { transfer: transfer.0 });
@@ -415,10 +417,11 @@ impl<'a, N: Network> World<'a, N> {
     fn begin_stream(&mut self, transfer: u32) {
         self.see_begin(transfer);
         let sender = self.index.sender(transfer);
-        let Kind::Multicast { src, sharers, .. } = self.kind(sender) else { return };
+        let Kind::Multicast { src, sharers, stripe, .. } = self.kind(sender) else { return };
         let from = self.node(sender.rank);
         let to: Vec<usize> = self.index.receivers(transfer).iter().map(|at| self.node(at.rank)).collect();
-        self.network(|net, now, tell| net.multicast(now, transfer, (from, &to), (src.len, sharers), tell));
+        let what = Multicast { bytes: src.len, sharers, stripe };
+        self.network(|net, now, tell| net.multicast(now, transfer, (from, &to), what, tell));
     }
 
     /// The last byte of a multicast has left.
@@ -435,7 +438,9 @@ impl<'a, N: Network> World<'a, N> {
                 self.ends(rank, released);
             }
         }
-        self.multicasting[sender.rank as usize] = false;
+        if let Kind::Multicast { stripe, .. } = self.kind(sender) {
+            self.multicasting[sender.rank as usize].remove(&stripe.index);
+        }
         self.next_multicast(sender.rank);
     }
 

@@ -6,7 +6,7 @@ use super::api::{CallRequest, GroupError, GroupSpec, TransferRequest, failure};
 use super::group::Group;
 use super::members::Members;
 use super::peers::Peers;
-use super::stream::Stream;
+use super::stream::{Share, Stream};
 use super::timers::Timers;
 use super::trace::{CallRecord, Ring};
 use cool_collective::{Call, Plan, Planner};
@@ -109,10 +109,10 @@ pub(super) struct Shared {
     pub(super) timers: Timers<TimerKey>,
     pub(super) peers: Peers,
     pub(super) copies: Budget,
-    /// Streams that this node is sending for the first time: they share its link.
-    pub(super) senders: usize,
+    /// Parts (see [`Share::parts`]) of the streams that this node is sending for the first time: they share its link.
+    pub(super) sending: u64,
     /// The number has changed, and the streams do not know.
-    pub(super) senders_changed: bool,
+    pub(super) sending_changed: bool,
     /// What the latest calls cost.
     pub(super) ring: Ring,
     /// How long a node may be silent while others wait.
@@ -141,10 +141,21 @@ impl Shared {
     pub(super) fn forget_stream(&mut self, id: &StreamId, stream: &Stream) {
         self.timers.set(TimerKey::Stream(*id), None);
         self.copies.give(stream.copied);
-        if stream.sending.is_some() {
-            self.senders -= 1;
-            self.senders_changed = true;
+        if let Some(share) = stream.sending {
+            self.sent(share);
         }
+    }
+
+    /// A stream has its share of the node's link from now on.
+    pub(super) fn sends(&mut self, share: Share) {
+        self.sending += share.parts();
+        self.sending_changed = true;
+    }
+
+    /// A stream has put its last chunk on the link, or never will: others may have its share.
+    pub(super) fn sent(&mut self, share: Share) {
+        self.sending -= share.parts();
+        self.sending_changed = true;
     }
 }
 
@@ -168,8 +179,8 @@ impl Engine {
             timers: Timers::new(),
             peers: Peers::new(node),
             copies: Budget { left: copies },
-            senders: 0,
-            senders_changed: false,
+            sending: 0,
+            sending_changed: false,
             ring: Ring::default(),
             peer_timeout,
         };
@@ -284,7 +295,7 @@ impl Engine {
         loop {
             if let Some(node) = self.shared.peers.take_dirty() {
                 self.drain_peer(now, &node, &[]);
-            } else if std::mem::take(&mut self.shared.senders_changed) {
+            } else if std::mem::take(&mut self.shared.sending_changed) {
                 let ids: Vec<u64> = self.groups.keys().copied().collect();
                 for id in ids {
                     if let Some(group) = self.groups.get_mut(&id) {

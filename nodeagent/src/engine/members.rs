@@ -1,7 +1,7 @@
 //! A group as its agents know it: nodes with names and addresses, trees, chains. It never changes.
 
 use super::api::{GroupError, GroupSpec, MemberSpec, TreeScope};
-use cool_collective::{Layout, Place, Rank, Scope};
+use cool_collective::{Layout, Place, Rank, Scope, Stripe};
 use cool_transport::{Chain, Hop};
 use std::collections::BTreeMap;
 use std::net::SocketAddrV4;
@@ -36,7 +36,8 @@ pub(super) struct Members {
     /// This node.
     pub(super) me: usize,
     pub(super) chunk_bytes: u32,
-    trees: BTreeMap<Scope, Tree>,
+    /// Several over all nodes share no link between switches.
+    trees: BTreeMap<Scope, Vec<Tree>>,
     host_bytes_per_second: u64,
     chains: BTreeMap<(Scope, usize), Arc<Chain>>,
 }
@@ -63,7 +64,7 @@ impl Members {
             .iter()
             .position(|n| n.name == me)
             .ok_or_else(|| invalid(format!("it has no rank on this node, {me}")))?;
-        let mut trees = BTreeMap::new();
+        let mut trees: BTreeMap<Scope, Vec<Tree>> = BTreeMap::new();
         for tree in &spec.trees {
             let scope = match tree.scope {
                 TreeScope::All => Scope::All,
@@ -79,10 +80,15 @@ impl Members {
                 return Err(invalid(format!("the tree address {} is not a multicast address", tree.address)));
             }
             let address = SocketAddrV4::new(tree.address, tree.port);
-            if trees.insert(scope, Tree { address, bytes_per_second: tree.bytes_per_second }).is_some() {
-                return Err(invalid(format!("two trees are for {:?}", tree.scope)));
+            let most = if scope == Scope::All { Layout::MOST_STRIPES as usize } else { 1 };
+            let alike = trees.entry(scope).or_default();
+            if alike.len() == most {
+                return Err(invalid(format!("more than {most} trees are for {:?}", tree.scope)));
             }
+            alike.push(Tree { address, bytes_per_second: tree.bytes_per_second });
         }
+        let stripes = trees.get(&Scope::All).map_or(1, |trees| trees.len() as u32);
+        let layout = layout.with_stripes(stripes);
         Ok(Members {
             id: spec.id,
             epoch: spec.epoch,
@@ -99,22 +105,32 @@ impl Members {
     /// The trees that reach this node.
     pub(super) fn my_trees(&self) -> Vec<SocketAddrV4> {
         let reaches_me = |scope: Scope| self.layout.nodes_of(scope).contains(&self.me);
-        self.trees.iter().filter(|(scope, _)| reaches_me(**scope)).map(|(_, tree)| tree.address).collect()
+        let mine = self.trees.iter().filter(|(scope, _)| reaches_me(**scope));
+        mine.flat_map(|(_, trees)| trees).map(|tree| tree.address).collect()
     }
 
-    pub(super) fn tree(&self, scope: Scope) -> Option<Tree> {
-        self.trees.get(&scope).copied()
+    /// Whether there is a tree over these nodes.
+    pub(super) fn has_tree(&self, scope: Scope) -> bool {
+        self.trees.contains_key(&scope)
+    }
+
+    /// The tree of a part of a message.
+    pub(super) fn tree(&self, scope: Scope, stripe: Stripe) -> Option<Tree> {
+        self.trees.get(&scope)?.get(stripe.index as usize).copied()
     }
 
     /// The tree of this node's rack.
     pub(super) fn rack_tree(&self) -> Option<SocketAddrV4> {
-        self.tree(Scope::Rack(self.layout.rack_of_node(self.me))).map(|tree| tree.address)
+        let rack = Scope::Rack(self.layout.rack_of_node(self.me));
+        self.trees.get(&rack)?.first().map(|tree| tree.address)
     }
 
-    /// What this node may send over a tree, or to the chain where there is none; `None` if unknown.
-    pub(super) fn rate(&self, scope: Scope) -> Option<u64> {
-        let tree = self.tree(scope).map_or(0, |t| t.bytes_per_second);
-        [tree, self.host_bytes_per_second].into_iter().filter(|r| *r > 0).min()
+    /// What this node may send of a part over its tree, or to the chain where there is none; `None` if unknown. Parts
+    /// that are sent at the same time share the node's link evenly.
+    pub(super) fn rate(&self, scope: Scope, stripe: Stripe) -> Option<u64> {
+        let tree = self.tree(scope, stripe).map_or(0, |t| t.bytes_per_second);
+        let host = self.host_bytes_per_second / u64::from(stripe.of);
+        [tree, host].into_iter().filter(|r| *r > 0).min()
     }
 
     /// The ranks of this node.
@@ -213,9 +229,27 @@ mod tests {
         assert_eq!((members.me, members.my_ranks()), (1, &[Rank(0), Rank(2)][..]));
         assert_eq!(members.my_trees().len(), 2);
         assert_eq!(Members::new(&spec(), "h1").unwrap().my_trees().len(), 1);
-        assert_eq!(members.rate(Scope::All), Some(50));
+        assert_eq!(members.rate(Scope::All, Stripe { index: 0, of: 1 }), Some(50));
         assert_eq!(members.rack_tree().map(|tree| *tree.ip()), Some(Ipv4Addr::new(239, 192, 0, 2)));
         assert_eq!(members.chain(Scope::All, 1).node(0), 1);
+    }
+
+    #[test]
+    fn several_trees_over_all_nodes_carry_a_part_each_at_the_rate_that_is_its_own() {
+        let mut spec = spec();
+        spec.trees.push(TreeSpec {
+            address: Ipv4Addr::new(239, 192, 0, 9),
+            bytes_per_second: 20,
+            ..spec.trees[0].clone()
+        });
+        let members = Members::new(&spec, "h1").unwrap();
+        assert_eq!((members.my_trees().len(), members.layout.stripes(Scope::All)), (2, 2));
+        let [whole, first, second] = [(0, 1), (0, 2), (1, 2)].map(|(index, of)| Stripe { index, of });
+        assert_eq!(
+            [whole, first, second].map(|s| members.rate(Scope::All, s)),
+            [Some(50), Some(25), Some(20)]
+        );
+        assert_eq!(members.tree(Scope::All, second).map(|tree| tree.address.ip().octets()[3]), Some(9));
     }
 
     #[test]
@@ -230,6 +264,7 @@ mod tests {
         assert!(error(|s| s.chunk_bytes = 0).contains("chunks of 0 bytes"));
         assert!(error(|s| s.trees[0].address = Ipv4Addr::LOCALHOST).contains("not a multicast address"));
         assert!(error(|s| s.trees[1].scope = TreeScope::Rack(5)).contains("rack 5"));
+        assert!(error(|s| s.trees.push(s.trees[1].clone())).contains("more than 1 trees are for Rack(9)"));
         assert!(error(|s| s.members.clear()).contains("at least one rank"));
         assert!(Members::new(&spec(), "h2").unwrap_err().to_string().contains("no rank on this node, h2"));
     }

@@ -5,7 +5,7 @@ use super::memory::{HeapMemory, SharedSlice};
 use cool_collective::{Buffer, Kind, Plan, Program, Rank, Schedule, Span, TransferId};
 use cool_machine::Time;
 use cool_proto::local::Stats;
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 
 /// A schedule with its dependencies turned around.
@@ -77,10 +77,10 @@ pub(super) struct Run {
     left: usize,
     /// Things outside the program that still need the rank's buffers: it may not leave yet.
     pub(super) holds: usize,
-    /// Multicasts that wait for an earlier one of this rank to be on its way.
+    /// Multicasts that wait for an earlier one of this rank over the same tree to be on its way.
     pub(super) queued: VecDeque<u32>,
-    /// Whether a multicast of this rank is being sent.
-    pub(super) sending: bool,
+    /// The stripes of this rank's multicasts that are being sent.
+    pub(super) sending: BTreeSet<u32>,
     input: SharedSlice,
     output: SharedSlice,
     scratch: SharedSlice,
@@ -117,7 +117,7 @@ impl Run {
             left,
             holds: 0,
             queued: VecDeque::new(),
-            sending: false,
+            sending: BTreeSet::new(),
             input: input.unwrap_or_else(|| HeapMemory::slice(Vec::new())),
             output: output.unwrap_or_else(|| HeapMemory::slice(Vec::new())),
             scratch,
@@ -129,6 +129,16 @@ impl Run {
 
     pub(super) fn program(&self) -> &Program {
         self.compiled.program(self.rank)
+    }
+
+    /// Takes the next multicast over whose tree none is being sent.
+    pub(super) fn next_multicast(&mut self) -> Option<u32> {
+        let is_free = |action: &u32| match self.program().actions[*action as usize].kind {
+            Kind::Multicast { stripe, .. } => !self.sending.contains(&stripe.index),
+            _ => false,
+        };
+        let at = self.queued.iter().position(is_free)?;
+        self.queued.remove(at)
     }
 
     /// The schedule that it is part of.

@@ -2,6 +2,7 @@
 //! tells what that means for the call.
 
 use super::memory::{HeapMemory, SharedSlice};
+use cool_collective::Stripe;
 use cool_machine::{Duration, Machine, Poll, Time};
 use cool_transport::packet::{Body, Way};
 use cool_transport::{Input, Output, Packet, Receiver, Sender, StreamError, To};
@@ -48,13 +49,23 @@ pub(super) struct Share {
     pub(super) rate: Option<u64>,
     /// Among how many ranks the schedule shares the tree.
     pub(super) sharers: u32,
+    /// Which part of a message it is.
+    pub(super) stripe: Stripe,
 }
 
+/// Streams are counted in parts, of which a whole message's has so many: any number of stripes divides it.
+const WHOLE: u64 = 840;
+
 impl Share {
-    /// What it may send when `senders` streams of this node send.
-    pub(super) fn ceiling(&self, senders: usize) -> Option<u64> {
-        let sharers = u64::from(self.sharers).max(senders as u64).max(1);
-        self.rate.map(|rate| (rate / sharers).max(1))
+    /// How many parts it counts.
+    pub(super) fn parts(&self) -> u64 {
+        WHOLE / u64::from(self.stripe.of)
+    }
+
+    /// What it may send when streams of so many parts of this node send.
+    pub(super) fn ceiling(&self, parts: u64) -> Option<u64> {
+        let sharing = (u64::from(self.sharers) * WHOLE).max(parts).max(WHOLE);
+        self.rate.map(|rate| (u128::from(rate) * u128::from(WHOLE) / u128::from(sharing)).max(1) as u64)
     }
 }
 

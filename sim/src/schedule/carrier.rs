@@ -4,7 +4,7 @@
 use super::fabric::{Fabric, FabricError};
 use super::flows::{Finish, FlowId, Flows};
 use cool_collective::Layout;
-use cool_collective::timing::{Costs, Network, Notice, Notices, nanos, time_of};
+use cool_collective::timing::{self, Costs, Network, Notice, Notices, nanos, time_of};
 use std::collections::{BTreeMap, VecDeque};
 
 /// Turns of a message at most.
@@ -35,8 +35,7 @@ struct Stream {
     flow: Option<FlowId>,
     from: usize,
     to: Vec<usize>,
-    bytes: u64,
-    sharers: u32,
+    what: timing::Multicast,
     /// Bytes per nanosecond, were it alone.
     rate: f64,
 }
@@ -44,10 +43,10 @@ struct Stream {
 impl Stream {
     /// What it may send when so many streams of its node are under way: by its pace, but for what it sends at
     /// once.
-    fn most(&self, streams: usize, costs: &Costs) -> f64 {
-        let pace = self.rate / f64::from(self.sharers).max(streams as f64).max(1.0);
-        let all = costs.multicast(self.bytes) as f64;
-        (pace * all / (costs.paced(self.bytes) as f64).max(1.0)).min(self.rate)
+    fn most(&self, streams: f64, costs: &Costs) -> f64 {
+        let pace = self.rate / f64::from(self.what.sharers).max(streams).max(1.0);
+        let all = costs.multicast(self.what.bytes) as f64;
+        (pace * all / (costs.paced(self.what.bytes) as f64).max(1.0)).min(self.rate)
     }
 }
 
@@ -163,19 +162,25 @@ impl<'a> Carrier<'a> {
         self.pace(now, stream.from);
         tell.at(now, Notice::Left { message });
         for (receiver, to) in (0..).zip(&stream.to) {
-            let at = now + self.latency(stream.from, *to, stream.bytes);
+            let at = now + self.latency(stream.from, *to, stream.what.bytes);
             tell.at(at, Notice::Arrived { message, receiver });
         }
     }
 
     /// Streams of one node share its link.
     fn pace(&mut self, now: u64, node: usize) {
-        let streams = &self.streaming[node];
-        for stream in streams.iter().filter_map(|message| self.streams.get(message)) {
+        let whole = self.streams_of(node);
+        for stream in self.streaming[node].iter().filter_map(|message| self.streams.get(message)) {
             if let Some(flow) = stream.flow {
-                self.flows.set_most(now, flow, stream.most(streams.len(), self.costs));
+                self.flows.set_most(now, flow, stream.most(whole, self.costs));
             }
         }
+    }
+
+    /// How many streams a node sends, a stripe being a part of one.
+    fn streams_of(&self, node: usize) -> f64 {
+        let streams = self.streaming[node].iter().filter_map(|message| self.streams.get(message));
+        streams.map(|stream| 1.0 / f64::from(stream.what.stripe.of)).sum()
     }
 }
 
@@ -217,16 +222,19 @@ impl Network for Carrier<'_> {
         now: u64,
         message: u32,
         (from, to): (usize, &[usize]),
-        (bytes, sharers): (u64, u32),
+        what: timing::Multicast,
         tell: &mut Notices,
     ) {
-        let links = self.fabric.tree(self.hosts[from], to.iter().map(|node| self.hosts[*node]));
-        let rate = self.flows.narrowest(&links);
-        let mut stream = Stream { flow: None, from, to: to.to_vec(), bytes, sharers, rate };
-        self.streaming[from].push(message);
-        let most = stream.most(self.streaming[from].len(), self.costs);
+        let timing::Multicast { bytes, stripe, .. } = what;
+        let receivers = to.iter().map(|node| self.hosts[*node]);
+        let links = self.fabric.tree(self.hosts[from], receivers, stripe.index as usize);
+        let host = self.flows.narrowest(&links[..1]) / f64::from(stripe.of);
+        let rate = self.flows.narrowest(&links).min(host);
+        let mut stream = Stream { flow: None, from, to: to.to_vec(), what, rate };
+        let most = stream.most(self.streams_of(from) + 1.0 / f64::from(stripe.of), self.costs);
         stream.flow = self.flows.begin(now, links, self.costs.multicast(bytes), most);
         let flow = stream.flow;
+        self.streaming[from].push(message);
         self.streams.insert(message, stream);
         match flow {
             Some(flow) => {

@@ -205,7 +205,14 @@ impl Fabric {
     /// # Errors
     /// Never: a network has hosts, and each is in one rack.
     pub fn layout(&self, placement: Placement) -> Result<Layout, FabricError> {
-        Ok(Layout::new(&self.places(placement))?)
+        Ok(Layout::new(&self.places(placement))?.with_stripes(self.stripes()))
+    }
+
+    /// Trees over all hosts without a common link between switches: as many as fill a host's link.
+    fn stripes(&self) -> u32 {
+        let lanes = (0..self.racks()).map(|rack| self.wires.lanes(rack)).min().unwrap_or(1);
+        let enough = self.host.div_ceil(self.uplink.max(1)).min(lanes as u64);
+        if self.racks() > 1 { u32::try_from(enough).unwrap_or(u32::MAX) } else { 1 }
     }
 
     /// The host of each node of a group: its racks and their nodes in order.
@@ -264,9 +271,10 @@ impl Fabric {
         links
     }
 
-    /// The links of a multicast from one host to others, each once, ascending.
-    pub(super) fn tree(&self, from: usize, to: impl Iterator<Item = usize>) -> Vec<u32> {
-        let mut links = vec![2 * from as u32];
+    /// The links of a multicast from one host to others over a tree, each once: the sender's own link, then the others
+    /// ascending.
+    pub(super) fn tree(&self, from: usize, to: impl Iterator<Item = usize>, tree: usize) -> Vec<u32> {
+        let mut links = Vec::new();
         let mut racks = BTreeSet::new();
         for host in to {
             racks.insert(self.rack_of(host));
@@ -274,10 +282,11 @@ impl Fabric {
         }
         let home = self.rack_of(from);
         for rack in racks {
-            self.wires.branch((home, rack), self.racks(), |link| links.push(self.switch_link(link)));
+            self.wires.branch((home, rack), self.racks(), tree, |link| links.push(self.switch_link(link)));
         }
         links.sort_unstable();
         links.dedup();
+        links.insert(0, 2 * from as u32);
         links
     }
 
@@ -373,10 +382,10 @@ mod tests {
 
     #[test]
     fn a_multicast_crosses_every_link_of_its_tree_once() {
-        let tree = fabric("tree:3x4").tree(0, 1..12);
+        let tree = fabric("tree:3x4").tree(0, 1..12, 0);
         // Its own link up and rack up, two racks down, eleven hosts down.
         assert_eq!(tree.len(), 1 + 1 + 2 + 11);
-        let fat = fabric("fattree:4").tree(0, 1..16);
+        let fat = fabric("fattree:4").tree(0, 1..16, 0);
         // To the edge, to the aggregation, to the core; three other pods and their six racks, one rack beside.
         assert_eq!(fat.len(), 1 + 1 + 1 + 3 + 7 + 15);
     }

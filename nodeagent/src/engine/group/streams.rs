@@ -29,7 +29,7 @@ pub(super) const CALM: u32 = 16;
 const TICK: Duration = Duration::from_millis(5);
 
 impl Group {
-    /// Opens the next multicast of a rank if none is on its way. In order, the first bytes arrive early; at
+    /// Opens the next multicast of a rank over whose tree none is on its way. In order, the first bytes arrive early; at
     /// once, each stream would slow the others and all would be late.
     pub(super) fn next_multicast(
         &mut self,
@@ -41,26 +41,23 @@ impl Group {
         let Some(run) = self.calls.get_mut(&number).and_then(|call| call.runs.get_mut(&rank)) else {
             return Ok(());
         };
-        if run.sending {
-            return Ok(());
-        }
-        let Some(action) = run.queued.pop_front() else { return Ok(()) };
-        let Kind::Multicast { scope, transfer, src, sharers } = run.program().actions[action as usize].kind
+        let Some(action) = run.next_multicast() else { return Ok(()) };
+        let Kind::Multicast { scope, stripe, transfer, src, sharers } =
+            run.program().actions[action as usize].kind
         else {
             return Ok(());
         };
-        run.sending = true;
+        run.sending.insert(stripe.index);
         let data = run.slice(src);
-        let share = Share { rate: self.members.rate(scope), sharers };
+        let share = Share { rate: self.members.rate(scope, stripe), sharers, stripe };
         let mut spec = self.stream_spec((number, transfer.0, scope, self.members.me), data.bytes());
-        spec.rate = RateSpec { ceiling: share.ceiling(shared.senders + 1) };
+        shared.sends(share);
+        spec.rate = RateSpec { ceiling: share.ceiling(shared.sending) };
         let id = spec.id;
         let sender = Sender::new(now, spec).map_err(|e| self.no_stream(rank, &e))?;
-        let tree = self.members.tree(scope).map(|tree| tree.address);
+        let tree = self.members.tree(scope, stripe).map(|tree| tree.address);
         let mut stream = Stream::new(End::Sender(Box::new(sender)), data, (rank, action), tree);
         stream.sending = Some(share);
-        shared.senders += 1;
-        shared.senders_changed = true;
         let copied = stream.bytes() <= COPY_MAX && shared.copies.take(stream.bytes());
         if copied {
             stream.copy();
@@ -106,7 +103,7 @@ impl Group {
             digest,
             chunk_bytes: self.members.chunk_bytes,
             chain: self.members.chain(scope, source),
-            multicast: self.members.tree(scope).is_some(),
+            multicast: self.members.has_tree(scope),
             rack_tree: self.members.rack_tree().is_some(),
             rate: RateSpec::default(),
             eager: EAGER,
@@ -203,7 +200,7 @@ impl Group {
         let sending = self.streams.iter().filter_map(|(id, stream)| Some((*id, stream.sending?)));
         let sending: Vec<(StreamId, Share)> = sending.collect();
         for (id, share) in sending {
-            let ceiling = share.ceiling(shared.senders);
+            let ceiling = share.ceiling(shared.sending);
             self.stream_input(now, shared, id, Input::Ceiling(ceiling))?;
         }
         self.run(now, shared)
@@ -288,15 +285,13 @@ impl Group {
         stats.chunks_repaired += turn.repaired;
     }
 
-    /// A source has put its last chunk on the link, or never will: others may have its share.
+    /// A source has put its last chunk on the link, or never will.
     fn sent_all(&mut self, shared: &mut Shared, id: StreamId, rank: u32) {
-        if self.streams.get_mut(&id).and_then(|stream| stream.sending.take()).is_none() {
-            return;
-        }
-        shared.senders -= 1;
-        shared.senders_changed = true;
+        let stream = self.streams.get_mut(&id);
+        let Some(share) = stream.and_then(|stream| stream.sending.take()) else { return };
+        shared.sent(share);
         if let Some(run) = self.calls.get_mut(&id.call).and_then(|call| call.runs.get_mut(&rank)) {
-            run.sending = false;
+            run.sending.remove(&share.stripe.index);
         }
         self.multicasters.push_back((id.call, rank));
     }

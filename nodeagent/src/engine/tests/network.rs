@@ -93,7 +93,7 @@ impl Network {
         z ^ (z >> 31)
     }
 
-    /// A group with rank `i` on node `places[i]`; node `n` is in rack `racks[n]`.
+    /// A group with rank `i` on node `places[i]`; node `n` is in rack `racks[n]`. Of trees over all nodes it has two.
     pub(super) fn spec(id: u64, places: &[usize], racks: &[u32], trees: bool) -> GroupSpec {
         let member = |(rank, node): (u32, &usize)| MemberSpec {
             rank,
@@ -104,8 +104,9 @@ impl Network {
             tcp_port: 7420,
         };
         let used: BTreeSet<u32> = places.iter().map(|node| racks[*node]).collect();
-        let scopes =
-            [TreeScope::All, TreeScope::Leaders].into_iter().chain(used.into_iter().map(TreeScope::Rack));
+        let scopes = [TreeScope::All, TreeScope::All, TreeScope::Leaders]
+            .into_iter()
+            .chain(used.into_iter().map(TreeScope::Rack));
         let tree = |(index, scope)| TreeSpec {
             scope,
             address: Ipv4Addr::new(239, 192, id as u8, index),

@@ -248,7 +248,7 @@ mod tests {
                 assert_eq!(file.path(from, to), text.path(from, to));
             }
             let others = || (0..6).filter(move |to| *to != from);
-            assert_eq!(file.tree(from, others()).len(), text.tree(from, others()).len());
+            assert_eq!(file.tree(from, others(), 0).len(), text.tree(from, others(), 0).len());
         }
         assert_eq!((file.racks(), file.ranks(), file.rack_rate(0)), (3, 6, 1000));
     }

@@ -88,12 +88,19 @@ impl Wires {
         }
     }
 
-    /// The way by which a multicast from one rack reaches another: with those to others it makes a tree.
-    pub(super) fn branch(&self, (a, b): (usize, usize), racks: usize, mut link: impl FnMut(usize)) {
+    /// The way by which a multicast over a tree of this number gets from one rack to another: with those to others it
+    /// makes a tree.
+    pub(super) fn branch(
+        &self,
+        (a, b): (usize, usize),
+        racks: usize,
+        tree: usize,
+        mut link: impl FnMut(usize),
+    ) {
         match self {
-            // The way back by the first choice: all ways that meet stay together.
-            Wires::Mesh(mesh) => mesh.way(b, a, 0, |back| link(back ^ 1)),
-            _ => self.way((a, b), racks, 0, link),
+            // The way back by the same choice everywhere: all ways that meet stay together.
+            Wires::Mesh(mesh) => mesh.way(b, a, tree, |back| link(back ^ 1)),
+            _ => self.way((a, b), racks, tree, link),
         }
     }
 }
