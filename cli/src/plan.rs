@@ -84,7 +84,9 @@ pub(crate) async fn show_cluster(
     let layout = cluster::layout(nodes.iter().map(|n| (n.rack, n.name.as_str())))?;
     let model = cluster::cost_model(&topology.measurements.unwrap_or_default().cost_model)?;
     let out = &mut std::io::stdout().lock();
-    one(out, options, operation, (Fabric::of_group(&layout, &model)?, layout), &model.costs)?;
+    let fabric = Fabric::of_group(&layout, &model)?;
+    let layout = layout.with_stripes(fabric.stripes());
+    one(out, options, operation, (fabric, layout), &model.costs)?;
     Ok(writeln!(out, "  costs: {}", cluster::describe(&model))?)
 }
 

@@ -25,6 +25,35 @@ impl Tree {
         members: impl IntoIterator<Item = &'a str>,
         choice: u64,
     ) -> Tree {
+        Tree::beside(index, graph, members, choice, &BTreeSet::new())
+    }
+
+    /// Trees over the same members of which no two have a link between switches in common, as far as they are found by
+    /// adding one at a time. The first is that of [`Tree::over`]; of members of one switch there is no other.
+    pub fn disjoint<'a>(
+        index: &'a Index,
+        graph: &'a Graph,
+        members: impl IntoIterator<Item = &'a str> + Clone + 'a,
+        choice: u64,
+    ) -> impl Iterator<Item = Tree> + 'a {
+        let mut used = BTreeSet::new();
+        let next = move |found: u64| {
+            let tree = Tree::beside(index, graph, members.clone(), choice.wrapping_add(found), &used);
+            let new = found == 0 || !tree.links.is_empty() && tree.links.is_disjoint(&used);
+            used.extend(&tree.links);
+            new.then_some(tree)
+        };
+        (0..).map_while(next)
+    }
+
+    /// As [`Tree::over`], with as few links of `used` as can be.
+    fn beside<'a>(
+        index: &Index,
+        graph: &Graph,
+        members: impl IntoIterator<Item = &'a str>,
+        choice: u64,
+        used: &BTreeSet<Link>,
+    ) -> Tree {
         let members: BTreeMap<String, Port> =
             members.into_iter().filter_map(|m| Some((m.to_owned(), graph.host(m)?))).collect();
         let mut left: BTreeSet<usize> =
@@ -39,7 +68,7 @@ impl Tree {
                 left.extract_if(.., |end| distances[*end] != UNREACHABLE).collect();
             if !ends.is_empty() {
                 ends.insert(first);
-                links.append(&mut smallest(index, &ends, choice));
+                links.append(&mut smallest(index, &ends, choice, used));
             }
         }
         Tree { links, members }
@@ -177,8 +206,9 @@ impl Pieces {
 /// Candidates that are tried: in a large network very many roots are equally near.
 const CANDIDATES: usize = 16;
 
-/// A smallest found set of links that connects `ends`, at least two switches of one piece.
-fn smallest(index: &Index, ends: &BTreeSet<usize>, choice: u64) -> BTreeSet<Link> {
+/// Of the found sets of links that connect `ends`, at least two switches of one piece, and have the fewest of `used`, a
+/// smallest.
+fn smallest(index: &Index, ends: &BTreeSet<usize>, choice: u64, used: &BTreeSet<Link>) -> BTreeSet<Link> {
     let mut sums = vec![0u64; index.switches().len()];
     for end in ends {
         for (sum, distance) in sums.iter_mut().zip(index.distances(*end)) {
@@ -190,19 +220,31 @@ fn smallest(index: &Index, ends: &BTreeSet<usize>, choice: u64) -> BTreeSet<Link
     // Beginning with another one for each choice, so that all are used.
     let start = choice.checked_rem(roots.len() as u64).unwrap_or(0) as usize;
     let tried = roots.iter().cycle().skip(start).take(roots.len().min(CANDIDATES));
-    let trees = tried.map(|root| pruned(branches(index, *root, ends, choice), ends, index));
-    trees.min_by_key(BTreeSet::len).unwrap_or_default() // the first of the smallest
+    let trees = tried.map(|root| pruned(branches(index, *root, ends, choice, used), ends, index));
+    // The first of the smallest.
+    trees.min_by_key(|links| (links.intersection(used).count(), links.len())).unwrap_or_default()
 }
 
-/// The union of shortest paths from each of `ends` to `root`, by parents that are the same for all of them.
-fn branches(index: &Index, root: usize, ends: &BTreeSet<usize>, choice: u64) -> BTreeSet<Link> {
+/// The union of shortest paths from each of `ends` to `root`, by parents that are the same for all of them, and by links
+/// that are not `used` where there are any.
+fn branches(
+    index: &Index,
+    root: usize,
+    ends: &BTreeSet<usize>,
+    choice: u64,
+    used: &BTreeSet<Link>,
+) -> BTreeSet<Link> {
     let distances = index.distances(root);
     let mut links = BTreeSet::new();
     for end in ends {
         let mut at = *end;
         while at != root {
-            let Some(parent) = index.nearer(at, &distances).map(|edge| edge.peer).min() else { break };
-            let mut parallel: Vec<_> = index.nearer(at, &distances).filter(|e| e.peer == parent).collect();
+            let mut edges: Vec<_> = index.nearer(at, &distances).collect();
+            if edges.iter().any(|edge| !used.contains(&index.link(at, *edge))) {
+                edges.retain(|edge| !used.contains(&index.link(at, *edge)));
+            }
+            let Some(parent) = edges.iter().map(|edge| edge.peer).min() else { break };
+            let mut parallel: Vec<_> = edges.into_iter().filter(|edge| edge.peer == parent).collect();
             parallel.sort_unstable_by_key(|edge| edge.peer_port);
             let edge = parallel[(choice % parallel.len() as u64) as usize];
             if !links.insert(index.link(at, edge)) {
@@ -270,6 +312,28 @@ mod tests {
     }
 
     #[test]
+    fn there_are_as_many_disjoint_trees_as_spines_or_parallel_links_and_one_within_a_rack() {
+        let disjoint = |graph: &Graph, choice| {
+            let index = Index::new(graph);
+            let trees = Tree::disjoint(&index, graph, hosts(graph), choice);
+            trees.take(8).map(|tree| tree.links.len()).collect::<Vec<_>>()
+        };
+        for choice in 0..5 {
+            assert_eq!(disjoint(&leaf_spine(4, 3, 2), choice), [4, 4, 4]);
+            // Of two leaves a leaf is as near to both as a spine is.
+            assert_eq!(disjoint(&leaf_spine(2, 4, 1), choice), [2; 4]);
+            assert_eq!(disjoint(&tree(4, 4), choice), [4]);
+            assert_eq!(disjoint(&leaf_spine(1, 2, 3), choice), [0]);
+        }
+        let mut doubled = tree(2, 1);
+        for link in doubled.links().collect::<Vec<_>>() {
+            let beside = |port: Port| Port { number: port.number + 50, ..port };
+            doubled.link(beside(link.a), beside(link.b));
+        }
+        assert_eq!(disjoint(&doubled, 7), [2, 2]);
+    }
+
+    #[test]
     fn a_network_in_pieces_has_a_tree_in_each_piece() {
         let mut graph = tree(4, 1);
         for link in graph.links().collect::<Vec<_>>().into_iter().take(2) {
@@ -334,6 +398,21 @@ mod tests {
             let left = before.links.iter().filter(|l| cut.peer(l.a).is_some());
             let union: BTreeSet<Link> = left.chain(&after.links).copied().collect();
             prop_assert!(is_forest(&union));
+        }
+
+        #[test]
+        fn disjoint_trees_are_trees_over_all_members_and_share_no_link(
+            graph in connected(), choice in any::<u64>(),
+        ) {
+            let index = Index::new(&graph);
+            let trees: Vec<Tree> = Tree::disjoint(&index, &graph, hosts(&graph), choice).collect();
+            prop_assert_eq!(&trees[0], &over(&graph, hosts(&graph), choice));
+            let mut used = BTreeSet::new();
+            for tree in &trees {
+                prop_assert!(tree.is_whole() && is_forest(&tree.links));
+                prop_assert_eq!(&tree.members, &trees[0].members);
+                prop_assert!(tree.links.iter().all(|link| used.insert(*link)));
+            }
         }
 
         #[test]

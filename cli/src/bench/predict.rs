@@ -3,7 +3,7 @@
 use super::plan::Case;
 use crate::cluster;
 use cool_collective::{CostModel, Layout, Plan, Planner, compile};
-use cool_proto::control::Group;
+use cool_proto::control::{Group, tree::Scope};
 use cool_sim::schedule::{Fabric, simulate};
 
 /// A case that takes more events is not simulated: it would take longer than to measure it.
@@ -23,6 +23,8 @@ impl Predictor {
     pub(crate) fn of(group: &Group, pause_ms: Option<u32>) -> Option<Predictor> {
         let model = cluster::cost_model(&group.cost_model).ok()?;
         let layout = cluster::layout(group.members.iter().map(|m| (m.rack, m.node.as_str()))).ok()?;
+        let stripes = group.trees.iter().filter(|tree| tree.scope() == Scope::All).count();
+        let layout = layout.with_stripes(stripes as u32);
         let fabric = Fabric::of_group(&layout, &model).ok()?;
         let planner = Planner::new(model, layout.clone());
         let mut predictor = Predictor { model, layout, fabric, planner };

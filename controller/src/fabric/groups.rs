@@ -67,6 +67,29 @@ pub(super) fn scopes(group: &GroupRequest, racks: &BTreeMap<String, u32>) -> Vec
     scopes
 }
 
+/// Which of equally good trees a tree is to be.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Choice {
+    /// Groups with other numbers get others.
+    pub(super) group: u64,
+    /// How many trees over the same nodes come before it, with none of which it is to have a link in common.
+    pub(super) stripe: usize,
+}
+
+impl Choice {
+    /// The tree over these nodes as the network is now.
+    fn tree(self, index: &Index, graph: &Graph, members: &[String]) -> Tree {
+        let members = members.iter().map(String::as_str);
+        let mut disjoint = Tree::disjoint(index, graph, members.clone(), self.group);
+        // Where there are no longer so many, it has links in common with others.
+        disjoint.nth(self.stripe).unwrap_or_else(|| Tree::over(index, graph, members, self.number()))
+    }
+
+    fn number(self) -> u64 {
+        self.group.wrapping_add(self.stripe as u64)
+    }
+}
+
 /// A tree that follows the network.
 ///
 /// While switches change from one shape to another, some still have the old and some have the new one. If
@@ -79,7 +102,7 @@ pub(super) struct GroupTree {
     /// One of [`GROUPS`].
     pub(super) number: u32,
     members: Vec<String>,
-    choice: u64,
+    choice: Choice,
     /// What the switches are to have now.
     current: Tree,
     /// What they are to have in the end.
@@ -97,9 +120,9 @@ impl GroupTree {
         scope: TreeScope,
         number: u32,
         members: Vec<String>,
-        choice: u64,
+        choice: Choice,
     ) -> GroupTree {
-        let target = Tree::over(index, graph, members.iter().map(String::as_str), choice);
+        let target = choice.tree(index, graph, &members);
         let (current, possible) = (target.clone(), target.links.clone());
         let unconfirmed = BTreeMap::new();
         GroupTree { scope, number, members, choice, current, target, possible, unconfirmed }
@@ -112,7 +135,7 @@ impl GroupTree {
         scope: TreeScope,
         number: u32,
         members: Vec<String>,
-        choice: u64,
+        choice: Choice,
         held: BTreeSet<Link>,
     ) -> GroupTree {
         let mut tree = GroupTree::new(index, graph, scope, number, members, choice);
@@ -143,13 +166,13 @@ impl GroupTree {
     /// whether something else is wanted now.
     pub(super) fn mend(&mut self, index: &Index, graph: &Graph) -> bool {
         let members = self.members.iter().map(String::as_str);
-        self.retarget(self.target.mended(index, graph, members, self.choice))
+        self.retarget(self.target.mended(index, graph, members, self.choice.number()))
     }
 
     /// The network has changed for the better: a new tree may be smaller than this one, or spread groups
     /// more evenly. Returns whether something else is wanted now.
     pub(super) fn improve(&mut self, index: &Index, graph: &Graph) -> bool {
-        self.retarget(Tree::over(index, graph, self.members.iter().map(String::as_str), self.choice))
+        self.retarget(self.choice.tree(index, graph, &self.members))
     }
 
     fn retarget(&mut self, target: Tree) -> bool {
@@ -267,7 +290,9 @@ mod tests {
         ) {
             let members = (0..6).map(|h| format!("h{h}")).collect();
             let whole = ring(6, &[]);
-            let mut tree = GroupTree::new(&Index::new(&whole), &whole, TreeScope::All, GROUPS.start, members, 0);
+            let choice = Choice { group: 0, stripe: 0 };
+            let (index, scope) = (Index::new(&whole), TreeScope::All);
+            let mut tree = GroupTree::new(&index, &whole, scope, GROUPS.start, members, choice);
             // Per switch the links that it uses.
             let mut has = vec![tree.current().links.clone(); 6];
             let mut cuts = cuts.into_iter();

@@ -96,13 +96,13 @@ pub(super) fn grants(network: &Network, group: &Group) -> Vec<TreeGrant> {
     group.trees.iter().map(grant).collect()
 }
 
-fn link_rate(network: &Network, link: Link) -> u64 {
+pub(super) fn link_rate(network: &Network, link: Link) -> u64 {
     let told = [link.a, link.b].map(|port| port_rate(network, port));
     let slower = told.into_iter().filter(|rate| *rate > 0).min().unwrap_or(0);
     network.config.uplink_bytes_per_second.unwrap_or(slower)
 }
 
-fn node_rate(network: &Network, port: Port) -> u64 {
+pub(super) fn node_rate(network: &Network, port: Port) -> u64 {
     network.config.host_bytes_per_second.unwrap_or_else(|| port_rate(network, port))
 }
 

@@ -209,7 +209,7 @@ impl Fabric {
     }
 
     /// Trees over all hosts without a common link between switches: as many as fill a host's link.
-    fn stripes(&self) -> u32 {
+    pub fn stripes(&self) -> u32 {
         let lanes = (0..self.racks()).map(|rack| self.wires.lanes(rack)).min().unwrap_or(1);
         let enough = self.host.div_ceil(self.uplink.max(1)).min(lanes as u64);
         if self.racks() > 1 { u32::try_from(enough).unwrap_or(u32::MAX) } else { 1 }

@@ -1,16 +1,17 @@
 //! What callers ask of the network: nodes and groups come and go.
 
-use super::super::api::{FabricError, GroupRequest, NodeRegistration};
-use super::super::groups::{GroupTree, scopes};
+use super::super::api::{FabricError, GroupRequest, NodeRegistration, TreeScope};
+use super::super::groups::{Choice, GroupTree, scopes};
 use super::super::room::Lack;
 use super::super::tables::GROUPS;
 use super::super::telemetry::Rules;
 use super::super::{Call, Reply, view};
 use super::{Group, Network};
+use cool_collective::Layout;
 use cool_machine::{Machine, Time};
 use cool_topology::discovery::Input;
 use cool_topology::index::UNREACHABLE;
-use cool_topology::{DatapathId, Port, Tree, lldp};
+use cool_topology::{DatapathId, Link, Port, Tree, lldp};
 use std::collections::{BTreeMap, BTreeSet};
 use tracing::{debug, warn};
 
@@ -134,18 +135,30 @@ impl Network {
             return Err(FabricError::Partitioned { from: first.clone(), to: (*to).clone() });
         }
         let racks = places.into_iter().map(|(name, (_, rack))| (name.clone(), rack)).collect();
+        let wanted = scopes(request, &racks).into_iter().flat_map(|(scope, members)| {
+            let stripes = if scope == TreeScope::All { self.stripes(id, &members) } else { 1 };
+            (0..stripes).map(move |stripe| (scope, stripe, members.clone()))
+        });
+        let wanted: Vec<(TreeScope, usize, Vec<String>)> = wanted.collect();
         let (mut trees, mut full): (Vec<GroupTree>, BTreeMap<DatapathId, FabricError>) = Default::default();
         // What the trees so far are going to take.
         let mut taken: BTreeMap<DatapathId, Rules> = BTreeMap::new();
-        for (scope, members) in scopes(request, &racks) {
+        for (scope, stripe, members) in wanted {
             let Some(number) = self.numbers.take() else {
                 trees.iter().for_each(|tree| self.numbers.give_back(tree.number));
                 return Err(FabricError::OutOfAddresses { limit: GROUPS.end - GROUPS.start });
             };
             // If there is no room on the way, another may have some.
             let graph = self.discovery.graph();
-            let tree = |choice| GroupTree::new(&self.index, graph, scope, number, members.clone(), choice);
-            let fits = |tree: &GroupTree| self.full(tree.current(), &taken).is_none();
+            let tree = |group| {
+                let choice = Choice { group, stripe };
+                GroupTree::new(&self.index, graph, scope, number, members.clone(), choice)
+            };
+            let stripes = trees.iter().filter(|other| other.scope == scope);
+            let used: BTreeSet<Link> = stripes.flat_map(GroupTree::links).collect();
+            let fits = |tree: &GroupTree| {
+                tree.links().is_disjoint(&used) && self.full(tree.current(), &taken).is_none()
+            };
             match (id..).take(WAYS).map(tree).find(fits) {
                 Some(tree) => {
                     for (switch, ports) in tree.current().ports() {
@@ -169,6 +182,25 @@ impl Network {
             Some((first, _)) => Ok((trees, full.into_keys().chain([first]).collect())),
             None => Ok((trees, BTreeSet::new())),
         }
+    }
+
+    /// How many trees over all of a group's nodes it takes to fill a node's link, as far as rates are known and trees have
+    /// no link in common.
+    fn stripes(&self, group: u64, members: &[String]) -> usize {
+        let graph = self.discovery.graph();
+        let rates = members.iter().filter_map(|name| Some(view::node_rate(self, graph.host(name)?)));
+        let host = rates.min().unwrap_or(0);
+        let disjoint = Tree::disjoint(&self.index, graph, members.iter().map(String::as_str), group);
+        let (mut stripes, mut sum) = (0, 0u64);
+        for tree in disjoint.take(Layout::MOST_STRIPES as usize) {
+            let rate = tree.links.iter().map(|link| view::link_rate(self, *link)).min().unwrap_or(0);
+            stripes += 1;
+            sum = sum.saturating_add(rate);
+            if rate == 0 || sum >= host {
+                break;
+            }
+        }
+        stripes
     }
 
     /// A switch that has no room for a tree, beside what is going to be taken.

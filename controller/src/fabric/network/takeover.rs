@@ -3,9 +3,10 @@
 //! network around it is, and go if nobody has asked for them after a while.
 
 use super::super::api::{GroupRequest, TreeScope};
-use super::super::groups::{GroupTree, scopes};
+use super::super::groups::{Choice, GroupTree, scopes};
 use super::super::wanted;
 use super::{Group, Network};
+use cool_collective::Layout;
 use cool_machine::Time;
 use cool_topology::{DatapathId, Link, Port};
 use core::net::Ipv4Addr;
@@ -113,18 +114,19 @@ impl Network {
         let graph = self.discovery.graph();
         let rack = |name: &String| Some((name.clone(), self.racks.number(graph.host(name)?.switch)?));
         let racks: BTreeMap<String, u32> = request.members.iter().filter_map(rack).collect();
-        let mut members: Vec<(TreeScope, Vec<String>)> = scopes(&request, &racks);
-        let mut followed = Vec::new();
+        let members: BTreeMap<TreeScope, Vec<String>> = scopes(&request, &racks).into_iter().collect();
+        let mut followed: Vec<GroupTree> = Vec::new();
         for (scope, number) in trees {
-            let Some(at) = members.iter().position(|(other, _)| *other == scope) else {
+            let stripe = followed.iter().filter(|tree| tree.scope == scope).count();
+            let most = if scope == TreeScope::All { Layout::MOST_STRIPES as usize } else { 1 };
+            let Some(members) = members.get(&scope).filter(|_| stripe < most).cloned() else {
                 self.owners.remove(&number);
                 self.drop_former(number);
                 continue;
             };
             let held = self.former.trees.get(&number).map(|ports| self.links_of(ports)).unwrap_or_default();
-            let (_, members) = members.swap_remove(at);
-            let graph = self.discovery.graph();
-            followed.push(GroupTree::adopt(&self.index, graph, scope, number, members, id, held));
+            let (graph, choice) = (self.discovery.graph(), Choice { group: id, stripe });
+            followed.push(GroupTree::adopt(&self.index, graph, scope, number, members, choice, held));
         }
         let numbers: Vec<u32> = followed.iter().map(|tree| tree.number).collect();
         self.grow(id, followed);

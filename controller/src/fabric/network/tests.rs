@@ -420,6 +420,60 @@ fn where_one_way_is_full_a_tree_takes_another() {
     }
 }
 
+/// Leaves 1 and 2 with links of 1000 bytes a second to spines 3 and 4, and of 3000 and 4000 to nodes h1 to h4.
+fn two_spines() -> Graph {
+    let mut graph = Graph::default();
+    for leaf in 1..=2 {
+        (1..=2).for_each(|n| graph.link(at(leaf, n), at(2 + u64::from(n), leaf as u32)));
+        (3..=4).for_each(|n| graph.place(&format!("h{}", 2 * leaf + u64::from(n) - 4), at(leaf, n)));
+    }
+    graph
+}
+
+#[test]
+fn where_a_nodes_link_is_faster_than_a_tree_a_group_has_several_without_a_common_link() {
+    let mut world = World::new(two_spines());
+    world.intervals(6);
+    let grants = world.group(5, &[1, 2, 3, 4]).try_recv().unwrap().unwrap();
+    let all: Vec<&TreeGrant> = grants.iter().filter(|grant| grant.scope == TreeScope::All).collect();
+    assert_eq!(all.iter().map(|grant| grant.bytes_per_second).collect::<Vec<_>>(), [1000, 1000]);
+    let reached = |world: &World| all.iter().all(|grant| world.send(1, grant.address) == ["h2", "h3", "h4"]);
+    assert!(reached(&world));
+    // Without a spine both go over the other, and when it comes back each has its own again.
+    let shapes = |world: &mut World| {
+        let trees = world.ask(|reply| Call::Trees(5, reply)).try_recv().unwrap().unwrap();
+        let all = trees.into_iter().filter(|grant| grant.scope == TreeScope::All);
+        all.map(|grant| grant.links.into_iter().filter(|link| !link.contains('h')).collect::<Vec<_>>())
+            .collect::<Vec<_>>()
+    };
+    let before = shapes(&mut world);
+    world.cable(at(1, 1), false);
+    world.intervals(2);
+    assert!(reached(&world));
+    world.cable(at(1, 1), true);
+    world.intervals(3);
+    assert!(reached(&world));
+    assert_eq!(shapes(&mut world), before);
+
+    let mut second = restarted(world);
+    second.intervals(2);
+    let trees: Vec<(TreeScope, Ipv4Addr)> = grants.iter().map(|grant| (grant.scope, grant.address)).collect();
+    let request = GroupRequest { id: 5, members: (1..=4).map(|n| format!("h{n}")).collect() };
+    second.ask(|reply| Call::AdoptGroup(request, trees, reply)).try_recv().unwrap().unwrap();
+    second.intervals(20);
+    assert!(reached(&second));
+    assert_eq!(shapes(&mut second), before);
+}
+
+#[test]
+fn where_all_links_are_equally_fast_one_tree_is_enough() {
+    let mut world = World::new(two_spines());
+    world.network.config.uplink_bytes_per_second = Some(3000);
+    world.intervals(6);
+    let grants = world.group(5, &[1, 2, 3, 4]).try_recv().unwrap().unwrap();
+    assert_eq!(grants.iter().filter(|grant| grant.scope == TreeScope::All).count(), 1);
+}
+
 #[test]
 fn a_tree_that_moves_does_without_a_full_switch_and_comes_back_when_it_can() {
     let mut world = World::new(ring());

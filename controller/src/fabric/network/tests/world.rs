@@ -38,6 +38,8 @@ impl Device {
 /// A cabled network of devices under one [`Network`].
 pub(super) struct World {
     pub(super) truth: Graph,
+    /// What led where before it was pulled.
+    pulled: BTreeMap<Port, Port>,
     pub(super) network: Network,
     pub(super) watch: watch::Receiver<Arc<TopologySnapshot>>,
     pub(super) devices: BTreeMap<DatapathId, Device>,
@@ -76,6 +78,7 @@ impl World {
         let network = Network::new(FabricConfig::default(), [77; 32].into(), publish, Arc::default());
         let mut world = World {
             truth,
+            pulled: BTreeMap::new(),
             network,
             watch,
             devices: BTreeMap::new(),
@@ -278,11 +281,12 @@ impl World {
 
     /// Pulls or puts back the cable at a port: both ends see it.
     pub(super) fn cable(&mut self, port: Port, up: bool) {
-        let peer = ring().peer(port).unwrap();
+        let peer = self.truth.peer(port).or_else(|| self.pulled.get(&port).copied()).unwrap();
         match up {
             true => self.truth.link(port, peer),
             false => drop(self.truth.unlink(port)),
         }
+        self.pulled.insert(port, peer);
         for end in [port, peer] {
             let mac = Mac([2, 1, 0, 0, 0, end.number as u8]);
             let info = PortInfo { number: end.number, mac, up, bytes_per_second: 0 };
