@@ -155,9 +155,12 @@ impl<'a> Builder<'a> {
         }
         let sharers = u32::try_from(sharers).unwrap_or(u32::MAX);
         let most = u32::try_from(from.span.len / SHORTEST_STRIPE).unwrap_or(u32::MAX);
-        let of = self.layout.stripes(scope).min(most).max(1);
-        for (index, src) in (0..).zip(self.split(from.span, of as usize)) {
-            let (transfer, stripe) = (self.transfer(), Stripe { index, of });
+        let trees = self.layout.stripes(scope);
+        let of = trees.min(most).max(1);
+        for src in self.split(from.span, of as usize) {
+            let transfer = self.transfer();
+            // Messages that are not split over all trees take them in turn.
+            let stripe = Stripe { index: transfer.0 % trees, of };
             self.act(from.rank, Kind::Multicast { scope, stripe, transfer, src, sharers });
             for node in nodes.iter().filter(|node| **node != home) {
                 let to = self.layout.node_leader(*node);

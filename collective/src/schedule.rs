@@ -255,10 +255,17 @@ pub struct TransferId(pub u32);
 /// One of the parts of a message to all, each of which has a tree of its own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Stripe {
-    /// Which part and which tree, from 0.
+    /// Which of the trees over the same nodes, from 0.
     pub index: u32,
-    /// How many parts the message has, sent at the same time; at least one.
+    /// How many parts the message has, sent at the same time; at least one, at most as many as there are trees.
     pub of: u32,
+}
+
+impl Stripe {
+    /// Among how many parts a tree is shared, one of so many trees which so many sharers take in turn.
+    pub fn on_tree(self, sharers: u32, trees: u32) -> u64 {
+        (u64::from(sharers) * u64::from(self.of)).div_ceil(u64::from(trees.max(1))).max(1)
+    }
 }
 
 /// The index of an action in its rank's [`Program`].

@@ -2,7 +2,7 @@
 //! frame at a time. Coarser than sharing links among flows, and quick.
 
 use super::CostModel;
-use crate::layout::Layout;
+use crate::layout::{Layout, Scope};
 use crate::timing::{Multicast, Network, Notice, Notices, nanos, time_of};
 use std::collections::{BTreeMap, VecDeque};
 
@@ -172,16 +172,13 @@ impl Network for Queues<'_> {
             // All parts begin at once, each at its part of the link's rate.
             sent.first = now;
         }
-        let host = host / u64::from(stripe.of);
         let home = self.layout.rack_of_node(from);
         let leaves = to.iter().any(|node| self.layout.rack_of_node(*node) != home);
-        let rate = if leaves { host.min(uplink) } else { host };
-        let mut paced = Passage {
-            first: sent.first,
-            last: sent
-                .last
-                .max(now + time_of(self.model.costs.paced(bytes), rate) * u64::from(sharers.max(1))),
-        };
+        let paced = self.model.costs.paced(bytes);
+        let by_host = time_of(paced, host) * u64::from(sharers.max(1)) * u64::from(stripe.of);
+        let on_tree = stripe.on_tree(sharers, self.layout.stripes(Scope::All));
+        let by_tree = if leaves { time_of(paced, uplink) * on_tree } else { 0 };
+        let mut paced = Passage { first: sent.first, last: sent.last.max(now + by_host.max(by_tree)) };
         let mut racks: BTreeMap<usize, Passage> = BTreeMap::from([(home, paced)]);
         if leaves {
             let lane = self.lane(home, stripe.index as usize);

@@ -6,7 +6,7 @@ use super::api::{CallRequest, GroupError, GroupSpec, TransferRequest, failure};
 use super::group::Group;
 use super::members::Members;
 use super::peers::Peers;
-use super::stream::{Share, Stream};
+use super::stream::{Sending, Share, Stream};
 use super::timers::Timers;
 use super::trace::{CallRecord, Ring};
 use cool_collective::{Call, Plan, Planner};
@@ -109,9 +109,9 @@ pub(super) struct Shared {
     pub(super) timers: Timers<TimerKey>,
     pub(super) peers: Peers,
     pub(super) copies: Budget,
-    /// Parts (see [`Share::parts`]) of the streams that this node is sending for the first time: they share its link.
-    pub(super) sending: u64,
-    /// The number has changed, and the streams do not know.
+    /// What this node is sending for the first time: it shares its link.
+    pub(super) sending: Sending,
+    /// That has changed, and the streams do not know.
     pub(super) sending_changed: bool,
     /// What the latest calls cost.
     pub(super) ring: Ring,
@@ -148,13 +148,13 @@ impl Shared {
 
     /// A stream has its share of the node's link from now on.
     pub(super) fn sends(&mut self, share: Share) {
-        self.sending += share.parts();
+        self.sending.begins(&share);
         self.sending_changed = true;
     }
 
     /// A stream has put its last chunk on the link, or never will: others may have its share.
     pub(super) fn sent(&mut self, share: Share) {
-        self.sending -= share.parts();
+        self.sending.ends(&share);
         self.sending_changed = true;
     }
 }
@@ -179,7 +179,7 @@ impl Engine {
             timers: Timers::new(),
             peers: Peers::new(node),
             copies: Budget { left: copies },
-            sending: 0,
+            sending: Sending::default(),
             sending_changed: false,
             ring: Ring::default(),
             peer_timeout,

@@ -1,6 +1,7 @@
 //! A group as its agents know it: nodes with names and addresses, trees, chains. It never changes.
 
 use super::api::{GroupError, GroupSpec, MemberSpec, TreeScope};
+use super::stream::Share;
 use cool_collective::{Layout, Place, Rank, Scope, Stripe};
 use cool_transport::{Chain, Hop};
 use std::collections::BTreeMap;
@@ -125,12 +126,14 @@ impl Members {
         self.trees.get(&rack)?.first().map(|tree| tree.address)
     }
 
-    /// What this node may send of a part over its tree, or to the chain where there is none; `None` if unknown. Parts
-    /// that are sent at the same time share the node's link evenly.
-    pub(super) fn rate(&self, scope: Scope, stripe: Stripe) -> Option<u64> {
-        let tree = self.tree(scope, stripe).map_or(0, |t| t.bytes_per_second);
-        let host = self.host_bytes_per_second / u64::from(stripe.of);
-        [tree, host].into_iter().filter(|r| *r > 0).min()
+    /// What this node may send of a part, one of those of so many sharers, over its tree, or to the chain where there is
+    /// none.
+    pub(super) fn share(&self, scope: Scope, stripe: Stripe, sharers: u32) -> Share {
+        let known = |rate: u64| Some(rate).filter(|rate| *rate > 0);
+        let tree = self.tree(scope, stripe).and_then(|tree| known(tree.bytes_per_second));
+        let on_tree = stripe.on_tree(sharers, self.layout.stripes(scope));
+        let host = known(self.host_bytes_per_second);
+        Share { tree: tree.map(|rate| rate / on_tree), host, sharers, stripe }
     }
 
     /// The ranks of this node.
@@ -193,6 +196,7 @@ fn first_members(members: &[MemberSpec]) -> Result<BTreeMap<&str, &MemberSpec>, 
 mod tests {
     use super::*;
     use crate::engine::TreeSpec;
+    use crate::engine::stream::Sending;
     use cool_collective::CostModel;
     use std::net::Ipv4Addr;
 
@@ -222,6 +226,11 @@ mod tests {
         }
     }
 
+    /// What a part may send while the node sends nothing else.
+    fn alone(members: &Members, (index, of): (u32, u32), sharers: u32) -> Option<u64> {
+        members.share(Scope::All, Stripe { index, of }, sharers).ceiling(&Sending::default())
+    }
+
     #[test]
     fn nodes_stand_in_chain_order_and_know_their_trees() {
         let mut members = Members::new(&spec(), "h3").unwrap();
@@ -229,7 +238,7 @@ mod tests {
         assert_eq!((members.me, members.my_ranks()), (1, &[Rank(0), Rank(2)][..]));
         assert_eq!(members.my_trees().len(), 2);
         assert_eq!(Members::new(&spec(), "h1").unwrap().my_trees().len(), 1);
-        assert_eq!(members.rate(Scope::All, Stripe { index: 0, of: 1 }), Some(50));
+        assert_eq!([1, 5].map(|sharers| alone(&members, (0, 1), sharers)), [Some(50), Some(10)]);
         assert_eq!(members.rack_tree().map(|tree| *tree.ip()), Some(Ipv4Addr::new(239, 192, 0, 2)));
         assert_eq!(members.chain(Scope::All, 1).node(0), 1);
     }
@@ -244,11 +253,13 @@ mod tests {
         });
         let members = Members::new(&spec, "h1").unwrap();
         assert_eq!((members.my_trees().len(), members.layout.stripes(Scope::All)), (2, 2));
-        let [whole, first, second] = [(0, 1), (0, 2), (1, 2)].map(|(index, of)| Stripe { index, of });
         assert_eq!(
-            [whole, first, second].map(|s| members.rate(Scope::All, s)),
+            [(0, 1), (0, 2), (1, 2)].map(|part| alone(&members, part, 1)),
             [Some(50), Some(25), Some(20)]
         );
+        // Of four senders of whole messages each tree has two; of parts, all four.
+        assert_eq!([(1, 1), (1, 2)].map(|part| alone(&members, part, 4)), [Some(10), Some(5)]);
+        let second = Stripe { index: 1, of: 2 };
         assert_eq!(members.tree(Scope::All, second).map(|tree| tree.address.ip().octets()[3]), Some(9));
     }
 

@@ -2,7 +2,7 @@
 //! tells what that means for the call.
 
 use super::memory::{HeapMemory, SharedSlice};
-use cool_collective::Stripe;
+use cool_collective::{Layout, Stripe};
 use cool_machine::{Duration, Machine, Poll, Time};
 use cool_transport::packet::{Body, Way};
 use cool_transport::{Input, Output, Packet, Receiver, Sender, StreamError, To};
@@ -45,27 +45,52 @@ pub(super) enum Waits {
 /// A source's claim on this node's link.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Share {
-    /// What it could send were it alone, if that is known.
-    pub(super) rate: Option<u64>,
-    /// Among how many ranks the schedule shares the tree.
+    /// What it may send over its tree and what over its node's link, were it alone on that; as far as these are known.
+    pub(super) tree: Option<u64>,
+    pub(super) host: Option<u64>,
+    /// Among how many ranks the schedule shares the receivers' links.
     pub(super) sharers: u32,
     /// Which part of a message it is.
     pub(super) stripe: Stripe,
+}
+
+/// The streams that a node is sending for the first time.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Sending {
+    /// Of each stripe.
+    streams: [u64; Layout::MOST_STRIPES as usize],
+    /// In parts of [`WHOLE`].
+    parts: u64,
 }
 
 /// Streams are counted in parts, of which a whole message's has so many: any number of stripes divides it.
 const WHOLE: u64 = 840;
 
 impl Share {
-    /// How many parts it counts.
-    pub(super) fn parts(&self) -> u64 {
-        WHOLE / u64::from(self.stripe.of)
+    /// What it may send beside what else this node sends.
+    pub(super) fn ceiling(&self, sending: &Sending) -> Option<u64> {
+        let streams = sending.streams[self.stripe.index as usize].max(1);
+        let tree = self.tree.map(|rate| rate / streams);
+        let sharing = (u64::from(self.sharers) * WHOLE).max(sending.parts).max(WHOLE);
+        let of_host = |rate: u64| u128::from(rate) * u128::from(self.parts()) / u128::from(sharing);
+        let host = self.host.map(|rate| of_host(rate) as u64);
+        tree.into_iter().chain(host).min().map(|rate| rate.max(1))
     }
 
-    /// What it may send when streams of so many parts of this node send.
-    pub(super) fn ceiling(&self, parts: u64) -> Option<u64> {
-        let sharing = (u64::from(self.sharers) * WHOLE).max(parts).max(WHOLE);
-        self.rate.map(|rate| (u128::from(rate) * u128::from(WHOLE) / u128::from(sharing)).max(1) as u64)
+    fn parts(&self) -> u64 {
+        WHOLE / u64::from(self.stripe.of)
+    }
+}
+
+impl Sending {
+    pub(super) fn begins(&mut self, share: &Share) {
+        self.streams[share.stripe.index as usize] += 1;
+        self.parts += share.parts();
+    }
+
+    pub(super) fn ends(&mut self, share: &Share) {
+        self.streams[share.stripe.index as usize] -= 1;
+        self.parts -= share.parts();
     }
 }
 

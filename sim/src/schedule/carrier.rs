@@ -3,8 +3,8 @@
 
 use super::fabric::{Fabric, FabricError};
 use super::flows::{Finish, FlowId, Flows};
-use cool_collective::Layout;
 use cool_collective::timing::{self, Costs, Network, Notice, Notices, nanos, time_of};
+use cool_collective::{Layout, Scope};
 use std::collections::{BTreeMap, VecDeque};
 
 /// Turns of a message at most.
@@ -36,17 +36,19 @@ struct Stream {
     from: usize,
     to: Vec<usize>,
     what: timing::Multicast,
-    /// Bytes per nanosecond, were it alone.
-    rate: f64,
+    /// Bytes per nanosecond that it may send over its tree, and over its sender's link, were it alone on that.
+    tree: f64,
+    host: f64,
 }
 
 impl Stream {
     /// What it may send when so many streams of its node are under way: by its pace, but for what it sends at
     /// once.
     fn most(&self, streams: f64, costs: &Costs) -> f64 {
-        let pace = self.rate / f64::from(self.what.sharers).max(streams).max(1.0);
+        let sharers = f64::from(self.what.sharers).max(streams).max(1.0);
+        let pace = (self.host / f64::from(self.what.stripe.of) / sharers).min(self.tree);
         let all = costs.multicast(self.what.bytes) as f64;
-        (pace * all / (costs.paced(self.what.bytes) as f64).max(1.0)).min(self.rate)
+        (pace * all / (costs.paced(self.what.bytes) as f64).max(1.0)).min(self.host)
     }
 }
 
@@ -56,6 +58,8 @@ pub(super) struct Carrier<'a> {
     fabric: &'a Fabric,
     costs: &'a Costs,
     hosts: Vec<usize>,
+    /// Over all nodes.
+    trees: u32,
     flows: Flows,
     /// By flow.
     loads: Vec<Load>,
@@ -77,6 +81,7 @@ impl<'a> Carrier<'a> {
             fabric,
             costs,
             hosts: fabric.hosts_of(layout)?,
+            trees: layout.stripes(Scope::All),
             flows: Flows::new(
                 fabric.rates().into_iter().enumerate().map(per_nano),
                 fabric.burst,
@@ -225,12 +230,12 @@ impl Network for Carrier<'_> {
         what: timing::Multicast,
         tell: &mut Notices,
     ) {
-        let timing::Multicast { bytes, stripe, .. } = what;
+        let timing::Multicast { bytes, stripe, sharers } = what;
         let receivers = to.iter().map(|node| self.hosts[*node]);
         let links = self.fabric.tree(self.hosts[from], receivers, stripe.index as usize);
-        let host = self.flows.narrowest(&links[..1]) / f64::from(stripe.of);
-        let rate = self.flows.narrowest(&links).min(host);
-        let mut stream = Stream { flow: None, from, to: to.to_vec(), what, rate };
+        let host = self.flows.narrowest(&links[..1]);
+        let tree = self.flows.narrowest(&links) / stripe.on_tree(sharers, self.trees) as f64;
+        let mut stream = Stream { flow: None, from, to: to.to_vec(), what, tree, host };
         let most = stream.most(self.streams_of(from) + 1.0 / f64::from(stripe.of), self.costs);
         stream.flow = self.flows.begin(now, links, self.costs.multicast(bytes), most);
         let flow = stream.flow;

@@ -49,10 +49,10 @@ impl Group {
         };
         run.sending.insert(stripe.index);
         let data = run.slice(src);
-        let share = Share { rate: self.members.rate(scope, stripe), sharers, stripe };
+        let share = self.members.share(scope, stripe, sharers);
         let mut spec = self.stream_spec((number, transfer.0, scope, self.members.me), data.bytes());
         shared.sends(share);
-        spec.rate = RateSpec { ceiling: share.ceiling(shared.sending) };
+        spec.rate = RateSpec { ceiling: share.ceiling(&shared.sending) };
         let id = spec.id;
         let sender = Sender::new(now, spec).map_err(|e| self.no_stream(rank, &e))?;
         let tree = self.members.tree(scope, stripe).map(|tree| tree.address);
@@ -200,7 +200,7 @@ impl Group {
         let sending = self.streams.iter().filter_map(|(id, stream)| Some((*id, stream.sending?)));
         let sending: Vec<(StreamId, Share)> = sending.collect();
         for (id, share) in sending {
-            let ceiling = share.ceiling(shared.sending);
+            let ceiling = share.ceiling(&shared.sending);
             self.stream_input(now, shared, id, Input::Ceiling(ceiling))?;
         }
         self.run(now, shared)
