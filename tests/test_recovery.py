@@ -73,7 +73,7 @@ def tree_of_the_job(bed):
 
 def whole(bed):
     seen = bed.cool_json("topology")
-    return seen and len(seen["links"]) == len(bed.network.uplinks()) and all(n["located"] for n in seen["nodes"]) and len(seen["nodes"]) == 8
+    return seen and len(seen["links"]) == len(bed.network.uplinks()) and all(n["located"] for n in seen["nodes"]) and len(seen["nodes"]) == len(bed.network.net.hosts)
 
 
 def multicast(bed):

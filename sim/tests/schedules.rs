@@ -1,6 +1,6 @@
 //! Simulated times are those that can be computed by hand, and none is below the physical limit.
 
-use cool_collective::{Call, Layout, Operation, Plan, Planner, Rank, compile};
+use cool_collective::{Call, Layout, Operation, Plan, Planner, Rank, Scope, compile};
 use cool_machine::Duration;
 use cool_sim::schedule::{Costs, Fabric, Placement, limit, simulate};
 
@@ -119,6 +119,26 @@ fn messages_to_different_racks_take_different_spines() {
     assert_near(time("leafspine:3x1x1"), 2.0 * half);
     assert_near(time("tree:3x1"), 2.0 * half);
     assert_near(time("leafspine:3x2x1"), half);
+}
+
+#[test]
+fn what_goes_to_all_in_stripes_uses_slow_uplinks_to_all_spines_at_once() {
+    let mut fabric = "leafspine:3x2x2".parse::<Fabric>().unwrap().with_rates(RATE, RATE / 2).unwrap();
+    fabric.burst = 0;
+    let costs = free();
+    let layout = fabric.layout(Placement::Packed).unwrap();
+    for (operation, plan) in [(Operation::Bcast, "multicast"), (Operation::Allgather, "multicast-each/60000")]
+    {
+        let call = Call::new(operation, Rank(0), 600_000, 1);
+        let [one, two] = [1, 2].map(|trees| {
+            let layout = layout.clone().with_stripes(trees);
+            let schedule = compile(&call, &layout, &plan.parse().unwrap(), |_| true).unwrap();
+            simulate(&schedule, &layout, &fabric, &costs).unwrap().time.as_secs_f64()
+        });
+        let limit = limit(&call, &layout, &fabric).unwrap().as_secs_f64();
+        assert!(two < 1.3 * limit && one > 1.8 * two, "{operation}: {one} {two}, at best {limit}");
+    }
+    assert_eq!(layout.stripes(Scope::All), 2);
 }
 
 #[test]

@@ -1,0 +1,64 @@
+"""Where an uplink is slower than a node's link, what goes to all is striped over trees that have no uplink in common."""
+import json
+import subprocess
+
+from conftest import succeed
+from test_recovery import wait_for, whole
+
+MIB = 1 << 20
+
+
+def fabric(make_bed):
+    bed = make_bed("leafspine:2x2x2", host_mbit=20, uplink_mbit=10, lldp_ms=400)
+    wait_for(lambda: whole(bed), "the network is whole")
+    return bed
+
+
+def bench(bed, operations, sizes, *options):
+    report = json.loads(succeed(bed, "cool", "bench", "--ops", operations, "--bytes", sizes, "--reps", "1", "--json", *options))
+    return report["results"]
+
+
+def over_spines(bed, action):
+    """Bytes that each spine got from the leaf of h1, and sent on to the other, while `action` ran."""
+    links = bed.network.describe()["links"]
+    leaf = next(link["a"] for link in links if link["b"] == "h1")
+    spines = sorted({end for link in links if link["kind"] == "uplink" and leaf in (link["a"], link["b"])
+                     for end in (link["a"], link["b"])} - {leaf})
+    before = bed.link_bytes()
+    action()
+    carried = {ends: count - before[ends] for ends, count in bed.link_bytes().items()}
+    on = {spine: sum(count for (a, b), count in carried.items() if a == spine and b != leaf) for spine in spines}
+    return [(carried[leaf, spine], on[spine]) for spine in spines]
+
+
+def test_each_spine_carries_its_part_of_a_broadcast_once(make_bed):
+    bed = fabric(make_bed)
+    carried = over_spines(bed, lambda: bench(bed, "bcast", "4M", "--warmup", "0"))
+    for up, down in carried:
+        assert 2 * MIB < up < 2.2 * MIB and 2 * MIB < down < 2.2 * MIB, carried
+
+
+def test_messages_of_all_sizes_are_right_in_stripes(make_bed):
+    bench(fabric(make_bed), "bcast,reduce,allreduce,gather,allgather,scatter,barrier", "12,100K,130000,600K", "--root", "2")
+
+
+def test_a_striped_broadcast_survives_the_loss_of_a_spines_link(make_bed):
+    bed = fabric(make_bed)
+    uplink = bed.network.uplinks()[0]
+    before = sum(bed.link_bytes().values())
+    job = subprocess.Popen(["cool", "bench", "--ops", "bcast", "--bytes", "16M", "--reps", "1", "--warmup", "0", "--json"],
+                           env=bed.environment(), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    wait_for(lambda: sum(bed.link_bytes().values()) - before > 8 * MIB, "the broadcast is under way")
+    bed.network.cut(uplink)
+    try:
+        assert job.poll() is None, "the link goes down while the broadcast runs"
+        out, err = job.communicate(timeout=120)
+        assert job.returncode == 0, out + err
+        # A group that is made now has one tree, and is right as well.
+        bench(bed, "bcast,allgather", "300K")
+    finally:
+        bed.network.restore(uplink)
+    wait_for(lambda: whole(bed), "the network is whole again")
+    carried = over_spines(bed, lambda: bench(bed, "bcast", "4M", "--warmup", "0"))
+    assert all(2 * MIB < up < 2.2 * MIB for up, _ in carried), carried
