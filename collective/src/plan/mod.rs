@@ -19,7 +19,7 @@ const SEGMENT_BOUNDS: (u64, u64) = (16 * 1024, 256 * 1024);
 
 /// Bounds of a segment of a pattern that wants many: where each member hears one other, links stay full if what
 /// is under way between two fits a shallow queue.
-const FLAT_BOUNDS: (u64, u64) = (4 * 1024, 16 * 1024);
+const FLAT_BOUNDS: (u64, u64) = (4 * 1024, 8 * 1024);
 
 /// Segments of a vector with sharded leaders: they overlap only the two steps of the combination, the
 /// second of which loads the uplinks.
