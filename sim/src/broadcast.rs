@@ -226,7 +226,8 @@ impl Broadcast {
     }
 
     fn add_stream(&mut self, source: u16, nodes: &[u16]) -> Result<(), Wrong> {
-        let Settings { seed, len, chunk_bytes, multicast, ceiling, eager, timers, ref deaf, .. } = self.settings;
+        let Settings { seed, len, chunk_bytes, multicast, ceiling, eager, timers, ref deaf, .. } =
+            self.settings;
         let racks = self.settings.shape.len() as u16;
         let home = self.net.rack_of(source);
         let mut order = nodes.to_vec();

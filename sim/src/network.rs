@@ -136,9 +136,11 @@ impl Link {
     }
 
     /// When a packet that enters now leaves, if it is not dropped.
-    fn enter(&mut self, now: Time, size: u64) -> Option<Time> {
+    fn enter(&mut self, now: Time, size: u64, rng: &mut ChaCha8Rng) -> Option<Time> {
         let waiting = (self.free - now).as_nanos() * u128::from(self.spec.rate) / 1_000_000_000;
-        if !self.up || waiting + u128::from(size) > u128::from(self.spec.queue) {
+        // Real arrivals are not so regular that of two streams always the same one finds the queue full.
+        let room = u128::from(self.spec.queue - rng.random_range(0..=size.min(self.spec.queue)));
+        if !self.up || waiting + u128::from(size) > room.max(u128::from(size)) {
             return None;
         }
         let take = |bytes: u64| Duration::from_nanos(bytes * 1_000_000_000 / self.spec.rate);
@@ -347,7 +349,9 @@ impl Network {
     /// A packet is to cross a link.
     fn enter(&mut self, link: usize, packet: Flying) {
         let this = &mut self.links[link];
-        let Some(left) = this.enter(self.now, packet.bytes.len() as u64 + FRAMING) else { return };
+        let Some(left) = this.enter(self.now, packet.bytes.len() as u64 + FRAMING, &mut self.rng) else {
+            return;
+        };
         if this.loses(&mut self.rng) {
             return;
         }
@@ -392,7 +396,7 @@ mod tests {
 
     #[test]
     fn packets_queue_at_the_rate_of_a_link_and_overflow() {
-        let slow = LinkSpec { queue: 250, ..LinkSpec::clean(1_000_000) };
+        let slow = LinkSpec { queue: 300, ..LinkSpec::clean(1_000_000) };
         let mut net = Network::new(1, &vec![2], slow, slow);
         for _ in 0..3 {
             net.send(0, Destination::Node(1), vec![0; 58].into());

@@ -1,5 +1,6 @@
 //! How fast broadcasts are and what they cost, as a table under version control: a slower protocol is a diff.
-//! Time is the model network's, so the table is the same on every machine. `COOL_SIM_BLESS=1` rewrites it.
+//! Time is the model network's, so the table is the same on every machine. `COOL_SIM_BLESS=1` rewrites it;
+//! `COOL_SIM_ROWS=text` only prints the rows with this text.
 
 use cool_machine::{Duration, Time};
 use cool_sim::{Broadcast, LinkSpec, Outcome, Rival, Settings, ideal};
@@ -115,9 +116,8 @@ fn rows() -> Vec<(String, Settings)> {
     }
     let mut settings = tree_4x4(8 * MIB, 0.0);
     let end = ideal(settings.len, settings.chunk_bytes, RATE);
-    let cut = |from: f64, until: f64| {
-        (to_rack(2), Time::ZERO + end.mul_f64(from), Time::ZERO + end.mul_f64(until))
-    };
+    let cut =
+        |from: f64, until: f64| (to_rack(2), Time::ZERO + end.mul_f64(from), Time::ZERO + end.mul_f64(until));
     settings.outages = vec![cut(0.99, 1.05)];
     add("one rack misses the end".into(), settings.clone());
     settings.outages = vec![cut(0.3, 0.4)];
@@ -199,7 +199,8 @@ fn the_table_of_speeds_is_as_recorded() {
          other got meanwhile. The worst of 3 seeds.\n\n\
          broadcast                                  time   link uplink requests repairs doubles rival\n",
     );
-    for (name, settings) in rows() {
+    let only = std::env::var("COOL_SIM_ROWS").unwrap_or_default();
+    for (name, settings) in rows().into_iter().filter(|(name, _)| name.contains(&only)) {
         let Figures { time, link, uplink, requests, repairs, doubles, rivals } = worst(&settings);
         let rival = if settings.rivals.is_empty() { String::new() } else { format!(" {rivals:5.2}") };
         writeln!(
@@ -207,6 +208,9 @@ fn the_table_of_speeds_is_as_recorded() {
             "{name:40} {time:6.3} {link:6.3} {uplink:6.3} {requests:8} {repairs:7} {doubles:7}{rival}"
         )
         .expect("a string takes all");
+    }
+    if !only.is_empty() {
+        return println!("{table}");
     }
     let path = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/snapshots/speed.txt");
     if std::env::var_os("COOL_SIM_BLESS").is_some() {

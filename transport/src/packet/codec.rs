@@ -105,10 +105,11 @@ impl Body {
                 out.extend_from_slice(&[0, count(chunks)]);
                 put_u32(out, chunks);
             }
-            Body::Report { rounds, loss, spacing, echo, alive, complete } => {
+            Body::Report { rounds, loss, spacing, delay, echo, alive, complete } => {
                 out.extend_from_slice(&rounds.to_be_bytes());
                 out.extend_from_slice(&loss.to_be_bytes());
                 out.extend_from_slice(&spacing.to_be_bytes());
+                out.extend_from_slice(&delay.to_be_bytes());
                 out.extend_from_slice(&echo.to_be_bytes());
                 out.extend_from_slice(&[count(alive), count(complete)]);
                 put_u16(out, alive);
@@ -154,12 +155,13 @@ impl Body {
                 Body::Wait { echo, chunks: r.ranges_u32(count)? }
             }
             REPORT => {
-                let (rounds, loss, spacing, echo) = (r.u32()?, r.u16()?, r.u32()?, r.u16()?);
+                let (rounds, loss, spacing, delay, echo) = (r.u32()?, r.u16()?, r.u32()?, r.u16()?, r.u16()?);
                 let (alive, complete) = (r.count()?, r.count()?);
                 Body::Report {
                     rounds,
                     loss,
                     spacing,
+                    delay,
                     echo,
                     alive: r.ranges_u16(alive)?,
                     complete: r.ranges_u16(complete)?,
@@ -291,13 +293,15 @@ mod tests {
                 any::<u16>(),
                 any::<u32>(),
                 any::<u16>(),
+                any::<u16>(),
                 ranges(any::<u16>()),
                 ranges(any::<u16>())
             )
-                .prop_map(|(rounds, loss, spacing, echo, alive, complete)| Body::Report {
+                .prop_map(|(rounds, loss, spacing, delay, echo, alive, complete)| Body::Report {
                     rounds,
                     loss,
                     spacing,
+                    delay,
                     echo,
                     alive,
                     complete
