@@ -203,11 +203,13 @@ fn the_table_of_speeds_is_as_recorded() {
     for (name, settings) in rows().into_iter().filter(|(name, _)| name.contains(&only)) {
         let Figures { time, link, uplink, requests, repairs, doubles, rivals } = worst(&settings);
         let rival = if settings.rivals.is_empty() { String::new() } else { format!(" {rivals:5.2}") };
-        writeln!(
-            table,
-            "{name:40} {time:6.3} {link:6.3} {uplink:6.3} {requests:8} {repairs:7} {doubles:7}{rival}"
-        )
-        .expect("a string takes all");
+        let links = match settings.rivals.is_empty() {
+            true => format!("{link:6.3} {uplink:6.3}"),
+            // Those of both together say little.
+            false => format!("{:>13}", "-      -"),
+        };
+        writeln!(table, "{name:40} {time:6.3} {links} {requests:8} {repairs:7} {doubles:7}{rival}")
+            .expect("a string takes all");
     }
     if !only.is_empty() {
         return println!("{table}");
