@@ -44,6 +44,8 @@ pub struct Settings {
     pub deaf_in_rack: Vec<u16>,
     /// What the source is told of its link.
     pub ceiling: Option<u64>,
+    /// Whether the source is told that the path carries as much.
+    pub sure: bool,
     /// Up to which length the source does not wait for receivers.
     pub eager: u64,
     /// When each node opens the stream.
@@ -74,6 +76,7 @@ impl Settings {
             rack_trees: true,
             deaf_in_rack: Vec::new(),
             ceiling: Some(rate),
+            sure: true,
             eager: 64 * 1024,
             opens: vec![Time::ZERO; usize::from(nodes)],
             crashes: Vec::new(),
@@ -234,7 +237,7 @@ impl Broadcast {
     }
 
     fn add_stream(&mut self, source: u16, nodes: &[u16]) -> Result<(), Wrong> {
-        let Settings { seed, len, chunk_bytes, multicast, rack_trees, ceiling, eager, timers, .. } =
+        let Settings { seed, len, chunk_bytes, multicast, rack_trees, ceiling, sure, eager, timers, .. } =
             self.settings;
         let Settings { deaf, deaf_in_rack, .. } = &self.settings;
         let racks = self.settings.shape.len() as u16;
@@ -250,7 +253,7 @@ impl Broadcast {
             chain: Chain::new(hops).map_err(Wrong::Spec)?,
             multicast,
             rack_tree: rack_trees,
-            rate: RateSpec { ceiling },
+            rate: RateSpec { ceiling, sure },
             eager,
             timers,
         };

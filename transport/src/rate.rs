@@ -24,7 +24,7 @@ pub(crate) const UNTOLD: Loss = Loss::MAX;
 const ALL: u64 = Loss::MAX as u64;
 /// Bytes per second without a ceiling while no report is in: ten packets in ten milliseconds.
 const MODEST: u64 = 1_500_000;
-/// Bytes per second of the first packets, which tell by their spacing how fast the path is.
+/// Bytes per second of the first packets without a ceiling. By their spacing they tell how fast the path is.
 const AT_ONCE: u64 = 5_000_000_000;
 /// How many these are. For each chunk that was reported on two more may go at the rate that is sought.
 const FIRST: u32 = 16;
@@ -57,6 +57,8 @@ pub(crate) struct Told {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Phase {
+    /// The first packets are to tell how fast the path is.
+    Asking,
     /// Looks for what the path carries; so much of the round before arrived, in bytes per second.
     Seeking(u64),
     /// Goes faster; so many times there was no queue.
@@ -105,7 +107,7 @@ impl Rate {
             frame,
             ceiling: spec.ceiling,
             current: spec.ceiling.unwrap_or(AT_ONCE).max(1),
-            phase: if spec.ceiling.is_some() { Phase::Filling(0) } else { Phase::Seeking(0) },
+            phase: if spec.sure && spec.ceiling.is_some() { Phase::Filling(0) } else { Phase::Asking },
             told: 0,
             since: 0,
             at: Time::ZERO,
@@ -127,15 +129,17 @@ impl Rate {
 
     /// A chunk was sent. A round of which one was held back does not tell what the path carries.
     pub(crate) fn on_sent(&mut self, chunk: u32) {
-        if self.is_ahead(chunk) && self.current != AT_ONCE {
+        if self.is_ahead(chunk) && self.phase != Phase::Asking {
             self.since = chunk + 1;
         }
     }
 
     fn is_ahead(&self, chunk: u32) -> bool {
-        let told = if self.current == AT_ONCE { 0 } else { self.told };
-        let most = told.saturating_mul(2).saturating_add(FIRST);
-        matches!(self.phase, Phase::Seeking(_)) && chunk >= most
+        match self.phase {
+            Phase::Asking => chunk >= FIRST,
+            Phase::Seeking(_) => chunk >= self.told.saturating_mul(2).saturating_add(FIRST),
+            _ => false,
+        }
     }
 
     /// Whether slowing down does not make the tree heard.
@@ -145,10 +149,14 @@ impl Rate {
 
     /// The driver allows another rate.
     pub(crate) fn set_ceiling(&mut self, ceiling: Option<u64>) {
-        self.ceiling = ceiling;
-        if let Some(ceiling) = ceiling {
+        let before = core::mem::replace(&mut self.ceiling, ceiling);
+        let Some(ceiling) = ceiling else { return };
+        if before.is_none_or(|before| self.current >= before) || self.current > ceiling {
             self.current = ceiling.max(1);
-            (self.phase, self.trial) = (Phase::Filling(0), None);
+            self.trial = None;
+            if self.phase != Phase::Asking {
+                self.phase = Phase::Filling(0);
+            }
         }
     }
 
@@ -192,6 +200,7 @@ impl Rate {
         let long = SHORTEST_QUEUE.max(time_of(WAITING * self.frame, self.current));
         let (waits, gone) = (told.queue > long, told.queue < long / GONE);
         match self.phase {
+            Phase::Asking => self.ask(told.carried),
             Phase::Seeking(before) => self.seek(before, carried, carried / ALL * (ALL - loss), waits),
             Phase::Filling(_) if waits => {
                 self.trial = None;
@@ -221,11 +230,22 @@ impl Rate {
         }
     }
 
-    /// Goes twice as fast if that may bring more through. The first packets were faster than any path is.
+    /// Takes the rate at which the first packets came, unless it is near the ceiling.
+    fn ask(&mut self, carried: Option<u64>) {
+        let Some(carried) = carried else { return };
+        if self.ceiling.is_some() && self.keeps_up(carried) {
+            self.phase = Phase::Filling(0);
+        } else {
+            (self.phase, self.current) = (Phase::Seeking(0), carried.min(self.current));
+        }
+    }
+
+    /// Goes twice as fast if that may bring more through.
     fn seek(&mut self, before: u64, carried: u64, arrived: u64, waits: bool) {
-        if self.current == AT_ONCE {
-            self.current = carried;
-        } else if carried >= self.current - self.current / 4 && arrived > before + before / 4 && !waits {
+        let keeps_up = self.keeps_up(carried) && !waits;
+        if keeps_up && self.ceiling.is_some_and(|ceiling| self.current >= ceiling) {
+            self.phase = Phase::Filling(0);
+        } else if keeps_up && arrived > before + before / 4 {
             self.phase = Phase::Seeking(arrived);
             self.current *= 2;
         } else {
@@ -233,6 +253,11 @@ impl Rate {
             self.current = carried.min(self.current - self.current / 4);
             self.phase = if waits { self.drained_from(before) } else { Phase::Filling(0) };
         }
+    }
+
+    /// Whether the path carries what is sent, as far as a single round tells.
+    fn keeps_up(&self, carried: u64) -> bool {
+        carried >= self.current - self.current / 4
     }
 
     fn drained_from(&self, before: u64) -> Phase {
@@ -261,7 +286,7 @@ impl Rate {
             return;
         }
         self.untried += 1;
-        self.loss = (self.loss * 3 + loss) / 4;
+        self.loss = (self.loss * 7 + loss) / 8;
         if self.loss > self.usual + CONGESTED && self.untried >= self.pause {
             // The latest loss is that of the latest rate, which the smoothed one lags behind.
             let loss = self.loss.max(loss);
@@ -305,7 +330,7 @@ mod tests {
             let mut sent = vec![0; rates.len()];
             for step in 0..steps {
                 // The first packets alone are no load.
-                let of = |rate: &Rate| if rate.current == AT_ONCE { MODEST } else { rate.current };
+                let of = |rate: &Rate| if rate.phase == Phase::Asking { MODEST } else { rate.current };
                 let offered = rates.iter().map(of).sum::<u64>() as f64 + self.others;
                 let waiting = self.waiting + (offered - self.carries as f64) / 100.0;
                 self.waiting = waiting.clamp(0.0, self.queue);
@@ -319,7 +344,11 @@ mod tests {
                 let now = Time::ZERO + 10 * MS * step;
                 for (rate, sent) in rates.iter_mut().zip(&mut sent) {
                     *sent += if step >= steps / 2 { rate.current } else { 0 };
-                    let carried = if rate.current == AT_ONCE { self.carries } else { rate.current };
+                    let carried = if rate.phase == Phase::Asking {
+                        self.carries.min(rate.current)
+                    } else {
+                        rate.current
+                    };
                     let told = Told { carried: Some((carried as f64 * share) as u64), ..told };
                     rate.on_round(now, step * 64..step * 64 + 64, step * 64, told, MS);
                 }
@@ -329,7 +358,7 @@ mod tests {
     }
 
     fn rate(ceiling: Option<u64>) -> Rate {
-        Rate::new(RateSpec { ceiling }, FRAME)
+        Rate::new(RateSpec { ceiling, sure: true }, FRAME)
     }
 
     #[test]
@@ -359,6 +388,23 @@ mod tests {
         rate.on_sent(50);
         rate.on_round(Time::ZERO, 16..48, 51, Told { carried: Some(2_000_000), ..told }, MS);
         assert_eq!(rate.of(111), 20_000_000);
+    }
+
+    #[test]
+    fn a_ceiling_that_is_not_sure_is_not_where_it_starts() {
+        let unsure = || Rate::new(RateSpec { ceiling: Some(1_250_000_000), sure: false }, FRAME);
+        let mut rate = unsure();
+        assert_eq!((rate.of(15), rate.of(16)), (1_250_000_000, MODEST));
+        let told = Told { loss: 0, carried: Some(7_000_000), queue: 20 * MS };
+        rate.on_round(Time::ZERO, 0..16, 20, told, MS);
+        assert_eq!((rate.of(47), rate.of(48)), (7_000_000, MODEST));
+        rate.set_ceiling(Some(625_000_000));
+        assert_eq!(rate.of(47), 7_000_000);
+
+        let found = Path::new(2_500_000).run(&mut [unsure()], 200)[0];
+        assert!((2_200_000..2_700_000).contains(&found), "{found}");
+        let found = Path::new(2_500_000_000).run(&mut [unsure()], 20)[0];
+        assert_eq!(found, 1_250_000_000);
     }
 
     #[test]

@@ -38,6 +38,8 @@ pub(super) struct Members {
     pub(super) chunk_bytes: u32,
     trees: BTreeMap<Scope, Tree>,
     host_bytes_per_second: u64,
+    /// What the slowest level was given or measured to carry, by which plans are picked.
+    expected: u64,
     chains: BTreeMap<(Scope, usize), Arc<Chain>>,
 }
 
@@ -92,6 +94,7 @@ impl Members {
             chunk_bytes: spec.chunk_bytes,
             trees,
             host_bytes_per_second: spec.host_bytes_per_second,
+            expected: spec.cost_model.rack.bytes_per_second.min(spec.cost_model.center.bytes_per_second),
             chains: BTreeMap::new(),
         })
     }
@@ -115,6 +118,11 @@ impl Members {
     pub(super) fn rate(&self, scope: Scope) -> Option<u64> {
         let tree = self.tree(scope).map_or(0, |t| t.bytes_per_second);
         [tree, self.host_bytes_per_second].into_iter().filter(|r| *r > 0).min()
+    }
+
+    /// Whether a rate is what paths were given or measured to carry, and not only that of a port before a slower path.
+    pub(super) fn is_sure(&self, rate: u64) -> bool {
+        rate - rate / 5 <= self.expected
     }
 
     /// The ranks of this node.
@@ -214,6 +222,8 @@ mod tests {
         assert_eq!(members.my_trees().len(), 2);
         assert_eq!(Members::new(&spec(), "h1").unwrap().my_trees().len(), 1);
         assert_eq!(members.rate(Scope::All), Some(50));
+        let expected = spec().cost_model.rack.bytes_per_second;
+        assert!(members.is_sure(expected) && !members.is_sure(2 * expected));
         assert_eq!(members.rack_tree().map(|tree| *tree.ip()), Some(Ipv4Addr::new(239, 192, 0, 2)));
         assert_eq!(members.chain(Scope::All, 1).node(0), 1);
     }

@@ -46,6 +46,8 @@ pub(super) enum Waits {
 pub(super) struct Share {
     /// What it could send were it alone, if that is known.
     pub(super) rate: Option<u64>,
+    /// Whether paths are known to carry that.
+    pub(super) sure: bool,
     /// Among how many ranks the schedule shares the tree.
     pub(super) sharers: u32,
 }

@@ -51,9 +51,10 @@ impl Group {
         };
         run.sending = true;
         let data = run.slice(src);
-        let share = Share { rate: self.members.rate(scope), sharers };
+        let rate = self.members.rate(scope);
+        let share = Share { rate, sure: rate.is_some_and(|rate| self.members.is_sure(rate)), sharers };
         let mut spec = self.stream_spec((number, transfer.0, scope, self.members.me), data.bytes());
-        spec.rate = RateSpec { ceiling: share.ceiling(shared.senders + 1) };
+        spec.rate = RateSpec { ceiling: share.ceiling(shared.senders + 1), sure: share.sure };
         let id = spec.id;
         let sender = Sender::new(now, spec).map_err(|e| self.no_stream(rank, &e))?;
         let tree = self.members.tree(scope).map(|tree| tree.address);
