@@ -214,7 +214,7 @@ impl Scenario {
     fn manners(&mut self, settings: &mut Settings) {
         let mut rng = ChaCha8Rng::seed_from_u64(!self.seed);
         let bucket = [0, 0, 16 * 1024][rng.random_range(0..3)];
-        let burst = [1.0, 1.0, rng.random_range(2.0..10.0)][rng.random_range(0..3)];
+        let burst = [1.0, 1.0, rng.random_range(2.0..4.0)][rng.random_range(0..3)];
         let odd = settings.odd_links.iter_mut().map(|(_, link)| link);
         for link in odd.chain([&mut settings.host, &mut settings.uplink]) {
             (link.bucket, link.burst) = (bucket, burst);

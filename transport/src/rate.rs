@@ -286,7 +286,7 @@ impl Rate {
             return;
         }
         self.untried += 1;
-        self.loss = (self.loss * 7 + loss) / 8;
+        self.loss = (self.loss * 3 + loss) / 4;
         if self.loss > self.usual + CONGESTED && self.untried >= self.pause {
             // The latest loss is that of the latest rate, which the smoothed one lags behind.
             let loss = self.loss.max(loss);
