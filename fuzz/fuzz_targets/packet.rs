@@ -30,6 +30,7 @@ fn seeds() -> Vec<Vec<u8>> {
         Body::Report {
             rounds: 5,
             spacing: 1200,
+            delay: 12,
             loss: 600,
             echo: 3,
             alive: vec![0..2, 5..9],

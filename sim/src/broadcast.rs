@@ -1,11 +1,12 @@
 //! One reliable multicast over a model network, with real bytes.
 
-use crate::network::{Destination, Event, LinkSpec, Network, Shape};
-use cool_machine::{Duration, Machine, Poll, Time, earliest};
-use cool_transport::packet::{Body, FRAMING};
+use crate::flow::Flow;
+use crate::network::{Event, LinkSpec, Network, Shape};
+use crate::stream::{Stream, Trees};
+use cool_machine::{Duration, Time};
+use cool_transport::packet::FRAMING;
 use cool_transport::{
-    Chain, Hop, Input, Output, Packet, RateSpec, Receiver, Sender, SpecError, Stats, StreamError, StreamId,
-    StreamSpec, Timers, To,
+    Chain, Hop, Packet, RateSpec, SpecError, Stats, StreamError, StreamId, StreamSpec, Timers,
 };
 
 /// A broadcast to be run.
@@ -17,6 +18,10 @@ pub struct Settings {
     pub shape: Shape,
     /// The node that broadcasts.
     pub source: u16,
+    /// The nodes that take part, the source among them.
+    pub nodes: Vec<u16>,
+    /// What else uses the network meanwhile.
+    pub rivals: Vec<Rival>,
     /// Links of the nodes.
     pub host: LinkSpec,
     /// Links of the racks.
@@ -39,6 +44,8 @@ pub struct Settings {
     pub deaf_in_rack: Vec<u16>,
     /// What the source is told of its link.
     pub ceiling: Option<u64>,
+    /// Whether the source is told that the path carries as much.
+    pub sure: bool,
     /// Up to which length the source does not wait for receivers.
     pub eager: u64,
     /// When each node opens the stream.
@@ -56,6 +63,8 @@ impl Settings {
         Settings {
             seed: 1,
             source: 0,
+            nodes: (0..nodes).collect(),
+            rivals: Vec::new(),
             host: LinkSpec::clean(rate),
             uplink: LinkSpec::clean(rate),
             odd_links: Vec::new(),
@@ -67,6 +76,7 @@ impl Settings {
             rack_trees: true,
             deaf_in_rack: Vec::new(),
             ceiling: Some(rate),
+            sure: true,
             eager: 64 * 1024,
             opens: vec![Time::ZERO; usize::from(nodes)],
             crashes: Vec::new(),
@@ -74,6 +84,25 @@ impl Settings {
             shape,
         }
     }
+}
+
+/// What else uses the network.
+#[derive(Clone, Debug)]
+pub enum Rival {
+    /// Another broadcast, in all else like the one that is looked at.
+    Broadcast {
+        /// The node that broadcasts.
+        source: u16,
+        /// The nodes that take part.
+        nodes: Vec<u16>,
+    },
+    /// A bulk flow that backs off as TCP does, until the broadcasts are over.
+    Flow {
+        /// The node that sends.
+        from: u16,
+        /// The node that receives.
+        to: u16,
+    },
 }
 
 /// What a broadcast did.
@@ -97,6 +126,9 @@ pub struct Outcome {
     pub packets: u64,
     /// The most entries that the lists of a node's machine had.
     pub entries: usize,
+    /// For each rival, the bytes of Ethernet frames that it multicast, or that were acknowledged to it, until the
+    /// last receiver of this broadcast had the message.
+    pub rivals: Vec<u64>,
 }
 
 impl Outcome {
@@ -141,36 +173,15 @@ pub enum Wrong {
 
 /// The longest that any broadcast may take.
 const FOREVER: Time = Time::from_nanos(3_600_000_000_000);
-/// Outputs of a machine for one input, beyond what its message could need.
-const ENDLESS: u64 = 1_000_000;
-
-#[derive(Debug)]
-enum Role {
-    Waiting,
-    Source(Box<Sender>),
-    Sink(Box<Receiver>),
-    Dead,
-}
-
-#[derive(Debug)]
-struct Node {
-    role: Role,
-    buffer: Vec<u8>,
-    wakes: Option<Time>,
-    told: bool,
-    released: bool,
-    closed: bool,
-}
-
-/// A broadcast that runs.
+/// A broadcast that runs, and its rivals.
 #[derive(Debug)]
 pub struct Broadcast {
     settings: Settings,
-    spec: StreamSpec,
-    message: Vec<u8>,
     net: Network,
-    nodes: Vec<Node>,
-    outcome: Outcome,
+    /// The broadcast that is looked at, then its rivals.
+    streams: Vec<Stream>,
+    flows: Vec<Flow>,
+    rivals: Vec<u64>,
 }
 
 impl Broadcast {
@@ -181,12 +192,12 @@ impl Broadcast {
     pub fn run(settings: Settings) -> Result<Outcome, Wrong> {
         let mut this = Broadcast::new(settings)?;
         while let Some(event) = this.net.next_event() {
-            if this.net.now() > FOREVER {
+            if this.net.now() > FOREVER || this.streams.iter().all(Stream::is_over) {
                 break;
             }
             this.change_links();
             match event {
-                Event::Wake { node } => this.wake(node)?,
+                Event::Wake { whom } => this.wake(whom)?,
                 Event::Packet { node, bytes } => this.receive(node, &bytes)?,
             }
         }
@@ -198,58 +209,67 @@ impl Broadcast {
         for (link, spec) in &settings.odd_links {
             *net.link_mut(*link) = *spec;
         }
-        net.set_deaf(&settings.deaf, &settings.deaf_in_rack);
-        let nodes = net.nodes();
-        let racks = settings.shape.len() as u16;
-        let home = net.rack_of(settings.source);
-        let mut order: Vec<u16> = (0..nodes).collect();
-        order.sort_by_key(|n| (*n != settings.source, (net.rack_of(*n) + racks - home) % racks, *n));
-        let hops = order.iter().map(|n| Hop { node: *n, rack: net.rack_of(*n) }).collect();
+        let mut this =
+            Broadcast { net, streams: Vec::new(), flows: Vec::new(), rivals: Vec::new(), settings };
+        let (source, nodes) = (this.settings.source, this.settings.nodes.clone());
+        this.add_stream(source, &nodes)?;
+        for rival in this.settings.rivals.clone() {
+            match rival {
+                Rival::Broadcast { source, nodes } => this.add_stream(source, &nodes)?,
+                Rival::Flow { .. } => {}
+            }
+        }
+        let count = this.net.nodes();
+        for whom in (0u32..).take(this.streams.len() * usize::from(count)) {
+            this.net.wake(whom, this.settings.opens[whom as usize % usize::from(count)]);
+        }
+        for (node, at) in &this.settings.crashes {
+            this.net.wake(u32::from(*node), *at);
+        }
+        for rival in &this.settings.rivals {
+            if let Rival::Flow { from, to } = rival {
+                let (whom, number) = (this.streams.len() as u32 * u32::from(count), this.flows.len() as u8);
+                this.flows.push(Flow::new(number, *from, *to, whom + u32::from(number)));
+                this.net.wake(whom + u32::from(number), Time::ZERO);
+            }
+        }
+        Ok(this)
+    }
+
+    fn add_stream(&mut self, source: u16, nodes: &[u16]) -> Result<(), Wrong> {
+        let Settings { seed, len, chunk_bytes, multicast, rack_trees, ceiling, sure, eager, timers, .. } =
+            self.settings;
+        let Settings { deaf, deaf_in_rack, .. } = &self.settings;
+        let racks = self.settings.shape.len() as u16;
+        let home = self.net.rack_of(source);
+        let mut order = nodes.to_vec();
+        order.sort_by_key(|n| (*n != source, (self.net.rack_of(*n) + racks - home) % racks, *n));
+        let hops = order.iter().map(|n| Hop { node: *n, rack: self.net.rack_of(*n) }).collect();
         let spec = StreamSpec {
-            id: StreamId { group: 1, epoch: 1, call: settings.seed, transfer: 0, source: settings.source },
-            len: settings.len,
-            digest: settings.seed ^ settings.len,
-            chunk_bytes: settings.chunk_bytes,
+            id: StreamId { group: 1, epoch: 1, call: self.streams.len() as u64, transfer: 0, source },
+            len,
+            digest: seed ^ len,
+            chunk_bytes,
             chain: Chain::new(hops).map_err(Wrong::Spec)?,
-            multicast: settings.multicast,
-            rack_tree: settings.rack_trees,
-            rate: RateSpec { ceiling: settings.ceiling },
-            eager: settings.eager,
-            timers: settings.timers,
+            multicast,
+            rack_tree: rack_trees,
+            rate: RateSpec { ceiling, sure },
+            eager,
+            timers,
         };
-        for (node, at) in (0..nodes).zip(&settings.opens) {
-            net.wake(node, *at);
-        }
-        for (node, at) in &settings.crashes {
-            net.wake(*node, *at);
-        }
-        let node = || Node {
-            role: Role::Waiting,
-            buffer: Vec::new(),
-            wakes: None,
-            told: false,
-            released: false,
-            closed: false,
-        };
-        let count = usize::from(nodes);
-        Ok(Broadcast {
-            message: bytes_of(settings.seed, settings.len),
-            spec,
-            nodes: (0..nodes).map(|_| node()).collect(),
-            outcome: Outcome {
-                delivered: vec![None; count],
-                failures: Vec::new(),
-                ended: Time::ZERO,
-                stats: vec![Stats::default(); count],
-                link_bytes: Vec::new(),
-                repaired_inside: 0,
-                repaired_across: 0,
-                packets: 0,
-                entries: 0,
-            },
-            net,
-            settings,
-        })
+        let hear =
+            |deaf: &[u16]| nodes.iter().copied().filter(|node| !deaf.contains(node)).collect::<Vec<_>>();
+        let in_rack = hear(deaf_in_rack);
+        let all = self.net.add_tree(hear(deaf));
+        let racks = (0..racks).map(|rack| {
+            let nodes =
+                in_rack.iter().copied().filter(|node| self.net.rack_of(*node) == rack).collect::<Vec<_>>();
+            self.net.add_tree(nodes)
+        });
+        let trees = Trees { all, racks: racks.collect() };
+        let first = self.streams.len() as u32 * u32::from(self.net.nodes());
+        self.streams.push(Stream::new(spec, trees, first, seed, self.net.nodes()));
+        Ok(())
     }
 
     fn change_links(&mut self) {
@@ -259,177 +279,68 @@ impl Broadcast {
         }
     }
 
-    fn wake(&mut self, node: u16) -> Result<(), Wrong> {
+    fn wake(&mut self, whom: u32) -> Result<(), Wrong> {
+        let count = u32::from(self.net.nodes());
+        let (number, node) = ((whom / count) as usize, (whom % count) as u16);
+        let Some(stream) = self.streams.get_mut(number) else {
+            self.flows[whom as usize - self.streams.len() * count as usize].wake(&mut self.net);
+            return Ok(());
+        };
         let now = self.net.now();
-        let index = usize::from(node);
         if self.settings.crashes.iter().any(|(dead, at)| *dead == node && *at <= now) {
-            self.nodes[index].role = Role::Dead;
+            self.streams.iter_mut().for_each(|stream| stream.kill(node));
             return Ok(());
         }
-        if matches!(self.nodes[index].role, Role::Waiting) && self.settings.opens[index] <= now {
-            self.open(node)?;
+        if self.settings.opens[usize::from(node)] <= now {
+            stream.open(&mut self.net, node)?;
         }
-        self.drain(node)
-    }
-
-    fn open(&mut self, node: u16) -> Result<(), Wrong> {
-        let now = self.net.now();
-        let this = &mut self.nodes[usize::from(node)];
-        if node == self.settings.source {
-            let sender = Sender::new(now, self.spec.clone()).map_err(Wrong::Spec)?;
-            this.role = Role::Source(Box::new(sender));
-            self.outcome.delivered[usize::from(node)] = Some(now);
-        } else {
-            let me = self.spec.chain.position(node).unwrap_or(0);
-            let receiver = Receiver::new(now, self.spec.clone(), me).map_err(Wrong::Spec)?;
-            this.role = Role::Sink(Box::new(receiver));
-            this.buffer = vec![0; self.message.len()];
-        }
-        Ok(())
+        stream.drain(&mut self.net, node, &[])
     }
 
     fn receive(&mut self, node: u16, bytes: &[u8]) -> Result<(), Wrong> {
+        if let Some(flow) = Flow::number_of(bytes) {
+            self.flows[usize::from(flow)].receive(&mut self.net, node, bytes);
+            return Ok(());
+        }
         let (packet, payload) = Packet::decode(bytes).map_err(|_| Wrong::Packet)?;
-        let now = self.net.now();
-        let input = Input::Packet { packet: &packet, payload: payload.len() };
-        let this = &mut self.nodes[usize::from(node)];
-        match &mut this.role {
-            Role::Source(machine) if !this.closed => machine.handle(now, input),
-            Role::Source(_) => {
-                if let Some(answer) = Sender::farewell(&packet) {
-                    self.transmit(node, To::Node(packet.from), &answer, 0..0);
-                }
-                return Ok(());
-            }
-            Role::Sink(machine) if !this.closed => machine.handle(now, input),
-            _ => return Ok(()),
-        }
-        self.drain_with(node, payload)
-    }
-
-    fn drain(&mut self, node: u16) -> Result<(), Wrong> {
-        self.drain_with(node, &[])
-    }
-
-    fn drain_with(&mut self, node: u16, payload: &[u8]) -> Result<(), Wrong> {
-        let now = self.net.now();
-        let index = usize::from(node);
-        for _ in 0..ENDLESS {
-            let this = &mut self.nodes[index];
-            if this.closed {
-                return Ok(());
-            }
-            let (entries, poll) = match &mut this.role {
-                Role::Source(machine) => (machine.entries(), machine.poll(now)),
-                Role::Sink(machine) => (machine.entries(), machine.poll(now)),
-                Role::Waiting | Role::Dead => return Ok(()),
-            };
-            self.outcome.entries = self.outcome.entries.max(entries);
-            match poll {
-                Poll::Output(output) => self.obey(node, output, payload)?,
-                Poll::Idle(None) => return Ok(()),
-                Poll::Idle(Some(at)) if at <= now => return Err(Wrong::Spin { node }),
-                Poll::Idle(Some(at)) => {
-                    // A wake that comes too early is answered with the right time.
-                    if this.wakes.is_none_or(|wakes| wakes <= now || at < wakes) {
-                        this.wakes = earliest(Some(at), None);
-                        self.net.wake(node, at);
-                    }
-                    return Ok(());
-                }
-            }
-        }
-        Err(Wrong::Spin { node })
-    }
-
-    fn obey(&mut self, node: u16, output: Output, payload: &[u8]) -> Result<(), Wrong> {
-        let now = self.net.now();
-        let index = usize::from(node);
-        let this = &mut self.nodes[index];
-        let wrong = |what| Err(Wrong::Order { node, what });
-        match output {
-            Output::Transmit { to, packet, payload } => {
-                if !payload.is_empty() && this.released {
-                    return wrong("sent what it had released");
-                }
-                self.transmit(node, to, &packet, payload.start as usize..payload.end as usize);
-            }
-            Output::Store(range) => {
-                if this.told || range.end - range.start != payload.len() as u64 {
-                    return wrong("stored what it did not get");
-                }
-                this.buffer[range.start as usize..range.end as usize].copy_from_slice(payload);
-            }
-            Output::Delivered => {
-                if this.told {
-                    return wrong("delivered twice");
-                }
-                this.told = true;
-                if this.buffer != self.message {
-                    return Err(Wrong::Bytes { node });
-                }
-                self.outcome.delivered[index] = Some(now);
-            }
-            Output::Released => this.released = true,
-            Output::Closed => {
-                this.closed = true;
-                self.outcome.ended = now;
-            }
-            Output::Failed(error) => self.outcome.failures.push((node, error)),
-            Output::Mismatch { .. } => return wrong("found a mismatch"),
+        let stream = self.streams.get_mut(packet.id.call as usize).ok_or(Wrong::Packet)?;
+        stream.receive(&mut self.net, node, &packet, payload)?;
+        if self.rivals.len() < self.settings.rivals.len() && self.streams[0].is_delivered() {
+            self.rivals = self.brought();
         }
         Ok(())
     }
 
-    fn transmit(&mut self, node: u16, to: To, packet: &Packet, payload: core::ops::Range<usize>) {
-        let mut bytes = Vec::with_capacity(128 + payload.len());
-        packet.encode(&mut bytes);
-        let source = node == self.settings.source;
-        let from = if source { &self.message } else { &self.nodes[usize::from(node)].buffer };
-        bytes.extend_from_slice(&from[payload]);
-        self.outcome.packets += 1;
-        let to = match to {
-            To::Tree => Destination::Tree,
-            To::Rack => {
-                self.outcome.repaired_inside += (bytes.len() + FRAMING) as u64;
-                Destination::Rack
-            }
-            To::Node(other) => {
-                if matches!(packet.body, Body::Data { .. }) {
-                    let inside = self.net.rack_of(node) == self.net.rack_of(other);
-                    let outcome = &mut self.outcome;
-                    let sum =
-                        if inside { &mut outcome.repaired_inside } else { &mut outcome.repaired_across };
-                    *sum += (bytes.len() + FRAMING) as u64;
-                }
-                Destination::Node(other)
-            }
+    /// What each rival has brought so far.
+    fn brought(&self) -> Vec<u64> {
+        let (mut streams, mut flows) = (self.streams[1..].iter(), self.flows.iter());
+        let brought = |rival: &Rival| match rival {
+            Rival::Broadcast { .. } => streams.next().map_or(0, Stream::multicast),
+            Rival::Flow { .. } => flows.next().map_or(0, Flow::bytes),
         };
-        self.net.send(node, to, bytes.into());
+        self.settings.rivals.iter().map(brought).collect()
     }
 
-    fn finish(mut self) -> Result<Outcome, Wrong> {
+    fn finish(self) -> Result<Outcome, Wrong> {
         let at = self.net.now();
-        for (node, this) in (0u16..).zip(&self.nodes) {
-            let stats = match &this.role {
-                Role::Dead => continue,
-                Role::Source(machine) => machine.stats(),
-                Role::Sink(machine) => machine.stats(),
-                Role::Waiting => return Err(Wrong::Stall { node, at }),
-            };
-            if !this.closed {
-                return Err(Wrong::Stall { node, at });
-            }
-            self.outcome.stats[usize::from(node)] = stats;
+        let mut stats = Vec::new();
+        for stream in &self.streams {
+            stats.push(stream.stats(at)?);
         }
-        self.outcome.link_bytes = self.net.link_bytes();
-        Ok(self.outcome)
+        let deeds = self.streams[0].deeds().clone();
+        Ok(Outcome {
+            delivered: deeds.delivered,
+            failures: deeds.failures,
+            ended: deeds.ended,
+            stats: stats.swap_remove(0),
+            link_bytes: self.net.link_bytes(),
+            repaired_inside: deeds.repaired_inside,
+            repaired_across: deeds.repaired_across,
+            packets: deeds.packets,
+            entries: deeds.entries,
+            rivals: self.rivals,
+        })
     }
-}
-
-/// A message that differs from one seed, and from one place, to the next.
-fn bytes_of(seed: u64, len: u64) -> Vec<u8> {
-    (0..len).map(|at| ((at.wrapping_add(seed)).wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 56) as u8).collect()
 }
 
 /// The time that `len` bytes in chunks take on a link of this rate: what no broadcast can be faster than.

@@ -8,10 +8,12 @@
 //! [`schedule`] times whole collectives on networks of any size, by flows instead of packets.
 
 mod broadcast;
+mod flow;
 mod network;
 mod scenario;
 pub mod schedule;
+mod stream;
 
-pub use broadcast::{Broadcast, Outcome, Settings, Wrong, ideal};
+pub use broadcast::{Broadcast, Outcome, Rival, Settings, Wrong, ideal};
 pub use network::{Destination, Event, LinkSpec, Network, Shape};
 pub use scenario::{Pattern, Scenario};

@@ -16,9 +16,11 @@ pub struct LinkSpec {
     pub queue: u64,
     /// Time from leaving one end to reaching the other.
     pub delay: Duration,
+    /// Bytes that pass at once after a pause, as at a token bucket; without it a packet takes its time.
+    pub bucket: u64,
     /// Chance that a packet is lost, 0 to 1.
     pub loss: f64,
-    /// How many are lost in a row on average, by the model of Gilbert; 1: each is lost on its own.
+    /// Packets that are lost in a row, on average; up to 1, each is lost on its own.
     pub burst: f64,
     /// Chance that a packet arrives twice.
     pub duplicate: f64,
@@ -35,6 +37,7 @@ impl LinkSpec {
             rate,
             queue: 256 * 1024,
             delay: Duration::from_micros(50),
+            bucket: 0,
             loss: 0.0,
             burst: 1.0,
             duplicate: 0.0,
@@ -52,10 +55,8 @@ pub type Shape = Vec<u16>;
 pub enum Destination {
     /// One node.
     Node(u16),
-    /// All other nodes, copied by the switches.
-    Tree,
-    /// The other nodes of the sender's rack, copied by its switch.
-    Rack,
+    /// All other nodes of a tree, copied by the switches; trees are numbered as they were added.
+    Tree(usize),
 }
 
 /// What happens next in the network.
@@ -68,10 +69,10 @@ pub enum Event {
         /// Its bytes.
         bytes: Arc<[u8]>,
     },
-    /// The instant that a node asked for.
+    /// The instant that somebody asked for.
     Wake {
-        /// The node.
-        node: u16,
+        /// Who, by a number of the caller's.
+        whom: u32,
     },
 }
 
@@ -87,7 +88,7 @@ struct Flying {
 enum Happening {
     /// The packet reaches the far end of a link.
     Arrive(usize, Flying),
-    Wake(u16),
+    Wake(u32),
 }
 
 /// Ordered by time, then by when it was scheduled.
@@ -122,23 +123,54 @@ impl Ord for Scheduled {
 struct Link {
     spec: LinkSpec,
     up: bool,
-    /// The last packet was lost.
-    losing: bool,
+    /// When what has entered has left, or would have if the bucket were empty.
     free: Time,
+    /// Within a run of losses.
+    losing: bool,
     bytes: u64,
+}
+
+impl Link {
+    fn new(spec: LinkSpec) -> Link {
+        Link { spec, up: true, free: Time::ZERO, losing: false, bytes: 0 }
+    }
+
+    /// When a packet that enters now leaves, if it is not dropped.
+    fn enter(&mut self, now: Time, size: u64, rng: &mut ChaCha8Rng) -> Option<Time> {
+        let waiting = (self.free - now).as_nanos() * u128::from(self.spec.rate) / 1_000_000_000;
+        // Real arrivals are not so regular that of two streams always the same one finds the queue full.
+        let room = u128::from(self.spec.queue - rng.random_range(0..=size.min(self.spec.queue)));
+        if !self.up || waiting + u128::from(size) > room.max(u128::from(size)) {
+            return None;
+        }
+        let take = |bytes: u64| Duration::from_nanos(bytes * 1_000_000_000 / self.spec.rate);
+        let full = (now - Time::ZERO).saturating_sub(take(self.spec.bucket));
+        self.free = self.free.max(Time::ZERO + full) + take(size);
+        self.bytes += size;
+        Some(self.free.max(now))
+    }
+
+    /// Whether the next packet is lost (with runs, by the model of Gilbert, BSTJ 1960).
+    fn loses(&mut self, rng: &mut ChaCha8Rng) -> bool {
+        let LinkSpec { loss, burst, .. } = self.spec;
+        if burst <= 1.0 || loss <= 0.0 || loss >= 1.0 {
+            return rng.random_bool(loss);
+        }
+        let turns = if self.losing { 1.0 / burst } else { (loss / (burst * (1.0 - loss))).min(1.0) };
+        self.losing ^= rng.random_bool(turns);
+        self.losing
+    }
 }
 
 /// The network and its clock.
 #[derive(Debug)]
 pub struct Network {
     rack_of: Vec<u16>,
-    nodes_of: Vec<core::ops::Range<u16>>,
+    racks: usize,
     /// Node to rack, rack to node; then rack to core, core to rack.
     links: Vec<Link>,
-    /// Nodes that the tree does not reach.
-    deaf: Vec<u16>,
-    /// Nodes that their racks' trees do not reach.
-    deaf_in_rack: Vec<u16>,
+    /// The nodes of each tree, by rack.
+    trees: Vec<Vec<Vec<u16>>>,
     heap: BinaryHeap<Reverse<Scheduled>>,
     serial: u64,
     now: Time,
@@ -151,22 +183,15 @@ const FRAMING: u64 = 42;
 impl Network {
     /// A network of this shape whose nodes' links are `host` and whose racks' links are `uplink`.
     pub fn new(seed: u64, shape: &Shape, host: LinkSpec, uplink: LinkSpec) -> Network {
-        let mut rack_of = Vec::new();
-        let mut nodes_of = Vec::new();
-        for (rack, nodes) in (0u16..).zip(shape) {
-            let first = rack_of.len() as u16;
-            rack_of.extend((0..*nodes).map(|_| rack));
-            nodes_of.push(first..first + nodes);
-        }
-        let link = |spec: LinkSpec| Link { spec, up: true, losing: false, free: Time::ZERO, bytes: 0 };
-        let mut links: Vec<Link> = (0..2 * rack_of.len()).map(|_| link(host)).collect();
-        links.extend((0..2 * shape.len()).map(|_| link(uplink)));
+        let in_rack = |(rack, nodes): (u16, &u16)| std::iter::repeat_n(rack, usize::from(*nodes));
+        let rack_of: Vec<u16> = (0u16..).zip(shape).flat_map(in_rack).collect();
+        let mut links: Vec<Link> = (0..2 * rack_of.len()).map(|_| Link::new(host)).collect();
+        links.extend((0..2 * shape.len()).map(|_| Link::new(uplink)));
         Network {
             rack_of,
-            nodes_of,
+            racks: shape.len(),
             links,
-            deaf: Vec::new(),
-            deaf_in_rack: Vec::new(),
+            trees: Vec::new(),
             heap: BinaryHeap::new(),
             serial: 0,
             now: Time::ZERO,
@@ -214,9 +239,14 @@ impl Network {
         &mut self.links[link].spec
     }
 
-    /// Leaves nodes out of the tree, and nodes out of their racks' trees.
-    pub fn set_deaf(&mut self, nodes: &[u16], in_rack: &[u16]) {
-        (self.deaf, self.deaf_in_rack) = (nodes.to_vec(), in_rack.to_vec());
+    /// Adds a tree that reaches these nodes; tells its number.
+    pub fn add_tree(&mut self, nodes: impl IntoIterator<Item = u16>) -> usize {
+        let mut by_rack = vec![Vec::new(); self.racks];
+        for node in nodes {
+            by_rack[usize::from(self.rack_of(node))].push(node);
+        }
+        self.trees.push(by_rack);
+        self.trees.len() - 1
     }
 
     /// Cuts a link or mends it.
@@ -235,17 +265,17 @@ impl Network {
         self.enter(first, Flying { from, to, bytes });
     }
 
-    /// Wakes a node at an instant.
-    pub fn wake(&mut self, node: u16, at: Time) {
-        self.schedule(at, Happening::Wake(node));
+    /// Wakes somebody at an instant.
+    pub fn wake(&mut self, whom: u32, at: Time) {
+        self.schedule(at, Happening::Wake(whom));
     }
 
-    /// The next event at a node; the clock moves to it.
+    /// The next event; the clock moves to it.
     pub fn next_event(&mut self) -> Option<Event> {
         while let Some(Reverse(next)) = self.heap.pop() {
             self.now = next.at;
             match next.what {
-                Happening::Wake(node) => return Some(Event::Wake { node }),
+                Happening::Wake(whom) => return Some(Event::Wake { whom }),
                 Happening::Arrive(link, packet) => {
                     if let Some(event) = self.arrive(link, packet) {
                         return Some(event);
@@ -284,57 +314,48 @@ impl Network {
                 self.enter(self.to_node(node), packet);
             }
             Destination::Node(_) => self.enter(self.from_rack(rack), packet),
-            Destination::Tree | Destination::Rack => {
-                for node in self.nodes_of[usize::from(rack)].clone().filter(|node| *node != packet.from) {
-                    if !self.is_deaf(node, packet.to) {
+            Destination::Tree(tree) => {
+                for at in 0..self.trees[tree][usize::from(rack)].len() {
+                    let node = self.trees[tree][usize::from(rack)][at];
+                    if node != packet.from {
                         self.enter(self.to_node(node), packet.clone());
                     }
                 }
-                if packet.to == Destination::Tree && !from_core && self.nodes_of.len() > 1 {
+                if !from_core && self.other_racks(tree, rack).next().is_some() {
                     self.enter(self.from_rack(rack), packet);
                 }
             }
         }
     }
 
-    fn is_deaf(&self, node: u16, to: Destination) -> bool {
-        let deaf = if to == Destination::Rack { &self.deaf_in_rack } else { &self.deaf };
-        deaf.contains(&node)
-    }
-
     fn at_core(&mut self, from: u16, packet: Flying) {
         match packet.to {
             Destination::Node(node) => self.enter(self.to_rack(self.rack_of(node)), packet),
-            Destination::Rack => {}
-            Destination::Tree => {
-                for rack in (0..self.nodes_of.len() as u16).filter(|rack| *rack != from) {
+            Destination::Tree(tree) => {
+                let racks: Vec<u16> = self.other_racks(tree, from).collect();
+                for rack in racks {
                     self.enter(self.to_rack(rack), packet.clone());
                 }
             }
         }
     }
 
+    /// The racks that a tree reaches beyond one.
+    fn other_racks(&self, tree: usize, rack: u16) -> impl Iterator<Item = u16> + '_ {
+        let racks = (0u16..).zip(&self.trees[tree]);
+        racks.filter(move |(other, nodes)| *other != rack && !nodes.is_empty()).map(|(other, _)| other)
+    }
+
     /// A packet is to cross a link.
     fn enter(&mut self, link: usize, packet: Flying) {
-        let Link { spec, up, losing, free, bytes } = &mut self.links[link];
-        let size = packet.bytes.len() as u64 + FRAMING;
-        let waiting = (*free - self.now).as_nanos() * u128::from(spec.rate) / 1_000_000_000;
-        if !*up || waiting + u128::from(size) > u128::from(spec.queue) {
+        let this = &mut self.links[link];
+        let Some(left) = this.enter(self.now, packet.bytes.len() as u64 + FRAMING, &mut self.rng) else {
             return;
-        }
-        let sending = Duration::from_nanos(size * 1_000_000_000 / spec.rate);
-        *free = (*free).max(self.now) + sending;
-        *bytes += size;
-        let (arrives, spec) = (*free + spec.delay, *spec);
-        let chance = match (spec.burst > 1.0, *losing) {
-            (false, _) => spec.loss,
-            (true, true) => 1.0 - 1.0 / spec.burst,
-            (true, false) => (spec.loss / (spec.burst * (1.0 - spec.loss))).min(1.0),
         };
-        *losing = self.rng.random_bool(chance);
-        if *losing {
+        if this.loses(&mut self.rng) {
             return;
         }
+        let (arrives, spec) = (left + this.spec.delay, this.spec);
         let copies = 1 + u32::from(self.rng.random_bool(spec.duplicate));
         for _ in 0..copies {
             let held = match self.rng.random_bool(spec.reorder) {
@@ -364,7 +385,8 @@ mod tests {
     fn a_tree_reaches_all_others_once_and_crosses_each_link_once() {
         let clean = LinkSpec::clean(1_000_000);
         let mut net = Network::new(1, &vec![2, 3, 1], clean, clean);
-        net.send(3, Destination::Tree, vec![0; 58].into());
+        let tree = net.add_tree(0..6);
+        net.send(3, Destination::Tree(tree), vec![0; 58].into());
         let mut nodes: Vec<u16> = arrivals(&mut net).into_iter().map(|(node, _)| node).collect();
         nodes.sort_unstable();
         assert_eq!(nodes, [0, 1, 2, 4, 5]);
@@ -374,7 +396,7 @@ mod tests {
 
     #[test]
     fn packets_queue_at_the_rate_of_a_link_and_overflow() {
-        let slow = LinkSpec { queue: 250, ..LinkSpec::clean(1_000_000) };
+        let slow = LinkSpec { queue: 300, ..LinkSpec::clean(1_000_000) };
         let mut net = Network::new(1, &vec![2], slow, slow);
         for _ in 0..3 {
             net.send(0, Destination::Node(1), vec![0; 58].into());
@@ -384,22 +406,40 @@ mod tests {
     }
 
     #[test]
-    fn bursts_lose_the_same_share_in_longer_runs() {
-        let bursty = LinkSpec { loss: 0.2, burst: 5.0, queue: u64::MAX, ..LinkSpec::clean(1_000_000) };
-        let clean = LinkSpec { queue: u64::MAX, ..LinkSpec::clean(1_000_000) };
-        let mut net = Network::new(1, &vec![2], clean, clean);
-        *net.link_mut(3) = bursty;
-        (0..50_000u32).for_each(|n| net.send(0, Destination::Node(1), n.to_be_bytes().as_slice().into()));
-        let mut came = Vec::new();
-        while let Some(event) = net.next_event() {
-            if let Event::Packet { bytes, .. } = event {
-                came.push(u32::from_be_bytes(bytes[..].try_into().expect("four bytes")));
-            }
+    fn a_tree_does_not_cross_to_racks_without_its_nodes() {
+        let clean = LinkSpec::clean(1_000_000);
+        let mut net = Network::new(1, &vec![2, 2, 2], clean, clean);
+        let (rack, two) = (net.add_tree([0, 1]), net.add_tree([0, 5]));
+        net.send(0, Destination::Tree(rack), vec![0; 58].into());
+        assert_eq!(arrivals(&mut net).len(), 1);
+        net.send(0, Destination::Tree(two), vec![0; 58].into());
+        assert_eq!(arrivals(&mut net).len(), 1);
+        assert_eq!(net.link_bytes().iter().filter(|bytes| **bytes > 0).count(), 2 + 3);
+    }
+
+    #[test]
+    fn a_bucket_lets_a_burst_pass_and_then_the_rate() {
+        let shaped = LinkSpec { bucket: 250, delay: Duration::ZERO, ..LinkSpec::clean(1_000_000) };
+        let mut net = Network::new(1, &vec![2], LinkSpec { bucket: 1000, ..shaped }, shaped);
+        *net.link_mut(3) = shaped;
+        net.wake(0, Time::from_nanos(1_000_000));
+        assert!(matches!(net.next_event(), Some(Event::Wake { whom: 0 })));
+        for _ in 0..4 {
+            net.send(0, Destination::Node(1), vec![0; 58].into());
         }
-        let runs = came.windows(2).filter(|pair| pair[1] - pair[0] > 1).count();
-        let lost = 50_000 - came.len();
-        assert!((9_000..11_000).contains(&lost), "{lost}");
-        assert!((4.5..5.5).contains(&(lost as f64 / runs as f64)), "{lost} in {runs}");
+        let times: Vec<u64> = arrivals(&mut net).into_iter().map(|(_, at)| at - 1_000_000).collect();
+        assert_eq!(times, [0, 0, 50_000, 150_000]);
+    }
+
+    #[test]
+    fn losses_in_runs_are_as_many_as_losses_on_their_own() {
+        let mut link = Link::new(LinkSpec { loss: 0.1, burst: 5.0, ..LinkSpec::clean(1_000_000) });
+        let mut rng = ChaCha8Rng::seed_from_u64(1);
+        let lost: Vec<bool> = (0..100_000).map(|_| link.loses(&mut rng)).collect();
+        let runs = lost.windows(2).filter(|pair| !pair[0] && pair[1]).count();
+        let losses = lost.iter().filter(|lost| **lost).count();
+        assert!((9_000..11_000).contains(&losses), "{losses}");
+        assert!((1_800..2_200).contains(&runs), "{runs}");
     }
 
     #[test]
@@ -413,7 +453,8 @@ mod tests {
                 ..LinkSpec::clean(1_000_000)
             };
             let mut net = Network::new(seed, &vec![2, 2], faulty, faulty);
-            (0..50).for_each(|_| net.send(0, Destination::Tree, vec![0; 58].into()));
+            let tree = net.add_tree(0..4);
+            (0..50).for_each(|_| net.send(0, Destination::Tree(tree), vec![0; 58].into()));
             arrivals(&mut net)
         };
         assert_eq!(run(7), run(7));

@@ -1,6 +1,6 @@
 //! Broadcasts made up from a seed: shapes, sizes, faults and delays of all kinds.
 
-use crate::broadcast::{Settings, ideal};
+use crate::broadcast::{Rival, Settings, ideal};
 use crate::network::{LinkSpec, Network};
 use cool_machine::{Duration, Time};
 use cool_transport::Timers;
@@ -87,6 +87,7 @@ impl Scenario {
             settings.deaf_in_rack = (0..nodes).filter(|node| self.seed >> (6 + node % 8) & 1 == 1).collect();
         }
         self.faults(&mut settings);
+        self.manners(&mut settings);
         self.opens(&mut settings);
         if nodes > 1 && self.rng.random_bool(0.1) {
             let node = self.rng.random_range(0..nodes);
@@ -206,6 +207,22 @@ impl Scenario {
             let from = self.instant(50);
             let until = from + Duration::from_millis(self.rng.random_range(1..400));
             settings.outages.push((usize::from(link), from, until));
+        }
+    }
+
+    /// How links shape and lose, and whether another flow shares them. Drawn apart, so that old seeds keep the rest.
+    fn manners(&mut self, settings: &mut Settings) {
+        let mut rng = ChaCha8Rng::seed_from_u64(!self.seed);
+        let bucket = [0, 0, 16 * 1024][rng.random_range(0..3)];
+        let burst = [1.0, 1.0, rng.random_range(2.0..4.0)][rng.random_range(0..3)];
+        let odd = settings.odd_links.iter_mut().map(|(_, link)| link);
+        for link in odd.chain([&mut settings.host, &mut settings.uplink]) {
+            (link.bucket, link.burst) = (bucket, burst);
+        }
+        let nodes = settings.nodes.len() as u16;
+        if nodes > 1 && rng.random_bool(0.05) {
+            let from = rng.random_range(0..nodes);
+            settings.rivals.push(Rival::Flow { from, to: (from + rng.random_range(1..nodes)) % nodes });
         }
     }
 

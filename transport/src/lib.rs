@@ -19,6 +19,7 @@
 
 #![allow(clippy::single_range_in_vec_init, reason = "lists of ranges are what packets hold")]
 
+mod delay;
 mod feed;
 mod intervals;
 mod machine;

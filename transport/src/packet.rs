@@ -5,7 +5,7 @@
 //! | bytes | field |
 //! | --- | --- |
 //! | 0..2 | magic `C0 01` |
-//! | 2 | version, 1 |
+//! | 2 | version, 2 |
 //! | 3 | type |
 //! | 4..12 | group |
 //! | 12..16 | epoch |
@@ -19,11 +19,11 @@
 //!
 //! | type | name | bytes after the first 40 |
 //! | --- | --- | --- |
-//! | 1 | data | chunk u32, echo u16, way u8 (0 tree, 1 answer, 2 forwarded, 3 rack), zero u8, payload |
+//! | 1 | data | chunk u32, echo or stamp u16, way u8 (0 tree, 1 answer, 2 forwarded, 3 rack), zero u8, payload |
 //! | 2 | announce | sent u32, serial u16, flags u8 (1 begun, 2 answer to the source), zero u8 |
 //! | 3 | request | serial u16, flags u8 (1 follow), count u8, count x (first chunk u32, one past the last u32) |
 //! | 4 | wait | echo u16, zero u8, count u8, count x (first chunk u32, one past the last u32) |
-//! | 5 | report | rounds u32, loss u16, spacing u32, echo u16, alive count u8, complete count u8, counts x (position u16, one past the last u16) |
+//! | 5 | report | rounds u32, loss u16, spacing u32, delay u16, echo u16, alive count u8, complete count u8, counts x (position u16, one past the last u16) |
 //! | 6 | settled | zero u8, count u8, count x (position u16, one past the last u16) |
 //! | 7 | refuse | nothing |
 //! | 8 | ping | flags u8 (1 to be answered), zero u8 |
@@ -40,13 +40,13 @@ pub const DATA_HEADER: usize = COMMON + 8;
 /// Bytes of Ethernet, IPv4 and UDP headers around a packet.
 pub const FRAMING: usize = 14 + 20 + 8;
 /// Longest packet that is not data.
-pub const MAX_CONTROL: usize = COMMON + 14 + 2 * MAX_RANGES * 4;
+pub const MAX_CONTROL: usize = COMMON + 16 + 2 * MAX_RANGES * 4;
 /// Most ranges in a list of a packet.
 pub const MAX_RANGES: usize = 64;
 
 const COMMON: usize = 40;
 const MAGIC: [u8; 2] = [0xC0, 0x01];
-const VERSION: u8 = 1;
+const VERSION: u8 = 2;
 
 /// A packet without its payload.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -68,7 +68,8 @@ pub enum Body {
     Data {
         /// Which chunk.
         chunk: u32,
-        /// Serial of the request that it answers; zero if none.
+        /// Serial of the request that it answers, zero if none; over the tree, the source's clock in units of
+        /// 2^14 nanoseconds.
         echo: u16,
         /// The way it came.
         way: Way,
@@ -108,6 +109,9 @@ pub enum Body {
         loss: u16,
         /// Longest mean time between the chunks of that round in their order, in nanoseconds, among the same.
         spacing: u32,
+        /// Longest time that all chunks of that round waited in queues, in units of 2^14 nanoseconds, among the
+        /// same.
+        delay: u16,
         /// Serial of the announcement that it answers; zero if none.
         echo: u16,
         /// Positions that have been heard of since the last report.

@@ -1,10 +1,20 @@
-//! How fast a source multicasts, from what receivers report of each round.
+//! How fast a source multicasts, from what receivers report of each round: how much of it was lost, how fast it
+//! came, and how long it waited in queues.
 //!
-//! Loss alone is no sign of congestion here: a bad cable loses at any rate. What counts is whether more comes
-//! through when more is sent, as in BBR (Cardwell et al., ACM Queue 2016). When loss rises the source tries a
-//! slower rate; if that does not cure it, the path loses that much anyway and the old rate is taken up again.
+//! Loss alone is no sign of congestion here: a bad cable loses at any rate. A queue is. So the source *seeks* at
+//! first what the path carries, as fast as reports let it; then it *fills* the path, a little faster each time,
+//! until a queue of some packets waits, and *drains* that by a rate a little below what came through. Sources
+//! that share a path see the same queue; who sends more drains at a shorter one, so that shares become equal, as
+//! in Copa (Arun and Balakrishnan, NSDI 2018). A queue that does not go away is others', who fill it until it
+//! overflows: then the source *competes* as TCP does, by what is lost while the queue is long.
+//!
+//! Where queues are too short to be seen, loss that rises is answered by a trial: at a slower rate, is it cured?
+//! If not, the path loses that much anyway and the old rate is taken up again.
 
+use crate::delay::SHORTEST_QUEUE;
+use crate::pacing::time_of;
 use crate::spec::RateSpec;
+use cool_machine::{Duration, Time};
 
 /// Loss in 65535ths.
 pub(crate) type Loss = u16;
@@ -12,51 +22,124 @@ pub(crate) type Loss = u16;
 pub(crate) const UNTOLD: Loss = Loss::MAX;
 
 const ALL: u64 = Loss::MAX as u64;
-/// Bytes per second without a ceiling and before any report: ten packets in ten milliseconds.
+/// Bytes per second without a ceiling while no report is in: ten packets in ten milliseconds.
 const MODEST: u64 = 1_500_000;
+/// Bytes per second of the first packets without a ceiling. By their spacing they tell how fast the path is.
+const AT_ONCE: u64 = 5_000_000_000;
+/// How many these are. For each chunk that was reported on two more may go at the rate that is sought.
+const FIRST: u32 = 16;
 const SLOWEST: u64 = 64 * 1024;
-/// Loss beyond what the path loses anyway that may be congestion: a sixteenth.
+/// Packets of this stream that may wait in queues.
+const WAITING: u64 = 16;
+/// A queue is gone when it is shorter than this part of what may wait.
+const GONE: u32 = 4;
+/// The rate is changed by this part of it, or by up to four times that when there is no queue.
+const STEP: u64 = 16;
+/// Times that the rate was lowered without curing the queue until it counts as others'.
+const PATIENCE: u32 = 6;
+/// Loss beyond the usual that may be congestion: where there is no queue, and where it is long.
 const CONGESTED: u64 = ALL / 16;
+const OVERFLOW: u64 = ALL / 64;
+/// The most rounds between trials.
+const MOST_PAUSE: u32 = 64;
 /// Rounds in a row of which nobody heard half that make a tree useless; the rate is halved at each.
 const USELESS: u32 = 6;
+
+/// What receivers told of a round, the worst of each among those that count.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Told {
+    pub(crate) loss: Loss,
+    /// Bytes per second at which it came, where it was slowest, if that was measured.
+    pub(crate) carried: Option<u64>,
+    /// How long all of it waited in queues.
+    pub(crate) queue: Duration,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Phase {
+    /// The first packets are to tell how fast the path is.
+    Asking,
+    /// Looks for what the path carries; so much of the round before arrived, in bytes per second.
+    Seeking(u64),
+    /// Goes faster; so many times there was no queue.
+    Filling(u32),
+    /// Lets the queue drain that came at the rate `before`; so many times that was not enough.
+    Draining { before: u64, times: u32 },
+    /// Others fill the queue.
+    Competing,
+}
 
 /// The rate of a source.
 #[derive(Debug)]
 pub(crate) struct Rate {
+    /// Bytes of a packet.
+    frame: u64,
     ceiling: Option<u64>,
     current: u64,
-    /// While doubling: what came through in the round before, in bytes per second.
-    doubling: Option<u64>,
+    phase: Phase,
+    /// One past the last chunk that has been reported on.
+    told: u32,
+    /// Rounds that began before this chunk were sent at another rate and tell nothing of this one.
+    since: u32,
+    /// When the rate was last looked at.
+    at: Time,
+    /// The longest queue that was told of.
+    longest: Duration,
     /// Loss, smoothed: in a short round chance weighs more than congestion.
     loss: u64,
     /// What the path loses at any rate.
     usual: u64,
     /// While a slower rate is tried: the rate and the loss before.
     trial: Option<(u64, u64)>,
+    /// The rate that had been too fast when a trial last cured the loss.
+    lossy: u64,
+    /// Rounds since the last trial, and how many there are to be: ever more while trials are in vain.
+    untried: u32,
+    pause: u32,
     /// Rounds in a row of which nobody heard half.
     unheard: u32,
-    /// Rounds that began before this chunk were sent at another rate and tell nothing of this one.
-    since: u32,
 }
 
 impl Rate {
-    /// The rate to begin with.
-    pub(crate) fn new(spec: RateSpec) -> Rate {
+    /// The rate to begin with, of packets of so many bytes.
+    pub(crate) fn new(spec: RateSpec, frame: u64) -> Rate {
         Rate {
+            frame,
             ceiling: spec.ceiling,
-            current: spec.ceiling.unwrap_or(MODEST).max(1),
-            doubling: spec.ceiling.is_none().then_some(0),
+            current: spec.ceiling.unwrap_or(AT_ONCE).max(1),
+            phase: if spec.sure && spec.ceiling.is_some() { Phase::Filling(0) } else { Phase::Asking },
+            told: 0,
+            since: 0,
+            at: Time::ZERO,
+            longest: Duration::ZERO,
             loss: 0,
             usual: 0,
             trial: None,
+            lossy: u64::MAX,
+            untried: 0,
+            pause: 1,
             unheard: 0,
-            since: 0,
         }
     }
 
-    /// Bytes per second to send at.
-    pub(crate) fn current(&self) -> u64 {
-        self.current
+    /// Bytes per second at which to send a chunk.
+    pub(crate) fn of(&self, chunk: u32) -> u64 {
+        if self.is_ahead(chunk) { self.current.min(MODEST) } else { self.current }
+    }
+
+    /// A chunk was sent. A round of which one was held back does not tell what the path carries.
+    pub(crate) fn on_sent(&mut self, chunk: u32) {
+        if self.is_ahead(chunk) && self.phase != Phase::Asking {
+            self.since = chunk + 1;
+        }
+    }
+
+    fn is_ahead(&self, chunk: u32) -> bool {
+        match self.phase {
+            Phase::Asking => chunk >= FIRST,
+            Phase::Seeking(_) => chunk >= self.told.saturating_mul(2).saturating_add(FIRST),
+            _ => false,
+        }
     }
 
     /// Whether slowing down does not make the tree heard.
@@ -66,61 +149,154 @@ impl Rate {
 
     /// The driver allows another rate.
     pub(crate) fn set_ceiling(&mut self, ceiling: Option<u64>) {
-        self.ceiling = ceiling;
-        if let Some(ceiling) = ceiling {
+        let before = core::mem::replace(&mut self.ceiling, ceiling);
+        let Some(ceiling) = ceiling else { return };
+        if before.is_none_or(|before| self.current >= before) || self.current > ceiling {
             self.current = ceiling.max(1);
-            (self.doubling, self.trial) = (None, None);
+            self.trial = None;
+            if self.phase != Phase::Asking {
+                self.phase = Phase::Filling(0);
+            }
         }
     }
 
-    /// A round that began with chunk `first` lost so much at the worst receiver that counts, and came at
-    /// `carried` bytes per second where it was slowest; `next` is the chunk to be sent next.
-    pub(crate) fn on_round(&mut self, first: u32, next: u32, loss: Loss, carried: Option<u64>) {
-        if first < self.since {
+    /// These chunks, a round, were told of; `next` is to be sent next, and an answer takes `rtt` without queues.
+    pub(crate) fn on_round(
+        &mut self,
+        now: Time,
+        round: core::ops::Range<u32>,
+        next: u32,
+        told: Told,
+        rtt: Duration,
+    ) {
+        self.told = round.end;
+        if round.start < self.since {
             return;
         }
         let before = self.current;
-        let loss = u64::from(loss);
-        if loss > ALL / 2 {
+        if u64::from(told.loss) > ALL / 2 && told.queue < SHORTEST_QUEUE {
             self.unheard += 1;
-            (self.doubling, self.trial) = (None, None);
-            self.current /= 2;
+            (self.phase, self.trial) = (Phase::Filling(0), None);
+            self.current = self.current.min(2 * MODEST.max(SLOWEST)) / 2;
         } else {
             self.unheard = 0;
-            self.search(loss, carried.unwrap_or(u64::MAX));
+            self.longest = self.longest.max(told.queue);
+            self.step(told, now - self.at, rtt);
         }
+        self.at = now;
         let slowest = SLOWEST.min(self.ceiling.unwrap_or(u64::MAX));
-        self.current = self.current.clamp(slowest, self.ceiling.unwrap_or(u64::MAX));
+        self.current = self.current.clamp(slowest, self.ceiling.unwrap_or(AT_ONCE));
         if self.current != before {
             self.since = next;
         }
     }
 
-    /// One step of the search for the rate that comes through.
-    fn search(&mut self, loss: u64, carried: u64) {
-        // A queue grows before anything is lost. Later that is no sign: repairs share links with the stream.
-        let through = self.current.min(carried) * (ALL - loss) / ALL;
-        if let Some(previous) = self.doubling {
-            self.doubling = (through > previous + previous / 4).then_some(through);
-            self.current = if self.doubling.is_some() { 2 * self.current } else { through };
-            return;
-        }
-        if let Some((rate, loss_then)) = self.trial.take() {
-            if 2 * loss > loss_then + self.usual {
-                (self.current, self.usual) = (rate, loss_then);
-            } else {
-                self.loss = self.usual;
+    fn step(&mut self, told: Told, elapsed: Duration, rtt: Duration) {
+        let loss = u64::from(told.loss);
+        // What overflows a queue does not slow what is behind it.
+        let arrived = (ALL - loss.saturating_sub(self.usual)) as f64 / ALL as f64;
+        let carried = told.carried.map_or(self.current, |carried| carried.min(self.current));
+        let through = (carried as f64 * arrived) as u64;
+        let long = SHORTEST_QUEUE.max(time_of(WAITING * self.frame, self.current));
+        let (waits, gone) = (told.queue > long, told.queue < long / GONE);
+        match self.phase {
+            Phase::Asking => self.ask(told.carried),
+            Phase::Seeking(before) => self.seek(before, carried, carried / ALL * (ALL - loss), waits),
+            Phase::Filling(_) if waits => {
+                self.trial = None;
+                self.phase = self.drained_from(self.current);
+                self.drain(through, told.queue > 4 * long);
             }
+            Phase::Filling(times) => self.fill(loss, if gone { times + 1 } else { 0 }),
+            Phase::Draining { before, .. } if gone => {
+                self.phase = Phase::Filling(0);
+                self.current = (before + self.current) / 2;
+            }
+            Phase::Draining { times: PATIENCE.., .. } => self.phase = Phase::Competing,
+            Phase::Draining { before, times } => {
+                self.phase = Phase::Draining { before, times: times + 1 };
+                self.drain(through, told.queue > 4 * long);
+            }
+            Phase::Competing if gone => self.phase = Phase::Filling(0),
+            Phase::Competing if loss > self.usual + OVERFLOW && told.queue > self.longest / 2 => {
+                self.current -= self.current / 3;
+            }
+            Phase::Competing => {
+                // One packet more in each round trip, in each round trip.
+                let trip = (rtt + told.queue).max(SHORTEST_QUEUE).as_secs_f64();
+                let more = self.frame as f64 / trip * (elapsed.as_secs_f64() / trip);
+                self.current += (more as u64).min(self.current / 2);
+            }
+        }
+    }
+
+    /// Takes the rate at which the first packets came, unless it is near the ceiling.
+    fn ask(&mut self, carried: Option<u64>) {
+        let Some(carried) = carried else { return };
+        if self.ceiling.is_some() && self.keeps_up(carried) {
+            self.phase = Phase::Filling(0);
+        } else {
+            (self.phase, self.current) = (Phase::Seeking(0), carried.min(self.current));
+        }
+    }
+
+    /// Goes twice as fast if that may bring more through.
+    fn seek(&mut self, before: u64, carried: u64, arrived: u64, waits: bool) {
+        let keeps_up = self.keeps_up(carried) && !waits;
+        if keeps_up && self.ceiling.is_some_and(|ceiling| self.current >= ceiling) {
+            self.phase = Phase::Filling(0);
+        } else if keeps_up && arrived > before + before / 4 {
+            self.phase = Phase::Seeking(arrived);
+            self.current *= 2;
+        } else {
+            let before = self.current;
+            self.current = carried.min(self.current - self.current / 4);
+            self.phase = if waits { self.drained_from(before) } else { Phase::Filling(0) };
+        }
+    }
+
+    /// Whether the path carries what is sent, as far as a single round tells.
+    fn keeps_up(&self, carried: u64) -> bool {
+        carried >= self.current - self.current / 4
+    }
+
+    fn drained_from(&self, before: u64) -> Phase {
+        Phase::Draining { before, times: 0 }
+    }
+
+    /// A little slower than what came through; but a single round may have been slow by chance.
+    fn drain(&mut self, through: u64, full: bool) {
+        let most = self.current / if full { 4 } else { 8 };
+        self.current = (through - through / STEP).max(self.current - most);
+    }
+
+    /// Goes faster, unless that is what makes the path lose.
+    fn fill(&mut self, loss: u64, times: u32) {
+        self.phase = Phase::Filling(times);
+        if let Some((rate, loss_then)) = self.trial.take() {
+            // What would be lost if nothing were but what is too fast.
+            let least = ALL - ((ALL - loss_then) * rate / self.current).min(ALL);
+            if 2 * loss <= loss_then + least {
+                (self.loss, self.pause, self.lossy) = (loss, 1, rate);
+            } else {
+                (self.current, self.usual) = (rate, loss_then);
+                self.pause = (2 * self.pause).min(MOST_PAUSE);
+            }
+            self.untried = 0;
             return;
         }
-        self.loss = (self.loss * 7 + loss) / 8;
-        if self.loss > self.usual + CONGESTED {
-            self.trial = Some((self.current, self.loss));
+        self.untried += 1;
+        self.loss = (self.loss * 3 + loss) / 4;
+        if self.loss > self.usual + CONGESTED && self.untried >= self.pause {
             // The latest loss is that of the latest rate, which the smoothed one lags behind.
-            self.current = self.current * (ALL - self.loss.max(loss)) / (ALL - self.usual);
+            let loss = self.loss.max(loss);
+            self.trial = Some((self.current, loss));
+            let slower = self.current * (ALL - loss) / (ALL - self.usual);
+            self.current = slower.max(self.current - self.current / 4);
         } else {
-            self.usual = self.usual.min(self.loss);
-            self.current += self.current / 32;
+            self.usual = self.usual.min((self.usual * 15 + self.loss) / 16);
+            let near = self.current > self.lossy - self.lossy / 4;
+            self.current += self.current * (1 << if near { 0 } else { (times / 2).min(3) }) / STEP;
         }
     }
 }
@@ -129,74 +305,161 @@ impl Rate {
 mod tests {
     use super::*;
 
-    /// The rate after `rounds` rounds over a path that carries `capacity` and loses `own` 65535ths anyway.
-    fn after(rounds: u32, capacity: u64, own: u64) -> u64 {
-        let mut rate = Rate::new(RateSpec { ceiling: None });
-        for round in 0..rounds {
-            let through = rate.current().min(capacity) * (ALL - own) / ALL;
-            let loss = ALL - through * ALL / rate.current();
-            rate.on_round(round * 100, round * 100 + 50, loss as Loss, None);
-        }
-        rate.current()
+    const FRAME: u64 = 1514;
+    const MS: Duration = Duration::from_millis(1);
+
+    /// A path with a queue, and sources that send over it in rounds of 64 chunks and hear of them at once.
+    struct Path {
+        carries: u64,
+        /// Bytes that fit its queue, and that are in it.
+        queue: f64,
+        waiting: f64,
+        /// What it loses anyway, in 65535ths.
+        loses: u64,
+        /// Bytes per second that others keep on it unless it overflows.
+        others: f64,
     }
 
-    #[test]
-    fn it_finds_what_the_path_carries_and_stays_near_it() {
-        for capacity in [200_000, 2_500_000, 125_000_000, 1_250_000_000] {
-            for rounds in 30..60 {
-                let found = after(rounds, capacity, 0);
-                assert!(found > capacity * 3 / 4 && found < capacity * 5 / 4, "{found} of {capacity}");
+    impl Path {
+        fn new(carries: u64) -> Path {
+            Path { carries, queue: carries as f64 / 10.0, waiting: 0.0, loses: 0, others: 0.0 }
+        }
+
+        /// Lets the sources send for so many steps of 10 ms; returns the mean rates of the second half.
+        fn run(&mut self, rates: &mut [Rate], steps: u32) -> Vec<u64> {
+            let mut sent = vec![0; rates.len()];
+            for step in 0..steps {
+                // The first packets alone are no load.
+                let of = |rate: &Rate| if rate.phase == Phase::Asking { MODEST } else { rate.current };
+                let offered = rates.iter().map(of).sum::<u64>() as f64 + self.others;
+                let waiting = self.waiting + (offered - self.carries as f64) / 100.0;
+                self.waiting = waiting.clamp(0.0, self.queue);
+                let lost = (waiting - self.queue).max(0.0) * 100.0 / offered;
+                let share = if self.waiting > 0.0 { (self.carries as f64 / offered).min(1.0) } else { 1.0 };
+                let told = Told {
+                    loss: (ALL as f64 * lost) as Loss + self.loses as Loss,
+                    carried: None,
+                    queue: Duration::from_secs_f64(self.waiting / self.carries as f64),
+                };
+                let now = Time::ZERO + 10 * MS * step;
+                for (rate, sent) in rates.iter_mut().zip(&mut sent) {
+                    *sent += if step >= steps / 2 { rate.current } else { 0 };
+                    let carried = if rate.phase == Phase::Asking {
+                        self.carries.min(rate.current)
+                    } else {
+                        rate.current
+                    };
+                    let told = Told { carried: Some((carried as f64 * share) as u64), ..told };
+                    rate.on_round(now, step * 64..step * 64 + 64, step * 64, told, MS);
+                }
             }
+            sent.into_iter().map(|sent| sent / u64::from(steps - steps / 2)).collect()
+        }
+    }
+
+    fn rate(ceiling: Option<u64>) -> Rate {
+        Rate::new(RateSpec { ceiling, sure: true }, FRAME)
+    }
+
+    #[test]
+    fn it_finds_what_the_path_carries_and_keeps_its_queue_short() {
+        for carries in [200_000, 2_500_000, 125_000_000, 1_250_000_000] {
+            let mut path = Path::new(carries);
+            let found = path.run(&mut [rate(None)], 200)[0];
+            assert!(found > carries * 9 / 10 && found < carries * 21 / 20, "{found} of {carries}");
         }
     }
 
     #[test]
-    fn a_queue_that_grows_without_loss_ends_the_doubling() {
-        let mut rate = Rate::new(RateSpec { ceiling: None });
-        for round in 0..8 {
-            let carried = rate.current().min(20_000_000);
-            rate.on_round(round * 100, round * 100 + 50, 0, Some(carried));
-        }
-        assert!(rate.current() > 15_000_000 && rate.current() < 30_000_000, "{}", rate.current());
+    fn a_fast_path_is_filled_within_a_few_reports() {
+        let mut rates = [rate(None)];
+        Path::new(125_000_000).run(&mut rates, 5);
+        assert!(rates[0].of(0) > 100_000_000, "{}", rates[0].of(0));
+    }
+
+    #[test]
+    fn until_reports_come_only_a_few_packets_leave_at_once() {
+        let mut rate = rate(None);
+        assert_eq!((rate.of(15), rate.of(16)), (AT_ONCE, MODEST));
+        let told = Told { loss: 0, carried: Some(20_000_000), queue: Duration::ZERO };
+        rate.on_round(Time::ZERO, 0..16, 20, told, MS);
+        assert_eq!((rate.of(47), rate.of(48)), (20_000_000, MODEST));
+        // A round of which some was held back does not count.
+        rate.on_sent(50);
+        rate.on_round(Time::ZERO, 16..48, 51, Told { carried: Some(2_000_000), ..told }, MS);
+        assert_eq!(rate.of(111), 20_000_000);
+    }
+
+    #[test]
+    fn a_ceiling_that_is_not_sure_is_not_where_it_starts() {
+        let unsure = || Rate::new(RateSpec { ceiling: Some(1_250_000_000), sure: false }, FRAME);
+        let mut rate = unsure();
+        assert_eq!((rate.of(15), rate.of(16)), (1_250_000_000, MODEST));
+        let told = Told { loss: 0, carried: Some(7_000_000), queue: 20 * MS };
+        rate.on_round(Time::ZERO, 0..16, 20, told, MS);
+        assert_eq!((rate.of(47), rate.of(48)), (7_000_000, MODEST));
+        rate.set_ceiling(Some(625_000_000));
+        assert_eq!(rate.of(47), 7_000_000);
+
+        let found = Path::new(2_500_000).run(&mut [unsure()], 200)[0];
+        assert!((2_200_000..2_700_000).contains(&found), "{found}");
+        let found = Path::new(2_500_000_000).run(&mut [unsure()], 20)[0];
+        assert_eq!(found, 1_250_000_000);
+    }
+
+    #[test]
+    fn who_came_first_and_who_came_later_get_equal_shares() {
+        let mut rates = [rate(Some(2_500_000)), rate(Some(2_500_000))];
+        rates[1].current = 300_000;
+        let shares = Path::new(2_500_000).run(&mut rates, 600);
+        assert!(shares.iter().all(|share| (1_000_000..1_500_000).contains(share)), "{shares:?}");
     }
 
     #[test]
     fn loss_that_does_not_come_from_sending_does_not_slow_it() {
-        let clean = after(60, 125_000_000, 0);
-        let lossy = after(60, 125_000_000, ALL / 5);
-        assert!(lossy > clean * 3 / 4, "{lossy} against {clean}");
+        let mut path = Path { loses: ALL / 5, ..Path::new(125_000_000) };
+        let found = path.run(&mut [rate(None)], 200)[0];
+        assert!(found > 110_000_000, "{found}");
+    }
+
+    #[test]
+    fn where_no_queue_is_seen_it_still_finds_what_the_path_carries() {
+        let mut path = Path { queue: 1.0, ..Path::new(1_200_000) };
+        let found = path.run(&mut [rate(Some(2_000_000))], 400)[0];
+        assert!(found > 1_000_000 && found < 1_400_000, "{found}");
     }
 
     #[test]
     fn a_ceiling_is_where_it_starts_and_what_it_keeps() {
-        let mut rate = Rate::new(RateSpec { ceiling: Some(1_000_000) });
+        let mut rate = rate(Some(1_000_000));
+        let told = Told { loss: (ALL / 10) as Loss, carried: None, queue: Duration::ZERO };
         let mut slower = 0;
         for round in 0..100 {
-            rate.on_round(round, round, (ALL / 10) as Loss, None);
-            slower += u32::from(rate.current() < 1_000_000);
+            rate.on_round(Time::ZERO, round..round + 1, round, told, MS);
+            slower += u32::from(rate.of(round) < 1_000_000);
         }
-        assert_eq!((slower, rate.current()), (1, 1_000_000));
+        assert_eq!((slower, rate.of(100)), (1, 1_000_000));
         rate.set_ceiling(Some(500_000));
-        assert_eq!(rate.current(), 500_000);
+        assert_eq!(rate.of(100), 500_000);
     }
 
     #[test]
-    fn below_a_ceiling_that_is_too_high_it_finds_what_the_path_carries() {
-        let mut rate = Rate::new(RateSpec { ceiling: Some(2_000_000) });
-        for round in 0..60 {
-            let loss = ALL - rate.current().min(1_200_000) * ALL / rate.current();
-            rate.on_round(round * 100, round * 100 + 50, loss as Loss, None);
-        }
-        assert!(rate.current() > 1_000_000 && rate.current() < 1_500_000, "{}", rate.current());
+    fn a_queue_that_others_keep_does_not_starve_it() {
+        let mut path = Path { waiting: 250_000.0, others: 2_000_000.0, ..Path::new(2_500_000) };
+        let mut rates = [rate(None)];
+        path.run(&mut rates, 200);
+        assert_eq!(rates[0].phase, Phase::Competing);
+        assert!(rates[0].of(0) > 400_000, "{}", rates[0].of(0));
     }
 
     #[test]
     fn when_nobody_hears_half_it_slows_to_a_floor() {
-        let mut rate = Rate::new(RateSpec { ceiling: None });
+        let mut rate = rate(None);
+        let told = Told { loss: UNTOLD - 1, carried: None, queue: Duration::ZERO };
         for round in 0..100 {
-            rate.on_round(round * 10, round * 10, UNTOLD - 1, None);
+            rate.on_round(Time::ZERO, round * 10..round * 10 + 10, round * 10, told, MS);
         }
-        assert_eq!(rate.current(), SLOWEST);
+        assert_eq!(rate.of(2000), SLOWEST);
         assert!(rate.is_useless());
     }
 }

@@ -138,8 +138,10 @@ impl Receiver {
                 self.begin(now);
                 self.pull.wait(now, from, *echo, chunks);
             }
-            Body::Report { rounds, loss, spacing, alive, complete, .. } if self.tree.has_rounds(*rounds) => {
-                let heard = Heard { loss: *loss, spacing: *spacing };
+            Body::Report { rounds, loss, spacing, delay, alive, complete, .. }
+                if self.tree.has_rounds(*rounds) =>
+            {
+                let heard = Heard { loss: *loss, spacing: *spacing, delay: *delay };
                 let rto = self.pull.rtt().rto();
                 if self.reporter.on_member(now, from, (*rounds, heard), (alive, complete), rto) {
                     self.out.send(To::Node(packet.from), self.reporter.settled_for(from));
@@ -165,7 +167,7 @@ impl Receiver {
                 (self.deaf, self.ahead) = (false, false);
                 self.pull.unwant(chunk..self.chunks);
             }
-            let (gap, ended) = self.tree.heard(now, chunk);
+            let (gap, ended) = self.tree.heard(now, chunk, echo);
             self.pull.gap(now, gap);
             self.pull.came_by_tree(chunk);
             if let Some((rounds, heard)) = ended {

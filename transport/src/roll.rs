@@ -7,7 +7,13 @@ use crate::rounds::Heard;
 use crate::spec::Chain;
 use cool_machine::{Duration, Time};
 use core::ops::Range;
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
+
+/// How long a round waits for one who has told of rounds before: longer than any queue that streams are for.
+const LONGEST: Duration = Duration::from_millis(250);
+/// Rounds that wait to be reported by all, at most.
+const OPEN: usize = 64;
 
 /// A round as far as it has been reported.
 #[derive(Debug)]
@@ -15,8 +21,8 @@ struct Told {
     round: u32,
     /// The worst of how it was heard.
     heard: Heard,
-    by: IntervalSet,
-    passed_on: bool,
+    /// When it was first told of.
+    since: Time,
 }
 
 /// The source's list of receivers.
@@ -28,10 +34,11 @@ pub(crate) struct Roll {
     complete: IntervalSet,
     /// When a receiver that is not complete was last heard of.
     news: Time,
-    /// The latest round that is being reported.
-    round: Option<Told>,
-    /// How many report to the source: its own rack, and the heads of the others.
-    reporters: u32,
+    /// The rounds that not all have told of, in order.
+    open: VecDeque<Told>,
+    /// Those who report to the source, its own rack and the heads of the others, and how many rounds have passed
+    /// as each told last.
+    reporters: BTreeMap<u16, u32>,
 }
 
 impl Roll {
@@ -41,9 +48,11 @@ impl Roll {
             ready: IntervalSet::default(),
             complete: IntervalSet::default(),
             news: now,
-            round: None,
-            reporters: (1..chain.len()).filter(|p| chain.head(*p) == 0 || chain.head(*p) == *p).count()
-                as u32,
+            open: VecDeque::new(),
+            reporters: (1..chain.len())
+                .filter(|p| chain.head(*p) == 0 || chain.head(*p) == *p)
+                .map(|position| (position, 0))
+                .collect(),
             chain,
         }
     }
@@ -73,31 +82,45 @@ impl Roll {
         new > 0
     }
 
-    /// What one reported of the last of the rounds that have passed. Returns a round once all have told of it,
-    /// or one tells of a later one.
-    pub(crate) fn on_round(&mut self, from: u16, rounds: u32, heard: Heard) -> Option<(u32, Heard)> {
+    /// What one reported of the last of the rounds that have passed. Returns the latest round that all have told
+    /// of now, or as many as are waited for: who never told of one is not waited for longer than `patience`.
+    pub(crate) fn on_round(
+        &mut self,
+        now: Time,
+        from: u16,
+        (rounds, heard): (u32, Heard),
+        patience: Duration,
+    ) -> Option<(u32, Heard)> {
         let round = rounds.checked_sub(1)?;
-        let mut past = None;
-        if self.round.as_ref().is_none_or(|told| told.round < round) {
-            past = self.round.take().filter(|told| !told.passed_on).map(|told| (told.round, told.heard));
+        // One past a head that does not answer reports here, too.
+        let told = self.reporters.get_mut(&from)?;
+        let before = std::mem::replace(told, rounds.max(*told));
+        if before < rounds && self.open.back().is_none_or(|last| last.round < round) {
+            self.open.push_back(Told { round, heard: Heard::UNTOLD, since: now });
         }
-        let new = || Told { round, heard, by: IntervalSet::default(), passed_on: false };
-        let told = self.round.get_or_insert_with(new);
-        if told.round > round || told.passed_on {
-            return past;
+        // It may tell in parts, and what it told of others may have been lost.
+        for told in
+            self.open.iter_mut().filter(|told| (before.saturating_sub(1)..rounds).contains(&told.round))
+        {
+            told.heard = told.heard.worst(heard);
         }
-        told.heard = told.heard.worst(heard);
-        told.by.insert(u32::from(from)..u32::from(from) + 1);
-        if told.by.len() < self.reporters || past.is_some() {
-            return past;
+        let mut passed: Option<(u32, Heard)> = None;
+        while let Some(first) = self.open.front() {
+            let waits = |rounds: u32| now - first.since < if rounds > 0 { LONGEST } else { patience };
+            let missing = self.reporters.values().any(|rounds| *rounds <= first.round && waits(*rounds));
+            if missing && self.open.len() <= OPEN {
+                break;
+            }
+            let heard = passed.map_or(first.heard, |(_, heard)| heard.worst(first.heard));
+            passed = Some((first.round, heard));
+            self.open.pop_front();
         }
-        told.passed_on = true;
-        Some((round, told.heard))
+        passed
     }
 
     /// How many rounds have passed, as far as anyone told.
     pub(crate) fn rounds(&self) -> u32 {
-        self.round.as_ref().map_or(0, |told| told.round + 1)
+        self.reporters.values().max().copied().unwrap_or(0)
     }
 
     /// When a receiver that is not complete was last heard of.
@@ -108,11 +131,6 @@ impl Roll {
     /// Whether every receiver has been heard of.
     pub(crate) fn all_ready(&self) -> bool {
         self.ready.len() == self.receivers()
-    }
-
-    /// Whether any receiver has been heard of at or after an instant.
-    pub(crate) fn any_since(&self, at: Time) -> bool {
-        self.heard.iter().flatten().any(|heard| *heard >= at)
     }
 
     /// Whether every receiver has everything.
@@ -176,5 +194,67 @@ impl Polls {
     pub(crate) fn on_poll(&mut self, now: Time, wait: Duration) {
         self.at = now + crate::rtt::backoff(wait, self.times);
         self.times += 1;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::spec::Hop;
+
+    const MS: Duration = Duration::from_millis(1);
+
+    /// The source's rack has position 1; 2 is head of the other rack.
+    fn roll() -> Roll {
+        let hop = |(node, rack)| Hop { node, rack };
+        let chain = Chain::new([(0, 0), (1, 0), (2, 1), (3, 1)].into_iter().map(hop).collect()).unwrap();
+        Roll::new(Time::ZERO, chain)
+    }
+
+    fn at(ms: u32) -> Time {
+        Time::ZERO + ms * MS
+    }
+
+    fn lost(loss: u16) -> Heard {
+        Heard { loss, spacing: 1, delay: 0 }
+    }
+
+    #[test]
+    fn a_round_waits_for_the_rack_behind_the_queue() {
+        let mut roll = roll();
+        assert_eq!(roll.on_round(at(1), 1, (1, lost(0)), MS), None);
+        assert_eq!(roll.on_round(at(1), 2, (1, lost(7)), MS), Some((0, lost(7))));
+        assert_eq!(roll.on_round(at(40), 1, (2, lost(1)), MS), None);
+        assert_eq!(roll.on_round(at(80), 1, (3, lost(0)), MS), None);
+        assert_eq!(roll.on_round(at(90), 2, (2, lost(9)), MS), Some((1, lost(9))));
+        assert_eq!(roll.on_round(at(99), 2, (3, lost(2)), MS), Some((2, lost(2))));
+        assert_eq!(roll.rounds(), 3);
+    }
+
+    #[test]
+    fn a_lost_report_is_made_up_for_by_the_next() {
+        let mut roll = roll();
+        roll.on_round(at(1), 1, (1, lost(0)), MS);
+        roll.on_round(at(2), 1, (2, lost(0)), MS);
+        assert_eq!(roll.on_round(at(2), 2, (2, lost(5)), MS), Some((1, lost(5))));
+    }
+
+    #[test]
+    fn who_never_tells_is_waited_for_a_little_and_who_falls_silent_a_while() {
+        let mut roll = roll();
+        assert_eq!(roll.on_round(at(1), 1, (1, lost(0)), 10 * MS), None);
+        assert_eq!(roll.on_round(at(12), 1, (2, lost(0)), 10 * MS), Some((0, lost(0))));
+        assert_eq!(roll.on_round(at(13), 2, (2, lost(0)), 10 * MS), Some((1, lost(0))));
+        assert_eq!(roll.on_round(at(40), 1, (3, lost(0)), 10 * MS), None);
+        assert_eq!(roll.on_round(at(300), 1, (4, lost(0)), 10 * MS), Some((2, lost(0))));
+    }
+
+    #[test]
+    fn rounds_that_are_told_by_one_alone_do_not_pile_up() {
+        let mut roll = roll();
+        for rounds in 1..10_000 {
+            roll.on_round(at(0), 1, (rounds, lost(0)), MS);
+        }
+        assert!(roll.open.len() <= OPEN, "{}", roll.open.len());
     }
 }

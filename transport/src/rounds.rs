@@ -4,6 +4,7 @@
 //! They start short, so that a source that looks for its rate hears soon, and double up to a length at which
 //! all reports together are a small part of the stream.
 
+use crate::delay::{self, SHORTEST_QUEUE};
 use crate::rate::{Loss, UNTOLD};
 use crate::spec::Chain;
 use core::ops::Range;
@@ -21,28 +22,34 @@ pub(crate) struct Heard {
     pub(crate) loss: Loss,
     /// Nanoseconds between its chunks.
     pub(crate) spacing: u32,
+    /// What even the quickest of them waited in queues (see [`crate::delay`]).
+    pub(crate) delay: u16,
 }
 
 impl Heard {
     /// Nothing is known of how it was heard.
-    pub(crate) const UNTOLD: Heard = Heard { loss: UNTOLD, spacing: 0 };
+    pub(crate) const UNTOLD: Heard = Heard { loss: UNTOLD, spacing: 0, delay: 0 };
 
-    /// Whether at least half of it came.
+    /// Whether at least half of it came, or what did not was lost in a queue that slowing down makes shorter.
     pub(crate) fn counts(self) -> bool {
-        self.loss <= Loss::MAX / 2
+        self.loss <= Loss::MAX / 2 || self.loss != UNTOLD && delay::units(self.delay) >= SHORTEST_QUEUE
     }
 
-    /// The worst of both among those that hear at least half: for the others there is the chain.
+    /// The worst of both among those that count: for the others there is the chain.
     pub(crate) fn worst(self, other: Heard) -> Heard {
         match (self.counts(), other.counts()) {
-            (true, true) => {
-                Heard { loss: self.loss.max(other.loss), spacing: self.spacing.max(other.spacing) }
-            }
+            (true, true) => Heard {
+                loss: self.loss.max(other.loss),
+                spacing: self.spacing.max(other.spacing),
+                delay: self.delay.max(other.delay),
+            },
             (true, false) => self,
             (false, true) => other,
-            (false, false) => {
-                Heard { loss: self.loss.min(other.loss), spacing: self.spacing.min(other.spacing) }
-            }
+            (false, false) => Heard {
+                loss: self.loss.min(other.loss),
+                spacing: self.spacing.min(other.spacing),
+                delay: self.delay.min(other.delay),
+            },
         }
     }
 }
@@ -103,10 +110,12 @@ mod tests {
 
     #[test]
     fn who_hears_less_than_half_does_not_count() {
-        let (good, bad) = (Heard { loss: 9, spacing: 5 }, Heard { loss: 50_000, spacing: 70 });
+        let good = Heard { loss: 9, spacing: 5, delay: 4 };
+        let bad = Heard { loss: 50_000, spacing: 70, delay: 9 };
         assert_eq!(good.worst(bad), good);
         assert_eq!(bad.worst(Heard::UNTOLD).loss, bad.loss);
-        assert_eq!(Heard { loss: 3, spacing: 8 }.worst(good), Heard { loss: 9, spacing: 8 });
+        let other = Heard { loss: 3, spacing: 8, delay: 2 };
+        assert_eq!(other.worst(good), Heard { loss: 9, spacing: 8, delay: 4 });
     }
 
     #[test]

@@ -1,11 +1,12 @@
 //! The source of a stream: multicasts it, serves requests, and keeps it until all receivers have it.
 
+use crate::delay;
 use crate::feed::{Feed, Serving};
 use crate::intervals::IntervalSet;
 use crate::machine::{Input, Outbox, Output, StreamError, To};
 use crate::pacing::{Bucket, time_of};
 use crate::packet::{Body, DATA_HEADER, FRAMING, Packet, Way};
-use crate::rate::Rate;
+use crate::rate::{Rate, Told};
 use crate::roll::{Polls, Roll};
 use crate::rounds::{Heard, Rounds};
 use crate::rtt::Rtt;
@@ -13,7 +14,8 @@ use crate::spec::{SpecError, StreamSpec};
 use crate::stats::Stats;
 use cool_machine::{Duration, Machine, Poll, Time, earliest};
 
-/// The tree counts as dead when no receiver has told of a round for so many retry timers and rounds.
+/// The tree counts as dead when no receiver has told of a round for so many retry timers and rounds, and who asks
+/// for chunks does not hear it.
 const DEAD_TIMERS: u32 = 16;
 const DEAD_ROUNDS: u32 = 4;
 
@@ -35,6 +37,8 @@ pub struct Sender {
     rtt: Rtt,
     /// When a receiver last told of a round.
     round_told: Time,
+    /// Whether who last asked for chunks does not hear the tree.
+    unheard: bool,
     /// When the last chunk was multicast.
     sent_all: Option<Time>,
     /// Whether the receivers were told over the tree that everything has been sent.
@@ -63,7 +67,7 @@ impl Sender {
     /// If the specification contradicts itself.
     pub fn new(now: Time, spec: StreamSpec) -> Result<Sender, SpecError> {
         let chunks = spec.check()?;
-        let rate = Rate::new(spec.rate);
+        let rate = Rate::new(spec.rate, frame(&spec));
         let rtt = Rtt::new(spec.timers.initial_rto);
         let mut sender = Sender {
             chunks,
@@ -71,13 +75,14 @@ impl Sender {
             next: 0,
             tree: spec.multicast,
             rounds: Rounds::new(&spec.chain),
-            bucket: Bucket::new(now, spec.rate.ceiling.or(spec.multicast.then(|| rate.current()))),
+            bucket: Bucket::new(now, spec.rate.ceiling.or(spec.multicast.then(|| rate.of(0)))),
             rate,
             feed: Feed::default(),
             roll: Roll::new(now, spec.chain.clone()),
             polls: Polls::new(now, 2 * (rtt.rto() + spec.tick())),
             rtt,
             round_told: now,
+            unheard: false,
             sent_all: None,
             end_told: false,
             out: Outbox::new(spec.id, spec.id.source, spec.digest),
@@ -132,6 +137,7 @@ impl Sender {
         match &packet.body {
             Body::Request { serial, follow, chunks } => {
                 self.roll.on_heard(now, from);
+                self.unheard = *follow;
                 let known = chunks.iter().all(|range| range.end <= self.chunks);
                 if !known {
                     self.stats.refused += 1;
@@ -142,8 +148,8 @@ impl Sender {
                     self.out.send(To::Node(packet.from), Body::Wait { echo: *serial, chunks: lacking });
                 }
             }
-            Body::Report { rounds, loss, spacing, echo, alive, complete } => {
-                let heard = Heard { loss: *loss, spacing: *spacing };
+            Body::Report { rounds, loss, spacing, delay, echo, alive, complete } => {
+                let heard = Heard { loss: *loss, spacing: *spacing, delay: *delay };
                 self.rtt.answered(now, *echo);
                 let new = self.roll.on_report(now, alive, complete);
                 // A report may have waited for others, so it can only tell that the way is shorter than thought.
@@ -171,17 +177,26 @@ impl Sender {
         if rounds > self.roll.rounds() {
             self.round_told = now;
         }
-        let told = self.roll.on_round(from, rounds, heard).filter(|(_, heard)| *heard != Heard::UNTOLD);
+        let told = self
+            .roll
+            .on_round(now, from, (rounds, heard), 4 * self.patience())
+            .filter(|(_, heard)| *heard != Heard::UNTOLD);
         if let Some((round, heard)) = told {
-            let carried = self.frame().saturating_mul(1_000_000_000).checked_div(u64::from(heard.spacing));
-            self.rate.on_round(self.rounds.chunks(round).start, self.next, heard.loss, carried);
+            let told = Told {
+                loss: heard.loss,
+                carried: frame(&self.spec)
+                    .saturating_mul(1_000_000_000)
+                    .checked_div(u64::from(heard.spacing)),
+                queue: delay::units(heard.delay),
+            };
+            self.rate.on_round(now, self.rounds.chunks(round), self.next, told, self.rtt.smoothed());
             self.meter(now);
         }
     }
 
     /// Applies the rate; without a tree only a ceiling is kept, since requests come no faster than they are served.
     fn meter(&mut self, now: Time) {
-        let rate = if self.tree { Some(self.rate.current()) } else { self.spec.rate.ceiling };
+        let rate = if self.tree { Some(self.rate.of(self.next)) } else { self.spec.rate.ceiling };
         self.bucket.set_rate(now, rate);
     }
 
@@ -219,12 +234,7 @@ impl Sender {
     fn quiet(&self) -> Duration {
         let round = self.rounds.chunks(self.rounds.of(self.next)).len() as u64;
         let rounds = if self.next < self.chunks { 3 } else { 0 };
-        (4 * self.patience()).max(time_of(rounds * round * self.frame(), self.rate.current()))
-    }
-
-    /// Bytes of a full data packet on a link.
-    fn frame(&self) -> u64 {
-        u64::from(self.spec.chunk_bytes) + (DATA_HEADER + FRAMING) as u64
+        (4 * self.patience()).max(time_of(rounds * round * frame(&self.spec), self.rate.of(self.next)))
     }
 
     fn on_time(&mut self, now: Time) {
@@ -271,10 +281,9 @@ impl Sender {
     /// Receivers are there but none hears the tree, or too little of it: leave it all to the chain.
     fn give_up_dead_tree(&mut self, now: Time) {
         let sent = self.rounds.of(self.next);
-        let unheard = sent >= self.roll.rounds() + DEAD_ROUNDS
-            && now - self.round_told > DEAD_TIMERS * self.patience()
-            && self.roll.any_since(self.since);
-        if self.tree && (unheard || self.rate.is_useless()) {
+        let untold =
+            sent >= self.roll.rounds() + DEAD_ROUNDS && now - self.round_told > DEAD_TIMERS * self.patience();
+        if self.tree && (untold && self.unheard || self.rate.is_useless()) {
             self.tree = false;
             self.held.insert(0..self.chunks);
             self.feed.arrived_all();
@@ -321,6 +330,7 @@ impl Sender {
             }
             None => {
                 let chunk = self.next;
+                self.rate.on_sent(chunk);
                 self.next += 1;
                 self.stats.by_tree += 1;
                 self.held.insert(chunk..chunk + 1);
@@ -329,7 +339,8 @@ impl Sender {
                     self.sent_all = Some(now);
                     self.polls = Polls::new(now, 2 * self.patience());
                 }
-                (To::Tree, chunk, 0, Way::Tree)
+                self.meter(now);
+                (To::Tree, chunk, delay::stamp(now), Way::Tree)
             }
         };
         let payload = self.spec.bytes_of(chunk);
@@ -357,6 +368,11 @@ impl Sender {
         };
         earliest(own, self.send_at(now))
     }
+}
+
+/// Bytes of a full data packet on a link.
+fn frame(spec: &StreamSpec) -> u64 {
+    u64::from(spec.chunk_bytes) + (DATA_HEADER + FRAMING) as u64
 }
 
 impl Machine for Sender {

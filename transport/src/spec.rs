@@ -113,6 +113,9 @@ pub struct RateSpec {
     /// Bytes per second of Ethernet frames that this stream may put on the source's link, if it is known.
     /// Without it the source starts modestly and finds out.
     pub ceiling: Option<u64>,
+    /// Whether the path is known to carry as much, so that the source starts there. Else it finds out what is carried
+    /// below the ceiling, which may be that of a fast port before a slow path.
+    pub sure: bool,
 }
 
 /// How long a stream waits for what. Retries are timed by measured round trips; these are where it begins

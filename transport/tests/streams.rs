@@ -22,7 +22,7 @@ fn spec(nodes: u16, len: u64) -> StreamSpec {
         chain: Chain::new(hops).expect("a chain"),
         multicast: true,
         rack_tree: true,
-        rate: RateSpec { ceiling: Some(1_000_000) },
+        rate: RateSpec { ceiling: Some(1_000_000), sure: true },
         eager: 10_000,
         timers: Timers::default(),
     }
@@ -75,7 +75,7 @@ where
 fn report(node: u16, position: u16, complete: bool) -> Packet {
     let me = vec![position..position + 1];
     let complete = if complete { me.clone() } else { Vec::new() };
-    from(node, Body::Report { rounds: 0, loss: u16::MAX, spacing: 0, echo: 0, alive: me, complete })
+    from(node, Body::Report { rounds: 0, loss: u16::MAX, spacing: 0, delay: 0, echo: 0, alive: me, complete })
 }
 
 fn is_data(output: &Output) -> bool {
@@ -309,11 +309,12 @@ fn body() -> impl Strategy<Value = Body> {
             chunks
         }),
         (0u16..5, ranges()).prop_map(|(echo, chunks)| Body::Wait { echo, chunks }),
-        (number(), any::<u16>(), number(), 0u16..5, positions(), positions()).prop_map(
-            |(rounds, loss, spacing, echo, alive, complete)| Body::Report {
+        (number(), any::<u16>(), number(), any::<u16>(), 0u16..5, positions(), positions()).prop_map(
+            |(rounds, loss, spacing, delay, echo, alive, complete)| Body::Report {
                 rounds,
                 loss,
                 spacing,
+                delay,
                 echo,
                 alive,
                 complete

@@ -40,6 +40,8 @@ pub(super) struct Members {
     /// Several over all nodes share no link between switches.
     trees: BTreeMap<Scope, Vec<Tree>>,
     host_bytes_per_second: u64,
+    /// What the slowest level was given or measured to carry, by which plans are picked.
+    expected: u64,
     chains: BTreeMap<(Scope, usize), Arc<Chain>>,
 }
 
@@ -99,6 +101,7 @@ impl Members {
             chunk_bytes: spec.chunk_bytes,
             trees,
             host_bytes_per_second: spec.host_bytes_per_second,
+            expected: spec.cost_model.rack.bytes_per_second.min(spec.cost_model.center.bytes_per_second),
             chains: BTreeMap::new(),
         })
     }
@@ -133,7 +136,13 @@ impl Members {
         let tree = self.tree(scope, stripe).and_then(|tree| known(tree.bytes_per_second));
         let on_tree = stripe.on_tree(sharers, self.layout.stripes(scope));
         let host = known(self.host_bytes_per_second);
-        Share { tree: tree.map(|rate| rate / on_tree), host, sharers, stripe }
+        let sure = tree.into_iter().chain(host).min().is_some_and(|rate| self.is_sure(rate));
+        Share { tree: tree.map(|rate| rate / on_tree), host, sure, sharers, stripe }
+    }
+
+    /// Whether a rate is what paths were given or measured to carry, and not only that of a port before a slower path.
+    fn is_sure(&self, rate: u64) -> bool {
+        rate - rate / 5 <= self.expected
     }
 
     /// The ranks of this node.
@@ -239,6 +248,8 @@ mod tests {
         assert_eq!(members.my_trees().len(), 2);
         assert_eq!(Members::new(&spec(), "h1").unwrap().my_trees().len(), 1);
         assert_eq!([1, 5].map(|sharers| alone(&members, (0, 1), sharers)), [Some(50), Some(10)]);
+        let expected = spec().cost_model.rack.bytes_per_second;
+        assert!(members.is_sure(expected) && !members.is_sure(2 * expected));
         assert_eq!(members.rack_tree().map(|tree| *tree.ip()), Some(Ipv4Addr::new(239, 192, 0, 2)));
         assert_eq!(members.chain(Scope::All, 1).node(0), 1);
     }

@@ -48,6 +48,8 @@ pub(super) struct Share {
     /// What it may send over its tree and what over its node's link, were it alone on that; as far as these are known.
     pub(super) tree: Option<u64>,
     pub(super) host: Option<u64>,
+    /// Whether paths are known to carry as much.
+    pub(super) sure: bool,
     /// Among how many ranks the schedule shares the receivers' links.
     pub(super) sharers: u32,
     /// Which part of a message it is.

@@ -132,10 +132,11 @@ impl Body {
                 out.extend_from_slice(&[0, count(chunks)]);
                 put_u32(out, chunks);
             }
-            Body::Report { rounds, loss, spacing, echo, alive, complete } => {
+            Body::Report { rounds, loss, spacing, delay, echo, alive, complete } => {
                 out.extend_from_slice(&rounds.to_be_bytes());
                 out.extend_from_slice(&loss.to_be_bytes());
                 out.extend_from_slice(&spacing.to_be_bytes());
+                out.extend_from_slice(&delay.to_be_bytes());
                 out.extend_from_slice(&echo.to_be_bytes());
                 out.extend_from_slice(&[count(alive), count(complete)]);
                 put_u16(out, alive);
@@ -183,12 +184,13 @@ impl Body {
                 Body::Wait { echo, chunks: r.ranges_u32(count)? }
             }
             REPORT => {
-                let (rounds, loss, spacing, echo) = (r.u32()?, r.u16()?, r.u32()?, r.u16()?);
+                let (rounds, loss, spacing, delay, echo) = (r.u32()?, r.u16()?, r.u32()?, r.u16()?, r.u16()?);
                 let (alive, complete) = (r.count()?, r.count()?);
                 Body::Report {
                     rounds,
                     loss,
                     spacing,
+                    delay,
                     echo,
                     alive: r.ranges_u16(alive)?,
                     complete: r.ranges_u16(complete)?,
@@ -325,13 +327,15 @@ mod tests {
                 any::<u16>(),
                 any::<u32>(),
                 any::<u16>(),
+                any::<u16>(),
                 ranges(any::<u16>()),
                 ranges(any::<u16>())
             )
-                .prop_map(|(rounds, loss, spacing, echo, alive, complete)| Body::Report {
+                .prop_map(|(rounds, loss, spacing, delay, echo, alive, complete)| Body::Report {
                     rounds,
                     loss,
                     spacing,
+                    delay,
                     echo,
                     alive,
                     complete
@@ -425,7 +429,7 @@ mod tests {
             bytes[at] = value;
             Packet::decode(&bytes).unwrap_err()
         };
-        assert_eq!(with(0, b'G'), PacketError::Foreign(vec![b'G', 1, 1, 7]));
+        assert_eq!(with(0, b'G'), PacketError::Foreign(vec![b'G', 1, VERSION, 7]));
         assert_eq!(with(2, 9), PacketError::Version(9));
         assert_eq!(with(3, 9), PacketError::Type(9));
         assert_eq!(with(3, 1), PacketError::Short { len: 40, needed: 44 });

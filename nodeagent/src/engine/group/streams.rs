@@ -52,7 +52,7 @@ impl Group {
         let share = self.members.share(scope, stripe, sharers);
         let mut spec = self.stream_spec((number, transfer.0, scope, self.members.me), data.bytes());
         shared.sends(share);
-        spec.rate = RateSpec { ceiling: share.ceiling(&shared.sending) };
+        spec.rate = RateSpec { ceiling: share.ceiling(&shared.sending), sure: share.sure };
         let id = spec.id;
         let sender = Sender::new(now, spec).map_err(|e| self.no_stream(rank, &e))?;
         let tree = self.members.tree(scope, stripe).map(|tree| tree.address);
