@@ -148,7 +148,7 @@ impl Driver {
                     return deadline.map(|at| self.origin + Duration::from_nanos(at.as_nanos()));
                 }
                 Poll::Output(Output::Datagram { to, bytes, .. }) => {
-                    self.outbox.send(&self.udp, to, &bytes).await;
+                    self.outbox.send(&self.udp, to, bytes).await;
                 }
                 Poll::Output(output) => self.output(output),
             }
