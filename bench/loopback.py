@@ -29,8 +29,6 @@ import testbed  # noqa: E402
 SWITCH = "cool-lo"
 ADDRESS = "10.254.0.%d"
 IPERF_PORT = 5299
-# A frame as long as the loopback device takes.
-MTU = 65535
 # The ports of the switch say 10 Gbit/s, which do not count here; so much that nobody is held back.
 HOST_MBIT = 1_000_000
 
@@ -49,8 +47,8 @@ class Host:
 class OneNamespace:
     """Hosts at one switch, all in our own namespace: they find themselves by the switch, and reach each other over loopback."""
 
-    def __init__(self, hosts):
-        self.net = self
+    def __init__(self, hosts, mtu):
+        self.net, self.mtu = self, mtu
         self.hosts = [Host(number) for number in range(1, hosts + 1)]
 
     def start(self, controller):
@@ -61,7 +59,7 @@ class OneNamespace:
             network.sh("ip", "link", "add", host.interface, "type", "veth", "peer", "name", host.port)
             for end in (host.interface, host.port):
                 network.sh("sysctl", "-qw", "net.ipv6.conf.%s.disable_ipv6=1" % end)
-                network.sh("ip", "link", "set", end, "mtu", str(MTU), "up")
+                network.sh("ip", "link", "set", end, "mtu", str(self.mtu), "up")
             network.sh("ip", "address", "add", host.ip + "/32", "dev", host.interface)
             network.sh("ovs-vsctl", "add-port", SWITCH, host.port)
         network.sh("ovs-vsctl", "set-controller", SWITCH, controller)
@@ -88,7 +86,7 @@ class Loopback(testbed.Testbed):
         self.size = hosts
 
     def make_network(self):
-        return OneNamespace(self.size)
+        return OneNamespace(self.size, self.options["mtu"])
 
     def pages_ip(self, host):
         return host.ip
@@ -141,6 +139,8 @@ def parse_arguments():
     p.add_argument("--rounds", type=int, default=5, help="in which all are measured in turn; default %(default)s")
     p.add_argument("--seconds", type=int, default=2, help="of each iperf3 stream; default %(default)s")
     p.add_argument("--plan", help="force COOL's plan")
+    p.add_argument("--mtu", type=int, default=65535, help="of the agents' interfaces, by which packets are cut; default %(default)s, "
+                   "the longest that the loopback device takes")
     p.add_argument("command", nargs="*", help="run this beside the agents in place of measuring")
     bench.add_run_options(p, "loopback")
     a = p.parse_args()
@@ -166,14 +166,14 @@ def main():
     options = parse_arguments()
     testbed.unwind_on_signals()
     os.makedirs(options.out, exist_ok=True)
-    bed = Loopback(options.agents, bin_dir=options.bin, log_level="warn")
+    bed = Loopback(options.agents, bin_dir=options.bin, mtu=options.mtu, log_level="warn")
     with bench.started(bed, options.wait):
         bed.wait_until_measured()
         if options.command:
             return bed.run(options.command).returncode
         found, plan = measure(bed, options)
     ratios = {name: statistics.median(found[name]) / statistics.median(found["iperf3"]) for name in ("cool", "cool_alloc")}
-    report = {"date": time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime()), "processors": os.cpu_count(), "agents": options.agents,
+    report = {"date": time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime()), "processors": os.cpu_count(), "agents": options.agents, "mtu": options.mtu,
               "bytes": options.bytes, "plan": plan, "bytes_per_second": found, "over_iperf3": ratios}
     with open(os.path.join(options.out, "report.json"), "w", encoding="utf-8") as f:
         json.dump(report, f, indent=1)
