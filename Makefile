@@ -36,6 +36,7 @@ bench: packages-bench release
 	$(SUDO) bench/bench.py $(BENCH)
 	$(SUDO) bench/loss.py
 	$(SUDO) bench/scaling.py
+	$(SUDO) bench/loopback.py
 
 bench-quick: packages-bench release
 	$(SUDO) bench/bench.py --quick $(BENCH)
@@ -72,7 +73,7 @@ packages-test:
 	@tools/install-packages $(NETWORK_PACKAGES) python3-pytest python3-venv python3-yaml pkg-config $(LAUNCHERS)
 
 packages-bench:
-	@tools/install-packages $(NETWORK_PACKAGES) python3-venv
+	@tools/install-packages $(NETWORK_PACKAGES) python3-venv iperf3
 
 nextest:
 	@cargo nextest --version >/dev/null 2>&1 || cargo install --locked cargo-nextest

@@ -144,7 +144,7 @@ class Testbed:
             subprocess.run([os.path.join(self.bin_dir, "cool"), "certs", self.certificates], stdout=subprocess.DEVNULL, check=True)
             self.stack.enter_context(ovs.certified(self.certificates))
         with deadline(BUILD_SECONDS, "building the network"):
-            self.network = network.Network(self.topology, **self.options)
+            self.network = self.make_network()
             self.stack.callback(self.network.stop)
             self.network.start("%s:127.0.0.1:%d" % ("tcp" if self.insecure_plaintext else "ssl", OPENFLOW_PORT))
         self.stack.enter_context(favoured_switch())
@@ -158,6 +158,10 @@ class Testbed:
         for host in self.network.net.hosts:
             self.start_agent(host.name)
         self.wait_until_joined()
+
+    def make_network(self):
+        """The network, not yet built."""
+        return network.Network(self.topology, **self.options)
 
     def _lock(self):
         """Interface and bridge names are the machine's, so one testbed runs at a time."""
@@ -173,6 +177,10 @@ class Testbed:
 
     def controller_address(self, ip):
         return "%s://%s:%d" % ("http" if self.insecure_plaintext else "https", ip, GRPC_PORT)
+
+    def pages_ip(self, _host):
+        """Where an agent shows its pages, in its host's namespace."""
+        return "127.0.0.1"
 
     def environment(self):
         """What `cool`, and scripts that read counters, need."""
@@ -196,7 +204,7 @@ class Testbed:
         command = [os.path.join(self.bin_dir, "cool-nodeagent"), "--name", name, "--interface", host.defaultIntf().name,
                    "--controller", self.controller_address(network.MANAGEMENT_ADDRESS), *self.security(),
                    "--socket", os.path.join(self.directory, name + ".sock"), "--slots", str(self.slots),
-                   "--http", "127.0.0.1:%d" % PAGES_PORT]
+                   "--http", "%s:%d" % (self.pages_ip(host), PAGES_PORT)]
         self.agents[name] = self.daemon(name, command, ("mnexec", "-a", str(host.pid)))
 
     def restart_agent(self, name):

@@ -7,10 +7,16 @@ use cool_transport::unicast::{Input, MessageName, Output, Peer, greeting};
 
 const MESSAGE: MessageName = MessageName { group: 1, epoch: 2, call: 3, transfer: 4, from: 5, to: 6 };
 
-/// All that `peer` has to say.
+/// All that `peer` has to say, of which what is to be written is at once.
 fn drain(peer: &mut Peer) -> Vec<Output> {
     std::iter::from_fn(|| match peer.poll(Time::ZERO) {
-        Poll::Output(output) => Some(output),
+        Poll::Output(output) => {
+            if let Output::Write { head, payload } = &output {
+                let bytes = head.len() as u64 + payload.map_or(0, |payload| u64::from(payload.len));
+                peer.handle(Time::ZERO, Input::Written(bytes));
+            }
+            Some(output)
+        }
         Poll::Idle(_) => None,
     })
     .collect()

@@ -464,6 +464,14 @@ impl Memory for Shared {
         self.0.copy_out(offset, into).expect("the engine stays within the slices that were checked");
     }
 
+    fn append(&self, offset: u64, bytes: usize, to: &mut Vec<u8>) {
+        self.0.append_to(offset, bytes, to).expect("the engine stays within the slices that were checked");
+    }
+
+    fn region(&self) -> Option<&Region> {
+        Some(&self.0)
+    }
+
     fn write(&self, offset: u64, from: &[u8]) {
         self.0.copy_in(offset, from).expect("the engine stays within the slices that were checked");
     }

@@ -12,7 +12,8 @@
 use memmap2::{MmapOptions, MmapRaw};
 use rustix::fs::{MemfdFlags, SealFlags};
 use rustix::mm::{MremapFlags, mremap_fixed};
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::ptr::NonNull;
 
 /// The seals without which an agent maps nothing.
@@ -156,6 +157,65 @@ impl Region {
         Ok(())
     }
 
+    /// Copies bytes of the region to the end of `data`.
+    ///
+    /// # Errors
+    /// If the region does not have them; then nothing is copied.
+    pub fn append_to(&self, offset: u64, len: usize, data: &mut Vec<u8>) -> Result<(), OutOfBounds> {
+        let start = self.check(offset, len as u64)?;
+        data.reserve(len);
+        // SAFETY: as in `copy_out`; there is room for `len` bytes behind those of `data`, which are bytes once copied.
+        unsafe {
+            let end = data.as_mut_ptr().add(data.len());
+            std::ptr::copy_nonoverlapping(self.map.as_ptr().add(start), end, len);
+            data.set_len(data.len() + len);
+        }
+        Ok(())
+    }
+
+    /// Writes `head`, and `len` bytes from `offset` on, to a socket that need not take all of it: how many it took, of
+    /// both together. Does not block.
+    ///
+    /// # Errors
+    /// If the region does not have them, or the system says so.
+    pub fn send(&self, socket: BorrowedFd<'_>, head: &[u8], offset: u64, len: u64) -> io::Result<usize> {
+        let start = self.check(offset, len).map_err(io::Error::other)?;
+        let mut parts = [
+            part(head.as_ptr().cast_mut(), head.len()),
+            // SAFETY: as in `copy_in`.
+            part(unsafe { self.map.as_mut_ptr().add(start) }, len as usize),
+        ];
+        let message = message(&mut parts);
+        // SAFETY: the descriptor is borrowed, so it is open. Both parts can be read as far as they say, one a slice, the
+        // other as `check` found, and live until the call is over; the system reads no more, and changes nothing.
+        let sent = unsafe { libc::sendmsg(socket.as_raw_fd(), &raw const message, FLAGS) };
+        usize::try_from(sent).map_err(|_| io::Error::last_os_error())
+    }
+
+    /// Reads from a socket what it has: up to `len` bytes to `offset`, and what follows into `tail`; how many, of both
+    /// together. Does not block.
+    ///
+    /// # Errors
+    /// If the region does not have room for them, or the system says so.
+    pub fn receive(
+        &self,
+        socket: BorrowedFd<'_>,
+        offset: u64,
+        len: u64,
+        tail: &mut [u8],
+    ) -> io::Result<usize> {
+        let start = self.check(offset, len).map_err(io::Error::other)?;
+        let mut parts = [
+            // SAFETY: as in `copy_in`.
+            part(unsafe { self.map.as_mut_ptr().add(start) }, len as usize),
+            part(tail.as_mut_ptr(), tail.len()),
+        ];
+        let mut message = message(&mut parts);
+        // SAFETY: as in `send`; both parts can be written as far as they say.
+        let came = unsafe { libc::recvmsg(socket.as_raw_fd(), &raw mut message, FLAGS) };
+        usize::try_from(came).map_err(|_| io::Error::last_os_error())
+    }
+
     /// Where `len` bytes from `offset` on lie in this process.
     ///
     /// # Errors
@@ -204,10 +264,27 @@ impl Region {
     }
 }
 
+/// A socket that is gone is an error and no signal.
+const FLAGS: libc::c_int = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL;
+
+fn part(at: *mut u8, len: usize) -> libc::iovec {
+    libc::iovec { iov_base: at.cast(), iov_len: len }
+}
+
+/// A message of these parts, which are to live as long as it is used.
+fn message(parts: &mut [libc::iovec; 2]) -> libc::msghdr {
+    // SAFETY: the structure is made of numbers and pointers, for which zero is a value: no address, nothing beside.
+    let mut message: libc::msghdr = unsafe { std::mem::zeroed() };
+    message.msg_iov = parts.as_mut_ptr();
+    message.msg_iovlen = parts.len() as _;
+    message
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::io::Write;
+    use std::io::{Read, Write};
+    use std::os::unix::net::UnixStream;
 
     fn duplicate(region: &Region) -> OwnedFd {
         region.descriptor().try_clone_to_owned().unwrap()
@@ -221,6 +298,9 @@ mod tests {
         let mut heard = [0; 5];
         theirs.copy_out(9_995, &mut heard).unwrap();
         assert_eq!(&heard, b"hello");
+        let mut heard = b"oh, ".to_vec();
+        theirs.append_to(9_995, 5, &mut heard).unwrap();
+        assert_eq!(heard, b"oh, hello");
     }
 
     #[test]
@@ -235,6 +315,33 @@ mod tests {
         let mut all = [1; 100];
         region.copy_out(0, &mut all).unwrap();
         assert_eq!(all, [0; 100]);
+    }
+
+    #[test]
+    fn a_socket_takes_a_head_and_a_part_of_a_region_and_gives_a_part_and_what_follows() {
+        let (mut ours, theirs) = UnixStream::pair().unwrap();
+        let region = Region::create(10).unwrap();
+        region.copy_in(2, b"middle").unwrap();
+        assert_eq!(region.send(theirs.as_fd(), b"head ", 2, 6).unwrap(), 11);
+        let mut came = [0; 11];
+        ours.read_exact(&mut came).unwrap();
+        assert_eq!(&came, b"head middle");
+        ours.write_all(b"centretail").unwrap();
+        let mut tail = [0; 9];
+        assert_eq!(region.receive(theirs.as_fd(), 2, 6, &mut tail).unwrap(), 10);
+        let mut all = [0; 10];
+        region.copy_out(0, &mut all).unwrap();
+        assert_eq!((&all, &tail[..5]), (b"\0\0centre\0\0", &b"tail\0"[..]));
+        let nothing = region.receive(theirs.as_fd(), 0, 10, &mut tail).unwrap_err();
+        assert_eq!(nothing.kind(), io::ErrorKind::WouldBlock);
+    }
+
+    #[test]
+    fn a_socket_gets_no_byte_outside_of_a_region() {
+        let (_ours, theirs) = UnixStream::pair().unwrap();
+        let region = Region::create(10).unwrap();
+        region.send(theirs.as_fd(), b"head", 5, 6).unwrap_err();
+        region.receive(theirs.as_fd(), u64::MAX, 2, &mut []).unwrap_err();
     }
 
     #[test]

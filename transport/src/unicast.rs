@@ -12,7 +12,7 @@ mod frame;
 mod inbound;
 mod outbound;
 
-pub use frame::{Frames, MessageName, Notice};
+pub use frame::{MessageName, Notice};
 
 use cool_machine::{Machine, Poll, Time};
 use core::ops::Range;
@@ -34,7 +34,7 @@ const MESSAGE_COST: u64 = 64;
 /// The version of the frames.
 const VERSION: u32 = 3;
 
-/// How much may wait in the driver to be written.
+/// How much may wait in the driver to be written for control frames to be handed over as well.
 const WINDOW: u64 = 256 * 1024;
 
 /// A version of a group's membership.
@@ -45,6 +45,8 @@ type GroupKey = (u64, u32);
 pub enum Input<'a> {
     /// Bytes came from the stream. [`Output::Data`] points into them: poll until idle before the next.
     Bytes(&'a [u8]),
+    /// So many bytes came from the stream, of the payload that [`Peer::payload`] has named, and are in their place.
+    Placed(u32),
     /// So many bytes of earlier [`Output::Write`]s have left the driver.
     Written(u64),
     /// Messages of this group are welcome from now on.
@@ -86,7 +88,7 @@ pub enum Output {
         /// The part of a message that follows them.
         payload: Option<Payload>,
     },
-    /// All of this message was in earlier [`Output::Write`]s.
+    /// All of this message was in earlier [`Output::Write`]s, which have left the driver: its bytes may change.
     Sent(MessageName),
     /// The peer said who it is. Once, before anything else from it.
     Hello {
@@ -108,7 +110,7 @@ pub enum Output {
         message: MessageName,
         /// Where they belong.
         offset: u64,
-        /// Where they lie in the input.
+        /// Where they lie in the input; empty if they are in their place.
         within: Range<usize>,
     },
     /// All of this message was in earlier [`Output::Data`]s.
@@ -318,14 +320,24 @@ impl Peer {
                 }
                 Decoded::Data(data) => self.inbound.data(&data, &mut self.events)?,
                 Decoded::Payload { message, offset, within } => {
-                    if self.open.contains_key(&(message.group, message.epoch)) {
-                        self.inbound.payload(message, offset, within, &mut self.events);
-                    }
+                    self.payload_came(message, offset, within.len(), within);
                 }
             }
             self.grant();
         }
         Ok(())
+    }
+
+    fn payload_came(&mut self, message: MessageName, offset: u64, len: usize, within: Range<usize>) {
+        if self.open.contains_key(&(message.group, message.epoch)) {
+            self.inbound.payload((message, offset), len as u64, within, &mut self.events);
+        }
+    }
+
+    /// The payload that the next bytes of the stream are, if they are payload: the rest of a frame. Of which message it
+    /// is, the driver may know, and put it in its place by itself.
+    pub fn payload(&self) -> Option<Payload> {
+        self.decoder.payload().filter(|_| !self.failed)
     }
 
     fn control(&mut self, control: Control) -> Result<(), Violation> {
@@ -405,6 +417,12 @@ impl Machine for Peer {
                 if let Err(violation) = self.bytes(bytes) {
                     self.failed = true;
                     self.events.push_back(Output::Failed(PeerError { peer: self.name.clone(), violation }));
+                }
+            }
+            Input::Placed(bytes) => {
+                if let Some(Payload { message, offset, len }) = self.decoder.placed(bytes) {
+                    self.payload_came(message, offset, len as usize, 0..0);
+                    self.grant();
                 }
             }
             Input::Written(bytes) => self.outbound.written(bytes),

@@ -18,6 +18,10 @@ const FIRST_REGION: u64 = 64 << 10;
 /// A region that is not in use is kept up to this size, or as long as calls are nearly as large.
 const KEEP: u64 = 256 << 20;
 
+/// So many smaller calls in a row do not count: between large ones programs wait in barriers and exchange lengths, and a new
+/// region of a gibibyte costs more than to send it.
+const SPARED: u32 = 64;
+
 /// Regions and which parts of them are free.
 #[derive(Debug, Default)]
 pub(super) struct Heap {
@@ -30,6 +34,8 @@ pub(super) struct Heap {
 struct Regions {
     next: u32,
     regions: BTreeMap<u32, Free>,
+    /// Calls in a row for which a region was too large.
+    spared: u32,
 }
 
 /// A region's free parts: their lengths by where they begin. Neighbours are one.
@@ -133,11 +139,15 @@ impl Heap {
 }
 
 impl Regions {
-    /// Forgets large regions that nothing uses, now that so much less is needed; which.
+    /// Forgets large regions that nothing uses, once so much less has been needed for a while; which.
     fn drop_large(&mut self, needed: u64) -> Vec<u32> {
         let large = |bytes: u64| bytes > KEEP && bytes / 8 > needed;
         let unused = |free: &Free| large(free.region.len()) && free.parts.get(&0) == Some(&free.region.len());
         let dropped: Vec<u32> = self.regions.iter().filter(|(_, f)| unused(f)).map(|(n, _)| *n).collect();
+        self.spared = if dropped.is_empty() { 0 } else { self.spared + 1 };
+        if self.spared <= SPARED {
+            return Vec::new();
+        }
         dropped.iter().for_each(|number| drop(self.regions.remove(number)));
         dropped
     }
@@ -227,6 +237,9 @@ mod tests {
         let heap = Heap::default();
         drop(heap.take(KEEP + 1).unwrap());
         assert!(heap.take(KEEP).unwrap().1.is_empty());
+        for _ in 0..SPARED {
+            assert!(heap.take(1).unwrap().1.is_empty());
+        }
         let (_block, news) = heap.take(1).unwrap();
         assert!(matches!(news[..], [News::Unmap(0), News::Map(1, _)]), "{news:?}");
     }

@@ -5,6 +5,7 @@ mod peering;
 use super::api::{CallRequest, GroupError, GroupSpec, TransferRequest, failure};
 use super::group::Group;
 use super::members::Members;
+use super::memory::SharedSlice;
 use super::peers::Peers;
 use super::stream::{Sending, Share, Stream};
 use super::timers::Timers;
@@ -37,8 +38,8 @@ pub(crate) enum Input<'a> {
     Connected { node: String, connection: ConnectionId },
     /// A node that was to be connected to cannot be reached.
     Unreachable { node: String, why: String },
-    /// Bytes came over a connection.
-    Bytes { connection: ConnectionId, bytes: &'a [u8] },
+    /// Bytes came over a connection, after so many that were put where [`Engine::awaited`] says.
+    Bytes { connection: ConnectionId, placed: u32, bytes: &'a [u8] },
     /// So many bytes of earlier [`Output::Write`]s have been written.
     Written { connection: ConnectionId, bytes: u64 },
     /// A connection ended by itself.
@@ -54,8 +55,9 @@ pub(crate) enum Output {
     Datagram { to: SocketAddrV4, bytes: Vec<u8>, words: bool },
     /// Connect to a node, within bounds again and again: its agent may be starting.
     Connect { node: String, to: SocketAddrV4 },
-    /// Write this.
-    Write { connection: ConnectionId, bytes: Vec<u8> },
+    /// Write this, a frame. The payload does not change before that is done or a copy of it is made, which is to be
+    /// done before anything else that is asked later.
+    Write { connection: ConnectionId, head: Vec<u8>, payload: Option<SharedSlice> },
     /// Write what is left to write, then close.
     Hangup { connection: ConnectionId },
     /// A call is done.
@@ -392,7 +394,7 @@ impl Machine for Engine {
                 self.shared.peers.connected(&node, connection, &mut self.shared.out);
             }
             Input::Unreachable { node, why } => self.lose_peer(now, &node, &why),
-            Input::Bytes { connection, bytes } => self.bytes(now, connection, bytes),
+            Input::Bytes { connection, placed, bytes } => self.bytes(now, connection, placed, bytes),
             Input::Written { connection, bytes } => {
                 if let Some(node) = self.shared.peers.node_of(connection) {
                     self.shared.peers.handle(now, &node, unicast::Input::Written(bytes));

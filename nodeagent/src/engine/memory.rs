@@ -1,8 +1,11 @@
 //! The memory in which calls find and leave their data. Whose it is (shared with a rank's process, or
 //! this process's heap) is the matter of those who implement [`Memory`].
 
+use cool_proto::region::Region;
 use memmap2::MmapMut;
 use std::fmt;
+use std::io;
+use std::os::fd::BorrowedFd;
 use std::sync::{Arc, Mutex, PoisonError};
 
 /// Bytes that a rank and its agent both reach. Copies in and out instead of slices, because the other
@@ -16,6 +19,18 @@ pub trait Memory: Send + Sync {
 
     /// Copies in bytes at `offset`. The range lies within [`Memory::bytes`].
     fn write(&self, offset: u64, from: &[u8]);
+
+    /// Copies out so many bytes from `offset` on, behind what is there. The range lies within [`Memory::bytes`].
+    fn append(&self, offset: u64, bytes: usize, to: &mut Vec<u8>) {
+        let head = to.len();
+        to.resize(head + bytes, 0);
+        self.read(offset, &mut to[head..]);
+    }
+
+    /// The region that it is, if sockets can take from it and put into it by themselves.
+    fn region(&self) -> Option<&Region> {
+        None
+    }
 }
 
 /// A part of a [`Memory`].
@@ -72,6 +87,26 @@ impl SharedSlice {
     pub fn write(&self, offset: u64, from: &[u8]) {
         self.check(offset, from.len());
         self.memory.write(self.offset + offset, from);
+    }
+
+    /// Copies out so many bytes from `offset` of this slice on, behind what is there.
+    ///
+    /// # Panics
+    /// If they lie outside the slice.
+    pub(crate) fn append(&self, offset: u64, bytes: usize, to: &mut Vec<u8>) {
+        self.check(offset, bytes);
+        self.memory.append(self.offset + offset, bytes, to);
+    }
+
+    /// Writes `head` and then this slice to a socket that does not block and need not take all of it: how many bytes it
+    /// took. `None` if it cannot take them from here.
+    pub(crate) fn send(&self, socket: BorrowedFd<'_>, head: &[u8]) -> Option<io::Result<usize>> {
+        self.memory.region().map(|region| region.send(socket, head, self.offset, self.bytes))
+    }
+
+    /// Reads from a socket what it has: into this slice, and what follows into `tail`. `None` if it cannot put it here.
+    pub(crate) fn receive(&self, socket: BorrowedFd<'_>, tail: &mut [u8]) -> Option<io::Result<usize>> {
+        self.memory.region().map(|region| region.receive(socket, self.offset, self.bytes, tail))
     }
 
     /// The part of this slice from `offset` on.

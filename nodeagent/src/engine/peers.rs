@@ -2,7 +2,7 @@
 
 use super::core::{ConnectionId, Output};
 use cool_machine::{Machine, Time};
-use cool_transport::unicast::{self, Input, Notice, Peer};
+use cool_transport::unicast::{self, Input, Notice, Payload, Peer};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::fmt;
 use std::net::{Ipv4Addr, SocketAddrV4};
@@ -146,6 +146,14 @@ impl Peers {
         let link = self.by_name.get_mut(node)?;
         let connection = link.connection?;
         Some((link, connection))
+    }
+
+    /// The payload that comes next over a connection, if it is that.
+    pub(super) fn payload(&self, connection: ConnectionId) -> Option<Payload> {
+        match self.connections.get(&connection)? {
+            Owner::Peer(node) => self.by_name.get(node)?.machine.payload(),
+            Owner::Stranger { .. } => None,
+        }
     }
 
     pub(super) fn node_of(&self, connection: ConnectionId) -> Option<String> {

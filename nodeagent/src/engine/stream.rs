@@ -239,9 +239,7 @@ impl Stream {
         let len = (payload.end - payload.start) as usize;
         let mut bytes = Vec::with_capacity(cool_transport::packet::MAX_CONTROL.max(64 + len));
         packet.encode(&mut bytes);
-        let head = bytes.len();
-        bytes.resize(head + len, 0);
-        self.data.read(payload.start, &mut bytes[head..]);
+        self.data.append(payload.start, len, &mut bytes);
         let data = matches!(packet.body, Body::Data { .. });
         if data {
             match to {

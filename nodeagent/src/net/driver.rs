@@ -1,7 +1,7 @@
 //! The engine's thread: waits for whatever comes first, tells the engine, does what it asks.
 
 use super::congestion::Link;
-use super::tcp::{self, Connection};
+use super::tcp::{self, Came, Connection};
 use super::udp::{Inbox, Outbox, Socket};
 use super::{EVENTS, Event, Events, congestion, udp};
 use crate::engine::{
@@ -12,6 +12,7 @@ use cool_machine::{Machine, Poll, Time};
 use cool_proto::local::{Failure, Stats};
 use std::collections::{BTreeMap, BTreeSet};
 use std::future::poll_fn;
+use std::io::ErrorKind;
 use std::net::{Ipv4Addr, SocketAddrV4};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use tokio::net::{TcpListener, TcpStream};
@@ -19,6 +20,9 @@ use tokio::sync::{mpsc, oneshot};
 
 /// How often the sockets are read before anything else gets its turn, if there is always more.
 const DRAINS: usize = 64;
+
+/// How often a connection is read before anything else gets its turn.
+const READS: usize = 8;
 
 /// A tree that this node listens to.
 struct Tree {
@@ -38,6 +42,8 @@ pub(super) struct Driver {
     udp: Socket,
     inbox: Inbox,
     outbox: Outbox,
+    /// What came over a connection and has no known place.
+    scratch: Vec<u8>,
     trees: BTreeMap<SocketAddrV4, Tree>,
     connections: BTreeMap<ConnectionId, Connection>,
     link: Link,
@@ -61,6 +67,7 @@ impl Driver {
             udp,
             inbox: Inbox::new(),
             outbox: Outbox::default(),
+            scratch: vec![0; tcp::READ],
             trees: BTreeMap::new(),
             connections: BTreeMap::new(),
             link: Link::default(),
@@ -99,7 +106,7 @@ impl Driver {
                     Some(command) => self.command(command),
                     None => return,
                 },
-                Some(event) = self.queue.recv() => self.event(event),
+                Some(event) = self.queue.recv() => self.event(event).await,
                 () = sockets => {}
                 () = timer => {}
             }
@@ -141,7 +148,7 @@ impl Driver {
                     return deadline.map(|at| self.origin + Duration::from_nanos(at.as_nanos()));
                 }
                 Poll::Output(Output::Datagram { to, bytes, .. }) => {
-                    self.outbox.send(&self.udp, to, &bytes).await;
+                    self.outbox.send(&self.udp, to, bytes).await;
                 }
                 Poll::Output(output) => self.output(output),
             }
@@ -155,9 +162,11 @@ impl Driver {
             Output::Connect { node, to } => {
                 tokio::spawn(tcp::connect(node, self.ip, to, self.events.clone()));
             }
-            Output::Write { connection, bytes } => {
-                if let Some(connection) = self.connections.get(&connection) {
-                    connection.write(bytes);
+            Output::Write { connection, head, payload } => {
+                if let Some(writer) = self.connections.get_mut(&connection) {
+                    let bytes = writer.write(head, payload);
+                    let now = self.now();
+                    self.engine.handle(now, Input::Written { connection, bytes });
                 }
             }
             Output::Hangup { connection } => {
@@ -259,7 +268,7 @@ impl Driver {
         });
     }
 
-    fn event(&mut self, event: Event) {
+    async fn event(&mut self, event: Event) {
         let now = self.now();
         match event {
             Event::Accepted(stream, from) => {
@@ -271,20 +280,52 @@ impl Driver {
                 self.engine.handle(now, Input::Connected { node, connection });
             }
             Event::Unreachable { node, why } => self.engine.handle(now, Input::Unreachable { node, why }),
-            Event::Bytes { connection, bytes } => {
-                self.engine.handle(now, Input::Bytes { connection, bytes: &bytes });
-            }
+            Event::Readable(connection) => self.read(connection).await,
             Event::Written { connection, bytes } => {
+                if let Some(writer) = self.connections.get_mut(&connection) {
+                    writer.wrote_rest(bytes);
+                }
                 self.engine.handle(now, Input::Written { connection, bytes });
             }
             Event::Picked { group, call, plan } => {
                 self.engine.handle(now, Input::Picked { group, call, plan });
             }
-            Event::Closed { connection, why } => {
-                self.connections.remove(&connection);
-                self.engine.handle(now, Input::Closed { connection, why });
+            Event::Closed { connection, why } => self.closed(connection, why),
+        }
+    }
+
+    /// Reads what has come over a connection, within bounds.
+    async fn read(&mut self, connection: ConnectionId) {
+        for _ in 0..READS {
+            let (_, place) = self.engine.awaited(connection);
+            let Some(reader) = self.connections.get_mut(&connection) else { return };
+            let came = match reader.read(place.as_ref(), &mut self.scratch) {
+                Ok(Came { placed: 0, tail: 0, .. }) => {
+                    return self.closed(connection, "its agent closed the connection".to_owned());
+                }
+                Ok(came) => came,
+                Err(error) if error.kind() == ErrorKind::WouldBlock => break,
+                Err(error) => return self.closed(connection, tcp::failed(&error)),
+            };
+            let now = self.now();
+            // A frame's payload is a u32.
+            let (placed, bytes) = (came.placed as u32, &self.scratch[..came.tail]);
+            self.engine.handle(now, Input::Bytes { connection, placed, bytes });
+            self.pump(now).await;
+            if came.drained {
+                break;
             }
         }
+        let (lacking, _) = self.engine.awaited(connection);
+        if let Some(reader) = self.connections.get_mut(&connection) {
+            reader.await_more(lacking);
+        }
+    }
+
+    fn closed(&mut self, connection: ConnectionId, why: String) {
+        self.connections.remove(&connection);
+        let now = self.now();
+        self.engine.handle(now, Input::Closed { connection, why });
     }
 
     fn connect(&mut self, stream: TcpStream) -> ConnectionId {

@@ -30,12 +30,29 @@ pub(crate) struct Bound {
 /// What the tasks around the sockets tell the driver.
 enum Event {
     Accepted(TcpStream, Ipv4Addr),
-    Connected { node: String, stream: TcpStream },
-    Unreachable { node: String, why: String },
-    Bytes { connection: ConnectionId, bytes: Vec<u8> },
-    Written { connection: ConnectionId, bytes: u64 },
-    Closed { connection: ConnectionId, why: String },
-    Picked { group: (u64, u32), call: Call, plan: Plan },
+    Connected {
+        node: String,
+        stream: TcpStream,
+    },
+    Unreachable {
+        node: String,
+        why: String,
+    },
+    /// Something has come over a connection.
+    Readable(ConnectionId),
+    Written {
+        connection: ConnectionId,
+        bytes: u64,
+    },
+    Closed {
+        connection: ConnectionId,
+        why: String,
+    },
+    Picked {
+        group: (u64, u32),
+        call: Call,
+        plan: Plan,
+    },
 }
 
 type Events = mpsc::Sender<Event>;

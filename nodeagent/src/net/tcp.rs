@@ -2,16 +2,17 @@
 
 use super::congestion::{Congestion, Link};
 use super::{Event, Events, sockopt};
-use crate::engine::ConnectionId;
-use cool_transport::unicast::Frames;
+use crate::engine::{ConnectionId, SharedSlice};
+use rustix::net::{RecvFlags, SendFlags};
 use socket2::{Domain, Protocol, SockRef, Socket, TcpKeepalive, Type};
 use std::io;
-use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4};
+use std::net::{Ipv4Addr, Shutdown, SocketAddr, SocketAddrV4};
+use std::os::fd::AsFd;
+use std::sync::Arc;
 use std::time::Duration;
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
+use tokio::io::Interest;
 use tokio::net::{TcpListener, TcpSocket, TcpStream};
-use tokio::sync::mpsc;
+use tokio::sync::{Notify, mpsc};
 use tokio::time::{Instant, sleep, timeout, timeout_at};
 
 /// How long to try to connect: an agent that is starting, too, needs a moment.
@@ -38,8 +39,11 @@ const UNSENT: u32 = 128 * 1024;
 /// How long a connection that was given up may take to write what it still has.
 const LAST_WORDS: Duration = Duration::from_secs(2);
 
-/// Room for one read: twice what the last one brought, within these.
-const READ: std::ops::RangeInclusive<usize> = 4 * 1024..=64 * 1024;
+/// Room for one read of what has no known place.
+pub(super) const READ: usize = 64 * 1024;
+
+/// Room behind a place: for the heads of some frames.
+const HEADS: usize = 1024;
 
 /// A reader is woken for no less of a frame than this, or its end: else each packet would wake the engine.
 const LOW_WATER: usize = 32 * 1024;
@@ -100,31 +104,131 @@ async fn connect_once(from: Ipv4Addr, to: SocketAddrV4) -> io::Result<TcpStream>
     socket.connect(to.into()).await
 }
 
-/// A connection that the driver writes to. Dropped, it writes what it has and closes.
+/// A connection that the driver reads and writes, as far as the system goes along at once. Dropped, what it has still to
+/// write is written, and it is closed.
 pub(super) struct Connection {
-    /// Bounded by the engine, which has no more under way than a window.
-    bytes: mpsc::UnboundedSender<Vec<u8>>,
+    stream: Arc<TcpStream>,
+    /// What the system did not take at once. Bounded by the engine, which has no more under way than a window.
+    rest: mpsc::UnboundedSender<Vec<u8>>,
+    /// How many of these have not been written.
+    resting: usize,
+    congestion: Congestion,
     reader: tokio::task::AbortHandle,
+    /// Wakes the reader, to tell when something has come.
+    resume: Arc<Notify>,
+    /// For how many bytes the system is to wake it.
+    low_water: usize,
+    /// Whether a place was known for what came last.
+    placed: bool,
+}
+
+/// What a read brought.
+pub(super) struct Came {
+    /// So many bytes to the place that was given.
+    pub(super) placed: usize,
+    /// So many after them.
+    pub(super) tail: usize,
+    /// Whether nothing is left.
+    pub(super) drained: bool,
 }
 
 impl Connection {
-    /// Starts to read from a stream.
+    /// Starts to tell when something comes over a stream.
     pub(super) fn new(id: ConnectionId, stream: TcpStream, link: &Link, events: &Events) -> Connection {
         if let Err(error) = tune(&stream) {
             tracing::debug!(%error, "cannot tune a connection");
         }
         let congestion = link.choose(&stream);
-        let (reading, writing) = stream.into_split();
-        let (bytes, queue) = mpsc::unbounded_channel();
-        tokio::spawn(write(id, writing, queue, congestion, events.clone()));
-        let reader = tokio::spawn(read(id, reading, events.clone())).abort_handle();
-        Connection { bytes, reader }
+        let stream = Arc::new(stream);
+        let (rest, queue) = mpsc::unbounded_channel();
+        tokio::spawn(write(id, Arc::clone(&stream), queue, events.clone()));
+        let resume = Arc::new(Notify::new());
+        let watched = watch(id, Arc::clone(&stream), Arc::clone(&resume), events.clone());
+        let reader = tokio::spawn(watched).abort_handle();
+        Connection { stream, rest, resting: 0, congestion, reader, resume, low_water: 1, placed: false }
     }
 
-    /// Writes after all that was to be written before.
-    pub(super) fn write(&self, bytes: Vec<u8>) {
-        // If the writer has given up, the reader has found the connection closed, or will.
-        let _ = self.bytes.send(bytes);
+    /// Writes a frame after all that was to be written before: how much of it is written. Of the rest
+    /// [`Event::Written`] tells.
+    pub(super) fn write(&mut self, head: Vec<u8>, payload: Option<SharedSlice>) -> u64 {
+        let bytes = head.len() as u64 + payload.as_ref().map_or(0, SharedSlice::bytes);
+        let written = if self.resting > 0 { 0 } else { self.write_now(&head, payload.as_ref()) };
+        if written > 0 {
+            self.wrote(written);
+        }
+        if written < bytes {
+            let whole = head.len() as u64;
+            let mut rest = head;
+            rest.drain(..written.min(whole) as usize);
+            if let Some(payload) = payload {
+                let from = written.saturating_sub(whole);
+                // A frame's payload is a usize.
+                payload.append(from, (payload.bytes() - from) as usize, &mut rest);
+            }
+            self.resting += 1;
+            // If the writer has given up, the reader has found the connection closed, or will.
+            let _ = self.rest.send(rest);
+        }
+        written
+    }
+
+    /// How much the system takes at once; none of what it refuses, of which the writer hears again.
+    fn write_now(&self, head: &[u8], payload: Option<&SharedSlice>) -> u64 {
+        let written = self.stream.try_io(Interest::WRITABLE, || {
+            let sent = payload.and_then(|payload| payload.send(self.stream.as_fd(), head));
+            sent.unwrap_or_else(|| Ok(rustix::net::send(&*self.stream, head, SendFlags::NOSIGNAL)?))
+        });
+        written.map_or(0, |bytes| bytes as u64)
+    }
+
+    /// A rest is written.
+    pub(super) fn wrote_rest(&mut self, bytes: u64) {
+        self.resting -= 1;
+        self.wrote(bytes);
+    }
+
+    fn wrote(&mut self, bytes: u64) {
+        if let Err(error) = self.congestion.wrote(&*self.stream, bytes as usize) {
+            tracing::debug!(%error, "cannot learn what a connection has sent again");
+        }
+    }
+
+    /// Reads what has come: to the place where it belongs, if that is known, and what follows into a part of `tail`.
+    ///
+    /// # Errors
+    /// If the connection has failed, or nothing has come. That nothing will come any more is no error, and no bytes.
+    pub(super) fn read(&mut self, place: Option<&SharedSlice>, tail: &mut [u8]) -> io::Result<Came> {
+        // After a frame whose place was known another one is likely, which is not to be read beyond its head.
+        let tail = if place.is_some() || self.placed { &mut tail[..HEADS] } else { tail };
+        let mut came = None;
+        // Less than there was room for was all: the system wakes the reader for more.
+        let result = self.stream.try_io(Interest::READABLE, || {
+            let here =
+                place.and_then(|place| Some((place.bytes(), place.receive(self.stream.as_fd(), tail)?)));
+            let (room, bytes) = match here {
+                Some((room, bytes)) => (room as usize, bytes?),
+                None => (0, rustix::net::recv(&*self.stream, &mut *tail, RecvFlags::empty())?.0),
+            };
+            let drained = bytes < room + tail.len();
+            let placed = bytes.min(room);
+            came = Some(Came { placed, tail: bytes - placed, drained });
+            if drained { Err(io::ErrorKind::WouldBlock.into()) } else { Ok(()) }
+        });
+        let came = came.map_or_else(|| Err(result.err().unwrap_or(io::ErrorKind::WouldBlock.into())), Ok)?;
+        self.placed = place.is_some();
+        Ok(came)
+    }
+
+    /// Lets the reader tell when more has come, of a frame that lacks so many bytes.
+    pub(super) fn await_more(&mut self, lacking: u64) {
+        let worth = (lacking.max(1)).min(LOW_WATER as u64) as usize;
+        if worth != self.low_water {
+            self.low_water = worth;
+            if let Err(error) = sockopt::set_low_water(&*self.stream, worth as u32) {
+                tracing::debug!(%error, "cannot set how much a connection waits for");
+            }
+        }
+        self.resume.notify_one();
     }
 }
 
@@ -147,51 +251,37 @@ fn tune(stream: &TcpStream) -> io::Result<()> {
     socket.set_tcp_user_timeout(Some(DEAD_AFTER))
 }
 
-async fn read(connection: ConnectionId, mut stream: OwnedReadHalf, events: Events) {
-    let (mut frames, mut low_water, mut room) = (Frames::default(), 1, *READ.start());
-    let why = loop {
-        let mut bytes = Vec::with_capacity(room);
-        match stream.read_buf(&mut bytes).await {
-            Ok(0) => break "its agent closed the connection".to_owned(),
-            Ok(came) => {
-                room = (2 * came).clamp(*READ.start(), *READ.end());
-                let worth = frames.read(&bytes).min(LOW_WATER);
-                if worth != low_water {
-                    low_water = worth;
-                    if let Err(error) = sockopt::set_low_water(stream.as_ref(), low_water as u32) {
-                        tracing::debug!(%error, "cannot set how much a connection waits for");
-                    }
-                }
-                if events.send(Event::Bytes { connection, bytes }).await.is_err() {
-                    return;
-                }
-            }
-            Err(error) => break format!("the connection to its agent failed: {error}"),
+/// Tells the driver whenever something has come.
+async fn watch(connection: ConnectionId, stream: Arc<TcpStream>, resume: Arc<Notify>, events: Events) {
+    loop {
+        // An error is for who reads.
+        let _ = stream.readable().await;
+        if events.send(Event::Readable(connection)).await.is_err() {
+            return;
         }
-    };
-    // Without a driver nobody wants to know.
-    let _ = events.send(Event::Closed { connection, why }).await;
+        resume.notified().await;
+    }
 }
 
 async fn write(
     connection: ConnectionId,
-    mut stream: OwnedWriteHalf,
+    stream: Arc<TcpStream>,
     mut queue: mpsc::UnboundedReceiver<Vec<u8>>,
-    mut congestion: Congestion,
     events: Events,
 ) {
     while let Some(bytes) = queue.recv().await {
         // Once the driver has dropped its end, what is left must not take for ever.
         let written = if queue.sender_strong_count() == 0 {
-            timeout(LAST_WORDS, stream.write_all(&bytes)).await.unwrap_or(Err(io::ErrorKind::TimedOut.into()))
+            timeout(LAST_WORDS, write_all(&stream, &bytes))
+                .await
+                .unwrap_or(Err(io::ErrorKind::TimedOut.into()))
         } else {
-            stream.write_all(&bytes).await
+            write_all(&stream, &bytes).await
         };
-        let written = written.and_then(|()| congestion.wrote(stream.as_ref(), bytes.len()));
         let event = match written {
             Ok(()) => Event::Written { connection, bytes: bytes.len() as u64 },
             Err(error) => {
-                let why = format!("the connection to its agent failed: {error}");
+                let why = failed(&error);
                 // Without a driver nobody wants to know.
                 let _ = events.send(Event::Closed { connection, why }).await;
                 return;
@@ -201,4 +291,23 @@ async fn write(
             return;
         }
     }
+    // If it is closed already, there is nothing to be closed.
+    let _ = SockRef::from(&*stream).shutdown(Shutdown::Write);
+}
+
+async fn write_all(stream: &TcpStream, mut bytes: &[u8]) -> io::Result<()> {
+    while !bytes.is_empty() {
+        stream.writable().await?;
+        match stream.try_write(bytes) {
+            Ok(written) => bytes = &bytes[written..],
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(())
+}
+
+/// Why a connection ended.
+pub(super) fn failed(error: &io::Error) -> String {
+    format!("the connection to its agent failed: {error}")
 }

@@ -122,13 +122,18 @@ pub(super) struct Outbox {
 
 impl Outbox {
     /// Sends a datagram with others like it: now, or when [`Outbox::flush`] is called.
-    pub(super) async fn send(&mut self, socket: &Socket, to: SocketAddrV4, datagram: &[u8]) {
+    pub(super) async fn send(&mut self, socket: &Socket, to: SocketAddrV4, datagram: Vec<u8>) {
         if !self.fits(socket.state.max_gso_segments(), to, datagram.len()) {
             self.flush(socket).await;
             self.to = Some(to);
             self.segment = datagram.len();
+            if 2 * datagram.len() > LONGEST {
+                // No other like it has room beside it.
+                self.bytes = datagram;
+                return;
+            }
         }
-        self.bytes.extend_from_slice(datagram);
+        self.bytes.extend_from_slice(&datagram);
     }
 
     /// Whether all that waits goes to the same place in datagrams of the same size, which this one does not
@@ -272,7 +277,7 @@ mod tests {
         let sent = datagrams_of(&SIZES);
         let mut outbox = Outbox::default();
         for datagram in &sent {
-            outbox.send(&sender, to, datagram).await;
+            outbox.send(&sender, to, datagram.clone()).await;
         }
         outbox.flush(&sender).await;
         assert!(next(&[&receiver], &mut Inbox::new(), sent.len()).await == sent);
@@ -297,7 +302,8 @@ mod tests {
         let sent = datagrams_of(&[10; 20]);
         let mut outbox = Outbox::default();
         for (place, datagram) in sent.iter().enumerate() {
-            outbox.send(&sender, if place % 3 == 0 { to_first } else { to_second }, datagram).await;
+            let to = if place % 3 == 0 { to_first } else { to_second };
+            outbox.send(&sender, to, datagram.clone()).await;
             outbox.flush(&sender).await;
         }
         assert_eq!(next(&[&first, &second], &mut Inbox::new(), sent.len()).await, sent);

@@ -2,7 +2,7 @@
 //! are big-endian. Decoding is strict and keeps at most one control frame; payload is never copied
 //! here. What frames mean is the machine's matter.
 
-use super::Violation;
+use super::{Payload, Violation};
 use core::ops::Range;
 
 /// The most payload of one data frame. Messages that share a stream take turns by frames.
@@ -386,23 +386,19 @@ pub(super) enum Decoded {
 pub(super) struct Decoder {
     partial: Vec<u8>,
     /// Of the data frame whose payload is being read: whose, where, and how much is to come.
-    payload: Option<(MessageName, u64, u32)>,
+    payload: Option<Payload>,
 }
 
 impl Decoder {
     /// The next thing in `input` from `at` on, which moves behind it; `None` if all is read.
     pub(super) fn next(&mut self, input: &[u8], at: &mut usize) -> Result<Option<Decoded>, Violation> {
-        if let Some((message, offset, left)) = self.payload {
-            let len = (input.len() - *at).min(left as usize);
-            if len == 0 {
-                return Ok(None);
-            }
-            let within = *at..*at + len;
-            *at = within.end;
-            // `len` is at most `left`, a u32.
-            let left = left - len as u32;
-            self.payload = (left > 0).then_some((message, offset + len as u64, left));
-            return Ok(Some(Decoded::Payload { message, offset, within }));
+        if self.payload.is_some() {
+            let here = u32::try_from(input.len() - *at).unwrap_or(u32::MAX);
+            return Ok(self.placed(here).map(|Payload { message, offset, len }| {
+                let within = *at..*at + len as usize;
+                *at = within.end;
+                Decoded::Payload { message, offset, within }
+            }));
         }
         if !self.fill(5, input, at) {
             return Ok(None);
@@ -434,7 +430,8 @@ impl Decoder {
             if data.offset.checked_add(u64::from(data.len)).is_none_or(|end| end > data.bytes) {
                 return Err(Violation::OutOfMessage(data.message));
             }
-            self.payload = (data.len > 0).then_some((data.message, data.offset, data.len));
+            let Data { message, offset, len, .. } = data;
+            self.payload = (len > 0).then_some(Payload { message, offset, len });
             Decoded::Data(data)
         } else {
             Decoded::Control(decode_control(kind, &self.partial[5..])?)
@@ -443,41 +440,25 @@ impl Decoder {
         Ok(Some(decoded))
     }
 
+    /// What is to come of the payload that is being read.
+    pub(super) fn payload(&self) -> Option<Payload> {
+        self.payload
+    }
+
+    /// Passes over so many bytes of payload at most; which.
+    pub(super) fn placed(&mut self, bytes: u32) -> Option<Payload> {
+        let Payload { message, offset, len: left } = self.payload?;
+        let len = bytes.min(left);
+        let rest = Payload { message, offset: offset + u64::from(len), len: left - len };
+        self.payload = (rest.len > 0).then_some(rest);
+        (len > 0).then_some(Payload { message, offset, len })
+    }
+
     /// Whether `partial` has `want` bytes, after taking what it lacks from the input.
     fn fill(&mut self, want: usize, input: &[u8], at: &mut usize) -> bool {
         let lacking = want.saturating_sub(self.partial.len()).min(input.len() - *at);
         self.partial.extend_from_slice(&input[*at..*at + lacking]);
         *at += lacking;
         self.partial.len() >= want
-    }
-}
-
-/// How far a stream's reader is in the frames, for it to wait for a whole one.
-#[derive(Debug, Default)]
-pub struct Frames {
-    /// What of a frame's length has come.
-    length: Vec<u8>,
-    /// Bytes that its frame still lacks.
-    left: usize,
-}
-
-impl Frames {
-    /// Takes note of what came. Answers with how many bytes are worth waiting for: those that complete a frame.
-    pub fn read(&mut self, mut bytes: &[u8]) -> usize {
-        loop {
-            let within = self.left.min(bytes.len());
-            self.left -= within;
-            bytes = &bytes[within..];
-            if self.left > 0 || bytes.is_empty() {
-                return self.left.max(1);
-            }
-            let lacking = (4 - self.length.len()).min(bytes.len());
-            self.length.extend_from_slice(&bytes[..lacking]);
-            bytes = &bytes[lacking..];
-            if let Ok(length) = <[u8; 4]>::try_from(&self.length[..]) {
-                self.length.clear();
-                self.left = u32::from_be_bytes(length) as usize;
-            }
-        }
     }
 }

@@ -82,17 +82,17 @@ impl Inbound {
         Ok(())
     }
 
-    /// Payload of the data frame that began last.
+    /// So many bytes of payload of the data frame that began last, from an offset in its message on.
     pub(super) fn payload(
         &mut self,
-        name: MessageName,
-        offset: u64,
+        (name, offset): (MessageName, u64),
+        len: u64,
         within: Range<usize>,
         events: &mut VecDeque<Output>,
     ) {
         // It may be gone or another one if its group was closed and opened again within a frame.
         let Some(message) = self.messages.get_mut(&name).filter(|m| m.received == offset) else { return };
-        let received = offset + within.len() as u64;
+        let received = offset + len;
         if received > message.bytes {
             return;
         }

@@ -87,15 +87,15 @@ impl Outbound {
     }
 
     pub(super) fn next(&mut self) -> Option<Output> {
-        if let Some(name) = self.sent.pop_front() {
+        let idle = self.in_driver == 0;
+        if idle && let Some(name) = self.sent.pop_front() {
             return Some(Output::Sent(name));
         }
-        if self.in_driver >= WINDOW {
-            return None;
-        }
-        let (head, payload) = match self.control.pop_front() {
+        let (head, payload) = match self.control.pop_front_if(|_| self.in_driver < WINDOW) {
             Some(control) => (control.encode(), None),
-            None => self.frame()?,
+            // One at a time: what follows it is chosen when it has left.
+            None if idle => self.frame()?,
+            None => return None,
         };
         self.in_driver += head.len() as u64 + payload.map_or(0, |p| u64::from(p.len));
         Some(Output::Write { head, payload })

@@ -2,10 +2,11 @@
 
 use super::{ConnectionId, Engine, Output, Shared};
 use crate::engine::api::failure;
+use crate::engine::memory::SharedSlice;
 use crate::engine::peers::Lost;
 use cool_machine::{Machine, Poll, Time};
 use cool_proto::local::failure::Kind;
-use cool_transport::unicast::{self, Notice};
+use cool_transport::unicast::{self, Notice, Payload};
 use std::collections::BTreeSet;
 
 impl Engine {
@@ -16,21 +17,32 @@ impl Engine {
             match link.machine.poll(now) {
                 Poll::Idle(_) => return,
                 Poll::Output(unicast::Output::Write { head, payload }) => {
-                    let mut bytes = head;
-                    if let Some(part) = payload {
-                        let whole = bytes.len() + part.len as usize;
-                        bytes.reserve_exact(part.len as usize);
-                        if let Some(group) = self.groups.get_mut(&part.message.group) {
-                            group.message_payload(now, &part, &mut bytes);
-                        }
+                    let slice = payload.and_then(|part| self.payload(now, &part));
+                    let mut head = head;
+                    if let (Some(part), None) = (payload, &slice) {
                         // The frame has promised so many bytes, even of a message that is not known any more.
-                        bytes.resize(whole, 0);
+                        head.resize(head.len() + part.len as usize, 0);
                     }
-                    self.shared.out.push_back(Output::Write { connection, bytes });
+                    let payload = slice;
+                    self.shared.out.push_back(Output::Write { connection, head, payload });
                 }
                 Poll::Output(output) => self.peer_output(now, node, output, input),
             }
         }
+    }
+
+    /// A part of a message that goes to a peer.
+    fn payload(&mut self, now: Time, part: &Payload) -> Option<SharedSlice> {
+        self.groups.get_mut(&part.message.group)?.message_payload(now, part)
+    }
+
+    /// What is to come over a connection of the frame that has begun: bytes, and where they belong, if they belong
+    /// together and that is known. Who puts them there says so with [`Input::Bytes`](super::Input::Bytes).
+    pub(crate) fn awaited(&self, connection: ConnectionId) -> (u64, Option<SharedSlice>) {
+        let Some(part) = self.shared.peers.payload(connection) else { return (0, None) };
+        let id = (part.message.group, part.message.epoch);
+        let group = self.groups.get(&id.0).filter(|group| group.key() == id);
+        (part.len.into(), group.and_then(|group| group.message_place(&part)))
     }
 
     fn peer_output(&mut self, now: Time, node: &str, output: unicast::Output, input: &[u8]) {
@@ -123,23 +135,24 @@ impl Engine {
         }
     }
 
-    pub(super) fn bytes(&mut self, now: Time, connection: ConnectionId, bytes: &[u8]) {
+    pub(super) fn bytes(&mut self, now: Time, connection: ConnectionId, placed: u32, bytes: &[u8]) {
         if let Some(node) = self.shared.peers.node_of(connection) {
-            self.peer_bytes(now, &node, bytes);
+            self.peer_bytes(now, &node, placed, bytes);
         } else if let Some((node, bytes, replaced)) =
             self.shared.peers.greeting(connection, bytes, &mut self.shared.out)
         {
             if let Some(lost) = replaced {
                 self.lost(now, &[lost]);
             }
-            self.peer_bytes(now, &node, &bytes);
+            self.peer_bytes(now, &node, 0, &bytes);
         }
     }
 
-    fn peer_bytes(&mut self, now: Time, node: &str, bytes: &[u8]) {
+    fn peer_bytes(&mut self, now: Time, node: &str, placed: u32, bytes: &[u8]) {
         self.groups.values_mut().for_each(|group| group.heard_from(node));
         // Outputs from before would be taken for ranges of these bytes.
         self.drain_peer(now, node, &[]);
+        self.shared.peers.handle(now, node, unicast::Input::Placed(placed));
         self.shared.peers.handle(now, node, unicast::Input::Bytes(bytes));
         self.drain_peer(now, node, bytes);
     }

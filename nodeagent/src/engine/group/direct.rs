@@ -363,15 +363,17 @@ impl Group {
         }
     }
 
-    /// Reads a part of a message that is being sent; false if it is no longer known.
-    pub(super) fn direct_payload(&mut self, now: Time, part: &Payload, into: &mut [u8]) -> bool {
-        let number = self.direct.sends.get(&part.message);
-        let Some(transfer) = number.and_then(|number| self.direct.transfers.get_mut(number)) else {
-            return false;
-        };
-        transfer.data.read(part.offset, into);
+    /// A part of a message that is being sent, if it is still known.
+    pub(super) fn direct_payload(&mut self, now: Time, part: &Payload) -> Option<SharedSlice> {
+        let transfer = self.direct.transfers.get_mut(self.direct.sends.get(&part.message)?)?;
         transfer.progress = now;
-        true
+        Some(transfer.data.part(part.offset, part.len.into()))
+    }
+
+    /// Where a message goes that a receive has taken.
+    pub(super) fn direct_place(&self, message: MessageName) -> Option<&SharedSlice> {
+        let (number, _) = self.direct.receives.get(&message)?;
+        Some(&self.direct.transfers.get(number)?.data)
     }
 
     /// It is time to look after a transfer.

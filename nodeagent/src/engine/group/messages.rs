@@ -217,25 +217,27 @@ impl Group {
         }
     }
 
-    /// Appends a part of a message that is being sent; false if it is no longer known.
-    pub(in crate::engine) fn message_payload(
-        &mut self,
-        now: Time,
-        part: &Payload,
-        out: &mut Vec<u8>,
-    ) -> bool {
-        let head = out.len();
+    /// A part of a message that is being sent, if it is still known.
+    pub(in crate::engine) fn message_payload(&mut self, now: Time, part: &Payload) -> Option<SharedSlice> {
         if is_direct(part.message) {
-            out.resize(head + part.len as usize, 0);
-            return self.direct_payload(now, part, &mut out[head..]);
+            return self.direct_payload(now, part);
         }
-        let Some(place) = self.messages.sends.get(&part.message) else { return false };
-        out.resize(head + part.len as usize, 0);
-        place.slice.read(part.offset, &mut out[head..]);
+        let place = self.messages.sends.get(&part.message)?;
         if let Some(call) = self.calls.get_mut(&part.message.call) {
             call.progress = now;
         }
-        true
+        Some(place.slice.part(part.offset, part.len.into()))
+    }
+
+    /// Where a part of a message belongs that is about to come, if that is known.
+    pub(in crate::engine) fn message_place(&self, part: &Payload) -> Option<SharedSlice> {
+        let slice = if is_direct(part.message) {
+            self.direct_place(part.message)?
+        } else {
+            &self.messages.receives.get(&part.message).filter(|place| place.begun)?.slice
+        };
+        let fits = part.offset.checked_add(part.len.into()).is_some_and(|end| end <= slice.bytes());
+        fits.then(|| slice.part(part.offset, part.len.into()))
     }
 
     fn check_length(&self, message: MessageName, bytes: u64, wanted: u64) -> Result<(), Failure> {

@@ -252,7 +252,7 @@ impl Network {
                 engine.handle(now, Input::Unreachable { node: node.clone(), why: "refused".to_owned() });
             }
             Event::Bytes { connection, bytes } => {
-                engine.handle(now, Input::Bytes { connection: *connection, bytes });
+                deliver(engine, now, *connection, bytes);
             }
             Event::Written { connection, bytes } => {
                 engine.handle(now, Input::Written { connection: *connection, bytes: *bytes });
@@ -302,7 +302,11 @@ impl Network {
                 self.push(peer, DELAY, Event::Accepted { connection, from: ip(node) });
                 self.push(node, DELAY, Event::Connected { node: name, connection });
             }
-            Output::Write { connection, bytes } => {
+            Output::Write { connection, head, payload } => {
+                let mut bytes = head;
+                if let Some(payload) = payload {
+                    payload.append(0, payload.bytes() as usize, &mut bytes);
+                }
                 self.push(node, DELAY, Event::Written { connection, bytes: bytes.len() as u64 });
                 if let Some((peer, connection)) = self.ends.get(&(node, connection)).copied() {
                     self.push(peer, DELAY, Event::Bytes { connection, bytes });
@@ -347,4 +351,15 @@ impl Network {
             }
         }
     }
+}
+
+/// Hands over what came over a connection, after what belongs to a known place was put there.
+fn deliver(engine: &mut Engine, now: Time, connection: ConnectionId, bytes: &[u8]) {
+    let (_, place) = engine.awaited(connection);
+    let placed = place.map_or(0, |place| {
+        let placed = bytes.len().min(place.bytes() as usize);
+        place.write(0, &bytes[..placed]);
+        placed
+    });
+    engine.handle(now, Input::Bytes { connection, placed: placed as u32, bytes: &bytes[placed..] });
 }

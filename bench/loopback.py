@@ -1,0 +1,191 @@
+#!/usr/bin/python3
+"""A broadcast between four agents on loopback, beside one iperf3 TCP stream, in turn on the same machine.
+
+    sudo bench/loopback.py                          # bcast of 1 GiB, 5 rounds
+    sudo bench/loopback.py --bytes 256M --rounds 11 --plan bcast=flat:chain
+
+Controller, agents and ranks are processes as on a cluster, each agent with an interface of its own to a switch, by which the
+controller finds it. But all interfaces are in one network namespace, so the system carries what agents send each other over its
+loopback device, at the speed of its processors; there are no trees. COOL is measured twice: on ordinary arrays, which are copied
+into the memory that ranks share with their agents, and on those of comm.alloc, which are there. Every result is verified, outside of the time.
+Needs what bench.py needs, and iperf3; the machine must have nothing else to do. Writes report.json to target/loopback.
+"""
+import argparse
+import json
+import os
+import statistics
+import subprocess
+import sys
+import time
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+ROOT = os.path.dirname(HERE)
+sys.path[:0] = [HERE, os.path.join(ROOT, "mininet")]
+import bench  # noqa: E402
+import network  # noqa: E402
+import page  # noqa: E402
+import testbed  # noqa: E402
+
+SWITCH = "cool-lo"
+ADDRESS = "10.254.0.%d"
+IPERF_PORT = 5299
+# The ports of the switch say 10 Gbit/s, which do not count here; so much that nobody is held back.
+HOST_MBIT = 1_000_000
+
+
+class Host:
+    """What a testbed asks of a host; it lives in our own namespace."""
+
+    def __init__(self, number):
+        self.name, self.pid = "n%d" % number, os.getpid()
+        self.interface, self.port, self.ip = "%s%d" % (SWITCH, number), "%s%ds" % (SWITCH, number), ADDRESS % number
+
+    def defaultIntf(self):
+        return argparse.Namespace(name=self.interface)
+
+
+class OneNamespace:
+    """Hosts at one switch, all in our own namespace: they find themselves by the switch, and reach each other over loopback."""
+
+    def __init__(self, hosts, mtu):
+        self.net, self.mtu = self, mtu
+        self.hosts = [Host(number) for number in range(1, hosts + 1)]
+
+    def start(self, controller):
+        self.stop()
+        network.sh("ovs-vsctl", "add-br", SWITCH, "--", "set", "bridge", SWITCH, "datapath_type=netdev", "protocols=OpenFlow13",
+                   "fail_mode=secure")
+        for host in self.hosts:
+            network.sh("ip", "link", "add", host.interface, "type", "veth", "peer", "name", host.port)
+            for end in (host.interface, host.port):
+                network.sh("sysctl", "-qw", "net.ipv6.conf.%s.disable_ipv6=1" % end)
+                network.sh("ip", "link", "set", end, "mtu", str(self.mtu), "up")
+            network.sh("ip", "address", "add", host.ip + "/32", "dev", host.interface)
+            network.sh("ovs-vsctl", "add-port", SWITCH, host.port)
+        network.sh("ovs-vsctl", "set-controller", SWITCH, controller)
+
+    def stop(self):
+        # Of a run that was killed outright, too.
+        subprocess.run(["ovs-vsctl", "--if-exists", "del-br", SWITCH], capture_output=True)
+        for host in self.hosts:
+            subprocess.run(["ip", "link", "delete", host.interface], capture_output=True)
+
+    def describe(self):
+        return {"hosts": [{"name": h.name, "ip": h.ip, "interface": h.interface} for h in self.hosts], "links": []}
+
+    def get(self, name):
+        return next(host for host in self.hosts if host.name == name)
+
+
+class Loopback(testbed.Testbed):
+    """COOL on such a network. What switches could carry over trees would not go over loopback, so there are none."""
+
+    def __init__(self, hosts, **options):
+        flags = ("--max-groups-per-switch", "0", "--host-mbit", str(HOST_MBIT))
+        super().__init__("one namespace", slots=1, controller_flags=flags, **options)
+        self.size = hosts
+
+    def make_network(self):
+        return OneNamespace(self.size, self.options["mtu"])
+
+    def pages_ip(self, host):
+        return host.ip
+
+    def controller_address(self, _ip):
+        return super().controller_address("127.0.0.1")
+
+
+def iperf(seconds):
+    """Bytes per second of one TCP stream, and the processors that both ends took together."""
+    server = subprocess.Popen(["iperf3", "-s", "-1", "-p", str(IPERF_PORT)], stdout=subprocess.DEVNULL)
+    try:
+        for _ in range(100):
+            done = subprocess.run(["iperf3", "-J", "-c", "127.0.0.1", "-p", str(IPERF_PORT), "-t", str(seconds)], capture_output=True, text=True,
+                                  timeout=seconds + 30)
+            result = json.loads(done.stdout)
+            if "refused" not in result.get("error", ""):
+                break
+            time.sleep(0.02)  # the server is starting
+        if "error" in result:
+            raise RuntimeError("iperf3: " + result["error"])
+    finally:
+        server.kill()
+        server.wait()
+    end = result["end"]
+    cpu = end["cpu_utilization_percent"]
+    return end["sum_received"]["bits_per_second"] / 8, (cpu["host_total"] + cpu["remote_total"]) / 100
+
+
+def bcast(bed, options, alloc):
+    """Seconds of one broadcast by `cool bench`, and the plan."""
+    command = ["cool", "bench", "--json", "--ops", "bcast", "--bytes", str(options.bytes), "--reps", "1", "--warmup", "1", "--pause", "20"]
+    command += (["--plan", options.plan] if options.plan else []) + (["--alloc"] if alloc else [])
+    done = bed.run(command, capture_output=True, text=True, timeout=300)
+    if done.returncode:
+        raise RuntimeError("cool bench: " + done.stderr.strip()[-300:])
+    [result] = json.loads(done.stdout)["results"]
+    [seconds] = result["seconds"]
+    return seconds, result["plan"]
+
+
+def rates(name, found):
+    return "  %-18s %5.2f GB/s (%.2f to %.2f)" % (name, *(x / 1e9 for x in (statistics.median(found), min(found), max(found))))
+
+
+def parse_arguments():
+    p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    p.add_argument("--agents", type=int, default=4, help="default %(default)s")
+    p.add_argument("--bytes", type=bench.size, default="1G", help="of the message; default %(default)s")
+    p.add_argument("--rounds", type=int, default=5, help="in which all are measured in turn; default %(default)s")
+    p.add_argument("--seconds", type=int, default=2, help="of each iperf3 stream; default %(default)s")
+    p.add_argument("--plan", help="force COOL's plan")
+    p.add_argument("--mtu", type=int, default=65535, help="of the agents' interfaces, by which packets are cut; default %(default)s, "
+                   "the longest that the loopback device takes")
+    p.add_argument("command", nargs="*", help="run this beside the agents in place of measuring")
+    bench.add_run_options(p, "loopback")
+    a = p.parse_args()
+    if a.agents < 2 or a.rounds < 1 or a.seconds < 1:
+        p.error("--agents must be at least 2, --rounds and --seconds at least 1")
+    return a
+
+
+def measure(bed, options):
+    """The rates of each round, by what was measured, and the plan."""
+    found = {"iperf3": [], "iperf3_processors": [], "cool": [], "cool_alloc": []}
+    for _ in range(options.rounds):
+        stream, processors = iperf(options.seconds)
+        found["iperf3"].append(stream)
+        found["iperf3_processors"].append(processors)
+        for name, alloc in (("cool", False), ("cool_alloc", True)):
+            seconds, plan = bcast(bed, options, alloc)
+            found[name].append(options.bytes / seconds)
+    return found, plan
+
+
+def main():
+    options = parse_arguments()
+    testbed.unwind_on_signals()
+    os.makedirs(options.out, exist_ok=True)
+    bed = Loopback(options.agents, bin_dir=options.bin, mtu=options.mtu, log_level="warn")
+    with bench.started(bed, options.wait):
+        bed.wait_until_measured()
+        if options.command:
+            return bed.run(options.command).returncode
+        found, plan = measure(bed, options)
+    ratios = {name: statistics.median(found[name]) / statistics.median(found["iperf3"]) for name in ("cool", "cool_alloc")}
+    report = {"date": time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime()), "processors": os.cpu_count(), "agents": options.agents, "mtu": options.mtu,
+              "bytes": options.bytes, "plan": plan, "bytes_per_second": found, "over_iperf3": ratios}
+    with open(os.path.join(options.out, "report.json"), "w", encoding="utf-8") as f:
+        json.dump(report, f, indent=1)
+    print("bcast of %s between %d agents on loopback, %d processors, %s:" % (page.size(options.bytes), options.agents, os.cpu_count(), plan))
+    print(rates("iperf3, one stream", found["iperf3"]) + ", %.2f processors" % statistics.median(found["iperf3_processors"]))
+    for name, title in (("cool", "COOL"), ("cool_alloc", "COOL, comm.alloc")):
+        print(rates(title, found[name]) + ", %.2f of iperf3" % ratios[name])
+    return 0
+
+
+if __name__ == "__main__":
+    try:
+        sys.exit(main())
+    except (testbed.Failure, RuntimeError, OSError, ValueError, subprocess.TimeoutExpired) as e:
+        sys.exit("loopback: %s" % e)
