@@ -8,6 +8,10 @@ use std::io;
 use std::os::fd::BorrowedFd;
 use std::sync::{Arc, Mutex, PoisonError};
 
+/// Messages from here on go straight between memory and socket. Of shorter ones, to have several in one read, and head and
+/// payload in one buffer, is worth more than a copy.
+const LONG: u64 = 32 * 1024;
+
 /// Bytes that a rank and its agent both reach. Copies in and out instead of slices, because the other
 /// side may change shared memory at any time.
 pub trait Memory: Send + Sync {
@@ -96,6 +100,16 @@ impl SharedSlice {
     pub(crate) fn append(&self, offset: u64, bytes: usize, to: &mut Vec<u8>) {
         self.check(offset, bytes);
         self.memory.append(self.offset + offset, bytes, to);
+    }
+
+    /// Whether sockets can take from it and put into it by themselves.
+    pub(crate) fn is_shared(&self) -> bool {
+        self.memory.region().is_some()
+    }
+
+    /// Whether it is worth to do without a copy.
+    pub(crate) fn is_long(&self) -> bool {
+        self.bytes >= LONG
     }
 
     /// Writes `head` and then this slice to a socket that does not block and need not take all of it: how many bytes it

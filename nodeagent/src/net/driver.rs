@@ -297,9 +297,9 @@ impl Driver {
     /// Reads what has come over a connection, within bounds.
     async fn read(&mut self, connection: ConnectionId) {
         for _ in 0..READS {
-            let (_, place) = self.engine.awaited(connection);
+            let awaited = self.engine.awaited(connection);
             let Some(reader) = self.connections.get_mut(&connection) else { return };
-            let came = match reader.read(place.as_ref(), &mut self.scratch) {
+            let came = match reader.read(awaited, &mut self.scratch) {
                 Ok(Came { placed: 0, tail: 0, .. }) => {
                     return self.closed(connection, "its agent closed the connection".to_owned());
                 }

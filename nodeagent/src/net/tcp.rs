@@ -118,8 +118,8 @@ pub(super) struct Connection {
     resume: Arc<Notify>,
     /// For how many bytes the system is to wake it.
     low_water: usize,
-    /// Whether a place was known for what came last.
-    placed: bool,
+    /// Whether what came last belonged to a message that goes straight to its place.
+    straight: bool,
 }
 
 /// What a read brought.
@@ -145,12 +145,15 @@ impl Connection {
         let resume = Arc::new(Notify::new());
         let watched = watch(id, Arc::clone(&stream), Arc::clone(&resume), events.clone());
         let reader = tokio::spawn(watched).abort_handle();
-        Connection { stream, rest, resting: 0, congestion, reader, resume, low_water: 1, placed: false }
+        Connection { stream, rest, resting: 0, congestion, reader, resume, low_water: 1, straight: false }
     }
 
     /// Writes a frame after all that was to be written before: how much of it is written. Of the rest
     /// [`Event::Written`] tells.
-    pub(super) fn write(&mut self, head: Vec<u8>, payload: Option<SharedSlice>) -> u64 {
+    pub(super) fn write(&mut self, mut head: Vec<u8>, mut payload: Option<SharedSlice>) -> u64 {
+        if let Some(short) = payload.take_if(|payload| !(payload.is_long() && payload.is_shared())) {
+            short.append(0, short.bytes() as usize, &mut head);
+        }
         let bytes = head.len() as u64 + payload.as_ref().map_or(0, SharedSlice::bytes);
         let written = if self.resting > 0 { 0 } else { self.write_now(&head, payload.as_ref()) };
         if written > 0 {
@@ -193,18 +196,28 @@ impl Connection {
         }
     }
 
-    /// Reads what has come: to the place where it belongs, if that is known, and what follows into a part of `tail`.
+    /// Reads what has come of a frame that lacks so many bytes, and of later ones: to the place where it belongs, if that
+    /// is known, and what follows into a part of `tail`.
     ///
     /// # Errors
     /// If the connection has failed, or nothing has come. That nothing will come any more is no error, and no bytes.
-    pub(super) fn read(&mut self, place: Option<&SharedSlice>, tail: &mut [u8]) -> io::Result<Came> {
-        // After a frame whose place was known another one is likely, which is not to be read beyond its head.
-        let tail = if place.is_some() || self.placed { &mut tail[..HEADS] } else { tail };
+    pub(super) fn read(
+        &mut self,
+        (lacking, place): (u64, Option<SharedSlice>),
+        tail: &mut [u8],
+    ) -> io::Result<Came> {
+        let place = place.filter(SharedSlice::is_shared);
+        if lacking > 0 {
+            self.straight = place.is_some();
+        }
+        // The next frame is likely to be like this one, and then not to be read beyond its head.
+        let tail = if self.straight { &mut tail[..HEADS] } else { tail };
         let mut came = None;
         // Less than there was room for was all: the system wakes the reader for more.
         let result = self.stream.try_io(Interest::READABLE, || {
-            let here =
-                place.and_then(|place| Some((place.bytes(), place.receive(self.stream.as_fd(), tail)?)));
+            let here = place
+                .as_ref()
+                .and_then(|place| Some((place.bytes(), place.receive(self.stream.as_fd(), tail)?)));
             let (room, bytes) = match here {
                 Some((room, bytes)) => (room as usize, bytes?),
                 None => (0, rustix::net::recv(&*self.stream, &mut *tail, RecvFlags::empty())?.0),
@@ -214,9 +227,7 @@ impl Connection {
             came = Some(Came { placed, tail: bytes - placed, drained });
             if drained { Err(io::ErrorKind::WouldBlock.into()) } else { Ok(()) }
         });
-        let came = came.map_or_else(|| Err(result.err().unwrap_or(io::ErrorKind::WouldBlock.into())), Ok)?;
-        self.placed = place.is_some();
-        Ok(came)
+        came.map_or_else(|| Err(result.err().unwrap_or(io::ErrorKind::WouldBlock.into())), Ok)
     }
 
     /// Lets the reader tell when more has come, of a frame that lacks so many bytes.

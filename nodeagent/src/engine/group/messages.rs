@@ -229,7 +229,7 @@ impl Group {
         Some(place.slice.part(part.offset, part.len.into()))
     }
 
-    /// Where a part of a message belongs that is about to come, if that is known.
+    /// Where a part of a long message belongs that is about to come, if that is known.
     pub(in crate::engine) fn message_place(&self, part: &Payload) -> Option<SharedSlice> {
         let slice = if is_direct(part.message) {
             self.direct_place(part.message)?
@@ -237,7 +237,7 @@ impl Group {
             &self.messages.receives.get(&part.message).filter(|place| place.begun)?.slice
         };
         let fits = part.offset.checked_add(part.len.into()).is_some_and(|end| end <= slice.bytes());
-        fits.then(|| slice.part(part.offset, part.len.into()))
+        (fits && slice.is_long()).then(|| slice.part(part.offset, part.len.into()))
     }
 
     fn check_length(&self, message: MessageName, bytes: u64, wanted: u64) -> Result<(), Failure> {
