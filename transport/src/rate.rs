@@ -40,6 +40,8 @@ const PATIENCE: u32 = 6;
 /// Loss beyond the usual that may be congestion: where there is no queue, and where it is long.
 const CONGESTED: u64 = ALL / 16;
 const OVERFLOW: u64 = ALL / 64;
+/// Rounds before the first trial where paths are known to carry the rate: what is lost there is most likely lost at any.
+const UNDOUBTED: u32 = 8;
 /// The most rounds between trials.
 const MOST_PAUSE: u32 = 64;
 /// Rounds in a row of which nobody heard half that make a tree useless; the rate is halved at each.
@@ -103,11 +105,12 @@ pub(crate) struct Rate {
 impl Rate {
     /// The rate to begin with, of packets of so many bytes.
     pub(crate) fn new(spec: RateSpec, frame: u64) -> Rate {
+        let sure = spec.sure && spec.ceiling.is_some();
         Rate {
             frame,
             ceiling: spec.ceiling,
             current: spec.ceiling.unwrap_or(AT_ONCE).max(1),
-            phase: if spec.sure && spec.ceiling.is_some() { Phase::Filling(0) } else { Phase::Asking },
+            phase: if sure { Phase::Filling(0) } else { Phase::Asking },
             told: 0,
             since: 0,
             at: Time::ZERO,
@@ -117,7 +120,7 @@ impl Rate {
             trial: None,
             lossy: u64::MAX,
             untried: 0,
-            pause: 1,
+            pause: if sure { UNDOUBTED } else { 1 },
             unheard: 0,
         }
     }
