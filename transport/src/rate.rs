@@ -180,7 +180,7 @@ impl Rate {
         if u64::from(told.loss) > ALL / 2 && told.queue < SHORTEST_QUEUE {
             self.unheard += 1;
             (self.phase, self.trial) = (Phase::Filling(0), None);
-            self.current = self.current.min(2 * MODEST.max(SLOWEST)) / 2;
+            self.current = self.current.min(2 * MODEST) / 2;
         } else {
             self.unheard = 0;
             self.longest = self.longest.max(told.queue);
