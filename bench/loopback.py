@@ -97,20 +97,20 @@ class Loopback(testbed.Testbed):
 
 def iperf(seconds):
     """Bytes per second of one TCP stream, and the processors that both ends took together."""
-    server = subprocess.Popen(["iperf3", "-s", "-1", "-p", str(IPERF_PORT)], stdout=subprocess.DEVNULL)
-    try:
-        for _ in range(100):
+    server = subprocess.Popen(["iperf3", "-s", "-1", "--forceflush", "-p", str(IPERF_PORT)], stdout=subprocess.PIPE,
+                              stderr=subprocess.STDOUT, text=True)
+    with server:
+        try:
+            said = next((line for line in server.stdout if "listening" in line or "error" in line), "the server says nothing")
+            if "listening" not in said:
+                raise RuntimeError("iperf3: " + said.strip())
             done = subprocess.run(["iperf3", "-J", "-c", "127.0.0.1", "-p", str(IPERF_PORT), "-t", str(seconds)], capture_output=True, text=True,
                                   timeout=seconds + 30)
             result = json.loads(done.stdout)
-            if "refused" not in result.get("error", ""):
-                break
-            time.sleep(0.02)  # the server is starting
-        if "error" in result:
-            raise RuntimeError("iperf3: " + result["error"])
-    finally:
-        server.kill()
-        server.wait()
+            if "error" in result:
+                raise RuntimeError("iperf3: " + result["error"])
+        finally:
+            server.kill()
     end = result["end"]
     cpu = end["cpu_utilization_percent"]
     return end["sum_received"]["bits_per_second"] / 8, (cpu["host_total"] + cpu["remote_total"]) / 100
