@@ -11,6 +11,9 @@ const INITIAL: u32 = 16;
 const SMALLEST: u32 = 16;
 /// The most bytes to ask for at a time: 10 Gbit/s over 100 microseconds, and half of a shallow switch buffer.
 const LARGEST_BYTES: u32 = 128 * 1024;
+/// Chunks that no Ethernet frame holds do not leave the machine, where no switch is in the way: so many of them.
+const ETHERNET: u32 = 16 * 1024;
+const LARGEST_WITHIN: u32 = 48;
 /// Round trips over which the most that came through is remembered.
 const MEMORY: usize = 8;
 
@@ -33,7 +36,10 @@ pub(crate) struct Window {
 
 impl Window {
     pub(crate) fn new(now: Time, chunk_bytes: u32) -> Window {
-        let largest = (LARGEST_BYTES / chunk_bytes).max(INITIAL);
+        let largest = match chunk_bytes {
+            ..ETHERNET => (LARGEST_BYTES / chunk_bytes).max(INITIAL),
+            _ => LARGEST_WITHIN,
+        };
         Window {
             size: INITIAL,
             largest,
