@@ -44,7 +44,7 @@ def test_what_a_whole_rack_loses_is_mended_by_one_multicast_there(make_bed):
     """The hosts of a rack lose the same chunks of the tree, every 32nd; the first gets each once and multicasts it to the other three."""
     bed = make_bed("tree:2x4", host_mbit=20, uplink_mbit=20)
     # Data packets (type 1) by the way in their headers: 0 over the tree, 3 over the rack's.
-    lost, mended = "28=0xC0010101&&68&0x1F=7&&72&0xFF00=0", "28=0xC0010101&&72&0xFF00=0x300"
+    lost, mended = "28=0xC0010201&&68&0x1F=7&&72&0xFF00=0", "28=0xC0010201&&72&0xFF00=0x300"
     rack = bed.network.net.hosts[4:]
     for host in rack:
         for rule, verdict in ((lost, "DROP"), (mended, "ACCEPT")):
