@@ -2,6 +2,7 @@
 import json
 import subprocess
 
+import pytest
 from conftest import succeed
 from test_recovery import wait_for, whole
 
@@ -30,9 +31,10 @@ def over_spines(bed, action):
     return [tuple(sum(count for ends, count in carried.items() if ends[at] == spine) for at in (1, 0)) for spine in spines]
 
 
-def test_each_spine_carries_its_part_of_a_broadcast_once(make_bed):
+@pytest.mark.parametrize("root", ["0", "3"])
+def test_each_spine_carries_its_part_of_a_broadcast_once(make_bed, root):
     bed = fabric(make_bed)
-    carried = over_spines(bed, lambda: bench(bed, "bcast", "4M", "--warmup", "0"))
+    carried = over_spines(bed, lambda: bench(bed, "bcast", "4M", "--warmup", "0", "--root", root))
     for up, down in carried:
         assert 2 * MIB < up < 2.2 * MIB and 2 * MIB < down < 2.2 * MIB, carried
 
