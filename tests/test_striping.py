@@ -36,7 +36,7 @@ def test_each_spine_carries_its_part_of_a_broadcast_once(make_bed, root):
     bed = fabric(make_bed)
     carried = over_spines(bed, lambda: bench(bed, "bcast", "4M", "--warmup", "0", "--root", root))
     for up, down in carried:
-        assert 2 * MIB < up < 2.2 * MIB and 2 * MIB < down < 2.2 * MIB, carried
+        assert 2 * MIB < up < 2.5 * MIB and 2 * MIB < down < 2.5 * MIB, carried
 
 
 def test_messages_of_all_sizes_are_right_in_stripes(make_bed):
@@ -61,4 +61,4 @@ def test_a_striped_broadcast_survives_the_loss_of_a_spines_link(make_bed):
         bed.network.restore(uplink)
     wait_for(lambda: whole(bed), "the network is whole again")
     carried = over_spines(bed, lambda: bench(bed, "bcast", "4M", "--warmup", "0"))
-    assert all(2 * MIB < up < 2.2 * MIB for up, _ in carried), carried
+    assert all(2 * MIB < up < 2.5 * MIB for up, _ in carried), carried
