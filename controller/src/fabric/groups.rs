@@ -78,7 +78,7 @@ pub(super) struct Choice {
 
 impl Choice {
     /// The tree over these nodes as the network is now.
-    fn tree(self, index: &Index, graph: &Graph, members: &[String]) -> Tree {
+    pub(super) fn tree(self, index: &Index, graph: &Graph, members: &[String]) -> Tree {
         let members = members.iter().map(String::as_str);
         let mut disjoint = Tree::disjoint(index, graph, members.clone(), self.group);
         // Where there are no longer so many, it has links in common with others.
@@ -114,15 +114,14 @@ pub(super) struct GroupTree {
 }
 
 impl GroupTree {
+    /// A tree that no switch has yet.
     pub(super) fn new(
-        index: &Index,
-        graph: &Graph,
         scope: TreeScope,
         number: u32,
         members: Vec<String>,
         choice: Choice,
+        target: Tree,
     ) -> GroupTree {
-        let target = choice.tree(index, graph, &members);
         let (current, possible) = (target.clone(), target.links.clone());
         let unconfirmed = BTreeMap::new();
         GroupTree { scope, number, members, choice, current, target, possible, unconfirmed }
@@ -138,7 +137,8 @@ impl GroupTree {
         choice: Choice,
         held: BTreeSet<Link>,
     ) -> GroupTree {
-        let mut tree = GroupTree::new(index, graph, scope, number, members, choice);
+        let target = choice.tree(index, graph, &members);
+        let mut tree = GroupTree::new(scope, number, members, choice, target);
         if is_forest(&held) {
             let members = tree.target.members.clone();
             let current = Tree { links: held.clone(), members };
@@ -288,11 +288,11 @@ mod tests {
             cuts in prop::collection::vec(prop::collection::vec(0u64..6, 0..2), 1..6),
             lags in prop::collection::vec(prop::collection::vec(any::<bool>(), 6), 40),
         ) {
-            let members = (0..6).map(|h| format!("h{h}")).collect();
+            let members: Vec<String> = (0..6).map(|h| format!("h{h}")).collect();
             let whole = ring(6, &[]);
             let choice = Choice { group: 0, stripe: 0 };
-            let (index, scope) = (Index::new(&whole), TreeScope::All);
-            let mut tree = GroupTree::new(&index, &whole, scope, GROUPS.start, members, choice);
+            let first = choice.tree(&Index::new(&whole), &whole, &members);
+            let mut tree = GroupTree::new(TreeScope::All, GROUPS.start, members, choice, first);
             // Per switch the links that it uses.
             let mut has = vec![tree.current().links.clone(); 6];
             let mut cuts = cuts.into_iter();

@@ -135,40 +135,32 @@ impl Network {
             return Err(FabricError::Partitioned { from: first.clone(), to: (*to).clone() });
         }
         let racks = places.into_iter().map(|(name, (_, rack))| (name.clone(), rack)).collect();
-        let wanted = scopes(request, &racks).into_iter().flat_map(|(scope, members)| {
-            let stripes = if scope == TreeScope::All { self.stripes(id, &members) } else { 1 };
-            (0..stripes).map(move |stripe| (scope, stripe, members.clone()))
-        });
-        let wanted: Vec<(TreeScope, usize, Vec<String>)> = wanted.collect();
         let (mut trees, mut full): (Vec<GroupTree>, BTreeMap<DatapathId, FabricError>) = Default::default();
         // What the trees so far are going to take.
         let mut taken: BTreeMap<DatapathId, Rules> = BTreeMap::new();
-        for (scope, stripe, members) in wanted {
+        for (scope, stripe, members, best) in self.best_trees(request, &racks) {
             let Some(number) = self.numbers.take() else {
                 trees.iter().for_each(|tree| self.numbers.give_back(tree.number));
                 return Err(FabricError::OutOfAddresses { limit: GROUPS.end - GROUPS.start });
             };
             // If there is no room on the way, another may have some.
             let graph = self.discovery.graph();
-            let tree = |group| {
-                let choice = Choice { group, stripe };
-                GroupTree::new(&self.index, graph, scope, number, members.clone(), choice)
-            };
+            let choices = (id..).take(WAYS).map(|group| Choice { group, stripe });
+            let others = choices.skip(1).map(|choice| (choice, choice.tree(&self.index, graph, &members)));
+            let mut ways = core::iter::once((Choice { group: id, stripe }, best.clone())).chain(others);
             let stripes = trees.iter().filter(|other| other.scope == scope);
             let used: BTreeSet<Link> = stripes.flat_map(GroupTree::links).collect();
-            let fits = |tree: &GroupTree| {
-                tree.links().is_disjoint(&used) && self.full(tree.current(), &taken).is_none()
-            };
-            match (id..).take(WAYS).map(tree).find(fits) {
-                Some(tree) => {
-                    for (switch, ports) in tree.current().ports() {
+            let fits = |tree: &Tree| tree.links.is_disjoint(&used) && self.full(tree, &taken).is_none();
+            match ways.find(|(_, tree)| fits(tree)) {
+                Some((choice, tree)) => {
+                    for (switch, ports) in tree.ports() {
                         let taken = taken.entry(switch).or_default();
                         (taken.groups, taken.flows) = (taken.groups + 1, taken.flows + ports.len());
                     }
-                    trees.push(tree);
+                    trees.push(GroupTree::new(scope, number, members, choice, tree));
                 }
                 None => {
-                    let full_one = self.full(tree(id).current(), &taken);
+                    let full_one = self.full(&best, &taken);
                     self.numbers.give_back(number);
                     let Some((switch, lack)) = full_one else { continue };
                     let error = FabricError::Full { id, switch: self.name(switch), lack: lack.to_string() };
@@ -184,17 +176,36 @@ impl Network {
         }
     }
 
-    /// How many trees over all of a group's nodes it takes to fill a node's link, as far as rates are known and trees have
+    /// The trees that a group is to have if there is room: which nodes, which stripe, and the best one over these nodes.
+    fn best_trees(
+        &self,
+        request: &GroupRequest,
+        racks: &BTreeMap<String, u32>,
+    ) -> Vec<(TreeScope, usize, Vec<String>, Tree)> {
+        let of_scope = |(scope, members): (TreeScope, Vec<String>)| {
+            let best = if scope == TreeScope::All {
+                self.stripes(request.id, &members)
+            } else {
+                let choice = Choice { group: request.id, stripe: 0 };
+                vec![choice.tree(&self.index, self.discovery.graph(), &members)]
+            };
+            let stripes = best.into_iter().enumerate();
+            stripes.map(move |(stripe, tree)| (scope, stripe, members.clone(), tree))
+        };
+        scopes(request, racks).into_iter().flat_map(of_scope).collect()
+    }
+
+    /// The trees over all of a group's nodes that it takes to fill a node's link, as far as rates are known and trees have
     /// no link in common.
-    fn stripes(&self, group: u64, members: &[String]) -> usize {
+    fn stripes(&self, group: u64, members: &[String]) -> Vec<Tree> {
         let graph = self.discovery.graph();
         let rates = members.iter().filter_map(|name| Some(view::node_rate(self, graph.host(name)?)));
         let host = rates.min().unwrap_or(0);
         let disjoint = Tree::disjoint(&self.index, graph, members.iter().map(String::as_str), group);
-        let (mut stripes, mut sum) = (0, 0u64);
+        let (mut stripes, mut sum) = (Vec::new(), 0u64);
         for tree in disjoint.take(Layout::MOST_STRIPES as usize) {
             let rate = tree.links.iter().map(|link| view::link_rate(self, *link)).min().unwrap_or(0);
-            stripes += 1;
+            stripes.push(tree);
             sum = sum.saturating_add(rate);
             if rate == 0 || sum >= host {
                 break;
