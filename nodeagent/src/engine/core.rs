@@ -150,7 +150,7 @@ impl Shared {
 
     /// A stream has its share of the node's link from now on.
     pub(super) fn sends(&mut self, share: Share) {
-        self.sending.begins(&share);
+        self.sending = self.sending.with(&share);
         self.sending_changed = true;
     }
 

@@ -85,11 +85,14 @@ impl Share {
 }
 
 impl Sending {
-    pub(super) fn begins(&mut self, share: &Share) {
+    /// These and one more.
+    pub(super) fn with(mut self, share: &Share) -> Sending {
         self.streams[share.stripe.index as usize] += 1;
         self.parts += share.parts();
+        self
     }
 
+    /// One of these has ended.
     pub(super) fn ends(&mut self, share: &Share) {
         self.streams[share.stripe.index as usize] -= 1;
         self.parts -= share.parts();

@@ -51,13 +51,13 @@ impl Group {
         let data = run.slice(src);
         let share = self.members.share(scope, stripe, sharers);
         let mut spec = self.stream_spec((number, transfer.0, scope, self.members.me), data.bytes());
-        shared.sends(share);
-        spec.rate = RateSpec { ceiling: share.ceiling(&shared.sending), sure: share.sure };
+        spec.rate = RateSpec { ceiling: share.ceiling(&shared.sending.with(&share)), sure: share.sure };
         let id = spec.id;
         let sender = Sender::new(now, spec).map_err(|e| self.no_stream(rank, &e))?;
         let tree = self.members.tree(scope, stripe).map(|tree| tree.address);
         let mut stream = Stream::new(End::Sender(Box::new(sender)), data, (rank, action), tree);
         stream.sending = Some(share);
+        shared.sends(share);
         let copied = stream.bytes() <= COPY_MAX && shared.copies.take(stream.bytes());
         if copied {
             stream.copy();
