@@ -347,6 +347,11 @@ impl Kind {
         first.into_iter().chain(second)
     }
 
+    /// Which part of a message it sends over a tree, if it does.
+    pub fn stripe(&self) -> Option<Stripe> {
+        if let Kind::Multicast { stripe, .. } = *self { Some(stripe) } else { None }
+    }
+
     /// The span that it changes.
     pub fn writes(&self) -> Option<Span> {
         match *self {

@@ -2,8 +2,8 @@
 
 use crate::broadcast::Wrong;
 use crate::network::{Destination, Network};
-use cool_machine::{Machine, Poll, Time, earliest};
-use cool_transport::packet::{Body, DATA_HEADER, FRAMING};
+use cool_machine::{Machine, Poll, Time};
+use cool_transport::packet::{Body, FRAMING};
 use cool_transport::{Input, Output, Packet, Receiver, Sender, Stats, StreamError, StreamSpec, To};
 
 /// Outputs of a machine for one input, beyond what its message could need.
@@ -99,9 +99,8 @@ impl Stream {
 
     /// Bytes of Ethernet frames that the source has multicast.
     pub(crate) fn multicast(&self) -> u64 {
-        let frame = u64::from(self.spec.chunk_bytes) + (DATA_HEADER + FRAMING) as u64;
         match &self.nodes[usize::from(self.spec.id.source)].role {
-            Role::Source(machine) => machine.stats().by_tree * frame,
+            Role::Source(machine) => machine.stats().by_tree * self.spec.frame(),
             Role::Waiting | Role::Sink(_) | Role::Dead => 0,
         }
     }
@@ -175,7 +174,7 @@ impl Stream {
                 Poll::Idle(Some(at)) => {
                     // A wake that comes too early is answered with the right time.
                     if this.wakes.is_none_or(|wakes| wakes <= now || at < wakes) {
-                        this.wakes = earliest(Some(at), None);
+                        this.wakes = Some(at);
                         net.wake(self.wakes_from + u32::from(node), at);
                     }
                     return Ok(());

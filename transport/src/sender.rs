@@ -67,7 +67,7 @@ impl Sender {
     /// If the specification contradicts itself.
     pub fn new(now: Time, spec: StreamSpec) -> Result<Sender, SpecError> {
         let chunks = spec.check()?;
-        let rate = Rate::new(spec.rate, frame(&spec));
+        let rate = Rate::new(spec.rate, spec.frame());
         let rtt = Rtt::new(spec.timers.initial_rto);
         let mut sender = Sender {
             chunks,
@@ -184,7 +184,9 @@ impl Sender {
         if let Some((round, heard)) = told {
             let told = Told {
                 loss: heard.loss,
-                carried: frame(&self.spec)
+                carried: self
+                    .spec
+                    .frame()
                     .saturating_mul(1_000_000_000)
                     .checked_div(u64::from(heard.spacing)),
                 queue: delay::units(heard.delay),
@@ -234,7 +236,7 @@ impl Sender {
     fn quiet(&self) -> Duration {
         let round = self.rounds.chunks(self.rounds.of(self.next)).len() as u64;
         let rounds = if self.next < self.chunks { 3 } else { 0 };
-        (4 * self.patience()).max(time_of(rounds * round * frame(&self.spec), self.rate.of(self.next)))
+        (4 * self.patience()).max(time_of(rounds * round * self.spec.frame(), self.rate.of(self.next)))
     }
 
     fn on_time(&mut self, now: Time) {
@@ -368,11 +370,6 @@ impl Sender {
         };
         earliest(own, self.send_at(now))
     }
-}
-
-/// Bytes of a full data packet on a link.
-fn frame(spec: &StreamSpec) -> u64 {
-    u64::from(spec.chunk_bytes) + (DATA_HEADER + FRAMING) as u64
 }
 
 impl Machine for Sender {

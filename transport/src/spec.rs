@@ -1,5 +1,6 @@
 //! What a stream is before it runs: its name, its chain, its limits. Nothing here changes while it runs.
 
+use crate::packet::{DATA_HEADER, FRAMING};
 use core::time::Duration;
 use std::sync::Arc;
 
@@ -250,6 +251,11 @@ impl StreamSpec {
             .ok()
             .filter(|chunks| *chunks < u32::MAX)
             .ok_or(SpecError::TooLong { len: self.len, chunk_bytes: self.chunk_bytes })
+    }
+
+    /// Bytes of the Ethernet frame of a full chunk.
+    pub fn frame(&self) -> u64 {
+        u64::from(self.chunk_bytes) + (DATA_HEADER + FRAMING) as u64
     }
 
     /// The bytes of a chunk.

@@ -368,9 +368,10 @@ impl<'a, N: Network> World<'a, N> {
 
     /// Opens the next multicast of a rank over whose tree none is under way.
     fn next_multicast(&mut self, rank: u32) {
-        let is_free = |action: &u32| match self.kind(At { rank, action: *action }) {
-            Kind::Multicast { stripe, .. } => !self.multicasting[rank as usize].contains(&stripe.index),
-            _ => false,
+        let under_way = &self.multicasting[rank as usize];
+        let is_free = |action: &u32| {
+            let stripe = self.kind(At { rank, action: *action }).stripe();
+            stripe.is_some_and(|stripe| !under_way.contains(&stripe.index))
         };
         let Some(next) = self.queued[rank as usize].iter().position(is_free) else { return };
         let Some(action) = self.queued[rank as usize].remove(next) else { return };
@@ -438,7 +439,7 @@ impl<'a, N: Network> World<'a, N> {
                 self.ends(rank, released);
             }
         }
-        if let Kind::Multicast { stripe, .. } = self.kind(sender) {
+        if let Some(stripe) = self.kind(sender).stripe() {
             self.multicasting[sender.rank as usize].remove(&stripe.index);
         }
         self.next_multicast(sender.rank);

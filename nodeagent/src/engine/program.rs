@@ -133,9 +133,9 @@ impl Run {
 
     /// Takes the next multicast over whose tree none is being sent.
     pub(super) fn next_multicast(&mut self) -> Option<u32> {
-        let is_free = |action: &u32| match self.program().actions[*action as usize].kind {
-            Kind::Multicast { stripe, .. } => !self.sending.contains(&stripe.index),
-            _ => false,
+        let is_free = |action: &u32| {
+            let stripe = self.program().actions[*action as usize].kind.stripe();
+            stripe.is_some_and(|stripe| !self.sending.contains(&stripe.index))
         };
         let at = self.queued.iter().position(is_free)?;
         self.queued.remove(at)

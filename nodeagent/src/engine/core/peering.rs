@@ -16,14 +16,12 @@ impl Engine {
             let Some((link, connection)) = self.shared.peers.connected_link(node) else { return };
             match link.machine.poll(now) {
                 Poll::Idle(_) => return,
-                Poll::Output(unicast::Output::Write { head, payload }) => {
-                    let slice = payload.and_then(|part| self.payload(now, &part));
-                    let mut head = head;
-                    if let (Some(part), None) = (payload, &slice) {
+                Poll::Output(unicast::Output::Write { mut head, payload: part }) => {
+                    let payload = part.and_then(|part| self.payload(now, &part));
+                    if let (Some(part), None) = (part, &payload) {
                         // The frame has promised so many bytes, even of a message that is not known any more.
                         head.resize(head.len() + part.len as usize, 0);
                     }
-                    let payload = slice;
                     self.shared.out.push_back(Output::Write { connection, head, payload });
                 }
                 Poll::Output(output) => self.peer_output(now, node, output, input),
