@@ -222,7 +222,9 @@ impl Scenario {
         let nodes = settings.nodes.len() as u16;
         if nodes > 1 && rng.random_bool(0.05) {
             let from = rng.random_range(0..nodes);
-            settings.rivals.push(Rival::Flow { from, to: (from + rng.random_range(1..nodes)) % nodes });
+            let rival = Rival::Flow { from, to: (from + rng.random_range(1..nodes)) % nodes };
+            // A short queue that a flow keeps full has no room for packets six times as long as the flow's.
+            settings.rivals.extend((settings.chunk_bytes < 2048).then_some(rival));
         }
     }
 

@@ -53,6 +53,8 @@ pub(crate) struct Pull {
     gaps: VecDeque<(Time, Range<u32>)>,
     /// The latest request that has been answered, and when: earlier ones have been answered before it left.
     overtaken: Option<(u16, Time)>,
+    /// When the feeder last sent a chunk: while it does, what was asked of it may stand behind that.
+    fed: Time,
     /// One past the last chunk that a feeder forwarded.
     forwarded: u32,
     patience: u32,
@@ -72,6 +74,7 @@ impl Pull {
             noted_log: VecDeque::new(),
             gaps: VecDeque::new(),
             overtaken: None,
+            fed: now,
             forwarded: 0,
             patience: 1,
             last_request: None,
@@ -131,6 +134,9 @@ impl Pull {
     /// A chunk came from a node nearer the source.
     pub(crate) fn came_by_chain(&mut self, now: Time, position: u16, chunk: u32, echo: u16, way: Way) {
         self.heard(now, position, echo);
+        if position == self.feeder.position() {
+            self.fed = now;
+        }
         let full = self.outstanding() + self.window.size() / 4 >= self.window.size();
         if self.settle(chunk) {
             self.window.on_delivered(now, &self.rtt, full);
@@ -179,7 +185,7 @@ impl Pull {
                 self.asked.remove(range.clone());
                 self.due.insert(range);
             }
-            let timed_out = at >= asked.at + self.rto();
+            let timed_out = at >= asked.at.max(self.fed) + self.rto();
             if !timed_out || self.feeder.heard_since(asked.at) {
                 self.window.on_loss(now, &self.rtt);
             } else if self.feeder.on_silence(now, asked.at) {
@@ -262,7 +268,7 @@ impl Pull {
             if self.asked.overlaps(front.chunks.clone()).next().is_some() {
                 let overtaken = self.overtaken.filter(|(serial, _)| is_before(front.serial, *serial));
                 let early = overtaken.map(|(_, at)| at + self.allowance());
-                return earliest(early, Some(front.at + self.rto()));
+                return earliest(early, Some(front.at.max(self.fed) + self.rto()));
             }
             self.asked_log.pop_front();
         }
@@ -324,4 +330,30 @@ impl Pull {
 /// Whether a serial was given out before another, across their wrapping.
 fn is_before(a: u16, b: u16) -> bool {
     (b.wrapping_sub(a) as i16) > 0
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MS: Duration = Duration::from_millis(1);
+
+    #[test]
+    fn what_was_asked_is_not_asked_again_while_the_feeder_sends_what_it_had_to_send_before() {
+        let at = |ms: u32| Time::ZERO + ms * MS;
+        let timers = Timers { initial_rto: 4 * MS, ..Timers::default() };
+        let mut pull = Pull::new(at(0), 1, &timers, 1424);
+        let held = IntervalSet::default();
+        pull.want(0..8, &held);
+        assert_eq!(pull.request(at(0)).unwrap().chunks, [0..8]);
+        for ms in 1..20 {
+            pull.came_by_chain(at(ms), 0, 100 + ms, 0, Way::Forwarded);
+            pull.on_time(at(ms), &held);
+            assert!(pull.request(at(ms)).is_none(), "at {ms} ms");
+        }
+        let due = pull.deadline().unwrap();
+        assert_eq!(due, at(19) + pull.rtt().rto());
+        pull.on_time(due, &held);
+        assert_eq!(pull.request(due).unwrap().chunks, [0..8]);
+    }
 }

@@ -16,7 +16,7 @@ use cool_machine::{Duration, Machine, Poll, Time, earliest};
 
 /// The tree counts as dead when no receiver has told of a round for so many retry timers and rounds, and who asks
 /// for chunks does not hear it.
-const DEAD_TIMERS: u32 = 16;
+const DEAD_TIMERS: u32 = 6;
 const DEAD_ROUNDS: u32 = 4;
 
 /// The source of a stream: multicasts it, serves requests, and keeps it until all receivers have it.
