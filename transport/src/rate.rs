@@ -173,7 +173,9 @@ impl Rate {
         rtt: Duration,
     ) {
         self.told = round.end;
-        if round.start < self.since {
+        // What was held back or sent at another rate does not tell what the path carries. A queue is a queue.
+        let found = matches!(self.phase, Phase::Seeking(_)) && told.queue > self.long();
+        if round.start < self.since && !found {
             return;
         }
         let before = self.current;
@@ -200,7 +202,7 @@ impl Rate {
         let arrived = (ALL - loss.saturating_sub(self.usual)) as f64 / ALL as f64;
         let carried = told.carried.map_or(self.current, |carried| carried.min(self.current));
         let through = (carried as f64 * arrived) as u64;
-        let long = SHORTEST_QUEUE.max(time_of(WAITING * self.frame, self.current));
+        let long = self.long();
         let (waits, gone) = (told.queue > long, told.queue < long / GONE);
         match self.phase {
             Phase::Asking => self.ask(told.carried),
@@ -252,10 +254,14 @@ impl Rate {
             self.phase = Phase::Seeking(arrived);
             self.current *= 2;
         } else {
-            let before = self.current;
             self.current = carried.min(self.current - self.current / 4);
-            self.phase = if waits { self.drained_from(before) } else { Phase::Filling(0) };
+            self.phase = if waits { self.drained_from(self.current) } else { Phase::Filling(0) };
         }
+    }
+
+    /// The longest that packets are to wait in queues.
+    fn long(&self) -> Duration {
+        SHORTEST_QUEUE.max(time_of(WAITING * self.frame, self.current))
     }
 
     /// Whether the path carries what is sent, as far as a single round tells.
@@ -408,6 +414,24 @@ mod tests {
         assert!((2_200_000..2_700_000).contains(&found), "{found}");
         let found = Path::new(2_500_000_000).run(&mut [unsure()], 20)[0];
         assert_eq!(found, 1_250_000_000);
+    }
+
+    #[test]
+    fn a_queue_that_is_found_while_seeking_ends_that_although_packets_were_held_back() {
+        let mut rate = rate(None);
+        rate.on_round(Time::ZERO, 0..16, 20, Told { loss: 0, carried: Some(6_600_000), queue: MS }, MS);
+        // Nothing but the first two rounds was sent at that rate.
+        (20..200).for_each(|chunk| rate.on_sent(chunk));
+        rate.on_round(Time::ZERO, 48..112, 200, Told { loss: 0, carried: Some(2_500_000), queue: MS }, MS);
+        assert_eq!(rate.phase, Phase::Seeking(0));
+        rate.on_round(
+            Time::ZERO,
+            112..176,
+            200,
+            Told { loss: 0, carried: Some(2_500_000), queue: 20 * MS },
+            MS,
+        );
+        assert_eq!(rate.of(200), 2_500_000);
     }
 
     #[test]
