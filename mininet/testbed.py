@@ -105,7 +105,7 @@ class Testbed:
 
     def __init__(self, topology, host_mbit=0.0, uplink_mbit=0.0, loss=0.0, mtu=1500, slots=4, bin_dir=None, logs=None,
                  join_timeout=60.0, log_level="info", tell_rates=True, insecure_plaintext=False, lldp_ms=0,
-                 controller_flags=()):
+                 controller_flags=(), lose=None):
         self.options = {"host_mbit": host_mbit, "uplink_mbit": uplink_mbit, "loss": loss, "mtu": mtu}
         self.topology, self.slots, self.join_timeout, self.log_level = topology, slots, join_timeout, log_level
         self.bin_dir = os.path.abspath(bin_dir or os.path.join(HERE, "..", "target", "release"))
@@ -113,6 +113,8 @@ class Testbed:
         self.tell_rates = tell_rates
         self.logs, self.insecure_plaintext, self.lldp_ms = logs, insecure_plaintext, lldp_ms
         self.controller_flags = controller_flags
+        # The share of datagrams that agents themselves throw away, and the seed of the first of them.
+        self.lose = lose
         self.daemons = []
         self.agents = {}
         self.stack = contextlib.ExitStack()
@@ -205,6 +207,9 @@ class Testbed:
                    "--controller", self.controller_address(network.MANAGEMENT_ADDRESS), *self.security(),
                    "--socket", os.path.join(self.directory, name + ".sock"), "--slots", str(self.slots),
                    "--http", "%s:%d" % (self.pages_ip(host), PAGES_PORT)]
+        if self.lose:
+            share, seed = self.lose
+            command += ["--lose", "%g:%d" % (share, seed + self.network.net.hosts.index(host))]
         self.agents[name] = self.daemon(name, command, ("mnexec", "-a", str(host.pid)))
 
     def restart_agent(self, name):

@@ -2,7 +2,7 @@
 //!
 //! The [`engine`] runs collectives. Around it stand the edges: local ranks ([`local`]), the controller
 //! ([`control`]), the ranks' processes ([`launcher`]), LLDP ([`interface`] and `lldp`), probes of the network
-//! ([`probe`]), metrics ([`metrics`]). [`embedded`] is many agents in one process, without a controller.
+//! ([`probe`]), metrics ([`metrics`]), losses for tests ([`losses`]). [`embedded`] is many agents in one process, without a controller.
 
 mod agent;
 pub mod control;
@@ -14,6 +14,7 @@ pub mod interface;
 pub mod launcher;
 mod lldp;
 pub mod local;
+pub mod losses;
 pub mod metrics;
 mod net;
 pub mod probe;

@@ -10,13 +10,14 @@ use cool_nodeagent::engine::{EngineConfig, EngineHandle, StartError};
 use cool_nodeagent::interface::{Interface, InterfaceError};
 use cool_nodeagent::launcher::Launcher;
 use cool_nodeagent::local::{LocalServer, ServeError};
+use cool_nodeagent::losses::Losses;
 use cool_nodeagent::probe::Reflector;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::mpsc;
-use tracing::info;
+use tracing::{info, warn};
 
 /// What waits to be told to the controller; ranks that print more wait.
 const EVENTS: usize = 256;
@@ -67,6 +68,9 @@ struct Options {
     /// Longer than the controller takes to lead paths round a lost link, which is four of its --lldp-interval-ms.
     #[arg(long, value_name = "MS", default_value_t = 2000, value_parser = clap::value_parser!(u32).range(100..=600_000))]
     peer_timeout_ms: u32,
+    /// For tests: throw away this share of the datagrams that come (0 to 0.5), picked by the seed (default 0)
+    #[arg(long, value_name = "SHARE[:SEED]")]
+    lose: Option<Losses>,
 }
 
 /// Why the agent ends other than by a signal.
@@ -113,6 +117,7 @@ async fn run(options: Options) -> Result<(), Error> {
         udp_port: options.udp_port,
         tcp_port: options.tcp_port,
         peer_timeout: Duration::from_millis(options.peer_timeout_ms.into()),
+        losses: options.lose,
     })?;
     let (sender, mut events) = mpsc::channel(EVENTS);
     let port = options.probe_port;
@@ -124,6 +129,9 @@ async fn run(options: Options) -> Result<(), Error> {
     // Ranks look for it from directories of their own.
     let socket = std::path::absolute(&socket).map_err(|source| ServeError::Bind { path: socket, source })?;
     let server = LocalServer::bind(&socket)?;
+    if let Some(losses) = options.lose {
+        warn!(%losses, "datagrams are thrown away as they come: --lose is for tests");
+    }
     info!(
         node = options.name, interface = interface.name, ip = %interface.ip, mtu = interface.mtu,
         socket = %socket.display(), "ready"

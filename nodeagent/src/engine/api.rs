@@ -1,6 +1,7 @@
 //! What the edges of the agent tell the engine: its address, groups, calls.
 
 use super::memory::SharedSlice;
+use crate::losses::Losses;
 use cool_collective::CostModel;
 use cool_proto::local::{Dtype, Failure, Operation, ReduceOp, failure::Kind};
 use std::net::{Ipv4Addr, SocketAddrV4};
@@ -13,7 +14,7 @@ pub const DEFAULT_TIMEOUT: Duration = Duration::from_secs(60);
 pub const DEFAULT_PEER_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// Where an agent moves data.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct EngineConfig {
     /// The node's name, unique among the agents of a network.
     pub node: String,
@@ -25,6 +26,8 @@ pub struct EngineConfig {
     pub tcp_port: u16,
     /// How long a node may be silent while calls wait; then it is gone.
     pub peer_timeout: Duration,
+    /// Which datagrams are thrown away as they come, in tests.
+    pub losses: Option<Losses>,
 }
 
 impl EngineConfig {
@@ -36,6 +39,7 @@ impl EngineConfig {
             udp_port: 0,
             tcp_port: 0,
             peer_timeout: DEFAULT_PEER_TIMEOUT,
+            losses: None,
         }
     }
 }

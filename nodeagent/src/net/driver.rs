@@ -7,6 +7,7 @@ use super::{EVENTS, Event, Events, congestion, udp};
 use crate::engine::{
     COPIES_BYTES, Command, ConnectionId, Engine, EngineConfig, GroupError, GroupSpec, Input, Output, Trace,
 };
+use crate::losses::Picker;
 use cool_collective::{Call, Plan, Planner};
 use cool_machine::{Machine, Poll, Time};
 use cool_proto::local::{Failure, Stats};
@@ -41,6 +42,7 @@ pub(super) struct Driver {
     clock: Time,
     udp: Socket,
     inbox: Inbox,
+    losses: Option<Picker>,
     outbox: Outbox,
     /// What came over a connection and has no known place.
     scratch: Vec<u8>,
@@ -66,6 +68,7 @@ impl Driver {
             clock: Time::ZERO,
             udp,
             inbox: Inbox::new(),
+            losses: config.losses.map(Picker::new),
             outbox: Outbox::default(),
             scratch: vec![0; tcp::READ],
             trees: BTreeMap::new(),
@@ -130,6 +133,9 @@ impl Driver {
             }
             let now = self.origin.elapsed();
             for at in 0..self.inbox.len() {
+                if self.losses.as_mut().is_some_and(Picker::takes_next) {
+                    continue;
+                }
                 let (age, from, bytes) = self.inbox.datagram(at);
                 let came = u64::try_from(now.saturating_sub(age).as_nanos()).unwrap_or(u64::MAX);
                 self.clock = self.clock.max(Time::from_nanos(came));

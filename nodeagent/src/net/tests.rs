@@ -2,6 +2,7 @@
 
 use crate::engine::tests::{Collective, OPERATIONS};
 use crate::engine::{EngineConfig, EngineHandle, GroupSpec, MemberSpec, StartError};
+use crate::losses::Losses;
 use cool_collective::CostModel;
 use cool_proto::local::{Failure, Operation, Stats, failure::Kind};
 use std::net::Ipv4Addr;
@@ -18,7 +19,12 @@ fn config(node: usize) -> EngineConfig {
 }
 
 async fn engines() -> Vec<EngineHandle> {
-    let engines: Vec<EngineHandle> = (0..3).map(|node| EngineHandle::start(config(node)).unwrap()).collect();
+    engines_that_lose(|_| None).await
+}
+
+async fn engines_that_lose(losses: impl Fn(usize) -> Option<Losses>) -> Vec<EngineHandle> {
+    let start = |node| EngineHandle::start(EngineConfig { losses: losses(node), ..config(node) }).unwrap();
+    let engines: Vec<EngineHandle> = (0..3).map(start).collect();
     let member = |(rank, node): (u32, usize)| MemberSpec {
         rank,
         node: format!("h{node}"),
@@ -59,11 +65,20 @@ async fn call(
 
 #[tokio::test]
 async fn every_operation_works_over_sockets() {
-    let engines = engines().await;
-    for count in [0, 10, 40_000, 200_000] {
+    every_operation_works(&engines().await, &[0, 10, 40_000, 200_000]).await;
+}
+
+#[tokio::test]
+async fn every_operation_works_where_datagrams_are_thrown_away() {
+    let losses = |node| Some(format!("0.1:{node}").parse().unwrap());
+    every_operation_works(&engines_that_lose(losses).await, &[10, 40_000]).await;
+}
+
+async fn every_operation_works(engines: &[EngineHandle], counts: &[u64]) {
+    for &count in counts {
         for operation in OPERATIONS {
             let collective = Collective::new(GROUP, 5, operation, 3, count, 1);
-            for result in call(&engines, &collective, |_| true).await {
+            for result in call(engines, &collective, |_| true).await {
                 assert!(result.is_ok(), "{operation:?} of {count}: {result:?}");
             }
             collective.check();
