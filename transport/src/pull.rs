@@ -185,7 +185,7 @@ impl Pull {
                 self.asked.remove(range.clone());
                 self.due.insert(range);
             }
-            let timed_out = at >= asked.at.max(self.fed) + self.rto();
+            let timed_out = at >= self.times_out(asked.at);
             if !timed_out || self.feeder.heard_since(asked.at) {
                 self.window.on_loss(now, &self.rtt);
             } else if self.feeder.on_silence(now, asked.at) {
@@ -262,13 +262,18 @@ impl Pull {
         self.feeder.retry_after(self.rtt.rto())
     }
 
+    /// When a request of this time counts as unanswered.
+    fn times_out(&self, asked: Time) -> Time {
+        asked.max(self.fed) + self.rto()
+    }
+
     /// Drops what is settled from the front of the log; tells when the rest is due.
     fn asked_deadline(&mut self) -> Option<Time> {
         while let Some(front) = self.asked_log.front() {
             if self.asked.overlaps(front.chunks.clone()).next().is_some() {
                 let overtaken = self.overtaken.filter(|(serial, _)| is_before(front.serial, *serial));
                 let early = overtaken.map(|(_, at)| at + self.allowance());
-                return earliest(early, Some(front.at.max(self.fed) + self.rto()));
+                return earliest(early, Some(self.times_out(front.at)));
             }
             self.asked_log.pop_front();
         }
