@@ -5,6 +5,7 @@
 """
 import contextlib
 import pathlib
+import re
 import subprocess
 import sys
 
@@ -49,10 +50,20 @@ def roomy_sockets():
             setting.write_text(value)
 
 
+def warn_of_small_sockets():
+    """Says so if the daemon that runs was started where sockets are too small for the queues of an emulated network."""
+    listed = subprocess.run(["ss", "-H", "-x", "-n", "-p", "-m"], capture_output=True, text=True).stdout
+    sizes = [int(size) for size in re.findall(r'"ovs-vswitchd",.*?\brb(\d+)', listed)]
+    if sizes and max(sizes) < SOCKET_BYTES:
+        print("warning: Open vSwitch was started with sockets of %d bytes, too few for what waits in shaped ports, and will drop packets; "
+              "stop it, and one with roomier sockets is started" % max(sizes), file=sys.stderr)
+
+
 @contextlib.contextmanager
 def running():
     """Open vSwitch runs inside this context."""
     if is_running():
+        warn_of_small_sockets()
         yield
         return
     with roomy_sockets():
