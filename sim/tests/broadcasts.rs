@@ -112,7 +112,7 @@ struct Bounds {
 fn bounds(pattern: Pattern) -> Bounds {
     let (requests, served, doubles) = match pattern {
         Pattern::Random | Pattern::OneLink => (20, 4, 1),
-        Pattern::Bursty => (12, 12, 2),
+        Pattern::Bursty => (10, 12, 2),
         Pattern::WholeRack => (10, 4, 1),
         Pattern::Tail => (2, 4, 2),
         Pattern::Late => (2, 4, 4),

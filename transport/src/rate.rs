@@ -209,7 +209,7 @@ impl Rate {
             Phase::Seeking(before) => self.seek(before, carried, carried / ALL * (ALL - loss), waits),
             Phase::Filling(_) if waits => {
                 self.trial = None;
-                self.phase = self.drained_from(self.current);
+                self.phase = self.draining();
                 self.drain(through, told.queue > 4 * long);
             }
             Phase::Filling(times) => self.fill(loss, if gone { times + 1 } else { 0 }),
@@ -255,7 +255,7 @@ impl Rate {
             self.current *= 2;
         } else {
             self.current = carried.min(self.current - self.current / 4);
-            self.phase = if waits { self.drained_from(self.current) } else { Phase::Filling(0) };
+            self.phase = if waits { self.draining() } else { Phase::Filling(0) };
         }
     }
 
@@ -269,8 +269,9 @@ impl Rate {
         carried >= self.current - self.current / 4
     }
 
-    fn drained_from(&self, before: u64) -> Phase {
-        Phase::Draining { before, times: 0 }
+    /// From the rate as it is now.
+    fn draining(&self) -> Phase {
+        Phase::Draining { before: self.current, times: 0 }
     }
 
     /// A little slower than what came through; but a single round may have been slow by chance.
