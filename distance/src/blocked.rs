@@ -2,10 +2,10 @@
 //! which stay in the second-level cache, go past them.
 
 use crate::level::Level;
-use crate::pack::Scheme;
+use crate::pack::{Scheme, Term};
 use crate::rows::{Kind, Picked, Rows};
 use crate::scalar;
-use crate::simd::{self, Kernel, Order};
+use crate::simd::{self, Kernel, Order, Scores};
 
 /// Bytes of packed points that go past a panel before the next one's turn: half of a small second-level cache.
 const BLOCK_BYTES: usize = 256 << 10;
@@ -37,6 +37,8 @@ struct Packed {
     scheme: Scheme,
     /// Words of a row of one plane, with those that fill up the kernel's step.
     steps: usize,
+    /// The weights of the layers of products, as powers of two: each term's, as often as its sums must be cut.
+    shifts: Vec<u32>,
     /// By panel, plane, step and lane.
     words: Vec<u32>,
     /// What is left of each centroid's squared distances but for the products; no distance at all where a panel's last
@@ -57,7 +59,9 @@ impl Panels {
         assert!(centroids.iter().all(in_range), "a centroid of bytes is beyond 255");
         let work = match simd::kernel(level) {
             None => Work::Plain(centroids.to_vec()),
-            Some(kernel) => Work::Packed(Packed::new(kernel, Scheme::new(kernel.form, kind), centroids, dims)),
+            Some(kernel) => {
+                Work::Packed(Packed::new(kernel, Scheme::new(kernel.form, kind), centroids, dims))
+            }
         };
         Self { kind, dims, count, work }
     }
@@ -129,7 +133,10 @@ impl Packed {
                 words[at..].iter_mut().step_by(kernel.lanes).zip(&row).for_each(|(word, &c)| *word = c);
             }
         }
-        Self { kernel, scheme, steps, words, offsets }
+        let spans = steps.div_ceil(scheme.span);
+        let shift = |term: &Term| term.shift + scheme.kind().fraction() + 1;
+        let shifts = scheme.terms.iter().flat_map(|term| vec![shift(term); spans]).collect();
+        Self { kernel, scheme, steps, shifts, words, offsets }
     }
 
     fn nearest(&self, rows: Rows<'_>, picked: Picked<'_>, mut take: impl FnMut(usize, Nearest)) {
@@ -139,7 +146,7 @@ impl Packed {
             best.clear();
             best.resize(block.offsets.len(), none);
             self.each_tile(block, |points, centroids, scores| {
-                (self.kernel.choose)(scores, centroids as u32, &mut best[points..]);
+                (self.kernel.choose)(&scores, centroids as u32, &mut best[points..]);
             });
             for (i, (best, offset)) in best.iter().zip(&block.offsets).enumerate() {
                 take(first + i, Nearest { squared: best.squared + offset, ..*best });
@@ -148,11 +155,13 @@ impl Packed {
     }
 
     fn all(&self, rows: Rows<'_>, picked: Picked<'_>, count: usize, table: &mut [i64]) {
+        let mut tile = vec![0; self.kernel.rows * self.kernel.lanes];
         self.each_block(rows, picked, |first, block| {
             self.each_tile(block, |points, centroids, scores| {
+                (self.kernel.write)(&scores, &mut tile);
                 let lanes = self.kernel.lanes.min(count - centroids);
                 let offsets = block.offsets[points..].iter();
-                for (i, (scores, offset)) in scores.chunks_exact(self.kernel.lanes).zip(offsets).enumerate() {
+                for (i, (scores, offset)) in tile.chunks_exact(self.kernel.lanes).zip(offsets).enumerate() {
                     let at = (first + points + i) * count + centroids;
                     let row = table[at..at + lanes].iter_mut().zip(scores);
                     row.for_each(|(distance, score)| *distance = offset + score);
@@ -185,38 +194,34 @@ impl Packed {
         }
     }
 
-    /// Hands the place in the block of each tile's first point, the number of each panel's first centroid, and what all
-    /// their squared distances are above the points' offsets, row by row, to `visit`.
-    fn each_tile(&self, block: &Block, mut visit: impl FnMut(usize, usize, &[i64])) {
-        let (kernel, scheme) = (self.kernel, &self.scheme);
+    /// Hands the place in the block of each tile's first point, the number of each panel's first centroid, and their
+    /// scores to `visit`.
+    fn each_tile(&self, block: &Block, mut visit: impl FnMut(usize, usize, Scores<'_>)) {
+        let (kernel, scheme, shifts) = (self.kernel, &self.scheme, &self.shifts);
         let tile_words = scheme.point_planes * self.steps * kernel.rows;
         let panel_words = scheme.centroid_planes * self.steps * kernel.lanes;
-        let mut scores = vec![0; kernel.rows * kernel.lanes];
-        let mut sums = vec![0; kernel.rows * kernel.lanes];
+        let mut layers = vec![0; shifts.len() * kernel.rows * kernel.lanes];
         let tiles = block.offsets.len().div_ceil(kernel.rows);
         let panels = self.words.chunks_exact(panel_words).zip(self.offsets.chunks_exact(kernel.lanes));
         for (panel, (centroids, offsets)) in panels.enumerate() {
             for (tile, points) in block.words.chunks_exact(tile_words).take(tiles).enumerate() {
-                self.multiply(points, centroids, offsets, &mut sums, &mut scores);
-                visit(tile * kernel.rows, panel * kernel.lanes, &scores);
+                self.multiply(points, centroids, &mut layers);
+                let scores = Scores { offsets, layers: &layers, shifts };
+                visit(tile * kernel.rows, panel * kernel.lanes, scores);
             }
         }
     }
 
-    /// A tile times a panel: `offset - 2^(f+1) X.C` of each pair.
-    fn multiply(&self, x: &[u32], c: &[u32], offsets: &[i64], sums: &mut [i32], scores: &mut [i64]) {
-        let (kernel, twice) = (self.kernel, self.scheme.kind().fraction() + 1);
-        for row in scores.chunks_exact_mut(kernel.lanes) {
-            row.copy_from_slice(offsets);
-        }
+    /// A tile times a panel, term by term, cut so that no sum overflows.
+    fn multiply(&self, points: &[u32], centroids: &[u32], layers: &mut [i32]) {
+        let (kernel, span) = (self.kernel, self.scheme.span);
+        let mut layers = layers.chunks_exact_mut(kernel.rows * kernel.lanes);
         for term in self.scheme.terms {
-            let x = &x[term.point * self.steps * kernel.rows..][..self.steps * kernel.rows];
-            let c = &c[term.centroid * self.steps * kernel.lanes..][..self.steps * kernel.lanes];
-            let spans = x.chunks(self.scheme.span * kernel.rows).zip(c.chunks(self.scheme.span * kernel.lanes));
-            for (x, c) in spans {
-                (kernel.product)(x, c, sums);
-                (kernel.subtract)(scores, sums, term.shift + twice);
-            }
+            let points = &points[term.point * self.steps * kernel.rows..][..self.steps * kernel.rows];
+            let centroids =
+                &centroids[term.centroid * self.steps * kernel.lanes..][..self.steps * kernel.lanes];
+            let spans = points.chunks(span * kernel.rows).zip(centroids.chunks(span * kernel.lanes));
+            spans.zip(&mut layers).for_each(|((x, c), sums)| (kernel.product)(x, c, sums));
         }
     }
 }
@@ -281,9 +286,7 @@ mod tests {
             Kind::Byte => (0..=255i16, 0..=32_640i16),
             Kind::Wide => (-32_767..=32_767i16, i16::MIN..=i16::MAX),
         };
-        let ends = |range: &std::ops::RangeInclusive<i16>| {
-            prop_oneof![4 => range.clone(), 1 => Just(*range.start()), 1 => Just(*range.end())]
-        };
+        let ends = |range: &std::ops::RangeInclusive<i16>| prop_oneof![4 => range.clone(), 1 => Just(*range.start()), 1 => Just(*range.end())];
         let (x, c) = (ends(&x), ends(&c));
         (1usize..140, 0usize..60, 1usize..80).prop_flat_map(move |(dims, n, k)| {
             let points = prop::collection::vec(x.clone(), n * dims);

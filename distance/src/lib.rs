@@ -13,6 +13,7 @@
 mod blocked;
 mod level;
 mod pack;
+mod pair;
 
 mod rows;
 pub mod scalar;
@@ -20,5 +21,6 @@ mod simd;
 
 pub use blocked::{Nearest, Panels};
 pub use level::{Level, Unknown};
+pub use pair::Pairs;
 
 pub use rows::{Kind, MAX_DIMS, Picked, Rows};

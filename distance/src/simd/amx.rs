@@ -3,9 +3,12 @@
 //! The intrinsics are not stable in Rust, so the few instructions are written as assembly. The system must be asked
 //! for the tile registers once, since they make a thread's state 8 KiB larger (Linux, `Documentation/arch/x86/xstate.rst`).
 
-#![allow(unsafe_code, reason = "tile registers are reached by assembly only; each block says why it is sound")]
+#![allow(
+    unsafe_code,
+    reason = "tile registers are reached by assembly only; each block says why it is sound"
+)]
 
-use super::{Kernel, Order, choose, subtract};
+use super::{Kernel, Order, Scores};
 use crate::blocked::Nearest;
 use crate::pack::Form;
 use std::arch::asm;
@@ -26,8 +29,8 @@ pub(super) static AMX: Kernel = Kernel {
     order: Order::ByRow,
     // SAFETY (all three): the kernel is handed out only where `is_permitted`, and AVX-512 is there (`super::kernel`).
     product: |points, centroids, sums| unsafe { product(points, centroids, sums) },
-    subtract: |scores, sums, shift| unsafe { subtract_here(scores, sums, shift) },
-    choose: |scores, first, best| unsafe { choose_here(scores, first, best) },
+    choose: |scores, first, best| unsafe { choose(scores, first, best) },
+    write: |scores, places| unsafe { write(scores, places) },
 };
 
 /// Whether the processor has tile registers with byte products, and the system lets this process use them.
@@ -81,7 +84,11 @@ unsafe fn product(points: &[u32], centroids: &[u32], sums: &mut [i32]) {
     let steps = centroids.len() / LANES;
     // The assembly reads 32 rows of `steps` words, `steps` rows of 32 words, and writes 32 rows of 32 sums.
     assert!(steps > 0 && steps.is_multiple_of(WORDS));
-    assert!(centroids.len() == steps * LANES && points.len() == steps * 2 * ROWS && sums.len() == 2 * ROWS * LANES);
+    assert!(
+        centroids.len() == steps * LANES
+            && points.len() == steps * 2 * ROWS
+            && sums.len() == 2 * ROWS * LANES
+    );
     // SAFETY: all addresses are within the slices, whose lengths were just checked; the registers are released, so that
     // nothing outlasts the block; assembly of this block is the only user of tile registers.
     unsafe {
@@ -126,11 +133,11 @@ unsafe fn product(points: &[u32], centroids: &[u32], sums: &mut [i32]) {
 }
 
 #[target_feature(enable = "avx512f,avx512bw")]
-fn subtract_here(scores: &mut [i64], sums: &[i32], shift: u32) {
-    subtract(scores, sums, shift);
+fn choose(scores: &Scores<'_>, first: u32, best: &mut [Nearest]) {
+    scores.choose::<{ 2 * WORDS }>(first, best);
 }
 
 #[target_feature(enable = "avx512f,avx512bw")]
-fn choose_here(scores: &[i64], first: u32, best: &mut [Nearest]) {
-    choose::<{ 2 * WORDS }>(scores, first, best);
+fn write(scores: &Scores<'_>, places: &mut [i64]) {
+    scores.write::<{ 2 * WORDS }>(places);
 }

@@ -1,8 +1,11 @@
 //! SSE2, AVX2, AVX-512BW and AVX-512 VNNI: a tile's rows times two vectors of centroids, all sums in registers.
 
-#![allow(unsafe_code, reason = "vector instructions and loads of whole vectors; each block says why it is sound")]
+#![allow(
+    unsafe_code,
+    reason = "vector instructions and loads of whole vectors; each block says why it is sound"
+)]
 
-use super::{Kernel, Order, choose, subtract};
+use super::{Dots, Kernel, Order, Scores, dot_bytes, dot_wide};
 use crate::blocked::Nearest;
 use crate::pack::Form;
 use std::arch::x86_64::*;
@@ -19,8 +22,8 @@ macro_rules! kernel {
             order: Order::ByStep,
             // SAFETY (all three): the kernel is handed out only where the processor has the features (`super::kernel`).
             product: |points, centroids, sums| unsafe { $module::product(points, centroids, sums) },
-            subtract: |scores, sums, shift| unsafe { $module::subtract_here(scores, sums, shift) },
-            choose: |scores, first, best| unsafe { $module::choose_here(scores, first, best) },
+            choose: |scores, first, best| unsafe { $module::choose(scores, first, best) },
+            write: |scores, places| unsafe { $module::write(scores, places) },
         };
 
         mod $module {
@@ -29,7 +32,8 @@ macro_rules! kernel {
             #[target_feature(enable = $features)]
             pub(super) fn product(points: &[u32], centroids: &[u32], sums: &mut [i32]) {
                 let mut all = [[$zero; 2]; $rows];
-                let steps = points.as_chunks::<$rows>().0.iter().zip(centroids.as_chunks::<{ 2 * $lanes }>().0);
+                let steps =
+                    points.as_chunks::<$rows>().0.iter().zip(centroids.as_chunks::<{ 2 * $lanes }>().0);
                 for (points, centroids) in steps {
                     let [low, high] = [load(centroids, 0), load(centroids, 1)];
                     for (sums, &point) in all.iter_mut().zip(points) {
@@ -53,35 +57,99 @@ macro_rules! kernel {
             }
 
             #[target_feature(enable = $features)]
-            pub(super) fn subtract_here(scores: &mut [i64], sums: &[i32], shift: u32) {
-                subtract(scores, sums, shift);
+            pub(super) fn choose(scores: &Scores<'_>, first: u32, best: &mut [Nearest]) {
+                scores.choose::<{ 2 * $lanes }>(first, best);
             }
 
             #[target_feature(enable = $features)]
-            pub(super) fn choose_here(scores: &[i64], first: u32, best: &mut [Nearest]) {
-                choose::<{ 2 * $lanes }>(scores, first, best);
+            pub(super) fn write(scores: &Scores<'_>, places: &mut [i64]) {
+                scores.write::<{ 2 * $lanes }>(places);
             }
         }
     };
 }
 
 kernel!(
-    SSE2, sse2, "sse2", Form::Pairs, __m128i, 4, 4,
-    _mm_setzero_si128(), _mm_loadu_si128, _mm_storeu_si128, _mm_set1_epi32,
+    SSE2,
+    sse2,
+    "sse2",
+    Form::Pairs,
+    __m128i,
+    4,
+    4,
+    _mm_setzero_si128(),
+    _mm_loadu_si128,
+    _mm_storeu_si128,
+    _mm_set1_epi32,
     |sum, x, c| _mm_add_epi32(sum, _mm_madd_epi16(x, c))
 );
 kernel!(
-    AVX2, avx2, "avx2", Form::Pairs, __m256i, 8, 6,
-    _mm256_setzero_si256(), _mm256_loadu_si256, _mm256_storeu_si256, _mm256_set1_epi32,
+    AVX2,
+    avx2,
+    "avx2",
+    Form::Pairs,
+    __m256i,
+    8,
+    6,
+    _mm256_setzero_si256(),
+    _mm256_loadu_si256,
+    _mm256_storeu_si256,
+    _mm256_set1_epi32,
     |sum, x, c| _mm256_add_epi32(sum, _mm256_madd_epi16(x, c))
 );
 kernel!(
-    AVX512, avx512, "avx512f,avx512bw", Form::Pairs, __m512i, 16, 12,
-    _mm512_setzero_si512(), _mm512_loadu_si512, _mm512_storeu_si512, _mm512_set1_epi32,
+    AVX512,
+    avx512,
+    "avx512f,avx512bw",
+    Form::Pairs,
+    __m512i,
+    16,
+    12,
+    _mm512_setzero_si512(),
+    _mm512_loadu_si512,
+    _mm512_storeu_si512,
+    _mm512_set1_epi32,
     |sum, x, c| _mm512_add_epi32(sum, _mm512_madd_epi16(x, c))
 );
 kernel!(
-    VNNI, vnni, "avx512f,avx512bw,avx512vnni", Form::Quads, __m512i, 16, 12,
-    _mm512_setzero_si512(), _mm512_loadu_si512, _mm512_storeu_si512, _mm512_set1_epi32,
+    VNNI,
+    vnni,
+    "avx512f,avx512bw,avx512vnni",
+    Form::Quads,
+    __m512i,
+    16,
+    12,
+    _mm512_setzero_si512(),
+    _mm512_loadu_si512,
+    _mm512_storeu_si512,
+    _mm512_set1_epi32,
     _mm512_dpbusd_epi32
 );
+
+/// A level's products of single points.
+macro_rules! dots {
+    ($name:ident, $module:ident, $features:literal) => {
+        pub(super) static $name: Dots = Dots {
+            // SAFETY (both): they are handed out only where the processor has the features (`super::dots`).
+            bytes: |point, centroid| unsafe { $module::bytes(point, centroid) },
+            wide: |point, centroid| unsafe { $module::wide(point, centroid) },
+        };
+
+        mod $module {
+            use super::*;
+
+            #[target_feature(enable = $features)]
+            pub(super) fn bytes(point: &[u8], centroid: &[i16]) -> i64 {
+                dot_bytes(point, centroid)
+            }
+
+            #[target_feature(enable = $features)]
+            pub(super) fn wide(point: &[i16], centroid: &[i16]) -> i64 {
+                dot_wide(point, centroid)
+            }
+        }
+    };
+}
+
+dots!(AVX2_DOTS, avx2_dots, "avx2");
+dots!(AVX512_DOTS, avx512_dots, "avx512f,avx512bw");
