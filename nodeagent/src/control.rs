@@ -49,7 +49,7 @@ const MAX_MESSAGE: usize = 64 << 20;
 /// Why processes do not get the group that they wait for.
 const AWAY: &str = "this node's agent has no session with the controller; start it, then try again";
 /// Uplinks of a rack: a switch has no more ports.
-const LANES_MAX: u32 = 65_535;
+const ECMP_PATHS_MAX: u32 = 65_535;
 
 /// Messages under way to the controller.
 const OUTBOX: usize = 256;
@@ -479,10 +479,10 @@ fn spec(group: Group) -> Result<GroupSpec, String> {
 
 fn cost_model(text: &str) -> Result<CostModel, String> {
     let model: CostModel = serde_json::from_str(text).map_err(|e| format!("its cost model {text:?}: {e}"))?;
-    match model.lanes {
-        0..=LANES_MAX => Ok(model),
-        lanes => {
-            Err(format!("its cost model has {lanes} uplinks of a rack; at most {LANES_MAX} are possible"))
-        }
+    match model.ecmp_paths {
+        0..=ECMP_PATHS_MAX => Ok(model),
+        paths => Err(format!(
+            "its cost model has {paths} uplinks of a rack; at most {ECMP_PATHS_MAX} are possible"
+        )),
     }
 }
