@@ -2,11 +2,11 @@
 //! session breaks. Without a controller, groups and ranks that are there go on.
 
 use crate::agent::Agent;
+use crate::diagnostics;
 use crate::engine::{GroupSpec, MemberSpec, TreeScope, TreeSpec};
-use crate::health;
-use crate::held::{Backlog, HeldGroups};
 use crate::interface::Interface;
 use crate::launcher::Launcher;
+use crate::node_inventory::{Backlog, NodeInventory};
 use crate::{lldp, probe, traces};
 use cool_collective::CostModel;
 use cool_proto::control::controller_client::ControllerClient;
@@ -103,7 +103,7 @@ pub async fn run(
         launcher,
         events,
         announcer: JoinSet::new(),
-        held: HeldGroups::default(),
+        held: NodeInventory::default(),
         backlog: Backlog::default(),
         probe: JoinSet::new(),
         examinations: JoinSet::new(),
@@ -158,7 +158,7 @@ struct Control<'a> {
     /// The one task that announces the node by LLDP. It lasts as long as the session, and so does its key.
     announcer: JoinSet<()>,
     /// For a controller that takes over from another.
-    held: HeldGroups,
+    held: NodeInventory,
     backlog: Backlog,
     /// The probe under way.
     probe: JoinSet<Probed>,
@@ -325,7 +325,7 @@ impl Control<'_> {
             Body::Examine(Examine { id }) => {
                 // Who asks more often gets no answer to some.
                 if self.examinations.len() < MAX_EXAMINATIONS {
-                    self.examinations.spawn(health::examined(id, self.node.interface.name.clone()));
+                    self.examinations.spawn(diagnostics::examined(id, self.node.interface.name.clone()));
                 }
                 Ok(())
             }
