@@ -4,7 +4,7 @@
 use crate::agent::Agent;
 use crate::engine::{GroupError, GroupSpec, MemberSpec};
 use cool_collective::CostModel;
-use cool_collective::planner::Level;
+use cool_collective::planner::LinkCost;
 use cool_collective::timing::Costs;
 use cool_machine::{Duration, Time};
 use cool_membership::{Failed, Member, Met, Purpose, Recovery, Rendezvous, Survivor, refusal};
@@ -275,7 +275,7 @@ impl Registrar {
 
 /// What loopback costs, roughly: nothing is far, and a rack is as near as a node.
 fn loopback() -> CostModel {
-    let level = Level { latency: Duration::from_micros(20), bytes_per_second: 2_000_000_000 };
+    let level = LinkCost { latency: Duration::from_micros(20), bytes_per_second: 2_000_000_000 };
     let costs = Costs { mtu: 1 << 16, ..Costs::default() };
-    CostModel { costs, rack: level, center: level, lanes: 1, burst: 0 }
+    CostModel { costs, rack: level, core: level, ecmp_paths: 1, burst: 0 }
 }

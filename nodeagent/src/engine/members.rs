@@ -101,7 +101,7 @@ impl Members {
             chunk_bytes: spec.chunk_bytes,
             trees,
             host_bytes_per_second: spec.host_bytes_per_second,
-            expected: spec.cost_model.rack.bytes_per_second.min(spec.cost_model.center.bytes_per_second),
+            expected: spec.cost_model.rack.bytes_per_second.min(spec.cost_model.core.bytes_per_second),
             chains: BTreeMap::new(),
         })
     }

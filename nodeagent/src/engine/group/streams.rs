@@ -42,14 +42,14 @@ impl Group {
             return Ok(());
         };
         let Some(action) = run.next_multicast() else { return Ok(()) };
-        let Kind::Multicast { scope, stripe, transfer, src, sharers } =
+        let Kind::Multicast { scope, stripe, transfer, src, concurrent_senders } =
             run.program().actions[action as usize].kind
         else {
             return Ok(());
         };
         run.sending.insert(stripe.index);
         let data = run.slice(src);
-        let share = self.members.share(scope, stripe, sharers);
+        let share = self.members.share(scope, stripe, concurrent_senders);
         let mut spec = self.stream_spec((number, transfer.0, scope, self.members.me), data.bytes());
         spec.rate =
             RateSpec { ceiling: share.ceiling(&shared.sending.with(&share)), verified: share.verified };
@@ -307,7 +307,7 @@ impl Group {
         if !released {
             if stream.bytes() <= COPY_MAX && shared.copies.take(stream.bytes()) {
                 stream.copy();
-            } else if let Kind::Hear { dst, .. } = run.program().actions[action as usize].kind
+            } else if let Kind::ReceiveMulticast { dst, .. } = run.program().actions[action as usize].kind
                 && run.changed_later(action, dst)
             {
                 // The action goes on until nobody needs the bytes from here.
