@@ -24,7 +24,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
             // The slowest level takes its time for the rest.
             let count = if level == Level::Scalar { n.min(100) } else { n };
             let start = nanoseconds();
-            let panels = Panels::new(level, rows.kind(), &centroids, dims);
+            let panels = Panels::new(level, rows.precision(), &centroids, dims);
             let mut sum = 0;
             panels.nearest(rows, Picked::Run { first: 0, count }, |_, nearest| sum += nearest.squared);
             let products = (count * dims * k) as f64;

@@ -3,7 +3,7 @@
 
 use crate::level::Level;
 use crate::pack::{Scheme, Term};
-use crate::rows::{Kind, Picked, Rows};
+use crate::rows::{Picked, Precision, Rows};
 use crate::scalar;
 use crate::simd::{self, Kernel, Order, Scores};
 
@@ -21,7 +21,7 @@ pub struct Nearest {
 
 /// Centroids made ready for comparing many points with them.
 pub struct Panels {
-    kind: Kind,
+    precision: Precision,
     dims: usize,
     count: usize,
     work: Work,
@@ -47,23 +47,23 @@ struct Packed {
 }
 
 impl Panels {
-    /// Packs centroids (rows of `dims` numbers on the grid of `kind`), of which there must be one at least.
+    /// Packs centroids (rows of `dims` numbers on the grid of `precision`), of which there must be one at least.
     ///
     /// # Panics
-    /// If there is none, a row is not whole, one of [`Kind::Byte`] is not within 0 to 32,640, or this processor does not
+    /// If there is none, a row is not whole, one of [`Precision::Byte`] is not within 0 to 32,640, or this processor does not
     /// have the level.
-    pub fn new(level: Level, kind: Kind, centroids: &[i16], dims: usize) -> Self {
+    pub fn new(level: Level, precision: Precision, centroids: &[i16], dims: usize) -> Self {
         let count = centroids.len() / dims;
         assert!(count > 0 && centroids.len() == count * dims, "{} numbers, {dims} a row", centroids.len());
-        let in_range = |c: &i16| kind == Kind::Wide || (0..=32_640).contains(c);
+        let in_range = |c: &i16| precision == Precision::Wide || (0..=32_640).contains(c);
         assert!(centroids.iter().all(in_range), "a centroid of bytes is beyond 255");
         let work = match simd::kernel(level) {
             None => Work::Plain(centroids.to_vec()),
             Some(kernel) => {
-                Work::Packed(Packed::new(kernel, Scheme::new(kernel.form, kind), centroids, dims))
+                Work::Packed(Packed::new(kernel, Scheme::new(kernel.form, precision), centroids, dims))
             }
         };
-        Self { kind, dims, count, work }
+        Self { precision, dims, count, work }
     }
 
     /// How many centroids there are.
@@ -105,7 +105,10 @@ impl Panels {
     }
 
     fn check(&self, rows: Rows<'_>) {
-        assert!(rows.kind() == self.kind && rows.dims() == self.dims, "points are on the centroids' grid");
+        assert!(
+            rows.precision() == self.precision && rows.dims() == self.dims,
+            "points are on the centroids' grid"
+        );
     }
 }
 
@@ -134,7 +137,7 @@ impl Packed {
             }
         }
         let spans = steps.div_ceil(scheme.span);
-        let shift = |term: &Term| term.shift + scheme.kind().fraction() + 1;
+        let shift = |term: &Term| term.shift + scheme.precision().fraction() + 1;
         let shifts = scheme.terms.iter().flat_map(|term| vec![shift(term); spans]).collect();
         Self { kernel, scheme, steps, shifts, words, offsets }
     }
@@ -246,7 +249,7 @@ mod tests {
     /// Points of both kinds and centroids, noise or the extremes of their ranges.
     #[derive(Clone, Debug)]
     struct Case {
-        kind: Kind,
+        precision: Precision,
         dims: usize,
         points: Vec<i16>,
         centroids: Vec<i16>,
@@ -255,9 +258,9 @@ mod tests {
     impl Case {
         fn check(&self) {
             let bytes: Vec<u8> = self.points.iter().map(|&x| x as u8).collect();
-            let rows = match self.kind {
-                Kind::Byte => Rows::bytes(&bytes, self.dims),
-                Kind::Wide => Rows::wide(&self.points, self.dims),
+            let rows = match self.precision {
+                Precision::Byte => Rows::bytes(&bytes, self.dims),
+                Precision::Wide => Rows::wide(&self.points, self.dims),
             };
             let run = Picked::Run { first: 0, count: rows.len() };
             let expected: Vec<Nearest> =
@@ -266,7 +269,7 @@ mod tests {
                 .flat_map(|i| self.centroids.chunks(self.dims).map(move |c| scalar::squared(rows, i, c)))
                 .collect();
             for level in Level::available() {
-                let panels = Panels::new(level, self.kind, &self.centroids, self.dims);
+                let panels = Panels::new(level, self.precision, &self.centroids, self.dims);
                 let mut found = Vec::new();
                 panels.nearest(rows, run, |_, nearest| found.push(nearest));
                 assert_eq!(found, expected, "{level}");
@@ -281,24 +284,29 @@ mod tests {
         }
     }
 
-    fn case(kind: Kind) -> impl Strategy<Value = Case> {
-        let (x, c) = match kind {
-            Kind::Byte => (0..=255i16, 0..=32_640i16),
-            Kind::Wide => (-32_767..=32_767i16, i16::MIN..=i16::MAX),
+    fn case(precision: Precision) -> impl Strategy<Value = Case> {
+        let (x, c) = match precision {
+            Precision::Byte => (0..=255i16, 0..=32_640i16),
+            Precision::Wide => (-32_767..=32_767i16, i16::MIN..=i16::MAX),
         };
         let ends = |range: &std::ops::RangeInclusive<i16>| prop_oneof![4 => range.clone(), 1 => Just(*range.start()), 1 => Just(*range.end())];
         let (x, c) = (ends(&x), ends(&c));
         (1usize..140, 0usize..60, 1usize..80).prop_flat_map(move |(dims, n, k)| {
             let points = prop::collection::vec(x.clone(), n * dims);
             let centroids = prop::collection::vec(c.clone(), k * dims);
-            (points, centroids).prop_map(move |(points, centroids)| Case { kind, dims, points, centroids })
+            (points, centroids).prop_map(move |(points, centroids)| Case {
+                precision,
+                dims,
+                points,
+                centroids,
+            })
         })
     }
 
     proptest! {
         #![proptest_config(ProptestConfig::with_cases(128))]
         #[test]
-        fn every_level_equals_the_definition(case in prop_oneof![case(Kind::Byte), case(Kind::Wide)]) {
+        fn every_level_equals_the_definition(case in prop_oneof![case(Precision::Byte), case(Precision::Wide)]) {
             case.check();
         }
     }
@@ -306,18 +314,18 @@ mod tests {
     #[test]
     fn extreme_values_do_not_overflow_in_any_number_of_dimensions() {
         for dims in [510, 511, 512, 1021, 1022, 1023, 1024, 5000, crate::MAX_DIMS] {
-            for (kind, x, c) in [
-                (Kind::Byte, 255, 32_640),
-                (Kind::Byte, 0, 32_640),
-                (Kind::Byte, 255, 0),
-                (Kind::Byte, 0, 0),
-                (Kind::Wide, -32_767, i16::MIN),
-                (Kind::Wide, 32_767, i16::MAX),
-                (Kind::Wide, -32_767, i16::MAX),
-                (Kind::Wide, i16::MIN, i16::MIN),
+            for (precision, x, c) in [
+                (Precision::Byte, 255, 32_640),
+                (Precision::Byte, 0, 32_640),
+                (Precision::Byte, 255, 0),
+                (Precision::Byte, 0, 0),
+                (Precision::Wide, -32_767, i16::MIN),
+                (Precision::Wide, 32_767, i16::MAX),
+                (Precision::Wide, -32_767, i16::MAX),
+                (Precision::Wide, i16::MIN, i16::MIN),
             ] {
                 let centroids = [vec![c; dims], vec![c / 2; dims]].concat();
-                Case { kind, dims, points: vec![x; dims], centroids }.check();
+                Case { precision, dims, points: vec![x; dims], centroids }.check();
             }
         }
     }
@@ -326,6 +334,6 @@ mod tests {
     fn of_equally_near_centroids_the_first_is_chosen_also_across_panels() {
         let mut centroids = vec![9; 200];
         (0..200).step_by(3).skip(1).for_each(|j| centroids[j] = if j % 2 == 0 { 3 } else { -3 });
-        Case { kind: Kind::Wide, dims: 1, points: vec![0; 30], centroids }.check();
+        Case { precision: Precision::Wide, dims: 1, points: vec![0; 30], centroids }.check();
     }
 }

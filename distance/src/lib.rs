@@ -23,4 +23,4 @@ pub use blocked::{Nearest, Panels};
 pub use level::{Level, Unknown};
 pub use pair::Pairs;
 
-pub use rows::{Kind, MAX_DIMS, Picked, Rows};
+pub use rows::{MAX_DIMS, Picked, Precision, Rows};

@@ -6,14 +6,14 @@
 //!
 //! `x = X + a` and `c = C + b`, so `x.c = X.C + b sum(x) + a sum(c) - a b d`, of which only `X.C` takes time.
 //!
-//! | form, kind | X | planes of X | C | planes of C | largest product | coordinates to 2^31 |
+//! | form, precision | X | planes of X | C | planes of C | largest product | coordinates to 2^31 |
 //! | --- | --- | --- | --- | --- | --- | --- |
 //! | pairs, byte | x - 128 | itself | c - 16,384 | itself | 2^7 2^14 = 2^21 | 1,023 |
 //! | pairs, wide | x | -128 to 128, -128 to 127 | c | itself | 2^7 2^15 = 2^22 | 511 |
 //! | quads, byte | x | itself | c - 16,384 | -64 to 64, -128 to 127 | 255 * 128 | 65,793 |
 //! | quads, wide | x + 32,768 | 0 to 255, 0 to 255 | c - 128 | -128 to 127, -128 to 127 | 255 * 128 | 65,793 |
 
-use crate::rows::{Kind, Rows, Values};
+use crate::rows::{Precision, Rows, Values};
 
 /// What a 32-bit word holds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -41,7 +41,7 @@ const fn term(point: usize, centroid: usize, shift: u32) -> Term {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Scheme {
     form: Form,
-    kind: Kind,
+    precision: Precision,
     pub(crate) point_planes: usize,
     pub(crate) centroid_planes: usize,
     pub(crate) terms: &'static [Term],
@@ -52,24 +52,24 @@ pub(crate) struct Scheme {
 }
 
 impl Scheme {
-    pub(crate) fn new(form: Form, kind: Kind) -> Self {
+    pub(crate) fn new(form: Form, precision: Precision) -> Self {
         const WHOLE: [Term; 1] = [term(0, 0, 0)];
         const POINTS_CUT: [Term; 2] = [term(0, 0, 8), term(1, 0, 0)];
         const CENTROIDS_CUT: [Term; 2] = [term(0, 0, 8), term(0, 1, 0)];
         const BOTH_CUT: [Term; 4] = [term(0, 0, 16), term(0, 1, 8), term(1, 0, 8), term(1, 1, 0)];
-        let (terms, span, shifts): (&[Term], _, _) = match (form, kind) {
-            (Form::Pairs, Kind::Byte) => (&WHOLE, 511, (128, 16_384)),
-            (Form::Pairs, Kind::Wide) => (&POINTS_CUT, 255, (0, 0)),
-            (Form::Quads, Kind::Byte) => (&CENTROIDS_CUT, 16_384, (0, 16_384)),
-            (Form::Quads, Kind::Wide) => (&BOTH_CUT, 16_384, (-32_768, 128)),
+        let (terms, span, shifts): (&[Term], _, _) = match (form, precision) {
+            (Form::Pairs, Precision::Byte) => (&WHOLE, 511, (128, 16_384)),
+            (Form::Pairs, Precision::Wide) => (&POINTS_CUT, 255, (0, 0)),
+            (Form::Quads, Precision::Byte) => (&CENTROIDS_CUT, 16_384, (0, 16_384)),
+            (Form::Quads, Precision::Wide) => (&BOTH_CUT, 16_384, (-32_768, 128)),
         };
         let planes = |plane: fn(&Term) -> usize| terms.iter().map(plane).max().unwrap_or(0) + 1;
         let (point_planes, centroid_planes) = (planes(|t| t.point), planes(|t| t.centroid));
-        Self { form, kind, point_planes, centroid_planes, terms, span, shifts }
+        Self { form, precision, point_planes, centroid_planes, terms, span, shifts }
     }
 
-    pub(crate) fn kind(&self) -> Kind {
-        self.kind
+    pub(crate) fn precision(&self) -> Precision {
+        self.precision
     }
 
     /// Words of a row of one plane.
@@ -83,7 +83,7 @@ impl Scheme {
     /// What all squared distances of a point have in common: `|x|^2 4^f - 2^(f+1) (b sum(x) - a b d)`.
     pub(crate) fn point_offset(&self, rows: Rows<'_>, i: usize) -> i64 {
         let (a, b) = self.shifts;
-        let fraction = self.kind.fraction();
+        let fraction = self.precision.fraction();
         let rest = if b == 0 { 0 } else { b * (sum(rows, i) - a * rows.dims() as i64) };
         (rows.norm(i) << (2 * fraction)) - (rest << (fraction + 1))
     }
@@ -92,7 +92,7 @@ impl Scheme {
     pub(crate) fn centroid_offset(&self, centroid: &[i16]) -> i64 {
         let norm: i64 = centroid.iter().map(|&c| i64::from(c).pow(2)).sum();
         let sum: i64 = centroid.iter().map(|&c| i64::from(c)).sum();
-        norm - ((self.shifts.0 * sum) << (self.kind.fraction() + 1))
+        norm - ((self.shifts.0 * sum) << (self.precision.fraction() + 1))
     }
 
     /// Writes a plane of a point; words beyond its coordinates stay as they are.
@@ -119,13 +119,13 @@ impl Scheme {
     pub(crate) fn pack_centroid(&self, row: &[i16], plane: usize, words: &mut [u32]) {
         let shifted = |c: i16| i32::from(c) - 16_384;
         let high = |c: i16| (shifted(c) + 128) >> 8;
-        match (self.form, self.kind, plane) {
-            (Form::Pairs, Kind::Byte, _) => pairs(row, words, |c| shifted(c) as i16),
-            (Form::Pairs, Kind::Wide, _) => pairs(row, words, |c| c),
-            (Form::Quads, Kind::Byte, 0) => quads(row, words, |c| high(c) as u8),
-            (Form::Quads, Kind::Byte, _) => quads(row, words, |c| (shifted(c) - (high(c) << 8)) as u8),
-            (Form::Quads, Kind::Wide, 0) => quads(row, words, |c| (c >> 8) as u8),
-            (Form::Quads, Kind::Wide, _) => quads(row, words, |c| ((c & 255) - 128) as u8),
+        match (self.form, self.precision, plane) {
+            (Form::Pairs, Precision::Byte, _) => pairs(row, words, |c| shifted(c) as i16),
+            (Form::Pairs, Precision::Wide, _) => pairs(row, words, |c| c),
+            (Form::Quads, Precision::Byte, 0) => quads(row, words, |c| high(c) as u8),
+            (Form::Quads, Precision::Byte, _) => quads(row, words, |c| (shifted(c) - (high(c) << 8)) as u8),
+            (Form::Quads, Precision::Wide, 0) => quads(row, words, |c| (c >> 8) as u8),
+            (Form::Quads, Precision::Wide, _) => quads(row, words, |c| ((c & 255) - 128) as u8),
         }
     }
 }

@@ -31,7 +31,7 @@ impl<'a> Pairs<'a> {
             Values::Byte(values) => (self.dots.bytes)(&values[point], c),
             Values::Wide(values) => (self.dots.wide)(&values[point], c),
         };
-        let fraction = rows.kind().fraction();
+        let fraction = rows.precision().fraction();
         (norm << (2 * fraction)) + self.norms[centroid] - (dot << (fraction + 1))
     }
 }

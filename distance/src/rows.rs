@@ -5,14 +5,14 @@ pub const MAX_DIMS: usize = 65_536;
 
 /// What a coordinate of a point is, and how much finer the centroids' grid is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kind {
+pub enum Precision {
     /// 0 to 255; centroids from 0 to 32,640 stand for these with 7 bits behind the point.
     Byte,
     /// -32,767 to 32,767; centroids the same.
     Wide,
 }
 
-impl Kind {
+impl Precision {
     /// Bits that a centroid's coordinate has behind the point.
     pub fn fraction(self) -> u32 {
         match self {
@@ -52,10 +52,10 @@ impl<'a> Rows<'a> {
     }
 
     /// What the coordinates are.
-    pub fn kind(&self) -> Kind {
+    pub fn precision(&self) -> Precision {
         match self.values {
-            Values::Byte(_) => Kind::Byte,
-            Values::Wide(_) => Kind::Wide,
+            Values::Byte(_) => Precision::Byte,
+            Values::Wide(_) => Precision::Wide,
         }
     }
 

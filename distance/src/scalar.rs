@@ -6,7 +6,7 @@ use crate::rows::Rows;
 /// The squared distance of the `i`th point from a centroid, in units of the centroids' grid, squared. It stays below
 /// 2^49: 65,536 coordinates apart by less than 2^16 each.
 pub fn squared(rows: Rows<'_>, i: usize, centroid: &[i16]) -> i64 {
-    let fraction = rows.kind().fraction();
+    let fraction = rows.precision().fraction();
     rows.row(i).zip(centroid).map(|(x, &c)| ((x << fraction) - i64::from(c)).pow(2)).sum()
 }
 
