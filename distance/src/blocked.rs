@@ -304,7 +304,7 @@ mod tests {
     }
 
     proptest! {
-        #![proptest_config(ProptestConfig::with_cases(128))]
+        #![proptest_config(ProptestConfig::with_cases(64))]
         #[test]
         fn every_level_equals_the_definition(case in prop_oneof![case(Precision::Byte), case(Precision::Wide)]) {
             case.check();

@@ -14,6 +14,8 @@ pub struct Assigned {
     pub changed: i64,
     /// Sum of squared distances, in units of the centroids' grid, squared.
     pub inertia: u128,
+    /// Distances that were measured.
+    pub measured: u64,
 }
 
 impl Assigned {
@@ -29,6 +31,7 @@ impl Assigned {
         parts.into_iter().fold(Self::default(), |a, b| Self {
             changed: a.changed + b.changed,
             inertia: a.inertia + b.inertia,
+            measured: a.measured + b.measured,
         })
     }
 }
@@ -44,7 +47,8 @@ pub fn assign(
     let rows = points.rows();
     let panels = Panels::new(level, centroids.precision, &centroids.values, centroids.dims);
     let found = threads::map_mut(threads, labels.chunks_mut(PIECE).collect(), |piece, labels| {
-        let mut found = Assigned::default();
+        let measured = labels.len() * centroids.len();
+        let mut found = Assigned { measured: measured as u64, ..Assigned::default() };
         let picked = Picked::Run { first: piece * PIECE, count: labels.len() };
         panels.nearest(rows, picked, |i, nearest| found.note(&mut labels[i], nearest.index, nearest.squared));
         found
@@ -139,7 +143,8 @@ mod tests {
                 (0..points.len()).map(|i| scalar::nearest(points.rows(), i, &centroids.values)).collect();
             prop_assert_eq!(&labels, &expected.iter().map(|n| n.index).collect::<Vec<_>>());
             let inertia = expected.iter().map(|n| n.squared as u128).sum();
-            prop_assert_eq!(found, Assigned { changed: points.len() as i64, inertia });
+            let measured = (points.len() * centroids.len()) as u64;
+            prop_assert_eq!(found, Assigned { changed: points.len() as i64, inertia, measured });
 
             let (sums, counts) = sum(&points, &labels, centroids.len(), threads);
             for j in 0..centroids.len() {

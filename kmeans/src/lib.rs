@@ -20,6 +20,7 @@
 //! Every rank must be able to read all inputs under the same names.
 
 pub mod assign;
+pub mod bounds;
 mod checkpoint;
 pub mod error;
 pub mod grid;

@@ -338,9 +338,12 @@ fn reduce_counts(
     const LOW: u32 = 40;
     let mut message = counts;
     let low = (found.inertia & ((1 << LOW) - 1)) as i64;
-    message.extend([found.changed, low, (found.inertia >> LOW) as i64]);
+    message.extend([found.changed, found.measured as i64, low, (found.inertia >> LOW) as i64]);
     let mut all = peers.sum(message)?;
-    let Some(&[changed, low, high]) = all.last_chunk() else { return Ok((all, Assigned::default())) };
-    all.truncate(all.len() - 3);
-    Ok((all, Assigned { changed, inertia: ((high as u128) << LOW) + low as u128 }))
+    let Some(&[changed, measured, low, high]) = all.last_chunk() else {
+        return Ok((all, Assigned::default()));
+    };
+    all.truncate(all.len() - 4);
+    let inertia = ((high as u128) << LOW) + low as u128;
+    Ok((all, Assigned { changed, inertia, measured: measured as u64 }))
 }
