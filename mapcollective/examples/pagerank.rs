@@ -41,10 +41,10 @@ fn rank_pages(comm: cool::Comm, links: &[(usize, usize)], pages: usize) -> Resul
 
 fn main() -> Result<(), Box<dyn Any>> {
     let path = std::env::args_os().nth(1).ok_or("pagerank LINKS: a file with a link on each line")?;
-    let mut links = Vec::new();
+    let mut links: Vec<(usize, usize)> = Vec::new();
     for line in std::fs::read_to_string(&path)?.lines() {
         let link = line.split_once(' ').and_then(|(from, to)| Some((from.parse().ok()?, to.parse().ok()?)));
-        links.push(link.ok_or_else(|| format!("{}: {line:?} is no link", path.display()))?);
+        links.push(link.ok_or_else(|| format!("{}: {line:?} is no link", path.to_string_lossy()))?);
     }
     let pages = links.iter().map(|(from, to)| from.max(to) + 1).max().unwrap_or(0);
     let results = cool::launch(|comm| (comm.rank() == 0, rank_pages(comm, &links, pages)));

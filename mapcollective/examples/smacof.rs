@@ -57,7 +57,7 @@ fn main() -> Result<(), Box<dyn Any>> {
     let row = |line: &str| line.split_whitespace().map(str::parse).collect::<Result<Vec<f64>, _>>();
     let rows: Vec<Vec<f64>> = std::fs::read_to_string(&path)?.lines().map(row).collect::<Result<_, _>>()?;
     if rows.iter().any(|row| row.len() != rows.len()) {
-        return Err(format!("{}: not as many columns as rows", path.display()).into());
+        return Err(format!("{}: not as many columns as rows", path.to_string_lossy()).into());
     }
     for (driver, scaled) in cool::launch(|comm| (comm.rank() == 0, scale(comm, &rows)))? {
         let (points, stress) = scaled?;
