@@ -6,7 +6,7 @@ use cool_proto::control::{Group, Member, Tree, tree::Scope};
 use std::net::Ipv4Addr;
 
 /// Uplinks of a rack: a switch has no more ports.
-const LANES_MAX: u32 = 65_535;
+const ECMP_PATHS_MAX: u32 = 65_535;
 
 /// A group in the engine's terms.
 pub(super) fn convert(group: Group) -> Result<GroupSpec, String> {
@@ -45,10 +45,10 @@ pub(super) fn convert(group: Group) -> Result<GroupSpec, String> {
 
 fn cost_model(text: &str) -> Result<CostModel, String> {
     let model: CostModel = serde_json::from_str(text).map_err(|e| format!("its cost model {text:?}: {e}"))?;
-    match model.lanes {
-        0..=LANES_MAX => Ok(model),
-        lanes => {
-            Err(format!("its cost model has {lanes} uplinks of a rack; at most {LANES_MAX} are possible"))
-        }
+    match model.ecmp_paths {
+        0..=ECMP_PATHS_MAX => Ok(model),
+        paths => Err(format!(
+            "its cost model has {paths} uplinks of a rack; at most {ECMP_PATHS_MAX} are possible"
+        )),
     }
 }
