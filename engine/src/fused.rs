@@ -88,7 +88,7 @@ mod tests {
         let layout = Layout::new(&[Place { rack: 0, node: 0 }; 4]).unwrap();
         let call = Call::new(operation, Rank(0), 1 << 20, 4);
         let schedule = compile(&call, &layout, &plan.parse::<Plan>().unwrap(), |_| true).unwrap();
-        let compiled = crate::engine::program::Compiled::new(schedule, plan.parse().unwrap(), "", 0);
+        let compiled = crate::program::Compiled::new(schedule, plan.parse().unwrap(), "", 0);
         [0, 1, 2, 3].map(|rank| {
             let actions = 0..compiled.program(rank).actions.len() as u32;
             actions.filter(|action| compiled.fused(rank, *action).is_some()).count()

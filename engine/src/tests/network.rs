@@ -1,7 +1,7 @@
 //! Engines in one process, connected by a network that loses, delays, reorders and doubles datagrams by a
 //! seed. Time is made up.
 
-use crate::engine::{
+use crate::{
     CallRequest, ConnectionId, DEFAULT_PEER_TIMEOUT, Engine, GroupSpec, Input, MemberSpec, Output,
     TransferRequest, TreeScope, TreeSpec,
 };

@@ -1,13 +1,12 @@
 //! Engines against each other over a made-up network, checked against what each operation means.
 
-mod calls;
 mod connections;
 mod failures;
 mod messages;
 mod network;
 
 use super::COPIES_BYTES;
-pub(crate) use calls::{Collective, OPERATIONS};
+pub(crate) use crate::testing::{Collective, OPERATIONS};
 use cool_collective::Plan;
 use cool_machine::Duration;
 use cool_proto::local::Operation;

@@ -3,9 +3,9 @@
 //! differs, or a call that takes long.
 
 use super::{Call, Group};
-use crate::engine::api::failure;
-use crate::engine::core::{Shared, TimerKey};
-use crate::engine::what::What;
+use crate::api::failure;
+use crate::engine::{Shared, TimerKey};
+use crate::what::What;
 use cool_machine::{Duration, Time};
 use cool_proto::local::{Failure, failure::Kind};
 use cool_transport::unicast::Notice;
@@ -149,7 +149,7 @@ impl Group {
     }
 
     /// Another agent tells something about the group.
-    pub(in crate::engine) fn notice(
+    pub(crate) fn notice(
         &mut self,
         now: Time,
         shared: &mut Shared,
@@ -191,7 +191,7 @@ impl Group {
     }
 
     /// A local rank is gone.
-    pub(in crate::engine) fn lose_rank(
+    pub(crate) fn lose_rank(
         &mut self,
         now: Time,
         shared: &mut Shared,
@@ -234,12 +234,7 @@ impl Group {
     }
 
     /// It is time to look after a call: to tell others that it runs, or to give it up.
-    pub(in crate::engine) fn call_due(
-        &mut self,
-        now: Time,
-        shared: &mut Shared,
-        number: u64,
-    ) -> Result<(), Failure> {
+    pub(crate) fn call_due(&mut self, now: Time, shared: &mut Shared, number: u64) -> Result<(), Failure> {
         let Some(call) = self.calls.get_mut(&number) else { return Ok(()) };
         if call.runs.is_empty() {
             // The ranks of this node that have come are through. Those to come set the timer again.
@@ -302,7 +297,7 @@ impl Group {
     }
 
     /// The failure of a group that a rank has revoked.
-    pub(in crate::engine) fn revoked(&self, rank: u32) -> Failure {
+    pub(crate) fn revoked(&self, rank: u32) -> Failure {
         let text = format!(
             "{} has revoked group {}; go on with agree and shrink",
             self.name(&[rank]),

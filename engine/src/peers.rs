@@ -1,6 +1,6 @@
 //! The other agents and the connections to them. What messages mean is the groups' matter.
 
-use super::core::{ConnectionId, Output};
+use super::engine::{ConnectionId, Output};
 use cool_machine::{Machine, Time};
 use cool_transport::unicast::{self, Input, Notice, Payload, Peer};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};

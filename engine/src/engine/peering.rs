@@ -1,9 +1,9 @@
 //! What comes over the connections to other agents, handed to the group that it is for; and what follows when one ends.
 
 use super::{ConnectionId, Engine, Output, Shared};
-use crate::engine::api::failure;
-use crate::engine::memory::SharedSlice;
-use crate::engine::peers::Lost;
+use crate::api::failure;
+use crate::memory::SharedSlice;
+use crate::peers::Lost;
 use cool_machine::{Machine, Poll, Time};
 use cool_proto::local::failure::Kind;
 use cool_transport::unicast::{self, Notice, Payload};
@@ -36,7 +36,7 @@ impl Engine {
 
     /// What is to come over a connection of the frame that has begun: bytes, and where they belong, if they belong
     /// together and that is known. Who puts them there says so with [`Input::Bytes`](super::Input::Bytes).
-    pub(crate) fn awaited(&self, connection: ConnectionId) -> (u64, Option<SharedSlice>) {
+    pub fn awaited(&self, connection: ConnectionId) -> (u64, Option<SharedSlice>) {
         let Some(part) = self.shared.peers.payload(connection) else { return (0, None) };
         let id = (part.message.group, part.message.epoch);
         let group = self.groups.get(&id.0).filter(|group| group.key() == id);

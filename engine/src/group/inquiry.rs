@@ -2,7 +2,7 @@
 //! is to be given up: who waits itself is not to blame, but whom it waits for may be.
 
 use super::Group;
-use crate::engine::core::{Shared, TimerKey};
+use crate::engine::{Shared, TimerKey};
 use cool_machine::{Duration, Time};
 use cool_transport::unicast::Notice;
 use std::collections::{BTreeMap, BTreeSet};

@@ -2,9 +2,9 @@
 
 use super::Group;
 use super::messages::Place;
-use crate::engine::core::Shared;
-use crate::engine::memory::SharedSlice;
-use crate::engine::reduce::combine;
+use crate::engine::Shared;
+use crate::memory::SharedSlice;
+use crate::reduce::combine;
 use cool_collective::Kind;
 use cool_machine::Time;
 use cool_proto::local::Failure;
@@ -15,7 +15,7 @@ const BLOCK: usize = 64 * 1024;
 
 impl Group {
     /// Starts every action that may start, and those that may start by them.
-    pub(in crate::engine) fn run(&mut self, now: Time, shared: &mut Shared) -> Result<(), Failure> {
+    pub(crate) fn run(&mut self, now: Time, shared: &mut Shared) -> Result<(), Failure> {
         loop {
             if let Some((call, rank, action)) = self.ready.pop_front() {
                 self.start(now, shared, call, rank, action)?;

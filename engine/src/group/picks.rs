@@ -2,9 +2,9 @@
 //! may take some milliseconds; then it is kept. Calls begin in the order in which they came.
 
 use super::Group;
-use crate::engine::api::CallRequest;
-use crate::engine::core::{Output, Shared};
-use crate::engine::what::What;
+use crate::api::CallRequest;
+use crate::engine::{Output, Shared};
+use crate::what::What;
 use cool_collective::{Call, Plan};
 use cool_machine::Time;
 use cool_proto::local::Failure;
@@ -55,7 +55,7 @@ impl Group {
     }
 
     /// The plan for a call has been found.
-    pub(in crate::engine) fn picked(
+    pub(crate) fn picked(
         &mut self,
         now: Time,
         shared: &mut Shared,

@@ -97,29 +97,29 @@ impl SharedSlice {
     ///
     /// # Panics
     /// If they lie outside the slice.
-    pub(crate) fn append(&self, offset: u64, bytes: usize, to: &mut Vec<u8>) {
+    pub fn append(&self, offset: u64, bytes: usize, to: &mut Vec<u8>) {
         self.check(offset, bytes);
         self.memory.append(self.offset + offset, bytes, to);
     }
 
     /// Whether sockets can take from it and put into it by themselves.
-    pub(crate) fn is_shared(&self) -> bool {
+    pub fn is_shared(&self) -> bool {
         self.memory.region().is_some()
     }
 
     /// Whether it is worth to do without a copy.
-    pub(crate) fn is_long(&self) -> bool {
+    pub fn is_long(&self) -> bool {
         self.bytes >= LONG
     }
 
     /// Writes `head` and then this slice to a socket that does not block and need not take all of it: how many bytes it
     /// took. `None` if it cannot take them from here.
-    pub(crate) fn send(&self, socket: BorrowedFd<'_>, head: &[u8]) -> Option<io::Result<usize>> {
+    pub fn send(&self, socket: BorrowedFd<'_>, head: &[u8]) -> Option<io::Result<usize>> {
         self.memory.region().map(|region| region.send(socket, head, self.offset, self.bytes))
     }
 
     /// Reads from a socket what it has: into this slice, and what follows into `tail`. `None` if it cannot put it here.
-    pub(crate) fn receive(&self, socket: BorrowedFd<'_>, tail: &mut [u8]) -> Option<io::Result<usize>> {
+    pub fn receive(&self, socket: BorrowedFd<'_>, tail: &mut [u8]) -> Option<io::Result<usize>> {
         self.memory.region().map(|region| region.receive(socket, self.offset, self.bytes, tail))
     }
 
@@ -127,7 +127,7 @@ impl SharedSlice {
     ///
     /// # Panics
     /// If it lies outside the slice.
-    pub(crate) fn part(&self, offset: u64, bytes: u64) -> SharedSlice {
+    pub fn part(&self, offset: u64, bytes: u64) -> SharedSlice {
         assert!(offset.checked_add(bytes).is_some_and(|end| end <= self.bytes), "part outside its slice");
         SharedSlice { memory: Arc::clone(&self.memory), offset: self.offset + offset, bytes }
     }
@@ -172,7 +172,7 @@ impl HeapMemory {
     }
 
     /// A slice of so many zeros; `None` if there is not as much memory.
-    pub(crate) fn zeros(bytes: u64) -> Option<SharedSlice> {
+    pub fn zeros(bytes: u64) -> Option<SharedSlice> {
         let len = usize::try_from(bytes).ok()?;
         if bytes < PAGED {
             return Some(HeapMemory::slice(vec![0; len]));

@@ -153,7 +153,7 @@ fn combine_block(dtype: Dtype, op: ReduceOp, dst: &mut [u8], src: &[u8]) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::engine::HeapMemory;
+    use crate::HeapMemory;
 
     macro_rules! check {
         ($type:ty, $dtype:expr, $op:expr, $left:expr, $right:expr, $want:expr) => {{

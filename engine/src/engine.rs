@@ -21,15 +21,16 @@ use std::net::{Ipv4Addr, SocketAddrV4};
 use std::sync::Arc;
 
 /// A fair number for [`Engine::new`].
-pub(crate) const COPIES_BYTES: u64 = 16 * 1024 * 1024;
+pub const COPIES_BYTES: u64 = 16 * 1024 * 1024;
 
 /// A connection, numbered by the driver in ascending order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) struct ConnectionId(pub(crate) u64);
+pub struct ConnectionId(pub u64);
 
 /// What happens to the engine.
 #[derive(Debug)]
-pub(crate) enum Input<'a> {
+#[allow(missing_docs, reason = "fields are said in their variants' docs")]
+pub enum Input<'a> {
     /// A datagram came.
     Datagram { from: SocketAddrV4, bytes: &'a [u8] },
     /// Someone connected.
@@ -50,7 +51,8 @@ pub(crate) enum Input<'a> {
 
 /// What the engine asks of its driver.
 #[derive(Debug)]
-pub(crate) enum Output {
+#[allow(missing_docs, reason = "fields are said in their variants' docs")]
+pub enum Output {
     /// Send this, to a node or a tree. Words are packets without payload, behind which others may go.
     Datagram { to: SocketAddrV4, bytes: Vec<u8>, words: bool },
     /// Connect to a node, within bounds again and again: its agent may be starting.
@@ -163,7 +165,7 @@ impl Shared {
 
 /// The engine of one node.
 #[derive(Debug)]
-pub(crate) struct Engine {
+pub struct Engine {
     node: String,
     groups: BTreeMap<u64, Group>,
     /// Released groups whose streams other nodes still need.
@@ -175,7 +177,7 @@ impl Engine {
     /// The engine of the node of that name. It copies messages, so that calls may return before everybody
     /// has them, up to `copies` bytes; beyond it, calls wait. Nodes that are silent for `peer_timeout` while
     /// others wait are gone.
-    pub(crate) fn new(node: &str, copies: u64, peer_timeout: Duration) -> Engine {
+    pub fn new(node: &str, copies: u64, peer_timeout: Duration) -> Engine {
         let shared = Shared {
             out: VecDeque::new(),
             timers: Timers::new(),
@@ -190,11 +192,7 @@ impl Engine {
     }
 
     /// Makes a group; answers with the trees to listen to. Poll afterwards.
-    pub(crate) fn make_group(
-        &mut self,
-        now: Time,
-        spec: &GroupSpec,
-    ) -> Result<Vec<SocketAddrV4>, GroupError> {
+    pub fn make_group(&mut self, now: Time, spec: &GroupSpec) -> Result<Vec<SocketAddrV4>, GroupError> {
         if self.closing.remove(&spec.id) {
             self.forget_group(now, spec.id);
         }
@@ -215,7 +213,7 @@ impl Engine {
     }
 
     /// Forgets a group, as soon as no other node needs what was sent. Poll afterwards.
-    pub(crate) fn release_group(&mut self, now: Time, id: u64) {
+    pub fn release_group(&mut self, now: Time, id: u64) {
         let Some(group) = self.groups.get_mut(&id) else { return };
         self.closing.insert(id);
         group.close(now, &mut self.shared);
@@ -223,13 +221,13 @@ impl Engine {
     }
 
     /// A local rank makes a call, answered by [`Output::Done`] with this token. Poll afterwards.
-    pub(crate) fn call(&mut self, now: Time, token: u64, request: CallRequest) {
+    pub fn call(&mut self, now: Time, token: u64, request: CallRequest) {
         let (id, rank) = (request.group, request.rank);
         self.of_rank(now, token, (id, rank), |group, shared| group.call(now, shared, token, request));
     }
 
     /// A local rank sends or receives a message, answered like a call. Poll afterwards.
-    pub(crate) fn transfer(&mut self, now: Time, token: u64, request: TransferRequest) {
+    pub fn transfer(&mut self, now: Time, token: u64, request: TransferRequest) {
         let (id, rank) = (request.group, request.rank);
         self.of_rank(now, token, (id, rank), |group, shared| group.transfer(now, shared, token, request));
     }
@@ -253,7 +251,7 @@ impl Engine {
     }
 
     /// What the last so many calls of a group, or of all, cost.
-    pub(crate) fn trace(&self, last: usize, group: Option<u64>) -> Vec<Arc<CallRecord>> {
+    pub fn trace(&self, last: usize, group: Option<u64>) -> Vec<Arc<CallRecord>> {
         self.shared.ring.last(last, group)
     }
 
@@ -264,7 +262,7 @@ impl Engine {
     }
 
     /// A local rank went away. Poll afterwards.
-    pub(crate) fn lose_rank(&mut self, now: Time, id: u64, rank: u32, why: String) {
+    pub fn lose_rank(&mut self, now: Time, id: u64, rank: u32, why: String) {
         let Some(group) = self.groups.get_mut(&id) else { return };
         let result = group.lose_rank(now, &mut self.shared, rank, why);
         self.conclude(now, id, result);
@@ -272,7 +270,7 @@ impl Engine {
     }
 
     /// A local rank revokes its group. Poll afterwards.
-    pub(crate) fn revoke(&mut self, now: Time, id: u64, rank: u32) {
+    pub fn revoke(&mut self, now: Time, id: u64, rank: u32) {
         let Some(group) = self.groups.get_mut(&id) else { return };
         let revoked = group.revoked(rank);
         group.fail(now, &mut self.shared, &revoked, true);
@@ -280,7 +278,7 @@ impl Engine {
     }
 
     /// The ranks by whose loss a group has failed.
-    pub(crate) fn lost_ranks(&self, id: u64) -> Vec<u32> {
+    pub fn lost_ranks(&self, id: u64) -> Vec<u32> {
         self.groups.get(&id).map_or(Vec::new(), Group::lost_ranks)
     }
 

@@ -1,9 +1,10 @@
 //! Collectives as tests make them: what each rank gives, and what it must have at the end.
 
-use crate::engine::{CallRequest, HeapMemory, SharedSlice};
+use crate::{CallRequest, HeapMemory, SharedSlice};
 use cool_proto::local::{Dtype, Operation, ReduceOp};
 
-pub(crate) const OPERATIONS: [Operation; 11] = [
+/// All operations.
+pub const OPERATIONS: [Operation; 11] = [
     Operation::Bcast,
     Operation::Reduce,
     Operation::Allreduce,
@@ -33,25 +34,20 @@ fn sum(vectors: impl Iterator<Item = Vec<u32>>) -> Vec<u32> {
 }
 
 /// One collective of a test: its buffers and what they must hold at the end.
-pub(crate) struct Collective {
-    pub(crate) requests: Vec<CallRequest>,
+pub struct Collective {
+    /// By rank.
+    pub requests: Vec<CallRequest>,
     expected: Vec<Option<Vec<u8>>>,
 }
 
 impl Collective {
-    pub(crate) fn new(
-        group: u64,
-        size: u32,
-        operation: Operation,
-        root: u32,
-        count: u64,
-        salt: u64,
-    ) -> Collective {
+    /// A call by every rank of a group of `size`; buffers are filled by `salt`.
+    pub fn new(group: u64, size: u32, operation: Operation, root: u32, count: u64, salt: u64) -> Collective {
         Collective::of(group, size as usize, operation, root, (count, None), salt)
     }
 
     /// With parts of unequal lengths.
-    pub(crate) fn counted(
+    pub fn counted(
         group: u64,
         size: u32,
         operation: Operation,
@@ -99,13 +95,13 @@ impl Collective {
     }
 
     /// The same by a plan.
-    pub(crate) fn by(mut self, plan: &str) -> Collective {
+    pub fn by(mut self, plan: &str) -> Collective {
         self.requests.iter_mut().for_each(|request| plan.clone_into(&mut request.plan));
         self
     }
 
     /// Whether all outputs are as they must be.
-    pub(crate) fn check(&self) {
+    pub fn check(&self) {
         for (request, expected) in self.requests.iter().zip(&self.expected) {
             if let (Some(output), Some(expected)) = (&request.output, expected) {
                 let wrong = read(output).iter().zip(expected).position(|(a, b)| a != b);

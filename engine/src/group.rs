@@ -11,8 +11,8 @@ mod streams;
 mod vigil;
 
 use super::api::{CallRequest, DEFAULT_TIMEOUT, failure};
-use super::core::{Shared, TimerKey};
 use super::early::Early;
+use super::engine::{Shared, TimerKey};
 use super::members::Members;
 use super::program::{Compiled, Run};
 use super::stream::Stream;

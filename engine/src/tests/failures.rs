@@ -3,7 +3,7 @@
 use super::messages::send;
 use super::network::Network;
 use super::{Collective, RACKS, RANKS};
-use crate::engine::{COPIES_BYTES, CallRequest, DEFAULT_PEER_TIMEOUT, TransferRequest};
+use crate::{COPIES_BYTES, CallRequest, DEFAULT_PEER_TIMEOUT, TransferRequest};
 use cool_machine::Duration;
 use cool_proto::local::{Failure, Operation, failure::Kind};
 

@@ -147,7 +147,7 @@ impl What {
 }
 
 /// What keeps a plan from carrying out calls of an operation, and what would fit.
-pub(crate) fn wrong_plan(operation: local::Operation, plan: &str) -> Option<String> {
+pub fn wrong_plan(operation: local::Operation, plan: &str) -> Option<String> {
     let Some(operation) = self::operation(operation) else {
         return Some("no operation is named".to_owned());
     };
@@ -211,7 +211,7 @@ fn invalid(request: &CallRequest, reason: &str) -> Failure {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::engine::HeapMemory;
+    use crate::HeapMemory;
 
     fn request(operation: local::Operation, root: u32, count: u64) -> CallRequest {
         CallRequest {

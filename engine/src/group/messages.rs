@@ -3,10 +3,10 @@
 use super::Group;
 use super::actions::copy;
 use super::direct::is_direct;
-use crate::engine::api::failure;
-use crate::engine::core::Shared;
-use crate::engine::memory::{HeapMemory, SharedSlice};
-use crate::engine::reduce::combine;
+use crate::api::failure;
+use crate::engine::Shared;
+use crate::memory::{HeapMemory, SharedSlice};
+use crate::reduce::combine;
 use cool_machine::Time;
 use cool_proto::local::{Dtype, Failure, ReduceOp, failure::Kind};
 use cool_transport::unicast::{EAGER_BYTES, Input, MessageName, Payload};
@@ -138,7 +138,7 @@ impl Group {
     }
 
     /// A message from another node begins to arrive or is announced.
-    pub(in crate::engine) fn message_begins(
+    pub(crate) fn message_begins(
         &mut self,
         now: Time,
         shared: &mut Shared,
@@ -173,13 +173,7 @@ impl Group {
     }
 
     /// Bytes of a message from another node.
-    pub(in crate::engine) fn message_data(
-        &mut self,
-        now: Time,
-        message: MessageName,
-        offset: u64,
-        data: &[u8],
-    ) {
+    pub(crate) fn message_data(&mut self, now: Time, message: MessageName, offset: u64, data: &[u8]) {
         if is_direct(message) {
             self.direct_data(now, message, offset, data);
         } else if let Some(place) = self.messages.receives.get(&message).filter(|place| place.begun) {
@@ -193,12 +187,7 @@ impl Group {
     }
 
     /// All of a message that was expected is here.
-    pub(in crate::engine) fn message_received(
-        &mut self,
-        now: Time,
-        shared: &mut Shared,
-        message: MessageName,
-    ) {
+    pub(crate) fn message_received(&mut self, now: Time, shared: &mut Shared, message: MessageName) {
         if is_direct(message) {
             self.direct_received(now, shared, message);
         } else if self.messages.receives.get(&message).is_some_and(|place| place.begun)
@@ -209,7 +198,7 @@ impl Group {
     }
 
     /// All of a message is on its way.
-    pub(in crate::engine) fn message_sent(&mut self, now: Time, shared: &mut Shared, message: MessageName) {
+    pub(crate) fn message_sent(&mut self, now: Time, shared: &mut Shared, message: MessageName) {
         if is_direct(message) {
             self.direct_sent(now, shared, message);
         } else if let Some(place) = self.messages.sends.remove(&message) {
@@ -218,7 +207,7 @@ impl Group {
     }
 
     /// A part of a message that is being sent, if it is still known.
-    pub(in crate::engine) fn message_payload(&mut self, now: Time, part: &Payload) -> Option<SharedSlice> {
+    pub(crate) fn message_payload(&mut self, now: Time, part: &Payload) -> Option<SharedSlice> {
         if is_direct(part.message) {
             return self.direct_payload(now, part);
         }
@@ -230,7 +219,7 @@ impl Group {
     }
 
     /// Where a part of a long message belongs that is about to come, if that is known.
-    pub(in crate::engine) fn message_place(&self, part: &Payload) -> Option<SharedSlice> {
+    pub(crate) fn message_place(&self, part: &Payload) -> Option<SharedSlice> {
         let slice = if is_direct(part.message) {
             self.direct_place(part.message)?
         } else {

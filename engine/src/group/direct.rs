@@ -2,10 +2,10 @@
 //! order in which the sender sent them; their numbers are above those of all calls.
 
 use super::Group;
-use crate::engine::api::{TransferRequest, failure};
-use crate::engine::core::{Shared, TimerKey};
-use crate::engine::group::actions::copy;
-use crate::engine::memory::{HeapMemory, SharedSlice};
+use crate::api::{TransferRequest, failure};
+use crate::engine::{Shared, TimerKey};
+use crate::group::actions::copy;
+use crate::memory::{HeapMemory, SharedSlice};
 use cool_machine::{Duration, Time};
 use cool_proto::local::{Arrived, Dtype, Failure, Stats, failure::Kind};
 use cool_transport::unicast::{EAGER_BYTES, Input, MessageName, Payload};
@@ -149,7 +149,7 @@ impl Group {
     ///
     /// # Errors
     /// If the group fails by it.
-    pub(in crate::engine) fn transfer(
+    pub(crate) fn transfer(
         &mut self,
         now: Time,
         shared: &mut Shared,
@@ -377,12 +377,7 @@ impl Group {
     }
 
     /// It is time to look after a transfer.
-    pub(in crate::engine) fn direct_due(
-        &mut self,
-        now: Time,
-        shared: &mut Shared,
-        number: u64,
-    ) -> Result<(), Failure> {
+    pub(crate) fn direct_due(&mut self, now: Time, shared: &mut Shared, number: u64) -> Result<(), Failure> {
         let Some(Transfer { progress, timeout, .. }) = self.direct.transfers.get(&number) else {
             return Ok(());
         };

@@ -2,7 +2,7 @@
 
 use super::network::Network;
 use super::{Collective, OPERATIONS, RACKS, RANKS};
-use crate::engine::{HeapMemory, SharedSlice, TransferRequest};
+use crate::{HeapMemory, SharedSlice, TransferRequest};
 use cool_machine::Duration;
 
 const SIZE: u32 = RANKS.len() as u32;

@@ -4,7 +4,7 @@ use super::failures::{SIZE, call};
 use super::messages::send;
 use super::network::Network;
 use super::{RACKS, RANKS};
-use crate::engine::{COPIES_BYTES, TransferRequest};
+use crate::{COPIES_BYTES, TransferRequest};
 use cool_machine::Duration;
 use cool_proto::local::Operation;
 

@@ -1,10 +1,10 @@
 //! Multicast messages of a group's calls: opening streams, their packets, and what they mean for calls.
 
 use super::Group;
-use crate::engine::api::failure;
-use crate::engine::core::{Output, Shared, TimerKey};
-use crate::engine::memory::SharedSlice;
-use crate::engine::stream::{End, Share, Stream, Turn, Waits};
+use crate::api::failure;
+use crate::engine::{Output, Shared, TimerKey};
+use crate::memory::SharedSlice;
+use crate::stream::{End, Share, Stream, Turn, Waits};
 use cool_collective::{Kind, Scope};
 use cool_machine::{Duration, Time};
 use cool_proto::local::{Failure, failure::Kind as FailureKind};
@@ -142,7 +142,7 @@ impl Group {
     }
 
     /// A packet came from a member of the group.
-    pub(in crate::engine) fn packet(
+    pub(crate) fn packet(
         &mut self,
         now: Time,
         shared: &mut Shared,
@@ -182,12 +182,7 @@ impl Group {
     }
 
     /// A stream's deadline has passed.
-    pub(in crate::engine) fn stream_due(
-        &mut self,
-        now: Time,
-        shared: &mut Shared,
-        id: StreamId,
-    ) -> Result<(), Failure> {
+    pub(crate) fn stream_due(&mut self, now: Time, shared: &mut Shared, id: StreamId) -> Result<(), Failure> {
         if let Some(stream) = self.streams.get_mut(&id) {
             let turn = stream.turn(now, &[]);
             self.turned(now, shared, id, turn)?;
@@ -196,7 +191,7 @@ impl Group {
     }
 
     /// The number of streams that share this node's link has changed.
-    pub(in crate::engine) fn share_link(&mut self, now: Time, shared: &mut Shared) -> Result<(), Failure> {
+    pub(crate) fn share_link(&mut self, now: Time, shared: &mut Shared) -> Result<(), Failure> {
         let sending = self.streams.iter().filter_map(|(id, stream)| Some((*id, stream.sending?)));
         let sending: Vec<(StreamId, Share)> = sending.collect();
         for (id, share) in sending {

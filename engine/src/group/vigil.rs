@@ -4,8 +4,8 @@
 
 use super::Group;
 use super::agreement::{listed, numbers};
-use crate::engine::api::failure;
-use crate::engine::core::{Shared, TimerKey};
+use crate::api::failure;
+use crate::engine::{Shared, TimerKey};
 use cool_machine::{Duration, Time};
 use cool_proto::local::{Failure, failure::Kind};
 use cool_transport::packet::Body;
@@ -78,7 +78,7 @@ impl Group {
     }
 
     /// It is time to look after the others. Answers with the names of those who are gone.
-    pub(in crate::engine) fn vigil_due(&mut self, now: Time, shared: &mut Shared) -> BTreeSet<String> {
+    pub(crate) fn vigil_due(&mut self, now: Time, shared: &mut Shared) -> BTreeSet<String> {
         let part = part(shared.peer_timeout);
         let Some(progress) = self.progress() else {
             self.vigil = Vigil::default();
@@ -109,7 +109,7 @@ impl Group {
     }
 
     /// The failure of a group that has lost nodes, at least one.
-    pub(in crate::engine) fn nodes_lost(&self, nodes: &[&str], why: &str) -> Failure {
+    pub(crate) fn nodes_lost(&self, nodes: &[&str], why: &str) -> Failure {
         let ranks: Vec<u32> = nodes.iter().flat_map(|node| self.members.ranks_of(node)).collect();
         let (id, names, numbers) = (self.members.id, listed(nodes), numbers(&ranks));
         let me = &self.members.nodes[self.members.me].name;
@@ -144,13 +144,13 @@ impl Group {
     }
 
     /// A node answered, which did not need to know the group.
-    pub(in crate::engine) fn answered(&mut self, from: SocketAddrV4) {
+    pub(crate) fn answered(&mut self, from: SocketAddrV4) {
         let nodes = &self.members.nodes;
         self.vigil.asked.retain(|node, _| nodes[*node].udp != from);
     }
 
     /// Bytes came from an agent.
-    pub(in crate::engine) fn heard_from(&mut self, name: &str) {
+    pub(crate) fn heard_from(&mut self, name: &str) {
         let nodes = &self.members.nodes;
         self.vigil.asked.retain(|node, _| nodes[*node].name != name);
     }

@@ -1,7 +1,6 @@
 //! What the edges of the agent tell the engine: its address, groups, calls.
 
 use super::memory::SharedSlice;
-use crate::losses::Losses;
 use cool_collective::CostModel;
 use cool_proto::local::{Dtype, Failure, Operation, ReduceOp, failure::Kind};
 use std::net::{Ipv4Addr, SocketAddrV4};
@@ -10,39 +9,8 @@ use std::time::Duration;
 /// Time without any progress after which a call fails, unless the call says otherwise.
 pub const DEFAULT_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// For [`EngineConfig::peer_timeout`]. Longer than it takes to lead paths round a link that was lost.
+/// How long a node may be silent while others wait. Longer than it takes to lead paths round a link that was lost.
 pub const DEFAULT_PEER_TIMEOUT: Duration = Duration::from_secs(2);
-
-/// Where an agent moves data.
-#[derive(Clone, Debug, PartialEq)]
-pub struct EngineConfig {
-    /// The node's name, unique among the agents of a network.
-    pub node: String,
-    /// Address of the data interface; multicast leaves and enters by it.
-    pub ip: Ipv4Addr,
-    /// Port for repair and for multicast that the agent sends; 0 takes a free one.
-    pub udp_port: u16,
-    /// Port for unicast steps; 0 takes a free one.
-    pub tcp_port: u16,
-    /// How long a node may be silent while calls wait; then it is gone.
-    pub peer_timeout: Duration,
-    /// Which datagrams are thrown away as they come, in tests.
-    pub losses: Option<Losses>,
-}
-
-impl EngineConfig {
-    /// A node of this machine alone, on free ports.
-    pub fn on_loopback(node: &str) -> EngineConfig {
-        EngineConfig {
-            node: node.to_owned(),
-            ip: Ipv4Addr::LOCALHOST,
-            udp_port: 0,
-            tcp_port: 0,
-            peer_timeout: DEFAULT_PEER_TIMEOUT,
-            losses: None,
-        }
-    }
-}
 
 /// An ordered set of ranks, where they are, and the trees that connect them. All agents of a group get
 /// the same one, and each has made the group before any rank calls on it.
@@ -200,6 +168,6 @@ pub enum GroupError {
 }
 
 /// A failure of one kind, in words, that concerns some ranks.
-pub(crate) fn failure(kind: Kind, message: impl Into<String>, ranks: Vec<u32>) -> Failure {
+pub fn failure(kind: Kind, message: impl Into<String>, ranks: Vec<u32>) -> Failure {
     Failure { kind: kind.into(), message: message.into(), ranks }
 }

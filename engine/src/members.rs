@@ -204,8 +204,8 @@ fn first_members(members: &[MemberSpec]) -> Result<BTreeMap<&str, &MemberSpec>, 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::engine::TreeSpec;
-    use crate::engine::stream::Sending;
+    use crate::TreeSpec;
+    use crate::stream::Sending;
     use cool_collective::CostModel;
     use std::net::Ipv4Addr;
 
