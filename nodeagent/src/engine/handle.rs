@@ -1,6 +1,6 @@
 //! The engine as the rest of the agent sees it: a handle to a thread of its own.
 
-use crate::losses::Losses;
+use crate::fault_injection::Losses;
 use crate::net;
 use cool_engine::{
     CallRecord, CallRequest, DEFAULT_PEER_TIMEOUT, GroupError, GroupSpec, TransferRequest, failure,

@@ -5,7 +5,7 @@ use super::tcp::{self, Came, Connection};
 use super::udp::{Inbox, Outbox, Socket};
 use super::{EVENTS, Event, Events, congestion, udp};
 use crate::engine::{Command, EngineConfig, Trace};
-use crate::losses::Picker;
+use crate::fault_injection::Picker;
 use cool_collective::{Call, Plan, Planner};
 use cool_engine::{COPIES_BYTES, ConnectionId, Engine, GroupError, GroupSpec, Input, Output};
 use cool_machine::{Machine, Poll, Time};
