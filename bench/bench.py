@@ -25,6 +25,7 @@ import network  # noqa: E402
 import page  # noqa: E402
 import peers  # noqa: E402
 import testbed  # noqa: E402
+import topologies  # noqa: E402
 
 OPS = ("bcast", "reduce", "allreduce", "gather", "allgather", "scatter")
 PLACEMENTS = ("racked", "interleaved")
@@ -211,7 +212,7 @@ def parse_arguments():
     if a.reps < 1 or a.timeout < 1 or min(a.host_mbit, a.uplink_mbit, a.wait) < 0:
         p.error("--reps and --timeout must be at least 1, rates and --wait not negative")
     try:
-        network.parse_topology(a.topology)
+        topologies.parse(a.topology)
     except ValueError as e:
         p.error(str(e))
     return a

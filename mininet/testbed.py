@@ -22,6 +22,7 @@ HERE = os.path.dirname(os.path.abspath(__file__))
 sys.path.insert(0, HERE)
 import network  # noqa: E402
 import ovs  # noqa: E402
+import topologies  # noqa: E402
 
 OPENFLOW_PORT = 6653
 GRPC_PORT = 7400
@@ -196,9 +197,10 @@ class Testbed:
                    *self.controller_flags]
         if self.lldp_ms:
             command += ["--lldp-interval-ms", str(self.lldp_ms)]
-        for flag in ("host_mbit", "uplink_mbit"):
-            if self.options[flag] and self.tell_rates:
-                command += ["--" + flag.replace("_", "-"), "%g" % self.options[flag]]
+        for kind in ("host", "uplink"):
+            mbit = self.network.common_mbit(kind)
+            if mbit and self.tell_rates:
+                command += ["--%s-mbit" % kind, "%g" % mbit]
         self.controller = self.daemon("controller", command)
 
     def start_agent(self, name):
@@ -270,8 +272,7 @@ class Testbed:
 
 def parse_arguments():
     p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    p.add_argument("--topology", default="tree:4x4", help="tree:RxK (R racks of K hosts under one core switch), "
-                   "tree:A+B+.. (racks of A, B, .. hosts) or leafspine:LxSxK (L leaves, S spines, K hosts a leaf); default %(default)s")
+    p.add_argument("--topology", default="tree:4x4", help=topologies.FORMS + "; default %(default)s")
     p.add_argument("--host-mbit", type=float, default=0, help="rate of each host link in Mbit/s; 0 leaves it unshaped")
     p.add_argument("--uplink-mbit", type=float, default=0, help="rate of each link between switches; 0 leaves it unshaped")
     p.add_argument("--loss", type=float, default=0, help="share of packets lost where a host receives, 0 to 0.5")
@@ -294,7 +295,7 @@ def parse_arguments():
     if min(a.host_mbit, a.uplink_mbit) < 0 or a.slots < 1:
         p.error("rates must not be negative and --slots at least 1")
     try:
-        network.parse_topology(a.topology)
+        topologies.parse(a.topology)
     except ValueError as e:
         p.error(str(e))
     return a

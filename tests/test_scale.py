@@ -3,7 +3,7 @@ import json
 import os
 import subprocess
 
-from conftest import ROOT
+from conftest import PATIENCE, ROOT
 
 RELEASE = os.path.join(ROOT, "target", "release")
 
@@ -12,7 +12,7 @@ def test_a_thousand_groups_come_and_go_and_leave_nothing_in_switches_or_controll
     done = subprocess.run([os.path.join(RELEASE, "cool-load"), "--topology", "leafspine:8x2x10", "fabric",
                            "--controller", os.path.join(RELEASE, "cool-controller"),
                            "--groups", "20", "--cycles", "1000", "--failures", "2"],
-                          capture_output=True, text=True, timeout=180)
+                          capture_output=True, text=True, timeout=PATIENCE)
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout)
     assert (found["switches"], found["hosts"], found["groups_came_and_went"]) == (10, 80, 1000)
