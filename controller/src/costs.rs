@@ -2,7 +2,7 @@
 //! probes have found, else what the switches' ports say. Who is probed when is [`crate::prober`]'s matter.
 
 use cool_collective::CostModel;
-use cool_collective::planner::Level;
+use cool_collective::planner::LinkCost;
 use cool_proto::control::{Measured, Probed};
 use std::time::Duration;
 
@@ -103,7 +103,7 @@ pub struct Links {
     /// Of the slowest link of a rack to other switches; 0: unknown.
     pub uplink: u64,
     /// The least number of such links of a rack.
-    pub lanes: u32,
+    pub ecmp_paths: u32,
     /// The least of the nodes', bytes.
     pub mtu: u32,
 }
@@ -116,7 +116,7 @@ pub struct Measurements {
     /// Between nodes of one rack, with the number of probes.
     pub rack: Option<(Found, usize)>,
     /// Between racks.
-    pub center: Option<(Found, usize)>,
+    pub core: Option<(Found, usize)>,
 }
 
 impl Measurements {
@@ -124,23 +124,23 @@ impl Measurements {
     pub fn cost_model(&self, links: Links) -> CostModel {
         let default = CostModel::default();
         let said = |rate: u64| (rate > 0).then_some(rate);
-        let (rack, center) = (self.rack.map(|(found, _)| found), self.center.map(|(found, _)| found));
-        let (near, far) = (rack.map(Found::rate), center.map(Found::rate));
+        let (rack, core) = (self.rack.map(|(found, _)| found), self.core.map(|(found, _)| found));
+        let (near, far) = (rack.map(Found::rate), core.map(Found::rate));
         let host = self.given.host.or(near).or(said(links.host)).unwrap_or(default.rack.bytes_per_second);
         // Probes run between two nodes: that uplinks are faster than nodes' links, only their ports can say.
         let as_fast = near.zip(far).is_some_and(|(near, far)| far >= near - near / 10);
         let far = far.map(|far| if as_fast { far.max(links.uplink) } else { far });
         let uplink = self.given.uplink.or(far).or(said(links.uplink)).unwrap_or(host);
         let latency = rack.map_or(default.rack.latency, Found::round_latency);
-        let farther = center.map_or(default.center.latency, Found::round_latency);
+        let farther = core.map_or(default.core.latency, Found::round_latency);
         let mut costs = default.costs;
         costs.mtu = u64::from(links.mtu);
         CostModel {
             costs,
-            rack: Level { latency, bytes_per_second: host },
-            center: Level { latency: farther.max(latency), bytes_per_second: uplink },
-            lanes: links.lanes.max(1),
-            burst: rack.or(center).map_or(default.burst, Found::round_burst),
+            rack: LinkCost { latency, bytes_per_second: host },
+            core: LinkCost { latency: farther.max(latency), bytes_per_second: uplink },
+            ecmp_paths: links.ecmp_paths.max(1),
+            burst: rack.or(core).map_or(default.burst, Found::round_burst),
         }
     }
 
@@ -164,11 +164,11 @@ mod tests {
         Found { latency: Duration::from_micros(micros), bytes_per_second, burst: 16_000 }
     }
 
-    const LINKS: Links = Links { host: 1000, uplink: 4000, lanes: 2, mtu: 9000 };
+    const LINKS: Links = Links { host: 1000, uplink: 4000, ecmp_paths: 2, mtu: 9000 };
 
     fn rates(measurements: Measurements) -> (u64, u64) {
         let model = measurements.cost_model(LINKS);
-        (model.rack.bytes_per_second, model.center.bytes_per_second)
+        (model.rack.bytes_per_second, model.core.bytes_per_second)
     }
 
     #[test]
@@ -183,7 +183,7 @@ mod tests {
         let nothing = Measurements::default();
         assert_eq!(rates(nothing), (1000, 4000));
         let level = |rate| Some((found(100, rate), 3));
-        let measured = Measurements { rack: level(125), center: level(25), ..nothing };
+        let measured = Measurements { rack: level(125), core: level(25), ..nothing };
         assert_eq!(rates(measured), (125, 25));
         let given = Given { host: Some(70), uplink: Some(60) };
         assert_eq!(rates(Measurements { given, ..measured }), (70, 60));
@@ -192,8 +192,7 @@ mod tests {
     #[test]
     fn an_uplink_as_fast_as_probes_can_see_is_as_fast_as_its_ports_say() {
         let level = |rate| Some((found(100, rate), 1));
-        let measured =
-            |uplink| Measurements { rack: level(1000), center: level(uplink), ..Default::default() };
+        let measured = |uplink| Measurements { rack: level(1000), core: level(uplink), ..Default::default() };
         // 8300 bits per second, rounded, and 6800.
         assert_eq!(rates(measured(950)), (1037, 4000));
         assert_eq!(rates(measured(850)), (1037, 850));
@@ -202,14 +201,11 @@ mod tests {
     #[test]
     fn before_anything_is_measured_the_default_latencies_count() {
         let (default, model) = (CostModel::default(), Measurements::default().cost_model(LINKS));
-        assert_eq!(
-            (model.rack.latency, model.center.latency),
-            (default.rack.latency, default.center.latency)
-        );
-        assert_eq!((model.burst, model.lanes, model.costs.mtu), (default.burst, 2, 9000));
+        assert_eq!((model.rack.latency, model.core.latency), (default.rack.latency, default.core.latency));
+        assert_eq!((model.burst, model.ecmp_paths, model.costs.mtu), (default.burst, 2, 9000));
         let near = Measurements { rack: Some((found(5000, 50), 1)), ..Default::default() };
         let model = near.cost_model(LINKS);
-        assert_eq!(model.center.latency, model.rack.latency, "racks are not nearer than nodes of one");
+        assert_eq!(model.core.latency, model.rack.latency, "racks are not nearer than nodes of one");
     }
 
     #[test]

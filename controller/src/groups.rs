@@ -68,8 +68,8 @@ pub fn describe(
 
 /// What agents with these places are to reckon with.
 pub fn cost_model(places: &[Place], network: &TopologySnapshot, measured: &Measurements) -> CostModel {
-    let (uplink, lanes) = uplinks(places, network);
-    measured.cost_model(Links { host: host_rate(places, network), uplink, lanes, mtu: mtu(places) })
+    let (uplink, ecmp_paths) = uplinks(places, network);
+    measured.cost_model(Links { host: host_rate(places, network), uplink, ecmp_paths, mtu: mtu(places) })
 }
 
 /// A cost model as it is handed on.
@@ -114,8 +114,8 @@ fn uplink_rate(places: &[Place], network: &TopologySnapshot) -> u64 {
 fn uplinks(places: &[Place], network: &TopologySnapshot) -> (u64, u32) {
     let ways: Vec<Vec<u64>> = ways_out(places, network).collect();
     let rate = ways.iter().flatten().copied().min().unwrap_or(0);
-    let lanes = ways.iter().map(Vec::len).min().unwrap_or(0);
-    (rate, u32::try_from(lanes).unwrap_or(u32::MAX))
+    let ecmp_paths = ways.iter().map(Vec::len).min().unwrap_or(0);
+    (rate, u32::try_from(ecmp_paths).unwrap_or(u32::MAX))
 }
 
 /// For each rack the rates of its switch's links to other switches; 0: unknown.
@@ -350,8 +350,8 @@ mod tests {
     fn members_pick_plans_by_the_slowest_links_until_more_is_measured() {
         let group = described((7, 3), &network([50, 40], [30, 20]), [9000, 1500]);
         let model: CostModel = serde_json::from_str(&group.cost_model).unwrap();
-        assert_eq!((model.rack.bytes_per_second, model.center.bytes_per_second), (40, 20));
-        assert_eq!((model.lanes, model.costs.mtu), (1, 1500));
+        assert_eq!((model.rack.bytes_per_second, model.core.bytes_per_second), (40, 20));
+        assert_eq!((model.ecmp_paths, model.costs.mtu), (1, 1500));
     }
 
     #[test]

@@ -138,7 +138,7 @@ impl Prober {
         Measurements {
             given: self.given,
             rack: level(|subject| matches!(subject, Subject::Node(_))),
-            center: level(|subject| matches!(subject, Subject::Rack(_))),
+            core: level(|subject| matches!(subject, Subject::Rack(_))),
         }
     }
 

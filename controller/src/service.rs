@@ -321,7 +321,7 @@ impl Service {
         let known = self.prober.measurements();
         control::Measurements {
             rack: Measurements::message(known.rack),
-            center: Measurements::message(known.center),
+            core: Measurements::message(known.core),
             pending: u32::try_from(self.prober.pending()).unwrap_or(u32::MAX),
             cost_model: groups::text(&groups::cost_model(&places, network, &known)),
         }

@@ -1,8 +1,8 @@
 //! What the edges of an agent share: its engine, which groups have which ranks here, and who waits for a group.
 //! The sockets are left to [`crate::local`], what the controller wants to [`crate::control`].
 
+mod pending;
 mod recovery;
-mod waiting;
 
 use crate::engine::{CallRequest, EngineHandle, GroupError, GroupSpec, Trace, TransferRequest};
 use crate::metrics::Metrics;
@@ -10,12 +10,12 @@ use cool_collective::{Layout, Rank};
 use cool_proto::control::agent_message::Body;
 use cool_proto::control::{Enlist, Mustered, RanksLeft, Withdraw};
 use cool_proto::local::{Failure, Place, Stats};
+use pending::Waiting;
 pub(crate) use recovery::Recovery;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use tokio::sync::mpsc;
-use waiting::Waiting;
 
 /// How much longer than a process wants to wait for others the controller may take to answer: making the group
 /// takes a while.

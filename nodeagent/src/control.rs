@@ -2,11 +2,11 @@
 //! session breaks. Without a controller, groups and ranks that are there go on.
 
 use crate::agent::Agent;
+use crate::diagnostics;
 use crate::engine::{GroupSpec, MemberSpec, TreeScope, TreeSpec};
-use crate::health;
-use crate::held::{Backlog, HeldGroups};
 use crate::interface::Interface;
 use crate::launcher::Launcher;
+use crate::node_inventory::{Backlog, NodeInventory};
 use crate::{lldp, probe, traces};
 use cool_collective::CostModel;
 use cool_proto::control::controller_client::ControllerClient;
@@ -49,7 +49,7 @@ const MAX_MESSAGE: usize = 64 << 20;
 /// Why processes do not get the group that they wait for.
 const AWAY: &str = "this node's agent has no session with the controller; start it, then try again";
 /// Uplinks of a rack: a switch has no more ports.
-const LANES_MAX: u32 = 65_535;
+const ECMP_PATHS_MAX: u32 = 65_535;
 
 /// Messages under way to the controller.
 const OUTBOX: usize = 256;
@@ -103,7 +103,7 @@ pub async fn run(
         launcher,
         events,
         announcer: JoinSet::new(),
-        held: HeldGroups::default(),
+        held: NodeInventory::default(),
         backlog: Backlog::default(),
         probe: JoinSet::new(),
         examinations: JoinSet::new(),
@@ -158,7 +158,7 @@ struct Control<'a> {
     /// The one task that announces the node by LLDP. It lasts as long as the session, and so does its key.
     announcer: JoinSet<()>,
     /// For a controller that takes over from another.
-    held: HeldGroups,
+    held: NodeInventory,
     backlog: Backlog,
     /// The probe under way.
     probe: JoinSet<Probed>,
@@ -325,7 +325,7 @@ impl Control<'_> {
             Body::Examine(Examine { id }) => {
                 // Who asks more often gets no answer to some.
                 if self.examinations.len() < MAX_EXAMINATIONS {
-                    self.examinations.spawn(health::examined(id, self.node.interface.name.clone()));
+                    self.examinations.spawn(diagnostics::examined(id, self.node.interface.name.clone()));
                 }
                 Ok(())
             }
@@ -479,10 +479,10 @@ fn spec(group: Group) -> Result<GroupSpec, String> {
 
 fn cost_model(text: &str) -> Result<CostModel, String> {
     let model: CostModel = serde_json::from_str(text).map_err(|e| format!("its cost model {text:?}: {e}"))?;
-    match model.lanes {
-        0..=LANES_MAX => Ok(model),
-        lanes => {
-            Err(format!("its cost model has {lanes} uplinks of a rack; at most {LANES_MAX} are possible"))
-        }
+    match model.ecmp_paths {
+        0..=ECMP_PATHS_MAX => Ok(model),
+        paths => Err(format!(
+            "its cost model has {paths} uplinks of a rack; at most {ECMP_PATHS_MAX} are possible"
+        )),
     }
 }

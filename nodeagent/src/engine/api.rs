@@ -1,7 +1,7 @@
 //! What the edges of the agent tell the engine: its address, groups, calls.
 
 use super::memory::SharedSlice;
-use crate::losses::Losses;
+use crate::fault_injection::Losses;
 use cool_collective::CostModel;
 use cool_proto::local::{Dtype, Failure, Operation, ReduceOp, failure::Kind};
 use std::net::{Ipv4Addr, SocketAddrV4};

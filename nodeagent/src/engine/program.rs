@@ -54,7 +54,7 @@ impl Compiled {
     pub(super) fn source(&self, rank: u32, action: u32) -> Option<Rank> {
         match self.program(rank).actions[action as usize].kind {
             Kind::Receive { .. } if self.is_passed_over(rank, action) => None,
-            Kind::Receive { from, .. } | Kind::Hear { from, .. } => Some(from),
+            Kind::Receive { from, .. } | Kind::ReceiveMulticast { from, .. } => Some(from),
             Kind::Reduce { .. } => self.fused(rank, action).map(|(from, _)| from),
             _ => None,
         }

@@ -7,7 +7,7 @@ use super::{EVENTS, Event, Events, congestion, udp};
 use crate::engine::{
     COPIES_BYTES, Command, ConnectionId, Engine, EngineConfig, GroupError, GroupSpec, Input, Output, Trace,
 };
-use crate::losses::Picker;
+use crate::fault_injection::Picker;
 use cool_collective::{Call, Plan, Planner};
 use cool_machine::{Machine, Poll, Time};
 use cool_proto::local::{Failure, Stats};

@@ -2,7 +2,7 @@
 
 use crate::engine::tests::{Collective, OPERATIONS};
 use crate::engine::{EngineConfig, EngineHandle, GroupSpec, MemberSpec, StartError};
-use crate::losses::Losses;
+use crate::fault_injection::Losses;
 use cool_collective::CostModel;
 use cool_proto::local::{Failure, Operation, Stats, failure::Kind};
 use std::net::Ipv4Addr;

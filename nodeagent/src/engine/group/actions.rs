@@ -84,7 +84,7 @@ impl Group {
                 run.queued.push_back(action);
                 self.multicasters.push_back((number, rank));
             }
-            Kind::Hear { from, scope, transfer, dst } => {
+            Kind::ReceiveMulticast { from, scope, transfer, dst } => {
                 let data = run.slice(dst);
                 let source = self.members.layout.node_of(from);
                 self.open_receiver(now, shared, (number, transfer.0, scope, source), (rank, action, data))?;

@@ -42,16 +42,17 @@ impl Group {
             return Ok(());
         };
         let Some(action) = run.next_multicast() else { return Ok(()) };
-        let Kind::Multicast { scope, stripe, transfer, src, sharers } =
+        let Kind::Multicast { scope, stripe, transfer, src, concurrent_senders } =
             run.program().actions[action as usize].kind
         else {
             return Ok(());
         };
         run.sending.insert(stripe.index);
         let data = run.slice(src);
-        let share = self.members.share(scope, stripe, sharers);
+        let share = self.members.share(scope, stripe, concurrent_senders);
         let mut spec = self.stream_spec((number, transfer.0, scope, self.members.me), data.bytes());
-        spec.rate = RateSpec { ceiling: share.ceiling(&shared.sending.with(&share)), sure: share.sure };
+        spec.rate =
+            RateSpec { ceiling: share.ceiling(&shared.sending.with(&share)), verified: share.verified };
         let id = spec.id;
         let sender = Sender::new(now, spec).map_err(|e| self.no_stream(rank, &e))?;
         let tree = self.members.tree(scope, stripe).map(|tree| tree.address);
@@ -112,7 +113,7 @@ impl Group {
                 start: patience,
                 ready: defaults.ready.min(timeout),
                 stall: patience,
-                tick: if self.calm >= CALM { TICK } else { Duration::ZERO },
+                ack_delay: if self.calm >= CALM { TICK } else { Duration::ZERO },
             },
         }
     }
@@ -130,7 +131,7 @@ impl Group {
         self.turned(now, shared, id, turn)?;
         let early = self.early.take(&id);
         if early.lossy {
-            self.stream_input(now, shared, id, Input::Begun)?;
+            self.stream_input(now, shared, id, Input::LateJoin)?;
         }
         for (packet, payload) in early.packets {
             if let Some(stream) = self.streams.get_mut(&id) {
@@ -172,7 +173,7 @@ impl Group {
         if packet.id.call >= self.oldest_open() && !self.over.contains(&packet.id) {
             self.early.keep(packet, payload);
         } else if usize::from(packet.id.source) == self.members.me
-            && let Some(answer) = Sender::farewell(&packet)
+            && let Some(answer) = Sender::settled_reply(&packet)
         {
             let mut bytes = Vec::new();
             answer.encode(&mut bytes);
@@ -306,7 +307,7 @@ impl Group {
         if !released {
             if stream.bytes() <= COPY_MAX && shared.copies.take(stream.bytes()) {
                 stream.copy();
-            } else if let Kind::Hear { dst, .. } = run.program().actions[action as usize].kind
+            } else if let Kind::ReceiveMulticast { dst, .. } = run.program().actions[action as usize].kind
                 && run.changed_later(action, dst)
             {
                 // The action goes on until nobody needs the bytes from here.

@@ -3,9 +3,9 @@
 //! Leaders pass parts on in pieces. A message that does not lie side by side in the array at its end goes
 //! through a slot and is copied to its places.
 
-use super::order::{Order, Part, Piece, locate, within};
+use super::part_order::{Part, PartOrder, Piece, locate, within};
 use super::{Levels, MAX_SEGMENTS, input, output, segments};
-use crate::builder::{Held, Slot};
+use crate::builder::{RankSpan, Slot};
 use crate::patterns::{Exchange, Subgroup};
 use crate::plan::{Level, Spread};
 use crate::schedule::{Buffer, Operation, Rank, Span};
@@ -22,7 +22,7 @@ enum Site {
 }
 
 impl Levels<'_, '_> {
-    fn leader(&self, order: &Order, part: Part) -> Rank {
+    fn leader(&self, order: &PartOrder, part: Part) -> Rank {
         match part {
             Part::Rank(position) => order.ranks[position],
             Part::Node(node) => self.node_leader(node),
@@ -81,10 +81,10 @@ impl Levels<'_, '_> {
     /// For an operation with a root: what travels, and the level above all others. A root that is no rack
     /// leader keeps its own part to itself, which is placed here; a rack leader's is a local step like any
     /// leader's.
-    fn rooted(&mut self) -> (Order, Part) {
+    fn rooted(&mut self) -> (PartOrder, Part) {
         let center = Part::Center(self.layout.rack_of(self.root));
         if self.root_leader() == self.root {
-            return (Order::new(self, None), center);
+            return (PartOrder::new(self, None), center);
         }
         let len = self.call.part(self.root);
         let own = (0..self.root.0).map(|rank| self.call.part(Rank(rank))).sum();
@@ -93,17 +93,17 @@ impl Levels<'_, '_> {
             _ => (input(0, len), output(own, len)),
         };
         self.b.copy(self.root, src, dst);
-        (Order::new(self, Some(self.root)), center)
+        (PartOrder::new(self, Some(self.root)), center)
     }
 
     /// All vectors combined at the first leader, piece by piece, who hands the parts on.
     pub(super) fn reduce_scatter(&mut self) {
-        let order = Order::new(self, None);
+        let order = PartOrder::new(self, None);
         let rank = self.rack_leader(0);
         for piece in order.pieces(self.layout, self.segment) {
             let span = self.b.slot(rank, Slot::Total, piece.end - piece.start);
             for (run, place) in order.runs(&piece, Buffer::Input) {
-                let goal = Held { rank, span: locate(&piece, &run, span) };
+                let goal = RankSpan { rank, span: locate(&piece, &run, span) };
                 self.reduce_range(place.offset, place.len, goal);
             }
             self.disperse(&order, Part::Center(0), &piece, &Site::Packed(piece.clone(), span));
@@ -111,7 +111,7 @@ impl Levels<'_, '_> {
     }
 
     pub(super) fn flat_reduce_scatter(&mut self) {
-        let order = Order::new(self, None);
+        let order = PartOrder::new(self, None);
         let vector = (0..self.layout.size() as u32).map(|rank| self.call.part(Rank(rank))).sum();
         let mut values = Vec::new();
         let mut parts = Vec::new();
@@ -119,7 +119,7 @@ impl Levels<'_, '_> {
         for (position, rank) in order.ranks.iter().copied().enumerate() {
             let piece = order.of(self.layout, Part::Rank(position));
             let place = order.place(&piece, Buffer::Input).unwrap_or(input(0, 0));
-            values.push(Held { rank, span: input(0, vector) });
+            values.push(RankSpan { rank, span: input(0, vector) });
             parts.push(place.offset..place.end());
             places.push(Levels::at_output(rank, 0, place.len));
         }
@@ -130,10 +130,10 @@ impl Levels<'_, '_> {
         for s in segments(longest, self.segment_of_parts(longest, parts.len())) {
             let cut = |end: u64, start: u64| end.min(start + s.start)..end.min(start + s.end);
             let parts: Vec<Range<u64>> = parts.iter().map(|part| cut(part.end, part.start)).collect();
-            let at = |place: &Held| cut(place.span.end(), place.span.offset);
-            let places: Vec<Held> = places
+            let at = |place: &RankSpan| cut(place.span.end(), place.span.offset);
+            let places: Vec<RankSpan> = places
                 .iter()
-                .map(|place| Held {
+                .map(|place| RankSpan {
                     span: output(at(place).start, at(place).end - at(place).start),
                     ..*place
                 })
@@ -152,7 +152,7 @@ impl Levels<'_, '_> {
     }
 
     pub(super) fn allgather(&mut self) {
-        let order = Order::new(self, None);
+        let order = PartOrder::new(self, None);
         let mut arrivals = Arrivals::new(order.total(), self.segment);
         if self.plan.spread == Spread::Once {
             for piece in order.pieces(self.layout, self.segment) {
@@ -175,7 +175,7 @@ impl Levels<'_, '_> {
     }
 
     /// Who exchanges parts in an allgather, and by which patterns: the highest level that has several.
-    fn exchangers(&self, order: &Order) -> (Level, Subgroup, Vec<Part>) {
+    fn exchangers(&self, order: &PartOrder) -> (Level, Subgroup, Vec<Part>) {
         let nodes = (0..self.layout.nodes()).map(Part::Node).collect();
         if self.is_flat() {
             let ranks = (0..order.ranks.len()).map(Part::Rank).collect();
@@ -190,7 +190,7 @@ impl Levels<'_, '_> {
     }
 
     /// What has arrived where all levels above have it goes on to those below.
-    fn pass_on(&mut self, order: &Order, pieces: &[Piece], arrivals: &mut Arrivals) {
+    fn pass_on(&mut self, order: &PartOrder, pieces: &[Piece], arrivals: &mut Arrivals) {
         let first = self.rack_leader(0);
         for (_, span) in pieces.iter().flat_map(|piece| order.runs(piece, Buffer::Output)) {
             for complete in arrivals.add(span) {
@@ -208,7 +208,7 @@ impl Levels<'_, '_> {
     /// in their outputs then.
     fn exchange(
         &mut self,
-        order: &Order,
+        order: &PartOrder,
         level: Level,
         members: &[Part],
         group: &Subgroup,
@@ -223,7 +223,7 @@ impl Levels<'_, '_> {
                     if !piece.is_empty() {
                         self.assemble(order, *member, piece, &array);
                     }
-                    Held { rank, span }
+                    RankSpan { rank, span }
                 }
                 None => self.collect(order, *member, piece),
             });
@@ -247,12 +247,12 @@ impl Levels<'_, '_> {
             }
         }
         for ((rank, i), span) in slots {
-            self.unpack(order, &pieces[i], Held { rank, span }, &array);
+            self.unpack(order, &pieces[i], RankSpan { rank, span }, &array);
         }
     }
 
     /// Brings a piece of a subgroup's parts together at its leader.
-    fn assemble(&mut self, order: &Order, part: Part, piece: &Piece, site: &Site) {
+    fn assemble(&mut self, order: &PartOrder, part: Part, piece: &Piece, site: &Site) {
         let mut from = Vec::new();
         if let Some((own, others)) = self.below(part) {
             if let Some(piece) = within(piece, &order.of(self.layout, own)) {
@@ -267,33 +267,40 @@ impl Levels<'_, '_> {
         } else {
             for (position, bytes, start) in order.parts(piece) {
                 let span = input(bytes.start - start, bytes.end - bytes.start);
-                from.push((bytes, Held { rank: order.ranks[position], span }));
+                from.push((bytes, RankSpan { rank: order.ranks[position], span }));
             }
         }
         self.deliver(order, self.level(part), &from, self.leader(order, part), site);
     }
 
     /// A piece of a subgroup's parts side by side at its leader: in the input, if it is the leader's alone.
-    fn collect(&mut self, order: &Order, part: Part, piece: &Piece) -> Held {
+    fn collect(&mut self, order: &PartOrder, part: Part, piece: &Piece) -> RankSpan {
         let rank = self.leader(order, part);
         let mut parts = order.parts(piece);
         if let (Some((position, bytes, start)), None) = (parts.next(), parts.next())
             && order.ranks[position] == rank
         {
-            return Held { rank, span: input(bytes.start - start, bytes.end - bytes.start) };
+            return RankSpan { rank, span: input(bytes.start - start, bytes.end - bytes.start) };
         }
         drop(parts);
         let span = self.b.slot(rank, slot(part), piece.end - piece.start);
         self.assemble(order, part, piece, &Site::Packed(piece.clone(), span));
-        Held { rank, span }
+        RankSpan { rank, span }
     }
 
     /// Moves pieces from where they are to their site at one rank.
-    fn deliver(&mut self, order: &Order, level: Level, from: &[(Piece, Held)], at: Rank, site: &Site) {
-        let moves: Vec<(Held, Held)> = from
+    fn deliver(
+        &mut self,
+        order: &PartOrder,
+        level: Level,
+        from: &[(Piece, RankSpan)],
+        at: Rank,
+        site: &Site,
+    ) {
+        let moves: Vec<(RankSpan, RankSpan)> = from
             .iter()
             .map(|(piece, held)| {
-                (*held, Held { rank: at, span: self.landing(order, piece, *held, at, site) })
+                (*held, RankSpan { rank: at, span: self.landing(order, piece, *held, at, site) })
             })
             .collect();
         if moves.iter().any(|(from, _)| from.rank != at) {
@@ -308,7 +315,7 @@ impl Levels<'_, '_> {
 
     /// Where a piece that comes from `from` is to arrive at `at`: at its site, or if it is in several places
     /// there, in a slot (or where it is, if it is there already), to be unpacked.
-    fn landing(&mut self, order: &Order, piece: &Piece, from: Held, at: Rank, site: &Site) -> Span {
+    fn landing(&mut self, order: &PartOrder, piece: &Piece, from: RankSpan, at: Rank, site: &Site) -> Span {
         match site {
             Site::Packed(whole, span) => locate(whole, piece, *span),
             Site::Array(array) => match order.place(piece, *array) {
@@ -320,7 +327,7 @@ impl Levels<'_, '_> {
     }
 
     /// Copies a piece that did not land at its site to its places.
-    fn unpack(&mut self, order: &Order, piece: &Piece, landed: Held, site: &Site) {
+    fn unpack(&mut self, order: &PartOrder, piece: &Piece, landed: RankSpan, site: &Site) {
         let Site::Array(array) = site else { return };
         if order.place(piece, *array).is_none() {
             for (run, place) in order.runs(piece, *array) {
@@ -330,7 +337,7 @@ impl Levels<'_, '_> {
     }
 
     /// Hands a piece that is at a leader to the subgroup's ranks.
-    fn disperse(&mut self, order: &Order, part: Part, piece: &Piece, site: &Site) {
+    fn disperse(&mut self, order: &PartOrder, part: Part, piece: &Piece, site: &Site) {
         let leader = self.leader(order, part);
         let scatter = self.level(part).down.scatter();
         if let Some((own, others)) = self.below(part) {
@@ -343,13 +350,13 @@ impl Levels<'_, '_> {
         let mut moves = Vec::new();
         for (position, bytes, start) in order.parts(piece) {
             let rank = order.ranks[position];
-            let from = Held { rank: leader, span: self.pack(order, &bytes, leader, rank, site) };
+            let from = RankSpan { rank: leader, span: self.pack(order, &bytes, leader, rank, site) };
             moves.push((from, Levels::at_output(rank, bytes.start - start, bytes.end - bytes.start)));
         }
         self.scatter_by(scatter, &moves);
     }
 
-    fn scatter_by(&mut self, scatter: Exchange, moves: &[(Held, Held)]) {
+    fn scatter_by(&mut self, scatter: Exchange, moves: &[(RankSpan, RankSpan)]) {
         if moves.iter().any(|(from, to)| from.rank != to.rank) {
             scatter(self.b, moves);
         } else {
@@ -360,7 +367,7 @@ impl Levels<'_, '_> {
     /// Moves what subgroups need of a piece to their leaders, who hand it on.
     fn hand_down(
         &mut self,
-        order: &Order,
+        order: &PartOrder,
         scatter: Exchange,
         from: Rank,
         parts: &[Part],
@@ -385,7 +392,7 @@ impl Levels<'_, '_> {
                     slot
                 }
             };
-            moves.push((Held { rank: from, span }, Held { rank, span: to }));
+            moves.push((RankSpan { rank: from, span }, RankSpan { rank, span: to }));
         }
         self.scatter_by(scatter, &moves);
         for (part, piece, slot) in below {
@@ -394,7 +401,7 @@ impl Levels<'_, '_> {
     }
 
     /// Where a piece lies side by side at `at`, put so in a slot if need be, before it goes to `to`.
-    fn pack(&mut self, order: &Order, piece: &Piece, at: Rank, to: Rank, site: &Site) -> Span {
+    fn pack(&mut self, order: &PartOrder, piece: &Piece, at: Rank, to: Rank, site: &Site) -> Span {
         let array = match site {
             Site::Packed(whole, span) => return locate(whole, piece, *span),
             Site::Array(array) => *array,

@@ -4,7 +4,7 @@ use super::{Comm, Inner, Start};
 use crate::element::{Array, ArrayMut, Element};
 use crate::error::Error;
 use crate::pending::Pending;
-use crate::session::Waits;
+use crate::session::Blocking;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -44,7 +44,7 @@ pub enum Message<'s, 'r> {
 
 /// A message whose ranks make sense.
 #[derive(Debug)]
-pub(crate) struct Letter<'s> {
+pub(crate) struct PointToPoint<'s> {
     pub(crate) name: &'static str,
     /// Whether `data` goes out; else what comes overwrites it.
     pub(crate) sends: bool,
@@ -128,8 +128,8 @@ impl Start<'_> {
     /// # Errors
     /// If there is no such rank, or the agent is gone.
     pub fn message<'a>(self, message: Message<'_, 'a>) -> Result<Pending<'a>, Error> {
-        let (comm, timeout, waits) = self.parts();
-        comm.inner.start_message(message, timeout, waits)
+        let (comm, timeout, blocking) = self.parts();
+        comm.inner.start_message(message, timeout, blocking)
     }
 }
 
@@ -138,24 +138,24 @@ impl Inner {
         self: &Arc<Inner>,
         message: Message<'_, 'a>,
         timeout: Option<Duration>,
-        waits: Waits,
+        blocking: Blocking,
     ) -> Result<Pending<'a>, Error> {
         let timeout = timeout.unwrap_or_else(|| self.state().timeout);
-        let start = |letter: &Letter<'_>| self.session.start_message(letter, timeout, waits);
-        let (flight, dtype, output) = match message {
+        let start = |message: &PointToPoint<'_>| self.session.start_message(message, timeout, blocking);
+        let (request, dtype, output) = match message {
             Message::Send { data, dest, tag } => {
                 let (peer, tag, dtype) = (Some(self.peer("send", dest)?), Some(tag), data.dtype);
-                let letter = Letter { name: "send", sends: true, data: data.bytes, peer, tag, dtype };
-                (start(&letter)?, dtype, None)
+                let message = PointToPoint { name: "send", sends: true, data: data.bytes, peer, tag, dtype };
+                (start(&message)?, dtype, None)
             }
             Message::Receive { data, source, tag } => {
                 let peer = source.map(|source| self.peer("recv", source)).transpose()?;
                 let dtype = data.dtype;
-                let letter = Letter { name: "recv", sends: false, data: data.bytes, peer, tag, dtype };
-                (start(&letter)?, dtype, Some(data.bytes))
+                let message = PointToPoint { name: "recv", sends: false, data: data.bytes, peer, tag, dtype };
+                (start(&message)?, dtype, Some(data.bytes))
             }
         };
-        Ok(Pending::of_message(Arc::clone(self), flight, dtype, output))
+        Ok(Pending::of_message(Arc::clone(self), request, dtype, output))
     }
 
     fn peer(&self, name: &'static str, rank: usize) -> Result<u32, Error> {

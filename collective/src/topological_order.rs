@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 
 /// One such order; `pick` chooses among a number of actions that may be next. If the schedule comes to a
 /// stop, an action that never happens.
-pub(crate) fn order(
+pub(crate) fn topological_order(
     programs: &[&Program],
     mut pick: impl FnMut(usize) -> usize,
 ) -> Result<Vec<(Rank, ActionId)>, (Rank, ActionId)> {
@@ -58,7 +58,8 @@ impl Waiting {
                         followers.push(id);
                     }
                 }
-                if let Kind::Receive { transfer, .. } | Kind::Hear { transfer, .. } = action.kind {
+                if let Kind::Receive { transfer, .. } | Kind::ReceiveMulticast { transfer, .. } = action.kind
+                {
                     waiting.receipts.entry(transfer).or_default().push((rank, id));
                     count += 1;
                 }

@@ -21,7 +21,7 @@ pub(super) enum Part {
 }
 
 /// The parts that travel.
-pub(super) struct Order {
+pub(super) struct PartOrder {
     pub(super) ranks: Vec<Rank>,
     /// Where each position's part begins, and where the last one ends.
     starts: Vec<u64>,
@@ -31,12 +31,13 @@ pub(super) struct Order {
     nodes: Vec<Range<usize>>,
 }
 
-impl Order {
+impl PartOrder {
     /// All parts but that of `without`, whose rank has it where it should be.
-    pub(super) fn new(levels: &Levels<'_, '_>, without: Option<Rank>) -> Order {
+    pub(super) fn new(levels: &Levels<'_, '_>, without: Option<Rank>) -> PartOrder {
         let Levels { layout, call, .. } = levels;
         let offsets = offsets((0..layout.size() as u32).map(|rank| call.part(Rank(rank))));
-        let mut order = Order { ranks: Vec::new(), starts: vec![0], places: Vec::new(), nodes: Vec::new() };
+        let mut order =
+            PartOrder { ranks: Vec::new(), starts: vec![0], places: Vec::new(), nodes: Vec::new() };
         let mut end = 0;
         for node in 0..layout.nodes() {
             let first = order.ranks.len();

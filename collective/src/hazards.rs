@@ -17,12 +17,12 @@ struct Cell {
 
 /// The accesses of one rank so far.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Tracker {
+pub(crate) struct Hazards {
     cells: [BTreeMap<u64, Cell>; 3],
     tokens: BTreeMap<(Buffer, u64), Vec<ActionId>>,
 }
 
-impl Tracker {
+impl Hazards {
     /// `id` reads `span`: adds to `after` what it must wait for.
     pub(crate) fn read(&mut self, span: Span, id: ActionId, after: &mut Vec<ActionId>) {
         if span.len == 0 {
@@ -112,7 +112,7 @@ mod tests {
 
     #[test]
     fn a_write_waits_for_readers_and_a_read_for_the_writers_of_its_bytes() {
-        let mut t = Tracker::default();
+        let mut t = Hazards::default();
         let mut after = Vec::new();
         t.write(span(0, 10), ActionId(0), &mut after);
         t.write(span(10, 10), ActionId(1), &mut after);
@@ -126,7 +126,7 @@ mod tests {
 
     #[test]
     fn a_token_passes_on_what_it_waited_for() {
-        let mut t = Tracker::default();
+        let mut t = Hazards::default();
         let mut after = Vec::new();
         t.write(span(0, 0), ActionId(0), &mut after);
         t.write(span(64, 0), ActionId(1), &mut after);
@@ -141,7 +141,7 @@ mod tests {
         fn dependencies_are_those_of_single_bytes(
             accesses in proptest::collection::vec((any::<bool>(), 0u64..40, 1u64..20), 1..30)
         ) {
-            let mut tracker = Tracker::default();
+            let mut hazards = Hazards::default();
             let mut bytes = vec![(None, Vec::new()); 64];
             for (id, (write, offset, len)) in accesses.into_iter().enumerate() {
                 let id = ActionId(id as u32);
@@ -158,9 +158,9 @@ mod tests {
                     }
                 }
                 if write {
-                    tracker.write(span(offset, len), id, &mut got);
+                    hazards.write(span(offset, len), id, &mut got);
                 } else {
-                    tracker.read(span(offset, len), id, &mut got);
+                    hazards.read(span(offset, len), id, &mut got);
                 }
                 for list in [&mut got, &mut want] {
                     list.sort();

@@ -15,7 +15,7 @@ const SMALL: usize = 64 << 10;
 pub type Combine<'f> = dyn FnMut(&mut [u8], &[u8]) + 'f;
 
 /// A reduction by a function.
-struct Fold<'c, 'f> {
+struct UserOp<'c, 'f> {
     comm: &'c Comm,
     /// Bytes of an element.
     element: usize,
@@ -37,7 +37,7 @@ impl Comm {
         f: impl FnMut(T, T) -> T,
         root: usize,
     ) -> Result<(), Error> {
-        self.typed_fold(Operation::Reduce, root, send, recv, f)
+        self.typed_user_op(Operation::Reduce, root, send, recv, f)
     }
 
     /// [`Comm::allreduce`] by a function; see [`Comm::reduce_with`].
@@ -66,7 +66,7 @@ impl Comm {
         recv: &mut [T],
         f: impl FnMut(T, T) -> T,
     ) -> Result<(), Error> {
-        self.typed_fold(Operation::Allreduce, 0, send, recv, f)
+        self.typed_user_op(Operation::Allreduce, 0, send, recv, f)
     }
 
     /// [`Comm::reduce_scatter`] by a function; see [`Comm::reduce_with`].
@@ -79,7 +79,7 @@ impl Comm {
         recv: &mut [T],
         f: impl FnMut(T, T) -> T,
     ) -> Result<(), Error> {
-        self.typed_fold(Operation::ReduceScatter, 0, send, recv, f)
+        self.typed_user_op(Operation::ReduceScatter, 0, send, recv, f)
     }
 
     /// [`Comm::scan`] by a function; see [`Comm::reduce_with`].
@@ -92,7 +92,7 @@ impl Comm {
         recv: &mut [T],
         f: impl FnMut(T, T) -> T,
     ) -> Result<(), Error> {
-        self.typed_fold(Operation::Scan, 0, send, recv, f)
+        self.typed_user_op(Operation::Scan, 0, send, recv, f)
     }
 
     /// [`Comm::exscan`] by a function; see [`Comm::reduce_with`].
@@ -105,7 +105,7 @@ impl Comm {
         recv: &mut [T],
         f: impl FnMut(T, T) -> T,
     ) -> Result<(), Error> {
-        self.typed_fold(Operation::Exscan, 0, send, recv, f)
+        self.typed_user_op(Operation::Exscan, 0, send, recv, f)
     }
 
     /// Any of these on bytes, for bindings to other languages: elements have `element` bytes, and `combine` gets
@@ -143,15 +143,15 @@ impl Comm {
                 format!("recv has {} bytes, but send {}; {operation} has no such", recv.len(), send.len());
             return Err(self.inner.wrong(name, reason));
         }
-        let mut fold = Fold { comm: self, element, bytes: send.len(), combine };
+        let mut reduction = UserOp { comm: self, element, bytes: send.len(), combine };
         if send.len().saturating_mul(self.size()) <= SMALL {
-            fold.small(operation, root, send, recv)
+            reduction.small(operation, root, send, recv)
         } else {
-            fold.large(operation, root, send, recv)
+            reduction.large(operation, root, send, recv)
         }
     }
 
-    fn typed_fold<T: Pod>(
+    fn typed_user_op<T: Pod>(
         &self,
         operation: Operation,
         root: usize,
@@ -180,7 +180,7 @@ fn bytes_of(space: &mut [u128], bytes: usize) -> &mut [u8] {
     &mut bytemuck::cast_slice_mut(space)[..bytes]
 }
 
-impl Fold<'_, '_> {
+impl UserOp<'_, '_> {
     /// All vectors go to every rank.
     fn small(
         &mut self,

@@ -11,7 +11,7 @@ const MAX_OUTPUT: usize = 1 << 20;
 
 /// The groups of this node.
 #[derive(Debug, Default)]
-pub(crate) struct HeldGroups {
+pub(crate) struct NodeInventory {
     /// The life of the controller in whose session we are, or were last.
     controller: u64,
     groups: BTreeMap<u64, Record>,
@@ -32,7 +32,7 @@ impl Record {
     }
 }
 
-impl HeldGroups {
+impl NodeInventory {
     /// A controller has taken this agent in.
     pub(crate) fn joined(&mut self, controller: u64) {
         self.controller = controller;
@@ -155,7 +155,7 @@ mod tests {
 
     #[test]
     fn ranks_are_told_as_running_until_they_have_exited_and_then_how() {
-        let mut held = HeldGroups::default();
+        let mut held = NodeInventory::default();
         held.joined(9);
         held.made(group(5, 3));
         held.started(&Launch { job: 3, group: 5, ranks: vec![1, 2], ..Launch::default() });
@@ -171,14 +171,14 @@ mod tests {
 
     #[test]
     fn a_group_of_ranks_that_came_by_themselves_is_told_with_those_that_are_attached() {
-        let mut held = HeldGroups::default();
+        let mut held = NodeInventory::default();
         held.made(group(5, 0));
         assert_eq!(held.report(|id| vec![id as u32])[0].ranks, [5]);
     }
 
     #[test]
     fn what_is_remembered_of_ended_jobs_is_bounded() {
-        let mut held = HeldGroups::default();
+        let mut held = NodeInventory::default();
         for id in 1..=2 * MAX_ENDED as u64 {
             held.made(group(id, id));
             held.started(&Launch { job: id, group: id, ranks: vec![0], ..Launch::default() });
