@@ -110,6 +110,8 @@ def measure_all(options, libraries, report, save):
         bed.wait_until_measured()
         report["network"].update(nodes=len(bed.description["hosts"]), racks=len(peers.racks(bed.description)))
         runs = {p: peers.Run(bed, p, tempfile.mkdtemp(dir=folder), options.timeout) for p in options.placements}
+        for run in runs.values():
+            run.start_seconds = libraries[0].seconds_of_a_start(run)
         for number, (placement, op, asked) in enumerate(cases, start=1):
             whole = moved(op, asked, report["network"]["nodes"])
             least = limit(op, whole, bed.description, options.host_mbit, options.uplink_mbit)

@@ -29,6 +29,8 @@ GRPC_PORT = 7400
 PAGES_PORT = 7480  # of the controller and, each on its own host, of the agents
 LOCK = "/run/lock/cool-testbed.lock"
 BUILD_SECONDS = 180
+# Where COOL's programs are, unless --bin says it.
+BIN = os.environ.get("COOL_BIN") or os.path.join(os.path.dirname(HERE), "target", "release")
 
 
 class Failure(Exception):
@@ -70,6 +72,12 @@ class Daemon:
             os.killpg(self.process.pid, number)
 
 
+def check_programs(folder):
+    for program in ("cool", "cool-controller", "cool-nodeagent"):
+        if not os.access(os.path.join(folder, program), os.X_OK):
+            raise Failure("%s is not in %s: cargo build --release --workspace, or name another folder with --bin" % (program, folder))
+
+
 def stop_all(daemons, grace=5.0):
     """Asks all to end, waits for them together, then kills what is left."""
     for daemon in daemons:
@@ -109,7 +117,7 @@ class Testbed:
                  controller_flags=(), lose=None):
         self.options = {"host_mbit": host_mbit, "uplink_mbit": uplink_mbit, "loss": loss, "mtu": mtu}
         self.topology, self.slots, self.join_timeout, self.log_level = topology, slots, join_timeout, log_level
-        self.bin_dir = os.path.abspath(bin_dir or os.path.join(HERE, "..", "target", "release"))
+        self.bin_dir = os.path.abspath(bin_dir or BIN)
         # Whether the controller is told the rates of links, as an operator tells it those that ports do not know.
         self.tell_rates = tell_rates
         self.logs, self.insecure_plaintext, self.lldp_ms = logs, insecure_plaintext, lldp_ms
@@ -134,9 +142,7 @@ class Testbed:
     def _start(self):
         if os.geteuid():
             raise Failure("the testbed makes network namespaces and switches: run it as root")
-        for program in ("cool", "cool-controller", "cool-nodeagent"):
-            if not os.access(os.path.join(self.bin_dir, program), os.X_OK):
-                raise Failure("%s is not in %s: cargo build --release, or name another folder with --bin" % (program, self.bin_dir))
+        check_programs(self.bin_dir)
         self._lock()
         self.directory = self.stack.enter_context(tempfile.TemporaryDirectory(prefix="cool-testbed-"))
         self.logs = self.logs or self.directory
@@ -157,10 +163,21 @@ class Testbed:
             json.dump(self.description, f, indent=1)
         # Registered after the network's, so that the daemons end first.
         self.stack.callback(lambda: stop_all(self.daemons))
+        self.start_programs()
+
+    def start_programs(self):
+        """The controller and an agent on every host; all are located afterwards."""
         self.start_controller()
         for host in self.network.net.hosts:
             self.start_agent(host.name)
         self.wait_until_joined()
+
+    def replace_programs(self, bin_dir):
+        """Ends the controller and the agents, and starts those of another folder in the same network."""
+        stop_all(self.daemons)
+        self.daemons.clear()
+        self.bin_dir = bin_dir
+        self.start_programs()
 
     def make_network(self):
         """The network, not yet built."""
@@ -278,7 +295,7 @@ def parse_arguments():
     p.add_argument("--loss", type=float, default=0, help="share of packets lost where a host receives, 0 to 0.5")
     p.add_argument("--mtu", type=int, default=1500, help="of the data links, bytes (576 to 9000)")
     p.add_argument("--slots", type=int, default=4, help="ranks that a node takes at once")
-    p.add_argument("--bin", help="folder of cool, cool-controller and cool-nodeagent; default target/release")
+    p.add_argument("--bin", help="folder of cool, cool-controller and cool-nodeagent; default COOL_BIN or target/release")
     p.add_argument("--logs", help="folder for the logs of controller and agents; default: removed with the testbed")
     p.add_argument("--log-level", default="info", help="of controller and agents: error, warn, info, debug or trace")
     p.add_argument("--insecure-plaintext", action="store_true", help="do without certificates and TLS")
