@@ -11,19 +11,19 @@
 mod analyse;
 mod builder;
 mod compile;
+mod hazards;
 mod interpret;
 pub mod layout;
 mod levels;
-mod order;
 mod patterns;
 mod plan;
 pub mod planner;
 pub mod schedule;
 pub mod timing;
-mod track;
+mod topological_order;
 mod verify;
 
-pub use analyse::{Analysis, Link, Load, analyse};
+pub use analyse::{Analysis, LinkLoad, Load, analyse};
 pub use compile::{CompileError, check, compile};
 pub use interpret::{InterpretError, interpret};
 pub use layout::{Layout, LayoutError, Place, Scope};

@@ -262,9 +262,9 @@ pub struct Stripe {
 }
 
 impl Stripe {
-    /// Among how many parts a tree is shared, one of so many trees which so many sharers take in turn.
-    pub fn on_tree(self, sharers: u32, trees: u32) -> u64 {
-        (u64::from(sharers) * u64::from(self.of)).div_ceil(u64::from(trees.max(1))).max(1)
+    /// Among how many parts a tree is shared, one of so many trees which so many concurrent_senders take in turn.
+    pub fn on_tree(self, concurrent_senders: u32, trees: u32) -> u64 {
+        (u64::from(concurrent_senders) * u64::from(self.of)).div_ceil(u64::from(trees.max(1))).max(1)
     }
 }
 
@@ -305,10 +305,10 @@ pub enum Kind {
         src: Span,
         /// How many ranks multicast at once to the same receivers at this point of the schedule, this
         /// one included: each may use that part of the tree's rate.
-        sharers: u32,
+        concurrent_senders: u32,
     },
     /// Receives a message that one rank sends with [`Kind::Multicast`].
-    Hear {
+    ReceiveMulticast {
         /// The sender.
         from: Rank,
         /// Which nodes.
@@ -342,7 +342,7 @@ impl Kind {
                 (Some(src), None)
             }
             Kind::Reduce { src, dst } => (Some(src), Some(dst)),
-            Kind::Receive { .. } | Kind::Hear { .. } => (None, None),
+            Kind::Receive { .. } | Kind::ReceiveMulticast { .. } => (None, None),
         };
         first.into_iter().chain(second)
     }
@@ -355,7 +355,7 @@ impl Kind {
     /// The span that it changes.
     pub fn writes(&self) -> Option<Span> {
         match *self {
-            Kind::Receive { dst, .. } | Kind::Hear { dst, .. } => Some(dst),
+            Kind::Receive { dst, .. } | Kind::ReceiveMulticast { dst, .. } => Some(dst),
             Kind::Reduce { dst, .. } | Kind::Copy { dst, .. } => Some(dst),
             Kind::Send { .. } | Kind::Multicast { .. } => None,
         }

@@ -29,7 +29,7 @@ unsafe impl<T: Element> Send for Buffer<T> {}
 unsafe impl<T: Element> Sync for Buffer<T> {}
 
 impl<T: Element> Buffer<T> {
-    /// The first `len` elements of a lent block, which is long enough: now zeros.
+    /// The first `len` elements of a registered block, which is long enough; zeroed here.
     pub(crate) fn new(start: NonNull<u8>, len: usize, block: Arc<Block>) -> Buffer<T> {
         let mut buffer = Buffer { start: start.cast(), len, _block: block, _elements: PhantomData };
         buffer.fill(T::zeroed());

@@ -5,7 +5,7 @@ mod heap;
 mod inbox;
 
 use crate::collective::Checked;
-use crate::comm::Letter;
+use crate::comm::PointToPoint;
 use crate::error::Error;
 use crate::operation::Operation;
 use cool_proto::frame::MAX_PLAN;
@@ -17,8 +17,8 @@ use cool_proto::region::RegionError;
 use cool_proto::socket::{Sender, SocketError};
 use cool_proto::{OPEN_CALLS_MAX, VERSION};
 pub(crate) use heap::Block;
-use heap::{Heap, Memory, News, aligned};
-use inbox::{Inbox, Over};
+use heap::{Heap, Memory, RegionUpdate, aligned};
+use inbox::{Disconnected, Inbox};
 use std::os::fd::BorrowedFd;
 use std::path::{Path, PathBuf};
 use std::ptr::NonNull;
@@ -53,7 +53,7 @@ struct Wire {
 
 /// A call under way. Dropping it leaves the agent to finish the call and forgets the result.
 #[derive(Debug)]
-pub(crate) struct Flight {
+pub(crate) struct Request {
     session: Arc<Session>,
     name: &'static str,
     id: u64,
@@ -63,20 +63,20 @@ pub(crate) struct Flight {
     memory: Option<Memory>,
 }
 
-/// Whether the program waits for a call, so that what it lends to it (`Session::lend`) is left alone meanwhile, and need
-/// not be copied.
+/// Whether the program waits in the call (MPI: blocking), so that it leaves registered memory alone meanwhile, which then
+/// need not be copied.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Waits {
+pub(crate) enum Blocking {
     Yes,
     No,
 }
 
 /// How a rank comes to its group.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Way {
+pub(crate) enum JoinMode {
     /// The group is there.
     Member { group: u64 },
-    /// The group is to be made when so many have come who give the same key.
+    /// The group is to be made when `size` ranks have come that give the same key.
     Enlist { key: String, size: u32, timeout: Duration },
 }
 
@@ -111,13 +111,13 @@ impl Session {
     pub(crate) fn open(
         socket: &Path,
         rank: u32,
-        way: &Way,
+        mode: &JoinMode,
         doing: &'static str,
     ) -> Result<(Session, local::Attached), Error> {
         let mut session = Session::connect(socket, rank as usize, doing)?;
-        let first = match way {
-            Way::Member { group } => Body::Attach(Attach { version: VERSION, group: *group, rank }),
-            Way::Enlist { key, size, timeout } => Body::Enlist(Enlist {
+        let first = match mode {
+            JoinMode::Member { group } => Body::Attach(Attach { version: VERSION, group: *group, rank }),
+            JoinMode::Enlist { key, size, timeout } => Body::Enlist(Enlist {
                 version: VERSION,
                 key: key.clone(),
                 rank,
@@ -232,27 +232,28 @@ impl Session {
         }
     }
 
-    /// Starts a collective. What is to go out has been copied when this returns, unless it is lent.
+    /// Starts a collective. What is to go out has been copied when this returns, unless it is registered memory.
     pub(crate) fn start(
         self: &Arc<Session>,
         checked: &Checked<'_, '_>,
         plan: &str,
         timeout: Duration,
-        waits: Waits,
-    ) -> Result<Flight, Error> {
+        blocking: Blocking,
+    ) -> Result<Request, Error> {
         let name = checked.name;
         self.check_process(name)?;
         let (input, output) = (checked.input(), checked.output());
         // Schedules read the input after they have begun to write the output.
-        let lent_input = input.filter(|_| !checked.overwrites()).and_then(|i| self.lent(i, waits));
-        let lent_output = output.and_then(|o| self.lent(o, waits));
-        // In the block, one after the other: what goes out, what comes in, the counts; what is lent stays where it is.
-        let copied = input.filter(|_| lent_input.is_none()).unwrap_or_default();
+        let registered_input =
+            input.filter(|_| !checked.overwrites()).and_then(|i| self.registered(i, blocking));
+        let registered_output = output.and_then(|o| self.registered(o, blocking));
+        // In the block, one after the other: what goes out, what comes in, the counts; registered memory stays where it is.
+        let copied = input.filter(|_| registered_input.is_none()).unwrap_or_default();
         let counts =
             checked.counts.map(|c| c.iter().flat_map(|n| (*n as u64).to_ne_bytes()).collect::<Vec<u8>>());
         let counted = counts.as_deref().unwrap_or_default();
         let start = aligned(copied.len() as u64);
-        let room = output.filter(|_| lent_output.is_none()).map_or(0, |o| o.len() as u64);
+        let room = output.filter(|_| registered_output.is_none()).map_or(0, |o| o.len() as u64);
         let counts_start = aligned(start + room);
         let block = self.reserve(name, counts_start + counted.len() as u64)?;
         block
@@ -260,12 +261,13 @@ impl Session {
             .and_then(|()| block.copy_in(counts_start, counted))
             .map_err(|e| self.no_memory(name, e.into()))?;
 
-        let place = |bytes: &[u8], lent: Option<&(Arc<Block>, u64)>, within| {
+        let place = |bytes: &[u8], registered: Option<&(Arc<Block>, u64)>, within| {
             let bytes = bytes.len() as u64;
-            lent.map_or_else(|| block.slice(within, bytes), |(lent, at)| lent.slice(*at, bytes))
+            registered
+                .map_or_else(|| block.slice(within, bytes), |(registered, at)| registered.slice(*at, bytes))
         };
-        let mut input = input.map(|bytes| place(bytes, lent_input.as_ref(), 0));
-        let mut output = output.map(|bytes| place(bytes, lent_output.as_ref(), start));
+        let mut input = input.map(|bytes| place(bytes, registered_input.as_ref(), 0));
+        let mut output = output.map(|bytes| place(bytes, registered_output.as_ref(), start));
         if checked.operation == Operation::Bcast {
             // Its only buffer is the output, also at the root.
             output = output.or(input.take());
@@ -284,55 +286,70 @@ impl Session {
             counts: counts.as_deref().map(|counts| place(counts, None, counts_start)),
             plan: plan.to_owned(),
         };
-        let output = lent_output.is_none().then_some(start);
-        let lent = [lent_input, lent_output].into_iter().flatten().map(|(block, _)| block).collect();
+        let output = registered_output.is_none().then_some(start);
+        let registered =
+            [registered_input, registered_output].into_iter().flatten().map(|(block, _)| block).collect();
         let id = self.send_call(name, |id| Body::Call(Call { id, ..call }))?;
-        Ok(Flight { session: Arc::clone(self), name, id, output, memory: Some(Memory { block, lent }) })
+        Ok(Request {
+            session: Arc::clone(self),
+            name,
+            id,
+            output,
+            memory: Some(Memory { block, registered }),
+        })
     }
 
-    /// Starts to send or receive a message. What is to go out has been copied when this returns, unless it is lent.
+    /// Starts to send or receive a message. What is to go out has been copied when this returns, unless it is registered memory.
     pub(crate) fn start_message(
         self: &Arc<Session>,
-        letter: &Letter<'_>,
+        message: &PointToPoint<'_>,
         timeout: Duration,
-        waits: Waits,
-    ) -> Result<Flight, Error> {
-        let name = letter.name;
+        blocking: Blocking,
+    ) -> Result<Request, Error> {
+        let name = message.name;
         self.check_process(name)?;
-        let (data, bytes) = (letter.data, letter.data.len() as u64);
-        let lent = self.lent(data, waits);
-        let block = self.reserve(name, if lent.is_some() { 0 } else { bytes })?;
-        if letter.sends && lent.is_none() {
+        let (data, bytes) = (message.data, message.data.len() as u64);
+        let registered = self.registered(data, blocking);
+        let block = self.reserve(name, if registered.is_some() { 0 } else { bytes })?;
+        if message.sends && registered.is_none() {
             block.copy_in(0, data).map_err(|e| self.no_memory(name, e.into()))?;
         }
-        let place = lent.as_ref().map_or_else(|| block.slice(0, bytes), |(lent, at)| lent.slice(*at, bytes));
+        let place = registered
+            .as_ref()
+            .map_or_else(|| block.slice(0, bytes), |(registered, at)| registered.slice(*at, bytes));
         let transfer = Transfer {
             id: 0,
             group: self.group,
-            send: letter.sends,
-            peer: letter.peer,
-            tag: letter.tag,
-            dtype: letter.dtype.code().into(),
+            send: message.sends,
+            peer: message.peer,
+            tag: message.tag,
+            dtype: message.dtype.code().into(),
             data: Some(place),
             timeout_ms: milliseconds(timeout),
         };
-        let output = lent.is_none().then_some(0);
-        let lent = lent.into_iter().map(|(block, _)| block).collect();
+        let output = registered.is_none().then_some(0);
+        let registered = registered.into_iter().map(|(block, _)| block).collect();
         let id = self.send_call(name, |id| Body::Transfer(Transfer { id, ..transfer }))?;
-        Ok(Flight { session: Arc::clone(self), name, id, output, memory: Some(Memory { block, lent }) })
+        Ok(Request {
+            session: Arc::clone(self),
+            name,
+            id,
+            output,
+            memory: Some(Memory { block, registered }),
+        })
     }
 
-    /// Memory for the program that the agent reaches too: where it begins.
-    pub(crate) fn lend(&self, bytes: u64) -> Result<(NonNull<u8>, Arc<Block>), Error> {
+    /// Registered memory: the program has it, and the agent reaches it too. Its address.
+    pub(crate) fn alloc(&self, bytes: u64) -> Result<(NonNull<u8>, Arc<Block>), Error> {
         let name = "alloc";
         self.check_process(name)?;
         let block = self.reserve(name, bytes)?;
-        self.heap.lend(block).map_err(|e| self.no_memory(name, e.into()))
+        self.heap.register(block).map_err(|e| self.no_memory(name, e.into()))
     }
 
-    /// Where bytes of the program are that need no copy.
-    fn lent(&self, bytes: &[u8], waits: Waits) -> Option<(Arc<Block>, u64)> {
-        if waits == Waits::Yes { self.heap.lender(bytes) } else { None }
+    /// The registered block that holds these bytes of the program, if a call may use them without a copy, and where in it.
+    fn registered(&self, bytes: &[u8], blocking: Blocking) -> Option<(Arc<Block>, u64)> {
+        if blocking == Blocking::Yes { self.heap.registration(bytes) } else { None }
     }
 
     fn no_memory(&self, operation: &'static str, source: RegionError) -> Error {
@@ -342,14 +359,16 @@ impl Session {
     /// Memory for a call, known to the agent before the next frame goes.
     fn reserve(&self, name: &'static str, bytes: u64) -> Result<Block, Error> {
         let mut wire = self.wire();
-        let (block, news) = self.heap.take(bytes).map_err(|e| self.no_memory(name, e))?;
-        for news in news {
-            match news {
-                News::Map(number, region) => {
+        let (block, updates) = self.heap.take(bytes).map_err(|e| self.no_memory(name, e))?;
+        for update in updates {
+            match update {
+                RegionUpdate::Map(number, region) => {
                     let map = Map { region: number, bytes: region.len() };
                     self.send(&mut wire, name, Body::Map(map), Some(region.descriptor()))?;
                 }
-                News::Unmap(region) => self.send(&mut wire, name, Body::Unmap(Unmap { region }), None)?,
+                RegionUpdate::Unmap(region) => {
+                    self.send(&mut wire, name, Body::Unmap(Unmap { region }), None)?
+                }
             }
         }
         Ok(block)
@@ -393,17 +412,17 @@ impl Session {
                 Err(why) => self.over(doing, why),
                 Ok(_) => self.over(doing, inbox::unexpected()),
             },
-            e => self.over(doing, Over::Gone(Arc::new(e))),
+            e => self.over(doing, Disconnected::Gone(Arc::new(e))),
         })
     }
 
     /// The session is over, with the words for it.
-    fn over(&self, doing: &'static str, why: Over) -> Error {
+    fn over(&self, doing: &'static str, why: Disconnected) -> Error {
         self.inbox.close(why.clone());
         let (rank, socket) = (self.rank, self.socket.clone());
         match why {
-            Over::Gone(source) => Error::Agent { rank, doing, socket, source },
-            Over::Refused(message) => Error::Refused { rank, doing, socket, message },
+            Disconnected::Gone(source) => Error::Agent { rank, doing, socket, source },
+            Disconnected::Refused(message) => Error::Refused { rank, doing, socket, message },
         }
     }
 
@@ -424,11 +443,11 @@ impl Drop for Session {
             let _ = self.send(&mut self.wire(), "leave", Body::Leave(Leave {}), None);
         }
         self.wire().sender.close();
-        self.inbox.close(Over::Gone(Arc::new(SocketError::Closed)));
+        self.inbox.close(Disconnected::Gone(Arc::new(SocketError::Closed)));
     }
 }
 
-impl Flight {
+impl Request {
     /// Waits until the agent has done the call, and copies what came to `output`.
     pub(crate) fn finish(mut self, output: Option<&mut [u8]>) -> Result<local::Stats, Error> {
         let (session, name) = (&self.session, self.name);
@@ -438,7 +457,7 @@ impl Flight {
             Err(why) => {
                 let error = session.over(name, why);
                 // An agent that only seems to be gone may go on with it one day.
-                if self.memory.take().is_some_and(|memory| !memory.lent.is_empty()) {
+                if self.memory.take().is_some_and(|memory| !memory.registered.is_empty()) {
                     session.heap.detach().map_err(|e| session.no_memory(name, e))?;
                 }
                 return Err(error);
@@ -465,7 +484,7 @@ impl Flight {
         Ok(stats)
     }
 
-    /// Whether [`Flight::finish`] would return at once; else `waker` is told when.
+    /// Whether [`Request::finish`] would return at once; else `waker` is told when.
     pub(crate) fn poll(&self, waker: Option<&Waker>) -> Result<bool, Error> {
         self.session.check_process(self.name)?;
         let rank = self.session.rank;
@@ -477,7 +496,7 @@ impl Flight {
     }
 }
 
-impl Drop for Flight {
+impl Drop for Request {
     fn drop(&mut self) {
         match self.memory.take() {
             // Its heap may be locked for ever.

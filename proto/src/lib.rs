@@ -10,7 +10,7 @@ pub mod socket;
 pub mod trace_file;
 
 /// The version of both contracts; peers with another one are refused.
-pub const VERSION: u32 = 8;
+pub const VERSION: u32 = 9;
 
 /// Calls that a rank may have open on a group.
 pub const OPEN_CALLS_MAX: usize = 1024;

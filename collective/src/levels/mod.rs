@@ -3,13 +3,13 @@
 //! levels overlap. A plan of one level sees all ranks as if they were on one node, led by the root.
 
 mod alltoall;
-mod order;
-mod parts;
+mod gather_scatter;
+mod part_order;
+mod reductions;
 mod scan;
 mod sharded;
-mod values;
 
-use crate::builder::{Builder, Held};
+use crate::builder::{Builder, RankSpan};
 use crate::layout::{Layout, Scope};
 use crate::patterns::{Pattern, Subgroup};
 use crate::plan::{Composition, Leaders, Plan, Shape};
@@ -126,7 +126,7 @@ impl Levels<'_, '_> {
     }
 
     /// From one member to the others, if there are any.
-    fn bcast_by(&mut self, pattern: &Pattern, group: &Subgroup, from: Held, dst: &dyn Fn(Rank) -> Span) {
+    fn bcast_by(&mut self, pattern: &Pattern, group: &Subgroup, from: RankSpan, dst: &dyn Fn(Rank) -> Span) {
         if group.members.iter().any(|rank| *rank != from.rank) {
             pattern.bcast()(self.b, group, from, dst);
         }
@@ -135,7 +135,7 @@ impl Levels<'_, '_> {
     /// From every rack leader's output to the outputs of its rack.
     fn spread_in_racks(&mut self, span: Span) {
         for rack in 0..self.layout.racks() {
-            let from = Held { rank: self.rack_leader(rack), span };
+            let from = RankSpan { rank: self.rack_leader(rack), span };
             let group = self.rack(rack);
             self.bcast_by(self.plan.rack.down, &group, from, &|_| span);
         }
@@ -145,7 +145,7 @@ impl Levels<'_, '_> {
     /// From one rank's output to the outputs of all, by one multicast.
     fn spread_at_once(&mut self, from: Rank, span: Span) {
         let group = self.nodes();
-        self.bcast_by(self.plan.center.down, &group, Held { rank: from, span }, &|_| span);
+        self.bcast_by(self.plan.center.down, &group, RankSpan { rank: from, span }, &|_| span);
         self.spread_in_nodes(span, Some(from));
     }
 
@@ -154,7 +154,7 @@ impl Levels<'_, '_> {
     fn spread_in_nodes(&mut self, span: Span, source: Option<Rank>) {
         for node in 0..self.layout.nodes() {
             let local = source.filter(|rank| self.layout.node_of(*rank) == node);
-            let from = Held { rank: local.unwrap_or(self.node_leader(node)), span };
+            let from = RankSpan { rank: local.unwrap_or(self.node_leader(node)), span };
             let group = self.ranks_of_node(node);
             self.bcast_by(self.plan.node.down, &group, from, &|_| span);
         }

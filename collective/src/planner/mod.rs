@@ -30,9 +30,9 @@ const WORTHY: f64 = 1.02;
 /// The same of a barrier: all that it costs is messages, and those behind which others come at leisure are not timed.
 const WORTHY_BARRIER: f64 = 1.3;
 
-/// The links of a level.
+/// What the links of a level cost: latency and rate, Hockney's model.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Level {
+pub struct LinkCost {
     /// One way, for a small packet between two nodes.
     pub latency: Duration,
     /// Of one link, each way.
@@ -46,11 +46,14 @@ pub struct CostModel {
     /// The work of agents.
     pub costs: Costs,
     /// Between nodes of one rack: the hosts' links.
-    pub rack: Level,
-    /// Between nodes of different racks: the uplinks.
-    pub center: Level,
-    /// Uplinks of each rack, between which unicast messages are divided by their destinations' racks.
-    pub lanes: u32,
+    pub rack: LinkCost,
+    /// Between nodes of different racks: the uplinks to the core (spine).
+    #[serde(alias = "center")]
+    pub core: LinkCost,
+    /// Equal-cost paths (ECMP) out of each rack, one by each uplink: unicast messages are divided among them by their
+    /// destinations' racks.
+    #[serde(alias = "lanes")]
+    pub ecmp_paths: u32,
     /// Bytes that pass an idle link at once, as a token bucket lets them; 0 for links as they are in hardware.
     pub burst: u64,
 }
@@ -58,8 +61,14 @@ pub struct CostModel {
 impl Default for CostModel {
     /// The emulated test bed: links of 20 Mbit/s.
     fn default() -> CostModel {
-        let level = |micros| Level { latency: Duration::from_micros(micros), bytes_per_second: 2_500_000 };
-        CostModel { costs: Costs::default(), rack: level(100), center: level(200), lanes: 1, burst: 16_000 }
+        let level = |micros| LinkCost { latency: Duration::from_micros(micros), bytes_per_second: 2_500_000 };
+        CostModel {
+            costs: Costs::default(),
+            rack: level(100),
+            core: level(200),
+            ecmp_paths: 1,
+            burst: 16_000,
+        }
     }
 }
 

@@ -81,7 +81,7 @@ impl Index {
         });
         let receivers = Lists::new(transfers, nowhere, |add| {
             each_action(schedule, |at, kind| match kind {
-                Kind::Receive { transfer, .. } | Kind::Hear { transfer, .. }
+                Kind::Receive { transfer, .. } | Kind::ReceiveMulticast { transfer, .. }
                     if (transfer.0 as usize) < transfers =>
                 {
                     add(transfer.0, at);

@@ -42,7 +42,7 @@ pub struct Multicast {
     /// Bytes of the message.
     pub bytes: u64,
     /// How many share the tree, each with a message of its own.
-    pub sharers: u32,
+    pub concurrent_senders: u32,
     /// Which tree.
     pub stripe: Stripe,
 }

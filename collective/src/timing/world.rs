@@ -237,7 +237,7 @@ impl<'a, N: Network> World<'a, N> {
                 self.queued[at.rank as usize].push_back(at.action);
                 self.next_multicast(at.rank);
             }
-            Kind::Hear { transfer, dst, .. } => self.expect(at, transfer.0, dst.len),
+            Kind::ReceiveMulticast { transfer, dst, .. } => self.expect(at, transfer.0, dst.len),
         }
     }
 
@@ -418,10 +418,10 @@ impl<'a, N: Network> World<'a, N> {
     fn begin_stream(&mut self, transfer: u32) {
         self.see_begin(transfer);
         let sender = self.index.sender(transfer);
-        let Kind::Multicast { src, sharers, stripe, .. } = self.kind(sender) else { return };
+        let Kind::Multicast { src, concurrent_senders, stripe, .. } = self.kind(sender) else { return };
         let from = self.node(sender.rank);
         let to: Vec<usize> = self.index.receivers(transfer).iter().map(|at| self.node(at.rank)).collect();
-        let what = Multicast { bytes: src.len, sharers, stripe };
+        let what = Multicast { bytes: src.len, concurrent_senders, stripe };
         self.network(|net, now, tell| net.multicast(now, transfer, (from, &to), what, tell));
     }
 

@@ -29,7 +29,7 @@ impl Comm {
     pub fn alloc<T: Element>(&self, len: usize) -> Result<Buffer<T>, Error> {
         // More than any memory is refused by the system.
         let bytes = (len as u64).saturating_mul(size_of::<T>() as u64);
-        let (start, block) = self.inner.session.lend(bytes)?;
+        let (start, block) = self.inner.session.alloc(bytes)?;
         Ok(Buffer::new(start, len, block))
     }
 }

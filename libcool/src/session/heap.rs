@@ -1,7 +1,8 @@
 //! Memory shared with the agent, from which calls take what they need while they are under way.
 //!
 //! Regions grow with the need and are kept, so that repeated calls map nothing. How regions are told to the
-//! agent is left to the caller. Blocks may be lent to the program, whose arrays are then found by where they lie.
+//! agent is left to the caller. A block may be registered memory (`ncclCommRegister`, RDMA): the program has it as an
+//! array, and a call on that array, found by its address, is one on the block.
 
 use cool_proto::local::Slice;
 use cool_proto::region::{OutOfBounds, Region, RegionError};
@@ -18,16 +19,16 @@ const FIRST_REGION: u64 = 64 << 10;
 /// A region that is not in use is kept up to this size, or as long as calls are nearly as large.
 const KEEP: u64 = 256 << 20;
 
-/// So many smaller calls in a row do not count: between large ones programs wait in barriers and exchange lengths, and a new
-/// region of a gibibyte costs more than to send it.
+/// A large region is unmapped only after more than this many calls in a row that need less than an eighth of it: between
+/// large calls programs wait in barriers and exchange lengths, and to map a gibibyte anew costs more than to send it.
 const SPARED: u32 = 64;
 
 /// Regions and which parts of them are free.
 #[derive(Debug, Default)]
 pub(super) struct Heap {
     regions: Arc<Mutex<Regions>>,
-    /// What the program has, by where it begins in this process.
-    lent: Mutex<BTreeMap<usize, Weak<Block>>>,
+    /// Registered memory, by its address in this process.
+    registered: Mutex<BTreeMap<usize, Weak<Block>>>,
 }
 
 #[derive(Debug, Default)]
@@ -60,13 +61,13 @@ pub(crate) struct Block {
 pub(super) struct Memory {
     /// Of what is copied.
     pub(super) block: Block,
-    /// Lent blocks that it uses: nobody else gets them before it is done, though the program may have given them back.
-    pub(super) lent: Vec<Arc<Block>>,
+    /// Registered blocks that it uses: nobody else gets them before it is done, though the program may have given them back.
+    pub(super) registered: Vec<Arc<Block>>,
 }
 
 /// What the agent is to be told before a new block is used.
 #[derive(Debug)]
-pub(super) enum News {
+pub(super) enum RegionUpdate {
     /// This region is shared from now on.
     Map(u32, Arc<Region>),
     /// This region is shared no more.
@@ -74,14 +75,15 @@ pub(super) enum News {
 }
 
 impl Heap {
-    /// A block of at least so many bytes, and what to tell the agent of it.
-    pub(super) fn take(&self, bytes: u64) -> Result<(Block, Vec<News>), RegionError> {
+    /// A block of at least `bytes` bytes, and what to tell the agent of it.
+    pub(super) fn take(&self, bytes: u64) -> Result<(Block, Vec<RegionUpdate>), RegionError> {
         let len = bytes
             .max(1)
             .checked_next_multiple_of(ALIGN)
             .ok_or(RegionError::System { bytes, source: std::io::ErrorKind::OutOfMemory.into() })?;
         let mut regions = lock(&self.regions);
-        let mut news: Vec<News> = regions.drop_large(len).into_iter().map(News::Unmap).collect();
+        let mut updates: Vec<RegionUpdate> =
+            regions.drop_large(len).into_iter().map(RegionUpdate::Unmap).collect();
         let fitting = regions
             .regions
             .iter_mut()
@@ -89,7 +91,7 @@ impl Heap {
         let block =
             |(number, region, offset)| Block { heap: Arc::clone(&self.regions), number, region, offset, len };
         if let Some(found) = fitting {
-            return Ok((block(found), news));
+            return Ok((block(found), updates));
         }
         // As large as all together: their number stays small. Pages that are never touched cost nothing.
         let all: u64 = regions.regions.values().map(|free| free.region.len()).sum();
@@ -100,30 +102,29 @@ impl Heap {
         let mut free = Free { parts: BTreeMap::from([(0, region.len())]), region: Arc::clone(&region) };
         let offset = free.take(len).unwrap_or(0);
         regions.regions.insert(number, free);
-        news.push(News::Map(number, Arc::clone(&region)));
-        Ok((block((number, region, offset)), news))
+        updates.push(RegionUpdate::Map(number, Arc::clone(&region)));
+        Ok((block((number, region, offset)), updates))
     }
 
-    /// Lends a block to the program, which may look at it and change it while no call uses it.
-    /// Where it begins.
-    pub(super) fn lend(&self, block: Block) -> Result<(NonNull<u8>, Arc<Block>), OutOfBounds> {
+    /// Gives a block to the program as registered memory, to read and write while no call uses it; its address.
+    pub(super) fn register(&self, block: Block) -> Result<(NonNull<u8>, Arc<Block>), OutOfBounds> {
         let at = block.address()?;
         let block = Arc::new(block);
-        let mut lent = lock(&self.lent);
-        lent.retain(|_, block| block.strong_count() > 0);
-        lent.insert(at.addr().get(), Arc::downgrade(&block));
+        let mut registered = lock(&self.registered);
+        registered.retain(|_, block| block.strong_count() > 0);
+        registered.insert(at.addr().get(), Arc::downgrade(&block));
         Ok((at, block))
     }
 
-    /// The lent block that holds all these bytes, and where in it they begin.
-    pub(super) fn lender(&self, bytes: &[u8]) -> Option<(Arc<Block>, u64)> {
-        self.lender_of(bytes.as_ptr().addr(), bytes.len())
+    /// The registered block that holds all these bytes, and where in it they begin.
+    pub(super) fn registration(&self, bytes: &[u8]) -> Option<(Arc<Block>, u64)> {
+        self.registration_at(bytes.as_ptr().addr(), bytes.len())
     }
 
-    fn lender_of(&self, at: usize, len: usize) -> Option<(Arc<Block>, u64)> {
+    fn registration_at(&self, at: usize, len: usize) -> Option<(Arc<Block>, u64)> {
         let (start, block) = {
-            let lent = lock(&self.lent);
-            let (start, block) = lent.range(..=at).next_back()?;
+            let registered = lock(&self.registered);
+            let (start, block) = registered.range(..=at).next_back()?;
             (*start, block.upgrade()?)
         };
         let within = (at - start) as u64;
@@ -132,7 +133,7 @@ impl Heap {
 
     /// Keeps the agent from changing what the program has.
     pub(super) fn detach(&self) -> Result<(), RegionError> {
-        let blocks: Vec<Arc<Block>> = lock(&self.lent).values().filter_map(Weak::upgrade).collect();
+        let blocks: Vec<Arc<Block>> = lock(&self.registered).values().filter_map(Weak::upgrade).collect();
         let regions: BTreeMap<u32, &Region> = blocks.iter().map(|b| (b.number, &*b.region)).collect();
         regions.into_values().try_for_each(Region::detach)
     }
@@ -223,12 +224,12 @@ mod tests {
     #[test]
     fn what_was_given_back_is_used_again() {
         let heap = Heap::default();
-        let (first, news) = heap.take(100).unwrap();
-        assert!(matches!(news[..], [News::Map(0, _)]));
+        let (first, updates) = heap.take(100).unwrap();
+        assert!(matches!(updates[..], [RegionUpdate::Map(0, _)]));
         let at = first.slice(0, 1);
         drop(first);
-        let (again, news) = heap.take(FIRST_REGION).unwrap();
-        assert!(news.is_empty());
+        let (again, updates) = heap.take(FIRST_REGION).unwrap();
+        assert!(updates.is_empty());
         assert_eq!((at.region, again.slice(0, 1)), (0, at));
     }
 
@@ -240,18 +241,18 @@ mod tests {
         for _ in 0..SPARED {
             assert!(heap.take(1).unwrap().1.is_empty());
         }
-        let (_block, news) = heap.take(1).unwrap();
-        assert!(matches!(news[..], [News::Unmap(0), News::Map(1, _)]), "{news:?}");
+        let (_block, updates) = heap.take(1).unwrap();
+        assert!(matches!(updates[..], [RegionUpdate::Unmap(0), RegionUpdate::Map(1, _)]), "{updates:?}");
     }
 
     #[test]
-    fn what_is_lent_is_found_by_where_it_lies_as_long_as_the_program_has_it() {
+    fn registered_memory_is_found_by_its_address_as_long_as_the_program_has_it() {
         let heap = Heap::default();
-        let lend = |bytes| heap.lend(heap.take(bytes).unwrap().0).unwrap().1;
-        let (first, second) = (lend(128), lend(64));
+        let register = |bytes| heap.register(heap.take(bytes).unwrap().0).unwrap().1;
+        let (first, second) = (register(128), register(64));
         let bytes =
             |block: &Block, within: usize, len: usize| (block.address().unwrap().addr().get() + within, len);
-        let found = |(at, len)| heap.lender_of(at, len).map(|(block, within)| block.offset + within);
+        let found = |(at, len)| heap.registration_at(at, len).map(|(block, within)| block.offset + within);
         assert_eq!(found(bytes(&second, 0, 64)), Some(second.offset));
         assert_eq!(found(bytes(&first, 100, 28)), Some(first.offset + 100));
         assert_eq!(found(bytes(&second, 1, 64)), None);
@@ -259,7 +260,7 @@ mod tests {
         drop(first);
         assert_eq!(found(at), None);
         // Its place is used again, for something smaller.
-        let _third = lend(64);
+        let _third = register(64);
         assert_eq!(found(at), None);
         assert_eq!(found(bytes(&second, 0, 8)), Some(second.offset));
     }

@@ -16,7 +16,7 @@ const SILENCE: Duration = RUNNING_INTERVAL.saturating_mul(6);
 
 /// Why nothing comes any more.
 #[derive(Clone, Debug)]
-pub(super) enum Over {
+pub(super) enum Disconnected {
     /// The connection is of no use.
     Gone(Arc<SocketError>),
     /// The agent said why it hung up.
@@ -41,7 +41,7 @@ struct State {
     /// The answer to what is no call, of which there is one at a time.
     answer: Option<Body>,
     answer_awaited: bool,
-    over: Option<Over>,
+    over: Option<Disconnected>,
     /// The thread has been started.
     thread: bool,
 }
@@ -83,12 +83,12 @@ impl Inbox {
     }
 
     /// Waits until the agent has done a call.
-    pub(super) fn wait(&self, call: u64) -> Result<Done, Over> {
+    pub(super) fn wait(&self, call: u64) -> Result<Done, Disconnected> {
         self.wait_for(SILENCE, |state| state.done.remove(&call))
     }
 
     /// Waits for the answer to what is no call.
-    pub(super) fn answer(&self, patience: Duration) -> Result<Body, Over> {
+    pub(super) fn answer(&self, patience: Duration) -> Result<Body, Disconnected> {
         self.lock().answer_awaited = true;
         self.wait_for(patience, |state| state.answer.take())
     }
@@ -124,17 +124,21 @@ impl Inbox {
     }
 
     /// Nothing is wanted any more. Why, for those who wait.
-    pub(super) fn close(&self, why: Over) {
+    pub(super) fn close(&self, why: Disconnected) {
         self.lock().end(why);
         self.shared.1.notify_all();
     }
 
     /// Why nothing comes any more, if so.
-    pub(super) fn over(&self) -> Option<Over> {
+    pub(super) fn over(&self) -> Option<Disconnected> {
         self.lock().over.clone()
     }
 
-    fn wait_for<R>(&self, patience: Duration, found: impl Fn(&mut State) -> Option<R>) -> Result<R, Over> {
+    fn wait_for<R>(
+        &self,
+        patience: Duration,
+        found: impl Fn(&mut State) -> Option<R>,
+    ) -> Result<R, Disconnected> {
         let mut state = self.lock();
         loop {
             if let Some(result) = found(&mut state) {
@@ -158,7 +162,7 @@ impl Inbox {
         state.receiver = Some(receiver);
         match heard {
             Ok(body) => state.take(body),
-            Err(e) => state.end(Over::Gone(Arc::new(e))),
+            Err(e) => state.end(Disconnected::Gone(Arc::new(e))),
         }
         self.shared.1.notify_all();
         state
@@ -195,7 +199,7 @@ impl State {
                 }
                 None => self.end(unexpected()),
             },
-            Body::Refused(refused) => self.end(Over::Refused(refused.message)),
+            Body::Refused(refused) => self.end(Disconnected::Refused(refused.message)),
             body if self.answer_awaited => {
                 self.answer_awaited = false;
                 self.answer = Some(body);
@@ -204,13 +208,13 @@ impl State {
         }
     }
 
-    fn end(&mut self, why: Over) {
+    fn end(&mut self, why: Disconnected) {
         self.over.get_or_insert(why);
         self.open.values_mut().filter_map(|open| open.waker.take()).for_each(Waker::wake);
     }
 }
 
 /// What comes later would be taken for the answer to something else.
-pub(super) fn unexpected() -> Over {
-    Over::Gone(Arc::new(SocketError::Frame(FrameError::Unknown)))
+pub(super) fn unexpected() -> Disconnected {
+    Disconnected::Gone(Arc::new(SocketError::Frame(FrameError::Unknown)))
 }

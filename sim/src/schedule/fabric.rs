@@ -6,7 +6,7 @@ mod mesh;
 mod text;
 mod wires;
 
-use cool_collective::planner::Level;
+use cool_collective::planner::LinkCost;
 use cool_collective::timing::Costs;
 use cool_collective::{CostModel, Layout, LayoutError, Place};
 use cool_machine::Duration;
@@ -121,11 +121,11 @@ impl Fabric {
     /// # Errors
     /// If a rate of the model is zero.
     pub fn of_group(layout: &Layout, model: &CostModel) -> Result<Fabric, FabricError> {
-        let spines = model.lanes as usize;
+        let spines = model.ecmp_paths as usize;
         let ends = (0..layout.racks()).map(|rack| layout.nodes_of_rack(rack).end);
         let ranks = (0..layout.nodes()).map(|node| layout.ranks_of_node(node).len());
-        let (near, far) = (model.rack.latency, model.center.latency);
-        let (host, uplink) = (model.rack.bytes_per_second, model.center.bytes_per_second);
+        let (near, far) = (model.rack.latency, model.core.latency);
+        let (host, uplink) = (model.rack.bytes_per_second, model.core.bytes_per_second);
         let fabric = Fabric {
             wires: if spines > 1 { Wires::LeafSpine { spines } } else { Wires::Tree },
             name: format!("{} nodes in {} racks", layout.nodes(), layout.racks()),
@@ -148,13 +148,14 @@ impl Fabric {
 
     /// What the planner is told of this network: that of its slowest links and longest ways.
     pub fn cost_model(&self, costs: &Costs) -> CostModel {
-        let level = |hops: u32, bytes_per_second| Level { latency: self.delay_over(hops), bytes_per_second };
+        let level =
+            |hops: u32, bytes_per_second| LinkCost { latency: self.delay_over(hops), bytes_per_second };
         let lanes = (0..self.racks()).map(|rack| self.wires.lanes(rack)).min().unwrap_or(1);
         CostModel {
             costs: *costs,
             rack: level(2, self.host),
-            center: level(2 + self.wires.farthest(self.racks()), self.uplink),
-            lanes: lanes as u32,
+            core: level(2 + self.wires.farthest(self.racks()), self.uplink),
+            ecmp_paths: lanes as u32,
             burst: self.burst,
         }
     }

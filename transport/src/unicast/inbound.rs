@@ -121,7 +121,7 @@ impl Inbound {
     }
 
     /// Takes what is expected of a group from a stream on which nothing of it came.
-    pub(super) fn take_over(&mut self, group: GroupKey, from: &Inbound) {
+    pub(super) fn resume_from(&mut self, group: GroupKey, from: &Inbound) {
         self.expected.extend(from.expected.iter().filter(|name| (name.group, name.epoch) == group));
     }
 

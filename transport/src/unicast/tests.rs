@@ -108,9 +108,9 @@ impl Pair {
             Output::Failed(e) => panic!("{e}"),
             Output::Write { .. }
             | Output::Hello { .. }
-            | Output::Here { .. }
+            | Output::GroupOpen { .. }
             | Output::Notice(_)
-            | Output::Stray(_) => {}
+            | Output::UnknownGroup(_) => {}
         }
     }
 }
@@ -150,7 +150,7 @@ fn nothing_of_a_group_goes_before_the_other_side_has_it_whichever_opens_it_first
         pair.expect(message);
         pair.run(13);
         assert_eq!((&pair.sent[0][..], &pair.complete[1][..]), (&[message][..], &[message][..]));
-        assert!(pair.peers.iter().all(|peer| peer.unheard().next().is_none()));
+        assert!(pair.peers.iter().all(|peer| peer.unconfirmed().next().is_none()));
     }
 }
 
@@ -165,7 +165,7 @@ fn who_sends_to_a_group_that_the_other_side_does_not_have_says_that_it_waits() {
         pair.peers[1].handle(NOW, Input::Bytes(&head));
         told.extend(drain(&mut pair.peers[1]));
     }
-    let here = |waits| Output::Here { group: 8, epoch: 1, waits };
+    let here = |waits| Output::GroupOpen { group: 8, epoch: 1, waits };
     assert_eq!(told, [here(false), here(true)]);
 }
 
@@ -183,8 +183,8 @@ fn a_new_stream_takes_over_the_groups_of_which_nothing_came_and_no_others() {
     pair.expect(message(8, 2));
     let mut next = Pair::new();
     for (side, ended) in pair.peers.into_iter().enumerate() {
-        assert_eq!(ended.unheard().collect::<Vec<_>>(), [(8, 1)]);
-        next.peers[side].take_over(ended);
+        assert_eq!(ended.unconfirmed().collect::<Vec<_>>(), [(8, 1)]);
+        next.peers[side].resume_from(ended);
     }
     next.run(1000);
     assert_eq!((next.sent[0].len(), next.complete[1].len()), (2, 2));
@@ -280,7 +280,7 @@ fn messages_of_a_group_that_is_not_open_are_dropped_by_name() {
     let writes = drain(&mut pair.peers[0]);
     let Output::Write { head, .. } = &writes[0] else { panic!("{writes:?}") };
     pair.peers[1].handle(NOW, Input::Bytes(&[&head[..], &[0; 10]].concat()));
-    assert_eq!(drain(&mut pair.peers[1]), [Output::Stray(name(0, 0))]);
+    assert_eq!(drain(&mut pair.peers[1]), [Output::UnknownGroup(name(0, 0))]);
 }
 
 #[test]
