@@ -2,8 +2,15 @@
 
 use std::process::Command;
 
-const PURE: [&str; 6] =
-    ["cool-machine", "rs-openflow", "cool-topology", "cool-collective", "cool-transport", "cool-sim"];
+const PURE: [&str; 7] = [
+    "cool-types",
+    "cool-machine",
+    "rs-openflow",
+    "cool-topology",
+    "cool-collective",
+    "cool-transport",
+    "cool-sim",
+];
 const DOES_IO: [&str; 8] = ["tokio", "mio", "socket2", "pnet", "rustix", "libc", "getrandom", "memmap2"];
 
 #[test]
