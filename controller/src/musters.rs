@@ -2,7 +2,7 @@
 //! asks its agent, and the agent the controller; when all have come, their group is made as a job's is. It is
 //! released when no node uses it any more.
 //!
-//! Who has come is kept by [`cool_transport::muster`].
+//! Who has come is kept by [`cool_membership::Rendezvous`].
 
 use crate::agents::{Session, lock};
 use crate::groups::{FIRST_EPOCH, Groups, Place, by_node};
@@ -11,8 +11,8 @@ use crate::jobs::deliver;
 use crate::network::Network;
 use crate::recoveries;
 use cool_machine::{Duration, Time};
+use cool_membership::{Failed, Member, Rendezvous};
 use cool_proto::control::{Enlist, Mustered, Recovered, Withdraw, controller_message::Body};
-use cool_transport::muster::{self, Failed, Member};
 use std::collections::{BTreeMap, BTreeSet, btree_map::Entry};
 use std::sync::{Arc, Mutex};
 use tokio::sync::{Notify, mpsc};
@@ -32,7 +32,7 @@ pub struct Musters {
     limits: Limits,
     /// When time began.
     origin: Instant,
-    waiting: Mutex<muster::Musters<Place>>,
+    waiting: Mutex<Rendezvous<Place>>,
     /// Someone has come: the next deadline may be another.
     came: Notify,
     made: Mutex<BTreeMap<u64, mpsc::Sender<Post>>>,

@@ -1,14 +1,14 @@
 //! Groups that lost ranks: those that are left meet here, and hear who is gone; if they want a group of their own,
 //! [`crate::musters`] makes it.
 //!
-//! Who has come is kept by [`cool_transport::survivors`].
+//! Who has come is kept by [`cool_membership::Recovery`].
 
 use crate::agents::{Session, lock};
 use crate::groups::{Groups, Place};
 use crate::musters::{LONGEST, Musters};
 use cool_machine::{Duration, Time};
+use cool_membership::{Met, Purpose, Recovery, Survivor, refusal};
 use cool_proto::control::{RanksLeft, Recover, Recovered, controller_message::Body};
-use cool_transport::survivors::{Met, Purpose, Refusal, Survivor, Survivors};
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 use tokio::sync::Notify;
@@ -21,7 +21,7 @@ pub struct Recoveries {
     musters: Arc<Musters>,
     /// When time began.
     origin: Instant,
-    survivors: Mutex<Survivors<Place>>,
+    survivors: Mutex<Recovery<Place>>,
     /// Someone has come: the next deadline may be another.
     came: Notify,
 }
@@ -61,7 +61,7 @@ impl Recoveries {
             Ok(None) => self.came.notify_one(),
             Ok(Some(met)) => self.met(met),
             Err(refusal) => {
-                if let Refusal::Gone { .. } = refusal {
+                if let refusal::Recover::Gone { .. } = refusal {
                     session.set_left_behind(true);
                 }
                 refuse(session, (group, rank), refusal.to_string());
@@ -114,7 +114,7 @@ impl Recoveries {
         info!(group, ?purpose, left = came.len(), ?gone, "survivors have met");
         for (rank, place) in cut_off {
             place.session.set_left_behind(true);
-            refuse(&place.session, (group, rank), Refusal::Gone { group, rank }.to_string());
+            refuse(&place.session, (group, rank), refusal::Recover::Gone { group, rank }.to_string());
         }
         match purpose {
             Purpose::Agree(flags) => {

@@ -138,7 +138,7 @@ fn rows() -> Vec<(String, Settings)> {
         add(format!("no ceiling, {}", percent(loss)), settings);
     }
     for loss in [0.0, 0.01, 0.05, 0.2] {
-        let settings = Settings { ceiling: Some(500 * RATE), sure: false, ..tree_4x4(8 * MIB, loss) };
+        let settings = Settings { ceiling: Some(500 * RATE), verified: false, ..tree_4x4(8 * MIB, loss) };
         add(format!("ports of 10 Gbit/s, {}", percent(loss)), settings);
     }
     for (name, rate) in [("100 Mbit/s", 12_500_000), ("1 Gbit/s", 125_000_000)] {
@@ -183,7 +183,7 @@ fn shared(add: &mut impl FnMut(String, Settings)) {
     add("two groups, no ceiling".into(), two(None, 0.0));
     add("two groups, no ceiling, 1 %".into(), two(None, 0.01));
     add("two groups, each told all".into(), two(Some(RATE), 0.0));
-    let ports = Settings { sure: false, ..two(Some(500 * RATE), 0.0) };
+    let ports = Settings { verified: false, ..two(Some(500 * RATE), 0.0) };
     add("two groups, ports of 10 Gbit/s".into(), ports);
     for (name, ceiling) in [("", Some(RATE)), (", no ceiling", None)] {
         let flow = |loss| Settings {

@@ -19,28 +19,18 @@
 
 #![allow(clippy::single_range_in_vec_init, reason = "lists of ranges are what packets hold")]
 
-mod delay;
-mod feed;
+mod congestion;
+mod feedback;
 mod intervals;
 mod machine;
-pub mod muster;
-mod pacing;
 pub mod packet;
-mod pull;
-mod rack;
-mod rate;
 mod receiver;
-mod report;
-mod roll;
-mod rounds;
+mod repair;
 mod rtt;
 mod sender;
 mod spec;
 mod stats;
-pub mod survivors;
-mod tree;
 pub mod unicast;
-mod window;
 
 pub use machine::{Input, Output, StreamError, To};
 pub use packet::{Packet, PacketError};

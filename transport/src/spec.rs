@@ -116,7 +116,7 @@ pub struct RateSpec {
     pub ceiling: Option<u64>,
     /// Whether the path is known to carry as much, so that the source starts there. Else it finds out what is carried
     /// below the ceiling, which may be that of a fast port before a slow path.
-    pub sure: bool,
+    pub verified: bool,
 }
 
 /// How long a stream waits for what. Retries are timed by measured round trips; these are where it begins
@@ -134,7 +134,7 @@ pub struct Timers {
     pub stall: Duration,
     /// That a short message has arrived is said at multiples of this, so that a node's words on many streams go out
     /// together; losses are noticed so much later. Each node's own affair. Zero: at once.
-    pub tick: Duration,
+    pub ack_delay: Duration,
 }
 
 impl Default for Timers {
@@ -144,7 +144,7 @@ impl Default for Timers {
             start: Duration::from_secs(60),
             ready: Duration::from_secs(10),
             stall: Duration::from_secs(30),
-            tick: Duration::ZERO,
+            ack_delay: Duration::ZERO,
         }
     }
 }
@@ -232,8 +232,8 @@ impl StreamSpec {
     /// How many chunks the message has; one, without bytes, if it is empty.
     ///
     /// At multiples of what is said of this message that is in no hurry.
-    pub(crate) fn tick(&self) -> Duration {
-        if self.len > self.eager { Duration::ZERO } else { self.timers.tick }
+    pub(crate) fn ack_delay(&self) -> Duration {
+        if self.len > self.eager { Duration::ZERO } else { self.timers.ack_delay }
     }
 
     /// # Errors

@@ -7,10 +7,9 @@ use cool_collective::CostModel;
 use cool_collective::planner::LinkCost;
 use cool_collective::timing::Costs;
 use cool_machine::{Duration, Time};
+use cool_membership::{Failed, Member, Met, Purpose, Recovery, Rendezvous, Survivor, refusal};
 use cool_proto::control::agent_message::Body;
 use cool_proto::control::{Enlist, Mustered, RanksLeft, Recover, Recovered, Withdraw};
-use cool_transport::muster::{Failed, Member, Musters};
-use cool_transport::survivors::{Met, Purpose, Refusal, Survivor, Survivors};
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::Ipv4Addr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -39,8 +38,8 @@ pub(super) struct Registrar {
 
 struct State {
     /// By the number of the node.
-    waiting: Musters<usize>,
-    survivors: Survivors<usize>,
+    waiting: Rendezvous<usize>,
+    survivors: Recovery<usize>,
     groups: BTreeMap<u64, Made>,
     last: u64,
 }
@@ -57,8 +56,8 @@ impl Registrar {
     /// One for these nodes, after the groups up to `last`.
     pub(super) fn new(nodes: Vec<Node>, last: u64) -> Registrar {
         let state = State {
-            waiting: Musters::default(),
-            survivors: Survivors::default(),
+            waiting: Rendezvous::default(),
+            survivors: Recovery::default(),
             groups: BTreeMap::new(),
             last,
         };
@@ -193,7 +192,7 @@ impl Registrar {
         }
     }
 
-    fn refuse(&self, node: usize, (group, rank): (u64, u32), refusal: &Refusal) {
+    fn refuse(&self, node: usize, (group, rank): (u64, u32), refusal: &refusal::Recover) {
         let failure = refusal.to_string();
         let refused = Recovered { group, failure, rank: Some(rank), ..Recovered::default() };
         self.nodes[node].agent.recovered(&refused);
@@ -218,7 +217,7 @@ impl Registrar {
     async fn met(&self, met: Met<usize>) {
         let Met { group, purpose, came, gone, cut_off } = met;
         for (rank, node) in cut_off {
-            self.refuse(node, (group, rank), &Refusal::Gone { group, rank });
+            self.refuse(node, (group, rank), &refusal::Recover::Gone { group, rank });
         }
         let places: Vec<usize> = came.into_values().collect();
         let (flags, (new_group, failure)) = match purpose {

@@ -76,7 +76,7 @@ mod tests {
 
     fn packet(call: u64, from: u16) -> Packet {
         let id = StreamId { group: 1, epoch: 1, call, transfer: 0, source: 0 };
-        Packet { id, from, digest: call, body: Body::Refuse }
+        Packet { id, from, digest: call, body: Body::DigestMismatch }
     }
 
     #[test]

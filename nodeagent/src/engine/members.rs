@@ -136,8 +136,8 @@ impl Members {
         let tree = self.tree(scope, stripe).and_then(|tree| known(tree.bytes_per_second));
         let on_tree = stripe.on_tree(sharers, self.layout.stripes(scope));
         let host = known(self.host_bytes_per_second);
-        let sure = tree.into_iter().chain(host).min().is_some_and(|rate| self.is_sure(rate));
-        Share { tree: tree.map(|rate| rate / on_tree), host, sure, sharers, stripe }
+        let verified = tree.into_iter().chain(host).min().is_some_and(|rate| self.is_sure(rate));
+        Share { tree: tree.map(|rate| rate / on_tree), host, verified, sharers, stripe }
     }
 
     /// Whether a rate is what paths were given or measured to carry, and not only that of a port before a slower path.

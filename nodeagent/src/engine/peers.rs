@@ -250,8 +250,8 @@ impl Peers {
     /// hung up before it had them.
     fn end(&mut self, node: &str, out: &mut VecDeque<Output>) -> Option<Lost> {
         let ended = self.forget(node, out)?;
-        let heirs: BTreeSet<u64> = ended.machine.unheard().map(|(group, _)| group).collect();
-        let mute = if ended.machine.is_mute() { ended.mute + 1 } else { 0 };
+        let heirs: BTreeSet<u64> = ended.machine.unconfirmed().map(|(group, _)| group).collect();
+        let mute = if ended.machine.no_group_traffic() { ended.mute + 1 } else { 0 };
         if heirs.is_empty() || mute > MUTE_MAX {
             return Some(Lost::new(node, ended.groups));
         }
@@ -261,7 +261,7 @@ impl Peers {
             mute,
             ..Link::new(&self.me, node, ended.ip, ended.ip)
         };
-        link.machine.take_over(ended.machine);
+        link.machine.resume_from(ended.machine);
         let lost = Lost::new(node, &ended.groups - &heirs);
         link.groups = heirs;
         self.by_name.insert(node.to_owned(), link);

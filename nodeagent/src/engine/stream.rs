@@ -4,7 +4,7 @@
 use super::memory::{HeapMemory, SharedSlice};
 use cool_collective::{Layout, Stripe};
 use cool_machine::{Duration, Machine, Poll, Time};
-use cool_transport::packet::{Body, Way};
+use cool_transport::packet::{Body, Via};
 use cool_transport::{Input, Output, Packet, Receiver, Sender, StreamError, To};
 use std::net::SocketAddrV4;
 
@@ -49,7 +49,7 @@ pub(super) struct Share {
     pub(super) tree: Option<u64>,
     pub(super) host: Option<u64>,
     /// Whether paths are known to carry as much.
-    pub(super) sure: bool,
+    pub(super) verified: bool,
     /// Among how many ranks the schedule shares the receivers' links.
     pub(super) sharers: u32,
     /// Which part of a message it is.
@@ -197,7 +197,7 @@ impl Stream {
     /// Hands a packet to the machine and does what it asks.
     pub(super) fn packet(&mut self, now: Time, packet: &Packet, payload: &[u8]) -> Turn {
         self.end.handle(now, Input::Packet { packet, payload: payload.len() });
-        let from_tree = matches!(packet.body, Body::Data { way: Way::Tree, .. });
+        let from_tree = matches!(packet.body, Body::Data { via: Via::Tree, .. });
         let mut turn = self.turn(now, payload);
         turn.repaired = if from_tree { 0 } else { turn.stored };
         turn

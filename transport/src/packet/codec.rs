@@ -1,25 +1,25 @@
 //! Bytes to packets and back.
 
-use super::{Body, MAGIC, MAX_RANGES, Packet, PacketError, VERSION, Way};
+use super::{Body, MAGIC, MAX_RANGES, Packet, PacketError, VERSION, Via};
 use crate::spec::StreamId;
 use core::ops::Range;
 
 const DATA: u8 = 1;
 const ANNOUNCE: u8 = 2;
-const REQUEST: u8 = 3;
-const WAIT: u8 = 4;
+const NAK: u8 = 3;
+const NAK_CONFIRM: u8 = 4;
 const REPORT: u8 = 5;
 const SETTLED: u8 = 6;
-const REFUSE: u8 = 7;
+const DIGEST_MISMATCH: u8 = 7;
 const PING: u8 = 8;
 
 const BEGUN: u8 = 1;
 const ANSWER: u8 = 2;
-const FOLLOW: u8 = 1;
+const FORWARD_LIVE: u8 = 1;
 const TO_ANSWER: u8 = 1;
 
 impl Packet {
-    /// Appends the packet's bytes; the payload, if any, is to follow them.
+    /// Appends the packet's bytes; the payload, if any, is to forward_live them.
     ///
     /// # Panics
     /// If a list holds more than [`MAX_RANGES`] ranges. The machines never make one.
@@ -100,21 +100,21 @@ impl Body {
         match self {
             Body::Data { .. } => DATA,
             Body::Announce { .. } => ANNOUNCE,
-            Body::Request { .. } => REQUEST,
-            Body::Wait { .. } => WAIT,
+            Body::Nak { .. } => NAK,
+            Body::NakConfirm { .. } => NAK_CONFIRM,
             Body::Report { .. } => REPORT,
             Body::Settled { .. } => SETTLED,
-            Body::Refuse => REFUSE,
+            Body::DigestMismatch => DIGEST_MISMATCH,
             Body::Ping { .. } => PING,
         }
     }
 
     fn encode(&self, out: &mut Vec<u8>) {
         match self {
-            Body::Data { chunk, echo, way } => {
+            Body::Data { chunk, echo, via } => {
                 out.extend_from_slice(&chunk.to_be_bytes());
                 out.extend_from_slice(&echo.to_be_bytes());
-                out.extend_from_slice(&[*way as u8, 0]);
+                out.extend_from_slice(&[*via as u8, 0]);
             }
             Body::Announce { sent, serial, begun, answer } => {
                 out.extend_from_slice(&sent.to_be_bytes());
@@ -122,12 +122,12 @@ impl Body {
                 let flags = if *begun { BEGUN } else { 0 } | if *answer { ANSWER } else { 0 };
                 out.extend_from_slice(&[flags, 0]);
             }
-            Body::Request { serial, follow, chunks } => {
+            Body::Nak { serial, forward_live, chunks } => {
                 out.extend_from_slice(&serial.to_be_bytes());
-                out.extend_from_slice(&[if *follow { FOLLOW } else { 0 }, count(chunks)]);
+                out.extend_from_slice(&[if *forward_live { FORWARD_LIVE } else { 0 }, count(chunks)]);
                 put_u32(out, chunks);
             }
-            Body::Wait { echo, chunks } => {
+            Body::NakConfirm { echo, chunks } => {
                 out.extend_from_slice(&echo.to_be_bytes());
                 out.extend_from_slice(&[0, count(chunks)]);
                 put_u32(out, chunks);
@@ -146,7 +146,7 @@ impl Body {
                 out.extend_from_slice(&[0, count(positions)]);
                 put_u16(out, positions);
             }
-            Body::Refuse => {}
+            Body::DigestMismatch => {}
             Body::Ping { answer } => out.extend_from_slice(&[if *answer { TO_ANSWER } else { 0 }, 0]),
         }
     }
@@ -155,15 +155,15 @@ impl Body {
         Ok(match code {
             DATA => {
                 let (chunk, echo) = (r.u32()?, r.u16()?);
-                let way = match r.u8()? {
-                    0 => Way::Tree,
-                    1 => Way::Answer,
-                    2 => Way::Forwarded,
-                    3 => Way::Rack,
-                    _ => return Err(PacketError::Field("way")),
+                let via = match r.u8()? {
+                    0 => Via::Tree,
+                    1 => Via::Answer,
+                    2 => Via::Forwarded,
+                    3 => Via::Rack,
+                    _ => return Err(PacketError::Field("via")),
                 };
                 r.zero()?;
-                Body::Data { chunk, echo, way }
+                Body::Data { chunk, echo, via }
             }
             ANNOUNCE => {
                 let (sent, serial) = (r.u32()?, r.u16()?);
@@ -171,17 +171,17 @@ impl Body {
                 r.zero()?;
                 Body::Announce { sent, serial, begun: flags & BEGUN != 0, answer: flags & ANSWER != 0 }
             }
-            REQUEST => {
+            NAK => {
                 let serial = r.u16()?;
-                let follow = r.flags(FOLLOW)? != 0;
+                let forward_live = r.flags(FORWARD_LIVE)? != 0;
                 let count = r.count()?;
-                Body::Request { serial, follow, chunks: r.ranges_u32(count)? }
+                Body::Nak { serial, forward_live, chunks: r.ranges_u32(count)? }
             }
-            WAIT => {
+            NAK_CONFIRM => {
                 let echo = r.u16()?;
                 r.zero()?;
                 let count = r.count()?;
-                Body::Wait { echo, chunks: r.ranges_u32(count)? }
+                Body::NakConfirm { echo, chunks: r.ranges_u32(count)? }
             }
             REPORT => {
                 let (rounds, loss, spacing, delay, echo) = (r.u32()?, r.u16()?, r.u32()?, r.u16()?, r.u16()?);
@@ -201,7 +201,7 @@ impl Body {
                 let count = r.count()?;
                 Body::Settled { positions: r.ranges_u16(count)? }
             }
-            REFUSE => Body::Refuse,
+            DIGEST_MISMATCH => Body::DigestMismatch,
             PING => {
                 let answer = r.flags(TO_ANSWER)? != 0;
                 r.zero()?;
@@ -314,14 +314,14 @@ mod tests {
             (
                 any::<u32>(),
                 any::<u16>(),
-                prop_oneof![Just(Way::Tree), Just(Way::Answer), Just(Way::Forwarded), Just(Way::Rack)]
+                prop_oneof![Just(Via::Tree), Just(Via::Answer), Just(Via::Forwarded), Just(Via::Rack)]
             )
-                .prop_map(|(chunk, echo, way)| Body::Data { chunk, echo, way }),
+                .prop_map(|(chunk, echo, via)| Body::Data { chunk, echo, via }),
             (any::<u32>(), any::<u16>(), any::<bool>(), any::<bool>())
                 .prop_map(|(sent, serial, begun, answer)| Body::Announce { sent, serial, begun, answer }),
             (any::<u16>(), any::<bool>(), ranges(any::<u32>()))
-                .prop_map(|(serial, follow, chunks)| Body::Request { serial, follow, chunks }),
-            (any::<u16>(), ranges(any::<u32>())).prop_map(|(echo, chunks)| Body::Wait { echo, chunks }),
+                .prop_map(|(serial, forward_live, chunks)| Body::Nak { serial, forward_live, chunks }),
+            (any::<u16>(), ranges(any::<u32>())).prop_map(|(echo, chunks)| Body::NakConfirm { echo, chunks }),
             (
                 any::<u32>(),
                 any::<u16>(),
@@ -341,7 +341,7 @@ mod tests {
                     complete
                 }),
             ranges(any::<u16>()).prop_map(|positions| Body::Settled { positions }),
-            Just(Body::Refuse),
+            Just(Body::DigestMismatch),
             any::<bool>().prop_map(|answer| Body::Ping { answer }),
         ]
     }
@@ -423,7 +423,7 @@ mod tests {
     #[test]
     fn errors_name_what_is_wrong() {
         let id = StreamId { group: 1, epoch: 2, call: 3, transfer: 4, source: 5 };
-        let good = encoded(&Packet { id, from: 5, digest: 6, body: Body::Refuse });
+        let good = encoded(&Packet { id, from: 5, digest: 6, body: Body::DigestMismatch });
         let with = |at: usize, value: u8| {
             let mut bytes = good.clone();
             bytes[at] = value;

@@ -3,15 +3,16 @@
 //! here. What frames mean is the machine's matter.
 
 use super::{Payload, Violation};
+use cool_types::limits;
 use core::ops::Range;
 
 /// The most payload of one data frame. Messages that share a stream take turns by frames.
-pub(super) const FRAME_PAYLOAD: u32 = 64 * 1024;
+pub(super) const FRAME_PAYLOAD: u32 = limits::TURN_BYTES as u32;
 
 /// The most bytes of a control frame after its length.
 const CONTROL_MAX: usize = 8 * 1024;
 
-/// Bytes of a data frame's head after its length.
+/// Bytes of a data frame's head after its length: [`cool_types::wire::MESSAGE_DATA_HEADER`] without it, as a test shows.
 const DATA_HEAD: usize = 1 + NAME + 24;
 
 /// Bytes of a message's name.
@@ -110,7 +111,7 @@ pub(super) enum Control {
         node: String,
     },
     /// The sender has this group open on this stream, and may have something for it that waits to be sent.
-    Here {
+    GroupOpen {
         group: u64,
         epoch: u32,
         waits: bool,
@@ -151,7 +152,7 @@ const CAME: u8 = 7;
 const GONE: u8 = 8;
 const WHO_WAITS: u8 = 9;
 const WAITS: u8 = 10;
-const HERE: u8 = 11;
+const GROUP_OPEN: u8 = 11;
 
 fn framed(kind: u8, payload: usize, body: impl FnOnce(&mut Vec<u8>)) -> Vec<u8> {
     let mut out = vec![0, 0, 0, 0, kind];
@@ -205,7 +206,7 @@ impl Control {
                 out.extend(version.to_be_bytes());
                 put_text(out, node);
             }),
-            Control::Here { group, epoch, waits } => framed(HERE, 0, |out| {
+            Control::GroupOpen { group, epoch, waits } => framed(GROUP_OPEN, 0, |out| {
                 out.extend(group.to_be_bytes());
                 out.extend(epoch.to_be_bytes());
                 out.push(u8::from(*waits));
@@ -341,7 +342,7 @@ fn decode_control(kind: u8, body: &[u8]) -> Result<Control, Violation> {
     let mut r = Reader(body);
     let control = match kind {
         HELLO => Control::Hello { version: r.u32()?, node: r.text()? },
-        HERE => Control::Here { group: r.u64()?, epoch: r.u32()?, waits: r.u8()? != 0 },
+        GROUP_OPEN => Control::GroupOpen { group: r.u64()?, epoch: r.u32()?, waits: r.u8()? != 0 },
         ANNOUNCE => Control::Announce { message: r.name()?, digest: r.u64()?, bytes: r.u64()? },
         GRANT => Control::Grant { message: r.name()? },
         CREDIT => Control::Credit { group: r.u64()?, epoch: r.u32()?, bytes: r.u64()? },

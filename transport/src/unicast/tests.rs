@@ -108,11 +108,17 @@ impl Pair {
             Output::Failed(e) => panic!("{e}"),
             Output::Write { .. }
             | Output::Hello { .. }
-            | Output::Here { .. }
+            | Output::GroupOpen { .. }
             | Output::Notice(_)
-            | Output::Stray(_) => {}
+            | Output::UnknownGroup(_) => {}
         }
     }
+}
+
+#[test]
+fn a_data_frame_has_the_head_that_the_planner_counts() {
+    let head = Data { message: name(0, 0), digest: 5, bytes: 9, offset: 0, len: 9 };
+    assert_eq!(head.encode().len() as u64, cool_types::wire::MESSAGE_DATA_HEADER);
 }
 
 #[test]
@@ -150,7 +156,7 @@ fn nothing_of_a_group_goes_before_the_other_side_has_it_whichever_opens_it_first
         pair.expect(message);
         pair.run(13);
         assert_eq!((&pair.sent[0][..], &pair.complete[1][..]), (&[message][..], &[message][..]));
-        assert!(pair.peers.iter().all(|peer| peer.unheard().next().is_none()));
+        assert!(pair.peers.iter().all(|peer| peer.unconfirmed().next().is_none()));
     }
 }
 
@@ -165,7 +171,7 @@ fn who_sends_to_a_group_that_the_other_side_does_not_have_says_that_it_waits() {
         pair.peers[1].handle(NOW, Input::Bytes(&head));
         told.extend(drain(&mut pair.peers[1]));
     }
-    let here = |waits| Output::Here { group: 8, epoch: 1, waits };
+    let here = |waits| Output::GroupOpen { group: 8, epoch: 1, waits };
     assert_eq!(told, [here(false), here(true)]);
 }
 
@@ -183,8 +189,8 @@ fn a_new_stream_takes_over_the_groups_of_which_nothing_came_and_no_others() {
     pair.expect(message(8, 2));
     let mut next = Pair::new();
     for (side, ended) in pair.peers.into_iter().enumerate() {
-        assert_eq!(ended.unheard().collect::<Vec<_>>(), [(8, 1)]);
-        next.peers[side].take_over(ended);
+        assert_eq!(ended.unconfirmed().collect::<Vec<_>>(), [(8, 1)]);
+        next.peers[side].resume_from(ended);
     }
     next.run(1000);
     assert_eq!((next.sent[0].len(), next.complete[1].len()), (2, 2));
@@ -212,7 +218,7 @@ fn beyond_the_credit_messages_wait_and_none_is_held_back() {
     }
     pair.run(10_000);
     let sent = pair.sent[0].len() as u64;
-    assert!(sent < count && sent >= CREDIT_BYTES / (1024 + MESSAGE_COST), "{sent}");
+    assert!(sent < count && sent >= CREDIT_BYTES / (1024 + MESSAGE_CREDIT_BYTES), "{sent}");
     // The last one is received first, though all the credit is used.
     pair.expect(name(count - 1, 0));
     pair.run(10_000);
@@ -280,7 +286,7 @@ fn messages_of_a_group_that_is_not_open_are_dropped_by_name() {
     let writes = drain(&mut pair.peers[0]);
     let Output::Write { head, .. } = &writes[0] else { panic!("{writes:?}") };
     pair.peers[1].handle(NOW, Input::Bytes(&[&head[..], &[0; 10]].concat()));
-    assert_eq!(drain(&mut pair.peers[1]), [Output::Stray(name(0, 0))]);
+    assert_eq!(drain(&mut pair.peers[1]), [Output::UnknownGroup(name(0, 0))]);
 }
 
 #[test]

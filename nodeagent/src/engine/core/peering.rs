@@ -55,12 +55,12 @@ impl Engine {
             }
             O::Failed(error) => return self.lose_peer(now, node, &error.to_string()),
             O::Notice(notice) => notice.group(),
-            O::Here { group, epoch, .. } => (*group, *epoch),
-            O::Sent(m) | O::Received(m) | O::Stray(m) => (m.group, m.epoch),
+            O::GroupOpen { group, epoch, .. } => (*group, *epoch),
+            O::Sent(m) | O::Received(m) | O::UnknownGroup(m) => (m.group, m.epoch),
             O::Begin { message: m, .. } | O::Data { message: m, .. } => (m.group, m.epoch),
         };
         let Some(group) = self.groups.get_mut(&id.0).filter(|group| group.key() == id) else {
-            if let O::Stray(_) | O::Here { waits: true, .. } = output {
+            if let O::UnknownGroup(_) | O::GroupOpen { waits: true, .. } = output {
                 self.no_such_group(now, node, id);
             }
             return;
@@ -89,12 +89,12 @@ impl Engine {
             }
             O::Notice(notice) => group.notice(now, shared, node, notice),
             // Of a group that has failed here; it may have been told over a connection that it had given up.
-            O::Here { .. } => {
+            O::GroupOpen { .. } => {
                 group.tell_failed(now, shared, node);
                 Ok(())
             }
             // As above: its sender is being told, or has been.
-            O::Stray(_) | O::Write { .. } | O::Hello { .. } | O::Failed(_) => Ok(()),
+            O::UnknownGroup(_) | O::Write { .. } | O::Hello { .. } | O::Failed(_) => Ok(()),
         };
         self.conclude(now, id.0, result);
     }

@@ -51,7 +51,8 @@ impl Group {
         let data = run.slice(src);
         let share = self.members.share(scope, stripe, concurrent_senders);
         let mut spec = self.stream_spec((number, transfer.0, scope, self.members.me), data.bytes());
-        spec.rate = RateSpec { ceiling: share.ceiling(&shared.sending.with(&share)), sure: share.sure };
+        spec.rate =
+            RateSpec { ceiling: share.ceiling(&shared.sending.with(&share)), verified: share.verified };
         let id = spec.id;
         let sender = Sender::new(now, spec).map_err(|e| self.no_stream(rank, &e))?;
         let tree = self.members.tree(scope, stripe).map(|tree| tree.address);
@@ -112,7 +113,7 @@ impl Group {
                 start: patience,
                 ready: defaults.ready.min(timeout),
                 stall: patience,
-                tick: if self.calm >= CALM { TICK } else { Duration::ZERO },
+                ack_delay: if self.calm >= CALM { TICK } else { Duration::ZERO },
             },
         }
     }
@@ -130,7 +131,7 @@ impl Group {
         self.turned(now, shared, id, turn)?;
         let early = self.early.take(&id);
         if early.lossy {
-            self.stream_input(now, shared, id, Input::Begun)?;
+            self.stream_input(now, shared, id, Input::LateJoin)?;
         }
         for (packet, payload) in early.packets {
             if let Some(stream) = self.streams.get_mut(&id) {
@@ -172,7 +173,7 @@ impl Group {
         if packet.id.call >= self.oldest_open() && !self.over.contains(&packet.id) {
             self.early.keep(packet, payload);
         } else if usize::from(packet.id.source) == self.members.me
-            && let Some(answer) = Sender::farewell(&packet)
+            && let Some(answer) = Sender::settled_reply(&packet)
         {
             let mut bytes = Vec::new();
             answer.encode(&mut bytes);

@@ -1,9 +1,9 @@
 //! What the source knows of its receivers: who is there, who is ready, who has everything.
 
+use crate::feedback::ack_tree::positions;
+use crate::feedback::rounds::RoundFeedback;
 use crate::intervals::IntervalSet;
 use crate::packet::Body;
-use crate::report::positions;
-use crate::rounds::Heard;
 use crate::spec::Chain;
 use cool_machine::{Duration, Time};
 use core::ops::Range;
@@ -17,17 +17,17 @@ const OPEN: usize = 64;
 
 /// A round as far as it has been reported.
 #[derive(Debug)]
-struct Told {
+struct OpenRound {
     round: u32,
     /// The worst of how it was heard.
-    heard: Heard,
+    heard: RoundFeedback,
     /// When it was first told of.
     since: Time,
 }
 
 /// The source's list of receivers.
 #[derive(Debug)]
-pub(crate) struct Roll {
+pub(crate) struct ReceiverSet {
     chain: Arc<Chain>,
     heard: Vec<Option<Time>>,
     ready: IntervalSet,
@@ -35,15 +35,15 @@ pub(crate) struct Roll {
     /// When a receiver that is not complete was last heard of.
     news: Time,
     /// The rounds that not all have told of, in order.
-    open: VecDeque<Told>,
+    open: VecDeque<OpenRound>,
     /// Those who report to the source, its own rack and the heads of the others, and how many rounds have passed
     /// as each told last.
     reporters: BTreeMap<u16, u32>,
 }
 
-impl Roll {
-    pub(crate) fn new(now: Time, chain: Arc<Chain>) -> Roll {
-        Roll {
+impl ReceiverSet {
+    pub(crate) fn new(now: Time, chain: Arc<Chain>) -> ReceiverSet {
+        ReceiverSet {
             heard: vec![None; usize::from(chain.len())],
             ready: IntervalSet::default(),
             complete: IntervalSet::default(),
@@ -88,15 +88,15 @@ impl Roll {
         &mut self,
         now: Time,
         from: u16,
-        (rounds, heard): (u32, Heard),
+        (rounds, heard): (u32, RoundFeedback),
         patience: Duration,
-    ) -> Option<(u32, Heard)> {
+    ) -> Option<(u32, RoundFeedback)> {
         let round = rounds.checked_sub(1)?;
         // One past a head that does not answer reports here, too.
         let told = self.reporters.get_mut(&from)?;
         let before = std::mem::replace(told, rounds.max(*told));
         if before < rounds && self.open.back().is_none_or(|last| last.round < round) {
-            self.open.push_back(Told { round, heard: Heard::UNTOLD, since: now });
+            self.open.push_back(OpenRound { round, heard: RoundFeedback::NONE, since: now });
         }
         // It may tell in parts, and what it told of others may have been lost.
         for told in
@@ -104,7 +104,7 @@ impl Roll {
         {
             told.heard = told.heard.worst(heard);
         }
-        let mut passed: Option<(u32, Heard)> = None;
+        let mut passed: Option<(u32, RoundFeedback)> = None;
         while let Some(first) = self.open.front() {
             let waits = |rounds: u32| now - first.since < if rounds > 0 { LONGEST } else { patience };
             let missing = self.reporters.values().any(|rounds| *rounds <= first.round && waits(*rounds));
@@ -175,15 +175,15 @@ impl Roll {
 
 /// When the source looks again for receivers that it has not heard of.
 #[derive(Debug)]
-pub(crate) struct Polls {
+pub(crate) struct PollTimer {
     at: Time,
     times: u32,
 }
 
-impl Polls {
+impl PollTimer {
     /// The first after `wait`.
-    pub(crate) fn new(now: Time, wait: Duration) -> Polls {
-        Polls { at: now + wait, times: 0 }
+    pub(crate) fn new(now: Time, wait: Duration) -> PollTimer {
+        PollTimer { at: now + wait, times: 0 }
     }
 
     pub(crate) fn at(&self) -> Time {
@@ -205,56 +205,56 @@ mod tests {
     const MS: Duration = Duration::from_millis(1);
 
     /// The source's rack has position 1; 2 is head of the other rack.
-    fn roll() -> Roll {
+    fn receivers() -> ReceiverSet {
         let hop = |(node, rack)| Hop { node, rack };
         let chain = Chain::new([(0, 0), (1, 0), (2, 1), (3, 1)].into_iter().map(hop).collect()).unwrap();
-        Roll::new(Time::ZERO, chain)
+        ReceiverSet::new(Time::ZERO, chain)
     }
 
     fn at(ms: u32) -> Time {
         Time::ZERO + ms * MS
     }
 
-    fn lost(loss: u16) -> Heard {
-        Heard { loss, spacing: 1, delay: 0 }
+    fn lost(loss: u16) -> RoundFeedback {
+        RoundFeedback { loss, spacing: 1, delay: 0 }
     }
 
     #[test]
     fn a_round_waits_for_the_rack_behind_the_queue() {
-        let mut roll = roll();
-        assert_eq!(roll.on_round(at(1), 1, (1, lost(0)), MS), None);
-        assert_eq!(roll.on_round(at(1), 2, (1, lost(7)), MS), Some((0, lost(7))));
-        assert_eq!(roll.on_round(at(40), 1, (2, lost(1)), MS), None);
-        assert_eq!(roll.on_round(at(80), 1, (3, lost(0)), MS), None);
-        assert_eq!(roll.on_round(at(90), 2, (2, lost(9)), MS), Some((1, lost(9))));
-        assert_eq!(roll.on_round(at(99), 2, (3, lost(2)), MS), Some((2, lost(2))));
-        assert_eq!(roll.rounds(), 3);
+        let mut receivers = receivers();
+        assert_eq!(receivers.on_round(at(1), 1, (1, lost(0)), MS), None);
+        assert_eq!(receivers.on_round(at(1), 2, (1, lost(7)), MS), Some((0, lost(7))));
+        assert_eq!(receivers.on_round(at(40), 1, (2, lost(1)), MS), None);
+        assert_eq!(receivers.on_round(at(80), 1, (3, lost(0)), MS), None);
+        assert_eq!(receivers.on_round(at(90), 2, (2, lost(9)), MS), Some((1, lost(9))));
+        assert_eq!(receivers.on_round(at(99), 2, (3, lost(2)), MS), Some((2, lost(2))));
+        assert_eq!(receivers.rounds(), 3);
     }
 
     #[test]
     fn a_lost_report_is_made_up_for_by_the_next() {
-        let mut roll = roll();
-        roll.on_round(at(1), 1, (1, lost(0)), MS);
-        roll.on_round(at(2), 1, (2, lost(0)), MS);
-        assert_eq!(roll.on_round(at(2), 2, (2, lost(5)), MS), Some((1, lost(5))));
+        let mut receivers = receivers();
+        receivers.on_round(at(1), 1, (1, lost(0)), MS);
+        receivers.on_round(at(2), 1, (2, lost(0)), MS);
+        assert_eq!(receivers.on_round(at(2), 2, (2, lost(5)), MS), Some((1, lost(5))));
     }
 
     #[test]
     fn who_never_tells_is_waited_for_a_little_and_who_falls_silent_a_while() {
-        let mut roll = roll();
-        assert_eq!(roll.on_round(at(1), 1, (1, lost(0)), 10 * MS), None);
-        assert_eq!(roll.on_round(at(12), 1, (2, lost(0)), 10 * MS), Some((0, lost(0))));
-        assert_eq!(roll.on_round(at(13), 2, (2, lost(0)), 10 * MS), Some((1, lost(0))));
-        assert_eq!(roll.on_round(at(40), 1, (3, lost(0)), 10 * MS), None);
-        assert_eq!(roll.on_round(at(300), 1, (4, lost(0)), 10 * MS), Some((2, lost(0))));
+        let mut receivers = receivers();
+        assert_eq!(receivers.on_round(at(1), 1, (1, lost(0)), 10 * MS), None);
+        assert_eq!(receivers.on_round(at(12), 1, (2, lost(0)), 10 * MS), Some((0, lost(0))));
+        assert_eq!(receivers.on_round(at(13), 2, (2, lost(0)), 10 * MS), Some((1, lost(0))));
+        assert_eq!(receivers.on_round(at(40), 1, (3, lost(0)), 10 * MS), None);
+        assert_eq!(receivers.on_round(at(300), 1, (4, lost(0)), 10 * MS), Some((2, lost(0))));
     }
 
     #[test]
     fn rounds_that_are_told_by_one_alone_do_not_pile_up() {
-        let mut roll = roll();
+        let mut receivers = receivers();
         for rounds in 1..10_000 {
-            roll.on_round(at(0), 1, (rounds, lost(0)), MS);
+            receivers.on_round(at(0), 1, (rounds, lost(0)), MS);
         }
-        assert!(roll.open.len() <= OPEN, "{}", roll.open.len());
+        assert!(receivers.open.len() <= OPEN, "{}", receivers.open.len());
     }
 }

@@ -1,8 +1,8 @@
-//! Serving the nodes further down the chain: what they asked for and when it goes out.
+//! Retransmission the nodes further down the chain: what they asked for and when it goes out.
 
 use crate::intervals::IntervalSet;
 use crate::machine::To;
-use crate::packet::{MAX_RANGES, Way};
+use crate::packet::{MAX_RANGES, Via};
 use core::ops::Range;
 use std::collections::{BTreeMap, VecDeque};
 
@@ -13,11 +13,11 @@ const FORWARDED: u16 = 0;
 
 /// A chunk to be sent.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) struct Serving {
+pub(crate) struct Retransmission {
     pub(crate) to: To,
     pub(crate) chunk: u32,
     pub(crate) echo: u16,
-    pub(crate) way: Way,
+    pub(crate) via: Via,
 }
 
 /// What one node asked for.
@@ -31,7 +31,7 @@ struct Want {
     /// Is not here yet.
     noted: IntervalSet,
     /// Forward what comes over the tree too.
-    follow: bool,
+    forward_live: bool,
 }
 
 impl Want {
@@ -63,7 +63,7 @@ impl Want {
 
 /// All requests that are open here.
 #[derive(Debug, Default)]
-pub(crate) struct Feed {
+pub(crate) struct RetransmitQueue {
     wants: BTreeMap<u16, Want>,
     /// Chunks to be multicast in this rack; each has just come.
     to_rack: VecDeque<u32>,
@@ -71,17 +71,17 @@ pub(crate) struct Feed {
     last: u16,
 }
 
-impl Feed {
+impl RetransmitQueue {
     /// A node of the stream asks for chunks; returns those that are not in `held`, as many as a packet tells.
     pub(crate) fn request(
         &mut self,
         node: u16,
-        (serial, follow): (u16, bool),
+        (serial, forward_live): (u16, bool),
         chunks: &[Range<u32>],
         held: &IntervalSet,
     ) -> Vec<Range<u32>> {
         let want = self.wants.entry(node).or_default();
-        want.follow = follow;
+        want.forward_live = forward_live;
         let mut lacking = Vec::new();
         for range in chunks {
             for part in held.overlaps(range.clone()) {
@@ -99,7 +99,7 @@ impl Feed {
 
     /// Whether a node that hears the tree waits for a chunk that is not here.
     pub(crate) fn is_awaited(&self, node: u16, chunk: u32) -> bool {
-        self.wants.get(&node).is_some_and(|want| !want.follow && want.noted.contains(chunk))
+        self.wants.get(&node).is_some_and(|want| !want.forward_live && want.noted.contains(chunk))
     }
 
     /// A chunk that has just come is to be multicast in this rack.
@@ -110,7 +110,7 @@ impl Feed {
     /// A chunk is here now. Whom a multicast brings it need not be sent it, if multicasts are heard there.
     pub(crate) fn arrived(&mut self, chunk: u32, multicast_to: impl Fn(u16) -> bool) {
         for (node, want) in self.wants.iter_mut().filter(|(_, want)| !want.noted.is_empty()) {
-            if want.noted.remove(chunk..chunk + 1) == 1 && (want.follow || !multicast_to(*node)) {
+            if want.noted.remove(chunk..chunk + 1) == 1 && (want.forward_live || !multicast_to(*node)) {
                 want.enqueue(FORWARDED, chunk..chunk + 1);
             }
         }
@@ -137,16 +137,16 @@ impl Feed {
     }
 
     /// The next chunk to send.
-    pub(crate) fn next(&mut self) -> Option<Serving> {
+    pub(crate) fn next(&mut self) -> Option<Retransmission> {
         if let Some(chunk) = self.to_rack.pop_front() {
-            return Some(Serving { to: To::Rack, chunk, echo: FORWARDED, way: Way::Rack });
+            return Some(Retransmission { to: To::Rack, chunk, echo: FORWARDED, via: Via::Rack });
         }
         let mut after = self.wants.range(self.last.saturating_add(1)..).chain(self.wants.range(..=self.last));
         let node = *after.find(|(_, want)| !want.queue.is_empty())?.0;
         self.last = node;
         let (echo, chunk) = self.wants.get_mut(&node)?.dequeue()?;
-        let way = if echo == FORWARDED { Way::Forwarded } else { Way::Answer };
-        Some(Serving { to: To::Node(node), chunk, echo, way })
+        let via = if echo == FORWARDED { Via::Forwarded } else { Via::Answer };
+        Some(Retransmission { to: To::Node(node), chunk, echo, via })
     }
 }
 
@@ -158,71 +158,71 @@ mod tests {
         ranges.iter().cloned().collect()
     }
 
-    fn sent(feed: &mut Feed) -> Vec<(To, u32, Way)> {
-        core::iter::from_fn(|| feed.next().map(|s| (s.to, s.chunk, s.way))).collect()
+    fn sent(queue: &mut RetransmitQueue) -> Vec<(To, u32, Via)> {
+        core::iter::from_fn(|| queue.next().map(|s| (s.to, s.chunk, s.via))).collect()
     }
 
     #[test]
     fn what_is_here_is_answered_and_the_rest_is_noted_and_forwarded() {
-        let mut feed = Feed::default();
-        let lacking = feed.request(7, (1, false), &[2..5], &set(&[0..3]));
+        let mut queue = RetransmitQueue::default();
+        let lacking = queue.request(7, (1, false), &[2..5], &set(&[0..3]));
         assert_eq!(lacking, [3..5]);
-        assert_eq!(sent(&mut feed), [(To::Node(7), 2, Way::Answer)]);
-        feed.arrived(4, |_| false);
-        feed.arrived(9, |_| false);
-        assert_eq!(sent(&mut feed), [(To::Node(7), 4, Way::Forwarded)]);
+        assert_eq!(sent(&mut queue), [(To::Node(7), 2, Via::Answer)]);
+        queue.arrived(4, |_| false);
+        queue.arrived(9, |_| false);
+        assert_eq!(sent(&mut queue), [(To::Node(7), 4, Via::Forwarded)]);
     }
 
     #[test]
     fn what_comes_over_the_tree_is_forwarded_only_to_those_who_do_not_hear_it() {
-        let mut feed = Feed::default();
-        feed.request(1, (1, false), &[0..1], &set(&[]));
-        feed.request(2, (1, true), &[0..1], &set(&[]));
-        feed.arrived(0, |_| true);
-        assert_eq!(sent(&mut feed), [(To::Node(2), 0, Way::Forwarded)]);
-        assert!(!feed.is_busy());
+        let mut queue = RetransmitQueue::default();
+        queue.request(1, (1, false), &[0..1], &set(&[]));
+        queue.request(2, (1, true), &[0..1], &set(&[]));
+        queue.arrived(0, |_| true);
+        assert_eq!(sent(&mut queue), [(To::Node(2), 0, Via::Forwarded)]);
+        assert!(!queue.is_busy());
     }
 
     #[test]
     fn what_is_multicast_in_the_rack_is_forwarded_only_out_of_it() {
-        let mut feed = Feed::default();
-        feed.request(1, (1, false), &[0..2], &set(&[]));
-        feed.request(2, (1, false), &[0..2], &set(&[]));
-        assert!(feed.is_awaited(1, 0) && !feed.is_awaited(1, 2) && !feed.is_awaited(3, 0));
-        feed.multicast(0);
-        feed.arrived(0, |node| node == 1);
-        assert_eq!(sent(&mut feed), [(To::Rack, 0, Way::Rack), (To::Node(2), 0, Way::Forwarded)]);
+        let mut queue = RetransmitQueue::default();
+        queue.request(1, (1, false), &[0..2], &set(&[]));
+        queue.request(2, (1, false), &[0..2], &set(&[]));
+        assert!(queue.is_awaited(1, 0) && !queue.is_awaited(1, 2) && !queue.is_awaited(3, 0));
+        queue.multicast(0);
+        queue.arrived(0, |node| node == 1);
+        assert_eq!(sent(&mut queue), [(To::Rack, 0, Via::Rack), (To::Node(2), 0, Via::Forwarded)]);
     }
 
     #[test]
     fn requesters_take_turns_and_a_repeated_request_adds_nothing() {
-        let mut feed = Feed::default();
+        let mut queue = RetransmitQueue::default();
         let held = set(&[0..9]);
-        feed.request(1, (1, false), &[0..2], &held);
-        feed.request(1, (2, false), &[0..2], &held);
-        feed.request(2, (1, false), &[5..7], &held);
-        let order: Vec<To> = sent(&mut feed).into_iter().map(|(to, ..)| to).collect();
+        queue.request(1, (1, false), &[0..2], &held);
+        queue.request(1, (2, false), &[0..2], &held);
+        queue.request(2, (1, false), &[5..7], &held);
+        let order: Vec<To> = sent(&mut queue).into_iter().map(|(to, ..)| to).collect();
         assert_eq!(order, [1, 2, 1, 2].map(To::Node));
     }
 
     #[test]
     fn answers_leave_in_the_order_of_their_requests() {
-        let mut feed = Feed::default();
+        let mut queue = RetransmitQueue::default();
         let held = set(&[0..9]);
-        feed.request(1, (1, false), &[6..8], &held);
-        feed.request(1, (2, false), &[1..2, 7..9], &held);
-        let order: Vec<_> = core::iter::from_fn(|| feed.next().map(|s| (s.echo, s.chunk))).collect();
+        queue.request(1, (1, false), &[6..8], &held);
+        queue.request(1, (2, false), &[1..2, 7..9], &held);
+        let order: Vec<_> = core::iter::from_fn(|| queue.next().map(|s| (s.echo, s.chunk))).collect();
         assert_eq!(order, [(1, 6), (1, 7), (2, 1), (2, 8)]);
     }
 
     #[test]
     fn what_a_hostile_requester_can_have_remembered_is_bounded() {
-        let mut feed = Feed::default();
+        let mut queue = RetransmitQueue::default();
         for n in 0..100_000 {
-            feed.request(1, (1, false), &[2 * n..2 * n + 1], &set(&[]));
-            feed.request(1, (1, false), &[2 * n..2 * n + 1], &set(&[0..1_000_000]));
+            queue.request(1, (1, false), &[2 * n..2 * n + 1], &set(&[]));
+            queue.request(1, (1, false), &[2 * n..2 * n + 1], &set(&[0..1_000_000]));
         }
-        assert!(feed.wants[&1].noted.range_count() <= MOST_RANGES);
-        assert!(feed.wants[&1].queue.len() <= MOST_RANGES);
+        assert!(queue.wants[&1].noted.range_count() <= MOST_RANGES);
+        assert!(queue.wants[&1].queue.len() <= MOST_RANGES);
     }
 }

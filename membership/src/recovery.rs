@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 /// Groups of which somebody is gone or waits; `P` is where a survivor is.
 #[derive(Debug)]
-pub struct Survivors<P> {
+pub struct Recovery<P> {
     groups: BTreeMap<u64, Group<P>>,
 }
 
@@ -138,13 +138,13 @@ pub enum Refusal {
     },
 }
 
-impl<P> Default for Survivors<P> {
-    fn default() -> Survivors<P> {
-        Survivors { groups: BTreeMap::new() }
+impl<P> Default for Recovery<P> {
+    fn default() -> Recovery<P> {
+        Recovery { groups: BTreeMap::new() }
     }
 }
 
-impl<P> Survivors<P> {
+impl<P> Recovery<P> {
     /// A survivor has come. What they have agreed on, if it was the last.
     ///
     /// # Errors
@@ -174,7 +174,7 @@ impl<P> Survivors<P> {
         met
     }
 
-    /// When to ask for those who are [`Survivors::overdue`] next.
+    /// When to ask for those who are [`Recovery::overdue`] next.
     pub fn deadline(&self) -> Option<Time> {
         self.groups.values().filter_map(|group| Some(group.meeting.as_ref()?.deadline)).min()
     }
@@ -299,55 +299,55 @@ mod tests {
 
     #[test]
     fn a_meeting_is_over_when_all_have_come_who_are_not_gone() {
-        let mut survivors = Survivors::default();
-        assert_eq!(survivors.lose((7, 4), 2), None);
-        assert_eq!(survivors.come(comes(3, Purpose::Agree(0b110))), Ok(None));
-        assert_eq!(survivors.come(comes(0, Purpose::Agree(0b011))), Ok(None));
-        let met = survivors.come(comes(1, Purpose::Agree(0b111))).unwrap().unwrap();
+        let mut recovery = Recovery::default();
+        assert_eq!(recovery.lose((7, 4), 2), None);
+        assert_eq!(recovery.come(comes(3, Purpose::Agree(0b110))), Ok(None));
+        assert_eq!(recovery.come(comes(0, Purpose::Agree(0b011))), Ok(None));
+        let met = recovery.come(comes(1, Purpose::Agree(0b111))).unwrap().unwrap();
         assert_eq!((met.purpose, met.gone.as_slice()), (Purpose::Agree(0b010), &[2][..]));
         assert_eq!(met.came, BTreeMap::from([(0, 100), (1, 101), (3, 103)]));
         // The next one goes on without the same ones.
-        assert_eq!(survivors.come(comes(0, Purpose::Shrink)), Ok(None));
-        assert_eq!(survivors.come(comes(1, Purpose::Shrink)), Ok(None));
-        let met = survivors.lose((7, 4), 3).unwrap();
+        assert_eq!(recovery.come(comes(0, Purpose::Shrink)), Ok(None));
+        assert_eq!(recovery.come(comes(1, Purpose::Shrink)), Ok(None));
+        let met = recovery.lose((7, 4), 3).unwrap();
         assert_eq!((met.purpose, ranks(&met), met.gone), (Purpose::Shrink, vec![0, 1], vec![2, 3]));
     }
 
     #[test]
     fn who_does_not_come_in_time_is_gone_and_is_told_so_when_it_comes() {
-        let mut survivors = Survivors::default();
+        let mut recovery = Recovery::default();
         for rank in [1, 2] {
-            assert_eq!(survivors.come(comes(rank, Purpose::Shrink)), Ok(None));
+            assert_eq!(recovery.come(comes(rank, Purpose::Shrink)), Ok(None));
         }
-        assert_eq!(survivors.deadline(), Some(Time::from_nanos(11)));
-        assert_eq!(survivors.overdue(Time::from_nanos(10)), []);
-        let met = survivors.overdue(Time::from_nanos(11));
+        assert_eq!(recovery.deadline(), Some(Time::from_nanos(11)));
+        assert_eq!(recovery.overdue(Time::from_nanos(10)), []);
+        let met = recovery.overdue(Time::from_nanos(11));
         assert_eq!((ranks(&met[0]), met[0].gone.as_slice()), (vec![1, 2], &[0, 3][..]));
-        assert_eq!(survivors.deadline(), None);
-        let late = survivors.come(comes(0, Purpose::Shrink));
+        assert_eq!(recovery.deadline(), None);
+        let late = recovery.come(comes(0, Purpose::Shrink));
         assert_eq!(late, Err(Refusal::Gone { group: 7, rank: 0 }));
     }
 
     #[test]
     fn who_is_missed_by_most_is_not_waited_for() {
-        let mut survivors = Survivors::default();
-        assert_eq!(survivors.come(misses(0, &[3])), Ok(None));
-        assert_eq!(survivors.come(misses(1, &[3])), Ok(None));
-        let met = survivors.come(misses(2, &[3])).unwrap().unwrap();
+        let mut recovery = Recovery::default();
+        assert_eq!(recovery.come(misses(0, &[3])), Ok(None));
+        assert_eq!(recovery.come(misses(1, &[3])), Ok(None));
+        let met = recovery.come(misses(2, &[3])).unwrap().unwrap();
         assert_eq!((ranks(&met), met.gone, met.cut_off), (vec![0, 1, 2], vec![3], BTreeMap::new()));
         // Comes back, and has missed nobody.
-        assert_eq!(survivors.come(misses(3, &[])), Err(Refusal::Gone { group: 7, rank: 3 }));
+        assert_eq!(recovery.come(misses(3, &[])), Err(Refusal::Gone { group: 7, rank: 3 }));
     }
 
     #[test]
     fn whoever_is_cut_off_cannot_exclude_the_others() {
         // All orders in which they may come: 3 cannot reach anybody.
         for first in 0..4 {
-            let mut survivors = Survivors::default();
+            let mut recovery = Recovery::default();
             let mut met = None;
             for rank in (0..4).map(|i| (first + i) % 4) {
                 let cannot: &[u32] = if rank == 3 { &[0, 1, 2] } else { &[3] };
-                match survivors.come(misses(rank, cannot)) {
+                match recovery.come(misses(rank, cannot)) {
                     Ok(now) => met = met.or(now),
                     Err(refusal) => assert_eq!((rank, refusal), (3, Refusal::Gone { group: 7, rank: 3 })),
                 }
@@ -359,20 +359,20 @@ mod tests {
 
     #[test]
     fn of_two_that_cannot_reach_each_other_the_first_goes_on() {
-        let mut survivors = Survivors::default();
+        let mut recovery = Recovery::default();
         for (rank, other) in [(3, &[][..]), (2, &[1]), (1, &[2])] {
-            assert_eq!(survivors.come(misses(rank, other)), Ok(None));
+            assert_eq!(recovery.come(misses(rank, other)), Ok(None));
         }
-        let met = survivors.come(misses(0, &[])).unwrap().unwrap();
+        let met = recovery.come(misses(0, &[])).unwrap().unwrap();
         assert_eq!((ranks(&met), met.gone), (vec![0, 1, 3], vec![2]));
         assert_eq!(met.cut_off, BTreeMap::from([(2, 102)]));
     }
 
     #[test]
     fn who_cannot_take_part_is_refused_in_words() {
-        let mut survivors = Survivors::default();
-        survivors.come(comes(1, Purpose::Agree(1))).unwrap();
-        let mut refusal = |rank, purpose| survivors.come(comes(rank, purpose)).unwrap_err().to_string();
+        let mut recovery = Recovery::default();
+        recovery.come(comes(1, Purpose::Agree(1))).unwrap();
+        let mut refusal = |rank, purpose| recovery.come(comes(rank, purpose)).unwrap_err().to_string();
         assert_eq!(refusal(9, Purpose::Shrink), "group 7 has no rank 9");
         assert!(refusal(1, Purpose::Agree(1)).contains("rank 1 of group 7 waits"));
         assert!(refusal(0, Purpose::Shrink).starts_with("rank 0 called shrink, but rank 1 called agree"));
@@ -380,14 +380,14 @@ mod tests {
 
     #[test]
     fn groups_that_are_whole_or_released_are_forgotten() {
-        let mut survivors = Survivors::<u32>::default();
-        assert!(survivors.come(Survivor { group: (1, 0), ..comes(0, Purpose::Shrink) }).is_err());
-        survivors.lose((2, 2), 2);
-        assert!(survivors.groups.is_empty());
-        survivors.come(comes(3, Purpose::Shrink)).unwrap();
-        survivors.lose((3, 2), 1);
-        assert_eq!(survivors.retain(|_| false), [(7, BTreeMap::from([(3, 103)]))]);
-        assert!(survivors.groups.is_empty());
+        let mut recovery = Recovery::<u32>::default();
+        assert!(recovery.come(Survivor { group: (1, 0), ..comes(0, Purpose::Shrink) }).is_err());
+        recovery.lose((2, 2), 2);
+        assert!(recovery.groups.is_empty());
+        recovery.come(comes(3, Purpose::Shrink)).unwrap();
+        recovery.lose((3, 2), 1);
+        assert_eq!(recovery.retain(|_| false), [(7, BTreeMap::from([(3, 103)]))]);
+        assert!(recovery.groups.is_empty());
     }
 
     proptest! {
@@ -395,17 +395,17 @@ mod tests {
         fn everybody_who_waits_is_told_once_and_the_gone_only_grow(
             steps in prop::collection::vec((0u32..4, 0u8..4), 0..60)
         ) {
-            let mut survivors = Survivors::default();
+            let mut recovery = Recovery::default();
             let mut waiting = BTreeSet::new();
             let mut gone = BTreeSet::new();
             for (rank, what) in steps {
                 let met = match what {
                     0 => {
                         waiting.remove(&rank);
-                        survivors.lose((7, 4), rank).into_iter().collect()
+                        recovery.lose((7, 4), rank).into_iter().collect()
                     }
-                    1 => survivors.overdue(Time::from_nanos(u64::MAX)),
-                    _ => match survivors.come(comes(rank, Purpose::Shrink)) {
+                    1 => recovery.overdue(Time::from_nanos(u64::MAX)),
+                    _ => match recovery.come(comes(rank, Purpose::Shrink)) {
                         Ok(met) => {
                             waiting.insert(rank);
                             met.into_iter().collect()

@@ -12,7 +12,7 @@ const RETRY: u32 = 16;
 
 /// The node that is asked.
 #[derive(Debug)]
-pub(crate) struct Feeder {
+pub(crate) struct Upstream {
     me: u16,
     position: u16,
     /// How far up to go next: doubles, so that a dead rack is soon passed.
@@ -27,9 +27,9 @@ pub(crate) struct Feeder {
     retried: Time,
 }
 
-impl Feeder {
-    pub(crate) fn new(me: u16) -> Feeder {
-        Feeder {
+impl Upstream {
+    pub(crate) fn new(me: u16) -> Upstream {
+        Upstream {
             me,
             position: me - 1,
             leap: 1,
@@ -115,13 +115,13 @@ mod tests {
     }
 
     /// The positions asked in turn while nobody answers.
-    fn swept(feeder: &mut Feeder, changes: usize) -> Vec<u16> {
-        let mut asked = vec![feeder.position()];
+    fn swept(upstream: &mut Upstream, changes: usize) -> Vec<u16> {
+        let mut asked = vec![upstream.position()];
         let mut now = 1;
         while asked.len() <= changes {
             now += 10;
-            if feeder.on_silence(at(now), at(now - 1)) {
-                asked.push(feeder.position());
+            if upstream.on_silence(at(now), at(now - 1)) {
+                asked.push(upstream.position());
             }
         }
         asked
@@ -129,41 +129,41 @@ mod tests {
 
     #[test]
     fn silent_nodes_are_passed_in_growing_leaps_and_then_source_and_predecessor_take_turns() {
-        let mut feeder = Feeder::new(9);
-        assert_eq!(swept(&mut feeder, 8), [8, 7, 5, 1, 0, 8, 0, 8, 0]);
-        assert_eq!(feeder.retry_after(Duration::from_millis(1)), Duration::from_millis(2));
+        let mut upstream = Upstream::new(9);
+        assert_eq!(swept(&mut upstream, 8), [8, 7, 5, 1, 0, 8, 0, 8, 0]);
+        assert_eq!(upstream.retry_after(Duration::from_millis(1)), Duration::from_millis(2));
     }
 
     #[test]
     fn a_nearer_node_that_is_heard_takes_its_place_again() {
-        let mut feeder = Feeder::new(9);
-        swept(&mut feeder, 3);
-        feeder.on_heard(at(900), 0);
-        assert_eq!(feeder.position(), 1);
-        feeder.on_heard(at(900), 8);
-        assert_eq!(feeder.position(), 8);
-        feeder.on_heard(at(900), 12);
-        assert_eq!(feeder.position(), 8);
+        let mut upstream = Upstream::new(9);
+        swept(&mut upstream, 3);
+        upstream.on_heard(at(900), 0);
+        assert_eq!(upstream.position(), 1);
+        upstream.on_heard(at(900), 8);
+        assert_eq!(upstream.position(), 8);
+        upstream.on_heard(at(900), 12);
+        assert_eq!(upstream.position(), 8);
     }
 
     #[test]
     fn a_predecessor_that_was_passed_over_is_tried_again_after_a_while() {
         let ns = Duration::from_nanos(1);
-        let mut feeder = Feeder::new(9);
-        assert!(!feeder.retries(at(1000), ns));
-        swept(&mut feeder, 1);
-        assert!(!feeder.retries(at(25), ns));
-        assert!(feeder.retries(at(1000), ns));
-        assert!(!feeder.retries(at(1001), ns));
+        let mut upstream = Upstream::new(9);
+        assert!(!upstream.retries(at(1000), ns));
+        swept(&mut upstream, 1);
+        assert!(!upstream.retries(at(25), ns));
+        assert!(upstream.retries(at(1000), ns));
+        assert!(!upstream.retries(at(1001), ns));
     }
 
     #[test]
     fn requests_lost_together_count_as_one_silence() {
-        let mut feeder = Feeder::new(3);
-        feeder.on_heard(at(1), 2);
+        let mut upstream = Upstream::new(3);
+        upstream.on_heard(at(1), 2);
         for _ in 0..10 {
-            assert!(!feeder.on_silence(at(50), at(40)));
+            assert!(!upstream.on_silence(at(50), at(40)));
         }
-        assert_eq!(feeder.position(), 2);
+        assert_eq!(upstream.position(), 2);
     }
 }

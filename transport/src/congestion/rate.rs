@@ -11,15 +11,15 @@
 //! Where queues are too short to be seen, loss that rises is answered by a trial: at a slower rate, is it cured?
 //! If not, the path loses that much anyway and the old rate is taken up again.
 
-use crate::delay::SHORTEST_QUEUE;
-use crate::pacing::time_of;
+use crate::congestion::pacing::time_of;
+use crate::congestion::queueing_delay::SHORTEST_QUEUE;
 use crate::spec::RateSpec;
 use cool_machine::{Duration, Time};
 
 /// Loss in 65535ths.
 pub(crate) type Loss = u16;
 /// Stands for a loss that was not measured.
-pub(crate) const UNTOLD: Loss = Loss::MAX;
+pub(crate) const UNREPORTED: Loss = Loss::MAX;
 
 const ALL: u64 = Loss::MAX as u64;
 /// Bytes per second without a ceiling while no report is in: ten packets in ten milliseconds.
@@ -49,7 +49,7 @@ const USELESS: u32 = 6;
 
 /// What receivers told of a round, the worst of each among those that count.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Told {
+pub(crate) struct RateSample {
     pub(crate) loss: Loss,
     /// Bytes per second at which it came, where it was slowest, if that was measured.
     pub(crate) carried: Option<u64>,
@@ -90,11 +90,11 @@ pub(crate) struct Rate {
     /// Loss, smoothed: in a short round chance weighs more than congestion.
     loss: u64,
     /// What the path loses at any rate.
-    usual: u64,
+    baseline_loss: u64,
     /// While a slower rate is tried: the rate and the loss before.
     trial: Option<(u64, u64)>,
     /// The rate that had been too fast when a trial last cured the loss.
-    lossy: u64,
+    last_congested_rate: u64,
     /// Rounds since the last trial, and how many there are to be: ever more while trials are in vain.
     untried: u32,
     pause: u32,
@@ -105,7 +105,7 @@ pub(crate) struct Rate {
 impl Rate {
     /// The rate to begin with, of packets of so many bytes.
     pub(crate) fn new(spec: RateSpec, frame: u64) -> Rate {
-        let sure = spec.sure && spec.ceiling.is_some();
+        let sure = spec.verified && spec.ceiling.is_some();
         Rate {
             frame,
             ceiling: spec.ceiling,
@@ -116,9 +116,9 @@ impl Rate {
             at: Time::ZERO,
             longest: Duration::ZERO,
             loss: 0,
-            usual: 0,
+            baseline_loss: 0,
             trial: None,
-            lossy: u64::MAX,
+            last_congested_rate: u64::MAX,
             untried: 0,
             pause: if sure { UNDOUBTED } else { 1 },
             unheard: 0,
@@ -169,7 +169,7 @@ impl Rate {
         now: Time,
         round: core::ops::Range<u32>,
         next: u32,
-        told: Told,
+        told: RateSample,
         rtt: Duration,
     ) {
         self.told = round.end;
@@ -196,10 +196,10 @@ impl Rate {
         }
     }
 
-    fn step(&mut self, told: Told, elapsed: Duration, rtt: Duration) {
+    fn step(&mut self, told: RateSample, elapsed: Duration, rtt: Duration) {
         let loss = u64::from(told.loss);
         // What overflows a queue does not slow what is behind it.
-        let arrived = (ALL - loss.saturating_sub(self.usual)) as f64 / ALL as f64;
+        let arrived = (ALL - loss.saturating_sub(self.baseline_loss)) as f64 / ALL as f64;
         let carried = told.carried.map_or(self.current, |carried| carried.min(self.current));
         let through = (carried as f64 * arrived) as u64;
         let long = self.long();
@@ -223,7 +223,7 @@ impl Rate {
                 self.drain(through, told.queue > 4 * long);
             }
             Phase::Competing if gone => self.phase = Phase::Filling(0),
-            Phase::Competing if loss > self.usual + OVERFLOW && told.queue > self.longest / 2 => {
+            Phase::Competing if loss > self.baseline_loss + OVERFLOW && told.queue > self.longest / 2 => {
                 self.current -= self.current / 3;
             }
             Phase::Competing => {
@@ -287,9 +287,9 @@ impl Rate {
             // What would be lost if nothing were but what is too fast.
             let least = ALL - ((ALL - loss_then) * rate / self.current).min(ALL);
             if 2 * loss <= loss_then + least {
-                (self.loss, self.pause, self.lossy) = (loss, 1, rate);
+                (self.loss, self.pause, self.last_congested_rate) = (loss, 1, rate);
             } else {
-                (self.current, self.usual) = (rate, loss_then);
+                (self.current, self.baseline_loss) = (rate, loss_then);
                 self.pause = (2 * self.pause).min(MOST_PAUSE);
             }
             self.untried = 0;
@@ -297,15 +297,15 @@ impl Rate {
         }
         self.untried += 1;
         self.loss = (self.loss * 3 + loss) / 4;
-        if self.loss > self.usual + CONGESTED && self.untried >= self.pause {
+        if self.loss > self.baseline_loss + CONGESTED && self.untried >= self.pause {
             // The latest loss is that of the latest rate, which the smoothed one lags behind.
             let loss = self.loss.max(loss);
             self.trial = Some((self.current, loss));
-            let slower = self.current * (ALL - loss) / (ALL - self.usual);
+            let slower = self.current * (ALL - loss) / (ALL - self.baseline_loss);
             self.current = slower.max(self.current - self.current / 4);
         } else {
-            self.usual = self.usual.min((self.usual * 15 + self.loss) / 16);
-            let near = self.current > self.lossy - self.lossy / 4;
+            self.baseline_loss = self.baseline_loss.min((self.baseline_loss * 15 + self.loss) / 16);
+            let near = self.current > self.last_congested_rate - self.last_congested_rate / 4;
             self.current += self.current * (1 << if near { 0 } else { (times / 2).min(3) }) / STEP;
         }
     }
@@ -346,7 +346,7 @@ mod tests {
                 self.waiting = waiting.clamp(0.0, self.queue);
                 let lost = (waiting - self.queue).max(0.0) * 100.0 / offered;
                 let share = if self.waiting > 0.0 { (self.carries as f64 / offered).min(1.0) } else { 1.0 };
-                let told = Told {
+                let told = RateSample {
                     loss: (ALL as f64 * lost) as Loss + self.loses as Loss,
                     carried: None,
                     queue: Duration::from_secs_f64(self.waiting / self.carries as f64),
@@ -359,7 +359,7 @@ mod tests {
                     } else {
                         rate.current
                     };
-                    let told = Told { carried: Some((carried as f64 * share) as u64), ..told };
+                    let told = RateSample { carried: Some((carried as f64 * share) as u64), ..told };
                     rate.on_round(now, step * 64..step * 64 + 64, step * 64, told, MS);
                 }
             }
@@ -368,7 +368,7 @@ mod tests {
     }
 
     fn rate(ceiling: Option<u64>) -> Rate {
-        Rate::new(RateSpec { ceiling, sure: true }, FRAME)
+        Rate::new(RateSpec { ceiling, verified: true }, FRAME)
     }
 
     #[test]
@@ -391,21 +391,21 @@ mod tests {
     fn until_reports_come_only_a_few_packets_leave_at_once() {
         let mut rate = rate(None);
         assert_eq!((rate.of(15), rate.of(16)), (AT_ONCE, MODEST));
-        let told = Told { loss: 0, carried: Some(20_000_000), queue: Duration::ZERO };
+        let told = RateSample { loss: 0, carried: Some(20_000_000), queue: Duration::ZERO };
         rate.on_round(Time::ZERO, 0..16, 20, told, MS);
         assert_eq!((rate.of(47), rate.of(48)), (20_000_000, MODEST));
         // A round of which some was held back does not count.
         rate.on_sent(50);
-        rate.on_round(Time::ZERO, 16..48, 51, Told { carried: Some(2_000_000), ..told }, MS);
+        rate.on_round(Time::ZERO, 16..48, 51, RateSample { carried: Some(2_000_000), ..told }, MS);
         assert_eq!(rate.of(111), 20_000_000);
     }
 
     #[test]
     fn a_ceiling_that_is_not_sure_is_not_where_it_starts() {
-        let unsure = || Rate::new(RateSpec { ceiling: Some(1_250_000_000), sure: false }, FRAME);
+        let unsure = || Rate::new(RateSpec { ceiling: Some(1_250_000_000), verified: false }, FRAME);
         let mut rate = unsure();
         assert_eq!((rate.of(15), rate.of(16)), (1_250_000_000, MODEST));
-        let told = Told { loss: 0, carried: Some(7_000_000), queue: 20 * MS };
+        let told = RateSample { loss: 0, carried: Some(7_000_000), queue: 20 * MS };
         rate.on_round(Time::ZERO, 0..16, 20, told, MS);
         assert_eq!((rate.of(47), rate.of(48)), (7_000_000, MODEST));
         rate.set_ceiling(Some(625_000_000));
@@ -420,16 +420,22 @@ mod tests {
     #[test]
     fn a_queue_that_is_found_while_seeking_ends_that_although_packets_were_held_back() {
         let mut rate = rate(None);
-        rate.on_round(Time::ZERO, 0..16, 20, Told { loss: 0, carried: Some(6_600_000), queue: MS }, MS);
+        rate.on_round(Time::ZERO, 0..16, 20, RateSample { loss: 0, carried: Some(6_600_000), queue: MS }, MS);
         // Nothing but the first two rounds was sent at that rate.
         (20..200).for_each(|chunk| rate.on_sent(chunk));
-        rate.on_round(Time::ZERO, 48..112, 200, Told { loss: 0, carried: Some(2_500_000), queue: MS }, MS);
+        rate.on_round(
+            Time::ZERO,
+            48..112,
+            200,
+            RateSample { loss: 0, carried: Some(2_500_000), queue: MS },
+            MS,
+        );
         assert_eq!(rate.phase, Phase::Seeking(0));
         rate.on_round(
             Time::ZERO,
             112..176,
             200,
-            Told { loss: 0, carried: Some(2_500_000), queue: 20 * MS },
+            RateSample { loss: 0, carried: Some(2_500_000), queue: 20 * MS },
             MS,
         );
         assert_eq!(rate.of(200), 2_500_000);
@@ -460,7 +466,7 @@ mod tests {
     #[test]
     fn a_ceiling_is_where_it_starts_and_what_it_keeps() {
         let mut rate = rate(Some(1_000_000));
-        let told = Told { loss: (ALL / 10) as Loss, carried: None, queue: Duration::ZERO };
+        let told = RateSample { loss: (ALL / 10) as Loss, carried: None, queue: Duration::ZERO };
         let mut slower = 0;
         for round in 0..100 {
             rate.on_round(Time::ZERO, round..round + 1, round, told, MS);
@@ -483,7 +489,7 @@ mod tests {
     #[test]
     fn when_nobody_hears_half_it_slows_to_a_floor() {
         let mut rate = rate(None);
-        let told = Told { loss: UNTOLD - 1, carried: None, queue: Duration::ZERO };
+        let told = RateSample { loss: UNREPORTED - 1, carried: None, queue: Duration::ZERO };
         for round in 0..100 {
             rate.on_round(Time::ZERO, round * 10..round * 10 + 10, round * 10, told, MS);
         }

@@ -2,9 +2,9 @@
 //! the chain, which reports for all of them to the source. What the source has heard it settles; what is not
 //! settled is reported again, and past a head that does not answer.
 
+use crate::feedback::rounds::RoundFeedback;
 use crate::intervals::IntervalSet;
 use crate::packet::{Body, MAX_RANGES};
-use crate::rounds::Heard;
 use crate::rtt::backoff;
 use crate::spec::Chain;
 use cool_machine::{Duration, Time};
@@ -25,28 +25,28 @@ pub(crate) struct Reporter {
     chain: Arc<Chain>,
     me: u16,
     /// The position that is reported to.
-    boss: u16,
+    ack_parent: u16,
     alive: IntervalSet,
     complete: IntervalSet,
     settled: IntervalSet,
     /// Positions of which news of the latest round is in.
     told: IntervalSet,
     rounds: u32,
-    heard: Heard,
+    heard: RoundFeedback,
     due: Option<Time>,
-    /// Reports since the boss was last heard.
+    /// Reports since the parent was last heard.
     unanswered: u32,
     /// Reports of what is complete.
     repeats: u32,
-    tick: Duration,
+    ack_delay: Duration,
 }
 
 impl Reporter {
-    /// Reports at multiples of `tick`.
-    pub(crate) fn new(chain: Arc<Chain>, me: u16, tick: Duration) -> Reporter {
+    /// Reports at multiples of `ack_delay`.
+    pub(crate) fn new(chain: Arc<Chain>, me: u16, ack_delay: Duration) -> Reporter {
         let head = chain.head(me);
         Reporter {
-            boss: if head == me { 0 } else { head },
+            ack_parent: if head == me { 0 } else { head },
             chain,
             me,
             alive: IntervalSet::default(),
@@ -54,16 +54,16 @@ impl Reporter {
             settled: IntervalSet::default(),
             told: IntervalSet::default(),
             rounds: 0,
-            heard: Heard::UNTOLD,
+            heard: RoundFeedback::NONE,
             due: None,
             unanswered: 0,
             repeats: 0,
-            tick,
+            ack_delay,
         }
     }
 
     /// So many rounds have passed over the tree here.
-    pub(crate) fn on_round(&mut self, now: Time, rounds: u32, heard: Heard, rto: Duration) {
+    pub(crate) fn on_round(&mut self, now: Time, rounds: u32, heard: RoundFeedback, rto: Duration) {
         self.merge_round(rounds, heard);
         self.news(now, self.me, false, rto);
     }
@@ -79,7 +79,7 @@ impl Reporter {
         &mut self,
         now: Time,
         from: u16,
-        (rounds, heard): (u32, Heard),
+        (rounds, heard): (u32, RoundFeedback),
         (alive, complete): (&[Range<u16>], &[Range<u16>]),
         rto: Duration,
     ) -> bool {
@@ -106,9 +106,9 @@ impl Reporter {
         }
     }
 
-    /// The boss was heard.
+    /// The parent was heard.
     pub(crate) fn on_heard(&mut self, position: u16) {
-        if position == self.boss {
+        if position == self.ack_parent {
             self.unanswered = 0;
         }
     }
@@ -161,15 +161,15 @@ impl Reporter {
         }
         if open.is_empty() {
             self.due = None;
-            if self.alive.is_empty() && self.heard == Heard::UNTOLD {
+            if self.alive.is_empty() && self.heard == RoundFeedback::NONE {
                 return None;
             }
         } else {
-            if self.unanswered >= TRIES && self.boss != 0 {
-                (self.boss, self.unanswered) = (0, 0);
+            if self.unanswered >= TRIES && self.ack_parent != 0 {
+                (self.ack_parent, self.unanswered) = (0, 0);
             }
-            // The report may wait for a tick on its way, and so may the answer.
-            self.due = Some(now + 3 * self.tick + backoff(2 * rto, self.repeats));
+            // The report may wait for an ACK delay on its way, and so may the answer.
+            self.due = Some(now + 3 * self.ack_delay + backoff(2 * rto, self.repeats));
             self.unanswered += 1;
             self.repeats += 1;
         }
@@ -184,8 +184,8 @@ impl Reporter {
             alive: positions(alive.ranges()),
             complete: positions(open.into_iter()),
         };
-        self.heard = Heard::UNTOLD;
-        Some((self.boss, body))
+        self.heard = RoundFeedback::NONE;
+        Some((self.ack_parent, body))
     }
 
     /// The answer to the source when it asks this node alone.
@@ -194,7 +194,7 @@ impl Reporter {
         let complete = positions(self.complete.overlaps(me.clone()));
         Body::Report {
             rounds: 0,
-            loss: Heard::UNTOLD.loss,
+            loss: RoundFeedback::NONE.loss,
             spacing: 0,
             delay: 0,
             echo,
@@ -207,7 +207,7 @@ impl Reporter {
         u32::from(self.me)..u32::from(self.chain.rack_end(self.me))
     }
 
-    fn merge_round(&mut self, rounds: u32, heard: Heard) {
+    fn merge_round(&mut self, rounds: u32, heard: RoundFeedback) {
         if rounds > self.rounds {
             self.told = IntervalSet::default();
             self.rounds = rounds;
@@ -220,9 +220,9 @@ impl Reporter {
         self.told.insert(one(from));
         let has_told = |p| self.complete.contains(p) || !completed && self.told.contains(p);
         let all = self.chain.head(self.me) != self.me || self.rack().all(has_told);
-        let wait = now + rto + self.tick;
+        let wait = now + rto + self.ack_delay;
         let due = if all { now } else { self.due.map_or(wait, |due| due.min(wait)) };
-        self.due = Some(due.round_up(self.tick));
+        self.due = Some(due.round_up(self.ack_delay));
     }
 }
 

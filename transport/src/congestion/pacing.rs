@@ -8,7 +8,7 @@ const GRAIN: Duration = Duration::from_millis(6);
 
 /// Meters bytes to a rate.
 #[derive(Debug)]
-pub(crate) struct Bucket {
+pub(crate) struct TokenBucket {
     /// Bytes a second; none: no limit.
     rate: Option<u64>,
     /// Bytes that may leave at `at`. A packet may leave while it is not negative.
@@ -16,10 +16,10 @@ pub(crate) struct Bucket {
     at: Time,
 }
 
-impl Bucket {
+impl TokenBucket {
     /// An empty bucket, which lets one packet leave at once: a stream may follow right behind another.
-    pub(crate) fn new(now: Time, rate: Option<u64>) -> Bucket {
-        Bucket { rate, tokens: 0, at: now }
+    pub(crate) fn new(now: Time, rate: Option<u64>) -> TokenBucket {
+        TokenBucket { rate, tokens: 0, at: now }
     }
 
     /// Meters to another rate from now on.
@@ -83,7 +83,7 @@ mod tests {
             rate in 1_000u64..2_000_000_000, size in 60u64..9_100, packets in 1usize..400,
         ) {
             let start = Time::from_nanos(17);
-            let mut bucket = Bucket::new(start, Some(rate));
+            let mut bucket = TokenBucket::new(start, Some(rate));
             let (mut now, mut sent) = (start, 0);
             for _ in 0..packets {
                 now = bucket.ready_at(now);
@@ -101,7 +101,7 @@ mod tests {
 
     #[test]
     fn without_a_rate_nothing_waits() {
-        let mut bucket = Bucket::new(Time::ZERO, None);
+        let mut bucket = TokenBucket::new(Time::ZERO, None);
         bucket.spend(1 << 40);
         assert_eq!(bucket.ready_at(Time::ZERO), Time::ZERO);
         bucket.set_rate(Time::ZERO, Some(1000));

@@ -17,7 +17,7 @@ const MEMORY: u32 = 64;
 
 /// A receiver's rack, as far as repair goes.
 #[derive(Debug)]
-pub(crate) struct Rack {
+pub(crate) struct LocalRepair {
     positions: Range<u16>,
     /// This node is its first receiver, and the tree of the rack is there and works.
     mends: bool,
@@ -30,13 +30,21 @@ pub(crate) struct Rack {
     shared: u32,
 }
 
-impl Rack {
+impl LocalRepair {
     /// The rack of a position; `tree`: it has a tree of its own.
-    pub(crate) fn new(chain: &Chain, me: u16, tree: bool) -> Rack {
+    pub(crate) fn new(chain: &Chain, me: u16, tree: bool) -> LocalRepair {
         let positions = chain.head(me)..chain.rack_end(me);
         // Two behind this node, or there is nothing to save. The source, if it is here, lacks nothing.
         let mends = tree && me == positions.start.max(1) && positions.end - me > 2;
-        Rack { positions, mends, multicast: IntervalSet::default(), sent: 0, missed: 0, lacked: 0, shared: 0 }
+        LocalRepair {
+            positions,
+            mends,
+            multicast: IntervalSet::default(),
+            sent: 0,
+            missed: 0,
+            lacked: 0,
+            shared: 0,
+        }
     }
 
     /// Whether a position is in this rack.
@@ -82,9 +90,9 @@ mod tests {
     use crate::spec::Hop;
 
     /// The rack of a position of a chain of nine, three to a rack.
-    fn rack(me: u16) -> Rack {
+    fn rack(me: u16) -> LocalRepair {
         let chain = Chain::new((0..9).map(|node| Hop { node, rack: node / 3 }).collect()).unwrap();
-        Rack::new(&chain, me, true)
+        LocalRepair::new(&chain, me, true)
     }
 
     #[test]

@@ -4,16 +4,14 @@
 //! that it is *noted* and will be forwarded. Asked and noted chunks become due again by timers, or when
 //! packets that left the feeder later have come.
 
-mod feeder;
-
+use super::upstream::Upstream;
+use crate::congestion::window::Window;
 use crate::intervals::IntervalSet;
-use crate::packet::{MAX_RANGES, Way};
+use crate::packet::{MAX_RANGES, Via};
 use crate::rtt::Rtt;
 use crate::spec::Timers;
-use crate::window::Window;
 use cool_machine::{Duration, Time, earliest};
 use core::ops::Range;
-use feeder::Feeder;
 use std::collections::VecDeque;
 
 /// The reordering allowance starts from a quarter of a round trip, as in RACK (RFC 8985), and doubles with
@@ -41,8 +39,8 @@ pub(crate) struct Request {
 
 /// The requesting side of a receiver.
 #[derive(Debug)]
-pub(crate) struct Pull {
-    feeder: Feeder,
+pub(crate) struct LossRecovery {
+    upstream: Upstream,
     due: IntervalSet,
     asked: IntervalSet,
     noted: IntervalSet,
@@ -63,10 +61,10 @@ pub(crate) struct Pull {
     window: Window,
 }
 
-impl Pull {
-    pub(crate) fn new(now: Time, me: u16, timers: &Timers, chunk_bytes: u32) -> Pull {
-        Pull {
-            feeder: Feeder::new(me),
+impl LossRecovery {
+    pub(crate) fn new(now: Time, me: u16, timers: &Timers, chunk_bytes: u32) -> LossRecovery {
+        LossRecovery {
+            upstream: Upstream::new(me),
             due: IntervalSet::default(),
             asked: IntervalSet::default(),
             noted: IntervalSet::default(),
@@ -95,8 +93,8 @@ impl Pull {
     }
 
     /// The position asked last.
-    pub(crate) fn feeder(&self) -> u16 {
-        self.feeder.position()
+    pub(crate) fn upstream(&self) -> u16 {
+        self.upstream.position()
     }
 
     /// These chunks were passed over; they may yet come.
@@ -132,36 +130,36 @@ impl Pull {
     }
 
     /// A chunk came from a node nearer the source.
-    pub(crate) fn came_by_chain(&mut self, now: Time, position: u16, chunk: u32, echo: u16, way: Way) {
+    pub(crate) fn came_by_chain(&mut self, now: Time, position: u16, chunk: u32, echo: u16, via: Via) {
         self.heard(now, position, echo);
-        if position == self.feeder.position() {
+        if position == self.upstream.position() {
             self.fed = now;
         }
         let full = self.outstanding() + self.window.size() / 4 >= self.window.size();
         if self.settle(chunk) {
             self.window.on_delivered(now, &self.rtt, full);
         }
-        match way {
-            Way::Answer if position == self.feeder.position() => self.overtake(now, echo),
-            Way::Forwarded | Way::Rack => {
+        match via {
+            Via::Answer if position == self.upstream.position() => self.overtake(now, echo),
+            Via::Forwarded | Via::Rack => {
                 if let Some(first) = self.noted.first().filter(|_| chunk > self.forwarded) {
                     self.gap(now, first.max(self.forwarded)..chunk);
                 }
                 self.forwarded = self.forwarded.max(chunk + 1);
             }
-            Way::Answer | Way::Tree => {}
+            Via::Answer | Via::Tree => {}
         }
     }
 
     /// A node nearer the source is there, though it answers nothing by that.
     pub(crate) fn is_there(&mut self, now: Time, position: u16) {
-        self.feeder.on_heard(now, position);
+        self.upstream.on_heard(now, position);
     }
 
     /// A node nearer the source noted these chunks.
     pub(crate) fn wait(&mut self, now: Time, position: u16, echo: u16, chunks: &[Range<u32>]) {
         self.heard(now, position, echo);
-        if position != self.feeder.position() || echo == 0 {
+        if position != self.upstream.position() || echo == 0 {
             return;
         }
         for range in chunks {
@@ -186,10 +184,10 @@ impl Pull {
                 self.due.insert(range);
             }
             let timed_out = at >= self.times_out(asked.at);
-            if !timed_out || self.feeder.heard_since(asked.at) {
+            if !timed_out || self.upstream.heard_since(asked.at) {
                 self.window.on_loss(now, &self.rtt);
-            } else if self.feeder.on_silence(now, asked.at) {
-                self.change_feeder();
+            } else if self.upstream.on_silence(now, asked.at) {
+                self.change_upstream();
             } else {
                 self.window.on_silence();
             }
@@ -209,9 +207,9 @@ impl Pull {
         if self.request_at()? > now {
             return None;
         }
-        let (position, mut room) = match self.feeder.retries(now, self.rtt.rto()) {
-            true => (self.feeder.predecessor(), 1),
-            false => (self.feeder.position(), self.window.size() - self.outstanding()),
+        let (position, mut room) = match self.upstream.retries(now, self.rtt.rto()) {
+            true => (self.upstream.predecessor(), 1),
+            false => (self.upstream.position(), self.window.size() - self.outstanding()),
         };
         let mut chunks = Vec::new();
         for range in self.due.ranges().take(MAX_RANGES) {
@@ -259,7 +257,7 @@ impl Pull {
     }
 
     fn rto(&self) -> Duration {
-        self.feeder.retry_after(self.rtt.rto())
+        self.upstream.retry_after(self.rtt.rto())
     }
 
     /// When a request of this time counts as unanswered.
@@ -317,10 +315,10 @@ impl Pull {
 
     fn heard(&mut self, now: Time, position: u16, echo: u16) {
         self.rtt.answered(now, echo);
-        self.feeder.on_heard(now, position);
+        self.upstream.on_heard(now, position);
     }
 
-    fn change_feeder(&mut self) {
+    fn change_upstream(&mut self) {
         for range in self.asked.ranges().chain(self.noted.ranges()) {
             self.due.insert(range);
         }
@@ -347,18 +345,18 @@ mod tests {
     fn what_was_asked_is_not_asked_again_while_the_feeder_sends_what_it_had_to_send_before() {
         let at = |ms: u32| Time::ZERO + ms * MS;
         let timers = Timers { initial_rto: 4 * MS, ..Timers::default() };
-        let mut pull = Pull::new(at(0), 1, &timers, 1424);
+        let mut recovery = LossRecovery::new(at(0), 1, &timers, 1424);
         let held = IntervalSet::default();
-        pull.want(0..8, &held);
-        assert_eq!(pull.request(at(0)).unwrap().chunks, [0..8]);
+        recovery.want(0..8, &held);
+        assert_eq!(recovery.request(at(0)).unwrap().chunks, [0..8]);
         for ms in 1..20 {
-            pull.came_by_chain(at(ms), 0, 100 + ms, 0, Way::Forwarded);
-            pull.on_time(at(ms), &held);
-            assert!(pull.request(at(ms)).is_none(), "at {ms} ms");
+            recovery.came_by_chain(at(ms), 0, 100 + ms, 0, Via::Forwarded);
+            recovery.on_time(at(ms), &held);
+            assert!(recovery.request(at(ms)).is_none(), "at {ms} ms");
         }
-        let due = pull.deadline().unwrap();
-        assert_eq!(due, at(19) + pull.rtt().rto());
-        pull.on_time(due, &held);
-        assert_eq!(pull.request(due).unwrap().chunks, [0..8]);
+        let due = recovery.deadline().unwrap();
+        assert_eq!(due, at(19) + recovery.rtt().rto());
+        recovery.on_time(due, &held);
+        assert_eq!(recovery.request(due).unwrap().chunks, [0..8]);
     }
 }

@@ -4,8 +4,8 @@
 //! They start short, so that a source that looks for its rate hears soon, and double up to a length at which
 //! all reports together are a small part of the stream.
 
-use crate::delay::{self, SHORTEST_QUEUE};
-use crate::rate::{Loss, UNTOLD};
+use crate::congestion::queueing_delay::{self, SHORTEST_QUEUE};
+use crate::congestion::rate::{Loss, UNREPORTED};
 use crate::spec::Chain;
 use core::ops::Range;
 
@@ -18,34 +18,35 @@ const SHORTEST: u32 = 64;
 
 /// How a round was heard.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Heard {
+pub(crate) struct RoundFeedback {
     pub(crate) loss: Loss,
     /// Nanoseconds between its chunks.
     pub(crate) spacing: u32,
-    /// What even the quickest of them waited in queues (see [`crate::delay`]).
+    /// What even the quickest of them waited in queues (see [`crate::congestion::queueing_delay`]).
     pub(crate) delay: u16,
 }
 
-impl Heard {
+impl RoundFeedback {
     /// Nothing is known of how it was heard.
-    pub(crate) const UNTOLD: Heard = Heard { loss: UNTOLD, spacing: 0, delay: 0 };
+    pub(crate) const NONE: RoundFeedback = RoundFeedback { loss: UNREPORTED, spacing: 0, delay: 0 };
 
     /// Whether at least half of it came, or what did not was lost in a queue that slowing down makes shorter.
     pub(crate) fn counts(self) -> bool {
-        self.loss <= Loss::MAX / 2 || self.loss != UNTOLD && delay::units(self.delay) >= SHORTEST_QUEUE
+        self.loss <= Loss::MAX / 2
+            || self.loss != UNREPORTED && queueing_delay::units(self.delay) >= SHORTEST_QUEUE
     }
 
     /// The worst of both among those that count: for the others there is the chain.
-    pub(crate) fn worst(self, other: Heard) -> Heard {
+    pub(crate) fn worst(self, other: RoundFeedback) -> RoundFeedback {
         match (self.counts(), other.counts()) {
-            (true, true) => Heard {
+            (true, true) => RoundFeedback {
                 loss: self.loss.max(other.loss),
                 spacing: self.spacing.max(other.spacing),
                 delay: self.delay.max(other.delay),
             },
             (true, false) => self,
             (false, true) => other,
-            (false, false) => Heard {
+            (false, false) => RoundFeedback {
                 loss: self.loss.min(other.loss),
                 spacing: self.spacing.min(other.spacing),
                 delay: self.delay.min(other.delay),
@@ -110,12 +111,12 @@ mod tests {
 
     #[test]
     fn who_hears_less_than_half_does_not_count() {
-        let good = Heard { loss: 9, spacing: 5, delay: 4 };
-        let bad = Heard { loss: 50_000, spacing: 70, delay: 9 };
+        let good = RoundFeedback { loss: 9, spacing: 5, delay: 4 };
+        let bad = RoundFeedback { loss: 50_000, spacing: 70, delay: 9 };
         assert_eq!(good.worst(bad), good);
-        assert_eq!(bad.worst(Heard::UNTOLD).loss, bad.loss);
-        let other = Heard { loss: 3, spacing: 8, delay: 2 };
-        assert_eq!(other.worst(good), Heard { loss: 9, spacing: 8, delay: 4 });
+        assert_eq!(bad.worst(RoundFeedback::NONE).loss, bad.loss);
+        let other = RoundFeedback { loss: 3, spacing: 8, delay: 2 };
+        assert_eq!(other.worst(good), RoundFeedback { loss: 9, spacing: 8, delay: 4 });
     }
 
     #[test]

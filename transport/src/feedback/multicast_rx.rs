@@ -1,8 +1,8 @@
 //! Listening to the multicast: how far it is, what it passed over, whether it still speaks, what it loses.
 
-use crate::delay::Delay;
-use crate::rate::Loss;
-use crate::rounds::{Heard, Rounds};
+use crate::congestion::queueing_delay::QueueingDelay;
+use crate::congestion::rate::Loss;
+use crate::feedback::rounds::{RoundFeedback, Rounds};
 use cool_machine::{Duration, Time};
 use core::ops::Range;
 
@@ -13,7 +13,7 @@ const SILENT_TIMERS: u32 = 4;
 
 /// What a receiver knows of the multicast.
 #[derive(Debug)]
-pub(crate) struct Tree {
+pub(crate) struct MulticastRx {
     rounds: Rounds,
     chunks: u32,
     /// One past the last chunk that is known to have been multicast.
@@ -28,12 +28,12 @@ pub(crate) struct Tree {
     came: u32,
     /// The first and the latest chunk heard in the open round, and when.
     span: Option<[(u32, Time); 2]>,
-    delay: Delay,
+    delay: QueueingDelay,
 }
 
-impl Tree {
-    pub(crate) fn new(rounds: Rounds, chunks: u32) -> Tree {
-        Tree {
+impl MulticastRx {
+    pub(crate) fn new(rounds: Rounds, chunks: u32) -> MulticastRx {
+        MulticastRx {
             rounds,
             chunks,
             horizon: 0,
@@ -42,7 +42,7 @@ impl Tree {
             counted: u32::MAX,
             came: 0,
             span: None,
-            delay: Delay::default(),
+            delay: QueueingDelay::default(),
         }
     }
 
@@ -63,7 +63,12 @@ impl Tree {
 
     /// A chunk came that the source stamped so. Returns the chunks passed over and, if rounds ended, how many have
     /// by now and how they were heard.
-    pub(crate) fn heard(&mut self, now: Time, chunk: u32, stamp: u16) -> (Range<u32>, Option<(u32, Heard)>) {
+    pub(crate) fn heard(
+        &mut self,
+        now: Time,
+        chunk: u32,
+        stamp: u16,
+    ) -> (Range<u32>, Option<(u32, RoundFeedback)>) {
         if chunk < self.horizon {
             self.came += u32::from(chunk >= self.counted);
             self.last = now;
@@ -110,7 +115,7 @@ impl Tree {
     }
 
     /// Ends the rounds before this chunk, the first of one, if any are open.
-    fn end_rounds(&mut self, first: u32) -> Option<(u32, Heard)> {
+    fn end_rounds(&mut self, first: u32) -> Option<(u32, RoundFeedback)> {
         let expected = first.checked_sub(self.counted).filter(|expected| *expected > 0)?;
         let lost = expected.saturating_sub(self.came);
         let loss = u64::from(lost) * u64::from(Loss::MAX - 1) / u64::from(expected);
@@ -119,7 +124,7 @@ impl Tree {
         });
         (self.counted, self.came) = (first, 0);
         let spacing = u32::try_from(spacing.unwrap_or(0)).unwrap_or(u32::MAX);
-        let heard = Heard { loss: loss as Loss, spacing, delay: self.delay.end_round() };
+        let heard = RoundFeedback { loss: loss as Loss, spacing, delay: self.delay.end_round() };
         Some((self.rounds.of(first), heard))
     }
 }
@@ -131,9 +136,9 @@ mod tests {
 
     const MS: Duration = Duration::from_millis(1);
 
-    fn tree(chunks: u32) -> Tree {
+    fn tree(chunks: u32) -> MulticastRx {
         let chain = Chain::new((0..3).map(|node| Hop { node, rack: 0 }).collect()).unwrap();
-        Tree::new(Rounds::new(&chain), chunks)
+        MulticastRx::new(Rounds::new(&chain), chunks)
     }
 
     fn at(ms: u64) -> Time {
@@ -142,7 +147,7 @@ mod tests {
 
     /// The stamp of a chunk that was sent at so many milliseconds.
     fn stamp(ms: u32) -> u16 {
-        crate::delay::stamp(at(u64::from(ms)))
+        crate::congestion::queueing_delay::stamp(at(u64::from(ms)))
     }
 
     #[test]
@@ -159,7 +164,7 @@ mod tests {
     #[test]
     fn loss_is_told_for_each_round_that_ends() {
         let mut t = tree(1000);
-        let quarter = Heard { loss: (Loss::MAX - 1) / 4, spacing: 1_000_000, delay: 0 };
+        let quarter = RoundFeedback { loss: (Loss::MAX - 1) / 4, spacing: 1_000_000, delay: 0 };
         let told: Vec<_> = (0..112)
             .filter(|c| c % 4 != 1)
             .filter_map(|c| t.heard(at(u64::from(c)), c, stamp(c)).1)
@@ -170,8 +175,9 @@ mod tests {
     #[test]
     fn a_round_ends_with_its_last_chunk_or_the_next_that_comes() {
         let mut t = tree(1000);
-        let ends =
-            |t: &mut Tree, chunks: Range<u32>| chunks.map(|c| t.heard(at(9), c, 0).1).collect::<Vec<_>>();
+        let ends = |t: &mut MulticastRx, chunks: Range<u32>| {
+            chunks.map(|c| t.heard(at(9), c, 0).1).collect::<Vec<_>>()
+        };
         let told = ends(&mut t, 0..16);
         assert!(told[..15].iter().all(Option::is_none), "{told:?}");
         assert_eq!(told[15].map(|(rounds, heard)| (rounds, heard.loss)), Some((1, 0)));
@@ -184,7 +190,7 @@ mod tests {
     fn who_comes_late_counts_only_what_came_since() {
         let mut t = tree(1000);
         let told: Vec<_> = (40..49).filter_map(|c| t.heard(at(u64::from(c)), c, stamp(c)).1).collect();
-        assert_eq!(told, [(2, Heard { loss: 0, spacing: 1_000_000, delay: 0 })]);
+        assert_eq!(told, [(2, RoundFeedback { loss: 0, spacing: 1_000_000, delay: 0 })]);
     }
 
     #[test]

@@ -18,13 +18,13 @@ const NAMED: usize = 8;
 
 /// Groups that wait for members; `P` is where a member is.
 #[derive(Debug)]
-pub struct Musters<P> {
-    by_key: BTreeMap<String, Muster<P>>,
+pub struct Rendezvous<P> {
+    by_key: BTreeMap<String, Gathering<P>>,
     waiting: usize,
 }
 
 #[derive(Debug)]
-struct Muster<P> {
+struct Gathering<P> {
     size: u32,
     came: BTreeMap<u32, P>,
     deadline: Time,
@@ -97,13 +97,13 @@ pub enum Refusal {
     Full,
 }
 
-impl<P> Default for Musters<P> {
-    fn default() -> Musters<P> {
-        Musters { by_key: BTreeMap::new(), waiting: 0 }
+impl<P> Default for Rendezvous<P> {
+    fn default() -> Rendezvous<P> {
+        Rendezvous { by_key: BTreeMap::new(), waiting: 0 }
     }
 }
 
-impl<P> Musters<P> {
+impl<P> Rendezvous<P> {
     /// A member has come. If it was the last, the places of all in rank order; the group is then no longer
     /// waited for.
     ///
@@ -120,71 +120,72 @@ impl<P> Musters<P> {
         if self.waiting >= WAITING_MAX {
             return Err(Refusal::Full);
         }
-        let muster =
-            self.by_key.entry(key.clone()).or_insert(Muster { size, came: BTreeMap::new(), deadline });
-        if muster.size != size {
-            let other = muster.came.keys().next().copied().unwrap_or_default();
-            return Err(Refusal::Size { key, rank, size, other, others: muster.size });
+        let gathering =
+            self.by_key.entry(key.clone()).or_insert(Gathering { size, came: BTreeMap::new(), deadline });
+        if gathering.size != size {
+            let other = gathering.came.keys().next().copied().unwrap_or_default();
+            return Err(Refusal::Size { key, rank, size, other, others: gathering.size });
         }
-        if muster.came.contains_key(&rank) {
+        if gathering.came.contains_key(&rank) {
             return Err(Refusal::Twice { key, rank });
         }
-        muster.came.insert(rank, place);
-        muster.deadline = muster.deadline.min(deadline);
+        gathering.came.insert(rank, place);
+        gathering.deadline = gathering.deadline.min(deadline);
         self.waiting += 1;
-        if muster.came.len() < size as usize {
+        if gathering.came.len() < size as usize {
             return Ok(None);
         }
-        Ok(self.remove(&key).map(|muster| muster.came.into_values().collect()))
+        Ok(self.remove(&key).map(|gathering| gathering.came.into_values().collect()))
     }
 
     /// A member that waited is gone: the others wait in vain. Nothing happens if the one who waits is not `here`.
     pub fn withdraw(&mut self, key: &str, rank: u32, here: impl Fn(&P) -> bool) -> Option<Failed<P>> {
         self.by_key.get(key)?.came.get(&rank).filter(|place| here(place))?;
-        let mut muster = self.remove(key)?;
-        muster.came.remove(&rank);
-        Some(muster.failed(key, format!("rank {rank} of {key} has gone before all had come")))
+        let mut gathering = self.remove(key)?;
+        gathering.came.remove(&rank);
+        Some(gathering.failed(key, format!("rank {rank} of {key} has gone before all had come")))
     }
 
     /// All members at some places are gone, for this reason.
     pub fn lose(&mut self, why: &str, gone: impl Fn(&P) -> bool) -> Vec<Failed<P>> {
-        let lost =
-            |muster: &Muster<P>| muster.came.iter().find(|(_, place)| gone(place)).map(|(rank, _)| *rank);
+        let lost = |gathering: &Gathering<P>| {
+            gathering.came.iter().find(|(_, place)| gone(place)).map(|(rank, _)| *rank)
+        };
         let keys: Vec<(String, u32)> =
-            self.by_key.iter().filter_map(|(key, muster)| Some((key.clone(), lost(muster)?))).collect();
+            self.by_key.iter().filter_map(|(key, gathering)| Some((key.clone(), lost(gathering)?))).collect();
         let fail = |(key, rank): (String, u32)| {
-            let mut muster = self.remove(&key)?;
-            muster.came.retain(|_, place| !gone(place));
-            Some(muster.failed(&key, format!("rank {rank} of {key} has gone before all had come: {why}")))
+            let mut gathering = self.remove(&key)?;
+            gathering.came.retain(|_, place| !gone(place));
+            Some(gathering.failed(&key, format!("rank {rank} of {key} has gone before all had come: {why}")))
         };
         keys.into_iter().filter_map(fail).collect()
     }
 
-    /// When to ask for those that are [`Musters::overdue`] next.
+    /// When to ask for those that are [`Rendezvous::overdue`] next.
     pub fn deadline(&self) -> Option<Time> {
-        self.by_key.values().map(|muster| muster.deadline).min()
+        self.by_key.values().map(|gathering| gathering.deadline).min()
     }
 
     /// Groups that have waited for long enough.
     pub fn overdue(&mut self, now: Time) -> Vec<Failed<P>> {
-        let late = self.by_key.iter().filter(|(_, muster)| muster.deadline <= now);
+        let late = self.by_key.iter().filter(|(_, gathering)| gathering.deadline <= now);
         let keys: Vec<String> = late.map(|(key, _)| key.clone()).collect();
         let fail = |key: String| {
-            let muster = self.remove(&key)?;
-            let reason = format!("{} of {key} did not come in time; were they started?", muster.missing());
-            Some(muster.failed(&key, reason))
+            let gathering = self.remove(&key)?;
+            let reason = format!("{} of {key} did not come in time; were they started?", gathering.missing());
+            Some(gathering.failed(&key, reason))
         };
         keys.into_iter().filter_map(fail).collect()
     }
 
-    fn remove(&mut self, key: &str) -> Option<Muster<P>> {
-        let muster = self.by_key.remove(key)?;
-        self.waiting -= muster.came.len();
-        Some(muster)
+    fn remove(&mut self, key: &str) -> Option<Gathering<P>> {
+        let gathering = self.by_key.remove(key)?;
+        self.waiting -= gathering.came.len();
+        Some(gathering)
     }
 }
 
-impl<P> Muster<P> {
+impl<P> Gathering<P> {
     fn failed(self, key: &str, reason: String) -> Failed<P> {
         Failed { key: key.to_owned(), places: self.came.into_values().collect(), reason }
     }
@@ -212,53 +213,53 @@ mod tests {
 
     #[test]
     fn the_last_to_come_completes_its_group_and_no_other() {
-        let mut musters = Musters::default();
+        let mut rendezvous = Rendezvous::default();
         for (key, rank) in [("a", 2), ("b", 0), ("a", 0)] {
-            assert_eq!(musters.enlist(member(key, rank, 3)), Ok(None));
+            assert_eq!(rendezvous.enlist(member(key, rank, 3)), Ok(None));
         }
-        assert_eq!(musters.enlist(member("a", 1, 3)), Ok(Some(vec![100, 101, 102])));
-        assert_eq!(musters.waiting, 1);
+        assert_eq!(rendezvous.enlist(member("a", 1, 3)), Ok(Some(vec![100, 101, 102])));
+        assert_eq!(rendezvous.waiting, 1);
         // The key can be used again.
-        assert_eq!(musters.enlist(member("a", 0, 1)), Ok(Some(vec![100])));
+        assert_eq!(rendezvous.enlist(member("a", 0, 1)), Ok(Some(vec![100])));
     }
 
     #[test]
     fn who_does_not_fit_is_refused_in_words() {
-        let mut musters = Musters::default();
-        let mut refusal = |member: Member<u32>| musters.enlist(member).unwrap_err().to_string();
+        let mut rendezvous = Rendezvous::default();
+        let mut refusal = |member: Member<u32>| rendezvous.enlist(member).unwrap_err().to_string();
         assert!(refusal(member("a", 3, 3)).contains("rank 3 of 3"));
         assert!(refusal(member("", 0, 1)).contains("a key of 0 bytes"));
         assert!(refusal(member(&"x".repeat(300), 0, 1)).contains("300 bytes"));
-        musters.enlist(member("a", 1, 3)).unwrap();
-        let mut refusal = |member: Member<u32>| musters.enlist(member).unwrap_err().to_string();
+        rendezvous.enlist(member("a", 1, 3)).unwrap();
+        let mut refusal = |member: Member<u32>| rendezvous.enlist(member).unwrap_err().to_string();
         assert_eq!(refusal(member("a", 0, 4)), "rank 0 says that a has 4 ranks, but rank 1 says 3");
         assert_eq!(refusal(member("a", 1, 3)), "two processes say that they are rank 1 of a");
     }
 
     #[test]
     fn those_who_wait_in_vain_are_told_for_whom() {
-        let mut musters = Musters::default();
+        let mut rendezvous = Rendezvous::default();
         for rank in [0, 1] {
-            musters.enlist(member("a", rank, 12)).unwrap();
-            musters.enlist(member("b", rank, 3)).unwrap();
+            rendezvous.enlist(member("a", rank, 12)).unwrap();
+            rendezvous.enlist(member("b", rank, 3)).unwrap();
         }
-        assert_eq!(musters.deadline(), Some(Time::from_nanos(10)));
-        assert_eq!(musters.withdraw("b", 2, |_| true), None);
-        assert_eq!(musters.withdraw("b", 1, |_| false), None);
-        let failed = musters.withdraw("b", 1, |place| *place == 101).unwrap();
+        assert_eq!(rendezvous.deadline(), Some(Time::from_nanos(10)));
+        assert_eq!(rendezvous.withdraw("b", 2, |_| true), None);
+        assert_eq!(rendezvous.withdraw("b", 1, |_| false), None);
+        let failed = rendezvous.withdraw("b", 1, |place| *place == 101).unwrap();
         assert_eq!(
             (failed.places, failed.reason.as_str()),
             (vec![100], "rank 1 of b has gone before all had come")
         );
-        assert_eq!(musters.overdue(Time::from_nanos(9)), []);
-        let failed = musters.overdue(Time::from_nanos(10));
+        assert_eq!(rendezvous.overdue(Time::from_nanos(9)), []);
+        let failed = rendezvous.overdue(Time::from_nanos(10));
         assert_eq!(failed[0].places, [100, 101]);
         let text = "ranks 2, 3, 4, 5, 6, 7, 8, 9 and 2 more of a did not come in time; were they started?";
         assert_eq!(failed[0].reason, text);
-        musters.enlist(member("c", 4, 5)).unwrap();
-        let failed = musters.lose("node h1 left", |place| *place == 104);
+        rendezvous.enlist(member("c", 4, 5)).unwrap();
+        let failed = rendezvous.lose("node h1 left", |place| *place == 104);
         assert!(failed[0].places.is_empty() && failed[0].reason.ends_with("all had come: node h1 left"));
-        assert_eq!((musters.waiting, musters.deadline()), (0, None));
+        assert_eq!((rendezvous.waiting, rendezvous.deadline()), (0, None));
     }
 
     proptest! {
@@ -266,16 +267,16 @@ mod tests {
         fn whatever_comes_and_goes_those_who_wait_are_counted(
             steps in prop::collection::vec((0u32..5, 0u32..5, 1u32..5, 0u8..3), 0..80)
         ) {
-            let mut musters = Musters::default();
+            let mut rendezvous = Rendezvous::default();
             for (key, rank, size, what) in steps {
                 let key = key.to_string();
                 match what {
-                    0 => drop(musters.withdraw(&key, rank, |_| true)),
-                    _ => drop(musters.enlist(member(&key, rank, size))),
+                    0 => drop(rendezvous.withdraw(&key, rank, |_| true)),
+                    _ => drop(rendezvous.enlist(member(&key, rank, size))),
                 }
-                prop_assert_eq!(musters.waiting, musters.by_key.values().map(|m| m.came.len()).sum::<usize>());
+                prop_assert_eq!(rendezvous.waiting, rendezvous.by_key.values().map(|m| m.came.len()).sum::<usize>());
                 // No group is left that has all its members, or none.
-                prop_assert!(musters.by_key.values().all(|m| (1..m.size as usize).contains(&m.came.len())));
+                prop_assert!(rendezvous.by_key.values().all(|m| (1..m.size as usize).contains(&m.came.len())));
             }
         }
     }

@@ -25,7 +25,7 @@ pub(crate) fn units(count: u16) -> Duration {
 
 /// The delay of the chunks of one stream at one receiver.
 #[derive(Debug, Default)]
-pub(crate) struct Delay {
+pub(crate) struct QueueingDelay {
     /// The clocks' difference at the first chunk, which the others' are compared with.
     first: Option<u16>,
     /// The quickest of the open round, of these rounds, and of those before.
@@ -35,7 +35,7 @@ pub(crate) struct Delay {
     rounds: u32,
 }
 
-impl Delay {
+impl QueueingDelay {
     /// A chunk came that was stamped so.
     pub(crate) fn on_chunk(&mut self, now: Time, stamp_then: u16) {
         let difference = stamp(now).wrapping_sub(stamp_then);
@@ -63,7 +63,7 @@ mod tests {
 
     /// What the rounds of these delays, in units, are told to have waited by a clock that is ahead.
     fn waited(rounds: &[&[u64]]) -> Vec<u16> {
-        let mut delay = Delay::default();
+        let mut delay = QueueingDelay::default();
         let mut sent = 0;
         let round = |round: &&[u64]| {
             for took in *round {
