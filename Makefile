@@ -11,7 +11,7 @@ LAUNCHERS := openmpi-bin slurmctld slurmd slurm-client
 PHOTOGRAPHS := lomiri-wallpapers-16.04
 export PATH := $(PATH):$(HOME)/.cargo/bin
 
-.PHONY: demo test bench bench-quick recovery faults load calibrate lint release bindings packages-demo packages-test packages-bench nextest unit end-to-end
+.PHONY: demo test bench bench-quick bench-kmeans recovery faults load calibrate lint release bindings packages-demo packages-test packages-bench nextest unit end-to-end
 
 demo: packages-demo release
 	mkdir -p target/demo
@@ -40,6 +40,11 @@ bench: packages-bench release
 
 bench-quick: packages-bench release
 	$(SUDO) bench/bench.py --quick $(BENCH)
+
+# K-means beside scikit-learn, FAISS and SuperKMeans, on this machine alone
+bench-kmeans: release
+	@tools/install-packages python3-venv
+	bench/kmeans.py $(KMEANS)
 
 # From a failure to the last rule installed: docs/deployment.md
 recovery: packages-bench release
