@@ -11,6 +11,9 @@ const SHAPES: [(u32, u32, u32); 6] = [(1, 4, 1), (4, 4, 1), (3, 5, 2), (2, 4, 6)
 
 const BYTES: [u64; 4] = [8, 4096, 100_000, 8 << 20];
 
+/// Groups of more nodes are extrapolated, which takes longer: fewer lengths.
+const SMALL: u32 = 32;
+
 fn layout((racks, nodes, ranks): (u32, u32, u32)) -> Layout {
     let node_of = (0..racks * nodes * ranks).map(|rank| rank / ranks);
     let places: Vec<Place> = node_of.map(|node| Place { rack: node / nodes, node }).collect();
@@ -30,8 +33,11 @@ fn table() -> String {
         for operation in Operation::ALL {
             let (racks, nodes, ranks) = shape;
             write!(table, "{:<10} {:<14}", format!("{racks}x{nodes}x{ranks}"), operation.name()).unwrap();
-            // A barrier carries nothing.
-            let bytes = if operation == Operation::Barrier { &BYTES[..1] } else { &BYTES };
+            let bytes = match operation {
+                Operation::Barrier => &BYTES[..1],
+                _ if racks * nodes > SMALL => &BYTES[1..3],
+                _ => &BYTES,
+            };
             for bytes in bytes {
                 let plan = pick(&layout, &Call::new(operation, Rank(1), *bytes, 4));
                 write!(table, " {plan:<22}").unwrap();

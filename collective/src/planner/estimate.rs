@@ -21,7 +21,7 @@ const SMALL: usize = 32;
 /// Segments that are timed one by one. Of longer arrays this number is timed and half of it, and the difference is what
 /// each further segment takes.
 const SEGMENTS: u64 = 4;
-/// Where timing [`SEGMENTS`] takes fewer events than this, multiples of them are timed, up to so many times as long, since
+/// Where timing [`SEGMENTS`] takes fewer events than this, multiples of them are timed, up to [`STEADY_MULTIPLE_MAX`], since
 /// the pipeline flows steadily only after some.
 const STEADY_EVENTS: f64 = 8_000.0;
 const STEADY_MULTIPLE_MAX: f64 = 8.0;
