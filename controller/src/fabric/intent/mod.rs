@@ -44,6 +44,8 @@ const FOR_NON_MEMBERS: u64 = 4 << 24;
 const FOR_NODE_PORT: u64 = 5 << 24;
 const FOR_LINK: u64 = 6 << 24;
 const FOR_NORMAL: u64 = 7 << 24;
+/// What drops the rest at a ToR; the low bits are the number of its rack, so that the switch itself remembers it.
+const FOR_REST_OF_RACK: u64 = 8 << 24;
 
 /// By which cookie, in which bits, the flow is known that counts what outsiders send.
 pub(crate) const NON_MEMBERS: (u64, u64) = (COOKIE | FOR_NON_MEMBERS, u64::MAX);
@@ -101,10 +103,14 @@ impl StaleEntries {
 /// What a switch's tables tell of the controller before this one.
 pub(crate) fn former(tables: &Tables) -> Former {
     let of_node = tables.flows.iter().filter(|(_, flow)| flow.cookie == COOKIE | FOR_NODE);
-    let rack = of_node.map(|(key, _)| key).find_map(|key| match key.matching.fields.first() {
+    let of_nodes = of_node.map(|(key, _)| key).find_map(|key| match key.matching.fields.first() {
         Some(Oxm::EthDst(dst)) => pmac::rack(dst.value.0),
         _ => None,
     });
+    let remembered = tables.flows.get(&rest()).and_then(|flow| {
+        (flow.cookie & 0xff00_0000 == FOR_REST_OF_RACK).then_some((flow.cookie & 0x00ff_ffff) as u32)
+    });
+    let rack = of_nodes.or(remembered);
     let trees = tables.groups.range(GROUPS).map(|(id, buckets)| match buckets {
         Some(Buckets::All(ports)) => (*id, ports.clone()),
         _ => (*id, BTreeSet::new()),
@@ -142,6 +148,12 @@ impl Intent {
     /// From now on there is such a switch; nothing happens if there was.
     pub(crate) fn add_switch(&mut self, switch: DatapathId) {
         self.switches.entry(switch).or_insert_with(|| always(self.unicast));
+    }
+
+    /// A ToR remembers the number of its rack, also when it has no nodes or no controller: the PMACs that hosts have in their
+    /// ARP caches hold it, and must stay good for a controller that comes later.
+    pub(crate) fn name_rack(&mut self, tor: DatapathId, rack: u32) {
+        self.flow(tor, rest(), Some(flow(FOR_REST_OF_RACK | u64::from(rack), Vec::new())));
     }
 
     /// There is no such switch any more. What others hold of it remains until told otherwise.
@@ -382,6 +394,11 @@ pub(crate) fn always(unicast: Unicast) -> Tables {
     // Who forwards by what it learns floods the question instead.
     let arp = (unicast == Unicast::Routed).then_some(arp);
     Tables { flows: flows.into_iter().chain(arp).map(entry).collect(), groups: BTreeMap::new() }
+}
+
+/// What is in no other flow.
+fn rest() -> FlowKey {
+    FlowKey::new(DROP, Match::new())
 }
 
 fn to_controller() -> Vec<Action> {

@@ -78,6 +78,9 @@ impl Network {
         }
         let tors: BTreeSet<DatapathId> = graph.hosts().map(|(_, port)| port.switch).collect();
         self.tors = tors.into_iter().filter_map(|tor| Some((self.racks.number(tor)?, tor))).collect();
+        for (rack, tor) in &self.tors {
+            self.intent.name_rack(*tor, *rack);
+        }
     }
 
     /// Nodes have come, gone or moved.

@@ -257,6 +257,9 @@ impl Network {
         self.switches.insert(switch, state);
         self.settling.insert((now + self.config.lldp_interval * SETTLING, switch));
         self.intent.add_switch(switch);
+        if let Some(rack) = self.racks.number(switch) {
+            self.intent.name_rack(switch, rack);
+        }
         self.intent.allow_failovers(switch, capacity.failovers());
         self.news.insert(switch);
         self.seen = true;

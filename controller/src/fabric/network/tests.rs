@@ -209,6 +209,26 @@ fn a_restarted_controller_numbers_racks_as_the_switches_remember_them() {
     assert_eq!(unicast(&second), unicast(&first));
 }
 
+#[test]
+fn racks_keep_their_numbers_though_their_nodes_left_before_the_controller() {
+    let mut first = World::new(Graph::default());
+    first.truth = ring();
+    for switch in [4, 2, 3, 1] {
+        first.connect(dpid(switch), model::Switch::default());
+        first.intervals(2);
+    }
+    let numbers = |world: &World| (1..=4).map(|n| world.network.racks.number(dpid(n))).collect::<Vec<_>>();
+    let known = numbers(&first);
+    assert_eq!(known, [Some(3), Some(1), Some(2), Some(0)]);
+    for n in 1..=8 {
+        first.ask(|reply| Call::Unregister(node(n).name, reply)).try_recv().unwrap().unwrap();
+    }
+    first.settle();
+    // Not even one that has no nodes, and so no racks, makes the switches forget.
+    let second = restarted(restarted(first));
+    assert_eq!(numbers(&second), known);
+}
+
 /// The controller is gone; another one gets its switches as they are.
 fn restarted(first: World) -> World {
     let mut second = World::new(Graph::default());
