@@ -29,7 +29,9 @@ fn sources() -> Vec<(PathBuf, String)> {
 
 /// The files of which something is said, a line each.
 fn complaints(say: impl Fn(&str) -> Option<String>) -> String {
-    let lines = sources().into_iter().filter_map(|(path, text)| Some(format!("{}: {}\n", path.display(), say(&text)?)));
+    let lines = sources()
+        .into_iter()
+        .filter_map(|(path, text)| Some(format!("{}: {}\n", path.display(), say(&text)?)));
     lines.collect()
 }
 
@@ -57,7 +59,8 @@ fn numbers_have_names() {
         // In two parts, so that this file does not hold it.
         let words = ["so", "many"].join(" ");
         let comments = text.lines().enumerate().filter(|(_, line)| line.trim_start().starts_with("//"));
-        let lines: Vec<String> = comments.filter(|(_, line)| line.contains(&words)).map(|(n, _)| (n + 1).to_string()).collect();
+        let lines: Vec<String> =
+            comments.filter(|(_, line)| line.contains(&words)).map(|(n, _)| (n + 1).to_string()).collect();
         (!lines.is_empty()).then(|| format!("a quantity without a name in line {}", lines.join(", ")))
     });
     assert!(vague.is_empty(), "{vague}");
