@@ -59,7 +59,7 @@ bench-quick: packages-bench release
 # K-means beside scikit-learn, FAISS and SuperKMeans, on this machine alone
 bench-kmeans: release
 	@tools/install-packages python3-venv
-	bench/kmeans.py $(KMEANS)
+	bench/kmeans.py --docs $(KMEANS)
 
 # From a failure to the last rule installed: docs/deployment.md
 recovery: packages-bench release

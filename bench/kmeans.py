@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """K-means beside scikit-learn, FAISS and SuperKMeans: one run, the same points, the same first centroids, the same threads.
 
-    bench/kmeans.py                                            # all of docs/kmeans.md's table
+    bench/kmeans.py                                            # all of docs/kmeans-benchmarks.md
     bench/kmeans.py --cases 20000x512:1000 --rounds 1 --iterations 5 --ends ""     # a small one
 
 Each case is POINTSxDIMENSIONS:CLUSTERS. For every case: seconds of a full iteration (the slope between runs of one and of a
@@ -47,6 +47,7 @@ def parse_arguments():
     p.add_argument("--rounds", type=int, default=5, help="default %(default)s")
     p.add_argument("--threads", type=int, default=2, help="default %(default)s")
     p.add_argument("--peers", default="cool,scikit-learn,faiss,superkmeans", help="default %(default)s")
+    p.add_argument("--docs", action="store_true", help="write the tables to docs/kmeans-benchmarks.md too")
     p.add_argument("--out", default=os.path.join(ROOT, "target", "bench"), help="folder; default %(default)s")
     return p.parse_args()
 
@@ -123,13 +124,19 @@ def faiss(case, iterations, threads):
 
 
 def superkmeans(case, iterations, threads):
-    """Begins at points of its own choice, as it takes no first centroids."""
+    """Begins at points of its own choice, as it takes no first centroids; it is not exact."""
     from superkmeans import SuperKMeans
-    model = SuperKMeans(case.k, case.floats.shape[1], iters=iterations, n_threads=threads, sampling_fraction=1.0, early_termination=False)
+    model = SuperKMeans(case.k, case.floats.shape[1], hierarchical=False, iters=iterations, n_threads=threads, sampling_fraction=1.0,
+                        tol=0, early_termination=False)
     start = time.perf_counter()
     centroids = model.train(case.floats)
     return time.perf_counter() - start, case.np.asarray(centroids), iterations
 
+
+HEADING = """# K-means beside others
+
+Made by `make bench-kmeans` (`bench/kmeans.py --docs`, which says how). Medians of one run on one machine; COOL's seconds are
+those of its iterations, without loading and seeding, and the others' those of their whole call without making first centroids."""
 
 PROGRAMS = {"cool": cool, "scikit-learn": scikit_learn, "faiss": faiss, "superkmeans": superkmeans}
 # Peers that say when nothing moves any more.
@@ -192,8 +199,10 @@ def main():
         print("\n".join(lines[-len(results) - 3:]), flush=True)
     with open(os.path.join(arguments.out, "kmeans.json"), "w") as f:
         json.dump(report, f, indent=1)
-    with open(os.path.join(arguments.out, "kmeans.md"), "w") as f:
-        f.write("\n".join(lines) + "\n")
+    text = "\n".join([HEADING, *lines]) + "\n"
+    for path in [os.path.join(arguments.out, "kmeans.md")] + [os.path.join(ROOT, "docs", "kmeans-benchmarks.md")] * arguments.docs:
+        with open(path, "w") as f:
+            f.write(text)
 
 
 if __name__ == "__main__":

@@ -25,8 +25,10 @@ pub enum Method {
 pub struct Effort {
     /// How nearest centroids are found.
     pub method: Method,
-    /// Centroids of which a point keeps bounds one by one; none for as many as take three eighths of the points' memory.
+    /// Centroids of which a point keeps bounds one by one; none for as many as there is room for.
     pub near: Option<usize>,
+    /// Bytes that this rank may take; without a limit, bounds take three eighths of the points' memory.
+    pub memory: Option<u64>,
     /// The instructions that do the work.
     pub level: Level,
     /// Threads of this rank.
@@ -36,17 +38,47 @@ pub struct Effort {
 impl Effort {
     /// The best of this machine, on so many threads.
     pub fn of(threads: usize) -> Self {
-        Self { method: Method::Auto, near: None, level: Level::best(), threads }
+        Self { method: Method::Auto, near: None, memory: None, level: Level::best(), threads }
     }
 
-    fn near(&self, points: &Points) -> usize {
-        let bytes = match points.precision() {
-            Precision::Byte => points.dims,
-            Precision::Wide => 2 * points.dims,
+    /// Bytes that are needed in any case: points, labels, and sums, centroids and their packed copies.
+    pub fn least_memory(points: &Points, clusters: usize) -> u64 {
+        let each = points.dims * coordinate_bytes(points) + 2 * size_of::<u32>();
+        (points.len() * each + clusters * points.dims * CENTROID_BYTES) as u64
+    }
+
+    /// Centroids of which each point keeps bounds, if there is room for bounds.
+    pub fn near(&self, points: &Points, clusters: usize) -> Option<usize> {
+        let room = match self.memory {
+            None => points.dims * coordinate_bytes(points) * 3 / 8,
+            Some(memory) => {
+                let rest = memory.saturating_sub(Self::least_memory(points, clusters));
+                rest as usize / points.len().max(1)
+            }
         };
-        let room = bytes * 3 / 8;
         let each = Bounds::bytes_per_point(1) - Bounds::bytes_per_point(0);
-        self.near.unwrap_or((room.saturating_sub(Bounds::bytes_per_point(0)) / each).clamp(4, 400))
+        let fitting = room.saturating_sub(Bounds::bytes_per_point(0)) / each;
+        match (self.near, self.memory) {
+            (Some(near), _) => Some(near),
+            (None, None) => Some(fitting.clamp(LEAST_NEAR, MOST_NEAR)),
+            (None, Some(_)) => (fitting >= LEAST_NEAR).then_some(fitting.min(MOST_NEAR)),
+        }
+    }
+}
+
+/// Bytes of a centroid's coordinate in all its copies: one to send, three to compare, two planes of panels, and a sum.
+const CENTROID_BYTES: usize = 18;
+
+/// With fewer near centroids bounds hardly spare a distance.
+const LEAST_NEAR: usize = 4;
+
+/// As many as the papers keep.
+const MOST_NEAR: usize = 400;
+
+fn coordinate_bytes(points: &Points) -> usize {
+    match points.precision() {
+        Precision::Byte => 1,
+        Precision::Wide => 2,
     }
 }
 
@@ -93,8 +125,7 @@ impl Assigner {
             Method::Full => false,
             Method::Bounds => true,
         };
-        if begins {
-            let near = self.effort.near(points);
+        if let Some(near) = self.effort.near(points, centroids.len()).filter(|_| begins) {
             let (bounds, found) = Bounds::begin(points, centroids, near, labels, level, threads);
             self.bounds = Some(bounds);
             return found;
@@ -104,5 +135,22 @@ impl Assigner {
         self.wait = self.wait.saturating_sub(1);
         self.settled = found.changed * FEW < points.len() as i64;
         found
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn bounds_take_what_memory_is_left_and_none_if_there_is_too_little() {
+        let points = Points::new(Precision::Byte, 512, vec![0; 512 * 100]);
+        let least = Effort::least_memory(&points, 10);
+        assert_eq!(least, 100 * (512 + 8) + 10 * 512 * 18);
+        let near = |memory| Effort { memory, ..Effort::of(1) }.near(&points, 10);
+        assert_eq!(near(None), Some(14));
+        assert_eq!(near(Some(least + 100 * (16 + 12 * 20))), Some(20));
+        assert_eq!((near(Some(least)), near(Some(0))), (None, None));
+        assert_eq!(Effort { near: Some(7), ..Effort::of(1) }.near(&points, 10), Some(7));
     }
 }

@@ -81,10 +81,15 @@ pub(crate) struct Cli {
     #[arg(long, value_name = "HOW", default_value = "auto")]
     assign: Method,
 
-    /// Centroids for which each point keeps a bound of its own, of 12 bytes; by default as many as take three eighths of
-    /// the points' memory.
+    /// Centroids for which each point keeps a bound of its own, of 12 bytes; by default as many as there is room for.
     #[arg(long, value_name = "N")]
     near: Option<usize>,
+
+    /// Memory that each rank may take, as 4G or 512M: bounds take what points, centroids and sums leave of it.
+    ///
+    /// Without it, bounds take three eighths of the points' memory.
+    #[arg(long, value_name = "BYTES", value_parser = bytes)]
+    memory: Option<u64>,
 
     /// Vector instructions to use: scalar, sse2, avx2, avx512, vnni or amx; by default the best of the processor.
     ///
@@ -129,6 +134,20 @@ pub(crate) struct Cli {
     pub(crate) word_points: usize,
 }
 
+/// A number of bytes, with K, M or G for powers of 1024.
+fn bytes(text: &str) -> Result<u64, String> {
+    let digits = text.trim_end_matches(['K', 'M', 'G']);
+    let unit: u64 = match &text[digits.len()..] {
+        "" => 1,
+        "K" => 1 << 10,
+        "M" => 1 << 20,
+        "G" => 1 << 30,
+        _ => return Err("one of K, M and G may follow the number".into()),
+    };
+    let number: u64 = digits.parse().map_err(|_| "a number of bytes such as 4G or 512M".to_owned())?;
+    number.checked_mul(unit).ok_or_else(|| "more than there can be".to_owned())
+}
+
 const EXAMPLES: &str = "\
 Examples:
   cool-kmeans -k 256 --words words.json photographs/
@@ -165,6 +184,7 @@ impl Cli {
             effort: Effort {
                 method: self.assign,
                 near: self.near,
+                memory: self.memory,
                 level: self.simd.unwrap_or_else(Level::best),
                 threads,
             },

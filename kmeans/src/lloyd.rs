@@ -209,7 +209,7 @@ impl Share {
         watch: &dyn Watch,
         progress: &mut Option<Progress>,
     ) -> Result<Clustered, Error> {
-        peers.agree(check(how, self.chosen.len()))?;
+        peers.agree(check(how, self.chosen.len()).and_then(|()| self.fits(how)))?;
         let progress = self.begin(peers, how, progress)?;
         let mut labels = vec![u32::MAX; self.points.len()];
         let mut assigner = Assigner::new(how.effort);
@@ -246,6 +246,17 @@ impl Share {
                 checkpoint::write(path, self, how, progress)?;
             }
             watch.iteration(&iteration);
+        }
+    }
+
+    /// Whether the work fits the memory that is allowed.
+    fn fits(&self, how: &Clustering) -> Result<(), Error> {
+        let least = Effort::least_memory(&self.points, how.k);
+        match how.effort.memory {
+            Some(memory) if memory < least => Err(Error::Option(format!(
+                "--memory {memory}: points, centroids and sums of this rank take {least} bytes; allow more, or use more ranks"
+            ))),
+            _ => Ok(()),
         }
     }
 

@@ -5,7 +5,9 @@ mod terminal;
 
 use clap::Parser;
 use cli::Cli;
-use cool_kmeans::lloyd::{Clustered, Share};
+use cool_kmeans::bounds::Bounds;
+use cool_kmeans::choose::Method;
+use cool_kmeans::lloyd::{Clustered, Clustering, Share};
 use cool_kmeans::peers::{Peers, surviving};
 use cool_kmeans::progress::Progress;
 use cool_kmeans::report::{self, Network, Run};
@@ -71,6 +73,7 @@ fn rank(cli: &Cli, peers: &Peers<'_>, kept: &mut Kept) -> Result<(), Error> {
         share.points.dims,
         peers.size()
     ));
+    terminal.say(&plan(share, &how));
     let clustered = share.cluster(peers, &how, &terminal, &mut kept.progress)?;
     terminal.finish();
 
@@ -88,6 +91,18 @@ fn rank(cli: &Cli, peers: &Peers<'_>, kept: &mut Kept) -> Result<(), Error> {
     };
     // The others stay until it is done: if rank 0 is lost, one of them does it.
     peers.agree(if peers.leads() { write() } else { Ok(()) })
+}
+
+/// What was chosen to make it fast.
+fn plan(share: &Share, how: &Clustering) -> String {
+    let bounds = match how.effort.near(&share.points, how.k) {
+        Some(near) if how.effort.method != Method::Full => {
+            let near = near.min(how.k);
+            format!("bounds for {near} centroids a point, {} bytes each", Bounds::bytes_per_point(near))
+        }
+        _ => "no bounds".to_owned(),
+    };
+    format!("{} instructions; {bounds}", how.effort.level)
 }
 
 /// Rank 0's last words and files.

@@ -84,7 +84,7 @@ fn any_ranks_and_threads_equal_the_plain_reference_to_the_bit() {
     }
     for level in Level::available() {
         for method in [Method::Auto, Method::Full, Method::Bounds] {
-            let effort = Effort { level, method, near: Some(3), threads: 2 };
+            let effort = Effort { level, method, near: Some(3), memory: None, threads: 2 };
             let how = Clustering { effort, ..clustering(k, 2) };
             let found = whole(3, &loading(std::slice::from_ref(&path), 0), &how);
             assert_eq!(found.result(), single.result(), "{level}, {method:?}");
