@@ -76,6 +76,12 @@ impl Operation {
         matches!(self, O::Reduce | O::Allreduce | O::ReduceScatter | O::Scan | O::Exscan)
     }
 
+    /// Whether ranks have parts, of equal lengths or of those that counts give.
+    pub(crate) fn has_parts(self) -> bool {
+        use Operation as O;
+        matches!(self, O::Gather | O::Allgather | O::Scatter | O::ReduceScatter | O::Alltoall)
+    }
+
     fn name(self) -> String {
         self.code().as_str_name().to_lowercase()
     }

@@ -19,7 +19,7 @@ use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::mpsc;
 use tracing::{info, warn};
 
-/// What waits to be told to the controller; ranks that print more wait.
+/// Events that wait to be told to the controller; ranks that print more wait.
 const EVENTS: usize = 256;
 
 /// Runs on every node of a COOL cluster: starts the node's ranks and moves their data.
@@ -92,6 +92,10 @@ enum Error {
     Pages(#[from] ListenError),
     #[error("cannot watch for signals: {0}")]
     Signals(std::io::Error),
+    #[error(
+        "the data engine has failed, and with it the ranks of this node; that is a defect: please report what it said"
+    )]
+    Engine,
 }
 
 #[tokio::main]
@@ -155,6 +159,7 @@ async fn run(options: Options) -> Result<(), Error> {
         never = reflector.serve() => match never {},
         never = pages => match never {},
         Err(refused) = control::run(&agent, &node, &mut launcher, &mut events) => Err(refused.into()),
+        () = agent.engine_ended() => Err(Error::Engine),
         _ = interrupt.recv() => Ok(()),
         _ = terminate.recv() => Ok(()),
     };

@@ -627,7 +627,7 @@ cool_status cool_subset(cool_comm comm, const size_t *ranks, size_t n, cool_comm
 cool_status cool_free(cool_comm comm);
 
 /**
- * Lets later calls fail when they make no progress for so many milliseconds; 5 minutes if never set.
+ * Lets later calls fail when they make no progress for `milliseconds`; 5 minutes if never set.
  */
 cool_status cool_set_timeout(cool_comm comm, uint64_t milliseconds);
 
@@ -680,7 +680,7 @@ cool_status cool_dealloc(void *data);
  * another are received in the order in which they were sent, among those that a receive takes.
  *
  * # Safety
- * `data` has so many elements.
+ * `data` has `count` elements.
  */
 cool_status cool_send(const void *data,
                       size_t count,
@@ -694,7 +694,7 @@ cool_status cool_send(const void *data,
  * came, unless it is null.
  *
  * # Safety
- * `data` has room for so many elements, and nobody else uses it meanwhile; `message` points to one, or is null.
+ * `data` has room for `count` elements, and nobody else uses it meanwhile; `message` points to one, or is null.
  */
 cool_status cool_recv(void *data,
                       size_t count,
@@ -708,7 +708,7 @@ cool_status cool_recv(void *data,
  * Starts cool_send.
  *
  * # Safety
- * `data` has so many elements, which stay until this returns; `request` points to a request.
+ * `data` has `count` elements, which stay until this returns; `request` points to a request.
  */
 cool_status cool_isend(const void *data,
                        size_t count,
@@ -722,7 +722,7 @@ cool_status cool_isend(const void *data,
  * Starts cool_recv.
  *
  * # Safety
- * `data` has room for so many elements, and nobody else uses it until cool_wait; `request` points to a request.
+ * `data` has room for `count` elements, and nobody else uses it until cool_wait; `request` points to a request.
  */
 cool_status cool_irecv(void *data,
                        size_t count,

@@ -169,7 +169,7 @@ pub extern "C" fn cool_free(comm: cool_comm) -> cool_status {
     guarded(|| COMMS.take(comm).map(drop))
 }
 
-/// Lets later calls fail when they make no progress for so many milliseconds; 5 minutes if never set.
+/// Lets later calls fail when they make no progress for `milliseconds`; 5 minutes if never set.
 #[unsafe(no_mangle)]
 pub extern "C" fn cool_set_timeout(comm: cool_comm, milliseconds: u64) -> cool_status {
     guarded(|| {

@@ -48,7 +48,7 @@ impl Installed {
         program
     }
 
-    /// A program's output as so many ranks of one process.
+    /// A program's output as `ranks` ranks of one process.
     fn output(&self, program: &Path, ranks: usize) -> String {
         let mut command = Command::new(program);
         command.env("LD_LIBRARY_PATH", self.0.path().join("lib")).env("COOL_EMBEDDED", ranks.to_string());

@@ -80,7 +80,7 @@ impl Comm {
         memory::array(py, &*self.get_rank(py)?, shape, dtype)
     }
 
-    /// Lets later calls fail when they make no progress for so many seconds; 5 minutes if never set.
+    /// Lets later calls fail when they make no progress for this many seconds; 5 minutes if never set.
     fn set_timeout(&self, py: Python<'_>, seconds: f64) -> PyResult<()> {
         let timeout = Duration::try_from_secs_f64(seconds).map_err(|e| wrong(py, format!("timeout: {e}")))?;
         self.get_rank(py)?.set_timeout(timeout);

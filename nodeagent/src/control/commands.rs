@@ -99,7 +99,8 @@ impl Control<'_> {
         self.agent.adopt_groups();
         let lost = self.backlog.take_lost();
         if lost > 0 {
-            warn!("{lost} lines of output were lost while the controller was away");
+            // Those that the broken connection had taken are not known.
+            warn!("at least {lost} lines of output were lost while the controller was away");
         }
         let period = Duration::from_millis(registered.lldp_interval_ms.into()).max(SHORTEST_LLDP_PERIOD);
         // Ends the one that there was.
