@@ -89,7 +89,7 @@ pub async fn run(
         launcher,
         events,
         announcer: JoinSet::new(),
-        held: NodeInventory::default(),
+        inventory: NodeInventory::default(),
         backlog: Backlog::default(),
         probe: JoinSet::new(),
         examinations: JoinSet::new(),
@@ -100,7 +100,7 @@ pub async fn run(
     loop {
         let end = control.session(&endpoint, &connector).await;
         control.announcer = JoinSet::new();
-        agent.orphan_groups(|group| control.held.has_running(group));
+        agent.orphan_groups(|group| control.inventory.has_running(group));
         control.probe = JoinSet::new();
         agent.give_up_musters(AWAY);
         match end {
@@ -144,7 +144,7 @@ struct Control<'a> {
     /// The one task that announces the node by LLDP. It lasts as long as the session, and so does its key.
     announcer: JoinSet<()>,
     /// For a controller that takes over from another.
-    held: NodeInventory,
+    inventory: NodeInventory,
     backlog: Backlog,
     /// The probe under way.
     probe: JoinSet<Probed>,
@@ -202,7 +202,7 @@ impl Control<'_> {
                     None => return Err(End::Broken("it ended the session".into())),
                 },
                 Some((room, event)) = event => {
-                    self.held.note(&event);
+                    self.inventory.note(&event);
                     self.note_absent(&event);
                     room.send(AgentMessage { body: Some(event) });
                 }
@@ -217,7 +217,7 @@ impl Control<'_> {
     /// A rank that has ended may never have come to its group.
     fn note_absent(&self, event: &agent_message::Body) {
         let agent_message::Body::Exited(exited) = event else { return };
-        let Some(group) = self.held.group_of(exited.job) else { return };
+        let Some(group) = self.inventory.group_of(exited.job) else { return };
         let (agent, rank) = (self.agent.clone(), exited.rank);
         // Not here, where what it says to the controller is taken.
         tokio::spawn(async move { agent.never_came(group, rank).await });
@@ -247,7 +247,7 @@ impl Control<'_> {
             udp_port: udp_port.into(),
             tcp_port: tcp_port.into(),
             slots: self.node.slots,
-            held: self.held.report(|group| self.agent.attached(group)),
+            held: self.inventory.report(|group| self.agent.attached(group)),
             probe_port: self.node.probe_port.into(),
         }
     }
@@ -263,7 +263,7 @@ impl Control<'_> {
                 () = &mut over => return,
                 Some(event) = self.events.recv() => event,
             };
-            if let Some(ended) = self.held.note(&event) {
+            if let Some(ended) = self.inventory.note(&event) {
                 self.agent.orphan_groups(|group| group != ended);
             }
             match event {

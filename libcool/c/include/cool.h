@@ -594,6 +594,22 @@ cool_status cool_rank(cool_comm comm, size_t *rank);
 cool_status cool_size(cool_comm comm, size_t *size);
 
 /**
+ * The group's number in the network, as errors and `cool groups` have it.
+ *
+ * # Safety
+ * `group` points to a number.
+ */
+cool_status cool_group(cool_comm comm, uint64_t *group);
+
+/**
+ * Where a rank runs: its node, counted over the group with racks in order, and its rack.
+ *
+ * # Safety
+ * `node` and `rack` point to numbers.
+ */
+cool_status cool_place(cool_comm comm, size_t rank, size_t *node, size_t *rack);
+
+/**
  * Splits a group: ranks that give the same color form a new group, ordered by `key`, then by rank. Who gives a
  * negative color is in none and gets 0. All ranks of the group call this.
  *

@@ -94,6 +94,9 @@ fn what_a_program_does_wrong_is_told_in_a_code_and_in_words() {
     let output = installed.output(&program, 2);
     for text in [
         "no launcher: 2 this process is not a rank",
+        "\ngroup 1\n",
+        "rank 1: node 1, rack 1\n",
+        "place of none: 1 there is no rank 2",
         "null send: 1 send is null, but has 32 bytes to it",
         "overlap: 1 send and recv overlap; pass COOL_IN_PLACE",
         "root: 1 rank 0: bcast: there is no rank 99",
