@@ -5,8 +5,8 @@ mod calls;
 mod heap;
 mod inbox;
 
+use crate::Operation;
 use crate::error::Error;
-use crate::operation::Operation;
 pub(crate) use calls::{Blocking, Request};
 use cool_proto::VERSION;
 use cool_proto::frame::MAX_PLAN;
@@ -201,7 +201,7 @@ impl Session {
             )));
         }
         let doing = "set_plan";
-        let check = CheckPlan { operation: operation.code().into(), plan: plan.to_owned() };
+        let check = CheckPlan { operation: local::Operation::from(operation).into(), plan: plan.to_owned() };
         match self.ask(doing, Body::CheckPlan(check))? {
             Body::PlanChecked(checked) => Ok((!checked.wrong.is_empty()).then_some(checked.wrong)),
             _ => Err(self.disconnected(doing, inbox::unexpected())),

@@ -12,6 +12,7 @@ use cool_nodeagent::interface::{Interface, InterfaceError};
 use cool_nodeagent::launcher::Launcher;
 use cool_nodeagent::local::{LocalServer, ServeError};
 use cool_nodeagent::probe::Reflector;
+use cool_types::{NodeNameError, check_node_name};
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
@@ -34,7 +35,7 @@ const EVENTS: usize = 256;
 #[command(name = "cool-nodeagent", version)]
 struct Options {
     /// The node's name, unlike any other node's: letters, digits, dot, dash, underscore
-    #[arg(long)]
+    #[arg(long, value_parser = node_name)]
     name: String,
     /// The network interface that carries the data; it needs an IPv4 address
     #[arg(long)]
@@ -71,6 +72,10 @@ struct Options {
     /// For tests: throw away this share of the datagrams that come (0 to 0.5), picked by the seed (default 0)
     #[arg(long, value_name = "SHARE[:SEED]")]
     lose: Option<Losses>,
+}
+
+fn node_name(text: &str) -> Result<String, NodeNameError> {
+    check_node_name(text).map(|()| text.to_owned())
 }
 
 /// Why the agent ends other than by a signal.

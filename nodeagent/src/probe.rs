@@ -7,6 +7,7 @@
 //! are the burst. Trains grow until they last long enough to be timed; the fastest counts, for the same reason.
 
 use cool_daemon::accept::Incoming;
+use cool_types::wire::{ETHERNET, TCP_IP};
 use std::convert::Infallible;
 use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4};
 use std::time::{Duration, Instant};
@@ -31,10 +32,6 @@ const LONG_ENOUGH: Duration = Duration::from_millis(10);
 const LONGEST: Duration = Duration::from_secs(8);
 /// Agents that are answered at once; more wait in the system's queue.
 const ANSWERED_AT_ONCE: usize = 4;
-
-/// Bytes in front of each packet's payload: Ethernet; and IP and TCP with timestamps, within the MTU.
-pub(crate) const ETHERNET: u64 = 14;
-pub(crate) const TCP: u64 = 52;
 
 /// What is known of the way to another node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -233,8 +230,8 @@ async fn connect(from: Ipv4Addr, to: SocketAddrV4) -> io::Result<TcpStream> {
 
 /// With the headers of its packets.
 fn on_wire(bytes: u64, mtu: u64) -> u64 {
-    let payload = mtu.saturating_sub(TCP).max(1);
-    bytes.saturating_mul(payload + TCP + ETHERNET) / payload
+    let payload = mtu.saturating_sub(TCP_IP).max(1);
+    bytes.saturating_mul(payload + TCP_IP + ETHERNET) / payload
 }
 
 fn nanos(time: Duration) -> u64 {

@@ -128,8 +128,7 @@ pub unsafe extern "C" fn cool_place(
 ) -> cool_status {
     guarded(|| {
         let comm = comm_of(comm)?;
-        let place =
-            comm.place(rank).ok_or_else(|| Wrong::Argument(format!("there is no rank {rank}")))?;
+        let place = comm.place(rank).ok_or_else(|| Wrong::Argument(format!("there is no rank {rank}")))?;
         // SAFETY: as promised.
         unsafe { put("node", node, place.node).and_then(|()| put("rack", rack, place.rack)) }
     })

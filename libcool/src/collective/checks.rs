@@ -5,8 +5,9 @@
 mod tests;
 
 use super::{Arrays, Checked, Collective};
-use crate::element::{Array, ArrayMut, Op, Type};
-use crate::operation::Operation;
+use crate::element::{Array, ArrayMut};
+use crate::{Operation, Type};
+use cool_types::check_reduction;
 use std::ops::Range;
 
 /// The caller's place in its group.
@@ -51,7 +52,7 @@ impl<'s, 'r> Collective<'s, 'r> {
         let root = caller.root(&self)?;
         let dtype = self.element_type(caller)?;
         if self.operation.combines() {
-            fits(self.operation, dtype, self.op)?;
+            check_reduction(self.operation, dtype, self.op).map_err(|e| e.to_string())?;
         }
         let (send, receives, count) = match &self.arrays {
             Arrays::None if self.operation == Operation::Barrier => (None, false, 0),
@@ -98,22 +99,6 @@ impl<'s, 'r> Collective<'s, 'r> {
     }
 }
 
-/// Whether a reduction combines such elements.
-fn fits(operation: Operation, dtype: Option<Type>, op: Option<Op>) -> Result<(), Reason> {
-    let op = op.ok_or("it does not say how to combine")?;
-    if op == Op::Average && matches!(operation, Operation::Scan | Operation::Exscan) {
-        return Err("there is no average of a scan; scan by sum and divide".into());
-    }
-    match dtype {
-        Some(dtype) if !dtype.code().combines_by(op.code()) => {
-            let fit = Op::ALL.into_iter().filter(|op| dtype.code().combines_by(op.code()));
-            let fit: Vec<String> = fit.map(|op| op.to_string()).collect();
-            Err(format!("elements of type {dtype} have no {op}; they have {}", fit.join(", ")))
-        }
-        _ => Ok(()),
-    }
-}
-
 impl Caller {
     fn root(self, collective: &Collective<'_, '_>) -> Result<u32, Reason> {
         if !collective.operation.rooted() {
@@ -143,7 +128,7 @@ impl Caller {
         let receives = at_root || !matches!(operation, Operation::Reduce | Operation::Gather);
         let send_len = Side { name: "send", len: send.map(Array::len), used: sends };
         let recv_len = Side { name: "recv", len: recv.map(ArrayMut::len), used: receives };
-        let count = match collective.counts.filter(|_| operation.has_parts()) {
+        let count = match collective.counts.filter(|_| operation.takes_counts()) {
             None => self.equal_lengths(operation, send_len, recv_len)?,
             Some(counts) => {
                 self.counted_lengths(operation, send_len, recv_len, counts)?;

@@ -2,13 +2,13 @@
 
 use super::heap::{Block, Memory, RegionUpdate, Registered, aligned};
 use super::{Session, milliseconds, ranks};
+use crate::Operation;
 use crate::collective::Checked;
 use crate::comm::PointToPoint;
 use crate::error::Error;
-use crate::operation::Operation;
-use cool_proto::OPEN_CALLS_MAX;
 use cool_proto::local::{self, Call, Dtype, Map, ReduceOp, Slice, Transfer, Unmap, frame::Body};
 use cool_proto::region::RegionError;
+use cool_types::limits::OPEN_CALLS;
 use std::ptr::NonNull;
 use std::sync::Arc;
 use std::task::Waker;
@@ -64,10 +64,10 @@ impl Session {
         let call = Call {
             id: 0,
             group: self.group,
-            operation: checked.operation.code().into(),
+            operation: local::Operation::from(checked.operation).into(),
             root: checked.root,
-            dtype: checked.dtype.map_or(Dtype::Unspecified, |dtype| dtype.code()).into(),
-            reduce: checked.op.map_or(ReduceOp::Unspecified, |op| op.code()).into(),
+            dtype: checked.dtype.map_or(Dtype::Unspecified, Dtype::from).into(),
+            reduce: checked.op.map_or(ReduceOp::Unspecified, ReduceOp::from).into(),
             count: checked.count as u64,
             input,
             output,
@@ -138,7 +138,7 @@ impl Session {
             send: message.sends,
             peer: message.peer,
             tag: message.tag,
-            dtype: message.dtype.code().into(),
+            dtype: Dtype::from(message.dtype).into(),
             data: Some(place),
             timeout_ms: milliseconds(timeout),
         };
@@ -191,8 +191,8 @@ impl Session {
     /// Sends a call; its number.
     fn send_call(&self, name: &'static str, call: impl FnOnce(u64) -> Body) -> Result<u64, Error> {
         let mut wire = self.wire();
-        if self.inbox.open() >= OPEN_CALLS_MAX {
-            let reason = format!("{OPEN_CALLS_MAX} calls are under way; wait for some first");
+        if self.inbox.open() >= OPEN_CALLS {
+            let reason = format!("{OPEN_CALLS} calls are under way; wait for some first");
             return Err(Error::Argument { rank: self.rank, operation: name, reason });
         }
         let id = wire.next_call;

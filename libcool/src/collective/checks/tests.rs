@@ -2,6 +2,7 @@
 //! at each rank; the texts name the array and what would be right.
 
 use super::*;
+use crate::Op;
 
 /// The longest array of any case.
 const DATA: [u8; 16] = [0; 16];
