@@ -1,6 +1,6 @@
 //! The agent's session with the controller: registers, does what it is told, and comes back when the
 //! session breaks. Without a controller, groups and ranks that are there go on.
-//! What it is told to do is done in [`commands`].
+//! What it is told to do is done in `commands`.
 
 mod commands;
 mod group_spec;
