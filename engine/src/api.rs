@@ -121,7 +121,20 @@ impl<M> CallRequest<M> {
     pub fn map<N>(self, mut name: impl FnMut(M) -> N) -> CallRequest<N> {
         let CallRequest { group, rank, operation, root, element, reduce, count, counts, plan, .. } = self;
         let (input, output, timeout) = (self.input.map(&mut name), self.output.map(name), self.timeout);
-        CallRequest { group, rank, operation, root, element, reduce, count, counts, plan, input, output, timeout }
+        CallRequest {
+            group,
+            rank,
+            operation,
+            root,
+            element,
+            reduce,
+            count,
+            counts,
+            plan,
+            input,
+            output,
+            timeout,
+        }
     }
 }
 

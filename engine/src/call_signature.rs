@@ -55,9 +55,8 @@ impl CallSignature {
     /// [`FailureKind::Invalid`], if not.
     pub(crate) fn check(&self, request: &CallRequest, size: usize) -> Result<(), Failure> {
         let wrong = |e: CallError| invalid(request, &e);
-        if let Some(element) = self.element.filter(|_| self.call.operation.combines()) {
-            check_reduction(self.call.operation, element, self.reduce.ok_or_else(|| wrong(CallError::NoReduction))?)
-                .map_err(wrong)?;
+        if self.call.operation.combines() {
+            check_reduction(self.call.operation, self.element, self.reduce).map_err(wrong)?;
         }
         self.call.check(size).map_err(wrong)?;
         let len = |range: &Option<crate::MemoryRange>| range.map_or(0, |range| range.len);
@@ -198,7 +197,8 @@ mod tests {
             gather(&[3, 5]),
             gather(&[5, 3]),
         ];
-        let signatures: Vec<CallSignature> = calls.iter().map(|call| CallSignature::of(call).unwrap()).collect();
+        let signatures: Vec<CallSignature> =
+            calls.iter().map(|call| CallSignature::of(call).unwrap()).collect();
         let default = "cool-p-p".parse().unwrap();
         for (i, a) in signatures.iter().enumerate() {
             for b in &signatures[..i] {

@@ -184,10 +184,24 @@ mod tests {
     fn halves_of_floats_combine_and_round_to_nearest() {
         let f = f16::from_f32;
         // 2049 has no half: it rounds to even.
-        check!(f16, ElementType::F16, ReduceOp::Sum, [f(1.5), f(2048.0)], [f(2.0), f(1.0)], [f(3.5), f(2048.0)]);
+        check!(
+            f16,
+            ElementType::F16,
+            ReduceOp::Sum,
+            [f(1.5), f(2048.0)],
+            [f(2.0), f(1.0)],
+            [f(3.5), f(2048.0)]
+        );
         check!(f16, ElementType::F16, ReduceOp::Max, [f(1.5), f(-2.0)], [f(2.0), f(1.0)], [f(2.0), f(1.0)]);
         let b = bf16::from_f32;
-        check!(bf16, ElementType::Bf16, ReduceOp::Prod, [b(1.5), b(256.0)], [b(2.0), b(3.0)], [b(3.0), b(768.0)]);
+        check!(
+            bf16,
+            ElementType::Bf16,
+            ReduceOp::Prod,
+            [b(1.5), b(256.0)],
+            [b(2.0), b(3.0)],
+            [b(3.0), b(768.0)]
+        );
         check!(bf16, ElementType::Bf16, ReduceOp::Sum, [b(256.0)], [b(1.0)], [b(256.0)]);
     }
 

@@ -66,11 +66,12 @@ mod trace;
 mod works;
 
 pub use api::{
-    CallRequest, DEFAULT_PEER_TIMEOUT, DEFAULT_TIMEOUT, GroupError, GroupSpec, MemberSpec, TransferRequest, TreeScope,
-    TreeSpec,
+    CallRequest, DEFAULT_PEER_TIMEOUT, DEFAULT_TIMEOUT, GroupError, GroupSpec, MemberSpec, TransferRequest,
+    TreeScope, TreeSpec,
 };
 pub use call_signature::wrong_plan;
 pub use combine::combine;
+pub use cool_types::{ElementType, Operation, ReduceOp};
 pub use engine::Engine;
 pub use failure::{Arrived, Failure, FailureKind, Stats, Traffic};
 pub use machine::{ConnectionId, Input, Output, Work, WorkId};

@@ -4,9 +4,9 @@ use crate::api::{CallRequest, GroupError, GroupSpec, TransferRequest};
 use crate::failure::{Failure, Stats};
 use crate::memory::MemoryRange;
 use crate::preparation::{Preparation, Prepared};
-use core::ops::Range;
 use cool_transport::Packet;
 use cool_types::{ElementType, ReduceOp};
+use core::ops::Range;
 use std::net::{Ipv4Addr, SocketAddrV4};
 
 /// A connection, numbered by the driver in ascending order.

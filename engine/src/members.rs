@@ -205,7 +205,7 @@ fn first_members(members: &[MemberSpec]) -> Result<BTreeMap<&str, &MemberSpec>, 
 mod tests {
     use super::*;
     use crate::TreeSpec;
-    use crate::stream::Sending;
+    use crate::link_share::Sending;
     use cool_collective::CostModel;
     use std::net::Ipv4Addr;
 

@@ -31,7 +31,10 @@ impl MemoryRange {
     /// # Panics
     /// If they lie outside: the engine checks what it is told before it names bytes.
     pub fn part(self, offset: u64, len: u64) -> MemoryRange {
-        assert!(offset.checked_add(len).is_some_and(|end| end <= self.len), "{offset}..+{len} outside {self:?}");
+        assert!(
+            offset.checked_add(len).is_some_and(|end| end <= self.len),
+            "{offset}..+{len} outside {self:?}"
+        );
         MemoryRange { memory: self.memory, offset: self.offset + offset, len }
     }
 }

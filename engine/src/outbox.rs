@@ -2,8 +2,8 @@
 
 use crate::machine::{Output, WorkId};
 use crate::memory::{MemoryId, MemoryRange};
-use core::ops::Range;
 use cool_transport::Packet;
+use core::ops::Range;
 use std::collections::VecDeque;
 use std::net::SocketAddrV4;
 

@@ -183,7 +183,8 @@ impl Peers {
 
     /// Someone connected.
     pub(crate) fn accepted(&mut self, connection: ConnectionId, ip: Ipv4Addr, out: &mut Outbox) {
-        let unidentified = self.connections.iter().filter(|(_, owner)| matches!(owner, Owner::Unidentified { .. }));
+        let unidentified =
+            self.connections.iter().filter(|(_, owner)| matches!(owner, Owner::Unidentified { .. }));
         let unidentified: Vec<ConnectionId> = unidentified.map(|(id, _)| *id).collect();
         if unidentified.len() >= UNIDENTIFIED_MAX {
             // Identifiers ascend: the first has been silent longest.
@@ -201,7 +202,9 @@ impl Peers {
         more: &[u8],
         out: &mut Outbox,
     ) -> Option<(String, Vec<u8>, Option<Lost>)> {
-        let Some(Owner::Unidentified { ip, bytes }) = self.connections.get_mut(&connection) else { return None };
+        let Some(Owner::Unidentified { ip, bytes }) = self.connections.get_mut(&connection) else {
+            return None;
+        };
         bytes.extend_from_slice(more);
         let node = match unicast::greeting(bytes) {
             Ok(None) => return None,
@@ -214,7 +217,9 @@ impl Peers {
         };
         let (ip, bytes) = (*ip, std::mem::take(bytes));
         let known = self.by_name.get(&node);
-        if known.is_some_and(|link| link.ip != ip) || node == self.me || (known.is_none() && self.by_name.len() >= PEERS_MAX)
+        if known.is_some_and(|link| link.ip != ip)
+            || node == self.me
+            || (known.is_none() && self.by_name.len() >= PEERS_MAX)
         {
             tracing::warn!(%ip, node, "refused a connection in the name of another node");
             self.hang_up(connection, out);
@@ -234,12 +239,7 @@ impl Peers {
     }
 
     /// A connection ended, or could not be made.
-    pub(crate) fn closed(
-        &mut self,
-        connection: ConnectionId,
-        why: String,
-        out: &mut Outbox,
-    ) -> Option<Lost> {
+    pub(crate) fn closed(&mut self, connection: ConnectionId, why: String, out: &mut Outbox) -> Option<Lost> {
         match self.connections.remove(&connection)? {
             Owner::Unidentified { .. } => None,
             Owner::Peer(node) => {

@@ -11,6 +11,7 @@ use std::sync::Arc;
 /// A call that is to be prepared.
 #[derive(Debug)]
 pub struct Preparation {
+    pub(crate) group: (u64, u32),
     pub(crate) signature: CallSignature,
     pub(crate) planner: Planner,
     /// The place in the group of the node whose ranks' programs are to be compiled.
@@ -28,6 +29,11 @@ pub struct Prepared {
 }
 
 impl Preparation {
+    /// The group's number and epoch.
+    pub fn group(&self) -> (u64, u32) {
+        self.group
+    }
+
     /// The call, which together with the group decides on the plan.
     pub fn call(&self) -> &Call {
         &self.signature.call
@@ -42,7 +48,7 @@ impl Preparation {
 
     /// Compiles the schedule by a plan.
     pub fn compile(self, plan: Plan) -> Prepared {
-        let Preparation { signature, planner, node, rank } = self;
+        let Preparation { signature, planner, node, rank, .. } = self;
         let layout = planner.layout();
         let keep = |rank: Rank| layout.node_of(rank) == node;
         let compiled = compile(&signature.call, layout, &plan, keep)

@@ -17,7 +17,8 @@ use cool_proto::local::{
     ReduceOp, Running, Slice, Stats, Transfer, frame::Body,
 };
 use cool_proto::region::{Region, RegionError};
-use cool_proto::{OPEN_CALLS_MAX, RUNNING_INTERVAL, VERSION};
+use cool_proto::{RUNNING_INTERVAL, VERSION};
+use cool_types::limits::OPEN_CALLS;
 use std::collections::{BTreeMap, VecDeque};
 use std::io;
 use std::os::fd::OwnedFd;
@@ -372,7 +373,7 @@ impl LocalRank<'_> {
 
     fn check_room(&self) -> Result<(), End> {
         match self.calls.len() {
-            OPEN_CALLS_MAX.. => Err(End::Refused(format!("more than {OPEN_CALLS_MAX} calls open"))),
+            OPEN_CALLS.. => Err(End::Refused(format!("more than {OPEN_CALLS} calls open"))),
             _ => Ok(()),
         }
     }

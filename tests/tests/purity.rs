@@ -2,13 +2,15 @@
 
 use std::process::Command;
 
-const PURE: [&str; 7] = [
+const PURE: [&str; 9] = [
+    "cool-types",
     "cool-machine",
     "rs-openflow",
     "cool-topology",
     "cool-collective",
     "cool-transport",
     "cool-membership",
+    "cool-engine",
     "cool-sim",
 ];
 const DOES_IO: [&str; 8] = ["tokio", "mio", "socket2", "pnet", "rustix", "libc", "getrandom", "memmap2"];

@@ -71,7 +71,8 @@ impl Group {
         if called.digest == digest {
             return Ok(());
         }
-        Err(self.mismatch(call, (called.rank, &called.text.clone()), (rank, text)))
+        let (other, theirs) = (called.rank, called.text.clone());
+        Err(self.mismatch(call, (other, &theirs), (rank, text)))
     }
 
     /// A local rank was refused a call, which ranks that call something else do not know yet: they are told.

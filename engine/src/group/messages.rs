@@ -6,11 +6,11 @@ use crate::failure::{Failure, FailureKind};
 use crate::memory::MemoryRange;
 use crate::outbox::Received;
 use crate::shared::Shared;
-use core::ops::Range;
 use cool_machine::Time;
 use cool_transport::unicast::{Input, MessageName, Payload};
 use cool_types::limits::EAGER_BYTES;
 use cool_types::{ElementType, ReduceOp};
+use core::ops::Range;
 use std::collections::BTreeMap;
 
 /// Messages from this length on go straight from the socket to their place. Several shorter ones are read at once, which is
@@ -183,7 +183,7 @@ impl Group {
         }
         self.heard_of(message.call, message.from, digest);
         if self.differs(message.call, digest) {
-            self.ask_what(now, shared, message.call, node);
+            self.tell_call(now, shared, message.call, node);
             return Ok(());
         }
         if let Some(place) = self.messages.receives.get_mut(&message) {

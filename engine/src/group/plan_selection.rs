@@ -54,6 +54,7 @@ impl Group {
         let Some(Waiting { request, signature: Ok(signature), .. }) = self.waiting.front() else { return };
         if self.preparing.is_none() {
             let preparation = Preparation {
+                group: self.key(),
                 signature: signature.clone(),
                 planner: self.planner.clone(),
                 node: self.members.me,

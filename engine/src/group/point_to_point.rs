@@ -10,11 +10,11 @@ use crate::machine::Work;
 use crate::memory::MemoryRange;
 use crate::outbox::Received;
 use crate::shared::{Shared, TimerKey};
-use core::ops::Range;
 use cool_machine::{Duration, Time};
 use cool_transport::unicast::{Input, MessageName, Payload};
 use cool_types::ElementType;
 use cool_types::limits::EAGER_BYTES;
+use core::ops::Range;
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Where the numbers of such messages begin: no group makes so many calls.
@@ -225,13 +225,7 @@ impl Group {
         }
     }
 
-    fn send_message(
-        &mut self,
-        now: Time,
-        shared: &mut Shared,
-        number: u64,
-        to: u32,
-    ) -> Result<(), Failure> {
+    fn send_message(&mut self, now: Time, shared: &mut Shared, number: u64, to: u32) -> Result<(), Failure> {
         let Some(transfer) = self.point_to_point.transfers.get(&number) else { return Ok(()) };
         let (from, tag, data) = (transfer.rank, transfer.tag.unwrap_or_default(), transfer.data);
         let (element, bytes) = (transfer.element as u64, data.len);
@@ -438,7 +432,8 @@ impl Group {
 
     /// A part of a message that is being sent, if it is still known.
     pub(super) fn point_to_point_payload(&mut self, now: Time, part: &Payload) -> Option<MemoryRange> {
-        let transfer = self.point_to_point.transfers.get_mut(self.point_to_point.sends.get(&part.message)?)?;
+        let transfer =
+            self.point_to_point.transfers.get_mut(self.point_to_point.sends.get(&part.message)?)?;
         transfer.progress = now;
         Some(transfer.data.part(part.offset, part.len.into()))
     }
@@ -450,7 +445,12 @@ impl Group {
     }
 
     /// It is time to look after a transfer.
-    pub(crate) fn point_to_point_due(&mut self, now: Time, shared: &mut Shared, number: u64) -> Result<(), Failure> {
+    pub(crate) fn point_to_point_due(
+        &mut self,
+        now: Time,
+        shared: &mut Shared,
+        number: u64,
+    ) -> Result<(), Failure> {
         let Some(transfer) = self.point_to_point.transfers.get_mut(&number) else { return Ok(()) };
         if transfer.copying {
             transfer.progress = now;

@@ -78,7 +78,8 @@ impl Group {
         // Not in the chain: the machine refuses it.
         let me = spec.chain.position(self.members.me as u16).unwrap_or(u16::MAX);
         let receiver = Receiver::new(now, spec, me).map_err(|e| self.no_stream(rank, &e))?;
-        let operation = self.calls.get(&id.call).map_or(Operation::Bcast, |call| call.signature.call.operation);
+        let operation =
+            self.calls.get(&id.call).map_or(Operation::Bcast, |call| call.signature.call.operation);
         let stream = Stream::new(End::Receiver(Box::new(receiver)), data, (operation, rank, action), None);
         self.open(now, shared, id, stream)
     }
@@ -331,7 +332,11 @@ impl Group {
     }
 
     fn no_stream(&self, rank: u32, error: &SpecError) -> Failure {
-        Failure::new(FailureKind::Invalid, format!("rank {rank}, group {}: {error}", self.members.id), vec![rank])
+        Failure::new(
+            FailureKind::Invalid,
+            format!("rank {rank}, group {}: {error}", self.members.id),
+            vec![rank],
+        )
     }
 
     fn stream_failed(&self, id: StreamId, rank: u32, error: StreamError) -> Failure {
