@@ -8,9 +8,9 @@ use std::io;
 use std::os::fd::BorrowedFd;
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// Messages from here on go straight between memory and socket. Of shorter ones, to have several in one read, and head and
-/// payload in one buffer, is worth more than a copy.
-const LONG: u64 = 32 * 1024;
+/// Payloads of at least this many bytes are written straight from memory to a socket. Of shorter ones, to have head and
+/// payload in one buffer is worth more than to do without a copy.
+const STRAIGHT_BYTES: u64 = 32 * 1024;
 
 /// Bytes that a rank and its agent both reach. Copies in and out instead of slices, because the other
 /// side may change shared memory at any time.
@@ -24,7 +24,7 @@ pub trait Memory: Send + Sync {
     /// Copies in bytes at `offset`. The range lies within [`Memory::bytes`].
     fn write(&self, offset: u64, from: &[u8]);
 
-    /// Copies out so many bytes from `offset` on, behind what is there. The range lies within [`Memory::bytes`].
+    /// Copies out bytes from `offset` on, behind what is there. The range lies within [`Memory::bytes`].
     fn append(&self, offset: u64, bytes: usize, to: &mut Vec<u8>) {
         let head = to.len();
         to.resize(head + bytes, 0);
@@ -93,33 +93,33 @@ impl SharedSlice {
         self.memory.write(self.offset + offset, from);
     }
 
-    /// Copies out so many bytes from `offset` of this slice on, behind what is there.
+    /// Copies out bytes from `offset` of this slice on, behind what is there.
     ///
     /// # Panics
     /// If they lie outside the slice.
-    pub fn append(&self, offset: u64, bytes: usize, to: &mut Vec<u8>) {
+    pub(crate) fn append(&self, offset: u64, bytes: usize, to: &mut Vec<u8>) {
         self.check(offset, bytes);
         self.memory.append(self.offset + offset, bytes, to);
     }
 
     /// Whether sockets can take from it and put into it by themselves.
-    pub fn is_shared(&self) -> bool {
+    pub(crate) fn is_shared(&self) -> bool {
         self.memory.region().is_some()
     }
 
     /// Whether it is worth to do without a copy.
-    pub fn is_long(&self) -> bool {
-        self.bytes >= LONG
+    pub(crate) fn is_long(&self) -> bool {
+        self.bytes >= STRAIGHT_BYTES
     }
 
     /// Writes `head` and then this slice to a socket that does not block and need not take all of it: how many bytes it
     /// took. `None` if it cannot take them from here.
-    pub fn send(&self, socket: BorrowedFd<'_>, head: &[u8]) -> Option<io::Result<usize>> {
+    pub(crate) fn send(&self, socket: BorrowedFd<'_>, head: &[u8]) -> Option<io::Result<usize>> {
         self.memory.region().map(|region| region.send(socket, head, self.offset, self.bytes))
     }
 
     /// Reads from a socket what it has: into this slice, and what follows into `tail`. `None` if it cannot put it here.
-    pub fn receive(&self, socket: BorrowedFd<'_>, tail: &mut [u8]) -> Option<io::Result<usize>> {
+    pub(crate) fn receive(&self, socket: BorrowedFd<'_>, tail: &mut [u8]) -> Option<io::Result<usize>> {
         self.memory.region().map(|region| region.receive(socket, self.offset, self.bytes, tail))
     }
 
@@ -127,7 +127,7 @@ impl SharedSlice {
     ///
     /// # Panics
     /// If it lies outside the slice.
-    pub fn part(&self, offset: u64, bytes: u64) -> SharedSlice {
+    pub(crate) fn part(&self, offset: u64, bytes: u64) -> SharedSlice {
         assert!(offset.checked_add(bytes).is_some_and(|end| end <= self.bytes), "part outside its slice");
         SharedSlice { memory: Arc::clone(&self.memory), offset: self.offset + offset, bytes }
     }
@@ -171,8 +171,8 @@ impl HeapMemory {
         SharedSlice { memory: Arc::new(HeapMemory(Mutex::new(Bytes::Few(bytes)))), offset: 0, bytes: len }
     }
 
-    /// A slice of so many zeros; `None` if there is not as much memory.
-    pub fn zeros(bytes: u64) -> Option<SharedSlice> {
+    /// A slice of zeros; `None` if there is not as much memory.
+    pub(crate) fn zeros(bytes: u64) -> Option<SharedSlice> {
         let len = usize::try_from(bytes).ok()?;
         if bytes < PAGED {
             return Some(HeapMemory::slice(vec![0; len]));
