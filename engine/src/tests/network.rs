@@ -240,10 +240,6 @@ impl Network {
         self.handle(node, Input::RankLost { group, rank, why: "its process ended".to_owned() });
     }
 
-    pub(super) fn revoke(&mut self, node: usize, group: u64, rank: u32) {
-        self.handle(node, Input::Revoke { group, rank });
-    }
-
     /// A node is stopped or cut off: it says nothing more.
     pub(super) fn silence(&mut self, node: usize) {
         self.cut.insert(node);

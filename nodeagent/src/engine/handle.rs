@@ -3,9 +3,8 @@
 use super::{CallRequest, TrafficCounters, TransferRequest};
 use crate::fault_injection::Losses;
 use crate::net;
-use cool_engine::{CallRecord, DEFAULT_PEER_TIMEOUT, GroupSpec, Traffic};
+use cool_engine::{CallRecord, DEFAULT_PEER_TIMEOUT, GroupSpec};
 use cool_proto::local::{Failure, Stats, failure::Kind};
-use cool_types::Operation;
 use std::net::{Ipv4Addr, SocketAddrV4};
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
@@ -132,9 +131,9 @@ impl EngineHandle {
         &self.runtime
     }
 
-    /// What this node has sent and repaired for calls of an operation, whatever has become of the calls.
-    pub(crate) fn traffic(&self, operation: Operation) -> Traffic {
-        self.traffic.of(operation)
+    /// What this node has sent and repaired for calls, whatever has become of the calls.
+    pub(crate) fn traffic(&self) -> Arc<TrafficCounters> {
+        Arc::clone(&self.traffic)
     }
 
     /// The bound port for repair and multicast that the agent sends.

@@ -6,7 +6,8 @@ mod traffic;
 
 pub(crate) use cool_engine::wrong_plan;
 pub use cool_engine::{
-    Arrival, CallRecord, DEFAULT_PEER_TIMEOUT, DEFAULT_TIMEOUT, GroupSpec, MemberSpec, RankTimes, TreeScope, TreeSpec,
+    Arrival, CallRecord, DEFAULT_PEER_TIMEOUT, DEFAULT_TIMEOUT, GroupSpec, MemberSpec, RankTimes, TreeScope,
+    TreeSpec,
 };
 pub(crate) use handle::Command;
 pub use handle::{EngineConfig, EngineHandle, GroupError, StartError, Trace};

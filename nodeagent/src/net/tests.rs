@@ -1,11 +1,13 @@
 //! Engines over real sockets on loopback: chains only, since loopback has no trees.
 
-use crate::engine::{EngineConfig, EngineHandle, GroupSpec, MemberSpec, StartError};
+use crate::engine::{EngineConfig, EngineHandle, GroupSpec, MemberSpec, Memory, SharedSlice, StartError};
 use crate::fault_injection::Losses;
 use cool_collective::CostModel;
-use cool_engine::testing::{Collective, OPERATIONS};
-use cool_proto::local::{Failure, Operation, Stats, failure::Kind};
+use cool_engine::testing::{Buffer, Collective};
+use cool_proto::local::{Failure, Stats, failure::Kind};
+use cool_types::Operation;
 use std::net::Ipv4Addr;
+use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::timeout;
 
@@ -13,6 +15,31 @@ const GROUP: u64 = 3;
 
 /// The node of each rank.
 const PLACES: [usize; 5] = [1, 0, 2, 0, 1];
+
+/// A test's buffer as agents see it.
+struct Shared(Buffer);
+
+impl Memory for Shared {
+    fn bytes(&self) -> u64 {
+        self.0.with(|bytes| bytes.len()) as u64
+    }
+
+    fn read(&self, offset: u64, into: &mut [u8]) {
+        let at = offset as usize;
+        self.0.with(|bytes| into.copy_from_slice(&bytes[at..at + into.len()]));
+    }
+
+    fn write(&self, offset: u64, from: &[u8]) {
+        let at = offset as usize;
+        self.0.with(|bytes| bytes[at..at + from.len()].copy_from_slice(from));
+    }
+}
+
+fn slice(buffer: Buffer) -> SharedSlice {
+    let shared = Arc::new(Shared(buffer));
+    let bytes = shared.bytes();
+    SharedSlice::new(shared, 0, bytes).expect("all of it")
+}
 
 fn config(node: usize) -> EngineConfig {
     EngineConfig::on_loopback(&format!("h{node}"))
@@ -55,7 +82,8 @@ async fn call(
     calls: impl Fn(u32) -> bool,
 ) -> Vec<Result<Stats, Failure>> {
     let requests = collective.requests.iter().filter(|request| calls(request.rank));
-    let open: Vec<_> = requests.map(|r| engines[PLACES[r.rank as usize]].call(r.clone())).collect();
+    let open: Vec<_> =
+        requests.map(|r| engines[PLACES[r.rank as usize]].call(r.clone().map(slice))).collect();
     let mut done = Vec::new();
     for call in open {
         done.push(timeout(Duration::from_secs(120), call).await.expect("every call ends"));
@@ -76,7 +104,7 @@ async fn every_operation_works_where_datagrams_are_thrown_away() {
 
 async fn every_operation_works(engines: &[EngineHandle], counts: &[u64]) {
     for &count in counts {
-        for operation in OPERATIONS {
+        for operation in Operation::ALL {
             let collective = Collective::new(GROUP, 5, operation, 3, count, 1);
             for result in call(engines, &collective, |_| true).await {
                 assert!(result.is_ok(), "{operation:?} of {count}: {result:?}");

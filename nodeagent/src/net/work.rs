@@ -53,6 +53,11 @@ impl Move {
         Some(Move { from: memories.get(*from)?, to: memories.get(*to)?, combine })
     }
 
+    /// How many bytes.
+    pub(super) fn bytes(&self) -> u64 {
+        self.to.bytes()
+    }
+
     /// Does it.
     pub(super) fn run(&self) {
         match self.combine {

@@ -11,21 +11,21 @@ use tokio::time::timeout;
 pub(super) type Answer<R> = Result<R, String>;
 
 /// Where answers go.
-type Waits<K, R> = BTreeMap<(K, u32), oneshot::Sender<Answer<R>>>;
+type Senders<K, R> = BTreeMap<(K, u32), oneshot::Sender<Answer<R>>>;
 
 /// Who waits, by what all of a group wait for together and rank.
 #[derive(Debug)]
-pub(super) struct Waiting<K, R> {
-    ranks: Mutex<Waits<K, R>>,
+pub(super) struct Waiters<K, R> {
+    ranks: Mutex<Senders<K, R>>,
 }
 
-impl<K, R> Default for Waiting<K, R> {
-    fn default() -> Waiting<K, R> {
-        Waiting { ranks: Mutex::default() }
+impl<K, R> Default for Waiters<K, R> {
+    fn default() -> Waiters<K, R> {
+        Waiters { ranks: Mutex::default() }
     }
 }
 
-impl<K: Ord + Clone, R> Waiting<K, R> {
+impl<K: Ord + Clone, R> Waiters<K, R> {
     /// A rank begins to wait; `None` if one of its name does already.
     pub(super) fn begin(&self, at: &(K, u32)) -> Option<oneshot::Receiver<Answer<R>>> {
         let mut ranks = self.ranks();
@@ -74,7 +74,7 @@ impl<K: Ord + Clone, R> Waiting<K, R> {
     }
 
     // A panic elsewhere leaves the table whole: every change to it is one insert or remove.
-    fn ranks(&self) -> MutexGuard<'_, Waits<K, R>> {
+    fn ranks(&self) -> MutexGuard<'_, Senders<K, R>> {
         self.ranks.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
