@@ -15,8 +15,8 @@ pub const TCP: u64 = 20 + 12;
 /// Headers around the payload of a UDP datagram.
 pub const DATAGRAM_FRAMING: u64 = ETHERNET + IPV4 + UDP;
 
-/// Headers around the payload of a TCP segment.
-pub const SEGMENT_FRAMING: u64 = ETHERNET + IPV4 + TCP;
+/// Headers within an IP packet before the payload of a TCP segment.
+pub const TCP_IP: u64 = IPV4 + TCP;
 
 /// What stands before the payload of a multicast stream's data packet.
 pub const STREAM_DATA_HEADER: u64 = 48;
