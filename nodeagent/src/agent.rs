@@ -49,8 +49,8 @@ impl Agent {
         Agent {
             groups: Arc::new(GroupTable::new(node.clone())),
             node,
+            metrics: Arc::new(Metrics::new(engine.traffic())),
             engine,
-            metrics: Arc::default(),
             enlisted: Arc::default(),
             recovering: Arc::default(),
             events,
@@ -60,6 +60,11 @@ impl Agent {
     /// The engine's thread: a rank's session that runs there reaches the engine without waking another.
     pub(crate) fn runtime(&self) -> &tokio::runtime::Handle {
         self.engine.runtime()
+    }
+
+    /// Waits for the end of its engine, after which it is of no use: its ranks' sessions have ended with it.
+    pub async fn engine_ended(&self) {
+        self.engine.ended().await;
     }
 
     /// What it has done.
