@@ -26,6 +26,7 @@ unit: packages-test nextest
 end-to-end: packages-test release
 	tools/bindings
 	COOL_RUST_SUITE=target/bindings/suite-rust target/bindings/python/bin/pytest libcool/python/tests
+	cargo build --release -p cool-map --examples
 	$(SUDO) /usr/bin/python3 -m pytest tests -v
 
 # libcool for C and Python, for installation: target/bindings

@@ -19,9 +19,9 @@
 //!
 //! Every rank must be able to read all inputs under the same names.
 
+mod aggregate;
 pub mod assign;
 pub mod bounds;
-mod checkpoint;
 pub mod error;
 pub mod grid;
 pub mod hog;

@@ -65,7 +65,7 @@ impl<S> Progress<S> {
 }
 
 impl Job<'_> {
-    /// Iterates until `until` is true of the state and the number of iterations that led to it. `step` is given the
+    /// Iterates until `until` is true, asked before each iteration when the one before is kept, of the state and the number of iterations that led to it. `step` is given the
     /// same, and makes the next state; states are the same at all ranks. The first one is made by `first`, unless any rank has come
     /// further before others were lost, or a run before this one ([`Checkpoint::resume`]).
     ///
@@ -75,7 +75,7 @@ impl Job<'_> {
         &self,
         progress: &mut Progress<S>,
         first: impl FnOnce() -> Result<S, E>,
-        until: impl Fn(&S, usize) -> bool,
+        mut until: impl FnMut(&S, usize) -> bool,
         mut step: impl FnMut(&S, usize) -> Result<S, E>,
     ) -> Result<(), E>
     where

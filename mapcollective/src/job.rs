@@ -59,10 +59,9 @@ pub fn run<T, E: From<Error>>(
     options: Options<'_>,
     mut program: impl FnMut(&Job<'_>) -> Result<T, E>,
 ) -> Result<T, E> {
-    comm.set_timeout(options.patience);
     let (mut before, mut unexplained) = (Stats::default(), 0);
     loop {
-        let job = Job { comm: Some(&comm), layout: Layout::of(&comm), before, ..Job::alone(options) };
+        let job = Job { before, ..Job::new(&comm, options) };
         let done = program(&job);
         before = job.stats();
         let lost = match (done, job.lost.take()) {
@@ -79,6 +78,12 @@ pub fn run<T, E: From<Error>>(
 }
 
 impl<'a> Job<'a> {
+    /// A job of a group that fails when ranks are lost; [`run`] makes those that go on.
+    pub fn new(comm: &'a Comm, options: Options<'a>) -> Self {
+        comm.set_timeout(options.patience);
+        Job { comm: Some(comm), layout: Layout::of(comm), ..Job::alone(options) }
+    }
+
     /// A job of this process alone.
     pub fn alone(options: Options<'a>) -> Self {
         Job {
@@ -222,7 +227,12 @@ impl<'a> Job<'a> {
         self.stages.borrow_mut().push(Stage { kind, rows, bytes, busiest_link_bytes: busiest, seconds });
     }
 
-    /// What was noted since it was last asked.
+    /// The stages since the last iteration.
+    pub fn stages(&self) -> Vec<Stage> {
+        self.stages.borrow().clone()
+    }
+
+    /// Forgets the stages so far.
     pub(crate) fn take_stages(&self) -> Vec<Stage> {
         self.stages.take()
     }
