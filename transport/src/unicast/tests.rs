@@ -1,3 +1,5 @@
+//! Unicast messages between two agents: credit, order, connections that end, and hostile frames.
+
 use super::frame::{Control, Data};
 use super::*;
 use proptest::prelude::*;
@@ -116,6 +118,12 @@ impl Pair {
 }
 
 #[test]
+fn a_data_frame_has_the_head_that_the_planner_counts() {
+    let head = Data { message: name(0, 0), digest: 5, bytes: 9, offset: 0, len: 9 };
+    assert_eq!(head.encode().len() as u64, cool_types::wire::MESSAGE_DATA_HEADER);
+}
+
+#[test]
 fn a_small_message_goes_without_waiting_for_its_receive() {
     let mut pair = Pair::new();
     pair.send(name(0, 0), 100);
@@ -212,7 +220,7 @@ fn beyond_the_credit_messages_wait_and_none_is_held_back() {
     }
     pair.run(10_000);
     let sent = pair.sent[0].len() as u64;
-    assert!(sent < count && sent >= CREDIT_BYTES / (1024 + MESSAGE_COST), "{sent}");
+    assert!(sent < count && sent >= CREDIT_BYTES / (1024 + MESSAGE_CREDIT_BYTES), "{sent}");
     // The last one is received first, though all the credit is used.
     pair.expect(name(count - 1, 0));
     pair.run(10_000);
