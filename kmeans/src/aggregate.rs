@@ -89,7 +89,7 @@ impl Aggregation {
         for (i, (old, new)) in self.labels.iter().zip(labels).enumerate().filter(|(_, l)| l.0 != l.1) {
             for (label, sign) in [(*old, -1), (*new, 1)].into_iter().filter(|(label, _)| *label != NO_LABEL) {
                 let row = table.row_mut(label as usize);
-                let numbers = points.rows().row(i).map(i64::from).chain([1]);
+                let numbers = points.rows().row(i).chain([1]);
                 row.iter_mut().zip(numbers).for_each(|(sum, x)| *sum += sign * x);
             }
         }

@@ -188,17 +188,14 @@ impl Share {
             state.is_complete(how)
         };
         let step = |state: &State, _| self.iterate(peers, how, &mut labels, &mut sums, state);
-        peers.job().iterate(progress, first, until, step)?;
-        let Some(State { centroids, iterations }) = progress.state().cloned() else {
-            return Err(Error::Option("no iteration has begun".into()));
-        };
-        let centroids = self.centroids(centroids);
+        let state = peers.job().iterate(progress, first, until, step)?;
+        let centroids = self.centroids(state.centroids.clone());
         let found = assign(&self.points, &centroids, &mut labels, how.level, how.threads);
         let inertia = self.grid.real_squared(total(peers, found)?.inertia);
         let mut sizes = vec![0i64; how.k];
         labels.iter().for_each(|label| sizes[*label as usize] += 1);
         let sizes = peers.sum(sizes)?;
-        let converged = progress.state().is_some_and(|state| state.converged(how));
+        let (iterations, converged) = (state.iterations.clone(), state.converged(how));
         Ok(Clustered { centroids, labels, iterations, sizes, inertia, converged })
     }
 

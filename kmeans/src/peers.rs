@@ -24,7 +24,7 @@ pub struct Peers<'a> {
 }
 
 enum Handle<'a> {
-    Own(Job<'a>),
+    Own(Box<Job<'a>>),
     Lent(&'a Job<'a>),
 }
 
@@ -48,12 +48,12 @@ pub fn surviving<T>(comm: Comm, mut part: impl FnMut(&Peers<'_>) -> Result<T, Er
 impl<'a> Peers<'a> {
     /// A clustering in this process only.
     pub fn alone() -> Self {
-        Self { job: Handle::Own(Job::alone(Options::default())), tally: Cell::default() }
+        Self { job: Handle::Own(Box::new(Job::alone(Options::default()))), tally: Cell::default() }
     }
 
     /// A clustering by all ranks of a group, which fails when one is lost.
     pub fn of(comm: &'a Comm) -> Self {
-        Self { job: Handle::Own(Job::new(comm, Options::default())), tally: Cell::default() }
+        Self { job: Handle::Own(Box::new(Job::new(comm, Options::default()))), tally: Cell::default() }
     }
 
     /// The job that they do.

@@ -36,8 +36,9 @@ fn rank_pages(comm: cool::Comm, links: &[(usize, usize)], pages: usize) -> Resul
             let change: f64 = next.iter().zip(ranks).map(|(new, old)| (new - old).abs()).sum();
             Ok((next, change))
         })
+        .cloned()
     })
-    .map(|()| progress.into_state().unwrap_or_default().0)
+    .map(|(ranks, _)| ranks)
 }
 
 fn main() -> Result<(), Box<dyn Any>> {

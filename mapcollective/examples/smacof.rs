@@ -22,34 +22,29 @@ fn scale(comm: cool::Comm, distances: &[Vec<f64>]) -> Result<(Vec<[f64; 2]>, f64
         let spiral = |i: usize| (1.0 + i as f64, 2.4 * i as f64);
         let first = (0..n).map(spiral).map(|(r, angle)| [r * angle.cos(), r * angle.sin()]).collect();
         let until = |(_, [new, old]): &State, i| i > 2 && old - new <= TOLERANCE * old;
-        job.iterate(
-            &mut progress,
-            || Ok((first, [0.0; 2])),
-            until,
-            |(points, [before, _]), _| {
-                // The Guttman transform, row by row; row n is for the stress.
-                let rows = job.map(&mut parts, &Rows::<f64>::new(n + 1, 2), |block, out| {
-                    for (i, j) in
-                        block.clone().flat_map(|i| (0..n).filter(move |j| *j != i).map(move |j| (i, j)))
-                    {
-                        let apart = [points[i][0] - points[j][0], points[i][1] - points[j][1]];
-                        let (is, should) = (apart[0].hypot(apart[1]), distances[i][j]);
-                        let ratio = if is > 0.0 { should / is } else { 0.0 };
-                        out.add(i, &apart.map(|x| ratio * x / n as f64));
-                        out.add(n, &[(is - should).powi(2) / 2.0, 0.0]);
-                    }
-                    Ok::<_, Error>(())
-                })?;
-                let rows = job.combine(job.regroup(rows)?)?;
-                let (mut next, mut stress) = (vec![[0.0; 2]; n], 0.0);
-                for (i, row) in rows.iter() {
-                    if i < n { next[i].copy_from_slice(row) } else { stress = row[0] }
+        let step = |(points, [before, _]): &State, _| {
+            // The Guttman transform, row by row; row n is for the stress.
+            let rows = job.map(&mut parts, &Rows::<f64>::new(n + 1, 2), |block, out| {
+                let pairs = block.clone().flat_map(|i| (0..n).map(move |j| (i, j)));
+                for (i, j) in pairs.filter(|(i, j)| i != j) {
+                    let apart = [points[i][0] - points[j][0], points[i][1] - points[j][1]];
+                    let (is, should) = (apart[0].hypot(apart[1]), distances[i][j]);
+                    let ratio = if is > 0.0 { should / is } else { 0.0 };
+                    out.add(i, &apart.map(|x| ratio * x / n as f64));
+                    out.add(n, &[(is - should).powi(2) / 2.0, 0.0]);
                 }
-                Ok((next, [stress, *before]))
-            },
-        )
+                Ok::<_, Error>(())
+            })?;
+            let rows = job.combine(job.regroup(rows)?)?;
+            let (mut next, mut stress) = (vec![[0.0; 2]; n], 0.0);
+            for (i, row) in rows.iter() {
+                if i < n { next[i].copy_from_slice(row) } else { stress = row[0] }
+            }
+            Ok((next, [stress, *before]))
+        };
+        job.iterate(&mut progress, || Ok((first, [0.0; 2])), until, step).cloned()
     })
-    .map(|()| progress.into_state().map(|(points, [stress, _])| (points, stress)).unwrap_or_default())
+    .map(|(points, [stress, _])| (points, stress))
 }
 
 fn main() -> Result<(), Box<dyn Any>> {
@@ -61,12 +56,8 @@ fn main() -> Result<(), Box<dyn Any>> {
     }
     for (driver, scaled) in cool::launch(|comm| (comm.rank() == 0, scale(comm, &rows)))? {
         let (points, stress) = scaled?;
-        let lines = points.iter().map(|[x, y]| format!("{x:e} {y:e}"));
-        [format!("{stress:e}")]
-            .into_iter()
-            .chain(lines)
-            .filter(|_| driver)
-            .for_each(|line| println!("{line}"));
+        let lines = points.iter().map(|[x, y]| format!("\n{x:e} {y:e}")).collect::<String>();
+        print!("{}", if driver { format!("{stress:e}{lines}\n") } else { String::new() });
     }
     Ok(())
 }

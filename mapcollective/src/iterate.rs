@@ -48,11 +48,6 @@ impl<S> Progress<S> {
         self.reached.as_ref().map(|reached| &reached.state)
     }
 
-    /// The state after the last iteration.
-    pub fn into_state(self) -> Option<S> {
-        self.reached.map(|reached| reached.state)
-    }
-
     /// The iterations so far, those of earlier runs too.
     pub fn iterations(&self) -> usize {
         self.reached.as_ref().map_or(0, |reached| reached.iterations as usize)
@@ -65,19 +60,20 @@ impl<S> Progress<S> {
 }
 
 impl Job<'_> {
-    /// Iterates until `until` is true, asked before each iteration when the one before is kept, of the state and the number of iterations that led to it. `step` is given the
-    /// same, and makes the next state; states are the same at all ranks. The first one is made by `first`, unless any rank has come
-    /// further before others were lost, or a run before this one ([`Checkpoint::resume`]).
+    /// Iterates until `until` is true of the state and the number of iterations that led to it; the last state. It is
+    /// asked before each iteration, when the one before is kept. `step` is given the same and makes the next state;
+    /// states are the same at all ranks. The first one is made by `first`, unless any rank has come further before
+    /// others were lost, or a run before this one ([`Checkpoint::resume`]).
     ///
     /// # Errors
     /// An error of `first` or `step`; if ranks are lost, or a checkpoint cannot be read or written.
-    pub fn iterate<S, E>(
+    pub fn iterate<'p, S, E>(
         &self,
-        progress: &mut Progress<S>,
+        progress: &'p mut Progress<S>,
         first: impl FnOnce() -> Result<S, E>,
         mut until: impl FnMut(&S, usize) -> bool,
         mut step: impl FnMut(&S, usize) -> Result<S, E>,
-    ) -> Result<(), E>
+    ) -> Result<&'p S, E>
     where
         S: Serialize + DeserializeOwned,
         E: From<Error> + Display,
@@ -107,7 +103,7 @@ impl Job<'_> {
             }
             reports.push(report);
         }
-        Ok(())
+        Ok(&current.state)
     }
 
     /// Gives all ranks what that of them has which has come furthest.

@@ -107,7 +107,7 @@ fn integer_rows(
             },
         )?;
         let kinds = progress.reports()[0].stages.iter().map(|stage| stage.kind).collect::<Vec<_>>();
-        Ok((progress.into_state().unwrap_or_default(), kinds))
+        Ok((progress.state().cloned().unwrap_or_default(), kinds))
     });
     results.swap_remove(0)
 }

@@ -65,13 +65,14 @@ fn job(
                 Ok(all.iter().map(|(_, sums)| sums[0]).collect())
             },
         )
+        .map(drop)
     };
     let done = catch_unwind(AssertUnwindSafe(|| cool_map::run(comm, options, program)));
     match done {
         Err(_) => None,
         Ok(done) => {
             done.expect("the job runs");
-            Some(progress.into_state().expect("a state").into_iter().map(f64::to_bits).collect())
+            Some(progress.state().expect("a state").iter().map(|sum: &f64| sum.to_bits()).collect())
         }
     }
 }
