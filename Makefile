@@ -16,7 +16,7 @@ export PATH := $(PATH):$(HOME)/.cargo/bin:$(TARGET)/tools/bin
 # What runs on the emulated network in the demonstration and in tests.
 QUICK := $(TARGET)/quick
 
-.PHONY: demo test test-quick unit documented end-to-end bench bench-quick recovery faults load calibrate lint release bindings packages-demo packages-test packages-bench
+.PHONY: demo test test-quick unit documented end-to-end bench bench-quick bench-kmeans recovery faults load calibrate lint release bindings packages-demo packages-test packages-bench
 
 demo: packages-demo
 	cargo build --profile quick --package cool-cli --package cool-controller --package cool-nodeagent --package cool-kmeans --bins
@@ -56,6 +56,11 @@ bench: packages-bench release
 
 bench-quick: packages-bench release
 	$(SUDO) bench/bench.py --quick $(BENCH)
+
+# K-means beside scikit-learn, FAISS and SuperKMeans, on this machine alone
+bench-kmeans: release
+	@tools/install-packages python3-venv
+	bench/kmeans.py $(KMEANS)
 
 # From a failure to the last rule installed: docs/deployment.md
 recovery: packages-bench release

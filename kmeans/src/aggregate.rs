@@ -26,12 +26,13 @@ pub(crate) struct Aggregation {
     owned: Rows<i64>,
     /// The centroid to which each of this rank's points was added.
     labels: Vec<u32>,
+    threads: usize,
 }
 
 impl Aggregation {
     /// Of points that have no centroids yet.
-    pub(crate) fn new(points: &Points, k: usize) -> Self {
-        Self { owned: Rows::new(k, points.dims + 1), labels: vec![NO_LABEL; points.len()] }
+    pub(crate) fn new(points: &Points, k: usize, threads: usize) -> Self {
+        Self { owned: Rows::new(k, points.dims + 1), labels: vec![NO_LABEL; points.len()], threads }
     }
 
     /// Moves centroids to the means of their points, of which `changed` of all ranks' `total` have another than before. One
@@ -43,12 +44,11 @@ impl Aggregation {
         labels: &[u32],
         centroids: &mut Centroids,
         (changed, total): (u64, u64),
-        threads: usize,
     ) -> Result<Moved, Error> {
         // A point that changes costs two rows, of signed numbers, which take twice the bytes of bytes.
         let table = if changed.saturating_mul(4) >= total {
             self.owned = self.owned.empty();
-            self.sums(points, labels, threads)
+            self.sums(points, labels)
         } else {
             self.changes(points, labels)
         };
@@ -70,9 +70,9 @@ impl Aggregation {
     }
 
     /// The sums of all of this rank's points.
-    fn sums(&self, points: &Points, labels: &[u32], threads: usize) -> Rows<i64> {
+    fn sums(&self, points: &Points, labels: &[u32]) -> Rows<i64> {
         let mut table = self.owned.empty();
-        let (sums, counts) = assign::sum(points, labels, self.owned.keys(), threads);
+        let (sums, counts) = assign::sum(points, labels, self.owned.keys(), self.threads);
         for (j, (sums, count)) in
             sums.chunks_exact(points.dims).zip(counts).enumerate().filter(|(_, s)| s.1 > 0)
         {

@@ -469,10 +469,7 @@ mod tests {
             assert!(found.measured <= expected.measured + points.len() as u64 * 2);
             measured.push(found.measured);
             let (sums, counts) = sum(points, &labels, k, 1);
-            for (j, sums) in sums.chunks_exact(centroids.dims).enumerate().filter(|(j, _)| counts[*j] > 0) {
-                let way: Vec<i32> = centroids.from_mean(j, sums, counts[j]).collect();
-                centroids.shift(j, &way);
-            }
+            centroids.update(&sums, &counts);
         }
         measured
     }

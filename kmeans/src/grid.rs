@@ -67,6 +67,19 @@ impl Grid {
         }
     }
 
+    /// The centroids nearest to real ones that the grid has.
+    pub fn centroids(&self, real: &[f64]) -> Centroids {
+        let unit = self.step / f64::from(1 << self.precision.fraction());
+        let (least, most) = match self.precision {
+            Precision::Byte => (0.0, 32_640.0),
+            Precision::Wide => (-WIDEST as f64, WIDEST as f64),
+        };
+        let place = |(v, o): (&f64, &f64)| ((v - o) / unit).round().clamp(least, most) as i16;
+        let dims = self.origin.len();
+        let values = real.chunks(dims).flat_map(|row| row.iter().zip(&self.origin).map(place)).collect();
+        Centroids { precision: self.precision, dims, values }
+    }
+
     /// No points yet.
     pub fn no_points(&self) -> Points {
         Points::new(self.precision, self.origin.len(), Vec::new())
@@ -207,6 +220,20 @@ impl Centroids {
         self.values.chunks_exact(self.dims)
     }
 
+    /// Moves each centroid to the mean of its points, rounded to nearest; one without points stays where it is.
+    /// Says how many changed.
+    pub fn update(&mut self, sums: &[i64], counts: &[i64]) -> usize {
+        let mut moved = 0;
+        for (j, (sums, count)) in
+            sums.chunks_exact(self.dims).zip(counts).enumerate().filter(|(_, s)| *s.1 > 0)
+        {
+            let way: Vec<i32> = self.from_mean(j, sums, *count).collect();
+            moved += usize::from(way.iter().any(|by| *by != 0));
+            self.shift(j, &way);
+        }
+        moved
+    }
+
     /// How far a centroid is from the mean of some points, rounded to nearest, given their sums and their number.
     pub fn from_mean(&self, j: usize, sums: &[i64], count: i64) -> impl Iterator<Item = i32> {
         let fraction = self.precision.fraction();
@@ -256,6 +283,17 @@ mod tests {
         let centroids = Centroids { precision: Precision::Wide, dims: 2, values: vec![5, 7, 0, 1] };
         let way: Vec<i32> = centroids.from_mean(1, &[-30, 30], 4).collect();
         assert_eq!(way, [-7, 7], "-7.5 rounds up, as 7.5 does");
+    }
+
+    #[test]
+    fn centroids_come_back_from_real_numbers() {
+        for (precision, values) in
+            [(Precision::Byte, vec![0, 32_640, 7, 129]), (Precision::Wide, vec![-32_767, 32_767, 0, 3])]
+        {
+            let grid = Grid { precision, origin: vec![0.5, -7.0], step: 0.25 };
+            let centroids = Centroids { precision, dims: 2, values };
+            assert_eq!(grid.centroids(&grid.real(&centroids)), centroids);
+        }
     }
 
     #[test]

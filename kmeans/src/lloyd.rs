@@ -3,9 +3,11 @@
 //! [`Share::load`] gives each rank its points; [`Share::cluster`] runs the iterations. Both are called by all ranks alike.
 
 use crate::aggregate::{Aggregation, NO_LABEL};
-use crate::assign::{Assigned, assign};
+use crate::assign::Assigned;
+use crate::choose::{Assigner, Effort};
 use crate::error::Error;
 use crate::grid::{Centroids, Grid, Points};
+use crate::parallel_seeding;
 use crate::partition::{Thinned, share};
 use crate::peers::Peers;
 use crate::pictures;
@@ -14,7 +16,6 @@ use crate::progress::{self, Progress, State};
 use crate::seeding;
 use crate::source::{Input, Source};
 use cool::Op;
-use cool_distance::Level;
 use std::ops::Range;
 use std::path::PathBuf;
 use std::time::Instant;
@@ -50,14 +51,51 @@ pub struct Clustering {
     pub seed: u64,
     /// Points sampled for each first centroid.
     pub sample: usize,
-    /// Threads of this rank.
-    pub threads: usize,
-    /// The instructions that do the work; the result is the same with all.
-    pub level: Level,
+    /// Where the first centroids come from; by default [`Init::of`] the clusters.
+    pub init: Option<Init>,
+    /// What decides how fast it goes, and about nothing else.
+    pub effort: Effort,
     /// Where rank 0 writes how far it has come, after every iteration.
     pub checkpoint: Option<PathBuf>,
     /// Go on from there, if anything is there.
     pub resume: bool,
+}
+
+/// Where the first centroids come from.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Init {
+    /// k-means|| over a sample, by all ranks.
+    Parallel,
+    /// k-means++ over a sample, by rank 0.
+    PlusPlus,
+    /// Points drawn evenly, as they are.
+    Random,
+    /// An `.npy` file that rank 0 finds.
+    File(PathBuf),
+}
+
+impl Init {
+    /// By its name on the command line, or the name of a file.
+    pub fn named(name: &str) -> Self {
+        match name {
+            "k-means||" => Self::Parallel,
+            "k-means++" => Self::PlusPlus,
+            "random" => Self::Random,
+            file => Self::File(file.into()),
+        }
+    }
+
+    /// What suits so many clusters: time and traffic of k-means++ at one rank grow with their square.
+    pub fn of(clusters: usize) -> Self {
+        if clusters > 1000 { Self::Parallel } else { Self::PlusPlus }
+    }
+}
+
+impl Clustering {
+    /// Where the first centroids come from.
+    pub fn init(&self) -> Init {
+        self.init.clone().unwrap_or(Init::of(self.k))
+    }
 }
 
 /// Who wants to hear how it goes.
@@ -176,8 +214,9 @@ impl Share {
             progress.keep_in(file);
         }
         let mut labels = vec![NO_LABEL; self.points.len()];
-        let mut sums = Aggregation::new(&self.points, how.k);
-        let first = || Ok(State { centroids: self.first(peers, how)?.values, iterations: Vec::new() });
+        let mut assigner = Assigner::new(how.effort);
+        let mut sums = Aggregation::new(&self.points, how.k, how.effort.threads);
+        let first = || Ok(State { centroids: self.first(peers, how)?, iterations: Vec::new() });
         // Asked before each iteration, and thus when the one before it is kept. What was before this run is not told.
         let mut told = None;
         let until = |state: &State, done: usize| {
@@ -187,10 +226,10 @@ impl Share {
             told = Some(done);
             state.is_complete(how)
         };
-        let step = |state: &State, _| self.iterate(peers, how, &mut labels, &mut sums, state);
+        let step = |state: &State, _| self.iterate(peers, &mut assigner, &mut labels, &mut sums, state);
         let state = peers.job().iterate(progress, first, until, step)?;
         let centroids = self.centroids(state.centroids.clone());
-        let found = assign(&self.points, &centroids, &mut labels, how.level, how.threads);
+        let found = assigner.assign(&self.points, &centroids, &mut labels);
         let inertia = self.grid.real_squared(total(peers, found)?.inertia);
         let mut sizes = vec![0i64; how.k];
         labels.iter().for_each(|label| sizes[*label as usize] += 1);
@@ -208,7 +247,7 @@ impl Share {
     fn iterate(
         &self,
         peers: &Peers<'_>,
-        how: &Clustering,
+        assigner: &mut Assigner,
         labels: &mut [u32],
         sums: &mut Aggregation,
         state: &State,
@@ -216,14 +255,15 @@ impl Share {
         let (start, before) = (Instant::now(), peers.tally().time);
         let State { centroids, mut iterations } = state.clone();
         let mut centroids = self.centroids(centroids);
-        let found = total(peers, assign(&self.points, &centroids, labels, how.level, how.threads))?;
+        let found = total(peers, assigner.assign(&self.points, &centroids, labels))?;
         let changed = (found.changed as u64, self.chosen.len());
-        let moved = sums.update(peers, &self.points, labels, &mut centroids, changed, how.threads)?;
+        let moved = sums.update(peers, &self.points, labels, &mut centroids, changed)?;
         let communicating = peers.tally().time - before;
         iterations.push(Iteration {
             number: iterations.len() + 1,
             inertia: self.grid.real_squared(found.inertia),
             moved_points: changed.0,
+            measured: found.measured,
             moved_centroids: moved.centroids,
             empty: moved.empty,
             busiest_link_bytes: peers.job().stages().iter().map(|stage| stage.busiest_link_bytes).sum(),
@@ -233,9 +273,31 @@ impl Share {
         Ok(State { centroids: centroids.values, iterations })
     }
 
-    /// The first centroids: every rank puts in the sample's points that it holds, and nothing elsewhere; rank 0 chooses.
-    fn first(&self, peers: &Peers<'_>, how: &Clustering) -> Result<Centroids, Error> {
-        let wanted = how.k.saturating_mul(how.sample) as u64;
+    /// The first centroids.
+    fn first(&self, peers: &Peers<'_>, how: &Clustering) -> Result<Vec<i16>, Error> {
+        let mut values = self.choose(peers, how)?.values;
+        peers.bcast(&mut values, 0)?;
+        Ok(values)
+    }
+
+    /// The first centroids, at rank 0.
+    fn choose(&self, peers: &Peers<'_>, how: &Clustering) -> Result<Centroids, Error> {
+        match how.init() {
+            Init::PlusPlus => self.sampled(peers, how, how.sample),
+            Init::Random => self.sampled(peers, how, 1),
+            Init::Parallel => parallel_seeding::choose(self, peers, how.k, how.seed, &how.effort),
+            Init::File(path) => {
+                let (precision, dims) = (self.points.precision(), self.points.dims);
+                let elsewhere = || Ok(Centroids { precision, dims, values: vec![0; how.k * dims] });
+                peers.agree(if peers.leads() { seeding::read(&path, &self.grid, how.k) } else { elsewhere() })
+            }
+        }
+    }
+
+    /// The first centroids by k-means++ over a sample, at rank 0: every rank puts in the sample's points that it holds, and
+    /// nothing elsewhere.
+    fn sampled(&self, peers: &Peers<'_>, how: &Clustering, sample: usize) -> Result<Centroids, Error> {
+        let wanted = how.k.saturating_mul(sample) as u64;
         let sample = Thinned::new(self.chosen.len(), wanted, how.seed);
         let dims = self.points.dims;
         let mut values = vec![0i16; sample.len() as usize * dims];
@@ -248,12 +310,11 @@ impl Share {
         }
         let values = peers.sum(values)?;
         let precision = self.points.precision();
-        let mut first = self.centroids(vec![0; how.k * dims]);
-        if peers.leads() {
-            first = seeding::choose(&Points::new(precision, dims, values), how.k, how.seed);
-        }
-        peers.bcast(&mut first.values, 0)?;
-        Ok(first)
+        Ok(if peers.leads() {
+            seeding::choose(&Points::new(precision, dims, values), how.k, how.seed)
+        } else {
+            Centroids { precision, dims, values: vec![0; how.k * dims] }
+        })
     }
 }
 

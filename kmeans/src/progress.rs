@@ -1,6 +1,6 @@
 //! How far a clustering has come: what survivors of lost ranks, and later runs, go on from.
 
-use crate::lloyd::{Clustering, Share};
+use crate::lloyd::{Clustering, Init, Share};
 use cool_map::Checkpoint;
 use serde::{Deserialize, Serialize};
 
@@ -13,6 +13,8 @@ pub struct Iteration {
     pub inertia: f64,
     /// Points whose centroid is another than in the iteration before; all, in the first after ranks were lost.
     pub moved_points: u64,
+    /// Distances of points from centroids that it measured.
+    pub measured: u64,
     /// Centroids that it moved.
     pub moved_centroids: usize,
     /// Centroids without points.
@@ -58,6 +60,8 @@ impl State {
 struct Identity {
     k: usize,
     seed: u64,
+    /// Where the first centroids came from.
+    init: Init,
     sample: usize,
     rows: u64,
     points: u64,
@@ -75,6 +79,6 @@ pub(crate) fn checkpoint(share: &Share, how: &Clustering) -> Option<Checkpoint> 
     });
     let (rows, points) = (share.source.rows(), share.chosen.len());
     let (k, seed, sample, dims) = (how.k, how.seed, how.sample, share.points.dims);
-    let run = format!("{:?}", Identity { k, seed, sample, rows, points, dims, grid });
+    let run = format!("{:?}", Identity { k, seed, init: how.init(), sample, rows, points, dims, grid });
     how.checkpoint.as_ref().map(|path| Checkpoint { path: path.clone(), run, resume: how.resume })
 }

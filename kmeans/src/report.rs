@@ -33,6 +33,8 @@ pub struct Summary {
     pub empty_clusters: usize,
     /// Of each iteration: bytes that the busiest link of a node or rack had to carry in one direction, of payload.
     pub busiest_link_bytes: Vec<u64>,
+    /// Distances of points from centroids that each iteration measured, as a share of all.
+    pub distances: Vec<f64>,
     /// Of each iteration.
     pub seconds_computing: Vec<f64>,
     /// Of each iteration.
@@ -128,6 +130,7 @@ pub fn summarise(
         converged: clustered.converged,
         inertia: each(|i| i.inertia),
         final_inertia: clustered.inertia,
+        distances: distances(share.chosen.len(), clustered),
         empty_clusters: clustered.sizes.iter().filter(|&&n| n == 0).count(),
         seconds: Seconds {
             loading: run.loading,
@@ -143,6 +146,12 @@ pub fn summarise(
         network,
         skipped_images: share.skipped.iter().map(|p| p.display().to_string()).collect(),
     }
+}
+
+/// Of all distances, which each iteration measured.
+fn distances(points: u64, clustered: &Clustered) -> Vec<f64> {
+    let all = points as f64 * clustered.centroids.len() as f64;
+    clustered.iterations.iter().map(|i| i.measured as f64 / all).collect()
 }
 
 /// Writes a value as JSON.
