@@ -1,7 +1,7 @@
 //! Groups: what their members are told of them, which are in use, and how they come and go.
 //!
 //! Their trees are the [`Network`]'s. Who is in them, and when, is decided by [`crate::jobs`] and
-//! [`crate::musters`]; who is left of them by [`crate::recoveries`].
+//! [`crate::membership`].
 
 use crate::agents::{Session, lock};
 use crate::costs::{Links, Measurements};

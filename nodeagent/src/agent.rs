@@ -8,7 +8,7 @@ use crate::engine::{CallRequest, EngineHandle, GroupError, GroupSpec, Trace, Tra
 use crate::metrics::Metrics;
 use cool_collective::{Layout, Rank};
 use cool_proto::control::agent_message::Body;
-use cool_proto::control::{Enlist, Mustered, RanksLeft, Withdraw};
+use cool_proto::control::{Enlist, Enlisted, RanksLeft, Withdraw};
 use cool_proto::local::{Failure, Place, Stats};
 use pending::Waiting;
 pub(crate) use recovery::Recovery;
@@ -52,7 +52,7 @@ struct Group {
     /// Nobody will release it.
     orphan: bool,
     /// Its ranks came by themselves: it is released when all of them have left.
-    mustered: bool,
+    enlisted: bool,
     /// The user of the processes that came by themselves, unless the agent's own.
     owner: Option<u32>,
 }
@@ -173,11 +173,11 @@ impl Agent {
     }
 
     /// The controller has made a group for processes that waited, or will not.
-    pub(crate) fn mustered(&self, mustered: Mustered) {
-        let Mustered { key, group, reason, rank } = mustered;
+    pub(crate) fn enlisted(&self, enlisted: Enlisted) {
+        let Enlisted { key, group, reason, rank } = enlisted;
         let concerned = self.waiting.take(&key, rank);
         if let Some(known) = self.groups().get_mut(&group) {
-            known.mustered = true;
+            known.enlisted = true;
         }
         for (rank, waits) in concerned {
             let answer = if group == 0 {
@@ -207,7 +207,7 @@ impl Agent {
     }
 
     /// Nobody will make the groups that processes wait for, or say who is left of theirs.
-    pub(crate) fn give_up_musters(&self, why: &str) {
+    pub(crate) fn give_up_waiting(&self, why: &str) {
         self.recovering.give_up(why);
         self.waiting.give_up(why);
     }
@@ -272,7 +272,7 @@ impl Group {
             came: BTreeSet::new(),
             present: 0,
             orphan: false,
-            mustered: false,
+            enlisted: false,
             owner: None,
         })
     }
@@ -335,7 +335,7 @@ impl Attachment {
             Some(known) => {
                 known.present -= 1;
                 let unused = known.present == 0;
-                (unused && known.orphan, unused && known.mustered)
+                (unused && known.orphan, unused && known.enlisted)
             }
             // It was released.
             None => return,

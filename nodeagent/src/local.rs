@@ -202,7 +202,7 @@ async fn attach(body: Body, user: User, agent: &Agent, wire: &mut Wire) -> Resul
         Body::Enlist(Enlist { version, key, rank, size, timeout_ms }) => {
             same(version)?;
             let enlist = control::Enlist { key: user.key(key), rank, size, timeout_ms };
-            let attachment = muster(enlist, agent, wire).await?;
+            let attachment = meet(enlist, agent, wire).await?;
             user.owns(agent, attachment.group());
             Ok(Some(attachment))
         }
@@ -221,7 +221,7 @@ async fn attach(body: Body, user: User, agent: &Agent, wire: &mut Wire) -> Resul
 }
 
 /// Waits until all have come who are to be in a group with a process.
-async fn muster(enlist: control::Enlist, agent: &Agent, wire: &mut Wire) -> Result<Attachment, End> {
+async fn meet(enlist: control::Enlist, agent: &Agent, wire: &mut Wire) -> Result<Attachment, End> {
     let (key, rank) = (enlist.key.clone(), enlist.rank);
     let mut group = pin!(agent.enlist(enlist));
     match wire.meanwhile(&mut group).await {

@@ -37,7 +37,7 @@ impl Agent {
         let Recovered { group, gone, flags, new_group, failure, rank } = recovered;
         let concerned = self.recovering.take(group, *rank);
         if let Some(known) = self.groups().get_mut(new_group) {
-            known.mustered = true;
+            known.enlisted = true;
         }
         for (rank, waits) in concerned {
             let attachment = match *new_group {
