@@ -4,8 +4,7 @@ import os
 import signal
 import subprocess
 
-from conftest import succeed
-from test_faults import log_of, wait_for
+from conftest import PATIENCE, log_of, succeed, wait_for
 from test_recovery import whole
 
 LATER_OPENFLOW, LATER_GRPC = 6654, 7401
@@ -25,7 +24,7 @@ def masters():
 
 def links_of_the_later(bed):
     done = subprocess.run(["cool", "--controller", "https://127.0.0.1:%d" % LATER_GRPC, "topology", "--json"], env=bed.environment(),
-                          capture_output=True, text=True, timeout=30)
+                          capture_output=True, text=True, timeout=PATIENCE)
     return len(json.loads(done.stdout)["links"]) if done.returncode == 0 else 0
 
 
@@ -43,13 +42,13 @@ def test_of_two_controllers_the_later_one_has_the_switches_and_the_earlier_is_re
     assert "turned away" not in log_of(bed, "later")
     # Started anew, it is the later one: from a network in which another has left its rules.
     bed.controller.signal(signal.SIGTERM)
-    bed.controller.process.wait(10)
+    bed.controller.process.wait(PATIENCE)
     bed.daemons.remove(bed.controller)
     bed.start_controller()
     wait_for(lambda: whole(bed), "the first one has the network again")
     wait_for(lambda: "turned away: a controller that started later runs it" in log_of(bed, "later"), "the other is refused")
     later.signal(signal.SIGTERM)
-    later.process.wait(10)
+    later.process.wait(PATIENCE)
     bed.daemons.remove(later)
     for switch in bed.network.net.switches:
         bed.network.connect(switch.name)

@@ -2,7 +2,7 @@
 
 use crate::costs::Given;
 use crate::fabric::{FabricConfig, Room, Unicast};
-use crate::job::Limits;
+use crate::jobs::job::Limits;
 use crate::server::ServerConfig;
 use clap::Parser;
 use cool_topology::Key;

@@ -1,20 +1,20 @@
 //! The gRPC server from its start to an orderly end.
 
 use crate::agents::Agents;
+use crate::agents::traces::Traces;
 use crate::costs::Given;
-use crate::doctor::Doctor;
+use crate::costs::prober::Prober;
 use crate::groups::Groups;
-use crate::job::Limits;
+use crate::groups::registrar::Registrar;
 use crate::jobs::Jobs;
+use crate::jobs::job::Limits;
 use crate::listen::{Connection, Listener};
-use crate::membership::Registrar;
 use crate::network::Network;
 use crate::pages;
-use crate::prober::Prober;
+use crate::pages::doctor::Doctor;
+use crate::pages::status::Watcher;
+use crate::restart::Takeover;
 use crate::service::Service;
-use crate::status::Watcher;
-use crate::takeover::Takeover;
-use crate::traces::Traces;
 use cool_daemon::log::Events;
 use cool_daemon::web;
 use cool_proto::control::controller_server::ControllerServer;
@@ -91,7 +91,7 @@ pub async fn serve(
     if let Some(Pages { listener, events }) = pages {
         let (network, agents, groups, jobs) = (network.clone(), agents.clone(), groups.clone(), jobs.clone());
         let watcher = Watcher { network, agents, groups, jobs, events };
-        paging.spawn(web::serve(listener, pages::router(watcher)));
+        paging.spawn(web::serve(listener, pages::web::router(watcher)));
     }
     let doctor = Arc::new(Doctor::new(network.clone(), agents.clone()));
     let service = Service {

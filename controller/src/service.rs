@@ -1,19 +1,19 @@
 //! The gRPC service for agents and tools: messages to and from [`Agents`], [`Jobs`] and [`Groups`].
 
+use crate::agents::traces::Traces;
 use crate::agents::{AdmitError, Agent, Agents, OUTBOX, Session};
 use crate::costs::Measurements;
-use crate::doctor::Doctor;
+use crate::costs::prober::Prober;
 use crate::fabric::{FabricError, NodeRegistration, TopologySnapshot};
+use crate::groups::registrar::Registrar;
 use crate::groups::{self, Groups, Place};
-use crate::interrupts::Order;
-use crate::job::Event;
+use crate::jobs::control::Order;
+use crate::jobs::job::Event;
 use crate::jobs::{JobError, Jobs, SubmitError, deliver};
 use crate::listen::Caller;
-use crate::membership::Registrar;
 use crate::network::Network;
-use crate::prober::Prober;
-use crate::takeover::Takeover;
-use crate::traces::Traces;
+use crate::pages::doctor::Doctor;
+use crate::restart::Takeover;
 use cool_proto::control::controller_server::Controller;
 use cool_proto::control::{
     self, AgentMessage, AttendRequest, CancelRequest, Cancelled, ControllerMessage, DiagnoseRequest,

@@ -1,23 +1,19 @@
 //! The agent's session with the controller: registers, does what it is told, and comes back when the
 //! session breaks. Without a controller, groups and ranks that are there go on.
+//! What it is told to do is done in [`commands`].
+
+mod commands;
+mod group_spec;
 
 use crate::agent::Agent;
-use crate::diagnostics;
-use crate::engine::{GroupSpec, MemberSpec, TreeScope, TreeSpec};
 use crate::interface::Interface;
 use crate::launcher::Launcher;
-use crate::node_inventory::{Backlog, NodeInventory};
-use crate::{lldp, probe, traces};
-use cool_collective::CostModel;
+use crate::node_inventory::NodeInventory;
+use crate::output_backlog::Backlog;
 use cool_proto::control::controller_client::ControllerClient;
-use cool_proto::control::{
-    AgentMessage, ControllerMessage, Examine, Examined, Group, GroupFailed, GroupReady, Kill, Member, Probe,
-    Probed, Register, Registered, ReleaseGroup, SignalRequest, StopProbe, Tree, agent_message,
-    controller_message::Body, tree::Scope,
-};
+use cool_proto::control::{AgentMessage, ControllerMessage, Examined, Probed, Register, agent_message};
 use cool_tls::{AddressError, Connector, Role};
 use std::convert::Infallible;
-use std::net::{Ipv4Addr, SocketAddrV4};
 use std::time::Duration;
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
@@ -25,7 +21,7 @@ use tokio::time::{sleep, timeout};
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::transport::Endpoint;
 use tonic::{Code, Status};
-use tracing::{info, warn};
+use tracing::warn;
 
 /// The controller answers a connection, a registration, and takes an answer of ours, within this.
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -34,22 +30,14 @@ const PATIENCE: Duration = Duration::from_secs(10);
 const SHORTEST_PAUSE: Duration = Duration::from_millis(100);
 const LONGEST_PAUSE: Duration = Duration::from_secs(3);
 
-/// Examinations of the node at a time.
-const MAX_EXAMINATIONS: usize = 4;
-
 /// How often a silent session is tried.
 const KEEP_ALIVE: Duration = Duration::from_secs(5);
-
-/// The node is announced no more often than this, whatever the controller says.
-const SHORTEST_LLDP_PERIOD: Duration = Duration::from_millis(100);
 
 /// A message from the controller: a group of very many ranks is long.
 const MAX_MESSAGE: usize = 64 << 20;
 
 /// Why processes do not get the group that they wait for.
 const AWAY: &str = "this node's agent has no session with the controller; start it, then try again";
-/// Uplinks of a rack: a switch has no more ports.
-const ECMP_PATHS_MAX: u32 = 65_535;
 
 /// Messages under way to the controller.
 const OUTBOX: usize = 256;
@@ -254,116 +242,6 @@ impl Control<'_> {
         }
     }
 
-    async fn obey(&mut self, body: Body, out: &mpsc::Sender<AgentMessage>) -> Result<(), End> {
-        match body {
-            Body::Registered(registered) => self.registered(&registered),
-            Body::Group(group) => {
-                let (id, epoch) = (group.id, group.epoch);
-                self.held.made(group.clone());
-                let made = match spec(group) {
-                    Ok(spec) => self.agent.make_group(spec).await.map_err(|e| e.to_string()),
-                    Err(reason) => Err(reason),
-                };
-                answer(
-                    out,
-                    match made {
-                        Ok(()) => {
-                            info!(group = id, epoch, "group made");
-                            agent_message::Body::GroupReady(GroupReady { group: id, epoch })
-                        }
-                        Err(reason) => {
-                            self.held.released(id);
-                            warn!(group = id, epoch, "cannot make group: {reason}");
-                            agent_message::Body::GroupFailed(GroupFailed { group: id, reason })
-                        }
-                    },
-                )
-                .await
-            }
-            Body::Release(ReleaseGroup { group }) => {
-                info!(group, "group released");
-                self.held.released(group);
-                self.agent.release_group(group);
-                Ok(())
-            }
-            Body::Launch(launch) => {
-                self.held.started(&launch);
-                self.launcher.launch(&launch);
-                Ok(())
-            }
-            Body::Kill(Kill { job }) => {
-                self.launcher.kill(job);
-                Ok(())
-            }
-            Body::Signal(SignalRequest { job, signal }) => {
-                self.launcher.signal(job, signal);
-                Ok(())
-            }
-            Body::Trace(request) => {
-                for piece in traces::answer(self.agent, &request).await {
-                    answer(out, agent_message::Body::Traced(piece)).await?;
-                }
-                Ok(())
-            }
-            Body::Enlisted(enlisted) => {
-                self.agent.enlisted(enlisted);
-                Ok(())
-            }
-            Body::Recovered(recovered) => {
-                self.agent.recovered(&recovered);
-                Ok(())
-            }
-            Body::Probe(probe) => {
-                self.probe = JoinSet::new();
-                self.probe.spawn(probed(self.node.interface.clone(), probe));
-                Ok(())
-            }
-            Body::StopProbe(StopProbe {}) => {
-                self.probe = JoinSet::new();
-                Ok(())
-            }
-            Body::Examine(Examine { id }) => {
-                // Who asks more often gets no answer to some.
-                if self.examinations.len() < MAX_EXAMINATIONS {
-                    self.examinations.spawn(diagnostics::examined(id, self.node.interface.name.clone()));
-                }
-                Ok(())
-            }
-        }
-    }
-
-    fn registered(&mut self, registered: &Registered) -> Result<(), End> {
-        if registered.version != cool_proto::VERSION {
-            return Err(End::Refused(format!(
-                "it speaks version {} of the contract, this agent {}; install the same release of both",
-                registered.version,
-                cool_proto::VERSION
-            )));
-        }
-        info!(node = registered.node, "joined the controller at {}", self.node.controller);
-        self.joined = true;
-        self.pause = SHORTEST_PAUSE;
-        let key: [u8; 32] = registered.lldp_key.as_slice().try_into().map_err(|_| {
-            End::Refused(format!("its key for LLDP has {} bytes instead of 32", registered.lldp_key.len()))
-        })?;
-        self.held.joined(registered.controller);
-        self.agent.adopt_groups();
-        let lost = self.backlog.take_lost();
-        if lost > 0 {
-            warn!("{lost} lines of output were lost while the controller was away");
-        }
-        let period = Duration::from_millis(registered.lldp_interval_ms.into()).max(SHORTEST_LLDP_PERIOD);
-        // Ends the one that there was.
-        self.announcer = JoinSet::new();
-        self.announcer.spawn(lldp::announce(
-            self.agent.node().to_owned(),
-            self.node.interface.clone(),
-            key.into(),
-            period,
-        ));
-        Ok(())
-    }
-
     /// Waits until the next try. How ranks end meanwhile is remembered, and their output as far as there is
     /// room, so that they need not wait.
     async fn wait(&mut self) {
@@ -418,71 +296,4 @@ fn chain(error: &dyn std::error::Error) -> String {
         source = cause.source();
     }
     text
-}
-
-/// Measures what the controller asks for.
-async fn probed(interface: Interface, Probe { id, ip, port }: Probe) -> Probed {
-    let (address, port) = (ip.parse::<Ipv4Addr>(), u16::try_from(port));
-    let found = match (address, port) {
-        (Ok(ip), Ok(port)) => {
-            let to = SocketAddrV4::new(ip, port);
-            probe::measure(interface.ip, to, interface.mtu).await.map_err(|e| e.to_string())
-        }
-        _ => Err(format!("{ip} port {port:?} is no address")),
-    };
-    match found {
-        Ok(found) => Probed {
-            id,
-            latency_ns: u64::try_from(found.latency.as_nanos()).unwrap_or(u64::MAX),
-            bytes_per_second: found.bytes_per_second,
-            burst: found.burst,
-            failure: String::new(),
-        },
-        Err(failure) => Probed { id, failure, ..Probed::default() },
-    }
-}
-
-/// A group in the engine's terms.
-fn spec(group: Group) -> Result<GroupSpec, String> {
-    let ip = |text: &str| text.parse::<Ipv4Addr>().map_err(|_| format!("{text:?} is no IPv4 address"));
-    let port = |port: u32| u16::try_from(port).map_err(|_| format!("{port} is no port"));
-    let member = |m: Member| {
-        Ok::<_, String>(MemberSpec {
-            ip: ip(&m.ip)?,
-            udp_port: port(m.udp_port)?,
-            tcp_port: port(m.tcp_port)?,
-            rank: m.rank,
-            node: m.node,
-            rack: m.rack,
-        })
-    };
-    let tree = |t: Tree| {
-        let scope = match t.scope() {
-            Scope::All => TreeScope::All,
-            Scope::Leaders => TreeScope::Leaders,
-            Scope::Rack => TreeScope::Rack(t.rack),
-            Scope::Unspecified => return Err(format!("the tree {} has no known scope", t.address)),
-        };
-        let (address, port) = (ip(&t.address)?, port(t.port)?);
-        Ok(TreeSpec { scope, address, port, bytes_per_second: t.bytes_per_second })
-    };
-    Ok(GroupSpec {
-        id: group.id,
-        epoch: group.epoch,
-        members: group.members.into_iter().map(member).collect::<Result<_, _>>()?,
-        trees: group.trees.into_iter().map(tree).collect::<Result<_, _>>()?,
-        chunk_bytes: group.chunk_bytes,
-        host_bytes_per_second: group.host_bytes_per_second,
-        cost_model: cost_model(&group.cost_model)?,
-    })
-}
-
-fn cost_model(text: &str) -> Result<CostModel, String> {
-    let model: CostModel = serde_json::from_str(text).map_err(|e| format!("its cost model {text:?}: {e}"))?;
-    match model.ecmp_paths {
-        0..=ECMP_PATHS_MAX => Ok(model),
-        paths => Err(format!(
-            "its cost model has {paths} uplinks of a rack; at most {ECMP_PATHS_MAX} are possible"
-        )),
-    }
 }

@@ -17,6 +17,7 @@ pub mod local;
 pub mod metrics;
 mod net;
 mod node_inventory;
+mod output_backlog;
 pub mod probe;
 mod readable;
 mod traces;

@@ -1,6 +1,6 @@
 //! What the fabric and the rest of the controller say to each other: plain values, nothing of OpenFlow.
 
-use super::room::Room;
+use crate::fabric::switch::capacity::Room;
 pub use cool_topology::{DatapathId, Key, Mac, Port};
 use core::net::Ipv4Addr;
 use core::time::Duration;

@@ -12,37 +12,21 @@
 //! the controller.
 
 mod api;
-mod arp;
-mod change;
-mod connection;
-mod counters;
-mod failover;
-mod groups;
-mod locator;
-mod mastery;
-mod metering;
-#[cfg(test)]
-mod model;
+mod frames;
+mod intent;
 mod network;
-mod normal;
-mod reconcile;
-mod room;
 mod run;
-mod session;
-mod tables;
+mod switch;
 mod telemetry;
-mod uses;
-mod view;
-mod vlan;
-mod wanted;
+mod trees;
 
 pub use api::{
     DatapathId, FabricConfig, FabricError, GroupRequest, Key, LinkView, Location, Mac, NodeRegistration,
     NodeView, Port, SwitchView, TopologySnapshot, TreeGrant, TreeScope, Unicast,
 };
 
-pub use counters::PortCounters;
-pub use room::Room;
+pub use switch::capacity::Room;
+pub use switch::counters::PortCounters;
 pub use telemetry::{Histogram, Measured, PortLoad, Rules, SwitchLoad};
 
 use crate::listen::Listener;

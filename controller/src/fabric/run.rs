@@ -1,9 +1,9 @@
 //! The fabric's task: takes events of switches and calls of the controller in turn, and drives the
-//! [`network`](super::network).
+//! [`network`](crate::fabric::network).
 
 use super::Call;
-use super::connection::{self, Clock, FromSwitch, Terms};
-use super::network::Network;
+use crate::fabric::network::Network;
+use crate::fabric::switch::connection::{self, Clock, FromSwitch, Terms};
 use crate::listen::{Connection, Listener};
 use core::sync::atomic::{AtomicU64, Ordering};
 use std::sync::Arc;
@@ -15,7 +15,7 @@ const EVENTS: usize = 1024;
 const BATCH: usize = 256;
 
 /// Runs until the last handle is gone.
-pub(super) async fn run(mut network: Network, listener: Listener, mut calls: mpsc::Receiver<Call>) {
+pub(crate) async fn run(mut network: Network, listener: Listener, mut calls: mpsc::Receiver<Call>) {
     let (events_in, mut events) = mpsc::channel(EVENTS);
     tokio::spawn(accept(listener, events_in, network.terms()));
     let clock = Clock::start();

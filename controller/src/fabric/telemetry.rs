@@ -1,9 +1,9 @@
 //! What is measured while the fabric runs, for whoever wants to look: written by the switches' tasks and the
 //! core, read by anybody, and never waited for.
 
-use super::connection::ConnectionId;
-use super::counters::{Counted, PortCounters};
 use crate::agents::lock;
+use crate::fabric::switch::connection::ConnectionId;
+use crate::fabric::switch::counters::{Counted, PortCounters};
 use cool_machine::{Duration, Time};
 use cool_topology::{DatapathId, Link, Port};
 use std::collections::BTreeMap;
@@ -95,18 +95,18 @@ struct State {
 
 /// The place where it is kept.
 #[derive(Debug, Default)]
-pub(super) struct Telemetry {
+pub(crate) struct Telemetry {
     state: Mutex<State>,
 }
 
 impl Telemetry {
     /// All of it, as it is now.
-    pub(super) fn read(&self) -> Measured {
+    pub(crate) fn read(&self) -> Measured {
         lock(&self.state).measured.clone()
     }
 
     /// A switch has told of its counters, on this connection.
-    pub(super) fn counted(&self, connection: ConnectionId, switch: DatapathId, now: Time, counted: Counted) {
+    pub(crate) fn counted(&self, connection: ConnectionId, switch: DatapathId, now: Time, counted: Counted) {
         let mut state = lock(&self.state);
         let before = state.sources.insert(switch, (connection, now)).filter(|(old, _)| *old == connection);
         let old = state.measured.switches.remove(&switch).unwrap_or_default();
@@ -137,7 +137,7 @@ impl Telemetry {
     }
 
     /// A connection has ended.
-    pub(super) fn ended(&self, connection: ConnectionId, switch: DatapathId) {
+    pub(crate) fn ended(&self, connection: ConnectionId, switch: DatapathId) {
         let mut state = lock(&self.state);
         if state.sources.get(&switch).is_some_and(|(source, _)| *source == connection) {
             state.sources.remove(&switch);
@@ -146,7 +146,7 @@ impl Telemetry {
     }
 
     /// A switch was told to hold so much, or is gone.
-    pub(super) fn told(&self, switch: DatapathId, rules: Option<Rules>) {
+    pub(crate) fn told(&self, switch: DatapathId, rules: Option<Rules>) {
         let told = &mut lock(&self.state).measured.rules;
         match rules {
             Some(rules) => drop(told.insert(switch, rules)),
@@ -155,52 +155,52 @@ impl Telemetry {
     }
 
     /// A switch has confirmed what it was told this long ago.
-    pub(super) fn installed(&self, took: Duration) {
+    pub(crate) fn installed(&self, took: Duration) {
         lock(&self.state).measured.installation.note(took);
     }
 
     /// A link or node was found after this time.
-    pub(super) fn found(&self, took: Duration) {
+    pub(crate) fn found(&self, took: Duration) {
         lock(&self.state).measured.discovery.note(took);
     }
 }
 
 /// Since when what is to be found is there.
 #[derive(Debug, Default)]
-pub(super) struct Presence {
+pub(crate) struct Presence {
     ports: BTreeMap<Port, Time>,
     nodes: BTreeMap<String, Time>,
 }
 
 impl Presence {
-    pub(super) fn port_up(&mut self, now: Time, port: Port) {
+    pub(crate) fn port_up(&mut self, now: Time, port: Port) {
         self.ports.entry(port).or_insert(now);
     }
 
-    pub(super) fn port_down(&mut self, port: Port) {
+    pub(crate) fn port_down(&mut self, port: Port) {
         self.ports.remove(&port);
     }
 
-    pub(super) fn switch_gone(&mut self, switch: DatapathId) {
+    pub(crate) fn switch_gone(&mut self, switch: DatapathId) {
         self.ports.retain(|port, _| port.switch != switch);
     }
 
-    pub(super) fn registered(&mut self, now: Time, node: &str) {
+    pub(crate) fn registered(&mut self, now: Time, node: &str) {
         self.nodes.insert(node.to_owned(), now);
     }
 
-    pub(super) fn left(&mut self, node: &str) {
+    pub(crate) fn left(&mut self, node: &str) {
         self.nodes.remove(node);
     }
 
     /// How long a link has been there that is found now.
-    pub(super) fn link(&self, now: Time, link: Link) -> Option<Duration> {
+    pub(crate) fn link(&self, now: Time, link: Link) -> Option<Duration> {
         let since = self.ports.get(&link.a)?.max(self.ports.get(&link.b)?);
         Some(now - *since)
     }
 
     /// How long a node has been there that is found now.
-    pub(super) fn node(&self, now: Time, node: &str, port: Port) -> Option<Duration> {
+    pub(crate) fn node(&self, now: Time, node: &str, port: Port) -> Option<Duration> {
         let since = self.ports.get(&port)?.max(self.nodes.get(node)?);
         Some(now - *since)
     }

@@ -1,7 +1,7 @@
 //! Groups whose ranks come by themselves, with agents made by hand over real gRPC.
 
 use crate::support::{Controller, FakeAgent};
-use cool_controller::job::Limits;
+use cool_controller::jobs::job::Limits;
 use cool_proto::control::{
     Enlist, Enlisted, GroupFailed, RanksLeft, Withdraw, agent_message, controller_message,
 };

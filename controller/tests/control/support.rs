@@ -5,7 +5,7 @@ use cool_controller::fabric::{
     DatapathId, FabricError, GroupRequest, Location, Measured, NodeRegistration, NodeView, Port,
     TopologySnapshot, TreeGrant, TreeScope,
 };
-use cool_controller::job::Limits;
+use cool_controller::jobs::job::Limits;
 use cool_controller::listen::Listener;
 use cool_controller::network::Network;
 use cool_controller::server::{ServerConfig, serve};

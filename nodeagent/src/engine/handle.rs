@@ -1,14 +1,47 @@
 //! The engine as the rest of the agent sees it: a handle to a thread of its own.
 
-use super::api::{CallRequest, EngineConfig, GroupError, GroupSpec, TransferRequest, failure};
-use super::trace::CallRecord;
+use crate::fault_injection::Losses;
 use crate::net;
+use cool_engine::{
+    CallRecord, CallRequest, DEFAULT_PEER_TIMEOUT, GroupError, GroupSpec, TransferRequest, failure,
+};
 use cool_proto::local::{Failure, Stats, failure::Kind};
-use std::net::SocketAddrV4;
+use std::net::{Ipv4Addr, SocketAddrV4};
 use std::sync::Arc;
-use std::time::SystemTime;
+use std::time::{Duration, SystemTime};
 use tokio::runtime::Handle;
 use tokio::sync::{mpsc, oneshot};
+
+/// Where an agent moves data.
+#[derive(Clone, Debug, PartialEq)]
+pub struct EngineConfig {
+    /// The node's name, unique among the agents of a network.
+    pub node: String,
+    /// Address of the data interface; multicast leaves and enters by it.
+    pub ip: Ipv4Addr,
+    /// Port for repair and for multicast that the agent sends; 0 takes a free one.
+    pub udp_port: u16,
+    /// Port for unicast steps; 0 takes a free one.
+    pub tcp_port: u16,
+    /// How long a node may be silent while calls wait; then it is gone.
+    pub peer_timeout: Duration,
+    /// Which datagrams are thrown away as they come, in tests.
+    pub losses: Option<Losses>,
+}
+
+impl EngineConfig {
+    /// A node of this machine alone, on free ports.
+    pub fn on_loopback(node: &str) -> EngineConfig {
+        EngineConfig {
+            node: node.to_owned(),
+            ip: Ipv4Addr::LOCALHOST,
+            udp_port: 0,
+            tcp_port: 0,
+            peer_timeout: DEFAULT_PEER_TIMEOUT,
+            losses: None,
+        }
+    }
+}
 
 /// Why an engine cannot start.
 #[derive(Debug, thiserror::Error)]

@@ -35,7 +35,7 @@ impl User {
     /// A group was made for its processes.
     pub(super) fn owns(self, agent: &Agent, group: u64) {
         if !self.trusted {
-            agent.give(group, self.number);
+            agent.set_owner(group, self.number);
         }
     }
 

@@ -1,7 +1,7 @@
 //! Frames over a rank's connection, without blocking. What they mean, and in what order they may come, is the session's
 //! matter.
 
-use super::{End, PATIENCE};
+use super::session::{End, PATIENCE};
 use crate::readable::Readable;
 use cool_proto::RUNNING_INTERVAL;
 use cool_proto::frame::{Decoder, MAX_TO_AGENT, MAX_TO_RANK, encode};

@@ -4,11 +4,10 @@ use super::congestion::Link;
 use super::tcp::{self, Came, Connection};
 use super::udp::{Inbox, Outbox, Socket};
 use super::{EVENTS, Event, Events, congestion, udp};
-use crate::engine::{
-    COPIES_BYTES, Command, ConnectionId, Engine, EngineConfig, GroupError, GroupSpec, Input, Output, Trace,
-};
+use crate::engine::{Command, EngineConfig, Trace};
 use crate::fault_injection::Picker;
 use cool_collective::{Call, Plan, Planner};
+use cool_engine::{COPIES_BYTES, ConnectionId, Engine, GroupError, GroupSpec, Input, Output};
 use cool_machine::{Machine, Poll, Time};
 use cool_proto::local::{Failure, Stats};
 use std::collections::{BTreeMap, BTreeSet};

@@ -1,5 +1,5 @@
 //! The engine's driver: its thread, sockets and timers. It moves bytes and tells the time; what they mean
-//! is the matter of [`crate::engine`].
+//! is the matter of [`cool_engine`].
 
 mod congestion;
 mod driver;
@@ -9,8 +9,9 @@ mod tcp;
 mod tests;
 mod udp;
 
-use crate::engine::{Command, ConnectionId, EngineConfig, StartError};
+use crate::engine::{Command, EngineConfig, StartError};
 use cool_collective::{Call, Plan};
+use cool_engine::ConnectionId;
 use driver::Driver;
 use std::net::{Ipv4Addr, SocketAddrV4};
 use tokio::net::{TcpListener, TcpStream};

@@ -2,7 +2,7 @@
 
 use super::congestion::{Congestion, Link};
 use super::{Event, Events, sockopt};
-use crate::engine::{ConnectionId, SharedSlice};
+use cool_engine::{ConnectionId, SharedSlice};
 use rustix::net::{RecvFlags, SendFlags};
 use socket2::{Domain, Protocol, SockRef, Socket, TcpKeepalive, Type};
 use std::io;

@@ -1,9 +1,9 @@
 //! Engines over real sockets on loopback: chains only, since loopback has no trees.
 
-use crate::engine::tests::{Collective, OPERATIONS};
 use crate::engine::{EngineConfig, EngineHandle, GroupSpec, MemberSpec, StartError};
 use crate::fault_injection::Losses;
 use cool_collective::CostModel;
+use cool_engine::testing::{Collective, OPERATIONS};
 use cool_proto::local::{Failure, Operation, Stats, failure::Kind};
 use std::net::Ipv4Addr;
 use std::time::Duration;

@@ -44,7 +44,7 @@ struct Options {
     timeout: u64,
 
     /// How long survivors wait for each other
-    #[arg(long, value_name = "MS", default_value = "1500")]
+    #[arg(long, value_name = "MS", default_value = "5000")]
     meeting: u64,
 
     /// The longest message, in bytes

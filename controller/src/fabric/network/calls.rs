@@ -1,12 +1,13 @@
 //! What callers ask of the network: nodes and groups come and go.
 
-use super::super::api::{FabricError, GroupRequest, NodeRegistration, TreeScope};
-use super::super::groups::{Choice, GroupTree, scopes};
-use super::super::room::Lack;
-use super::super::tables::GROUPS;
-use super::super::telemetry::Rules;
-use super::super::{Call, Reply, view};
+use super::view;
 use super::{Group, Network};
+use crate::fabric::api::{FabricError, GroupRequest, NodeRegistration, TreeScope};
+use crate::fabric::intent::tables::GROUPS;
+use crate::fabric::switch::capacity::Lack;
+use crate::fabric::telemetry::Rules;
+use crate::fabric::trees::{Choice, GroupTree, scopes};
+use crate::fabric::{Call, Reply};
 use cool_collective::Layout;
 use cool_machine::{Machine, Time};
 use cool_topology::discovery::Input;
@@ -20,7 +21,7 @@ const WAYS: usize = 8;
 
 impl Network {
     /// Does what a caller asks.
-    pub(in super::super) fn call(&mut self, now: Time, call: Call) {
+    pub(crate) fn call(&mut self, now: Time, call: Call) {
         match call {
             Call::Register(node, reply) => answer(reply, self.register(now, node)),
             Call::Unregister(name, reply) => {
@@ -227,7 +228,7 @@ impl Network {
     }
 
     /// Gives a group trees.
-    pub(super) fn grow(&mut self, id: u64, trees: Vec<GroupTree>) {
+    pub(crate) fn grow(&mut self, id: u64, trees: Vec<GroupTree>) {
         for tree in &trees {
             self.owners.insert(tree.number, id);
             self.uses.note(tree);
@@ -239,7 +240,7 @@ impl Network {
         }
     }
 
-    pub(super) fn release(&mut self, id: u64) {
+    pub(crate) fn release(&mut self, id: u64) {
         let Some(group) = self.groups.remove(&id) else { return };
         // There may be room now for what had to be cut off others.
         self.improvable.extend(self.uses.torn());
@@ -266,7 +267,7 @@ impl Network {
 }
 
 /// A caller that has gone away needs no answer.
-pub(super) fn answer<T>(reply: Reply<T>, result: Result<T, FabricError>) {
+pub(crate) fn answer<T>(reply: Reply<T>, result: Result<T, FabricError>) {
     if reply.send(result).is_err() {
         debug!("a caller went away before it was answered");
     }

@@ -1,10 +1,10 @@
 //! From what has changed in the network to what switches are to hold: only what the change concerns is
 //! computed, and only what is different is told.
 
-use super::super::reconcile::Wish;
-use super::super::telemetry::Rules;
-use super::super::wanted::Keep;
 use super::{Network, Switch};
+use crate::fabric::intent::Keep;
+use crate::fabric::switch::reconcile::Wish;
+use crate::fabric::telemetry::Rules;
 use cool_machine::Time;
 use cool_topology::routes::Hop;
 use cool_topology::{DatapathId, Index, Link};
@@ -16,29 +16,29 @@ const IMPROVED_AT_ONCE: usize = 32;
 
 /// What has changed since conclusions were last drawn.
 #[derive(Debug, Default)]
-pub(super) struct Changes {
+pub(crate) struct Changes {
     /// Switches have come or gone.
-    pub(super) switches: bool,
+    pub(crate) switches: bool,
     /// Links that have come or gone.
-    pub(super) links: BTreeSet<Link>,
+    pub(crate) links: BTreeSet<Link>,
     /// Nodes that are at another place, or of which something else is known.
-    pub(super) nodes: BTreeSet<String>,
+    pub(crate) nodes: BTreeSet<String>,
 }
 
 /// New ways to a rack that some switches get only when others have confirmed theirs.
 #[derive(Debug, Default)]
-pub(super) struct Detour {
+pub(crate) struct Detour {
     /// Who has no way until then, or only a part of it.
     held: BTreeSet<DatapathId>,
     /// Who has to confirm, and which version.
-    pub(super) unconfirmed: BTreeMap<DatapathId, u64>,
+    pub(crate) unconfirmed: BTreeMap<DatapathId, u64>,
     /// Then they get it anyway.
     until: Option<Time>,
 }
 
 impl Network {
     /// Brings what is wanted in line with what has changed.
-    pub(super) fn follow(&mut self, now: Time) {
+    pub(crate) fn follow(&mut self, now: Time) {
         let changes = core::mem::take(&mut self.changes);
         if changes.switches || !changes.links.is_empty() {
             self.index = Index::new(self.discovery.graph());
@@ -148,7 +148,7 @@ impl Network {
     }
 
     /// A switch has answered for a version: who waited for it goes on.
-    pub(super) fn pass(&mut self, switch: DatapathId, version: u64) {
+    pub(crate) fn pass(&mut self, switch: DatapathId, version: u64) {
         for detour in self.detours.values_mut() {
             if detour.unconfirmed.get(&switch).is_some_and(|needed| *needed <= version) {
                 detour.unconfirmed.remove(&switch);
@@ -214,12 +214,12 @@ impl Network {
     }
 
     /// When to go on improving.
-    pub(super) fn improving(&self, now: Time) -> Option<Time> {
+    pub(crate) fn improving(&self, now: Time) -> Option<Time> {
         if self.improvable.is_empty() { self.improve_at } else { Some(now) }
     }
 
     /// When held ways are given anyway.
-    pub(super) fn detouring(&self) -> Option<Time> {
+    pub(crate) fn detouring(&self) -> Option<Time> {
         self.detours.values().filter_map(|detour| detour.until).min()
     }
 
@@ -256,7 +256,7 @@ impl Network {
     }
 
     /// Tells the switches what has changed for them.
-    pub(super) fn tell(&mut self) {
+    pub(crate) fn tell(&mut self) {
         let mut untold = self.wanted.take_untold();
         for switch in core::mem::take(&mut self.news) {
             untold.entry(switch).or_default();
@@ -290,7 +290,7 @@ impl Network {
 }
 
 impl Switch {
-    fn wish(&self, patch: super::super::tables::Patch) {
+    fn wish(&self, patch: crate::fabric::intent::tables::Patch) {
         if let Some((_, handle)) = &self.session {
             let keep = Keep { unicast: self.settling, trees: self.former.clone() };
             handle.wishes.add(Wish { version: self.version, patch, keep });
@@ -299,7 +299,7 @@ impl Switch {
 }
 
 /// The tree of a number.
-pub(super) fn tree<'a>(
+pub(crate) fn tree<'a>(
     owners: &BTreeMap<u32, u64>,
     groups: &'a mut BTreeMap<u64, super::Group>,
     number: u32,

@@ -2,13 +2,14 @@
 
 mod world;
 
-use super::super::Call;
-use super::super::api::{GroupRequest, Mac, TreeScope};
-use super::super::model::{self, Packet};
-use super::super::room::Room;
-use super::super::tables::{Flow, FlowKey, GROUPS};
-use super::super::{locator, wanted};
 use super::*;
+use crate::fabric::Call;
+use crate::fabric::api::{GroupRequest, Mac, TreeScope};
+use crate::fabric::frames::pmac;
+use crate::fabric::intent;
+use crate::fabric::intent::tables::{Flow, FlowKey, GROUPS};
+use crate::fabric::switch::capacity::Room;
+use crate::fabric::switch::model::{self, Packet};
 use cool_topology::Graph;
 use cool_topology::lldp::Announcement;
 use core::time::Duration;
@@ -130,7 +131,7 @@ fn a_switch_that_refuses_fast_failover_sends_without_and_is_not_asked_again() {
     assert_eq!(failovers(&world), [1, 0, 1, 1]);
     // From its host to that of the rack opposite, to which it has two ways.
     let packet = Packet {
-        eth_dst: locator::of(world.network.racks.number(dpid(4)).unwrap(), 3).unwrap(),
+        eth_dst: pmac::of(world.network.racks.number(dpid(4)).unwrap(), 3).unwrap(),
         eth_type: EtherType::IPV4,
         ipv4_src: node(3).ip,
         ipv4_dst: node(7).ip,
@@ -232,7 +233,7 @@ fn a_restarted_controller_takes_over_the_trees_in_use_without_touching_them_and_
     };
     let trees: Vec<(TreeScope, Ipv4Addr)> = used.iter().map(|grant| (grant.scope, grant.address)).collect();
     let flows = |world: &World| {
-        let numbers: BTreeSet<u32> = trees.iter().filter_map(|(_, a)| wanted::number(*a)).collect();
+        let numbers: BTreeSet<u32> = trees.iter().filter_map(|(_, a)| intent::number(*a)).collect();
         let of_group = |flow: &&rs_openflow::FlowMod| {
             numbers.contains(&(GROUPS.start + (flow.cookie as u32 & 0xff_ffff)))
         };
@@ -257,13 +258,13 @@ fn a_restarted_controller_takes_over_the_trees_in_use_without_touching_them_and_
     // A new group gets addresses that nobody uses.
     let new = second.group(9, &all).try_recv().unwrap().unwrap();
     assert!(
-        new.iter().all(|grant| !both.iter().flatten().any(|n| Some(*n) == wanted::number(grant.address)))
+        new.iter().all(|grant| !both.iter().flatten().any(|n| Some(*n) == intent::number(grant.address)))
     );
     // What nobody asked for goes, and the group follows the network from now on.
     second.intervals(20);
     assert_eq!(flows(&second), before);
     let wanted: BTreeSet<u32> =
-        used.iter().chain(&new).filter_map(|grant| wanted::number(grant.address)).collect();
+        used.iter().chain(&new).filter_map(|grant| intent::number(grant.address)).collect();
     assert_eq!(groups(&second).concat().into_iter().collect::<BTreeSet<_>>(), wanted);
     second.cable(at(1, 1), false);
     second.settle();

@@ -1,0 +1,370 @@
+//! Whether all ranks make the same calls, have come at all, and are still there; and the words for it when
+//! not. Agents tell each other what their ranks called only when something seems wrong: a digest that
+//! differs, or a call that takes long.
+
+use super::{Call, Group};
+use crate::api::failure;
+use crate::engine::{Shared, TimerKey};
+use crate::what::What;
+use cool_machine::{Duration, Time};
+use cool_proto::local::{Failure, failure::Kind};
+use cool_transport::unicast::Notice;
+use std::collections::{BTreeMap, BTreeSet};
+
+/// After this time, or half its timeout, a call tells the other agents that it has begun here.
+const ANNOUNCE_AFTER: Duration = Duration::from_secs(1);
+
+/// Calls that are over whose words are remembered: other ranks may still be in them.
+const PAST_MAX: usize = 64;
+
+/// The most entries about ranks of other nodes that came to calls.
+const CAME_MAX: usize = 16 * 1024;
+
+/// What the ranks of this node called.
+#[derive(Debug)]
+struct Called {
+    digest: u64,
+    words: String,
+    /// The first to call.
+    rank: u32,
+}
+
+#[derive(Debug, Default)]
+pub(super) struct Agreement {
+    /// By call. Of calls that are over, the last few.
+    called: BTreeMap<u64, Called>,
+    /// Calls to which ranks of other nodes have come: the digest, and the words if they were told.
+    came: BTreeMap<(u64, u32), (u64, Option<String>)>,
+    /// Ranks that have gone, with the number of calls that they made.
+    gone: BTreeMap<u32, (u64, String)>,
+    /// Whom we have told, by call and node, that its digest differs.
+    asked: BTreeSet<(u64, usize)>,
+}
+
+impl Agreement {
+    pub(super) fn forget(&mut self, call: u64) {
+        self.came.retain(|(number, _), _| *number != call);
+        while self.called.len() > PAST_MAX && self.called.first_key_value().is_some_and(|(n, _)| *n < call) {
+            self.called.pop_first();
+        }
+        if let Some((oldest, _)) = self.called.first_key_value() {
+            self.asked = self.asked.split_off(&(*oldest, 0));
+        }
+    }
+}
+
+impl Group {
+    /// A local rank is about to take part in a call: as the other local ranks do, and with ranks that are
+    /// still there?
+    pub(super) fn agree_locally(
+        &mut self,
+        call: u64,
+        rank: u32,
+        what: &What,
+        digest: u64,
+    ) -> Result<(), Failure> {
+        if let Some((gone, (_, why))) = self.agreement.gone.iter().find(|(_, (calls, _))| *calls <= call) {
+            return Err(self.gone(*gone, why));
+        }
+        let words = what.words();
+        let called = self.agreement.called.entry(call).or_insert(Called { digest, words, rank });
+        if called.digest == digest {
+            return Ok(());
+        }
+        let (other, words) = (called.rank, called.words.clone());
+        Err(self.mismatch(call, (other, &words), (rank, &what.words())))
+    }
+
+    /// The same with what other nodes have sent so far.
+    pub(super) fn agree_with_others(
+        &mut self,
+        now: Time,
+        shared: &mut Shared,
+        call: u64,
+        rank: u32,
+    ) -> Result<(), Failure> {
+        let Some(called) = self.agreement.called.get(&call) else { return Ok(()) };
+        let digest = called.digest;
+        let words = called.words.clone();
+        let of_call = self.agreement.came.range((call, 0)..=(call, u32::MAX));
+        let told = of_call.filter(|(_, (theirs, _))| *theirs != digest);
+        for ((_, other), (_, text)) in told {
+            if let Some(text) = text {
+                return Err(self.mismatch(call, (*other, text), (rank, &words)));
+            }
+        }
+        let by_packet = self.early.digests(call).into_iter().map(|(node, d)| (usize::from(node), d));
+        let by_message = self.messages.came(call).into_iter();
+        let by_message = by_message.filter_map(|(rank, d)| Some((self.members.node_of(rank)?, d)));
+        let differing: BTreeSet<usize> = by_packet
+            .chain(by_message)
+            .filter(|(_, theirs)| *theirs != digest)
+            .map(|(node, _)| node)
+            .collect();
+        for node in differing {
+            self.ask_what(now, shared, call, node);
+        }
+        if self.calls.get(&call).is_some_and(|c| c.announced) {
+            self.announce(now, shared, call);
+        }
+        Ok(())
+    }
+
+    /// Whether a message's digest is another than that of the call here.
+    pub(super) fn differs(&self, call: u64, digest: u64) -> bool {
+        self.agreement.called.get(&call).is_some_and(|called| called.digest != digest)
+    }
+
+    /// A message from a rank shows that it has come to a call.
+    pub(super) fn heard_of(&mut self, call: u64, rank: u32, digest: u64) {
+        if call >= self.oldest_open() && self.agreement.came.len() < CAME_MAX {
+            self.agreement.came.entry((call, rank)).or_insert((digest, None));
+        }
+    }
+
+    /// A node's digest of a call differs: tells it what was called here, so that it can say who differs.
+    pub(super) fn ask_what(&mut self, now: Time, shared: &mut Shared, call: u64, node: usize) {
+        if !self.agreement.asked.insert((call, node)) {
+            return;
+        }
+        let (Some(notice), Some(node)) = (self.what_we_called(call), self.members.nodes.get(node)) else {
+            return;
+        };
+        shared.peers.notify(now, &node.name, notice);
+    }
+
+    fn announce(&mut self, now: Time, shared: &mut Shared, call: u64) {
+        let Some(notice) = self.what_we_called(call) else { return };
+        for node in self.members.others() {
+            shared.peers.notify(now, &node.name, notice.clone());
+        }
+    }
+
+    fn what_we_called(&self, call: u64) -> Option<Notice> {
+        let called = self.agreement.called.get(&call)?;
+        let (group, epoch) = self.key();
+        let came = self.ranks.iter().filter(|(_, local)| local.calls > call);
+        let ranks = came.map(|(rank, _)| *rank).collect();
+        Some(Notice::Came { group, epoch, call, digest: called.digest, ranks, text: called.words.clone() })
+    }
+
+    /// Another agent tells something about the group.
+    pub(crate) fn notice(
+        &mut self,
+        now: Time,
+        shared: &mut Shared,
+        peer: &str,
+        notice: Notice,
+    ) -> Result<(), Failure> {
+        let theirs = self.members.ranks_of(peer);
+        match notice {
+            // Told by the engine, which knows that the others need not be told again.
+            Notice::Abort { .. } => Ok(()),
+            Notice::Came { call, digest, ranks, text, .. } => {
+                let ranks: Vec<u32> = ranks.into_iter().filter(|rank| theirs.contains(rank)).collect();
+                let Some(first) = ranks.first() else { return Ok(()) };
+                if self.differs(call, digest) {
+                    let called = &self.agreement.called[&call];
+                    return Err(self.mismatch(call, (called.rank, &called.words), (*first, &text)));
+                }
+                for rank in ranks {
+                    self.heard_of(call, rank, digest);
+                    if let Some(entry) = self.agreement.came.get_mut(&(call, rank)) {
+                        *entry = (digest, Some(text.clone()));
+                    }
+                }
+                Ok(())
+            }
+            Notice::Gone { call, rank, text, .. } if theirs.contains(&rank) => {
+                self.rank_gone(rank, call, text)
+            }
+            Notice::Gone { .. } => Ok(()),
+            Notice::WhoWaits { .. } => {
+                self.tell_who_waits(now, shared, peer);
+                Ok(())
+            }
+            Notice::Waits { ranks, messages, .. } => {
+                self.told_who_waits(now, shared, peer, (&ranks, &messages));
+                Ok(())
+            }
+        }
+    }
+
+    /// A local rank is gone.
+    pub(crate) fn lose_rank(
+        &mut self,
+        now: Time,
+        shared: &mut Shared,
+        rank: u32,
+        why: String,
+    ) -> Result<(), Failure> {
+        let Some(local) = self.ranks.get_mut(&rank).filter(|local| !local.gone) else { return Ok(()) };
+        local.gone = true;
+        let (calls, open) = (local.calls, local.open);
+        if self.failed.is_some() {
+            return Ok(());
+        }
+        if open > 0 {
+            return Err(self.gone(rank, &why));
+        }
+        let (group, epoch) = self.key();
+        for node in self.members.others() {
+            let text = why.clone();
+            shared.peers.notify(now, &node.name, Notice::Gone { group, epoch, call: calls, rank, text });
+        }
+        self.rank_gone(rank, calls, why)?;
+        let over: Vec<u64> = self.calls.iter().filter(|(_, c)| c.runs.is_empty()).map(|(n, _)| *n).collect();
+        over.into_iter().for_each(|number| self.retire(shared, number));
+        Ok(())
+    }
+
+    fn rank_gone(&mut self, rank: u32, calls: u64, why: String) -> Result<(), Failure> {
+        let waiting = self.calls.iter().any(|(number, call)| *number >= calls && !call.runs.is_empty());
+        let gone = self.gone(rank, &why);
+        self.agreement.gone.insert(rank, (calls, why));
+        let alone = self.last_other_gone().is_some();
+        if waiting || self.direct.needs(rank, alone) { Err(gone) } else { Ok(()) }
+    }
+
+    /// Sets the next time to look after a call.
+    pub(super) fn arm(&self, now: Time, shared: &mut Shared, number: u64) {
+        let Some(call) = self.calls.get(&number) else { return };
+        let at = if call.announced { call.deadline() } else { call.announce_at().min(call.deadline()) };
+        shared.timers.set(TimerKey::Call(self.members.id, number), Some(at.max(now)));
+    }
+
+    /// It is time to look after a call: to tell others that it runs, or to give it up.
+    pub(crate) fn call_due(&mut self, now: Time, shared: &mut Shared, number: u64) -> Result<(), Failure> {
+        let Some(call) = self.calls.get_mut(&number) else { return Ok(()) };
+        if call.runs.is_empty() {
+            // The ranks of this node that have come are through. Those to come set the timer again.
+            return Ok(());
+        }
+        if call.deadline() <= now {
+            let (key, moved) = (TimerKey::Call(self.members.id, number), call.progress);
+            let known = self.inquired(now, shared, key, moved);
+            return if known { Err(self.timed_out(number)) } else { Ok(()) };
+        }
+        if !call.announced && call.announce_at() <= now {
+            call.announced = true;
+            self.announce(now, shared, number);
+        }
+        self.arm(now, shared, number);
+        Ok(())
+    }
+
+    fn timed_out(&self, number: u64) -> Failure {
+        let call = &self.calls[&number];
+        let came = |rank: &u32| {
+            self.ranks.get(rank).is_some_and(|local| local.calls > number)
+                || self.agreement.came.contains_key(&(number, *rank))
+        };
+        let missing: Vec<u32> = self.members.layout.ranks().map(|r| r.0).filter(|rank| !came(rank)).collect();
+        let (ranks, reason) = if missing.is_empty() {
+            let awaited = self.awaited(number);
+            let text = format!("all ranks came; data is missing from {}", self.name(&awaited));
+            (awaited, text)
+        } else {
+            match self.suspects(&missing) {
+                none if none.is_empty() => {
+                    let text = format!("{} did not make this call, and wait in others", self.name(&missing));
+                    (missing, text)
+                }
+                suspects => {
+                    let text =
+                        format!("{} did not make this call, or cannot be reached", self.name(&suspects));
+                    (suspects, text)
+                }
+            }
+        };
+        let text = format!(
+            "{} (call {number} of group {}) made no progress for {:?} at {}: {reason}; \
+             look after them, or give the call more time",
+            call.what.words(),
+            self.members.id,
+            call.timeout,
+            self.name(&call.runs.keys().copied().collect::<Vec<_>>()),
+        );
+        failure(Kind::Timeout, text, ranks)
+    }
+
+    /// The ranks from which a call here waits for data.
+    fn awaited(&self, number: u64) -> Vec<u32> {
+        let receives = self.messages.receives.keys().filter(|m| m.call == number).map(|m| m.from);
+        let streams = self.streams.iter().filter(|(id, s)| id.call == number && s.is_receiver());
+        let sources = streams.flat_map(|(id, _)| self.members.layout.ranks_of_node(id.source.into()));
+        receives.chain(sources.map(|r| r.0)).collect::<BTreeSet<u32>>().into_iter().collect()
+    }
+
+    /// The failure of a group that a rank has revoked.
+    pub(crate) fn revoked(&self, rank: u32) -> Failure {
+        let text = format!(
+            "{} has revoked group {}; go on with agree and shrink",
+            self.name(&[rank]),
+            self.members.id
+        );
+        failure(Kind::Revoked, text, vec![rank])
+    }
+
+    /// The failure of what needs a rank, if that is gone.
+    pub(super) fn gone_rank(&self, rank: u32) -> Option<Failure> {
+        self.agreement.gone.get(&rank).map(|(_, why)| self.gone(rank, why))
+    }
+
+    /// The failure of what needs any other rank, if all are gone.
+    pub(super) fn last_other_gone(&self) -> Option<Failure> {
+        let (rank, (_, why)) = self.agreement.gone.last_key_value()?;
+        (self.agreement.gone.len() + 1 >= self.members.layout.size()).then(|| self.gone(*rank, why))
+    }
+
+    fn gone(&self, rank: u32, why: &str) -> Failure {
+        let text = format!("{} is gone from group {}: {why}", self.name(&[rank]), self.members.id);
+        failure(Kind::Lost, text, vec![rank])
+    }
+
+    fn mismatch(&self, call: u64, (a, a_called): (u32, &str), (b, b_called): (u32, &str)) -> Failure {
+        let text = format!(
+            "rank {a} called {a_called}, but rank {b} called {b_called} (call {call} of group {}); all ranks must \
+             make the same calls in the same order",
+            self.members.id
+        );
+        failure(Kind::Mismatch, text, vec![a, b])
+    }
+
+    /// Ranks with their nodes, in words.
+    pub(super) fn name(&self, ranks: &[u32]) -> String {
+        let nodes: BTreeSet<&str> = ranks
+            .iter()
+            .filter_map(|rank| self.members.node_of(*rank))
+            .map(|node| self.members.nodes[node].name.as_str())
+            .collect();
+        let nodes: Vec<&str> = nodes.into_iter().collect();
+        format!("{} on {}", numbers(ranks), listed(&nodes))
+    }
+}
+
+impl Call {
+    fn announce_at(&self) -> Time {
+        self.begun + ANNOUNCE_AFTER.min(self.timeout / 2)
+    }
+
+    fn deadline(&self) -> Time {
+        self.progress + self.timeout
+    }
+}
+
+pub(super) fn numbers(ranks: &[u32]) -> String {
+    let names: Vec<String> = ranks.iter().map(u32::to_string).collect();
+    let names: Vec<&str> = names.iter().map(String::as_str).collect();
+    if ranks.len() == 1 { format!("rank {}", names[0]) } else { format!("ranks {}", listed(&names)) }
+}
+
+/// "a, b, c and 5 more".
+pub(super) fn listed(names: &[&str]) -> String {
+    const SHOWN: usize = 8;
+    match names.len() {
+        0 => "none".to_owned(),
+        n if n <= SHOWN => names.join(", "),
+        n => format!("{} and {} more", names[..SHOWN].join(", "), n - SHOWN),
+    }
+}

@@ -1,0 +1,360 @@
+//! Multicast messages of a group's calls: opening streams, their packets, and what they mean for calls.
+
+use super::Group;
+use crate::api::failure;
+use crate::engine::{Output, Shared, TimerKey};
+use crate::memory::SharedSlice;
+use crate::stream::{End, Share, Stream, Turn, Waits};
+use cool_collective::{Kind, Scope};
+use cool_machine::{Duration, Time};
+use cool_proto::local::{Failure, failure::Kind as FailureKind};
+use cool_transport::{
+    Input, Packet, RateSpec, Receiver, Sender, SpecError, StreamError, StreamId, StreamSpec, Timers, To,
+};
+use std::net::SocketAddrV4;
+
+/// Messages up to this length are sent without waiting for receivers to be ready.
+const EAGER: u64 = 64 * 1024;
+
+/// The longest message that is copied so that ranks need not wait until all have it.
+const COPY_MAX: u64 = 1024 * 1024;
+
+/// What a stream waits beyond the call's timeout: the call's own says more about what is wrong.
+const GRACE: Duration = Duration::from_secs(2);
+
+/// After so many streams in a row that needed no repair, as at first, what is said of short ones may wait for others.
+pub(super) const CALM: u32 = 16;
+
+/// How long: short against a retry of TCP, long against a few small calls.
+const TICK: Duration = Duration::from_millis(5);
+
+impl Group {
+    /// Opens the next multicast of a rank over whose tree none is on its way. In order, the first bytes arrive early; at
+    /// once, each stream would slow the others and all would be late.
+    pub(super) fn next_multicast(
+        &mut self,
+        now: Time,
+        shared: &mut Shared,
+        number: u64,
+        rank: u32,
+    ) -> Result<(), Failure> {
+        let Some(run) = self.calls.get_mut(&number).and_then(|call| call.runs.get_mut(&rank)) else {
+            return Ok(());
+        };
+        let Some(action) = run.next_multicast() else { return Ok(()) };
+        let Kind::Multicast { scope, stripe, transfer, src, concurrent_senders } =
+            run.program().actions[action as usize].kind
+        else {
+            return Ok(());
+        };
+        run.sending.insert(stripe.index);
+        let data = run.slice(src);
+        let share = self.members.share(scope, stripe, concurrent_senders);
+        let mut spec = self.stream_spec((number, transfer.0, scope, self.members.me), data.bytes());
+        spec.rate =
+            RateSpec { ceiling: share.ceiling(&shared.sending.with(&share)), verified: share.verified };
+        let id = spec.id;
+        let sender = Sender::new(now, spec).map_err(|e| self.no_stream(rank, &e))?;
+        let tree = self.members.tree(scope, stripe).map(|tree| tree.address);
+        let mut stream = Stream::new(End::Sender(Box::new(sender)), data, (rank, action), tree);
+        stream.sending = Some(share);
+        shared.sends(share);
+        let copied = stream.bytes() <= COPY_MAX && shared.copies.take(stream.bytes());
+        if copied {
+            stream.copy();
+        }
+        self.open(now, shared, id, stream)?;
+        if copied {
+            self.complete(now, shared, number, rank, action);
+        }
+        Ok(())
+    }
+
+    /// Opens the receiving end of a multicast from a node.
+    pub(super) fn open_receiver(
+        &mut self,
+        now: Time,
+        shared: &mut Shared,
+        from: (u64, u32, Scope, usize),
+        (rank, action, data): (u32, u32, SharedSlice),
+    ) -> Result<(), Failure> {
+        let spec = self.stream_spec(from, data.bytes());
+        let id = spec.id;
+        // Not in the chain: the machine refuses it.
+        let me = spec.chain.position(self.members.me as u16).unwrap_or(u16::MAX);
+        let receiver = Receiver::new(now, spec, me).map_err(|e| self.no_stream(rank, &e))?;
+        let stream = Stream::new(End::Receiver(Box::new(receiver)), data, (rank, action), None);
+        self.open(now, shared, id, stream)
+    }
+
+    fn stream_spec(
+        &mut self,
+        (call, transfer, scope, source): (u64, u32, Scope, usize),
+        len: u64,
+    ) -> StreamSpec {
+        let (group, epoch) = self.key();
+        let (digest, timeout) =
+            self.calls.get(&call).map_or((0, Duration::ZERO), |call| (call.digest, call.timeout));
+        let patience = timeout + GRACE;
+        let defaults = Timers::default();
+        StreamSpec {
+            // No group has more nodes than fit.
+            id: StreamId { group, epoch, call, transfer, source: source as u16 },
+            len,
+            digest,
+            chunk_bytes: self.members.chunk_bytes,
+            chain: self.members.chain(scope, source),
+            multicast: self.members.has_tree(scope),
+            rack_tree: self.members.rack_tree().is_some(),
+            rate: RateSpec::default(),
+            eager: EAGER,
+            timers: Timers {
+                initial_rto: self.retry_timer,
+                start: patience,
+                ready: defaults.ready.min(timeout),
+                stall: patience,
+                ack_delay: if self.calm >= CALM { TICK } else { Duration::ZERO },
+            },
+        }
+    }
+
+    /// Starts a stream, with what came of it before.
+    fn open(
+        &mut self,
+        now: Time,
+        shared: &mut Shared,
+        id: StreamId,
+        mut stream: Stream,
+    ) -> Result<(), Failure> {
+        let turn = stream.turn(now, &[]);
+        self.streams.insert(id, stream);
+        self.turned(now, shared, id, turn)?;
+        let early = self.early.take(&id);
+        if early.lossy {
+            self.stream_input(now, shared, id, Input::LateJoin)?;
+        }
+        for (packet, payload) in early.packets {
+            if let Some(stream) = self.streams.get_mut(&id) {
+                let turn = stream.packet(now, &packet, &payload);
+                self.turned(now, shared, id, turn)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// A packet came from a member of the group.
+    pub(crate) fn packet(
+        &mut self,
+        now: Time,
+        shared: &mut Shared,
+        from: SocketAddrV4,
+        packet: Packet,
+        payload: &[u8],
+    ) -> Result<(), Failure> {
+        let node = usize::from(packet.from);
+        if self.members.nodes.get(node).is_none_or(|n| n.udp != from) || node == self.members.me {
+            tracing::debug!(%from, node, "dropped a packet in the name of a node that is elsewhere");
+            return Ok(());
+        }
+        if self.failed.is_some() {
+            return Ok(());
+        }
+        self.vigil.heard(node);
+        if self.differs(packet.id.call, packet.digest) {
+            self.ask_what(now, shared, packet.id.call, node);
+            return Ok(());
+        }
+        if let Some(stream) = self.streams.get_mut(&packet.id) {
+            let turn = stream.packet(now, &packet, payload);
+            self.turned(now, shared, packet.id, turn)?;
+            return self.run(now, shared);
+        }
+        // Streams of calls that are over are over here, too; others will come or are about to.
+        if packet.id.call >= self.oldest_open() && !self.over.contains(&packet.id) {
+            self.early.keep(packet, payload);
+        } else if usize::from(packet.id.source) == self.members.me
+            && let Some(answer) = Sender::settled_reply(&packet)
+        {
+            let mut bytes = Vec::new();
+            answer.encode(&mut bytes);
+            shared.send_word(from, &bytes);
+        }
+        Ok(())
+    }
+
+    /// A stream's deadline has passed.
+    pub(crate) fn stream_due(&mut self, now: Time, shared: &mut Shared, id: StreamId) -> Result<(), Failure> {
+        if let Some(stream) = self.streams.get_mut(&id) {
+            let turn = stream.turn(now, &[]);
+            self.turned(now, shared, id, turn)?;
+        }
+        self.run(now, shared)
+    }
+
+    /// The number of streams that share this node's link has changed.
+    pub(crate) fn share_link(&mut self, now: Time, shared: &mut Shared) -> Result<(), Failure> {
+        let sending = self.streams.iter().filter_map(|(id, stream)| Some((*id, stream.sending?)));
+        let sending: Vec<(StreamId, Share)> = sending.collect();
+        for (id, share) in sending {
+            let ceiling = share.ceiling(&shared.sending);
+            self.stream_input(now, shared, id, Input::Ceiling(ceiling))?;
+        }
+        self.run(now, shared)
+    }
+
+    fn stream_input(
+        &mut self,
+        now: Time,
+        shared: &mut Shared,
+        id: StreamId,
+        input: Input<'_>,
+    ) -> Result<(), Failure> {
+        let Some(stream) = self.streams.get_mut(&id) else { return Ok(()) };
+        let turn = stream.input(now, input);
+        self.turned(now, shared, id, turn)
+    }
+
+    /// Carries out what a stream's turn means for its call.
+    fn turned(&mut self, now: Time, shared: &mut Shared, id: StreamId, turn: Turn) -> Result<(), Failure> {
+        let Some(stream) = self.streams.get(&id) else { return Ok(()) };
+        let (rank, tree) = (stream.rank, stream.tree);
+        self.count(now, id, rank, &turn);
+        for packet in turn.packets {
+            let to = match packet.to {
+                To::Tree => tree,
+                To::Rack => self.members.rack_tree(),
+                To::Node(node) => self.members.nodes.get(usize::from(node)).map(|n| n.udp),
+            };
+            match to {
+                Some(to) if packet.data => {
+                    shared.out.push_back(Output::Datagram { to, bytes: packet.bytes, words: false });
+                }
+                Some(to) => shared.send_word(to, &packet.bytes),
+                None => {}
+            }
+        }
+        if let Some(error) = turn.failed {
+            return Err(self.stream_failed(id, rank, error));
+        }
+        for node in turn.mismatches {
+            self.ask_what(now, shared, id.call, usize::from(node));
+        }
+        if turn.all_sent || turn.released || turn.closed {
+            self.sent_all(shared, id, rank);
+        }
+        if turn.delivered {
+            self.delivered(now, shared, id, turn.released);
+        }
+        if turn.released || turn.closed {
+            self.released(now, shared, id);
+        }
+        if turn.closed {
+            if let Some(stream) = self.streams.remove(&id) {
+                self.retry_timer = stream.retry_timer();
+                self.calm = if stream.needed_repair() { 0 } else { self.calm.saturating_add(1) };
+                shared.forget_stream(&id, &stream);
+                if self.calls.contains_key(&id.call) {
+                    self.over.insert(id);
+                }
+            }
+        } else {
+            shared.timers.set(TimerKey::Stream(id), turn.deadline);
+        }
+        Ok(())
+    }
+
+    fn count(&mut self, now: Time, id: StreamId, rank: u32, turn: &Turn) {
+        let call = self.calls.get_mut(&id.call);
+        let run = call.and_then(|call| {
+            if turn.stored + turn.multicast_bytes + turn.resent > 0 {
+                call.progress = now;
+            }
+            call.runs.get_mut(&rank)
+        });
+        // A stream of a copied message outlives its call.
+        let stats = match run {
+            Some(run) => &mut run.stats,
+            None => &mut self.ranks.entry(rank).or_default().afterwards,
+        };
+        stats.bytes_multicast += turn.multicast_bytes;
+        stats.chunks_resent += turn.resent;
+        stats.chunks_repaired += turn.repaired;
+    }
+
+    /// A source has put its last chunk on the link, or never will.
+    fn sent_all(&mut self, shared: &mut Shared, id: StreamId, rank: u32) {
+        let stream = self.streams.get_mut(&id);
+        let Some(share) = stream.and_then(|stream| stream.sending.take()) else { return };
+        shared.sent(share);
+        if let Some(run) = self.calls.get_mut(&id.call).and_then(|call| call.runs.get_mut(&rank)) {
+            run.sending.remove(&share.stripe.index);
+        }
+        self.multicasters.push_back((id.call, rank));
+    }
+
+    /// A receiver has the whole message. Its successors may still need it from here.
+    fn delivered(&mut self, now: Time, shared: &mut Shared, id: StreamId, released: bool) {
+        let Some(stream) = self.streams.get_mut(&id).filter(|s| s.is_receiver()) else { return };
+        let (rank, action) = (stream.rank, stream.action);
+        let Some(run) = self.calls.get_mut(&id.call).and_then(|call| call.runs.get_mut(&rank)) else {
+            return;
+        };
+        if !released {
+            if stream.bytes() <= COPY_MAX && shared.copies.take(stream.bytes()) {
+                stream.copy();
+            } else if let Kind::ReceiveMulticast { dst, .. } = run.program().actions[action as usize].kind
+                && run.changed_later(action, dst)
+            {
+                // The action goes on until nobody needs the bytes from here.
+                return;
+            } else {
+                stream.waits = Waits::Rank;
+                run.holds += 1;
+                self.complete(now, shared, id.call, rank, action);
+                return;
+            }
+        }
+        stream.waits = Waits::Nobody;
+        self.complete(now, shared, id.call, rank, action);
+    }
+
+    /// Nobody needs the message from here any more.
+    fn released(&mut self, now: Time, shared: &mut Shared, id: StreamId) {
+        let Some(stream) = self.streams.get_mut(&id) else { return };
+        let (rank, action) = (stream.rank, stream.action);
+        shared.copies.give(stream.let_go());
+        match std::mem::replace(&mut stream.waits, Waits::Nobody) {
+            Waits::Nobody => {}
+            Waits::Action => self.complete(now, shared, id.call, rank, action),
+            Waits::Rank => {
+                if let Some(run) = self.calls.get_mut(&id.call).and_then(|call| call.runs.get_mut(&rank)) {
+                    run.holds -= 1;
+                }
+                self.leave_if_finished(now, shared, id.call, rank);
+            }
+        }
+    }
+
+    fn no_stream(&self, rank: u32, error: &SpecError) -> Failure {
+        failure(FailureKind::Invalid, format!("rank {rank}, group {}: {error}", self.members.id), vec![rank])
+    }
+
+    fn stream_failed(&self, id: StreamId, rank: u32, error: StreamError) -> Failure {
+        let (kind, nodes) = match &error {
+            StreamError::NotStarted { source_node, .. } => (FailureKind::Timeout, vec![*source_node]),
+            StreamError::Stalled { source_node, .. } => (FailureKind::Timeout, vec![*source_node]),
+            StreamError::Incomplete { nodes, .. } => (FailureKind::Lost, nodes.clone()),
+        };
+        let names = nodes.iter().filter_map(|n| self.members.nodes.get(usize::from(*n)));
+        let names: Vec<&str> = names.map(|n| n.name.as_str()).collect();
+        let ranks = names.iter().flat_map(|name| self.members.ranks_of(name)).collect();
+        let text = format!(
+            "call {} of group {} at rank {rank}: {error} (nodes {}, numbered by place in the group); \
+             are their agents running and reachable?",
+            id.call,
+            id.group,
+            names.join(", ")
+        );
+        failure(kind, text, ranks)
+    }
+}

@@ -1,0 +1,290 @@
+//! The other agents and the connections to them. What messages mean is the groups' matter.
+
+use super::engine::{ConnectionId, Output};
+use cool_machine::{Machine, Time};
+use cool_transport::unicast::{self, Input, Notice, Payload, Peer};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::fmt;
+use std::net::{Ipv4Addr, SocketAddrV4};
+
+/// The most connections whose agents have not said who they are.
+const STRANGERS_MAX: usize = 64;
+
+/// The most agents that may be connected.
+const PEERS_MAX: usize = 4096;
+
+/// The most connections in a row that may end before anything of any group came; an agent that is sound hangs up twice
+/// at most, for groups before.
+const MUTE_MAX: u32 = 3;
+
+/// Another agent.
+#[derive(Debug)]
+pub(super) struct Link {
+    pub(super) machine: Peer,
+    pub(super) connection: Option<ConnectionId>,
+    /// Where its groups say it is, or where it came from.
+    ip: Ipv4Addr,
+    /// Where to connect to, if that is up to this side.
+    connect: Option<SocketAddrV4>,
+    groups: BTreeSet<u64>,
+    /// Whether it has had a group.
+    used: bool,
+    /// Connections in a row, before this one, that ended before anything of any group came.
+    mute: u32,
+}
+
+impl Link {
+    /// To a node `at` a place, from the node `me`.
+    fn new(me: &str, node: &str, at: impl fmt::Display, ip: Ipv4Addr) -> Link {
+        let machine = Peer::new(me, &format!("node {node} at {at}"));
+        Link { machine, connection: None, ip, connect: None, groups: BTreeSet::new(), used: false, mute: 0 }
+    }
+}
+
+/// Whose a connection is.
+#[derive(Debug)]
+enum Owner {
+    Peer(String),
+    /// It has not said its name; the bytes so far.
+    Stranger {
+        ip: Ipv4Addr,
+        bytes: Vec<u8>,
+    },
+}
+
+/// A peer that is gone.
+#[derive(Debug)]
+pub(super) struct Lost {
+    pub(super) node: String,
+    pub(super) groups: BTreeSet<u64>,
+    pub(super) why: String,
+}
+
+impl Lost {
+    fn new(node: &str, groups: BTreeSet<u64>) -> Lost {
+        Lost { node: node.to_owned(), groups, why: String::new() }
+    }
+}
+
+#[derive(Debug)]
+pub(super) struct Peers {
+    /// This node's name.
+    me: String,
+    by_name: BTreeMap<String, Link>,
+    connections: BTreeMap<ConnectionId, Owner>,
+    /// Peers whose machines have been told something and not yet asked what follows.
+    dirty: BTreeSet<String>,
+}
+
+impl Peers {
+    pub(super) fn new(me: &str) -> Peers {
+        let (by_name, connections, dirty) = Default::default();
+        Peers { me: me.to_owned(), by_name, connections, dirty }
+    }
+
+    /// A group has members on this node. Of two agents the one with the smaller address connects. Groups in
+    /// `closing` need connections no more.
+    pub(super) fn join(
+        &mut self,
+        now: Time,
+        node: &str,
+        addresses: (SocketAddrV4, SocketAddrV4),
+        group: (u64, u32),
+        closing: &BTreeSet<u64>,
+        out: &mut VecDeque<Output>,
+    ) {
+        let (mine, theirs) = addresses;
+        let other = |link: &Link| link.ip != *theirs.ip();
+        let left = |link: &Link| link.used && link.groups.is_subset(closing);
+        if self.by_name.get(node).is_some_and(|link| other(link) || left(link)) {
+            // Someone else came under this name before the group told where the node is; or the connection is one that
+            // nobody has looked after since its last group: the other side may have given it up, unheard because
+            // one of the two was cut off.
+            self.drop_peer(node, out);
+        }
+        let link = self.by_name.entry(node.to_owned()).or_insert_with(|| {
+            if mine < theirs {
+                out.push_back(Output::Connect { node: node.to_owned(), to: theirs });
+            }
+            Link::new(&self.me, node, theirs, *theirs.ip())
+        });
+        link.used = true;
+        link.connect = (mine < theirs).then_some(theirs);
+        link.groups.insert(group.0);
+        link.machine.handle(now, Input::Open { group: group.0, epoch: group.1 });
+        self.dirty.insert(node.to_owned());
+    }
+
+    /// A group has no members on this node any more.
+    pub(super) fn leave(&mut self, now: Time, node: &str, group: (u64, u32)) {
+        if let Some(link) = self.by_name.get_mut(node) {
+            link.groups.remove(&group.0);
+        }
+        self.handle(now, node, Input::Close { group: group.0, epoch: group.1 });
+    }
+
+    /// Tells a peer's machine something that did not come over its connection.
+    pub(super) fn handle(&mut self, now: Time, node: &str, input: Input<'_>) {
+        if let Some(link) = self.by_name.get_mut(node) {
+            link.machine.handle(now, input);
+            if !self.dirty.contains(node) {
+                self.dirty.insert(node.to_owned());
+            }
+        }
+    }
+
+    pub(super) fn notify(&mut self, now: Time, node: &str, notice: Notice) {
+        self.handle(now, node, Input::Notify(notice));
+    }
+
+    pub(super) fn take_dirty(&mut self) -> Option<String> {
+        self.dirty.pop_first()
+    }
+
+    /// A peer that is connected.
+    pub(super) fn connected_link(&mut self, node: &str) -> Option<(&mut Link, ConnectionId)> {
+        let link = self.by_name.get_mut(node)?;
+        let connection = link.connection?;
+        Some((link, connection))
+    }
+
+    /// The payload that comes next over a connection, if it is that.
+    pub(super) fn payload(&self, connection: ConnectionId) -> Option<Payload> {
+        match self.connections.get(&connection)? {
+            Owner::Peer(node) => self.by_name.get(node)?.machine.payload(),
+            Owner::Stranger { .. } => None,
+        }
+    }
+
+    pub(super) fn node_of(&self, connection: ConnectionId) -> Option<String> {
+        match self.connections.get(&connection)? {
+            Owner::Peer(node) => Some(node.clone()),
+            Owner::Stranger { .. } => None,
+        }
+    }
+
+    /// The connection that was asked for is there.
+    pub(super) fn connected(&mut self, node: &str, connection: ConnectionId, out: &mut VecDeque<Output>) {
+        match self.by_name.get_mut(node) {
+            Some(link) if link.connection.is_none() => {
+                link.connection = Some(connection);
+                self.connections.insert(connection, Owner::Peer(node.to_owned()));
+                self.dirty.insert(node.to_owned());
+            }
+            // The peer was given up meanwhile.
+            _ => out.push_back(Output::Hangup { connection }),
+        }
+    }
+
+    /// Someone connected.
+    pub(super) fn accepted(&mut self, connection: ConnectionId, ip: Ipv4Addr, out: &mut VecDeque<Output>) {
+        let strangers = self.connections.iter().filter(|(_, owner)| matches!(owner, Owner::Stranger { .. }));
+        let strangers: Vec<ConnectionId> = strangers.map(|(id, _)| *id).collect();
+        if strangers.len() >= STRANGERS_MAX {
+            // Identifiers ascend: the first has been silent longest.
+            self.connections.remove(&strangers[0]);
+            out.push_back(Output::Hangup { connection: strangers[0] });
+        }
+        self.connections.insert(connection, Owner::Stranger { ip, bytes: Vec::new() });
+    }
+
+    /// Bytes of a connection that has not said whose it is. Answers with the peer and all its bytes once it
+    /// has, and with the peer of that name whose connection it replaces.
+    pub(super) fn greeting(
+        &mut self,
+        connection: ConnectionId,
+        more: &[u8],
+        out: &mut VecDeque<Output>,
+    ) -> Option<(String, Vec<u8>, Option<Lost>)> {
+        let Some(Owner::Stranger { ip, bytes }) = self.connections.get_mut(&connection) else { return None };
+        bytes.extend_from_slice(more);
+        let node = match unicast::greeting(bytes) {
+            Ok(None) => return None,
+            Ok(Some(node)) => node,
+            Err(violation) => {
+                tracing::warn!(%ip, %violation, "refused a connection that is not an agent's");
+                self.hang_up(connection, out);
+                return None;
+            }
+        };
+        let (ip, bytes) = (*ip, std::mem::take(bytes));
+        let known = self.by_name.get(&node);
+        if known.is_some_and(|link| link.ip != ip) || node == self.me || self.by_name.len() >= PEERS_MAX {
+            tracing::warn!(%ip, node, "refused a connection in the name of another node");
+            self.hang_up(connection, out);
+            return None;
+        }
+        let replaced = match known {
+            Some(link) if link.connection.is_some() => {
+                self.end(&node, out).map(|lost| Lost { why: "its agent started again".to_owned(), ..lost })
+            }
+            _ => None,
+        };
+        let me = &self.me;
+        let link = self.by_name.entry(node.clone()).or_insert_with(|| Link::new(me, &node, ip, ip));
+        link.connection = Some(connection);
+        self.connections.insert(connection, Owner::Peer(node.clone()));
+        Some((node, bytes, replaced))
+    }
+
+    /// A connection ended, or could not be made.
+    pub(super) fn closed(
+        &mut self,
+        connection: ConnectionId,
+        why: String,
+        out: &mut VecDeque<Output>,
+    ) -> Option<Lost> {
+        match self.connections.remove(&connection)? {
+            Owner::Stranger { .. } => None,
+            Owner::Peer(node) => {
+                let lost = self.end(&node, out)?;
+                if let Some(to) = self.by_name.get(&node).and_then(|link| link.connect) {
+                    out.push_back(Output::Connect { node, to });
+                }
+                Some(Lost { why, ..lost })
+            }
+        }
+    }
+
+    /// The connection to a peer has ended. Groups of which nothing came over it wait for another: the other side may have
+    /// hung up before it had them.
+    fn end(&mut self, node: &str, out: &mut VecDeque<Output>) -> Option<Lost> {
+        let ended = self.forget(node, out)?;
+        let heirs: BTreeSet<u64> = ended.machine.unconfirmed().map(|(group, _)| group).collect();
+        let mute = if ended.machine.no_group_traffic() { ended.mute + 1 } else { 0 };
+        if heirs.is_empty() || mute > MUTE_MAX {
+            return Some(Lost::new(node, ended.groups));
+        }
+        let mut link = Link {
+            used: true,
+            connect: ended.connect,
+            mute,
+            ..Link::new(&self.me, node, ended.ip, ended.ip)
+        };
+        link.machine.resume_from(ended.machine);
+        let lost = Lost::new(node, &ended.groups - &heirs);
+        link.groups = heirs;
+        self.by_name.insert(node.to_owned(), link);
+        Some(lost)
+    }
+
+    /// Gives a peer up and hangs up.
+    pub(super) fn drop_peer(&mut self, node: &str, out: &mut VecDeque<Output>) -> Option<Lost> {
+        Some(Lost::new(node, self.forget(node, out)?.groups))
+    }
+
+    fn forget(&mut self, node: &str, out: &mut VecDeque<Output>) -> Option<Link> {
+        let link = self.by_name.remove(node)?;
+        self.dirty.remove(node);
+        if let Some(connection) = link.connection {
+            self.hang_up(connection, out);
+        }
+        Some(link)
+    }
+
+    fn hang_up(&mut self, connection: ConnectionId, out: &mut VecDeque<Output>) {
+        if self.connections.remove(&connection).is_some() {
+            out.push_back(Output::Hangup { connection });
+        }
+    }
+}

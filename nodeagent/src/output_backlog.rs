@@ -1,0 +1,65 @@
+//! What ranks print while no controller takes it.
+
+use cool_proto::control::agent_message::Body;
+use std::collections::VecDeque;
+
+/// Bytes of output kept for a controller that is away; beyond, the oldest lines are lost.
+const MAX_OUTPUT: usize = 1 << 20;
+
+/// Output of ranks for a controller that is away.
+#[derive(Debug, Default)]
+pub(crate) struct Backlog {
+    lines: VecDeque<Body>,
+    bytes: usize,
+    lost: u64,
+}
+
+impl Backlog {
+    pub(crate) fn keep(&mut self, event: Body) {
+        self.bytes += size(&event);
+        self.lines.push_back(event);
+        while self.bytes > MAX_OUTPUT {
+            let Some(oldest) = self.lines.pop_front() else { break };
+            self.bytes -= size(&oldest);
+            self.lost += 1;
+        }
+    }
+
+    pub(crate) fn take(&mut self) -> Option<Body> {
+        let event = self.lines.pop_front()?;
+        self.bytes -= size(&event);
+        Some(event)
+    }
+
+    /// How many lines were lost since this was asked last.
+    pub(crate) fn take_lost(&mut self) -> u64 {
+        std::mem::take(&mut self.lost)
+    }
+}
+
+fn size(event: &Body) -> usize {
+    match event {
+        Body::Output(output) => output.line.len() + 64,
+        _ => 64,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use cool_proto::control::Output;
+
+    #[test]
+    fn the_newest_lines_are_kept() {
+        let mut backlog = Backlog::default();
+        for rank in 0..100 {
+            backlog.keep(Body::Output(Output { rank, line: vec![0; MAX_OUTPUT / 10], ..Output::default() }));
+        }
+        let Some(Body::Output(first)) = backlog.take() else { panic!("nothing kept") };
+        let lost = backlog.take_lost();
+        assert_eq!(u64::from(first.rank), lost);
+        assert!((85..=95).contains(&lost), "{lost}");
+        assert_eq!(std::iter::from_fn(|| backlog.take()).count() as u64, 99 - lost);
+        assert_eq!(backlog.bytes, 0);
+    }
+}

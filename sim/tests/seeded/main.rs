@@ -1,0 +1,8 @@
+//! Protocols and schedules over the simulated network, from seeds.
+
+mod broadcasts;
+mod cases;
+mod coding;
+mod repair;
+mod schedules;
+mod speed;
