@@ -182,7 +182,7 @@ impl Stream {
     pub(super) fn needed_repair(&self) -> bool {
         match &self.end {
             End::Sender(sender) => sender.stats().served > 0,
-            End::Receiver(receiver) => receiver.stats().requests > 0,
+            End::Receiver(receiver) => receiver.stats().naks > 0,
         }
     }
 

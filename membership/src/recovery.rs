@@ -156,7 +156,7 @@ impl<P> Recovery<P> {
         came.map(|()| self.settle(id)).inspect_err(|_| self.forget_if_idle(id))
     }
 
-    /// A rank of a group, which had so many at first, is gone. What the others have agreed on, if they waited only
+    /// A rank of a group, which had `size` ranks at first, is gone. What the others have agreed on, if they waited only
     /// for that one.
     pub(crate) fn lose(&mut self, (id, size): (u64, u32), rank: u32) -> Option<Met<P>> {
         let group = self.groups.entry(id).or_insert_with(|| Group::new(size));

@@ -21,6 +21,7 @@
 
 mod congestion;
 mod feedback;
+mod fields;
 mod intervals;
 mod machine;
 pub mod packet;
@@ -37,4 +38,4 @@ pub use packet::{Packet, PacketError};
 pub use receiver::Receiver;
 pub use sender::Sender;
 pub use spec::{Chain, Hop, RateSpec, SpecError, StreamId, StreamSpec, Timers};
-pub use stats::Stats;
+pub use stats::{RatePhase, Stats};

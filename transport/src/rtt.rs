@@ -1,15 +1,15 @@
-//! The retry timer from measured round trips, as RFC 6298 computes it, without its floor of a second: in a
-//! data center a round trip takes microseconds to milliseconds.
+//! The retransmission timer (RTO) from measured round trips, as RFC 6298 section 2 computes it, without its floor of a
+//! second: in a data center a round trip takes microseconds to milliseconds.
 
 use cool_machine::{Duration, Time};
 use std::collections::VecDeque;
 
-/// Below this, timers of the machines that run us fire late anyway.
+/// The shortest RTO: below it, timers of the machines that run us fire late anyway.
 const FLOOR: Duration = Duration::from_millis(2);
-/// A network with longer round trips than this is none that these protocols are for; and where three round
-/// trips in four are lost, many tries must fit the time after which a stream counts as stalled.
+/// The longest RTO. A network with longer round trips is none that these protocols are for; and where three round trips in
+/// four are lost, many tries must fit the time after which a stream counts as stalled.
 const CEILING: Duration = Duration::from_millis(250);
-/// Beyond so many doublings a retry is worth its packet.
+/// The most doublings of a timer (RFC 6298 section 5.5 has no bound but a minute): beyond, a retry is worth its packet.
 const DOUBLINGS: u32 = 2;
 /// Packets whose answers may still tell a round trip.
 const PROBES: usize = 64;

@@ -14,9 +14,10 @@ use crate::spec::{SpecError, StreamSpec};
 use crate::stats::Stats;
 use cool_machine::{Duration, Machine, Poll, Time, earliest};
 
-/// The tree counts as dead when no receiver has told of a round for so many retry timers and rounds, and who asks
-/// for chunks does not hear it.
-const DEAD_TIMERS: u32 = 6;
+/// The tree counts as dead when no receiver has reported a round for this many RTOs and for [`DEAD_ROUNDS`] rounds, and who
+/// asks for chunks does not hear it.
+const DEAD_RTOS: u32 = 6;
+/// Rounds without a report; see [`DEAD_RTOS`].
 const DEAD_ROUNDS: u32 = 4;
 
 /// The source of a stream: multicasts it, serves requests, and keeps it until all receivers have it.
@@ -121,9 +122,13 @@ impl Sender {
         self.held.range_count() + self.retransmits.entries() + self.rtt.entries() + self.out.len()
     }
 
-    /// What was counted.
+    /// What was counted, and how it does now.
     pub fn stats(&self) -> Stats {
-        self.stats
+        if !self.tree {
+            return self.stats;
+        }
+        let (rate, queueing_delay, phase) = self.rate.state();
+        Stats { rate, queueing_delay, phase, ..self.stats }
     }
 
     fn on_packet(&mut self, now: Time, packet: &Packet) {
@@ -287,7 +292,7 @@ impl Sender {
     fn give_up_dead_tree(&mut self, now: Time) {
         let sent = self.rounds.of(self.next);
         let untold = sent >= self.receivers.rounds() + DEAD_ROUNDS
-            && now - self.round_told > DEAD_TIMERS * self.patience();
+            && now - self.round_told > DEAD_RTOS * self.patience();
         if self.tree && (untold && self.unheard || self.rate.is_useless()) {
             self.tree = false;
             self.held.insert(0..self.chunks);

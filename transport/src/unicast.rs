@@ -32,7 +32,7 @@ pub const CREDIT_BYTES: u64 = 1024 * 1024;
 const MESSAGE_COST: u64 = 64;
 
 /// The version of the frames.
-const VERSION: u32 = 3;
+const VERSION: u32 = 4;
 
 /// How much may wait in the driver to be written for control frames to be handed over as well.
 const WINDOW: u64 = 256 * 1024;
@@ -45,9 +45,9 @@ type GroupKey = (u64, u32);
 pub enum Input<'a> {
     /// Bytes came from the stream. [`Output::Data`] points into them: poll until idle before the next.
     Bytes(&'a [u8]),
-    /// So many bytes came from the stream, of the payload that [`Peer::payload`] has named, and are in their place.
+    /// This many bytes came from the stream, of the payload that [`Peer::payload`] has named, and are in their place.
     Placed(u32),
-    /// So many bytes of earlier [`Output::Write`]s have left the driver.
+    /// This many bytes of earlier [`Output::Write`]s have left the driver.
     Written(u64),
     /// Messages of this group are welcome from now on.
     Open {
@@ -199,9 +199,6 @@ pub enum Violation {
     /// More came unasked than the credit allows, or more credit came back than was used.
     #[error("the credit of group {0} is overdrawn")]
     Credit(u64),
-    /// Too many messages are announced.
-    #[error("more than {0} messages wait to be received")]
-    TooMany(usize),
 }
 
 /// What waits until the other side is known to have its group.
@@ -373,6 +370,8 @@ impl Peer {
                     self.outbound.granted(message)?;
                 }
             }
+            Control::AnnounceAgain { message } => self.outbound.announce_again(message),
+            Control::AnnounceAll { group, epoch } => self.outbound.announce_all((group, epoch)),
             Control::Credit { group, epoch, bytes } => {
                 if self.open.contains_key(&(group, epoch)) {
                     self.outbound.credit((group, epoch), bytes)?;

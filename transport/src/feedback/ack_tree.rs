@@ -1,6 +1,6 @@
-//! Telling the source how receivers are doing: members of a rack report to its head, the first of the rack in
-//! the chain, which reports for all of them to the source. What the source has heard it settles; what is not
-//! settled is reported again, and past a head that does not answer.
+//! The tree along which receivers acknowledge (as in RMTP, Paul et al., IEEE JSAC 1997, and the tree-based ACKs of RFC 3048):
+//! members of a rack report to its head, the first of the rack in the chain, which reports for all of them to the source.
+//! What the source has heard it settles; what is not settled is reported again, and past a head that does not answer.
 
 use crate::feedback::rounds::RoundFeedback;
 use crate::intervals::IntervalSet;
@@ -11,7 +11,7 @@ use cool_machine::{Duration, Time};
 use core::ops::Range;
 use std::sync::Arc;
 
-/// Reports without an answer until a head is passed over.
+/// Reports without an answer until the ACK parent is passed over.
 const TRIES: u32 = 3;
 
 /// Ranges of positions as a packet holds them.
@@ -24,7 +24,7 @@ pub(crate) fn positions(set: impl Iterator<Item = Range<u32>>) -> Vec<Range<u16>
 pub(crate) struct Reporter {
     chain: Arc<Chain>,
     me: u16,
-    /// The position that is reported to.
+    /// The position that is reported to: the head of the rack, or the source.
     ack_parent: u16,
     alive: IntervalSet,
     complete: IntervalSet,
@@ -62,7 +62,7 @@ impl Reporter {
         }
     }
 
-    /// So many rounds have passed over the tree here.
+    /// `rounds` rounds have passed over the multicast tree here.
     pub(crate) fn on_round(&mut self, now: Time, rounds: u32, heard: RoundFeedback, rto: Duration) {
         self.merge_round(rounds, heard);
         self.news(now, self.me, false, rto);

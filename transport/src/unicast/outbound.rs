@@ -65,6 +65,20 @@ impl Outbound {
         Ok(())
     }
 
+    /// The receiver dropped the announcement, for want of room; unless the message has been granted since.
+    pub(super) fn announce_again(&mut self, name: MessageName) {
+        if let Some(Message { digest, bytes, .. }) = self.announced.get(&name).copied() {
+            self.control.push_back(Control::Announce { message: name, digest, bytes });
+        }
+    }
+
+    /// The same for all messages of a group.
+    pub(super) fn announce_all(&mut self, group: GroupKey) {
+        let of_group = |name: &&MessageName| (name.group, name.epoch) == group;
+        let names: Vec<MessageName> = self.announced.keys().filter(of_group).copied().collect();
+        names.into_iter().for_each(|name| self.announce_again(name));
+    }
+
     fn start(&mut self, message: Message) {
         let name = message.name;
         self.ready.entry((name.group, name.epoch)).or_default().insert(name, message);

@@ -229,6 +229,35 @@ fn beyond_the_credit_messages_wait_and_none_is_held_back() {
 }
 
 /// Whose frames a peer writes first.
+#[test]
+fn more_messages_than_may_wait_are_announced_again_and_all_arrive() {
+    let mut pair = Pair::new();
+    let within_credit = CREDIT_BYTES / MESSAGE_COST;
+    let count = within_credit + inbound::ANNOUNCED_MAX as u64 + 1000;
+    (0..count).for_each(|call| pair.send(name(call, 0), 0));
+    pair.run(1 << 20);
+    assert_eq!(pair.got[1].len() as u64, count - 1000, "what is beyond is dropped, and the stream goes on");
+    // Receives need not be posted in order: the last is among the dropped.
+    pair.expect(name(count - 1, 0));
+    pair.run(1 << 20);
+    assert_eq!(pair.complete[1], [name(count - 1, 0)]);
+    (0..count - 1).for_each(|call| pair.expect(name(call, 0)));
+    pair.run(1 << 20);
+    assert_eq!(pair.complete[1].len() as u64, count);
+}
+
+#[test]
+fn dropped_announcements_are_made_again_when_there_is_room_without_being_asked_for() {
+    let mut pair = Pair::new();
+    let within_credit = CREDIT_BYTES / MESSAGE_COST;
+    let count = within_credit + inbound::ANNOUNCED_MAX as u64 + 1000;
+    (0..count).for_each(|call| pair.send(name(call, 0), 0));
+    pair.run(1 << 20);
+    (0..within_credit + inbound::ANNOUNCED_MAX as u64 / 2).for_each(|call| pair.expect(name(call, 0)));
+    pair.run(1 << 20);
+    assert_eq!(pair.got[1].len() as u64, count);
+}
+
 fn order(peer: &mut Peer) -> Vec<MessageName> {
     let payload = |output| match output {
         Output::Write { payload, .. } => payload,
