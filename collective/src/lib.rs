@@ -25,12 +25,12 @@ mod verify;
 
 pub use analyse::{Analysis, LinkLoad, Load, analyse};
 pub use compile::{CompileError, check, compile};
+pub use cool_types::{CallError, UnknownName};
 pub use interpret::{InterpretError, interpret};
 pub use layout::{Layout, LayoutError, Place, Scope};
 pub use plan::{Plan, PlanError};
 pub use planner::{CostModel, Planner};
 pub use schedule::{
     Action, ActionId, Buffer, Call, Kind, Operation, Program, Rank, Schedule, Span, Stripe, TransferId,
-    UnknownOperation,
 };
 pub use verify::{Proof, VerifyError, verify};

@@ -7,7 +7,7 @@ use crate::costs::prober::Prober;
 use crate::fabric::{FabricError, NodeRegistration, TopologySnapshot};
 use crate::groups::registrar::Registrar;
 use crate::groups::{self, Groups, Place};
-use crate::jobs::control::Order;
+use crate::jobs::control::ControlRequest;
 use crate::jobs::job::Event;
 use crate::jobs::{JobError, Jobs, SubmitError, deliver};
 use crate::listen::Caller;
@@ -135,7 +135,7 @@ impl Controller for Service {
     async fn cancel(&self, request: Request<CancelRequest>) -> Result<Response<Cancelled>, Status> {
         permitted(&request, Role::Tool)?;
         let CancelRequest { job, user } = request.into_inner();
-        self.jobs.order(job, Order::Cancel(user))?;
+        self.jobs.order(job, ControlRequest::Cancel(user))?;
         Ok(Response::new(Cancelled {}))
     }
 
@@ -152,7 +152,7 @@ impl Controller for Service {
     async fn signal(&self, request: Request<SignalRequest>) -> Result<Response<Signalled>, Status> {
         permitted(&request, Role::Tool)?;
         let SignalRequest { job, signal } = request.into_inner();
-        self.jobs.order(job, Order::Signal(signal))?;
+        self.jobs.order(job, ControlRequest::Signal(signal))?;
         Ok(Response::new(Signalled {}))
     }
 }

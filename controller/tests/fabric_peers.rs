@@ -3,7 +3,7 @@
 use cool_controller::fabric::{Fabric, FabricConfig};
 use cool_controller::listen::Listener;
 use rs_openflow::{
-    Body, Capabilities, Failure, FailureType, Features, Framer, Hello, Message, MultipartReply,
+    Body, Capabilities, ErrorMessage, ErrorType, Features, Framer, Hello, Message, MultipartReply,
     MultipartRequest, Port, PortConfig, PortFeatures, PortNo, PortState,
 };
 use std::net::SocketAddr;
@@ -70,7 +70,7 @@ fn reply(datapath_id: u64, body: &Body) -> Option<Body> {
             MultipartRequest::Flow(_) => Body::MultipartReply(MultipartReply::Flow(Vec::new()).into()),
             MultipartRequest::GroupDesc => Body::MultipartReply(MultipartReply::GroupDesc(Vec::new()).into()),
             // Not every switch can do everything.
-            _ => Body::Error(Failure::new(FailureType::BAD_REQUEST, 2, Vec::new())),
+            _ => Body::Error(ErrorMessage::new(ErrorType::BAD_REQUEST, 2, Vec::new())),
         },
         _ => return None,
     })
@@ -110,7 +110,7 @@ async fn a_switch_of_version_1_0_gets_an_error_and_others_are_served() {
     let [Message { body: Body::Hello(_), .. }, Message { body: Body::Error(failure), .. }] = &said[..] else {
         panic!("{said:?}")
     };
-    assert_eq!((failure.kind, failure.code), (FailureType::HELLO_FAILED, 0));
+    assert_eq!((failure.kind, failure.code), (ErrorType::HELLO_FAILED, 0));
     assert!(String::from_utf8_lossy(&failure.data).contains("1.3"));
     let switch = tokio::spawn(play(address, 5));
     until_switches(&fabric, &["switch5"]).await;

@@ -21,10 +21,10 @@ use super::what::What;
 use agreement::Agreement;
 use cool_collective::{CostModel, Plan, Planner, Rank, compile};
 use cool_machine::{Duration, Time};
-use cool_proto::OPEN_CALLS_MAX;
 use cool_proto::local::{Failure, Stats, failure::Kind};
 use cool_transport::unicast::{MessageName, Notice};
 use cool_transport::{StreamId, Timers};
+use cool_types::limits::OPEN_CALLS;
 use direct::Direct;
 use inquiry::Inquiry;
 use messages::Messages;
@@ -174,9 +174,9 @@ impl Group {
             shared.done(token, Err(rank.tell(id, failed)));
             return Ok(());
         }
-        let what = if rank.open >= OPEN_CALLS_MAX {
+        let what = if rank.open >= OPEN_CALLS {
             let message =
-                format!("rank {} has {OPEN_CALLS_MAX} calls open on group {id}; wait for some", request.rank);
+                format!("rank {} has {OPEN_CALLS} calls open on group {id}; wait for some", request.rank);
             Err(failure(Kind::Invalid, message, vec![request.rank]))
         } else {
             What::of(&request, self.members.layout.size())

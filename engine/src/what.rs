@@ -34,7 +34,7 @@ impl What {
         let operation =
             operation(request.operation).ok_or_else(|| invalid(request, "it names no operation"))?;
         let barrier = operation == Operation::Barrier;
-        let element = match request.dtype.bytes() {
+        let element = match request.dtype.known().map(|known| known.bytes() as u32) {
             _ if barrier => 1,
             Some(bytes) => bytes,
             None => return Err(invalid(request, "it names no type of element")),
@@ -44,7 +44,7 @@ impl What {
             if reduce == ReduceOp::Unspecified {
                 return Err(invalid(request, "it does not say how to combine elements"));
             }
-            if !dtype.combines_by(reduce) {
+            if !dtype.known().zip(reduce.known()).is_some_and(|(dtype, reduce)| dtype.combines_by(reduce)) {
                 let name = |text: &str| text.to_lowercase();
                 let (dtype, reduce) = (name(dtype.as_str_name()), name(reduce.as_str_name()));
                 return Err(invalid(request, &format!("elements of type {dtype} have no {reduce}")));

@@ -15,10 +15,10 @@ pub use recover::Agreement;
 pub use start::Start;
 pub use user_op::Combine;
 
+use crate::Operation;
 use crate::collective::{Caller, Collective};
 use crate::environment::{Environment, Plans};
 use crate::error::Error;
-use crate::operation::Operation;
 use crate::pending::Pending;
 use crate::session::{Blocking, JoinMode, Session};
 use cool_proto::local;

@@ -1,8 +1,8 @@
 //! A rank's environment (docs/architecture.md): who it is by what its launcher says, where its agent is, and which
 //! plans the user forces.
 
+use crate::Operation;
 use crate::error::Error;
-use crate::operation::Operation;
 use crate::session::JoinMode;
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};

@@ -2,9 +2,10 @@
 
 use crate::collective::Checked;
 use crate::comm::{Inner, Received};
-use crate::element::{Op, Type};
+use crate::element::divide;
 use crate::error::Error;
 use crate::session::Request;
+use crate::{Op, Type};
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
@@ -78,7 +79,7 @@ impl<'a> Pending<'a> {
             count: arrived.bytes as usize / dtype.bytes(),
         });
         if let (Some(dtype), Some(output)) = (self.average, output) {
-            dtype.divide(output, self.comm.size());
+            divide(dtype, output, self.comm.size());
         }
         self.comm.account(cost);
         Ok(arrived)

@@ -4,10 +4,11 @@
 mod heap;
 mod inbox;
 
+use crate::Operation;
 use crate::collective::Checked;
 use crate::comm::PointToPoint;
 use crate::error::Error;
-use crate::operation::Operation;
+use cool_proto::VERSION;
 use cool_proto::frame::MAX_PLAN;
 use cool_proto::local::{
     self, Attach, Call, CheckPlan, Dtype, Enlist, Leave, Map, Recover, ReduceOp, Revoke, Transfer, Unmap,
@@ -15,7 +16,7 @@ use cool_proto::local::{
 };
 use cool_proto::region::RegionError;
 use cool_proto::socket::{Sender, SocketError};
-use cool_proto::{OPEN_CALLS_MAX, VERSION};
+use cool_types::limits::OPEN_CALLS;
 pub(crate) use heap::Block;
 use heap::{Heap, Memory, RegionUpdate, aligned};
 use inbox::{Disconnected, Inbox};
@@ -225,7 +226,7 @@ impl Session {
             )));
         }
         let doing = "set_plan";
-        let check = CheckPlan { operation: operation.code().into(), plan: plan.to_owned() };
+        let check = CheckPlan { operation: local::Operation::from(operation).into(), plan: plan.to_owned() };
         match self.ask(doing, Body::CheckPlan(check))? {
             Body::PlanChecked(checked) => Ok((!checked.wrong.is_empty()).then_some(checked.wrong)),
             _ => Err(self.over(doing, inbox::unexpected())),
@@ -275,10 +276,10 @@ impl Session {
         let call = Call {
             id: 0,
             group: self.group,
-            operation: checked.operation.code().into(),
+            operation: local::Operation::from(checked.operation).into(),
             root: checked.root,
-            dtype: checked.dtype.map_or(Dtype::Unspecified, |dtype| dtype.code()).into(),
-            reduce: checked.op.map_or(ReduceOp::Unspecified, |op| op.code()).into(),
+            dtype: checked.dtype.map_or(Dtype::Unspecified, Dtype::from).into(),
+            reduce: checked.op.map_or(ReduceOp::Unspecified, ReduceOp::from).into(),
             count: checked.count as u64,
             input,
             output,
@@ -323,7 +324,7 @@ impl Session {
             send: message.sends,
             peer: message.peer,
             tag: message.tag,
-            dtype: message.dtype.code().into(),
+            dtype: Dtype::from(message.dtype).into(),
             data: Some(place),
             timeout_ms: milliseconds(timeout),
         };
@@ -377,8 +378,8 @@ impl Session {
     /// Sends a call; its number.
     fn send_call(&self, name: &'static str, call: impl FnOnce(u64) -> Body) -> Result<u64, Error> {
         let mut wire = self.wire();
-        if self.inbox.open() >= OPEN_CALLS_MAX {
-            let reason = format!("{OPEN_CALLS_MAX} calls are under way; wait for some first");
+        if self.inbox.open() >= OPEN_CALLS {
+            let reason = format!("{OPEN_CALLS} calls are under way; wait for some first");
             return Err(Error::Argument { rank: self.rank, operation: name, reason });
         }
         let id = wire.next_call;

@@ -6,6 +6,7 @@
 //! of them took, which idle links may let pass at once: that is the rate. Bytes that came sooner than the rate allows
 //! are the burst. Trains grow until they last long enough to be timed; the fastest counts, for the same reason.
 
+use cool_types::wire::{ETHERNET, TCP_IP};
 use std::convert::Infallible;
 use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4};
 use std::sync::Arc;
@@ -34,10 +35,6 @@ const LONGEST: Duration = Duration::from_secs(8);
 const AT_ONCE: usize = 4;
 /// How long to leave off accepting when the system has no room for a connection.
 const RETRY: Duration = Duration::from_millis(50);
-
-/// Bytes in front of each packet's payload: Ethernet; and IP and TCP with timestamps, within the MTU.
-pub(crate) const ETHERNET: u64 = 14;
-pub(crate) const TCP: u64 = 52;
 
 /// What is known of the way to another node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -245,8 +242,8 @@ async fn connect(from: Ipv4Addr, to: SocketAddrV4) -> io::Result<TcpStream> {
 
 /// With the headers of its packets.
 fn on_wire(bytes: u64, mtu: u64) -> u64 {
-    let payload = mtu.saturating_sub(TCP).max(1);
-    bytes.saturating_mul(payload + TCP + ETHERNET) / payload
+    let payload = mtu.saturating_sub(TCP_IP).max(1);
+    bytes.saturating_mul(payload + TCP_IP + ETHERNET) / payload
 }
 
 fn nanos(time: Duration) -> u64 {

@@ -4,7 +4,7 @@ use std::fmt;
 
 use crate::Error;
 use crate::codec::{Choice, Padding, Reader, Writer};
-use crate::failure::Failure;
+use crate::error_message::ErrorMessage;
 use crate::flow::{FlowMod, FlowRemoved, TableMod};
 use crate::group::GroupMod;
 use crate::hello::{Hello, VERSION};
@@ -64,7 +64,7 @@ choice! {
         /// The versions that the sender speaks; the first message in either direction.
         HELLO => Hello(Hello),
         /// A message was refused.
-        ERROR => Error(Failure),
+        ERROR => Error(ErrorMessage),
         /// Are you there?
         ECHO_REQUEST => EchoRequest(Vec<u8>),
         /// Yes; with the data of the request.

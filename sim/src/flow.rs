@@ -4,6 +4,7 @@
 
 use crate::network::{Destination, Network};
 use cool_machine::{Duration, Time};
+use cool_types::wire::DATAGRAM_FRAMING;
 use std::collections::BTreeSet;
 
 /// How its packets begin, which no stream's does.
@@ -73,7 +74,7 @@ impl Flow {
         }
         self.heard = net.now();
         if self.flying.remove(&serial) {
-            self.bytes += FULL as u64 + 42;
+            self.bytes += FULL as u64 + DATAGRAM_FRAMING;
             self.window += if self.window < self.threshold { 1.0 } else { 1.0 / self.window };
         }
         while let Some(&first) = self.flying.first()

@@ -2,7 +2,8 @@
 
 use std::process::Command;
 
-const PURE: [&str; 7] = [
+const PURE: [&str; 8] = [
+    "cool-types",
     "cool-machine",
     "rs-openflow",
     "cool-topology",

@@ -50,7 +50,7 @@ pub enum Input<'a> {
     /// A port has gone down or away.
     PortDown(Port),
     /// A port has heard a frame.
-    Heard(Port, &'a [u8]),
+    Received(Port, &'a [u8]),
     /// A node is registered with this name and address, and proves its announcements with this key.
     NodeRegistered(&'a str, Mac, &'a Key),
     /// A node is registered no more.
@@ -520,7 +520,7 @@ impl Machine for Discovery {
             Input::SwitchDown(_) => {}
             Input::PortUp(port, mac) => self.port_up(port, mac),
             Input::PortDown(port) => self.port_down(port),
-            Input::Heard(port, frame) => self.heard(port, frame),
+            Input::Received(port, frame) => self.heard(port, frame),
             Input::NodeRegistered(name, mac, key) => {
                 let before = self.registered.get(name).filter(|node| node.key == *key);
                 let last = before.map_or(0, |node| node.last);

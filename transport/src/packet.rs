@@ -33,12 +33,13 @@
 mod codec;
 
 use crate::spec::StreamId;
+use cool_types::wire;
 use core::ops::Range;
 
 /// Bytes before the payload of a data packet.
-pub const DATA_HEADER: usize = COMMON + 8;
+pub const DATA_HEADER: usize = wire::STREAM_DATA_HEADER as usize;
 /// Bytes of Ethernet, IPv4 and UDP headers around a packet.
-pub const FRAMING: usize = 14 + 20 + 8;
+pub const FRAMING: usize = wire::DATAGRAM_FRAMING as usize;
 /// Longest packet that is not data.
 pub const MAX_CONTROL: usize = COMMON + 16 + 2 * MAX_RANGES * 4;
 /// Most ranges in a list of a packet.

@@ -15,21 +15,13 @@ mod outbound;
 pub use frame::{MessageName, Notice};
 
 use cool_machine::{Machine, Poll, Time};
+use cool_types::limits::MESSAGE_CREDIT_BYTES;
+pub use cool_types::limits::{CREDIT_BYTES, EAGER_BYTES};
 use core::ops::Range;
 use frame::{Control, Decoded, Decoder};
 use inbound::Inbound;
 use outbound::Outbound;
 use std::collections::{BTreeMap, VecDeque};
-
-/// The largest message that goes without having been asked for.
-pub const EAGER_BYTES: u64 = 64 * 1024;
-
-/// What a peer may send on a group without the receives being posted, each message counted with
-/// 64 bytes on top.
-pub const CREDIT_BYTES: u64 = 1024 * 1024;
-
-/// What keeping a message costs besides its bytes.
-const MESSAGE_COST: u64 = 64;
 
 /// The version of the frames.
 const VERSION: u32 = 4;

@@ -4,11 +4,12 @@
 //! through a slot and is copied to its places.
 
 use super::part_order::{Part, PartOrder, Piece, locate, within};
-use super::{Levels, MAX_SEGMENTS, input, output, segments};
+use super::{Levels, input, output, segments};
 use crate::builder::{RankSpan, Slot};
 use crate::patterns::{Exchange, Subgroup};
 use crate::plan::{Level, Spread};
 use crate::schedule::{Buffer, Operation, Rank, Span};
+use cool_types::limits;
 use core::ops::Range;
 use std::collections::BTreeMap;
 
@@ -87,7 +88,7 @@ impl Levels<'_, '_> {
             return (PartOrder::new(self, None), center);
         }
         let len = self.call.part(self.root);
-        let own = (0..self.root.0).map(|rank| self.call.part(Rank(rank))).sum();
+        let own = self.call.parts(0..self.root.0 as usize);
         let (src, dst) = match self.call.operation {
             Operation::Scatter => (input(own, len), output(0, len)),
             _ => (input(0, len), output(own, len)),
@@ -112,7 +113,7 @@ impl Levels<'_, '_> {
 
     pub(super) fn flat_reduce_scatter(&mut self) {
         let order = PartOrder::new(self, None);
-        let vector = (0..self.layout.size() as u32).map(|rank| self.call.part(Rank(rank))).sum();
+        let vector = self.call.parts(0..self.layout.size());
         let mut values = Vec::new();
         let mut parts = Vec::new();
         let mut places = Vec::new();
@@ -147,7 +148,7 @@ impl Levels<'_, '_> {
         if !(self.is_flat() && self.plan.node.up.shares) {
             return self.segment;
         }
-        let share = (self.segment / members as u64).max(longest.div_ceil(MAX_SEGMENTS)).max(1);
+        let share = (self.segment / members as u64).max(longest.div_ceil(limits::SEGMENTS)).max(1);
         share.next_multiple_of(self.element)
     }
 

@@ -14,10 +14,8 @@ use crate::layout::{Layout, Scope};
 use crate::patterns::{Pattern, Subgroup};
 use crate::plan::{Composition, Leaders, Plan, Shape};
 use crate::schedule::{Buffer, Call, Operation, Rank, Span};
+use cool_types::limits;
 use core::ops::Range;
-
-/// Segments of one array: more would only lengthen the schedule, so segments of very large arrays are longer.
-const MAX_SEGMENTS: u64 = 1024;
 
 /// Writes the messages of `call` into the builder. The plan fits the operation.
 pub(crate) fn emit(call: &Call, plan: &Plan, builder: &mut Builder<'_>) {
@@ -35,12 +33,10 @@ pub(crate) fn emit(call: &Call, plan: &Plan, builder: &mut Builder<'_>) {
     // The tokens of a barrier are the empty messages of an allreduce of nothing.
     let bytes = if call.operation == Operation::Barrier { 0 } else { call.bytes };
     let array = match call.operation {
-        operation if operation.takes_counts() => {
-            (0..size as u32).map(|rank| call.part(Rank(rank))).fold(0, u64::saturating_add)
-        }
+        operation if operation.takes_counts() => call.parts(0..size),
         _ => bytes,
     };
-    let wanted = plan.segment(array, builder.layout().nodes()).max(array.div_ceil(MAX_SEGMENTS));
+    let wanted = plan.segment(array, builder.layout().nodes()).max(array.div_ceil(limits::SEGMENTS));
     let segment = wanted.min(array).max(1).next_multiple_of(element);
     Levels {
         layout: flat.as_ref().unwrap_or(builder.layout()),

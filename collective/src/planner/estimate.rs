@@ -7,6 +7,7 @@ use crate::layout::{Layout, Place, Scope};
 use crate::plan::Plan;
 use crate::schedule::{Call, Rank};
 use crate::timing::time;
+use cool_types::limits;
 use core::time::Duration;
 
 /// Racks, nodes of a rack and ranks of a node that are timed as they are; of more, so many, half and a quarter.
@@ -25,8 +26,6 @@ const EXACT: f64 = 20_000.0;
 const EXACT_RANKS: usize = 1024;
 /// Actions of a schedule that is timed at most, so that a pick takes little time and memory whatever is asked.
 const MOST_ACTIONS: usize = 1 << 18;
-/// A message falls into no more (see `levels`).
-const MAX_SEGMENTS: u64 = 1024;
 
 /// Where candidates for one call compete.
 pub(super) struct Bench<'a> {
@@ -124,7 +123,7 @@ impl<'a> Bench<'a> {
     fn on(&self, plan: Plan, size: &Size, most: f64) -> Option<Found> {
         let layout = size.layout.as_ref().unwrap_or(self.layout);
         let array = array(self.call, self.layout.size());
-        let segment = plan.segment(array, self.layout.nodes()).max(array.div_ceil(MAX_SEGMENTS));
+        let segment = plan.segment(array, self.layout.nodes()).max(array.div_ceil(limits::SEGMENTS));
         let count = array.div_ceil(segment.max(1)).max(1);
         // A smaller group's arrays of parts are shorter; they fall into as many segments.
         let forced = if self.call.operation.takes_counts() {

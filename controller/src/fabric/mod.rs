@@ -1,7 +1,7 @@
 //! The network as the controller runs it: switches over OpenFlow 1.3, discovery, forwarding, trees.
 //!
 //! ```text
-//!   switch ==TCP== connection (session) --events--> network --wishes--> connection (reconciler) ==> switch
+//!   switch ==TCP== connection (channel) --events--> network --updates--> connection (reconciler) ==> switch
 //!                                                    ^ |
 //!                                     Fabric (calls) | v snapshots
 //! ```
@@ -25,7 +25,7 @@ pub use api::{
     NodeView, Port, SwitchView, TopologySnapshot, TreeGrant, TreeScope, Unicast,
 };
 
-pub use switch::capacity::Room;
+pub use switch::capacity::TableCapacity;
 pub use switch::counters::PortCounters;
 pub use telemetry::{Histogram, Measured, PortLoad, Rules, SwitchLoad};
 

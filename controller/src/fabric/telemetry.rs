@@ -146,7 +146,7 @@ impl Telemetry {
     }
 
     /// A switch was told to hold so much, or is gone.
-    pub(crate) fn told(&self, switch: DatapathId, rules: Option<Rules>) {
+    pub(crate) fn desired(&self, switch: DatapathId, rules: Option<Rules>) {
         let told = &mut lock(&self.state).measured.rules;
         match rules {
             Some(rules) => drop(told.insert(switch, rules)),

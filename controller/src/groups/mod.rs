@@ -12,6 +12,7 @@ use crate::fabric::{FabricError, GroupRequest, TopologySnapshot, TreeGrant, Tree
 use crate::network::Network;
 use cool_collective::CostModel;
 use cool_proto::control::{Group, Member, ReleaseGroup, Tree, controller_message::Body, tree};
+use cool_types::wire;
 use std::collections::{BTreeMap, BTreeSet, btree_map::Entry};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
@@ -22,7 +23,7 @@ use tracing::warn;
 pub const FIRST_EPOCH: u32 = 1;
 
 /// IPv4 (without options), UDP, and the header of a data packet.
-const HEADERS: u32 = 20 + 8 + cool_transport::packet::DATA_HEADER as u32;
+const HEADERS: u32 = (wire::IPV4 + wire::UDP + wire::STREAM_DATA_HEADER) as u32;
 /// Longest IPv4 packet.
 const LONGEST_PACKET: u32 = 65_535;
 

@@ -1,4 +1,5 @@
-//! What ends a job from outside, or reaches into it: the controller's end, its time limit, and orders of operators.
+//! Job control: what ends a job from outside, or reaches into it. The controller's end, the time limit, and requests of
+//! operators.
 
 use crate::groups::{Place, by_node};
 use crate::jobs::job::Failure;
@@ -15,29 +16,29 @@ const CANCELLED: i32 = 128 + 15;
 
 /// What an operator wants of a job.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Order {
+pub enum ControlRequest {
     /// That it ends; who wants it.
     Cancel(String),
     /// That its processes get this signal.
     Signal(i32),
 }
 
-/// The interrupts of one job.
+/// The requests and limits that reach one job from outside.
 #[derive(Debug)]
-pub struct Interrupts {
+pub struct JobControl {
     /// True once the controller shuts down.
     closing: watch::Receiver<bool>,
-    orders: mpsc::Receiver<Order>,
+    orders: mpsc::Receiver<ControlRequest>,
     /// When its time is over, and how much it was.
     limit: Option<(Instant, Duration)>,
     /// It ends already.
     ignored: bool,
 }
 
-impl Interrupts {
+impl JobControl {
     /// No time limit yet.
-    pub fn new(closing: watch::Receiver<bool>, orders: mpsc::Receiver<Order>) -> Interrupts {
-        Interrupts { closing, orders, limit: None, ignored: false }
+    pub fn new(closing: watch::Receiver<bool>, orders: mpsc::Receiver<ControlRequest>) -> JobControl {
+        JobControl { closing, orders, limit: None, ignored: false }
     }
 
     /// The time that the job may take from now on; zero: as long as it wants.
@@ -68,10 +69,10 @@ impl Interrupts {
                 order = self.orders.recv() => order,
             };
             match order {
-                Some(Order::Cancel(by)) => {
+                Some(ControlRequest::Cancel(by)) => {
                     return Failure { code: CANCELLED, ..Failure::of_job(format!("cancelled by {by}")) };
                 }
-                Some(Order::Signal(signal)) => {
+                Some(ControlRequest::Signal(signal)) => {
                     for (session, _) in by_node(places).into_values() {
                         // If the agent is gone, the session's end says so to the job.
                         let _ = session.send(Body::Signal(SignalRequest { job, signal }));

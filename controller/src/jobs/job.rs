@@ -6,7 +6,7 @@
 
 use crate::agents::Session;
 use crate::groups::{FIRST_EPOCH, Groups, Place, by_node};
-use crate::jobs::control::Interrupts;
+use crate::jobs::control::JobControl;
 use crate::network::Network;
 use cool_proto::control::{
     Exited, Finished, Group, JobEvent, JobSpec, Kill, Launch, Output, Started, controller_message::Body,
@@ -103,7 +103,7 @@ pub struct Job {
     /// If an earlier life of the controller started it.
     pub resumed: Option<Resumed>,
     /// What may end it from outside.
-    pub interrupts: Interrupts,
+    pub control: JobControl,
     /// How far it is, for whoever asks.
     pub state: watch::Sender<State>,
     /// The network.
@@ -156,7 +156,7 @@ impl Job {
         if let Err(failure) = &outcome {
             info!(reason = failure.reason, "job fails");
             self.state.send_replace(State::Ending);
-            self.interrupts.ignore();
+            self.control.ignore();
             self.end(&mut awaited).await;
         }
         self.groups.release(&*self.network, self.group, &self.places).await;
@@ -177,7 +177,7 @@ impl Job {
     /// From here on time counts.
     fn starts_to_run(&mut self) {
         self.state.send_replace(State::Running);
-        self.interrupts.limit(Duration::from_millis(self.spec.time_limit_ms));
+        self.control.limit(Duration::from_millis(self.spec.time_limit_ms));
     }
 
     /// Waits for the ends of all ranks.
@@ -198,7 +198,7 @@ impl Job {
         let Resumed { mut callers, ranks } = resumed;
         awaited.running = ranks.running;
         let came = tokio::select! {
-            stopped = self.interrupts.stop(self.id, &self.places) => return Err(stopped),
+            stopped = self.control.stop(self.id, &self.places) => return Err(stopped),
             came = timeout(self.limits.takeover, callers.recv()) => came,
         };
         let Ok(Some((caller, spec))) = came else {
@@ -265,7 +265,7 @@ impl Job {
     /// The next thing a session says, unless there is a reason to end first.
     async fn next(&mut self) -> Result<Post, Failure> {
         tokio::select! {
-            stopped = self.interrupts.stop(self.id, &self.places) => Err(stopped),
+            stopped = self.control.stop(self.id, &self.places) => Err(stopped),
             () = self.caller.closed() => Err(Failure::of_job("the caller went away")),
             post = self.mailbox.recv() => post.ok_or_else(|| Failure::of_job("the job was dropped")),
         }
@@ -382,7 +382,7 @@ impl Job {
             biased;
             sent = self.caller.send_timeout(event, self.limits.caller) => sent,
             // A caller that does not read cannot keep its job from being ended.
-            stopped = self.interrupts.stop(self.id, &self.places) => return Err(stopped),
+            stopped = self.control.stop(self.id, &self.places) => return Err(stopped),
         };
         self.caller_listens = sent.is_ok();
         sent.map_err(|e| match e {

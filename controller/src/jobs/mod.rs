@@ -9,7 +9,7 @@ pub mod job;
 use crate::agents::{Agents, Session, lock};
 use crate::groups::{Groups, Place};
 use crate::jobs::allocate::{AllocateError, Host, Placement, Request, allocate, natural};
-use crate::jobs::control::{Interrupts, Order};
+use crate::jobs::control::{ControlRequest, JobControl};
 use crate::jobs::job::{Caller, Event, Job, Limits, Post, Ranks, Resumed};
 use crate::network::Network;
 use cool_proto::control::{JobEvent, JobSpec, JobView, job_event, job_spec, job_view};
@@ -96,7 +96,7 @@ struct Entry {
     mailbox: mpsc::Sender<Post>,
     /// Slots used, by session.
     slots: BTreeMap<u32, u32>,
-    orders: mpsc::Sender<Order>,
+    orders: mpsc::Sender<ControlRequest>,
     /// To a job of an earlier life of the controller, whose caller is to come back.
     attend: Option<mpsc::Sender<(Caller, JobSpec)>>,
     /// What others may know of it.
@@ -129,7 +129,7 @@ pub struct Inlets {
     /// Callers who come back, and what they asked for.
     pub callers: mpsc::Receiver<(Caller, JobSpec)>,
     /// What operators want.
-    pub orders: mpsc::Receiver<Order>,
+    pub orders: mpsc::Receiver<ControlRequest>,
     /// How far the job is, for whoever asks.
     pub state: watch::Sender<job_view::State>,
 }
@@ -184,7 +184,7 @@ impl Jobs {
             caller,
             caller_listens: true,
             resumed: None,
-            interrupts: Interrupts::new(self.closing.subscribe(), inlets.orders),
+            control: JobControl::new(self.closing.subscribe(), inlets.orders),
             state: inlets.state,
             network: self.network.clone(),
             groups: self.groups.clone(),
@@ -237,7 +237,7 @@ impl Jobs {
             caller,
             caller_listens: false,
             resumed: Some(Resumed { callers: inlets.callers, ranks }),
-            interrupts: Interrupts::new(self.closing.subscribe(), inlets.orders),
+            control: JobControl::new(self.closing.subscribe(), inlets.orders),
             state: inlets.state,
             network: self.network.clone(),
             groups: self.groups.clone(),
@@ -274,8 +274,8 @@ impl Jobs {
     ///
     /// # Errors
     /// If there is no such job or signal, or the job is behind.
-    pub fn order(&self, job: u64, order: Order) -> Result<(), JobError> {
-        if let Order::Signal(signal) = order
+    pub fn order(&self, job: u64, order: ControlRequest) -> Result<(), JobError> {
+        if let ControlRequest::Signal(signal) = order
             && !SIGNALS.contains(&signal)
         {
             return Err(JobError::Signal(signal));

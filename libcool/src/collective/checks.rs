@@ -1,8 +1,9 @@
 //! Whether a collective's arguments make sense for a rank, and the words for it when not.
 
 use super::{Arrays, Checked, Collective};
-use crate::element::{Array, ArrayMut, Op, Type};
-use crate::operation::Operation;
+use crate::element::{Array, ArrayMut};
+use crate::{Operation, Type};
+use cool_types::check_reduction;
 use std::ops::Range;
 
 /// The caller's place in its group.
@@ -24,7 +25,7 @@ impl<'s, 'r> Collective<'s, 'r> {
         let root = caller.root(&self)?;
         let dtype = self.element_type(caller)?;
         if self.operation.combines() {
-            fits(self.operation, dtype, self.op)?;
+            check_reduction(self.operation, dtype, self.op).map_err(|e| e.to_string())?;
         }
         let (send, receives, count) = match &self.arrays {
             Arrays::None if self.operation == Operation::Barrier => (None, false, 0),
@@ -68,22 +69,6 @@ impl<'s, 'r> Collective<'s, 'r> {
 
     fn root_of(&self, caller: Caller) -> bool {
         self.root == caller.rank
-    }
-}
-
-/// Whether a reduction combines such elements.
-fn fits(operation: Operation, dtype: Option<Type>, op: Option<Op>) -> Result<(), Reason> {
-    let op = op.ok_or("it does not say how to combine")?;
-    if op == Op::Average && matches!(operation, Operation::Scan | Operation::Exscan) {
-        return Err("there is no average of a scan; scan by sum and divide".into());
-    }
-    match dtype {
-        Some(dtype) if !dtype.code().combines_by(op.code()) => {
-            let fit = Op::ALL.into_iter().filter(|op| dtype.code().combines_by(op.code()));
-            let fit: Vec<String> = fit.map(|op| op.to_string()).collect();
-            Err(format!("elements of type {dtype} have no {op}; they have {}", fit.join(", ")))
-        }
-        _ => Ok(()),
     }
 }
 

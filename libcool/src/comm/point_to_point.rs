@@ -51,7 +51,7 @@ pub(crate) struct PointToPoint<'s> {
     pub(crate) data: &'s [u8],
     pub(crate) peer: Option<u32>,
     pub(crate) tag: Option<u32>,
-    pub(crate) dtype: crate::element::Type,
+    pub(crate) dtype: crate::Type,
 }
 
 impl Comm {

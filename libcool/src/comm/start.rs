@@ -2,11 +2,11 @@
 
 use super::Comm;
 use crate::collective::{Arrays, Collective};
-use crate::element::{Element, Op};
+use crate::element::Element;
 use crate::error::Error;
-use crate::operation::Operation;
 use crate::pending::Pending;
 use crate::session::Blocking;
+use crate::{Op, Operation};
 use std::time::Duration;
 
 /// Starts calls; made by [`Comm::start`]. Each operation is as that of the same name at [`Comm`], but returns

@@ -3,8 +3,8 @@
 //! and as reproducible, since each element is combined in rank order. Small vectors go to all ranks in one step.
 
 use super::Comm;
+use crate::Operation;
 use crate::error::Error;
-use crate::operation::Operation;
 use bytemuck::Pod;
 use std::ops::Range;
 

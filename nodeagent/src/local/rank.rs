@@ -3,11 +3,11 @@
 use super::session::End;
 use crate::agent::Attachment;
 use crate::engine::{CallRequest, Memory, SharedSlice, TransferRequest};
-use cool_proto::OPEN_CALLS_MAX;
 use cool_proto::local::{
     Call, Done, Dtype, Failure, Operation, ReduceOp, Slice, Stats, Transfer, frame::Body,
 };
 use cool_proto::region::{Region, RegionError};
+use cool_types::limits::OPEN_CALLS;
 use std::collections::{BTreeMap, VecDeque};
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
@@ -94,7 +94,7 @@ impl<'a> AttachedRank<'a> {
 
     fn check_room(&self) -> Result<(), End> {
         match self.calls.len() {
-            OPEN_CALLS_MAX.. => Err(End::Refused(format!("more than {OPEN_CALLS_MAX} calls open"))),
+            OPEN_CALLS.. => Err(End::Refused(format!("more than {OPEN_CALLS} calls open"))),
             _ => Ok(()),
         }
     }

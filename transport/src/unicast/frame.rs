@@ -4,15 +4,16 @@
 
 use super::{Payload, Violation};
 use crate::fields::{Reader, Short};
+use cool_types::limits;
 use core::ops::Range;
 
 /// The most payload of one data frame. Messages that share a stream take turns by frames.
-pub(super) const FRAME_PAYLOAD: u32 = 64 * 1024;
+pub(super) const FRAME_PAYLOAD: u32 = limits::TURN_BYTES as u32;
 
 /// The most bytes of a control frame after its length.
 const CONTROL_MAX: usize = 8 * 1024;
 
-/// Bytes of a data frame's head after its length.
+/// Bytes of a data frame's head after its length: [`cool_types::wire::MESSAGE_DATA_HEADER`] without it, as a test shows.
 const DATA_HEAD: usize = 1 + NAME + 24;
 
 /// Bytes of a message's name.

@@ -1,7 +1,7 @@
 //! The receiving half: what has come of which message, and what to ask for.
 
 use super::frame::{Control, Data, MessageName};
-use super::{CREDIT_BYTES, EAGER_BYTES, GroupKey, MESSAGE_COST, Output, Violation};
+use super::{CREDIT_BYTES, EAGER_BYTES, GroupKey, MESSAGE_CREDIT_BYTES, Output, Violation};
 use core::ops::Range;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
@@ -76,7 +76,7 @@ impl Inbound {
                 return Err(Violation::NotAskedFor(name));
             }
             let credit = self.credit.entry((name.group, name.epoch)).or_default();
-            credit.used += data.bytes + MESSAGE_COST;
+            credit.used += data.bytes + MESSAGE_CREDIT_BYTES;
             if credit.used > CREDIT_BYTES {
                 return Err(Violation::Credit(name.group));
             }
@@ -193,7 +193,7 @@ impl Inbound {
         if message.eager {
             let (group, epoch) = (name.group, name.epoch);
             let credit = self.credit.entry((group, epoch)).or_default();
-            let cost = message.bytes + MESSAGE_COST;
+            let cost = message.bytes + MESSAGE_CREDIT_BYTES;
             credit.used -= cost;
             credit.freed += cost;
             // Told in quarters: the sender never starves, and small messages cost no answer each.

@@ -2,7 +2,7 @@
 
 use super::frame::{Control, Data, FRAME_PAYLOAD, MessageName};
 use super::{
-    CREDIT_BYTES, Deferred, EAGER_BYTES, GroupKey, MESSAGE_COST, Output, Payload, Violation, WINDOW,
+    CREDIT_BYTES, Deferred, EAGER_BYTES, GroupKey, MESSAGE_CREDIT_BYTES, Output, Payload, Violation, WINDOW,
 };
 use core::ops::Bound;
 use std::collections::{BTreeMap, VecDeque};
@@ -47,7 +47,7 @@ impl Outbound {
     fn send(&mut self, name: MessageName, digest: u64, bytes: u64) {
         let message = Message { name, digest, bytes, sent: 0 };
         let used = self.used.entry((name.group, name.epoch)).or_default();
-        let cost = bytes.saturating_add(MESSAGE_COST);
+        let cost = bytes.saturating_add(MESSAGE_CREDIT_BYTES);
         if bytes <= EAGER_BYTES && *used + cost <= CREDIT_BYTES {
             *used += cost;
             self.start(message);

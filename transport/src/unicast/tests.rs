@@ -116,6 +116,12 @@ impl Pair {
 }
 
 #[test]
+fn a_data_frame_has_the_head_that_the_planner_counts() {
+    let head = Data { message: name(0, 0), digest: 5, bytes: 9, offset: 0, len: 9 };
+    assert_eq!(head.encode().len() as u64, cool_types::wire::MESSAGE_DATA_HEADER);
+}
+
+#[test]
 fn a_small_message_goes_without_waiting_for_its_receive() {
     let mut pair = Pair::new();
     pair.send(name(0, 0), 100);
@@ -212,7 +218,7 @@ fn beyond_the_credit_messages_wait_and_none_is_held_back() {
     }
     pair.run(10_000);
     let sent = pair.sent[0].len() as u64;
-    assert!(sent < count && sent >= CREDIT_BYTES / (1024 + MESSAGE_COST), "{sent}");
+    assert!(sent < count && sent >= CREDIT_BYTES / (1024 + MESSAGE_CREDIT_BYTES), "{sent}");
     // The last one is received first, though all the credit is used.
     pair.expect(name(count - 1, 0));
     pair.run(10_000);
@@ -232,7 +238,7 @@ fn beyond_the_credit_messages_wait_and_none_is_held_back() {
 #[test]
 fn more_messages_than_may_wait_are_announced_again_and_all_arrive() {
     let mut pair = Pair::new();
-    let within_credit = CREDIT_BYTES / MESSAGE_COST;
+    let within_credit = limits::CREDIT_BYTES / limits::MESSAGE_CREDIT_BYTES;
     let count = within_credit + inbound::ANNOUNCED_MAX as u64 + 1000;
     (0..count).for_each(|call| pair.send(name(call, 0), 0));
     pair.run(1 << 20);
@@ -249,7 +255,7 @@ fn more_messages_than_may_wait_are_announced_again_and_all_arrive() {
 #[test]
 fn dropped_announcements_are_made_again_when_there_is_room_without_being_asked_for() {
     let mut pair = Pair::new();
-    let within_credit = CREDIT_BYTES / MESSAGE_COST;
+    let within_credit = limits::CREDIT_BYTES / limits::MESSAGE_CREDIT_BYTES;
     let count = within_credit + inbound::ANNOUNCED_MAX as u64 + 1000;
     (0..count).for_each(|call| pair.send(name(call, 0), 0));
     pair.run(1 << 20);

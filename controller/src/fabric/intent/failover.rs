@@ -6,7 +6,7 @@
 //! change, and not to a controller that starts anew.
 
 use crate::fabric::intent::tables::{Buckets, Flow};
-use cool_topology::routes::Way;
+use cool_topology::routes::NextHops;
 use core::ops::Range;
 use rs_openflow::{Action, Instruction};
 use std::collections::BTreeMap;
@@ -16,7 +16,7 @@ pub(crate) const FAILOVERS: Range<u32> = 0xc100_0000..0xc200_0000;
 const PORTS: u32 = 1 << 12;
 
 /// The group for a way that has an alternate; there is none for ports above 4095.
-fn number(way: Way) -> Option<u32> {
+fn number(way: NextHops) -> Option<u32> {
     let alternate = way.alternate.filter(|port| *port < PORTS)?;
     (way.port < PORTS).then_some(FAILOVERS.start + way.port * PORTS + alternate)
 }
@@ -58,7 +58,7 @@ pub(crate) struct Failovers {
 
 impl Failovers {
     /// One more rack leaves by this way: by which group, if it can have one.
-    pub(crate) fn take(&mut self, way: Way) -> Option<u32> {
+    pub(crate) fn take(&mut self, way: NextHops) -> Option<u32> {
         let number = number(way)?;
         if !self.racks.contains_key(&number) && self.racks.len() >= self.most {
             return None;

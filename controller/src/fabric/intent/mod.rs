@@ -1,4 +1,4 @@
-//! What every switch is to hold, computed from the network, its nodes and the groups' trees.
+//! The desired state: what every switch is to hold, computed from the network, its nodes and the groups' trees.
 //!
 //! Everything is installed ahead of traffic and nothing is flooded; what no flow matches is dropped.
 
@@ -9,26 +9,27 @@ use crate::fabric::api::{NodeRegistration, Unicast};
 use crate::fabric::frames::pmac;
 use crate::fabric::switch::reconcile::Former;
 use crate::fabric::telemetry::Rules;
-use cool_topology::routes::Way;
+use cool_topology::routes::NextHops;
 use cool_topology::{DatapathId, Mac, Port, Tree};
 use core::net::Ipv4Addr;
 use failover::{FAILOVERS, Failovers};
 use rs_openflow::{Action, EtherType, GroupId, Instruction, MacAddr, Masked, Match, Oxm, PortNo};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
-use tables::{Buckets, COOKIE, Flow, FlowKey, GROUPS, Patch, Tables};
+use tables::{Buckets, COOKIE, Delta, Flow, FlowKey, GROUPS, Tables};
 
 /// Multicast addresses: 239.192.0.0/14 (RFC 2365), one for each of [`GROUPS`].
 const MULTICAST: u32 = u32::from_be_bytes([239, 192, 0, 0]);
 const MULTICAST_MASK: u32 = u32::from_be_bytes([255, 252, 0, 0]);
 
-// Priorities. Of these, the first overlaps with the second, and the last with all.
+// Priorities (OpenFlow 1.3.5, 5.3: of the entries that match, the highest is taken). OF_PORT must beat LLDP and ARP;
+// DROP must lose to everything.
 const OF_PORT: u16 = 50_010;
 const LLDP: u16 = 50_000;
 const ARP: u16 = 49_000;
 const TREE: u16 = 40_000;
 /// Below the trees: what is for a group and comes from nobody who may send there.
-const OUTSIDER: u16 = 39_000;
+const NON_MEMBER: u16 = 39_000;
 const NODE: u16 = 30_010;
 const RACK: u16 = 30_000;
 /// Above 0, where a switch may have a flow of its own that floods.
@@ -39,13 +40,13 @@ const NORMAL: u16 = 10_000;
 const FOR_TREE: u64 = 1 << 24;
 const FOR_RACK: u64 = 2 << 24;
 const FOR_NODE: u64 = 3 << 24;
-const FOR_OUTSIDERS: u64 = 4 << 24;
+const FOR_NON_MEMBERS: u64 = 4 << 24;
 const FOR_NODE_PORT: u64 = 5 << 24;
 const FOR_LINK: u64 = 6 << 24;
 const FOR_NORMAL: u64 = 7 << 24;
 
 /// By which cookie, in which bits, the flow is known that counts what outsiders send.
-pub(crate) const OUTSIDERS: (u64, u64) = (COOKIE | FOR_OUTSIDERS, u64::MAX);
+pub(crate) const NON_MEMBERS: (u64, u64) = (COOKIE | FOR_NON_MEMBERS, u64::MAX);
 
 /// Whether a flow is for the frames of a link's port.
 pub(crate) fn is_of_link(cookie: u64) -> bool {
@@ -68,17 +69,17 @@ pub(crate) fn tree(flow: &Flow) -> Option<u32> {
     (flow.cookie & 0xff00_0000 == FOR_TREE).then_some(GROUPS.start + (flow.cookie & 0x00ff_ffff) as u32)
 }
 
-/// Entries that stay for now though they are not wanted: a controller that has just started does not know
-/// everything yet, and must not interrupt what goes on.
+/// Stale entries that are retained though they are not desired, as in a graceful restart (RFC 4724, section 4.2): a
+/// controller that has just started does not know everything yet, and must not interrupt what goes on.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Keep {
+pub(crate) struct StaleEntries {
     /// All that follows from links and nodes: the switch's neighbourhood is still being discovered.
     pub(crate) unicast: bool,
     /// All of these trees: whose they are is not known yet.
     pub(crate) trees: Arc<BTreeSet<u32>>,
 }
 
-impl Keep {
+impl StaleEntries {
     pub(crate) fn flow(&self, flow: &Flow) -> bool {
         match tree(flow) {
             Some(number) => self.trees.contains(&number),
@@ -97,7 +98,7 @@ impl Keep {
     }
 }
 
-/// What a switch's tables tell of an earlier life of the controller.
+/// What a switch's tables tell of the controller before this one.
 pub(crate) fn former(tables: &Tables) -> Former {
     let of_node = tables.flows.iter().filter(|(_, flow)| flow.cookie == COOKIE | FOR_NODE);
     let rack = of_node.map(|(key, _)| key).find_map(|key| match key.matching.fields.first() {
@@ -117,15 +118,15 @@ pub(crate) fn former(tables: &Tables) -> Former {
     Former { rack, trees, open: open.collect() }
 }
 
-/// The tables that all switches are to have, and what of them each has not been told yet.
+/// The tables that all switches are to have, and the delta that each has not been sent yet.
 ///
 /// Changed piece by piece: a route, a node, a tree.
 #[derive(Debug, Default)]
-pub(crate) struct Wanted {
+pub(crate) struct Intent {
     /// Unicast is the switches' own affair.
     unicast: Unicast,
     switches: BTreeMap<DatapathId, Tables>,
-    untold: BTreeMap<DatapathId, Patch>,
+    pending: BTreeMap<DatapathId, Delta>,
     failovers: BTreeMap<DatapathId, Failovers>,
     /// Where each node has flows.
     nodes: BTreeMap<String, (DatapathId, Vec<FlowKey>)>,
@@ -133,9 +134,9 @@ pub(crate) struct Wanted {
     trees: BTreeMap<u32, BTreeMap<DatapathId, BTreeSet<FlowKey>>>,
 }
 
-impl Wanted {
-    pub(crate) fn new(unicast: Unicast) -> Wanted {
-        Wanted { unicast, ..Wanted::default() }
+impl Intent {
+    pub(crate) fn new(unicast: Unicast) -> Intent {
+        Intent { unicast, ..Intent::default() }
     }
 
     /// From now on there is such a switch; nothing happens if there was.
@@ -146,11 +147,11 @@ impl Wanted {
     /// There is no such switch any more. What others hold of it remains until told otherwise.
     pub(crate) fn remove_switch(&mut self, switch: DatapathId) {
         self.switches.remove(&switch);
-        self.untold.remove(&switch);
+        self.pending.remove(&switch);
         self.failovers.remove(&switch);
     }
 
-    /// So many groups for fast failover a switch may have. If it has more it does without any.
+    /// Bounds the fast-failover groups of a switch. If it has more than `most` it does without any.
     pub(crate) fn allow_failovers(&mut self, switch: DatapathId, most: usize) {
         let failovers = self.failovers.entry(switch).or_default();
         failovers.most = most;
@@ -160,19 +161,19 @@ impl Wanted {
         let Some(tables) = self.switches.get(&switch) else { return };
         let led = |(key, flow): (&FlowKey, &Flow)| Some((key.clone(), failover::of_flow(flow)?));
         for (key, number) in tables.flows.iter().filter_map(led).collect::<Vec<_>>() {
-            self.lead(switch, key, Some(Way { port: failover::preferred(number), alternate: None }));
+            self.lead(switch, key, Some(NextHops { port: failover::preferred(number), alternate: None }));
         }
     }
 
-    /// All that a switch is to have; then nothing of it is untold.
-    pub(crate) fn whole(&mut self, switch: DatapathId) -> Patch {
-        self.untold.remove(&switch);
-        self.switches.get(&switch).map(Patch::whole).unwrap_or_default()
+    /// All that a switch is to have, as a delta to empty tables; then nothing is pending for it.
+    pub(crate) fn whole(&mut self, switch: DatapathId) -> Delta {
+        self.pending.remove(&switch);
+        self.switches.get(&switch).map(Delta::whole).unwrap_or_default()
     }
 
-    /// What has not been told yet, by switch.
-    pub(crate) fn take_untold(&mut self) -> BTreeMap<DatapathId, Patch> {
-        core::mem::take(&mut self.untold)
+    /// What has not been sent yet, by switch.
+    pub(crate) fn take_pending(&mut self) -> BTreeMap<DatapathId, Delta> {
+        core::mem::take(&mut self.pending)
     }
 
     /// How much a switch is to have.
@@ -192,7 +193,7 @@ impl Wanted {
     }
 
     /// Sends what is for a rack this way, or nowhere.
-    pub(crate) fn route(&mut self, switch: DatapathId, rack: u32, way: Option<Way>) {
+    pub(crate) fn route(&mut self, switch: DatapathId, rack: u32, way: Option<NextHops>) {
         if self.unicast == Unicast::Normal {
             return;
         }
@@ -202,7 +203,7 @@ impl Wanted {
     }
 
     /// By a group for fast failover if the way has an alternate and the switch can have the group.
-    fn lead(&mut self, switch: DatapathId, key: FlowKey, way: Option<Way>) {
+    fn lead(&mut self, switch: DatapathId, key: FlowKey, way: Option<NextHops>) {
         let Some(tables) = self.switches.get(&switch) else { return };
         let before = tables.flows.get(&key).and_then(failover::of_flow);
         let failovers = self.failovers.entry(switch).or_default();
@@ -238,8 +239,8 @@ impl Wanted {
         let said = |kind| (of_port(port.number, kind), flow(FOR_NODE_PORT, to_controller()));
         let mut flows = vec![said(EtherType::LLDP)];
         if self.unicast == Unicast::Routed {
-            let Some(locator) = pmac::of(rack, port.number) else { return };
-            let key = FlowKey::new(NODE, Match::new().eth_dst(mac(locator)));
+            let Some(pmac) = pmac::of(rack, port.number) else { return };
+            let key = FlowKey::new(NODE, Match::new().eth_dst(mac(pmac)));
             let to_node = vec![
                 Action::SetField(Oxm::EthDst(Masked::exact(mac(node.mac)))),
                 Action::output(PortNo(port.number)),
@@ -335,7 +336,7 @@ impl Wanted {
             Some(flow) => tables.flows.insert(key.clone(), flow.clone()),
             None => tables.flows.remove(&key),
         };
-        self.untold.entry(switch).or_default().flows.insert(key, flow);
+        self.pending.entry(switch).or_default().flows.insert(key, flow);
         true
     }
 
@@ -349,7 +350,7 @@ impl Wanted {
             Some(buckets) => tables.groups.insert(number, Some(buckets.clone())),
             None => tables.groups.remove(&number),
         };
-        self.untold.entry(switch).or_default().groups.insert(number, buckets);
+        self.pending.entry(switch).or_default().groups.insert(number, buckets);
         true
     }
 }
@@ -373,7 +374,7 @@ pub(crate) fn always(unicast: Unicast) -> Tables {
     let arp = (ARP, Match::new().eth_type(EtherType::ARP), 0, to_controller());
     let flows = [
         (LLDP, Match::new().eth_type(EtherType::LLDP), 0, to_controller()),
-        (OUTSIDER, of_cool, FOR_OUTSIDERS, Vec::new()),
+        (NON_MEMBER, of_cool, FOR_NON_MEMBERS, Vec::new()),
         (DROP, Match::new(), 0, Vec::new()),
     ];
     let entry =

@@ -53,22 +53,22 @@ pub(crate) struct Tables {
 
 /// A change of tables: entries by key, with `None` for those that are to go.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Patch {
+pub(crate) struct Delta {
     pub(crate) flows: BTreeMap<FlowKey, Option<Flow>>,
     pub(crate) groups: BTreeMap<u32, Option<Buckets>>,
 }
 
-impl Patch {
+impl Delta {
     /// Makes these tables of empty ones.
-    pub(crate) fn whole(tables: &Tables) -> Patch {
-        Patch {
+    pub(crate) fn whole(tables: &Tables) -> Delta {
+        Delta {
             flows: tables.flows.iter().map(|(key, flow)| (key.clone(), Some(flow.clone()))).collect(),
             groups: tables.groups.iter().map(|(id, buckets)| (*id, buckets.clone())).collect(),
         }
     }
 
     /// Does afterwards what a later change does.
-    pub(crate) fn append(&mut self, later: Patch) {
+    pub(crate) fn append(&mut self, later: Delta) {
         self.flows.extend(later.flows);
         self.groups.extend(later.groups);
     }

@@ -56,9 +56,9 @@ impl World {
         World::new(&links, &hosts)
     }
 
-    fn tree(&self, members: &[usize], choice: u64) -> Tree {
+    fn tree(&self, members: &[usize], tie_break: u64) -> Tree {
         let names: Vec<String> = members.iter().map(|m| format!("h{m}")).collect();
-        Tree::over(&Index::new(&self.graph), &self.graph, names.iter().map(String::as_str), choice)
+        Tree::over(&Index::new(&self.graph), &self.graph, names.iter().map(String::as_str), tie_break)
     }
 
     fn network(&self, trees: &[Tree]) -> Network<'_> {
@@ -66,7 +66,7 @@ impl World {
     }
 
     fn tables(&self, trees: &[Tree]) -> BTreeMap<DatapathId, Tables> {
-        let mut wanted = Wanted::default();
+        let mut wanted = Intent::default();
         for switch in self.graph.switches() {
             wanted.add_switch(switch);
             wanted.allow_failovers(switch, usize::MAX);
@@ -74,7 +74,7 @@ impl World {
         let tors: BTreeSet<DatapathId> = self.graph.hosts().map(|(_, port)| port.switch).collect();
         let racks = tors.into_iter().map(|tor| (self.racks.number(tor).unwrap(), tor)).collect();
         for hop in Routes::default().update(&Index::new(&self.graph), &racks, &BTreeSet::new()) {
-            wanted.route(hop.switch, hop.rack, hop.way);
+            wanted.route(hop.switch, hop.rack, hop.next_hops);
         }
         for (name, port) in self.graph.hosts() {
             wanted.place(&self.nodes[name], self.racks.number(port.switch).unwrap(), port);
@@ -170,12 +170,12 @@ fn an_uplink_that_is_pulled_is_stood_in_for_by_another_without_being_told() {
 
 #[test]
 fn groups_for_fast_failover_come_and_go_with_the_racks_that_use_them_and_only_where_they_may() {
-    let (mut wanted, switch) = (Wanted::default(), DatapathId(1));
+    let (mut wanted, switch) = (Intent::default(), DatapathId(1));
     wanted.add_switch(switch);
-    let way = |port, alternate| Some(Way { port, alternate: Some(alternate) });
-    let groups = |wanted: &Wanted| -> Vec<u32> { wanted.tables()[&switch].groups.keys().copied().collect() };
+    let way = |port, alternate| Some(NextHops { port, alternate: Some(alternate) });
+    let groups = |wanted: &Intent| -> Vec<u32> { wanted.tables()[&switch].groups.keys().copied().collect() };
     let rules =
-        |wanted: &Wanted| wanted.tables()[&switch].flows.iter().filter(|f| f.0.priority == RACK).count();
+        |wanted: &Intent| wanted.tables()[&switch].flows.iter().filter(|f| f.0.priority == RACK).count();
     wanted.route(switch, 1, way(1, 2));
     assert_eq!(groups(&wanted), [0; 0]);
     wanted.allow_failovers(switch, 2);
@@ -190,7 +190,7 @@ fn groups_for_fast_failover_come_and_go_with_the_racks_that_use_them_and_only_wh
     assert_eq!(groups(&wanted), [0xc100_1002]);
     for rack in 1..=3 {
         assert_eq!(groups(&wanted), [0xc100_1002]);
-        wanted.route(switch, rack, (rack == 1).then_some(Way { port: 1, alternate: None }));
+        wanted.route(switch, rack, (rack == 1).then_some(NextHops { port: 1, alternate: None }));
     }
     assert_eq!(groups(&wanted), [0; 0]);
     wanted.route(switch, 4, way(2, 3));
@@ -248,18 +248,18 @@ fn a_former_rack_is_read_from_the_flows_of_its_tor() {
 #[test]
 fn only_what_is_different_is_told() {
     let world = World::leaf_spine(3, 2, 2);
-    let mut wanted = Wanted::default();
+    let mut wanted = Intent::default();
     world.graph.switches().for_each(|switch| wanted.add_switch(switch));
     let (large, small) = (world.tree(&[0, 1, 2, 4], 0), world.tree(&[0, 1, 4], 0));
     let all = wanted.tree(GROUPS.start, Some(&large), &world.nodes);
     assert_eq!(all.len(), 4);
-    assert_eq!(wanted.take_untold().len(), 4);
+    assert_eq!(wanted.take_pending().len(), 4);
     assert_eq!(wanted.tree(GROUPS.start, Some(&large), &world.nodes), BTreeSet::new());
-    assert!(wanted.take_untold().is_empty());
+    assert!(wanted.take_pending().is_empty());
     // The leaf that left, and the spine with a port less.
     let touched = wanted.tree(GROUPS.start, Some(&small), &world.nodes);
     assert_eq!(touched, BTreeSet::from([DatapathId(1), DatapathId(102)]));
-    assert_eq!(wanted.take_untold().into_keys().collect::<BTreeSet<_>>(), touched);
+    assert_eq!(wanted.take_pending().into_keys().collect::<BTreeSet<_>>(), touched);
     wanted.tree(GROUPS.start, None, &world.nodes);
     assert!(wanted.tables().values().all(|tables| *tables == always(Unicast::Routed)));
 }
@@ -290,10 +290,10 @@ fn worlds() -> impl Strategy<Value = (World, Vec<usize>, Vec<usize>)> {
 proptest! {
     #[test]
     fn in_any_network_every_packet_arrives_once_where_it_should_and_nowhere_else(
-        (world, first, second) in worlds(), choice in any::<u64>(),
+        (world, first, second) in worlds(), tie_break in any::<u64>(),
     ) {
         let groups = [first, second];
-        let trees = [world.tree(&groups[0], choice), world.tree(&groups[1], choice + 1)];
+        let trees = [world.tree(&groups[0], tie_break), world.tree(&groups[1], tie_break + 1)];
         let network = world.network(&trees);
         let count = world.nodes.len();
         for from in 0..count {

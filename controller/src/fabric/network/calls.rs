@@ -4,9 +4,9 @@ use super::view;
 use super::{Group, Network};
 use crate::fabric::api::{FabricError, GroupRequest, NodeRegistration, TreeScope};
 use crate::fabric::intent::tables::GROUPS;
-use crate::fabric::switch::capacity::Lack;
+use crate::fabric::switch::capacity::Exhausted;
 use crate::fabric::telemetry::Rules;
-use crate::fabric::trees::{Choice, GroupTree, scopes};
+use crate::fabric::trees::{GroupTree, TieBreak, scopes};
 use crate::fabric::{Call, Reply};
 use cool_collective::Layout;
 use cool_machine::{Machine, Time};
@@ -146,25 +146,27 @@ impl Network {
             };
             // If there is no room on the way, another may have some.
             let graph = self.discovery.graph();
-            let choices = (id..).take(WAYS).map(|group| Choice { group, stripe });
-            let others = choices.skip(1).map(|choice| (choice, choice.tree(&self.index, graph, &members)));
-            let mut ways = core::iter::once((Choice { group: id, stripe }, best.clone())).chain(others);
+            let tie_breaks = (id..).take(WAYS).map(|group| TieBreak { group, stripe });
+            let others =
+                tie_breaks.skip(1).map(|tie_break| (tie_break, tie_break.tree(&self.index, graph, &members)));
+            let mut ways = core::iter::once((TieBreak { group: id, stripe }, best.clone())).chain(others);
             let stripes = trees.iter().filter(|other| other.scope == scope);
             let used: BTreeSet<Link> = stripes.flat_map(GroupTree::links).collect();
             let fits = |tree: &Tree| tree.links.is_disjoint(&used) && self.full(tree, &taken).is_none();
             match ways.find(|(_, tree)| fits(tree)) {
-                Some((choice, tree)) => {
+                Some((tie_break, tree)) => {
                     for (switch, ports) in tree.ports() {
                         let taken = taken.entry(switch).or_default();
                         (taken.groups, taken.flows) = (taken.groups + 1, taken.flows + ports.len());
                     }
-                    trees.push(GroupTree::new(scope, number, members, choice, tree));
+                    trees.push(GroupTree::new(scope, number, members, tie_break, tree));
                 }
                 None => {
                     let full_one = self.full(&best, &taken);
                     self.numbers.give_back(number);
-                    let Some((switch, lack)) = full_one else { continue };
-                    let error = FabricError::Full { id, switch: self.name(switch), lack: lack.to_string() };
+                    let Some((switch, exhausted)) = full_one else { continue };
+                    let error =
+                        FabricError::Full { id, switch: self.name(switch), exhausted: exhausted.to_string() };
                     warn!(group = id, ?scope, "a tree is left out: {error}");
                     full.insert(switch, error);
                 }
@@ -187,8 +189,8 @@ impl Network {
             let best = if scope == TreeScope::All {
                 self.stripes(request.id, &members)
             } else {
-                let choice = Choice { group: request.id, stripe: 0 };
-                vec![choice.tree(&self.index, self.discovery.graph(), &members)]
+                let tie_break = TieBreak { group: request.id, stripe: 0 };
+                vec![tie_break.tree(&self.index, self.discovery.graph(), &members)]
             };
             let stripes = best.into_iter().enumerate();
             stripes.map(move |(stripe, tree)| (scope, stripe, members.clone(), tree))
@@ -216,14 +218,14 @@ impl Network {
     }
 
     /// A switch that has no room for a tree, beside what is going to be taken.
-    fn full(&self, tree: &Tree, taken: &BTreeMap<DatapathId, Rules>) -> Option<(DatapathId, Lack)> {
+    fn full(&self, tree: &Tree, taken: &BTreeMap<DatapathId, Rules>) -> Option<(DatapathId, Exhausted)> {
         tree.ports().into_iter().find_map(|(switch, ports)| {
-            let mut used = self.wanted.rules(switch).unwrap_or_default();
+            let mut used = self.intent.rules(switch).unwrap_or_default();
             if let Some(taken) = taken.get(&switch) {
                 (used.groups, used.flows) = (used.groups + taken.groups, used.flows + taken.flows);
             }
             let more = Rules { groups: 1, flows: ports.len() };
-            Some((switch, self.switches.get(&switch)?.room.lacks(used, more)?))
+            Some((switch, self.switches.get(&switch)?.capacity.exhausted_by(used, more)?))
         })
     }
 
@@ -231,7 +233,7 @@ impl Network {
     pub(crate) fn grow(&mut self, id: u64, trees: Vec<GroupTree>) {
         for tree in &trees {
             self.owners.insert(tree.number, id);
-            self.uses.note(tree);
+            self.reverse_index.note(tree);
             self.reshaped.insert(tree.number);
             self.ready.insert(tree.number);
         }
@@ -243,12 +245,12 @@ impl Network {
     pub(crate) fn release(&mut self, id: u64) {
         let Some(group) = self.groups.remove(&id) else { return };
         // There may be room now for what had to be cut off others.
-        self.improvable.extend(self.uses.torn());
+        self.improvable.extend(self.reverse_index.partitioned());
         self.seen |= !group.lacking.is_empty();
         for tree in &group.trees {
             self.owners.remove(&tree.number);
             self.numbers.give_back(tree.number);
-            self.uses.forget(tree);
+            self.reverse_index.forget(tree);
             self.reshaped.insert(tree.number);
             for switch in tree.unconfirmed.keys() {
                 if let Some(state) = self.switches.get_mut(switch) {

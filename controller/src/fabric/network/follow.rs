@@ -2,11 +2,11 @@
 //! computed, and only what is different is told.
 
 use super::{Network, Switch};
-use crate::fabric::intent::Keep;
-use crate::fabric::switch::reconcile::Wish;
+use crate::fabric::intent::StaleEntries;
+use crate::fabric::switch::reconcile::Update;
 use crate::fabric::telemetry::Rules;
 use cool_machine::Time;
-use cool_topology::routes::Hop;
+use cool_topology::routes::RouteUpdate;
 use cool_topology::{DatapathId, Index, Link};
 use std::collections::{BTreeMap, BTreeSet};
 use tracing::warn;
@@ -25,10 +25,11 @@ pub(crate) struct Changes {
     pub(crate) nodes: BTreeSet<String>,
 }
 
-/// New ways to a rack that some switches get only when others have confirmed theirs.
+/// New next hops towards a rack that some switches get only when others have confirmed theirs: an ordered FIB update
+/// (RFC 6976).
 #[derive(Debug, Default)]
-pub(crate) struct Detour {
-    /// Who has no way until then, or only a part of it.
+pub(crate) struct DeferredUpdate {
+    /// Switches whose new next hops are withheld, all or the part that is not loop-free, until `unconfirmed` is empty.
     held: BTreeSet<DatapathId>,
     /// Who has to confirm, and which version.
     pub(crate) unconfirmed: BTreeMap<DatapathId, u64>,
@@ -47,23 +48,23 @@ impl Network {
             self.number_racks();
         }
         for end in changes.links.iter().flat_map(|link| [link.a, link.b]) {
-            self.wanted.link(end, self.discovery.graph().peer(end).is_some());
+            self.intent.link(end, self.discovery.graph().peer(end).is_some());
         }
         let changed = changes.switches || !changes.links.is_empty() || !changes.nodes.is_empty();
         if changed {
-            let hops = self.routes.update(&self.index, &self.tors, &changes.links);
-            self.route(now, hops);
+            let updates = self.routes.update(&self.index, &self.tors, &changes.links);
+            self.route(now, updates);
             self.place(&changes.nodes);
             self.mend(now, &changes);
         }
-        self.pass_detours(now);
+        self.release_deferred(now);
         let settled = self.settling.is_empty();
         if let Some(normal) = self.normal.as_mut().filter(|normal| changed || normal.is_due(now, settled)) {
             for (port, open) in normal.follow(now, self.discovery.graph(), settled) {
-                self.wanted.normal(port, open);
+                self.intent.normal(port, open);
             }
         }
-        self.teach(now);
+        self.reannounce(now);
         self.improve(now);
         for number in core::mem::take(&mut self.reshaped) {
             self.put(number);
@@ -82,14 +83,14 @@ impl Network {
     /// Nodes have come, gone or moved.
     fn place(&mut self, nodes: &BTreeSet<String>) {
         for name in nodes {
-            self.wanted.displace(name);
+            self.intent.displace(name);
         }
         for name in nodes {
             let (Some(node), Some(port)) = (self.nodes.get(name), self.discovery.graph().host(name)) else {
                 continue;
             };
             if let Some(rack) = self.racks.number(port.switch) {
-                self.wanted.place(node, rack, port);
+                self.intent.place(node, rack, port);
             }
             let before = self.places.insert(name.clone(), port);
             if before.is_some_and(|before| before != port) {
@@ -98,60 +99,61 @@ impl Network {
         }
     }
 
-    /// Changes routes. A switch whose new way leads away from the rack by the old distances could send packets
+    /// Changes routes. A switch whose new next hop leads away from the rack by the old distances could send packets
     /// to a switch that sends them back: until all others have theirs it gets what of it does not.
-    fn route(&mut self, now: Time, hops: Vec<Hop>) {
-        let mut by_rack: BTreeMap<u32, Vec<Hop>> = BTreeMap::new();
-        for hop in hops {
-            by_rack.entry(hop.rack).or_default().push(hop);
+    fn route(&mut self, now: Time, updates: Vec<RouteUpdate>) {
+        let mut by_rack: BTreeMap<u32, Vec<RouteUpdate>> = BTreeMap::new();
+        for update in updates {
+            by_rack.entry(update.rack).or_default().push(update);
         }
-        for (rack, hops) in by_rack {
-            // What switches hold while a detour is under way follows neither the old distances nor the new.
-            let under_way = self.detours.contains_key(&rack);
+        for (rack, updates) in by_rack {
+            // What switches hold while a deferral is under way follows neither the old distances nor the new.
+            let under_way = self.deferred.contains_key(&rack);
             let mut held = BTreeSet::new();
-            for hop in &hops {
-                let way = hop.downhill.filter(|_| !under_way);
-                self.wanted.route(hop.switch, rack, way);
-                if way != hop.way {
-                    held.insert(hop.switch);
+            for update in &updates {
+                let next_hops = update.loop_free.filter(|_| !under_way);
+                self.intent.route(update.switch, rack, next_hops);
+                if next_hops != update.next_hops {
+                    held.insert(update.switch);
                 }
             }
             if held.is_empty() && !under_way {
                 continue;
             }
-            let detour = self.detours.entry(rack).or_default();
-            detour.held.append(&mut held);
-            detour.until = Some(now + self.config.detour_timeout);
-            for switch in hops.iter().map(|hop| hop.switch).chain(detour.held.iter().copied()) {
+            let deferral = self.deferred.entry(rack).or_default();
+            deferral.held.append(&mut held);
+            deferral.until = Some(now + self.config.deferral_timeout);
+            for switch in updates.iter().map(|update| update.switch).chain(deferral.held.iter().copied()) {
                 // One that cannot be reached sends nothing there.
                 if self.routes.distance(&self.index, switch, rack).is_some() {
-                    detour.unconfirmed.insert(switch, u64::MAX);
+                    deferral.unconfirmed.insert(switch, u64::MAX);
                     self.news.insert(switch);
                 } else {
-                    detour.unconfirmed.remove(&switch);
+                    deferral.unconfirmed.remove(&switch);
                 }
             }
         }
     }
 
-    /// Gives the ways that were held back to those who waited for them.
-    fn pass_detours(&mut self, now: Time) {
-        let over =
-            |detour: &Detour| detour.unconfirmed.is_empty() || detour.until.is_some_and(|until| until <= now);
-        let passed: Vec<u32> = self.detours.iter().filter(|(_, d)| over(d)).map(|(rack, _)| *rack).collect();
+    /// Sends the updates that were withheld and may go now.
+    fn release_deferred(&mut self, now: Time) {
+        let over = |deferral: &DeferredUpdate| {
+            deferral.unconfirmed.is_empty() || deferral.until.is_some_and(|until| until <= now)
+        };
+        let passed: Vec<u32> = self.deferred.iter().filter(|(_, d)| over(d)).map(|(rack, _)| *rack).collect();
         for rack in passed {
-            for switch in self.detours.remove(&rack).unwrap_or_default().held {
-                let way = self.routes.way(&self.index, switch, rack);
-                self.wanted.route(switch, rack, way);
+            for switch in self.deferred.remove(&rack).unwrap_or_default().held {
+                let next_hops = self.routes.next_hops(&self.index, switch, rack);
+                self.intent.route(switch, rack, next_hops);
             }
         }
     }
 
     /// A switch has answered for a version: who waited for it goes on.
     pub(crate) fn pass(&mut self, switch: DatapathId, version: u64) {
-        for detour in self.detours.values_mut() {
-            if detour.unconfirmed.get(&switch).is_some_and(|needed| *needed <= version) {
-                detour.unconfirmed.remove(&switch);
+        for deferral in self.deferred.values_mut() {
+            if deferral.unconfirmed.get(&switch).is_some_and(|needed| *needed <= version) {
+                deferral.unconfirmed.remove(&switch);
             }
         }
         let Some(state) = self.switches.get_mut(&switch) else { return };
@@ -176,13 +178,14 @@ impl Network {
         }
         let mut concerned: BTreeSet<u32> = BTreeSet::new();
         for link in changes.links.iter().filter(|link| !self.index.has(**link)) {
-            concerned.extend(self.uses.of_link(*link));
+            concerned.extend(self.reverse_index.of_link(*link));
         }
-        concerned.extend(changes.nodes.iter().flat_map(|node| self.uses.of_node(node)));
+        concerned.extend(changes.nodes.iter().flat_map(|node| self.reverse_index.of_node(node)));
         if better || !changes.nodes.is_empty() {
-            concerned.extend(self.uses.torn());
+            concerned.extend(self.reverse_index.partitioned());
         }
-        let moved: BTreeSet<u32> = changes.nodes.iter().flat_map(|node| self.uses.of_node(node)).collect();
+        let moved: BTreeSet<u32> =
+            changes.nodes.iter().flat_map(|node| self.reverse_index.of_node(node)).collect();
         for number in concerned {
             let Some(tree) = tree(&self.owners, &mut self.groups, number) else { continue };
             for link in &self.cut {
@@ -192,7 +195,7 @@ impl Network {
             if tree.mend(&self.index, self.discovery.graph()) || moved.contains(&number) {
                 self.reshaped.insert(number);
             }
-            self.uses.note(tree);
+            self.reverse_index.note(tree);
         }
         self.cut.clear();
     }
@@ -201,14 +204,14 @@ impl Network {
     fn improve(&mut self, now: Time) {
         if self.improve_at.is_some_and(|at| at <= now) {
             self.improve_at = None;
-            self.improvable = self.uses.all();
+            self.improvable = self.reverse_index.all();
         }
         for _ in 0..IMPROVED_AT_ONCE {
             let Some(number) = self.improvable.pop_first() else { return };
             let Some(tree) = tree(&self.owners, &mut self.groups, number) else { continue };
             if tree.improve(&self.index, self.discovery.graph()) {
                 self.reshaped.insert(number);
-                self.uses.note(tree);
+                self.reverse_index.note(tree);
             }
         }
     }
@@ -219,33 +222,33 @@ impl Network {
     }
 
     /// When held ways are given anyway.
-    pub(crate) fn detouring(&self) -> Option<Time> {
-        self.detours.values().filter_map(|detour| detour.until).min()
+    pub(crate) fn deferred_until(&self) -> Option<Time> {
+        self.deferred.values().filter_map(|deferral| deferral.until).min()
     }
 
     /// Wants a tree as it is to be now.
     fn put(&mut self, number: u32) {
         let Some(tree) = tree(&self.owners, &mut self.groups, number) else {
-            self.wanted.tree(number, None, &self.nodes);
+            self.intent.tree(number, None, &self.nodes);
             return;
         };
         // A tree that moves may come to a switch that is full: what is behind gets its data by the chain.
         let full = tree.current().ports().into_iter().filter_map(|(switch, ports)| {
-            let state = self.switches.get(&switch).filter(|_| !self.wanted.has_tree(switch, number))?;
-            let used = self.wanted.rules(switch).unwrap_or_default();
-            let lack = state.room.lacks(used, Rules { groups: 1, flows: ports.len() })?;
+            let state = self.switches.get(&switch).filter(|_| !self.intent.has_tree(switch, number))?;
+            let used = self.intent.rules(switch).unwrap_or_default();
+            let exhausted = state.capacity.exhausted_by(used, Rules { groups: 1, flows: ports.len() })?;
             warn!(
                 group = self.owners.get(&number),
-                "switch {} is full, {lack}: a tree does without it", state.name
+                "switch {} is full, {exhausted}: a tree does without it", state.name
             );
             Some(switch)
         });
         let full: BTreeSet<DatapathId> = full.collect();
         if !full.is_empty() {
             tree.avoid(&full);
-            self.uses.note(tree);
+            self.reverse_index.note(tree);
         }
-        for switch in self.wanted.tree(number, Some(tree.current()), &self.nodes) {
+        for switch in self.intent.tree(number, Some(tree.current()), &self.nodes) {
             if let Some(state) = self.switches.get_mut(&switch) {
                 // The version is known when it is told.
                 tree.unconfirmed.insert(switch, u64::MAX);
@@ -257,21 +260,21 @@ impl Network {
 
     /// Tells the switches what has changed for them.
     pub(crate) fn tell(&mut self) {
-        let mut untold = self.wanted.take_untold();
+        let mut pending = self.intent.take_pending();
         for switch in core::mem::take(&mut self.news) {
-            untold.entry(switch).or_default();
+            pending.entry(switch).or_default();
         }
-        for (switch, patch) in untold {
+        for (switch, delta) in pending {
             let Some(state) = self.switches.get_mut(&switch) else { continue };
             self.version += 1;
             state.version = self.version;
-            self.telemetry.told(switch, self.wanted.rules(switch));
-            let patch = match state.joining {
+            self.telemetry.desired(switch, self.intent.rules(switch));
+            let delta = match state.joining {
                 None if state.session.is_some() => {
                     state.joining = Some(state.version);
-                    self.wanted.whole(switch)
+                    self.intent.whole(switch)
                 }
-                _ => patch,
+                _ => delta,
             };
             for number in &state.awaited {
                 let tree = tree(&self.owners, &mut self.groups, *number);
@@ -279,21 +282,21 @@ impl Network {
                     *needed = (*needed).min(state.version);
                 }
             }
-            for detour in self.detours.values_mut() {
-                if let Some(needed) = detour.unconfirmed.get_mut(&switch) {
+            for deferral in self.deferred.values_mut() {
+                if let Some(needed) = deferral.unconfirmed.get_mut(&switch) {
                     *needed = (*needed).min(state.version);
                 }
             }
-            state.wish(patch);
+            state.update(delta);
         }
     }
 }
 
 impl Switch {
-    fn wish(&self, patch: crate::fabric::intent::tables::Patch) {
+    fn update(&self, delta: crate::fabric::intent::tables::Delta) {
         if let Some((_, handle)) = &self.session {
-            let keep = Keep { unicast: self.settling, trees: self.former.clone() };
-            handle.wishes.add(Wish { version: self.version, patch, keep });
+            let keep = StaleEntries { unicast: self.settling, trees: self.former.clone() };
+            handle.updates.add(Update { version: self.version, delta, keep });
         }
     }
 }

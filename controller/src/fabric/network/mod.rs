@@ -10,21 +10,21 @@ mod view;
 
 use crate::fabric::Reply;
 use crate::fabric::api::{FabricConfig, FabricError, NodeRegistration, TopologySnapshot, TreeGrant, Unicast};
-use crate::fabric::intent::Wanted;
+use crate::fabric::intent::Intent;
 use crate::fabric::intent::failover::FAILOVERS;
-use crate::fabric::switch::capacity::Room;
-use crate::fabric::switch::channel::{PortInfo, SessionConfig, SwitchInfo};
-use crate::fabric::switch::connection::{ConnectionId, Event, FromSwitch, Handle, Terms};
+use crate::fabric::switch::capacity::TableCapacity;
+use crate::fabric::switch::channel::{ChannelConfig, PortInfo, SwitchInfo};
+use crate::fabric::switch::connection::{ConnectionContext, ConnectionId, Event, FromSwitch, Handle};
 use crate::fabric::switch::reconcile::Refusals;
 use crate::fabric::telemetry::{Presence, Telemetry};
-use crate::fabric::trees::reverse_index::Uses;
-use crate::fabric::trees::{GroupTree, Numbers};
+use crate::fabric::trees::reverse_index::ReverseIndex;
+use crate::fabric::trees::{GroupTree, TreeIds};
 use calls::answer;
 use cool_machine::{Duration, Machine, Poll, Time, earliest};
 use cool_topology::discovery::{Input, Output};
 use cool_topology::{DatapathId, Discovery, Index, Key, Link, Port, Racks, Routes};
 use core::net::Ipv4Addr;
-use follow::{Changes, Detour, tree};
+use follow::{Changes, DeferredUpdate, tree};
 use normal::Normal;
 use stale::{Adopted, Former};
 use std::collections::{BTreeMap, BTreeSet};
@@ -53,7 +53,7 @@ pub(crate) struct Switch {
     version: u64,
     /// What it refused of that.
     pub(crate) refused: Refusals,
-    room: Room,
+    capacity: TableCapacity,
     settling: bool,
     /// The trees of an earlier life that it keeps for now.
     former: Arc<BTreeSet<u32>>,
@@ -91,8 +91,8 @@ pub(crate) struct Network {
     groups: BTreeMap<u64, Group>,
     /// The group of each tree, by number.
     owners: BTreeMap<u32, u64>,
-    numbers: Numbers,
-    uses: Uses,
+    numbers: TreeIds,
+    reverse_index: ReverseIndex,
     publish: watch::Sender<Arc<TopologySnapshot>>,
     telemetry: Arc<Telemetry>,
     presence: Presence,
@@ -104,10 +104,10 @@ pub(crate) struct Network {
     routes: Routes,
     /// The ToR of each rack that has nodes.
     tors: BTreeMap<u32, DatapathId>,
-    detours: BTreeMap<u32, Detour>,
+    deferred: BTreeMap<u32, DeferredUpdate>,
     /// Where each node was found last.
     places: BTreeMap<String, Port>,
-    wanted: Wanted,
+    intent: Intent,
     /// Who lets frames in, where unicast is the switches' own affair.
     normal: Option<Normal>,
     version: u64,
@@ -139,7 +139,7 @@ impl Network {
     ) -> Network {
         Network {
             discovery: Discovery::new(config.lldp_interval, key),
-            wanted: Wanted::new(config.unicast),
+            intent: Intent::new(config.unicast),
             normal: (config.unicast == Unicast::Normal).then(Normal::default),
             config,
             racks: Racks::default(),
@@ -148,8 +148,8 @@ impl Network {
             switches: BTreeMap::new(),
             groups: BTreeMap::new(),
             owners: BTreeMap::new(),
-            numbers: Numbers::new(),
-            uses: Uses::default(),
+            numbers: TreeIds::new(),
+            reverse_index: ReverseIndex::default(),
             publish,
             telemetry,
             presence: Presence::default(),
@@ -158,7 +158,7 @@ impl Network {
             index: Index::default(),
             routes: Routes::default(),
             tors: BTreeMap::new(),
-            detours: BTreeMap::new(),
+            deferred: BTreeMap::new(),
             places: BTreeMap::new(),
             version: 0,
             news: BTreeSet::new(),
@@ -175,14 +175,14 @@ impl Network {
     }
 
     /// What all connections of switches have in common.
-    pub(crate) fn terms(&self) -> Terms {
-        let session = SessionConfig {
+    pub(crate) fn connection_context(&self) -> ConnectionContext {
+        let session = ChannelConfig {
             packet_ins_per_second: self.config.packet_ins_per_second,
             counters_interval: self.config.counters_interval,
-            max_meters: self.config.room.meters,
+            max_meters: self.config.capacity.meters,
             generation: self.config.generation,
         };
-        Terms { session, telemetry: self.telemetry.clone() }
+        ConnectionContext { session, telemetry: self.telemetry.clone() }
     }
 
     /// Takes what a switch tells.
@@ -240,7 +240,7 @@ impl Network {
         if old.as_ref().is_some_and(Switch::connected) {
             warn!(%switch, "switch {} connected again; the older connection is given up", info.name);
         }
-        let room = info.room.within(self.config.room);
+        let capacity = info.capacity.within(self.config.capacity);
         let state = Switch {
             name: info.name,
             ports: info.ports.into_iter().map(|port| (port.number, port)).collect(),
@@ -249,15 +249,15 @@ impl Network {
             joined: false,
             version: 0,
             refused: Refusals::new(),
-            room,
+            capacity,
             settling: true,
             former: self.keep_former(now, switch, info.former.trees),
             awaited: old.map(|old| old.awaited).unwrap_or_default(),
         };
         self.switches.insert(switch, state);
         self.settling.insert((now + self.config.lldp_interval * SETTLING, switch));
-        self.wanted.add_switch(switch);
-        self.wanted.allow_failovers(switch, room.failovers());
+        self.intent.add_switch(switch);
+        self.intent.allow_failovers(switch, capacity.failovers());
         self.news.insert(switch);
         self.seen = true;
     }
@@ -265,8 +265,8 @@ impl Network {
     /// A switch is gone for good.
     fn forget(&mut self, switch: DatapathId) {
         let Some(state) = self.switches.remove(&switch) else { return };
-        self.wanted.remove_switch(switch);
-        self.telemetry.told(switch, None);
+        self.intent.remove_switch(switch);
+        self.telemetry.desired(switch, None);
         self.presence.switch_gone(switch);
         if let Some(normal) = &mut self.normal {
             normal.switch_gone(switch);
@@ -277,8 +277,8 @@ impl Network {
                 self.ready.insert(number);
             }
         }
-        for detour in self.detours.values_mut() {
-            detour.unconfirmed.remove(&switch);
+        for deferral in self.deferred.values_mut() {
+            deferral.unconfirmed.remove(&switch);
         }
         self.seen = true;
     }
@@ -308,7 +308,7 @@ impl Network {
         }
         if refused.keys().flatten().any(|number| FAILOVERS.contains(number)) {
             warn!(%switch, "switch {} does without fast failover", state.name);
-            self.wanted.allow_failovers(switch, 0);
+            self.intent.allow_failovers(switch, 0);
         }
         self.seen |= state.refused != refused;
         state.refused = refused;
@@ -341,7 +341,7 @@ impl Network {
         let drawing = self.show(now);
         let waiting = self.waiting.first().map(|(until, _)| *until);
         let opening = self.normal.as_ref().and_then(Normal::deadline);
-        let own = [takeover, settled, drawing, waiting, opening, self.improving(now), self.detouring()];
+        let own = [takeover, settled, drawing, waiting, opening, self.improving(now), self.deferred_until()];
         own.into_iter().fold(discovery, earliest)
     }
 
@@ -436,7 +436,7 @@ impl Network {
                 if tree.confirmed() {
                     self.reshaped.insert(number);
                 }
-                self.uses.note(tree);
+                self.reverse_index.note(tree);
             }
         }
         for id in concerned {

@@ -12,7 +12,7 @@ use cool_topology::{DatapathId, Graph, Link, Port, trees::forest};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// After a change of the tree, switches take so long to let frames in by it.
-const TEACH: Duration = Duration::from_millis(200);
+const REANNOUNCE_AFTER: Duration = Duration::from_millis(200);
 
 /// What is known of ports and links.
 #[derive(Debug, Default)]
@@ -32,7 +32,7 @@ pub(crate) struct Normal {
     next: Option<Time>,
     was_settled: bool,
     /// The tree has changed: when switches shall learn anew where nodes are.
-    teach_at: Option<Time>,
+    reannounce_at: Option<Time>,
 }
 
 impl Normal {
@@ -93,7 +93,7 @@ impl Normal {
         let changed = closed.chain(open.difference(&self.open).map(|port| (*port, true))).collect();
         self.open = open;
         if self.tree != before {
-            self.teach_at = Some(now + TEACH);
+            self.reannounce_at = Some(now + REANNOUNCE_AFTER);
         }
         (self.changed, self.was_settled) = (false, settled);
         self.next = self.ports.values().copied().filter(|from| *from > now).min();
@@ -102,13 +102,13 @@ impl Normal {
 
     /// By which links of the tree nodes are to be heard again, if it is time for that: what switches have learned leads
     /// by the old tree.
-    pub(crate) fn teach(&mut self, now: Time) -> Option<&BTreeSet<Link>> {
-        self.teach_at.take_if(|at| *at <= now).map(|_| &self.tree)
+    pub(crate) fn reannounce(&mut self, now: Time) -> Option<&BTreeSet<Link>> {
+        self.reannounce_at.take_if(|at| *at <= now).map(|_| &self.tree)
     }
 
-    /// When to draw conclusions again, or to teach, even if nothing happens.
+    /// When to draw conclusions again, or to announce nodes anew, even if nothing happens.
     pub(crate) fn deadline(&self) -> Option<Time> {
-        earliest(self.next, self.teach_at)
+        earliest(self.next, self.reannounce_at)
     }
 }
 
@@ -178,8 +178,11 @@ mod tests {
         assert_eq!(normal.follow(at(4000), &graph, true), opened);
         graph.unlink(port(1, 1));
         assert_eq!(normal.follow(at(5000), &graph, true), [(port(1, 1), false), (port(2, 1), false)]);
-        assert!(normal.teach(at(5100)).is_none());
-        assert!(normal.teach(at(5200)).is_some_and(BTreeSet::is_empty) && normal.teach(at(5300)).is_none());
+        assert!(normal.reannounce(at(5100)).is_none());
+        assert!(
+            normal.reannounce(at(5200)).is_some_and(BTreeSet::is_empty)
+                && normal.reannounce(at(5300)).is_none()
+        );
         normal.port_down(port(1, 1));
         normal.port_up(port(1, 1), at(9000));
         assert_eq!(normal.follow(at(9000), &graph, true), [(port(1, 1), true)]);

@@ -14,13 +14,13 @@ impl Network {
         let (tag, frame) = vlan::untagged(frame);
         let Some(&[high, low]) = frame.get(12..14) else { return };
         match u16::from_be_bytes([high, low]) {
-            lldp::ETHERTYPE => self.discovery.handle(now, Input::Heard(port, &frame)),
+            lldp::ETHERTYPE => self.discovery.handle(now, Input::Received(port, &frame)),
             arp::ETHERTYPE => self.answer_arp(port, tag, &frame),
             _ => {}
         }
     }
 
-    /// Answers for the node asked for with its locator.
+    /// Answers for the node asked for with its PMAC.
     fn answer_arp(&self, port: Port, tag: vlan::Tag, frame: &[u8]) {
         if self.config.unicast == Unicast::Normal {
             return;
@@ -36,12 +36,12 @@ impl Network {
             return;
         }
         let rack = self.racks.number(target.switch);
-        if let Some(locator) = rack.and_then(|rack| pmac::of(rack, target.number)) {
-            self.send(port, tag.put(request.answer(locator)));
+        if let Some(pmac) = rack.and_then(|rack| pmac::of(rack, target.number)) {
+            self.send(port, tag.put(request.answer(pmac)));
         }
     }
 
-    /// A node is at another place: whoever knows its locator hears the new one.
+    /// A node is at another place: whoever knows its PMAC hears the new one.
     pub(crate) fn announce_move(&self, node: &str, place: Port) {
         if self.config.unicast == Unicast::Normal {
             return;
@@ -49,8 +49,8 @@ impl Network {
         let (Some(node), Some(rack)) = (self.nodes.get(node), self.racks.number(place.switch)) else {
             return;
         };
-        let Some(locator) = pmac::of(rack, place.number) else { return };
-        let frame = arp::announcement(node.ip, locator);
+        let Some(pmac) = pmac::of(rack, place.number) else { return };
+        let frame = arp::announcement(node.ip, pmac);
         for (_, port) in self.discovery.graph().hosts().filter(|(_, port)| *port != place) {
             self.send(port, frame.clone());
         }
@@ -67,8 +67,8 @@ impl Network {
     }
 
     /// Switches that forward by what they have learned learn anew where nodes are, as if these had sent something.
-    pub(crate) fn teach(&mut self, now: Time) {
-        let Some(tree) = self.normal.as_mut().and_then(|normal| normal.teach(now)) else { return };
+    pub(crate) fn reannounce(&mut self, now: Time) {
+        let Some(tree) = self.normal.as_mut().and_then(|normal| normal.reannounce(now)) else { return };
         let mut ends: BTreeMap<DatapathId, Vec<Port>> = BTreeMap::new();
         for end in tree.iter().flat_map(|link| [link.a, link.b]) {
             ends.entry(end.switch).or_default().push(end);

@@ -5,7 +5,7 @@
 use super::{Group, Network};
 use crate::fabric::api::{GroupRequest, TreeScope};
 use crate::fabric::intent;
-use crate::fabric::trees::{Choice, GroupTree, scopes};
+use crate::fabric::trees::{GroupTree, TieBreak, scopes};
 use cool_collective::Layout;
 use cool_machine::Time;
 use cool_topology::{DatapathId, Link, Port};
@@ -125,8 +125,8 @@ impl Network {
                 continue;
             };
             let held = self.former.trees.get(&number).map(|ports| self.links_of(ports)).unwrap_or_default();
-            let (graph, choice) = (self.discovery.graph(), Choice { group: id, stripe });
-            followed.push(GroupTree::adopt(&self.index, graph, scope, number, members, choice, held));
+            let (graph, tie_break) = (self.discovery.graph(), TieBreak { group: id, stripe });
+            followed.push(GroupTree::adopt(&self.index, graph, scope, number, members, tie_break, held));
         }
         let numbers: Vec<u32> = followed.iter().map(|tree| tree.number).collect();
         self.grow(id, followed);

@@ -8,7 +8,7 @@ use crate::fabric::api::{GroupRequest, Mac, TreeScope};
 use crate::fabric::frames::pmac;
 use crate::fabric::intent;
 use crate::fabric::intent::tables::{Flow, FlowKey, GROUPS};
-use crate::fabric::switch::capacity::Room;
+use crate::fabric::switch::capacity::TableCapacity;
 use crate::fabric::switch::model::{self, Packet};
 use cool_topology::Graph;
 use cool_topology::lldp::Announcement;
@@ -287,7 +287,7 @@ fn a_thousand_groups_that_come_and_go_leave_nothing_behind() {
     }
     assert_eq!(world.devices.values().map(|d| d.switch.tables()).collect::<Vec<_>>(), before);
     let network = &world.network;
-    assert!(network.uses.is_empty() && network.groups.is_empty() && network.owners.is_empty());
+    assert!(network.reverse_index.is_empty() && network.groups.is_empty() && network.owners.is_empty());
     assert!(network.waiting.is_empty() && network.ready.is_empty() && network.reshaped.is_empty());
     assert!(network.switches.values().all(|state| state.awaited.is_empty()));
     assert_eq!(network.numbers.in_use(), 0);
@@ -394,8 +394,8 @@ fn a_full_switch_is_named_and_groups_do_with_fewer_trees_or_none_until_there_is_
     let warnings = world.watch.borrow().warnings.clone();
     assert_eq!(warnings, ["switch s2 is full: groups that do without some of their trees: 1"]);
     let error = world.group(2, &[3, 4]).try_recv().unwrap().unwrap_err();
-    let lack = "2 of its 2 group entries are in use".to_owned();
-    assert_eq!(error, FabricError::Full { id: 2, switch: "s2".into(), lack });
+    let exhausted = "2 of its 2 group entries are in use".to_owned();
+    assert_eq!(error, FabricError::Full { id: 2, switch: "s2".into(), exhausted });
     assert_eq!(world.network.numbers.in_use(), grants.len());
     world.ask(|reply| Call::ReleaseGroup(1, reply)).try_recv().unwrap().unwrap();
     world.intervals(1);
@@ -413,8 +413,8 @@ fn where_one_way_is_full_a_tree_takes_another() {
     let mut world = World::new(graph);
     world.intervals(6);
     for id in 0..4 {
-        let room = Room { flows: Some(9), ..Room::default() };
-        world.network.switches.get_mut(&dpid(3)).unwrap().room = room;
+        let capacity = TableCapacity { flows: Some(9), ..TableCapacity::default() };
+        world.network.switches.get_mut(&dpid(3)).unwrap().capacity = capacity;
         let grants = world.group(id, &[1, 3]).try_recv().unwrap().unwrap();
         assert_eq!(grants.len(), 2);
         assert!(grants.iter().all(|g| g.links.iter().all(|link| !link.contains("s3:"))), "{grants:?}");
@@ -482,7 +482,8 @@ fn a_tree_that_moves_does_without_a_full_switch_and_comes_back_when_it_can() {
     let grants = world.group(1, &[1, 5, 7]).try_recv().unwrap().unwrap();
     assert_eq!(world.send(1, grants[0].address), ["h5", "h7"]);
     assert!(world.devices[&dpid(2)].trees().is_empty());
-    world.network.switches.get_mut(&dpid(2)).unwrap().room = Room { groups: Some(0), ..Room::default() };
+    world.network.switches.get_mut(&dpid(2)).unwrap().capacity =
+        TableCapacity { groups: Some(0), ..TableCapacity::default() };
     world.cable(at(4, 1), false);
     world.intervals(1);
     assert!(world.devices[&dpid(2)].trees().is_empty());

@@ -64,11 +64,9 @@ fn warnings(network: &Network) -> Vec<String> {
         format!("switch {} is not connected; it keeps forwarding as it was told", state.name)
     });
     let unreachable = network.discovery.graph().hosts().filter_map(|(name, port)| {
-        let locator = network.racks.number(port.switch).and_then(|rack| pmac::of(rack, port.number));
+        let pmac = network.racks.number(port.switch).and_then(|rack| pmac::of(rack, port.number));
         let label = network.label(port);
-        locator
-            .is_none()
-            .then(|| format!("node {name} has no locator: rack or port number of {label} above 65535"))
+        pmac.is_none().then(|| format!("node {name} has no pmac: rack or port number of {label} above 65535"))
     });
     discovery.chain(refused).chain(full).chain(away).chain(unreachable).collect()
 }

@@ -6,7 +6,7 @@ use rs_openflow::{GroupType, MultipartReply, MultipartRequest, TableId};
 
 /// The most entries of ours that a switch may hold; `None`: as many as it takes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Room {
+pub struct TableCapacity {
     /// Entries of its group table.
     pub groups: Option<u32>,
     /// Those of them that are of type FF (fast failover).
@@ -19,23 +19,23 @@ pub struct Room {
 
 /// What a switch has no room for, and how much of it is in use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Lack {
+pub(crate) struct Exhausted {
     what: &'static str,
     used: usize,
     most: u32,
 }
 
-impl fmt::Display for Lack {
+impl fmt::Display for Exhausted {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} of its {} {} are in use", self.used, self.most, self.what)
     }
 }
 
-impl Room {
+impl TableCapacity {
     /// What both leave.
-    pub(crate) fn within(self, other: Room) -> Room {
+    pub(crate) fn within(self, other: TableCapacity) -> TableCapacity {
         let least = |a: Option<u32>, b: Option<u32>| a.into_iter().chain(b).min();
-        Room {
+        TableCapacity {
             groups: least(self.groups, other.groups),
             failovers: least(self.failovers, other.failovers),
             flows: least(self.flows, other.flows),
@@ -50,26 +50,26 @@ impl Room {
     }
 
     /// What of `more` does not fit beside what is in use.
-    pub(crate) fn lacks(self, used: Rules, more: Rules) -> Option<Lack> {
-        let lack = |what, most: Option<u32>, used: usize, more: usize| {
+    pub(crate) fn exhausted_by(self, used: Rules, more: Rules) -> Option<Exhausted> {
+        let exhausted = |what, most: Option<u32>, used: usize, more: usize| {
             let most = most.filter(|most| more > 0 && used + more > *most as usize)?;
-            Some(Lack { what, used, most })
+            Some(Exhausted { what, used, most })
         };
-        lack("group entries", self.groups, used.groups, more.groups)
-            .or_else(|| lack("flows", self.flows, used.flows, more.flows))
+        exhausted("group entries", self.groups, used.groups, more.groups)
+            .or_else(|| exhausted("flows", self.flows, used.flows, more.flows))
     }
 }
 
 /// The questions to a switch for its room, and what it has answered.
 #[derive(Debug, Default)]
-pub(crate) struct Survey {
+pub(crate) struct Capabilities {
     asked: [Option<u32>; 2],
     /// Whether it has group tables of the type that trees need.
     pub(crate) group_tables: Option<bool>,
-    room: Room,
+    capacity: TableCapacity,
 }
 
-impl Survey {
+impl Capabilities {
     /// What to ask.
     pub(crate) fn questions() -> [MultipartRequest; 2] {
         [MultipartRequest::GroupFeatures, MultipartRequest::TableFeatures(Vec::new())]
@@ -81,7 +81,7 @@ impl Survey {
     }
 
     /// Takes an answer.
-    pub(crate) fn told(&mut self, xid: u32, reply: &MultipartReply) {
+    pub(crate) fn reply(&mut self, xid: u32, reply: &MultipartReply) {
         match reply {
             MultipartReply::GroupFeatures(features) if self.asked[0] == Some(xid) => {
                 let most = |kind: GroupType, most: u32| match features.types & (1 << kind.0) {
@@ -89,14 +89,14 @@ impl Survey {
                     // Some do not say how many they have.
                     _ => Some(most).filter(|most| *most > 0),
                 };
-                self.room.groups = most(GroupType::ALL, features.max_groups.all);
-                self.room.failovers = most(GroupType::FF, features.max_groups.ff);
-                self.group_tables = Some(self.room.groups != Some(0));
+                self.capacity.groups = most(GroupType::ALL, features.max_groups.all);
+                self.capacity.failovers = most(GroupType::FF, features.max_groups.ff);
+                self.group_tables = Some(self.capacity.groups != Some(0));
             }
             MultipartReply::TableFeatures(tables) if self.asked[1] == Some(xid) => {
                 let ours = tables.iter().find(|table| table.table == TableId(0));
-                self.room.flows =
-                    ours.map(|table| table.max_entries).filter(|most| *most > 0).or(self.room.flows);
+                self.capacity.flows =
+                    ours.map(|table| table.max_entries).filter(|most| *most > 0).or(self.capacity.flows);
             }
             _ => {}
         }
@@ -106,14 +106,14 @@ impl Survey {
     pub(crate) fn refused(&mut self, xid: u32) -> bool {
         if self.asked[0] == Some(xid) {
             self.group_tables = Some(false);
-            (self.room.groups, self.room.failovers) = (Some(0), Some(0));
+            (self.capacity.groups, self.capacity.failovers) = (Some(0), Some(0));
             return true;
         }
         self.asked[1] == Some(xid)
     }
 
     /// What it has room for, as far as it has said. Its meters are another's affair.
-    pub(crate) fn room(&self) -> Room {
-        self.room
+    pub(crate) fn room(&self) -> TableCapacity {
+        self.capacity
     }
 }

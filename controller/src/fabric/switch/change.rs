@@ -2,10 +2,10 @@
 
 use crate::fabric::intent::failover::FAILOVERS;
 use crate::fabric::intent::tables::{Buckets, COOKIE, COOKIE_MASK, Flow, FlowKey, GROUPS, Tables};
-use crate::fabric::intent::{self, Keep};
+use crate::fabric::intent::{self, StaleEntries};
 use core::fmt;
 use rs_openflow::{
-    Action, Body, Bucket, Failure, FailureType, FlowCommand, FlowMod, FlowStats, GroupCommand, GroupDesc,
+    Action, Body, Bucket, ErrorMessage, ErrorType, FlowCommand, FlowMod, FlowStats, GroupCommand, GroupDesc,
     GroupId, GroupMod, GroupType, Instruction, PortNo, TableId,
 };
 use std::collections::BTreeSet;
@@ -33,21 +33,26 @@ pub(crate) struct Scope {
 
 impl Scope {
     /// All of two tables.
-    pub(crate) fn all(installed: &Tables, wanted: &Tables) -> Scope {
+    pub(crate) fn all(installed: &Tables, desired: &Tables) -> Scope {
         Scope {
-            flows: installed.flows.keys().chain(wanted.flows.keys()).cloned().collect(),
-            groups: installed.groups.keys().chain(wanted.groups.keys()).copied().collect(),
+            flows: installed.flows.keys().chain(desired.flows.keys()).cloned().collect(),
+            groups: installed.groups.keys().chain(desired.groups.keys()).copied().collect(),
         }
     }
 }
 
-/// What makes `wanted` of `installed` within a scope, in stages each of which must be confirmed before the
+/// What makes `desired` of `installed` within a scope, in stages each of which must be confirmed before the
 /// next: groups before the flows that use them, all that is new before anything is deleted, and flows before
 /// the groups that they used, since a switch deletes a group's flows with it. What `keep` names stays.
-pub(crate) fn stages(installed: &Tables, wanted: &Tables, scope: Scope, keep: &Keep) -> Vec<Vec<Change>> {
+pub(crate) fn stages(
+    installed: &Tables,
+    desired: &Tables,
+    scope: Scope,
+    keep: &StaleEntries,
+) -> Vec<Vec<Change>> {
     let (mut groups, mut puts, mut gone, mut idle) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
     for id in scope.groups {
-        match (installed.groups.get(&id), wanted.groups.get(&id)) {
+        match (installed.groups.get(&id), desired.groups.get(&id)) {
             (None, Some(Some(new))) => groups.push(Change::AddGroup(id, new.clone())),
             (Some(now), Some(Some(new))) if now.as_ref() != Some(new) => {
                 groups.push(Change::ModifyGroup(id, new.clone()));
@@ -57,7 +62,7 @@ pub(crate) fn stages(installed: &Tables, wanted: &Tables, scope: Scope, keep: &K
         }
     }
     for key in scope.flows {
-        match (installed.flows.get(&key), wanted.flows.get(&key)) {
+        match (installed.flows.get(&key), desired.flows.get(&key)) {
             (now, Some(flow)) if now != Some(flow) => puts.push(Change::PutFlow(key, flow.clone())),
             (Some(flow), None) if !keep.flow(flow) => gone.push(Change::DeleteFlow(key)),
             _ => {}
@@ -108,11 +113,11 @@ impl Change {
 
     /// The tables once the switch has refused the change, as far as can be told: so that the next
     /// difference tries again what can help.
-    pub(crate) fn refused(&self, tables: &mut Tables, failure: &Failure) {
+    pub(crate) fn refused(&self, tables: &mut Tables, failure: &ErrorMessage) {
         match self {
             // It exists, though we did not know: modify it next time.
             Change::AddGroup(id, _)
-                if (failure.kind, failure.code) == (FailureType::GROUP_MOD_FAILED, GROUP_EXISTS) =>
+                if (failure.kind, failure.code) == (ErrorType::GROUP_MOD_FAILED, GROUP_EXISTS) =>
             {
                 tables.groups.insert(*id, None);
             }
@@ -261,7 +266,7 @@ mod tests {
     }
 
     fn differences(from: &Tables, to: &Tables) -> Vec<Vec<Change>> {
-        stages(from, to, Scope::all(from, to), &Keep::default())
+        stages(from, to, Scope::all(from, to), &StaleEntries::default())
     }
 
     proptest! {

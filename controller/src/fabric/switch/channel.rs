@@ -1,15 +1,15 @@
-//! One switch's OpenFlow session as a machine: version, identity, ports, keepalive; then packets both ways,
+//! One switch's OpenFlow channel (OpenFlow 1.3.5, section 6) as a machine: version, identity, ports, keepalive; then packets both ways,
 //! with the [`reconciler`](crate::fabric::switch::reconcile) inside. Bytes and sockets are [`connection`](crate::fabric::switch::connection)'s.
 
-use crate::fabric::switch::capacity::{Room, Survey};
+use crate::fabric::switch::capacity::{Capabilities, TableCapacity};
 use crate::fabric::switch::counters::{Counted, Counters};
-use crate::fabric::switch::metering::{Intake, METER_EXISTS, Metering};
-use crate::fabric::switch::reconcile::{self, Former, Reconciler, Refusals, Wish};
-use crate::fabric::switch::role::Mastery;
+use crate::fabric::switch::metering::{METER_EXISTS, Metering, Policer};
+use crate::fabric::switch::reconcile::{self, Former, Reconciler, Refusals, Update};
+use crate::fabric::switch::role::MasterRole;
 use cool_machine::{Duration, Machine, Poll, Time, earliest};
 use cool_topology::{DatapathId, Mac};
 use rs_openflow::{
-    Body, Error, Failure, FailureType, Hello, Message, MultipartReply, MultipartRequest, PacketOut,
+    Body, Error, ErrorMessage, ErrorType, Hello, Message, MultipartReply, MultipartRequest, PacketOut,
     PortConfig, PortNo, PortReason, PortState, VERSION,
 };
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -17,9 +17,9 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 /// How long a peer may take to say what it is.
 const HANDSHAKE: Duration = Duration::from_secs(10);
 /// After this silence it is asked whether it is there.
-const QUIET: Duration = Duration::from_secs(5);
+const ECHO_AFTER: Duration = Duration::from_secs(5);
 /// After this silence it is not.
-const DEAD: Duration = Duration::from_secs(15);
+const DEAD_AFTER: Duration = Duration::from_secs(15);
 /// Ports that a switch may tell of.
 const MAX_PORTS: usize = 1 << 16;
 /// Meters of ports that came later and may still be refused.
@@ -29,7 +29,7 @@ const INCOMPATIBLE: u16 = 0;
 
 /// How sessions are held.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct SessionConfig {
+pub(crate) struct ChannelConfig {
     /// Packets that each port may hand in.
     pub(crate) packet_ins_per_second: u32,
     /// How often counters are asked for.
@@ -59,7 +59,7 @@ pub(crate) struct SwitchInfo {
     /// What it still holds of an earlier life of the controller.
     pub(crate) former: Former,
     /// What it says that it can hold.
-    pub(crate) room: Room,
+    pub(crate) capacity: TableCapacity,
 }
 
 /// What may happen.
@@ -69,8 +69,8 @@ pub(crate) enum Input {
     Received(Message),
     /// Bytes came that are no message.
     Unreadable(Error),
-    /// This is wanted from now on.
-    Want(Wish),
+    /// The desired state has changed.
+    Update(Update),
     /// Send this frame out of this port.
     Packet(u32, Vec<u8>),
 }
@@ -108,51 +108,51 @@ enum Phase {
 
 /// The machine.
 #[derive(Debug)]
-pub(crate) struct Session {
+pub(crate) struct Channel {
     phase: Phase,
     datapath_id: DatapathId,
     name: Option<String>,
     ports: BTreeMap<u32, PortInfo>,
     reconciler: Reconciler,
     metering: Metering,
-    mastery: Mastery,
-    survey: Survey,
+    role: MasterRole,
+    capabilities: Capabilities,
     /// The question whether it has meters, and the barrier behind them.
-    meter_question: Option<u32>,
+    meter_features_xid: Option<u32>,
     meter_barrier: Option<u32>,
     /// The messages about meters that may still be refused.
     meter_mods: BTreeSet<u32>,
-    intake: Intake,
+    policer: Policer,
     packet_ins: u64,
     counters: Counters,
     next_xid: u32,
-    heard: Time,
+    last_received: Time,
     /// When to ask whether the peer is there; `None` while an answer is due.
-    ask: Option<Time>,
+    echo_at: Option<Time>,
     handshake: Option<Time>,
     outputs: VecDeque<Output>,
 }
 
-impl Session {
-    pub(crate) fn new(now: Time, config: SessionConfig) -> Session {
-        let mut session = Session {
+impl Channel {
+    pub(crate) fn new(now: Time, config: ChannelConfig) -> Channel {
+        let mut session = Channel {
             phase: Phase::Hello,
             datapath_id: DatapathId(0),
             name: None,
             ports: BTreeMap::new(),
             reconciler: Reconciler::new(),
             metering: Metering::new(config.packet_ins_per_second, config.max_meters),
-            mastery: Mastery::new(config.generation),
-            survey: Survey::default(),
-            meter_question: None,
+            role: MasterRole::new(config.generation),
+            capabilities: Capabilities::default(),
+            meter_features_xid: None,
             meter_barrier: None,
             meter_mods: BTreeSet::new(),
-            intake: Intake::new(config.packet_ins_per_second),
+            policer: Policer::new(config.packet_ins_per_second),
             packet_ins: 0,
             counters: Counters::new(config.counters_interval),
             next_xid: 0,
-            heard: now,
-            ask: None,
+            last_received: now,
+            echo_at: None,
             handshake: Some(now + HANDSHAKE),
             outputs: VecDeque::new(),
         };
@@ -172,20 +172,20 @@ impl Session {
     }
 
     fn received(&mut self, now: Time, mut message: Message) {
-        self.heard = now;
+        self.last_received = now;
         if self.phase != Phase::Hello {
-            self.ask = Some(now + QUIET);
+            self.echo_at = Some(now + ECHO_AFTER);
         }
         if let Body::Error(failure) = &message.body
-            && let Some(why) = self.mastery.lost(message.xid, failure)
+            && let Some(why) = self.role.lost(message.xid, failure)
         {
             return self.close(why);
         }
         if message.xid & reconcile::XID != 0
             && matches!(message.body, Body::Error(_) | Body::MultipartReply(_) | Body::BarrierReply)
         {
-            self.metering.undress(&mut message.body);
-            return self.reconciler.handle(now, reconcile::Input::Told(message));
+            self.metering.strip_meters(&mut message.body);
+            return self.reconciler.handle(now, reconcile::Input::Reply(message));
         }
         match message.body {
             Body::Hello(hello) if self.phase == Phase::Hello => self.hello(now, &hello),
@@ -204,9 +204,9 @@ impl Session {
                 }
                 self.datapath_id = DatapathId(features.datapath_id);
                 self.phase = Phase::Ports;
-                let role = self.mastery.request();
+                let role = self.role.request();
                 let asked = self.send(role);
-                self.mastery.asked(asked);
+                self.role.asked(asked);
                 self.send(Body::MultipartRequest(MultipartRequest::PortDesc.into()));
             }
             Body::MultipartReply(reply) => {
@@ -217,7 +217,7 @@ impl Session {
             Body::PacketIn(packet) if self.phase == Phase::Up => {
                 if let Some(port) = packet.in_port().filter(|port| self.ports.contains_key(&port.0)) {
                     self.packet_ins += 1;
-                    if self.intake.admit(now, port.0) {
+                    if self.policer.admit(now, port.0) {
                         self.outputs.push_back(Output::PacketIn(port.0, packet.data));
                     }
                 }
@@ -229,7 +229,7 @@ impl Session {
     fn hello(&mut self, now: Time, hello: &Hello) {
         if !hello.speaks(VERSION) {
             let text = "this controller speaks OpenFlow 1.3 only";
-            self.send(Body::Error(Failure::new(FailureType::HELLO_FAILED, INCOMPATIBLE, text.into())));
+            self.send(Body::Error(ErrorMessage::new(ErrorType::HELLO_FAILED, INCOMPATIBLE, text.into())));
             return self.close(format!(
                 "it offers OpenFlow version {:#04x} ({}), but 0x04 (1.3) is needed; enable 1.3 on the switch",
                 hello.version,
@@ -237,18 +237,18 @@ impl Session {
             ));
         }
         self.phase = Phase::Features;
-        self.ask = Some(now + QUIET);
+        self.echo_at = Some(now + ECHO_AFTER);
         self.send(Body::FeaturesRequest);
     }
 
-    fn error(&mut self, xid: u32, failure: &Failure) {
+    fn error(&mut self, xid: u32, failure: &ErrorMessage) {
         // Not every switch has roles, group tables, meters or all counters.
-        let optional = self.mastery.refused(xid) || self.survey.refused(xid);
-        if optional || self.meter_question == Some(xid) || self.counters.refused(xid) {
+        let optional = self.role.refused(xid) || self.capabilities.refused(xid);
+        if optional || self.meter_features_xid == Some(xid) || self.counters.refused(xid) {
             return;
         }
         if self.meter_mods.remove(&xid) {
-            if (failure.kind, failure.code) != (FailureType::METER_MOD_FAILED, METER_EXISTS) {
+            if (failure.kind, failure.code) != (ErrorType::METER_MOD_FAILED, METER_EXISTS) {
                 self.metering.give_up();
                 let text =
                     format!("it refuses a meter, so floods are held off by the controller alone: {failure}");
@@ -256,7 +256,7 @@ impl Session {
             }
             return;
         }
-        if failure.kind == FailureType::HELLO_FAILED {
+        if failure.kind == ErrorType::HELLO_FAILED {
             let text = String::from_utf8_lossy(&failure.data);
             return self.close(format!("it refused OpenFlow 1.3: {text:?}"));
         }
@@ -270,19 +270,19 @@ impl Session {
 
     fn described(&mut self, xid: u32, reply: MultipartReply, more: bool) {
         match reply {
-            MultipartReply::MeterFeatures(features) if self.meter_question == Some(xid) => {
+            MultipartReply::MeterFeatures(features) if self.meter_features_xid == Some(xid) => {
                 self.metering.learn(&features);
             }
             reply @ (MultipartReply::GroupFeatures(_) | MultipartReply::TableFeatures(_)) => {
-                self.survey.told(xid, &reply);
+                self.capabilities.reply(xid, &reply);
             }
             reply @ (MultipartReply::PortStats(_) | MultipartReply::Flow(_)) => {
-                if let Some(counted) = self.counters.told(xid, &reply, more) {
+                if let Some(counted) = self.counters.reply(xid, &reply, more) {
                     let counted = Counted {
                         packet_ins: self.packet_ins,
-                        packet_ins_dropped: self.intake.dropped(),
+                        packet_ins_dropped: self.policer.dropped(),
                         meters: self.metering.in_switch(),
-                        group_tables: self.survey.group_tables,
+                        group_tables: self.capabilities.group_tables,
                         ..counted
                     };
                     self.outputs.push_back(Output::Counted(counted));
@@ -296,10 +296,10 @@ impl Session {
                 if !more {
                     self.phase = Phase::Description;
                     let question = self.send(Body::MultipartRequest(MultipartRequest::MeterFeatures.into()));
-                    self.meter_question = Some(question);
+                    self.meter_features_xid = Some(question);
                     let ask = |question: MultipartRequest| self.send(Body::MultipartRequest(question.into()));
-                    let asked = Survey::questions().map(ask);
-                    self.survey.asked(asked);
+                    let asked = Capabilities::questions().map(ask);
+                    self.capabilities.asked(asked);
                     self.send(Body::MultipartRequest(MultipartRequest::Desc.into()));
                 }
             }
@@ -336,7 +336,7 @@ impl Session {
 
     fn read_tables(&mut self) {
         self.phase = Phase::Tables;
-        self.reconciler.handle(self.heard, reconcile::Input::Start);
+        self.reconciler.handle(self.last_received, reconcile::Input::Start);
     }
 
     fn note(&mut self, port: &rs_openflow::Port) {
@@ -357,7 +357,7 @@ impl Session {
         let up = self.phase == Phase::Up;
         if reason == PortReason::DELETE {
             self.ports.remove(&port.port.0);
-            self.intake.forget(port.port.0);
+            self.policer.forget(port.port.0);
             if up {
                 self.outputs.push_back(Output::PortGone(port.port.0));
             }
@@ -367,7 +367,7 @@ impl Session {
         let new = self.ports.insert(info.number, info.clone()).is_none();
         if new && self.phase > Phase::Description {
             self.make_meter(Some(info.number));
-            // Of the oldest it is known by now.
+            // Errors for the oldest would have arrived by now.
             while self.meter_mods.len() > MAX_METERS_UNKNOWN {
                 self.meter_mods.pop_first();
             }
@@ -383,17 +383,17 @@ impl Session {
     fn reconciled(&mut self, output: reconcile::Output) {
         let output = match output {
             reconcile::Output::Send(mut message) => {
-                self.metering.dress(&mut message.body);
+                self.metering.attach_meters(&mut message.body);
                 Output::Send(message)
             }
             reconcile::Output::Read(former) => {
                 self.phase = Phase::Up;
                 self.handshake = None;
-                self.counters.start(self.heard);
+                self.counters.start(self.last_received);
                 let name = self.name.clone().unwrap_or_else(|| format!("dpid:{}", self.datapath_id));
                 let ports = self.ports.values().cloned().collect();
-                let room = self.survey.room();
-                Output::Up(SwitchInfo { datapath_id: self.datapath_id, name, ports, former, room })
+                let capacity = self.capabilities.room();
+                Output::Up(SwitchInfo { datapath_id: self.datapath_id, name, ports, former, capacity })
             }
             reconcile::Output::Answered(version, refusals) => Output::Answered(version, refusals),
             reconcile::Output::Drifted(entries) => Output::Warning(format!(
@@ -404,16 +404,16 @@ impl Session {
         self.outputs.push_back(output);
     }
 
-    fn late(&mut self, now: Time) {
+    fn time_out(&mut self, now: Time) {
         if self.handshake.is_some_and(|deadline| deadline <= now) {
             self.handshake = None;
             return self.close(format!("it did not finish the handshake within {HANDSHAKE:?}"));
         }
-        if self.heard + DEAD <= now {
-            return self.close(format!("nothing was heard of it for {DEAD:?}"));
+        if self.last_received + DEAD_AFTER <= now {
+            return self.close(format!("nothing was last_received of it for {DEAD_AFTER:?}"));
         }
-        if self.ask.is_some_and(|ask| ask <= now) {
-            self.ask = None;
+        if self.echo_at.is_some_and(|ask| ask <= now) {
+            self.echo_at = None;
             self.send(Body::EchoRequest(Vec::new()));
         }
     }
@@ -441,7 +441,7 @@ fn version_name(version: u8) -> &'static str {
     }
 }
 
-impl Machine for Session {
+impl Machine for Channel {
     type Input<'a> = Input;
     type Output = Output;
 
@@ -452,7 +452,7 @@ impl Machine for Session {
         match input {
             Input::Received(message) => self.received(now, message),
             Input::Unreadable(error) => self.close(format!("it sent what cannot be read: {error}")),
-            Input::Want(wish) => self.reconciler.handle(now, reconcile::Input::Want(wish)),
+            Input::Update(update) => self.reconciler.handle(now, reconcile::Input::Update(update)),
             Input::Packet(port, frame) => {
                 self.send(Body::PacketOut(PacketOut::new(PortNo(port), frame)));
             }
@@ -485,9 +485,9 @@ impl Machine for Session {
             if !self.outputs.is_empty() {
                 continue;
             }
-            let own = earliest(earliest(self.handshake, self.ask), Some(self.heard + DEAD));
+            let own = earliest(earliest(self.handshake, self.echo_at), Some(self.last_received + DEAD_AFTER));
             if own.is_some_and(|own| own <= now) {
-                self.late(now);
+                self.time_out(now);
                 continue;
             }
             return Poll::Idle(earliest(earliest(deadline, own), self.counters.deadline()));

@@ -2,8 +2,8 @@
 //! and the [`network`](crate::fabric::network).
 
 use crate::agents::lock;
-use crate::fabric::switch::channel::{Input, Output, PortInfo, Session, SessionConfig, SwitchInfo};
-use crate::fabric::switch::reconcile::{Refusals, Wish};
+use crate::fabric::switch::channel::{Channel, ChannelConfig, Input, Output, PortInfo, SwitchInfo};
+use crate::fabric::switch::reconcile::{Refusals, Update};
 use crate::fabric::telemetry::Telemetry;
 use crate::listen::Connection;
 use cool_machine::{Machine, Poll, Time};
@@ -54,29 +54,29 @@ pub(crate) struct FromSwitch {
 /// How the network reaches a switch; dropped, the connection ends.
 #[derive(Debug)]
 pub(crate) struct Handle {
-    pub(crate) wishes: Arc<Wishes>,
+    pub(crate) updates: Arc<PendingUpdate>,
     pub(crate) packets: mpsc::Sender<(u32, Vec<u8>)>,
 }
 
-/// What a switch is to be told and has not been: wishes that pile up become one.
+/// The update that a switch has not been sent yet: those that pile up are merged into one, so none waits in a queue.
 #[derive(Debug, Default)]
-pub(crate) struct Wishes {
-    untold: Mutex<Option<Wish>>,
+pub(crate) struct PendingUpdate {
+    pending: Mutex<Option<Update>>,
     /// Something is there.
     there: Notify,
 }
 
-impl Wishes {
-    pub(crate) fn add(&self, wish: Wish) {
-        match &mut *lock(&self.untold) {
-            Some(untold) => untold.append(wish),
-            untold => *untold = Some(wish),
+impl PendingUpdate {
+    pub(crate) fn add(&self, update: Update) {
+        match &mut *lock(&self.pending) {
+            Some(pending) => pending.append(update),
+            pending => *pending = Some(update),
         }
         self.there.notify_one();
     }
 
-    pub(crate) fn take(&self) -> Option<Wish> {
-        lock(&self.untold).take()
+    pub(crate) fn take(&self) -> Option<Update> {
+        lock(&self.pending).take()
     }
 }
 
@@ -104,8 +104,8 @@ impl Clock {
 
 /// What all connections have in common.
 #[derive(Clone, Debug)]
-pub(crate) struct Terms {
-    pub(crate) session: SessionConfig,
+pub(crate) struct ConnectionContext {
+    pub(crate) session: ChannelConfig,
     pub(crate) telemetry: Arc<Telemetry>,
 }
 
@@ -114,26 +114,26 @@ pub(crate) async fn run(
     connection: ConnectionId,
     taken: Connection,
     events: mpsc::Sender<FromSwitch>,
-    terms: Terms,
+    connection_context: ConnectionContext,
 ) {
     let clock = Clock::start();
-    let wishes = Arc::new(Wishes::default());
+    let updates = Arc::new(PendingUpdate::default());
     let (packets_in, packets) = mpsc::channel(PACKETS);
     let driver = Driver {
         connection,
         peer: taken.caller.address,
         clock,
-        session: Session::new(clock.now(), terms.session),
+        session: Channel::new(clock.now(), connection_context.session),
         framer: Framer::new(Padding::Ignore),
         waiting: Vec::new(),
         unflushed: false,
-        handle: Some(Handle { wishes: wishes.clone(), packets: packets_in }),
+        handle: Some(Handle { updates: updates.clone(), packets: packets_in }),
         switch: None,
-        wished: None,
-        telemetry: terms.telemetry,
+        updating: None,
+        telemetry: connection_context.telemetry,
         events,
     };
-    driver.run(taken.stream, &wishes, packets).await;
+    driver.run(taken.stream, &updates, packets).await;
 }
 
 /// Writes some of the bytes, and returns how many; if there are none, sees to it that those before leave.
@@ -149,7 +149,7 @@ struct Driver {
     connection: ConnectionId,
     peer: SocketAddr,
     clock: Clock,
-    session: Session,
+    session: Channel,
     framer: Framer,
     /// Bytes for the switch.
     waiting: Vec<u8>,
@@ -158,8 +158,8 @@ struct Driver {
     /// Until the switch is up and the network has it.
     handle: Option<Handle>,
     switch: Option<(DatapathId, String)>,
-    /// What was wished last and has not been answered for, and since when something has not.
-    wished: Option<(u64, Time)>,
+    /// The last update without an answer, and since when one has been missing.
+    updating: Option<(u64, Time)>,
     telemetry: Arc<Telemetry>,
     events: mpsc::Sender<FromSwitch>,
 }
@@ -168,14 +168,19 @@ struct Driver {
 enum Woken {
     Read(std::io::Result<usize>),
     Wrote(std::io::Result<usize>),
-    Wish(Option<Wish>),
+    Update(Option<Update>),
     Packet(u32, Vec<u8>),
     Replaced,
     Deadline,
 }
 
 impl Driver {
-    async fn run(mut self, stream: Stream, wishes: &Wishes, mut packets: mpsc::Receiver<(u32, Vec<u8>)>) {
+    async fn run(
+        mut self,
+        stream: Stream,
+        updates: &PendingUpdate,
+        mut packets: mpsc::Receiver<(u32, Vec<u8>)>,
+    ) {
         let (mut reader, mut writer) = tokio::io::split(stream);
         let mut buffer = vec![0; READ];
         let why = loop {
@@ -188,7 +193,7 @@ impl Driver {
                 wrote = write(&mut writer, &self.waiting), if self.unflushed || !self.waiting.is_empty() => {
                     Woken::Wrote(wrote)
                 }
-                () = wishes.there.notified() => Woken::Wish(wishes.take()),
+                () = updates.there.notified() => Woken::Update(updates.take()),
                 // The channel ends when the network drops its handle, or has ended itself.
                 packet = packets.recv() => match packet {
                     Some((port, frame)) => Woken::Packet(port, frame),
@@ -208,15 +213,15 @@ impl Driver {
                     self.waiting.drain(..wrote);
                     self.unflushed = wrote > 0;
                 }
-                Woken::Wish(Some(wish)) => {
-                    let since = self.wished.map_or(self.clock.now(), |(_, since)| since);
-                    self.wished = Some((wish.version, since));
-                    self.session.handle(self.clock.now(), Input::Want(wish));
+                Woken::Update(Some(update)) => {
+                    let since = self.updating.map_or(self.clock.now(), |(_, since)| since);
+                    self.updating = Some((update.version, since));
+                    self.session.handle(self.clock.now(), Input::Update(update));
                 }
                 Woken::Packet(port, frame) if self.waiting.len() <= MAX_WAITING => {
                     self.session.handle(self.clock.now(), Input::Packet(port, frame));
                 }
-                Woken::Wish(None) | Woken::Packet(..) | Woken::Deadline => {}
+                Woken::Update(None) | Woken::Packet(..) | Woken::Deadline => {}
                 Woken::Replaced => {
                     break "a newer connection took its place, or the controller ends".to_owned();
                 }
@@ -282,7 +287,7 @@ impl Driver {
                     }
                 }
                 Output::Answered(version, refusals) => {
-                    if let Some((_, since)) = self.wished.take_if(|(wished, _)| *wished == version) {
+                    if let Some((_, since)) = self.updating.take_if(|(updating, _)| *updating == version) {
                         self.telemetry.installed(self.clock.now() - since);
                     }
                     self.tell(Event::Answered(version, refusals)).await;

@@ -80,7 +80,7 @@ impl Counters {
         }
         let (ports, flows) = (number(), number());
         (self.ports, self.flows, self.gathered) = (Some(ports), Some(flows), Counted::default());
-        let (cookie, cookie_mask) = intent::OUTSIDERS;
+        let (cookie, cookie_mask) = intent::NON_MEMBERS;
         let outsiders =
             FlowStatsRequest { table: TableId(0), cookie, cookie_mask, ..FlowStatsRequest::default() };
         vec![
@@ -93,7 +93,7 @@ impl Counters {
     }
 
     /// Takes an answer, if it is one; returns all that was counted when that was the last.
-    pub(crate) fn told(&mut self, xid: u32, reply: &MultipartReply, more: bool) -> Option<Counted> {
+    pub(crate) fn reply(&mut self, xid: u32, reply: &MultipartReply, more: bool) -> Option<Counted> {
         match reply {
             MultipartReply::PortStats(ports) if self.ports == Some(xid) => {
                 let room = MAX_PORTS.saturating_sub(self.gathered.ports.len());

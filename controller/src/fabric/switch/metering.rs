@@ -93,7 +93,7 @@ impl Metering {
     }
 
     /// Adds its meter to a flow that is sent.
-    pub(crate) fn dress(&self, body: &mut Body) {
+    pub(crate) fn attach_meters(&self, body: &mut Body) {
         if let Body::FlowMod(flow) = body
             && let Some(meter) = self.of(flow.cookie, &flow.matching, &flow.instructions)
         {
@@ -103,7 +103,7 @@ impl Metering {
 
     /// Takes the meters off flows that are told. One that should have another meter, or none, is told as one
     /// that does nothing, so that it is put anew.
-    pub(crate) fn undress(&self, body: &mut Body) {
+    pub(crate) fn strip_meters(&self, body: &mut Body) {
         let Body::MultipartReply(reply) = body else { return };
         let MultipartReply::Flow(flows) = &mut reply.body else { return };
         for flow in flows {
@@ -122,7 +122,7 @@ impl Metering {
 
 /// What ports may still hand in.
 #[derive(Debug)]
-pub(crate) struct Intake {
+pub(crate) struct Policer {
     /// What a packet uses up.
     cost: Duration,
     /// By port, what is left, and when that was.
@@ -130,9 +130,9 @@ pub(crate) struct Intake {
     dropped: u64,
 }
 
-impl Intake {
-    pub(crate) fn new(rate: u32) -> Intake {
-        Intake { cost: Duration::from_secs(1) / rate.max(1), ports: BTreeMap::new(), dropped: 0 }
+impl Policer {
+    pub(crate) fn new(rate: u32) -> Policer {
+        Policer { cost: Duration::from_secs(1) / rate.max(1), ports: BTreeMap::new(), dropped: 0 }
     }
 
     /// Whether a packet is taken in.
@@ -200,10 +200,10 @@ mod tests {
         flow: &FlowMod,
     ) -> (Vec<Instruction>, Vec<Instruction>) {
         let mut body = Body::FlowMod(flow.clone());
-        by.dress(&mut body);
+        by.attach_meters(&mut body);
         let Body::FlowMod(sent) = body else { unreachable!() };
         let mut body = told(sent.clone());
-        reader.undress(&mut body);
+        reader.strip_meters(&mut body);
         let Body::MultipartReply(reply) = body else { unreachable!() };
         let MultipartReply::Flow(flows) = reply.body else { unreachable!() };
         (sent.instructions, flows[0].instructions.clone())
@@ -251,11 +251,11 @@ mod tests {
 
     #[test]
     fn a_port_that_floods_is_held_to_its_rate_and_others_are_not() {
-        let mut intake = Intake::new(10);
+        let mut policer = Policer::new(10);
         let at = |ms: u64| Time::ZERO + Duration::from_millis(ms);
-        assert_eq!((0..1000).filter(|_| intake.admit(at(0), 1)).count(), 20);
-        assert!(intake.admit(at(0), 2));
-        assert_eq!((0..5000).filter(|ms| intake.admit(at(*ms), 1)).count(), 49);
-        assert_eq!(intake.dropped(), 980 + 4951);
+        assert_eq!((0..1000).filter(|_| policer.admit(at(0), 1)).count(), 20);
+        assert!(policer.admit(at(0), 2));
+        assert_eq!((0..5000).filter(|ms| policer.admit(at(*ms), 1)).count(), 49);
+        assert_eq!(policer.dropped(), 980 + 4951);
     }
 }

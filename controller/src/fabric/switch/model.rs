@@ -1,13 +1,13 @@
 //! A switch as data, for tests: it obeys flow-mods and group-mods as strictly as the standard allows, and
 //! says where a packet comes out. A network of such switches says at which hosts it arrives.
 
-use crate::fabric::intent::Keep;
+use crate::fabric::intent::StaleEntries;
 use crate::fabric::intent::tables::Tables;
 use crate::fabric::switch::change;
 use cool_topology::{DatapathId, Graph, Link, Mac, Port};
 use core::net::Ipv4Addr;
 use rs_openflow::{
-    Action, Body, Bucket, EtherType, Failure, FailureType, FlowCommand, FlowMod, FlowStats, GroupCommand,
+    Action, Body, Bucket, ErrorMessage, ErrorType, EtherType, FlowCommand, FlowMod, FlowStats, GroupCommand,
     GroupDesc, GroupMod, GroupType, Instruction, Match, Message, MultipartReply, MultipartRequest, Oxm,
     PortNo, TableId,
 };
@@ -23,7 +23,7 @@ pub(crate) struct Packet {
 }
 
 /// Type and code of an error.
-pub(crate) type Refusal = (FailureType, u16);
+pub(crate) type Refusal = (ErrorType, u16);
 
 /// A switch with one table.
 #[derive(Clone, Debug, Default)]
@@ -57,11 +57,11 @@ impl Switch {
         }
         let unknown = |action: &Action| matches!(action, Action::Group(g) if !self.groups.contains_key(&g.0));
         if actions(flow).any(unknown) {
-            return Err((FailureType::BAD_ACTION, 9));
+            return Err((ErrorType::BAD_ACTION, 9));
         }
         self.flows.retain(|other| !same(other));
         if self.capacity.is_some_and(|capacity| self.flows.len() >= capacity) {
-            return Err((FailureType::FLOW_MOD_FAILED, 1));
+            return Err((ErrorType::FLOW_MOD_FAILED, 1));
         }
         self.flows.push(flow.clone());
         Ok(())
@@ -71,10 +71,10 @@ impl Switch {
         let known = self.groups.contains_key(&group.group.0);
         match group.command {
             GroupCommand::ADD if self.refuses == Some(group.kind) => {
-                return Err((FailureType::GROUP_MOD_FAILED, 5));
+                return Err((ErrorType::GROUP_MOD_FAILED, 5));
             }
-            GroupCommand::ADD if known => return Err((FailureType::GROUP_MOD_FAILED, 0)),
-            GroupCommand::MODIFY if !known => return Err((FailureType::GROUP_MOD_FAILED, 8)),
+            GroupCommand::ADD if known => return Err((ErrorType::GROUP_MOD_FAILED, 0)),
+            GroupCommand::MODIFY if !known => return Err((ErrorType::GROUP_MOD_FAILED, 8)),
             GroupCommand::DELETE => {
                 self.groups.remove(&group.group.0);
                 self.flows.retain(|flow| !actions(flow).any(|a| *a == Action::Group(group.group)));
@@ -101,7 +101,7 @@ impl Switch {
             },
             other => match self.obey(other) {
                 Ok(()) => return Vec::new(),
-                Err((kind, code)) => Body::Error(Failure::new(kind, code, Vec::new())),
+                Err((kind, code)) => Body::Error(ErrorMessage::new(kind, code, Vec::new())),
             },
         };
         vec![Message::new(*xid, body)]
@@ -215,7 +215,7 @@ impl Network<'_> {
     pub(crate) fn new(graph: &Graph, tables: BTreeMap<DatapathId, Tables>) -> Network<'_> {
         let switch = |tables: &Tables| {
             let mut switch = Switch::default();
-            let (none, keep) = (Tables::default(), Keep::default());
+            let (none, keep) = (Tables::default(), StaleEntries::default());
             let scope = change::Scope::all(&none, tables);
             for change in change::stages(&none, tables, scope, &keep).into_iter().flatten() {
                 switch.obey(&change.message()).unwrap_or_else(|e| panic!("{change}: {e:?}"));

@@ -1,41 +1,41 @@
-//! Brings a switch's tables in line with what is wanted: reads what of ours is installed, sends the
+//! Brings a switch's tables in line with the desired state: reads what of ours is installed, sends the
 //! difference in batches closed by barriers, and checks from time to time.
 //!
 //! A machine without I/O; the messages travel through [`session`](crate::fabric::switch::channel). Only flows with our
 //! cookie and groups with our numbers are read or touched.
 
-use crate::fabric::intent::tables::{COOKIE, COOKIE_MASK, Patch, Tables};
-use crate::fabric::intent::{self, Keep};
+use crate::fabric::intent::tables::{COOKIE, COOKIE_MASK, Delta, Tables};
+use crate::fabric::intent::{self, StaleEntries};
 use crate::fabric::switch::change::{self, Change, Scope};
 use cool_machine::{Duration, Machine, Poll, Time};
-use rs_openflow::{Body, Failure, FlowStatsRequest, Message, MultipartReply, MultipartRequest, TableId};
+use rs_openflow::{Body, ErrorMessage, FlowStatsRequest, Message, MultipartReply, MultipartRequest, TableId};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 /// How long a switch may take to answer a barrier or to tell its tables.
-const PATIENCE: Duration = Duration::from_secs(10);
+const REPLY_TIMEOUT: Duration = Duration::from_secs(10);
 /// How often installed tables are compared with what we believe of them.
-const AUDIT: Duration = Duration::from_secs(30);
+const AUDIT_INTERVAL: Duration = Duration::from_secs(30);
 /// Changes before a barrier.
-const BATCH: usize = 256;
+const BATCH_CHANGES: usize = 256;
 /// Entries that a switch may tell of.
 const MAX_ENTRIES: usize = 1 << 20;
 /// Transactions of ours have this bit; the session's own do not.
 pub(crate) const XID: u32 = 1 << 31;
 
-/// What a switch is to have from now on, beside what it was to have before.
+/// A change of what a switch is to hold.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Wish {
+pub(crate) struct Update {
     /// Counts upwards; the answer names it.
     pub(crate) version: u64,
-    pub(crate) patch: Patch,
-    /// What stays for now though it is not wanted.
-    pub(crate) keep: Keep,
+    pub(crate) delta: Delta,
+    /// What is retained though it is not desired.
+    pub(crate) keep: StaleEntries,
 }
 
-impl Wish {
-    /// Wishes afterwards what a later wish says.
-    pub(crate) fn append(&mut self, later: Wish) {
-        self.patch.append(later.patch);
+impl Update {
+    /// Merges a later update into this one.
+    pub(crate) fn append(&mut self, later: Update) {
+        self.delta.append(later.delta);
         (self.version, self.keep) = (later.version, later.keep);
     }
 }
@@ -49,10 +49,10 @@ pub(crate) type Refusals = BTreeMap<Option<u32>, String>;
 pub(crate) enum Input {
     /// Begin: read what is installed.
     Start,
-    /// This is wanted from now on.
-    Want(Wish),
+    /// The desired state has changed.
+    Update(Update),
     /// The switch answered one of our transactions.
-    Told(Message),
+    Reply(Message),
 }
 
 /// What to do, or to know.
@@ -61,7 +61,7 @@ pub(crate) enum Output {
     Send(Message),
     /// The switch has told what it holds, for the first time.
     Read(Former),
-    /// Everything wanted in this version is installed, but for what the switch refused.
+    /// Everything desired in this version is installed, but for what the switch refused.
     Answered(u64, Refusals),
     /// So many of our entries had been changed by somebody else; they are being restored.
     Drifted(usize),
@@ -103,11 +103,11 @@ enum State {
 pub(crate) struct Reconciler {
     state: State,
     installed: Tables,
-    wanted: Tables,
-    keep: Keep,
-    /// What was wished last; `None` until something was.
+    desired: Tables,
+    keep: StaleEntries,
+    /// Of the last update; `None` before the first.
     version: Option<u64>,
-    /// Where `wanted` may differ from `installed`.
+    /// Where `desired` may differ from `installed`.
     differing: Scope,
     /// Whether that version has been answered for.
     answered: bool,
@@ -130,8 +130,8 @@ impl Reconciler {
         Reconciler {
             state: State::New,
             installed: Tables::default(),
-            wanted: Tables::default(),
-            keep: Keep::default(),
+            desired: Tables::default(),
+            keep: StaleEntries::default(),
             version: None,
             differing: Scope::default(),
             answered: true,
@@ -163,10 +163,10 @@ impl Reconciler {
         let flows = self.send(Body::MultipartRequest(MultipartRequest::Flow(flows).into()));
         let groups = self.send(Body::MultipartRequest(MultipartRequest::GroupDesc.into()));
         self.state = State::Reading { told: Tables::default(), flows: Some(flows), groups: Some(groups) };
-        self.deadline = Some(now + PATIENCE);
+        self.deadline = Some(now + REPLY_TIMEOUT);
     }
 
-    fn told(&mut self, now: Time, message: Message) {
+    fn reply(&mut self, now: Time, message: Message) {
         match message.body {
             Body::Error(failure) => self.failed(now, message.xid, &failure),
             Body::BarrierReply if matches!(self.state, State::Applying { barrier } if barrier == message.xid) =>
@@ -177,12 +177,12 @@ impl Reconciler {
                     false => self.proceed(now),
                 }
             }
-            Body::MultipartReply(reply) => self.told_tables(now, message.xid, reply.more(), reply.body),
+            Body::MultipartReply(reply) => self.table_reply(now, message.xid, reply.more(), reply.body),
             _ => {}
         }
     }
 
-    fn told_tables(&mut self, now: Time, xid: u32, more: bool, body: MultipartReply) {
+    fn table_reply(&mut self, now: Time, xid: u32, more: bool, body: MultipartReply) {
         let State::Reading { told, flows, groups } = &mut self.state else { return };
         match body {
             MultipartReply::Flow(list) if *flows == Some(xid) => {
@@ -199,12 +199,12 @@ impl Reconciler {
             return self.fail(format!("it tells of more than {MAX_ENTRIES} entries"));
         }
         // A switch that goes on telling is alive.
-        self.deadline = Some(now + PATIENCE);
+        self.deadline = Some(now + REPLY_TIMEOUT);
         if flows.is_none() && groups.is_none() {
             let told = core::mem::take(told);
             if self.read_before {
                 let scope = Scope::all(&told, &self.installed);
-                let stages = change::stages(&told, &self.installed, scope, &Keep::default());
+                let stages = change::stages(&told, &self.installed, scope, &StaleEntries::default());
                 let drifted: usize = stages.iter().map(Vec::len).sum();
                 if drifted > 0 {
                     self.outputs.push_back(Output::Drifted(drifted));
@@ -214,12 +214,12 @@ impl Reconciler {
                 self.outputs.push_back(Output::Read(intent::former(&told)));
             }
             self.installed = told;
-            self.differing = Scope::all(&self.installed, &self.wanted);
+            self.differing = Scope::all(&self.installed, &self.desired);
             self.compare(now);
         }
     }
 
-    fn failed(&mut self, now: Time, xid: u32, failure: &Failure) {
+    fn failed(&mut self, now: Time, xid: u32, failure: &ErrorMessage) {
         let why = match failure.code_name() {
             Some(code) => format!("{} {code}", failure.kind),
             None => format!("{} {}", failure.kind, failure.code),
@@ -236,7 +236,7 @@ impl Reconciler {
             change.refused(&mut self.installed, failure);
             change.note(&mut self.differing);
             self.refusals.entry(change.group()).or_insert_with(|| format!("{change}: {why}"));
-            self.deadline = Some(now + PATIENCE);
+            self.deadline = Some(now + REPLY_TIMEOUT);
         }
     }
 
@@ -246,27 +246,27 @@ impl Reconciler {
         self.outputs.push_back(Output::Failed(why));
     }
 
-    fn want(&mut self, now: Time, wish: Wish) {
-        for (key, flow) in wish.patch.flows {
+    fn update(&mut self, now: Time, update: Update) {
+        for (key, flow) in update.delta.flows {
             match flow {
-                Some(flow) => self.wanted.flows.insert(key.clone(), flow),
-                None => self.wanted.flows.remove(&key),
+                Some(flow) => self.desired.flows.insert(key.clone(), flow),
+                None => self.desired.flows.remove(&key),
             };
             self.differing.flows.insert(key);
         }
-        for (id, buckets) in wish.patch.groups {
+        for (id, buckets) in update.delta.groups {
             match buckets {
-                Some(buckets) => self.wanted.groups.insert(id, Some(buckets)),
-                None => self.wanted.groups.remove(&id),
+                Some(buckets) => self.desired.groups.insert(id, Some(buckets)),
+                None => self.desired.groups.remove(&id),
             };
             self.differing.groups.insert(id);
         }
-        if self.keep != wish.keep {
-            self.keep = wish.keep;
+        if self.keep != update.keep {
+            self.keep = update.keep;
             // What was kept may be due to go.
-            self.differing = Scope::all(&self.installed, &self.wanted);
+            self.differing = Scope::all(&self.installed, &self.desired);
         }
-        self.version = Some(wish.version);
+        self.version = Some(update.version);
         self.answered = false;
         self.stale = true;
         // What was sent is waited for first, so that an error is known to belong to it.
@@ -275,7 +275,7 @@ impl Reconciler {
         }
     }
 
-    /// Starts on the difference between what is installed and what is wanted. Changes of an earlier
+    /// Starts on the difference between what is installed and what is desired. Changes of an earlier
     /// difference that were not sent are found again.
     fn compare(&mut self, now: Time) {
         self.stale = false;
@@ -285,7 +285,7 @@ impl Reconciler {
                 change.note(&mut self.differing);
             }
             let scope = core::mem::take(&mut self.differing);
-            let stages = change::stages(&self.installed, &self.wanted, scope, &self.keep);
+            let stages = change::stages(&self.installed, &self.desired, scope, &self.keep);
             self.stages = stages.into_iter().map(VecDeque::from).collect();
             // Also what is found by a check, or refused before and tried again, is answered for.
             self.answered &= self.stages.is_empty();
@@ -297,7 +297,7 @@ impl Reconciler {
     fn proceed(&mut self, now: Time) {
         let Some(stage) = self.stages.front_mut() else {
             self.state = State::Idle;
-            self.deadline = Some(now + AUDIT);
+            self.deadline = Some(now + AUDIT_INTERVAL);
             if let Some(version) = self.version.filter(|_| !self.answered) {
                 self.answered = true;
                 let refusals = core::mem::take(&mut self.refusals);
@@ -305,7 +305,7 @@ impl Reconciler {
             }
             return;
         };
-        let batch: Vec<Change> = stage.drain(..stage.len().min(BATCH)).collect();
+        let batch: Vec<Change> = stage.drain(..stage.len().min(BATCH_CHANGES)).collect();
         if stage.is_empty() {
             self.stages.pop_front();
         }
@@ -316,14 +316,18 @@ impl Reconciler {
         }
         let barrier = self.send(Body::BarrierRequest);
         self.state = State::Applying { barrier };
-        self.deadline = Some(now + PATIENCE);
+        self.deadline = Some(now + REPLY_TIMEOUT);
     }
 
-    fn late(&mut self, now: Time) {
+    fn time_out(&mut self, now: Time) {
         match &self.state {
             State::Idle => self.read(now),
-            State::Reading { .. } => self.fail(format!("it did not tell its tables within {PATIENCE:?}")),
-            State::Applying { .. } => self.fail(format!("it did not answer a barrier within {PATIENCE:?}")),
+            State::Reading { .. } => {
+                self.fail(format!("it did not tell its tables within {REPLY_TIMEOUT:?}"))
+            }
+            State::Applying { .. } => {
+                self.fail(format!("it did not answer a barrier within {REPLY_TIMEOUT:?}"))
+            }
             State::New | State::Failed => {}
         }
     }
@@ -336,15 +340,15 @@ impl Machine for Reconciler {
     fn handle(&mut self, now: Time, input: Input) {
         match input {
             Input::Start => self.read(now),
-            Input::Want(wish) => self.want(now, wish),
-            Input::Told(message) => self.told(now, message),
+            Input::Update(update) => self.update(now, update),
+            Input::Reply(message) => self.reply(now, message),
         }
     }
 
     fn poll(&mut self, now: Time) -> Poll<Output> {
         if self.outputs.is_empty() && self.deadline.is_some_and(|deadline| deadline <= now) {
             self.deadline = None;
-            self.late(now);
+            self.time_out(now);
         }
         match self.outputs.pop_front() {
             Some(output) => Poll::Output(output),

@@ -5,7 +5,7 @@
 //! one takes over, the earlier is told with the next thing that it sends and hangs up, and is refused from
 //! then on. A switch that knows no roles has whoever connects.
 
-use rs_openflow::{Body, Failure, FailureType, Role, RoleConfig};
+use rs_openflow::{Body, ErrorMessage, ErrorType, Role, RoleConfig};
 
 /// ROLE_REQUEST_FAILED: a later generation was there.
 const STALE: u16 = 0;
@@ -14,14 +14,14 @@ const IS_SLAVE: u16 = 10;
 
 /// What is asked of one switch.
 #[derive(Debug)]
-pub(crate) struct Mastery {
+pub(crate) struct MasterRole {
     generation: u64,
     asked: Option<u32>,
 }
 
-impl Mastery {
-    pub(crate) fn new(generation: u64) -> Mastery {
-        Mastery { generation, asked: None }
+impl MasterRole {
+    pub(crate) fn new(generation: u64) -> MasterRole {
+        MasterRole { generation, asked: None }
     }
 
     /// May this controller be its master?
@@ -35,12 +35,12 @@ impl Mastery {
     }
 
     /// Why this controller has nothing more to say to the switch, if an error tells that.
-    pub(crate) fn lost(&self, xid: u32, failure: &Failure) -> Option<&'static str> {
+    pub(crate) fn lost(&self, xid: u32, failure: &ErrorMessage) -> Option<&'static str> {
         match (failure.kind, failure.code) {
-            (FailureType::ROLE_REQUEST_FAILED, STALE) if self.asked == Some(xid) => Some(
+            (ErrorType::ROLE_REQUEST_FAILED, STALE) if self.asked == Some(xid) => Some(
                 "a controller that started later runs it; end one of the two, or restart the switch if only the clock was set back",
             ),
-            (FailureType::BAD_REQUEST, IS_SLAVE) => {
+            (ErrorType::BAD_REQUEST, IS_SLAVE) => {
                 Some("a controller that started later has taken it over; end one of the two")
             }
             _ => None,

@@ -9,16 +9,16 @@ use std::collections::{BTreeMap, BTreeSet};
 
 /// Hands out the numbers of trees: each is a group of the switches and a multicast address.
 #[derive(Debug)]
-pub(crate) struct Numbers {
+pub(crate) struct TreeIds {
     used: BTreeSet<u32>,
     /// Where to look first: a number rests as long as possible before it comes again, so that packets of
     /// its last use are gone.
     next: u32,
 }
 
-impl Numbers {
-    pub(crate) fn new() -> Numbers {
-        Numbers { used: BTreeSet::new(), next: GROUPS.start }
+impl TreeIds {
+    pub(crate) fn new() -> TreeIds {
+        TreeIds { used: BTreeSet::new(), next: GROUPS.start }
     }
 
     /// A number that is not in use, if there is one.
@@ -71,14 +71,14 @@ pub(crate) fn scopes(group: &GroupRequest, racks: &BTreeMap<String, u32>) -> Vec
 
 /// Which of equally good trees a tree is to be.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Choice {
+pub(crate) struct TieBreak {
     /// Groups with other numbers get others.
     pub(crate) group: u64,
     /// How many trees over the same nodes come before it, with none of which it is to have a link in common.
     pub(crate) stripe: usize,
 }
 
-impl Choice {
+impl TieBreak {
     /// The tree over these nodes as the network is now.
     pub(crate) fn tree(self, index: &Index, graph: &Graph, members: &[String]) -> Tree {
         let members = members.iter().map(String::as_str);
@@ -104,7 +104,7 @@ pub(crate) struct GroupTree {
     /// One of [`GROUPS`].
     pub(crate) number: u32,
     members: Vec<String>,
-    choice: Choice,
+    tie_break: TieBreak,
     /// What the switches are to have now.
     current: Tree,
     /// What they are to have in the end.
@@ -121,12 +121,12 @@ impl GroupTree {
         scope: TreeScope,
         number: u32,
         members: Vec<String>,
-        choice: Choice,
+        tie_break: TieBreak,
         target: Tree,
     ) -> GroupTree {
         let (current, possible) = (target.clone(), target.links.clone());
         let unconfirmed = BTreeMap::new();
-        GroupTree { scope, number, members, choice, current, target, possible, unconfirmed }
+        GroupTree { scope, number, members, tie_break, current, target, possible, unconfirmed }
     }
 
     /// A tree of which switches hold these links already.
@@ -136,11 +136,11 @@ impl GroupTree {
         scope: TreeScope,
         number: u32,
         members: Vec<String>,
-        choice: Choice,
+        tie_break: TieBreak,
         held: BTreeSet<Link>,
     ) -> GroupTree {
-        let target = choice.tree(index, graph, &members);
-        let mut tree = GroupTree::new(scope, number, members, choice, target);
+        let target = tie_break.tree(index, graph, &members);
+        let mut tree = GroupTree::new(scope, number, members, tie_break, target);
         if is_forest(&held) {
             let members = tree.target.members.clone();
             let current = Tree { links: held.clone(), members };
@@ -168,13 +168,13 @@ impl GroupTree {
     /// whether something else is wanted now.
     pub(crate) fn mend(&mut self, index: &Index, graph: &Graph) -> bool {
         let members = self.members.iter().map(String::as_str);
-        self.retarget(self.target.mended(index, graph, members, self.choice.number()))
+        self.retarget(self.target.mended(index, graph, members, self.tie_break.number()))
     }
 
     /// The network has changed for the better: a new tree may be smaller than this one, or spread groups
     /// more evenly. Returns whether something else is wanted now.
     pub(crate) fn improve(&mut self, index: &Index, graph: &Graph) -> bool {
-        self.retarget(self.choice.tree(index, graph, &self.members))
+        self.retarget(self.tie_break.tree(index, graph, &self.members))
     }
 
     fn retarget(&mut self, target: Tree) -> bool {
@@ -256,7 +256,7 @@ mod tests {
 
     #[test]
     fn a_number_comes_again_as_late_as_possible() {
-        let mut numbers = Numbers::new();
+        let mut numbers = TreeIds::new();
         let first = numbers.take().unwrap();
         numbers.give_back(first);
         assert_ne!(numbers.take(), Some(first));
@@ -292,9 +292,9 @@ mod tests {
         ) {
             let members: Vec<String> = (0..6).map(|h| format!("h{h}")).collect();
             let whole = ring(6, &[]);
-            let choice = Choice { group: 0, stripe: 0 };
-            let first = choice.tree(&Index::new(&whole), &whole, &members);
-            let mut tree = GroupTree::new(TreeScope::All, GROUPS.start, members, choice, first);
+            let tie_break = TieBreak { group: 0, stripe: 0 };
+            let first = tie_break.tree(&Index::new(&whole), &whole, &members);
+            let mut tree = GroupTree::new(TreeScope::All, GROUPS.start, members, tie_break, first);
             // Per switch the links that it uses.
             let mut has = vec![tree.current().links.clone(); 6];
             let mut cuts = cuts.into_iter();

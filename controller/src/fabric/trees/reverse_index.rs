@@ -6,15 +6,15 @@ use std::collections::{BTreeMap, BTreeSet};
 
 /// Trees by their numbers, found by what they use.
 #[derive(Debug, Default)]
-pub(crate) struct Uses {
+pub(crate) struct ReverseIndex {
     by_link: BTreeMap<Link, BTreeSet<u32>>,
     by_node: BTreeMap<String, BTreeSet<u32>>,
     links: BTreeMap<u32, BTreeSet<Link>>,
     /// Those that do not connect all their members.
-    torn: BTreeSet<u32>,
+    partitioned: BTreeSet<u32>,
 }
 
-impl Uses {
+impl ReverseIndex {
     /// A tree is as it is now.
     pub(crate) fn note(&mut self, tree: &GroupTree) {
         let number = tree.number;
@@ -29,8 +29,8 @@ impl Uses {
             }
         }
         match tree.is_whole() {
-            true => self.torn.remove(&number),
-            false => self.torn.insert(number),
+            true => self.partitioned.remove(&number),
+            false => self.partitioned.insert(number),
         };
     }
 
@@ -38,7 +38,7 @@ impl Uses {
     pub(crate) fn forget(&mut self, tree: &GroupTree) {
         self.unlink(tree.number, &BTreeSet::new());
         self.links.remove(&tree.number);
-        self.torn.remove(&tree.number);
+        self.partitioned.remove(&tree.number);
         for node in tree.members() {
             remove(&mut self.by_node, node, tree.number);
         }
@@ -62,8 +62,8 @@ impl Uses {
     }
 
     /// The trees that do not connect all their members.
-    pub(crate) fn torn(&self) -> impl Iterator<Item = u32> + '_ {
-        self.torn.iter().copied()
+    pub(crate) fn partitioned(&self) -> impl Iterator<Item = u32> + '_ {
+        self.partitioned.iter().copied()
     }
 
     /// All trees.
@@ -73,7 +73,10 @@ impl Uses {
 
     #[cfg(test)]
     pub(crate) fn is_empty(&self) -> bool {
-        self.by_link.is_empty() && self.by_node.is_empty() && self.links.is_empty() && self.torn.is_empty()
+        self.by_link.is_empty()
+            && self.by_node.is_empty()
+            && self.links.is_empty()
+            && self.partitioned.is_empty()
     }
 }
 

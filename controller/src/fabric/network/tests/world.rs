@@ -7,8 +7,8 @@ use crate::fabric::api::{GroupRequest, Mac};
 use crate::fabric::frames::pmac;
 use crate::fabric::intent;
 use crate::fabric::intent::tables::GROUPS;
-use crate::fabric::switch::capacity::Room;
-use crate::fabric::switch::connection::Wishes;
+use crate::fabric::switch::capacity::TableCapacity;
+use crate::fabric::switch::connection::PendingUpdate;
 use crate::fabric::switch::model::{self, Packet};
 use crate::fabric::switch::reconcile::{self, Reconciler};
 use cool_topology::Graph;
@@ -22,7 +22,7 @@ pub(crate) struct Device {
     pub(crate) connection: ConnectionId,
     pub(crate) reconciler: Reconciler,
     pub(crate) switch: model::Switch,
-    pub(crate) wishes: Arc<Wishes>,
+    pub(crate) updates: Arc<PendingUpdate>,
     pub(crate) packets: mpsc::Receiver<(u32, Vec<u8>)>,
     /// It takes no messages and loses what it is sent.
     pub(crate) stuck: bool,
@@ -99,7 +99,7 @@ impl World {
     }
 
     pub(crate) fn connect(&mut self, switch: DatapathId, model: model::Switch) {
-        let wishes = Arc::new(Wishes::default());
+        let updates = Arc::new(PendingUpdate::default());
         let (packets_in, packets) = mpsc::channel(1000);
         self.connections += 1;
         let ports = (1..=4).map(|number| PortInfo {
@@ -113,14 +113,14 @@ impl World {
             name: format!("s{}", switch.0),
             ports: ports.collect(),
             former: intent::former(&model.tables()),
-            room: Room::default(),
+            capacity: TableCapacity::default(),
         };
         let connection = self.connections;
         let mut reconciler = Reconciler::new();
         reconciler.handle(self.now, reconcile::Input::Start);
-        let handle = Handle { wishes: wishes.clone(), packets: packets_in };
+        let handle = Handle { updates: updates.clone(), packets: packets_in };
         let device =
-            Device { connection, reconciler, switch: model, wishes, packets, stuck: false, read: false };
+            Device { connection, reconciler, switch: model, updates, packets, stuck: false, read: false };
         self.devices.insert(switch, device);
         let event = Event::Up(info, handle);
         self.network.event(self.now, FromSwitch { connection, switch, event });
@@ -141,14 +141,14 @@ impl World {
         }
         loop {
             if device.read
-                && let Some(wish) = device.wishes.take()
+                && let Some(update) = device.updates.take()
             {
-                device.reconciler.handle(now, reconcile::Input::Want(wish));
+                device.reconciler.handle(now, reconcile::Input::Update(update));
             }
             match device.reconciler.poll(now) {
                 Poll::Output(reconcile::Output::Send(message)) => {
                     for answer in device.switch.answer(&message) {
-                        device.reconciler.handle(now, reconcile::Input::Told(answer));
+                        device.reconciler.handle(now, reconcile::Input::Reply(answer));
                     }
                 }
                 Poll::Output(reconcile::Output::Read(_)) => device.read = true,
@@ -211,9 +211,9 @@ impl World {
 
     /// A switch takes so many more entries of its group table.
     pub(crate) fn leave_room(&mut self, switch: DatapathId, groups: u32) {
-        let used = self.network.wanted.rules(switch).unwrap().groups as u32;
-        let room = Room { groups: Some(used + groups), ..Room::default() };
-        self.network.switches.get_mut(&switch).unwrap().room = room;
+        let used = self.network.intent.rules(switch).unwrap().groups as u32;
+        let capacity = TableCapacity { groups: Some(used + groups), ..TableCapacity::default() };
+        self.network.switches.get_mut(&switch).unwrap().capacity = capacity;
     }
 
     pub(crate) fn model(&self) -> model::Network<'_> {

@@ -49,8 +49,8 @@ fn ports(list: Vec<rs_openflow::Port>) -> Body {
     Body::MultipartReply(MultipartReply::PortDesc(list).into())
 }
 
-fn config() -> SessionConfig {
-    SessionConfig {
+fn config() -> ChannelConfig {
+    ChannelConfig {
         packet_ins_per_second: 100,
         counters_interval: Duration::from_secs(1000),
         max_meters: None,
@@ -59,7 +59,7 @@ fn config() -> SessionConfig {
 }
 
 struct Talk {
-    session: Session,
+    session: Channel,
     now: Time,
     sent: Vec<Message>,
     told: Vec<Output>,
@@ -68,7 +68,7 @@ struct Talk {
 impl Talk {
     fn new() -> Talk {
         let mut talk = Talk {
-            session: Session::new(Time::ZERO, config()),
+            session: Channel::new(Time::ZERO, config()),
             now: Time::ZERO,
             sent: Vec::new(),
             told: Vec::new(),
@@ -173,7 +173,7 @@ fn a_switch_that_speaks_only_1_0_is_told_so_and_turned_away_by_version() {
     let mut talk = Talk::new();
     let sent = talk.hear(Body::Hello(Hello { version: 1, elements: Vec::new(), rest: Vec::new() }));
     let [Message { body: Body::Error(failure), .. }] = &sent[..] else { panic!("{sent:?}") };
-    assert_eq!((failure.kind, failure.code), (FailureType::HELLO_FAILED, INCOMPATIBLE));
+    assert_eq!((failure.kind, failure.code), (ErrorType::HELLO_FAILED, INCOMPATIBLE));
     assert!(talk.closed().contains("0x01 (1.0)"), "{}", talk.closed());
     assert!(!talk.closed().contains('\n'));
     // It is deaf from now on.
@@ -230,9 +230,9 @@ fn a_silent_switch_is_asked_and_dropped_if_it_does_not_answer() {
         talk.hear(Body::EchoReply(Vec::new()));
     }
     assert_eq!(talk.told.len(), 1);
-    let heard = talk.now;
+    let last_received = talk.now;
     talk.wait_for_close();
-    assert_eq!(talk.now, heard + DEAD);
+    assert_eq!(talk.now, last_received + DEAD_AFTER);
 }
 
 #[test]
@@ -310,7 +310,7 @@ fn a_switch_with_meters_gets_one_for_each_port_before_its_tables_are_read() {
     let barrier = made.last().unwrap();
     assert_eq!(barrier.body, Body::BarrierRequest);
     // That they are there already is as well.
-    let exists = Failure::new(FailureType::METER_MOD_FAILED, METER_EXISTS, Vec::new());
+    let exists = ErrorMessage::new(ErrorType::METER_MOD_FAILED, METER_EXISTS, Vec::new());
     assert_eq!(talk.hear_as(made[0].xid, Body::Error(exists)), []);
     let asked = talk.hear_as(barrier.xid, Body::BarrierReply);
     talk.tables_are_empty(&asked);
@@ -322,7 +322,7 @@ fn a_switch_with_meters_gets_one_for_each_port_before_its_tables_are_read() {
 #[test]
 fn a_switch_that_refuses_a_meter_is_served_without_meters() {
     let (mut talk, made) = metered();
-    let full = Failure::new(FailureType::METER_MOD_FAILED, 11, Vec::new());
+    let full = ErrorMessage::new(ErrorType::METER_MOD_FAILED, 11, Vec::new());
     talk.hear_as(made[0].xid, Body::Error(full));
     assert!(matches!(&talk.told[..], [Output::Warning(text)] if text.contains("meter")), "{:?}", talk.told);
     let asked = talk.hear_as(made.last().unwrap().xid, Body::BarrierReply);
@@ -350,7 +350,7 @@ fn counters_are_asked_for_and_put_together_and_a_switch_that_owes_answers_is_not
     let questions = |talk: &mut Talk| {
         talk.sent.clear();
         talk.now = talk.session.counters.deadline().unwrap();
-        talk.session.heard = talk.now;
+        talk.session.last_received = talk.now;
         talk.drain();
         talk.sent.iter().filter(|m| matches!(m.body, Body::MultipartRequest(_))).cloned().collect::<Vec<_>>()
     };
@@ -366,8 +366,8 @@ fn counters_are_asked_for_and_put_together_and_a_switch_that_owes_answers_is_not
     assert_eq!(questions(&mut talk).len(), 2);
 }
 
-fn refusal(kind: FailureType, code: u16) -> Body {
-    Body::Error(Failure::new(kind, code, Vec::new()))
+fn refusal(kind: ErrorType, code: u16) -> Body {
+    Body::Error(ErrorMessage::new(kind, code, Vec::new()))
 }
 
 #[test]
@@ -377,11 +377,11 @@ fn a_switch_that_a_later_controller_runs_is_left_to_it_at_once_or_when_it_says_s
     let asked = talk.hear(features(0));
     let master = RoleConfig { role: Role::MASTER, generation: 7 };
     assert_eq!(asked[0].body, Body::RoleRequest(master));
-    talk.hear_as(asked[0].xid, refusal(FailureType::ROLE_REQUEST_FAILED, 0));
+    talk.hear_as(asked[0].xid, refusal(ErrorType::ROLE_REQUEST_FAILED, 0));
     assert!(talk.closed().contains("a controller that started later runs it"), "{}", talk.closed());
 
     let mut talk = Talk::up();
-    talk.hear_as(77, refusal(FailureType::BAD_REQUEST, 10));
+    talk.hear_as(77, refusal(ErrorType::BAD_REQUEST, 10));
     assert!(talk.closed().contains("has taken it over"), "{}", talk.closed());
 }
 
@@ -390,15 +390,18 @@ fn a_switch_without_roles_group_tables_and_table_features_is_served_and_gets_no_
     let mut talk = Talk::new();
     talk.hear(Body::Hello(Hello::default()));
     let asked = talk.hear(features(0));
-    talk.hear_as(asked[0].xid, refusal(FailureType::BAD_REQUEST, 1));
+    talk.hear_as(asked[0].xid, refusal(ErrorType::BAD_REQUEST, 1));
     let asked = talk.hear(ports(vec![port(PortNo::LOCAL.0, "s1")]));
     for question in &asked[..3] {
-        talk.hear_as(question.xid, refusal(FailureType::BAD_REQUEST, 2));
+        talk.hear_as(question.xid, refusal(ErrorType::BAD_REQUEST, 2));
     }
     let asked = talk.hear(description("None"));
     talk.tables_are_empty(&asked);
     let [Output::Up(info)] = &talk.told[..] else { panic!("{:?}", talk.told) };
-    assert_eq!(info.room, Room { groups: Some(0), failovers: Some(0), ..Room::default() });
+    assert_eq!(
+        info.capacity,
+        TableCapacity { groups: Some(0), failovers: Some(0), ..TableCapacity::default() }
+    );
 }
 
 #[test]
@@ -426,13 +429,16 @@ fn what_a_switch_says_that_it_can_hold_is_known_when_it_is_up() {
     let asked = talk.hear(description("None"));
     talk.tables_are_empty(&asked);
     let [Output::Up(info)] = &talk.told[..] else { panic!("{:?}", talk.told) };
-    assert_eq!(info.room, Room { groups: Some(40), failovers: Some(30), flows: Some(2000), meters: None });
-    assert_eq!(info.room.failovers(), 20);
+    assert_eq!(
+        info.capacity,
+        TableCapacity { groups: Some(40), failovers: Some(30), flows: Some(2000), meters: None }
+    );
+    assert_eq!(info.capacity.failovers(), 20);
 }
 
 /// What switches say, and what they should not.
 fn said() -> impl Strategy<Value = Body> {
-    let kinds = [FailureType::BAD_REQUEST, FailureType::ROLE_REQUEST_FAILED, FailureType::FLOW_MOD_FAILED];
+    let kinds = [ErrorType::BAD_REQUEST, ErrorType::ROLE_REQUEST_FAILED, ErrorType::FLOW_MOD_FAILED];
     let status = |(number, gone): (u32, bool)| {
         let reason = if gone { PortReason::DELETE } else { PortReason::ADD };
         Body::PortStatus(PortStatus { reason, port: port(number, "p") })

@@ -16,7 +16,7 @@ struct Pair {
     towards: VecDeque<Message>,
     sent: usize,
     told: Vec<Output>,
-    wanted: Tables,
+    desired: Tables,
 }
 
 impl Pair {
@@ -28,7 +28,7 @@ impl Pair {
             towards: VecDeque::new(),
             sent: 0,
             told: Vec::new(),
-            wanted: Tables::default(),
+            desired: Tables::default(),
         };
         pair.input(Input::Start);
         pair
@@ -56,7 +56,7 @@ impl Pair {
     fn step(&mut self) {
         if let Some(message) = self.towards.pop_front() {
             for answer in self.switch.answer(&message) {
-                self.input(Input::Told(answer));
+                self.input(Input::Reply(answer));
             }
         }
     }
@@ -68,17 +68,17 @@ impl Pair {
     }
 
     /// Wants these tables, and nothing else any more.
-    fn want(&mut self, version: u64, tables: &Tables) {
-        self.want_but_keep(version, tables, Keep::default());
+    fn update(&mut self, version: u64, tables: &Tables) {
+        self.want_but_keep(version, tables, StaleEntries::default());
     }
 
-    fn want_but_keep(&mut self, version: u64, tables: &Tables, keep: Keep) {
-        let mut patch = Patch::default();
-        patch.flows.extend(self.wanted.flows.keys().map(|key| (key.clone(), None)));
-        patch.groups.extend(self.wanted.groups.keys().map(|id| (*id, None)));
-        patch.append(Patch::whole(tables));
-        self.wanted = tables.clone();
-        self.input(Input::Want(Wish { version, patch, keep }));
+    fn want_but_keep(&mut self, version: u64, tables: &Tables, keep: StaleEntries) {
+        let mut delta = Delta::default();
+        delta.flows.extend(self.desired.flows.keys().map(|key| (key.clone(), None)));
+        delta.groups.extend(self.desired.groups.keys().map(|id| (*id, None)));
+        delta.append(Delta::whole(tables));
+        self.desired = tables.clone();
+        self.input(Input::Update(Update { version, delta, keep }));
     }
 
     /// Time goes on until the reconciler has something to do.
@@ -113,18 +113,18 @@ fn the_first_answer_comes_after_the_barrier_and_only_differences_are_sent_after(
     let mut pair = Pair::new(Switch::default());
     pair.run();
     assert_eq!(pair.told, [Output::Read(Former::default())]);
-    pair.want(1, &tables([1, 2, 3]));
+    pair.update(1, &tables([1, 2, 3]));
     let before = pair.sent;
     pair.run();
     assert_eq!(pair.told[1..], [confirmed(1)]);
     assert_eq!(pair.switch.tables(), tables([1, 2, 3]));
     assert_eq!(pair.sent - before, 3 + 1); // the group and its barrier went out with the want
     let before = pair.sent;
-    pair.want(2, &tables([1, 2]));
+    pair.update(2, &tables([1, 2]));
     pair.run();
     // The group, a barrier, the deletion, a barrier.
     assert_eq!((pair.sent - before, pair.switch.tables()), (4, tables([1, 2])));
-    pair.want(3, &tables([1, 2]));
+    pair.update(3, &tables([1, 2]));
     assert_eq!((pair.told.last(), pair.towards.len()), (Some(&confirmed(3)), 0));
 }
 
@@ -132,7 +132,7 @@ fn the_first_answer_comes_after_the_barrier_and_only_differences_are_sent_after(
 fn what_is_already_installed_is_not_sent_again_and_what_is_anothers_is_not_touched() {
     let mut before = Pair::new(Switch::default());
     before.run();
-    before.want(1, &tables([1, 2, 3]));
+    before.update(1, &tables([1, 2, 3]));
     before.run();
     let mut switch = before.switch;
     let foreign =
@@ -141,9 +141,9 @@ fn what_is_already_installed_is_not_sent_again_and_what_is_anothers_is_not_touch
     let mut pair = Pair::new(switch);
     pair.run();
     let sent = pair.sent;
-    pair.want(1, &tables([1, 2, 3]));
+    pair.update(1, &tables([1, 2, 3]));
     assert_eq!((pair.sent, pair.told.last()), (sent, Some(&confirmed(1))));
-    pair.want(2, &Tables::default());
+    pair.update(2, &Tables::default());
     pair.run();
     assert_eq!(pair.switch.flows, [foreign]);
     assert!(pair.switch.groups.is_empty());
@@ -153,7 +153,7 @@ fn what_is_already_installed_is_not_sent_again_and_what_is_anothers_is_not_touch
 fn a_refusal_names_the_entry_and_is_tried_again_later() {
     let mut pair = Pair::new(Switch { capacity: Some(2), ..Switch::default() });
     pair.run();
-    pair.want(1, &tables([1, 2, 3]));
+    pair.update(1, &tables([1, 2, 3]));
     pair.run();
     let Some(Output::Answered(1, refusals)) = pair.told.last() else { panic!("{:?}", pair.told) };
     let [(None, why)] = refusals.iter().collect::<Vec<_>>()[..] else { panic!("{refusals:?}") };
@@ -171,11 +171,11 @@ fn a_group_that_exists_though_nobody_told_is_taken_over() {
     pair.run();
     let ports = BTreeSet::from([5]);
     pair.switch.obey(&Change::AddGroup(GROUPS.start, Buckets::All(ports)).message()).unwrap();
-    pair.want(1, &tables([1, 2]));
+    pair.update(1, &tables([1, 2]));
     pair.run();
     let Some(Output::Answered(1, refusals)) = pair.told.last() else { panic!("{:?}", pair.told) };
     assert!(refusals[&Some(GROUPS.start)].contains("group_exists"), "{refusals:?}");
-    pair.want(2, &tables([1, 2]));
+    pair.update(2, &tables([1, 2]));
     pair.run();
     assert_eq!(pair.told.last(), Some(&confirmed(2)));
     assert_eq!(pair.switch.tables(), tables([1, 2]));
@@ -185,7 +185,7 @@ fn a_group_that_exists_though_nobody_told_is_taken_over() {
 fn what_somebody_else_changed_is_noticed_and_restored() {
     let mut pair = Pair::new(Switch::default());
     pair.run();
-    pair.want(1, &tables([1, 2, 3]));
+    pair.update(1, &tables([1, 2, 3]));
     pair.run();
     pair.switch.flows.pop();
     pair.switch.groups.clear();
@@ -202,7 +202,7 @@ fn what_is_to_be_kept_stays_until_it_is_not_kept_any_more() {
     had.flows.extend([flow(5, 1, unicast), flow(6, 1, COOKIE | 1 << 24)]);
     let mut pair = Pair::new(Switch::default());
     pair.run();
-    pair.want(1, &had);
+    pair.update(1, &had);
     pair.run();
     let mut pair = Pair::new(pair.switch);
     pair.run();
@@ -212,13 +212,13 @@ fn what_is_to_be_kept_stays_until_it_is_not_kept_any_more() {
         |pair: &Pair| pair.switch.tables().flows.keys().map(|key| key.priority).collect::<Vec<_>>();
     let trees = |numbers: &[u32]| std::sync::Arc::new(numbers.iter().copied().collect());
     let none = Tables::default();
-    pair.want_but_keep(1, &none, Keep { unicast: true, trees: trees(&[GROUPS.start]) });
+    pair.want_but_keep(1, &none, StaleEntries { unicast: true, trees: trees(&[GROUPS.start]) });
     pair.run();
     assert_eq!((priorities(&pair), pair.switch.groups.len()), (vec![5, 6], 1));
-    pair.want_but_keep(2, &none, Keep { unicast: false, trees: trees(&[GROUPS.start]) });
+    pair.want_but_keep(2, &none, StaleEntries { unicast: false, trees: trees(&[GROUPS.start]) });
     pair.run();
     assert_eq!((priorities(&pair), pair.switch.groups.len()), (vec![6], 1));
-    pair.want(3, &none);
+    pair.update(3, &none);
     pair.run();
     assert_eq!(pair.switch.tables(), none);
 }
@@ -227,12 +227,12 @@ fn what_is_to_be_kept_stays_until_it_is_not_kept_any_more() {
 fn a_change_costs_what_it_changes_not_what_is_there() {
     let mut pair = Pair::new(Switch::default());
     pair.run();
-    pair.want(1, &tables(1..=500));
+    pair.update(1, &tables(1..=500));
     pair.run();
     let before = pair.sent;
     let (key, new) = flow(9, 77, COOKIE | 5);
-    let patch = Patch { flows: BTreeMap::from([(key, Some(new))]), groups: BTreeMap::new() };
-    pair.input(Input::Want(Wish { version: 2, patch, keep: Keep::default() }));
+    let delta = Delta { flows: BTreeMap::from([(key, Some(new))]), groups: BTreeMap::new() };
+    pair.input(Input::Update(Update { version: 2, delta, keep: StaleEntries::default() }));
     pair.run();
     assert_eq!((pair.sent - before, pair.told.last()), (2, Some(&confirmed(2))));
 }
@@ -244,7 +244,7 @@ fn a_switch_that_does_not_answer_is_given_up() {
     assert!(matches!(pair.told[..], [Output::Failed(_)]), "{:?}", pair.told);
     let mut pair = Pair::new(Switch::default());
     pair.run();
-    pair.want(1, &tables([1]));
+    pair.update(1, &tables([1]));
     pair.wait();
     assert!(matches!(&pair.told[1..], [Output::Failed(why)] if why.contains("barrier")), "{:?}", pair.told);
 }
@@ -253,31 +253,31 @@ fn a_switch_that_does_not_answer_is_given_up() {
 fn answers_to_nothing_that_was_asked_change_nothing() {
     let mut pair = Pair::new(Switch::default());
     for xid in [0, XID, XID | 77, u32::MAX] {
-        pair.input(Input::Told(Message::new(xid, Body::BarrierReply)));
+        pair.input(Input::Reply(Message::new(xid, Body::BarrierReply)));
         let flows = Body::MultipartReply(MultipartReply::Flow(Vec::new()).into());
-        pair.input(Input::Told(Message::new(xid, flows)));
+        pair.input(Input::Reply(Message::new(xid, flows)));
     }
     pair.run();
     assert_eq!(pair.told, [Output::Read(Former::default())]);
 }
 
 proptest! {
-    /// Wishes come at any moment, the switch is slow, and somebody meddles: in the end the last wish holds.
+    /// Updates come at any moment, the switch is slow, and somebody meddles: in the end the last update holds.
     #[test]
     fn the_last_wish_is_installed_whatever_came_between(
-        wishes in prop::collection::vec((prop::collection::btree_set(1u32..600, 0..400), 0usize..12), 1..6),
+        updates in prop::collection::vec((prop::collection::btree_set(1u32..600, 0..400), 0usize..12), 1..6),
         meddle in any::<bool>(),
     ) {
         let mut pair = Pair::new(Switch::default());
         let mut last = Tables::default();
-        for (version, (ports, steps)) in (1..).zip(&wishes) {
+        for (version, (ports, steps)) in (1..).zip(&updates) {
             last = if ports.is_empty() { Tables::default() } else { tables(ports.iter().copied()) };
-            pair.want(version, &last);
+            pair.update(version, &last);
             (0..*steps).for_each(|_| pair.step());
         }
         pair.run();
         prop_assert_eq!(&pair.switch.tables(), &last);
-        prop_assert_eq!(pair.told.last(), Some(&confirmed(wishes.len() as u64)));
+        prop_assert_eq!(pair.told.last(), Some(&confirmed(updates.len() as u64)));
         if meddle {
             pair.switch = Switch::default();
             pair.wait();

@@ -9,7 +9,7 @@ use crate::macros::number;
 
 number! {
     /// What sort of thing failed.
-    pub struct FailureType(u16) as "{}" {
+    pub struct ErrorType(u16) as "{}" {
         HELLO_FAILED = 0 "hello_failed",
         BAD_REQUEST = 1 "bad_request",
         BAD_ACTION = 2 "bad_action",
@@ -29,10 +29,10 @@ number! {
 }
 
 /// The standard's names of the codes of each type, from 0 on.
-const CODES: &[(FailureType, &[&str])] = &[
-    (FailureType::HELLO_FAILED, &["incompatible", "eperm"]),
+const CODES: &[(ErrorType, &[&str])] = &[
+    (ErrorType::HELLO_FAILED, &["incompatible", "eperm"]),
     (
-        FailureType::BAD_REQUEST,
+        ErrorType::BAD_REQUEST,
         &[
             "bad_version",
             "bad_type",
@@ -51,7 +51,7 @@ const CODES: &[(FailureType, &[&str])] = &[
         ],
     ),
     (
-        FailureType::BAD_ACTION,
+        ErrorType::BAD_ACTION,
         &[
             "bad_type",
             "bad_len",
@@ -72,7 +72,7 @@ const CODES: &[(FailureType, &[&str])] = &[
         ],
     ),
     (
-        FailureType::BAD_INSTRUCTION,
+        ErrorType::BAD_INSTRUCTION,
         &[
             "unknown_inst",
             "unsup_inst",
@@ -86,7 +86,7 @@ const CODES: &[(FailureType, &[&str])] = &[
         ],
     ),
     (
-        FailureType::BAD_MATCH,
+        ErrorType::BAD_MATCH,
         &[
             "bad_type",
             "bad_len",
@@ -103,7 +103,7 @@ const CODES: &[(FailureType, &[&str])] = &[
         ],
     ),
     (
-        FailureType::FLOW_MOD_FAILED,
+        ErrorType::FLOW_MOD_FAILED,
         &[
             "unknown",
             "table_full",
@@ -116,7 +116,7 @@ const CODES: &[(FailureType, &[&str])] = &[
         ],
     ),
     (
-        FailureType::GROUP_MOD_FAILED,
+        ErrorType::GROUP_MOD_FAILED,
         &[
             "group_exists",
             "invalid_group",
@@ -135,13 +135,13 @@ const CODES: &[(FailureType, &[&str])] = &[
             "eperm",
         ],
     ),
-    (FailureType::PORT_MOD_FAILED, &["bad_port", "bad_hw_addr", "bad_config", "bad_advertise", "eperm"]),
-    (FailureType::TABLE_MOD_FAILED, &["bad_table", "bad_config", "eperm"]),
-    (FailureType::QUEUE_OP_FAILED, &["bad_port", "bad_queue", "eperm"]),
-    (FailureType::SWITCH_CONFIG_FAILED, &["bad_flags", "bad_len", "eperm"]),
-    (FailureType::ROLE_REQUEST_FAILED, &["stale", "unsup", "bad_role"]),
+    (ErrorType::PORT_MOD_FAILED, &["bad_port", "bad_hw_addr", "bad_config", "bad_advertise", "eperm"]),
+    (ErrorType::TABLE_MOD_FAILED, &["bad_table", "bad_config", "eperm"]),
+    (ErrorType::QUEUE_OP_FAILED, &["bad_port", "bad_queue", "eperm"]),
+    (ErrorType::SWITCH_CONFIG_FAILED, &["bad_flags", "bad_len", "eperm"]),
+    (ErrorType::ROLE_REQUEST_FAILED, &["stale", "unsup", "bad_role"]),
     (
-        FailureType::METER_MOD_FAILED,
+        ErrorType::METER_MOD_FAILED,
         &[
             "unknown",
             "meter_exists",
@@ -158,7 +158,7 @@ const CODES: &[(FailureType, &[&str])] = &[
         ],
     ),
     (
-        FailureType::TABLE_FEATURES_FAILED,
+        ErrorType::TABLE_FEATURES_FAILED,
         &["bad_table", "bad_metadata", "bad_type", "bad_len", "bad_argument", "eperm"],
     ),
 ];
@@ -168,21 +168,21 @@ const CODES: &[(FailureType, &[&str])] = &[
 /// Like a hello, it is also read when it comes from another version of OpenFlow, since that is how a
 /// peer tells that there is no version in common.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Failure {
+pub struct ErrorMessage {
     /// The version in the header.
     pub version: u8,
     /// What sort of thing failed.
-    pub kind: FailureType,
+    pub kind: ErrorType,
     /// Why; what the number says depends on `kind`.
     pub code: u16,
     /// At least 64 bytes of the message refused, or, if the hello failed, text.
     pub data: Vec<u8>,
 }
 
-impl Failure {
+impl ErrorMessage {
     /// An error message of OpenFlow 1.3.
     #[must_use]
-    pub fn new(kind: FailureType, code: u16, data: Vec<u8>) -> Self {
+    pub fn new(kind: ErrorType, code: u16, data: Vec<u8>) -> Self {
         Self { version: VERSION, kind, code, data }
     }
 
@@ -194,7 +194,7 @@ impl Failure {
     }
 }
 
-impl Wire for Failure {
+impl Wire for ErrorMessage {
     fn read(r: &mut Reader<'_>) -> Result<Self, Error> {
         Ok(Self { version: r.version(), kind: r.get()?, code: r.get()?, data: r.get()? })
     }
@@ -210,7 +210,7 @@ impl Wire for Failure {
     }
 }
 
-impl fmt::Display for Failure {
+impl fmt::Display for ErrorMessage {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "version={:#04x} kind={} code=", self.version, self.kind)?;
         match self.code_name() {
