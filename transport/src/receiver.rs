@@ -9,14 +9,11 @@ use crate::packet::{Body, Packet, Via};
 use crate::repair::local_repair::LocalRepair;
 use crate::repair::loss_recovery::LossRecovery;
 use crate::repair::retransmit_queue::RetransmitQueue;
+use crate::retry::LINGER_RTOS;
 use crate::spec::{SpecError, StreamSpec};
 use crate::stats::Stats;
 use cool_machine::{Duration, Machine, Poll, Time, earliest};
 use core::ops::Range;
-
-/// RTOs that a settled receiver stays to answer those who have not heard that they are settled. Who asks later asks the
-/// source.
-const LINGER_RTOS: u32 = 32;
 
 /// A receiver of a stream: stores what comes, asks for what is missing, repairs the nodes behind it.
 #[derive(Debug)]

@@ -9,16 +9,11 @@ use crate::intervals::IntervalSet;
 use crate::machine::{Input, Outbox, Output, StreamError, To};
 use crate::packet::{Body, DATA_HEADER, FRAMING, Packet, Via};
 use crate::repair::retransmit_queue::{Retransmission, RetransmitQueue};
+use crate::retry::{DEAD_ROUNDS, DEAD_RTOS};
 use crate::rtt::Rtt;
 use crate::spec::{SpecError, StreamSpec};
 use crate::stats::Stats;
 use cool_machine::{Duration, Machine, Poll, Time, earliest};
-
-/// The tree counts as dead when no receiver has reported a round for this many RTOs and for [`DEAD_ROUNDS`] rounds, and who
-/// asks for chunks does not hear it.
-const DEAD_RTOS: u32 = 6;
-/// Rounds without a report; see [`DEAD_RTOS`].
-const DEAD_ROUNDS: u32 = 4;
 
 /// The source of a stream: multicasts it, serves requests, and keeps it until all receivers have it.
 #[derive(Debug)]

@@ -5,14 +5,12 @@
 use crate::feedback::rounds::RoundFeedback;
 use crate::intervals::IntervalSet;
 use crate::packet::{Body, MAX_RANGES};
+use crate::retry::ACK_PARENT_TRIES;
 use crate::rtt::backoff;
 use crate::spec::Chain;
 use cool_machine::{Duration, Time};
 use core::ops::Range;
 use std::sync::Arc;
-
-/// Reports without an answer until the ACK parent is passed over.
-const TRIES: u32 = 3;
 
 /// Ranges of positions as a packet holds them.
 pub(crate) fn positions(set: impl Iterator<Item = Range<u32>>) -> Vec<Range<u16>> {
@@ -165,7 +163,7 @@ impl Reporter {
                 return None;
             }
         } else {
-            if self.unanswered >= TRIES && self.ack_parent != 0 {
+            if self.unanswered >= ACK_PARENT_TRIES && self.ack_parent != 0 {
                 (self.ack_parent, self.unanswered) = (0, 0);
             }
             // The report may wait for an ACK delay on its way, and so may the answer.

@@ -3,14 +3,9 @@
 use crate::congestion::queueing_delay::QueueingDelay;
 use crate::congestion::rate::Loss;
 use crate::feedback::rounds::{RoundFeedback, Rounds};
+use crate::retry::{SILENT_CHUNKS, SILENT_RTOS};
 use cool_machine::{Duration, Time};
 use core::ops::Range;
-
-/// The tree counts as silent after this many chunk times, or [`SILENT_RTOS`] if that is longer, without a packet. Ample, since
-/// asking for everything because a busy machine paused costs more than finding out late: the end of a stream is announced.
-const SILENT_CHUNKS: u32 = 64;
-/// RTOs without a packet; see [`SILENT_CHUNKS`].
-const SILENT_RTOS: u32 = 4;
 
 /// What a receiver knows of the multicast.
 #[derive(Debug)]

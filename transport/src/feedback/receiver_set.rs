@@ -4,14 +4,13 @@ use crate::feedback::ack_tree::positions;
 use crate::feedback::rounds::RoundFeedback;
 use crate::intervals::IntervalSet;
 use crate::packet::Body;
+use crate::retry::REPORT_TIMEOUT;
 use crate::spec::Chain;
 use cool_machine::{Duration, Time};
 use core::ops::Range;
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
-/// How long a round waits for a receiver that has reported rounds before: above the longest queueing delay supported.
-const REPORT_TIMEOUT: Duration = Duration::from_millis(250);
 /// The most rounds that wait to be reported by all.
 const OPEN_ROUNDS_MAX: usize = 64;
 
