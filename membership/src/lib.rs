@@ -9,9 +9,11 @@
 //! The machine does no I/O and takes the time as an argument. Trees and messages are its driver's matter: the controller,
 //! or in embedded mode the process itself.
 
+mod events;
 mod recovery;
 mod rendezvous;
 mod service;
 
+pub use events::{Enlisted, Input, Output, Place, Recovered};
 pub use recovery::Purpose;
-pub use service::{Enlisted, Input, Membership, Output, Place, Recovered};
+pub use service::Membership;

@@ -10,9 +10,10 @@
 
 mod frame;
 mod inbound;
+mod message;
 mod outbound;
 
-pub use frame::{MessageName, Notice};
+pub use message::{MessageName, Notice};
 
 use cool_machine::{Machine, Poll, Time};
 use cool_types::limits::MESSAGE_CREDIT_BYTES;

@@ -128,7 +128,8 @@ struct Bounds {
     duplicates: f64,
 }
 
-/// More than any of a million seeds took. The test prints the worst of those that it ran.
+/// More than any of a million seeds took; of 20,000 where packets are doubled (5.4 duplicates) or nodes die (0.6 NAKs). The
+/// test prints the worst of the seeds that it ran.
 fn bounds(pattern: Pattern) -> Bounds {
     let (naks, repairs, duplicates) = match pattern {
         Pattern::Random | Pattern::OneLink => (20.0, 4.0, 1.0),

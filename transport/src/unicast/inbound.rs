@@ -1,6 +1,7 @@
 //! The receiving half: what has come of which message, and what to ask for.
 
-use super::frame::{Control, Data, MessageName};
+use super::frame::{Control, Data};
+use super::message::MessageName;
 use super::{CREDIT_BYTES, EAGER_BYTES, GroupKey, MESSAGE_CREDIT_BYTES, Output, Violation};
 use core::ops::Range;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};

@@ -1,6 +1,7 @@
 //! The sending half: which message's frame goes next.
 
-use super::frame::{Control, Data, FRAME_PAYLOAD, MessageName};
+use super::frame::{Control, Data, FRAME_PAYLOAD};
+use super::message::MessageName;
 use super::{
     CREDIT_BYTES, Deferred, EAGER_BYTES, GroupKey, MESSAGE_CREDIT_BYTES, Output, Payload, Violation, WINDOW,
 };
