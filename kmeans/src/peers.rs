@@ -148,6 +148,17 @@ impl<'a> Peers<'a> {
         Ok(all)
     }
 
+    /// What all ranks have, in order of ranks, however much each has.
+    pub fn all_gather<T: Element + Default>(&self, mine: Vec<T>) -> Result<Vec<T>, Error> {
+        let Some(comm) = self.comm else { return Ok(mine) };
+        let mut counts = vec![0u64; comm.size()];
+        self.timed(|comm| comm.allgather(&[mine.len() as u64], &mut counts))?;
+        let counts: Vec<usize> = counts.into_iter().map(|count| count as usize).collect();
+        let mut all = vec![T::default(); counts.iter().sum()];
+        self.timed(|comm| comm.allgatherv(&mine, &mut all, &counts))?;
+        Ok(all)
+    }
+
     /// Lets all ranks go on only if all can. If some have failed, all get the error of the smallest such rank, so
     /// that its message is seen whichever rank is the first to end.
     pub fn agree<T>(&self, mine: Result<T, Error>) -> Result<T, Error> {
