@@ -52,16 +52,3 @@ fn every_file_begins_with_what_it_is_for() {
     });
     assert!(silent.is_empty(), "{silent}");
 }
-
-#[test]
-fn numbers_have_names() {
-    let vague = complaints(|text| {
-        // In two parts, so that this file does not hold it.
-        let words = ["so", "many"].join(" ");
-        let comments = text.lines().enumerate().filter(|(_, line)| line.trim_start().starts_with("//"));
-        let lines: Vec<String> =
-            comments.filter(|(_, line)| line.contains(&words)).map(|(n, _)| (n + 1).to_string()).collect();
-        (!lines.is_empty()).then(|| format!("a quantity without a name in line {}", lines.join(", ")))
-    });
-    assert!(vague.is_empty(), "{vague}");
-}

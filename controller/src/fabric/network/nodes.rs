@@ -1,7 +1,8 @@
 //! The registered nodes: by name, by address, and where each was located last.
 
 use crate::fabric::api::{FabricError, NodeRegistration};
-use cool_topology::{Port, lldp};
+use cool_topology::Port;
+use cool_types::{NODE_NAME_RULE, check_node_name};
 use core::net::Ipv4Addr;
 use std::collections::BTreeMap;
 
@@ -74,8 +75,8 @@ fn check(node: &NodeRegistration) -> Result<(), FabricError> {
     let bad = |reason: &str| {
         Err(FabricError::BadRegistration { name: node.name.clone(), reason: reason.to_owned() })
     };
-    if node.name.is_empty() || node.name.len() > lldp::MAX_NAME {
-        return bad("a name has 1 to 254 bytes");
+    if check_node_name(&node.name).is_err() {
+        return bad(NODE_NAME_RULE);
     }
     if !node.mac.is_unicast() {
         return bad("its Ethernet address names no interface");
