@@ -4,6 +4,7 @@ use crate::agents::traces::Traces;
 use crate::agents::{AdmitError, Agent, Agents, OUTBOX, Session};
 use crate::costs::Measurements;
 use crate::costs::prober::Prober;
+use crate::fabric::Fabric;
 use crate::fabric::{FabricError, NodeRegistration, TopologySnapshot};
 use crate::groups::registrar::Registrar;
 use crate::groups::{self, Groups, Place};
@@ -11,7 +12,6 @@ use crate::jobs::control::ControlRequest;
 use crate::jobs::job::Event;
 use crate::jobs::{JobError, Jobs, SubmitError, deliver};
 use crate::listen::Caller;
-use crate::network::Network;
 use crate::pages::doctor::Doctor;
 use crate::restart::Takeover;
 use cool_proto::control::controller_server::Controller;
@@ -41,7 +41,7 @@ const CALLER_QUEUE: usize = 64;
 #[derive(Clone)]
 pub struct Service {
     /// The network.
-    pub network: Arc<dyn Network>,
+    pub network: Arc<dyn Fabric>,
     /// The connected agents.
     pub agents: Arc<Agents>,
     /// The groups in use.
@@ -50,7 +50,7 @@ pub struct Service {
     pub jobs: Arc<Jobs>,
     /// Groups whose members come by themselves.
     pub registrar: Arc<Registrar>,
-    /// What goes on from an earlier life of the controller.
+    /// What goes on from an earlier controller.
     pub takeover: Arc<Takeover>,
     /// Knows what the network costs.
     pub prober: Arc<Prober>,

@@ -4,17 +4,18 @@
 //! Who has come, and what becomes of it, is decided by [`cool_membership`]; this drives it with what agents say, has its
 //! groups made and released by [`Groups`], and tells the agents.
 
-use crate::agents::{Session, lock};
+use crate::agents::Session;
+use crate::fabric::Fabric;
 use crate::groups::{FIRST_EPOCH, Groups, Place};
 use crate::jobs::job::{Event, Limits};
-use crate::network::Network;
 use cool_machine::{Duration, Machine, Poll, Time};
 use cool_membership::{self as membership, Input, Membership, Output, Purpose};
 use cool_proto::control::{
     Enlist, Enlisted, RanksLeft, Recover, Recovered, Withdraw, controller_message::Body,
 };
+use parking_lot::Mutex;
 use std::collections::BTreeSet;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use tokio::sync::Notify;
 use tokio::time::{Instant, sleep_until};
 use tracing::{Instrument, info, info_span};
@@ -31,7 +32,7 @@ impl membership::Place for Place {
 
 /// The service by which ranks come to their groups, for all agents.
 pub struct Registrar {
-    network: Arc<dyn Network>,
+    network: Arc<dyn Fabric>,
     groups: Arc<Groups>,
     /// When time began.
     origin: Instant,
@@ -42,7 +43,7 @@ pub struct Registrar {
 
 impl Registrar {
     /// Nobody waits yet.
-    pub fn new(network: Arc<dyn Network>, groups: Arc<Groups>, limits: Limits) -> Registrar {
+    pub fn new(network: Arc<dyn Fabric>, groups: Arc<Groups>, limits: Limits) -> Registrar {
         let numbers = groups.clone();
         let membership = Membership::new(move || numbers.number(), limits.group_ready);
         Registrar {
@@ -122,7 +123,7 @@ impl Registrar {
         }
     }
 
-    /// A group of an earlier life of the controller: what concerns it is kept until it is resumed.
+    /// A group of an earlier controller: what concerns it is kept until it is resumed.
     pub fn reserve(self: &Arc<Registrar>, group: u64) {
         self.take(Input::Reserve(group));
     }
@@ -163,7 +164,7 @@ impl Registrar {
 
     /// Hands the service what has happened, and does what it asks for.
     fn take(self: &Arc<Registrar>, input: Input<'_, Place>) {
-        lock(&self.membership).handle(self.now(), input);
+        self.membership.lock().handle(self.now(), input);
         self.poll();
         self.changed.notify_one();
     }
@@ -172,7 +173,7 @@ impl Registrar {
     fn poll(self: &Arc<Registrar>) -> Option<Time> {
         let mut work = Vec::new();
         let deadline = {
-            let mut membership = lock(&self.membership);
+            let mut membership = self.membership.lock();
             loop {
                 match membership.poll(self.now()) {
                     Poll::Idle(deadline) => break deadline,
