@@ -1,5 +1,6 @@
 //! Collectives as data. A plan composes patterns over the three levels (node, rack, data center) and
-//! [`compile`] turns a [`Call`] on a [`Layout`] into a [`Schedule`]; the agents' executor runs it,
+//! [`compile`] turns a [`Call`] on a [`Layout`] into a [`Schedule`], which says nothing but data and may be made on any
+//! thread; agents run it by its [`Progress`],
 //! [`verify`] proves it, [`analyse`] counts its messages, [`interpret`] runs it on bytes in one place. No
 //! reader of a schedule knows the name of a pattern.
 //!
