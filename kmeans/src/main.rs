@@ -47,7 +47,7 @@ fn start(cli: &Cli) -> Result<(), Error> {
 struct Kept {
     start: Option<Instant>,
     share: Option<Share>,
-    progress: Option<Progress>,
+    progress: Progress,
 }
 
 /// What each rank does, again whenever others are lost.

@@ -101,7 +101,7 @@ mod tests {
     }
 
     fn reached() -> Reached<Vec<f64>> {
-        Reached { iterations: 3, ended: false, state: vec![0.5, -1.0] }
+        Reached { iterations: 3, state: vec![0.5, -1.0] }
     }
 
     fn refusal(checkpoint: &Checkpoint) -> String {
