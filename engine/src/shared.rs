@@ -135,13 +135,13 @@ impl Context<'_> {
     }
 
     /// Tells the machine of the connection to the node at a place of the group.
-    pub(crate) fn to_peer(&mut self, node: usize, input: Input<'_>) {
+    pub(crate) fn tell_peer(&mut self, node: usize, input: Input<'_>) {
         self.shared.peers.handle(self.now, self.members.nodes[node].id, input);
     }
 
     /// Tells the agent of the node at a place of the group.
     pub(crate) fn notify(&mut self, node: usize, notice: Notice) {
-        self.to_peer(node, Input::Notify(notice));
+        self.tell_peer(node, Input::Notify(notice));
     }
 
     /// Tells the agents of all other nodes of the group.

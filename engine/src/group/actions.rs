@@ -105,7 +105,7 @@ impl Group {
         shared.count(call.signature.call.operation, traffic);
         let input = Input::Send { message, digest: call.digest, bytes };
         self.messages.sends.insert(message, from);
-        Context { now, members: &self.members, shared }.to_peer(node, input);
+        Context { now, members: &self.members, shared }.tell_peer(node, input);
     }
 
     /// Has bytes copied to a place of a call, or combined with what is there. Then the action there is done, and that of

@@ -156,7 +156,7 @@ impl Group {
         }
         self.messages.receives.insert(message, to);
         if let Some(node) = self.members.other_node_of(message.from) {
-            Context { now, members: &self.members, shared }.to_peer(node, Input::Expect(message));
+            Context { now, members: &self.members, shared }.tell_peer(node, Input::Expect(message));
         }
         Ok(())
     }

@@ -224,7 +224,7 @@ impl PointToPoint {
         let message = context.members.message(call, tag, from, to);
         if let Some(node) = context.members.other_node_of(to) {
             self.sends.insert(message, number);
-            context.to_peer(node, Input::Send { message, digest: element, bytes });
+            context.tell_peer(node, Input::Send { message, digest: element, bytes });
             return Ok(());
         }
         let from = match if bytes <= EAGER_BYTES { context.shared.bounce(data) } else { None } {
@@ -292,7 +292,7 @@ impl PointToPoint {
                 }
                 self.receives.insert(message, (number, bytes));
                 if let Some(node) = context.members.other_node_of(message.from) {
-                    context.to_peer(node, Input::Expect(message));
+                    context.tell_peer(node, Input::Expect(message));
                 }
             }
             Source::Bounced(buffer) => {
