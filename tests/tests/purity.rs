@@ -2,7 +2,7 @@
 
 use std::process::Command;
 
-const PURE: [&str; 8] = [
+const PURE: [&str; 9] = [
     "cool-types",
     "cool-machine",
     "rs-openflow",
@@ -10,6 +10,7 @@ const PURE: [&str; 8] = [
     "cool-collective",
     "cool-transport",
     "cool-membership",
+    "cool-classify",
     "cool-sim",
 ];
 const DOES_IO: [&str; 8] = ["tokio", "mio", "socket2", "pnet", "rustix", "libc", "getrandom", "memmap2"];
