@@ -91,7 +91,7 @@ pub(crate) fn read(path: &Path, share: &Share, how: &Clustering) -> Result<Optio
         return Err(wrong(format!("it has {} bytes of centroids", bytes.len() - end - 1)));
     }
     let values = values.iter().map(|bytes| i16::from_le_bytes(*bytes)).collect();
-    let (precision, dims) = (share.points.precision, share.points.dims);
+    let (precision, dims) = (share.points.precision(), share.points.dims);
     let iterations = header.iterations.iter().map(Iteration::from_bits).collect();
     Ok(Some(Progress { centroids: Centroids { precision, dims, values }, iterations }))
 }

@@ -1,6 +1,7 @@
 //! The command line.
 
 use clap::Parser;
+use cool_distance::Level;
 use cool_kmeans::Error;
 use cool_kmeans::lloyd::{Clustering, Loading};
 use cool_kmeans::pictures::Cut;
@@ -66,6 +67,12 @@ pub(crate) struct Cli {
     /// Threads of each rank; by default a node's processors are shared out among its ranks.
     #[arg(long, value_name = "N")]
     threads: Option<std::num::NonZeroUsize>,
+
+    /// Vector instructions to use: scalar, sse2, avx2, avx512, vnni or amx; by default the best of the processor.
+    ///
+    /// The result is the same with all of them.
+    #[arg(long, env = "COOL_SIMD", value_name = "LEVEL")]
+    simd: Option<Level>,
 
     /// Work in this process only, also where `cool run` started it.
     ///
@@ -137,6 +144,7 @@ impl Cli {
             seed: self.seed,
             sample: self.sample,
             threads,
+            level: self.simd.unwrap_or_else(Level::best),
             checkpoint: self.checkpoint.clone(),
             resume: self.resume,
         }

@@ -3,7 +3,7 @@
 //! Patches of pictures become points of 512 coordinates ([`hog`]); Lloyd's iterations group them into visual words, as
 //! in Zhang and Qiu's clustering of social images. Each rank holds a share of the points in memory
 //! ([`partition`]); in each iteration rank 0 broadcasts the centroids, every rank assigns its points with all its
-//! threads and adds them up ([`kernel`]), and the sums are reduced to rank 0, which moves the centroids ([`lloyd`]).
+//! threads and adds them up ([`assign`]), and the sums are reduced to rank 0, which moves the centroids ([`lloyd`]).
 //!
 //! **The result does not depend on ranks or threads.** For the same data, options and seed, centroids and inertia
 //! are the same to the bit on one rank or on sixteen, because points are integers on a [`grid`], so that sums are
@@ -19,11 +19,12 @@
 //!
 //! Every rank must be able to read all inputs under the same names.
 
+pub mod assign;
+pub mod bounds;
 mod checkpoint;
 pub mod error;
 pub mod grid;
 pub mod hog;
-pub mod kernel;
 pub mod lloyd;
 pub mod npy;
 pub mod partition;
@@ -34,6 +35,7 @@ pub mod report;
 pub mod seeding;
 pub mod source;
 pub mod text;
+mod threads;
 pub mod words;
 
 pub use error::Error;

@@ -2,18 +2,19 @@
 //!
 //! [`Share::load`] gives each rank its points; [`Share::cluster`] runs the iterations. Both are called by all ranks alike.
 
+use crate::assign::{self, Assigned, assign};
 use crate::checkpoint;
 use crate::error::Error;
-use crate::grid::{Centroids, Grid, Points};
-use crate::kernel::{self, Assigned};
+use crate::grid::{self, Centroids, Grid, Points};
 use crate::partition::{Thinned, share};
 use crate::peers::Peers;
 use crate::pictures;
 pub use crate::progress::Iteration;
 use crate::progress::Progress;
 use crate::seeding;
-use crate::source::{Input, Raw, Source};
+use crate::source::{Input, Source};
 use cool::Op;
+use cool_distance::Level;
 use std::ops::Range;
 use std::path::PathBuf;
 use std::time::Instant;
@@ -51,6 +52,8 @@ pub struct Clustering {
     pub sample: usize,
     /// Threads of this rank.
     pub threads: usize,
+    /// The instructions that do the work; the result is the same with all.
+    pub level: Level,
     /// Where rank 0 writes how far it has come, after every iteration.
     pub checkpoint: Option<PathBuf>,
     /// Go on from there, if anything is there.
@@ -129,19 +132,16 @@ impl Share {
         watch.loading(missing.iter().map(|part| part.end - part.start).sum());
         let read = |part: Range<u64>| {
             let rows: Vec<u64> = part.map(|i| self.chosen.row(i)).collect();
-            let raw = self.source.load(&rows, loading.threads, &|points| watch.loaded(points))?;
-            Ok(match raw {
-                Raw::Bytes { values, .. } => values,
-                Raw::Reals(values) => self.grid.quantise(&values),
-            })
+            self.source.load(&rows, &self.grid, loading.threads, &|points| watch.loaded(points))
         };
         let [before, after] = missing;
-        let mut values = peers.agree(read(before).and_then(|before| Ok([before, read(after)?])))?;
-        let at = |point: u64| (point.saturating_sub(self.range.start)) as usize * self.points.dims;
+        let [mut points, after] = peers.agree(read(before).and_then(|before| Ok([before, read(after)?])))?;
+        let at = |point: u64| point.saturating_sub(self.range.start) as usize;
         if !kept.is_empty() {
-            values[0].extend_from_slice(&self.points.values[at(kept.start)..at(kept.end)]);
+            points.append(&self.points, at(kept.start)..at(kept.end));
         }
-        self.points.values = values.concat();
+        points.append(&after, 0..after.len());
+        self.points = points;
         self.range = range;
         Ok(())
     }
@@ -153,17 +153,12 @@ impl Share {
         let range = share(chosen.len(), peers.size(), peers.rank());
         let rows: Vec<u64> = range.clone().map(|i| chosen.row(i)).collect();
         watch.loading(rows.len() as u64);
-        let raw = source.load(&rows, loading.threads, &|points| watch.loaded(points));
-        let dims = source.dims();
-        let (grid, values) = match peers.agree(raw)? {
-            Raw::Bytes { step, values } => (Grid::bytes(dims, step), values),
-            Raw::Reals(values) => {
-                let grid = spanning(peers, &values, dims)?;
-                let values = grid.quantise(&values);
-                (grid, values)
-            }
+        let grid = match source.byte_step() {
+            Some(step) => Grid::bytes(source.dims(), step),
+            None => spanning(peers, &source, &rows)?,
         };
-        let points = Points { precision: grid.precision, dims, values };
+        let points = source.load(&rows, &grid, loading.threads, &|points| watch.loaded(points));
+        let points = peers.agree(points)?;
         Ok(Self { source, chosen, range, grid, points, skipped })
     }
 
@@ -182,8 +177,8 @@ impl Share {
         loop {
             let (start, before) = (Instant::now(), peers.tally().time);
             progress.broadcast(peers)?;
-            let found = kernel::assign(&self.points, &progress.centroids, &mut labels, how.threads);
-            let (sums, counts) = kernel::sum(&self.points, &labels, how.k, how.threads);
+            let found = assign(&self.points, &progress.centroids, &mut labels, how.level, how.threads);
+            let (sums, counts) = assign::sum(&self.points, &labels, how.k, how.threads);
             let (sizes, found) = reduce_counts(peers, counts, found)?;
             let inertia = self.grid.real_squared(found.inertia);
             if progress.is_complete(how) {
@@ -225,7 +220,7 @@ impl Share {
         let path = how.checkpoint.as_ref().filter(|_| how.resume && peers.leads() && progress.is_none());
         let read = peers.agree(path.map_or(Ok(None), |path| checkpoint::read(path, self, how)))?;
         *progress = read.or(progress.take());
-        let (precision, dims) = (self.points.precision, self.points.dims);
+        let (precision, dims) = (self.points.precision(), self.points.dims);
         let empty = Centroids { precision, dims, values: vec![0; how.k * dims] };
         let begun = match Progress::furthest(peers, progress.as_ref(), empty)? {
             Some(furthest) => furthest,
@@ -243,13 +238,14 @@ impl Share {
         for (i, place) in (0..sample.len()).zip(values.chunks_exact_mut(dims)) {
             let point = sample.row(i);
             if self.range.contains(&point) {
-                place.copy_from_slice(self.points.row((point - self.range.start) as usize));
+                let row = self.points.rows().row((point - self.range.start) as usize);
+                place.iter_mut().zip(row).for_each(|(place, x)| *place = x as i16);
             }
         }
         let values = peers.sum(values)?;
-        let precision = self.points.precision;
+        let precision = self.points.precision();
         Ok(if peers.leads() {
-            seeding::choose(&Points { precision, dims, values }, how.k, how.seed)
+            seeding::choose(&Points::new(precision, dims, values), how.k, how.seed)
         } else {
             Centroids { precision, dims, values: vec![0; how.k * dims] }
         })
@@ -257,7 +253,7 @@ impl Share {
 
     /// The sums of all ranks, at rank 0, sent as 32-bit integers if none can overflow them.
     fn reduce_sums(&self, peers: &Peers<'_>, sums: Vec<i64>) -> Result<Vec<i64>, Error> {
-        let largest = u128::from(self.chosen.len()) * self.points.precision.largest() as u128;
+        let largest = u128::from(self.chosen.len()) * grid::largest(self.points.precision()) as u128;
         if largest > i32::MAX as u128 {
             return peers.sum(sums);
         }
@@ -297,17 +293,17 @@ fn open(peers: &Peers<'_>, loading: &Loading) -> Result<(Source, Vec<PathBuf>), 
     Ok((peers.agree(Source::open(&loading.input, &whole, false))?, skipped))
 }
 
-/// The grid that spans the points of all ranks.
-fn spanning(peers: &Peers<'_>, values: &[f64], dims: usize) -> Result<Grid, Error> {
-    let bound = |start: f64, pick: fn(f64, f64) -> f64| {
-        let mut bound = vec![start; dims];
-        for row in values.chunks_exact(dims) {
-            bound.iter_mut().zip(row).for_each(|(b, &v)| *b = pick(*b, v));
-        }
-        bound
-    };
-    let low = peers.combine(bound(MAX_REAL, f64::min), Op::Min)?;
-    let high = peers.combine(bound(-MAX_REAL, f64::max), Op::Max)?;
+/// The grid that spans the points of all ranks, of which this one reads the given rows: once for the grid and, so that
+/// they need not be held as they are, once more for the points.
+fn spanning(peers: &Peers<'_>, source: &Source, rows: &[u64]) -> Result<Grid, Error> {
+    let mut low = vec![MAX_REAL; source.dims()];
+    let mut high = vec![-MAX_REAL; source.dims()];
+    peers.agree(source.each(rows, |row| {
+        low.iter_mut().zip(row).for_each(|(bound, &v)| *bound = bound.min(v));
+        high.iter_mut().zip(row).for_each(|(bound, &v)| *bound = bound.max(v));
+    }))?;
+    let low = peers.combine(low, Op::Min)?;
+    let high = peers.combine(high, Op::Max)?;
     let beyond = low.iter().any(|&l| l <= -MAX_REAL) || high.iter().any(|&h| h >= MAX_REAL);
     peers.agree(if beyond {
         Err(Error::Input(format!("a coordinate is beyond {MAX_REAL:e}; scale the points down")))
@@ -342,9 +338,12 @@ fn reduce_counts(
     const LOW: u32 = 40;
     let mut message = counts;
     let low = (found.inertia & ((1 << LOW) - 1)) as i64;
-    message.extend([found.changed, low, (found.inertia >> LOW) as i64]);
+    message.extend([found.changed, found.measured as i64, low, (found.inertia >> LOW) as i64]);
     let mut all = peers.sum(message)?;
-    let Some(&[changed, low, high]) = all.last_chunk() else { return Ok((all, Assigned::default())) };
-    all.truncate(all.len() - 3);
-    Ok((all, Assigned { changed, inertia: ((high as u128) << LOW) + low as u128 }))
+    let Some(&[changed, measured, low, high]) = all.last_chunk() else {
+        return Ok((all, Assigned::default()));
+    };
+    all.truncate(all.len() - 4);
+    let inertia = ((high as u128) << LOW) + low as u128;
+    Ok((all, Assigned { changed, inertia, measured: measured as u64 }))
 }

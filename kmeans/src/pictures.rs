@@ -5,8 +5,8 @@
 
 use crate::error::Error;
 use crate::hog::{Band, CELLS, DIMS, Grey};
-use crate::kernel::joined;
 use crate::source::Place;
+use crate::threads::joined;
 use image::{DynamicImage, ImageReader, RgbImage};
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
@@ -70,7 +70,7 @@ struct Spot {
 struct Job<'a> {
     picture: usize,
     spots: Vec<Spot>,
-    vectors: &'a mut [i16],
+    vectors: &'a mut [u8],
 }
 
 impl Pictures {
@@ -106,7 +106,7 @@ impl Pictures {
     }
 
     /// The vectors of the given patches, which rise; `done` hears of every picture's when they are made.
-    pub fn load(&self, rows: &[u64], threads: usize, done: &(dyn Fn(u64) + Sync)) -> Result<Vec<i16>, Error> {
+    pub fn load(&self, rows: &[u64], threads: usize, done: &(dyn Fn(u64) + Sync)) -> Result<Vec<u8>, Error> {
         let mut vectors = vec![0; rows.len() * DIMS];
         let queue = Mutex::new(self.jobs(rows, &mut vectors).into_iter());
         let next = || queue.lock().unwrap_or_else(PoisonError::into_inner).next();
@@ -160,7 +160,7 @@ impl Pictures {
         Spot { picture, x: pixels(within % columns), y: pixels(within / columns) }
     }
 
-    fn jobs<'a>(&self, rows: &[u64], mut vectors: &'a mut [i16]) -> Vec<Job<'a>> {
+    fn jobs<'a>(&self, rows: &[u64], mut vectors: &'a mut [u8]) -> Vec<Job<'a>> {
         let spots: Vec<Spot> = rows.iter().map(|&row| self.spot(row)).collect();
         let same = spots.chunk_by(|a, b| a.picture == b.picture);
         let job = |spots: &[Spot]| {

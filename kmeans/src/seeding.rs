@@ -4,7 +4,6 @@
 //! points; with a sample of `k` points this is a plain random choice. Weights are exact integers.
 
 use crate::grid::{Centroids, Points};
-use crate::kernel::distance;
 use crate::partition::draw;
 
 /// Picks `k` of the sample's points, each with a chance that grows with its squared distance from those picked.
@@ -20,12 +19,11 @@ pub fn choose(sample: &Points, k: usize, seed: u64) -> Centroids {
     for i in 1..=k as u64 {
         chosen.extend_from_slice(all.row(pick));
         for (j, nearest) in left.iter_mut().enumerate() {
-            *nearest =
-                (*nearest).min(distance(sample.row(j), all.row(pick), sample.precision).unsigned_abs());
+            *nearest = (*nearest).min(sample.squared(j, all.row(pick)).unsigned_abs());
         }
         pick = weighted(&left, draw(seed, 2 * i), draw(seed, 2 * i + 1));
     }
-    Centroids { precision: sample.precision, dims: sample.dims, values: chosen }
+    Centroids { precision: sample.precision(), dims: sample.dims, values: chosen }
 }
 
 /// An index drawn by weight. If no weight is left, the sample has fewer than `k` different points: the first is
@@ -52,7 +50,7 @@ mod tests {
     use crate::grid::Precision;
 
     fn points(values: Vec<i16>) -> Points {
-        Points { precision: Precision::Byte, dims: 1, values }
+        Points::new(Precision::Byte, 1, values)
     }
 
     #[test]

@@ -2,6 +2,7 @@
 
 use crate::runs::{Whole, alone, clustering, loading, noise, whole, write_bytes};
 use cool_kmeans::grid::{Points, Precision};
+use cool_kmeans::lloyd::Clustering;
 use cool_kmeans::partition::Thinned;
 use cool_kmeans::{npy, seeding};
 use std::path::{Path, PathBuf};
@@ -60,7 +61,7 @@ fn any_ranks_and_threads_equal_the_plain_reference_to_the_bit() {
     let sample = Thinned::new(n as u64, 3 * k as u64, 5);
     let row = |i: u64| bytes[i as usize * dims..][..dims].iter().map(|&b| i16::from(b)).collect::<Vec<_>>();
     let values = (0..sample.len()).flat_map(|i| row(sample.row(i))).collect();
-    let first = seeding::choose(&Points { precision: Precision::Byte, dims, values }, k, 5);
+    let first = seeding::choose(&Points::new(Precision::Byte, dims, values), k, 5);
     let wide = |row: &[i16]| row.iter().map(|&v| i128::from(v)).collect::<Vec<_>>();
     let points: Vec<Vec<i128>> = (0..n as u64).map(|i| wide(&row(i))).collect();
     let (centroids, labels, inertia) = reference(&points, first.rows().map(wide).collect(), 8);
@@ -78,6 +79,11 @@ fn any_ranks_and_threads_equal_the_plain_reference_to_the_bit() {
         let found = whole(ranks, &loading(std::slice::from_ref(&path), 0), &clustering(k, threads));
         check(&found);
         assert_eq!(found.result(), single.result(), "{ranks} ranks of {threads} threads");
+    }
+    for level in cool_distance::Level::available() {
+        let how = Clustering { level, ..clustering(k, 2) };
+        let found = whole(3, &loading(std::slice::from_ref(&path), 0), &how);
+        assert_eq!(found.result(), single.result(), "{level}");
     }
 }
 

@@ -1,6 +1,7 @@
 //! What the tests share: made-up inputs, and a clustering by embedded ranks.
 
 use cool::embedded::Embedded;
+use cool_distance::Level;
 use cool_kmeans::Error;
 use cool_kmeans::lloyd::{Clustered, Clustering, Iteration, Loading, Share, Watch};
 use cool_kmeans::partition::draw;
@@ -53,6 +54,7 @@ pub(crate) fn clustering(k: usize, threads: usize) -> Clustering {
         seed: 5,
         sample: 3,
         threads,
+        level: Level::best(),
         checkpoint: None,
         resume: false,
     }
