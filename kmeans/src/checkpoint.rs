@@ -2,12 +2,12 @@
 //! it is on the disk. A line of JSON says what the file belongs to; the centroids follow as 16-bit integers.
 
 use crate::error::Error;
+use crate::files;
 use crate::grid::Centroids;
 use crate::lloyd::{Clustering, Share};
 use crate::progress::{Iteration, Progress};
 use serde::{Deserialize, Serialize};
-use std::fs::File;
-use std::io::{ErrorKind, Write};
+use std::io::ErrorKind;
 use std::path::Path;
 
 const FORMAT: &str = "cool-kmeans checkpoint 1";
@@ -55,18 +55,7 @@ pub(crate) fn write(path: &Path, share: &Share, how: &Clustering, progress: &Pro
     let mut bytes = serde_json::to_vec(&header).map_err(std::io::Error::from).map_err(Error::file(path))?;
     bytes.push(b'\n');
     bytes.extend(progress.centroids.values.iter().flat_map(|v| v.to_le_bytes()));
-    let mut beside = path.to_owned().into_os_string();
-    beside.push(".new");
-    let replace = || {
-        let mut file = File::create(&beside)?;
-        file.write_all(&bytes)?;
-        file.sync_all()?;
-        std::fs::rename(&beside, path)?;
-        // The name, too, is to outlast a crash of the machine.
-        let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
-        File::open(folder.unwrap_or(Path::new(".")))?.sync_all()
-    };
-    replace().map_err(Error::file(path))
+    files::replace(path, &bytes)
 }
 
 /// Reads a checkpoint of this clustering; `None` if there is none.

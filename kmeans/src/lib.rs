@@ -22,7 +22,9 @@
 pub mod assign;
 pub mod bounds;
 mod checkpoint;
+pub mod classify;
 pub mod error;
+mod files;
 pub mod grid;
 pub mod hog;
 pub mod lloyd;

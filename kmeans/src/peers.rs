@@ -148,6 +148,18 @@ impl<'a> Peers<'a> {
         Ok(all)
     }
 
+    /// The bytes of all ranks, in order of ranks, at every one.
+    pub fn exchange(&self, mine: Vec<u8>) -> Result<Vec<Vec<u8>>, Error> {
+        let mut lengths = vec![0u64; self.size()];
+        lengths[self.rank()] = mine.len() as u64;
+        let counts: Vec<usize> = self.combine(lengths, Op::Sum)?.into_iter().map(|n| n as usize).collect();
+        let mut all = mine.clone();
+        all.resize(counts.iter().sum(), 0);
+        self.timed(|comm| comm.allgatherv(&mine, &mut all, &counts))?;
+        let mut rest = all.as_slice();
+        Ok(counts.iter().map_while(|&count| rest.split_off(..count).map(<[u8]>::to_vec)).collect())
+    }
+
     /// Lets all ranks go on only if all can. If some have failed, all get the error of the smallest such rank, so
     /// that its message is seen whichever rank is the first to end.
     pub fn agree<T>(&self, mine: Result<T, Error>) -> Result<T, Error> {
