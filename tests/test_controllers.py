@@ -56,6 +56,22 @@ def test_of_two_controllers_the_later_one_has_the_switches_and_the_earlier_is_re
     succeed(bed, "cool", "bench", "--ops", "bcast,allreduce", "--bytes", "100K", "--reps", "1")
 
 
+def test_racks_keep_their_numbers_when_the_controller_is_restarted_in_order(make_bed):
+    """What hosts have in their ARP caches stays good: it holds the number of the rack."""
+    bed = make_bed("tree:4x1")
+    racks = lambda: {n["name"]: n["rack"] for n in bed.cool_json("topology")["nodes"]}
+    before = racks()
+    succeed(bed, "cool", "bench", "--ops", "allreduce", "--bytes", "1000", "--reps", "1")
+    for _ in range(2):
+        bed.controller.signal(signal.SIGTERM)
+        bed.controller.process.wait(PATIENCE)
+        bed.daemons.remove(bed.controller)
+        bed.start_controller()
+        bed.wait_until_joined()
+        assert racks() == before
+        succeed(bed, "cool", "bench", "--ops", "allreduce", "--bytes", "1000", "--reps", "1")
+
+
 def test_groups_for_which_switches_have_no_room_run_by_chains_and_the_full_switch_is_named(make_bed):
     bed = make_bed("tree:2x2", controller_flags=("--max-groups-per-switch", "0"))
     succeed(bed, "cool", "bench", "--ops", "bcast,allreduce", "--bytes", "100K", "--reps", "1")

@@ -90,7 +90,7 @@ def test_survivors_of_random_faults_are_told_by_whom_and_go_on_without_them(make
     bed = make_bed("tree:4x2")
     with faults.events() as told:
         series = faults.Series(bed, told, seed=4)
-        series.run(16)
+        series.run(12)
     assert not series.violations, "\n".join(series.violations)
     assert len(series.seconds) > 3, "several kinds of fault: %s" % series.figures()
 

@@ -8,14 +8,14 @@ use crate::schedule::{Action, ActionId, Buffer, Kind, Program, Rank, Span, Strip
 use core::ops::Range;
 use std::collections::BTreeMap;
 
-/// Segments that may be under way through one piece of working memory: one arriving, one being worked on,
-/// one leaving.
+/// Segments that may be under way at once through working memory of one purpose: one arriving, one being worked on, one
+/// leaving. A slot is used again after this many.
 const WINDOW: usize = 3;
 
-/// A message to all goes in stripes of at least so many bytes: shorter ones end before several trees are faster than one.
-const SHORTEST_STRIPE: u64 = 64 * 1024;
+/// Bytes of the shortest stripe of a message to all: shorter ones end before several trees are faster than one.
+const STRIPE_BYTES_MIN: u64 = 64 * 1024;
 
-/// Slots in working memory begin at multiples of a cache line, so that any element type is aligned.
+/// Bytes of a cache line: slots in working memory begin at multiples of it, so that any element type is aligned.
 const ALIGN: u64 = 64;
 
 /// Bytes at a rank.
@@ -160,7 +160,7 @@ impl<'a> Builder<'a> {
             return;
         }
         let concurrent_senders = u32::try_from(concurrent_senders).unwrap_or(u32::MAX);
-        let most = u32::try_from(from.span.len / SHORTEST_STRIPE).unwrap_or(u32::MAX);
+        let most = u32::try_from(from.span.len / STRIPE_BYTES_MIN).unwrap_or(u32::MAX);
         let trees = self.layout.stripes(scope);
         let of = trees.min(most).max(1);
         for src in self.split(from.span, of as usize) {

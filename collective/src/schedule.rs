@@ -55,7 +55,8 @@ pub struct Stripe {
 }
 
 impl Stripe {
-    /// Among how many parts a tree is shared, one of so many trees which so many concurrent_senders take in turn.
+    /// Among how many messages each of `trees` trees is shared, if `concurrent_senders` send a message in such stripes at
+    /// once and take the trees in turn.
     pub fn on_tree(self, concurrent_senders: u32, trees: u32) -> u64 {
         (u64::from(concurrent_senders) * u64::from(self.of)).div_ceil(u64::from(trees.max(1))).max(1)
     }

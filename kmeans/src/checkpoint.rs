@@ -10,14 +10,14 @@ use serde::{Deserialize, Serialize};
 use std::io::ErrorKind;
 use std::path::Path;
 
-const FORMAT: &str = "cool-kmeans checkpoint 1";
+const FORMAT: &str = "cool-kmeans checkpoint 2";
 
 #[derive(Debug, Serialize, Deserialize)]
 struct Header {
     format: String,
     run: Identity,
     /// As [`Iteration::bits`].
-    iterations: Vec<[u64; 7]>,
+    iterations: Vec<[u64; 8]>,
 }
 
 /// What must be the same, so that going on gives what the first run would have given.
@@ -25,6 +25,8 @@ struct Header {
 struct Identity {
     k: usize,
     seed: u64,
+    /// Where the first centroids came from.
+    init: String,
     sample: usize,
     rows: u64,
     points: u64,
@@ -41,7 +43,17 @@ impl Identity {
             (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3)
         });
         let (rows, points) = (share.source.rows(), share.chosen.len());
-        Self { k: how.k, seed: how.seed, sample: how.sample, rows, points, dims: share.points.dims, grid }
+        let init = format!("{:?}", how.init());
+        Self {
+            k: how.k,
+            seed: how.seed,
+            init,
+            sample: how.sample,
+            rows,
+            points,
+            dims: share.points.dims,
+            grid,
+        }
     }
 }
 

@@ -3,7 +3,8 @@
 use clap::Parser;
 use cool_distance::Level;
 use cool_kmeans::Error;
-use cool_kmeans::lloyd::{Clustering, Loading};
+use cool_kmeans::choose::{Effort, Method};
+use cool_kmeans::lloyd::{Clustering, Init, Loading};
 use cool_kmeans::pictures::Cut;
 use cool_kmeans::source::Input;
 use std::path::{Path, PathBuf};
@@ -38,6 +39,13 @@ pub(crate) struct Cli {
     #[arg(long, default_value_t = 1, value_name = "N")]
     seed: u64,
 
+    /// Where the first centroids come from: k-means||, k-means++, random, or an .npy file of as many rows.
+    ///
+    /// By default k-means++ up to 1000 clusters, and k-means|| above. k-means|| looks at 32 points a cluster, by all ranks,
+    /// and lets rank 0 choose among some of them.
+    #[arg(long, value_name = "HOW", value_parser = |name: &str| Ok::<_, std::convert::Infallible>(Init::named(name)))]
+    init: Option<Init>,
+
     /// Points sampled for each first centroid, among which k-means++ chooses; 1 takes random points as they are.
     ///
     /// A larger sample starts nearer to a good result; rank 0 computes, and all send, in proportion.
@@ -67,6 +75,16 @@ pub(crate) struct Cli {
     /// Threads of each rank; by default a node's processors are shared out among its ranks.
     #[arg(long, value_name = "N")]
     threads: Option<std::num::NonZeroUsize>,
+
+    /// How nearest centroids are found: by all distances, by bounds that spare most of them once centroids move little, or
+    /// by whichever takes less time. The result is the same.
+    #[arg(long, value_name = "HOW", default_value = "auto")]
+    assign: Method,
+
+    /// Centroids for which each point keeps a bound of its own, of 12 bytes; by default as many as take three eighths of
+    /// the points' memory.
+    #[arg(long, value_name = "N")]
+    near: Option<usize>,
 
     /// Vector instructions to use: scalar, sse2, avx2, avx512, vnni or amx; by default the best of the processor.
     ///
@@ -143,8 +161,13 @@ impl Cli {
             tolerance: self.tolerance,
             seed: self.seed,
             sample: self.sample,
-            threads,
-            level: self.simd.unwrap_or_else(Level::best),
+            init: self.init.clone(),
+            effort: Effort {
+                method: self.assign,
+                near: self.near,
+                level: self.simd.unwrap_or_else(Level::best),
+                threads,
+            },
             checkpoint: self.checkpoint.clone(),
             resume: self.resume,
         }

@@ -67,6 +67,19 @@ impl Grid {
         }
     }
 
+    /// The centroids nearest to real ones that the grid has.
+    pub fn centroids(&self, real: &[f64]) -> Centroids {
+        let unit = self.step / f64::from(1 << self.precision.fraction());
+        let (least, most) = match self.precision {
+            Precision::Byte => (0.0, 32_640.0),
+            Precision::Wide => (-WIDEST as f64, WIDEST as f64),
+        };
+        let place = |(v, o): (&f64, &f64)| ((v - o) / unit).round().clamp(least, most) as i16;
+        let dims = self.origin.len();
+        let values = real.chunks(dims).flat_map(|row| row.iter().zip(&self.origin).map(place)).collect();
+        Centroids { precision: self.precision, dims, values }
+    }
+
     /// No points yet.
     pub fn no_points(&self) -> Points {
         Points::new(self.precision, self.origin.len(), Vec::new())
@@ -260,6 +273,17 @@ mod tests {
         let mut centroids = Centroids { precision: Precision::Wide, dims: 1, values: vec![5, 7] };
         assert_eq!(centroids.update(&[0, -30], &[0, 4]), 1);
         assert_eq!(centroids.values, [5, -7], "-7.5 rounds up, as 7.5 does");
+    }
+
+    #[test]
+    fn centroids_come_back_from_real_numbers() {
+        for (precision, values) in
+            [(Precision::Byte, vec![0, 32_640, 7, 129]), (Precision::Wide, vec![-32_767, 32_767, 0, 3])]
+        {
+            let grid = Grid { precision, origin: vec![0.5, -7.0], step: 0.25 };
+            let centroids = Centroids { precision, dims: 2, values };
+            assert_eq!(grid.centroids(&grid.real(&centroids)), centroids);
+        }
     }
 
     #[test]

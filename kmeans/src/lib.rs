@@ -9,7 +9,11 @@
 //! are the same to the bit on one rank or on sixteen, because points are integers on a [`grid`], so that sums are
 //! exact in any order.
 //!
-//! **Rules.** The first centroids come from k-means++ over a sample drawn by the seed ([`seeding`]). A centroid
+//! **Speed.** Distances are products of integers by the processor's widest instructions (`cool-distance`); once centroids
+//! move little, bounds spare most of them ([`bounds`], [`choose`]). Neither changes a bit of the result.
+//!
+//! **Rules.** The first centroids come from k-means++ over a sample drawn by the seed ([`seeding`]), of many clusters from
+//! k-means||, by all ranks. A centroid
 //! without points stays where it is. Of equally near centroids, a point takes the first. The iterations end when no
 //! centroid moves any more, after the most iterations allowed, or when inertia falls by less than the tolerance.
 //!
@@ -22,6 +26,7 @@
 pub mod assign;
 pub mod bounds;
 mod checkpoint;
+pub mod choose;
 pub mod classify;
 pub mod error;
 mod files;
@@ -29,6 +34,7 @@ pub mod grid;
 pub mod hog;
 pub mod lloyd;
 pub mod npy;
+mod parallel_seeding;
 pub mod partition;
 pub mod peers;
 pub mod pictures;

@@ -2,10 +2,12 @@
 //!
 //! [`Share::load`] gives each rank its points; [`Share::cluster`] runs the iterations. Both are called by all ranks alike.
 
-use crate::assign::{self, Assigned, assign};
+use crate::assign::{self, Assigned};
 use crate::checkpoint;
+use crate::choose::{Assigner, Effort};
 use crate::error::Error;
 use crate::grid::{self, Centroids, Grid, Points};
+use crate::parallel_seeding;
 use crate::partition::{Thinned, share};
 use crate::peers::Peers;
 use crate::pictures;
@@ -14,7 +16,6 @@ use crate::progress::Progress;
 use crate::seeding;
 use crate::source::{Input, Source};
 use cool::Op;
-use cool_distance::Level;
 use std::ops::Range;
 use std::path::PathBuf;
 use std::time::Instant;
@@ -50,14 +51,51 @@ pub struct Clustering {
     pub seed: u64,
     /// Points sampled for each first centroid.
     pub sample: usize,
-    /// Threads of this rank.
-    pub threads: usize,
-    /// The instructions that do the work; the result is the same with all.
-    pub level: Level,
+    /// Where the first centroids come from; by default [`Init::of`] the clusters.
+    pub init: Option<Init>,
+    /// What decides how fast it goes, and about nothing else.
+    pub effort: Effort,
     /// Where rank 0 writes how far it has come, after every iteration.
     pub checkpoint: Option<PathBuf>,
     /// Go on from there, if anything is there.
     pub resume: bool,
+}
+
+/// Where the first centroids come from.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Init {
+    /// k-means|| over a sample, by all ranks.
+    Parallel,
+    /// k-means++ over a sample, by rank 0.
+    PlusPlus,
+    /// Points drawn evenly, as they are.
+    Random,
+    /// An `.npy` file that rank 0 finds.
+    File(PathBuf),
+}
+
+impl Init {
+    /// By its name on the command line, or the name of a file.
+    pub fn named(name: &str) -> Self {
+        match name {
+            "k-means||" => Self::Parallel,
+            "k-means++" => Self::PlusPlus,
+            "random" => Self::Random,
+            file => Self::File(file.into()),
+        }
+    }
+
+    /// What suits so many clusters: time and traffic of k-means++ at one rank grow with their square.
+    pub fn of(clusters: usize) -> Self {
+        if clusters > 1000 { Self::Parallel } else { Self::PlusPlus }
+    }
+}
+
+impl Clustering {
+    /// Where the first centroids come from.
+    pub fn init(&self) -> Init {
+        self.init.clone().unwrap_or(Init::of(self.k))
+    }
 }
 
 /// Who wants to hear how it goes.
@@ -174,11 +212,12 @@ impl Share {
         peers.agree(check(how, self.chosen.len()))?;
         let progress = self.begin(peers, how, progress)?;
         let mut labels = vec![u32::MAX; self.points.len()];
+        let mut assigner = Assigner::new(how.effort);
         loop {
             let (start, before) = (Instant::now(), peers.tally().time);
             progress.broadcast(peers)?;
-            let found = assign(&self.points, &progress.centroids, &mut labels, how.level, how.threads);
-            let (sums, counts) = assign::sum(&self.points, &labels, how.k, how.threads);
+            let found = assigner.assign(&self.points, &progress.centroids, &mut labels);
+            let (sums, counts) = assign::sum(&self.points, &labels, how.k, how.effort.threads);
             let (sizes, found) = reduce_counts(peers, counts, found)?;
             let inertia = self.grid.real_squared(found.inertia);
             if progress.is_complete(how) {
@@ -196,6 +235,7 @@ impl Share {
                 number: progress.iterations.len() + 1,
                 inertia,
                 moved_points: found.changed as u64,
+                measured: found.measured,
                 moved_centroids: moved,
                 empty: sizes.iter().filter(|&&n| n == 0).count(),
                 seconds_computing: start.elapsed().saturating_sub(communicating).as_secs_f64(),
@@ -229,9 +269,24 @@ impl Share {
         Ok(progress.insert(begun))
     }
 
-    /// The first centroids, at rank 0: every rank puts in the sample's points that it holds, and nothing elsewhere.
+    /// The first centroids, at rank 0.
     fn first(&self, peers: &Peers<'_>, how: &Clustering) -> Result<Centroids, Error> {
-        let wanted = how.k.saturating_mul(how.sample) as u64;
+        match how.init() {
+            Init::PlusPlus => self.sampled(peers, how, how.sample),
+            Init::Random => self.sampled(peers, how, 1),
+            Init::Parallel => parallel_seeding::choose(self, peers, how.k, how.seed, &how.effort),
+            Init::File(path) => {
+                let (precision, dims) = (self.points.precision(), self.points.dims);
+                let elsewhere = || Ok(Centroids { precision, dims, values: vec![0; how.k * dims] });
+                peers.agree(if peers.leads() { seeding::read(&path, &self.grid, how.k) } else { elsewhere() })
+            }
+        }
+    }
+
+    /// The first centroids by k-means++ over a sample, at rank 0: every rank puts in the sample's points that it holds, and
+    /// nothing elsewhere.
+    fn sampled(&self, peers: &Peers<'_>, how: &Clustering, sample: usize) -> Result<Centroids, Error> {
+        let wanted = how.k.saturating_mul(sample) as u64;
         let sample = Thinned::new(self.chosen.len(), wanted, how.seed);
         let dims = self.points.dims;
         let mut values = vec![0i16; sample.len() as usize * dims];

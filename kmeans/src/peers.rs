@@ -148,16 +148,15 @@ impl<'a> Peers<'a> {
         Ok(all)
     }
 
-    /// The bytes of all ranks, in order of ranks, at every one.
-    pub fn exchange(&self, mine: Vec<u8>) -> Result<Vec<Vec<u8>>, Error> {
-        let mut lengths = vec![0u64; self.size()];
-        lengths[self.rank()] = mine.len() as u64;
-        let counts: Vec<usize> = self.combine(lengths, Op::Sum)?.into_iter().map(|n| n as usize).collect();
-        let mut all = mine.clone();
-        all.resize(counts.iter().sum(), 0);
+    /// What all ranks have, in order of ranks, however much each has.
+    pub fn all_gather<T: Element + Default>(&self, mine: Vec<T>) -> Result<Vec<T>, Error> {
+        let Some(comm) = self.comm else { return Ok(mine) };
+        let mut counts = vec![0u64; comm.size()];
+        self.timed(|comm| comm.allgather(&[mine.len() as u64], &mut counts))?;
+        let counts: Vec<usize> = counts.into_iter().map(|count| count as usize).collect();
+        let mut all = vec![T::default(); counts.iter().sum()];
         self.timed(|comm| comm.allgatherv(&mine, &mut all, &counts))?;
-        let mut rest = all.as_slice();
-        Ok(counts.iter().map_while(|&count| rest.split_off(..count).map(<[u8]>::to_vec)).collect())
+        Ok(all)
     }
 
     /// Lets all ranks go on only if all can. If some have failed, all get the error of the smallest such rank, so

@@ -7,7 +7,7 @@ use crate::peers::Peers;
 use cool::Op;
 
 /// Numbers that an iteration is written as.
-const NUMBERS: usize = 7;
+const NUMBERS: usize = 8;
 
 /// The same, for a message of 16-bit integers.
 const SHORTS: usize = NUMBERS * 4;
@@ -21,6 +21,8 @@ pub struct Iteration {
     pub inertia: f64,
     /// Points whose centroid is another than in the iteration before; all, in the first after ranks were lost.
     pub moved_points: u64,
+    /// Distances of points from centroids that it measured.
+    pub measured: u64,
     /// Centroids that it moved.
     pub moved_centroids: usize,
     /// Centroids without points.
@@ -38,6 +40,7 @@ impl Iteration {
             self.number as u64,
             self.inertia.to_bits(),
             self.moved_points,
+            self.measured,
             self.moved_centroids as u64,
             self.empty as u64,
             self.seconds_computing.to_bits(),
@@ -47,11 +50,13 @@ impl Iteration {
 
     /// From [`Iteration::bits`].
     pub(crate) fn from_bits(bits: &[u64; NUMBERS]) -> Self {
-        let &[number, inertia, moved_points, moved_centroids, empty, computing, communicating] = bits;
+        let &[number, inertia, moved_points, measured, moved_centroids, empty, computing, communicating] =
+            bits;
         Self {
             number: number as usize,
             inertia: f64::from_bits(inertia),
             moved_points,
+            measured,
             moved_centroids: moved_centroids as usize,
             empty: empty as usize,
             seconds_computing: f64::from_bits(computing),

@@ -31,6 +31,8 @@ pub struct Summary {
     pub final_inertia: f64,
     /// Clusters without points in the end.
     pub empty_clusters: usize,
+    /// Distances of points from centroids that each iteration measured, as a share of all.
+    pub distances: Vec<f64>,
     /// Of each iteration.
     pub seconds_computing: Vec<f64>,
     /// Of each iteration.
@@ -126,6 +128,7 @@ pub fn summarise(
         converged: clustered.converged,
         inertia: each(|i| i.inertia),
         final_inertia: clustered.inertia,
+        distances: distances(share.chosen.len(), clustered),
         empty_clusters: clustered.sizes.iter().filter(|&&n| n == 0).count(),
         seconds: Seconds {
             loading: run.loading,
@@ -140,6 +143,12 @@ pub fn summarise(
         network,
         skipped_images: share.skipped.iter().map(|p| p.display().to_string()).collect(),
     }
+}
+
+/// Of all distances, which each iteration measured.
+fn distances(points: u64, clustered: &Clustered) -> Vec<f64> {
+    let all = points as f64 * clustered.centroids.len() as f64;
+    clustered.iterations.iter().map(|i| i.measured as f64 / all).collect()
 }
 
 /// Writes a value as JSON.

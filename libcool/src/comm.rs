@@ -385,6 +385,30 @@ mod tests {
     }
 
     #[test]
+    fn plans_can_be_set_while_a_call_is_under_way_and_another_thread_waits_for_it() {
+        const PLANS: usize = 200;
+        let agent = |mut stream: UnixStream, mut decoder: Decoder| {
+            for _ in 0..PLANS {
+                while !matches!(heard(&stream, &mut decoder), Body::CheckPlan(_)) {}
+                let checked = Body::PlanChecked(local::PlanChecked::default());
+                stream.write_all(&encode(checked, MAX_TO_RANK).unwrap()).unwrap();
+            }
+            let done = Body::Done(local::Done { id: 0, failure: None, stats: None });
+            stream.write_all(&encode(done, MAX_TO_RANK).unwrap()).unwrap();
+        };
+        with_agent(agent, |comm, _| {
+            let call = comm.start().barrier().unwrap();
+            std::thread::scope(|scope| {
+                let waits = scope.spawn(|| call.wait());
+                for _ in 0..PLANS {
+                    comm.set_plan(Operation::Bcast, "flat:chain").unwrap();
+                }
+                waits.join().unwrap().unwrap();
+            });
+        });
+    }
+
+    #[test]
     fn a_failure_names_the_ranks_and_the_answer_to_another_call_is_not_ours() {
         let answers = |mut stream: UnixStream, mut decoder: Decoder| {
             let mut answer = |body| stream.write_all(&encode(body, MAX_TO_RANK).unwrap()).unwrap();

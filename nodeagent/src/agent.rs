@@ -62,6 +62,11 @@ impl Agent {
         self.engine.runtime()
     }
 
+    /// Waits for the end of its engine, after which it is of no use: its ranks' sessions have ended with it.
+    pub async fn engine_ended(&self) {
+        self.engine.ended().await;
+    }
+
     /// What it has done.
     pub fn metrics(&self) -> &Metrics {
         &self.metrics

@@ -1,9 +1,10 @@
 //! The agent's session with the controller: registers, does what it is told, and comes back when the
 //! session breaks. Without a controller, groups and ranks that are there go on.
-//! What it is told to do is done in [`commands`].
+//! What it is told to do is done in `commands`.
 
 mod commands;
 mod group_spec;
+mod outbox;
 
 use crate::agent::Agent;
 use crate::interface::Interface;
@@ -13,18 +14,18 @@ use crate::output_backlog::Backlog;
 use cool_proto::control::controller_client::ControllerClient;
 use cool_proto::control::{AgentMessage, ControllerMessage, Examined, Probed, Register, agent_message};
 use cool_tls::{AddressError, Connector, Role};
+use outbox::{Outbox, Outgoing};
 use std::convert::Infallible;
 use std::time::Duration;
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout};
-use tokio_stream::wrappers::ReceiverStream;
-use tonic::transport::Endpoint;
+use tonic::transport::{Channel, Endpoint};
 use tonic::{Code, Status};
 use tracing::warn;
 
 /// The controller answers a connection, a registration, and takes an answer of ours, within this.
-const PATIENCE: Duration = Duration::from_secs(10);
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// How soon to come back to a controller that is away; doubled each time, up to the longest.
 const SHORTEST_PAUSE: Duration = Duration::from_millis(100);
@@ -38,9 +39,6 @@ const MAX_MESSAGE: usize = 64 << 20;
 
 /// Why processes do not get the group that they wait for.
 const AWAY: &str = "this node's agent has no session with the controller; start it, then try again";
-
-/// Messages under way to the controller.
-const OUTBOX: usize = 256;
 
 /// Why there will be no session with this controller.
 #[derive(Debug, thiserror::Error)]
@@ -91,7 +89,7 @@ pub async fn run(
         launcher,
         events,
         announcer: JoinSet::new(),
-        held: NodeInventory::default(),
+        inventory: NodeInventory::default(),
         backlog: Backlog::default(),
         probe: JoinSet::new(),
         examinations: JoinSet::new(),
@@ -102,7 +100,7 @@ pub async fn run(
     loop {
         let end = control.session(&endpoint, &connector).await;
         control.announcer = JoinSet::new();
-        agent.orphan_groups(|group| control.held.has_running(group));
+        agent.orphan_groups(|group| control.inventory.has_running(group));
         control.probe = JoinSet::new();
         agent.give_up_musters(AWAY);
         match end {
@@ -146,7 +144,7 @@ struct Control<'a> {
     /// The one task that announces the node by LLDP. It lasts as long as the session, and so does its key.
     announcer: JoinSet<()>,
     /// For a controller that takes over from another.
-    held: NodeInventory,
+    inventory: NodeInventory,
     backlog: Backlog,
     /// The probe under way.
     probe: JoinSet<Probed>,
@@ -163,12 +161,24 @@ impl Control<'_> {
     async fn session(&mut self, endpoint: &Endpoint, connector: &Connector) -> Result<Infallible, End> {
         let channel =
             endpoint.connect_with_connector(connector.clone()).await.map_err(|e| End::Broken(chain(&e)))?;
-        let mut client = ControllerClient::new(channel).max_decoding_message_size(MAX_MESSAGE);
-        let (out, messages) = mpsc::channel(OUTBOX);
-        answer(&out, agent_message::Body::Register(self.registration())).await?;
-        let mut inbound = timeout(PATIENCE, client.join(ReceiverStream::new(messages)))
+        let client = ControllerClient::new(channel).max_decoding_message_size(MAX_MESSAGE);
+        let (outbox, outgoing) = Outbox::open();
+        let end = self.converse(client, &outbox.sender, outgoing).await;
+        self.backlog.put_back(outbox.untaken());
+        end
+    }
+
+    /// Registers, and does what the controller says while what happens here is told to it.
+    async fn converse(
+        &mut self,
+        mut client: ControllerClient<Channel>,
+        out: &mpsc::Sender<AgentMessage>,
+        outgoing: Outgoing,
+    ) -> Result<Infallible, End> {
+        answer(out, agent_message::Body::Register(self.registration())).await?;
+        let mut inbound = timeout(ANSWER_TIMEOUT, client.join(outgoing))
             .await
-            .map_err(|_| End::Broken(format!("it has not answered within {} s", PATIENCE.as_secs())))?
+            .map_err(|_| End::Broken(format!("it has not answered within {} s", ANSWER_TIMEOUT.as_secs())))?
             .map_err(|status| self.unwelcome(status))?
             .into_inner();
         loop {
@@ -187,18 +197,18 @@ impl Control<'_> {
             };
             tokio::select! {
                 message = inbound.message() => match message? {
-                    Some(ControllerMessage { body: Some(body) }) => self.obey(body, &out).await?,
+                    Some(ControllerMessage { body: Some(body) }) => self.obey(body, out).await?,
                     Some(ControllerMessage { body: None }) => warn!("the controller sent a message of no known kind"),
                     None => return Err(End::Broken("it ended the session".into())),
                 },
                 Some((room, event)) = event => {
-                    self.held.note(&event);
+                    self.inventory.note(&event);
                     self.note_absent(&event);
                     room.send(AgentMessage { body: Some(event) });
                 }
-                Some(Ok(probed)) = probe.join_next() => answer(&out, agent_message::Body::Probed(probed)).await?,
+                Some(Ok(probed)) = probe.join_next() => answer(out, agent_message::Body::Probed(probed)).await?,
                 Some(Ok(examined)) = examinations.join_next() => {
-                    answer(&out, agent_message::Body::Examined(examined)).await?;
+                    answer(out, agent_message::Body::Examined(examined)).await?;
                 }
             }
         }
@@ -207,7 +217,7 @@ impl Control<'_> {
     /// A rank that has ended may never have come to its group.
     fn note_absent(&self, event: &agent_message::Body) {
         let agent_message::Body::Exited(exited) = event else { return };
-        let Some(group) = self.held.group_of(exited.job) else { return };
+        let Some(group) = self.inventory.group_of(exited.job) else { return };
         let (agent, rank) = (self.agent.clone(), exited.rank);
         // Not here, where what it says to the controller is taken.
         tokio::spawn(async move { agent.never_came(group, rank).await });
@@ -237,7 +247,7 @@ impl Control<'_> {
             udp_port: udp_port.into(),
             tcp_port: tcp_port.into(),
             slots: self.node.slots,
-            held: self.held.report(|group| self.agent.attached(group)),
+            held: self.inventory.report(|group| self.agent.attached(group)),
             probe_port: self.node.probe_port.into(),
         }
     }
@@ -253,7 +263,7 @@ impl Control<'_> {
                 () = &mut over => return,
                 Some(event) = self.events.recv() => event,
             };
-            if let Some(ended) = self.held.note(&event) {
+            if let Some(ended) = self.inventory.note(&event) {
                 self.agent.orphan_groups(|group| group != ended);
             }
             match event {
@@ -269,18 +279,18 @@ impl Control<'_> {
 
 /// Sends a message of ours.
 async fn answer(out: &mpsc::Sender<AgentMessage>, body: agent_message::Body) -> Result<(), End> {
-    match timeout(PATIENCE, out.send(AgentMessage { body: Some(body) })).await {
+    match timeout(ANSWER_TIMEOUT, out.send(AgentMessage { body: Some(body) })).await {
         Ok(Ok(())) => Ok(()),
         Ok(Err(_)) => Err(End::Broken("it ended the session".into())),
-        Err(_) => Err(End::Broken(format!("it has read nothing for {} s", PATIENCE.as_secs()))),
+        Err(_) => Err(End::Broken(format!("it has read nothing for {} s", ANSWER_TIMEOUT.as_secs()))),
     }
 }
 
 fn endpoint(address: http::Uri) -> Endpoint {
     Endpoint::from(address)
-        .connect_timeout(PATIENCE)
+        .connect_timeout(ANSWER_TIMEOUT)
         .http2_keep_alive_interval(KEEP_ALIVE)
-        .keep_alive_timeout(PATIENCE)
+        .keep_alive_timeout(ANSWER_TIMEOUT)
         .keep_alive_while_idle(true)
 }
 

@@ -10,17 +10,18 @@ mod user;
 mod wire;
 
 use crate::agent::Agent;
+use cool_daemon::accept::Incoming;
 use std::io;
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
-use std::time::Duration;
 use tokio::net::UnixListener;
 use tokio::task::JoinSet;
 use tracing::warn;
+use user::{Share, User, Users};
 
-/// Connections at once; more wait in the backlog.
-const MAX_CONNECTIONS: usize = 4096;
+/// Connections at once; more wait in the system's queue.
+const CONNECTIONS_MAX: usize = 4096;
 
 /// Why ranks cannot be served.
 #[derive(Debug, thiserror::Error)]
@@ -72,7 +73,8 @@ impl LocalServer {
 
     /// Serves ranks of `agent` until dropped.
     pub async fn serve(self, agent: Agent) {
-        let mut sessions = JoinSet::new();
+        let incoming = Incoming::new(&self.listener, "rank", CONNECTIONS_MAX);
+        let (users, mut sessions) = (Users::default(), JoinSet::new());
         loop {
             tokio::select! {
                 Some(ended) = sessions.join_next() => {
@@ -80,22 +82,27 @@ impl LocalServer {
                         warn!("a rank's session ended badly: {e}");
                     }
                 }
-                accepted = self.listener.accept(), if sessions.len() < MAX_CONNECTIONS => match accepted {
-                    Ok((stream, _)) => match stream.into_std() {
-                        Ok(stream) => {
-                            sessions.spawn_on(session::serve(stream, agent.clone()), agent.runtime());
-                        }
-                        Err(e) => warn!("cannot serve a rank's connection: {e}"),
-                    },
-                    // Most likely out of descriptors: give those in use time to close.
-                    Err(e) => {
-                        warn!("cannot accept a rank's connection: {e}");
-                        tokio::time::sleep(Duration::from_millis(100)).await;
+                (stream, place) = incoming.next() => match accepted(stream, &users) {
+                    Ok((stream, user, share)) => {
+                        let session = session::serve(stream, user, share, agent.clone());
+                        sessions.spawn_on(async move {
+                            session.await;
+                            drop(place);
+                        }, agent.runtime());
                     }
+                    Err(e) => warn!("cannot serve a rank's connection: {e}"),
                 },
             }
         }
     }
+}
+
+/// Whose process has connected, and its share of that user's connections, if there is one.
+fn accepted(stream: tokio::net::UnixStream, users: &Users) -> io::Result<(UnixStream, User, Option<Share>)> {
+    let stream = stream.into_std()?;
+    let user = User::of(&stream)?;
+    let share = users.share(user);
+    Ok((stream, user, share))
 }
 
 impl Drop for LocalServer {

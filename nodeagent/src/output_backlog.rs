@@ -15,9 +15,23 @@ pub(crate) struct Backlog {
 }
 
 impl Backlog {
+    /// Keeps the newest line.
     pub(crate) fn keep(&mut self, event: Body) {
         self.bytes += size(&event);
         self.lines.push_back(event);
+        self.drop_oldest();
+    }
+
+    /// Keeps the lines among events that were taken from here, or came after all that was, and were not sent.
+    pub(crate) fn put_back(&mut self, events: Vec<Body>) {
+        for event in events.into_iter().rev().filter(|event| matches!(event, Body::Output(_))) {
+            self.bytes += size(&event);
+            self.lines.push_front(event);
+        }
+        self.drop_oldest();
+    }
+
+    fn drop_oldest(&mut self) {
         while self.bytes > MAX_OUTPUT {
             let Some(oldest) = self.lines.pop_front() else { break };
             self.bytes -= size(&oldest);
@@ -25,6 +39,7 @@ impl Backlog {
         }
     }
 
+    /// The oldest line.
     pub(crate) fn take(&mut self) -> Option<Body> {
         let event = self.lines.pop_front()?;
         self.bytes -= size(&event);
@@ -61,5 +76,15 @@ mod tests {
         assert!((85..=95).contains(&lost), "{lost}");
         assert_eq!(std::iter::from_fn(|| backlog.take()).count() as u64, 99 - lost);
         assert_eq!(backlog.bytes, 0);
+    }
+
+    #[test]
+    fn lines_that_were_not_sent_go_before_those_that_came_later() {
+        let line = |rank| Body::Output(Output { rank, ..Output::default() });
+        let mut backlog = Backlog::default();
+        backlog.keep(line(3));
+        backlog.put_back(vec![line(1), Body::Exited(cool_proto::control::Exited::default()), line(2)]);
+        assert_eq!(std::iter::from_fn(|| backlog.take()).collect::<Vec<_>>(), [line(1), line(2), line(3)]);
+        assert_eq!((backlog.bytes, backlog.take_lost()), (0, 0));
     }
 }

@@ -7,13 +7,12 @@
 
 use crate::auth::{Key, TAG};
 use crate::{DatapathId, Mac};
+use cool_types::check_node_name;
 
 /// LLDP's EtherType.
 pub const ETHERTYPE: u16 = 0x88cc;
 /// The nearest-bridge group address, to which LLDP is sent.
 pub const DESTINATION: Mac = Mac([0x01, 0x80, 0xc2, 0, 0, 0x0e]);
-/// The longest name of a node, in bytes: what a chassis id can carry.
-pub const MAX_NAME: usize = 254;
 
 /// A locally administered OUI: no vendor's frames carry it.
 const OUI: [u8; 3] = [0x02, 0xc0, 0x01];
@@ -112,7 +111,7 @@ impl Announcement {
     /// once, in ascending order.
     ///
     /// # Errors
-    /// If the name is empty or longer than [`MAX_NAME`] bytes.
+    /// If the name is none of a node ([`check_node_name`]).
     pub fn encode(&self, source: Mac, key: &Key, number: u64) -> Result<Vec<u8>, LldpError> {
         let mut frame = Vec::with_capacity(160);
         frame.extend(DESTINATION.0);
@@ -126,9 +125,7 @@ impl Announcement {
                 [&organisation(KIND_SWITCH)[..], &switch.0.to_be_bytes(), &port.to_be_bytes()].concat(),
             ),
             Announcement::Node { name, mac } => {
-                if name.is_empty() || name.len() > MAX_NAME {
-                    return Err(LldpError::Malformed("name"));
-                }
+                check_node_name(name).map_err(|_| LldpError::Malformed("name"))?;
                 (
                     [&[CHASSIS_LOCAL][..], name.as_bytes()].concat(),
                     [&[PORT_MAC][..], &mac.0].concat(),
@@ -249,9 +246,7 @@ fn organisation(own: &[u8]) -> Result<Option<Own>, LldpError> {
     }
     let (mac, name) = body.split_first_chunk().ok_or(LldpError::Truncated("the node's address"))?;
     let name = str::from_utf8(name).map_err(|_| LldpError::Malformed("name"))?;
-    if name.is_empty() || name.len() > MAX_NAME {
-        return Err(LldpError::Malformed("name"));
-    }
+    check_node_name(name).map_err(|_| LldpError::Malformed("name"))?;
     Ok(Some(Own::Announcement(Announcement::Node { name: name.to_owned(), mac: Mac(*mac) })))
 }
 
@@ -288,7 +283,7 @@ mod tests {
         prop_oneof![
             (any::<u64>(), any::<u32>())
                 .prop_map(|(dpid, port)| Announcement::Switch { switch: DatapathId(dpid), port }),
-            ("[a-z0-9.ü-]{1,100}", any::<[u8; 6]>())
+            ("[a-zA-Z0-9_-][a-zA-Z0-9._-]{0,62}", any::<[u8; 6]>())
                 .prop_map(|(name, mac)| Announcement::Node { name, mac: Mac(mac) }),
         ]
     }

@@ -11,24 +11,26 @@ use crate::layout::Layout;
 use crate::plan::Plan;
 use crate::schedule::{Call, Operation, Rank};
 use crate::timing::Costs;
+use cool_types::limits;
 use core::time::Duration;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
 /// Picks that are kept of a group; more are only made of different sizes and roots than anyone uses.
-const KEPT: usize = 1024;
+const PICKS_MAX: usize = 1024;
 
-/// How many plans are tried in other segments than they like best by themselves.
+/// Of the best plans, how many are also tried in segments of other sizes than their own.
 const REFINED: usize = 3;
 
-/// A plan that takes so many times as long as the best is not made good by other segments.
+/// A plan is given up once it has taken this many times as long as the best so far: other segments gain less.
 const HOPEFUL: f64 = 2.0;
 
-/// Another plan than the rule's, and other segments than a plan's own, must be better by this.
-const WORTHY: f64 = 1.02;
+/// The margin, as a factor of time, by which another plan than the rule's must be faster, and other segments than a plan's
+/// own: estimates are not more exact than that.
+const MARGIN: f64 = 1.02;
 
-/// The same of a barrier: all that it costs is messages, and those behind which others come at leisure are not timed.
-const WORTHY_BARRIER: f64 = 1.3;
+/// The same of barriers, which need 30 % gain: all that they cost is messages, and those off the critical path are not timed.
+const MARGIN_BARRIER: f64 = 1.3;
 
 /// What the links of a level cost: latency and rate, Hockney's model.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -135,7 +137,7 @@ impl Planner {
 
     /// Keeps what [`Planner::best`] has found for a call.
     pub fn keep(&mut self, call: &Call, plan: Plan) {
-        if self.picks.len() >= KEPT {
+        if self.picks.len() >= PICKS_MAX {
             self.picks.clear();
         }
         self.picks.insert(self.key(call), plan);
@@ -153,7 +155,7 @@ impl Planner {
         let bench = estimate::Bench::new(&self.model, &self.layout, &call);
         let mut estimates: Vec<Estimate> = Vec::new();
         let mut best = f64::INFINITY;
-        let worthy = if call.operation == Operation::Barrier { WORTHY_BARRIER } else { WORTHY };
+        let margin = if call.operation == Operation::Barrier { MARGIN_BARRIER } else { MARGIN };
         // A good one first, so that bad ones are soon given up.
         let likely = Plan::default_for(&call, &self.layout);
         let others = Planner::candidates(&call, &self.layout).into_iter().filter(|plan| *plan != likely);
@@ -161,7 +163,7 @@ impl Planner {
             if let Some(mut estimate) = bench.estimate(plan, best * HOPEFUL) {
                 best = best.min(estimate.seconds);
                 // What is hardly better is not worth an exception.
-                estimate.seconds *= if plan == likely { 1.0 } else { worthy };
+                estimate.seconds *= if plan == likely { 1.0 } else { margin };
                 estimates.push(estimate);
             }
         }
@@ -170,7 +172,7 @@ impl Planner {
             for plan in Planner::segmented(estimates[i].plan, &call, &self.layout) {
                 if let Some(mut estimate) = bench.estimate(plan, best) {
                     best = best.min(estimate.seconds);
-                    estimate.seconds *= worthy;
+                    estimate.seconds *= margin;
                     estimates.push(estimate);
                 }
             }
@@ -202,7 +204,7 @@ impl Planner {
         let array = estimate::array(call, layout.size());
         let nodes = layout.nodes() as u64;
         let own = plan.segment(array, layout.nodes());
-        let eager = 64 * 1024;
+        let eager = limits::EAGER_BYTES;
         let mut sizes = vec![own / 4, own.saturating_mul(4), eager, eager.saturating_mul(nodes), array];
         sizes.retain(|size| (4096..=array).contains(size) && *size != own && (*size < array || own < array));
         sizes.sort_unstable();

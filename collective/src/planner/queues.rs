@@ -1,16 +1,17 @@
-//! The network as the planner sees it: a tree whose links serve messages in the order in which they come, each a
-//! frame at a time. Coarser than sharing links among flows, and quick.
+//! The network as the planner sees it: a tree whose links are queues, first come first served, which serve a message
+//! frame by frame. Coarser than sharing links among flows, and quick.
 
 use super::CostModel;
 use crate::layout::{Layout, Scope};
 use crate::timing::{Multicast, Network, Notice, Notices, nanos, time_of};
 use std::collections::{BTreeMap, VecDeque};
 
-/// Links serve this part of a message's turn at a time, or the second, if that is more bytes.
-const FRAMES: u64 = 4;
-const FRAME: u64 = 4096;
-/// Turns of a message at most.
-const TURNS: u64 = 2;
+/// A link serves a message in frames: a turn is this many of them.
+const FRAMES_A_TURN: u64 = 4;
+/// Bytes of the shortest frame, unless the message is shorter.
+const FRAME_BYTES_MIN: u64 = 4096;
+/// Turns that a message takes at most: turns of longer messages are longer, which keeps timing quick.
+const TURNS_MAX: u64 = 2;
 
 /// A link: when it has served all that came so far, at its own rate.
 #[derive(Clone, Copy, Debug, Default)]
@@ -95,11 +96,11 @@ impl<'a> Queues<'a> {
         let Some(connection) = self.connections.get_mut(&(from, to)) else { return };
         connection.sending = false;
         let Some(mut message) = connection.queue.pop_front() else { return };
-        let turn = self.model.costs.turn().max(message.bytes.div_ceil(TURNS));
+        let turn = self.model.costs.turn().max(message.bytes.div_ceil(TURNS_MAX));
         if message.turn == 0 {
             message.turn = turn.min(message.left);
         }
-        let frame = FRAME.max(turn.min(message.bytes).div_ceil(FRAMES)).min(message.turn);
+        let frame = FRAME_BYTES_MIN.max(turn.min(message.bytes).div_ceil(FRAMES_A_TURN)).min(message.turn);
         message.left -= frame;
         message.turn -= frame;
         connection.sending = true;

@@ -6,6 +6,7 @@ pub mod traces;
 
 use cool_proto::control::{ControllerMessage, Register, Registered, controller_message::Body};
 use cool_topology::{Key, Mac};
+use cool_types::{NODE_NAME_MAX, NODE_NAME_RULE, check_node_name};
 use std::collections::BTreeMap;
 use std::net::Ipv4Addr;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -14,8 +15,6 @@ use tokio::sync::{Notify, mpsc};
 
 /// Messages that wait for an agent; one that leaves more unread is not working.
 pub const OUTBOX: usize = 256;
-/// Longest name of a node.
-const LONGEST_NAME: usize = 63;
 /// What every IPv4 network carries (RFC 791).
 const SMALLEST_MTU: u32 = 576;
 
@@ -94,15 +93,12 @@ impl TryFrom<Register> for Agent {
             return Err(AdmitError::Version { name, theirs: register.version, ours: cool_proto::VERSION });
         }
         let bad = |field, value: &dyn ToString, need| AdmitError::Bad {
-            name: name.chars().take(LONGEST_NAME).collect(),
+            name: name.chars().take(NODE_NAME_MAX).collect(),
             field,
-            value: value.to_string().chars().take(LONGEST_NAME).collect(),
+            value: value.to_string().chars().take(NODE_NAME_MAX).collect(),
             need,
         };
-        let speakable = |c: char| c.is_ascii_alphanumeric() || "._-".contains(c);
-        if name.is_empty() || name.len() > LONGEST_NAME || !name.chars().all(speakable) {
-            return Err(bad("name", &name, "a name has 1 to 63 of a-z A-Z 0-9 . _ -"));
-        }
+        check_node_name(&name).map_err(|_| bad("name", &name, NODE_NAME_RULE))?;
         let ip =
             register.ip.parse().map_err(|_| bad("IP address", &register.ip, "an IPv4 address is needed"))?;
         let mac =

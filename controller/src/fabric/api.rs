@@ -29,9 +29,9 @@ pub struct FabricConfig {
     /// How long new unicast paths that could make a loop with old ones wait for switches to confirm that
     /// those are gone.
     pub deferral_timeout: Duration,
-    /// How long trees stay that an earlier life of the controller left in the switches, until an agent says
-    /// that their group is in use.
-    pub takeover: Duration,
+    /// How long trees and routes stay that an earlier controller left in the switches and that nobody has asked for
+    /// since this one has started (the stale-path time of a graceful restart).
+    pub stale_time: Duration,
     /// UDP port of all multicast.
     pub multicast_port: u16,
     /// LLDP and ARP packets per second that a port may hand in, with two seconds' worth at once.
@@ -54,7 +54,7 @@ impl Default for FabricConfig {
             lldp_interval: Duration::from_secs(1),
             confirm_timeout: Duration::from_secs(5),
             deferral_timeout: Duration::from_millis(500),
-            takeover: Duration::from_secs(20),
+            stale_time: Duration::from_secs(20),
             multicast_port: 7420,
             packet_ins_per_second: 250,
             counters_interval: Duration::from_secs(2),

@@ -32,10 +32,15 @@ fn dealt<T>(
     let computed = peers.agree(compute(&mine))?;
     let mut bytes = Vec::new();
     computed.iter().for_each(|item| encode(item, &mut bytes));
-    let parts = peers.exchange(bytes)?;
-    let mut parts: Vec<&[u8]> = parts.iter().map(Vec::as_slice).collect();
-    let ranks = parts.len();
-    let all: Option<Vec<T>> = (0..items).map(|item| decode(&mut parts[item % ranks])).collect();
+    let all = peers.all_gather(bytes)?;
+    let mut rest = all.as_slice();
+    let mut done: Vec<Option<T>> = (0..items).map(|_| None).collect();
+    for rank in 0..peers.size() {
+        for place in done.iter_mut().skip(rank).step_by(peers.size()) {
+            *place = decode(&mut rest);
+        }
+    }
+    let all: Option<Vec<T>> = done.into_iter().collect();
     all.ok_or_else(|| {
         Error::Input("ranks disagree on what they have computed; do all run the same version?".into())
     })

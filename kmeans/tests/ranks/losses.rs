@@ -116,6 +116,6 @@ fn a_checkpoint_that_does_not_belong_to_the_run_is_refused_in_words() {
     assert!(refusal(&how).contains("89 bytes of centroids"), "{}", refusal(&how));
     for garbage in [&b""[..], b"{}", b"{}\n", b"\xff\n\n", &whole[..40]] {
         std::fs::write(&checkpoint, garbage).expect("written");
-        assert!(refusal(&how).contains("not a \"cool-kmeans checkpoint 1\""));
+        assert!(refusal(&how).contains("not a \"cool-kmeans checkpoint 2\""));
     }
 }

@@ -1,8 +1,8 @@
 //! What the tests share: made-up inputs, and a clustering by embedded ranks.
 
 use cool::embedded::Embedded;
-use cool_distance::Level;
 use cool_kmeans::Error;
+use cool_kmeans::choose::Effort;
 use cool_kmeans::lloyd::{Clustered, Clustering, Iteration, Loading, Share, Watch};
 use cool_kmeans::partition::draw;
 use cool_kmeans::peers::Peers;
@@ -53,8 +53,8 @@ pub(crate) fn clustering(k: usize, threads: usize) -> Clustering {
         tolerance: 0.0,
         seed: 5,
         sample: 3,
-        threads,
-        level: Level::best(),
+        init: None,
+        effort: Effort::of(threads),
         checkpoint: None,
         resume: false,
     }

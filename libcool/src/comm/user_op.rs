@@ -4,6 +4,7 @@
 
 use super::Comm;
 use crate::Operation;
+use crate::collective::{Arrays, Caller, Collective};
 use crate::error::Error;
 use bytemuck::Pod;
 use std::ops::Range;
@@ -124,25 +125,17 @@ impl Comm {
     ) -> Result<(), Error> {
         let name = "fold";
         if element == 0 || !send.len().is_multiple_of(element) {
-            let reason = format!("send has {} bytes, which are no whole elements of {element}", send.len());
-            return Err(self.inner.wrong(name, reason));
-        }
-        if operation.rooted() && root >= self.size() {
             let reason =
-                format!("there is no rank {root} to be the root; the ranks are 0 to {}", self.size() - 1);
+                format!("send has {} bytes, which are no whole elements of {element} bytes", send.len());
             return Err(self.inner.wrong(name, reason));
         }
-        let (parts, looked_at) = match operation {
-            Operation::Reduce => (1, self.rank() == root),
-            Operation::ReduceScatter => (self.size(), true),
-            Operation::Allreduce | Operation::Scan | Operation::Exscan => (1, true),
-            _ => return Err(self.inner.wrong(name, format!("{operation} combines nothing"))),
-        };
-        if looked_at && recv.len().checked_mul(parts) != Some(send.len()) {
-            let reason =
-                format!("recv has {} bytes, but send {}; {operation} has no such", recv.len(), send.len());
-            return Err(self.inner.wrong(name, reason));
+        if !operation.combines() {
+            return Err(self.inner.wrong(name, format!("{operation} combines nothing")));
         }
+        let caller = Caller { rank: self.rank(), size: self.size() };
+        caller
+            .user_op(operation, root, send.len() / element, recv.len() / element)
+            .map_err(|reason| self.inner.wrong(Collective::new(operation, Arrays::None).name(), reason))?;
         let mut reduction = UserOp { comm: self, element, bytes: send.len(), combine };
         if send.len().saturating_mul(self.size()) <= SMALL {
             reduction.small(operation, root, send, recv)

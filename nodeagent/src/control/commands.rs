@@ -29,11 +29,11 @@ impl Control<'_> {
             }
             Body::Release(ReleaseGroup { group }) => {
                 info!(group, "group released");
-                self.held.released(group);
+                self.inventory.released(group);
                 self.agent.release_group(group);
             }
             Body::Launch(launch) => {
-                self.held.started(&launch);
+                self.inventory.started(&launch);
                 self.launcher.launch(&launch);
             }
             Body::Kill(Kill { job }) => self.launcher.kill(job),
@@ -63,7 +63,7 @@ impl Control<'_> {
     /// Makes a group; what the controller is to be told of that.
     async fn make_group(&mut self, group: Group) -> agent_message::Body {
         let (id, epoch) = (group.id, group.epoch);
-        self.held.made(group.clone());
+        self.inventory.made(group.clone());
         let made = match group_spec::convert(group) {
             Ok(spec) => self.agent.make_group(spec).await.map_err(|e| e.to_string()),
             Err(reason) => Err(reason),
@@ -74,7 +74,7 @@ impl Control<'_> {
                 agent_message::Body::GroupReady(GroupReady { group: id, epoch })
             }
             Err(reason) => {
-                self.held.released(id);
+                self.inventory.released(id);
                 warn!(group = id, epoch, "cannot make group: {reason}");
                 agent_message::Body::GroupFailed(GroupFailed { group: id, reason })
             }
@@ -95,11 +95,12 @@ impl Control<'_> {
         let key: [u8; 32] = registered.lldp_key.as_slice().try_into().map_err(|_| {
             End::Refused(format!("its key for LLDP has {} bytes instead of 32", registered.lldp_key.len()))
         })?;
-        self.held.joined(registered.controller);
+        self.inventory.joined(registered.controller);
         self.agent.adopt_groups();
         let lost = self.backlog.take_lost();
         if lost > 0 {
-            warn!("{lost} lines of output were lost while the controller was away");
+            // Those that the broken connection had taken are not known.
+            warn!("at least {lost} lines of output were lost while the controller was away");
         }
         let period = Duration::from_millis(registered.lldp_interval_ms.into()).max(SHORTEST_LLDP_PERIOD);
         // Ends the one that there was.

@@ -103,6 +103,11 @@ impl EngineHandle {
         Ok(EngineHandle { commands, udp_port, tcp_port, runtime })
     }
 
+    /// Waits for the end of the engine's thread, which while there are handles is a defect: it has panicked, and said why.
+    pub async fn ended(&self) {
+        self.commands.closed().await;
+    }
+
     /// Of the engine's thread.
     pub(crate) fn runtime(&self) -> &Handle {
         &self.runtime
@@ -192,4 +197,21 @@ async fn answered(sent: bool, answer: oneshot::Receiver<Result<Stats, Failure>>)
 
 fn stopped() -> Failure {
     failure(Kind::Lost, "the data engine of this agent has stopped; see the agent's log", Vec::new())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::task::{Context, Poll, Waker};
+
+    #[tokio::test]
+    async fn the_end_of_the_engine_is_told_and_does_not_come_while_it_runs() {
+        let engine = EngineHandle::start(EngineConfig::on_loopback("h1")).unwrap();
+        let poll = std::pin::pin!(engine.ended()).poll(&mut Context::from_waker(Waker::noop()));
+        assert_eq!(poll, Poll::Pending);
+        // As a panic of the driver does: what it owned is dropped.
+        let (commands, queue) = mpsc::unbounded_channel();
+        drop(queue);
+        EngineHandle { commands, ..engine }.ended().await;
+    }
 }

@@ -3,7 +3,7 @@
 //! [`super::rank`], frames to [`super::wire`].
 
 use super::rank::AttachedRank;
-use super::user::User;
+use super::user::{CONNECTIONS_OF_USER_MAX, Share, User};
 use super::wire::Wire;
 use crate::agent::{Agent, Attachment, Recovery};
 use crate::engine::wrong_plan;
@@ -20,7 +20,10 @@ use tokio::time::{MissedTickBehavior, interval, timeout};
 use tracing::{debug, info, warn};
 
 /// How long a connected process may take to attach, or to read what it is sent.
-pub(super) const PATIENCE: Duration = Duration::from_secs(10);
+pub(super) const FRAME_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// The longest that a process may wait for the others of a group, or for its survivors.
+const RENDEZVOUS_MAX_MS: u64 = 24 * 60 * 60 * 1000;
 
 /// Why a session ends.
 #[derive(Debug, thiserror::Error)]
@@ -41,20 +44,23 @@ impl From<FrameError> for End {
     }
 }
 
-/// Serves one connection from its first to its last frame.
-pub(super) async fn serve(stream: UnixStream, agent: Agent) {
-    let user = match User::of(&stream) {
-        Ok(user) => user,
-        Err(e) => return warn!("cannot learn whose process connects: {e}"),
-    };
+/// Serves one connection from its first to its last frame; one that its user has no share for is told so.
+pub(super) async fn serve(stream: UnixStream, user: User, share: Option<Share>, agent: Agent) {
     let stream = match Readable::new(stream) {
         Ok(stream) => stream,
         Err(e) => return warn!("cannot serve a rank's connection: {e}"),
     };
     let mut wire = Wire::new(stream);
-    let first = match timeout(PATIENCE, wire.receive()).await {
+    let Some(_share) = share else {
+        let (number, max) = (user.number(), CONNECTIONS_OF_USER_MAX);
+        let reason = format!(
+            "user {number} has {max} connections to this agent, as many as one may; free some groups"
+        );
+        return wire.hang_up(&End::Refused(reason)).await;
+    };
+    let first = match timeout(FRAME_TIMEOUT, wire.receive()).await {
         Ok(first) => first,
-        Err(_) => Err(End::Refused(format!("no Attach within {} s", PATIENCE.as_secs()))),
+        Err(_) => Err(End::Refused(format!("no Attach within {} s", FRAME_TIMEOUT.as_secs()))),
     };
     let attached = match first {
         Ok(body) => attach(body, user, &agent, &mut wire).await,
@@ -93,14 +99,16 @@ async fn attach(body: Body, user: User, agent: &Agent, wire: &mut Wire) -> Resul
         }
         Body::Enlist(Enlist { version, key, rank, size, timeout_ms }) => {
             same(version)?;
+            let timeout_ms = timeout_ms.min(RENDEZVOUS_MAX_MS);
             let enlist = control::Enlist { key: user.key(key), rank, size, timeout_ms };
-            let attachment = muster(enlist, agent, wire).await?;
+            let attachment = rendezvous(enlist, agent, wire).await?;
             user.owns(agent, attachment.group());
             Ok(Some(attachment))
         }
         Body::Recover(Recover { version, group, rank, timeout_ms, agree }) => {
             same(version)?;
             user.may_use(agent, group).map_err(End::Refused)?;
+            let timeout_ms = timeout_ms.min(RENDEZVOUS_MAX_MS);
             let asked = control::Recover { group, rank, timeout_ms, agree, ..control::Recover::default() };
             let recovered = recover(asked, agent, wire).await?;
             if let Some(attachment) = &recovered {
@@ -113,7 +121,7 @@ async fn attach(body: Body, user: User, agent: &Agent, wire: &mut Wire) -> Resul
 }
 
 /// Waits until all have come who are to be in a group with a process.
-async fn muster(enlist: control::Enlist, agent: &Agent, wire: &mut Wire) -> Result<Attachment, End> {
+async fn rendezvous(enlist: control::Enlist, agent: &Agent, wire: &mut Wire) -> Result<Attachment, End> {
     let (key, rank) = (enlist.key.clone(), enlist.rank);
     let mut group = pin!(agent.enlist(enlist));
     match wire.meanwhile(&mut group).await {

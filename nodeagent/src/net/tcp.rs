@@ -61,19 +61,13 @@ pub(super) fn bind(ip: Ipv4Addr, port: u16) -> io::Result<(std::net::TcpListener
 
 /// Accepts connections until the driver is gone.
 pub(super) async fn accept(listener: TcpListener, events: Events) {
+    // How many there may be is the engine's to say: it drops those of others than its peers.
+    let incoming = cool_daemon::accept::Incoming::new(listener, "agent", usize::MAX);
     loop {
-        match listener.accept().await {
-            Ok((stream, SocketAddr::V4(from))) => {
-                if events.send(Event::Accepted(stream, *from.ip())).await.is_err() {
-                    return;
-                }
-            }
-            Ok((_, SocketAddr::V6(_))) => {}
-            Err(error) => {
-                // Most likely there are too many open files: only time helps.
-                tracing::warn!(%error, "cannot accept a connection");
-                sleep(RETRY).await;
-            }
+        let ((stream, from), _) = incoming.next().await;
+        let SocketAddr::V4(from) = from else { continue };
+        if events.send(Event::Accepted(stream, *from.ip())).await.is_err() {
+            return;
         }
     }
 }

@@ -19,14 +19,14 @@ use tokio::task::JoinSet;
 use tonic::transport::{Channel, Endpoint};
 
 const PATIENCE: Duration = Duration::from_secs(240);
-/// A group's hosts: so many racks, and so many in each.
+/// The racks that a group's hosts are in, and its hosts in each of them.
 const RACKS: usize = 4;
 const PER_RACK: usize = 8;
 /// Groups that come and go at the same time.
 const AT_ONCE: usize = 20;
 /// Agents that join at the same time.
 const JOINING: usize = 64;
-/// After a failure, no change for so long means that it has been dealt with.
+/// No change for this long after a failure means that it has been dealt with.
 const SILENCE: Duration = Duration::from_millis(1500);
 /// Switches that send packets.
 const TALKERS: usize = 16;

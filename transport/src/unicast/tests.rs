@@ -1,3 +1,5 @@
+//! Unicast messages between two agents: credit, order, connections that end, and hostile frames.
+
 use super::frame::{Control, Data};
 use super::*;
 use proptest::prelude::*;

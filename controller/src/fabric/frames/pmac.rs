@@ -16,24 +16,14 @@ pub(crate) fn of_rack(rack: u32) -> Option<(Mac, Mac)> {
     Some((of(rack, 0)?, Mac([0xff, 0xff, 0xff, 0xff, 0, 0])))
 }
 
-/// The rack that a PMAC leads to.
-pub(crate) fn rack(pmac: [u8; 6]) -> Option<u32> {
-    match pmac {
-        [0x02, 0xc0, r, q, _, _] => Some(u32::from(u16::from_be_bytes([r, q]))),
-        _ => None,
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
-    fn a_locator_tells_its_rack_and_large_numbers_have_none() {
+    fn a_pmac_says_rack_and_port_and_large_numbers_have_none() {
         let pmac = of(0x1234, 7).unwrap();
         assert_eq!(pmac.to_string(), "02:c0:12:34:00:07");
-        assert_eq!(rack(pmac.0), Some(0x1234));
         assert_eq!((of(1 << 16, 1), of(1, 1 << 16)), (None, None));
-        assert_eq!(rack([2, 0, 0, 0, 0, 1]), None);
     }
 }

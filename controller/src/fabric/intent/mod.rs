@@ -44,6 +44,8 @@ const FOR_NON_MEMBERS: u64 = 4 << 24;
 const FOR_NODE_PORT: u64 = 5 << 24;
 const FOR_LINK: u64 = 6 << 24;
 const FOR_NORMAL: u64 = 7 << 24;
+/// The flow that drops the rest, in a switch that is, or was, a ToR; its low 16 bits are the rack's number.
+const FOR_TOR: u64 = 8 << 24;
 
 /// By which cookie, in which bits, the flow is known that counts what outsiders send.
 pub(crate) const NON_MEMBERS: (u64, u64) = (COOKIE | FOR_NON_MEMBERS, u64::MAX);
@@ -79,12 +81,21 @@ pub(crate) struct StaleEntries {
     pub(crate) trees: Arc<BTreeSet<u32>>,
 }
 
-impl StaleEntries {
-    pub(crate) fn flow(&self, flow: &Flow) -> bool {
+/// What a switch retains of its stale entries: not those that were withdrawn since.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Retained {
+    pub(crate) stale: StaleEntries,
+    /// Flows of unicast that were desired in the meantime, or that must not be there.
+    pub(crate) withdrawn: BTreeSet<FlowKey>,
+}
+
+impl Retained {
+    pub(crate) fn flow(&self, key: &FlowKey, flow: &Flow) -> bool {
         match tree(flow) {
-            Some(number) => self.trees.contains(&number),
+            Some(number) => self.stale.trees.contains(&number),
             None => {
-                self.unicast
+                self.stale.unicast
+                    && !self.withdrawn.contains(key)
                     && matches!(
                         flow.cookie & 0xff00_0000,
                         FOR_RACK | FOR_NODE | FOR_NODE_PORT | FOR_LINK | FOR_NORMAL
@@ -94,17 +105,14 @@ impl StaleEntries {
     }
 
     pub(crate) fn group(&self, number: u32) -> bool {
-        self.trees.contains(&number) || (self.unicast && FAILOVERS.contains(&number))
+        self.stale.trees.contains(&number) || (self.stale.unicast && FAILOVERS.contains(&number))
     }
 }
 
 /// What a switch's tables tell of the controller before this one.
 pub(crate) fn former(tables: &Tables) -> Former {
-    let of_node = tables.flows.iter().filter(|(_, flow)| flow.cookie == COOKIE | FOR_NODE);
-    let rack = of_node.map(|(key, _)| key).find_map(|key| match key.matching.fields.first() {
-        Some(Oxm::EthDst(dst)) => pmac::rack(dst.value.0),
-        _ => None,
-    });
+    let of_tor = tables.flows.values().find(|flow| flow.cookie & 0xff00_0000 == FOR_TOR);
+    let rack = of_tor.map(|flow| (flow.cookie & 0xffff) as u32);
     let trees = tables.groups.range(GROUPS).map(|(id, buckets)| match buckets {
         Some(Buckets::All(ports)) => (*id, ports.clone()),
         _ => (*id, BTreeSet::new()),
@@ -144,6 +152,21 @@ impl Intent {
         self.switches.entry(switch).or_insert_with(|| always(self.unicast));
     }
 
+    /// The switch is the ToR of the rack of this number. It remembers that for whichever controller comes, since hosts know
+    /// their peers by PMACs that say it: also while no node of the rack is known.
+    pub(crate) fn number_rack(&mut self, switch: DatapathId, rack: u32) {
+        let (key, _) = drop_rest(0);
+        let flow = u16::try_from(rack).ok().map(|rack| drop_rest(FOR_TOR | u64::from(rack)).1);
+        if flow.is_some() {
+            self.flow(switch, key, flow);
+        }
+    }
+
+    /// The switch is to be sent something though nothing else is desired of it: it has to answer, or retains less.
+    pub(crate) fn touch(&mut self, switch: DatapathId) {
+        self.pending.entry(switch).or_default();
+    }
+
     /// There is no such switch any more. What others hold of it remains until told otherwise.
     pub(crate) fn remove_switch(&mut self, switch: DatapathId) {
         self.switches.remove(&switch);
@@ -166,9 +189,9 @@ impl Intent {
     }
 
     /// All that a switch is to have, as a delta to empty tables; then nothing is pending for it.
-    pub(crate) fn whole(&mut self, switch: DatapathId) -> Delta {
+    pub(crate) fn full_delta(&mut self, switch: DatapathId) -> Delta {
         self.pending.remove(&switch);
-        self.switches.get(&switch).map(Delta::whole).unwrap_or_default()
+        self.switches.get(&switch).map(Delta::from_empty).unwrap_or_default()
     }
 
     /// What has not been sent yet, by switch.
@@ -192,30 +215,34 @@ impl Intent {
         &self.switches
     }
 
-    /// Sends what is for a rack this way, or nowhere.
-    pub(crate) fn route(&mut self, switch: DatapathId, rack: u32, way: Option<NextHops>) {
+    /// Sends what is for a rack by these next hops, or nowhere.
+    pub(crate) fn route(&mut self, switch: DatapathId, rack: u32, next_hops: Option<NextHops>) {
         if self.unicast == Unicast::Normal {
             return;
         }
         let Some((address, mask)) = pmac::of_rack(rack) else { return };
         let key = FlowKey::new(RACK, Match::new().eth_dst_masked(mac(address), mac(mask)));
-        self.lead(switch, key, way);
+        if next_hops.is_none() && self.switches.contains_key(&switch) {
+            // Also a stale one has to go, which this controller has never sent.
+            self.pending.entry(switch).or_default().flows.insert(key.clone(), None);
+        }
+        self.lead(switch, key, next_hops);
     }
 
-    /// By a group for fast failover if the way has an alternate and the switch can have the group.
-    fn lead(&mut self, switch: DatapathId, key: FlowKey, way: Option<NextHops>) {
+    /// By a group for fast failover if there is an alternate and the switch can have the group.
+    fn lead(&mut self, switch: DatapathId, key: FlowKey, next_hops: Option<NextHops>) {
         let Some(tables) = self.switches.get(&switch) else { return };
         let before = tables.flows.get(&key).and_then(failover::of_flow);
         let failovers = self.failovers.entry(switch).or_default();
-        let group = way.and_then(|way| failovers.take(way));
+        let group = next_hops.and_then(|next_hops| failovers.take(next_hops));
         let unused = before.filter(|number| failovers.give_back(*number));
         if let Some(number) = group {
             self.group(switch, number, Some(failover::buckets(number)));
         }
-        let flow = way.map(|way| {
+        let flow = next_hops.map(|next_hops| {
             let action = match group {
                 Some(number) => Action::Group(GroupId(number)),
-                None => Action::output(PortNo(way.port)),
+                None => Action::output(PortNo(next_hops.port)),
             };
             flow(FOR_RACK, vec![action])
         });
@@ -375,13 +402,19 @@ pub(crate) fn always(unicast: Unicast) -> Tables {
     let flows = [
         (LLDP, Match::new().eth_type(EtherType::LLDP), 0, to_controller()),
         (NON_MEMBER, of_cool, FOR_NON_MEMBERS, Vec::new()),
-        (DROP, Match::new(), 0, Vec::new()),
     ];
     let entry =
         |(priority, matching, purpose, actions)| (FlowKey::new(priority, matching), flow(purpose, actions));
     // Who forwards by what it learns floods the question instead.
     let arp = (unicast == Unicast::Routed).then_some(arp);
-    Tables { flows: flows.into_iter().chain(arp).map(entry).collect(), groups: BTreeMap::new() }
+    let flows = flows.into_iter().chain(arp).map(entry).chain([drop_rest(0)]);
+    Tables { flows: flows.collect(), groups: BTreeMap::new() }
+}
+
+/// The flow that drops what no other matches (OpenFlow 1.3.5, 5.4, has the switch drop it too, unless it has a flow of its
+/// own that floods).
+fn drop_rest(purpose: u64) -> (FlowKey, Flow) {
+    (FlowKey::new(DROP, Match::new()), flow(purpose, Vec::new()))
 }
 
 fn to_controller() -> Vec<Action> {

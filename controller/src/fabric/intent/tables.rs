@@ -60,7 +60,7 @@ pub(crate) struct Delta {
 
 impl Delta {
     /// Makes these tables of empty ones.
-    pub(crate) fn whole(tables: &Tables) -> Delta {
+    pub(crate) fn from_empty(tables: &Tables) -> Delta {
         Delta {
             flows: tables.flows.iter().map(|(key, flow)| (key.clone(), Some(flow.clone()))).collect(),
             groups: tables.groups.iter().map(|(id, buckets)| (*id, buckets.clone())).collect(),

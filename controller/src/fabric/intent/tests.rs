@@ -238,11 +238,15 @@ fn only_members_send_into_a_group_and_only_under_their_own_address() {
 }
 
 #[test]
-fn a_former_rack_is_read_from_the_flows_of_its_tor() {
-    let world = World::leaf_spine(3, 1, 2);
-    let tables = world.tables(&[]);
-    assert_eq!(former(&tables[&DatapathId(103)]).rack, Some(2));
-    assert_eq!(former(&tables[&DatapathId(1)]).rack, None);
+fn a_tor_remembers_the_number_of_its_rack() {
+    let mut intent = Intent::default();
+    let (tor, spine) = (DatapathId(103), DatapathId(1));
+    [tor, spine].into_iter().for_each(|switch| intent.add_switch(switch));
+    for rack in [2, 0, 65_535] {
+        intent.number_rack(tor, rack);
+        assert_eq!(former(&intent.tables()[&tor]).rack, Some(rack));
+    }
+    assert_eq!(former(&intent.tables()[&spine]).rack, None);
 }
 
 #[test]

@@ -1,133 +1,74 @@
 //! All that the fabric knows: switches, discovered network, nodes, groups. Events and calls change it;
 //! [`Network::advance`] then draws what follows for the switches, the waiting callers and the watchers.
+//!
+//! Each part of that state has an owner that alone changes it ([`switches`], [`nodes`], [`multicast`], the
+//! [`Intent`]) and tells what has changed; this is only where they meet.
 
 mod calls;
+mod confirmations;
+mod deadlines;
 mod follow;
+mod multicast;
+mod nodes;
 mod normal;
 mod packets;
+mod publisher;
 mod stale;
+mod switches;
+mod unicast;
 mod view;
 
-use crate::fabric::Reply;
-use crate::fabric::api::{FabricConfig, FabricError, NodeRegistration, TopologySnapshot, TreeGrant, Unicast};
+use crate::fabric::api::{FabricConfig, FabricError, TopologySnapshot, TreeGrant, Unicast};
 use crate::fabric::intent::Intent;
 use crate::fabric::intent::failover::FAILOVERS;
-use crate::fabric::switch::capacity::TableCapacity;
-use crate::fabric::switch::channel::{ChannelConfig, PortInfo, SwitchInfo};
+use crate::fabric::switch::channel::{ChannelConfig, SwitchInfo};
 use crate::fabric::switch::connection::{ConnectionContext, ConnectionId, Event, FromSwitch, Handle};
 use crate::fabric::switch::reconcile::Refusals;
 use crate::fabric::telemetry::{Presence, Telemetry};
-use crate::fabric::trees::reverse_index::ReverseIndex;
-use crate::fabric::trees::{GroupTree, TreeIds};
+use crate::fabric::trees::GroupTree;
 use calls::answer;
-use cool_machine::{Duration, Machine, Poll, Time, earliest};
+use confirmations::{Confirmations, Waiter};
+use cool_machine::{Machine, Poll, Time, earliest};
 use cool_topology::discovery::{Input, Output};
-use cool_topology::{DatapathId, Discovery, Index, Key, Link, Port, Racks, Routes};
-use core::net::Ipv4Addr;
-use follow::{Changes, DeferredUpdate, tree};
+use cool_topology::{DatapathId, Discovery, Index, Key, Link, Port, Racks};
+use follow::Changes;
+use multicast::{GroupTrees, Multicast};
+use nodes::Nodes;
 use normal::Normal;
-use stale::{Adopted, Former};
+use publisher::{Due, Publisher};
+use stale::StaleTrees;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
+use switches::{Connected, Switches};
 use tokio::sync::watch;
 use tracing::{debug, info, warn};
+use unicast::UnicastRoutes;
 
-/// Intervals after a switch has come during which its unicast flows are not deleted: until its
-/// neighbourhood has been discovered.
-const SETTLING: u32 = 4;
-/// The topology is published at most this often, by the number of switches, links and nodes that it has: while a large
-/// network comes up, drawing it must not take more time than finding it.
-const DRAWING: Duration = Duration::from_micros(5);
-
-/// A switch, also while its connection is away for a moment.
-pub(crate) struct Switch {
-    pub(crate) name: String,
-    pub(crate) ports: BTreeMap<u32, PortInfo>,
-    session: Option<(ConnectionId, Handle)>,
-    /// The version that told this connection all that is wanted; `None` until then.
-    joining: Option<u64>,
-    /// Discovery knows of this connection: what the switch held before has been brought up to date, so it
-    /// cannot make loops with what others hold now.
-    joined: bool,
-    /// What it was told last.
-    version: u64,
-    /// What it refused of that.
-    pub(crate) refused: Refusals,
-    capacity: TableCapacity,
-    settling: bool,
-    /// The trees of an earlier life that it keeps for now.
-    former: Arc<BTreeSet<u32>>,
-    /// The trees that wait for its answer.
-    awaited: BTreeSet<u32>,
-}
-
-/// A group in use.
-#[derive(Default)]
-pub(crate) struct Group {
-    pub(crate) trees: Vec<GroupTree>,
-    /// Switches that had no room for a tree, which was left out.
-    pub(crate) lacking: BTreeSet<DatapathId>,
-    /// Who waits for the switches, and until when.
-    waiting: Option<(Reply<Vec<TreeGrant>>, Time)>,
-    /// Made by an earlier life of the controller, and not followed yet.
-    adopted: Option<Adopted>,
-}
-
-impl Switch {
-    /// Whether it can be reached now.
-    pub(crate) fn connected(&self) -> bool {
-        self.session.is_some()
-    }
-}
+/// LLDP intervals after which the neighbourhood of a switch that has connected counts as discovered.
+const DISCOVERY_INTERVALS: u32 = 4;
 
 /// The fabric's knowledge and what is derived from it.
 pub(crate) struct Network {
     pub(crate) config: FabricConfig,
     pub(crate) discovery: Discovery,
     pub(crate) racks: Racks,
-    pub(crate) nodes: BTreeMap<String, NodeRegistration>,
-    by_ip: BTreeMap<Ipv4Addr, String>,
-    pub(crate) switches: BTreeMap<DatapathId, Switch>,
-    groups: BTreeMap<u64, Group>,
-    /// The group of each tree, by number.
-    owners: BTreeMap<u32, u64>,
-    numbers: TreeIds,
-    reverse_index: ReverseIndex,
-    publish: watch::Sender<Arc<TopologySnapshot>>,
+    pub(crate) nodes: Nodes,
+    pub(crate) switches: Switches,
+    pub(crate) multicast: Multicast,
     telemetry: Arc<Telemetry>,
     presence: Presence,
+    publisher: Publisher,
 
     changes: Changes,
-    /// Links that went down at an end since trees were mended: nothing crosses them.
-    cut: BTreeSet<Link>,
     index: Index,
-    routes: Routes,
     /// The ToR of each rack that has nodes.
     tors: BTreeMap<u32, DatapathId>,
-    deferred: BTreeMap<u32, DeferredUpdate>,
-    /// Where each node was found last.
-    places: BTreeMap<String, Port>,
+    unicast: UnicastRoutes,
     intent: Intent,
+    confirmations: Confirmations,
     /// Who lets frames in, where unicast is the switches' own affair.
     normal: Option<Normal>,
-    version: u64,
-    /// Switches to be told though nothing else is wanted of them.
-    news: BTreeSet<DatapathId>,
-    /// Trees that are to be wanted anew.
-    reshaped: BTreeSet<u32>,
-    /// Trees that may have been confirmed, or refused.
-    ready: BTreeSet<u32>,
-    /// Trees to be looked at anew, and when to look at all.
-    improvable: BTreeSet<u32>,
-    improve_at: Option<Time>,
-    /// When switches have settled, and callers have waited enough.
-    settling: BTreeSet<(Time, DatapathId)>,
-    waiting: BTreeSet<(Time, u64)>,
-    former: Former,
-    /// Something has happened since the topology was published that may be seen there.
-    seen: bool,
-    /// When it may be published again.
-    draw_at: Time,
+    stale_trees: StaleTrees,
 }
 
 impl Network {
@@ -143,46 +84,30 @@ impl Network {
             normal: (config.unicast == Unicast::Normal).then(Normal::default),
             config,
             racks: Racks::default(),
-            nodes: BTreeMap::new(),
-            by_ip: BTreeMap::new(),
-            switches: BTreeMap::new(),
-            groups: BTreeMap::new(),
-            owners: BTreeMap::new(),
-            numbers: TreeIds::new(),
-            reverse_index: ReverseIndex::default(),
-            publish,
+            nodes: Nodes::default(),
+            switches: Switches::default(),
+            multicast: Multicast::default(),
             telemetry,
             presence: Presence::default(),
+            publisher: Publisher::new(publish),
             changes: Changes::default(),
-            cut: BTreeSet::new(),
             index: Index::default(),
-            routes: Routes::default(),
             tors: BTreeMap::new(),
-            deferred: BTreeMap::new(),
-            places: BTreeMap::new(),
-            version: 0,
-            news: BTreeSet::new(),
-            reshaped: BTreeSet::new(),
-            ready: BTreeSet::new(),
-            improvable: BTreeSet::new(),
-            improve_at: None,
-            settling: BTreeSet::new(),
-            waiting: BTreeSet::new(),
-            former: Former::default(),
-            seen: false,
-            draw_at: Time::ZERO,
+            unicast: UnicastRoutes::default(),
+            confirmations: Confirmations::default(),
+            stale_trees: StaleTrees::default(),
         }
     }
 
     /// What all connections of switches have in common.
     pub(crate) fn connection_context(&self) -> ConnectionContext {
-        let session = ChannelConfig {
+        let channel = ChannelConfig {
             packet_ins_per_second: self.config.packet_ins_per_second,
             counters_interval: self.config.counters_interval,
             max_meters: self.config.capacity.meters,
             generation: self.config.generation,
         };
-        ConnectionContext { session, telemetry: self.telemetry.clone() }
+        ConnectionContext { channel, telemetry: self.telemetry.clone() }
     }
 
     /// Takes what a switch tells.
@@ -190,35 +115,31 @@ impl Network {
         if let Event::Up(info, handle) = event {
             return self.up(now, connection, info, handle);
         }
-        let Some(state) = self.switches.get_mut(&switch) else { return };
-        if state.session.as_ref().is_none_or(|(current, _)| *current != connection) {
-            return; // of a connection that has been replaced
+        if !self.switches.is_current(switch, connection) {
+            return;
         }
         match event {
             Event::Up(..) => {}
             Event::PortChanged(port) => {
-                let (number, up, mac, joined) = (port.number, port.up, port.mac, state.joined);
-                state.ports.insert(number, port);
-                self.seen = true;
+                let (at, up, mac) = (Port { switch, number: port.number }, port.up, port.mac);
+                let joined = self.switches.port_changed(switch, port);
                 match up {
                     true if joined => {
-                        self.port_up(now, Port { switch, number });
-                        self.discovery.handle(now, Input::PortUp(Port { switch, number }, mac));
+                        self.port_up(now, at);
+                        self.discovery.handle(now, Input::PortUp(at, mac));
                     }
                     true => {}
-                    false => self.port_down(now, Port { switch, number }),
+                    false => self.port_down(now, at),
                 }
             }
             Event::PortGone(number) => {
-                state.ports.remove(&number);
-                self.seen = true;
+                self.switches.port_gone(switch, number);
                 self.port_down(now, Port { switch, number });
             }
             Event::PacketIn(number, frame) => self.packet_in(now, Port { switch, number }, &frame),
             Event::Answered(version, refusals) => self.answered(now, switch, version, refusals),
             Event::Down => {
-                (state.session, state.joining, state.joined) = (None, None, false);
-                self.seen = true;
+                self.switches.disconnect(switch);
                 self.discovery.handle(now, Input::SwitchDown(switch));
                 if !self.discovery.graph().contains(switch) {
                     self.forget(switch);
@@ -236,57 +157,47 @@ impl Network {
             let up = info.ports.iter().filter(|port| port.up).map(|port| port.number).collect();
             normal.remember(switch, &info.former.open, &up);
         }
-        let old = self.switches.remove(&switch);
-        if old.as_ref().is_some_and(Switch::connected) {
-            warn!(%switch, "switch {} connected again; the older connection is given up", info.name);
-        }
         let capacity = info.capacity.within(self.config.capacity);
-        let state = Switch {
-            name: info.name,
-            ports: info.ports.into_iter().map(|port| (port.number, port)).collect(),
-            session: Some((connection, handle)),
-            joining: None,
-            joined: false,
-            version: 0,
-            refused: Refusals::new(),
-            capacity,
-            settling: true,
-            former: self.keep_former(now, switch, info.former.trees),
-            awaited: old.map(|old| old.awaited).unwrap_or_default(),
+        let stale_trees = self.retain_stale(now, switch, info.former.trees);
+        let discovered_at = now + self.config.lldp_interval * DISCOVERY_INTERVALS;
+        // Switches come back one after the other: what leads to one that is still away stays for as long as trees do.
+        // Where switches flood, what they held before must not stay beside a new spanning tree.
+        let retain_until = match self.config.unicast {
+            Unicast::Routed => {
+                self.stale_trees.until().map_or(discovered_at, |until| until.max(discovered_at))
+            }
+            Unicast::Normal => discovered_at,
         };
-        self.switches.insert(switch, state);
-        self.settling.insert((now + self.config.lldp_interval * SETTLING, switch));
+        let (name, ports) = (info.name, info.ports);
+        let connected =
+            Connected { name, ports, connection, handle, capacity, stale_trees, discovered_at, retain_until };
+        self.switches.connect(switch, connected);
         self.intent.add_switch(switch);
         self.intent.allow_failovers(switch, capacity.failovers());
-        self.news.insert(switch);
-        self.seen = true;
+        if let Some(rack) = self.racks.number(switch) {
+            self.intent.number_rack(switch, rack);
+        }
+        self.intent.touch(switch);
     }
 
     /// A switch is gone for good.
     fn forget(&mut self, switch: DatapathId) {
-        let Some(state) = self.switches.remove(&switch) else { return };
+        if !self.switches.remove(switch) {
+            return;
+        }
         self.intent.remove_switch(switch);
         self.telemetry.desired(switch, None);
         self.presence.switch_gone(switch);
         if let Some(normal) = &mut self.normal {
             normal.switch_gone(switch);
         }
-        for number in state.awaited {
-            if let Some(tree) = tree(&self.owners, &mut self.groups, number) {
-                tree.unconfirmed.remove(&switch);
-                self.ready.insert(number);
-            }
-        }
-        for deferral in self.deferred.values_mut() {
-            deferral.unconfirmed.remove(&switch);
-        }
-        self.seen = true;
+        self.confirmations.switch_gone(switch);
     }
 
     fn port_up(&mut self, now: Time, port: Port) {
         self.presence.port_up(now, port);
         if let Some(normal) = &mut self.normal {
-            normal.port_up(port, now + self.config.lldp_interval * SETTLING);
+            normal.port_up(port, now + self.config.lldp_interval * DISCOVERY_INTERVALS);
         }
     }
 
@@ -296,72 +207,80 @@ impl Network {
             normal.port_down(port);
         }
         if let Some(peer) = self.discovery.graph().peer(port) {
-            self.cut.insert(Link::new(port, peer));
+            self.changes.cut.insert(Link::new(port, peer));
         }
         self.discovery.handle(now, Input::PortDown(port));
     }
 
     fn answered(&mut self, now: Time, switch: DatapathId, version: u64, refused: Refusals) {
-        let Some(state) = self.switches.get_mut(&switch) else { return };
-        for what in refused.iter().filter(|new| state.refused.get(new.0) != Some(new.1)).map(|new| new.1) {
-            warn!(%switch, "switch {} refused an entry: {what}", state.name);
+        for number in refused.keys().flatten() {
+            self.confirmations.touch(Waiter::Tree(*number));
         }
-        if refused.keys().flatten().any(|number| FAILOVERS.contains(number)) {
-            warn!(%switch, "switch {} does without fast failover", state.name);
+        let without_failover = refused.keys().flatten().any(|number| FAILOVERS.contains(number));
+        let answer = self.switches.answered(switch, version, refused);
+        for what in answer.refused {
+            warn!(%switch, "switch {} refused an entry: {what}", self.name(switch));
+        }
+        if without_failover {
+            warn!(%switch, "switch {} does without fast failover", self.name(switch));
             self.intent.allow_failovers(switch, 0);
         }
-        self.seen |= state.refused != refused;
-        state.refused = refused;
-        if !state.joined && state.joining.is_some_and(|joining| joining <= version) {
-            state.joined = true;
-            let up: Vec<_> = state.ports.values().filter(|p| p.up).map(|p| (p.number, p.mac)).collect();
-            for (number, _) in &up {
+        if let Some(ports) = answer.joined {
+            for (number, _) in &ports {
                 self.port_up(now, Port { switch, number: *number });
             }
-            self.discovery.handle(now, Input::SwitchUp { switch, ports: &up });
+            self.discovery.handle(now, Input::SwitchUp { switch, ports: &ports });
         }
-        self.pass(switch, version);
+        self.confirmations.confirmed(switch, version);
     }
 
     /// Draws all conclusions; returns when to draw the next even if nothing happens.
     pub(crate) fn advance(&mut self, now: Time) -> Option<Time> {
         let discovery = self.drain_discovery(now);
-        let takeover = self.take_over(now);
-        let settled = self.settle(now);
-        // What callers are told, and what a confirmed tree becomes, can change what is wanted.
+        let adoption = self.follow_stale(now);
+        for switch in self.switches.pass_time(now) {
+            self.intent.touch(switch);
+        }
+        // What callers are told, and what a confirmed tree becomes, can change what is desired.
         loop {
             self.follow(now);
-            self.tell();
+            self.send_updates();
             self.expire(now);
             self.progress();
-            if self.reshaped.is_empty() {
+            if !self.multicast.has_changed() {
                 break;
             }
         }
-        let drawing = self.show(now);
-        let waiting = self.waiting.first().map(|(until, _)| *until);
-        let opening = self.normal.as_ref().and_then(Normal::deadline);
-        let own = [takeover, settled, drawing, waiting, opening, self.improving(now), self.deferred_until()];
+        let own = [
+            adoption,
+            self.switches.deadline(),
+            self.show(now),
+            self.multicast.deadline(),
+            self.normal.as_ref().and_then(Normal::deadline),
+            self.multicast.improving(now),
+            self.unicast.deferred_until(),
+        ];
         own.into_iter().fold(discovery, earliest)
     }
 
     /// Publishes the topology if it looks different now; returns when to do so if that is too early.
     fn show(&mut self, now: Time) -> Option<Time> {
-        if !self.seen || now < self.draw_at {
-            return self.seen.then_some(self.draw_at);
-        }
-        self.seen = false;
-        let snapshot = view::snapshot(self);
-        let parts = snapshot.switches.len() + snapshot.links.len() + snapshot.nodes.len();
-        self.draw_at = now + DRAWING * u32::try_from(parts).unwrap_or(u32::MAX);
-        self.publish.send_if_modified(|current| {
-            let changed = **current != snapshot;
-            if changed {
-                *current = Arc::new(snapshot);
+        let revisions = [
+            self.discovery.revision(),
+            self.nodes.revision(),
+            self.switches.revision(),
+            self.multicast.revision(),
+        ];
+        let revision = revisions.iter().sum();
+        match self.publisher.due(now, revision) {
+            Due::Now => {
+                let snapshot = view::snapshot(self);
+                self.publisher.publish(now, revision, snapshot);
+                None
             }
-            changed
-        });
-        None
+            Due::At(time) => Some(time),
+            Due::Never => None,
+        }
     }
 
     fn drain_discovery(&mut self, now: Time) -> Option<Time> {
@@ -374,7 +293,6 @@ impl Network {
                 Poll::Output(output) => output,
                 Poll::Idle(deadline) => return deadline,
             };
-            self.seen = true;
             match output {
                 Output::Announce(..) => {}
                 Output::Warning(warning) => warn!("{warning}"),
@@ -394,7 +312,7 @@ impl Network {
                 Output::SwitchLost(switch) => {
                     warn!(%switch, "switch {} is gone", self.name(switch));
                     self.changes.switches = true;
-                    if self.switches.get(&switch).is_some_and(|state| !state.connected()) {
+                    if self.switches.get(switch).is_some_and(|state| !state.connected()) {
                         self.forget(switch);
                     }
                 }
@@ -412,59 +330,45 @@ impl Network {
         }
     }
 
-    /// Ends the settling of switches; returns when the next one ends.
-    fn settle(&mut self, now: Time) -> Option<Time> {
-        while self.settling.first().is_some_and(|(until, _)| *until <= now) {
-            let Some((_, switch)) = self.settling.pop_first() else { break };
-            let again = self.settling.iter().any(|(_, other)| *other == switch);
-            if let Some(state) = self.switches.get_mut(&switch).filter(|_| !again) {
-                // Deletions that were held back are due.
-                state.settling = false;
-                self.news.insert(switch);
-            }
-        }
-        self.settling.first().map(|(until, _)| *until)
-    }
-
     /// Moves trees on whose switches have confirmed, and answers who waits for them.
     fn progress(&mut self) {
         let mut concerned: BTreeSet<u64> = BTreeSet::new();
-        for number in core::mem::take(&mut self.ready) {
-            concerned.extend(self.owners.get(&number));
-            let Some(tree) = tree(&self.owners, &mut self.groups, number) else { continue };
-            if tree.unconfirmed.is_empty() {
-                if tree.confirmed() {
-                    self.reshaped.insert(number);
-                }
-                self.reverse_index.note(tree);
+        for waiter in self.confirmations.take_touched() {
+            let Waiter::Tree(number) = waiter else { continue };
+            concerned.extend(self.multicast.owner(number));
+            if self.confirmations.is_confirmed(waiter) {
+                self.multicast.edit(number, GroupTree::confirmed);
             }
         }
         for id in concerned {
-            let Some(group) = self.groups.get(&id).filter(|group| group.waiting.is_some()) else { continue };
-            let made = |tree: &GroupTree| {
-                tree.unconfirmed.is_empty() && tree.is_final() && !self.reshaped.contains(&tree.number)
-            };
-            let outcome = match self.refusal(id, group) {
-                Some(error) => Err(error),
-                None if group.trees.iter().all(made) => Ok(view::grants(self, group)),
-                None => continue,
-            };
+            let Some(outcome) = self.outcome(id) else { continue };
             let refused = outcome.is_err();
-            let Some((reply, until)) = self.groups.get_mut(&id).and_then(|group| group.waiting.take()) else {
-                continue;
-            };
-            self.waiting.remove(&(until, id));
+            let Some(caller) = self.multicast.take_caller(id) else { continue };
             // A caller that has gone away would never release it.
-            if reply.send(outcome).is_err() || refused {
+            if caller.send(outcome).is_err() || refused {
                 self.release(id);
             }
         }
     }
 
-    fn refusal(&self, id: u64, group: &Group) -> Option<FabricError> {
+    /// What to answer to who waits for a group, if that is known.
+    fn outcome(&self, id: u64) -> Option<Result<Vec<TreeGrant>, FabricError>> {
+        let group = self.multicast.group(id).filter(|group| group.caller.is_some())?;
+        if let Some(error) = self.refusal(id, group) {
+            return Some(Err(error));
+        }
+        let made = |tree: &GroupTree| {
+            self.confirmations.is_confirmed(Waiter::Tree(tree.number))
+                && tree.is_final()
+                && !self.multicast.is_changed(tree.number)
+        };
+        group.trees.iter().all(made).then(|| Ok(view::grants(self, group)))
+    }
+
+    fn refusal(&self, id: u64, group: &GroupTrees) -> Option<FabricError> {
         group.trees.iter().find_map(|tree| {
             tree.current().ports().into_keys().find_map(|switch| {
-                let state = self.switches.get(&switch)?;
+                let state = self.switches.get(switch)?;
                 let reason = state.refused.get(&Some(tree.number))?.clone();
                 Some(FabricError::Refused { id, switch: state.name.clone(), reason })
             })
@@ -473,33 +377,23 @@ impl Network {
 
     /// Gives up groups that have waited too long.
     fn expire(&mut self, now: Time) {
-        while self.waiting.first().is_some_and(|(until, _)| *until <= now) {
-            let Some((_, id)) = self.waiting.pop_first() else { return };
-            let Some(group) = self.groups.get_mut(&id) else { continue };
-            let waiting = group.waiting.take();
+        while let Some(id) = self.multicast.overdue(now) {
+            let Some(group) = self.multicast.group(id) else { continue };
+            let trees = group.trees.iter().map(|tree| Waiter::Tree(tree.number));
             let missing: BTreeSet<DatapathId> =
-                group.trees.iter().flat_map(|tree| tree.unconfirmed.keys().copied()).collect();
+                trees.flat_map(|waiter| self.confirmations.missing(waiter)).collect();
             let switches = missing.into_iter().map(|switch| self.name(switch)).collect();
-            if let Some((reply, _)) = waiting {
+            if let Some(caller) = self.multicast.take_caller(id) {
                 let waited = self.config.confirm_timeout;
-                answer(reply, Err(FabricError::Unconfirmed { id, switches, waited }));
+                answer(caller, Err(FabricError::Unconfirmed { id, switches, waited }));
             }
             self.release(id);
         }
     }
 
-    /// Switches that had no room for trees, and how many groups do without.
-    pub(crate) fn lacking(&self) -> BTreeMap<DatapathId, usize> {
-        let mut counts = BTreeMap::new();
-        for switch in self.groups.values().flat_map(|group| &group.lacking) {
-            *counts.entry(*switch).or_default() += 1;
-        }
-        counts
-    }
-
     /// A switch as operators know it.
     pub(crate) fn name(&self, switch: DatapathId) -> String {
-        self.switches.get(&switch).map_or_else(|| format!("dpid:{switch}"), |state| state.name.clone())
+        self.switches.get(switch).map_or_else(|| format!("dpid:{switch}"), |state| state.name.clone())
     }
 
     /// A port as operators know it: "s1:2".

@@ -1,6 +1,7 @@
 //! Frames that switches hand in, and that leave by their ports: announcements, questions and answers for addresses.
 
 use super::Network;
+use super::switches::Switch;
 use crate::fabric::api::Unicast;
 use crate::fabric::frames::{arp, pmac, vlan};
 use cool_machine::{Machine, Time};
@@ -26,7 +27,7 @@ impl Network {
             return;
         }
         let Some(request) = arp::Request::read(frame) else { return };
-        let Some(name) = self.by_ip.get(&request.target_ip) else { return };
+        let Some(name) = self.nodes.with_ip(request.target_ip) else { return };
         let Some(target) = self.discovery.graph().host(name) else {
             debug!(%port, node = name, "ARP request for a node that is not located yet");
             return;
@@ -58,8 +59,7 @@ impl Network {
 
     /// Sends a frame out of a port; it may be lost, like any frame.
     pub(crate) fn send(&self, port: Port, frame: Vec<u8>) {
-        let session = self.switches.get(&port.switch).and_then(|state| state.session.as_ref());
-        if let Some((_, handle)) = session
+        if let Some(handle) = self.switches.get(port.switch).and_then(Switch::handle)
             && handle.packets.try_send((port.number, frame)).is_err()
         {
             debug!(%port, "too many frames wait; one is dropped");

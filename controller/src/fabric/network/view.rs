@@ -1,9 +1,10 @@
 //! What the fabric shows of itself: the topology and the trees, with names and rates.
 
+use super::Network;
+use super::multicast::GroupTrees;
 use crate::fabric::api::{LinkView, Location, NodeView, SwitchView, TopologySnapshot, TreeGrant};
 use crate::fabric::frames::pmac;
 use crate::fabric::intent;
-use crate::fabric::network::{Group, Network};
 use cool_topology::{Link, Port};
 use std::collections::BTreeSet;
 
@@ -13,15 +14,15 @@ pub(crate) fn snapshot(network: &Network) -> TopologySnapshot {
     let tors: BTreeSet<_> = graph.hosts().map(|(_, port)| port.switch).collect();
     let of_nodes: BTreeSet<Port> = graph.hosts().map(|(_, port)| port).collect();
     let silent = |port: &Port| graph.peer(*port).is_none() && !of_nodes.contains(port);
-    let switches = network.switches.iter().filter(|(switch, _)| graph.contains(**switch));
+    let switches = network.switches.iter().filter(|(switch, _)| graph.contains(*switch));
     let switches = switches.map(|(switch, state)| SwitchView {
-        datapath_id: *switch,
+        datapath_id: switch,
         name: state.name.clone(),
-        rack: network.racks.number(*switch).filter(|_| tors.contains(switch)),
+        rack: network.racks.number(switch).filter(|_| tors.contains(&switch)),
         ports: u32::try_from(state.ports.len()).unwrap_or(u32::MAX),
         silent: {
             let up = state.ports.values().filter(|info| info.up);
-            let ports = up.map(|info| Port { switch: *switch, number: info.number });
+            let ports = up.map(|info| Port { switch, number: info.number });
             ports.filter(silent).map(|port| port.number).collect()
         },
     });
@@ -30,7 +31,7 @@ pub(crate) fn snapshot(network: &Network) -> TopologySnapshot {
         b: link.b,
         bytes_per_second: link_rate(network, link),
     });
-    let nodes = network.nodes.values().map(|node| NodeView {
+    let nodes = network.nodes.all().values().map(|node| NodeView {
         name: node.name.clone(),
         ip: node.ip,
         mac: node.mac,
@@ -49,14 +50,14 @@ pub(crate) fn snapshot(network: &Network) -> TopologySnapshot {
 
 fn warnings(network: &Network) -> Vec<String> {
     let discovery = network.discovery.warnings().map(ToString::to_string);
-    let refused = network.switches.values().filter_map(|state| {
+    let refused = network.switches.iter().filter_map(|(_, state)| {
         let what = state.refused.values().next()?;
         Some(match state.refused.len() {
             1 => format!("switch {} refused an entry: {what}", state.name),
             trees => format!("switch {} refused entries of {trees} trees, one of them {what}", state.name),
         })
     });
-    let full = network.lacking().into_iter().map(|(switch, groups)| {
+    let full = network.multicast.without().into_iter().map(|(switch, groups)| {
         let name = network.name(switch);
         format!("switch {name} is full: groups that do without some of their trees: {groups}")
     });
@@ -72,7 +73,7 @@ fn warnings(network: &Network) -> Vec<String> {
 }
 
 /// A group's trees as they are.
-pub(crate) fn grants(network: &Network, group: &Group) -> Vec<TreeGrant> {
+pub(crate) fn grants(network: &Network, group: &GroupTrees) -> Vec<TreeGrant> {
     let grant = |tree: &crate::fabric::trees::GroupTree| {
         let shape = tree.current();
         let uplinks = shape.links.iter().map(|link| {
@@ -105,6 +106,6 @@ pub(crate) fn node_rate(network: &Network, port: Port) -> u64 {
 }
 
 fn port_rate(network: &Network, port: Port) -> u64 {
-    let switch = network.switches.get(&port.switch);
+    let switch = network.switches.get(port.switch);
     switch.and_then(|state| state.ports.get(&port.number)).map_or(0, |info| info.bytes_per_second)
 }

@@ -2,7 +2,7 @@
 
 use crate::fabric::intent::failover::FAILOVERS;
 use crate::fabric::intent::tables::{Buckets, COOKIE, COOKIE_MASK, Flow, FlowKey, GROUPS, Tables};
-use crate::fabric::intent::{self, StaleEntries};
+use crate::fabric::intent::{self, Retained};
 use core::fmt;
 use rs_openflow::{
     Action, Body, Bucket, ErrorMessage, ErrorType, FlowCommand, FlowMod, FlowStats, GroupCommand, GroupDesc,
@@ -43,12 +43,12 @@ impl Scope {
 
 /// What makes `desired` of `installed` within a scope, in stages each of which must be confirmed before the
 /// next: groups before the flows that use them, all that is new before anything is deleted, and flows before
-/// the groups that they used, since a switch deletes a group's flows with it. What `keep` names stays.
+/// the groups that they used, since a switch deletes a group's flows with it. What is `retained` stays.
 pub(crate) fn stages(
     installed: &Tables,
     desired: &Tables,
     scope: Scope,
-    keep: &StaleEntries,
+    retained: &Retained,
 ) -> Vec<Vec<Change>> {
     let (mut groups, mut puts, mut gone, mut idle) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
     for id in scope.groups {
@@ -57,14 +57,14 @@ pub(crate) fn stages(
             (Some(now), Some(Some(new))) if now.as_ref() != Some(new) => {
                 groups.push(Change::ModifyGroup(id, new.clone()));
             }
-            (Some(_), None) if !keep.group(id) => idle.push(Change::DeleteGroup(id)),
+            (Some(_), None) if !retained.group(id) => idle.push(Change::DeleteGroup(id)),
             _ => {}
         }
     }
     for key in scope.flows {
         match (installed.flows.get(&key), desired.flows.get(&key)) {
             (now, Some(flow)) if now != Some(flow) => puts.push(Change::PutFlow(key, flow.clone())),
-            (Some(flow), None) if !keep.flow(flow) => gone.push(Change::DeleteFlow(key)),
+            (Some(flow), None) if !retained.flow(&key, flow) => gone.push(Change::DeleteFlow(key)),
             _ => {}
         }
     }
@@ -266,7 +266,7 @@ mod tests {
     }
 
     fn differences(from: &Tables, to: &Tables) -> Vec<Vec<Change>> {
-        stages(from, to, Scope::all(from, to), &StaleEntries::default())
+        stages(from, to, Scope::all(from, to), &Retained::default())
     }
 
     proptest! {

@@ -105,7 +105,7 @@ impl Clock {
 /// What all connections have in common.
 #[derive(Clone, Debug)]
 pub(crate) struct ConnectionContext {
-    pub(crate) session: ChannelConfig,
+    pub(crate) channel: ChannelConfig,
     pub(crate) telemetry: Arc<Telemetry>,
 }
 
@@ -123,7 +123,7 @@ pub(crate) async fn run(
         connection,
         peer: taken.caller.address,
         clock,
-        session: Channel::new(clock.now(), connection_context.session),
+        session: Channel::new(clock.now(), connection_context.channel),
         framer: Framer::new(Padding::Ignore),
         waiting: Vec::new(),
         unflushed: false,

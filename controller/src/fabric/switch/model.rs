@@ -1,7 +1,7 @@
 //! A switch as data, for tests: it obeys flow-mods and group-mods as strictly as the standard allows, and
 //! says where a packet comes out. A network of such switches says at which hosts it arrives.
 
-use crate::fabric::intent::StaleEntries;
+use crate::fabric::intent::Retained;
 use crate::fabric::intent::tables::Tables;
 use crate::fabric::switch::change;
 use cool_topology::{DatapathId, Graph, Link, Mac, Port};
@@ -215,7 +215,7 @@ impl Network<'_> {
     pub(crate) fn new(graph: &Graph, tables: BTreeMap<DatapathId, Tables>) -> Network<'_> {
         let switch = |tables: &Tables| {
             let mut switch = Switch::default();
-            let (none, keep) = (Tables::default(), StaleEntries::default());
+            let (none, keep) = (Tables::default(), Retained::default());
             let scope = change::Scope::all(&none, tables);
             for change in change::stages(&none, tables, scope, &keep).into_iter().flatten() {
                 switch.obey(&change.message()).unwrap_or_else(|e| panic!("{change}: {e:?}"));

@@ -5,7 +5,7 @@
 //! cookie and groups with our numbers are read or touched.
 
 use crate::fabric::intent::tables::{COOKIE, COOKIE_MASK, Delta, Tables};
-use crate::fabric::intent::{self, StaleEntries};
+use crate::fabric::intent::{self, Retained, StaleEntries};
 use crate::fabric::switch::change::{self, Change, Scope};
 use cool_machine::{Duration, Machine, Poll, Time};
 use rs_openflow::{Body, ErrorMessage, FlowStatsRequest, Message, MultipartReply, MultipartRequest, TableId};
@@ -29,14 +29,14 @@ pub(crate) struct Update {
     pub(crate) version: u64,
     pub(crate) delta: Delta,
     /// What is retained though it is not desired.
-    pub(crate) keep: StaleEntries,
+    pub(crate) stale: StaleEntries,
 }
 
 impl Update {
     /// Merges a later update into this one.
     pub(crate) fn append(&mut self, later: Update) {
         self.delta.append(later.delta);
-        (self.version, self.keep) = (later.version, later.keep);
+        (self.version, self.stale) = (later.version, later.stale);
     }
 }
 
@@ -104,7 +104,7 @@ pub(crate) struct Reconciler {
     state: State,
     installed: Tables,
     desired: Tables,
-    keep: StaleEntries,
+    retained: Retained,
     /// Of the last update; `None` before the first.
     version: Option<u64>,
     /// Where `desired` may differ from `installed`.
@@ -131,7 +131,7 @@ impl Reconciler {
             state: State::New,
             installed: Tables::default(),
             desired: Tables::default(),
-            keep: StaleEntries::default(),
+            retained: Retained::default(),
             version: None,
             differing: Scope::default(),
             answered: true,
@@ -204,7 +204,7 @@ impl Reconciler {
             let told = core::mem::take(told);
             if self.read_before {
                 let scope = Scope::all(&told, &self.installed);
-                let stages = change::stages(&told, &self.installed, scope, &StaleEntries::default());
+                let stages = change::stages(&told, &self.installed, scope, &Retained::default());
                 let drifted: usize = stages.iter().map(Vec::len).sum();
                 if drifted > 0 {
                     self.outputs.push_back(Output::Drifted(drifted));
@@ -252,6 +252,7 @@ impl Reconciler {
                 Some(flow) => self.desired.flows.insert(key.clone(), flow),
                 None => self.desired.flows.remove(&key),
             };
+            self.retained.withdrawn.insert(key.clone());
             self.differing.flows.insert(key);
         }
         for (id, buckets) in update.delta.groups {
@@ -261,10 +262,13 @@ impl Reconciler {
             };
             self.differing.groups.insert(id);
         }
-        if self.keep != update.keep {
-            self.keep = update.keep;
-            // What was kept may be due to go.
+        if self.retained.stale != update.stale {
+            self.retained.stale = update.stale;
+            // What was retained may be due to go.
             self.differing = Scope::all(&self.installed, &self.desired);
+        }
+        if !self.retained.stale.unicast {
+            self.retained.withdrawn.clear();
         }
         self.version = Some(update.version);
         self.answered = false;
@@ -285,7 +289,7 @@ impl Reconciler {
                 change.note(&mut self.differing);
             }
             let scope = core::mem::take(&mut self.differing);
-            let stages = change::stages(&self.installed, &self.desired, scope, &self.keep);
+            let stages = change::stages(&self.installed, &self.desired, scope, &self.retained);
             self.stages = stages.into_iter().map(VecDeque::from).collect();
             // Also what is found by a check, or refused before and tried again, is answered for.
             self.answered &= self.stages.is_empty();

@@ -16,11 +16,13 @@ pub(crate) struct TreeIds {
     next: u32,
 }
 
-impl TreeIds {
-    pub(crate) fn new() -> TreeIds {
+impl Default for TreeIds {
+    fn default() -> TreeIds {
         TreeIds { used: BTreeSet::new(), next: GROUPS.start }
     }
+}
 
+impl TreeIds {
     /// A number that is not in use, if there is one.
     pub(crate) fn take(&mut self) -> Option<u32> {
         let number =
@@ -109,10 +111,8 @@ pub(crate) struct GroupTree {
     current: Tree,
     /// What they are to have in the end.
     target: Tree,
-    /// Links that some switch may still use.
+    /// The union of old and new shape until all switches have confirmed: the next shape must be a forest with it.
     possible: BTreeSet<Link>,
-    /// The switches that have not confirmed what is wanted now, with the version that says it.
-    pub(crate) unconfirmed: BTreeMap<DatapathId, u64>,
 }
 
 impl GroupTree {
@@ -125,8 +125,7 @@ impl GroupTree {
         target: Tree,
     ) -> GroupTree {
         let (current, possible) = (target.clone(), target.links.clone());
-        let unconfirmed = BTreeMap::new();
-        GroupTree { scope, number, members, tie_break, current, target, possible, unconfirmed }
+        GroupTree { scope, number, members, tie_break, current, target, possible }
     }
 
     /// A tree of which switches hold these links already.
@@ -256,7 +255,7 @@ mod tests {
 
     #[test]
     fn a_number_comes_again_as_late_as_possible() {
-        let mut numbers = TreeIds::new();
+        let mut numbers = TreeIds::default();
         let first = numbers.take().unwrap();
         numbers.give_back(first);
         assert_ne!(numbers.take(), Some(first));

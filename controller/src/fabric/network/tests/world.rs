@@ -3,16 +3,19 @@
 
 use super::super::*;
 use crate::fabric::Call;
-use crate::fabric::api::{GroupRequest, Mac};
+use crate::fabric::Reply;
+use crate::fabric::api::{GroupRequest, Mac, NodeRegistration};
 use crate::fabric::frames::pmac;
 use crate::fabric::intent;
 use crate::fabric::intent::tables::GROUPS;
 use crate::fabric::switch::capacity::TableCapacity;
+use crate::fabric::switch::channel::PortInfo;
 use crate::fabric::switch::connection::PendingUpdate;
 use crate::fabric::switch::model::{self, Packet};
 use crate::fabric::switch::reconcile::{self, Reconciler};
 use cool_topology::Graph;
 use cool_topology::lldp::Announcement;
+use core::net::Ipv4Addr;
 use rs_openflow::EtherType;
 use std::collections::VecDeque;
 use tokio::sync::{mpsc, oneshot};
@@ -190,7 +193,7 @@ impl World {
         }
     }
 
-    /// Time goes on by so many intervals, in which agents speak.
+    /// Time goes on by `count` LLDP intervals, in which agents speak.
     pub(crate) fn intervals(&mut self, count: u32) {
         for _ in 0..count {
             self.now += FabricConfig::default().lldp_interval;
@@ -209,11 +212,11 @@ impl World {
         }
     }
 
-    /// A switch takes so many more entries of its group table.
+    /// A switch takes `groups` more entries of its group table.
     pub(crate) fn leave_room(&mut self, switch: DatapathId, groups: u32) {
         let used = self.network.intent.rules(switch).unwrap().groups as u32;
         let capacity = TableCapacity { groups: Some(used + groups), ..TableCapacity::default() };
-        self.network.switches.get_mut(&switch).unwrap().capacity = capacity;
+        self.network.switches.limit(switch, capacity);
     }
 
     pub(crate) fn model(&self) -> model::Network<'_> {

@@ -69,16 +69,16 @@ impl Pair {
 
     /// Wants these tables, and nothing else any more.
     fn update(&mut self, version: u64, tables: &Tables) {
-        self.want_but_keep(version, tables, StaleEntries::default());
+        self.update_retaining(version, tables, StaleEntries::default());
     }
 
-    fn want_but_keep(&mut self, version: u64, tables: &Tables, keep: StaleEntries) {
+    fn update_retaining(&mut self, version: u64, tables: &Tables, stale: StaleEntries) {
         let mut delta = Delta::default();
         delta.flows.extend(self.desired.flows.keys().map(|key| (key.clone(), None)));
         delta.groups.extend(self.desired.groups.keys().map(|id| (*id, None)));
-        delta.append(Delta::whole(tables));
+        delta.append(Delta::from_empty(tables));
         self.desired = tables.clone();
-        self.input(Input::Update(Update { version, delta, keep }));
+        self.input(Input::Update(Update { version, delta, stale }));
     }
 
     /// Time goes on until the reconciler has something to do.
@@ -212,10 +212,10 @@ fn what_is_to_be_kept_stays_until_it_is_not_kept_any_more() {
         |pair: &Pair| pair.switch.tables().flows.keys().map(|key| key.priority).collect::<Vec<_>>();
     let trees = |numbers: &[u32]| std::sync::Arc::new(numbers.iter().copied().collect());
     let none = Tables::default();
-    pair.want_but_keep(1, &none, StaleEntries { unicast: true, trees: trees(&[GROUPS.start]) });
+    pair.update_retaining(1, &none, StaleEntries { unicast: true, trees: trees(&[GROUPS.start]) });
     pair.run();
     assert_eq!((priorities(&pair), pair.switch.groups.len()), (vec![5, 6], 1));
-    pair.want_but_keep(2, &none, StaleEntries { unicast: false, trees: trees(&[GROUPS.start]) });
+    pair.update_retaining(2, &none, StaleEntries { unicast: false, trees: trees(&[GROUPS.start]) });
     pair.run();
     assert_eq!((priorities(&pair), pair.switch.groups.len()), (vec![6], 1));
     pair.update(3, &none);
@@ -232,7 +232,7 @@ fn a_change_costs_what_it_changes_not_what_is_there() {
     let before = pair.sent;
     let (key, new) = flow(9, 77, COOKIE | 5);
     let delta = Delta { flows: BTreeMap::from([(key, Some(new))]), groups: BTreeMap::new() };
-    pair.input(Input::Update(Update { version: 2, delta, keep: StaleEntries::default() }));
+    pair.input(Input::Update(Update { version: 2, delta, stale: StaleEntries::default() }));
     pair.run();
     assert_eq!((pair.sent - before, pair.told.last()), (2, Some(&confirmed(2))));
 }
