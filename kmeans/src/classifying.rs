@@ -8,6 +8,7 @@ use cool_classify::histogram::Pyramid;
 use cool_classify::svm::Training;
 use cool_distance::Level;
 use cool_kmeans::Error;
+use cool_kmeans::choose::Effort;
 use cool_kmeans::classify::{self, Classes, Features, Model, Teaching, Tested};
 use cool_kmeans::lloyd::Clustering;
 use cool_kmeans::peers::Peers;
@@ -142,7 +143,7 @@ impl Train {
             classes.pictures.len(),
             classes.names.len(),
             peers.size(),
-            how.vocabulary.threads
+            how.vocabulary.effort.threads
         ));
         let model = classify::train(peers, &classes, &how, &terminal)?;
         let tested = classify::test(peers, &model, &classes, self.work.how(peers), &terminal)?;
@@ -168,8 +169,8 @@ impl Train {
                 tolerance: 0.0,
                 seed: self.seed,
                 sample: 4,
-                threads,
-                level,
+                init: None,
+                effort: Effort { level, ..Effort::of(threads) },
                 checkpoint: None,
                 resume: false,
             },

@@ -39,7 +39,7 @@ pub fn train(
     let words = vocabulary(peers, classes, how, watch)?;
     let mine = (peers.rank()..classes.pictures.len()).step_by(peers.size()).len();
     watch.loading(mine as u64);
-    let work = (how.vocabulary.level, how.vocabulary.threads);
+    let work = (how.vocabulary.effort.level, how.vocabulary.effort.threads);
     let rows = bags(peers, &classes.files(), (&words, &how.features), work, &|| watch.loaded(1))?;
     let machines = machines(peers, classes, how, &rows)?;
     Ok(Model {
@@ -80,7 +80,7 @@ fn vocabulary(
         max_points: how.patches,
         skip_bad: false,
         seed: how.vocabulary.seed,
-        threads: how.vocabulary.threads,
+        threads: how.vocabulary.effort.threads,
     };
     let share = Share::load(peers, &loading, watch)?;
     Ok(share.cluster(peers, &how.vocabulary, watch, &mut None)?.centroids)
@@ -96,7 +96,7 @@ fn machines(
     let features = how.features.len(how.vocabulary.k);
     let member = |class: usize| move |picture: usize| classes.pictures[picture].1 == class;
     let compute = |mine: &[usize]| {
-        let trained = crate::threads::map(how.vocabulary.threads, mine.len(), |i| {
+        let trained = crate::threads::map(how.vocabulary.effort.threads, mine.len(), |i| {
             Machine::train(rows, features, member(mine[i]), &how.machines).0
         });
         Ok(trained)
