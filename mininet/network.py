@@ -5,6 +5,7 @@ host receives. Agents reach the controller over links of their own (10.255.0.0/2
 center, so that data links carry data only.
 """
 import collections
+import os
 import subprocess
 from functools import partial
 
@@ -35,7 +36,9 @@ class Network:
         setLogLevel("critical")
         self.host_mbit, self.uplink_mbit, self.loss, self.mtu = host_mbit, uplink_mbit, loss, mtu
         self.management_links = []
-        self.net = Mininet(topo=topologies.parse(topology), link=Link, controller=None, autoSetMacs=True, autoStaticArp=False,
+        topo = topologies.parse(topology)
+        remove_stale_interfaces(topo)
+        self.net = Mininet(topo=topo, link=Link, controller=None, autoSetMacs=True, autoStaticArp=False,
                            switch=partial(OVSSwitch, datapath="user", failMode="secure", protocols="OpenFlow13"))
 
     def start(self, controller):
@@ -133,6 +136,14 @@ class Network:
         a, b = (link.intf1, link.intf2) if is_switch(link.intf1.node) else (link.intf2, link.intf1)
         return {"a": a.node.name, "a_port": a.node.ports[a], "a_intf": a.name, "b": b.node.name, "b_port": b.node.ports[b],
                 "b_intf": b.name, "kind": "uplink" if is_uplink(link) else "host", "mbit": self.mbit(link)}
+
+
+def remove_stale_interfaces(topo):
+    """Removes what a testbed that was killed outright has left of the same names; Mininet itself removes such bridges."""
+    for _, _, ends in topo.links(withInfo=True):
+        for name in ("%s-eth%d" % (ends["node%d" % n], ends["port%d" % n]) for n in (1, 2)):
+            if os.path.exists("/sys/class/net/" + name):
+                subprocess.run(["ip", "link", "delete", name], capture_output=True)
 
 
 def is_switch(node):

@@ -1,5 +1,6 @@
 """Fixtures of the end-to-end tests: one testbed at a time, shared by the tests of a module where they can."""
 import os
+import signal
 import sys
 import time
 
@@ -8,6 +9,9 @@ import pytest
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 sys.path.insert(0, os.path.join(ROOT, "mininet"))
 import testbed  # noqa: E402
+
+# Whoever ends the tests early ends them as Ctrl-C does, which removes the emulated network.
+signal.signal(signal.SIGTERM, signal.default_int_handler)
 
 # Seconds within which whatever is awaited comes, however busy the machine is, or it hangs. What no test waits for in vain may be
 # long: it costs nothing.

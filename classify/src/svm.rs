@@ -136,7 +136,8 @@ mod tests {
         let squared: f64 = machine.weights.iter().map(|w| w * w).sum::<f64>() + machine.bias * machine.bias;
         let loss = |(row, side): (&Row, &bool)| {
             let side = if *side { 1.0 } else { -1.0 };
-            (1.0 - side * machine.score(row)).max(0.0).powi(2)
+            let short = (1.0 - side * machine.score(row)).max(0.0);
+            short * short
         };
         squared / 2.0 + cost * rows.iter().zip(sides).map(loss).sum::<f64>()
     }

@@ -18,6 +18,7 @@ mod levels;
 mod patterns;
 mod plan;
 pub mod planner;
+mod progress;
 pub mod schedule;
 pub mod timing;
 mod topological_order;
@@ -30,6 +31,7 @@ pub use interpret::{InterpretError, interpret};
 pub use layout::{Layout, LayoutError, Place, Scope};
 pub use plan::{Plan, PlanError};
 pub use planner::{CostModel, Planner};
+pub use progress::{Dependents, Progress};
 pub use schedule::{
     Action, ActionId, Buffer, Call, Kind, Operation, Program, Rank, Schedule, Span, Stripe, TransferId,
 };

@@ -1,6 +1,7 @@
 //! Orders in which a schedule's actions may happen: each after those it waits for, and a message's receipt
-//! after its sending.
+//! after its sending (Kahn's algorithm).
 
+use crate::progress::{Dependents, Progress};
 use crate::schedule::{ActionId, Kind, Program, Rank, TransferId};
 use std::collections::BTreeMap;
 
@@ -10,82 +11,44 @@ pub(crate) fn topological_order(
     programs: &[&Program],
     mut pick: impl FnMut(usize) -> usize,
 ) -> Result<Vec<(Rank, ActionId)>, (Rank, ActionId)> {
-    let mut waiting = Waiting::new(programs);
+    let dependents: Vec<Dependents> = programs.iter().map(|program| Dependents::of(program)).collect();
+    let mut progress: Vec<Progress> = programs.iter().map(|program| Progress::new(program)).collect();
+    let mut receipts = receipts(programs);
+    for (rank, action) in receipts.values().flatten() {
+        progress[*rank].hold(*action);
+    }
+    let mut ready: Vec<(usize, u32)> = Vec::new();
+    for (rank, progress) in progress.iter().enumerate() {
+        ready.extend(progress.first().map(|action| (rank, action)));
+    }
     let mut order = Vec::new();
-    while !waiting.ready.is_empty() {
-        let (rank, id) = waiting.ready.swap_remove(pick(waiting.ready.len()));
-        order.push((rank, id));
-        for follower in std::mem::take(&mut waiting.followers[rank.0 as usize][id.0 as usize]) {
-            waiting.happened((rank, follower));
-        }
-        let kind = programs[rank.0 as usize].actions[id.0 as usize].kind;
+    while !ready.is_empty() {
+        let (rank, action) = ready.swap_remove(pick(ready.len()));
+        order.push((Rank(rank as u32), ActionId(action)));
+        progress[rank].complete(action, &dependents[rank], |next| ready.push((rank, next)));
+        let kind = programs[rank].actions[action as usize].kind;
         if let Kind::Send { transfer, .. } | Kind::Multicast { transfer, .. } = kind {
-            for receipt in waiting.receipts.remove(&transfer).unwrap_or_default() {
-                waiting.happened(receipt);
-            }
+            let arrived = receipts.remove(&transfer).unwrap_or_default();
+            ready.extend(arrived.into_iter().filter(|(rank, action)| progress[*rank].release(*action)));
         }
     }
-    match waiting.stuck() {
+    let blocked =
+        |(rank, progress): (usize, &Progress)| Some((Rank(rank as u32), ActionId(progress.blocked()?)));
+    match progress.iter().enumerate().find_map(blocked) {
         Some(action) => Err(action),
         None => Ok(order),
     }
 }
 
-struct Waiting {
-    /// For each action the events that it still waits for.
-    counts: Vec<Vec<usize>>,
-    /// For each action those of its rank that wait for it.
-    followers: Vec<Vec<Vec<ActionId>>>,
-    receipts: BTreeMap<TransferId, Vec<(Rank, ActionId)>>,
-    ready: Vec<(Rank, ActionId)>,
-}
-
-impl Waiting {
-    fn new(programs: &[&Program]) -> Waiting {
-        let mut waiting = Waiting {
-            counts: Vec::new(),
-            followers: Vec::new(),
-            receipts: BTreeMap::new(),
-            ready: Vec::new(),
-        };
-        for (rank, program) in (0..).map(Rank).zip(programs) {
-            let mut followers = vec![Vec::new(); program.actions.len()];
-            let mut counts = Vec::with_capacity(program.actions.len());
-            for (id, action) in (0..).map(ActionId).zip(&program.actions) {
-                let mut count = action.after.len();
-                for on in &action.after {
-                    if let Some(followers) = followers.get_mut(on.0 as usize) {
-                        followers.push(id);
-                    }
-                }
-                if let Kind::Receive { transfer, .. } | Kind::ReceiveMulticast { transfer, .. } = action.kind
-                {
-                    waiting.receipts.entry(transfer).or_default().push((rank, id));
-                    count += 1;
-                }
-                if count == 0 {
-                    waiting.ready.push((rank, id));
-                }
-                counts.push(count);
+/// The actions that receive each message: rank and number.
+fn receipts(programs: &[&Program]) -> BTreeMap<TransferId, Vec<(usize, u32)>> {
+    let mut receipts: BTreeMap<TransferId, Vec<(usize, u32)>> = BTreeMap::new();
+    for (rank, program) in programs.iter().enumerate() {
+        for (action, number) in program.actions.iter().zip(0..) {
+            if let Kind::Receive { transfer, .. } | Kind::ReceiveMulticast { transfer, .. } = action.kind {
+                receipts.entry(transfer).or_default().push((rank, number));
             }
-            waiting.followers.push(followers);
-            waiting.counts.push(counts);
-        }
-        waiting
-    }
-
-    fn happened(&mut self, (rank, id): (Rank, ActionId)) {
-        let count = &mut self.counts[rank.0 as usize][id.0 as usize];
-        *count -= 1;
-        if *count == 0 {
-            self.ready.push((rank, id));
         }
     }
-
-    fn stuck(&self) -> Option<(Rank, ActionId)> {
-        (0..).map(Rank).zip(&self.counts).find_map(|(rank, counts)| {
-            let id = counts.iter().position(|count| *count > 0)?;
-            Some((rank, ActionId(id as u32)))
-        })
-    }
+    receipts
 }

@@ -1,7 +1,7 @@
 //! OpenFlow controller: discovery, forwarding, multicast trees, groups and jobs.
 //!
 //! ```text
-//!   switches ==OpenFlow== fabric --Network--> job, groups <-- jobs <-- service ==gRPC== agents, tools
+//!   switches ==OpenFlow== fabric <---------> job, groups <-- jobs <-- service ==gRPC== agents, tools
 //!                                                  |                      |
 //!                                                  +------> agents <------+
 //!                                                  |
@@ -10,7 +10,7 @@
 //! ```
 //!
 //! [`fabric`] runs the network and knows nothing of jobs; the rest knows nothing of OpenFlow and reaches the
-//! fabric as a [`network::Network`]. [`jobs::allocate`] and [`costs`] are pure.
+//! fabric as a [`fabric::Fabric`]. [`jobs::allocate`] and [`costs`] are pure.
 
 pub mod agents;
 pub mod costs;
@@ -18,7 +18,6 @@ pub mod fabric;
 pub mod groups;
 pub mod jobs;
 pub mod listen;
-pub mod network;
 pub mod options;
 pub mod pages;
 pub mod restart;

@@ -1,26 +1,27 @@
-//! What goes on from an earlier life of the controller: its groups and jobs are put together again from what
+//! Graceful restart: groups and jobs of an earlier controller go on. They are put together again from what
 //! agents say that they still have. Meanwhile the ranks compute, and their trees stay.
 //!
 //! What switches still have is found by [`crate::fabric`].
 
-use crate::agents::{Session, lock};
+use crate::agents::Session;
+use crate::fabric::Fabric;
 use crate::fabric::{GroupRequest, TreeScope};
 use crate::groups::musters::Musters;
-use crate::groups::{Groups, Place};
+use crate::groups::{self, Groups, Place};
 use crate::jobs::job::{Limits, Post, Ranks};
 use crate::jobs::{Inlets, Jobs};
-use crate::network::Network;
-use cool_proto::control::{Group, Held, Kill, ReleaseGroup, controller_message::Body, tree::Scope};
+use cool_proto::control::{Group, Held, Kill, ReleaseGroup, controller_message::Body};
+use parking_lot::Mutex;
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::Ipv4Addr;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use tokio::sync::mpsc;
 use tokio::time::sleep;
 use tracing::{info, warn};
 
 /// Groups of which some nodes have come back.
 pub struct Takeover {
-    network: Arc<dyn Network>,
+    network: Arc<dyn Fabric>,
     groups: Arc<Groups>,
     jobs: Arc<Jobs>,
     musters: Arc<Musters>,
@@ -47,7 +48,7 @@ enum Inlet {
 impl Takeover {
     /// Nothing to take over yet.
     pub fn new(
-        network: Arc<dyn Network>,
+        network: Arc<dyn Fabric>,
         groups: Arc<Groups>,
         jobs: Arc<Jobs>,
         musters: Arc<Musters>,
@@ -56,7 +57,7 @@ impl Takeover {
         Takeover { network, groups, jobs, musters, limits, partial: Mutex::default() }
     }
 
-    /// An agent has come back with these groups; `own` is this life of the controller.
+    /// An agent has come back with these groups; `own` is this run of the controller.
     pub async fn report(self: &Arc<Takeover>, session: &Arc<Session>, own: u64, held: Vec<Held>) {
         for held in held {
             let Held { group: Some(group), controller, ranks, exited } = held else { continue };
@@ -68,7 +69,7 @@ impl Takeover {
                 continue;
             }
             let complete = {
-                let mut partial = lock(&self.partial);
+                let mut partial = self.partial.lock();
                 let Some(part) = partial.get_mut(&id) else { continue };
                 if !ranks.is_empty() {
                     part.users.insert(session.number);
@@ -93,7 +94,7 @@ impl Takeover {
     /// Makes room for a group; returns whether it is being taken over.
     async fn begin(self: &Arc<Takeover>, group: &Group) -> bool {
         {
-            let mut partial = lock(&self.partial);
+            let mut partial = self.partial.lock();
             if partial.contains_key(&group.id) {
                 return true;
             }
@@ -149,7 +150,7 @@ impl Takeover {
 
     /// Gives a group up if nodes of it have not come back.
     async fn expire(&self, id: u64) {
-        let Some(part) = lock(&self.partial).remove(&id) else { return };
+        let Some(part) = self.partial.lock().remove(&id) else { return };
         let missing: Vec<String> = part.missing().into_iter().collect();
         warn!(
             group = id,
@@ -170,7 +171,7 @@ impl Takeover {
 
     /// A session has ended; its node may come back once more.
     pub fn node_left(&self, session: &Session) {
-        for part in lock(&self.partial).values_mut() {
+        for part in self.partial.lock().values_mut() {
             part.sessions.retain(|_, other| other.number != session.number);
             part.users.remove(&session.number);
         }
@@ -196,14 +197,6 @@ fn give_up(session: &Session, group: &Group) {
 
 /// The trees of a group as it was described.
 fn trees(group: &Group) -> Vec<(TreeScope, Ipv4Addr)> {
-    let tree = |tree: &cool_proto::control::Tree| {
-        let scope = match tree.scope() {
-            Scope::All => TreeScope::All,
-            Scope::Leaders => TreeScope::Leaders,
-            Scope::Rack => TreeScope::Rack(tree.rack),
-            Scope::Unspecified => return None,
-        };
-        Some((scope, tree.address.parse().ok()?))
-    };
+    let tree = |tree: &cool_proto::control::Tree| Some((groups::scope(tree)?, tree.address.parse().ok()?));
     group.trees.iter().filter_map(tree).collect()
 }

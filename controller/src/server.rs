@@ -4,13 +4,13 @@ use crate::agents::Agents;
 use crate::agents::traces::Traces;
 use crate::costs::Given;
 use crate::costs::prober::Prober;
+use crate::fabric::Fabric;
 use crate::groups::Groups;
 use crate::groups::musters::Musters;
 use crate::groups::recoveries::Recoveries;
 use crate::jobs::Jobs;
 use crate::jobs::job::Limits;
 use crate::listen::{Connection, Listener};
-use crate::network::Network;
 use crate::pages;
 use crate::pages::doctor::Doctor;
 use crate::pages::status::Watcher;
@@ -70,16 +70,16 @@ pub struct Pages {
 /// If the server fails.
 pub async fn serve(
     config: ServerConfig,
-    network: Arc<dyn Network>,
+    network: Arc<dyn Fabric>,
     listener: Listener,
     pages: Option<Pages>,
     shutdown: impl Future<Output = ()>,
 ) -> Result<(), tonic::transport::Error> {
     let interval = u32::try_from(config.lldp_interval.as_millis()).unwrap_or(u32::MAX);
-    // Only to be unlike that of any other life; a clock before 1970 is too.
-    let life =
+    // The instance of the controller: it only has to differ between runs, and so does a clock before 1970.
+    let instance =
         SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).map_or(0, |since| since.as_nanos() as u64);
-    let agents = Arc::new(Agents::new(interval, config.lldp_key, life));
+    let agents = Arc::new(Agents::new(interval, config.lldp_key, instance));
     let prober = Arc::new(Prober::new(network.clone(), agents.clone(), config.given));
     let groups = Arc::new(Groups::new(prober.clone()));
     let mut probing = JoinSet::new();

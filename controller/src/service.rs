@@ -4,6 +4,7 @@ use crate::agents::traces::Traces;
 use crate::agents::{AdmitError, Agent, Agents, OUTBOX, Session};
 use crate::costs::Measurements;
 use crate::costs::prober::Prober;
+use crate::fabric::Fabric;
 use crate::fabric::{FabricError, NodeRegistration, TopologySnapshot};
 use crate::groups::musters::Musters;
 use crate::groups::recoveries::Recoveries;
@@ -12,7 +13,6 @@ use crate::jobs::control::ControlRequest;
 use crate::jobs::job::Event;
 use crate::jobs::{JobError, Jobs, SubmitError, deliver};
 use crate::listen::Caller;
-use crate::network::Network;
 use crate::pages::doctor::Doctor;
 use crate::restart::Takeover;
 use cool_proto::control::controller_server::Controller;
@@ -42,7 +42,7 @@ const CALLER_QUEUE: usize = 64;
 #[derive(Clone)]
 pub struct Service {
     /// The network.
-    pub network: Arc<dyn Network>,
+    pub network: Arc<dyn Fabric>,
     /// The connected agents.
     pub agents: Arc<Agents>,
     /// The groups in use.
@@ -53,7 +53,7 @@ pub struct Service {
     pub musters: Arc<Musters>,
     /// Groups that lost ranks.
     pub recoveries: Arc<Recoveries>,
-    /// What goes on from an earlier life of the controller.
+    /// What goes on from an earlier controller.
     pub takeover: Arc<Takeover>,
     /// Knows what the network costs.
     pub prober: Arc<Prober>,

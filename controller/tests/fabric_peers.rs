@@ -1,6 +1,6 @@
 //! The fabric over TCP against peers of all kinds: a switch made of the codec, old switches, no switches.
 
-use cool_controller::fabric::{Fabric, FabricConfig};
+use cool_controller::fabric::{Fabric, FabricConfig, FabricHandle};
 use cool_controller::listen::Listener;
 use rs_openflow::{
     Body, Capabilities, ErrorMessage, ErrorType, Features, Framer, Hello, Message, MultipartReply,
@@ -14,10 +14,10 @@ use tokio::time::timeout;
 
 const PATIENCE: Duration = Duration::from_secs(30);
 
-async fn start() -> (Fabric, SocketAddr) {
+async fn start() -> (FabricHandle, SocketAddr) {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
-    (Fabric::start(FabricConfig::default(), [77; 32].into(), Listener::plaintext(listener)), address)
+    (FabricHandle::start(FabricConfig::default(), [77; 32].into(), Listener::plaintext(listener)), address)
 }
 
 /// All messages until the fabric hangs up.
@@ -92,7 +92,7 @@ async fn play(address: SocketAddr, datapath_id: u64) {
     }
 }
 
-async fn until_switches(fabric: &Fabric, names: &[&str]) {
+async fn until_switches(fabric: &FabricHandle, names: &[&str]) {
     let mut watch = fabric.watch();
     let there = |t: &std::sync::Arc<cool_controller::fabric::TopologySnapshot>| {
         t.switches.iter().map(|s| s.name.as_str()).eq(names.iter().copied())

@@ -1,8 +1,8 @@
 //! What the edges of the agent tell the engine: its address, groups, calls.
 
-use super::memory::SharedSlice;
+use crate::memory::MemoryRange;
 use cool_collective::CostModel;
-use cool_proto::local::{Dtype, Failure, Operation, ReduceOp, failure::Kind};
+use cool_types::{ElementType, Operation, ReduceOp};
 use std::net::{Ipv4Addr, SocketAddrV4};
 use std::time::Duration;
 
@@ -85,9 +85,9 @@ pub struct TreeSpec {
     pub bytes_per_second: u64,
 }
 
-/// One collective as one local rank calls it.
+/// One collective as one local rank calls it, with its buffers named in the driver's way `M`.
 #[derive(Clone, Debug)]
-pub struct CallRequest {
+pub struct CallRequest<M = MemoryRange> {
     /// The group.
     pub group: u64,
     /// The caller.
@@ -97,27 +97,50 @@ pub struct CallRequest {
     /// Source or destination, where the operation has one.
     pub root: u32,
     /// Type of an element; ignored by barrier.
-    pub dtype: Dtype,
-    /// How elements are combined, for the reductions.
-    pub reduce: ReduceOp,
+    pub element: ElementType,
+    /// How elements are combined, for the operations that do.
+    pub reduce: Option<ReduceOp>,
     /// Elements: the message of a bcast, the vector of a reduction or scan, one rank's part else.
     pub count: u64,
-    /// For parts of unequal lengths, in place of `count`: the elements of each, as `local.proto` has them.
-    pub counts: Option<SharedSlice>,
+    /// For parts of unequal lengths, in place of `count`: the elements of each, as [`Call::counts`](cool_types::Call::counts)
+    /// has their bytes.
+    pub counts: Option<Vec<u64>>,
     /// By which plan it is to be carried out; empty: the default.
     pub plan: String,
     /// What the rank contributes; absent where it contributes nothing, and for bcast.
-    pub input: Option<SharedSlice>,
+    pub input: Option<M>,
     /// What the rank receives; absent where it receives nothing. Bcast's only buffer. Does not
     /// overlap `input`.
-    pub output: Option<SharedSlice>,
+    pub output: Option<M>,
     /// Time without any progress after which the call fails; [`DEFAULT_TIMEOUT`] if absent.
     pub timeout: Option<Duration>,
 }
 
-/// One message as one local rank sends or receives it.
+impl<M> CallRequest<M> {
+    /// The same with buffers named in another way.
+    pub fn map<N>(self, mut name: impl FnMut(M) -> N) -> CallRequest<N> {
+        let CallRequest { group, rank, operation, root, element, reduce, count, counts, plan, .. } = self;
+        let (input, output, timeout) = (self.input.map(&mut name), self.output.map(name), self.timeout);
+        CallRequest {
+            group,
+            rank,
+            operation,
+            root,
+            element,
+            reduce,
+            count,
+            counts,
+            plan,
+            input,
+            output,
+            timeout,
+        }
+    }
+}
+
+/// One message as one local rank sends or receives it; see [`CallRequest`].
 #[derive(Clone, Debug)]
-pub struct TransferRequest {
+pub struct TransferRequest<M = MemoryRange> {
     /// The group.
     pub group: u64,
     /// The caller.
@@ -129,11 +152,19 @@ pub struct TransferRequest {
     /// What the message is known by; absent where any is received.
     pub tag: Option<u32>,
     /// Type of an element; that of both sides.
-    pub dtype: Dtype,
+    pub element: ElementType,
     /// What is sent, or where to put what comes, which may be shorter.
-    pub data: SharedSlice,
+    pub data: M,
     /// Time without any progress after which it fails.
     pub timeout: Duration,
+}
+
+impl<M> TransferRequest<M> {
+    /// The same with the buffer named in another way.
+    pub fn map<N>(self, name: impl FnOnce(M) -> N) -> TransferRequest<N> {
+        let TransferRequest { group, rank, sending, peer, tag, element, data, timeout } = self;
+        TransferRequest { group, rank, sending, peer, tag, element, data: name(data), timeout }
+    }
 }
 
 /// Why a group cannot be made.
@@ -150,24 +181,4 @@ pub enum GroupError {
         /// What is wrong with it.
         reason: String,
     },
-    /// A multicast group cannot be joined.
-    #[error("group {group}: cannot receive from {address} on the data interface {ip}: {reason}")]
-    Multicast {
-        /// The group.
-        group: u64,
-        /// The tree's address.
-        address: Ipv4Addr,
-        /// This node's address.
-        ip: Ipv4Addr,
-        /// What the system says.
-        reason: String,
-    },
-    /// The engine has stopped.
-    #[error("the data engine of this agent has stopped; see the agent's log")]
-    Stopped,
-}
-
-/// A failure of one kind, in words, that concerns some ranks.
-pub fn failure(kind: Kind, message: impl Into<String>, ranks: Vec<u32>) -> Failure {
-    Failure { kind: kind.into(), message: message.into(), ranks }
 }

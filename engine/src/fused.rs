@@ -2,22 +2,22 @@
 //! between.
 //!
 //! A receive into working memory that only one reduction reads is passed over, and the reduction takes the message. That
-//! changes nothing of what waits for what as long as nothing waits for the send: it then ends later, and nobody minds.
+//! is safe because no action depends on that send: it only completes later.
 
 use cool_collective::{Action, Buffer, Kind, Rank, Schedule, Span, TransferId};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// The reductions of one rank that receive.
 #[derive(Debug, Default)]
-pub(super) struct Fused {
+pub(crate) struct Fused {
     /// The receives that are passed over.
-    pub(super) receives: BTreeSet<u32>,
+    pub(crate) receives: BTreeSet<u32>,
     /// By reduction: from whom it takes which message.
-    pub(super) reductions: BTreeMap<u32, (Rank, TransferId)>,
+    pub(crate) reductions: BTreeMap<u32, (Rank, TransferId)>,
 }
 
 /// Finds them; `dependents` are the actions that wait for each action of each rank with a program.
-pub(super) fn find(schedule: &Schedule, dependents: &BTreeMap<u32, Vec<Vec<u32>>>) -> BTreeMap<u32, Fused> {
+pub(crate) fn find(schedule: &Schedule, dependents: &BTreeMap<u32, Vec<Vec<u32>>>) -> BTreeMap<u32, Fused> {
     let mut free = BTreeSet::new();
     for (rank, waiting) in dependents {
         for (action, waiting) in actions(schedule, *rank).iter().zip(waiting) {

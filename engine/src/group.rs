@@ -2,36 +2,39 @@
 //! messages, and whether the ranks agree on it, are each in a module below.
 
 mod actions;
-mod agreement;
-mod direct;
-mod inquiry;
+mod call_matching;
+mod failure_detector;
 mod messages;
-mod picks;
+mod plan_selection;
+mod point_to_point;
 mod streams;
-mod vigil;
+mod wait_for_graph;
 
-use super::api::{CallRequest, DEFAULT_TIMEOUT, failure};
-use super::early::Early;
-use super::engine::{Shared, TimerKey};
-use super::members::Members;
-use super::program::{Compiled, Run};
-use super::stream::Stream;
-use super::trace::{CallRecord, Notes, RankTimes};
-use super::what::What;
-use agreement::Agreement;
-use cool_collective::{CostModel, Plan, Planner, Rank, compile};
+use crate::api::{CallRequest, DEFAULT_TIMEOUT};
+use crate::buffered_packets::BufferedPackets;
+use crate::call_signature::{CallSignature, invalid};
+use crate::failure::{Failure, FailureKind, Traffic};
+use crate::machine::WorkId;
+use crate::members::Members;
+use crate::memory::{MemoryId, MemoryRange};
+use crate::program::{Compiled, Run};
+use crate::shared::{Shared, TimerKey};
+use crate::stream::Stream;
+use crate::trace::{CallRecord, Notes, RankTimes};
+use actions::LocalWork;
+use call_matching::CallMatching;
+use cool_collective::{CostModel, Planner};
 use cool_machine::{Duration, Time};
-use cool_proto::local::{Failure, Stats, failure::Kind};
 use cool_transport::unicast::{MessageName, Notice};
 use cool_transport::{StreamId, Timers};
 use cool_types::limits::OPEN_CALLS;
-use direct::Direct;
-use inquiry::Inquiry;
+use failure_detector::FailureDetector;
 use messages::Messages;
-use picks::Waiting;
+use plan_selection::Waiting;
+use point_to_point::PointToPoint;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
-use vigil::Vigil;
+use wait_for_graph::Inquiry;
 
 /// Compiled schedules that a group keeps: programs repeat the same few calls.
 const SCHEDULES_MAX: usize = 32;
@@ -48,7 +51,7 @@ struct LocalRank {
     /// It has been told why the group failed.
     told: bool,
     /// What its streams cost after their calls were done: the next call's account has it.
-    afterwards: Stats,
+    afterwards: Traffic,
 }
 
 impl LocalRank {
@@ -61,7 +64,7 @@ impl LocalRank {
 /// One collective while ranks of this node are in it.
 #[derive(Debug)]
 struct Call {
-    what: What,
+    signature: CallSignature,
     digest: u64,
     compiled: Arc<Compiled>,
     runs: BTreeMap<u32, Run>,
@@ -70,6 +73,8 @@ struct Call {
     progress: Time,
     /// How long nothing may move.
     timeout: Duration,
+    /// Work of it that was given out and is not done.
+    works: usize,
     /// Whether the other agents have been told that it has begun here.
     announced: bool,
     notes: Notes,
@@ -78,45 +83,47 @@ struct Call {
 impl Call {
     /// What is to be remembered of it.
     fn record(self, group: (u64, u32), call: u64, failure: Option<Arc<str>>) -> CallRecord {
-        let (words, plan) = self.compiled.words.clone();
-        let Notes { ranks, arrivals, stats } = self.notes;
-        CallRecord { group, call, words, plan, ranks, arrivals, stats, failure }
+        let (words, plan) = self.compiled.text.clone();
+        let Notes { ranks, arrivals, traffic } = self.notes;
+        CallRecord { group, call, words, plan, ranks, arrivals, traffic, failure }
     }
 }
 
 #[derive(Debug)]
-pub(super) struct Group {
-    pub(super) members: Members,
+pub(crate) struct Group {
+    pub(crate) members: Members,
     ranks: BTreeMap<u32, LocalRank>,
     calls: BTreeMap<u64, Call>,
-    schedules: VecDeque<(What, Arc<Compiled>)>,
+    schedules: VecDeque<(CallSignature, Arc<Compiled>)>,
     planner: Planner,
     /// Calls of local ranks that cannot begin before a plan is found, in order.
     waiting: VecDeque<Waiting>,
-    /// Whether a plan is being looked for.
-    picking: bool,
+    /// The preparation of the first of these.
+    preparing: Option<WorkId>,
     /// Actions that may start: call, rank, action.
     ready: VecDeque<(u64, u32, u32)>,
     /// Ranks, by call, whose next multicast may start.
     multicasters: VecDeque<(u64, u32)>,
+    /// Work of calls that was given out.
+    works: BTreeMap<WorkId, LocalWork>,
     streams: BTreeMap<StreamId, Stream>,
-    early: Early,
+    buffered: BufferedPackets,
     messages: Messages,
-    direct: Direct,
-    agreement: Agreement,
+    point_to_point: PointToPoint,
+    matching: CallMatching,
     inquiry: Option<Inquiry>,
-    vigil: Vigil,
+    failure_detector: FailureDetector,
     /// Streams of calls in progress that are over.
     over: BTreeSet<StreamId>,
     failed: Option<Failure>,
     /// The retry timer that the last stream has measured.
     retry_timer: Duration,
     /// Streams in a row that needed no repair.
-    calm: u32,
+    loss_free: u32,
 }
 
 impl Group {
-    pub(super) fn new(members: Members, cost_model: CostModel) -> Group {
+    pub(crate) fn new(members: Members, cost_model: CostModel) -> Group {
         let planner = Planner::new(cost_model, members.layout.clone());
         let ranks = members.my_ranks().iter().map(|rank| (rank.0, LocalRank::default())).collect();
         Group {
@@ -126,38 +133,42 @@ impl Group {
             schedules: VecDeque::new(),
             planner,
             waiting: VecDeque::new(),
-            picking: false,
+            preparing: None,
             ready: VecDeque::new(),
             multicasters: VecDeque::new(),
+            works: BTreeMap::new(),
             streams: BTreeMap::new(),
-            early: Early::default(),
+            buffered: BufferedPackets::default(),
             messages: Messages::default(),
-            direct: Direct::default(),
-            agreement: Agreement::default(),
+            point_to_point: PointToPoint::default(),
+            matching: CallMatching::default(),
             inquiry: None,
-            vigil: Vigil::default(),
+            failure_detector: FailureDetector::default(),
             over: BTreeSet::new(),
             failed: None,
             retry_timer: Timers::default().initial_rto,
-            calm: streams::CALM,
+            loss_free: streams::LOSS_FREE,
         }
     }
 
     /// The group as messages name it.
-    pub(super) fn key(&self) -> (u64, u32) {
+    pub(crate) fn key(&self) -> (u64, u32) {
         (self.members.id, self.members.epoch)
     }
 
     /// Whether nothing here is of use to anyone any more.
-    pub(super) fn quiet(&self) -> bool {
-        self.calls.is_empty() && self.streams.is_empty() && self.waiting.is_empty() && self.direct.is_idle()
+    pub(crate) fn quiet(&self) -> bool {
+        self.calls.is_empty()
+            && self.streams.is_empty()
+            && self.waiting.is_empty()
+            && self.point_to_point.is_idle()
     }
 
     /// A local rank calls. Its answer goes out through `shared`.
     ///
     /// # Errors
     /// If the group fails by it.
-    pub(super) fn call(
+    pub(crate) fn call(
         &mut self,
         now: Time,
         shared: &mut Shared,
@@ -167,48 +178,68 @@ impl Group {
         let id = self.members.id;
         let Some(rank) = self.ranks.get_mut(&request.rank) else {
             let message = format!("rank {} of group {id} is not on this node", request.rank);
-            shared.done(token, Err(failure(Kind::Invalid, message, vec![request.rank])));
+            let failed = Failure::new(FailureKind::Invalid, message, vec![request.rank]);
+            shared.done(token, Err(failed));
             return Ok(());
         };
         if let Some(failed) = &self.failed {
             shared.done(token, Err(rank.tell(id, failed)));
             return Ok(());
         }
-        let what = if rank.open >= OPEN_CALLS {
-            let message =
-                format!("rank {} has {OPEN_CALLS} calls open on group {id}; wait for some", request.rank);
-            Err(failure(Kind::Invalid, message, vec![request.rank]))
+        let size = self.members.layout.size();
+        let signature = if rank.open >= OPEN_CALLS {
+            Err(invalid(&request, &format_args!("it has {OPEN_CALLS} calls open; wait for some")))
         } else {
-            What::of(&request, self.members.layout.size())
+            CallSignature::of(&request).and_then(|call| call.check(&request, size).map(|()| call))
         };
         rank.open += 1;
-        self.waiting.push_back(Waiting { token, at: now, request, what });
+        self.waiting.push_back(Waiting { token, at: now, request, signature });
         self.begin_waiting(now, shared)
     }
 
-    /// A call whose plan is known has its turn.
+    /// A call that is prepared, or makes no sense, has its turn.
     fn take_turn(
         &mut self,
         now: Time,
         shared: &mut Shared,
         waiting: &Waiting,
-        plan: Result<Plan, Failure>,
+        prepared: Result<(CallSignature, Arc<Compiled>), Failure>,
     ) -> Result<(), Failure> {
         let rank = waiting.request.rank;
         let local = self.ranks.entry(rank).or_default();
         let number = local.calls;
         local.calls += 1;
-        match plan.and_then(|plan| self.begin(now, shared, number, waiting, plan)) {
-            Ok(()) => self.run(now, shared),
-            Err(failed) => {
-                // Its run may not have been made, so that it would not be told with the others.
-                if !self.calls.get(&number).is_some_and(|call| call.runs.contains_key(&rank)) {
-                    self.ranks.entry(rank).or_default().told = true;
-                    shared.done(waiting.token, Err(failed.clone()));
-                }
-                Err(failed)
+        let (signature, compiled) = match prepared {
+            Ok(prepared) => prepared,
+            Err(refused) => return self.refuse(now, shared, (number, rank, waiting.token), refused),
+        };
+        if let Err(failed) = self.begin(now, shared, number, waiting, signature, compiled) {
+            // Its run may not have been made, so that it would not be told with the others.
+            if !self.calls.get(&number).is_some_and(|call| call.runs.contains_key(&rank)) {
+                self.ranks.entry(rank).or_default().told = true;
+                shared.done(waiting.token, Err(failed.clone()));
             }
+            return Err(failed);
         }
+        self.run(now, shared)
+    }
+
+    /// A call makes no sense. Where all ranks call alike all are refused alike, and the group goes on; where others call
+    /// something else, they find by its digest that this rank's call is another.
+    fn refuse(
+        &mut self,
+        now: Time,
+        shared: &mut Shared,
+        (number, rank, token): (u64, u32, u64),
+        refused: Failure,
+    ) -> Result<(), Failure> {
+        let matched = self.match_refused(now, shared, number, rank, &refused);
+        if let Some(local) = self.ranks.get_mut(&rank) {
+            local.open -= 1;
+        }
+        shared.done(token, Err(refused));
+        self.retire(shared, number);
+        matched
     }
 
     fn begin(
@@ -216,64 +247,59 @@ impl Group {
         now: Time,
         shared: &mut Shared,
         number: u64,
-        Waiting { token, at, request, what }: &Waiting,
-        plan: Plan,
+        Waiting { token, at, request, .. }: &Waiting,
+        signature: CallSignature,
+        compiled: Arc<Compiled>,
     ) -> Result<(), Failure> {
-        let what = what.as_ref().map_err(Failure::clone)?;
-        let compiled = self.compile(what, plan, request.rank)?;
-        self.agree_locally(number, request.rank, what, compiled.digest)?;
+        self.match_locally(number, request.rank, &signature.to_string(), compiled.digest)?;
         let timeout = request.timeout.unwrap_or(DEFAULT_TIMEOUT).max(Duration::from_millis(1));
-        self.calls.entry(number).or_insert_with(|| Call {
-            what: what.clone(),
+        let call = self.calls.entry(number).or_insert_with(|| Call {
+            signature,
             digest: compiled.digest,
             compiled,
             runs: BTreeMap::new(),
             begun: now,
             progress: now,
             timeout,
+            works: 0,
             announced: false,
             notes: Notes::default(),
         });
-        let Some(call) = self.calls.get_mut(&number) else { return Ok(()) };
         call.timeout = call.timeout.min(timeout);
         call.progress = now;
-        let buffers = (request.input.clone(), request.output.clone());
-        let run = Run::new(Arc::clone(&call.compiled), request.rank, buffers, *token, *at).map_err(|e| {
-            let message = format!(
-                "rank {} cannot call {}: this node has no {} bytes of working memory; use a smaller message",
-                request.rank,
-                call.what.words(),
-                e.bytes
-            );
-            failure(Kind::Invalid, message, vec![request.rank])
-        })?;
+        let scratch = shared.out.allocate(call.compiled.program(request.rank).scratch);
+        let or_none = |buffer: Option<MemoryRange>| buffer.unwrap_or(MemoryRange::EMPTY);
+        let buffers = (or_none(request.input), or_none(request.output), scratch);
+        let run = Run::new(Arc::clone(&call.compiled), request.rank, buffers, *token, *at);
         let first = run.first();
         let finished = run.finished();
         call.runs.insert(request.rank, run);
         self.ready.extend(first.into_iter().map(|action| (number, request.rank, action)));
-        self.agree_with_others(now, shared, number, request.rank)?;
+        self.match_with_others(now, shared, number, request.rank)?;
         self.arm(now, shared, number);
-        self.keep_vigil(now, shared);
+        self.detect_failures(now, shared);
         if finished {
             self.finish(now, shared, number, request.rank);
         }
         Ok(())
     }
 
-    fn compile(&mut self, what: &What, plan: Plan, rank: u32) -> Result<Arc<Compiled>, Failure> {
-        if let Some((_, compiled)) = self.schedules.iter().find(|(known, _)| known == what) {
-            return Ok(Arc::clone(compiled));
+    /// There is no memory of this name.
+    ///
+    /// # Errors
+    /// If it is the working memory of a call here.
+    pub(crate) fn allocation_failed(&self, memory: MemoryId) -> Result<(), Failure> {
+        for call in self.calls.values() {
+            let run = call.runs.iter().find(|(_, run)| run.scratch.len > 0 && run.scratch.memory == memory);
+            if let Some((rank, run)) = run {
+                let (bytes, call) = (run.scratch.len, &call.signature);
+                let message = format!(
+                    "rank {rank} cannot call {call}: this node has no {bytes} bytes of working memory; use a smaller message"
+                );
+                return Err(Failure::new(FailureKind::Invalid, message, vec![*rank]));
+            }
         }
-        let (layout, me) = (&self.members.layout, self.members.me);
-        let keep = |rank: Rank| layout.node_of(rank) == me;
-        let schedule = compile(&what.call, layout, &plan, keep)
-            .map_err(|e| failure(Kind::Invalid, format!("rank {rank}: {e}"), vec![rank]))?;
-        let compiled = Arc::new(Compiled::new(schedule, plan, &what.words(), what.digest(&plan)));
-        if self.schedules.len() >= SCHEDULES_MAX {
-            self.schedules.pop_front();
-        }
-        self.schedules.push_back((what.clone(), Arc::clone(&compiled)));
-        Ok(compiled)
+        Ok(())
     }
 
     /// An action is done: what waited for it may start, or the rank is through.
@@ -298,17 +324,15 @@ impl Group {
     fn finish(&mut self, now: Time, shared: &mut Shared, number: u64, rank: u32) {
         let Some(call) = self.calls.get_mut(&number) else { return };
         let Some(run) = call.runs.remove(&rank) else { return };
+        shared.out.free(run.scratch);
         let times = RankTimes { rank, came: run.begun, ended: now };
-        call.notes.ended(times, &run.stats);
+        call.notes.ended(times, &run.stats.traffic);
         let mut stats = run.stats;
         stats.plan = call.compiled.plan.to_string();
         stats.nanoseconds = u64::try_from((now - run.begun).as_nanos()).unwrap_or(u64::MAX);
         if let Some(local) = self.ranks.get_mut(&rank) {
             local.open -= 1;
-            let before = std::mem::take(&mut local.afterwards);
-            stats.bytes_multicast += before.bytes_multicast;
-            stats.chunks_resent += before.chunks_resent;
-            stats.chunks_repaired += before.chunks_repaired;
+            stats.traffic += std::mem::take(&mut local.afterwards);
         }
         shared.done(run.token, Ok(stats));
         self.retire(shared, number);
@@ -325,9 +349,9 @@ impl Group {
             shared.ring.push(call.record(self.key(), number, None));
         }
         shared.timers.set(TimerKey::Call(self.members.id, number), None);
-        self.early.forget(number);
+        self.buffered.forget(number, &mut shared.out);
         self.over.retain(|id| id.call != number);
-        self.agreement.forget(number);
+        self.matching.forget(number);
     }
 
     /// The smallest call that not all ranks of this node are through.
@@ -337,39 +361,29 @@ impl Group {
     }
 
     /// Fails all that is open, and the group. The other agents are told if they do not know.
-    pub(super) fn fail(&mut self, now: Time, shared: &mut Shared, failed: &Failure, tell: bool) {
+    pub(crate) fn fail(&mut self, now: Time, shared: &mut Shared, failed: &Failure, tell: bool) {
         if self.failed.is_some() {
             return;
         }
         let (group, epoch) = self.key();
-        tracing::warn!(group, epoch, kind = failed.kind, "{}", failed.message);
+        tracing::warn!(group, epoch, kind = ?failed.kind, "{}", failed.message);
         let why: Arc<str> = failed.message.as_str().into();
         for (number, mut call) in std::mem::take(&mut self.calls) {
             shared.timers.set(TimerKey::Call(group, number), None);
             for (rank, run) in std::mem::take(&mut call.runs) {
-                call.notes.ended(RankTimes { rank, came: run.begun, ended: now }, &run.stats);
-                shared.done(run.token, Err(failed.clone()));
-                self.ranks.entry(rank).or_default().told = true;
+                shared.out.free(run.scratch);
+                call.notes.ended(RankTimes { rank, came: run.begun, ended: now }, &run.stats.traffic);
+                self.refuse_open(shared, run.token, rank, failed);
             }
             shared.ring.push(call.record((group, epoch), number, Some(why.clone())));
         }
         for waiting in std::mem::take(&mut self.waiting) {
-            shared.done(waiting.token, Err(failed.clone()));
-            self.ranks.entry(waiting.request.rank).or_default().told = true;
+            self.refuse_open(shared, waiting.token, waiting.request.rank, failed);
         }
-        for (token, rank) in self.direct.clear(group, shared) {
-            shared.done(token, Err(failed.clone()));
-            self.ranks.entry(rank).or_default().told = true;
+        for (token, rank) in self.point_to_point.clear(group, shared) {
+            self.refuse_open(shared, token, rank, failed);
         }
-        for (id, stream) in std::mem::take(&mut self.streams) {
-            shared.forget_stream(&id, &stream);
-        }
-        self.ready.clear();
-        self.multicasters.clear();
-        self.messages.clear(shared);
-        self.early = Early::default();
-        self.vigil = Vigil::default();
-        shared.timers.set(TimerKey::Vigil(group), None);
+        self.forget_all(shared);
         self.failed = Some(failed.clone());
         let peers: Vec<&str> = self.members.others().map(|node| node.name.as_str()).collect();
         for peer in peers {
@@ -380,38 +394,56 @@ impl Group {
         }
     }
 
+    /// A rank is told of the group's failure.
+    fn refuse_open(&mut self, shared: &mut Shared, token: u64, rank: u32, failed: &Failure) {
+        shared.done(token, Err(failed.clone()));
+        self.ranks.entry(rank).or_default().told = true;
+    }
+
+    /// Gives back all that calls have used.
+    fn forget_all(&mut self, shared: &mut Shared) {
+        for (id, stream) in std::mem::take(&mut self.streams) {
+            shared.forget_stream(&id, stream);
+        }
+        for work in std::mem::take(&mut self.works).into_values() {
+            work.bounce.into_iter().for_each(|buffer| shared.give_back(buffer));
+        }
+        self.preparing = None;
+        self.ready.clear();
+        self.multicasters.clear();
+        self.messages.clear(shared);
+        self.buffered.clear(&mut shared.out);
+        self.failure_detector = FailureDetector::default();
+        shared.timers.set(TimerKey::FailureDetector(self.members.id), None);
+    }
+
     /// Tells an agent why the group has failed, if it has.
-    pub(super) fn tell_failed(&self, now: Time, shared: &mut Shared, peer: &str) {
+    pub(crate) fn tell_failed(&self, now: Time, shared: &mut Shared, peer: &str) {
         if let Some(failed) = &self.failed {
             let (group, epoch) = self.key();
-            // A kind is one of seven.
-            let (kind, ranks, text) = (failed.kind as u8, failed.ranks.clone(), failed.message.clone());
+            let (kind, ranks, text) = (failed.kind.code(), failed.ranks.clone(), failed.message.clone());
             shared.peers.notify(now, peer, Notice::Abort { group, epoch, kind, ranks, text });
         }
     }
 
     /// The ranks by whose loss it has failed.
-    pub(super) fn lost_ranks(&self) -> Vec<u32> {
-        let lost = self.failed.as_ref().filter(|failed| failed.kind() == Kind::Lost);
+    pub(crate) fn lost_ranks(&self) -> Vec<u32> {
+        let lost = self.failed.as_ref().filter(|failed| failed.kind == FailureKind::Lost);
         lost.map_or(Vec::new(), |failed| failed.ranks.clone())
     }
 
     /// The group is released: calls that are open fail. Streams go on for those who need them.
-    pub(super) fn close(&mut self, now: Time, shared: &mut Shared) {
-        if !(self.calls.is_empty() && self.waiting.is_empty() && self.direct.is_idle()) {
+    pub(crate) fn close(&mut self, now: Time, shared: &mut Shared) {
+        if !(self.calls.is_empty() && self.waiting.is_empty() && self.point_to_point.is_idle()) {
             let message = format!("group {} was released while calls were open", self.members.id);
-            self.fail(now, shared, &failure(Kind::Aborted, message, Vec::new()), true);
+            self.fail(now, shared, &Failure::new(FailureKind::Aborted, message, Vec::new()), true);
         }
     }
 
     /// Gives back everything, before it is forgotten.
-    pub(super) fn leave(mut self, now: Time, shared: &mut Shared) {
-        for (id, stream) in std::mem::take(&mut self.streams) {
-            shared.forget_stream(&id, &stream);
-        }
-        self.messages.clear(shared);
-        self.direct.clear(self.members.id, shared);
-        shared.timers.set(TimerKey::Vigil(self.members.id), None);
+    pub(crate) fn leave(mut self, now: Time, shared: &mut Shared) {
+        self.forget_all(shared);
+        self.point_to_point.clear(self.members.id, shared);
         for node in self.members.others() {
             shared.peers.leave(now, &node.name, self.key());
         }
@@ -425,12 +457,12 @@ impl Group {
 }
 
 fn aborted(group: u64, failed: &Failure) -> Failure {
-    if failed.kind() == Kind::Revoked {
+    if failed.kind == FailureKind::Revoked {
         return failed.clone();
     }
     let message = format!(
         "group {group} failed before and cannot be used any more, except to shrink it: {}",
         failed.message
     );
-    failure(Kind::Aborted, message, failed.ranks.clone())
+    Failure::new(FailureKind::Aborted, message, failed.ranks.clone())
 }

@@ -1,7 +1,7 @@
 //! A group as its agents know it: nodes with names and addresses, trees, chains. It never changes.
 
-use super::api::{GroupError, GroupSpec, MemberSpec, TreeScope};
-use super::stream::Share;
+use crate::api::{GroupError, GroupSpec, MemberSpec, TreeScope};
+use crate::link_share::Share;
 use cool_collective::{Layout, Place, Rank, Scope, Stripe};
 use cool_transport::{Chain, Hop};
 use std::collections::BTreeMap;
@@ -13,30 +13,30 @@ const CHUNK_MAX: u32 = 65_507 - cool_transport::packet::DATA_HEADER as u32;
 
 /// A node of a group.
 #[derive(Debug)]
-pub(super) struct Node {
-    pub(super) name: String,
-    pub(super) udp: SocketAddrV4,
-    pub(super) tcp: SocketAddrV4,
+pub(crate) struct Node {
+    pub(crate) name: String,
+    pub(crate) udp: SocketAddrV4,
+    pub(crate) tcp: SocketAddrV4,
 }
 
 /// Where a tree is reached.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Tree {
-    pub(super) address: SocketAddrV4,
+pub(crate) struct Tree {
+    pub(crate) address: SocketAddrV4,
     /// 0 if unknown.
-    pub(super) bytes_per_second: u64,
+    pub(crate) bytes_per_second: u64,
 }
 
 #[derive(Debug)]
-pub(super) struct Members {
-    pub(super) id: u64,
-    pub(super) epoch: u32,
-    pub(super) layout: Layout,
+pub(crate) struct Members {
+    pub(crate) id: u64,
+    pub(crate) epoch: u32,
+    pub(crate) layout: Layout,
     /// By their indices in the layout.
-    pub(super) nodes: Vec<Node>,
+    pub(crate) nodes: Vec<Node>,
     /// This node.
-    pub(super) me: usize,
-    pub(super) chunk_bytes: u32,
+    pub(crate) me: usize,
+    pub(crate) chunk_bytes: u32,
     /// Several over all nodes share no link between switches.
     trees: BTreeMap<Scope, Vec<Tree>>,
     host_bytes_per_second: u64,
@@ -47,7 +47,7 @@ pub(super) struct Members {
 
 impl Members {
     /// The group of `spec` as the node `me` sees it.
-    pub(super) fn new(spec: &GroupSpec, me: &str) -> Result<Members, GroupError> {
+    pub(crate) fn new(spec: &GroupSpec, me: &str) -> Result<Members, GroupError> {
         let invalid = |reason: String| GroupError::Invalid { group: spec.id, reason };
         let first = first_members(&spec.members).map_err(invalid)?;
         if !(1..=CHUNK_MAX).contains(&spec.chunk_bytes) {
@@ -107,37 +107,37 @@ impl Members {
     }
 
     /// The trees that reach this node.
-    pub(super) fn my_trees(&self) -> Vec<SocketAddrV4> {
+    pub(crate) fn my_trees(&self) -> Vec<SocketAddrV4> {
         let reaches_me = |scope: Scope| self.layout.nodes_of(scope).contains(&self.me);
         let mine = self.trees.iter().filter(|(scope, _)| reaches_me(**scope));
         mine.flat_map(|(_, trees)| trees).map(|tree| tree.address).collect()
     }
 
     /// Whether there is a tree over these nodes.
-    pub(super) fn has_tree(&self, scope: Scope) -> bool {
+    pub(crate) fn has_tree(&self, scope: Scope) -> bool {
         self.trees.contains_key(&scope)
     }
 
     /// The tree of a part of a message.
-    pub(super) fn tree(&self, scope: Scope, stripe: Stripe) -> Option<Tree> {
+    pub(crate) fn tree(&self, scope: Scope, stripe: Stripe) -> Option<Tree> {
         self.trees.get(&scope)?.get(stripe.index as usize).copied()
     }
 
     /// The tree of this node's rack.
-    pub(super) fn rack_tree(&self) -> Option<SocketAddrV4> {
+    pub(crate) fn rack_tree(&self) -> Option<SocketAddrV4> {
         let rack = Scope::Rack(self.layout.rack_of_node(self.me));
         self.trees.get(&rack)?.first().map(|tree| tree.address)
     }
 
-    /// What this node may send of a part, one of those of so many sharers, over its tree, or to the chain where there is
+    /// What this node may send of a part, which as many ranks send at a time as the schedule says, over its tree, or to the chain where there is
     /// none.
-    pub(super) fn share(&self, scope: Scope, stripe: Stripe, sharers: u32) -> Share {
+    pub(crate) fn share(&self, scope: Scope, stripe: Stripe, concurrent_senders: u32) -> Share {
         let known = |rate: u64| Some(rate).filter(|rate| *rate > 0);
         let tree = self.tree(scope, stripe).and_then(|tree| known(tree.bytes_per_second));
-        let on_tree = stripe.on_tree(sharers, self.layout.stripes(scope));
+        let on_tree = stripe.on_tree(concurrent_senders, self.layout.stripes(scope));
         let host = known(self.host_bytes_per_second);
         let verified = tree.into_iter().chain(host).min().is_some_and(|rate| self.is_sure(rate));
-        Share { tree: tree.map(|rate| rate / on_tree), host, verified, sharers, stripe }
+        Share { tree: tree.map(|rate| rate / on_tree), host, verified, concurrent_senders, stripe }
     }
 
     /// Whether a rate is what paths were given or measured to carry, and not only that of a port before a slower path.
@@ -146,28 +146,28 @@ impl Members {
     }
 
     /// The ranks of this node.
-    pub(super) fn my_ranks(&self) -> &[Rank] {
+    pub(crate) fn my_ranks(&self) -> &[Rank] {
         self.layout.ranks_of_node(self.me)
     }
 
     /// The node of a rank, if the rank exists.
-    pub(super) fn node_of(&self, rank: u32) -> Option<usize> {
+    pub(crate) fn node_of(&self, rank: u32) -> Option<usize> {
         ((rank as usize) < self.layout.size()).then(|| self.layout.node_of(Rank(rank)))
     }
 
     /// All other nodes.
-    pub(super) fn others(&self) -> impl Iterator<Item = &Node> {
+    pub(crate) fn others(&self) -> impl Iterator<Item = &Node> {
         self.nodes.iter().enumerate().filter(|(index, _)| *index != self.me).map(|(_, node)| node)
     }
 
     /// The ranks of a node, by its name.
-    pub(super) fn ranks_of(&self, name: &str) -> Vec<u32> {
+    pub(crate) fn ranks_of(&self, name: &str) -> Vec<u32> {
         let node = self.nodes.iter().position(|n| n.name == name);
         node.map_or(Vec::new(), |node| self.layout.ranks_of_node(node).iter().map(|r| r.0).collect())
     }
 
     /// The chain behind a multicast from a node of a tree.
-    pub(super) fn chain(&mut self, scope: Scope, source: usize) -> Arc<Chain> {
+    pub(crate) fn chain(&mut self, scope: Scope, source: usize) -> Arc<Chain> {
         let layout = &self.layout;
         let chain = self.chains.entry((scope, source)).or_insert_with(|| {
             // There are no more nodes than ranks, and no more ranks than fit.
@@ -205,7 +205,7 @@ fn first_members(members: &[MemberSpec]) -> Result<BTreeMap<&str, &MemberSpec>, 
 mod tests {
     use super::*;
     use crate::TreeSpec;
-    use crate::stream::Sending;
+    use crate::link_share::Sending;
     use cool_collective::CostModel;
     use std::net::Ipv4Addr;
 
@@ -236,8 +236,8 @@ mod tests {
     }
 
     /// What a part may send while the node sends nothing else.
-    fn alone(members: &Members, (index, of): (u32, u32), sharers: u32) -> Option<u64> {
-        members.share(Scope::All, Stripe { index, of }, sharers).ceiling(&Sending::default())
+    fn alone(members: &Members, (index, of): (u32, u32), concurrent_senders: u32) -> Option<u64> {
+        members.share(Scope::All, Stripe { index, of }, concurrent_senders).ceiling(&Sending::default())
     }
 
     #[test]
@@ -247,7 +247,7 @@ mod tests {
         assert_eq!((members.me, members.my_ranks()), (1, &[Rank(0), Rank(2)][..]));
         assert_eq!(members.my_trees().len(), 2);
         assert_eq!(Members::new(&spec(), "h1").unwrap().my_trees().len(), 1);
-        assert_eq!([1, 5].map(|sharers| alone(&members, (0, 1), sharers)), [Some(50), Some(10)]);
+        assert_eq!([1, 5].map(|senders| alone(&members, (0, 1), senders)), [Some(50), Some(10)]);
         let expected = spec().cost_model.rack.bytes_per_second;
         assert!(members.is_sure(expected) && !members.is_sure(2 * expected));
         assert_eq!(members.rack_tree().map(|tree| *tree.ip()), Some(Ipv4Addr::new(239, 192, 0, 2)));

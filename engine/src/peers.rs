@@ -1,27 +1,31 @@
 //! The other agents and the connections to them. What messages mean is the groups' matter.
 
-use super::engine::{ConnectionId, Output};
+use crate::machine::{ConnectionId, Output};
+use crate::memory::MemoryRange;
+use crate::outbox::Outbox;
 use cool_machine::{Machine, Time};
-use cool_transport::unicast::{self, Input, Notice, Payload, Peer};
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use cool_transport::unicast::{self, Input, Notice, Peer};
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::net::{Ipv4Addr, SocketAddrV4};
 
 /// The most connections whose agents have not said who they are.
-const STRANGERS_MAX: usize = 64;
+const UNIDENTIFIED_MAX: usize = 64;
 
-/// The most agents that may be connected.
+/// The most agents that may be connected. Those of groups always may: the controller says who they are.
 const PEERS_MAX: usize = 4096;
 
-/// The most connections in a row that may end before anything of any group came; an agent that is sound hangs up twice
-/// at most, for groups before.
+/// Reconnects in a row without group traffic before the peer is declared lost; a healthy peer closes at most two stale
+/// connections.
 const MUTE_MAX: u32 = 3;
 
 /// Another agent.
 #[derive(Debug)]
-pub(super) struct Link {
-    pub(super) machine: Peer,
-    pub(super) connection: Option<ConnectionId>,
+pub(crate) struct Link {
+    pub(crate) machine: Peer,
+    pub(crate) connection: Option<ConnectionId>,
+    /// What the driver was told that comes next over the connection.
+    pub(crate) awaited: (u64, Option<MemoryRange>),
     /// Where its groups say it is, or where it came from.
     ip: Ipv4Addr,
     /// Where to connect to, if that is up to this side.
@@ -37,7 +41,16 @@ impl Link {
     /// To a node `at` a place, from the node `me`.
     fn new(me: &str, node: &str, at: impl fmt::Display, ip: Ipv4Addr) -> Link {
         let machine = Peer::new(me, &format!("node {node} at {at}"));
-        Link { machine, connection: None, ip, connect: None, groups: BTreeSet::new(), used: false, mute: 0 }
+        Link {
+            machine,
+            connection: None,
+            awaited: (0, None),
+            ip,
+            connect: None,
+            groups: BTreeSet::new(),
+            used: false,
+            mute: 0,
+        }
     }
 }
 
@@ -46,7 +59,7 @@ impl Link {
 enum Owner {
     Peer(String),
     /// It has not said its name; the bytes so far.
-    Stranger {
+    Unidentified {
         ip: Ipv4Addr,
         bytes: Vec<u8>,
     },
@@ -54,10 +67,10 @@ enum Owner {
 
 /// A peer that is gone.
 #[derive(Debug)]
-pub(super) struct Lost {
-    pub(super) node: String,
-    pub(super) groups: BTreeSet<u64>,
-    pub(super) why: String,
+pub(crate) struct Lost {
+    pub(crate) node: String,
+    pub(crate) groups: BTreeSet<u64>,
+    pub(crate) why: String,
 }
 
 impl Lost {
@@ -67,7 +80,7 @@ impl Lost {
 }
 
 #[derive(Debug)]
-pub(super) struct Peers {
+pub(crate) struct Peers {
     /// This node's name.
     me: String,
     by_name: BTreeMap<String, Link>,
@@ -77,21 +90,21 @@ pub(super) struct Peers {
 }
 
 impl Peers {
-    pub(super) fn new(me: &str) -> Peers {
+    pub(crate) fn new(me: &str) -> Peers {
         let (by_name, connections, dirty) = Default::default();
         Peers { me: me.to_owned(), by_name, connections, dirty }
     }
 
     /// A group has members on this node. Of two agents the one with the smaller address connects. Groups in
     /// `closing` need connections no more.
-    pub(super) fn join(
+    pub(crate) fn join(
         &mut self,
         now: Time,
         node: &str,
         addresses: (SocketAddrV4, SocketAddrV4),
         group: (u64, u32),
         closing: &BTreeSet<u64>,
-        out: &mut VecDeque<Output>,
+        out: &mut Outbox,
     ) {
         let (mine, theirs) = addresses;
         let other = |link: &Link| link.ip != *theirs.ip();
@@ -104,7 +117,7 @@ impl Peers {
         }
         let link = self.by_name.entry(node.to_owned()).or_insert_with(|| {
             if mine < theirs {
-                out.push_back(Output::Connect { node: node.to_owned(), to: theirs });
+                out.push(Output::Connect { node: node.to_owned(), to: theirs });
             }
             Link::new(&self.me, node, theirs, *theirs.ip())
         });
@@ -116,7 +129,7 @@ impl Peers {
     }
 
     /// A group has no members on this node any more.
-    pub(super) fn leave(&mut self, now: Time, node: &str, group: (u64, u32)) {
+    pub(crate) fn leave(&mut self, now: Time, node: &str, group: (u64, u32)) {
         if let Some(link) = self.by_name.get_mut(node) {
             link.groups.remove(&group.0);
         }
@@ -124,7 +137,7 @@ impl Peers {
     }
 
     /// Tells a peer's machine something that did not come over its connection.
-    pub(super) fn handle(&mut self, now: Time, node: &str, input: Input<'_>) {
+    pub(crate) fn handle(&mut self, now: Time, node: &str, input: Input<'_>) {
         if let Some(link) = self.by_name.get_mut(node) {
             link.machine.handle(now, input);
             if !self.dirty.contains(node) {
@@ -133,38 +146,30 @@ impl Peers {
         }
     }
 
-    pub(super) fn notify(&mut self, now: Time, node: &str, notice: Notice) {
+    pub(crate) fn notify(&mut self, now: Time, node: &str, notice: Notice) {
         self.handle(now, node, Input::Notify(notice));
     }
 
-    pub(super) fn take_dirty(&mut self) -> Option<String> {
+    pub(crate) fn take_dirty(&mut self) -> Option<String> {
         self.dirty.pop_first()
     }
 
     /// A peer that is connected.
-    pub(super) fn connected_link(&mut self, node: &str) -> Option<(&mut Link, ConnectionId)> {
+    pub(crate) fn connected_link(&mut self, node: &str) -> Option<(&mut Link, ConnectionId)> {
         let link = self.by_name.get_mut(node)?;
         let connection = link.connection?;
         Some((link, connection))
     }
 
-    /// The payload that comes next over a connection, if it is that.
-    pub(super) fn payload(&self, connection: ConnectionId) -> Option<Payload> {
-        match self.connections.get(&connection)? {
-            Owner::Peer(node) => self.by_name.get(node)?.machine.payload(),
-            Owner::Stranger { .. } => None,
-        }
-    }
-
-    pub(super) fn node_of(&self, connection: ConnectionId) -> Option<String> {
+    pub(crate) fn node_of(&self, connection: ConnectionId) -> Option<String> {
         match self.connections.get(&connection)? {
             Owner::Peer(node) => Some(node.clone()),
-            Owner::Stranger { .. } => None,
+            Owner::Unidentified { .. } => None,
         }
     }
 
     /// The connection that was asked for is there.
-    pub(super) fn connected(&mut self, node: &str, connection: ConnectionId, out: &mut VecDeque<Output>) {
+    pub(crate) fn connected(&mut self, node: &str, connection: ConnectionId, out: &mut Outbox) {
         match self.by_name.get_mut(node) {
             Some(link) if link.connection.is_none() => {
                 link.connection = Some(connection);
@@ -172,31 +177,34 @@ impl Peers {
                 self.dirty.insert(node.to_owned());
             }
             // The peer was given up meanwhile.
-            _ => out.push_back(Output::Hangup { connection }),
+            _ => out.push(Output::Hangup { connection }),
         }
     }
 
     /// Someone connected.
-    pub(super) fn accepted(&mut self, connection: ConnectionId, ip: Ipv4Addr, out: &mut VecDeque<Output>) {
-        let strangers = self.connections.iter().filter(|(_, owner)| matches!(owner, Owner::Stranger { .. }));
-        let strangers: Vec<ConnectionId> = strangers.map(|(id, _)| *id).collect();
-        if strangers.len() >= STRANGERS_MAX {
+    pub(crate) fn accepted(&mut self, connection: ConnectionId, ip: Ipv4Addr, out: &mut Outbox) {
+        let unidentified =
+            self.connections.iter().filter(|(_, owner)| matches!(owner, Owner::Unidentified { .. }));
+        let unidentified: Vec<ConnectionId> = unidentified.map(|(id, _)| *id).collect();
+        if unidentified.len() >= UNIDENTIFIED_MAX {
             // Identifiers ascend: the first has been silent longest.
-            self.connections.remove(&strangers[0]);
-            out.push_back(Output::Hangup { connection: strangers[0] });
+            self.connections.remove(&unidentified[0]);
+            out.push(Output::Hangup { connection: unidentified[0] });
         }
-        self.connections.insert(connection, Owner::Stranger { ip, bytes: Vec::new() });
+        self.connections.insert(connection, Owner::Unidentified { ip, bytes: Vec::new() });
     }
 
     /// Bytes of a connection that has not said whose it is. Answers with the peer and all its bytes once it
     /// has, and with the peer of that name whose connection it replaces.
-    pub(super) fn greeting(
+    pub(crate) fn greeting(
         &mut self,
         connection: ConnectionId,
         more: &[u8],
-        out: &mut VecDeque<Output>,
+        out: &mut Outbox,
     ) -> Option<(String, Vec<u8>, Option<Lost>)> {
-        let Some(Owner::Stranger { ip, bytes }) = self.connections.get_mut(&connection) else { return None };
+        let Some(Owner::Unidentified { ip, bytes }) = self.connections.get_mut(&connection) else {
+            return None;
+        };
         bytes.extend_from_slice(more);
         let node = match unicast::greeting(bytes) {
             Ok(None) => return None,
@@ -209,7 +217,10 @@ impl Peers {
         };
         let (ip, bytes) = (*ip, std::mem::take(bytes));
         let known = self.by_name.get(&node);
-        if known.is_some_and(|link| link.ip != ip) || node == self.me || self.by_name.len() >= PEERS_MAX {
+        if known.is_some_and(|link| link.ip != ip)
+            || node == self.me
+            || (known.is_none() && self.by_name.len() >= PEERS_MAX)
+        {
             tracing::warn!(%ip, node, "refused a connection in the name of another node");
             self.hang_up(connection, out);
             return None;
@@ -228,18 +239,13 @@ impl Peers {
     }
 
     /// A connection ended, or could not be made.
-    pub(super) fn closed(
-        &mut self,
-        connection: ConnectionId,
-        why: String,
-        out: &mut VecDeque<Output>,
-    ) -> Option<Lost> {
+    pub(crate) fn closed(&mut self, connection: ConnectionId, why: String, out: &mut Outbox) -> Option<Lost> {
         match self.connections.remove(&connection)? {
-            Owner::Stranger { .. } => None,
+            Owner::Unidentified { .. } => None,
             Owner::Peer(node) => {
                 let lost = self.end(&node, out)?;
                 if let Some(to) = self.by_name.get(&node).and_then(|link| link.connect) {
-                    out.push_back(Output::Connect { node, to });
+                    out.push(Output::Connect { node, to });
                 }
                 Some(Lost { why, ..lost })
             }
@@ -248,7 +254,7 @@ impl Peers {
 
     /// The connection to a peer has ended. Groups of which nothing came over it wait for another: the other side may have
     /// hung up before it had them.
-    fn end(&mut self, node: &str, out: &mut VecDeque<Output>) -> Option<Lost> {
+    fn end(&mut self, node: &str, out: &mut Outbox) -> Option<Lost> {
         let ended = self.forget(node, out)?;
         let heirs: BTreeSet<u64> = ended.machine.unconfirmed().map(|(group, _)| group).collect();
         let mute = if ended.machine.no_group_traffic() { ended.mute + 1 } else { 0 };
@@ -269,11 +275,11 @@ impl Peers {
     }
 
     /// Gives a peer up and hangs up.
-    pub(super) fn drop_peer(&mut self, node: &str, out: &mut VecDeque<Output>) -> Option<Lost> {
+    pub(crate) fn drop_peer(&mut self, node: &str, out: &mut Outbox) -> Option<Lost> {
         Some(Lost::new(node, self.forget(node, out)?.groups))
     }
 
-    fn forget(&mut self, node: &str, out: &mut VecDeque<Output>) -> Option<Link> {
+    fn forget(&mut self, node: &str, out: &mut Outbox) -> Option<Link> {
         let link = self.by_name.remove(node)?;
         self.dirty.remove(node);
         if let Some(connection) = link.connection {
@@ -282,9 +288,9 @@ impl Peers {
         Some(link)
     }
 
-    fn hang_up(&mut self, connection: ConnectionId, out: &mut VecDeque<Output>) {
+    fn hang_up(&mut self, connection: ConnectionId, out: &mut Outbox) {
         if self.connections.remove(&connection).is_some() {
-            out.push_back(Output::Hangup { connection });
+            out.push(Output::Hangup { connection });
         }
     }
 }

@@ -1,22 +1,22 @@
 //! A rank's way through its program: which actions may start, which are done, where their bytes lie.
 
-use super::fused::{self, Fused};
-use super::memory::{HeapMemory, SharedSlice};
+use crate::failure::Stats;
+use crate::fused::{self, Fused};
+use crate::memory::MemoryRange;
 use cool_collective::{Buffer, Kind, Plan, Program, Rank, Schedule, Span, TransferId};
 use cool_machine::Time;
-use cool_proto::local::Stats;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 
 /// A schedule with its dependencies turned around.
 #[derive(Debug)]
-pub(super) struct Compiled {
+pub(crate) struct Compiled {
     schedule: Schedule,
-    pub(super) plan: Plan,
-    /// The call and the plan in words, for traces.
-    pub(super) words: (Arc<str>, Arc<str>),
+    pub(crate) plan: Plan,
+    /// The call and the plan as text, for traces.
+    pub(crate) text: (Arc<str>, Arc<str>),
     /// Tells the call, carried out by this plan, from others.
-    pub(super) digest: u64,
+    pub(crate) digest: u64,
     /// For each rank that has a program, for each action, the actions that wait for it.
     dependents: BTreeMap<u32, Vec<Vec<u32>>>,
     /// For each rank, what is combined where its sender has it.
@@ -24,7 +24,7 @@ pub(super) struct Compiled {
 }
 
 impl Compiled {
-    pub(super) fn new(schedule: Schedule, plan: Plan, words: &str, digest: u64) -> Compiled {
+    pub(crate) fn new(schedule: Schedule, plan: Plan, text: &str, digest: u64) -> Compiled {
         let turn = |program: &Program| {
             let mut dependents = vec![Vec::new(); program.actions.len()];
             for (index, action) in (0..).zip(&program.actions) {
@@ -35,23 +35,23 @@ impl Compiled {
         let programs = (0..).zip(&schedule.programs);
         let dependents: BTreeMap<u32, Vec<Vec<u32>>> =
             programs.filter_map(|(rank, p)| Some((rank, turn(p.as_ref()?)))).collect();
-        let words = (words.into(), plan.to_string().into());
+        let text = (text.into(), plan.to_string().into());
         let fused = fused::find(&schedule, &dependents);
-        Compiled { schedule, plan, words, digest, dependents, fused }
+        Compiled { schedule, plan, text, digest, dependents, fused }
     }
 
     /// Whether nothing is to be received by an action, since what uses it takes it from its sender.
-    pub(super) fn is_passed_over(&self, rank: u32, action: u32) -> bool {
+    pub(crate) fn is_passed_over(&self, rank: u32, action: u32) -> bool {
         self.fused.get(&rank).is_some_and(|fused| fused.receives.contains(&action))
     }
 
     /// The message that a reduction takes from its sender.
-    pub(super) fn fused(&self, rank: u32, action: u32) -> Option<(Rank, TransferId)> {
+    pub(crate) fn fused(&self, rank: u32, action: u32) -> Option<(Rank, TransferId)> {
         self.fused.get(&rank)?.reductions.get(&action).copied()
     }
 
     /// Whose message is here when an action is done.
-    pub(super) fn source(&self, rank: u32, action: u32) -> Option<Rank> {
+    pub(crate) fn source(&self, rank: u32, action: u32) -> Option<Rank> {
         match self.program(rank).actions[action as usize].kind {
             Kind::Receive { .. } if self.is_passed_over(rank, action) => None,
             Kind::Receive { from, .. } | Kind::ReceiveMulticast { from, .. } => Some(from),
@@ -61,14 +61,14 @@ impl Compiled {
     }
 
     /// The program of a local rank.
-    pub(super) fn program(&self, rank: u32) -> &Program {
+    pub(crate) fn program(&self, rank: u32) -> &Program {
         self.schedule.programs[rank as usize].as_ref().expect("schedules are compiled for all local ranks")
     }
 }
 
 /// One rank within one call.
 #[derive(Debug)]
-pub(super) struct Run {
+pub(crate) struct Run {
     compiled: Arc<Compiled>,
     rank: u32,
     /// For each action, how many that it waits for are not done.
@@ -76,63 +76,56 @@ pub(super) struct Run {
     /// Actions that are not done.
     left: usize,
     /// Things outside the program that still need the rank's buffers: it may not leave yet.
-    pub(super) holds: usize,
+    pub(crate) pins: usize,
     /// Multicasts that wait for an earlier one of this rank over the same tree to be on its way.
-    pub(super) queued: VecDeque<u32>,
+    pub(crate) queued: VecDeque<u32>,
     /// The stripes of this rank's multicasts that are being sent.
-    pub(super) sending: BTreeSet<u32>,
-    input: SharedSlice,
-    output: SharedSlice,
-    scratch: SharedSlice,
+    pub(crate) sending: BTreeSet<u32>,
+    input: MemoryRange,
+    output: MemoryRange,
+    /// The program's working memory.
+    pub(crate) scratch: MemoryRange,
     /// What the driver knows the call by.
-    pub(super) token: u64,
-    pub(super) begun: Time,
-    pub(super) stats: Stats,
-}
-
-/// There is no room for a call's working memory.
-#[derive(Debug)]
-pub(super) struct NoMemory {
-    pub(super) bytes: u64,
+    pub(crate) token: u64,
+    pub(crate) begun: Time,
+    pub(crate) stats: Stats,
 }
 
 impl Run {
-    pub(super) fn new(
+    /// The run of a rank with its input and output, and working memory for the program.
+    pub(crate) fn new(
         compiled: Arc<Compiled>,
         rank: u32,
-        buffers: (Option<SharedSlice>, Option<SharedSlice>),
+        (input, output, scratch): (MemoryRange, MemoryRange, MemoryRange),
         token: u64,
         now: Time,
-    ) -> Result<Run, NoMemory> {
+    ) -> Run {
         let program = compiled.program(rank);
-        let bytes = program.scratch;
-        let scratch = HeapMemory::zeros(bytes).ok_or(NoMemory { bytes })?;
         let waiting = program.actions.iter().map(|a| a.after.len() as u32).collect();
         let left = program.actions.len();
-        let (input, output) = buffers;
-        Ok(Run {
+        Run {
             compiled,
             rank,
             waiting,
             left,
-            holds: 0,
+            pins: 0,
             queued: VecDeque::new(),
             sending: BTreeSet::new(),
-            input: input.unwrap_or_else(|| HeapMemory::slice(Vec::new())),
-            output: output.unwrap_or_else(|| HeapMemory::slice(Vec::new())),
+            input,
+            output,
             scratch,
             token,
             begun: now,
             stats: Stats::default(),
-        })
+        }
     }
 
-    pub(super) fn program(&self) -> &Program {
+    pub(crate) fn program(&self) -> &Program {
         self.compiled.program(self.rank)
     }
 
     /// Takes the next multicast over whose tree none is being sent.
-    pub(super) fn next_multicast(&mut self) -> Option<u32> {
+    pub(crate) fn next_multicast(&mut self) -> Option<u32> {
         let is_free = |action: &u32| {
             let stripe = self.program().actions[*action as usize].kind.stripe();
             stripe.is_some_and(|stripe| !self.sending.contains(&stripe.index))
@@ -142,17 +135,17 @@ impl Run {
     }
 
     /// The schedule that it is part of.
-    pub(super) fn compiled(&self) -> &Compiled {
+    pub(crate) fn compiled(&self) -> &Compiled {
         &self.compiled
     }
 
     /// The actions that wait for none.
-    pub(super) fn first(&self) -> Vec<u32> {
+    pub(crate) fn first(&self) -> Vec<u32> {
         (0..).zip(&self.waiting).filter(|(_, waiting)| **waiting == 0).map(|(action, _)| action).collect()
     }
 
     /// An action is done; answers with those that may start now.
-    pub(super) fn complete(&mut self, action: u32) -> Vec<u32> {
+    pub(crate) fn complete(&mut self, action: u32) -> Vec<u32> {
         self.left -= 1;
         let mut ready = Vec::new();
         for dependent in &self.compiled.dependents[&self.rank][action as usize] {
@@ -166,23 +159,23 @@ impl Run {
     }
 
     /// Whether the rank may go on with its life.
-    pub(super) fn finished(&self) -> bool {
-        self.left == 0 && self.holds == 0
+    pub(crate) fn finished(&self) -> bool {
+        self.left == 0 && self.pins == 0
     }
 
-    /// Where a span's bytes lie.
-    pub(super) fn slice(&self, span: Span) -> SharedSlice {
+    /// Where the bytes of a schedule's span lie.
+    pub(crate) fn range(&self, span: Span) -> MemoryRange {
         let buffer = match span.buffer {
-            Buffer::Input => &self.input,
-            Buffer::Output => &self.output,
-            Buffer::Scratch => &self.scratch,
+            Buffer::Input => self.input,
+            Buffer::Output => self.output,
+            Buffer::Scratch => self.scratch,
         };
         // The schedule keeps within the sizes that the call was checked for.
         buffer.part(if span.len == 0 { 0 } else { span.offset }, span.len)
     }
 
     /// Whether a later action of the program changes bytes of `span`, the result of `action`.
-    pub(super) fn changed_later(&self, action: u32, span: Span) -> bool {
+    pub(crate) fn changed_later(&self, action: u32, span: Span) -> bool {
         let overlaps = |other: Span| {
             other.buffer == span.buffer
                 && other.offset < span.offset + span.len

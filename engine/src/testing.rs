@@ -1,22 +1,29 @@
 //! Collectives as tests make them: what each rank gives, and what it must have at the end.
 
-use crate::{CallRequest, HeapMemory, SharedSlice};
-use cool_proto::local::{Dtype, Operation, ReduceOp};
+use crate::{CallRequest, ElementType, Operation, ReduceOp};
+use std::sync::{Arc, Mutex, PoisonError};
 
-/// All operations.
-pub const OPERATIONS: [Operation; 11] = [
-    Operation::Bcast,
-    Operation::Reduce,
-    Operation::Allreduce,
-    Operation::Gather,
-    Operation::Allgather,
-    Operation::Scatter,
-    Operation::ReduceScatter,
-    Operation::Alltoall,
-    Operation::Scan,
-    Operation::Exscan,
-    Operation::Barrier,
-];
+/// A buffer of a rank. Clones are the same buffer.
+#[derive(Clone, Debug)]
+pub struct Buffer(Arc<Mutex<Vec<u8>>>);
+
+impl Buffer {
+    /// A buffer that holds these bytes.
+    pub fn new(bytes: Vec<u8>) -> Buffer {
+        Buffer(Arc::new(Mutex::new(bytes)))
+    }
+
+    /// Does something with its bytes.
+    pub fn with<R>(&self, act: impl FnOnce(&mut Vec<u8>) -> R) -> R {
+        // A panic elsewhere leaves bytes, not a broken invariant.
+        act(&mut self.0.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// What it holds.
+    pub fn bytes(&self) -> Vec<u8> {
+        self.with(|bytes| bytes.clone())
+    }
+}
 
 /// The elements that a rank contributes to a call.
 fn contribution(salt: u64, rank: usize, count: u64) -> Vec<u32> {
@@ -36,7 +43,7 @@ fn sum(vectors: impl Iterator<Item = Vec<u32>>) -> Vec<u32> {
 /// One collective of a test: its buffers and what they must hold at the end.
 pub struct Collective {
     /// By rank.
-    pub requests: Vec<CallRequest>,
+    pub requests: Vec<CallRequest<Buffer>>,
     expected: Vec<Option<Vec<u8>>>,
 }
 
@@ -66,8 +73,6 @@ impl Collective {
         (count, counts): (u64, Option<&[u64]>),
         salt: u64,
     ) -> Collective {
-        let counts_slice =
-            || counts.map(|c| HeapMemory::slice(c.iter().flat_map(|c| c.to_ne_bytes()).collect()));
         let data = Data { size, operation, root: root as usize, count, counts, salt };
         let mut requests = Vec::new();
         let mut expected = Vec::new();
@@ -80,13 +85,13 @@ impl Collective {
                 rank: rank as u32,
                 operation,
                 root,
-                dtype: Dtype::U32,
-                reduce: ReduceOp::Sum,
+                element: ElementType::U32,
+                reduce: Some(ReduceOp::Sum),
                 count,
-                counts: counts_slice(),
+                counts: counts.map(<[u64]>::to_vec),
                 plan: String::new(),
-                input: input.map(|elements| HeapMemory::slice(bytes(&elements))),
-                output: want.as_ref().map(undefined).map(HeapMemory::slice),
+                input: input.map(|elements| Buffer::new(bytes(&elements))),
+                output: want.as_ref().map(undefined).map(Buffer::new),
                 timeout: None,
             });
             expected.push(want);
@@ -104,7 +109,7 @@ impl Collective {
     pub fn check(&self) {
         for (request, expected) in self.requests.iter().zip(&self.expected) {
             if let (Some(output), Some(expected)) = (&request.output, expected) {
-                let wrong = read(output).iter().zip(expected).position(|(a, b)| a != b);
+                let wrong = output.bytes().iter().zip(expected).position(|(a, b)| a != b);
                 let CallRequest { group, rank, operation, root, count, plan, .. } = request;
                 assert_eq!(
                     wrong, None,
@@ -113,12 +118,6 @@ impl Collective {
             }
         }
     }
-}
-
-fn read(slice: &SharedSlice) -> Vec<u8> {
-    let mut bytes = vec![0; slice.bytes() as usize];
-    slice.read(0, &mut bytes);
-    bytes
 }
 
 /// What the ranks of one call have and get.
@@ -183,7 +182,7 @@ impl Data<'_> {
             Operation::Scan => Some(sum(inputs().take(rank + 1))),
             Operation::Exscan if rank == 0 => None,
             Operation::Exscan => Some(sum(inputs().take(rank))),
-            Operation::Barrier | Operation::Unspecified => None,
+            Operation::Barrier => None,
         }
     }
 }

@@ -5,18 +5,18 @@ use std::collections::{BTreeMap, BTreeSet};
 
 /// For each key at most one deadline.
 #[derive(Debug)]
-pub(super) struct Timers<K> {
+pub(crate) struct Timers<K> {
     by_key: BTreeMap<K, Time>,
     by_time: BTreeSet<(Time, K)>,
 }
 
 impl<K: Copy + Ord> Timers<K> {
-    pub(super) fn new() -> Timers<K> {
+    pub(crate) fn new() -> Timers<K> {
         Timers { by_key: BTreeMap::new(), by_time: BTreeSet::new() }
     }
 
     /// Sets, moves or clears a deadline.
-    pub(super) fn set(&mut self, key: K, at: Option<Time>) {
+    pub(crate) fn set(&mut self, key: K, at: Option<Time>) {
         let before = match at {
             Some(at) => self.by_key.insert(key, at),
             None => self.by_key.remove(&key),
@@ -32,12 +32,12 @@ impl<K: Copy + Ord> Timers<K> {
     }
 
     /// The earliest deadline.
-    pub(super) fn next(&self) -> Option<Time> {
+    pub(crate) fn next(&self) -> Option<Time> {
         self.by_time.first().map(|(at, _)| *at)
     }
 
     /// Takes one deadline that has passed.
-    pub(super) fn due(&mut self, now: Time) -> Option<K> {
+    pub(crate) fn due(&mut self, now: Time) -> Option<K> {
         let (at, key) = *self.by_time.first().filter(|(at, _)| *at <= now)?;
         self.by_time.remove(&(at, key));
         self.by_key.remove(&key);

@@ -1,8 +1,8 @@
 //! What collectives cost this node: the last few thousand, each a record of who came and left when, and whose data
 //! came when. It is kept whether anybody asks or not, so it takes a few stores a message and one small record a call.
 
+use crate::failure::Traffic;
 use cool_machine::Time;
-use cool_proto::local::Stats;
 use std::collections::VecDeque;
 use std::sync::Arc;
 
@@ -19,7 +19,7 @@ pub struct CallRecord {
     pub group: (u64, u32),
     /// Its number in the group.
     pub call: u64,
-    /// In words.
+    /// As text.
     pub words: Arc<str>,
     /// By what plan.
     pub plan: Arc<str>,
@@ -27,8 +27,8 @@ pub struct CallRecord {
     pub ranks: Vec<RankTimes>,
     /// Whose data they got.
     pub arrivals: Vec<Arrival>,
-    /// Of all local ranks.
-    pub stats: Stats,
+    /// Of all local ranks, until they were answered.
+    pub traffic: Traffic,
     /// Why it failed, if it did.
     pub failure: Option<Arc<str>>,
 }
@@ -59,15 +59,15 @@ pub struct Arrival {
 
 /// What is noted of a call while it runs.
 #[derive(Debug, Default)]
-pub(super) struct Notes {
-    pub(super) ranks: Vec<RankTimes>,
-    pub(super) arrivals: Vec<Arrival>,
-    pub(super) stats: Stats,
+pub(crate) struct Notes {
+    pub(crate) ranks: Vec<RankTimes>,
+    pub(crate) arrivals: Vec<Arrival>,
+    pub(crate) traffic: Traffic,
 }
 
 impl Notes {
     /// A message from a rank is here.
-    pub(super) fn arrived(&mut self, now: Time, from: u32) {
+    pub(crate) fn arrived(&mut self, now: Time, from: u32) {
         if let Some(known) = self.arrivals.iter_mut().find(|arrival| arrival.from == from) {
             known.last = now;
             known.messages = known.messages.saturating_add(1);
@@ -82,31 +82,28 @@ impl Notes {
     }
 
     /// A rank is through.
-    pub(super) fn ended(&mut self, times: RankTimes, stats: &Stats) {
+    pub(crate) fn ended(&mut self, times: RankTimes, traffic: &Traffic) {
         self.ranks.push(times);
-        self.stats.bytes_multicast += stats.bytes_multicast;
-        self.stats.bytes_unicast += stats.bytes_unicast;
-        self.stats.chunks_repaired += stats.chunks_repaired;
-        self.stats.chunks_resent += stats.chunks_resent;
+        self.traffic += *traffic;
     }
 }
 
 /// The latest records.
 #[derive(Debug, Default)]
-pub(super) struct Ring {
+pub(crate) struct Ring {
     records: VecDeque<Arc<CallRecord>>,
 }
 
 impl Ring {
-    pub(super) fn push(&mut self, record: CallRecord) {
+    pub(crate) fn push(&mut self, record: CallRecord) {
         if self.records.len() >= RECORDS {
             self.records.pop_front();
         }
         self.records.push_back(Arc::new(record));
     }
 
-    /// The last so many of a group, or of all, oldest first.
-    pub(super) fn last(&self, count: usize, group: Option<u64>) -> Vec<Arc<CallRecord>> {
+    /// The last `count` of a group, or of all, oldest first.
+    pub(crate) fn last(&self, count: usize, group: Option<u64>) -> Vec<Arc<CallRecord>> {
         let wanted = self.records.iter().rev().filter(|r| group.is_none_or(|group| r.group.0 == group));
         let mut records: Vec<_> = wanted.take(count).cloned().collect();
         records.reverse();
@@ -146,7 +143,7 @@ mod tests {
                 plan: "flat".into(),
                 ranks: Vec::new(),
                 arrivals: Vec::new(),
-                stats: Stats::default(),
+                traffic: Traffic::default(),
                 failure: None,
             });
         }

@@ -49,8 +49,8 @@ impl Agent {
         Agent {
             groups: Arc::new(GroupTable::new(node.clone())),
             node,
+            metrics: Arc::new(Metrics::new(engine.traffic())),
             engine,
-            metrics: Arc::default(),
             enlisted: Arc::default(),
             recovering: Arc::default(),
             events,

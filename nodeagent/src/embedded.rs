@@ -82,7 +82,8 @@ impl Cluster {
         }
         if let Some((rank, node)) = nodes.iter().enumerate().find(|(_, node)| **node >= racks.len()) {
             let reason = format!("rank {rank} is on node {node}, but there are {} nodes", racks.len());
-            return Err(GroupError::Invalid { group: Cluster::GROUP, reason }.into());
+            let invalid = cool_engine::GroupError::Invalid { group: Cluster::GROUP, reason };
+            return Err(GroupError::from(invalid).into());
         }
         let all = agents.iter().map(|node| node.agent.clone()).collect();
         let registrar = Arc::new(Registrar::new(agents, Cluster::GROUP));

@@ -205,7 +205,7 @@ impl Wire for ErrorMessage {
         w.put(&self.data);
     }
 
-    fn words(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+    fn display(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{{{self}}}")
     }
 }
@@ -218,6 +218,6 @@ impl fmt::Display for ErrorMessage {
             None => write!(f, "{}", self.code)?,
         }
         f.write_str(" data=")?;
-        self.data.words(f)
+        self.data.display(f)
     }
 }

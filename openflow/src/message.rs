@@ -3,7 +3,7 @@
 use std::fmt;
 
 use crate::Error;
-use crate::codec::{Choice, Padding, Reader, Writer};
+use crate::codec::{Padding, Reader, Tagged, Writer};
 use crate::error_message::ErrorMessage;
 use crate::flow::{FlowMod, FlowRemoved, TableMod};
 use crate::group::GroupMod;
@@ -205,6 +205,6 @@ impl Message {
 impl fmt::Display for Message {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} xid={:#x}", self.body.kind(), self.xid)?;
-        self.body.content_words(f)
+        self.body.display_content(f)
     }
 }

@@ -2,7 +2,7 @@
 
 use std::process::Command;
 
-const PURE: [&str; 9] = [
+const PURE: [&str; 10] = [
     "cool-types",
     "cool-machine",
     "rs-openflow",
@@ -10,6 +10,7 @@ const PURE: [&str; 9] = [
     "cool-collective",
     "cool-transport",
     "cool-membership",
+    "cool-engine",
     "cool-classify",
     "cool-sim",
 ];

@@ -7,10 +7,11 @@ pub mod traces;
 use cool_proto::control::{ControllerMessage, Register, Registered, controller_message::Body};
 use cool_topology::{Key, Mac};
 use cool_types::{NODE_NAME_MAX, NODE_NAME_RULE, check_node_name};
+use parking_lot::Mutex;
 use std::collections::BTreeMap;
 use std::net::Ipv4Addr;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use tokio::sync::{Notify, mpsc};
 
 /// Messages that wait for an agent; one that leaves more unread is not working.
@@ -142,7 +143,7 @@ impl Session {
     /// # Errors
     /// If the agent is gone.
     pub fn send(&self, body: Body) -> Result<(), Gone> {
-        let mut outbox = lock(&self.outbox);
+        let mut outbox = self.outbox.lock();
         let message = ControllerMessage { body: Some(body) };
         if outbox.as_ref().is_some_and(|o| o.try_send(message).is_ok()) {
             return Ok(());
@@ -154,7 +155,7 @@ impl Session {
 
     /// Ends the session: the agent is hung up on when it has read what was sent.
     pub fn end(&self) {
-        *lock(&self.outbox) = None;
+        *self.outbox.lock() = None;
         self.ended.notify_one();
     }
 
@@ -170,7 +171,7 @@ impl Session {
 
     /// Whether nothing can be sent any more.
     pub fn has_ended(&self) -> bool {
-        lock(&self.outbox).is_none()
+        self.outbox.lock().is_none()
     }
 
     /// Resolves when this side has ended the session. For the one task that reads from the agent.
@@ -184,7 +185,7 @@ impl Session {
 pub struct Agents {
     lldp_interval_ms: u32,
     lldp_key: Key,
-    /// Which life of the controller this is.
+    /// Which run of the controller this is.
     controller: u64,
     state: Mutex<State>,
 }
@@ -198,12 +199,12 @@ struct State {
 
 impl Agents {
     /// No agents yet; each will be told to announce its node this often, to prove it by a key of its own that
-    /// is derived from `lldp_key`, and which life of the controller this is.
+    /// is derived from `lldp_key`, and which run of the controller this is.
     pub fn new(lldp_interval_ms: u32, lldp_key: Key, controller: u64) -> Agents {
         Agents { lldp_interval_ms, lldp_key, controller, state: Mutex::default() }
     }
 
-    /// Which life of the controller this is.
+    /// Which run of the controller this is.
     pub fn controller(&self) -> u64 {
         self.controller
     }
@@ -217,7 +218,7 @@ impl Agents {
         agent: Agent,
         outbox: mpsc::Sender<ControllerMessage>,
     ) -> Result<Arc<Session>, AdmitError> {
-        let mut state = lock(&self.state);
+        let mut state = self.state.lock();
         if state.closed {
             return Err(AdmitError::Closed);
         }
@@ -246,7 +247,7 @@ impl Agents {
     /// Forgets a session.
     pub fn remove(&self, session: &Session) {
         session.end();
-        let mut state = lock(&self.state);
+        let mut state = self.state.lock();
         if state.sessions.get(&session.agent.name).is_some_and(|s| s.number == session.number) {
             state.sessions.remove(&session.agent.name);
         }
@@ -254,25 +255,20 @@ impl Agents {
 
     /// The session of a node.
     pub fn get(&self, name: &str) -> Option<Arc<Session>> {
-        lock(&self.state).sessions.get(name).cloned()
+        self.state.lock().sessions.get(name).cloned()
     }
 
     /// All sessions, by the names of their nodes.
     pub fn all(&self) -> Vec<Arc<Session>> {
-        lock(&self.state).sessions.values().cloned().collect()
+        self.state.lock().sessions.values().cloned().collect()
     }
 
     /// Ends all sessions and admits no more.
     pub fn close(&self) {
-        let mut state = lock(&self.state);
+        let mut state = self.state.lock();
         state.closed = true;
         state.sessions.values().for_each(|s| s.end());
     }
-}
-
-/// Locks; what is behind our locks is whole between any two statements, so a panic elsewhere spoils nothing.
-pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 #[cfg(test)]

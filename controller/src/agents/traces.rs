@@ -1,9 +1,10 @@
 //! Traces of the latest calls, asked of all agents and passed on as they come. Nothing of them is kept here.
 
-use crate::agents::{Agents, Session, lock};
+use crate::agents::{Agents, Session};
 use cool_proto::control::{TraceEvent, TraceRequest, Traced, controller_message::Body};
+use parking_lot::Mutex;
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::mpsc;
 use tokio::time::timeout;
@@ -53,7 +54,7 @@ impl Traces {
     pub fn ask(self: &Arc<Traces>, request: TraceRequest, asker: Asker) -> Result<(), Busy> {
         let (sender, pieces) = mpsc::channel(PIECES);
         let id = {
-            let mut state = lock(&self.state);
+            let mut state = self.state.lock();
             if state.open.len() >= REQUESTS {
                 return Err(Busy);
             }
@@ -73,7 +74,7 @@ impl Traces {
         let traces = self.clone();
         tokio::spawn(async move {
             collect(waiting, silent, pieces, &asker).await;
-            lock(&traces.state).open.remove(&id);
+            traces.state.lock().open.remove(&id);
         });
         Ok(())
     }
@@ -81,11 +82,11 @@ impl Traces {
     /// An agent answers.
     pub async fn hear(&self, session: &Session, traced: Traced) {
         let id = traced.id;
-        let Some(open) = lock(&self.state).open.get(&id).cloned() else {
+        let Some(open) = self.state.lock().open.get(&id).cloned() else {
             return debug!(id, "a trace that nobody asks for any more");
         };
         if open.send_timeout((session.number, traced), UNREAD).await.is_err() {
-            lock(&self.state).open.remove(&id);
+            self.state.lock().open.remove(&id);
         }
     }
 }

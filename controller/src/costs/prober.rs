@@ -3,13 +3,14 @@
 //!
 //! What a probe is, is the agents' matter; what follows from the results, [`crate::costs`]'s.
 
-use crate::agents::{Agents, Session, lock};
+use crate::agents::{Agents, Session};
 use crate::costs::{Found, Given, Measurements};
+use crate::fabric::Fabric;
 use crate::jobs::allocate::natural;
-use crate::network::Network;
 use cool_proto::control::{Probe, Probed, StopProbe, controller_message::Body};
+use parking_lot::Mutex;
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::{oneshot, watch};
 use tokio::time::timeout;
@@ -66,7 +67,7 @@ struct State {
 
 /// Makes the probes, one after the other, and has their results.
 pub struct Prober {
-    network: Arc<dyn Network>,
+    network: Arc<dyn Fabric>,
     agents: Arc<Agents>,
     given: Given,
     state: Mutex<State>,
@@ -74,7 +75,7 @@ pub struct Prober {
 
 impl Prober {
     /// No probes yet; the operator has given these rates.
-    pub fn new(network: Arc<dyn Network>, agents: Arc<Agents>, given: Given) -> Prober {
+    pub fn new(network: Arc<dyn Fabric>, agents: Arc<Agents>, given: Given) -> Prober {
         Prober { network, agents, given, state: Mutex::default() }
     }
 
@@ -111,7 +112,7 @@ impl Prober {
 
     /// An agent reports.
     pub fn hear(&self, session: &Session, probed: Probed) {
-        let mut state = lock(&self.state);
+        let mut state = self.state.lock();
         match state.asked.take_if(|asked| (asked.id, asked.session.number) == (probed.id, session.number)) {
             // Whoever asked may just have given up.
             Some(asked) => drop(asked.reply.send(probed)),
@@ -121,7 +122,7 @@ impl Prober {
 
     /// Stops the probe under way: somebody else needs the network.
     pub fn stop(&self) {
-        if let Some(asked) = lock(&self.state).asked.take() {
+        if let Some(asked) = self.state.lock().asked.take() {
             // An agent that is gone probes no more.
             let _ = asked.session.send(Body::StopProbe(StopProbe {}));
         }
@@ -129,7 +130,7 @@ impl Prober {
 
     /// What is known now.
     pub fn measurements(&self) -> Measurements {
-        let state = lock(&self.state);
+        let state = self.state.lock();
         let level = |of: fn(&Subject) -> bool| {
             let outcomes = state.outcomes.iter().filter(|(subject, _)| of(subject));
             let found: Vec<Found> = outcomes.filter_map(|(_, outcome)| outcome.found).collect();
@@ -145,7 +146,7 @@ impl Prober {
     /// Probes that are still to be made.
     pub fn pending(&self) -> usize {
         let pairs = pairs(&places(&self.hosts()));
-        let state = lock(&self.state);
+        let state = self.state.lock();
         pairs.iter().filter(|(subject, ..)| state.is_open(*subject)).count()
     }
 
@@ -165,7 +166,7 @@ impl Prober {
     fn next(&self) -> Option<(Subject, Arc<Session>, Arc<Session>)> {
         let hosts = self.hosts();
         let pairs = pairs(&places(&hosts));
-        let mut state = lock(&self.state);
+        let mut state = self.state.lock();
         state.outcomes.retain(|subject, _| pairs.iter().any(|(other, ..)| other == subject));
         let (subject, from, to) = pairs.into_iter().find(|(subject, ..)| state.is_open(*subject))?;
         Some((subject, hosts[from].session.clone(), hosts[to].session.clone()))
@@ -175,7 +176,7 @@ impl Prober {
     async fn probe(&self, from: &Arc<Session>, to: &Session) -> Option<Result<Found, String>> {
         let (reply, answer) = oneshot::channel();
         let id = {
-            let mut state = lock(&self.state);
+            let mut state = self.state.lock();
             state.last += 1;
             state.asked = Some(Asked { id: state.last, session: from.clone(), reply });
             state.last
@@ -196,7 +197,7 @@ impl Prober {
 
     fn note(&self, subject: Subject, (from, to): (&Session, &Session), found: Result<Found, String>) {
         let (from, to) = (&from.agent.name, &to.agent.name);
-        let mut state = lock(&self.state);
+        let mut state = self.state.lock();
         let outcome = state.outcomes.entry(subject).or_default();
         outcome.tries += 1;
         match found {

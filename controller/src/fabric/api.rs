@@ -2,6 +2,7 @@
 
 use crate::fabric::switch::capacity::TableCapacity;
 pub use cool_topology::{DatapathId, Key, Mac, Port};
+use core::fmt;
 use core::net::Ipv4Addr;
 use core::time::Duration;
 
@@ -166,6 +167,16 @@ pub enum TreeScope {
     Leaders,
     /// Those in the rack of this number.
     Rack(u32),
+}
+
+impl fmt::Display for TreeScope {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            TreeScope::All => f.write_str("all"),
+            TreeScope::Leaders => f.write_str("leaders"),
+            TreeScope::Rack(rack) => write!(f, "rack {rack}"),
+        }
+    }
 }
 
 /// A tree that the switches have confirmed.

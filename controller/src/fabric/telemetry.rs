@@ -1,13 +1,12 @@
 //! What is measured while the fabric runs, for whoever wants to look: written by the switches' tasks and the
 //! core, read by anybody, and never waited for.
 
-use crate::agents::lock;
 use crate::fabric::switch::connection::ConnectionId;
 use crate::fabric::switch::counters::{Counted, PortCounters};
 use cool_machine::{Duration, Time};
 use cool_topology::{DatapathId, Link, Port};
+use parking_lot::Mutex;
 use std::collections::BTreeMap;
-use std::sync::Mutex;
 
 /// A port's counters, and how fast they grow.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
@@ -102,12 +101,12 @@ pub(crate) struct Telemetry {
 impl Telemetry {
     /// All of it, as it is now.
     pub(crate) fn read(&self) -> Measured {
-        lock(&self.state).measured.clone()
+        self.state.lock().measured.clone()
     }
 
     /// A switch has told of its counters, on this connection.
     pub(crate) fn counted(&self, connection: ConnectionId, switch: DatapathId, now: Time, counted: Counted) {
-        let mut state = lock(&self.state);
+        let mut state = self.state.lock();
         let before = state.sources.insert(switch, (connection, now)).filter(|(old, _)| *old == connection);
         let old = state.measured.switches.remove(&switch).unwrap_or_default();
         let seconds = before.map_or(0.0, |(_, then)| (now - then).as_secs_f64());
@@ -138,7 +137,7 @@ impl Telemetry {
 
     /// A connection has ended.
     pub(crate) fn ended(&self, connection: ConnectionId, switch: DatapathId) {
-        let mut state = lock(&self.state);
+        let mut state = self.state.lock();
         if state.sources.get(&switch).is_some_and(|(source, _)| *source == connection) {
             state.sources.remove(&switch);
             state.measured.switches.remove(&switch);
@@ -147,7 +146,7 @@ impl Telemetry {
 
     /// A switch was told to hold so much, or is gone.
     pub(crate) fn desired(&self, switch: DatapathId, rules: Option<Rules>) {
-        let told = &mut lock(&self.state).measured.rules;
+        let told = &mut self.state.lock().measured.rules;
         match rules {
             Some(rules) => drop(told.insert(switch, rules)),
             None => drop(told.remove(&switch)),
@@ -156,12 +155,12 @@ impl Telemetry {
 
     /// A switch has confirmed what it was told this long ago.
     pub(crate) fn installed(&self, took: Duration) {
-        lock(&self.state).measured.installation.note(took);
+        self.state.lock().measured.installation.note(took);
     }
 
     /// A link or node was found after this time.
     pub(crate) fn found(&self, took: Duration) {
-        lock(&self.state).measured.discovery.note(took);
+        self.state.lock().measured.discovery.note(took);
     }
 }
 

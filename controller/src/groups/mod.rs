@@ -1,22 +1,23 @@
 //! Groups: what their members are told of them, which are in use, and how they come and go.
 //!
-//! Their trees are the [`Network`]'s. Who is in them, and when, is decided by [`crate::jobs`] and
+//! Their trees are the [`Fabric`]'s. Who is in them, and when, is decided by [`crate::jobs`] and
 //! [`crate::groups::musters`]; who is left of them by [`crate::groups::recoveries`].
 
 pub mod musters;
 pub mod recoveries;
 
-use crate::agents::{Session, lock};
+use crate::agents::Session;
 use crate::costs::prober::Prober;
 use crate::costs::{Links, Measurements};
+use crate::fabric::Fabric;
 use crate::fabric::{FabricError, GroupRequest, TopologySnapshot, TreeGrant, TreeScope};
-use crate::network::Network;
 use cool_collective::CostModel;
 use cool_proto::control::{Group, Member, ReleaseGroup, Tree, controller_message::Body, tree};
 use cool_types::wire;
+use parking_lot::Mutex;
 use std::collections::{BTreeMap, BTreeSet, btree_map::Entry};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex};
 use tokio::sync::watch;
 use tracing::warn;
 
@@ -102,6 +103,16 @@ fn tree_message(tree: TreeGrant) -> Tree {
     }
 }
 
+/// Which nodes a tree connects, as its members were told.
+pub(crate) fn scope(tree: &Tree) -> Option<TreeScope> {
+    Some(match tree.scope() {
+        tree::Scope::All => TreeScope::All,
+        tree::Scope::Leaders => TreeScope::Leaders,
+        tree::Scope::Rack => TreeScope::Rack(tree.rack),
+        tree::Scope::Unspecified => return None,
+    })
+}
+
 /// Of the slowest link of a member; 0 if one is unknown.
 fn host_rate(places: &[Place], network: &TopologySnapshot) -> u64 {
     let rate = |place: &Place| network.node(&place.session.agent.name)?.location.map(|l| l.bytes_per_second);
@@ -174,11 +185,11 @@ impl Groups {
         self.last.fetch_add(1, Ordering::Relaxed) + 1
     }
 
-    /// A group that an earlier life of the controller made, as its members were told; returns whether it is
+    /// A group that an earlier controller made, as its members were told; returns whether it is
     /// news.
     pub fn adopt(&self, group: Group) -> bool {
         self.last.fetch_max(group.id, Ordering::Relaxed);
-        match lock(&self.groups).entry(group.id) {
+        match self.groups.lock().entry(group.id) {
             Entry::Occupied(_) => false,
             Entry::Vacant(vacant) => {
                 self.busy.send_if_modified(|groups| groups.insert(group.id));
@@ -191,12 +202,12 @@ impl Groups {
 
     /// Whether a group is in use.
     pub fn has(&self, id: u64) -> bool {
-        lock(&self.groups).contains_key(&id)
+        self.groups.lock().contains_key(&id)
     }
 
     /// The size of a group in use, and the rack of one of its ranks, if that is on this node.
     pub fn rank_on(&self, id: u64, rank: u32, node: &str) -> Option<(u32, u32)> {
-        let groups = lock(&self.groups);
+        let groups = self.groups.lock();
         let members = &groups.get(&id)?.members;
         let member = members.get(rank as usize).filter(|member| member.node == node)?;
         Some((members.len() as u32, member.rack))
@@ -208,13 +219,13 @@ impl Groups {
             let members = group.members.iter().filter(|member| member.node == node);
             ((group.id, group.members.len() as u32), members.map(|member| member.rank).collect())
         };
-        let groups = lock(&self.groups);
+        let groups = self.groups.lock();
         groups.values().map(of).filter(|(_, ranks): &(_, Vec<u32>)| !ranks.is_empty()).collect()
     }
 
     /// Forgets a group that nobody was told of.
     pub fn remove(&self, id: u64) {
-        lock(&self.groups).remove(&id);
+        self.groups.lock().remove(&id);
         self.busy.send_if_modified(|groups| groups.remove(&id));
     }
 
@@ -224,7 +235,7 @@ impl Groups {
     /// In words, if it cannot be made or a member is gone.
     pub async fn make(
         &self,
-        network: &dyn Network,
+        network: &dyn Fabric,
         id: u64,
         job: u64,
         places: &[Place],
@@ -247,7 +258,7 @@ impl Groups {
         };
         let measured = self.prober.measurements();
         let group = describe((id, job), places, &network.topology(), &measured, trees);
-        lock(&self.groups).insert(id, group.clone());
+        self.groups.lock().insert(id, group.clone());
         for (session, _) in by_node(places).values() {
             session.send(Body::Group(group.clone())).map_err(|e| e.to_string())?;
         }
@@ -255,8 +266,8 @@ impl Groups {
     }
 
     /// Releases a group everywhere; also one that could not be made.
-    pub async fn release(&self, network: &dyn Network, id: u64, places: &[Place]) {
-        lock(&self.groups).remove(&id);
+    pub async fn release(&self, network: &dyn Fabric, id: u64, places: &[Place]) {
+        self.groups.lock().remove(&id);
         for (session, _) in by_node(places).values() {
             // An agent that is gone has no group to release.
             let _ = session.send(Body::Release(ReleaseGroup { group: id }));
@@ -270,8 +281,8 @@ impl Groups {
     }
 
     /// All groups by id, with their trees as they are now.
-    pub async fn list(&self, network: &dyn Network) -> Vec<Group> {
-        let mut groups: Vec<Group> = lock(&self.groups).values().cloned().collect();
+    pub async fn list(&self, network: &dyn Fabric) -> Vec<Group> {
+        let mut groups: Vec<Group> = self.groups.lock().values().cloned().collect();
         for group in &mut groups {
             // A group that is just being released has none any more.
             let trees = network.trees(group.id).await.unwrap_or_default();

@@ -4,17 +4,18 @@
 //!
 //! Who has come is kept by [`cool_membership::Rendezvous`].
 
-use crate::agents::{Session, lock};
+use crate::agents::Session;
+use crate::fabric::Fabric;
 use crate::groups::recoveries;
 use crate::groups::{FIRST_EPOCH, Groups, Place, by_node};
 use crate::jobs::deliver;
 use crate::jobs::job::{Event, Limits, Post};
-use crate::network::Network;
 use cool_machine::{Duration, Time};
 use cool_membership::{Failed, Member, Rendezvous};
 use cool_proto::control::{Enlist, Mustered, Recovered, Withdraw, controller_message::Body};
+use parking_lot::Mutex;
 use std::collections::{BTreeMap, BTreeSet, btree_map::Entry};
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use tokio::sync::{Notify, mpsc};
 use tokio::time::{Instant, sleep_until, timeout_at};
 use tracing::{Instrument, info, info_span, warn};
@@ -27,7 +28,7 @@ pub(crate) const LONGEST: Duration = Duration::from_secs(24 * 60 * 60);
 
 /// Those who wait, and the groups that were made for them.
 pub struct Musters {
-    network: Arc<dyn Network>,
+    network: Arc<dyn Fabric>,
     groups: Arc<Groups>,
     limits: Limits,
     /// When time began.
@@ -40,7 +41,7 @@ pub struct Musters {
 
 impl Musters {
     /// Nobody yet.
-    pub fn new(network: Arc<dyn Network>, groups: Arc<Groups>, limits: Limits) -> Musters {
+    pub fn new(network: Arc<dyn Fabric>, groups: Arc<Groups>, limits: Limits) -> Musters {
         Musters {
             network,
             groups,
@@ -63,7 +64,7 @@ impl Musters {
         let place = Place { session: session.clone(), rack };
         let deadline = self.now() + Duration::from_millis(timeout_ms).min(LONGEST);
         let member = Member { key: key.clone(), rank, size, place, deadline };
-        let complete = lock(&self.waiting).enlist(member);
+        let complete = self.waiting.lock().enlist(member);
         match complete {
             Ok(None) => self.came.notify_one(),
             Ok(Some(places)) => {
@@ -84,11 +85,11 @@ impl Musters {
         tokio::spawn(self.clone().serve_survivors(old, survivors, gone).instrument(span));
     }
 
-    /// A group of an earlier life of the controller: what concerns it is kept until it is resumed. `None` if
+    /// A group of an earlier controller: what concerns it is kept until it is resumed. `None` if
     /// the number is in use.
     pub fn reserve(&self, id: u64) -> Option<mpsc::Receiver<Post>> {
         let (sender, mailbox) = mpsc::channel(MAILBOX);
-        match lock(&self.made).entry(id) {
+        match self.made.lock().entry(id) {
             Entry::Occupied(_) => None,
             Entry::Vacant(vacant) => {
                 vacant.insert(sender);
@@ -99,7 +100,7 @@ impl Musters {
 
     /// A reserved group will not be resumed.
     pub fn forget(&self, id: u64) {
-        lock(&self.made).remove(&id);
+        self.made.lock().remove(&id);
     }
 
     /// Resumes a reserved group whose nodes have all come back; `users` are the sessions that use it.
@@ -121,7 +122,7 @@ impl Musters {
     }
 
     async fn made_no_more(&self, group: &Mustering) {
-        lock(&self.made).remove(&group.id);
+        self.made.lock().remove(&group.id);
         self.groups.release(&*self.network, group.id, &group.places).await;
         info!("group released");
     }
@@ -129,21 +130,21 @@ impl Musters {
     /// A process that waited is gone.
     pub fn withdraw(&self, session: &Session, withdraw: &Withdraw) {
         let here = |place: &Place| place.session.number == session.number;
-        let failed = lock(&self.waiting).withdraw(&withdraw.key, withdraw.rank, here);
+        let failed = self.waiting.lock().withdraw(&withdraw.key, withdraw.rank, here);
         failed.into_iter().for_each(fail);
     }
 
     /// The way to a group that was made here.
     pub fn mailbox(&self, group: u64) -> Option<mpsc::Sender<Post>> {
-        lock(&self.made).get(&group).cloned()
+        self.made.lock().get(&group).cloned()
     }
 
     /// A node's session has ended.
     pub async fn node_left(&self, session: &Session, reason: &str) {
         let why = format!("node {}: {reason}", session.agent.name);
-        let failed = lock(&self.waiting).lose(&why, |place| place.session.number == session.number);
+        let failed = self.waiting.lock().lose(&why, |place| place.session.number == session.number);
         failed.into_iter().for_each(fail);
-        let mailboxes: Vec<_> = lock(&self.made).values().cloned().collect();
+        let mailboxes: Vec<_> = self.made.lock().values().cloned().collect();
         for mailbox in mailboxes {
             deliver(Some(mailbox), session, Event::Left(reason.to_owned())).await;
         }
@@ -152,7 +153,7 @@ impl Musters {
     /// Gives up those who wait for too long. Never ends.
     pub async fn watch(&self) {
         loop {
-            let deadline = lock(&self.waiting).deadline();
+            let deadline = self.waiting.lock().deadline();
             match deadline {
                 None => self.came.notified().await,
                 Some(deadline) => tokio::select! {
@@ -160,7 +161,7 @@ impl Musters {
                     () = self.came.notified() => {}
                 },
             }
-            let failed = lock(&self.waiting).overdue(self.now());
+            let failed = self.waiting.lock().overdue(self.now());
             failed.into_iter().for_each(fail);
         }
     }
@@ -173,7 +174,7 @@ impl Musters {
     fn begin(&self, places: Vec<Place>) -> Mustering {
         let id = self.groups.number();
         let (sender, mailbox) = mpsc::channel(MAILBOX);
-        lock(&self.made).insert(id, sender);
+        self.made.lock().insert(id, sender);
         Mustering { id, places, mailbox }
     }
 

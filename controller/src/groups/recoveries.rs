@@ -3,14 +3,15 @@
 //!
 //! Who has come is kept by [`cool_membership::Recovery`].
 
-use crate::agents::{Session, lock};
+use crate::agents::Session;
 use crate::groups::musters::{LONGEST, Musters};
 use crate::groups::{Groups, Place};
 use cool_machine::{Duration, Time};
 use cool_membership::{Met, Purpose, Recovery, Survivor, refusal};
 use cool_proto::control::{RanksLeft, Recover, Recovered, controller_message::Body};
+use parking_lot::Mutex;
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use tokio::sync::Notify;
 use tokio::time::{Instant, sleep_until};
 use tracing::info;
@@ -56,7 +57,7 @@ impl Recoveries {
             deadline: self.now() + Duration::from_millis(timeout_ms).min(LONGEST),
             misses: misses.clone(),
         };
-        let came = lock(&self.survivors).come(survivor);
+        let came = self.survivors.lock().come(survivor);
         match came {
             Ok(None) => self.came.notify_one(),
             Ok(Some(met)) => self.met(met),
@@ -89,7 +90,7 @@ impl Recoveries {
     /// Ends the meetings that have lasted for long enough. Never ends.
     pub async fn watch(&self) {
         loop {
-            let deadline = lock(&self.survivors).deadline();
+            let deadline = self.survivors.lock().deadline();
             match deadline {
                 None => self.came.notified().await,
                 Some(deadline) => tokio::select! {
@@ -97,13 +98,13 @@ impl Recoveries {
                     () = self.came.notified() => {}
                 },
             }
-            let met = lock(&self.survivors).overdue(self.now());
+            let met = self.survivors.lock().overdue(self.now());
             met.into_iter().for_each(|met| self.met(met));
         }
     }
 
     fn lose(&self, group: (u64, u32), rank: u32) {
-        let met = lock(&self.survivors).lose(group, rank);
+        let met = self.survivors.lock().lose(group, rank);
         if let Some(met) = met {
             self.met(met);
         }
@@ -125,7 +126,7 @@ impl Recoveries {
     }
 
     fn forget_released(&self) {
-        let in_vain = lock(&self.survivors).retain(|group| self.groups.has(group));
+        let in_vain = self.survivors.lock().retain(|group| self.groups.has(group));
         for (group, waiting) in in_vain {
             let failure = format!("group {group} was released");
             tell(&waiting, &Recovered { group, failure, ..Recovered::default() });

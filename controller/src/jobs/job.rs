@@ -5,9 +5,9 @@
 //! [`crate::jobs::control`].
 
 use crate::agents::Session;
+use crate::fabric::Fabric;
 use crate::groups::{FIRST_EPOCH, Groups, Place, by_node};
 use crate::jobs::control::JobControl;
-use crate::network::Network;
 use cool_proto::control::{
     Exited, Finished, Group, JobEvent, JobSpec, Kill, Launch, Output, Started, controller_message::Body,
     job_event, job_view::State,
@@ -100,14 +100,14 @@ pub struct Job {
     pub caller: Caller,
     /// Whether the caller still takes what it is told.
     pub caller_listens: bool,
-    /// If an earlier life of the controller started it.
+    /// If an earlier controller started it.
     pub resumed: Option<Resumed>,
     /// What may end it from outside.
     pub control: JobControl,
     /// How far it is, for whoever asks.
     pub state: watch::Sender<State>,
     /// The network.
-    pub network: Arc<dyn Network>,
+    pub network: Arc<dyn Fabric>,
     /// The groups in use.
     pub groups: Arc<Groups>,
     /// How long to wait.
@@ -123,7 +123,7 @@ pub struct Ranks {
     pub exited: Vec<(u32, Exited)>,
 }
 
-/// What a job needs that an earlier life of the controller started.
+/// What a job needs that an earlier controller started.
 #[derive(Debug)]
 pub struct Resumed {
     /// Callers who come back, and what they asked for.
@@ -192,7 +192,7 @@ impl Job {
         }
     }
 
-    /// Goes on where an earlier life of the controller was ended. What ranks say meanwhile waits for the
+    /// Goes on where an earlier controller was ended. What ranks say meanwhile waits for the
     /// caller.
     async fn resume(&mut self, resumed: Resumed, awaited: &mut Awaited) -> Result<(), Failure> {
         let Resumed { mut callers, ranks } = resumed;

@@ -6,15 +6,16 @@ pub mod allocate;
 pub mod control;
 pub mod job;
 
-use crate::agents::{Agents, Session, lock};
+use crate::agents::{Agents, Session};
+use crate::fabric::Fabric;
 use crate::groups::{Groups, Place};
 use crate::jobs::allocate::{AllocateError, Host, Placement, Request, allocate, natural};
 use crate::jobs::control::{ControlRequest, JobControl};
 use crate::jobs::job::{Caller, Event, Job, Limits, Post, Ranks, Resumed};
-use crate::network::Network;
 use cool_proto::control::{JobEvent, JobSpec, JobView, job_event, job_spec, job_view};
+use parking_lot::Mutex;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use tokio::sync::{Notify, mpsc, watch};
 use tokio::time::Instant;
 use tracing::{Instrument, debug, info, info_span};
@@ -74,7 +75,7 @@ fn unlocated_note(nodes: &[String]) -> String {
 
 /// All running jobs.
 pub struct Jobs {
-    network: Arc<dyn Network>,
+    network: Arc<dyn Fabric>,
     agents: Arc<Agents>,
     groups: Arc<Groups>,
     limits: Limits,
@@ -97,7 +98,7 @@ struct Entry {
     /// Slots used, by session.
     slots: BTreeMap<u32, u32>,
     orders: mpsc::Sender<ControlRequest>,
-    /// To a job of an earlier life of the controller, whose caller is to come back.
+    /// To a job of an earlier controller, whose caller is to come back.
     attend: Option<mpsc::Sender<(Caller, JobSpec)>>,
     /// What others may know of it.
     view: JobView,
@@ -136,7 +137,7 @@ pub struct Inlets {
 
 impl Jobs {
     /// No jobs yet.
-    pub fn new(network: Arc<dyn Network>, agents: Arc<Agents>, groups: Arc<Groups>, limits: Limits) -> Jobs {
+    pub fn new(network: Arc<dyn Fabric>, agents: Arc<Agents>, groups: Arc<Groups>, limits: Limits) -> Jobs {
         let (closing, _) = watch::channel(false);
         Jobs { network, agents, groups, limits, state: Mutex::default(), closing, ended: Notify::new() }
     }
@@ -157,7 +158,7 @@ impl Jobs {
         let request = Request { ranks: spec.ranks, per_node: spec.ranks_per_node, placement };
         let within = Within { hosts: &spec.hosts, racks: &spec.racks };
 
-        let mut state = lock(&self.state);
+        let mut state = self.state.lock();
         if *self.closing.borrow() {
             return Err(SubmitError::Closed);
         }
@@ -194,10 +195,10 @@ impl Jobs {
         Ok(())
     }
 
-    /// A job of an earlier life of the controller: its number is taken, and what concerns it is kept until it
+    /// A job of an earlier controller: its number is taken, and what concerns it is kept until it
     /// is resumed. `None` if the number is in use.
     pub fn reserve(&self, id: u64, group: u64) -> Option<Inlets> {
-        let mut state = lock(&self.state);
+        let mut state = self.state.lock();
         state.last = state.last.max(id);
         if *self.closing.borrow() || state.running.contains_key(&id) {
             return None;
@@ -207,23 +208,23 @@ impl Jobs {
         Some(inlets)
     }
 
-    /// A session has so many ranks of a reserved job.
+    /// A session has `ranks` ranks of a reserved job.
     pub fn occupy(&self, id: u64, session: &Session, ranks: u32) {
-        if let Some(entry) = lock(&self.state).running.get_mut(&id) {
+        if let Some(entry) = self.state.lock().running.get_mut(&id) {
             entry.slots.insert(session.number, ranks);
         }
     }
 
     /// A reserved job will not be resumed.
     pub fn forget(&self, id: u64) {
-        lock(&self.state).running.remove(&id);
+        self.state.lock().running.remove(&id);
         self.ended.notify_waiters();
     }
 
     /// Resumes a reserved job whose nodes have all come back.
     pub fn resume(self: &Arc<Jobs>, id: u64, group: u64, places: Vec<Place>, inlets: Inlets, ranks: Ranks) {
         info!(job = id, group, ranks = places.len(), "job goes on");
-        if let Some(entry) = lock(&self.state).running.get_mut(&id) {
+        if let Some(entry) = self.state.lock().running.get_mut(&id) {
             entry.view.nodes = nodes(&places);
         }
         // Nobody listens at this one: the caller is to come back.
@@ -251,7 +252,7 @@ impl Jobs {
     /// # Errors
     /// If there is no such job, or somebody listens.
     pub fn attend(&self, job: u64, caller: Caller, spec: JobSpec) -> Result<(), JobError> {
-        let mut state = lock(&self.state);
+        let mut state = self.state.lock();
         let entry = state.running.get_mut(&job).ok_or(JobError::NoJob(job))?;
         let attend = entry.attend.as_ref().ok_or(JobError::Attended(job))?;
         let view = shown(spec.clone());
@@ -267,7 +268,7 @@ impl Jobs {
             running_ms: u64::try_from(entry.since.elapsed().as_millis()).unwrap_or(u64::MAX),
             ..entry.view.clone()
         };
-        lock(&self.state).running.values().map(view).collect()
+        self.state.lock().running.values().map(view).collect()
     }
 
     /// Gives a job an order.
@@ -280,7 +281,7 @@ impl Jobs {
         {
             return Err(JobError::Signal(signal));
         }
-        let state = lock(&self.state);
+        let state = self.state.lock();
         let entry = state.running.get(&job).ok_or(JobError::NoJob(job))?;
         info!(job, ?order, "ordered");
         entry.orders.try_send(order).map_err(|_| JobError::Busy(job))
@@ -288,7 +289,7 @@ impl Jobs {
 
     async fn run(self: Arc<Jobs>, mut job: Job) {
         let finished = job.run().await;
-        lock(&self.state).running.remove(&job.id);
+        self.state.lock().running.remove(&job.id);
         self.ended.notify_waiters();
         info!(code = finished.code, rank = finished.rank, reason = finished.reason, "job finished");
         let event = JobEvent { body: Some(job_event::Body::Finished(finished)) };
@@ -322,20 +323,20 @@ impl Jobs {
     /// Passes on what an agent says of a job. Waits while the job is behind: a job is never behind for
     /// longer than [`Limits::caller`].
     pub async fn post(&self, session: &Session, job: u64, event: Event) {
-        let mailbox = lock(&self.state).running.get(&job).map(|e| e.mailbox.clone());
+        let mailbox = self.state.lock().running.get(&job).map(|e| e.mailbox.clone());
         deliver(mailbox, session, event).await;
     }
 
     /// The way to the job whose world group this is.
     pub fn mailbox_of_group(&self, group: u64) -> Option<mpsc::Sender<Post>> {
-        lock(&self.state).running.values().find(|e| e.group == group).map(|e| e.mailbox.clone())
+        self.state.lock().running.values().find(|e| e.group == group).map(|e| e.mailbox.clone())
     }
 
     /// Tells the jobs on a node that its session has ended.
     pub async fn node_left(&self, session: &Session, reason: &str) {
         let on_node = |e: &&Entry| e.slots.contains_key(&session.number);
         let mailboxes: Vec<_> =
-            lock(&self.state).running.values().filter(on_node).map(|e| e.mailbox.clone()).collect();
+            self.state.lock().running.values().filter(on_node).map(|e| e.mailbox.clone()).collect();
         for mailbox in mailboxes {
             deliver(Some(mailbox), session, Event::Left(reason.to_owned())).await;
         }
@@ -346,7 +347,7 @@ impl Jobs {
         self.closing.send_replace(true);
         loop {
             let ended = self.ended.notified();
-            if lock(&self.state).running.is_empty() {
+            if self.state.lock().running.is_empty() {
                 return;
             }
             ended.await;

@@ -1,12 +1,13 @@
 //! Examines the deployment: asks every agent how its node is, and says in plain words what is wrong anywhere.
 
-use crate::agents::{Agents, Session, lock};
+use crate::agents::{Agents, Session};
+use crate::fabric::Fabric;
 use crate::fabric::{Measured, SwitchView, TopologySnapshot};
-use crate::network::Network;
 use cool_proto::control::{Diagnosis, Examine, Examined, Finding, controller_message::Body};
+use parking_lot::Mutex;
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use tokio::sync::mpsc;
 use tokio::time::timeout_at;
@@ -34,7 +35,7 @@ type Answer = (String, Examined, Instant);
 
 /// Examines on demand.
 pub struct Doctor {
-    network: Arc<dyn Network>,
+    network: Arc<dyn Fabric>,
     agents: Arc<Agents>,
     last: AtomicU64,
     waiting: Mutex<BTreeMap<u64, mpsc::UnboundedSender<Answer>>>,
@@ -42,13 +43,13 @@ pub struct Doctor {
 
 impl Doctor {
     /// Has not examined anything yet.
-    pub fn new(network: Arc<dyn Network>, agents: Arc<Agents>) -> Doctor {
+    pub fn new(network: Arc<dyn Fabric>, agents: Arc<Agents>) -> Doctor {
         Doctor { network, agents, last: AtomicU64::default(), waiting: Mutex::default() }
     }
 
     /// An agent has answered.
     pub fn hear(&self, session: &Session, examined: Examined) {
-        if let Some(waits) = lock(&self.waiting).get(&examined.id) {
+        if let Some(waits) = self.waiting.lock().get(&examined.id) {
             // Who does not wait any more need not know.
             let _ = waits.send((session.agent.name.clone(), examined, Instant::now()));
         }
@@ -71,7 +72,7 @@ impl Doctor {
         let id = self.last.fetch_add(1, Ordering::Relaxed) + 1;
         // At most one answer of each is taken, so this is bounded.
         let (answers, mut told) = mpsc::unbounded_channel();
-        lock(&self.waiting).insert(id, answers);
+        self.waiting.lock().insert(id, answers);
         let (begun, clock) = (Instant::now(), SystemTime::now());
         let mut nodes = BTreeMap::new();
         let mut missing = 0usize;
@@ -88,7 +89,7 @@ impl Doctor {
                 missing -= 1;
             }
         }
-        lock(&self.waiting).remove(&id);
+        self.waiting.lock().remove(&id);
         nodes
     }
 }

@@ -2,12 +2,12 @@
 //! How it is shown is left to [`crate::pages::metrics`] and [`crate::pages::web`].
 
 use crate::agents::Agents;
+use crate::fabric::Fabric;
 use crate::fabric::{DatapathId, Histogram, Measured, Port, PortLoad, Rules, SwitchLoad, TopologySnapshot};
-use crate::groups::Groups;
+use crate::groups::{self, Groups};
 use crate::jobs::Jobs;
-use crate::network::Network;
 use cool_daemon::log::Events;
-use cool_proto::control::{Group, JobView, tree::Scope};
+use cool_proto::control::{Group, JobView};
 use cool_topology::picture::{self, Picture};
 use serde::Serialize;
 use std::collections::{BTreeMap, BTreeSet};
@@ -17,7 +17,7 @@ use std::sync::Arc;
 #[derive(Clone)]
 pub struct Watcher {
     /// The network.
-    pub network: Arc<dyn Network>,
+    pub network: Arc<dyn Fabric>,
     /// The connected agents.
     pub agents: Arc<Agents>,
     /// The groups in use.
@@ -269,12 +269,7 @@ impl View<'_> {
 impl From<Group> for GroupStatus {
     fn from(group: Group) -> GroupStatus {
         let tree = |tree: cool_proto::control::Tree| {
-            let scope = match tree.scope() {
-                Scope::All => "all".to_owned(),
-                Scope::Leaders => "leaders".to_owned(),
-                Scope::Rack => format!("rack {}", tree.rack),
-                Scope::Unspecified => "unknown".to_owned(),
-            };
+            let scope = groups::scope(&tree).map_or_else(|| "unknown".to_owned(), |scope| scope.to_string());
             Tree { scope, address: tree.address, links: tree.links }
         };
         GroupStatus {

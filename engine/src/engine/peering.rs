@@ -1,17 +1,18 @@
 //! What comes over the connections to other agents, handed to the group that it is for; and what follows when one ends.
 
-use super::{ConnectionId, Engine, Output, Shared};
-use crate::api::failure;
-use crate::memory::SharedSlice;
+use super::Engine;
+use crate::failure::{Failure, FailureKind};
+use crate::machine::{ConnectionId, Output};
+use crate::memory::MemoryRange;
 use crate::peers::Lost;
+use crate::shared::Shared;
 use cool_machine::{Machine, Poll, Time};
-use cool_proto::local::failure::Kind;
 use cool_transport::unicast::{self, Notice, Payload};
 use std::collections::BTreeSet;
 
 impl Engine {
-    /// Does what a peer's machine asks, until it is idle. `input` are the bytes that it was given last.
-    pub(super) fn drain_peer(&mut self, now: Time, node: &str, input: &[u8]) {
+    /// Does what a peer's machine asks, until it is idle. It was given `before` bytes before those of the input.
+    pub(crate) fn drain_peer(&mut self, now: Time, node: &str, before: usize) {
         loop {
             let Some((link, connection)) = self.shared.peers.connected_link(node) else { return };
             match link.machine.poll(now) {
@@ -22,28 +23,33 @@ impl Engine {
                         // The frame has promised so many bytes, even of a message that is not known any more.
                         head.resize(head.len() + part.len as usize, 0);
                     }
-                    self.shared.out.push_back(Output::Write { connection, head, payload });
+                    self.shared.out.push(Output::Write { connection, head, payload });
                 }
-                Poll::Output(output) => self.peer_output(now, node, output, input),
+                Poll::Output(output) => self.peer_output(now, node, output, before),
             }
         }
     }
 
     /// A part of a message that goes to a peer.
-    fn payload(&mut self, now: Time, part: &Payload) -> Option<SharedSlice> {
+    fn payload(&mut self, now: Time, part: &Payload) -> Option<MemoryRange> {
         self.groups.get_mut(&part.message.group)?.message_payload(now, part)
     }
 
-    /// What is to come over a connection of the frame that has begun: bytes, and where they belong, if they belong
-    /// together and that is known. Who puts them there says so with [`Input::Bytes`](super::Input::Bytes).
-    pub fn awaited(&self, connection: ConnectionId) -> (u64, Option<SharedSlice>) {
-        let Some(part) = self.shared.peers.payload(connection) else { return (0, None) };
-        let id = (part.message.group, part.message.epoch);
-        let group = self.groups.get(&id.0).filter(|group| group.key() == id);
-        (part.len.into(), group.and_then(|group| group.message_place(&part)))
+    /// Tells the driver what comes next over the connection to a peer, if that is something else than it was told.
+    pub(crate) fn tell_awaited(&mut self, node: &str) {
+        let Some((link, connection)) = self.shared.peers.connected_link(node) else { return };
+        let payload = link.machine.payload();
+        let bytes = payload.map_or(0, |payload| payload.len.into());
+        let place = payload.and_then(|part| {
+            let id = (part.message.group, part.message.epoch);
+            self.groups.get(&id.0).filter(|group| group.key() == id)?.message_place(&part)
+        });
+        if std::mem::replace(&mut link.awaited, (bytes, place)) != (bytes, place) {
+            self.shared.out.push(Output::Await { connection, bytes, place });
+        }
     }
 
-    fn peer_output(&mut self, now: Time, node: &str, output: unicast::Output, input: &[u8]) {
+    fn peer_output(&mut self, now: Time, node: &str, output: unicast::Output, before: usize) {
         use unicast::Output as O;
         let id = match &output {
             O::Write { .. } => return,
@@ -75,7 +81,8 @@ impl Engine {
                 group.message_begins(now, shared, node, message, (digest, bytes))
             }
             O::Data { message, offset, within } => {
-                group.message_data(now, message, offset, &input[within]);
+                let within = within.start.saturating_sub(before)..within.end.saturating_sub(before);
+                group.message_data(now, shared, message, offset, within);
                 Ok(())
             }
             O::Received(message) => {
@@ -83,8 +90,8 @@ impl Engine {
                 group.run(now, shared)
             }
             O::Notice(Notice::Abort { kind, ranks, text, .. }) => {
-                let kind = Kind::try_from(i32::from(kind)).unwrap_or(Kind::Lost);
-                group.fail(now, shared, &failure(kind, text, ranks), false);
+                let failed = Failure::new(FailureKind::of_code(kind), text, ranks);
+                group.fail(now, shared, &failed, false);
                 Ok(())
             }
             O::Notice(notice) => group.notice(now, shared, node, notice),
@@ -102,15 +109,15 @@ impl Engine {
     /// A peer sends to a group that is not here: it would wait in vain.
     fn no_such_group(&mut self, now: Time, node: &str, (group, epoch): (u64, u32)) {
         let text = format!("node {} has released group {group}, or never made it", self.node);
-        let notice = Notice::Abort { group, epoch, kind: Kind::Lost as u8, ranks: Vec::new(), text };
+        let notice = Notice::Abort { group, epoch, kind: FailureKind::Lost.code(), ranks: Vec::new(), text };
         self.shared.peers.notify(now, node, notice);
     }
 
-    pub(super) fn lose_peer(&mut self, now: Time, node: &str, why: &str) {
+    pub(crate) fn lose_peer(&mut self, now: Time, node: &str, why: &str) {
         self.lose_peers(now, [node.to_owned()], why);
     }
 
-    pub(super) fn lose_peers(&mut self, now: Time, nodes: impl IntoIterator<Item = String>, why: &str) {
+    pub(crate) fn lose_peers(&mut self, now: Time, nodes: impl IntoIterator<Item = String>, why: &str) {
         let Shared { peers, out, .. } = &mut self.shared;
         let lost = nodes.into_iter().filter_map(|node| peers.drop_peer(&node, out));
         let lost: Vec<Lost> = lost.map(|lost| Lost { why: why.to_owned(), ..lost }).collect();
@@ -118,7 +125,7 @@ impl Engine {
     }
 
     /// Fails the groups that had members on nodes that are gone, for one reason.
-    pub(super) fn lost(&mut self, now: Time, lost: &[Lost]) {
+    pub(crate) fn lost(&mut self, now: Time, lost: &[Lost]) {
         for Lost { node, why, .. } in lost {
             tracing::info!(node, why, "lost the connection to an agent");
         }
@@ -133,25 +140,26 @@ impl Engine {
         }
     }
 
-    pub(super) fn bytes(&mut self, now: Time, connection: ConnectionId, placed: u32, bytes: &[u8]) {
+    pub(crate) fn bytes(&mut self, now: Time, connection: ConnectionId, placed: u32, bytes: &[u8]) {
         if let Some(node) = self.shared.peers.node_of(connection) {
-            self.peer_bytes(now, &node, placed, bytes);
-        } else if let Some((node, bytes, replaced)) =
+            self.peer_bytes(now, &node, placed, (bytes, 0));
+        } else if let Some((node, all, replaced)) =
             self.shared.peers.greeting(connection, bytes, &mut self.shared.out)
         {
             if let Some(lost) = replaced {
                 self.lost(now, &[lost]);
             }
-            self.peer_bytes(now, &node, 0, &bytes);
+            self.peer_bytes(now, &node, 0, (&all, all.len() - bytes.len()));
         }
     }
 
-    fn peer_bytes(&mut self, now: Time, node: &str, placed: u32, bytes: &[u8]) {
+    /// Bytes came from a peer, some of them before this input.
+    fn peer_bytes(&mut self, now: Time, node: &str, placed: u32, (bytes, before): (&[u8], usize)) {
         self.groups.values_mut().for_each(|group| group.heard_from(node));
         // Outputs from before would be taken for ranges of these bytes.
-        self.drain_peer(now, node, &[]);
+        self.drain_peer(now, node, 0);
         self.shared.peers.handle(now, node, unicast::Input::Placed(placed));
         self.shared.peers.handle(now, node, unicast::Input::Bytes(bytes));
-        self.drain_peer(now, node, bytes);
+        self.drain_peer(now, node, before);
     }
 }

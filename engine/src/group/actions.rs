@@ -1,17 +1,31 @@
-//! Starting the actions of programs.
+//! Starting the actions of programs, and the work that was given out for them.
 
 use super::Group;
-use super::messages::Place;
-use crate::engine::Shared;
-use crate::memory::SharedSlice;
-use crate::reduce::combine;
+use super::messages::{Place, Reduction};
+use crate::failure::{Failure, Traffic};
+use crate::machine::{Work, WorkId};
+use crate::memory::MemoryRange;
+use crate::shared::Shared;
 use cool_collective::Kind;
 use cool_machine::Time;
-use cool_proto::local::Failure;
-use cool_transport::unicast::Input;
+use cool_transport::unicast::{Input, MessageName};
 
-/// Bytes moved at a time when ranks' memories are copied.
-const BLOCK: usize = 64 * 1024;
+/// What follows when work between ranks of this node is done.
+#[derive(Debug)]
+pub(super) enum Completes {
+    /// Actions of ranks in a call.
+    Actions { call: u64, actions: [Option<(u32, u32)>; 2] },
+    /// A message outside of calls, to a receive of this node; the number of its send.
+    Message { sender: u64, message: MessageName },
+}
+
+/// Work that was given out.
+#[derive(Debug)]
+pub(super) struct LocalWork {
+    pub(super) completes: Completes,
+    /// A bounce buffer that is free then.
+    pub(super) bounce: Option<MemoryRange>,
+}
 
 impl Group {
     /// Starts every action that may start, and those that may start by them.
@@ -36,12 +50,12 @@ impl Group {
         action: u32,
     ) -> Result<(), Failure> {
         let Some(call) = self.calls.get_mut(&number) else { return Ok(()) };
-        let (dtype, reduce, digest) = (call.what.dtype, call.what.reduce, call.digest);
+        let reduction = call.signature.element.zip(call.signature.reduce);
+        let reduction = reduction.map(|(element, op)| Reduction { element, op });
         let Some(run) = call.runs.get_mut(&rank) else { return Ok(()) };
         match run.program().actions[action as usize].kind {
             Kind::Reduce { dst, .. } if let Some((from, transfer)) = run.compiled().fused(rank, action) => {
-                let place =
-                    Place { combine: Some((dtype, reduce)), ..Place::new(rank, action, run.slice(dst)) };
+                let place = Place { reduction, ..Place::new(rank, action, run.range(dst)) };
                 let message = self.message(number, transfer.0, from.0, rank);
                 self.receive_here(now, shared, message, place);
             }
@@ -49,30 +63,20 @@ impl Group {
                 self.complete(now, shared, number, rank, action);
             }
             Kind::Reduce { src, dst } => {
-                combine(dtype, reduce, &run.slice(dst), &run.slice(src));
-                self.complete(now, shared, number, rank, action);
+                let (from, to) = (run.range(src), run.range(dst));
+                let place = Place { reduction, ..Place::new(rank, action, to) };
+                self.work(now, shared, number, (from, None), &place, None);
             }
             Kind::Copy { src, dst } => {
-                copy(&run.slice(src), &run.slice(dst));
-                self.complete(now, shared, number, rank, action);
+                let (from, to) = (run.range(src), run.range(dst));
+                self.work(now, shared, number, (from, None), &Place::new(rank, action, to), None);
             }
             Kind::Send { to, transfer, src } => {
-                let place = Place::new(rank, action, run.slice(src));
-                let message = self.message(number, transfer.0, rank, to.0);
-                let node = self.members.layout.node_of(to);
-                if node == self.members.me {
-                    self.send_here(now, shared, message, place);
-                    return Ok(());
-                }
-                if let Some(run) = self.calls.get_mut(&number).and_then(|c| c.runs.get_mut(&rank)) {
-                    run.stats.bytes_unicast += src.len;
-                }
-                let input = Input::Send { message, digest, bytes: src.len };
-                self.messages.sends.insert(message, place);
-                shared.peers.handle(now, &self.members.nodes[node].name, input);
+                let place = Place::new(rank, action, run.range(src));
+                self.send(now, shared, (number, transfer.0), to.0, place);
             }
             Kind::Receive { from, transfer, dst } => {
-                let place = Place::new(rank, action, run.slice(dst));
+                let place = Place::new(rank, action, run.range(dst));
                 let message = self.message(number, transfer.0, from.0, rank);
                 if self.members.layout.node_of(from) == self.members.me {
                     self.receive_here(now, shared, message, place);
@@ -85,23 +89,84 @@ impl Group {
                 self.multicasters.push_back((number, rank));
             }
             Kind::ReceiveMulticast { from, scope, transfer, dst } => {
-                let data = run.slice(dst);
+                let data = run.range(dst);
                 let source = self.members.layout.node_of(from);
                 self.open_receiver(now, shared, (number, transfer.0, scope, source), (rank, action, data))?;
             }
         }
         Ok(())
     }
-}
 
-/// Copies all bytes of `from` to `to`, which is as long.
-pub(super) fn copy(from: &SharedSlice, to: &SharedSlice) {
-    let mut block = vec![0; BLOCK.min(from.bytes() as usize)];
-    let mut at = 0;
-    while at < from.bytes() {
-        let len = (from.bytes() - at).min(BLOCK as u64) as usize;
-        from.read(at, &mut block[..len]);
-        to.write(at, &block[..len]);
-        at += len as u64;
+    /// A rank sends to another, of this node or another one.
+    fn send(&mut self, now: Time, shared: &mut Shared, (number, transfer): (u64, u32), to: u32, from: Place) {
+        let message = self.message(number, transfer, from.rank, to);
+        let Some(node) = self.members.node_of(to).filter(|node| *node != self.members.me) else {
+            return self.send_here(now, shared, message, from);
+        };
+        let Some(call) = self.calls.get_mut(&number) else { return };
+        let bytes = from.range.len;
+        let traffic = Traffic { bytes_unicast: bytes, ..Traffic::default() };
+        if let Some(run) = call.runs.get_mut(&from.rank) {
+            run.stats.traffic += traffic;
+        }
+        shared.count(call.signature.call.operation, traffic);
+        let input = Input::Send { message, digest: call.digest, bytes };
+        self.messages.sends.insert(message, from);
+        shared.peers.handle(now, &self.members.nodes[node].name, input);
+    }
+
+    /// Has bytes copied to a place of a call, or combined with what is there. Then the action there is done, and that of
+    /// the sender if it waits; a bounce buffer is given back.
+    pub(super) fn work(
+        &mut self,
+        now: Time,
+        shared: &mut Shared,
+        call: u64,
+        (from, sender): (MemoryRange, Option<(u32, u32)>),
+        to: &Place,
+        bounce: Option<MemoryRange>,
+    ) {
+        let completes = Completes::Actions { call, actions: [sender, Some((to.rank, to.action))] };
+        let work = LocalWork { completes, bounce };
+        if to.range.len == 0 {
+            return self.worked(now, shared, work);
+        }
+        let Some(open) = self.calls.get_mut(&call) else { return };
+        open.works += 1;
+        let token = |rank: u32| open.runs.get(&rank).map(|run| run.token);
+        let tokens = [sender.and_then(|(rank, _)| token(rank)), token(to.rank)];
+        let task = match to.reduction {
+            Some(Reduction { element, op }) => Work::Reduce { element, op, from, to: to.range },
+            None => Work::Copy { from, to: to.range },
+        };
+        let id = shared.work(self.members.id, tokens, task);
+        self.works.insert(id, work);
+    }
+
+    /// Work that was given out is done.
+    ///
+    /// # Errors
+    /// If the group fails by what follows.
+    pub(crate) fn work_done(&mut self, now: Time, shared: &mut Shared, id: WorkId) -> Result<(), Failure> {
+        let Some(work) = self.works.remove(&id) else { return Ok(()) };
+        if let Completes::Actions { call, .. } = &work.completes
+            && let Some(call) = self.calls.get_mut(call)
+        {
+            call.works -= 1;
+        }
+        self.worked(now, shared, work);
+        self.run(now, shared)
+    }
+
+    fn worked(&mut self, now: Time, shared: &mut Shared, work: LocalWork) {
+        work.bounce.into_iter().for_each(|buffer| shared.give_back(buffer));
+        match work.completes {
+            Completes::Actions { call, actions } => {
+                for (rank, action) in actions.into_iter().flatten() {
+                    self.complete(now, shared, call, rank, action);
+                }
+            }
+            Completes::Message { sender, message } => self.copied(now, shared, sender, message),
+        }
     }
 }

@@ -1,49 +1,71 @@
 //! Unicast messages of a group's calls: to and from other nodes, and between ranks of this node.
 
 use super::Group;
-use super::actions::copy;
-use super::direct::is_direct;
-use crate::api::failure;
-use crate::engine::Shared;
-use crate::memory::{HeapMemory, SharedSlice};
-use crate::reduce::combine;
+use super::point_to_point::is_point_to_point;
+use crate::failure::{Failure, FailureKind};
+use crate::memory::MemoryRange;
+use crate::outbox::Received;
+use crate::shared::Shared;
 use cool_machine::Time;
-use cool_proto::local::{Dtype, Failure, ReduceOp, failure::Kind};
-use cool_transport::unicast::{EAGER_BYTES, Input, MessageName, Payload};
+use cool_transport::unicast::{Input, MessageName, Payload};
+use cool_types::limits::EAGER_BYTES;
+use cool_types::{ElementType, ReduceOp};
+use core::ops::Range;
 use std::collections::BTreeMap;
+
+/// Messages from this length on go straight from the socket to their place. Several shorter ones are read at once, which is
+/// worth more than to do without a copy.
+const STRAIGHT_BYTES: u64 = 32 * 1024;
+
+/// How elements are combined.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Reduction {
+    pub(super) element: ElementType,
+    pub(super) op: ReduceOp,
+}
 
 /// Where a message comes from or goes to on this node, and the action that waits for it.
 #[derive(Debug)]
 pub(super) struct Place {
     pub(super) rank: u32,
     pub(super) action: u32,
-    pub(super) slice: SharedSlice,
+    pub(super) range: MemoryRange,
     /// Of a receive: a message that belongs here, and fits, has begun.
     pub(super) begun: bool,
     /// Of a receive on this node: the message is not put here, but combined with what is here.
-    pub(super) combine: Option<(Dtype, ReduceOp)>,
+    pub(super) reduction: Option<Reduction>,
 }
 
 impl Place {
-    pub(super) fn new(rank: u32, action: u32, slice: SharedSlice) -> Place {
-        Place { rank, action, slice, begun: false, combine: None }
-    }
-
-    /// Takes a message of this node.
-    fn take(&self, from: &SharedSlice) {
-        match self.combine {
-            Some((dtype, reduce)) => combine(dtype, reduce, &self.slice, from),
-            None => copy(from, &self.slice),
-        }
+    pub(super) fn new(rank: u32, action: u32, range: MemoryRange) -> Place {
+        Place { rank, action, range, begun: false, reduction: None }
     }
 }
 
 /// A message that came before its receive; what the peer may send so is bounded by its credit.
 #[derive(Debug)]
-struct Unexpected {
-    digest: u64,
-    bytes: u64,
-    data: Vec<u8>,
+pub(super) struct Unexpected {
+    pub(super) digest: u64,
+    pub(super) bytes: u64,
+    /// What came of it; empty before anything has.
+    pub(super) data: MemoryRange,
+}
+
+impl Unexpected {
+    /// Keeps bytes of it. They come in order, of messages that are short enough to come unasked.
+    pub(super) fn keep(&mut self, shared: &mut Shared, offset: u64, within: Range<usize>) {
+        if self.data.len == 0 {
+            self.data = shared.out.allocate(self.bytes);
+        }
+        let to = self.data.part(offset, within.len() as u64);
+        shared.out.store(&Received::Input(within), to);
+    }
+
+    /// Puts what has come to its place, and forgets it.
+    pub(super) fn deliver(self, shared: &mut Shared, to: MemoryRange) {
+        shared.out.copy(self.data, to.part(0, self.data.len));
+        shared.out.free(self.data);
+    }
 }
 
 /// The sending end of a message between two ranks of this node, where it came first.
@@ -51,8 +73,8 @@ struct Unexpected {
 enum Local {
     /// The sender waits.
     Waiting(Place),
-    /// The sender has gone on; this is a copy, for which room was taken.
-    Copied(SharedSlice),
+    /// The sender has gone on; this is a bounce buffer.
+    Bounced(MemoryRange),
 }
 
 #[derive(Debug, Default)]
@@ -65,11 +87,13 @@ pub(super) struct Messages {
 
 impl Messages {
     pub(super) fn clear(&mut self, shared: &mut Shared) {
-        for local in std::mem::take(self).local.into_values() {
-            if let Local::Copied(slice) = local {
-                shared.copies.give(slice.bytes());
+        let Messages { local, unexpected, .. } = std::mem::take(self);
+        for local in local.into_values() {
+            if let Local::Bounced(buffer) = local {
+                shared.give_back(buffer);
             }
         }
+        unexpected.into_values().for_each(|unexpected| shared.out.free(unexpected.data));
     }
 
     /// Sending ranks and digests of the messages that came before a call began here.
@@ -82,14 +106,13 @@ impl Messages {
 impl Group {
     /// One rank of this node sends to another.
     pub(super) fn send_here(&mut self, now: Time, shared: &mut Shared, message: MessageName, from: Place) {
+        let sender = (from.rank, from.action);
         if let Some(to) = self.messages.receives.remove(&message) {
-            to.take(&from.slice);
-            self.complete(now, shared, message.call, from.rank, from.action);
-            self.complete(now, shared, message.call, to.rank, to.action);
-        } else if from.slice.bytes() <= EAGER_BYTES && shared.copies.take(from.slice.bytes()) {
-            let mut bytes = vec![0; from.slice.bytes() as usize];
-            from.slice.read(0, &mut bytes);
-            self.messages.local.insert(message, Local::Copied(HeapMemory::slice(bytes)));
+            self.work(now, shared, message.call, (from.range, Some(sender)), &to, None);
+        } else if from.range.len <= EAGER_BYTES
+            && let Some(buffer) = shared.bounce(from.range)
+        {
+            self.messages.local.insert(message, Local::Bounced(buffer));
             self.complete(now, shared, message.call, from.rank, from.action);
         } else {
             self.messages.local.insert(message, Local::Waiting(from));
@@ -102,15 +125,12 @@ impl Group {
             None => {
                 self.messages.receives.insert(message, to);
             }
-            Some(Local::Copied(slice)) => {
-                to.take(&slice);
-                shared.copies.give(slice.bytes());
-                self.complete(now, shared, message.call, to.rank, to.action);
+            Some(Local::Bounced(buffer)) => {
+                self.work(now, shared, message.call, (buffer, None), &to, Some(buffer));
             }
             Some(Local::Waiting(from)) => {
-                to.take(&from.slice);
-                self.complete(now, shared, message.call, from.rank, from.action);
-                self.complete(now, shared, message.call, to.rank, to.action);
+                let sender = Some((from.rank, from.action));
+                self.work(now, shared, message.call, (from.range, sender), &to, None);
             }
         }
     }
@@ -123,12 +143,15 @@ impl Group {
         message: MessageName,
         mut to: Place,
     ) -> Result<(), Failure> {
-        let came = self.messages.unexpected.remove(&message);
-        // What belongs to another call is not taken; its sender is being asked what it called.
-        if let Some(unexpected) = came.filter(|came| !self.differs(message.call, came.digest)) {
-            self.check_length(message, unexpected.bytes, to.slice.bytes())?;
-            to.slice.write(0, &unexpected.data);
-            to.begun = true;
+        match self.messages.unexpected.remove(&message) {
+            // What belongs to another call is not taken; its sender is being asked what it called.
+            Some(came) if self.differs(message.call, came.digest) => shared.out.free(came.data),
+            Some(came) => {
+                self.check_length(message, came.bytes, to.range.len)?;
+                came.deliver(shared, to.range);
+                to.begun = true;
+            }
+            None => {}
         }
         self.messages.receives.insert(message, to);
         if let Some(node) = self.members.node_of(message.from) {
@@ -153,43 +176,51 @@ impl Group {
                 "node {peer} sent a message from rank {} to rank {}, which it may not",
                 message.from, message.to
             );
-            return Err(failure(Kind::Lost, text, self.members.ranks_of(peer)));
+            return Err(Failure::new(FailureKind::Lost, text, self.members.ranks_of(peer)));
         };
-        if is_direct(message) {
-            return self.direct_begins(now, shared, message, (digest, bytes));
+        if is_point_to_point(message) {
+            return self.point_to_point_begins(now, shared, message, (digest, bytes));
         }
         self.heard_of(message.call, message.from, digest);
         if self.differs(message.call, digest) {
-            self.ask_what(now, shared, message.call, node);
+            self.tell_call(now, shared, message.call, node);
             return Ok(());
         }
         if let Some(place) = self.messages.receives.get_mut(&message) {
             place.begun = true;
-            let wanted = place.slice.bytes();
+            let wanted = place.range.len;
             return self.check_length(message, bytes, wanted);
         }
-        self.messages.unexpected.insert(message, Unexpected { digest, bytes, data: Vec::new() });
+        self.messages.unexpected.insert(message, Unexpected { digest, bytes, data: MemoryRange::EMPTY });
         Ok(())
     }
 
-    /// Bytes of a message from another node.
-    pub(crate) fn message_data(&mut self, now: Time, message: MessageName, offset: u64, data: &[u8]) {
-        if is_direct(message) {
-            self.direct_data(now, message, offset, data);
+    /// Bytes of a message from another node: these of the input, or none if they are in their place.
+    pub(crate) fn message_data(
+        &mut self,
+        now: Time,
+        shared: &mut Shared,
+        message: MessageName,
+        offset: u64,
+        within: Range<usize>,
+    ) {
+        if is_point_to_point(message) {
+            self.point_to_point_data(now, shared, message, offset, within);
         } else if let Some(place) = self.messages.receives.get(&message).filter(|place| place.begun) {
-            place.slice.write(offset, data);
+            let to = place.range.part(offset, within.len() as u64);
+            shared.out.store(&Received::Input(within), to);
             if let Some(call) = self.calls.get_mut(&message.call) {
                 call.progress = now;
             }
         } else if let Some(unexpected) = self.messages.unexpected.get_mut(&message) {
-            unexpected.data.extend_from_slice(data);
+            unexpected.keep(shared, offset, within);
         }
     }
 
     /// All of a message that was expected is here.
     pub(crate) fn message_received(&mut self, now: Time, shared: &mut Shared, message: MessageName) {
-        if is_direct(message) {
-            self.direct_received(now, shared, message);
+        if is_point_to_point(message) {
+            self.point_to_point_received(now, shared, message);
         } else if self.messages.receives.get(&message).is_some_and(|place| place.begun)
             && let Some(place) = self.messages.receives.remove(&message)
         {
@@ -199,34 +230,34 @@ impl Group {
 
     /// All of a message is on its way.
     pub(crate) fn message_sent(&mut self, now: Time, shared: &mut Shared, message: MessageName) {
-        if is_direct(message) {
-            self.direct_sent(now, shared, message);
+        if is_point_to_point(message) {
+            self.point_to_point_sent(now, shared, message);
         } else if let Some(place) = self.messages.sends.remove(&message) {
             self.complete(now, shared, message.call, place.rank, place.action);
         }
     }
 
     /// A part of a message that is being sent, if it is still known.
-    pub(crate) fn message_payload(&mut self, now: Time, part: &Payload) -> Option<SharedSlice> {
-        if is_direct(part.message) {
-            return self.direct_payload(now, part);
+    pub(crate) fn message_payload(&mut self, now: Time, part: &Payload) -> Option<MemoryRange> {
+        if is_point_to_point(part.message) {
+            return self.point_to_point_payload(now, part);
         }
         let place = self.messages.sends.get(&part.message)?;
         if let Some(call) = self.calls.get_mut(&part.message.call) {
             call.progress = now;
         }
-        Some(place.slice.part(part.offset, part.len.into()))
+        Some(place.range.part(part.offset, part.len.into()))
     }
 
     /// Where a part of a long message belongs that is about to come, if that is known.
-    pub(crate) fn message_place(&self, part: &Payload) -> Option<SharedSlice> {
-        let slice = if is_direct(part.message) {
-            self.direct_place(part.message)?
+    pub(crate) fn message_place(&self, part: &Payload) -> Option<MemoryRange> {
+        let whole = if is_point_to_point(part.message) {
+            self.point_to_point_place(part.message)?
         } else {
-            &self.messages.receives.get(&part.message).filter(|place| place.begun)?.slice
+            self.messages.receives.get(&part.message).filter(|place| place.begun)?.range
         };
-        let fits = part.offset.checked_add(part.len.into()).is_some_and(|end| end <= slice.bytes());
-        (fits && slice.is_long()).then(|| slice.part(part.offset, part.len.into()))
+        let fits = part.offset.checked_add(part.len.into()).is_some_and(|end| end <= whole.len);
+        (fits && whole.len >= STRAIGHT_BYTES).then(|| whole.part(part.offset, part.len.into()))
     }
 
     fn check_length(&self, message: MessageName, bytes: u64, wanted: u64) -> Result<(), Failure> {
@@ -238,6 +269,6 @@ impl Group {
              run the same version of the agent on all nodes",
             message.from, message.to, message.call, message.group
         );
-        Err(failure(Kind::Mismatch, text, vec![message.from, message.to]))
+        Err(Failure::new(FailureKind::Mismatch, text, vec![message.from, message.to]))
     }
 }

@@ -1,32 +1,30 @@
 //! Multicast messages of a group's calls: opening streams, their packets, and what they mean for calls.
 
 use super::Group;
-use crate::api::failure;
-use crate::engine::{Output, Shared, TimerKey};
-use crate::memory::SharedSlice;
-use crate::stream::{End, Share, Stream, Turn, Waits};
+use crate::failure::{Failure, FailureKind};
+use crate::link_share::Share;
+use crate::memory::MemoryRange;
+use crate::outbox::Received;
+use crate::shared::{Shared, TimerKey};
+use crate::stream::{End, Stream, StreamEffects, Waits};
 use cool_collective::{Kind, Scope};
 use cool_machine::{Duration, Time};
-use cool_proto::local::{Failure, failure::Kind as FailureKind};
 use cool_transport::{
-    Input, Packet, RateSpec, Receiver, Sender, SpecError, StreamError, StreamId, StreamSpec, Timers, To,
+    Input, Packet, RateSpec, Receiver, Sender, SpecError, StreamError, StreamId, StreamSpec, Timers,
 };
+use cool_types::Operation;
+use cool_types::limits::{COPIED_BYTES, EAGER_BYTES};
 use std::net::SocketAddrV4;
-
-/// Messages up to this length are sent without waiting for receivers to be ready.
-const EAGER: u64 = 64 * 1024;
-
-/// The longest message that is copied so that ranks need not wait until all have it.
-const COPY_MAX: u64 = 1024 * 1024;
 
 /// What a stream waits beyond the call's timeout: the call's own says more about what is wrong.
 const GRACE: Duration = Duration::from_secs(2);
 
-/// After so many streams in a row that needed no repair, as at first, what is said of short ones may wait for others.
-pub(super) const CALM: u32 = 16;
+/// After this many streams in a row that needed no repair, as at first, acknowledgements of short streams are delayed
+/// by [`ACK_DELAY`], so that those of many share a datagram.
+pub(super) const LOSS_FREE: u32 = 16;
 
-/// How long: short against a retry of TCP, long against a few small calls.
-const TICK: Duration = Duration::from_millis(5);
+/// Short against a retry of TCP, long against a few small calls.
+const ACK_DELAY: Duration = Duration::from_millis(5);
 
 impl Group {
     /// Opens the next multicast of a rank over whose tree none is on its way. In order, the first bytes arrive early; at
@@ -38,9 +36,9 @@ impl Group {
         number: u64,
         rank: u32,
     ) -> Result<(), Failure> {
-        let Some(run) = self.calls.get_mut(&number).and_then(|call| call.runs.get_mut(&rank)) else {
-            return Ok(());
-        };
+        let Some(call) = self.calls.get_mut(&number) else { return Ok(()) };
+        let operation = call.signature.call.operation;
+        let Some(run) = call.runs.get_mut(&rank) else { return Ok(()) };
         let Some(action) = run.next_multicast() else { return Ok(()) };
         let Kind::Multicast { scope, stripe, transfer, src, concurrent_senders } =
             run.program().actions[action as usize].kind
@@ -48,21 +46,18 @@ impl Group {
             return Ok(());
         };
         run.sending.insert(stripe.index);
-        let data = run.slice(src);
+        let data = run.range(src);
         let share = self.members.share(scope, stripe, concurrent_senders);
-        let mut spec = self.stream_spec((number, transfer.0, scope, self.members.me), data.bytes());
+        let mut spec = self.stream_spec((number, transfer.0, scope, self.members.me), data.len);
         spec.rate =
             RateSpec { ceiling: share.ceiling(&shared.sending.with(&share)), verified: share.verified };
         let id = spec.id;
         let sender = Sender::new(now, spec).map_err(|e| self.no_stream(rank, &e))?;
         let tree = self.members.tree(scope, stripe).map(|tree| tree.address);
-        let mut stream = Stream::new(End::Sender(Box::new(sender)), data, (rank, action), tree);
+        let mut stream = Stream::new(End::Sender(Box::new(sender)), data, (operation, rank, action), tree);
         stream.sending = Some(share);
         shared.sends(share);
-        let copied = stream.bytes() <= COPY_MAX && shared.copies.take(stream.bytes());
-        if copied {
-            stream.copy();
-        }
+        let copied = continue_on_copy(&mut stream, shared);
         self.open(now, shared, id, stream)?;
         if copied {
             self.complete(now, shared, number, rank, action);
@@ -76,14 +71,16 @@ impl Group {
         now: Time,
         shared: &mut Shared,
         from: (u64, u32, Scope, usize),
-        (rank, action, data): (u32, u32, SharedSlice),
+        (rank, action, data): (u32, u32, MemoryRange),
     ) -> Result<(), Failure> {
-        let spec = self.stream_spec(from, data.bytes());
+        let spec = self.stream_spec(from, data.len);
         let id = spec.id;
         // Not in the chain: the machine refuses it.
         let me = spec.chain.position(self.members.me as u16).unwrap_or(u16::MAX);
         let receiver = Receiver::new(now, spec, me).map_err(|e| self.no_stream(rank, &e))?;
-        let stream = Stream::new(End::Receiver(Box::new(receiver)), data, (rank, action), None);
+        let operation =
+            self.calls.get(&id.call).map_or(Operation::Bcast, |call| call.signature.call.operation);
+        let stream = Stream::new(End::Receiver(Box::new(receiver)), data, (operation, rank, action), None);
         self.open(now, shared, id, stream)
     }
 
@@ -107,13 +104,13 @@ impl Group {
             multicast: self.members.has_tree(scope),
             rack_tree: self.members.rack_tree().is_some(),
             rate: RateSpec::default(),
-            eager: EAGER,
+            eager: EAGER_BYTES,
             timers: Timers {
                 initial_rto: self.retry_timer,
                 start: patience,
                 ready: defaults.ready.min(timeout),
                 stall: patience,
-                ack_delay: if self.calm >= CALM { TICK } else { Duration::ZERO },
+                ack_delay: if self.loss_free >= LOSS_FREE { ACK_DELAY } else { Duration::ZERO },
             },
         }
     }
@@ -126,17 +123,21 @@ impl Group {
         id: StreamId,
         mut stream: Stream,
     ) -> Result<(), Failure> {
-        let turn = stream.turn(now, &[]);
+        let effects = stream.poll(now, &Received::NONE, (&self.members, &mut shared.out));
         self.streams.insert(id, stream);
-        self.turned(now, shared, id, turn)?;
-        let early = self.early.take(&id);
-        if early.lossy {
+        self.apply(now, shared, id, effects)?;
+        let buffered = self.buffered.take(&id);
+        if buffered.lossy {
             self.stream_input(now, shared, id, Input::LateJoin)?;
         }
-        for (packet, payload) in early.packets {
+        for (packet, payload) in buffered.packets {
             if let Some(stream) = self.streams.get_mut(&id) {
-                let turn = stream.packet(now, &packet, &payload);
-                self.turned(now, shared, id, turn)?;
+                let received = Received::Buffered(payload);
+                let effects = stream.packet(now, &packet, &received, (&self.members, &mut shared.out));
+                shared.out.free(payload);
+                self.apply(now, shared, id, effects)?;
+            } else {
+                shared.out.free(payload);
             }
         }
         Ok(())
@@ -149,7 +150,7 @@ impl Group {
         shared: &mut Shared,
         from: SocketAddrV4,
         packet: Packet,
-        payload: &[u8],
+        payload: &Received,
     ) -> Result<(), Failure> {
         let node = usize::from(packet.from);
         if self.members.nodes.get(node).is_none_or(|n| n.udp != from) || node == self.members.me {
@@ -159,25 +160,23 @@ impl Group {
         if self.failed.is_some() {
             return Ok(());
         }
-        self.vigil.heard(node);
+        self.failure_detector.heard(node);
         if self.differs(packet.id.call, packet.digest) {
-            self.ask_what(now, shared, packet.id.call, node);
+            self.tell_call(now, shared, packet.id.call, node);
             return Ok(());
         }
         if let Some(stream) = self.streams.get_mut(&packet.id) {
-            let turn = stream.packet(now, &packet, payload);
-            self.turned(now, shared, packet.id, turn)?;
+            let effects = stream.packet(now, &packet, payload, (&self.members, &mut shared.out));
+            self.apply(now, shared, packet.id, effects)?;
             return self.run(now, shared);
         }
         // Streams of calls that are over are over here, too; others will come or are about to.
         if packet.id.call >= self.oldest_open() && !self.over.contains(&packet.id) {
-            self.early.keep(packet, payload);
+            self.buffered.keep(packet, payload, &mut shared.out);
         } else if usize::from(packet.id.source) == self.members.me
             && let Some(answer) = Sender::settled_reply(&packet)
         {
-            let mut bytes = Vec::new();
-            answer.encode(&mut bytes);
-            shared.send_word(from, &bytes);
+            shared.out.control(from, &answer);
         }
         Ok(())
     }
@@ -185,8 +184,8 @@ impl Group {
     /// A stream's deadline has passed.
     pub(crate) fn stream_due(&mut self, now: Time, shared: &mut Shared, id: StreamId) -> Result<(), Failure> {
         if let Some(stream) = self.streams.get_mut(&id) {
-            let turn = stream.turn(now, &[]);
-            self.turned(now, shared, id, turn)?;
+            let effects = stream.poll(now, &Received::NONE, (&self.members, &mut shared.out));
+            self.apply(now, shared, id, effects)?;
         }
         self.run(now, shared)
     }
@@ -210,75 +209,72 @@ impl Group {
         input: Input<'_>,
     ) -> Result<(), Failure> {
         let Some(stream) = self.streams.get_mut(&id) else { return Ok(()) };
-        let turn = stream.input(now, input);
-        self.turned(now, shared, id, turn)
+        let effects = stream.input(now, input, (&self.members, &mut shared.out));
+        self.apply(now, shared, id, effects)
     }
 
-    /// Carries out what a stream's turn means for its call.
-    fn turned(&mut self, now: Time, shared: &mut Shared, id: StreamId, turn: Turn) -> Result<(), Failure> {
+    /// Carries out what a stream's effects mean for its call.
+    fn apply(
+        &mut self,
+        now: Time,
+        shared: &mut Shared,
+        id: StreamId,
+        effects: StreamEffects,
+    ) -> Result<(), Failure> {
         let Some(stream) = self.streams.get(&id) else { return Ok(()) };
-        let (rank, tree) = (stream.rank, stream.tree);
-        self.count(now, id, rank, &turn);
-        for packet in turn.packets {
-            let to = match packet.to {
-                To::Tree => tree,
-                To::Rack => self.members.rack_tree(),
-                To::Node(node) => self.members.nodes.get(usize::from(node)).map(|n| n.udp),
-            };
-            match to {
-                Some(to) if packet.data => {
-                    shared.out.push_back(Output::Datagram { to, bytes: packet.bytes, words: false });
-                }
-                Some(to) => shared.send_word(to, &packet.bytes),
-                None => {}
-            }
-        }
-        if let Some(error) = turn.failed {
+        let (rank, operation) = (stream.rank, stream.operation);
+        self.count(now, shared, (id, rank, operation), &effects);
+        if let Some(error) = effects.failed {
             return Err(self.stream_failed(id, rank, error));
         }
-        for node in turn.mismatches {
-            self.ask_what(now, shared, id.call, usize::from(node));
+        for node in effects.mismatches {
+            self.tell_call(now, shared, id.call, usize::from(node));
         }
-        if turn.all_sent || turn.released || turn.closed {
+        if effects.all_sent || effects.released || effects.closed {
             self.sent_all(shared, id, rank);
         }
-        if turn.delivered {
-            self.delivered(now, shared, id, turn.released);
+        if effects.delivered {
+            self.delivered(now, shared, id, effects.released);
         }
-        if turn.released || turn.closed {
+        if effects.released || effects.closed {
             self.released(now, shared, id);
         }
-        if turn.closed {
+        if effects.closed {
             if let Some(stream) = self.streams.remove(&id) {
                 self.retry_timer = stream.retry_timer();
-                self.calm = if stream.needed_repair() { 0 } else { self.calm.saturating_add(1) };
-                shared.forget_stream(&id, &stream);
+                self.loss_free = if stream.needed_repair() { 0 } else { self.loss_free.saturating_add(1) };
+                shared.forget_stream(&id, stream);
                 if self.calls.contains_key(&id.call) {
                     self.over.insert(id);
                 }
             }
         } else {
-            shared.timers.set(TimerKey::Stream(id), turn.deadline);
+            shared.timers.set(TimerKey::Stream(id), effects.deadline);
         }
         Ok(())
     }
 
-    fn count(&mut self, now: Time, id: StreamId, rank: u32, turn: &Turn) {
-        let call = self.calls.get_mut(&id.call);
-        let run = call.and_then(|call| {
-            if turn.stored + turn.multicast_bytes + turn.resent > 0 {
+    /// Counts what a stream did: for the node under the operation of its call at once, and for its rank.
+    fn count(
+        &mut self,
+        now: Time,
+        shared: &mut Shared,
+        (id, rank, operation): (StreamId, u32, Operation),
+        effects: &StreamEffects,
+    ) {
+        shared.count(operation, effects.traffic);
+        let moved = effects.stored + effects.traffic.bytes_multicast + effects.traffic.chunks_resent > 0;
+        let run = self.calls.get_mut(&id.call).and_then(|call| {
+            if moved {
                 call.progress = now;
             }
             call.runs.get_mut(&rank)
         });
         // A stream of a copied message outlives its call.
-        let stats = match run {
-            Some(run) => &mut run.stats,
-            None => &mut self.ranks.entry(rank).or_default().afterwards,
-        };
-        stats.bytes_multicast += turn.multicast_bytes;
-        stats.chunks_resent += turn.resent;
-        stats.chunks_repaired += turn.repaired;
+        match run {
+            Some(run) => run.stats.traffic += effects.traffic,
+            None => self.ranks.entry(rank).or_default().afterwards += effects.traffic,
+        }
     }
 
     /// A source has put its last chunk on the link, or never will.
@@ -300,8 +296,8 @@ impl Group {
             return;
         };
         if !released {
-            if stream.bytes() <= COPY_MAX && shared.copies.take(stream.bytes()) {
-                stream.copy();
+            if continue_on_copy(stream, shared) {
+                // Its rank need not wait until others have it from here.
             } else if let Kind::ReceiveMulticast { dst, .. } = run.program().actions[action as usize].kind
                 && run.changed_later(action, dst)
             {
@@ -309,7 +305,7 @@ impl Group {
                 return;
             } else {
                 stream.waits = Waits::Rank;
-                run.holds += 1;
+                run.pins += 1;
                 self.complete(now, shared, id.call, rank, action);
                 return;
             }
@@ -322,13 +318,13 @@ impl Group {
     fn released(&mut self, now: Time, shared: &mut Shared, id: StreamId) {
         let Some(stream) = self.streams.get_mut(&id) else { return };
         let (rank, action) = (stream.rank, stream.action);
-        shared.copies.give(stream.let_go());
+        stream.release().into_iter().for_each(|buffer| shared.give_back(buffer));
         match std::mem::replace(&mut stream.waits, Waits::Nobody) {
             Waits::Nobody => {}
             Waits::Action => self.complete(now, shared, id.call, rank, action),
             Waits::Rank => {
                 if let Some(run) = self.calls.get_mut(&id.call).and_then(|call| call.runs.get_mut(&rank)) {
-                    run.holds -= 1;
+                    run.pins -= 1;
                 }
                 self.leave_if_finished(now, shared, id.call, rank);
             }
@@ -336,7 +332,11 @@ impl Group {
     }
 
     fn no_stream(&self, rank: u32, error: &SpecError) -> Failure {
-        failure(FailureKind::Invalid, format!("rank {rank}, group {}: {error}", self.members.id), vec![rank])
+        Failure::new(
+            FailureKind::Invalid,
+            format!("rank {rank}, group {}: {error}", self.members.id),
+            vec![rank],
+        )
     }
 
     fn stream_failed(&self, id: StreamId, rank: u32, error: StreamError) -> Failure {
@@ -355,6 +355,16 @@ impl Group {
             id.group,
             names.join(", ")
         );
-        failure(kind, text, ranks)
+        Failure::new(kind, text, ranks)
     }
+}
+
+/// Lets a stream go on with a copy of its message, if that is short enough and there is room.
+fn continue_on_copy(stream: &mut Stream, shared: &mut Shared) -> bool {
+    let data = stream.data();
+    let buffer = if data.len <= COPIED_BYTES { shared.bounce(data) } else { None };
+    if let Some(buffer) = buffer {
+        stream.continue_on(buffer);
+    }
+    buffer.is_some()
 }

@@ -4,14 +4,15 @@ use super::failures::{SIZE, call};
 use super::messages::send;
 use super::network::Network;
 use super::{RACKS, RANKS};
-use crate::{COPIES_BYTES, TransferRequest};
+use crate::TransferRequest;
 use cool_machine::Duration;
-use cool_proto::local::Operation;
+use cool_types::Operation;
+use cool_types::limits::BOUNCE_BYTES;
 
 #[test]
 fn a_node_that_was_stopped_for_a_while_is_in_later_groups_as_if_nothing_had_been() {
     for stopped in 0..RACKS.len() {
-        let mut network = Network::new(RACKS.len(), 9, 0, COPIES_BYTES);
+        let mut network = Network::new(RACKS.len(), 9, 0, BOUNCE_BYTES);
         network.make_group(&Network::spec(1, &RANKS, &RACKS, true));
         let waits = |r: u32| RANKS[r as usize] != stopped;
         let done = call(&mut network, 1, 0, |r| waits(r).then_some((Operation::Alltoall, 0, 1_000)));
@@ -31,7 +32,7 @@ fn a_node_that_was_stopped_for_a_while_is_in_later_groups_as_if_nothing_had_been
 
 /// All have used group 1 and made group 2, and all but the node `late` have heard of the first one's end.
 fn second_group_while_the_first_has_not_ended_at(late: usize) -> Network {
-    let mut network = Network::new(RACKS.len(), 9, 0, COPIES_BYTES);
+    let mut network = Network::new(RACKS.len(), 9, 0, BOUNCE_BYTES);
     network.make_group(&Network::spec(1, &RANKS, &RACKS, true));
     let done = call(&mut network, 1, 0, |_| Some((Operation::Alltoall, 0, 1_000)));
     network.run(done);
@@ -86,7 +87,7 @@ fn what_is_sent_on_a_connection_that_the_other_side_has_given_up_for_an_earlier_
 #[test]
 fn groups_one_after_another_work_in_whatever_order_agents_make_release_and_hear_of_connections() {
     for seed in 0..20 {
-        let mut network = Network::new(RACKS.len(), seed, 0, COPIES_BYTES);
+        let mut network = Network::new(RACKS.len(), seed, 0, BOUNCE_BYTES);
         network.hangup = Duration::from_millis(3);
         let order = |network: &mut Network| {
             let mut nodes: Vec<usize> = (0..RACKS.len()).collect();
@@ -127,7 +128,7 @@ fn groups_one_after_another_work_in_whatever_order_agents_make_release_and_hear_
 #[test]
 fn a_group_on_a_connection_that_came_before_it_and_is_made_anew_goes_on() {
     for new in 0..RACKS.len() {
-        let mut network = Network::new(RACKS.len(), 9, 0, COPIES_BYTES);
+        let mut network = Network::new(RACKS.len(), 9, 0, BOUNCE_BYTES);
         let others = || (0..RACKS.len()).filter(move |node| *node != new);
         // One node has started again: it knows nothing of the first group, for which the others connect to it.
         network.make_group_on(&Network::spec(1, &RANKS, &RACKS, true), others());

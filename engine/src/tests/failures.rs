@@ -3,14 +3,16 @@
 use super::messages::send;
 use super::network::Network;
 use super::{Collective, RACKS, RANKS};
-use crate::{COPIES_BYTES, CallRequest, DEFAULT_PEER_TIMEOUT, TransferRequest};
+use crate::{CallRequest, DEFAULT_PEER_TIMEOUT, TransferRequest};
+use crate::{Failure, FailureKind};
 use cool_machine::Duration;
-use cool_proto::local::{Failure, Operation, failure::Kind};
+use cool_types::Operation;
+use cool_types::limits::BOUNCE_BYTES;
 
 pub(super) const SIZE: u32 = RANKS.len() as u32;
 
 fn network() -> Network {
-    let mut network = Network::new(RACKS.len(), 9, 0, COPIES_BYTES);
+    let mut network = Network::new(RACKS.len(), 9, 0, BOUNCE_BYTES);
     network.make_group(&Network::spec(1, &RANKS, &RACKS, true));
     network.make_group(&Network::spec(2, &RANKS, &RACKS, true));
     network
@@ -48,7 +50,7 @@ fn check_aftermath(network: &mut Network) {
     network.run(done);
     for rank in 0..u64::from(SIZE) {
         assert!(network.done[&(1000 + rank)].is_err());
-        assert_eq!(failure(network, 2000 + rank).kind(), Kind::Aborted);
+        assert_eq!(failure(network, 2000 + rank).kind, FailureKind::Aborted);
     }
     let done = call(network, 2, 3000, |_| Some((Operation::Allreduce, 0, 10)));
     network.run(done);
@@ -67,7 +69,7 @@ fn check_mismatch(odd: u32, theirs: (Operation, u32, u64), mine: (Operation, u32
         // Who only had to send was through before anyone could know; it learns with its next call.
         let call = network.done[&u64::from(rank)].as_ref().err();
         let failed = call.unwrap_or_else(|| failure(&network, 1000 + u64::from(rank)));
-        assert_eq!(failed.kind(), Kind::Mismatch, "{}", failed.message);
+        assert_eq!(failed.kind, FailureKind::Mismatch, "{}", failed.message);
         assert!(failed.ranks.contains(&odd), "{failed:?}");
         assert!(words.iter().all(|w| failed.message.contains(w)), "{}", failed.message);
         assert!(failed.message.contains(&format!("rank {odd} called")), "{}", failed.message);
@@ -121,8 +123,8 @@ fn a_rank_that_does_not_come_is_named_by_everyone_who_waited() {
         for token in (0..u64::from(SIZE)).filter(|t| *t != u64::from(missing)) {
             let failed = failure(&network, token);
             assert_eq!(
-                (failed.kind(), &failed.ranks[..]),
-                (Kind::Timeout, &[missing][..]),
+                (failed.kind, &failed.ranks[..]),
+                (FailureKind::Timeout, &[missing][..]),
                 "{}",
                 failed.message
             );
@@ -145,7 +147,7 @@ fn a_node_that_dies_is_named_with_its_ranks() {
     network.run(done);
     for token in [0, 1, 2, 5, 6, 7, 8] {
         let failed = failure(&network, token);
-        assert_eq!((failed.kind(), &failed.ranks[..]), (Kind::Lost, &[3, 4][..]), "{}", failed.message);
+        assert_eq!((failed.kind, &failed.ranks[..]), (FailureKind::Lost, &[3, 4][..]), "{}", failed.message);
         assert!(failed.message.contains("node h1"), "{}", failed.message);
     }
     assert!(network.now.as_nanos() < 1_000_000_000);
@@ -165,7 +167,12 @@ fn a_node_that_falls_silent_is_named_in_time_by_all_who_wait() {
         network.run(done);
         for token in [0, 1, 2, 5, 6, 7, 8] {
             let failed = failure(&network, token);
-            assert_eq!((failed.kind(), &failed.ranks[..]), (Kind::Lost, &[3, 4][..]), "{}", failed.message);
+            assert_eq!(
+                (failed.kind, &failed.ranks[..]),
+                (FailureKind::Lost, &[3, 4][..]),
+                "{}",
+                failed.message
+            );
             assert!(failed.message.contains("node h1"), "{}", failed.message);
         }
         // All that moved before moves to its end.
@@ -188,7 +195,7 @@ fn a_node_that_is_cut_off_says_so_and_names_all_that_it_misses() {
     network.run(done);
     for token in [3, 4] {
         let failed = failure(&network, token);
-        assert_eq!((failed.kind(), failed.ranks.len()), (Kind::Lost, 7), "{}", failed.message);
+        assert_eq!((failed.kind, failed.ranks.len()), (FailureKind::Lost, 7), "{}", failed.message);
         assert!(failed.message.contains("node h1 is cut off from group 1"), "{}", failed.message);
         for node in ["h0", "h2", "h3", "h4", "h5"] {
             assert!(failed.message.contains(node), "{}", failed.message);
@@ -205,7 +212,7 @@ fn nodes_that_are_lost_together_are_all_named() {
     [1, 2].into_iter().for_each(|node| network.silence(node));
     network.run(done);
     let failed = failure(&network, 0);
-    assert_eq!((failed.kind(), &failed.ranks[..]), (Kind::Lost, &[3, 4, 6][..]), "{}", failed.message);
+    assert_eq!((failed.kind, &failed.ranks[..]), (FailureKind::Lost, &[3, 4, 6][..]), "{}", failed.message);
     assert!(failed.message.contains("nodes h1, h2 with ranks 3, 4, 6 are gone"), "{}", failed.message);
 }
 
@@ -231,7 +238,12 @@ fn ranks_that_wait_themselves_are_not_named_as_missing() {
         network.run_for(Duration::from_secs(70));
         for rank in (0..SIZE).filter(|rank| others(*rank)) {
             let failed = failure(&network, 100 + u64::from(rank));
-            assert_eq!((failed.kind(), &failed.ranks[..]), (Kind::Timeout, &[6][..]), "{}", failed.message);
+            assert_eq!(
+                (failed.kind, &failed.ranks[..]),
+                (FailureKind::Timeout, &[6][..]),
+                "{}",
+                failed.message
+            );
         }
         assert_eq!(failure(&network, 0).ranks, [6]);
     }
@@ -256,7 +268,7 @@ fn a_rank_that_comes_shortly_before_the_others_give_up_is_not_named_as_missing()
     network.run(SIZE as usize - 1);
     for rank in (0..SIZE).filter(|rank| *rank != 6) {
         let failed = failure(&network, rank.into());
-        assert_eq!((failed.kind(), &failed.ranks[..]), (Kind::Timeout, &[6][..]), "{}", failed.message);
+        assert_eq!((failed.kind, &failed.ranks[..]), (FailureKind::Timeout, &[6][..]), "{}", failed.message);
     }
     assert!(network.now.as_nanos() < 1_600_000_000, "{:?}", network.now);
 }
@@ -277,7 +289,7 @@ fn a_rank_that_has_waited_long_before_it_is_stopped_is_named() {
     network.run(2 * SIZE as usize - 1);
     for rank in (0..SIZE).filter(|rank| *rank != 6) {
         let failed = failure(&network, 100 + u64::from(rank));
-        assert_eq!((failed.kind(), &failed.ranks[..]), (Kind::Timeout, &[6][..]), "{}", failed.message);
+        assert_eq!((failed.kind, &failed.ranks[..]), (FailureKind::Timeout, &[6][..]), "{}", failed.message);
     }
 }
 
@@ -291,7 +303,7 @@ fn a_receive_from_a_rank_that_waits_itself_names_the_one_at_the_end_of_the_line(
     network.run(3);
     for rank in [0, 3, 5] {
         let failed = failure(&network, rank);
-        assert_eq!((failed.kind(), &failed.ranks[..]), (Kind::Timeout, &[8][..]), "{}", failed.message);
+        assert_eq!((failed.kind, &failed.ranks[..]), (FailureKind::Timeout, &[8][..]), "{}", failed.message);
     }
 }
 
@@ -307,7 +319,12 @@ fn who_cannot_be_asked_is_named_with_those_who_do_not_wait() {
     network.silence(1);
     network.run(5);
     let failed = failure(&network, 0);
-    assert_eq!((failed.kind(), &failed.ranks[..]), (Kind::Timeout, &[3, 4, 6][..]), "{}", failed.message);
+    assert_eq!(
+        (failed.kind, &failed.ranks[..]),
+        (FailureKind::Timeout, &[3, 4, 6][..]),
+        "{}",
+        failed.message
+    );
 }
 
 #[test]
@@ -321,7 +338,7 @@ fn a_receive_from_any_rank_names_those_who_do_not_wait_themselves() {
     network.run(SIZE as usize - 1);
     for rank in (0..SIZE).filter(|rank| *rank != 6) {
         let failed = failure(&network, rank.into());
-        assert_eq!((failed.kind(), &failed.ranks[..]), (Kind::Timeout, &[6][..]), "{}", failed.message);
+        assert_eq!((failed.kind, &failed.ranks[..]), (FailureKind::Timeout, &[6][..]), "{}", failed.message);
         assert!(failed.message.contains("look after rank 6 on h2"), "{}", failed.message);
     }
 }
@@ -338,7 +355,10 @@ fn who_first_sends_or_receives_after_a_failure_is_told_why_and_then_that_it_was_
         network.transfer(RANKS[1], token, send(1, 2, 0, vec![0; 8]), Duration::ZERO);
     }
     network.run(done + 2);
-    assert_eq!((failure(&network, 100).kind(), failure(&network, 101).kind()), (Kind::Lost, Kind::Aborted));
+    assert_eq!(
+        (failure(&network, 100).kind, failure(&network, 101).kind),
+        (FailureKind::Lost, FailureKind::Aborted)
+    );
     assert_eq!(failure(&network, 101).ranks, [6]);
 }
 
@@ -373,8 +393,8 @@ fn a_rank_that_dies_in_a_call_or_before_it_is_named() {
             // Those that had what they needed were done before.
             let Err(failed) = result else { continue };
             assert_eq!(
-                (failed.kind(), &failed.ranks[..]),
-                (Kind::Lost, &[6][..]),
+                (failed.kind, &failed.ranks[..]),
+                (FailureKind::Lost, &[6][..]),
                 "{token}: {}",
                 failed.message
             );
@@ -400,7 +420,7 @@ fn a_call_that_makes_no_sense_fails_for_all_and_names_its_rank() {
     let mut network = network();
     let done = call(&mut network, 1, 0, |r| Some((Operation::Bcast, if r == 5 { 77 } else { 0 }, 20_000)));
     network.run(done);
-    assert_eq!(failure(&network, 5).kind(), Kind::Invalid);
+    assert_eq!(failure(&network, 5).kind, FailureKind::Invalid);
     assert!(network.done.values().filter_map(|r| r.as_ref().err()).all(|f| f.message.contains("rank 77")));
 }
 
@@ -412,7 +432,7 @@ fn a_group_that_one_node_has_released_fails_for_those_who_still_use_it() {
     network.run(done);
     let released: Vec<&Failure> = network.done.values().filter_map(|r| r.as_ref().err()).collect();
     assert!(released.iter().any(|f| f.message.contains("released")), "{released:?}");
-    assert_eq!(failure(&network, 1).kind(), Kind::Invalid);
+    assert_eq!(failure(&network, 1).kind, FailureKind::Invalid);
 }
 
 #[test]

@@ -1,24 +1,26 @@
 //! Messages from rank to rank, beside collectives and while packets are lost: each comes once, whole and in order.
 
 use super::network::Network;
-use super::{Collective, OPERATIONS, RACKS, RANKS};
-use crate::{HeapMemory, SharedSlice, TransferRequest};
+use super::{Collective, RACKS, RANKS};
+use crate::testing::Buffer;
+use crate::{ElementType, TransferRequest};
 use cool_machine::Duration;
+use cool_types::Operation;
 
 const SIZE: u32 = RANKS.len() as u32;
 const MESSAGES: u64 = 300;
 const PATIENCE: Duration = Duration::from_secs(60);
 
 /// Rank `from` of group 1 sends bytes.
-pub(super) fn send(from: u32, to: u32, tag: u32, bytes: Vec<u8>) -> TransferRequest {
+pub(super) fn send(from: u32, to: u32, tag: u32, bytes: Vec<u8>) -> TransferRequest<Buffer> {
     TransferRequest {
         group: 1,
         rank: from,
         sending: true,
         peer: Some(to),
         tag: Some(tag),
-        dtype: cool_proto::local::Dtype::U8,
-        data: HeapMemory::slice(bytes),
+        element: ElementType::U8,
+        data: Buffer::new(bytes),
         timeout: PATIENCE,
     }
 }
@@ -26,7 +28,7 @@ pub(super) fn send(from: u32, to: u32, tag: u32, bytes: Vec<u8>) -> TransferRequ
 /// A message as it is sent, and where it is received.
 struct Message {
     sent: Vec<u8>,
-    room: SharedSlice,
+    room: Buffer,
     token: u64,
 }
 
@@ -42,7 +44,7 @@ fn exchange(seed: u64, loss: u64, copies: u64) {
         let (tag, bytes) = (below(2) as u32, LENGTHS[below(5) as usize]);
         let sent: Vec<u8> = (0..bytes).map(|i| (i * 7 + token) as u8).collect();
         let send = send(from, to, tag, sent.clone());
-        let room = HeapMemory::slice(vec![0; bytes as usize]);
+        let room = Buffer::new(vec![0; bytes as usize]);
         let receive = TransferRequest {
             rank: to,
             sending: false,
@@ -68,7 +70,7 @@ fn exchange(seed: u64, loss: u64, copies: u64) {
     }
     let mut collectives = Vec::new();
     let mut token = 2 * MESSAGES;
-    for (i, operation) in (0..).zip(OPERATIONS) {
+    for (i, operation) in (0..).zip(Operation::ALL) {
         let collective = Collective::new(1, SIZE, operation, 3, 2_000, i);
         for request in &collective.requests {
             let late = Duration::from_millis(30 * i + network.random() % 20);
@@ -82,9 +84,7 @@ fn exchange(seed: u64, loss: u64, copies: u64) {
         assert!(result.is_ok(), "seed {seed}: {token}: {result:?}");
     }
     for Message { sent, room, token } in messages {
-        let mut came = vec![0; sent.len()];
-        room.read(0, &mut came);
-        assert!(came == sent, "seed {seed}: message {token} is another one");
+        assert!(room.bytes() == sent, "seed {seed}: message {token} is another one");
         let arrived = network.done[&token].as_ref().unwrap().arrived.as_ref().unwrap();
         assert_eq!(arrived.bytes, sent.len() as u64, "seed {seed}: message {token}");
     }

@@ -5,11 +5,11 @@ mod failures;
 mod messages;
 mod network;
 
-use super::COPIES_BYTES;
-pub(crate) use crate::testing::{Collective, OPERATIONS};
+pub(crate) use crate::testing::Collective;
 use cool_collective::Plan;
 use cool_machine::Duration;
-use cool_proto::local::Operation;
+use cool_types::Operation;
+use cool_types::limits::BOUNCE_BYTES;
 use network::Network;
 use proptest::prelude::*;
 use std::collections::BTreeMap;
@@ -25,7 +25,7 @@ struct Scenario {
 
 impl Scenario {
     fn new(racks: &[u32], seed: u64, loss: u64, groups: &[&[usize]], trees: bool) -> Scenario {
-        Scenario::on(Network::new(racks.len(), seed, loss, COPIES_BYTES), racks, groups, trees)
+        Scenario::on(Network::new(racks.len(), seed, loss, BOUNCE_BYTES), racks, groups, trees)
     }
 
     fn on(mut network: Network, racks: &[u32], groups: &[&[usize]], trees: bool) -> Scenario {
@@ -81,7 +81,7 @@ const RANKS: [usize; 9] = [4, 0, 3, 1, 1, 5, 2, 0, 3];
 fn every_operation_is_right_for_every_root() {
     for trees in [true, false] {
         let mut scenario = Scenario::new(&RACKS, 1, 0, &[&RANKS], trees);
-        for operation in OPERATIONS {
+        for operation in Operation::ALL {
             for root in 0..9 {
                 scenario.start(1, operation, root, 100, at_once);
             }
@@ -94,7 +94,7 @@ fn every_operation_is_right_for_every_root() {
 fn every_operation_is_right_for_every_size() {
     for trees in [true, false] {
         let mut scenario = Scenario::new(&RACKS, 2, 0, &[&RANKS], trees);
-        for operation in OPERATIONS {
+        for operation in Operation::ALL {
             for bytes in [0, 4, 1424, 1428, 160_000] {
                 let count = bytes / 4 / if whole(operation) { 1 } else { RANKS.len() as u64 };
                 scenario.start(1, operation, 4, count, at_once);
@@ -112,9 +112,9 @@ fn every_operation_is_right_for_every_size() {
 #[test]
 fn every_operation_is_right_by_every_plan_that_fits() {
     let mut ran = 0;
-    for operation in OPERATIONS {
+    for operation in Operation::ALL {
         let mut scenario = Scenario::new(&RACKS, 9, 10, &[&RANKS], true);
-        for plan in Plan::fitting(known(operation)) {
+        for plan in Plan::fitting(operation) {
             for count in [5, 1_000] {
                 let collective = Collective::new(1, 9, operation, 5, count, ran).by(&plan.to_string());
                 scenario.make(collective, at_once);
@@ -140,7 +140,7 @@ fn parts_of_any_lengths_are_right_by_every_plan_that_fits() {
         let counts = RANKS.len() * if operation == Operation::Alltoall { RANKS.len() } else { 1 };
         for lengths in [[0, 0, 3], [0, 1_000, 1]] {
             let counts: Vec<u64> = (0..counts).map(|i| lengths[i * i % 3]).collect();
-            for plan in Plan::fitting(known(operation)) {
+            for plan in Plan::fitting(operation) {
                 let collective = Collective::counted(1, 9, operation, 4, &counts, scenario.calls);
                 scenario.make(collective.by(&plan.to_string()), at_once);
             }
@@ -151,19 +151,14 @@ fn parts_of_any_lengths_are_right_by_every_plan_that_fits() {
 
 /// Whether a call's count is that of a whole array, not of one rank's part.
 fn whole(operation: Operation) -> bool {
-    !known(operation).takes_counts()
-}
-
-/// The operation as plans know it.
-fn known(operation: Operation) -> cool_collective::Operation {
-    operation.as_str_name().to_lowercase().parse().expect("both have the same names")
+    !operation.takes_counts()
 }
 
 #[test]
 fn losing_packets_loses_no_byte() {
     for loss in [10, 50, 200] {
         let mut scenario = Scenario::new(&RACKS, 3 + loss, loss, &[&RANKS], true);
-        for operation in OPERATIONS {
+        for operation in Operation::ALL {
             for count in [3, 5_000, 60_000] {
                 scenario.start(1, operation, 7, count, at_once);
             }
@@ -176,7 +171,7 @@ fn losing_packets_loses_no_byte() {
 fn one_node_and_one_rank_are_groups_too() {
     let mut scenario = Scenario::new(&[0, 0], 4, 0, &[&[0], &[0, 0, 0], &[1, 0]], true);
     for group in 1..=3 {
-        for operation in OPERATIONS {
+        for operation in Operation::ALL {
             scenario.start(group, operation, 0, 20_000, at_once);
         }
     }
@@ -188,11 +183,11 @@ fn groups_and_calls_in_a_row_do_not_mix() {
     let mut scenario = Scenario::new(&RACKS, 5, 20, &[&RANKS, &[2, 3, 4, 5, 0], &[5, 3]], true);
     for round in 0..10 {
         for group in 1..=3 {
-            for (i, operation) in OPERATIONS.into_iter().enumerate() {
+            for (i, operation) in Operation::ALL.into_iter().enumerate() {
                 let late =
                     move |rank| Duration::from_micros(u64::from(rank) * 700 * (round + i as u64) % 9_000);
                 // Calls of a rank are in order, so each is at least as late as the one before.
-                let after = Duration::from_millis(10 * (OPERATIONS.len() as u64 * round + i as u64));
+                let after = Duration::from_millis(10 * (Operation::ALL.len() as u64 * round + i as u64));
                 scenario
                     .start(group, operation, (round % 2) as u32, 500 * (round + 1), move |r| after + late(r));
             }
@@ -204,7 +199,7 @@ fn groups_and_calls_in_a_row_do_not_mix() {
 #[test]
 fn a_rank_that_comes_late_gets_what_was_sent_before() {
     let mut scenario = Scenario::new(&RACKS, 6, 0, &[&RANKS], true);
-    for operation in OPERATIONS {
+    for operation in Operation::ALL {
         for late in [0, 4, 8] {
             let wait = move |rank| Duration::from_secs(if rank == late { 5 } else { 0 });
             scenario.start(1, operation, 1, 3_000, wait);
@@ -248,7 +243,7 @@ fn without_room_for_copies_calls_wait_but_end() {
     for copies in [0, 300_000] {
         let network = Network::new(RACKS.len(), 10, 20, copies);
         let mut scenario = Scenario::on(network, &RACKS, &[&RANKS], true);
-        for operation in OPERATIONS {
+        for operation in Operation::ALL {
             scenario.start(1, operation, 1, 100, at_once);
             scenario.start(1, operation, 1, if whole(operation) { 200_000 } else { 20_000 }, at_once);
         }
@@ -295,7 +290,7 @@ proptest! {
     fn any_calls_on_any_places_are_right(
         racks in prop::collection::vec(0u32..3, 1..6),
         ranks in prop::collection::vec(any::<prop::sample::Index>(), 1..10),
-        calls in prop::collection::vec((0usize..OPERATIONS.len(), any::<prop::sample::Index>(), 0u64..20_000), 1..5),
+        calls in prop::collection::vec((0usize..Operation::ALL.len(), any::<prop::sample::Index>(), 0u64..20_000), 1..5),
         seed in any::<u64>(),
         loss in prop_oneof![Just(0u64), Just(50), Just(200)],
         trees in any::<bool>(),
@@ -303,7 +298,7 @@ proptest! {
         let ranks: Vec<usize> = ranks.iter().map(|r| r.index(racks.len())).collect();
         let mut scenario = Scenario::new(&racks, seed, loss, &[&ranks], trees);
         for (operation, root, count) in calls {
-            scenario.start(1, OPERATIONS[operation], root.index(ranks.len()) as u32, count, at_once);
+            scenario.start(1, Operation::ALL[operation], root.index(ranks.len()) as u32, count, at_once);
         }
         scenario.finish();
     }

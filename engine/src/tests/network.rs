@@ -1,13 +1,13 @@
 //! Engines in one process, connected by a network that loses, delays, reorders and doubles datagrams by a
 //! seed. Time is made up.
 
+use crate::testing::Buffer;
 use crate::{
-    CallRequest, ConnectionId, DEFAULT_PEER_TIMEOUT, Engine, GroupSpec, Input, MemberSpec, Output,
-    TransferRequest, TreeScope, TreeSpec,
+    CallRequest, ConnectionId, DEFAULT_PEER_TIMEOUT, Engine, Failure, GroupSpec, Input, MemberSpec, MemoryId,
+    MemoryRange, Output, Preparation, Stats, TransferRequest, TreeScope, TreeSpec, Work, WorkId, combine,
 };
-use cool_collective::{Call, CostModel, Plan};
+use cool_collective::{CostModel, Plan};
 use cool_machine::{Duration, Machine, Poll, Time, earliest};
-use cool_proto::local::{Failure, Stats};
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{Ipv4Addr, SocketAddrV4};
 
@@ -25,13 +25,89 @@ enum Event {
     Bytes { connection: ConnectionId, bytes: Vec<u8> },
     Written { connection: ConnectionId, bytes: u64 },
     Closed { connection: ConnectionId },
-    Call { token: u64, request: CallRequest },
-    Transfer { token: u64, request: TransferRequest },
-    Picked { group: (u64, u32), call: Call, plan: Plan },
+    Call { token: u64, request: CallRequest<Buffer> },
+    Transfer { token: u64, request: TransferRequest<Buffer> },
+    Prepare { id: WorkId, preparation: Box<Preparation> },
+    Work { id: WorkId, work: Work, own: Vec<(MemoryId, Buffer)> },
+}
+
+/// The memories of a node.
+#[derive(Default)]
+struct Memories {
+    by_id: BTreeMap<MemoryId, Buffer>,
+    /// Those of each call that is not answered.
+    of_token: BTreeMap<u64, Vec<MemoryId>>,
+    last: u64,
+}
+
+impl Memories {
+    fn register(&mut self, token: u64, buffer: Buffer) -> MemoryRange {
+        self.last += 1;
+        let memory = MemoryId::Registered(self.last);
+        let len = buffer.with(|bytes| bytes.len()) as u64;
+        self.by_id.insert(memory, buffer);
+        self.of_token.entry(token).or_default().push(memory);
+        MemoryRange { memory, offset: 0, len }
+    }
+
+    /// A call is answered: its memory must not be named any more.
+    fn answered(&mut self, token: u64) {
+        for memory in self.of_token.remove(&token).unwrap_or_default() {
+            self.by_id.remove(&memory);
+        }
+    }
+
+    fn read(&self, range: MemoryRange) -> Vec<u8> {
+        if range.len == 0 {
+            return Vec::new();
+        }
+        let (from, to) = (range.offset as usize, (range.offset + range.len) as usize);
+        self.by_id[&range.memory].with(|bytes| bytes[from..to].to_vec())
+    }
+
+    fn write(&self, range: MemoryRange, from: &[u8]) {
+        if range.len > 0 {
+            let at = range.offset as usize;
+            self.by_id[&range.memory].with(|bytes| bytes[at..][..range.len as usize].copy_from_slice(from));
+        }
+    }
+
+    /// The engine's own memories that work is on.
+    fn own(&self, work: &Work) -> Vec<(MemoryId, Buffer)> {
+        let (Work::Copy { from, to } | Work::Reduce { from, to, .. }) = work else { return Vec::new() };
+        let own = [from.memory, to.memory].into_iter().filter(|id| matches!(id, MemoryId::Own(_)));
+        own.map(|id| (id, self.by_id[&id].clone())).collect()
+    }
+
+    /// Does work on memories of which the engine's own may have been freed; a rank's are there, or the test fails.
+    fn work_on(&mut self, work: &Work, own: Vec<(MemoryId, Buffer)>) {
+        let freed: Vec<MemoryId> =
+            own.iter().map(|(id, _)| *id).filter(|id| !self.by_id.contains_key(id)).collect();
+        self.by_id.extend(own);
+        self.work(work);
+        freed.iter().for_each(|id| drop(self.by_id.remove(id)));
+    }
+
+    fn work(&self, work: &Work) {
+        match work {
+            Work::Copy { from, to } => self.write(*to, &self.read(*from)),
+            Work::Reduce { element, op, from, to } => {
+                let mut result = self.read(*to);
+                combine(*element, *op, &mut result, &self.read(*from));
+                self.write(*to, &result);
+            }
+            Work::Prepare(_) => {}
+        }
+    }
 }
 
 pub(super) struct Network {
     pub(super) engines: Vec<Engine>,
+    memories: Vec<Memories>,
+    /// What comes next over a connection, and where it belongs.
+    awaited: BTreeMap<(usize, ConnectionId), MemoryRange>,
+    /// The bytes of the input that a node was handed last.
+    input: Vec<u8>,
     deadlines: Vec<Option<Time>>,
     pub(super) now: Time,
     events: BTreeMap<(Time, u64), (usize, Event)>,
@@ -65,6 +141,9 @@ impl Network {
             engines: (0..nodes)
                 .map(|n| Engine::new(&format!("h{n}"), copies, DEFAULT_PEER_TIMEOUT))
                 .collect(),
+            memories: (0..nodes).map(|_| Memories::default()).collect(),
+            awaited: BTreeMap::new(),
+            input: Vec::new(),
             deadlines: vec![None; nodes],
             now: Time::ZERO,
             events: BTreeMap::new(),
@@ -133,31 +212,32 @@ impl Network {
     /// Makes a group on some of its nodes.
     pub(super) fn make_group_on(&mut self, spec: &GroupSpec, nodes: impl IntoIterator<Item = usize>) {
         for node in nodes {
-            for tree in self.engines[node].make_group(self.now, spec).unwrap() {
-                self.listeners.entry(tree).or_default().insert(node);
-            }
-            self.pump(node);
+            self.handle(node, Input::MakeGroup(spec));
         }
     }
 
     pub(super) fn release_group(&mut self, node: usize, id: u64) {
-        self.engines[node].release_group(self.now, id);
-        self.pump(node);
+        self.handle(node, Input::ReleaseGroup { group: id });
     }
 
     /// A rank on a node calls after some time.
-    pub(super) fn call(&mut self, node: usize, token: u64, request: CallRequest, after: Duration) {
+    pub(super) fn call(&mut self, node: usize, token: u64, request: CallRequest<Buffer>, after: Duration) {
         self.push(node, after, Event::Call { token, request });
     }
 
     /// A rank on a node sends or receives after some time.
-    pub(super) fn transfer(&mut self, node: usize, token: u64, request: TransferRequest, after: Duration) {
+    pub(super) fn transfer(
+        &mut self,
+        node: usize,
+        token: u64,
+        request: TransferRequest<Buffer>,
+        after: Duration,
+    ) {
         self.push(node, after, Event::Transfer { token, request });
     }
 
     pub(super) fn lose_rank(&mut self, node: usize, group: u64, rank: u32) {
-        self.engines[node].lose_rank(self.now, group, rank, "its process ended".to_owned());
-        self.pump(node);
+        self.handle(node, Input::RankLost { group, rank, why: "its process ended".to_owned() });
     }
 
     /// A node is stopped or cut off: it says nothing more.
@@ -238,36 +318,58 @@ impl Network {
         true
     }
 
+    fn handle(&mut self, node: usize, input: Input<'_>) {
+        self.engines[node].handle(self.now, input);
+        self.pump(node);
+    }
+
     fn happen(&mut self, node: usize, event: Event) {
-        let (engine, now) = (&mut self.engines[node], self.now);
-        match &event {
-            Event::Datagram { from, bytes } => engine.handle(now, Input::Datagram { from: *from, bytes }),
-            Event::Connected { node, connection } => {
-                engine.handle(now, Input::Connected { node: node.clone(), connection: *connection });
+        match event {
+            Event::Datagram { from, bytes } => {
+                self.input.clone_from(&bytes);
+                self.handle(node, Input::Datagram { from, bytes: &bytes });
             }
-            Event::Accepted { connection, from } => {
-                engine.handle(now, Input::Accepted { connection: *connection, from: *from });
+            Event::Connected { node: name, connection } => {
+                self.handle(node, Input::Connected { node: name, connection });
             }
-            Event::Unreachable { node } => {
-                engine.handle(now, Input::Unreachable { node: node.clone(), why: "refused".to_owned() });
+            Event::Accepted { connection, from } => self.handle(node, Input::Accepted { connection, from }),
+            Event::Unreachable { node: name } => {
+                self.handle(node, Input::Unreachable { node: name, why: "refused".to_owned() });
             }
-            Event::Bytes { connection, bytes } => {
-                deliver(engine, now, *connection, bytes);
-            }
-            Event::Written { connection, bytes } => {
-                engine.handle(now, Input::Written { connection: *connection, bytes: *bytes });
-            }
+            Event::Bytes { connection, bytes } => self.deliver(node, connection, &bytes),
+            Event::Written { connection, bytes } => self.handle(node, Input::Written { connection, bytes }),
             Event::Closed { connection } => {
                 let why = "its agent closed the connection".to_owned();
-                engine.handle(now, Input::Closed { connection: *connection, why });
+                self.handle(node, Input::Closed { connection, why });
             }
-            Event::Call { token, request } => engine.call(now, *token, request.clone()),
-            Event::Transfer { token, request } => engine.transfer(now, *token, request.clone()),
-            Event::Picked { group, call, plan } => {
-                engine.handle(now, Input::Picked { group: *group, call: call.clone(), plan: *plan });
+            Event::Call { token, request } => {
+                let request = request.map(|buffer| self.memories[node].register(token, buffer));
+                self.handle(node, Input::Call { token, request });
+            }
+            Event::Transfer { token, request } => {
+                let request = request.map(|buffer| self.memories[node].register(token, buffer));
+                self.handle(node, Input::Transfer { token, request });
+            }
+            Event::Prepare { id, preparation } => {
+                // All agents of a group find the same.
+                let key = format!("{:?} {:?}", preparation.group(), preparation.call());
+                let plan = *self.picks.entry(key).or_insert_with(|| preparation.plan());
+                self.handle(node, Input::Prepared(id, preparation.compile(plan)));
+            }
+            Event::Work { id, work, own } => {
+                self.memories[node].work_on(&work, own);
+                self.handle(node, Input::WorkDone(id));
             }
         }
-        self.pump(node);
+    }
+
+    /// Hands over what came over a connection, after what belongs to a known place was put there.
+    fn deliver(&mut self, node: usize, connection: ConnectionId, bytes: &[u8]) {
+        let place = self.awaited.get(&(node, connection)).copied().unwrap_or(MemoryRange::EMPTY);
+        let placed = bytes.len().min(place.len as usize);
+        self.memories[node].write(place.part(0, placed as u64), &bytes[..placed]);
+        self.input = bytes[placed..].to_vec();
+        self.handle(node, Input::Bytes { connection, placed: placed as u32, bytes: &bytes[placed..] });
     }
 
     fn push(&mut self, node: usize, after: Duration, event: Event) {
@@ -288,8 +390,49 @@ impl Network {
     }
 
     fn output(&mut self, node: usize, output: Output) {
+        let memories = &mut self.memories[node];
         match output {
-            Output::Datagram { to, bytes, .. } => self.datagram(node, to, &bytes),
+            Output::GroupMade { result, .. } => {
+                for tree in result.unwrap() {
+                    self.listeners.entry(tree).or_default().insert(node);
+                }
+            }
+            Output::GroupForgotten { .. } => {}
+            Output::Control { to, bytes } => self.datagram(node, to, &bytes),
+            Output::Data { to, packet, payload } => {
+                let mut bytes = Vec::new();
+                packet.encode(&mut bytes);
+                bytes.extend(memories.read(payload));
+                self.datagram(node, to, &bytes);
+            }
+            Output::Await { connection, bytes, place } => {
+                assert!(place.is_none_or(|place| place.len == bytes));
+                self.awaited.insert((node, connection), place.unwrap_or(MemoryRange::EMPTY));
+            }
+            Output::Store { within, to } => memories.write(to, &self.input[within]),
+            Output::Allocate { memory, bytes } => {
+                memories.by_id.insert(memory, Buffer::new(vec![0; bytes as usize]));
+            }
+            Output::Free { memory } => {
+                memories.by_id.remove(&memory).expect("what is freed was there");
+            }
+            Output::Copy { from, to } => memories.write(to, &memories.read(from)),
+            Output::Work { id, work: Work::Prepare(preparation) } => {
+                self.push(node, DELAY, Event::Prepare { id, preparation });
+            }
+            Output::Work { id, work } => self.work(node, id, work),
+            Output::Done { token, result } => {
+                memories.answered(token);
+                assert!(self.done.insert(token, result).is_none(), "call {token} is done twice");
+            }
+            Output::Write { connection, mut head, payload } => {
+                head.extend(payload.map(|payload| memories.read(payload)).unwrap_or_default());
+                let bytes = head;
+                self.push(node, DELAY, Event::Written { connection, bytes: bytes.len() as u64 });
+                if let Some((peer, connection)) = self.ends.get(&(node, connection)).copied() {
+                    self.push(peer, DELAY, Event::Bytes { connection, bytes });
+                }
+            }
             Output::Connect { node: name, to } => {
                 let peer = (0..self.engines.len()).find(|n| ip(*n) == *to.ip()).unwrap();
                 if self.cut.contains(&peer) {
@@ -302,16 +445,6 @@ impl Network {
                 self.push(peer, DELAY, Event::Accepted { connection, from: ip(node) });
                 self.push(node, DELAY, Event::Connected { node: name, connection });
             }
-            Output::Write { connection, head, payload } => {
-                let mut bytes = head;
-                if let Some(payload) = payload {
-                    payload.append(0, payload.bytes() as usize, &mut bytes);
-                }
-                self.push(node, DELAY, Event::Written { connection, bytes: bytes.len() as u64 });
-                if let Some((peer, connection)) = self.ends.get(&(node, connection)).copied() {
-                    self.push(peer, DELAY, Event::Bytes { connection, bytes });
-                }
-            }
             Output::Hangup { connection } => {
                 if let Some((peer, connection)) = self.ends.remove(&(node, connection)) {
                     self.ends.remove(&(peer, connection));
@@ -320,16 +453,18 @@ impl Network {
                     self.push(peer, after, Event::Closed { connection });
                 }
             }
-            Output::Done { token, result } => {
-                assert!(self.done.insert(token, result).is_none(), "call {token} is done twice");
-            }
-            Output::Pick { group, planner, call } => {
-                // All agents of a group find the same.
-                let known = self.picks.entry(format!("{group:?} {call:?}"));
-                let plan = *known.or_insert_with(|| planner.best(&call));
-                self.push(node, DELAY, Event::Picked { group, call, plan });
-            }
-            Output::Forgotten { .. } => {}
+        }
+    }
+
+    /// Work is done at once or some time later, as by another thread.
+    fn work(&mut self, node: usize, id: WorkId, work: Work) {
+        if self.random().is_multiple_of(4) {
+            let after = Duration::from_micros(self.random() % 300);
+            let own = self.memories[node].own(&work);
+            self.push(node, after, Event::Work { id, work, own });
+        } else {
+            self.memories[node].work(&work);
+            self.engines[node].handle(self.now, Input::WorkDone(id));
         }
     }
 
@@ -351,15 +486,4 @@ impl Network {
             }
         }
     }
-}
-
-/// Hands over what came over a connection, after what belongs to a known place was put there.
-fn deliver(engine: &mut Engine, now: Time, connection: ConnectionId, bytes: &[u8]) {
-    let (_, place) = engine.awaited(connection);
-    let placed = place.map_or(0, |place| {
-        let placed = bytes.len().min(place.bytes() as usize);
-        place.write(0, &bytes[..placed]);
-        placed
-    });
-    engine.handle(now, Input::Bytes { connection, placed: placed as u32, bytes: &bytes[placed..] });
 }

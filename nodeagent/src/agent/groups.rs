@@ -153,7 +153,7 @@ impl GroupTable {
 
 impl Group {
     pub(super) fn new(spec: &GroupSpec, node: &str) -> Result<Group, GroupError> {
-        let invalid = |reason| GroupError::Invalid { group: spec.id, reason };
+        let invalid = |reason| cool_engine::GroupError::Invalid { group: spec.id, reason };
         let mut numbers = BTreeMap::new();
         let mut places = Vec::with_capacity(spec.members.len());
         for member in &spec.members {

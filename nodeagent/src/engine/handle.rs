@@ -1,10 +1,9 @@
 //! The engine as the rest of the agent sees it: a handle to a thread of its own.
 
+use super::{CallRequest, TrafficCounters, TransferRequest};
 use crate::fault_injection::Losses;
 use crate::net;
-use cool_engine::{
-    CallRecord, CallRequest, DEFAULT_PEER_TIMEOUT, GroupError, GroupSpec, TransferRequest, failure,
-};
+use cool_engine::{CallRecord, DEFAULT_PEER_TIMEOUT, GroupSpec};
 use cool_proto::local::{Failure, Stats, failure::Kind};
 use std::net::{Ipv4Addr, SocketAddrV4};
 use std::sync::Arc;
@@ -61,6 +60,29 @@ pub enum StartError {
     Thread(std::io::Error),
 }
 
+/// Why a group cannot be made.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum GroupError {
+    /// The engine refuses it.
+    #[error(transparent)]
+    Refused(#[from] cool_engine::GroupError),
+    /// A multicast group cannot be joined.
+    #[error("group {group}: cannot receive from {address} on the data interface {ip}: {reason}")]
+    Multicast {
+        /// The group.
+        group: u64,
+        /// The tree's address.
+        address: Ipv4Addr,
+        /// This node's address.
+        ip: Ipv4Addr,
+        /// What the system says.
+        reason: String,
+    },
+    /// The engine has stopped.
+    #[error("the data engine of this agent has stopped; see the agent's log")]
+    Stopped,
+}
+
 /// What the handle asks of the engine's thread.
 pub(crate) enum Command {
     MakeGroup(GroupSpec, oneshot::Sender<Result<(), GroupError>>),
@@ -89,6 +111,7 @@ pub struct EngineHandle {
     udp_port: u16,
     tcp_port: u16,
     runtime: Handle,
+    traffic: Arc<TrafficCounters>,
 }
 
 impl EngineHandle {
@@ -99,8 +122,8 @@ impl EngineHandle {
     pub fn start(config: EngineConfig) -> Result<EngineHandle, StartError> {
         let (commands, queue) = mpsc::unbounded_channel();
         let bound = net::start(config, queue)?;
-        let net::Bound { udp_port, tcp_port, runtime } = bound;
-        Ok(EngineHandle { commands, udp_port, tcp_port, runtime })
+        let net::Bound { udp_port, tcp_port, runtime, traffic } = bound;
+        Ok(EngineHandle { commands, udp_port, tcp_port, runtime, traffic })
     }
 
     /// Waits for the end of the engine's thread, which while there are handles is a defect: it has panicked, and said why.
@@ -111,6 +134,11 @@ impl EngineHandle {
     /// Of the engine's thread.
     pub(crate) fn runtime(&self) -> &Handle {
         &self.runtime
+    }
+
+    /// What this node has sent and repaired for calls, whatever has become of the calls.
+    pub(crate) fn traffic(&self) -> Arc<TrafficCounters> {
+        Arc::clone(&self.traffic)
     }
 
     /// The bound port for repair and multicast that the agent sends.
@@ -159,7 +187,7 @@ impl EngineHandle {
         answered(self.commands.send(Command::Transfer(request, reply)).is_ok(), answer)
     }
 
-    /// What the last so many calls of a group, or of all, cost; `None` if the engine has stopped.
+    /// What the last calls of a group, or of all, cost; `None` if the engine has stopped.
     pub async fn trace(&self, last: usize, group: Option<u64>) -> Option<Trace> {
         let (reply, answer) = oneshot::channel();
         self.commands.send(Command::Trace { last, group, reply }).ok()?;
@@ -196,7 +224,8 @@ async fn answered(sent: bool, answer: oneshot::Receiver<Result<Stats, Failure>>)
 }
 
 fn stopped() -> Failure {
-    failure(Kind::Lost, "the data engine of this agent has stopped; see the agent's log", Vec::new())
+    let message = "the data engine of this agent has stopped; see the agent's log".to_owned();
+    Failure { kind: Kind::Lost.into(), message, ranks: Vec::new() }
 }
 
 #[cfg(test)]

@@ -1,12 +1,21 @@
 //! The engine as the rest of the agent sees it: a handle to the thread on which [`crate::net`] drives `cool_engine`.
 
 mod handle;
+mod memory;
+mod traffic;
 
 pub(crate) use cool_engine::wrong_plan;
 pub use cool_engine::{
-    Arrival, CallRecord, CallRequest, DEFAULT_PEER_TIMEOUT, DEFAULT_TIMEOUT, GroupError, GroupSpec,
-    HeapMemory, MemberSpec, Memory, OutsideRegion, RankTimes, SharedSlice, TransferRequest, TreeScope,
+    Arrival, CallRecord, DEFAULT_PEER_TIMEOUT, DEFAULT_TIMEOUT, GroupSpec, MemberSpec, RankTimes, TreeScope,
     TreeSpec,
 };
 pub(crate) use handle::Command;
-pub use handle::{EngineConfig, EngineHandle, StartError, Trace};
+pub use handle::{EngineConfig, EngineHandle, GroupError, StartError, Trace};
+pub use memory::{HeapMemory, Memory, OutsideRegion, SharedSlice};
+pub(crate) use traffic::TrafficCounters;
+
+/// One collective as one local rank calls it, with its buffers.
+pub type CallRequest = cool_engine::CallRequest<SharedSlice>;
+
+/// One message as one local rank sends or receives it, with its buffer.
+pub type TransferRequest = cool_engine::TransferRequest<SharedSlice>;

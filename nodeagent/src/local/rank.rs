@@ -8,6 +8,7 @@ use cool_proto::local::{
 };
 use cool_proto::region::{Region, RegionError};
 use cool_types::limits::OPEN_CALLS;
+use cool_types::{ElementType, Operation as Collective};
 use std::collections::{BTreeMap, VecDeque};
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
@@ -16,6 +17,9 @@ use tokio::task::JoinSet;
 
 /// Regions that a rank may have; libcool uses few, each as large as all before.
 const MAX_REGIONS: usize = 64;
+
+/// Bytes of a count in shared memory.
+const COUNT_BYTES: u64 = size_of::<u64>() as u64;
 
 /// No message makes no progress for longer than a year.
 const LONGEST_MS: u64 = 365 * 24 * 60 * 60 * 1000;
@@ -114,7 +118,7 @@ impl<'a> AttachedRank<'a> {
         if transfer.send && (peer.is_none() || tag.is_none()) {
             return Err(End::Refused("a message is sent to one rank with one tag".into()));
         }
-        let dtype = Dtype::try_from(transfer.dtype).map_err(|e| unknown("element type", e.0))?;
+        let element = element(transfer.dtype)?;
         let data = transfer.data.ok_or_else(|| End::Refused("a message without data".into()))?;
         Ok(TransferRequest {
             group: transfer.group,
@@ -122,7 +126,7 @@ impl<'a> AttachedRank<'a> {
             sending: transfer.send,
             peer,
             tag,
-            dtype,
+            element,
             data: self.slice(data)?,
             timeout: Duration::from_millis(transfer.timeout_ms.clamp(1, LONGEST_MS)),
         })
@@ -132,15 +136,19 @@ impl<'a> AttachedRank<'a> {
     fn request(&self, call: Call) -> Result<CallRequest, End> {
         let (group, rank) = (self.attachment.group(), self.attachment.rank());
         self.check_group(call.group)?;
+        let operation = Operation::try_from(call.operation).ok().and_then(Operation::known);
+        let operation = operation.ok_or_else(|| unknown("operation", call.operation))?;
+        let reduce = ReduceOp::try_from(call.reduce).map_err(|e| unknown("reduction", e.0))?.known();
         Ok(CallRequest {
             group,
             rank,
-            operation: Operation::try_from(call.operation).map_err(|e| unknown("operation", e.0))?,
+            operation,
             root: call.root,
-            dtype: Dtype::try_from(call.dtype).map_err(|e| unknown("element type", e.0))?,
-            reduce: ReduceOp::try_from(call.reduce).map_err(|e| unknown("reduction", e.0))?,
+            // A barrier has no elements, and names no type.
+            element: if operation == Collective::Barrier { ElementType::U8 } else { element(call.dtype)? },
+            reduce,
             count: call.count,
-            counts: call.counts.map(|s| self.slice(s)).transpose()?,
+            counts: call.counts.map(|s| self.counts(s)).transpose()?,
             plan: call.plan,
             input: call.input.map(|s| self.slice(s)).transpose()?,
             output: call.output.map(|s| self.slice(s)).transpose()?,
@@ -148,10 +156,26 @@ impl<'a> AttachedRank<'a> {
         })
     }
 
+    /// The elements of each part, copied out of memory that the rank may change meanwhile. Of more than any call takes, one more
+    /// than that, so that the call is refused.
+    fn counts(&self, slice: Slice) -> Result<Vec<u64>, End> {
+        let slice = self.slice(slice)?;
+        let size = self.attachment.places().len() as u64;
+        let most = size.saturating_mul(size).saturating_add(1);
+        let mut bytes = vec![0; ((slice.bytes() / COUNT_BYTES).min(most) * COUNT_BYTES) as usize];
+        slice.read(0, &mut bytes);
+        Ok(bytes.as_chunks().0.iter().copied().map(u64::from_ne_bytes).collect())
+    }
+
     fn slice(&self, slice: Slice) -> Result<SharedSlice, End> {
         let region = self.regions.get(&slice.region).ok_or_else(|| no_region(slice.region))?;
         SharedSlice::new(region.clone(), slice.offset, slice.bytes).map_err(|e| End::Refused(e.to_string()))
     }
+}
+
+fn element(code: i32) -> Result<ElementType, End> {
+    let element = Dtype::try_from(code).ok().and_then(Dtype::known);
+    element.ok_or_else(|| unknown("element type", code))
 }
 
 fn unknown(what: &str, number: i32) -> End {

@@ -204,5 +204,8 @@ fn unheard(end: End) -> Result<(), End> {
 
 /// What keeps a plan from carrying out an operation; nothing if it can.
 fn wrong(check: &CheckPlan) -> String {
-    wrong_plan(check.operation(), &check.plan).unwrap_or_default()
+    match check.operation().known() {
+        Some(operation) => wrong_plan(operation, &check.plan).unwrap_or_default(),
+        None => "no operation is named".to_owned(),
+    }
 }

@@ -50,7 +50,7 @@ pub(super) struct Sent {
 /// What is to be thought of a genuine announcement.
 enum Age {
     Fresh,
-    /// Of a time before the port went down and up: may well have been under way.
+    /// Sent before the last port flap: ignored, and not reported as a replay.
     Former,
     Spent,
 }

@@ -1,4 +1,4 @@
-//! Fast failover: groups by which a switch itself takes another port when one goes down.
+//! Fast failover (OpenFlow 1.3.5, 5.6.1): groups by which a switch itself takes another port when one goes down.
 //!
 //! Unicast only, and only between ports that both lead nearer, so that nothing goes round whichever of them each
 //! switch takes. All racks that leave a switch by the same two ports share one group, so a switch needs about as many

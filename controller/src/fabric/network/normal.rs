@@ -22,7 +22,7 @@ pub(crate) struct Normal {
     ports: BTreeMap<Port, Time>,
     /// Ports that have had a link since they came up: they never count as without.
     linked: BTreeSet<Port>,
-    /// Ports from which an earlier life of the controller let frames in.
+    /// Ports from which an earlier controller let frames in.
     former: BTreeSet<Port>,
     /// Where frames are let in.
     open: BTreeSet<Port>,
@@ -189,7 +189,7 @@ mod tests {
     }
 
     #[test]
-    fn the_tree_of_an_earlier_life_is_kept() {
+    fn the_tree_of_an_earlier_controller_is_kept() {
         let mut graph = Graph::default();
         for (a, b) in [(1, 2), (2, 3), (1, 3)] {
             graph.link(port(a, b as u32), port(b, a as u32));

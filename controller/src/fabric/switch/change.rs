@@ -42,8 +42,8 @@ impl Scope {
 }
 
 /// What makes `desired` of `installed` within a scope, in stages each of which must be confirmed before the
-/// next: groups before the flows that use them, all that is new before anything is deleted, and flows before
-/// the groups that they used, since a switch deletes a group's flows with it. What is `retained` stays.
+/// next (by barrier; OpenFlow 1.3.5, 6.2): groups before the flows that use them, all that is new before anything is deleted, and flows before
+/// the groups that they used, since a switch deletes a group's flows with it (6.5). What is `retained` stays.
 pub(crate) fn stages(
     installed: &Tables,
     desired: &Tables,

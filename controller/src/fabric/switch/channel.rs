@@ -56,7 +56,7 @@ pub(crate) struct SwitchInfo {
     pub(crate) datapath_id: DatapathId,
     pub(crate) name: String,
     pub(crate) ports: Vec<PortInfo>,
-    /// What it still holds of an earlier life of the controller.
+    /// What it still holds of an earlier controller.
     pub(crate) former: Former,
     /// What it says that it can hold.
     pub(crate) capacity: TableCapacity,

@@ -1,7 +1,6 @@
 //! Moves bytes between a switch's socket and its [`session`](crate::fabric::switch::channel), and events between the session
 //! and the [`network`](crate::fabric::network).
 
-use crate::agents::lock;
 use crate::fabric::switch::channel::{Channel, ChannelConfig, Input, Output, PortInfo, SwitchInfo};
 use crate::fabric::switch::reconcile::{Refusals, Update};
 use crate::fabric::telemetry::Telemetry;
@@ -11,8 +10,9 @@ use cool_tls::Stream;
 use cool_topology::DatapathId;
 use core::net::SocketAddr;
 use core::time::Duration;
+use parking_lot::Mutex;
 use rs_openflow::{Framer, Padding};
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::sync::{Notify, mpsc};
 use tokio::time::Instant;
@@ -68,7 +68,7 @@ pub(crate) struct PendingUpdate {
 
 impl PendingUpdate {
     pub(crate) fn add(&self, update: Update) {
-        match &mut *lock(&self.pending) {
+        match &mut *self.pending.lock() {
             Some(pending) => pending.append(update),
             pending => *pending = Some(update),
         }
@@ -76,7 +76,7 @@ impl PendingUpdate {
     }
 
     pub(crate) fn take(&self) -> Option<Update> {
-        lock(&self.pending).take()
+        self.pending.lock().take()
     }
 }
 

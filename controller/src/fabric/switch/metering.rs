@@ -1,5 +1,5 @@
-//! Keeps floods of packets for the controller away from it: at the switch by a meter for each port, where it has
-//! meters, and here by what a port may hand in at all. So a host that floods is only itself not heard.
+//! Keeps floods of packets for the controller away from it: at the switch by a meter for each port (OpenFlow 1.3.5, 5.7),
+//! where it has meters, and here by what a port may hand in at all. So a host that floods is only itself not heard.
 //!
 //! Nothing else knows of the meters: flows to the controller get theirs when they are sent, and lose it when
 //! they are read back. Meters are numbered downwards from the highest that the switch has, one for each port
@@ -101,8 +101,8 @@ impl Metering {
         }
     }
 
-    /// Takes the meters off flows that are told. One that should have another meter, or none, is told as one
-    /// that does nothing, so that it is put anew.
+    /// Strips our meter from flows that are read back. On a wrong or missing meter it clears the instructions, so that the
+    /// reconciler sees a difference and sends the flow anew.
     pub(crate) fn strip_meters(&self, body: &mut Body) {
         let Body::MultipartReply(reply) = body else { return };
         let MultipartReply::Flow(flows) = &mut reply.body else { return };
@@ -120,7 +120,7 @@ impl Metering {
     }
 }
 
-/// What ports may still hand in.
+/// Polices the packets that ports hand in: a token bucket for each.
 #[derive(Debug)]
 pub(crate) struct Policer {
     /// What a packet uses up.

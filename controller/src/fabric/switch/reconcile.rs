@@ -69,7 +69,7 @@ pub(crate) enum Output {
     Failed(String),
 }
 
-/// What a switch tells of an earlier life of the controller.
+/// What a switch tells of an earlier controller.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Former {
     /// The rack that it was the ToR of.

@@ -156,7 +156,7 @@ fn rank_0_of_an_exscan_receives_nothing_but_its_arrays_are_equally_long() {
 #[test]
 fn elements_of_two_types_and_reductions_that_no_element_has_are_told() {
     let mut room = [0u32; 2];
-    let arrays = Arrays::Apart(Some((&[0i32; 2]).as_slice().into()), Some(room.as_mut_slice().into()));
+    let arrays = Arrays::Apart(Some([0i32; 2].as_slice().into()), Some(room.as_mut_slice().into()));
     let caller = Caller { rank: 0, size: 2 };
     let text = Collective::new(Operation::Allgather, arrays).check(caller).unwrap_err();
     assert_eq!(text, "send holds i32, but recv u32; they must be of one type");

@@ -1,4 +1,4 @@
-//! A cabled network of model switches, each with its reconciler, under one [`Network`]. Packets never go round in it,
+//! A cabled network of model switches, each with its reconciler, under one [`Fabric`]. Packets never go round in it,
 //! whatever happens: that is looked at after every step of every switch.
 
 use super::super::*;
@@ -39,7 +39,7 @@ impl Device {
     }
 }
 
-/// A cabled network of devices under one [`Network`].
+/// A cabled network of devices under one [`Fabric`].
 pub(crate) struct World {
     pub(crate) truth: Graph,
     /// What led where before it was pulled.

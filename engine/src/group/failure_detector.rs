@@ -3,11 +3,10 @@
 //! where many packets are lost, take a live one for dead.
 
 use super::Group;
-use super::agreement::{listed, numbers};
-use crate::api::failure;
-use crate::engine::{Shared, TimerKey};
+use super::call_matching::{listed, numbers};
+use crate::failure::{Failure, FailureKind};
+use crate::shared::{Shared, TimerKey};
 use cool_machine::{Duration, Time};
-use cool_proto::local::{Failure, failure::Kind};
 use cool_transport::packet::Body;
 use cool_transport::{Packet, StreamId};
 use std::collections::{BTreeMap, BTreeSet};
@@ -28,7 +27,7 @@ const QUESTIONS: u32 = PARTS - STILL;
 const ASKED_MAX: usize = 16;
 
 #[derive(Debug, Default)]
-pub(super) struct Vigil {
+pub(super) struct FailureDetector {
     /// Whether it is kept: a call or message is open, and there are other nodes.
     kept: bool,
     /// Parts since others were first asked.
@@ -39,7 +38,7 @@ pub(super) struct Vigil {
     next: usize,
 }
 
-impl Vigil {
+impl FailureDetector {
     /// A node gave a sign of life.
     pub(super) fn heard(&mut self, node: usize) {
         self.asked.remove(&node);
@@ -69,41 +68,41 @@ impl Vigil {
 
 impl Group {
     /// A call or message has begun: others are looked after until all are done.
-    pub(super) fn keep_vigil(&mut self, now: Time, shared: &mut Shared) {
-        if !self.vigil.kept && self.members.nodes.len() > 1 {
-            self.vigil.kept = true;
+    pub(super) fn detect_failures(&mut self, now: Time, shared: &mut Shared) {
+        if !self.failure_detector.kept && self.members.nodes.len() > 1 {
+            self.failure_detector.kept = true;
             let first = now + STILL * part(shared.peer_timeout);
-            shared.timers.set(TimerKey::Vigil(self.members.id), Some(first));
+            shared.timers.set(TimerKey::FailureDetector(self.members.id), Some(first));
         }
     }
 
     /// It is time to look after the others. Answers with the names of those who are gone.
-    pub(crate) fn vigil_due(&mut self, now: Time, shared: &mut Shared) -> BTreeSet<String> {
+    pub(crate) fn failure_detector_due(&mut self, now: Time, shared: &mut Shared) -> BTreeSet<String> {
         let part = part(shared.peer_timeout);
-        let Some(progress) = self.progress() else {
-            self.vigil = Vigil::default();
+        let Some(progress) = self.progress(now) else {
+            self.failure_detector = FailureDetector::default();
             return BTreeSet::new();
         };
         let still = progress + STILL * part;
         let next = if now < still {
-            (self.vigil.parts, self.vigil.asked) = Default::default();
+            (self.failure_detector.parts, self.failure_detector.asked) = Default::default();
             still
         } else {
             now + part
         };
-        shared.timers.set(TimerKey::Vigil(self.members.id), Some(next));
+        shared.timers.set(TimerKey::FailureDetector(self.members.id), Some(next));
         if now < still {
             return BTreeSet::new();
         }
-        let gone = self.vigil.gone();
-        if self.vigil.parts.is_multiple_of(STILL) {
-            self.vigil.ask(self.members.nodes.len(), self.members.me);
+        let gone = self.failure_detector.gone();
+        if self.failure_detector.parts.is_multiple_of(STILL) {
+            self.failure_detector.ask(self.members.nodes.len(), self.members.me);
         }
-        self.vigil.parts += 1;
+        self.failure_detector.parts += 1;
         let question = self.ping();
-        for (node, asked) in &mut self.vigil.asked {
+        for (node, asked) in &mut self.failure_detector.asked {
             *asked += 1;
-            shared.send_word(self.members.nodes[*node].udp, &question);
+            shared.out.control(self.members.nodes[*node].udp, &question);
         }
         gone.into_iter().map(|node| self.members.nodes[node].name.clone()).collect()
     }
@@ -126,33 +125,32 @@ impl Group {
                  the job again"
             ),
         };
-        failure(Kind::Lost, text, ranks)
+        Failure::new(FailureKind::Lost, text, ranks)
     }
 
-    /// Since when nothing has moved in one of the calls and messages; `None` if there are none.
-    fn progress(&self) -> Option<Time> {
-        let calls = self.calls.values().filter(|call| !call.runs.is_empty()).map(|call| call.progress);
-        calls.chain(self.direct.progress()).min()
+    /// Since when nothing has moved in one of the calls and messages; `None` if there are none. What is worked on moves.
+    fn progress(&self, now: Time) -> Option<Time> {
+        let calls = self.calls.values().filter(|call| !call.runs.is_empty());
+        let calls = calls.map(|call| if call.works > 0 { now } else { call.progress });
+        calls.chain(self.point_to_point.progress(now)).min()
     }
 
-    fn ping(&self) -> Vec<u8> {
+    fn ping(&self) -> Packet {
         let ((group, epoch), me) = (self.key(), self.members.me as u16);
         let id = StreamId { group, epoch, call: 0, transfer: 0, source: me };
-        let mut bytes = Vec::new();
-        Packet { id, from: me, digest: 0, body: Body::Ping { answer: true } }.encode(&mut bytes);
-        bytes
+        Packet { id, from: me, digest: 0, body: Body::Ping { answer: true } }
     }
 
     /// A node answered, which did not need to know the group.
     pub(crate) fn answered(&mut self, from: SocketAddrV4) {
         let nodes = &self.members.nodes;
-        self.vigil.asked.retain(|node, _| nodes[*node].udp != from);
+        self.failure_detector.asked.retain(|node, _| nodes[*node].udp != from);
     }
 
     /// Bytes came from an agent.
     pub(crate) fn heard_from(&mut self, name: &str) {
         let nodes = &self.members.nodes;
-        self.vigil.asked.retain(|node, _| nodes[*node].name != name);
+        self.failure_detector.asked.retain(|node, _| nodes[*node].name != name);
     }
 }
 

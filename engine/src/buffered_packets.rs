@@ -1,5 +1,7 @@
-//! Packets of streams that are not open yet, within bounds. What does not fit is lost, like any packet.
+//! Packets of streams that are not open yet, within bounds. What does not fit is lost, as any packet may be.
 
+use crate::memory::MemoryRange;
+use crate::outbox::{Outbox, Received};
 use cool_transport::{Packet, StreamId};
 use std::collections::BTreeMap;
 
@@ -12,20 +14,21 @@ const PACKET_COST: usize = 128;
 
 /// What came of one stream.
 #[derive(Debug, Default)]
-pub(super) struct Kept {
-    pub(super) packets: Vec<(Packet, Vec<u8>)>,
+pub(crate) struct Buffered {
+    /// With their payload, in memory that is whoever takes them to give back.
+    pub(crate) packets: Vec<(Packet, MemoryRange)>,
     /// Some packets were not kept.
-    pub(super) lossy: bool,
+    pub(crate) lossy: bool,
 }
 
 #[derive(Debug, Default)]
-pub(super) struct Early {
-    streams: BTreeMap<StreamId, Kept>,
+pub(crate) struct BufferedPackets {
+    streams: BTreeMap<StreamId, Buffered>,
     bytes: usize,
 }
 
-impl Early {
-    pub(super) fn keep(&mut self, packet: Packet, payload: &[u8]) {
+impl BufferedPackets {
+    pub(crate) fn keep(&mut self, packet: Packet, payload: &Received, out: &mut Outbox) {
         if !self.streams.contains_key(&packet.id) && self.streams.len() >= STREAMS_MAX {
             return;
         }
@@ -36,37 +39,46 @@ impl Early {
             return;
         }
         self.bytes += cost;
-        kept.packets.push((packet, payload.to_vec()));
+        let buffer = out.allocate(payload.len() as u64);
+        out.store(payload, buffer);
+        kept.packets.push((packet, buffer));
     }
 
     /// Takes what came of a stream that opens now.
-    pub(super) fn take(&mut self, id: &StreamId) -> Kept {
+    pub(crate) fn take(&mut self, id: &StreamId) -> Buffered {
         let kept = self.streams.remove(id).unwrap_or_default();
         self.bytes -= cost(&kept);
         kept
     }
 
     /// Forgets the streams of a call that is over.
-    pub(super) fn forget(&mut self, call: u64) {
+    pub(crate) fn forget(&mut self, call: u64, out: &mut Outbox) {
         let bytes = &mut self.bytes;
         self.streams.retain(|id, kept| {
             let stays = id.call != call;
             if !stays {
                 *bytes -= cost(kept);
+                kept.packets.iter().for_each(|(_, payload)| out.free(*payload));
             }
             stays
         });
     }
 
+    /// Forgets everything.
+    pub(crate) fn clear(&mut self, out: &mut Outbox) {
+        let kept = std::mem::take(self).streams.into_values();
+        kept.flat_map(|kept| kept.packets).for_each(|(_, payload)| out.free(payload));
+    }
+
     /// For each node that sent packets of a call: the digest it holds.
-    pub(super) fn digests(&self, call: u64) -> BTreeMap<u16, u64> {
+    pub(crate) fn digests(&self, call: u64) -> BTreeMap<u16, u64> {
         let of_call = self.streams.iter().filter(|(id, _)| id.call == call);
         of_call.flat_map(|(_, kept)| &kept.packets).map(|(packet, _)| (packet.from, packet.digest)).collect()
     }
 }
 
-fn cost(kept: &Kept) -> usize {
-    kept.packets.iter().map(|(_, payload)| payload.len() + PACKET_COST).sum()
+fn cost(kept: &Buffered) -> usize {
+    kept.packets.iter().map(|(_, payload)| payload.len as usize + PACKET_COST).sum()
 }
 
 #[cfg(test)]
@@ -81,20 +93,20 @@ mod tests {
 
     #[test]
     fn a_flood_is_kept_within_bounds_and_room_comes_back() {
-        let mut early = Early::default();
+        let (mut buffered, mut out) = (BufferedPackets::default(), Outbox::default());
         for _ in 0..100 {
-            early.keep(packet(1, 0), &vec![0; 64 * 1024]);
+            buffered.keep(packet(1, 0), &Received::Input(0..64 * 1024), &mut out);
         }
-        assert!(early.bytes <= BYTES_MAX);
-        let kept = early.take(&packet(1, 0).id);
+        assert!(buffered.bytes <= BYTES_MAX);
+        let kept = buffered.take(&packet(1, 0).id);
         assert!(kept.lossy && !kept.packets.is_empty());
-        assert_eq!(early.bytes, 0);
+        assert_eq!(buffered.bytes, 0);
         for call in 0..10_000 {
-            early.keep(packet(call, 0), &[]);
+            buffered.keep(packet(call, 0), &Received::NONE, &mut out);
         }
-        assert_eq!(early.streams.len(), STREAMS_MAX);
-        early.forget(3);
-        assert_eq!(early.streams.len(), STREAMS_MAX - 1);
-        assert_eq!(early.digests(4), BTreeMap::from([(0, 4)]));
+        assert_eq!(buffered.streams.len(), STREAMS_MAX);
+        buffered.forget(3, &mut out);
+        assert_eq!(buffered.streams.len(), STREAMS_MAX - 1);
+        assert_eq!(buffered.digests(4), BTreeMap::from([(0, 4)]));
     }
 }

@@ -2,7 +2,7 @@
 //! is to be given up: who waits itself is not to blame, but whom it waits for may be.
 
 use super::Group;
-use crate::engine::{Shared, TimerKey};
+use crate::shared::{Shared, TimerKey};
 use cool_machine::{Duration, Time};
 use cool_transport::unicast::Notice;
 use std::collections::{BTreeMap, BTreeSet};
@@ -152,7 +152,7 @@ impl Group {
     fn who_waits(&self) -> (Vec<u32>, Vec<(u32, u32)>) {
         let (mut ranks, mut messages) = (Vec::new(), Vec::new());
         for (rank, local) in self.ranks.iter().filter(|(_, local)| local.open > 0) {
-            let peers = self.direct.awaited_by(*rank);
+            let peers = self.point_to_point.awaited_by(*rank);
             let in_calls = local.open > peers.len();
             match peers.into_iter().collect::<Option<BTreeSet<u32>>>() {
                 Some(peers) if !in_calls => messages.extend(peers.into_iter().map(|peer| (*rank, peer))),

@@ -3,27 +3,8 @@
 //! Elements are in the byte order of the machine, so all nodes of a group have the same. Integer sums and
 //! products wrap. Floats follow IEEE 754: a NaN in any operand makes the element NaN, for min and max too.
 
-use super::memory::SharedSlice;
-use cool_proto::local::{Dtype, ReduceOp};
+use cool_types::{ElementType, ReduceOp};
 use half::{bf16, f16};
-
-/// Bytes copied out of shared memory at a time: two of them fit the first-level cache.
-const BLOCK: usize = 8 * 1024;
-
-/// `dst[i] = dst[i] op src[i]`, as `dst.bytes()` bytes; both have as many.
-pub(super) fn combine(dtype: Dtype, op: ReduceOp, dst: &SharedSlice, src: &SharedSlice) {
-    let (mut left, mut right) = ([0; BLOCK], [0; BLOCK]);
-    let mut at = 0;
-    while at < dst.bytes() {
-        let len = (dst.bytes() - at).min(BLOCK as u64) as usize;
-        let (left, right) = (&mut left[..len], &mut right[..len]);
-        dst.read(at, left);
-        src.read(at, right);
-        combine_block(dtype, op, left, right);
-        dst.write(at, left);
-        at += len as u64;
-    }
-}
 
 /// `dst[i] = f(dst[i], src[i])` for elements of `N` bytes.
 ///
@@ -125,100 +106,111 @@ fn whole<const H: usize, const N: usize>(halves: [[u8; H]; 2]) -> [u8; N] {
     std::array::from_fn(|i| halves[i / H][i % H])
 }
 
-fn combine_block(dtype: Dtype, op: ReduceOp, dst: &mut [u8], src: &[u8]) {
-    match dtype {
-        Dtype::I8 => integers!(i8, op, dst, src),
-        Dtype::I16 => integers!(i16, op, dst, src),
-        Dtype::I32 => integers!(i32, op, dst, src),
-        Dtype::I64 => integers!(i64, op, dst, src),
-        Dtype::U8 => integers!(u8, op, dst, src),
-        Dtype::U16 => integers!(u16, op, dst, src),
-        Dtype::U32 => integers!(u32, op, dst, src),
-        Dtype::U64 => integers!(u64, op, dst, src),
-        Dtype::F16 => floats!(f16, op, dst, src),
-        Dtype::Bf16 => floats!(bf16, op, dst, src),
-        Dtype::F32 => floats!(f32, op, dst, src),
-        Dtype::F64 => floats!(f64, op, dst, src),
-        Dtype::C32 => complex!(f32, op, dst, src),
-        Dtype::C64 => complex!(f64, op, dst, src),
-        Dtype::I32Loc => located!(i32, u32, op, dst, src),
-        Dtype::I64Loc => located!(i64, u64, op, dst, src),
-        Dtype::F32Loc => located!(f32, u32, op, dst, src),
-        Dtype::F64Loc => located!(f64, u64, op, dst, src),
-        // No call with one is accepted; nor with an operator that does not fit its type.
-        Dtype::Unspecified => {}
+/// `dst[i] = dst[i] op src[i]` for as many elements as both have, of a type that has the operator: with others nothing is
+/// done, and no call with one is accepted.
+pub fn combine(element: ElementType, op: ReduceOp, dst: &mut [u8], src: &[u8]) {
+    match element {
+        ElementType::I8 => integers!(i8, op, dst, src),
+        ElementType::I16 => integers!(i16, op, dst, src),
+        ElementType::I32 => integers!(i32, op, dst, src),
+        ElementType::I64 => integers!(i64, op, dst, src),
+        ElementType::U8 => integers!(u8, op, dst, src),
+        ElementType::U16 => integers!(u16, op, dst, src),
+        ElementType::U32 => integers!(u32, op, dst, src),
+        ElementType::U64 => integers!(u64, op, dst, src),
+        ElementType::F16 => floats!(f16, op, dst, src),
+        ElementType::Bf16 => floats!(bf16, op, dst, src),
+        ElementType::F32 => floats!(f32, op, dst, src),
+        ElementType::F64 => floats!(f64, op, dst, src),
+        ElementType::C32 => complex!(f32, op, dst, src),
+        ElementType::C64 => complex!(f64, op, dst, src),
+        ElementType::I32Loc => located!(i32, u32, op, dst, src),
+        ElementType::I64Loc => located!(i64, u64, op, dst, src),
+        ElementType::F32Loc => located!(f32, u32, op, dst, src),
+        ElementType::F64Loc => located!(f64, u64, op, dst, src),
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::HeapMemory;
 
     macro_rules! check {
-        ($type:ty, $dtype:expr, $op:expr, $left:expr, $right:expr, $want:expr) => {{
+        ($type:ty, $element:expr, $op:expr, $left:expr, $right:expr, $want:expr) => {{
             let bytes = |v: &[$type]| v.iter().flat_map(|x| x.to_ne_bytes()).collect::<Vec<u8>>();
-            let left = HeapMemory::slice(bytes(&$left));
-            combine($dtype, $op, &left, &HeapMemory::slice(bytes(&$right)));
-            let mut got = vec![0; left.bytes() as usize];
-            left.read(0, &mut got);
-            assert_eq!(got, bytes(&$want), "{:?} {:?}", $dtype, $op);
+            let mut got = bytes(&$left);
+            combine($element, $op, &mut got, &bytes(&$right));
+            assert_eq!(got, bytes(&$want), "{:?} {:?}", $element, $op);
         }};
     }
 
     macro_rules! check_integer {
-        ($type:ty, $dtype:expr) => {{
+        ($type:ty, $element:expr) => {{
             let (low, high) = (<$type>::MIN, <$type>::MAX);
-            check!($type, $dtype, ReduceOp::Sum, [1, high], [2, 1], [3, low]);
-            check!($type, $dtype, ReduceOp::Prod, [3, high], [5, 2], [15, high.wrapping_mul(2)]);
-            check!($type, $dtype, ReduceOp::Min, [low, 7], [high, 5], [low, 5]);
-            check!($type, $dtype, ReduceOp::Max, [low, 7], [high, 5], [high, 7]);
-            check!($type, $dtype, ReduceOp::LogicalAnd, [2, 2, 0], [4, 0, 0], [1, 0, 0]);
-            check!($type, $dtype, ReduceOp::LogicalOr, [2, 2, 0], [4, 0, 0], [1, 1, 0]);
-            check!($type, $dtype, ReduceOp::LogicalXor, [2, 2, 0], [4, 0, 0], [0, 1, 0]);
-            check!($type, $dtype, ReduceOp::BitAnd, [6, high], [3, 5], [2, 5]);
-            check!($type, $dtype, ReduceOp::BitOr, [6, low], [3, high], [7, low | high]);
-            check!($type, $dtype, ReduceOp::BitXor, [6, high], [3, high], [5, 0]);
+            check!($type, $element, ReduceOp::Sum, [1, high], [2, 1], [3, low]);
+            check!($type, $element, ReduceOp::Prod, [3, high], [5, 2], [15, high.wrapping_mul(2)]);
+            check!($type, $element, ReduceOp::Min, [low, 7], [high, 5], [low, 5]);
+            check!($type, $element, ReduceOp::Max, [low, 7], [high, 5], [high, 7]);
+            check!($type, $element, ReduceOp::LogicalAnd, [2, 2, 0], [4, 0, 0], [1, 0, 0]);
+            check!($type, $element, ReduceOp::LogicalOr, [2, 2, 0], [4, 0, 0], [1, 1, 0]);
+            check!($type, $element, ReduceOp::LogicalXor, [2, 2, 0], [4, 0, 0], [0, 1, 0]);
+            check!($type, $element, ReduceOp::BitAnd, [6, high], [3, 5], [2, 5]);
+            check!($type, $element, ReduceOp::BitOr, [6, low], [3, high], [7, low | high]);
+            check!($type, $element, ReduceOp::BitXor, [6, high], [3, high], [5, 0]);
         }};
     }
 
     #[test]
     fn integers_of_every_width_combine_and_wrap() {
-        check_integer!(i8, Dtype::I8);
-        check_integer!(i16, Dtype::I16);
-        check_integer!(i32, Dtype::I32);
-        check_integer!(i64, Dtype::I64);
-        check_integer!(u8, Dtype::U8);
-        check_integer!(u16, Dtype::U16);
-        check_integer!(u32, Dtype::U32);
-        check_integer!(u64, Dtype::U64);
+        check_integer!(i8, ElementType::I8);
+        check_integer!(i16, ElementType::I16);
+        check_integer!(i32, ElementType::I32);
+        check_integer!(i64, ElementType::I64);
+        check_integer!(u8, ElementType::U8);
+        check_integer!(u16, ElementType::U16);
+        check_integer!(u32, ElementType::U32);
+        check_integer!(u64, ElementType::U64);
     }
 
     #[test]
     fn floats_combine() {
-        check!(f32, Dtype::F32, ReduceOp::Sum, [1.5, -1.0], [2.0, 1.0], [3.5, 0.0]);
-        check!(f32, Dtype::F32, ReduceOp::Prod, [1.5, -1.0], [2.0, 1.0], [3.0, -1.0]);
-        check!(f64, Dtype::F64, ReduceOp::Min, [1.5, -1.0], [2.0, -3.0], [1.5, -3.0]);
-        check!(f64, Dtype::F64, ReduceOp::Max, [1.5, f64::INFINITY], [2.0, 0.0], [2.0, f64::INFINITY]);
+        check!(f32, ElementType::F32, ReduceOp::Sum, [1.5, -1.0], [2.0, 1.0], [3.5, 0.0]);
+        check!(f32, ElementType::F32, ReduceOp::Prod, [1.5, -1.0], [2.0, 1.0], [3.0, -1.0]);
+        check!(f64, ElementType::F64, ReduceOp::Min, [1.5, -1.0], [2.0, -3.0], [1.5, -3.0]);
+        check!(f64, ElementType::F64, ReduceOp::Max, [1.5, f64::INFINITY], [2.0, 0.0], [2.0, f64::INFINITY]);
     }
 
     #[test]
     fn halves_of_floats_combine_and_round_to_nearest() {
         let f = f16::from_f32;
         // 2049 has no half: it rounds to even.
-        check!(f16, Dtype::F16, ReduceOp::Sum, [f(1.5), f(2048.0)], [f(2.0), f(1.0)], [f(3.5), f(2048.0)]);
-        check!(f16, Dtype::F16, ReduceOp::Max, [f(1.5), f(-2.0)], [f(2.0), f(1.0)], [f(2.0), f(1.0)]);
+        check!(
+            f16,
+            ElementType::F16,
+            ReduceOp::Sum,
+            [f(1.5), f(2048.0)],
+            [f(2.0), f(1.0)],
+            [f(3.5), f(2048.0)]
+        );
+        check!(f16, ElementType::F16, ReduceOp::Max, [f(1.5), f(-2.0)], [f(2.0), f(1.0)], [f(2.0), f(1.0)]);
         let b = bf16::from_f32;
-        check!(bf16, Dtype::Bf16, ReduceOp::Prod, [b(1.5), b(256.0)], [b(2.0), b(3.0)], [b(3.0), b(768.0)]);
-        check!(bf16, Dtype::Bf16, ReduceOp::Sum, [b(256.0)], [b(1.0)], [b(256.0)]);
+        check!(
+            bf16,
+            ElementType::Bf16,
+            ReduceOp::Prod,
+            [b(1.5), b(256.0)],
+            [b(2.0), b(3.0)],
+            [b(3.0), b(768.0)]
+        );
+        check!(bf16, ElementType::Bf16, ReduceOp::Sum, [b(256.0)], [b(1.0)], [b(256.0)]);
     }
 
     #[test]
     fn complex_numbers_combine() {
-        check!(f32, Dtype::C32, ReduceOp::Sum, [1.0, 2.0], [3.0, -5.0], [4.0, -3.0]);
+        check!(f32, ElementType::C32, ReduceOp::Sum, [1.0, 2.0], [3.0, -5.0], [4.0, -3.0]);
         check!(
             f64,
-            Dtype::C64,
+            ElementType::C64,
             ReduceOp::Prod,
             [1.0, 2.0, 0.0, 1.0],
             [3.0, -5.0, 0.0, 1.0],
@@ -228,31 +220,21 @@ mod tests {
 
     #[test]
     fn the_better_value_brings_its_index_and_of_equal_ones_the_smaller_counts() {
-        check!(i32, Dtype::I32Loc, ReduceOp::MinLoc, [5, 7, 2, 9], [-3, 8, 2, 4], [-3, 8, 2, 4]);
-        check!(i64, Dtype::I64Loc, ReduceOp::MaxLoc, [5, 7, 2, 4], [-3, 8, 2, 9], [5, 7, 2, 4]);
+        check!(i32, ElementType::I32Loc, ReduceOp::MinLoc, [5, 7, 2, 9], [-3, 8, 2, 4], [-3, 8, 2, 4]);
+        check!(i64, ElementType::I64Loc, ReduceOp::MaxLoc, [5, 7, 2, 4], [-3, 8, 2, 9], [5, 7, 2, 4]);
         let (index, nan) = (f32::from_bits, f32::NAN);
-        check!(f32, Dtype::F32Loc, ReduceOp::MinLoc, [1.0, index(3)], [nan, index(9)], [nan, index(9)]);
-        check!(f32, Dtype::F32Loc, ReduceOp::MaxLoc, [nan, index(3)], [nan, index(9)], [nan, index(3)]);
+        check!(f32, ElementType::F32Loc, ReduceOp::MinLoc, [1.0, index(3)], [nan, index(9)], [nan, index(9)]);
+        check!(f32, ElementType::F32Loc, ReduceOp::MaxLoc, [nan, index(3)], [nan, index(9)], [nan, index(3)]);
     }
 
     #[test]
     fn a_nan_on_either_side_stays_whatever_the_operator() {
         for op in [ReduceOp::Sum, ReduceOp::Prod, ReduceOp::Min, ReduceOp::Max] {
             for (a, b) in [(f64::NAN, 1.0), (1.0, f64::NAN)] {
-                let dst = HeapMemory::slice(a.to_ne_bytes().to_vec());
-                combine(Dtype::F64, op, &dst, &HeapMemory::slice(b.to_ne_bytes().to_vec()));
-                let mut got = [0; 8];
-                dst.read(0, &mut got);
+                let mut got = a.to_ne_bytes();
+                combine(ElementType::F64, op, &mut got, &b.to_ne_bytes());
                 assert!(f64::from_ne_bytes(got).is_nan(), "{op:?} {a} {b}");
             }
         }
-    }
-
-    #[test]
-    fn vectors_longer_than_a_block_combine_to_the_last_element() {
-        let count = 3 * BLOCK / 8 + 5;
-        let left: Vec<u64> = (0..count as u64).collect();
-        let sums: Vec<u64> = left.iter().map(|x| 2 * x).collect();
-        check!(u64, Dtype::U64, ReduceOp::Sum, left, left, sums);
     }
 }

@@ -1,20 +1,19 @@
-//! Whether all ranks make the same calls, have come at all, and are still there; and the words for it when
+//! Whether all ranks make the same calls, have come at all, and are still there; and what to say when
 //! not. Agents tell each other what their ranks called only when something seems wrong: a digest that
 //! differs, or a call that takes long.
 
 use super::{Call, Group};
-use crate::api::failure;
-use crate::engine::{Shared, TimerKey};
-use crate::what::What;
+use crate::call_signature::fnv;
+use crate::failure::{Failure, FailureKind};
+use crate::shared::{Shared, TimerKey};
 use cool_machine::{Duration, Time};
-use cool_proto::local::{Failure, failure::Kind};
 use cool_transport::unicast::Notice;
 use std::collections::{BTreeMap, BTreeSet};
 
 /// After this time, or half its timeout, a call tells the other agents that it has begun here.
 const ANNOUNCE_AFTER: Duration = Duration::from_secs(1);
 
-/// Calls that are over whose words are remembered: other ranks may still be in them.
+/// Calls that are over whose texts are remembered: other ranks may still be in them.
 const PAST_MAX: usize = 64;
 
 /// The most entries about ranks of other nodes that came to calls.
@@ -24,16 +23,17 @@ const CAME_MAX: usize = 16 * 1024;
 #[derive(Debug)]
 struct Called {
     digest: u64,
-    words: String,
+    /// The call as text.
+    text: String,
     /// The first to call.
     rank: u32,
 }
 
 #[derive(Debug, Default)]
-pub(super) struct Agreement {
+pub(super) struct CallMatching {
     /// By call. Of calls that are over, the last few.
     called: BTreeMap<u64, Called>,
-    /// Calls to which ranks of other nodes have come: the digest, and the words if they were told.
+    /// Calls to which ranks of other nodes have come: the digest, and the text if it was told.
     came: BTreeMap<(u64, u32), (u64, Option<String>)>,
     /// Ranks that have gone, with the number of calls that they made.
     gone: BTreeMap<u32, (u64, String)>,
@@ -41,7 +41,7 @@ pub(super) struct Agreement {
     asked: BTreeSet<(u64, usize)>,
 }
 
-impl Agreement {
+impl CallMatching {
     pub(super) fn forget(&mut self, call: u64) {
         self.came.retain(|(number, _), _| *number != call);
         while self.called.len() > PAST_MAX && self.called.first_key_value().is_some_and(|(n, _)| *n < call) {
@@ -56,44 +56,66 @@ impl Agreement {
 impl Group {
     /// A local rank is about to take part in a call: as the other local ranks do, and with ranks that are
     /// still there?
-    pub(super) fn agree_locally(
+    pub(super) fn match_locally(
         &mut self,
         call: u64,
         rank: u32,
-        what: &What,
+        text: &str,
         digest: u64,
     ) -> Result<(), Failure> {
-        if let Some((gone, (_, why))) = self.agreement.gone.iter().find(|(_, (calls, _))| *calls <= call) {
+        if let Some((gone, (_, why))) = self.matching.gone.iter().find(|(_, (calls, _))| *calls <= call) {
             return Err(self.gone(*gone, why));
         }
-        let words = what.words();
-        let called = self.agreement.called.entry(call).or_insert(Called { digest, words, rank });
+        let called = self.matching.called.entry(call);
+        let called = called.or_insert_with(|| Called { digest, text: text.to_owned(), rank });
         if called.digest == digest {
             return Ok(());
         }
-        let (other, words) = (called.rank, called.words.clone());
-        Err(self.mismatch(call, (other, &words), (rank, &what.words())))
+        let (other, theirs) = (called.rank, called.text.clone());
+        Err(self.mismatch(call, (other, &theirs), (rank, text)))
+    }
+
+    /// A local rank was refused a call, which ranks that call something else do not know yet: they are told.
+    ///
+    /// # Errors
+    /// If others are known to have called something else.
+    pub(super) fn match_refused(
+        &mut self,
+        now: Time,
+        shared: &mut Shared,
+        call: u64,
+        rank: u32,
+        refused: &Failure,
+    ) -> Result<(), Failure> {
+        // The reason without who was refused, which it begins with: the same for all who are refused alike.
+        let message = &refused.message;
+        let reason = message.split_once(" cannot call ").map_or(message.as_str(), |(_, reason)| reason);
+        let text = format!("something that makes no sense ({reason})");
+        self.match_locally(call, rank, &text, fnv(text.bytes()))?;
+        self.match_with_others(now, shared, call, rank)?;
+        self.announce(now, shared, call);
+        Ok(())
     }
 
     /// The same with what other nodes have sent so far.
-    pub(super) fn agree_with_others(
+    pub(super) fn match_with_others(
         &mut self,
         now: Time,
         shared: &mut Shared,
         call: u64,
         rank: u32,
     ) -> Result<(), Failure> {
-        let Some(called) = self.agreement.called.get(&call) else { return Ok(()) };
+        let Some(called) = self.matching.called.get(&call) else { return Ok(()) };
         let digest = called.digest;
-        let words = called.words.clone();
-        let of_call = self.agreement.came.range((call, 0)..=(call, u32::MAX));
+        let ours = called.text.clone();
+        let of_call = self.matching.came.range((call, 0)..=(call, u32::MAX));
         let told = of_call.filter(|(_, (theirs, _))| *theirs != digest);
         for ((_, other), (_, text)) in told {
             if let Some(text) = text {
-                return Err(self.mismatch(call, (*other, text), (rank, &words)));
+                return Err(self.mismatch(call, (*other, text), (rank, &ours)));
             }
         }
-        let by_packet = self.early.digests(call).into_iter().map(|(node, d)| (usize::from(node), d));
+        let by_packet = self.buffered.digests(call).into_iter().map(|(node, d)| (usize::from(node), d));
         let by_message = self.messages.came(call).into_iter();
         let by_message = by_message.filter_map(|(rank, d)| Some((self.members.node_of(rank)?, d)));
         let differing: BTreeSet<usize> = by_packet
@@ -102,7 +124,7 @@ impl Group {
             .map(|(node, _)| node)
             .collect();
         for node in differing {
-            self.ask_what(now, shared, call, node);
+            self.tell_call(now, shared, call, node);
         }
         if self.calls.get(&call).is_some_and(|c| c.announced) {
             self.announce(now, shared, call);
@@ -112,19 +134,19 @@ impl Group {
 
     /// Whether a message's digest is another than that of the call here.
     pub(super) fn differs(&self, call: u64, digest: u64) -> bool {
-        self.agreement.called.get(&call).is_some_and(|called| called.digest != digest)
+        self.matching.called.get(&call).is_some_and(|called| called.digest != digest)
     }
 
     /// A message from a rank shows that it has come to a call.
     pub(super) fn heard_of(&mut self, call: u64, rank: u32, digest: u64) {
-        if call >= self.oldest_open() && self.agreement.came.len() < CAME_MAX {
-            self.agreement.came.entry((call, rank)).or_insert((digest, None));
+        if call >= self.oldest_open() && self.matching.came.len() < CAME_MAX {
+            self.matching.came.entry((call, rank)).or_insert((digest, None));
         }
     }
 
     /// A node's digest of a call differs: tells it what was called here, so that it can say who differs.
-    pub(super) fn ask_what(&mut self, now: Time, shared: &mut Shared, call: u64, node: usize) {
-        if !self.agreement.asked.insert((call, node)) {
+    pub(super) fn tell_call(&mut self, now: Time, shared: &mut Shared, call: u64, node: usize) {
+        if !self.matching.asked.insert((call, node)) {
             return;
         }
         let (Some(notice), Some(node)) = (self.what_we_called(call), self.members.nodes.get(node)) else {
@@ -141,11 +163,11 @@ impl Group {
     }
 
     fn what_we_called(&self, call: u64) -> Option<Notice> {
-        let called = self.agreement.called.get(&call)?;
+        let called = self.matching.called.get(&call)?;
         let (group, epoch) = self.key();
         let came = self.ranks.iter().filter(|(_, local)| local.calls > call);
         let ranks = came.map(|(rank, _)| *rank).collect();
-        Some(Notice::Came { group, epoch, call, digest: called.digest, ranks, text: called.words.clone() })
+        Some(Notice::Came { group, epoch, call, digest: called.digest, ranks, text: called.text.clone() })
     }
 
     /// Another agent tells something about the group.
@@ -164,12 +186,12 @@ impl Group {
                 let ranks: Vec<u32> = ranks.into_iter().filter(|rank| theirs.contains(rank)).collect();
                 let Some(first) = ranks.first() else { return Ok(()) };
                 if self.differs(call, digest) {
-                    let called = &self.agreement.called[&call];
-                    return Err(self.mismatch(call, (called.rank, &called.words), (*first, &text)));
+                    let called = &self.matching.called[&call];
+                    return Err(self.mismatch(call, (called.rank, &called.text), (*first, &text)));
                 }
                 for rank in ranks {
                     self.heard_of(call, rank, digest);
-                    if let Some(entry) = self.agreement.came.get_mut(&(call, rank)) {
+                    if let Some(entry) = self.matching.came.get_mut(&(call, rank)) {
                         *entry = (digest, Some(text.clone()));
                     }
                 }
@@ -221,9 +243,9 @@ impl Group {
     fn rank_gone(&mut self, rank: u32, calls: u64, why: String) -> Result<(), Failure> {
         let waiting = self.calls.iter().any(|(number, call)| *number >= calls && !call.runs.is_empty());
         let gone = self.gone(rank, &why);
-        self.agreement.gone.insert(rank, (calls, why));
+        self.matching.gone.insert(rank, (calls, why));
         let alone = self.last_other_gone().is_some();
-        if waiting || self.direct.needs(rank, alone) { Err(gone) } else { Ok(()) }
+        if waiting || self.point_to_point.needs(rank, alone) { Err(gone) } else { Ok(()) }
     }
 
     /// Sets the next time to look after a call.
@@ -239,6 +261,10 @@ impl Group {
         if call.runs.is_empty() {
             // The ranks of this node that have come are through. Those to come set the timer again.
             return Ok(());
+        }
+        if call.works > 0 {
+            // What is being worked on moves.
+            call.progress = now;
         }
         if call.deadline() <= now {
             let (key, moved) = (TimerKey::Call(self.members.id, number), call.progress);
@@ -257,7 +283,7 @@ impl Group {
         let call = &self.calls[&number];
         let came = |rank: &u32| {
             self.ranks.get(rank).is_some_and(|local| local.calls > number)
-                || self.agreement.came.contains_key(&(number, *rank))
+                || self.matching.came.contains_key(&(number, *rank))
         };
         let missing: Vec<u32> = self.members.layout.ranks().map(|r| r.0).filter(|rank| !came(rank)).collect();
         let (ranks, reason) = if missing.is_empty() {
@@ -280,12 +306,12 @@ impl Group {
         let text = format!(
             "{} (call {number} of group {}) made no progress for {:?} at {}: {reason}; \
              look after them, or give the call more time",
-            call.what.words(),
+            call.signature,
             self.members.id,
             call.timeout,
             self.name(&call.runs.keys().copied().collect::<Vec<_>>()),
         );
-        failure(Kind::Timeout, text, ranks)
+        Failure::new(FailureKind::Timeout, text, ranks)
     }
 
     /// The ranks from which a call here waits for data.
@@ -303,23 +329,23 @@ impl Group {
             self.name(&[rank]),
             self.members.id
         );
-        failure(Kind::Revoked, text, vec![rank])
+        Failure::new(FailureKind::Revoked, text, vec![rank])
     }
 
     /// The failure of what needs a rank, if that is gone.
     pub(super) fn gone_rank(&self, rank: u32) -> Option<Failure> {
-        self.agreement.gone.get(&rank).map(|(_, why)| self.gone(rank, why))
+        self.matching.gone.get(&rank).map(|(_, why)| self.gone(rank, why))
     }
 
     /// The failure of what needs any other rank, if all are gone.
     pub(super) fn last_other_gone(&self) -> Option<Failure> {
-        let (rank, (_, why)) = self.agreement.gone.last_key_value()?;
-        (self.agreement.gone.len() + 1 >= self.members.layout.size()).then(|| self.gone(*rank, why))
+        let (rank, (_, why)) = self.matching.gone.last_key_value()?;
+        (self.matching.gone.len() + 1 >= self.members.layout.size()).then(|| self.gone(*rank, why))
     }
 
     fn gone(&self, rank: u32, why: &str) -> Failure {
         let text = format!("{} is gone from group {}: {why}", self.name(&[rank]), self.members.id);
-        failure(Kind::Lost, text, vec![rank])
+        Failure::new(FailureKind::Lost, text, vec![rank])
     }
 
     fn mismatch(&self, call: u64, (a, a_called): (u32, &str), (b, b_called): (u32, &str)) -> Failure {
@@ -328,10 +354,10 @@ impl Group {
              make the same calls in the same order",
             self.members.id
         );
-        failure(Kind::Mismatch, text, vec![a, b])
+        Failure::new(FailureKind::Mismatch, text, vec![a, b])
     }
 
-    /// Ranks with their nodes, in words.
+    /// Ranks with their nodes.
     pub(super) fn name(&self, ranks: &[u32]) -> String {
         let nodes: BTreeSet<&str> = ranks
             .iter()

@@ -1,0 +1,239 @@
+//! The memory in which calls find and leave their data. Whose it is (shared with a rank's process, or
+//! this process's heap) is the matter of those who implement [`Memory`].
+
+use cool_proto::region::Region;
+use memmap2::MmapMut;
+use std::fmt;
+use std::io;
+use std::os::fd::BorrowedFd;
+use std::sync::{Arc, Mutex, PoisonError};
+
+/// Payloads of at least this many bytes are written straight from memory to a socket. Of shorter ones, to have head and
+/// payload in one buffer is worth more than to do without a copy.
+const STRAIGHT_BYTES: u64 = 32 * 1024;
+
+/// Bytes that a rank and its agent both reach. Copies in and out instead of slices, because the other
+/// side may change shared memory at any time.
+pub trait Memory: Send + Sync {
+    /// Its size in bytes; never changes.
+    fn bytes(&self) -> u64;
+
+    /// Copies out the bytes from `offset` on. The range lies within [`Memory::bytes`].
+    fn read(&self, offset: u64, into: &mut [u8]);
+
+    /// Copies in bytes at `offset`. The range lies within [`Memory::bytes`].
+    fn write(&self, offset: u64, from: &[u8]);
+
+    /// Copies out bytes from `offset` on, behind what is there. The range lies within [`Memory::bytes`].
+    fn append(&self, offset: u64, bytes: usize, to: &mut Vec<u8>) {
+        let head = to.len();
+        to.resize(head + bytes, 0);
+        self.read(offset, &mut to[head..]);
+    }
+
+    /// The region that it is, if sockets can take from it and put into it by themselves.
+    fn region(&self) -> Option<&Region> {
+        None
+    }
+}
+
+/// A part of a [`Memory`].
+#[derive(Clone)]
+pub struct SharedSlice {
+    memory: Arc<dyn Memory>,
+    offset: u64,
+    bytes: u64,
+}
+
+/// A slice that its memory does not hold.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("bytes {offset}..+{bytes} lie outside the shared region of {region} bytes")]
+pub struct OutsideRegion {
+    /// First byte.
+    pub offset: u64,
+    /// Number of bytes.
+    pub bytes: u64,
+    /// Size of the memory.
+    pub region: u64,
+}
+
+impl SharedSlice {
+    /// `bytes` bytes of `memory` from `offset` on.
+    ///
+    /// # Errors
+    /// If the memory does not hold them.
+    pub fn new(memory: Arc<dyn Memory>, offset: u64, bytes: u64) -> Result<SharedSlice, OutsideRegion> {
+        let region = memory.bytes();
+        match offset.checked_add(bytes) {
+            Some(end) if end <= region => Ok(SharedSlice { memory, offset, bytes }),
+            _ => Err(OutsideRegion { offset, bytes, region }),
+        }
+    }
+
+    /// Its size.
+    pub fn bytes(&self) -> u64 {
+        self.bytes
+    }
+
+    /// Copies out the bytes from `offset` of this slice on.
+    ///
+    /// # Panics
+    /// If they lie outside the slice.
+    pub fn read(&self, offset: u64, into: &mut [u8]) {
+        self.check(offset, into.len());
+        self.memory.read(self.offset + offset, into);
+    }
+
+    /// Copies in bytes at `offset` of this slice.
+    ///
+    /// # Panics
+    /// If they lie outside the slice.
+    pub fn write(&self, offset: u64, from: &[u8]) {
+        self.check(offset, from.len());
+        self.memory.write(self.offset + offset, from);
+    }
+
+    /// Copies out bytes from `offset` of this slice on, behind what is there.
+    ///
+    /// # Panics
+    /// If they lie outside the slice.
+    pub(crate) fn append(&self, offset: u64, bytes: usize, to: &mut Vec<u8>) {
+        self.check(offset, bytes);
+        self.memory.append(self.offset + offset, bytes, to);
+    }
+
+    /// Whether sockets can take from it and put into it by themselves.
+    pub(crate) fn is_shared(&self) -> bool {
+        self.memory.region().is_some()
+    }
+
+    /// Whether it is worth to do without a copy.
+    pub(crate) fn is_long(&self) -> bool {
+        self.bytes >= STRAIGHT_BYTES
+    }
+
+    /// Writes `head` and then this slice to a socket that does not block and need not take all of it: how many bytes it
+    /// took. `None` if it cannot take them from here.
+    pub(crate) fn send(&self, socket: BorrowedFd<'_>, head: &[u8]) -> Option<io::Result<usize>> {
+        self.memory.region().map(|region| region.send(socket, head, self.offset, self.bytes))
+    }
+
+    /// Reads from a socket what it has: into this slice, and what follows into `tail`. `None` if it cannot put it here.
+    pub(crate) fn receive(&self, socket: BorrowedFd<'_>, tail: &mut [u8]) -> Option<io::Result<usize>> {
+        self.memory.region().map(|region| region.receive(socket, self.offset, self.bytes, tail))
+    }
+
+    /// The part of this slice from `offset` on.
+    ///
+    /// # Panics
+    /// If it lies outside the slice.
+    pub(crate) fn part(&self, offset: u64, bytes: u64) -> SharedSlice {
+        assert!(offset.checked_add(bytes).is_some_and(|end| end <= self.bytes), "part outside its slice");
+        SharedSlice { memory: Arc::clone(&self.memory), offset: self.offset + offset, bytes }
+    }
+
+    fn check(&self, offset: u64, bytes: usize) {
+        let inside = offset.checked_add(bytes as u64).is_some_and(|end| end <= self.bytes);
+        assert!(inside, "{offset}..+{bytes} outside a slice of {} bytes", self.bytes);
+    }
+}
+
+impl fmt::Debug for SharedSlice {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "SharedSlice({}..+{})", self.offset, self.bytes)
+    }
+}
+
+/// From this size on, working memory is asked of the system, which gives zeros page by page as they are touched.
+const PAGED: u64 = 128 * 1024;
+
+/// Memory of this process: the engine's own working memory, and tests'.
+pub struct HeapMemory(Mutex<Bytes>);
+
+enum Bytes {
+    Few(Vec<u8>),
+    Many(MmapMut),
+}
+
+impl Bytes {
+    fn all(&mut self) -> &mut [u8] {
+        match self {
+            Bytes::Few(bytes) => bytes,
+            Bytes::Many(bytes) => bytes,
+        }
+    }
+}
+
+impl HeapMemory {
+    /// A slice that holds `bytes`.
+    pub fn slice(bytes: Vec<u8>) -> SharedSlice {
+        let len = bytes.len() as u64;
+        SharedSlice { memory: Arc::new(HeapMemory(Mutex::new(Bytes::Few(bytes)))), offset: 0, bytes: len }
+    }
+
+    /// A slice of zeros; `None` if there is not as much memory.
+    pub(crate) fn zeros(bytes: u64) -> Option<SharedSlice> {
+        let len = usize::try_from(bytes).ok()?;
+        if bytes < PAGED {
+            return Some(HeapMemory::slice(vec![0; len]));
+        }
+        let pages = MmapMut::map_anon(len).ok()?;
+        Some(SharedSlice { memory: Arc::new(HeapMemory(Mutex::new(Bytes::Many(pages)))), offset: 0, bytes })
+    }
+
+    // A panic elsewhere leaves bytes, not a broken invariant: the lock's poison means nothing here.
+    fn with<R>(&self, f: impl FnOnce(&mut [u8]) -> R) -> R {
+        f(self.0.lock().unwrap_or_else(PoisonError::into_inner).all())
+    }
+}
+
+impl Memory for HeapMemory {
+    fn bytes(&self) -> u64 {
+        self.with(|m| m.len() as u64)
+    }
+
+    fn read(&self, offset: u64, into: &mut [u8]) {
+        let at = offset as usize;
+        self.with(|m| into.copy_from_slice(&m[at..at + into.len()]));
+    }
+
+    fn write(&self, offset: u64, from: &[u8]) {
+        let at = offset as usize;
+        self.with(|m| m[at..at + from.len()].copy_from_slice(from));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_slice_outside_its_memory_is_refused_in_words() {
+        let memory = Arc::new(HeapMemory(Mutex::new(Bytes::Few(vec![0; 10]))));
+        assert!(SharedSlice::new(memory.clone(), 4, 6).is_ok());
+        let e = SharedSlice::new(memory.clone(), 4, 7).unwrap_err();
+        assert!(e.to_string().contains("region of 10 bytes"), "{e}");
+        assert!(SharedSlice::new(memory, u64::MAX, 2).is_err());
+    }
+
+    #[test]
+    fn working_memory_is_zeros_and_too_much_is_none() {
+        for bytes in [0, 10, PAGED + 1] {
+            let zeros = HeapMemory::zeros(bytes).unwrap();
+            let mut out = vec![7; bytes as usize];
+            zeros.read(0, &mut out);
+            assert!(zeros.bytes() == bytes && out.iter().all(|byte| *byte == 0));
+        }
+        assert!(HeapMemory::zeros(1 << 60).is_none());
+    }
+
+    #[test]
+    fn a_part_reads_and_writes_its_slice() {
+        let whole = HeapMemory::slice(vec![1, 2, 3, 4]);
+        let part = whole.part(1, 2);
+        part.write(1, &[9]);
+        let mut out = [0; 4];
+        whole.read(0, &mut out);
+        assert_eq!((out, part.bytes()), ([1, 2, 9, 4], 2));
+    }
+}
