@@ -34,6 +34,7 @@ documented:
 
 end-to-end: packages-test
 	cargo build --profile quick --workspace --exclude cool-fuzz --exclude cool-c --exclude cool-python --bins
+	cargo build --profile quick --package cool-map --examples
 	tools/bindings
 	COOL_RUST_SUITE=$(TARGET)/bindings/suite-rust $(TARGET)/bindings/python/bin/pytest libcool/python/tests
 	$(SUDO) env COOL_BIN=$(QUICK) /usr/bin/python3 -m pytest tests -v

@@ -6,16 +6,15 @@
 use crate::agents::Session;
 use crate::fabric::Fabric;
 use crate::fabric::{GroupRequest, TreeScope};
-use crate::groups::musters::Musters;
+use crate::groups::registrar::Registrar;
 use crate::groups::{self, Groups, Place};
-use crate::jobs::job::{Limits, Post, Ranks};
+use crate::jobs::job::{Limits, Ranks};
 use crate::jobs::{Inlets, Jobs};
 use cool_proto::control::{Group, Held, Kill, ReleaseGroup, controller_message::Body};
 use parking_lot::Mutex;
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::Ipv4Addr;
 use std::sync::Arc;
-use tokio::sync::mpsc;
 use tokio::time::sleep;
 use tracing::{info, warn};
 
@@ -24,7 +23,7 @@ pub struct Takeover {
     network: Arc<dyn Fabric>,
     groups: Arc<Groups>,
     jobs: Arc<Jobs>,
-    musters: Arc<Musters>,
+    registrar: Arc<Registrar>,
     limits: Limits,
     /// By group.
     partial: Mutex<BTreeMap<u64, Partial>>,
@@ -42,7 +41,7 @@ struct Partial {
 
 enum Inlet {
     Job(Inlets),
-    Muster(mpsc::Receiver<Post>),
+    Enlisted,
 }
 
 impl Takeover {
@@ -51,10 +50,10 @@ impl Takeover {
         network: Arc<dyn Fabric>,
         groups: Arc<Groups>,
         jobs: Arc<Jobs>,
-        musters: Arc<Musters>,
+        registrar: Arc<Registrar>,
         limits: Limits,
     ) -> Takeover {
-        Takeover { network, groups, jobs, musters, limits, partial: Mutex::default() }
+        Takeover { network, groups, jobs, registrar, limits, partial: Mutex::default() }
     }
 
     /// An agent has come back with these groups; `own` is this run of the controller.
@@ -120,7 +119,10 @@ impl Takeover {
             return None;
         }
         let inlet = match group.job {
-            0 => self.musters.reserve(group.id).map(Inlet::Muster),
+            0 => {
+                self.registrar.reserve(group.id);
+                Some(Inlet::Enlisted)
+            }
             job => self.jobs.reserve(job, group.id).map(Inlet::Job),
         };
         if inlet.is_none() {
@@ -144,7 +146,7 @@ impl Takeover {
         let places: Vec<Place> = group.members.iter().filter_map(place).collect();
         match inlet {
             Inlet::Job(inlets) => self.jobs.resume(group.job, group.id, places, inlets, ranks),
-            Inlet::Muster(mailbox) => self.musters.resume(group.id, places, mailbox, users),
+            Inlet::Enlisted => self.registrar.resume(group.id, places, users),
         }
     }
 
@@ -161,7 +163,7 @@ impl Takeover {
         );
         match part.inlet {
             Inlet::Job(_) => self.jobs.forget(part.group.job),
-            Inlet::Muster(_) => self.musters.forget(id),
+            Inlet::Enlisted => self.registrar.forget(id),
         }
         for session in part.sessions.values() {
             give_up(session, &part.group);

@@ -6,8 +6,7 @@ use crate::costs::Given;
 use crate::costs::prober::Prober;
 use crate::fabric::Fabric;
 use crate::groups::Groups;
-use crate::groups::musters::Musters;
-use crate::groups::recoveries::Recoveries;
+use crate::groups::registrar::Registrar;
 use crate::jobs::Jobs;
 use crate::jobs::job::Limits;
 use crate::listen::{Connection, Listener};
@@ -85,10 +84,9 @@ pub async fn serve(
     let mut probing = JoinSet::new();
     probing.spawn(prober.clone().run(groups.busy()));
     let jobs = Arc::new(Jobs::new(network.clone(), agents.clone(), groups.clone(), config.limits));
-    let musters = Arc::new(Musters::new(network.clone(), groups.clone(), config.limits));
-    let recoveries = Arc::new(Recoveries::new(groups.clone(), musters.clone()));
+    let registrar = Arc::new(Registrar::new(network.clone(), groups.clone(), config.limits));
     let takeover =
-        Takeover::new(network.clone(), groups.clone(), jobs.clone(), musters.clone(), config.limits);
+        Takeover::new(network.clone(), groups.clone(), jobs.clone(), registrar.clone(), config.limits);
     let mut paging = JoinSet::new();
     if let Some(Pages { listener, events }) = pages {
         let (network, agents, groups, jobs) = (network.clone(), agents.clone(), groups.clone(), jobs.clone());
@@ -102,8 +100,7 @@ pub async fn serve(
         agents: agents.clone(),
         groups,
         jobs: jobs.clone(),
-        musters: musters.clone(),
-        recoveries: recoveries.clone(),
+        registrar: registrar.clone(),
         takeover: Arc::new(takeover),
         prober,
         traces: Arc::new(Traces::new(agents.clone())),
@@ -123,8 +120,7 @@ pub async fn serve(
     tokio::pin!(server);
     tokio::select! {
         failed = &mut server => return failed,
-        () = musters.watch() => {}
-        () = recoveries.watch() => {}
+        () = registrar.watch() => {}
         () = shutdown => info!("shutting down"),
     }
     probing.abort_all();

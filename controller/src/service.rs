@@ -6,8 +6,7 @@ use crate::costs::Measurements;
 use crate::costs::prober::Prober;
 use crate::fabric::Fabric;
 use crate::fabric::{FabricError, NodeRegistration, TopologySnapshot};
-use crate::groups::musters::Musters;
-use crate::groups::recoveries::Recoveries;
+use crate::groups::registrar::Registrar;
 use crate::groups::{self, Groups, Place};
 use crate::jobs::control::ControlRequest;
 use crate::jobs::job::Event;
@@ -50,9 +49,7 @@ pub struct Service {
     /// The running jobs.
     pub jobs: Arc<Jobs>,
     /// Groups whose members come by themselves.
-    pub musters: Arc<Musters>,
-    /// Groups that lost ranks.
-    pub recoveries: Arc<Recoveries>,
+    pub registrar: Arc<Registrar>,
     /// What goes on from an earlier controller.
     pub takeover: Arc<Takeover>,
     /// Knows what the network costs.
@@ -226,9 +223,8 @@ impl Service {
         }
         self.agents.remove(&session);
         self.takeover.node_left(&session);
-        self.recoveries.node_left(&session);
         self.jobs.node_left(&session, &reason).await;
-        self.musters.node_left(&session, &reason).await;
+        self.registrar.node_left(&session, &reason);
     }
 
     async fn hear(&self, session: &Arc<Session>, body: Body) {
@@ -242,14 +238,14 @@ impl Service {
                 self.post_to_group(session, group, Event::GroupFailed(reason)).await;
             }
             Body::Left(left) => {
-                self.recoveries.ranks_left(session, &left);
+                self.registrar.ranks_left(session, &left);
                 if let RanksLeft { group, unused: true, .. } = left {
                     self.post_to_group(session, group, Event::Unused).await;
                 }
             }
-            Body::Recover(recover) => self.recoveries.recover(session, &recover),
-            Body::Enlist(enlist) => self.musters.enlist(session, enlist),
-            Body::Withdraw(withdraw) => self.musters.withdraw(session, &withdraw),
+            Body::Recover(recover) => self.registrar.recover(session, recover),
+            Body::Enlist(enlist) => self.registrar.enlist(session, enlist),
+            Body::Withdraw(withdraw) => self.registrar.withdraw(session, &withdraw),
             Body::Output(output) => jobs.post(session, output.job, Event::Output(output)).await,
             Body::Exited(exited) => jobs.post(session, exited.job, Event::Exited(exited)).await,
             Body::Probed(probed) => self.prober.hear(session, probed),
@@ -260,8 +256,10 @@ impl Service {
 
     /// Passes on what an agent says of a group.
     async fn post_to_group(&self, session: &Session, group: u64, event: Event) {
-        let mailbox = self.jobs.mailbox_of_group(group).or_else(|| self.musters.mailbox(group));
-        deliver(mailbox, session, event).await;
+        match self.jobs.mailbox_of_group(group) {
+            Some(mailbox) => deliver(Some(mailbox), session, event).await,
+            None => self.registrar.group_event(session, group, event),
+        }
     }
 
     /// The switches at which somebody sent into groups who may not.

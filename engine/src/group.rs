@@ -251,7 +251,7 @@ impl Group {
         signature: CallSignature,
         compiled: Arc<Compiled>,
     ) -> Result<(), Failure> {
-        self.match_locally(number, request.rank, &signature.to_string(), compiled.digest)?;
+        self.match_locally(number, request.rank, &signature.with_plan(&compiled.plan), compiled.digest)?;
         let timeout = request.timeout.unwrap_or(DEFAULT_TIMEOUT).max(Duration::from_millis(1));
         let call = self.calls.entry(number).or_insert_with(|| Call {
             signature,

@@ -119,7 +119,7 @@ impl Stream {
     pub(crate) fn needed_repair(&self) -> bool {
         match &self.end {
             End::Sender(sender) => sender.stats().served > 0,
-            End::Receiver(receiver) => receiver.stats().requests > 0,
+            End::Receiver(receiver) => receiver.stats().naks > 0,
         }
     }
 

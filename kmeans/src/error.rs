@@ -47,14 +47,6 @@ pub enum Error {
         /// What is wrong with it.
         problem: String,
     },
-    /// A checkpoint is not of this clustering.
-    #[error("{}: {problem}; remove the file to begin anew", path.display())]
-    Checkpoint {
-        /// The file.
-        path: PathBuf,
-        /// What is wrong with it.
-        problem: String,
-    },
     /// A file is no classifier that can be used.
     #[error("{}: {problem}; cool-kmeans classify train writes such files", path.display())]
     Model {
@@ -90,6 +82,19 @@ pub enum Error {
     /// A collective failed.
     #[error(transparent)]
     Collective(#[from] cool::Error),
+    /// The job of all ranks failed.
+    #[error(transparent)]
+    Job(cool_map::Error),
+}
+
+impl From<cool_map::Error> for Error {
+    fn from(error: cool_map::Error) -> Self {
+        match error {
+            cool_map::Error::Elsewhere { rank, message } => Self::Elsewhere { rank, message },
+            cool_map::Error::Collective(error) => Self::Collective(error),
+            error => Self::Job(error),
+        }
+    }
 }
 
 impl Error {

@@ -223,19 +223,28 @@ impl Centroids {
     /// Moves each centroid to the mean of its points, rounded to nearest; one without points stays where it is.
     /// Says how many changed.
     pub fn update(&mut self, sums: &[i64], counts: &[i64]) -> usize {
-        let fraction = self.precision.fraction();
-        let rows = self.values.chunks_exact_mut(self.dims);
         let mut moved = 0;
-        for ((row, sums), &count) in rows.zip(sums.chunks_exact(self.dims)).zip(counts) {
-            if count == 0 {
-                continue;
-            }
-            let mean = |&sum: &i64| ((2 * (sum << fraction) + count).div_euclid(2 * count)) as i16;
-            let changed = row.iter().zip(sums).any(|(c, sum)| *c != mean(sum));
-            moved += usize::from(changed);
-            row.iter_mut().zip(sums).for_each(|(c, sum)| *c = mean(sum));
+        for (j, (sums, count)) in
+            sums.chunks_exact(self.dims).zip(counts).enumerate().filter(|(_, s)| *s.1 > 0)
+        {
+            let way: Vec<i32> = self.from_mean(j, sums, *count).collect();
+            moved += usize::from(way.iter().any(|by| *by != 0));
+            self.shift(j, &way);
         }
         moved
+    }
+
+    /// How far a centroid is from the mean of some points, rounded to nearest, given their sums and their number.
+    pub fn from_mean(&self, j: usize, sums: &[i64], count: i64) -> impl Iterator<Item = i32> {
+        let fraction = self.precision.fraction();
+        let mean = move |&sum: &i64| (2 * (sum << fraction) + count).div_euclid(2 * count) as i32;
+        self.row(j).iter().zip(sums).map(move |(c, sum)| mean(sum) - i32::from(*c))
+    }
+
+    /// Moves a centroid.
+    pub fn shift(&mut self, j: usize, by: &[i32]) {
+        let row = &mut self.values[j * self.dims..][..self.dims];
+        row.iter_mut().zip(by).for_each(|(c, by)| *c = (i32::from(*c) + by) as i16);
     }
 }
 
@@ -262,17 +271,18 @@ mod tests {
             let sum: i64 = points.iter().sum();
             let count = points.len() as i64;
             let mut centroid = Centroids { precision: Precision::Byte, dims: 1, values: vec![0] };
-            centroid.update(&[sum], &[count]);
+            let way: Vec<i32> = centroid.from_mean(0, &[sum], count).collect();
+            centroid.shift(0, &way);
             let off = f64::from(centroid.values[0]) / 128.0 - sum as f64 / count as f64;
             prop_assert!(off.abs() <= 0.5 / 128.0 + 1e-12);
         }
     }
 
     #[test]
-    fn a_centroid_without_points_stays() {
-        let mut centroids = Centroids { precision: Precision::Wide, dims: 1, values: vec![5, 7] };
-        assert_eq!(centroids.update(&[0, -30], &[0, 4]), 1);
-        assert_eq!(centroids.values, [5, -7], "-7.5 rounds up, as 7.5 does");
+    fn halves_are_rounded_up() {
+        let centroids = Centroids { precision: Precision::Wide, dims: 2, values: vec![5, 7, 0, 1] };
+        let way: Vec<i32> = centroids.from_mean(1, &[-30, 30], 4).collect();
+        assert_eq!(way, [-7, 7], "-7.5 rounds up, as 7.5 does");
     }
 
     #[test]

@@ -1,9 +1,10 @@
 //! K-means over image features, on many nodes: the application that COOL was made for.
 //!
 //! Patches of pictures become points of 512 coordinates ([`hog`]); Lloyd's iterations group them into visual words, as
-//! in Zhang and Qiu's clustering of social images. Each rank holds a share of the points in memory
-//! ([`partition`]); in each iteration rank 0 broadcasts the centroids, every rank assigns its points with all its
-//! threads and adds them up ([`assign`]), and the sums are reduced to rank 0, which moves the centroids ([`lloyd`]).
+//! in Zhang and Qiu's clustering of social images. Each rank holds
+//! a share of the points in memory ([`partition`]), and all have the centroids. In each iteration ([`lloyd`], a
+//! Map-Collective job of `cool-map`) every rank assigns its points with all its threads and adds them up ([`assign`]);
+//! the sums meet at the ranks that own the centroids, which move them, and centroids that moved go to all.
 //!
 //! **The result does not depend on ranks or threads.** For the same data, options and seed, centroids and inertia
 //! are the same to the bit on one rank or on sixteen, because points are integers on a [`grid`], so that sums are
@@ -23,13 +24,12 @@
 //!
 //! Every rank must be able to read all inputs under the same names.
 
+mod aggregate;
 pub mod assign;
 pub mod bounds;
-mod checkpoint;
 pub mod choose;
 pub mod classify;
 pub mod error;
-mod files;
 pub mod grid;
 pub mod hog;
 pub mod lloyd;

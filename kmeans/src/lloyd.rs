@@ -2,17 +2,17 @@
 //!
 //! [`Share::load`] gives each rank its points; [`Share::cluster`] runs the iterations. Both are called by all ranks alike.
 
-use crate::assign::{self, Assigned};
-use crate::checkpoint;
+use crate::aggregate::{Aggregation, NO_LABEL};
+use crate::assign::Assigned;
 use crate::choose::{Assigner, Effort};
 use crate::error::Error;
-use crate::grid::{self, Centroids, Grid, Points};
+use crate::grid::{Centroids, Grid, Points};
 use crate::parallel_seeding;
 use crate::partition::{Thinned, share};
 use crate::peers::Peers;
 use crate::pictures;
 pub use crate::progress::Iteration;
-use crate::progress::Progress;
+use crate::progress::{self, Progress, State};
 use crate::seeding;
 use crate::source::{Input, Source};
 use cool::Op;
@@ -104,7 +104,7 @@ pub trait Watch: Sync {
     fn loading(&self, points: u64);
     /// It has read so many more.
     fn loaded(&self, points: u64);
-    /// An iteration is done; only rank 0 hears of it.
+    /// An iteration is done and kept.
     fn iteration(&self, iteration: &Iteration);
 }
 
@@ -207,70 +207,81 @@ impl Share {
         peers: &Peers<'_>,
         how: &Clustering,
         watch: &dyn Watch,
-        progress: &mut Option<Progress>,
+        progress: &mut Progress,
     ) -> Result<Clustered, Error> {
         peers.agree(check(how, self.chosen.len()))?;
-        let progress = self.begin(peers, how, progress)?;
-        let mut labels = vec![u32::MAX; self.points.len()];
-        let mut assigner = Assigner::new(how.effort);
-        loop {
-            let (start, before) = (Instant::now(), peers.tally().time);
-            progress.broadcast(peers)?;
-            let found = assigner.assign(&self.points, &progress.centroids, &mut labels);
-            let (sums, counts) = assign::sum(&self.points, &labels, how.k, how.effort.threads);
-            let (sizes, found) = reduce_counts(peers, counts, found)?;
-            let inertia = self.grid.real_squared(found.inertia);
-            if progress.is_complete(how) {
-                let converged = progress.converged(how);
-                let Progress { centroids, iterations } = progress.clone();
-                return Ok(Clustered { centroids, labels, iterations, sizes, inertia, converged });
-            }
-            let sums = self.reduce_sums(peers, sums)?;
-            if !peers.leads() {
-                continue;
-            }
-            let moved = progress.centroids.update(&sums, &sizes);
-            let communicating = peers.tally().time - before;
-            let iteration = Iteration {
-                number: progress.iterations.len() + 1,
-                inertia,
-                moved_points: found.changed as u64,
-                measured: found.measured,
-                moved_centroids: moved,
-                empty: sizes.iter().filter(|&&n| n == 0).count(),
-                seconds_computing: start.elapsed().saturating_sub(communicating).as_secs_f64(),
-                seconds_communicating: communicating.as_secs_f64(),
-            };
-            progress.iterations.push(iteration);
-            if let Some(path) = &how.checkpoint {
-                checkpoint::write(path, self, how, progress)?;
-            }
-            watch.iteration(&iteration);
+        if let Some(file) = progress::checkpoint(self, how) {
+            progress.keep_in(file);
         }
+        let mut labels = vec![NO_LABEL; self.points.len()];
+        let mut assigner = Assigner::new(how.effort);
+        let mut sums = Aggregation::new(&self.points, how.k, how.effort.threads);
+        let first = || Ok(State { centroids: self.first(peers, how)?, iterations: Vec::new() });
+        // Asked before each iteration, and thus when the one before it is kept. What was before this run is not told.
+        let mut told = None;
+        let until = |state: &State, done: usize| {
+            if let Some(last) = state.iterations.last().filter(|_| told.is_some_and(|told| told < done)) {
+                watch.iteration(last);
+            }
+            told = Some(done);
+            state.is_complete(how)
+        };
+        let step = |state: &State, _| self.iterate(peers, &mut assigner, &mut labels, &mut sums, state);
+        let state = peers.job().iterate(progress, first, until, step)?;
+        let centroids = self.centroids(state.centroids.clone());
+        let found = assigner.assign(&self.points, &centroids, &mut labels);
+        let inertia = self.grid.real_squared(total(peers, found)?.inertia);
+        let mut sizes = vec![0i64; how.k];
+        labels.iter().for_each(|label| sizes[*label as usize] += 1);
+        let sizes = peers.sum(sizes)?;
+        let (iterations, converged) = (state.iterations.clone(), state.converged(how));
+        Ok(Clustered { centroids, labels, iterations, sizes, inertia, converged })
     }
 
-    /// Begins where any rank has been before, or a run before this one, or at the first centroids.
-    fn begin<'p>(
+    /// Centroids of these points.
+    fn centroids(&self, values: Vec<i16>) -> Centroids {
+        Centroids { precision: self.points.precision(), dims: self.points.dims, values }
+    }
+
+    /// One of Lloyd's iterations.
+    fn iterate(
         &self,
         peers: &Peers<'_>,
-        how: &Clustering,
-        progress: &'p mut Option<Progress>,
-    ) -> Result<&'p mut Progress, Error> {
-        // All ranks ask, also those that have begun.
-        let path = how.checkpoint.as_ref().filter(|_| how.resume && peers.leads() && progress.is_none());
-        let read = peers.agree(path.map_or(Ok(None), |path| checkpoint::read(path, self, how)))?;
-        *progress = read.or(progress.take());
-        let (precision, dims) = (self.points.precision(), self.points.dims);
-        let empty = Centroids { precision, dims, values: vec![0; how.k * dims] };
-        let begun = match Progress::furthest(peers, progress.as_ref(), empty)? {
-            Some(furthest) => furthest,
-            None => Progress { centroids: self.first(peers, how)?, iterations: Vec::new() },
-        };
-        Ok(progress.insert(begun))
+        assigner: &mut Assigner,
+        labels: &mut [u32],
+        sums: &mut Aggregation,
+        state: &State,
+    ) -> Result<State, Error> {
+        let (start, before) = (Instant::now(), peers.tally().time);
+        let State { centroids, mut iterations } = state.clone();
+        let mut centroids = self.centroids(centroids);
+        let found = total(peers, assigner.assign(&self.points, &centroids, labels))?;
+        let changed = (found.changed as u64, self.chosen.len());
+        let moved = sums.update(peers, &self.points, labels, &mut centroids, changed)?;
+        let communicating = peers.tally().time - before;
+        iterations.push(Iteration {
+            number: iterations.len() + 1,
+            inertia: self.grid.real_squared(found.inertia),
+            moved_points: changed.0,
+            measured: found.measured,
+            moved_centroids: moved.centroids,
+            empty: moved.empty,
+            busiest_link_bytes: peers.job().stages().iter().map(|stage| stage.busiest_link_bytes).sum(),
+            seconds_computing: start.elapsed().saturating_sub(communicating).as_secs_f64(),
+            seconds_communicating: communicating.as_secs_f64(),
+        });
+        Ok(State { centroids: centroids.values, iterations })
+    }
+
+    /// The first centroids.
+    fn first(&self, peers: &Peers<'_>, how: &Clustering) -> Result<Vec<i16>, Error> {
+        let mut values = self.choose(peers, how)?.values;
+        peers.bcast(&mut values, 0)?;
+        Ok(values)
     }
 
     /// The first centroids, at rank 0.
-    fn first(&self, peers: &Peers<'_>, how: &Clustering) -> Result<Centroids, Error> {
+    fn choose(&self, peers: &Peers<'_>, how: &Clustering) -> Result<Centroids, Error> {
         match how.init() {
             Init::PlusPlus => self.sampled(peers, how, how.sample),
             Init::Random => self.sampled(peers, how, 1),
@@ -304,16 +315,6 @@ impl Share {
         } else {
             Centroids { precision, dims, values: vec![0; how.k * dims] }
         })
-    }
-
-    /// The sums of all ranks, at rank 0, sent as 32-bit integers if none can overflow them.
-    fn reduce_sums(&self, peers: &Peers<'_>, sums: Vec<i64>) -> Result<Vec<i64>, Error> {
-        let largest = u128::from(self.chosen.len()) * grid::largest(self.points.precision()) as u128;
-        if largest > i32::MAX as u128 {
-            return peers.sum(sums);
-        }
-        let narrow = sums.into_iter().map(|s| s as i32).collect();
-        Ok(peers.sum::<i32>(narrow)?.into_iter().map(i64::from).collect())
     }
 }
 
@@ -383,22 +384,13 @@ fn check(how: &Clustering, points: u64) -> Result<(), Error> {
     Ok(())
 }
 
-/// Counts and findings of all ranks, at rank 0.
-fn reduce_counts(
-    peers: &Peers<'_>,
-    counts: Vec<i64>,
-    found: Assigned,
-) -> Result<(Vec<i64>, Assigned), Error> {
+/// What the assignments of all ranks found.
+fn total(peers: &Peers<'_>, found: Assigned) -> Result<Assigned, Error> {
     // Two numbers of 40 and more bits carry the sum of 128 without overflow for 2^23 ranks.
     const LOW: u32 = 40;
-    let mut message = counts;
     let low = (found.inertia & ((1 << LOW) - 1)) as i64;
-    message.extend([found.changed, found.measured as i64, low, (found.inertia >> LOW) as i64]);
-    let mut all = peers.sum(message)?;
-    let Some(&[changed, measured, low, high]) = all.last_chunk() else {
-        return Ok((all, Assigned::default()));
-    };
-    all.truncate(all.len() - 4);
-    let inertia = ((high as u128) << LOW) + low as u128;
-    Ok((all, Assigned { changed, inertia, measured: measured as u64 }))
+    let mine = vec![found.changed, low, (found.inertia >> LOW) as i64, found.measured as i64];
+    let all = peers.combine(mine, Op::Sum)?;
+    let inertia = ((all[2] as u128) << LOW) + all[1] as u128;
+    Ok(Assigned { changed: all[0], inertia, measured: all[3] as u64 })
 }

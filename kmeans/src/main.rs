@@ -73,7 +73,7 @@ fn on_all_ranks<P: FnMut(&Peers<'_>) -> Result<(), Error>>(
 struct Kept {
     start: Option<Instant>,
     share: Option<Share>,
-    progress: Option<Progress>,
+    progress: Progress,
 }
 
 /// What each rank does, again whenever others are lost.

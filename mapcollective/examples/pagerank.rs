@@ -1,11 +1,11 @@
 //! PageRank (Page, Brin, Motwani and Winograd, 1999): `pagerank LINKS` reads lines "FROM TO" of page numbers and prints the rank of
 //! each page. Pages without links count as linking to all.
 
-use cool_map::{Error, Next, Options, Partitions, Progress, Rows};
+use cool_map::{Error, Options, Partitions, Progress, Rows};
 use std::error::Error as Any;
 
 const DAMPING: f64 = 0.85;
-/// The papers' sense of a partition: a piece of the links, whichever rank has it.
+/// Pieces of the links, whichever ranks hold them.
 const PARTITIONS: usize = 64;
 /// Iterations end when all ranks together change by less.
 const TOLERANCE: f64 = 1e-12;
@@ -15,13 +15,14 @@ fn rank_pages(comm: cool::Comm, links: &[(usize, usize)], pages: usize) -> Resul
     let mut degrees = vec![0.0; pages];
     links.iter().for_each(|(from, _)| degrees[*from] += 1.0);
     let (mut parts, mut progress) = (Partitions::new(PARTITIONS), Progress::new());
-    cool_map::run(comm, &Options::default(), |job| {
+    cool_map::run(comm, Options::default(), |job| {
         job.deal(&mut parts, |i| {
             let range = i * links.len() / PARTITIONS..(i + 1) * links.len() / PARTITIONS;
             Ok::<_, Error>(links[range].to_vec())
         })?;
-        let first = || Ok(vec![1.0 / pages as f64; pages]);
-        job.iterate(&mut progress, 200, first, |ranks, _| {
+        let first = || Ok((vec![1.0 / pages as f64; pages], f64::INFINITY));
+        let until = |state: &(Vec<f64>, f64), _| state.1 < TOLERANCE;
+        job.iterate(&mut progress, first, until, |(ranks, _), _| {
             let given = job.map(&mut parts, &Rows::<f64>::new(pages, 1), |links, given| {
                 links.iter().for_each(|(from, to)| given.add(*to, &[ranks[*from] / degrees[*from]]));
                 Ok::<_, Error>(())
@@ -33,10 +34,11 @@ fn rank_pages(comm: cool::Comm, links: &[(usize, usize)], pages: usize) -> Resul
             let mut next = vec![all; pages];
             given.iter().for_each(|(page, rank)| next[page] += DAMPING * rank[0]);
             let change: f64 = next.iter().zip(ranks).map(|(new, old)| (new - old).abs()).sum();
-            Ok(if change < TOLERANCE { Next::Done(next) } else { Next::Again(next) })
+            Ok((next, change))
         })
+        .cloned()
     })
-    .map(|()| progress.into_state().unwrap_or_default())
+    .map(|(ranks, _)| ranks)
 }
 
 fn main() -> Result<(), Box<dyn Any>> {

@@ -7,7 +7,7 @@ use std::path::PathBuf;
 /// How often each word stands in the files: a partition each.
 fn count(comm: cool::Comm, files: &[PathBuf]) -> Result<Keyed<String, Sum<u64>>, Error> {
     let mut texts = Partitions::new(files.len());
-    cool_map::run(comm, &Options::default(), |job| {
+    cool_map::run(comm, Options::default(), |job| {
         job.deal(&mut texts, |file| {
             std::fs::read_to_string(&files[file])
                 .map_err(|source| Error::File { path: files[file].clone(), source })

@@ -1,5 +1,6 @@
 //! Iterations: each makes a new state out of the last, which all ranks have.
 
+use crate::checkpoint::Checkpoint;
 use crate::error::Error;
 use crate::job::Job;
 use crate::report::{Event, Report};
@@ -12,8 +13,9 @@ use std::time::Instant;
 /// when ranks are lost.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Progress<S> {
-    /// The state after the iterations so far, and whether there is to be no more.
+    /// The state after the iterations so far.
     reached: Option<Reached<S>>,
+    checkpoint: Option<Checkpoint>,
     /// Of the iterations that this rank has seen in this run.
     reports: Vec<Report>,
 }
@@ -21,22 +23,12 @@ pub struct Progress<S> {
 #[derive(Clone, Debug, PartialEq, Serialize, serde::Deserialize)]
 pub(crate) struct Reached<S> {
     pub(crate) iterations: u64,
-    pub(crate) ended: bool,
     pub(crate) state: S,
-}
-
-/// What an iteration leads to.
-#[derive(Clone, Debug, PartialEq)]
-pub enum Next<S> {
-    /// A state for another.
-    Again(S),
-    /// The last state.
-    Done(S),
 }
 
 impl<S> Default for Progress<S> {
     fn default() -> Self {
-        Self { reached: None, reports: Vec::new() }
+        Self { reached: None, checkpoint: None, reports: Vec::new() }
     }
 }
 
@@ -46,24 +38,19 @@ impl<S> Progress<S> {
         Self::default()
     }
 
+    /// Rank 0 keeps the state in a file, after each iteration from now on; all ranks say so.
+    pub fn keep_in(&mut self, checkpoint: Checkpoint) {
+        self.checkpoint = Some(checkpoint);
+    }
+
     /// The state after the iterations so far; none before the first state was there.
     pub fn state(&self) -> Option<&S> {
         self.reached.as_ref().map(|reached| &reached.state)
     }
 
-    /// The state after the last iteration.
-    pub fn into_state(self) -> Option<S> {
-        self.reached.map(|reached| reached.state)
-    }
-
     /// The iterations so far, those of earlier runs too.
     pub fn iterations(&self) -> usize {
         self.reached.as_ref().map_or(0, |reached| reached.iterations as usize)
-    }
-
-    /// Whether an iteration was the last by what it said, not because there were enough.
-    pub fn ended(&self) -> bool {
-        self.reached.as_ref().is_some_and(|reached| reached.ended)
     }
 
     /// What the iterations did that this rank has seen in this run, in their order.
@@ -73,56 +60,50 @@ impl<S> Progress<S> {
 }
 
 impl Job<'_> {
-    /// Iterates, up to `most` times in all: `step` is given the state that the last iteration led to, and the number
-    /// of iterations before it, and makes a new state, the same at all ranks. The first state is made by `first`, unless any
-    /// rank has come further before others were lost, or, with [`Checkpoint::resume`](crate::Checkpoint::resume), a run before this one.
+    /// Iterates until `until` is true of the state and the number of iterations that led to it; the last state. It is
+    /// asked before each iteration, when the one before is kept. `step` is given the same and makes the next state;
+    /// states are the same at all ranks. The first one is made by `first`, unless any rank has come further before
+    /// others were lost, or a run before this one ([`Checkpoint::resume`]).
     ///
     /// # Errors
     /// An error of `first` or `step`; if ranks are lost, or a checkpoint cannot be read or written.
-    pub fn iterate<S, E>(
+    pub fn iterate<'p, S, E>(
         &self,
-        progress: &mut Progress<S>,
-        most: usize,
+        progress: &'p mut Progress<S>,
         first: impl FnOnce() -> Result<S, E>,
-        mut step: impl FnMut(&S, usize) -> Result<Next<S>, E>,
-    ) -> Result<(), E>
+        mut until: impl FnMut(&S, usize) -> bool,
+        mut step: impl FnMut(&S, usize) -> Result<S, E>,
+    ) -> Result<&'p S, E>
     where
         S: Serialize + DeserializeOwned,
         E: From<Error> + Display,
     {
-        let Progress { reached, reports } = progress;
-        if reached.is_none() && self.is_driver() {
-            *reached = self.agree(self.options.checkpoint.map_or(Ok(None), |file| file.resumed()))?;
-        } else {
-            self.agree(Ok::<_, Error>(()))?;
-        }
+        let Progress { reached, checkpoint, reports } = progress;
+        let begins = reached.is_none() && self.is_driver();
+        let resumed = checkpoint.as_ref().filter(|_| begins).map_or(Ok(None), Checkpoint::resumed);
+        *reached = self.agree(resumed)?.or(reached.take());
         self.catch_up(reached)?;
         let current = match reached {
             Some(reached) => reached,
-            None => reached.insert(Reached { iterations: 0, ended: false, state: first()? }),
+            None => reached.insert(Reached { iterations: 0, state: first()? }),
         };
         self.take_stages();
-        while !current.ended && (current.iterations as usize) < most {
+        while !until(&current.state, current.iterations as usize) {
             let start = Instant::now();
-            let (state, ended) = match step(&current.state, current.iterations as usize)? {
-                Next::Again(state) => (state, false),
-                Next::Done(state) => (state, true),
-            };
-            *current = Reached { iterations: current.iterations + 1, ended, state };
+            let state = step(&current.state, current.iterations as usize)?;
+            *current = Reached { iterations: current.iterations + 1, state };
             let iteration = current.iterations as usize;
-            reports.push(Report {
-                iteration,
-                stages: self.take_stages(),
-                seconds: start.elapsed().as_secs_f64(),
-            });
-            self.keep(current)?;
-            if let (Some(watch), Some(report)) =
-                (self.options.watch.filter(|_| self.is_driver()), reports.last())
-            {
-                watch(&Event::Iteration(report));
+            let seconds = start.elapsed().as_secs_f64();
+            let report = Report { iteration, stages: self.take_stages(), seconds };
+            if let Some(file) = checkpoint {
+                self.agree(if self.is_driver() { file.write(current) } else { Ok(()) })?;
             }
+            if let Some(watch) = self.options.watch.filter(|_| self.is_driver()) {
+                watch(&Event::Iteration(&report));
+            }
+            reports.push(report);
         }
-        Ok(())
+        Ok(&current.state)
     }
 
     /// Gives all ranks what that of them has which has come furthest.
@@ -142,11 +123,5 @@ impl Job<'_> {
         let value = reached.take().filter(|_| self.rank() == root);
         *reached = Some(self.broadcast(root, value)?);
         Ok(())
-    }
-
-    /// Writes a checkpoint, if the job keeps any.
-    fn keep<S: Serialize>(&self, reached: &Reached<S>) -> Result<(), Error> {
-        let Some(file) = self.options.checkpoint else { return Ok(()) };
-        self.agree(if self.is_driver() { file.write(reached) } else { Ok(()) })
     }
 }

@@ -1,6 +1,5 @@
 //! A job on the ranks of a group: how ranks that are left go on when others are lost, and what all stages need.
 
-use crate::checkpoint::Checkpoint;
 use crate::cost::Layout;
 use crate::error::Error;
 use crate::report::{Event, Stage, StageKind};
@@ -22,23 +21,21 @@ pub struct Options<'a> {
     pub threads: usize,
     /// How long a rank may load or map while others wait for it; one that dies is noticed at once all the same.
     pub patience: Duration,
-    /// Where iterations are kept for later runs.
-    pub checkpoint: Option<&'a Checkpoint>,
     /// Is told how the job goes. `Some(&|event| eprintln!("{event}"))` prints it.
     pub watch: Option<&'a (dyn Fn(&Event<'_>) + Sync)>,
 }
 
 impl Default for Options<'_> {
-    /// All processors, an hour's patience, no checkpoint, nobody who watches.
+    /// All processors, an hour's patience, nobody who watches.
     fn default() -> Self {
-        Options { threads: 0, patience: Duration::from_secs(3600), checkpoint: None, watch: None }
+        Options { threads: 0, patience: Duration::from_secs(3600), watch: None }
     }
 }
 
 /// A rank's part in a job, given to the program by [`run`]. All ranks call its methods alike.
 pub struct Job<'a> {
     comm: Option<&'a Comm>,
-    pub(crate) options: &'a Options<'a>,
+    pub(crate) options: Options<'a>,
     layout: Layout,
     /// The ranks of this node, once they were needed; none if no node has several.
     on_node: OnceCell<Option<Comm>>,
@@ -51,20 +48,20 @@ pub struct Job<'a> {
 }
 
 /// Runs a program as a rank of a group; if others are lost meanwhile, again as one of those that are left, which
-/// shrink the group. What the program need not do again stands outside of it: [`Partitions`](crate::Partitions)
+/// shrink the group. Where one rank may fail alone, all have to know of it ([`Job::agree`]); stages see to that
+/// themselves. What the program need not do again stands outside of it: [`Partitions`](crate::Partitions)
 /// that it holds and how far it has come ([`Progress`](crate::Progress)).
 ///
 /// # Errors
 /// What the program ends with, unless that is because ranks are lost. If the group cannot be shrunk, why.
 pub fn run<T, E: From<Error>>(
     mut comm: Comm,
-    options: &Options<'_>,
+    options: Options<'_>,
     mut program: impl FnMut(&Job<'_>) -> Result<T, E>,
 ) -> Result<T, E> {
-    comm.set_timeout(options.patience);
     let (mut before, mut unexplained) = (Stats::default(), 0);
     loop {
-        let job = Job { comm: Some(&comm), layout: Layout::of(&comm), before, ..Job::alone(options) };
+        let job = Job { before, ..Job::new(&comm, options) };
         let done = program(&job);
         before = job.stats();
         let lost = match (done, job.lost.take()) {
@@ -81,8 +78,14 @@ pub fn run<T, E: From<Error>>(
 }
 
 impl<'a> Job<'a> {
+    /// A job of a group that fails when ranks are lost; [`run`] makes those that go on.
+    pub fn new(comm: &'a Comm, options: Options<'a>) -> Self {
+        comm.set_timeout(options.patience);
+        Job { comm: Some(comm), layout: Layout::of(comm), ..Job::alone(options) }
+    }
+
     /// A job of this process alone.
-    pub fn alone(options: &'a Options<'a>) -> Self {
+    pub fn alone(options: Options<'a>) -> Self {
         Job {
             comm: None,
             options,
@@ -224,7 +227,12 @@ impl<'a> Job<'a> {
         self.stages.borrow_mut().push(Stage { kind, rows, bytes, busiest_link_bytes: busiest, seconds });
     }
 
-    /// What was noted since it was last asked.
+    /// The stages since the last iteration.
+    pub fn stages(&self) -> Vec<Stage> {
+        self.stages.borrow().clone()
+    }
+
+    /// Forgets the stages so far.
     pub(crate) fn take_stages(&self) -> Vec<Stage> {
         self.stages.take()
     }

@@ -12,7 +12,7 @@
 //! let pages = ["a rose is a rose", "is a rose"];
 //! let counts = cool::launch(|comm| {
 //!     let mut texts = Partitions::new(pages.len());
-//!     cool_map::run(comm, &Options::default(), |job| -> Result<_, cool_map::Error> {
+//!     cool_map::run(comm, Options::default(), |job| -> Result<_, cool_map::Error> {
 //!         job.deal(&mut texts, |page| Ok::<_, cool_map::Error>(pages[page]))?;
 //!         let words = job.map(&mut texts, &Keyed::new(), |text, words| {
 //!             text.split(' ').for_each(|word| words.add(word.to_owned(), Sum(1u64)));
@@ -42,6 +42,7 @@ mod checkpoint;
 mod combine;
 mod cost;
 mod error;
+mod files;
 mod iterate;
 mod job;
 mod map;
@@ -53,7 +54,8 @@ mod tree;
 
 pub use checkpoint::Checkpoint;
 pub use error::{Error, Malformed};
-pub use iterate::{Next, Progress};
+pub use files::replace_file;
+pub use iterate::Progress;
 pub use job::{Job, Options, run};
 pub use map::Mapped;
 pub use partitions::Partitions;

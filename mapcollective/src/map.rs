@@ -18,6 +18,17 @@ pub struct Mapped<T> {
 }
 
 impl<T: Table> Mapped<T> {
+    /// A table that this rank has made in its own way, with threads of its own.
+    ///
+    /// # Panics
+    /// If the order of merges matters in such tables: only [`Job::map`] keeps it.
+    pub fn whole(table: T) -> Self {
+        assert!(T::ANY_ORDER, "made without partitions, it has no place in their order");
+        let mapped = Self::new(table.empty(), 1);
+        mapped.forest.insert(mapped.forest.root(), table);
+        mapped
+    }
+
     /// Nothing yet.
     pub(crate) fn new(empty: T, leaves: usize) -> Self {
         Self { empty, forest: Forest::new(leaves) }

@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 /// Groups of which somebody is gone or waits; `P` is where a survivor is.
 #[derive(Debug)]
-pub struct Recovery<P> {
+pub(crate) struct Recovery<P> {
     groups: BTreeMap<u64, Group<P>>,
 }
 
@@ -61,39 +61,39 @@ impl Purpose {
 
 /// A survivor as it comes.
 #[derive(Clone, Debug)]
-pub struct Survivor<P> {
+pub(crate) struct Survivor<P> {
     /// Its group, and how many ranks that had at first.
-    pub group: (u64, u32),
+    pub(crate) group: (u64, u32),
     /// Its rank there.
-    pub rank: u32,
+    pub(crate) rank: u32,
     /// What it came for.
-    pub purpose: Purpose,
+    pub(crate) purpose: Purpose,
     /// Where it is.
-    pub place: P,
+    pub(crate) place: P,
     /// When it will have waited for long enough.
-    pub deadline: Time,
+    pub(crate) deadline: Time,
     /// Ranks whose nodes it cannot reach.
-    pub misses: Vec<u32>,
+    pub(crate) misses: Vec<u32>,
 }
 
 /// What survivors have agreed on.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Met<P> {
+pub(crate) struct Met<P> {
     /// Their group.
-    pub group: u64,
+    pub(crate) group: u64,
     /// What for; the and of all numbers.
-    pub purpose: Purpose,
+    pub(crate) purpose: Purpose,
     /// Who came, in the order of ranks.
-    pub came: BTreeMap<u32, P>,
+    pub(crate) came: BTreeMap<u32, P>,
     /// Everybody else.
-    pub gone: Vec<u32>,
+    pub(crate) gone: Vec<u32>,
     /// Those of the gone who came, too, but cannot reach the others.
-    pub cut_off: BTreeMap<u32, P>,
+    pub(crate) cut_off: BTreeMap<u32, P>,
 }
 
 /// Why a survivor is not let in. The others wait on.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum Refusal {
+pub(crate) enum Refusal {
     /// There is no such rank.
     #[error("group {group} has no rank {rank}")]
     Rank {
@@ -149,16 +149,16 @@ impl<P> Recovery<P> {
     ///
     /// # Errors
     /// If it cannot take part.
-    pub fn come(&mut self, survivor: Survivor<P>) -> Result<Option<Met<P>>, Refusal> {
+    pub(crate) fn come(&mut self, survivor: Survivor<P>) -> Result<Option<Met<P>>, Refusal> {
         let (id, size) = survivor.group;
         let group = self.groups.entry(id).or_insert_with(|| Group::new(size));
         let came = group.take(survivor);
         came.map(|()| self.settle(id)).inspect_err(|_| self.forget_if_idle(id))
     }
 
-    /// A rank of a group, which had so many at first, is gone. What the others have agreed on, if they waited only
+    /// A rank of a group, which had `size` ranks at first, is gone. What the others have agreed on, if they waited only
     /// for that one.
-    pub fn lose(&mut self, (id, size): (u64, u32), rank: u32) -> Option<Met<P>> {
+    pub(crate) fn lose(&mut self, (id, size): (u64, u32), rank: u32) -> Option<Met<P>> {
         let group = self.groups.entry(id).or_insert_with(|| Group::new(size));
         if rank < group.size {
             group.gone.insert(rank);
@@ -175,12 +175,12 @@ impl<P> Recovery<P> {
     }
 
     /// When to ask for those who are [`Recovery::overdue`] next.
-    pub fn deadline(&self) -> Option<Time> {
+    pub(crate) fn deadline(&self) -> Option<Time> {
         self.groups.values().filter_map(|group| Some(group.meeting.as_ref()?.deadline)).min()
     }
 
     /// Ends the meetings that have lasted for long enough: who has not come counts as gone.
-    pub fn overdue(&mut self, now: Time) -> Vec<Met<P>> {
+    pub(crate) fn overdue(&mut self, now: Time) -> Vec<Met<P>> {
         let late = |group: &Group<P>| group.meeting.as_ref().is_some_and(|meeting| meeting.deadline <= now);
         let ids: Vec<u64> = self.groups.iter().filter(|(_, group)| late(group)).map(|(id, _)| *id).collect();
         let end = |id: u64| {
@@ -193,7 +193,7 @@ impl<P> Recovery<P> {
     }
 
     /// Forgets the groups that are not there any more; whoever still waits in them waits in vain.
-    pub fn retain(&mut self, there: impl Fn(u64) -> bool) -> Vec<(u64, BTreeMap<u32, P>)> {
+    pub(crate) fn retain(&mut self, there: impl Fn(u64) -> bool) -> Vec<(u64, BTreeMap<u32, P>)> {
         let over: Vec<u64> = self.groups.keys().copied().filter(|id| !there(*id)).collect();
         let waits = |id: u64| Some((id, places(self.groups.remove(&id)?.meeting?.came)));
         over.into_iter().filter_map(waits).collect()

@@ -18,7 +18,7 @@ const NAMED: usize = 8;
 
 /// Groups that wait for members; `P` is where a member is.
 #[derive(Debug)]
-pub struct Rendezvous<P> {
+pub(crate) struct Rendezvous<P> {
     by_key: BTreeMap<String, Gathering<P>>,
     waiting: usize,
 }
@@ -32,33 +32,33 @@ struct Gathering<P> {
 
 /// A member as it comes.
 #[derive(Clone, Debug)]
-pub struct Member<P> {
+pub(crate) struct Member<P> {
     /// By what it finds the others.
-    pub key: String,
+    pub(crate) key: String,
     /// Its place among them.
-    pub rank: u32,
+    pub(crate) rank: u32,
     /// How many they are.
-    pub size: u32,
+    pub(crate) size: u32,
     /// Where it is.
-    pub place: P,
+    pub(crate) place: P,
     /// When it will have waited for long enough.
-    pub deadline: Time,
+    pub(crate) deadline: Time,
 }
 
 /// A group that will not be: why, and who waits for it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Failed<P> {
+pub(crate) struct Failed<P> {
     /// Its key.
-    pub key: String,
+    pub(crate) key: String,
     /// Where those wait who have come.
-    pub places: Vec<P>,
+    pub(crate) places: Vec<P>,
     /// In words.
-    pub reason: String,
+    pub(crate) reason: String,
 }
 
 /// Why a member is not taken. The others wait on.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum Refusal {
+pub(crate) enum Refusal {
     /// Its numbers make no sense.
     #[error("rank {rank} of {size}: a group has 1 to {SIZE_MAX} ranks, numbered from 0")]
     Rank {
@@ -109,7 +109,7 @@ impl<P> Rendezvous<P> {
     ///
     /// # Errors
     /// If it does not fit.
-    pub fn enlist(&mut self, member: Member<P>) -> Result<Option<Vec<P>>, Refusal> {
+    pub(crate) fn enlist(&mut self, member: Member<P>) -> Result<Option<Vec<P>>, Refusal> {
         let Member { key, rank, size, place, deadline } = member;
         if rank >= size || size > SIZE_MAX {
             return Err(Refusal::Rank { rank, size });
@@ -139,7 +139,7 @@ impl<P> Rendezvous<P> {
     }
 
     /// A member that waited is gone: the others wait in vain. Nothing happens if the one who waits is not `here`.
-    pub fn withdraw(&mut self, key: &str, rank: u32, here: impl Fn(&P) -> bool) -> Option<Failed<P>> {
+    pub(crate) fn withdraw(&mut self, key: &str, rank: u32, here: impl Fn(&P) -> bool) -> Option<Failed<P>> {
         self.by_key.get(key)?.came.get(&rank).filter(|place| here(place))?;
         let mut gathering = self.remove(key)?;
         gathering.came.remove(&rank);
@@ -147,7 +147,7 @@ impl<P> Rendezvous<P> {
     }
 
     /// All members at some places are gone, for this reason.
-    pub fn lose(&mut self, why: &str, gone: impl Fn(&P) -> bool) -> Vec<Failed<P>> {
+    pub(crate) fn lose(&mut self, why: &str, gone: impl Fn(&P) -> bool) -> Vec<Failed<P>> {
         let lost = |gathering: &Gathering<P>| {
             gathering.came.iter().find(|(_, place)| gone(place)).map(|(rank, _)| *rank)
         };
@@ -162,12 +162,12 @@ impl<P> Rendezvous<P> {
     }
 
     /// When to ask for those that are [`Rendezvous::overdue`] next.
-    pub fn deadline(&self) -> Option<Time> {
+    pub(crate) fn deadline(&self) -> Option<Time> {
         self.by_key.values().map(|gathering| gathering.deadline).min()
     }
 
     /// Groups that have waited for long enough.
-    pub fn overdue(&mut self, now: Time) -> Vec<Failed<P>> {
+    pub(crate) fn overdue(&mut self, now: Time) -> Vec<Failed<P>> {
         let late = self.by_key.iter().filter(|(_, gathering)| gathering.deadline <= now);
         let keys: Vec<String> = late.map(|(key, _)| key.clone()).collect();
         let fail = |key: String| {

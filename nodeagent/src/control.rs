@@ -102,7 +102,7 @@ pub async fn run(
         control.announcer = JoinSet::new();
         agent.orphan_groups(|group| control.inventory.has_running(group));
         control.probe = JoinSet::new();
-        agent.give_up_musters(AWAY);
+        agent.give_up_waiting(AWAY);
         match end {
             Err(End::Refused(reason)) => {
                 return Err(ControlError::Refused { address: node.controller.clone(), reason });
@@ -269,7 +269,7 @@ impl Control<'_> {
             match event {
                 agent_message::Body::Output(_) => self.backlog.keep(event),
                 agent_message::Body::Enlist(_) | agent_message::Body::Recover(_) => {
-                    self.agent.give_up_musters(AWAY);
+                    self.agent.give_up_waiting(AWAY);
                 }
                 _ => {}
             }

@@ -86,12 +86,11 @@ impl Cluster {
             return Err(GroupError::from(invalid).into());
         }
         let all = agents.iter().map(|node| node.agent.clone()).collect();
-        let registrar = Arc::new(Registrar::new(agents, Cluster::GROUP));
-        runtime.block_on(registrar.make(Cluster::GROUP, nodes))?;
+        let registrar = runtime.block_on(Registrar::start(agents, (Cluster::GROUP, nodes)))?;
         for (node, queue) in told.into_iter().enumerate() {
             runtime.spawn(Arc::clone(&registrar).serve(node, queue));
         }
-        runtime.spawn(async move { registrar.watch().await });
+        runtime.spawn(registrar.watch());
         let sockets = nodes.iter().map(|node| path(*node)).collect();
         Ok(Cluster { sockets, agents: all, runtime, _directory: directory })
     }

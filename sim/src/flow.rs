@@ -11,9 +11,9 @@ use std::collections::BTreeSet;
 const MAGIC: u8 = 0xF1;
 /// Bytes of a full packet without Ethernet, IPv4 and UDP headers.
 const FULL: usize = 1472;
-/// A packet is lost when so many later ones have been acknowledged.
+/// A packet is lost when this many later ones have been acknowledged (RFC 6675's DupThresh).
 const REORDERING: u32 = 3;
-/// No acknowledgement for so long: begin anew (Linux's shortest).
+/// Without an acknowledgement for this long it begins anew (Linux's shortest RTO).
 const TIMEOUT: Duration = Duration::from_millis(200);
 
 /// The flow.

@@ -7,14 +7,15 @@ use core::time::Duration;
 /// What may happen to a [`crate::Sender`] or a [`crate::Receiver`].
 #[derive(Clone, Copy, Debug)]
 pub enum Input<'a> {
-    /// A packet of this stream came, with so many bytes of payload.
+    /// A packet of this stream came, and its payload.
     Packet {
         /// The packet.
         packet: &'a Packet,
-        /// Length of its payload.
+        /// Length of its payload in bytes.
         payload: usize,
     },
-    /// Packets of this stream came before it was open here and were not kept: it is under way.
+    /// A receiver that joins late: packets of the stream came before it was open here and were not kept, so what they carried
+    /// is to be asked for.
     LateJoin,
     /// The source may send this many bytes per second from now on (see [`crate::RateSpec::ceiling`]).
     Ceiling(Option<u64>),

@@ -19,7 +19,7 @@
 //!
 //! | type | name | bytes after the first 40 |
 //! | --- | --- | --- |
-//! | 1 | data | chunk u32, echo or stamp u16, way u8 (0 tree, 1 answer, 2 forwarded, 3 rack), zero u8, payload |
+//! | 1 | data | chunk u32, echo or stamp u16, via u8 (0 tree, 1 answer, 2 forwarded, 3 rack), zero u8, payload |
 //! | 2 | announce | sent u32, serial u16, flags u8 (1 begun, 2 answer to the source), zero u8 |
 //! | 3 | NAK | serial u16, flags u8 (1 forward_live), count u8, count x (first chunk u32, one past the last u32) |
 //! | 4 | NAK confirm | echo u16, zero u8, count u8, count x (first chunk u32, one past the last u32) |
@@ -154,9 +154,9 @@ pub enum PacketError {
     #[error("not a stream packet (first bytes {0:02x?})")]
     Foreign(Vec<u8>),
     /// Another version of the protocol.
-    #[error("stream packet of version {0}; this is version 1: run the same release on all nodes")]
+    #[error("stream packet of version {0}; this is version {VERSION}: run the same release on all nodes")]
     Version(u8),
-    /// A type that version 1 does not have.
+    /// A type that this version does not have.
     #[error("stream packet of unknown type {0}")]
     Type(u8),
     /// Cut short.

@@ -1,4 +1,4 @@
-//! A receiver of a stream: stores what comes, pulls what is missing, feeds the nodes behind it, reports.
+//! A receiver of a stream: stores what comes, asks for what is missing, repairs the nodes behind it, reports.
 
 use crate::feedback::ack_tree::Reporter;
 use crate::feedback::multicast_rx::MulticastRx;
@@ -9,16 +9,13 @@ use crate::packet::{Body, Packet, Via};
 use crate::repair::local_repair::LocalRepair;
 use crate::repair::loss_recovery::LossRecovery;
 use crate::repair::retransmit_queue::RetransmitQueue;
+use crate::retry::LINGER_RTOS;
 use crate::spec::{SpecError, StreamSpec};
 use crate::stats::Stats;
 use cool_machine::{Duration, Machine, Poll, Time, earliest};
 use core::ops::Range;
 
-/// Retry timers that a settled receiver stays to answer those who have not heard that they are settled. Who asks
-/// later asks the source.
-const LINGER: u32 = 32;
-
-/// A receiver of a stream: stores what comes, pulls what is missing, feeds the nodes behind it.
+/// A receiver of a stream: stores what comes, asks for what is missing, repairs the nodes behind it.
 #[derive(Debug)]
 pub struct Receiver {
     spec: StreamSpec,
@@ -34,9 +31,10 @@ pub struct Receiver {
     phase: Phase,
     /// When the phase began or last made progress.
     since: Time,
-    /// The tree is silent, so that everything is asked for.
+    /// Nothing is heard over the tree, so everything is asked for.
     tree_silent: bool,
-    /// The chain is even ahead of the tree, so that what comes over the tree is to be forwarded here.
+    /// Repairs along the chain are ahead of what was heard over the tree: who is asked is to forward here what comes live over
+    /// the tree, too.
     forward_live: bool,
     released: bool,
     stats: Stats,
@@ -296,7 +294,7 @@ impl Receiver {
     }
 
     fn linger(&self) -> Duration {
-        ((self.recovery.rtt().rto() + self.spec.ack_delay()) * LINGER).min(self.spec.timers.stall)
+        ((self.recovery.rtt().rto() + self.spec.ack_delay()) * LINGER_RTOS).min(self.spec.timers.stall)
     }
 
     fn fail(&mut self, error: StreamError) {
@@ -321,7 +319,7 @@ impl Receiver {
             report
         } else if self.phase == Phase::Receiving {
             let request = self.recovery.request(now)?;
-            self.stats.requests += 1;
+            self.stats.naks += 1;
             let (serial, chunks) = (request.serial, request.chunks);
             (request.position, Body::Nak { serial, forward_live: self.forward_live, chunks })
         } else {

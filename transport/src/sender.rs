@@ -9,15 +9,11 @@ use crate::intervals::IntervalSet;
 use crate::machine::{Input, Outbox, Output, StreamError, To};
 use crate::packet::{Body, DATA_HEADER, FRAMING, Packet, Via};
 use crate::repair::retransmit_queue::{Retransmission, RetransmitQueue};
+use crate::retry::{DEAD_ROUNDS, DEAD_RTOS};
 use crate::rtt::Rtt;
 use crate::spec::{SpecError, StreamSpec};
 use crate::stats::Stats;
 use cool_machine::{Duration, Machine, Poll, Time, earliest};
-
-/// The tree counts as dead when no receiver has told of a round for so many retry timers and rounds, and who asks
-/// for chunks does not hear it.
-const DEAD_TIMERS: u32 = 6;
-const DEAD_ROUNDS: u32 = 4;
 
 /// The source of a stream: multicasts it, serves requests, and keeps it until all receivers have it.
 #[derive(Debug)]
@@ -121,9 +117,13 @@ impl Sender {
         self.held.range_count() + self.retransmits.entries() + self.rtt.entries() + self.out.len()
     }
 
-    /// What was counted.
+    /// What was counted, and how it does now.
     pub fn stats(&self) -> Stats {
-        self.stats
+        if !self.tree {
+            return self.stats;
+        }
+        let (rate, queueing_delay, phase) = self.rate.state();
+        Stats { rate, queueing_delay, phase, ..self.stats }
     }
 
     fn on_packet(&mut self, now: Time, packet: &Packet) {
@@ -287,7 +287,7 @@ impl Sender {
     fn give_up_dead_tree(&mut self, now: Time) {
         let sent = self.rounds.of(self.next);
         let untold = sent >= self.receivers.rounds() + DEAD_ROUNDS
-            && now - self.round_told > DEAD_TIMERS * self.patience();
+            && now - self.round_told > DEAD_RTOS * self.patience();
         if self.tree && (untold && self.unheard || self.rate.is_useless()) {
             self.tree = false;
             self.held.insert(0..self.chunks);

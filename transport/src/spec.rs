@@ -108,14 +108,15 @@ impl Chain {
     }
 }
 
-/// How fast a source may send.
+/// How fast a source may send. Rates count whole Ethernet frames.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct RateSpec {
     /// Bytes per second of Ethernet frames that this stream may put on the source's link, if it is known.
     /// Without it the source starts modestly and finds out.
     pub ceiling: Option<u64>,
     /// Whether the path is known to carry as much, so that the source starts there. Else it finds out what is carried
-    /// below the ceiling, which may be that of a fast port before a slow path.
+    /// below the ceiling, which may be that of a fast port before a slow path. Rates that were given or measured are verified;
+    /// those of ports are not.
     pub verified: bool,
 }
 
@@ -132,8 +133,9 @@ pub struct Timers {
     pub ready: Duration,
     /// How long without progress before the stream fails.
     pub stall: Duration,
-    /// That a short message has arrived is said at multiples of this, so that a node's words on many streams go out
-    /// together; losses are noticed so much later. Each node's own affair. Zero: at once.
+    /// ACK delay for messages up to [`StreamSpec::eager`]: their completion is reported on this grid of the clock, so that
+    /// reports of many streams share a datagram. What is lost at the end is noticed that much later. Each node's own affair;
+    /// zero: at once.
     pub ack_delay: Duration,
 }
 
@@ -229,13 +231,13 @@ pub enum SpecError {
 }
 
 impl StreamSpec {
-    /// How many chunks the message has; one, without bytes, if it is empty.
-    ///
-    /// At multiples of what is said of this message that is in no hurry.
+    /// The ACK delay of this message: only short ones wait for others.
     pub(crate) fn ack_delay(&self) -> Duration {
         if self.len > self.eager { Duration::ZERO } else { self.timers.ack_delay }
     }
 
+    /// How many chunks the message has; one, without bytes, if it is empty.
+    ///
     /// # Errors
     /// If the parts of the specification contradict each other.
     pub(crate) fn check(&self) -> Result<u32, SpecError> {

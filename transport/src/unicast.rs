@@ -10,9 +10,10 @@
 
 mod frame;
 mod inbound;
+mod message;
 mod outbound;
 
-pub use frame::{MessageName, Notice};
+pub use message::{MessageName, Notice};
 
 use cool_machine::{Machine, Poll, Time};
 use cool_types::limits::MESSAGE_CREDIT_BYTES;
@@ -24,7 +25,7 @@ use outbound::Outbound;
 use std::collections::{BTreeMap, VecDeque};
 
 /// The version of the frames.
-const VERSION: u32 = 3;
+const VERSION: u32 = 4;
 
 /// How much may wait in the driver to be written for control frames to be handed over as well.
 const WINDOW: u64 = 256 * 1024;
@@ -37,9 +38,9 @@ type GroupKey = (u64, u32);
 pub enum Input<'a> {
     /// Bytes came from the stream. [`Output::Data`] points into them: poll until idle before the next.
     Bytes(&'a [u8]),
-    /// So many bytes came from the stream, of the payload that [`Peer::payload`] has named, and are in their place.
+    /// This many bytes came from the stream, of the payload that [`Peer::payload`] has named, and are in their place.
     Placed(u32),
-    /// So many bytes of earlier [`Output::Write`]s have left the driver.
+    /// This many bytes of earlier [`Output::Write`]s have left the driver.
     Written(u64),
     /// Messages of this group are welcome from now on.
     Open {
@@ -191,9 +192,6 @@ pub enum Violation {
     /// More came unasked than the credit allows, or more credit came back than was used.
     #[error("the credit of group {0} is overdrawn")]
     Credit(u64),
-    /// Too many messages are announced.
-    #[error("more than {0} messages wait to be received")]
-    TooMany(usize),
 }
 
 /// What waits until the other side is known to have its group.
@@ -365,6 +363,8 @@ impl Peer {
                     self.outbound.granted(message)?;
                 }
             }
+            Control::AnnounceAgain { message } => self.outbound.announce_again(message),
+            Control::AnnounceAll { group, epoch } => self.outbound.announce_all((group, epoch)),
             Control::Credit { group, epoch, bytes } => {
                 if self.open.contains_key(&(group, epoch)) {
                     self.outbound.credit((group, epoch), bytes)?;

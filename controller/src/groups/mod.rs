@@ -1,10 +1,9 @@
 //! Groups: what their members are told of them, which are in use, and how they come and go.
 //!
 //! Their trees are the [`Fabric`]'s. Who is in them, and when, is decided by [`crate::jobs`] and
-//! [`crate::groups::musters`]; who is left of them by [`crate::groups::recoveries`].
+//! [`crate::groups::registrar`].
 
-pub mod musters;
-pub mod recoveries;
+pub mod registrar;
 
 use crate::agents::Session;
 use crate::costs::prober::Prober;

@@ -85,7 +85,7 @@ impl Group {
                 }
             }
             Kind::Multicast { .. } => {
-                run.queued.push_back(action);
+                run.progress.queue_multicast(action);
                 self.multicasters.push_back((number, rank));
             }
             Kind::ReceiveMulticast { from, scope, transfer, dst } => {

@@ -45,7 +45,6 @@ impl Group {
         else {
             return Ok(());
         };
-        run.sending.insert(stripe.index);
         let data = run.range(src);
         let share = self.members.share(scope, stripe, concurrent_senders);
         let mut spec = self.stream_spec((number, transfer.0, scope, self.members.me), data.len);
@@ -283,7 +282,7 @@ impl Group {
         let Some(share) = stream.and_then(|stream| stream.sending.take()) else { return };
         shared.sent(share);
         if let Some(run) = self.calls.get_mut(&id.call).and_then(|call| call.runs.get_mut(&rank)) {
-            run.sending.remove(&share.stripe.index);
+            run.progress.multicast_sent(share.stripe);
         }
         self.multicasters.push_back((id.call, rank));
     }

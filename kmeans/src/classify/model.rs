@@ -1,7 +1,6 @@
 //! Everything that is needed to name a picture's class, in one file.
 
 use crate::error::Error;
-use crate::files;
 use crate::grid::{Centroids, Precision};
 use crate::hog;
 use crate::pictures::Cut;
@@ -9,6 +8,7 @@ use cool_classify::Row;
 use cool_classify::feature_map::FeatureMap;
 use cool_classify::histogram::{MAX_LEVELS, Pyramid};
 use cool_classify::svm::{self, Machine};
+use cool_map::replace_file;
 use serde::{Deserialize, Serialize};
 use std::path::Path;
 
@@ -103,7 +103,7 @@ impl Model {
             bytes.extend(machine.bias.to_le_bytes());
             bytes.extend(machine.weights.iter().flat_map(|weight| weight.to_le_bytes()));
         }
-        files::replace(path, &bytes)
+        replace_file(path, &[&bytes]).map_err(Error::file(path))
     }
 
     /// Reads a file.

@@ -11,6 +11,7 @@ use crate::source::Input;
 use cool_classify::Row;
 use cool_classify::histogram::MAX_LEVELS;
 use cool_classify::svm::{Machine, Training};
+use cool_map::Progress;
 
 /// How to train.
 #[derive(Clone, Debug)]
@@ -83,7 +84,7 @@ fn vocabulary(
         threads: how.vocabulary.effort.threads,
     };
     let share = Share::load(peers, &loading, watch)?;
-    Ok(share.cluster(peers, &how.vocabulary, watch, &mut None)?.centroids)
+    Ok(share.cluster(peers, &how.vocabulary, watch, &mut Progress::default())?.centroids)
 }
 
 /// A machine for each class.

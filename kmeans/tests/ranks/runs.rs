@@ -7,6 +7,7 @@ use cool_kmeans::lloyd::{Clustered, Clustering, Iteration, Loading, Share, Watch
 use cool_kmeans::partition::draw;
 use cool_kmeans::peers::Peers;
 use cool_kmeans::pictures::Cut;
+use cool_kmeans::progress::Progress;
 use cool_kmeans::source::Input;
 use cool_kmeans::words::{self, Word};
 use std::path::{Path, PathBuf};
@@ -92,7 +93,7 @@ impl Whole {
 
 pub(crate) fn rank(peers: &Peers<'_>, loading: &Loading, how: &Clustering) -> Outcome {
     let share = Share::load(peers, loading, &Silent)?;
-    let clustered = share.cluster(peers, how, &Silent, &mut None)?;
+    let clustered = share.cluster(peers, how, &Silent, &mut Progress::new())?;
     let found = words::find(peers, &share, &clustered, 3, 4)?;
     Ok((share, clustered, found))
 }

@@ -92,8 +92,8 @@ fn integer_rows(
         let mut parts = dealt(job)?;
         job.iterate(
             &mut progress,
-            1,
             || Ok(Vec::new()),
+            |_, done| done == 1,
             |_, _| {
                 let mapped = job.map(&mut parts, &Rows::<i64>::new(keys, 3), |part, out| {
                     for n in (0..each).map(|i| i + 97 * *part) {
@@ -103,11 +103,11 @@ fn integer_rows(
                 })?;
                 let all = job.combine(job.regroup(mapped)?)?;
                 let rows = all.iter().map(|(row, sums)| (row, sums.to_vec())).collect();
-                Ok::<_, Error>(cool_map::Next::Again(rows))
+                Ok::<_, Error>(rows)
             },
         )?;
         let kinds = progress.reports()[0].stages.iter().map(|stage| stage.kind).collect::<Vec<_>>();
-        Ok((progress.into_state().unwrap_or_default(), kinds))
+        Ok((progress.state().cloned().unwrap_or_default(), kinds))
     });
     results.swap_remove(0)
 }
@@ -149,6 +149,6 @@ fn every_rank_gets_what_one_has() {
 #[test]
 fn a_job_of_one_process_needs_no_ranks() {
     let options = cool_map::Options { threads: 2, ..Default::default() };
-    let alone = Job::alone(&options);
+    let alone = Job::alone(options);
     assert_eq!(real_sums(&alone).expect("sums"), all_ranks(SPREADS[3], real_sums));
 }

@@ -1,7 +1,7 @@
 //! Ranks that are left come to the same result, whenever others are lost, and a later run goes on from a checkpoint.
 
 use cool::embedded::Embedded;
-use cool_map::{Checkpoint, Error, Event, Next, Options, Partitions, Progress, Rows};
+use cool_map::{Checkpoint, Error, Event, Options, Partitions, Progress, Rows};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
 use std::sync::Mutex;
@@ -22,62 +22,71 @@ struct Loss {
 const STAGES: [&str; 5] = ["map", "in map", "regroup", "combine", "end"];
 
 /// The state after all iterations, in bits, at a rank that is not lost.
-fn job(comm: cool::Comm, losses: &[Loss], options: &Options<'_>, most: usize) -> Option<Vec<u64>> {
+fn job(
+    comm: cool::Comm,
+    losses: &[Loss],
+    options: Options<'_>,
+    file: Option<&Checkpoint>,
+    most: usize,
+) -> Option<Vec<u64>> {
     let rank = comm.rank();
-    let is_now = |iteration: usize, stage: &str| {
-        losses.iter().any(|l| {
-            *l == Loss {
-                rank,
-                iteration,
-                stage: STAGES.iter().copied().find(|s| *s == stage).unwrap_or("load"),
-            }
-        })
+    let is_now = |iteration, stage: &str| {
+        losses.iter().any(|l| (l.rank, l.iteration, l.stage) == (rank, iteration, stage))
     };
     // As if its process were gone.
     let dies = |iteration, stage: &str| assert!(!is_now(iteration, stage), "lost");
     let mut parts = Partitions::new(PARTITIONS);
     let mut progress = Progress::new();
+    if let Some(file) = file {
+        progress.keep_in(file.clone());
+    }
     let program = |job: &cool_map::Job<'_>| -> Result<(), Error> {
         dies(0, "load");
         job.deal(&mut parts, |index| Ok::<_, Error>(index as f64))?;
         let first = || Ok(vec![1.0f64; 5]);
-        job.iterate(&mut progress, most, first, |state, iteration| {
-            dies(iteration + 1, "map");
-            let mapped = job.map(&mut parts, &Rows::<f64>::new(5, 1), |part, out| {
-                dies(iteration + 1, "in map");
-                for (row, number) in state.iter().enumerate() {
-                    out.add(row, &[(number * 0.37 + *part + row as f64).sqrt()]);
-                }
-                Ok::<_, Error>(())
-            })?;
-            dies(iteration + 1, "regroup");
-            let mine = job.regroup(mapped)?;
-            dies(iteration + 1, "combine");
-            let all = job.combine(mine)?;
-            dies(iteration + 1, "end");
-            Ok(Next::Again(all.iter().map(|(_, sums)| sums[0]).collect()))
-        })
+        job.iterate(
+            &mut progress,
+            first,
+            |_, done| done >= most,
+            |state, iteration| {
+                dies(iteration + 1, "map");
+                let mapped = job.map(&mut parts, &Rows::<f64>::new(5, 1), |part, out| {
+                    dies(iteration + 1, "in map");
+                    for (row, number) in state.iter().enumerate() {
+                        out.add(row, &[(number * 0.37 + *part + row as f64).sqrt()]);
+                    }
+                    Ok::<_, Error>(())
+                })?;
+                dies(iteration + 1, "regroup");
+                let mine = job.regroup(mapped)?;
+                dies(iteration + 1, "combine");
+                let all = job.combine(mine)?;
+                dies(iteration + 1, "end");
+                Ok(all.iter().map(|(_, sums)| sums[0]).collect())
+            },
+        )
+        .map(drop)
     };
     let done = catch_unwind(AssertUnwindSafe(|| cool_map::run(comm, options, program)));
     match done {
         Err(_) => None,
         Ok(done) => {
             done.expect("the job runs");
-            Some(progress.into_state().expect("a state").into_iter().map(f64::to_bits).collect())
+            Some(progress.state().expect("a state").iter().map(|sum: &f64| sum.to_bits()).collect())
         }
     }
 }
 
-fn with(losses: &[Loss], options: &Options<'_>, most: usize) -> Vec<Vec<u64>> {
+fn with(losses: &[Loss], options: Options<'_>, file: Option<&Checkpoint>, most: usize) -> Vec<Vec<u64>> {
     let how = Embedded { ranks: RANKS, ranks_per_node: 2, racks: 2 };
-    let results = cool::embedded::run(how, |comm| job(comm, losses, options, most));
+    let results = cool::embedded::run(how, |comm| job(comm, losses, options, file, most));
     results.expect("agents start").into_iter().flatten().collect()
 }
 
 fn undisturbed() -> Vec<u64> {
     let how = Embedded { ranks: 1, ranks_per_node: 1, racks: 1 };
     let options = Options::default();
-    let results = cool::embedded::run(how, |comm| job(comm, &[], &options, ITERATIONS));
+    let results = cool::embedded::run(how, |comm| job(comm, &[], options, None, ITERATIONS));
     results.expect("agents start").remove(0).expect("not lost")
 }
 
@@ -88,7 +97,7 @@ fn a_rank_that_is_lost_at_any_stage_leaves_the_same_result() {
     let mut losses = vec![Loss { rank: 1, iteration: 0, stage: "load" }];
     losses.extend(STAGES.iter().zip([0, 3, 5, 0, 2]).map(|(stage, rank)| Loss { rank, iteration: 2, stage }));
     for loss in losses {
-        let found = with(&[loss], &options, ITERATIONS);
+        let found = with(&[loss], options, None, ITERATIONS);
         assert_eq!(found.len(), RANKS - 1, "{loss:?}");
         assert!(found.iter().all(|one| *one == whole), "{loss:?}: {found:?} is not {whole:?}");
     }
@@ -106,7 +115,7 @@ fn one_rank_that_is_left_ends_with_the_same_result() {
     let at = |rank, iteration, stage| Loss { rank, iteration, stage };
     let losses =
         [at(0, 1, "regroup"), at(2, 1, "end"), at(3, 2, "map"), at(4, 3, "combine"), at(5, 4, "in map")];
-    assert_eq!(with(&losses, &options, ITERATIONS), [whole]);
+    assert_eq!(with(&losses, options, None, ITERATIONS), [whole]);
     let told = told.lock().expect("no panic");
     assert!(told.is_sorted_by(|a, b| a > b) && told.last() == Some(&1), "{told:?}");
 }
@@ -119,7 +128,7 @@ fn partitions_are_loaded_once_and_those_of_lost_ranks_once_more() {
         let lost = comm.rank() == 2;
         let mut parts = Partitions::new(PARTITIONS);
         let mut times = 0;
-        cool_map::run(comm, &Options::default(), |job| -> Result<(), Error> {
+        cool_map::run(comm, Options::default(), |job| -> Result<(), Error> {
             job.deal(&mut parts, |index| {
                 loads[index].fetch_add(1, Ordering::Relaxed);
                 Ok::<_, Error>(())
@@ -141,7 +150,7 @@ fn partitions_are_loaded_once_and_those_of_lost_ranks_once_more() {
 
 fn checkpointed(folder: &Path, most: usize) -> Vec<Vec<u64>> {
     let file = Checkpoint { path: folder.join("run"), run: "test".into(), resume: true };
-    with(&[], &Options { checkpoint: Some(&file), ..Options::default() }, most)
+    with(&[], Options::default(), Some(&file), most)
 }
 
 #[test]

@@ -29,7 +29,7 @@ pub(crate) fn each_rank<T: Send>(
 ) -> Vec<T> {
     let how = Embedded { ranks: spread.ranks, ranks_per_node: spread.ranks_per_node, racks: 2 };
     let options = Options { threads: spread.threads, ..Options::default() };
-    let results = cool::embedded::run(how, |comm| cool_map::run(comm, &options, &program));
+    let results = cool::embedded::run(how, |comm| cool_map::run(comm, options, &program));
     results.expect("agents start").into_iter().map(|result| result.expect("the job runs")).collect()
 }
 

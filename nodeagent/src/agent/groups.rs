@@ -19,7 +19,7 @@ pub(super) struct Group {
     /// Nobody will release it.
     orphan: bool,
     /// Its ranks came by themselves: it is released when all of them have left.
-    mustered: bool,
+    enlisted: bool,
     /// The user of the processes that came by themselves, unless the agent's own.
     owner: Option<u32>,
 }
@@ -87,7 +87,7 @@ impl GroupTable {
         let Some(known) = groups.get_mut(&group) else { return Left::Released };
         known.present -= 1;
         let last = known.present == 0;
-        if last && known.orphan { Left::LastOfOrphan } else { Left::Tell { unused: last && known.mustered } }
+        if last && known.orphan { Left::LastOfOrphan } else { Left::Tell { unused: last && known.enlisted } }
     }
 
     /// The ranks that have attached to a group and not left it, if any: all that have come if one is there.
@@ -114,7 +114,7 @@ impl GroupTable {
     /// A group's ranks come by themselves: it is released when all of them have left.
     pub(super) fn release_when_unused(&self, group: u64) {
         if let Some(known) = self.lock().get_mut(&group) {
-            known.mustered = true;
+            known.enlisted = true;
         }
     }
 
@@ -175,7 +175,7 @@ impl Group {
             came: BTreeSet::new(),
             present: 0,
             orphan: false,
-            mustered: false,
+            enlisted: false,
             owner: None,
         })
     }

@@ -3,7 +3,7 @@
 
 use super::{Agent, Attachment, CONTROLLER_MARGIN, GONE};
 use cool_proto::control::agent_message::Body;
-use cool_proto::control::{Enlist, Mustered, RanksLeft, Withdraw};
+use cool_proto::control::{Enlist, Enlisted, RanksLeft, Withdraw};
 use std::time::Duration;
 
 impl Agent {
@@ -27,8 +27,8 @@ impl Agent {
     }
 
     /// The controller has made a group for processes that waited, or will not.
-    pub(crate) fn mustered(&self, mustered: Mustered) {
-        let Mustered { key, group, reason, rank } = mustered;
+    pub(crate) fn enlisted(&self, enlisted: Enlisted) {
+        let Enlisted { key, group, reason, rank } = enlisted;
         let concerned = self.enlisted.take(&key, rank);
         self.groups.release_when_unused(group);
         for (rank, waits) in concerned {
@@ -56,7 +56,7 @@ impl Agent {
     }
 
     /// Nobody will make the groups that processes wait for, or say who is left of theirs.
-    pub(crate) fn give_up_musters(&self, why: &str) {
+    pub(crate) fn give_up_waiting(&self, why: &str) {
         self.recovering.give_up(why);
         self.enlisted.give_up(why);
     }

@@ -43,7 +43,7 @@ impl Control<'_> {
                     answer(out, agent_message::Body::Traced(piece)).await?;
                 }
             }
-            Body::Mustered(mustered) => self.agent.mustered(mustered),
+            Body::Enlisted(enlisted) => self.agent.enlisted(enlisted),
             Body::Recovered(recovered) => self.agent.recovered(&recovered),
             Body::Probe(probe) => {
                 self.probe = JoinSet::new();

@@ -42,7 +42,7 @@ struct Stream {
 }
 
 impl Stream {
-    /// What it may send when so many streams of its node are under way: by its pace, but for what it sends at
+    /// What it may send when `streams` streams of its node are under way: by its pace, but for what it sends at
     /// once.
     fn most(&self, streams: f64, costs: &Costs) -> f64 {
         let sharers = f64::from(self.what.concurrent_senders).max(streams).max(1.0);

@@ -37,7 +37,7 @@ enum Ranks {
     Each(Vec<usize>),
 }
 
-/// A network. It parses from `tree:RxK` (R racks of K hosts), `tree:3+5+2` (racks of so many hosts),
+/// A network. It parses from `tree:RxK` (R racks of K hosts), `tree:3+5+2` (racks of 3, 5 and 2 hosts),
 /// `leafspine:LxSxK` (L racks of K hosts, S spines) or `fattree:K` (of switches with K ports); another `xP` is
 /// the number of ranks on each host.
 #[derive(Clone, Debug, PartialEq)]
@@ -67,7 +67,7 @@ pub struct Fabric {
 pub enum FabricError {
     /// It is not written as one.
     #[error(
-        "topology {0:?}: expected tree:RxK (R racks of K hosts), tree:3+5+2 (racks of so many hosts), \
+        "topology {0:?}: expected tree:RxK (R racks of K hosts), tree:3+5+2 (racks of 3, 5 and 2 hosts), \
          leafspine:LxSxK (L racks of K hosts, S spines) or fattree:K (switches with K ports, an even number), \
          each with another xP for P ranks on each host"
     )]
@@ -141,7 +141,7 @@ impl Fabric {
         fabric.with_rates(host, uplink)
     }
 
-    /// Time over so many links, the first and the last of which are hosts'.
+    /// Time over `hops` links, the first and the last of which are hosts'.
     pub(super) fn delay_over(&self, hops: u32) -> Duration {
         self.delay * hops.min(2) + self.uplink_delay * hops.saturating_sub(2)
     }

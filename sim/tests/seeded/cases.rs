@@ -31,7 +31,7 @@ fn without_loss_nothing_is_repaired_and_no_link_carries_a_tenth_more_than_the_me
     let settings = Settings::clean(vec![4; 4], RATE, 8 * MIB);
     let outcome = run(&settings);
     all_delivered(&outcome);
-    assert!(outcome.stats.iter().all(|stats| stats.requests == 0 && stats.served == 0));
+    assert!(outcome.stats.iter().all(|stats| stats.naks == 0 && stats.served == 0));
     let most = outcome.link_bytes.iter().max().expect("links");
     assert!((*most as f64) < 1.10 * settings.len as f64, "{most} bytes");
 }

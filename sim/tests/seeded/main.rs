@@ -2,7 +2,6 @@
 
 mod broadcasts;
 mod cases;
-mod coding;
 mod repair;
 mod schedules;
 mod speed;

@@ -61,7 +61,7 @@ fn means(pattern: Loss, loss: f64, mending: Mending) -> [f64; 6] {
             outcome.repaired_inside as f64 / LEN as f64,
             outcome.repaired_across as f64 / LEN as f64,
             busiest as f64 / LEN as f64,
-            outcome.stats.iter().map(|stats| stats.requests).sum::<u64>() as f64,
+            outcome.stats.iter().map(|stats| stats.naks).sum::<u64>() as f64,
             outcome.stats.iter().map(|stats| stats.duplicates).sum::<u64>() as f64,
         ];
         sums.iter_mut().zip(all).for_each(|(sum, one)| *sum += one / SEEDS as f64);

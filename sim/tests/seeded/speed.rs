@@ -10,7 +10,7 @@ use std::fmt::Write;
 const RATE: u64 = 2_500_000;
 const MIB: u64 = 1 << 20;
 const NODES: usize = 16;
-/// Each row is the worst of so many seeds.
+/// Each row is the worst of this many seeds.
 const SEEDS: u64 = 3;
 
 /// As `mininet/testbed.py` shapes its links: a token bucket of 16 kB before a queue of 256 kB.
@@ -70,7 +70,7 @@ fn figures(settings: &Settings) -> Figures {
         time: time / limit.as_secs_f64(),
         link: most(&outcome.link_bytes),
         uplink: most(&outcome.link_bytes[2 * NODES..]),
-        requests: sum(|stats| stats.requests),
+        requests: sum(|stats| stats.naks),
         repairs: sum(|stats| stats.served),
         doubles: sum(|stats| stats.duplicates),
         rivals: outcome.rivals.iter().sum::<u64>() as f64 / time / settings.host.rate as f64,

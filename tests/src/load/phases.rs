@@ -145,7 +145,7 @@ impl Stage {
         let per_rack = plan.hosts.len() / plan.racks;
         let (racks, hosts) = (RACKS.min(plan.racks), PER_RACK.min(per_rack));
         let size = racks * hosts;
-        let before = self.fabric.counts.mustered.load(Ordering::Relaxed);
+        let before = self.fabric.counts.enlisted.load(Ordering::Relaxed);
         for group in 0..count {
             for rank in 0..size {
                 let rack = (group * 7 + rank / hosts * (plan.racks / racks)) % plan.racks;
@@ -155,7 +155,7 @@ impl Stage {
         }
         // Every node is told once, whatever its number of ranks: here one.
         let all = before + (count * size) as u64;
-        let made = |counts: &Counts| counts.mustered.load(Ordering::Relaxed) >= all;
+        let made = |counts: &Counts| counts.enlisted.load(Ordering::Relaxed) >= all;
         self.fabric.until("groups", PATIENCE, made).await?;
         match self.fabric.counts.failed.load(Ordering::Relaxed) {
             0 => Ok(()),

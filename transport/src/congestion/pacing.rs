@@ -38,7 +38,7 @@ impl TokenBucket {
         }
     }
 
-    /// So many bytes left.
+    /// `bytes` bytes have left.
     pub(crate) fn spend(&mut self, bytes: u64) {
         if self.rate.is_some() {
             self.tokens = self.tokens.saturating_sub_unsigned(bytes);

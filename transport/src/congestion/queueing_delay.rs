@@ -7,7 +7,7 @@ use cool_machine::{Duration, Time};
 
 /// Nanoseconds of a unit, as a power of two: 16 microseconds, so that a stamp comes again after a second.
 const UNIT: u32 = 14;
-/// Rounds over which the quickest way is remembered, and then once more: clocks drift apart.
+/// Rounds over which the shortest delay is remembered, and then once more: clocks drift apart.
 const MEMORY: u32 = 64;
 
 /// Shorter queues are not told from the noise of machines.
@@ -18,7 +18,7 @@ pub(crate) fn stamp(now: Time) -> u16 {
     (now.as_nanos() >> UNIT) as u16
 }
 
-/// So many units.
+/// `count` units as a time.
 pub(crate) fn units(count: u16) -> Duration {
     Duration::from_nanos(u64::from(count) << UNIT)
 }

@@ -7,14 +7,17 @@
 use crate::rtt::Rtt;
 use cool_machine::{Duration, Time};
 
+/// Chunks to ask for at first, and at the least.
 const INITIAL: u32 = 16;
 const SMALLEST: u32 = 16;
 /// The most bytes to ask for at a time: 10 Gbit/s over 100 microseconds, and half of a shallow switch buffer.
 const LARGEST_BYTES: u32 = 128 * 1024;
-/// Chunks that no Ethernet frame holds do not leave the machine, where no switch is in the way: so many of them.
-const ETHERNET: u32 = 16 * 1024;
-const LARGEST_WITHIN: u32 = 48;
-/// Round trips over which the most that came through is remembered.
+/// Chunks of this many bytes and more, which no Ethernet frame holds, occur only on loopback, where no switch is in the way:
+/// there the window is [`LARGEST_ON_LOOPBACK`].
+const LOOPBACK_CHUNK_BYTES: u32 = 16 * 1024;
+/// The most chunks to ask for at a time on loopback.
+const LARGEST_ON_LOOPBACK: u32 = 48;
+/// Round trips over which the highest delivery rate is remembered.
 const MEMORY: usize = 8;
 
 /// The bound on outstanding chunks.
@@ -37,8 +40,8 @@ pub(crate) struct Window {
 impl Window {
     pub(crate) fn new(now: Time, chunk_bytes: u32) -> Window {
         let largest = match chunk_bytes {
-            ..ETHERNET => (LARGEST_BYTES / chunk_bytes).max(INITIAL),
-            _ => LARGEST_WITHIN,
+            ..LOOPBACK_CHUNK_BYTES => (LARGEST_BYTES / chunk_bytes).max(INITIAL),
+            _ => LARGEST_ON_LOOPBACK,
         };
         Window {
             size: INITIAL,

@@ -1,18 +1,16 @@
-//! Telling the source how receivers are doing: members of a rack report to its head, the first of the rack in
-//! the chain, which reports for all of them to the source. What the source has heard it settles; what is not
-//! settled is reported again, and past a head that does not answer.
+//! The tree along which receivers acknowledge (as in RMTP, Paul et al., IEEE JSAC 1997, and the tree-based ACKs of RFC 3048):
+//! members of a rack report to its head, the first of the rack in the chain, which reports for all of them to the source.
+//! What the source has heard it settles; what is not settled is reported again, and past a head that does not answer.
 
 use crate::feedback::rounds::RoundFeedback;
 use crate::intervals::IntervalSet;
 use crate::packet::{Body, MAX_RANGES};
+use crate::retry::ACK_PARENT_TRIES;
 use crate::rtt::backoff;
 use crate::spec::Chain;
 use cool_machine::{Duration, Time};
 use core::ops::Range;
 use std::sync::Arc;
-
-/// Reports without an answer until a head is passed over.
-const TRIES: u32 = 3;
 
 /// Ranges of positions as a packet holds them.
 pub(crate) fn positions(set: impl Iterator<Item = Range<u32>>) -> Vec<Range<u16>> {
@@ -24,7 +22,7 @@ pub(crate) fn positions(set: impl Iterator<Item = Range<u32>>) -> Vec<Range<u16>
 pub(crate) struct Reporter {
     chain: Arc<Chain>,
     me: u16,
-    /// The position that is reported to.
+    /// The position that is reported to: the head of the rack, or the source.
     ack_parent: u16,
     alive: IntervalSet,
     complete: IntervalSet,
@@ -62,7 +60,7 @@ impl Reporter {
         }
     }
 
-    /// So many rounds have passed over the tree here.
+    /// `rounds` rounds have passed over the multicast tree here.
     pub(crate) fn on_round(&mut self, now: Time, rounds: u32, heard: RoundFeedback, rto: Duration) {
         self.merge_round(rounds, heard);
         self.news(now, self.me, false, rto);
@@ -165,7 +163,7 @@ impl Reporter {
                 return None;
             }
         } else {
-            if self.unanswered >= TRIES && self.ack_parent != 0 {
+            if self.unanswered >= ACK_PARENT_TRIES && self.ack_parent != 0 {
                 (self.ack_parent, self.unanswered) = (0, 0);
             }
             // The report may wait for an ACK delay on its way, and so may the answer.

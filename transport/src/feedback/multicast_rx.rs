@@ -3,13 +3,9 @@
 use crate::congestion::queueing_delay::QueueingDelay;
 use crate::congestion::rate::Loss;
 use crate::feedback::rounds::{RoundFeedback, Rounds};
+use crate::retry::{SILENT_CHUNKS, SILENT_RTOS};
 use cool_machine::{Duration, Time};
 use core::ops::Range;
-
-/// Chunk times and retry timers without a packet after which the tree counts as silent. Ample, since asking for
-/// everything because a busy machine paused costs more than finding out late: the end of a stream is announced.
-const SILENT_CHUNKS: u32 = 64;
-const SILENT_TIMERS: u32 = 4;
 
 /// What a receiver knows of the multicast.
 #[derive(Debug)]
@@ -56,7 +52,7 @@ impl MulticastRx {
         self.horizon
     }
 
-    /// Whether so many rounds can have passed.
+    /// Whether `rounds` rounds can have passed.
     pub(crate) fn has_rounds(&self, rounds: u32) -> bool {
         rounds <= self.rounds.of(self.chunks)
     }
@@ -90,7 +86,7 @@ impl MulticastRx {
         (gap, ended.or(before))
     }
 
-    /// The source says that so many chunks have been multicast. Returns those passed over.
+    /// The source says that it has multicast the first `sent` chunks. Returns those passed over.
     pub(crate) fn announced(&mut self, now: Time, sent: u32) -> Range<u32> {
         match sent.min(self.chunks).checked_sub(1) {
             Some(last) if last >= self.horizon => {
@@ -103,7 +99,7 @@ impl MulticastRx {
 
     /// When the tree counts as silent, if more is to come over it.
     pub(crate) fn silent_at(&self, rto: Duration) -> Option<Time> {
-        let patience = (rto * SILENT_TIMERS).max(self.spacing * SILENT_CHUNKS);
+        let patience = (rto * SILENT_RTOS).max(self.spacing * SILENT_CHUNKS);
         (self.horizon < self.chunks).then(|| self.last + patience)
     }
 
@@ -145,7 +141,7 @@ mod tests {
         Time::from_nanos(ms * 1_000_000)
     }
 
-    /// The stamp of a chunk that was sent at so many milliseconds.
+    /// The stamp of a chunk that was sent at this time in milliseconds.
     fn stamp(ms: u32) -> u16 {
         crate::congestion::queueing_delay::stamp(at(u64::from(ms)))
     }

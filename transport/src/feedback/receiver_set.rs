@@ -4,16 +4,15 @@ use crate::feedback::ack_tree::positions;
 use crate::feedback::rounds::RoundFeedback;
 use crate::intervals::IntervalSet;
 use crate::packet::Body;
+use crate::retry::REPORT_TIMEOUT;
 use crate::spec::Chain;
 use cool_machine::{Duration, Time};
 use core::ops::Range;
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
-/// How long a round waits for one who has told of rounds before: longer than any queue that streams are for.
-const LONGEST: Duration = Duration::from_millis(250);
-/// Rounds that wait to be reported by all, at most.
-const OPEN: usize = 64;
+/// The most rounds that wait to be reported by all.
+const OPEN_ROUNDS_MAX: usize = 64;
 
 /// A round as far as it has been reported.
 #[derive(Debug)]
@@ -106,9 +105,9 @@ impl ReceiverSet {
         }
         let mut passed: Option<(u32, RoundFeedback)> = None;
         while let Some(first) = self.open.front() {
-            let waits = |rounds: u32| now - first.since < if rounds > 0 { LONGEST } else { patience };
+            let waits = |rounds: u32| now - first.since < if rounds > 0 { REPORT_TIMEOUT } else { patience };
             let missing = self.reporters.values().any(|rounds| *rounds <= first.round && waits(*rounds));
-            if missing && self.open.len() <= OPEN {
+            if missing && self.open.len() <= OPEN_ROUNDS_MAX {
                 break;
             }
             let heard = passed.map_or(first.heard, |(_, heard)| heard.worst(first.heard));
@@ -138,7 +137,7 @@ impl ReceiverSet {
         self.complete.len() == self.receivers()
     }
 
-    /// Positions that are not complete and have not been heard of for so long.
+    /// Positions that are not complete and have not been heard of for `quiet`.
     pub(crate) fn silent_for(&self, now: Time, quiet: Duration) -> Vec<u16> {
         let missing = self.complete.gaps(1..u32::from(self.chain.len())).flatten().map(|p| p as u16);
         missing.filter(|p| self.heard[usize::from(*p)].is_none_or(|heard| now - heard >= quiet)).collect()
@@ -255,6 +254,6 @@ mod tests {
         for rounds in 1..10_000 {
             receivers.on_round(at(0), 1, (rounds, lost(0)), MS);
         }
-        assert!(receivers.open.len() <= OPEN, "{}", receivers.open.len());
+        assert!(receivers.open.len() <= OPEN_ROUNDS_MAX, "{}", receivers.open.len());
     }
 }

@@ -1,6 +1,7 @@
 //! Bytes to packets and back.
 
 use super::{Body, MAGIC, MAX_RANGES, Packet, PacketError, VERSION, Via};
+use crate::fields::{Reader, Short};
 use crate::spec::StreamId;
 use core::ops::Range;
 
@@ -74,24 +75,24 @@ impl Packet {
         if !bytes.starts_with(&MAGIC) {
             return Err(foreign());
         }
-        let mut r = Reader { rest: bytes, len: bytes.len() };
-        r.take::<2>()?;
+        let mut r = Reader::new(bytes);
+        r.u16()?;
         let version = r.u8()?;
         if version != VERSION {
             return Err(PacketError::Version(version));
         }
         let code = r.u8()?;
         let id = StreamId {
-            group: u64::from_be_bytes(r.take()?),
+            group: r.u64()?,
             epoch: r.u32()?,
-            call: u64::from_be_bytes(r.take()?),
+            call: r.u64()?,
             transfer: r.u32()?,
             source: r.u16()?,
         };
         let from = r.u16()?;
-        let digest = u64::from_be_bytes(r.take()?);
+        let digest = r.u64()?;
         let body = Body::decode(code, &mut r)?;
-        Ok((Packet { id, from, digest, body }, r.rest))
+        Ok((Packet { id, from, digest, body }, r.rest()))
     }
 }
 
@@ -162,49 +163,49 @@ impl Body {
                     3 => Via::Rack,
                     _ => return Err(PacketError::Field("via")),
                 };
-                r.zero()?;
+                zero(r)?;
                 Body::Data { chunk, echo, via }
             }
             ANNOUNCE => {
                 let (sent, serial) = (r.u32()?, r.u16()?);
-                let flags = r.flags(BEGUN | ANSWER)?;
-                r.zero()?;
+                let flags = flags(r, BEGUN | ANSWER)?;
+                zero(r)?;
                 Body::Announce { sent, serial, begun: flags & BEGUN != 0, answer: flags & ANSWER != 0 }
             }
             NAK => {
                 let serial = r.u16()?;
-                let forward_live = r.flags(FORWARD_LIVE)? != 0;
-                let count = r.count()?;
-                Body::Nak { serial, forward_live, chunks: r.ranges_u32(count)? }
+                let forward_live = flags(r, FORWARD_LIVE)? != 0;
+                let count = range_count(r)?;
+                Body::Nak { serial, forward_live, chunks: ranges(count, || r.u32())? }
             }
             NAK_CONFIRM => {
                 let echo = r.u16()?;
-                r.zero()?;
-                let count = r.count()?;
-                Body::NakConfirm { echo, chunks: r.ranges_u32(count)? }
+                zero(r)?;
+                let count = range_count(r)?;
+                Body::NakConfirm { echo, chunks: ranges(count, || r.u32())? }
             }
             REPORT => {
                 let (rounds, loss, spacing, delay, echo) = (r.u32()?, r.u16()?, r.u32()?, r.u16()?, r.u16()?);
-                let (alive, complete) = (r.count()?, r.count()?);
+                let (alive, complete) = (range_count(r)?, range_count(r)?);
                 Body::Report {
                     rounds,
                     loss,
                     spacing,
                     delay,
                     echo,
-                    alive: r.ranges_u16(alive)?,
-                    complete: r.ranges_u16(complete)?,
+                    alive: ranges(alive, || r.u16())?,
+                    complete: ranges(complete, || r.u16())?,
                 }
             }
             SETTLED => {
-                r.zero()?;
-                let count = r.count()?;
-                Body::Settled { positions: r.ranges_u16(count)? }
+                zero(r)?;
+                let count = range_count(r)?;
+                Body::Settled { positions: ranges(count, || r.u16())? }
             }
             DIGEST_MISMATCH => Body::DigestMismatch,
             PING => {
-                let answer = r.flags(TO_ANSWER)? != 0;
-                r.zero()?;
+                let answer = flags(r, TO_ANSWER)? != 0;
+                zero(r)?;
                 Body::Ping { answer }
             }
             other => return Err(PacketError::Type(other)),
@@ -231,58 +232,33 @@ fn put_u16(out: &mut Vec<u8>, ranges: &[Range<u16>]) {
     }
 }
 
-/// Takes fields off the front of a packet.
-struct Reader<'a> {
-    rest: &'a [u8],
-    len: usize,
+impl From<Short> for PacketError {
+    fn from(Short { len, needed }: Short) -> PacketError {
+        PacketError::Short { len, needed }
+    }
 }
 
-impl Reader<'_> {
-    fn take<const N: usize>(&mut self) -> Result<[u8; N], PacketError> {
-        let Some((field, rest)) = self.rest.split_first_chunk::<N>() else {
-            return Err(PacketError::Short { len: self.len, needed: self.len - self.rest.len() + N });
-        };
-        self.rest = rest;
-        Ok(*field)
-    }
+fn zero(r: &mut Reader<'_>) -> Result<(), PacketError> {
+    if r.u8()? == 0 { Ok(()) } else { Err(PacketError::Field("reserved byte, which is zero")) }
+}
 
-    fn u8(&mut self) -> Result<u8, PacketError> {
-        Ok(u8::from_be_bytes(self.take()?))
-    }
+fn flags(r: &mut Reader<'_>, known: u8) -> Result<u8, PacketError> {
+    let flags = r.u8()?;
+    if flags & !known == 0 { Ok(flags) } else { Err(PacketError::Field("flag")) }
+}
 
-    fn u16(&mut self) -> Result<u16, PacketError> {
-        Ok(u16::from_be_bytes(self.take()?))
-    }
+fn range_count(r: &mut Reader<'_>) -> Result<usize, PacketError> {
+    let count = usize::from(r.u8()?);
+    if count <= MAX_RANGES { Ok(count) } else { Err(PacketError::Field("count of ranges")) }
+}
 
-    fn u32(&mut self) -> Result<u32, PacketError> {
-        Ok(u32::from_be_bytes(self.take()?))
-    }
-
-    fn zero(&mut self) -> Result<(), PacketError> {
-        if self.u8()? == 0 { Ok(()) } else { Err(PacketError::Field("reserved byte, which is zero")) }
-    }
-
-    fn flags(&mut self, known: u8) -> Result<u8, PacketError> {
-        let flags = self.u8()?;
-        if flags & !known == 0 { Ok(flags) } else { Err(PacketError::Field("flag")) }
-    }
-
-    fn count(&mut self) -> Result<usize, PacketError> {
-        let count = usize::from(self.u8()?);
-        if count <= MAX_RANGES { Ok(count) } else { Err(PacketError::Field("count of ranges")) }
-    }
-
-    fn ranges_u32(&mut self, count: usize) -> Result<Vec<Range<u32>>, PacketError> {
-        let ranges = (0..count).map(|_| Ok(self.u32()?..self.u32()?)).collect::<Result<Vec<_>, _>>()?;
-        ascending(&ranges)?;
-        Ok(ranges)
-    }
-
-    fn ranges_u16(&mut self, count: usize) -> Result<Vec<Range<u16>>, PacketError> {
-        let ranges = (0..count).map(|_| Ok(self.u16()?..self.u16()?)).collect::<Result<Vec<_>, _>>()?;
-        ascending(&ranges)?;
-        Ok(ranges)
-    }
+fn ranges<T: PartialOrd>(
+    count: usize,
+    mut bound: impl FnMut() -> Result<T, Short>,
+) -> Result<Vec<Range<T>>, PacketError> {
+    let ranges = (0..count).map(|_| Ok(bound()?..bound()?)).collect::<Result<Vec<_>, Short>>()?;
+    ascending(&ranges)?;
+    Ok(ranges)
 }
 
 /// Ranges are not empty, ascend and do not touch.

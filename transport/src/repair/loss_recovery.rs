@@ -1,25 +1,20 @@
-//! Getting missing chunks from the nodes nearer the source: what to ask for, whom, how much, and when again.
+//! Loss recovery at a receiver: which missing chunks to ask the nodes nearer the source for (by a NAK), whom, how many at a
+//! time, and when again.
 //!
-//! A chunk that is missing is *due*, then *asked* for; the asked node (the *feeder*) sends it at once or says
-//! that it is *noted* and will be forwarded. Asked and noted chunks become due again by timers, or when
-//! packets that left the feeder later have come.
+//! A chunk that is missing is *due*, then *asked* for; the node that is asked (the *upstream*) sends it at once, or
+//! *confirms* the NAK and forwards the chunk when it comes. Asked and confirmed chunks become due again by timers, or when
+//! packets that left the upstream later have come, as in RACK (RFC 8985).
 
 use super::upstream::Upstream;
 use crate::congestion::window::Window;
 use crate::intervals::IntervalSet;
 use crate::packet::{MAX_RANGES, Via};
+use crate::retry::{CONFIRMED_RTOS, REORDER_WINDOW_MIN, REORDER_WINDOW_MULT_MAX};
 use crate::rtt::Rtt;
 use crate::spec::Timers;
 use cool_machine::{Duration, Time, earliest};
 use core::ops::Range;
 use std::collections::VecDeque;
-
-/// The reordering allowance starts from a quarter of a round trip, as in RACK (RFC 8985), and doubles with
-/// each request that proves needless, up to this many times.
-const MOST_PATIENT: u32 = 16;
-const SHORTEST_ALLOWANCE: Duration = Duration::from_micros(500);
-/// A noted chunk is asked for again after this many retry timers.
-const NOTED_TIMERS: u32 = 4;
 
 /// One request that is under way.
 #[derive(Debug)]
@@ -43,19 +38,19 @@ pub(crate) struct LossRecovery {
     upstream: Upstream,
     due: IntervalSet,
     asked: IntervalSet,
-    noted: IntervalSet,
+    confirmed: IntervalSet,
     /// What was asked, in order of time; parts that came since are still in it.
     asked_log: VecDeque<Asked>,
-    noted_log: VecDeque<(Time, Range<u32>)>,
-    /// Gaps that are due when they are older than the reordering allowance.
+    confirmed_log: VecDeque<(Time, Range<u32>)>,
+    /// Gaps that are due when they are older than the reordering reorder_window.
     gaps: VecDeque<(Time, Range<u32>)>,
     /// The latest request that has been answered, and when: earlier ones have been answered before it left.
     overtaken: Option<(u16, Time)>,
-    /// When the feeder last sent a chunk: while it does, what was asked of it may stand behind that.
+    /// When the upstream last sent a chunk: while it does, what was asked of it may stand behind that.
     fed: Time,
-    /// One past the last chunk that a feeder forwarded.
+    /// One past the last chunk that was forwarded here.
     forwarded: u32,
-    patience: u32,
+    reorder_window_mult: u32,
     last_request: Option<Time>,
     rtt: Rtt,
     window: Window,
@@ -67,14 +62,14 @@ impl LossRecovery {
             upstream: Upstream::new(me),
             due: IntervalSet::default(),
             asked: IntervalSet::default(),
-            noted: IntervalSet::default(),
+            confirmed: IntervalSet::default(),
             asked_log: VecDeque::new(),
-            noted_log: VecDeque::new(),
+            confirmed_log: VecDeque::new(),
             gaps: VecDeque::new(),
             overtaken: None,
             fed: now,
             forwarded: 0,
-            patience: 1,
+            reorder_window_mult: 1,
             last_request: None,
             rtt: Rtt::new(timers.initial_rto),
             window: Window::new(now, chunk_bytes),
@@ -87,8 +82,8 @@ impl LossRecovery {
 
     /// Entries of its lists.
     pub(crate) fn entries(&self) -> usize {
-        let sets = [&self.due, &self.asked, &self.noted].into_iter().map(IntervalSet::range_count);
-        let logs = self.asked_log.len() + self.noted_log.len() + self.gaps.len();
+        let sets = [&self.due, &self.asked, &self.confirmed].into_iter().map(IntervalSet::range_count);
+        let logs = self.asked_log.len() + self.confirmed_log.len() + self.gaps.len();
         sets.sum::<usize>() + logs + self.rtt.entries()
     }
 
@@ -109,7 +104,7 @@ impl LossRecovery {
         for gap in held.gaps(chunks) {
             let parts: Vec<Range<u32>> = self.asked.gaps(gap).collect();
             for part in parts {
-                for part in self.noted.gaps(part) {
+                for part in self.confirmed.gaps(part) {
                     self.due.insert(part);
                 }
             }
@@ -124,7 +119,7 @@ impl LossRecovery {
     /// A chunk came over the tree; if it had been asked for, that was too early.
     pub(crate) fn came_by_tree(&mut self, chunk: u32) {
         if self.asked.contains(chunk) {
-            self.patience = (self.patience * 2).min(MOST_PATIENT);
+            self.reorder_window_mult = (self.reorder_window_mult * 2).min(REORDER_WINDOW_MULT_MAX);
         }
         self.settle(chunk);
     }
@@ -142,7 +137,7 @@ impl LossRecovery {
         match via {
             Via::Answer if position == self.upstream.position() => self.overtake(now, echo),
             Via::Forwarded | Via::Rack => {
-                if let Some(first) = self.noted.first().filter(|_| chunk > self.forwarded) {
+                if let Some(first) = self.confirmed.first().filter(|_| chunk > self.forwarded) {
                     self.gap(now, first.max(self.forwarded)..chunk);
                 }
                 self.forwarded = self.forwarded.max(chunk + 1);
@@ -156,7 +151,7 @@ impl LossRecovery {
         self.upstream.on_heard(now, position);
     }
 
-    /// A node nearer the source noted these chunks.
+    /// A node nearer the source confirmed the NAK of these chunks.
     pub(crate) fn wait(&mut self, now: Time, position: u16, echo: u16, chunks: &[Range<u32>]) {
         self.heard(now, position, echo);
         if position != self.upstream.position() || echo == 0 {
@@ -166,8 +161,8 @@ impl LossRecovery {
             let parts: Vec<Range<u32>> = self.asked.overlaps(range.clone()).collect();
             for part in parts {
                 self.asked.remove(part.clone());
-                self.noted.insert(part.clone());
-                self.noted_log.push_back((now, part));
+                self.confirmed.insert(part.clone());
+                self.confirmed_log.push_back((now, part));
             }
         }
         self.overtake(now, echo);
@@ -192,11 +187,11 @@ impl LossRecovery {
                 self.window.on_silence();
             }
         }
-        while let Some(_at) = self.noted_deadline().filter(|at| *at <= now) {
-            let Some((_, chunks)) = self.noted_log.pop_front() else { break };
-            let overdue: Vec<Range<u32>> = self.noted.overlaps(chunks).collect();
+        while let Some(_at) = self.confirmed_deadline().filter(|at| *at <= now) {
+            let Some((_, chunks)) = self.confirmed_log.pop_front() else { break };
+            let overdue: Vec<Range<u32>> = self.confirmed.overlaps(chunks).collect();
             for range in overdue {
-                self.noted.remove(range.clone());
+                self.confirmed.remove(range.clone());
                 self.due.insert(range);
             }
         }
@@ -232,13 +227,13 @@ impl LossRecovery {
 
     /// When to look again.
     pub(crate) fn deadline(&mut self) -> Option<Time> {
-        let gap = self.gaps.front().map(|(at, _)| *at + self.allowance());
-        let timers = earliest(self.asked_deadline(), self.noted_deadline());
+        let gap = self.gaps.front().map(|(at, _)| *at + self.reorder_window());
+        let timers = earliest(self.asked_deadline(), self.confirmed_deadline());
         earliest(earliest(gap, timers), self.request_at())
     }
 
     fn outstanding(&self) -> u32 {
-        self.asked.len() + self.noted.len()
+        self.asked.len() + self.confirmed.len()
     }
 
     /// When the next request may go: not for a few chunks while more are wanted, and not for each gap.
@@ -252,8 +247,8 @@ impl LossRecovery {
         Some(self.last_request.map_or(Time::ZERO, |last| last + spacing))
     }
 
-    fn allowance(&self) -> Duration {
-        ((self.rtt.shortest() / 4).max(SHORTEST_ALLOWANCE) * self.patience).min(self.rtt.rto())
+    fn reorder_window(&self) -> Duration {
+        ((self.rtt.shortest() / 4).max(REORDER_WINDOW_MIN) * self.reorder_window_mult).min(self.rtt.rto())
     }
 
     fn rto(&self) -> Duration {
@@ -270,7 +265,7 @@ impl LossRecovery {
         while let Some(front) = self.asked_log.front() {
             if self.asked.overlaps(front.chunks.clone()).next().is_some() {
                 let overtaken = self.overtaken.filter(|(serial, _)| is_before(front.serial, *serial));
-                let early = overtaken.map(|(_, at)| at + self.allowance());
+                let early = overtaken.map(|(_, at)| at + self.reorder_window());
                 return earliest(early, Some(self.times_out(front.at)));
             }
             self.asked_log.pop_front();
@@ -278,24 +273,24 @@ impl LossRecovery {
         None
     }
 
-    fn noted_deadline(&mut self) -> Option<Time> {
-        while let Some((at, chunks)) = self.noted_log.front() {
-            if self.noted.overlaps(chunks.clone()).next().is_some() {
-                return Some(*at + NOTED_TIMERS * self.rto());
+    fn confirmed_deadline(&mut self) -> Option<Time> {
+        while let Some((at, chunks)) = self.confirmed_log.front() {
+            if self.confirmed.overlaps(chunks.clone()).next().is_some() {
+                return Some(*at + CONFIRMED_RTOS * self.rto());
             }
-            self.noted_log.pop_front();
+            self.confirmed_log.pop_front();
         }
         None
     }
 
     fn age_gaps(&mut self, now: Time, held: &IntervalSet) {
         while let Some((at, _)) = self.gaps.front() {
-            if *at + self.allowance() > now {
+            if *at + self.reorder_window() > now {
                 break;
             }
             let Some((_, chunks)) = self.gaps.pop_front() else { break };
-            // What was noted was forwarded and lost, or it would be here.
-            self.noted.remove(chunks.clone());
+            // What was confirmed was forwarded and lost, or it would be here.
+            self.confirmed.remove(chunks.clone());
             self.want(chunks, held);
         }
     }
@@ -304,7 +299,7 @@ impl LossRecovery {
     fn settle(&mut self, chunk: u32) -> bool {
         let it = chunk..chunk + 1;
         self.due.remove(it.clone());
-        self.asked.remove(it.clone()) + self.noted.remove(it) > 0
+        self.asked.remove(it.clone()) + self.confirmed.remove(it) > 0
     }
 
     fn overtake(&mut self, now: Time, echo: u16) {
@@ -319,13 +314,13 @@ impl LossRecovery {
     }
 
     fn change_upstream(&mut self) {
-        for range in self.asked.ranges().chain(self.noted.ranges()) {
+        for range in self.asked.ranges().chain(self.confirmed.ranges()) {
             self.due.insert(range);
         }
         self.asked = IntervalSet::default();
-        self.noted = IntervalSet::default();
+        self.confirmed = IntervalSet::default();
         self.asked_log.clear();
-        self.noted_log.clear();
+        self.confirmed_log.clear();
         self.overtaken = None;
     }
 }
@@ -342,7 +337,7 @@ mod tests {
     const MS: Duration = Duration::from_millis(1);
 
     #[test]
-    fn what_was_asked_is_not_asked_again_while_the_feeder_sends_what_it_had_to_send_before() {
+    fn what_was_asked_is_not_asked_again_while_the_upstream_sends_what_it_had_to_send_before() {
         let at = |ms: u32| Time::ZERO + ms * MS;
         let timers = Timers { initial_rto: 4 * MS, ..Timers::default() };
         let mut recovery = LossRecovery::new(at(0), 1, &timers, 1424);

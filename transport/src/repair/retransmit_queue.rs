@@ -1,4 +1,4 @@
-//! Retransmission the nodes further down the chain: what they asked for and when it goes out.
+//! The retransmissions that nodes further down the chain have asked for, and their order.
 
 use crate::intervals::IntervalSet;
 use crate::machine::To;
@@ -29,7 +29,7 @@ struct Want {
     /// The chunks in `queue`.
     queued: IntervalSet,
     /// Is not here yet.
-    noted: IntervalSet,
+    pending: IntervalSet,
     /// Forward what comes over the tree too.
     forward_live: bool,
 }
@@ -88,8 +88,8 @@ impl RetransmitQueue {
                 want.enqueue(serial, part);
             }
             for part in held.gaps(range.clone()) {
-                if want.noted.range_count() < MOST_RANGES && lacking.len() < MAX_RANGES {
-                    want.noted.insert(part.clone());
+                if want.pending.range_count() < MOST_RANGES && lacking.len() < MAX_RANGES {
+                    want.pending.insert(part.clone());
                     lacking.push(part);
                 }
             }
@@ -99,7 +99,7 @@ impl RetransmitQueue {
 
     /// Whether a node that hears the tree waits for a chunk that is not here.
     pub(crate) fn is_awaited(&self, node: u16, chunk: u32) -> bool {
-        self.wants.get(&node).is_some_and(|want| !want.forward_live && want.noted.contains(chunk))
+        self.wants.get(&node).is_some_and(|want| !want.forward_live && want.pending.contains(chunk))
     }
 
     /// A chunk that has just come is to be multicast in this rack.
@@ -109,8 +109,8 @@ impl RetransmitQueue {
 
     /// A chunk is here now. Whom a multicast brings it need not be sent it, if multicasts are heard there.
     pub(crate) fn arrived(&mut self, chunk: u32, multicast_to: impl Fn(u16) -> bool) {
-        for (node, want) in self.wants.iter_mut().filter(|(_, want)| !want.noted.is_empty()) {
-            if want.noted.remove(chunk..chunk + 1) == 1 && (want.forward_live || !multicast_to(*node)) {
+        for (node, want) in self.wants.iter_mut().filter(|(_, want)| !want.pending.is_empty()) {
+            if want.pending.remove(chunk..chunk + 1) == 1 && (want.forward_live || !multicast_to(*node)) {
                 want.enqueue(FORWARDED, chunk..chunk + 1);
             }
         }
@@ -119,7 +119,7 @@ impl RetransmitQueue {
     /// Everything is here now.
     pub(crate) fn arrived_all(&mut self) {
         for want in self.wants.values_mut() {
-            for range in core::mem::take(&mut want.noted).ranges() {
+            for range in core::mem::take(&mut want.pending).ranges() {
                 want.enqueue(FORWARDED, range);
             }
         }
@@ -127,7 +127,7 @@ impl RetransmitQueue {
 
     /// Entries of its lists.
     pub(crate) fn entries(&self) -> usize {
-        let of = |want: &Want| want.queue.len() + want.queued.range_count() + want.noted.range_count();
+        let of = |want: &Want| want.queue.len() + want.queued.range_count() + want.pending.range_count();
         self.wants.values().map(of).sum::<usize>() + self.to_rack.len()
     }
 
@@ -163,7 +163,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_here_is_answered_and_the_rest_is_noted_and_forwarded() {
+    fn what_is_here_is_answered_and_the_rest_is_forwarded_when_it_comes() {
         let mut queue = RetransmitQueue::default();
         let lacking = queue.request(7, (1, false), &[2..5], &set(&[0..3]));
         assert_eq!(lacking, [3..5]);
@@ -222,7 +222,7 @@ mod tests {
             queue.request(1, (1, false), &[2 * n..2 * n + 1], &set(&[]));
             queue.request(1, (1, false), &[2 * n..2 * n + 1], &set(&[0..1_000_000]));
         }
-        assert!(queue.wants[&1].noted.range_count() <= MOST_RANGES);
+        assert!(queue.wants[&1].pending.range_count() <= MOST_RANGES);
         assert!(queue.wants[&1].queue.len() <= MOST_RANGES);
     }
 }

@@ -1,14 +1,7 @@
-//! Whom to ask: the predecessor, or the next one up that answers, finally the source.
+//! Whom to ask for repairs: the predecessor in the chain, or the next one up that answers, finally the source.
 
+use crate::retry::{PREDECESSOR_RETRY_RTOS, UPSTREAM_TRIES, UPSTREAM_TRIES_PROVEN};
 use cool_machine::{Duration, Time};
-
-/// Retry timers without an answer until a node that has answered before is given up.
-const TRIES_PROVEN: u32 = 4;
-/// The same for one that never has.
-const TRIES: u32 = 2;
-
-/// Retry timers until a predecessor that was passed over is tried again.
-const RETRY: u32 = 16;
 
 /// The node that is asked.
 #[derive(Debug)]
@@ -63,14 +56,14 @@ impl Upstream {
 
     /// Whether to try the predecessor again now: it was passed over a while ago, perhaps by bad luck.
     pub(crate) fn retries(&mut self, now: Time, rto: Duration) -> bool {
-        let due = self.position + 1 < self.me && now - self.retried > RETRY * rto;
+        let due = self.position + 1 < self.me && now - self.retried > PREDECESSOR_RETRY_RTOS * rto;
         if due {
             self.retried = now;
         }
         due
     }
 
-    /// A node nearer the source was heard. One nearer to here than the feeder takes its place again.
+    /// A node nearer the source was heard. One nearer to here than the one that is asked takes its place again.
     pub(crate) fn on_heard(&mut self, now: Time, position: u16) {
         if position < self.position || position >= self.me {
             return;
@@ -87,7 +80,7 @@ impl Upstream {
         }
         self.silent = Some(now);
         self.tries += 1;
-        if self.tries < if self.heard.is_some() { TRIES_PROVEN } else { TRIES } {
+        if self.tries < if self.heard.is_some() { UPSTREAM_TRIES_PROVEN } else { UPSTREAM_TRIES } {
             return false;
         }
         self.tries = 0;

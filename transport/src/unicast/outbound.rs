@@ -1,6 +1,7 @@
 //! The sending half: which message's frame goes next.
 
-use super::frame::{Control, Data, FRAME_PAYLOAD, MessageName};
+use super::frame::{Control, Data, FRAME_PAYLOAD};
+use super::message::MessageName;
 use super::{
     CREDIT_BYTES, Deferred, EAGER_BYTES, GroupKey, MESSAGE_CREDIT_BYTES, Output, Payload, Violation, WINDOW,
 };
@@ -63,6 +64,20 @@ impl Outbound {
         let message = self.announced.remove(&name).ok_or(Violation::NotAskedFor(name))?;
         self.start(message);
         Ok(())
+    }
+
+    /// The receiver dropped the announcement, for want of room; unless the message has been granted since.
+    pub(super) fn announce_again(&mut self, name: MessageName) {
+        if let Some(Message { digest, bytes, .. }) = self.announced.get(&name).copied() {
+            self.control.push_back(Control::Announce { message: name, digest, bytes });
+        }
+    }
+
+    /// The same for all messages of a group.
+    pub(super) fn announce_all(&mut self, group: GroupKey) {
+        let of_group = |name: &&MessageName| (name.group, name.epoch) == group;
+        let names: Vec<MessageName> = self.announced.keys().filter(of_group).copied().collect();
+        names.into_iter().for_each(|name| self.announce_again(name));
     }
 
     fn start(&mut self, message: Message) {

@@ -237,6 +237,35 @@ fn beyond_the_credit_messages_wait_and_none_is_held_back() {
 }
 
 /// Whose frames a peer writes first.
+#[test]
+fn more_messages_than_may_wait_are_announced_again_and_all_arrive() {
+    let mut pair = Pair::new();
+    let within_credit = CREDIT_BYTES / MESSAGE_CREDIT_BYTES;
+    let count = within_credit + inbound::ANNOUNCED_MAX as u64 + 1000;
+    (0..count).for_each(|call| pair.send(name(call, 0), 0));
+    pair.run(1 << 20);
+    assert_eq!(pair.got[1].len() as u64, count - 1000, "what is beyond is dropped, and the stream goes on");
+    // Receives need not be posted in order: the last is among the dropped.
+    pair.expect(name(count - 1, 0));
+    pair.run(1 << 20);
+    assert_eq!(pair.complete[1], [name(count - 1, 0)]);
+    (0..count - 1).for_each(|call| pair.expect(name(call, 0)));
+    pair.run(1 << 20);
+    assert_eq!(pair.complete[1].len() as u64, count);
+}
+
+#[test]
+fn dropped_announcements_are_made_again_when_there_is_room_without_being_asked_for() {
+    let mut pair = Pair::new();
+    let within_credit = CREDIT_BYTES / MESSAGE_CREDIT_BYTES;
+    let count = within_credit + inbound::ANNOUNCED_MAX as u64 + 1000;
+    (0..count).for_each(|call| pair.send(name(call, 0), 0));
+    pair.run(1 << 20);
+    (0..within_credit + inbound::ANNOUNCED_MAX as u64 / 2).for_each(|call| pair.expect(name(call, 0)));
+    pair.run(1 << 20);
+    assert_eq!(pair.got[1].len() as u64, count);
+}
+
 fn order(peer: &mut Peer) -> Vec<MessageName> {
     let payload = |output| match output {
         Output::Write { payload, .. } => payload,
@@ -324,13 +353,14 @@ fn what_breaks_the_rules_is_refused() {
         let head = Data { message: name(0, transfer), digest: 5, bytes, offset, len };
         [head.encode(), vec![0; len as usize]].concat()
     };
-    let announce = |transfer| Control::Announce { message: name(0, transfer), digest: 5, bytes: 1 }.encode();
+    let announce = |bytes| Control::Announce { message: name(0, 0), digest: 5, bytes }.encode();
     assert_eq!(violation(&[data(0, 10, 0, 10)]), None);
     assert_eq!(violation(&[data(0, 10, 5, 5)]), Some(Violation::OutOfOrder(name(0, 0))));
     assert_eq!(violation(&[data(0, 10, 0, 11)]), Some(Violation::OutOfMessage(name(0, 0))));
     assert_eq!(violation(&[data(0, EAGER_BYTES + 1, 0, 9)]), Some(Violation::NotAskedFor(name(0, 0))));
-    assert_eq!(violation(&[announce(0), data(0, 1, 0, 1)]), Some(Violation::NotAskedFor(name(0, 0))));
-    assert_eq!(violation(&[announce(0), announce(0)]), Some(Violation::OutOfOrder(name(0, 0))));
+    assert_eq!(violation(&[announce(1), data(0, 1, 0, 1)]), Some(Violation::NotAskedFor(name(0, 0))));
+    assert_eq!(violation(&[announce(1), announce(1)]), None, "it may be announced again");
+    assert_eq!(violation(&[announce(1), announce(2)]), Some(Violation::OutOfOrder(name(0, 0))));
     let grant = Control::Grant { message: name(0, 0) }.encode();
     assert_eq!(violation(&[grant]), Some(Violation::NotAskedFor(name(0, 0))));
     let credit = Control::Credit { group: 7, epoch: 1, bytes: 1 }.encode();
