@@ -63,7 +63,7 @@ enum Event {
         why: String,
     },
     WorkDone(WorkId),
-    Prepared(WorkId, Prepared),
+    Prepared(WorkId, Box<Prepared>),
     /// A thread of the pool has panicked: its work will never be done.
     WorkPanicked,
 }
