@@ -1,5 +1,6 @@
-//! Compiles one call for the ranks of one node, as an agent does, so that what it costs can be counted:
-//! `perf stat -e instructions:u target/release/examples/compile_cost OPERATION PLAN RANKS BYTES` (16 ranks a rack, one a node).
+//! Compiles one call for the ranks of one node, as an agent does, so that what it costs can be counted, for instance by
+//! `valgrind --tool=cachegrind --cache-sim=no target/release/examples/compile_cost allreduce racked:ring 1024 1048576`
+//! (operation, plan, ranks, bytes; one rank a node, 16 nodes a rack).
 
 use cool_collective::{Call, Layout, Place, Plan, Rank, compile};
 use std::error::Error;

@@ -1,7 +1,7 @@
 //! Collectives as data. A plan composes patterns over the three levels (node, rack, data center) and
-//! [`compile`] turns a [`Call`] on a [`Layout`] into a [`Schedule`]; the agents' executor runs it,
-//! [`verify`] proves it, [`analyse`] counts its messages, [`interpret`] runs it on bytes in one place. No
-//! reader of a schedule knows the name of a pattern.
+//! [`compile`] turns a [`Call`] on a [`Layout`] into a [`Schedule`], which says nothing but data and may be made on any
+//! thread; agents run it by its [`Progress`], [`verify`] proves it, [`analyse`] counts its messages, [`interpret`] runs it
+//! on bytes in one place. No reader of a schedule knows the name of a pattern.
 //!
 //! Values are combined in an order that the call, the layout and the plan fix, whatever arrives first, so that a
 //! floating-point sum has the same bits on every run: each pattern's file says which. With the parallel pattern

@@ -62,13 +62,15 @@ impl Engine {
         if self.groups.contains_key(&spec.id) {
             return Err(GroupError::Exists(spec.id));
         }
-        let members = Members::new(spec, &self.node)?;
+        let mut members = Members::new(spec, &self.node)?;
         let trees = members.my_trees();
         let mine = members.nodes[members.me].tcp;
-        for node in members.others() {
-            let (group, addresses) = ((members.id, members.epoch), (mine, node.tcp));
+        for place in members.others() {
+            let node = &members.nodes[place];
             let Shared { peers, out, .. } = &mut self.shared;
-            peers.join(now, &node.name, addresses, group, &self.closing, out);
+            let addresses = (mine, node.tcp);
+            let id = peers.join(now, &node.name, addresses, members.key(), &self.closing, out);
+            members.number(place, id);
         }
         self.groups.insert(spec.id, Group::new(members, spec.cost_model));
         Ok(trees)
@@ -144,8 +146,8 @@ impl Engine {
     fn settle(&mut self, now: Time) {
         loop {
             if let Some(node) = self.shared.peers.take_dirty() {
-                self.drain_peer(now, &node, 0);
-                self.tell_awaited(&node);
+                self.drain_peer(now, node, 0);
+                self.tell_awaited(node);
             } else if std::mem::take(&mut self.shared.sending_changed) {
                 let ids: Vec<u64> = self.groups.keys().copied().collect();
                 for id in ids {
@@ -217,7 +219,7 @@ impl Engine {
                 self.with_group(now, id, |group, shared| group.call_due(now, shared, call));
             }
             TimerKey::PointToPoint(id, transfer) => {
-                self.with_group(now, id, |group, shared| group.point_to_point_due(now, shared, transfer));
+                self.with_group(now, id, |group, shared| group.transfer_due(now, shared, transfer));
             }
             TimerKey::FailureDetector(id) => {
                 let Some(group) = self.groups.get_mut(&id) else { return };
@@ -260,13 +262,13 @@ impl Engine {
                 self.shared.peers.accepted(connection, from, &mut self.shared.out);
             }
             Input::Connected { node, connection } => {
-                self.shared.peers.connected(&node, connection, &mut self.shared.out);
+                self.shared.peers.connected(node, connection, &mut self.shared.out);
             }
-            Input::Unreachable { node, why } => self.lose_peer(now, &node, &why),
+            Input::Unreachable { node, why } => self.lose_peer(now, node, &why),
             Input::Bytes { connection, placed, bytes } => self.bytes(now, connection, placed, bytes),
             Input::Written { connection, bytes } => {
                 if let Some(node) = self.shared.peers.node_of(connection) {
-                    self.shared.peers.handle(now, &node, unicast::Input::Written(bytes));
+                    self.shared.peers.handle(now, node, unicast::Input::Written(bytes));
                 }
             }
             Input::Closed { connection, why } => {

@@ -4,7 +4,7 @@
 //! A receive into working memory that only one reduction reads is passed over, and the reduction takes the message. That
 //! is safe because no action depends on that send: it only completes later.
 
-use cool_collective::{Action, Buffer, Kind, Rank, Schedule, Span, TransferId};
+use cool_collective::{Action, Buffer, Dependents, Kind, Rank, Schedule, Span, TransferId};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// The reductions of one rank that receive.
@@ -16,13 +16,13 @@ pub(crate) struct Fused {
     pub(crate) reductions: BTreeMap<u32, (Rank, TransferId)>,
 }
 
-/// Finds them; `dependents` are the actions that wait for each action of each rank with a program.
-pub(crate) fn find(schedule: &Schedule, dependents: &BTreeMap<u32, Vec<Vec<u32>>>) -> BTreeMap<u32, Fused> {
+/// Finds them; `dependents` are those of each rank with a program.
+pub(crate) fn find(schedule: &Schedule, dependents: &BTreeMap<u32, Dependents>) -> BTreeMap<u32, Fused> {
     let mut free = BTreeSet::new();
     for (rank, waiting) in dependents {
-        for (action, waiting) in actions(schedule, *rank).iter().zip(waiting) {
+        for (index, action) in (0u32..).zip(actions(schedule, *rank)) {
             if let Kind::Send { to, transfer, .. } = action.kind
-                && waiting.is_empty()
+                && waiting.of_action(index).is_empty()
             {
                 free.insert((*rank, to.0, transfer.0));
             }
@@ -34,7 +34,7 @@ pub(crate) fn find(schedule: &Schedule, dependents: &BTreeMap<u32, Vec<Vec<u32>>
         for (index, action) in (0u32..).zip(actions) {
             let Kind::Receive { from, transfer, dst } = action.kind else { continue };
             let Some(reduction) = only_reader(actions, index, dst) else { continue };
-            if free.contains(&(from.0, *rank, transfer.0)) && waiting[index as usize].contains(&reduction) {
+            if free.contains(&(from.0, *rank, transfer.0)) && waiting.of_action(index).contains(&reduction) {
                 let fused = all.entry(*rank).or_default();
                 fused.receives.insert(index);
                 fused.reductions.insert(reduction, (from, transfer));

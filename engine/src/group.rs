@@ -3,6 +3,7 @@
 
 mod actions;
 mod call_matching;
+mod departures;
 mod failure_detector;
 mod messages;
 mod plan_selection;
@@ -10,31 +11,33 @@ mod point_to_point;
 mod streams;
 mod wait_for_graph;
 
-use crate::api::{CallRequest, DEFAULT_TIMEOUT};
+use crate::api::{CallRequest, DEFAULT_TIMEOUT, TransferRequest};
 use crate::buffered_packets::BufferedPackets;
 use crate::call_signature::{CallSignature, invalid};
 use crate::failure::{Failure, FailureKind, Traffic};
 use crate::machine::WorkId;
 use crate::members::Members;
 use crate::memory::{MemoryId, MemoryRange};
+use crate::peers::NodeId;
 use crate::program::{Compiled, Run};
-use crate::shared::{Shared, TimerKey};
+use crate::shared::{Context, Shared, TimerKey};
 use crate::stream::Stream;
 use crate::trace::{CallRecord, Notes, RankTimes};
 use actions::LocalWork;
 use call_matching::CallMatching;
 use cool_collective::{CostModel, Planner};
 use cool_machine::{Duration, Time};
-use cool_transport::unicast::{MessageName, Notice};
+use cool_transport::unicast::Notice;
 use cool_transport::{StreamId, Timers};
 use cool_types::limits::OPEN_CALLS;
-use failure_detector::FailureDetector;
+use departures::Departures;
+use failure_detector::{FailureDetector, LocalWaits};
 use messages::Messages;
 use plan_selection::Waiting;
 use point_to_point::PointToPoint;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::net::SocketAddrV4;
 use std::sync::Arc;
-use wait_for_graph::Inquiry;
 
 /// Compiled schedules that a group keeps: programs repeat the same few calls.
 const SCHEDULES_MAX: usize = 32;
@@ -45,7 +48,7 @@ struct LocalRank {
     /// Calls it has made.
     calls: u64,
     /// Those that are not done.
-    open: usize,
+    open_calls: usize,
     /// It went away.
     gone: bool,
     /// It has been told why the group failed.
@@ -111,7 +114,7 @@ pub(crate) struct Group {
     messages: Messages,
     point_to_point: PointToPoint,
     matching: CallMatching,
-    inquiry: Option<Inquiry>,
+    departures: Departures,
     failure_detector: FailureDetector,
     /// Streams of calls in progress that are over.
     over: BTreeSet<StreamId>,
@@ -142,7 +145,7 @@ impl Group {
             messages: Messages::default(),
             point_to_point: PointToPoint::default(),
             matching: CallMatching::default(),
-            inquiry: None,
+            departures: Departures::default(),
             failure_detector: FailureDetector::default(),
             over: BTreeSet::new(),
             failed: None,
@@ -153,7 +156,7 @@ impl Group {
 
     /// The group as messages name it.
     pub(crate) fn key(&self) -> (u64, u32) {
-        (self.members.id, self.members.epoch)
+        self.members.key()
     }
 
     /// Whether nothing here is of use to anyone any more.
@@ -187,12 +190,12 @@ impl Group {
             return Ok(());
         }
         let size = self.members.layout.size();
-        let signature = if rank.open >= OPEN_CALLS {
+        let signature = if rank.open_calls + self.point_to_point.open_of(request.rank) >= OPEN_CALLS {
             Err(invalid(&request, &format_args!("it has {OPEN_CALLS} calls open; wait for some")))
         } else {
             CallSignature::of(&request).and_then(|call| call.check(&request, size).map(|()| call))
         };
-        rank.open += 1;
+        rank.open_calls += 1;
         self.waiting.push_back(Waiting { token, at: now, request, signature });
         self.begin_waiting(now, shared)
     }
@@ -235,7 +238,7 @@ impl Group {
     ) -> Result<(), Failure> {
         let matched = self.match_refused(now, shared, number, rank, &refused);
         if let Some(local) = self.ranks.get_mut(&rank) {
-            local.open -= 1;
+            local.open_calls -= 1;
         }
         shared.done(token, Err(refused));
         self.retire(shared, number);
@@ -251,7 +254,7 @@ impl Group {
         signature: CallSignature,
         compiled: Arc<Compiled>,
     ) -> Result<(), Failure> {
-        self.match_locally(number, request.rank, &signature.to_string(), compiled.digest)?;
+        self.match_locally(number, request.rank, &signature.with_plan(&compiled.plan), compiled.digest)?;
         let timeout = request.timeout.unwrap_or(DEFAULT_TIMEOUT).max(Duration::from_millis(1));
         let call = self.calls.entry(number).or_insert_with(|| Call {
             signature,
@@ -277,7 +280,7 @@ impl Group {
         self.ready.extend(first.into_iter().map(|action| (number, request.rank, action)));
         self.match_with_others(now, shared, number, request.rank)?;
         self.arm(now, shared, number);
-        self.detect_failures(now, shared);
+        self.failure_detector.watch(&mut Context { now, members: &self.members, shared });
         if finished {
             self.finish(now, shared, number, request.rank);
         }
@@ -331,7 +334,7 @@ impl Group {
         stats.plan = call.compiled.plan.to_string();
         stats.nanoseconds = u64::try_from((now - run.begun).as_nanos()).unwrap_or(u64::MAX);
         if let Some(local) = self.ranks.get_mut(&rank) {
-            local.open -= 1;
+            local.open_calls -= 1;
             stats.traffic += std::mem::take(&mut local.afterwards);
         }
         shared.done(run.token, Ok(stats));
@@ -383,10 +386,10 @@ impl Group {
         for (token, rank) in self.point_to_point.clear(group, shared) {
             self.refuse_open(shared, token, rank, failed);
         }
-        self.forget_all(shared);
+        self.forget_all(now, shared);
         self.failed = Some(failed.clone());
-        let peers: Vec<&str> = self.members.others().map(|node| node.name.as_str()).collect();
-        for peer in peers {
+        for node in self.members.others() {
+            let peer = self.members.nodes[node].id;
             if tell {
                 self.tell_failed(now, shared, peer);
             }
@@ -401,7 +404,7 @@ impl Group {
     }
 
     /// Gives back all that calls have used.
-    fn forget_all(&mut self, shared: &mut Shared) {
+    fn forget_all(&mut self, now: Time, shared: &mut Shared) {
         for (id, stream) in std::mem::take(&mut self.streams) {
             shared.forget_stream(&id, stream);
         }
@@ -413,12 +416,11 @@ impl Group {
         self.multicasters.clear();
         self.messages.clear(shared);
         self.buffered.clear(&mut shared.out);
-        self.failure_detector = FailureDetector::default();
-        shared.timers.set(TimerKey::FailureDetector(self.members.id), None);
+        self.failure_detector.stop(&mut Context { now, members: &self.members, shared });
     }
 
     /// Tells an agent why the group has failed, if it has.
-    pub(crate) fn tell_failed(&self, now: Time, shared: &mut Shared, peer: &str) {
+    pub(crate) fn tell_failed(&self, now: Time, shared: &mut Shared, peer: NodeId) {
         if let Some(failed) = &self.failed {
             let (group, epoch) = self.key();
             let (kind, ranks, text) = (failed.kind.code(), failed.ranks.clone(), failed.message.clone());
@@ -442,17 +444,121 @@ impl Group {
 
     /// Gives back everything, before it is forgotten.
     pub(crate) fn leave(mut self, now: Time, shared: &mut Shared) {
-        self.forget_all(shared);
+        self.forget_all(now, shared);
         self.point_to_point.clear(self.members.id, shared);
         for node in self.members.others() {
-            shared.peers.leave(now, &node.name, self.key());
+            shared.peers.leave(now, self.members.nodes[node].id, self.key());
         }
     }
 
-    /// The name of a message of this group.
-    fn message(&self, call: u64, transfer: u32, from: u32, to: u32) -> MessageName {
-        let (group, epoch) = self.key();
-        MessageName { group, epoch, call, transfer, from, to }
+    /// A local rank sends or receives. Its answer goes out through `shared`.
+    ///
+    /// # Errors
+    /// If the group fails by it.
+    pub(crate) fn transfer(
+        &mut self,
+        now: Time,
+        shared: &mut Shared,
+        token: u64,
+        request: TransferRequest,
+    ) -> Result<(), Failure> {
+        let (id, rank) = (self.members.id, request.rank);
+        let beyond = request.peer.filter(|peer| self.members.node_of(*peer).is_none());
+        let Some(local) = self.ranks.get_mut(&rank).filter(|_| beyond.is_none()) else {
+            let peer = request.peer.unwrap_or_default();
+            let message = format!("rank {rank} of group {id} cannot send to or receive from rank {peer}");
+            shared.done(token, Err(Failure::new(FailureKind::Invalid, message, vec![rank])));
+            return Ok(());
+        };
+        if let Some(failed) = &self.failed {
+            shared.done(token, Err(local.tell(id, failed)));
+            return Ok(());
+        }
+        let mut context = Context { now, members: &self.members, shared };
+        self.failure_detector.watch(&mut context);
+        self.point_to_point.begin(&mut context, token, request, &self.departures)
+    }
+
+    /// It is time to look after a message outside of calls.
+    ///
+    /// # Errors
+    /// If it has waited for too long.
+    pub(crate) fn transfer_due(
+        &mut self,
+        now: Time,
+        shared: &mut Shared,
+        number: u64,
+    ) -> Result<(), Failure> {
+        let mut context = Context { now, members: &self.members, shared };
+        let Some(moved) = self.point_to_point.overdue(&mut context, number) else { return Ok(()) };
+        let key = TimerKey::PointToPoint(self.members.id, number);
+        if !self.failure_detector.inquired(&mut context, key, moved) {
+            return Ok(());
+        }
+        let Some(late) = self.point_to_point.late(number) else { return Ok(()) };
+        let others: Vec<u32> =
+            self.members.layout.ranks().map(|rank| rank.0).filter(|rank| *rank != late.rank).collect();
+        let awaited = late.peer.map_or_else(|| others.clone(), |peer| vec![peer]);
+        let blamed = match self.suspects(&awaited) {
+            none if none.is_empty() => awaited,
+            suspects => suspects,
+        };
+        Err(late.failure(&self.members, blamed, &others))
+    }
+
+    /// It is time to look after the other nodes. Answers with those who are gone.
+    pub(crate) fn failure_detector_due(&mut self, now: Time, shared: &mut Shared) -> Vec<NodeId> {
+        let moved = self.moved(now);
+        let gone = self.failure_detector.due(&mut Context { now, members: &self.members, shared }, moved);
+        gone.into_iter().map(|node| self.members.nodes[node].id).collect()
+    }
+
+    /// Since when nothing has moved in one of the calls and messages; `None` if there are none. What is worked on moves.
+    fn moved(&self, now: Time) -> Option<Time> {
+        let calls = self.calls.values().filter(|call| !call.runs.is_empty());
+        let calls = calls.map(|call| if call.works > 0 { now } else { call.progress });
+        calls.chain(self.point_to_point.progress(now)).min()
+    }
+
+    /// The failure of a group that has lost nodes, at least one.
+    pub(crate) fn nodes_lost(&self, nodes: &[NodeId], why: &str) -> Failure {
+        let nodes: Vec<usize> = nodes.iter().filter_map(|node| self.members.place_of(*node)).collect();
+        failure_detector::nodes_lost(&self.members, &nodes, why)
+    }
+
+    /// Someone at an address answered, who did not need to know the group.
+    pub(crate) fn answered(&mut self, from: SocketAddrV4) {
+        self.failure_detector.answered(&self.members, from);
+    }
+
+    /// Bytes came from an agent.
+    pub(crate) fn heard_from(&mut self, peer: NodeId) {
+        if let Some(node) = self.members.place_of(peer) {
+            self.failure_detector.heard(node);
+        }
+    }
+
+    /// Of ranks that are waited for, and those for whom they wait, those that do not wait themselves; none if they all do.
+    fn suspects(&self, ranks: &[u32]) -> Vec<u32> {
+        self.failure_detector.suspects(&self.members, ranks, &self.who_waits())
+    }
+
+    /// Who waits here.
+    fn who_waits(&self) -> LocalWaits {
+        let (mut ranks, mut messages) = (Vec::new(), Vec::new());
+        for (rank, local) in &self.ranks {
+            let peers = self.point_to_point.awaited_by(*rank);
+            if local.open_calls == 0 && peers.is_empty() {
+                continue;
+            }
+            match peers.into_iter().collect::<Option<BTreeSet<u32>>>() {
+                Some(peers) if local.open_calls == 0 => {
+                    messages.extend(peers.into_iter().map(|peer| (*rank, peer)));
+                }
+                _ => ranks.push(*rank),
+            }
+        }
+        (ranks, messages)
     }
 }
 

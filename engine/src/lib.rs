@@ -76,5 +76,6 @@ pub use engine::Engine;
 pub use failure::{Arrived, Failure, FailureKind, Stats, Traffic};
 pub use machine::{ConnectionId, Input, Output, Work, WorkId};
 pub use memory::{MemoryId, MemoryRange};
+pub use peers::NodeId;
 pub use preparation::{Preparation, Prepared};
 pub use trace::{Arrival, CallRecord, RankTimes};

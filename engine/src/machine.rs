@@ -3,6 +3,7 @@
 use crate::api::{CallRequest, GroupError, GroupSpec, TransferRequest};
 use crate::failure::{Failure, Stats};
 use crate::memory::MemoryRange;
+use crate::peers::NodeId;
 use crate::preparation::{Preparation, Prepared};
 use cool_transport::Packet;
 use cool_types::{ElementType, ReduceOp};
@@ -75,14 +76,14 @@ pub enum Input<'a> {
     /// A node that was to be connected to is.
     Connected {
         /// The node.
-        node: String,
+        node: NodeId,
         /// Its connection.
         connection: ConnectionId,
     },
     /// A node that was to be connected to cannot be reached.
     Unreachable {
         /// The node.
-        node: String,
+        node: NodeId,
         /// Why, in words.
         why: String,
     },
@@ -158,7 +159,7 @@ pub enum Output {
     /// Connect to a node, within bounds again and again: its agent may be starting.
     Connect {
         /// The node.
-        node: String,
+        node: NodeId,
         /// Its address.
         to: SocketAddrV4,
     },

@@ -2,9 +2,11 @@
 
 use crate::api::{GroupError, GroupSpec, MemberSpec, TreeScope};
 use crate::link_share::Share;
+use crate::peers::NodeId;
 use cool_collective::{Layout, Place, Rank, Scope, Stripe};
+use cool_transport::unicast::MessageName;
 use cool_transport::{Chain, Hop};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddrV4;
 use std::sync::Arc;
 
@@ -17,6 +19,8 @@ pub(crate) struct Node {
     pub(crate) name: String,
     pub(crate) udp: SocketAddrV4,
     pub(crate) tcp: SocketAddrV4,
+    /// Its number among all nodes.
+    pub(crate) id: NodeId,
 }
 
 /// Where a tree is reached.
@@ -43,6 +47,8 @@ pub(crate) struct Members {
     /// What the slowest level was given or measured to carry, by which plans are picked.
     expected: u64,
     chains: BTreeMap<(Scope, usize), Arc<Chain>>,
+    /// The places of the other nodes.
+    by_id: BTreeMap<NodeId, usize>,
 }
 
 impl Members {
@@ -61,7 +67,7 @@ impl Members {
         let member_of = |node| &spec.members[layout.node_leader(node).0 as usize];
         let nodes: Vec<Node> = (0..layout.nodes())
             .map(member_of)
-            .map(|m| Node { name: m.node.clone(), udp: m.udp(), tcp: m.tcp() })
+            .map(|m| Node { name: m.node.clone(), udp: m.udp(), tcp: m.tcp(), id: NodeId(0) })
             .collect();
         let me = nodes
             .iter()
@@ -103,6 +109,7 @@ impl Members {
             host_bytes_per_second: spec.host_bytes_per_second,
             expected: spec.cost_model.rack.bytes_per_second.min(spec.cost_model.core.bytes_per_second),
             chains: BTreeMap::new(),
+            by_id: BTreeMap::new(),
         })
     }
 
@@ -129,19 +136,19 @@ impl Members {
         self.trees.get(&rack)?.first().map(|tree| tree.address)
     }
 
-    /// What this node may send of a part, which as many ranks send at a time as the schedule says, over its tree, or to the chain where there is
-    /// none.
+    /// What this node may send of a part, one of as many that are sent at a time, over its tree, or to the chain where there
+    /// is none.
     pub(crate) fn share(&self, scope: Scope, stripe: Stripe, concurrent_senders: u32) -> Share {
         let known = |rate: u64| Some(rate).filter(|rate| *rate > 0);
         let tree = self.tree(scope, stripe).and_then(|tree| known(tree.bytes_per_second));
         let on_tree = stripe.on_tree(concurrent_senders, self.layout.stripes(scope));
         let host = known(self.host_bytes_per_second);
-        let verified = tree.into_iter().chain(host).min().is_some_and(|rate| self.is_sure(rate));
+        let verified = tree.into_iter().chain(host).min().is_some_and(|rate| self.is_verified(rate));
         Share { tree: tree.map(|rate| rate / on_tree), host, verified, concurrent_senders, stripe }
     }
 
     /// Whether a rate is what paths were given or measured to carry, and not only that of a port before a slower path.
-    fn is_sure(&self, rate: u64) -> bool {
+    fn is_verified(&self, rate: u64) -> bool {
         rate - rate / 5 <= self.expected
     }
 
@@ -155,15 +162,52 @@ impl Members {
         ((rank as usize) < self.layout.size()).then(|| self.layout.node_of(Rank(rank)))
     }
 
-    /// All other nodes.
-    pub(crate) fn others(&self) -> impl Iterator<Item = &Node> {
-        self.nodes.iter().enumerate().filter(|(index, _)| *index != self.me).map(|(_, node)| node)
+    /// The node of a rank of another node.
+    pub(crate) fn other_node_of(&self, rank: u32) -> Option<usize> {
+        self.node_of(rank).filter(|node| *node != self.me)
     }
 
-    /// The ranks of a node, by its name.
-    pub(crate) fn ranks_of(&self, name: &str) -> Vec<u32> {
-        let node = self.nodes.iter().position(|n| n.name == name);
-        node.map_or(Vec::new(), |node| self.layout.ranks_of_node(node).iter().map(|r| r.0).collect())
+    /// The places of all other nodes.
+    pub(crate) fn others(&self) -> impl Iterator<Item = usize> + use<> {
+        let me = self.me;
+        (0..self.nodes.len()).filter(move |node| *node != me)
+    }
+
+    /// A node has this number.
+    pub(crate) fn number(&mut self, node: usize, id: NodeId) {
+        self.nodes[node].id = id;
+        self.by_id.insert(id, node);
+    }
+
+    /// The place of a node in the group.
+    pub(crate) fn place_of(&self, id: NodeId) -> Option<usize> {
+        self.by_id.get(&id).copied()
+    }
+
+    /// The ranks of the node at a place.
+    pub(crate) fn ranks_of(&self, node: usize) -> impl Iterator<Item = u32> + '_ {
+        self.layout.ranks_of_node(node).iter().map(|rank| rank.0)
+    }
+
+    /// The group as messages name it.
+    pub(crate) fn key(&self) -> (u64, u32) {
+        (self.id, self.epoch)
+    }
+
+    /// The name of a message of this group.
+    pub(crate) fn message(&self, call: u64, transfer: u32, from: u32, to: u32) -> MessageName {
+        MessageName { group: self.id, epoch: self.epoch, call, transfer, from, to }
+    }
+
+    /// Ranks with their nodes, as text.
+    pub(crate) fn name(&self, ranks: &[u32]) -> String {
+        let nodes: BTreeSet<&str> = ranks
+            .iter()
+            .filter_map(|rank| self.node_of(*rank))
+            .map(|node| self.nodes[node].name.as_str())
+            .collect();
+        let nodes: Vec<&str> = nodes.into_iter().collect();
+        format!("{} on {}", numbers(ranks), listed(&nodes))
     }
 
     /// The chain behind a multicast from a node of a tree.
@@ -176,6 +220,23 @@ impl Members {
             Chain::new(hops).expect("a layout's chain names each node once and enters each rack once")
         });
         Arc::clone(chain)
+    }
+}
+
+/// "rank 3", or "ranks 1, 2".
+pub(crate) fn numbers(ranks: &[u32]) -> String {
+    let names: Vec<String> = ranks.iter().map(u32::to_string).collect();
+    let names: Vec<&str> = names.iter().map(String::as_str).collect();
+    if ranks.len() == 1 { format!("rank {}", names[0]) } else { format!("ranks {}", listed(&names)) }
+}
+
+/// "a, b, c and 5 more".
+pub(crate) fn listed(names: &[&str]) -> String {
+    const SHOWN: usize = 8;
+    match names.len() {
+        0 => "none".to_owned(),
+        n if n <= SHOWN => names.join(", "),
+        n => format!("{} and {} more", names[..SHOWN].join(", "), n - SHOWN),
     }
 }
 
@@ -249,7 +310,7 @@ mod tests {
         assert_eq!(Members::new(&spec(), "h1").unwrap().my_trees().len(), 1);
         assert_eq!([1, 5].map(|senders| alone(&members, (0, 1), senders)), [Some(50), Some(10)]);
         let expected = spec().cost_model.rack.bytes_per_second;
-        assert!(members.is_sure(expected) && !members.is_sure(2 * expected));
+        assert!(members.is_verified(expected) && !members.is_verified(2 * expected));
         assert_eq!(members.rack_tree().map(|tree| *tree.ip()), Some(Ipv4Addr::new(239, 192, 0, 2)));
         assert_eq!(members.chain(Scope::All, 1).node(0), 1);
     }

@@ -3,9 +3,9 @@
 use crate::failure::Stats;
 use crate::fused::{self, Fused};
 use crate::memory::MemoryRange;
-use cool_collective::{Buffer, Kind, Plan, Program, Rank, Schedule, Span, TransferId};
+use cool_collective::{Buffer, Dependents, Kind, Plan, Program, Progress, Rank, Schedule, Span, TransferId};
 use cool_machine::Time;
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 /// A schedule with its dependencies turned around.
@@ -17,24 +17,17 @@ pub(crate) struct Compiled {
     pub(crate) text: (Arc<str>, Arc<str>),
     /// Tells the call, carried out by this plan, from others.
     pub(crate) digest: u64,
-    /// For each rank that has a program, for each action, the actions that wait for it.
-    dependents: BTreeMap<u32, Vec<Vec<u32>>>,
+    /// Of each rank that has a program.
+    dependents: BTreeMap<u32, Dependents>,
     /// For each rank, what is combined where its sender has it.
     fused: BTreeMap<u32, Fused>,
 }
 
 impl Compiled {
     pub(crate) fn new(schedule: Schedule, plan: Plan, text: &str, digest: u64) -> Compiled {
-        let turn = |program: &Program| {
-            let mut dependents = vec![Vec::new(); program.actions.len()];
-            for (index, action) in (0..).zip(&program.actions) {
-                action.after.iter().for_each(|before| dependents[before.0 as usize].push(index));
-            }
-            dependents
-        };
         let programs = (0..).zip(&schedule.programs);
-        let dependents: BTreeMap<u32, Vec<Vec<u32>>> =
-            programs.filter_map(|(rank, p)| Some((rank, turn(p.as_ref()?)))).collect();
+        let dependents: BTreeMap<u32, Dependents> =
+            programs.filter_map(|(rank, program)| Some((rank, Dependents::of(program.as_ref()?)))).collect();
         let text = (text.into(), plan.to_string().into());
         let fused = fused::find(&schedule, &dependents);
         Compiled { schedule, plan, text, digest, dependents, fused }
@@ -71,16 +64,9 @@ impl Compiled {
 pub(crate) struct Run {
     compiled: Arc<Compiled>,
     rank: u32,
-    /// For each action, how many that it waits for are not done.
-    waiting: Vec<u32>,
-    /// Actions that are not done.
-    left: usize,
+    pub(crate) progress: Progress,
     /// Things outside the program that still need the rank's buffers: it may not leave yet.
     pub(crate) pins: usize,
-    /// Multicasts that wait for an earlier one of this rank over the same tree to be on its way.
-    pub(crate) queued: VecDeque<u32>,
-    /// The stripes of this rank's multicasts that are being sent.
-    pub(crate) sending: BTreeSet<u32>,
     input: MemoryRange,
     output: MemoryRange,
     /// The program's working memory.
@@ -100,17 +86,12 @@ impl Run {
         token: u64,
         now: Time,
     ) -> Run {
-        let program = compiled.program(rank);
-        let waiting = program.actions.iter().map(|a| a.after.len() as u32).collect();
-        let left = program.actions.len();
+        let progress = Progress::new(compiled.program(rank));
         Run {
             compiled,
             rank,
-            waiting,
-            left,
+            progress,
             pins: 0,
-            queued: VecDeque::new(),
-            sending: BTreeSet::new(),
             input,
             output,
             scratch,
@@ -124,14 +105,9 @@ impl Run {
         self.compiled.program(self.rank)
     }
 
-    /// Takes the next multicast over whose tree none is being sent.
+    /// The next multicast over whose tree none is being sent.
     pub(crate) fn next_multicast(&mut self) -> Option<u32> {
-        let is_free = |action: &u32| {
-            let stripe = self.program().actions[*action as usize].kind.stripe();
-            stripe.is_some_and(|stripe| !self.sending.contains(&stripe.index))
-        };
-        let at = self.queued.iter().position(is_free)?;
-        self.queued.remove(at)
+        self.progress.next_multicast(self.compiled.program(self.rank)).map(|(action, _)| action)
     }
 
     /// The schedule that it is part of.
@@ -141,26 +117,19 @@ impl Run {
 
     /// The actions that wait for none.
     pub(crate) fn first(&self) -> Vec<u32> {
-        (0..).zip(&self.waiting).filter(|(_, waiting)| **waiting == 0).map(|(action, _)| action).collect()
+        self.progress.first().collect()
     }
 
     /// An action is done; answers with those that may start now.
     pub(crate) fn complete(&mut self, action: u32) -> Vec<u32> {
-        self.left -= 1;
         let mut ready = Vec::new();
-        for dependent in &self.compiled.dependents[&self.rank][action as usize] {
-            let waiting = &mut self.waiting[*dependent as usize];
-            *waiting -= 1;
-            if *waiting == 0 {
-                ready.push(*dependent);
-            }
-        }
+        self.progress.complete(action, &self.compiled.dependents[&self.rank], |next| ready.push(next));
         ready
     }
 
     /// Whether the rank may go on with its life.
     pub(crate) fn finished(&self) -> bool {
-        self.left == 0 && self.pins == 0
+        self.progress.is_done() && self.pins == 0
     }
 
     /// Where the bytes of a schedule's span lie.

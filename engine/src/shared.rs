@@ -3,6 +3,7 @@
 use crate::failure::{Failure, Stats, Traffic};
 use crate::link_share::{Sending, Share};
 use crate::machine::{Output, Work, WorkId};
+use crate::members::Members;
 use crate::memory::MemoryRange;
 use crate::outbox::Outbox;
 use crate::peers::Peers;
@@ -10,8 +11,9 @@ use crate::stream::Stream;
 use crate::timers::Timers;
 use crate::trace::Ring;
 use crate::works::Works;
-use cool_machine::Duration;
+use cool_machine::{Duration, Time};
 use cool_transport::StreamId;
+use cool_transport::unicast::{Input, Notice};
 use cool_types::Operation;
 
 /// Whose deadline it is.
@@ -117,5 +119,35 @@ impl Shared {
     pub(crate) fn sent(&mut self, share: Share) {
         self.sending.ends(&share);
         self.sending_changed = true;
+    }
+}
+
+/// What the parts of a group work with: its members, and what it shares with other groups.
+pub(crate) struct Context<'a> {
+    pub(crate) now: Time,
+    pub(crate) members: &'a Members,
+    pub(crate) shared: &'a mut Shared,
+}
+
+impl Context<'_> {
+    pub(crate) fn set_timer(&mut self, key: TimerKey, at: Option<Time>) {
+        self.shared.timers.set(key, at);
+    }
+
+    /// Tells the machine of the connection to the node at a place of the group.
+    pub(crate) fn tell_peer(&mut self, node: usize, input: Input<'_>) {
+        self.shared.peers.handle(self.now, self.members.nodes[node].id, input);
+    }
+
+    /// Tells the agent of the node at a place of the group.
+    pub(crate) fn notify(&mut self, node: usize, notice: Notice) {
+        self.tell_peer(node, Input::Notify(notice));
+    }
+
+    /// Tells the agents of all other nodes of the group.
+    pub(crate) fn notify_others(&mut self, notice: &Notice) {
+        for node in self.members.others() {
+            self.notify(node, notice.clone());
+        }
     }
 }

@@ -7,14 +7,14 @@ use cool_kmeans::choose::{Effort, Method};
 use cool_kmeans::lloyd::{Clustering, Init, Loading};
 use cool_kmeans::pictures::Cut;
 use cool_kmeans::source::Input;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 /// Groups image patches, or any points, into clusters, on as many nodes as there are.
 ///
 /// Pictures are cut into patches, each described by 512 numbers (histograms of oriented gradients); the clusters' centres
 /// are the pictures' visual words. The result is the same to the bit on any number of ranks and threads.
 #[derive(Debug, Parser)]
-#[command(version, after_long_help = EXAMPLES)]
+#[command(after_long_help = EXAMPLES)]
 pub(crate) struct Cli {
     /// Pictures (.jpg, .jpeg, .png) or folders of them, or text files, or one .npy file.
     ///
@@ -195,12 +195,23 @@ impl Cli {
 
     /// Threads of a rank that shares its node with `ranks - 1` others.
     pub(crate) fn threads(&self, ranks: usize) -> usize {
-        let processors = || std::thread::available_parallelism().map_or(1, |n| n.get());
-        self.threads.map_or_else(|| (processors() / ranks).max(1), |n| n.get())
+        self.threads.map_or_else(|| default_threads(ranks), |n| n.get())
     }
 
     /// The files to be written.
     pub(crate) fn outputs(&self) -> impl Iterator<Item = &PathBuf> {
         [&self.centroids, &self.summary, &self.words, &self.checkpoint].into_iter().flatten()
     }
+}
+
+/// Threads of each of the `ranks` of a node that share its processors.
+pub(crate) fn default_threads(ranks: usize) -> usize {
+    let processors = std::thread::available_parallelism().map_or(1, |n| n.get());
+    (processors / ranks).max(1)
+}
+
+/// Makes the folder that a file is to be in.
+pub(crate) fn make_folder(file: &Path) -> Result<(), Error> {
+    let folder = file.parent().unwrap_or(Path::new(""));
+    std::fs::create_dir_all(folder).map_err(|source| Error::File { path: folder.to_owned(), source })
 }

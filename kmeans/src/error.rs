@@ -47,6 +47,14 @@ pub enum Error {
         /// What is wrong with it.
         problem: String,
     },
+    /// A file is no classifier that can be used.
+    #[error("{}: {problem}; cool-kmeans classify train writes such files", path.display())]
+    Model {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong with it.
+        problem: String,
+    },
     /// The inputs do not go together, or hold nothing.
     #[error("{0}")]
     Input(String),
@@ -91,7 +99,7 @@ impl From<cool_map::Error> for Error {
 
 impl Error {
     /// For `map_err` on the file operations of `path`.
-    pub(crate) fn file(path: &Path) -> impl FnOnce(std::io::Error) -> Self {
+    pub fn file(path: &Path) -> impl FnOnce(std::io::Error) -> Self {
         move |source| Self::File { path: path.to_owned(), source }
     }
 }

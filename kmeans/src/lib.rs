@@ -28,6 +28,7 @@ mod aggregate;
 pub mod assign;
 pub mod bounds;
 pub mod choose;
+pub mod classify;
 pub mod error;
 pub mod grid;
 pub mod hog;

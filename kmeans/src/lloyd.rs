@@ -332,7 +332,7 @@ impl Share {
 /// Opens the source; with `skip_bad`, the ranks share the work of decoding every picture first, so that
 /// they agree on which points there are.
 fn open(peers: &Peers<'_>, loading: &Loading) -> Result<(Source, Vec<PathBuf>), Error> {
-    let opened = Source::files(&loading.input).and_then(|files| {
+    let opened = Source::files(&loading.input.paths).and_then(|files| {
         let source = Source::open(&loading.input, &files, loading.skip_bad)?;
         Ok((files, source))
     });

@@ -15,7 +15,7 @@ use std::sync::{Mutex, PoisonError};
 pub(crate) const ENDINGS: [&str; 3] = ["jpg", "jpeg", "png"];
 
 /// How patches are cut out.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct Cut {
     /// Side of a patch in pixels, a multiple of 5.
     pub patch: u32,
@@ -53,6 +53,10 @@ pub struct Pictures {
 #[derive(Debug)]
 struct Picture {
     path: PathBuf,
+    /// In pixels.
+    width: u32,
+    /// In pixels.
+    height: u32,
     columns: u64,
     /// Patches in this and all pictures before it.
     end: u64,
@@ -85,7 +89,7 @@ impl Pictures {
             };
             let columns = cut.along(width);
             end += columns * cut.along(height);
-            list.push(Picture { path: path.clone(), columns, end });
+            list.push(Picture { path: path.clone(), width, height, columns, end });
         }
         Ok(Self { cut, list })
     }
@@ -134,6 +138,13 @@ impl Pictures {
             Place { file, row: u64::from(spot.y), column: u64::from(spot.x) }
         };
         rows.iter().map(place).collect()
+    }
+
+    /// The middle of a patch, as shares of its picture's width and height.
+    pub fn middle(&self, row: u64) -> (f32, f32) {
+        let Spot { picture, x, y } = self.spot(row);
+        let share = |edge: u32, side: u32| (edge as f32 + self.cut.patch as f32 / 2.0) / side as f32;
+        (share(x, self.list[picture].width), share(y, self.list[picture].height))
     }
 
     /// The given patches in colour, in the order given.
@@ -243,6 +254,7 @@ mod tests {
         assert_eq!((places[0].row, places[0].column), (5, 5));
         assert_eq!((places[1].row, places[1].column), (5, 5));
         assert!(places[1].file.ends_with("b.jpg"));
+        assert_eq!(pictures.middle(13), (25.0 / 47.0, 25.0 / 90.0));
         assert_eq!(pictures.patches(&[13, 0]).expect("patches")[1].get_pixel(3, 2).0, [9, 10, 6]);
     }
 

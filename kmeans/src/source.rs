@@ -43,10 +43,10 @@ pub enum Source {
 }
 
 impl Source {
-    /// The files of an input, folders replaced by the pictures below them in order of their names.
-    pub fn files(input: &Input) -> Result<Vec<PathBuf>, Error> {
+    /// The files of such paths, folders replaced by the pictures below them in order of their names.
+    pub fn files(paths: &[PathBuf]) -> Result<Vec<PathBuf>, Error> {
         let mut files = Vec::new();
-        for path in &input.paths {
+        for path in paths {
             if path.is_dir() {
                 let before = files.len();
                 collect(path, &mut files)?;
@@ -233,10 +233,10 @@ mod tests {
         for name in ["z.PNG", "c/b.jpeg", "a.jpg", "notes.txt"] {
             std::fs::write(at(name), b"x").expect("written");
         }
-        let found = Source::files(&input(&[folder.path().to_owned()])).expect("found");
+        let found = Source::files(&[folder.path().to_owned()]).expect("found");
         assert_eq!(found, ["a.jpg", "c/b.jpeg", "z.PNG"].map(at));
         let empty = tempfile::tempdir().expect("a folder");
-        let said = Source::files(&input(&[empty.path().to_owned()])).expect_err("empty").to_string();
+        let said = Source::files(&[empty.path().to_owned()]).expect_err("empty").to_string();
         assert!(said.contains("no pictures"), "{said}");
     }
 

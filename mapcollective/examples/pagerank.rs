@@ -5,7 +5,7 @@ use cool_map::{Error, Options, Partitions, Progress, Rows};
 use std::error::Error as Any;
 
 const DAMPING: f64 = 0.85;
-/// The papers' sense of a partition: a piece of the links, whichever rank has it.
+/// Pieces of the links, whichever ranks hold them.
 const PARTITIONS: usize = 64;
 /// Iterations end when all ranks together change by less.
 const TOLERANCE: f64 = 1e-12;

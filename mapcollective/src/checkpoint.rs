@@ -2,12 +2,12 @@
 //! on the disk. A line of JSON says what the file belongs to; the state follows in postcard's form.
 
 use crate::error::Error;
+use crate::files::replace_file;
 use crate::iterate::Reached;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
-use std::fs::File;
-use std::io::{ErrorKind, Write};
-use std::path::{Path, PathBuf};
+use std::io::ErrorKind;
+use std::path::PathBuf;
 
 const FORMAT: &str = "cool-map checkpoint 1";
 
@@ -64,24 +64,13 @@ impl Checkpoint {
         let state = postcard::to_allocvec(reached).map_err(Error::Value)?;
         let header =
             Header { format: FORMAT.into(), run: self.run.clone(), bytes: state.len(), hash: hash(&state) };
-        let mut beside = self.path.clone().into_os_string();
-        beside.push(".new");
-        let replace = || {
-            let mut file = File::create(&beside)?;
-            serde_json::to_writer(&mut file, &header)?;
-            file.write_all(b"\n")?;
-            file.write_all(&state)?;
-            file.sync_all()?;
-            std::fs::rename(&beside, &self.path)?;
-            // The name, too, is to outlast a crash of the machine.
-            let folder = self.path.parent().filter(|folder| !folder.as_os_str().is_empty());
-            File::open(folder.unwrap_or(Path::new(".")))?.sync_all()
-        };
-        replace().map_err(|source| {
-            // Half of a file is of no use; the error to tell is why it was not written.
-            let _ = std::fs::remove_file(&beside);
-            Error::File { path: self.path.clone(), source }
-        })
+        let mut head = serde_json::to_vec(&header).map_err(|error| self.file(error.into()))?;
+        head.push(b'\n');
+        replace_file(&self.path, &[&head, &state]).map_err(|error| self.file(error))
+    }
+
+    fn file(&self, source: std::io::Error) -> Error {
+        Error::File { path: self.path.clone(), source }
     }
 }
 
@@ -95,6 +84,7 @@ fn hash(bytes: &[u8]) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::path::Path;
 
     fn checkpoint(folder: &Path) -> Checkpoint {
         Checkpoint { path: folder.join("run.checkpoint"), run: "seed 5".into(), resume: true }

@@ -42,6 +42,7 @@ mod checkpoint;
 mod combine;
 mod cost;
 mod error;
+mod files;
 mod iterate;
 mod job;
 mod map;
@@ -53,6 +54,7 @@ mod tree;
 
 pub use checkpoint::Checkpoint;
 pub use error::{Error, Malformed};
+pub use files::replace_file;
 pub use iterate::Progress;
 pub use job::{Job, Options, run};
 pub use map::Mapped;

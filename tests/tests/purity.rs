@@ -2,7 +2,7 @@
 
 use std::process::Command;
 
-const PURE: [&str; 9] = [
+const PURE: [&str; 10] = [
     "cool-types",
     "cool-machine",
     "rs-openflow",
@@ -11,6 +11,7 @@ const PURE: [&str; 9] = [
     "cool-transport",
     "cool-membership",
     "cool-engine",
+    "cool-classify",
     "cool-sim",
 ];
 const DOES_IO: [&str; 8] = ["tokio", "mio", "socket2", "pnet", "rustix", "libc", "getrandom", "memmap2"];

@@ -5,24 +5,17 @@ use super::messages::{Place, Reduction};
 use crate::failure::{Failure, Traffic};
 use crate::machine::{Work, WorkId};
 use crate::memory::MemoryRange;
-use crate::shared::Shared;
+use crate::shared::{Context, Shared};
 use cool_collective::Kind;
 use cool_machine::Time;
-use cool_transport::unicast::{Input, MessageName};
+use cool_transport::unicast::Input;
 
-/// What follows when work between ranks of this node is done.
-#[derive(Debug)]
-pub(super) enum Completes {
-    /// Actions of ranks in a call.
-    Actions { call: u64, actions: [Option<(u32, u32)>; 2] },
-    /// A message outside of calls, to a receive of this node; the number of its send.
-    Message { sender: u64, message: MessageName },
-}
-
-/// Work that was given out.
+/// Work that was given out for actions of a call.
 #[derive(Debug)]
 pub(super) struct LocalWork {
-    pub(super) completes: Completes,
+    call: u64,
+    /// The ranks' actions that are done then.
+    actions: [Option<(u32, u32)>; 2],
     /// A bounce buffer that is free then.
     pub(super) bounce: Option<MemoryRange>,
 }
@@ -56,7 +49,7 @@ impl Group {
         match run.program().actions[action as usize].kind {
             Kind::Reduce { dst, .. } if let Some((from, transfer)) = run.compiled().fused(rank, action) => {
                 let place = Place { reduction, ..Place::new(rank, action, run.range(dst)) };
-                let message = self.message(number, transfer.0, from.0, rank);
+                let message = self.members.message(number, transfer.0, from.0, rank);
                 self.receive_here(now, shared, message, place);
             }
             Kind::Receive { .. } if run.compiled().is_passed_over(rank, action) => {
@@ -77,7 +70,7 @@ impl Group {
             }
             Kind::Receive { from, transfer, dst } => {
                 let place = Place::new(rank, action, run.range(dst));
-                let message = self.message(number, transfer.0, from.0, rank);
+                let message = self.members.message(number, transfer.0, from.0, rank);
                 if self.members.layout.node_of(from) == self.members.me {
                     self.receive_here(now, shared, message, place);
                 } else {
@@ -85,7 +78,7 @@ impl Group {
                 }
             }
             Kind::Multicast { .. } => {
-                run.queued.push_back(action);
+                run.progress.queue_multicast(action);
                 self.multicasters.push_back((number, rank));
             }
             Kind::ReceiveMulticast { from, scope, transfer, dst } => {
@@ -99,8 +92,8 @@ impl Group {
 
     /// A rank sends to another, of this node or another one.
     fn send(&mut self, now: Time, shared: &mut Shared, (number, transfer): (u64, u32), to: u32, from: Place) {
-        let message = self.message(number, transfer, from.rank, to);
-        let Some(node) = self.members.node_of(to).filter(|node| *node != self.members.me) else {
+        let message = self.members.message(number, transfer, from.rank, to);
+        let Some(node) = self.members.other_node_of(to) else {
             return self.send_here(now, shared, message, from);
         };
         let Some(call) = self.calls.get_mut(&number) else { return };
@@ -112,7 +105,7 @@ impl Group {
         shared.count(call.signature.call.operation, traffic);
         let input = Input::Send { message, digest: call.digest, bytes };
         self.messages.sends.insert(message, from);
-        shared.peers.handle(now, &self.members.nodes[node].name, input);
+        Context { now, members: &self.members, shared }.tell_peer(node, input);
     }
 
     /// Has bytes copied to a place of a call, or combined with what is there. Then the action there is done, and that of
@@ -126,8 +119,7 @@ impl Group {
         to: &Place,
         bounce: Option<MemoryRange>,
     ) {
-        let completes = Completes::Actions { call, actions: [sender, Some((to.rank, to.action))] };
-        let work = LocalWork { completes, bounce };
+        let work = LocalWork { call, actions: [sender, Some((to.rank, to.action))], bounce };
         if to.range.len == 0 {
             return self.worked(now, shared, work);
         }
@@ -148,25 +140,19 @@ impl Group {
     /// # Errors
     /// If the group fails by what follows.
     pub(crate) fn work_done(&mut self, now: Time, shared: &mut Shared, id: WorkId) -> Result<(), Failure> {
-        let Some(work) = self.works.remove(&id) else { return Ok(()) };
-        if let Completes::Actions { call, .. } = &work.completes
-            && let Some(call) = self.calls.get_mut(call)
-        {
-            call.works -= 1;
+        if let Some(work) = self.works.remove(&id) {
+            self.calls.get_mut(&work.call).into_iter().for_each(|call| call.works -= 1);
+            self.worked(now, shared, work);
+        } else {
+            self.point_to_point.work_done(&mut Context { now, members: &self.members, shared }, id);
         }
-        self.worked(now, shared, work);
         self.run(now, shared)
     }
 
     fn worked(&mut self, now: Time, shared: &mut Shared, work: LocalWork) {
         work.bounce.into_iter().for_each(|buffer| shared.give_back(buffer));
-        match work.completes {
-            Completes::Actions { call, actions } => {
-                for (rank, action) in actions.into_iter().flatten() {
-                    self.complete(now, shared, call, rank, action);
-                }
-            }
-            Completes::Message { sender, message } => self.copied(now, shared, sender, message),
+        for (rank, action) in work.actions.into_iter().flatten() {
+            self.complete(now, shared, work.call, rank, action);
         }
     }
 }

@@ -2,10 +2,11 @@
 //! not. Agents tell each other what their ranks called only when something seems wrong: a digest that
 //! differs, or a call that takes long.
 
-use super::{Call, Group};
+use super::{Call, Group, departures};
 use crate::call_signature::fnv;
 use crate::failure::{Failure, FailureKind};
-use crate::shared::{Shared, TimerKey};
+use crate::peers::NodeId;
+use crate::shared::{Context, Shared, TimerKey};
 use cool_machine::{Duration, Time};
 use cool_transport::unicast::Notice;
 use std::collections::{BTreeMap, BTreeSet};
@@ -35,8 +36,6 @@ pub(super) struct CallMatching {
     called: BTreeMap<u64, Called>,
     /// Calls to which ranks of other nodes have come: the digest, and the text if it was told.
     came: BTreeMap<(u64, u32), (u64, Option<String>)>,
-    /// Ranks that have gone, with the number of calls that they made.
-    gone: BTreeMap<u32, (u64, String)>,
     /// Whom we have told, by call and node, that its digest differs.
     asked: BTreeSet<(u64, usize)>,
 }
@@ -63,9 +62,7 @@ impl Group {
         text: &str,
         digest: u64,
     ) -> Result<(), Failure> {
-        if let Some((gone, (_, why))) = self.matching.gone.iter().find(|(_, (calls, _))| *calls <= call) {
-            return Err(self.gone(*gone, why));
-        }
+        self.departures.check_call(&self.members, call)?;
         let called = self.matching.called.entry(call);
         let called = called.or_insert_with(|| Called { digest, text: text.to_owned(), rank });
         if called.digest == digest {
@@ -149,16 +146,14 @@ impl Group {
         if !self.matching.asked.insert((call, node)) {
             return;
         }
-        let (Some(notice), Some(node)) = (self.what_we_called(call), self.members.nodes.get(node)) else {
-            return;
-        };
-        shared.peers.notify(now, &node.name, notice);
+        if let Some(notice) = self.what_we_called(call).filter(|_| node < self.members.nodes.len()) {
+            Context { now, members: &self.members, shared }.notify(node, notice);
+        }
     }
 
     fn announce(&mut self, now: Time, shared: &mut Shared, call: u64) {
-        let Some(notice) = self.what_we_called(call) else { return };
-        for node in self.members.others() {
-            shared.peers.notify(now, &node.name, notice.clone());
+        if let Some(notice) = self.what_we_called(call) {
+            Context { now, members: &self.members, shared }.notify_others(&notice);
         }
     }
 
@@ -175,15 +170,16 @@ impl Group {
         &mut self,
         now: Time,
         shared: &mut Shared,
-        peer: &str,
+        peer: NodeId,
         notice: Notice,
     ) -> Result<(), Failure> {
-        let theirs = self.members.ranks_of(peer);
+        let Some(node) = self.members.place_of(peer) else { return Ok(()) };
+        let is_theirs = |rank: u32| self.members.node_of(rank) == Some(node);
         match notice {
             // Told by the engine, which knows that the others need not be told again.
             Notice::Abort { .. } => Ok(()),
             Notice::Came { call, digest, ranks, text, .. } => {
-                let ranks: Vec<u32> = ranks.into_iter().filter(|rank| theirs.contains(rank)).collect();
+                let ranks: Vec<u32> = ranks.into_iter().filter(|rank| is_theirs(*rank)).collect();
                 let Some(first) = ranks.first() else { return Ok(()) };
                 if self.differs(call, digest) {
                     let called = &self.matching.called[&call];
@@ -197,16 +193,17 @@ impl Group {
                 }
                 Ok(())
             }
-            Notice::Gone { call, rank, text, .. } if theirs.contains(&rank) => {
-                self.rank_gone(rank, call, text)
-            }
+            Notice::Gone { call, rank, text, .. } if is_theirs(rank) => self.rank_gone(rank, call, text),
             Notice::Gone { .. } => Ok(()),
             Notice::WhoWaits { .. } => {
-                self.tell_who_waits(now, shared, peer);
+                let ((group, epoch), (ranks, messages)) = (self.key(), self.who_waits());
+                let notice = Notice::Waits { group, epoch, ranks, messages };
+                shared.peers.notify(now, peer, notice);
                 Ok(())
             }
             Notice::Waits { ranks, messages, .. } => {
-                self.told_who_waits(now, shared, peer, (&ranks, &messages));
+                let mut context = Context { now, members: &self.members, shared };
+                self.failure_detector.told(&mut context, node, &(ranks, messages));
                 Ok(())
             }
         }
@@ -222,18 +219,16 @@ impl Group {
     ) -> Result<(), Failure> {
         let Some(local) = self.ranks.get_mut(&rank).filter(|local| !local.gone) else { return Ok(()) };
         local.gone = true;
-        let (calls, open) = (local.calls, local.open);
+        let (calls, open) = (local.calls, local.open_calls + self.point_to_point.open_of(rank));
         if self.failed.is_some() {
             return Ok(());
         }
         if open > 0 {
-            return Err(self.gone(rank, &why));
+            return Err(departures::failure(&self.members, rank, &why));
         }
-        let (group, epoch) = self.key();
-        for node in self.members.others() {
-            let text = why.clone();
-            shared.peers.notify(now, &node.name, Notice::Gone { group, epoch, call: calls, rank, text });
-        }
+        let ((group, epoch), text) = (self.key(), why.clone());
+        let notice = Notice::Gone { group, epoch, call: calls, rank, text };
+        Context { now, members: &self.members, shared }.notify_others(&notice);
         self.rank_gone(rank, calls, why)?;
         let over: Vec<u64> = self.calls.iter().filter(|(_, c)| c.runs.is_empty()).map(|(n, _)| *n).collect();
         over.into_iter().for_each(|number| self.retire(shared, number));
@@ -242,9 +237,8 @@ impl Group {
 
     fn rank_gone(&mut self, rank: u32, calls: u64, why: String) -> Result<(), Failure> {
         let waiting = self.calls.iter().any(|(number, call)| *number >= calls && !call.runs.is_empty());
-        let gone = self.gone(rank, &why);
-        self.matching.gone.insert(rank, (calls, why));
-        let alone = self.last_other_gone().is_some();
+        let gone = self.departures.add(&self.members, rank, calls, why);
+        let alone = self.departures.check_any_left(&self.members).is_err();
         if waiting || self.point_to_point.needs(rank, alone) { Err(gone) } else { Ok(()) }
     }
 
@@ -268,7 +262,8 @@ impl Group {
         }
         if call.deadline() <= now {
             let (key, moved) = (TimerKey::Call(self.members.id, number), call.progress);
-            let known = self.inquired(now, shared, key, moved);
+            let mut context = Context { now, members: &self.members, shared };
+            let known = self.failure_detector.inquired(&mut context, key, moved);
             return if known { Err(self.timed_out(number)) } else { Ok(()) };
         }
         if !call.announced && call.announce_at() <= now {
@@ -288,17 +283,20 @@ impl Group {
         let missing: Vec<u32> = self.members.layout.ranks().map(|r| r.0).filter(|rank| !came(rank)).collect();
         let (ranks, reason) = if missing.is_empty() {
             let awaited = self.awaited(number);
-            let text = format!("all ranks came; data is missing from {}", self.name(&awaited));
+            let text = format!("all ranks came; data is missing from {}", self.members.name(&awaited));
             (awaited, text)
         } else {
             match self.suspects(&missing) {
                 none if none.is_empty() => {
-                    let text = format!("{} did not make this call, and wait in others", self.name(&missing));
+                    let text =
+                        format!("{} did not make this call, and wait in others", self.members.name(&missing));
                     (missing, text)
                 }
                 suspects => {
-                    let text =
-                        format!("{} did not make this call, or cannot be reached", self.name(&suspects));
+                    let text = format!(
+                        "{} did not make this call, or cannot be reached",
+                        self.members.name(&suspects)
+                    );
                     (suspects, text)
                 }
             }
@@ -309,7 +307,7 @@ impl Group {
             call.signature,
             self.members.id,
             call.timeout,
-            self.name(&call.runs.keys().copied().collect::<Vec<_>>()),
+            self.members.name(&call.runs.keys().copied().collect::<Vec<_>>()),
         );
         Failure::new(FailureKind::Timeout, text, ranks)
     }
@@ -326,26 +324,10 @@ impl Group {
     pub(crate) fn revoked(&self, rank: u32) -> Failure {
         let text = format!(
             "{} has revoked group {}; go on with agree and shrink",
-            self.name(&[rank]),
+            self.members.name(&[rank]),
             self.members.id
         );
         Failure::new(FailureKind::Revoked, text, vec![rank])
-    }
-
-    /// The failure of what needs a rank, if that is gone.
-    pub(super) fn gone_rank(&self, rank: u32) -> Option<Failure> {
-        self.matching.gone.get(&rank).map(|(_, why)| self.gone(rank, why))
-    }
-
-    /// The failure of what needs any other rank, if all are gone.
-    pub(super) fn last_other_gone(&self) -> Option<Failure> {
-        let (rank, (_, why)) = self.matching.gone.last_key_value()?;
-        (self.matching.gone.len() + 1 >= self.members.layout.size()).then(|| self.gone(*rank, why))
-    }
-
-    fn gone(&self, rank: u32, why: &str) -> Failure {
-        let text = format!("{} is gone from group {}: {why}", self.name(&[rank]), self.members.id);
-        Failure::new(FailureKind::Lost, text, vec![rank])
     }
 
     fn mismatch(&self, call: u64, (a, a_called): (u32, &str), (b, b_called): (u32, &str)) -> Failure {
@@ -356,17 +338,6 @@ impl Group {
         );
         Failure::new(FailureKind::Mismatch, text, vec![a, b])
     }
-
-    /// Ranks with their nodes.
-    pub(super) fn name(&self, ranks: &[u32]) -> String {
-        let nodes: BTreeSet<&str> = ranks
-            .iter()
-            .filter_map(|rank| self.members.node_of(*rank))
-            .map(|node| self.members.nodes[node].name.as_str())
-            .collect();
-        let nodes: Vec<&str> = nodes.into_iter().collect();
-        format!("{} on {}", numbers(ranks), listed(&nodes))
-    }
 }
 
 impl Call {
@@ -376,21 +347,5 @@ impl Call {
 
     fn deadline(&self) -> Time {
         self.progress + self.timeout
-    }
-}
-
-pub(super) fn numbers(ranks: &[u32]) -> String {
-    let names: Vec<String> = ranks.iter().map(u32::to_string).collect();
-    let names: Vec<&str> = names.iter().map(String::as_str).collect();
-    if ranks.len() == 1 { format!("rank {}", names[0]) } else { format!("ranks {}", listed(&names)) }
-}
-
-/// "a, b, c and 5 more".
-pub(super) fn listed(names: &[&str]) -> String {
-    const SHOWN: usize = 8;
-    match names.len() {
-        0 => "none".to_owned(),
-        n if n <= SHOWN => names.join(", "),
-        n => format!("{} and {} more", names[..SHOWN].join(", "), n - SHOWN),
     }
 }

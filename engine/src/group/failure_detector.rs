@@ -1,54 +1,67 @@
-//! Whether the other nodes are still there. While nothing moves in a call or a message, the others are asked now and
-//! then; who does not answer is gone. TCP alone would notice a node that was stopped or cut off only after minutes, or,
-//! where many packets are lost, take a live one for dead.
+//! Whether the other nodes of a group are still there, and who is to blame when something waits for too long.
+//!
+//! While nothing moves in a call or a message, the others are sent pings; who does not answer is gone. TCP alone would notice
+//! a node that was stopped or cut off only after minutes, or, where many packets are lost, take a live one for dead. When a
+//! call or message is to be given up, the other agents are asked who waits there, and for whom: whoever does not wait is
+//! to blame.
 
-use super::Group;
-use super::call_matching::{listed, numbers};
+use super::wait_for_graph::WaitForGraph;
 use crate::failure::{Failure, FailureKind};
-use crate::shared::{Shared, TimerKey};
+use crate::members::{Members, listed, numbers};
+use crate::shared::{Context, TimerKey};
 use cool_machine::{Duration, Time};
 use cool_transport::packet::Body;
+use cool_transport::unicast::Notice;
 use cool_transport::{Packet, StreamId};
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddrV4;
 
-/// The patience with others is counted in so many parts. It is counted, not timed, so that an agent that did not run
-/// for a while does not take the others for gone.
+/// Parts of the peer timeout. They are counted, not timed, so that an agent that did not run for a while does not take the
+/// others for gone.
 const PARTS: u32 = 32;
 
 /// Parts without progress after which others are asked, and between asking the same node again.
 const STILL: u32 = 8;
 
-/// Questions without an answer after which a node is gone. A part each: at a loss of 20 % each way, one goes
+/// Pings without an answer after which a node is gone. A part each: at a loss of 20 % each way, one goes
 /// unanswered in three.
-const QUESTIONS: u32 = PARTS - STILL;
+const PINGS: u32 = PARTS - STILL;
 
 /// Nodes that are asked at a time: of large groups some, then the next.
 const ASKED_MAX: usize = 16;
 
+/// The most time for answers to who waits: enough for TCP to send what was lost once more.
+const ANSWERS: Duration = Duration::from_millis(500);
+
+/// The ranks of this node that wait in calls or for a message from anybody, and those with messages under way to or from
+/// others.
+pub(super) type LocalWaits = (Vec<u32>, Vec<(u32, u32)>);
+
 #[derive(Debug, Default)]
 pub(super) struct FailureDetector {
-    /// Whether it is kept: a call or message is open, and there are other nodes.
-    kept: bool,
+    pings: Pings,
+    inquiry: Option<Inquiry>,
+}
+
+/// Which nodes are asked whether they are there.
+#[derive(Debug, Default)]
+struct Pings {
+    /// Whether others are looked after: a call or message is open, and there are other nodes.
+    watching: bool,
     /// Parts since others were first asked.
     parts: u32,
-    /// Who is asked, with the questions so far.
+    /// Who is asked, with the pings so far.
     asked: BTreeMap<usize, u32>,
     /// Where to go on in large groups.
     next: usize,
 }
 
-impl FailureDetector {
-    /// A node gave a sign of life.
-    pub(super) fn heard(&mut self, node: usize) {
-        self.asked.remove(&node);
-    }
-
-    /// Who is gone. With one that is go those who have been silent for nearly as long: they most likely left together, or it is
-    /// this node that is cut off, and all are to be named.
+impl Pings {
+    /// Who is gone. Once one node passes the limit, all nodes that are within [`STILL`] pings of it are lost together: they
+    /// most likely left together, or it is this node that is cut off, and all are to be named.
     fn gone(&self) -> Vec<usize> {
-        let enough = self.asked.values().any(|asked| *asked >= QUESTIONS);
-        let silent = self.asked.iter().filter(|(_, asked)| enough && **asked >= QUESTIONS - STILL);
+        let enough = self.asked.values().any(|asked| *asked >= PINGS);
+        let silent = self.asked.iter().filter(|(_, asked)| enough && **asked >= PINGS - STILL);
         silent.map(|(node, _)| *node).collect()
     }
 
@@ -66,94 +79,163 @@ impl FailureDetector {
     }
 }
 
-impl Group {
+/// What other agents were asked about who waits, and have answered.
+#[derive(Debug)]
+struct Inquiry {
+    /// What is to be given up, as its timer is called, and when that last moved.
+    about: (TimerKey, Time),
+    /// Nodes that have not answered.
+    asked: BTreeSet<usize>,
+    until: Time,
+    /// Of the ranks of other nodes.
+    waits: WaitForGraph,
+}
+
+impl FailureDetector {
     /// A call or message has begun: others are looked after until all are done.
-    pub(super) fn detect_failures(&mut self, now: Time, shared: &mut Shared) {
-        if !self.failure_detector.kept && self.members.nodes.len() > 1 {
-            self.failure_detector.kept = true;
-            let first = now + STILL * part(shared.peer_timeout);
-            shared.timers.set(TimerKey::FailureDetector(self.members.id), Some(first));
+    pub(super) fn watch(&mut self, context: &mut Context<'_>) {
+        if !self.pings.watching && context.members.nodes.len() > 1 {
+            self.pings.watching = true;
+            let first = context.now + STILL * part(context);
+            context.set_timer(TimerKey::FailureDetector(context.members.id), Some(first));
         }
     }
 
-    /// It is time to look after the others. Answers with the names of those who are gone.
-    pub(crate) fn failure_detector_due(&mut self, now: Time, shared: &mut Shared) -> BTreeSet<String> {
-        let part = part(shared.peer_timeout);
-        let Some(progress) = self.progress(now) else {
-            self.failure_detector = FailureDetector::default();
-            return BTreeSet::new();
+    /// The group has failed: nobody is looked after any more.
+    pub(super) fn stop(&mut self, context: &mut Context<'_>) {
+        self.pings = Pings::default();
+        context.set_timer(TimerKey::FailureDetector(context.members.id), None);
+    }
+
+    /// A node gave a sign of life.
+    pub(super) fn heard(&mut self, node: usize) {
+        self.pings.asked.remove(&node);
+    }
+
+    /// The node at an address answered, which did not need to know the group.
+    pub(super) fn answered(&mut self, members: &Members, from: SocketAddrV4) {
+        self.pings.asked.retain(|node, _| members.nodes[*node].udp != from);
+    }
+
+    /// It is time to look after the others: since when has nothing moved in one of the calls and messages, if there are any?
+    /// Answers with those who are gone.
+    pub(super) fn due(&mut self, context: &mut Context<'_>, moved: Option<Time>) -> Vec<usize> {
+        let (now, part) = (context.now, part(context));
+        let Some(moved) = moved else {
+            self.pings = Pings::default();
+            return Vec::new();
         };
-        let still = progress + STILL * part;
+        let still = moved + STILL * part;
         let next = if now < still {
-            (self.failure_detector.parts, self.failure_detector.asked) = Default::default();
+            (self.pings.parts, self.pings.asked) = Default::default();
             still
         } else {
             now + part
         };
-        shared.timers.set(TimerKey::FailureDetector(self.members.id), Some(next));
+        context.set_timer(TimerKey::FailureDetector(context.members.id), Some(next));
         if now < still {
-            return BTreeSet::new();
+            return Vec::new();
         }
-        let gone = self.failure_detector.gone();
-        if self.failure_detector.parts.is_multiple_of(STILL) {
-            self.failure_detector.ask(self.members.nodes.len(), self.members.me);
+        let gone = self.pings.gone();
+        if self.pings.parts.is_multiple_of(STILL) {
+            self.pings.ask(context.members.nodes.len(), context.members.me);
         }
-        self.failure_detector.parts += 1;
-        let question = self.ping();
-        for (node, asked) in &mut self.failure_detector.asked {
+        self.pings.parts += 1;
+        let question = ping(context.members);
+        for (node, asked) in &mut self.pings.asked {
             *asked += 1;
-            shared.out.control(self.members.nodes[*node].udp, &question);
+            context.shared.out.control(context.members.nodes[*node].udp, &question);
         }
-        gone.into_iter().map(|node| self.members.nodes[node].name.clone()).collect()
+        gone
     }
 
-    /// The failure of a group that has lost nodes, at least one.
-    pub(crate) fn nodes_lost(&self, nodes: &[&str], why: &str) -> Failure {
-        let ranks: Vec<u32> = nodes.iter().flat_map(|node| self.members.ranks_of(node)).collect();
-        let (id, names, numbers) = (self.members.id, listed(nodes), numbers(&ranks));
-        let me = &self.members.nodes[self.members.me].name;
-        let text = match nodes.len() {
-            1 => format!(
-                "node {names} with {numbers} is gone from group {id}: {why}; look at the agent there, then start the job again"
-            ),
-            all if all == ASKED_MAX.min(self.members.nodes.len() - 1) => format!(
-                "node {me} is cut off from group {id}, it seems: nodes {names} with {numbers} are gone, all that were asked: \
-                 {why}; look at the links of {me}"
-            ),
-            _ => format!(
-                "nodes {names} with {numbers} are gone from group {id}: {why}; look at the links and agents there, then start \
-                 the job again"
-            ),
+    /// Something that has not moved since a time is to be given up. Whether it is known who else waits, as far as it will
+    /// be; if not, its timer is set again.
+    pub(super) fn inquired(&mut self, context: &mut Context<'_>, key: TimerKey, moved: Time) -> bool {
+        let about = (key, moved);
+        let now = context.now;
+        let open = self.inquiry.as_ref().filter(|inquiry| !inquiry.asked.is_empty() && now < inquiry.until);
+        let again = match (&self.inquiry, open) {
+            // One after the other: who is first fails for all.
+            (_, Some(open)) => open.until,
+            (Some(over), None) if over.about == about => {
+                let silent = over.asked.iter().map(|node| context.members.nodes[*node].name.as_str());
+                let silent: Vec<&str> = silent.collect();
+                if !silent.is_empty() {
+                    tracing::info!(group = context.members.id, ?silent, "not told by all agents who waits");
+                }
+                return true;
+            }
+            _ => match self.inquire(context, about) {
+                Some(until) => until,
+                None => return true,
+            },
         };
-        Failure::new(FailureKind::Lost, text, ranks)
+        context.set_timer(key, Some(again));
+        false
     }
 
-    /// Since when nothing has moved in one of the calls and messages; `None` if there are none. What is worked on moves.
-    fn progress(&self, now: Time) -> Option<Time> {
-        let calls = self.calls.values().filter(|call| !call.runs.is_empty());
-        let calls = calls.map(|call| if call.works > 0 { now } else { call.progress });
-        calls.chain(self.point_to_point.progress(now)).min()
+    /// Asks the other agents who waits, if there are any. Answers with when to wait no more.
+    fn inquire(&mut self, context: &mut Context<'_>, about: (TimerKey, Time)) -> Option<Time> {
+        let (group, epoch) = context.members.key();
+        context.notify_others(&Notice::WhoWaits { group, epoch });
+        let me = context.members.me;
+        let asked: BTreeSet<usize> = (0..context.members.nodes.len()).filter(|node| *node != me).collect();
+        let (any, until) = (!asked.is_empty(), context.now + ANSWERS);
+        self.inquiry = Some(Inquiry { about, asked, until, waits: WaitForGraph::default() });
+        any.then_some(until)
     }
 
-    fn ping(&self) -> Packet {
-        let ((group, epoch), me) = (self.key(), self.members.me as u16);
-        let id = StreamId { group, epoch, call: 0, transfer: 0, source: me };
-        Packet { id, from: me, digest: 0, body: Body::Ping { answer: true } }
+    /// Another agent has told who waits there.
+    pub(super) fn told(&mut self, context: &mut Context<'_>, node: usize, (ranks, messages): &LocalWaits) {
+        let Some(inquiry) = &mut self.inquiry else { return };
+        if inquiry.asked.remove(&node) {
+            let theirs = |rank| context.members.node_of(rank) == Some(node);
+            inquiry.waits.add(&WaitForGraph::of(ranks, messages), theirs);
+            if inquiry.asked.is_empty() {
+                context.set_timer(inquiry.about.0, Some(context.now));
+            }
+        }
     }
 
-    /// A node answered, which did not need to know the group.
-    pub(crate) fn answered(&mut self, from: SocketAddrV4) {
-        let nodes = &self.members.nodes;
-        self.failure_detector.asked.retain(|node, _| nodes[*node].udp != from);
-    }
-
-    /// Bytes came from an agent.
-    pub(crate) fn heard_from(&mut self, name: &str) {
-        let nodes = &self.members.nodes;
-        self.failure_detector.asked.retain(|node, _| nodes[*node].name != name);
+    /// Of ranks that are waited for, and those for whom they wait, those that do not wait themselves; none if they all do.
+    pub(super) fn suspects(&self, members: &Members, ranks: &[u32], here: &LocalWaits) -> Vec<u32> {
+        let mut waits = WaitForGraph::of(&here.0, &here.1);
+        if let Some(inquiry) = &self.inquiry {
+            waits.add(&inquiry.waits, |_| true);
+        }
+        waits.culprits(ranks, members.layout.size() as u32)
     }
 }
 
-fn part(patience: Duration) -> Duration {
-    patience / PARTS
+/// The failure of a group that has lost nodes, at least one.
+pub(super) fn nodes_lost(members: &Members, nodes: &[usize], why: &str) -> Failure {
+    let ranks: Vec<u32> = nodes.iter().flat_map(|node| members.ranks_of(*node)).collect();
+    let names: Vec<&str> = nodes.iter().map(|node| members.nodes[*node].name.as_str()).collect();
+    let (id, names, numbers) = (members.id, listed(&names), numbers(&ranks));
+    let me = &members.nodes[members.me].name;
+    let text = match nodes.len() {
+        1 => format!(
+            "node {names} with {numbers} is gone from group {id}: {why}; look at the agent there, then start the job again"
+        ),
+        all if all == ASKED_MAX.min(members.nodes.len() - 1) => format!(
+            "node {me} is cut off from group {id}, it seems: nodes {names} with {numbers} are gone, all that were asked: \
+             {why}; look at the links of {me}"
+        ),
+        _ => format!(
+            "nodes {names} with {numbers} are gone from group {id}: {why}; look at the links and agents there, then start \
+             the job again"
+        ),
+    };
+    Failure::new(FailureKind::Lost, text, ranks)
+}
+
+fn ping(members: &Members) -> Packet {
+    let ((group, epoch), me) = (members.key(), members.me as u16);
+    let id = StreamId { group, epoch, call: 0, transfer: 0, source: me };
+    Packet { id, from: me, digest: 0, body: Body::Ping { answer: true } }
+}
+
+fn part(context: &Context<'_>) -> Duration {
+    context.shared.peer_timeout / PARTS
 }

@@ -5,7 +5,8 @@ use super::point_to_point::is_point_to_point;
 use crate::failure::{Failure, FailureKind};
 use crate::memory::MemoryRange;
 use crate::outbox::Received;
-use crate::shared::Shared;
+use crate::peers::NodeId;
+use crate::shared::{Context, Shared};
 use cool_machine::Time;
 use cool_transport::unicast::{Input, MessageName, Payload};
 use cool_types::limits::EAGER_BYTES;
@@ -154,8 +155,8 @@ impl Group {
             None => {}
         }
         self.messages.receives.insert(message, to);
-        if let Some(node) = self.members.node_of(message.from) {
-            shared.peers.handle(now, &self.members.nodes[node].name, Input::Expect(message));
+        if let Some(node) = self.members.other_node_of(message.from) {
+            Context { now, members: &self.members, shared }.tell_peer(node, Input::Expect(message));
         }
         Ok(())
     }
@@ -165,21 +166,24 @@ impl Group {
         &mut self,
         now: Time,
         shared: &mut Shared,
-        peer: &str,
+        peer: NodeId,
         message: MessageName,
         (digest, bytes): (u64, u64),
     ) -> Result<(), Failure> {
-        let from_peer = self.members.node_of(message.from).filter(|n| self.members.nodes[*n].name == peer);
+        let Some(node) = self.members.place_of(peer) else { return Ok(()) };
+        let from_peer = self.members.node_of(message.from) == Some(node);
         let to_us = self.members.node_of(message.to) == Some(self.members.me);
-        let (Some(node), true) = (from_peer, to_us) else {
+        if !(from_peer && to_us) {
+            let name = &self.members.nodes[node].name;
             let text = format!(
-                "node {peer} sent a message from rank {} to rank {}, which it may not",
+                "node {name} sent a message from rank {} to rank {}, which it may not",
                 message.from, message.to
             );
-            return Err(Failure::new(FailureKind::Lost, text, self.members.ranks_of(peer)));
-        };
+            return Err(Failure::new(FailureKind::Lost, text, self.members.ranks_of(node).collect()));
+        }
         if is_point_to_point(message) {
-            return self.point_to_point_begins(now, shared, message, (digest, bytes));
+            let mut context = Context { now, members: &self.members, shared };
+            return self.point_to_point.begins(&mut context, message, (digest, bytes));
         }
         self.heard_of(message.call, message.from, digest);
         if self.differs(message.call, digest) {
@@ -205,7 +209,8 @@ impl Group {
         within: Range<usize>,
     ) {
         if is_point_to_point(message) {
-            self.point_to_point_data(now, shared, message, offset, within);
+            let mut context = Context { now, members: &self.members, shared };
+            self.point_to_point.data(&mut context, message, offset, within);
         } else if let Some(place) = self.messages.receives.get(&message).filter(|place| place.begun) {
             let to = place.range.part(offset, within.len() as u64);
             shared.out.store(&Received::Input(within), to);
@@ -220,7 +225,7 @@ impl Group {
     /// All of a message that was expected is here.
     pub(crate) fn message_received(&mut self, now: Time, shared: &mut Shared, message: MessageName) {
         if is_point_to_point(message) {
-            self.point_to_point_received(now, shared, message);
+            self.point_to_point.received(&mut Context { now, members: &self.members, shared }, message);
         } else if self.messages.receives.get(&message).is_some_and(|place| place.begun)
             && let Some(place) = self.messages.receives.remove(&message)
         {
@@ -231,7 +236,7 @@ impl Group {
     /// All of a message is on its way.
     pub(crate) fn message_sent(&mut self, now: Time, shared: &mut Shared, message: MessageName) {
         if is_point_to_point(message) {
-            self.point_to_point_sent(now, shared, message);
+            self.point_to_point.sent(&mut Context { now, members: &self.members, shared }, message);
         } else if let Some(place) = self.messages.sends.remove(&message) {
             self.complete(now, shared, message.call, place.rank, place.action);
         }
@@ -240,7 +245,7 @@ impl Group {
     /// A part of a message that is being sent, if it is still known.
     pub(crate) fn message_payload(&mut self, now: Time, part: &Payload) -> Option<MemoryRange> {
         if is_point_to_point(part.message) {
-            return self.point_to_point_payload(now, part);
+            return self.point_to_point.payload(now, part);
         }
         let place = self.messages.sends.get(&part.message)?;
         if let Some(call) = self.calls.get_mut(&part.message.call) {
@@ -252,7 +257,7 @@ impl Group {
     /// Where a part of a long message belongs that is about to come, if that is known.
     pub(crate) fn message_place(&self, part: &Payload) -> Option<MemoryRange> {
         let whole = if is_point_to_point(part.message) {
-            self.point_to_point_place(part.message)?
+            self.point_to_point.place(part.message)?
         } else {
             self.messages.receives.get(&part.message).filter(|place| place.begun)?.range
         };

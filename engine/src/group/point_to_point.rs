@@ -1,15 +1,15 @@
 //! Messages from one rank to another outside of calls: send and receive. They are matched by sender and tag, in the
 //! order in which the sender sent them; their numbers are above those of all calls.
 
-use super::Group;
-use super::actions::{Completes, LocalWork};
+use super::departures::Departures;
 use super::messages::Unexpected;
 use crate::api::TransferRequest;
 use crate::failure::{Arrived, Failure, FailureKind, Stats, Traffic};
-use crate::machine::Work;
+use crate::machine::{Work, WorkId};
+use crate::members::Members;
 use crate::memory::MemoryRange;
 use crate::outbox::Received;
-use crate::shared::{Shared, TimerKey};
+use crate::shared::{Context, Shared, TimerKey};
 use cool_machine::{Duration, Time};
 use cool_transport::unicast::{Input, MessageName, Payload};
 use cool_types::ElementType;
@@ -17,7 +17,7 @@ use cool_types::limits::EAGER_BYTES;
 use core::ops::Range;
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Where the numbers of such messages begin: no group makes so many calls.
+/// Where the numbers of such messages begin: no group makes as many calls.
 const FIRST: u64 = 1 << 63;
 
 /// Whether a message is none of a call.
@@ -90,9 +90,16 @@ pub(super) struct PointToPoint {
     arrived: Vec<Arrival>,
     /// Bounded by the sender's credit.
     unexpected: BTreeMap<MessageName, Unexpected>,
+    /// Messages that are being copied between ranks of this node, with their senders.
+    copies: BTreeMap<WorkId, (u64, MessageName)>,
 }
 
 impl PointToPoint {
+    /// How many sends and receives a rank has open.
+    pub(super) fn open_of(&self, rank: u32) -> usize {
+        self.transfers.values().filter(|transfer| transfer.rank == rank).count()
+    }
+
     pub(super) fn is_idle(&self) -> bool {
         self.transfers.is_empty()
     }
@@ -173,315 +180,290 @@ impl Transfer {
     }
 }
 
-impl Group {
-    /// A local rank sends or receives. Its answer goes out through `shared`.
+impl PointToPoint {
+    /// A local rank sends or receives, with a rank that exists.
     ///
     /// # Errors
     /// If the group fails by it.
-    pub(crate) fn transfer(
+    pub(super) fn begin(
         &mut self,
-        now: Time,
-        shared: &mut Shared,
+        context: &mut Context<'_>,
         token: u64,
         request: TransferRequest,
+        departures: &Departures,
     ) -> Result<(), Failure> {
         let TransferRequest { rank, sending, peer, tag, element, data, timeout, .. } = request;
-        let (id, size) = (self.members.id, self.members.layout.size() as u32);
-        let beyond = peer.filter(|peer| *peer >= size);
-        let Some(local) = self.ranks.get_mut(&rank).filter(|_| beyond.is_none()) else {
-            let message = format!(
-                "rank {rank} of group {id} cannot send to or receive from rank {}",
-                peer.unwrap_or_default()
-            );
-            shared.done(token, Err(Failure::new(FailureKind::Invalid, message, vec![rank])));
-            return Ok(());
-        };
-        if let Some(failed) = &self.failed {
-            shared.done(token, Err(local.tell(id, failed)));
-            return Ok(());
-        }
-        local.open += 1;
-        self.point_to_point.last += 1;
-        let number = self.point_to_point.last;
-        let transfer = Transfer {
-            token,
-            rank,
-            sending,
-            peer,
-            tag,
-            element,
-            data,
-            begun: now,
-            progress: now,
-            copying: false,
-            timeout,
-        };
-        shared.timers.set(TimerKey::PointToPoint(id, number), Some(now + timeout));
-        self.point_to_point.transfers.insert(number, transfer);
-        self.detect_failures(now, shared);
+        let now = context.now;
+        self.last += 1;
+        let number = self.last;
+        let (begun, progress, copying) = (now, now, false);
+        let transfer =
+            Transfer { token, rank, sending, peer, tag, element, data, begun, progress, copying, timeout };
+        context.set_timer(self.timer(context, number), Some(now + timeout));
+        self.transfers.insert(number, transfer);
         match peer.filter(|_| sending) {
-            Some(to) => self.send_message(now, shared, number, to),
-            None => self.receive_message(now, shared, number),
+            Some(to) => {
+                departures.check(context.members, to)?;
+                self.send(context, number, to)
+            }
+            None => self.receive(context, number, departures),
         }
     }
 
-    fn send_message(&mut self, now: Time, shared: &mut Shared, number: u64, to: u32) -> Result<(), Failure> {
-        let Some(transfer) = self.point_to_point.transfers.get(&number) else { return Ok(()) };
+    fn timer(&self, context: &Context<'_>, number: u64) -> TimerKey {
+        TimerKey::PointToPoint(context.members.id, number)
+    }
+
+    fn send(&mut self, context: &mut Context<'_>, number: u64, to: u32) -> Result<(), Failure> {
+        let Some(transfer) = self.transfers.get(&number) else { return Ok(()) };
         let (from, tag, data) = (transfer.rank, transfer.tag.unwrap_or_default(), transfer.data);
         let (element, bytes) = (transfer.element as u64, data.len);
-        if let Some(gone) = self.gone_rank(to) {
-            return Err(gone);
-        }
-        let sent = self.point_to_point.sent.entry((from, to)).or_default();
+        let sent = self.sent.entry((from, to)).or_default();
         let call = FIRST + *sent;
         *sent += 1;
-        let message = self.message(call, tag, from, to);
-        if let Some(node) = self.members.node_of(to).filter(|node| *node != self.members.me) {
-            self.point_to_point.sends.insert(message, number);
-            let send = Input::Send { message, digest: element, bytes };
-            shared.peers.handle(now, &self.members.nodes[node].name, send);
+        let message = context.members.message(call, tag, from, to);
+        if let Some(node) = context.members.other_node_of(to) {
+            self.sends.insert(message, number);
+            context.tell_peer(node, Input::Send { message, digest: element, bytes });
             return Ok(());
         }
-        let from = match if bytes <= EAGER_BYTES { shared.bounce(data) } else { None } {
+        let from = match if bytes <= EAGER_BYTES { context.shared.bounce(data) } else { None } {
             Some(buffer) => {
-                self.transferred(now, shared, number, None);
+                self.done(context, number, None);
                 Source::Bounced(buffer)
             }
             None => Source::Waiting(number),
         };
-        self.arrive(now, shared, Arrival { message, element, bytes, from })
+        self.arrive(context, Arrival { message, element, bytes, from })
     }
 
-    fn receive_message(&mut self, now: Time, shared: &mut Shared, number: u64) -> Result<(), Failure> {
-        let Some(transfer) = self.point_to_point.transfers.get(&number) else { return Ok(()) };
-        if let Some(place) = self.point_to_point.arrived.iter().position(|arrival| transfer.takes(arrival)) {
-            let arrival = self.point_to_point.arrived.remove(place);
-            return self.deliver(now, shared, arrival, number);
+    fn receive(
+        &mut self,
+        context: &mut Context<'_>,
+        number: u64,
+        departures: &Departures,
+    ) -> Result<(), Failure> {
+        let Some(transfer) = self.transfers.get(&number) else { return Ok(()) };
+        if let Some(place) = self.arrived.iter().position(|arrival| transfer.takes(arrival)) {
+            let arrival = self.arrived.remove(place);
+            return self.deliver(context, arrival, number);
         }
-        let gone = match transfer.peer {
-            Some(peer) => self.gone_rank(peer),
-            None => self.last_other_gone(),
-        };
-        self.point_to_point.posted.insert(number);
-        gone.map_or(Ok(()), Err)
+        let peer = transfer.peer;
+        self.posted.insert(number);
+        match peer {
+            Some(peer) => departures.check(context.members, peer),
+            None => departures.check_any_left(context.members),
+        }
     }
 
     /// A message may be received.
-    fn arrive(&mut self, now: Time, shared: &mut Shared, arrival: Arrival) -> Result<(), Failure> {
-        let PointToPoint { transfers, posted, .. } = &self.point_to_point;
+    fn arrive(&mut self, context: &mut Context<'_>, arrival: Arrival) -> Result<(), Failure> {
+        let PointToPoint { transfers, posted, .. } = &self;
         let takes = |number: &&u64| transfers.get(number).is_some_and(|transfer| transfer.takes(&arrival));
         match posted.iter().find(takes).copied() {
             None => {
-                self.point_to_point.arrived.push(arrival);
+                self.arrived.push(arrival);
                 Ok(())
             }
             Some(number) => {
-                self.point_to_point.posted.remove(&number);
-                self.deliver(now, shared, arrival, number)
+                self.posted.remove(&number);
+                self.deliver(context, arrival, number)
             }
         }
     }
 
     /// A message and the receive that takes it have met.
-    fn deliver(
-        &mut self,
-        now: Time,
-        shared: &mut Shared,
-        arrival: Arrival,
-        number: u64,
-    ) -> Result<(), Failure> {
-        let Some(transfer) = self.point_to_point.transfers.get_mut(&number) else { return Ok(()) };
+    fn deliver(&mut self, context: &mut Context<'_>, arrival: Arrival, number: u64) -> Result<(), Failure> {
+        let Some(transfer) = self.transfers.get_mut(&number) else { return Ok(()) };
         let refused = transfer.refuses(&arrival);
         let Arrival { message, bytes, from, .. } = arrival;
         if let Some(refused) = refused {
             if let Source::Bounced(buffer) = from {
-                shared.give_back(buffer);
+                context.shared.give_back(buffer);
             }
             return Err(refused);
         }
-        transfer.progress = now;
+        transfer.progress = context.now;
         let place = transfer.data.part(0, bytes);
         match from {
             Source::Node => {
-                if let Some(came) = self.point_to_point.unexpected.remove(&message) {
-                    came.deliver(shared, place);
+                if let Some(came) = self.unexpected.remove(&message) {
+                    came.deliver(context.shared, place);
                 }
-                self.point_to_point.receives.insert(message, (number, bytes));
-                if let Some(node) = self.members.node_of(message.from) {
-                    shared.peers.handle(now, &self.members.nodes[node].name, Input::Expect(message));
+                self.receives.insert(message, (number, bytes));
+                if let Some(node) = context.members.other_node_of(message.from) {
+                    context.tell_peer(node, Input::Expect(message));
                 }
             }
             Source::Bounced(buffer) => {
-                shared.out.copy(buffer, place);
-                shared.give_back(buffer);
-                self.transferred(now, shared, number, Some((message, bytes)));
+                context.shared.out.copy(buffer, place);
+                context.shared.give_back(buffer);
+                self.done(context, number, Some((message, bytes)));
             }
             Source::Waiting(sender) => {
-                self.point_to_point.receives.insert(message, (number, bytes));
-                self.copy_message(now, shared, (sender, number, message), place);
+                self.receives.insert(message, (number, bytes));
+                self.copy(context, (sender, number, message), place);
             }
         }
         Ok(())
     }
 
     /// Has a message copied from its sender to its receiver, both of this node.
-    fn copy_message(
+    fn copy(
         &mut self,
-        now: Time,
-        shared: &mut Shared,
+        context: &mut Context<'_>,
         (sender, receiver, message): (u64, u64, MessageName),
         to: MemoryRange,
     ) {
         if to.len == 0 {
-            return self.copied(now, shared, sender, message);
+            return self.copied(context, sender, message);
         }
-        let transfers = &mut self.point_to_point.transfers;
+        let transfers = &mut self.transfers;
         let tokens = [sender, receiver].map(|number| {
             let transfer = transfers.get_mut(&number)?;
             transfer.copying = true;
             Some(transfer.token)
         });
         let Some(from) = transfers.get(&sender).map(|sender| sender.data) else { return };
-        let id = shared.work(self.members.id, tokens, Work::Copy { from, to });
-        self.works.insert(id, LocalWork { completes: Completes::Message { sender, message }, bounce: None });
+        let id = context.shared.work(context.members.id, tokens, Work::Copy { from, to });
+        self.copies.insert(id, (sender, message));
     }
 
-    /// A message has been copied from its sender to its receiver, both of this node.
-    pub(super) fn copied(&mut self, now: Time, shared: &mut Shared, sender: u64, message: MessageName) {
-        self.transferred(now, shared, sender, None);
-        self.point_to_point_received(now, shared, message);
+    /// Work that was given out is done; whether it was of a message.
+    pub(super) fn work_done(&mut self, context: &mut Context<'_>, id: WorkId) -> bool {
+        let copied = self.copies.remove(&id);
+        if let Some((sender, message)) = copied {
+            self.copied(context, sender, message);
+        }
+        copied.is_some()
+    }
+
+    fn copied(&mut self, context: &mut Context<'_>, sender: u64, message: MessageName) {
+        self.done(context, sender, None);
+        self.received(context, message);
     }
 
     /// A transfer is done; of a receive, with what came.
-    fn transferred(&mut self, now: Time, shared: &mut Shared, number: u64, came: Option<(MessageName, u64)>) {
-        let Some(transfer) = self.point_to_point.transfers.remove(&number) else { return };
-        shared.timers.set(TimerKey::PointToPoint(self.members.id, number), None);
-        if let Some(local) = self.ranks.get_mut(&transfer.rank) {
-            local.open -= 1;
-        }
-        let nanoseconds = u64::try_from((now - transfer.begun).as_nanos()).unwrap_or(u64::MAX);
-        let to_node = |peer| self.members.node_of(peer).is_some_and(|node| node != self.members.me);
-        let on_wire = transfer.sending && transfer.peer.is_some_and(to_node);
-        let stats = Stats {
-            nanoseconds,
-            traffic: Traffic {
-                bytes_unicast: if on_wire { transfer.data.len } else { 0 },
-                ..Traffic::default()
-            },
-            arrived: came.map(|(message, bytes)| Arrived {
-                source: message.from,
-                tag: message.transfer,
-                bytes,
-            }),
-            ..Stats::default()
-        };
-        shared.done(transfer.token, Ok(stats));
+    fn done(&mut self, context: &mut Context<'_>, number: u64, came: Option<(MessageName, u64)>) {
+        let Some(transfer) = self.transfers.remove(&number) else { return };
+        context.set_timer(self.timer(context, number), None);
+        let nanoseconds = u64::try_from((context.now - transfer.begun).as_nanos()).unwrap_or(u64::MAX);
+        let on_wire =
+            transfer.sending && transfer.peer.is_some_and(|p| context.members.other_node_of(p).is_some());
+        let bytes_unicast = if on_wire { transfer.data.len } else { 0 };
+        let arrived = came.map(|(message, bytes)| {
+            let MessageName { from: source, transfer: tag, .. } = message;
+            Arrived { source, tag, bytes }
+        });
+        let traffic = Traffic { bytes_unicast, ..Traffic::default() };
+        let stats = Stats { nanoseconds, traffic, arrived, ..Stats::default() };
+        context.shared.done(transfer.token, Ok(stats));
     }
 
     /// A message from another node begins to arrive or is announced.
-    pub(super) fn point_to_point_begins(
+    pub(super) fn begins(
         &mut self,
-        now: Time,
-        shared: &mut Shared,
+        context: &mut Context<'_>,
         message: MessageName,
         (element, bytes): (u64, u64),
     ) -> Result<(), Failure> {
         let unexpected = Unexpected { digest: element, bytes, data: MemoryRange::EMPTY };
-        self.point_to_point.unexpected.insert(message, unexpected);
-        let sequencer = self.point_to_point.sequencers.entry((message.from, message.to)).or_default();
+        self.unexpected.insert(message, unexpected);
+        let sequencer = self.sequencers.entry((message.from, message.to)).or_default();
         sequencer.held.insert(message.call - FIRST, Arrival { message, element, bytes, from: Source::Node });
         let mut in_order = Vec::new();
         while let Some(arrival) = sequencer.held.remove(&sequencer.next) {
             sequencer.next += 1;
             in_order.push(arrival);
         }
-        in_order.into_iter().try_for_each(|arrival| self.arrive(now, shared, arrival))
+        in_order.into_iter().try_for_each(|arrival| self.arrive(context, arrival))
     }
 
-    pub(super) fn point_to_point_data(
+    /// Bytes of a message from another node: these of the input, or none if they are in their place.
+    pub(super) fn data(
         &mut self,
-        now: Time,
-        shared: &mut Shared,
+        context: &mut Context<'_>,
         message: MessageName,
         offset: u64,
         within: Range<usize>,
     ) {
-        let PointToPoint { receives, transfers, unexpected, .. } = &mut self.point_to_point;
-        if let Some((number, _)) = receives.get(&message) {
-            if let Some(transfer) = transfers.get_mut(number) {
+        if let Some((number, _)) = self.receives.get(&message) {
+            if let Some(transfer) = self.transfers.get_mut(number) {
                 let to = transfer.data.part(offset, within.len() as u64);
-                shared.out.store(&Received::Input(within), to);
-                transfer.progress = now;
+                context.shared.out.store(&Received::Input(within), to);
+                transfer.progress = context.now;
             }
-        } else if let Some(unexpected) = unexpected.get_mut(&message) {
-            unexpected.keep(shared, offset, within);
+        } else if let Some(unexpected) = self.unexpected.get_mut(&message) {
+            unexpected.keep(context.shared, offset, within);
         }
     }
 
-    pub(super) fn point_to_point_received(&mut self, now: Time, shared: &mut Shared, message: MessageName) {
-        if let Some((number, bytes)) = self.point_to_point.receives.remove(&message) {
-            self.transferred(now, shared, number, Some((message, bytes)));
+    /// All of a message that was expected is here.
+    pub(super) fn received(&mut self, context: &mut Context<'_>, message: MessageName) {
+        if let Some((number, bytes)) = self.receives.remove(&message) {
+            self.done(context, number, Some((message, bytes)));
         }
     }
 
-    pub(super) fn point_to_point_sent(&mut self, now: Time, shared: &mut Shared, message: MessageName) {
-        if let Some(number) = self.point_to_point.sends.remove(&message) {
-            self.transferred(now, shared, number, None);
+    /// All of a message is on its way.
+    pub(super) fn sent(&mut self, context: &mut Context<'_>, message: MessageName) {
+        if let Some(number) = self.sends.remove(&message) {
+            self.done(context, number, None);
         }
     }
 
     /// A part of a message that is being sent, if it is still known.
-    pub(super) fn point_to_point_payload(&mut self, now: Time, part: &Payload) -> Option<MemoryRange> {
-        let transfer =
-            self.point_to_point.transfers.get_mut(self.point_to_point.sends.get(&part.message)?)?;
+    pub(super) fn payload(&mut self, now: Time, part: &Payload) -> Option<MemoryRange> {
+        let transfer = self.transfers.get_mut(self.sends.get(&part.message)?)?;
         transfer.progress = now;
         Some(transfer.data.part(part.offset, part.len.into()))
     }
 
     /// Where a message goes that a receive has taken.
-    pub(super) fn point_to_point_place(&self, message: MessageName) -> Option<MemoryRange> {
-        let (number, _) = self.point_to_point.receives.get(&message)?;
-        Some(self.point_to_point.transfers.get(number)?.data)
+    pub(super) fn place(&self, message: MessageName) -> Option<MemoryRange> {
+        let (number, _) = self.receives.get(&message)?;
+        Some(self.transfers.get(number)?.data)
     }
 
-    /// It is time to look after a transfer.
-    pub(crate) fn point_to_point_due(
-        &mut self,
-        now: Time,
-        shared: &mut Shared,
-        number: u64,
-    ) -> Result<(), Failure> {
-        let Some(transfer) = self.point_to_point.transfers.get_mut(&number) else { return Ok(()) };
+    /// It is time to look after a transfer: when that last moved, if it has waited for too long; else its timer is set again.
+    pub(super) fn overdue(&mut self, context: &mut Context<'_>, number: u64) -> Option<Time> {
+        let transfer = self.transfers.get_mut(&number)?;
         if transfer.copying {
-            transfer.progress = now;
+            transfer.progress = context.now;
         }
-        let (key, moved) = (TimerKey::PointToPoint(self.members.id, number), transfer.progress);
-        let deadline = moved + transfer.timeout;
-        if deadline > now {
-            shared.timers.set(key, Some(deadline));
-            return Ok(());
+        let (moved, timeout) = (transfer.progress, transfer.timeout);
+        if moved + timeout <= context.now {
+            return Some(moved);
         }
-        if self.inquired(now, shared, key, moved) { Err(self.late(number)) } else { Ok(()) }
+        context.set_timer(self.timer(context, number), Some(moved + timeout));
+        None
     }
 
-    /// The failure of a message that has waited for too long.
-    fn late(&self, number: u64) -> Failure {
-        let transfer = &self.point_to_point.transfers[&number];
-        let others: Vec<u32> =
-            self.members.layout.ranks().map(|rank| rank.0).filter(|rank| *rank != transfer.rank).collect();
-        let awaited = transfer.peer.map_or_else(|| others.clone(), |peer| vec![peer]);
-        let ranks = match self.suspects(&awaited) {
-            none if none.is_empty() => awaited,
-            suspects => suspects,
-        };
-        // Of all others none can be told apart.
-        let ranks = if ranks == others && transfer.peer.is_none() { Vec::new() } else { ranks };
-        let look = if ranks.is_empty() { "the other side".to_owned() } else { self.name(&ranks) };
+    /// A transfer that has waited for too long: as text, for how long, and for whom, if for a certain rank.
+    pub(super) fn late(&self, number: u64) -> Option<Late> {
+        let transfer = self.transfers.get(&number)?;
+        let Transfer { rank, peer, timeout, .. } = *transfer;
+        Some(Late { text: transfer.text(), rank, peer, timeout })
+    }
+}
+
+/// A send or receive that has waited for too long.
+pub(super) struct Late {
+    text: String,
+    pub(super) rank: u32,
+    /// Absent: any.
+    pub(super) peer: Option<u32>,
+    timeout: Duration,
+}
+
+impl Late {
+    /// The failure, with the ranks that are to blame: all others of the group, if none can be told apart.
+    pub(super) fn failure(&self, members: &Members, blamed: Vec<u32>, others: &[u32]) -> Failure {
+        let ranks = if self.peer.is_none() && blamed == others { Vec::new() } else { blamed };
+        let look = if ranks.is_empty() { "the other side".to_owned() } else { members.name(&ranks) };
         let text = format!(
             "{} (group {}) made no progress for {:?}; look after {look}, or give it more time",
-            transfer.text(),
-            self.members.id,
-            transfer.timeout
+            self.text, members.id, self.timeout
         );
         Failure::new(FailureKind::Timeout, text, ranks)
     }

@@ -45,7 +45,6 @@ impl Group {
         else {
             return Ok(());
         };
-        run.sending.insert(stripe.index);
         let data = run.range(src);
         let share = self.members.share(scope, stripe, concurrent_senders);
         let mut spec = self.stream_spec((number, transfer.0, scope, self.members.me), data.len);
@@ -283,7 +282,7 @@ impl Group {
         let Some(share) = stream.and_then(|stream| stream.sending.take()) else { return };
         shared.sent(share);
         if let Some(run) = self.calls.get_mut(&id.call).and_then(|call| call.runs.get_mut(&rank)) {
-            run.sending.remove(&share.stripe.index);
+            run.progress.multicast_sent(share.stripe);
         }
         self.multicasters.push_back((id.call, rank));
     }
@@ -345,9 +344,11 @@ impl Group {
             StreamError::Stalled { source_node, .. } => (FailureKind::Timeout, vec![*source_node]),
             StreamError::Incomplete { nodes, .. } => (FailureKind::Lost, nodes.clone()),
         };
-        let names = nodes.iter().filter_map(|n| self.members.nodes.get(usize::from(*n)));
-        let names: Vec<&str> = names.map(|n| n.name.as_str()).collect();
-        let ranks = names.iter().flat_map(|name| self.members.ranks_of(name)).collect();
+        let nodes =
+            nodes.iter().map(|node| usize::from(*node)).filter(|node| *node < self.members.nodes.len());
+        let nodes: Vec<usize> = nodes.collect();
+        let names: Vec<&str> = nodes.iter().map(|node| self.members.nodes[*node].name.as_str()).collect();
+        let ranks = nodes.iter().flat_map(|node| self.members.ranks_of(*node)).collect();
         let text = format!(
             "call {} of group {} at rank {rank}: {error} (nodes {}, numbered by place in the group); \
              are their agents running and reachable?",

@@ -4,7 +4,8 @@
 use crate::testing::Buffer;
 use crate::{
     CallRequest, ConnectionId, DEFAULT_PEER_TIMEOUT, Engine, Failure, GroupSpec, Input, MemberSpec, MemoryId,
-    MemoryRange, Output, Preparation, Stats, TransferRequest, TreeScope, TreeSpec, Work, WorkId, combine,
+    MemoryRange, NodeId, Output, Preparation, Stats, TransferRequest, TreeScope, TreeSpec, Work, WorkId,
+    combine,
 };
 use cool_collective::{CostModel, Plan};
 use cool_machine::{Duration, Machine, Poll, Time, earliest};
@@ -19,9 +20,9 @@ const DELAY: Duration = Duration::from_micros(200);
 /// What travels or happens.
 enum Event {
     Datagram { from: SocketAddrV4, bytes: Vec<u8> },
-    Connected { node: String, connection: ConnectionId },
+    Connected { node: NodeId, connection: ConnectionId },
     Accepted { connection: ConnectionId, from: Ipv4Addr },
-    Unreachable { node: String },
+    Unreachable { node: NodeId },
     Bytes { connection: ConnectionId, bytes: Vec<u8> },
     Written { connection: ConnectionId, bytes: u64 },
     Closed { connection: ConnectionId },
@@ -267,7 +268,7 @@ impl Network {
         self.ends.retain(|a, b| a.0 != node && b.0 != node);
     }
 
-    /// Runs until so many calls are done.
+    /// Runs until `done` calls are done.
     pub(super) fn run(&mut self, done: usize) {
         let limit = self.now + Duration::from_secs(3600);
         while self.done.len() < done {

@@ -127,7 +127,7 @@ impl Driver {
             }
             Event::Closed { connection, why } => host.closed(connection, why),
             Event::WorkDone(id) => host.handle(Input::WorkDone(id)),
-            Event::Prepared(id, prepared) => host.handle(Input::Prepared(id, prepared)),
+            Event::Prepared(id, prepared) => host.handle(Input::Prepared(id, *prepared)),
             Event::WorkPanicked => panic!("a thread that works for the engine has panicked; see above"),
         }
     }

@@ -232,7 +232,7 @@ impl EngineHost {
         let Some(connection) = self.connections.get_mut(&id) else { return };
         let memory = payload.and_then(|payload| self.memories.get(payload));
         if let (Some(payload), None) = (payload, &memory) {
-            // The frame has promised so many bytes.
+            // The frame has promised these bytes.
             head.resize(head.len() + payload.len as usize, 0);
         }
         let bytes = connection.write(head, memory);

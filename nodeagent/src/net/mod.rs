@@ -21,7 +21,7 @@ mod work;
 
 use crate::engine::{Command, EngineConfig, StartError, TrafficCounters};
 use crate::fault_injection::Picker;
-use cool_engine::{ConnectionId, Prepared, WorkId};
+use cool_engine::{ConnectionId, NodeId, Prepared, WorkId};
 use driver::Driver;
 use engine_host::EngineHost;
 use std::net::{Ipv4Addr, SocketAddrV4};
@@ -45,11 +45,11 @@ pub(crate) struct Bound {
 enum Event {
     Accepted(TcpStream, Ipv4Addr),
     Connected {
-        node: String,
+        node: NodeId,
         stream: TcpStream,
     },
     Unreachable {
-        node: String,
+        node: NodeId,
         why: String,
     },
     /// Something has come over a connection.
@@ -63,7 +63,7 @@ enum Event {
         why: String,
     },
     WorkDone(WorkId),
-    Prepared(WorkId, Prepared),
+    Prepared(WorkId, Box<Prepared>),
     /// A thread of the pool has panicked: its work will never be done.
     WorkPanicked,
 }

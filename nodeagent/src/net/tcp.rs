@@ -3,7 +3,7 @@
 use super::congestion::{Congestion, Link};
 use super::{Event, Events, sockopt};
 use crate::engine::SharedSlice;
-use cool_engine::{ConnectionId, MemoryRange};
+use cool_engine::{ConnectionId, MemoryRange, NodeId};
 use rustix::net::{RecvFlags, SendFlags};
 use socket2::{Domain, Protocol, SockRef, Socket, TcpKeepalive, Type};
 use std::io;
@@ -74,7 +74,7 @@ pub(super) async fn accept(listener: TcpListener, events: Events) {
 }
 
 /// Connects to a node, again and again within bounds.
-pub(super) async fn connect(node: String, from: Ipv4Addr, to: SocketAddrV4, events: Events) {
+pub(super) async fn connect(node: NodeId, from: Ipv4Addr, to: SocketAddrV4, events: Events) {
     let until = Instant::now() + CONNECT_TIMEOUT;
     let event = loop {
         let error = match timeout_at(until, connect_once(from, to)).await {

@@ -312,7 +312,7 @@ mod tests {
         (Socket::new(sender).unwrap(), Socket::new(receiver).unwrap(), to)
     }
 
-    /// The next datagrams to come, so many.
+    /// The next `count` datagrams to come.
     async fn next(sockets: &[&Socket], inbox: &mut Inbox, count: usize) -> Vec<Vec<u8>> {
         let mut came = Vec::new();
         let receive = async {

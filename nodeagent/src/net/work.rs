@@ -143,7 +143,7 @@ impl Pool {
     /// Has a call prepared.
     pub(super) fn start_preparation(&self, id: WorkId, preparation: cool_engine::Preparation) {
         let events = self.events.clone();
-        self.submit(move || tell(&events, Event::Prepared(id, preparation.run())));
+        self.submit(move || tell(&events, Event::Prepared(id, Box::new(preparation.run()))));
     }
 
     fn submit(&self, job: impl FnOnce() + Send + 'static) {
