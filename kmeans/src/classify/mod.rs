@@ -1,7 +1,7 @@
 //! From folders of pictures, one a class, to a tested classifier (Zhang, Qiu et al., "Large-Scale Image Classification using High
 //! Performance Clustering", section 6): patches, a vocabulary by clustering on all ranks, histograms of words, linear machines.
 //!
-//! The arithmetic of histograms and machines is that of `cool-classify`; here are the pictures ([`Classes`], [`bag`]), the file
+//! The arithmetic of histograms and machines is that of `cool-classify`; here are the pictures ([`Classes`]), the file
 //! ([`Model`]) and the sharing of the work: each rank describes some pictures and trains some classes' machines. The result is the
 //! same to the bit on any number of ranks and threads.
 
