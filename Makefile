@@ -1,32 +1,48 @@
 # The two commands that do all, on a fresh Debian machine with Rust:
 #   make demo   K-means over 16 emulated nodes in 4 racks, with a report in target/demo/
 #   make test   every test: unit, property, simulator, and end to end in Mininet
-# and the comparison with other libraries: make bench-quick (under 10 minutes), make bench (BENCH=... gives its options);
-# predictions beside measurements, written to docs/calibration.md: make calibrate; 500 random faults under running
-# collectives, 25 minutes: make faults (FAULTS="--faults 100 --seed 7")
+# For developers: make test-quick (without root, a few minutes at most), make lint (both are part of CONTRIBUTING.md).
+# Measurements: make bench-quick (under 10 minutes), make bench (BENCH=... gives its options); predictions beside
+# measurements, written to docs/calibration.md: make calibrate; 500 random faults under running collectives, 25 minutes:
+# make faults (FAULTS="--faults 100 --seed 7")
 
 SUDO := $(if $(filter 0,$(shell id -u)),,sudo)
 NETWORK_PACKAGES := gcc libc6-dev mininet openvswitch-switch ethtool iptables iproute2 procps python3
 LAUNCHERS := openmpi-bin slurmctld slurmd slurm-client
 PHOTOGRAPHS := lomiri-wallpapers-16.04
-export PATH := $(PATH):$(HOME)/.cargo/bin
+TARGET := $(abspath $(or $(CARGO_TARGET_DIR),target))
+# Cargo subcommands of our own come last: whoever has them installed uses those.
+export PATH := $(PATH):$(HOME)/.cargo/bin:$(TARGET)/tools/bin
+# What runs on the emulated network in the demonstration and in tests.
+QUICK := $(TARGET)/quick
 
-.PHONY: demo test bench bench-quick recovery faults load calibrate lint release bindings packages-demo packages-test packages-bench nextest unit end-to-end
+.PHONY: demo test test-quick unit documented end-to-end bench bench-quick bench-kmeans recovery faults load calibrate lint release bindings packages-demo packages-test packages-bench
 
-demo: packages-demo release
+demo: packages-demo
+	cargo build --profile quick --package cool-cli --package cool-controller --package cool-nodeagent --package cool-kmeans --bins
 	mkdir -p target/demo
-	$(SUDO) mininet/testbed.py --topology tree:4x4 --host-mbit 50 --uplink-mbit 50 --logs target/demo/logs -- mininet/demo.py
+	$(SUDO) mininet/testbed.py --topology tree:4x4 --host-mbit 20 --uplink-mbit 20 --bin $(QUICK) --logs target/demo/logs -- mininet/demo.py
 
-test: unit end-to-end
+test: unit documented end-to-end
 
-unit: packages-test nextest
+unit: packages-test
+	@tools/install-cargo-tools nextest
 	$(SUDO) env "PATH=$$PATH" mininet/ovs.py cargo nextest run --workspace --all-features
+
+documented:
 	cargo test --quiet --workspace --all-features --doc
 
-end-to-end: packages-test release
+end-to-end: packages-test
+	cargo build --profile quick --workspace --exclude cool-fuzz --exclude cool-c --exclude cool-python --bins
+	cargo build --profile quick --package cool-map --examples
 	tools/bindings
-	COOL_RUST_SUITE=target/bindings/suite-rust target/bindings/python/bin/pytest libcool/python/tests
-	$(SUDO) /usr/bin/python3 -m pytest tests -v
+	COOL_RUST_SUITE=$(TARGET)/bindings/suite-rust $(TARGET)/bindings/python/bin/pytest libcool/python/tests
+	$(SUDO) env COOL_BIN=$(QUICK) /usr/bin/python3 -m pytest tests -v
+
+# What a developer runs again and again: neither root nor an emulated network, and without what .config/nextest.toml counts as long.
+test-quick:
+	@tools/install-cargo-tools nextest
+	cargo nextest run --workspace --all-features --profile quick
 
 # libcool for C and Python, for installation: target/bindings
 bindings: packages-test
@@ -40,6 +56,11 @@ bench: packages-bench release
 
 bench-quick: packages-bench release
 	$(SUDO) bench/bench.py --quick $(BENCH)
+
+# K-means beside scikit-learn, FAISS and SuperKMeans, on this machine alone
+bench-kmeans: release
+	@tools/install-packages python3-venv
+	bench/kmeans.py --docs $(KMEANS)
 
 # From a failure to the last rule installed: docs/deployment.md
 recovery: packages-bench release
@@ -62,6 +83,8 @@ lint:
 	cargo fmt --all --check
 	cargo clippy --workspace --all-targets --all-features -- -D warnings
 	RUSTDOCFLAGS="-D warnings" cargo doc --workspace --no-deps
+	@tools/install-cargo-tools deny
+	tools/check-dependencies
 
 release:
 	cargo build --release --workspace --exclude cool-fuzz --exclude cool-c --exclude cool-python
@@ -74,6 +97,3 @@ packages-test:
 
 packages-bench:
 	@tools/install-packages $(NETWORK_PACKAGES) python3-venv iperf3
-
-nextest:
-	@cargo nextest --version >/dev/null 2>&1 || cargo install --locked cargo-nextest

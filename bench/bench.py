@@ -25,6 +25,7 @@ import network  # noqa: E402
 import page  # noqa: E402
 import peers  # noqa: E402
 import testbed  # noqa: E402
+import topologies  # noqa: E402
 
 OPS = ("bcast", "reduce", "allreduce", "gather", "allgather", "scatter")
 PLACEMENTS = ("racked", "interleaved")
@@ -109,6 +110,8 @@ def measure_all(options, libraries, report, save):
         bed.wait_until_measured()
         report["network"].update(nodes=len(bed.description["hosts"]), racks=len(peers.racks(bed.description)))
         runs = {p: peers.Run(bed, p, tempfile.mkdtemp(dir=folder), options.timeout) for p in options.placements}
+        for run in runs.values():
+            run.start_seconds = libraries[0].seconds_of_a_start(run)
         for number, (placement, op, asked) in enumerate(cases, start=1):
             whole = moved(op, asked, report["network"]["nodes"])
             least = limit(op, whole, bed.description, options.host_mbit, options.uplink_mbit)
@@ -211,7 +214,7 @@ def parse_arguments():
     if a.reps < 1 or a.timeout < 1 or min(a.host_mbit, a.uplink_mbit, a.wait) < 0:
         p.error("--reps and --timeout must be at least 1, rates and --wait not negative")
     try:
-        network.parse_topology(a.topology)
+        topologies.parse(a.topology)
     except ValueError as e:
         p.error(str(e))
     return a

@@ -36,7 +36,9 @@ footer { margin-top: 48px; color: var(--quiet); font-size: 13px; border-top: 1px
 LEFT, TOP, WIDTH, HEIGHT = 44, 14, 460, 170
 
 HEADINGS = (("case", 1), ("placement", 1), ("library", 1), ("median", 0), ("least", 0), ("most", 0), ("over limit", 0), ("COOL is faster", 0),
-            ("on all links", 0), ("on uplinks", 0), ("busiest link", 0), ("idle", 0))
+            ("on all links", 0), ("on uplinks", 0), ("busiest link", 0), ("idle", 0), ("ranks", 0), ("agents", 0), ("switches", 0))
+# Under these the processor seconds for each MiB are those of a job's start and of ticks, not of bytes.
+LEAST_FOR_PROCESSOR = 1 << 16
 
 
 def page(report):
@@ -64,7 +66,9 @@ def page(report):
     body += [
         "<h2>All figures</h2>",
         "<p>Bytes are those of one repetition with their frame headers, both directions of a link counted apart. Idle: the share of this "
-        "machine's processors left idle meanwhile; where it is near zero, the processors were measured, not the network.</p>",
+        "machine's processors left idle meanwhile; where it is near zero, the processors were measured, not the network. Ranks, agents, switches: "
+        "the processor time, user and system, that they used for each MiB which must come into all nodes together (of a bcast all that "
+        "receivers get, of a reduce all vectors but the root's, of an allreduce both); of COOL without what starting its ranks took.</p>",
         table(report), left_out(libraries),
         "<footer>%s. The same figures for programs: report.json.</footer>" % text(report["date"]),
     ]
@@ -160,15 +164,23 @@ def table(report):
                 cells += [("", v) for v in (
                     seconds(r["median"]), seconds(r["min"]), seconds(r["max"]), "%s ×" % short(r["over_limit"]) if r["over_limit"] else "-",
                     "%.2f ×" % faster if faster else "", amount(r["link_bytes"]), amount(r["uplink_bytes"]), amount(r["busiest_link_bytes"]),
-                    "-" if r["idle"] is None else "%.0f %%" % (100 * r["idle"]))]
+                    "-" if r["idle"] is None else "%.0f %%" % (100 * r["idle"]), *processor_cells(case, r, name))]
                 filled = "".join("<td class='%s'>%s</td>" % c for c in cells)
             else:
                 reason = ("failed: " + r["failed"]) if "failed" in r else r["absent"]
-                filled = "".join("<td class='%s'>%s</td>" % c for c in cells) + "<td colspan=9 class='reason%s'>%s</td>" % (
+                filled = "".join("<td class='%s'>%s</td>" % c for c in cells) + "<td colspan=12 class='reason%s'>%s</td>" % (
                     "" if "failed" in r else " absent", text(reason))
             rows.append("<tr class='%s %s'>%s</tr>" % ("first" if number == 0 else "", name, filled))
     heads = "".join("<th%s>%s</th>" % (" class=left" if is_left else "", title) for title, is_left in HEADINGS)
     return "<div class=wide><table><tr>%s</tr>%s</table></div>" % (heads, "".join(rows))
+
+
+def processor_cells(case, figures, name):
+    """Milliseconds for each MiB delivered; libraries other than COOL have no agents."""
+    if case["asked"] < LEAST_FOR_PROCESSOR:
+        return ["-"] * 3
+    used = figures["processor_seconds_per_mib"]
+    return ["%.1f ms" % (1e3 * used[who]) if who != "agents" or name == "cool" else "" for who in ("ranks", "agents", "switches")]
 
 
 def left_out(libraries):

@@ -1,18 +1,22 @@
 """The libraries that COOL is measured beside: how each is installed, launched in the emulated hosts, and read.
 
 Every peer has a `name`, `prepare()` which installs it and sets `version`, and `measure(run, case)` which returns the
-seconds of each repetition, with the bytes on the links and the idle share of the processors meanwhile. What
-goes wrong is a `Failed` that says why; what a peer does not offer is `Absent`.
+seconds of each repetition, with the bytes on the links, the idle share of the processors and the processor
+seconds for each MiB delivered meanwhile. What goes wrong is a `Failed` that says why; what a peer does not offer is `Absent`.
 """
 import contextlib
 import json
 import os
 import re
+import resource
 import select
 import signal
+import statistics
 import subprocess
 import tempfile
 import time
+
+import processor
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 MARK = "COOL_BENCH_CASE"
@@ -30,30 +34,28 @@ class Absent(Exception):
 
 
 class Counters:
-    """Bytes on every link direction and processor time, between `start` and `stop`."""
+    """Bytes on every link direction and processor time, between `start` and `stop`. `ranks` tells the seconds that ranks have
+    used so far (processor.sample)."""
 
-    def __init__(self, bed):
-        self.bed = bed
+    def __init__(self, bed, ranks=None):
+        self.bed, self.ranks = bed, ranks
 
     def start(self):
-        self.bytes, self.ticks = self.bed.link_bytes(), processor_ticks()
+        self.bytes, self.ticks, self.used = self.bed.link_bytes(), processor.machine_ticks(), processor.sample(self.bed, self.ranks)
 
-    def stop(self, repetitions):
-        """Per repetition."""
-        bytes_now, ticks = self.bed.link_bytes(), processor_ticks()
+    def stop(self, case, repetitions, start_seconds=None):
+        """Per repetition. `start_seconds` is what the start of the ranks takes, by who uses it, where it is counted too."""
+        used = processor.used(self.used, processor.sample(self.bed, self.ranks))
+        used = {who: seconds - (start_seconds or {}).get(who, 0) for who, seconds in used.items()}
+        bytes_now, ticks = self.bed.link_bytes(), processor.machine_ticks()
         carried = {link: (bytes_now[link] - self.bytes[link]) / repetitions for link in bytes_now}
         switches = {s["name"] for s in self.bed.description["switches"]}
         uplinks = [n for (a, b), n in carried.items() if a in switches and b in switches]
         passed = sum(ticks) - sum(self.ticks)
         idle = ticks[3] + ticks[4] - self.ticks[3] - self.ticks[4]
         return {"link_bytes": round(sum(carried.values())), "uplink_bytes": round(sum(uplinks)),
-                "busiest_link_bytes": round(max(carried.values())), "idle": idle / passed if passed else None}
-
-
-def processor_ticks():
-    """User, nice, system, idle, iowait, irq, softirq, steal: since the machine started (proc(5))."""
-    with open("/proc/stat") as f:
-        return [int(t) for t in f.readline().split()[1:9]]
+                "busiest_link_bytes": round(max(carried.values())), "idle": idle / passed if passed else None,
+                "processor_seconds_per_mib": processor.per_mib(used, case["op"], case["bytes"], len(self.bed.description["hosts"]), repetitions)}
 
 
 class Processes:
@@ -73,6 +75,10 @@ class Processes:
                                    start_new_session=True)
         self.started.append(process)
         return process
+
+    def processor_seconds(self):
+        """Of all that bear the mark, launchers and their daemons among them."""
+        return processor.of_processes(self._signal(0))
 
     def __exit__(self, *_):
         for number, seconds in ((signal.SIGTERM, 3), (signal.SIGKILL, 3)):
@@ -112,6 +118,12 @@ def wait_for_end(pids, end):
         os.close(descriptor)
 
 
+def ended_children_seconds():
+    """Processor seconds of all processes that we started and that have ended."""
+    usage = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return usage.ru_utime + usage.ru_stime
+
+
 def last_words(log):
     """The end of a log, in one line."""
     log.seek(0)
@@ -146,6 +158,7 @@ class Run:
 
     def __init__(self, bed, placement, folder, timeout):
         self.bed, self.placement, self.timeout = bed, placement, timeout
+        self.start_seconds = {}  # what the start of COOL's ranks takes, once it is known (Cool.seconds_of_a_start)
         self.hosts = in_order(bed.description, placement)
         self.folder = folder
         with open(os.path.join(folder, "pids"), "w") as f:
@@ -190,9 +203,21 @@ class Cool:
         counters.start()
         with self.started(run.bed, case, "--warmup", "1", "--placement", run.placement, "--pause", str(PAUSE_MS)) as process:
             result = self.result(process, run.timeout)
-        counted = counters.stop(case["reps"] + 1)
+        counted = counters.stop(case, case["reps"] + 1, run.start_seconds)
         # The idle share of the repetitions alone, as the busiest rank saw it, not of the job's start too.
         return {**counted, "idle": result["idle"], "seconds": result["seconds"], "chunks_repaired": result["chunks_repaired"]}
+
+    def seconds_of_a_start(self, run, times=3):
+        """Processor seconds of a job that makes one barrier, by who used them: what `measure` counts beside the calls, since
+        ranks begin and end with `cool bench`."""
+        case = {"op": "barrier", "bytes": 0, "reps": 1}
+        used = []
+        for _ in range(times):
+            before = processor.sample(run.bed)
+            with self.started(run.bed, case, "--warmup", "0") as process:
+                self.result(process, run.timeout)
+            used.append(processor.used(before, processor.sample(run.bed)))
+        return {who: statistics.median(u[who] for u in used) for who in used[0]}
 
     @contextlib.contextmanager
     def started(self, bed, case, *flags):
@@ -247,17 +272,18 @@ class Mpi:
                 with open(request, "rb+", buffering=0) as asked, open(reply, "rb+", buffering=0) as answers:
                     command = [os.path.join(HERE, "enter-host"), run.hosts[0]["name"], "exec " + " ".join(launcher)]
                     process = processes.start(command, environment, log)
-                    return self._converse(Counters(run.bed), Lines(asked, process, run.timeout, log), answers, case["reps"])
+                    counters = Counters(run.bed, processes.processor_seconds)
+                    return self._converse(counters, Lines(asked, process, run.timeout, log), answers, case)
 
-    def _converse(self, counters, lines, answers, reps):
+    def _converse(self, counters, lines, answers, case):
         if lines.next() != ["start"]:
             raise Failed("the program did not start as expected")
         counters.start()
         answers.write(b"\n")
         done, *seconds = lines.next()
-        counted = counters.stop(reps)
+        counted = counters.stop(case, case["reps"])
         answers.write(b"\n")
-        if done != "done" or len(seconds) != reps:
+        if done != "done" or len(seconds) != case["reps"]:
             raise Failed("the program did not end as expected")
         lines.end()
         return {**counted, "seconds": [float(s) for s in seconds]}
@@ -347,7 +373,7 @@ class Gloo:
         algorithm, hosts = self.algorithm(case), run.hosts
         parts = len(hosts) if case["op"] in ("allgather", "scatter") else 1
         elements = str(max(1, case["bytes"] // 4 // parts))
-        counters = Counters(run.bed)
+        counters = Counters(run.bed, ended_children_seconds)
         with tempfile.TemporaryDirectory(dir=run.folder) as meeting, tempfile.TemporaryFile() as log, Processes() as processes:
             counters.start()
             end = time.monotonic() + run.timeout
@@ -363,7 +389,7 @@ class Gloo:
                     raise Failed("no end within %d s: %s" % (run.timeout, last_words(log))) from None
                 if process.returncode:
                     raise Failed("status %d: %s" % (process.returncode, last_words(log)))
-            counted = counters.stop(case["reps"] + 1)
+            counted = counters.stop(case, case["reps"] + 1)
             return {**counted, **self.figures(log)}
 
     @staticmethod

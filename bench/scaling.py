@@ -18,10 +18,10 @@ HERE = os.path.dirname(os.path.abspath(__file__))
 ROOT = os.path.dirname(HERE)
 sys.path[:0] = [HERE, os.path.join(ROOT, "mininet")]
 import bench  # noqa: E402
-import network  # noqa: E402
 import page  # noqa: E402
 import peers  # noqa: E402
 import testbed  # noqa: E402
+import topologies  # noqa: E402
 
 
 def started(topology, options):
@@ -89,7 +89,7 @@ def parse_arguments():
         p.error("--reps must be at least 1, --calls at least 4 and --mbit more than 0")
     try:
         for topology in [*a.topologies, a.shared]:
-            network.parse_topology(topology)
+            topologies.parse(topology)
     except ValueError as e:
         p.error(str(e))
     return a

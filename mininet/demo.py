@@ -1,7 +1,7 @@
 #!/usr/bin/python3
 """The demonstration, run inside the testbed (`make demo`): K-means over photographs, then a broadcast, link by link.
 
-    sudo mininet/testbed.py --topology tree:4x4 --host-mbit 50 --uplink-mbit 50 -- mininet/demo.py
+    sudo mininet/testbed.py --topology tree:4x4 --host-mbit 20 --uplink-mbit 20 -- mininet/demo.py
 
 Writes summary.json and report.html to target/demo (--out names another folder). Needs the photographs of Debian's
 package lomiri-wallpapers-16.04, or others named with --photographs.
@@ -9,6 +9,7 @@ package lomiri-wallpapers-16.04, or others named with --photographs.
 import argparse
 import json
 import os
+import shutil
 import subprocess
 import sys
 
@@ -61,7 +62,10 @@ def measured(description, action):
 def cluster(options, ranks, out):
     """Runs K-means on the nodes; the figures that it wrote."""
     files = {name: os.path.join(out, name) for name in ("kmeans.json", "words.json", "centroids.npy")}
-    run("cool", "run", "-n", str(ranks), "--", os.path.join(options.bin, "cool-kmeans"),
+    program = shutil.which("cool-kmeans")
+    if not program:
+        raise Failure("cool-kmeans is not beside the testbed's other programs: cargo build --release --workspace")
+    run("cool", "run", "-n", str(ranks), "--", program,
         "--clusters", str(options.clusters), "--iterations", str(options.iterations), "--threads", "1",
         "--patch", str(options.patch), "--stride", str(options.stride), "--word-count", "32",
         "--summary", files["kmeans.json"], "--words", files["words.json"], "--centroids", files["centroids.npy"],
@@ -128,7 +132,6 @@ def print_links(figures):
 def parse_arguments():
     p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     p.add_argument("--out", default=os.path.join(ROOT, "target", "demo"), help="folder for what is written (%(default)s)")
-    p.add_argument("--bin", default=os.path.join(ROOT, "target", "release"), help="folder of cool-kmeans (%(default)s)")
     p.add_argument("--clusters", type=int, default=256, help="default %(default)s")
     p.add_argument("--iterations", type=int, default=10, help="default %(default)s")
     p.add_argument("--patch", type=int, default=80, help="side of a patch in pixels (%(default)s)")

@@ -4,7 +4,8 @@ A port is shaped by a token bucket whose queue stands for a shallow switch buffe
 host receives. Agents reach the controller over links of their own (10.255.0.0/24), as in a data
 center, so that data links carry data only.
 """
-import re
+import collections
+import os
 import subprocess
 from functools import partial
 
@@ -12,57 +13,12 @@ from mininet.link import Link
 from mininet.log import setLogLevel
 from mininet.net import Mininet
 from mininet.node import OVSSwitch
-from mininet.topo import Topo
+
+import topologies
 
 MANAGEMENT_ADDRESS = "10.255.0.1"  # the controller's, on every management link
 QUEUE_KB = 256
 BURST_KB = 16
-
-
-class Tree(Topo):
-    """One core switch, and a ToR switch for each of `racks`, the numbers of their hosts."""
-
-    def build(self, racks):
-        core = self.addSwitch("s1")
-        for r, hosts in enumerate(racks):
-            tor = self.addSwitch("s%d" % (r + 2))
-            self.addLink(tor, core)
-            add_hosts(self, tor, sum(racks[:r]), hosts)
-
-
-class LeafSpine(Topo):
-    """`leaves` ToR switches, each connected to each of `spines` switches, `per_rack` hosts each."""
-
-    def build(self, leaves, spines, per_rack):
-        tops = [self.addSwitch("s%d" % (s + 1)) for s in range(spines)]
-        for r in range(leaves):
-            leaf = self.addSwitch("s%d" % (spines + r + 1))
-            for top in tops:
-                self.addLink(leaf, top)
-            add_hosts(self, leaf, r * per_rack, per_rack)
-
-
-def add_hosts(topo, tor, before, hosts):
-    for n in range(before + 1, before + hosts + 1):
-        topo.addLink(topo.addHost("h%d" % n, ip="10.0.%d.%d/16" % (n // 250, n % 250 + 1)), tor)
-
-
-def parse_topology(text):
-    """The Mininet topology that a text names; ValueError says what is wrong."""
-    even = re.fullmatch(r"tree:(\d+)x(\d+)", text)
-    uneven = re.fullmatch(r"tree:(\d+(?:\+\d+)+)", text)
-    leafspine = re.fullmatch(r"leafspine:(\d+)x(\d+)x(\d+)", text)
-    racks, spines = [], 1
-    if even:
-        racks = [int(even[2])] * int(even[1])
-    elif uneven:
-        racks = [int(hosts) for hosts in uneven[1].split("+")]
-    elif leafspine:
-        spines, racks = int(leafspine[2]), [int(leafspine[3])] * int(leafspine[1])
-    if not racks or min(racks) < 1 or spines < 1 or sum(racks) > 250:
-        raise ValueError("topology %r: expected tree:RxK (R racks of K hosts), tree:A+B+.. (racks of A, B, .. hosts) or "
-                         "leafspine:LxSxK (L leaves, S spines, K hosts a leaf), with 1 to 250 hosts" % text)
-    return LeafSpine(leaves=len(racks), spines=spines, per_rack=racks[0]) if leafspine else Tree(racks=racks)
 
 
 def sh(*command):
@@ -80,7 +36,9 @@ class Network:
         setLogLevel("critical")
         self.host_mbit, self.uplink_mbit, self.loss, self.mtu = host_mbit, uplink_mbit, loss, mtu
         self.management_links = []
-        self.net = Mininet(topo=parse_topology(topology), link=Link, controller=None, autoSetMacs=True, autoStaticArp=False,
+        topo = topologies.parse(topology)
+        remove_stale_interfaces(topo)
+        self.net = Mininet(topo=topo, link=Link, controller=None, autoSetMacs=True, autoStaticArp=False,
                            switch=partial(OVSSwitch, datapath="user", failMode="secure", protocols="OpenFlow13"))
 
     def start(self, controller):
@@ -91,7 +49,7 @@ class Network:
             self.connect(switch.name)
         for link in self.net.links:
             for intf in (link.intf1, link.intf2):
-                self._configure(intf, self.uplink_mbit if is_uplink(link) else self.host_mbit)
+                self._configure(intf, self.mbit(link))
         for number, host in enumerate(self.net.hosts, start=2):
             self._connect_management(host, "10.255.0.%d" % number)
             if self.loss:
@@ -102,6 +60,15 @@ class Network:
         self.net.stop()
         for link in self.management_links:
             subprocess.run(["ip", "link", "delete", link], capture_output=True)  # gone already with its host
+
+    def mbit(self, link):
+        """The rate of a link in Mbit/s: its own, or that of its kind; 0 if it is not shaped."""
+        return link.intf1.params.get("bw") or (self.uplink_mbit if is_uplink(link) else self.host_mbit)
+
+    def common_mbit(self, kind):
+        """The rate of all links of a kind ("host" or "uplink"); 0 if they have none in common."""
+        rates = {self.mbit(link) for link in self.net.links if is_uplink(link) == (kind == "uplink")}
+        return rates.pop() if len(rates) == 1 else 0
 
     def run_in(self, node, *command):
         """Runs a command in the node's network namespace (a switch's is the root namespace)."""
@@ -133,7 +100,7 @@ class Network:
         for intf in link:
             sh("ip", "link", "set", intf.name, "up")
             subprocess.run(["tc", "qdisc", "delete", "dev", intf.name, "root"], capture_output=True)  # of one that has none
-            self._configure(intf, self.uplink_mbit)
+            self._configure(intf, self.mbit(intf.link))
 
     def _configure(self, intf, mbit):
         """The userspace datapath fills in no checksums, so the sender must; IPv6 would add its own chatter."""
@@ -167,9 +134,16 @@ class Network:
     def _describe_link(self, link):
         """`a` is always a switch, so that its interface is visible in the root namespace."""
         a, b = (link.intf1, link.intf2) if is_switch(link.intf1.node) else (link.intf2, link.intf1)
-        up = is_uplink(link)
         return {"a": a.node.name, "a_port": a.node.ports[a], "a_intf": a.name, "b": b.node.name, "b_port": b.node.ports[b],
-                "b_intf": b.name, "kind": "uplink" if up else "host", "mbit": self.uplink_mbit if up else self.host_mbit}
+                "b_intf": b.name, "kind": "uplink" if is_uplink(link) else "host", "mbit": self.mbit(link)}
+
+
+def remove_stale_interfaces(topo):
+    """Removes what a testbed that was killed outright has left of the same names; Mininet itself removes such bridges."""
+    for _, _, ends in topo.links(withInfo=True):
+        for name in ("%s-eth%d" % (ends["node%d" % n], ends["port%d" % n]) for n in (1, 2)):
+            if os.path.exists("/sys/class/net/" + name):
+                subprocess.run(["ip", "link", "delete", name], capture_output=True)
 
 
 def is_switch(node):
@@ -181,10 +155,11 @@ def is_uplink(link):
 
 
 def link_bytes(description):
-    """Bytes carried so far in each direction of each link: {("s1", "s2"): bytes}, counted at the switch's port `a`."""
-    carried = {}
+    """Bytes carried so far between neighbours, by direction: {("s1", "s2"): bytes}, counted at the switch's port `a`; those of
+    parallel links together."""
+    carried = collections.Counter()
     for link in description["links"]:
         for counter, ends in (("tx", ("a", "b")), ("rx", ("b", "a"))):
             with open("/sys/class/net/%s/statistics/%s_bytes" % (link["a_intf"], counter)) as f:
-                carried[link[ends[0]], link[ends[1]]] = int(f.read())
+                carried[link[ends[0]], link[ends[1]]] += int(f.read())
     return carried

@@ -22,12 +22,15 @@ HERE = os.path.dirname(os.path.abspath(__file__))
 sys.path.insert(0, HERE)
 import network  # noqa: E402
 import ovs  # noqa: E402
+import topologies  # noqa: E402
 
 OPENFLOW_PORT = 6653
 GRPC_PORT = 7400
 PAGES_PORT = 7480  # of the controller and, each on its own host, of the agents
 LOCK = "/run/lock/cool-testbed.lock"
 BUILD_SECONDS = 180
+# Where COOL's programs are, unless --bin says it.
+BIN = os.environ.get("COOL_BIN") or os.path.join(os.path.dirname(HERE), "target", "release")
 
 
 class Failure(Exception):
@@ -69,6 +72,12 @@ class Daemon:
             os.killpg(self.process.pid, number)
 
 
+def check_programs(folder):
+    for program in ("cool", "cool-controller", "cool-nodeagent"):
+        if not os.access(os.path.join(folder, program), os.X_OK):
+            raise Failure("%s is not in %s: cargo build --release --workspace, or name another folder with --bin" % (program, folder))
+
+
 def stop_all(daemons, grace=5.0):
     """Asks all to end, waits for them together, then kills what is left."""
     for daemon in daemons:
@@ -108,7 +117,7 @@ class Testbed:
                  controller_flags=(), lose=None):
         self.options = {"host_mbit": host_mbit, "uplink_mbit": uplink_mbit, "loss": loss, "mtu": mtu}
         self.topology, self.slots, self.join_timeout, self.log_level = topology, slots, join_timeout, log_level
-        self.bin_dir = os.path.abspath(bin_dir or os.path.join(HERE, "..", "target", "release"))
+        self.bin_dir = os.path.abspath(bin_dir or BIN)
         # Whether the controller is told the rates of links, as an operator tells it those that ports do not know.
         self.tell_rates = tell_rates
         self.logs, self.insecure_plaintext, self.lldp_ms = logs, insecure_plaintext, lldp_ms
@@ -133,9 +142,7 @@ class Testbed:
     def _start(self):
         if os.geteuid():
             raise Failure("the testbed makes network namespaces and switches: run it as root")
-        for program in ("cool", "cool-controller", "cool-nodeagent"):
-            if not os.access(os.path.join(self.bin_dir, program), os.X_OK):
-                raise Failure("%s is not in %s: cargo build --release, or name another folder with --bin" % (program, self.bin_dir))
+        check_programs(self.bin_dir)
         self._lock()
         self.directory = self.stack.enter_context(tempfile.TemporaryDirectory(prefix="cool-testbed-"))
         self.logs = self.logs or self.directory
@@ -156,10 +163,21 @@ class Testbed:
             json.dump(self.description, f, indent=1)
         # Registered after the network's, so that the daemons end first.
         self.stack.callback(lambda: stop_all(self.daemons))
+        self.start_programs()
+
+    def start_programs(self):
+        """The controller and an agent on every host; all are located afterwards."""
         self.start_controller()
         for host in self.network.net.hosts:
             self.start_agent(host.name)
         self.wait_until_joined()
+
+    def replace_programs(self, bin_dir):
+        """Ends the controller and the agents, and starts those of another folder in the same network."""
+        stop_all(self.daemons)
+        self.daemons.clear()
+        self.bin_dir = bin_dir
+        self.start_programs()
 
     def make_network(self):
         """The network, not yet built."""
@@ -196,9 +214,10 @@ class Testbed:
                    *self.controller_flags]
         if self.lldp_ms:
             command += ["--lldp-interval-ms", str(self.lldp_ms)]
-        for flag in ("host_mbit", "uplink_mbit"):
-            if self.options[flag] and self.tell_rates:
-                command += ["--" + flag.replace("_", "-"), "%g" % self.options[flag]]
+        for kind in ("host", "uplink"):
+            mbit = self.network.common_mbit(kind)
+            if mbit and self.tell_rates:
+                command += ["--%s-mbit" % kind, "%g" % mbit]
         self.controller = self.daemon("controller", command)
 
     def start_agent(self, name):
@@ -270,14 +289,13 @@ class Testbed:
 
 def parse_arguments():
     p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    p.add_argument("--topology", default="tree:4x4", help="tree:RxK (R racks of K hosts under one core switch), "
-                   "tree:A+B+.. (racks of A, B, .. hosts) or leafspine:LxSxK (L leaves, S spines, K hosts a leaf); default %(default)s")
+    p.add_argument("--topology", default="tree:4x4", help=topologies.FORMS + "; default %(default)s")
     p.add_argument("--host-mbit", type=float, default=0, help="rate of each host link in Mbit/s; 0 leaves it unshaped")
     p.add_argument("--uplink-mbit", type=float, default=0, help="rate of each link between switches; 0 leaves it unshaped")
     p.add_argument("--loss", type=float, default=0, help="share of packets lost where a host receives, 0 to 0.5")
     p.add_argument("--mtu", type=int, default=1500, help="of the data links, bytes (576 to 9000)")
     p.add_argument("--slots", type=int, default=4, help="ranks that a node takes at once")
-    p.add_argument("--bin", help="folder of cool, cool-controller and cool-nodeagent; default target/release")
+    p.add_argument("--bin", help="folder of cool, cool-controller and cool-nodeagent; default COOL_BIN or target/release")
     p.add_argument("--logs", help="folder for the logs of controller and agents; default: removed with the testbed")
     p.add_argument("--log-level", default="info", help="of controller and agents: error, warn, info, debug or trace")
     p.add_argument("--insecure-plaintext", action="store_true", help="do without certificates and TLS")
@@ -294,7 +312,7 @@ def parse_arguments():
     if min(a.host_mbit, a.uplink_mbit) < 0 or a.slots < 1:
         p.error("rates must not be negative and --slots at least 1")
     try:
-        network.parse_topology(a.topology)
+        topologies.parse(a.topology)
     except ValueError as e:
         p.error(str(e))
     return a

@@ -1,12 +1,21 @@
 """Fixtures of the end-to-end tests: one testbed at a time, shared by the tests of a module where they can."""
 import os
+import signal
 import sys
+import time
 
 import pytest
 
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 sys.path.insert(0, os.path.join(ROOT, "mininet"))
 import testbed  # noqa: E402
+
+# Whoever ends the tests early ends them as Ctrl-C does, which removes the emulated network.
+signal.signal(signal.SIGTERM, signal.default_int_handler)
+
+# Seconds within which whatever is awaited comes, however busy the machine is, or it hangs. What no test waits for in vain may be
+# long: it costs nothing.
+PATIENCE = 300
 
 
 @pytest.fixture(scope="module")
@@ -31,13 +40,26 @@ def make_bed():
     stop()
 
 
-def run(bed, *command, timeout=120):
+def run(bed, *command, timeout=PATIENCE):
     """Runs a command in the testbed; returns the finished process with its output as text."""
     return bed.run(command, capture_output=True, text=True, timeout=timeout)
 
 
-def succeed(bed, *command, timeout=120):
+def succeed(bed, *command, timeout=PATIENCE):
     """Runs a command in the testbed that must succeed; returns what it printed."""
     done = run(bed, *command, timeout=timeout)
     assert done.returncode == 0, "%s: status %d\n%s%s" % (" ".join(command), done.returncode, done.stdout, done.stderr)
     return done.stdout
+
+
+def wait_for(condition, what, seconds=PATIENCE):
+    """Polls what no program tells of: counters, logs, what the controller shows."""
+    end = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end, "not within %d s: %s" % (seconds, what)
+        time.sleep(0.05)
+
+
+def log_of(bed, name):
+    with open(os.path.join(bed.logs, name + ".log"), errors="replace") as f:
+        return f.read()

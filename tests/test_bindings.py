@@ -6,7 +6,7 @@ import subprocess
 
 import pytest
 import suite
-from conftest import ROOT, succeed
+from conftest import PATIENCE, ROOT, succeed
 
 BINDINGS = os.path.join(os.environ.get("CARGO_TARGET_DIR", os.path.join(ROOT, "target")), "bindings")
 PROGRAMS = {
@@ -35,6 +35,6 @@ def test_a_program_prints_what_the_operations_mean_on_16_nodes(make_bed, languag
 @pytest.mark.parametrize("language", PROGRAMS)
 def test_a_program_prints_the_same_in_one_process(language, ranks):
     environment = {**os.environ, "COOL_EMBEDDED": str(ranks)}
-    done = subprocess.run(PROGRAMS[language], env=environment, capture_output=True, text=True, timeout=120)
+    done = subprocess.run(PROGRAMS[language], env=environment, capture_output=True, text=True, timeout=PATIENCE)
     assert done.returncode == 0, done.stderr
     same(done.stdout, ranks)

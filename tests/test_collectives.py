@@ -4,7 +4,7 @@ import os
 import subprocess
 
 import pytest
-from conftest import run, succeed
+from conftest import PATIENCE, run, succeed
 
 OPERATIONS = "bcast,reduce,allreduce,gather,allgather,scatter,reduce_scatter,alltoall,scan,exscan,barrier"
 UNEQUAL = "gatherv,allgatherv,scatterv,reduce_scatterv,alltoallv"
@@ -49,11 +49,13 @@ def test_a_lossy_broadcast_is_repaired_by_the_chain(make_bed):
 
 
 def test_what_a_whole_rack_loses_is_mended_by_one_multicast_there(make_bed):
-    """The hosts of a rack lose the same chunks of the tree, every 32nd; the first gets each once and multicasts it to the other three."""
+    """The hosts of the rack without the root lose the same chunks of the tree, every 32nd; the first in the chain gets each once and
+    multicasts it to the other three."""
     bed = make_bed("tree:2x4", host_mbit=20, uplink_mbit=20)
+    # Ranks go rack by rack in the order in which these were found, which is another on each start.
+    rack = [bed.network.net.get(n["name"]) for n in bed.cool_json("topology")["nodes"] if n["rack"] == 1]
     # Data packets (type 1) by the way in their headers: 0 over the tree, 3 over the rack's.
     lost, mended = "28=0xC0010201&&68&0x1F=7&&72&0xFF00=0", "28=0xC0010201&&72&0xFF00=0x300"
-    rack = bed.network.net.hosts[4:]
     for host in rack:
         for rule, verdict in ((lost, "DROP"), (mended, "ACCEPT")):
             bed.network.run_in(host, "iptables", "-A", "INPUT", "-p", "udp", "-m", "u32", "--u32", rule, "-j", verdict)
@@ -63,9 +65,10 @@ def test_what_a_whole_rack_loses_is_mended_by_one_multicast_there(make_bed):
         listed = succeed(bed, "mnexec", "-a", str(host.pid), "iptables", "-L", "INPUT", "-v", "-n", "-x")
         packets.append([int(line.split()[0]) for line in listed.splitlines()[2:]])
     chunks = packets[0][0]
-    assert chunks > 40 and packets[0] == [chunks, 0]
-    # A few may be handed on along the chain, if the next node asks late.
-    assert all(dropped == chunks and 0.8 * chunks <= heard <= chunks for dropped, heard in packets[1:]), packets
+    assert chunks > 40 and all(dropped == chunks for dropped, _ in packets), packets
+    first, *others = sorted(heard for _, heard in packets)
+    # Of a node that asks late, on a busy machine, some are handed on along the chain.
+    assert first == 0 and all(0.5 * chunks <= heard <= chunks for heard in others), packets
 
 
 def test_two_jobs_at_once_do_not_mix(make_bed):
@@ -137,7 +140,7 @@ def test_floating_point_sums_have_the_same_bits_over_20_runs(make_bed, loss):
     """In each of two jobs, twenty calls of each kind, and another rank comes first each time."""
     bed = make_bed("tree:3+1+2", host_mbit=50, uplink_mbit=50, loss=loss)
     # Both jobs pick by the same costs.
-    bed.wait_until_measured(30)
+    bed.wait_until_measured(PATIENCE)
     command = ["cool", "run", "-n", "7", "--", os.path.join(bed.bin_dir, "cool-bits"), "20", "3000", "default", "cool-b-r", "flat:chain",
                "flat:recursive-halving", "sharded"]
     first, second = [sorted(succeed(bed, *command, timeout=300).splitlines()) for _ in range(2)]

@@ -4,8 +4,7 @@ import os
 import signal
 import subprocess
 
-from conftest import succeed
-from test_faults import log_of, wait_for
+from conftest import PATIENCE, log_of, succeed, wait_for
 from test_recovery import whole
 
 LATER_OPENFLOW, LATER_GRPC = 6654, 7401
@@ -25,7 +24,7 @@ def masters():
 
 def links_of_the_later(bed):
     done = subprocess.run(["cool", "--controller", "https://127.0.0.1:%d" % LATER_GRPC, "topology", "--json"], env=bed.environment(),
-                          capture_output=True, text=True, timeout=30)
+                          capture_output=True, text=True, timeout=PATIENCE)
     return len(json.loads(done.stdout)["links"]) if done.returncode == 0 else 0
 
 
@@ -43,18 +42,34 @@ def test_of_two_controllers_the_later_one_has_the_switches_and_the_earlier_is_re
     assert "turned away" not in log_of(bed, "later")
     # Started anew, it is the later one: from a network in which another has left its rules.
     bed.controller.signal(signal.SIGTERM)
-    bed.controller.process.wait(10)
+    bed.controller.process.wait(PATIENCE)
     bed.daemons.remove(bed.controller)
     bed.start_controller()
     wait_for(lambda: whole(bed), "the first one has the network again")
     wait_for(lambda: "turned away: a controller that started later runs it" in log_of(bed, "later"), "the other is refused")
     later.signal(signal.SIGTERM)
-    later.process.wait(10)
+    later.process.wait(PATIENCE)
     bed.daemons.remove(later)
     for switch in bed.network.net.switches:
         bed.network.connect(switch.name)
     wait_for(lambda: whole(bed), "the network is whole")
     succeed(bed, "cool", "bench", "--ops", "bcast,allreduce", "--bytes", "100K", "--reps", "1")
+
+
+def test_racks_keep_their_numbers_when_the_controller_is_restarted_in_order(make_bed):
+    """What hosts have in their ARP caches stays good: it holds the number of the rack."""
+    bed = make_bed("tree:4x1")
+    racks = lambda: {n["name"]: n["rack"] for n in bed.cool_json("topology")["nodes"]}
+    before = racks()
+    succeed(bed, "cool", "bench", "--ops", "allreduce", "--bytes", "1000", "--reps", "1")
+    for _ in range(2):
+        bed.controller.signal(signal.SIGTERM)
+        bed.controller.process.wait(PATIENCE)
+        bed.daemons.remove(bed.controller)
+        bed.start_controller()
+        bed.wait_until_joined()
+        assert racks() == before
+        succeed(bed, "cool", "bench", "--ops", "allreduce", "--bytes", "1000", "--reps", "1")
 
 
 def test_groups_for_which_switches_have_no_room_run_by_chains_and_the_full_switch_is_named(make_bed):

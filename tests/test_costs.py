@@ -1,7 +1,7 @@
 """What the network costs: measured by agents when they join, and what plans are picked by."""
 import json
 
-from conftest import succeed
+from conftest import PATIENCE, succeed
 
 MBIT = 125_000
 
@@ -12,28 +12,27 @@ def near(found, expected, share=0.15):
 
 def test_rates_that_nobody_gives_are_measured(make_bed):
     bed = make_bed("tree:2x2", host_mbit=20, uplink_mbit=10, tell_rates=False)
-    bed.wait_until_measured(30)
+    bed.wait_until_measured(PATIENCE)
     found = bed.cool_json("topology")["measurements"]
-    rack, center, model = found["rack"], found["center"], found["cost_model"]
-    assert (rack["probes"], center["probes"], found["pending"]) == (4, 2, 0), found
-    assert near(rack["bytes_per_second"], 20 * MBIT) and near(center["bytes_per_second"], 10 * MBIT), found
-    assert near(model["rack"]["bytes_per_second"], 20 * MBIT) and near(model["center"]["bytes_per_second"], 10 * MBIT), found
-    # A packet of this size at these rates takes less; a machine that is busy, some milliseconds.
-    assert 0 < rack["latency_ns"] < 50_000_000 and 0 < center["latency_ns"] < 50_000_000, found
+    rack, core, model = found["rack"], found["core"], found["cost_model"]
+    assert (rack["probes"], core["probes"], found["pending"]) == (4, 2, 0), found
+    assert near(rack["bytes_per_second"], 20 * MBIT) and near(core["bytes_per_second"], 10 * MBIT), found
+    assert near(model["rack"]["bytes_per_second"], 20 * MBIT) and near(model["core"]["bytes_per_second"], 10 * MBIT), found
+    assert rack["latency_ns"] > 0 and core["latency_ns"] > 0, found
     text = succeed(bed, "cool", "topology")
     assert "median of 4 probes" in text and "plans are picked by: within racks" in text, text
 
 
 def test_rates_that_are_given_count(make_bed):
     bed = make_bed("tree:2x2", host_mbit=20, uplink_mbit=10)
-    bed.wait_until_measured(30)
+    bed.wait_until_measured(PATIENCE)
     model = bed.cool_json("topology")["measurements"]["cost_model"]
-    assert (model["rack"]["bytes_per_second"], model["center"]["bytes_per_second"]) == (20 * MBIT, 10 * MBIT)
+    assert (model["rack"]["bytes_per_second"], model["core"]["bytes_per_second"]) == (20 * MBIT, 10 * MBIT)
 
 
 def test_the_plan_that_is_shown_is_the_one_that_agents_pick_and_a_benchmark_predicts_it(make_bed):
     bed = make_bed("tree:2x2", host_mbit=20, uplink_mbit=10)
-    bed.wait_until_measured(30)
+    bed.wait_until_measured(PATIENCE)
     for size, words in (("1K", "1 KiB"), ("256K", "256 KiB")):
         report = json.loads(succeed(bed, "cool", "bench", "--ops", "bcast", "--bytes", size, "--reps", "1", "--json"))
         (result,) = report["results"]

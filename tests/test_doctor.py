@@ -1,8 +1,7 @@
 """`cool doctor` says what is wrong with a deployment, and nothing if nothing is."""
 import signal
 
-from conftest import run, succeed
-from test_faults import wait_for
+from conftest import PATIENCE, run, succeed, wait_for
 
 
 def finds(bed, *words):
@@ -31,7 +30,7 @@ def test_a_node_without_an_agent_is_a_port_that_says_nothing(make_bed):
     link = next(l for l in bed.description["links"] if "h3" in (l["a"], l["b"]))
     switch = link["a"] if link["b"] == "h3" else link["b"]
     bed.agents["h3"].signal(signal.SIGTERM)
-    bed.agents["h3"].process.wait(10)
+    bed.agents["h3"].process.wait(PATIENCE)
     bed.daemons.remove(bed.agents["h3"])
     wait_for(lambda: finds(bed, "switch %s" % switch, "no LLDP is heard from port"), "the port is named")
     bed.start_agent("h3")

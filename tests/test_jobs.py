@@ -2,19 +2,8 @@
 import os
 import signal
 import subprocess
-import time
 
-from conftest import run, succeed
-
-DEADLINE = 20
-
-
-def wait_for(condition, what, seconds=DEADLINE):
-    end = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < end, "not within %d s: %s" % (seconds, what)
-        time.sleep(0.05)
-
+from conftest import PATIENCE, run, succeed
 
 def processes(mark):
     """The processes that have `mark` among their arguments, but for those of `cool` itself."""
@@ -49,7 +38,7 @@ def lines(command, count):
 def ended(command):
     """Its status, output and errors, once it has ended."""
     try:
-        out, errors = command.communicate(timeout=DEADLINE)
+        out, errors = command.communicate(timeout=PATIENCE)
     finally:
         command.kill()
     return command.returncode, out, errors

@@ -11,7 +11,7 @@ import threading
 import time
 
 import pytest
-from conftest import ROOT, succeed
+from conftest import PATIENCE, ROOT, succeed
 
 sys.path.insert(0, os.path.join(ROOT, "bench"))
 import faults  # noqa: E402
@@ -56,12 +56,12 @@ class Job:
                 self.text += line
                 self.more.notify_all()
 
-    def wait_for(self, pattern, seconds=60):
+    def wait_for(self, pattern, seconds=PATIENCE):
         with self.more:
             assert self.more.wait_for(lambda: re.search(pattern, self.text), seconds), "no %s in\n%s" % (pattern, self.text)
 
     def status(self):
-        return self.process.wait(120)
+        return self.process.wait(PATIENCE)
 
 
 def places(job):

@@ -6,8 +6,9 @@ import subprocess
 import yaml
 from conftest import ROOT
 
+import testbed
+
 FOLDER = os.path.join(ROOT, "deploy", "kubernetes")
-PROGRAMS = os.path.join(ROOT, "target", "release")
 
 
 def documents(name):
@@ -35,7 +36,7 @@ def test_programs_are_given_options_that_they_have():
     for kind, program in (("Deployment", "cool-controller"), ("DaemonSet", "cool-nodeagent")):
         [container] = pod(found[kind])["containers"]
         assert container["command"] == [program]
-        shown = subprocess.run([os.path.join(PROGRAMS, program), "--help"], capture_output=True, text=True, check=True).stdout
+        shown = subprocess.run([os.path.join(testbed.BIN, program), "--help"], capture_output=True, text=True, check=True).stdout
         known = set(re.findall(r"--[a-z-]+", shown))
         assert options(container) and set(options(container)) <= known, program
 

@@ -8,7 +8,7 @@ import sys
 import time
 
 import pytest
-from conftest import ROOT
+from conftest import PATIENCE, ROOT
 
 import network
 
@@ -37,7 +37,7 @@ def socket_of(bed, host):
     return os.path.join(bed.directory, host + ".sock")
 
 
-def finished(process, seconds=60):
+def finished(process, seconds=PATIENCE):
     """Its output, once it has ended well."""
     try:
         out, errors = process.communicate(timeout=seconds)
@@ -90,11 +90,11 @@ def test_a_user_cannot_be_a_rank_of_a_job_of_the_agents(bed):
         group = job.stdout.readline().split()[1]
         variables = {"COOL_GROUP": group, "COOL_RANK": "0", "COOL_SIZE": "1", "COOL_SOCKET": socket_of(bed, "h1")}
         thief = in_host(bed, "h1", [program(bed), "sum"], variables, NOBODY)
-        _, errors = thief.communicate(timeout=30)
+        _, errors = thief.communicate(timeout=PATIENCE)
         assert thief.returncode == 1 and "group %s is not one of user %d" % (group, NOBODY.pw_uid) in errors, errors
     finally:
         job.terminate()
-        job.wait(30)
+        job.wait(PATIENCE)
 
 
 def start_in_hosts(bed, folder, command):
@@ -103,7 +103,7 @@ def start_in_hosts(bed, folder, command):
     (folder / "hosts").write_text("127.0.0.1 localhost\n" + "".join("%s %s\n" % (bed.network.net.get(h).IP(), h) for h in hosts))
     (folder / "pids").write_text("".join("%s %d %s\n" % (name, h["pid"], h["interface"]) for name, h in hosts.items()))
     done = subprocess.run([ENTER, "h1", " ".join(command)], env={**os.environ, "BENCH_HOSTS": str(folder)}, capture_output=True, text=True,
-                          timeout=60)
+                          timeout=PATIENCE)
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
 
@@ -162,7 +162,7 @@ class Slurm:
             self._start("slurmctld", "-D")
             for host in hosts:
                 self._start("mnexec", "-a", str(self.bed.network.net.get(host).pid), "slurmd", "-D", "-N", host)
-            end = time.monotonic() + 30
+            end = time.monotonic() + PATIENCE
             while (known := self.sinfo()) != ["idle"] * HOSTS:
                 assert time.monotonic() < end, "nodes are %s: %s" % (known, self.log())
                 time.sleep(0.1)
@@ -176,7 +176,7 @@ class Slurm:
             daemon.terminate()
         for daemon in self.daemons:
             try:
-                daemon.wait(10)
+                daemon.wait(PATIENCE)
             except subprocess.TimeoutExpired:
                 daemon.kill()
                 daemon.wait()
@@ -190,11 +190,11 @@ class Slurm:
 
     def sinfo(self):
         """The states of the nodes."""
-        done = subprocess.run(["sinfo", "-N", "-h", "-o", "%T"], env=self.environment, capture_output=True, text=True, timeout=30)
+        done = subprocess.run(["sinfo", "-N", "-h", "-o", "%T"], env=self.environment, capture_output=True, text=True, timeout=PATIENCE)
         return done.stdout.split()
 
     def srun(self, *command):
-        done = subprocess.run(["srun", *command], env=self.environment, capture_output=True, text=True, timeout=60)
+        done = subprocess.run(["srun", *command], env=self.environment, capture_output=True, text=True, timeout=PATIENCE)
         assert done.returncode == 0, done.stdout + done.stderr + self.log()
         return done.stdout
 

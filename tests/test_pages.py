@@ -9,17 +9,16 @@ import urllib.request
 import xml.dom.minidom
 
 import pytest
-from conftest import ROOT, succeed
-from test_faults import wait_for
+from conftest import PATIENCE, ROOT, succeed, wait_for
 
 import testbed
 
 PAGES = "http://127.0.0.1:%d/" % testbed.PAGES_PORT
-FETCH = "import sys, urllib.request; print(urllib.request.urlopen(sys.argv[1], timeout=10).read().decode())"
+FETCH = "import sys, urllib.request; print(urllib.request.urlopen(sys.argv[1], timeout=60).read().decode())"
 
 
 def page(path=""):
-    with urllib.request.urlopen(PAGES + path, timeout=10) as answer:
+    with urllib.request.urlopen(PAGES + path, timeout=PATIENCE) as answer:
         return answer.read().decode()
 
 
@@ -47,7 +46,7 @@ def job(make_bed):
     assert "started" in process.stdout.readline()
     yield bed
     process.terminate()
-    process.wait(30)
+    process.wait(PATIENCE)
 
 
 def test_the_controllers_metrics_tell_of_the_network_and_of_what_it_carries(make_bed):
@@ -91,7 +90,7 @@ def test_the_status_tells_of_groups_trees_jobs_and_events(job):
 
 def test_the_live_page_shows_the_cluster_and_keeps_itself_up_to_date(job, browser, tmp_path):
     """In a browser that can reach nothing else."""
-    done = subprocess.run([*browser, "--user-data-dir=%s" % tmp_path, "--dump-dom", PAGES], capture_output=True, text=True, timeout=120)
+    done = subprocess.run([*browser, "--user-data-dir=%s" % tmp_path, "--dump-dom", PAGES], capture_output=True, text=True, timeout=PATIENCE)
     assert int(re.search(r'data-updates="(\d+)"', done.stdout).group(1)) >= 3, done.stdout + done.stderr
     for text in ("4 switches, 4 links, 4 of 4 nodes found", "tree: all", "job starts", 'data-link="s1:1-', ">h4<"):
         assert text in done.stdout, "%s in %s" % (text, done.stdout)
@@ -111,5 +110,5 @@ def test_only_reading_is_possible(make_bed):
     make_bed("leafspine:2x2x2")
     for path in ("", "status.json", "metrics"):
         with pytest.raises(urllib.error.HTTPError) as refused:
-            urllib.request.urlopen(urllib.request.Request(PAGES + path, data=b"x", method="POST"), timeout=10)
+            urllib.request.urlopen(urllib.request.Request(PAGES + path, data=b"x", method="POST"), timeout=PATIENCE)
         assert refused.value.code == 405

@@ -8,8 +8,7 @@ import subprocess
 import threading
 
 import pytest
-from conftest import succeed
-from test_faults import wait_for
+from conftest import PATIENCE, succeed, wait_for
 from test_forwarding import reaches
 from test_kmeans import write_npy
 
@@ -17,7 +16,7 @@ from test_kmeans import write_npy
 def killed_controller(bed, _tree):
     """kill -9, and another one a moment later."""
     bed.controller.signal(signal.SIGKILL)
-    bed.controller.process.wait(10)
+    bed.controller.process.wait(PATIENCE)
     bed.daemons.remove(bed.controller)
     bed.start_controller()
     return lambda: None
@@ -93,7 +92,7 @@ def test_a_broadcast_of_64_mib_survives(make_bed, failure):
     restore = failure(bed, tree_of_the_job(bed))
     assert job.poll() is None, "the failure comes while the broadcast runs"
     try:
-        out, err = job.communicate(timeout=120)
+        out, err = job.communicate(timeout=PATIENCE)
         assert job.returncode == 0, out + err
         assert json.loads(out)["results"][0]["bytes"] == 64 << 20
     finally:
@@ -131,7 +130,7 @@ def test_k_means_survives_all_of_them(make_bed, tmp_path):
         finally:
             restore()
         wait_for(lambda: whole(bed), "the network is whole again")
-    assert job.wait(120) == 0, "".join(said[-20:])
+    assert job.wait(PATIENCE) == 0, "".join(said[-20:])
     with open(alone, "rb") as a, open(together, "rb") as b:
         assert a.read() == b.read()
 
@@ -164,6 +163,6 @@ def test_unicast_goes_on_by_another_uplink_while_the_controller_does_nothing(mak
         finally:
             bed.controller.signal(signal.SIGCONT)
         wait_for(lambda: not failovers(leaf), "the only uplink left needs no group")
-        assert reaches(host, peer) and reaches(peer, host)
+        wait_for(lambda: reaches(host, peer) and reaches(peer, host), "racks reach each other by the uplink that is left")
         bed.network.restore(link)
         wait_for(lambda: whole(bed) and failovers(leaf) == [[preferred, alternate]], "the network is as before")

@@ -3,8 +3,8 @@ import json
 import subprocess
 
 import pytest
-from conftest import succeed
-from test_recovery import wait_for, whole
+from conftest import PATIENCE, succeed, wait_for
+from test_recovery import whole
 
 MIB = 1 << 20
 
@@ -53,7 +53,7 @@ def test_a_striped_broadcast_survives_the_loss_of_a_spines_link(make_bed):
     bed.network.cut(uplink)
     try:
         assert job.poll() is None, "the link goes down while the broadcast runs"
-        out, err = job.communicate(timeout=120)
+        out, err = job.communicate(timeout=PATIENCE)
         assert job.returncode == 0, out + err
         # A group that is made now has one tree, and is right as well.
         bench(bed, "bcast,allgather", "300K")

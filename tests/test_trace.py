@@ -14,7 +14,7 @@ def test_the_slowest_call_and_the_rank_that_was_late_are_told(make_bed, tmp_path
     assert len(traced) == 5 and traced[0]["operation"] == "barrier"
     slowest = traced[0]
     assert (slowest["call"], slowest["last_to_come"]["rank"], len(slowest["nodes"])) == (2, 2, 4)
-    assert slowest["nanoseconds"] >= slowest["last_to_come"]["after_ns"] >= 200e6
+    assert slowest["nanoseconds"] >= slowest["last_to_come"]["after_ns"] >= 1e9
     slices = [e for e in json.loads(timeline.read_text())["traceEvents"] if e["ph"] == "X"]
     assert len(slices) == 5 * 4 and {e["name"] for e in slices} == {"barrier"}
     assert max(slices, key=lambda e: e["dur"])["args"]["call"].startswith("2 of group")

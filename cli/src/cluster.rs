@@ -2,7 +2,7 @@
 
 use crate::error::Error;
 use crate::units;
-use cool_collective::planner::Level;
+use cool_collective::planner::LinkCost;
 use cool_collective::{CostModel, Layout, Place};
 use cool_sim::schedule::FabricError;
 use std::collections::BTreeMap;
@@ -24,14 +24,14 @@ pub(crate) fn cost_model(text: &str) -> Result<CostModel, Error> {
 
 /// A cost model in one line.
 pub(crate) fn describe(model: &CostModel) -> String {
-    let level = |Level { latency, bytes_per_second }| {
+    let level = |LinkCost { latency, bytes_per_second }| {
         let rate = units::rate(bytes_per_second).unwrap_or_else(|| "unknown rate".to_owned());
         format!("{}, {rate}", units::seconds(latency.as_secs_f64()))
     };
-    let CostModel { rack, center, lanes, burst, .. } = *model;
-    let lanes = if lanes > 1 { format!(" on each of {lanes} uplinks") } else { String::new() };
+    let CostModel { rack, core, ecmp_paths, burst, .. } = *model;
+    let ecmp_paths = if ecmp_paths > 1 { format!(" on each of {ecmp_paths} uplinks") } else { String::new() };
     let burst = if burst > 0 { format!("; {burst} bytes at once over idle links") } else { String::new() };
-    format!("within racks {}; between racks {}{lanes}{burst}", level(rack), level(center))
+    format!("within racks {}; between racks {}{ecmp_paths}{burst}", level(rack), level(core))
 }
 
 #[cfg(test)]
@@ -43,7 +43,7 @@ mod tests {
         let model = CostModel::default();
         let text = "within racks 100 us, 20 Mbit/s; between racks 200 us, 20 Mbit/s";
         assert_eq!(describe(&CostModel { burst: 0, ..model }), text);
-        let text = describe(&CostModel { lanes: 2, ..model });
+        let text = describe(&CostModel { ecmp_paths: 2, ..model });
         assert!(text.contains("20 Mbit/s on each of 2 uplinks; 16000 bytes"), "{text}");
     }
 

@@ -128,7 +128,7 @@ fn measurements(found: &Measurements) -> serde_json::Value {
     };
     serde_json::json!({
         "rack": found.rack.as_ref().map(level),
-        "center": found.center.as_ref().map(level),
+        "core": found.core.as_ref().map(level),
         "pending": found.pending,
         "cost_model": serde_json::from_str::<serde_json::Value>(&found.cost_model).ok(),
     })
@@ -145,7 +145,7 @@ fn costs(found: &Measurements) -> Vec<String> {
             units::count(*probes as usize, "probe")
         ),
     };
-    let mut lines = vec![level("within racks", &found.rack), level("between racks", &found.center)];
+    let mut lines = vec![level("within racks", &found.rack), level("between racks", &found.core)];
     if found.pending > 0 {
         lines.push(format!("{} to be made while no job runs", units::count(found.pending as usize, "probe")));
     }
@@ -387,7 +387,7 @@ s1
         let mut t = fabric(1);
         let rack = Measured { probes: 3, latency_ns: 123_400, bytes_per_second: 2_490_000, burst: 16_000 };
         let cost_model = serde_json::json!(cool_collective::CostModel::default()).to_string();
-        t.measurements = Some(Measurements { rack: Some(rack), center: None, pending: 2, cost_model });
+        t.measurements = Some(Measurements { rack: Some(rack), core: None, pending: 2, cost_model });
         let text = picture(&t);
         for line in [
             "measured within racks: 123 us, 19.9 Mbit/s, median of 3 probes\n",
@@ -399,7 +399,7 @@ s1
         }
         let v: serde_json::Value = serde_json::from_str(&json(&t)).unwrap();
         assert_eq!(v["measurements"]["rack"]["bytes_per_second"], 2_490_000);
-        assert_eq!(v["measurements"]["center"], serde_json::Value::Null);
+        assert_eq!(v["measurements"]["core"], serde_json::Value::Null);
         assert_eq!(v["measurements"]["cost_model"]["burst"], 16_000);
     }
 

@@ -1,8 +1,8 @@
 //! Counts what a schedule sends (the figures of paper 003, tables 1 and 3). What it costs in time is for others.
 
 use crate::layout::Layout;
-use crate::order::order;
 use crate::schedule::{ActionId, Kind, Program, Rank, Schedule, TransferId};
+use crate::topological_order::topological_order;
 use std::collections::{BTreeMap, BTreeSet};
 
 /// One message of a schedule.
@@ -28,7 +28,7 @@ fn messages(schedule: &Schedule, layout: &Layout) -> Option<Vec<Message>> {
     let mut index: BTreeMap<TransferId, usize> = BTreeMap::new();
     // For each action how many messages, one after the other, are before it.
     let mut steps: Vec<BTreeMap<ActionId, usize>> = vec![BTreeMap::new(); programs.len()];
-    for (rank, id) in order(&programs, |_| 0).ok()? {
+    for (rank, id) in topological_order(&programs, |_| 0).ok()? {
         let action = &programs[rank.0 as usize].actions[id.0 as usize];
         let before = action.after.iter().filter_map(|on| steps[rank.0 as usize].get(on)).max();
         let mut done = before.copied().unwrap_or(0);
@@ -44,7 +44,7 @@ fn messages(schedule: &Schedule, layout: &Layout) -> Option<Vec<Message>> {
                 let others = layout.nodes_of(scope).into_iter().filter(|node| *node != home);
                 send(transfer, others.map(|node| layout.node_leader(node)).collect(), true, src.len);
             }
-            Kind::Receive { transfer, .. } | Kind::Hear { transfer, .. } => {
+            Kind::Receive { transfer, .. } | Kind::ReceiveMulticast { transfer, .. } => {
                 done = done.max(messages[*index.get(&transfer)?].step);
             }
             Kind::Reduce { .. } | Kind::Copy { .. } => {}
@@ -70,15 +70,15 @@ pub struct Analysis {
     /// For each rank, the most messages that it sends and receives in one step.
     pub busiest: Vec<usize>,
     /// For each node, what its link carries.
-    pub hosts: Vec<Link>,
+    pub hosts: Vec<LinkLoad>,
     /// For each rack, what the link between its ToR switch and the one core switch carries.
-    pub uplinks: Vec<Link>,
+    pub uplinks: Vec<LinkLoad>,
 }
 
 /// What the messages of a schedule put on one link of a tree: a message on every link of its way, a
 /// multicast once on each.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Link {
+pub struct LinkLoad {
     /// Towards the core.
     pub up: Load,
     /// Towards the hosts.
@@ -106,8 +106,8 @@ impl Load {
 pub fn analyse(schedule: &Schedule, layout: &Layout) -> Option<Analysis> {
     let mut analysis = Analysis {
         busiest: vec![0; layout.size()],
-        hosts: vec![Link::default(); layout.nodes()],
-        uplinks: vec![Link::default(); layout.racks()],
+        hosts: vec![LinkLoad::default(); layout.nodes()],
+        uplinks: vec![LinkLoad::default(); layout.racks()],
         ..Analysis::default()
     };
     let mut crossing = BTreeSet::new();
@@ -177,14 +177,14 @@ impl Analysis {
     }
 }
 
-fn sum<'a>(links: impl Iterator<Item = &'a Link>) -> Load {
+fn sum<'a>(links: impl Iterator<Item = &'a LinkLoad>) -> Load {
     links.flat_map(|link| [link.up, link.down]).fold(Load::default(), |sum, load| Load {
         messages: sum.messages + load.messages,
         bytes: sum.bytes + load.bytes,
     })
 }
 
-fn most(links: &[Link]) -> u64 {
+fn most(links: &[LinkLoad]) -> u64 {
     links.iter().map(|link| link.up.bytes.max(link.down.bytes)).max().unwrap_or(0)
 }
 
@@ -211,7 +211,7 @@ mod tests {
 
     /// Most bytes over a host's link, up and down, and over a rack's uplink, up and down.
     fn most(a: &Analysis) -> [u64; 4] {
-        let max = |links: &[Link], of: fn(&Link) -> u64| links.iter().map(of).max().unwrap_or(0);
+        let max = |links: &[LinkLoad], of: fn(&LinkLoad) -> u64| links.iter().map(of).max().unwrap_or(0);
         [
             max(&a.hosts, |link| link.up.bytes),
             max(&a.hosts, |link| link.down.bytes),

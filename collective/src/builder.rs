@@ -2,25 +2,25 @@
 //! the transfers, puts both ends into the programs of the ranks that are kept, and finds what each action
 //! must wait for from the bytes that it touches.
 
+use crate::hazards::Hazards;
 use crate::layout::{Layout, Scope};
 use crate::schedule::{Action, ActionId, Buffer, Kind, Program, Rank, Span, Stripe, TransferId};
-use crate::track::Tracker;
 use core::ops::Range;
 use std::collections::BTreeMap;
 
-/// Segments that may be under way through one piece of working memory: one arriving, one being worked on,
-/// one leaving.
+/// Segments that may be under way at once through working memory of one purpose: one arriving, one being worked on, one
+/// leaving. A slot is used again after this many.
 const WINDOW: usize = 3;
 
-/// A message to all goes in stripes of at least so many bytes: shorter ones end before several trees are faster than one.
-const SHORTEST_STRIPE: u64 = 64 * 1024;
+/// Bytes of the shortest stripe of a message to all: shorter ones end before several trees are faster than one.
+const STRIPE_BYTES_MIN: u64 = 64 * 1024;
 
-/// Slots in working memory begin at multiples of a cache line, so that any element type is aligned.
+/// Bytes of a cache line: slots in working memory begin at multiples of it, so that any element type is aligned.
 const ALIGN: u64 = 64;
 
 /// Bytes at a rank.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Held {
+pub(crate) struct RankSpan {
     pub(crate) rank: Rank,
     pub(crate) span: Span,
 }
@@ -60,7 +60,7 @@ struct Ring {
 #[derive(Debug, Default)]
 struct Draft {
     program: Program,
-    tracker: Tracker,
+    hazards: Hazards,
     rings: BTreeMap<Slot, Ring>,
     /// The actions of the round before, and where the present one begins.
     before: Range<u32>,
@@ -128,7 +128,7 @@ impl<'a> Builder<'a> {
     }
 
     /// Moves bytes from one rank to another, or within one; nothing if they are where they should be.
-    pub(crate) fn send(&mut self, from: Held, to: Held) {
+    pub(crate) fn send(&mut self, from: RankSpan, to: RankSpan) {
         debug_assert_eq!(from.span.len, to.span.len);
         if from.rank == to.rank {
             if from.span != to.span {
@@ -146,26 +146,32 @@ impl<'a> Builder<'a> {
 
     /// Moves bytes from one rank to the leaders of all other nodes of a tree, each putting them at `dst`; where there
     /// are several trees, in stripes.
-    pub(crate) fn multicast(&mut self, from: Held, scope: Scope, sharers: usize, dst: &dyn Fn(Rank) -> Span) {
+    pub(crate) fn multicast(
+        &mut self,
+        from: RankSpan,
+        scope: Scope,
+        concurrent_senders: usize,
+        dst: &dyn Fn(Rank) -> Span,
+    ) {
         let home = self.layout.node_of(from.rank);
         let nodes = self.layout.nodes_of(scope);
         debug_assert!(nodes.contains(&home), "{} is outside the tree {scope:?}", from.rank);
         if nodes.len() == 1 || (from.span.len == 0 && !self.tokens) {
             return;
         }
-        let sharers = u32::try_from(sharers).unwrap_or(u32::MAX);
-        let most = u32::try_from(from.span.len / SHORTEST_STRIPE).unwrap_or(u32::MAX);
+        let concurrent_senders = u32::try_from(concurrent_senders).unwrap_or(u32::MAX);
+        let most = u32::try_from(from.span.len / STRIPE_BYTES_MIN).unwrap_or(u32::MAX);
         let trees = self.layout.stripes(scope);
         let of = trees.min(most).max(1);
         for src in self.split(from.span, of as usize) {
             let transfer = self.transfer();
             // Messages that are not split over all trees take them in turn.
             let stripe = Stripe { index: transfer.0 % trees, of };
-            self.act(from.rank, Kind::Multicast { scope, stripe, transfer, src, sharers });
+            self.act(from.rank, Kind::Multicast { scope, stripe, transfer, src, concurrent_senders });
             for node in nodes.iter().filter(|node| **node != home) {
                 let to = self.layout.node_leader(*node);
                 let dst = dst(to).sub(src.offset - from.span.offset, src.len);
-                self.act(to, Kind::Hear { from: from.rank, scope, transfer, dst });
+                self.act(to, Kind::ReceiveMulticast { from: from.rank, scope, transfer, dst });
             }
         }
     }
@@ -180,7 +186,7 @@ impl<'a> Builder<'a> {
         }
         if from == to || moves.len() == 1 {
             for (src, dst) in moves {
-                self.send(Held { rank: from, span: src }, Held { rank: to, span: dst });
+                self.send(RankSpan { rank: from, span: src }, RankSpan { rank: to, span: dst });
             }
             return;
         }
@@ -199,7 +205,7 @@ impl<'a> Builder<'a> {
                 self.copy(from, *src, part);
             }
         }
-        self.send(Held { rank: from, span: packed }, Held { rank: to, span: landed });
+        self.send(RankSpan { rank: from, span: packed }, RankSpan { rank: to, span: landed });
         for (part, (dst, _)) in consecutive(landed, dsts.iter().map(|(dst, _)| dst.len)).zip(&dsts) {
             if part != *dst {
                 self.copy(to, part, *dst);
@@ -208,7 +214,7 @@ impl<'a> Builder<'a> {
     }
 
     /// Where a value may grow at its rank: where it is, unless that is the input; there in a copy.
-    pub(crate) fn growing(&mut self, value: Held) -> Span {
+    pub(crate) fn growing(&mut self, value: RankSpan) -> Span {
         if value.span.buffer != Buffer::Input {
             return value.span;
         }
@@ -238,7 +244,7 @@ impl<'a> Builder<'a> {
         if src.len > 0 {
             self.act(rank, kind);
         } else if let Some(draft) = self.draft(rank) {
-            draft.tracker.pass_token(src, dst);
+            draft.hazards.pass_token(src, dst);
         }
     }
 
@@ -251,10 +257,10 @@ impl<'a> Builder<'a> {
         let id = ActionId(draft.program.actions.len() as u32);
         let mut after: Vec<ActionId> = draft.before.clone().map(ActionId).collect();
         for span in kind.reads() {
-            draft.tracker.read(span, id, &mut after);
+            draft.hazards.read(span, id, &mut after);
         }
         if let Some(span) = kind.writes() {
-            draft.tracker.write(span, id, &mut after);
+            draft.hazards.write(span, id, &mut after);
         }
         after.sort_unstable();
         after.dedup();

@@ -5,48 +5,18 @@ use crate::layout::Layout;
 use crate::levels;
 use crate::plan::Plan;
 use crate::schedule::{Call, Operation, Rank, Schedule};
-
-/// Bytes of all ranks' parts or vectors together: what one process can address.
-const MAX_TOTAL: u64 = 1 << 47;
-
-/// Ranks of an alltoall at most: it has a block, with its places, for each two of them.
-const MAX_ALLTOALL: usize = 4096;
-
-/// Actions of all kept ranks together at most: each takes a few hundred bytes.
-const MAX_ACTIONS: usize = 1 << 24;
+use cool_types::{CallError, limits};
 
 /// Why a call does not compile.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum CompileError {
-    /// The root is not a rank of the group.
-    #[error("the root of the {operation} is {root}, but the group has ranks 0 to {}", size - 1)]
-    Root {
+    /// The call makes no sense for the group.
+    #[error("{operation}: {reason}")]
+    Call {
         /// The operation.
         operation: Operation,
-        /// The root.
-        root: Rank,
-        /// Ranks of the group.
-        size: usize,
-    },
-    /// The message is not a whole number of elements.
-    #[error("the {operation} of {bytes} bytes is not a whole number of elements of {element} bytes")]
-    Element {
-        /// The operation.
-        operation: Operation,
-        /// Bytes of the call.
-        bytes: u64,
-        /// Bytes of an element.
-        element: u32,
-    },
-    /// The arrays do not fit an address space.
-    #[error("a {operation} of {bytes} bytes per rank over {size} ranks is too large; split it")]
-    Size {
-        /// The operation.
-        operation: Operation,
-        /// Bytes of the call.
-        bytes: u64,
-        /// Ranks of the group.
-        size: usize,
+        /// What is wrong with it.
+        reason: CallError,
     },
     /// The schedule would not fit into memory.
     #[error(
@@ -60,14 +30,6 @@ pub enum CompileError {
         operation: Operation,
         /// Ranks of the group.
         size: usize,
-    },
-    /// The parts' lengths are not what the operation takes.
-    #[error("the {operation}'s counts {reason}")]
-    Counts {
-        /// The operation.
-        operation: Operation,
-        /// What is wrong, and what would fit.
-        reason: String,
     },
     /// The plan cannot run the operation.
     #[error("plan {plan} cannot run {operation}: {lacking}; these can: {}", fitting(*operation))]
@@ -104,22 +66,9 @@ fn fitting(operation: Operation) -> String {
 /// If the call contradicts itself or the group, is larger than an address space, or the plan is not for
 /// this operation.
 pub fn check(call: &Call, layout: &Layout, plan: &Plan) -> Result<(), CompileError> {
-    let (operation, size) = (call.operation, layout.size());
-    if call.root.0 as usize >= size {
-        return Err(CompileError::Root { operation, root: call.root, size });
-    }
-    let element = u64::from(call.element);
-    if element == 0 || (call.counts.is_none() && !call.bytes.is_multiple_of(element)) {
-        return Err(CompileError::Element { operation, bytes: call.bytes, element: call.element });
-    }
-    if let Some(reason) = wrong_counts(call, size) {
-        return Err(CompileError::Counts { operation, reason });
-    }
-    plan.check(operation)?;
-    if total(call, size).is_none_or(|total| total > MAX_TOTAL) {
-        return Err(CompileError::Size { operation, bytes: call.bytes, size });
-    }
-    Ok(())
+    let operation = call.operation;
+    call.check(layout.size()).map_err(|reason| CompileError::Call { operation, reason })?;
+    plan.check(operation)
 }
 
 /// The schedule of a call on a layout. Programs are made for the ranks that `keep` names; transfers are
@@ -136,10 +85,10 @@ pub fn compile(
     plan: &Plan,
     keep: impl Fn(Rank) -> bool,
 ) -> Result<Schedule, CompileError> {
-    compile_within(call, layout, plan, keep, MAX_ACTIONS)
+    compile_within(call, layout, plan, keep, limits::ACTIONS)
 }
 
-/// As [`compile`], but for schedules of so many actions at most.
+/// As [`compile`], but for schedules of `most` actions.
 pub(crate) fn compile_within(
     call: &Call,
     layout: &Layout,
@@ -150,7 +99,7 @@ pub(crate) fn compile_within(
     check(call, layout, plan)?;
     let (operation, size) = (call.operation, layout.size());
     let long = CompileError::Long { plan: *plan, operation, size };
-    if operation == Operation::Alltoall && size > MAX_ALLTOALL {
+    if operation == Operation::Alltoall && size > limits::ALLTOALL_RANKS {
         return Err(long);
     }
     let element = u64::from(call.element);
@@ -158,29 +107,6 @@ pub(crate) fn compile_within(
     levels::emit(call, plan, &mut builder);
     let programs = builder.finish().ok_or(long)?;
     Ok(Schedule { call: call.clone(), programs })
-}
-
-/// What is wrong with the lengths of parts, if something is.
-fn wrong_counts(call: &Call, size: usize) -> Option<String> {
-    let counts = call.counts.as_ref()?;
-    if !call.operation.takes_counts() {
-        return Some("are given, but it takes none; leave them out".to_owned());
-    }
-    let wanted = if call.operation == Operation::Alltoall { size * size } else { size };
-    if counts.len() != wanted {
-        return Some(format!("are {}, but {size} ranks need {wanted}", counts.len()));
-    }
-    let (i, bytes) = counts.iter().enumerate().find(|(_, c)| !c.is_multiple_of(u64::from(call.element)))?;
-    Some(format!("have {bytes} bytes at {i}, which is not a whole number of elements of {}", call.element))
-}
-
-/// Bytes of all ranks' arrays; none if that is beyond counting.
-fn total(call: &Call, size: usize) -> Option<u64> {
-    match (&call.counts, call.operation) {
-        (Some(counts), _) => counts.iter().try_fold(0, |total: u64, bytes| total.checked_add(*bytes)),
-        (None, Operation::Alltoall) => call.bytes.checked_mul(size as u64)?.checked_mul(size as u64),
-        (None, _) => call.bytes.checked_mul(size as u64),
-    }
 }
 
 #[cfg(test)]
@@ -200,7 +126,7 @@ mod tests {
         let error = compiled(actions - 1).unwrap_err().to_string();
         assert!(error.contains("flat:ring") && error.contains("another plan"), "{error}");
 
-        let large = Layout::new(&places(MAX_ALLTOALL as u32 + 1)).unwrap();
+        let large = Layout::new(&places(limits::ALLTOALL_RANKS as u32 + 1)).unwrap();
         let all = Call::new(Operation::Alltoall, Rank(0), 1, 1);
         let long = compile(&all, &large, &"cool-p-p".parse().unwrap(), |_| false);
         assert!(matches!(long, Err(CompileError::Long { .. })));

@@ -1,8 +1,8 @@
 //! Runs a schedule on real bytes in one place: the reference for executors, and a second opinion on the
 //! verifier. Actions run one at a time, in an order drawn from a seed among all that may run.
 
-use crate::order::order;
 use crate::schedule::{ActionId, Buffer, Kind, Operation, Rank, Schedule, Span, TransferId};
+use crate::topological_order::topological_order;
 use std::collections::BTreeMap;
 
 /// Why a schedule cannot be run on these inputs.
@@ -62,7 +62,7 @@ pub fn interpret(
         programs.push(program);
     }
     let mut random = seed;
-    let order = order(&programs, |ready| (next_random(&mut random) % ready as u64) as usize)
+    let order = topological_order(&programs, |ready| (next_random(&mut random) % ready as u64) as usize)
         .map_err(|(rank, action)| InterpretError::Stuck { rank, action })?;
     for (rank, action) in order {
         let kind = programs[rank.0 as usize].actions[action.0 as usize].kind;
@@ -95,7 +95,7 @@ impl Machine {
                 let message = self.span(r, src)?.to_vec();
                 self.messages.insert(transfer, message);
             }
-            Kind::Receive { transfer, dst, .. } | Kind::Hear { transfer, dst, .. } => {
+            Kind::Receive { transfer, dst, .. } | Kind::ReceiveMulticast { transfer, dst, .. } => {
                 let message = self.messages.get(&transfer)?.clone();
                 let place = self.span(r, dst)?;
                 (place.len() == message.len()).then(|| place.copy_from_slice(&message))?;

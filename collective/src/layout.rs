@@ -153,8 +153,8 @@ impl Layout {
     /// The most trees of one group over which a message is striped.
     pub const MOST_STRIPES: u32 = 8;
 
-    /// The same group where so many trees over all nodes have no link between switches in common: what all need goes in
-    /// as many stripes.
+    /// The same group on a network with this number of trees over all nodes that have no link between switches in common:
+    /// what all need goes in as many stripes.
     #[must_use]
     pub fn with_stripes(self, trees: u32) -> Layout {
         Layout { stripes: trees.clamp(1, Layout::MOST_STRIPES), ..self }

@@ -1,7 +1,7 @@
 //! Collectives as data. A plan composes patterns over the three levels (node, rack, data center) and
-//! [`compile`] turns a [`Call`] on a [`Layout`] into a [`Schedule`]; the agents' executor runs it,
-//! [`verify`] proves it, [`analyse`] counts its messages, [`interpret`] runs it on bytes in one place. No
-//! reader of a schedule knows the name of a pattern.
+//! [`compile`] turns a [`Call`] on a [`Layout`] into a [`Schedule`], which says nothing but data and may be made on any
+//! thread; agents run it by its [`Progress`], [`verify`] proves it, [`analyse`] counts its messages, [`interpret`] runs it
+//! on bytes in one place. No reader of a schedule knows the name of a pattern.
 //!
 //! Values are combined in an order that the call, the layout and the plan fix, whatever arrives first, so that a
 //! floating-point sum has the same bits on every run: each pattern's file says which. With the parallel pattern
@@ -11,26 +11,28 @@
 mod analyse;
 mod builder;
 mod compile;
+mod hazards;
 mod interpret;
 pub mod layout;
 mod levels;
-mod order;
 mod patterns;
 mod plan;
 pub mod planner;
+mod progress;
 pub mod schedule;
 pub mod timing;
-mod track;
+mod topological_order;
 mod verify;
 
-pub use analyse::{Analysis, Link, Load, analyse};
+pub use analyse::{Analysis, LinkLoad, Load, analyse};
 pub use compile::{CompileError, check, compile};
+pub use cool_types::{CallError, UnknownName};
 pub use interpret::{InterpretError, interpret};
 pub use layout::{Layout, LayoutError, Place, Scope};
 pub use plan::{Plan, PlanError};
 pub use planner::{CostModel, Planner};
+pub use progress::{Dependents, Progress};
 pub use schedule::{
     Action, ActionId, Buffer, Call, Kind, Operation, Program, Rank, Schedule, Span, Stripe, TransferId,
-    UnknownOperation,
 };
 pub use verify::{Proof, VerifyError, verify};

@@ -187,7 +187,7 @@ fn add(left: &mut [u8], right: &[u8]) {
 fn damage(kind: &mut Kind, how: usize, by: u64) {
     let (first, second) = match kind {
         Kind::Send { src: span, .. } | Kind::Multicast { src: span, .. } => (span, None),
-        Kind::Receive { dst: span, .. } | Kind::Hear { dst: span, .. } => (span, None),
+        Kind::Receive { dst: span, .. } | Kind::ReceiveMulticast { dst: span, .. } => (span, None),
         Kind::Reduce { src, dst } | Kind::Copy { src, dst } => (src, Some(dst)),
     };
     let span = if how < 3 { first } else { second.unwrap_or(first) };

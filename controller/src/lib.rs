@@ -1,7 +1,7 @@
 //! OpenFlow controller: discovery, forwarding, multicast trees, groups and jobs.
 //!
 //! ```text
-//!   switches ==OpenFlow== fabric --Network--> job, groups <-- jobs <-- service ==gRPC== agents, tools
+//!   switches ==OpenFlow== fabric <---------> job, groups <-- jobs <-- service ==gRPC== agents, tools
 //!                                                  |                      |
 //!                                                  +------> agents <------+
 //!                                                  |
@@ -10,27 +10,16 @@
 //! ```
 //!
 //! [`fabric`] runs the network and knows nothing of jobs; the rest knows nothing of OpenFlow and reaches the
-//! fabric as a [`network::Network`]. [`allocate`] and [`costs`] are pure.
+//! fabric as a [`fabric::Fabric`]. [`jobs::allocate`] and [`costs`] are pure.
 
 pub mod agents;
-pub mod allocate;
 pub mod costs;
-pub mod doctor;
 pub mod fabric;
 pub mod groups;
-pub mod interrupts;
-pub mod job;
 pub mod jobs;
 pub mod listen;
-pub mod metrics;
-pub mod musters;
-pub mod network;
 pub mod options;
 pub mod pages;
-pub mod prober;
-pub mod recoveries;
+pub mod restart;
 pub mod server;
 pub mod service;
-pub mod status;
-pub mod takeover;
-pub mod traces;

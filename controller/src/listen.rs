@@ -1,24 +1,20 @@
 //! Takes connections in, from switches as from agents and tools: each is served only once the other side has
 //! proved who it is, and one that does not is named in the log.
 
+use cool_daemon::accept::Incoming;
 use cool_tls::{Accepted, Acceptor, Identity, Stream};
 use std::future::Future;
 use std::io;
 use std::net::SocketAddr;
 use std::pin::Pin;
-use std::sync::Arc;
 use std::task::{Context, Poll};
-use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpListener;
-use tokio::sync::Semaphore;
 use tonic::transport::server::Connected;
 use tracing::warn;
 
 /// Connections of one listener at a time that are served or prove themselves.
 const CONNECTIONS: usize = 1 << 16;
-/// Before the next try when none can be taken.
-const PAUSE: Duration = Duration::from_millis(100);
 
 /// A socket that listens, and whom it is for.
 #[derive(Debug)]
@@ -65,22 +61,12 @@ impl Listener {
     ) where
         F: Future<Output = ()> + Send,
     {
-        let permits = Arc::new(Semaphore::new(CONNECTIONS));
+        let incoming = Incoming::new(self.socket, whom, CONNECTIONS);
         tokio::pin!(closed);
         loop {
-            let Ok(permit) = permits.clone().acquire_owned().await else { return };
-            let accepted = tokio::select! {
-                accepted = self.socket.accept() => accepted,
+            let ((socket, address), place) = tokio::select! {
+                accepted = incoming.next() => accepted,
                 () = &mut closed => return,
-            };
-            let (socket, address) = match accepted {
-                Ok(accepted) => accepted,
-                Err(error) => {
-                    // Such as too many open files: nothing tells when it is over.
-                    warn!(%error, "cannot accept a {whom}");
-                    tokio::time::sleep(PAUSE).await;
-                    continue;
-                }
             };
             let (acceptor, serve) = (self.acceptor.clone(), serve.clone());
             tokio::spawn(async move {
@@ -93,7 +79,7 @@ impl Listener {
                     }
                     Err(why) => warn!(peer = %address, "{whom} at {address} turned away: {why}"),
                 }
-                drop(permit);
+                drop(place);
             });
         }
     }

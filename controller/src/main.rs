@@ -1,6 +1,6 @@
 //! `cool-controller`: binds, starts the fabric and the gRPC server, and ends in order on a signal.
 
-use cool_controller::fabric::Fabric;
+use cool_controller::fabric::FabricHandle;
 use cool_controller::fabric::Key;
 use cool_controller::listen::Listener;
 use cool_controller::options::Options;
@@ -72,8 +72,11 @@ async fn run(options: Options) -> Result<(), Error> {
         warn!("no TLS: whoever reaches these ports can read, forge and start programs");
     }
     let secret = secret()?;
-    let fabric =
-        Fabric::start(options.fabric(), secret.derive(b"switches"), Listener::new(switches, for_switches));
+    let fabric = FabricHandle::start(
+        options.fabric(),
+        secret.derive(b"switches"),
+        Listener::new(switches, for_switches),
+    );
     let shutdown = async {
         tokio::select! {
             _ = interrupt.recv() => {}

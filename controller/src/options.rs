@@ -1,8 +1,8 @@
 //! The command line.
 
 use crate::costs::Given;
-use crate::fabric::{FabricConfig, Room, Unicast};
-use crate::job::Limits;
+use crate::fabric::{FabricConfig, TableCapacity, Unicast};
+use crate::jobs::job::Limits;
 use crate::server::ServerConfig;
 use clap::Parser;
 use cool_topology::Key;
@@ -112,7 +112,7 @@ impl Options {
             lldp_interval: self.lldp_interval(),
             packet_ins_per_second: self.port_packets_per_second,
             unicast: self.unicast,
-            room: Room {
+            capacity: TableCapacity {
                 groups: self.max_groups_per_switch,
                 failovers: self.max_failovers_per_switch,
                 flows: self.max_flows_per_switch,

@@ -1,21 +1,20 @@
 //! The gRPC server from its start to an orderly end.
 
 use crate::agents::Agents;
+use crate::agents::traces::Traces;
 use crate::costs::Given;
-use crate::doctor::Doctor;
+use crate::costs::prober::Prober;
+use crate::fabric::Fabric;
 use crate::groups::Groups;
-use crate::job::Limits;
+use crate::groups::registrar::Registrar;
 use crate::jobs::Jobs;
+use crate::jobs::job::Limits;
 use crate::listen::{Connection, Listener};
-use crate::musters::Musters;
-use crate::network::Network;
 use crate::pages;
-use crate::prober::Prober;
-use crate::recoveries::Recoveries;
+use crate::pages::doctor::Doctor;
+use crate::pages::status::Watcher;
+use crate::restart::Takeover;
 use crate::service::Service;
-use crate::status::Watcher;
-use crate::takeover::Takeover;
-use crate::traces::Traces;
 use cool_daemon::log::Events;
 use cool_daemon::web;
 use cool_proto::control::controller_server::ControllerServer;
@@ -70,30 +69,29 @@ pub struct Pages {
 /// If the server fails.
 pub async fn serve(
     config: ServerConfig,
-    network: Arc<dyn Network>,
+    network: Arc<dyn Fabric>,
     listener: Listener,
     pages: Option<Pages>,
     shutdown: impl Future<Output = ()>,
 ) -> Result<(), tonic::transport::Error> {
     let interval = u32::try_from(config.lldp_interval.as_millis()).unwrap_or(u32::MAX);
-    // Only to be unlike that of any other life; a clock before 1970 is too.
-    let life =
+    // The instance of the controller: it only has to differ between runs, and so does a clock before 1970.
+    let instance =
         SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).map_or(0, |since| since.as_nanos() as u64);
-    let agents = Arc::new(Agents::new(interval, config.lldp_key, life));
+    let agents = Arc::new(Agents::new(interval, config.lldp_key, instance));
     let prober = Arc::new(Prober::new(network.clone(), agents.clone(), config.given));
     let groups = Arc::new(Groups::new(prober.clone()));
     let mut probing = JoinSet::new();
     probing.spawn(prober.clone().run(groups.busy()));
     let jobs = Arc::new(Jobs::new(network.clone(), agents.clone(), groups.clone(), config.limits));
-    let musters = Arc::new(Musters::new(network.clone(), groups.clone(), config.limits));
-    let recoveries = Arc::new(Recoveries::new(groups.clone(), musters.clone()));
+    let registrar = Arc::new(Registrar::new(network.clone(), groups.clone(), config.limits));
     let takeover =
-        Takeover::new(network.clone(), groups.clone(), jobs.clone(), musters.clone(), config.limits);
+        Takeover::new(network.clone(), groups.clone(), jobs.clone(), registrar.clone(), config.limits);
     let mut paging = JoinSet::new();
     if let Some(Pages { listener, events }) = pages {
         let (network, agents, groups, jobs) = (network.clone(), agents.clone(), groups.clone(), jobs.clone());
         let watcher = Watcher { network, agents, groups, jobs, events };
-        paging.spawn(web::serve(listener, pages::router(watcher)));
+        paging.spawn(web::serve(listener, pages::web::router(watcher)));
     }
     let doctor = Arc::new(Doctor::new(network.clone(), agents.clone()));
     let service = Service {
@@ -102,8 +100,7 @@ pub async fn serve(
         agents: agents.clone(),
         groups,
         jobs: jobs.clone(),
-        musters: musters.clone(),
-        recoveries: recoveries.clone(),
+        registrar: registrar.clone(),
         takeover: Arc::new(takeover),
         prober,
         traces: Arc::new(Traces::new(agents.clone())),
@@ -123,8 +120,7 @@ pub async fn serve(
     tokio::pin!(server);
     tokio::select! {
         failed = &mut server => return failed,
-        () = musters.watch() => {}
-        () = recoveries.watch() => {}
+        () = registrar.watch() => {}
         () = shutdown => info!("shutting down"),
     }
     probing.abort_all();

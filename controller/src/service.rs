@@ -1,20 +1,19 @@
 //! The gRPC service for agents and tools: messages to and from [`Agents`], [`Jobs`] and [`Groups`].
 
+use crate::agents::traces::Traces;
 use crate::agents::{AdmitError, Agent, Agents, OUTBOX, Session};
 use crate::costs::Measurements;
-use crate::doctor::Doctor;
+use crate::costs::prober::Prober;
+use crate::fabric::Fabric;
 use crate::fabric::{FabricError, NodeRegistration, TopologySnapshot};
+use crate::groups::registrar::Registrar;
 use crate::groups::{self, Groups, Place};
-use crate::interrupts::Order;
-use crate::job::Event;
+use crate::jobs::control::ControlRequest;
+use crate::jobs::job::Event;
 use crate::jobs::{JobError, Jobs, SubmitError, deliver};
 use crate::listen::Caller;
-use crate::musters::Musters;
-use crate::network::Network;
-use crate::prober::Prober;
-use crate::recoveries::Recoveries;
-use crate::takeover::Takeover;
-use crate::traces::Traces;
+use crate::pages::doctor::Doctor;
+use crate::restart::Takeover;
 use cool_proto::control::controller_server::Controller;
 use cool_proto::control::{
     self, AgentMessage, AttendRequest, CancelRequest, Cancelled, ControllerMessage, DiagnoseRequest,
@@ -42,7 +41,7 @@ const CALLER_QUEUE: usize = 64;
 #[derive(Clone)]
 pub struct Service {
     /// The network.
-    pub network: Arc<dyn Network>,
+    pub network: Arc<dyn Fabric>,
     /// The connected agents.
     pub agents: Arc<Agents>,
     /// The groups in use.
@@ -50,10 +49,8 @@ pub struct Service {
     /// The running jobs.
     pub jobs: Arc<Jobs>,
     /// Groups whose members come by themselves.
-    pub musters: Arc<Musters>,
-    /// Groups that lost ranks.
-    pub recoveries: Arc<Recoveries>,
-    /// What goes on from an earlier life of the controller.
+    pub registrar: Arc<Registrar>,
+    /// What goes on from an earlier controller.
     pub takeover: Arc<Takeover>,
     /// Knows what the network costs.
     pub prober: Arc<Prober>,
@@ -138,7 +135,7 @@ impl Controller for Service {
     async fn cancel(&self, request: Request<CancelRequest>) -> Result<Response<Cancelled>, Status> {
         permitted(&request, Role::Tool)?;
         let CancelRequest { job, user } = request.into_inner();
-        self.jobs.order(job, Order::Cancel(user))?;
+        self.jobs.order(job, ControlRequest::Cancel(user))?;
         Ok(Response::new(Cancelled {}))
     }
 
@@ -155,7 +152,7 @@ impl Controller for Service {
     async fn signal(&self, request: Request<SignalRequest>) -> Result<Response<Signalled>, Status> {
         permitted(&request, Role::Tool)?;
         let SignalRequest { job, signal } = request.into_inner();
-        self.jobs.order(job, Order::Signal(signal))?;
+        self.jobs.order(job, ControlRequest::Signal(signal))?;
         Ok(Response::new(Signalled {}))
     }
 }
@@ -226,9 +223,8 @@ impl Service {
         }
         self.agents.remove(&session);
         self.takeover.node_left(&session);
-        self.recoveries.node_left(&session);
         self.jobs.node_left(&session, &reason).await;
-        self.musters.node_left(&session, &reason).await;
+        self.registrar.node_left(&session, &reason);
     }
 
     async fn hear(&self, session: &Arc<Session>, body: Body) {
@@ -242,14 +238,14 @@ impl Service {
                 self.post_to_group(session, group, Event::GroupFailed(reason)).await;
             }
             Body::Left(left) => {
-                self.recoveries.ranks_left(session, &left);
+                self.registrar.ranks_left(session, &left);
                 if let RanksLeft { group, unused: true, .. } = left {
                     self.post_to_group(session, group, Event::Unused).await;
                 }
             }
-            Body::Recover(recover) => self.recoveries.recover(session, &recover),
-            Body::Enlist(enlist) => self.musters.enlist(session, enlist),
-            Body::Withdraw(withdraw) => self.musters.withdraw(session, &withdraw),
+            Body::Recover(recover) => self.registrar.recover(session, recover),
+            Body::Enlist(enlist) => self.registrar.enlist(session, enlist),
+            Body::Withdraw(withdraw) => self.registrar.withdraw(session, &withdraw),
             Body::Output(output) => jobs.post(session, output.job, Event::Output(output)).await,
             Body::Exited(exited) => jobs.post(session, exited.job, Event::Exited(exited)).await,
             Body::Probed(probed) => self.prober.hear(session, probed),
@@ -260,8 +256,10 @@ impl Service {
 
     /// Passes on what an agent says of a group.
     async fn post_to_group(&self, session: &Session, group: u64, event: Event) {
-        let mailbox = self.jobs.mailbox_of_group(group).or_else(|| self.musters.mailbox(group));
-        deliver(mailbox, session, event).await;
+        match self.jobs.mailbox_of_group(group) {
+            Some(mailbox) => deliver(Some(mailbox), session, event).await,
+            None => self.registrar.group_event(session, group, event),
+        }
     }
 
     /// The switches at which somebody sent into groups who may not.
@@ -321,7 +319,7 @@ impl Service {
         let known = self.prober.measurements();
         control::Measurements {
             rack: Measurements::message(known.rack),
-            center: Measurements::message(known.center),
+            core: Measurements::message(known.core),
             pending: u32::try_from(self.prober.pending()).unwrap_or(u32::MAX),
             cost_model: groups::text(&groups::cost_model(&places, network, &known)),
         }

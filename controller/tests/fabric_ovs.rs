@@ -2,7 +2,7 @@
 //! packets come out. Needs root and a running Open vSwitch; fails without them.
 
 use cool_controller::fabric::{
-    DatapathId, Fabric, FabricConfig, FabricError, GroupRequest, Key, Mac, NodeRegistration,
+    DatapathId, Fabric, FabricConfig, FabricError, FabricHandle, GroupRequest, Key, Mac, NodeRegistration,
     TopologySnapshot, TreeGrant, TreeScope,
 };
 use cool_controller::listen::Listener;
@@ -182,20 +182,20 @@ impl Drop for Bridges {
     }
 }
 
-async fn until(fabric: &Fabric, what: &str, mut holds: impl FnMut(&TopologySnapshot) -> bool) {
+async fn until(fabric: &FabricHandle, what: &str, mut holds: impl FnMut(&TopologySnapshot) -> bool) {
     let mut watch = fabric.watch();
     let found = timeout(PATIENCE, watch.wait_for(|snapshot| holds(snapshot))).await;
     assert!(found.is_ok(), "{what}: {:#?}", fabric.topology());
 }
 
-async fn start(listener: TcpListener) -> Fabric {
+async fn start(listener: TcpListener) -> FabricHandle {
     let config = FabricConfig {
         host_bytes_per_second: Some(5_000_000),
         uplink_bytes_per_second: Some(2_000_000),
         lldp_interval: Duration::from_secs(1),
         ..FabricConfig::default()
     };
-    let fabric = Fabric::start(config, [77; 32].into(), Listener::plaintext(listener));
+    let fabric = FabricHandle::start(config, [77; 32].into(), Listener::plaintext(listener));
     for n in 1..=4 {
         let Host { name, ip, mac, .. } = host(n);
         fabric.register(NodeRegistration { name, ip, mac, lldp_key: key(n) }).await.unwrap();
@@ -211,7 +211,7 @@ fn names(hosts: &[&str]) -> BTreeSet<String> {
     hosts.iter().map(|h| (*h).to_owned()).collect()
 }
 
-async fn discovered(fabric: &Fabric, bridges: &Bridges) {
+async fn discovered(fabric: &FabricHandle, bridges: &Bridges) {
     until(fabric, "discovery", |t| {
         t.switches.len() == 3 && t.links.len() == 2 && t.nodes.iter().all(|n| n.location.is_some())
     })
@@ -228,7 +228,7 @@ async fn discovered(fabric: &Fabric, bridges: &Bridges) {
 }
 
 /// Packets come out where they should, by Open vSwitch's own account.
-fn check_forwarding(bridges: &Bridges, fabric: &Fabric, grants: &[TreeGrant]) {
+fn check_forwarding(bridges: &Bridges, fabric: &FabricHandle, grants: &[TreeGrant]) {
     let rack =
         |n: usize| fabric.topology().node(&format!("h{n}")).and_then(|node| node.location).unwrap().rack;
     let udp = |from: usize, to: &str| format!("udp,nw_src={},nw_dst={to}", host(from).ip);

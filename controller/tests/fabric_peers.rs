@@ -1,9 +1,9 @@
 //! The fabric over TCP against peers of all kinds: a switch made of the codec, old switches, no switches.
 
-use cool_controller::fabric::{Fabric, FabricConfig};
+use cool_controller::fabric::{Fabric, FabricConfig, FabricHandle};
 use cool_controller::listen::Listener;
 use rs_openflow::{
-    Body, Capabilities, Failure, FailureType, Features, Framer, Hello, Message, MultipartReply,
+    Body, Capabilities, ErrorMessage, ErrorType, Features, Framer, Hello, Message, MultipartReply,
     MultipartRequest, Port, PortConfig, PortFeatures, PortNo, PortState,
 };
 use std::net::SocketAddr;
@@ -14,10 +14,10 @@ use tokio::time::timeout;
 
 const PATIENCE: Duration = Duration::from_secs(30);
 
-async fn start() -> (Fabric, SocketAddr) {
+async fn start() -> (FabricHandle, SocketAddr) {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
-    (Fabric::start(FabricConfig::default(), [77; 32].into(), Listener::plaintext(listener)), address)
+    (FabricHandle::start(FabricConfig::default(), [77; 32].into(), Listener::plaintext(listener)), address)
 }
 
 /// All messages until the fabric hangs up.
@@ -70,7 +70,7 @@ fn reply(datapath_id: u64, body: &Body) -> Option<Body> {
             MultipartRequest::Flow(_) => Body::MultipartReply(MultipartReply::Flow(Vec::new()).into()),
             MultipartRequest::GroupDesc => Body::MultipartReply(MultipartReply::GroupDesc(Vec::new()).into()),
             // Not every switch can do everything.
-            _ => Body::Error(Failure::new(FailureType::BAD_REQUEST, 2, Vec::new())),
+            _ => Body::Error(ErrorMessage::new(ErrorType::BAD_REQUEST, 2, Vec::new())),
         },
         _ => return None,
     })
@@ -92,7 +92,7 @@ async fn play(address: SocketAddr, datapath_id: u64) {
     }
 }
 
-async fn until_switches(fabric: &Fabric, names: &[&str]) {
+async fn until_switches(fabric: &FabricHandle, names: &[&str]) {
     let mut watch = fabric.watch();
     let there = |t: &std::sync::Arc<cool_controller::fabric::TopologySnapshot>| {
         t.switches.iter().map(|s| s.name.as_str()).eq(names.iter().copied())
@@ -110,7 +110,7 @@ async fn a_switch_of_version_1_0_gets_an_error_and_others_are_served() {
     let [Message { body: Body::Hello(_), .. }, Message { body: Body::Error(failure), .. }] = &said[..] else {
         panic!("{said:?}")
     };
-    assert_eq!((failure.kind, failure.code), (FailureType::HELLO_FAILED, 0));
+    assert_eq!((failure.kind, failure.code), (ErrorType::HELLO_FAILED, 0));
     assert!(String::from_utf8_lossy(&failure.data).contains("1.3"));
     let switch = tokio::spawn(play(address, 5));
     until_switches(&fabric, &["switch5"]).await;

@@ -1,6 +1,7 @@
 //! What the controller and the agent have in common as programs: options from flags and a file, the log with its
 //! events, and pages over HTTP. What the pages say is left to the programs.
 
+pub mod accept;
 pub mod config;
 pub mod log;
 pub mod web;

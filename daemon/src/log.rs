@@ -1,11 +1,12 @@
 //! The log of a program: text for people on standard error, chosen by RUST_LOG; and its events, one JSON document
 //! each, of which the last are kept in memory and all can go to a file.
 
+use parking_lot::{Mutex, MutexGuard};
 use std::collections::VecDeque;
 use std::fs::File;
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use tracing_subscriber::filter::{EnvFilter, FromEnvError, LevelFilter};
 use tracing_subscriber::fmt::{self, MakeWriter};
 use tracing_subscriber::layer::SubscriberExt;
@@ -89,7 +90,7 @@ impl Events {
 
     // A panic elsewhere leaves a list of whole lines.
     fn lock(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        self.state.lock()
     }
 }
 

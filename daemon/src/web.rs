@@ -1,6 +1,7 @@
 //! Pages over HTTP/1.1, for people and for Prometheus, to be read only. Connections are few and short, so whoever holds
 //! many or sends nothing keeps nobody else away for long.
 
+use crate::accept::Incoming;
 use axum::Router;
 use axum::http::header::CONTENT_TYPE;
 use axum::response::{IntoResponse, Response};
@@ -12,22 +13,18 @@ use prometheus_client::registry::Registry;
 use std::convert::Infallible;
 use std::io;
 use std::net::SocketAddr;
-use std::sync::Arc;
 use std::time::Duration;
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
-use tokio::time::{sleep, timeout};
+use tokio::time::timeout;
 use tracing::{debug, warn};
 
-/// Connections at a time; more wait.
+/// Connections at a time; more wait in the system's queue.
 const CONNECTIONS: usize = 64;
 /// How long a request may take to come.
 const HEADER_WITHIN: Duration = Duration::from_secs(5);
 /// How long a connection may last: who wants more connects again.
 const LASTS: Duration = Duration::from_secs(30);
-/// Before the next try when no connection can be taken.
-const PAUSE: Duration = Duration::from_millis(100);
 /// What Prometheus expects.
 const OPEN_METRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 
@@ -64,24 +61,15 @@ impl Options {
 
 /// Serves the pages of `router` until dropped.
 pub async fn serve(listener: TcpListener, router: Router) -> Infallible {
-    let permits = Arc::new(Semaphore::new(CONNECTIONS));
+    let incoming = Incoming::new(listener, "reader of pages", CONNECTIONS);
     let mut connections = JoinSet::new();
     loop {
         while connections.try_join_next().is_some() {}
-        let permit = permits.clone().acquire_owned().await;
-        let socket = match listener.accept().await {
-            Ok((socket, _)) => socket,
-            Err(error) => {
-                // Such as too many open files: nothing tells when it is over.
-                warn!(%error, "cannot take a connection for pages");
-                sleep(PAUSE).await;
-                continue;
-            }
-        };
+        let ((socket, _), place) = incoming.next().await;
         let router = router.clone();
         connections.spawn(async move {
             converse(socket, router).await;
-            drop(permit);
+            drop(place);
         });
     }
 }
@@ -113,6 +101,7 @@ mod tests {
     use super::*;
     use axum::routing::get;
     use prometheus_client::metrics::counter::Counter;
+    use std::sync::Arc;
     use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
     async fn page(request: &str) -> String {

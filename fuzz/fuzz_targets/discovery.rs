@@ -35,7 +35,7 @@ fn check(bytes: &[u8]) {
             switch: DatapathId(u64::from(place & 1) + 1),
             number: u32::from(place >> 1) % (PORTS + 2),
         };
-        discovery.handle(now, Input::Heard(port, frame));
+        discovery.handle(now, Input::Received(port, frame));
         if place & 0x80 != 0 {
             now += INTERVAL;
         }

@@ -15,7 +15,7 @@ fn check(bytes: &[u8]) {
         let frame = read.announcement.encode(SOURCE, &key(), read.number).expect("what was read can be made");
         let again = Announcement::decode(&frame).expect("what was made can be read");
         assert_eq!((&again.announcement, again.number), (&read.announcement, read.number));
-        assert!(again.is_genuine(&key()));
+        assert!(again.is_authentic(&key()));
     }
 }
 

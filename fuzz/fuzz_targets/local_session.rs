@@ -184,7 +184,7 @@ fn filled_in(bytes: &[u8], group: u64) -> (Vec<u8>, usize) {
     (out, if left { 0 } else { calls })
 }
 
-/// What is left after so many frames.
+/// What is left after the first `frames` frames.
 fn skip_frames(mut bytes: &[u8], frames: usize) -> &[u8] {
     for _ in 0..frames {
         let Some((length, rest)) = bytes.split_first_chunk() else { return bytes };

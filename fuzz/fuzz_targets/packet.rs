@@ -18,15 +18,15 @@ fn check(bytes: &[u8]) {
 #[cfg(test)]
 fn seeds() -> Vec<Vec<u8>> {
     use cool_transport::StreamId;
-    use cool_transport::packet::{Body, Way};
+    use cool_transport::packet::{Body, Via};
 
     let id = StreamId { group: 1, epoch: 2, call: 3, transfer: 4, source: 5 };
     let bodies = [
-        Body::Data { chunk: 9, echo: 1, way: Way::Tree },
-        Body::Data { chunk: 9, echo: 1, way: Way::Forwarded },
+        Body::Data { chunk: 9, echo: 1, via: Via::Tree },
+        Body::Data { chunk: 9, echo: 1, via: Via::Forwarded },
         Body::Announce { sent: 1000, serial: 3, begun: true, answer: false },
-        Body::Request { serial: 2, follow: true, chunks: vec![1..4, 7..8] },
-        Body::Wait { echo: 2, chunks: vec![0..100, 200..300, 400..401] },
+        Body::Nak { serial: 2, forward_live: true, chunks: vec![1..4, 7..8] },
+        Body::NakConfirm { echo: 2, chunks: vec![0..100, 200..300, 400..401] },
         Body::Report {
             rounds: 5,
             spacing: 1200,
@@ -37,7 +37,7 @@ fn seeds() -> Vec<Vec<u8>> {
             complete: vec![1..2, 3..4],
         },
         Body::Settled { positions: vec![0..3, 5..16] },
-        Body::Refuse,
+        Body::DigestMismatch,
         Body::Ping { answer: true },
     ];
     bodies

@@ -15,7 +15,7 @@ use mutate::Mutator;
 pub const TRIES: usize = 100_000;
 
 /// Makes a file with `fn check(&[u8])` and `fn seeds() -> Vec<Vec<u8>>` a fuzz target. The file
-/// begins with `#![cfg_attr(fuzzing, no_main)]`. As an ordinary test it tries so many inputs.
+/// begins with `#![cfg_attr(fuzzing, no_main)]`. As an ordinary test it tries `TRIES` inputs, or the number given.
 #[macro_export]
 macro_rules! target {
     () => {

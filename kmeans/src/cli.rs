@@ -1,18 +1,20 @@
 //! The command line.
 
 use clap::Parser;
+use cool_distance::Level;
 use cool_kmeans::Error;
-use cool_kmeans::lloyd::{Clustering, Loading};
+use cool_kmeans::choose::{Effort, Method};
+use cool_kmeans::lloyd::{Clustering, Init, Loading};
 use cool_kmeans::pictures::Cut;
 use cool_kmeans::source::Input;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 /// Groups image patches, or any points, into clusters, on as many nodes as there are.
 ///
 /// Pictures are cut into patches, each described by 512 numbers (histograms of oriented gradients); the clusters' centres
 /// are the pictures' visual words. The result is the same to the bit on any number of ranks and threads.
 #[derive(Debug, Parser)]
-#[command(version, after_long_help = EXAMPLES)]
+#[command(after_long_help = EXAMPLES)]
 pub(crate) struct Cli {
     /// Pictures (.jpg, .jpeg, .png) or folders of them, or text files, or one .npy file.
     ///
@@ -36,6 +38,13 @@ pub(crate) struct Cli {
     /// Names the run: the same seed and inputs give the same result.
     #[arg(long, default_value_t = 1, value_name = "N")]
     seed: u64,
+
+    /// Where the first centroids come from: k-means||, k-means++, random, or an .npy file of as many rows.
+    ///
+    /// By default k-means++ up to 1000 clusters, and k-means|| above. k-means|| looks at 32 points a cluster, by all ranks,
+    /// and lets rank 0 choose among some of them.
+    #[arg(long, value_name = "HOW", value_parser = |name: &str| Ok::<_, std::convert::Infallible>(Init::named(name)))]
+    init: Option<Init>,
 
     /// Points sampled for each first centroid, among which k-means++ chooses; 1 takes random points as they are.
     ///
@@ -66,6 +75,27 @@ pub(crate) struct Cli {
     /// Threads of each rank; by default a node's processors are shared out among its ranks.
     #[arg(long, value_name = "N")]
     threads: Option<std::num::NonZeroUsize>,
+
+    /// How nearest centroids are found: by all distances, by bounds that spare most of them once centroids move little, or
+    /// by whichever takes less time. The result is the same.
+    #[arg(long, value_name = "HOW", default_value = "auto")]
+    assign: Method,
+
+    /// Centroids for which each point keeps a bound of its own, of 12 bytes; by default as many as there is room for.
+    #[arg(long, value_name = "N")]
+    near: Option<usize>,
+
+    /// Memory that each rank may take, as 4G or 512M: bounds take what points, centroids and sums leave of it.
+    ///
+    /// Without it, bounds take three eighths of the points' memory.
+    #[arg(long, value_name = "BYTES", value_parser = bytes)]
+    memory: Option<u64>,
+
+    /// Vector instructions to use: scalar, sse2, avx2, avx512, vnni or amx; by default the best of the processor.
+    ///
+    /// The result is the same with all of them.
+    #[arg(long, env = "COOL_SIMD", value_name = "LEVEL")]
+    simd: Option<Level>,
 
     /// Work in this process only, also where `cool run` started it.
     ///
@@ -104,6 +134,20 @@ pub(crate) struct Cli {
     pub(crate) word_points: usize,
 }
 
+/// A number of bytes, with K, M or G for powers of 1024.
+fn bytes(text: &str) -> Result<u64, String> {
+    let digits = text.trim_end_matches(['K', 'M', 'G']);
+    let unit: u64 = match &text[digits.len()..] {
+        "" => 1,
+        "K" => 1 << 10,
+        "M" => 1 << 20,
+        "G" => 1 << 30,
+        _ => return Err("one of K, M and G may follow the number".into()),
+    };
+    let number: u64 = digits.parse().map_err(|_| "a number of bytes such as 4G or 512M".to_owned())?;
+    number.checked_mul(unit).ok_or_else(|| "more than there can be".to_owned())
+}
+
 const EXAMPLES: &str = "\
 Examples:
   cool-kmeans -k 256 --words words.json photographs/
@@ -136,7 +180,14 @@ impl Cli {
             tolerance: self.tolerance,
             seed: self.seed,
             sample: self.sample,
-            threads,
+            init: self.init.clone(),
+            effort: Effort {
+                method: self.assign,
+                near: self.near,
+                memory: self.memory,
+                level: self.simd.unwrap_or_else(Level::best),
+                threads,
+            },
             checkpoint: self.checkpoint.clone(),
             resume: self.resume,
         }
@@ -144,12 +195,23 @@ impl Cli {
 
     /// Threads of a rank that shares its node with `ranks - 1` others.
     pub(crate) fn threads(&self, ranks: usize) -> usize {
-        let processors = || std::thread::available_parallelism().map_or(1, |n| n.get());
-        self.threads.map_or_else(|| (processors() / ranks).max(1), |n| n.get())
+        self.threads.map_or_else(|| default_threads(ranks), |n| n.get())
     }
 
     /// The files to be written.
     pub(crate) fn outputs(&self) -> impl Iterator<Item = &PathBuf> {
         [&self.centroids, &self.summary, &self.words, &self.checkpoint].into_iter().flatten()
     }
+}
+
+/// Threads of each of the `ranks` of a node that share its processors.
+pub(crate) fn default_threads(ranks: usize) -> usize {
+    let processors = std::thread::available_parallelism().map_or(1, |n| n.get());
+    (processors / ranks).max(1)
+}
+
+/// Makes the folder that a file is to be in.
+pub(crate) fn make_folder(file: &Path) -> Result<(), Error> {
+    let folder = file.parent().unwrap_or(Path::new(""));
+    std::fs::create_dir_all(folder).map_err(|source| Error::File { path: folder.to_owned(), source })
 }

@@ -47,9 +47,9 @@ pub enum Error {
         /// What is wrong with it.
         problem: String,
     },
-    /// A checkpoint is not of this clustering.
-    #[error("{}: {problem}; remove the file to begin anew", path.display())]
-    Checkpoint {
+    /// A file is no classifier that can be used.
+    #[error("{}: {problem}; cool-kmeans classify train writes such files", path.display())]
+    Model {
         /// The file.
         path: PathBuf,
         /// What is wrong with it.
@@ -82,11 +82,24 @@ pub enum Error {
     /// A collective failed.
     #[error(transparent)]
     Collective(#[from] cool::Error),
+    /// The job of all ranks failed.
+    #[error(transparent)]
+    Job(cool_map::Error),
+}
+
+impl From<cool_map::Error> for Error {
+    fn from(error: cool_map::Error) -> Self {
+        match error {
+            cool_map::Error::Elsewhere { rank, message } => Self::Elsewhere { rank, message },
+            cool_map::Error::Collective(error) => Self::Collective(error),
+            error => Self::Job(error),
+        }
+    }
 }
 
 impl Error {
     /// For `map_err` on the file operations of `path`.
-    pub(crate) fn file(path: &Path) -> impl FnOnce(std::io::Error) -> Self {
+    pub fn file(path: &Path) -> impl FnOnce(std::io::Error) -> Self {
         move |source| Self::File { path: path.to_owned(), source }
     }
 }

@@ -12,33 +12,15 @@
 //! A centroid is held on the same grid with [`Precision::fraction`] further bits, rounded to nearest, so that it
 //! fits an `i16` too. This is all that is lost: distances, sums, inertia and choices are exact from there on.
 
-/// Most dimensions a point may have. With it, a squared distance stays below 2^50 and `i64` never overflows.
-pub const MAX_DIMS: usize = 65_536;
+pub use cool_distance::{MAX_DIMS, Precision};
+use cool_distance::{Rows, scalar};
+use std::ops::Range;
 
-/// How fine the grid is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Precision {
-    /// Coordinates from 0 to 255.
-    Byte,
-    /// Coordinates from -32767 to 32767.
-    Wide,
-}
-
-impl Precision {
-    /// Bits that a centroid's coordinate has behind the point.
-    pub fn fraction(self) -> u32 {
-        match self {
-            Self::Byte => 7,
-            Self::Wide => 0,
-        }
-    }
-
-    /// The largest magnitude of a point's coordinate.
-    pub fn largest(self) -> i64 {
-        match self {
-            Self::Byte => 255,
-            Self::Wide => WIDEST,
-        }
+/// The largest magnitude of a point's coordinate.
+pub fn largest(precision: Precision) -> i64 {
+    match precision {
+        Precision::Byte => 255,
+        Precision::Wide => WIDEST,
     }
 }
 
@@ -71,16 +53,36 @@ impl Grid {
         Self { precision: Precision::Wide, origin, step }
     }
 
-    /// Puts rows of real numbers onto this grid.
-    pub fn quantise(&self, values: &[f64]) -> Vec<i16> {
-        let place = |(v, o): (&f64, &f64)| {
-            let (least, most) = match self.precision {
-                Precision::Byte => (0.0, 255.0),
-                Precision::Wide => (-WIDEST as f64, WIDEST as f64),
-            };
-            ((v - o) / self.step).round().clamp(least, most) as i16
+    /// Puts rows of real numbers onto this grid, behind the points that are there.
+    pub fn quantise(&self, rows: &[f64], points: &mut Points) {
+        let place = |(v, o): (&f64, &f64)| ((v - o) / self.step).round();
+        for row in rows.chunks(self.origin.len()) {
+            let placed = row.iter().zip(&self.origin).map(place);
+            match &mut points.values {
+                Values::Byte(values) => values.extend(placed.map(|x| x.clamp(0.0, 255.0) as u8)),
+                Values::Wide(values) => {
+                    values.extend(placed.map(|x| x.clamp(-WIDEST as f64, WIDEST as f64) as i16));
+                }
+            }
+        }
+    }
+
+    /// The centroids nearest to real ones that the grid has.
+    pub fn centroids(&self, real: &[f64]) -> Centroids {
+        let unit = self.step / f64::from(1 << self.precision.fraction());
+        let (least, most) = match self.precision {
+            Precision::Byte => (0.0, 32_640.0),
+            Precision::Wide => (-WIDEST as f64, WIDEST as f64),
         };
-        values.chunks(self.origin.len()).flat_map(|row| row.iter().zip(&self.origin).map(place)).collect()
+        let place = |(v, o): (&f64, &f64)| ((v - o) / unit).round().clamp(least, most) as i16;
+        let dims = self.origin.len();
+        let values = real.chunks(dims).flat_map(|row| row.iter().zip(&self.origin).map(place)).collect();
+        Centroids { precision: self.precision, dims, values }
+    }
+
+    /// No points yet.
+    pub fn no_points(&self) -> Points {
+        Points::new(self.precision, self.origin.len(), Vec::new())
     }
 
     /// The real coordinates of centroids.
@@ -99,31 +101,84 @@ impl Grid {
     }
 }
 
-/// Points on a grid, row by row.
+/// Points on a grid, row by row, in as few bytes as their precision takes.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Points {
-    /// Of the grid they are on.
-    pub precision: Precision,
     /// Coordinates of each.
     pub dims: usize,
     /// All coordinates, `dims` for each point.
-    pub values: Vec<i16>,
+    pub values: Values,
+}
+
+/// Coordinates of points.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Values {
+    /// Of [`Precision::Byte`].
+    Byte(Vec<u8>),
+    /// Of [`Precision::Wide`].
+    Wide(Vec<i16>),
 }
 
 impl Points {
+    /// Points of these coordinates, which must be in the precision's range.
+    pub fn new(precision: Precision, dims: usize, values: Vec<i16>) -> Self {
+        let values = match precision {
+            Precision::Byte => Values::Byte(values.into_iter().map(|x| x as u8).collect()),
+            Precision::Wide => Values::Wide(values),
+        };
+        Self { dims, values }
+    }
+
+    /// Of the grid they are on.
+    pub fn precision(&self) -> Precision {
+        self.rows().precision()
+    }
+
+    /// As rows whose distances can be measured.
+    pub fn rows(&self) -> Rows<'_> {
+        match &self.values {
+            Values::Byte(values) => Rows::bytes(values, self.dims),
+            Values::Wide(values) => Rows::wide(values, self.dims),
+        }
+    }
+
     /// How many there are.
     pub fn len(&self) -> usize {
-        self.values.len() / self.dims
+        self.rows().len()
     }
 
     /// Whether there are none.
     pub fn is_empty(&self) -> bool {
-        self.values.is_empty()
+        self.rows().is_empty()
     }
 
-    /// One point's coordinates.
-    pub fn row(&self, i: usize) -> &[i16] {
-        &self.values[i * self.dims..(i + 1) * self.dims]
+    /// Makes room for so many more.
+    pub fn reserve(&mut self, points: usize) {
+        match &mut self.values {
+            Values::Byte(values) => values.reserve_exact(points * self.dims),
+            Values::Wide(values) => values.reserve_exact(points * self.dims),
+        }
+    }
+
+    /// A centroid at the place of a point, on the centroids' grid.
+    pub fn centroid_at(&self, i: usize) -> impl Iterator<Item = i16> {
+        let fraction = self.precision().fraction();
+        self.rows().row(i).map(move |x| (x << fraction) as i16)
+    }
+
+    /// The squared distance of a point from a centroid, in units of the centroids' grid, squared.
+    pub fn squared(&self, i: usize, centroid: &[i16]) -> i64 {
+        scalar::squared(self.rows(), i, centroid)
+    }
+
+    /// Adds a run of other points of the same grid.
+    pub fn append(&mut self, other: &Points, run: Range<usize>) {
+        let run = run.start * self.dims..run.end * self.dims;
+        match (&mut self.values, &other.values) {
+            (Values::Byte(values), Values::Byte(more)) => values.extend_from_slice(&more[run]),
+            (Values::Wide(values), Values::Wide(more)) => values.extend_from_slice(&more[run]),
+            _ => unreachable!("points of one grid have one precision"),
+        }
     }
 }
 
@@ -141,8 +196,8 @@ pub struct Centroids {
 impl Centroids {
     /// Centroids at the places of points.
     pub fn at(points: &Points) -> Self {
-        let values = points.values.iter().map(|x| x << points.precision.fraction()).collect();
-        Self { precision: points.precision, dims: points.dims, values }
+        let values = (0..points.len()).flat_map(|i| points.centroid_at(i)).collect();
+        Self { precision: points.precision(), dims: points.dims, values }
     }
 
     /// How many there are.
@@ -168,19 +223,28 @@ impl Centroids {
     /// Moves each centroid to the mean of its points, rounded to nearest; one without points stays where it is.
     /// Says how many changed.
     pub fn update(&mut self, sums: &[i64], counts: &[i64]) -> usize {
-        let fraction = self.precision.fraction();
-        let rows = self.values.chunks_exact_mut(self.dims);
         let mut moved = 0;
-        for ((row, sums), &count) in rows.zip(sums.chunks_exact(self.dims)).zip(counts) {
-            if count == 0 {
-                continue;
-            }
-            let mean = |&sum: &i64| ((2 * (sum << fraction) + count).div_euclid(2 * count)) as i16;
-            let changed = row.iter().zip(sums).any(|(c, sum)| *c != mean(sum));
-            moved += usize::from(changed);
-            row.iter_mut().zip(sums).for_each(|(c, sum)| *c = mean(sum));
+        for (j, (sums, count)) in
+            sums.chunks_exact(self.dims).zip(counts).enumerate().filter(|(_, s)| *s.1 > 0)
+        {
+            let way: Vec<i32> = self.from_mean(j, sums, *count).collect();
+            moved += usize::from(way.iter().any(|by| *by != 0));
+            self.shift(j, &way);
         }
         moved
+    }
+
+    /// How far a centroid is from the mean of some points, rounded to nearest, given their sums and their number.
+    pub fn from_mean(&self, j: usize, sums: &[i64], count: i64) -> impl Iterator<Item = i32> {
+        let fraction = self.precision.fraction();
+        let mean = move |&sum: &i64| (2 * (sum << fraction) + count).div_euclid(2 * count) as i32;
+        self.row(j).iter().zip(sums).map(move |(c, sum)| mean(sum) - i32::from(*c))
+    }
+
+    /// Moves a centroid.
+    pub fn shift(&mut self, j: usize, by: &[i32]) {
+        let row = &mut self.values[j * self.dims..][..self.dims];
+        row.iter_mut().zip(by).for_each(|(c, by)| *c = (i32::from(*c) + by) as i16);
     }
 }
 
@@ -194,7 +258,8 @@ mod tests {
         fn a_coordinate_is_off_by_at_most_half_a_step(values in prop::collection::vec(-1e6f64..1e6, 1..60)) {
             let (low, high) = values.iter().fold((f64::MAX, f64::MIN), |(l, h), &v| (l.min(v), h.max(v)));
             let grid = Grid::spanning(&[low], &[high]);
-            let points = Points { precision: Precision::Wide, dims: 1, values: grid.quantise(&values) };
+            let mut points = grid.no_points();
+            grid.quantise(&values, &mut points);
             let back = grid.real(&Centroids::at(&points));
             for (v, b) in values.iter().zip(back) {
                 prop_assert!((v - b).abs() <= grid.step * 0.500_001, "{} became {}", v, b);
@@ -206,28 +271,45 @@ mod tests {
             let sum: i64 = points.iter().sum();
             let count = points.len() as i64;
             let mut centroid = Centroids { precision: Precision::Byte, dims: 1, values: vec![0] };
-            centroid.update(&[sum], &[count]);
+            let way: Vec<i32> = centroid.from_mean(0, &[sum], count).collect();
+            centroid.shift(0, &way);
             let off = f64::from(centroid.values[0]) / 128.0 - sum as f64 / count as f64;
             prop_assert!(off.abs() <= 0.5 / 128.0 + 1e-12);
         }
     }
 
     #[test]
-    fn a_centroid_without_points_stays() {
-        let mut centroids = Centroids { precision: Precision::Wide, dims: 1, values: vec![5, 7] };
-        assert_eq!(centroids.update(&[0, -30], &[0, 4]), 1);
-        assert_eq!(centroids.values, [5, -7], "-7.5 rounds up, as 7.5 does");
+    fn halves_are_rounded_up() {
+        let centroids = Centroids { precision: Precision::Wide, dims: 2, values: vec![5, 7, 0, 1] };
+        let way: Vec<i32> = centroids.from_mean(1, &[-30, 30], 4).collect();
+        assert_eq!(way, [-7, 7], "-7.5 rounds up, as 7.5 does");
+    }
+
+    #[test]
+    fn centroids_come_back_from_real_numbers() {
+        for (precision, values) in
+            [(Precision::Byte, vec![0, 32_640, 7, 129]), (Precision::Wide, vec![-32_767, 32_767, 0, 3])]
+        {
+            let grid = Grid { precision, origin: vec![0.5, -7.0], step: 0.25 };
+            let centroids = Centroids { precision, dims: 2, values };
+            assert_eq!(grid.centroids(&grid.real(&centroids)), centroids);
+        }
     }
 
     #[test]
     fn equal_points_have_a_grid_too() {
         let grid = Grid::spanning(&[3.0], &[3.0]);
-        assert_eq!(grid.quantise(&[3.0]), [0]);
+        let mut points = grid.no_points();
+        grid.quantise(&[3.0], &mut points);
+        assert_eq!(points.values, Values::Wide(vec![0]));
     }
 
     #[test]
-    fn bytes_are_kept_as_they_are() {
-        let grid = Grid::bytes(2, 1.0);
-        assert_eq!(grid.quantise(&[0.0, 255.0, 7.0, 8.0]), [0, 255, 7, 8]);
+    fn runs_of_points_are_put_together() {
+        let all = Points::new(Precision::Byte, 2, vec![0, 255, 7, 8, 9, 10]);
+        let mut some = Grid::bytes(2, 1.0).no_points();
+        some.append(&all, 1..3);
+        some.append(&all, 0..1);
+        assert_eq!(some.values, Values::Byte(vec![7, 8, 9, 10, 0, 255]));
     }
 }

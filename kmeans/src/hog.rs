@@ -70,7 +70,7 @@ impl Band {
     }
 
     /// Writes the vector of the patch of `size` pixels whose left edge is at `x`; the band must be `size` high.
-    pub fn describe(&self, x: usize, size: usize, vector: &mut [i16]) {
+    pub fn describe(&self, x: usize, size: usize, vector: &mut [u8]) {
         let histograms = self.cells(x, size / CELLS);
         let mut blocks = vector.chunks_exact_mut(4 * BINS);
         for row in 0..BLOCKS {
@@ -81,7 +81,7 @@ impl Band {
                     values.copy_from_slice(&histograms[cell]);
                 }
                 normalise(&mut values);
-                block.iter_mut().zip(values).for_each(|(b, v)| *b = (v * 255.0).round() as i16);
+                block.iter_mut().zip(values).for_each(|(b, v)| *b = (v * 255.0).round() as u8);
             }
         }
     }
@@ -158,7 +158,7 @@ mod tests {
         let band = Band::new(Grey { width: size, height: pixels.len() / size, pixels }, 0, size);
         let mut vector = vec![0; DIMS];
         band.describe(0, size, &mut vector);
-        vector
+        vector.into_iter().map(i16::from).collect()
     }
 
     fn picture(size: usize, at: impl Fn(f64, f64) -> f64) -> Vec<u8> {
@@ -217,6 +217,7 @@ mod tests {
         let band = Band::new(Grey { width: 80, height: 40, pixels: &wide }, 0, 40);
         let mut vector = vec![0; DIMS];
         band.describe(40, 40, &mut vector);
+        let vector: Vec<i16> = vector.into_iter().map(i16::from).collect();
         let alone: Vec<u8> = wide.chunks(80).flat_map(|row| row[40..].to_vec()).collect();
         let alone = describe(&alone, 40);
         // Blocks of the right-hand columns do not touch the left rim.

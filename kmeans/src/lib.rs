@@ -1,15 +1,20 @@
 //! K-means over image features, on many nodes: the application that COOL was made for.
 //!
 //! Patches of pictures become points of 512 coordinates ([`hog`]); Lloyd's iterations group them into visual words, as
-//! in Zhang and Qiu's clustering of social images. Each rank holds a share of the points in memory
-//! ([`partition`]); in each iteration rank 0 broadcasts the centroids, every rank assigns its points with all its
-//! threads and adds them up ([`kernel`]), and the sums are reduced to rank 0, which moves the centroids ([`lloyd`]).
+//! in Zhang and Qiu's clustering of social images. Each rank holds
+//! a share of the points in memory ([`partition`]), and all have the centroids. In each iteration ([`lloyd`], a
+//! Map-Collective job of `cool-map`) every rank assigns its points with all its threads and adds them up ([`assign`]);
+//! the sums meet at the ranks that own the centroids, which move them, and centroids that moved go to all.
 //!
 //! **The result does not depend on ranks or threads.** For the same data, options and seed, centroids and inertia
 //! are the same to the bit on one rank or on sixteen, because points are integers on a [`grid`], so that sums are
 //! exact in any order.
 //!
-//! **Rules.** The first centroids come from k-means++ over a sample drawn by the seed ([`seeding`]). A centroid
+//! **Speed.** Distances are products of integers by the processor's widest instructions (`cool-distance`); once centroids
+//! move little, bounds spare most of them ([`bounds`], [`choose`]). Neither changes a bit of the result.
+//!
+//! **Rules.** The first centroids come from k-means++ over a sample drawn by the seed ([`seeding`]), of many clusters from
+//! k-means||, by all ranks. A centroid
 //! without points stays where it is. Of equally near centroids, a point takes the first. The iterations end when no
 //! centroid moves any more, after the most iterations allowed, or when inertia falls by less than the tolerance.
 //!
@@ -19,13 +24,17 @@
 //!
 //! Every rank must be able to read all inputs under the same names.
 
-mod checkpoint;
+mod aggregate;
+pub mod assign;
+pub mod bounds;
+pub mod choose;
+pub mod classify;
 pub mod error;
 pub mod grid;
 pub mod hog;
-pub mod kernel;
 pub mod lloyd;
 pub mod npy;
+mod parallel_seeding;
 pub mod partition;
 pub mod peers;
 pub mod pictures;
@@ -34,6 +43,7 @@ pub mod report;
 pub mod seeding;
 pub mod source;
 pub mod text;
+mod threads;
 pub mod words;
 
 pub use error::Error;

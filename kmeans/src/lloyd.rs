@@ -2,17 +2,19 @@
 //!
 //! [`Share::load`] gives each rank its points; [`Share::cluster`] runs the iterations. Both are called by all ranks alike.
 
-use crate::checkpoint;
+use crate::aggregate::{Aggregation, NO_LABEL};
+use crate::assign::Assigned;
+use crate::choose::{Assigner, Effort};
 use crate::error::Error;
 use crate::grid::{Centroids, Grid, Points};
-use crate::kernel::{self, Assigned};
+use crate::parallel_seeding;
 use crate::partition::{Thinned, share};
 use crate::peers::Peers;
 use crate::pictures;
 pub use crate::progress::Iteration;
-use crate::progress::Progress;
+use crate::progress::{self, Progress, State};
 use crate::seeding;
-use crate::source::{Input, Raw, Source};
+use crate::source::{Input, Source};
 use cool::Op;
 use std::ops::Range;
 use std::path::PathBuf;
@@ -49,12 +51,51 @@ pub struct Clustering {
     pub seed: u64,
     /// Points sampled for each first centroid.
     pub sample: usize,
-    /// Threads of this rank.
-    pub threads: usize,
+    /// Where the first centroids come from; by default [`Init::of`] the clusters.
+    pub init: Option<Init>,
+    /// What decides how fast it goes, and about nothing else.
+    pub effort: Effort,
     /// Where rank 0 writes how far it has come, after every iteration.
     pub checkpoint: Option<PathBuf>,
     /// Go on from there, if anything is there.
     pub resume: bool,
+}
+
+/// Where the first centroids come from.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Init {
+    /// k-means|| over a sample, by all ranks.
+    Parallel,
+    /// k-means++ over a sample, by rank 0.
+    PlusPlus,
+    /// Points drawn evenly, as they are.
+    Random,
+    /// An `.npy` file that rank 0 finds.
+    File(PathBuf),
+}
+
+impl Init {
+    /// By its name on the command line, or the name of a file.
+    pub fn named(name: &str) -> Self {
+        match name {
+            "k-means||" => Self::Parallel,
+            "k-means++" => Self::PlusPlus,
+            "random" => Self::Random,
+            file => Self::File(file.into()),
+        }
+    }
+
+    /// What suits so many clusters: time and traffic of k-means++ at one rank grow with their square.
+    pub fn of(clusters: usize) -> Self {
+        if clusters > 1000 { Self::Parallel } else { Self::PlusPlus }
+    }
+}
+
+impl Clustering {
+    /// Where the first centroids come from.
+    pub fn init(&self) -> Init {
+        self.init.clone().unwrap_or(Init::of(self.k))
+    }
 }
 
 /// Who wants to hear how it goes.
@@ -63,7 +104,7 @@ pub trait Watch: Sync {
     fn loading(&self, points: u64);
     /// It has read so many more.
     fn loaded(&self, points: u64);
-    /// An iteration is done; only rank 0 hears of it.
+    /// An iteration is done and kept.
     fn iteration(&self, iteration: &Iteration);
 }
 
@@ -129,19 +170,16 @@ impl Share {
         watch.loading(missing.iter().map(|part| part.end - part.start).sum());
         let read = |part: Range<u64>| {
             let rows: Vec<u64> = part.map(|i| self.chosen.row(i)).collect();
-            let raw = self.source.load(&rows, loading.threads, &|points| watch.loaded(points))?;
-            Ok(match raw {
-                Raw::Bytes { values, .. } => values,
-                Raw::Reals(values) => self.grid.quantise(&values),
-            })
+            self.source.load(&rows, &self.grid, loading.threads, &|points| watch.loaded(points))
         };
         let [before, after] = missing;
-        let mut values = peers.agree(read(before).and_then(|before| Ok([before, read(after)?])))?;
-        let at = |point: u64| (point.saturating_sub(self.range.start)) as usize * self.points.dims;
+        let [mut points, after] = peers.agree(read(before).and_then(|before| Ok([before, read(after)?])))?;
+        let at = |point: u64| point.saturating_sub(self.range.start) as usize;
         if !kept.is_empty() {
-            values[0].extend_from_slice(&self.points.values[at(kept.start)..at(kept.end)]);
+            points.append(&self.points, at(kept.start)..at(kept.end));
         }
-        self.points.values = values.concat();
+        points.append(&after, 0..after.len());
+        self.points = points;
         self.range = range;
         Ok(())
     }
@@ -153,17 +191,12 @@ impl Share {
         let range = share(chosen.len(), peers.size(), peers.rank());
         let rows: Vec<u64> = range.clone().map(|i| chosen.row(i)).collect();
         watch.loading(rows.len() as u64);
-        let raw = source.load(&rows, loading.threads, &|points| watch.loaded(points));
-        let dims = source.dims();
-        let (grid, values) = match peers.agree(raw)? {
-            Raw::Bytes { step, values } => (Grid::bytes(dims, step), values),
-            Raw::Reals(values) => {
-                let grid = spanning(peers, &values, dims)?;
-                let values = grid.quantise(&values);
-                (grid, values)
-            }
+        let grid = match source.byte_step() {
+            Some(step) => Grid::bytes(source.dims(), step),
+            None => spanning(peers, &source, &rows)?,
         };
-        let points = Points { precision: grid.precision, dims, values };
+        let points = source.load(&rows, &grid, loading.threads, &|points| watch.loaded(points));
+        let points = peers.agree(points)?;
         Ok(Self { source, chosen, range, grid, points, skipped })
     }
 
@@ -174,102 +207,132 @@ impl Share {
         peers: &Peers<'_>,
         how: &Clustering,
         watch: &dyn Watch,
-        progress: &mut Option<Progress>,
+        progress: &mut Progress,
     ) -> Result<Clustered, Error> {
-        peers.agree(check(how, self.chosen.len()))?;
-        let progress = self.begin(peers, how, progress)?;
-        let mut labels = vec![u32::MAX; self.points.len()];
-        loop {
-            let (start, before) = (Instant::now(), peers.tally().time);
-            progress.broadcast(peers)?;
-            let found = kernel::assign(&self.points, &progress.centroids, &mut labels, how.threads);
-            let (sums, counts) = kernel::sum(&self.points, &labels, how.k, how.threads);
-            let (sizes, found) = reduce_counts(peers, counts, found)?;
-            let inertia = self.grid.real_squared(found.inertia);
-            if progress.is_complete(how) {
-                let converged = progress.converged(how);
-                let Progress { centroids, iterations } = progress.clone();
-                return Ok(Clustered { centroids, labels, iterations, sizes, inertia, converged });
+        peers.agree(check(how, self.chosen.len()).and_then(|()| self.fits(how)))?;
+        if let Some(file) = progress::checkpoint(self, how) {
+            progress.keep_in(file);
+        }
+        let mut labels = vec![NO_LABEL; self.points.len()];
+        let mut assigner = Assigner::new(how.effort);
+        let mut sums = Aggregation::new(&self.points, how.k, how.effort.threads);
+        let first = || Ok(State { centroids: self.first(peers, how)?, iterations: Vec::new() });
+        // Asked before each iteration, and thus when the one before it is kept. What was before this run is not told.
+        let mut told = None;
+        let until = |state: &State, done: usize| {
+            if let Some(last) = state.iterations.last().filter(|_| told.is_some_and(|told| told < done)) {
+                watch.iteration(last);
             }
-            let sums = self.reduce_sums(peers, sums)?;
-            if !peers.leads() {
-                continue;
-            }
-            let moved = progress.centroids.update(&sums, &sizes);
-            let communicating = peers.tally().time - before;
-            let iteration = Iteration {
-                number: progress.iterations.len() + 1,
-                inertia,
-                moved_points: found.changed as u64,
-                moved_centroids: moved,
-                empty: sizes.iter().filter(|&&n| n == 0).count(),
-                seconds_computing: start.elapsed().saturating_sub(communicating).as_secs_f64(),
-                seconds_communicating: communicating.as_secs_f64(),
-            };
-            progress.iterations.push(iteration);
-            if let Some(path) = &how.checkpoint {
-                checkpoint::write(path, self, how, progress)?;
-            }
-            watch.iteration(&iteration);
+            told = Some(done);
+            state.is_complete(how)
+        };
+        let step = |state: &State, _| self.iterate(peers, &mut assigner, &mut labels, &mut sums, state);
+        let state = peers.job().iterate(progress, first, until, step)?;
+        let centroids = self.centroids(state.centroids.clone());
+        let found = assigner.assign(&self.points, &centroids, &mut labels);
+        let inertia = self.grid.real_squared(total(peers, found)?.inertia);
+        let mut sizes = vec![0i64; how.k];
+        labels.iter().for_each(|label| sizes[*label as usize] += 1);
+        let sizes = peers.sum(sizes)?;
+        let (iterations, converged) = (state.iterations.clone(), state.converged(how));
+        Ok(Clustered { centroids, labels, iterations, sizes, inertia, converged })
+    }
+
+    /// Whether the work fits the memory that is allowed.
+    fn fits(&self, how: &Clustering) -> Result<(), Error> {
+        let least = Effort::least_memory(&self.points, how.k);
+        match how.effort.memory {
+            Some(memory) if memory < least => Err(Error::Option(format!(
+                "--memory {memory}: points, centroids and sums of this rank take {least} bytes; allow more, or use more ranks"
+            ))),
+            _ => Ok(()),
         }
     }
 
-    /// Begins where any rank has been before, or a run before this one, or at the first centroids.
-    fn begin<'p>(
-        &self,
-        peers: &Peers<'_>,
-        how: &Clustering,
-        progress: &'p mut Option<Progress>,
-    ) -> Result<&'p mut Progress, Error> {
-        // All ranks ask, also those that have begun.
-        let path = how.checkpoint.as_ref().filter(|_| how.resume && peers.leads() && progress.is_none());
-        let read = peers.agree(path.map_or(Ok(None), |path| checkpoint::read(path, self, how)))?;
-        *progress = read.or(progress.take());
-        let (precision, dims) = (self.points.precision, self.points.dims);
-        let empty = Centroids { precision, dims, values: vec![0; how.k * dims] };
-        let begun = match Progress::furthest(peers, progress.as_ref(), empty)? {
-            Some(furthest) => furthest,
-            None => Progress { centroids: self.first(peers, how)?, iterations: Vec::new() },
-        };
-        Ok(progress.insert(begun))
+    /// Centroids of these points.
+    fn centroids(&self, values: Vec<i16>) -> Centroids {
+        Centroids { precision: self.points.precision(), dims: self.points.dims, values }
     }
 
-    /// The first centroids, at rank 0: every rank puts in the sample's points that it holds, and nothing elsewhere.
-    fn first(&self, peers: &Peers<'_>, how: &Clustering) -> Result<Centroids, Error> {
-        let wanted = how.k.saturating_mul(how.sample) as u64;
+    /// One of Lloyd's iterations.
+    fn iterate(
+        &self,
+        peers: &Peers<'_>,
+        assigner: &mut Assigner,
+        labels: &mut [u32],
+        sums: &mut Aggregation,
+        state: &State,
+    ) -> Result<State, Error> {
+        let (start, before) = (Instant::now(), peers.tally().time);
+        let State { centroids, mut iterations } = state.clone();
+        let mut centroids = self.centroids(centroids);
+        let found = total(peers, assigner.assign(&self.points, &centroids, labels))?;
+        let changed = (found.changed as u64, self.chosen.len());
+        let moved = sums.update(peers, &self.points, labels, &mut centroids, changed)?;
+        let communicating = peers.tally().time - before;
+        iterations.push(Iteration {
+            number: iterations.len() + 1,
+            inertia: self.grid.real_squared(found.inertia),
+            moved_points: changed.0,
+            measured: found.measured,
+            moved_centroids: moved.centroids,
+            empty: moved.empty,
+            busiest_link_bytes: peers.job().stages().iter().map(|stage| stage.busiest_link_bytes).sum(),
+            seconds_computing: start.elapsed().saturating_sub(communicating).as_secs_f64(),
+            seconds_communicating: communicating.as_secs_f64(),
+        });
+        Ok(State { centroids: centroids.values, iterations })
+    }
+
+    /// The first centroids.
+    fn first(&self, peers: &Peers<'_>, how: &Clustering) -> Result<Vec<i16>, Error> {
+        let mut values = self.choose(peers, how)?.values;
+        peers.bcast(&mut values, 0)?;
+        Ok(values)
+    }
+
+    /// The first centroids, at rank 0.
+    fn choose(&self, peers: &Peers<'_>, how: &Clustering) -> Result<Centroids, Error> {
+        match how.init() {
+            Init::PlusPlus => self.sampled(peers, how, how.sample),
+            Init::Random => self.sampled(peers, how, 1),
+            Init::Parallel => parallel_seeding::choose(self, peers, how.k, how.seed, &how.effort),
+            Init::File(path) => {
+                let (precision, dims) = (self.points.precision(), self.points.dims);
+                let elsewhere = || Ok(Centroids { precision, dims, values: vec![0; how.k * dims] });
+                peers.agree(if peers.leads() { seeding::read(&path, &self.grid, how.k) } else { elsewhere() })
+            }
+        }
+    }
+
+    /// The first centroids by k-means++ over a sample, at rank 0: every rank puts in the sample's points that it holds, and
+    /// nothing elsewhere.
+    fn sampled(&self, peers: &Peers<'_>, how: &Clustering, sample: usize) -> Result<Centroids, Error> {
+        let wanted = how.k.saturating_mul(sample) as u64;
         let sample = Thinned::new(self.chosen.len(), wanted, how.seed);
         let dims = self.points.dims;
         let mut values = vec![0i16; sample.len() as usize * dims];
         for (i, place) in (0..sample.len()).zip(values.chunks_exact_mut(dims)) {
             let point = sample.row(i);
             if self.range.contains(&point) {
-                place.copy_from_slice(self.points.row((point - self.range.start) as usize));
+                let row = self.points.rows().row((point - self.range.start) as usize);
+                place.iter_mut().zip(row).for_each(|(place, x)| *place = x as i16);
             }
         }
         let values = peers.sum(values)?;
-        let precision = self.points.precision;
+        let precision = self.points.precision();
         Ok(if peers.leads() {
-            seeding::choose(&Points { precision, dims, values }, how.k, how.seed)
+            seeding::choose(&Points::new(precision, dims, values), how.k, how.seed)
         } else {
             Centroids { precision, dims, values: vec![0; how.k * dims] }
         })
-    }
-
-    /// The sums of all ranks, at rank 0, sent as 32-bit integers if none can overflow them.
-    fn reduce_sums(&self, peers: &Peers<'_>, sums: Vec<i64>) -> Result<Vec<i64>, Error> {
-        let largest = u128::from(self.chosen.len()) * self.points.precision.largest() as u128;
-        if largest > i32::MAX as u128 {
-            return peers.sum(sums);
-        }
-        let narrow = sums.into_iter().map(|s| s as i32).collect();
-        Ok(peers.sum::<i32>(narrow)?.into_iter().map(i64::from).collect())
     }
 }
 
 /// Opens the source; with `skip_bad`, the ranks share the work of decoding every picture first, so that
 /// they agree on which points there are.
 fn open(peers: &Peers<'_>, loading: &Loading) -> Result<(Source, Vec<PathBuf>), Error> {
-    let opened = Source::files(&loading.input).and_then(|files| {
+    let opened = Source::files(&loading.input.paths).and_then(|files| {
         let source = Source::open(&loading.input, &files, loading.skip_bad)?;
         Ok((files, source))
     });
@@ -297,17 +360,17 @@ fn open(peers: &Peers<'_>, loading: &Loading) -> Result<(Source, Vec<PathBuf>), 
     Ok((peers.agree(Source::open(&loading.input, &whole, false))?, skipped))
 }
 
-/// The grid that spans the points of all ranks.
-fn spanning(peers: &Peers<'_>, values: &[f64], dims: usize) -> Result<Grid, Error> {
-    let bound = |start: f64, pick: fn(f64, f64) -> f64| {
-        let mut bound = vec![start; dims];
-        for row in values.chunks_exact(dims) {
-            bound.iter_mut().zip(row).for_each(|(b, &v)| *b = pick(*b, v));
-        }
-        bound
-    };
-    let low = peers.combine(bound(MAX_REAL, f64::min), Op::Min)?;
-    let high = peers.combine(bound(-MAX_REAL, f64::max), Op::Max)?;
+/// The grid that spans the points of all ranks, of which this one reads the given rows: once for the grid and, so that
+/// they need not be held as they are, once more for the points.
+fn spanning(peers: &Peers<'_>, source: &Source, rows: &[u64]) -> Result<Grid, Error> {
+    let mut low = vec![MAX_REAL; source.dims()];
+    let mut high = vec![-MAX_REAL; source.dims()];
+    peers.agree(source.each(rows, |row| {
+        low.iter_mut().zip(row).for_each(|(bound, &v)| *bound = bound.min(v));
+        high.iter_mut().zip(row).for_each(|(bound, &v)| *bound = bound.max(v));
+    }))?;
+    let low = peers.combine(low, Op::Min)?;
+    let high = peers.combine(high, Op::Max)?;
     let beyond = low.iter().any(|&l| l <= -MAX_REAL) || high.iter().any(|&h| h >= MAX_REAL);
     peers.agree(if beyond {
         Err(Error::Input(format!("a coordinate is beyond {MAX_REAL:e}; scale the points down")))
@@ -332,19 +395,13 @@ fn check(how: &Clustering, points: u64) -> Result<(), Error> {
     Ok(())
 }
 
-/// Counts and findings of all ranks, at rank 0.
-fn reduce_counts(
-    peers: &Peers<'_>,
-    counts: Vec<i64>,
-    found: Assigned,
-) -> Result<(Vec<i64>, Assigned), Error> {
+/// What the assignments of all ranks found.
+fn total(peers: &Peers<'_>, found: Assigned) -> Result<Assigned, Error> {
     // Two numbers of 40 and more bits carry the sum of 128 without overflow for 2^23 ranks.
     const LOW: u32 = 40;
-    let mut message = counts;
     let low = (found.inertia & ((1 << LOW) - 1)) as i64;
-    message.extend([found.changed, low, (found.inertia >> LOW) as i64]);
-    let mut all = peers.sum(message)?;
-    let Some(&[changed, low, high]) = all.last_chunk() else { return Ok((all, Assigned::default())) };
-    all.truncate(all.len() - 3);
-    Ok((all, Assigned { changed, inertia: ((high as u128) << LOW) + low as u128 }))
+    let mine = vec![found.changed, low, (found.inertia >> LOW) as i64, found.measured as i64];
+    let all = peers.combine(mine, Op::Sum)?;
+    let inertia = ((all[2] as u128) << LOW) + all[1] as u128;
+    Ok(Assigned { changed: all[0], inertia, measured: all[3] as u64 })
 }

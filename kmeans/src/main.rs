@@ -1,22 +1,26 @@
 //! `cool-kmeans`: the command around the library of the same name.
 
+mod classifying;
 mod cli;
+mod command;
 mod terminal;
 
 use clap::Parser;
-use cli::Cli;
-use cool_kmeans::lloyd::{Clustered, Share};
+use cli::{Cli, make_folder};
+use command::{Classify, Command, Program};
+use cool_kmeans::bounds::Bounds;
+use cool_kmeans::choose::Method;
+use cool_kmeans::lloyd::{Clustered, Clustering, Share};
 use cool_kmeans::peers::{Peers, surviving};
 use cool_kmeans::progress::Progress;
 use cool_kmeans::report::{self, Network, Run};
 use cool_kmeans::{Error, npy, words};
-use std::path::Path;
 use std::process::ExitCode;
 use std::time::Instant;
 use terminal::Terminal;
 
 fn main() -> ExitCode {
-    match start(&Cli::parse()) {
+    match start(&Program::parse()) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             // In one piece: whoever ends the job at the first failure must not cut it.
@@ -27,16 +31,40 @@ fn main() -> ExitCode {
     }
 }
 
-/// Runs as the rank that `cool run` started, as ranks in this process, or alone.
-fn start(cli: &Cli) -> Result<(), Error> {
-    let by_hand = std::env::var_os("COOL_SOCKET").is_none();
-    if cli.alone || by_hand && !cfg!(feature = "embedded") {
-        return rank(cli, &Peers::alone(), &mut Kept::default());
+fn start(program: &Program) -> Result<(), Error> {
+    match (&program.command, &program.fit) {
+        (Some(Command::Fit(cli)), _) => fit(cli),
+        (None, Some(cli)) => fit(cli),
+        (Some(Command::Classify(Classify::Train(train))), _) => {
+            on_all_ranks(train.alone(), || |peers: &Peers<'_>| train.run(peers))
+        }
+        (Some(Command::Classify(Classify::Test(test))), _) => {
+            on_all_ranks(test.alone(), || |peers: &Peers<'_>| test.run(peers))
+        }
+        (None, None) => {
+            Err(Error::Input("no input: name pictures, folders, text files or an .npy file".into()))
+        }
     }
-    let results = cool::launch(|comm| {
+}
+
+fn fit(cli: &Cli) -> Result<(), Error> {
+    on_all_ranks(cli.alone, || {
         let mut kept = Kept::default();
-        surviving(comm, |peers| rank(cli, peers, &mut kept))
-    })?;
+        move |peers: &Peers<'_>| rank(cli, peers, &mut kept)
+    })
+}
+
+/// Runs as the rank that `cool run` started, as ranks in this process, or alone. `part` makes what a rank does, which it does
+/// again whenever others are lost.
+fn on_all_ranks<P: FnMut(&Peers<'_>) -> Result<(), Error>>(
+    alone: bool,
+    part: impl Fn() -> P + Sync,
+) -> Result<(), Error> {
+    let by_hand = std::env::var_os("COOL_SOCKET").is_none();
+    if alone || by_hand && !cfg!(feature = "embedded") {
+        return part()(&Peers::alone());
+    }
+    let results = cool::launch(|comm| surviving(comm, part()))?;
     let errors: Vec<Error> = results.into_iter().filter_map(Result::err).collect();
     let cause = errors.iter().position(|e| !matches!(e, Error::Elsewhere { .. })).unwrap_or(0);
     errors.into_iter().nth(cause).map_or(Ok(()), Err)
@@ -47,7 +75,7 @@ fn start(cli: &Cli) -> Result<(), Error> {
 struct Kept {
     start: Option<Instant>,
     share: Option<Share>,
-    progress: Option<Progress>,
+    progress: Progress,
 }
 
 /// What each rank does, again whenever others are lost.
@@ -71,6 +99,7 @@ fn rank(cli: &Cli, peers: &Peers<'_>, kept: &mut Kept) -> Result<(), Error> {
         share.points.dims,
         peers.size()
     ));
+    terminal.say(&plan(share, &how));
     let clustered = share.cluster(peers, &how, &terminal, &mut kept.progress)?;
     terminal.finish();
 
@@ -88,6 +117,18 @@ fn rank(cli: &Cli, peers: &Peers<'_>, kept: &mut Kept) -> Result<(), Error> {
     };
     // The others stay until it is done: if rank 0 is lost, one of them does it.
     peers.agree(if peers.leads() { write() } else { Ok(()) })
+}
+
+/// What was chosen to make it fast.
+fn plan(share: &Share, how: &Clustering) -> String {
+    let bounds = match how.effort.near(&share.points, how.k) {
+        Some(near) if how.effort.method != Method::Full => {
+            let near = near.min(how.k);
+            format!("bounds for {near} centroids a point, {} bytes each", Bounds::bytes_per_point(near))
+        }
+        _ => "no bounds".to_owned(),
+    };
+    format!("{} instructions; {bounds}", how.effort.level)
 }
 
 /// Rank 0's last words and files.
@@ -114,10 +155,4 @@ fn finish(
         report::write_json(path, &report::summarise(peers, share, clustered, run, network))?;
     }
     Ok(())
-}
-
-/// Makes the folder that a file is to be in.
-fn make_folder(file: &Path) -> Result<(), Error> {
-    let folder = file.parent().unwrap_or(Path::new(""));
-    std::fs::create_dir_all(folder).map_err(|source| Error::File { path: folder.to_owned(), source })
 }

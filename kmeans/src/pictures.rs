@@ -5,8 +5,8 @@
 
 use crate::error::Error;
 use crate::hog::{Band, CELLS, DIMS, Grey};
-use crate::kernel::joined;
 use crate::source::Place;
+use crate::threads::joined;
 use image::{DynamicImage, ImageReader, RgbImage};
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
@@ -15,7 +15,7 @@ use std::sync::{Mutex, PoisonError};
 pub(crate) const ENDINGS: [&str; 3] = ["jpg", "jpeg", "png"];
 
 /// How patches are cut out.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct Cut {
     /// Side of a patch in pixels, a multiple of 5.
     pub patch: u32,
@@ -53,6 +53,10 @@ pub struct Pictures {
 #[derive(Debug)]
 struct Picture {
     path: PathBuf,
+    /// In pixels.
+    width: u32,
+    /// In pixels.
+    height: u32,
     columns: u64,
     /// Patches in this and all pictures before it.
     end: u64,
@@ -70,7 +74,7 @@ struct Spot {
 struct Job<'a> {
     picture: usize,
     spots: Vec<Spot>,
-    vectors: &'a mut [i16],
+    vectors: &'a mut [u8],
 }
 
 impl Pictures {
@@ -85,7 +89,7 @@ impl Pictures {
             };
             let columns = cut.along(width);
             end += columns * cut.along(height);
-            list.push(Picture { path: path.clone(), columns, end });
+            list.push(Picture { path: path.clone(), width, height, columns, end });
         }
         Ok(Self { cut, list })
     }
@@ -106,7 +110,7 @@ impl Pictures {
     }
 
     /// The vectors of the given patches, which rise; `done` hears of every picture's when they are made.
-    pub fn load(&self, rows: &[u64], threads: usize, done: &(dyn Fn(u64) + Sync)) -> Result<Vec<i16>, Error> {
+    pub fn load(&self, rows: &[u64], threads: usize, done: &(dyn Fn(u64) + Sync)) -> Result<Vec<u8>, Error> {
         let mut vectors = vec![0; rows.len() * DIMS];
         let queue = Mutex::new(self.jobs(rows, &mut vectors).into_iter());
         let next = || queue.lock().unwrap_or_else(PoisonError::into_inner).next();
@@ -136,6 +140,13 @@ impl Pictures {
         rows.iter().map(place).collect()
     }
 
+    /// The middle of a patch, as shares of its picture's width and height.
+    pub fn middle(&self, row: u64) -> (f32, f32) {
+        let Spot { picture, x, y } = self.spot(row);
+        let share = |edge: u32, side: u32| (edge as f32 + self.cut.patch as f32 / 2.0) / side as f32;
+        (share(x, self.list[picture].width), share(y, self.list[picture].height))
+    }
+
     /// The given patches in colour, in the order given.
     pub fn patches(&self, rows: &[u64]) -> Result<Vec<RgbImage>, Error> {
         let mut wanted: Vec<(Spot, usize)> = rows.iter().map(|&r| self.spot(r)).zip(0..).collect();
@@ -160,7 +171,7 @@ impl Pictures {
         Spot { picture, x: pixels(within % columns), y: pixels(within / columns) }
     }
 
-    fn jobs<'a>(&self, rows: &[u64], mut vectors: &'a mut [i16]) -> Vec<Job<'a>> {
+    fn jobs<'a>(&self, rows: &[u64], mut vectors: &'a mut [u8]) -> Vec<Job<'a>> {
         let spots: Vec<Spot> = rows.iter().map(|&row| self.spot(row)).collect();
         let same = spots.chunk_by(|a, b| a.picture == b.picture);
         let job = |spots: &[Spot]| {
@@ -243,6 +254,7 @@ mod tests {
         assert_eq!((places[0].row, places[0].column), (5, 5));
         assert_eq!((places[1].row, places[1].column), (5, 5));
         assert!(places[1].file.ends_with("b.jpg"));
+        assert_eq!(pictures.middle(13), (25.0 / 47.0, 25.0 / 90.0));
         assert_eq!(pictures.patches(&[13, 0]).expect("patches")[1].get_pixel(3, 2).0, [9, 10, 6]);
     }
 

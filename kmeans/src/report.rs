@@ -31,15 +31,19 @@ pub struct Summary {
     pub final_inertia: f64,
     /// Clusters without points in the end.
     pub empty_clusters: usize,
+    /// Of each iteration: bytes that the busiest link of a node or rack had to carry in one direction, of payload.
+    pub busiest_link_bytes: Vec<u64>,
+    /// Distances of points from centroids that each iteration measured, as a share of all.
+    pub distances: Vec<f64>,
     /// Of each iteration.
     pub seconds_computing: Vec<f64>,
     /// Of each iteration.
     pub seconds_communicating: Vec<f64>,
     /// Of the whole run.
     pub seconds: Seconds,
-    /// Sizes of all messages broadcast, each counted once.
+    /// Bytes that rank 0 sent to all ranks.
     pub bytes_broadcast: u64,
-    /// Sizes of all messages reduced, as one rank contributes them.
+    /// Bytes that rank 0 sent to be added up.
     pub bytes_reduced: u64,
     /// What the network did on all nodes.
     pub network: Network,
@@ -126,6 +130,7 @@ pub fn summarise(
         converged: clustered.converged,
         inertia: each(|i| i.inertia),
         final_inertia: clustered.inertia,
+        distances: distances(share.chosen.len(), clustered),
         empty_clusters: clustered.sizes.iter().filter(|&&n| n == 0).count(),
         seconds: Seconds {
             loading: run.loading,
@@ -133,6 +138,7 @@ pub fn summarise(
             communicating: communicating.iter().sum(),
             total: run.total,
         },
+        busiest_link_bytes: clustered.iterations.iter().map(|i| i.busiest_link_bytes).collect(),
         seconds_computing: computing,
         seconds_communicating: communicating,
         bytes_broadcast: tally.bytes_broadcast,
@@ -140,6 +146,12 @@ pub fn summarise(
         network,
         skipped_images: share.skipped.iter().map(|p| p.display().to_string()).collect(),
     }
+}
+
+/// Of all distances, which each iteration measured.
+fn distances(points: u64, clustered: &Clustered) -> Vec<f64> {
+    let all = points as f64 * clustered.centroids.len() as f64;
+    clustered.iterations.iter().map(|i| i.measured as f64 / all).collect()
 }
 
 /// Writes a value as JSON.

@@ -3,9 +3,11 @@
 //! The sample is drawn from the global point numbers by the seed, so it is the same whatever ranks hold the
 //! points; with a sample of `k` points this is a plain random choice. Weights are exact integers.
 
-use crate::grid::{Centroids, Points};
-use crate::kernel::distance;
+use crate::error::Error;
+use crate::grid::{Centroids, Grid, Points};
+use crate::npy::{self, Array};
 use crate::partition::draw;
+use std::path::Path;
 
 /// Picks `k` of the sample's points, each with a chance that grows with its squared distance from those picked.
 /// The sample must hold `k` points at least.
@@ -14,36 +16,57 @@ pub fn choose(sample: &Points, k: usize, seed: u64) -> Centroids {
     if k == sample.len() {
         return all;
     }
-    let mut left: Vec<u64> = vec![u64::MAX; sample.len()];
+    let mut left = vec![u128::MAX >> 40; sample.len()];
     let mut chosen = Vec::with_capacity(k * sample.dims);
     let mut pick = (draw(seed, 0) % sample.len() as u64) as usize;
     for i in 1..=k as u64 {
         chosen.extend_from_slice(all.row(pick));
         for (j, nearest) in left.iter_mut().enumerate() {
-            *nearest =
-                (*nearest).min(distance(sample.row(j), all.row(pick), sample.precision).unsigned_abs());
+            *nearest = (*nearest).min(sample.squared(j, all.row(pick)) as u128);
         }
-        pick = weighted(&left, draw(seed, 2 * i), draw(seed, 2 * i + 1));
+        // With fewer than `k` different points the first is taken again, and its twin will own no points.
+        pick = weighted(&left, draw(seed, 2 * i), draw(seed, 2 * i + 1)).unwrap_or(0);
     }
-    Centroids { precision: sample.precision, dims: sample.dims, values: chosen }
+    Centroids { precision: sample.precision(), dims: sample.dims, values: chosen }
 }
 
-/// An index drawn by weight. If no weight is left, the sample has fewer than `k` different points: the first is
-/// taken again, and its twin will own no points.
-fn weighted(weights: &[u64], high: u64, low: u64) -> usize {
-    let total: u128 = weights.iter().map(|&w| u128::from(w)).sum();
-    if total == 0 {
-        return 0;
-    }
-    // A 128-bit draw: what the remainder favours is below 2^-40 of a chance.
-    let mut mark = (u128::from(high) << 64 | u128::from(low)) % total;
-    for (i, &w) in weights.iter().enumerate() {
-        match mark.checked_sub(u128::from(w)) {
-            Some(rest) => mark = rest,
-            None => return i,
+/// An index drawn by weight, by 128 random bits; none if no weight is left.
+pub(crate) fn weighted(weights: &[u128], high: u64, low: u64) -> Option<usize> {
+    let total: u128 = weights.iter().sum();
+    // What the remainder favours is far below 2^-20 of a chance.
+    let mut mark = (u128::from(high) << 64 | u128::from(low)).checked_rem(total)?;
+    weights.iter().position(|&weight| match mark.checked_sub(weight) {
+        Some(rest) => {
+            mark = rest;
+            false
         }
+        None => true,
+    })
+}
+
+/// First centroids from an `.npy` file, put onto the grid.
+pub(crate) fn read(path: &Path, grid: &Grid, k: usize) -> Result<Centroids, Error> {
+    let array = Array::open(path)?;
+    let dims = grid.origin.len();
+    if (array.rows, array.dims) != (k as u64, dims) {
+        let problem = format!(
+            "has {} rows of {} numbers; -k {k} of points of {dims} coordinates are asked for",
+            array.rows, array.dims
+        );
+        return Err(Error::Array { path: path.to_owned(), problem });
     }
-    weights.len() - 1
+    let mut real = Vec::with_capacity(k * dims);
+    array.read(&(0..array.rows).collect::<Vec<_>>(), |_, row| {
+        npy::decode(array.kind, row, &mut real);
+        Ok(())
+    })?;
+    if real.iter().any(|v| !v.is_finite()) {
+        return Err(Error::Array {
+            path: path.to_owned(),
+            problem: "has a number that is not finite".into(),
+        });
+    }
+    Ok(grid.centroids(&real))
 }
 
 #[cfg(test)]
@@ -52,7 +75,7 @@ mod tests {
     use crate::grid::Precision;
 
     fn points(values: Vec<i16>) -> Points {
-        Points { precision: Precision::Byte, dims: 1, values }
+        Points::new(Precision::Byte, 1, values)
     }
 
     #[test]

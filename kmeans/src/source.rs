@@ -1,7 +1,7 @@
 //! Where points come from: pictures, the papers' text form, or `.npy`, told apart by the files' names.
 
 use crate::error::Error;
-use crate::grid::MAX_DIMS;
+use crate::grid::{Grid, MAX_DIMS, Points, Values};
 use crate::hog;
 use crate::npy::{self, Array, Kind};
 use crate::pictures::{Cut, ENDINGS, Pictures};
@@ -31,20 +31,6 @@ pub struct Place {
     pub column: u64,
 }
 
-/// Points as they are read, before they are on a grid.
-#[derive(Debug)]
-pub enum Raw {
-    /// Bytes, 255 standing for `255 * step`.
-    Bytes {
-        /// What one stands for.
-        step: f64,
-        /// Row by row.
-        values: Vec<i16>,
-    },
-    /// Finite numbers, row by row.
-    Reals(Vec<f64>),
-}
-
 /// Files that hold points.
 #[derive(Debug)]
 pub enum Source {
@@ -57,10 +43,10 @@ pub enum Source {
 }
 
 impl Source {
-    /// The files of an input, folders replaced by the pictures below them in order of their names.
-    pub fn files(input: &Input) -> Result<Vec<PathBuf>, Error> {
+    /// The files of such paths, folders replaced by the pictures below them in order of their names.
+    pub fn files(paths: &[PathBuf]) -> Result<Vec<PathBuf>, Error> {
         let mut files = Vec::new();
-        for path in &input.paths {
+        for path in paths {
             if path.is_dir() {
                 let before = files.len();
                 collect(path, &mut files)?;
@@ -127,20 +113,57 @@ impl Source {
         }
     }
 
-    /// The given points, which rise; `done` hears how many were read since it was last told.
-    pub fn load(&self, rows: &[u64], threads: usize, done: &(dyn Fn(u64) + Sync)) -> Result<Raw, Error> {
+    /// What the number 1 stands for where points are bytes from 0 to 255; none where they are other numbers.
+    pub fn byte_step(&self) -> Option<f64> {
         match self {
-            Self::Pictures(p) => Ok(Raw::Bytes { step: 1.0 / 255.0, values: p.load(rows, threads, done)? }),
-            Self::Text(t) => t.load(rows).map(Raw::Reals),
+            Self::Pictures(_) => Some(1.0 / 255.0),
+            Self::Array(a) if a.kind == Kind::U8 => Some(1.0),
+            Self::Text(_) | Self::Array(_) => None,
+        }
+    }
+
+    /// The given points, which rise, as numbers on a grid; `done` hears how many were read since it was last told.
+    pub fn load(
+        &self,
+        rows: &[u64],
+        grid: &Grid,
+        threads: usize,
+        done: &(dyn Fn(u64) + Sync),
+    ) -> Result<Points, Error> {
+        let mut points = grid.no_points();
+        match self {
+            Self::Pictures(p) => points.values = Values::Byte(p.load(rows, threads, done)?),
             Self::Array(a) if a.kind == Kind::U8 => {
                 let mut values = Vec::with_capacity(rows.len() * a.dims);
                 a.read(rows, |_, row| {
-                    values.extend(row.iter().map(|&b| i16::from(b)));
+                    values.extend_from_slice(row);
                     Ok(())
                 })?;
-                Ok(Raw::Bytes { step: 1.0, values })
+                points.values = Values::Byte(values);
             }
-            Self::Array(a) => reals(a, rows).map(Raw::Reals),
+            Self::Text(_) | Self::Array(_) => {
+                points.reserve(rows.len());
+                self.each(rows, |row| grid.quantise(row, &mut points))?;
+            }
+        }
+        Ok(points)
+    }
+
+    /// Hands the given points, which rise, to `take`, where they are finite numbers and no bytes.
+    pub fn each(&self, rows: &[u64], mut take: impl FnMut(&[f64])) -> Result<(), Error> {
+        match self {
+            Self::Text(t) => t.each(rows, take),
+            Self::Array(a) => {
+                let mut numbers = Vec::with_capacity(a.dims);
+                a.read(rows, |row, bytes| {
+                    numbers.clear();
+                    npy::decode(a.kind, bytes, &mut numbers);
+                    finite(a, row, &numbers)?;
+                    take(&numbers);
+                    Ok(())
+                })
+            }
+            Self::Pictures(_) => Ok(()),
         }
     }
 
@@ -164,23 +187,11 @@ enum Form {
     Array,
 }
 
-fn reals(array: &Array, rows: &[u64]) -> Result<Vec<f64>, Error> {
-    let mut values = Vec::with_capacity(rows.len() * array.dims);
-    array.read(rows, |row, bytes| {
-        let start = values.len();
-        npy::decode(array.kind, bytes, &mut values);
-        match values[start..].iter().position(|v| !v.is_finite()) {
-            None => Ok(()),
-            Some(column) => Err(Error::Array {
-                path: array.path.clone(),
-                problem: format!(
-                    "row {row}, column {column} is {}, not a finite number",
-                    values[start + column]
-                ),
-            }),
-        }
-    })?;
-    Ok(values)
+/// Refuses a row with a number that is none.
+fn finite(array: &Array, row: u64, numbers: &[f64]) -> Result<(), Error> {
+    let Some(column) = numbers.iter().position(|v| !v.is_finite()) else { return Ok(()) };
+    let problem = format!("row {row}, column {column} is {}, not a finite number", numbers[column]);
+    Err(Error::Array { path: array.path.clone(), problem })
 }
 
 /// Adds the pictures below a folder, in order of their names; links to folders are not followed.
@@ -222,10 +233,10 @@ mod tests {
         for name in ["z.PNG", "c/b.jpeg", "a.jpg", "notes.txt"] {
             std::fs::write(at(name), b"x").expect("written");
         }
-        let found = Source::files(&input(&[folder.path().to_owned()])).expect("found");
+        let found = Source::files(&[folder.path().to_owned()]).expect("found");
         assert_eq!(found, ["a.jpg", "c/b.jpeg", "z.PNG"].map(at));
         let empty = tempfile::tempdir().expect("a folder");
-        let said = Source::files(&input(&[empty.path().to_owned()])).expect_err("empty").to_string();
+        let said = Source::files(&[empty.path().to_owned()]).expect_err("empty").to_string();
         assert!(said.contains("no pictures"), "{said}");
     }
 
@@ -243,7 +254,7 @@ mod tests {
         npy::write(f.path(), &[1.0, 2.0, 3.0, f64::INFINITY], 2).expect("written");
         let files = [f.path().to_owned()];
         let source = Source::open(&input(&files), &files, false).expect("opened");
-        let said = source.load(&[0, 1], 1, &|_| ()).expect_err("refused").to_string();
+        let said = source.each(&[0, 1], |_| ()).expect_err("refused").to_string();
         assert!(said.contains("row 1, column 1 is inf"), "{said}");
     }
 }

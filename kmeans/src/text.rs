@@ -42,11 +42,15 @@ impl Lines {
         self.ends.last().copied().unwrap_or(0)
     }
 
-    /// The numbers of the given rows, which rise.
-    pub fn load(&self, rows: &[u64]) -> Result<Vec<f64>, Error> {
-        let mut values = Vec::with_capacity(rows.len() * self.dims);
-        self.visit(rows, |_, line| numbers(line, self.dims, &mut values))?;
-        Ok(values)
+    /// Hands the numbers of the given rows, which rise, to `take`, row by row.
+    pub fn each(&self, rows: &[u64], mut take: impl FnMut(&[f64])) -> Result<(), Error> {
+        let mut values = Vec::with_capacity(self.dims);
+        self.visit(rows, |_, line| {
+            values.clear();
+            numbers(line, self.dims, &mut values)?;
+            take(&values);
+            Ok(())
+        })
     }
 
     /// Where the given rows, which rise, come from.
@@ -175,8 +179,13 @@ mod tests {
     fn points_are_found_across_files_and_blank_lines() {
         let (_files, l) = lines(&["a 0 1 1 2\n\nb 2 3 3 4\n", "c 4 5 5 6", "d 6 7 7e0\t-8\n"], 2);
         assert_eq!(l.rows(), 4);
-        assert_eq!(l.load(&[0, 1, 2, 3]).expect("loaded"), [1., 2., 3., 4., 5., 6., 7., -8.]);
-        assert_eq!(l.load(&[1, 3]).expect("loaded"), [3., 4., 7., -8.]);
+        let load = |rows: &[u64]| {
+            let mut values = Vec::new();
+            l.each(rows, |row| values.extend_from_slice(row)).expect("loaded");
+            values
+        };
+        assert_eq!(load(&[0, 1, 2, 3]), [1., 2., 3., 4., 5., 6., 7., -8.]);
+        assert_eq!(load(&[1, 3]), [3., 4., 7., -8.]);
         assert_eq!(l.places(&[2]).expect("places"), [Place { file: "c".into(), row: 4, column: 5 }]);
     }
 
@@ -193,7 +202,7 @@ mod tests {
         ];
         for (line, expected) in cases {
             let (files, l) = lines(&[&format!("p 0 0 1 2\n\n{line}\n")], 2);
-            let said = l.load(&[0, 1]).expect_err("must be refused").to_string();
+            let said = l.each(&[0, 1], |_| ()).expect_err("must be refused").to_string();
             let place = format!("{}:3: ", files[0].path().display());
             assert!(said.starts_with(&place) && said.contains(expected), "{said}");
         }

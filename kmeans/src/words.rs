@@ -1,7 +1,6 @@
 //! Visual words: for some clusters, the points nearest to their centroids, and a picture of them.
 
 use crate::error::Error;
-use crate::kernel::distance;
 use crate::lloyd::{Clustered, Share};
 use crate::peers::Peers;
 use crate::source::{Place, Source};
@@ -77,7 +76,7 @@ fn candidates(share: &Share, clustered: &Clustered, cluster: u32, room: usize) -
     let centroid = clustered.centroids.row(cluster as usize);
     let members = clustered.labels.iter().enumerate().filter(|(_, label)| **label == cluster);
     let measure = |(i, _): (usize, &u32)| {
-        let apart = distance(share.points.row(i), centroid, share.points.precision);
+        let apart = share.points.squared(i, centroid);
         [apart, (share.range.start + i as u64) as i64]
     };
     let mut near: Vec<_> = members.map(measure).collect();

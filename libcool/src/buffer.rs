@@ -23,13 +23,13 @@ pub struct Buffer<T: Element> {
     _elements: PhantomData<T>,
 }
 
-// SAFETY: it alone has the memory, as a Vec has its own; elements are plain numbers.
+// SAFETY: within this process it alone has the memory, as a Vec has its own; elements are plain numbers.
 unsafe impl<T: Element> Send for Buffer<T> {}
 // SAFETY: as above.
 unsafe impl<T: Element> Sync for Buffer<T> {}
 
 impl<T: Element> Buffer<T> {
-    /// The first `len` elements of a lent block, which is long enough: now zeros.
+    /// The first `len` elements of a registered block, which is long enough; zeroed here.
     pub(crate) fn new(start: NonNull<u8>, len: usize, block: Arc<Block>) -> Buffer<T> {
         let mut buffer = Buffer { start: start.cast(), len, _block: block, _elements: PhantomData };
         buffer.fill(T::zeroed());
@@ -41,9 +41,11 @@ impl<T: Element> Deref for Buffer<T> {
     type Target = [T];
 
     fn deref(&self) -> &[T] {
-        // SAFETY: the block has so many bytes, begins where any element may, and is mapped as long as self has it. All
-        // bytes are valid elements. This process reaches it through self alone; the agent only in calls that wait,
-        // which borrow it as they use it, and after which it is done with it or cut off from it.
+        // SAFETY: the block has `len` elements, begins at a page, where any element may, and is mapped as long as self has
+        // it. All bytes are valid elements. Within this process nobody else reaches its pages. The agent writes to them
+        // only in calls that wait and borrow them mutably; a call whose agent falls silent does not return before the
+        // pages that it was to receive into are cut off from the agent (or says by its error that the system had no
+        // memory for that). The agent never writes to what a call sends.
         unsafe { std::slice::from_raw_parts(self.start.as_ptr(), self.len) }
     }
 }

@@ -3,8 +3,8 @@
 
 mod checks;
 
-use crate::element::{Array, ArrayMut, Op, Type};
-use crate::operation::Operation;
+use crate::element::{Array, ArrayMut};
+use crate::{Op, Operation, Type};
 use std::ops::Range;
 
 pub(crate) use checks::Caller;

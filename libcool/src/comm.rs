@@ -3,24 +3,24 @@
 
 mod alloc;
 mod blocking;
-mod direct;
-mod fold;
 mod groups;
+mod point_to_point;
 mod recover;
 mod start;
+mod user_op;
 
-pub(crate) use direct::Letter;
-pub use direct::{Message, Received};
-pub use fold::Combine;
+pub(crate) use point_to_point::PointToPoint;
+pub use point_to_point::{Message, Received};
 pub use recover::Agreement;
 pub use start::Start;
+pub use user_op::Combine;
 
+use crate::Operation;
 use crate::collective::{Caller, Collective};
 use crate::environment::{Environment, Plans};
 use crate::error::Error;
-use crate::operation::Operation;
 use crate::pending::Pending;
-use crate::session::{Session, Waits, Way};
+use crate::session::{Blocking, JoinMode, Session};
 use cool_proto::local;
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -107,8 +107,8 @@ impl Comm {
     }
 
     pub(crate) fn join(environment: &Environment, plans: &Plans) -> Result<Comm, Error> {
-        let Environment { socket, rank, size, way } = environment;
-        let comm = Comm::attach(socket, *rank, way, plans)?;
+        let Environment { socket, rank, size, mode } = environment;
+        let comm = Comm::attach(socket, *rank, mode, plans)?;
         if comm.size() != *size as usize {
             return Err(Error::Environment {
                 variable: "COOL_SIZE",
@@ -120,8 +120,8 @@ impl Comm {
     }
 
     /// A rank of a group, by the agent at `socket`, with plans that the user forces.
-    pub(crate) fn attach(socket: &Path, rank: u32, way: &Way, plans: &Plans) -> Result<Comm, Error> {
-        let (session, attached) = Session::open(socket, rank, way, "attach")?;
+    pub(crate) fn attach(socket: &Path, rank: u32, mode: &JoinMode, plans: &Plans) -> Result<Comm, Error> {
+        let (session, attached) = Session::open(socket, rank, mode, "attach")?;
         let comm = Comm::new(session, attached, DEFAULT_TIMEOUT, BTreeMap::new(), Vec::new());
         for (operation, plan) in plans.iter() {
             comm.set_plan(*operation, plan).map_err(|e| match e {
@@ -237,12 +237,12 @@ impl Comm {
     /// # }
     /// ```
     pub fn start(&self) -> Start<'_> {
-        Start::new(self, Waits::No)
+        Start::new(self, Blocking::No)
     }
 
     /// Operations that are waited for at once.
     fn waiting(&self) -> Start<'_> {
-        Start::new(self, Waits::Yes)
+        Start::new(self, Blocking::Yes)
     }
 }
 
@@ -252,7 +252,7 @@ impl Inner {
         self: &Arc<Inner>,
         collective: Collective<'_, 'a>,
         timeout: Option<Duration>,
-        waits: Waits,
+        blocking: Blocking,
     ) -> Result<Pending<'a>, Error> {
         let name = collective.name();
         let caller = Caller { rank: self.rank, size: self.places.len() };
@@ -261,8 +261,8 @@ impl Inner {
             let state = self.state();
             (state.plans.get(&checked.operation).cloned().unwrap_or_default(), state.timeout)
         };
-        let flight = self.session.start(&checked, &plan, timeout.unwrap_or(default), waits)?;
-        Ok(Pending::new(Arc::clone(self), flight, checked))
+        let request = self.session.start(&checked, &plan, timeout.unwrap_or(default), blocking)?;
+        Ok(Pending::new(Arc::clone(self), request, checked))
     }
 
     pub(crate) fn size(&self) -> usize {
@@ -345,15 +345,16 @@ mod tests {
                 stream.write_all(&encode(Body::Attached(attached), MAX_TO_RANK).unwrap()).unwrap();
                 then(stream, decoder);
             });
-            rank(Comm::attach(&path, 0, &Way::Member { group: 1 }, &Plans::default()).unwrap(), &path)
+            rank(Comm::attach(&path, 0, &JoinMode::Member { group: 1 }, &Plans::default()).unwrap(), &path)
         })
     }
 
     #[test]
     fn an_agent_that_is_not_there_is_named_by_its_socket() {
-        let e = Comm::attach(Path::new("/no/agent.sock"), 3, &Way::Member { group: 1 }, &Plans::default())
-            .unwrap_err()
-            .to_string();
+        let e =
+            Comm::attach(Path::new("/no/agent.sock"), 3, &JoinMode::Member { group: 1 }, &Plans::default())
+                .unwrap_err()
+                .to_string();
         assert!(e.starts_with("rank 3: attach: no agent at /no/agent.sock"), "{e}");
     }
 
@@ -380,6 +381,30 @@ mod tests {
         with_agent(refuses, |comm, _| {
             let e = comm.barrier().unwrap_err();
             assert!(matches!(&e, Error::Refused { message, .. } if message == "no more calls today"), "{e}");
+        });
+    }
+
+    #[test]
+    fn plans_can_be_set_while_a_call_is_under_way_and_another_thread_waits_for_it() {
+        const PLANS: usize = 200;
+        let agent = |mut stream: UnixStream, mut decoder: Decoder| {
+            for _ in 0..PLANS {
+                while !matches!(heard(&stream, &mut decoder), Body::CheckPlan(_)) {}
+                let checked = Body::PlanChecked(local::PlanChecked::default());
+                stream.write_all(&encode(checked, MAX_TO_RANK).unwrap()).unwrap();
+            }
+            let done = Body::Done(local::Done { id: 0, failure: None, stats: None });
+            stream.write_all(&encode(done, MAX_TO_RANK).unwrap()).unwrap();
+        };
+        with_agent(agent, |comm, _| {
+            let call = comm.start().barrier().unwrap();
+            std::thread::scope(|scope| {
+                let waits = scope.spawn(|| call.wait());
+                for _ in 0..PLANS {
+                    comm.set_plan(Operation::Bcast, "flat:chain").unwrap();
+                }
+                waits.join().unwrap().unwrap();
+            });
         });
     }
 

@@ -5,7 +5,7 @@
 //! `cool trace --file` shows is written there when the ranks have ended.
 
 use crate::environment::Plans;
-use crate::session::Way;
+use crate::session::JoinMode;
 use crate::{Comm, Error};
 use cool_nodeagent::embedded::Cluster;
 use cool_proto::trace_file;
@@ -85,8 +85,8 @@ where
         let start = |(rank, socket)| {
             let (program, plans) = (&program, &plans);
             let rank_main = move || {
-                let way = Way::Member { group: Cluster::GROUP };
-                Comm::attach(socket, rank, &way, plans).map(program)
+                let mode = JoinMode::Member { group: Cluster::GROUP };
+                Comm::attach(socket, rank, &mode, plans).map(program)
             };
             std::thread::Builder::new()
                 .name(format!("rank {rank}"))
@@ -147,8 +147,8 @@ mod tests {
         std::thread::scope(|scope| {
             for (rank, socket) in (0u32..).zip(cluster.sockets()) {
                 scope.spawn(move || {
-                    let way = Way::Member { group: Cluster::GROUP };
-                    let comm = Comm::attach(socket, rank, &way, &Plans::default()).unwrap();
+                    let mode = JoinMode::Member { group: Cluster::GROUP };
+                    let comm = Comm::attach(socket, rank, &mode, &Plans::default()).unwrap();
                     comm.barrier().unwrap();
                     comm.bcast(&mut [0u8; 3], 1).unwrap();
                 });

@@ -1,9 +1,9 @@
 //! A rank's environment (docs/architecture.md): who it is by what its launcher says, where its agent is, and which
 //! plans the user forces.
 
+use crate::Operation;
 use crate::error::Error;
-use crate::operation::Operation;
-use crate::session::Way;
+use crate::session::JoinMode;
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
@@ -21,7 +21,7 @@ pub(crate) struct Environment {
     pub(crate) socket: PathBuf,
     pub(crate) rank: u32,
     pub(crate) size: u32,
-    pub(crate) way: Way,
+    pub(crate) mode: JoinMode,
 }
 
 /// A launcher: its name, and the variables by which its processes know it.
@@ -75,7 +75,7 @@ impl Environment {
                 socket: socket()?,
                 rank: number("COOL_RANK", &lookup)?,
                 size: number("COOL_SIZE", &lookup)?,
-                way: Way::Member { group: number("COOL_GROUP", &lookup)? },
+                mode: JoinMode::Member { group: number("COOL_GROUP", &lookup)? },
             }));
         }
         let started = |l: &&Launcher| lookup(l.rank).is_some() && lookup(l.size).is_some();
@@ -95,7 +95,7 @@ impl Environment {
             socket: socket()?,
             rank,
             size,
-            way: Way::Enlist { key, size, timeout: ALL_COME },
+            mode: JoinMode::Enlist { key, size, timeout: ALL_COME },
         }))
     }
 }
@@ -219,7 +219,7 @@ mod tests {
             [("OMPI_COMM_WORLD_RANK", "0"), ("OMPI_COMM_WORLD_SIZE", "3"), ("PMIX_NAMESPACE", "prte-7@1")];
         let found = |variables: &[(&str, &str)]| {
             let found = read(&[variables, &ALL[..1]].concat()).unwrap().unwrap();
-            let Way::Enlist { key, size, .. } = found.way else { panic!("{:?}", found.way) };
+            let JoinMode::Enlist { key, size, .. } = found.mode else { panic!("{:?}", found.mode) };
             assert_eq!(size, found.size);
             (found.rank, found.size, key)
         };

@@ -47,19 +47,19 @@ pub mod embedded;
 mod environment;
 mod error;
 mod launch;
-mod operation;
 mod pending;
 mod session;
 
 pub use buffer::Buffer;
 pub use collective::{Arrays, Collective};
 pub use comm::{Agreement, Combine, Comm, Message, Place, Received, Start, Stats};
-pub use element::{Array, ArrayMut, Element, Located, Op, Type};
+#[doc(inline)]
+pub use cool_types::{ElementType as Type, Operation, ReduceOp as Op, UnknownName as UnknownOperation};
+pub use element::{Array, ArrayMut, Element, Located};
 pub use error::{Error, Failure};
 pub use half::{bf16, f16};
 pub use launch::launch;
 pub use num_complex::Complex;
-pub use operation::{Operation, UnknownOperation};
 pub use pending::{Pending, wait_all};
 
 /// The program of the README is compiled and run.

@@ -2,9 +2,10 @@
 
 use crate::collective::Checked;
 use crate::comm::{Inner, Received};
-use crate::element::{Op, Type};
+use crate::element::divide;
 use crate::error::Error;
-use crate::session::Flight;
+use crate::session::Request;
+use crate::{Op, Type};
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
@@ -19,7 +20,7 @@ use std::task::{Context, Poll};
 pub struct Pending<'a> {
     comm: Arc<Inner>,
     /// Absent once the future has given its result.
-    flight: Option<Flight>,
+    request: Option<Request>,
     output: Option<&'a mut [u8]>,
     /// To be divided by the number of ranks.
     average: Option<Type>,
@@ -28,18 +29,18 @@ pub struct Pending<'a> {
 }
 
 impl<'a> Pending<'a> {
-    pub(crate) fn new(comm: Arc<Inner>, flight: Flight, checked: Checked<'_, 'a>) -> Pending<'a> {
+    pub(crate) fn new(comm: Arc<Inner>, request: Request, checked: Checked<'_, 'a>) -> Pending<'a> {
         let average = checked.dtype.filter(|_| checked.op == Some(Op::Average));
-        Pending { comm, flight: Some(flight), output: checked.into_output(), average, dtype: None }
+        Pending { comm, request: Some(request), output: checked.into_output(), average, dtype: None }
     }
 
     pub(crate) fn of_message(
         comm: Arc<Inner>,
-        flight: Flight,
+        request: Request,
         dtype: Type,
         output: Option<&'a mut [u8]>,
     ) -> Pending<'a> {
-        Pending { comm, flight: Some(flight), output, average: None, dtype: Some(dtype) }
+        Pending { comm, request: Some(request), output, average: None, dtype: Some(dtype) }
     }
 
     /// Waits until the call is done.
@@ -64,21 +65,21 @@ impl<'a> Pending<'a> {
     /// # Errors
     /// If the system gives no thread that could notice.
     pub fn is_done(&self) -> Result<bool, Error> {
-        self.flight.as_ref().map_or(Ok(true), |flight| flight.poll(None))
+        self.request.as_ref().map_or(Ok(true), |request| request.poll(None))
     }
 
     fn finish(&mut self) -> Result<Received, Error> {
         let nothing = Received { source: 0, tag: 0, count: 0 };
-        let Some(flight) = self.flight.take() else { return Ok(nothing) };
+        let Some(request) = self.request.take() else { return Ok(nothing) };
         let mut output = self.output.take();
-        let cost = flight.finish(output.as_deref_mut())?;
+        let cost = request.finish(output.as_deref_mut())?;
         let arrived = cost.arrived.zip(self.dtype).map_or(nothing, |(arrived, dtype)| Received {
             source: arrived.source as usize,
             tag: arrived.tag,
             count: arrived.bytes as usize / dtype.bytes(),
         });
         if let (Some(dtype), Some(output)) = (self.average, output) {
-            dtype.divide(output, self.comm.size());
+            divide(dtype, output, self.comm.size());
         }
         self.comm.account(cost);
         Ok(arrived)
@@ -89,7 +90,7 @@ impl Future for Pending<'_> {
     type Output = Result<(), Error>;
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Result<(), Error>> {
-        let done = self.flight.as_ref().map_or(Ok(true), |flight| flight.poll(Some(context.waker())));
+        let done = self.request.as_ref().map_or(Ok(true), |request| request.poll(Some(context.waker())));
         match done {
             Ok(true) => Poll::Ready(self.finish().map(drop)),
             Ok(false) => Poll::Pending,

@@ -1,33 +1,28 @@
-//! A rank's session with its agent: attach, share memory, call. Which arguments make sense is checked
-//! before, in [`crate::collective`].
+//! A rank's session with its agent: how it begins, questions that are no calls, and how it ends. Calls and their memory are
+//! in [`calls`]; which arguments make sense is checked before, in [`crate::collective`].
 
+mod calls;
 mod heap;
 mod inbox;
 
-use crate::collective::Checked;
-use crate::comm::Letter;
+use crate::Operation;
 use crate::error::Error;
-use crate::operation::Operation;
+pub(crate) use calls::{Blocking, Request};
+use cool_proto::VERSION;
 use cool_proto::frame::MAX_PLAN;
-use cool_proto::local::{
-    self, Attach, Call, CheckPlan, Dtype, Enlist, Leave, Map, Recover, ReduceOp, Revoke, Transfer, Unmap,
-    frame::Body,
-};
+use cool_proto::local::{self, Attach, CheckPlan, Enlist, Leave, Recover, Revoke, frame::Body};
 use cool_proto::region::RegionError;
 use cool_proto::socket::{Sender, SocketError};
-use cool_proto::{OPEN_CALLS_MAX, VERSION};
 pub(crate) use heap::Block;
-use heap::{Heap, Memory, News, aligned};
-use inbox::{Inbox, Over};
+use heap::Heap;
+use inbox::{Disconnected, Inbox};
 use std::os::fd::BorrowedFd;
 use std::path::{Path, PathBuf};
-use std::ptr::NonNull;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::task::Waker;
 use std::time::Duration;
 
 /// How long the agent may take for what needs no other node.
-const PATIENCE: Duration = Duration::from_secs(30);
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// A rank's session with its agent.
 #[derive(Debug)]
@@ -51,32 +46,12 @@ struct Wire {
     next_call: u64,
 }
 
-/// A call under way. Dropping it leaves the agent to finish the call and forgets the result.
-#[derive(Debug)]
-pub(crate) struct Flight {
-    session: Arc<Session>,
-    name: &'static str,
-    id: u64,
-    /// Where in the block the output begins; nowhere if it comes where the program has it.
-    output: Option<u64>,
-    /// Absent once the result was taken.
-    memory: Option<Memory>,
-}
-
-/// Whether the program waits for a call, so that what it lends to it (`Session::lend`) is left alone meanwhile, and need
-/// not be copied.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Waits {
-    Yes,
-    No,
-}
-
 /// How a rank comes to its group.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Way {
+pub(crate) enum JoinMode {
     /// The group is there.
     Member { group: u64 },
-    /// The group is to be made when so many have come who give the same key.
+    /// The group is to be made when `size` ranks have come that give the same key.
     Enlist { key: String, size: u32, timeout: Duration },
 }
 
@@ -94,7 +69,7 @@ impl Session {
     fn connect(socket: &Path, rank: usize, doing: &'static str) -> Result<Session, Error> {
         let agent =
             |source| Error::Agent { rank, doing, socket: socket.to_path_buf(), source: Arc::new(source) };
-        let (sender, receiver) = cool_proto::socket::open(socket, PATIENCE).map_err(agent)?;
+        let (sender, receiver) = cool_proto::socket::open(socket, ANSWER_TIMEOUT).map_err(agent)?;
         Ok(Session {
             rank,
             process: std::process::id(),
@@ -111,13 +86,13 @@ impl Session {
     pub(crate) fn open(
         socket: &Path,
         rank: u32,
-        way: &Way,
+        mode: &JoinMode,
         doing: &'static str,
     ) -> Result<(Session, local::Attached), Error> {
         let mut session = Session::connect(socket, rank as usize, doing)?;
-        let first = match way {
-            Way::Member { group } => Body::Attach(Attach { version: VERSION, group: *group, rank }),
-            Way::Enlist { key, size, timeout } => Body::Enlist(Enlist {
+        let first = match mode {
+            JoinMode::Member { group } => Body::Attach(Attach { version: VERSION, group: *group, rank }),
+            JoinMode::Enlist { key, size, timeout } => Body::Enlist(Enlist {
                 version: VERSION,
                 key: key.clone(),
                 rank,
@@ -130,7 +105,7 @@ impl Session {
                 session.group = attached.group;
                 Ok((session, attached))
             }
-            _ => Err(session.over(doing, inbox::unexpected())),
+            _ => Err(session.disconnected(doing, inbox::unexpected())),
         }
     }
 
@@ -138,7 +113,8 @@ impl Session {
     pub(crate) fn shrink(&self, timeout: Duration) -> Result<(Session, local::Attached, Vec<usize>), Error> {
         let doing = "shrink";
         let (mut session, recovered) = self.recover(doing, None, timeout)?;
-        let answer = session.inbox.answer(PATIENCE).map_err(|why| session.over(doing, why))?;
+        session.inbox.expect_answer();
+        let answer = session.inbox.answer(ANSWER_TIMEOUT).map_err(|why| session.disconnected(doing, why))?;
         let gone = ranks(&recovered.gone);
         session.rank -= gone.iter().filter(|rank| **rank < self.rank).count();
         match answer {
@@ -146,7 +122,7 @@ impl Session {
                 session.group = attached.group;
                 Ok((session, attached, gone))
             }
-            _ => Err(session.over(doing, inbox::unexpected())),
+            _ => Err(session.disconnected(doing, inbox::unexpected())),
         }
     }
 
@@ -174,7 +150,7 @@ impl Session {
         };
         match session.ask(doing, Body::Recover(recover))? {
             Body::Recovered(recovered) => Ok((session, recovered)),
-            _ => Err(session.over(doing, inbox::unexpected())),
+            _ => Err(session.disconnected(doing, inbox::unexpected())),
         }
     }
 
@@ -225,156 +201,25 @@ impl Session {
             )));
         }
         let doing = "set_plan";
-        let check = CheckPlan { operation: operation.code().into(), plan: plan.to_owned() };
+        let check = CheckPlan { operation: local::Operation::from(operation).into(), plan: plan.to_owned() };
         match self.ask(doing, Body::CheckPlan(check))? {
             Body::PlanChecked(checked) => Ok((!checked.wrong.is_empty()).then_some(checked.wrong)),
-            _ => Err(self.over(doing, inbox::unexpected())),
+            _ => Err(self.disconnected(doing, inbox::unexpected())),
         }
-    }
-
-    /// Starts a collective. What is to go out has been copied when this returns, unless it is lent.
-    pub(crate) fn start(
-        self: &Arc<Session>,
-        checked: &Checked<'_, '_>,
-        plan: &str,
-        timeout: Duration,
-        waits: Waits,
-    ) -> Result<Flight, Error> {
-        let name = checked.name;
-        self.check_process(name)?;
-        let (input, output) = (checked.input(), checked.output());
-        // Schedules read the input after they have begun to write the output.
-        let lent_input = input.filter(|_| !checked.overwrites()).and_then(|i| self.lent(i, waits));
-        let lent_output = output.and_then(|o| self.lent(o, waits));
-        // In the block, one after the other: what goes out, what comes in, the counts; what is lent stays where it is.
-        let copied = input.filter(|_| lent_input.is_none()).unwrap_or_default();
-        let counts =
-            checked.counts.map(|c| c.iter().flat_map(|n| (*n as u64).to_ne_bytes()).collect::<Vec<u8>>());
-        let counted = counts.as_deref().unwrap_or_default();
-        let start = aligned(copied.len() as u64);
-        let room = output.filter(|_| lent_output.is_none()).map_or(0, |o| o.len() as u64);
-        let counts_start = aligned(start + room);
-        let block = self.reserve(name, counts_start + counted.len() as u64)?;
-        block
-            .copy_in(0, copied)
-            .and_then(|()| block.copy_in(counts_start, counted))
-            .map_err(|e| self.no_memory(name, e.into()))?;
-
-        let place = |bytes: &[u8], lent: Option<&(Arc<Block>, u64)>, within| {
-            let bytes = bytes.len() as u64;
-            lent.map_or_else(|| block.slice(within, bytes), |(lent, at)| lent.slice(*at, bytes))
-        };
-        let mut input = input.map(|bytes| place(bytes, lent_input.as_ref(), 0));
-        let mut output = output.map(|bytes| place(bytes, lent_output.as_ref(), start));
-        if checked.operation == Operation::Bcast {
-            // Its only buffer is the output, also at the root.
-            output = output.or(input.take());
-        }
-        let call = Call {
-            id: 0,
-            group: self.group,
-            operation: checked.operation.code().into(),
-            root: checked.root,
-            dtype: checked.dtype.map_or(Dtype::Unspecified, |dtype| dtype.code()).into(),
-            reduce: checked.op.map_or(ReduceOp::Unspecified, |op| op.code()).into(),
-            count: checked.count as u64,
-            input,
-            output,
-            timeout_ms: milliseconds(timeout),
-            counts: counts.as_deref().map(|counts| place(counts, None, counts_start)),
-            plan: plan.to_owned(),
-        };
-        let output = lent_output.is_none().then_some(start);
-        let lent = [lent_input, lent_output].into_iter().flatten().map(|(block, _)| block).collect();
-        let id = self.send_call(name, |id| Body::Call(Call { id, ..call }))?;
-        Ok(Flight { session: Arc::clone(self), name, id, output, memory: Some(Memory { block, lent }) })
-    }
-
-    /// Starts to send or receive a message. What is to go out has been copied when this returns, unless it is lent.
-    pub(crate) fn start_message(
-        self: &Arc<Session>,
-        letter: &Letter<'_>,
-        timeout: Duration,
-        waits: Waits,
-    ) -> Result<Flight, Error> {
-        let name = letter.name;
-        self.check_process(name)?;
-        let (data, bytes) = (letter.data, letter.data.len() as u64);
-        let lent = self.lent(data, waits);
-        let block = self.reserve(name, if lent.is_some() { 0 } else { bytes })?;
-        if letter.sends && lent.is_none() {
-            block.copy_in(0, data).map_err(|e| self.no_memory(name, e.into()))?;
-        }
-        let place = lent.as_ref().map_or_else(|| block.slice(0, bytes), |(lent, at)| lent.slice(*at, bytes));
-        let transfer = Transfer {
-            id: 0,
-            group: self.group,
-            send: letter.sends,
-            peer: letter.peer,
-            tag: letter.tag,
-            dtype: letter.dtype.code().into(),
-            data: Some(place),
-            timeout_ms: milliseconds(timeout),
-        };
-        let output = lent.is_none().then_some(0);
-        let lent = lent.into_iter().map(|(block, _)| block).collect();
-        let id = self.send_call(name, |id| Body::Transfer(Transfer { id, ..transfer }))?;
-        Ok(Flight { session: Arc::clone(self), name, id, output, memory: Some(Memory { block, lent }) })
-    }
-
-    /// Memory for the program that the agent reaches too: where it begins.
-    pub(crate) fn lend(&self, bytes: u64) -> Result<(NonNull<u8>, Arc<Block>), Error> {
-        let name = "alloc";
-        self.check_process(name)?;
-        let block = self.reserve(name, bytes)?;
-        self.heap.lend(block).map_err(|e| self.no_memory(name, e.into()))
-    }
-
-    /// Where bytes of the program are that need no copy.
-    fn lent(&self, bytes: &[u8], waits: Waits) -> Option<(Arc<Block>, u64)> {
-        if waits == Waits::Yes { self.heap.lender(bytes) } else { None }
     }
 
     fn no_memory(&self, operation: &'static str, source: RegionError) -> Error {
         Error::Memory { rank: self.rank, operation, source }
     }
 
-    /// Memory for a call, known to the agent before the next frame goes.
-    fn reserve(&self, name: &'static str, bytes: u64) -> Result<Block, Error> {
-        let mut wire = self.wire();
-        let (block, news) = self.heap.take(bytes).map_err(|e| self.no_memory(name, e))?;
-        for news in news {
-            match news {
-                News::Map(number, region) => {
-                    let map = Map { region: number, bytes: region.len() };
-                    self.send(&mut wire, name, Body::Map(map), Some(region.descriptor()))?;
-                }
-                News::Unmap(region) => self.send(&mut wire, name, Body::Unmap(Unmap { region }), None)?,
-            }
-        }
-        Ok(block)
-    }
-
-    /// Sends a call; its number.
-    fn send_call(&self, name: &'static str, call: impl FnOnce(u64) -> Body) -> Result<u64, Error> {
-        let mut wire = self.wire();
-        if self.inbox.open() >= OPEN_CALLS_MAX {
-            let reason = format!("{OPEN_CALLS_MAX} calls are under way; wait for some first");
-            return Err(Error::Argument { rank: self.rank, operation: name, reason });
-        }
-        let id = wire.next_call;
-        wire.next_call += 1;
-        self.inbox.expect(id);
-        self.send(&mut wire, name, call(id), None).inspect_err(|_| self.inbox.forget(id))?;
-        Ok(id)
-    }
-
     /// Sends what is no call and waits for the answer.
     fn ask(&self, doing: &'static str, question: Body) -> Result<Body, Error> {
         self.check_process(doing)?;
         let _one = self.asking.lock().unwrap_or_else(PoisonError::into_inner);
+        // First: another thread may receive meanwhile.
+        self.inbox.expect_answer();
         self.send(&mut self.wire(), doing, question, None)?;
-        self.inbox.answer(PATIENCE).map_err(|why| self.over(doing, why))
+        self.inbox.answer(ANSWER_TIMEOUT).map_err(|why| self.disconnected(doing, why))
     }
 
     fn send(
@@ -384,26 +229,22 @@ impl Session {
         body: Body,
         descriptor: Option<BorrowedFd<'_>>,
     ) -> Result<(), Error> {
-        if let Some(over) = self.inbox.over() {
-            return Err(self.over(doing, over));
+        if let Some(why) = self.inbox.disconnected() {
+            return Err(self.disconnected(doing, why));
         }
         wire.sender.send(body, descriptor).map_err(|e| match e {
-            // An agent that hung up may have said why.
-            SocketError::Closed => match self.inbox.answer(PATIENCE) {
-                Err(why) => self.over(doing, why),
-                Ok(_) => self.over(doing, inbox::unexpected()),
-            },
-            e => self.over(doing, Over::Gone(Arc::new(e))),
+            SocketError::Closed => self.disconnected(doing, self.inbox.closed(ANSWER_TIMEOUT)),
+            e => self.disconnected(doing, Disconnected::Gone(Arc::new(e))),
         })
     }
 
     /// The session is over, with the words for it.
-    fn over(&self, doing: &'static str, why: Over) -> Error {
+    fn disconnected(&self, doing: &'static str, why: Disconnected) -> Error {
         self.inbox.close(why.clone());
         let (rank, socket) = (self.rank, self.socket.clone());
         match why {
-            Over::Gone(source) => Error::Agent { rank, doing, socket, source },
-            Over::Refused(message) => Error::Refused { rank, doing, socket, message },
+            Disconnected::Gone(source) => Error::Agent { rank, doing, socket, source },
+            Disconnected::Refused(message) => Error::Refused { rank, doing, socket, message },
         }
     }
 
@@ -424,66 +265,6 @@ impl Drop for Session {
             let _ = self.send(&mut self.wire(), "leave", Body::Leave(Leave {}), None);
         }
         self.wire().sender.close();
-        self.inbox.close(Over::Gone(Arc::new(SocketError::Closed)));
-    }
-}
-
-impl Flight {
-    /// Waits until the agent has done the call, and copies what came to `output`.
-    pub(crate) fn finish(mut self, output: Option<&mut [u8]>) -> Result<local::Stats, Error> {
-        let (session, name) = (&self.session, self.name);
-        session.check_process(name)?;
-        let done = match session.inbox.wait(self.id) {
-            Ok(done) => done,
-            Err(why) => {
-                let error = session.over(name, why);
-                // An agent that only seems to be gone may go on with it one day.
-                if self.memory.take().is_some_and(|memory| !memory.lent.is_empty()) {
-                    session.heap.detach().map_err(|e| session.no_memory(name, e))?;
-                }
-                return Err(error);
-            }
-        };
-        let memory = self.memory.take();
-        if let Some(failure) = done.failure {
-            return Err(Error::Collective {
-                rank: session.rank,
-                operation: name,
-                failure: failure.kind().into(),
-                ranks: ranks(&failure.ranks),
-                message: failure.message,
-            });
-        }
-        let stats = done.stats.unwrap_or_default();
-        // Of a message, as much as came.
-        let came = stats.arrived.map_or(usize::MAX, |arrived| arrived.bytes as usize);
-        if let (Some(output), Some(from), Some(memory)) = (output, self.output, &memory) {
-            let came = came.min(output.len());
-            let copied = memory.block.copy_out(from, &mut output[..came]);
-            copied.map_err(|e| session.no_memory(name, e.into()))?;
-        }
-        Ok(stats)
-    }
-
-    /// Whether [`Flight::finish`] would return at once; else `waker` is told when.
-    pub(crate) fn poll(&self, waker: Option<&Waker>) -> Result<bool, Error> {
-        self.session.check_process(self.name)?;
-        let rank = self.session.rank;
-        self.session.inbox.poll(self.id, waker).map_err(|source| Error::Thread {
-            rank,
-            operation: self.name,
-            source,
-        })
-    }
-}
-
-impl Drop for Flight {
-    fn drop(&mut self) {
-        match self.memory.take() {
-            // Its heap may be locked for ever.
-            Some(memory) if self.session.is_forked() => std::mem::forget(memory),
-            Some(memory) => self.session.inbox.leave(self.id, memory),
-            None => {}
-        }
+        self.inbox.close(Disconnected::Gone(Arc::new(SocketError::Closed)));
     }
 }

@@ -82,15 +82,15 @@ impl Cluster {
         }
         if let Some((rank, node)) = nodes.iter().enumerate().find(|(_, node)| **node >= racks.len()) {
             let reason = format!("rank {rank} is on node {node}, but there are {} nodes", racks.len());
-            return Err(GroupError::Invalid { group: Cluster::GROUP, reason }.into());
+            let invalid = cool_engine::GroupError::Invalid { group: Cluster::GROUP, reason };
+            return Err(GroupError::from(invalid).into());
         }
         let all = agents.iter().map(|node| node.agent.clone()).collect();
-        let registrar = Arc::new(Registrar::new(agents, Cluster::GROUP));
-        runtime.block_on(registrar.make(Cluster::GROUP, nodes))?;
+        let registrar = runtime.block_on(Registrar::start(agents, (Cluster::GROUP, nodes)))?;
         for (node, queue) in told.into_iter().enumerate() {
             runtime.spawn(Arc::clone(&registrar).serve(node, queue));
         }
-        runtime.spawn(async move { registrar.watch().await });
+        runtime.spawn(registrar.watch());
         let sockets = nodes.iter().map(|node| path(*node)).collect();
         Ok(Cluster { sockets, agents: all, runtime, _directory: directory })
     }

@@ -1,29 +1,19 @@
 //! Starts ranks as processes of this node, forwards what they print, tells how they ended, and signals or ends
 //! them when asked. Which ranks to start is the controller's to say ([`crate::control`]).
 
-use cool_proto::control::{Exited, Launch, Output, agent_message::Body};
-use rustix::process::{Pid, Signal, kill_process_group};
+mod lines;
+mod process;
+
+use cool_proto::control::{Launch, agent_message::Body};
+use process::Rank;
+use rustix::process::Signal;
 use std::collections::BTreeMap;
-use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
-use std::process::{ExitStatus, Stdio};
-use std::time::Duration;
-use tokio::io::{AsyncRead, AsyncReadExt};
-use tokio::process::{Child, Command};
-use tokio::sync::broadcast::error::RecvError;
+use std::process::Stdio;
+use tokio::process::Command;
 use tokio::sync::{broadcast, mpsc};
 use tokio::task::JoinSet;
-use tokio::time::timeout;
 use tracing::{info, warn};
-
-/// Time between the signals that ask a rank to end and that make it end.
-const GRACE: Duration = Duration::from_secs(3);
-
-/// Time that what a rank left behind may keep its output open after it has ended.
-const LINGER: Duration = Duration::from_secs(1);
-
-/// Longer lines are forwarded in pieces.
-const MAX_LINE: usize = 16 << 10;
 
 /// Signals that wait to be passed on to a rank.
 const SIGNALS: usize = 16;
@@ -61,7 +51,7 @@ impl Launcher {
         }
         let signals = self.jobs.entry(launch.job).or_insert_with(|| broadcast::channel(SIGNALS).0).clone();
         for number in &launch.ranks {
-            let rank = Rank { job: launch.job, rank: *number, events: self.events.clone() };
+            let rank = Rank::new(launch.job, *number, self.events.clone());
             match self.command(launch, *number).spawn() {
                 Ok(child) => {
                     info!(
@@ -145,162 +135,15 @@ fn describe(launch: &Launch) -> String {
     }
 }
 
-/// One rank's process as events tell of it.
-#[derive(Clone, Debug)]
-struct Rank {
-    job: u64,
-    rank: u32,
-    events: mpsc::Sender<Body>,
-}
-
-impl Rank {
-    /// Forwards the output of a process until it has ended, by itself or because there are no more signals.
-    async fn attend(self, mut child: Child, mut signals: broadcast::Receiver<Signal>) {
-        let group = child.id().and_then(|id| i32::try_from(id).ok()).and_then(Pid::from_raw);
-        let mut output = JoinSet::new();
-        if let Some(stdout) = child.stdout.take() {
-            output.spawn(self.clone().forward(stdout, false));
-        }
-        if let Some(stderr) = child.stderr.take() {
-            output.spawn(self.clone().forward(stderr, true));
-        }
-        let status = loop {
-            tokio::select! {
-                status = child.wait() => break status,
-                passed = signals.recv() => match passed {
-                    Ok(number) => signal(group, number),
-                    Err(RecvError::Lagged(lost)) => warn!(job = self.job, rank = self.rank, lost, "signals lost"),
-                    // Told to end, or the launcher is gone.
-                    Err(RecvError::Closed) => break terminate(&mut child, group).await,
-                },
-            }
-        };
-        // Whoever still holds the output open was left behind by the rank, in its group.
-        if timeout(LINGER, drain(&mut output)).await.is_err() {
-            signal(group, Signal::KILL);
-            // Unless it made a group of its own: then its output is lost.
-            if timeout(LINGER, drain(&mut output)).await.is_err() {
-                output.shutdown().await;
-            }
-        }
-        match status {
-            Ok(status) => {
-                let (code, signal) = outcome(status);
-                info!(job = self.job, rank = self.rank, code, signal, "ended");
-                self.exited(code, signal, String::new()).await;
-            }
-            Err(e) => self.exited(-1, 0, format!("cannot learn how it ended: {e}")).await,
-        }
-    }
-
-    async fn exited(&self, code: i32, signal: i32, error: String) {
-        let exited = Exited { job: self.job, rank: self.rank, code, signal, error };
-        self.tell(Body::Exited(exited)).await;
-    }
-
-    /// Forwards a stream line by line to its end.
-    async fn forward(self, mut stream: impl AsyncRead + Unpin, stderr: bool) {
-        let mut lines = Lines::default();
-        let mut buffer = vec![0; MAX_LINE];
-        loop {
-            let ended = match stream.read(&mut buffer).await {
-                Ok(0) => true,
-                Ok(n) => {
-                    lines.push(&buffer[..n]);
-                    false
-                }
-                Err(e) => {
-                    warn!(job = self.job, rank = self.rank, "cannot read its output: {e}");
-                    true
-                }
-            };
-            while let Some(line) = lines.take(ended) {
-                self.tell(Body::Output(Output { job: self.job, rank: self.rank, stderr, line })).await;
-            }
-            if ended {
-                return;
-            }
-        }
-    }
-
-    /// Nobody listens any more only when the agent ends; then nobody misses it.
-    async fn tell(&self, event: Body) {
-        let _ = self.events.send(event).await;
-    }
-}
-
-async fn drain(output: &mut JoinSet<()>) {
-    while let Some(ended) = output.join_next().await {
-        log_panic(ended);
-    }
-}
-
-/// Ends a process and its group: asks first.
-async fn terminate(child: &mut Child, group: Option<Pid>) -> std::io::Result<ExitStatus> {
-    signal(group, Signal::TERM);
-    let asked = timeout(GRACE, child.wait()).await;
-    // Also for what outlives the rank in its group.
-    signal(group, Signal::KILL);
-    match asked {
-        Ok(status) => status,
-        Err(_) => child.wait().await,
-    }
-}
-
-fn signal(group: Option<Pid>, signal: Signal) {
-    if let Some(group) = group
-        && let Err(e) = kill_process_group(group, signal)
-        && e != rustix::io::Errno::SRCH
-    {
-        warn!(group = group.as_raw_nonzero(), "cannot signal a rank's processes: {e}");
-    }
-}
-
-/// Exit code, or -1 and the signal.
-fn outcome(status: ExitStatus) -> (i32, i32) {
-    match status.code() {
-        Some(code) => (code, 0),
-        None => (-1, status.signal().unwrap_or(0)),
-    }
-}
-
-/// Cuts a stream of bytes into lines of bounded length.
-#[derive(Debug, Default)]
-struct Lines {
-    bytes: Vec<u8>,
-    /// How many of them have been taken.
-    taken: usize,
-}
-
-impl Lines {
-    fn push(&mut self, bytes: &[u8]) {
-        self.bytes.drain(..self.taken);
-        self.taken = 0;
-        self.bytes.extend_from_slice(bytes);
-    }
-
-    /// The next line without its newline; at the stream's end also one that has none.
-    fn take(&mut self, ended: bool) -> Option<Vec<u8>> {
-        let rest = &self.bytes[self.taken..];
-        let (line, newline) = match rest.iter().take(MAX_LINE + 1).position(|b| *b == b'\n') {
-            Some(end) => (&rest[..end], 1),
-            None if rest.len() > MAX_LINE => (&rest[..MAX_LINE], 0),
-            None if ended && !rest.is_empty() => (rest, 0),
-            None => return None,
-        };
-        let line = line.to_vec();
-        self.taken += line.len() + newline;
-        Some(line)
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-    use proptest::prelude::*;
+    use cool_proto::control::{Exited, Output};
     use rustix::event::{PollFd, PollFlags, Timespec, poll};
-    use rustix::process::{PidfdFlags, pidfd_open};
+    use rustix::process::{Pid, PidfdFlags, pidfd_open};
     use std::os::fd::OwnedFd;
+    use std::time::Duration;
+    use tokio::time::timeout;
 
     const PATIENCE: Duration = Duration::from_secs(30);
 
@@ -450,29 +293,5 @@ mod tests {
         let rank = process(&line(&mut events).await);
         timeout(PATIENCE, launcher.shutdown(events)).await.expect("an end");
         ends(&rank);
-    }
-
-    proptest! {
-        #[test]
-        fn lines_are_bounded_and_lose_no_byte(
-            stream in proptest::collection::vec(prop_oneof![3 => Just(b'x'), 1 => Just(b'\n')], 0..200),
-            long in 0..3usize,
-            cut in 1usize..5000,
-        ) {
-            let stream = [vec![b'y'; long * MAX_LINE + cut], stream].concat();
-            let (mut lines, mut taken) = (Lines::default(), Vec::new());
-            for piece in stream.chunks(cut) {
-                lines.push(piece);
-                while let Some(line) = lines.take(false) {
-                    taken.push(line);
-                }
-            }
-            while let Some(line) = lines.take(true) {
-                taken.push(line);
-            }
-            prop_assert!(taken.iter().all(|line| line.len() <= MAX_LINE && !line.contains(&b'\n')));
-            let without = |bytes: &[u8]| bytes.iter().filter(|b| **b != b'\n').count();
-            prop_assert_eq!(taken.iter().map(Vec::len).sum::<usize>(), without(&stream));
-        }
     }
 }

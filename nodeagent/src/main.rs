@@ -7,11 +7,12 @@ use cool_daemon::web::{self, ListenError};
 use cool_nodeagent::Agent;
 use cool_nodeagent::control::{self, ControlError, Node};
 use cool_nodeagent::engine::{EngineConfig, EngineHandle, StartError};
+use cool_nodeagent::fault_injection::Losses;
 use cool_nodeagent::interface::{Interface, InterfaceError};
 use cool_nodeagent::launcher::Launcher;
 use cool_nodeagent::local::{LocalServer, ServeError};
-use cool_nodeagent::losses::Losses;
 use cool_nodeagent::probe::Reflector;
+use cool_types::{NodeNameError, check_node_name};
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
@@ -19,7 +20,7 @@ use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::mpsc;
 use tracing::{info, warn};
 
-/// What waits to be told to the controller; ranks that print more wait.
+/// Events that wait to be told to the controller; ranks that print more wait.
 const EVENTS: usize = 256;
 
 /// Runs on every node of a COOL cluster: starts the node's ranks and moves their data.
@@ -34,7 +35,7 @@ const EVENTS: usize = 256;
 #[command(name = "cool-nodeagent", version)]
 struct Options {
     /// The node's name, unlike any other node's: letters, digits, dot, dash, underscore
-    #[arg(long)]
+    #[arg(long, value_parser = node_name)]
     name: String,
     /// The network interface that carries the data; it needs an IPv4 address
     #[arg(long)]
@@ -73,6 +74,10 @@ struct Options {
     lose: Option<Losses>,
 }
 
+fn node_name(text: &str) -> Result<String, NodeNameError> {
+    check_node_name(text).map(|()| text.to_owned())
+}
+
 /// Why the agent ends other than by a signal.
 #[derive(Debug, thiserror::Error)]
 enum Error {
@@ -92,6 +97,10 @@ enum Error {
     Pages(#[from] ListenError),
     #[error("cannot watch for signals: {0}")]
     Signals(std::io::Error),
+    #[error(
+        "the data engine has failed, and with it the ranks of this node; that is a defect: please report what it said"
+    )]
+    Engine,
 }
 
 #[tokio::main]
@@ -155,6 +164,7 @@ async fn run(options: Options) -> Result<(), Error> {
         never = reflector.serve() => match never {},
         never = pages => match never {},
         Err(refused) = control::run(&agent, &node, &mut launcher, &mut events) => Err(refused.into()),
+        () = agent.engine_ended() => Err(Error::Engine),
         _ = interrupt.recv() => Ok(()),
         _ = terminate.recv() => Ok(()),
     };

@@ -1,13 +1,20 @@
 //! What an agent has done for its ranks, for Prometheus: collectives by operation, bytes, repairs, failures.
 
+use crate::engine::TrafficCounters;
 use axum::Router;
 use axum::routing::get;
 use cool_daemon::web;
-use cool_proto::local::{Failure, Operation, Stats};
-use prometheus_client::metrics::counter::Counter;
+use cool_engine::Traffic;
+use cool_proto::local::{Failure, Stats};
+use cool_types::Operation;
+use prometheus_client::collector::Collector;
+use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric};
+use prometheus_client::metrics::MetricType;
+use prometheus_client::metrics::counter::{ConstCounter, Counter};
 use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::histogram::{Histogram, exponential_buckets};
 use prometheus_client::registry::Registry;
+use std::fmt;
 use std::sync::Arc;
 
 type Labels<const N: usize> = [(&'static str, String); N];
@@ -19,39 +26,53 @@ pub struct Metrics {
     registry: Arc<Registry>,
     calls: Counters<1>,
     failures: Counters<2>,
-    multicast: Counters<1>,
-    unicast: Counters<1>,
-    repaired: Counters<1>,
-    resent: Counters<1>,
     seconds: Family<Labels<1>, Histogram, fn() -> Histogram>,
 }
 
-impl Default for Metrics {
-    fn default() -> Metrics {
+/// What went over the network, by operation: counted as it goes, whatever becomes of the calls, and read when it is asked for.
+#[derive(Debug)]
+struct TrafficCollector(Arc<TrafficCounters>);
+
+/// Name, help and value of a counter.
+type TrafficMetric = (&'static str, &'static str, fn(&Traffic) -> u64);
+
+const TRAFFIC: [TrafficMetric; 4] = [
+    ("multicast_bytes", "Payload sent by multicast", |traffic| traffic.bytes_multicast),
+    ("unicast_bytes", "Payload sent by unicast, repairs apart", |traffic| traffic.bytes_unicast),
+    ("chunks_repaired", "Chunks that were lost and came by repair", |traffic| traffic.chunks_repaired),
+    ("chunks_resent", "Chunks that others had lost and were sent again", |traffic| traffic.chunks_resent),
+];
+
+impl Collector for TrafficCollector {
+    fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> Result<(), fmt::Error> {
+        for (name, help, value) in TRAFFIC {
+            let mut family = encoder.encode_descriptor(name, help, None, MetricType::Counter)?;
+            for operation in Operation::ALL {
+                let labels = [("operation", operation.name())];
+                let counter = ConstCounter::new(value(&self.0.of(operation)));
+                counter.encode(family.encode_family(&labels)?)?;
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Metrics {
+    /// The metrics of an agent whose engine counts this traffic.
+    pub(crate) fn new(traffic: Arc<TrafficCounters>) -> Metrics {
         let mut registry = Registry::with_prefix("cool_agent");
-        let counters = |registry: &mut Registry, name, help| {
-            let counters = Counters::<1>::default();
-            registry.register(name, help, counters.clone());
-            counters
-        };
-        let calls = counters(&mut registry, "calls", "Collectives carried out for ranks of this node");
-        let multicast = counters(&mut registry, "multicast_bytes", "Payload sent by multicast");
-        let unicast = counters(&mut registry, "unicast_bytes", "Payload sent by unicast, repairs apart");
-        let repaired = counters(&mut registry, "chunks_repaired", "Chunks that were lost and came by repair");
-        let resent =
-            counters(&mut registry, "chunks_resent", "Chunks that others had lost and were sent again");
+        let calls = Counters::<1>::default();
+        registry.register("calls", "Collectives carried out for ranks of this node", calls.clone());
         let failures = Counters::<2>::default();
         registry.register("failures", "Collectives of ranks of this node that failed", failures.clone());
         // From 100 microseconds to some seven minutes.
         let new: fn() -> Histogram = || Histogram::new(exponential_buckets(1e-4, 4.0, 12));
         let seconds = Family::new_with_constructor(new);
         registry.register("call_seconds", "How long collectives took, seen by a rank", seconds.clone());
-        let registry = Arc::new(registry);
-        Metrics { registry, calls, failures, multicast, unicast, repaired, resent, seconds }
+        registry.register_collector(Box::new(TrafficCollector(traffic)));
+        Metrics { registry: Arc::new(registry), calls, failures, seconds }
     }
-}
 
-impl Metrics {
     /// The page with these metrics, as it is to be served.
     pub fn router(&self) -> Router {
         let registry = self.registry.clone();
@@ -60,7 +81,7 @@ impl Metrics {
 
     /// A call of a rank has ended.
     pub(crate) fn called(&self, operation: Operation, result: &Result<Stats, Failure>) {
-        let operation = operation.as_str_name().to_lowercase();
+        let operation = operation.name().to_owned();
         let labels = [("operation", operation.clone())];
         let stats = match result {
             Ok(stats) => stats,
@@ -71,15 +92,6 @@ impl Metrics {
             }
         };
         self.calls.get_or_create(&labels).inc();
-        let counts = [
-            (&self.multicast, stats.bytes_multicast),
-            (&self.unicast, stats.bytes_unicast),
-            (&self.repaired, stats.chunks_repaired),
-            (&self.resent, stats.chunks_resent),
-        ];
-        for (counters, count) in counts {
-            counters.get_or_create(&labels).inc_by(count);
-        }
         self.seconds.get_or_create(&labels).observe(stats.nanoseconds as f64 / 1e9);
     }
 }
@@ -92,13 +104,17 @@ mod tests {
 
     #[test]
     fn calls_and_failures_are_counted_by_operation() {
-        let metrics = Metrics::default();
-        let stats =
-            Stats { nanoseconds: 1_000_000, bytes_multicast: 7, chunks_repaired: 2, ..Stats::default() };
+        let traffic = Arc::<TrafficCounters>::default();
+        let metrics = Metrics::new(Arc::clone(&traffic));
+        let stats = Stats { nanoseconds: 1_000_000, ..Stats::default() };
         metrics.called(Operation::Bcast, &Ok(stats.clone()));
         metrics.called(Operation::Bcast, &Ok(stats));
         let failure = Failure { kind: Kind::Lost.into(), ..Failure::default() };
         metrics.called(Operation::Scan, &Err(failure));
+        let mut counted = [Traffic::default(); Operation::ALL.len()];
+        counted[Operation::Bcast as usize] =
+            Traffic { bytes_multicast: 14, chunks_repaired: 4, ..Traffic::default() };
+        traffic.set(&counted);
         let mut text = String::new();
         encode(&mut text, &metrics.registry).unwrap();
         for line in [

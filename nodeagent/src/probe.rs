@@ -6,15 +6,15 @@
 //! of them took, which idle links may let pass at once: that is the rate. Bytes that came sooner than the rate allows
 //! are the burst. Trains grow until they last long enough to be timed; the fastest counts, for the same reason.
 
+use cool_daemon::accept::Incoming;
+use cool_types::wire::{ETHERNET, TCP_IP};
 use std::convert::Infallible;
 use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4};
-use std::sync::Arc;
 use std::time::{Duration, Instant};
 use std::{fmt, io};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpSocket, TcpStream};
-use tokio::sync::Semaphore;
-use tokio::time::{sleep, timeout};
+use tokio::time::timeout;
 
 /// Small messages there and back, to find the latency; fewer where packets are lost and it takes so long.
 const ROUND_TRIPS: usize = 15;
@@ -30,14 +30,8 @@ const HEAD: u64 = 32 << 10;
 const LONG_ENOUGH: Duration = Duration::from_millis(10);
 /// A probe lasts no longer, on either side.
 const LONGEST: Duration = Duration::from_secs(8);
-/// Agents that are answered at once; more wait.
-const AT_ONCE: usize = 4;
-/// How long to leave off accepting when the system has no room for a connection.
-const RETRY: Duration = Duration::from_millis(50);
-
-/// Bytes in front of each packet's payload: Ethernet; and IP and TCP with timestamps, within the MTU.
-pub(crate) const ETHERNET: u64 = 14;
-pub(crate) const TCP: u64 = 52;
+/// Agents that are answered at once; more wait in the system's queue.
+const ANSWERED_AT_ONCE: usize = 4;
 
 /// What is known of the way to another node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -93,26 +87,17 @@ impl Reflector {
         self.port
     }
 
-    /// Answers, a few agents at a time.
+    /// Answers, a few agents at a time, each for [`LONGEST`] at most.
     pub async fn serve(self) -> Infallible {
-        let room = Arc::new(Semaphore::new(AT_ONCE));
+        let incoming = Incoming::new(self.listener, "probe", ANSWERED_AT_ONCE);
         loop {
-            match self.listener.accept().await {
-                Ok((stream, from)) => {
-                    let room = room.clone();
-                    tokio::spawn(async move {
-                        let Ok(_place) = room.acquire().await else { return };
-                        if let Ok(Err(error)) = timeout(LONGEST, reflect(stream)).await {
-                            tracing::debug!(%from, %error, "while answering a probe");
-                        }
-                    });
+            let ((stream, from), place) = incoming.next().await;
+            tokio::spawn(async move {
+                if let Ok(Err(error)) = timeout(LONGEST, reflect(stream)).await {
+                    tracing::debug!(%from, %error, "while answering a probe");
                 }
-                Err(error) => {
-                    // Most likely there are too many open files: only time helps.
-                    tracing::warn!(%error, "cannot accept a probe");
-                    sleep(RETRY).await;
-                }
-            }
+                drop(place);
+            });
         }
     }
 }
@@ -245,8 +230,8 @@ async fn connect(from: Ipv4Addr, to: SocketAddrV4) -> io::Result<TcpStream> {
 
 /// With the headers of its packets.
 fn on_wire(bytes: u64, mtu: u64) -> u64 {
-    let payload = mtu.saturating_sub(TCP).max(1);
-    bytes.saturating_mul(payload + TCP + ETHERNET) / payload
+    let payload = mtu.saturating_sub(TCP_IP).max(1);
+    bytes.saturating_mul(payload + TCP_IP + ETHERNET) / payload
 }
 
 fn nanos(time: Duration) -> u64 {
@@ -263,6 +248,7 @@ impl fmt::Display for Found {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::collections::VecDeque;
 
     const MTU: u32 = 1500;
 
@@ -314,6 +300,30 @@ mod tests {
         let nobody = SocketAddrV4::new(Ipv4Addr::LOCALHOST, free);
         let error = measure(Ipv4Addr::LOCALHOST, nobody, MTU).await.unwrap_err().to_string();
         assert!(error.contains(&nobody.to_string()), "{error}");
+    }
+
+    /// Connections to a port that a process has accepted: those in the queue of the system belong to no file yet.
+    fn accepted(port: u16) -> usize {
+        let (local, none) = (format!(":{port:04X}"), "0");
+        let table = std::fs::read_to_string("/proc/net/tcp").unwrap();
+        let established = table.lines().skip(1).map(|line| line.split_whitespace().collect::<Vec<_>>());
+        established.filter(|line| line[1].ends_with(&local) && line[3] == "01" && line[9] != none).count()
+    }
+
+    #[tokio::test]
+    async fn who_connects_while_others_are_answered_waits_in_the_systems_queue() {
+        let to = reflector().await;
+        let mut connections = VecDeque::new();
+        for _ in 0..5 * ANSWERED_AT_ONCE {
+            let mut stream = TcpStream::connect(to).await.unwrap();
+            stream.write_u64(0).await.unwrap();
+            connections.push_back(stream);
+        }
+        // Each is answered when its turn comes, and no more than have a place are taken in.
+        while let Some(mut stream) = connections.pop_front() {
+            stream.read_exact(&mut [0; 16]).await.unwrap();
+            assert!(accepted(to.port()) <= ANSWERED_AT_ONCE);
+        }
     }
 
     #[tokio::test]

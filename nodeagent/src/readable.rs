@@ -43,14 +43,24 @@ impl Readable {
         &self,
         mut write: impl FnMut(BorrowedFd<'_>) -> io::Result<R>,
     ) -> io::Result<R> {
-        let socket = self.0.get_ref();
-        match write(socket.as_fd()) {
-            Err(error) if error.kind() == ErrorKind::WouldBlock => {}
-            written => return written,
+        loop {
+            match self.try_write(&mut write) {
+                Err(error) if error.kind() == ErrorKind::WouldBlock => self.writable().await?,
+                written => return written,
+            }
         }
+    }
+
+    /// Writes if there is room.
+    pub(crate) fn try_write<R>(&self, write: impl FnOnce(BorrowedFd<'_>) -> io::Result<R>) -> io::Result<R> {
+        write(self.0.get_ref().as_fd())
+    }
+
+    /// Waits until there is room.
+    pub(crate) async fn writable(&self) -> io::Result<()> {
         // Under another name, since under this one it is watched already.
-        let writable = watch(socket.try_clone()?, Interest::WRITABLE)?;
-        writable.async_io(Interest::WRITABLE, |socket| write(socket.as_fd())).await
+        let writable = watch(self.0.get_ref().try_clone()?, Interest::WRITABLE)?;
+        writable.writable().await.map(drop)
     }
 }
 

@@ -56,10 +56,10 @@ fn message(record: &CallRecord, origin: u64) -> control::CallRecord {
         begun_ns: origin.saturating_add(begun.as_nanos()),
         ranks: record.ranks.iter().map(rank).collect(),
         arrivals: record.arrivals.iter().map(arrival).collect(),
-        bytes_multicast: record.stats.bytes_multicast,
-        bytes_unicast: record.stats.bytes_unicast,
-        chunks_repaired: record.stats.chunks_repaired,
-        chunks_resent: record.stats.chunks_resent,
+        bytes_multicast: record.traffic.bytes_multicast,
+        bytes_unicast: record.traffic.bytes_unicast,
+        chunks_repaired: record.traffic.chunks_repaired,
+        chunks_resent: record.traffic.chunks_resent,
         failure: record.failure.as_deref().unwrap_or_default().to_owned(),
     }
 }
@@ -68,7 +68,7 @@ fn message(record: &CallRecord, origin: u64) -> control::CallRecord {
 mod tests {
     use super::*;
     use crate::engine::{Arrival, RankTimes};
-    use cool_proto::local::Stats;
+    use cool_engine::Traffic;
 
     #[test]
     fn times_are_told_since_the_first_rank_came() {
@@ -83,7 +83,7 @@ mod tests {
                 RankTimes { rank: 0, came: at(200), ended: at(310) },
             ],
             arrivals: vec![Arrival { from: 7, first: at(220), last: at(290), messages: 2 }],
-            stats: Stats { chunks_repaired: 4, ..Stats::default() },
+            traffic: Traffic { chunks_repaired: 4, ..Traffic::default() },
             failure: None,
         };
         let told = message(&record, 1000);

@@ -5,7 +5,7 @@ use cool_collective::CostModel;
 use cool_nodeagent::engine::{
     CallRequest, EngineConfig, EngineHandle, GroupSpec, MemberSpec, Memory, SharedSlice,
 };
-use cool_proto::local::{Dtype, Operation, ReduceOp};
+use cool_types::{ElementType, Operation};
 use std::net::Ipv4Addr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -89,8 +89,8 @@ async fn a_broadcast_of_a_gibibyte_takes_less_than_64_mib_an_agent() {
             rank,
             operation: Operation::Bcast,
             root: 0,
-            dtype: Dtype::U8,
-            reduce: ReduceOp::Sum,
+            element: ElementType::U8,
+            reduce: None,
             count: GIB,
             counts: None,
             plan: String::new(),

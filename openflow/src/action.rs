@@ -208,7 +208,7 @@ impl Wire for Action {
         });
     }
 
-    fn words(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+    fn display(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{self}")
     }
 }
@@ -232,11 +232,11 @@ impl fmt::Display for Action {
             Self::SetField(field) => write!(f, ":{field}"),
             Self::Experimenter { experimenter, data } => {
                 write!(f, ":{experimenter:#x} ")?;
-                data.words(f)
+                data.display(f)
             }
             Self::Unknown { data, .. } => {
                 f.write_str(" ")?;
-                data.words(f)
+                data.display(f)
             }
             Self::CopyTtlOut
             | Self::CopyTtlIn

@@ -20,20 +20,20 @@ pub enum Padding {
 pub(crate) trait Wire: Sized {
     fn read(r: &mut Reader<'_>) -> Result<Self, Error>;
     fn write(&self, w: &mut Writer);
-    fn words(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result;
+    fn display(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result;
 }
 
 /// A value of which a list may be made that fills the rest of its part. Reading one takes at least a byte.
 pub(crate) trait Item: Wire {}
 
-/// One of several contents, told apart by a number that stands before it.
-pub(crate) trait Choice: Sized {
+/// A tagged union: a preceding type field gives the type of the content.
+pub(crate) trait Tagged: Sized {
     type Kind: Wire;
 
     fn kind(&self) -> Self::Kind;
     fn read_as(kind: Self::Kind, r: &mut Reader<'_>) -> Result<Self, Error>;
     fn write_content(&self, w: &mut Writer);
-    fn content_words(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result;
+    fn display_content(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result;
 }
 
 /// The unread bytes of one part of a message.
@@ -258,7 +258,7 @@ macro_rules! integers {
             fn write(&self, w: &mut Writer) {
                 w.bytes(&self.to_be_bytes());
             }
-            fn words(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+            fn display(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
                 write!(f, $form, self)
             }
         }
@@ -281,7 +281,7 @@ impl Wire for Vec<u8> {
         w.bytes(self);
     }
 
-    fn words(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+    fn display(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} bytes", self.len())?;
         if !self.is_empty() {
             f.write_str(" ")?;
@@ -300,8 +300,8 @@ impl<T: Wire> Wire for Box<T> {
         w.put(&**self);
     }
 
-    fn words(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        (**self).words(f)
+    fn display(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        (**self).display(f)
     }
 }
 
@@ -319,11 +319,11 @@ impl<T: Item> Wire for Vec<T> {
         self.iter().for_each(|item| w.put(item));
     }
 
-    fn words(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+    fn display(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("[")?;
         for (index, item) in self.iter().enumerate() {
             f.write_str(if index == 0 { "" } else { ", " })?;
-            item.words(f)?;
+            item.display(f)?;
         }
         f.write_str("]")
     }

@@ -63,7 +63,7 @@ impl Wire for HelloElement {
         w.pad_since(start);
     }
 
-    fn words(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+    fn display(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::VersionBitmap(words) => {
                 f.write_str("version_bitmap")?;
@@ -71,7 +71,7 @@ impl Wire for HelloElement {
             }
             Self::Unknown { kind, data } => {
                 write!(f, "element {kind} ")?;
-                data.words(f)
+                data.display(f)
             }
         }
     }
@@ -144,7 +144,7 @@ impl Wire for Hello {
         w.bytes(&self.rest);
     }
 
-    fn words(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+    fn display(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{{{self}}}")
     }
 }
@@ -152,10 +152,10 @@ impl Wire for Hello {
 impl fmt::Display for Hello {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "version={:#04x} elements=", self.version)?;
-        self.elements.words(f)?;
+        self.elements.display(f)?;
         if !self.rest.is_empty() {
             f.write_str(" rest=")?;
-            self.rest.words(f)?;
+            self.rest.display(f)?;
         }
         Ok(())
     }

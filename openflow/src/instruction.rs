@@ -137,7 +137,7 @@ impl Wire for Instruction {
         });
     }
 
-    fn words(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+    fn display(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{self}")
     }
 }
@@ -150,16 +150,16 @@ impl fmt::Display for Instruction {
         match self {
             Self::GotoTable(table) => write!(f, ":{table}"),
             Self::WriteMetadata { metadata, mask } => write!(f, ":{metadata:#x}/{mask:#x}"),
-            Self::WriteActions(actions) | Self::ApplyActions(actions) => actions.words(f),
+            Self::WriteActions(actions) | Self::ApplyActions(actions) => actions.display(f),
             Self::ClearActions => Ok(()),
             Self::Meter(meter) => write!(f, ":{meter}"),
             Self::Experimenter { experimenter, data } => {
                 write!(f, ":{experimenter:#x} ")?;
-                data.words(f)
+                data.display(f)
             }
             Self::Unknown { data, .. } => {
                 f.write_str(" ")?;
-                data.words(f)
+                data.display(f)
             }
         }
     }

@@ -3,7 +3,7 @@
 mod action;
 mod codec;
 mod error;
-mod failure;
+mod error_message;
 mod flow;
 mod framer;
 mod group;
@@ -28,7 +28,7 @@ mod value;
 pub use action::{Action, ActionType, MaxLen};
 pub use codec::Padding;
 pub use error::Error;
-pub use failure::{Failure, FailureType};
+pub use error_message::{ErrorMessage, ErrorType};
 pub use flow::{FlowCommand, FlowFlags, FlowMod, FlowRemoved, FlowRemovedReason, TableConfig, TableMod};
 pub use framer::Framer;
 pub use group::{Bucket, GroupCommand, GroupMod, GroupType};

@@ -120,7 +120,7 @@ macro_rules! newtype {
             fn write(&self, w: &mut $crate::codec::Writer) {
                 w.put(&self.0);
             }
-            fn words(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+            fn display(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
                 write!(f, "{self}")
             }
         }
@@ -148,7 +148,7 @@ macro_rules! layout {
             fn write(&self, w: &mut $crate::codec::Writer) {
                 self.write_fields(w);
             }
-            fn words(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+            fn display(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
                 write!(f, "{{{self}}}")
             }
         }
@@ -171,7 +171,7 @@ macro_rules! layout {
                     self.write_fields(w);
                 });
             }
-            fn words(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+            fn display(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
                 write!(f, "{{{self}}}")
             }
         }
@@ -216,7 +216,7 @@ macro_rules! layout {
                 let mut separator = "";
                 $(
                     write!(f, "{separator}{}=", stringify!($field))?;
-                    $crate::codec::Wire::words(&self.$field, f)?;
+                    $crate::codec::Wire::display(&self.$field, f)?;
                     separator = " ";
                 )*
                 // The last separator has nothing to stand before.
@@ -250,11 +250,11 @@ macro_rules! choice {
             /// Which of them it is.
             #[must_use]
             pub fn kind(&self) -> $kind {
-                $crate::codec::Choice::kind(self)
+                $crate::codec::Tagged::kind(self)
             }
         }
 
-        impl $crate::codec::Choice for $name {
+        impl $crate::codec::Tagged for $name {
             type Kind = $kind;
 
             fn kind(&self) -> $kind {
@@ -280,18 +280,18 @@ macro_rules! choice {
                 }
             }
 
-            fn content_words(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+            fn display_content(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
                 match self {
                     $(Self::$variant $(($crate::macros::choice!(@second $type, content)))? => {
                         $(
                             f.write_str(" ")?;
-                            $crate::macros::choice!(@second $type, $crate::codec::Wire::words(content, f)?);
+                            $crate::macros::choice!(@second $type, $crate::codec::Wire::display(content, f)?);
                         )?
                         Ok(())
                     })*
                     Self::Unknown { data, .. } => {
                         f.write_str(" ")?;
-                        $crate::codec::Wire::words(data, f)
+                        $crate::codec::Wire::display(data, f)
                     }
                 }
             }
@@ -314,7 +314,7 @@ macro_rules! choice {
         impl std::fmt::Display for $name {
             fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
                 write!(f, "{}", self.kind())?;
-                $crate::codec::Choice::content_words(self, f)
+                $crate::codec::Tagged::display_content(self, f)
             }
         }
     };

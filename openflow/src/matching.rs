@@ -63,7 +63,7 @@ impl Wire for Match {
         w.pad_since(start);
     }
 
-    fn words(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+    fn display(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{self}")
     }
 }

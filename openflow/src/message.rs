@@ -3,8 +3,8 @@
 use std::fmt;
 
 use crate::Error;
-use crate::codec::{Choice, Padding, Reader, Writer};
-use crate::failure::Failure;
+use crate::codec::{Padding, Reader, Tagged, Writer};
+use crate::error_message::ErrorMessage;
 use crate::flow::{FlowMod, FlowRemoved, TableMod};
 use crate::group::GroupMod;
 use crate::hello::{Hello, VERSION};
@@ -64,7 +64,7 @@ choice! {
         /// The versions that the sender speaks; the first message in either direction.
         HELLO => Hello(Hello),
         /// A message was refused.
-        ERROR => Error(Failure),
+        ERROR => Error(ErrorMessage),
         /// Are you there?
         ECHO_REQUEST => EchoRequest(Vec<u8>),
         /// Yes; with the data of the request.
@@ -205,6 +205,6 @@ impl Message {
 impl fmt::Display for Message {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} xid={:#x}", self.body.kind(), self.xid)?;
-        self.body.content_words(f)
+        self.body.display_content(f)
     }
 }

@@ -124,7 +124,7 @@ impl Wire for Band {
         });
     }
 
-    fn words(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+    fn display(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{self}")
     }
 }
@@ -139,11 +139,11 @@ impl fmt::Display for Band {
             BandEffect::DscpRemark(steps) => write!(f, " precedence={steps}"),
             BandEffect::Experimenter { experimenter, data } => {
                 write!(f, " of {experimenter:#x} ")?;
-                data.words(f)
+                data.display(f)
             }
             BandEffect::Unknown { data, .. } => {
                 f.write_str(" ")?;
-                data.words(f)
+                data.display(f)
             }
         }
     }

@@ -42,10 +42,10 @@ fn read_masked<T: Wire>(r: &mut Reader<'_>, has_mask: bool) -> Result<Masked<T>,
 
 fn masked_words<T: Wire>(masked: &Masked<T>, name: &str, f: &mut fmt::Formatter<'_>) -> fmt::Result {
     write!(f, "{name}=")?;
-    masked.value.words(f)?;
+    masked.value.display(f)?;
     if let Some(mask) = &masked.mask {
         f.write_str("/")?;
-        mask.words(f)?;
+        mask.display(f)?;
     }
     Ok(())
 }
@@ -113,13 +113,13 @@ macro_rules! fields {
                 }
             }
 
-            fn words(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+            fn display(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
                 match self {
                     $(Self::$variant(masked) => masked_words(masked, stringify!($name), f),)*
                     Self::Unknown(UnknownOxm { class, field, has_mask, payload }) => {
                         let mask = if *has_mask { " with mask" } else { "" };
                         write!(f, "field {class:#06x}:{field}{mask}=")?;
-                        payload.words(f)
+                        payload.display(f)
                     }
                 }
             }
@@ -204,6 +204,6 @@ impl Item for Oxm {}
 
 impl fmt::Display for Oxm {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.words(f)
+        self.display(f)
     }
 }

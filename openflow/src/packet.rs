@@ -96,7 +96,7 @@ impl Wire for PacketOut {
         w.bytes(&self.data);
     }
 
-    fn words(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+    fn display(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{{{self}}}")
     }
 }
@@ -104,8 +104,8 @@ impl Wire for PacketOut {
 impl fmt::Display for PacketOut {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "buffer={} in_port={} actions=", self.buffer, self.in_port)?;
-        self.actions.words(f)?;
+        self.actions.display(f)?;
         f.write_str(" data=")?;
-        self.data.words(f)
+        self.data.display(f)
     }
 }

@@ -98,17 +98,17 @@ impl Wire for QueueProperty {
         });
     }
 
-    fn words(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+    fn display(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}", self.kind())?;
         match self {
             Self::MinRate(rate) | Self::MaxRate(rate) => write!(f, ":{rate}"),
             Self::Experimenter { experimenter, data } => {
                 write!(f, ":{experimenter:#x} ")?;
-                data.words(f)
+                data.display(f)
             }
             Self::Unknown { data, .. } => {
                 f.write_str(" ")?;
-                data.words(f)
+                data.display(f)
             }
         }
     }
@@ -147,9 +147,9 @@ impl Wire for Queue {
         });
     }
 
-    fn words(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+    fn display(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{{queue={} port={} properties=", self.queue, self.port)?;
-        self.properties.words(f)?;
+        self.properties.display(f)?;
         f.write_str("}")
     }
 }

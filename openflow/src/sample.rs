@@ -117,7 +117,7 @@ sample! {
         actions: source.draw(),
         data: source.draw(),
     };
-    Failure: source => Self {
+    ErrorMessage: source => Self {
         version: source.draw(),
         kind: source.draw(),
         code: source.draw(),

@@ -255,7 +255,7 @@ macro_rules! bytes_of {
             fn write(&self, w: &mut Writer) {
                 w.bytes(&$write(self));
             }
-            fn words(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+            fn display(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
                 write!(f, "{self}")
             }
         }

@@ -2,18 +2,15 @@
 //! between a rank and the agent of its node ([`local`]): frames ([`frame`]) over a unix socket
 //! ([`socket`]), data in shared memory ([`region`]).
 
-mod element;
 pub mod frame;
 pub mod region;
 pub mod socket;
 #[cfg(feature = "grpc")]
 pub mod trace_file;
+mod vocabulary;
 
 /// The version of both contracts; peers with another one are refused.
-pub const VERSION: u32 = 8;
-
-/// Calls that a rank may have open on a group.
-pub const OPEN_CALLS_MAX: usize = 1024;
+pub const VERSION: u32 = 9;
 
 /// While a call runs, the agent says so this often.
 pub const RUNNING_INTERVAL: std::time::Duration = std::time::Duration::from_secs(1);

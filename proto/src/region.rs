@@ -5,7 +5,8 @@
 //! process may write at any time, which references do not allow. Who may touch which bytes when is
 //! the protocol's matter (`local.proto`): during a call the agent, else the rank. A side that does
 //! not keep to it spoils its own data and nothing else. A rank that knows that no call uses some bytes
-//! may look at them by their address, until it finds that its agent does not keep to it ([`Region::detach`]).
+//! may look at them by their address; if its agent falls silent in a call that writes some, it cuts these off from it
+//! first ([`Region::detach`]).
 
 #![allow(unsafe_code, reason = "shared memory is reached by raw pointers; every block says why it is sound")]
 
@@ -137,9 +138,10 @@ impl Region {
     pub fn copy_in(&self, offset: u64, data: &[u8]) -> Result<(), OutOfBounds> {
         let start = self.check(offset, data.len() as u64)?;
         // SAFETY: `check` found start..start+data.len() within the mapping, which lives as long as
-        // self and cannot shrink (sealed). `data` does not overlap it: no reference to bytes that are
-        // copied this way is ever made. Bytes have no invalid values, so a race with the other
-        // side can only mix up bytes that the protocol already leaves undefined.
+        // self and cannot shrink (sealed). `data` does not overlap the bytes there: references into the mapping
+        // are made only by who got its `address`, for bytes that no call uses, and calls copy other bytes.
+        // Bytes have no invalid values, so a race with the other side can only mix up bytes that the
+        // protocol already leaves undefined.
         unsafe { std::ptr::copy_nonoverlapping(data.as_ptr(), self.map.as_mut_ptr().add(start), data.len()) }
         Ok(())
     }
@@ -226,19 +228,31 @@ impl Region {
         Ok(unsafe { NonNull::new_unchecked(self.map.as_mut_ptr().add(start)) })
     }
 
-    /// Puts memory of this process alone, with the same bytes, in the place of the shared memory: what the other
-    /// side writes from now on, nobody sees here.
+    /// Puts memory of this process alone, with the same bytes, in the place of the pages from `offset` on that hold
+    /// `len` bytes: what the other side writes there from now on, nobody sees here.
+    ///
+    /// Nobody else in this process may write to these pages meanwhile, or it may be lost.
     ///
     /// # Errors
-    /// If the system has not that much memory; then it is shared as before.
-    pub fn detach(&self) -> Result<(), RegionError> {
-        let (here, len) = (self.map.as_mut_ptr(), self.map.len());
-        let error = |source| RegionError::System { bytes: self.len(), source };
+    /// If `offset` is no multiple of [`page_size`], the region does not have the bytes, or the system has not that much
+    /// memory; then they are shared as before.
+    pub fn detach(&self, offset: u64, len: u64) -> Result<(), RegionError> {
+        let start = self.check(offset, len)?;
+        let error = |source| RegionError::System { bytes: len, source };
+        if !offset.is_multiple_of(page_size()) {
+            return Err(error(io::ErrorKind::InvalidInput.into()));
+        }
+        // The system maps whole pages, the last one of a region too, whose bytes behind the end are zeros.
+        let Some(len) = usize::try_from(len.next_multiple_of(page_size())).ok().filter(|len| *len > 0) else {
+            return Ok(());
+        };
+        // SAFETY: as in `copy_in`.
+        let here = unsafe { self.map.as_mut_ptr().add(start) };
         let own = MmapRaw::from(MmapOptions::new().len(len).map_anon().map_err(error)?);
-        // SAFETY: both mappings have so many bytes, and are not the same.
+        // SAFETY: both mappings have these pages, and are not the same.
         unsafe { std::ptr::copy_nonoverlapping(here, own.as_mut_ptr(), len) };
         let flags = MremapFlags::MAYMOVE;
-        // SAFETY: `own` is forgotten once it has moved to where the shared mapping was, in one step for all who look
+        // SAFETY: `own` is forgotten once it has moved to where shared pages were, in one step for all who look
         // there; all addresses stay valid, and self unmaps them as before.
         unsafe { mremap_fixed(own.as_mut_ptr().cast(), len, len, flags, here.cast()) }
             .map_err(|e| error(e.into()))?;
@@ -262,6 +276,13 @@ impl Region {
     pub fn contains(&self, offset: u64, len: u64) -> Result<(), OutOfBounds> {
         self.check(offset, len).map(|_| ())
     }
+}
+
+/// Bytes of a page of memory, the least that [`Region::detach`] can exchange.
+pub fn page_size() -> u64 {
+    // SAFETY: it only reads a constant of the system.
+    let bytes = unsafe { libc::sysconf(libc::_SC_PAGESIZE) };
+    u64::try_from(bytes).unwrap_or(4096)
 }
 
 /// A socket that is gone is an error and no signal.
@@ -365,20 +386,40 @@ mod tests {
         assert!(matches!(Region::open(duplicate(&region), 0), Err(RegionError::Empty)));
     }
 
+    fn read<const N: usize>(region: &Region, offset: u64) -> [u8; N] {
+        let mut bytes = [0; N];
+        region.copy_out(offset, &mut bytes).unwrap();
+        bytes
+    }
+
     #[test]
-    fn what_the_other_side_writes_is_not_seen_once_a_region_is_detached() {
-        let ours = Region::create(10_000).unwrap();
-        let theirs = Region::open(duplicate(&ours), 10_000).unwrap();
-        theirs.copy_in(5_000, b"before").unwrap();
-        let address = ours.address(5_000, 6).unwrap();
-        ours.detach().unwrap();
-        theirs.copy_in(5_000, b"behind").unwrap();
-        let mut seen = [0; 6];
-        ours.copy_out(5_000, &mut seen).unwrap();
-        assert_eq!((&seen, ours.address(5_000, 6).unwrap()), (b"before", address));
-        ours.copy_in(5_000, b"mine..").unwrap();
-        theirs.copy_out(5_000, &mut seen).unwrap();
-        assert_eq!(&seen, b"behind");
+    fn what_the_other_side_writes_is_not_seen_in_detached_pages_and_is_in_all_others() {
+        let page = page_size();
+        let bytes = 3 * page + 10;
+        let ours = Region::create(bytes).unwrap();
+        let theirs = Region::open(duplicate(&ours), bytes).unwrap();
+        // The second page, and a part of the last.
+        for (offset, len) in [(page, page), (3 * page, 10)] {
+            theirs.copy_in(offset + 2, b"before").unwrap();
+            let address = ours.address(offset, len).unwrap();
+            ours.detach(offset, len).unwrap();
+            theirs.copy_in(offset + 2, b"behind").unwrap();
+            assert_eq!((&read(&ours, offset + 2), ours.address(offset, len).unwrap()), (b"before", address));
+            ours.copy_in(offset + 2, b"mine..").unwrap();
+            assert_eq!(&read(&theirs, offset + 2), b"behind");
+        }
+        for offset in [page - 6, 2 * page] {
+            theirs.copy_in(offset, b"shared").unwrap();
+            assert_eq!(&read(&ours, offset), b"shared");
+        }
+    }
+
+    #[test]
+    fn only_whole_pages_of_the_region_are_detached() {
+        let region = Region::create(2 * page_size()).unwrap();
+        assert!(matches!(region.detach(64, 1), Err(RegionError::System { .. })));
+        assert!(matches!(region.detach(page_size(), page_size() + 1), Err(RegionError::OutOfBounds(_))));
+        region.detach(page_size(), 0).unwrap();
     }
 
     #[test]

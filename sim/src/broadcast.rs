@@ -45,7 +45,7 @@ pub struct Settings {
     /// What the source is told of its link.
     pub ceiling: Option<u64>,
     /// Whether the source is told that the path carries as much.
-    pub sure: bool,
+    pub verified: bool,
     /// Up to which length the source does not wait for receivers.
     pub eager: u64,
     /// When each node opens the stream.
@@ -76,7 +76,7 @@ impl Settings {
             rack_trees: true,
             deaf_in_rack: Vec::new(),
             ceiling: Some(rate),
-            sure: true,
+            verified: true,
             eager: 64 * 1024,
             opens: vec![Time::ZERO; usize::from(nodes)],
             crashes: Vec::new(),
@@ -237,8 +237,9 @@ impl Broadcast {
     }
 
     fn add_stream(&mut self, source: u16, nodes: &[u16]) -> Result<(), Wrong> {
-        let Settings { seed, len, chunk_bytes, multicast, rack_trees, ceiling, sure, eager, timers, .. } =
-            self.settings;
+        let Settings {
+            seed, len, chunk_bytes, multicast, rack_trees, ceiling, verified, eager, timers, ..
+        } = self.settings;
         let Settings { deaf, deaf_in_rack, .. } = &self.settings;
         let racks = self.settings.shape.len() as u16;
         let home = self.net.rack_of(source);
@@ -253,7 +254,7 @@ impl Broadcast {
             chain: Chain::new(hops).map_err(Wrong::Spec)?,
             multicast,
             rack_tree: rack_trees,
-            rate: RateSpec { ceiling, sure },
+            rate: RateSpec { ceiling, verified },
             eager,
             timers,
         };

@@ -4,15 +4,16 @@
 
 use crate::network::{Destination, Network};
 use cool_machine::{Duration, Time};
+use cool_types::wire::DATAGRAM_FRAMING;
 use std::collections::BTreeSet;
 
 /// How its packets begin, which no stream's does.
 const MAGIC: u8 = 0xF1;
 /// Bytes of a full packet without Ethernet, IPv4 and UDP headers.
 const FULL: usize = 1472;
-/// A packet is lost when so many later ones have been acknowledged.
+/// A packet is lost when this many later ones have been acknowledged (RFC 6675's DupThresh).
 const REORDERING: u32 = 3;
-/// No acknowledgement for so long: begin anew (Linux's shortest).
+/// Without an acknowledgement for this long it begins anew (Linux's shortest RTO).
 const TIMEOUT: Duration = Duration::from_millis(200);
 
 /// The flow.
@@ -73,7 +74,7 @@ impl Flow {
         }
         self.heard = net.now();
         if self.flying.remove(&serial) {
-            self.bytes += FULL as u64 + 42;
+            self.bytes += FULL as u64 + DATAGRAM_FRAMING;
             self.window += if self.window < self.threshold { 1.0 } else { 1.0 / self.window };
         }
         while let Some(&first) = self.flying.first()

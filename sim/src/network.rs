@@ -178,7 +178,7 @@ pub struct Network {
 }
 
 /// Bytes of Ethernet, IPv4 and UDP headers, which count on the links.
-const FRAMING: u64 = 42;
+const FRAMING: u64 = cool_types::wire::DATAGRAM_FRAMING;
 
 impl Network {
     /// A network of this shape whose nodes' links are `host` and whose racks' links are `uplink`.

@@ -78,7 +78,7 @@ impl Scenario {
             ready: Duration::from_secs(5),
             stall: Duration::from_secs(10),
             // Of no draw: seeds that are written down go on meaning what they meant.
-            tick: Duration::from_millis(self.seed % 2 * 5),
+            ack_delay: Duration::from_millis(self.seed % 2 * 5),
             ..Timers::default()
         };
         // Nor are these.

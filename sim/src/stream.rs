@@ -142,7 +142,7 @@ impl Stream {
         match &mut this.role {
             Role::Source(machine) if !this.closed => machine.handle(net.now(), input),
             Role::Source(_) => {
-                if let Some(answer) = Sender::farewell(packet) {
+                if let Some(answer) = Sender::settled_reply(packet) {
                     self.transmit(net, node, To::Node(packet.from), &answer, 0..0);
                 }
                 return Ok(());

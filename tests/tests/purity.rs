@@ -2,8 +2,18 @@
 
 use std::process::Command;
 
-const PURE: [&str; 6] =
-    ["cool-machine", "rs-openflow", "cool-topology", "cool-collective", "cool-transport", "cool-sim"];
+const PURE: [&str; 10] = [
+    "cool-types",
+    "cool-machine",
+    "rs-openflow",
+    "cool-topology",
+    "cool-collective",
+    "cool-transport",
+    "cool-membership",
+    "cool-engine",
+    "cool-classify",
+    "cool-sim",
+];
 const DOES_IO: [&str; 8] = ["tokio", "mio", "socket2", "pnet", "rustix", "libc", "getrandom", "memmap2"];
 
 #[test]

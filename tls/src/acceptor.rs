@@ -42,7 +42,7 @@ pub struct Accepted {
 
 /// Why a connection was not taken in; "it" is the other side.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum Turned {
+pub enum Rejected {
     /// It has not proved itself in time.
     #[error("it did not finish the TLS handshake within {HANDSHAKE:?}")]
     Late,
@@ -74,7 +74,7 @@ impl Acceptor {
     ///
     /// # Errors
     /// If the other side does not prove to be one of those who are wanted.
-    pub async fn accept(&self, socket: TcpStream) -> Result<Accepted, Turned> {
+    pub async fn accept(&self, socket: TcpStream) -> Result<Accepted, Rejected> {
         let (acceptor, roles) = match self {
             Acceptor::Plaintext => {
                 return Ok(Accepted { stream: Stream::Plaintext(socket), identity: None });
@@ -83,14 +83,14 @@ impl Acceptor {
         };
         let stream = timeout(HANDSHAKE, acceptor.accept(socket))
             .await
-            .map_err(|_| Turned::Late)?
-            .map_err(|error| Turned::Tls(explain(&error).unwrap_or_else(|| error.to_string())))?;
+            .map_err(|_| Rejected::Late)?
+            .map_err(|error| Rejected::Tls(explain(&error).unwrap_or_else(|| error.to_string())))?;
         let certificate = stream.get_ref().1.peer_certificates().and_then(|chain| chain.first());
         let identity = certificate.and_then(Identity::read);
         if !identity.as_ref().is_some_and(|identity| roles.contains(&identity.role)) {
             let said = identity.map_or_else(|| "nothing of ours".to_owned(), |identity| identity.to_string());
             let wanted = roles.iter().map(|role| role.name()).collect::<Vec<_>>().join(" or ");
-            return Err(Turned::Role { said, wanted });
+            return Err(Rejected::Role { said, wanted });
         }
         Ok(Accepted { stream: Stream::Tls(Box::new(stream.into())), identity })
     }

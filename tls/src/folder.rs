@@ -9,7 +9,6 @@ use tokio_rustls::rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use tokio_rustls::rustls::server::WebPkiClientVerifier;
 use tokio_rustls::rustls::server::danger::ClientCertVerifier;
 use tokio_rustls::rustls::{ClientConfig, RootCertStore, ServerConfig};
-use x509_parser::prelude::{FromDer, X509Certificate};
 
 /// A folder that holds `ca.pem` and what one role shows of itself.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -86,22 +85,6 @@ impl Folder {
     fn unusable(&self, name: &str, error: &(dyn std::error::Error + 'static)) -> FolderError {
         let reason = explain::explain(error).unwrap_or_else(|| error.to_string());
         FolderError::Content { path: self.file(name, "pem"), reason }
-    }
-
-    /// Seconds since 1970 at which the role's certificate or the CA's ends, whichever is first.
-    ///
-    /// # Errors
-    /// If they cannot be read.
-    pub fn expires(&self) -> Result<i64, FolderError> {
-        let mut first = i64::MAX;
-        for name in ["ca", self.role.name()] {
-            for certificate in self.certificates(name)? {
-                let (_, read) =
-                    X509Certificate::from_der(&certificate).map_err(|error| self.unusable(name, &error))?;
-                first = first.min(read.validity().not_after.timestamp());
-            }
-        }
-        Ok(first)
     }
 
     /// For the side that listens: shows the role's certificate, and wants one of the same CA.

@@ -14,7 +14,7 @@ mod options;
 pub mod role;
 pub mod stream;
 
-pub use acceptor::{Accepted, Acceptor, Turned};
+pub use acceptor::{Accepted, Acceptor, Rejected};
 pub use connector::{AddressError, Connector};
 pub use folder::{Folder, FolderError};
 pub use options::Options;

@@ -1,6 +1,7 @@
 //! `cool certs`: a CA of the deployment's own, and certificates for everybody in it.
 
 use crate::role::{Identity, Role};
+use cool_types::{NodeNameError, check_node_name};
 use rcgen::{
     BasicConstraints, CertificateParams, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair,
     KeyUsagePurpose,
@@ -45,11 +46,8 @@ pub enum MakeError {
         error: rcgen::Error,
     },
     /// No certificate can say this name.
-    #[error("no certificate can say {name:?}: a node's name has 1 to 63 of a-z A-Z 0-9 . _ -")]
-    Name {
-        /// The name.
-        name: String,
-    },
+    #[error(transparent)]
+    Name(#[from] NodeNameError),
     /// Cryptography failed.
     #[error("cannot make a certificate: {0}")]
     Sign(#[from] rcgen::Error),
@@ -60,9 +58,7 @@ pub enum MakeError {
 /// # Errors
 /// If a file cannot be read or written, or a node's name is none.
 pub fn make(folder: &Path, request: &Request) -> Result<Vec<PathBuf>, MakeError> {
-    if let Some(name) = request.nodes.iter().find(|name| !speakable(name)) {
-        return Err(MakeError::Name { name: name.clone() });
-    }
+    request.nodes.iter().try_for_each(|name| check_node_name(name))?;
     let mut written = Vec::new();
     create_folder(folder)?;
     let authority = authority(folder, request, &mut written)?;
@@ -77,11 +73,6 @@ pub fn make(folder: &Path, request: &Request) -> Result<Vec<PathBuf>, MakeError>
         fs::copy(&from, &to).map_err(|error| MakeError::File { path: to, error })?;
     }
     Ok(written)
-}
-
-fn speakable(name: &str) -> bool {
-    let allowed = |c: char| c.is_ascii_alphanumeric() || "._-".contains(c);
-    !name.is_empty() && name.len() <= 63 && !name.starts_with('.') && name.chars().all(allowed)
 }
 
 fn create_folder(path: &Path) -> Result<(), MakeError> {

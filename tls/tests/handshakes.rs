@@ -1,7 +1,7 @@
 //! Connections between two sides with certificates as `cool certs` makes them, and with wrong ones.
 
 use cool_tls::make::{Request, make};
-use cool_tls::{Accepted, Acceptor, Connector, Folder, Identity, Role, Turned};
+use cool_tls::{Accepted, Acceptor, Connector, Folder, Identity, Rejected, Role};
 use std::io;
 use std::path::Path;
 use tempfile::TempDir;
@@ -18,7 +18,7 @@ fn certificates(days: u16) -> TempDir {
 async fn meet(
     listener: (&Path, &'static [Role]),
     connector: (&Path, Role),
-) -> (Result<Option<Identity>, Turned>, io::Result<()>) {
+) -> (Result<Option<Identity>, Rejected>, io::Result<()>) {
     let acceptor = Acceptor::tls(&Folder::new(listener.0, Role::Controller), listener.1).unwrap();
     let connector = Connector::tls(&Folder::new(connector.0, connector.1)).unwrap();
     let socket = TcpListener::bind("127.0.0.1:0").await.unwrap();
@@ -77,7 +77,7 @@ async fn an_expired_certificate_is_refused_and_the_remedy_named() {
 async fn a_role_is_let_in_only_where_it_is_wanted() {
     let ours = certificates(30);
     let (met, _) = meet((ours.path(), &[Role::Switch]), (ours.path(), Role::Agent)).await;
-    assert_eq!(met.unwrap_err(), Turned::Role { said: "agent".into(), wanted: "switch".into() });
+    assert_eq!(met.unwrap_err(), Rejected::Role { said: "agent".into(), wanted: "switch".into() });
 }
 
 #[tokio::test]

@@ -28,7 +28,7 @@ pub use checks::Refused;
 
 /// Announcements in a row that may be missed.
 const MISSED: u8 = 3;
-/// A port without another switch is announced in each interval so often, and then in one of so many.
+/// A port without another switch is announced in each of its first 8 intervals, and then in one of 8.
 const SELDOM: u32 = 8;
 /// Intervals that a warning stays after its cause was last seen.
 const WARNED: u8 = 10;
@@ -50,7 +50,7 @@ pub enum Input<'a> {
     /// A port has gone down or away.
     PortDown(Port),
     /// A port has heard a frame.
-    Heard(Port, &'a [u8]),
+    Received(Port, &'a [u8]),
     /// A node is registered with this name and address, and proves its announcements with this key.
     NodeRegistered(&'a str, Mac, &'a Key),
     /// A node is registered no more.
@@ -225,6 +225,7 @@ pub struct Discovery {
     /// By port and kind of cause, so that their number is bounded; with the intervals left.
     warnings: BTreeMap<(Port, u8), (Warning, u8)>,
     outputs: VecDeque<Output>,
+    revision: u64,
 }
 
 impl Discovery {
@@ -243,6 +244,7 @@ impl Discovery {
             graph: Graph::default(),
             warnings: BTreeMap::new(),
             outputs: VecDeque::new(),
+            revision: 0,
         }
     }
 
@@ -254,6 +256,11 @@ impl Discovery {
     /// How many frames were not believed.
     pub fn refused(&self) -> Refused {
         self.refused
+    }
+
+    /// Counts the changes of what is known: of the graph and of the warnings.
+    pub fn revision(&self) -> u64 {
+        self.revision
     }
 
     /// What is wrong at present.
@@ -450,7 +457,11 @@ impl Discovery {
             Cause::Relayed { .. } => 7,
         };
         let warning = Warning { port, cause };
-        if self.warnings.insert((port, kind), (warning.clone(), WARNED)).is_none() {
+        let before = self.warnings.insert((port, kind), (warning.clone(), WARNED));
+        if before.as_ref().is_none_or(|(before, _)| *before != warning) {
+            self.revision += 1;
+        }
+        if before.is_none() {
             self.outputs.push_back(Output::Warning(warning));
         }
     }
@@ -496,10 +507,12 @@ impl Discovery {
             self.graph.remove_switch(switch);
             self.outputs.push_back(Output::SwitchLost(switch));
         }
+        let warnings = self.warnings.len();
         self.warnings.retain(|_, (_, left)| {
             *left -= 1;
             *left > 0
         });
+        self.revision += u64::from(self.warnings.len() < warnings);
         for port in due {
             self.announce(port);
         }
@@ -520,7 +533,7 @@ impl Machine for Discovery {
             Input::SwitchDown(_) => {}
             Input::PortUp(port, mac) => self.port_up(port, mac),
             Input::PortDown(port) => self.port_down(port),
-            Input::Heard(port, frame) => self.heard(port, frame),
+            Input::Received(port, frame) => self.heard(port, frame),
             Input::NodeRegistered(name, mac, key) => {
                 let before = self.registered.get(name).filter(|node| node.key == *key);
                 let last = before.map_or(0, |node| node.last);
@@ -540,7 +553,11 @@ impl Machine for Discovery {
             self.tick();
         }
         match self.outputs.pop_front() {
-            Some(output) => Poll::Output(output),
+            Some(output) => {
+                // Whatever changes the graph is told.
+                self.revision += u64::from(!matches!(output, Output::Announce(..)));
+                Poll::Output(output)
+            }
             None => Poll::Idle(self.next),
         }
     }

@@ -1,10 +1,11 @@
 //! The network as a graph: what it is made of ([`ids`], [`graph`]), how it is found ([`lldp`],
-//! [`seal`], [`discovery`]), and what is computed from it ([`index`], [`racks`], [`routes`], [`trees`]), and
+//! [`auth`], [`discovery`]), and what is computed from it ([`index`], [`racks`], [`routes`], [`trees`]), and
 //! how it looks ([`picture`]).
 //!
 //! Pure: no sockets, no clocks, and equal inputs give equal answers. What switches are told about it is the
 //! controller's matter.
 
+pub mod auth;
 pub mod discovery;
 pub mod graph;
 pub mod ids;
@@ -15,14 +16,13 @@ pub mod racks;
 pub mod routes;
 #[cfg(test)]
 mod samples;
-pub mod seal;
 pub mod trees;
 
+pub use auth::Key;
 pub use discovery::Discovery;
 pub use graph::{Graph, Link};
 pub use ids::{BadMac, DatapathId, Mac, Port};
 pub use index::Index;
 pub use racks::Racks;
 pub use routes::Routes;
-pub use seal::Key;
 pub use trees::Tree;

@@ -2,24 +2,23 @@
 //! What they prove is [`discovery`](crate::discovery)'s matter.
 //!
 //! Both kinds carry the three mandatory TLVs, one organisationally specific TLV that says whose frame it
-//! is, and as the last one another with a number used once and an HMAC over all before it ([`seal`](crate::seal)).
+//! is, and as the last one another with a number used once and an HMAC over all before it ([`auth`](crate::auth)).
 //! TLVs that we do not know are skipped, so that later versions can add some.
 
-use crate::seal::{Key, TAG};
+use crate::auth::{Key, TAG};
 use crate::{DatapathId, Mac};
+use cool_types::check_node_name;
 
 /// LLDP's EtherType.
 pub const ETHERTYPE: u16 = 0x88cc;
 /// The nearest-bridge group address, to which LLDP is sent.
 pub const DESTINATION: Mac = Mac([0x01, 0x80, 0xc2, 0, 0, 0x0e]);
-/// The longest name of a node, in bytes: what a chassis id can carry.
-pub const MAX_NAME: usize = 254;
 
 /// A locally administered OUI: no vendor's frames carry it.
 const OUI: [u8; 3] = [0x02, 0xc0, 0x01];
 const KIND_SWITCH: u8 = 1;
 const KIND_NODE: u8 = 2;
-const KIND_SEAL: u8 = 3;
+const KIND_AUTH: u8 = 3;
 const VERSION: u8 = 2;
 const TTL_SECONDS: u16 = 120;
 
@@ -85,12 +84,12 @@ pub enum LldpError {
     Twice,
     /// Ours, but nothing proves who made it.
     #[error("the announcement carries no proof of who made it")]
-    Unsealed,
+    Unauthenticated,
 }
 
 /// An announcement as it was read; whether it is genuine is still to be checked.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Sealed<'a> {
+pub struct Unverified<'a> {
     /// What it says.
     pub announcement: Announcement,
     /// A number that its maker uses once.
@@ -100,9 +99,9 @@ pub struct Sealed<'a> {
     tag: [u8; TAG],
 }
 
-impl Sealed<'_> {
+impl Unverified<'_> {
     /// Whether one who has this secret made it.
-    pub fn is_genuine(&self, key: &Key) -> bool {
+    pub fn is_authentic(&self, key: &Key) -> bool {
         key.proves(self.covered, &self.tag)
     }
 }
@@ -112,7 +111,7 @@ impl Announcement {
     /// once, in ascending order.
     ///
     /// # Errors
-    /// If the name is empty or longer than [`MAX_NAME`] bytes.
+    /// If the name is none of a node ([`check_node_name`]).
     pub fn encode(&self, source: Mac, key: &Key, number: u64) -> Result<Vec<u8>, LldpError> {
         let mut frame = Vec::with_capacity(160);
         frame.extend(DESTINATION.0);
@@ -126,9 +125,7 @@ impl Announcement {
                 [&organisation(KIND_SWITCH)[..], &switch.0.to_be_bytes(), &port.to_be_bytes()].concat(),
             ),
             Announcement::Node { name, mac } => {
-                if name.is_empty() || name.len() > MAX_NAME {
-                    return Err(LldpError::Malformed("name"));
-                }
+                check_node_name(name).map_err(|_| LldpError::Malformed("name"))?;
                 (
                     [&[CHASSIS_LOCAL][..], name.as_bytes()].concat(),
                     [&[PORT_MAC][..], &mac.0].concat(),
@@ -140,7 +137,7 @@ impl Announcement {
         put(&mut frame, TLV_PORT, &port);
         put(&mut frame, TLV_TTL, &TTL_SECONDS.to_be_bytes());
         put(&mut frame, TLV_ORGANISATION, &own);
-        let seal = [&organisation(KIND_SEAL)[..], &number.to_be_bytes(), &[0; TAG]].concat();
+        let seal = [&organisation(KIND_AUTH)[..], &number.to_be_bytes(), &[0; TAG]].concat();
         put(&mut frame, TLV_ORGANISATION, &seal);
         let covered = frame.len() - TAG;
         let tag = key.tag(&frame[..covered]);
@@ -154,7 +151,7 @@ impl Announcement {
     /// # Errors
     /// If it is not LLDP, malformed, or not ours; all but [`LldpError::Foreign`] and [`LldpError::NotLldp`]
     /// deserve attention.
-    pub fn decode(frame: &[u8]) -> Result<Sealed<'_>, LldpError> {
+    pub fn decode(frame: &[u8]) -> Result<Unverified<'_>, LldpError> {
         let (header, mut rest) =
             frame.split_at_checked(14).ok_or(LldpError::Truncated("its Ethernet header"))?;
         let ethertype = u16::from_be_bytes([header[12], header[13]]);
@@ -215,8 +212,8 @@ impl Announcement {
         if !agrees {
             return Err(LldpError::Malformed("chassis or port id"));
         }
-        let (number, tag, covered) = seal.ok_or(LldpError::Unsealed)?;
-        Ok(Sealed { announcement: found, number, covered, tag })
+        let (number, tag, covered) = seal.ok_or(LldpError::Unauthenticated)?;
+        Ok(Unverified { announcement: found, number, covered, tag })
     }
 }
 
@@ -229,13 +226,13 @@ enum Own {
 /// The content of a TLV of ours after the OUI; `None` for kinds that later versions may add.
 fn organisation(own: &[u8]) -> Result<Option<Own>, LldpError> {
     let (&[kind, version], body) = own.split_first_chunk().ok_or(LldpError::Truncated("our TLV"))?;
-    if !matches!(kind, KIND_SWITCH | KIND_NODE | KIND_SEAL) {
+    if !matches!(kind, KIND_SWITCH | KIND_NODE | KIND_AUTH) {
         return Ok(None);
     }
     if version != VERSION {
         return Err(LldpError::Version(version));
     }
-    if kind == KIND_SEAL {
+    if kind == KIND_AUTH {
         let (number, tag) = body.split_first_chunk().ok_or(LldpError::Truncated("the proof"))?;
         let tag = tag.try_into().map_err(|_| LldpError::Malformed("proof"))?;
         return Ok(Some(Own::Seal { number: u64::from_be_bytes(*number), tag }));
@@ -249,9 +246,7 @@ fn organisation(own: &[u8]) -> Result<Option<Own>, LldpError> {
     }
     let (mac, name) = body.split_first_chunk().ok_or(LldpError::Truncated("the node's address"))?;
     let name = str::from_utf8(name).map_err(|_| LldpError::Malformed("name"))?;
-    if name.is_empty() || name.len() > MAX_NAME {
-        return Err(LldpError::Malformed("name"));
-    }
+    check_node_name(name).map_err(|_| LldpError::Malformed("name"))?;
     Ok(Some(Own::Announcement(Announcement::Node { name: name.to_owned(), mac: Mac(*mac) })))
 }
 
@@ -288,7 +283,7 @@ mod tests {
         prop_oneof![
             (any::<u64>(), any::<u32>())
                 .prop_map(|(dpid, port)| Announcement::Switch { switch: DatapathId(dpid), port }),
-            ("[a-z0-9.ü-]{1,100}", any::<[u8; 6]>())
+            ("[a-zA-Z0-9_-][a-zA-Z0-9._-]{0,62}", any::<[u8; 6]>())
                 .prop_map(|(name, mac)| Announcement::Node { name, mac: Mac(mac) }),
         ]
     }
@@ -307,11 +302,11 @@ mod tests {
             let mut frame = a.encode(SOURCE, &key(), number).unwrap();
             let read = Announcement::decode(&frame).unwrap();
             prop_assert_eq!((&read.announcement, read.number), (&a, number));
-            prop_assert!(read.is_genuine(&key()));
-            prop_assert!(!read.is_genuine(&key().derive(b"another")));
+            prop_assert!(read.is_authentic(&key()));
+            prop_assert!(!read.is_authentic(&key().derive(b"another")));
             let at = at.index(frame.len());
             frame[at] ^= 1u8 << bit;
-            prop_assert!(!Announcement::decode(&frame).is_ok_and(|read| read.is_genuine(&key())));
+            prop_assert!(!Announcement::decode(&frame).is_ok_and(|read| read.is_authentic(&key())));
         }
 
         #[test]
@@ -387,7 +382,7 @@ mod tests {
         // Without its last TLV but one, the proof.
         let mut bare = frame[..frame.len() - 2 - (2 + 5 + 8 + TAG)].to_vec();
         put(&mut bare, TLV_END, &[]);
-        assert_eq!(Announcement::decode(&bare), Err(LldpError::Unsealed));
+        assert_eq!(Announcement::decode(&bare), Err(LldpError::Unauthenticated));
         // With something of ours behind it.
         let mut more = frame[..frame.len() - 2].to_vec();
         put(&mut more, TLV_ORGANISATION, &[&OUI[..], &[200, 1]].concat());

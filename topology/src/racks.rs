@@ -42,7 +42,7 @@ impl Racks {
             .collect()
     }
 
-    /// Gives a switch the number that it had in an earlier life of the controller, if both are free.
+    /// Gives a switch the number that it had in an earlier controller, if both are free.
     pub fn claim(&mut self, switch: DatapathId, number: u32) {
         if number < MAX_RACKS && self.numbers.values().all(|n| *n != number) {
             self.numbers.entry(switch).or_insert(number);

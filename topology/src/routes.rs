@@ -6,52 +6,53 @@ use crate::index::{Index, UNREACHABLE};
 use crate::{DatapathId, Link};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// How what is for a rack leaves a switch. Both ports lead nearer to the rack, so packets cannot go round whichever
+/// The ports by which packets for a rack leave a switch. Both lead nearer to the rack, so packets cannot go round whichever
 /// of them each switch uses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Way {
+pub struct NextHops {
     /// The port.
     pub port: u32,
     /// The one that stands in for it while it is down, if another one leads nearer.
     pub alternate: Option<u32>,
 }
 
-impl Way {
-    /// What is left of it without the ports that are not `good`.
-    fn only(self, good: impl Fn(u32) -> bool) -> Option<Way> {
+impl NextHops {
+    /// Those of which `good` holds.
+    fn restricted_to(self, good: impl Fn(u32) -> bool) -> Option<NextHops> {
         let mut ports = [Some(self.port), self.alternate].into_iter().flatten().filter(|port| good(*port));
-        Some(Way { port: ports.next()?, alternate: ports.next() })
+        Some(NextHops { port: ports.next()?, alternate: ports.next() })
     }
 }
 
-/// A change: what is for this rack leaves this switch by this way from now on.
+/// A change of one switch's route to one rack.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Hop {
+pub struct RouteUpdate {
     /// The rack's number.
     pub rack: u32,
     /// The switch.
     pub switch: DatapathId,
-    /// Its way; `None` if there is none.
-    pub way: Option<Way>,
-    /// What of it leads nearer to the rack also by the distances before this change. While switches change one
-    /// after the other, packets can go round only by ports of which this is not so.
-    pub downhill: Option<Way>,
+    /// Its next hops from now on; `None` if there is no path.
+    pub next_hops: Option<NextHops>,
+    /// The subset of `next_hops` that is loop-free during the update: nearer to the rack under the old and the new
+    /// distances (ordered FIB update, RFC 6976). While switches change one after the other, packets can go round
+    /// only by the other ports.
+    pub loop_free: Option<NextHops>,
 }
 
-/// All ways to one rack. By position in the index.
+/// All switches' routes to one rack, by position in the index.
 #[derive(Clone, Debug, PartialEq, Eq)]
-struct Ways {
+struct RackRoutes {
     tor: DatapathId,
     distances: Vec<u32>,
-    chosen: Vec<Option<Way>>,
+    chosen: Vec<Option<NextHops>>,
 }
 
-/// The ways to all racks.
+/// The routes to all racks.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Routes {
     /// Those of the index by which positions are meant.
     switches: Vec<DatapathId>,
-    racks: BTreeMap<u32, Ways>,
+    racks: BTreeMap<u32, RackRoutes>,
 }
 
 impl Routes {
@@ -63,31 +64,40 @@ impl Routes {
         index: &Index,
         racks: &BTreeMap<u32, DatapathId>,
         changed: &BTreeSet<Link>,
-    ) -> Vec<Hop> {
-        let mut hops = Vec::new();
+    ) -> Vec<RouteUpdate> {
+        let mut updates = Vec::new();
         if self.switches != index.switches() {
             self.renumber(index);
         }
-        let gone = |rack: u32, ways: &Ways| racks.get(&rack) != Some(&ways.tor);
+        let gone = |rack: u32, rack_routes: &RackRoutes| racks.get(&rack) != Some(&rack_routes.tor);
         let lost: Vec<u32> = self.racks.iter().filter(|(r, w)| gone(**r, w)).map(|(r, _)| *r).collect();
         for rack in lost {
-            if let Some(ways) = self.racks.remove(&rack) {
-                let there = ways.chosen.iter().zip(index.switches()).filter(|(way, _)| way.is_some());
-                hops.extend(there.map(|(_, s)| Hop { rack, switch: *s, way: None, downhill: None }));
+            if let Some(rack_routes) = self.racks.remove(&rack) {
+                let there = rack_routes
+                    .chosen
+                    .iter()
+                    .zip(index.switches())
+                    .filter(|(next_hops, _)| next_hops.is_some());
+                updates.extend(there.map(|(_, s)| RouteUpdate {
+                    rack,
+                    switch: *s,
+                    next_hops: None,
+                    loop_free: None,
+                }));
             }
         }
         for (rack, tor) in racks {
             let Some(to) = index.position(*tor) else { continue };
             match self.racks.get_mut(rack) {
-                Some(ways) => ways.update(index, *rack, to, changed, &mut hops),
+                Some(rack_routes) => rack_routes.update(index, *rack, to, changed, &mut updates),
                 None => {
-                    let mut ways = Ways::unknown(*tor, index.switches().len());
-                    ways.measure(index, *rack, to, false, &mut hops);
-                    self.racks.insert(*rack, ways);
+                    let mut rack_routes = RackRoutes::unknown(*tor, index.switches().len());
+                    rack_routes.measure(index, *rack, to, false, &mut updates);
+                    self.racks.insert(*rack, rack_routes);
                 }
             }
         }
-        hops
+        updates
     }
 
     /// Number of links from a switch to a rack.
@@ -96,36 +106,43 @@ impl Routes {
         (distance != UNREACHABLE).then_some(distance)
     }
 
-    /// How what is for a rack leaves a switch.
-    pub fn way(&self, index: &Index, from: DatapathId, rack: u32) -> Option<Way> {
+    /// The next hops from a switch to a rack.
+    pub fn next_hops(&self, index: &Index, from: DatapathId, rack: u32) -> Option<NextHops> {
         *self.racks.get(&rack)?.chosen.get(index.position(from)?)?
     }
 
     /// Positions are those of another index from now on.
     fn renumber(&mut self, index: &Index) {
         let places: Vec<Option<usize>> = self.switches.iter().map(|s| index.position(*s)).collect();
-        for ways in self.racks.values_mut() {
-            let mut moved = Ways::unknown(ways.tor, index.switches().len());
+        for rack_routes in self.racks.values_mut() {
+            let mut moved = RackRoutes::unknown(rack_routes.tor, index.switches().len());
             for (from, to) in places.iter().enumerate() {
                 if let Some(to) = to {
-                    moved.distances[*to] = ways.distances[from];
-                    moved.chosen[*to] = ways.chosen[from];
+                    moved.distances[*to] = rack_routes.distances[from];
+                    moved.chosen[*to] = rack_routes.chosen[from];
                 }
             }
-            *ways = moved;
+            *rack_routes = moved;
         }
         self.switches = index.switches().to_vec();
     }
 }
 
-impl Ways {
-    fn unknown(tor: DatapathId, switches: usize) -> Ways {
-        Ways { tor, distances: vec![UNREACHABLE; switches], chosen: vec![None; switches] }
+impl RackRoutes {
+    fn unknown(tor: DatapathId, switches: usize) -> RackRoutes {
+        RackRoutes { tor, distances: vec![UNREACHABLE; switches], chosen: vec![None; switches] }
     }
 
     /// Only what the changed links concern: as long as every switch keeps a neighbour that is nearer, and
     /// no new link is a shortcut, all distances stay.
-    fn update(&mut self, index: &Index, rack: u32, to: usize, changed: &BTreeSet<Link>, hops: &mut Vec<Hop>) {
+    fn update(
+        &mut self,
+        index: &Index,
+        rack: u32,
+        to: usize,
+        changed: &BTreeSet<Link>,
+        updates: &mut Vec<RouteUpdate>,
+    ) {
         let mut again: BTreeMap<usize, bool> = BTreeMap::new();
         let mut spread = false;
         let mut moved = self.distances[to] != 0;
@@ -157,34 +174,39 @@ impl Ways {
             distance != 0 && distance != UNREACHABLE && index.nearer(*at, &self.distances).next().is_none()
         };
         if moved || again.keys().any(stranded) {
-            return self.measure(index, rack, to, !spread, hops);
+            return self.measure(index, rack, to, !spread, updates);
         }
         for (at, anew) in again {
-            let way = choose(index, at, &self.distances, rack, self.chosen[at].filter(|_| !anew));
-            if way != self.chosen[at] {
-                self.chosen[at] = way;
-                hops.push(Hop { rack, switch: index.switches()[at], way, downhill: way });
+            let next_hops = choose(index, at, &self.distances, rack, self.chosen[at].filter(|_| !anew));
+            if next_hops != self.chosen[at] {
+                self.chosen[at] = next_hops;
+                updates.push(RouteUpdate {
+                    rack,
+                    switch: index.switches()[at],
+                    next_hops,
+                    loop_free: next_hops,
+                });
             }
         }
     }
 
     /// Measures all distances. With `stay`, ports that still lead nearer are kept.
-    fn measure(&mut self, index: &Index, rack: u32, to: usize, stay: bool, hops: &mut Vec<Hop>) {
+    fn measure(&mut self, index: &Index, rack: u32, to: usize, stay: bool, updates: &mut Vec<RouteUpdate>) {
         let distances = index.distances(to);
         for at in 0..distances.len() {
-            let way = choose(index, at, &distances, rack, self.chosen[at].filter(|_| stay));
-            if way == self.chosen[at] {
+            let next_hops = choose(index, at, &distances, rack, self.chosen[at].filter(|_| stay));
+            if next_hops == self.chosen[at] {
                 continue;
             }
-            // To a switch that had no way so far, nobody sends by the old distances.
+            // To a switch that had no route so far, nobody sends by the old distances.
             let fresh = self.distances[at] == UNREACHABLE;
-            let downhill = |port| {
+            let loop_free = |port| {
                 let peer = index.edges(at).iter().find(|edge| edge.port == port).map(|edge| edge.peer);
                 fresh || peer.is_some_and(|peer| self.distances[peer] < self.distances[at])
             };
-            let downhill = way.and_then(|way| way.only(downhill));
-            self.chosen[at] = way;
-            hops.push(Hop { rack, switch: index.switches()[at], way, downhill });
+            let loop_free = next_hops.and_then(|next_hops| next_hops.restricted_to(loop_free));
+            self.chosen[at] = next_hops;
+            updates.push(RouteUpdate { rack, switch: index.switches()[at], next_hops, loop_free });
         }
         self.distances = distances;
     }
@@ -192,15 +214,21 @@ impl Ways {
 
 /// Ports of `keep` stay as long as they lead nearer. Otherwise racks are spread over the ports that do, and the next
 /// of these stands in.
-fn choose(index: &Index, at: usize, distances: &[u32], rack: u32, keep: Option<Way>) -> Option<Way> {
+fn choose(
+    index: &Index,
+    at: usize,
+    distances: &[u32],
+    rack: u32,
+    keep: Option<NextHops>,
+) -> Option<NextHops> {
     let nearer = || index.nearer(at, distances).map(|edge| edge.port);
     let leads = |port: &u32| nearer().any(|other| other == *port);
     let spread = (rack as usize).checked_rem(nearer().count())?;
-    let keep = keep.filter(|way| leads(&way.port));
-    let port = keep.map(|way| way.port).or_else(|| nearer().nth(spread))?;
+    let keep = keep.filter(|next_hops| leads(&next_hops.port));
+    let port = keep.map(|next_hops| next_hops.port).or_else(|| nearer().nth(spread))?;
     let next = || nearer().skip_while(|other| *other != port).nth(1).or_else(|| nearer().next());
-    let alternate = keep.and_then(|way| way.alternate).filter(leads).or_else(next);
-    Some(Way { port, alternate: alternate.filter(|other| *other != port) })
+    let alternate = keep.and_then(|next_hops| next_hops.alternate).filter(leads).or_else(next);
+    Some(NextHops { port, alternate: alternate.filter(|other| *other != port) })
 }
 
 #[cfg(test)]
@@ -211,13 +239,13 @@ mod tests {
     use proptest::prelude::*;
 
     /// The routes as switches hold them: by switch and rack.
-    type Held = BTreeMap<(DatapathId, u32), Way>;
+    type Held = BTreeMap<(DatapathId, u32), NextHops>;
 
-    fn hold(held: &mut Held, hops: Vec<Hop>) {
-        for hop in hops {
-            match hop.way {
-                Some(way) => drop(held.insert((hop.switch, hop.rack), way)),
-                None => drop(held.remove(&(hop.switch, hop.rack))),
+    fn hold(held: &mut Held, updates: Vec<RouteUpdate>) {
+        for update in updates {
+            match update.next_hops {
+                Some(next_hops) => drop(held.insert((update.switch, update.rack), next_hops)),
+                None => drop(held.remove(&(update.switch, update.rack))),
             }
         }
     }
@@ -235,24 +263,26 @@ mod tests {
         let all = BTreeSet::new();
         let mut held = Held::new();
         hold(&mut held, routes.update(&Index::new(&graph), &racks, &all));
-        let ways = |held: &Held| (1..8).map(|rack| held[&(DatapathId(101), rack)]).collect::<Vec<_>>();
-        let list =
-            |ways: [(u32, u32); 7]| ways.map(|(port, other)| Way { port, alternate: Some(other) }).to_vec();
-        assert_eq!(ways(&held), list([(2, 3), (3, 4), (4, 1), (1, 2), (2, 3), (3, 4), (4, 1)]));
+        let of_leaf = |held: &Held| (1..8).map(|rack| held[&(DatapathId(101), rack)]).collect::<Vec<_>>();
+        let list = |hops: [(u32, u32); 7]| {
+            hops.map(|(port, other)| NextHops { port, alternate: Some(other) }).to_vec()
+        };
+        assert_eq!(of_leaf(&held), list([(2, 3), (3, 4), (4, 1), (1, 2), (2, 3), (3, 4), (4, 1)]));
         assert_eq!(held.len(), 4 * 8 + 8 * 7);
         assert_eq!(held[&(DatapathId(1), 3)].alternate, None);
 
         let lost = graph.unlink(Port { switch: DatapathId(101), number: 2 }).unwrap();
-        let hops = routes.update(&Index::new(&graph), &racks, &BTreeSet::from([lost]));
-        // The leaf's racks that used the link or kept it in reserve, the others' way to the leaf, and the spine's own.
-        let at_leaf: Vec<u32> = hops.iter().filter(|h| h.switch == DatapathId(101)).map(|h| h.rack).collect();
+        let updates = routes.update(&Index::new(&graph), &racks, &BTreeSet::from([lost]));
+        // The leaf's racks that used the link or kept it in reserve, the others' routes to the leaf, and the spine's own.
+        let at_leaf: Vec<u32> =
+            updates.iter().filter(|h| h.switch == DatapathId(101)).map(|h| h.rack).collect();
         assert_eq!(at_leaf, [1, 4, 5]);
-        assert!(hops.iter().all(|h| h.rack == 0 || h.switch == DatapathId(101)), "{hops:?}");
-        hold(&mut held, hops);
-        assert_eq!(ways(&held), list([(3, 4), (3, 4), (4, 1), (1, 3), (4, 1), (3, 4), (4, 1)]));
+        assert!(updates.iter().all(|h| h.rack == 0 || h.switch == DatapathId(101)), "{updates:?}");
+        hold(&mut held, updates);
+        assert_eq!(of_leaf(&held), list([(3, 4), (3, 4), (4, 1), (1, 3), (4, 1), (3, 4), (4, 1)]));
     }
 
-    /// Every switch that is connected to a rack has a way, all ports of which lead one link nearer, and an alternate
+    /// Every switch that is connected to a rack has next hops, all ports of which lead one link nearer, and an alternate
     /// wherever there is a second such port.
     fn check(graph: &Graph, racks: &BTreeMap<u32, DatapathId>, held: &Held) -> Result<(), TestCaseError> {
         for (rack, tor) in racks {
@@ -269,17 +299,17 @@ mod tests {
         Ok(())
     }
 
-    fn ports(way: &Way) -> impl Iterator<Item = u32> + use<> {
-        [Some(way.port), way.alternate].into_iter().flatten()
+    fn ports(next_hops: &NextHops) -> impl Iterator<Item = u32> + use<> {
+        [Some(next_hops.port), next_hops.alternate].into_iter().flatten()
     }
 
-    /// Whether packets for a rack could go round if each switch used any port of its way, whatever is down.
+    /// Whether packets for a rack could go round if each switch used any of its next hops, whatever is down.
     fn goes_round(graph: &Graph, held: &Held, rack: u32) -> bool {
         // A switch may still use a cable that is gone.
         let peer = |switch, number| Some(graph.peer(Port { switch, number })?.switch);
         let of_rack = held.iter().filter(|((_, other), _)| *other == rack);
-        let next =
-            of_rack.map(|((at, _), way)| (*at, ports(way).filter_map(|port| peer(*at, port)).collect()));
+        let next = of_rack
+            .map(|((at, _), next_hops)| (*at, ports(next_hops).filter_map(|port| peer(*at, port)).collect()));
         let mut next: BTreeMap<DatapathId, BTreeSet<DatapathId>> = next.collect();
         loop {
             let left = next.len();
@@ -292,7 +322,7 @@ mod tests {
     }
 
     proptest! {
-        /// Links come and go, several at once: the ways held are shortest paths, as if computed afresh.
+        /// Links come and go, several at once: the routes held are shortest paths, as if computed afresh.
         #[test]
         fn routes_kept_up_to_date_are_shortest_paths(
             whole in connected(),
@@ -315,7 +345,7 @@ mod tests {
             }
         }
 
-        /// Switches change one after the other, in any order: first to what of their way is downhill, then to
+        /// Switches change one after the other, in any order: first to what of their next hops is loop-free, then to
         /// all of it. No mixture makes a loop, whichever ports are down.
         #[test]
         fn no_mixture_of_ways_makes_a_loop(
@@ -334,15 +364,15 @@ mod tests {
                         graph.link(link.a, link.b);
                     }
                 }
-                let mut hops = routes.update(&Index::new(&graph), &racks, &changed);
-                let first = order.index(hops.len().max(1));
-                let first = first.min(hops.len());
-                hops.rotate_left(first);
-                let later: Vec<Hop> = hops.iter().copied().filter(|hop| hop.downhill != hop.way).collect();
-                let now = |hop: Hop| Hop { way: hop.downhill, ..hop };
-                for hop in hops.into_iter().map(now).chain(later) {
-                    hold(&mut held, vec![hop]);
-                    prop_assert!(!goes_round(&graph, &held, hop.rack), "a loop on the way to rack {}", hop.rack);
+                let mut updates = routes.update(&Index::new(&graph), &racks, &changed);
+                let first = order.index(updates.len().max(1));
+                let first = first.min(updates.len());
+                updates.rotate_left(first);
+                let later: Vec<RouteUpdate> = updates.iter().copied().filter(|update| update.loop_free != update.next_hops).collect();
+                let now = |update: RouteUpdate| RouteUpdate { next_hops: update.loop_free, ..update };
+                for update in updates.into_iter().map(now).chain(later) {
+                    hold(&mut held, vec![update]);
+                    prop_assert!(!goes_round(&graph, &held, update.rack), "a loop on the way to rack {}", update.rack);
                 }
             }
         }

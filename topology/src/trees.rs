@@ -168,24 +168,24 @@ fn shortest(
 
 /// Whether no loop can be made of these links.
 pub fn is_forest<'a>(links: impl IntoIterator<Item = &'a Link>) -> bool {
-    let mut pieces = Pieces::default();
-    links.into_iter().all(|link| pieces.join(*link))
+    let mut sets = UnionFind::default();
+    links.into_iter().all(|link| sets.join(*link))
 }
 
 /// Of these links, those that make no loop with those that come before them: all together connect what all
 /// links connect.
 pub fn forest(links: impl IntoIterator<Item = Link>) -> BTreeSet<Link> {
-    let mut pieces = Pieces::default();
-    links.into_iter().filter(|link| pieces.join(*link)).collect()
+    let mut sets = UnionFind::default();
+    links.into_iter().filter(|link| sets.join(*link)).collect()
 }
 
 /// Switches that links connect: each points towards the representative of its piece.
 #[derive(Default)]
-struct Pieces {
+struct UnionFind {
     towards: BTreeMap<DatapathId, DatapathId>,
 }
 
-impl Pieces {
+impl UnionFind {
     fn of(&self, mut switch: DatapathId) -> DatapathId {
         while let Some(next) = self.towards.get(&switch) {
             switch = *next;

@@ -7,6 +7,10 @@
 //! completes by the chain alone, pipelined. Completion is reported rack by rack to the source, which then
 //! settles the stream.
 //!
+//! What receivers tell the source and what it makes of it is in `feedback`, how fast it sends in `congestion`, what mends
+//! losses in `repair`, and how long who waits for what before trying again in `retry`. Who belongs to a group is
+//! `cool-membership`'s matter.
+//!
 //! The machines hold no payload: they name byte ranges and the driver moves the bytes. They never wait:
 //! pacing is a deadline like any other. Left to the driver: sockets, the clock, buffers, and packets that
 //! come for a stream which is not open yet.
@@ -16,35 +20,32 @@
 //!          poll(now) until idle:  Transmit -> Packet::encode, payload from the buffer, send
 //!                                 Store    -> payload of the packet just handled into the buffer
 //! ```
+//!
+//! [`Packet::encode`] appends to a buffer that the driver gives, and the payload is to follow there: a driver that sends
+//! datagrams in batches has the packets encoded where they are sent from, without an allocation or a copy for each.
+//!
+//! [`unicast`] carries messages between two agents over a byte stream of their own, by the same rules.
 
 #![allow(clippy::single_range_in_vec_init, reason = "lists of ranges are what packets hold")]
 
-mod delay;
-mod feed;
+mod congestion;
+mod feedback;
+mod fields;
 mod intervals;
 mod machine;
-pub mod muster;
-mod pacing;
 pub mod packet;
-mod pull;
-mod rack;
-mod rate;
 mod receiver;
-mod report;
-mod roll;
-mod rounds;
+mod repair;
+mod retry;
 mod rtt;
 mod sender;
 mod spec;
 mod stats;
-pub mod survivors;
-mod tree;
 pub mod unicast;
-mod window;
 
 pub use machine::{Input, Output, StreamError, To};
 pub use packet::{Packet, PacketError};
 pub use receiver::Receiver;
 pub use sender::Sender;
 pub use spec::{Chain, Hop, RateSpec, SpecError, StreamId, StreamSpec, Timers};
-pub use stats::Stats;
+pub use stats::{RatePhase, Stats};

@@ -7,15 +7,16 @@ use core::time::Duration;
 /// What may happen to a [`crate::Sender`] or a [`crate::Receiver`].
 #[derive(Clone, Copy, Debug)]
 pub enum Input<'a> {
-    /// A packet of this stream came, with so many bytes of payload.
+    /// A packet of this stream came, and its payload.
     Packet {
         /// The packet.
         packet: &'a Packet,
-        /// Length of its payload.
+        /// Length of its payload in bytes.
         payload: usize,
     },
-    /// Packets of this stream came before it was open here and were not kept: it is under way.
-    Begun,
+    /// A receiver that joins late: packets of the stream came before it was open here and were not kept, so what they carried
+    /// is to be asked for.
+    LateJoin,
     /// The source may send this many bytes per second from now on (see [`crate::RateSpec::ceiling`]).
     Ceiling(Option<u64>),
 }
@@ -49,7 +50,7 @@ pub enum Output {
     Delivered,
     /// Nobody needs the message from here any more; it may be dropped. Comes after `Delivered`.
     Released,
-    /// The stream is over; the machine may be dropped. For a source, [`crate::Sender::farewell`] goes on answering.
+    /// The stream is over; the machine may be dropped. For a source, [`crate::Sender::settled_reply`] goes on answering.
     Closed,
     /// A peer holds another call under this stream's name. Reported once for each peer.
     Mismatch {
@@ -112,7 +113,7 @@ pub(crate) struct Outbox {
 impl Outbox {
     /// An empty box of the node `from`.
     pub(crate) fn new(id: crate::StreamId, from: u16, digest: u64) -> Outbox {
-        let template = Packet { id, from, digest, body: Body::Refuse };
+        let template = Packet { id, from, digest, body: Body::DigestMismatch };
         Outbox { template, queue: std::collections::VecDeque::new(), mismatched: Vec::new() }
     }
 
@@ -149,13 +150,13 @@ impl Outbox {
 
     /// Whether a packet speaks of the same call. If not, says so once, to the driver and to the peer.
     pub(crate) fn same_call(&mut self, packet: &Packet) -> bool {
-        if packet.digest == self.template.digest && packet.body != Body::Refuse {
+        if packet.digest == self.template.digest && packet.body != Body::DigestMismatch {
             return true;
         }
         if packet.digest != self.template.digest && !self.mismatched.contains(&packet.from) {
             self.mismatched.push(packet.from);
             self.push(Output::Mismatch { node: packet.from, digest: packet.digest });
-            self.send(To::Node(packet.from), Body::Refuse);
+            self.send(To::Node(packet.from), Body::DigestMismatch);
         }
         false
     }

@@ -19,13 +19,13 @@
 //!
 //! | type | name | bytes after the first 40 |
 //! | --- | --- | --- |
-//! | 1 | data | chunk u32, echo or stamp u16, way u8 (0 tree, 1 answer, 2 forwarded, 3 rack), zero u8, payload |
+//! | 1 | data | chunk u32, echo or stamp u16, via u8 (0 tree, 1 answer, 2 forwarded, 3 rack), zero u8, payload |
 //! | 2 | announce | sent u32, serial u16, flags u8 (1 begun, 2 answer to the source), zero u8 |
-//! | 3 | request | serial u16, flags u8 (1 follow), count u8, count x (first chunk u32, one past the last u32) |
-//! | 4 | wait | echo u16, zero u8, count u8, count x (first chunk u32, one past the last u32) |
+//! | 3 | NAK | serial u16, flags u8 (1 forward_live), count u8, count x (first chunk u32, one past the last u32) |
+//! | 4 | NAK confirm | echo u16, zero u8, count u8, count x (first chunk u32, one past the last u32) |
 //! | 5 | report | rounds u32, loss u16, spacing u32, delay u16, echo u16, alive count u8, complete count u8, counts x (position u16, one past the last u16) |
 //! | 6 | settled | zero u8, count u8, count x (position u16, one past the last u16) |
-//! | 7 | refuse | nothing |
+//! | 7 | digest mismatch | nothing |
 //! | 8 | ping | flags u8 (1 to be answered), zero u8 |
 //!
 //! Ranges are not empty, ascend and do not touch.
@@ -33,12 +33,13 @@
 mod codec;
 
 use crate::spec::StreamId;
+use cool_types::wire;
 use core::ops::Range;
 
 /// Bytes before the payload of a data packet.
-pub const DATA_HEADER: usize = COMMON + 8;
+pub const DATA_HEADER: usize = wire::STREAM_DATA_HEADER as usize;
 /// Bytes of Ethernet, IPv4 and UDP headers around a packet.
-pub const FRAMING: usize = 14 + 20 + 8;
+pub const FRAMING: usize = wire::DATAGRAM_FRAMING as usize;
 /// Longest packet that is not data.
 pub const MAX_CONTROL: usize = COMMON + 16 + 2 * MAX_RANGES * 4;
 /// Most ranges in a list of a packet.
@@ -72,7 +73,7 @@ pub enum Body {
         /// 2^14 nanoseconds.
         echo: u16,
         /// The way it came.
-        way: Way,
+        via: Via,
     },
     /// Source to receivers: how far the stream is.
     Announce {
@@ -86,16 +87,16 @@ pub enum Body {
         answer: bool,
     },
     /// To a node nearer the source: chunks that the sender of this packet lacks.
-    Request {
+    Nak {
         /// To be echoed in the answers.
         serial: u16,
         /// Forward also what comes over the tree: the requester does not hear it.
-        follow: bool,
+        forward_live: bool,
         /// The chunks.
         chunks: Vec<Range<u32>>,
     },
     /// Answer to a request: these chunks are not here yet and will be forwarded when they come.
-    Wait {
+    NakConfirm {
         /// Serial of the request; zero from a node that only says that it is there.
         echo: u16,
         /// The chunks.
@@ -125,7 +126,7 @@ pub enum Body {
         positions: Vec<Range<u16>>,
     },
     /// The stream of this name is another call here; see the digest.
-    Refuse,
+    DigestMismatch,
     /// Of no stream: whether a node of the group is there, or that it is.
     Ping {
         /// Whether to answer.
@@ -135,7 +136,7 @@ pub enum Body {
 
 /// The way a chunk came.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Way {
+pub enum Via {
     /// Multicast by the source.
     Tree,
     /// Sent at once in answer to a request.
@@ -153,9 +154,9 @@ pub enum PacketError {
     #[error("not a stream packet (first bytes {0:02x?})")]
     Foreign(Vec<u8>),
     /// Another version of the protocol.
-    #[error("stream packet of version {0}; this is version 1: run the same release on all nodes")]
+    #[error("stream packet of version {0}; this is version {VERSION}: run the same release on all nodes")]
     Version(u8),
-    /// A type that version 1 does not have.
+    /// A type that this version does not have.
     #[error("stream packet of unknown type {0}")]
     Type(u8),
     /// Cut short.

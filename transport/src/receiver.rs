@@ -1,43 +1,41 @@
-//! A receiver of a stream: stores what comes, pulls what is missing, feeds the nodes behind it, reports.
+//! A receiver of a stream: stores what comes, asks for what is missing, repairs the nodes behind it, reports.
 
-use crate::feed::Feed;
+use crate::feedback::ack_tree::Reporter;
+use crate::feedback::multicast_rx::MulticastRx;
+use crate::feedback::rounds::{RoundFeedback, Rounds};
 use crate::intervals::IntervalSet;
 use crate::machine::{Input, Outbox, Output, StreamError, To};
-use crate::packet::{Body, Packet, Way};
-use crate::pull::Pull;
-use crate::rack::Rack;
-use crate::report::Reporter;
-use crate::rounds::{Heard, Rounds};
+use crate::packet::{Body, Packet, Via};
+use crate::repair::local_repair::LocalRepair;
+use crate::repair::loss_recovery::LossRecovery;
+use crate::repair::retransmit_queue::RetransmitQueue;
+use crate::retry::LINGER_RTOS;
 use crate::spec::{SpecError, StreamSpec};
 use crate::stats::Stats;
-use crate::tree::Tree;
 use cool_machine::{Duration, Machine, Poll, Time, earliest};
 use core::ops::Range;
 
-/// Retry timers that a settled receiver stays to answer those who have not heard that they are settled. Who asks
-/// later asks the source.
-const LINGER: u32 = 32;
-
-/// A receiver of a stream: stores what comes, pulls what is missing, feeds the nodes behind it.
+/// A receiver of a stream: stores what comes, asks for what is missing, repairs the nodes behind it.
 #[derive(Debug)]
 pub struct Receiver {
     spec: StreamSpec,
     me: u16,
     chunks: u32,
     held: IntervalSet,
-    tree: Tree,
-    pull: Pull,
-    feed: Feed,
-    rack: Rack,
+    tree: MulticastRx,
+    recovery: LossRecovery,
+    retransmits: RetransmitQueue,
+    rack: LocalRepair,
     reporter: Reporter,
     out: Outbox,
     phase: Phase,
     /// When the phase began or last made progress.
     since: Time,
-    /// The tree is silent, so that everything is asked for.
-    deaf: bool,
-    /// The chain is even ahead of the tree, so that what comes over the tree is to be forwarded here.
-    ahead: bool,
+    /// Nothing is heard over the tree, so everything is asked for.
+    tree_silent: bool,
+    /// Repairs along the chain are ahead of what was heard over the tree: who is asked is to forward here what comes live over
+    /// the tree, too.
+    forward_live: bool,
     released: bool,
     stats: Stats,
 }
@@ -69,16 +67,16 @@ impl Receiver {
             me,
             chunks,
             held: IntervalSet::default(),
-            tree: Tree::new(Rounds::new(chain), chunks),
-            pull: Pull::new(now, me, &spec.timers, spec.chunk_bytes),
-            feed: Feed::default(),
-            rack: Rack::new(chain, me, spec.rack_tree),
-            reporter: Reporter::new(chain.clone(), me, spec.tick()),
+            tree: MulticastRx::new(Rounds::new(chain), chunks),
+            recovery: LossRecovery::new(now, me, &spec.timers, spec.chunk_bytes),
+            retransmits: RetransmitQueue::default(),
+            rack: LocalRepair::new(chain, me, spec.rack_tree),
+            reporter: Reporter::new(chain.clone(), me, spec.ack_delay()),
             out: Outbox::new(spec.id, chain.node(me), spec.digest),
             phase: Phase::Waiting,
             since: now,
-            deaf: !spec.multicast,
-            ahead: !spec.multicast,
+            tree_silent: !spec.multicast,
+            forward_live: !spec.multicast,
             released: false,
             stats: Stats::default(),
             spec,
@@ -91,7 +89,7 @@ impl Receiver {
 
     /// The retry timer as measured by now, for [`crate::Timers::initial_rto`] of the next stream.
     pub fn retry_timer(&self) -> Duration {
-        self.pull.rtt().rto()
+        self.recovery.rtt().rto()
     }
 
     /// What was counted.
@@ -101,7 +99,7 @@ impl Receiver {
 
     /// Entries of all lists of chunks, requests and packets: what it takes of memory that grows with what is lost.
     pub fn entries(&self) -> usize {
-        let lists = self.pull.entries() + self.feed.entries() + self.rack.entries();
+        let lists = self.recovery.entries() + self.retransmits.entries() + self.rack.entries();
         self.held.range_count() + lists + self.out.len()
     }
 
@@ -120,29 +118,30 @@ impl Receiver {
         };
         self.reporter.on_heard(from);
         match &packet.body {
-            Body::Data { chunk, echo, way } => self.on_data(now, from, (*chunk, payload), (*echo, *way)),
+            Body::Data { chunk, echo, via } => self.on_data(now, from, (*chunk, payload), (*echo, *via)),
             Body::Announce { sent, serial, begun, answer } if from == 0 => {
                 self.on_announce(now, (*sent, *begun), answer.then_some(*serial));
             }
-            Body::Request { serial, follow, chunks } if from > self.me && self.knows(chunks) => {
+            Body::Nak { serial, forward_live, chunks } if from > self.me && self.knows(chunks) => {
                 self.begin(now);
                 if from == self.me + 1 {
                     self.rack.on_asked(chunks);
                 }
-                let lacking = self.feed.request(packet.from, (*serial, *follow), chunks, &self.held);
+                let lacking =
+                    self.retransmits.request(packet.from, (*serial, *forward_live), chunks, &self.held);
                 if !lacking.is_empty() {
-                    self.out.send(To::Node(packet.from), Body::Wait { echo: *serial, chunks: lacking });
+                    self.out.send(To::Node(packet.from), Body::NakConfirm { echo: *serial, chunks: lacking });
                 }
             }
-            Body::Wait { echo, chunks } if from < self.me && self.knows(chunks) => {
+            Body::NakConfirm { echo, chunks } if from < self.me && self.knows(chunks) => {
                 self.begin(now);
-                self.pull.wait(now, from, *echo, chunks);
+                self.recovery.wait(now, from, *echo, chunks);
             }
             Body::Report { rounds, loss, spacing, delay, alive, complete, .. }
                 if self.tree.has_rounds(*rounds) =>
             {
-                let heard = Heard { loss: *loss, spacing: *spacing, delay: *delay };
-                let rto = self.pull.rtt().rto();
+                let heard = RoundFeedback { loss: *loss, spacing: *spacing, delay: *delay };
+                let rto = self.recovery.rtt().rto();
                 if self.reporter.on_member(now, from, (*rounds, heard), (alive, complete), rto) {
                     self.out.send(To::Node(packet.from), self.reporter.settled_for(from));
                 }
@@ -152,10 +151,10 @@ impl Receiver {
         }
     }
 
-    fn on_data(&mut self, now: Time, from: u16, (chunk, payload): (u32, usize), (echo, way): (u16, Way)) {
+    fn on_data(&mut self, now: Time, from: u16, (chunk, payload): (u32, usize), (echo, via): (u16, Via)) {
         let bytes = self.spec.bytes_of(chunk);
-        let by_tree = way == Way::Tree;
-        let by_rack = way == Way::Rack;
+        let by_tree = via == Via::Tree;
+        let by_rack = via == Via::Rack;
         let fits = chunk < self.chunks && bytes.end - bytes.start == payload as u64;
         if !fits || from > self.me || by_tree && from != 0 || by_rack && !self.rack.contains(from) {
             self.stats.refused += 1;
@@ -163,19 +162,19 @@ impl Receiver {
         }
         self.begin(now);
         if by_tree {
-            if self.deaf && chunk >= self.tree.horizon() {
-                (self.deaf, self.ahead) = (false, false);
-                self.pull.unwant(chunk..self.chunks);
+            if self.tree_silent && chunk >= self.tree.horizon() {
+                (self.tree_silent, self.forward_live) = (false, false);
+                self.recovery.unwant(chunk..self.chunks);
             }
             let (gap, ended) = self.tree.heard(now, chunk, echo);
-            self.pull.gap(now, gap);
-            self.pull.came_by_tree(chunk);
+            self.recovery.gap(now, gap);
+            self.recovery.came_by_tree(chunk);
             if let Some((rounds, heard)) = ended {
-                self.reporter.on_round(now, rounds, heard, self.pull.rtt().rto());
+                self.reporter.on_round(now, rounds, heard, self.recovery.rtt().rto());
             }
         } else {
-            self.ahead |= self.deaf && chunk >= self.tree.horizon();
-            self.pull.came_by_chain(now, from, chunk, echo, way);
+            self.forward_live |= self.tree_silent && chunk >= self.tree.horizon();
+            self.recovery.came_by_chain(now, from, chunk, echo, via);
         }
         if self.held.insert(chunk..chunk + 1) == 0 {
             self.stats.duplicates += 1;
@@ -184,35 +183,36 @@ impl Receiver {
         *(if by_tree { &mut self.stats.by_tree } else { &mut self.stats.by_chain }) += 1;
         self.since = now;
         self.out.push(Output::Store(bytes));
-        self.hand_on(chunk, way);
+        self.hand_on(chunk, via);
         if self.is_complete() {
             self.phase = Phase::Holding;
             self.out.push(Output::Delivered);
-            self.reporter.on_complete(now, self.pull.rtt().rto());
+            self.reporter.on_complete(now, self.recovery.rtt().rto());
         }
     }
 
     /// A chunk that came by itself or on request goes to those who wait for it, unless they have it the same way.
-    fn hand_on(&mut self, chunk: u32, way: Way) {
+    fn hand_on(&mut self, chunk: u32, via: Via) {
         let (chain, rack) = (&self.spec.chain, &mut self.rack);
-        let mends = way != Way::Tree && !self.deaf && rack.mends();
-        let mends = mends && rack.on_mended(chunk, self.feed.is_awaited(chain.node(self.me + 1), chunk));
+        let mends = via != Via::Tree && !self.tree_silent && rack.mends();
+        let mends =
+            mends && rack.on_mended(chunk, self.retransmits.is_awaited(chain.node(self.me + 1), chunk));
         if mends {
-            self.feed.multicast(chunk);
+            self.retransmits.multicast(chunk);
         }
         let in_rack = |node| chain.position(node).is_some_and(|position| rack.contains(position));
-        match way {
-            Way::Tree => self.feed.arrived(chunk, |_| true),
-            _ => self.feed.arrived(chunk, |node| (mends || way == Way::Rack) && in_rack(node)),
+        match via {
+            Via::Tree => self.retransmits.arrived(chunk, |_| true),
+            _ => self.retransmits.arrived(chunk, |node| (mends || via == Via::Rack) && in_rack(node)),
         }
     }
 
     fn on_announce(&mut self, now: Time, (sent, begun): (u32, bool), answer: Option<u16>) {
         if begun {
             self.begin(now);
-            self.pull.is_there(now, 0);
+            self.recovery.is_there(now, 0);
             let gap = self.tree.announced(now, sent);
-            self.pull.gap(now, gap);
+            self.recovery.gap(now, gap);
         }
         match answer {
             Some(serial) => self.answer_source(serial),
@@ -229,11 +229,11 @@ impl Receiver {
         self.since = now;
         self.tree.began(now);
         if !self.spec.multicast {
-            self.pull.want(0..self.chunks, &self.held);
+            self.recovery.want(0..self.chunks, &self.held);
             if let Some(next) = self.me.checked_add(1).filter(|next| *next < self.spec.chain.len()) {
                 // Should it have asked before this node was there, it asks another now.
                 let node = self.spec.chain.node(next);
-                self.out.send(To::Node(node), Body::Wait { echo: 0, chunks: Vec::new() });
+                self.out.send(To::Node(node), Body::NakConfirm { echo: 0, chunks: Vec::new() });
             }
         }
     }
@@ -248,7 +248,7 @@ impl Receiver {
 
     /// When the tree is to be taken for silent, if it is not already.
     fn silent_at(&self) -> Option<Time> {
-        self.tree.silent_at(self.pull.rtt().rto()).filter(|_| !self.deaf)
+        self.tree.silent_at(self.recovery.rtt().rto()).filter(|_| !self.tree_silent)
     }
 
     fn on_time(&mut self, now: Time) {
@@ -262,16 +262,16 @@ impl Receiver {
                     source_node: self.spec.id.source,
                     missing: self.chunks - self.held.len(),
                     chunks: self.chunks,
-                    asked: self.spec.chain.node(self.pull.feeder()),
+                    asked: self.spec.chain.node(self.recovery.upstream()),
                     waited: now - self.since,
                 })
             }
             Phase::Receiving => {
                 if self.silent_at().is_some_and(|at| at <= now) {
-                    self.deaf = true;
-                    self.pull.want(self.tree.horizon()..self.chunks, &self.held);
+                    self.tree_silent = true;
+                    self.recovery.want(self.tree.horizon()..self.chunks, &self.held);
                 }
-                self.pull.on_time(now, &self.held);
+                self.recovery.on_time(now, &self.held);
             }
             Phase::Holding => self.on_settling(now),
             Phase::Lingering if now >= self.since + self.linger() => self.close(),
@@ -294,7 +294,7 @@ impl Receiver {
     }
 
     fn linger(&self) -> Duration {
-        ((self.pull.rtt().rto() + self.spec.tick()) * LINGER).min(self.spec.timers.stall)
+        ((self.recovery.rtt().rto() + self.spec.ack_delay()) * LINGER_RTOS).min(self.spec.timers.stall)
     }
 
     fn fail(&mut self, error: StreamError) {
@@ -309,19 +309,19 @@ impl Receiver {
 
     /// The next packet that is to go out.
     fn transmit(&mut self, now: Time) -> Option<Output> {
-        if let Some(next) = self.feed.next().filter(|_| !self.released) {
+        if let Some(next) = self.retransmits.next().filter(|_| !self.released) {
             self.stats.served += 1;
-            let packet = self.out.packet(Body::Data { chunk: next.chunk, echo: next.echo, way: next.way });
+            let packet = self.out.packet(Body::Data { chunk: next.chunk, echo: next.echo, via: next.via });
             let payload = self.spec.bytes_of(next.chunk);
             return Some(Output::Transmit { to: next.to, packet, payload });
         }
-        let (position, body) = if let Some(report) = self.reporter.take(now, self.pull.rtt().rto()) {
+        let (position, body) = if let Some(report) = self.reporter.take(now, self.recovery.rtt().rto()) {
             report
         } else if self.phase == Phase::Receiving {
-            let request = self.pull.request(now)?;
-            self.stats.requests += 1;
+            let request = self.recovery.request(now)?;
+            self.stats.naks += 1;
             let (serial, chunks) = (request.serial, request.chunks);
-            (request.position, Body::Request { serial, follow: self.ahead, chunks })
+            (request.position, Body::Nak { serial, forward_live: self.forward_live, chunks })
         } else {
             return None;
         };
@@ -335,7 +335,7 @@ impl Receiver {
             Phase::Waiting => Some(self.since + timers.start),
             Phase::Receiving => {
                 let stall = Some(self.since + timers.stall);
-                earliest(earliest(stall, self.silent_at()), self.pull.deadline())
+                earliest(earliest(stall, self.silent_at()), self.recovery.deadline())
             }
             Phase::Holding => Some(self.since + timers.stall),
             Phase::Lingering => Some(self.since + self.linger()),
@@ -352,10 +352,10 @@ impl Machine for Receiver {
     fn handle(&mut self, now: Time, input: Input<'_>) {
         match input {
             Input::Packet { packet, payload } => self.on_packet(now, packet, payload),
-            Input::Begun => {
+            Input::LateJoin => {
                 self.begin(now);
-                self.deaf = true;
-                self.pull.want(0..self.chunks, &self.held);
+                self.tree_silent = true;
+                self.recovery.want(0..self.chunks, &self.held);
             }
             Input::Ceiling(_) => {}
         }

@@ -1,16 +1,10 @@
-//! The retry timer from measured round trips, as RFC 6298 computes it, without its floor of a second: in a
-//! data center a round trip takes microseconds to milliseconds.
+//! The retransmission timer (RTO) from measured round trips, as RFC 6298 section 2 computes it, without its floor of a
+//! second: in a data center a round trip takes microseconds to milliseconds.
 
+use crate::retry::{BACKOFF_DOUBLINGS_MAX, RTO_MAX, RTO_MIN};
 use cool_machine::{Duration, Time};
 use std::collections::VecDeque;
 
-/// Below this, timers of the machines that run us fire late anyway.
-const FLOOR: Duration = Duration::from_millis(2);
-/// A network with longer round trips than this is none that these protocols are for; and where three round
-/// trips in four are lost, many tries must fit the time after which a stream counts as stalled.
-const CEILING: Duration = Duration::from_millis(250);
-/// Beyond so many doublings a retry is worth its packet.
-const DOUBLINGS: u32 = 2;
 /// Packets whose answers may still tell a round trip.
 const PROBES: usize = 64;
 
@@ -29,7 +23,7 @@ pub(crate) struct Rtt {
 impl Rtt {
     /// No sample yet.
     pub(crate) fn new(initial_rto: Duration) -> Rtt {
-        let rto = initial_rto.clamp(FLOOR, CEILING);
+        let rto = initial_rto.clamp(RTO_MIN, RTO_MAX);
         Rtt { estimate: None, shortest: rto, rto, serial: 0, sent: VecDeque::new() }
     }
 
@@ -59,7 +53,7 @@ impl Rtt {
         };
         self.shortest = if self.estimate.is_none() { rtt } else { self.shortest.min(rtt) };
         self.estimate = Some((srtt, var));
-        self.rto = (srtt + 4 * var).clamp(FLOOR, CEILING);
+        self.rto = (srtt + 4 * var).clamp(RTO_MIN, RTO_MAX);
     }
 
     /// Packets whose answers may still tell a round trip.
@@ -85,7 +79,7 @@ impl Rtt {
 
 /// `base` doubled `times` times, up to a bound.
 pub(crate) fn backoff(base: Duration, times: u32) -> Duration {
-    (base * (1 << times.min(DOUBLINGS))).min(base.max(CEILING))
+    (base * (1 << times.min(BACKOFF_DOUBLINGS_MAX))).min(base.max(RTO_MAX))
 }
 
 #[cfg(test)]
@@ -103,7 +97,7 @@ mod tests {
         for _ in 0..60 {
             rtt.sample(MS);
         }
-        assert_eq!((rtt.rto(), rtt.shortest()), (FLOOR, MS));
+        assert_eq!((rtt.rto(), rtt.shortest()), (RTO_MIN, MS));
     }
 
     #[test]
@@ -121,7 +115,7 @@ mod tests {
     fn backoff_is_bounded() {
         assert_eq!(backoff(MS, 1), 2 * MS);
         assert_eq!(backoff(MS, 99), 4 * MS);
-        assert_eq!(backoff(100 * MS, 99), CEILING);
+        assert_eq!(backoff(100 * MS, 99), RTO_MAX);
     }
 
     #[test]

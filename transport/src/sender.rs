@@ -1,23 +1,19 @@
 //! The source of a stream: multicasts it, serves requests, and keeps it until all receivers have it.
 
-use crate::delay;
-use crate::feed::{Feed, Serving};
+use crate::congestion::pacing::{TokenBucket, time_of};
+use crate::congestion::queueing_delay;
+use crate::congestion::rate::{Rate, RateSample};
+use crate::feedback::receiver_set::{PollTimer, ReceiverSet};
+use crate::feedback::rounds::{RoundFeedback, Rounds};
 use crate::intervals::IntervalSet;
 use crate::machine::{Input, Outbox, Output, StreamError, To};
-use crate::pacing::{Bucket, time_of};
-use crate::packet::{Body, DATA_HEADER, FRAMING, Packet, Way};
-use crate::rate::{Rate, Told};
-use crate::roll::{Polls, Roll};
-use crate::rounds::{Heard, Rounds};
+use crate::packet::{Body, DATA_HEADER, FRAMING, Packet, Via};
+use crate::repair::retransmit_queue::{Retransmission, RetransmitQueue};
+use crate::retry::{DEAD_ROUNDS, DEAD_RTOS};
 use crate::rtt::Rtt;
 use crate::spec::{SpecError, StreamSpec};
 use crate::stats::Stats;
 use cool_machine::{Duration, Machine, Poll, Time, earliest};
-
-/// The tree counts as dead when no receiver has told of a round for so many retry timers and rounds, and who asks
-/// for chunks does not hear it.
-const DEAD_TIMERS: u32 = 6;
-const DEAD_ROUNDS: u32 = 4;
 
 /// The source of a stream: multicasts it, serves requests, and keeps it until all receivers have it.
 #[derive(Debug)]
@@ -30,10 +26,10 @@ pub struct Sender {
     tree: bool,
     rounds: Rounds,
     rate: Rate,
-    bucket: Bucket,
-    feed: Feed,
-    roll: Roll,
-    polls: Polls,
+    bucket: TokenBucket,
+    retransmits: RetransmitQueue,
+    receivers: ReceiverSet,
+    polls: PollTimer,
     rtt: Rtt,
     /// When a receiver last told of a round.
     round_told: Time,
@@ -75,11 +71,11 @@ impl Sender {
             next: 0,
             tree: spec.multicast,
             rounds: Rounds::new(&spec.chain),
-            bucket: Bucket::new(now, spec.rate.ceiling.or(spec.multicast.then(|| rate.of(0)))),
+            bucket: TokenBucket::new(now, spec.rate.ceiling.or(spec.multicast.then(|| rate.of(0)))),
             rate,
-            feed: Feed::default(),
-            roll: Roll::new(now, spec.chain.clone()),
-            polls: Polls::new(now, 2 * (rtt.rto() + spec.tick())),
+            retransmits: RetransmitQueue::default(),
+            receivers: ReceiverSet::new(now, spec.chain.clone()),
+            polls: PollTimer::new(now, 2 * (rtt.rto() + spec.ack_delay())),
             rtt,
             round_told: now,
             unheard: false,
@@ -94,7 +90,7 @@ impl Sender {
         if sender.spec.len <= sender.spec.eager || sender.spec.chain.len() == 1 {
             sender.begin(now);
         } else {
-            let everyone = sender.roll.not_ready();
+            let everyone = sender.receivers.not_ready();
             sender.announce(now, &everyone, true);
         }
         sender.conclude(now);
@@ -109,7 +105,7 @@ impl Sender {
     /// What the source of a stream that is closed answers a packet of it, however late. A receiver whose word
     /// that it is settled was lost reports until it has it, and how long that takes nobody can know; so the
     /// source leaves at once, and whoever remembers that it has gone answers for it.
-    pub fn farewell(packet: &Packet) -> Option<Packet> {
+    pub fn settled_reply(packet: &Packet) -> Option<Packet> {
         let Body::Report { complete, .. } = &packet.body else { return None };
         let positions = vec![1..u16::MAX];
         let settled = Packet { from: packet.id.source, body: Body::Settled { positions }, ..packet.clone() };
@@ -118,12 +114,16 @@ impl Sender {
 
     /// Entries of all lists of chunks, requests and packets: what it takes of memory that grows with what is lost.
     pub fn entries(&self) -> usize {
-        self.held.range_count() + self.feed.entries() + self.rtt.entries() + self.out.len()
+        self.held.range_count() + self.retransmits.entries() + self.rtt.entries() + self.out.len()
     }
 
-    /// What was counted.
+    /// What was counted, and how it does now.
     pub fn stats(&self) -> Stats {
-        self.stats
+        if !self.tree {
+            return self.stats;
+        }
+        let (rate, queueing_delay, phase) = self.rate.state();
+        Stats { rate, queueing_delay, phase, ..self.stats }
     }
 
     fn on_packet(&mut self, now: Time, packet: &Packet) {
@@ -135,61 +135,62 @@ impl Sender {
             return;
         };
         match &packet.body {
-            Body::Request { serial, follow, chunks } => {
-                self.roll.on_heard(now, from);
-                self.unheard = *follow;
+            Body::Nak { serial, forward_live, chunks } => {
+                self.receivers.on_heard(now, from);
+                self.unheard = *forward_live;
                 let known = chunks.iter().all(|range| range.end <= self.chunks);
                 if !known {
                     self.stats.refused += 1;
                     return;
                 }
-                let lacking = self.feed.request(packet.from, (*serial, *follow), chunks, &self.held);
+                let lacking =
+                    self.retransmits.request(packet.from, (*serial, *forward_live), chunks, &self.held);
                 if !lacking.is_empty() {
-                    self.out.send(To::Node(packet.from), Body::Wait { echo: *serial, chunks: lacking });
+                    self.out.send(To::Node(packet.from), Body::NakConfirm { echo: *serial, chunks: lacking });
                 }
             }
             Body::Report { rounds, loss, spacing, delay, echo, alive, complete } => {
-                let heard = Heard { loss: *loss, spacing: *spacing, delay: *delay };
+                let heard = RoundFeedback { loss: *loss, spacing: *spacing, delay: *delay };
                 self.rtt.answered(now, *echo);
-                let new = self.roll.on_report(now, alive, complete);
+                let new = self.receivers.on_report(now, alive, complete);
                 // A report may have waited for others, so it can only tell that the way is shorter than thought.
                 if let Some(at) = self.sent_all.take_if(|_| new).filter(|at| now - *at < self.rtt.rto() / 4) {
                     self.rtt.sample(now - at);
-                    self.polls = Polls::new(now, 2 * self.patience());
+                    self.polls = PollTimer::new(now, 2 * self.patience());
                 }
                 if !new && !complete.is_empty() {
-                    self.out.send(To::Node(packet.from), self.roll.settled_for(from));
+                    self.out.send(To::Node(packet.from), self.receivers.settled_for(from));
                 }
                 self.on_round(now, from, *rounds, heard);
                 self.conclude(now);
             }
             // Its rack is mended, and it hears so.
-            Body::Data { way: Way::Rack, .. } => {}
+            Body::Data { via: Via::Rack, .. } => {}
             _ => self.stats.refused += 1,
         }
     }
 
-    fn on_round(&mut self, now: Time, from: u16, rounds: u32, heard: Heard) {
+    fn on_round(&mut self, now: Time, from: u16, rounds: u32, heard: RoundFeedback) {
         if rounds > self.rounds.of(self.next) {
             self.stats.refused += 1;
             return;
         }
-        if rounds > self.roll.rounds() {
+        if rounds > self.receivers.rounds() {
             self.round_told = now;
         }
         let told = self
-            .roll
+            .receivers
             .on_round(now, from, (rounds, heard), 4 * self.patience())
-            .filter(|(_, heard)| *heard != Heard::UNTOLD);
+            .filter(|(_, heard)| *heard != RoundFeedback::NONE);
         if let Some((round, heard)) = told {
-            let told = Told {
+            let told = RateSample {
                 loss: heard.loss,
                 carried: self
                     .spec
                     .frame()
                     .saturating_mul(1_000_000_000)
                     .checked_div(u64::from(heard.spacing)),
-                queue: delay::units(heard.delay),
+                queue: queueing_delay::units(heard.delay),
             };
             self.rate.on_round(now, self.rounds.chunks(round), self.next, told, self.rtt.smoothed());
             self.meter(now);
@@ -205,7 +206,7 @@ impl Sender {
     fn begin(&mut self, now: Time) {
         self.phase = Phase::Sending;
         (self.since, self.round_told) = (now, now);
-        self.polls = Polls::new(now, self.quiet());
+        self.polls = PollTimer::new(now, self.quiet());
         if !self.tree {
             self.held.insert(0..self.chunks);
             let everyone: Vec<u16> = (1..self.spec.chain.len()).collect();
@@ -229,7 +230,7 @@ impl Sender {
 
     /// How long a node may take to answer: the retry timer, and the wait for its tick.
     fn patience(&self) -> Duration {
-        self.rtt.rto() + self.spec.tick()
+        self.rtt.rto() + self.spec.ack_delay()
     }
 
     /// How long a receiver is not heard of before it is asked: it speaks at the end of each round.
@@ -242,14 +243,16 @@ impl Sender {
     fn on_time(&mut self, now: Time) {
         let timers = self.spec.timers;
         match self.phase {
-            Phase::Gathering if self.roll.all_ready() || now >= self.since + timers.ready => self.begin(now),
+            Phase::Gathering if self.receivers.all_ready() || now >= self.since + timers.ready => {
+                self.begin(now)
+            }
             Phase::Gathering if now >= self.polls.at() => {
-                let missing = self.roll.not_ready();
+                let missing = self.receivers.not_ready();
                 self.announce(now, &missing, true);
                 self.polls.on_poll(now, 2 * self.patience());
             }
-            Phase::Sending if now >= self.roll.news().max(self.since) + timers.stall => {
-                let nodes = self.roll.incomplete();
+            Phase::Sending if now >= self.receivers.news().max(self.since) + timers.stall => {
+                let nodes = self.receivers.incomplete();
                 self.out.push(Output::Failed(StreamError::Incomplete { nodes, waited: timers.stall }));
                 self.finish(now);
             }
@@ -259,7 +262,7 @@ impl Sender {
                     self.look_for_silent(now);
                 }
             }
-            Phase::Settling if now >= self.since.round_up(self.spec.tick()) => self.settle(),
+            Phase::Settling if now >= self.since.round_up(self.spec.ack_delay()) => self.settle(),
             Phase::Gathering | Phase::Settling | Phase::Closed => {}
         }
     }
@@ -272,7 +275,7 @@ impl Sender {
             self.out
                 .send(To::Tree, Body::Announce { sent: self.next, serial: 0, begun: true, answer: false });
         } else {
-            let silent = self.roll.silent_for(now, quiet);
+            let silent = self.receivers.silent_for(now, quiet);
             for position in &silent {
                 self.announce(now, &[*position], true);
             }
@@ -283,19 +286,19 @@ impl Sender {
     /// Receivers are there but none hears the tree, or too little of it: leave it all to the chain.
     fn give_up_dead_tree(&mut self, now: Time) {
         let sent = self.rounds.of(self.next);
-        let untold =
-            sent >= self.roll.rounds() + DEAD_ROUNDS && now - self.round_told > DEAD_TIMERS * self.patience();
+        let untold = sent >= self.receivers.rounds() + DEAD_ROUNDS
+            && now - self.round_told > DEAD_RTOS * self.patience();
         if self.tree && (untold && self.unheard || self.rate.is_useless()) {
             self.tree = false;
             self.held.insert(0..self.chunks);
-            self.feed.arrived_all();
+            self.retransmits.arrived_all();
             self.meter(now);
         }
     }
 
     /// Ends the stream if all have it.
     fn conclude(&mut self, now: Time) {
-        if self.roll.all_complete() && matches!(self.phase, Phase::Gathering | Phase::Sending) {
+        if self.receivers.all_complete() && matches!(self.phase, Phase::Gathering | Phase::Sending) {
             self.finish(now);
         }
     }
@@ -307,7 +310,7 @@ impl Sender {
 
     fn settle(&mut self) {
         self.phase = Phase::Closed;
-        let settled = self.roll.all_settled();
+        let settled = self.receivers.all_settled();
         match self.spec.chain.len() {
             1 => {}
             _ if self.tree => self.out.send(To::Tree, settled),
@@ -325,10 +328,10 @@ impl Sender {
         if self.send_at(now)? > now {
             return None;
         }
-        let (to, chunk, echo, way) = match self.feed.next() {
-            Some(Serving { to, chunk, echo, way }) => {
+        let (to, chunk, echo, via) = match self.retransmits.next() {
+            Some(Retransmission { to, chunk, echo, via }) => {
                 self.stats.served += 1;
-                (to, chunk, echo, way)
+                (to, chunk, echo, via)
             }
             None => {
                 let chunk = self.next;
@@ -336,24 +339,24 @@ impl Sender {
                 self.next += 1;
                 self.stats.by_tree += 1;
                 self.held.insert(chunk..chunk + 1);
-                self.feed.arrived(chunk, |_| true);
+                self.retransmits.arrived(chunk, |_| true);
                 if self.next == self.chunks {
                     self.sent_all = Some(now);
-                    self.polls = Polls::new(now, 2 * self.patience());
+                    self.polls = PollTimer::new(now, 2 * self.patience());
                 }
                 self.meter(now);
-                (To::Tree, chunk, delay::stamp(now), Way::Tree)
+                (To::Tree, chunk, queueing_delay::stamp(now), Via::Tree)
             }
         };
         let payload = self.spec.bytes_of(chunk);
         self.bucket.spend(payload.end - payload.start + (DATA_HEADER + FRAMING) as u64);
-        let packet = self.out.packet(Body::Data { chunk, echo, way });
+        let packet = self.out.packet(Body::Data { chunk, echo, via });
         Some(Output::Transmit { to, packet, payload })
     }
 
     /// When the next data packet may go, if there is one.
     fn send_at(&mut self, now: Time) -> Option<Time> {
-        let more = self.feed.is_busy() || self.tree && self.next < self.chunks;
+        let more = self.retransmits.is_busy() || self.tree && self.next < self.chunks;
         (self.phase == Phase::Sending && more).then(|| self.bucket.ready_at(now))
     }
 
@@ -362,10 +365,10 @@ impl Sender {
         let own = match self.phase {
             Phase::Gathering => earliest(Some(self.polls.at()), Some(self.since + timers.ready)),
             Phase::Sending => {
-                let stall = self.roll.news().max(self.since) + timers.stall;
+                let stall = self.receivers.news().max(self.since) + timers.stall;
                 earliest(Some(self.polls.at()), Some(stall))
             }
-            Phase::Settling => Some(self.since.round_up(self.spec.tick())),
+            Phase::Settling => Some(self.since.round_up(self.spec.ack_delay())),
             Phase::Closed => None,
         };
         earliest(own, self.send_at(now))
@@ -384,7 +387,7 @@ impl Machine for Sender {
                 self.rate.set_ceiling(ceiling);
                 self.meter(now);
             }
-            Input::Begun => {}
+            Input::LateJoin => {}
         }
     }
 

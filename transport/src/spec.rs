@@ -108,15 +108,16 @@ impl Chain {
     }
 }
 
-/// How fast a source may send.
+/// How fast a source may send. Rates count whole Ethernet frames.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct RateSpec {
     /// Bytes per second of Ethernet frames that this stream may put on the source's link, if it is known.
     /// Without it the source starts modestly and finds out.
     pub ceiling: Option<u64>,
     /// Whether the path is known to carry as much, so that the source starts there. Else it finds out what is carried
-    /// below the ceiling, which may be that of a fast port before a slow path.
-    pub sure: bool,
+    /// below the ceiling, which may be that of a fast port before a slow path. Rates that were given or measured are verified;
+    /// those of ports are not.
+    pub verified: bool,
 }
 
 /// How long a stream waits for what. Retries are timed by measured round trips; these are where it begins
@@ -132,9 +133,10 @@ pub struct Timers {
     pub ready: Duration,
     /// How long without progress before the stream fails.
     pub stall: Duration,
-    /// That a short message has arrived is said at multiples of this, so that a node's words on many streams go out
-    /// together; losses are noticed so much later. Each node's own affair. Zero: at once.
-    pub tick: Duration,
+    /// ACK delay for messages up to [`StreamSpec::eager`]: their completion is reported on this grid of the clock, so that
+    /// reports of many streams share a datagram. What is lost at the end is noticed that much later. Each node's own affair;
+    /// zero: at once.
+    pub ack_delay: Duration,
 }
 
 impl Default for Timers {
@@ -144,7 +146,7 @@ impl Default for Timers {
             start: Duration::from_secs(60),
             ready: Duration::from_secs(10),
             stall: Duration::from_secs(30),
-            tick: Duration::ZERO,
+            ack_delay: Duration::ZERO,
         }
     }
 }
@@ -229,13 +231,13 @@ pub enum SpecError {
 }
 
 impl StreamSpec {
-    /// How many chunks the message has; one, without bytes, if it is empty.
-    ///
-    /// At multiples of what is said of this message that is in no hurry.
-    pub(crate) fn tick(&self) -> Duration {
-        if self.len > self.eager { Duration::ZERO } else { self.timers.tick }
+    /// The ACK delay of this message: only short ones wait for others.
+    pub(crate) fn ack_delay(&self) -> Duration {
+        if self.len > self.eager { Duration::ZERO } else { self.timers.ack_delay }
     }
 
+    /// How many chunks the message has; one, without bytes, if it is empty.
+    ///
     /// # Errors
     /// If the parts of the specification contradict each other.
     pub(crate) fn check(&self) -> Result<u32, SpecError> {

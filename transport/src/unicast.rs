@@ -3,36 +3,29 @@
 //! A small message goes at once, within a credit for each group that bounds what the receiver has to
 //! keep; a larger one, or one beyond the credit, is announced and waits until its receive is posted. Nothing of a group
 //! goes before the other side has said on this stream that it has the group: if the stream ends before that, another
-//! one takes over all of it ([`Peer::take_over`]). Groups take turns frame by frame, so that a small collective never
+//! one takes over all of it ([`Peer::resume_from`]). Groups take turns frame by frame, so that a small collective never
 //! waits for a large one of another group.
 //! The machine names ranges of messages; its driver moves the bytes between them and the stream. Who
 //! connects, who may send what, and what [`Notice`]s mean is the engine's matter.
 
 mod frame;
 mod inbound;
+mod message;
 mod outbound;
 
-pub use frame::{MessageName, Notice};
+pub use message::{MessageName, Notice};
 
 use cool_machine::{Machine, Poll, Time};
+use cool_types::limits::MESSAGE_CREDIT_BYTES;
+pub use cool_types::limits::{CREDIT_BYTES, EAGER_BYTES};
 use core::ops::Range;
 use frame::{Control, Decoded, Decoder};
 use inbound::Inbound;
 use outbound::Outbound;
 use std::collections::{BTreeMap, VecDeque};
 
-/// The largest message that goes without having been asked for.
-pub const EAGER_BYTES: u64 = 64 * 1024;
-
-/// What a peer may send on a group without the receives being posted, each message counted with
-/// 64 bytes on top.
-pub const CREDIT_BYTES: u64 = 1024 * 1024;
-
-/// What keeping a message costs besides its bytes.
-const MESSAGE_COST: u64 = 64;
-
 /// The version of the frames.
-const VERSION: u32 = 3;
+const VERSION: u32 = 4;
 
 /// How much may wait in the driver to be written for control frames to be handed over as well.
 const WINDOW: u64 = 256 * 1024;
@@ -45,9 +38,9 @@ type GroupKey = (u64, u32);
 pub enum Input<'a> {
     /// Bytes came from the stream. [`Output::Data`] points into them: poll until idle before the next.
     Bytes(&'a [u8]),
-    /// So many bytes came from the stream, of the payload that [`Peer::payload`] has named, and are in their place.
+    /// This many bytes came from the stream, of the payload that [`Peer::payload`] has named, and are in their place.
     Placed(u32),
-    /// So many bytes of earlier [`Output::Write`]s have left the driver.
+    /// This many bytes of earlier [`Output::Write`]s have left the driver.
     Written(u64),
     /// Messages of this group are welcome from now on.
     Open {
@@ -118,9 +111,9 @@ pub enum Output {
     /// The peer tells something.
     Notice(Notice),
     /// A message of a group that is not open was dropped.
-    Stray(MessageName),
+    UnknownGroup(MessageName),
     /// The other side has a group open that is not open here.
-    Here {
+    GroupOpen {
         /// The group.
         group: u64,
         /// The version of its membership.
@@ -199,14 +192,11 @@ pub enum Violation {
     /// More came unasked than the credit allows, or more credit came back than was used.
     #[error("the credit of group {0} is overdrawn")]
     Credit(u64),
-    /// Too many messages are announced.
-    #[error("more than {0} messages wait to be received")]
-    TooMany(usize),
 }
 
 /// What waits until the other side is known to have its group.
 #[derive(Debug)]
-enum Held {
+enum Deferred {
     Message { message: MessageName, digest: u64, bytes: u64 },
     Notice(Notice),
 }
@@ -215,10 +205,10 @@ enum Held {
 #[derive(Debug, Default)]
 struct Open {
     /// Anything of it has come: the other side has it open, and will not give up the stream while it has.
-    heard: bool,
+    confirmed: bool,
     /// The other side has been told that something waits for it.
     waits: bool,
-    held: Vec<Held>,
+    deferred: Vec<Deferred>,
 }
 
 /// One side of a stream to another agent.
@@ -230,7 +220,7 @@ pub struct Peer {
     decoder: Decoder,
     open: BTreeMap<GroupKey, Open>,
     /// Whether nothing of any open group has come.
-    mute: bool,
+    no_group_traffic: bool,
     inbound: Inbound,
     outbound: Outbound,
     events: VecDeque<Output>,
@@ -247,7 +237,7 @@ impl Peer {
             failed: false,
             decoder: Decoder::default(),
             open: BTreeMap::new(),
-            mute: true,
+            no_group_traffic: true,
             inbound: Inbound::default(),
             outbound,
             events: VecDeque::new(),
@@ -255,46 +245,50 @@ impl Peer {
     }
 
     /// The groups that are open of which nothing has come over this stream; nor has anything of them been sent.
-    pub fn unheard(&self) -> impl Iterator<Item = (u64, u32)> {
-        self.open.iter().filter(|(_, open)| !open.heard).map(|(group, _)| *group)
+    pub fn unconfirmed(&self) -> impl Iterator<Item = (u64, u32)> {
+        self.open.iter().filter(|(_, open)| !open.confirmed).map(|(group, _)| *group)
     }
 
     /// Whether nothing of any group that was open has come over this stream.
-    pub fn is_mute(&self) -> bool {
-        self.mute
+    pub fn no_group_traffic(&self) -> bool {
+        self.no_group_traffic
     }
 
     /// Takes over the groups of which nothing has come over a stream that has ended, with all that was to be sent and
     /// is expected.
-    pub fn take_over(&mut self, mut ended: Peer) {
+    pub fn resume_from(&mut self, mut ended: Peer) {
         for (group, open) in std::mem::take(&mut ended.open) {
-            if !open.heard {
-                self.inbound.take_over(group, &ended.inbound);
-                self.outbound.control(Control::Here { group: group.0, epoch: group.1, waits: open.waits });
+            if !open.confirmed {
+                self.inbound.resume_from(group, &ended.inbound);
+                self.outbound.control(Control::GroupOpen {
+                    group: group.0,
+                    epoch: group.1,
+                    waits: open.waits,
+                });
                 self.open.insert(group, open);
             }
         }
     }
 
     /// Something of a group came: whether the group is open. What was held back for it goes.
-    fn heard(&mut self, group: GroupKey) -> bool {
+    fn confirm(&mut self, group: GroupKey) -> bool {
         let Some(open) = self.open.get_mut(&group) else { return false };
-        self.mute = false;
-        if !std::mem::replace(&mut open.heard, true) {
+        self.no_group_traffic = false;
+        if !std::mem::replace(&mut open.confirmed, true) {
             // The other side may have opened it only after it was told so first.
-            self.outbound.control(Control::Here { group: group.0, epoch: group.1, waits: false });
-            for held in std::mem::take(&mut open.held) {
-                self.outbound.held(held);
+            self.outbound.control(Control::GroupOpen { group: group.0, epoch: group.1, waits: false });
+            for deferred in std::mem::take(&mut open.deferred) {
+                self.outbound.deferred(deferred);
             }
         }
         true
     }
 
     /// Sends this, or holds it back until the other side is known to have the group.
-    fn send(&mut self, group: GroupKey, held: Held) {
+    fn send(&mut self, group: GroupKey, deferred: Deferred) {
         match self.open.get_mut(&group) {
-            Some(open) if !open.heard => open.held.push(held),
-            _ => self.outbound.held(held),
+            Some(open) if !open.confirmed => open.deferred.push(deferred),
+            _ => self.outbound.deferred(deferred),
         }
         self.wait(group);
     }
@@ -302,10 +296,10 @@ impl Peer {
     /// Tells the other side, once, that something waits for it, if it is not known to have the group.
     fn wait(&mut self, group: GroupKey) {
         if let Some(open) = self.open.get_mut(&group)
-            && !open.heard
+            && !open.confirmed
             && !std::mem::replace(&mut open.waits, true)
         {
-            self.outbound.control(Control::Here { group: group.0, epoch: group.1, waits: true });
+            self.outbound.control(Control::GroupOpen { group: group.0, epoch: group.1, waits: true });
         }
     }
 
@@ -315,8 +309,8 @@ impl Peer {
             match decoded {
                 Decoded::Control(control) => self.control(control)?,
                 Decoded::Data(_) if !self.greeted => return Err(Violation::Greeting),
-                Decoded::Data(data) if !self.heard((data.message.group, data.message.epoch)) => {
-                    self.events.push_back(Output::Stray(data.message));
+                Decoded::Data(data) if !self.confirm((data.message.group, data.message.epoch)) => {
+                    self.events.push_back(Output::UnknownGroup(data.message));
                 }
                 Decoded::Data(data) => self.inbound.data(&data, &mut self.events)?,
                 Decoded::Payload { message, offset, within } => {
@@ -352,16 +346,16 @@ impl Peer {
                 self.events.push_back(Output::Hello { node });
             }
             _ if !self.greeted => return Err(Violation::Greeting),
-            Control::Here { group, epoch, waits } => {
-                if !self.heard((group, epoch)) {
-                    self.events.push_back(Output::Here { group, epoch, waits });
+            Control::GroupOpen { group, epoch, waits } => {
+                if !self.confirm((group, epoch)) {
+                    self.events.push_back(Output::GroupOpen { group, epoch, waits });
                 }
             }
             Control::Announce { message, digest, bytes } => {
-                if self.heard((message.group, message.epoch)) {
+                if self.confirm((message.group, message.epoch)) {
                     self.inbound.announce(message, digest, bytes, &mut self.events)?;
                 } else {
-                    self.events.push_back(Output::Stray(message));
+                    self.events.push_back(Output::UnknownGroup(message));
                 }
             }
             Control::Grant { message } => {
@@ -369,13 +363,15 @@ impl Peer {
                     self.outbound.granted(message)?;
                 }
             }
+            Control::AnnounceAgain { message } => self.outbound.announce_again(message),
+            Control::AnnounceAll { group, epoch } => self.outbound.announce_all((group, epoch)),
             Control::Credit { group, epoch, bytes } => {
                 if self.open.contains_key(&(group, epoch)) {
                     self.outbound.credit((group, epoch), bytes)?;
                 }
             }
             Control::Notice(notice) => {
-                self.heard(notice.group());
+                self.confirm(notice.group());
                 self.events.push_back(Output::Notice(notice));
             }
         }
@@ -428,28 +424,28 @@ impl Machine for Peer {
             Input::Written(bytes) => self.outbound.written(bytes),
             Input::Open { group, epoch } => {
                 self.open.insert((group, epoch), Open::default());
-                self.outbound.control(Control::Here { group, epoch, waits: false });
+                self.outbound.control(Control::GroupOpen { group, epoch, waits: false });
             }
             Input::Close { group, epoch } => {
                 let open = self.open.remove(&(group, epoch)).unwrap_or_default();
                 self.inbound.close((group, epoch));
                 self.outbound.close((group, epoch));
-                for held in open.held {
+                for deferred in open.deferred {
                     // That it failed, most likely: the last chance to say so.
-                    if let Held::Notice(_) = held {
-                        self.outbound.held(held);
+                    if let Deferred::Notice(_) = deferred {
+                        self.outbound.deferred(deferred);
                     }
                 }
             }
             Input::Send { message, digest, bytes } => {
-                self.send((message.group, message.epoch), Held::Message { message, digest, bytes });
+                self.send((message.group, message.epoch), Deferred::Message { message, digest, bytes });
             }
             Input::Expect(message) => {
                 self.wait((message.group, message.epoch));
                 self.inbound.expect(message, &mut self.events);
                 self.grant();
             }
-            Input::Notify(notice) => self.send(notice.group(), Held::Notice(notice)),
+            Input::Notify(notice) => self.send(notice.group(), Deferred::Notice(notice)),
         }
     }
 

@@ -3,7 +3,7 @@
 #![allow(clippy::single_range_in_vec_init, reason = "lists of ranges are what packets hold")]
 
 use cool_machine::{Duration, Machine, Poll, Time};
-use cool_transport::packet::{Body, Way};
+use cool_transport::packet::{Body, Via};
 use cool_transport::{
     Chain, Hop, Input, Output, Packet, RateSpec, Receiver, Sender, SpecError, StreamError, StreamId,
     StreamSpec, Timers, To,
@@ -22,7 +22,7 @@ fn spec(nodes: u16, len: u64) -> StreamSpec {
         chain: Chain::new(hops).expect("a chain"),
         multicast: true,
         rack_tree: true,
-        rate: RateSpec { ceiling: Some(1_000_000), sure: true },
+        rate: RateSpec { ceiling: Some(1_000_000), verified: true },
         eager: 10_000,
         timers: Timers::default(),
     }
@@ -61,7 +61,7 @@ fn from(node: u16, body: Body) -> Packet {
 }
 
 fn data(chunk: u32) -> Packet {
-    from(10, Body::Data { chunk, echo: 0, way: Way::Tree })
+    from(10, Body::Data { chunk, echo: 0, via: Via::Tree })
 }
 
 fn give<M>(machine: &mut M, now: Time, packet: &Packet, payload: usize) -> Vec<Output>
@@ -124,9 +124,9 @@ fn who_was_not_told_that_it_is_settled_is_told_by_a_source_that_has_gone() {
     let reports = alone(&mut receiver, at(10_000));
     let Some((now, Output::Transmit { packet, .. })) = reports.last() else { panic!("{reports:?}") };
     assert!(*now > at(9_000));
-    let answer = Sender::farewell(packet).expect("an answer");
+    let answer = Sender::settled_reply(packet).expect("an answer");
     assert!(give(&mut receiver, *now, &answer, 0).contains(&Output::Released));
-    assert_eq!(Sender::farewell(&answer), None);
+    assert_eq!(Sender::settled_reply(&answer), None);
 }
 
 #[test]
@@ -161,15 +161,15 @@ fn a_gap_is_asked_for_from_the_predecessor_after_the_reordering_allowance() {
     let (_, next) = drain(&mut receiver, at(1));
     let (outputs, _) = drain(&mut receiver, next.expect("it will ask"));
     let [Output::Transmit { to: To::Node(11), packet, .. }] = &outputs[..] else { panic!("{outputs:?}") };
-    let Body::Request { chunks, follow, .. } = &packet.body else { panic!("{packet:?}") };
-    assert_eq!((&chunks[..], *follow), (&[1..3][..], false));
+    let Body::Nak { chunks, forward_live, .. } = &packet.body else { panic!("{packet:?}") };
+    assert_eq!((&chunks[..], *forward_live), (&[1..3][..], false));
 }
 
 #[test]
 fn a_chunk_that_a_node_lacks_itself_is_noted_and_forwarded_when_it_comes() {
     let mut receiver = Receiver::new(at(0), spec(4, 3000), 1).unwrap();
     give(&mut receiver, at(0), &data(0), 1000);
-    let ask = from(12, Body::Request { serial: 4, follow: true, chunks: vec![0..2] });
+    let ask = from(12, Body::Nak { serial: 4, forward_live: true, chunks: vec![0..2] });
     let to = |output: &Output| match output {
         Output::Transmit { to: To::Node(12), packet, payload } => {
             Some((packet.body.clone(), payload.clone()))
@@ -177,10 +177,10 @@ fn a_chunk_that_a_node_lacks_itself_is_noted_and_forwarded_when_it_comes() {
         _ => None,
     };
     let answers: Vec<_> = give(&mut receiver, at(0), &ask, 0).iter().filter_map(to).collect();
-    assert_eq!(answers[0].0, Body::Wait { echo: 4, chunks: vec![1..2] });
-    assert_eq!(answers[1], (Body::Data { chunk: 0, echo: 4, way: Way::Answer }, 0..1000));
+    assert_eq!(answers[0].0, Body::NakConfirm { echo: 4, chunks: vec![1..2] });
+    assert_eq!(answers[1], (Body::Data { chunk: 0, echo: 4, via: Via::Answer }, 0..1000));
     let forwarded: Vec<_> = give(&mut receiver, at(0), &data(1), 1000).iter().filter_map(to).collect();
-    assert_eq!(forwarded, [(Body::Data { chunk: 1, echo: 0, way: Way::Forwarded }, 1000..2000)]);
+    assert_eq!(forwarded, [(Body::Data { chunk: 1, echo: 0, via: Via::Forwarded }, 1000..2000)]);
 }
 
 #[test]
@@ -193,14 +193,14 @@ fn what_the_first_node_of_a_rack_and_the_next_lack_is_multicast_in_the_rack_when
     };
     lost(&mut head);
     lost(&mut last);
-    let ask = |node| from(node, Body::Request { serial: 4, follow: false, chunks: vec![1..3] });
+    let ask = |node| from(node, Body::Nak { serial: 4, forward_live: false, chunks: vec![1..3] });
     give(&mut head, at(0), &ask(14), 0);
-    let mended = from(12, Body::Data { chunk: 1, echo: 0, way: Way::Answer });
+    let mended = from(12, Body::Data { chunk: 1, echo: 0, via: Via::Answer });
     let outputs = give(&mut head, at(1), &mended, 1000);
     let [Output::Store(_), Output::Transmit { to: To::Rack, packet, payload }] = &outputs[..] else {
         panic!("{outputs:?}")
     };
-    assert_eq!((&packet.body, payload), (&Body::Data { chunk: 1, echo: 0, way: Way::Rack }, &(1000..2000)));
+    assert_eq!((&packet.body, payload), (&Body::Data { chunk: 1, echo: 0, via: Via::Rack }, &(1000..2000)));
 
     // The node behind the last one is of another rack: it gets what the rack got.
     give(&mut last, at(0), &ask(16), 0);
@@ -209,13 +209,13 @@ fn what_the_first_node_of_a_rack_and_the_next_lack_is_multicast_in_the_rack_when
         panic!("{outputs:?}")
     };
     assert_eq!(*range, 1000..2000);
-    assert_eq!(packet.body, Body::Data { chunk: 1, echo: 0, way: Way::Forwarded });
+    assert_eq!(packet.body, Body::Data { chunk: 1, echo: 0, via: Via::Forwarded });
 }
 
 #[test]
 fn a_multicast_of_another_rack_is_refused() {
     let mut receiver = Receiver::new(at(0), spec(9, 4000), 7).unwrap();
-    let packet = from(13, Body::Data { chunk: 1, echo: 0, way: Way::Rack });
+    let packet = from(13, Body::Data { chunk: 1, echo: 0, via: Via::Rack });
     assert!(!give(&mut receiver, at(0), &packet, 1000).contains(&Output::Store(1000..2000)));
     assert_eq!(receiver.stats().refused, 1);
 }
@@ -298,17 +298,17 @@ fn positions() -> impl Strategy<Value = Vec<core::ops::Range<u16>>> {
 }
 
 fn body() -> impl Strategy<Value = Body> {
-    let way = prop_oneof![Just(Way::Tree), Just(Way::Answer), Just(Way::Forwarded)];
+    let via = prop_oneof![Just(Via::Tree), Just(Via::Answer), Just(Via::Forwarded)];
     prop_oneof![
-        (number(), 0u16..5, way).prop_map(|(chunk, echo, way)| Body::Data { chunk, echo, way }),
+        (number(), 0u16..5, via).prop_map(|(chunk, echo, via)| Body::Data { chunk, echo, via }),
         (number(), 0u16..5, any::<bool>(), any::<bool>())
             .prop_map(|(sent, serial, begun, answer)| Body::Announce { sent, serial, begun, answer }),
-        (any::<u16>(), any::<bool>(), ranges()).prop_map(|(serial, follow, chunks)| Body::Request {
+        (any::<u16>(), any::<bool>(), ranges()).prop_map(|(serial, forward_live, chunks)| Body::Nak {
             serial,
-            follow,
+            forward_live,
             chunks
         }),
-        (0u16..5, ranges()).prop_map(|(echo, chunks)| Body::Wait { echo, chunks }),
+        (0u16..5, ranges()).prop_map(|(echo, chunks)| Body::NakConfirm { echo, chunks }),
         (number(), any::<u16>(), number(), any::<u16>(), 0u16..5, positions(), positions()).prop_map(
             |(rounds, loss, spacing, delay, echo, alive, complete)| Body::Report {
                 rounds,
@@ -321,7 +321,7 @@ fn body() -> impl Strategy<Value = Body> {
             }
         ),
         positions().prop_map(|positions| Body::Settled { positions }),
-        Just(Body::Refuse),
+        Just(Body::DigestMismatch),
         any::<bool>().prop_map(|answer| Body::Ping { answer }),
     ]
 }

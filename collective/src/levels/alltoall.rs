@@ -1,7 +1,7 @@
 //! Alltoall: within a rack directly, to other racks by way of both leaders, so that few messages cross; or all
 //! by one pattern.
 
-use super::order::offsets;
+use super::part_order::offsets;
 use super::{Levels, input, output};
 use crate::builder::{Slot, consecutive};
 use crate::schedule::{Rank, Span};

@@ -3,21 +3,19 @@
 //! levels overlap. A plan of one level sees all ranks as if they were on one node, led by the root.
 
 mod alltoall;
-mod order;
-mod parts;
+mod gather_scatter;
+mod part_order;
+mod reductions;
 mod scan;
 mod sharded;
-mod values;
 
-use crate::builder::{Builder, Held};
+use crate::builder::{Builder, RankSpan};
 use crate::layout::{Layout, Scope};
 use crate::patterns::{Pattern, Subgroup};
 use crate::plan::{Composition, Leaders, Plan, Shape};
 use crate::schedule::{Buffer, Call, Operation, Rank, Span};
+use cool_types::limits;
 use core::ops::Range;
-
-/// Segments of one array: more would only lengthen the schedule, so segments of very large arrays are longer.
-const MAX_SEGMENTS: u64 = 1024;
 
 /// Writes the messages of `call` into the builder. The plan fits the operation.
 pub(crate) fn emit(call: &Call, plan: &Plan, builder: &mut Builder<'_>) {
@@ -35,12 +33,10 @@ pub(crate) fn emit(call: &Call, plan: &Plan, builder: &mut Builder<'_>) {
     // The tokens of a barrier are the empty messages of an allreduce of nothing.
     let bytes = if call.operation == Operation::Barrier { 0 } else { call.bytes };
     let array = match call.operation {
-        operation if operation.takes_counts() => {
-            (0..size as u32).map(|rank| call.part(Rank(rank))).fold(0, u64::saturating_add)
-        }
+        operation if operation.takes_counts() => call.parts(0..size),
         _ => bytes,
     };
-    let wanted = plan.segment(array, builder.layout().nodes()).max(array.div_ceil(MAX_SEGMENTS));
+    let wanted = plan.segment(array, builder.layout().nodes()).max(array.div_ceil(limits::SEGMENTS));
     let segment = wanted.min(array).max(1).next_multiple_of(element);
     Levels {
         layout: flat.as_ref().unwrap_or(builder.layout()),
@@ -126,7 +122,7 @@ impl Levels<'_, '_> {
     }
 
     /// From one member to the others, if there are any.
-    fn bcast_by(&mut self, pattern: &Pattern, group: &Subgroup, from: Held, dst: &dyn Fn(Rank) -> Span) {
+    fn bcast_by(&mut self, pattern: &Pattern, group: &Subgroup, from: RankSpan, dst: &dyn Fn(Rank) -> Span) {
         if group.members.iter().any(|rank| *rank != from.rank) {
             pattern.bcast()(self.b, group, from, dst);
         }
@@ -135,7 +131,7 @@ impl Levels<'_, '_> {
     /// From every rack leader's output to the outputs of its rack.
     fn spread_in_racks(&mut self, span: Span) {
         for rack in 0..self.layout.racks() {
-            let from = Held { rank: self.rack_leader(rack), span };
+            let from = RankSpan { rank: self.rack_leader(rack), span };
             let group = self.rack(rack);
             self.bcast_by(self.plan.rack.down, &group, from, &|_| span);
         }
@@ -145,7 +141,7 @@ impl Levels<'_, '_> {
     /// From one rank's output to the outputs of all, by one multicast.
     fn spread_at_once(&mut self, from: Rank, span: Span) {
         let group = self.nodes();
-        self.bcast_by(self.plan.center.down, &group, Held { rank: from, span }, &|_| span);
+        self.bcast_by(self.plan.center.down, &group, RankSpan { rank: from, span }, &|_| span);
         self.spread_in_nodes(span, Some(from));
     }
 
@@ -154,7 +150,7 @@ impl Levels<'_, '_> {
     fn spread_in_nodes(&mut self, span: Span, source: Option<Rank>) {
         for node in 0..self.layout.nodes() {
             let local = source.filter(|rank| self.layout.node_of(*rank) == node);
-            let from = Held { rank: local.unwrap_or(self.node_leader(node)), span };
+            let from = RankSpan { rank: local.unwrap_or(self.node_leader(node)), span };
             let group = self.ranks_of_node(node);
             self.bcast_by(self.plan.node.down, &group, from, &|_| span);
         }

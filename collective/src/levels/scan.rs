@@ -3,7 +3,7 @@
 //! racks, runs are short, and the pattern across racks does all.
 
 use super::{Levels, input, output, segments};
-use crate::builder::{Held, Slot};
+use crate::builder::{RankSpan, Slot};
 use crate::patterns::Subgroup;
 use crate::schedule::{Rank, Span};
 use core::ops::Range;
@@ -20,9 +20,9 @@ impl Levels<'_, '_> {
                     _ => self.plan.center,
                 };
                 let ranks: Vec<Rank> = runs.concat();
-                let values: Vec<Held> =
+                let values: Vec<RankSpan> =
                     ranks.iter().map(|rank| held(*rank, input(s.start, s.end - s.start))).collect();
-                let places: Vec<Held> =
+                let places: Vec<RankSpan> =
                     ranks.iter().map(|rank| held(*rank, output(s.start, s.end - s.start))).collect();
                 match (values.as_slice(), exclusive) {
                     ([_], true) => {}
@@ -54,9 +54,9 @@ impl Levels<'_, '_> {
         // The combinations of whole runs, and where that of all runs before is to be.
         let mut sums = Vec::new();
         let mut before = Vec::new();
-        let mut own: Vec<Vec<Held>> = Vec::new();
+        let mut own: Vec<Vec<RankSpan>> = Vec::new();
         for (i, run) in runs.iter().enumerate() {
-            let places: Vec<Held> = run
+            let places: Vec<RankSpan> = run
                 .iter()
                 .map(|rank| {
                     held(
@@ -66,7 +66,7 @@ impl Levels<'_, '_> {
                 })
                 .collect();
             // The first run's are complete as they are.
-            let scanned: Vec<Held> = places
+            let scanned: Vec<RankSpan> = places
                 .iter()
                 .map(|place| {
                     if i == 0 {
@@ -76,7 +76,7 @@ impl Levels<'_, '_> {
                     }
                 })
                 .collect();
-            let values: Vec<Held> = run.iter().map(|rank| held(*rank, input(start, len))).collect();
+            let values: Vec<RankSpan> = run.iter().map(|rank| held(*rank, input(start, len))).collect();
             match values.as_slice() {
                 [only] => self.b.send(*only, scanned[0]),
                 _ => self.plan.rack.up.scan()(self.b, &values, false, &scanned),
@@ -105,6 +105,6 @@ impl Levels<'_, '_> {
     }
 }
 
-fn held(rank: Rank, span: Span) -> Held {
-    Held { rank, span }
+fn held(rank: Rank, span: Span) -> RankSpan {
+    RankSpan { rank, span }
 }

@@ -8,9 +8,9 @@
 //!
 //! Values are combined in chain order: of a node's ranks, of a rack's nodes, of the racks.
 
-use super::order::offsets;
+use super::part_order::offsets;
 use super::{Levels, output, segments};
-use crate::builder::{Held, Slot};
+use crate::builder::{RankSpan, Slot};
 use crate::layout::Layout;
 use crate::schedule::Span;
 use core::ops::Range;
@@ -47,7 +47,7 @@ impl Levels<'_, '_> {
         let nodes = self.nodes();
         for s in segments(self.bytes, self.segment) {
             let values = self.node_values(s.start, s.end - s.start);
-            let mut totals: Vec<Held> = Vec::new();
+            let mut totals: Vec<RankSpan> = Vec::new();
             for shard in shards(self.layout, &s, self.element, None) {
                 let rank = self.layout.node_leader(shard.owners[shard.home]);
                 let total = Levels::at_output(rank, shard.bytes.start, shard.len());
@@ -97,21 +97,21 @@ impl Levels<'_, '_> {
 
     /// Combines a shard of all nodes' values, which begin at byte `start` of the vector, and brings it to a
     /// place.
-    fn shard_to(&mut self, shard: &Shard, start: u64, values: &[Held], goal: Held) {
+    fn shard_to(&mut self, shard: &Shard, start: u64, values: &[RankSpan], goal: RankSpan) {
         let rank = self.layout.node_leader(shard.owners[shard.home]);
         let span = if goal.rank == rank {
             goal.span
         } else {
             self.b.slot(rank, Slot::Shard { index: shard.index, total: true }, shard.len())
         };
-        let total = Held { rank, span };
+        let total = RankSpan { rank, span };
         let mut partials = Vec::with_capacity(shard.owners.len());
         for (rack, owner) in shard.owners.iter().enumerate() {
             let owner = self.layout.node_leader(*owner);
-            let values: Vec<Held> = self
+            let values: Vec<RankSpan> = self
                 .layout
                 .nodes_of_rack(rack)
-                .map(|node| Held {
+                .map(|node| RankSpan {
                     span: values[node].span.sub(shard.bytes.start - start, shard.len()),
                     ..values[node]
                 })
@@ -126,7 +126,7 @@ impl Levels<'_, '_> {
                 values => {
                     let slot = Slot::Shard { index: shard.index, total: false };
                     let span = self.b.slot(owner, slot, shard.len());
-                    let into = Held { rank: owner, span };
+                    let into = RankSpan { rank: owner, span };
                     self.plan.rack.up.reduce()(self.b, values, into);
                     into
                 }

@@ -2,13 +2,13 @@
 //! is to go that far, to the one at twice the distance of the step before.
 
 use super::{Pattern, Subgroup};
-use crate::builder::{Builder, Held, Slot, consecutive};
+use crate::builder::{Builder, RankSpan, Slot, consecutive};
 use crate::schedule::{Rank, Span};
 
 pub(super) static BRUCK: Pattern =
     Pattern { allgather: Some(allgather), alltoall: Some(alltoall), ..Pattern::new("bruck") };
 
-fn allgather(b: &mut Builder<'_>, _: &Subgroup, parts: &[Held], dst: &dyn Fn(Rank, usize) -> Span) {
+fn allgather(b: &mut Builder<'_>, _: &Subgroup, parts: &[RankSpan], dst: &dyn Fn(Rank, usize) -> Span) {
     let n = parts.len();
     let held = |at: usize, i: usize| if at == i { parts[i].span } else { dst(parts[at].rank, i) };
     let mut has = 1;

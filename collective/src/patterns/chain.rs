@@ -3,7 +3,7 @@
 
 use super::Pattern;
 use super::tree::{Edge, tree};
-use crate::builder::{Builder, Held, Slot};
+use crate::builder::{Builder, RankSpan, Slot};
 
 pub(super) static CHAIN: Pattern = Pattern { scan: Some(scan), ..tree!("chain", edges, 128) };
 
@@ -11,7 +11,7 @@ fn edges(n: usize) -> Vec<Edge> {
     (1..n).map(|child| Edge { parent: child - 1, below: child..n }).collect()
 }
 
-fn scan(b: &mut Builder<'_>, values: &[Held], exclusive: bool, places: &[Held]) {
+fn scan(b: &mut Builder<'_>, values: &[RankSpan], exclusive: bool, places: &[RankSpan]) {
     // What the next member is to get.
     let mut total = values[0];
     if !exclusive {
@@ -23,7 +23,7 @@ fn scan(b: &mut Builder<'_>, values: &[Held], exclusive: bool, places: &[Held]) 
         total = if exclusive {
             let span = b.slot(rank, Slot::Value, value.span.len);
             b.copy(rank, place.span, span);
-            Held { rank, span }
+            RankSpan { rank, span }
         } else {
             *place
         };

@@ -20,7 +20,7 @@ mod ring;
 mod scatter_allgather;
 mod tree;
 
-use crate::builder::{Builder, Held};
+use crate::builder::{Builder, RankSpan};
 use crate::layout::Scope;
 use crate::schedule::{Rank, Span};
 use core::ops::Range;
@@ -46,22 +46,22 @@ pub(crate) static PATTERNS: [&Pattern; 12] = [
 ];
 
 /// Moves one span from its holder to `dst` of every member; members that need nothing are left out.
-pub(crate) type Bcast = fn(&mut Builder<'_>, &Subgroup, Held, &dyn Fn(Rank) -> Span);
+pub(crate) type Bcast = fn(&mut Builder<'_>, &Subgroup, RankSpan, &dyn Fn(Rank) -> Span);
 /// Combines the members' values at the last argument, whose rank is a member.
-pub(crate) type Reduce = fn(&mut Builder<'_>, &[Held], Held);
+pub(crate) type Reduce = fn(&mut Builder<'_>, &[RankSpan], RankSpan);
 /// Combines the members' values, alike, at `dst` of every member.
-pub(crate) type Allreduce = fn(&mut Builder<'_>, &Subgroup, &[Held], &dyn Fn(Rank) -> Span);
+pub(crate) type Allreduce = fn(&mut Builder<'_>, &Subgroup, &[RankSpan], &dyn Fn(Rank) -> Span);
 /// Moves parts between members, each in one move, and a root, each from one place to another.
-pub(crate) type Exchange = fn(&mut Builder<'_>, &[(Held, Held)]);
+pub(crate) type Exchange = fn(&mut Builder<'_>, &[(RankSpan, RankSpan)]);
 /// Moves each member's span to all other members, that of member `i` to `dst(rank, i)`. Its own is there.
-pub(crate) type Allgather = fn(&mut Builder<'_>, &Subgroup, &[Held], &dyn Fn(Rank, usize) -> Span);
+pub(crate) type Allgather = fn(&mut Builder<'_>, &Subgroup, &[RankSpan], &dyn Fn(Rank, usize) -> Span);
 /// Combines the members' values, part `i` at the `i`th of the given places, that of member `i`.
-pub(crate) type ReduceScatter = fn(&mut Builder<'_>, &[Held], &[Range<u64>], &[Held]);
+pub(crate) type ReduceScatter = fn(&mut Builder<'_>, &[RankSpan], &[Range<u64>], &[RankSpan]);
 /// Moves a block from each of the members to each: from member `i` to `j` between the two spans of `(i, j)`.
 pub(crate) type Alltoall = fn(&mut Builder<'_>, &[Rank], &dyn Fn(usize, usize) -> (Span, Span));
 /// Combines at the `i`th place the values of the first `i` members, and that of member `i` itself unless the
 /// flag says that it is exclusive. The order is that of the list.
-pub(crate) type Scan = fn(&mut Builder<'_>, &[Held], bool, &[Held]);
+pub(crate) type Scan = fn(&mut Builder<'_>, &[RankSpan], bool, &[RankSpan]);
 
 /// Access to what a plan asks of a pattern. Plans whose patterns lack something are refused before.
 macro_rules! offered {

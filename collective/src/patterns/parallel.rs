@@ -2,7 +2,7 @@
 //! the work, in one step. What goes to all goes by multicast where there is a tree.
 
 use super::{Pattern, Subgroup};
-use crate::builder::{Builder, Held, Slot};
+use crate::builder::{Builder, RankSpan, Slot};
 use crate::schedule::{Rank, Span};
 use core::ops::Range;
 use std::collections::BTreeMap;
@@ -22,12 +22,12 @@ pub(crate) static PARALLEL: Pattern = Pattern {
     ..Pattern::new("parallel")
 };
 
-fn bcast(b: &mut Builder<'_>, group: &Subgroup, from: Held, dst: &dyn Fn(Rank) -> Span) {
+fn bcast(b: &mut Builder<'_>, group: &Subgroup, from: RankSpan, dst: &dyn Fn(Rank) -> Span) {
     to_all(b, group, from, 1, dst);
 }
 
 /// In the order of the list, wherever the result is to be.
-fn reduce(b: &mut Builder<'_>, values: &[Held], into: Held) {
+fn reduce(b: &mut Builder<'_>, values: &[RankSpan], into: RankSpan) {
     for (i, value) in values.iter().enumerate() {
         if i == 0 {
             b.send(*value, into);
@@ -35,13 +35,13 @@ fn reduce(b: &mut Builder<'_>, values: &[Held], into: Held) {
             b.reduce(into.rank, value.span, into.span);
         } else {
             let slot = b.slot(into.rank, Slot::From(value.rank), value.span.len);
-            b.send(*value, Held { rank: into.rank, span: slot });
+            b.send(*value, RankSpan { rank: into.rank, span: slot });
             b.reduce(into.rank, slot, into.span);
         }
     }
 }
 
-fn allreduce(b: &mut Builder<'_>, group: &Subgroup, values: &[Held], dst: &dyn Fn(Rank) -> Span) {
+fn allreduce(b: &mut Builder<'_>, group: &Subgroup, values: &[RankSpan], dst: &dyn Fn(Rank) -> Span) {
     // Where each member has each value; the first arrives where the result is to be.
     let mut heard: Vec<BTreeMap<Rank, Span>> = Vec::with_capacity(values.len());
     for (i, value) in values.iter().enumerate() {
@@ -54,32 +54,37 @@ fn allreduce(b: &mut Builder<'_>, group: &Subgroup, values: &[Held], dst: &dyn F
         heard.push(at);
     }
     for rank in group.members.iter().copied() {
-        let into = Held { rank, span: dst(rank) };
-        b.send(Held { rank, span: heard[0][&rank] }, into);
+        let into = RankSpan { rank, span: dst(rank) };
+        b.send(RankSpan { rank, span: heard[0][&rank] }, into);
         for at in &heard[1..] {
             b.reduce(rank, at[&rank], into.span);
         }
     }
 }
 
-fn exchange(b: &mut Builder<'_>, parts: &[(Held, Held)]) {
+fn exchange(b: &mut Builder<'_>, parts: &[(RankSpan, RankSpan)]) {
     for (from, to) in parts {
         b.send(*from, *to);
     }
 }
 
-fn allgather(b: &mut Builder<'_>, group: &Subgroup, parts: &[Held], dst: &dyn Fn(Rank, usize) -> Span) {
+fn allgather(b: &mut Builder<'_>, group: &Subgroup, parts: &[RankSpan], dst: &dyn Fn(Rank, usize) -> Span) {
     for (i, part) in parts.iter().enumerate() {
         to_all(b, group, *part, group.members.len(), &|to| dst(to, i));
     }
 }
 
 /// Each part by everyone to its member, in the order of the list.
-pub(super) fn reduce_scatter(b: &mut Builder<'_>, values: &[Held], parts: &[Range<u64>], places: &[Held]) {
+pub(super) fn reduce_scatter(
+    b: &mut Builder<'_>,
+    values: &[RankSpan],
+    parts: &[Range<u64>],
+    places: &[RankSpan],
+) {
     for (part, place) in parts.iter().zip(places) {
-        let values: Vec<Held> = values
+        let values: Vec<RankSpan> = values
             .iter()
-            .map(|value| Held { span: value.span.sub(part.start, part.end - part.start), ..*value })
+            .map(|value| RankSpan { span: value.span.sub(part.start, part.end - part.start), ..*value })
             .collect();
         reduce(b, &values, *place);
     }
@@ -104,7 +109,7 @@ pub(super) fn alltoall(b: &mut Builder<'_>, members: &[Rank], block: &dyn Fn(usi
 }
 
 /// Each to all after it.
-fn scan(b: &mut Builder<'_>, values: &[Held], exclusive: bool, places: &[Held]) {
+fn scan(b: &mut Builder<'_>, values: &[RankSpan], exclusive: bool, places: &[RankSpan]) {
     for (i, place) in places.iter().enumerate() {
         let values = &values[..i + usize::from(!exclusive)];
         if !values.is_empty() {
@@ -113,11 +118,17 @@ fn scan(b: &mut Builder<'_>, values: &[Held], exclusive: bool, places: &[Held]) 
     }
 }
 
-fn to_all(b: &mut Builder<'_>, group: &Subgroup, from: Held, sharers: usize, dst: &dyn Fn(Rank) -> Span) {
+fn to_all(
+    b: &mut Builder<'_>,
+    group: &Subgroup,
+    from: RankSpan,
+    concurrent_senders: usize,
+    dst: &dyn Fn(Rank) -> Span,
+) {
     if let Some(tree) = group.tree {
-        return b.multicast(from, tree, sharers, dst);
+        return b.multicast(from, tree, concurrent_senders, dst);
     }
     for rank in group.members.iter().copied().filter(|rank| *rank != from.rank) {
-        b.send(from, Held { rank, span: dst(rank) });
+        b.send(from, RankSpan { rank, span: dst(rank) });
     }
 }

@@ -2,7 +2,7 @@
 //! that is no power of two, the first ones go in pairs, of which one member acts for both.
 
 use super::{Pattern, Subgroup};
-use crate::builder::{Builder, Held, Slot};
+use crate::builder::{Builder, RankSpan, Slot};
 use crate::schedule::{Rank, Span};
 
 pub(crate) static RECURSIVE_DOUBLING: Pattern = Pattern {
@@ -40,7 +40,7 @@ impl Team {
 }
 
 /// In the order of the list; neighbours first.
-fn allreduce(b: &mut Builder<'_>, _: &Subgroup, values: &[Held], dst: &dyn Fn(Rank) -> Span) {
+fn allreduce(b: &mut Builder<'_>, _: &Subgroup, values: &[RankSpan], dst: &dyn Fn(Rank) -> Span) {
     let team = Team::new(values.len());
     let mut held = values.to_vec();
     for i in team.idle.iter().copied() {
@@ -48,7 +48,7 @@ fn allreduce(b: &mut Builder<'_>, _: &Subgroup, values: &[Held], dst: &dyn Fn(Ra
     }
     for distance in team.distances() {
         for (first, second) in team.pairs(distance) {
-            let other = |b: &mut Builder<'_>, at: usize, from: usize| Held {
+            let other = |b: &mut Builder<'_>, at: usize, from: usize| RankSpan {
                 span: b.slot(held[at].rank, Slot::From(held[from].rank), held[at].span.len),
                 ..held[at]
             };
@@ -63,24 +63,24 @@ fn allreduce(b: &mut Builder<'_>, _: &Subgroup, values: &[Held], dst: &dyn Fn(Ra
         }
     }
     for i in team.active {
-        let total = Held { span: dst(held[i].rank), ..held[i] };
+        let total = RankSpan { span: dst(held[i].rank), ..held[i] };
         b.send(held[i], total);
         if team.idle.contains(&(i + 1)) {
-            b.send(total, Held { span: dst(held[i + 1].rank), ..held[i + 1] });
+            b.send(total, RankSpan { span: dst(held[i + 1].rank), ..held[i + 1] });
         }
     }
 }
 
 /// Combines one member's value with the next one's, which is sent to it.
-pub(super) fn take(b: &mut Builder<'_>, held: &[Held], at: usize, from: usize) -> Span {
+pub(super) fn take(b: &mut Builder<'_>, held: &[RankSpan], at: usize, from: usize) -> Span {
     let grown = b.growing(held[at]);
     let slot = b.slot(held[at].rank, Slot::From(held[from].rank), grown.len);
-    b.send(held[from], Held { span: slot, ..held[at] });
+    b.send(held[from], RankSpan { span: slot, ..held[at] });
     b.reduce(held[at].rank, slot, grown);
     grown
 }
 
-fn allgather(b: &mut Builder<'_>, _: &Subgroup, parts: &[Held], dst: &dyn Fn(Rank, usize) -> Span) {
+fn allgather(b: &mut Builder<'_>, _: &Subgroup, parts: &[RankSpan], dst: &dyn Fn(Rank, usize) -> Span) {
     let team = Team::new(parts.len());
     let rank = |i: usize| parts[i].rank;
     let mut has: Vec<Vec<usize>> = (0..parts.len()).map(|i| vec![i]).collect();
@@ -112,7 +112,7 @@ fn allgather(b: &mut Builder<'_>, _: &Subgroup, parts: &[Held], dst: &dyn Fn(Ran
 
 /// Each member combines what it has with what comes from those before it, ever farther away; if that is to
 /// be without its own value, all go one further at the end.
-fn scan(b: &mut Builder<'_>, values: &[Held], exclusive: bool, places: &[Held]) {
+fn scan(b: &mut Builder<'_>, values: &[RankSpan], exclusive: bool, places: &[RankSpan]) {
     let mut held = values.to_vec();
     let mut distance = 1;
     while distance < values.len() {

@@ -4,7 +4,7 @@
 
 use super::recursive_doubling::{Team, take};
 use super::{Pattern, Subgroup, rotated};
-use crate::builder::{Builder, Held, Slot, consecutive};
+use crate::builder::{Builder, RankSpan, Slot, consecutive};
 use crate::schedule::{Rank, Span};
 use core::ops::Range;
 
@@ -19,11 +19,11 @@ pub(super) static RECURSIVE_HALVING: Pattern = Pattern {
 /// which bytes of the vector it is.
 struct Shares {
     team: Team,
-    held: Vec<Held>,
+    held: Vec<RankSpan>,
     range: Vec<Range<u64>>,
 }
 
-fn halve(b: &mut Builder<'_>, values: &[Held]) -> Shares {
+fn halve(b: &mut Builder<'_>, values: &[RankSpan]) -> Shares {
     let team = Team::new(values.len());
     let mut held = values.to_vec();
     let mut range = vec![0..values[0].span.len; values.len()];
@@ -37,9 +37,9 @@ fn halve(b: &mut Builder<'_>, values: &[Held]) -> Shares {
             let (x, y) = (held[first].rank, held[second].rank);
             let right = b.slot(x, Slot::From(y), keep.len);
             let left = b.slot(y, Slot::From(x), kept.len);
-            b.send(Held { rank: x, span: give }, Held { rank: y, span: left });
-            b.send(Held { rank: y, span: give_back }, Held { rank: x, span: right });
-            let grown = b.growing(Held { rank: x, span: keep });
+            b.send(RankSpan { rank: x, span: give }, RankSpan { rank: y, span: left });
+            b.send(RankSpan { rank: y, span: give_back }, RankSpan { rank: x, span: right });
+            let grown = b.growing(RankSpan { rank: x, span: keep });
             b.reduce(x, right, grown);
             b.reduce(y, kept, left);
             held[first].span = grown;
@@ -62,7 +62,7 @@ fn part(whole: Span, range: &Range<u64>) -> Span {
 }
 
 /// Shares go up a binomial tree to the member that the result is for, which is the first.
-fn reduce(b: &mut Builder<'_>, values: &[Held], into: Held) {
+fn reduce(b: &mut Builder<'_>, values: &[RankSpan], into: RankSpan) {
     let Shares { team, held, mut range } = halve(b, &rotated(values, |value| value.rank == into.rank));
     let wholes: Vec<Span> = held
         .iter()
@@ -72,7 +72,7 @@ fn reduce(b: &mut Builder<'_>, values: &[Held], into: Held) {
         })
         .collect();
     for i in team.active.iter().copied() {
-        b.send(held[i], Held { span: part(wholes[i], &range[i]), ..held[i] });
+        b.send(held[i], RankSpan { span: part(wholes[i], &range[i]), ..held[i] });
     }
     for distance in team.distances().rev() {
         // Those that have been given to do no more.
@@ -81,22 +81,22 @@ fn reduce(b: &mut Builder<'_>, values: &[Held], into: Held) {
             position.is_some_and(|position| position < distance)
         }) {
             let [src, dst] =
-                [second, first].map(|i| Held { span: part(wholes[i], &range[second]), ..held[i] });
+                [second, first].map(|i| RankSpan { span: part(wholes[i], &range[second]), ..held[i] });
             b.send(src, dst);
             range[first].end = range[second].end;
         }
     }
 }
 
-fn allreduce(b: &mut Builder<'_>, _: &Subgroup, values: &[Held], dst: &dyn Fn(Rank) -> Span) {
+fn allreduce(b: &mut Builder<'_>, _: &Subgroup, values: &[RankSpan], dst: &dyn Fn(Rank) -> Span) {
     let Shares { team, held, mut range } = halve(b, values);
-    let whole = |i: usize| Held { span: dst(held[i].rank), ..held[i] };
+    let whole = |i: usize| RankSpan { span: dst(held[i].rank), ..held[i] };
     for i in team.active.iter().copied() {
-        b.send(held[i], Held { span: part(whole(i).span, &range[i]), ..held[i] });
+        b.send(held[i], RankSpan { span: part(whole(i).span, &range[i]), ..held[i] });
     }
     for distance in team.distances().rev() {
         for (first, second) in team.pairs(distance) {
-            let at = |i: usize, range: &Range<u64>| Held { span: part(whole(i).span, range), ..held[i] };
+            let at = |i: usize, range: &Range<u64>| RankSpan { span: part(whole(i).span, range), ..held[i] };
             b.send(at(first, &range[first]), at(second, &range[first]));
             b.send(at(second, &range[second]), at(first, &range[second]));
             let both = range[first].start..range[second].end;
@@ -111,7 +111,7 @@ fn allreduce(b: &mut Builder<'_>, _: &Subgroup, values: &[Held], dst: &dyn Fn(Ra
 
 /// By halves of the parts instead of the vector, those far away first, so that each member ends with its own.
 /// Combined so are those members first that are far from each other, what comes in always on the left.
-fn reduce_scatter(b: &mut Builder<'_>, values: &[Held], parts: &[Range<u64>], places: &[Held]) {
+fn reduce_scatter(b: &mut Builder<'_>, values: &[RankSpan], parts: &[Range<u64>], places: &[RankSpan]) {
     let team = Team::new(values.len());
     let mut values = values.to_vec();
     for i in team.idle.iter().copied() {
@@ -154,9 +154,9 @@ fn reduce_scatter(b: &mut Builder<'_>, values: &[Held], parts: &[Range<u64>], pl
         }
     }
     for i in team.active {
-        b.send(Held { span: held[i][i], ..values[i] }, places[i]);
+        b.send(RankSpan { span: held[i][i], ..values[i] }, places[i]);
         if team.idle.contains(&(i + 1)) {
-            b.send(Held { span: held[i][i + 1], ..values[i] }, places[i + 1]);
+            b.send(RankSpan { span: held[i][i + 1], ..values[i] }, places[i + 1]);
         }
     }
 }

@@ -4,13 +4,13 @@
 use super::binomial::BINOMIAL;
 use super::ring::RING;
 use super::{Pattern, Subgroup, rotated};
-use crate::builder::{Builder, Held};
+use crate::builder::{Builder, RankSpan};
 use crate::schedule::{Rank, Span};
 
 pub(super) static SCATTER_ALLGATHER: Pattern =
     Pattern { bcast: Some(bcast), ..Pattern::new("scatter-allgather") };
 
-fn bcast(b: &mut Builder<'_>, group: &Subgroup, from: Held, dst: &dyn Fn(Rank) -> Span) {
+fn bcast(b: &mut Builder<'_>, group: &Subgroup, from: RankSpan, dst: &dyn Fn(Rank) -> Span) {
     let mut members = rotated(&group.members, |rank| *rank == from.rank);
     if members.first() != Some(&from.rank) {
         members.insert(0, from.rank);
@@ -20,10 +20,13 @@ fn bcast(b: &mut Builder<'_>, group: &Subgroup, from: Held, dst: &dyn Fn(Rank) -
         let whole = if rank == from.rank { from.span } else { dst(rank) };
         whole.sub(pieces[i].offset - from.span.offset, pieces[i].len)
     };
-    let own: Vec<Held> =
-        members.iter().enumerate().map(|(i, rank)| Held { rank: *rank, span: place(*rank, i) }).collect();
-    let moves: Vec<(Held, Held)> =
-        pieces.iter().zip(&own).map(|(piece, to)| (Held { rank: from.rank, span: *piece }, *to)).collect();
+    let own: Vec<RankSpan> =
+        members.iter().enumerate().map(|(i, rank)| RankSpan { rank: *rank, span: place(*rank, i) }).collect();
+    let moves: Vec<(RankSpan, RankSpan)> = pieces
+        .iter()
+        .zip(&own)
+        .map(|(piece, to)| (RankSpan { rank: from.rank, span: *piece }, *to))
+        .collect();
     if let (Some(scatter), Some(allgather)) = (BINOMIAL.scatter, RING.allgather) {
         scatter(b, &moves);
         allgather(b, group, &own, &place);

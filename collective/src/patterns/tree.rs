@@ -2,7 +2,7 @@
 //! which edges it has. Positions count from the root on, round the list of members.
 
 use super::{Subgroup, rotated};
-use crate::builder::{Builder, Held, Slot, consecutive};
+use crate::builder::{Builder, RankSpan, Slot, consecutive};
 use crate::schedule::{Rank, Span};
 use core::ops::Range;
 
@@ -45,21 +45,22 @@ pub(super) fn bcast(
     edges: Edges,
     b: &mut Builder<'_>,
     group: &Subgroup,
-    from: Held,
+    from: RankSpan,
     dst: &dyn Fn(Rank) -> Span,
 ) {
     let mut members = rotated(&group.members, |rank| *rank == from.rank);
     if members.first() != Some(&from.rank) {
         members.insert(0, from.rank);
     }
-    let held = |i: usize| Held { rank: members[i], span: if i == 0 { from.span } else { dst(members[i]) } };
+    let held =
+        |i: usize| RankSpan { rank: members[i], span: if i == 0 { from.span } else { dst(members[i]) } };
     for edge in edges(members.len()) {
         b.send(held(edge.parent), held(edge.child()));
     }
 }
 
 /// A parent combines its value with its children's, in their order.
-pub(super) fn reduce(edges: Edges, b: &mut Builder<'_>, values: &[Held], into: Held) {
+pub(super) fn reduce(edges: Edges, b: &mut Builder<'_>, values: &[RankSpan], into: RankSpan) {
     let mut held = rotated(values, |value| value.rank == into.rank);
     let mut grown = vec![false; held.len()];
     for edge in edges(held.len()).into_iter().rev() {
@@ -73,9 +74,9 @@ pub(super) fn reduce(edges: Edges, b: &mut Builder<'_>, values: &[Held], into: H
                 b.growing(held[parent])
             };
         }
-        let Held { rank, span } = held[parent];
+        let RankSpan { rank, span } = held[parent];
         let arrived = b.slot(rank, Slot::From(held[child].rank), span.len);
-        b.send(held[child], Held { rank, span: arrived });
+        b.send(held[child], RankSpan { rank, span: arrived });
         b.reduce(rank, arrived, span);
     }
     b.send(held[0], into);
@@ -86,18 +87,18 @@ pub(super) fn allreduce(
     edges: Edges,
     b: &mut Builder<'_>,
     group: &Subgroup,
-    values: &[Held],
+    values: &[RankSpan],
     dst: &dyn Fn(Rank) -> Span,
 ) {
     let rank = values[0].rank;
-    let total = Held { rank, span: dst(rank) };
+    let total = RankSpan { rank, span: dst(rank) };
     reduce(edges, b, values, total);
     bcast(edges, b, group, total, dst);
 }
 
 /// Members with others below them hold all those parts side by side in a slot.
-pub(super) fn gather(edges: Edges, b: &mut Builder<'_>, moves: &[(Held, Held)]) {
-    let Some((_, Held { rank: root, .. })) = moves.first() else { return };
+pub(super) fn gather(edges: Edges, b: &mut Builder<'_>, moves: &[(RankSpan, RankSpan)]) {
+    let Some((_, RankSpan { rank: root, .. })) = moves.first() else { return };
     let way = Way::new(edges, b, moves, *root, |(from, _)| from);
     for (i, (from, to)) in way.moves.iter().enumerate() {
         if from.rank == *root {
@@ -120,8 +121,8 @@ pub(super) fn gather(edges: Edges, b: &mut Builder<'_>, moves: &[(Held, Held)]) 
 }
 
 /// The reverse of [`gather`].
-pub(super) fn scatter(edges: Edges, b: &mut Builder<'_>, moves: &[(Held, Held)]) {
-    let Some((Held { rank: root, .. }, _)) = moves.first() else { return };
+pub(super) fn scatter(edges: Edges, b: &mut Builder<'_>, moves: &[(RankSpan, RankSpan)]) {
+    let Some((RankSpan { rank: root, .. }, _)) = moves.first() else { return };
     let way = Way::new(edges, b, moves, *root, |(_, to)| to);
     for edge in &way.edges {
         let at = |holder: usize, i: usize| {
@@ -146,8 +147,8 @@ pub(super) fn scatter(edges: Edges, b: &mut Builder<'_>, moves: &[(Held, Held)])
 /// The parts of a gather or scatter by position; the root's own, if it has none, is empty.
 struct Way {
     edges: Vec<Edge>,
-    moves: Vec<(Held, Held)>,
-    member: fn(&(Held, Held)) -> &Held,
+    moves: Vec<(RankSpan, RankSpan)>,
+    member: fn(&(RankSpan, RankSpan)) -> &RankSpan,
     /// For each position that others are below, except for the root, where all their parts are.
     slots: Vec<Option<(usize, Vec<Span>)>>,
 }
@@ -156,13 +157,13 @@ impl Way {
     fn new(
         edges: Edges,
         b: &mut Builder<'_>,
-        moves: &[(Held, Held)],
+        moves: &[(RankSpan, RankSpan)],
         root: Rank,
-        member: fn(&(Held, Held)) -> &Held,
+        member: fn(&(RankSpan, RankSpan)) -> &RankSpan,
     ) -> Way {
         let mut moves = rotated(moves, |parts| member(parts).rank == root);
         if moves.first().is_none_or(|parts| member(parts).rank != root) {
-            let nothing = Held { rank: root, span: Span { len: 0, ..moves[0].0.span } };
+            let nothing = RankSpan { rank: root, span: Span { len: 0, ..moves[0].0.span } };
             moves.insert(0, (nothing, nothing));
         }
         let edges = edges(moves.len());
@@ -180,9 +181,9 @@ impl Way {
     }
 
     /// Where a part is at a position that holds several: at the root, where `end` says.
-    fn place(&self, holder: usize, part: usize, end: fn(&(Held, Held)) -> &Held) -> Held {
+    fn place(&self, holder: usize, part: usize, end: fn(&(RankSpan, RankSpan)) -> &RankSpan) -> RankSpan {
         match &self.slots[holder] {
-            Some((first, spans)) => Held { rank: self.rank(holder), span: spans[part - first] },
+            Some((first, spans)) => RankSpan { rank: self.rank(holder), span: spans[part - first] },
             None => *end(&self.moves[part]),
         }
     }

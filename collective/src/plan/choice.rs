@@ -4,20 +4,20 @@ use super::Plan;
 use crate::layout::Layout;
 use crate::schedule::{Call, Operation, Rank};
 
-/// From this vector size on, what leaders take in costs a reduction more than further steps do.
+/// From vectors of this many bytes on, what leaders take in costs a reduction more than further steps do.
 const LARGE_VECTOR: u64 = 4 * 1024;
 
-/// From this share of a node on, links that are always full make up for as many steps as there are nodes.
+/// From this many bytes a node on, links that are always full make up for as many steps as there are nodes.
 const LARGE_SHARE: u64 = 2 * 1024;
 
-/// From this share of a node on, an allreduce up and down the chain is faster than round the ring or by shards.
+/// From this many bytes a node on, an allreduce up and down the chain is faster than round the ring or by shards.
 const FAIR_SHARE: u64 = 256;
 
-/// From this share of a node on, messages go straight: below, many small ones cost more than the link of a leader
+/// From this many bytes a node on, messages go straight: below, many small ones cost more than the link of a leader
 /// that all of them pass.
 const WORTHY_SHARE: u64 = 512;
 
-/// Beyond so many nodes the steps of an allgather round a ring cost more than a second pass over one link.
+/// On more nodes than this the steps of an allgather round a ring cost more than a second pass over one link.
 const MANY_NODES: usize = 64;
 
 impl Plan {

@@ -1,4 +1,7 @@
 //! How long a plan takes for a call: on groups that are small enough, in few segments, extrapolated from there.
+//!
+//! Every agent must come to the same estimate to the last bit, whatever its machine: only `+ - * /` and comparisons, which
+//! IEEE 754 rounds correctly everywhere. Powers and logarithms it leaves to libraries, which differ; `clippy.toml` bans them.
 
 use super::queues::Queues;
 use super::{CostModel, Estimate};
@@ -7,26 +10,28 @@ use crate::layout::{Layout, Place, Scope};
 use crate::plan::Plan;
 use crate::schedule::{Call, Rank};
 use crate::timing::time;
+use cool_types::limits;
 use core::time::Duration;
 
-/// Racks, nodes of a rack and ranks of a node that are timed as they are; of more, so many, half and a quarter.
+/// Racks, nodes of a rack and ranks of a node that are timed as they are. A larger group is timed at this size, at half and
+/// at a quarter of it, in each direction in which it is larger.
 const MOST: [usize; 3] = [4, 8, 4];
 /// Nodes of a group that is timed as it is, whatever its make.
 const SMALL: usize = 32;
-/// Segments that are timed one by one; of more, so many and half.
+/// Segments that are timed one by one. Of longer arrays this number is timed and half of it, and the difference is what
+/// each further segment takes.
 const SEGMENTS: u64 = 4;
-/// As many times so many as make so many events, up to a bound.
-const STEADY: f64 = 8_000.0;
-const MOST_STEADY: f64 = 8.0;
-/// Bytes of these in bursts at least.
+/// Where timing [`SEGMENTS`] takes fewer events than this, multiples of them are timed, up to [`STEADY_MULTIPLE_MAX`], since
+/// the pipeline flows steadily only after some.
+const STEADY_EVENTS: f64 = 8_000.0;
+const STEADY_MULTIPLE_MAX: f64 = 8.0;
+/// The segments that are timed are together at least this many bursts of a link, so that bursts do not count.
 const BURSTS: u64 = 6;
-/// A plan that takes no more events than this is timed on the whole group, if that has no more ranks than this.
-const EXACT: f64 = 20_000.0;
+/// A plan that takes no more events than this is timed on the whole group, if that has no more ranks than [`EXACT_RANKS`].
+const EXACT_EVENTS: f64 = 20_000.0;
 const EXACT_RANKS: usize = 1024;
 /// Actions of a schedule that is timed at most, so that a pick takes little time and memory whatever is asked.
 const MOST_ACTIONS: usize = 1 << 18;
-/// A message falls into no more (see `levels`).
-const MAX_SEGMENTS: u64 = 1024;
 
 /// Where candidates for one call compete.
 pub(super) struct Bench<'a> {
@@ -55,7 +60,7 @@ struct Smaller {
 
 /// A direction in which a group is larger than another.
 struct Larger {
-    doublings: f64,
+    growth: Growth,
     /// The smaller group, half and a quarter as large in this direction.
     half: Size,
     quarter: Size,
@@ -97,16 +102,16 @@ impl<'a> Bench<'a> {
         let mut events = base.events;
         for larger in &smaller.larger {
             let half = self.on(plan, &larger.half, most)?;
-            events *= (base.events / half.events.max(1.0)).powf(larger.doublings);
+            events *= larger.growth.factor(base.events / half.events.max(1.0));
             halves.push(half.seconds);
         }
-        if events <= EXACT && self.layout.size() <= EXACT_RANKS {
+        if events <= EXACT_EVENTS && self.layout.size() <= EXACT_RANKS {
             return self.on(plan, &self.full, most);
         }
         let mut added = Vec::new();
         for (larger, half) in smaller.larger.iter().zip(&halves) {
             let quarter = self.on(plan, &larger.quarter, most)?;
-            added.push(grown([quarter.seconds, *half, base.seconds], larger.doublings));
+            added.push(larger.growth.added([quarter.seconds, *half, base.seconds]));
         }
         let mut seconds = base.seconds + added.iter().sum::<f64>();
         for (i, j, half) in &smaller.halves {
@@ -124,7 +129,7 @@ impl<'a> Bench<'a> {
     fn on(&self, plan: Plan, size: &Size, most: f64) -> Option<Found> {
         let layout = size.layout.as_ref().unwrap_or(self.layout);
         let array = array(self.call, self.layout.size());
-        let segment = plan.segment(array, self.layout.nodes()).max(array.div_ceil(MAX_SEGMENTS));
+        let segment = plan.segment(array, self.layout.nodes()).max(array.div_ceil(limits::SEGMENTS));
         let count = array.div_ceil(segment.max(1)).max(1);
         // A smaller group's arrays of parts are shorter; they fall into as many segments.
         let forced = if self.call.operation.takes_counts() {
@@ -146,7 +151,7 @@ impl<'a> Bench<'a> {
         };
         // Many segments flow steadily only after some.
         let first = part(few)?;
-        let more = (STEADY / first.events.max(1.0)).clamp(1.0, MOST_STEADY) as u64;
+        let more = (STEADY_EVENTS / first.events.max(1.0)).clamp(1.0, STEADY_MULTIPLE_MAX) as u64;
         let (all, few, half, fewer) = match few * more {
             many if many >= count => return self.run(&call, layout, plan, most),
             many if many >= 2 * few => (part(many)?, many, first, few),
@@ -173,7 +178,7 @@ impl Smaller {
         let by = |at: &[usize], divisor: usize| [0, 1, 2].map(|i| if at.contains(&i) { divisor } else { 1 });
         let directions: Vec<usize> = (0..3).filter(|i| full[*i] > base[*i]).collect();
         let larger = directions.iter().map(|i| Larger {
-            doublings: (full[*i] as f64 / base[*i] as f64).log2(),
+            growth: Growth::new(base[*i], full[*i]),
             half: part(by(&[*i], 2)),
             quarter: part(by(&[*i], 4)),
         });
@@ -186,21 +191,39 @@ impl Smaller {
     }
 }
 
-/// What is added by so many more doublings of a size, if it took so long at a quarter, at half and at all of it:
-/// each doubling adds as many times more than the one before as the last did.
-fn grown([quarter, half, all]: [f64; 3], doublings: f64) -> f64 {
-    let (before, last) = ((half - quarter).max(0.0), (all - half).max(0.0));
-    let ratio = if before > 0.0 { (last / before).clamp(0.5, 4.0) } else { 1.0 };
-    let mut added = 0.0;
-    let mut step = last;
-    let mut rest = doublings;
-    while rest > 0.0 {
-        step *= ratio;
-        // A part of a doubling of what grows in proportion adds in proportion.
-        added += step * (rest.min(1.0).exp2() - 1.0);
-        rest -= 1.0;
+/// How much larger a size is than another: doubled some times, and then by a part of itself, from 0 to below 1.
+#[derive(Clone, Copy, Debug, PartialEq)]
+struct Growth {
+    doublings: u32,
+    rest: f64,
+}
+
+impl Growth {
+    fn new(base: usize, full: usize) -> Growth {
+        let doublings = (full / base.max(1)).max(1).ilog2();
+        let doubled = (base << doublings) as f64;
+        Growth { doublings, rest: full as f64 / doubled - 1.0 }
     }
-    added
+
+    /// By what something grows that grows by `ratio` with each doubling; in proportion within the last.
+    fn factor(self, ratio: f64) -> f64 {
+        let doubled = (0..self.doublings).fold(1.0, |factor, _| factor * ratio);
+        doubled * (1.0 + (ratio - 1.0) * self.rest)
+    }
+
+    /// What is added to something that took so long at a quarter, at half and at all of the smaller size: a geometric
+    /// series, of which each doubling adds `ratio` times what the one before added, the ratio of the last two within
+    /// 0.5 to 4; in proportion within the last.
+    fn added(self, [quarter, half, all]: [f64; 3]) -> f64 {
+        let (before, last) = ((half - quarter).max(0.0), (all - half).max(0.0));
+        let ratio = if before > 0.0 { (last / before).clamp(0.5, 4.0) } else { 1.0 };
+        let (mut added, mut step) = (0.0, last);
+        for _ in 0..self.doublings {
+            step *= ratio;
+            added += step;
+        }
+        added + step * ratio * self.rest
+    }
 }
 
 /// Bytes of the array that a call's segments are cut from.
@@ -233,5 +256,26 @@ impl Size {
         let stripes = layout.stripes(Scope::All);
         let layout = Layout::new(&places).ok().map(|layout| layout.with_stripes(stripes));
         Size { layout, root: Rank(new_root.unwrap_or(near)) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_size_grows_by_doublings_and_a_part_of_the_last() {
+        assert_eq!(Growth::new(4, 4), Growth { doublings: 0, rest: 0.0 });
+        assert_eq!(Growth::new(4, 32), Growth { doublings: 3, rest: 0.0 });
+        assert_eq!(Growth::new(4, 12), Growth { doublings: 1, rest: 0.5 });
+    }
+
+    #[test]
+    fn what_grows_in_proportion_is_extrapolated_in_proportion_and_steps_one_by_one() {
+        let growth = Growth::new(4, 12);
+        assert_eq!(growth.added([1.0, 2.0, 4.0]), 8.0, "bytes: 4 at 4, 12 at 12");
+        assert_eq!(growth.factor(2.0), 3.0);
+        assert_eq!(Growth::new(4, 32).added([1.0, 2.0, 3.0]), 3.0, "steps: one for each doubling");
+        assert_eq!(growth.added([1.0, 1.0, 1.0]), 0.0);
     }
 }

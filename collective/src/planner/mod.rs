@@ -11,28 +11,30 @@ use crate::layout::Layout;
 use crate::plan::Plan;
 use crate::schedule::{Call, Operation, Rank};
 use crate::timing::Costs;
+use cool_types::limits;
 use core::time::Duration;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
 /// Picks that are kept of a group; more are only made of different sizes and roots than anyone uses.
-const KEPT: usize = 1024;
+const PICKS_MAX: usize = 1024;
 
-/// How many plans are tried in other segments than they like best by themselves.
+/// Of the best plans, how many are also tried in segments of other sizes than their own.
 const REFINED: usize = 3;
 
-/// A plan that takes so many times as long as the best is not made good by other segments.
+/// A plan is given up once it has taken this many times as long as the best so far: other segments gain less.
 const HOPEFUL: f64 = 2.0;
 
-/// Another plan than the rule's, and other segments than a plan's own, must be better by this.
-const WORTHY: f64 = 1.02;
+/// The margin, as a factor of time, by which another plan than the rule's must be faster, and other segments than a plan's
+/// own: estimates are not more exact than that.
+const MARGIN: f64 = 1.02;
 
-/// The same of a barrier: all that it costs is messages, and those behind which others come at leisure are not timed.
-const WORTHY_BARRIER: f64 = 1.3;
+/// The same of barriers, which need 30 % gain: all that they cost is messages, and those off the critical path are not timed.
+const MARGIN_BARRIER: f64 = 1.3;
 
-/// The links of a level.
+/// What the links of a level cost: latency and rate, Hockney's model.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Level {
+pub struct LinkCost {
     /// One way, for a small packet between two nodes.
     pub latency: Duration,
     /// Of one link, each way.
@@ -46,11 +48,14 @@ pub struct CostModel {
     /// The work of agents.
     pub costs: Costs,
     /// Between nodes of one rack: the hosts' links.
-    pub rack: Level,
-    /// Between nodes of different racks: the uplinks.
-    pub center: Level,
-    /// Uplinks of each rack, between which unicast messages are divided by their destinations' racks.
-    pub lanes: u32,
+    pub rack: LinkCost,
+    /// Between nodes of different racks: the uplinks to the core (spine).
+    #[serde(alias = "center")]
+    pub core: LinkCost,
+    /// Equal-cost paths (ECMP) out of each rack, one by each uplink: unicast messages are divided among them by their
+    /// destinations' racks.
+    #[serde(alias = "lanes")]
+    pub ecmp_paths: u32,
     /// Bytes that pass an idle link at once, as a token bucket lets them; 0 for links as they are in hardware.
     pub burst: u64,
 }
@@ -58,8 +63,14 @@ pub struct CostModel {
 impl Default for CostModel {
     /// The emulated test bed: links of 20 Mbit/s.
     fn default() -> CostModel {
-        let level = |micros| Level { latency: Duration::from_micros(micros), bytes_per_second: 2_500_000 };
-        CostModel { costs: Costs::default(), rack: level(100), center: level(200), lanes: 1, burst: 16_000 }
+        let level = |micros| LinkCost { latency: Duration::from_micros(micros), bytes_per_second: 2_500_000 };
+        CostModel {
+            costs: Costs::default(),
+            rack: level(100),
+            core: level(200),
+            ecmp_paths: 1,
+            burst: 16_000,
+        }
     }
 }
 
@@ -126,7 +137,7 @@ impl Planner {
 
     /// Keeps what [`Planner::best`] has found for a call.
     pub fn keep(&mut self, call: &Call, plan: Plan) {
-        if self.picks.len() >= KEPT {
+        if self.picks.len() >= PICKS_MAX {
             self.picks.clear();
         }
         self.picks.insert(self.key(call), plan);
@@ -144,7 +155,7 @@ impl Planner {
         let bench = estimate::Bench::new(&self.model, &self.layout, &call);
         let mut estimates: Vec<Estimate> = Vec::new();
         let mut best = f64::INFINITY;
-        let worthy = if call.operation == Operation::Barrier { WORTHY_BARRIER } else { WORTHY };
+        let margin = if call.operation == Operation::Barrier { MARGIN_BARRIER } else { MARGIN };
         // A good one first, so that bad ones are soon given up.
         let likely = Plan::default_for(&call, &self.layout);
         let others = Planner::candidates(&call, &self.layout).into_iter().filter(|plan| *plan != likely);
@@ -152,7 +163,7 @@ impl Planner {
             if let Some(mut estimate) = bench.estimate(plan, best * HOPEFUL) {
                 best = best.min(estimate.seconds);
                 // What is hardly better is not worth an exception.
-                estimate.seconds *= if plan == likely { 1.0 } else { worthy };
+                estimate.seconds *= if plan == likely { 1.0 } else { margin };
                 estimates.push(estimate);
             }
         }
@@ -161,7 +172,7 @@ impl Planner {
             for plan in Planner::segmented(estimates[i].plan, &call, &self.layout) {
                 if let Some(mut estimate) = bench.estimate(plan, best) {
                     best = best.min(estimate.seconds);
-                    estimate.seconds *= worthy;
+                    estimate.seconds *= margin;
                     estimates.push(estimate);
                 }
             }
@@ -193,7 +204,7 @@ impl Planner {
         let array = estimate::array(call, layout.size());
         let nodes = layout.nodes() as u64;
         let own = plan.segment(array, layout.nodes());
-        let eager = 64 * 1024;
+        let eager = limits::EAGER_BYTES;
         let mut sizes = vec![own / 4, own.saturating_mul(4), eager, eager.saturating_mul(nodes), array];
         sizes.retain(|size| (4096..=array).contains(size) && *size != own && (*size < array || own < array));
         sizes.sort_unstable();

@@ -1,26 +1,27 @@
-//! The network as the planner sees it: a tree whose links serve messages in the order in which they come, each a
-//! frame at a time. Coarser than sharing links among flows, and quick.
+//! The network as the planner sees it: a tree whose links are queues, first come first served, which serve a message
+//! frame by frame. Coarser than sharing links among flows, and quick.
 
 use super::CostModel;
 use crate::layout::{Layout, Scope};
 use crate::timing::{Multicast, Network, Notice, Notices, nanos, time_of};
 use std::collections::{BTreeMap, VecDeque};
 
-/// Links serve this part of a message's turn at a time, or the second, if that is more bytes.
-const FRAMES: u64 = 4;
-const FRAME: u64 = 4096;
-/// Turns of a message at most.
-const TURNS: u64 = 2;
+/// A link serves a message in frames: a turn is this many of them.
+const FRAMES_A_TURN: u64 = 4;
+/// Bytes of the shortest frame, unless the message is shorter.
+const FRAME_BYTES_MIN: u64 = 4096;
+/// Turns that a message takes at most: turns of longer messages are longer, which keeps timing quick.
+const TURNS_MAX: u64 = 2;
 
 /// A link: when it has served all that came so far, at its own rate.
 #[derive(Clone, Copy, Debug, Default)]
-struct Link {
+struct LinkQueue {
     busy: u64,
 }
 
 /// The first and last byte of a message on its way.
 #[derive(Clone, Copy, Debug)]
-struct Passage {
+struct Transit {
     first: u64,
     last: u64,
 }
@@ -45,17 +46,17 @@ struct Connection {
 pub(super) struct Queues<'a> {
     model: &'a CostModel,
     layout: &'a Layout,
-    up: Vec<Link>,
-    down: Vec<Link>,
-    rack_up: Vec<Link>,
-    rack_down: Vec<Link>,
+    up: Vec<LinkQueue>,
+    down: Vec<LinkQueue>,
+    rack_up: Vec<LinkQueue>,
+    rack_down: Vec<LinkQueue>,
     connections: BTreeMap<(u32, u32), Connection>,
 }
 
 impl<'a> Queues<'a> {
     pub(super) fn new(model: &'a CostModel, layout: &'a Layout) -> Queues<'a> {
-        let nodes = vec![Link::default(); layout.nodes()];
-        let racks = vec![Link::default(); layout.racks() * model.lanes.max(1) as usize];
+        let nodes = vec![LinkQueue::default(); layout.nodes()];
+        let racks = vec![LinkQueue::default(); layout.racks() * model.ecmp_paths.max(1) as usize];
         Queues {
             model,
             layout,
@@ -71,19 +72,19 @@ impl<'a> Queues<'a> {
         self.model.rack.bytes_per_second.min(self.model.costs.socket)
     }
 
-    fn lane(&self, rack: usize, choice: usize) -> usize {
-        let lanes = self.model.lanes.max(1) as usize;
-        rack * lanes + choice % lanes
+    fn core_link(&self, rack: usize, choice: usize) -> usize {
+        let ecmp_paths = self.model.ecmp_paths.max(1) as usize;
+        rack * ecmp_paths + choice % ecmp_paths
     }
 
     /// Passes bytes over the links of a unicast message's way.
-    fn pass(&mut self, now: u64, (from, to): (usize, usize), bytes: u64) -> Passage {
-        let (host, uplink, burst) = (self.host_rate(), self.model.center.bytes_per_second, self.model.burst);
-        let start = Passage { first: now, last: now };
+    fn pass(&mut self, now: u64, (from, to): (usize, usize), bytes: u64) -> Transit {
+        let (host, uplink, burst) = (self.host_rate(), self.model.core.bytes_per_second, self.model.burst);
+        let start = Transit { first: now, last: now };
         let mut at = self.up[from].pass(start, bytes, host, burst);
         let (home, away) = (self.layout.rack_of_node(from), self.layout.rack_of_node(to));
         if home != away {
-            let (up, down) = (self.lane(home, away), self.lane(away, away));
+            let (up, down) = (self.core_link(home, away), self.core_link(away, away));
             at = self.rack_up[up].pass(at, bytes, uplink, burst);
             at = self.rack_down[down].pass(at, bytes, uplink, burst);
         }
@@ -95,11 +96,11 @@ impl<'a> Queues<'a> {
         let Some(connection) = self.connections.get_mut(&(from, to)) else { return };
         connection.sending = false;
         let Some(mut message) = connection.queue.pop_front() else { return };
-        let turn = self.model.costs.turn().max(message.bytes.div_ceil(TURNS));
+        let turn = self.model.costs.turn().max(message.bytes.div_ceil(TURNS_MAX));
         if message.turn == 0 {
             message.turn = turn.min(message.left);
         }
-        let frame = FRAME.max(turn.min(message.bytes).div_ceil(FRAMES)).min(message.turn);
+        let frame = FRAME_BYTES_MIN.max(turn.min(message.bytes).div_ceil(FRAMES_A_TURN)).min(message.turn);
         message.left -= frame;
         message.turn -= frame;
         connection.sending = true;
@@ -120,22 +121,22 @@ impl<'a> Queues<'a> {
     }
 }
 
-impl Link {
+impl LinkQueue {
     /// Serves a message after all that came before it; what an idle link lets pass at once is in front.
-    fn pass(&mut self, at: Passage, bytes: u64, rate: u64, burst: u64) -> Passage {
+    fn pass(&mut self, at: Transit, bytes: u64, rate: u64, burst: u64) -> Transit {
         let ahead = time_of(burst, rate);
         let first = at.first.max(self.busy.saturating_sub(ahead));
         self.busy = self.busy.max(at.first) + time_of(bytes, rate);
-        Passage { first, last: at.last.max(self.busy.saturating_sub(ahead)) }
+        Transit { first, last: at.last.max(self.busy.saturating_sub(ahead)) }
     }
 }
 
 impl Network for Queues<'_> {
     fn latency(&self, from: usize, to: usize, bytes: u64) -> u64 {
         let near = self.layout.rack_of_node(from) == self.layout.rack_of_node(to);
-        let level = if near { self.model.rack } else { self.model.center };
+        let level = if near { self.model.rack } else { self.model.core };
         let packet = if self.model.burst > 0 { 0 } else { bytes.min(self.model.costs.mtu) };
-        let beyond = if near { 0 } else { 2 * time_of(packet, self.model.center.bytes_per_second) };
+        let beyond = if near { 0 } else { 2 * time_of(packet, self.model.core.bytes_per_second) };
         nanos(level.latency) + time_of(packet, self.model.rack.bytes_per_second) + beyond
     }
 
@@ -161,12 +162,12 @@ impl Network for Queues<'_> {
         now: u64,
         message: u32,
         (from, to): (usize, &[usize]),
-        Multicast { bytes, sharers, stripe }: Multicast,
+        Multicast { bytes, concurrent_senders, stripe }: Multicast,
         tell: &mut Notices,
     ) {
         let wire = self.model.costs.multicast(bytes);
-        let (host, uplink, burst) = (self.host_rate(), self.model.center.bytes_per_second, self.model.burst);
-        let start = Passage { first: now, last: now };
+        let (host, uplink, burst) = (self.host_rate(), self.model.core.bytes_per_second, self.model.burst);
+        let start = Transit { first: now, last: now };
         let mut sent = self.up[from].pass(start, wire, host, burst);
         if stripe.of > 1 {
             // All parts begin at once, each at its part of the link's rate.
@@ -175,20 +176,20 @@ impl Network for Queues<'_> {
         let home = self.layout.rack_of_node(from);
         let leaves = to.iter().any(|node| self.layout.rack_of_node(*node) != home);
         let paced = self.model.costs.paced(bytes);
-        let by_host = time_of(paced, host) * u64::from(sharers.max(1)) * u64::from(stripe.of);
-        let on_tree = stripe.on_tree(sharers, self.layout.stripes(Scope::All));
+        let by_host = time_of(paced, host) * u64::from(concurrent_senders.max(1)) * u64::from(stripe.of);
+        let on_tree = stripe.on_tree(concurrent_senders, self.layout.stripes(Scope::All));
         let by_tree = if leaves { time_of(paced, uplink) * on_tree } else { 0 };
-        let mut paced = Passage { first: sent.first, last: sent.last.max(now + by_host.max(by_tree)) };
-        let mut racks: BTreeMap<usize, Passage> = BTreeMap::from([(home, paced)]);
+        let mut paced = Transit { first: sent.first, last: sent.last.max(now + by_host.max(by_tree)) };
+        let mut racks: BTreeMap<usize, Transit> = BTreeMap::from([(home, paced)]);
         if leaves {
-            let lane = self.lane(home, stripe.index as usize);
-            paced = self.rack_up[lane].pass(paced, wire, uplink, burst);
+            let link = self.core_link(home, stripe.index as usize);
+            paced = self.rack_up[link].pass(paced, wire, uplink, burst);
         }
         for (receiver, node) in (0..).zip(to.iter().copied()) {
             let rack = self.layout.rack_of_node(node);
-            let lane = self.lane(rack, stripe.index as usize);
+            let link = self.core_link(rack, stripe.index as usize);
             let at =
-                *racks.entry(rack).or_insert_with(|| self.rack_down[lane].pass(paced, wire, uplink, burst));
+                *racks.entry(rack).or_insert_with(|| self.rack_down[link].pass(paced, wire, uplink, burst));
             let arrived = self.down[node].pass(at, wire, host, burst);
             let at = arrived.last + self.latency(from, node, bytes);
             tell.at(at, Notice::Arrived { message, receiver });

@@ -1,3 +1,5 @@
+//! Picks and estimates, against plans whose cost is known.
+
 use super::*;
 use crate::{Place, compile, layout::Layout};
 

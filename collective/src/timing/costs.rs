@@ -1,5 +1,6 @@
 //! What the timing of schedules takes a node and its transport to cost, in one place.
 
+use cool_types::{limits, wire};
 use core::time::Duration;
 use serde::{Deserialize, Serialize};
 
@@ -44,32 +45,26 @@ impl Default for Costs {
             reduce: 2_000_000_000,
             socket: 1_000_000_000,
             mtu: 1500,
-            eager: 64 * 1024,
-            copied: 1024 * 1024,
-            turn: 64 * 1024,
+            eager: limits::EAGER_BYTES,
+            copied: limits::COPIED_BYTES,
+            turn: limits::TURN_BYTES,
             burst: 16 * 1024,
         }
     }
 }
 
-/// Bytes of Ethernet's header.
-const ETHERNET: u64 = 14;
-/// Bytes of the headers of IP and TCP with timestamps.
-const TCP: u64 = 52;
-/// Bytes of the headers of IP, UDP and a stream's data packet.
-const UDP: u64 = 76;
-/// Bytes of the head of a unicast frame.
-const FRAME_HEAD: u64 = 57;
+/// Bytes of the headers within an IP packet of a stream's data packet.
+const STREAM: u64 = wire::IPV4 + wire::UDP + wire::STREAM_DATA_HEADER;
 
 impl Costs {
     /// Bytes on the wire of a unicast message.
     pub fn unicast(&self, bytes: u64) -> u64 {
-        packed(bytes.saturating_add(FRAME_HEAD), self.mtu, TCP)
+        packed(bytes.saturating_add(wire::MESSAGE_DATA_HEADER), self.mtu, wire::TCP_IP)
     }
 
     /// Bytes on the wire of a multicast message.
     pub fn multicast(&self, bytes: u64) -> u64 {
-        packed(bytes, self.mtu, UDP)
+        packed(bytes, self.mtu, STREAM)
     }
 
     /// Bytes on the wire of a message's turn.
@@ -95,7 +90,7 @@ impl Costs {
 
 fn packed(bytes: u64, mtu: u64, headers: u64) -> u64 {
     let packets = bytes.div_ceil(mtu.saturating_sub(headers).max(1)).max(1);
-    bytes.saturating_add(packets.saturating_mul(headers + ETHERNET))
+    bytes.saturating_add(packets.saturating_mul(headers + wire::ETHERNET))
 }
 
 /// Nanoseconds of `bytes` at a rate in bytes per second.
@@ -117,6 +112,6 @@ mod tests {
         let costs = Costs::default();
         assert_eq!(costs.multicast(1424), 1514);
         assert_eq!(costs.multicast(0), 90);
-        assert_eq!(costs.unicast(1448 - FRAME_HEAD), 1514);
+        assert_eq!(costs.unicast(1448 - wire::MESSAGE_DATA_HEADER), 1514);
     }
 }

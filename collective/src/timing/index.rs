@@ -1,4 +1,4 @@
-//! A schedule by number: which actions wait for which, and which actions receive a message.
+//! A schedule's actions and messages by number: which actions send and receive a message.
 
 use crate::schedule::{Kind, Rank, Schedule};
 
@@ -43,7 +43,7 @@ impl<T: Copy> Lists<T> {
 pub(super) struct Index {
     /// The number of each rank's first action among all.
     first: Vec<u32>,
-    dependents: Lists<u32>,
+    actions: usize,
     receivers: Lists<At>,
     /// Of each message.
     senders: Vec<At>,
@@ -53,25 +53,17 @@ impl Index {
     /// None if a rank has no program, or the numbers do not fit.
     pub(super) fn new(schedule: &Schedule) -> Option<Index> {
         let mut first = vec![0u32];
-        let (mut transfers, mut waits) = (0, 0usize);
+        let mut transfers = 0;
         for program in &schedule.programs {
             let program = program.as_ref()?;
             first.push(first.last()?.checked_add(u32::try_from(program.actions.len()).ok()?)?);
             for action in &program.actions {
-                waits += action.after.len();
                 if let Kind::Send { transfer, .. } | Kind::Multicast { transfer, .. } = action.kind {
                     transfers = transfers.max(transfer.0 as usize + 1);
                 }
             }
         }
-        u32::try_from(waits).ok()?;
-        let dependents = Lists::new(*first.last()? as usize, 0, |add| {
-            for (first, program) in first.iter().zip(schedule.programs.iter().flatten()) {
-                for (action, number) in program.actions.iter().zip(0..) {
-                    action.after.iter().for_each(|on| add(first + on.0, number));
-                }
-            }
-        });
+        let actions = *first.last()? as usize;
         let nowhere = At { rank: u32::MAX, action: 0 };
         let mut senders = vec![nowhere; transfers];
         each_action(schedule, |at, kind| {
@@ -81,7 +73,7 @@ impl Index {
         });
         let receivers = Lists::new(transfers, nowhere, |add| {
             each_action(schedule, |at, kind| match kind {
-                Kind::Receive { transfer, .. } | Kind::Hear { transfer, .. }
+                Kind::Receive { transfer, .. } | Kind::ReceiveMulticast { transfer, .. }
                     if (transfer.0 as usize) < transfers =>
                 {
                     add(transfer.0, at);
@@ -89,28 +81,17 @@ impl Index {
                 _ => {}
             });
         });
-        Some(Index { first, dependents, receivers, senders })
+        Some(Index { first, actions, receivers, senders })
     }
 
     /// Number of all actions.
     pub(super) fn actions(&self) -> usize {
-        self.dependents.starts.len() - 1
+        self.actions
     }
 
     /// The number of an action among all.
     pub(super) fn number(&self, at: At) -> usize {
         (self.first[at.rank as usize] + at.action) as usize
-    }
-
-    /// How many actions wait for this one.
-    pub(super) fn dependents(&self, at: At) -> usize {
-        self.dependents.range(self.number(at)).len()
-    }
-
-    /// The `i`th action that waits for this one.
-    pub(super) fn dependent(&self, at: At, i: usize) -> At {
-        let range = self.dependents.range(self.number(at));
-        At { rank: at.rank, action: self.dependents.items[range][i] }
     }
 
     pub(super) fn sender(&self, transfer: u32) -> At {

@@ -1,6 +1,10 @@
-//! How long a schedule takes, in virtual time. What the agents' engine does and waits for is told here, once;
-//! how messages share a network is told by a [`Network`]: the planner's, which is quick, or the simulator's,
-//! which is exact. Packets, losses and repair are left out.
+//! How long a schedule takes, in virtual time. What agents do and wait for is modelled here: which action may start is
+//! [`Progress`](crate::Progress)'s to say, as for the agents, and from which length on messages wait for their receivers
+//! the [limits](cool_types::limits)'. How messages share a network is told by a [`Network`]: the planner's, which is quick, or
+//! the simulator's, which is exact.
+//!
+//! Left out are packets, losses and repair, reductions that agents fuse with a receive from a rank of their node, and the
+//! credit beyond which short messages wait as well.
 
 mod costs;
 mod index;
@@ -42,7 +46,7 @@ pub struct Multicast {
     /// Bytes of the message.
     pub bytes: u64,
     /// How many share the tree, each with a message of its own.
-    pub sharers: u32,
+    pub concurrent_senders: u32,
     /// Which tree.
     pub stripe: Stripe,
 }

@@ -5,10 +5,11 @@ use super::index::{At, Index};
 use super::trace::Trace;
 use super::{Multicast, Network, Notice, Notices, Timing, TimingError};
 use crate::layout::Layout;
-use crate::schedule::{Action, Kind, Rank, Schedule};
+use crate::progress::{Dependents, Progress};
+use crate::schedule::{Kind, Program, Rank, Schedule};
 use core::cmp::Reverse;
 use core::time::Duration;
-use std::collections::{BTreeMap, BTreeSet, BinaryHeap, VecDeque};
+use std::collections::{BTreeMap, BinaryHeap};
 
 /// What is known of an action that receives.
 const READY: u8 = 1;
@@ -41,14 +42,15 @@ pub(super) struct World<'a, N> {
     network: N,
     notices: Notices,
     index: Index,
-    /// Of each action, how many it waits for, and what is known of it.
-    waits: Vec<u32>,
+    /// Of each rank: how far it has come in its program.
+    dependents: Vec<Dependents>,
+    progress: Vec<Progress>,
+    /// Actions that may start; kept between events for its room.
+    ready: Vec<u32>,
+    /// What is known of each action.
     known: Vec<u8>,
     /// Of announced multicasts: receivers that are not ready, and when the announcement reaches all.
     gathering: BTreeMap<u32, (usize, u64)>,
-    /// Of each rank: its multicasts to come, and the stripes of those under way.
-    queued: Vec<VecDeque<u32>>,
-    multicasting: Vec<BTreeSet<u32>>,
     /// Of each node: until when its agent is at work.
     busy: Vec<u64>,
     queue: BinaryHeap<Reverse<(u64, u64, Event)>>,
@@ -72,18 +74,18 @@ impl<'a, N: Network> World<'a, N> {
             return Err(TimingError::Incomplete);
         }
         let index = Index::new(schedule).ok_or(TimingError::Incomplete)?;
-        let actions = schedule.programs.iter().flatten().flat_map(|program| &program.actions);
+        let programs = || schedule.programs.iter().flatten();
         Ok(World {
             schedule,
             layout,
             costs,
             network,
             notices: Notices::default(),
-            waits: actions.map(|action| action.after.len() as u32).collect(),
+            dependents: programs().map(Dependents::of).collect(),
+            progress: programs().map(Progress::new).collect(),
+            ready: Vec::new(),
             known: vec![0; index.actions()],
             gathering: BTreeMap::new(),
-            queued: vec![VecDeque::new(); layout.size()],
-            multicasting: vec![BTreeSet::new(); layout.size()],
             busy: vec![0; layout.nodes()],
             queue: BinaryHeap::new(),
             serial: 0,
@@ -97,13 +99,8 @@ impl<'a, N: Network> World<'a, N> {
 
     pub(super) fn run(&mut self, most: Duration) -> Result<Timing, TimingError> {
         for rank in 0..self.layout.size() as u32 {
-            let actions = self.schedule.programs[rank as usize].as_ref().map_or(0, |p| p.actions.len());
-            for action in 0..actions as u32 {
-                let at = At { rank, action };
-                if self.waits[self.index.number(at)] == 0 && self.schedule_action(at).after.is_empty() {
-                    self.start(at);
-                }
-            }
+            let first: Vec<u32> = self.progress[rank as usize].first().collect();
+            first.into_iter().for_each(|action| self.start(At { rank, action }));
         }
         let last = nanos(most.saturating_sub(self.costs.call));
         while let Some(Reverse((at, _, event))) = self.queue.pop() {
@@ -121,22 +118,21 @@ impl<'a, N: Network> World<'a, N> {
     }
 
     fn stuck(&self) -> TimingError {
-        let waiting = |at: &At| self.waits[self.index.number(*at)] > 0;
-        let all = (0..self.layout.size() as u32).flat_map(|rank| {
-            let actions = self.schedule.programs[rank as usize].as_ref().map_or(0, |p| p.actions.len());
-            (0..actions as u32).map(move |action| At { rank, action })
-        });
-        let at = all.clone().find(waiting).or(all.last()).unwrap_or(At { rank: 0, action: 0 });
-        TimingError::Stuck { rank: Rank(at.rank), action: at.action }
+        let of_rank = |(rank, progress): (u32, &Progress)| {
+            // Where none is blocked, one that started waits for a message that nobody sends.
+            let last = || self.program(rank).actions.len() as u32 - 1;
+            (!progress.is_done()).then(|| (rank, progress.blocked().unwrap_or_else(last)))
+        };
+        let (rank, action) = (0..).zip(&self.progress).find_map(of_rank).unwrap_or((0, 0));
+        TimingError::Stuck { rank: Rank(rank), action }
     }
 
-    fn schedule_action(&self, at: At) -> &'a Action {
-        let program = self.schedule.programs[at.rank as usize].as_ref();
-        &program.expect("the index is made of programs of all ranks").actions[at.action as usize]
+    fn program(&self, rank: u32) -> &'a Program {
+        self.schedule.programs[rank as usize].as_ref().expect("the index is made of programs of all ranks")
     }
 
     fn kind(&self, at: At) -> Kind {
-        self.schedule_action(at).kind
+        self.program(at.rank).actions[at.action as usize].kind
     }
 
     fn node(&self, rank: u32) -> usize {
@@ -196,14 +192,12 @@ impl<'a, N: Network> World<'a, N> {
             self.see_arrival(transfer.0, at.rank);
         }
         self.ends(at.rank, self.now);
-        for i in 0..self.index.dependents(at) {
-            let next = self.index.dependent(at, i);
-            let waits = &mut self.waits[self.index.number(next)];
-            *waits -= 1;
-            if *waits == 0 {
-                self.start(next);
-            }
+        let (rank, mut ready) = (at.rank as usize, std::mem::take(&mut self.ready));
+        self.progress[rank].complete(at.action, &self.dependents[rank], |action| ready.push(action));
+        for action in ready.drain(..) {
+            self.start(At { rank: at.rank, action });
         }
+        self.ready = ready;
     }
 
     /// A rank is not through before this time.
@@ -234,10 +228,10 @@ impl<'a, N: Network> World<'a, N> {
                 }
             }
             Kind::Multicast { .. } => {
-                self.queued[at.rank as usize].push_back(at.action);
+                self.progress[at.rank as usize].queue_multicast(at.action);
                 self.next_multicast(at.rank);
             }
-            Kind::Hear { transfer, dst, .. } => self.expect(at, transfer.0, dst.len),
+            Kind::ReceiveMulticast { transfer, dst, .. } => self.expect(at, transfer.0, dst.len),
         }
     }
 
@@ -368,16 +362,10 @@ impl<'a, N: Network> World<'a, N> {
 
     /// Opens the next multicast of a rank over whose tree none is under way.
     fn next_multicast(&mut self, rank: u32) {
-        let under_way = &self.multicasting[rank as usize];
-        let is_free = |action: &u32| {
-            let stripe = self.kind(At { rank, action: *action }).stripe();
-            stripe.is_some_and(|stripe| !under_way.contains(&stripe.index))
-        };
-        let Some(next) = self.queued[rank as usize].iter().position(is_free) else { return };
-        let Some(action) = self.queued[rank as usize].remove(next) else { return };
+        let program = self.program(rank);
+        let Some((action, _)) = self.progress[rank as usize].next_multicast(program) else { return };
         let at = At { rank, action };
-        let Kind::Multicast { transfer, src, stripe, .. } = self.kind(at) else { return };
-        self.multicasting[rank as usize].insert(stripe.index);
+        let Kind::Multicast { transfer, src, .. } = self.kind(at) else { return };
         let node = self.node(rank);
         let sent = self.work(node, nanos(self.costs.send));
         self.plan(sent, Event::Sent { transfer: transfer.0 });
@@ -418,10 +406,10 @@ impl<'a, N: Network> World<'a, N> {
     fn begin_stream(&mut self, transfer: u32) {
         self.see_begin(transfer);
         let sender = self.index.sender(transfer);
-        let Kind::Multicast { src, sharers, stripe, .. } = self.kind(sender) else { return };
+        let Kind::Multicast { src, concurrent_senders, stripe, .. } = self.kind(sender) else { return };
         let from = self.node(sender.rank);
         let to: Vec<usize> = self.index.receivers(transfer).iter().map(|at| self.node(at.rank)).collect();
-        let what = Multicast { bytes: src.len, sharers, stripe };
+        let what = Multicast { bytes: src.len, concurrent_senders, stripe };
         self.network(|net, now, tell| net.multicast(now, transfer, (from, &to), what, tell));
     }
 
@@ -440,7 +428,7 @@ impl<'a, N: Network> World<'a, N> {
             }
         }
         if let Some(stripe) = self.kind(sender).stripe() {
-            self.multicasting[sender.rank as usize].remove(&stripe.index);
+            self.progress[sender.rank as usize].multicast_sent(stripe);
         }
         self.next_multicast(sender.rank);
     }

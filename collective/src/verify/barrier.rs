@@ -2,12 +2,13 @@
 //! dependencies alone, from every rank's start.
 
 use super::VerifyError;
-use crate::order::order;
 use crate::schedule::{Kind, Program, Rank, TransferId};
+use crate::topological_order::topological_order;
 use std::collections::{BTreeMap, BTreeSet};
 
 pub(super) fn check(programs: &[&Program]) -> Result<(), VerifyError> {
-    let order = order(programs, |_| 0).map_err(|(rank, action)| VerifyError::Deadlock { rank, action })?;
+    let order = topological_order(programs, |_| 0)
+        .map_err(|(rank, action)| VerifyError::Deadlock { rank, action })?;
     // Who has surely come when a message is sent, when an action is complete, and when a rank is done.
     let mut sent: BTreeMap<TransferId, BTreeSet<Rank>> = BTreeMap::new();
     let mut complete: Vec<Vec<BTreeSet<Rank>>> =
@@ -25,7 +26,7 @@ pub(super) fn check(programs: &[&Program]) -> Result<(), VerifyError> {
             Kind::Send { transfer, .. } | Kind::Multicast { transfer, .. } => {
                 sent.insert(transfer, come.clone());
             }
-            Kind::Receive { transfer, .. } | Kind::Hear { transfer, .. } => {
+            Kind::Receive { transfer, .. } | Kind::ReceiveMulticast { transfer, .. } => {
                 come.extend(sent.get(&transfer).into_iter().flatten());
             }
             Kind::Reduce { .. } | Kind::Copy { .. } => {}

@@ -27,7 +27,7 @@ pub(super) fn check(call: &Call, memories: &[Memory], expressions: &Expressions)
                 }
             }
             Operation::ReduceScatter => {
-                let start = (0..rank.0).map(|before| call.part(Rank(before))).sum();
+                let start = call.parts(0..rank.0 as usize);
                 check_combination(call, rank, &found, (start, size), expressions)?;
             }
             Operation::Scan => {
@@ -44,10 +44,9 @@ pub(super) fn check(call: &Call, memories: &[Memory], expressions: &Expressions)
 fn promised(call: &Call, rank: Rank, size: usize) -> Vec<Run> {
     let run = |of: Rank, origin, len| Run { len, expression: Expression::of(of), origin };
     let ranks = || (0..size as u32).map(Rank);
-    let before = |end: Rank| ranks().take_while(|of| *of < end).map(|of| call.part(of)).sum();
     let runs: Vec<Run> = match call.operation {
         Operation::Bcast => vec![run(call.root, 0, call.bytes)],
-        Operation::Scatter => vec![run(call.root, before(rank), call.part(rank))],
+        Operation::Scatter => vec![run(call.root, call.parts(0..rank.0 as usize), call.part(rank))],
         Operation::Allgather => ranks().map(|of| run(of, 0, call.part(of))).collect(),
         Operation::Gather if rank == call.root => ranks().map(|of| run(of, 0, call.part(of))).collect(),
         Operation::Alltoall => ranks()

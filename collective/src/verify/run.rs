@@ -71,7 +71,7 @@ impl State<'_> {
                 Kind::Send { transfer, .. }
                 | Kind::Receive { transfer, .. }
                 | Kind::Multicast { transfer, .. }
-                | Kind::Hear { transfer, .. } => return Ok(Some(transfer)),
+                | Kind::ReceiveMulticast { transfer, .. } => return Ok(Some(transfer)),
                 Kind::Copy { src, dst } => {
                     let runs = self.read(rank, src)?;
                     self.memories[rank.0 as usize].write(dst, &runs);

@@ -30,7 +30,9 @@ pub(super) fn matched(
     }
     for (rank, program) in layout.ranks().zip(programs) {
         for (_, action) in numbered(program) {
-            let (Kind::Receive { transfer, dst, .. } | Kind::Hear { transfer, dst, .. }) = action.kind else {
+            let (Kind::Receive { transfer, dst, .. } | Kind::ReceiveMulticast { transfer, dst, .. }) =
+                action.kind
+            else {
                 continue;
             };
             let fail = |reason| Err(VerifyError::Transfer { transfer, rank, reason });
@@ -83,8 +85,8 @@ fn sending(from: Rank, kind: Kind, layout: &Layout) -> Result<Option<Sending>, V
                 });
             }
             let others = nodes.into_iter().filter(|node| *node != home);
-            let hear = Kind::Hear { from, scope, transfer, dst: src };
-            Ok(Some((transfer, src, others.map(|node| (layout.node_leader(node), hear)).collect())))
+            let received = Kind::ReceiveMulticast { from, scope, transfer, dst: src };
+            Ok(Some((transfer, src, others.map(|node| (layout.node_leader(node), received)).collect())))
         }
         _ => Ok(None),
     }
@@ -95,9 +97,10 @@ fn same(expected: Kind, actual: Kind) -> bool {
         (Kind::Receive { from, dst, .. }, Kind::Receive { from: f, dst: d, .. }) => {
             from == f && dst.len == d.len
         }
-        (Kind::Hear { from, scope, dst, .. }, Kind::Hear { from: f, scope: s, dst: d, .. }) => {
-            from == f && scope == s && dst.len == d.len
-        }
+        (
+            Kind::ReceiveMulticast { from, scope, dst, .. },
+            Kind::ReceiveMulticast { from: f, scope: s, dst: d, .. },
+        ) => from == f && scope == s && dst.len == d.len,
         _ => false,
     }
 }

@@ -1,7 +1,8 @@
 //! What the fabric and the rest of the controller say to each other: plain values, nothing of OpenFlow.
 
-use super::room::Room;
+use crate::fabric::switch::capacity::TableCapacity;
 pub use cool_topology::{DatapathId, Key, Mac, Port};
+use core::fmt;
 use core::net::Ipv4Addr;
 use core::time::Duration;
 
@@ -28,10 +29,10 @@ pub struct FabricConfig {
     pub confirm_timeout: Duration,
     /// How long new unicast paths that could make a loop with old ones wait for switches to confirm that
     /// those are gone.
-    pub detour_timeout: Duration,
-    /// How long trees stay that an earlier life of the controller left in the switches, until an agent says
-    /// that their group is in use.
-    pub takeover: Duration,
+    pub deferral_timeout: Duration,
+    /// How long trees and routes stay that an earlier controller left in the switches and that nobody has asked for
+    /// since this one has started (the stale-path time of a graceful restart).
+    pub stale_time: Duration,
     /// UDP port of all multicast.
     pub multicast_port: u16,
     /// LLDP and ARP packets per second that a port may hand in, with two seconds' worth at once.
@@ -41,7 +42,7 @@ pub struct FabricConfig {
     /// Who forwards unicast.
     pub unicast: Unicast,
     /// The most that each switch may hold, beside what it says itself.
-    pub room: Room,
+    pub capacity: TableCapacity,
     /// Of several controllers, switches have the one with the highest: when it started, say.
     pub generation: u64,
 }
@@ -53,13 +54,13 @@ impl Default for FabricConfig {
             uplink_bytes_per_second: None,
             lldp_interval: Duration::from_secs(1),
             confirm_timeout: Duration::from_secs(5),
-            detour_timeout: Duration::from_millis(500),
-            takeover: Duration::from_secs(20),
+            deferral_timeout: Duration::from_millis(500),
+            stale_time: Duration::from_secs(20),
             multicast_port: 7420,
             packet_ins_per_second: 250,
             counters_interval: Duration::from_secs(2),
             unicast: Unicast::default(),
-            room: Room::default(),
+            capacity: TableCapacity::default(),
             generation: 0,
         }
     }
@@ -168,6 +169,16 @@ pub enum TreeScope {
     Rack(u32),
 }
 
+impl fmt::Display for TreeScope {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            TreeScope::All => f.write_str("all"),
+            TreeScope::Leaders => f.write_str("leaders"),
+            TreeScope::Rack(rack) => write!(f, "rack {rack}"),
+        }
+    }
+}
+
 /// A tree that the switches have confirmed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TreeGrant {
@@ -259,14 +270,16 @@ pub enum FabricError {
         waited: Duration,
     },
     /// A switch has no room for any tree of the group. The group is not made.
-    #[error("there is no room for a tree of group {id}: switch {switch} is full, {lack}; release groups")]
+    #[error(
+        "there is no room for a tree of group {id}: switch {switch} is full, {exhausted}; release groups"
+    )]
     Full {
         /// The group.
         id: u64,
         /// The switch's name.
         switch: String,
         /// Of what there is no room.
-        lack: String,
+        exhausted: String,
     },
     /// A switch refused an entry. The group is not made.
     #[error("group {id}: switch {switch} refused an entry: {reason}")]

@@ -1,7 +1,7 @@
 //! The network as the controller runs it: switches over OpenFlow 1.3, discovery, forwarding, trees.
 //!
 //! ```text
-//!   switch ==TCP== connection (session) --events--> network --wishes--> connection (reconciler) ==> switch
+//!   switch ==TCP== connection (channel) --events--> network --updates--> connection (reconciler) ==> switch
 //!                                                    ^ |
 //!                                     Fabric (calls) | v snapshots
 //! ```
@@ -12,37 +12,21 @@
 //! the controller.
 
 mod api;
-mod arp;
-mod change;
-mod connection;
-mod counters;
-mod failover;
-mod groups;
-mod locator;
-mod mastery;
-mod metering;
-#[cfg(test)]
-mod model;
+mod frames;
+mod intent;
 mod network;
-mod normal;
-mod reconcile;
-mod room;
 mod run;
-mod session;
-mod tables;
+mod switch;
 mod telemetry;
-mod uses;
-mod view;
-mod vlan;
-mod wanted;
+mod trees;
 
 pub use api::{
     DatapathId, FabricConfig, FabricError, GroupRequest, Key, LinkView, Location, Mac, NodeRegistration,
     NodeView, Port, SwitchView, TopologySnapshot, TreeGrant, TreeScope, Unicast,
 };
 
-pub use counters::PortCounters;
-pub use room::Room;
+pub use switch::capacity::TableCapacity;
+pub use switch::counters::PortCounters;
 pub use telemetry::{Histogram, Measured, PortLoad, Rules, SwitchLoad};
 
 use crate::listen::Listener;
@@ -67,57 +51,30 @@ enum Call {
     ReleaseGroup(u64, Reply<()>),
 }
 
-/// A handle on the running fabric. It stops when the last handle is dropped.
-#[derive(Clone, Debug)]
-pub struct Fabric {
-    calls: mpsc::Sender<Call>,
-    snapshots: watch::Receiver<Arc<TopologySnapshot>>,
-    telemetry: Arc<Telemetry>,
-}
-
-impl Fabric {
-    /// Serves the switches that connect to `listener`, on the current tokio runtime. The announcements of their
-    /// ports are proved by `key`, which is to be a secret of this run.
-    pub fn start(config: FabricConfig, key: Key, listener: Listener) -> Fabric {
-        let (calls, incoming) = mpsc::channel(CALLS);
-        let (publish, snapshots) = watch::channel(Arc::default());
-        let telemetry = Arc::new(Telemetry::default());
-        let network = Network::new(config, key, publish, telemetry.clone());
-        tokio::spawn(run::run(network, listener, incoming));
-        Fabric { calls, snapshots, telemetry }
-    }
-
+/// The network under the controller, as agents, groups and jobs see it: a [`FabricHandle`], or a stand-in in tests.
+#[tonic::async_trait]
+pub trait Fabric: Send + Sync + 'static {
     /// Makes a node known: it is located as soon as a switch hears its LLDP. Registering a name again
     /// replaces what was known of it.
     ///
     /// # Errors
     /// If another node has the address, or the values make no node.
-    pub async fn register(&self, node: NodeRegistration) -> Result<(), FabricError> {
-        self.call(|reply| Call::Register(node, reply)).await
-    }
+    async fn register(&self, node: NodeRegistration) -> Result<(), FabricError>;
 
     /// Forgets a node. Groups that it is in keep their trees between the others.
     ///
     /// # Errors
     /// Only if the fabric has stopped; an unknown name is no error.
-    pub async fn unregister(&self, name: &str) -> Result<(), FabricError> {
-        self.call(|reply| Call::Unregister(name.to_owned(), reply)).await
-    }
+    async fn unregister(&self, name: &str) -> Result<(), FabricError>;
 
     /// The network as it is known now.
-    pub fn topology(&self) -> Arc<TopologySnapshot> {
-        self.snapshots.borrow().clone()
-    }
-
-    /// What is measured, as of now.
-    pub fn measured(&self) -> Measured {
-        self.telemetry.read()
-    }
+    fn topology(&self) -> Arc<TopologySnapshot>;
 
     /// The network as it is known, changing when it changes.
-    pub fn watch(&self) -> watch::Receiver<Arc<TopologySnapshot>> {
-        self.snapshots.clone()
-    }
+    fn watch(&self) -> watch::Receiver<Arc<TopologySnapshot>>;
+
+    /// What is measured, as of now.
+    fn measured(&self) -> Measured;
 
     /// Makes a group's trees: one over all its nodes, one over the nodes of its rack leaders, one in each
     /// rack; trees of fewer than two nodes are left out. Returns when every switch concerned has confirmed
@@ -127,17 +84,87 @@ impl Fabric {
     /// # Errors
     /// Then the group does not exist. [`FabricError::NotLocated`] and [`FabricError::Partitioned`] say that
     /// the group can only use chains for now.
-    pub async fn create_group(&self, group: GroupRequest) -> Result<Vec<TreeGrant>, FabricError> {
-        self.call(|reply| Call::CreateGroup(group, reply)).await
-    }
+    async fn create_group(&self, group: GroupRequest) -> Result<Vec<TreeGrant>, FabricError>;
 
-    /// Takes over a group that an earlier life of the controller made and that is in use: the trees with
+    /// Takes over a group that an earlier controller made and that is in use: the trees with
     /// these addresses stay as they are until the network around them is known, and then follow it. Nothing
     /// happens if the group is known.
     ///
     /// # Errors
     /// Only if the fabric has stopped.
-    pub async fn adopt_group(
+    async fn adopt_group(
+        &self,
+        group: GroupRequest,
+        trees: Vec<(TreeScope, Ipv4Addr)>,
+    ) -> Result<(), FabricError>;
+
+    /// A group's trees as they are now; addresses never change, links and rates follow the topology.
+    ///
+    /// # Errors
+    /// If there is no such group.
+    async fn trees(&self, group: u64) -> Result<Vec<TreeGrant>, FabricError>;
+
+    /// Removes a group's trees; does not wait for the switches.
+    ///
+    /// # Errors
+    /// If there is no such group.
+    async fn release_group(&self, group: u64) -> Result<(), FabricError>;
+}
+
+/// A handle on the running fabric. It stops when the last handle is dropped.
+#[derive(Clone, Debug)]
+pub struct FabricHandle {
+    calls: mpsc::Sender<Call>,
+    snapshots: watch::Receiver<Arc<TopologySnapshot>>,
+    telemetry: Arc<Telemetry>,
+}
+
+impl FabricHandle {
+    /// Serves the switches that connect to `listener`, on the current tokio runtime. The announcements of their
+    /// ports are proved by `key`, which is to be a secret of this run.
+    pub fn start(config: FabricConfig, key: Key, listener: Listener) -> FabricHandle {
+        let (calls, incoming) = mpsc::channel(CALLS);
+        let (publish, snapshots) = watch::channel(Arc::default());
+        let telemetry = Arc::new(Telemetry::default());
+        let network = Network::new(config, key, publish, telemetry.clone());
+        tokio::spawn(run::run(network, listener, incoming));
+        FabricHandle { calls, snapshots, telemetry }
+    }
+
+    async fn call<T>(&self, call: impl FnOnce(Reply<T>) -> Call) -> Result<T, FabricError> {
+        let (reply, answer) = oneshot::channel();
+        self.calls.send(call(reply)).await.map_err(|_| FabricError::Stopped)?;
+        answer.await.unwrap_or(Err(FabricError::Stopped))
+    }
+}
+
+#[tonic::async_trait]
+impl Fabric for FabricHandle {
+    async fn register(&self, node: NodeRegistration) -> Result<(), FabricError> {
+        self.call(|reply| Call::Register(node, reply)).await
+    }
+
+    async fn unregister(&self, name: &str) -> Result<(), FabricError> {
+        self.call(|reply| Call::Unregister(name.to_owned(), reply)).await
+    }
+
+    fn topology(&self) -> Arc<TopologySnapshot> {
+        self.snapshots.borrow().clone()
+    }
+
+    fn watch(&self) -> watch::Receiver<Arc<TopologySnapshot>> {
+        self.snapshots.clone()
+    }
+
+    fn measured(&self) -> Measured {
+        self.telemetry.read()
+    }
+
+    async fn create_group(&self, group: GroupRequest) -> Result<Vec<TreeGrant>, FabricError> {
+        self.call(|reply| Call::CreateGroup(group, reply)).await
+    }
+
+    async fn adopt_group(
         &self,
         group: GroupRequest,
         trees: Vec<(TreeScope, Ipv4Addr)>,
@@ -145,25 +172,11 @@ impl Fabric {
         self.call(|reply| Call::AdoptGroup(group, trees, reply)).await
     }
 
-    /// A group's trees as they are now; addresses never change, links and rates follow the topology.
-    ///
-    /// # Errors
-    /// If there is no such group.
-    pub async fn trees(&self, group: u64) -> Result<Vec<TreeGrant>, FabricError> {
+    async fn trees(&self, group: u64) -> Result<Vec<TreeGrant>, FabricError> {
         self.call(|reply| Call::Trees(group, reply)).await
     }
 
-    /// Removes a group's trees; does not wait for the switches.
-    ///
-    /// # Errors
-    /// If there is no such group.
-    pub async fn release_group(&self, id: u64) -> Result<(), FabricError> {
-        self.call(|reply| Call::ReleaseGroup(id, reply)).await
-    }
-
-    async fn call<T>(&self, call: impl FnOnce(Reply<T>) -> Call) -> Result<T, FabricError> {
-        let (reply, answer) = oneshot::channel();
-        self.calls.send(call(reply)).await.map_err(|_| FabricError::Stopped)?;
-        answer.await.unwrap_or(Err(FabricError::Stopped))
+    async fn release_group(&self, group: u64) -> Result<(), FabricError> {
+        self.call(|reply| Call::ReleaseGroup(group, reply)).await
     }
 }

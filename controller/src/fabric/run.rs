@@ -1,9 +1,9 @@
 //! The fabric's task: takes events of switches and calls of the controller in turn, and drives the
-//! [`network`](super::network).
+//! [`network`](crate::fabric::network).
 
 use super::Call;
-use super::connection::{self, Clock, FromSwitch, Terms};
-use super::network::Network;
+use crate::fabric::network::Network;
+use crate::fabric::switch::connection::{self, Clock, ConnectionContext, FromSwitch};
 use crate::listen::{Connection, Listener};
 use core::sync::atomic::{AtomicU64, Ordering};
 use std::sync::Arc;
@@ -15,9 +15,9 @@ const EVENTS: usize = 1024;
 const BATCH: usize = 256;
 
 /// Runs until the last handle is gone.
-pub(super) async fn run(mut network: Network, listener: Listener, mut calls: mpsc::Receiver<Call>) {
+pub(crate) async fn run(mut network: Network, listener: Listener, mut calls: mpsc::Receiver<Call>) {
     let (events_in, mut events) = mpsc::channel(EVENTS);
-    tokio::spawn(accept(listener, events_in, network.terms()));
+    tokio::spawn(accept(listener, events_in, network.connection_context()));
     let clock = Clock::start();
     loop {
         let deadline = network.advance(clock.now());
@@ -37,12 +37,12 @@ pub(super) async fn run(mut network: Network, listener: Listener, mut calls: mps
 }
 
 /// Takes connections until the network has ended.
-async fn accept(listener: Listener, events: mpsc::Sender<FromSwitch>, terms: Terms) {
+async fn accept(listener: Listener, events: mpsc::Sender<FromSwitch>, connection_context: ConnectionContext) {
     let next = Arc::new(AtomicU64::new(0));
     let (ended, events) = (events.clone(), events);
     let serve = move |taken: Connection| {
         let number = next.fetch_add(1, Ordering::Relaxed);
-        connection::run(number, taken, events.clone(), terms.clone())
+        connection::run(number, taken, events.clone(), connection_context.clone())
     };
     listener.run("switch", async move { ended.closed().await }, serve).await;
 }

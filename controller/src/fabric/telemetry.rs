@@ -1,13 +1,12 @@
 //! What is measured while the fabric runs, for whoever wants to look: written by the switches' tasks and the
 //! core, read by anybody, and never waited for.
 
-use super::connection::ConnectionId;
-use super::counters::{Counted, PortCounters};
-use crate::agents::lock;
+use crate::fabric::switch::connection::ConnectionId;
+use crate::fabric::switch::counters::{Counted, PortCounters};
 use cool_machine::{Duration, Time};
 use cool_topology::{DatapathId, Link, Port};
+use parking_lot::Mutex;
 use std::collections::BTreeMap;
-use std::sync::Mutex;
 
 /// A port's counters, and how fast they grow.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
@@ -95,19 +94,19 @@ struct State {
 
 /// The place where it is kept.
 #[derive(Debug, Default)]
-pub(super) struct Telemetry {
+pub(crate) struct Telemetry {
     state: Mutex<State>,
 }
 
 impl Telemetry {
     /// All of it, as it is now.
-    pub(super) fn read(&self) -> Measured {
-        lock(&self.state).measured.clone()
+    pub(crate) fn read(&self) -> Measured {
+        self.state.lock().measured.clone()
     }
 
     /// A switch has told of its counters, on this connection.
-    pub(super) fn counted(&self, connection: ConnectionId, switch: DatapathId, now: Time, counted: Counted) {
-        let mut state = lock(&self.state);
+    pub(crate) fn counted(&self, connection: ConnectionId, switch: DatapathId, now: Time, counted: Counted) {
+        let mut state = self.state.lock();
         let before = state.sources.insert(switch, (connection, now)).filter(|(old, _)| *old == connection);
         let old = state.measured.switches.remove(&switch).unwrap_or_default();
         let seconds = before.map_or(0.0, |(_, then)| (now - then).as_secs_f64());
@@ -137,8 +136,8 @@ impl Telemetry {
     }
 
     /// A connection has ended.
-    pub(super) fn ended(&self, connection: ConnectionId, switch: DatapathId) {
-        let mut state = lock(&self.state);
+    pub(crate) fn ended(&self, connection: ConnectionId, switch: DatapathId) {
+        let mut state = self.state.lock();
         if state.sources.get(&switch).is_some_and(|(source, _)| *source == connection) {
             state.sources.remove(&switch);
             state.measured.switches.remove(&switch);
@@ -146,8 +145,8 @@ impl Telemetry {
     }
 
     /// A switch was told to hold so much, or is gone.
-    pub(super) fn told(&self, switch: DatapathId, rules: Option<Rules>) {
-        let told = &mut lock(&self.state).measured.rules;
+    pub(crate) fn desired(&self, switch: DatapathId, rules: Option<Rules>) {
+        let told = &mut self.state.lock().measured.rules;
         match rules {
             Some(rules) => drop(told.insert(switch, rules)),
             None => drop(told.remove(&switch)),
@@ -155,52 +154,52 @@ impl Telemetry {
     }
 
     /// A switch has confirmed what it was told this long ago.
-    pub(super) fn installed(&self, took: Duration) {
-        lock(&self.state).measured.installation.note(took);
+    pub(crate) fn installed(&self, took: Duration) {
+        self.state.lock().measured.installation.note(took);
     }
 
     /// A link or node was found after this time.
-    pub(super) fn found(&self, took: Duration) {
-        lock(&self.state).measured.discovery.note(took);
+    pub(crate) fn found(&self, took: Duration) {
+        self.state.lock().measured.discovery.note(took);
     }
 }
 
 /// Since when what is to be found is there.
 #[derive(Debug, Default)]
-pub(super) struct Presence {
+pub(crate) struct Presence {
     ports: BTreeMap<Port, Time>,
     nodes: BTreeMap<String, Time>,
 }
 
 impl Presence {
-    pub(super) fn port_up(&mut self, now: Time, port: Port) {
+    pub(crate) fn port_up(&mut self, now: Time, port: Port) {
         self.ports.entry(port).or_insert(now);
     }
 
-    pub(super) fn port_down(&mut self, port: Port) {
+    pub(crate) fn port_down(&mut self, port: Port) {
         self.ports.remove(&port);
     }
 
-    pub(super) fn switch_gone(&mut self, switch: DatapathId) {
+    pub(crate) fn switch_gone(&mut self, switch: DatapathId) {
         self.ports.retain(|port, _| port.switch != switch);
     }
 
-    pub(super) fn registered(&mut self, now: Time, node: &str) {
+    pub(crate) fn registered(&mut self, now: Time, node: &str) {
         self.nodes.insert(node.to_owned(), now);
     }
 
-    pub(super) fn left(&mut self, node: &str) {
+    pub(crate) fn left(&mut self, node: &str) {
         self.nodes.remove(node);
     }
 
     /// How long a link has been there that is found now.
-    pub(super) fn link(&self, now: Time, link: Link) -> Option<Duration> {
+    pub(crate) fn link(&self, now: Time, link: Link) -> Option<Duration> {
         let since = self.ports.get(&link.a)?.max(self.ports.get(&link.b)?);
         Some(now - *since)
     }
 
     /// How long a node has been there that is found now.
-    pub(super) fn node(&self, now: Time, node: &str, port: Port) -> Option<Duration> {
+    pub(crate) fn node(&self, now: Time, node: &str, port: Port) -> Option<Duration> {
         let since = self.ports.get(&port)?.max(self.nodes.get(node)?);
         Some(now - *since)
     }

@@ -1,7 +1,7 @@
 //! Agents that come, are refused, go and come back, over real gRPC.
 
 use crate::support::{Controller, FakeAgent, finished, job, registration};
-use cool_controller::network::Network;
+use cool_controller::fabric::Fabric;
 use cool_proto::control::{Register, TopologyRequest};
 use tonic::Code;
 

@@ -1,7 +1,7 @@
 //! The life of jobs, with agents made by hand over real gRPC.
 
 use crate::support::{Controller, FakeAgent, event, finished, job};
-use cool_controller::job::Limits;
+use cool_controller::jobs::job::Limits;
 use cool_proto::control::{
     Exited, GroupFailed, JobSpec, Recover, SignalRequest, agent_message, controller_message, job_event,
     job_spec::Placement, job_view::State,

@@ -3,9 +3,9 @@
 mod agents;
 mod diagnosis;
 mod jobs;
-mod musters;
 mod probes;
 mod recoveries;
+mod rendezvous;
 mod support;
 mod takeover;
 mod traces;

@@ -2,7 +2,7 @@
 
 use crate::support::{Controller, FakeAgent, finished, job};
 use cool_collective::CostModel;
-use cool_controller::network::Network;
+use cool_controller::fabric::Fabric;
 use cool_proto::control::{JobSpec, Probed, agent_message};
 use std::time::Duration;
 
@@ -36,15 +36,15 @@ async fn what_agents_measure_when_they_have_joined_is_in_the_model_of_the_next_g
     h1.probed(30_000, 12_500_000).await;
     h2.probed(50_000, 12_400_000).await;
     let measured = controller.measured().await;
-    let (rack, center) = (measured.rack.unwrap(), measured.center.unwrap());
+    let (rack, core) = (measured.rack.unwrap(), measured.core.unwrap());
     assert_eq!((rack.probes, rack.latency_ns, rack.bytes_per_second), (2, 50_000, 12_500_000));
-    assert_eq!((center.probes, center.latency_ns, center.bytes_per_second), (2, 700_000, 2_510_000));
+    assert_eq!((core.probes, core.latency_ns, core.bytes_per_second), (2, 700_000, 2_510_000));
 
     let mut events = controller.run(on_h1()).await.unwrap();
     let group = h1.ready().await;
     let model: CostModel = serde_json::from_str(&group.cost_model).unwrap();
     assert_eq!(model.rack.latency, Duration::from_micros(46));
-    assert_eq!((model.rack.bytes_per_second, model.center.bytes_per_second), (12_500_000, 2_500_000));
+    assert_eq!((model.rack.bytes_per_second, model.core.bytes_per_second), (12_500_000, 2_500_000));
     h1.launched().await;
     h1.exit(group.job, 0, 0).await;
     assert_eq!(finished(&mut events).await.code, 0);
@@ -67,7 +67,7 @@ async fn a_job_that_starts_stops_the_probe_and_none_is_made_while_it_runs() {
     h3.probed(1, 1).await;
     h1.probed(1, 1).await;
     h2.probed(1, 1).await;
-    assert_eq!(controller.measured().await.center.unwrap().probes, 2);
+    assert_eq!(controller.measured().await.core.unwrap().probes, 2);
 }
 
 #[tokio::test]
@@ -82,7 +82,7 @@ async fn a_probe_that_fails_is_tried_twice_and_the_others_count() {
     h3.probed(1, 1).await;
     h1.probed(1, 1).await;
     h2.probed(1, 1).await;
-    assert_eq!(controller.measured().await.center.unwrap().probes, 1);
+    assert_eq!(controller.measured().await.core.unwrap().probes, 1);
 }
 
 #[tokio::test]
@@ -99,5 +99,5 @@ async fn nodes_that_leave_are_forgotten_and_measured_again_when_they_come_back()
     h1.probed(3, 30).await;
     h4.probed(4, 40).await;
     let measured = controller.measured().await;
-    assert_eq!((measured.rack, measured.center.unwrap().bytes_per_second), (None, 40));
+    assert_eq!((measured.rack, measured.core.unwrap().bytes_per_second), (None, 40));
 }

@@ -22,7 +22,7 @@ async fn group(controller: &Controller) -> (Vec<FakeAgent>, Group) {
         group = agent.ready().await;
     }
     for agent in &mut agents {
-        assert!(matches!(agent.hear().await, controller_message::Body::Mustered(_)));
+        assert!(matches!(agent.hear().await, controller_message::Body::Enlisted(_)));
     }
     (agents, group)
 }

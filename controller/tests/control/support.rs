@@ -1,13 +1,13 @@
 //! A controller over real gRPC with a network that knows where its nodes are, and agents made by hand.
 
 use cool_controller::costs::Given;
+use cool_controller::fabric::Fabric;
 use cool_controller::fabric::{
     DatapathId, FabricError, GroupRequest, Location, Measured, NodeRegistration, NodeView, Port,
     TopologySnapshot, TreeGrant, TreeScope,
 };
-use cool_controller::job::Limits;
+use cool_controller::jobs::job::Limits;
 use cool_controller::listen::Listener;
-use cool_controller::network::Network;
 use cool_controller::server::{ServerConfig, serve};
 use cool_proto::control::controller_client::ControllerClient;
 use cool_proto::control::{
@@ -54,7 +54,7 @@ impl Racks {
 }
 
 #[tonic::async_trait]
-impl Network for Racks {
+impl Fabric for Racks {
     async fn register(&self, node: NodeRegistration) -> Result<(), FabricError> {
         let NodeRegistration { name, ip, mac, .. } = node;
         let rack = (name[1..].parse::<u32>().unwrap() - 1) / 2;

@@ -1,7 +1,7 @@
 //! A controller that was ended at once and started again, as its agents and callers see it.
 
 use crate::support::{Controller, FakeAgent, event, finished, job, registration};
-use cool_controller::job::Limits;
+use cool_controller::jobs::job::Limits;
 use cool_proto::control::{Exited, Group, Held, agent_message, controller_message, job_event};
 use std::time::Duration;
 use tonic::Code;

@@ -1,7 +1,10 @@
 //! The same result on any number of ranks and threads, equal to plain references.
 
 use crate::runs::{Whole, alone, clustering, loading, noise, whole, write_bytes};
+use cool_distance::Level;
+use cool_kmeans::choose::{Effort, Method};
 use cool_kmeans::grid::{Points, Precision};
+use cool_kmeans::lloyd::{Clustering, Init};
 use cool_kmeans::partition::Thinned;
 use cool_kmeans::{npy, seeding};
 use std::path::{Path, PathBuf};
@@ -60,7 +63,7 @@ fn any_ranks_and_threads_equal_the_plain_reference_to_the_bit() {
     let sample = Thinned::new(n as u64, 3 * k as u64, 5);
     let row = |i: u64| bytes[i as usize * dims..][..dims].iter().map(|&b| i16::from(b)).collect::<Vec<_>>();
     let values = (0..sample.len()).flat_map(|i| row(sample.row(i))).collect();
-    let first = seeding::choose(&Points { precision: Precision::Byte, dims, values }, k, 5);
+    let first = seeding::choose(&Points::new(Precision::Byte, dims, values), k, 5);
     let wide = |row: &[i16]| row.iter().map(|&v| i128::from(v)).collect::<Vec<_>>();
     let points: Vec<Vec<i128>> = (0..n as u64).map(|i| wide(&row(i))).collect();
     let (centroids, labels, inertia) = reference(&points, first.rows().map(wide).collect(), 8);
@@ -78,6 +81,35 @@ fn any_ranks_and_threads_equal_the_plain_reference_to_the_bit() {
         let found = whole(ranks, &loading(std::slice::from_ref(&path), 0), &clustering(k, threads));
         check(&found);
         assert_eq!(found.result(), single.result(), "{ranks} ranks of {threads} threads");
+    }
+    for level in Level::available() {
+        for method in [Method::Auto, Method::Full, Method::Bounds] {
+            let effort = Effort { level, method, near: Some(3), memory: None, threads: 2 };
+            let how = Clustering { effort, ..clustering(k, 2) };
+            let found = whole(3, &loading(std::slice::from_ref(&path), 0), &how);
+            assert_eq!(found.result(), single.result(), "{level}, {method:?}");
+        }
+    }
+}
+
+#[test]
+fn parallel_seeding_gives_the_same_on_any_ranks_and_finds_groups_that_are_far_apart() {
+    let (n, dims, k) = (900, 5, 6);
+    let (values, group) = groups(n, dims, k);
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = folder.path().join("points.npy");
+    npy::write(&path, &values, dims).expect("written");
+    let load = loading(std::slice::from_ref(&path), 0);
+    for k in [1, k, 40, 700] {
+        let how = |threads| Clustering { init: Some(Init::Parallel), ..clustering(k, threads) };
+        let single = alone(&load, &how(1));
+        for (ranks, threads) in [(2, 1), (5, 3), (16, 1)] {
+            assert_eq!(whole(ranks, &load, &how(threads)).result(), single.result(), "{k} of {ranks} ranks");
+        }
+        if k == 6 {
+            let first = |g: usize| single.labels[group.iter().position(|&h| h == g).expect("a point")];
+            assert!((0..n).all(|i| single.labels[i] == first(group[i])), "groups are mixed");
+        }
     }
 }
 

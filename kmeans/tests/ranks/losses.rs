@@ -1,10 +1,12 @@
 //! The same result also if ranks are lost on the way, or all of them and a later run goes on.
 
-use crate::runs::{Outcome, Silent, Whole, clustering, join, loading, noise, rank, whole, write_bytes};
+use crate::runs::{Outcome, Whole, clustering, join, loading, noise, rank, whole, write_bytes};
 use cool::embedded::Embedded;
-use cool_kmeans::lloyd::{Clustering, Loading, Share};
+use cool_kmeans::lloyd::{Clustering, Iteration, Loading, Share, Watch};
 use cool_kmeans::peers::{Peers, surviving};
+use cool_kmeans::progress::Progress;
 use cool_kmeans::{npy, words};
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::path::PathBuf;
 
 const RANKS: usize = 6;
@@ -19,38 +21,46 @@ fn inputs(folder: &std::path::Path) -> [PathBuf; 2] {
     [bytes, reals]
 }
 
-/// What the survivors come to when some ranks leave before or after loading, or after so many iterations.
+/// What the survivors come to when some ranks leave before loading, or after so many iterations.
 fn with_losses(loading: &Loading, how: &Clustering, losses: &[(usize, Option<usize>)]) -> Whole {
     let layout = Embedded { ranks: RANKS, ranks_per_node: 2, racks: 2 };
-    let survivor = |comm: cool::Comm| -> Option<Outcome> {
-        if let Some((_, last)) = losses.iter().find(|(lost, _)| *lost == comm.rank()) {
-            // It does as the others do until it is gone. Others may be gone before it.
-            let iterations = (*last)?;
-            let _ = rank_until(comm, loading, &Clustering { iterations, ..how.clone() });
-            return None;
-        }
-        let (mut share, mut progress) = (None, None);
-        Some(
-            surviving(comm, |peers| {
-                let share = Share::renew(&mut share, peers, loading, &Silent)?;
-                let clustered = share.cluster(peers, how, &Silent, &mut progress)?;
-                words::find(peers, share, &clustered, 3, 4).map(|found| (clustered, found))
-            })
-            .and_then(|(clustered, found)| {
-                let share = share.take().ok_or_else(|| cool_kmeans::Error::Option("no share".into()))?;
-                Ok((share, clustered, found))
-            }),
-        )
+    let rank = |comm: cool::Comm| -> Option<Outcome> {
+        let watch = match losses.iter().find(|(lost, _)| *lost == comm.rank()) {
+            Some((_, last)) => Lost { after: Some((*last)?) },
+            None => Lost { after: None },
+        };
+        // It does as the others do until it is gone. Others may be gone before it.
+        catch_unwind(AssertUnwindSafe(|| survivor(comm, loading, how, &watch))).ok()
     };
-    join(cool::embedded::run(layout, survivor).expect("agents start").into_iter().flatten().collect())
+    join(cool::embedded::run(layout, rank).expect("agents start").into_iter().flatten().collect())
 }
 
-fn rank_until(comm: cool::Comm, loading: &Loading, how: &Clustering) -> Result<(), cool_kmeans::Error> {
-    let (mut share, mut progress) = (None, None);
-    surviving(comm, |peers: &Peers<'_>| {
-        let share = Share::renew(&mut share, peers, loading, &Silent)?;
-        share.cluster(peers, how, &Silent, &mut progress).map(drop)
-    })
+fn survivor(comm: cool::Comm, loading: &Loading, how: &Clustering, watch: &dyn Watch) -> Outcome {
+    let (mut share, mut progress) = (None, Progress::new());
+    let (clustered, found) = surviving(comm, |peers| {
+        let share = Share::renew(&mut share, peers, loading, watch)?;
+        let clustered = share.cluster(peers, how, watch, &mut progress)?;
+        words::find(peers, share, &clustered, 3, 4).map(|found| (clustered, found))
+    })?;
+    let share = share.take().ok_or_else(|| cool_kmeans::Error::Option("no share".into()))?;
+    Ok((share, clustered, found))
+}
+
+/// Ends its rank, without any more words, after an iteration.
+struct Lost {
+    after: Option<usize>,
+}
+
+impl Watch for Lost {
+    fn loading(&self, _: u64) {}
+
+    fn loaded(&self, _: u64) {}
+
+    fn iteration(&self, iteration: &Iteration) {
+        if self.after == Some(iteration.number) {
+            resume_unwind(Box::new("lost"));
+        }
+    }
 }
 
 /// All but how many points moved, of which those know nothing that were read anew.
@@ -67,7 +77,7 @@ fn whichever_ranks_are_lost_whenever_the_others_end_as_if_nothing_had_happened()
         let undisturbed = whole(RANKS, &loading, &how);
         for losses in [
             &[(0, Some(3))][..],
-            &[(5, Some(0))],
+            &[(5, Some(1))],
             &[(2, None)],
             &[(0, None), (3, None)],
             &[(0, Some(2)), (1, Some(2)), (4, Some(5))],
@@ -113,9 +123,9 @@ fn a_checkpoint_that_does_not_belong_to_the_run_is_refused_in_words() {
     );
     let whole = std::fs::read(&checkpoint).expect("read");
     std::fs::write(&checkpoint, &whole[..whole.len() - 1]).expect("written");
-    assert!(refusal(&how).contains("89 bytes of centroids"), "{}", refusal(&how));
+    assert!(refusal(&how).contains("it is damaged"), "{}", refusal(&how));
     for garbage in [&b""[..], b"{}", b"{}\n", b"\xff\n\n", &whole[..40]] {
         std::fs::write(&checkpoint, garbage).expect("written");
-        assert!(refusal(&how).contains("not a \"cool-kmeans checkpoint 1\""));
+        assert!(refusal(&how).contains("no \"cool-map checkpoint 1\""));
     }
 }

@@ -71,7 +71,7 @@ fn a_file_that_is_not_there_and_numbers_out_of_all_bounds() {
     assert!(said.contains("beyond 1e100"), "{said}");
 }
 
-fn program(arguments: &[&str]) -> std::process::Output {
+pub(crate) fn program(arguments: &[&str]) -> std::process::Output {
     Command::new(env!("CARGO_BIN_EXE_cool-kmeans"))
         .args(arguments)
         .env_remove("COOL_SOCKET")

@@ -2,10 +2,12 @@
 
 use cool::embedded::Embedded;
 use cool_kmeans::Error;
+use cool_kmeans::choose::Effort;
 use cool_kmeans::lloyd::{Clustered, Clustering, Iteration, Loading, Share, Watch};
 use cool_kmeans::partition::draw;
 use cool_kmeans::peers::Peers;
 use cool_kmeans::pictures::Cut;
+use cool_kmeans::progress::Progress;
 use cool_kmeans::source::Input;
 use cool_kmeans::words::{self, Word};
 use std::path::{Path, PathBuf};
@@ -52,7 +54,8 @@ pub(crate) fn clustering(k: usize, threads: usize) -> Clustering {
         tolerance: 0.0,
         seed: 5,
         sample: 3,
-        threads,
+        init: None,
+        effort: Effort::of(threads),
         checkpoint: None,
         resume: false,
     }
@@ -90,7 +93,7 @@ impl Whole {
 
 pub(crate) fn rank(peers: &Peers<'_>, loading: &Loading, how: &Clustering) -> Outcome {
     let share = Share::load(peers, loading, &Silent)?;
-    let clustered = share.cluster(peers, how, &Silent, &mut None)?;
+    let clustered = share.cluster(peers, how, &Silent, &mut Progress::new())?;
     let found = words::find(peers, &share, &clustered, 3, 4)?;
     Ok((share, clustered, found))
 }

@@ -20,8 +20,15 @@ static int program(cool_comm world, void *context) {
     void *memory, *nothing;
     cool_comm part;
     cool_request request;
-    size_t rank;
+    size_t rank, node, rack;
+    uint64_t group;
     (void)context;
+    expect("group", cool_group(world, &group), COOL_OK);
+    printf("group %llu\n", (unsigned long long)group);
+    expect("place", cool_place(world, 1, &node, &rack), COOL_OK);
+    printf("rank 1: node %zu, rack %zu\n", node, rack);
+    expect("place of none", cool_place(world, 2, &node, &rack), COOL_INVALID);
+    expect("null node", cool_place(world, 0, NULL, &rack), COOL_INVALID);
     expect("null send", cool_allreduce(none, data, 4, COOL_F64, COOL_SUM, world), COOL_INVALID);
     expect("null recv", cool_allreduce(data, NULL, 4, COOL_F64, COOL_SUM, world), COOL_INVALID);
     expect("overlap", cool_allreduce(data, data + 3, 4, COOL_F64, COOL_SUM, world), COOL_INVALID);

@@ -594,6 +594,22 @@ cool_status cool_rank(cool_comm comm, size_t *rank);
 cool_status cool_size(cool_comm comm, size_t *size);
 
 /**
+ * The group's number in the network, as errors and `cool groups` have it.
+ *
+ * # Safety
+ * `group` points to a number.
+ */
+cool_status cool_group(cool_comm comm, uint64_t *group);
+
+/**
+ * Where a rank runs: its node, counted over the group with racks in order, and its rack.
+ *
+ * # Safety
+ * `node` and `rack` point to numbers.
+ */
+cool_status cool_place(cool_comm comm, size_t rank, size_t *node, size_t *rack);
+
+/**
  * Splits a group: ranks that give the same color form a new group, ordered by `key`, then by rank. Who gives a
  * negative color is in none and gets 0. All ranks of the group call this.
  *
@@ -627,7 +643,7 @@ cool_status cool_subset(cool_comm comm, const size_t *ranks, size_t n, cool_comm
 cool_status cool_free(cool_comm comm);
 
 /**
- * Lets later calls fail when they make no progress for so many milliseconds; 5 minutes if never set.
+ * Lets later calls fail when they make no progress for `milliseconds`; 5 minutes if never set.
  */
 cool_status cool_set_timeout(cool_comm comm, uint64_t milliseconds);
 
@@ -660,8 +676,9 @@ size_t cool_error_ranks(size_t *ranks,
 /**
  * `bytes` zeros in memory that is shared with the agent, for any type of elements: calls of this communicator that wait
  * (not those that begin with cool_i) take what they send from there, and put there what they receive, without a copy;
- * what is overwritten in place is copied all the same before it is sent. A call that fails may have overwritten a part
- * of what it was to receive. The memory outlives its communicator; give it back by cool_dealloc.
+ * what is overwritten in place is copied all the same before it is sent, and so is what comes into a part of the memory
+ * that does not begin and end at multiples of the system's page size or at the ends. A call that fails may have
+ * overwritten a part of what it was to receive. The memory outlives its communicator; give it back by cool_dealloc.
  *
  * # Safety
  * `data` points to a pointer.
@@ -680,7 +697,7 @@ cool_status cool_dealloc(void *data);
  * another are received in the order in which they were sent, among those that a receive takes.
  *
  * # Safety
- * `data` has so many elements.
+ * `data` has `count` elements.
  */
 cool_status cool_send(const void *data,
                       size_t count,
@@ -694,7 +711,7 @@ cool_status cool_send(const void *data,
  * came, unless it is null.
  *
  * # Safety
- * `data` has room for so many elements, and nobody else uses it meanwhile; `message` points to one, or is null.
+ * `data` has room for `count` elements, and nobody else uses it meanwhile; `message` points to one, or is null.
  */
 cool_status cool_recv(void *data,
                       size_t count,
@@ -708,7 +725,7 @@ cool_status cool_recv(void *data,
  * Starts cool_send.
  *
  * # Safety
- * `data` has so many elements, which stay until this returns; `request` points to a request.
+ * `data` has `count` elements, which stay until this returns; `request` points to a request.
  */
 cool_status cool_isend(const void *data,
                        size_t count,
@@ -722,7 +739,7 @@ cool_status cool_isend(const void *data,
  * Starts cool_recv.
  *
  * # Safety
- * `data` has room for so many elements, and nobody else uses it until cool_wait; `request` points to a request.
+ * `data` has room for `count` elements, and nobody else uses it until cool_wait; `request` points to a request.
  */
 cool_status cool_irecv(void *data,
                        size_t count,

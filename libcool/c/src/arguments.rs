@@ -48,7 +48,7 @@ pub(crate) fn bytes_of(dtype: Type, elements: usize) -> Result<usize, Wrong> {
 }
 
 /// # Safety
-/// Unless it is null, so many bytes can be read there as long as the result is used.
+/// Unless it is null, `bytes` bytes can be read there as long as the result is used.
 pub(crate) unsafe fn bytes<'a>(name: &str, data: *const c_void, bytes: usize) -> Result<&'a [u8], Wrong> {
     match (data.is_null(), bytes) {
         (_, 0) => Ok(&[]),
@@ -59,7 +59,7 @@ pub(crate) unsafe fn bytes<'a>(name: &str, data: *const c_void, bytes: usize) ->
 }
 
 /// # Safety
-/// Unless it is null, so many bytes can be written there, and nobody else uses them, as long as the result is used.
+/// Unless it is null, `bytes` bytes can be written there, and nobody else uses them, as long as the result is used.
 pub(crate) unsafe fn bytes_mut<'a>(
     name: &str,
     data: *mut c_void,

@@ -329,7 +329,7 @@ pub unsafe extern "C" fn cool_fold(
         let to_read =
             to_write.and_then(|bytes| bytes.checked_mul(parts)).filter(|b| isize::try_from(*b).is_ok());
         let (Some(to_read), Some(to_write)) = (to_read, to_write) else {
-            return Err(wrong("so many elements are beyond any array"));
+            return Err(wrong("count is beyond any array"));
         };
         let to_write = if operation == Operation::Reduce && comm.rank() != root { 0 } else { to_write };
         // SAFETY: as promised.
@@ -339,7 +339,7 @@ pub unsafe extern "C" fn cool_fold(
         apart(send, recv)?;
         let mut f = |left: &mut [u8], right: &[u8]| {
             let count = left.len() / element;
-            // SAFETY: both have so many elements, and begin where any element may.
+            // SAFETY: both have `count` elements, and begin where any element may.
             unsafe { combine(left.as_mut_ptr().cast(), right.as_ptr().cast(), count, context) };
         };
         Ok(comm.fold(operation, root, element, send, recv, &mut f)?)

@@ -105,6 +105,35 @@ pub unsafe extern "C" fn cool_size(comm: cool_comm, size: *mut usize) -> cool_st
     guarded(|| unsafe { put("size", size, comm_of(comm)?.size()) })
 }
 
+/// The group's number in the network, as errors and `cool groups` have it.
+///
+/// # Safety
+/// `group` points to a number.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cool_group(comm: cool_comm, group: *mut u64) -> cool_status {
+    // SAFETY: as promised.
+    guarded(|| unsafe { put("group", group, comm_of(comm)?.group()) })
+}
+
+/// Where a rank runs: its node, counted over the group with racks in order, and its rack.
+///
+/// # Safety
+/// `node` and `rack` point to numbers.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cool_place(
+    comm: cool_comm,
+    rank: usize,
+    node: *mut usize,
+    rack: *mut usize,
+) -> cool_status {
+    guarded(|| {
+        let comm = comm_of(comm)?;
+        let place = comm.place(rank).ok_or_else(|| Wrong::Argument(format!("there is no rank {rank}")))?;
+        // SAFETY: as promised.
+        unsafe { put("node", node, place.node).and_then(|()| put("rack", rack, place.rack)) }
+    })
+}
+
 /// Splits a group: ranks that give the same color form a new group, ordered by `key`, then by rank. Who gives a
 /// negative color is in none and gets 0. All ranks of the group call this.
 ///
@@ -169,7 +198,7 @@ pub extern "C" fn cool_free(comm: cool_comm) -> cool_status {
     guarded(|| COMMS.take(comm).map(drop))
 }
 
-/// Lets later calls fail when they make no progress for so many milliseconds; 5 minutes if never set.
+/// Lets later calls fail when they make no progress for `milliseconds`; 5 minutes if never set.
 #[unsafe(no_mangle)]
 pub extern "C" fn cool_set_timeout(comm: cool_comm, milliseconds: u64) -> cool_status {
     guarded(|| {

@@ -80,7 +80,7 @@ unsafe fn received<R>(
 /// another are received in the order in which they were sent, among those that a receive takes.
 ///
 /// # Safety
-/// `data` has so many elements.
+/// `data` has `count` elements.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cool_send(
     data: *const c_void,
@@ -98,7 +98,7 @@ pub unsafe extern "C" fn cool_send(
 /// came, unless it is null.
 ///
 /// # Safety
-/// `data` has room for so many elements, and nobody else uses it meanwhile; `message` points to one, or is null.
+/// `data` has room for `count` elements, and nobody else uses it meanwhile; `message` points to one, or is null.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cool_recv(
     data: *mut c_void,
@@ -123,7 +123,7 @@ pub unsafe extern "C" fn cool_recv(
 /// Starts cool_send.
 ///
 /// # Safety
-/// `data` has so many elements, which stay until this returns; `request` points to a request.
+/// `data` has `count` elements, which stay until this returns; `request` points to a request.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cool_isend(
     data: *const c_void,
@@ -141,7 +141,7 @@ pub unsafe extern "C" fn cool_isend(
 /// Starts cool_recv.
 ///
 /// # Safety
-/// `data` has room for so many elements, and nobody else uses it until cool_wait; `request` points to a request.
+/// `data` has room for `count` elements, and nobody else uses it until cool_wait; `request` points to a request.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cool_irecv(
     data: *mut c_void,

@@ -48,7 +48,7 @@ impl Installed {
         program
     }
 
-    /// A program's output as so many ranks of one process.
+    /// A program's output as `ranks` ranks of one process.
     fn output(&self, program: &Path, ranks: usize) -> String {
         let mut command = Command::new(program);
         command.env("LD_LIBRARY_PATH", self.0.path().join("lib")).env("COOL_EMBEDDED", ranks.to_string());
@@ -94,6 +94,9 @@ fn what_a_program_does_wrong_is_told_in_a_code_and_in_words() {
     let output = installed.output(&program, 2);
     for text in [
         "no launcher: 2 this process is not a rank",
+        "\ngroup 1\n",
+        "rank 1: node 1, rack 1\n",
+        "place of none: 1 there is no rank 2",
         "null send: 1 send is null, but has 32 bytes to it",
         "overlap: 1 send and recv overlap; pass COOL_IN_PLACE",
         "root: 1 rank 0: bcast: there is no rank 99",

@@ -6,9 +6,9 @@
 )]
 
 use crate::error::wrong;
-use cool_rust::{Array, ArrayMut, Type};
+use cool_rust::{Array, ArrayMut, Op, Type};
 use numpy::npyffi::NPY_ARRAY_WRITEABLE;
-use numpy::{PyUntypedArray, PyUntypedArrayMethods};
+use numpy::{PyArrayDescrMethods, PyUntypedArray, PyUntypedArrayMethods};
 use pyo3::prelude::*;
 
 /// An array that a call uses. Holding it keeps its memory: NumPy does not resize an array that is referred to.
@@ -18,6 +18,8 @@ pub(crate) struct Data {
     pointer: usize,
     bytes: usize,
     writeable: bool,
+    /// Of NumPy's bool, which is carried as u8.
+    boolean: bool,
 }
 
 impl Data {
@@ -41,7 +43,8 @@ impl Data {
         let (pointer, flags) = unsafe { ((*object).fields.data as usize, (*object).fields.flags) };
         let writeable = flags & NPY_ARRAY_WRITEABLE != 0;
         let bytes = array.len() * dtype.bytes();
-        Ok(Data { array: array.clone().unbind(), dtype, pointer, bytes, writeable })
+        let boolean = array.dtype().kind() == b'b';
+        Ok(Data { array: array.clone().unbind(), dtype, pointer, bytes, writeable, boolean })
     }
 
     /// As [`Data::new`], for an array that is to be overwritten.
@@ -58,6 +61,11 @@ impl Data {
     /// The type of its elements.
     pub(crate) fn dtype(&self) -> Type {
         self.dtype
+    }
+
+    /// Whether a reduction of such elements gives such elements: bytes of a bool are 0 or 1, which a sum is not.
+    pub(crate) fn can_be_combined_by(&self, op: Op) -> bool {
+        !(self.boolean && op == Op::Sum)
     }
 
     /// Whether two arrays share memory.
@@ -77,7 +85,7 @@ impl Data {
         if self.bytes == 0 {
             return &[];
         }
-        // SAFETY: so many bytes are at the pointer of a C-contiguous array, which lives as long as self refers to it.
+        // SAFETY: `self.bytes` bytes are at the pointer of a C-contiguous array, which lives as long as self refers to it.
         unsafe { std::slice::from_raw_parts(self.pointer as *const u8, self.bytes) }
     }
 

@@ -69,7 +69,9 @@ impl Comm {
 
     /// An array of zeros in memory that is shared with the agent: calls that wait take what they send from there, and
     /// put there what they receive, without a copy; what is overwritten in place is copied all the same before it is
-    /// sent. A call that fails may have overwritten a part of what it was to receive. Other communicators copy it.
+    /// sent, and so is what comes into a part of the array that does not begin and end at multiples of the system's page
+    /// size or at the ends. A call that fails may have overwritten a part of what it was to receive. Other
+    /// communicators copy it.
     #[pyo3(signature = (shape, dtype = None))]
     fn alloc<'py>(
         &self,
@@ -80,7 +82,7 @@ impl Comm {
         memory::array(py, &*self.get_rank(py)?, shape, dtype)
     }
 
-    /// Lets later calls fail when they make no progress for so many seconds; 5 minutes if never set.
+    /// Lets later calls fail when they make no progress for this many seconds; 5 minutes if never set.
     fn set_timeout(&self, py: Python<'_>, seconds: f64) -> PyResult<()> {
         let timeout = Duration::try_from_secs_f64(seconds).map_err(|e| wrong(py, format!("timeout: {e}")))?;
         self.get_rank(py)?.set_timeout(timeout);

@@ -6,11 +6,11 @@ use crate::arrays::Data;
 use crate::comm::Comm;
 use crate::error::{numbers, raised, wrong};
 use crate::request::{Message, Request};
-use cool_rust::{Comm as Rank, Error, Message as Letter, Pending};
+use cool_rust::{Comm as Rank, Error, Message as PointToPoint, Pending};
 use pyo3::prelude::*;
 
-fn start(rank: &Rank, letter: Letter<'_, 'static>) -> Result<Pending<'static>, Error> {
-    rank.start().message(letter)
+fn start(rank: &Rank, message: PointToPoint<'_, 'static>) -> Result<Pending<'static>, Error> {
+    rank.start().message(message)
 }
 
 impl Comm {
@@ -19,12 +19,12 @@ impl Comm {
         py: Python<'_>,
         data: &Bound<'_, PyAny>,
         (dest, tag): (usize, u32),
-        then: impl FnOnce(&Rank, Letter<'_, 'static>) -> Result<R, Error> + Send,
+        then: impl FnOnce(&Rank, PointToPoint<'_, 'static>) -> Result<R, Error> + Send,
     ) -> PyResult<R> {
         let rank = self.get_rank(py)?;
         let data = Data::new("data", data)?;
         let array = data.sent().ok_or_else(|| wrong(py, "data ends within an element"))?;
-        py.detach(|| then(&rank, Letter::Send { data: array, dest, tag })).map_err(|e| raised(py, &e))
+        py.detach(|| then(&rank, PointToPoint::Send { data: array, dest, tag })).map_err(|e| raised(py, &e))
     }
 
     /// What it gives, and the array that is received into.
@@ -33,14 +33,14 @@ impl Comm {
         py: Python<'_>,
         recv: &Bound<'_, PyAny>,
         (source, tag): (Option<usize>, Option<u32>),
-        then: impl FnOnce(&Rank, Letter<'_, 'static>) -> Result<R, Error> + Send,
+        then: impl FnOnce(&Rank, PointToPoint<'_, 'static>) -> Result<R, Error> + Send,
     ) -> PyResult<(R, Data)> {
         let rank = self.get_rank(py)?;
         let room = Data::writeable("recv", recv)?;
         // SAFETY: the array is held until the message has come: here, or by its request, before which the call goes.
         // Nobody else uses it, as the program was told.
         let data = unsafe { room.received() }.ok_or_else(|| wrong(py, "recv ends within an element"))?;
-        let done = py.detach(|| then(&rank, Letter::Receive { data, source, tag }));
+        let done = py.detach(|| then(&rank, PointToPoint::Receive { data, source, tag }));
         Ok((done.map_err(|e| raised(py, &e))?, room))
     }
 }

@@ -49,6 +49,13 @@ impl Call<'_, '_> {
         let receives = !to_root || rank.rank() == self.root;
         let sends = self.operation != Operation::Scatter || rank.rank() == self.root;
         let send = if sends { Some(Data::new("send", self.send)?) } else { None };
+        if let (Some(op), Some(send)) = (op, &send)
+            && !send.can_be_combined_by(op)
+        {
+            let reason = "send holds bool, which has no sum; op=\"logical_or\" tells whether any is true, \"logical_and\" \
+                          whether all are, and a sum of send.astype(int) counts them";
+            return Err(wrong(py, reason));
+        }
         let recv = match (self.recv, &send) {
             _ if !receives => None,
             (Some(recv), _) => Some(Data::writeable("recv", recv)?),
@@ -218,7 +225,7 @@ impl Comm {
 impl Comm {
     /// Combines all ranks' `send`, element by element; the root gets the result, the others None. `op` is a name
     /// (sum, prod, min, max, average, bit_and, ..., min_loc) or a function of two arrays, which need not be
-    /// commutative.
+    /// commutative. Arrays of bool have no sum: take logical_or, logical_and or logical_xor.
     #[pyo3(signature = (send, recv = None, op = None, root = 0))]
     fn reduce(
         &self,

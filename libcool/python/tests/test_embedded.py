@@ -16,7 +16,7 @@ HERE = Path(__file__).parent
 
 
 def on(ranks, main):
-    """The results of so many ranks."""
+    """What `main` returns at each of this many ranks."""
     os.environ["COOL_EMBEDDED"] = str(ranks)
     return cool.launch(main)
 
@@ -41,6 +41,30 @@ def test_numpys_types_are_carried_without_a_copy(dtype):
         assert result is recv
         assert (recv == send * world.size).all()
         assert world.allgather(send).shape == (world.size, 2, 3, 4)
+
+    on(3, main)
+
+
+def test_arrays_of_bool_have_logical_reductions_and_no_sum():
+    def main(world):
+        mine = np.array([False, True, world.rank == 1])
+        for op, expected in (
+            ("logical_or", [False, True, True]),
+            ("logical_and", [False, True, False]),
+            ("logical_xor", [False, True, True]),
+            ("min", [False, True, False]),
+            ("max", [False, True, True]),
+            ("prod", [False, True, False]),
+            (np.logical_or, [False, True, True]),
+        ):
+            result = world.allreduce(mine, op=op)
+            assert result.dtype == np.bool_ and result.tolist() == expected, op
+            assert set(result.view(np.uint8)) <= {0, 1}, op
+        for call in (world.allreduce, world.scan, world.iallreduce, world.reduce):
+            with pytest.raises(cool.ArgumentError, match="no sum; op=.logical_or"):
+                call(mine)
+        assert world.allreduce(mine.astype(int)).tolist() == [0, 3, 1]
+        assert world.bcast(mine, root=1)[2] and world.allgather(mine).dtype == np.bool_
 
     on(3, main)
 

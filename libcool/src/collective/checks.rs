@@ -1,8 +1,13 @@
-//! Whether a collective's arguments make sense for a rank, and the words for it when not.
+//! Whether a collective's arguments make sense for a rank, and the words for it when not. Nothing here looks at another rank:
+//! whether ranks call alike is found by their agents.
+
+#[cfg(test)]
+mod tests;
 
 use super::{Arrays, Checked, Collective};
-use crate::element::{Array, ArrayMut, Op, Type};
-use crate::operation::Operation;
+use crate::element::{Array, ArrayMut};
+use crate::{Operation, Type};
+use cool_types::check_reduction;
 use std::ops::Range;
 
 /// The caller's place in its group.
@@ -18,13 +23,36 @@ type Use = (Option<Range<usize>>, bool, usize);
 /// What is wrong, and what would be right.
 type Reason = String;
 
+/// An array's name and its elements.
+type Named = (&'static str, usize);
+
+/// One of the two arrays of a call.
+#[derive(Clone, Copy)]
+struct Side {
+    name: &'static str,
+    /// Its elements, if it was given.
+    len: Option<usize>,
+    /// Whether it is looked at, at this rank.
+    used: bool,
+}
+
+impl Side {
+    fn named(self) -> Result<Named, Reason> {
+        self.len.map(|len| (self.name, len)).ok_or_else(|| format!("{} is missing", self.name))
+    }
+
+    fn if_used(self) -> Result<Option<Named>, Reason> {
+        if self.used { self.named().map(Some) } else { Ok(None) }
+    }
+}
+
 impl<'s, 'r> Collective<'s, 'r> {
     /// Checks all that can be checked at one rank.
     pub(crate) fn check(self, caller: Caller) -> Result<Checked<'s, 'r>, Reason> {
         let root = caller.root(&self)?;
         let dtype = self.element_type(caller)?;
         if self.operation.combines() {
-            fits(self.operation, dtype, self.op)?;
+            check_reduction(self.operation, dtype, self.op).map_err(|e| e.to_string())?;
         }
         let (send, receives, count) = match &self.arrays {
             Arrays::None if self.operation == Operation::Barrier => (None, false, 0),
@@ -71,22 +99,6 @@ impl<'s, 'r> Collective<'s, 'r> {
     }
 }
 
-/// Whether a reduction combines such elements.
-fn fits(operation: Operation, dtype: Option<Type>, op: Option<Op>) -> Result<(), Reason> {
-    let op = op.ok_or("it does not say how to combine")?;
-    if op == Op::Average && matches!(operation, Operation::Scan | Operation::Exscan) {
-        return Err("there is no average of a scan; scan by sum and divide".into());
-    }
-    match dtype {
-        Some(dtype) if !dtype.code().combines_by(op.code()) => {
-            let fit = Op::ALL.into_iter().filter(|op| dtype.code().combines_by(op.code()));
-            let fit: Vec<String> = fit.map(|op| op.to_string()).collect();
-            Err(format!("elements of type {dtype} have no {op}; they have {}", fit.join(", ")))
-        }
-        _ => Ok(()),
-    }
-}
-
 impl Caller {
     fn root(self, collective: &Collective<'_, '_>) -> Result<u32, Reason> {
         if !collective.operation.rooted() {
@@ -99,94 +111,99 @@ impl Caller {
         }
     }
 
+    /// Checks two arrays, one to send and one to receive.
     fn apart(
         self,
         collective: &Collective<'_, '_>,
         send: Option<&Array<'_>>,
         recv: Option<&ArrayMut<'_>>,
     ) -> Result<Use, Reason> {
-        let (at_root, counts) = (collective.root_of(self), collective.counts);
-        let length = |name: &'static str, len: Option<usize>| match len {
-            Some(len) => Ok((name, len)),
-            None => Err(format!("{name} is missing")),
+        let (operation, at_root) = (collective.operation, collective.root_of(self));
+        match operation {
+            Operation::Bcast => return Err("it takes one array, not two".into()),
+            Operation::Barrier => return Err("it takes no arrays".into()),
+            _ => {}
+        }
+        let sends = operation != Operation::Scatter || at_root;
+        let receives = at_root || !matches!(operation, Operation::Reduce | Operation::Gather);
+        let send_len = Side { name: "send", len: send.map(Array::len), used: sends };
+        let recv_len = Side { name: "recv", len: recv.map(ArrayMut::len), used: receives };
+        let count = match collective.counts.filter(|_| operation.takes_counts()) {
+            None => self.equal_lengths(operation, send_len, recv_len)?,
+            Some(counts) => {
+                self.counted_lengths(operation, send_len, recv_len, counts)?;
+                0
+            }
         };
-        let send_len = || length("send", send.map(Array::len));
-        let recv_len = || length("recv", recv.map(ArrayMut::len));
-        let all = send.map(|s| 0..s.bytes.len());
-        match (collective.operation, counts) {
-            (Operation::Bcast, _) => Err("it takes one array, not two".into()),
-            (Operation::Barrier, _) => Err("it takes no arrays".into()),
-            (Operation::Reduce, _) => {
-                let send = send_len()?;
-                if at_root {
-                    same_length(send, recv_len()?)?;
-                }
-                Ok((all, at_root, send.1))
+        // Rank 0 has none before it.
+        let receives = receives && !(operation == Operation::Exscan && self.rank == 0);
+        Ok((send.filter(|_| sends).map(|s| 0..s.bytes.len()), receives, count))
+    }
+
+    /// Checks the arrays of a reduction by a function of the program.
+    pub(crate) fn user_op(
+        self,
+        operation: Operation,
+        root: usize,
+        send: usize,
+        recv: usize,
+    ) -> Result<(), Reason> {
+        let collective = Collective { root, ..Collective::new(operation, Arrays::None) };
+        self.root(&collective)?;
+        let receives = operation != Operation::Reduce || collective.root_of(self);
+        let send = Side { name: "send", len: Some(send), used: true };
+        let recv = Side { name: "recv", len: Some(recv), used: receives };
+        self.equal_lengths(operation, send, recv).map(drop)
+    }
+
+    /// Checks arrays of vectors, or of equal parts; the elements of a vector or part.
+    fn equal_lengths(self, operation: Operation, send: Side, recv: Side) -> Result<usize, Reason> {
+        match operation {
+            Operation::Gather | Operation::Allgather => {
+                let part = send.named()?;
+                recv.if_used()?.map_or(Ok(()), |whole| self.parts(whole, part))?;
+                Ok(part.1)
             }
-            (Operation::Allreduce | Operation::Scan, _) => {
-                same_length(send_len()?, recv_len()?)?;
-                Ok((all, true, send_len()?.1))
+            Operation::Scatter | Operation::ReduceScatter => {
+                let part = recv.named()?;
+                send.if_used()?.map_or(Ok(()), |whole| self.parts(whole, part))?;
+                Ok(part.1)
             }
-            (Operation::Exscan, _) => {
-                same_length(send_len()?, recv_len()?)?;
-                // Rank 0 has none before it.
-                Ok((all, self.rank > 0, send_len()?.1))
+            Operation::Alltoall => {
+                let part = self.equal_parts(send.named()?)?;
+                same_length(send.named()?, recv.named()?)?;
+                Ok(part)
             }
-            (Operation::Gather, None) => {
-                if at_root {
-                    self.parts(recv_len()?, send_len()?)?;
-                }
-                Ok((all, at_root, send_len()?.1))
+            _ => {
+                let vector = send.named()?;
+                recv.if_used()?.map_or(Ok(()), |recv| same_length(vector, recv))?;
+                Ok(vector.1)
             }
-            (Operation::Gather, Some(counts)) => {
-                self.own_part(send_len()?, counts)?;
-                if at_root {
-                    sum_of_counts(recv_len()?, counts)?;
-                }
-                Ok((all, at_root, 0))
-            }
-            (Operation::Allgather, None) => {
-                self.parts(recv_len()?, send_len()?)?;
-                Ok((all, true, send_len()?.1))
-            }
-            (Operation::Allgather, Some(counts)) => {
-                self.own_part(send_len()?, counts)?;
-                sum_of_counts(recv_len()?, counts)?;
-                Ok((all, true, 0))
-            }
-            (Operation::Scatter, None) => {
-                if at_root {
-                    self.parts(send_len()?, recv_len()?)?;
-                }
-                Ok((all.filter(|_| at_root), true, recv_len()?.1))
-            }
-            (Operation::Scatter, Some(counts)) => {
-                self.own_part(recv_len()?, counts)?;
-                if at_root {
-                    sum_of_counts(send_len()?, counts)?;
-                }
-                Ok((all.filter(|_| at_root), true, 0))
-            }
-            (Operation::ReduceScatter, None) => {
-                self.parts(send_len()?, recv_len()?)?;
-                Ok((all, true, recv_len()?.1))
-            }
-            (Operation::ReduceScatter, Some(counts)) => {
-                self.own_part(recv_len()?, counts)?;
-                sum_of_counts(send_len()?, counts)?;
-                Ok((all, true, 0))
-            }
-            (Operation::Alltoall, None) => {
-                let part = self.equal_parts(send_len()?)?;
-                same_length(send_len()?, recv_len()?)?;
-                Ok((all, true, part))
-            }
-            (Operation::Alltoall, Some(counts)) => {
+        }
+    }
+
+    /// Checks arrays of parts whose lengths `counts` gives.
+    fn counted_lengths(
+        self,
+        operation: Operation,
+        send: Side,
+        recv: Side,
+        counts: &[usize],
+    ) -> Result<(), Reason> {
+        match operation {
+            Operation::Alltoall => {
                 let pairs = self.size.saturating_mul(self.size);
                 counted(counts.len(), ("one for each pair of ranks", pairs))?;
-                sum_of_counts(send_len()?, &counts[self.rank * self.size..][..self.size])?;
-                sum_of_counts(recv_len()?, counts.iter().skip(self.rank).step_by(self.size))?;
-                Ok((all, true, 0))
+                sum_of_counts(send.named()?, &counts[self.rank * self.size..][..self.size])?;
+                sum_of_counts(recv.named()?, counts.iter().skip(self.rank).step_by(self.size))
+            }
+            Operation::Scatter | Operation::ReduceScatter => {
+                self.own_part(recv.named()?, counts)?;
+                send.if_used()?.map_or(Ok(()), |whole| sum_of_counts(whole, counts))
+            }
+            _ => {
+                self.own_part(send.named()?, counts)?;
+                recv.if_used()?.map_or(Ok(()), |whole| sum_of_counts(whole, counts))
             }
         }
     }
@@ -218,7 +235,7 @@ impl Caller {
     }
 
     /// `whole` is an array of `size` times `part`, each with its name and length.
-    fn parts(self, whole: (&str, usize), part: (&str, usize)) -> Result<(), Reason> {
+    fn parts(self, whole: Named, part: Named) -> Result<(), Reason> {
         let Caller { size, .. } = self;
         if part.1.checked_mul(size) == Some(whole.1) {
             return Ok(());
@@ -230,7 +247,7 @@ impl Caller {
     }
 
     /// An array has `size` equal parts; the length of one.
-    fn equal_parts(self, (name, len): (&str, usize)) -> Result<usize, Reason> {
+    fn equal_parts(self, (name, len): Named) -> Result<usize, Reason> {
         let Caller { size, .. } = self;
         if len.is_multiple_of(size) {
             return Ok(len / size);
@@ -239,7 +256,7 @@ impl Caller {
     }
 
     /// There is a count for each rank, and an array is as long as this rank's.
-    fn own_part(self, array: (&str, usize), counts: &[usize]) -> Result<(), Reason> {
+    fn own_part(self, array: Named, counts: &[usize]) -> Result<(), Reason> {
         counted(counts.len(), (ONE_EACH, self.size))?;
         sum_of_counts(array, &counts[self.rank..=self.rank])
     }
@@ -248,7 +265,7 @@ impl Caller {
 /// How many counts there must be, in words.
 const ONE_EACH: &str = "one for each rank";
 
-fn same_length(send: (&str, usize), recv: (&str, usize)) -> Result<(), Reason> {
+fn same_length(send: Named, recv: Named) -> Result<(), Reason> {
     if send.1 == recv.1 {
         return Ok(());
     }

@@ -6,9 +6,11 @@ use crate::element::Element;
 use crate::error::Error;
 
 impl Comm {
-    /// A buffer of so many zeros in memory that is shared with the agent: calls that wait take what they send from
-    /// there, and put there what they receive, without a copy by this process. What is overwritten in place is
-    /// copied all the same before it is sent, and so is what goes by [`Comm::start`] and by other communicators.
+    /// A buffer of `len` zeros in registered memory, which is shared with the agent: calls that wait take what they send
+    /// from there, and put there what they receive, without a copy by this process. What is overwritten in place is
+    /// copied all the same before it is sent, and so is what goes by [`Comm::start`] and by other communicators; and
+    /// what comes into a part of a buffer, unless that part begins and ends at multiples of the system's page size or at
+    /// the buffer's ends. A buffer takes whole pages.
     ///
     /// A call that fails may have overwritten a part of what it was to receive. The buffer outlives its communicator.
     ///
@@ -25,11 +27,11 @@ impl Comm {
     /// ```
     ///
     /// # Errors
-    /// If the system has not that much memory, or the agent is gone.
+    /// If the system has not that much memory, or the session with the agent has ended.
     pub fn alloc<T: Element>(&self, len: usize) -> Result<Buffer<T>, Error> {
         // More than any memory is refused by the system.
         let bytes = (len as u64).saturating_mul(size_of::<T>() as u64);
-        let (start, block) = self.inner.session.lend(bytes)?;
+        let (start, block) = self.inner.session.alloc(bytes)?;
         Ok(Buffer::new(start, len, block))
     }
 }
@@ -82,6 +84,12 @@ mod tests {
             self.regions[&slice.region].copy_in(slice.offset, bytes).unwrap();
         }
 
+        /// Falls silent in a call, as one that is stopped.
+        fn stall(&mut self) {
+            self.stream.write_all(&encode(Body::Running(Running {}), MAX_TO_RANK).unwrap()).unwrap();
+            self.stream.shutdown(std::net::Shutdown::Both).unwrap();
+        }
+
         fn done(&mut self, id: u64) {
             let done = Body::Done(Done { id, failure: None, stats: None });
             self.stream.write_all(&encode(done, MAX_TO_RANK).unwrap()).unwrap();
@@ -104,7 +112,8 @@ mod tests {
             agent.done(whole.id);
             let part = agent.call();
             assert_eq!(part.input.unwrap(), Slice { offset: input.offset + 50, bytes: 20, ..input });
-            assert_eq!(part.output.unwrap(), Slice { offset: output.offset + 7, bytes: 20, ..output });
+            // Neither begins nor ends at a page.
+            assert!(apart(part.output.unwrap(), output));
             agent.done(part.id);
             let copied = agent.call();
             assert!(apart(copied.input.unwrap(), input) && apart(copied.output.unwrap(), output));
@@ -165,8 +174,7 @@ mod tests {
         let agent = move |stream: UnixStream, decoder: Decoder| {
             let mut agent = Agent::new(stream, decoder);
             let call = agent.call();
-            agent.stream.write_all(&encode(Body::Running(Running {}), MAX_TO_RANK).unwrap()).unwrap();
-            agent.stream.shutdown(std::net::Shutdown::Both).unwrap();
+            agent.stall();
             go_on.recv().unwrap();
             agent.write(call.output.unwrap(), &[9; 100]);
             wrote.send(()).unwrap();
@@ -178,6 +186,47 @@ mod tests {
             gone.send(()).unwrap();
             written.recv().unwrap();
             assert_eq!(*data, [5; 100]);
+        });
+    }
+
+    #[test]
+    fn of_a_silent_agent_only_what_it_may_still_write_is_cut_off_and_other_buffers_keep_what_is_written() {
+        let (gone, go_on) = std::sync::mpsc::channel::<()>();
+        let agent = move |stream: UnixStream, decoder: Decoder| {
+            let mut agent = Agent::new(stream, decoder);
+            let first = agent.call();
+            agent.done(first.id);
+            let call = agent.call();
+            agent.stall();
+            go_on.recv().unwrap();
+            // As written after the call, into the same memory as ever.
+            assert_eq!(agent.read(first.output.unwrap()), [7; 100]);
+            assert_eq!(agent.read(call.input.unwrap()), [8; 100]);
+        };
+        with_agent(agent, |comm, _| {
+            let mut buffers = [0; 3].map(|_| comm.alloc::<u8>(100).unwrap());
+            let [other, mine, sum] = &mut buffers;
+            comm.allreduce(mine, other, Op::Sum).unwrap();
+            comm.allreduce(mine, sum, Op::Sum).unwrap_err();
+            other.fill(7);
+            mine.fill(8);
+            gone.send(()).unwrap();
+        });
+    }
+
+    #[test]
+    fn a_session_that_has_ended_gives_no_memory() {
+        let agent = |stream: UnixStream, decoder: Decoder| {
+            let mut agent = Agent::new(stream, decoder);
+            agent.call();
+            agent.stall();
+        };
+        with_agent(agent, |comm, path| {
+            // There is room in the region of the first.
+            let _first = comm.alloc::<u8>(100).unwrap();
+            comm.barrier().unwrap_err();
+            let e = comm.alloc::<u8>(100).unwrap_err().to_string();
+            assert!(e.starts_with(&format!("rank 0: alloc: no agent at {}", path.display())), "{e}");
         });
     }
 

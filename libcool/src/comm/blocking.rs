@@ -5,8 +5,9 @@
 //! what the others send. A program whose ranks know only their own lengths calls [`Comm::allgather`] on them first.
 
 use super::Comm;
+use crate::Op;
 use crate::collective::Collective;
-use crate::element::{Element, Op};
+use crate::element::Element;
 use crate::error::Error;
 
 impl Comm {

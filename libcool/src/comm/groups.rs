@@ -2,7 +2,7 @@
 
 use super::Comm;
 use crate::error::Error;
-use crate::session::{Session, Way};
+use crate::session::{JoinMode, Session};
 
 impl Comm {
     /// Splits the group: ranks that give the same color form a new group, ordered by `key`, and by rank where keys
@@ -81,8 +81,8 @@ impl Comm {
         // Groups have no more ranks than fit.
         let (rank, size) = (place as u32, members.len() as u32);
         let key = format!("part {color} of group {}, split for the {number}. time", self.group());
-        let way = Way::Enlist { key, size, timeout };
-        let (session, attached) = Session::open(self.inner.session.socket(), rank, &way, name)?;
+        let mode = JoinMode::Enlist { key, size, timeout };
+        let (session, attached) = Session::open(self.inner.session.socket(), rank, &mode, name)?;
         Ok(Some(Comm::new(session, attached, timeout, plans, Vec::new())))
     }
 }

@@ -2,11 +2,11 @@
 
 use super::Comm;
 use crate::collective::{Arrays, Collective};
-use crate::element::{Element, Op};
+use crate::element::Element;
 use crate::error::Error;
-use crate::operation::Operation;
 use crate::pending::Pending;
-use crate::session::Waits;
+use crate::session::Blocking;
+use crate::{Op, Operation};
 use std::time::Duration;
 
 /// Starts calls; made by [`Comm::start`]. Each operation is as that of the same name at [`Comm`], but returns
@@ -15,16 +15,16 @@ use std::time::Duration;
 pub struct Start<'c> {
     comm: &'c Comm,
     timeout: Option<Duration>,
-    waits: Waits,
+    blocking: Blocking,
 }
 
 impl<'c> Start<'c> {
-    pub(super) fn new(comm: &'c Comm, waits: Waits) -> Start<'c> {
-        Start { comm, timeout: None, waits }
+    pub(super) fn new(comm: &'c Comm, blocking: Blocking) -> Start<'c> {
+        Start { comm, timeout: None, blocking }
     }
 
-    pub(super) fn parts(self) -> (&'c Comm, Option<Duration>, Waits) {
-        (self.comm, self.timeout, self.waits)
+    pub(super) fn parts(self) -> (&'c Comm, Option<Duration>, Blocking) {
+        (self.comm, self.timeout, self.blocking)
     }
 
     /// Lets the call fail when it makes no progress for this long, in place of [`Comm::set_timeout`].
@@ -37,7 +37,7 @@ impl<'c> Start<'c> {
     /// # Errors
     /// If the arguments make no sense, or the agent is gone.
     pub fn collective<'a>(self, collective: Collective<'_, 'a>) -> Result<Pending<'a>, Error> {
-        self.comm.inner.start(collective, self.timeout, self.waits)
+        self.comm.inner.start(collective, self.timeout, self.blocking)
     }
 
     /// [`Comm::bcast`].

@@ -1,10 +1,11 @@
 //! Memory shared with the agent, from which calls take what they need while they are under way.
 //!
 //! Regions grow with the need and are kept, so that repeated calls map nothing. How regions are told to the
-//! agent is left to the caller. Blocks may be lent to the program, whose arrays are then found by where they lie.
+//! agent is left to the caller. A block may be registered memory (`ncclCommRegister`, RDMA): the program has it as an
+//! array, and a call on that array, found by its address, is one on the block.
 
 use cool_proto::local::Slice;
-use cool_proto::region::{OutOfBounds, Region, RegionError};
+use cool_proto::region::{OutOfBounds, Region, RegionError, page_size};
 use std::collections::BTreeMap;
 use std::ptr::NonNull;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
@@ -12,22 +13,22 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 /// Blocks begin at multiples of this, so that the agent's vector units like them.
 const ALIGN: u64 = 64;
 
-/// The first region's size, so that small calls share one.
+/// Bytes of the first region, so that small calls share one.
 const FIRST_REGION: u64 = 64 << 10;
 
-/// A region that is not in use is kept up to this size, or as long as calls are nearly as large.
-const KEEP: u64 = 256 << 20;
+/// A region that is not in use is kept up to this many bytes, or as long as calls are nearly as large.
+const KEPT_REGION: u64 = 256 << 20;
 
-/// So many smaller calls in a row do not count: between large ones programs wait in barriers and exchange lengths, and a new
-/// region of a gibibyte costs more than to send it.
-const SPARED: u32 = 64;
+/// A large region is unmapped only after more than this many calls in a row that need less than an eighth of it: between
+/// large calls programs wait in barriers and exchange lengths, and to map a gibibyte anew costs more than to send it.
+const SMALLER_CALLS: u32 = 64;
 
 /// Regions and which parts of them are free.
 #[derive(Debug, Default)]
 pub(super) struct Heap {
     regions: Arc<Mutex<Regions>>,
-    /// What the program has, by where it begins in this process.
-    lent: Mutex<BTreeMap<usize, Weak<Block>>>,
+    /// Registered memory, by its address in this process.
+    registered: Mutex<BTreeMap<usize, Registration>>,
 }
 
 #[derive(Debug, Default)]
@@ -35,7 +36,7 @@ struct Regions {
     next: u32,
     regions: BTreeMap<u32, Free>,
     /// Calls in a row for which a region was too large.
-    spared: u32,
+    smaller_calls: u32,
 }
 
 /// A region's free parts: their lengths by where they begin. Neighbours are one.
@@ -55,18 +56,40 @@ pub(crate) struct Block {
     len: u64,
 }
 
+/// Memory that the program has as an array.
+#[derive(Debug)]
+struct Registration {
+    /// As long as the program asked for; the rest of the block's last page is nobody's.
+    bytes: u64,
+    block: Weak<Block>,
+}
+
+/// Bytes of the program within registered memory, which a call uses where they are.
+#[derive(Debug)]
+pub(super) struct Registered {
+    /// Held until the call is done, so that nobody else gets it, though the program may have given it back.
+    block: Arc<Block>,
+    /// Where in the block they begin.
+    within: u64,
+    bytes: u64,
+    /// They begin and end at pages of the block, or at its end.
+    whole_pages: bool,
+}
+
 /// The memory of a call.
 #[derive(Debug)]
 pub(super) struct Memory {
     /// Of what is copied.
     pub(super) block: Block,
-    /// Lent blocks that it uses: nobody else gets them before it is done, though the program may have given them back.
-    pub(super) lent: Vec<Arc<Block>>,
+    /// What goes out from where the program has it. The agent only reads it.
+    pub(super) _input: Option<Registered>,
+    /// What comes in to where the program has it.
+    pub(super) output: Option<Registered>,
 }
 
 /// What the agent is to be told before a new block is used.
 #[derive(Debug)]
-pub(super) enum News {
+pub(super) enum RegionUpdate {
     /// This region is shared from now on.
     Map(u32, Arc<Region>),
     /// This region is shared no more.
@@ -74,22 +97,33 @@ pub(super) enum News {
 }
 
 impl Heap {
-    /// A block of at least so many bytes, and what to tell the agent of it.
-    pub(super) fn take(&self, bytes: u64) -> Result<(Block, Vec<News>), RegionError> {
+    /// A block of at least `bytes` bytes, and what to tell the agent of it.
+    pub(super) fn take(&self, bytes: u64) -> Result<(Block, Vec<RegionUpdate>), RegionError> {
+        self.take_aligned(bytes, ALIGN)
+    }
+
+    /// A block for [`Heap::register`]: of whole pages, so that no other shares one with it.
+    pub(super) fn take_pages(&self, bytes: u64) -> Result<(Block, Vec<RegionUpdate>), RegionError> {
+        self.take_aligned(bytes, page_size())
+    }
+
+    /// A block that begins at a multiple of `align` and has a multiple of it.
+    fn take_aligned(&self, bytes: u64, align: u64) -> Result<(Block, Vec<RegionUpdate>), RegionError> {
         let len = bytes
             .max(1)
-            .checked_next_multiple_of(ALIGN)
+            .checked_next_multiple_of(align)
             .ok_or(RegionError::System { bytes, source: std::io::ErrorKind::OutOfMemory.into() })?;
         let mut regions = lock(&self.regions);
-        let mut news: Vec<News> = regions.drop_large(len).into_iter().map(News::Unmap).collect();
+        let mut updates: Vec<RegionUpdate> =
+            regions.drop_large(len).into_iter().map(RegionUpdate::Unmap).collect();
         let fitting = regions
             .regions
             .iter_mut()
-            .find_map(|(number, free)| Some((*number, Arc::clone(&free.region), free.take(len)?)));
+            .find_map(|(number, free)| Some((*number, Arc::clone(&free.region), free.take(len, align)?)));
         let block =
             |(number, region, offset)| Block { heap: Arc::clone(&self.regions), number, region, offset, len };
         if let Some(found) = fitting {
-            return Ok((block(found), news));
+            return Ok((block(found), updates));
         }
         // As large as all together: their number stays small. Pages that are never touched cost nothing.
         let all: u64 = regions.regions.values().map(|free| free.region.len()).sum();
@@ -98,54 +132,72 @@ impl Heap {
         let number = regions.next;
         regions.next = regions.next.wrapping_add(1);
         let mut free = Free { parts: BTreeMap::from([(0, region.len())]), region: Arc::clone(&region) };
-        let offset = free.take(len).unwrap_or(0);
+        let offset = free.take(len, align).unwrap_or(0);
         regions.regions.insert(number, free);
-        news.push(News::Map(number, Arc::clone(&region)));
-        Ok((block((number, region, offset)), news))
+        updates.push(RegionUpdate::Map(number, Arc::clone(&region)));
+        Ok((block((number, region, offset)), updates))
     }
 
-    /// Lends a block to the program, which may look at it and change it while no call uses it.
-    /// Where it begins.
-    pub(super) fn lend(&self, block: Block) -> Result<(NonNull<u8>, Arc<Block>), OutOfBounds> {
+    /// Gives `bytes` bytes of a block to the program as registered memory, to read and write while no call uses them;
+    /// their address.
+    pub(super) fn register(
+        &self,
+        block: Block,
+        bytes: u64,
+    ) -> Result<(NonNull<u8>, Arc<Block>), OutOfBounds> {
         let at = block.address()?;
         let block = Arc::new(block);
-        let mut lent = lock(&self.lent);
-        lent.retain(|_, block| block.strong_count() > 0);
-        lent.insert(at.addr().get(), Arc::downgrade(&block));
+        let mut registered = lock(&self.registered);
+        registered.retain(|_, registration| registration.block.strong_count() > 0);
+        registered.insert(at.addr().get(), Registration { bytes, block: Arc::downgrade(&block) });
         Ok((at, block))
     }
 
-    /// The lent block that holds all these bytes, and where in it they begin.
-    pub(super) fn lender(&self, bytes: &[u8]) -> Option<(Arc<Block>, u64)> {
-        self.lender_of(bytes.as_ptr().addr(), bytes.len())
+    /// What a call is to send, if all of it is registered memory.
+    pub(super) fn input(&self, bytes: &[u8]) -> Option<Registered> {
+        self.find(bytes.as_ptr().addr(), bytes.len())
     }
 
-    fn lender_of(&self, at: usize, len: usize) -> Option<(Arc<Block>, u64)> {
-        let (start, block) = {
-            let lent = lock(&self.lent);
-            let (start, block) = lent.range(..=at).next_back()?;
-            (*start, block.upgrade()?)
+    /// Where a call is to put what it receives, if all of it is registered memory that can be cut off from the agent
+    /// ([`Registered::detach`]) without touching what the program may have beside it.
+    pub(super) fn output(&self, bytes: &[u8]) -> Option<Registered> {
+        self.input(bytes).filter(|registered| registered.whole_pages)
+    }
+
+    fn find(&self, at: usize, len: usize) -> Option<Registered> {
+        let (start, all, block) = {
+            let registered = lock(&self.registered);
+            let (start, found) = registered.range(..=at).next_back()?;
+            (*start, found.bytes, found.block.upgrade()?)
         };
-        let within = (at - start) as u64;
-        (within + len as u64 <= block.len).then_some((block, within))
+        let (within, bytes) = ((at - start) as u64, len as u64);
+        let end = within + bytes;
+        let page = page_size();
+        let whole_pages = within.is_multiple_of(page) && (end.is_multiple_of(page) || end == all);
+        (end <= all).then_some(Registered { block, within, bytes, whole_pages })
+    }
+}
+
+impl Registered {
+    /// The bytes, as the agent knows them.
+    pub(super) fn slice(&self) -> Slice {
+        self.block.slice(self.within, self.bytes)
     }
 
-    /// Keeps the agent from changing what the program has.
+    /// Keeps an agent that fell silent in a call from changing later what the call was to receive. Only of an output.
     pub(super) fn detach(&self) -> Result<(), RegionError> {
-        let blocks: Vec<Arc<Block>> = lock(&self.lent).values().filter_map(Weak::upgrade).collect();
-        let regions: BTreeMap<u32, &Region> = blocks.iter().map(|b| (b.number, &*b.region)).collect();
-        regions.into_values().try_for_each(Region::detach)
+        self.block.region.detach(self.block.offset + self.within, self.bytes)
     }
 }
 
 impl Regions {
     /// Forgets large regions that nothing uses, once so much less has been needed for a while; which.
     fn drop_large(&mut self, needed: u64) -> Vec<u32> {
-        let large = |bytes: u64| bytes > KEEP && bytes / 8 > needed;
+        let large = |bytes: u64| bytes > KEPT_REGION && bytes / 8 > needed;
         let unused = |free: &Free| large(free.region.len()) && free.parts.get(&0) == Some(&free.region.len());
         let dropped: Vec<u32> = self.regions.iter().filter(|(_, f)| unused(f)).map(|(n, _)| *n).collect();
-        self.spared = if dropped.is_empty() { 0 } else { self.spared + 1 };
-        if self.spared <= SPARED {
+        self.smaller_calls = if dropped.is_empty() { 0 } else { self.smaller_calls + 1 };
+        if self.smaller_calls <= SMALLER_CALLS {
             return Vec::new();
         }
         dropped.iter().for_each(|number| drop(self.regions.remove(number)));
@@ -154,12 +206,17 @@ impl Regions {
 }
 
 impl Free {
-    /// Takes the first part that is long enough.
-    fn take(&mut self, len: u64) -> Option<u64> {
-        let (offset, free) = self.parts.iter().find(|(_, free)| **free >= len).map(|(o, f)| (*o, *f))?;
-        self.parts.remove(&offset);
-        if free > len {
-            self.parts.insert(offset + len, free - len);
+    /// Takes `len` bytes that begin at a multiple of `align`, from the first part that has them.
+    fn take(&mut self, len: u64, align: u64) -> Option<u64> {
+        let (start, end, offset) = self.parts.iter().find_map(|(start, free)| {
+            let (end, offset) = (start + free, start.next_multiple_of(align));
+            (offset.checked_add(len)? <= end).then_some((*start, end, offset))
+        })?;
+        self.parts.remove(&start);
+        for (start, end) in [(start, offset), (offset + len, end)] {
+            if start < end {
+                self.parts.insert(start, end - start);
+            }
         }
         Some(offset)
     }
@@ -223,45 +280,69 @@ mod tests {
     #[test]
     fn what_was_given_back_is_used_again() {
         let heap = Heap::default();
-        let (first, news) = heap.take(100).unwrap();
-        assert!(matches!(news[..], [News::Map(0, _)]));
+        let (first, updates) = heap.take(100).unwrap();
+        assert!(matches!(updates[..], [RegionUpdate::Map(0, _)]));
         let at = first.slice(0, 1);
         drop(first);
-        let (again, news) = heap.take(FIRST_REGION).unwrap();
-        assert!(news.is_empty());
+        let (again, updates) = heap.take(FIRST_REGION).unwrap();
+        assert!(updates.is_empty());
         assert_eq!((at.region, again.slice(0, 1)), (0, at));
     }
 
     #[test]
     fn large_regions_are_kept_while_calls_are_large() {
         let heap = Heap::default();
-        drop(heap.take(KEEP + 1).unwrap());
-        assert!(heap.take(KEEP).unwrap().1.is_empty());
-        for _ in 0..SPARED {
+        drop(heap.take(KEPT_REGION + 1).unwrap());
+        assert!(heap.take(KEPT_REGION).unwrap().1.is_empty());
+        for _ in 0..SMALLER_CALLS {
             assert!(heap.take(1).unwrap().1.is_empty());
         }
-        let (_block, news) = heap.take(1).unwrap();
-        assert!(matches!(news[..], [News::Unmap(0), News::Map(1, _)]), "{news:?}");
+        let (_block, updates) = heap.take(1).unwrap();
+        assert!(matches!(updates[..], [RegionUpdate::Unmap(0), RegionUpdate::Map(1, _)]), "{updates:?}");
+    }
+
+    fn register(heap: &Heap, bytes: u64) -> (usize, Arc<Block>) {
+        let (at, block) = heap.register(heap.take_pages(bytes).unwrap().0, bytes).unwrap();
+        (at.addr().get(), block)
     }
 
     #[test]
-    fn what_is_lent_is_found_by_where_it_lies_as_long_as_the_program_has_it() {
+    fn registered_memory_is_found_by_its_address_as_long_as_the_program_has_it() {
         let heap = Heap::default();
-        let lend = |bytes| heap.lend(heap.take(bytes).unwrap().0).unwrap().1;
-        let (first, second) = (lend(128), lend(64));
-        let bytes =
-            |block: &Block, within: usize, len: usize| (block.address().unwrap().addr().get() + within, len);
-        let found = |(at, len)| heap.lender_of(at, len).map(|(block, within)| block.offset + within);
-        assert_eq!(found(bytes(&second, 0, 64)), Some(second.offset));
-        assert_eq!(found(bytes(&first, 100, 28)), Some(first.offset + 100));
-        assert_eq!(found(bytes(&second, 1, 64)), None);
-        let at = bytes(&first, 0, 128);
-        drop(first);
-        assert_eq!(found(at), None);
+        let ((first, block), (second, other)) = (register(&heap, 128), register(&heap, 64));
+        let found = |at, len| heap.find(at, len).map(|found| found.slice());
+        assert_eq!(found(second, 64), Some(other.slice(0, 64)));
+        assert_eq!(found(first + 100, 28), Some(block.slice(100, 28)));
+        assert_eq!(found(second + 1, 64), None);
+        drop(block);
+        assert_eq!(found(first, 128), None);
         // Its place is used again, for something smaller.
-        let _third = lend(64);
-        assert_eq!(found(at), None);
-        assert_eq!(found(bytes(&second, 0, 8)), Some(second.offset));
+        let (third, _block) = register(&heap, 64);
+        assert_eq!((third, found(first, 128)), (first, None));
+        assert_eq!(found(second, 8), Some(other.slice(0, 8)));
+    }
+
+    #[test]
+    fn what_comes_into_a_part_of_registered_memory_does_so_only_where_it_can_be_cut_off_alone() {
+        let heap = Heap::default();
+        let page = page_size() as usize;
+        let (start, _block) = register(&heap, 3 * page as u64 + 100);
+        let whole = |at: usize, len: usize| heap.find(start + at, len).unwrap().whole_pages;
+        assert!(whole(0, 3 * page + 100) && whole(0, page) && whole(page, 2 * page + 100) && whole(0, 0));
+        assert!(!whole(8, page - 8) && !whole(0, page + 8) && !whole(page, 100) && !whole(8, 3 * page + 92));
+    }
+
+    #[test]
+    fn nothing_shares_a_page_with_registered_memory() {
+        let heap = Heap::default();
+        let page = page_size();
+        let before = heap.take(10).unwrap().0;
+        let (_, registered) = register(&heap, 10);
+        let after = heap.take(10).unwrap().0;
+        assert_eq!((registered.offset % page, registered.len), (0, page));
+        for other in [before, after] {
+            assert_ne!(other.offset / page, registered.offset / page);
+        }
     }
 
     #[test]
@@ -273,15 +354,15 @@ mod tests {
     proptest! {
         #[test]
         fn blocks_in_use_never_overlap_and_all_comes_back(
-            steps in prop::collection::vec((0u64..200_000, any::<prop::sample::Index>(), any::<bool>()), 1..60)
+            steps in prop::collection::vec((0u64..200_000, any::<prop::sample::Index>(), 0..4), 1..60)
         ) {
             let heap = Heap::default();
             let mut blocks: Vec<Block> = Vec::new();
             for (bytes, which, take) in steps {
-                if take || blocks.is_empty() {
-                    blocks.push(heap.take(bytes).unwrap().0);
-                } else {
-                    blocks.swap_remove(which.index(blocks.len()));
+                match take {
+                    0 | 1 if !blocks.is_empty() => drop(blocks.swap_remove(which.index(blocks.len()))),
+                    3 => blocks.push(heap.take_pages(bytes).unwrap().0),
+                    _ => blocks.push(heap.take(bytes).unwrap().0),
                 }
                 let mut taken: Vec<_> = blocks.iter().map(|b| (b.number, b.offset, b.len)).collect();
                 taken.sort_unstable();

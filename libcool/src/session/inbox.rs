@@ -7,6 +7,7 @@ use cool_proto::frame::FrameError;
 use cool_proto::local::{Done, frame::Body};
 use cool_proto::socket::{Receiver, SocketError};
 use std::collections::BTreeMap;
+use std::convert::Infallible;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::task::Waker;
 use std::time::Duration;
@@ -16,7 +17,7 @@ const SILENCE: Duration = RUNNING_INTERVAL.saturating_mul(6);
 
 /// Why nothing comes any more.
 #[derive(Clone, Debug)]
-pub(super) enum Over {
+pub(super) enum Disconnected {
     /// The connection is of no use.
     Gone(Arc<SocketError>),
     /// The agent said why it hung up.
@@ -31,6 +32,15 @@ struct Open {
     left: Option<Memory>,
 }
 
+/// The answer to what is no call, of which there is one at a time.
+#[derive(Debug)]
+enum Answer {
+    /// Nothing was asked: one that comes is unexpected.
+    None,
+    Awaited,
+    Came(Body),
+}
+
 #[derive(Debug)]
 struct State {
     /// Absent while somebody receives.
@@ -38,10 +48,8 @@ struct State {
     open: BTreeMap<u64, Open>,
     /// Calls that are done and have not been asked for.
     done: BTreeMap<u64, Done>,
-    /// The answer to what is no call, of which there is one at a time.
-    answer: Option<Body>,
-    answer_awaited: bool,
-    over: Option<Over>,
+    answer: Answer,
+    disconnected: Option<Disconnected>,
     /// The thread has been started.
     thread: bool,
 }
@@ -58,9 +66,8 @@ impl Inbox {
             receiver: Some(receiver),
             open: BTreeMap::new(),
             done: BTreeMap::new(),
-            answer: None,
-            answer_awaited: false,
-            over: None,
+            answer: Answer::None,
+            disconnected: None,
             thread: false,
         };
         Inbox { shared: Arc::new((Mutex::new(state), Condvar::new())) }
@@ -83,20 +90,35 @@ impl Inbox {
     }
 
     /// Waits until the agent has done a call.
-    pub(super) fn wait(&self, call: u64) -> Result<Done, Over> {
+    pub(super) fn wait(&self, call: u64) -> Result<Done, Disconnected> {
         self.wait_for(SILENCE, |state| state.done.remove(&call))
     }
 
-    /// Waits for the answer to what is no call.
-    pub(super) fn answer(&self, patience: Duration) -> Result<Body, Over> {
-        self.lock().answer_awaited = true;
-        self.wait_for(patience, |state| state.answer.take())
+    /// What is no call is about to be sent: whoever receives keeps the answer.
+    pub(super) fn expect_answer(&self) {
+        self.lock().answer = Answer::Awaited;
+    }
+
+    /// Waits for the answer that was expected.
+    pub(super) fn answer(&self, patience: Duration) -> Result<Body, Disconnected> {
+        self.wait_for(patience, |state| match std::mem::replace(&mut state.answer, Answer::None) {
+            Answer::Came(body) => Some(body),
+            awaited => {
+                state.answer = awaited;
+                None
+            }
+        })
+    }
+
+    /// Waits for the end of a connection that the agent has closed: it may have said why.
+    pub(super) fn closed(&self, patience: Duration) -> Disconnected {
+        self.wait_for(patience, |_| None::<Infallible>).err().unwrap_or_else(unexpected)
     }
 
     /// Whether a call is done, or will never be. Else `waker` is told when.
     pub(super) fn poll(&self, call: u64, waker: Option<&Waker>) -> std::io::Result<bool> {
         let mut state = self.lock();
-        if state.over.is_some() || state.done.contains_key(&call) {
+        if state.disconnected.is_some() || state.done.contains_key(&call) {
             return Ok(true);
         }
         if let (Some(open), Some(waker)) = (state.open.get_mut(&call), waker) {
@@ -124,24 +146,28 @@ impl Inbox {
     }
 
     /// Nothing is wanted any more. Why, for those who wait.
-    pub(super) fn close(&self, why: Over) {
+    pub(super) fn close(&self, why: Disconnected) {
         self.lock().end(why);
         self.shared.1.notify_all();
     }
 
     /// Why nothing comes any more, if so.
-    pub(super) fn over(&self) -> Option<Over> {
-        self.lock().over.clone()
+    pub(super) fn disconnected(&self) -> Option<Disconnected> {
+        self.lock().disconnected.clone()
     }
 
-    fn wait_for<R>(&self, patience: Duration, found: impl Fn(&mut State) -> Option<R>) -> Result<R, Over> {
+    fn wait_for<R>(
+        &self,
+        patience: Duration,
+        found: impl Fn(&mut State) -> Option<R>,
+    ) -> Result<R, Disconnected> {
         let mut state = self.lock();
         loop {
             if let Some(result) = found(&mut state) {
                 return Ok(result);
             }
-            if let Some(over) = &state.over {
-                return Err(over.clone());
+            if let Some(why) = &state.disconnected {
+                return Err(why.clone());
             }
             state = self.step(state, patience);
         }
@@ -158,7 +184,7 @@ impl Inbox {
         state.receiver = Some(receiver);
         match heard {
             Ok(body) => state.take(body),
-            Err(e) => state.end(Over::Gone(Arc::new(e))),
+            Err(e) => state.end(Disconnected::Gone(Arc::new(e))),
         }
         self.shared.1.notify_all();
         state
@@ -167,7 +193,7 @@ impl Inbox {
     /// The thread: receives while calls are open.
     fn receive_for_all(&self) {
         let mut state = self.lock();
-        while state.over.is_none() {
+        while state.disconnected.is_none() {
             state = if state.open.is_empty() {
                 self.shared.1.wait(state).unwrap_or_else(PoisonError::into_inner)
             } else {
@@ -195,22 +221,49 @@ impl State {
                 }
                 None => self.end(unexpected()),
             },
-            Body::Refused(refused) => self.end(Over::Refused(refused.message)),
-            body if self.answer_awaited => {
-                self.answer_awaited = false;
-                self.answer = Some(body);
-            }
+            Body::Refused(refused) => self.end(Disconnected::Refused(refused.message)),
+            body if matches!(self.answer, Answer::Awaited) => self.answer = Answer::Came(body),
             _ => self.end(unexpected()),
         }
     }
 
-    fn end(&mut self, why: Over) {
-        self.over.get_or_insert(why);
+    fn end(&mut self, why: Disconnected) {
+        self.disconnected.get_or_insert(why);
         self.open.values_mut().filter_map(|open| open.waker.take()).for_each(Waker::wake);
     }
 }
 
 /// What comes later would be taken for the answer to something else.
-pub(super) fn unexpected() -> Over {
-    Over::Gone(Arc::new(SocketError::Frame(FrameError::Unknown)))
+pub(super) fn unexpected() -> Disconnected {
+    Disconnected::Gone(Arc::new(SocketError::Frame(FrameError::Unknown)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use cool_proto::frame::{MAX_TO_RANK, encode};
+    use cool_proto::local::PlanChecked;
+    use std::io::Write;
+    use std::os::unix::net::UnixListener;
+
+    #[test]
+    fn an_answer_is_kept_by_whoever_receives_it_and_one_that_nobody_expects_ends_the_session() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("agent.sock");
+        let listener = UnixListener::bind(&path).unwrap();
+        let (_sender, receiver) = cool_proto::socket::open(&path, SILENCE).unwrap();
+        let mut agent = listener.accept().unwrap().0;
+        let mut say = |body| agent.write_all(&encode(body, MAX_TO_RANK).unwrap()).unwrap();
+        let inbox = Inbox::new(receiver);
+        inbox.expect(7);
+        inbox.expect_answer();
+        say(Body::PlanChecked(PlanChecked { wrong: "no".into() }));
+        say(Body::Done(Done { id: 7, ..Done::default() }));
+        // As another thread does that waits for a call while this one has asked and not yet begun to wait.
+        assert_eq!(inbox.wait(7).unwrap().id, 7);
+        assert!(matches!(inbox.answer(SILENCE), Ok(Body::PlanChecked(checked)) if checked.wrong == "no"));
+        say(Body::PlanChecked(PlanChecked::default()));
+        inbox.expect(8);
+        assert!(matches!(inbox.wait(8), Err(Disconnected::Gone(_))));
+    }
 }

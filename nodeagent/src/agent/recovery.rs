@@ -1,6 +1,6 @@
 //! Ranks that meet the other survivors of their group. Who is left is decided by the controller.
 
-use super::{Agent, Attachment, GONE, GRACE, Group};
+use super::{Agent, Attachment, CONTROLLER_MARGIN, GONE};
 use cool_proto::control::agent_message::Body;
 use cool_proto::control::{RanksLeft, Recover, Recovered};
 use std::time::Duration;
@@ -23,7 +23,7 @@ impl Agent {
         if !self.attached(at.0).contains(&at.1) {
             return Err(format!("rank {} is not attached to group {} on node {}", at.1, at.0, self.node));
         }
-        let patience = Duration::from_millis(recover.timeout_ms).saturating_add(GRACE);
+        let patience = Duration::from_millis(recover.timeout_ms).saturating_add(CONTROLLER_MARGIN);
         let Some(answered) = self.recovering.begin(&at) else {
             return Err(format!("rank {} of group {} waits for the other survivors already", at.1, at.0));
         };
@@ -36,9 +36,7 @@ impl Agent {
     pub(crate) fn recovered(&self, recovered: &Recovered) {
         let Recovered { group, gone, flags, new_group, failure, rank } = recovered;
         let concerned = self.recovering.take(group, *rank);
-        if let Some(known) = self.groups().get_mut(new_group) {
-            known.mustered = true;
-        }
+        self.groups.release_when_unused(*new_group);
         for (rank, waits) in concerned {
             let attachment = match *new_group {
                 0 => Ok(None),
@@ -62,8 +60,7 @@ impl Agent {
 
     /// A rank of this node that has ended without ever coming to its group: who waits for it is told.
     pub(crate) async fn never_came(&self, group: u64, rank: u32) {
-        let absent = |known: &mut Group| known.local.contains(&rank) && !known.came.contains(&rank);
-        if self.groups().get_mut(&group).is_some_and(absent) {
+        if self.groups.is_absent(group, rank) {
             self.engine.lose_rank(group, rank, GONE.to_owned());
             self.tell(Body::Left(RanksLeft { group, ranks: vec![rank], unused: false })).await;
         }

@@ -1,14 +1,46 @@
 //! The engine as the rest of the agent sees it: a handle to a thread of its own.
 
-use super::api::{CallRequest, EngineConfig, GroupError, GroupSpec, TransferRequest, failure};
-use super::trace::CallRecord;
+use super::{CallRequest, TrafficCounters, TransferRequest};
+use crate::fault_injection::Losses;
 use crate::net;
+use cool_engine::{CallRecord, DEFAULT_PEER_TIMEOUT, GroupSpec};
 use cool_proto::local::{Failure, Stats, failure::Kind};
-use std::net::SocketAddrV4;
+use std::net::{Ipv4Addr, SocketAddrV4};
 use std::sync::Arc;
-use std::time::SystemTime;
+use std::time::{Duration, SystemTime};
 use tokio::runtime::Handle;
 use tokio::sync::{mpsc, oneshot};
+
+/// Where an agent moves data.
+#[derive(Clone, Debug, PartialEq)]
+pub struct EngineConfig {
+    /// The node's name, unique among the agents of a network.
+    pub node: String,
+    /// Address of the data interface; multicast leaves and enters by it.
+    pub ip: Ipv4Addr,
+    /// Port for repair and for multicast that the agent sends; 0 takes a free one.
+    pub udp_port: u16,
+    /// Port for unicast steps; 0 takes a free one.
+    pub tcp_port: u16,
+    /// How long a node may be silent while calls wait; then it is gone.
+    pub peer_timeout: Duration,
+    /// Which datagrams are thrown away as they come, in tests.
+    pub losses: Option<Losses>,
+}
+
+impl EngineConfig {
+    /// A node of this machine alone, on free ports.
+    pub fn on_loopback(node: &str) -> EngineConfig {
+        EngineConfig {
+            node: node.to_owned(),
+            ip: Ipv4Addr::LOCALHOST,
+            udp_port: 0,
+            tcp_port: 0,
+            peer_timeout: DEFAULT_PEER_TIMEOUT,
+            losses: None,
+        }
+    }
+}
 
 /// Why an engine cannot start.
 #[derive(Debug, thiserror::Error)]
@@ -26,6 +58,29 @@ pub enum StartError {
     /// The engine's thread cannot be made.
     #[error("cannot start the engine's thread: {0}")]
     Thread(std::io::Error),
+}
+
+/// Why a group cannot be made.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum GroupError {
+    /// The engine refuses it.
+    #[error(transparent)]
+    Refused(#[from] cool_engine::GroupError),
+    /// A multicast group cannot be joined.
+    #[error("group {group}: cannot receive from {address} on the data interface {ip}: {reason}")]
+    Multicast {
+        /// The group.
+        group: u64,
+        /// The tree's address.
+        address: Ipv4Addr,
+        /// This node's address.
+        ip: Ipv4Addr,
+        /// What the system says.
+        reason: String,
+    },
+    /// The engine has stopped.
+    #[error("the data engine of this agent has stopped; see the agent's log")]
+    Stopped,
 }
 
 /// What the handle asks of the engine's thread.
@@ -56,6 +111,7 @@ pub struct EngineHandle {
     udp_port: u16,
     tcp_port: u16,
     runtime: Handle,
+    traffic: Arc<TrafficCounters>,
 }
 
 impl EngineHandle {
@@ -66,13 +122,23 @@ impl EngineHandle {
     pub fn start(config: EngineConfig) -> Result<EngineHandle, StartError> {
         let (commands, queue) = mpsc::unbounded_channel();
         let bound = net::start(config, queue)?;
-        let net::Bound { udp_port, tcp_port, runtime } = bound;
-        Ok(EngineHandle { commands, udp_port, tcp_port, runtime })
+        let net::Bound { udp_port, tcp_port, runtime, traffic } = bound;
+        Ok(EngineHandle { commands, udp_port, tcp_port, runtime, traffic })
+    }
+
+    /// Waits for the end of the engine's thread, which while there are handles is a defect: it has panicked, and said why.
+    pub async fn ended(&self) {
+        self.commands.closed().await;
     }
 
     /// Of the engine's thread.
     pub(crate) fn runtime(&self) -> &Handle {
         &self.runtime
+    }
+
+    /// What this node has sent and repaired for calls, whatever has become of the calls.
+    pub(crate) fn traffic(&self) -> Arc<TrafficCounters> {
+        Arc::clone(&self.traffic)
     }
 
     /// The bound port for repair and multicast that the agent sends.
@@ -121,7 +187,7 @@ impl EngineHandle {
         answered(self.commands.send(Command::Transfer(request, reply)).is_ok(), answer)
     }
 
-    /// What the last so many calls of a group, or of all, cost; `None` if the engine has stopped.
+    /// What the last calls of a group, or of all, cost; `None` if the engine has stopped.
     pub async fn trace(&self, last: usize, group: Option<u64>) -> Option<Trace> {
         let (reply, answer) = oneshot::channel();
         self.commands.send(Command::Trace { last, group, reply }).ok()?;
@@ -158,5 +224,23 @@ async fn answered(sent: bool, answer: oneshot::Receiver<Result<Stats, Failure>>)
 }
 
 fn stopped() -> Failure {
-    failure(Kind::Lost, "the data engine of this agent has stopped; see the agent's log", Vec::new())
+    let message = "the data engine of this agent has stopped; see the agent's log".to_owned();
+    Failure { kind: Kind::Lost.into(), message, ranks: Vec::new() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::task::{Context, Poll, Waker};
+
+    #[tokio::test]
+    async fn the_end_of_the_engine_is_told_and_does_not_come_while_it_runs() {
+        let engine = EngineHandle::start(EngineConfig::on_loopback("h1")).unwrap();
+        let poll = std::pin::pin!(engine.ended()).poll(&mut Context::from_waker(Waker::noop()));
+        assert_eq!(poll, Poll::Pending);
+        // As a panic of the driver does: what it owned is dropped.
+        let (commands, queue) = mpsc::unbounded_channel();
+        drop(queue);
+        EngineHandle { commands, ..engine }.ended().await;
+    }
 }

@@ -8,9 +8,9 @@ use std::io;
 use std::os::fd::BorrowedFd;
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// Messages from here on go straight between memory and socket. Of shorter ones, to have several in one read, and head and
-/// payload in one buffer, is worth more than a copy.
-const LONG: u64 = 32 * 1024;
+/// Payloads of at least this many bytes are written straight from memory to a socket. Of shorter ones, to have head and
+/// payload in one buffer is worth more than to do without a copy.
+const STRAIGHT_BYTES: u64 = 32 * 1024;
 
 /// Bytes that a rank and its agent both reach. Copies in and out instead of slices, because the other
 /// side may change shared memory at any time.
@@ -24,7 +24,7 @@ pub trait Memory: Send + Sync {
     /// Copies in bytes at `offset`. The range lies within [`Memory::bytes`].
     fn write(&self, offset: u64, from: &[u8]);
 
-    /// Copies out so many bytes from `offset` on, behind what is there. The range lies within [`Memory::bytes`].
+    /// Copies out bytes from `offset` on, behind what is there. The range lies within [`Memory::bytes`].
     fn append(&self, offset: u64, bytes: usize, to: &mut Vec<u8>) {
         let head = to.len();
         to.resize(head + bytes, 0);
@@ -93,7 +93,7 @@ impl SharedSlice {
         self.memory.write(self.offset + offset, from);
     }
 
-    /// Copies out so many bytes from `offset` of this slice on, behind what is there.
+    /// Copies out bytes from `offset` of this slice on, behind what is there.
     ///
     /// # Panics
     /// If they lie outside the slice.
@@ -109,7 +109,7 @@ impl SharedSlice {
 
     /// Whether it is worth to do without a copy.
     pub(crate) fn is_long(&self) -> bool {
-        self.bytes >= LONG
+        self.bytes >= STRAIGHT_BYTES
     }
 
     /// Writes `head` and then this slice to a socket that does not block and need not take all of it: how many bytes it
@@ -171,7 +171,7 @@ impl HeapMemory {
         SharedSlice { memory: Arc::new(HeapMemory(Mutex::new(Bytes::Few(bytes)))), offset: 0, bytes: len }
     }
 
-    /// A slice of so many zeros; `None` if there is not as much memory.
+    /// A slice of zeros; `None` if there is not as much memory.
     pub(crate) fn zeros(bytes: u64) -> Option<SharedSlice> {
         let len = usize::try_from(bytes).ok()?;
         if bytes < PAGED {

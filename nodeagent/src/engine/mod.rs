@@ -1,34 +1,21 @@
-//! The engine: runs the schedules of the local ranks' calls over multicast, repair and unicast.
-//!
-//! Its core takes inputs with the time and answers with what to send, so it runs in tests without a
-//! socket; `crate::net` is its driver. It knows nothing of processes, of the controller or of how memory is shared:
-//! groups, calls and [`Memory`] are handed to it.
+//! The engine as the rest of the agent sees it: a handle to the thread on which [`crate::net`] drives `cool_engine`.
 
-mod api;
-mod core;
-mod early;
-mod fused;
-mod group;
 mod handle;
-mod members;
 mod memory;
-mod peers;
-mod program;
-mod reduce;
-mod stream;
-#[cfg(test)]
-pub(crate) mod tests;
-mod timers;
-mod trace;
-mod what;
+mod traffic;
 
-pub use api::{
-    CallRequest, DEFAULT_PEER_TIMEOUT, DEFAULT_TIMEOUT, EngineConfig, GroupError, GroupSpec, MemberSpec,
-    TransferRequest, TreeScope, TreeSpec,
+pub(crate) use cool_engine::wrong_plan;
+pub use cool_engine::{
+    Arrival, CallRecord, DEFAULT_PEER_TIMEOUT, DEFAULT_TIMEOUT, GroupSpec, MemberSpec, RankTimes, TreeScope,
+    TreeSpec,
 };
-pub(crate) use core::{COPIES_BYTES, ConnectionId, Engine, Input, Output};
 pub(crate) use handle::Command;
-pub use handle::{EngineHandle, StartError, Trace};
+pub use handle::{EngineConfig, EngineHandle, GroupError, StartError, Trace};
 pub use memory::{HeapMemory, Memory, OutsideRegion, SharedSlice};
-pub use trace::{Arrival, CallRecord, RankTimes};
-pub(crate) use what::wrong_plan;
+pub(crate) use traffic::TrafficCounters;
+
+/// One collective as one local rank calls it, with its buffers.
+pub type CallRequest = cool_engine::CallRequest<SharedSlice>;
+
+/// One message as one local rank sends or receives it, with its buffer.
+pub type TransferRequest = cool_engine::TransferRequest<SharedSlice>;

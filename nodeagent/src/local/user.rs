@@ -5,8 +5,55 @@
 //! every agent has the number of the user from the system.
 
 use crate::agent::Agent;
+use std::collections::BTreeMap;
 use std::io;
 use std::os::unix::net::UnixStream;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+/// Connections that one user may have at once, so that none takes those of the others; the agent's own user and root may
+/// have as many as there are. A rank has one for each of its groups.
+pub(super) const CONNECTIONS_OF_USER_MAX: usize = 1024;
+
+/// The users of this node, by the connections that they have.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Users {
+    connections: Arc<Mutex<BTreeMap<u32, usize>>>,
+}
+
+/// One of a user's connections, until dropped.
+#[derive(Debug)]
+pub(super) struct Share {
+    users: Users,
+    user: u32,
+}
+
+impl Users {
+    /// Counts one more connection of a user; nothing if it has as many as one may.
+    pub(super) fn share(&self, user: User) -> Option<Share> {
+        let mut connections = self.lock();
+        let count = connections.entry(user.number).or_default();
+        if *count >= CONNECTIONS_OF_USER_MAX && !user.trusted {
+            return None;
+        }
+        *count += 1;
+        Some(Share { users: self.clone(), user: user.number })
+    }
+
+    // Every change to the table is whole before the lock is given back.
+    fn lock(&self) -> MutexGuard<'_, BTreeMap<u32, usize>> {
+        self.connections.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Drop for Share {
+    fn drop(&mut self) {
+        let mut connections = self.users.lock();
+        match connections.get_mut(&self.user) {
+            Some(count) if *count > 1 => *count -= 1,
+            _ => drop(connections.remove(&self.user)),
+        }
+    }
+}
 
 /// The user of a connected process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -27,6 +74,11 @@ impl User {
         User { number, trusted: number == own || number == 0 }
     }
 
+    /// Its number in the system.
+    pub(super) fn number(self) -> u32 {
+        self.number
+    }
+
     /// The name under which its processes find each other: nobody else's processes are among them.
     pub(super) fn key(self, key: String) -> String {
         if self.trusted { key } else { format!("{key} of user {}", self.number) }
@@ -35,7 +87,7 @@ impl User {
     /// A group was made for its processes.
     pub(super) fn owns(self, agent: &Agent, group: u64) {
         if !self.trusted {
-            agent.give(group, self.number);
+            agent.set_owner(group, self.number);
         }
     }
 
@@ -80,6 +132,21 @@ mod tests {
         for trusted in [User::new(0, 99), User::new(99, 99)] {
             assert!(trusted.may_use(&agent, 7).is_ok());
         }
+    }
+
+    #[test]
+    fn a_user_that_takes_all_its_connections_takes_none_of_another() {
+        let (users, ann, bob) = (Users::default(), User::new(1000, 99), User::new(1001, 99));
+        let mut of_ann: Vec<Share> = std::iter::from_fn(|| users.share(ann)).collect();
+        assert_eq!(of_ann.len(), CONNECTIONS_OF_USER_MAX);
+        assert!(users.share(bob).is_some());
+        let of_root: Vec<_> = (0..=CONNECTIONS_OF_USER_MAX).map(|_| users.share(User::new(0, 99))).collect();
+        assert!(of_root.iter().all(Option::is_some));
+        drop(of_root);
+        of_ann.pop();
+        assert!(users.share(ann).is_some());
+        drop(of_ann);
+        assert!(users.lock().is_empty());
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! Frames over a rank's connection, without blocking. What they mean, and in what order they may come, is the session's
 //! matter.
 
-use super::{End, PATIENCE};
+use super::session::{End, FRAME_TIMEOUT};
 use crate::readable::Readable;
 use cool_proto::RUNNING_INTERVAL;
 use cool_proto::frame::{Decoder, MAX_TO_AGENT, MAX_TO_RANK, encode};
@@ -54,13 +54,13 @@ impl Wire {
             }
             Ok(())
         };
-        match timeout(PATIENCE, all).await {
+        match timeout(FRAME_TIMEOUT, all).await {
             Ok(Ok(())) => Ok(()),
             Ok(Err(e)) => {
                 let e: io::Error = e;
                 Err(if e.kind() == io::ErrorKind::BrokenPipe { End::Closed } else { e.into() })
             }
-            Err(_) => Err(End::Refused(format!("it read nothing for {} s", PATIENCE.as_secs()))),
+            Err(_) => Err(End::Refused(format!("it read nothing for {} s", FRAME_TIMEOUT.as_secs()))),
         }
     }
 

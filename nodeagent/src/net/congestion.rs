@@ -9,7 +9,7 @@
 //! links and sends little for a while now and then. So connections begin with BBR, and use CUBIC while few packets are lost.
 
 use super::sockopt;
-use crate::probe::{ETHERNET, TCP};
+use cool_types::wire::{ETHERNET, TCP_IP};
 use std::io;
 use std::os::fd::AsFd;
 use std::sync::Arc;
@@ -40,11 +40,11 @@ const UNBOUNDED: u32 = u32::MAX;
 /// acknowledgements of as much that comes, one for two packets, have room beside it. Unbounded if the rate is not known,
 /// which 0 says.
 pub(super) fn pace(bytes_per_second: u64, mtu: u64) -> u32 {
-    if bytes_per_second == 0 || mtu <= TCP {
+    if bytes_per_second == 0 || mtu <= TCP_IP {
         return UNBOUNDED;
     }
-    let wire = mtu + ETHERNET + (ETHERNET + TCP) / 2;
-    let payload = u128::from(bytes_per_second) * u128::from(mtu - TCP) / u128::from(wire);
+    let wire = mtu + ETHERNET + (ETHERNET + TCP_IP) / 2;
+    let payload = u128::from(bytes_per_second) * u128::from(mtu - TCP_IP) / u128::from(wire);
     u32::try_from(payload).unwrap_or(UNBOUNDED).max(1)
 }
 

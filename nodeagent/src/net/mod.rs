@@ -1,22 +1,35 @@
-//! The engine's driver: its thread, sockets and timers. It moves bytes and tells the time; what they mean
-//! is the matter of [`crate::engine`].
+//! The engine's driver: its thread, sockets and timers, and a pool of threads for what takes long. It moves bytes and tells the
+//! time; what they mean is the matter of [`cool_engine`].
+//!
+//! ```text
+//! driver        waits for sockets, commands, events, time
+//! engine_host   hands them to the engine, and does its outputs: memories, udp, tcp
+//! work          threads that copy, combine and prepare calls; they answer by events
+//! ```
 
+mod answers;
 mod congestion;
 mod driver;
+mod engine_host;
+mod memories;
 mod sockopt;
 mod tcp;
 #[cfg(test)]
 mod tests;
 mod udp;
+mod work;
 
-use crate::engine::{Command, ConnectionId, EngineConfig, StartError};
-use cool_collective::{Call, Plan};
+use crate::engine::{Command, EngineConfig, StartError, TrafficCounters};
+use crate::fault_injection::Picker;
+use cool_engine::{ConnectionId, NodeId, Prepared, WorkId};
 use driver::Driver;
+use engine_host::EngineHost;
 use std::net::{Ipv4Addr, SocketAddrV4};
+use std::sync::Arc;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::mpsc;
 
-/// Events that may wait for the engine; beyond it, connections wait.
+/// Events that may wait for the engine; beyond it, connections and work wait.
 const EVENTS: usize = 64;
 
 /// The ports that were bound.
@@ -25,17 +38,18 @@ pub(crate) struct Bound {
     pub(crate) tcp_port: u16,
     /// Of the engine's thread.
     pub(crate) runtime: tokio::runtime::Handle,
+    pub(crate) traffic: Arc<TrafficCounters>,
 }
 
-/// What the tasks around the sockets tell the driver.
+/// What the tasks around the sockets, and the pool's threads, tell the driver.
 enum Event {
     Accepted(TcpStream, Ipv4Addr),
     Connected {
-        node: String,
+        node: NodeId,
         stream: TcpStream,
     },
     Unreachable {
-        node: String,
+        node: NodeId,
         why: String,
     },
     /// Something has come over a connection.
@@ -48,11 +62,10 @@ enum Event {
         connection: ConnectionId,
         why: String,
     },
-    Picked {
-        group: (u64, u32),
-        call: Call,
-        plan: Plan,
-    },
+    WorkDone(WorkId),
+    Prepared(WorkId, Box<Prepared>),
+    /// A thread of the pool has panicked: its work will never be done.
+    WorkPanicked,
 }
 
 type Events = mpsc::Sender<Event>;
@@ -76,9 +89,13 @@ pub(crate) fn start(
     let tcp = TcpListener::from_std(tcp).map_err(failed("TCP", tcp_port))?;
     drop(inside);
     let handle = runtime.handle().clone();
-    let driver = Driver::new(config, udp);
+    let (events, queue) = mpsc::channel(EVENTS);
+    let traffic = Arc::<TrafficCounters>::default();
+    let host =
+        EngineHost::new(&config, udp, events.clone(), Arc::clone(&traffic)).map_err(StartError::Thread)?;
+    let driver = Driver::new(host, config.losses.map(Picker::new), events, queue);
     // A task is woken by others of its thread for less than what the runtime itself runs.
     let run = move || runtime.block_on(async { tokio::spawn(driver.run(commands, tcp)).await });
     std::thread::Builder::new().name("cool-engine".to_owned()).spawn(run).map_err(StartError::Thread)?;
-    Ok(Bound { udp_port, tcp_port, runtime: handle })
+    Ok(Bound { udp_port, tcp_port, runtime: handle, traffic })
 }

@@ -2,7 +2,8 @@
 
 use super::congestion::{Congestion, Link};
 use super::{Event, Events, sockopt};
-use crate::engine::{ConnectionId, SharedSlice};
+use crate::engine::SharedSlice;
+use cool_engine::{ConnectionId, MemoryRange, NodeId};
 use rustix::net::{RecvFlags, SendFlags};
 use socket2::{Domain, Protocol, SockRef, Socket, TcpKeepalive, Type};
 use std::io;
@@ -61,25 +62,19 @@ pub(super) fn bind(ip: Ipv4Addr, port: u16) -> io::Result<(std::net::TcpListener
 
 /// Accepts connections until the driver is gone.
 pub(super) async fn accept(listener: TcpListener, events: Events) {
+    // How many there may be is the engine's to say: it drops those of others than its peers.
+    let incoming = cool_daemon::accept::Incoming::new(listener, "agent", usize::MAX);
     loop {
-        match listener.accept().await {
-            Ok((stream, SocketAddr::V4(from))) => {
-                if events.send(Event::Accepted(stream, *from.ip())).await.is_err() {
-                    return;
-                }
-            }
-            Ok((_, SocketAddr::V6(_))) => {}
-            Err(error) => {
-                // Most likely there are too many open files: only time helps.
-                tracing::warn!(%error, "cannot accept a connection");
-                sleep(RETRY).await;
-            }
+        let ((stream, from), _) = incoming.next().await;
+        let SocketAddr::V4(from) = from else { continue };
+        if events.send(Event::Accepted(stream, *from.ip())).await.is_err() {
+            return;
         }
     }
 }
 
 /// Connects to a node, again and again within bounds.
-pub(super) async fn connect(node: String, from: Ipv4Addr, to: SocketAddrV4, events: Events) {
+pub(super) async fn connect(node: NodeId, from: Ipv4Addr, to: SocketAddrV4, events: Events) {
     let until = Instant::now() + CONNECT_TIMEOUT;
     let event = loop {
         let error = match timeout_at(until, connect_once(from, to)).await {
@@ -108,6 +103,8 @@ async fn connect_once(from: Ipv4Addr, to: SocketAddrV4) -> io::Result<TcpStream>
 /// write is written, and it is closed.
 pub(super) struct Connection {
     stream: Arc<TcpStream>,
+    /// Bytes to come of the frame that has begun, and where they belong if that is known.
+    pub(super) awaited: (u64, Option<MemoryRange>),
     /// What the system did not take at once. Bounded by the engine, which has no more under way than a window.
     rest: mpsc::UnboundedSender<Vec<u8>>,
     /// How many of these have not been written.
@@ -145,7 +142,17 @@ impl Connection {
         let resume = Arc::new(Notify::new());
         let watched = watch(id, Arc::clone(&stream), Arc::clone(&resume), events.clone());
         let reader = tokio::spawn(watched).abort_handle();
-        Connection { stream, rest, resting: 0, congestion, reader, resume, low_water: 1, straight: false }
+        Connection {
+            stream,
+            awaited: (0, None),
+            rest,
+            resting: 0,
+            congestion,
+            reader,
+            resume,
+            low_water: 1,
+            straight: false,
+        }
     }
 
     /// Writes a frame after all that was to be written before: how much of it is written. Of the rest
@@ -196,7 +203,7 @@ impl Connection {
         }
     }
 
-    /// Reads what has come of a frame that lacks so many bytes, and of later ones: to the place where it belongs, if that
+    /// Reads what has come of a frame that lacks some bytes, and of later ones: to the place where it belongs, if that
     /// is known, and what follows into a part of `tail`.
     ///
     /// # Errors
@@ -230,8 +237,9 @@ impl Connection {
         came.map_or_else(|| Err(result.err().unwrap_or(io::ErrorKind::WouldBlock.into())), Ok)
     }
 
-    /// Lets the reader tell when more has come, of a frame that lacks so many bytes.
-    pub(super) fn await_more(&mut self, lacking: u64) {
+    /// Lets the reader tell when more has come.
+    pub(super) fn await_more(&mut self) {
+        let (lacking, _) = self.awaited;
         let worth = (lacking.max(1)).min(LOW_WATER as u64) as usize;
         if worth != self.low_water {
             self.low_water = worth;

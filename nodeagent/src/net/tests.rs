@@ -1,18 +1,52 @@
 //! Engines over real sockets on loopback: chains only, since loopback has no trees.
 
-use crate::engine::tests::{Collective, OPERATIONS};
-use crate::engine::{EngineConfig, EngineHandle, GroupSpec, MemberSpec, StartError};
-use crate::losses::Losses;
+use crate::engine::{
+    CallRequest, EngineConfig, EngineHandle, GroupSpec, MemberSpec, Memory, SharedSlice, StartError,
+};
+use crate::fault_injection::Losses;
 use cool_collective::CostModel;
-use cool_proto::local::{Failure, Operation, Stats, failure::Kind};
+use cool_engine::testing::{Buffer, Collective};
+use cool_proto::local::{Failure, Stats, failure::Kind};
+use cool_transport::packet::Body;
+use cool_transport::{Packet, StreamId};
+use cool_types::Operation;
 use std::net::Ipv4Addr;
+use std::sync::{Arc, Condvar, Mutex};
 use std::time::Duration;
+use tokio::net::UdpSocket;
+use tokio::sync::Semaphore;
+use tokio::task::JoinSet;
 use tokio::time::timeout;
 
 const GROUP: u64 = 3;
 
 /// The node of each rank.
 const PLACES: [usize; 5] = [1, 0, 2, 0, 1];
+
+/// A test's buffer as agents see it.
+struct Shared(Buffer);
+
+impl Memory for Shared {
+    fn bytes(&self) -> u64 {
+        self.0.with(|bytes| bytes.len()) as u64
+    }
+
+    fn read(&self, offset: u64, into: &mut [u8]) {
+        let at = offset as usize;
+        self.0.with(|bytes| into.copy_from_slice(&bytes[at..at + into.len()]));
+    }
+
+    fn write(&self, offset: u64, from: &[u8]) {
+        let at = offset as usize;
+        self.0.with(|bytes| bytes[at..at + from.len()].copy_from_slice(from));
+    }
+}
+
+fn slice(buffer: Buffer) -> SharedSlice {
+    let shared = Arc::new(Shared(buffer));
+    let bytes = shared.bytes();
+    SharedSlice::new(shared, 0, bytes).expect("all of it")
+}
 
 fn config(node: usize) -> EngineConfig {
     EngineConfig::on_loopback(&format!("h{node}"))
@@ -25,6 +59,15 @@ async fn engines() -> Vec<EngineHandle> {
 async fn engines_that_lose(losses: impl Fn(usize) -> Option<Losses>) -> Vec<EngineHandle> {
     let start = |node| EngineHandle::start(EngineConfig { losses: losses(node), ..config(node) }).unwrap();
     let engines: Vec<EngineHandle> = (0..3).map(start).collect();
+    let spec = spec(&engines, &PLACES);
+    for engine in &engines {
+        engine.make_group(spec.clone()).await.unwrap();
+    }
+    engines
+}
+
+/// The group of ranks at these places.
+fn spec(engines: &[EngineHandle], places: &[usize]) -> GroupSpec {
     let member = |(rank, node): (u32, usize)| MemberSpec {
         rank,
         node: format!("h{node}"),
@@ -33,19 +76,15 @@ async fn engines_that_lose(losses: impl Fn(usize) -> Option<Losses>) -> Vec<Engi
         udp_port: engines[node].udp_port(),
         tcp_port: engines[node].tcp_port(),
     };
-    let spec = GroupSpec {
+    GroupSpec {
         id: GROUP,
         epoch: 1,
-        members: (0..).zip(PLACES).map(member).collect(),
+        members: (0..).zip(places.iter().copied()).map(member).collect(),
         trees: Vec::new(),
         chunk_bytes: 8 * 1024,
         host_bytes_per_second: 0,
         cost_model: CostModel::default(),
-    };
-    for engine in &engines {
-        engine.make_group(spec.clone()).await.unwrap();
     }
-    engines
 }
 
 /// All ranks that `calls` names make a call; answers in their order.
@@ -55,7 +94,8 @@ async fn call(
     calls: impl Fn(u32) -> bool,
 ) -> Vec<Result<Stats, Failure>> {
     let requests = collective.requests.iter().filter(|request| calls(request.rank));
-    let open: Vec<_> = requests.map(|r| engines[PLACES[r.rank as usize]].call(r.clone())).collect();
+    let open: Vec<_> =
+        requests.map(|r| engines[PLACES[r.rank as usize]].call(r.clone().map(slice))).collect();
     let mut done = Vec::new();
     for call in open {
         done.push(timeout(Duration::from_secs(120), call).await.expect("every call ends"));
@@ -76,7 +116,7 @@ async fn every_operation_works_where_datagrams_are_thrown_away() {
 
 async fn every_operation_works(engines: &[EngineHandle], counts: &[u64]) {
     for &count in counts {
-        for operation in OPERATIONS {
+        for operation in Operation::ALL {
             let collective = Collective::new(GROUP, 5, operation, 3, count, 1);
             for result in call(engines, &collective, |_| true).await {
                 assert!(result.is_ok(), "{operation:?} of {count}: {result:?}");
@@ -108,4 +148,84 @@ async fn a_port_that_is_taken_is_named() {
     let error = EngineHandle::start(taken).unwrap_err();
     assert!(matches!(&error, StartError::Bind { protocol: "UDP", .. }), "{error}");
     assert!(error.to_string().contains(&format!("127.0.0.1:{}", first.udp_port())), "{error}");
+}
+
+/// A long array of zeros that takes no memory. The threads that work for the engine cannot get at it while it is closed.
+struct Gated {
+    open: Mutex<bool>,
+    changed: Condvar,
+    /// Somebody waits.
+    reached: Semaphore,
+}
+
+impl Gated {
+    fn closed() -> Gated {
+        Gated { open: Mutex::new(false), changed: Condvar::new(), reached: Semaphore::new(0) }
+    }
+
+    fn pass(&self) {
+        if std::thread::current().name() == Some("cool-work") {
+            self.reached.add_permits(1);
+            let open = self.open.lock().unwrap();
+            drop(self.changed.wait_while(open, |open| !*open).unwrap());
+        }
+    }
+
+    fn open(&self) {
+        *self.open.lock().unwrap() = true;
+        self.changed.notify_all();
+    }
+}
+
+impl Memory for Gated {
+    fn bytes(&self) -> u64 {
+        LONG
+    }
+
+    fn read(&self, _: u64, into: &mut [u8]) {
+        self.pass();
+        into.fill(0);
+    }
+
+    fn write(&self, _: u64, from: &[u8]) {
+        self.pass();
+        assert!(from.iter().all(|byte| *byte == 0));
+    }
+}
+
+const LONG: u64 = 256 << 20;
+
+/// Asks an engine whether it is there; its answer.
+async fn ping(socket: &UdpSocket, port: u16) -> Packet {
+    let id = StreamId { group: 1, epoch: 1, call: 0, transfer: 0, source: 0 };
+    let mut bytes = Vec::new();
+    Packet { id, from: 0, digest: 0, body: Body::Ping { answer: true } }.encode(&mut bytes);
+    socket.send_to(&bytes, (Ipv4Addr::LOCALHOST, port)).await.unwrap();
+    bytes.resize(1500, 0);
+    let came = timeout(Duration::from_secs(60), socket.recv(&mut bytes)).await.expect("an answer").unwrap();
+    Packet::decode(&bytes[..came]).unwrap().0
+}
+
+#[tokio::test]
+async fn pings_are_answered_while_ranks_of_one_node_reduce_hundreds_of_mebibytes() {
+    let engine = EngineHandle::start(config(0)).unwrap();
+    engine.make_group(spec(std::slice::from_ref(&engine), &[0; 4])).await.unwrap();
+    let array = Arc::new(Gated::closed());
+    let slice = || Some(SharedSlice::new(array.clone(), 0, LONG).unwrap());
+    let mut calls = JoinSet::new();
+    for request in Collective::new(GROUP, 4, Operation::Allreduce, 0, 0, 1).requests {
+        let request =
+            CallRequest { count: LONG / 4, input: slice(), output: slice(), ..request.map(self::slice) };
+        calls.spawn(engine.call(request));
+    }
+    timeout(Duration::from_secs(60), array.reached.acquire()).await.expect("there is work").unwrap().forget();
+    let socket = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap();
+    for _ in 0..20 {
+        assert_eq!(ping(&socket, engine.udp_port()).await.body, Body::Ping { answer: false });
+    }
+    assert!(calls.try_join_next().is_none(), "what has to pass the gate is not done");
+    array.open();
+    for result in timeout(Duration::from_secs(120), calls.join_all()).await.expect("every call ends") {
+        assert!(result.is_ok(), "{result:?}");
+    }
 }

@@ -4,6 +4,7 @@
 use crate::readable::Readable;
 use quinn_udp::{BATCH_SIZE, RecvMeta, Transmit, UdpSocketState};
 use socket2::{Domain, Protocol, Type};
+use std::collections::VecDeque;
 use std::io::{self, IoSliceMut};
 use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4, UdpSocket};
 use std::task::{Context, Poll};
@@ -75,27 +76,46 @@ impl Socket {
         self.io.poll_ready(context)
     }
 
-    /// Sends `bytes` as datagrams of `segment` bytes, the last one perhaps shorter. What the network does not
-    /// take is lost, as it may be later on the way.
-    async fn send(&self, to: SocketAddrV4, bytes: &[u8], segment: usize) {
-        let Err(error) = self.send_once(to, bytes, segment).await else { return };
-        if bytes.len() > segment {
-            // The interface takes no more than one at a time: quinn-udp has noted that.
-            for datagram in bytes.chunks(segment) {
-                if let Err(error) = self.send_once(to, datagram, segment).await {
-                    tracing::debug!(%to, %error, "while sending a datagram");
-                }
-            }
-        } else {
-            tracing::debug!(%to, %error, "while sending a datagram");
-        }
+    /// Waits for room, after the system had none.
+    pub(super) async fn writable(&self) -> io::Result<()> {
+        self.io.writable().await
     }
 
-    async fn send_once(&self, to: SocketAddrV4, contents: &[u8], segment: usize) -> io::Result<()> {
-        let destination = to.into();
+    /// Sends datagrams that have the same size, but the last perhaps, if the system has room for them, and
+    /// gives back their memory. What the network does not take is lost, as it may be later on the way.
+    ///
+    /// # Errors
+    /// Not an error but a rest: what the system has no room for.
+    fn send(&self, mut batch: Batch) -> Result<Vec<u8>, Batch> {
+        let Batch { to, segment, .. } = batch;
+        let Err(error) = self.send_once(to, &batch.bytes, segment) else { return Ok(batch.bytes) };
+        if error.kind() == io::ErrorKind::WouldBlock {
+            return Err(batch);
+        }
+        if batch.bytes.len() <= segment {
+            tracing::debug!(%to, %error, "while sending a datagram");
+            return Ok(batch.bytes);
+        }
+        // The interface takes no more than one at a time: quinn-udp has noted that.
+        let mut sent = 0;
+        for datagram in batch.bytes.chunks(segment) {
+            match self.send_once(to, datagram, segment) {
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                    batch.bytes.drain(..sent);
+                    return Err(batch);
+                }
+                Err(error) => tracing::debug!(%to, %error, "while sending a datagram"),
+                Ok(()) => {}
+            }
+            sent += datagram.len();
+        }
+        Ok(batch.bytes)
+    }
+
+    fn send_once(&self, to: SocketAddrV4, contents: &[u8], segment: usize) -> io::Result<()> {
         let segment_size = (contents.len() > segment).then_some(segment);
-        let transmit = Transmit { destination, ecn: None, contents, segment_size, src_ip: None };
-        self.io.write(|socket| self.state.try_send((&socket).into(), &transmit)).await
+        let transmit = Transmit { destination: to.into(), ecn: None, contents, segment_size, src_ip: None };
+        self.io.try_write(|socket| self.state.try_send((&socket).into(), &transmit))
     }
 
     fn receive(&self, buffers: &mut [IoSliceMut<'_>], metas: &mut [RecvMeta]) -> usize {
@@ -112,46 +132,93 @@ impl Socket {
     }
 }
 
-/// Datagrams on their way out that may leave as one.
-#[derive(Default)]
-pub(super) struct Outbox {
-    to: Option<SocketAddrV4>,
+/// Datagrams to one place, of `segment` bytes each, the last one perhaps shorter.
+#[derive(Debug)]
+struct Batch {
+    to: SocketAddrV4,
     bytes: Vec<u8>,
     segment: usize,
 }
 
+/// Bytes that wait for room in the system; beyond it datagrams are lost, as they may be on the way. As many as a socket's
+/// buffer holds.
+const BLOCKED_BYTES: usize = BUFFER;
+
+/// Datagrams on their way out: those of a place leave as one as far as they can. Nobody waits for the system to have room:
+/// what it has none for stays here.
+#[derive(Default)]
+pub(super) struct Outbox {
+    open: Option<Batch>,
+    /// Memory of a batch that has left.
+    spare: Vec<u8>,
+    /// What the system had no room for.
+    blocked: VecDeque<Batch>,
+    blocked_bytes: usize,
+}
+
 impl Outbox {
-    /// Sends a datagram with others like it: now, or when [`Outbox::flush`] is called.
-    pub(super) async fn send(&mut self, socket: &Socket, to: SocketAddrV4, datagram: Vec<u8>) {
-        if !self.fits(socket.state.max_gso_segments(), to, datagram.len()) {
-            self.flush(socket).await;
-            self.to = Some(to);
-            self.segment = datagram.len();
-            if 2 * datagram.len() > LONGEST {
-                // No other like it has room beside it.
-                self.bytes = datagram;
-                return;
-            }
+    /// Where to append a datagram of `len` bytes, all of them. It is sent with others like it: now, or when
+    /// [`Outbox::flush`] is called.
+    pub(super) fn datagram(&mut self, socket: &Socket, to: SocketAddrV4, len: usize) -> &mut Vec<u8> {
+        let segments = socket.state.max_gso_segments();
+        if !self.open.as_ref().is_some_and(|open| open.fits(segments, to, len)) {
+            self.flush(socket);
         }
-        self.bytes.extend_from_slice(&datagram);
+        let spare = &mut self.spare;
+        let open = self.open.get_or_insert_with(|| Batch { to, bytes: std::mem::take(spare), segment: len });
+        &mut open.bytes
     }
 
-    /// Whether all that waits goes to the same place in datagrams of the same size, which this one does not
-    /// exceed: only the last may be shorter.
+    /// Sends all that waits for others.
+    pub(super) fn flush(&mut self, socket: &Socket) {
+        let Some(batch) = self.open.take() else { return };
+        if self.blocked.is_empty() {
+            match socket.send(batch) {
+                Ok(mut bytes) => {
+                    bytes.clear();
+                    self.spare = bytes;
+                }
+                Err(batch) => self.block(batch),
+            }
+        } else {
+            self.block(batch);
+        }
+    }
+
+    fn block(&mut self, batch: Batch) {
+        if self.blocked_bytes + batch.bytes.len() > BLOCKED_BYTES {
+            tracing::debug!(to = %batch.to, "lost datagrams for which the system had no room");
+            return;
+        }
+        self.blocked_bytes += batch.bytes.len();
+        self.blocked.push_back(batch);
+    }
+
+    /// Whether the system had no room for something.
+    pub(super) fn is_blocked(&self) -> bool {
+        !self.blocked.is_empty()
+    }
+
+    /// Sends what the system had no room for, as far as it has now.
+    pub(super) fn resume(&mut self, socket: &Socket) {
+        while let Some(batch) = self.blocked.pop_front() {
+            self.blocked_bytes -= batch.bytes.len();
+            if let Err(batch) = socket.send(batch) {
+                self.blocked_bytes += batch.bytes.len();
+                return self.blocked.push_front(batch);
+            }
+        }
+    }
+}
+
+impl Batch {
+    /// Whether a datagram goes to the same place and has the same size: only the last may be shorter.
     fn fits(&self, segments: usize, to: SocketAddrV4, len: usize) -> bool {
-        self.to == Some(to)
+        self.to == to
             && len <= self.segment
             && self.bytes.len().is_multiple_of(self.segment)
             && self.bytes.len() < segments * self.segment
             && self.bytes.len() + len <= LONGEST
-    }
-
-    /// Sends all that waits.
-    pub(super) async fn flush(&mut self, socket: &Socket) {
-        if let Some(to) = self.to.take() {
-            socket.send(to, &self.bytes, self.segment).await;
-            self.bytes.clear();
-        }
     }
 }
 
@@ -245,7 +312,7 @@ mod tests {
         (Socket::new(sender).unwrap(), Socket::new(receiver).unwrap(), to)
     }
 
-    /// The next datagrams to come, so many.
+    /// The next `count` datagrams to come.
     async fn next(sockets: &[&Socket], inbox: &mut Inbox, count: usize) -> Vec<Vec<u8>> {
         let mut came = Vec::new();
         let receive = async {
@@ -277,9 +344,9 @@ mod tests {
         let sent = datagrams_of(&SIZES);
         let mut outbox = Outbox::default();
         for datagram in &sent {
-            outbox.send(&sender, to, datagram.clone()).await;
+            outbox.datagram(&sender, to, datagram.len()).extend_from_slice(datagram);
         }
-        outbox.flush(&sender).await;
+        outbox.flush(&sender);
         assert!(next(&[&receiver], &mut Inbox::new(), sent.len()).await == sent);
     }
 
@@ -288,8 +355,8 @@ mod tests {
         let (sender, receiver, to) = pair();
         // No system cuts a message into more than 128 pieces.
         let bytes: Vec<u8> = (0..=199).flat_map(|tag| [tag; 10]).collect();
-        assert!(sender.send_once(to, &bytes, 10).await.is_err());
-        sender.send(to, &bytes, 10).await;
+        assert!(sender.send_once(to, &bytes, 10).is_err());
+        assert!(sender.send(Batch { to, bytes: bytes.clone(), segment: 10 }).is_ok());
         let came = next(&[&receiver], &mut Inbox::new(), 200).await;
         assert!(came.iter().all(|datagram| datagram.len() == 10));
         assert_eq!(came.concat(), bytes);
@@ -303,8 +370,8 @@ mod tests {
         let mut outbox = Outbox::default();
         for (place, datagram) in sent.iter().enumerate() {
             let to = if place % 3 == 0 { to_first } else { to_second };
-            outbox.send(&sender, to, datagram.clone()).await;
-            outbox.flush(&sender).await;
+            outbox.datagram(&sender, to, datagram.len()).extend_from_slice(datagram);
+            outbox.flush(&sender);
         }
         assert_eq!(next(&[&first, &second], &mut Inbox::new(), sent.len()).await, sent);
     }

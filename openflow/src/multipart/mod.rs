@@ -10,7 +10,7 @@ pub use table::*;
 use std::fmt;
 
 use crate::Error;
-use crate::codec::{Choice, Reader, Wire, Writer};
+use crate::codec::{Reader, Tagged, Wire, Writer};
 use crate::macros::{choice, flags, layout, number};
 use crate::port::Port;
 use crate::session::Experimenter;
@@ -155,7 +155,7 @@ impl<T> From<T> for Multipart<T> {
     }
 }
 
-impl<T: Choice> Wire for Multipart<T> {
+impl<T: Tagged> Wire for Multipart<T> {
     fn read(r: &mut Reader<'_>) -> Result<Self, Error> {
         let (kind, flags) = (r.get()?, r.get()?);
         r.pad(4)?;
@@ -169,9 +169,9 @@ impl<T: Choice> Wire for Multipart<T> {
         self.body.write_content(w);
     }
 
-    fn words(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.body.kind().words(f)?;
+    fn display(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.body.kind().display(f)?;
         write!(f, " flags={}", self.flags)?;
-        self.body.content_words(f)
+        self.body.display_content(f)
     }
 }

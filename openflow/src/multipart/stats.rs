@@ -316,7 +316,7 @@ impl Wire for MeterStats {
         });
     }
 
-    fn words(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+    fn display(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{{meter={} {}}}", self.meter, self.counters)
     }
 }

@@ -55,9 +55,9 @@ impl Wire for TableProperty {
         w.pad_since(start);
     }
 
-    fn words(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+    fn display(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} ", self.kind)?;
-        self.data.words(f)
+        self.data.display(f)
     }
 }
 

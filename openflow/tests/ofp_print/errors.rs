@@ -3,7 +3,7 @@
 use std::io::Write;
 use std::process::{Command, Stdio};
 
-use rs_openflow::{Body, Failure, FailureType, Message};
+use rs_openflow::{Body, ErrorMessage, ErrorType, Message};
 
 /// The standard's names for which Open vSwitch has those of another version, or its own.
 const SYNONYMS: [(&str, &str); 6] = [
@@ -33,7 +33,7 @@ fn ofp_parse(stream: &[u8]) -> Vec<String> {
 #[test]
 fn error_codes_have_the_names_that_open_vswitch_gives_them() {
     let failures: Vec<_> = (0..=13)
-        .flat_map(|kind| (0..20).map(move |code| Failure::new(FailureType(kind), code, Vec::new())))
+        .flat_map(|kind| (0..20).map(move |code| ErrorMessage::new(ErrorType(kind), code, Vec::new())))
         .filter(|failure| failure.code_name().is_some())
         .collect();
     let stream: Vec<u8> = failures

@@ -1,7 +1,7 @@
 //! What a controller says beside flows.
 
 use rs_openflow::{
-    Action, AsyncConfig, Band, BandEffect, Body, Bucket, Experimenter, Failure, FailureType,
+    Action, AsyncConfig, Band, BandEffect, Body, Bucket, ErrorMessage, ErrorType, Experimenter,
     FlowStatsRequest, FragmentHandling, GroupCommand, GroupId, GroupMod, GroupStatsRequest, GroupType, Hello,
     MacAddr, Masked, MeterCommand, MeterFlags, MeterId, MeterMod, MeterRequest, MultipartRequest, Oxm,
     PacketOut, PortConfig, PortFeatures, PortMod, PortNo, PortStatsRequest, QueueConfigRequest, QueueId,
@@ -44,9 +44,9 @@ fn a_session_is_set_up() {
 
 #[test]
 fn errors_have_names() {
-    let error = Failure::new(FailureType::HELLO_FAILED, 0, b"speak 1.3".to_vec());
+    let error = ErrorMessage::new(ErrorType::HELLO_FAILED, 0, b"speak 1.3".to_vec());
     means(Body::Error(error), "OFPT_ERROR: OFPHFC_INCOMPATIBLE speak 1.3");
-    let error = Failure::new(FailureType::GROUP_MOD_FAILED, 8, vec![4, 20, 0, 8, 0, 0, 0, 9]);
+    let error = ErrorMessage::new(ErrorType::GROUP_MOD_FAILED, 8, vec![4, 20, 0, 8, 0, 0, 0, 9]);
     means(Body::Error(error), "OFPT_ERROR: OFPGMFC_UNKNOWN_GROUP OFPT_BARRIER_REQUEST (OF1.3) (xid=0x9):");
 }
 

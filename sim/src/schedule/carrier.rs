@@ -42,10 +42,10 @@ struct Stream {
 }
 
 impl Stream {
-    /// What it may send when so many streams of its node are under way: by its pace, but for what it sends at
+    /// What it may send when `streams` streams of its node are under way: by its pace, but for what it sends at
     /// once.
     fn most(&self, streams: f64, costs: &Costs) -> f64 {
-        let sharers = f64::from(self.what.sharers).max(streams).max(1.0);
+        let sharers = f64::from(self.what.concurrent_senders).max(streams).max(1.0);
         let pace = (self.host / f64::from(self.what.stripe.of) / sharers).min(self.tree);
         let all = costs.multicast(self.what.bytes) as f64;
         (pace * all / (costs.paced(self.what.bytes) as f64).max(1.0)).min(self.host)
@@ -230,11 +230,11 @@ impl Network for Carrier<'_> {
         what: timing::Multicast,
         tell: &mut Notices,
     ) {
-        let timing::Multicast { bytes, stripe, sharers } = what;
+        let timing::Multicast { bytes, stripe, concurrent_senders } = what;
         let receivers = to.iter().map(|node| self.hosts[*node]);
         let links = self.fabric.tree(self.hosts[from], receivers, stripe.index as usize);
         let host = self.flows.narrowest(&links[..1]);
-        let tree = self.flows.narrowest(&links) / stripe.on_tree(sharers, self.trees) as f64;
+        let tree = self.flows.narrowest(&links) / stripe.on_tree(concurrent_senders, self.trees) as f64;
         let mut stream = Stream { flow: None, from, to: to.to_vec(), what, tree, host };
         let most = stream.most(self.streams_of(from) + 1.0 / f64::from(stripe.of), self.costs);
         stream.flow = self.flows.begin(now, links, self.costs.multicast(bytes), most);

@@ -6,7 +6,7 @@ mod mesh;
 mod text;
 mod wires;
 
-use cool_collective::planner::Level;
+use cool_collective::planner::LinkCost;
 use cool_collective::timing::Costs;
 use cool_collective::{CostModel, Layout, LayoutError, Place};
 use cool_machine::Duration;
@@ -37,7 +37,7 @@ enum Ranks {
     Each(Vec<usize>),
 }
 
-/// A network. It parses from `tree:RxK` (R racks of K hosts), `tree:3+5+2` (racks of so many hosts),
+/// A network. It parses from `tree:RxK` (R racks of K hosts), `tree:3+5+2` (racks of 3, 5 and 2 hosts),
 /// `leafspine:LxSxK` (L racks of K hosts, S spines) or `fattree:K` (of switches with K ports); another `xP` is
 /// the number of ranks on each host.
 #[derive(Clone, Debug, PartialEq)]
@@ -67,7 +67,7 @@ pub struct Fabric {
 pub enum FabricError {
     /// It is not written as one.
     #[error(
-        "topology {0:?}: expected tree:RxK (R racks of K hosts), tree:3+5+2 (racks of so many hosts), \
+        "topology {0:?}: expected tree:RxK (R racks of K hosts), tree:3+5+2 (racks of 3, 5 and 2 hosts), \
          leafspine:LxSxK (L racks of K hosts, S spines) or fattree:K (switches with K ports, an even number), \
          each with another xP for P ranks on each host"
     )]
@@ -121,11 +121,11 @@ impl Fabric {
     /// # Errors
     /// If a rate of the model is zero.
     pub fn of_group(layout: &Layout, model: &CostModel) -> Result<Fabric, FabricError> {
-        let spines = model.lanes as usize;
+        let spines = model.ecmp_paths as usize;
         let ends = (0..layout.racks()).map(|rack| layout.nodes_of_rack(rack).end);
         let ranks = (0..layout.nodes()).map(|node| layout.ranks_of_node(node).len());
-        let (near, far) = (model.rack.latency, model.center.latency);
-        let (host, uplink) = (model.rack.bytes_per_second, model.center.bytes_per_second);
+        let (near, far) = (model.rack.latency, model.core.latency);
+        let (host, uplink) = (model.rack.bytes_per_second, model.core.bytes_per_second);
         let fabric = Fabric {
             wires: if spines > 1 { Wires::LeafSpine { spines } } else { Wires::Tree },
             name: format!("{} nodes in {} racks", layout.nodes(), layout.racks()),
@@ -141,20 +141,21 @@ impl Fabric {
         fabric.with_rates(host, uplink)
     }
 
-    /// Time over so many links, the first and the last of which are hosts'.
+    /// Time over `hops` links, the first and the last of which are hosts'.
     pub(super) fn delay_over(&self, hops: u32) -> Duration {
         self.delay * hops.min(2) + self.uplink_delay * hops.saturating_sub(2)
     }
 
     /// What the planner is told of this network: that of its slowest links and longest ways.
     pub fn cost_model(&self, costs: &Costs) -> CostModel {
-        let level = |hops: u32, bytes_per_second| Level { latency: self.delay_over(hops), bytes_per_second };
+        let level =
+            |hops: u32, bytes_per_second| LinkCost { latency: self.delay_over(hops), bytes_per_second };
         let lanes = (0..self.racks()).map(|rack| self.wires.lanes(rack)).min().unwrap_or(1);
         CostModel {
             costs: *costs,
             rack: level(2, self.host),
-            center: level(2 + self.wires.farthest(self.racks()), self.uplink),
-            lanes: lanes as u32,
+            core: level(2 + self.wires.farthest(self.racks()), self.uplink),
+            ecmp_paths: lanes as u32,
             burst: self.burst,
         }
     }

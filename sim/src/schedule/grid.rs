@@ -5,7 +5,7 @@ use cool_collective::planner::Planner;
 use cool_collective::{Call, CompileError, Layout, Operation, Plan, compile};
 use cool_machine::Duration;
 
-/// A candidate that the planner expects to take so many times as long as its pick is not simulated.
+/// A candidate that the planner expects to take this many times as long as its pick is not simulated.
 const HOPELESS: f64 = 2.0;
 
 /// A pick and the best.

@@ -6,7 +6,7 @@
 //!     cool run -n 16 -- cool-faults --steps 100 --seed 7
 //!
 //! What happens goes to a datagram socket as JSON, at times of the clock that all namespaces of a machine share. With
-//! `--steps` it ends after so many, and nothing may fail.
+//! `--steps` it ends after that number of steps, and nothing may fail.
 
 mod calls;
 
@@ -21,7 +21,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
 
-/// After so many calls of a group it counts as one that works: each operation once.
+/// Calls after which a group counts as one that works: each operation once.
 const WORKS_AFTER: u64 = calls::ALL;
 
 /// A rank of the series of faults.
@@ -31,7 +31,7 @@ struct Options {
     #[arg(long, value_name = "SOCKET", required_unless_present = "steps")]
     events: Option<PathBuf>,
 
-    /// Make so many steps
+    /// End after this number of steps
     #[arg(long, conflicts_with = "events")]
     steps: Option<u64>,
 
@@ -44,7 +44,7 @@ struct Options {
     timeout: u64,
 
     /// How long survivors wait for each other
-    #[arg(long, value_name = "MS", default_value = "1500")]
+    #[arg(long, value_name = "MS", default_value = "5000")]
     meeting: u64,
 
     /// The longest message, in bytes

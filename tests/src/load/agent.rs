@@ -82,16 +82,16 @@ async fn hear(
         Some(Told::Group(group)) => {
             send(outbox, Body::GroupReady(GroupReady { group: group.id, epoch: group.epoch })).await;
         }
-        Some(Told::Mustered(mustered)) if mustered.group == 0 => {
-            eprintln!("cool-load: {}: no group {}: {}", name(host), mustered.key, mustered.reason);
+        Some(Told::Enlisted(enlisted)) if enlisted.group == 0 => {
+            eprintln!("cool-load: {}: no group {}: {}", name(host), enlisted.key, enlisted.reason);
             counts.failed.fetch_add(1, Ordering::Relaxed);
         }
-        Some(Told::Mustered(mustered)) => {
-            counts.mustered.fetch_add(1, Ordering::Relaxed);
-            if mustered.key.starts_with("brief") {
+        Some(Told::Enlisted(enlisted)) => {
+            counts.enlisted.fetch_add(1, Ordering::Relaxed);
+            if enlisted.key.starts_with("brief") {
                 send(
                     outbox,
-                    Body::Left(RanksLeft { group: mustered.group, ranks: Vec::new(), unused: true }),
+                    Body::Left(RanksLeft { group: enlisted.group, ranks: Vec::new(), unused: true }),
                 )
                 .await;
             }

@@ -44,7 +44,7 @@ pub(crate) struct Counts {
     /// Agents that the controller has taken in.
     pub(crate) joined: AtomicU64,
     /// Ranks that were told that their group is made.
-    pub(crate) mustered: AtomicU64,
+    pub(crate) enlisted: AtomicU64,
     pub(crate) failed: AtomicU64,
     /// Messages for which there was no room.
     pub(crate) lost: AtomicU64,
@@ -201,13 +201,13 @@ impl Counts {
     pub(crate) fn text(&self) -> String {
         let get = |count: &AtomicU64| count.load(Ordering::Relaxed);
         format!(
-            "{} switches, {} flows, {} groups in {} changes; {} agents joined, {} ranks mustered, {} refused; {} messages lost",
+            "{} switches, {} flows, {} groups in {} changes; {} agents joined, {} ranks enlisted, {} refused; {} messages lost",
             get(&self.up),
             get(&self.flows),
             get(&self.groups),
             get(&self.changes),
             get(&self.joined),
-            get(&self.mustered),
+            get(&self.enlisted),
             get(&self.failed),
             get(&self.lost)
         )

@@ -19,14 +19,14 @@ use tokio::task::JoinSet;
 use tonic::transport::{Channel, Endpoint};
 
 const PATIENCE: Duration = Duration::from_secs(240);
-/// A group's hosts: so many racks, and so many in each.
+/// The racks that a group's hosts are in, and its hosts in each of them.
 const RACKS: usize = 4;
 const PER_RACK: usize = 8;
 /// Groups that come and go at the same time.
 const AT_ONCE: usize = 20;
 /// Agents that join at the same time.
 const JOINING: usize = 64;
-/// After a failure, no change for so long means that it has been dealt with.
+/// No change for this long after a failure means that it has been dealt with.
 const SILENCE: Duration = Duration::from_millis(1500);
 /// Switches that send packets.
 const TALKERS: usize = 16;
@@ -145,7 +145,7 @@ impl Stage {
         let per_rack = plan.hosts.len() / plan.racks;
         let (racks, hosts) = (RACKS.min(plan.racks), PER_RACK.min(per_rack));
         let size = racks * hosts;
-        let before = self.fabric.counts.mustered.load(Ordering::Relaxed);
+        let before = self.fabric.counts.enlisted.load(Ordering::Relaxed);
         for group in 0..count {
             for rank in 0..size {
                 let rack = (group * 7 + rank / hosts * (plan.racks / racks)) % plan.racks;
@@ -155,7 +155,7 @@ impl Stage {
         }
         // Every node is told once, whatever its number of ranks: here one.
         let all = before + (count * size) as u64;
-        let made = |counts: &Counts| counts.mustered.load(Ordering::Relaxed) >= all;
+        let made = |counts: &Counts| counts.enlisted.load(Ordering::Relaxed) >= all;
         self.fabric.until("groups", PATIENCE, made).await?;
         match self.fabric.counts.failed.load(Ordering::Relaxed) {
             0 => Ok(()),

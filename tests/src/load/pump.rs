@@ -1,4 +1,4 @@
-//! ARP requests that hosts send and the controller answers: so many under way at a time at each switch, each
+//! ARP requests that hosts send and the controller answers: a window of them under way at each switch, each
 //! answer timed and followed by the next request.
 
 use crate::fabric::{Fabric, ip, lock, mac};

@@ -50,7 +50,7 @@ pub(super) struct Sent {
 /// What is to be thought of a genuine announcement.
 enum Age {
     Fresh,
-    /// Of a time before the port went down and up: may well have been under way.
+    /// Sent before the last port flap: ignored, and not reported as a replay.
     Former,
     Spent,
 }
@@ -84,40 +84,40 @@ impl Sent {
 impl Discovery {
     /// What a frame announces, if it is to be believed; `None` if there is nothing to be said of it.
     pub(super) fn check(&mut self, port: Port, frame: &[u8]) -> Result<Option<Announcement>, Cause> {
-        let sealed = match Announcement::decode(frame) {
-            Ok(sealed) => sealed,
+        let unverified = match Announcement::decode(frame) {
+            Ok(unverified) => unverified,
             Err(LldpError::Foreign | LldpError::NotLldp(_)) => return Ok(None),
             Err(error) => return Err(Cause::Unreadable(error)),
         };
-        match &sealed.announcement {
+        match &unverified.announcement {
             Announcement::Node { name, .. } => {
                 // Before it is registered, its key is not known, and its place does not matter.
                 let Some(node) = self.registered.get_mut(name) else { return Ok(None) };
-                if !sealed.is_genuine(&node.key) {
-                    return Err(Cause::Forged(sealed.announcement));
+                if !unverified.is_authentic(&node.key) {
+                    return Err(Cause::Forged(unverified.announcement));
                 }
-                if sealed.number <= node.last {
-                    return Err(Cause::Replayed(sealed.announcement));
+                if unverified.number <= node.last {
+                    return Err(Cause::Replayed(unverified.announcement));
                 }
-                node.last = sealed.number;
+                node.last = unverified.number;
             }
             Announcement::Switch { switch, port: number } => {
-                if !sealed.is_genuine(&self.key) {
-                    return Err(Cause::Forged(sealed.announcement));
+                if !unverified.is_authentic(&self.key) {
+                    return Err(Cause::Forged(unverified.announcement));
                 }
                 let from = Port { switch: *switch, number: *number };
                 let Some(entry) = self.ports.get_mut(&from) else { return Ok(None) };
-                match entry.sent.hear(sealed.number) {
+                match entry.sent.hear(unverified.number) {
                     Age::Fresh => {}
                     Age::Former => return Ok(None),
-                    Age::Spent => return Err(Cause::Replayed(sealed.announcement)),
+                    Age::Spent => return Err(Cause::Replayed(unverified.announcement)),
                 }
                 if let Some(node) = self.node_at(from).or_else(|| self.node_at(port)) {
-                    return Err(Cause::Relayed { heard: sealed.announcement, node });
+                    return Err(Cause::Relayed { heard: unverified.announcement, node });
                 }
             }
         }
-        Ok(Some(sealed.announcement))
+        Ok(Some(unverified.announcement))
     }
 
     /// The node that lives at a port.

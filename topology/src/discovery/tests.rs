@@ -95,7 +95,7 @@ impl World {
         let first = self.flying.iter().position(|(to, _)| *to == port).unwrap();
         let (_, frame) = self.flying.remove(first).unwrap();
         if self.connected.contains(&port.switch) && !self.down.contains(&port) {
-            self.input(Input::Heard(port, &frame));
+            self.input(Input::Received(port, &frame));
         }
     }
 
@@ -286,11 +286,11 @@ fn a_node_is_located_when_it_is_registered_with_the_address_that_it_announces() 
     world.connect(DatapathId(101));
     let port = world.truth.host("h1").unwrap();
     let frame = world.says("h1");
-    world.input(Input::Heard(port, &frame));
+    world.input(Input::Received(port, &frame));
     assert_eq!(world.discovery.graph().host("h1"), None);
     world.input(Input::NodeRegistered("h1", mac("other"), &key("h1")));
     let frame = world.says("h1");
-    world.input(Input::Heard(port, &frame));
+    world.input(Input::Received(port, &frame));
     assert_eq!(world.discovery.graph().host("h1"), None);
     assert!(world.warnings[0].to_string().contains("h1"), "{:?}", world.warnings);
     world.input(Input::NodeRegistered("h1", mac("h1"), &key("h1")));
@@ -306,7 +306,7 @@ fn a_node_heard_twice_stays_where_it_is_until_it_falls_silent_there() {
     let frame = world.says("h1");
     let (old, new) = (world.truth.host("h1").unwrap(), Port { switch: DatapathId(102), number: 9 });
     world.input(Input::PortUp(new, mac("port")));
-    world.input(Input::Heard(new, &frame));
+    world.input(Input::Received(new, &frame));
     assert_eq!(world.discovery.graph().host("h1"), Some(old));
     assert!(matches!(&world.warnings[0].cause, Cause::NodeElsewhere { at, .. } if *at == old));
     world.input(Input::PortDown(old));
@@ -321,8 +321,8 @@ fn a_port_believes_one_neighbour_and_warns_once_of_others() {
     let lie = Announcement::Switch { switch: DatapathId(77), port: 1 };
     let lie = lie.encode(mac("liar"), &key("liar"), 1).unwrap();
     for _ in 0..100 {
-        world.input(Input::Heard(link.a, &lie));
-        world.input(Input::Heard(link.a, &lie[..20]));
+        world.input(Input::Received(link.a, &lie));
+        world.input(Input::Received(link.a, &lie[..20]));
     }
     assert_eq!(*world.discovery.graph(), world.truth);
     assert_eq!(world.warnings.len(), 2);
@@ -363,7 +363,7 @@ fn forged_frames_are_refused_reported_and_counted() {
         world.warnings.clear();
         let frame = lie.encode(mac("h2"), &wrong, u64::MAX).unwrap();
         world.discovery.warnings.clear();
-        world.input(Input::Heard(stranger, &frame));
+        world.input(Input::Received(stranger, &frame));
         assert_eq!(world.warnings, [Warning { port: stranger, cause: Cause::Forged(lie) }]);
     }
     assert_eq!(*world.discovery.graph(), world.truth);
@@ -375,19 +375,19 @@ fn a_captured_frame_is_refused_when_it_is_sent_again() {
     let (mut world, stranger, other) = with_strangers();
     let frame = world.says("h1");
     let home = world.truth.host("h1").unwrap();
-    world.input(Input::Heard(home, &frame));
-    world.input(Input::Heard(stranger, &frame));
+    world.input(Input::Received(home, &frame));
+    world.input(Input::Received(stranger, &frame));
     assert!(matches!(&world.warnings[0].cause, Cause::Replayed(Announcement::Node { .. })));
     // What a stranger hears of its own switch, kept for long or sent twice.
     let frame = announced(&mut world, stranger);
-    world.input(Input::Heard(other, &frame));
-    world.input(Input::Heard(other, &frame));
+    world.input(Input::Received(other, &frame));
+    world.input(Input::Received(other, &frame));
     assert_eq!(world.discovery.refused(), Refused { replayed: 2, ..Refused::default() });
     let old = announced(&mut world, stranger);
     for _ in 0..20 {
         announced(&mut world, stranger);
     }
-    world.input(Input::Heard(other, &old));
+    world.input(Input::Received(other, &old));
     assert_eq!(world.discovery.refused().replayed, 3);
     assert_eq!(*world.discovery.graph(), world.truth);
 }
@@ -398,9 +398,9 @@ fn a_port_where_an_agent_lives_never_becomes_a_link_whoever_carries_frames() {
     let home = world.truth.host("h2").unwrap();
     for _ in 0..3 {
         let of_stranger = announced(&mut world, stranger);
-        world.input(Input::Heard(home, &of_stranger));
+        world.input(Input::Received(home, &of_stranger));
         let of_home = announced(&mut world, home);
-        world.input(Input::Heard(stranger, &of_home));
+        world.input(Input::Received(stranger, &of_home));
     }
     assert_eq!(*world.discovery.graph(), world.truth);
     let node = "h2".to_owned();
@@ -412,14 +412,14 @@ fn a_port_where_an_agent_lives_never_becomes_a_link_whoever_carries_frames() {
 fn an_agent_that_comes_to_a_port_ends_the_link_that_its_host_had_made_up() {
     let (mut world, one, other) = with_strangers();
     let frame = announced(&mut world, one);
-    world.input(Input::Heard(other, &frame));
+    world.input(Input::Received(other, &frame));
     let frame = world.announced[&other].clone();
-    world.input(Input::Heard(one, &frame));
+    world.input(Input::Received(one, &frame));
     // Two hosts without agents that carry frames between them look like a cable.
     assert_eq!(world.discovery.graph().peer(one), Some(other));
     world.input(Input::NodeRegistered("h9", mac("h9"), &key("h9")));
     let frame = world.says("h9");
-    world.input(Input::Heard(one, &frame));
+    world.input(Input::Received(one, &frame));
     assert_eq!(world.discovery.graph().peer(one), None);
     assert_eq!(world.discovery.graph().host("h9"), Some(one));
 }

@@ -1,25 +1,26 @@
 //! Bytes to packets and back.
 
-use super::{Body, MAGIC, MAX_RANGES, Packet, PacketError, VERSION, Way};
+use super::{Body, MAGIC, MAX_RANGES, Packet, PacketError, VERSION, Via};
+use crate::fields::{Reader, Short};
 use crate::spec::StreamId;
 use core::ops::Range;
 
 const DATA: u8 = 1;
 const ANNOUNCE: u8 = 2;
-const REQUEST: u8 = 3;
-const WAIT: u8 = 4;
+const NAK: u8 = 3;
+const NAK_CONFIRM: u8 = 4;
 const REPORT: u8 = 5;
 const SETTLED: u8 = 6;
-const REFUSE: u8 = 7;
+const DIGEST_MISMATCH: u8 = 7;
 const PING: u8 = 8;
 
 const BEGUN: u8 = 1;
 const ANSWER: u8 = 2;
-const FOLLOW: u8 = 1;
+const FORWARD_LIVE: u8 = 1;
 const TO_ANSWER: u8 = 1;
 
 impl Packet {
-    /// Appends the packet's bytes; the payload, if any, is to follow them.
+    /// Appends the packet's bytes; the payload, if any, is to forward_live them.
     ///
     /// # Panics
     /// If a list holds more than [`MAX_RANGES`] ranges. The machines never make one.
@@ -74,24 +75,24 @@ impl Packet {
         if !bytes.starts_with(&MAGIC) {
             return Err(foreign());
         }
-        let mut r = Reader { rest: bytes, len: bytes.len() };
-        r.take::<2>()?;
+        let mut r = Reader::new(bytes);
+        r.u16()?;
         let version = r.u8()?;
         if version != VERSION {
             return Err(PacketError::Version(version));
         }
         let code = r.u8()?;
         let id = StreamId {
-            group: u64::from_be_bytes(r.take()?),
+            group: r.u64()?,
             epoch: r.u32()?,
-            call: u64::from_be_bytes(r.take()?),
+            call: r.u64()?,
             transfer: r.u32()?,
             source: r.u16()?,
         };
         let from = r.u16()?;
-        let digest = u64::from_be_bytes(r.take()?);
+        let digest = r.u64()?;
         let body = Body::decode(code, &mut r)?;
-        Ok((Packet { id, from, digest, body }, r.rest))
+        Ok((Packet { id, from, digest, body }, r.rest()))
     }
 }
 
@@ -100,21 +101,21 @@ impl Body {
         match self {
             Body::Data { .. } => DATA,
             Body::Announce { .. } => ANNOUNCE,
-            Body::Request { .. } => REQUEST,
-            Body::Wait { .. } => WAIT,
+            Body::Nak { .. } => NAK,
+            Body::NakConfirm { .. } => NAK_CONFIRM,
             Body::Report { .. } => REPORT,
             Body::Settled { .. } => SETTLED,
-            Body::Refuse => REFUSE,
+            Body::DigestMismatch => DIGEST_MISMATCH,
             Body::Ping { .. } => PING,
         }
     }
 
     fn encode(&self, out: &mut Vec<u8>) {
         match self {
-            Body::Data { chunk, echo, way } => {
+            Body::Data { chunk, echo, via } => {
                 out.extend_from_slice(&chunk.to_be_bytes());
                 out.extend_from_slice(&echo.to_be_bytes());
-                out.extend_from_slice(&[*way as u8, 0]);
+                out.extend_from_slice(&[*via as u8, 0]);
             }
             Body::Announce { sent, serial, begun, answer } => {
                 out.extend_from_slice(&sent.to_be_bytes());
@@ -122,12 +123,12 @@ impl Body {
                 let flags = if *begun { BEGUN } else { 0 } | if *answer { ANSWER } else { 0 };
                 out.extend_from_slice(&[flags, 0]);
             }
-            Body::Request { serial, follow, chunks } => {
+            Body::Nak { serial, forward_live, chunks } => {
                 out.extend_from_slice(&serial.to_be_bytes());
-                out.extend_from_slice(&[if *follow { FOLLOW } else { 0 }, count(chunks)]);
+                out.extend_from_slice(&[if *forward_live { FORWARD_LIVE } else { 0 }, count(chunks)]);
                 put_u32(out, chunks);
             }
-            Body::Wait { echo, chunks } => {
+            Body::NakConfirm { echo, chunks } => {
                 out.extend_from_slice(&echo.to_be_bytes());
                 out.extend_from_slice(&[0, count(chunks)]);
                 put_u32(out, chunks);
@@ -146,7 +147,7 @@ impl Body {
                 out.extend_from_slice(&[0, count(positions)]);
                 put_u16(out, positions);
             }
-            Body::Refuse => {}
+            Body::DigestMismatch => {}
             Body::Ping { answer } => out.extend_from_slice(&[if *answer { TO_ANSWER } else { 0 }, 0]),
         }
     }
@@ -155,56 +156,56 @@ impl Body {
         Ok(match code {
             DATA => {
                 let (chunk, echo) = (r.u32()?, r.u16()?);
-                let way = match r.u8()? {
-                    0 => Way::Tree,
-                    1 => Way::Answer,
-                    2 => Way::Forwarded,
-                    3 => Way::Rack,
-                    _ => return Err(PacketError::Field("way")),
+                let via = match r.u8()? {
+                    0 => Via::Tree,
+                    1 => Via::Answer,
+                    2 => Via::Forwarded,
+                    3 => Via::Rack,
+                    _ => return Err(PacketError::Field("via")),
                 };
-                r.zero()?;
-                Body::Data { chunk, echo, way }
+                zero(r)?;
+                Body::Data { chunk, echo, via }
             }
             ANNOUNCE => {
                 let (sent, serial) = (r.u32()?, r.u16()?);
-                let flags = r.flags(BEGUN | ANSWER)?;
-                r.zero()?;
+                let flags = flags(r, BEGUN | ANSWER)?;
+                zero(r)?;
                 Body::Announce { sent, serial, begun: flags & BEGUN != 0, answer: flags & ANSWER != 0 }
             }
-            REQUEST => {
+            NAK => {
                 let serial = r.u16()?;
-                let follow = r.flags(FOLLOW)? != 0;
-                let count = r.count()?;
-                Body::Request { serial, follow, chunks: r.ranges_u32(count)? }
+                let forward_live = flags(r, FORWARD_LIVE)? != 0;
+                let count = range_count(r)?;
+                Body::Nak { serial, forward_live, chunks: ranges(count, || r.u32())? }
             }
-            WAIT => {
+            NAK_CONFIRM => {
                 let echo = r.u16()?;
-                r.zero()?;
-                let count = r.count()?;
-                Body::Wait { echo, chunks: r.ranges_u32(count)? }
+                zero(r)?;
+                let count = range_count(r)?;
+                Body::NakConfirm { echo, chunks: ranges(count, || r.u32())? }
             }
             REPORT => {
                 let (rounds, loss, spacing, delay, echo) = (r.u32()?, r.u16()?, r.u32()?, r.u16()?, r.u16()?);
-                let (alive, complete) = (r.count()?, r.count()?);
+                let (alive, complete) = (range_count(r)?, range_count(r)?);
                 Body::Report {
                     rounds,
                     loss,
                     spacing,
                     delay,
                     echo,
-                    alive: r.ranges_u16(alive)?,
-                    complete: r.ranges_u16(complete)?,
+                    alive: ranges(alive, || r.u16())?,
+                    complete: ranges(complete, || r.u16())?,
                 }
             }
             SETTLED => {
-                r.zero()?;
-                let count = r.count()?;
-                Body::Settled { positions: r.ranges_u16(count)? }
+                zero(r)?;
+                let count = range_count(r)?;
+                Body::Settled { positions: ranges(count, || r.u16())? }
             }
-            REFUSE => Body::Refuse,
+            DIGEST_MISMATCH => Body::DigestMismatch,
             PING => {
-                let answer = r.flags(TO_ANSWER)? != 0;
-                r.zero()?;
+                let answer = flags(r, TO_ANSWER)? != 0;
+                zero(r)?;
                 Body::Ping { answer }
             }
             other => return Err(PacketError::Type(other)),
@@ -231,58 +232,33 @@ fn put_u16(out: &mut Vec<u8>, ranges: &[Range<u16>]) {
     }
 }
 
-/// Takes fields off the front of a packet.
-struct Reader<'a> {
-    rest: &'a [u8],
-    len: usize,
+impl From<Short> for PacketError {
+    fn from(Short { len, needed }: Short) -> PacketError {
+        PacketError::Short { len, needed }
+    }
 }
 
-impl Reader<'_> {
-    fn take<const N: usize>(&mut self) -> Result<[u8; N], PacketError> {
-        let Some((field, rest)) = self.rest.split_first_chunk::<N>() else {
-            return Err(PacketError::Short { len: self.len, needed: self.len - self.rest.len() + N });
-        };
-        self.rest = rest;
-        Ok(*field)
-    }
+fn zero(r: &mut Reader<'_>) -> Result<(), PacketError> {
+    if r.u8()? == 0 { Ok(()) } else { Err(PacketError::Field("reserved byte, which is zero")) }
+}
 
-    fn u8(&mut self) -> Result<u8, PacketError> {
-        Ok(u8::from_be_bytes(self.take()?))
-    }
+fn flags(r: &mut Reader<'_>, known: u8) -> Result<u8, PacketError> {
+    let flags = r.u8()?;
+    if flags & !known == 0 { Ok(flags) } else { Err(PacketError::Field("flag")) }
+}
 
-    fn u16(&mut self) -> Result<u16, PacketError> {
-        Ok(u16::from_be_bytes(self.take()?))
-    }
+fn range_count(r: &mut Reader<'_>) -> Result<usize, PacketError> {
+    let count = usize::from(r.u8()?);
+    if count <= MAX_RANGES { Ok(count) } else { Err(PacketError::Field("count of ranges")) }
+}
 
-    fn u32(&mut self) -> Result<u32, PacketError> {
-        Ok(u32::from_be_bytes(self.take()?))
-    }
-
-    fn zero(&mut self) -> Result<(), PacketError> {
-        if self.u8()? == 0 { Ok(()) } else { Err(PacketError::Field("reserved byte, which is zero")) }
-    }
-
-    fn flags(&mut self, known: u8) -> Result<u8, PacketError> {
-        let flags = self.u8()?;
-        if flags & !known == 0 { Ok(flags) } else { Err(PacketError::Field("flag")) }
-    }
-
-    fn count(&mut self) -> Result<usize, PacketError> {
-        let count = usize::from(self.u8()?);
-        if count <= MAX_RANGES { Ok(count) } else { Err(PacketError::Field("count of ranges")) }
-    }
-
-    fn ranges_u32(&mut self, count: usize) -> Result<Vec<Range<u32>>, PacketError> {
-        let ranges = (0..count).map(|_| Ok(self.u32()?..self.u32()?)).collect::<Result<Vec<_>, _>>()?;
-        ascending(&ranges)?;
-        Ok(ranges)
-    }
-
-    fn ranges_u16(&mut self, count: usize) -> Result<Vec<Range<u16>>, PacketError> {
-        let ranges = (0..count).map(|_| Ok(self.u16()?..self.u16()?)).collect::<Result<Vec<_>, _>>()?;
-        ascending(&ranges)?;
-        Ok(ranges)
-    }
+fn ranges<T: PartialOrd>(
+    count: usize,
+    mut bound: impl FnMut() -> Result<T, Short>,
+) -> Result<Vec<Range<T>>, PacketError> {
+    let ranges = (0..count).map(|_| Ok(bound()?..bound()?)).collect::<Result<Vec<_>, Short>>()?;
+    ascending(&ranges)?;
+    Ok(ranges)
 }
 
 /// Ranges are not empty, ascend and do not touch.
@@ -314,14 +290,14 @@ mod tests {
             (
                 any::<u32>(),
                 any::<u16>(),
-                prop_oneof![Just(Way::Tree), Just(Way::Answer), Just(Way::Forwarded), Just(Way::Rack)]
+                prop_oneof![Just(Via::Tree), Just(Via::Answer), Just(Via::Forwarded), Just(Via::Rack)]
             )
-                .prop_map(|(chunk, echo, way)| Body::Data { chunk, echo, way }),
+                .prop_map(|(chunk, echo, via)| Body::Data { chunk, echo, via }),
             (any::<u32>(), any::<u16>(), any::<bool>(), any::<bool>())
                 .prop_map(|(sent, serial, begun, answer)| Body::Announce { sent, serial, begun, answer }),
             (any::<u16>(), any::<bool>(), ranges(any::<u32>()))
-                .prop_map(|(serial, follow, chunks)| Body::Request { serial, follow, chunks }),
-            (any::<u16>(), ranges(any::<u32>())).prop_map(|(echo, chunks)| Body::Wait { echo, chunks }),
+                .prop_map(|(serial, forward_live, chunks)| Body::Nak { serial, forward_live, chunks }),
+            (any::<u16>(), ranges(any::<u32>())).prop_map(|(echo, chunks)| Body::NakConfirm { echo, chunks }),
             (
                 any::<u32>(),
                 any::<u16>(),
@@ -341,7 +317,7 @@ mod tests {
                     complete
                 }),
             ranges(any::<u16>()).prop_map(|positions| Body::Settled { positions }),
-            Just(Body::Refuse),
+            Just(Body::DigestMismatch),
             any::<bool>().prop_map(|answer| Body::Ping { answer }),
         ]
     }
@@ -423,7 +399,7 @@ mod tests {
     #[test]
     fn errors_name_what_is_wrong() {
         let id = StreamId { group: 1, epoch: 2, call: 3, transfer: 4, source: 5 };
-        let good = encoded(&Packet { id, from: 5, digest: 6, body: Body::Refuse });
+        let good = encoded(&Packet { id, from: 5, digest: 6, body: Body::DigestMismatch });
         let with = |at: usize, value: u8| {
             let mut bytes = good.clone();
             bytes[at] = value;

@@ -2,16 +2,19 @@
 //! are big-endian. Decoding is strict and keeps at most one control frame; payload is never copied
 //! here. What frames mean is the machine's matter.
 
+use super::message::{MessageName, Notice};
 use super::{Payload, Violation};
+use crate::fields::{Reader, Short};
+use cool_types::limits;
 use core::ops::Range;
 
 /// The most payload of one data frame. Messages that share a stream take turns by frames.
-pub(super) const FRAME_PAYLOAD: u32 = 64 * 1024;
+pub(super) const FRAME_PAYLOAD: u32 = limits::TURN_BYTES as u32;
 
 /// The most bytes of a control frame after its length.
 const CONTROL_MAX: usize = 8 * 1024;
 
-/// Bytes of a data frame's head after its length.
+/// Bytes of a data frame's head after its length: [`cool_types::wire::MESSAGE_DATA_HEADER`] without it, as a test shows.
 const DATA_HEAD: usize = 1 + NAME + 24;
 
 /// Bytes of a message's name.
@@ -22,87 +25,6 @@ const TEXT_MAX: usize = 2 * 1024;
 const RANKS_MAX: usize = 1024;
 const PAIRS_MAX: usize = 256;
 
-/// Names a message for ever, on both sides.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct MessageName {
-    /// The group.
-    pub group: u64,
-    /// The version of its membership.
-    pub epoch: u32,
-    /// The number of the call in its group.
-    pub call: u64,
-    /// The transfer in the call's schedule.
-    pub transfer: u32,
-    /// The sending rank.
-    pub from: u32,
-    /// The receiving rank.
-    pub to: u32,
-}
-
-/// What agents tell each other about a group besides data; its meaning is the engine's.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Notice {
-    /// The group failed.
-    Abort {
-        /// The group.
-        group: u64,
-        /// The version of its membership.
-        epoch: u32,
-        /// The kind of failure, a number of the engine's.
-        kind: u8,
-        /// The ranks concerned.
-        ranks: Vec<u32>,
-        /// In words.
-        text: String,
-    },
-    /// Ranks of the sender's node have come to a call.
-    Came {
-        /// The group.
-        group: u64,
-        /// The version of its membership.
-        epoch: u32,
-        /// The number of the call.
-        call: u64,
-        /// The digest of what they called.
-        digest: u64,
-        /// The ranks.
-        ranks: Vec<u32>,
-        /// What they called, in words.
-        text: String,
-    },
-    /// A rank of the sender's node went away.
-    Gone {
-        /// The group.
-        group: u64,
-        /// The version of its membership.
-        epoch: u32,
-        /// How many calls it made; it takes part in no later one.
-        call: u64,
-        /// The rank.
-        rank: u32,
-        /// Why, in words.
-        text: String,
-    },
-    /// The sender is about to give a call or message up: who waits there as well? Answered by [`Notice::Waits`].
-    WhoWaits {
-        /// The group.
-        group: u64,
-        /// The version of its membership.
-        epoch: u32,
-    },
-    /// Ranks of the sender's node that wait themselves.
-    Waits {
-        /// The group.
-        group: u64,
-        /// The version of its membership.
-        epoch: u32,
-        /// Those that wait in calls, or for a message from any rank.
-        ranks: Vec<u32>,
-        /// Those that wait for a message to go or to come, each with the rank at its other end.
-        messages: Vec<(u32, u32)>,
-    },
-}
-
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Control {
     Hello {
@@ -110,7 +32,7 @@ pub(super) enum Control {
         node: String,
     },
     /// The sender has this group open on this stream, and may have something for it that waits to be sent.
-    Here {
+    GroupOpen {
         group: u64,
         epoch: u32,
         waits: bool,
@@ -122,6 +44,15 @@ pub(super) enum Control {
     },
     Grant {
         message: MessageName,
+    },
+    /// The sender of this dropped the announcement and wants the message now.
+    AnnounceAgain {
+        message: MessageName,
+    },
+    /// The sender of this dropped announcements and has room again.
+    AnnounceAll {
+        group: u64,
+        epoch: u32,
     },
     Credit {
         group: u64,
@@ -151,7 +82,9 @@ const CAME: u8 = 7;
 const GONE: u8 = 8;
 const WHO_WAITS: u8 = 9;
 const WAITS: u8 = 10;
-const HERE: u8 = 11;
+const GROUP_OPEN: u8 = 11;
+const ANNOUNCE_AGAIN: u8 = 12;
+const ANNOUNCE_ALL: u8 = 13;
 
 fn framed(kind: u8, payload: usize, body: impl FnOnce(&mut Vec<u8>)) -> Vec<u8> {
     let mut out = vec![0, 0, 0, 0, kind];
@@ -205,7 +138,7 @@ impl Control {
                 out.extend(version.to_be_bytes());
                 put_text(out, node);
             }),
-            Control::Here { group, epoch, waits } => framed(HERE, 0, |out| {
+            Control::GroupOpen { group, epoch, waits } => framed(GROUP_OPEN, 0, |out| {
                 out.extend(group.to_be_bytes());
                 out.extend(epoch.to_be_bytes());
                 out.push(u8::from(*waits));
@@ -216,6 +149,11 @@ impl Control {
                 out.extend(bytes.to_be_bytes());
             }),
             Control::Grant { message } => framed(GRANT, 0, |out| put_name(out, message)),
+            Control::AnnounceAgain { message } => framed(ANNOUNCE_AGAIN, 0, |out| put_name(out, message)),
+            Control::AnnounceAll { group, epoch } => framed(ANNOUNCE_ALL, 0, |out| {
+                out.extend(group.to_be_bytes());
+                out.extend(epoch.to_be_bytes());
+            }),
             Control::Credit { group, epoch, bytes } => framed(CREDIT, 0, |out| {
                 out.extend(group.to_be_bytes());
                 out.extend(epoch.to_be_bytes());
@@ -227,17 +165,6 @@ impl Control {
 }
 
 impl Notice {
-    /// The group it is about, with the version of its membership.
-    pub fn group(&self) -> (u64, u32) {
-        match self {
-            Notice::Abort { group, epoch, .. }
-            | Notice::Came { group, epoch, .. }
-            | Notice::Gone { group, epoch, .. }
-            | Notice::WhoWaits { group, epoch }
-            | Notice::Waits { group, epoch, .. } => (*group, *epoch),
-        }
-    }
-
     fn encode(&self) -> Vec<u8> {
         let (group, epoch) = self.group();
         let code = match self {
@@ -277,94 +204,81 @@ impl Notice {
     }
 }
 
-/// Reads the fields of one frame; it sees only that frame's bytes.
-struct Reader<'a>(&'a [u8]);
-
-impl<'a> Reader<'a> {
-    fn take<const N: usize>(&mut self) -> Result<[u8; N], Violation> {
-        let (head, rest) = self.0.split_first_chunk::<N>().ok_or(Violation::Truncated)?;
-        self.0 = rest;
-        Ok(*head)
-    }
-
-    fn u8(&mut self) -> Result<u8, Violation> {
-        Ok(u8::from_be_bytes(self.take()?))
-    }
-
-    fn u32(&mut self) -> Result<u32, Violation> {
-        Ok(u32::from_be_bytes(self.take()?))
-    }
-
-    fn u64(&mut self) -> Result<u64, Violation> {
-        Ok(u64::from_be_bytes(self.take()?))
-    }
-
-    fn name(&mut self) -> Result<MessageName, Violation> {
-        Ok(MessageName {
-            group: self.u64()?,
-            epoch: self.u32()?,
-            call: self.u64()?,
-            transfer: self.u32()?,
-            from: self.u32()?,
-            to: self.u32()?,
-        })
-    }
-
-    fn ranks(&mut self) -> Result<Vec<u32>, Violation> {
-        let count = self.u32()? as usize;
-        if count > RANKS_MAX || count * 4 > self.0.len() {
-            return Err(Violation::Truncated);
-        }
-        (0..count).map(|_| self.u32()).collect()
-    }
-
-    fn pairs(&mut self) -> Result<Vec<(u32, u32)>, Violation> {
-        let count = self.u32()? as usize;
-        if count > PAIRS_MAX || count * 8 > self.0.len() {
-            return Err(Violation::Truncated);
-        }
-        (0..count).map(|_| Ok((self.u32()?, self.u32()?))).collect()
-    }
-
-    /// All that is left, as text.
-    fn text(&mut self) -> Result<String, Violation> {
-        let text = core::str::from_utf8(self.0).map_err(|_| Violation::NotText)?;
-        self.0 = &[];
-        if text.len() > TEXT_MAX {
-            return Err(Violation::TooLong { len: text.len() });
-        }
-        Ok(text.to_owned())
+impl From<Short> for Violation {
+    fn from(_: Short) -> Violation {
+        Violation::Truncated
     }
 }
 
+fn name(r: &mut Reader<'_>) -> Result<MessageName, Violation> {
+    Ok(MessageName {
+        group: r.u64()?,
+        epoch: r.u32()?,
+        call: r.u64()?,
+        transfer: r.u32()?,
+        from: r.u32()?,
+        to: r.u32()?,
+    })
+}
+
+/// How many entries follow, of `bytes` each.
+fn count(r: &mut Reader<'_>, most: usize, bytes: usize) -> Result<usize, Violation> {
+    let count = r.u32()? as usize;
+    if count > most || count * bytes > r.rest().len() { Err(Violation::Truncated) } else { Ok(count) }
+}
+
+fn ranks(r: &mut Reader<'_>) -> Result<Vec<u32>, Violation> {
+    (0..count(r, RANKS_MAX, 4)?).map(|_| Ok(r.u32()?)).collect()
+}
+
+fn pairs(r: &mut Reader<'_>) -> Result<Vec<(u32, u32)>, Violation> {
+    (0..count(r, PAIRS_MAX, 8)?).map(|_| Ok((r.u32()?, r.u32()?))).collect()
+}
+
+/// All that is left, as text.
+fn text(r: &mut Reader<'_>) -> Result<String, Violation> {
+    let text = core::str::from_utf8(r.take_rest()).map_err(|_| Violation::NotText)?;
+    if text.len() > TEXT_MAX {
+        return Err(Violation::TooLong { len: text.len() });
+    }
+    Ok(text.to_owned())
+}
+
 fn decode_control(kind: u8, body: &[u8]) -> Result<Control, Violation> {
-    let mut r = Reader(body);
+    let mut r = Reader::new(body);
     let control = match kind {
-        HELLO => Control::Hello { version: r.u32()?, node: r.text()? },
-        HERE => Control::Here { group: r.u64()?, epoch: r.u32()?, waits: r.u8()? != 0 },
-        ANNOUNCE => Control::Announce { message: r.name()?, digest: r.u64()?, bytes: r.u64()? },
-        GRANT => Control::Grant { message: r.name()? },
+        HELLO => Control::Hello { version: r.u32()?, node: text(&mut r)? },
+        GROUP_OPEN => Control::GroupOpen { group: r.u64()?, epoch: r.u32()?, waits: r.u8()? != 0 },
+        ANNOUNCE => Control::Announce { message: name(&mut r)?, digest: r.u64()?, bytes: r.u64()? },
+        GRANT => Control::Grant { message: name(&mut r)? },
+        ANNOUNCE_AGAIN => Control::AnnounceAgain { message: name(&mut r)? },
+        ANNOUNCE_ALL => Control::AnnounceAll { group: r.u64()?, epoch: r.u32()? },
         CREDIT => Control::Credit { group: r.u64()?, epoch: r.u32()?, bytes: r.u64()? },
         ABORT | CAME | GONE | WHO_WAITS | WAITS => {
             let (group, epoch) = (r.u64()?, r.u32()?);
             Control::Notice(match kind {
-                ABORT => Notice::Abort { group, epoch, kind: r.u8()?, ranks: r.ranks()?, text: r.text()? },
+                ABORT => {
+                    Notice::Abort { group, epoch, kind: r.u8()?, ranks: ranks(&mut r)?, text: text(&mut r)? }
+                }
                 CAME => Notice::Came {
                     group,
                     epoch,
                     call: r.u64()?,
                     digest: r.u64()?,
-                    ranks: r.ranks()?,
-                    text: r.text()?,
+                    ranks: ranks(&mut r)?,
+                    text: text(&mut r)?,
                 },
-                GONE => Notice::Gone { group, epoch, call: r.u64()?, rank: r.u32()?, text: r.text()? },
+                GONE => Notice::Gone { group, epoch, call: r.u64()?, rank: r.u32()?, text: text(&mut r)? },
                 WHO_WAITS => Notice::WhoWaits { group, epoch },
-                _ => Notice::Waits { group, epoch, ranks: r.ranks()?, messages: r.pairs()? },
+                _ => Notice::Waits { group, epoch, ranks: ranks(&mut r)?, messages: pairs(&mut r)? },
             })
         }
         other => return Err(Violation::UnknownKind(other)),
     };
-    if r.0.is_empty() { Ok(control) } else { Err(Violation::Excess { kind, len: r.0.len() }) }
+    match r.rest().len() {
+        0 => Ok(control),
+        len => Err(Violation::Excess { kind, len }),
+    }
 }
 
 /// What the next bytes of a stream are.
@@ -418,9 +332,9 @@ impl Decoder {
             return Ok(None);
         }
         let decoded = if kind == DATA {
-            let mut r = Reader(&self.partial[5..]);
+            let mut r = Reader::new(&self.partial[5..]);
             let data = Data {
-                message: r.name()?,
+                message: name(&mut r)?,
                 digest: r.u64()?,
                 bytes: r.u64()?,
                 offset: r.u64()?,
@@ -445,7 +359,7 @@ impl Decoder {
         self.payload
     }
 
-    /// Passes over so many bytes of payload at most; which.
+    /// Passes over at most `bytes` of payload; which.
     pub(super) fn placed(&mut self, bytes: u32) -> Option<Payload> {
         let Payload { message, offset, len: left } = self.payload?;
         let len = bytes.min(left);

@@ -1,12 +1,14 @@
 //! The receiving half: what has come of which message, and what to ask for.
 
-use super::frame::{Control, Data, MessageName};
-use super::{CREDIT_BYTES, EAGER_BYTES, GroupKey, MESSAGE_COST, Output, Violation};
+use super::frame::{Control, Data};
+use super::message::MessageName;
+use super::{CREDIT_BYTES, EAGER_BYTES, GroupKey, MESSAGE_CREDIT_BYTES, Output, Violation};
 use core::ops::Range;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
-/// The most messages that may have begun or be announced at once.
-const MESSAGES_MAX: usize = 64 * 1024;
+/// Announced messages without a posted receive that are kept, of all groups. Further ones are dropped, and announced again
+/// when there is room or their receives are posted. Messages within the credit need no such bound.
+pub(super) const ANNOUNCED_MAX: usize = 64 * 1024;
 
 #[derive(Clone, Copy, Debug)]
 struct Message {
@@ -32,6 +34,10 @@ pub(super) struct Inbound {
     /// Expected before they began.
     expected: BTreeSet<MessageName>,
     credit: BTreeMap<GroupKey, Credit>,
+    /// Messages that are announced and not expected.
+    waiting: usize,
+    /// Groups of which announcements were dropped for want of room.
+    overflowed: BTreeSet<GroupKey>,
     /// What to tell the sender.
     pub(super) answers: VecDeque<Control>,
 }
@@ -44,9 +50,21 @@ impl Inbound {
         bytes: u64,
         events: &mut VecDeque<Output>,
     ) -> Result<(), Violation> {
+        if let Some(known) = self.messages.get(&name) {
+            // Asked to announce it again, the other side may do so twice.
+            let same = !known.eager && (known.digest, known.bytes) == (digest, bytes);
+            return if same { Ok(()) } else { Err(Violation::OutOfOrder(name)) };
+        }
+        let expected = self.expected.contains(&name);
+        if !expected && self.waiting >= ANNOUNCED_MAX {
+            self.overflowed.insert((name.group, name.epoch));
+            return Ok(());
+        }
         self.begin(name, digest, bytes, false, events)?;
-        if self.messages[&name].expected {
+        if expected {
             self.answers.push_back(Control::Grant { message: name });
+        } else {
+            self.waiting += 1;
         }
         Ok(())
     }
@@ -59,7 +77,7 @@ impl Inbound {
                 return Err(Violation::NotAskedFor(name));
             }
             let credit = self.credit.entry((name.group, name.epoch)).or_default();
-            credit.used += data.bytes + MESSAGE_COST;
+            credit.used += data.bytes + MESSAGE_CREDIT_BYTES;
             if credit.used > CREDIT_BYTES {
                 return Err(Violation::Credit(name.group));
             }
@@ -82,7 +100,7 @@ impl Inbound {
         Ok(())
     }
 
-    /// So many bytes of payload of the data frame that began last, from an offset in its message on.
+    /// `len` bytes of payload of the data frame that began last, from an offset in its message on.
     pub(super) fn payload(
         &mut self,
         (name, offset): (MessageName, u64),
@@ -107,6 +125,9 @@ impl Inbound {
     pub(super) fn expect(&mut self, name: MessageName, events: &mut VecDeque<Output>) {
         let Some(message) = self.messages.get_mut(&name) else {
             self.expected.insert(name);
+            if self.overflowed.contains(&(name.group, name.epoch)) {
+                self.answers.push_back(Control::AnnounceAgain { message: name });
+            }
             return;
         };
         if message.expected {
@@ -115,18 +136,31 @@ impl Inbound {
         message.expected = true;
         if !message.eager {
             self.answers.push_back(Control::Grant { message: name });
+            self.waiting -= 1;
+            self.take_dropped();
         } else if message.received == message.bytes {
             self.finish(name, events);
         }
     }
 
     /// Takes what is expected of a group from a stream on which nothing of it came.
-    pub(super) fn take_over(&mut self, group: GroupKey, from: &Inbound) {
+    pub(super) fn resume_from(&mut self, group: GroupKey, from: &Inbound) {
         self.expected.extend(from.expected.iter().filter(|name| (name.group, name.epoch) == group));
+    }
+
+    /// Has dropped announcements made again once there is room for half of what may wait.
+    fn take_dropped(&mut self) {
+        if self.waiting <= ANNOUNCED_MAX / 2 {
+            let groups = core::mem::take(&mut self.overflowed).into_iter();
+            self.answers.extend(groups.map(|(group, epoch)| Control::AnnounceAll { group, epoch }));
+        }
     }
 
     pub(super) fn close(&mut self, group: GroupKey) {
         self.messages.retain(|name, _| (name.group, name.epoch) != group);
+        self.waiting = self.messages.values().filter(|message| !message.eager && !message.expected).count();
+        self.overflowed.remove(&group);
+        self.take_dropped();
         self.expected.retain(|name| (name.group, name.epoch) != group);
         self.credit.remove(&group);
     }
@@ -139,9 +173,6 @@ impl Inbound {
         eager: bool,
         events: &mut VecDeque<Output>,
     ) -> Result<(), Violation> {
-        if self.messages.len() >= MESSAGES_MAX {
-            return Err(Violation::TooMany(MESSAGES_MAX));
-        }
         let expected = self.expected.remove(&name);
         let message = Message { digest, bytes, received: 0, eager, expected };
         if self.messages.insert(name, message).is_some() {
@@ -163,7 +194,7 @@ impl Inbound {
         if message.eager {
             let (group, epoch) = (name.group, name.epoch);
             let credit = self.credit.entry((group, epoch)).or_default();
-            let cost = message.bytes + MESSAGE_COST;
+            let cost = message.bytes + MESSAGE_CREDIT_BYTES;
             credit.used -= cost;
             credit.freed += cost;
             // Told in quarters: the sender never starves, and small messages cost no answer each.

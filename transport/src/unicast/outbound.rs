@@ -1,7 +1,10 @@
 //! The sending half: which message's frame goes next.
 
-use super::frame::{Control, Data, FRAME_PAYLOAD, MessageName};
-use super::{CREDIT_BYTES, EAGER_BYTES, GroupKey, Held, MESSAGE_COST, Output, Payload, Violation, WINDOW};
+use super::frame::{Control, Data, FRAME_PAYLOAD};
+use super::message::MessageName;
+use super::{
+    CREDIT_BYTES, Deferred, EAGER_BYTES, GroupKey, MESSAGE_CREDIT_BYTES, Output, Payload, Violation, WINDOW,
+};
 use core::ops::Bound;
 use std::collections::{BTreeMap, VecDeque};
 
@@ -35,17 +38,17 @@ impl Outbound {
         self.control.push_back(control);
     }
 
-    pub(super) fn held(&mut self, held: Held) {
-        match held {
-            Held::Message { message, digest, bytes } => self.send(message, digest, bytes),
-            Held::Notice(notice) => self.control(Control::Notice(notice)),
+    pub(super) fn deferred(&mut self, deferred: Deferred) {
+        match deferred {
+            Deferred::Message { message, digest, bytes } => self.send(message, digest, bytes),
+            Deferred::Notice(notice) => self.control(Control::Notice(notice)),
         }
     }
 
     fn send(&mut self, name: MessageName, digest: u64, bytes: u64) {
         let message = Message { name, digest, bytes, sent: 0 };
         let used = self.used.entry((name.group, name.epoch)).or_default();
-        let cost = bytes.saturating_add(MESSAGE_COST);
+        let cost = bytes.saturating_add(MESSAGE_CREDIT_BYTES);
         if bytes <= EAGER_BYTES && *used + cost <= CREDIT_BYTES {
             *used += cost;
             self.start(message);
@@ -61,6 +64,20 @@ impl Outbound {
         let message = self.announced.remove(&name).ok_or(Violation::NotAskedFor(name))?;
         self.start(message);
         Ok(())
+    }
+
+    /// The receiver dropped the announcement, for want of room; unless the message has been granted since.
+    pub(super) fn announce_again(&mut self, name: MessageName) {
+        if let Some(Message { digest, bytes, .. }) = self.announced.get(&name).copied() {
+            self.control.push_back(Control::Announce { message: name, digest, bytes });
+        }
+    }
+
+    /// The same for all messages of a group.
+    pub(super) fn announce_all(&mut self, group: GroupKey) {
+        let of_group = |name: &&MessageName| (name.group, name.epoch) == group;
+        let names: Vec<MessageName> = self.announced.keys().filter(of_group).copied().collect();
+        names.into_iter().for_each(|name| self.announce_again(name));
     }
 
     fn start(&mut self, message: Message) {

@@ -1,17 +1,20 @@
 //! What callers ask of the network: nodes and groups come and go.
 
-use super::super::api::{FabricError, GroupRequest, NodeRegistration, TreeScope};
-use super::super::groups::{Choice, GroupTree, scopes};
-use super::super::room::Lack;
-use super::super::tables::GROUPS;
-use super::super::telemetry::Rules;
-use super::super::{Call, Reply, view};
-use super::{Group, Network};
+use super::Network;
+use super::confirmations::Waiter;
+use super::multicast::GroupTrees;
+use super::view;
+use crate::fabric::api::{FabricError, GroupRequest, NodeRegistration, TreeScope};
+use crate::fabric::intent::tables::GROUPS;
+use crate::fabric::switch::capacity::Exhausted;
+use crate::fabric::telemetry::Rules;
+use crate::fabric::trees::{GroupTree, TieBreak, scopes};
+use crate::fabric::{Call, Reply};
 use cool_collective::Layout;
 use cool_machine::{Machine, Time};
 use cool_topology::discovery::Input;
 use cool_topology::index::UNREACHABLE;
-use cool_topology::{DatapathId, Link, Port, Tree, lldp};
+use cool_topology::{DatapathId, Link, Port, Tree};
 use std::collections::{BTreeMap, BTreeSet};
 use tracing::{debug, warn};
 
@@ -20,7 +23,7 @@ const WAYS: usize = 8;
 
 impl Network {
     /// Does what a caller asks.
-    pub(in super::super) fn call(&mut self, now: Time, call: Call) {
+    pub(crate) fn call(&mut self, now: Time, call: Call) {
         match call {
             Call::Register(node, reply) => answer(reply, self.register(now, node)),
             Call::Unregister(name, reply) => {
@@ -30,17 +33,15 @@ impl Network {
             Call::CreateGroup(request, reply) => match self.create(&request) {
                 // A group on one node needs no tree, so no switch will say anything of it.
                 Ok((trees, _)) if trees.is_empty() => {
-                    self.groups.insert(request.id, Group::default());
+                    self.multicast.insert(request.id, GroupTrees::default(), None);
                     if reply.send(Ok(Vec::new())).is_err() {
                         self.release(request.id);
                     }
                 }
-                Ok((trees, lacking)) => {
+                Ok((trees, without)) => {
                     let until = now + self.config.confirm_timeout;
-                    self.waiting.insert((until, request.id));
-                    self.seen |= !lacking.is_empty();
-                    let group = Group { lacking, waiting: Some((reply, until)), ..Group::default() };
-                    self.groups.insert(request.id, group);
+                    let group = GroupTrees { without, caller: Some(reply), ..GroupTrees::default() };
+                    self.multicast.insert(request.id, group, Some(until));
                     self.grow(request.id, trees);
                 }
                 Err(error) => answer(reply, Err(error)),
@@ -50,55 +51,30 @@ impl Network {
                 answer(reply, Ok(()));
             }
             Call::Trees(id, reply) => {
-                let group = self.groups.get(&id).ok_or(FabricError::NoSuchGroup { id });
+                let group = self.multicast.group(id).ok_or(FabricError::NoSuchGroup { id });
                 answer(reply, group.map(|group| view::grants(self, group)));
             }
             Call::ReleaseGroup(id, reply) => {
-                let group = self.groups.contains_key(&id);
+                let known = self.multicast.group(id).is_some();
                 self.release(id);
-                answer(reply, if group { Ok(()) } else { Err(FabricError::NoSuchGroup { id }) });
+                answer(reply, if known { Ok(()) } else { Err(FabricError::NoSuchGroup { id }) });
             }
         }
     }
 
     fn register(&mut self, now: Time, node: NodeRegistration) -> Result<(), FabricError> {
-        let bad = |reason: &str| {
-            Err(FabricError::BadRegistration { name: node.name.clone(), reason: reason.to_owned() })
-        };
-        if node.name.is_empty() || node.name.len() > lldp::MAX_NAME {
-            return bad("a name has 1 to 254 bytes");
-        }
-        if !node.mac.is_unicast() {
-            return bad("its Ethernet address names no interface");
-        }
-        if node.ip.is_unspecified() || node.ip.is_multicast() || node.ip.is_broadcast() {
-            return bad("its IP address names no node");
-        }
-        let others = || self.nodes.values().filter(|other| other.name != node.name);
-        if let Some(holder) = others().find(|other| other.ip == node.ip || other.mac == node.mac) {
-            let address = if holder.ip == node.ip { node.ip.to_string() } else { node.mac.to_string() };
-            return Err(FabricError::AddressTaken { name: node.name, address, holder: holder.name.clone() });
-        }
+        self.nodes.register(node.clone())?;
         self.presence.registered(now, &node.name);
         self.discovery.handle(now, Input::NodeRegistered(&node.name, node.mac, &node.lldp_key));
-        if let Some(before) = self.nodes.get(&node.name) {
-            self.by_ip.remove(&before.ip);
-        }
-        self.by_ip.insert(node.ip, node.name.clone());
-        self.changes.nodes.insert(node.name.clone());
-        self.nodes.insert(node.name.clone(), node);
-        self.seen = true;
+        self.changes.nodes.insert(node.name);
         Ok(())
     }
 
     fn unregister(&mut self, now: Time, name: &str) {
-        if let Some(node) = self.nodes.remove(name) {
-            self.by_ip.remove(&node.ip);
+        if self.nodes.unregister(name) {
             self.presence.left(name);
             self.discovery.handle(now, Input::NodeLeft(name));
             self.changes.nodes.insert(name.to_owned());
-            self.places.remove(name);
-            self.seen = true;
         }
     }
 
@@ -108,7 +84,7 @@ impl Network {
         request: &GroupRequest,
     ) -> Result<(Vec<GroupTree>, BTreeSet<DatapathId>), FabricError> {
         let id = request.id;
-        if self.groups.contains_key(&id) {
+        if self.multicast.group(id).is_some() {
             return Err(FabricError::GroupExists { id });
         }
         let Some(first) = request.members.first() else { return Err(FabricError::EmptyGroup { id }) };
@@ -139,31 +115,33 @@ impl Network {
         // What the trees so far are going to take.
         let mut taken: BTreeMap<DatapathId, Rules> = BTreeMap::new();
         for (scope, stripe, members, best) in self.best_trees(request, &racks) {
-            let Some(number) = self.numbers.take() else {
-                trees.iter().for_each(|tree| self.numbers.give_back(tree.number));
+            let Some(number) = self.multicast.allocate() else {
+                trees.iter().for_each(|tree| self.multicast.free(tree.number));
                 return Err(FabricError::OutOfAddresses { limit: GROUPS.end - GROUPS.start });
             };
             // If there is no room on the way, another may have some.
             let graph = self.discovery.graph();
-            let choices = (id..).take(WAYS).map(|group| Choice { group, stripe });
-            let others = choices.skip(1).map(|choice| (choice, choice.tree(&self.index, graph, &members)));
-            let mut ways = core::iter::once((Choice { group: id, stripe }, best.clone())).chain(others);
+            let tie_breaks = (id..).take(WAYS).map(|group| TieBreak { group, stripe });
+            let others =
+                tie_breaks.skip(1).map(|tie_break| (tie_break, tie_break.tree(&self.index, graph, &members)));
+            let mut ways = core::iter::once((TieBreak { group: id, stripe }, best.clone())).chain(others);
             let stripes = trees.iter().filter(|other| other.scope == scope);
             let used: BTreeSet<Link> = stripes.flat_map(GroupTree::links).collect();
             let fits = |tree: &Tree| tree.links.is_disjoint(&used) && self.full(tree, &taken).is_none();
             match ways.find(|(_, tree)| fits(tree)) {
-                Some((choice, tree)) => {
+                Some((tie_break, tree)) => {
                     for (switch, ports) in tree.ports() {
                         let taken = taken.entry(switch).or_default();
                         (taken.groups, taken.flows) = (taken.groups + 1, taken.flows + ports.len());
                     }
-                    trees.push(GroupTree::new(scope, number, members, choice, tree));
+                    trees.push(GroupTree::new(scope, number, members, tie_break, tree));
                 }
                 None => {
                     let full_one = self.full(&best, &taken);
-                    self.numbers.give_back(number);
-                    let Some((switch, lack)) = full_one else { continue };
-                    let error = FabricError::Full { id, switch: self.name(switch), lack: lack.to_string() };
+                    self.multicast.free(number);
+                    let Some((switch, exhausted)) = full_one else { continue };
+                    let error =
+                        FabricError::Full { id, switch: self.name(switch), exhausted: exhausted.to_string() };
                     warn!(group = id, ?scope, "a tree is left out: {error}");
                     full.insert(switch, error);
                 }
@@ -186,8 +164,8 @@ impl Network {
             let best = if scope == TreeScope::All {
                 self.stripes(request.id, &members)
             } else {
-                let choice = Choice { group: request.id, stripe: 0 };
-                vec![choice.tree(&self.index, self.discovery.graph(), &members)]
+                let tie_break = TieBreak { group: request.id, stripe: 0 };
+                vec![tie_break.tree(&self.index, self.discovery.graph(), &members)]
             };
             let stripes = best.into_iter().enumerate();
             stripes.map(move |(stripe, tree)| (scope, stripe, members.clone(), tree))
@@ -215,58 +193,42 @@ impl Network {
     }
 
     /// A switch that has no room for a tree, beside what is going to be taken.
-    fn full(&self, tree: &Tree, taken: &BTreeMap<DatapathId, Rules>) -> Option<(DatapathId, Lack)> {
+    fn full(&self, tree: &Tree, taken: &BTreeMap<DatapathId, Rules>) -> Option<(DatapathId, Exhausted)> {
         tree.ports().into_iter().find_map(|(switch, ports)| {
-            let mut used = self.wanted.rules(switch).unwrap_or_default();
+            let mut used = self.intent.rules(switch).unwrap_or_default();
             if let Some(taken) = taken.get(&switch) {
                 (used.groups, used.flows) = (used.groups + taken.groups, used.flows + taken.flows);
             }
             let more = Rules { groups: 1, flows: ports.len() };
-            Some((switch, self.switches.get(&switch)?.room.lacks(used, more)?))
+            Some((switch, self.switches.get(switch)?.capacity.exhausted_by(used, more)?))
         })
     }
 
-    /// Gives a group trees.
-    pub(super) fn grow(&mut self, id: u64, trees: Vec<GroupTree>) {
-        for tree in &trees {
-            self.owners.insert(tree.number, id);
-            self.uses.note(tree);
-            self.reshaped.insert(tree.number);
-            self.ready.insert(tree.number);
+    /// Gives a group trees; returns their numbers.
+    pub(crate) fn grow(&mut self, id: u64, trees: Vec<GroupTree>) -> Vec<u32> {
+        let numbers = self.multicast.grow(id, trees);
+        for number in &numbers {
+            self.confirmations.touch(Waiter::Tree(*number));
         }
-        if let Some(group) = self.groups.get_mut(&id) {
-            group.trees = trees;
-        }
+        numbers
     }
 
-    pub(super) fn release(&mut self, id: u64) {
-        let Some(group) = self.groups.remove(&id) else { return };
-        // There may be room now for what had to be cut off others.
-        self.improvable.extend(self.uses.torn());
-        self.seen |= !group.lacking.is_empty();
+    pub(crate) fn release(&mut self, id: u64) {
+        let Some(group) = self.multicast.remove(id) else { return };
         for tree in &group.trees {
-            self.owners.remove(&tree.number);
-            self.numbers.give_back(tree.number);
-            self.uses.forget(tree);
-            self.reshaped.insert(tree.number);
-            for switch in tree.unconfirmed.keys() {
-                if let Some(state) = self.switches.get_mut(switch) {
-                    state.awaited.remove(&tree.number);
-                }
-            }
+            self.confirmations.forget(Waiter::Tree(tree.number));
         }
         if let Some(adopted) = group.adopted {
             self.disown(&adopted);
         }
-        if let Some((reply, until)) = group.waiting {
-            self.waiting.remove(&(until, id));
-            answer(reply, Err(FabricError::NoSuchGroup { id }));
+        if let Some(caller) = group.caller {
+            answer(caller, Err(FabricError::NoSuchGroup { id }));
         }
     }
 }
 
 /// A caller that has gone away needs no answer.
-pub(super) fn answer<T>(reply: Reply<T>, result: Result<T, FabricError>) {
+pub(crate) fn answer<T>(reply: Reply<T>, result: Result<T, FabricError>) {
     if reply.send(result).is_err() {
         debug!("a caller went away before it was answered");
     }

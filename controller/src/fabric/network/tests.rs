@@ -2,17 +2,21 @@
 
 mod world;
 
-use super::super::Call;
-use super::super::api::{GroupRequest, Mac, TreeScope};
-use super::super::model::{self, Packet};
-use super::super::room::Room;
-use super::super::tables::{Flow, FlowKey, GROUPS};
-use super::super::{locator, wanted};
 use super::*;
+use crate::fabric::Call;
+use crate::fabric::api::{GroupRequest, Mac, NodeRegistration, TreeScope};
+use crate::fabric::frames::pmac;
+use crate::fabric::intent;
+use crate::fabric::intent::tables::{Flow, FlowKey, GROUPS};
+use crate::fabric::switch::capacity::TableCapacity;
+use crate::fabric::switch::channel::PortInfo;
+use crate::fabric::switch::model::{self, Packet};
 use cool_topology::Graph;
 use cool_topology::lldp::Announcement;
+use core::net::Ipv4Addr;
 use core::time::Duration;
 use rs_openflow::{EtherType, GroupType};
+use rs_openflow::{MacAddr, Match};
 use tokio::sync::oneshot;
 use world::{World, at, dpid, node, ring};
 
@@ -130,7 +134,7 @@ fn a_switch_that_refuses_fast_failover_sends_without_and_is_not_asked_again() {
     assert_eq!(failovers(&world), [1, 0, 1, 1]);
     // From its host to that of the rack opposite, to which it has two ways.
     let packet = Packet {
-        eth_dst: locator::of(world.network.racks.number(dpid(4)).unwrap(), 3).unwrap(),
+        eth_dst: pmac::of(world.network.racks.number(dpid(4)).unwrap(), 3).unwrap(),
         eth_type: EtherType::IPV4,
         ipv4_src: node(3).ip,
         ipv4_dst: node(7).ip,
@@ -219,6 +223,62 @@ fn restarted(first: World) -> World {
     second
 }
 
+/// The switches that have a route to a rack.
+fn with_route_to(world: &World, rack: u32) -> Vec<u64> {
+    let (address, mask) = pmac::of_rack(rack).unwrap();
+    let key = FlowKey::new(30_000, Match::new().eth_dst_masked(MacAddr(address.0), MacAddr(mask.0)));
+    let has = |device: &world::Device| device.switch.tables().flows.contains_key(&key);
+    world.devices.iter().filter(|(_, device)| has(device)).map(|(switch, _)| switch.0).collect()
+}
+
+#[test]
+fn racks_keep_their_numbers_over_a_controller_to_which_no_node_came() {
+    let mut first = World::new(Graph::default());
+    first.truth = ring();
+    // In an order that numbers would not have by themselves.
+    for switch in [4, 2, 3, 1] {
+        first.connect(dpid(switch), model::Switch::default());
+        first.intervals(2);
+    }
+    let mut second = restarted(first);
+    for n in 1..=8 {
+        second.ask(|reply| Call::Unregister(format!("h{n}"), reply)).try_recv().unwrap().unwrap();
+    }
+    second.intervals(24);
+    assert_eq!(with_route_to(&second, 3), [0; 0]);
+    // Hosts still know each other by addresses that say the rack.
+    let mut third = restarted(second);
+    third.intervals(6);
+    let racks: Vec<_> = third.watch.borrow().switches.iter().map(|switch| switch.rack).collect();
+    assert_eq!(racks, [Some(3), Some(1), Some(2), Some(0)]);
+}
+
+#[test]
+fn routes_to_a_switch_that_comes_back_late_stay_and_those_of_a_node_that_leaves_go_at_once() {
+    let mut first = World::new(ring());
+    first.intervals(6);
+    let mut devices = first.devices;
+    let mut second = World::new(Graph::default());
+    second.truth = first.truth;
+    let late = devices.remove(&dpid(3)).unwrap();
+    for (switch, device) in devices {
+        second.connect(switch, device.switch);
+    }
+    second.settle();
+    for _ in 0..8 {
+        second.intervals(1);
+        assert_eq!(with_route_to(&second, 2), [1, 2, 4]);
+    }
+    second.connect(dpid(3), late.switch);
+    second.intervals(2);
+    assert_eq!((with_route_to(&second, 2), with_route_to(&second, 0)), (vec![1, 2, 4], vec![2, 3, 4]));
+    let place = FlowKey::new(30_010, Match::new().eth_dst(MacAddr(pmac::of(0, 3).unwrap().0)));
+    let placed = |world: &World| world.devices[&dpid(1)].switch.tables().flows.contains_key(&place);
+    assert!(placed(&second));
+    second.ask(|reply| Call::Unregister("h1".into(), reply)).try_recv().unwrap().unwrap();
+    assert!(!placed(&second));
+}
+
 #[test]
 fn a_restarted_controller_takes_over_the_trees_in_use_without_touching_them_and_removes_the_others() {
     let mut first = World::new(ring());
@@ -232,7 +292,7 @@ fn a_restarted_controller_takes_over_the_trees_in_use_without_touching_them_and_
     };
     let trees: Vec<(TreeScope, Ipv4Addr)> = used.iter().map(|grant| (grant.scope, grant.address)).collect();
     let flows = |world: &World| {
-        let numbers: BTreeSet<u32> = trees.iter().filter_map(|(_, a)| wanted::number(*a)).collect();
+        let numbers: BTreeSet<u32> = trees.iter().filter_map(|(_, a)| intent::number(*a)).collect();
         let of_group = |flow: &&rs_openflow::FlowMod| {
             numbers.contains(&(GROUPS.start + (flow.cookie as u32 & 0xff_ffff)))
         };
@@ -257,13 +317,13 @@ fn a_restarted_controller_takes_over_the_trees_in_use_without_touching_them_and_
     // A new group gets addresses that nobody uses.
     let new = second.group(9, &all).try_recv().unwrap().unwrap();
     assert!(
-        new.iter().all(|grant| !both.iter().flatten().any(|n| Some(*n) == wanted::number(grant.address)))
+        new.iter().all(|grant| !both.iter().flatten().any(|n| Some(*n) == intent::number(grant.address)))
     );
     // What nobody asked for goes, and the group follows the network from now on.
     second.intervals(20);
     assert_eq!(flows(&second), before);
     let wanted: BTreeSet<u32> =
-        used.iter().chain(&new).filter_map(|grant| wanted::number(grant.address)).collect();
+        used.iter().chain(&new).filter_map(|grant| intent::number(grant.address)).collect();
     assert_eq!(groups(&second).concat().into_iter().collect::<BTreeSet<_>>(), wanted);
     second.cable(at(1, 1), false);
     second.settle();
@@ -286,17 +346,15 @@ fn a_thousand_groups_that_come_and_go_leave_nothing_behind() {
     }
     assert_eq!(world.devices.values().map(|d| d.switch.tables()).collect::<Vec<_>>(), before);
     let network = &world.network;
-    assert!(network.uses.is_empty() && network.groups.is_empty() && network.owners.is_empty());
-    assert!(network.waiting.is_empty() && network.ready.is_empty() && network.reshaped.is_empty());
-    assert!(network.switches.values().all(|state| state.awaited.is_empty()));
-    assert_eq!(network.numbers.in_use(), 0);
+    assert!(network.multicast.is_empty() && network.confirmations.is_empty());
 }
 
 #[test]
 fn a_change_is_told_only_to_the_switches_that_it_concerns() {
     let mut world = World::new(ring());
     world.intervals(8);
-    let versions = |world: &World| world.network.switches.values().map(|s| s.version).collect::<Vec<_>>();
+    let versions =
+        |world: &World| world.network.switches.iter().map(|(_, s)| s.version()).collect::<Vec<_>>();
     let before = versions(&world);
     world.group(1, &[1, 2]).try_recv().unwrap().unwrap();
     let after = versions(&world);
@@ -393,9 +451,9 @@ fn a_full_switch_is_named_and_groups_do_with_fewer_trees_or_none_until_there_is_
     let warnings = world.watch.borrow().warnings.clone();
     assert_eq!(warnings, ["switch s2 is full: groups that do without some of their trees: 1"]);
     let error = world.group(2, &[3, 4]).try_recv().unwrap().unwrap_err();
-    let lack = "2 of its 2 group entries are in use".to_owned();
-    assert_eq!(error, FabricError::Full { id: 2, switch: "s2".into(), lack });
-    assert_eq!(world.network.numbers.in_use(), grants.len());
+    let exhausted = "2 of its 2 group entries are in use".to_owned();
+    assert_eq!(error, FabricError::Full { id: 2, switch: "s2".into(), exhausted });
+    assert_eq!(world.network.multicast.in_use(), grants.len());
     world.ask(|reply| Call::ReleaseGroup(1, reply)).try_recv().unwrap().unwrap();
     world.intervals(1);
     assert_eq!(world.watch.borrow().warnings, [""; 0]);
@@ -412,8 +470,8 @@ fn where_one_way_is_full_a_tree_takes_another() {
     let mut world = World::new(graph);
     world.intervals(6);
     for id in 0..4 {
-        let room = Room { flows: Some(9), ..Room::default() };
-        world.network.switches.get_mut(&dpid(3)).unwrap().room = room;
+        let capacity = TableCapacity { flows: Some(9), ..TableCapacity::default() };
+        world.network.switches.limit(dpid(3), capacity);
         let grants = world.group(id, &[1, 3]).try_recv().unwrap().unwrap();
         assert_eq!(grants.len(), 2);
         assert!(grants.iter().all(|g| g.links.iter().all(|link| !link.contains("s3:"))), "{grants:?}");
@@ -481,7 +539,7 @@ fn a_tree_that_moves_does_without_a_full_switch_and_comes_back_when_it_can() {
     let grants = world.group(1, &[1, 5, 7]).try_recv().unwrap().unwrap();
     assert_eq!(world.send(1, grants[0].address), ["h5", "h7"]);
     assert!(world.devices[&dpid(2)].trees().is_empty());
-    world.network.switches.get_mut(&dpid(2)).unwrap().room = Room { groups: Some(0), ..Room::default() };
+    world.network.switches.limit(dpid(2), TableCapacity { groups: Some(0), ..TableCapacity::default() });
     world.cable(at(4, 1), false);
     world.intervals(1);
     assert!(world.devices[&dpid(2)].trees().is_empty());

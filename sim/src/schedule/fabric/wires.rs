@@ -7,9 +7,9 @@ use super::mesh::Mesh;
 pub(super) enum Wires {
     /// All under one core switch.
     Tree,
-    /// Each to each of so many spines.
+    /// Each rack to each of this many spines.
     LeafSpine { spines: usize },
-    /// A fat tree (Al-Fares et al., SIGCOMM 2008) of switches with twice so many ports.
+    /// A fat tree (Al-Fares et al., SIGCOMM 2008) of switches with twice this many ports.
     FatTree { half: usize },
     /// As a file says.
     Mesh(Box<Mesh>),
@@ -46,7 +46,7 @@ impl Wires {
         }
     }
 
-    /// The most links between two racks of so many.
+    /// The most links on the way between two of this many racks.
     pub(super) fn farthest(&self, racks: usize) -> u32 {
         match self {
             Wires::Mesh(mesh) => mesh.farthest(),

@@ -1,68 +1,72 @@
-//! A cabled network of model switches, each with its reconciler, under one [`Network`]. Packets never go round in it,
+//! A cabled network of model switches, each with its reconciler, under one [`Fabric`]. Packets never go round in it,
 //! whatever happens: that is looked at after every step of every switch.
 
 use super::super::*;
 use crate::fabric::Call;
-use crate::fabric::api::{GroupRequest, Mac};
-use crate::fabric::connection::Wishes;
-use crate::fabric::model::{self, Packet};
-use crate::fabric::reconcile::{self, Reconciler};
-use crate::fabric::room::Room;
-use crate::fabric::tables::GROUPS;
-use crate::fabric::{locator, wanted};
+use crate::fabric::Reply;
+use crate::fabric::api::{GroupRequest, Mac, NodeRegistration};
+use crate::fabric::frames::pmac;
+use crate::fabric::intent;
+use crate::fabric::intent::tables::GROUPS;
+use crate::fabric::switch::capacity::TableCapacity;
+use crate::fabric::switch::channel::PortInfo;
+use crate::fabric::switch::connection::PendingUpdate;
+use crate::fabric::switch::model::{self, Packet};
+use crate::fabric::switch::reconcile::{self, Reconciler};
 use cool_topology::Graph;
 use cool_topology::lldp::Announcement;
+use core::net::Ipv4Addr;
 use rs_openflow::EtherType;
 use std::collections::VecDeque;
 use tokio::sync::{mpsc, oneshot};
 
 /// A switch with its reconciler; no bytes between them.
-pub(super) struct Device {
-    pub(super) connection: ConnectionId,
-    pub(super) reconciler: Reconciler,
-    pub(super) switch: model::Switch,
-    pub(super) wishes: Arc<Wishes>,
-    pub(super) packets: mpsc::Receiver<(u32, Vec<u8>)>,
+pub(crate) struct Device {
+    pub(crate) connection: ConnectionId,
+    pub(crate) reconciler: Reconciler,
+    pub(crate) switch: model::Switch,
+    pub(crate) updates: Arc<PendingUpdate>,
+    pub(crate) packets: mpsc::Receiver<(u32, Vec<u8>)>,
     /// It takes no messages and loses what it is sent.
-    pub(super) stuck: bool,
-    pub(super) read: bool,
+    pub(crate) stuck: bool,
+    pub(crate) read: bool,
 }
 
 impl Device {
     /// The trees of which it has a part.
-    pub(super) fn trees(&self) -> Vec<u32> {
+    pub(crate) fn trees(&self) -> Vec<u32> {
         self.switch.groups.range(GROUPS).map(|(number, _)| *number).collect()
     }
 }
 
-/// A cabled network of devices under one [`Network`].
-pub(super) struct World {
-    pub(super) truth: Graph,
+/// A cabled network of devices under one [`Fabric`].
+pub(crate) struct World {
+    pub(crate) truth: Graph,
     /// What led where before it was pulled.
     pulled: BTreeMap<Port, Port>,
-    pub(super) network: Network,
-    pub(super) watch: watch::Receiver<Arc<TopologySnapshot>>,
-    pub(super) devices: BTreeMap<DatapathId, Device>,
-    pub(super) now: Time,
-    pub(super) deadline: Option<Time>,
-    pub(super) connections: u64,
+    pub(crate) network: Network,
+    pub(crate) watch: watch::Receiver<Arc<TopologySnapshot>>,
+    pub(crate) devices: BTreeMap<DatapathId, Device>,
+    pub(crate) now: Time,
+    pub(crate) deadline: Option<Time>,
+    pub(crate) connections: u64,
 }
 
-pub(super) fn dpid(number: u64) -> DatapathId {
+pub(crate) fn dpid(number: u64) -> DatapathId {
     DatapathId(number)
 }
 
-pub(super) fn at(switch: u64, number: u32) -> Port {
+pub(crate) fn at(switch: u64, number: u32) -> Port {
     Port { switch: dpid(switch), number }
 }
 
-pub(super) fn node(n: u8) -> NodeRegistration {
+pub(crate) fn node(n: u8) -> NodeRegistration {
     let (name, lldp_key) = (format!("h{n}"), [n; 32].into());
     NodeRegistration { name, ip: [10, 0, 0, n].into(), mac: Mac([2, 0, 0, 0, 0, n]), lldp_key }
 }
 
 /// A ring of four ToRs 1 to 4 with two hosts each.
-pub(super) fn ring() -> Graph {
+pub(crate) fn ring() -> Graph {
     let mut graph = Graph::default();
     for tor in 1..=4u64 {
         graph.link(at(tor, 1), at(tor % 4 + 1, 2));
@@ -73,7 +77,7 @@ pub(super) fn ring() -> Graph {
 }
 
 impl World {
-    pub(super) fn new(truth: Graph) -> World {
+    pub(crate) fn new(truth: Graph) -> World {
         let (publish, watch) = watch::channel(Arc::default());
         let network = Network::new(FabricConfig::default(), [77; 32].into(), publish, Arc::default());
         let mut world = World {
@@ -97,8 +101,8 @@ impl World {
         world
     }
 
-    pub(super) fn connect(&mut self, switch: DatapathId, model: model::Switch) {
-        let wishes = Arc::new(Wishes::default());
+    pub(crate) fn connect(&mut self, switch: DatapathId, model: model::Switch) {
+        let updates = Arc::new(PendingUpdate::default());
         let (packets_in, packets) = mpsc::channel(1000);
         self.connections += 1;
         let ports = (1..=4).map(|number| PortInfo {
@@ -111,21 +115,21 @@ impl World {
             datapath_id: switch,
             name: format!("s{}", switch.0),
             ports: ports.collect(),
-            former: wanted::former(&model.tables()),
-            room: Room::default(),
+            former: intent::former(&model.tables()),
+            capacity: TableCapacity::default(),
         };
         let connection = self.connections;
         let mut reconciler = Reconciler::new();
         reconciler.handle(self.now, reconcile::Input::Start);
-        let handle = Handle { wishes: wishes.clone(), packets: packets_in };
+        let handle = Handle { updates: updates.clone(), packets: packets_in };
         let device =
-            Device { connection, reconciler, switch: model, wishes, packets, stuck: false, read: false };
+            Device { connection, reconciler, switch: model, updates, packets, stuck: false, read: false };
         self.devices.insert(switch, device);
         let event = Event::Up(info, handle);
         self.network.event(self.now, FromSwitch { connection, switch, event });
     }
 
-    pub(super) fn event(&mut self, switch: DatapathId, event: Event) {
+    pub(crate) fn event(&mut self, switch: DatapathId, event: Event) {
         let connection = self.devices[&switch].connection;
         self.network.event(self.now, FromSwitch { connection, switch, event });
     }
@@ -140,14 +144,14 @@ impl World {
         }
         loop {
             if device.read
-                && let Some(wish) = device.wishes.take()
+                && let Some(update) = device.updates.take()
             {
-                device.reconciler.handle(now, reconcile::Input::Want(wish));
+                device.reconciler.handle(now, reconcile::Input::Update(update));
             }
             match device.reconciler.poll(now) {
                 Poll::Output(reconcile::Output::Send(message)) => {
                     for answer in device.switch.answer(&message) {
-                        device.reconciler.handle(now, reconcile::Input::Told(answer));
+                        device.reconciler.handle(now, reconcile::Input::Reply(answer));
                     }
                 }
                 Poll::Output(reconcile::Output::Read(_)) => device.read = true,
@@ -162,7 +166,7 @@ impl World {
     }
 
     /// Everything that can happen without time going on happens; no packet may go round on the way.
-    pub(super) fn settle(&mut self) {
+    pub(crate) fn settle(&mut self) {
         loop {
             self.deadline = self.network.advance(self.now);
             let mut events: VecDeque<(DatapathId, Event)> = VecDeque::new();
@@ -189,8 +193,8 @@ impl World {
         }
     }
 
-    /// Time goes on by so many intervals, in which agents speak.
-    pub(super) fn intervals(&mut self, count: u32) {
+    /// Time goes on by `count` LLDP intervals, in which agents speak.
+    pub(crate) fn intervals(&mut self, count: u32) {
         for _ in 0..count {
             self.now += FabricConfig::default().lldp_interval;
             let hosts: Vec<(String, Port)> = self.truth.hosts().map(|(n, p)| (n.to_owned(), p)).collect();
@@ -208,19 +212,19 @@ impl World {
         }
     }
 
-    /// A switch takes so many more entries of its group table.
-    pub(super) fn leave_room(&mut self, switch: DatapathId, groups: u32) {
-        let used = self.network.wanted.rules(switch).unwrap().groups as u32;
-        let room = Room { groups: Some(used + groups), ..Room::default() };
-        self.network.switches.get_mut(&switch).unwrap().room = room;
+    /// A switch takes `groups` more entries of its group table.
+    pub(crate) fn leave_room(&mut self, switch: DatapathId, groups: u32) {
+        let used = self.network.intent.rules(switch).unwrap().groups as u32;
+        let capacity = TableCapacity { groups: Some(used + groups), ..TableCapacity::default() };
+        self.network.switches.limit(switch, capacity);
     }
 
-    pub(super) fn model(&self) -> model::Network<'_> {
+    pub(crate) fn model(&self) -> model::Network<'_> {
         let switches = self.devices.iter().map(|(s, d)| (*s, d.switch.clone())).collect();
         model::Network { graph: &self.truth, switches }
     }
 
-    pub(super) fn send(&self, from: u8, address: Ipv4Addr) -> Vec<String> {
+    pub(crate) fn send(&self, from: u8, address: Ipv4Addr) -> Vec<String> {
         let packet = Packet {
             eth_dst: Mac([1, 0, 0x5e, 0, 0, 0]),
             eth_type: EtherType::IPV4,
@@ -235,9 +239,9 @@ impl World {
     /// with any cable pulled of which nobody knows yet but the switches at its ends.
     fn no_loops(&self) {
         let mut model = self.model();
-        let trees = (0..4).map(|tree| (wanted::address(GROUPS.start + tree), Mac([1, 0, 0x5e, 0, 0, 0])));
+        let trees = (0..4).map(|tree| (intent::address(GROUPS.start + tree), Mac([1, 0, 0x5e, 0, 0, 0])));
         self.sent_from_everywhere(&model, trees);
-        let places = || (0..4).filter_map(|rack| Some((Ipv4Addr::UNSPECIFIED, locator::of(rack, 3)?)));
+        let places = || (0..4).filter_map(|rack| Some((Ipv4Addr::UNSPECIFIED, pmac::of(rack, 3)?)));
         self.sent_from_everywhere(&model, places());
         for link in self.truth.links() {
             model.cable(link, false);
@@ -260,7 +264,7 @@ impl World {
         }
     }
 
-    pub(super) fn ask<T>(
+    pub(crate) fn ask<T>(
         &mut self,
         call: impl FnOnce(Reply<T>) -> Call,
     ) -> oneshot::Receiver<Result<T, FabricError>> {
@@ -270,7 +274,7 @@ impl World {
         answer
     }
 
-    pub(super) fn group(
+    pub(crate) fn group(
         &mut self,
         id: u64,
         members: &[u8],
@@ -280,7 +284,7 @@ impl World {
     }
 
     /// Pulls or puts back the cable at a port: both ends see it.
-    pub(super) fn cable(&mut self, port: Port, up: bool) {
+    pub(crate) fn cable(&mut self, port: Port, up: bool) {
         let peer = self.truth.peer(port).or_else(|| self.pulled.get(&port).copied()).unwrap();
         match up {
             true => self.truth.link(port, peer),

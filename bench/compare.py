@@ -1,0 +1,120 @@
+#!/usr/bin/python3
+"""Compares COOL's programs of two folders, old and new, in turn in one emulated network, each result verified.
+
+    sudo bench/compare.py --baseline ~/cool-before/target/release --ops bcast,allreduce --bytes 1K,64K,4M --turns 5
+
+In every turn the controller and the agents of one folder run all cases, then those of the other, which of them first
+changing from turn to turn. Printed are, for each case, the medians over the turns, the median of the turns' ratios new
+over old, their least and most, and the ratio of the processor time (of agents and ranks) for each MiB delivered. Writes
+report.json to target/compare. Needs what bench/bench.py needs but the peers.
+"""
+import argparse
+import json
+import os
+import statistics
+import sys
+import tempfile
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+sys.path[:0] = [HERE, os.path.join(os.path.dirname(HERE), "mininet")]
+import bench  # noqa: E402
+import page  # noqa: E402
+import peers  # noqa: E402
+import testbed  # noqa: E402
+import topologies  # noqa: E402
+
+SIDES = ("old", "new")
+HEADINGS = ("case", "old", "new", "new/old", "least", "most", "processor")
+ROW = "%-22s %10s %10s %8s %7s %7s %10s"
+
+
+def turn(bed, folder, cases, options):
+    """What the programs of a folder take for every case, by case: medians, and processor seconds of agents and ranks for each MiB."""
+    bed.replace_programs(folder)
+    bed.wait_until_measured()
+    cool = peers.Cool(folder)
+    with tempfile.TemporaryDirectory(prefix="cool-compare-") as directory:
+        run = peers.Run(bed, options.placement, directory, options.timeout)
+        run.start_seconds = cool.seconds_of_a_start(run)
+        found = {}
+        for op, asked, case in cases:
+            figures = cool.measure(run, case)
+            processor = figures["processor_seconds_per_mib"]
+            found[op, asked] = {"seconds": statistics.median(figures["seconds"]), "processor": processor["agents"] + processor["ranks"]}
+        return found
+
+
+def compared(turns, key):
+    """The figures of a case from all turns, each a pair of old and new."""
+    pairs = [(t["old"][key], t["new"][key]) for t in turns]
+    ratios = [new["seconds"] / old["seconds"] for old, new in pairs]
+    processor = [new["processor"] / old["processor"] for old, new in pairs if old["processor"]]
+    medians = {side: statistics.median(pair[i]["seconds"] for pair in pairs) for i, side in enumerate(SIDES)}
+    return {**medians, "ratio": statistics.median(ratios), "least": min(ratios), "most": max(ratios), "turns": pairs,
+            "processor_ratio": statistics.median(processor) if processor else None}
+
+
+def row(op, asked, c):
+    # Ticks of 10 ms say nothing of messages that are this short.
+    processor = "%.3f" % c["processor_ratio"] if c["processor_ratio"] and asked >= page.LEAST_FOR_PROCESSOR else "-"
+    return ROW % ("%s %s" % (op, page.size(asked)), page.seconds(c["old"]), page.seconds(c["new"]), "%.3f" % c["ratio"], "%.3f" % c["least"],
+                  "%.3f" % c["most"], processor)
+
+
+def parse_arguments():
+    p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    p.add_argument("--baseline", required=True, help="folder of the old programs (cool, cool-controller, cool-nodeagent)")
+    p.add_argument("--ops", type=bench.list_of(bench.one_of(bench.OPS)), default=list(bench.OPS), help="default: all six")
+    p.add_argument("--bytes", type=bench.list_of(bench.size), default=[1 << 10, 1 << 16, 4 << 20], help="default 1K,64K,4M")
+    p.add_argument("--turns", type=int, default=5, help="of both; default %(default)s")
+    p.add_argument("--reps", type=int, default=3, help="of a case in a turn, more below 64K; default %(default)s")
+    p.add_argument("--topology", default="tree:4x4", help=topologies.FORMS + "; default %(default)s")
+    p.add_argument("--host-mbit", type=float, default=20, help="rate of host links, 0 for unshaped; default %(default)s")
+    p.add_argument("--uplink-mbit", type=float, default=20, help="rate of links between switches, 0 for unshaped; default %(default)s")
+    p.add_argument("--placement", type=bench.one_of(bench.PLACEMENTS), default="racked", help="default %(default)s")
+    p.add_argument("--timeout", type=int, default=240, help="seconds for one case; default %(default)s")
+    bench.add_run_options(p, "compare")
+    a = p.parse_args()
+    if min(a.turns, a.reps, a.timeout) < 1 or min(a.host_mbit, a.uplink_mbit, a.wait) < 0:
+        p.error("--turns, --reps and --timeout must be at least 1, rates and --wait not negative")
+    try:
+        topologies.parse(a.topology)
+    except ValueError as e:
+        p.error(str(e))
+    return a
+
+
+def main():
+    options = parse_arguments()
+    testbed.unwind_on_signals()
+    folders = {"old": os.path.abspath(options.baseline), "new": os.path.abspath(options.bin)}
+    for folder in folders.values():
+        testbed.check_programs(folder)
+    os.makedirs(options.out, exist_ok=True)
+    bed = testbed.Testbed(options.topology, options.host_mbit, options.uplink_mbit, bin_dir=folders["new"], log_level="warn",
+                          logs=os.path.join(options.out, "logs"))
+    turns = []
+    with bench.started(bed, options.wait):
+        nodes = len(bed.description["hosts"])
+        cases = [(op, asked, {"op": op, "bytes": bench.moved(op, asked, nodes),
+                              "reps": max(options.reps, bench.SMALL_REPS) if asked < bench.SMALL else options.reps})
+                 for op in options.ops for asked in options.bytes]
+        for number in range(options.turns):
+            order = SIDES if number % 2 == 0 else SIDES[::-1]
+            turns.append({side: turn(bed, folders[side], cases, options) for side in order})
+            print("turn %d of %d: new over old %s" % (number + 1, options.turns, " ".join(
+                "%.3f" % (turns[-1]["new"][key]["seconds"] / turns[-1]["old"][key]["seconds"]) for key in turns[-1]["old"])), flush=True)
+    report = {(op, asked): compared(turns, (op, asked)) for op, asked, _ in cases}
+    print(ROW % HEADINGS)
+    for (op, asked), c in report.items():
+        print(row(op, asked, c))
+    with open(os.path.join(options.out, "report.json"), "w") as f:
+        json.dump({"folders": folders, "topology": options.topology, "host_mbit": options.host_mbit, "uplink_mbit": options.uplink_mbit,
+                   "cases": [{"op": op, "bytes": asked, **c} for (op, asked), c in report.items()]}, f, indent=1)
+
+
+if __name__ == "__main__":
+    try:
+        sys.exit(main())
+    except (testbed.Failure, peers.Failed, RuntimeError, OSError, ValueError, KeyError) as e:
+        sys.exit("compare: %s" % e)

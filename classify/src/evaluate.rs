@@ -1,0 +1,52 @@
+//! How often a classifier is right.
+
+/// Pictures of each class by the class that they were taken for.
+#[derive(Clone, Debug, PartialEq, Eq, serde::Serialize)]
+pub struct Confusion {
+    /// Row: the true class; column: the class that was predicted.
+    pub counts: Vec<Vec<u64>>,
+}
+
+impl Confusion {
+    /// None yet, of that many classes.
+    pub fn new(classes: usize) -> Confusion {
+        Confusion { counts: vec![vec![0; classes]; classes] }
+    }
+
+    /// Takes note of a picture.
+    pub fn add(&mut self, class: usize, predicted: usize) {
+        self.counts[class][predicted] += 1;
+    }
+
+    /// The share of a class's pictures that were recognised; none if there is no picture of it.
+    pub fn recall(&self, class: usize) -> Option<f64> {
+        let all: u64 = self.counts[class].iter().sum();
+        (all > 0).then(|| self.counts[class][class] as f64 / all as f64)
+    }
+
+    /// The mean of the classes' recalls, so that a class counts as much as another whatever its size; none without pictures.
+    pub fn accuracy(&self) -> Option<f64> {
+        let recalls: Vec<f64> = (0..self.counts.len()).filter_map(|class| self.recall(class)).collect();
+        (!recalls.is_empty()).then(|| recalls.iter().sum::<f64>() / recalls.len() as f64)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn accuracy_is_the_mean_over_classes_that_have_pictures() {
+        let mut confusion = Confusion::new(3);
+        assert_eq!(confusion.accuracy(), None);
+        for predicted in [0, 0, 0, 1] {
+            confusion.add(0, predicted);
+        }
+        confusion.add(2, 1);
+        assert_eq!(
+            (confusion.recall(0), confusion.recall(1), confusion.recall(2)),
+            (Some(0.75), None, Some(0.0))
+        );
+        assert_eq!(confusion.accuracy(), Some(0.375));
+    }
+}

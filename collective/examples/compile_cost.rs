@@ -1,0 +1,21 @@
+//! Compiles one call for the ranks of one node, as an agent does, so that what it costs can be counted, for instance by
+//! `valgrind --tool=cachegrind --cache-sim=no target/release/examples/compile_cost allreduce racked:ring 1024 1048576`
+//! (operation, plan, ranks, bytes; one rank a node, 16 nodes a rack).
+
+use cool_collective::{Call, Layout, Place, Plan, Rank, compile};
+use std::error::Error;
+
+fn main() -> Result<(), Box<dyn Error>> {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    let [operation, plan, ranks, bytes] = arguments.as_slice() else {
+        return Err("usage: compile_cost OPERATION PLAN RANKS BYTES".into());
+    };
+    let places: Vec<Place> = (0..ranks.parse()?).map(|node| Place { rack: node / 16, node }).collect();
+    let layout = Layout::new(&places)?;
+    let call = Call::new(operation.parse()?, Rank(0), bytes.parse()?, 4);
+    let plan: Plan = plan.parse()?;
+    let schedule = compile(&call, &layout, &plan, |rank| rank == Rank(1))?;
+    let actions: usize = schedule.programs.iter().flatten().map(|program| program.actions.len()).sum();
+    println!("{operation} by {plan} of {ranks} ranks, {bytes} bytes: {actions} actions of one rank");
+    Ok(())
+}

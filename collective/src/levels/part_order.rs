@@ -1,0 +1,155 @@
+//! Parts in chain order (rack by rack, node by node), end to end, so that those of a subgroup lie side by side
+//! whatever the numbering of ranks, and travel as one message. A piece is a range of their bytes.
+
+use super::{Levels, segments};
+use crate::layout::Layout;
+use crate::schedule::{Buffer, Rank, Span};
+use core::ops::Range;
+
+/// Bytes of the parts in chain order.
+pub(super) type Piece = Range<u64>;
+
+/// A subgroup whose leader passes parts on.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Part {
+    /// One rank, by its position.
+    Rank(usize),
+    Node(usize),
+    Rack(usize),
+    /// All racks, led by the leader of this one.
+    Center(usize),
+}
+
+/// The parts that travel.
+pub(super) struct PartOrder {
+    pub(super) ranks: Vec<Rank>,
+    /// Where each position's part begins, and where the last one ends.
+    starts: Vec<u64>,
+    /// Where each position's part is in an array over all ranks.
+    places: Vec<u64>,
+    /// For each node the positions of its ranks.
+    nodes: Vec<Range<usize>>,
+}
+
+impl PartOrder {
+    /// All parts but that of `without`, whose rank has it where it should be.
+    pub(super) fn new(levels: &Levels<'_, '_>, without: Option<Rank>) -> PartOrder {
+        let Levels { layout, call, .. } = levels;
+        let offsets = offsets((0..layout.size() as u32).map(|rank| call.part(Rank(rank))));
+        let mut order =
+            PartOrder { ranks: Vec::new(), starts: vec![0], places: Vec::new(), nodes: Vec::new() };
+        let mut end = 0;
+        for node in 0..layout.nodes() {
+            let first = order.ranks.len();
+            for rank in layout.ranks_of_node(node).iter().filter(|rank| Some(**rank) != without) {
+                end += call.part(*rank);
+                order.ranks.push(*rank);
+                order.starts.push(end);
+                order.places.push(offsets[rank.0 as usize]);
+            }
+            order.nodes.push(first..order.ranks.len());
+        }
+        order
+    }
+
+    pub(super) fn total(&self) -> u64 {
+        self.starts[self.ranks.len()]
+    }
+
+    /// The bytes of a subgroup.
+    pub(super) fn of(&self, layout: &Layout, part: Part) -> Piece {
+        let positions = match part {
+            Part::Rank(position) => position..position + 1,
+            Part::Node(node) => self.nodes[node].clone(),
+            Part::Rack(rack) => {
+                let nodes = layout.nodes_of_rack(rack);
+                self.nodes[nodes.start].start..self.nodes[nodes.end - 1].end
+            }
+            Part::Center(_) => 0..self.ranks.len(),
+        };
+        self.starts[positions.start]..self.starts[positions.end]
+    }
+
+    /// All bytes in pieces of at most a segment: several racks together where they are small, else taken from
+    /// the racks in turn, so that their links work at the same time.
+    pub(super) fn pieces(&self, layout: &Layout, segment: u64) -> Vec<Piece> {
+        let mut ranges: Vec<Piece> = Vec::new();
+        for rack in 0..layout.racks() {
+            let range = self.of(layout, Part::Rack(rack));
+            match ranges.last_mut() {
+                Some(last) if range.end - last.start <= segment => last.end = range.end,
+                _ => ranges.push(range),
+            }
+        }
+        let cut = |all: &Piece| -> Vec<Piece> {
+            let pieces = segments(all.end - all.start, segment);
+            pieces.map(|piece| all.start + piece.start..all.start + piece.end).collect()
+        };
+        let in_turn: Vec<Vec<Piece>> = ranges.iter().map(cut).collect();
+        let rounds = in_turn.iter().map(Vec::len).max().unwrap_or(0);
+        (0..rounds)
+            .flat_map(|i| in_turn.iter().filter_map(move |pieces| pieces.get(i).cloned()))
+            .filter(|piece| !piece.is_empty())
+            .collect()
+    }
+
+    /// Whose bytes a piece has: positions, each with its bytes of the piece and where its part begins.
+    pub(super) fn parts(&self, piece: &Piece) -> impl Iterator<Item = (usize, Piece, u64)> {
+        let (start, end) = (piece.start, piece.end);
+        let first = self.starts.partition_point(|at| *at <= start).saturating_sub(1);
+        (first..self.ranks.len())
+            .take_while(move |position| self.starts[*position] < end)
+            .map(move |position| {
+                let part = self.starts[position]..self.starts[position + 1];
+                (position, start.max(part.start)..end.min(part.end), part.start)
+            })
+            .filter(|(_, bytes, _)| !bytes.is_empty())
+    }
+
+    /// The piece as runs that stand side by side in an array over all ranks, each with its place there.
+    pub(super) fn runs(&self, piece: &Piece, array: Buffer) -> Vec<(Piece, Span)> {
+        let mut runs: Vec<(Piece, Span)> = Vec::new();
+        for (position, bytes, start) in self.parts(piece) {
+            let len = bytes.end - bytes.start;
+            let offset = self.places[position] + bytes.start - start;
+            match runs.last_mut() {
+                Some((run, span)) if span.end() == offset => {
+                    run.end = bytes.end;
+                    span.len += len;
+                }
+                _ => runs.push((bytes, Span { buffer: array, offset, len })),
+            }
+        }
+        runs
+    }
+
+    /// The piece's place in such an array, if that is one.
+    pub(super) fn place(&self, piece: &Piece, array: Buffer) -> Option<Span> {
+        match self.runs(piece, array).as_slice() {
+            [] => Some(Span { buffer: array, offset: 0, len: 0 }),
+            [(_, span)] => Some(*span),
+            _ => None,
+        }
+    }
+}
+
+/// What of a piece belongs to a subgroup.
+pub(super) fn within(piece: &Piece, part: &Piece) -> Option<Piece> {
+    let both = piece.start.max(part.start)..piece.end.min(part.end);
+    (!both.is_empty()).then_some(both)
+}
+
+/// Where `inner` is when `whole`, which holds it, is at `span`.
+pub(super) fn locate(whole: &Piece, inner: &Piece, span: Span) -> Span {
+    span.sub(inner.start - whole.start, inner.end - inner.start)
+}
+
+/// Where parts of such lengths begin, end to end, and where the last one ends.
+pub(super) fn offsets(lens: impl Iterator<Item = u64>) -> Vec<u64> {
+    let mut offsets = vec![0];
+    offsets.extend(lens.scan(0, |end, len| {
+        *end += len;
+        Some(*end)
+    }));
+    offsets
+}

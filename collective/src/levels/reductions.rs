@@ -1,0 +1,176 @@
+//! Operations on one vector: bcast, reduce, allreduce, and barrier as an allreduce of nothing.
+
+use super::{Levels, input, output, segments};
+use crate::builder::{RankSpan, Slot};
+use crate::patterns::Subgroup;
+use crate::plan::{Level, Spread};
+use crate::schedule::{Buffer, Rank, Span};
+
+impl Levels<'_, '_> {
+    pub(super) fn bcast(&mut self) {
+        if self.plan.spread == Spread::Once {
+            // Nothing comes before the multicast that it could overlap with: it is one stream.
+            return self.spread_at_once(self.root, output(0, self.bytes));
+        }
+        let leader = self.root_leader();
+        for s in segments(self.bytes, self.segment) {
+            let span = output(s.start, s.end - s.start);
+            self.b.send(RankSpan { rank: self.root, span }, RankSpan { rank: leader, span });
+            let leaders = self.leaders();
+            self.bcast_by(self.plan.center.down, &leaders, RankSpan { rank: leader, span }, &|_| span);
+            self.bcast_in_racks(span);
+            self.bcast_in_nodes(span);
+        }
+    }
+
+    /// A rack's multicast reaches the root's node too, which does without.
+    fn bcast_in_racks(&mut self, span: Span) {
+        for rack in 0..self.layout.racks() {
+            let mut group = self.rack(rack);
+            let from = RankSpan { rank: self.rack_leader(rack), span };
+            let root = self.root;
+            let mut discard = span;
+            if from.rank != root && group.members.contains(&root) {
+                if self.plan.rack.down.multicasts {
+                    discard = self.b.slot(root, Slot::Discard, span.len);
+                } else {
+                    group.members.retain(|rank| *rank != root);
+                }
+            }
+            let dst = move |to| if to == root { discard } else { span };
+            self.bcast_by(self.plan.rack.down, &group, from, &dst);
+        }
+    }
+
+    fn bcast_in_nodes(&mut self, span: Span) {
+        for node in 0..self.layout.nodes() {
+            let mut group = self.ranks_of_node(node);
+            let from = RankSpan { rank: self.node_leader(node), span };
+            group.members.retain(|rank| *rank != self.root || *rank == from.rank);
+            self.bcast_by(self.plan.node.down, &group, from, &|_| span);
+        }
+    }
+
+    pub(super) fn reduce(&mut self) {
+        for s in segments(self.bytes, self.segment) {
+            let (start, len) = (s.start, s.end - s.start);
+            self.reduce_range(start, len, RankSpan { rank: self.root, span: output(start, len) });
+        }
+    }
+
+    pub(super) fn allreduce(&mut self) {
+        for s in segments(self.bytes, self.segment) {
+            let (start, len) = (s.start, s.end - s.start);
+            let span = output(start, len);
+            if self.plan.spread == Spread::Once {
+                let first = self.rack_leader(0);
+                self.reduce_range(start, len, RankSpan { rank: first, span });
+                self.spread_at_once(first, span);
+            } else if self.layout.racks() > 1 {
+                let values = self.rack_values(start, len, None);
+                self.allreduce_by(self.plan.center, &self.leaders(), &values, span);
+                self.spread_in_racks(span);
+            } else if !self.is_flat() {
+                let values: Vec<RankSpan> =
+                    (0..self.layout.nodes()).map(|node| self.node_value(node, start, len, None)).collect();
+                self.allreduce_by(self.plan.rack, &self.rack(0), &values, span);
+                self.spread_in_nodes(span, None);
+            } else {
+                let values = self.rank_values(0, start, len);
+                self.allreduce_by(self.plan.node, &self.ranks_of_node(0), &values, span);
+            }
+        }
+    }
+
+    /// By an allreduce, if the pattern has one; by a reduce to the first member and a bcast else.
+    fn allreduce_by(&mut self, level: Level, group: &Subgroup, values: &[RankSpan], span: Span) {
+        let first = RankSpan { rank: values[0].rank, span };
+        match level.up.allreduce {
+            _ if values.len() == 1 => self.b.send(values[0], first),
+            Some(allreduce) => allreduce(self.b, group, values, &|_| span),
+            None => {
+                level.up.reduce()(self.b, values, first);
+                self.bcast_by(level.down, group, first, &|_| span);
+            }
+        }
+    }
+
+    /// Combines all ranks' values of bytes of the vector at a place.
+    pub(super) fn reduce_range(&mut self, start: u64, len: u64, goal: RankSpan) {
+        let rack = self.layout.rack_of(goal.rank);
+        let rank = self.rack_leader(rack);
+        // The leader of the root's rack combines all; only in the first rack can the rack's own value,
+        // which is then the first, be completed in the same place.
+        let span = if rank == goal.rank { goal.span } else { self.b.slot(rank, Slot::Total, len) };
+        let total = RankSpan { rank, span };
+        let values = self.rack_values(start, len, (rack == 0).then_some(span));
+        self.reduce_by(self.plan.center, &values, total);
+        self.b.send(total, goal);
+    }
+
+    fn reduce_by(&mut self, level: Level, values: &[RankSpan], into: RankSpan) {
+        match values {
+            [only] => self.b.send(*only, into),
+            values => level.up.reduce()(self.b, values, into),
+        }
+    }
+
+    /// All racks' values; that of the first, if so said, in a place.
+    fn rack_values(&mut self, start: u64, len: u64, first: Option<Span>) -> Vec<RankSpan> {
+        (0..self.layout.racks())
+            .map(|rack| self.rack_value(rack, start, len, first.filter(|_| rack == 0)))
+            .collect()
+    }
+
+    /// The combination of a rack's values, at its leader: in `place` if that is given and it is not a rank's
+    /// input.
+    fn rack_value(&mut self, rack: usize, start: u64, len: u64, place: Option<Span>) -> RankSpan {
+        let rank = self.rack_leader(rack);
+        let mut values = Vec::new();
+        for node in self.layout.nodes_of_rack(rack) {
+            let place = place.filter(|_| self.node_leader(node) == rank);
+            values.push(self.node_value(node, start, len, place));
+        }
+        if values.len() == 1 {
+            return values[0];
+        }
+        let into = RankSpan { rank, span: self.place_for(values[0], place) };
+        self.plan.rack.up.reduce()(self.b, &values, into);
+        into
+    }
+
+    fn rank_values(&self, node: usize, start: u64, len: u64) -> Vec<RankSpan> {
+        let ranks = self.layout.ranks_of_node(node).iter();
+        ranks.map(|rank| RankSpan { rank: *rank, span: input(start, len) }).collect()
+    }
+
+    /// The combination of a node's values, at its leader; as [`Levels::rack_value`].
+    pub(super) fn node_value(&mut self, node: usize, start: u64, len: u64, place: Option<Span>) -> RankSpan {
+        let values = self.rank_values(node, start, len);
+        if values.len() == 1 {
+            return values[0];
+        }
+        let own = RankSpan { rank: self.node_leader(node), ..values[0] };
+        let into = RankSpan { rank: own.rank, span: self.place_for(own, place) };
+        self.plan.node.up.reduce()(self.b, &values, into);
+        into
+    }
+
+    /// Where a leader may combine: where its own value already is, unless that is its input.
+    fn place_for(&mut self, own: RankSpan, place: Option<Span>) -> Span {
+        if own.span.buffer != Buffer::Input {
+            return own.span;
+        }
+        place.unwrap_or_else(|| self.b.slot(own.rank, Slot::Partial, own.span.len))
+    }
+
+    /// All nodes' values, each at its leader.
+    pub(super) fn node_values(&mut self, start: u64, len: u64) -> Vec<RankSpan> {
+        (0..self.layout.nodes()).map(|node| self.node_value(node, start, len, None)).collect()
+    }
+
+    /// The rank's place for a result that the call delivers to it.
+    pub(super) fn at_output(rank: Rank, offset: u64, len: u64) -> RankSpan {
+        RankSpan { rank, span: output(offset, len) }
+    }
+}

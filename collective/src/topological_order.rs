@@ -1,0 +1,54 @@
+//! Orders in which a schedule's actions may happen: each after those it waits for, and a message's receipt
+//! after its sending (Kahn's algorithm).
+
+use crate::progress::{Dependents, Progress};
+use crate::schedule::{ActionId, Kind, Program, Rank, TransferId};
+use std::collections::BTreeMap;
+
+/// One such order; `pick` chooses among a number of actions that may be next. If the schedule comes to a
+/// stop, an action that never happens.
+pub(crate) fn topological_order(
+    programs: &[&Program],
+    mut pick: impl FnMut(usize) -> usize,
+) -> Result<Vec<(Rank, ActionId)>, (Rank, ActionId)> {
+    let dependents: Vec<Dependents> = programs.iter().map(|program| Dependents::of(program)).collect();
+    let mut progress: Vec<Progress> = programs.iter().map(|program| Progress::new(program)).collect();
+    let mut receipts = receipts(programs);
+    for (rank, action) in receipts.values().flatten() {
+        progress[*rank].hold(*action);
+    }
+    let mut ready: Vec<(usize, u32)> = Vec::new();
+    for (rank, progress) in progress.iter().enumerate() {
+        ready.extend(progress.first().map(|action| (rank, action)));
+    }
+    let mut order = Vec::new();
+    while !ready.is_empty() {
+        let (rank, action) = ready.swap_remove(pick(ready.len()));
+        order.push((Rank(rank as u32), ActionId(action)));
+        progress[rank].complete(action, &dependents[rank], |next| ready.push((rank, next)));
+        let kind = programs[rank].actions[action as usize].kind;
+        if let Kind::Send { transfer, .. } | Kind::Multicast { transfer, .. } = kind {
+            let arrived = receipts.remove(&transfer).unwrap_or_default();
+            ready.extend(arrived.into_iter().filter(|(rank, action)| progress[*rank].release(*action)));
+        }
+    }
+    let blocked =
+        |(rank, progress): (usize, &Progress)| Some((Rank(rank as u32), ActionId(progress.blocked()?)));
+    match progress.iter().enumerate().find_map(blocked) {
+        Some(action) => Err(action),
+        None => Ok(order),
+    }
+}
+
+/// The actions that receive each message: rank and number.
+fn receipts(programs: &[&Program]) -> BTreeMap<TransferId, Vec<(usize, u32)>> {
+    let mut receipts: BTreeMap<TransferId, Vec<(usize, u32)>> = BTreeMap::new();
+    for (rank, program) in programs.iter().enumerate() {
+        for (action, number) in program.actions.iter().zip(0..) {
+            if let Kind::Receive { transfer, .. } | Kind::ReceiveMulticast { transfer, .. } = action.kind {
+                receipts.entry(transfer).or_default().push((rank, number));
+            }
+        }
+    }
+    receipts
+}

@@ -1,0 +1,65 @@
+//! The planner's picks as a table under version control, so that whatever changes one shows as a difference. Each is made
+//! by a planner of its own, from a cost model that has been written and read, as every agent makes it: nothing is
+//! remembered between them.
+
+use cool_collective::{Call, CostModel, Layout, Operation, Place, Planner, Rank};
+use std::fmt::Write;
+
+/// Racks, nodes of a rack, ranks of a node: those that are timed as they are, and those that are extrapolated, also in odd
+/// sizes and in several directions.
+const SHAPES: [(u32, u32, u32); 6] = [(1, 4, 1), (4, 4, 1), (3, 5, 2), (2, 4, 6), (9, 11, 1), (16, 24, 3)];
+
+const BYTES: [u64; 4] = [8, 4096, 100_000, 8 << 20];
+
+/// Groups of more nodes are extrapolated, which takes longer: fewer lengths.
+const SMALL: u32 = 32;
+
+fn layout((racks, nodes, ranks): (u32, u32, u32)) -> Layout {
+    let node_of = (0..racks * nodes * ranks).map(|rank| rank / ranks);
+    let places: Vec<Place> = node_of.map(|node| Place { rack: node / nodes, node }).collect();
+    Layout::new(&places).unwrap()
+}
+
+fn pick(layout: &Layout, call: &Call) -> String {
+    let model = serde_json::to_string(&CostModel::default()).unwrap();
+    let planner = Planner::new(serde_json::from_str(&model).unwrap(), layout.clone());
+    planner.best(call).to_string()
+}
+
+fn table() -> String {
+    let mut table = String::new();
+    for shape in SHAPES {
+        let layout = layout(shape);
+        for operation in Operation::ALL {
+            let (racks, nodes, ranks) = shape;
+            write!(table, "{:<10} {:<14}", format!("{racks}x{nodes}x{ranks}"), operation.name()).unwrap();
+            let bytes = match operation {
+                Operation::Barrier => &BYTES[..1],
+                _ if racks * nodes > SMALL => &BYTES[1..3],
+                _ => &BYTES,
+            };
+            for bytes in bytes {
+                let plan = pick(&layout, &Call::new(operation, Rank(1), *bytes, 4));
+                write!(table, " {plan:<22}").unwrap();
+            }
+            table.truncate(table.trim_end().len());
+            table.push('\n');
+        }
+    }
+    table
+}
+
+#[test]
+fn picks_are_those_of_the_table() {
+    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/picks.txt");
+    let found = table();
+    if std::env::var_os("COOL_WRITE_PICKS").is_some() {
+        std::fs::write(path, &found).unwrap();
+    }
+    let kept = std::fs::read_to_string(path).unwrap();
+    let remedy = "if they should differ, COOL_WRITE_PICKS=1 cargo test -p cool-collective --test picks writes them anew";
+    for (found, kept) in found.lines().zip(kept.lines()) {
+        assert_eq!(found, kept, "{remedy}");
+    }
+    assert_eq!(found.lines().count(), kept.lines().count(), "{remedy}");
+}

@@ -1,0 +1,29 @@
+//! Pseudo MAC addresses (PMAC; PortLand, SIGCOMM 2009, section 3.2): 02:c0:RR:RR:HH:HH says in which rack a node is
+//! and at which port of its ToR, so that a switch needs one rule for a whole rack. Hosts get them as ARP answers; the
+//! ToR puts the node's own address back.
+
+use cool_topology::Mac;
+
+/// The PMAC of the node at a port of a rack's ToR; `None` if either number needs more than 16 bits.
+pub(crate) fn of(rack: u32, port: u32) -> Option<Mac> {
+    let [r, q] = u16::try_from(rack).ok()?.to_be_bytes();
+    let [h, i] = u16::try_from(port).ok()?.to_be_bytes();
+    Some(Mac([0x02, 0xc0, r, q, h, i]))
+}
+
+/// Address and mask that all PMACs of a rack match.
+pub(crate) fn of_rack(rack: u32) -> Option<(Mac, Mac)> {
+    Some((of(rack, 0)?, Mac([0xff, 0xff, 0xff, 0xff, 0, 0])))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_pmac_says_rack_and_port_and_large_numbers_have_none() {
+        let pmac = of(0x1234, 7).unwrap();
+        assert_eq!(pmac.to_string(), "02:c0:12:34:00:07");
+        assert_eq!((of(1 << 16, 1), of(1, 1 << 16)), (None, None));
+    }
+}

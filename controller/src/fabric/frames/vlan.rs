@@ -1,0 +1,51 @@
+//! VLAN tags (IEEE 802.1Q) on frames that come to the controller: taken off, and put on what answers.
+
+use std::borrow::Cow;
+
+/// The EtherType of a customer VLAN's tag.
+const TAGGED: [u8; 2] = [0x81, 0x00];
+/// Where the tag stands: behind both addresses.
+const AT: usize = 12;
+
+/// A frame's tag, if it has one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Tag(Option<[u8; 2]>);
+
+/// The tag, and the frame without it.
+pub(crate) fn untagged(frame: &[u8]) -> (Tag, Cow<'_, [u8]>) {
+    match frame.get(AT..AT + 4) {
+        Some(&[a, b, high, low]) if [a, b] == TAGGED => {
+            (Tag(Some([high, low])), [&frame[..AT], &frame[AT + 4..]].concat().into())
+        }
+        _ => (Tag(None), frame.into()),
+    }
+}
+
+impl Tag {
+    /// The frame with this tag.
+    pub(crate) fn put(self, mut frame: Vec<u8>) -> Vec<u8> {
+        if let Tag(Some(tag)) = self {
+            frame.splice(AT..AT, [TAGGED, tag].concat());
+        }
+        frame
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_tag_is_taken_off_and_put_on_again_and_frames_without_stay_as_they_are() {
+        let plain: Vec<u8> = (0..60).collect();
+        assert_eq!(untagged(&plain), (Tag(None), Cow::from(&plain)));
+        let tagged = Tag(Some([0x20, 42])).put(plain.clone());
+        assert_eq!(tagged.len(), 64);
+        let (tag, without) = untagged(&tagged);
+        assert_eq!(without, plain);
+        assert_eq!(tag.put(plain.clone()), tagged);
+        for end in 0..16 {
+            assert_eq!(*untagged(&tagged[..end]).1, tagged[..end]);
+        }
+    }
+}

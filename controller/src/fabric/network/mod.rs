@@ -1,0 +1,406 @@
+//! All that the fabric knows: switches, discovered network, nodes, groups. Events and calls change it;
+//! [`Network::advance`] then draws what follows for the switches, the waiting callers and the watchers.
+//!
+//! Each part of that state has an owner that alone changes it ([`switches`], [`nodes`], [`multicast`], the
+//! [`Intent`]) and tells what has changed; this is only where they meet.
+
+mod calls;
+mod confirmations;
+mod deadlines;
+mod follow;
+mod multicast;
+mod nodes;
+mod normal;
+mod packets;
+mod publisher;
+mod stale;
+mod switches;
+mod unicast;
+mod view;
+
+use crate::fabric::api::{FabricConfig, FabricError, TopologySnapshot, TreeGrant, Unicast};
+use crate::fabric::intent::Intent;
+use crate::fabric::intent::failover::FAILOVERS;
+use crate::fabric::switch::channel::{ChannelConfig, SwitchInfo};
+use crate::fabric::switch::connection::{ConnectionContext, ConnectionId, Event, FromSwitch, Handle};
+use crate::fabric::switch::reconcile::Refusals;
+use crate::fabric::telemetry::{Presence, Telemetry};
+use crate::fabric::trees::GroupTree;
+use calls::answer;
+use confirmations::{Confirmations, Waiter};
+use cool_machine::{Machine, Poll, Time, earliest};
+use cool_topology::discovery::{Input, Output};
+use cool_topology::{DatapathId, Discovery, Index, Key, Link, Port, Racks};
+use follow::Changes;
+use multicast::{GroupTrees, Multicast};
+use nodes::Nodes;
+use normal::Normal;
+use publisher::{Due, Publisher};
+use stale::StaleTrees;
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use switches::{Connected, Switches};
+use tokio::sync::watch;
+use tracing::{debug, info, warn};
+use unicast::UnicastRoutes;
+
+/// LLDP intervals after which the neighbourhood of a switch that has connected counts as discovered.
+const DISCOVERY_INTERVALS: u32 = 4;
+
+/// The fabric's knowledge and what is derived from it.
+pub(crate) struct Network {
+    pub(crate) config: FabricConfig,
+    pub(crate) discovery: Discovery,
+    pub(crate) racks: Racks,
+    pub(crate) nodes: Nodes,
+    pub(crate) switches: Switches,
+    pub(crate) multicast: Multicast,
+    telemetry: Arc<Telemetry>,
+    presence: Presence,
+    publisher: Publisher,
+
+    changes: Changes,
+    index: Index,
+    /// The ToR of each rack that has nodes.
+    tors: BTreeMap<u32, DatapathId>,
+    unicast: UnicastRoutes,
+    intent: Intent,
+    confirmations: Confirmations,
+    /// Who lets frames in, where unicast is the switches' own affair.
+    normal: Option<Normal>,
+    stale_trees: StaleTrees,
+}
+
+impl Network {
+    pub(crate) fn new(
+        config: FabricConfig,
+        key: Key,
+        publish: watch::Sender<Arc<TopologySnapshot>>,
+        telemetry: Arc<Telemetry>,
+    ) -> Network {
+        Network {
+            discovery: Discovery::new(config.lldp_interval, key),
+            intent: Intent::new(config.unicast),
+            normal: (config.unicast == Unicast::Normal).then(Normal::default),
+            config,
+            racks: Racks::default(),
+            nodes: Nodes::default(),
+            switches: Switches::default(),
+            multicast: Multicast::default(),
+            telemetry,
+            presence: Presence::default(),
+            publisher: Publisher::new(publish),
+            changes: Changes::default(),
+            index: Index::default(),
+            tors: BTreeMap::new(),
+            unicast: UnicastRoutes::default(),
+            confirmations: Confirmations::default(),
+            stale_trees: StaleTrees::default(),
+        }
+    }
+
+    /// What all connections of switches have in common.
+    pub(crate) fn connection_context(&self) -> ConnectionContext {
+        let channel = ChannelConfig {
+            packet_ins_per_second: self.config.packet_ins_per_second,
+            counters_interval: self.config.counters_interval,
+            max_meters: self.config.capacity.meters,
+            generation: self.config.generation,
+        };
+        ConnectionContext { channel, telemetry: self.telemetry.clone() }
+    }
+
+    /// Takes what a switch tells.
+    pub(crate) fn event(&mut self, now: Time, FromSwitch { connection, switch, event }: FromSwitch) {
+        if let Event::Up(info, handle) = event {
+            return self.up(now, connection, info, handle);
+        }
+        if !self.switches.is_current(switch, connection) {
+            return;
+        }
+        match event {
+            Event::Up(..) => {}
+            Event::PortChanged(port) => {
+                let (at, up, mac) = (Port { switch, number: port.number }, port.up, port.mac);
+                let joined = self.switches.port_changed(switch, port);
+                match up {
+                    true if joined => {
+                        self.port_up(now, at);
+                        self.discovery.handle(now, Input::PortUp(at, mac));
+                    }
+                    true => {}
+                    false => self.port_down(now, at),
+                }
+            }
+            Event::PortGone(number) => {
+                self.switches.port_gone(switch, number);
+                self.port_down(now, Port { switch, number });
+            }
+            Event::PacketIn(number, frame) => self.packet_in(now, Port { switch, number }, &frame),
+            Event::Answered(version, refusals) => self.answered(now, switch, version, refusals),
+            Event::Down => {
+                self.switches.disconnect(switch);
+                self.discovery.handle(now, Input::SwitchDown(switch));
+                if !self.discovery.graph().contains(switch) {
+                    self.forget(switch);
+                }
+            }
+        }
+    }
+
+    fn up(&mut self, now: Time, connection: ConnectionId, info: SwitchInfo, handle: Handle) {
+        let switch = info.datapath_id;
+        if let Some(number) = info.former.rack {
+            self.racks.claim(switch, number);
+        }
+        if let Some(normal) = &mut self.normal {
+            let up = info.ports.iter().filter(|port| port.up).map(|port| port.number).collect();
+            normal.remember(switch, &info.former.open, &up);
+        }
+        let capacity = info.capacity.within(self.config.capacity);
+        let stale_trees = self.retain_stale(now, switch, info.former.trees);
+        let discovered_at = now + self.config.lldp_interval * DISCOVERY_INTERVALS;
+        // Switches come back one after the other: what leads to one that is still away stays for as long as trees do.
+        // Where switches flood, what they held before must not stay beside a new spanning tree.
+        let retain_until = match self.config.unicast {
+            Unicast::Routed => {
+                self.stale_trees.until().map_or(discovered_at, |until| until.max(discovered_at))
+            }
+            Unicast::Normal => discovered_at,
+        };
+        let (name, ports) = (info.name, info.ports);
+        let connected =
+            Connected { name, ports, connection, handle, capacity, stale_trees, discovered_at, retain_until };
+        self.switches.connect(switch, connected);
+        self.intent.add_switch(switch);
+        self.intent.allow_failovers(switch, capacity.failovers());
+        if let Some(rack) = self.racks.number(switch) {
+            self.intent.number_rack(switch, rack);
+        }
+        self.intent.touch(switch);
+    }
+
+    /// A switch is gone for good.
+    fn forget(&mut self, switch: DatapathId) {
+        if !self.switches.remove(switch) {
+            return;
+        }
+        self.intent.remove_switch(switch);
+        self.telemetry.desired(switch, None);
+        self.presence.switch_gone(switch);
+        if let Some(normal) = &mut self.normal {
+            normal.switch_gone(switch);
+        }
+        self.confirmations.switch_gone(switch);
+    }
+
+    fn port_up(&mut self, now: Time, port: Port) {
+        self.presence.port_up(now, port);
+        if let Some(normal) = &mut self.normal {
+            normal.port_up(port, now + self.config.lldp_interval * DISCOVERY_INTERVALS);
+        }
+    }
+
+    fn port_down(&mut self, now: Time, port: Port) {
+        self.presence.port_down(port);
+        if let Some(normal) = &mut self.normal {
+            normal.port_down(port);
+        }
+        if let Some(peer) = self.discovery.graph().peer(port) {
+            self.changes.cut.insert(Link::new(port, peer));
+        }
+        self.discovery.handle(now, Input::PortDown(port));
+    }
+
+    fn answered(&mut self, now: Time, switch: DatapathId, version: u64, refused: Refusals) {
+        for number in refused.keys().flatten() {
+            self.confirmations.touch(Waiter::Tree(*number));
+        }
+        let without_failover = refused.keys().flatten().any(|number| FAILOVERS.contains(number));
+        let answer = self.switches.answered(switch, version, refused);
+        for what in answer.refused {
+            warn!(%switch, "switch {} refused an entry: {what}", self.name(switch));
+        }
+        if without_failover {
+            warn!(%switch, "switch {} does without fast failover", self.name(switch));
+            self.intent.allow_failovers(switch, 0);
+        }
+        if let Some(ports) = answer.joined {
+            for (number, _) in &ports {
+                self.port_up(now, Port { switch, number: *number });
+            }
+            self.discovery.handle(now, Input::SwitchUp { switch, ports: &ports });
+        }
+        self.confirmations.confirmed(switch, version);
+    }
+
+    /// Draws all conclusions; returns when to draw the next even if nothing happens.
+    pub(crate) fn advance(&mut self, now: Time) -> Option<Time> {
+        let discovery = self.drain_discovery(now);
+        let adoption = self.follow_stale(now);
+        for switch in self.switches.pass_time(now) {
+            self.intent.touch(switch);
+        }
+        // What callers are told, and what a confirmed tree becomes, can change what is desired.
+        loop {
+            self.follow(now);
+            self.send_updates();
+            self.expire(now);
+            self.progress();
+            if !self.multicast.has_changed() {
+                break;
+            }
+        }
+        let own = [
+            adoption,
+            self.switches.deadline(),
+            self.show(now),
+            self.multicast.deadline(),
+            self.normal.as_ref().and_then(Normal::deadline),
+            self.multicast.improving(now),
+            self.unicast.deferred_until(),
+        ];
+        own.into_iter().fold(discovery, earliest)
+    }
+
+    /// Publishes the topology if it looks different now; returns when to do so if that is too early.
+    fn show(&mut self, now: Time) -> Option<Time> {
+        let revisions = [
+            self.discovery.revision(),
+            self.nodes.revision(),
+            self.switches.revision(),
+            self.multicast.revision(),
+        ];
+        let revision = revisions.iter().sum();
+        match self.publisher.due(now, revision) {
+            Due::Now => {
+                let snapshot = view::snapshot(self);
+                self.publisher.publish(now, revision, snapshot);
+                None
+            }
+            Due::At(time) => Some(time),
+            Due::Never => None,
+        }
+    }
+
+    fn drain_discovery(&mut self, now: Time) -> Option<Time> {
+        loop {
+            let output = match self.discovery.poll(now) {
+                Poll::Output(Output::Announce(port, frame)) => {
+                    self.send(port, frame);
+                    continue;
+                }
+                Poll::Output(output) => output,
+                Poll::Idle(deadline) => return deadline,
+            };
+            match output {
+                Output::Announce(..) => {}
+                Output::Warning(warning) => warn!("{warning}"),
+                Output::LinkUp(link) => {
+                    info!("link {} - {} found", self.label(link.a), self.label(link.b));
+                    self.presence.link(now, link).into_iter().for_each(|took| self.telemetry.found(took));
+                    self.changes.links.insert(link);
+                }
+                Output::LinkDown(link) => {
+                    warn!("link {} - {} lost", self.label(link.a), self.label(link.b));
+                    self.changes.links.insert(link);
+                }
+                Output::SwitchFound(switch) => {
+                    debug!(%switch, "switch joins");
+                    self.changes.switches = true;
+                }
+                Output::SwitchLost(switch) => {
+                    warn!(%switch, "switch {} is gone", self.name(switch));
+                    self.changes.switches = true;
+                    if self.switches.get(switch).is_some_and(|state| !state.connected()) {
+                        self.forget(switch);
+                    }
+                }
+                Output::NodeLocated(node, port) => {
+                    info!(node, "node located at {}", self.label(port));
+                    let took = self.presence.node(now, &node, port);
+                    took.into_iter().for_each(|took| self.telemetry.found(took));
+                    self.changes.nodes.insert(node);
+                }
+                Output::NodeLost(node, port) => {
+                    warn!(node, "node no longer at {}", self.label(port));
+                    self.changes.nodes.insert(node);
+                }
+            }
+        }
+    }
+
+    /// Moves trees on whose switches have confirmed, and answers who waits for them.
+    fn progress(&mut self) {
+        let mut concerned: BTreeSet<u64> = BTreeSet::new();
+        for waiter in self.confirmations.take_touched() {
+            let Waiter::Tree(number) = waiter else { continue };
+            concerned.extend(self.multicast.owner(number));
+            if self.confirmations.is_confirmed(waiter) {
+                self.multicast.edit(number, GroupTree::confirmed);
+            }
+        }
+        for id in concerned {
+            let Some(outcome) = self.outcome(id) else { continue };
+            let refused = outcome.is_err();
+            let Some(caller) = self.multicast.take_caller(id) else { continue };
+            // A caller that has gone away would never release it.
+            if caller.send(outcome).is_err() || refused {
+                self.release(id);
+            }
+        }
+    }
+
+    /// What to answer to who waits for a group, if that is known.
+    fn outcome(&self, id: u64) -> Option<Result<Vec<TreeGrant>, FabricError>> {
+        let group = self.multicast.group(id).filter(|group| group.caller.is_some())?;
+        if let Some(error) = self.refusal(id, group) {
+            return Some(Err(error));
+        }
+        let made = |tree: &GroupTree| {
+            self.confirmations.is_confirmed(Waiter::Tree(tree.number))
+                && tree.is_final()
+                && !self.multicast.is_changed(tree.number)
+        };
+        group.trees.iter().all(made).then(|| Ok(view::grants(self, group)))
+    }
+
+    fn refusal(&self, id: u64, group: &GroupTrees) -> Option<FabricError> {
+        group.trees.iter().find_map(|tree| {
+            tree.current().ports().into_keys().find_map(|switch| {
+                let state = self.switches.get(switch)?;
+                let reason = state.refused.get(&Some(tree.number))?.clone();
+                Some(FabricError::Refused { id, switch: state.name.clone(), reason })
+            })
+        })
+    }
+
+    /// Gives up groups that have waited too long.
+    fn expire(&mut self, now: Time) {
+        while let Some(id) = self.multicast.overdue(now) {
+            let Some(group) = self.multicast.group(id) else { continue };
+            let trees = group.trees.iter().map(|tree| Waiter::Tree(tree.number));
+            let missing: BTreeSet<DatapathId> =
+                trees.flat_map(|waiter| self.confirmations.missing(waiter)).collect();
+            let switches = missing.into_iter().map(|switch| self.name(switch)).collect();
+            if let Some(caller) = self.multicast.take_caller(id) {
+                let waited = self.config.confirm_timeout;
+                answer(caller, Err(FabricError::Unconfirmed { id, switches, waited }));
+            }
+            self.release(id);
+        }
+    }
+
+    /// A switch as operators know it.
+    pub(crate) fn name(&self, switch: DatapathId) -> String {
+        self.switches.get(switch).map_or_else(|| format!("dpid:{switch}"), |state| state.name.clone())
+    }
+
+    /// A port as operators know it: "s1:2".
+    pub(crate) fn label(&self, port: Port) -> String {
+        format!("{}:{}", self.name(port.switch), port.number)
+    }
+}
+
+#[cfg(test)]
+mod tests;

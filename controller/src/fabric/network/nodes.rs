@@ -1,0 +1,88 @@
+//! The registered nodes: by name, by address, and where each was located last.
+
+use crate::fabric::api::{FabricError, NodeRegistration};
+use cool_topology::Port;
+use cool_types::{NODE_NAME_RULE, check_node_name};
+use core::net::Ipv4Addr;
+use std::collections::BTreeMap;
+
+/// The nodes whose agents have registered.
+#[derive(Debug, Default)]
+pub(crate) struct Nodes {
+    by_name: BTreeMap<String, NodeRegistration>,
+    by_ip: BTreeMap<Ipv4Addr, String>,
+    places: BTreeMap<String, Port>,
+    revision: u64,
+}
+
+impl Nodes {
+    /// Makes a node known, or replaces what was known of it.
+    ///
+    /// # Errors
+    /// If another node has one of its addresses, or the values make no node.
+    pub(crate) fn register(&mut self, node: NodeRegistration) -> Result<(), FabricError> {
+        check(&node)?;
+        let others = || self.by_name.values().filter(|other| other.name != node.name);
+        if let Some(holder) = others().find(|other| other.ip == node.ip || other.mac == node.mac) {
+            let address = if holder.ip == node.ip { node.ip.to_string() } else { node.mac.to_string() };
+            return Err(FabricError::AddressTaken { name: node.name, address, holder: holder.name.clone() });
+        }
+        if let Some(before) = self.by_name.get(&node.name) {
+            self.by_ip.remove(&before.ip);
+        }
+        self.by_ip.insert(node.ip, node.name.clone());
+        self.by_name.insert(node.name.clone(), node);
+        self.revision += 1;
+        Ok(())
+    }
+
+    /// Forgets a node; returns whether it was known.
+    pub(crate) fn unregister(&mut self, name: &str) -> bool {
+        let Some(node) = self.by_name.remove(name) else { return false };
+        self.by_ip.remove(&node.ip);
+        self.places.remove(name);
+        self.revision += 1;
+        true
+    }
+
+    /// Notes where a node is; returns whether it had been located elsewhere.
+    pub(crate) fn locate(&mut self, name: &str, port: Port) -> bool {
+        self.places.insert(name.to_owned(), port).is_some_and(|before| before != port)
+    }
+
+    /// The node of this name.
+    pub(crate) fn get(&self, name: &str) -> Option<&NodeRegistration> {
+        self.by_name.get(name)
+    }
+
+    /// The name of the node that has this address.
+    pub(crate) fn with_ip(&self, ip: Ipv4Addr) -> Option<&str> {
+        self.by_ip.get(&ip).map(String::as_str)
+    }
+
+    /// All nodes, by name.
+    pub(crate) fn all(&self) -> &BTreeMap<String, NodeRegistration> {
+        &self.by_name
+    }
+
+    /// Counts the changes that a snapshot of the network shows.
+    pub(crate) fn revision(&self) -> u64 {
+        self.revision
+    }
+}
+
+fn check(node: &NodeRegistration) -> Result<(), FabricError> {
+    let bad = |reason: &str| {
+        Err(FabricError::BadRegistration { name: node.name.clone(), reason: reason.to_owned() })
+    };
+    if check_node_name(&node.name).is_err() {
+        return bad(NODE_NAME_RULE);
+    }
+    if !node.mac.is_unicast() {
+        return bad("its Ethernet address names no interface");
+    }
+    if node.ip.is_unspecified() || node.ip.is_multicast() || node.ip.is_broadcast() {
+        return bad("its IP address names no node");
+    }
+    Ok(())
+}

@@ -1,0 +1,205 @@
+//! Unicast left to the switches' own forwarding (NORMAL) while COOL programs multicast only: which ports it may take
+//! frames from.
+//!
+//! A switch that forwards by what it has learned floods what it has not, and in a loop of links that never ends. So frames
+//! are taken in where no link is, and from the links of a spanning tree; everywhere else they are dropped.
+//! Where no link is has to be waited for: until the other end of a port could have been heard. A link of the tree
+//! stays in it as long as it is there; another is taken in its place when it has gone, and not while switches
+//! are still being found, so that old and new trees never add up to a loop.
+
+use cool_machine::{Duration, Time, earliest};
+use cool_topology::{DatapathId, Graph, Link, Port, trees::forest};
+use std::collections::{BTreeMap, BTreeSet};
+
+/// After a change of the tree, switches take so long to let frames in by it.
+const REANNOUNCE_AFTER: Duration = Duration::from_millis(200);
+
+/// What is known of ports and links.
+#[derive(Debug, Default)]
+pub(crate) struct Normal {
+    tree: BTreeSet<Link>,
+    /// Ports that are up, and from when on they count as without a link if none has been found.
+    ports: BTreeMap<Port, Time>,
+    /// Ports that have had a link since they came up: they never count as without.
+    linked: BTreeSet<Port>,
+    /// Ports from which an earlier controller let frames in.
+    former: BTreeSet<Port>,
+    /// Where frames are let in.
+    open: BTreeSet<Port>,
+    /// Something of a port has changed since conclusions were drawn.
+    changed: bool,
+    /// When the next port counts as without a link.
+    next: Option<Time>,
+    was_settled: bool,
+    /// The tree has changed: when switches shall learn anew where nodes are.
+    reannounce_at: Option<Time>,
+}
+
+impl Normal {
+    /// A switch has come that still lets frames in by these ports, and of which these are up.
+    pub(crate) fn remember(&mut self, switch: DatapathId, open: &BTreeSet<u32>, up: &BTreeSet<u32>) {
+        self.former.extend(open.iter().map(|number| Port { switch, number: *number }));
+        let stays = |port: &Port| port.switch != switch || up.contains(&port.number);
+        self.ports.retain(|port, _| stays(port));
+        self.linked.retain(stays);
+        self.changed = true;
+    }
+
+    /// A port is up; by `settled` a link would have been found there.
+    pub(crate) fn port_up(&mut self, port: Port, settled: Time) {
+        self.ports.entry(port).or_insert(settled);
+        self.changed = true;
+    }
+
+    pub(crate) fn port_down(&mut self, port: Port) {
+        self.ports.remove(&port);
+        self.linked.remove(&port);
+        self.changed = true;
+    }
+
+    pub(crate) fn switch_gone(&mut self, switch: DatapathId) {
+        self.ports.retain(|port, _| port.switch != switch);
+        self.linked.retain(|port| port.switch != switch);
+        self.open.retain(|port| port.switch != switch);
+        self.changed = true;
+    }
+
+    /// Whether there are conclusions to be drawn though no link and no node has changed.
+    pub(crate) fn is_due(&self, now: Time, settled: bool) -> bool {
+        self.changed || settled != self.was_settled || self.next.is_some_and(|next| next <= now)
+    }
+
+    /// Draws conclusions: the ports at which something has changed, with whether they let frames in now. No link is
+    /// added to the tree unless the network is `settled`.
+    pub(crate) fn follow(&mut self, now: Time, graph: &Graph, settled: bool) -> Vec<(Port, bool)> {
+        let links: BTreeSet<Link> = graph.links().collect();
+        let before = self.tree.clone();
+        self.linked.extend(links.iter().flat_map(|link| [link.a, link.b]));
+        self.tree.retain(|link| links.contains(link));
+        if settled {
+            let was = |link: &&Link| self.former.contains(&link.a) && self.former.contains(&link.b);
+            let first: Vec<Link> = self.tree.iter().chain(links.iter().filter(was)).copied().collect();
+            self.tree = forest(first.into_iter().chain(links));
+            self.former.clear();
+        }
+        let nodes: BTreeSet<Port> = graph.hosts().map(|(_, port)| port).collect();
+        let edge = |(port, from): (&Port, &Time)| {
+            let open = !self.linked.contains(port) && (*from <= now || nodes.contains(port));
+            open.then_some(*port)
+        };
+        let ends = self.tree.iter().flat_map(|link| [link.a, link.b]);
+        let open: BTreeSet<Port> = self.ports.iter().filter_map(edge).chain(ends).collect();
+        let closed = self.open.difference(&open).map(|port| (*port, false));
+        let changed = closed.chain(open.difference(&self.open).map(|port| (*port, true))).collect();
+        self.open = open;
+        if self.tree != before {
+            self.reannounce_at = Some(now + REANNOUNCE_AFTER);
+        }
+        (self.changed, self.was_settled) = (false, settled);
+        self.next = self.ports.values().copied().filter(|from| *from > now).min();
+        changed
+    }
+
+    /// By which links of the tree nodes are to be heard again, if it is time for that: what switches have learned leads
+    /// by the old tree.
+    pub(crate) fn reannounce(&mut self, now: Time) -> Option<&BTreeSet<Link>> {
+        self.reannounce_at.take_if(|at| *at <= now).map(|_| &self.tree)
+    }
+
+    /// When to draw conclusions again, or to announce nodes anew, even if nothing happens.
+    pub(crate) fn deadline(&self) -> Option<Time> {
+        earliest(self.next, self.reannounce_at)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use cool_topology::trees::is_forest;
+    use proptest::prelude::*;
+
+    fn port(switch: u64, number: u32) -> Port {
+        Port { switch: DatapathId(switch), number }
+    }
+
+    /// The links of a full mesh of five switches: port n leads to switch n.
+    fn mesh() -> Vec<Link> {
+        let pairs = (0..5u32).flat_map(|a| (0..a).map(move |b| (a, b)));
+        pairs.map(|(a, b)| Link::new(port(a.into(), b), port(b.into(), a))).collect()
+    }
+
+    fn at(ms: u64) -> Time {
+        Time::ZERO + core::time::Duration::from_millis(ms)
+    }
+
+    proptest! {
+        /// Links come and go. While switches take what they are told one by one, the links over which both ends let
+        /// frames in make no loop, and those that have settled connect all that is linked.
+        #[test]
+        fn frames_never_go_round_and_reach_all(changes in prop::collection::vec((0usize..10, any::<bool>()), 1..60)) {
+            let (mut graph, mut normal, mesh) = (Graph::default(), Normal::default(), mesh());
+            (0..5).for_each(|switch| graph.add_switch(DatapathId(switch)));
+            let mut open: BTreeSet<Port> = BTreeSet::new();
+            for (step, (which, up)) in changes.into_iter().enumerate() {
+                let Link { a, b } = mesh[which];
+                match up {
+                    true => graph.link(a, b),
+                    false => drop(graph.unlink(a)),
+                }
+                [a, b].into_iter().for_each(|end| normal.port_up(end, at(0)));
+                for (port, opened) in normal.follow(at(step as u64), &graph, true) {
+                    match opened {
+                        true => open.insert(port),
+                        false => open.remove(&port),
+                    };
+                    let crossed: Vec<Link> =
+                        graph.links().filter(|l| open.contains(&l.a) && open.contains(&l.b)).collect();
+                    prop_assert!(is_forest(&crossed), "{crossed:?}");
+                }
+                let crossed: BTreeSet<Link> =
+                    graph.links().filter(|l| open.contains(&l.a) && open.contains(&l.b)).collect();
+                prop_assert_eq!(crossed.len(), forest(graph.links()).len());
+            }
+        }
+    }
+
+    #[test]
+    fn a_port_without_a_link_is_open_after_a_while_with_a_node_at_once_and_one_that_lost_its_link_never() {
+        let (mut graph, mut normal) = (Graph::default(), Normal::default());
+        graph.link(port(1, 1), port(2, 1));
+        graph.place("h1", port(1, 2));
+        for end in [port(1, 1), port(1, 2), port(1, 3), port(2, 1)] {
+            normal.port_up(end, at(4000));
+        }
+        assert_eq!(normal.follow(at(0), &graph, false), [(port(1, 2), true)]);
+        assert_eq!((normal.deadline(), normal.is_due(at(3999), false)), (Some(at(4000)), false));
+        assert!(normal.is_due(at(4000), false));
+        let opened = [port(1, 1), port(1, 3), port(2, 1)].map(|port| (port, true));
+        assert_eq!(normal.follow(at(4000), &graph, true), opened);
+        graph.unlink(port(1, 1));
+        assert_eq!(normal.follow(at(5000), &graph, true), [(port(1, 1), false), (port(2, 1), false)]);
+        assert!(normal.reannounce(at(5100)).is_none());
+        assert!(
+            normal.reannounce(at(5200)).is_some_and(BTreeSet::is_empty)
+                && normal.reannounce(at(5300)).is_none()
+        );
+        normal.port_down(port(1, 1));
+        normal.port_up(port(1, 1), at(9000));
+        assert_eq!(normal.follow(at(9000), &graph, true), [(port(1, 1), true)]);
+    }
+
+    #[test]
+    fn the_tree_of_an_earlier_controller_is_kept() {
+        let mut graph = Graph::default();
+        for (a, b) in [(1, 2), (2, 3), (1, 3)] {
+            graph.link(port(a, b as u32), port(b, a as u32));
+        }
+        let mut normal = Normal::default();
+        for (switch, open) in [(1, vec![3]), (2, vec![3]), (3, vec![1, 2])] {
+            let open: BTreeSet<u32> = open.into_iter().collect();
+            normal.remember(DatapathId(switch), &open, &open);
+        }
+        let open: Vec<Port> = normal.follow(at(0), &graph, true).into_iter().map(|(port, _)| port).collect();
+        assert_eq!(open, [port(1, 3), port(2, 3), port(3, 1), port(3, 2)]);
+    }
+}

@@ -1,0 +1,92 @@
+//! Routes to racks as switches get them, one after the other, so that no mixture of old and new ones makes a loop: a
+//! switch whose new next hops lead away from the rack by the old distances gets them only when all others have
+//! confirmed theirs (an ordered FIB update, RFC 6976).
+
+use super::Network;
+use super::confirmations::Waiter;
+use cool_machine::{Time, earliest};
+use cool_topology::routes::RouteUpdate;
+use cool_topology::{DatapathId, Link, Routes};
+use std::collections::{BTreeMap, BTreeSet};
+
+/// The routes, and the updates of them that are deferred, by rack.
+#[derive(Debug, Default)]
+pub(crate) struct UnicastRoutes {
+    routes: Routes,
+    deferred: BTreeMap<u32, DeferredUpdate>,
+}
+
+/// New next hops towards a rack that are withheld until others have confirmed theirs.
+#[derive(Debug, Default)]
+struct DeferredUpdate {
+    /// Switches whose new next hops are withheld: all of them, or those that are not loop-free.
+    withheld: BTreeSet<DatapathId>,
+    /// Then they get them anyway.
+    until: Option<Time>,
+}
+
+impl UnicastRoutes {
+    /// When deferred updates are sent even if switches have not confirmed.
+    pub(crate) fn deferred_until(&self) -> Option<Time> {
+        self.deferred.values().map(|deferred| deferred.until).fold(None, earliest)
+    }
+}
+
+impl Network {
+    /// Brings the routes in line with the network, of which these links have come or gone.
+    pub(crate) fn route(&mut self, now: Time, changed: &BTreeSet<Link>) {
+        let updates = self.unicast.routes.update(&self.index, &self.tors, changed);
+        let mut by_rack: BTreeMap<u32, Vec<RouteUpdate>> = BTreeMap::new();
+        for update in updates {
+            by_rack.entry(update.rack).or_default().push(update);
+        }
+        for (rack, updates) in by_rack {
+            self.route_to(now, rack, &updates);
+        }
+    }
+
+    fn route_to(&mut self, now: Time, rack: u32, updates: &[RouteUpdate]) {
+        // What switches hold while an update is deferred follows neither the old distances nor the new.
+        let under_way = self.unicast.deferred.contains_key(&rack);
+        let mut withheld = BTreeSet::new();
+        for update in updates {
+            let next_hops = update.loop_free.filter(|_| !under_way);
+            self.intent.route(update.switch, rack, next_hops);
+            if next_hops != update.next_hops {
+                withheld.insert(update.switch);
+            }
+        }
+        if withheld.is_empty() && !under_way {
+            return;
+        }
+        let deferred = self.unicast.deferred.entry(rack).or_default();
+        deferred.withheld.append(&mut withheld);
+        deferred.until = Some(now + self.config.deferral_timeout);
+        let waiter = Waiter::Rack(rack);
+        for switch in updates.iter().map(|update| update.switch).chain(deferred.withheld.iter().copied()) {
+            // One that cannot be reached sends nothing there.
+            if self.unicast.routes.distance(&self.index, switch, rack).is_some() {
+                self.confirmations.expect(waiter, switch);
+                self.intent.touch(switch);
+            } else {
+                self.confirmations.excuse(waiter, switch);
+            }
+        }
+    }
+
+    /// Sends the deferred updates for which nobody has to wait any more.
+    pub(crate) fn send_deferred(&mut self, now: Time) {
+        let over = |(rack, deferred): &(&u32, &DeferredUpdate)| {
+            self.confirmations.is_confirmed(Waiter::Rack(**rack))
+                || deferred.until.is_some_and(|at| at <= now)
+        };
+        let over: Vec<u32> = self.unicast.deferred.iter().filter(over).map(|(rack, _)| *rack).collect();
+        for rack in over {
+            self.confirmations.forget(Waiter::Rack(rack));
+            for switch in self.unicast.deferred.remove(&rack).unwrap_or_default().withheld {
+                let next_hops = self.unicast.routes.next_hops(&self.index, switch, rack);
+                self.intent.route(switch, rack, next_hops);
+            }
+        }
+    }
+}

@@ -1,0 +1,499 @@
+//! One switch's OpenFlow channel (OpenFlow 1.3.5, section 6) as a machine: version, identity, ports, keepalive; then packets both ways,
+//! with the [`reconciler`](crate::fabric::switch::reconcile) inside. Bytes and sockets are [`connection`](crate::fabric::switch::connection)'s.
+
+use crate::fabric::switch::capacity::{Capabilities, TableCapacity};
+use crate::fabric::switch::counters::{Counted, Counters};
+use crate::fabric::switch::metering::{METER_EXISTS, Metering, Policer};
+use crate::fabric::switch::reconcile::{self, Former, Reconciler, Refusals, Update};
+use crate::fabric::switch::role::MasterRole;
+use cool_machine::{Duration, Machine, Poll, Time, earliest};
+use cool_topology::{DatapathId, Mac};
+use rs_openflow::{
+    Body, Error, ErrorMessage, ErrorType, Hello, Message, MultipartReply, MultipartRequest, PacketOut,
+    PortConfig, PortNo, PortReason, PortState, VERSION,
+};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+
+/// How long a peer may take to say what it is.
+const HANDSHAKE: Duration = Duration::from_secs(10);
+/// After this silence it is asked whether it is there.
+const ECHO_AFTER: Duration = Duration::from_secs(5);
+/// After this silence it is not.
+const DEAD_AFTER: Duration = Duration::from_secs(15);
+/// Ports that a switch may tell of.
+const MAX_PORTS: usize = 1 << 16;
+/// Meters of ports that came later and may still be refused.
+const MAX_METERS_UNKNOWN: usize = 1 << 12;
+/// HELLO_FAILED: no common version.
+const INCOMPATIBLE: u16 = 0;
+
+/// How sessions are held.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct ChannelConfig {
+    /// Packets that each port may hand in.
+    pub(crate) packet_ins_per_second: u32,
+    /// How often counters are asked for.
+    pub(crate) counters_interval: Duration,
+    /// Meters that may be used.
+    pub(crate) max_meters: Option<u32>,
+    /// Tells this controller from earlier ones.
+    pub(crate) generation: u64,
+}
+
+/// A port as its switch tells of it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct PortInfo {
+    pub(crate) number: u32,
+    pub(crate) mac: Mac,
+    pub(crate) up: bool,
+    /// 0: unknown.
+    pub(crate) bytes_per_second: u64,
+}
+
+/// A switch as it tells of itself.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct SwitchInfo {
+    pub(crate) datapath_id: DatapathId,
+    pub(crate) name: String,
+    pub(crate) ports: Vec<PortInfo>,
+    /// What it still holds of an earlier controller.
+    pub(crate) former: Former,
+    /// What it says that it can hold.
+    pub(crate) capacity: TableCapacity,
+}
+
+/// What may happen.
+#[derive(Debug)]
+pub(crate) enum Input {
+    /// A message came.
+    Received(Message),
+    /// Bytes came that are no message.
+    Unreadable(Error),
+    /// The desired state has changed.
+    Update(Update),
+    /// Send this frame out of this port.
+    Packet(u32, Vec<u8>),
+}
+
+/// What to do, or to know.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Output {
+    Send(Message),
+    /// The switch is ready to be told what it shall hold. Comes once, before all that follows.
+    Up(SwitchInfo),
+    PortChanged(PortInfo),
+    PortGone(u32),
+    /// A port received this frame.
+    PacketIn(u32, Vec<u8>),
+    /// This is what it has counted.
+    Counted(Counted),
+    Answered(u64, Refusals),
+    /// Worth an operator's look.
+    Warning(String),
+    /// Send what is left to send and hang up, for this reason.
+    Close(String),
+}
+
+#[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Phase {
+    Hello,
+    Features,
+    Ports,
+    Description,
+    Meters,
+    Tables,
+    Up,
+    Closed,
+}
+
+/// The machine.
+#[derive(Debug)]
+pub(crate) struct Channel {
+    phase: Phase,
+    datapath_id: DatapathId,
+    name: Option<String>,
+    ports: BTreeMap<u32, PortInfo>,
+    reconciler: Reconciler,
+    metering: Metering,
+    role: MasterRole,
+    capabilities: Capabilities,
+    /// The question whether it has meters, and the barrier behind them.
+    meter_features_xid: Option<u32>,
+    meter_barrier: Option<u32>,
+    /// The messages about meters that may still be refused.
+    meter_mods: BTreeSet<u32>,
+    policer: Policer,
+    packet_ins: u64,
+    counters: Counters,
+    next_xid: u32,
+    last_received: Time,
+    /// When to ask whether the peer is there; `None` while an answer is due.
+    echo_at: Option<Time>,
+    handshake: Option<Time>,
+    outputs: VecDeque<Output>,
+}
+
+impl Channel {
+    pub(crate) fn new(now: Time, config: ChannelConfig) -> Channel {
+        let mut session = Channel {
+            phase: Phase::Hello,
+            datapath_id: DatapathId(0),
+            name: None,
+            ports: BTreeMap::new(),
+            reconciler: Reconciler::new(),
+            metering: Metering::new(config.packet_ins_per_second, config.max_meters),
+            role: MasterRole::new(config.generation),
+            capabilities: Capabilities::default(),
+            meter_features_xid: None,
+            meter_barrier: None,
+            meter_mods: BTreeSet::new(),
+            policer: Policer::new(config.packet_ins_per_second),
+            packet_ins: 0,
+            counters: Counters::new(config.counters_interval),
+            next_xid: 0,
+            last_received: now,
+            echo_at: None,
+            handshake: Some(now + HANDSHAKE),
+            outputs: VecDeque::new(),
+        };
+        session.send(Body::Hello(Hello::default()));
+        session
+    }
+
+    fn send(&mut self, body: Body) -> u32 {
+        self.next_xid = (self.next_xid + 1) & !reconcile::XID;
+        self.outputs.push_back(Output::Send(Message::new(self.next_xid, body)));
+        self.next_xid
+    }
+
+    fn close(&mut self, why: impl Into<String>) {
+        self.phase = Phase::Closed;
+        self.outputs.push_back(Output::Close(why.into()));
+    }
+
+    fn received(&mut self, now: Time, mut message: Message) {
+        self.last_received = now;
+        if self.phase != Phase::Hello {
+            self.echo_at = Some(now + ECHO_AFTER);
+        }
+        if let Body::Error(failure) = &message.body
+            && let Some(why) = self.role.lost(message.xid, failure)
+        {
+            return self.close(why);
+        }
+        if message.xid & reconcile::XID != 0
+            && matches!(message.body, Body::Error(_) | Body::MultipartReply(_) | Body::BarrierReply)
+        {
+            self.metering.strip_meters(&mut message.body);
+            return self.reconciler.handle(now, reconcile::Input::Reply(message));
+        }
+        match message.body {
+            Body::Hello(hello) if self.phase == Phase::Hello => self.hello(now, &hello),
+            Body::EchoRequest(data) => {
+                let reply = Message::new(message.xid, Body::EchoReply(data));
+                self.outputs.push_back(Output::Send(reply));
+            }
+            Body::Error(failure) => self.error(message.xid, &failure),
+            Body::BarrierReply if self.phase == Phase::Meters && self.meter_barrier == Some(message.xid) => {
+                self.read_tables();
+            }
+            _ if self.phase == Phase::Hello => self.close("its first message is no hello"),
+            Body::FeaturesReply(features) if self.phase == Phase::Features => {
+                if features.auxiliary_id != 0 {
+                    return self.close("it is an auxiliary connection; only main connections are used");
+                }
+                self.datapath_id = DatapathId(features.datapath_id);
+                self.phase = Phase::Ports;
+                let role = self.role.request();
+                let asked = self.send(role);
+                self.role.asked(asked);
+                self.send(Body::MultipartRequest(MultipartRequest::PortDesc.into()));
+            }
+            Body::MultipartReply(reply) => {
+                let more = reply.more();
+                self.described(message.xid, reply.body, more);
+            }
+            Body::PortStatus(status) => self.port_status(status.reason, &status.port),
+            Body::PacketIn(packet) if self.phase == Phase::Up => {
+                if let Some(port) = packet.in_port().filter(|port| self.ports.contains_key(&port.0)) {
+                    self.packet_ins += 1;
+                    if self.policer.admit(now, port.0) {
+                        self.outputs.push_back(Output::PacketIn(port.0, packet.data));
+                    }
+                }
+            }
+            _ => {}
+        }
+    }
+
+    fn hello(&mut self, now: Time, hello: &Hello) {
+        if !hello.speaks(VERSION) {
+            let text = "this controller speaks OpenFlow 1.3 only";
+            self.send(Body::Error(ErrorMessage::new(ErrorType::HELLO_FAILED, INCOMPATIBLE, text.into())));
+            return self.close(format!(
+                "it offers OpenFlow version {:#04x} ({}), but 0x04 (1.3) is needed; enable 1.3 on the switch",
+                hello.version,
+                version_name(hello.version)
+            ));
+        }
+        self.phase = Phase::Features;
+        self.echo_at = Some(now + ECHO_AFTER);
+        self.send(Body::FeaturesRequest);
+    }
+
+    fn error(&mut self, xid: u32, failure: &ErrorMessage) {
+        // Not every switch has roles, group tables, meters or all counters.
+        let optional = self.role.refused(xid) || self.capabilities.refused(xid);
+        if optional || self.meter_features_xid == Some(xid) || self.counters.refused(xid) {
+            return;
+        }
+        if self.meter_mods.remove(&xid) {
+            if (failure.kind, failure.code) != (ErrorType::METER_MOD_FAILED, METER_EXISTS) {
+                self.metering.give_up();
+                let text =
+                    format!("it refuses a meter, so floods are held off by the controller alone: {failure}");
+                self.outputs.push_back(Output::Warning(text));
+            }
+            return;
+        }
+        if failure.kind == ErrorType::HELLO_FAILED {
+            let text = String::from_utf8_lossy(&failure.data);
+            return self.close(format!("it refused OpenFlow 1.3: {text:?}"));
+        }
+        match self.phase {
+            // Not every switch describes itself, and it can be done without.
+            Phase::Description => self.make_meters(),
+            Phase::Up => self.outputs.push_back(Output::Warning(format!("it reports an error: {failure}"))),
+            _ => self.close(format!("it answers the handshake with an error: {failure}")),
+        }
+    }
+
+    fn described(&mut self, xid: u32, reply: MultipartReply, more: bool) {
+        match reply {
+            MultipartReply::MeterFeatures(features) if self.meter_features_xid == Some(xid) => {
+                self.metering.learn(&features);
+            }
+            reply @ (MultipartReply::GroupFeatures(_) | MultipartReply::TableFeatures(_)) => {
+                self.capabilities.reply(xid, &reply);
+            }
+            reply @ (MultipartReply::PortStats(_) | MultipartReply::Flow(_)) => {
+                if let Some(counted) = self.counters.reply(xid, &reply, more) {
+                    let counted = Counted {
+                        packet_ins: self.packet_ins,
+                        packet_ins_dropped: self.policer.dropped(),
+                        meters: self.metering.in_switch(),
+                        group_tables: self.capabilities.group_tables,
+                        ..counted
+                    };
+                    self.outputs.push_back(Output::Counted(counted));
+                }
+            }
+            MultipartReply::PortDesc(ports) if self.phase == Phase::Ports => {
+                ports.iter().for_each(|port| self.note(port));
+                if self.ports.len() > MAX_PORTS {
+                    return self.close(format!("it tells of more than {MAX_PORTS} ports"));
+                }
+                if !more {
+                    self.phase = Phase::Description;
+                    let question = self.send(Body::MultipartRequest(MultipartRequest::MeterFeatures.into()));
+                    self.meter_features_xid = Some(question);
+                    let ask = |question: MultipartRequest| self.send(Body::MultipartRequest(question.into()));
+                    let asked = Capabilities::questions().map(ask);
+                    self.capabilities.asked(asked);
+                    self.send(Body::MultipartRequest(MultipartRequest::Desc.into()));
+                }
+            }
+            MultipartReply::Desc(description) if self.phase == Phase::Description => {
+                let told = description.datapath.text();
+                // Open vSwitch says "None" if nobody named it.
+                if self.name.is_none() && !told.is_empty() && told != "None" {
+                    self.name = Some(told);
+                }
+                self.make_meters();
+            }
+            _ => {}
+        }
+    }
+
+    /// Makes the meters that flows will refer to, and waits until they are there.
+    fn make_meters(&mut self) {
+        if !self.metering.in_switch() {
+            return self.read_tables();
+        }
+        self.phase = Phase::Meters;
+        let ports: Vec<u32> = self.ports.keys().copied().collect();
+        self.make_meter(None);
+        ports.into_iter().for_each(|port| self.make_meter(Some(port)));
+        self.meter_barrier = Some(self.send(Body::BarrierRequest));
+    }
+
+    fn make_meter(&mut self, port: Option<u32>) {
+        for body in self.metering.make(port) {
+            let xid = self.send(body);
+            self.meter_mods.insert(xid);
+        }
+    }
+
+    fn read_tables(&mut self) {
+        self.phase = Phase::Tables;
+        self.reconciler.handle(self.last_received, reconcile::Input::Start);
+    }
+
+    fn note(&mut self, port: &rs_openflow::Port) {
+        if port.port == PortNo::LOCAL {
+            self.name = Some(port.name.text()).filter(|name| !name.is_empty());
+        }
+        if port.port <= PortNo::MAX && port.port.0 != 0 {
+            let info = port_info(port);
+            self.ports.insert(info.number, info);
+        }
+    }
+
+    fn port_status(&mut self, reason: PortReason, port: &rs_openflow::Port) {
+        if port.port > PortNo::MAX || port.port.0 == 0 {
+            return;
+        }
+        // Before the switch is up, only the list that will be told counts.
+        let up = self.phase == Phase::Up;
+        if reason == PortReason::DELETE {
+            self.ports.remove(&port.port.0);
+            self.policer.forget(port.port.0);
+            if up {
+                self.outputs.push_back(Output::PortGone(port.port.0));
+            }
+            return;
+        }
+        let info = port_info(port);
+        let new = self.ports.insert(info.number, info.clone()).is_none();
+        if new && self.phase > Phase::Description {
+            self.make_meter(Some(info.number));
+            // Errors for the oldest would have arrived by now.
+            while self.meter_mods.len() > MAX_METERS_UNKNOWN {
+                self.meter_mods.pop_first();
+            }
+        }
+        if self.ports.len() > MAX_PORTS {
+            return self.close(format!("it tells of more than {MAX_PORTS} ports"));
+        }
+        if up {
+            self.outputs.push_back(Output::PortChanged(info));
+        }
+    }
+
+    fn reconciled(&mut self, output: reconcile::Output) {
+        let output = match output {
+            reconcile::Output::Send(mut message) => {
+                self.metering.attach_meters(&mut message.body);
+                Output::Send(message)
+            }
+            reconcile::Output::Read(former) => {
+                self.phase = Phase::Up;
+                self.handshake = None;
+                self.counters.start(self.last_received);
+                let name = self.name.clone().unwrap_or_else(|| format!("dpid:{}", self.datapath_id));
+                let ports = self.ports.values().cloned().collect();
+                let capacity = self.capabilities.room();
+                Output::Up(SwitchInfo { datapath_id: self.datapath_id, name, ports, former, capacity })
+            }
+            reconcile::Output::Answered(version, refusals) => Output::Answered(version, refusals),
+            reconcile::Output::Drifted(entries) => Output::Warning(format!(
+                "{entries} entries of this controller had been changed by somebody else; restoring them"
+            )),
+            reconcile::Output::Failed(why) => return self.close(why),
+        };
+        self.outputs.push_back(output);
+    }
+
+    fn time_out(&mut self, now: Time) {
+        if self.handshake.is_some_and(|deadline| deadline <= now) {
+            self.handshake = None;
+            return self.close(format!("it did not finish the handshake within {HANDSHAKE:?}"));
+        }
+        if self.last_received + DEAD_AFTER <= now {
+            return self.close(format!("nothing was last_received of it for {DEAD_AFTER:?}"));
+        }
+        if self.echo_at.is_some_and(|ask| ask <= now) {
+            self.echo_at = None;
+            self.send(Body::EchoRequest(Vec::new()));
+        }
+    }
+}
+
+fn port_info(port: &rs_openflow::Port) -> PortInfo {
+    let down = port.state.contains(PortState::LINK_DOWN) || port.config.contains(PortConfig::PORT_DOWN);
+    PortInfo {
+        number: port.port.0,
+        mac: Mac(port.hw_addr.0),
+        up: !down,
+        bytes_per_second: u64::from(port.current_kbps) * 1000 / 8,
+    }
+}
+
+fn version_name(version: u8) -> &'static str {
+    match version {
+        1 => "1.0",
+        2 => "1.1",
+        3 => "1.2",
+        4 => "1.3",
+        5 => "1.4",
+        6 => "1.5",
+        _ => "unknown",
+    }
+}
+
+impl Machine for Channel {
+    type Input<'a> = Input;
+    type Output = Output;
+
+    fn handle(&mut self, now: Time, input: Input) {
+        if self.phase == Phase::Closed {
+            return;
+        }
+        match input {
+            Input::Received(message) => self.received(now, message),
+            Input::Unreadable(error) => self.close(format!("it sent what cannot be read: {error}")),
+            Input::Update(update) => self.reconciler.handle(now, reconcile::Input::Update(update)),
+            Input::Packet(port, frame) => {
+                self.send(Body::PacketOut(PacketOut::new(PortNo(port), frame)));
+            }
+        }
+    }
+
+    fn poll(&mut self, now: Time) -> Poll<Output> {
+        loop {
+            if let Some(output) = self.outputs.pop_front() {
+                return Poll::Output(output);
+            }
+            if self.phase == Phase::Closed {
+                return Poll::Idle(None);
+            }
+            let deadline = match self.reconciler.poll(now) {
+                Poll::Output(output) => {
+                    self.reconciled(output);
+                    continue;
+                }
+                Poll::Idle(deadline) => deadline,
+            };
+            let next_xid = &mut self.next_xid;
+            let number = || {
+                *next_xid = (*next_xid + 1) & !reconcile::XID;
+                *next_xid
+            };
+            for (xid, body) in self.counters.ask(now, number) {
+                self.outputs.push_back(Output::Send(Message::new(xid, body)));
+            }
+            if !self.outputs.is_empty() {
+                continue;
+            }
+            let own = earliest(earliest(self.handshake, self.echo_at), Some(self.last_received + DEAD_AFTER));
+            if own.is_some_and(|own| own <= now) {
+                self.time_out(now);
+                continue;
+            }
+            return Poll::Idle(earliest(earliest(deadline, own), self.counters.deadline()));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,482 @@
+//! A session against what well-behaved and other peers say.
+
+use super::*;
+use proptest::prelude::*;
+use rs_openflow::{
+    BandType, BufferId, Capabilities, Description, Features, FixedText, GroupCapabilities, GroupFeatures,
+    GroupType, HelloElement, MacAddr, Match, MeterFeatures, MeterFlags, Multipart, MultipartFlags, PacketIn,
+    PacketInReason, PerGroupType, PortFeatures, PortStatus, Role, RoleConfig, TableConfig, TableFeatures,
+    TableId,
+};
+
+fn port(number: u32, name: &str) -> rs_openflow::Port {
+    rs_openflow::Port {
+        port: PortNo(number),
+        hw_addr: MacAddr([2, 0, 0, 0, 1, number as u8]),
+        name: FixedText::new(name).unwrap(),
+        config: PortConfig::NONE,
+        state: PortState::LIVE,
+        current: PortFeatures::FD_1G,
+        advertised: PortFeatures::NONE,
+        supported: PortFeatures::NONE,
+        peer: PortFeatures::NONE,
+        current_kbps: 1_000_000,
+        max_kbps: 0,
+    }
+}
+
+fn features(auxiliary_id: u8) -> Body {
+    Body::FeaturesReply(Features {
+        datapath_id: 0x2a,
+        buffers: 0,
+        tables: 1,
+        auxiliary_id,
+        capabilities: Capabilities::NONE,
+        reserved: 0,
+    })
+}
+
+fn description(name: &str) -> Body {
+    let text = FixedText::new("x").unwrap();
+    let serial_number = FixedText::new("").unwrap();
+    let datapath = FixedText::new(name).unwrap();
+    let description =
+        Description { manufacturer: text, hardware: text, software: text, serial_number, datapath };
+    Body::MultipartReply(MultipartReply::Desc(Box::new(description)).into())
+}
+
+fn ports(list: Vec<rs_openflow::Port>) -> Body {
+    Body::MultipartReply(MultipartReply::PortDesc(list).into())
+}
+
+fn config() -> ChannelConfig {
+    ChannelConfig {
+        packet_ins_per_second: 100,
+        counters_interval: Duration::from_secs(1000),
+        max_meters: None,
+        generation: 7,
+    }
+}
+
+struct Talk {
+    session: Channel,
+    now: Time,
+    sent: Vec<Message>,
+    told: Vec<Output>,
+}
+
+impl Talk {
+    fn new() -> Talk {
+        let mut talk = Talk {
+            session: Channel::new(Time::ZERO, config()),
+            now: Time::ZERO,
+            sent: Vec::new(),
+            told: Vec::new(),
+        };
+        talk.drain();
+        talk
+    }
+
+    fn drain(&mut self) -> Option<Time> {
+        loop {
+            match self.session.poll(self.now) {
+                Poll::Output(Output::Send(message)) => self.sent.push(message),
+                Poll::Output(other) => self.told.push(other),
+                Poll::Idle(deadline) => return deadline,
+            }
+        }
+    }
+
+    /// The peer says this; returns what it was answered.
+    fn hear(&mut self, body: Body) -> Vec<Message> {
+        self.hear_as(9, body)
+    }
+
+    fn hear_as(&mut self, xid: u32, body: Body) -> Vec<Message> {
+        self.session.handle(self.now, Input::Received(Message::new(xid, body)));
+        self.sent.clear();
+        self.drain();
+        self.sent.clone()
+    }
+
+    /// The peer answers the questions about its tables: they are empty.
+    fn tables_are_empty(&mut self, asked: &[Message]) {
+        for message in asked {
+            let Body::MultipartRequest(request) = &message.body else { panic!("{message}") };
+            let reply = match &request.body {
+                MultipartRequest::Flow(_) => MultipartReply::Flow(Vec::new()),
+                MultipartRequest::GroupDesc => MultipartReply::GroupDesc(Vec::new()),
+                other => panic!("{other:?}"),
+            };
+            self.hear_as(message.xid, Body::MultipartReply(reply.into()));
+        }
+    }
+
+    fn up() -> Talk {
+        let mut talk = Talk::new();
+        talk.hear(Body::Hello(Hello::default()));
+        talk.hear(features(0));
+        talk.hear(ports(vec![port(1, "s1-eth1"), port(PortNo::LOCAL.0, "s1")]));
+        let asked = talk.hear(description("None"));
+        talk.tables_are_empty(&asked);
+        talk
+    }
+
+    fn closed(&self) -> &str {
+        match self.told.last() {
+            Some(Output::Close(why)) => why,
+            other => panic!("not closed: {other:?}"),
+        }
+    }
+
+    /// Lets time go on, deadline by deadline, until the session closes; returns when.
+    fn wait_for_close(&mut self) -> Duration {
+        while !matches!(self.told.last(), Some(Output::Close(_))) {
+            self.now = self.drain().expect("a session that waits for ever");
+            self.drain();
+        }
+        self.now - Time::ZERO
+    }
+}
+
+#[test]
+fn a_switch_is_up_once_it_has_told_its_ports_its_name_and_its_tables() {
+    let talk = Talk::up();
+    let [Output::Up(info)] = &talk.told[..] else { panic!("{:?}", talk.told) };
+    assert_eq!((info.datapath_id, info.name.as_str()), (DatapathId(0x2a), "s1"));
+    assert_eq!(info.ports.len(), 1);
+    assert_eq!(
+        (info.ports[0].number, info.ports[0].up, info.ports[0].bytes_per_second),
+        (1, true, 125_000_000)
+    );
+}
+
+#[test]
+fn a_switch_without_a_local_port_is_named_by_its_description_or_its_identity() {
+    for (told, name) in [("spine 3", "spine 3"), ("None", "dpid:000000000000002a")] {
+        let mut talk = Talk::new();
+        talk.hear(Body::Hello(Hello::default()));
+        talk.hear(features(0));
+        let mut more = Multipart::from(MultipartReply::PortDesc(vec![port(1, "a")]));
+        more.flags = MultipartFlags::MORE;
+        assert_eq!(talk.hear(Body::MultipartReply(more)), []);
+        talk.hear(ports(vec![port(2, "b")]));
+        let asked = talk.hear(description(told));
+        talk.tables_are_empty(&asked);
+        let [Output::Up(info)] = &talk.told[..] else { panic!("{:?}", talk.told) };
+        assert_eq!((info.name.as_str(), info.ports.len()), (name, 2));
+    }
+}
+
+#[test]
+fn a_switch_that_speaks_only_1_0_is_told_so_and_turned_away_by_version() {
+    let mut talk = Talk::new();
+    let sent = talk.hear(Body::Hello(Hello { version: 1, elements: Vec::new(), rest: Vec::new() }));
+    let [Message { body: Body::Error(failure), .. }] = &sent[..] else { panic!("{sent:?}") };
+    assert_eq!((failure.kind, failure.code), (ErrorType::HELLO_FAILED, INCOMPATIBLE));
+    assert!(talk.closed().contains("0x01 (1.0)"), "{}", talk.closed());
+    assert!(!talk.closed().contains('\n'));
+    // It is deaf from now on.
+    assert_eq!(talk.hear(Body::EchoRequest(Vec::new())), []);
+}
+
+#[test]
+fn a_newer_switch_is_welcome_if_it_also_speaks_1_3() {
+    let elements = vec![HelloElement::VersionBitmap(vec![1 << 4 | 1 << 6])];
+    let mut talk = Talk::new();
+    let sent = talk.hear(Body::Hello(Hello { version: 6, elements, rest: Vec::new() }));
+    assert_eq!(sent[0].body, Body::FeaturesRequest);
+    let mut talk = Talk::new();
+    let elements = vec![HelloElement::VersionBitmap(vec![1 << 6])];
+    talk.hear(Body::Hello(Hello { version: 6, elements, rest: Vec::new() }));
+    assert!(talk.closed().contains("1.5"), "{}", talk.closed());
+}
+
+#[test]
+fn who_is_no_switch_is_turned_away() {
+    let mut talk = Talk::new();
+    talk.hear(features(0));
+    assert!(talk.closed().contains("hello"));
+    let mut talk = Talk::new();
+    talk.session.handle(talk.now, Input::Unreadable(Error::Version { version: 0x47, kind: 0x45 }));
+    talk.drain();
+    assert!(talk.closed().contains("0x47"), "{}", talk.closed());
+    let mut talk = Talk::new();
+    talk.hear(Body::Hello(Hello::default()));
+    talk.hear(features(1));
+    assert!(talk.closed().contains("auxiliary"));
+}
+
+#[test]
+fn a_peer_that_stops_in_the_handshake_is_dropped_however_often_it_echoes() {
+    assert_eq!(Talk::new().wait_for_close(), HANDSHAKE);
+    let mut talk = Talk::new();
+    talk.hear(Body::Hello(Hello::default()));
+    for second in 1..10 {
+        talk.now = Time::ZERO + Duration::from_secs(second);
+        assert_eq!(talk.hear(Body::EchoRequest(vec![7])), [Message::new(9, Body::EchoReply(vec![7]))]);
+    }
+    assert_eq!(talk.wait_for_close(), HANDSHAKE);
+}
+
+#[test]
+fn a_silent_switch_is_asked_and_dropped_if_it_does_not_answer() {
+    let mut talk = Talk::up();
+    talk.sent.clear();
+    for _ in 0..3 {
+        talk.now = talk.drain().unwrap();
+        talk.drain();
+        assert!(matches!(talk.sent.last(), Some(Message { body: Body::EchoRequest(_), .. })));
+        talk.hear(Body::EchoReply(Vec::new()));
+    }
+    assert_eq!(talk.told.len(), 1);
+    let last_received = talk.now;
+    talk.wait_for_close();
+    assert_eq!(talk.now, last_received + DEAD_AFTER);
+}
+
+#[test]
+fn ports_and_frames_are_reported_and_reserved_ports_are_not() {
+    let mut talk = Talk::up();
+    let status = |reason, port| Body::PortStatus(PortStatus { reason, port });
+    let mut down = port(1, "a");
+    down.state = PortState::LINK_DOWN;
+    talk.hear(status(PortReason::MODIFY, down));
+    talk.hear(status(PortReason::ADD, port(PortNo::LOCAL.0, "s1")));
+    let frame = |in_port| {
+        Body::PacketIn(PacketIn {
+            buffer: BufferId::NONE,
+            total_len: 3,
+            reason: PacketInReason::ACTION,
+            table: TableId(0),
+            cookie: 0,
+            matching: Match::new().in_port(in_port),
+            data: vec![1, 2, 3],
+        })
+    };
+    talk.hear(frame(PortNo(1)));
+    talk.hear(frame(PortNo(4)));
+    talk.hear(frame(PortNo::LOCAL));
+    talk.hear(status(PortReason::DELETE, port(1, "a")));
+    let [Output::Up(_), Output::PortChanged(changed), Output::PacketIn(1, data), Output::PortGone(1)] =
+        &talk.told[..]
+    else {
+        panic!("{:?}", talk.told)
+    };
+    assert_eq!((changed.up, &data[..]), (false, &[1, 2, 3][..]));
+}
+
+#[test]
+fn frames_go_out_as_packets_out() {
+    let mut talk = Talk::up();
+    talk.sent.clear();
+    talk.session.handle(talk.now, Input::Packet(3, vec![9]));
+    talk.drain();
+    assert_eq!(talk.sent[0].body, Body::PacketOut(PacketOut::new(PortNo(3), vec![9])));
+}
+
+fn meters(max_meters: u32) -> MultipartReply {
+    MultipartReply::MeterFeatures(MeterFeatures {
+        max_meters,
+        band_types: 1 << BandType::DROP.0,
+        capabilities: u32::from((MeterFlags::PKTPS | MeterFlags::BURST).0),
+        max_bands: 1,
+        max_color: 0,
+    })
+}
+
+/// A session with a switch that has meters, up to the barrier behind them; the questions about meters' xids.
+fn metered() -> (Talk, Vec<Message>) {
+    let mut talk = Talk::new();
+    talk.hear(Body::Hello(Hello::default()));
+    talk.hear(features(0));
+    let asked = talk.hear(ports(vec![port(1, "s1-eth1"), port(PortNo::LOCAL.0, "s1")]));
+    talk.hear_as(asked[0].xid, Body::MultipartReply(meters(100).into()));
+    let made = talk.hear(description("None"));
+    (talk, made)
+}
+
+#[test]
+fn a_switch_with_meters_gets_one_for_each_port_before_its_tables_are_read() {
+    let (mut talk, made) = metered();
+    let numbers: Vec<u32> = made
+        .iter()
+        .filter_map(|m| match &m.body {
+            Body::MeterMod(meter) => Some(meter.meter.0),
+            _ => None,
+        })
+        .collect();
+    assert_eq!(numbers, [100, 100, 99, 99]);
+    let barrier = made.last().unwrap();
+    assert_eq!(barrier.body, Body::BarrierRequest);
+    // That they are there already is as well.
+    let exists = ErrorMessage::new(ErrorType::METER_MOD_FAILED, METER_EXISTS, Vec::new());
+    assert_eq!(talk.hear_as(made[0].xid, Body::Error(exists)), []);
+    let asked = talk.hear_as(barrier.xid, Body::BarrierReply);
+    talk.tables_are_empty(&asked);
+    assert!(matches!(talk.told[..], [Output::Up(_)]), "{:?}", talk.told);
+    let status = PortStatus { reason: PortReason::ADD, port: port(7, "new") };
+    assert_eq!(talk.hear(Body::PortStatus(status)).len(), 2);
+}
+
+#[test]
+fn a_switch_that_refuses_a_meter_is_served_without_meters() {
+    let (mut talk, made) = metered();
+    let full = ErrorMessage::new(ErrorType::METER_MOD_FAILED, 11, Vec::new());
+    talk.hear_as(made[0].xid, Body::Error(full));
+    assert!(matches!(&talk.told[..], [Output::Warning(text)] if text.contains("meter")), "{:?}", talk.told);
+    let asked = talk.hear_as(made.last().unwrap().xid, Body::BarrierReply);
+    talk.tables_are_empty(&asked);
+    assert!(matches!(talk.told.last(), Some(Output::Up(_))));
+}
+
+#[test]
+fn a_port_that_floods_is_not_heard_beyond_its_rate() {
+    let mut talk = Talk::up();
+    let matching = Match::new().in_port(PortNo(1));
+    let (buffer, reason, table) = (BufferId::NONE, PacketInReason::ACTION, TableId(0));
+    let flood = PacketIn { buffer, total_len: 1, reason, table, cookie: 0, matching, data: vec![1] };
+    for _ in 0..1000 {
+        talk.hear(Body::PacketIn(flood.clone()));
+    }
+    assert_eq!(talk.told.iter().filter(|output| matches!(output, Output::PacketIn(..))).count(), 200);
+}
+
+#[test]
+fn counters_are_asked_for_and_put_together_and_a_switch_that_owes_answers_is_not_asked_again() {
+    let mut talk = Talk::up();
+    talk.session.counters = Counters::new(Duration::from_secs(7));
+    talk.session.counters.start(talk.now);
+    let questions = |talk: &mut Talk| {
+        talk.sent.clear();
+        talk.now = talk.session.counters.deadline().unwrap();
+        talk.session.last_received = talk.now;
+        talk.drain();
+        talk.sent.iter().filter(|m| matches!(m.body, Body::MultipartRequest(_))).cloned().collect::<Vec<_>>()
+    };
+    let asked = questions(&mut talk);
+    let [ports, flows] = &asked[..] else { panic!("{asked:?}") };
+    assert_eq!(questions(&mut talk), []);
+    let reply = |xid, reply: MultipartReply| (xid, Body::MultipartReply(reply.into()));
+    let (xid, body) = reply(ports.xid, MultipartReply::PortStats(Vec::new()));
+    talk.hear_as(xid, body);
+    let (xid, body) = reply(flows.xid, MultipartReply::Flow(Vec::new()));
+    talk.hear_as(xid, body);
+    assert!(matches!(talk.told.last(), Some(Output::Counted(_))), "{:?}", talk.told);
+    assert_eq!(questions(&mut talk).len(), 2);
+}
+
+fn refusal(kind: ErrorType, code: u16) -> Body {
+    Body::Error(ErrorMessage::new(kind, code, Vec::new()))
+}
+
+#[test]
+fn a_switch_that_a_later_controller_runs_is_left_to_it_at_once_or_when_it_says_so() {
+    let mut talk = Talk::new();
+    talk.hear(Body::Hello(Hello::default()));
+    let asked = talk.hear(features(0));
+    let master = RoleConfig { role: Role::MASTER, generation: 7 };
+    assert_eq!(asked[0].body, Body::RoleRequest(master));
+    talk.hear_as(asked[0].xid, refusal(ErrorType::ROLE_REQUEST_FAILED, 0));
+    assert!(talk.closed().contains("a controller that started later runs it"), "{}", talk.closed());
+
+    let mut talk = Talk::up();
+    talk.hear_as(77, refusal(ErrorType::BAD_REQUEST, 10));
+    assert!(talk.closed().contains("has taken it over"), "{}", talk.closed());
+}
+
+#[test]
+fn a_switch_without_roles_group_tables_and_table_features_is_served_and_gets_no_groups() {
+    let mut talk = Talk::new();
+    talk.hear(Body::Hello(Hello::default()));
+    let asked = talk.hear(features(0));
+    talk.hear_as(asked[0].xid, refusal(ErrorType::BAD_REQUEST, 1));
+    let asked = talk.hear(ports(vec![port(PortNo::LOCAL.0, "s1")]));
+    for question in &asked[..3] {
+        talk.hear_as(question.xid, refusal(ErrorType::BAD_REQUEST, 2));
+    }
+    let asked = talk.hear(description("None"));
+    talk.tables_are_empty(&asked);
+    let [Output::Up(info)] = &talk.told[..] else { panic!("{:?}", talk.told) };
+    assert_eq!(
+        info.capacity,
+        TableCapacity { groups: Some(0), failovers: Some(0), ..TableCapacity::default() }
+    );
+}
+
+#[test]
+fn what_a_switch_says_that_it_can_hold_is_known_when_it_is_up() {
+    let mut talk = Talk::new();
+    talk.hear(Body::Hello(Hello::default()));
+    talk.hear(features(0));
+    let asked = talk.hear(ports(vec![port(PortNo::LOCAL.0, "s1")]));
+    let each = |all, ff| PerGroupType { all, select: 0, indirect: 0, ff };
+    let types = 1 << GroupType::ALL.0 | 1 << GroupType::FF.0;
+    let capabilities = GroupCapabilities::NONE;
+    let groups = GroupFeatures { types, capabilities, max_groups: each(40, 30), actions: each(1, 1) };
+    talk.hear_as(asked[1].xid, Body::MultipartReply(MultipartReply::GroupFeatures(groups).into()));
+    let table = |table, max_entries| TableFeatures {
+        table: TableId(table),
+        name: FixedText::new("t").unwrap(),
+        metadata_match: 0,
+        metadata_write: 0,
+        config: TableConfig(0),
+        max_entries,
+        properties: Vec::new(),
+    };
+    let tables = MultipartReply::TableFeatures(vec![table(0, 2000), table(1, 9)]);
+    talk.hear_as(asked[2].xid, Body::MultipartReply(tables.into()));
+    let asked = talk.hear(description("None"));
+    talk.tables_are_empty(&asked);
+    let [Output::Up(info)] = &talk.told[..] else { panic!("{:?}", talk.told) };
+    assert_eq!(
+        info.capacity,
+        TableCapacity { groups: Some(40), failovers: Some(30), flows: Some(2000), meters: None }
+    );
+    assert_eq!(info.capacity.failovers(), 20);
+}
+
+/// What switches say, and what they should not.
+fn said() -> impl Strategy<Value = Body> {
+    let kinds = [ErrorType::BAD_REQUEST, ErrorType::ROLE_REQUEST_FAILED, ErrorType::FLOW_MOD_FAILED];
+    let status = |(number, gone): (u32, bool)| {
+        let reason = if gone { PortReason::DELETE } else { PortReason::ADD };
+        Body::PortStatus(PortStatus { reason, port: port(number, "p") })
+    };
+    let reply = |reply: MultipartReply| Just(Body::MultipartReply(reply.into()));
+    prop_oneof![
+        Just(Body::Hello(Hello::default())),
+        (0u8..2).prop_map(features),
+        Just(ports(vec![port(1, "s1-eth1"), port(PortNo::LOCAL.0, "s1")])),
+        Just(description("None")),
+        (0u32..300).prop_map(|most| Body::MultipartReply(meters(most).into())),
+        reply(MultipartReply::Flow(Vec::new())),
+        reply(MultipartReply::GroupDesc(Vec::new())),
+        reply(MultipartReply::TableFeatures(Vec::new())),
+        Just(Body::BarrierReply),
+        Just(Body::EchoRequest(vec![1])),
+        Just(Body::EchoReply(Vec::new())),
+        (0u32..5, any::<bool>()).prop_map(status),
+        (prop::sample::select(kinds.to_vec()), 0u16..12).prop_map(|(kind, code)| refusal(kind, code)),
+    ]
+}
+
+proptest! {
+    /// In whatever order, and as an answer to whatever question.
+    #[test]
+    fn whatever_a_peer_says_it_is_up_once_at_most_and_closed_once_at_most(
+        talk in prop::collection::vec((0u32..16, any::<bool>(), said(), 0u64..4000), 1..60),
+    ) {
+        let mut world = Talk::new();
+        for (xid, table, body, wait) in talk {
+            let closed = matches!(world.told.last(), Some(Output::Close(_)));
+            world.now += Duration::from_millis(wait);
+            let answers = world.hear_as(if table { xid | reconcile::XID } else { xid }, body);
+            prop_assert!(!closed || answers.is_empty(), "{answers:?}");
+        }
+        let closes = world.told.iter().filter(|output| matches!(output, Output::Close(_))).count();
+        let ups = world.told.iter().filter(|output| matches!(output, Output::Up(_))).count();
+        prop_assert!(closes <= 1 && ups <= 1);
+        prop_assert!(closes == 0 || matches!(world.told.last(), Some(Output::Close(_))), "{:?}", world.told);
+    }
+}

@@ -1,0 +1,413 @@
+//! The life of one job: its group is formed, its ranks run, the first failure ends all (unless the
+//! job is to survive what is lost), and whatever happens its group is released everywhere.
+//!
+//! Which jobs there are and how events find them is left to [`crate::jobs`], what ends one from outside to
+//! [`crate::jobs::control`].
+
+use crate::agents::Session;
+use crate::fabric::Fabric;
+use crate::groups::{FIRST_EPOCH, Groups, Place, by_node};
+use crate::jobs::control::JobControl;
+use cool_proto::control::{
+    Exited, Finished, Group, JobEvent, JobSpec, Kill, Launch, Output, Started, controller_message::Body,
+    job_event, job_view::State,
+};
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::sync::mpsc::error::SendTimeoutError;
+use tokio::sync::{mpsc, watch};
+use tokio::time::{Instant, sleep_until, timeout, timeout_at};
+use tonic::Status;
+use tracing::{info, warn};
+
+/// How long a job waits for others.
+#[derive(Clone, Copy, Debug)]
+pub struct Limits {
+    /// For all agents to be ready with the group.
+    pub group_ready: Duration,
+    /// For ranks that were told to end.
+    pub end: Duration,
+    /// For the caller to take an event.
+    pub caller: Duration,
+    /// For nodes and callers to come back to a controller that was restarted.
+    pub takeover: Duration,
+}
+
+impl Default for Limits {
+    fn default() -> Limits {
+        let seconds = Duration::from_secs;
+        Limits { group_ready: seconds(15), end: seconds(10), caller: seconds(30), takeover: seconds(30) }
+    }
+}
+
+/// Something an agent's session says to a job.
+#[derive(Debug)]
+pub struct Post {
+    /// The session's number.
+    pub from: u32,
+    /// What it says.
+    pub event: Event,
+}
+
+/// What a session says.
+#[derive(Debug)]
+pub enum Event {
+    /// The agent is ready with the group, in this epoch.
+    Ready(u32),
+    /// The agent could not make the group, or lost it.
+    GroupFailed(String),
+    /// A line of a rank.
+    Output(Output),
+    /// A rank has ended.
+    Exited(Exited),
+    /// The session has ended, and why.
+    Left(String),
+    /// No rank of the node uses the group any more.
+    Unused,
+}
+
+/// To the caller of a job.
+pub type Caller = mpsc::Sender<Result<JobEvent, Status>>;
+
+/// Why a job ends early.
+#[derive(Debug)]
+pub(crate) struct Failure {
+    pub(crate) code: i32,
+    pub(crate) rank: Option<u32>,
+    pub(crate) reason: String,
+}
+
+impl Failure {
+    pub(crate) fn of_job(reason: impl Into<String>) -> Failure {
+        Failure { code: 1, rank: None, reason: reason.into() }
+    }
+}
+
+/// A job from its allocation to its end.
+pub struct Job {
+    /// Its number.
+    pub id: u64,
+    /// The number of its world group.
+    pub group: u64,
+    /// What was asked for.
+    pub spec: JobSpec,
+    /// Where each rank runs.
+    pub places: Vec<Place>,
+    /// From the sessions.
+    pub mailbox: mpsc::Receiver<Post>,
+    /// To who asked for it.
+    pub caller: Caller,
+    /// Whether the caller still takes what it is told.
+    pub caller_listens: bool,
+    /// If an earlier controller started it.
+    pub resumed: Option<Resumed>,
+    /// What may end it from outside.
+    pub control: JobControl,
+    /// How far it is, for whoever asks.
+    pub state: watch::Sender<State>,
+    /// The network.
+    pub network: Arc<dyn Fabric>,
+    /// The groups in use.
+    pub groups: Arc<Groups>,
+    /// How long to wait.
+    pub limits: Limits,
+}
+
+/// How the ranks of a resumed job are.
+#[derive(Debug, Default)]
+pub struct Ranks {
+    /// Those that run.
+    pub running: BTreeSet<u32>,
+    /// How others ended, with the session that says so.
+    pub exited: Vec<(u32, Exited)>,
+}
+
+/// What a job needs that an earlier controller started.
+#[derive(Debug)]
+pub struct Resumed {
+    /// Callers who come back, and what they asked for.
+    pub callers: mpsc::Receiver<(Caller, JobSpec)>,
+    /// How its ranks are.
+    pub ranks: Ranks,
+}
+
+/// Who is still to say something.
+#[derive(Default)]
+struct Awaited {
+    /// Sessions that are not ready with the group.
+    unready: BTreeSet<u32>,
+    /// Ranks that run.
+    running: BTreeSet<u32>,
+    /// The first that was lost, in a job that survives it.
+    lost: Option<Failure>,
+    /// Ranks that have ended well.
+    ended: usize,
+}
+
+impl Job {
+    /// Runs the job to its end and returns what to tell the caller last.
+    pub async fn run(&mut self) -> Finished {
+        let mut awaited = Awaited::default();
+        let outcome = match self.resumed.take() {
+            None => self.form_and_run(&mut awaited).await,
+            Some(resumed) => self.resume(resumed, &mut awaited).await,
+        };
+        if let Err(failure) = &outcome {
+            info!(reason = failure.reason, "job fails");
+            self.state.send_replace(State::Ending);
+            self.control.ignore();
+            self.end(&mut awaited).await;
+        }
+        self.groups.release(&*self.network, self.group, &self.places).await;
+        match outcome {
+            Ok(()) => Finished::default(),
+            Err(Failure { code, rank, reason }) => Finished { code, rank, reason },
+        }
+    }
+
+    async fn form_and_run(&mut self, awaited: &mut Awaited) -> Result<(), Failure> {
+        let group = self.form(awaited).await?;
+        self.launch(awaited)?;
+        self.starts_to_run();
+        self.tell(job_event::Body::Started(Started { job: self.id, group: Some(group) })).await?;
+        self.watch(awaited).await
+    }
+
+    /// From here on time counts.
+    fn starts_to_run(&mut self) {
+        self.state.send_replace(State::Running);
+        self.control.limit(Duration::from_millis(self.spec.time_limit_ms));
+    }
+
+    /// Waits for the ends of all ranks.
+    async fn watch(&mut self, awaited: &mut Awaited) -> Result<(), Failure> {
+        while !awaited.running.is_empty() {
+            let post = self.next().await?;
+            self.note(post, awaited).await?;
+        }
+        match awaited.lost.take() {
+            Some(lost) if awaited.ended == 0 => Err(lost),
+            _ => Ok(()),
+        }
+    }
+
+    /// Goes on where an earlier controller was ended. What ranks say meanwhile waits for the
+    /// caller.
+    async fn resume(&mut self, resumed: Resumed, awaited: &mut Awaited) -> Result<(), Failure> {
+        let Resumed { mut callers, ranks } = resumed;
+        awaited.running = ranks.running;
+        let came = tokio::select! {
+            stopped = self.control.stop(self.id, &self.places) => return Err(stopped),
+            came = timeout(self.limits.takeover, callers.recv()) => came,
+        };
+        let Ok(Some((caller, spec))) = came else {
+            let waited = self.limits.takeover;
+            return Err(Failure::of_job(format!("whoever started it has not come back within {waited:?}")));
+        };
+        (self.caller, self.caller_listens, self.spec) = (caller, true, spec);
+        self.starts_to_run();
+        let exited: BTreeSet<u32> = ranks.exited.iter().map(|(_, exited)| exited.rank).collect();
+        let all = 0..self.places.len() as u32;
+        if let Some(rank) = all.clone().find(|r| !awaited.running.contains(r) && !exited.contains(r)) {
+            return Err(Failure::of_job(format!("rank {rank} had not been started yet")));
+        }
+        awaited.running.extend(&exited);
+        for (from, exited) in ranks.exited {
+            self.note(Post { from, event: Event::Exited(exited) }, awaited).await?;
+        }
+        self.watch(awaited).await
+    }
+
+    /// Makes the group, in the network and at its members.
+    async fn form(&mut self, awaited: &mut Awaited) -> Result<Group, Failure> {
+        let made = self.groups.make(&*self.network, self.group, self.id, &self.places).await;
+        let group = made.map_err(Failure::of_job)?;
+        awaited.unready.extend(by_node(&self.places).into_keys());
+        let deadline = Instant::now() + self.limits.group_ready;
+        while !awaited.unready.is_empty() {
+            let Ok(post) = timeout_at(deadline, self.next()).await else {
+                return Err(self.not_ready(&awaited.unready));
+            };
+            self.note(post?, awaited).await?;
+        }
+        Ok(group)
+    }
+
+    fn not_ready(&self, unready: &BTreeSet<u32>) -> Failure {
+        let (nodes, waited) = (self.names(unready), self.limits.group_ready);
+        Failure::of_job(format!(
+            "group {}: not ready on {nodes} within {waited:?}; look at the logs of the agents there",
+            self.group
+        ))
+    }
+
+    /// Starts the ranks.
+    fn launch(&self, awaited: &mut Awaited) -> Result<(), Failure> {
+        for (session, ranks) in by_node(&self.places).into_values() {
+            let launch = Launch {
+                job: self.id,
+                group: self.group,
+                ranks: ranks.clone(),
+                size: self.places.len() as u32,
+                program: self.spec.program.clone(),
+                args: self.spec.args.clone(),
+                env: self.spec.env.clone(),
+                workdir: self.spec.workdir.clone(),
+            };
+            session.set_left_behind(false);
+            session.send(Body::Launch(launch)).map_err(|e| Failure::of_job(e.to_string()))?;
+            awaited.running.extend(ranks);
+        }
+        Ok(())
+    }
+
+    /// The next thing a session says, unless there is a reason to end first.
+    async fn next(&mut self) -> Result<Post, Failure> {
+        tokio::select! {
+            stopped = self.control.stop(self.id, &self.places) => Err(stopped),
+            () = self.caller.closed() => Err(Failure::of_job("the caller went away")),
+            post = self.mailbox.recv() => post.ok_or_else(|| Failure::of_job("the job was dropped")),
+        }
+    }
+
+    /// Takes note of what a session says, and passes on what concerns the caller.
+    async fn note(&mut self, post: Post, awaited: &mut Awaited) -> Result<(), Failure> {
+        let Post { from, event } = post;
+        match event {
+            Event::Ready(FIRST_EPOCH) => {
+                awaited.unready.remove(&from);
+                Ok(())
+            }
+            Event::Ready(epoch) => {
+                warn!(node = self.names(&[from].into()), epoch, "ready in an epoch that the group is not in");
+                Ok(())
+            }
+            Event::GroupFailed(reason) => {
+                awaited.unready.remove(&from);
+                let node = self.names(&[from].into());
+                Err(Failure::of_job(format!("group {} failed on {node}: {reason}", self.group)))
+            }
+            Event::Output(output) if self.runs_on(output.rank, from) => {
+                self.tell(job_event::Body::Output(output)).await
+            }
+            Event::Exited(exited) if self.runs_on(exited.rank, from) => {
+                // A rank ends once, also if its agent says so twice.
+                if !awaited.running.remove(&exited.rank) {
+                    return Ok(());
+                }
+                let failure = self.failure_of(&exited);
+                awaited.ended += usize::from(failure.is_none());
+                let behind = self.places[exited.rank as usize].session.is_left_behind();
+                let survived = self.spec.survive && (exited.signal != 0 || behind);
+                let told = self.tell(job_event::Body::Exited(exited)).await;
+                match failure {
+                    Some(failure) if survived => survive(failure, awaited),
+                    Some(failure) => return Err(failure),
+                    None => {}
+                }
+                told
+            }
+            Event::Output(Output { rank, .. }) | Event::Exited(Exited { rank, .. }) => {
+                warn!(
+                    node = self.names(&[from].into()),
+                    rank, "an agent speaks of a rank that is not its own"
+                );
+                Ok(())
+            }
+            Event::Left(reason) => self.node_left(from, &reason, awaited),
+            // A job's group is released when its ranks have ended.
+            Event::Unused => Ok(()),
+        }
+    }
+
+    fn node_left(&self, from: u32, reason: &str, awaited: &mut Awaited) -> Result<(), Failure> {
+        let lost: Vec<u32> =
+            awaited.running.iter().copied().filter(|rank| self.runs_on(*rank, from)).collect();
+        awaited.running.retain(|rank| !lost.contains(rank));
+        if !awaited.unready.remove(&from) && lost.is_empty() {
+            return Ok(());
+        }
+        let node = self.names(&[from].into());
+        let reason = format!("node {node} is gone: {reason}");
+        let failure = Failure { rank: lost.first().copied(), ..Failure::of_job(reason) };
+        if !self.spec.survive || lost.is_empty() {
+            return Err(failure);
+        }
+        survive(failure, awaited);
+        Ok(())
+    }
+
+    fn failure_of(&self, exited: &Exited) -> Option<Failure> {
+        let (rank, node) = (exited.rank, &self.places[exited.rank as usize].session.agent.name);
+        let (code, what) = match exited {
+            Exited { error, .. } if !error.is_empty() => (1, format!(": {error}")),
+            Exited { signal, .. } if *signal != 0 => (128 + signal, format!(" was ended by signal {signal}")),
+            Exited { code: 0, .. } => return None,
+            Exited { code, .. } => (*code, format!(" exited with status {code}")),
+        };
+        Some(Failure { code, rank: Some(rank), reason: format!("rank {rank} on {node}{what}") })
+    }
+
+    /// Ends the ranks that run.
+    async fn end(&mut self, awaited: &mut Awaited) {
+        for (session, ranks) in by_node(&self.places).into_values() {
+            if ranks.iter().any(|rank| awaited.running.contains(rank)) {
+                // If the agent is gone, the session's end says so to this job too.
+                let _ = session.send(Body::Kill(Kill { job: self.id }));
+            }
+        }
+        let deadline = Instant::now() + self.limits.end;
+        while !awaited.running.is_empty() {
+            let post = tokio::select! {
+                post = self.mailbox.recv() => post,
+                () = sleep_until(deadline) => None,
+            };
+            let Some(post) = post else {
+                warn!(ranks = ?awaited.running, "told to end, but their agents do not say that they have");
+                return;
+            };
+            // The failure that ended the job came first; these follow from it.
+            let _ = timeout_at(deadline, self.note(post, awaited)).await;
+        }
+    }
+
+    /// Passes an event on to the caller.
+    async fn tell(&mut self, body: job_event::Body) -> Result<(), Failure> {
+        if !self.caller_listens {
+            return Ok(());
+        }
+        let event = Ok(JobEvent { body: Some(body) });
+        let sent = tokio::select! {
+            biased;
+            sent = self.caller.send_timeout(event, self.limits.caller) => sent,
+            // A caller that does not read cannot keep its job from being ended.
+            stopped = self.control.stop(self.id, &self.places) => return Err(stopped),
+        };
+        self.caller_listens = sent.is_ok();
+        sent.map_err(|e| match e {
+            SendTimeoutError::Closed(_) => Failure::of_job("the caller went away"),
+            SendTimeoutError::Timeout(_) => {
+                let waited = self.limits.caller;
+                Failure::of_job(format!("the caller has not read the job's output for {waited:?}"))
+            }
+        })
+    }
+
+    fn runs_on(&self, rank: u32, session: u32) -> bool {
+        self.places.get(rank as usize).is_some_and(|p| p.session.number == session)
+    }
+
+    /// The names of the nodes of these sessions.
+    fn names(&self, sessions: &BTreeSet<u32>) -> String {
+        let of = |(session, _): (Arc<Session>, Vec<u32>)| session.agent.name.clone();
+        let nodes = by_node(&self.places).into_iter().filter(|(number, _)| sessions.contains(number));
+        nodes.map(|(_, node)| of(node)).collect::<Vec<_>>().join(", ")
+    }
+}
+
+/// The job goes on without what is lost. Should nobody be left, that was why.
+fn survive(failure: Failure, awaited: &mut Awaited) {
+    info!(reason = failure.reason, "job goes on");
+    awaited.lost.get_or_insert(failure);
+}

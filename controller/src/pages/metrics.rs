@@ -1,0 +1,231 @@
+//! What there is to see of a running controller, for Prometheus.
+
+use crate::fabric::{Histogram, PortLoad};
+use crate::pages::status::{Status, Switch};
+use prometheus_client::collector::Collector;
+use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric, NoLabelSet};
+use prometheus_client::metrics::MetricType;
+use prometheus_client::metrics::counter::ConstCounter;
+use prometheus_client::metrics::gauge::ConstGauge;
+use prometheus_client::registry::Registry;
+use std::fmt::{self, Error};
+use std::sync::Arc;
+
+type Labels = Vec<(&'static str, String)>;
+/// A metric, what it means, and where it comes from.
+type OfSwitch<T> = (&'static str, &'static str, fn(&Switch) -> T);
+type OfPort = (&'static str, &'static str, fn(&PortLoad) -> u64);
+
+const SWITCH_GAUGES: [OfSwitch<usize>; 2] = [
+    ("cool_switch_flows", "Flows that the switch is to hold", |s| s.flows),
+    ("cool_switch_groups", "Entries of the group table that the switch is to hold", |s| s.groups),
+];
+const SWITCH_COUNTERS: [OfSwitch<u64>; 3] = [
+    (
+        "cool_switch_outsider_packets",
+        "Packets for groups that were dropped, from who may not send them",
+        |s| s.outsiders,
+    ),
+    ("cool_switch_packet_ins", "Packets handed to the controller", |s| s.packet_ins),
+    ("cool_switch_packet_ins_dropped", "Of those, dropped since a port handed in too many", |s| {
+        s.packet_ins_dropped
+    }),
+];
+const PORT_COUNTERS: [OfPort; 5] = [
+    ("cool_port_receive_bytes", "Bytes that came in by the port", |p| p.counters.rx_bytes),
+    ("cool_port_receive_packets", "Packets that came in by the port", |p| p.counters.rx_packets),
+    ("cool_port_transmit_bytes", "Bytes that went out by the port", |p| p.counters.tx_bytes),
+    ("cool_port_transmit_packets", "Packets that went out by the port", |p| p.counters.tx_packets),
+    ("cool_port_lost_packets", "Packets that were dropped or broken at the port", |p| p.counters.lost),
+];
+
+/// A registry of all metrics, with these values.
+pub fn registry(status: Arc<Status>) -> Registry {
+    let mut registry = Registry::default();
+    registry.register_collector(Box::new(Metrics(status)));
+    registry
+}
+
+#[derive(Debug)]
+struct Metrics(Arc<Status>);
+
+impl Collector for Metrics {
+    fn encode(&self, encoder: DescriptorEncoder) -> Result<(), Error> {
+        let mut families = Families(encoder);
+        self.totals(&mut families)?;
+        self.switches(&mut families)?;
+        self.links(&mut families)?;
+        families.histogram(
+            "cool_installation_seconds",
+            "From a change until the switch has confirmed it",
+            &self.0.installation,
+        )?;
+        families.histogram(
+            "cool_discovery_seconds",
+            "From when both ends are there until a link or node is found",
+            &self.0.discovery,
+        )
+    }
+}
+
+impl Metrics {
+    fn totals(&self, families: &mut Families<'_>) -> fmt::Result {
+        let status = &self.0;
+        let trees: usize = status.groups.iter().map(|group| group.trees.len()).sum();
+        let located = status.nodes.iter().filter(|node| node.link.is_some()).count();
+        let totals = [
+            ("cool_switches", "Switches", status.switches.len()),
+            ("cool_links", "Links between switches", status.links.len()),
+            ("cool_nodes", "Nodes whose agents have joined", status.nodes.len()),
+            ("cool_nodes_located", "Nodes that have been found in the network", located),
+            ("cool_groups", "Groups in use", status.groups.len()),
+            ("cool_trees", "Multicast trees installed", trees),
+            ("cool_jobs", "Running jobs", status.jobs.len()),
+            ("cool_warnings", "What an operator should look at: see cool topology", status.warnings.len()),
+        ];
+        totals.into_iter().try_for_each(|(name, help, value)| families.total(name, help, value))
+    }
+
+    fn switches(&self, families: &mut Families<'_>) -> fmt::Result {
+        let switches = &self.0.switches;
+        let label = |switch: &Switch| vec![("switch", switch.name.clone())];
+        for (name, help, value) in SWITCH_GAUGES {
+            families.gauge(name, help, switches.iter().map(|s| (label(s), value(s) as f64)))?;
+        }
+        for (name, help, value) in SWITCH_COUNTERS {
+            families.counter(name, help, switches.iter().map(|s| (label(s), value(s))))?;
+        }
+        let port = |(switch, number): (&Switch, &u32)| {
+            vec![("switch", switch.name.clone()), ("port", number.to_string())]
+        };
+        for (name, help, value) in PORT_COUNTERS {
+            let ports =
+                switches.iter().flat_map(|s| s.ports.iter().map(move |(number, load)| (s, number, load)));
+            families.counter(name, help, ports.map(|(s, number, load)| (port((s, number)), value(load))))?;
+        }
+        Ok(())
+    }
+
+    fn links(&self, families: &mut Families<'_>) -> fmt::Result {
+        let of_nodes = self.0.nodes.iter().filter_map(|node| node.link.as_ref());
+        let links: Vec<_> = self.0.links.iter().chain(of_nodes).collect();
+        let label = |name: &str, direction: &str| {
+            vec![("link", name.to_owned()), ("direction", direction.to_owned())]
+        };
+        let both =
+            links.iter().flat_map(|l| [(label(&l.name, "forth"), l.forth), (label(&l.name, "back"), l.back)]);
+        families.gauge("cool_link_bytes_per_second", "What the link carries", both)?;
+        let known =
+            links.iter().filter_map(|l| Some((vec![("link", l.name.clone())], l.bytes_per_second? as f64)));
+        families.gauge(
+            "cool_link_capacity_bytes_per_second",
+            "What the link carries at most, where that is known",
+            known,
+        )
+    }
+}
+
+struct Families<'a>(DescriptorEncoder<'a>);
+
+impl Families<'_> {
+    fn total(&mut self, name: &str, help: &str, value: usize) -> fmt::Result {
+        let metric = self.0.encode_descriptor(name, help, None, MetricType::Gauge)?;
+        ConstGauge::new(i64::try_from(value).unwrap_or(i64::MAX)).encode(metric)
+    }
+
+    fn gauge(
+        &mut self,
+        name: &str,
+        help: &str,
+        values: impl IntoIterator<Item = (Labels, f64)>,
+    ) -> fmt::Result {
+        let mut family = self.0.encode_descriptor(name, help, None, MetricType::Gauge)?;
+        for (labels, value) in values {
+            ConstGauge::new(value).encode(family.encode_family(&labels)?)?;
+        }
+        Ok(())
+    }
+
+    fn counter(
+        &mut self,
+        name: &str,
+        help: &str,
+        values: impl IntoIterator<Item = (Labels, u64)>,
+    ) -> fmt::Result {
+        let mut family = self.0.encode_descriptor(name, help, None, MetricType::Counter)?;
+        for (labels, value) in values {
+            ConstCounter::new(value).encode(family.encode_family(&labels)?)?;
+        }
+        Ok(())
+    }
+
+    fn histogram(&mut self, name: &str, help: &str, histogram: &Histogram) -> fmt::Result {
+        let mut family = self.0.encode_descriptor(name, help, None, MetricType::Histogram)?;
+        // The last bucket has no bound.
+        let bounds = Histogram::BOUNDS.into_iter().chain([f64::INFINITY]);
+        let buckets: Vec<(f64, u64)> = bounds.zip(histogram.counts).collect();
+        family.encode_histogram::<NoLabelSet>(histogram.sum, histogram.counts.iter().sum(), &buckets, None)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::fabric::PortCounters;
+    use crate::pages::status::{Link, Node};
+    use prometheus_client::encoding::text::encode;
+
+    fn text(status: Status) -> String {
+        let mut text = String::new();
+        encode(&mut text, &registry(Arc::new(status))).unwrap();
+        text
+    }
+
+    #[test]
+    fn all_that_is_counted_is_told_once_with_its_labels() {
+        let counters = PortCounters { rx_bytes: 11, ..PortCounters::default() };
+        let switch = Switch {
+            datapath_id: "0000000000000001".into(),
+            name: "s\"1".into(),
+            rack: None,
+            flows: 9,
+            groups: 2,
+            meters: true,
+            outsiders: 3,
+            packet_ins: 5,
+            packet_ins_dropped: 4,
+            ports: [(7, PortLoad { counters, ..PortLoad::default() })].into(),
+        };
+        let link = Link { name: "s1:7-h1".into(), bytes_per_second: Some(100), forth: 1.5, back: 2.5 };
+        let node = Node { name: "h1".into(), ip: String::new(), rack: Some(0), slots: 1, link: Some(link) };
+        let mut installation = Histogram::default();
+        (installation.counts[0], installation.counts[12], installation.sum) = (2, 1, 9.5);
+        let status = Status { switches: vec![switch], nodes: vec![node], installation, ..Status::default() };
+        let text = text(status);
+        for line in [
+            "cool_switches 1",
+            "cool_nodes_located 1",
+            "cool_switch_flows{switch=\"s\\\"1\"} 9.0",
+            "cool_switch_outsider_packets_total{switch=\"s\\\"1\"} 3",
+            "cool_port_receive_bytes_total{switch=\"s\\\"1\",port=\"7\"} 11",
+            "cool_link_bytes_per_second{link=\"s1:7-h1\",direction=\"back\"} 2.5",
+            "cool_link_capacity_bytes_per_second{link=\"s1:7-h1\"} 100.0",
+            "cool_installation_seconds_sum 9.5",
+            "cool_installation_seconds_count 3",
+            "cool_installation_seconds_bucket{le=\"5.0\"} 2",
+            "cool_installation_seconds_bucket{le=\"+Inf\"} 3",
+        ] {
+            assert_eq!(
+                text.lines().filter(|l| *l == line || *l == format!("{line}.0")).count(),
+                1,
+                "{line} in {text}"
+            );
+        }
+    }
+
+    #[test]
+    fn nothing_is_told_of_nothing() {
+        let text = text(Status::default());
+        assert!(text.contains("cool_switches 0") && text.ends_with("# EOF\n"), "{text}");
+    }
+}

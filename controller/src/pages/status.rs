@@ -1,0 +1,347 @@
+//! What there is to see of a running controller, as one value: the network with its load, groups, jobs and events.
+//! How it is shown is left to [`crate::pages::metrics`] and [`crate::pages::web`].
+
+use crate::agents::Agents;
+use crate::fabric::Fabric;
+use crate::fabric::{DatapathId, Histogram, Measured, Port, PortLoad, Rules, SwitchLoad, TopologySnapshot};
+use crate::groups::{self, Groups};
+use crate::jobs::Jobs;
+use cool_daemon::log::Events;
+use cool_proto::control::{Group, JobView};
+use cool_topology::picture::{self, Picture};
+use serde::Serialize;
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+/// Where it is seen from.
+#[derive(Clone)]
+pub struct Watcher {
+    /// The network.
+    pub network: Arc<dyn Fabric>,
+    /// The connected agents.
+    pub agents: Arc<Agents>,
+    /// The groups in use.
+    pub groups: Arc<Groups>,
+    /// The running jobs.
+    pub jobs: Arc<Jobs>,
+    /// What has happened.
+    pub events: Events,
+}
+
+/// All of it, at one moment. Links and ports are called as in trees: "s1:2-s3:1", "s3:4-h2".
+#[derive(Clone, Debug, Default, Serialize)]
+pub struct Status {
+    /// By datapath id.
+    pub switches: Vec<Switch>,
+    /// Between switches.
+    pub links: Vec<Link>,
+    /// By name.
+    pub nodes: Vec<Node>,
+    /// By number.
+    pub groups: Vec<GroupStatus>,
+    /// By number.
+    pub jobs: Vec<Job>,
+    /// What an operator should look at.
+    pub warnings: Vec<String>,
+    /// The last ones, oldest first, as the log has them.
+    pub events: Vec<serde_json::Value>,
+    /// From the last change of what a switch is to hold until it has confirmed it.
+    #[serde(skip)]
+    pub installation: Histogram,
+    /// From the moment at which both ends are there until a link or node is found.
+    #[serde(skip)]
+    pub discovery: Histogram,
+}
+
+/// A switch.
+#[derive(Clone, Debug, Serialize)]
+pub struct Switch {
+    /// 16 hexadecimal digits.
+    pub datapath_id: String,
+    /// As it calls itself.
+    pub name: String,
+    /// If nodes are on it.
+    pub rack: Option<u32>,
+    /// Flows that it is to hold.
+    pub flows: usize,
+    /// Entries of its group table that it is to hold.
+    pub groups: usize,
+    /// Whether it has meters.
+    pub meters: bool,
+    /// Packets for groups that it dropped, from who may not send them.
+    pub outsiders: u64,
+    /// Packets that it handed in.
+    pub packet_ins: u64,
+    /// Of those, dropped since a port handed in too many.
+    pub packet_ins_dropped: u64,
+    /// By number.
+    #[serde(skip)]
+    pub ports: BTreeMap<u32, PortLoad>,
+}
+
+/// A link between switches, or of a node, with its load each way.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Link {
+    /// As in trees.
+    pub name: String,
+    /// What it carries at most; `None`: unknown.
+    pub bytes_per_second: Option<u64>,
+    /// From the end that is named first, of late.
+    pub forth: f64,
+    /// To it.
+    pub back: f64,
+}
+
+/// A node.
+#[derive(Clone, Debug, Serialize)]
+pub struct Node {
+    /// Unique.
+    pub name: String,
+    /// On the data network.
+    pub ip: String,
+    /// If it has been found.
+    pub rack: Option<u32>,
+    /// Ranks that it takes.
+    pub slots: u32,
+    /// Its link, if it has been found; forth is to the node.
+    pub link: Option<Link>,
+}
+
+/// A group.
+#[derive(Clone, Debug, Serialize)]
+pub struct GroupStatus {
+    /// Its number.
+    pub id: u64,
+    /// Of which job.
+    pub job: u64,
+    /// How many ranks.
+    pub ranks: usize,
+    /// On which nodes.
+    pub nodes: BTreeSet<String>,
+    /// Its trees.
+    pub trees: Vec<Tree>,
+}
+
+/// A tree of a group.
+#[derive(Clone, Debug, Serialize)]
+pub struct Tree {
+    /// Which nodes it connects, in words.
+    pub scope: String,
+    /// The multicast group.
+    pub address: String,
+    /// The names of its links.
+    pub links: Vec<String>,
+}
+
+/// A running job.
+#[derive(Clone, Debug, Serialize)]
+pub struct Job {
+    /// Its number.
+    pub id: u64,
+    /// Its world.
+    pub group: u64,
+    /// What it runs; empty until the caller of a job that goes on comes back.
+    pub program: String,
+    /// How many ranks.
+    pub ranks: usize,
+    /// How it is, in a word.
+    pub state: String,
+    /// For how long this controller has known it.
+    pub seconds: u64,
+}
+
+impl Watcher {
+    /// What there is to see now.
+    pub async fn look(&self) -> Status {
+        let groups = self.groups.list(&*self.network).await;
+        let (network, measured) = (self.network.topology(), self.network.measured());
+        let view = View { network: &network, measured: &measured };
+        let slots = |name: &str| self.agents.get(name).map_or(0, |session| session.agent.slots);
+        let events = self.events.last();
+        Status {
+            switches: view.switches(),
+            links: view.links(),
+            nodes: view.nodes(slots),
+            groups: groups.into_iter().map(GroupStatus::from).collect(),
+            jobs: self.jobs.list().into_iter().map(Job::from).collect(),
+            warnings: network.warnings.clone(),
+            events: events.iter().filter_map(|event| serde_json::from_str(event).ok()).collect(),
+            installation: measured.installation.clone(),
+            discovery: measured.discovery.clone(),
+        }
+    }
+
+    /// The network drawn, as SVG.
+    pub fn draw(&self) -> String {
+        picture(&self.network.topology()).svg()
+    }
+}
+
+/// A network as it is drawn.
+fn picture(network: &TopologySnapshot) -> Picture {
+    let places: BTreeMap<DatapathId, usize> =
+        network.switches.iter().enumerate().map(|(at, switch)| (switch.datapath_id, at)).collect();
+    let end = |port: Port| Some((*places.get(&port.switch)?, port.number));
+    let switch = |s: &crate::fabric::SwitchView| picture::Switch { name: s.name.clone(), rack: s.rack };
+    let node = |n: &crate::fabric::NodeView| {
+        let (switch, port) = end(n.location?.port)?;
+        Some((n.name.clone(), switch, port))
+    };
+    Picture {
+        switches: network.switches.iter().map(switch).collect(),
+        links: network.links.iter().filter_map(|l| Some([end(l.a)?, end(l.b)?])).collect(),
+        nodes: network.nodes.iter().filter_map(node).collect(),
+    }
+}
+
+/// The network with what it carries.
+struct View<'a> {
+    network: &'a TopologySnapshot,
+    measured: &'a Measured,
+}
+
+impl View<'_> {
+    fn switches(&self) -> Vec<Switch> {
+        let switch = |s: &crate::fabric::SwitchView| {
+            let load = self.measured.switches.get(&s.datapath_id);
+            let of = |count: fn(&SwitchLoad) -> u64| load.map_or(0, count);
+            let rules = self.measured.rules.get(&s.datapath_id).copied().unwrap_or_default();
+            let Rules { flows, groups } = rules;
+            Switch {
+                datapath_id: s.datapath_id.to_string(),
+                name: s.name.clone(),
+                rack: s.rack,
+                flows,
+                groups,
+                meters: load.is_some_and(|load| load.meters),
+                outsiders: of(|load| load.outsiders),
+                packet_ins: of(|load| load.packet_ins),
+                packet_ins_dropped: of(|load| load.packet_ins_dropped),
+                ports: load.map(|load| load.ports.clone()).unwrap_or_default(),
+            }
+        };
+        self.network.switches.iter().map(switch).collect()
+    }
+
+    fn links(&self) -> Vec<Link> {
+        let link = |l: &crate::fabric::LinkView| {
+            let name = format!("{}-{}", self.label(l.a), self.label(l.b));
+            let (forth, back) = (self.sends(l.a), self.sends(l.b));
+            Link { name, bytes_per_second: known(l.bytes_per_second), forth, back }
+        };
+        self.network.links.iter().map(link).collect()
+    }
+
+    fn nodes(&self, slots: impl Fn(&str) -> u32) -> Vec<Node> {
+        let node = |n: &crate::fabric::NodeView| Node {
+            name: n.name.clone(),
+            ip: n.ip.to_string(),
+            rack: n.location.map(|location| location.rack),
+            slots: slots(&n.name),
+            link: n.location.map(|location| {
+                let name = format!("{}-{}", self.label(location.port), n.name);
+                let load = self.load(location.port);
+                let (forth, back) =
+                    load.map_or((0.0, 0.0), |l| (l.tx_bytes_per_second, l.rx_bytes_per_second));
+                Link { name, bytes_per_second: known(location.bytes_per_second), forth, back }
+            }),
+        };
+        self.network.nodes.iter().map(node).collect()
+    }
+
+    fn load(&self, port: Port) -> Option<&PortLoad> {
+        self.measured.switches.get(&port.switch)?.ports.get(&port.number)
+    }
+
+    fn sends(&self, port: Port) -> f64 {
+        self.load(port).map_or(0.0, |load| load.tx_bytes_per_second)
+    }
+
+    fn label(&self, port: Port) -> String {
+        let at = self.network.switches.binary_search_by_key(&port.switch, |s| s.datapath_id);
+        match at {
+            Ok(at) => format!("{}:{}", self.network.switches[at].name, port.number),
+            Err(_) => port.to_string(),
+        }
+    }
+}
+
+impl From<Group> for GroupStatus {
+    fn from(group: Group) -> GroupStatus {
+        let tree = |tree: cool_proto::control::Tree| {
+            let scope = groups::scope(&tree).map_or_else(|| "unknown".to_owned(), |scope| scope.to_string());
+            Tree { scope, address: tree.address, links: tree.links }
+        };
+        GroupStatus {
+            id: group.id,
+            job: group.job,
+            ranks: group.members.len(),
+            nodes: group.members.into_iter().map(|member| member.node).collect(),
+            trees: group.trees.into_iter().map(tree).collect(),
+        }
+    }
+}
+
+impl From<JobView> for Job {
+    fn from(view: JobView) -> Job {
+        Job {
+            id: view.job,
+            group: view.group,
+            state: view.state().as_str_name().to_lowercase(),
+            ranks: view.nodes.len(),
+            seconds: view.running_ms / 1000,
+            program: view.spec.map(|spec| spec.program).unwrap_or_default(),
+        }
+    }
+}
+
+fn known(rate: u64) -> Option<u64> {
+    (rate > 0).then_some(rate)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::fabric::{LinkView, Location, Mac, NodeView, SwitchView};
+
+    #[test]
+    fn links_have_the_names_that_trees_have_and_the_load_of_their_ports() {
+        let port = |switch, number| Port { switch: DatapathId(switch), number };
+        let switch = |id: u64, rack| SwitchView {
+            datapath_id: DatapathId(id),
+            name: format!("s{id}"),
+            rack,
+            ports: 2,
+            silent: Vec::new(),
+        };
+        let location = Location { port: port(2, 1), rack: 0, bytes_per_second: 0 };
+        let network = TopologySnapshot {
+            switches: vec![switch(1, None), switch(2, Some(0))],
+            links: vec![LinkView { a: port(1, 1), b: port(2, 2), bytes_per_second: 100 }],
+            nodes: vec![NodeView {
+                name: "h1".into(),
+                ip: [10, 0, 0, 1].into(),
+                mac: Mac([2, 0, 0, 0, 0, 1]),
+                location: Some(location),
+            }],
+            warnings: Vec::new(),
+        };
+        let mut measured = Measured::default();
+        for (switch, number, tx, rx) in [(1, 1, 5.0, 6.0), (2, 2, 6.0, 5.0), (2, 1, 7.0, 8.0)] {
+            let load = PortLoad { tx_bytes_per_second: tx, rx_bytes_per_second: rx, ..PortLoad::default() };
+            measured.switches.entry(DatapathId(switch)).or_default().ports.insert(number, load);
+        }
+        measured.rules.insert(DatapathId(2), Rules { flows: 9, groups: 1 });
+        let view = View { network: &network, measured: &measured };
+        let link = |name: &str, bytes_per_second, forth, back| Link {
+            name: name.into(),
+            bytes_per_second,
+            forth,
+            back,
+        };
+        assert_eq!(view.links(), [link("s1:1-s2:2", Some(100), 5.0, 6.0)]);
+        assert_eq!(view.nodes(|_| 4)[0].link, Some(link("s2:1-h1", None, 7.0, 8.0)));
+        assert_eq!((view.switches()[1].flows, view.switches()[0].flows), (9, 0));
+        assert!(picture(&network).svg().contains("data-link=\"s1:1-s2:2\""));
+    }
+}

@@ -1,0 +1,102 @@
+//! Groups whose ranks come by themselves, with agents made by hand over real gRPC.
+
+use crate::support::{Controller, FakeAgent};
+use cool_controller::jobs::job::Limits;
+use cool_proto::control::{
+    Enlist, Enlisted, GroupFailed, RanksLeft, Withdraw, agent_message, controller_message,
+};
+use std::time::Duration;
+
+const PATIENT: u64 = 60_000;
+
+async fn come(agent: &FakeAgent, key: &str, rank: u32, size: u32, timeout_ms: u64) {
+    agent.say(agent_message::Body::Enlist(Enlist { key: key.into(), rank, size, timeout_ms })).await;
+}
+
+async fn enlisted(agent: &mut FakeAgent) -> Enlisted {
+    match agent.hear().await {
+        controller_message::Body::Enlisted(enlisted) => enlisted,
+        other => panic!("not enlisted: {other:?}"),
+    }
+}
+
+#[tokio::test]
+async fn a_group_is_made_when_the_last_rank_has_come_and_released_when_no_node_uses_it() {
+    let controller = Controller::start().await;
+    let mut h1 = FakeAgent::join(&controller, 1).await;
+    let mut h3 = FakeAgent::join(&controller, 3).await;
+    come(&h1, "job 1", 2, 3, PATIENT).await;
+    come(&h3, "job 1", 1, 3, PATIENT).await;
+    come(&h3, "another", 0, 2, PATIENT).await;
+    come(&h1, "job 1", 0, 3, PATIENT).await;
+    let group = h1.ready().await;
+    assert_eq!(h3.ready().await, group);
+    let nodes: Vec<_> = group.members.iter().map(|m| (m.rank, m.node.as_str(), m.rack)).collect();
+    assert_eq!(nodes, [(0, "h1", 0), (1, "h3", 1), (2, "h1", 0)]);
+    assert_eq!(group.trees.len(), 1);
+    let made = Enlisted { key: "job 1".into(), group: group.id, ..Enlisted::default() };
+    assert_eq!(enlisted(&mut h1).await, made);
+    assert_eq!(enlisted(&mut h3).await, made);
+    assert_eq!(controller.groups().await, std::slice::from_ref(&group));
+
+    h1.say(agent_message::Body::Left(RanksLeft { group: group.id, ranks: vec![0], unused: true })).await;
+    // One more group, to know that the word has come.
+    come(&h1, "alone", 0, 1, PATIENT).await;
+    let alone = h1.ready().await;
+    assert_eq!(enlisted(&mut h1).await.group, alone.id);
+    assert_eq!(controller.groups().await.len(), 2);
+    h3.say(agent_message::Body::Left(RanksLeft { group: group.id, ranks: vec![0], unused: true })).await;
+    h1.released().await;
+    h3.released().await;
+    assert_eq!(controller.network.groups(), [alone.id]);
+}
+
+#[tokio::test]
+async fn those_who_wait_in_vain_are_told_why() {
+    let controller = Controller::start().await;
+    let mut h1 = FakeAgent::join(&controller, 1).await;
+    let h2 = FakeAgent::join(&controller, 2).await;
+    come(&h1, "late", 0, 2, 1).await;
+    let failed = enlisted(&mut h1).await;
+    assert_eq!((failed.key.as_str(), failed.group), ("late", 0));
+    assert!(failed.reason.contains("rank 1 of late did not come in time"), "{}", failed.reason);
+
+    come(&h1, "gone", 0, 2, PATIENT).await;
+    come(&h1, "gone", 0, 2, PATIENT).await;
+    let refused = enlisted(&mut h1).await;
+    assert_eq!(refused.rank, Some(0));
+    assert!(refused.reason.contains("two processes say that they are rank 0"), "{}", refused.reason);
+    come(&h2, "left", 0, 3, PATIENT).await;
+    come(&h1, "left", 1, 3, PATIENT).await;
+    h1.say(agent_message::Body::Withdraw(Withdraw { key: "gone".into(), rank: 0 })).await;
+    // Of its own words, the last are heard last.
+    come(&h1, "left", 5, 3, PATIENT).await;
+    assert!(enlisted(&mut h1).await.reason.contains("rank 5 of 3"));
+    drop(h2);
+    let failed = enlisted(&mut h1).await;
+    assert!(
+        failed.reason.contains("rank 0 of left has gone before all had come: node h2"),
+        "{}",
+        failed.reason
+    );
+}
+
+#[tokio::test]
+async fn an_agent_that_cannot_make_the_group_is_named_to_all() {
+    let controller =
+        Controller::with_limits(Limits { group_ready: Duration::from_secs(60), ..Limits::default() }).await;
+    let mut h1 = FakeAgent::join(&controller, 1).await;
+    let mut h2 = FakeAgent::join(&controller, 2).await;
+    come(&h1, "a", 0, 2, PATIENT).await;
+    come(&h2, "a", 1, 2, PATIENT).await;
+    let group = h1.ready().await;
+    h2.group().await;
+    let failed = GroupFailed { group: group.id, reason: "no sockets".into() };
+    h2.say(agent_message::Body::GroupFailed(failed)).await;
+    for agent in [&mut h1, &mut h2] {
+        let enlisted = enlisted(agent).await;
+        assert_eq!((enlisted.group, enlisted.reason.as_str()), (0, "h2: no sockets"));
+        agent.released().await;
+    }
+    assert!(controller.groups().await.is_empty());
+}

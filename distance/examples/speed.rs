@@ -1,0 +1,41 @@
+//! Products a nanosecond of one thread's processor time, by level: `speed [points [dims [centroids]]]`.
+
+use cool_distance::{Level, Panels, Picked, Rows};
+use rustix::time::{ClockId, clock_gettime};
+
+fn main() -> Result<(), Box<dyn std::error::Error>> {
+    let given: Vec<usize> = std::env::args().skip(1).map(|a| a.parse()).collect::<Result<_, _>>()?;
+    let size = |i: usize, default| given.get(i).copied().unwrap_or(default);
+    let (n, dims, k) = (size(0, 2000), size(1, 512), size(2, 1000));
+    let mut state = 1u64;
+    let mut noise = || {
+        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        state >> 33
+    };
+    let bytes: Vec<u8> = (0..n * dims).map(|_| noise() as u8).collect();
+    let wide: Vec<i16> = (0..n * dims).map(|_| noise() as i16).collect();
+    let centroids: Vec<i16> = (0..k * dims).map(|_| (noise() % 32_641) as i16).collect();
+    for (name, rows) in [("byte", Rows::bytes(&bytes, dims)), ("wide", Rows::wide(&wide, dims))] {
+        let levels: Vec<Level> = match std::env::var("COOL_SIMD") {
+            Ok(name) => vec![name.parse()?],
+            Err(_) => Level::available(),
+        };
+        for level in levels {
+            // The slowest level takes its time for the rest.
+            let count = if level == Level::Scalar { n.min(100) } else { n };
+            let start = nanoseconds();
+            let panels = Panels::new(level, rows.precision(), &centroids, dims);
+            let mut sum = 0;
+            panels.nearest(rows, Picked::Run { first: 0, count }, |_, nearest| sum += nearest.squared);
+            let products = (count * dims * k) as f64;
+            println!("{name} {level}: {:.1} products/ns ({sum})", products / (nanoseconds() - start));
+        }
+    }
+    Ok(())
+}
+
+/// This thread's processor time, in which others do not count.
+fn nanoseconds() -> f64 {
+    let time = clock_gettime(ClockId::ThreadCPUTime);
+    time.tv_sec as f64 * 1e9 + time.tv_nsec as f64
+}

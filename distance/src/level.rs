@@ -1,0 +1,110 @@
+//! Which instructions do the work: the best that the processor has, or the ones asked for.
+
+use std::fmt;
+use std::str::FromStr;
+
+/// A set of vector instructions, from the slowest to the fastest.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Level {
+    /// One product at a time: the definition of what all others compute.
+    Scalar,
+    /// `pmaddwd` on 128 bits: every 64-bit x86.
+    Sse2,
+    /// `vpmaddwd` on 256 bits.
+    Avx2,
+    /// `vpmaddwd` on 512 bits (AVX-512BW).
+    Avx512,
+    /// `vpdpbusd` on 512 bits (AVX-512 VNNI).
+    Vnni,
+    /// `tdpbusd` on tiles of 16 x 64 bytes (AMX).
+    Amx,
+}
+
+/// No such level, or none that this processor has.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{given}: not a SIMD level of this processor; name one of {}", names(&Level::available()))]
+pub struct Unknown {
+    given: String,
+}
+
+impl Level {
+    /// All of them.
+    pub const ALL: [Self; 6] = [Self::Scalar, Self::Sse2, Self::Avx2, Self::Avx512, Self::Vnni, Self::Amx];
+
+    /// Those that this processor and its system have.
+    pub fn available() -> Vec<Self> {
+        Self::ALL.into_iter().filter(|level| level.is_available()).collect()
+    }
+
+    /// The fastest of this processor.
+    pub fn best() -> Self {
+        Self::available().last().copied().unwrap_or(Self::Scalar)
+    }
+
+    /// Whether this processor and its system have it.
+    #[cfg(target_arch = "x86_64")]
+    pub fn is_available(self) -> bool {
+        match self {
+            Self::Scalar | Self::Sse2 => true,
+            Self::Avx2 => is_x86_feature_detected!("avx2"),
+            Self::Avx512 => is_x86_feature_detected!("avx512f") && is_x86_feature_detected!("avx512bw"),
+            Self::Vnni => Self::Avx512.is_available() && is_x86_feature_detected!("avx512vnni"),
+            Self::Amx => Self::Vnni.is_available() && crate::simd::amx::is_permitted(),
+        }
+    }
+
+    /// Whether this processor and its system have it.
+    #[cfg(not(target_arch = "x86_64"))]
+    pub fn is_available(self) -> bool {
+        self == Self::Scalar
+    }
+
+    fn name(self) -> &'static str {
+        match self {
+            Self::Scalar => "scalar",
+            Self::Sse2 => "sse2",
+            Self::Avx2 => "avx2",
+            Self::Avx512 => "avx512",
+            Self::Vnni => "vnni",
+            Self::Amx => "amx",
+        }
+    }
+}
+
+fn names(levels: &[Level]) -> String {
+    levels.iter().map(|level| level.name()).collect::<Vec<_>>().join(", ")
+}
+
+impl fmt::Display for Level {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+impl FromStr for Level {
+    type Err = Unknown;
+
+    fn from_str(given: &str) -> Result<Self, Unknown> {
+        let found = Self::available().into_iter().find(|level| level.name() == given);
+        found.ok_or_else(|| Unknown { given: given.to_owned() })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_level_is_what_its_name_says_and_others_are_refused_with_those_there_are() {
+        for level in Level::available() {
+            assert_eq!(level.to_string().parse(), Ok(level));
+        }
+        let said = "mmx".parse::<Level>().expect_err("refused").to_string();
+        assert!(said.starts_with("mmx: ") && said.contains("scalar"), "{said}");
+    }
+
+    #[test]
+    fn the_best_level_is_available() {
+        assert!(Level::best().is_available());
+    }
+}

@@ -1,0 +1,162 @@
+//! How numbers become the 32-bit words that the processor multiplies, and why their sums fit 32 bits.
+//!
+//! Instructions multiply pairs of `i16` (`pmaddwd`) or quads of an unsigned and a signed byte (`vpdpbusd`, `tdpbusd`)
+//! and add up to `i32`. Coordinates wider than that are cut into planes, as digits: `x = 256 high + low`. Both sides
+//! are shifted by a constant where that makes them signed or unsigned as needed:
+//!
+//! `x = X + a` and `c = C + b`, so `x.c = X.C + b sum(x) + a sum(c) - a b d`, of which only `X.C` takes time.
+//!
+//! | form, precision | X | planes of X | C | planes of C | largest product | coordinates to 2^31 |
+//! | --- | --- | --- | --- | --- | --- | --- |
+//! | pairs, byte | x - 128 | itself | c - 16,384 | itself | 2^7 2^14 = 2^21 | 1,023 |
+//! | pairs, wide | x | -128 to 128, -128 to 127 | c | itself | 2^7 2^15 = 2^22 | 511 |
+//! | quads, byte | x | itself | c - 16,384 | -64 to 64, -128 to 127 | 255 * 128 | 65,793 |
+//! | quads, wide | x + 32,768 | 0 to 255, 0 to 255 | c - 128 | -128 to 127, -128 to 127 | 255 * 128 | 65,793 |
+
+use crate::rows::{Precision, Rows, Values};
+
+/// What a 32-bit word holds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Form {
+    /// Two `i16`.
+    Pairs,
+    /// Four bytes.
+    Quads,
+}
+
+/// One product of a plane of points with one of centroids.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Term {
+    pub(crate) point: usize,
+    pub(crate) centroid: usize,
+    /// Its weight as a power of two.
+    pub(crate) shift: u32,
+}
+
+const fn term(point: usize, centroid: usize, shift: u32) -> Term {
+    Term { point, centroid, shift }
+}
+
+/// A row of the table above.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Scheme {
+    form: Form,
+    precision: Precision,
+    pub(crate) point_planes: usize,
+    pub(crate) centroid_planes: usize,
+    pub(crate) terms: &'static [Term],
+    /// Words whose products a 32-bit sum holds.
+    pub(crate) span: usize,
+    /// `a` and `b`.
+    shifts: (i64, i64),
+}
+
+impl Scheme {
+    pub(crate) fn new(form: Form, precision: Precision) -> Self {
+        const WHOLE: [Term; 1] = [term(0, 0, 0)];
+        const POINTS_CUT: [Term; 2] = [term(0, 0, 8), term(1, 0, 0)];
+        const CENTROIDS_CUT: [Term; 2] = [term(0, 0, 8), term(0, 1, 0)];
+        const BOTH_CUT: [Term; 4] = [term(0, 0, 16), term(0, 1, 8), term(1, 0, 8), term(1, 1, 0)];
+        let (terms, span, shifts): (&[Term], _, _) = match (form, precision) {
+            (Form::Pairs, Precision::Byte) => (&WHOLE, 511, (128, 16_384)),
+            (Form::Pairs, Precision::Wide) => (&POINTS_CUT, 255, (0, 0)),
+            (Form::Quads, Precision::Byte) => (&CENTROIDS_CUT, 16_384, (0, 16_384)),
+            (Form::Quads, Precision::Wide) => (&BOTH_CUT, 16_384, (-32_768, 128)),
+        };
+        let planes = |plane: fn(&Term) -> usize| terms.iter().map(plane).max().unwrap_or(0) + 1;
+        let (point_planes, centroid_planes) = (planes(|t| t.point), planes(|t| t.centroid));
+        Self { form, precision, point_planes, centroid_planes, terms, span, shifts }
+    }
+
+    pub(crate) fn precision(&self) -> Precision {
+        self.precision
+    }
+
+    /// Words of a row of one plane.
+    pub(crate) fn words(&self, dims: usize) -> usize {
+        match self.form {
+            Form::Pairs => dims.div_ceil(2),
+            Form::Quads => dims.div_ceil(4),
+        }
+    }
+
+    /// What all squared distances of a point have in common: `|x|^2 4^f - 2^(f+1) (b sum(x) - a b d)`.
+    pub(crate) fn point_offset(&self, rows: Rows<'_>, i: usize) -> i64 {
+        let (a, b) = self.shifts;
+        let fraction = self.precision.fraction();
+        let rest = if b == 0 { 0 } else { b * (sum(rows, i) - a * rows.dims() as i64) };
+        (rows.norm(i) << (2 * fraction)) - (rest << (fraction + 1))
+    }
+
+    /// What is left of a centroid's squared distances but for `X.C`: `|c|^2 - 2^(f+1) a sum(c)`.
+    pub(crate) fn centroid_offset(&self, centroid: &[i16]) -> i64 {
+        let norm: i64 = centroid.iter().map(|&c| i64::from(c).pow(2)).sum();
+        let sum: i64 = centroid.iter().map(|&c| i64::from(c)).sum();
+        norm - ((self.shifts.0 * sum) << (self.precision.fraction() + 1))
+    }
+
+    /// Writes a plane of a point; words beyond its coordinates stay as they are.
+    pub(crate) fn pack_point(&self, rows: Rows<'_>, i: usize, plane: usize, words: &mut [u32]) {
+        let at = i * rows.dims()..(i + 1) * rows.dims();
+        match (self.form, rows.values) {
+            (Form::Pairs, Values::Byte(v)) => pairs(&v[at], words, |x| i16::from(x) - 128),
+            (Form::Pairs, Values::Wide(v)) => {
+                let high = |x: i16| ((i32::from(x) + 128) >> 8) as i16;
+                match plane {
+                    0 => pairs(&v[at], words, high),
+                    _ => pairs(&v[at], words, |x| (i32::from(x) - (i32::from(high(x)) << 8)) as i16),
+                }
+            }
+            (Form::Quads, Values::Byte(v)) => quads(&v[at], words, |x| x),
+            (Form::Quads, Values::Wide(v)) => match plane {
+                0 => quads(&v[at], words, |x| ((x >> 8) + 128) as u8),
+                _ => quads(&v[at], words, |x| (x & 255) as u8),
+            },
+        }
+    }
+
+    /// Writes a plane of a centroid; words beyond its coordinates stay as they are.
+    pub(crate) fn pack_centroid(&self, row: &[i16], plane: usize, words: &mut [u32]) {
+        let shifted = |c: i16| i32::from(c) - 16_384;
+        let high = |c: i16| (shifted(c) + 128) >> 8;
+        match (self.form, self.precision, plane) {
+            (Form::Pairs, Precision::Byte, _) => pairs(row, words, |c| shifted(c) as i16),
+            (Form::Pairs, Precision::Wide, _) => pairs(row, words, |c| c),
+            (Form::Quads, Precision::Byte, 0) => quads(row, words, |c| high(c) as u8),
+            (Form::Quads, Precision::Byte, _) => quads(row, words, |c| (shifted(c) - (high(c) << 8)) as u8),
+            (Form::Quads, Precision::Wide, 0) => quads(row, words, |c| (c >> 8) as u8),
+            (Form::Quads, Precision::Wide, _) => quads(row, words, |c| ((c & 255) - 128) as u8),
+        }
+    }
+}
+
+fn sum(rows: Rows<'_>, i: usize) -> i64 {
+    let at = i * rows.dims()..(i + 1) * rows.dims();
+    match rows.values {
+        Values::Byte(v) => v[at].iter().map(|&x| u32::from(x)).sum::<u32>().into(),
+        Values::Wide(v) => v[at].iter().map(|&x| i32::from(x)).sum::<i32>().into(),
+    }
+}
+
+fn pairs<T: Copy>(row: &[T], words: &mut [u32], digit: impl Fn(T) -> i16) {
+    let digit = |x: T| u32::from(digit(x).cast_unsigned());
+    let (whole, rest) = row.as_chunks::<2>();
+    for (word, [x, y]) in words.iter_mut().zip(whole) {
+        *word = digit(*x) | digit(*y) << 16;
+    }
+    if let [x] = rest {
+        words[whole.len()] = digit(*x);
+    }
+}
+
+fn quads<T: Copy>(row: &[T], words: &mut [u32], digit: impl Fn(T) -> u8) {
+    let (whole, rest) = row.as_chunks::<4>();
+    for (word, four) in words.iter_mut().zip(whole) {
+        *word = u32::from_le_bytes(four.map(&digit));
+    }
+    if !rest.is_empty() {
+        let mut last = [0; 4];
+        last.iter_mut().zip(rest).for_each(|(byte, &x)| *byte = digit(x));
+        words[whole.len()] = u32::from_le_bytes(last);
+    }
+}

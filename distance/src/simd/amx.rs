@@ -1,0 +1,143 @@
+//! AMX: tile registers of 16 rows of 64 bytes, whose product takes 16 cycles for 16 x 16 x 64 multiplications.
+//!
+//! The intrinsics are not stable in Rust, so the few instructions are written as assembly. The system must be asked
+//! for the tile registers once, since they make a thread's state 8 KiB larger (Linux, `Documentation/arch/x86/xstate.rst`).
+
+#![allow(
+    unsafe_code,
+    reason = "tile registers are reached by assembly only; each block says why it is sound"
+)]
+
+use super::{Kernel, Order, Scores};
+use crate::blocked::Nearest;
+use crate::pack::Form;
+use std::arch::asm;
+use std::arch::x86_64::__cpuid_count;
+use std::sync::OnceLock;
+
+/// Rows of a tile register.
+const ROWS: usize = 16;
+
+/// 32-bit words of a row of a tile register.
+const WORDS: usize = 16;
+
+pub(super) static AMX: Kernel = Kernel {
+    form: Form::Quads,
+    rows: 2 * ROWS,
+    lanes: 2 * WORDS,
+    steps: WORDS,
+    order: Order::ByRow,
+    // SAFETY (all three): the kernel is handed out only where `is_permitted`, and AVX-512 is there (`super::kernel`).
+    product: |points, centroids, sums| unsafe { product(points, centroids, sums) },
+    choose: |scores, first, best| unsafe { choose(scores, first, best) },
+    write: |scores, places| unsafe { write(scores, places) },
+};
+
+/// Whether the processor has tile registers with byte products, and the system lets this process use them.
+pub(crate) fn is_permitted() -> bool {
+    static PERMITTED: OnceLock<bool> = OnceLock::new();
+    *PERMITTED.get_or_init(|| has_tiles() && ask())
+}
+
+fn has_tiles() -> bool {
+    // Leaf 7: bits 24 (AMX-TILE) and 25 (AMX-INT8) of EDX.
+    const BOTH: u32 = 0b11 << 24;
+    __cpuid_count(0, 0).eax >= 7 && __cpuid_count(7, 0).edx & BOTH == BOTH
+}
+
+/// Asks Linux for the tile registers, for all threads of this process.
+#[cfg(target_os = "linux")]
+fn ask() -> bool {
+    const ARCH_REQ_XCOMP_PERM: libc::c_int = 0x1023;
+    const XFEATURE_XTILEDATA: libc::c_ulong = 18;
+    // SAFETY: the call takes two numbers and changes nothing of this process but what it may use.
+    unsafe { libc::syscall(libc::SYS_arch_prctl, ARCH_REQ_XCOMP_PERM, XFEATURE_XTILEDATA) == 0 }
+}
+
+#[cfg(not(target_os = "linux"))]
+fn ask() -> bool {
+    false
+}
+
+/// The shapes of the eight tile registers: palette 1, each of 16 rows of 64 bytes.
+#[repr(C, align(64))]
+struct Shapes([u8; 64]);
+
+static SHAPES: Shapes = {
+    let mut shapes = [0; 64];
+    shapes[0] = 1;
+    let mut tile = 0;
+    while tile < 8 {
+        shapes[16 + 2 * tile] = 4 * WORDS as u8;
+        shapes[48 + tile] = ROWS as u8;
+        tile += 1;
+    }
+    Shapes(shapes)
+};
+
+/// 32 points times 32 centroids: two tile registers of each, four of sums.
+///
+/// # Safety
+/// The processor must have AMX-INT8, and the system must have permitted it.
+unsafe fn product(points: &[u32], centroids: &[u32], sums: &mut [i32]) {
+    const LANES: usize = 2 * WORDS;
+    let steps = centroids.len() / LANES;
+    // The assembly reads 32 rows of `steps` words, `steps` rows of 32 words, and writes 32 rows of 32 sums.
+    assert!(steps > 0 && steps.is_multiple_of(WORDS));
+    assert!(
+        centroids.len() == steps * LANES
+            && points.len() == steps * 2 * ROWS
+            && sums.len() == 2 * ROWS * LANES
+    );
+    // SAFETY: all addresses are within the slices, whose lengths were just checked; the registers are released, so that
+    // nothing outlasts the block; assembly of this block is the only user of tile registers.
+    unsafe {
+        asm!(
+            "ldtilecfg [{shapes}]",
+            "tilezero tmm0",
+            "tilezero tmm1",
+            "tilezero tmm2",
+            "tilezero tmm3",
+            "2:",
+            "tileloadd tmm4, [{x} + {row}]",
+            "tileloadd tmm6, [{c} + {two}]",
+            "tileloadd tmm7, [{c} + {two} + 64]",
+            "tdpbusd tmm0, tmm4, tmm6",
+            "tileloadd tmm5, [{y} + {row}]",
+            "tdpbusd tmm1, tmm4, tmm7",
+            "tdpbusd tmm2, tmm5, tmm6",
+            "tdpbusd tmm3, tmm5, tmm7",
+            "add {x}, 64",
+            "add {y}, 64",
+            "add {c}, 2048",
+            "dec {left}",
+            "jnz 2b",
+            "tilestored [{out} + {two}], tmm0",
+            "tilestored [{out} + {two} + 64], tmm1",
+            "tilestored [{out} + {two} + 2048], tmm2",
+            "tilestored [{out} + {two} + 2112], tmm3",
+            "tilerelease",
+            shapes = in(reg) &raw const SHAPES,
+            x = inout(reg) points.as_ptr() => _,
+            y = inout(reg) points.as_ptr().add(steps * ROWS) => _,
+            c = inout(reg) centroids.as_ptr() => _,
+            out = in(reg) sums.as_mut_ptr(),
+            row = in(reg) 4 * steps,
+            two = in(reg) 4 * LANES,
+            left = inout(reg) steps / WORDS => _,
+            out("tmm0") _, out("tmm1") _, out("tmm2") _, out("tmm3") _,
+            out("tmm4") _, out("tmm5") _, out("tmm6") _, out("tmm7") _,
+            options(nostack),
+        );
+    }
+}
+
+#[target_feature(enable = "avx512f,avx512bw")]
+fn choose(scores: &Scores<'_>, first: u32, best: &mut [Nearest]) {
+    scores.choose::<{ 2 * WORDS }>(first, best);
+}
+
+#[target_feature(enable = "avx512f,avx512bw")]
+fn write(scores: &Scores<'_>, places: &mut [i64]) {
+    scores.write::<{ 2 * WORDS }>(places);
+}

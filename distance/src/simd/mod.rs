@@ -1,0 +1,162 @@
+//! The loops that the processor's vector instructions run, one for each level: all of the crate's `unsafe`.
+
+#[cfg(target_arch = "x86_64")]
+pub(crate) mod amx;
+#[cfg(target_arch = "x86_64")]
+mod x86;
+
+use crate::blocked::Nearest;
+use crate::level::Level;
+use crate::pack::Form;
+
+/// How a level multiplies a tile of points with a panel of centroids.
+pub(crate) struct Kernel {
+    /// What its words hold.
+    pub(crate) form: Form,
+    /// Points of a tile.
+    pub(crate) rows: usize,
+    /// Centroids of a panel.
+    pub(crate) lanes: usize,
+    /// A row's words are filled up to a multiple of so many.
+    pub(crate) steps: usize,
+    /// How a tile's words are ordered; a panel's are always by step, then lane.
+    pub(crate) order: Order,
+    /// The dot products of all points of a tile with all centroids of a panel, row by row.
+    pub(crate) product: fn(points: &[u32], centroids: &[u32], sums: &mut [i32]),
+    /// Takes note where a row's score is below its best; the first lane is the centroid of the given number. There may be
+    /// fewer bests than rows.
+    pub(crate) choose: fn(scores: &Scores<'_>, first: u32, best: &mut [Nearest]),
+    /// Writes the scores of as many rows as there are places for, row by row.
+    pub(crate) write: fn(scores: &Scores<'_>, places: &mut [i64]),
+}
+
+/// How a tile's words are ordered.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Order {
+    /// A row after the other.
+    ByRow,
+    /// The first word of every row, then the second.
+    ByStep,
+}
+
+/// How a level multiplies; none for the scalar one, which does without.
+///
+/// # Panics
+/// If this processor does not have the level. That makes the kernels' functions safe to call: there is no other way
+/// to get at them.
+pub(crate) fn kernel(level: Level) -> Option<&'static Kernel> {
+    assert!(level.is_available(), "this processor does not have {level}");
+    #[cfg(target_arch = "x86_64")]
+    match level {
+        Level::Scalar => None,
+        Level::Sse2 => Some(&x86::SSE2),
+        Level::Avx2 => Some(&x86::AVX2),
+        Level::Avx512 => Some(&x86::AVX512),
+        Level::Vnni => Some(&x86::VNNI),
+        Level::Amx => Some(&amx::AMX),
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    None
+}
+
+/// How a level multiplies one point with one centroid.
+pub(crate) struct Dots {
+    /// Of bytes.
+    pub(crate) bytes: fn(point: &[u8], centroid: &[i16]) -> i64,
+    /// Of 16-bit integers.
+    pub(crate) wide: fn(point: &[i16], centroid: &[i16]) -> i64,
+}
+
+/// How a level multiplies one point with one centroid.
+///
+/// # Panics
+/// If this processor does not have the level.
+pub(crate) fn dots(level: Level) -> &'static Dots {
+    assert!(level.is_available(), "this processor does not have {level}");
+    static PLAIN: Dots = Dots { bytes: dot_bytes, wide: dot_wide };
+    #[cfg(target_arch = "x86_64")]
+    match level {
+        Level::Scalar | Level::Sse2 => &PLAIN,
+        Level::Avx2 => &x86::AVX2_DOTS,
+        Level::Avx512 | Level::Vnni | Level::Amx => &x86::AVX512_DOTS,
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    &PLAIN
+}
+
+/// Products that a 32-bit sum holds: 256 * 255 * 32768 is just below 2^31.
+const BLOCK: usize = 256;
+
+/// [`Dots::bytes`], plainly: compilers make `pmaddwd` of it, as wide as they may.
+#[inline(always)]
+fn dot_bytes(point: &[u8], centroid: &[i16]) -> i64 {
+    let block = |(x, c): (&[u8], &[i16])| -> i32 {
+        x.iter().zip(c).map(|(&x, &c)| i32::from(x) * i32::from(c)).sum()
+    };
+    point.chunks(BLOCK).zip(centroid.chunks(BLOCK)).map(|blocks| i64::from(block(blocks))).sum()
+}
+
+/// [`Dots::wide`], plainly, of the high and the low bytes.
+#[inline(always)]
+fn dot_wide(point: &[i16], centroid: &[i16]) -> i64 {
+    let block = |(x, c): (&[i16], &[i16])| -> i64 {
+        let high: i32 = x.iter().zip(c).map(|(&x, &c)| i32::from(x >> 8) * i32::from(c)).sum();
+        let low: i32 = x.iter().zip(c).map(|(&x, &c)| i32::from(x & 255) * i32::from(c)).sum();
+        (i64::from(high) << 8) + i64::from(low)
+    };
+    point.chunks(BLOCK).zip(centroid.chunks(BLOCK)).map(block).sum()
+}
+
+/// What the squared distances of a tile's points from a panel's centroids are above the points' offsets.
+pub(crate) struct Scores<'a> {
+    /// Each centroid's offset.
+    pub(crate) offsets: &'a [i64],
+    /// Layers of products that are to be subtracted, row by row each.
+    pub(crate) layers: &'a [i32],
+    /// The weight of each layer as a power of two.
+    pub(crate) shifts: &'a [u32],
+}
+
+impl Scores<'_> {
+    /// Hands the scores of each row to `take`. Inlined, so that each level compiles it with its own
+    /// instructions.
+    #[inline(always)]
+    fn each_row<const LANES: usize>(&self, rows: usize, mut take: impl FnMut(usize, &[i64; LANES])) {
+        let Some(offsets) = self.offsets.first_chunk::<LANES>() else { return };
+        let layers = self.layers.as_chunks::<LANES>().0;
+        let layer_rows = layers.len() / self.shifts.len();
+        for row in 0..rows.min(layer_rows) {
+            let mut scores = *offsets;
+            for (sums, shift) in layers[row..].iter().step_by(layer_rows).zip(self.shifts) {
+                for (score, &sum) in scores.iter_mut().zip(sums) {
+                    *score -= i64::from(sum) << shift;
+                }
+            }
+            take(row, &scores);
+        }
+    }
+
+    /// [`Kernel::choose`] for a panel of `LANES`.
+    #[inline(always)]
+    fn choose<const LANES: usize>(&self, first: u32, best: &mut [Nearest]) {
+        self.each_row::<LANES>(best.len(), |row, scores| {
+            let best = &mut best[row];
+            // Most panels hold nothing nearer, which needs no search for the place.
+            if !scores.iter().fold(false, |below, &score| below | (score < best.squared)) {
+                return;
+            }
+            for (index, &squared) in (first..).zip(scores) {
+                if squared < best.squared {
+                    *best = Nearest { index, squared };
+                }
+            }
+        });
+    }
+
+    /// [`Kernel::write`] for a panel of `LANES`.
+    #[inline(always)]
+    fn write<const LANES: usize>(&self, places: &mut [i64]) {
+        let places = places.as_chunks_mut::<LANES>().0;
+        self.each_row::<LANES>(places.len(), |row, scores| places[row] = *scores);
+    }
+}

@@ -1,0 +1,184 @@
+//! What the edges of the agent tell the engine: its address, groups, calls.
+
+use crate::memory::MemoryRange;
+use cool_collective::CostModel;
+use cool_types::{ElementType, Operation, ReduceOp};
+use std::net::{Ipv4Addr, SocketAddrV4};
+use std::time::Duration;
+
+/// Time without any progress after which a call fails, unless the call says otherwise.
+pub const DEFAULT_TIMEOUT: Duration = Duration::from_secs(60);
+
+/// How long a node may be silent while others wait. Longer than it takes to lead paths round a link that was lost.
+pub const DEFAULT_PEER_TIMEOUT: Duration = Duration::from_secs(2);
+
+/// An ordered set of ranks, where they are, and the trees that connect them. All agents of a group get
+/// the same one, and each has made the group before any rank calls on it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct GroupSpec {
+    /// Its number, unique in the network.
+    pub id: u64,
+    /// The version of its membership.
+    pub epoch: u32,
+    /// The ranks, in rank order.
+    pub members: Vec<MemberSpec>,
+    /// At most one for each scope (and rack); where there is none, the chain alone carries the data.
+    pub trees: Vec<TreeSpec>,
+    /// Payload bytes of one multicast packet.
+    pub chunk_bytes: u32,
+    /// Rate of the slowest host link; 0 if unknown.
+    pub host_bytes_per_second: u64,
+    /// By which plans are picked.
+    pub cost_model: CostModel,
+}
+
+/// Where a rank is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct MemberSpec {
+    /// Its number in the group.
+    pub rank: u32,
+    /// Name of its node.
+    pub node: String,
+    /// The controller's number of the rack.
+    pub rack: u32,
+    /// Address of the node's data interface.
+    pub ip: Ipv4Addr,
+    /// The agent's port for repair.
+    pub udp_port: u16,
+    /// The agent's port for unicast steps.
+    pub tcp_port: u16,
+}
+
+impl MemberSpec {
+    /// Where the agent takes and sends datagrams.
+    pub(crate) fn udp(&self) -> SocketAddrV4 {
+        SocketAddrV4::new(self.ip, self.udp_port)
+    }
+
+    /// Where the agent takes connections.
+    pub(crate) fn tcp(&self) -> SocketAddrV4 {
+        SocketAddrV4::new(self.ip, self.tcp_port)
+    }
+}
+
+/// Which nodes a tree connects, with racks by the controller's numbers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum TreeScope {
+    /// All nodes.
+    All,
+    /// The nodes of the rack leaders.
+    Leaders,
+    /// The nodes of one rack.
+    Rack(u32),
+}
+
+/// A multicast tree.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TreeSpec {
+    /// Whom it connects.
+    pub scope: TreeScope,
+    /// Its multicast address.
+    pub address: Ipv4Addr,
+    /// Its UDP port.
+    pub port: u16,
+    /// What a sender may send; 0 if unknown.
+    pub bytes_per_second: u64,
+}
+
+/// One collective as one local rank calls it, with its buffers named in the driver's way `M`.
+#[derive(Clone, Debug)]
+pub struct CallRequest<M = MemoryRange> {
+    /// The group.
+    pub group: u64,
+    /// The caller.
+    pub rank: u32,
+    /// What to do.
+    pub operation: Operation,
+    /// Source or destination, where the operation has one.
+    pub root: u32,
+    /// Type of an element; ignored by barrier.
+    pub element: ElementType,
+    /// How elements are combined, for the operations that do.
+    pub reduce: Option<ReduceOp>,
+    /// Elements: the message of a bcast, the vector of a reduction or scan, one rank's part else.
+    pub count: u64,
+    /// For parts of unequal lengths, in place of `count`: the elements of each, as [`Call::counts`](cool_types::Call::counts)
+    /// has their bytes.
+    pub counts: Option<Vec<u64>>,
+    /// By which plan it is to be carried out; empty: the default.
+    pub plan: String,
+    /// What the rank contributes; absent where it contributes nothing, and for bcast.
+    pub input: Option<M>,
+    /// What the rank receives; absent where it receives nothing. Bcast's only buffer. Does not
+    /// overlap `input`.
+    pub output: Option<M>,
+    /// Time without any progress after which the call fails; [`DEFAULT_TIMEOUT`] if absent.
+    pub timeout: Option<Duration>,
+}
+
+impl<M> CallRequest<M> {
+    /// The same with buffers named in another way.
+    pub fn map<N>(self, mut name: impl FnMut(M) -> N) -> CallRequest<N> {
+        let CallRequest { group, rank, operation, root, element, reduce, count, counts, plan, .. } = self;
+        let (input, output, timeout) = (self.input.map(&mut name), self.output.map(name), self.timeout);
+        CallRequest {
+            group,
+            rank,
+            operation,
+            root,
+            element,
+            reduce,
+            count,
+            counts,
+            plan,
+            input,
+            output,
+            timeout,
+        }
+    }
+}
+
+/// One message as one local rank sends or receives it; see [`CallRequest`].
+#[derive(Clone, Debug)]
+pub struct TransferRequest<M = MemoryRange> {
+    /// The group.
+    pub group: u64,
+    /// The caller.
+    pub rank: u32,
+    /// Whether it sends.
+    pub sending: bool,
+    /// The other rank; absent where it receives from any.
+    pub peer: Option<u32>,
+    /// What the message is known by; absent where any is received.
+    pub tag: Option<u32>,
+    /// Type of an element; that of both sides.
+    pub element: ElementType,
+    /// What is sent, or where to put what comes, which may be shorter.
+    pub data: M,
+    /// Time without any progress after which it fails.
+    pub timeout: Duration,
+}
+
+impl<M> TransferRequest<M> {
+    /// The same with the buffer named in another way.
+    pub fn map<N>(self, name: impl FnOnce(M) -> N) -> TransferRequest<N> {
+        let TransferRequest { group, rank, sending, peer, tag, element, data, timeout } = self;
+        TransferRequest { group, rank, sending, peer, tag, element, data: name(data), timeout }
+    }
+}
+
+/// Why a group cannot be made.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum GroupError {
+    /// The group is there already.
+    #[error("group {0} exists on this node already; release it first or choose another number")]
+    Exists(u64),
+    /// Its description makes no sense.
+    #[error("group {group}: {reason}")]
+    Invalid {
+        /// The group.
+        group: u64,
+        /// What is wrong with it.
+        reason: String,
+    },
+}

@@ -1,0 +1,112 @@
+//! Packets of streams that are not open yet, within bounds. What does not fit is lost, as any packet may be.
+
+use crate::memory::MemoryRange;
+use crate::outbox::{Outbox, Received};
+use cool_transport::{Packet, StreamId};
+use std::collections::BTreeMap;
+
+/// The most bytes that a group keeps, and the most streams that it knows of.
+const BYTES_MAX: usize = 4 * 1024 * 1024;
+const STREAMS_MAX: usize = 4096;
+
+/// What keeping a packet costs besides its payload.
+const PACKET_COST: usize = 128;
+
+/// What came of one stream.
+#[derive(Debug, Default)]
+pub(crate) struct Buffered {
+    /// With their payload, in memory that is whoever takes them to give back.
+    pub(crate) packets: Vec<(Packet, MemoryRange)>,
+    /// Some packets were not kept.
+    pub(crate) lossy: bool,
+}
+
+#[derive(Debug, Default)]
+pub(crate) struct BufferedPackets {
+    streams: BTreeMap<StreamId, Buffered>,
+    bytes: usize,
+}
+
+impl BufferedPackets {
+    pub(crate) fn keep(&mut self, packet: Packet, payload: &Received, out: &mut Outbox) {
+        if !self.streams.contains_key(&packet.id) && self.streams.len() >= STREAMS_MAX {
+            return;
+        }
+        let kept = self.streams.entry(packet.id).or_default();
+        let cost = payload.len() + PACKET_COST;
+        if self.bytes + cost > BYTES_MAX {
+            kept.lossy = true;
+            return;
+        }
+        self.bytes += cost;
+        let buffer = out.allocate(payload.len() as u64);
+        out.store(payload, buffer);
+        kept.packets.push((packet, buffer));
+    }
+
+    /// Takes what came of a stream that opens now.
+    pub(crate) fn take(&mut self, id: &StreamId) -> Buffered {
+        let kept = self.streams.remove(id).unwrap_or_default();
+        self.bytes -= cost(&kept);
+        kept
+    }
+
+    /// Forgets the streams of a call that is over.
+    pub(crate) fn forget(&mut self, call: u64, out: &mut Outbox) {
+        let bytes = &mut self.bytes;
+        self.streams.retain(|id, kept| {
+            let stays = id.call != call;
+            if !stays {
+                *bytes -= cost(kept);
+                kept.packets.iter().for_each(|(_, payload)| out.free(*payload));
+            }
+            stays
+        });
+    }
+
+    /// Forgets everything.
+    pub(crate) fn clear(&mut self, out: &mut Outbox) {
+        let kept = std::mem::take(self).streams.into_values();
+        kept.flat_map(|kept| kept.packets).for_each(|(_, payload)| out.free(payload));
+    }
+
+    /// For each node that sent packets of a call: the digest it holds.
+    pub(crate) fn digests(&self, call: u64) -> BTreeMap<u16, u64> {
+        let of_call = self.streams.iter().filter(|(id, _)| id.call == call);
+        of_call.flat_map(|(_, kept)| &kept.packets).map(|(packet, _)| (packet.from, packet.digest)).collect()
+    }
+}
+
+fn cost(kept: &Buffered) -> usize {
+    kept.packets.iter().map(|(_, payload)| payload.len as usize + PACKET_COST).sum()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use cool_transport::packet::Body;
+
+    fn packet(call: u64, from: u16) -> Packet {
+        let id = StreamId { group: 1, epoch: 1, call, transfer: 0, source: 0 };
+        Packet { id, from, digest: call, body: Body::DigestMismatch }
+    }
+
+    #[test]
+    fn a_flood_is_kept_within_bounds_and_room_comes_back() {
+        let (mut buffered, mut out) = (BufferedPackets::default(), Outbox::default());
+        for _ in 0..100 {
+            buffered.keep(packet(1, 0), &Received::Input(0..64 * 1024), &mut out);
+        }
+        assert!(buffered.bytes <= BYTES_MAX);
+        let kept = buffered.take(&packet(1, 0).id);
+        assert!(kept.lossy && !kept.packets.is_empty());
+        assert_eq!(buffered.bytes, 0);
+        for call in 0..10_000 {
+            buffered.keep(packet(call, 0), &Received::NONE, &mut out);
+        }
+        assert_eq!(buffered.streams.len(), STREAMS_MAX);
+        buffered.forget(3, &mut out);
+        assert_eq!(buffered.streams.len(), STREAMS_MAX - 1);
+        assert_eq!(buffered.digests(4), BTreeMap::from([(0, 4)]));
+    }
+}

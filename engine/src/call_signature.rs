@@ -1,0 +1,269 @@
+//! What a rank called, without its buffers: what ranks compare. How it is carried out is the schedule's matter.
+
+use crate::api::CallRequest;
+use crate::failure::{Failure, FailureKind};
+use cool_collective::Plan;
+use cool_types::limits::ARRAY_BYTES;
+use cool_types::{Call, CallError, ElementType, Operation, Rank, ReduceOp, check_reduction};
+use std::fmt;
+
+/// The most counts that are written out.
+const COUNTS_SHOWN: usize = 8;
+
+/// A call without its buffers. Ranks that call alike have equal ones. It prints as "reduce of 5 f64 by sum to rank 3".
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct CallSignature {
+    /// What the compiler is to make a schedule of.
+    pub(crate) call: Call,
+    /// Absent for a barrier.
+    pub(crate) element: Option<ElementType>,
+    /// Of the operations that combine.
+    pub(crate) reduce: Option<ReduceOp>,
+    /// Forced by the ranks.
+    pub(crate) plan: Option<Plan>,
+}
+
+impl CallSignature {
+    /// What a request says, for a group of `size` ranks; not whether it makes sense.
+    ///
+    /// # Errors
+    /// [`FailureKind::Invalid`], if it cannot be said: lengths beyond counting, or no plan of that name.
+    pub(crate) fn of(request: &CallRequest) -> Result<CallSignature, Failure> {
+        let operation = request.operation;
+        let element = (operation != Operation::Barrier).then_some(request.element);
+        let element_bytes = element.map_or(1, |element| element.bytes() as u64);
+        let bytes = |count: &u64| {
+            let bytes = count.checked_mul(element_bytes).filter(|bytes| *bytes <= ARRAY_BYTES);
+            bytes.ok_or_else(|| invalid(request, &CallError::TooLarge))
+        };
+        let plan = (!request.plan.is_empty()).then(|| request.plan.parse::<Plan>()).transpose();
+        let plan = plan.map_err(|e| invalid(request, &e))?;
+        // What an operation does not look at is made equal, so that only what matters is compared.
+        let root = Rank(if operation.rooted() { request.root } else { 0 });
+        let count = if element.is_none() || request.counts.is_some() { 0 } else { request.count };
+        let mut call = Call::new(operation, root, bytes(&count)?, element_bytes as u32);
+        if let Some(counts) = &request.counts {
+            call = call.with_counts(counts.iter().map(bytes).collect::<Result<Vec<u64>, Failure>>()?);
+        }
+        let reduce = request.reduce.filter(|_| operation.combines());
+        Ok(CallSignature { call, element, reduce, plan })
+    }
+
+    /// Whether the call makes sense for a group of `size` ranks, and the request's buffers are long enough for it.
+    ///
+    /// # Errors
+    /// [`FailureKind::Invalid`], if not.
+    pub(crate) fn check(&self, request: &CallRequest, size: usize) -> Result<(), Failure> {
+        let wrong = |e: CallError| invalid(request, &e);
+        if self.call.operation.combines() {
+            check_reduction(self.call.operation, self.element, self.reduce).map_err(wrong)?;
+        }
+        self.call.check(size).map_err(wrong)?;
+        let len = |range: &Option<crate::MemoryRange>| range.map_or(0, |range| range.len);
+        let (input, output) = (len(&request.input), len(&request.output));
+        self.call.check_buffers(Rank(request.rank), size, input, output).map_err(wrong)
+    }
+
+    /// The call and the plan that carries it out, as agents tell each other, so that picks that differ are named too.
+    pub(crate) fn with_plan(&self, plan: &Plan) -> String {
+        match self.plan {
+            // It is among the words already.
+            Some(_) => self.to_string(),
+            None => format!("{self} with plan {plan}"),
+        }
+    }
+
+    /// A number that differs, most likely, from that of any other call or plan.
+    pub(crate) fn digest(&self, plan: &Plan) -> u64 {
+        let text = format!("{self} by {plan}");
+        fnv(text.bytes().chain(self.counts().iter().flat_map(|bytes| bytes.to_le_bytes())))
+    }
+
+    /// Elements: "5", "3, 0, 4", or the first of many with a number that tells them from others.
+    fn amount(&self) -> String {
+        let element = u64::from(self.call.element);
+        if self.call.counts.is_none() {
+            return (self.call.bytes / element).to_string();
+        }
+        let counts = self.counts();
+        let shown: Vec<String> =
+            counts.iter().take(COUNTS_SHOWN).map(|bytes| (bytes / element).to_string()).collect();
+        let shown = shown.join(", ");
+        match counts.len() - counts.len().min(COUNTS_SHOWN) {
+            0 => shown,
+            more => {
+                let all = fnv(counts.iter().flat_map(|bytes| bytes.to_le_bytes()));
+                format!("{shown} and {more} more (all: {all:016x})")
+            }
+        }
+    }
+
+    fn counts(&self) -> &[u64] {
+        self.call.counts.as_deref().unwrap_or_default()
+    }
+}
+
+impl fmt::Display for CallSignature {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (operation, root) = (self.call.operation, self.call.root);
+        write!(f, "{operation}")?;
+        if let Some(element) = self.element {
+            write!(f, " of {} {element}", self.amount())?;
+        }
+        if let Some(reduce) = self.reduce {
+            write!(f, " by {reduce}")?;
+        }
+        match operation {
+            Operation::Bcast | Operation::Scatter => write!(f, " from {root}")?,
+            Operation::Reduce | Operation::Gather => write!(f, " to {root}")?,
+            _ => {}
+        }
+        self.plan.map_or(Ok(()), |plan| write!(f, " with plan {plan}"))
+    }
+}
+
+/// What keeps a plan from carrying out calls of an operation, and what would fit.
+pub fn wrong_plan(operation: Operation, plan: &str) -> Option<String> {
+    match plan.parse::<Plan>() {
+        Ok(plan) => plan.check(operation).err().map(|e| e.to_string()),
+        Err(e) => Some(e.to_string()),
+    }
+}
+
+/// FNV-1a, 64 bits: the same on every machine, which the standard library's hashes do not promise.
+pub(crate) fn fnv(bytes: impl Iterator<Item = u8>) -> u64 {
+    bytes.fold(0xcbf2_9ce4_8422_2325, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3))
+}
+
+/// The failure of a call that makes no sense.
+pub(crate) fn invalid(request: &CallRequest, reason: &dyn fmt::Display) -> Failure {
+    let CallRequest { rank, group, operation, .. } = request;
+    let message = format!("rank {rank} cannot call {operation} on group {group}: {reason}");
+    Failure::new(FailureKind::Invalid, message, vec![*rank])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::memory::{MemoryId, MemoryRange};
+
+    fn request(operation: Operation, root: u32, count: u64) -> CallRequest {
+        let buffer = |number| Some(MemoryRange { memory: MemoryId::Registered(number), offset: 0, len: 80 });
+        CallRequest {
+            group: 7,
+            rank: 1,
+            operation,
+            root,
+            element: ElementType::F64,
+            reduce: Some(ReduceOp::Sum),
+            count,
+            counts: None,
+            plan: String::new(),
+            input: buffer(1),
+            output: buffer(2),
+            timeout: None,
+        }
+    }
+
+    fn text(request: &CallRequest) -> String {
+        CallSignature::of(request).unwrap().to_string()
+    }
+
+    fn wrong(request: &CallRequest) -> String {
+        CallSignature::of(request).and_then(|call| call.check(request, 2)).unwrap_err().message
+    }
+
+    #[test]
+    fn what_an_operation_does_not_use_makes_no_difference() {
+        let signature = |op, root| CallSignature::of(&request(op, root, 5)).unwrap();
+        assert_eq!(signature(Operation::Allreduce, 0), signature(Operation::Allreduce, 1));
+        assert_ne!(signature(Operation::Reduce, 0), signature(Operation::Reduce, 1));
+        assert_eq!(text(&request(Operation::Barrier, 9, u64::MAX)), "barrier");
+    }
+
+    fn counted(operation: Operation, counts: &[u64]) -> CallRequest {
+        CallRequest { counts: Some(counts.to_vec()), ..request(operation, 0, 0) }
+    }
+
+    fn by(plan: &str, request: CallRequest) -> CallRequest {
+        CallRequest { plan: plan.to_owned(), ..request }
+    }
+
+    #[test]
+    fn different_calls_have_different_digests_and_texts() {
+        let reduce = |root, count| request(Operation::Reduce, root, count);
+        let gather = |counts: &[u64]| counted(Operation::Gather, counts);
+        let calls = [
+            reduce(0, 5),
+            reduce(1, 5),
+            reduce(1, 4),
+            by("cool-b-r", reduce(1, 4)),
+            by("cool-b-r/4096", reduce(1, 4)),
+            request(Operation::Scan, 0, 4),
+            request(Operation::Exscan, 0, 4),
+            request(Operation::Gather, 0, 4),
+            gather(&[4, 4]),
+            gather(&[3, 5]),
+            gather(&[5, 3]),
+        ];
+        let signatures: Vec<CallSignature> =
+            calls.iter().map(|call| CallSignature::of(call).unwrap()).collect();
+        let default = "cool-p-p".parse().unwrap();
+        for (i, a) in signatures.iter().enumerate() {
+            for b in &signatures[..i] {
+                let digest = |call: &CallSignature| call.digest(&call.plan.unwrap_or(default));
+                assert_ne!(digest(a), digest(b), "{a} and {b}");
+                assert_ne!(a.to_string(), b.to_string());
+            }
+        }
+        assert_eq!(signatures[2].to_string(), "reduce of 4 f64 by sum to rank 1");
+        assert_eq!(signatures[3].to_string(), "reduce of 4 f64 by sum to rank 1 with plan cool-b-r");
+        let told = |signature: &CallSignature| signature.with_plan(&default);
+        assert_eq!(
+            told(&signatures[2]),
+            "reduce of 4 f64 by sum to rank 1 with plan cool-p-p",
+            "a pick that differs shows"
+        );
+        assert_eq!(told(&signatures[3]), signatures[3].to_string());
+        assert_eq!(signatures[9].to_string(), "gather of 3, 5 f64 to rank 0");
+    }
+
+    #[test]
+    fn many_counts_are_told_apart_in_a_short_text() {
+        let text = |last| {
+            let counts: Vec<u64> = (0..1000).map(|i| if i == 999 { last } else { 0 }).collect();
+            text(&CallRequest { rank: 0, ..counted(Operation::Gather, &counts) })
+        };
+        assert!(text(0).starts_with("gather of 0, 0, 0, 0, 0, 0, 0, 0 and 992 more (all: "), "{}", text(0));
+        assert!(text(0).len() < 100);
+        assert_ne!(text(0), text(1));
+    }
+
+    #[test]
+    fn a_short_buffer_a_wrong_root_or_an_immense_call_is_refused_in_words() {
+        let error = |op, root, count| wrong(&request(op, root, count));
+        assert!(error(Operation::Allgather, 0, 6).contains("output has 80 bytes and needs 96"));
+        assert!(error(Operation::Bcast, 2, 1).contains("root is rank 2"));
+        assert!(error(Operation::Bcast, 0, u64::MAX).contains("split it"));
+        assert!(error(Operation::Alltoall, 0, u64::MAX / 8).contains("split it"));
+    }
+
+    #[test]
+    fn counts_that_do_not_fit_the_group_or_the_operation_are_refused_in_words() {
+        let wrong = |operation, counts: &[u64]| wrong(&counted(operation, counts));
+        assert!(wrong(Operation::Gather, &[1]).contains("it has 1 counts, but 2 ranks need 2"));
+        assert!(wrong(Operation::Alltoall, &[1, 1]).contains("it has 2 counts, but 2 ranks need 4"));
+        assert!(wrong(Operation::Bcast, &[1, 1]).contains("leave them out"));
+        assert!(wrong(Operation::Allgather, &[9, 2]).contains("output has 80 bytes and needs 88"));
+        assert!(wrong(Operation::Allgather, &[u64::MAX, 2]).contains("split it"));
+    }
+
+    #[test]
+    fn a_plan_that_does_not_fit_is_answered_with_those_that_do() {
+        let e = wrong(&by("cool-q", request(Operation::Bcast, 0, 1)));
+        assert!(e.contains("rank 1 cannot call bcast") && e.contains("there is no plan \"cool-q\""), "{e}");
+        assert_eq!(wrong_plan(Operation::Bcast, "multicast"), None);
+        let e = wrong_plan(Operation::Scan, "multicast").unwrap();
+        assert!(e.contains("cannot run scan") && e.contains("these can: cool-p-p"), "{e}");
+    }
+}

@@ -1,0 +1,307 @@
+//! The engine without I/O: brings what happens to the group it concerns, and what groups want to the driver.
+
+mod peering;
+
+use crate::api::{GroupError, GroupSpec};
+use crate::failure::{Failure, FailureKind, Traffic};
+use crate::group::Group;
+use crate::machine::{Input, Output, WorkId};
+use crate::members::Members;
+use crate::memory::MemoryId;
+use crate::outbox::Received;
+use crate::preparation::Prepared;
+use crate::shared::{Shared, TimerKey};
+use crate::trace::CallRecord;
+use cool_machine::{Duration, Machine, Poll, Time};
+use cool_transport::Packet;
+use cool_transport::packet::Body;
+use cool_transport::unicast;
+use cool_types::Operation;
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::SocketAddrV4;
+use std::sync::Arc;
+
+/// The engine of one node.
+#[derive(Debug)]
+pub struct Engine {
+    node: String,
+    groups: BTreeMap<u64, Group>,
+    /// Released groups whose streams other nodes still need.
+    closing: BTreeSet<u64>,
+    shared: Shared,
+}
+
+impl Engine {
+    /// The engine of the node of that name. Bounce buffers, thanks to which calls may return before everybody has their
+    /// messages, take up to `bounce_bytes`; beyond it, calls wait. Nodes that are silent for `peer_timeout` while
+    /// others wait are gone.
+    pub fn new(node: &str, bounce_bytes: u64, peer_timeout: Duration) -> Engine {
+        let shared = Shared::new(node, bounce_bytes, peer_timeout);
+        Engine { node: node.to_owned(), groups: BTreeMap::new(), closing: BTreeSet::new(), shared }
+    }
+
+    /// The latest calls, of a group or of all, at most `last`.
+    pub fn trace(&self, last: usize, group: Option<u64>) -> Vec<Arc<CallRecord>> {
+        self.shared.ring.last(last, group)
+    }
+
+    /// What this node has sent and repaired for calls, by operation in the order of [`Operation::ALL`].
+    pub fn traffic(&self) -> &[Traffic; Operation::ALL.len()] {
+        &self.shared.traffic
+    }
+
+    /// The ranks by whose loss a group has failed.
+    pub fn lost_ranks(&self, group: u64) -> Vec<u32> {
+        self.groups.get(&group).map_or(Vec::new(), Group::lost_ranks)
+    }
+
+    fn make_group(&mut self, now: Time, spec: &GroupSpec) -> Result<Vec<SocketAddrV4>, GroupError> {
+        if self.closing.remove(&spec.id) {
+            self.forget_group(now, spec.id);
+        }
+        if self.groups.contains_key(&spec.id) {
+            return Err(GroupError::Exists(spec.id));
+        }
+        let mut members = Members::new(spec, &self.node)?;
+        let trees = members.my_trees();
+        let mine = members.nodes[members.me].tcp;
+        for place in members.others() {
+            let node = &members.nodes[place];
+            let Shared { peers, out, .. } = &mut self.shared;
+            let addresses = (mine, node.tcp);
+            let id = peers.join(now, &node.name, addresses, members.key(), &self.closing, out);
+            members.number(place, id);
+        }
+        self.groups.insert(spec.id, Group::new(members, spec.cost_model));
+        Ok(trees)
+    }
+
+    fn release_group(&mut self, now: Time, id: u64) {
+        let Some(group) = self.groups.get_mut(&id) else { return };
+        self.closing.insert(id);
+        group.close(now, &mut self.shared);
+    }
+
+    /// Does what a rank of a group asks for.
+    fn of_rank(
+        &mut self,
+        now: Time,
+        token: u64,
+        (id, rank): (u64, u32),
+        asked: impl FnOnce(&mut Group, &mut Shared) -> Result<(), Failure>,
+    ) {
+        let Some(group) = self.groups.get_mut(&id).filter(|_| !self.closing.contains(&id)) else {
+            let message =
+                format!("there is no group {id} on node {}: it was released or never made", self.node);
+            return self.shared.done(token, Err(Failure::new(FailureKind::Invalid, message, vec![rank])));
+        };
+        let result = asked(group, &mut self.shared);
+        self.conclude(now, id, result);
+    }
+
+    /// Does something with a group, which may fail by it.
+    fn with_group(
+        &mut self,
+        now: Time,
+        id: u64,
+        act: impl FnOnce(&mut Group, &mut Shared) -> Result<(), Failure>,
+    ) {
+        let Some(group) = self.groups.get_mut(&id) else { return };
+        let result = act(group, &mut self.shared);
+        self.conclude(now, id, result);
+    }
+
+    fn revoke(&mut self, now: Time, id: u64, rank: u32) {
+        self.with_group(now, id, |group, _| Err(group.revoked(rank)));
+    }
+
+    /// Work is done: those who waited only for that are answered, and its group goes on.
+    fn work_done(&mut self, now: Time, id: WorkId, prepared: Option<Prepared>) {
+        let Some((group, answers)) = self.shared.works.end(id) else { return };
+        for (token, result) in answers {
+            self.shared.out.push(Output::Done { token, result });
+        }
+        self.with_group(now, group, |group, shared| match prepared {
+            Some(prepared) => group.prepared(now, shared, id, prepared),
+            None => group.work_done(now, shared, id),
+        });
+    }
+
+    fn allocation_failed(&mut self, now: Time, memory: MemoryId) {
+        let ids: Vec<u64> = self.groups.keys().copied().collect();
+        for id in ids {
+            self.with_group(now, id, |group, _| group.allocation_failed(memory));
+        }
+    }
+
+    /// Fails a group if what was done with it says so.
+    fn conclude(&mut self, now: Time, id: u64, result: Result<(), Failure>) {
+        if let (Err(failed), Some(group)) = (result, self.groups.get_mut(&id)) {
+            group.fail(now, &mut self.shared, &failed, true);
+        }
+    }
+
+    /// Lets everything follow that follows from an input: messages between groups and peers, shares of the
+    /// link, groups that are over.
+    fn settle(&mut self, now: Time) {
+        loop {
+            if let Some(node) = self.shared.peers.take_dirty() {
+                self.drain_peer(now, node, 0);
+                self.tell_awaited(node);
+            } else if std::mem::take(&mut self.shared.sending_changed) {
+                let ids: Vec<u64> = self.groups.keys().copied().collect();
+                for id in ids {
+                    self.with_group(now, id, |group, shared| group.share_link(now, shared));
+                }
+            } else {
+                let over = |id: &&u64| self.groups.get(*id).is_none_or(Group::quiet);
+                let over: Vec<u64> = self.closing.iter().filter(over).copied().collect();
+                if over.is_empty() {
+                    return;
+                }
+                for id in over {
+                    self.closing.remove(&id);
+                    self.forget_group(now, id);
+                }
+            }
+        }
+    }
+
+    fn forget_group(&mut self, now: Time, id: u64) {
+        if let Some(mut group) = self.groups.remove(&id) {
+            group.close(now, &mut self.shared);
+            group.leave(now, &mut self.shared);
+            self.shared.out.push(Output::GroupForgotten { group: id });
+        }
+    }
+
+    fn datagram(&mut self, now: Time, from: SocketAddrV4, bytes: &[u8]) {
+        for decoded in Packet::decode_all(bytes) {
+            match decoded {
+                // A payload is what follows the last packet.
+                Ok((packet, payload)) => {
+                    let payload = Received::Input(bytes.len() - payload.len()..bytes.len());
+                    self.packet(now, from, packet, &payload);
+                }
+                Err(error) => tracing::debug!(%from, %error, "dropped what is no packet"),
+            }
+        }
+    }
+
+    fn packet(&mut self, now: Time, from: SocketAddrV4, packet: Packet, payload: &Received) {
+        let (id, epoch) = (packet.id.group, packet.id.epoch);
+        if let Body::Ping { answer } = packet.body {
+            return self.ping(from, packet, answer);
+        }
+        let Some(group) = self.groups.get_mut(&id).filter(|group| group.key() == (id, epoch)) else {
+            tracing::debug!(%from, group = id, epoch, "dropped a packet of a group that is not here");
+            return;
+        };
+        let result = group.packet(now, &mut self.shared, from, packet, payload);
+        self.conclude(now, id, result);
+    }
+
+    /// Someone asks whether this agent is there, whatever has become of the group here; or answers.
+    fn ping(&mut self, from: SocketAddrV4, packet: Packet, answer: bool) {
+        if answer {
+            self.shared.out.control(from, &Packet { body: Body::Ping { answer: false }, ..packet });
+        } else if let Some(group) = self.groups.get_mut(&packet.id.group) {
+            group.answered(from);
+        }
+    }
+
+    fn due(&mut self, now: Time, key: TimerKey) {
+        match key {
+            TimerKey::Stream(stream) => {
+                self.with_group(now, stream.group, |group, shared| group.stream_due(now, shared, stream));
+            }
+            TimerKey::Call(id, call) => {
+                self.with_group(now, id, |group, shared| group.call_due(now, shared, call));
+            }
+            TimerKey::PointToPoint(id, transfer) => {
+                self.with_group(now, id, |group, shared| group.transfer_due(now, shared, transfer));
+            }
+            TimerKey::FailureDetector(id) => {
+                let Some(group) = self.groups.get_mut(&id) else { return };
+                let gone = group.failure_detector_due(now, &mut self.shared);
+                let why = format!("no answer for {:?}", self.shared.peer_timeout);
+                self.lose_peers(now, gone, &why);
+            }
+        }
+    }
+
+    /// A local rank asks for something.
+    fn asked(&mut self, now: Time, input: Input<'_>) {
+        match input {
+            Input::MakeGroup(spec) => {
+                let result = self.make_group(now, spec);
+                self.shared.out.push(Output::GroupMade { group: spec.id, result });
+            }
+            Input::ReleaseGroup { group } => self.release_group(now, group),
+            Input::Call { token, request } => {
+                let (id, rank) = (request.group, request.rank);
+                self.of_rank(now, token, (id, rank), |group, shared| group.call(now, shared, token, request));
+            }
+            Input::Transfer { token, request } => {
+                let of = (request.group, request.rank);
+                self.of_rank(now, token, of, |group, shared| group.transfer(now, shared, token, request));
+            }
+            Input::RankLost { group, rank, why } => {
+                self.with_group(now, group, |group, shared| group.lose_rank(now, shared, rank, why));
+            }
+            Input::Revoke { group, rank } => self.revoke(now, group, rank),
+            other => self.happened(now, other),
+        }
+    }
+
+    /// Something came over the network, or the driver has done what it was asked.
+    fn happened(&mut self, now: Time, input: Input<'_>) {
+        match input {
+            Input::Datagram { from, bytes } => self.datagram(now, from, bytes),
+            Input::Accepted { connection, from } => {
+                self.shared.peers.accepted(connection, from, &mut self.shared.out);
+            }
+            Input::Connected { node, connection } => {
+                self.shared.peers.connected(node, connection, &mut self.shared.out);
+            }
+            Input::Unreachable { node, why } => self.lose_peer(now, node, &why),
+            Input::Bytes { connection, placed, bytes } => self.bytes(now, connection, placed, bytes),
+            Input::Written { connection, bytes } => {
+                if let Some(node) = self.shared.peers.node_of(connection) {
+                    self.shared.peers.handle(now, node, unicast::Input::Written(bytes));
+                }
+            }
+            Input::Closed { connection, why } => {
+                if let Some(lost) = self.shared.peers.closed(connection, why, &mut self.shared.out) {
+                    self.lost(now, &[lost]);
+                }
+            }
+            Input::WorkDone(id) => self.work_done(now, id, None),
+            Input::Prepared(id, prepared) => self.work_done(now, id, Some(prepared)),
+            Input::AllocationFailed(memory) => self.allocation_failed(now, memory),
+            _ => {}
+        }
+    }
+}
+
+impl Machine for Engine {
+    type Input<'a> = Input<'a>;
+    type Output = Output;
+
+    fn handle(&mut self, now: Time, input: Input<'_>) {
+        self.asked(now, input);
+        self.settle(now);
+    }
+
+    fn poll(&mut self, now: Time) -> Poll<Output> {
+        // All that is due, so that what goes to one place goes together.
+        while let Some(key) = self.shared.timers.due(now) {
+            self.due(now, key);
+            self.settle(now);
+        }
+        match self.shared.out.pop() {
+            Some(output) => Poll::Output(output),
+            None => Poll::Idle(self.shared.timers.next()),
+        }
+    }
+}

@@ -1,0 +1,170 @@
+//! What comes over the connections to other agents, handed to the group that it is for; and what follows when one ends.
+
+use super::Engine;
+use crate::failure::{Failure, FailureKind};
+use crate::machine::{ConnectionId, Output};
+use crate::memory::MemoryRange;
+use crate::peers::{Lost, NodeId};
+use crate::shared::Shared;
+use cool_machine::{Machine, Poll, Time};
+use cool_transport::unicast::{self, Notice, Payload};
+use std::collections::BTreeSet;
+
+impl Engine {
+    /// Does what a peer's machine asks, until it is idle. It was given `before` bytes before those of the input.
+    pub(crate) fn drain_peer(&mut self, now: Time, node: NodeId, before: usize) {
+        loop {
+            let Some((link, connection)) = self.shared.peers.connected_link(node) else { return };
+            match link.machine.poll(now) {
+                Poll::Idle(_) => return,
+                Poll::Output(unicast::Output::Write { mut head, payload: part }) => {
+                    let payload = part.and_then(|part| self.payload(now, &part));
+                    if let (Some(part), None) = (part, &payload) {
+                        // The frame has promised these bytes, even of a message that is not known any more.
+                        head.resize(head.len() + part.len as usize, 0);
+                    }
+                    self.shared.out.push(Output::Write { connection, head, payload });
+                }
+                Poll::Output(output) => self.peer_output(now, node, output, before),
+            }
+        }
+    }
+
+    /// A part of a message that goes to a peer.
+    fn payload(&mut self, now: Time, part: &Payload) -> Option<MemoryRange> {
+        self.groups.get_mut(&part.message.group)?.message_payload(now, part)
+    }
+
+    /// Tells the driver what comes next over the connection to a peer, if that is something else than it was told.
+    pub(crate) fn tell_awaited(&mut self, node: NodeId) {
+        let Some((link, connection)) = self.shared.peers.connected_link(node) else { return };
+        let payload = link.machine.payload();
+        let bytes = payload.map_or(0, |payload| payload.len.into());
+        let place = payload.and_then(|part| {
+            let id = (part.message.group, part.message.epoch);
+            self.groups.get(&id.0).filter(|group| group.key() == id)?.message_place(&part)
+        });
+        if std::mem::replace(&mut link.awaited, (bytes, place)) != (bytes, place) {
+            self.shared.out.push(Output::Await { connection, bytes, place });
+        }
+    }
+
+    fn peer_output(&mut self, now: Time, node: NodeId, output: unicast::Output, before: usize) {
+        use unicast::Output as O;
+        let id = match &output {
+            O::Write { .. } => return,
+            O::Hello { node: name } => {
+                if name != self.shared.peers.name(node) {
+                    self.lose_peer(now, node, &format!("the agent at its address calls itself {name}"));
+                }
+                return;
+            }
+            O::Failed(error) => return self.lose_peer(now, node, &error.to_string()),
+            O::Notice(notice) => notice.group(),
+            O::GroupOpen { group, epoch, .. } => (*group, *epoch),
+            O::Sent(m) | O::Received(m) | O::UnknownGroup(m) => (m.group, m.epoch),
+            O::Begin { message: m, .. } | O::Data { message: m, .. } => (m.group, m.epoch),
+        };
+        let Some(group) = self.groups.get_mut(&id.0).filter(|group| group.key() == id) else {
+            if let O::UnknownGroup(_) | O::GroupOpen { waits: true, .. } = output {
+                self.no_such_group(now, node, id);
+            }
+            return;
+        };
+        let shared = &mut self.shared;
+        let result = match output {
+            O::Sent(message) => {
+                group.message_sent(now, shared, message);
+                group.run(now, shared)
+            }
+            O::Begin { message, digest, bytes } => {
+                group.message_begins(now, shared, node, message, (digest, bytes))
+            }
+            O::Data { message, offset, within } => {
+                let within = within.start.saturating_sub(before)..within.end.saturating_sub(before);
+                group.message_data(now, shared, message, offset, within);
+                Ok(())
+            }
+            O::Received(message) => {
+                group.message_received(now, shared, message);
+                group.run(now, shared)
+            }
+            O::Notice(Notice::Abort { kind, ranks, text, .. }) => {
+                let failed = Failure::new(FailureKind::of_code(kind), text, ranks);
+                group.fail(now, shared, &failed, false);
+                Ok(())
+            }
+            O::Notice(notice) => group.notice(now, shared, node, notice),
+            // Of a group that has failed here; it may have been told over a connection that it had given up.
+            O::GroupOpen { .. } => {
+                group.tell_failed(now, shared, node);
+                Ok(())
+            }
+            // As above: its sender is being told, or has been.
+            O::UnknownGroup(_) | O::Write { .. } | O::Hello { .. } | O::Failed(_) => Ok(()),
+        };
+        self.conclude(now, id.0, result);
+    }
+
+    /// A peer sends to a group that is not here: it would wait in vain.
+    fn no_such_group(&mut self, now: Time, node: NodeId, (group, epoch): (u64, u32)) {
+        let text = format!("node {} has released group {group}, or never made it", self.node);
+        let notice = Notice::Abort { group, epoch, kind: FailureKind::Lost.code(), ranks: Vec::new(), text };
+        self.shared.peers.notify(now, node, notice);
+    }
+
+    pub(crate) fn lose_peer(&mut self, now: Time, node: NodeId, why: &str) {
+        self.lose_peers(now, [node], why);
+    }
+
+    pub(crate) fn lose_peers(&mut self, now: Time, nodes: impl IntoIterator<Item = NodeId>, why: &str) {
+        let Shared { peers, out, .. } = &mut self.shared;
+        let lost = nodes.into_iter().filter_map(|node| peers.drop_peer(node, out));
+        let lost: Vec<Lost> = lost.map(|lost| Lost { why: why.to_owned(), ..lost }).collect();
+        self.lost(now, &lost);
+    }
+
+    /// Fails the groups that had members on nodes that are gone, for one reason.
+    pub(crate) fn lost(&mut self, now: Time, lost: &[Lost]) {
+        for Lost { node, why, .. } in lost {
+            let node = self.shared.peers.name(*node);
+            tracing::info!(node, why, "lost the connection to an agent");
+        }
+        let groups: BTreeSet<u64> = lost.iter().flat_map(|lost| lost.groups.iter().copied()).collect();
+        for id in groups {
+            if let Some(group) = self.groups.get_mut(&id) {
+                let of_group: Vec<&Lost> = lost.iter().filter(|lost| lost.groups.contains(&id)).collect();
+                let nodes: Vec<NodeId> = of_group.iter().map(|lost| lost.node).collect();
+                let failed = group.nodes_lost(&nodes, &of_group[0].why);
+                group.fail(now, &mut self.shared, &failed, true);
+            }
+        }
+    }
+
+    pub(crate) fn bytes(&mut self, now: Time, connection: ConnectionId, placed: u32, bytes: &[u8]) {
+        if let Some(node) = self.shared.peers.node_of(connection) {
+            self.peer_bytes(now, node, placed, (bytes, 0));
+        } else if let Some((node, all, replaced)) =
+            self.shared.peers.greeting(connection, bytes, &mut self.shared.out)
+        {
+            if let Some(lost) = replaced {
+                self.lost(now, &[lost]);
+            }
+            self.peer_bytes(now, node, 0, (&all, all.len() - bytes.len()));
+        }
+    }
+
+    /// Bytes came from a peer, some of them before this input.
+    fn peer_bytes(&mut self, now: Time, node: NodeId, placed: u32, (bytes, before): (&[u8], usize)) {
+        if let Some(link) = self.shared.peers.link(node) {
+            for id in &link.groups {
+                self.groups.get_mut(id).into_iter().for_each(|group| group.heard_from(node));
+            }
+        }
+        // Outputs from before would be taken for ranges of these bytes.
+        self.drain_peer(now, node, 0);
+        self.shared.peers.handle(now, node, unicast::Input::Placed(placed));
+        self.shared.peers.handle(now, node, unicast::Input::Bytes(bytes));
+        self.drain_peer(now, node, before);
+    }
+}

@@ -1,0 +1,50 @@
+//! Ranks that have gone from a group, with the calls that they made before.
+
+use crate::failure::{Failure, FailureKind};
+use crate::members::Members;
+use std::collections::BTreeMap;
+
+#[derive(Debug, Default)]
+pub(super) struct Departures {
+    /// By rank: the number of calls that it made, and why it went.
+    gone: BTreeMap<u32, (u64, String)>,
+}
+
+impl Departures {
+    /// A rank went after so many calls; the failure of those who need it.
+    pub(super) fn add(&mut self, members: &Members, rank: u32, calls: u64, why: String) -> Failure {
+        let failed = failure(members, rank, &why);
+        self.gone.insert(rank, (calls, why));
+        failed
+    }
+
+    /// # Errors
+    /// If a rank is gone that is to take part in a call.
+    pub(super) fn check_call(&self, members: &Members, call: u64) -> Result<(), Failure> {
+        let gone = self.gone.iter().find(|(_, (calls, _))| *calls <= call);
+        gone.map_or(Ok(()), |(rank, (_, why))| Err(failure(members, *rank, why)))
+    }
+
+    /// # Errors
+    /// If a rank is gone.
+    pub(super) fn check(&self, members: &Members, rank: u32) -> Result<(), Failure> {
+        self.gone.get(&rank).map_or(Ok(()), |(_, why)| Err(failure(members, rank, why)))
+    }
+
+    /// # Errors
+    /// If all ranks but one are gone.
+    pub(super) fn check_any_left(&self, members: &Members) -> Result<(), Failure> {
+        match self.gone.last_key_value() {
+            Some((rank, (_, why))) if self.gone.len() + 1 >= members.layout.size() => {
+                Err(failure(members, *rank, why))
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
+/// The failure of what needs a rank that is gone.
+pub(super) fn failure(members: &Members, rank: u32, why: &str) -> Failure {
+    let text = format!("{} is gone from group {}: {why}", members.name(&[rank]), members.id);
+    Failure::new(FailureKind::Lost, text, vec![rank])
+}

@@ -1,0 +1,260 @@
+//! What goes into the engine and what comes out of it.
+
+use crate::api::{CallRequest, GroupError, GroupSpec, TransferRequest};
+use crate::failure::{Failure, Stats};
+use crate::memory::MemoryRange;
+use crate::peers::NodeId;
+use crate::preparation::{Preparation, Prepared};
+use cool_transport::Packet;
+use cool_types::{ElementType, ReduceOp};
+use core::ops::Range;
+use std::net::{Ipv4Addr, SocketAddrV4};
+
+/// A connection, numbered by the driver in ascending order.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct ConnectionId(pub u64);
+
+/// Work that was given out, numbered by the engine.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct WorkId(pub u64);
+
+/// What happens to the engine.
+#[derive(Debug)]
+pub enum Input<'a> {
+    /// The controller makes a group; answered by [`Output::GroupMade`].
+    MakeGroup(&'a GroupSpec),
+    /// The controller releases a group. It is forgotten as soon as no other node needs what was sent, which
+    /// [`Output::GroupForgotten`] tells.
+    ReleaseGroup {
+        /// The group.
+        group: u64,
+    },
+    /// A rank of this node makes a call; answered by [`Output::Done`].
+    Call {
+        /// By which it is answered: the driver's choice, once each.
+        token: u64,
+        /// The call.
+        request: CallRequest,
+    },
+    /// A rank of this node sends or receives a message; answered like a call.
+    Transfer {
+        /// As of a call.
+        token: u64,
+        /// The message.
+        request: TransferRequest,
+    },
+    /// A rank of this node went away.
+    RankLost {
+        /// Its group.
+        group: u64,
+        /// The rank.
+        rank: u32,
+        /// Why, in words.
+        why: String,
+    },
+    /// A rank of this node revokes its group: all calls on it fail, at every rank (ULFM's revoke).
+    Revoke {
+        /// The group.
+        group: u64,
+        /// The rank.
+        rank: u32,
+    },
+    /// A datagram came. [`Output::Store`]s that follow name bytes of it.
+    Datagram {
+        /// Its sender.
+        from: SocketAddrV4,
+        /// Its payload.
+        bytes: &'a [u8],
+    },
+    /// Another agent connected.
+    Accepted {
+        /// Its connection.
+        connection: ConnectionId,
+        /// Its address.
+        from: Ipv4Addr,
+    },
+    /// A node that was to be connected to is.
+    Connected {
+        /// The node.
+        node: NodeId,
+        /// Its connection.
+        connection: ConnectionId,
+    },
+    /// A node that was to be connected to cannot be reached.
+    Unreachable {
+        /// The node.
+        node: NodeId,
+        /// Why, in words.
+        why: String,
+    },
+    /// Bytes came over a connection. [`Output::Store`]s that follow name bytes of `bytes`.
+    Bytes {
+        /// The connection.
+        connection: ConnectionId,
+        /// How many bytes came before these, and have been put where the last [`Output::Await`] said.
+        placed: u32,
+        /// The bytes after them.
+        bytes: &'a [u8],
+    },
+    /// Bytes of earlier [`Output::Write`]s have been written, or copied to be: their memory may change.
+    Written {
+        /// The connection.
+        connection: ConnectionId,
+        /// How many bytes more, heads and payload.
+        bytes: u64,
+    },
+    /// A connection ended by itself.
+    Closed {
+        /// The connection.
+        connection: ConnectionId,
+        /// Why, in words.
+        why: String,
+    },
+    /// A [`Work::Copy`] or [`Work::Reduce`] is done.
+    WorkDone(WorkId),
+    /// A [`Work::Prepare`] is done.
+    Prepared(WorkId, Prepared),
+    /// There is no memory for an [`Output::Allocate`]. What names it afterwards may be left undone.
+    AllocationFailed(crate::MemoryId),
+}
+
+/// What the engine asks of its driver, in this order.
+#[derive(Debug)]
+pub enum Output {
+    /// A group was made, with these trees to listen to; or it cannot be.
+    GroupMade {
+        /// The group.
+        group: u64,
+        /// The trees that reach this node.
+        result: Result<Vec<SocketAddrV4>, GroupError>,
+    },
+    /// A group is gone: nothing that comes over its trees is of use any more.
+    GroupForgotten {
+        /// The group.
+        group: u64,
+    },
+    /// A call or message is done. Its rank's memory is named no more.
+    Done {
+        /// The token that it came with.
+        token: u64,
+        /// What it cost, or why it failed.
+        result: Result<Stats, Failure>,
+    },
+    /// Send a data packet to a node or a tree. It may be lost.
+    Data {
+        /// Where to.
+        to: SocketAddrV4,
+        /// The packet, to be encoded with [`Packet::encode`].
+        packet: Packet,
+        /// Its payload: what stands there now.
+        payload: MemoryRange,
+    },
+    /// Send a datagram of control packets. It may be lost.
+    Control {
+        /// Where to.
+        to: SocketAddrV4,
+        /// The encoded packets.
+        bytes: Vec<u8>,
+    },
+    /// Connect to a node, within bounds again and again: its agent may be starting.
+    Connect {
+        /// The node.
+        node: NodeId,
+        /// Its address.
+        to: SocketAddrV4,
+    },
+    /// Write a frame. Its payload does not change before [`Input::Written`] says that all of it is written or copied;
+    /// what is not written at once is to be copied at once.
+    Write {
+        /// The connection.
+        connection: ConnectionId,
+        /// The frame's head.
+        head: Vec<u8>,
+        /// What follows it.
+        payload: Option<MemoryRange>,
+    },
+    /// What comes next over a connection, until this is said again: the rest of a frame's payload, of `bytes` bytes. If
+    /// `place` is given it belongs there, and may be put there without a copy in between (see [`Input::Bytes`]).
+    Await {
+        /// The connection.
+        connection: ConnectionId,
+        /// Bytes of payload to come; 0 if a frame's head is next.
+        bytes: u64,
+        /// Where they belong, if that is known and worth it: as many bytes.
+        place: Option<MemoryRange>,
+    },
+    /// Write what is left to write, then close.
+    Hangup {
+        /// The connection.
+        connection: ConnectionId,
+    },
+    /// Put bytes of the [`Input::Datagram`] or [`Input::Bytes`] that was handled last to their place, before the next such
+    /// input.
+    Store {
+        /// Which of the input's bytes.
+        within: Range<usize>,
+        /// Their place, as many bytes.
+        to: MemoryRange,
+    },
+    /// Make a memory of zeros.
+    Allocate {
+        /// Its name.
+        memory: crate::MemoryId,
+        /// Bytes.
+        bytes: u64,
+    },
+    /// Forget a memory that was allocated. Work on it that has not ended keeps it until it does.
+    Free {
+        /// Its name.
+        memory: crate::MemoryId,
+    },
+    /// Copy at once, into or out of a bounce buffer or of packets that came too early: of one input, no more than these hold.
+    Copy {
+        /// The bytes.
+        from: MemoryRange,
+        /// Where they go: as many, elsewhere.
+        to: MemoryRange,
+    },
+    /// Do something that may take long, best on another thread, and say when it is done.
+    Work {
+        /// Its number.
+        id: WorkId,
+        /// What it is.
+        work: Work,
+    },
+}
+
+/// Something that may take long.
+#[derive(Debug)]
+pub enum Work {
+    /// Copy bytes; answered by [`Input::WorkDone`].
+    Copy {
+        /// The bytes.
+        from: MemoryRange,
+        /// Where they go: as many, elsewhere.
+        to: MemoryRange,
+    },
+    /// Combine elements, `to[i] = to[i] op from[i]` (see [`combine`](crate::combine)); answered by [`Input::WorkDone`].
+    Reduce {
+        /// Their type.
+        element: ElementType,
+        /// How they are combined.
+        op: ReduceOp,
+        /// The second operands.
+        from: MemoryRange,
+        /// The first operands and the results: as many bytes, elsewhere.
+        to: MemoryRange,
+    },
+    /// Pick a plan and compile a schedule; answered by [`Input::Prepared`].
+    Prepare(Box<Preparation>),
+}
+
+impl Work {
+    /// Bytes that are moved; none if that is not what takes time.
+    pub fn bytes(&self) -> Option<u64> {
+        match self {
+            Work::Copy { to, .. } | Work::Reduce { to, .. } => Some(to.len),
+            Work::Prepare(_) => None,
+        }
+    }
+}

@@ -1,0 +1,354 @@
+//! A group as its agents know it: nodes with names and addresses, trees, chains. It never changes.
+
+use crate::api::{GroupError, GroupSpec, MemberSpec, TreeScope};
+use crate::link_share::Share;
+use crate::peers::NodeId;
+use cool_collective::{Layout, Place, Rank, Scope, Stripe};
+use cool_transport::unicast::MessageName;
+use cool_transport::{Chain, Hop};
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::SocketAddrV4;
+use std::sync::Arc;
+
+/// The longest payload of a packet: a UDP datagram over IPv4 without its headers and ours.
+const CHUNK_MAX: u32 = 65_507 - cool_transport::packet::DATA_HEADER as u32;
+
+/// A node of a group.
+#[derive(Debug)]
+pub(crate) struct Node {
+    pub(crate) name: String,
+    pub(crate) udp: SocketAddrV4,
+    pub(crate) tcp: SocketAddrV4,
+    /// Its number among all nodes.
+    pub(crate) id: NodeId,
+}
+
+/// Where a tree is reached.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Tree {
+    pub(crate) address: SocketAddrV4,
+    /// 0 if unknown.
+    pub(crate) bytes_per_second: u64,
+}
+
+#[derive(Debug)]
+pub(crate) struct Members {
+    pub(crate) id: u64,
+    pub(crate) epoch: u32,
+    pub(crate) layout: Layout,
+    /// By their indices in the layout.
+    pub(crate) nodes: Vec<Node>,
+    /// This node.
+    pub(crate) me: usize,
+    pub(crate) chunk_bytes: u32,
+    /// Several over all nodes share no link between switches.
+    trees: BTreeMap<Scope, Vec<Tree>>,
+    host_bytes_per_second: u64,
+    /// What the slowest level was given or measured to carry, by which plans are picked.
+    expected: u64,
+    chains: BTreeMap<(Scope, usize), Arc<Chain>>,
+    /// The places of the other nodes.
+    by_id: BTreeMap<NodeId, usize>,
+}
+
+impl Members {
+    /// The group of `spec` as the node `me` sees it.
+    pub(crate) fn new(spec: &GroupSpec, me: &str) -> Result<Members, GroupError> {
+        let invalid = |reason: String| GroupError::Invalid { group: spec.id, reason };
+        let first = first_members(&spec.members).map_err(invalid)?;
+        if !(1..=CHUNK_MAX).contains(&spec.chunk_bytes) {
+            let reason = format!("chunks of {} bytes; 1 to {CHUNK_MAX} fit a packet", spec.chunk_bytes);
+            return Err(invalid(reason));
+        }
+        let number: BTreeMap<&str, u32> = first.keys().copied().zip(0..).collect();
+        let places: Vec<Place> =
+            spec.members.iter().map(|m| Place { rack: m.rack, node: number[m.node.as_str()] }).collect();
+        let layout = Layout::new(&places).map_err(|e| invalid(e.to_string()))?;
+        let member_of = |node| &spec.members[layout.node_leader(node).0 as usize];
+        let nodes: Vec<Node> = (0..layout.nodes())
+            .map(member_of)
+            .map(|m| Node { name: m.node.clone(), udp: m.udp(), tcp: m.tcp(), id: NodeId(0) })
+            .collect();
+        let me = nodes
+            .iter()
+            .position(|n| n.name == me)
+            .ok_or_else(|| invalid(format!("it has no rank on this node, {me}")))?;
+        let mut trees: BTreeMap<Scope, Vec<Tree>> = BTreeMap::new();
+        for tree in &spec.trees {
+            let scope = match tree.scope {
+                TreeScope::All => Scope::All,
+                TreeScope::Leaders => Scope::Leaders,
+                TreeScope::Rack(rack) => {
+                    let member = spec.members.iter().find(|m| m.rack == rack);
+                    let member = member
+                        .ok_or_else(|| invalid(format!("a tree is for rack {rack}, where no rank is")))?;
+                    Scope::Rack(layout.rack_of(Rank(member.rank)))
+                }
+            };
+            if !tree.address.is_multicast() {
+                return Err(invalid(format!("the tree address {} is not a multicast address", tree.address)));
+            }
+            let address = SocketAddrV4::new(tree.address, tree.port);
+            let most = if scope == Scope::All { Layout::MOST_STRIPES as usize } else { 1 };
+            let alike = trees.entry(scope).or_default();
+            if alike.len() == most {
+                return Err(invalid(format!("more than {most} trees are for {:?}", tree.scope)));
+            }
+            alike.push(Tree { address, bytes_per_second: tree.bytes_per_second });
+        }
+        let stripes = trees.get(&Scope::All).map_or(1, |trees| trees.len() as u32);
+        let layout = layout.with_stripes(stripes);
+        Ok(Members {
+            id: spec.id,
+            epoch: spec.epoch,
+            layout,
+            nodes,
+            me,
+            chunk_bytes: spec.chunk_bytes,
+            trees,
+            host_bytes_per_second: spec.host_bytes_per_second,
+            expected: spec.cost_model.rack.bytes_per_second.min(spec.cost_model.core.bytes_per_second),
+            chains: BTreeMap::new(),
+            by_id: BTreeMap::new(),
+        })
+    }
+
+    /// The trees that reach this node.
+    pub(crate) fn my_trees(&self) -> Vec<SocketAddrV4> {
+        let reaches_me = |scope: Scope| self.layout.nodes_of(scope).contains(&self.me);
+        let mine = self.trees.iter().filter(|(scope, _)| reaches_me(**scope));
+        mine.flat_map(|(_, trees)| trees).map(|tree| tree.address).collect()
+    }
+
+    /// Whether there is a tree over these nodes.
+    pub(crate) fn has_tree(&self, scope: Scope) -> bool {
+        self.trees.contains_key(&scope)
+    }
+
+    /// The tree of a part of a message.
+    pub(crate) fn tree(&self, scope: Scope, stripe: Stripe) -> Option<Tree> {
+        self.trees.get(&scope)?.get(stripe.index as usize).copied()
+    }
+
+    /// The tree of this node's rack.
+    pub(crate) fn rack_tree(&self) -> Option<SocketAddrV4> {
+        let rack = Scope::Rack(self.layout.rack_of_node(self.me));
+        self.trees.get(&rack)?.first().map(|tree| tree.address)
+    }
+
+    /// What this node may send of a part, one of as many that are sent at a time, over its tree, or to the chain where there
+    /// is none.
+    pub(crate) fn share(&self, scope: Scope, stripe: Stripe, concurrent_senders: u32) -> Share {
+        let known = |rate: u64| Some(rate).filter(|rate| *rate > 0);
+        let tree = self.tree(scope, stripe).and_then(|tree| known(tree.bytes_per_second));
+        let on_tree = stripe.on_tree(concurrent_senders, self.layout.stripes(scope));
+        let host = known(self.host_bytes_per_second);
+        let verified = tree.into_iter().chain(host).min().is_some_and(|rate| self.is_verified(rate));
+        Share { tree: tree.map(|rate| rate / on_tree), host, verified, concurrent_senders, stripe }
+    }
+
+    /// Whether a rate is what paths were given or measured to carry, and not only that of a port before a slower path.
+    fn is_verified(&self, rate: u64) -> bool {
+        rate - rate / 5 <= self.expected
+    }
+
+    /// The ranks of this node.
+    pub(crate) fn my_ranks(&self) -> &[Rank] {
+        self.layout.ranks_of_node(self.me)
+    }
+
+    /// The node of a rank, if the rank exists.
+    pub(crate) fn node_of(&self, rank: u32) -> Option<usize> {
+        ((rank as usize) < self.layout.size()).then(|| self.layout.node_of(Rank(rank)))
+    }
+
+    /// The node of a rank of another node.
+    pub(crate) fn other_node_of(&self, rank: u32) -> Option<usize> {
+        self.node_of(rank).filter(|node| *node != self.me)
+    }
+
+    /// The places of all other nodes.
+    pub(crate) fn others(&self) -> impl Iterator<Item = usize> + use<> {
+        let me = self.me;
+        (0..self.nodes.len()).filter(move |node| *node != me)
+    }
+
+    /// A node has this number.
+    pub(crate) fn number(&mut self, node: usize, id: NodeId) {
+        self.nodes[node].id = id;
+        self.by_id.insert(id, node);
+    }
+
+    /// The place of a node in the group.
+    pub(crate) fn place_of(&self, id: NodeId) -> Option<usize> {
+        self.by_id.get(&id).copied()
+    }
+
+    /// The ranks of the node at a place.
+    pub(crate) fn ranks_of(&self, node: usize) -> impl Iterator<Item = u32> + '_ {
+        self.layout.ranks_of_node(node).iter().map(|rank| rank.0)
+    }
+
+    /// The group as messages name it.
+    pub(crate) fn key(&self) -> (u64, u32) {
+        (self.id, self.epoch)
+    }
+
+    /// The name of a message of this group.
+    pub(crate) fn message(&self, call: u64, transfer: u32, from: u32, to: u32) -> MessageName {
+        MessageName { group: self.id, epoch: self.epoch, call, transfer, from, to }
+    }
+
+    /// Ranks with their nodes, as text.
+    pub(crate) fn name(&self, ranks: &[u32]) -> String {
+        let nodes: BTreeSet<&str> = ranks
+            .iter()
+            .filter_map(|rank| self.node_of(*rank))
+            .map(|node| self.nodes[node].name.as_str())
+            .collect();
+        let nodes: Vec<&str> = nodes.into_iter().collect();
+        format!("{} on {}", numbers(ranks), listed(&nodes))
+    }
+
+    /// The chain behind a multicast from a node of a tree.
+    pub(crate) fn chain(&mut self, scope: Scope, source: usize) -> Arc<Chain> {
+        let layout = &self.layout;
+        let chain = self.chains.entry((scope, source)).or_insert_with(|| {
+            // There are no more nodes than ranks, and no more ranks than fit.
+            let hop = |node| Hop { node: node as u16, rack: layout.rack_of_node(node) as u16 };
+            let hops = layout.chain(scope, source).into_iter().map(hop).collect();
+            Chain::new(hops).expect("a layout's chain names each node once and enters each rack once")
+        });
+        Arc::clone(chain)
+    }
+}
+
+/// "rank 3", or "ranks 1, 2".
+pub(crate) fn numbers(ranks: &[u32]) -> String {
+    let names: Vec<String> = ranks.iter().map(u32::to_string).collect();
+    let names: Vec<&str> = names.iter().map(String::as_str).collect();
+    if ranks.len() == 1 { format!("rank {}", names[0]) } else { format!("ranks {}", listed(&names)) }
+}
+
+/// "a, b, c and 5 more".
+pub(crate) fn listed(names: &[&str]) -> String {
+    const SHOWN: usize = 8;
+    match names.len() {
+        0 => "none".to_owned(),
+        n if n <= SHOWN => names.join(", "),
+        n => format!("{} and {} more", names[..SHOWN].join(", "), n - SHOWN),
+    }
+}
+
+/// The first member of each node, after checking that the members agree with each other.
+fn first_members(members: &[MemberSpec]) -> Result<BTreeMap<&str, &MemberSpec>, String> {
+    if members.len() > usize::from(u16::MAX) {
+        return Err(format!("{} ranks are too many; at most {} fit", members.len(), u16::MAX));
+    }
+    let mut first: BTreeMap<&str, &MemberSpec> = BTreeMap::new();
+    for (rank, member) in (0u32..).zip(members) {
+        if member.rank != rank {
+            return Err(format!("rank {} stands where rank {rank} should be", member.rank));
+        }
+        let same = *first.entry(&member.node).or_insert(member);
+        if (same.rack, same.udp(), same.tcp()) != (member.rack, member.udp(), member.tcp()) {
+            let node = &member.node;
+            return Err(format!(
+                "node {node} is in two racks or at two addresses (ranks {} and {rank})",
+                same.rank
+            ));
+        }
+    }
+    Ok(first)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::TreeSpec;
+    use crate::link_share::Sending;
+    use cool_collective::CostModel;
+    use std::net::Ipv4Addr;
+
+    fn spec() -> GroupSpec {
+        let member = |rank, node: &str, rack| MemberSpec {
+            rank,
+            node: node.to_owned(),
+            rack,
+            ip: Ipv4Addr::new(10, 0, 0, node.as_bytes()[1]),
+            udp_port: 1,
+            tcp_port: 2,
+        };
+        let tree = |scope, last| TreeSpec {
+            scope,
+            address: Ipv4Addr::new(239, 192, 0, last),
+            port: 5,
+            bytes_per_second: 100,
+        };
+        GroupSpec {
+            id: 7,
+            epoch: 1,
+            members: vec![member(0, "h3", 9), member(1, "h1", 4), member(2, "h3", 9)],
+            trees: vec![tree(TreeScope::All, 1), tree(TreeScope::Rack(9), 2)],
+            chunk_bytes: 100,
+            host_bytes_per_second: 50,
+            cost_model: CostModel::default(),
+        }
+    }
+
+    /// What a part may send while the node sends nothing else.
+    fn alone(members: &Members, (index, of): (u32, u32), concurrent_senders: u32) -> Option<u64> {
+        members.share(Scope::All, Stripe { index, of }, concurrent_senders).ceiling(&Sending::default())
+    }
+
+    #[test]
+    fn nodes_stand_in_chain_order_and_know_their_trees() {
+        let mut members = Members::new(&spec(), "h3").unwrap();
+        assert_eq!(members.nodes.iter().map(|n| n.name.as_str()).collect::<Vec<_>>(), ["h1", "h3"]);
+        assert_eq!((members.me, members.my_ranks()), (1, &[Rank(0), Rank(2)][..]));
+        assert_eq!(members.my_trees().len(), 2);
+        assert_eq!(Members::new(&spec(), "h1").unwrap().my_trees().len(), 1);
+        assert_eq!([1, 5].map(|senders| alone(&members, (0, 1), senders)), [Some(50), Some(10)]);
+        let expected = spec().cost_model.rack.bytes_per_second;
+        assert!(members.is_verified(expected) && !members.is_verified(2 * expected));
+        assert_eq!(members.rack_tree().map(|tree| *tree.ip()), Some(Ipv4Addr::new(239, 192, 0, 2)));
+        assert_eq!(members.chain(Scope::All, 1).node(0), 1);
+    }
+
+    #[test]
+    fn several_trees_over_all_nodes_carry_a_part_each_at_the_rate_that_is_its_own() {
+        let mut spec = spec();
+        spec.trees.push(TreeSpec {
+            address: Ipv4Addr::new(239, 192, 0, 9),
+            bytes_per_second: 20,
+            ..spec.trees[0].clone()
+        });
+        let members = Members::new(&spec, "h1").unwrap();
+        assert_eq!((members.my_trees().len(), members.layout.stripes(Scope::All)), (2, 2));
+        assert_eq!(
+            [(0, 1), (0, 2), (1, 2)].map(|part| alone(&members, part, 1)),
+            [Some(50), Some(25), Some(20)]
+        );
+        // Of four senders of whole messages each tree has two; of parts, all four.
+        assert_eq!([(1, 1), (1, 2)].map(|part| alone(&members, part, 4)), [Some(10), Some(5)]);
+        let second = Stripe { index: 1, of: 2 };
+        assert_eq!(members.tree(Scope::All, second).map(|tree| tree.address.ip().octets()[3]), Some(9));
+    }
+
+    #[test]
+    fn a_group_that_contradicts_itself_is_refused_in_words() {
+        let error = |change: fn(&mut GroupSpec)| {
+            let mut spec = spec();
+            change(&mut spec);
+            Members::new(&spec, "h1").unwrap_err().to_string()
+        };
+        assert!(error(|s| s.members[2].rack = 4).contains("node h3 is in two racks"));
+        assert!(error(|s| s.members[1].rank = 5).contains("rank 5 stands where rank 1"));
+        assert!(error(|s| s.chunk_bytes = 0).contains("chunks of 0 bytes"));
+        assert!(error(|s| s.trees[0].address = Ipv4Addr::LOCALHOST).contains("not a multicast address"));
+        assert!(error(|s| s.trees[1].scope = TreeScope::Rack(5)).contains("rack 5"));
+        assert!(error(|s| s.trees.push(s.trees[1].clone())).contains("more than 1 trees are for Rack(9)"));
+        assert!(error(|s| s.members.clear()).contains("at least one rank"));
+        assert!(Members::new(&spec(), "h2").unwrap_err().to_string().contains("no rank on this node, h2"));
+    }
+}

@@ -1,0 +1,114 @@
+//! What the engine asks of its driver, in order, and has not been asked for yet.
+
+use crate::machine::{Output, WorkId};
+use crate::memory::{MemoryId, MemoryRange};
+use cool_transport::Packet;
+use core::ops::Range;
+use std::collections::VecDeque;
+use std::net::SocketAddrV4;
+
+/// Control packets share a datagram of at most this many bytes, which fits any link.
+const CONTROL_BYTES: usize = 1200;
+
+/// Among the last this many outputs such a datagram is looked for.
+const CONTROL_AHEAD: usize = 64;
+
+/// Where bytes lie that came over the network.
+#[derive(Clone, Debug)]
+pub(crate) enum Received {
+    /// In the input that is being handled.
+    Input(Range<usize>),
+    /// In memory of the engine's own, since they came too early.
+    Buffered(MemoryRange),
+}
+
+impl Received {
+    /// No bytes.
+    pub(crate) const NONE: Received = Received::Input(0..0);
+
+    /// Number of bytes.
+    pub(crate) fn len(&self) -> usize {
+        match self {
+            Received::Input(within) => within.len(),
+            Received::Buffered(range) => range.len as usize,
+        }
+    }
+}
+
+/// Outputs, first in first out; and the numbers of what is named in them.
+#[derive(Debug, Default)]
+pub(crate) struct Outbox {
+    queue: VecDeque<Output>,
+    last_memory: u64,
+    last_work: u64,
+}
+
+impl Outbox {
+    pub(crate) fn push(&mut self, output: Output) {
+        self.queue.push_back(output);
+    }
+
+    pub(crate) fn pop(&mut self) -> Option<Output> {
+        self.queue.pop_front()
+    }
+
+    /// Sends a packet without payload, in one datagram with others to the same place if there are any.
+    pub(crate) fn control(&mut self, to: SocketAddrV4, packet: &Packet) {
+        let mut waiting = self.queue.iter_mut().rev().take(CONTROL_AHEAD);
+        let same = waiting.find_map(|output| match output {
+            Output::Control { to: other, bytes } if *other == to => Some(bytes),
+            _ => None,
+        });
+        if let Some(bytes) = same {
+            let before = bytes.len();
+            packet.encode(bytes);
+            if bytes.len() <= CONTROL_BYTES {
+                return;
+            }
+            let packet = bytes.split_off(before);
+            return self.push(Output::Control { to, bytes: packet });
+        }
+        let mut bytes = Vec::new();
+        packet.encode(&mut bytes);
+        self.push(Output::Control { to, bytes });
+    }
+
+    /// Puts what came to its place.
+    pub(crate) fn store(&mut self, received: &Received, to: MemoryRange) {
+        match received {
+            _ if to.len == 0 => {}
+            Received::Input(within) => self.push(Output::Store { within: within.clone(), to }),
+            Received::Buffered(from) => self.copy(*from, to),
+        }
+    }
+
+    /// Copies into or out of a bounce buffer.
+    pub(crate) fn copy(&mut self, from: MemoryRange, to: MemoryRange) {
+        if to.len > 0 {
+            self.push(Output::Copy { from: from.part(0, to.len), to });
+        }
+    }
+
+    /// Zeros.
+    pub(crate) fn allocate(&mut self, bytes: u64) -> MemoryRange {
+        if bytes == 0 {
+            return MemoryRange::EMPTY;
+        }
+        self.last_memory += 1;
+        let memory = MemoryId::Own(self.last_memory);
+        self.push(Output::Allocate { memory, bytes });
+        MemoryRange { memory, offset: 0, len: bytes }
+    }
+
+    /// Gives back what was allocated.
+    pub(crate) fn free(&mut self, all: MemoryRange) {
+        if all.len > 0 {
+            self.push(Output::Free { memory: all.memory });
+        }
+    }
+
+    pub(crate) fn next_work(&mut self) -> WorkId {
+        self.last_work += 1;
+        WorkId(self.last_work)
+    }
+}

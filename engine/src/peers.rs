@@ -1,0 +1,352 @@
+//! The other agents and the connections to them. What messages mean is the groups' matter.
+
+use crate::machine::{ConnectionId, Output};
+use crate::memory::MemoryRange;
+use crate::outbox::Outbox;
+use cool_machine::{Machine, Time};
+use cool_transport::unicast::{self, Input, Notice, Peer};
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
+use std::net::{Ipv4Addr, SocketAddrV4};
+
+/// The most connections whose agents have not said who they are.
+const UNIDENTIFIED_MAX: usize = 64;
+
+/// The most nodes that are known; those of groups always are, since the controller says who they are.
+const PEERS_MAX: usize = 4096;
+
+/// Reconnects in a row without group traffic before the peer is declared lost; a healthy peer closes at most two stale
+/// connections.
+const MUTE_MAX: u32 = 3;
+
+/// A node, numbered by the engine when it first hears of it: 0 is its own.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct NodeId(pub u32);
+
+/// Another agent.
+#[derive(Debug)]
+pub(crate) struct Link {
+    pub(crate) machine: Peer,
+    pub(crate) connection: Option<ConnectionId>,
+    /// What the driver was told that comes next over the connection.
+    pub(crate) awaited: (u64, Option<MemoryRange>),
+    /// Where its groups say it is, or where it came from.
+    ip: Ipv4Addr,
+    /// Where to connect to, if that is up to this side.
+    connect: Option<SocketAddrV4>,
+    pub(crate) groups: BTreeSet<u64>,
+    /// Whether it has had a group.
+    used: bool,
+    /// Connections in a row, before this one, that ended before anything of any group came.
+    mute: u32,
+}
+
+impl Link {
+    /// To a node `at` a place, from the node `me`.
+    fn new(me: &str, node: &str, at: impl fmt::Display, ip: Ipv4Addr) -> Link {
+        let machine = Peer::new(me, &format!("node {node} at {at}"));
+        let (connection, awaited, connect, groups) = (None, (0, None), None, BTreeSet::new());
+        Link { machine, connection, awaited, ip, connect, groups, used: false, mute: 0 }
+    }
+}
+
+/// Whose a connection is.
+#[derive(Debug)]
+enum Owner {
+    Peer(NodeId),
+    /// It has not said its name; the bytes so far.
+    Unidentified {
+        ip: Ipv4Addr,
+        bytes: Vec<u8>,
+    },
+}
+
+/// A peer that is gone.
+#[derive(Debug)]
+pub(crate) struct Lost {
+    pub(crate) node: NodeId,
+    pub(crate) groups: BTreeSet<u64>,
+    pub(crate) why: String,
+}
+
+impl Lost {
+    fn new(node: NodeId, groups: BTreeSet<u64>) -> Lost {
+        Lost { node, groups, why: String::new() }
+    }
+}
+
+/// A node that the engine has heard of.
+#[derive(Debug)]
+struct Known {
+    name: String,
+    link: Option<Link>,
+}
+
+#[derive(Debug)]
+pub(crate) struct Peers {
+    /// Those that the engine has heard of, by number; the first is this node.
+    nodes: Vec<Known>,
+    by_name: BTreeMap<String, NodeId>,
+    /// Numbers of nodes that are forgotten, since they never had a group: nobody else knows them.
+    free: Vec<NodeId>,
+    connections: BTreeMap<ConnectionId, Owner>,
+    /// Peers whose machines have been told something and not yet asked what follows.
+    dirty: BTreeSet<NodeId>,
+}
+
+impl Peers {
+    /// The peers of the node `me`.
+    pub(crate) fn new(me: &str) -> Peers {
+        let mut peers = Peers {
+            nodes: Vec::new(),
+            by_name: BTreeMap::new(),
+            free: Vec::new(),
+            connections: BTreeMap::new(),
+            dirty: BTreeSet::new(),
+        };
+        peers.number(me);
+        peers
+    }
+
+    /// The number of the node of a name.
+    fn number(&mut self, name: &str) -> NodeId {
+        if let Some(known) = self.by_name.get(name) {
+            return *known;
+        }
+        let known = Known { name: name.to_owned(), link: None };
+        let number = match self.free.pop() {
+            Some(number) => {
+                self.nodes[number.0 as usize] = known;
+                number
+            }
+            None => {
+                self.nodes.push(known);
+                // There are far fewer nodes than numbers.
+                NodeId(self.nodes.len() as u32 - 1)
+            }
+        };
+        self.by_name.insert(name.to_owned(), number);
+        number
+    }
+
+    /// The name of this node.
+    fn me(&self) -> &str {
+        &self.nodes[0].name
+    }
+
+    /// The name of a node.
+    pub(crate) fn name(&self, node: NodeId) -> &str {
+        &self.nodes[node.0 as usize].name
+    }
+
+    pub(crate) fn link(&mut self, node: NodeId) -> Option<&mut Link> {
+        self.nodes.get_mut(node.0 as usize)?.link.as_mut()
+    }
+
+    /// A group has members on this node and on another one. Of two agents the one with the smaller address connects. Groups
+    /// in `closing` need connections no more.
+    pub(crate) fn join(
+        &mut self,
+        now: Time,
+        name: &str,
+        (mine, theirs): (SocketAddrV4, SocketAddrV4),
+        group: (u64, u32),
+        closing: &BTreeSet<u64>,
+        out: &mut Outbox,
+    ) -> NodeId {
+        let node = self.number(name);
+        let other = |link: &Link| link.ip != *theirs.ip();
+        let left = |link: &Link| link.used && link.groups.is_subset(closing);
+        if self.link(node).is_some_and(|link| other(link) || left(link)) {
+            // Someone else came under this name before the group told where the node is; or the connection is one that
+            // nobody has looked after since its last group: the other side may have given it up, unheard because
+            // one of the two was cut off.
+            self.drop_peer(node, out);
+        }
+        let node = self.number(name);
+        let new = || Link::new(self.me(), name, theirs, *theirs.ip());
+        let fresh = self.nodes[node.0 as usize].link.is_none().then(new);
+        if let Some(link) = fresh {
+            self.nodes[node.0 as usize].link = Some(link);
+            if mine < theirs {
+                out.push(Output::Connect { node, to: theirs });
+            }
+        }
+        if let Some(link) = self.link(node) {
+            link.used = true;
+            link.connect = (mine < theirs).then_some(theirs);
+            link.groups.insert(group.0);
+            link.machine.handle(now, Input::Open { group: group.0, epoch: group.1 });
+        }
+        self.dirty.insert(node);
+        node
+    }
+
+    /// A group has no members on this node any more.
+    pub(crate) fn leave(&mut self, now: Time, node: NodeId, group: (u64, u32)) {
+        if let Some(link) = self.link(node) {
+            link.groups.remove(&group.0);
+        }
+        self.handle(now, node, Input::Close { group: group.0, epoch: group.1 });
+    }
+
+    /// Tells a peer's machine something that did not come over its connection.
+    pub(crate) fn handle(&mut self, now: Time, node: NodeId, input: Input<'_>) {
+        if let Some(link) = self.link(node) {
+            link.machine.handle(now, input);
+            self.dirty.insert(node);
+        }
+    }
+
+    pub(crate) fn notify(&mut self, now: Time, node: NodeId, notice: Notice) {
+        self.handle(now, node, Input::Notify(notice));
+    }
+
+    pub(crate) fn take_dirty(&mut self) -> Option<NodeId> {
+        self.dirty.pop_first()
+    }
+
+    /// A peer that is connected.
+    pub(crate) fn connected_link(&mut self, node: NodeId) -> Option<(&mut Link, ConnectionId)> {
+        let link = self.link(node)?;
+        let connection = link.connection?;
+        Some((link, connection))
+    }
+
+    pub(crate) fn node_of(&self, connection: ConnectionId) -> Option<NodeId> {
+        match self.connections.get(&connection)? {
+            Owner::Peer(node) => Some(*node),
+            Owner::Unidentified { .. } => None,
+        }
+    }
+
+    /// The connection that was asked for is there.
+    pub(crate) fn connected(&mut self, node: NodeId, connection: ConnectionId, out: &mut Outbox) {
+        match self.link(node) {
+            Some(link) if link.connection.is_none() => {
+                link.connection = Some(connection);
+                self.connections.insert(connection, Owner::Peer(node));
+                self.dirty.insert(node);
+            }
+            // The peer was given up meanwhile.
+            _ => out.push(Output::Hangup { connection }),
+        }
+    }
+
+    /// Someone connected.
+    pub(crate) fn accepted(&mut self, connection: ConnectionId, ip: Ipv4Addr, out: &mut Outbox) {
+        let unidentified =
+            self.connections.iter().filter(|(_, owner)| matches!(owner, Owner::Unidentified { .. }));
+        let unidentified: Vec<ConnectionId> = unidentified.map(|(id, _)| *id).collect();
+        if unidentified.len() >= UNIDENTIFIED_MAX {
+            // Identifiers ascend: the first has been silent longest.
+            self.connections.remove(&unidentified[0]);
+            out.push(Output::Hangup { connection: unidentified[0] });
+        }
+        self.connections.insert(connection, Owner::Unidentified { ip, bytes: Vec::new() });
+    }
+
+    /// Bytes of a connection that has not said whose it is. Answers with the peer and all its bytes once it
+    /// has, and with the peer of that name whose connection it replaces.
+    pub(crate) fn greeting(
+        &mut self,
+        connection: ConnectionId,
+        more: &[u8],
+        out: &mut Outbox,
+    ) -> Option<(NodeId, Vec<u8>, Option<Lost>)> {
+        let Some(Owner::Unidentified { ip, bytes }) = self.connections.get_mut(&connection) else {
+            return None;
+        };
+        bytes.extend_from_slice(more);
+        let name = match unicast::greeting(bytes) {
+            Ok(None) => return None,
+            Ok(Some(name)) => name,
+            Err(violation) => {
+                tracing::warn!(%ip, %violation, "refused a connection that is not an agent's");
+                self.hang_up(connection, out);
+                return None;
+            }
+        };
+        let (ip, bytes) = (*ip, std::mem::take(bytes));
+        let known = self.by_name.get(&name).copied();
+        let elsewhere = known.and_then(|node| self.link(node)).is_some_and(|link| link.ip != ip);
+        if elsewhere || name == self.me() || (known.is_none() && self.by_name.len() > PEERS_MAX) {
+            tracing::warn!(%ip, name, "refused a connection in the name of another node");
+            self.hang_up(connection, out);
+            return None;
+        }
+        let node = self.number(&name);
+        let replaced = match self.link(node) {
+            Some(link) if link.connection.is_some() => {
+                self.end(node, out).map(|lost| Lost { why: "its agent started again".to_owned(), ..lost })
+            }
+            _ => None,
+        };
+        let node = self.number(&name);
+        let fresh = Link::new(self.me(), &name, ip, ip);
+        self.nodes[node.0 as usize].link.get_or_insert(fresh).connection = Some(connection);
+        self.connections.insert(connection, Owner::Peer(node));
+        Some((node, bytes, replaced))
+    }
+
+    /// A connection ended, or could not be made.
+    pub(crate) fn closed(&mut self, connection: ConnectionId, why: String, out: &mut Outbox) -> Option<Lost> {
+        match self.connections.remove(&connection)? {
+            Owner::Unidentified { .. } => None,
+            Owner::Peer(node) => {
+                let lost = self.end(node, out)?;
+                if let Some(to) = self.link(node).and_then(|link| link.connect) {
+                    out.push(Output::Connect { node, to });
+                }
+                Some(Lost { why, ..lost })
+            }
+        }
+    }
+
+    /// The connection to a peer has ended. Groups of which nothing came over it wait for another: the other side may have
+    /// hung up before it had them.
+    fn end(&mut self, node: NodeId, out: &mut Outbox) -> Option<Lost> {
+        let ended = self.forget(node, out)?;
+        let migrated: BTreeSet<u64> = ended.machine.unconfirmed().map(|(group, _)| group).collect();
+        let mute = if ended.machine.no_group_traffic() { ended.mute + 1 } else { 0 };
+        if migrated.is_empty() || mute > MUTE_MAX {
+            return Some(Lost::new(node, ended.groups));
+        }
+        let mut link = Link {
+            used: true,
+            connect: ended.connect,
+            mute,
+            ..Link::new(self.me(), self.name(node), ended.ip, ended.ip)
+        };
+        link.machine.resume_from(ended.machine);
+        let lost = Lost::new(node, &ended.groups - &migrated);
+        link.groups = migrated;
+        // It had groups, so its number is still its own.
+        self.nodes[node.0 as usize].link = Some(link);
+        Some(lost)
+    }
+
+    /// Gives a peer up and hangs up.
+    pub(crate) fn drop_peer(&mut self, node: NodeId, out: &mut Outbox) -> Option<Lost> {
+        Some(Lost::new(node, self.forget(node, out)?.groups))
+    }
+
+    fn forget(&mut self, node: NodeId, out: &mut Outbox) -> Option<Link> {
+        let link = self.nodes.get_mut(node.0 as usize)?.link.take()?;
+        self.dirty.remove(&node);
+        if let Some(connection) = link.connection {
+            self.hang_up(connection, out);
+        }
+        if !link.used {
+            self.by_name.remove(&self.nodes[node.0 as usize].name);
+            self.free.push(node);
+        }
+        Some(link)
+    }
+
+    fn hang_up(&mut self, connection: ConnectionId, out: &mut Outbox) {
+        if self.connections.remove(&connection).is_some() {
+            out.push(Output::Hangup { connection });
+        }
+    }
+}

@@ -1,0 +1,153 @@
+//! What the groups of a node share: outputs, timers, connections, the node's link, bounce buffers.
+
+use crate::failure::{Failure, Stats, Traffic};
+use crate::link_share::{Sending, Share};
+use crate::machine::{Output, Work, WorkId};
+use crate::members::Members;
+use crate::memory::MemoryRange;
+use crate::outbox::Outbox;
+use crate::peers::Peers;
+use crate::stream::Stream;
+use crate::timers::Timers;
+use crate::trace::Ring;
+use crate::works::Works;
+use cool_machine::{Duration, Time};
+use cool_transport::StreamId;
+use cool_transport::unicast::{Input, Notice};
+use cool_types::Operation;
+
+/// Whose deadline it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum TimerKey {
+    Stream(StreamId),
+    /// Group and call.
+    Call(u64, u64),
+    /// Group and message.
+    PointToPoint(u64, u64),
+    /// Group.
+    FailureDetector(u64),
+}
+
+#[derive(Debug)]
+pub(crate) struct Shared {
+    pub(crate) out: Outbox,
+    pub(crate) timers: Timers<TimerKey>,
+    pub(crate) peers: Peers,
+    /// Bytes that bounce buffers may still take.
+    bounce_left: u64,
+    /// What this node is sending for the first time: it shares its link.
+    pub(crate) sending: Sending,
+    /// That has changed, and the streams do not know.
+    pub(crate) sending_changed: bool,
+    /// What the latest calls cost.
+    pub(crate) ring: Ring,
+    /// How long a node may be silent while others wait.
+    pub(crate) peer_timeout: Duration,
+    pub(crate) works: Works,
+    /// By operation, in the order of [`Operation::ALL`].
+    pub(crate) traffic: [Traffic; Operation::ALL.len()],
+}
+
+impl Shared {
+    pub(crate) fn new(node: &str, bounce_bytes: u64, peer_timeout: Duration) -> Shared {
+        Shared {
+            out: Outbox::default(),
+            timers: Timers::new(),
+            peers: Peers::new(node),
+            bounce_left: bounce_bytes,
+            sending: Sending::default(),
+            sending_changed: false,
+            ring: Ring::default(),
+            peer_timeout,
+            works: Works::default(),
+            traffic: Default::default(),
+        }
+    }
+
+    /// Answers a call or message.
+    pub(crate) fn done(&mut self, token: u64, result: Result<Stats, Failure>) {
+        if let Some(result) = self.works.answer(token, result) {
+            self.out.push(Output::Done { token, result });
+        }
+    }
+
+    /// Gives work of a group out, on the memory of some calls.
+    pub(crate) fn work(&mut self, group: u64, tokens: [Option<u64>; 2], work: Work) -> WorkId {
+        let id = self.out.next_work();
+        self.works.begin(id, group, tokens);
+        self.out.push(Output::Work { id, work });
+        id
+    }
+
+    /// A copy of these bytes in a bounce buffer, if there is room for one.
+    pub(crate) fn bounce(&mut self, from: MemoryRange) -> Option<MemoryRange> {
+        self.bounce_left = self.bounce_left.checked_sub(from.len)?;
+        let buffer = self.out.allocate(from.len);
+        self.out.copy(from, buffer);
+        Some(buffer)
+    }
+
+    /// Gives a bounce buffer back.
+    pub(crate) fn give_back(&mut self, buffer: MemoryRange) {
+        self.bounce_left += buffer.len;
+        self.out.free(buffer);
+    }
+
+    /// Counts what was sent for calls of an operation.
+    pub(crate) fn count(&mut self, operation: Operation, traffic: Traffic) {
+        self.traffic[operation as usize] += traffic;
+    }
+
+    /// Gives back what a stream had a claim on.
+    pub(crate) fn forget_stream(&mut self, id: &StreamId, mut stream: Stream) {
+        self.timers.set(TimerKey::Stream(*id), None);
+        if let Some(buffer) = stream.release() {
+            self.give_back(buffer);
+        }
+        if let Some(share) = stream.sending {
+            self.sent(share);
+        }
+    }
+
+    /// A stream has its share of the node's link from now on.
+    pub(crate) fn sends(&mut self, share: Share) {
+        self.sending = self.sending.with(&share);
+        self.sending_changed = true;
+    }
+
+    /// A stream has put its last chunk on the link, or never will: others may have its share.
+    pub(crate) fn sent(&mut self, share: Share) {
+        self.sending.ends(&share);
+        self.sending_changed = true;
+    }
+}
+
+/// What the parts of a group work with: its members, and what it shares with other groups.
+pub(crate) struct Context<'a> {
+    pub(crate) now: Time,
+    pub(crate) members: &'a Members,
+    pub(crate) shared: &'a mut Shared,
+}
+
+impl Context<'_> {
+    pub(crate) fn set_timer(&mut self, key: TimerKey, at: Option<Time>) {
+        self.shared.timers.set(key, at);
+    }
+
+    /// Tells the machine of the connection to the node at a place of the group.
+    pub(crate) fn tell_peer(&mut self, node: usize, input: Input<'_>) {
+        self.shared.peers.handle(self.now, self.members.nodes[node].id, input);
+    }
+
+    /// Tells the agent of the node at a place of the group.
+    pub(crate) fn notify(&mut self, node: usize, notice: Notice) {
+        self.tell_peer(node, Input::Notify(notice));
+    }
+
+    /// Tells the agents of all other nodes of the group.
+    pub(crate) fn notify_others(&mut self, notice: &Notice) {
+        for node in self.members.others() {
+            self.notify(node, notice.clone());
+        }
+    }
+}

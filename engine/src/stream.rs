@@ -1,0 +1,223 @@
+//! One end of a stream with the bytes that it sends or receives: does what the stream's machine asks, and
+//! tells what that means for the call.
+
+use crate::failure::Traffic;
+use crate::link_share::Share;
+use crate::machine::Output as EngineOutput;
+use crate::members::Members;
+use crate::memory::MemoryRange;
+use crate::outbox::{Outbox, Received};
+use cool_machine::{Duration, Machine, Poll, Time};
+use cool_transport::packet::{Body, Via};
+use cool_transport::{Input, Output, Packet, Receiver, Sender, StreamError, To};
+use cool_types::Operation;
+use std::net::SocketAddrV4;
+
+/// The source's or a receiver's machine.
+#[derive(Debug)]
+pub(crate) enum End {
+    Sender(Box<Sender>),
+    Receiver(Box<Receiver>),
+}
+
+impl End {
+    fn handle(&mut self, now: Time, input: Input<'_>) {
+        match self {
+            End::Sender(sender) => sender.handle(now, input),
+            End::Receiver(receiver) => receiver.handle(now, input),
+        }
+    }
+
+    fn poll(&mut self, now: Time) -> Poll<Output> {
+        match self {
+            End::Sender(sender) => sender.poll(now),
+            End::Receiver(receiver) => receiver.poll(now),
+        }
+    }
+}
+
+/// Who waits for a stream.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Waits {
+    /// The action: its bytes are still to come, or still in use.
+    Action,
+    /// The rank: the action is done, but the rank's buffer is still in use.
+    Rank,
+    /// Nobody: the stream has a copy of its own, or is over.
+    Nobody,
+}
+
+/// An open stream.
+#[derive(Debug)]
+pub(crate) struct Stream {
+    end: End,
+    /// The message.
+    data: MemoryRange,
+    /// Whether the message is a bounce buffer of the stream's own.
+    bounced: bool,
+    /// The operation of its call, under which what it sends is counted.
+    pub(crate) operation: Operation,
+    /// The local rank and its action.
+    pub(crate) rank: u32,
+    pub(crate) action: u32,
+    pub(crate) waits: Waits,
+    /// Of a source that has chunks to send for the first time.
+    pub(crate) sending: Option<Share>,
+    /// Of a source with a tree.
+    tree: Option<SocketAddrV4>,
+}
+
+/// What came of giving a stream's machine something to do, besides what it sent and stored.
+#[derive(Debug, Default)]
+pub(crate) struct StreamEffects {
+    pub(crate) delivered: bool,
+    pub(crate) released: bool,
+    pub(crate) closed: bool,
+    /// The source has sent its last chunk for the first time.
+    pub(crate) all_sent: bool,
+    /// Peers that hold another call.
+    pub(crate) mismatches: Vec<u16>,
+    pub(crate) failed: Option<StreamError>,
+    pub(crate) traffic: Traffic,
+    /// Chunks that came.
+    pub(crate) stored: u64,
+    pub(crate) deadline: Option<Time>,
+}
+
+impl Stream {
+    pub(crate) fn new(
+        end: End,
+        data: MemoryRange,
+        (operation, rank, action): (Operation, u32, u32),
+        tree: Option<SocketAddrV4>,
+    ) -> Stream {
+        let (bounced, waits, sending) = (false, Waits::Action, None);
+        Stream { end, data, bounced, operation, rank, action, waits, sending, tree }
+    }
+
+    pub(crate) fn is_receiver(&self) -> bool {
+        matches!(self.end, End::Receiver(_))
+    }
+
+    /// The message.
+    pub(crate) fn data(&self) -> MemoryRange {
+        self.data
+    }
+
+    /// Continues on a copy of the message, so that nobody waits for this stream.
+    pub(crate) fn continue_on(&mut self, buffer: MemoryRange) {
+        (self.data, self.bounced, self.waits) = (buffer, true, Waits::Nobody);
+    }
+
+    /// Nobody needs the message any more. Answers with the bounce buffer, if it was in one.
+    pub(crate) fn release(&mut self) -> Option<MemoryRange> {
+        let data = std::mem::replace(&mut self.data, MemoryRange::EMPTY);
+        std::mem::take(&mut self.bounced).then_some(data)
+    }
+
+    /// Whether this node has asked for anything again, or was asked.
+    pub(crate) fn needed_repair(&self) -> bool {
+        match &self.end {
+            End::Sender(sender) => sender.stats().served > 0,
+            End::Receiver(receiver) => receiver.stats().naks > 0,
+        }
+    }
+
+    /// The retry timer as measured by now.
+    pub(crate) fn retry_timer(&self) -> Duration {
+        match &self.end {
+            End::Sender(sender) => sender.retry_timer(),
+            End::Receiver(receiver) => receiver.retry_timer(),
+        }
+    }
+
+    /// Hands a packet to the machine and does what it asks.
+    pub(crate) fn packet(
+        &mut self,
+        now: Time,
+        packet: &Packet,
+        payload: &Received,
+        network: (&Members, &mut Outbox),
+    ) -> StreamEffects {
+        self.end.handle(now, Input::Packet { packet, payload: payload.len() });
+        let mut effects = self.poll(now, payload, network);
+        if !matches!(packet.body, Body::Data { via: Via::Tree, .. }) {
+            effects.traffic.chunks_repaired = effects.stored;
+        }
+        effects
+    }
+
+    /// Hands something else to the machine and does what it asks.
+    pub(crate) fn input(
+        &mut self,
+        now: Time,
+        input: Input<'_>,
+        network: (&Members, &mut Outbox),
+    ) -> StreamEffects {
+        self.end.handle(now, input);
+        self.poll(now, &Received::NONE, network)
+    }
+
+    /// Does what the machine asks, until it is idle; `payload` is that of the packet that it was handed last.
+    pub(crate) fn poll(
+        &mut self,
+        now: Time,
+        payload: &Received,
+        (members, out): (&Members, &mut Outbox),
+    ) -> StreamEffects {
+        let mut effects = StreamEffects::default();
+        loop {
+            match self.end.poll(now) {
+                Poll::Idle(deadline) => {
+                    effects.deadline = deadline;
+                    return effects;
+                }
+                Poll::Output(Output::Transmit { to, packet, payload }) => {
+                    let address = match to {
+                        To::Tree => self.tree,
+                        To::Rack => members.rack_tree(),
+                        To::Node(node) => members.nodes.get(usize::from(node)).map(|n| n.udp),
+                    };
+                    if matches!(packet.body, Body::Data { .. }) {
+                        self.transmit((to, address), packet, payload, out, &mut effects);
+                    } else if let Some(address) = address {
+                        out.control(address, &packet);
+                    }
+                }
+                Poll::Output(Output::Store(range)) => {
+                    out.store(payload, self.data.part(range.start, range.end - range.start));
+                    effects.stored += 1;
+                }
+                Poll::Output(Output::Delivered) => effects.delivered = true,
+                Poll::Output(Output::Released) => effects.released = true,
+                Poll::Output(Output::Closed) => effects.closed = true,
+                Poll::Output(Output::Mismatch { node, .. }) => effects.mismatches.push(node),
+                Poll::Output(Output::Failed(error)) => effects.failed = Some(error),
+            }
+        }
+    }
+
+    fn transmit(
+        &self,
+        (to, address): (To, Option<SocketAddrV4>),
+        packet: Packet,
+        payload: core::ops::Range<u64>,
+        out: &mut Outbox,
+        effects: &mut StreamEffects,
+    ) {
+        if payload.end > self.data.len {
+            // Released already: nobody needs it, whatever a late packet says.
+            return;
+        }
+        let len = payload.end - payload.start;
+        match to {
+            To::Tree => effects.traffic.bytes_multicast += len,
+            To::Rack | To::Node(_) => effects.traffic.chunks_resent += 1,
+        }
+        let first_time = to == To::Tree || self.tree.is_none();
+        effects.all_sent |= first_time && payload.end == self.data.len;
+        if let Some(to) = address {
+            out.push(EngineOutput::Data { to, packet, payload: self.data.part(payload.start, len) });
+        }
+    }
+}

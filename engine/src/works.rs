@@ -1,0 +1,89 @@
+//! Work that was given out to the driver and is not done, and whose memory it uses.
+//!
+//! Work reads and writes the memory of calls. Once a call is answered its rank may do with its memory what it likes, so
+//! the answer to a call that fails meanwhile is held back until no work uses the call's memory. (A call that succeeds has no
+//! work left.) A call's buffers are therefore never read or written after its answer.
+
+use crate::failure::{Failure, Stats};
+use crate::machine::WorkId;
+use std::collections::BTreeMap;
+
+/// How a call ended.
+type Answer = Result<Stats, Failure>;
+
+#[derive(Debug)]
+struct Open {
+    group: u64,
+    /// The calls whose memory it uses.
+    tokens: [Option<u64>; 2],
+}
+
+/// A call whose memory is in use.
+#[derive(Debug, Default)]
+struct Pinned {
+    /// By how many works.
+    works: usize,
+    /// What it is to be answered then.
+    answer: Option<Answer>,
+}
+
+#[derive(Debug, Default)]
+pub(crate) struct Works {
+    open: BTreeMap<WorkId, Open>,
+    pinned: BTreeMap<u64, Pinned>,
+}
+
+impl Works {
+    /// Work of a group begins, on the memory of some calls.
+    pub(crate) fn begin(&mut self, id: WorkId, group: u64, tokens: [Option<u64>; 2]) {
+        for token in tokens.into_iter().flatten() {
+            self.pinned.entry(token).or_default().works += 1;
+        }
+        self.open.insert(id, Open { group, tokens });
+    }
+
+    /// Work is done: of which group, and who can be answered now.
+    pub(crate) fn end(&mut self, id: WorkId) -> Option<(u64, Vec<(u64, Answer)>)> {
+        let Open { group, tokens } = self.open.remove(&id)?;
+        let mut answers = Vec::new();
+        for token in tokens.into_iter().flatten() {
+            let Some(pinned) = self.pinned.get_mut(&token) else { continue };
+            pinned.works -= 1;
+            if pinned.works == 0 {
+                let answer = self.pinned.remove(&token).and_then(|pinned| pinned.answer);
+                answers.extend(answer.map(|answer| (token, answer)));
+            }
+        }
+        Some((group, answers))
+    }
+
+    /// A call has ended: its answer, unless work uses its memory; then it comes when that is done.
+    pub(crate) fn answer(&mut self, token: u64, answer: Answer) -> Option<Answer> {
+        match self.pinned.get_mut(&token) {
+            None => Some(answer),
+            Some(pinned) => {
+                pinned.answer = Some(answer);
+                None
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_call_is_answered_when_the_last_work_on_its_memory_is_done() {
+        let mut works = Works::default();
+        works.begin(WorkId(1), 7, [Some(10), Some(11)]);
+        works.begin(WorkId(2), 7, [Some(10), None]);
+        let done = || Ok(Stats::default());
+        assert_eq!(works.answer(12, done()), Some(done()));
+        assert_eq!((works.answer(10, done()), works.answer(11, done())), (None, None));
+        assert_eq!(works.end(WorkId(1)), Some((7, vec![(11, done())])));
+        assert_eq!(works.end(WorkId(2)), Some((7, vec![(10, done())])));
+        assert_eq!(works.end(WorkId(2)), None);
+        assert_eq!(works.answer(10, done()), Some(done()));
+    }
+}

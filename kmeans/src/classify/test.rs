@@ -1,0 +1,59 @@
+//! How often a classifier is right about pictures whose classes are known.
+
+use super::bag::bags;
+use super::{Classes, Model};
+use crate::error::Error;
+use crate::lloyd::Watch;
+use crate::peers::Peers;
+use cool_classify::Confusion;
+use cool_distance::Level;
+
+/// The result of a test.
+#[derive(Clone, Debug, PartialEq, serde::Serialize)]
+pub struct Tested {
+    /// The mean over classes of the share of their pictures that were recognised.
+    pub accuracy: f64,
+    /// The model's classes, in order.
+    pub classes: Vec<String>,
+    /// Pictures by true class (row) and predicted class (column).
+    pub confusion: Vec<Vec<u64>>,
+    /// Pictures in all.
+    pub pictures: usize,
+}
+
+/// Names the class of each picture, on all ranks, and compares.
+///
+/// # Errors
+/// If a folder is none of the model's classes, a picture cannot be read, or ranks are lost.
+pub fn test(
+    peers: &Peers<'_>,
+    model: &Model,
+    pictures: &Classes,
+    work: (Level, usize),
+    watch: &dyn Watch,
+) -> Result<Tested, Error> {
+    let known = |name: &String| {
+        let place = model.classes.iter().position(|class| class == name);
+        place.ok_or_else(|| {
+            let classes = model.classes.join(", ");
+            Error::Input(format!(
+                "folder {name}: the model knows no such class, but {classes}; remove or rename it"
+            ))
+        })
+    };
+    let truth: Vec<usize> = peers.agree(pictures.names.iter().map(known).collect())?;
+    watch.loading((peers.rank()..pictures.pictures.len()).step_by(peers.size()).len() as u64);
+    let classifier = &model.classifier;
+    let vocabulary = (&classifier.words, &classifier.features);
+    let rows = bags(peers, &pictures.files(), vocabulary, work, &|| watch.loaded(1))?;
+    let mut confusion = Confusion::new(model.classes.len());
+    for ((_, class), row) in pictures.pictures.iter().zip(&rows) {
+        confusion.add(truth[*class], classifier.predict(row));
+    }
+    Ok(Tested {
+        accuracy: confusion.accuracy().unwrap_or(0.0),
+        classes: model.classes.clone(),
+        confusion: confusion.counts,
+        pictures: rows.len(),
+    })
+}

@@ -1,0 +1,270 @@
+//! The commands `classify train` and `classify test`.
+
+use crate::cli::{default_threads, make_folder};
+use crate::terminal::Terminal;
+use clap::{Args, ValueEnum};
+use cool_classify::feature_map::FeatureMap;
+use cool_classify::histogram::Pyramid;
+use cool_classify::svm::Training;
+use cool_distance::Level;
+use cool_kmeans::Error;
+use cool_kmeans::choose::Effort;
+use cool_kmeans::classify::{self, Classes, Features, Model, Teaching, Tested};
+use cool_kmeans::lloyd::Clustering;
+use cool_kmeans::peers::Peers;
+use cool_kmeans::pictures::Cut;
+use std::num::NonZeroUsize;
+use std::path::PathBuf;
+
+/// Train a classifier with folders of pictures, one folder for each class.
+///
+/// Patches of all pictures are clustered into visual words; how often each occurs in a picture is what a linear support vector machine
+/// for each class learns. The result is the same to the bit on any number of ranks and threads.
+#[derive(Debug, Args)]
+#[command(after_long_help = EXAMPLES)]
+pub(crate) struct Train {
+    /// The folder in which each class has a folder of its own.
+    #[arg(value_name = "DIR")]
+    pictures: PathBuf,
+
+    /// The file to write.
+    #[arg(long, value_name = "FILE.cool")]
+    model: PathBuf,
+
+    /// Words in the vocabulary. More tell finer differences, from some thousands on those of single pictures.
+    #[arg(long, default_value_t = 400, value_name = "N")]
+    words: usize,
+
+    /// Patches for each word that are clustered, at most; evenly thinned over all pictures.
+    #[arg(long, default_value_t = 200, value_name = "N")]
+    patches_per_word: u64,
+
+    /// Most iterations of the clustering.
+    #[arg(long, default_value_t = 20, value_name = "N")]
+    iterations: usize,
+
+    /// Side of a patch in pixels, a multiple of 5.
+    #[arg(long, default_value_t = 20, value_name = "PIXELS")]
+    patch: u32,
+
+    /// Pixels from one patch to the next; halving it gives four times the patches.
+    #[arg(long, default_value_t = 8, value_name = "PIXELS")]
+    stride: u32,
+
+    /// Levels of a spatial pyramid: level l counts words in 2^l x 2^l cells of the picture. 3 tells where things are, too, at 21 times
+    /// the features of 1.
+    #[arg(long, default_value_t = 1, value_name = "LEVELS")]
+    pyramid: u32,
+
+    /// How counts are compared.
+    #[arg(long, value_enum, default_value_t = Kernel::Chi2)]
+    kernel: Kernel,
+
+    /// What an error costs the machines (C): more fits the training pictures more closely.
+    #[arg(long, default_value_t = 1.0, value_name = "C")]
+    cost: f64,
+
+    /// Names the run: the same seed and pictures give the same model.
+    #[arg(long, default_value_t = 1, value_name = "N")]
+    seed: u64,
+
+    #[command(flatten)]
+    work: Work,
+}
+
+/// Test a classifier with other pictures of its classes, in folders of the classes' names.
+#[derive(Debug, Args)]
+#[command(after_long_help = EXAMPLES)]
+pub(crate) struct Test {
+    /// The folder in which each class has a folder of its own.
+    #[arg(value_name = "DIR")]
+    pictures: PathBuf,
+
+    /// What `classify train` has written.
+    #[arg(long, value_name = "FILE.cool")]
+    model: PathBuf,
+
+    #[command(flatten)]
+    work: Work,
+}
+
+#[derive(Debug, Args)]
+struct Work {
+    /// Print accuracy (mean over classes), classes and confusion (rows: true class) as JSON, and nothing else.
+    #[arg(long)]
+    json: bool,
+
+    /// Threads of each rank; by default a node's processors are shared out among its ranks.
+    #[arg(long, value_name = "N")]
+    threads: Option<NonZeroUsize>,
+
+    /// Vector instructions to use, as for fit; the result is the same with all of them.
+    #[arg(long, env = "COOL_SIMD", value_name = "LEVEL")]
+    simd: Option<Level>,
+
+    /// Work in this process only, also where `cool run` started it.
+    #[arg(long)]
+    alone: bool,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum Kernel {
+    /// As plain numbers.
+    Linear,
+    /// By their square roots.
+    Hellinger,
+    /// By the chi-squared kernel, nearly; three times the features.
+    Chi2,
+}
+
+const EXAMPLES: &str = "\
+Examples:
+  cool-kmeans classify train --model scenes.cool train/
+      where train/ has a folder of pictures for each class: train/coast/1.jpg, train/forest/7.jpg ...
+  cool-kmeans classify test --model scenes.cool test/
+      with other pictures of the same classes
+  cool run -n 16 -- cool-kmeans classify train --words 2000 --pyramid 3 --model /shared/scenes.cool /data/train
+      by 16 ranks on the nodes of a cluster";
+
+impl Train {
+    pub(crate) fn alone(&self) -> bool {
+        self.work.alone
+    }
+
+    /// What each rank does.
+    pub(crate) fn run(&self, peers: &Peers<'_>) -> Result<(), Error> {
+        let how = peers.agree(self.teaching(&self.work, peers))?;
+        let terminal = self.work.terminal(peers, how.vocabulary.iterations);
+        // What would spoil a long run at its end is better found out before it.
+        peers.agree(if peers.leads() { make_folder(&self.model) } else { Ok(()) })?;
+        let classes = peers.agree(Classes::open(&self.pictures))?;
+        terminal.say(&format!(
+            "{} pictures of {} classes, {} ranks of {} threads",
+            classes.pictures.len(),
+            classes.names.len(),
+            peers.size(),
+            how.vocabulary.effort.threads
+        ));
+        let model = classify::train(peers, &classes, &how, &terminal)?;
+        let tested = classify::test(peers, &model, &classes, self.work.how(peers), &terminal)?;
+        terminal.finish();
+        peers.agree(if peers.leads() { model.write(&self.model) } else { Ok(()) })?;
+        terminal.say(&format!("wrote {}; of the pictures that it was trained with:", self.model.display()));
+        self.work.tell(peers, &tested)
+    }
+
+    fn teaching(&self, work: &Work, peers: &Peers<'_>) -> Result<Teaching, Error> {
+        let (level, threads) = work.how(peers);
+        let map = match self.kernel {
+            Kernel::Linear => FeatureMap::None,
+            Kernel::Hellinger => FeatureMap::Hellinger,
+            Kernel::Chi2 => FeatureMap::ChiSquared,
+        };
+        let cut = Cut::new(self.patch, self.stride)?;
+        Ok(Teaching {
+            features: Features { cut, pyramid: Pyramid { levels: self.pyramid }, map },
+            vocabulary: Clustering {
+                k: self.words,
+                iterations: self.iterations,
+                tolerance: 0.0,
+                seed: self.seed,
+                sample: 4,
+                init: None,
+                effort: Effort { level, ..Effort::of(threads) },
+                checkpoint: None,
+                resume: false,
+            },
+            patches: self.patches_per_word.saturating_mul(self.words as u64),
+            machines: Training { cost: self.cost, seed: self.seed, ..Training::default() },
+        })
+    }
+}
+
+impl Test {
+    pub(crate) fn alone(&self) -> bool {
+        self.work.alone
+    }
+
+    /// What each rank does.
+    pub(crate) fn run(&self, peers: &Peers<'_>) -> Result<(), Error> {
+        let terminal = self.work.terminal(peers, 0);
+        let model = peers.agree(Model::read(&self.model))?;
+        let pictures = peers.agree(Classes::open(&self.pictures))?;
+        let tested = classify::test(peers, &model, &pictures, self.work.how(peers), &terminal)?;
+        terminal.finish();
+        self.work.tell(peers, &tested)
+    }
+}
+
+impl Work {
+    fn how(&self, peers: &Peers<'_>) -> (Level, usize) {
+        let threads = self.threads.map_or_else(|| default_threads(peers.on_node().0), NonZeroUsize::get);
+        (self.simd.unwrap_or_else(Level::best), threads)
+    }
+
+    fn terminal(&self, peers: &Peers<'_>, iterations: usize) -> Terminal {
+        Terminal::new(peers.leads() && !self.json, iterations)
+    }
+
+    /// Rank 0 prints the result.
+    fn tell(&self, peers: &Peers<'_>, tested: &Tested) -> Result<(), Error> {
+        let print = || -> Result<(), Error> {
+            if self.json {
+                let text = serde_json::to_string_pretty(tested).map_err(std::io::Error::from);
+                println!("{}", text.map_err(Error::file("standard output".as_ref()))?);
+            } else {
+                print!("{}", table(tested));
+            }
+            Ok(())
+        };
+        peers.agree(if peers.leads() { print() } else { Ok(()) })
+    }
+}
+
+/// Each class's share that was recognised, and what it was most often taken for.
+fn table(tested: &Tested) -> String {
+    let wide = tested.classes.iter().map(|name| name.chars().count()).max().unwrap_or(0);
+    let mut text = String::new();
+    for (class, (name, row)) in tested.classes.iter().zip(&tested.confusion).enumerate() {
+        let all: u64 = row.iter().sum();
+        if all == 0 {
+            continue;
+        }
+        let mut mistakes: Vec<(u64, usize)> =
+            row.iter().copied().zip(0..).filter(|&(count, other)| count > 0 && other != class).collect();
+        mistakes.sort_unstable_by_key(|&(count, other)| (std::cmp::Reverse(count), other));
+        let mistakes: Vec<String> = mistakes
+            .iter()
+            .take(3)
+            .map(|&(count, other)| format!("{} {count}", tested.classes[other]))
+            .collect();
+        let taken =
+            if mistakes.is_empty() { String::new() } else { format!("   taken for {}", mistakes.join(", ")) };
+        let share = 100.0 * row[class] as f64 / all as f64;
+        text += &format!("{name:wide$}  {:>5} of {all:<5} {share:>6.1} %{taken}\n", row[class]);
+    }
+    text + &format!(
+        "accuracy {:.1} % of {} pictures, mean over classes\n",
+        100.0 * tested.accuracy,
+        tested.pictures
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_table_names_what_a_class_is_taken_for() {
+        let tested = Tested {
+            accuracy: 0.625,
+            classes: vec!["sea".into(), "wood".into(), "void".into()],
+            confusion: vec![vec![3, 1, 0], vec![1, 1, 0], vec![0, 0, 0]],
+            pictures: 6,
+        };
+        let text = table(&tested);
+        assert!(text.contains("sea       3 of 4       75.0 %   taken for wood 1\n"), "{text}");
+        assert!(text.ends_with("accuracy 62.5 % of 6 pictures, mean over classes\n"), "{text}");
+        assert!(!text.contains("void"), "a class without pictures has no share");
+    }
+}

@@ -1,0 +1,123 @@
+//! From folders of pictures to a tested classifier, by embedded ranks and by the program.
+
+use crate::refusals::program;
+use crate::runs::{Silent, clustering};
+use cool::embedded::Embedded;
+use cool_classify::feature_map::FeatureMap;
+use cool_classify::histogram::Pyramid;
+use cool_classify::svm::Training;
+use cool_distance::Level;
+use cool_kmeans::Error;
+use cool_kmeans::classify::{self, Classes, Features, Model, Teaching, Tested};
+use cool_kmeans::peers::Peers;
+use cool_kmeans::pictures::Cut;
+use std::path::Path;
+
+const STRIPES: [&str; 3] = ["across", "down", "slanting"];
+
+/// Folders of striped pictures whose direction is their class.
+fn draw(root: &Path, each: u32, first: u32) {
+    for (class, name) in STRIPES.iter().enumerate() {
+        std::fs::create_dir_all(root.join(name)).expect("made");
+        for number in first..first + each {
+            let wave = 5 + number % 4;
+            let pixel = |x: u32, y: u32| {
+                let along = [y, x, x + y][class] + number * 3;
+                let noise = (x * 7919 + y * 104_729 + number * 31) % 40;
+                image::Luma([if along % (2 * wave) < wave { 200 } else { 40 } + noise as u8])
+            };
+            let picture = image::GrayImage::from_fn(64, 56, pixel);
+            picture.save(root.join(name).join(format!("{number}.png"))).expect("saved");
+        }
+    }
+}
+
+fn teaching(threads: usize) -> Teaching {
+    let features = Features {
+        cut: Cut::new(20, 8).expect("a cut"),
+        pyramid: Pyramid { levels: 2 },
+        map: FeatureMap::ChiSquared,
+    };
+    Teaching { features, vocabulary: clustering(12, threads), patches: 400, machines: Training::default() }
+}
+
+/// Trains and tests by embedded ranks; what each came to.
+fn ranks(count: usize, threads: usize, train: &Path, test: &Path) -> Vec<Result<(Model, Tested), Error>> {
+    let layout = Embedded { ranks: count, ranks_per_node: 1, racks: 1 };
+    let part = |comm: cool::Comm| {
+        let (peers, how) = (Peers::of(&comm), teaching(threads));
+        let model = classify::train(&peers, &Classes::open(train)?, &how, &Silent)?;
+        let work = (Level::best(), threads);
+        let tested = classify::test(&peers, &model, &Classes::open(test)?, work, &Silent)?;
+        Ok((model, tested))
+    };
+    cool::embedded::run(layout, part).expect("agents start")
+}
+
+#[test]
+fn a_model_has_the_same_bits_on_any_number_of_ranks_and_threads() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let (train, test) = (folder.path().join("train"), folder.path().join("test"));
+    draw(&train, 5, 0);
+    draw(&test, 3, 50);
+    let alone = ranks(1, 1, &train, &test).remove(0).expect("trained");
+    assert_eq!(alone.0.classes, STRIPES);
+    assert_eq!((alone.1.accuracy, alone.1.pictures), (1.0, 9), "{:?}", alone.1);
+    for (count, threads) in [(2, 2), (5, 1)] {
+        for outcome in ranks(count, threads, &train, &test) {
+            assert!(outcome.expect("trained") == alone, "{count} ranks of {threads} threads");
+        }
+    }
+}
+
+#[test]
+fn a_picture_that_is_none_and_a_class_that_is_not_known_are_named_at_all_ranks() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let (train, test) = (folder.path().join("train"), folder.path().join("test"));
+    draw(&train, 2, 0);
+    draw(&test, 1, 50);
+    std::fs::rename(test.join("down"), test.join("upward")).expect("renamed");
+    for outcome in ranks(2, 1, &train, &test) {
+        let said = outcome.expect_err("refused").to_string();
+        assert!(said.contains("folder upward") && said.contains("across, down, slanting"), "{said}");
+    }
+    std::fs::write(train.join("across/9.png"), b"no picture").expect("written");
+    for outcome in ranks(2, 1, &train, &test) {
+        let said = outcome.expect_err("refused").to_string();
+        assert!(said.contains("9.png") && said.contains("not a picture"), "{said}");
+    }
+}
+
+#[test]
+fn two_commands_lead_from_folders_of_pictures_to_a_tested_classifier() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let (train, test) = (folder.path().join("train"), folder.path().join("test"));
+    draw(&train, 5, 0);
+    draw(&test, 3, 50);
+    let name = |path: &Path| path.display().to_string();
+    let (model, train, test) = (name(&folder.path().join("new/m.cool")), name(&train), name(&test));
+
+    let json = |arguments: &[&str]| -> serde_json::Value {
+        let done = program(arguments);
+        assert!(done.status.success(), "{}", String::from_utf8_lossy(&done.stderr));
+        serde_json::from_slice(&done.stdout).expect("JSON and nothing else")
+    };
+    let trained =
+        json(&["classify", "train", "--words", "12", "--pyramid", "2", "--model", &model, "--json", &train]);
+    assert_eq!(trained["pictures"], 15);
+    let tested = json(&["classify", "test", "--model", &model, "--json", &test]);
+    assert_eq!(tested["accuracy"], 1.0, "{tested}");
+    assert_eq!(tested["classes"], serde_json::json!(STRIPES));
+    assert_eq!(tested["confusion"], serde_json::json!([[3, 0, 0], [0, 3, 0], [0, 0, 3]]));
+
+    let shown = program(&["classify", "test", "--model", &model, &test]);
+    let shown = String::from_utf8_lossy(&shown.stdout);
+    assert!(shown.contains("accuracy 100.0 % of 9 pictures"), "{shown}");
+
+    let whole = std::fs::read(&model).expect("read");
+    std::fs::write(&model, &whole[..whole.len() - 5]).expect("written");
+    let refused = program(&["classify", "test", "--model", &model, &test]);
+    let said = String::from_utf8_lossy(&refused.stderr).into_owned();
+    assert_eq!((refused.status.code(), said.lines().count()), (Some(1), 1), "{said}");
+    assert!(said.contains("m.cool") && said.contains("cut short"), "{said}");
+}

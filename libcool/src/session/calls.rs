@@ -1,0 +1,264 @@
+//! Calls on a session: where their data lies in memory shared with the agent, how they are sent, and how they end.
+
+use super::heap::{Block, Memory, RegionUpdate, Registered, aligned};
+use super::{Session, milliseconds, ranks};
+use crate::Operation;
+use crate::collective::Checked;
+use crate::comm::PointToPoint;
+use crate::error::Error;
+use cool_proto::local::{self, Call, Dtype, Map, ReduceOp, Slice, Transfer, Unmap, frame::Body};
+use cool_proto::region::RegionError;
+use cool_types::limits::OPEN_CALLS;
+use std::ptr::NonNull;
+use std::sync::Arc;
+use std::task::Waker;
+use std::time::Duration;
+
+/// A call under way. Dropping it leaves the agent to finish the call and forgets the result.
+#[derive(Debug)]
+pub(crate) struct Request {
+    session: Arc<Session>,
+    name: &'static str,
+    id: u64,
+    /// Where in the block the output begins; nowhere if it comes where the program has it.
+    output: Option<u64>,
+    /// Absent once the result was taken.
+    memory: Option<Memory>,
+}
+
+/// Whether the program waits in the call (MPI: blocking), so that it leaves registered memory alone meanwhile, which then
+/// need not be copied.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Blocking {
+    Yes,
+    No,
+}
+
+/// A collective's data in shared memory.
+struct Placed {
+    input: Option<Slice>,
+    output: Option<Slice>,
+    counts: Option<Slice>,
+    /// As in [`Request`].
+    copied_output: Option<u64>,
+    memory: Memory,
+}
+
+impl Session {
+    /// Starts a collective. What is to go out has been copied when this returns, unless it is registered memory.
+    pub(crate) fn start(
+        self: &Arc<Session>,
+        checked: &Checked<'_, '_>,
+        plan: &str,
+        timeout: Duration,
+        blocking: Blocking,
+    ) -> Result<Request, Error> {
+        let name = checked.name;
+        self.check_process(name)?;
+        let Placed { mut input, mut output, counts, copied_output, memory } =
+            self.place(checked, blocking)?;
+        if checked.operation == Operation::Bcast {
+            // Its only buffer is the output, also at the root.
+            output = output.or(input.take());
+        }
+        let call = Call {
+            id: 0,
+            group: self.group,
+            operation: local::Operation::from(checked.operation).into(),
+            root: checked.root,
+            dtype: checked.dtype.map_or(Dtype::Unspecified, Dtype::from).into(),
+            reduce: checked.op.map_or(ReduceOp::Unspecified, ReduceOp::from).into(),
+            count: checked.count as u64,
+            input,
+            output,
+            timeout_ms: milliseconds(timeout),
+            counts,
+            plan: plan.to_owned(),
+        };
+        let id = self.send_call(name, |id| Body::Call(Call { id, ..call }))?;
+        Ok(Request { session: Arc::clone(self), name, id, output: copied_output, memory: Some(memory) })
+    }
+
+    /// Places a collective's data: in a block, one after the other, what goes out, what comes in, and the counts;
+    /// registered memory stays where it is.
+    fn place(&self, checked: &Checked<'_, '_>, blocking: Blocking) -> Result<Placed, Error> {
+        let (input, output) = (checked.input(), checked.output());
+        let waits = blocking == Blocking::Yes;
+        // Schedules read the input after they have begun to write the output.
+        let registered_input =
+            input.filter(|_| waits && !checked.overwrites()).and_then(|bytes| self.heap.input(bytes));
+        let registered_output = output.filter(|_| waits).and_then(|bytes| self.heap.output(bytes));
+        let copied = input.filter(|_| registered_input.is_none()).unwrap_or_default();
+        let counts: Option<Vec<u8>> =
+            checked.counts.map(|c| c.iter().flat_map(|n| (*n as u64).to_ne_bytes()).collect());
+        let counted = counts.as_deref().unwrap_or_default();
+        let output_at = aligned(copied.len() as u64);
+        let room = output.filter(|_| registered_output.is_none()).map_or(0, |bytes| bytes.len() as u64);
+        let counts_at = aligned(output_at + room);
+        let block = self.reserve(checked.name, counts_at + counted.len() as u64)?;
+        block
+            .copy_in(0, copied)
+            .and_then(|()| block.copy_in(counts_at, counted))
+            .map_err(|e| self.no_memory(checked.name, e.into()))?;
+        let slice = |bytes: &[u8], registered: Option<&Registered>, at| {
+            registered.map_or_else(|| block.slice(at, bytes.len() as u64), Registered::slice)
+        };
+        Ok(Placed {
+            input: input.map(|bytes| slice(bytes, registered_input.as_ref(), 0)),
+            output: output.map(|bytes| slice(bytes, registered_output.as_ref(), output_at)),
+            counts: counts.as_deref().map(|counts| slice(counts, None, counts_at)),
+            copied_output: registered_output.is_none().then_some(output_at),
+            memory: Memory { block, _input: registered_input, output: registered_output },
+        })
+    }
+
+    /// Starts to send or receive a message. What is to go out has been copied when this returns, unless it is registered memory.
+    pub(crate) fn start_message(
+        self: &Arc<Session>,
+        message: &PointToPoint<'_>,
+        timeout: Duration,
+        blocking: Blocking,
+    ) -> Result<Request, Error> {
+        let name = message.name;
+        self.check_process(name)?;
+        let (data, bytes) = (message.data, message.data.len() as u64);
+        let registered = match blocking {
+            Blocking::Yes if message.sends => self.heap.input(data),
+            Blocking::Yes => self.heap.output(data),
+            Blocking::No => None,
+        };
+        let block = self.reserve(name, if registered.is_some() { 0 } else { bytes })?;
+        if message.sends && registered.is_none() {
+            block.copy_in(0, data).map_err(|e| self.no_memory(name, e.into()))?;
+        }
+        let place = registered.as_ref().map_or_else(|| block.slice(0, bytes), Registered::slice);
+        let transfer = Transfer {
+            id: 0,
+            group: self.group,
+            send: message.sends,
+            peer: message.peer,
+            tag: message.tag,
+            dtype: Dtype::from(message.dtype).into(),
+            data: Some(place),
+            timeout_ms: milliseconds(timeout),
+        };
+        let copied_output = registered.is_none().then_some(0);
+        let (input, output) = if message.sends { (registered, None) } else { (None, registered) };
+        let memory = Memory { block, _input: input, output };
+        let id = self.send_call(name, |id| Body::Transfer(Transfer { id, ..transfer }))?;
+        Ok(Request { session: Arc::clone(self), name, id, output: copied_output, memory: Some(memory) })
+    }
+
+    /// Registered memory: the program has it, and the agent reaches it too. Its address.
+    pub(crate) fn alloc(&self, bytes: u64) -> Result<(NonNull<u8>, Arc<Block>), Error> {
+        let name = "alloc";
+        self.check_process(name)?;
+        let block = self.map(name, || self.heap.take_pages(bytes))?;
+        // Not before the block was taken: the session may end meanwhile.
+        if let Some(why) = self.inbox.disconnected() {
+            return Err(self.disconnected(name, why));
+        }
+        self.heap.register(block, bytes).map_err(|e| self.no_memory(name, e.into()))
+    }
+
+    /// Memory for a call, known to the agent before the next frame goes.
+    fn reserve(&self, name: &'static str, bytes: u64) -> Result<Block, Error> {
+        self.map(name, || self.heap.take(bytes))
+    }
+
+    /// Takes a block and tells the agent of the regions that come and go with it.
+    fn map(
+        &self,
+        name: &'static str,
+        take: impl FnOnce() -> Result<(Block, Vec<RegionUpdate>), RegionError>,
+    ) -> Result<Block, Error> {
+        let mut wire = self.wire();
+        let (block, updates) = take().map_err(|e| self.no_memory(name, e))?;
+        for update in updates {
+            match update {
+                RegionUpdate::Map(number, region) => {
+                    let map = Map { region: number, bytes: region.len() };
+                    self.send(&mut wire, name, Body::Map(map), Some(region.descriptor()))?;
+                }
+                RegionUpdate::Unmap(region) => {
+                    self.send(&mut wire, name, Body::Unmap(Unmap { region }), None)?;
+                }
+            }
+        }
+        Ok(block)
+    }
+
+    /// Sends a call; its number.
+    fn send_call(&self, name: &'static str, call: impl FnOnce(u64) -> Body) -> Result<u64, Error> {
+        let mut wire = self.wire();
+        if self.inbox.open() >= OPEN_CALLS {
+            let reason = format!("{OPEN_CALLS} calls are under way; wait for some first");
+            return Err(Error::Argument { rank: self.rank, operation: name, reason });
+        }
+        let id = wire.next_call;
+        wire.next_call += 1;
+        self.inbox.expect(id);
+        self.send(&mut wire, name, call(id), None).inspect_err(|_| self.inbox.forget(id))?;
+        Ok(id)
+    }
+}
+
+impl Request {
+    /// Waits until the agent has done the call, and copies what came to `output`.
+    pub(crate) fn finish(mut self, output: Option<&mut [u8]>) -> Result<local::Stats, Error> {
+        let (session, name) = (&self.session, self.name);
+        session.check_process(name)?;
+        let done = match session.inbox.wait(self.id) {
+            Ok(done) => done,
+            Err(why) => {
+                let error = session.disconnected(name, why);
+                // An agent that only seems to be gone may go on with it one day.
+                if let Some(output) = self.memory.as_ref().and_then(|memory| memory.output.as_ref()) {
+                    output.detach().map_err(|e| session.no_memory(name, e))?;
+                }
+                return Err(error);
+            }
+        };
+        let memory = self.memory.take();
+        if let Some(failure) = done.failure {
+            return Err(Error::Collective {
+                rank: session.rank,
+                operation: name,
+                failure: failure.kind().into(),
+                ranks: ranks(&failure.ranks),
+                message: failure.message,
+            });
+        }
+        let stats = done.stats.unwrap_or_default();
+        // Of a message, as much as came.
+        let came = stats.arrived.map_or(usize::MAX, |arrived| arrived.bytes as usize);
+        if let (Some(output), Some(from), Some(memory)) = (output, self.output, &memory) {
+            let came = came.min(output.len());
+            let copied = memory.block.copy_out(from, &mut output[..came]);
+            copied.map_err(|e| session.no_memory(name, e.into()))?;
+        }
+        Ok(stats)
+    }
+
+    /// Whether [`Request::finish`] would return at once; else `waker` is told when.
+    pub(crate) fn poll(&self, waker: Option<&Waker>) -> Result<bool, Error> {
+        self.session.check_process(self.name)?;
+        let rank = self.session.rank;
+        self.session.inbox.poll(self.id, waker).map_err(|source| Error::Thread {
+            rank,
+            operation: self.name,
+            source,
+        })
+    }
+}
+
+impl Drop for Request {
+    fn drop(&mut self) {
+        match self.memory.take() {
+            // Its heap may be locked for ever.
+            Some(memory) if self.session.is_forked() => std::mem::forget(memory),
+            Some(memory) => self.session.inbox.leave(self.id, memory),
+            None => {}
+        }
+    }
+}

@@ -1,0 +1,187 @@
+//! What goes wrong is told: by whom, in what, and why. Nothing waits for ever.
+
+use cool::embedded::{Embedded, run};
+use cool::{Comm, Error, Failure, Op, Operation};
+use std::time::Duration;
+
+fn two() -> Embedded {
+    Embedded { ranks: 2, ranks_per_node: 1, racks: 2 }
+}
+
+/// The text of an error about arguments; the call must not have reached anybody.
+fn argument(result: Result<(), Error>) -> String {
+    match result {
+        Err(e @ Error::Argument { .. }) => e.to_string(),
+        other => panic!("{other:?} instead of an error about arguments"),
+    }
+}
+
+/// What kind of failure a collective was.
+fn failure(result: Result<(), Error>) -> (Failure, Vec<usize>, String) {
+    match result {
+        Err(ref e @ Error::Collective { failure, ref ranks, .. }) => (failure, ranks.clone(), e.to_string()),
+        other => panic!("{other:?} instead of a failed collective"),
+    }
+}
+
+/// Which texts there are is shown where arguments are checked (src/collective/checks).
+#[test]
+fn wrong_arguments_name_rank_operation_and_remedy_and_do_no_harm() {
+    let results = run(two(), |comm| {
+        let (rank, mut three) = (comm.rank(), [0u8; 3]);
+        let e = argument(comm.reduce(&[1u8; 2], &mut three, Op::Sum, rank));
+        let text = "recv has 3 elements, but send has 2; they must be equally long";
+        assert_eq!(e, format!("rank {rank}: reduce: {text}"));
+        let e = argument(comm.gatherv(&[1u8], &mut three, &[1], 0));
+        let text = "counts has 1 numbers, but must have 2, one for each rank";
+        assert_eq!(e, format!("rank {rank}: gatherv: {text}"));
+        // Nothing of this was sent: the group works.
+        comm.barrier()
+    });
+    results.unwrap().into_iter().for_each(|r| r.unwrap());
+}
+
+#[test]
+fn a_plan_that_does_not_fit_is_told_at_once_and_does_no_harm() {
+    let results = run(two(), |comm| {
+        let rank = comm.rank();
+        let e = argument(comm.set_plan(Operation::Bcast, "cool-q"));
+        assert!(
+            e.starts_with(&format!("rank {rank}: set_plan: there is no plan \"cool-q\"; there are: ")),
+            "{e}"
+        );
+        let e = argument(comm.set_plan(Operation::Scan, "multicast"));
+        assert!(e.contains("plan multicast cannot run scan") && e.contains("these can: cool-p-p"), "{e}");
+        let e = argument(comm.set_plan(Operation::Bcast, &"rack:ring,".repeat(1_000)));
+        assert!(e.contains("a text of 10000 bytes is no plan"), "{e}");
+        comm.bcast(&mut [1u8], 0)
+    });
+    results.unwrap().into_iter().for_each(|r| r.unwrap());
+}
+
+/// Runs calls of two ranks that do not fit together: one of them at least is told what each of them has called. A rank
+/// that has done its part before it hears of the other's waits for a message that never comes, until the group fails.
+fn disagree(called: [&str; 2], call: impl Fn(&Comm) -> Result<(), Error> + Sync) {
+    let results =
+        run(two(), |comm| call(&comm).and_then(|()| comm.recv(&mut [0u8], 1 - comm.rank(), None).map(drop)));
+    let failures: Vec<_> = results.unwrap().into_iter().map(failure).collect();
+    let words = |first: usize, second: usize| {
+        format!("rank {first} called {}, but rank {second} called {}", called[first], called[second])
+    };
+    let names_both = |(failure, _, text): &(Failure, Vec<usize>, String)| {
+        *failure == Failure::Mismatch && (text.contains(&words(0, 1)) || text.contains(&words(1, 0)))
+    };
+    assert!(failures.iter().any(names_both), "{failures:?}");
+}
+
+#[test]
+fn ranks_that_call_with_different_sizes_are_told_so() {
+    disagree(["bcast of 10 u8 from rank 0", "bcast of 11 u8 from rank 0"], |comm| {
+        comm.bcast(&mut vec![0u8; 10 + comm.rank()], 0)
+    });
+}
+
+#[test]
+fn ranks_that_call_with_different_roots_are_told_so() {
+    disagree(["bcast of 10 u8 from rank 0", "bcast of 10 u8 from rank 1"], |comm| {
+        comm.bcast(&mut [0u8; 10], comm.rank())
+    });
+}
+
+#[test]
+fn ranks_that_call_different_operations_are_told_so() {
+    disagree(["bcast of 1 u64 from rank 0", "allreduce of 1 u64 by sum"], |comm| match comm.rank() {
+        0 => comm.bcast(&mut [0u64], 0),
+        _ => comm.allreduce(&[1u64], &mut [0], Op::Sum),
+    });
+}
+
+#[test]
+fn ranks_that_call_with_different_reductions_are_told_so() {
+    disagree(["allreduce of 1 u64 by sum", "allreduce of 1 u64 by max"], |comm| {
+        comm.allreduce(&[1u64], &mut [0], if comm.rank() == 0 { Op::Sum } else { Op::Max })
+    });
+}
+
+#[test]
+fn ranks_that_call_with_different_plans_or_counts_are_told_so() {
+    let called =
+        ["bcast of 10 u8 from rank 0 with plan cool-b-r", "bcast of 10 u8 from rank 0 with plan flat:chain"];
+    disagree(called, |comm| {
+        comm.set_plan(Operation::Bcast, if comm.rank() == 0 { "cool-b-r" } else { "flat:chain" })?;
+        comm.bcast(&mut [0u8; 10], 0)
+    });
+    disagree(["gather of 1, 2 u8 to rank 0", "gather of 2, 1 u8 to rank 0"], |comm| {
+        let counts = if comm.rank() == 0 { [1, 2] } else { [2, 1] };
+        comm.gatherv(&vec![0u8; counts[comm.rank()]], &mut [0; 3], &counts, 0)
+    });
+}
+
+#[test]
+fn a_rank_that_leaves_is_named_to_those_who_wait_for_it() {
+    for ranks_per_node in [1, 3] {
+        let results = run(Embedded { ranks: 3, ranks_per_node, racks: 2 }, |comm| match comm.rank() {
+            1 => None,
+            _ => Some(comm.allreduce(&[1], &mut [0], Op::Sum)),
+        });
+        for result in results.unwrap().into_iter().flatten() {
+            let (failure, ranks, text) = failure(result);
+            assert_eq!((failure, ranks), (Failure::Lost, vec![1]), "{text}");
+        }
+    }
+}
+
+#[test]
+fn a_rank_that_does_not_come_makes_the_others_time_out() {
+    let (release, wait) = std::sync::mpsc::channel::<()>();
+    let wait = std::sync::Mutex::new(wait);
+    let release = std::sync::Mutex::new(Some(release));
+    let results = run(two(), |comm| {
+        if comm.rank() == 1 {
+            // Ends when rank 0 has its error.
+            let _ = wait.lock().unwrap().recv();
+            return None;
+        }
+        comm.set_timeout(Duration::from_millis(300));
+        let result = comm.barrier();
+        release.lock().unwrap().take();
+        Some(result)
+    });
+    let result = results.unwrap().into_iter().flatten().next().unwrap();
+    let (failure, _, text) = failure(result);
+    assert_eq!(failure, Failure::Timeout, "{text}");
+}
+
+#[test]
+fn after_a_failure_every_later_call_fails() {
+    let results = run(two(), |comm| {
+        let first = comm.allreduce(&vec![0u8; 10 + comm.rank()], &mut vec![0; 10 + comm.rank()], Op::Sum);
+        (first, comm.barrier(), comm.bcast(&mut [0u8], 0))
+    });
+    for (first, second, third) in results.unwrap() {
+        failure(first);
+        failure(second);
+        failure(third);
+    }
+}
+
+#[test]
+fn the_panic_of_a_rank_reaches_the_caller_when_all_have_ended() {
+    let ended = std::sync::atomic::AtomicUsize::new(0);
+    let outcome = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+        run(two(), |comm: Comm| {
+            assert_ne!(comm.rank(), 1, "rank 1 has a bug");
+            comm.barrier().unwrap_err();
+            ended.fetch_add(1, std::sync::atomic::Ordering::SeqCst);
+        })
+    }));
+    let panic = outcome.expect_err("a panic");
+    assert!(panic.downcast_ref::<String>().is_some_and(|text| text.contains("rank 1 has a bug")));
+    assert_eq!(ended.load(std::sync::atomic::Ordering::SeqCst), 1);
+}
+
+#[test]
+fn an_embedded_run_without_ranks_is_refused() {
+    let e = run(Embedded { ranks: 0, ..two() }, |_| ()).unwrap_err();
+    assert!(e.to_string().contains("at least one rank"), "{e}");
+}

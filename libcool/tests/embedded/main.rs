@@ -1,0 +1,11 @@
+//! What applications see, over ranks and agents in one process, on loopback: one program, since each would be linked with
+//! a whole agent.
+
+mod failures;
+mod functions;
+mod groups;
+mod messages;
+mod operations;
+mod recovery;
+mod started;
+mod types;

@@ -1,0 +1,76 @@
+//! PageRank (Page, Brin, Motwani and Winograd, 1999): `pagerank LINKS` reads lines "FROM TO" of page numbers and prints the rank of
+//! each page. Pages without links count as linking to all.
+
+use cool_map::{Error, Options, Partitions, Progress, Rows};
+use std::error::Error as Any;
+
+const DAMPING: f64 = 0.85;
+/// Pieces of the links, whichever ranks hold them.
+const PARTITIONS: usize = 64;
+/// Iterations end when all ranks together change by less.
+const TOLERANCE: f64 = 1e-12;
+
+/// The ranks of pages `0..pages`, which add up to 1.
+fn rank_pages(comm: cool::Comm, links: &[(usize, usize)], pages: usize) -> Result<Vec<f64>, Error> {
+    let mut degrees = vec![0.0; pages];
+    links.iter().for_each(|(from, _)| degrees[*from] += 1.0);
+    let (mut parts, mut progress) = (Partitions::new(PARTITIONS), Progress::new());
+    cool_map::run(comm, Options::default(), |job| {
+        job.deal(&mut parts, |i| {
+            let range = i * links.len() / PARTITIONS..(i + 1) * links.len() / PARTITIONS;
+            Ok::<_, Error>(links[range].to_vec())
+        })?;
+        let first = || Ok((vec![1.0 / pages as f64; pages], f64::INFINITY));
+        let until = |state: &(Vec<f64>, f64), _| state.1 < TOLERANCE;
+        job.iterate(&mut progress, first, until, |(ranks, _), _| {
+            let given = job.map(&mut parts, &Rows::<f64>::new(pages, 1), |links, given| {
+                links.iter().for_each(|(from, to)| given.add(*to, &[ranks[*from] / degrees[*from]]));
+                Ok::<_, Error>(())
+            })?;
+            let given = job.combine(job.regroup(given)?)?;
+            let lost: f64 =
+                ranks.iter().zip(&degrees).filter(|(_, n)| **n == 0.0).map(|(rank, _)| rank).sum();
+            let all = (1.0 - DAMPING + DAMPING * lost) / pages as f64;
+            let mut next = vec![all; pages];
+            given.iter().for_each(|(page, rank)| next[page] += DAMPING * rank[0]);
+            let change: f64 = next.iter().zip(ranks).map(|(new, old)| (new - old).abs()).sum();
+            Ok((next, change))
+        })
+        .cloned()
+    })
+    .map(|(ranks, _)| ranks)
+}
+
+fn main() -> Result<(), Box<dyn Any>> {
+    let path = std::env::args_os().nth(1).ok_or("pagerank LINKS: a file with a link on each line")?;
+    let mut links: Vec<(usize, usize)> = Vec::new();
+    for line in std::fs::read_to_string(&path)?.lines() {
+        let link = line.split_once(' ').and_then(|(from, to)| Some((from.parse().ok()?, to.parse().ok()?)));
+        links.push(link.ok_or_else(|| format!("{}: {line:?} is no link", path.to_string_lossy()))?);
+    }
+    let pages = links.iter().map(|(from, to)| from.max(to) + 1).max().unwrap_or(0);
+    let results = cool::launch(|comm| (comm.rank() == 0, rank_pages(comm, &links, pages)));
+    for (driver, ranks) in results? {
+        ranks?.iter().enumerate().filter(|_| driver).for_each(|(page, rank)| println!("{page} {rank:e}"));
+    }
+    Ok(())
+}
+
+#[test]
+fn ranks_are_what_they_should_be_by_their_definition() {
+    let links: Vec<_> = (0..500).map(|i| (i * 7 % 31, (i * i + 3 * i) % 37)).collect();
+    let all = cool::launch(|comm| rank_pages(comm, &links, 40)).expect("agents start");
+    let ranks = all
+        .into_iter()
+        .map(|one| one.expect("ranks"))
+        .reduce(|a, b| if a == b { a } else { panic!("{a:?}, {b:?}") });
+    let ranks = ranks.expect("there is a rank");
+    assert!((ranks.iter().sum::<f64>() - 1.0).abs() < 1e-12);
+    let degree = |page: usize| links.iter().filter(|(from, _)| *from == page).count() as f64;
+    let lost: f64 = (0..40).filter(|page| degree(*page) == 0.0).map(|page| ranks[page]).sum();
+    for page in 0..40 {
+        let given = links.iter().filter(|(_, to)| *to == page).map(|(from, _)| ranks[*from] / degree(*from));
+        let should = (1.0 - DAMPING + DAMPING * lost) / 40.0 + DAMPING * given.sum::<f64>();
+        assert!((ranks[page] - should).abs() < 1e-11, "{page}: {} is not {should}", ranks[page]);
+    }
+}

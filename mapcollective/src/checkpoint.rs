@@ -1,0 +1,141 @@
+//! The state of a job in a file that is whole at any time: a new one takes the place of the old one when all of it is
+//! on the disk. A line of JSON says what the file belongs to; the state follows in postcard's form.
+
+use crate::error::Error;
+use crate::files::replace_file;
+use crate::iterate::Reached;
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
+use std::io::ErrorKind;
+use std::path::PathBuf;
+
+const FORMAT: &str = "cool-map checkpoint 1";
+
+/// Where rank 0 keeps the state after each iteration.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Checkpoint {
+    /// The file. All ranks must reach it if rank 0 may be lost.
+    pub path: PathBuf,
+    /// What must be the same of a run that goes on from it: of input, options and seed whatever the results depend on.
+    pub run: String,
+    /// Whether to go on from it, if it is there.
+    pub resume: bool,
+}
+
+#[derive(Debug, Serialize, Deserialize)]
+struct Header {
+    format: String,
+    run: String,
+    /// Bytes of the state.
+    bytes: usize,
+    /// Of the state's bytes (FNV-1a).
+    hash: u64,
+}
+
+impl Checkpoint {
+    /// What a run before this one has reached; none if there is no file or it is not to be looked at.
+    pub(crate) fn resumed<S: DeserializeOwned>(&self) -> Result<Option<Reached<S>>, Error> {
+        if !self.resume {
+            return Ok(None);
+        }
+        let bytes = match std::fs::read(&self.path) {
+            Err(e) if e.kind() == ErrorKind::NotFound => return Ok(None),
+            read => read.map_err(Error::file(&self.path))?,
+        };
+        let wrong = |problem: String| Error::Checkpoint { path: self.path.clone(), problem };
+        let none = || wrong(format!("it is no \"{FORMAT}\""));
+        let end = bytes.iter().position(|byte| *byte == b'\n').ok_or_else(none)?;
+        let header: Header = serde_json::from_slice(&bytes[..end]).map_err(|_| none())?;
+        let state = &bytes[end + 1..];
+        if header.format != FORMAT {
+            return Err(none());
+        }
+        if header.run != self.run {
+            return Err(wrong(format!("it is of {}, but this run is of {}", header.run, self.run)));
+        }
+        if (header.bytes, header.hash) != (state.len(), hash(state)) {
+            return Err(wrong("it is damaged".into()));
+        }
+        postcard::from_bytes(state).map(Some).map_err(|_| wrong("it is of another program".into()))
+    }
+
+    /// Replaces the file.
+    pub(crate) fn write<S: Serialize>(&self, reached: &Reached<S>) -> Result<(), Error> {
+        let state = postcard::to_allocvec(reached).map_err(Error::Value)?;
+        let header =
+            Header { format: FORMAT.into(), run: self.run.clone(), bytes: state.len(), hash: hash(&state) };
+        let mut head = serde_json::to_vec(&header).map_err(|error| self.file(error.into()))?;
+        head.push(b'\n');
+        replace_file(&self.path, &[&head, &state]).map_err(|error| self.file(error))
+    }
+
+    fn file(&self, source: std::io::Error) -> Error {
+        Error::File { path: self.path.clone(), source }
+    }
+}
+
+fn hash(bytes: &[u8]) -> u64 {
+    use std::hash::Hasher;
+    let mut hasher = fnv::FnvHasher::default();
+    hasher.write(bytes);
+    hasher.finish()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::path::Path;
+
+    fn checkpoint(folder: &Path) -> Checkpoint {
+        Checkpoint { path: folder.join("run.checkpoint"), run: "seed 5".into(), resume: true }
+    }
+
+    fn reached() -> Reached<Vec<f64>> {
+        Reached { iterations: 3, state: vec![0.5, -1.0] }
+    }
+
+    fn refusal(checkpoint: &Checkpoint) -> String {
+        checkpoint.resumed::<Vec<f64>>().expect_err("refused").to_string()
+    }
+
+    #[test]
+    fn what_was_written_is_read_and_nothing_is_left_beside_it() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let file = checkpoint(folder.path());
+        assert_eq!(file.resumed::<Vec<f64>>().expect("no file"), None);
+        file.write(&reached()).expect("written");
+        assert_eq!(file.resumed().expect("read"), Some(reached()));
+        assert_eq!(Checkpoint { resume: false, ..file }.resumed::<Vec<f64>>().expect("not read"), None);
+        assert_eq!(std::fs::read_dir(folder.path()).expect("a folder").count(), 1);
+    }
+
+    #[test]
+    fn what_does_not_belong_to_the_run_is_refused_in_words() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let file = checkpoint(folder.path());
+        file.write(&reached()).expect("written");
+        let said = refusal(&Checkpoint { run: "seed 6".into(), ..file.clone() });
+        assert!(
+            said.contains("of seed 5") && said.contains("of seed 6") && said.contains("remove the file"),
+            "{said}"
+        );
+        let whole = std::fs::read(&file.path).expect("read");
+        let mut flipped = whole.clone();
+        *flipped.last_mut().expect("bytes") ^= 1;
+        for damaged in [&whole[..whole.len() - 1], &flipped] {
+            std::fs::write(&file.path, damaged).expect("written");
+            assert!(refusal(&file).contains("it is damaged"), "{}", refusal(&file));
+        }
+        for garbage in [&b""[..], b"{}", b"{}\n", b"\xff\n\n", &whole[..40]] {
+            std::fs::write(&file.path, garbage).expect("written");
+            assert!(refusal(&file).contains("no \"cool-map checkpoint 1\""), "{}", refusal(&file));
+        }
+    }
+
+    #[test]
+    fn a_file_that_cannot_be_written_is_named() {
+        let file = Checkpoint { path: "/no/file".into(), run: String::new(), resume: false };
+        let said = file.write(&reached()).expect_err("refused").to_string();
+        assert!(said.starts_with("/no/file: "), "{said}");
+    }
+}

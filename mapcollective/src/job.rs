@@ -1,0 +1,239 @@
+//! A job on the ranks of a group: how ranks that are left go on when others are lost, and what all stages need.
+
+use crate::cost::Layout;
+use crate::error::Error;
+use crate::report::{Event, Stage, StageKind};
+use cool::{Comm, Element, Op, Stats};
+use std::cell::{OnceCell, RefCell};
+use std::fmt::Display;
+use std::time::{Duration, Instant};
+
+/// Bytes of a message that tells other ranks of an error; longer ones are cut.
+const MESSAGE_BYTES: usize = 1024;
+
+/// How often in a row a group may fail though none of its ranks is gone.
+const UNEXPLAINED_FAILURES: usize = 3;
+
+/// How a job runs.
+#[derive(Clone, Copy)]
+pub struct Options<'a> {
+    /// Threads of a rank; 0 for an even share of its node's processors.
+    pub threads: usize,
+    /// How long a rank may load or map while others wait for it; one that dies is noticed at once all the same.
+    pub patience: Duration,
+    /// Is told how the job goes. `Some(&|event| eprintln!("{event}"))` prints it.
+    pub watch: Option<&'a (dyn Fn(&Event<'_>) + Sync)>,
+}
+
+impl Default for Options<'_> {
+    /// All processors, an hour's patience, nobody who watches.
+    fn default() -> Self {
+        Options { threads: 0, patience: Duration::from_secs(3600), watch: None }
+    }
+}
+
+/// A rank's part in a job, given to the program by [`run`]. All ranks call its methods alike.
+pub struct Job<'a> {
+    comm: Option<&'a Comm>,
+    pub(crate) options: Options<'a>,
+    layout: Layout,
+    /// The ranks of this node, once they were needed; none if no node has several.
+    on_node: OnceCell<Option<Comm>>,
+    /// The error by which it was noticed that ranks are lost.
+    lost: RefCell<Option<cool::Error>>,
+    /// Since the last iteration.
+    stages: RefCell<Vec<Stage>>,
+    /// What calls of the groups before this one cost.
+    before: Stats,
+}
+
+/// Runs a program as a rank of a group; if others are lost meanwhile, again as one of those that are left, which
+/// shrink the group. Where one rank may fail alone, all have to know of it ([`Job::agree`]); stages see to that
+/// themselves. What the program need not do again stands outside of it: [`Partitions`](crate::Partitions)
+/// that it holds and how far it has come ([`Progress`](crate::Progress)).
+///
+/// # Errors
+/// What the program ends with, unless that is because ranks are lost. If the group cannot be shrunk, why.
+pub fn run<T, E: From<Error>>(
+    mut comm: Comm,
+    options: Options<'_>,
+    mut program: impl FnMut(&Job<'_>) -> Result<T, E>,
+) -> Result<T, E> {
+    let (mut before, mut unexplained) = (Stats::default(), 0);
+    loop {
+        let job = Job { before, ..Job::new(&comm, options) };
+        let done = program(&job);
+        before = job.stats();
+        let lost = match (done, job.lost.take()) {
+            (Err(_), Some(lost)) if unexplained < UNEXPLAINED_FAILURES => lost,
+            (done, _) => return done,
+        };
+        let rest = comm.shrink().map_err(Error::from)?;
+        unexplained = if rest.gone().is_empty() { unexplained + 1 } else { 0 };
+        if let Some(watch) = options.watch.filter(|_| rest.rank() == 0) {
+            watch(&Event::Lost { error: &lost, left: rest.size() });
+        }
+        comm = rest;
+    }
+}
+
+impl<'a> Job<'a> {
+    /// A job of a group that fails when ranks are lost; [`run`] makes those that go on.
+    pub fn new(comm: &'a Comm, options: Options<'a>) -> Self {
+        comm.set_timeout(options.patience);
+        Job { comm: Some(comm), layout: Layout::of(comm), ..Job::alone(options) }
+    }
+
+    /// A job of this process alone.
+    pub fn alone(options: Options<'a>) -> Self {
+        Job {
+            comm: None,
+            options,
+            layout: Layout::alone(),
+            on_node: OnceCell::new(),
+            lost: RefCell::default(),
+            stages: RefCell::default(),
+            before: Stats::default(),
+        }
+    }
+
+    /// This rank.
+    pub fn rank(&self) -> usize {
+        self.comm.map_or(0, Comm::rank)
+    }
+
+    /// How many ranks there are.
+    pub fn size(&self) -> usize {
+        self.comm.map_or(1, Comm::size)
+    }
+
+    /// Whether this is rank 0, the papers' driver.
+    pub fn is_driver(&self) -> bool {
+        self.rank() == 0
+    }
+
+    /// The ranks on this rank's node, this one among them.
+    pub fn ranks_on_node(&self) -> Vec<usize> {
+        self.layout.on_node_of(self.rank())
+    }
+
+    /// Threads of this rank.
+    pub fn threads(&self) -> usize {
+        if self.options.threads > 0 {
+            return self.options.threads;
+        }
+        let processors = std::thread::available_parallelism().map_or(1, usize::from);
+        (processors / self.ranks_on_node().len()).max(1)
+    }
+
+    /// What the job's calls cost this node so far, those of larger groups before ranks were lost among them.
+    pub fn stats(&self) -> Stats {
+        let (now, before) = (self.comm.map(Comm::stats).unwrap_or_default(), self.before);
+        Stats {
+            calls: before.calls + now.calls,
+            time: before.time + now.time,
+            multicast_bytes: before.multicast_bytes + now.multicast_bytes,
+            unicast_bytes: before.unicast_bytes + now.unicast_bytes,
+            chunks_repaired: before.chunks_repaired + now.chunks_repaired,
+            chunks_resent: before.chunks_resent + now.chunks_resent,
+        }
+    }
+
+    /// Any call of libcool, on the job's group; not done where there is but this process. Its failure because of lost ranks is noticed
+    /// by [`run`].
+    ///
+    /// # Errors
+    /// If the call fails.
+    pub fn call(&self, call: impl FnOnce(&Comm) -> Result<(), cool::Error>) -> Result<(), Error> {
+        self.comm.map_or(Ok(()), |comm| self.noticing(call(comm)))
+    }
+
+    /// What all ranks have, combined element by element.
+    ///
+    /// # Errors
+    /// If the call fails.
+    pub fn allreduce<T: Element>(&self, mine: &[T], op: Op) -> Result<Vec<T>, Error> {
+        let mut all = mine.to_vec();
+        self.call(|comm| comm.allreduce(mine, &mut all, op))?;
+        Ok(all)
+    }
+
+    /// What all ranks have, in their order.
+    ///
+    /// # Errors
+    /// If the call fails.
+    pub fn allgather<T: Element>(&self, mine: &[T]) -> Result<Vec<T>, Error> {
+        let mut all = mine.repeat(self.size());
+        self.call(|comm| comm.allgather(mine, &mut all))?;
+        Ok(all)
+    }
+
+    /// Lets all ranks go on only if all can. If some have failed, all get the error of the smallest such rank, so
+    /// that its message is seen whichever rank is the first to end.
+    ///
+    /// # Errors
+    /// This rank's error, or that of another, in words.
+    pub fn agree<T, E: From<Error> + Display>(&self, mine: Result<T, E>) -> Result<T, E> {
+        let none = self.size() as u64;
+        let failed = if mine.is_err() { self.rank() as u64 } else { none };
+        let first = self.allreduce(&[failed], Op::Min)?[0];
+        if first == none {
+            return mine;
+        }
+        let mut text = mine.as_ref().err().map(|error| error.to_string().into_bytes()).unwrap_or_default();
+        text.resize(MESSAGE_BYTES, 0);
+        self.call(|comm| comm.bcast(&mut text, first as usize))?;
+        if first == failed {
+            return mine;
+        }
+        let message = String::from_utf8_lossy(&text).trim_end_matches(['\0', '\u{fffd}']).to_owned();
+        Err(Error::Elsewhere { rank: first as usize, message }.into())
+    }
+
+    pub(crate) fn comm(&self) -> Option<&'a Comm> {
+        self.comm
+    }
+
+    pub(crate) fn layout(&self) -> &Layout {
+        &self.layout
+    }
+
+    /// The ranks of this node, if any node has several. All ranks of the job call this.
+    pub(crate) fn on_node(&self) -> Result<Option<&Comm>, Error> {
+        let Some(comm) = self.comm.filter(|_| self.layout.shares_nodes()) else { return Ok(None) };
+        if self.on_node.get().is_none() {
+            let first = self.ranks_on_node().first().map(|rank| *rank as u64);
+            let made = self.noticing(comm.split(first, 0))?;
+            self.on_node.get_or_init(|| made);
+        }
+        Ok(self.on_node.get().and_then(Option::as_ref))
+    }
+
+    /// Remembers that ranks were lost.
+    pub(crate) fn noticing<T>(&self, result: Result<T, cool::Error>) -> Result<T, Error> {
+        result.map_err(|error| {
+            if error.is_loss() {
+                let text = error.to_string();
+                self.lost.borrow_mut().get_or_insert(error);
+                return Error::Lost(text);
+            }
+            Error::Collective(error)
+        })
+    }
+
+    /// Notes what a stage did that began at `start`.
+    pub(crate) fn note(&self, kind: StageKind, start: Instant, rows: usize, bytes: u64, busiest: u64) {
+        let (rows, seconds) = (rows as u64, start.elapsed().as_secs_f64());
+        self.stages.borrow_mut().push(Stage { kind, rows, bytes, busiest_link_bytes: busiest, seconds });
+    }
+
+    /// The stages since the last iteration.
+    pub fn stages(&self) -> Vec<Stage> {
+        self.stages.borrow().clone()
+    }
+
+    /// Forgets the stages so far.
+    pub(crate) fn take_stages(&self) -> Vec<Stage> {
+        self.stages.take()
+    }
+}

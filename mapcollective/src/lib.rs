@@ -1,0 +1,63 @@
+//! Map-Collective: iterative MapReduce whose stages are collectives, after Zhang, Ruan and Qiu's generalisation of
+//! Twister ("Large-Scale Image Classification using High Performance Clustering", section 3).
+//!
+//! A job's input is cut into partitions, which stay in the memory of the ranks ([`Partitions`]). An iteration
+//! [maps](Job::map) them on all threads, each into a [`Table`] of keys and values, merges the tables of a node,
+//! [regroups](Job::regroup) values by key to the ranks that own the keys, and [combines](Job::combine) what the
+//! owners made of them, at all ranks or at one. [`Job::iterate`] repeats that from the state that it led to.
+//!
+//! ```
+//! # fn main() -> Result<(), cool_map::Error> {
+//! use cool_map::{Keyed, Options, Partitions, Sum};
+//! let pages = ["a rose is a rose", "is a rose"];
+//! let counts = cool::launch(|comm| {
+//!     let mut texts = Partitions::new(pages.len());
+//!     cool_map::run(comm, Options::default(), |job| -> Result<_, cool_map::Error> {
+//!         job.deal(&mut texts, |page| Ok::<_, cool_map::Error>(pages[page]))?;
+//!         let words = job.map(&mut texts, &Keyed::new(), |text, words| {
+//!             text.split(' ').for_each(|word| words.add(word.to_owned(), Sum(1u64)));
+//!             Ok::<_, cool_map::Error>(())
+//!         })?;
+//!         job.combine(job.regroup(words)?)
+//!     })
+//! })?;
+//! for counts in counts {
+//!     assert_eq!(counts?.get("rose"), Some(&Sum(3)));
+//! }
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! **The same bits on any number of threads and ranks**, of floating-point numbers too: where the order of merges
+//! matters, they follow a binary tree over the partitions ([`Table::ANY_ORDER`]).
+//!
+//! **Failures.** When ranks are lost, [`run`] lets those that are left do the program again as a smaller group: what
+//! was in the lost ranks' memory is dealt out and loaded anew, and iterations go on from the last whole one that any
+//! of them knows. A [`Checkpoint`] lets a later run go on when all are lost. An error at one rank ends the job at all.
+//!
+//! It moves data by libcool's collectives alone, and leaves to the program what partitions are and where they come
+//! from; every rank must be able to load every partition.
+
+mod checkpoint;
+mod combine;
+mod cost;
+mod error;
+mod files;
+mod iterate;
+mod job;
+mod map;
+mod partitions;
+mod regroup;
+mod report;
+mod table;
+mod tree;
+
+pub use checkpoint::Checkpoint;
+pub use error::{Error, Malformed};
+pub use files::replace_file;
+pub use iterate::Progress;
+pub use job::{Job, Options, run};
+pub use map::Mapped;
+pub use partitions::Partitions;
+pub use report::{Event, Report, Stage, StageKind};
+pub use table::{Keyed, List, Max, Min, Number, Rows, Sum, Table, Value};

@@ -1,0 +1,175 @@
+//! The partitions of a job's input: which rank holds which, in memory, for as long as the job runs.
+
+use crate::cost::share;
+use crate::error::Error;
+use crate::job::Job;
+use cool::Op;
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, BinaryHeap};
+use std::fmt::Display;
+use std::sync::{Mutex, PoisonError};
+
+/// What this rank holds of a job's partitions. It stands outside of the program given to [`run`](crate::run), so that
+/// it is still there when ranks are lost.
+#[derive(Debug)]
+pub struct Partitions<P> {
+    count: usize,
+    held: BTreeMap<usize, P>,
+}
+
+impl<P> Partitions<P> {
+    /// So many partitions of a job, numbered from 0, none of which is loaded. The number must not depend on how many
+    /// ranks or threads there are: results may, where the order of merges matters. Some 4 to 16 for each
+    /// thread let fast threads take over from slow ones.
+    ///
+    /// # Panics
+    /// If there are 2^32 or more.
+    pub fn new(count: usize) -> Self {
+        assert!(u32::try_from(count).is_ok(), "{count} partitions");
+        Self { count, held: BTreeMap::new() }
+    }
+
+    /// How many partitions the job has, on all ranks.
+    pub fn count(&self) -> usize {
+        self.count
+    }
+
+    /// Those that this rank holds, in order of their numbers.
+    pub fn iter(&self) -> impl Iterator<Item = (usize, &P)> {
+        self.held.iter().map(|(index, part)| (*index, part))
+    }
+
+    /// The same, to be changed.
+    pub fn iter_mut(&mut self) -> impl Iterator<Item = (usize, &mut P)> {
+        self.held.iter_mut().map(|(index, part)| (*index, part))
+    }
+}
+
+impl Job<'_> {
+    /// Deals out partitions that no rank holds: all at first, in runs of even lengths; after losses those of
+    /// the lost ranks, to whoever holds the fewest. Each is loaded where it goes, with all threads of the rank. All ranks call
+    /// this. If one fails to load, all fail.
+    ///
+    /// # Errors
+    /// If a partition does not load, or ranks are lost.
+    pub fn deal<P: Send, E: From<Error> + Display + Send>(
+        &self,
+        partitions: &mut Partitions<P>,
+        load: impl Fn(usize) -> Result<P, E> + Sync,
+    ) -> Result<(), E> {
+        let mut holders = vec![0u32; partitions.count];
+        for index in partitions.held.keys() {
+            holders[*index] = self.rank() as u32 + 1;
+        }
+        let holders = self.allreduce(&holders, Op::Max)?;
+        let missing = dealt(&holders, self.size()).swap_remove(self.rank());
+        let loaded = load_all(&missing, self.threads(), &load);
+        partitions.held.extend(self.agree(loaded)?);
+        Ok(())
+    }
+}
+
+/// Which partitions each rank is to load, given for each partition who holds it: 0 for nobody, else the rank plus 1.
+fn dealt(holders: &[u32], ranks: usize) -> Vec<Vec<usize>> {
+    let mut missing = (0..holders.len()).filter(|index| holders[*index] == 0);
+    if holders.iter().all(|holder| *holder == 0) {
+        return (0..ranks).map(|rank| share(holders.len(), ranks, rank).collect()).collect();
+    }
+    let mut held = vec![0usize; ranks];
+    holders.iter().filter(|holder| **holder > 0).for_each(|holder| held[*holder as usize - 1] += 1);
+    let mut fewest: BinaryHeap<_> =
+        held.into_iter().enumerate().map(|(rank, n)| Reverse((n, rank))).collect();
+    let mut more = vec![0usize; ranks];
+    for _ in missing.clone() {
+        if let Some(mut least) = fewest.peek_mut() {
+            more[least.0.1] += 1;
+            least.0.0 += 1;
+        }
+    }
+    more.into_iter().map(|n| missing.by_ref().take(n).collect()).collect()
+}
+
+/// Loads partitions with several threads. Of several errors, that of the first partition.
+fn load_all<P: Send, E: Send>(
+    missing: &[usize],
+    threads: usize,
+    load: &(impl Fn(usize) -> Result<P, E> + Sync),
+) -> Result<BTreeMap<usize, P>, E> {
+    let queue = Mutex::new(missing.iter().copied());
+    let next = || queue.lock().unwrap_or_else(PoisonError::into_inner).next();
+    let worker = || {
+        let mut loaded = Vec::new();
+        while let Some(index) = next() {
+            let part = load(index);
+            let failed = part.is_err();
+            loaded.push((index, part));
+            if failed {
+                // The others need not go on either.
+                while next().is_some() {}
+            }
+        }
+        loaded
+    };
+    let mut all: Vec<_> = std::thread::scope(|scope| {
+        let others: Vec<_> = (1..threads.min(missing.len())).map(|_| scope.spawn(worker)).collect();
+        let mut all = worker();
+        for thread in others {
+            all.extend(thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)));
+        }
+        all
+    });
+    all.sort_by_key(|(index, _)| *index);
+    all.into_iter().map(|(index, part)| Ok((index, part?))).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        #[test]
+        fn every_partition_is_held_once_and_evenly_and_none_moves(
+            count in 0usize..60,
+            lost in prop::collection::vec(any::<prop::sample::Index>(), 0..4),
+            ranks in 5usize..9,
+        ) {
+            let mut holders = vec![0u32; count];
+            let mut left = ranks;
+            let deal = |holders: &mut Vec<u32>, ranks: usize| {
+                for (rank, indices) in dealt(holders, ranks).into_iter().enumerate() {
+                    for index in indices {
+                        assert_eq!(std::mem::replace(&mut holders[index], rank as u32 + 1), 0);
+                    }
+                }
+                let loads: Vec<_> =
+                    (1..=ranks as u32).map(|r| holders.iter().filter(|h| **h == r).count()).collect();
+                assert!(holders.iter().all(|h| *h > 0));
+                assert!(loads.iter().max().unwrap() - loads.iter().min().unwrap() <= 1, "{loads:?}");
+            };
+            deal(&mut holders, left);
+            for index in lost {
+                let gone = index.index(left) as u32 + 1;
+                for holder in &mut holders {
+                    *holder = if *holder == gone { 0 } else { *holder - u32::from(*holder > gone) };
+                }
+                left -= 1;
+                let before = holders.clone();
+                deal(&mut holders, left);
+                prop_assert!(before.iter().zip(&holders).all(|(b, h)| *b == 0 || b == h));
+            }
+        }
+    }
+
+    #[test]
+    fn at_first_each_rank_has_a_run() {
+        assert_eq!(dealt(&[0; 5], 2), [vec![0, 1], vec![2, 3, 4]]);
+    }
+
+    #[test]
+    fn the_error_of_the_first_partition_that_fails_is_told() {
+        let load = |index: usize| if index.is_multiple_of(2) { Ok(index) } else { Err(index) };
+        assert_eq!(load_all(&[0, 2, 3], 1, &load), Err(3));
+        assert_eq!(load_all(&[4, 6], 3, &load).expect("loaded").into_keys().collect::<Vec<_>>(), [4, 6]);
+    }
+}

@@ -1,0 +1,272 @@
+//! Rows of numbers that are numbered from 0 and added up: vectors of centroids, ranks of pages, coordinates.
+//!
+//! Only rows that something was added to take memory and are sent, each in the narrowest form that holds its numbers.
+
+use super::Table;
+use super::number::{Number, Width};
+use crate::cost::share;
+use crate::error::{Error, Malformed};
+use cool::{Comm, Element, Op};
+use std::ops::Range;
+
+/// A row that nothing was added to.
+const NONE: u32 = u32::MAX;
+
+/// Rows `0..keys` of `width` numbers each. A row of zeros is as good as none. Row r belongs to the owner
+/// in whose even share of `0..keys` it is.
+#[derive(Clone, Debug)]
+pub struct Rows<N> {
+    keys: u32,
+    width: usize,
+    /// For each row, its place in `values`, or [`NONE`]; empty if no row has one.
+    places: Vec<u32>,
+    values: Vec<N>,
+}
+
+impl<N: Number> Rows<N> {
+    /// All zeros.
+    ///
+    /// # Panics
+    /// If there are 2^32 - 1 rows or more, or rows have no numbers.
+    pub fn new(keys: usize, width: usize) -> Self {
+        assert!(keys < NONE as usize && width > 0, "{keys} rows of {width} numbers");
+        Self { keys: keys as u32, width, places: Vec::new(), values: Vec::new() }
+    }
+
+    /// How many rows there could be.
+    pub fn keys(&self) -> usize {
+        self.keys as usize
+    }
+
+    /// Numbers of a row.
+    pub fn width(&self) -> usize {
+        self.width
+    }
+
+    /// A row, to be added to.
+    ///
+    /// # Panics
+    /// If there is no such row.
+    pub fn row_mut(&mut self, row: usize) -> &mut [N] {
+        if self.places.is_empty() {
+            self.places.resize(self.keys(), NONE);
+        }
+        let place = match self.places[row] {
+            NONE => {
+                let place = self.values.len() / self.width;
+                self.places[row] = place as u32;
+                self.values.resize(self.values.len() + self.width, N::zeroed());
+                place
+            }
+            place => place as usize,
+        };
+        &mut self.values[place * self.width..][..self.width]
+    }
+
+    /// Adds numbers to a row.
+    ///
+    /// # Panics
+    /// If there is no such row.
+    pub fn add(&mut self, row: usize, numbers: &[N]) {
+        for (sum, number) in self.row_mut(row).iter_mut().zip(numbers) {
+            *sum = sum.plus(*number);
+        }
+    }
+
+    /// The rows that are not all zeros, by number.
+    pub fn iter(&self) -> impl Iterator<Item = (usize, &[N])> {
+        self.within(0..self.keys())
+    }
+
+    fn within(&self, rows: Range<usize>) -> impl Iterator<Item = (usize, &[N])> {
+        let places = self.places.get(rows.clone()).unwrap_or_default();
+        rows.zip(places).filter(|(_, place)| **place != NONE).filter_map(|(row, place)| {
+            let numbers = &self.values[*place as usize * self.width..][..self.width];
+            numbers.iter().any(|n| *n != N::zeroed()).then_some((row, numbers))
+        })
+    }
+
+    /// Adds up all rows of all ranks as numbers of type `M`, in which no sum overflows.
+    fn reduce_scatter_as<M: Element>(
+        self,
+        comm: &Comm,
+        to: fn(N) -> M,
+        from: fn(M) -> N,
+    ) -> Result<Self, Error> {
+        let mut send = vec![M::zeroed(); self.keys() * self.width];
+        for (row, numbers) in self.iter() {
+            for (place, n) in send[row * self.width..].iter_mut().zip(numbers) {
+                *place = to(*n);
+            }
+        }
+        let owned = |rank| share(self.keys(), comm.size(), rank);
+        let counts: Vec<usize> = (0..comm.size()).map(|rank| owned(rank).len() * self.width).collect();
+        let mut sums = vec![M::zeroed(); counts[comm.rank()]];
+        comm.reduce_scatter_counts(&send, &mut sums, &counts, Op::Sum)?;
+        let mut mine = self.empty();
+        for (row, numbers) in owned(comm.rank()).zip(sums.chunks_exact(self.width)) {
+            if numbers.iter().any(|n| bytemuck::bytes_of(n).iter().any(|byte| *byte != 0)) {
+                mine.row_mut(row).iter_mut().zip(numbers).for_each(|(n, sum)| *n = from(*sum));
+            }
+        }
+        Ok(mine)
+    }
+}
+
+impl<N: Number> Table for Rows<N> {
+    const ANY_ORDER: bool = N::ANY_ORDER;
+
+    fn empty(&self) -> Self {
+        Self::new(self.keys(), self.width)
+    }
+
+    fn len(&self) -> usize {
+        self.iter().count()
+    }
+
+    fn merge(&mut self, later: Self) {
+        if self.values.is_empty() {
+            *self = later;
+            return;
+        }
+        later.iter().for_each(|(row, numbers)| self.add(row, numbers));
+    }
+
+    fn to_bytes(&self, owners: usize) -> Result<Vec<Vec<u8>>, Error> {
+        let piece = |owner| {
+            let (mut bytes, mut next) = (Vec::new(), 0);
+            for (row, numbers) in self.within(share(self.keys(), owners, owner)) {
+                // Rows rise: what is written is how many were left out, then the width, then the numbers.
+                bytes = postcard::to_extend(&((row - next) as u32), bytes).map_err(Error::Value)?;
+                next = row + 1;
+                let width = N::width(numbers);
+                bytes.push(width as u8);
+                N::write(numbers, width, &mut bytes);
+            }
+            Ok(bytes)
+        };
+        (0..owners).map(piece).collect()
+    }
+
+    fn merge_bytes(&mut self, mut bytes: &[u8]) -> Result<(), Malformed> {
+        let mut next = 0u64;
+        while !bytes.is_empty() {
+            let (skipped, rest) = postcard::take_from_bytes::<u32>(bytes)?;
+            let row = next + u64::from(skipped);
+            if row >= u64::from(self.keys) {
+                return Err(Malformed::Row(row));
+            }
+            let (&width, rest) = rest.split_first().ok_or(Malformed::Short)?;
+            let width = Width::read(width)?;
+            let numbers = rest.split_at_checked(width.bytes() * self.width).ok_or(Malformed::Short)?;
+            N::add_written(self.row_mut(row as usize), width, numbers.0)?;
+            (next, bytes) = (row + 1, numbers.1);
+        }
+        Ok(())
+    }
+
+    fn magnitude(&self) -> Option<u64> {
+        let largest = self.values.iter().map(|n| n.to_integer().unsigned_abs()).max();
+        N::ANY_ORDER.then(|| largest.unwrap_or(0))
+    }
+
+    fn dense_bytes(&self, magnitude: u64) -> u64 {
+        (self.keys() * self.width) as u64 * bytes_for(magnitude)
+    }
+
+    fn reduce_scatter(self, comm: &Comm, magnitude: u64) -> Result<Self, Error> {
+        match bytes_for(magnitude) {
+            1 => self.reduce_scatter_as(comm, |n| n.to_integer() as i8, |n| N::from_integer(n.into())),
+            2 => self.reduce_scatter_as(comm, |n| n.to_integer() as i16, |n| N::from_integer(n.into())),
+            4 => self.reduce_scatter_as(comm, |n| n.to_integer() as i32, |n| N::from_integer(n.into())),
+            _ => self.reduce_scatter_as(comm, N::to_integer, N::from_integer),
+        }
+    }
+}
+
+/// Bytes of signed integers up to a magnitude.
+fn bytes_for(magnitude: u64) -> u64 {
+    match magnitude {
+        0..0x80 => 1,
+        0x80..0x8000 => 2,
+        0x8000..0x8000_0000 => 4,
+        _ => 8,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn rows(numbers: &[(usize, i64)]) -> Rows<i64> {
+        let mut rows = Rows::new(60, 2);
+        numbers.iter().for_each(|(row, n)| rows.add(*row, &[*n, 7]));
+        rows
+    }
+
+    fn list<N: Number>(rows: &Rows<N>) -> Vec<(usize, Vec<N>)> {
+        rows.iter().map(|(row, numbers)| (row, numbers.to_vec())).collect()
+    }
+
+    fn any_width() -> impl Strategy<Value = i64> {
+        (0u32..64, any::<i64>()).prop_map(|(shift, n)| n >> shift)
+    }
+
+    proptest! {
+        #[test]
+        fn bytes_stand_for_the_rows_whoever_owns_them(
+            numbers in prop::collection::vec((0usize..60, any_width()), 0..80),
+            owners in 1usize..9,
+        ) {
+            let table = rows(&numbers);
+            let mut again = table.empty();
+            for piece in table.to_bytes(owners).expect("bytes") {
+                let mut part = table.empty();
+                part.merge_bytes(&piece).expect("rows");
+                again.merge(part);
+            }
+            prop_assert_eq!(list(&again), list(&table));
+        }
+
+        #[test]
+        fn any_bytes_are_rows_or_refused(bytes in prop::collection::vec(any::<u8>(), 0..60)) {
+            let mut integers = Rows::<i32>::new(9, 3);
+            let mut floats = Rows::<f64>::new(9, 3);
+            let _ = (integers.merge_bytes(&bytes), floats.merge_bytes(&bytes));
+            prop_assert!(integers.len() <= 9 && floats.len() <= 9);
+        }
+    }
+
+    #[test]
+    fn rows_take_the_bytes_that_their_numbers_need() {
+        for (number, bytes) in
+            [(255, 2), (256, 4), (-1, 2), (-129, 4), (40_000, 4), (-40_000, 8), (1 << 40, 16)]
+        {
+            assert_eq!(rows(&[(0, number)]).to_bytes(1).expect("bytes")[0].len(), 2 + bytes, "{number}");
+        }
+    }
+
+    #[test]
+    fn a_row_that_adds_up_to_zeros_is_none() {
+        let mut table = Rows::<i32>::new(3, 1);
+        table.add(1, &[5]);
+        table.add(1, &[-5]);
+        assert!(table.is_empty() && table.to_bytes(1).expect("bytes")[0].is_empty());
+    }
+
+    #[test]
+    fn what_is_cut_short_or_out_of_range_is_refused() {
+        let bytes = rows(&[(3, 1), (59, -1000)]).to_bytes(1).expect("bytes").remove(0);
+        let read = |bytes: &[u8]| rows(&[]).merge_bytes(bytes);
+        assert_eq!(read(&bytes), Ok(()));
+        let whole = [0, 1 + 1 + 2, bytes.len()];
+        for end in (0..=bytes.len()).filter(|end| !whole.contains(end)) {
+            assert_eq!(read(&bytes[..end]), Err(Malformed::Short), "{end}");
+        }
+        assert_eq!(read(&[60, 0, 1, 1]), Err(Malformed::Row(60)));
+        assert_eq!(read(&[59, 0, 1, 1, 0, 0, 1, 1]), Err(Malformed::Row(60)));
+        assert_eq!(read(&[0, 8, 1, 1]), Err(Malformed::Form));
+        assert_eq!(Rows::<i32>::new(1, 1).merge_bytes(&[0, 5, 0, 0, 0, 0, 0, 0, 0, 0]), Err(Malformed::Form));
+    }
+}

@@ -1,0 +1,218 @@
+//! The order of merges: a binary tree over a job's partitions, in order, whose shape depends on their number alone.
+//!
+//! A node stands for a run of partitions. Whenever the tables of both halves of a node are in one place, they
+//! become the node's: within a rank when it has mapped both, within a node of the network, and at last at the owner of
+//! the keys. So numbers are added in the same grouping wherever their partitions are.
+
+use crate::error::Malformed;
+use crate::table::Table;
+use std::collections::BTreeMap;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+/// A node of the tree: partitions `index << level` up to `(index + 1) << level`, as far as there are such.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Node {
+    pub(crate) level: u8,
+    pub(crate) index: u32,
+}
+
+impl Node {
+    /// A partition.
+    pub(crate) fn leaf(partition: usize) -> Node {
+        Node { level: 0, index: partition as u32 }
+    }
+
+    fn parent(self) -> Node {
+        Node { level: self.level + 1, index: self.index / 2 }
+    }
+
+    fn sibling(self) -> Node {
+        Node { level: self.level, index: self.index ^ 1 }
+    }
+}
+
+/// Tables of nodes none of which is within another.
+#[derive(Debug)]
+pub(crate) struct Forest<T> {
+    leaves: usize,
+    tables: Mutex<BTreeMap<Node, T>>,
+}
+
+/// What a table meets at its node.
+enum Met<T> {
+    /// Nothing yet: it waits for its sibling there.
+    Placed,
+    /// There is no sibling: it is its parent's table too.
+    Promoted(T),
+    /// A table to merge with, and whether that comes before it.
+    Merges { table: T, other: T, before: bool, at: Node },
+}
+
+impl<T: Table> Forest<T> {
+    pub(crate) fn new(leaves: usize) -> Forest<T> {
+        Forest { leaves, tables: Mutex::default() }
+    }
+
+    pub(crate) fn leaves(&self) -> usize {
+        self.leaves
+    }
+
+    /// The root, which stands for all partitions.
+    pub(crate) fn root(&self) -> Node {
+        let level = self.leaves.max(1).next_power_of_two().trailing_zeros() as u8;
+        Node { level, index: 0 }
+    }
+
+    /// Whether a node of this tree is meant: what comes from outside may say anything.
+    pub(crate) fn has(&self, node: Node) -> bool {
+        let first = u64::from(node.index).checked_shl(u32::from(node.level)).unwrap_or(u64::MAX);
+        node.level <= self.root().level && (first < self.leaves as u64 || node == self.root())
+    }
+
+    /// Adds the table of a node. Threads may do so at once: merging is done outside of the lock.
+    pub(crate) fn insert(&self, mut at: Node, mut table: T) {
+        loop {
+            match self.meet(at, table) {
+                Met::Placed => return,
+                Met::Promoted(same) => (at, table) = (at.parent(), same),
+                Met::Merges { table: later, mut other, before: true, at: up } => {
+                    other.merge(later);
+                    (at, table) = (up, other);
+                }
+                Met::Merges { table: mut first, other, before: false, at: up } => {
+                    first.merge(other);
+                    (at, table) = (up, first);
+                }
+            }
+        }
+    }
+
+    fn meet(&self, at: Node, table: T) -> Met<T> {
+        let mut tables = self.lock();
+        // Two of the same node: only of tables that merge in any order.
+        if let Some(other) = tables.remove(&at) {
+            return Met::Merges { table, other, before: true, at };
+        }
+        if at.level < self.root().level {
+            let sibling = at.sibling();
+            if !self.has(sibling) {
+                return Met::Promoted(table);
+            }
+            if let Some(other) = tables.remove(&sibling) {
+                return Met::Merges { table, other, before: sibling < at, at: at.parent() };
+            }
+        }
+        tables.insert(at, table);
+        Met::Placed
+    }
+
+    /// Adds to the table of a node what its bytes say.
+    pub(crate) fn insert_bytes(&self, at: Node, empty: &T, bytes: &[u8]) -> Result<(), Malformed> {
+        let known = T::ANY_ORDER.then(|| self.lock().remove(&at)).flatten();
+        let mut table = known.unwrap_or_else(|| empty.empty());
+        table.merge_bytes(bytes)?;
+        self.insert(at, table);
+        Ok(())
+    }
+
+    /// Keys with values, those of several tables counted in each.
+    pub(crate) fn rows(&self) -> usize {
+        self.lock().values().map(Table::len).sum()
+    }
+
+    /// The tables that are left.
+    pub(crate) fn into_tables(self) -> BTreeMap<Node, T> {
+        self.tables.into_inner().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The table of all partitions.
+    pub(crate) fn into_root(self, empty: &T) -> Result<T, Malformed> {
+        let root = self.root();
+        let mut tables = self.into_tables();
+        let whole = tables.remove(&root);
+        if tables.is_empty() {
+            Ok(whole.unwrap_or_else(|| empty.empty()))
+        } else {
+            Err(Malformed::Partitions)
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, BTreeMap<Node, T>> {
+        self.tables.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Keyed, List};
+    use proptest::prelude::*;
+
+    /// The partitions in the order and grouping in which they were merged.
+    fn grouped(leaves: usize, order: &[usize], places: usize) -> String {
+        let leaf = |i: usize| {
+            let mut table = Keyed::new();
+            table.add(0u8, Grouping(i.to_string()));
+            table
+        };
+        let owner = Forest::new(leaves);
+        for place in 0..places {
+            let here = Forest::new(leaves);
+            for i in order.iter().filter(|i| *i % places == place) {
+                here.insert(Node::leaf(*i), leaf(*i));
+            }
+            for (node, table) in here.into_tables() {
+                owner.insert(node, table);
+            }
+        }
+        let table = owner.into_root(&Keyed::new()).expect("all are there");
+        table.get(&0).map(|value| value.0.clone()).unwrap_or_default()
+    }
+
+    /// Remembers how it was merged.
+    #[derive(Debug, serde::Serialize, serde::Deserialize)]
+    struct Grouping(String);
+
+    impl crate::Value for Grouping {
+        const ANY_ORDER: bool = false;
+
+        fn merge(&mut self, later: Self) {
+            self.0 = format!("({}{})", self.0, later.0);
+        }
+    }
+
+    #[test]
+    fn the_tree_is_balanced_and_in_order() {
+        assert_eq!(grouped(5, &[0, 1, 2, 3, 4], 1), "(((01)(23))4)");
+        assert_eq!(grouped(1, &[0], 1), "0");
+        assert_eq!(grouped(0, &[], 1), "");
+    }
+
+    proptest! {
+        #[test]
+        fn merges_are_grouped_alike_wherever_and_whenever_partitions_are_mapped(
+            order in (1usize..40).prop_flat_map(|n| Just((0..n).collect::<Vec<_>>()).prop_shuffle()),
+            places in 1usize..9,
+        ) {
+            let plain: Vec<usize> = (0..order.len()).collect();
+            prop_assert_eq!(grouped(order.len(), &order, places), grouped(order.len(), &plain, 1));
+        }
+    }
+
+    #[test]
+    fn a_partition_that_is_missing_is_noticed() {
+        let forest = Forest::new(3);
+        let mut table = Keyed::new();
+        table.add(1u8, List(vec![1u8]));
+        forest.insert(Node::leaf(2), table);
+        assert_eq!(forest.into_root(&Keyed::new()).unwrap_err(), Malformed::Partitions);
+    }
+
+    #[test]
+    fn nodes_that_are_not_in_the_tree_are_known() {
+        let forest = Forest::<Keyed<u8, List<u8>>>::new(5);
+        let has = |level, index| forest.has(Node { level, index });
+        assert!(has(0, 4) && has(3, 0) && has(2, 1));
+        assert!(!has(0, 5) && !has(4, 0) && !has(255, 0) && !has(3, 1) && !has(0, u32::MAX));
+    }
+}

@@ -1,0 +1,154 @@
+//! Results are those of a plain program, and the same bits however the job is spread.
+
+use crate::running::{SPREADS, Spread, all_ranks, each_rank};
+use cool_map::{Error, Job, Keyed, List, Partitions, Rows, StageKind, Sum};
+use std::collections::BTreeMap;
+
+/// Partitions of the tests' inputs.
+const PARTITIONS: usize = 23;
+
+/// Numbers of a partition, the later the more.
+fn numbers(partition: usize) -> impl Iterator<Item = u64> {
+    (0..partition as u64 * 7)
+        .map(move |i| (i * i + partition as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 40)
+}
+
+fn dealt(job: &Job<'_>) -> Result<Partitions<usize>, Error> {
+    let mut parts = Partitions::new(PARTITIONS);
+    job.deal(&mut parts, Ok::<_, Error>)?;
+    Ok(parts)
+}
+
+#[test]
+fn values_of_a_key_meet_at_its_owner_wherever_they_come_from() {
+    let mut plain = BTreeMap::<String, u64>::new();
+    (0..PARTITIONS).flat_map(numbers).for_each(|n| *plain.entry(format!("k{}", n % 97)).or_default() += n);
+    for spread in SPREADS {
+        let found = all_ranks(spread, |job| {
+            let mapped = job.map(&mut dealt(job)?, &Keyed::new(), |part, out| {
+                numbers(*part).for_each(|n| out.add(format!("k{}", n % 97), Sum(n)));
+                Ok::<_, Error>(())
+            })?;
+            let mine = job.regroup(mapped)?;
+            let all = job.combine(mine.clone())?;
+            assert_eq!(job.combine_at(0, mine)?.is_some(), job.rank() == 0);
+            Ok(all.into_iter().map(|(key, sum)| (key, sum.0)).collect::<BTreeMap<_, _>>())
+        });
+        assert_eq!(found, plain, "{spread:?}");
+    }
+}
+
+/// Sums of real numbers that depend on the order of additions.
+fn real_sums(job: &Job<'_>) -> Result<Vec<(usize, u64)>, Error> {
+    let mapped = job.map(&mut dealt(job)?, &Rows::<f64>::new(11, 2), |part, out| {
+        numbers(*part).for_each(|n| out.add(n as usize % 11, &[(n as f64).sqrt(), 1.0 / (n as f64 + 0.1)]));
+        Ok::<_, Error>(())
+    })?;
+    let all = job.combine(job.regroup(mapped)?)?;
+    Ok(all.iter().flat_map(|(row, sums)| sums.iter().map(move |sum| (row, sum.to_bits()))).collect())
+}
+
+#[test]
+fn sums_of_real_numbers_are_the_same_bits_on_any_ranks_and_threads() {
+    let one = all_ranks(SPREADS[0], real_sums);
+    let mut plain = [[0.0; 2]; 11];
+    for n in (0..PARTITIONS).flat_map(numbers) {
+        plain[n as usize % 11][0] += (n as f64).sqrt();
+        plain[n as usize % 11][1] += 1.0 / (n as f64 + 0.1);
+    }
+    for ((_, bits), plain) in one.iter().zip(plain.as_flattened()) {
+        let sum = f64::from_bits(*bits);
+        assert!((sum - plain).abs() <= 1e-9 * plain.abs(), "{sum} is not {plain}");
+    }
+    for spread in SPREADS {
+        assert_eq!(all_ranks(spread, real_sums), one, "{spread:?}");
+    }
+}
+
+#[test]
+fn values_that_are_lists_come_in_the_order_of_partitions() {
+    let plain: Vec<usize> = (0..PARTITIONS).collect();
+    for spread in SPREADS {
+        let found = all_ranks(spread, |job| {
+            let mapped = job.map(&mut dealt(job)?, &Keyed::new(), |part, out| {
+                out.add((), List(vec![*part]));
+                Ok::<_, Error>(())
+            })?;
+            Ok(job.combine(job.regroup(mapped)?)?.get(&()).cloned())
+        });
+        assert_eq!(found, Some(List(plain.clone())), "{spread:?}");
+    }
+}
+
+/// Sums of rows, of which each partition has some, and how they were regrouped.
+fn integer_rows(
+    spread: Spread,
+    keys: usize,
+    each: usize,
+    factor: i64,
+) -> (Vec<(usize, Vec<i64>)>, Vec<StageKind>) {
+    let mut results = each_rank(spread, |job| {
+        let mut progress = cool_map::Progress::new();
+        let mut parts = dealt(job)?;
+        job.iterate(
+            &mut progress,
+            || Ok(Vec::new()),
+            |_, done| done == 1,
+            |_, _| {
+                let mapped = job.map(&mut parts, &Rows::<i64>::new(keys, 3), |part, out| {
+                    for n in (0..each).map(|i| i + 97 * *part) {
+                        out.add(n % keys, &[factor * (n % 7) as i64, -1, 300]);
+                    }
+                    Ok::<_, Error>(())
+                })?;
+                let all = job.combine(job.regroup(mapped)?)?;
+                let rows = all.iter().map(|(row, sums)| (row, sums.to_vec())).collect();
+                Ok::<_, Error>(rows)
+            },
+        )?;
+        let kinds = progress.reports()[0].stages.iter().map(|stage| stage.kind).collect::<Vec<_>>();
+        Ok((progress.state().cloned().unwrap_or_default(), kinds))
+    });
+    results.swap_remove(0)
+}
+
+#[test]
+fn rows_are_regrouped_the_cheaper_way_with_the_same_result() {
+    let kinds = |kinds: &[StageKind], kind| kinds.iter().filter(|k| **k == kind).count();
+    for (keys, each, factor, expected) in [
+        (40, 60, 1, StageKind::RegroupDense),
+        (40, 60, 1 << 50, StageKind::RegroupDense),
+        (4000, 3, 1, StageKind::RegroupSparse),
+    ] {
+        let one = integer_rows(SPREADS[0], keys, each, factor).0;
+        for spread in SPREADS.into_iter().filter(|spread| spread.ranks > spread.ranks_per_node) {
+            let (rows, stages) = integer_rows(spread, keys, each, factor);
+            assert_eq!(rows, one, "{spread:?}");
+            assert_eq!(kinds(&stages, expected), 1, "{spread:?}: {stages:?}");
+            assert_eq!(kinds(&stages, StageKind::MergeOnNode) == 1, spread.ranks_per_node > 1);
+        }
+    }
+}
+
+#[test]
+fn every_rank_gets_what_one_has() {
+    for spread in SPREADS {
+        let last = spread.ranks - 1;
+        let got = all_ranks(spread, |job| {
+            let own = (job.rank() == last).then(|| ("state".to_owned(), 7));
+            let mut rows = Rows::<i32>::new(9, 1);
+            rows.add(job.rank(), &[5]);
+            let rows = job.broadcast_table(last, rows)?;
+            let list: Vec<_> = rows.iter().map(|(row, n)| (row, n[0])).collect();
+            Ok((job.broadcast(last, own)?, list))
+        });
+        assert_eq!(got, (("state".to_owned(), 7), vec![(last, 5)]));
+    }
+}
+
+#[test]
+fn a_job_of_one_process_needs_no_ranks() {
+    let options = cool_map::Options { threads: 2, ..Default::default() };
+    let alone = Job::alone(options);
+    assert_eq!(real_sums(&alone).expect("sums"), all_ranks(SPREADS[3], real_sums));
+}

@@ -1,0 +1,243 @@
+use super::*;
+use proptest::prelude::*;
+
+const SEC: Duration = Duration::from_secs(1);
+
+/// A rank's node, h and this number.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct On(u32, String);
+
+fn on(node: u32) -> On {
+    On(node, format!("h{node}"))
+}
+
+impl Place for On {
+    fn node(&self) -> u32 {
+        self.0
+    }
+
+    fn name(&self) -> &str {
+        &self.1
+    }
+}
+
+/// The service at a time that the test chooses.
+struct World {
+    service: Membership<On>,
+    now: Time,
+}
+
+impl World {
+    /// Its groups are numbered from 1.
+    fn new() -> World {
+        let mut last = 0;
+        let number = move || {
+            last += 1;
+            last
+        };
+        World { service: Membership::new(number, 60 * SEC), now: Time::ZERO }
+    }
+
+    fn take(&mut self, input: Input<'_, On>) -> Vec<Output<On>> {
+        self.service.handle(self.now, input);
+        self.poll()
+    }
+
+    fn poll(&mut self) -> Vec<Output<On>> {
+        let mut outputs = Vec::new();
+        while let Poll::Output(output) = self.service.poll(self.now) {
+            outputs.push(output);
+        }
+        outputs
+    }
+
+    fn enlist(&mut self, node: u32, key: &str, rank: u32, size: u32) -> Vec<Output<On>> {
+        self.take(Input::Enlist { place: on(node), key: key.to_owned(), rank, size, timeout: 10 * SEC })
+    }
+
+    fn shrink(&mut self, node: u32, group: (u64, u32), rank: u32) -> Vec<Output<On>> {
+        let (place, purpose, timeout) = (on(node), Purpose::Shrink, 10 * SEC);
+        self.take(Input::Recover { place, group, rank, purpose, timeout, misses: Vec::new() })
+    }
+
+    /// A group of one rank on each of the nodes 0, 1 ..., which are all ready.
+    fn group(&mut self, size: u32) -> u64 {
+        let formed = (0..size).flat_map(|rank| self.enlist(rank, "k", rank, size)).collect::<Vec<_>>();
+        let [Output::Form { group, .. }] = formed[..] else { panic!("{formed:?}") };
+        self.ready(group, 0..size);
+        group
+    }
+
+    /// A group has been announced, and these of its nodes are ready.
+    fn ready(&mut self, group: u64, nodes: impl IntoIterator<Item = u32>) -> Vec<Output<On>> {
+        let mut outputs = self.take(Input::Announced(group));
+        outputs.extend(nodes.into_iter().flat_map(|node| self.take(Input::Ready { group, node })));
+        outputs
+    }
+
+    fn gone(&mut self, node: u32) -> Vec<Output<On>> {
+        let name = format!("h{node}");
+        self.take(Input::NodeLeft { node, name: &name, reason: "it broke", ranks: Vec::new() })
+    }
+}
+
+/// Whom the outputs tell of their enlisting, with group and reason.
+fn enlisted(outputs: &[Output<On>]) -> Vec<(u32, u64, &str)> {
+    let mut told = Vec::new();
+    for output in outputs {
+        if let Output::Enlisted(place, enlisted) = output {
+            told.push((place.0, enlisted.group, enlisted.reason.as_str()));
+        }
+    }
+    told
+}
+
+fn released(outputs: &[Output<On>]) -> Vec<u64> {
+    let of = |output: &Output<On>| match output {
+        Output::Release { group, .. } => Some(*group),
+        _ => None,
+    };
+    outputs.iter().filter_map(of).collect()
+}
+
+#[test]
+fn a_group_is_formed_when_all_have_come_told_when_all_are_ready_and_released_when_nobody_uses_it() {
+    let mut world = World::new();
+    assert_eq!(world.enlist(7, "k", 2, 3), []);
+    assert_eq!(world.enlist(9, "k", 1, 3), []);
+    let places = vec![on(7), on(9), on(7)];
+    assert_eq!(world.enlist(7, "k", 0, 3), [Output::Form { group: 1, places }]);
+    // An answer may come before the driver has told all.
+    assert_eq!(world.take(Input::Ready { group: 1, node: 9 }), []);
+    assert_eq!(enlisted(&world.ready(1, [7])), [(7, 1, ""), (9, 1, "")]);
+    assert_eq!(world.take(Input::Unused { group: 1, node: 7 }), []);
+    assert_eq!(released(&world.take(Input::Unused { group: 1, node: 9 })), [1]);
+}
+
+#[test]
+fn who_waits_for_a_node_that_is_gone_or_late_is_told_its_name() {
+    let mut world = World::new();
+    world.enlist(1, "a", 0, 2);
+    world.enlist(2, "a", 1, 2);
+    // What is being announced is not released before that is over.
+    assert_eq!(world.gone(2), []);
+    let outputs = world.take(Input::Announced(1));
+    assert_eq!(
+        enlisted(&outputs),
+        [(1, 0, "node h2 is gone: it broke"), (2, 0, "node h2 is gone: it broke")]
+    );
+    assert_eq!(released(&outputs), [1]);
+
+    world.enlist(1, "b", 0, 2);
+    world.enlist(3, "b", 1, 2);
+    assert_eq!(world.ready(2, [1]), []);
+    world.now += 60 * SEC;
+    let outputs = world.poll();
+    let reason = "not ready on h3 within 60s; look at the logs of the agents there";
+    assert_eq!(enlisted(&outputs), [(1, 0, reason), (3, 0, reason)]);
+    assert_eq!(released(&outputs), [2]);
+
+    world.enlist(1, "c", 0, 2);
+    let outputs = world.gone(1);
+    assert_eq!(enlisted(&outputs), []);
+    world.enlist(1, "d", 0, 2);
+    world.now += 10 * SEC;
+    assert_eq!(enlisted(&world.poll()), [(1, 0, "rank 1 of d did not come in time; were they started?")]);
+}
+
+#[test]
+fn survivors_have_a_new_group_without_those_who_are_lost_while_it_is_formed() {
+    let mut world = World::new();
+    let old = world.group(4);
+    world.take(Input::RanksLeft { group: (old, 4), ranks: &[3] });
+    for rank in [0, 1] {
+        assert_eq!(world.shrink(rank, (old, 4), rank), []);
+    }
+    let places = vec![on(0), on(1), on(2)];
+    assert_eq!(world.shrink(2, (old, 4), 2), [Output::Form { group: 2, places }]);
+    world.ready(2, [0, 2]);
+    let outputs = world.gone(1);
+    assert_eq!(released(&outputs), [2]);
+    assert_eq!(outputs.last(), Some(&Output::Form { group: 3, places: vec![on(0), on(2)] }));
+    let gone = vec![1, 3];
+    let recovered = Recovered { group: old, gone, new_group: 3, ..Recovered::default() };
+    let told = [0, 2].map(|node| Output::Recovered(on(node), recovered.clone()));
+    assert_eq!(world.ready(3, [0, 2]), told);
+}
+
+#[test]
+fn who_comes_too_late_is_left_behind_and_who_waits_in_a_released_group_is_told() {
+    let mut world = World::new();
+    let old = world.group(3);
+    assert_eq!(world.shrink(0, (old, 3), 0), []);
+    world.now += 10 * SEC;
+    assert_eq!(world.poll(), [Output::Form { group: 2, places: vec![on(0)] }]);
+    let outputs = world.shrink(1, (old, 3), 1);
+    assert_eq!(outputs[0], Output::LeftBehind(on(1)));
+    let Output::Recovered(_, Recovered { rank: Some(1), failure, .. }) = &outputs[1] else {
+        panic!("{outputs:?}")
+    };
+    assert!(failure.contains("rank 1 counts as gone from group 1"), "{failure}");
+
+    world.shrink(5, (9, 2), 0);
+    let outputs = world.take(Input::InUse(&[old].into()));
+    let failure = "group 9 was released".to_owned();
+    assert_eq!(outputs, [Output::Recovered(on(5), Recovered { group: 9, failure, ..Recovered::default() })]);
+}
+
+#[test]
+fn a_group_of_an_earlier_life_goes_on_unless_nobody_uses_it_any_more() {
+    let mut world = World::new();
+    let places = vec![on(1), on(2)];
+    for (group, unused) in [(71, vec![1]), (72, vec![1, 2])] {
+        world.take(Input::Reserve(group));
+        for node in &unused {
+            assert_eq!(world.take(Input::Unused { group, node: *node }), []);
+        }
+        let resume = Input::Resume { group, places: places.clone(), users: [1, 2].into() };
+        assert_eq!(released(&world.take(resume)).len(), usize::from(unused.len() == 2));
+    }
+    assert_eq!(released(&world.gone(2)), [71]);
+    world.take(Input::Reserve(73));
+    world.take(Input::Forget(73));
+    assert_eq!(world.take(Input::Resume { group: 73, places, users: [1].into() }), []);
+}
+
+proptest! {
+    /// Ranks of a few groups on a few nodes come, are ready, leave and are lost in any order.
+    #[test]
+    fn every_group_that_is_formed_is_released_once_when_all_nodes_are_gone(
+        steps in prop::collection::vec((0u8..6, 0u32..4, 0u32..3, 1u32..4), 0..120)
+    ) {
+        let mut world = World::new();
+        let mut outputs = Vec::new();
+        for (what, node, rank, size) in steps {
+            world.now += SEC;
+            let groups: Vec<u64> = world.service.groups.keys().copied().collect();
+            let group = groups.get(rank as usize).copied().unwrap_or(1);
+            outputs.extend(match what {
+                0 | 1 => world.enlist(node, &size.to_string(), rank, size),
+                2 => world.take(Input::Announced(group)),
+                3 => world.take(Input::Ready { group, node }),
+                4 => world.shrink(node, (group, size), rank),
+                _ => world.gone(node),
+            });
+        }
+        // Nobody waits longer than they said, and the driver announces what it was asked for.
+        for _ in 0..8 {
+            world.now += 60 * SEC;
+            outputs.extend(world.poll());
+            let groups: Vec<u64> = world.service.groups.keys().copied().collect();
+            outputs.extend(groups.into_iter().flat_map(|group| world.take(Input::Announced(group))));
+        }
+        outputs.extend((0..4).flat_map(|node| world.gone(node)));
+        let formed: Vec<u64> = outputs
+            .iter()
+            .filter_map(|output| if let Output::Form { group, .. } = output { Some(*group) } else { None })
+            .collect();
+        let mut over = released(&outputs);
+        over.sort_unstable();
+        prop_assert_eq!(over, formed);
+        prop_assert!(world.service.groups.is_empty());
+    }
+}

@@ -1,0 +1,76 @@
+//! A rank's membership of a group, through which its session calls.
+
+use super::Agent;
+use super::groups::Left;
+use crate::engine::{CallRequest, TransferRequest};
+use cool_proto::control::RanksLeft;
+use cool_proto::control::agent_message::Body;
+use cool_proto::local::{Failure, Place, Stats};
+use std::sync::Arc;
+
+/// A rank that takes part, until [`Attachment::leave`].
+#[derive(Debug)]
+pub(crate) struct Attachment {
+    agent: Agent,
+    group: u64,
+    rank: u32,
+    places: Arc<[Place]>,
+}
+
+impl Attachment {
+    pub(super) fn new(agent: Agent, group: u64, rank: u32, places: Arc<[Place]>) -> Attachment {
+        Attachment { agent, group, rank, places }
+    }
+
+    pub(crate) fn group(&self) -> u64 {
+        self.group
+    }
+
+    pub(crate) fn rank(&self) -> u32 {
+        self.rank
+    }
+
+    pub(crate) fn places(&self) -> &[Place] {
+        &self.places
+    }
+
+    /// Starts a call; see [`crate::engine::EngineHandle::call`].
+    pub(crate) fn call(
+        &self,
+        request: CallRequest,
+    ) -> impl Future<Output = Result<Stats, Failure>> + Send + use<> {
+        let (operation, metrics) = (request.operation, self.agent.metrics.clone());
+        let called = self.agent.engine.call(request);
+        async move {
+            let result = called.await;
+            metrics.called(operation, &result);
+            result
+        }
+    }
+
+    /// Starts to send or receive a message; see [`crate::engine::EngineHandle::transfer`].
+    pub(crate) fn transfer(
+        &self,
+        request: TransferRequest,
+    ) -> impl Future<Output = Result<Stats, Failure>> + Send + use<> {
+        self.agent.engine.transfer(request)
+    }
+
+    /// Lets every call of the group fail, at all ranks.
+    pub(crate) fn revoke(&self) {
+        self.agent.engine.revoke(self.group, self.rank);
+    }
+
+    /// The rank is gone. Those who wait for it are told why.
+    pub(crate) async fn leave(self, why: String) {
+        let Attachment { agent, group, rank, .. } = self;
+        agent.engine.lose_rank(group, rank, why);
+        match agent.groups.leave(group) {
+            Left::Released => {}
+            Left::LastOfOrphan => agent.release_group(group),
+            Left::Tell { unused } => {
+                agent.tell(Body::Left(RanksLeft { group, ranks: vec![rank], unused })).await;
+            }
+        }
+    }
+}

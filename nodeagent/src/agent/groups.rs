@@ -1,0 +1,189 @@
+//! The groups that have ranks on this node: which ranks may attach, which have, and who releases a group.
+
+use crate::engine::{GroupError, GroupSpec};
+use cool_collective::{Layout, Rank};
+use cool_proto::local::Place;
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+/// A group as ranks see it.
+#[derive(Debug)]
+pub(super) struct Group {
+    places: Arc<[Place]>,
+    /// Ranks of this node.
+    local: BTreeSet<u32>,
+    /// Those that have come; they stay in when they leave, since a rank that left cannot come back.
+    came: BTreeSet<u32>,
+    /// How many of them have not left.
+    present: usize,
+    /// Nobody will release it.
+    orphan: bool,
+    /// Its ranks came by themselves: it is released when all of them have left.
+    enlisted: bool,
+    /// The user of the processes that came by themselves, unless the agent's own.
+    owner: Option<u32>,
+}
+
+/// Why a rank may not attach.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub(crate) enum AttachError {
+    #[error("node {node} knows no group {group}; it was released, or COOL_GROUP is wrong")]
+    NoGroup { node: Arc<str>, group: u64 },
+    #[error("rank {rank} of group {group} is not on node {node}, which has {}; is COOL_RANK wrong?", list(.local))]
+    NotHere { node: Arc<str>, group: u64, rank: u32, local: BTreeSet<u32> },
+    #[error("rank {rank} of group {group} has attached before; a rank attaches once")]
+    Twice { group: u64, rank: u32 },
+}
+
+/// The groups of this node.
+#[derive(Debug)]
+pub(super) struct GroupTable {
+    node: Arc<str>,
+    groups: Mutex<BTreeMap<u64, Group>>,
+}
+
+/// What follows when a rank leaves its group.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Left {
+    /// The group was released before.
+    Released,
+    /// It was the last one here, and nobody else will release the group.
+    LastOfOrphan,
+    /// The controller is to be told; `unused`: that this node has no rank of the group any more, either.
+    Tell { unused: bool },
+}
+
+impl GroupTable {
+    pub(super) fn new(node: Arc<str>) -> GroupTable {
+        GroupTable { node, groups: Mutex::default() }
+    }
+
+    /// Takes in a group that the engine has made.
+    pub(super) fn insert(&self, id: u64, group: Group) {
+        self.lock().insert(id, group);
+    }
+
+    pub(super) fn remove(&self, group: u64) {
+        self.lock().remove(&group);
+    }
+
+    /// Lets a rank of this node attach; where all ranks of its group are.
+    pub(super) fn attach(&self, group: u64, rank: u32) -> Result<Arc<[Place]>, AttachError> {
+        let (mut groups, node) = (self.lock(), &self.node);
+        let known = groups.get_mut(&group).ok_or(AttachError::NoGroup { node: node.clone(), group })?;
+        if !known.local.contains(&rank) {
+            return Err(AttachError::NotHere { node: node.clone(), group, rank, local: known.local.clone() });
+        }
+        if !known.came.insert(rank) {
+            return Err(AttachError::Twice { group, rank });
+        }
+        known.present += 1;
+        Ok(known.places.clone())
+    }
+
+    /// An attached rank leaves.
+    pub(super) fn leave(&self, group: u64) -> Left {
+        let mut groups = self.lock();
+        let Some(known) = groups.get_mut(&group) else { return Left::Released };
+        known.present -= 1;
+        let last = known.present == 0;
+        if last && known.orphan { Left::LastOfOrphan } else { Left::Tell { unused: last && known.enlisted } }
+    }
+
+    /// The ranks that have attached to a group and not left it, if any: all that have come if one is there.
+    pub(super) fn attached(&self, group: u64) -> Vec<u32> {
+        let groups = self.lock();
+        let known = groups.get(&group).filter(|group| group.present > 0);
+        known.map(|group| group.came.iter().copied().collect()).unwrap_or_default()
+    }
+
+    /// The ranks of a group that belong here and never came, and whether that is all of them.
+    pub(super) fn absent(&self, group: u64) -> Option<(Vec<u32>, bool)> {
+        let groups = self.lock();
+        let known = groups.get(&group)?;
+        Some((known.local.difference(&known.came).copied().collect(), known.came.is_empty()))
+    }
+
+    /// Whether a rank of a group belongs here and never came.
+    pub(super) fn is_absent(&self, group: u64, rank: u32) -> bool {
+        self.lock()
+            .get(&group)
+            .is_some_and(|known| known.local.contains(&rank) && !known.came.contains(&rank))
+    }
+
+    /// A group's ranks come by themselves: it is released when all of them have left.
+    pub(super) fn release_when_unused(&self, group: u64) {
+        if let Some(known) = self.lock().get_mut(&group) {
+            known.enlisted = true;
+        }
+    }
+
+    /// Whose a group is, if not the agent's own user's.
+    pub(super) fn owner(&self, group: u64) -> Option<u32> {
+        self.lock().get(&group)?.owner
+    }
+
+    pub(super) fn set_owner(&self, group: u64, user: u32) {
+        if let Some(known) = self.lock().get_mut(&group) {
+            known.owner = Some(user);
+        }
+    }
+
+    /// Nobody will release groups, but those to `keep`; which have no rank here already.
+    pub(super) fn orphan(&self, keep: impl Fn(u64) -> bool) -> Vec<u64> {
+        let mut groups = self.lock();
+        let orphans = groups.iter_mut().filter(|(id, _)| !keep(**id));
+        let unused = orphans.filter_map(|(id, group)| {
+            group.orphan = true;
+            (group.present == 0).then_some(*id)
+        });
+        unused.collect()
+    }
+
+    /// A controller is there again, and releases what it was told that this node has.
+    pub(super) fn adopt(&self) {
+        self.lock().values_mut().for_each(|group| group.orphan = false);
+    }
+
+    // A panic elsewhere leaves the table whole: every change to it is one insert or remove.
+    fn lock(&self) -> MutexGuard<'_, BTreeMap<u64, Group>> {
+        self.groups.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Group {
+    pub(super) fn new(spec: &GroupSpec, node: &str) -> Result<Group, GroupError> {
+        let invalid = |reason| cool_engine::GroupError::Invalid { group: spec.id, reason };
+        let mut numbers = BTreeMap::new();
+        let mut places = Vec::with_capacity(spec.members.len());
+        for member in &spec.members {
+            let next = numbers.len() as u32;
+            let number = *numbers.entry(member.node.as_str()).or_insert(next);
+            places.push(cool_collective::Place { rack: member.rack, node: number });
+        }
+        let layout = Layout::new(&places).map_err(|e| invalid(e.to_string()))?;
+        let local =
+            (0u32..).zip(&spec.members).filter(|(_, m)| m.node == node).map(|(rank, _)| rank).collect();
+        let places = (0u32..).zip(&spec.members).map(|(rank, member)| Place {
+            node: layout.node_of(Rank(rank)) as u32,
+            rack: member.rack,
+            name: member.node.clone(),
+        });
+        Ok(Group {
+            places: places.collect(),
+            local,
+            came: BTreeSet::new(),
+            present: 0,
+            orphan: false,
+            enlisted: false,
+            owner: None,
+        })
+    }
+}
+
+fn list(ranks: &BTreeSet<u32>) -> String {
+    match ranks.len() {
+        0 => "no ranks of it".into(),
+        _ => format!("ranks {}", ranks.iter().map(u32::to_string).collect::<Vec<_>>().join(", ")),
+    }
+}

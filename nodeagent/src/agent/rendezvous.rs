@@ -1,0 +1,63 @@
+//! Processes of this node that ask for a group together with others, anywhere: the controller is told of each, and makes the
+//! group when all have come. The rendezvous itself is the controller's.
+
+use super::{Agent, Attachment, CONTROLLER_MARGIN, GONE};
+use cool_proto::control::agent_message::Body;
+use cool_proto::control::{Enlist, Enlisted, RanksLeft, Withdraw};
+use std::time::Duration;
+
+impl Agent {
+    /// Lets a process of this node be a rank of a new group, with those who give the same key. May be dropped
+    /// only after [`Agent::withdraw`].
+    pub(crate) async fn enlist(&self, enlist: Enlist) -> Result<Attachment, String> {
+        let at = (enlist.key.clone(), enlist.rank);
+        let patience = Duration::from_millis(enlist.timeout_ms).saturating_add(CONTROLLER_MARGIN);
+        let Some(answered) = self.enlisted.begin(&at) else {
+            return Err(format!("two processes say that they are rank {} of {}", at.1, at.0));
+        };
+        self.tell(Body::Enlist(enlist)).await;
+        self.enlisted.answer(&at, answered, patience).await
+    }
+
+    /// A process that waited is gone.
+    pub(crate) async fn withdraw(&self, key: String, rank: u32) {
+        if self.enlisted.end(&(key.clone(), rank)) {
+            self.tell(Body::Withdraw(Withdraw { key, rank })).await;
+        }
+    }
+
+    /// The controller has made a group for processes that waited, or will not.
+    pub(crate) fn enlisted(&self, enlisted: Enlisted) {
+        let Enlisted { key, group, reason, rank } = enlisted;
+        let concerned = self.enlisted.take(&key, rank);
+        self.groups.release_when_unused(group);
+        for (rank, waits) in concerned {
+            let answer = if group == 0 {
+                Err(reason.clone())
+            } else {
+                self.attach(group, rank).map_err(|e| e.to_string())
+            };
+            if let Err(Ok(attachment)) = waits.send(answer) {
+                // Not here: whoever calls this may be the one who takes what is told to the controller.
+                tokio::spawn(attachment.leave(GONE.to_owned()));
+            }
+        }
+        self.left_before(group);
+    }
+
+    /// Ranks that have gone since they were counted among those who have come leave a new group.
+    pub(super) fn left_before(&self, group: u64) {
+        let Some((ranks, unused)) = self.groups.absent(group) else { return };
+        ranks.iter().for_each(|rank| self.engine.lose_rank(group, *rank, GONE.to_owned()));
+        if !ranks.is_empty() {
+            let agent = self.clone();
+            tokio::spawn(async move { agent.tell(Body::Left(RanksLeft { group, ranks, unused })).await });
+        }
+    }
+
+    /// Nobody will make the groups that processes wait for, or say who is left of theirs.
+    pub(crate) fn give_up_waiting(&self, why: &str) {
+        self.recovering.give_up(why);
+        self.enlisted.give_up(why);
+    }
+}

@@ -1,0 +1,138 @@
+//! What the controller tells this agent to do, done: groups, ranks' processes, probes, examinations, traces.
+
+use super::{Control, End, SHORTEST_PAUSE, answer, group_spec};
+use crate::interface::Interface;
+use crate::{diagnostics, lldp, probe, traces};
+use cool_proto::control::{
+    AgentMessage, Examine, Group, GroupFailed, GroupReady, Kill, Probe, Probed, Registered, ReleaseGroup,
+    SignalRequest, StopProbe, agent_message, controller_message::Body,
+};
+use std::net::{Ipv4Addr, SocketAddrV4};
+use std::time::Duration;
+use tokio::sync::mpsc;
+use tokio::task::JoinSet;
+use tracing::{info, warn};
+
+/// Examinations of the node at a time.
+const MAX_EXAMINATIONS: usize = 4;
+
+/// The node is announced no more often than this, whatever the controller says.
+const SHORTEST_LLDP_PERIOD: Duration = Duration::from_millis(100);
+
+impl Control<'_> {
+    pub(super) async fn obey(&mut self, body: Body, out: &mpsc::Sender<AgentMessage>) -> Result<(), End> {
+        match body {
+            Body::Registered(registered) => return self.registered(&registered),
+            Body::Group(group) => {
+                let made = self.make_group(group).await;
+                return answer(out, made).await;
+            }
+            Body::Release(ReleaseGroup { group }) => {
+                info!(group, "group released");
+                self.inventory.released(group);
+                self.agent.release_group(group);
+            }
+            Body::Launch(launch) => {
+                self.inventory.started(&launch);
+                self.launcher.launch(&launch);
+            }
+            Body::Kill(Kill { job }) => self.launcher.kill(job),
+            Body::Signal(SignalRequest { job, signal }) => self.launcher.signal(job, signal),
+            Body::Trace(request) => {
+                for piece in traces::answer(self.agent, &request).await {
+                    answer(out, agent_message::Body::Traced(piece)).await?;
+                }
+            }
+            Body::Enlisted(enlisted) => self.agent.enlisted(enlisted),
+            Body::Recovered(recovered) => self.agent.recovered(&recovered),
+            Body::Probe(probe) => {
+                self.probe = JoinSet::new();
+                self.probe.spawn(probed(self.node.interface.clone(), probe));
+            }
+            Body::StopProbe(StopProbe {}) => self.probe = JoinSet::new(),
+            Body::Examine(Examine { id }) => {
+                // Who asks more often gets no answer to some.
+                if self.examinations.len() < MAX_EXAMINATIONS {
+                    self.examinations.spawn(diagnostics::examined(id, self.node.interface.name.clone()));
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Makes a group; what the controller is to be told of that.
+    async fn make_group(&mut self, group: Group) -> agent_message::Body {
+        let (id, epoch) = (group.id, group.epoch);
+        self.inventory.made(group.clone());
+        let made = match group_spec::convert(group) {
+            Ok(spec) => self.agent.make_group(spec).await.map_err(|e| e.to_string()),
+            Err(reason) => Err(reason),
+        };
+        match made {
+            Ok(()) => {
+                info!(group = id, epoch, "group made");
+                agent_message::Body::GroupReady(GroupReady { group: id, epoch })
+            }
+            Err(reason) => {
+                self.inventory.released(id);
+                warn!(group = id, epoch, "cannot make group: {reason}");
+                agent_message::Body::GroupFailed(GroupFailed { group: id, reason })
+            }
+        }
+    }
+
+    fn registered(&mut self, registered: &Registered) -> Result<(), End> {
+        if registered.version != cool_proto::VERSION {
+            return Err(End::Refused(format!(
+                "it speaks version {} of the contract, this agent {}; install the same release of both",
+                registered.version,
+                cool_proto::VERSION
+            )));
+        }
+        info!(node = registered.node, "joined the controller at {}", self.node.controller);
+        self.joined = true;
+        self.pause = SHORTEST_PAUSE;
+        let key: [u8; 32] = registered.lldp_key.as_slice().try_into().map_err(|_| {
+            End::Refused(format!("its key for LLDP has {} bytes instead of 32", registered.lldp_key.len()))
+        })?;
+        self.inventory.joined(registered.controller);
+        self.agent.adopt_groups();
+        let lost = self.backlog.take_lost();
+        if lost > 0 {
+            // Those that the broken connection had taken are not known.
+            warn!("at least {lost} lines of output were lost while the controller was away");
+        }
+        let period = Duration::from_millis(registered.lldp_interval_ms.into()).max(SHORTEST_LLDP_PERIOD);
+        // Ends the one that there was.
+        self.announcer = JoinSet::new();
+        self.announcer.spawn(lldp::announce(
+            self.agent.node().to_owned(),
+            self.node.interface.clone(),
+            key.into(),
+            period,
+        ));
+        Ok(())
+    }
+}
+
+/// Measures what the controller asks for.
+async fn probed(interface: Interface, Probe { id, ip, port }: Probe) -> Probed {
+    let (address, port) = (ip.parse::<Ipv4Addr>(), u16::try_from(port));
+    let found = match (address, port) {
+        (Ok(ip), Ok(port)) => {
+            let to = SocketAddrV4::new(ip, port);
+            probe::measure(interface.ip, to, interface.mtu).await.map_err(|e| e.to_string())
+        }
+        _ => Err(format!("{ip} port {port:?} is no address")),
+    };
+    match found {
+        Ok(found) => Probed {
+            id,
+            latency_ns: u64::try_from(found.latency.as_nanos()).unwrap_or(u64::MAX),
+            bytes_per_second: found.bytes_per_second,
+            burst: found.burst,
+            failure: String::new(),
+        },
+        Err(failure) => Probed { id, failure, ..Probed::default() },
+    }
+}

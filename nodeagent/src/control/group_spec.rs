@@ -1,0 +1,54 @@
+//! A group as the controller tells of it, in the engine's terms.
+
+use crate::engine::{GroupSpec, MemberSpec, TreeScope, TreeSpec};
+use cool_collective::CostModel;
+use cool_proto::control::{Group, Member, Tree, tree::Scope};
+use std::net::Ipv4Addr;
+
+/// Uplinks of a rack: a switch has no more ports.
+const ECMP_PATHS_MAX: u32 = 65_535;
+
+/// A group in the engine's terms.
+pub(super) fn convert(group: Group) -> Result<GroupSpec, String> {
+    let ip = |text: &str| text.parse::<Ipv4Addr>().map_err(|_| format!("{text:?} is no IPv4 address"));
+    let port = |port: u32| u16::try_from(port).map_err(|_| format!("{port} is no port"));
+    let member = |m: Member| {
+        Ok::<_, String>(MemberSpec {
+            ip: ip(&m.ip)?,
+            udp_port: port(m.udp_port)?,
+            tcp_port: port(m.tcp_port)?,
+            rank: m.rank,
+            node: m.node,
+            rack: m.rack,
+        })
+    };
+    let tree = |t: Tree| {
+        let scope = match t.scope() {
+            Scope::All => TreeScope::All,
+            Scope::Leaders => TreeScope::Leaders,
+            Scope::Rack => TreeScope::Rack(t.rack),
+            Scope::Unspecified => return Err(format!("the tree {} has no known scope", t.address)),
+        };
+        let (address, port) = (ip(&t.address)?, port(t.port)?);
+        Ok(TreeSpec { scope, address, port, bytes_per_second: t.bytes_per_second })
+    };
+    Ok(GroupSpec {
+        id: group.id,
+        epoch: group.epoch,
+        members: group.members.into_iter().map(member).collect::<Result<_, _>>()?,
+        trees: group.trees.into_iter().map(tree).collect::<Result<_, _>>()?,
+        chunk_bytes: group.chunk_bytes,
+        host_bytes_per_second: group.host_bytes_per_second,
+        cost_model: cost_model(&group.cost_model)?,
+    })
+}
+
+fn cost_model(text: &str) -> Result<CostModel, String> {
+    let model: CostModel = serde_json::from_str(text).map_err(|e| format!("its cost model {text:?}: {e}"))?;
+    match model.ecmp_paths {
+        0..=ECMP_PATHS_MAX => Ok(model),
+        paths => Err(format!(
+            "its cost model has {paths} uplinks of a rack; at most {ECMP_PATHS_MAX} are possible"
+        )),
+    }
+}

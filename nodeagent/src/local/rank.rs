@@ -1,0 +1,219 @@
+//! An attached rank: its shared memory and its open calls. Its frames in the engine's terms.
+
+use super::session::End;
+use crate::agent::Attachment;
+use crate::engine::{CallRequest, Memory, SharedSlice, TransferRequest};
+use cool_proto::local::{
+    Call, Done, Dtype, Failure, Operation, ReduceOp, Slice, Stats, Transfer, frame::Body,
+};
+use cool_proto::region::{Region, RegionError};
+use cool_types::limits::OPEN_CALLS;
+use cool_types::{ElementType, Operation as Collective};
+use std::collections::{BTreeMap, VecDeque};
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::task::JoinSet;
+
+/// Regions that a rank may have; libcool uses few, each as large as all before.
+const MAX_REGIONS: usize = 64;
+
+/// Bytes of a count in shared memory.
+const COUNT_BYTES: u64 = size_of::<u64>() as u64;
+
+/// No message makes no progress for longer than a year.
+const LONGEST_MS: u64 = 365 * 24 * 60 * 60 * 1000;
+
+/// An attached rank: its memory and its open calls.
+pub(super) struct AttachedRank<'a> {
+    attachment: &'a Attachment,
+    regions: BTreeMap<u32, Arc<Shared>>,
+    pub(super) calls: JoinSet<Done>,
+}
+
+impl<'a> AttachedRank<'a> {
+    pub(super) fn new(attachment: &'a Attachment) -> AttachedRank<'a> {
+        AttachedRank { attachment, regions: BTreeMap::new(), calls: JoinSet::new() }
+    }
+
+    pub(super) fn handle(&mut self, body: Body, descriptors: &mut VecDeque<OwnedFd>) -> Result<(), End> {
+        match body {
+            Body::Map(map) => {
+                let descriptor = descriptors
+                    .pop_front()
+                    .ok_or_else(|| End::Refused("Map came without its descriptor".into()))?;
+                self.map(map.region, map.bytes, descriptor)
+            }
+            Body::Unmap(unmap) => match self.regions.remove(&unmap.region) {
+                Some(_) => Ok(()),
+                None => Err(no_region(unmap.region)),
+            },
+            Body::Call(call) => self.call(call),
+            Body::Transfer(transfer) => self.transfer(&transfer),
+            Body::Revoke(_) => {
+                self.attachment.revoke();
+                Ok(())
+            }
+            Body::Attach(_) | Body::Enlist(_) | Body::Recover(_) => {
+                Err(End::Refused("Attach came twice".into()))
+            }
+            // Handled before they come here.
+            Body::CheckPlan(_) | Body::Leave(_) => Ok(()),
+            Body::Attached(_)
+            | Body::Done(_)
+            | Body::Refused(_)
+            | Body::Running(_)
+            | Body::Recovered(_)
+            | Body::PlanChecked(_) => Err(End::Refused("a frame that only agents send".into())),
+        }
+    }
+
+    fn map(&mut self, number: u32, bytes: u64, descriptor: OwnedFd) -> Result<(), End> {
+        if self.regions.len() >= MAX_REGIONS {
+            return Err(End::Refused(format!("more than {MAX_REGIONS} regions")));
+        }
+        if self.regions.contains_key(&number) {
+            return Err(End::Refused(format!("region {number} is mapped already")));
+        }
+        let region = Region::open(descriptor, bytes).map_err(|e: RegionError| End::Refused(e.to_string()))?;
+        self.regions.insert(number, Arc::new(Shared(region)));
+        Ok(())
+    }
+
+    fn call(&mut self, call: Call) -> Result<(), End> {
+        self.check_room()?;
+        let (id, request) = (call.id, self.request(call)?);
+        let result = self.attachment.call(request);
+        self.calls.spawn(async move { done(id, result.await) });
+        Ok(())
+    }
+
+    fn transfer(&mut self, transfer: &Transfer) -> Result<(), End> {
+        self.check_room()?;
+        let (id, request) = (transfer.id, self.transfer_request(transfer)?);
+        let result = self.attachment.transfer(request);
+        self.calls.spawn(async move { done(id, result.await) });
+        Ok(())
+    }
+
+    fn check_room(&self) -> Result<(), End> {
+        match self.calls.len() {
+            OPEN_CALLS.. => Err(End::Refused(format!("more than {OPEN_CALLS} calls open"))),
+            _ => Ok(()),
+        }
+    }
+
+    fn check_group(&self, group: u64) -> Result<(), End> {
+        let (own, rank) = (self.attachment.group(), self.attachment.rank());
+        if group == own {
+            return Ok(());
+        }
+        Err(End::Refused(format!("a call on group {group}, but rank {rank} is of group {own}")))
+    }
+
+    /// A message in the engine's terms.
+    fn transfer_request(&self, transfer: &Transfer) -> Result<TransferRequest, End> {
+        self.check_group(transfer.group)?;
+        let (peer, tag) = (transfer.peer, transfer.tag);
+        if transfer.send && (peer.is_none() || tag.is_none()) {
+            return Err(End::Refused("a message is sent to one rank with one tag".into()));
+        }
+        let element = element(transfer.dtype)?;
+        let data = transfer.data.ok_or_else(|| End::Refused("a message without data".into()))?;
+        Ok(TransferRequest {
+            group: transfer.group,
+            rank: self.attachment.rank(),
+            sending: transfer.send,
+            peer,
+            tag,
+            element,
+            data: self.slice(data)?,
+            timeout: Duration::from_millis(transfer.timeout_ms.clamp(1, LONGEST_MS)),
+        })
+    }
+
+    /// A call in the engine's terms. What the terms mean together is the engine's to check.
+    fn request(&self, call: Call) -> Result<CallRequest, End> {
+        let (group, rank) = (self.attachment.group(), self.attachment.rank());
+        self.check_group(call.group)?;
+        let operation = Operation::try_from(call.operation).ok().and_then(Operation::known);
+        let operation = operation.ok_or_else(|| unknown("operation", call.operation))?;
+        let reduce = ReduceOp::try_from(call.reduce).map_err(|e| unknown("reduction", e.0))?.known();
+        Ok(CallRequest {
+            group,
+            rank,
+            operation,
+            root: call.root,
+            // A barrier has no elements, and names no type.
+            element: if operation == Collective::Barrier { ElementType::U8 } else { element(call.dtype)? },
+            reduce,
+            count: call.count,
+            counts: call.counts.map(|s| self.counts(s)).transpose()?,
+            plan: call.plan,
+            input: call.input.map(|s| self.slice(s)).transpose()?,
+            output: call.output.map(|s| self.slice(s)).transpose()?,
+            timeout: (call.timeout_ms > 0).then(|| Duration::from_millis(call.timeout_ms)),
+        })
+    }
+
+    /// The elements of each part, copied out of memory that the rank may change meanwhile. Of more than any call takes, one more
+    /// than that, so that the call is refused.
+    fn counts(&self, slice: Slice) -> Result<Vec<u64>, End> {
+        let slice = self.slice(slice)?;
+        let size = self.attachment.places().len() as u64;
+        let most = size.saturating_mul(size).saturating_add(1);
+        let mut bytes = vec![0; ((slice.bytes() / COUNT_BYTES).min(most) * COUNT_BYTES) as usize];
+        slice.read(0, &mut bytes);
+        Ok(bytes.as_chunks().0.iter().copied().map(u64::from_ne_bytes).collect())
+    }
+
+    fn slice(&self, slice: Slice) -> Result<SharedSlice, End> {
+        let region = self.regions.get(&slice.region).ok_or_else(|| no_region(slice.region))?;
+        SharedSlice::new(region.clone(), slice.offset, slice.bytes).map_err(|e| End::Refused(e.to_string()))
+    }
+}
+
+fn element(code: i32) -> Result<ElementType, End> {
+    let element = Dtype::try_from(code).ok().and_then(Dtype::known);
+    element.ok_or_else(|| unknown("element type", code))
+}
+
+fn unknown(what: &str, number: i32) -> End {
+    End::Refused(format!("{what} {number} is unknown to this agent"))
+}
+
+fn no_region(number: u32) -> End {
+    End::Refused(format!("region {number} is not mapped"))
+}
+
+fn done(id: u64, result: Result<Stats, Failure>) -> Done {
+    match result {
+        Ok(stats) => Done { id, failure: None, stats: Some(stats) },
+        Err(failure) => Done { id, failure: Some(failure), stats: None },
+    }
+}
+
+/// A rank's region as the engine sees it.
+struct Shared(Region);
+
+impl Memory for Shared {
+    fn bytes(&self) -> u64 {
+        self.0.len()
+    }
+
+    fn read(&self, offset: u64, into: &mut [u8]) {
+        self.0.copy_out(offset, into).expect("the engine stays within the slices that were checked");
+    }
+
+    fn append(&self, offset: u64, bytes: usize, to: &mut Vec<u8>) {
+        self.0.append_to(offset, bytes, to).expect("the engine stays within the slices that were checked");
+    }
+
+    fn region(&self) -> Option<&Region> {
+        Some(&self.0)
+    }
+
+    fn write(&self, offset: u64, from: &[u8]) {
+        self.0.copy_in(offset, from).expect("the engine stays within the slices that were checked");
+    }
+}

@@ -1,0 +1,211 @@
+//! One connection of a process, from its first frame to its end: it attaches as a rank, asks for a group with others, or
+//! meets the survivors of its group; then its frames are taken and its calls answered. What is called is left to
+//! [`super::rank`], frames to [`super::wire`].
+
+use super::rank::AttachedRank;
+use super::user::{CONNECTIONS_OF_USER_MAX, Share, User};
+use super::wire::Wire;
+use crate::agent::{Agent, Attachment, Recovery};
+use crate::engine::wrong_plan;
+use crate::readable::Readable;
+use cool_proto::control;
+use cool_proto::frame::FrameError;
+use cool_proto::local::{Attached, CheckPlan, Enlist, PlanChecked, Recover, Recovered, Running, frame::Body};
+use cool_proto::{RUNNING_INTERVAL, VERSION};
+use std::io;
+use std::os::unix::net::UnixStream;
+use std::pin::pin;
+use std::time::Duration;
+use tokio::time::{MissedTickBehavior, interval, timeout};
+use tracing::{debug, info, warn};
+
+/// How long a connected process may take to attach, or to read what it is sent.
+pub(super) const FRAME_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// The longest that a process may wait for the others of a group, or for its survivors.
+const RENDEZVOUS_MAX_MS: u64 = 24 * 60 * 60 * 1000;
+
+/// Why a session ends.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum End {
+    #[error("its process has left the group")]
+    Left,
+    #[error("its process closed the connection")]
+    Closed,
+    #[error("its process broke the protocol: {0}")]
+    Refused(String),
+    #[error("its connection broke: {0}")]
+    Broken(#[from] io::Error),
+}
+
+impl From<FrameError> for End {
+    fn from(e: FrameError) -> End {
+        End::Refused(e.to_string())
+    }
+}
+
+/// Serves one connection from its first to its last frame; one that its user has no share for is told so.
+pub(super) async fn serve(stream: UnixStream, user: User, share: Option<Share>, agent: Agent) {
+    let stream = match Readable::new(stream) {
+        Ok(stream) => stream,
+        Err(e) => return warn!("cannot serve a rank's connection: {e}"),
+    };
+    let mut wire = Wire::new(stream);
+    let Some(_share) = share else {
+        let (number, max) = (user.number(), CONNECTIONS_OF_USER_MAX);
+        let reason = format!(
+            "user {number} has {max} connections to this agent, as many as one may; free some groups"
+        );
+        return wire.hang_up(&End::Refused(reason)).await;
+    };
+    let first = match timeout(FRAME_TIMEOUT, wire.receive()).await {
+        Ok(first) => first,
+        Err(_) => Err(End::Refused(format!("no Attach within {} s", FRAME_TIMEOUT.as_secs()))),
+    };
+    let attached = match first {
+        Ok(body) => attach(body, user, &agent, &mut wire).await,
+        Err(end) => Err(end),
+    };
+    let attachment = match attached {
+        Ok(Some(attachment)) => attachment,
+        // It wanted no more than an answer.
+        Ok(None) => return,
+        Err(end) => {
+            debug!("a process did not attach: {end}");
+            return wire.hang_up(&end).await;
+        }
+    };
+    let (group, rank) = (attachment.group(), attachment.rank());
+    info!(group, rank, "rank attached");
+    let end = converse(&mut wire, &attachment).await;
+    info!(group, rank, "rank left: {end}");
+    attachment.leave(end.to_string()).await;
+    wire.hang_up(&end).await;
+}
+
+/// Checks a first frame, and waits for others if it asks for that. Who only wanted to agree is not attached.
+async fn attach(body: Body, user: User, agent: &Agent, wire: &mut Wire) -> Result<Option<Attachment>, End> {
+    let same = |version| match version {
+        VERSION => Ok(()),
+        _ => Err(End::Refused(format!(
+            "libcool speaks version {version} of the local protocol, this agent {VERSION}; install the same release of both",
+        ))),
+    };
+    match body {
+        Body::Attach(attach) => {
+            same(attach.version)?;
+            user.may_use(agent, attach.group).map_err(End::Refused)?;
+            agent.attach(attach.group, attach.rank).map(Some).map_err(|e| End::Refused(e.to_string()))
+        }
+        Body::Enlist(Enlist { version, key, rank, size, timeout_ms }) => {
+            same(version)?;
+            let timeout_ms = timeout_ms.min(RENDEZVOUS_MAX_MS);
+            let enlist = control::Enlist { key: user.key(key), rank, size, timeout_ms };
+            let attachment = rendezvous(enlist, agent, wire).await?;
+            user.owns(agent, attachment.group());
+            Ok(Some(attachment))
+        }
+        Body::Recover(Recover { version, group, rank, timeout_ms, agree }) => {
+            same(version)?;
+            user.may_use(agent, group).map_err(End::Refused)?;
+            let timeout_ms = timeout_ms.min(RENDEZVOUS_MAX_MS);
+            let asked = control::Recover { group, rank, timeout_ms, agree, ..control::Recover::default() };
+            let recovered = recover(asked, agent, wire).await?;
+            if let Some(attachment) = &recovered {
+                user.owns(agent, attachment.group());
+            }
+            Ok(recovered)
+        }
+        _ => Err(End::Refused("the first frame must be Attach, Enlist or Recover".into())),
+    }
+}
+
+/// Waits until all have come who are to be in a group with a process.
+async fn rendezvous(enlist: control::Enlist, agent: &Agent, wire: &mut Wire) -> Result<Attachment, End> {
+    let (key, rank) = (enlist.key.clone(), enlist.rank);
+    let mut group = pin!(agent.enlist(enlist));
+    match wire.meanwhile(&mut group).await {
+        Ok(made) => made.map_err(End::Refused),
+        Err(end) => {
+            agent.withdraw(key, rank).await;
+            // It may have been made just now.
+            if let Ok(attachment) = group.await {
+                attachment.leave(end.to_string()).await;
+            }
+            Err(end)
+        }
+    }
+}
+
+/// Waits until it is known who is left of a rank's group, and attaches the rank to the new one if it asked for that.
+async fn recover(
+    recover: control::Recover,
+    agent: &Agent,
+    wire: &mut Wire,
+) -> Result<Option<Attachment>, End> {
+    // If the process is gone, so is its attachment to the group that it recovers, and nobody waits for it.
+    let Recovery { gone, flags, attachment } =
+        wire.meanwhile(&mut pin!(agent.recover(recover))).await?.map_err(End::Refused)?;
+    match (wire.send(Body::Recovered(Recovered { gone, flags })).await, attachment) {
+        (Ok(()), attachment) => Ok(attachment),
+        (Err(end), Some(attachment)) => {
+            attachment.leave(end.to_string()).await;
+            Err(end)
+        }
+        (Err(end), None) => Err(end),
+    }
+}
+
+/// Takes an attached rank's frames and answers its calls, until it leaves.
+async fn converse(wire: &mut Wire, attachment: &Attachment) -> End {
+    let places = attachment.places();
+    let (size, group) = (places.len() as u32, attachment.group());
+    let attached = Attached { version: VERSION, size, places: places.to_vec(), group };
+    if let Err(end) = wire.send(Body::Attached(attached)).await {
+        return end;
+    }
+    let mut rank = AttachedRank::new(attachment);
+    let mut alive = interval(RUNNING_INTERVAL);
+    alive.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    loop {
+        let step = tokio::select! {
+            received = wire.receive() => match received {
+                Ok(Body::CheckPlan(check)) => {
+                    wire.send(Body::PlanChecked(PlanChecked { wrong: wrong(&check) })).await
+                }
+                Ok(Body::Leave(_)) => {
+                    // The others need what it has called; how it went, nobody asks any more.
+                    while rank.calls.join_next().await.is_some() {}
+                    Err(End::Left)
+                }
+                Ok(body) => {
+                    // A call's first interval begins with it.
+                    alive.reset();
+                    rank.handle(body, &mut wire.descriptors)
+                }
+                Err(end) => Err(end),
+            },
+            Some(done) = rank.calls.join_next() => match done {
+                Ok(done) => wire.send(Body::Done(done)).await,
+                Err(e) => Err(End::Broken(io::Error::other(e))),
+            }.or_else(unheard),
+            _ = alive.tick(), if !rank.calls.is_empty() => wire.send(Body::Running(Running {})).await.or_else(unheard),
+        };
+        if let Err(end) = step {
+            return end;
+        }
+    }
+}
+
+/// A process that hears nothing any more may have said before that it leaves: what it sent is read to the end.
+fn unheard(end: End) -> Result<(), End> {
+    if matches!(end, End::Closed) { Ok(()) } else { Err(end) }
+}
+
+/// What keeps a plan from carrying out an operation; nothing if it can.
+fn wrong(check: &CheckPlan) -> String {
+    match check.operation().known() {
+        Some(operation) => wrong_plan(operation, &check.plan).unwrap_or_default(),
+        None => "no operation is named".to_owned(),
+    }
+}

@@ -1,0 +1,148 @@
+//! What this node has of the groups that controllers made: told at each registration, so that a controller
+//! that was restarted can take jobs and groups over where they are.
+
+use cool_proto::control::{Exited, Group, Held, Launch, agent_message::Body};
+use std::collections::{BTreeMap, BTreeSet};
+
+/// Groups remembered only because a controller may want to know how their ranks ended; more are forgotten.
+const MAX_ENDED: usize = 256;
+
+/// The groups of this node.
+#[derive(Debug, Default)]
+pub(crate) struct NodeInventory {
+    /// The life of the controller in whose session we are, or were last.
+    controller: u64,
+    groups: BTreeMap<u64, Record>,
+}
+
+#[derive(Debug)]
+struct Record {
+    group: Group,
+    controller: u64,
+    /// Ranks that this node has started.
+    started: BTreeSet<u32>,
+    exited: BTreeMap<u32, Exited>,
+}
+
+impl Record {
+    fn running(&self) -> BTreeSet<u32> {
+        self.started.iter().copied().filter(|rank| !self.exited.contains_key(rank)).collect()
+    }
+}
+
+impl NodeInventory {
+    /// A controller has taken this agent in.
+    pub(crate) fn joined(&mut self, controller: u64) {
+        self.controller = controller;
+    }
+
+    /// A group was made.
+    pub(crate) fn made(&mut self, group: Group) {
+        let controller = self.controller;
+        let record = Record { group, controller, started: BTreeSet::new(), exited: BTreeMap::new() };
+        self.groups.insert(record.group.id, record);
+    }
+
+    /// A group is no more.
+    pub(crate) fn released(&mut self, group: u64) {
+        self.groups.remove(&group);
+    }
+
+    /// Ranks are being started.
+    pub(crate) fn started(&mut self, launch: &Launch) {
+        if let Some(record) = self.groups.get_mut(&launch.group) {
+            record.started.extend(&launch.ranks);
+        }
+    }
+
+    /// Remembers how a rank ended; returns its group if that was the last one here.
+    pub(crate) fn note(&mut self, event: &Body) -> Option<u64> {
+        let Body::Exited(exited) = event else { return None };
+        let record = self.groups.values_mut().find(|record| record.group.job == exited.job)?;
+        record.exited.insert(exited.rank, exited.clone());
+        let id = record.group.id;
+        let ended = record.running().is_empty();
+        let over: Vec<u64> = self.groups.iter().filter(|(_, r)| r.is_ended()).map(|(id, _)| *id).collect();
+        if over.len() > MAX_ENDED {
+            self.groups.remove(&over[0]);
+        }
+        ended.then_some(id)
+    }
+
+    /// The group of a job.
+    pub(crate) fn group_of(&self, job: u64) -> Option<u64> {
+        self.groups.values().map(|record| &record.group).find(|group| group.job == job).map(|group| group.id)
+    }
+
+    /// Whether ranks of a group run that this node has started.
+    pub(crate) fn has_running(&self, group: u64) -> bool {
+        self.groups.get(&group).is_some_and(|record| !record.running().is_empty())
+    }
+
+    /// What to tell a controller; `attached` says which ranks that came by themselves are in a group.
+    pub(crate) fn report(&self, attached: impl Fn(u64) -> Vec<u32>) -> Vec<Held> {
+        let held = |record: &Record| Held {
+            group: Some(record.group.clone()),
+            controller: record.controller,
+            ranks: match record.group.job {
+                0 => attached(record.group.id),
+                _ => record.running().into_iter().collect(),
+            },
+            exited: record.exited.values().cloned().collect(),
+        };
+        self.groups.values().map(held).collect()
+    }
+}
+
+impl Record {
+    fn is_ended(&self) -> bool {
+        self.group.job != 0 && !self.started.is_empty() && self.running().is_empty()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn group(id: u64, job: u64) -> Group {
+        Group { id, job, ..Group::default() }
+    }
+
+    fn exited(job: u64, rank: u32, code: i32) -> Body {
+        Body::Exited(Exited { job, rank, code, ..Exited::default() })
+    }
+
+    #[test]
+    fn ranks_are_told_as_running_until_they_have_exited_and_then_how() {
+        let mut held = NodeInventory::default();
+        held.joined(9);
+        held.made(group(5, 3));
+        held.started(&Launch { job: 3, group: 5, ranks: vec![1, 2], ..Launch::default() });
+        assert!(held.has_running(5));
+        assert_eq!(held.note(&exited(3, 2, 7)), None);
+        let report = held.report(|_| Vec::new());
+        assert_eq!((report[0].controller, &report[0].ranks[..], report[0].exited[0].code), (9, &[1][..], 7));
+        assert_eq!(held.note(&exited(3, 1, 0)), Some(5));
+        assert!(!held.has_running(5));
+        held.released(5);
+        assert_eq!(held.report(|_| Vec::new()), []);
+    }
+
+    #[test]
+    fn a_group_of_ranks_that_came_by_themselves_is_told_with_those_that_are_attached() {
+        let mut held = NodeInventory::default();
+        held.made(group(5, 0));
+        assert_eq!(held.report(|id| vec![id as u32])[0].ranks, [5]);
+    }
+
+    #[test]
+    fn what_is_remembered_of_ended_jobs_is_bounded() {
+        let mut held = NodeInventory::default();
+        for id in 1..=2 * MAX_ENDED as u64 {
+            held.made(group(id, id));
+            held.started(&Launch { job: id, group: id, ranks: vec![0], ..Launch::default() });
+            held.note(&exited(id, 0, 0));
+        }
+        assert_eq!(held.groups.len(), MAX_ENDED);
+    }
+}

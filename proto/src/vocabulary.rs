@@ -1,0 +1,66 @@
+//! The words of `cool-types` as the contracts write them, and back: the one place where they are converted.
+
+use crate::local::{Dtype, Operation, ReduceOp};
+
+/// Makes each value of a type a value of the contract's, and the other way, where anything but `Unspecified` is one.
+macro_rules! same {
+    ($wire:ident, $type:ty, [$($value:ident),* $(,)?]) => {
+        impl From<$type> for $wire {
+            fn from(value: $type) -> $wire {
+                match value {
+                    $(<$type>::$value => $wire::$value,)*
+                }
+            }
+        }
+
+        impl $wire {
+            /// What it stands for; nothing if it is unspecified.
+            pub fn known(self) -> Option<$type> {
+                match self {
+                    $wire::Unspecified => None,
+                    $($wire::$value => Some(<$type>::$value),)*
+                }
+            }
+        }
+    };
+}
+
+same!(
+    Operation,
+    cool_types::Operation,
+    [Bcast, Reduce, Allreduce, Gather, Allgather, Scatter, ReduceScatter, Alltoall, Scan, Exscan, Barrier,]
+);
+
+same!(
+    Dtype,
+    cool_types::ElementType,
+    [I8, I16, I32, I64, U8, U16, U32, U64, F16, Bf16, F32, F64, C32, C64, I32Loc, I64Loc, F32Loc, F64Loc,]
+);
+
+same!(
+    ReduceOp,
+    cool_types::ReduceOp,
+    [Sum, Prod, Min, Max, LogicalAnd, LogicalOr, LogicalXor, BitAnd, BitOr, BitXor, MinLoc, MaxLoc, Average,]
+);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_contract_has_the_same_words_by_the_same_names_and_no_others() {
+        for value in cool_types::Operation::ALL {
+            assert_eq!(Operation::from(value).as_str_name().to_lowercase(), value.name());
+            assert_eq!(Operation::from(value).known(), Some(value));
+        }
+        for value in cool_types::ElementType::ALL {
+            assert_eq!(Dtype::from(value).as_str_name().to_lowercase(), value.name());
+            assert_eq!(Dtype::from(value).known(), Some(value));
+        }
+        for value in cool_types::ReduceOp::ALL {
+            assert_eq!(ReduceOp::from(value).as_str_name().to_lowercase(), value.name());
+            assert_eq!(ReduceOp::from(value).known(), Some(value));
+        }
+        assert_eq!(Operation::Unspecified.known(), None);
+    }
+}

@@ -1,0 +1,227 @@
+//! Broadcasts from seeds: no wrong byte, no stall, who did not get the message is named, and neither repair nor memory
+//! costs more than is said here.
+
+use cool_machine::Time;
+use cool_sim::{Broadcast, Outcome, Pattern, Scenario, Settings};
+use cool_transport::{Stats, StreamError};
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// How many seeds each test runs, unless `COOL_SIM_SEEDS` says otherwise.
+const SEEDS: u64 = 20_000;
+/// The shortest retry timer of transport, in milliseconds.
+const SHORTEST_RTO_MS: u64 = 2;
+
+fn seeds() -> u64 {
+    match std::env::var("COOL_SIM_SEEDS") {
+        Ok(seeds) => seeds.parse().expect("COOL_SIM_SEEDS is a number"),
+        Err(_) => SEEDS,
+    }
+}
+
+fn run(seed: u64, settings: &Settings) -> Result<Outcome, String> {
+    let outcome = Broadcast::run(settings.clone()).map_err(|wrong| format!("seed {seed}: {wrong:?}"))?;
+    judge(settings, &outcome).map_err(|wrong| format!("seed {seed}: {wrong}"))?;
+    Ok(outcome)
+}
+
+fn judge(settings: &Settings, outcome: &Outcome) -> Result<(), String> {
+    let dead: Vec<u16> = settings.crashes.iter().map(|(node, _)| *node).collect();
+    if dead.contains(&settings.source) {
+        return match outcome
+            .failures
+            .iter()
+            .find(|(_, error)| !matches!(error, StreamError::NotStarted { .. } | StreamError::Stalled { .. }))
+        {
+            Some(failure) => Err(format!("failed otherwise than for want of the source: {failure:?}")),
+            None => Ok(()),
+        };
+    }
+    let mut missing = Vec::new();
+    for (node, delivered) in (0u16..).zip(&outcome.delivered) {
+        match delivered {
+            None if !dead.contains(&node) => return Err(format!("node {node} never had the message")),
+            None => missing.push(node),
+            Some(_) => {}
+        }
+    }
+    for (node, error) in &outcome.failures {
+        match error {
+            StreamError::Incomplete { nodes, .. }
+                if *node == settings.source && nodes.iter().all(|node| dead.contains(node)) => {}
+            other => return Err(format!("node {node} failed: {other}")),
+        }
+    }
+    match (missing.is_empty(), outcome.failures.is_empty()) {
+        (false, true) => Err(format!("nobody was told that {missing:?} lack the message")),
+        _ => Ok(()),
+    }
+}
+
+/// Runs `check` on every seed, on all processors; what was wrong.
+fn on_every_seed(seeds: u64, check: impl Fn(u64) -> Result<(), String> + Sync) -> Vec<String> {
+    let next = AtomicU64::new(0);
+    let work = || {
+        let mut wrong = Vec::new();
+        loop {
+            let seed = next.fetch_add(1, Ordering::Relaxed);
+            if seed >= seeds {
+                return wrong;
+            }
+            wrong.extend(check(seed).err());
+        }
+    };
+    std::thread::scope(|scope| {
+        let threads = std::thread::available_parallelism().map_or(1, usize::from);
+        let running: Vec<_> = (0..threads).map(|_| scope.spawn(work)).collect();
+        running.into_iter().flat_map(|thread| thread.join().expect("a broadcast does not panic")).collect()
+    })
+}
+
+fn assert_none(wrong: &[String]) {
+    let first = &wrong[..wrong.len().min(20)];
+    assert!(wrong.is_empty(), "{} wrong, the first:\n{}", wrong.len(), first.join("\n"));
+}
+
+#[test]
+fn many_seeded_broadcasts() {
+    let packets = AtomicU64::new(0);
+    let wrong = on_every_seed(seeds(), |seed| {
+        let outcome = run(seed, &Scenario::of(seed))?;
+        packets.fetch_add(outcome.packets, Ordering::Relaxed);
+        Ok(())
+    });
+    println!("{} seeded broadcasts, {packets:?} packets, {} wrong", seeds(), wrong.len());
+    assert_none(&wrong);
+}
+
+/// What repair cost in one broadcast, in packets.
+#[derive(Clone, Copy, Debug)]
+struct Cost {
+    /// Chunks that came from a node of the chain and were new.
+    mended: u64,
+    naks: u64,
+    repairs: u64,
+    /// Chunks that were there already.
+    duplicates: u64,
+}
+
+impl Cost {
+    fn of(settings: &Settings, outcome: &Outcome) -> Cost {
+        let receivers = (0u16..).zip(&outcome.stats).filter(|(node, _)| *node != settings.source);
+        let mended = receivers.map(|(_, stats)| stats.by_chain).sum();
+        let sum = |of: fn(&Stats) -> u64| outcome.stats.iter().map(of).sum();
+        Cost {
+            mended,
+            naks: sum(|stats| stats.naks),
+            repairs: sum(|stats| stats.served),
+            duplicates: sum(|stats| stats.duplicates),
+        }
+    }
+}
+
+/// What repair may cost in any one broadcast, each per unit of [`units`].
+#[derive(Clone, Copy, Debug, PartialEq)]
+struct Bounds {
+    naks: f64,
+    repairs: f64,
+    duplicates: f64,
+}
+
+/// More than any of a million seeds took; of 20,000 where packets are doubled (5.4 duplicates) or nodes die (0.6 NAKs). The
+/// test prints the worst of the seeds that it ran.
+fn bounds(pattern: Pattern) -> Bounds {
+    let (naks, repairs, duplicates) = match pattern {
+        Pattern::Random | Pattern::OneLink => (20.0, 4.0, 1.0),
+        Pattern::Bursty => (10.0, 12.0, 2.0),
+        Pattern::WholeRack => (10.0, 4.0, 1.0),
+        Pattern::Tail => (2.0, 4.0, 2.0),
+        Pattern::Late => (2.0, 4.0, 4.0),
+        Pattern::Disorder => (10.0, 30.0, 10.0),
+        Pattern::Deaths => (1.0, 16.0, 1.0),
+    };
+    Bounds { naks, repairs, duplicates }
+}
+
+/// What the costs of a broadcast are counted in: a chunk that was mended, and a node. But where the network itself doubles
+/// packets, duplicates by all chunks that come; and who lacks what only the dead have asks until it gives up, so requests by
+/// retry timers at the shortest, too.
+fn units(pattern: Pattern, settings: &Settings, outcome: &Outcome, mended: u64) -> Bounds {
+    let nodes = outcome.stats.len() as u64;
+    let each = (mended + nodes) as f64;
+    let units = Bounds { naks: each, repairs: each, duplicates: each };
+    let chunks = settings.len.div_ceil(u64::from(settings.chunk_bytes)).max(1);
+    let elapsed = (outcome.ended - Time::ZERO).as_millis() as u64;
+    match pattern {
+        Pattern::Disorder => Bounds { duplicates: (mended + nodes * chunks) as f64, ..units },
+        Pattern::Deaths => Bounds { naks: each + (nodes * elapsed / SHORTEST_RTO_MS) as f64, ..units },
+        _ => units,
+    }
+}
+
+/// The costs of all broadcasts of a pattern.
+#[derive(Debug, Default)]
+struct Costs {
+    sums: Mutex<[u64; 4]>,
+    worst: Mutex<[f64; 3]>,
+}
+
+/// Runs the broadcast of a pattern and a seed, and adds up what it cost.
+fn check_costs(pattern: Pattern, seed: u64, costs: &Costs) -> Result<(), String> {
+    let settings = Scenario::of_pattern(pattern, seed);
+    let outcome = run(seed, &settings).map_err(|wrong| format!("{pattern:?}, {wrong}"))?;
+    let cost = Cost::of(&settings, &outcome);
+    let Cost { mended, naks, repairs, duplicates } = cost;
+    for (sum, cost) in
+        costs.sums.lock().expect("no test panicked").iter_mut().zip([mended, naks, repairs, duplicates])
+    {
+        *sum += cost;
+    }
+    let (units, most) = (units(pattern, &settings, &outcome, mended), bounds(pattern));
+    let ratios =
+        [naks as f64 / units.naks, repairs as f64 / units.repairs, duplicates as f64 / units.duplicates];
+    for (worst, ratio) in costs.worst.lock().expect("no test panicked").iter_mut().zip(ratios) {
+        *worst = worst.max(ratio);
+    }
+    let chunks = settings.len.div_ceil(u64::from(settings.chunk_bytes)).max(1) as usize;
+    // Ranges, requests and packets that a node remembers, however long it goes on.
+    let entries = outcome.entries > 12 * (chunks + 10);
+    let dear =
+        ratios.iter().zip([most.naks, most.repairs, most.duplicates]).any(|(ratio, most)| *ratio > most);
+    if dear || entries {
+        let nodes = outcome.stats.len();
+        return Err(format!(
+            "{pattern:?}, seed {seed}: {cost:?} of {nodes} nodes ({ratios:.2?}, at most {most:?}), {} entries for {chunks} chunks",
+            outcome.entries
+        ));
+    }
+    Ok(())
+}
+
+/// What all broadcasts of a pattern cost in all, where packets are lost and nobody dies.
+fn check_sums(pattern: Pattern, costs: &Costs) -> Result<(), String> {
+    if matches!(pattern, Pattern::Disorder | Pattern::Deaths) {
+        return Ok(());
+    }
+    let [mended, naks, repairs, duplicates] =
+        costs.sums.lock().expect("no test panicked").map(|sum| sum as f64);
+    // Repairs are lost too; but where a rack loses together, one mends several nodes.
+    let per_chunk = if pattern == Pattern::WholeRack { 0.9 } else { 1.4 };
+    match naks < mended && repairs < per_chunk * mended && duplicates < 0.05 * mended {
+        true => Ok(()),
+        false => Err(format!("{pattern:?} in all: {costs:?}")),
+    }
+}
+
+#[test]
+fn repair_costs_no_more_than_is_said_whatever_is_lost() {
+    let each = seeds().div_ceil(Pattern::ALL.len() as u64);
+    let mut wrong = Vec::new();
+    for pattern in Pattern::ALL {
+        let costs = Costs::default();
+        wrong.extend(on_every_seed(each, |seed| check_costs(pattern, seed, &costs)));
+        println!("{pattern:?}, {each} seeds: {costs:?}");
+        wrong.extend(check_sums(pattern, &costs).err());
+    }
+    assert_none(&wrong);
+}

@@ -1,0 +1,79 @@
+"""The examples of Map-Collective over the emulated network give what plain programs give, in Rust and in Python."""
+import collections
+import math
+import os
+import random
+
+import pytest
+from conftest import succeed
+
+WORDS = "a rose is a rose is a rose said gertrude stein whose roses were never red".split()
+
+
+@pytest.fixture
+def bed(make_bed):
+    return make_bed("tree:2x3", host_mbit=50, uplink_mbit=50, loss=0.01)
+
+
+def on_six_ranks(bed, name, *arguments):
+    """What the example prints, as 6 ranks on nodes of their own."""
+    program = os.path.join(bed.bin_dir, "examples", name)
+    return succeed(bed, "cool", "run", "-n", "6", "--", program, *arguments).splitlines()
+
+
+def test_words_are_counted(bed, tmp_path):
+    chance, texts = random.Random(4), []
+    for i in range(11):
+        texts.append(" ".join(chance.choice(WORDS) for _ in range(40 * i)))
+        (tmp_path / str(i)).write_text(texts[-1])
+    counts = collections.Counter(" ".join(texts).split())
+    plain = ["%d %s" % (n, word) for word, n in sorted(counts.items(), key=lambda item: (-item[1], item[0]))]
+    assert on_six_ranks(bed, "wordcount", *(str(tmp_path / str(i)) for i in range(11))) == plain
+
+
+def page_ranks(links, pages):
+    """PageRank by its definition, until nothing changes any more."""
+    out = collections.Counter(source for source, _ in links)
+    ranks = [1 / pages] * pages
+    for _ in range(300):
+        lost = sum(rank for page, rank in enumerate(ranks) if page not in out)
+        new = [(0.15 + 0.85 * lost) / pages] * pages
+        for source, target in links:
+            new[target] += 0.85 * ranks[source] / out[source]
+        ranks = new
+    return ranks
+
+
+def test_pages_are_ranked(bed, tmp_path):
+    chance = random.Random(5)
+    links = [(chance.randrange(80), min(chance.randrange(100), chance.randrange(100))) for _ in range(700)] + [(0, 99)]
+    (tmp_path / "links").write_text("".join("%d %d\n" % link for link in links))
+    found = [line.split() for line in on_six_ranks(bed, "pagerank", str(tmp_path / "links"))]
+    assert [int(page) for page, _ in found] == list(range(100))
+    assert [float(rank) for _, rank in found] == pytest.approx(page_ranks(links, 100), abs=1e-11)
+
+
+def scaled(apart):
+    """Stress and points by SMACOF, from the spiral that the examples begin with and by their rule for the end."""
+    n = len(apart)
+    points = [((1 + i) * math.cos(2.4 * i), (1 + i) * math.sin(2.4 * i)) for i in range(n)]
+    stresses = []
+    while len(stresses) < 3 or stresses[-2] - stresses[-1] > 1e-9 * stresses[-2]:
+        now = [[math.dist(a, b) for b in points] for a in points]
+        stresses.append(sum((now[i][j] - apart[i][j]) ** 2 for i in range(n) for j in range(i)))
+        ratio = [[apart[i][j] / now[i][j] if now[i][j] else 0 for j in range(n)] for i in range(n)]
+        points = [tuple(sum(ratio[i][j] * (points[i][x] - points[j][x]) for j in range(n)) / n for x in range(2))
+                  for i in range(n)]
+    return stresses[-1], points
+
+
+def test_points_are_found_by_their_distances(bed, tmp_path):
+    chance = random.Random(6)
+    points = [(chance.uniform(0, 9), chance.uniform(0, 9)) for _ in range(30)]
+    apart = [[math.dist(a, b) for b in points] for a in points]
+    (tmp_path / "distances").write_text("".join(" ".join("%.17g" % d for d in row) + "\n" for row in apart))
+    stress, *found = on_six_ranks(bed, "smacof", str(tmp_path / "distances"))
+    plain_stress, plain = scaled(apart)
+    assert float(stress) == pytest.approx(plain_stress, rel=1e-6, abs=1e-9)
+    for line, point in zip(found, plain, strict=True):
+        assert [float(x) for x in line.split()] == pytest.approx(point, abs=1e-4)

@@ -1,0 +1,112 @@
+"""Networks of users: a Mininet Topo of their own or what a controller has discovered, with hosts on any switch; what cannot be
+emulated is said in one line."""
+import json
+import os
+import re
+import subprocess
+
+import pytest
+from conftest import ROOT, succeed
+
+import topologies
+
+# A ring of three switches, a host on each, and another switch with two hosts that hangs on it by a slow link.
+RING = """
+from mininet.topo import Topo
+
+class Ring(Topo):
+    def build(self):
+        ring = [self.addSwitch("core%d" % n) for n in (1, 2, 3)]
+        for n, switch in enumerate(ring, start=1):
+            self.addLink(switch, ring[n % 3])
+            self.addLink(self.addHost("c%d" % n), switch)
+        edge = self.addSwitch("edge", dpid="00000000000000ff")
+        self.addLink(edge, ring[0], bw=10)
+        for n in (1, 2):
+            self.addLink(self.addHost("e%d" % n), edge)
+"""
+
+
+def of_file(folder, text, name="Own"):
+    """What is said of a user's file."""
+    path = folder / "own.py"
+    path.write_text("from mininet.topo import Topo\n" + text)
+    with pytest.raises(ValueError) as refused:
+        topologies.parse("%s:%s" % (path, name))
+    return str(refused.value)
+
+
+def build(*lines):
+    return "class Own(Topo):\n    def build(self):\n" + "".join("        %s\n" % line for line in lines)
+
+
+@pytest.mark.parametrize("lines,said", [
+    (["self.addSwitch('s1')"], "0 hosts; expected 1 to 250"),
+    (["self.addHost('h1')"], "host h1 has 0 links; expected one"),
+    (["self.addLink(self.addHost('h1'), self.addHost('h2'))"], "link h1-h2: expected a switch at one end at least"),
+    (["s = self.addSwitch('s1')", "h = self.addHost('h1')", "self.addLink(h, s)", "self.addLink(h, s)"], "host h1 has 2 links; expected one"),
+    (["self.addLink(self.addHost('h1'), self.addSwitch('core'))"], "switch core: expected a number in its name, or dpid=.. for addSwitch"),
+    (["self.addSwitch('a1')", "self.addLink(self.addHost('h1'), self.addSwitch('b1'))"], "switches a1 and b1 have the same datapath id, 1"),
+    (["self.addSwitch('s2')", "self.addLink(self.addHost('h1'), self.addSwitch('s1'))"], "no links lead from h1 to s2"),
+    (["self.addLink(self.addHost('h1'), self.addSwitch('s1'), delay='5ms')"], "link h1-s1: delay is not emulated, only bw (Mbit/s)"),
+    (["self.addLink(self.addHost('h1'), self.addSwitch('s1'), bw=-1)"], "link h1-s1: bw=-1: expected Mbit/s from above 0 to 100000"),
+    (["self.addLink(self.addHost('a-long-name'), self.addSwitch('s1'))"], "Linux has no name as long as a-long-name-eth0"),
+    (["raise RuntimeError('no\\nway')"], "Own() failed: RuntimeError: no way"),
+])
+def test_a_topo_that_cannot_be_emulated_is_refused_in_one_line(tmp_path, lines, said):
+    text = of_file(tmp_path, build(*lines))
+    assert said in text and len(text.splitlines()) == 1 and text.startswith("topology %s/own.py:Own: " % tmp_path), text
+
+
+def test_a_file_without_the_class_is_refused_with_those_it_has(tmp_path):
+    assert "has no class Other derived of mininet.topo.Topo; it has Own" in of_file(tmp_path, "class Own(Topo): pass\nOther = 3\n", "Other")
+    assert "cannot be loaded: SyntaxError" in of_file(tmp_path, "class Own(Topo:\n")
+    assert "cannot be loaded: ModuleNotFoundError" in of_file(tmp_path, "import no_such_module\n")
+
+
+@pytest.mark.parametrize("text,said", [
+    ("tree:0x3", "expected at least one rack"), ("leafspine:2x0x2", "expected at least one rack"), ("tree:9x90", "at most 250 hosts"),
+    ("tree", "expected tree:RxK"), ("/no/such.json", "No such file"), ("/no/such.py:Own", "there is no file /no/such.py"),
+])
+def test_a_name_of_nothing_is_refused_with_what_is_expected(text, said):
+    done = subprocess.run([os.path.join(ROOT, "mininet", "testbed.py"), "--topology", text, "--", "true"], capture_output=True, text=True)
+    assert done.returncode == 2 and said in done.stderr.splitlines()[-1] and text in done.stderr, done.stderr
+
+
+@pytest.mark.parametrize("content", ["", "[]", "{}", '{"switches": [], "links": [], "nodes": []}', '{"switches": 3, "links": [], "nodes": []}',
+                                     '{"switches": [], "links": [{"a": 1, "b": 2, "a_port": 1, "b_port": 1}], "nodes": []}'])
+def test_json_that_is_no_topology_is_refused_in_one_line(tmp_path, content):
+    path = tmp_path / "seen.json"
+    path.write_text(content)
+    with pytest.raises(ValueError) as refused:
+        topologies.parse(str(path))
+    assert re.match(r"topology %s: (not what `cool topology --json` prints: .*|0 hosts; .*)$" % path, str(refused.value)), refused.value
+
+
+def test_nodes_whose_names_no_interface_can_have_are_numbered():
+    seen = {"switches": [{"datapath_id": 7}], "links": [],
+            "nodes": [{"name": "node-1.example.org", "located": True, "datapath_id": 7, "port": 3}, {"name": "h9", "located": False}]}
+    topo = topologies.Discovered(seen)
+    topologies.check(topo)
+    assert topo.hosts() == ["h1"] and topo.port("s1", "h1") == (3, 0)
+
+
+def shape(seen):
+    """Everything of a discovered topology that names of switches do not change."""
+    links = {frozenset([(l["a"], l["a_port"]), (l["b"], l["b_port"])]) for l in seen["links"]}
+    return links, {(n["name"], n["datapath_id"], n["port"]) for n in seen["nodes"]}
+
+
+def test_a_topo_with_hosts_on_all_switches_carries_collectives_and_is_built_anew_from_what_was_discovered(make_bed, tmp_path):
+    own = tmp_path / "ring.py"
+    own.write_text(RING)
+    bed = make_bed("%s:Ring" % own, host_mbit=20, uplink_mbit=20)
+    assert {l["mbit"] for l in bed.description["links"] if l["kind"] == "uplink"} == {10, 20}
+    seen = bed.cool_json("topology")
+    assert {n["name"]: n["datapath_id"] for n in seen["nodes"]} == {"c1": 1, "c2": 2, "c3": 3, "e1": 255, "e2": 255}
+    succeed(bed, "cool", "bench", "--ops", "bcast,allreduce,gather,barrier", "--bytes", "1000,300K", "--root", "1", "--reps", "1")
+    found = tmp_path / "seen.json"
+    found.write_text(json.dumps(seen))
+    bed = make_bed(str(found))
+    assert shape(bed.cool_json("topology")) == shape(seen)
+    succeed(bed, "cool", "bench", "--ops", "bcast,allreduce,gather,barrier", "--bytes", "1000,300K", "--root", "4", "--reps", "1")

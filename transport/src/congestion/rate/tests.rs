@@ -1,0 +1,177 @@
+use super::*;
+
+const FRAME: u64 = 1514;
+const MS: Duration = Duration::from_millis(1);
+
+/// A path with a queue, and sources that send over it in rounds of 64 chunks and hear of them at once.
+struct Path {
+    carries: u64,
+    /// Bytes that fit its queue, and that are in it.
+    queue: f64,
+    waiting: f64,
+    /// What it loses anyway, in 65535ths.
+    loses: u64,
+    /// Bytes per second that others keep on it unless it overflows.
+    others: f64,
+}
+
+impl Path {
+    fn new(carries: u64) -> Path {
+        Path { carries, queue: carries as f64 / 10.0, waiting: 0.0, loses: 0, others: 0.0 }
+    }
+
+    /// Lets the sources send for this many steps of 10 ms; returns the mean rates of the second half.
+    fn run(&mut self, rates: &mut [Rate], steps: u32) -> Vec<u64> {
+        let mut sent = vec![0; rates.len()];
+        for step in 0..steps {
+            // The first packets alone are no load.
+            let of = |rate: &Rate| if rate.phase == Phase::PacketTrain { MODEST } else { rate.current };
+            let offered = rates.iter().map(of).sum::<u64>() as f64 + self.others;
+            let waiting = self.waiting + (offered - self.carries as f64) / 100.0;
+            self.waiting = waiting.clamp(0.0, self.queue);
+            let lost = (waiting - self.queue).max(0.0) * 100.0 / offered;
+            let share = if self.waiting > 0.0 { (self.carries as f64 / offered).min(1.0) } else { 1.0 };
+            let sample = RateSample {
+                loss: (ALL as f64 * lost) as Loss + self.loses as Loss,
+                carried: None,
+                queue: Duration::from_secs_f64(self.waiting / self.carries as f64),
+            };
+            let now = Time::ZERO + 10 * MS * step;
+            for (rate, sent) in rates.iter_mut().zip(&mut sent) {
+                *sent += if step >= steps / 2 { rate.current } else { 0 };
+                let carried = if rate.phase == Phase::PacketTrain {
+                    self.carries.min(rate.current)
+                } else {
+                    rate.current
+                };
+                let sample = RateSample { carried: Some((carried as f64 * share) as u64), ..sample };
+                rate.on_round(now, step * 64..step * 64 + 64, step * 64, sample, MS);
+            }
+        }
+        sent.into_iter().map(|sent| sent / u64::from(steps - steps / 2)).collect()
+    }
+}
+
+fn rate(ceiling: Option<u64>) -> Rate {
+    Rate::new(RateSpec { ceiling, verified: true }, FRAME)
+}
+
+#[test]
+fn it_finds_what_the_path_carries_and_keeps_its_queue_short() {
+    for carries in [200_000, 2_500_000, 125_000_000, 1_250_000_000] {
+        let mut path = Path::new(carries);
+        let found = path.run(&mut [rate(None)], 200)[0];
+        assert!(found > carries * 9 / 10 && found < carries * 21 / 20, "{found} of {carries}");
+    }
+}
+
+#[test]
+fn a_fast_path_is_filled_within_a_few_reports() {
+    let mut rates = [rate(None)];
+    Path::new(125_000_000).run(&mut rates, 5);
+    assert!(rates[0].of(0) > 100_000_000, "{}", rates[0].of(0));
+}
+
+#[test]
+fn until_reports_come_only_a_few_packets_leave_at_once() {
+    let mut rate = rate(None);
+    assert_eq!((rate.of(15), rate.of(16)), (AT_ONCE, MODEST));
+    let sample = RateSample { loss: 0, carried: Some(20_000_000), queue: Duration::ZERO };
+    rate.on_round(Time::ZERO, 0..16, 20, sample, MS);
+    assert_eq!((rate.of(47), rate.of(48)), (20_000_000, MODEST));
+    // A round of which some was held back does not count.
+    rate.on_sent(50);
+    rate.on_round(Time::ZERO, 16..48, 51, RateSample { carried: Some(2_000_000), ..sample }, MS);
+    assert_eq!(rate.of(111), 20_000_000);
+}
+
+#[test]
+fn a_ceiling_that_is_not_verified_is_not_where_it_starts() {
+    let unverified = || Rate::new(RateSpec { ceiling: Some(1_250_000_000), verified: false }, FRAME);
+    let mut rate = unverified();
+    assert_eq!((rate.of(15), rate.of(16)), (1_250_000_000, MODEST));
+    let sample = RateSample { loss: 0, carried: Some(7_000_000), queue: 20 * MS };
+    rate.on_round(Time::ZERO, 0..16, 20, sample, MS);
+    assert_eq!((rate.of(47), rate.of(48)), (7_000_000, MODEST));
+    rate.set_ceiling(Some(625_000_000));
+    assert_eq!(rate.of(47), 7_000_000);
+
+    let found = Path::new(2_500_000).run(&mut [unverified()], 200)[0];
+    assert!((2_200_000..2_700_000).contains(&found), "{found}");
+    let found = Path::new(2_500_000_000).run(&mut [unverified()], 20)[0];
+    assert_eq!(found, 1_250_000_000);
+}
+
+#[test]
+fn a_queue_that_is_found_while_seeking_ends_that_although_packets_were_held_back() {
+    let mut rate = rate(None);
+    rate.on_round(Time::ZERO, 0..16, 20, RateSample { loss: 0, carried: Some(6_600_000), queue: MS }, MS);
+    // Nothing but the first two rounds was sent at that rate.
+    (20..200).for_each(|chunk| rate.on_sent(chunk));
+    rate.on_round(Time::ZERO, 48..112, 200, RateSample { loss: 0, carried: Some(2_500_000), queue: MS }, MS);
+    assert_eq!(rate.phase, Phase::SlowStart(0));
+    rate.on_round(
+        Time::ZERO,
+        112..176,
+        200,
+        RateSample { loss: 0, carried: Some(2_500_000), queue: 20 * MS },
+        MS,
+    );
+    assert_eq!(rate.of(200), 2_500_000);
+}
+
+#[test]
+fn who_came_first_and_who_came_later_get_equal_shares() {
+    let mut rates = [rate(Some(2_500_000)), rate(Some(2_500_000))];
+    rates[1].current = 300_000;
+    let shares = Path::new(2_500_000).run(&mut rates, 600);
+    assert!(shares.iter().all(|share| (1_000_000..1_500_000).contains(share)), "{shares:?}");
+}
+
+#[test]
+fn loss_that_does_not_come_from_sending_does_not_slow_it() {
+    let mut path = Path { loses: ALL / 5, ..Path::new(125_000_000) };
+    let found = path.run(&mut [rate(None)], 200)[0];
+    assert!(found > 110_000_000, "{found}");
+}
+
+#[test]
+fn where_no_queue_is_seen_it_still_finds_what_the_path_carries() {
+    let mut path = Path { queue: 1.0, ..Path::new(1_200_000) };
+    let found = path.run(&mut [rate(Some(2_000_000))], 400)[0];
+    assert!(found > 1_000_000 && found < 1_400_000, "{found}");
+}
+
+#[test]
+fn a_ceiling_is_where_it_starts_and_what_it_keeps() {
+    let mut rate = rate(Some(1_000_000));
+    let sample = RateSample { loss: (ALL / 10) as Loss, carried: None, queue: Duration::ZERO };
+    let mut slower = 0;
+    for round in 0..100 {
+        rate.on_round(Time::ZERO, round..round + 1, round, sample, MS);
+        slower += u32::from(rate.of(round) < 1_000_000);
+    }
+    assert_eq!((slower, rate.of(100)), (1, 1_000_000));
+    rate.set_ceiling(Some(500_000));
+    assert_eq!(rate.of(100), 500_000);
+}
+
+#[test]
+fn a_queue_that_others_keep_does_not_starve_it() {
+    let mut path = Path { waiting: 250_000.0, others: 2_000_000.0, ..Path::new(2_500_000) };
+    let mut rates = [rate(None)];
+    path.run(&mut rates, 200);
+    assert_eq!(rates[0].phase, Phase::Competing);
+    assert!(rates[0].of(0) > 400_000, "{}", rates[0].of(0));
+}
+
+#[test]
+fn when_nobody_hears_half_it_slows_to_a_floor() {
+    let mut rate = rate(None);
+    let sample = RateSample { loss: UNREPORTED - 1, carried: None, queue: Duration::ZERO };
+    for round in 0..100 {
+        rate.on_round(Time::ZERO, round * 10..round * 10 + 10, round * 10, sample, MS);
+    }
+    assert_eq!(rate.of(2000), SLOWEST);
+    assert!(rate.is_useless());
+}

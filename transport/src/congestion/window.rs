@@ -1,0 +1,148 @@
+//! How much a node asks for at a time.
+//!
+//! Slow start, then one chunk more a round trip; after a loss back to twice what came through in the shortest
+//! round trip, as in TCP Westwood (Mascolo et al., MobiCom 2001), so that a lossy link that is not congested
+//! keeps its throughput. Twice, because what comes through is short of what was asked by the loss itself.
+
+use crate::rtt::Rtt;
+use cool_machine::{Duration, Time};
+
+/// Chunks to ask for at first, and at the least.
+const INITIAL: u32 = 16;
+const SMALLEST: u32 = 16;
+/// The most bytes to ask for at a time: 10 Gbit/s over 100 microseconds, and half of a shallow switch buffer.
+const LARGEST_BYTES: u32 = 128 * 1024;
+/// Chunks of this many bytes and more, which no Ethernet frame holds, occur only on loopback, where no switch is in the way:
+/// there the window is [`LARGEST_ON_LOOPBACK`].
+const LOOPBACK_CHUNK_BYTES: u32 = 16 * 1024;
+/// The most chunks to ask for at a time on loopback.
+const LARGEST_ON_LOOPBACK: u32 = 48;
+/// Round trips over which the highest delivery rate is remembered.
+const MEMORY: usize = 8;
+
+/// The bound on outstanding chunks.
+#[derive(Debug)]
+pub(crate) struct Window {
+    size: u32,
+    largest: u32,
+    threshold: u32,
+    /// Chunks that came since the window last grew.
+    credit: u32,
+    /// Chunks that came since `since`.
+    delivered: u32,
+    since: Time,
+    /// Nanoseconds a chunk took in recent round trips; the shortest counts.
+    recent: [u64; MEMORY],
+    trips: usize,
+    reduced: Option<Time>,
+}
+
+impl Window {
+    pub(crate) fn new(now: Time, chunk_bytes: u32) -> Window {
+        let largest = match chunk_bytes {
+            ..LOOPBACK_CHUNK_BYTES => (LARGEST_BYTES / chunk_bytes).max(INITIAL),
+            _ => LARGEST_ON_LOOPBACK,
+        };
+        Window {
+            size: INITIAL,
+            largest,
+            threshold: largest,
+            credit: 0,
+            delivered: 0,
+            since: now,
+            recent: [u64::MAX; MEMORY],
+            trips: 0,
+            reduced: None,
+        }
+    }
+
+    /// Chunks that may be outstanding.
+    pub(crate) fn size(&self) -> u32 {
+        self.size
+    }
+
+    /// A chunk that was asked for came. `full`: the window was what kept from asking for more.
+    pub(crate) fn on_delivered(&mut self, now: Time, rtt: &Rtt, full: bool) {
+        self.delivered += 1;
+        let elapsed = now - self.since;
+        if elapsed >= rtt.smoothed() {
+            let each = elapsed.as_nanos() / u128::from(self.delivered);
+            self.recent[self.trips % MEMORY] = u64::try_from(each).unwrap_or(u64::MAX);
+            self.trips += 1;
+            self.delivered = 0;
+            self.since = now;
+        }
+        if full {
+            self.credit += 1;
+            let needed = if self.size < self.threshold { 1 } else { self.size };
+            if self.credit >= needed {
+                self.credit = 0;
+                self.size = (self.size + 1).min(self.largest);
+            }
+        }
+    }
+
+    /// A chunk that was asked for was lost. Losses within a round trip count once.
+    pub(crate) fn on_loss(&mut self, now: Time, rtt: &Rtt) {
+        if self.reduced.is_some_and(|at| now - at < rtt.smoothed()) {
+            return;
+        }
+        self.reduced = Some(now);
+        let each = self.recent.iter().min().copied().unwrap_or(u64::MAX);
+        let carried = 2 * in_time(rtt.shortest(), each);
+        self.threshold = carried.clamp(SMALLEST, self.largest);
+        self.size = self.size.min(self.threshold);
+    }
+
+    /// Nothing came for a whole retry timer.
+    pub(crate) fn on_silence(&mut self) {
+        self.threshold = (self.size / 2).max(SMALLEST);
+        self.size = SMALLEST;
+    }
+}
+
+fn in_time(time: Duration, each: u64) -> u32 {
+    let chunks = time.as_nanos() / u128::from(each.max(1));
+    u32::try_from(chunks).unwrap_or(u32::MAX / 2).min(u32::MAX / 2)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MS: Duration = Duration::from_millis(1);
+
+    fn rtt() -> Rtt {
+        let mut rtt = Rtt::new(20 * MS);
+        rtt.sample(MS);
+        rtt
+    }
+
+    /// Ten round trips with `each` between chunks.
+    fn fed(window: &mut Window, mut now: Time, each: Duration) -> Time {
+        for _ in 0..(10 * MS).as_nanos() / each.as_nanos() {
+            now += each;
+            window.on_delivered(now, &rtt(), true);
+        }
+        now
+    }
+
+    #[test]
+    fn it_grows_while_it_is_what_limits_and_is_bounded() {
+        let mut window = Window::new(Time::ZERO, 1424);
+        window.on_delivered(Time::ZERO, &rtt(), false);
+        assert_eq!(window.size(), INITIAL);
+        fed(&mut window, Time::ZERO, Duration::from_micros(2));
+        assert_eq!(window.size(), LARGEST_BYTES / 1424);
+    }
+
+    #[test]
+    fn a_loss_falls_back_to_twice_what_the_path_carried() {
+        let mut window = Window::new(Time::ZERO, 1424);
+        let now = fed(&mut window, Time::ZERO, Duration::from_micros(50));
+        window.on_loss(now, &rtt());
+        assert!((35..=45).contains(&window.size()), "{}", window.size());
+        window.on_silence();
+        assert_eq!(window.size(), SMALLEST);
+    }
+}

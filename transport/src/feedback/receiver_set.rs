@@ -1,0 +1,259 @@
+//! What the source knows of its receivers: who is there, who is ready, who has everything.
+
+use crate::feedback::ack_tree::positions;
+use crate::feedback::rounds::RoundFeedback;
+use crate::intervals::IntervalSet;
+use crate::packet::Body;
+use crate::retry::REPORT_TIMEOUT;
+use crate::spec::Chain;
+use cool_machine::{Duration, Time};
+use core::ops::Range;
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::Arc;
+
+/// The most rounds that wait to be reported by all.
+const OPEN_ROUNDS_MAX: usize = 64;
+
+/// A round as far as it has been reported.
+#[derive(Debug)]
+struct OpenRound {
+    round: u32,
+    /// The worst of how it was heard.
+    heard: RoundFeedback,
+    /// When it was first told of.
+    since: Time,
+}
+
+/// The source's list of receivers.
+#[derive(Debug)]
+pub(crate) struct ReceiverSet {
+    chain: Arc<Chain>,
+    heard: Vec<Option<Time>>,
+    ready: IntervalSet,
+    complete: IntervalSet,
+    /// When a receiver that is not complete was last heard of.
+    news: Time,
+    /// The rounds that not all have told of, in order.
+    open: VecDeque<OpenRound>,
+    /// Those who report to the source, its own rack and the heads of the others, and how many rounds have passed
+    /// as each told last.
+    reporters: BTreeMap<u16, u32>,
+}
+
+impl ReceiverSet {
+    pub(crate) fn new(now: Time, chain: Arc<Chain>) -> ReceiverSet {
+        ReceiverSet {
+            heard: vec![None; usize::from(chain.len())],
+            ready: IntervalSet::default(),
+            complete: IntervalSet::default(),
+            news: now,
+            open: VecDeque::new(),
+            reporters: (1..chain.len())
+                .filter(|p| chain.head(*p) == 0 || chain.head(*p) == *p)
+                .map(|position| (position, 0))
+                .collect(),
+            chain,
+        }
+    }
+
+    /// A receiver was heard.
+    pub(crate) fn on_heard(&mut self, now: Time, position: u16) {
+        self.heard[usize::from(position)] = Some(now);
+        self.ready.insert(u32::from(position)..u32::from(position) + 1);
+        if !self.complete.contains(u32::from(position)) {
+            self.news = now;
+        }
+    }
+
+    /// A report came from one receiver about several. Tells whether any of them is newly complete.
+    pub(crate) fn on_report(&mut self, now: Time, alive: &[Range<u16>], complete: &[Range<u16>]) -> bool {
+        let last = self.chain.len();
+        for position in alive.iter().flat_map(|range| range.start.max(1)..range.end.min(last)) {
+            self.on_heard(now, position);
+        }
+        let mut new = 0;
+        for range in complete {
+            new += self.complete.insert(u32::from(range.start.max(1))..u32::from(range.end.min(last)));
+        }
+        if new > 0 {
+            self.news = now;
+        }
+        new > 0
+    }
+
+    /// What one reported of the last of the rounds that have passed. Returns the latest round that all have told
+    /// of now, or as many as are waited for: who never told of one is not waited for longer than `patience`.
+    pub(crate) fn on_round(
+        &mut self,
+        now: Time,
+        from: u16,
+        (rounds, heard): (u32, RoundFeedback),
+        patience: Duration,
+    ) -> Option<(u32, RoundFeedback)> {
+        let round = rounds.checked_sub(1)?;
+        // One past a head that does not answer reports here, too.
+        let told = self.reporters.get_mut(&from)?;
+        let before = std::mem::replace(told, rounds.max(*told));
+        if before < rounds && self.open.back().is_none_or(|last| last.round < round) {
+            self.open.push_back(OpenRound { round, heard: RoundFeedback::NONE, since: now });
+        }
+        // It may tell in parts, and what it told of others may have been lost.
+        for told in
+            self.open.iter_mut().filter(|told| (before.saturating_sub(1)..rounds).contains(&told.round))
+        {
+            told.heard = told.heard.worst(heard);
+        }
+        let mut passed: Option<(u32, RoundFeedback)> = None;
+        while let Some(first) = self.open.front() {
+            let waits = |rounds: u32| now - first.since < if rounds > 0 { REPORT_TIMEOUT } else { patience };
+            let missing = self.reporters.values().any(|rounds| *rounds <= first.round && waits(*rounds));
+            if missing && self.open.len() <= OPEN_ROUNDS_MAX {
+                break;
+            }
+            let heard = passed.map_or(first.heard, |(_, heard)| heard.worst(first.heard));
+            passed = Some((first.round, heard));
+            self.open.pop_front();
+        }
+        passed
+    }
+
+    /// How many rounds have passed, as far as anyone told.
+    pub(crate) fn rounds(&self) -> u32 {
+        self.reporters.values().max().copied().unwrap_or(0)
+    }
+
+    /// When a receiver that is not complete was last heard of.
+    pub(crate) fn news(&self) -> Time {
+        self.news
+    }
+
+    /// Whether every receiver has been heard of.
+    pub(crate) fn all_ready(&self) -> bool {
+        self.ready.len() == self.receivers()
+    }
+
+    /// Whether every receiver has everything.
+    pub(crate) fn all_complete(&self) -> bool {
+        self.complete.len() == self.receivers()
+    }
+
+    /// Positions that are not complete and have not been heard of for `quiet`.
+    pub(crate) fn silent_for(&self, now: Time, quiet: Duration) -> Vec<u16> {
+        let missing = self.complete.gaps(1..u32::from(self.chain.len())).flatten().map(|p| p as u16);
+        missing.filter(|p| self.heard[usize::from(*p)].is_none_or(|heard| now - heard >= quiet)).collect()
+    }
+
+    /// Positions that have not been heard of at all.
+    pub(crate) fn not_ready(&self) -> Vec<u16> {
+        self.ready.gaps(1..u32::from(self.chain.len())).flatten().map(|p| p as u16).collect()
+    }
+
+    /// The nodes that are not complete.
+    pub(crate) fn incomplete(&self) -> Vec<u16> {
+        let missing = self.complete.gaps(1..u32::from(self.chain.len())).flatten();
+        missing.map(|position| self.chain.node(position as u16)).collect()
+    }
+
+    /// What a receiver that reported is to be told: of itself and the next, or of its rack if it is the head.
+    pub(crate) fn settled_for(&self, position: u16) -> Body {
+        let from = u32::from(position);
+        let to =
+            if self.chain.head(position) == position { self.chain.rack_end(position) } else { position + 1 };
+        Body::Settled { positions: positions(self.complete.overlaps(from..u32::from(to) + 1)) }
+    }
+
+    /// What all are told at the end, also of those that did not complete.
+    pub(crate) fn all_settled(&self) -> Body {
+        Body::Settled { positions: vec![1..self.chain.len()] }
+    }
+
+    fn receivers(&self) -> u32 {
+        u32::from(self.chain.len()) - 1
+    }
+}
+
+/// When the source looks again for receivers that it has not heard of.
+#[derive(Debug)]
+pub(crate) struct PollTimer {
+    at: Time,
+    times: u32,
+}
+
+impl PollTimer {
+    /// The first after `wait`.
+    pub(crate) fn new(now: Time, wait: Duration) -> PollTimer {
+        PollTimer { at: now + wait, times: 0 }
+    }
+
+    pub(crate) fn at(&self) -> Time {
+        self.at
+    }
+
+    /// It looks now, and again after a growing multiple of `wait`.
+    pub(crate) fn on_poll(&mut self, now: Time, wait: Duration) {
+        self.at = now + crate::rtt::backoff(wait, self.times);
+        self.times += 1;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::spec::Hop;
+
+    const MS: Duration = Duration::from_millis(1);
+
+    /// The source's rack has position 1; 2 is head of the other rack.
+    fn receivers() -> ReceiverSet {
+        let hop = |(node, rack)| Hop { node, rack };
+        let chain = Chain::new([(0, 0), (1, 0), (2, 1), (3, 1)].into_iter().map(hop).collect()).unwrap();
+        ReceiverSet::new(Time::ZERO, chain)
+    }
+
+    fn at(ms: u32) -> Time {
+        Time::ZERO + ms * MS
+    }
+
+    fn lost(loss: u16) -> RoundFeedback {
+        RoundFeedback { loss, spacing: 1, delay: 0 }
+    }
+
+    #[test]
+    fn a_round_waits_for_the_rack_behind_the_queue() {
+        let mut receivers = receivers();
+        assert_eq!(receivers.on_round(at(1), 1, (1, lost(0)), MS), None);
+        assert_eq!(receivers.on_round(at(1), 2, (1, lost(7)), MS), Some((0, lost(7))));
+        assert_eq!(receivers.on_round(at(40), 1, (2, lost(1)), MS), None);
+        assert_eq!(receivers.on_round(at(80), 1, (3, lost(0)), MS), None);
+        assert_eq!(receivers.on_round(at(90), 2, (2, lost(9)), MS), Some((1, lost(9))));
+        assert_eq!(receivers.on_round(at(99), 2, (3, lost(2)), MS), Some((2, lost(2))));
+        assert_eq!(receivers.rounds(), 3);
+    }
+
+    #[test]
+    fn a_lost_report_is_made_up_for_by_the_next() {
+        let mut receivers = receivers();
+        receivers.on_round(at(1), 1, (1, lost(0)), MS);
+        receivers.on_round(at(2), 1, (2, lost(0)), MS);
+        assert_eq!(receivers.on_round(at(2), 2, (2, lost(5)), MS), Some((1, lost(5))));
+    }
+
+    #[test]
+    fn who_never_tells_is_waited_for_a_little_and_who_falls_silent_a_while() {
+        let mut receivers = receivers();
+        assert_eq!(receivers.on_round(at(1), 1, (1, lost(0)), 10 * MS), None);
+        assert_eq!(receivers.on_round(at(12), 1, (2, lost(0)), 10 * MS), Some((0, lost(0))));
+        assert_eq!(receivers.on_round(at(13), 2, (2, lost(0)), 10 * MS), Some((1, lost(0))));
+        assert_eq!(receivers.on_round(at(40), 1, (3, lost(0)), 10 * MS), None);
+        assert_eq!(receivers.on_round(at(300), 1, (4, lost(0)), 10 * MS), Some((2, lost(0))));
+    }
+
+    #[test]
+    fn rounds_that_are_told_by_one_alone_do_not_pile_up() {
+        let mut receivers = receivers();
+        for rounds in 1..10_000 {
+            receivers.on_round(at(0), 1, (rounds, lost(0)), MS);
+        }
+        assert!(receivers.open.len() <= OPEN_ROUNDS_MAX, "{}", receivers.open.len());
+    }
+}

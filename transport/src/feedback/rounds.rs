@@ -1,0 +1,131 @@
+//! The rounds in which the loss of a multicast is measured: runs of chunks, the same at source and receivers,
+//! so that a packet need not say which round it is of.
+//!
+//! They start short, so that a source that looks for its rate hears soon, and double up to a length at which
+//! all reports together are a small part of the stream.
+
+use crate::congestion::queueing_delay::{self, SHORTEST_QUEUE};
+use crate::congestion::rate::{Loss, UNREPORTED};
+use crate::spec::Chain;
+use core::ops::Range;
+
+/// Chunks in the first round.
+const FIRST: u64 = 16;
+/// Chunks in a full round for each report that meets at one node: some 100 bytes against 16 packets.
+const PER_REPORT: u32 = 16;
+/// A full round is not shorter than this.
+const SHORTEST: u32 = 64;
+
+/// How a round was heard.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct RoundFeedback {
+    pub(crate) loss: Loss,
+    /// Nanoseconds between its chunks.
+    pub(crate) spacing: u32,
+    /// What even the quickest of them waited in queues (see [`crate::congestion::queueing_delay`]).
+    pub(crate) delay: u16,
+}
+
+impl RoundFeedback {
+    /// Nothing is known of how it was heard.
+    pub(crate) const NONE: RoundFeedback = RoundFeedback { loss: UNREPORTED, spacing: 0, delay: 0 };
+
+    /// Whether at least half of it came, or what did not was lost in a queue that slowing down makes shorter.
+    pub(crate) fn counts(self) -> bool {
+        self.loss <= Loss::MAX / 2
+            || self.loss != UNREPORTED && queueing_delay::units(self.delay) >= SHORTEST_QUEUE
+    }
+
+    /// The worst of both among those that count: for the others there is the chain.
+    pub(crate) fn worst(self, other: RoundFeedback) -> RoundFeedback {
+        match (self.counts(), other.counts()) {
+            (true, true) => RoundFeedback {
+                loss: self.loss.max(other.loss),
+                spacing: self.spacing.max(other.spacing),
+                delay: self.delay.max(other.delay),
+            },
+            (true, false) => self,
+            (false, true) => other,
+            (false, false) => RoundFeedback {
+                loss: self.loss.min(other.loss),
+                spacing: self.spacing.min(other.spacing),
+                delay: self.delay.min(other.delay),
+            },
+        }
+    }
+}
+
+/// Which chunks a round has.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Rounds {
+    /// Rounds before the first full one.
+    doublings: u32,
+}
+
+impl Rounds {
+    /// The rounds of a stream along this chain.
+    pub(crate) fn new(chain: &Chain) -> Rounds {
+        let full = (PER_REPORT * chain.fan_in()).max(SHORTEST).next_power_of_two();
+        Rounds { doublings: full.ilog2() - FIRST.ilog2() }
+    }
+
+    fn start(self, round: u32) -> u64 {
+        let short = round.min(self.doublings);
+        FIRST * ((1 << short) - 1) + u64::from(round - short) * (FIRST << self.doublings)
+    }
+
+    /// The chunks of a round, of however long a message.
+    pub(crate) fn chunks(self, round: u32) -> Range<u32> {
+        let clip = |chunk: u64| u32::try_from(chunk).unwrap_or(u32::MAX);
+        clip(self.start(round))..clip(self.start(round.saturating_add(1)))
+    }
+
+    /// The round of a chunk.
+    pub(crate) fn of(self, chunk: u32) -> u32 {
+        let chunk = u64::from(chunk);
+        let full = self.start(self.doublings);
+        if chunk < full {
+            (chunk / FIRST + 1).ilog2()
+        } else {
+            self.doublings + ((chunk - full) / (FIRST << self.doublings)) as u32
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::spec::Hop;
+
+    fn rounds(nodes: u16) -> Rounds {
+        Rounds::new(&Chain::new((0..nodes).map(|node| Hop { node, rack: 0 }).collect()).unwrap())
+    }
+
+    #[test]
+    fn rounds_double_and_then_stay() {
+        let r = rounds(2);
+        let sizes: Vec<usize> = (0..5).map(|round| r.chunks(round).len()).collect();
+        assert_eq!(sizes, [16, 32, 64, 64, 64]);
+        assert_eq!(rounds(20).chunks(9).len(), 512);
+    }
+
+    #[test]
+    fn who_hears_less_than_half_does_not_count() {
+        let good = RoundFeedback { loss: 9, spacing: 5, delay: 4 };
+        let bad = RoundFeedback { loss: 50_000, spacing: 70, delay: 9 };
+        assert_eq!(good.worst(bad), good);
+        assert_eq!(bad.worst(RoundFeedback::NONE).loss, bad.loss);
+        let other = RoundFeedback { loss: 3, spacing: 8, delay: 2 };
+        assert_eq!(other.worst(good), RoundFeedback { loss: 9, spacing: 8, delay: 4 });
+    }
+
+    #[test]
+    fn every_chunk_is_in_the_round_that_it_is_said_to_be_in() {
+        for nodes in [1, 5, 40] {
+            let r = rounds(nodes);
+            for chunk in (0..5000).chain([1 << 31, u32::MAX - 1]) {
+                assert!(r.chunks(r.of(chunk)).contains(&chunk), "{chunk} of {nodes}");
+            }
+        }
+    }
+}

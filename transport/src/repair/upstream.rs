@@ -1,0 +1,162 @@
+//! Whom to ask for repairs: the predecessor in the chain, or the next one up that answers, finally the source.
+
+use crate::retry::{PREDECESSOR_RETRY_RTOS, UPSTREAM_TRIES, UPSTREAM_TRIES_PROVEN};
+use cool_machine::{Duration, Time};
+
+/// The node that is asked.
+#[derive(Debug)]
+pub(crate) struct Upstream {
+    me: u16,
+    position: u16,
+    /// How far up to go next: doubles, so that a dead rack is soon passed.
+    leap: u16,
+    tries: u32,
+    /// Times that even the source did not answer.
+    sweeps: u32,
+    heard: Option<Time>,
+    /// When it was last found silent; requests before that do not count again.
+    silent: Option<Time>,
+    /// When the predecessor was last tried while another is asked.
+    retried: Time,
+}
+
+impl Upstream {
+    pub(crate) fn new(me: u16) -> Upstream {
+        Upstream {
+            me,
+            position: me - 1,
+            leap: 1,
+            tries: 0,
+            sweeps: 0,
+            heard: None,
+            silent: None,
+            retried: Time::ZERO,
+        }
+    }
+
+    pub(crate) fn position(&self) -> u16 {
+        self.position
+    }
+
+    /// The position before this node's, which is asked first.
+    pub(crate) fn predecessor(&self) -> u16 {
+        self.me - 1
+    }
+
+    /// Whether it has answered after this instant.
+    pub(crate) fn heard_since(&self, at: Time) -> bool {
+        self.heard.is_some_and(|heard| heard > at)
+    }
+
+    /// How long to wait for its answer. Doubled once and no more: what is asked again is little, and round
+    /// trips are learned from late answers too.
+    pub(crate) fn retry_after(&self, rto: Duration) -> Duration {
+        if self.tries + self.sweeps > 0 { 2 * rto } else { rto }
+    }
+
+    /// Whether to try the predecessor again now: it was passed over a while ago, perhaps by bad luck.
+    pub(crate) fn retries(&mut self, now: Time, rto: Duration) -> bool {
+        let due = self.position + 1 < self.me && now - self.retried > PREDECESSOR_RETRY_RTOS * rto;
+        if due {
+            self.retried = now;
+        }
+        due
+    }
+
+    /// A node nearer the source was heard. One nearer to here than the one that is asked takes its place again.
+    pub(crate) fn on_heard(&mut self, now: Time, position: u16) {
+        if position < self.position || position >= self.me {
+            return;
+        }
+        self.position = position;
+        self.heard = Some(now);
+        (self.leap, self.tries, self.sweeps, self.silent) = (1, 0, 0, None);
+    }
+
+    /// A request of this time was not answered. Tells whether another is to be asked from now on.
+    pub(crate) fn on_silence(&mut self, now: Time, asked: Time) -> bool {
+        if self.silent.is_some_and(|silent| asked < silent) {
+            return false;
+        }
+        self.silent = Some(now);
+        self.tries += 1;
+        if self.tries < if self.heard.is_some() { UPSTREAM_TRIES_PROVEN } else { UPSTREAM_TRIES } {
+            return false;
+        }
+        self.tries = 0;
+        self.heard = None;
+        self.retried = now;
+        if self.position == 0 {
+            // From now on only these two: others may have what is missing, but need not keep it.
+            self.position = self.predecessor();
+            self.leap = u16::MAX;
+            self.sweeps += 1;
+        } else {
+            self.position = self.position.saturating_sub(self.leap);
+            self.leap = self.leap.saturating_mul(2);
+        }
+        true
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn at(n: u64) -> Time {
+        Time::from_nanos(n)
+    }
+
+    /// The positions asked in turn while nobody answers.
+    fn swept(upstream: &mut Upstream, changes: usize) -> Vec<u16> {
+        let mut asked = vec![upstream.position()];
+        let mut now = 1;
+        while asked.len() <= changes {
+            now += 10;
+            if upstream.on_silence(at(now), at(now - 1)) {
+                asked.push(upstream.position());
+            }
+        }
+        asked
+    }
+
+    #[test]
+    fn silent_nodes_are_passed_in_growing_leaps_and_then_source_and_predecessor_take_turns() {
+        let mut upstream = Upstream::new(9);
+        assert_eq!(swept(&mut upstream, 8), [8, 7, 5, 1, 0, 8, 0, 8, 0]);
+        assert_eq!(upstream.retry_after(Duration::from_millis(1)), Duration::from_millis(2));
+    }
+
+    #[test]
+    fn a_nearer_node_that_is_heard_takes_its_place_again() {
+        let mut upstream = Upstream::new(9);
+        swept(&mut upstream, 3);
+        upstream.on_heard(at(900), 0);
+        assert_eq!(upstream.position(), 1);
+        upstream.on_heard(at(900), 8);
+        assert_eq!(upstream.position(), 8);
+        upstream.on_heard(at(900), 12);
+        assert_eq!(upstream.position(), 8);
+    }
+
+    #[test]
+    fn a_predecessor_that_was_passed_over_is_tried_again_after_a_while() {
+        let ns = Duration::from_nanos(1);
+        let mut upstream = Upstream::new(9);
+        assert!(!upstream.retries(at(1000), ns));
+        swept(&mut upstream, 1);
+        assert!(!upstream.retries(at(25), ns));
+        assert!(upstream.retries(at(1000), ns));
+        assert!(!upstream.retries(at(1001), ns));
+    }
+
+    #[test]
+    fn requests_lost_together_count_as_one_silence() {
+        let mut upstream = Upstream::new(3);
+        upstream.on_heard(at(1), 2);
+        for _ in 0..10 {
+            assert!(!upstream.on_silence(at(50), at(40)));
+        }
+        assert_eq!(upstream.position(), 2);
+    }
+}

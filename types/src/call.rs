@@ -1,0 +1,280 @@
+//! A collective as all ranks of a group call it, and whether that makes sense.
+
+use crate::limits::ARRAY_BYTES;
+use crate::{ElementType, Operation, Rank, ReduceOp};
+use core::ops::Range;
+use std::sync::Arc;
+
+/// One collective, as all ranks of the group call it. Equal calls of all ranks make equal schedules: what
+/// agents compare before they start.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Call {
+    /// What to do.
+    pub operation: Operation,
+    /// Source or destination, where the operation has one.
+    pub root: Rank,
+    /// Bytes of the message of a bcast, of the vector of a reduction or scan, of one rank's part else. A
+    /// barrier has none, whatever stands here.
+    pub bytes: u64,
+    /// Bytes of one element; `bytes` is a multiple of it, and no message cuts an element.
+    pub element: u32,
+    /// For parts of unequal lengths (MPI's v-forms): the bytes of each rank's part, in rank order, in place of
+    /// `bytes`; of an alltoall those from rank 0 to each rank, then those from rank 1, and so on.
+    pub counts: Option<Arc<[u64]>>,
+}
+
+/// Why a call makes no sense. The words go on after "rank 1 cannot call gather: ".
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum CallError {
+    /// The root is not a rank of the group.
+    #[error("its root is {root}, but the group has ranks 0 to {}", size - 1)]
+    Root {
+        /// The root.
+        root: Rank,
+        /// Ranks of the group.
+        size: usize,
+    },
+    /// A length is not a whole number of elements.
+    #[error("its {bytes} bytes are not a whole number of elements of {element} bytes")]
+    Element {
+        /// The length.
+        bytes: u64,
+        /// Bytes of an element.
+        element: u32,
+    },
+    /// Counts are given to an operation that takes none.
+    #[error("it has counts, but its ranks have no parts; leave them out")]
+    NoParts,
+    /// There are not as many counts as the group needs.
+    #[error("it has {given} counts, but {size} ranks need {wanted}")]
+    Counts {
+        /// Counts given.
+        given: usize,
+        /// Counts needed.
+        wanted: usize,
+        /// Ranks of the group.
+        size: usize,
+    },
+    /// The arrays do not fit an address space.
+    #[error("its arrays are larger than an address space; split it")]
+    TooLarge,
+    /// A reduction without a way to combine.
+    #[error("it does not say how to combine elements")]
+    NoReduction,
+    /// Elements that cannot be combined so.
+    #[error("elements of type {element} have no {reduce}; they have {}", fitting(*element))]
+    Reduction {
+        /// The elements.
+        element: ElementType,
+        /// How they were to be combined.
+        reduce: ReduceOp,
+    },
+    /// What each rank would have to divide by differs.
+    #[error("there is no average of a scan; scan by sum and divide")]
+    AverageOfScan,
+    /// A rank's buffer is too short.
+    #[error("its {name} has {given} bytes and needs {needed}")]
+    Buffer {
+        /// Which: "input" or "output".
+        name: &'static str,
+        /// Bytes that it has.
+        given: u64,
+        /// Bytes that the call takes.
+        needed: u64,
+    },
+}
+
+fn fitting(element: ElementType) -> String {
+    let fit = ReduceOp::ALL.into_iter().filter(|op| element.combines_by(*op));
+    fit.map(ReduceOp::name).collect::<Vec<_>>().join(", ")
+}
+
+impl Call {
+    /// A call whose parts, if it has any, are all of `bytes` bytes.
+    pub fn new(operation: Operation, root: Rank, bytes: u64, element: u32) -> Call {
+        Call { operation, root, bytes, element, counts: None }
+    }
+
+    /// The same call with the parts' lengths in bytes; see [`Call::counts`].
+    pub fn with_counts(self, counts: impl Into<Arc<[u64]>>) -> Call {
+        Call { counts: Some(counts.into()), ..self }
+    }
+
+    /// How many counts an operation takes from a group of `size` ranks.
+    ///
+    /// # Errors
+    /// If it takes none, or they are beyond counting.
+    pub fn counts_needed(operation: Operation, size: usize) -> Result<usize, CallError> {
+        match operation {
+            Operation::Alltoall => size.checked_mul(size).ok_or(CallError::TooLarge),
+            operation if operation.takes_counts() => Ok(size),
+            _ => Err(CallError::NoParts),
+        }
+    }
+
+    /// Whether the call makes sense for a group of `size` ranks: the one check of a call, before anything is made of it.
+    ///
+    /// # Errors
+    /// What is wrong with it, and what would be right.
+    pub fn check(&self, size: usize) -> Result<(), CallError> {
+        if self.root.0 as usize >= size {
+            return Err(CallError::Root { root: self.root, size });
+        }
+        if let Some(counts) = &self.counts {
+            let (given, wanted) = (counts.len(), Call::counts_needed(self.operation, size)?);
+            if given != wanted {
+                return Err(CallError::Counts { given, wanted, size });
+            }
+        }
+        let element = self.element;
+        let whole = |bytes: &u64| element > 0 && bytes.is_multiple_of(u64::from(element));
+        if let Some(bytes) = self.lengths().iter().copied().find(|bytes| !whole(bytes)) {
+            return Err(CallError::Element { bytes, element });
+        }
+        match self.all_bytes(size) {
+            Some(bytes) if bytes <= ARRAY_BYTES => Ok(()),
+            _ => Err(CallError::TooLarge),
+        }
+    }
+
+    /// Whether a rank's buffers are as long as the call, which was checked for `size` ranks, takes them to be.
+    ///
+    /// # Errors
+    /// [`CallError::Buffer`], if one is too short.
+    pub fn check_buffers(&self, rank: Rank, size: usize, input: u64, output: u64) -> Result<(), CallError> {
+        let needed = [self.input_bytes(rank, size), self.output_bytes(rank, size)];
+        for ((name, given), needed) in [("input", input), ("output", output)].into_iter().zip(needed) {
+            if given < needed {
+                return Err(CallError::Buffer { name, given, needed });
+            }
+        }
+        Ok(())
+    }
+
+    /// Bytes of the input of `rank` in a group of `size` ranks; the call was [checked](Call::check) for it.
+    pub fn input_bytes(&self, rank: Rank, size: usize) -> u64 {
+        match self.operation {
+            Operation::Bcast | Operation::Barrier => 0,
+            Operation::Reduce | Operation::Allreduce | Operation::Scan | Operation::Exscan => self.bytes,
+            Operation::Gather | Operation::Allgather => self.part(rank),
+            Operation::Scatter if rank == self.root => self.parts(0..size),
+            Operation::Scatter => 0,
+            Operation::ReduceScatter => self.parts(0..size),
+            Operation::Alltoall => sum((0..size).map(|to| self.block(rank.0 as usize, to, size))),
+        }
+    }
+
+    /// Bytes of the output of `rank` in a group of `size` ranks; as [`Call::input_bytes`].
+    pub fn output_bytes(&self, rank: Rank, size: usize) -> u64 {
+        match self.operation {
+            Operation::Bcast | Operation::Allreduce | Operation::Scan => self.bytes,
+            Operation::Exscan if rank.0 > 0 => self.bytes,
+            Operation::Reduce if rank == self.root => self.bytes,
+            Operation::Barrier | Operation::Exscan | Operation::Reduce => 0,
+            Operation::Scatter | Operation::ReduceScatter => self.part(rank),
+            Operation::Allgather => self.parts(0..size),
+            Operation::Gather if rank == self.root => self.parts(0..size),
+            Operation::Gather => 0,
+            Operation::Alltoall => sum((0..size).map(|from| self.block(from, rank.0 as usize, size))),
+        }
+    }
+
+    /// Bytes of a rank's part.
+    pub fn part(&self, rank: Rank) -> u64 {
+        self.counts.as_ref().map_or(self.bytes, |counts| counts[rank.0 as usize])
+    }
+
+    /// Bytes of some ranks' parts together.
+    pub fn parts(&self, ranks: Range<usize>) -> u64 {
+        match &self.counts {
+            None => self.bytes.saturating_mul(ranks.len() as u64),
+            Some(counts) => sum(counts[ranks].iter().copied()),
+        }
+    }
+
+    /// Bytes of what goes from one rank to another in an alltoall.
+    pub fn block(&self, from: usize, to: usize, size: usize) -> u64 {
+        self.counts.as_ref().map_or(self.bytes, |counts| counts[from * size + to])
+    }
+
+    /// The lengths that the call names.
+    fn lengths(&self) -> &[u64] {
+        self.counts.as_deref().unwrap_or(core::slice::from_ref(&self.bytes))
+    }
+
+    /// Bytes of all ranks' arrays together; none if that is beyond counting.
+    fn all_bytes(&self, size: usize) -> Option<u64> {
+        let size = size as u64;
+        match (&self.counts, self.operation) {
+            (Some(counts), _) => counts.iter().try_fold(0, |sum: u64, bytes| sum.checked_add(*bytes)),
+            (None, Operation::Alltoall) => self.bytes.checked_mul(size)?.checked_mul(size),
+            (None, _) => self.bytes.checked_mul(size),
+        }
+    }
+}
+
+fn sum(lengths: impl Iterator<Item = u64>) -> u64 {
+    lengths.fold(0, u64::saturating_add)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn wrong(call: &Call, size: usize) -> String {
+        call.check(size).unwrap_err().to_string()
+    }
+
+    #[test]
+    fn a_call_that_contradicts_its_group_or_itself_is_refused_in_words() {
+        let call = |operation, root, bytes| Call::new(operation, Rank(root), bytes, 8);
+        assert_eq!(call(Operation::Gather, 3, 80).check(4), Ok(()));
+        assert_eq!(
+            wrong(&call(Operation::Gather, 4, 80), 4),
+            "its root is rank 4, but the group has ranks 0 to 3"
+        );
+        assert!(
+            wrong(&call(Operation::Bcast, 0, 81), 4)
+                .contains("81 bytes are not a whole number of elements of 8")
+        );
+        assert!(wrong(&Call::new(Operation::Bcast, Rank(0), 0, 0), 4).contains("elements of 0 bytes"));
+        assert!(wrong(&call(Operation::Bcast, 0, ARRAY_BYTES), 2).contains("split it"));
+        assert!(wrong(&call(Operation::Alltoall, 0, 1 << 62), 4).contains("split it"));
+    }
+
+    #[test]
+    fn counts_that_do_not_fit_the_group_or_the_operation_are_refused_in_words() {
+        let call = |operation, counts: &[u64]| Call::new(operation, Rank(0), 0, 4).with_counts(counts);
+        assert_eq!(call(Operation::Gather, &[4, 0]).check(2), Ok(()));
+        assert_eq!(wrong(&call(Operation::Gather, &[4]), 2), "it has 1 counts, but 2 ranks need 2");
+        assert_eq!(wrong(&call(Operation::Alltoall, &[4, 4]), 2), "it has 2 counts, but 2 ranks need 4");
+        assert!(wrong(&call(Operation::Bcast, &[4, 4]), 2).contains("leave them out"));
+        assert!(wrong(&call(Operation::Gather, &[4, 2]), 2).contains("2 bytes are not a whole number"));
+        assert!(wrong(&call(Operation::Gather, &[u64::MAX - 3, 4]), 2).contains("split it"));
+    }
+
+    #[test]
+    fn a_buffer_that_is_too_short_is_named() {
+        let call = Call::new(Operation::Allgather, Rank(0), 48, 8);
+        assert_eq!(call.check_buffers(Rank(1), 2, 48, 96), Ok(()));
+        let e = call.check_buffers(Rank(1), 2, 48, 80).unwrap_err().to_string();
+        assert_eq!(e, "its output has 80 bytes and needs 96");
+    }
+
+    #[test]
+    fn what_leaves_the_ranks_together_is_what_comes_in() {
+        let size = 3;
+        let ranks = || (0..size as u32).map(Rank);
+        for operation in [Operation::Gather, Operation::Scatter, Operation::Alltoall] {
+            let wanted = Call::counts_needed(operation, size).unwrap() as u64;
+            let call = Call::new(operation, Rank(1), 0, 1).with_counts((0..wanted).collect::<Vec<u64>>());
+            let inputs: u64 = ranks().map(|rank| call.input_bytes(rank, size)).sum();
+            let outputs: u64 = ranks().map(|rank| call.output_bytes(rank, size)).sum();
+            assert_eq!(
+                (inputs, outputs),
+                (wanted * (wanted - 1) / 2, wanted * (wanted - 1) / 2),
+                "{operation}"
+            );
+        }
+    }
+}
