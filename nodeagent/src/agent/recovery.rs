@@ -37,7 +37,7 @@ impl Agent {
         let Recovered { group, gone, flags, new_group, failure, rank } = recovered;
         let concerned = self.recovering.take(group, *rank);
         self.groups.release_when_unused(*new_group);
-        for (rank, waits) in concerned {
+        let answer = |rank: u32| {
             let attachment = match *new_group {
                 0 => Ok(None),
                 new => {
@@ -45,11 +45,15 @@ impl Agent {
                     self.attach(new, rank - before).map(Some).map_err(|e| e.to_string())
                 }
             };
-            let answer = match attachment {
+            match attachment {
                 _ if !failure.is_empty() => Err(failure.clone()),
                 Ok(attachment) => Ok(Recovery { gone: gone.clone(), flags: *flags, attachment }),
                 Err(reason) => Err(reason),
-            };
+            }
+        };
+        // As in a rendezvous, all attach before the first is told.
+        let answered: Vec<_> = concerned.into_iter().map(|(rank, waits)| (waits, answer(rank))).collect();
+        for (waits, answer) in answered {
             if let Err(Ok(Recovery { attachment: Some(attachment), .. })) = waits.send(answer) {
                 // Not here: whoever calls this may be the one who takes what is told to the controller.
                 tokio::spawn(attachment.leave(GONE.to_owned()));

@@ -31,12 +31,13 @@ impl Agent {
         let Enlisted { key, group, reason, rank } = enlisted;
         let concerned = self.enlisted.take(&key, rank);
         self.groups.release_when_unused(group);
-        for (rank, waits) in concerned {
-            let answer = if group == 0 {
-                Err(reason.clone())
-            } else {
-                self.attach(group, rank).map_err(|e| e.to_string())
-            };
+        let answer = |rank| match group {
+            0 => Err(reason.clone()),
+            _ => self.attach(group, rank).map_err(|e| e.to_string()),
+        };
+        // All attach before the first is told: one that leaves at once must not leave the group unused behind the others.
+        let answered: Vec<_> = concerned.into_iter().map(|(rank, waits)| (waits, answer(rank))).collect();
+        for (waits, answer) in answered {
             if let Err(Ok(attachment)) = waits.send(answer) {
                 // Not here: whoever calls this may be the one who takes what is told to the controller.
                 tokio::spawn(attachment.leave(GONE.to_owned()));
