@@ -89,7 +89,8 @@ def test_survivors_of_random_faults_are_told_by_whom_and_go_on_without_them(make
     """A few of the many that `make faults` runs."""
     bed = make_bed("tree:4x2")
     with faults.events() as told:
-        series = faults.Series(bed, told, seed=4)
+        # Of this seed come six kinds of faults.
+        series = faults.Series(bed, told, seed=38)
         series.run(12)
     assert not series.violations, "\n".join(series.violations)
     assert len(series.seconds) > 3, "several kinds of fault: %s" % series.figures()
