@@ -1,6 +1,6 @@
 //! The running jobs: their numbers, the slots they use, and the way of events to them.
 //!
-//! What a job does is [`crate::jobs::job`]'s; where its ranks go is decided by [`crate::jobs::allocate`].
+//! What a job does is [`crate::jobs::job`]'s; where its ranks go is decided by [`mod@crate::jobs::allocate`].
 
 pub mod allocate;
 pub mod control;

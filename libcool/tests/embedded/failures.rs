@@ -65,11 +65,9 @@ fn disagree(called: [&str; 2], call: impl Fn(&Comm) -> Result<(), Error> + Sync)
     let results =
         run(two(), |comm| call(&comm).and_then(|()| comm.recv(&mut [0u8], 1 - comm.rank(), None).map(drop)));
     let failures: Vec<_> = results.unwrap().into_iter().map(failure).collect();
-    let words = |first: usize, second: usize| {
-        format!("rank {first} called {}, but rank {second} called {}", called[first], called[second])
-    };
+    let named = |text: &str, rank: usize| text.contains(&format!("rank {rank} called {}", called[rank]));
     let names_both = |(failure, _, text): &(Failure, Vec<usize>, String)| {
-        *failure == Failure::Mismatch && (text.contains(&words(0, 1)) || text.contains(&words(1, 0)))
+        *failure == Failure::Mismatch && named(text, 0) && named(text, 1)
     };
     assert!(failures.iter().any(names_both), "{failures:?}");
 }

@@ -118,9 +118,9 @@ fn many_messages_that_nobody_has_asked_for_wait_for_their_receives() {
 #[test]
 fn messages_that_do_not_fit_are_told_with_ranks_and_tag() {
     for (to, count, text) in [
-        (1, 5, "rank 0 sent 40 bytes of U64 with tag 9, but the receive of rank 1 from any rank with tag 9"),
-        (2, 5, "takes at most 32 bytes of U64"),
-        (2, 1, "takes at most 4 bytes of U32"),
+        (1, 5, "rank 0 sent 40 bytes of u64 with tag 9, but the receive of rank 1 from any rank with tag 9"),
+        (2, 5, "takes at most 32 bytes of u64"),
+        (2, 1, "takes at most 4 bytes of u32"),
     ] {
         ranks(|comm| {
             if comm.rank() == 0 {

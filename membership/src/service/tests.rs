@@ -1,3 +1,5 @@
+//! The service by its inputs and outputs: who is told what when ranks come, leave, are lost or come too late.
+
 use super::*;
 use proptest::prelude::*;
 

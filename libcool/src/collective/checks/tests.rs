@@ -137,7 +137,7 @@ fn what_a_rank_neither_sends_nor_receives_is_not_looked_at() {
     );
     assert_eq!(
         Collective::new(O::Allreduce, Arrays::None).check(caller).unwrap_err(),
-        "it does not say how to combine"
+        "it does not say how to combine elements"
     );
     assert_eq!(Collective::new(O::Gather, Arrays::None).check(caller).unwrap_err(), "its arrays are missing");
 }

@@ -1,3 +1,5 @@
+//! A source's rate under made-up reports: from its start to the path's rate, beside queues and losses.
+
 use super::*;
 
 const FRAME: u64 = 1514;
