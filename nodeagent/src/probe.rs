@@ -87,7 +87,7 @@ impl Reflector {
         self.port
     }
 
-    /// Answers, a few agents at a time, each for [`LONGEST`] at most.
+    /// Answers, a few agents at a time, each for `LONGEST` at most.
     pub async fn serve(self) -> Infallible {
         let incoming = Incoming::new(self.listener, "probe", ANSWERED_AT_ONCE);
         loop {

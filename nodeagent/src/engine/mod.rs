@@ -1,4 +1,4 @@
-//! The engine as the rest of the agent sees it: a handle to the thread on which [`crate::net`] drives `cool_engine`.
+//! The engine as the rest of the agent sees it: a handle to the thread on which `net` drives `cool_engine`.
 
 mod handle;
 mod memory;
