@@ -1,6 +1,6 @@
 //! Points as rows of integers, borrowed from whoever holds them.
 
-/// Most coordinates of a point: with more, a 32-bit sum of byte products could overflow ([`crate::pack`]).
+/// Most coordinates of a point: with more, a 32-bit sum of byte products could overflow (`pack`).
 pub const MAX_DIMS: usize = 65_536;
 
 /// What a coordinate of a point is, and how much finer the centroids' grid is.
