@@ -107,9 +107,9 @@ def test_k_means_survives_all_of_them(make_bed, tmp_path):
     wait_for(lambda: whole(bed), "the network is whole")
     chance = random.Random(5)
     data = str(tmp_path / "points.npy")
-    # Without structure it takes some twenty iterations, each of a second by what it sends.
-    write_npy(data, [[chance.random() for _ in range(64)] for _ in range(12000)])
-    arguments = [os.path.join(bed.bin_dir, "cool-kmeans"), data, "--clusters", "800", "--iterations", "400", "--seed", "3", "--centroids"]
+    # Points without structure move nearly all centroids for long, so each iteration takes a second by what it sends.
+    write_npy(data, [[chance.random() for _ in range(64)] for _ in range(30000)])
+    arguments = [os.path.join(bed.bin_dir, "cool-kmeans"), data, "--clusters", "2000", "--iterations", "60", "--seed", "3", "--centroids"]
     alone, together = str(tmp_path / "alone.npy"), str(tmp_path / "together.npy")
     succeed(bed, *arguments, alone, "--alone")
     job = subprocess.Popen(["cool", "run", "-n", "8", "--", *arguments, together], env=bed.environment(), stdout=subprocess.PIPE,
