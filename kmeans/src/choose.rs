@@ -36,7 +36,7 @@ pub struct Effort {
 }
 
 impl Effort {
-    /// The best of this machine, on so many threads.
+    /// The best of this machine, on `threads` threads.
     pub fn of(threads: usize) -> Self {
         Self { method: Method::Auto, near: None, memory: None, level: Level::best(), threads }
     }

@@ -152,7 +152,7 @@ impl Points {
         self.rows().is_empty()
     }
 
-    /// Makes room for so many more.
+    /// Makes room for `points` more.
     pub fn reserve(&mut self, points: usize) {
         match &mut self.values {
             Values::Byte(values) => values.reserve_exact(points * self.dims),

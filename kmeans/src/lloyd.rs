@@ -85,7 +85,7 @@ impl Init {
         }
     }
 
-    /// What suits so many clusters: time and traffic of k-means++ at one rank grow with their square.
+    /// What suits this number of clusters: time and traffic of k-means++ at one rank grow with their square.
     pub fn of(clusters: usize) -> Self {
         if clusters > 1000 { Self::Parallel } else { Self::PlusPlus }
     }

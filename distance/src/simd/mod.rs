@@ -17,7 +17,7 @@ pub(crate) struct Kernel {
     pub(crate) rows: usize,
     /// Centroids of a panel.
     pub(crate) lanes: usize,
-    /// A row's words are filled up to a multiple of so many.
+    /// A row's words are filled up to a multiple of this number.
     pub(crate) steps: usize,
     /// How a tile's words are ordered; a panel's are always by step, then lane.
     pub(crate) order: Order,

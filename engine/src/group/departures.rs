@@ -11,7 +11,7 @@ pub(super) struct Departures {
 }
 
 impl Departures {
-    /// A rank went after so many calls; the failure of those who need it.
+    /// A rank went after this number of calls; the failure of those who need it.
     pub(super) fn add(&mut self, members: &Members, rank: u32, calls: u64, why: String) -> Failure {
         let failed = failure(members, rank, &why);
         self.gone.insert(rank, (calls, why));

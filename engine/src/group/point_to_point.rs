@@ -57,7 +57,7 @@ struct Arrival {
 
 #[derive(Debug)]
 enum Source {
-    /// Another node: what of it came unasked is in [`PointToPoint::unexpected`].
+    /// Another node: its messages that came before their receive are in [`PointToPoint::unexpected`].
     Node,
     /// A rank of this node that waits.
     Waiting(u64),

@@ -21,7 +21,7 @@ fn inputs(folder: &std::path::Path) -> [PathBuf; 2] {
     [bytes, reals]
 }
 
-/// What the survivors come to when some ranks leave before loading, or after so many iterations.
+/// What the survivors come to when some ranks leave before loading, or after some iterations.
 fn with_losses(loading: &Loading, how: &Clustering, losses: &[(usize, Option<usize>)]) -> Whole {
     let layout = Embedded { ranks: RANKS, ranks_per_node: 2, racks: 2 };
     let rank = |comm: cool::Comm| -> Option<Outcome> {
