@@ -23,7 +23,7 @@ const PIECE: usize = 1024;
 /// Rows of the table of all distances from all centroids that a thread fills at a time.
 const TABLE_ROWS: usize = 32;
 
-/// Single distances that take as long to measure as one of a whole row by the blocked product.
+/// What a distance measured by itself costs, in distances of a whole row by the blocked product; chosen, not measured.
 const SINGLE_COST: usize = 6;
 
 /// Paths longer than this are begun anew, so that no bound overflows: distances are below 2^30 units.
