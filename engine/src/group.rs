@@ -526,6 +526,11 @@ impl Group {
         failure_detector::nodes_lost(&self.members, &nodes, why)
     }
 
+    /// The ranks on a node.
+    pub(crate) fn ranks_of(&self, node: NodeId) -> Vec<u32> {
+        self.members.place_of(node).map_or(Vec::new(), |place| self.members.ranks_of(place).collect())
+    }
+
     /// Someone at an address answered, who did not need to know the group.
     pub(crate) fn answered(&mut self, from: SocketAddrV4) {
         self.failure_detector.answered(&self.members, from);

@@ -88,6 +88,8 @@ struct Segment {
     content: Content,
     first_sent: Time,
     tries: u32,
+    /// It is to be sent again: of a packet that was doubled each copy may be lost.
+    resting: bool,
 }
 
 /// A segment that is to be put on the network: from and to which node, its number, its bytes.
@@ -107,7 +109,7 @@ pub(super) enum Retry {
     GiveUp(Side),
     /// There will be no connection.
     Unreachable(Side),
-    /// It has come by another way.
+    /// It has come by another way, or is sent again anyway.
     No,
 }
 
@@ -200,7 +202,7 @@ impl Connections {
         direction.next_sent += 1;
         direction.under_way += content.len();
         self.last += 1;
-        let segment = Segment { side, serial, content, first_sent: now, tries: 0 };
+        let segment = Segment { side, serial, content, first_sent: now, tries: 0, resting: false };
         self.segments.insert(self.last, segment);
         self.departure(self.last, side)
     }
@@ -212,8 +214,11 @@ impl Connections {
     }
 
     /// A segment that was dropped, once more; none if it is of no use any more.
-    pub(super) fn again(&self, number: u64) -> Option<Departure> {
-        self.segments.get(&number).map(|segment| self.departure(number, segment.side))
+    pub(super) fn again(&mut self, number: u64) -> Option<Departure> {
+        let segment = self.segments.get_mut(&number)?;
+        segment.resting = false;
+        let side = segment.side;
+        Some(self.departure(number, side))
     }
 
     /// Who has sent a segment that has not arrived.
@@ -223,7 +228,9 @@ impl Connections {
 
     /// What is done about a segment that a link has dropped.
     pub(super) fn lost(&mut self, now: Time, number: u64) -> Retry {
-        let Some(segment) = self.segments.get_mut(&number) else { return Retry::No };
+        let Some(segment) = self.segments.get_mut(&number).filter(|segment| !segment.resting) else {
+            return Retry::No;
+        };
         let asking = matches!(segment.content, Content::Syn);
         if now - segment.first_sent >= if asking { CONNECT_TIMEOUT } else { DEAD_AFTER } {
             let side = segment.side;
@@ -231,6 +238,7 @@ impl Connections {
             return if asking { Retry::Unreachable(side) } else { Retry::GiveUp(side) };
         }
         segment.tries += 1;
+        segment.resting = true;
         Retry::After((FIRST_RETRY * (1 << (segment.tries - 1).min(6))).min(LONGEST_RETRY))
     }
 
@@ -288,7 +296,7 @@ mod tests {
             let departure = under_way.pop_front().expect("something is under way");
             round += 1;
             if round % 2 == 0 && connections.lost(now, departure.number) == Retry::After(FIRST_RETRY) {
-                under_way.push_back(departure);
+                under_way.extend(connections.again(departure.number));
             } else {
                 came.extend(bytes(&connections.arrived(departure.number)));
             }
@@ -303,7 +311,9 @@ mod tests {
         let departure = connections.send(Time::ZERO, side, Content::Fin);
         let mut now = Time::ZERO;
         while let Retry::After(time) = connections.lost(now, departure.number) {
+            assert_eq!(connections.lost(now, departure.number), Retry::No, "one copy is sent again");
             now += time;
+            assert!(connections.again(departure.number).is_some());
         }
         assert_eq!(now.as_nanos() / 1_000_000_000, 60);
         assert_eq!(connections.lost(now, departure.number), Retry::No);

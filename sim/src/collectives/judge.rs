@@ -32,12 +32,15 @@ pub(super) fn blame(fault: &Fault, index: usize, places: &[u16]) -> Option<Blame
 impl Blame {
     /// Whether a failure is one of this group's, of the first kind or of what follows.
     pub(super) fn permits(&self, failure: &Failure) -> bool {
-        let kind = failure.kind == self.kind || failure.kind == FailureKind::Aborted;
-        let mut named = failure.ranks.iter();
-        kind && match self.kind {
-            // Both sides are named, and which of them is wrong nobody knows.
-            FailureKind::Mismatch => failure.ranks.contains(&self.ranks[0]),
-            _ => !failure.ranks.is_empty() && named.all(|rank| self.ranks.contains(rank)),
+        let named = |rank| failure.ranks.contains(rank);
+        match (self.kind, failure.kind) {
+            // Who has lost an agent and found one in its place that had just started waits for it in vain.
+            (FailureKind::Lost, FailureKind::Lost | FailureKind::Aborted | FailureKind::Timeout) => {
+                !failure.ranks.is_empty() && failure.ranks.iter().all(|rank| self.ranks.contains(rank))
+            }
+            // Of a mismatch both sides are named, and which of them is wrong nobody knows; of those that do not come, all
+            // that do not wait: some may be through.
+            (first, kind) => (kind == first || kind == FailureKind::Aborted) && self.ranks.iter().all(named),
         }
     }
 }

@@ -380,13 +380,17 @@ impl<'s> Runner<'s> {
     /// Every rank that lives calls once more: groups that could not go on have failed at all of them.
     fn probe(&mut self) -> Result<(), String> {
         for group in 0..self.groups.len() {
-            let leaves = match self.scenario.fault {
-                Fault::Leave { group: of, rank, .. } if of == group => Some(rank),
+            let gone = match self.scenario.fault {
+                Fault::Leave { group: of, rank, .. } | Fault::Absent { group: of, rank, .. }
+                    if of == group =>
+                {
+                    Some(rank)
+                }
                 _ => None,
             };
             let size = self.groups[group].places.len() as u32;
             let barrier = Collective::new(self.groups[group].spec.id, size, Operation::Barrier, 0, 0, 0);
-            let calls = |rank: &u32| self.lives(group, *rank) && leaves != Some(*rank);
+            let calls = |rank: &u32| self.lives(group, *rank) && gone != Some(*rank);
             let ranks: Vec<u32> = (0..size).filter(calls).collect();
             for rank in ranks {
                 let token = self.ask(group, rank, What::Probe);
