@@ -102,7 +102,7 @@ pub(super) enum Alarm {
     Node {
         node: u16,
         life: u32,
-        what: Later,
+        what: Box<Later>,
     },
     /// A segment that was dropped is sent again.
     Resend(u64),
@@ -280,7 +280,7 @@ impl Cluster {
 
     pub(super) fn later(&mut self, node: u16, after: Duration, what: Later) {
         let life = self.nodes[usize::from(node)].life;
-        self.schedule(after, Alarm::Node { node, life, what });
+        self.schedule(after, Alarm::Node { node, life, what: Box::new(what) });
     }
 
     pub(super) fn schedule(&mut self, after: Duration, alarm: Alarm) {
@@ -344,9 +344,9 @@ impl Cluster {
             Alarm::Node { node, life, what } => {
                 let this = &self.nodes[usize::from(node)];
                 match this.host {
-                    Host::Running if this.life == life => self.happens(node, what)?,
+                    Host::Running if this.life == life => self.happens(node, *what)?,
                     // It goes on where it was.
-                    Host::Stopped => self.later(node, Duration::from_millis(10), what),
+                    Host::Stopped => self.later(node, Duration::from_millis(10), *what),
                     _ => {}
                 }
             }
