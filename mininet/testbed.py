@@ -176,6 +176,9 @@ class Testbed:
         """Ends the controller and the agents, and starts those of another folder in the same network."""
         stop_all(self.daemons)
         self.daemons.clear()
+        # Racks may have other numbers, and so hosts other PMACs, under a controller of another version.
+        for host in self.network.net.hosts:
+            host.cmd("ip neigh flush all")
         self.bin_dir = bin_dir
         self.start_programs()
 
