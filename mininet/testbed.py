@@ -217,9 +217,9 @@ class Testbed:
                    *self.controller_flags]
         if self.lldp_ms:
             command += ["--lldp-interval-ms", str(self.lldp_ms)]
-        for kind in ("host", "uplink"):
+        for kind in ("host", "uplink") if self.tell_rates else ():
             mbit = self.network.common_mbit(kind)
-            if mbit and self.tell_rates:
+            if mbit:
                 command += ["--%s-mbit" % kind, "%g" % mbit]
         self.controller = self.daemon("controller", command)
 
