@@ -1,7 +1,10 @@
 //! The commands of the program, a file each, and how they are run on all ranks.
 
+mod assign;
 mod classify;
+mod features;
 mod fit;
+mod inspect;
 mod options;
 mod terminal;
 
@@ -28,6 +31,10 @@ pub(crate) struct Program {
 #[derive(Debug, Subcommand)]
 enum Command {
     Fit(Box<fit::Fit>),
+    Assign(Box<assign::Assign>),
+    Features(Box<features::Features>),
+    Histogram(Box<features::Histogram>),
+    Inspect(inspect::Inspect),
     /// Learns to tell classes of pictures apart, and tests what was learnt.
     #[command(subcommand)]
     Classify(Classify),
@@ -44,15 +51,15 @@ pub(crate) fn run(program: &Program) -> Result<(), Error> {
     match (&program.command, &program.fit) {
         (Some(Command::Fit(fit)), _) => fit.start(),
         (None, Some(fit)) => fit.start(),
-        (Some(Command::Classify(Classify::Train(train))), _) => {
-            on_all_ranks(train.alone(), || |peers: &Peers<'_>| train.run(peers))
-        }
-        (Some(Command::Classify(Classify::Test(test))), _) => {
-            on_all_ranks(test.alone(), || |peers: &Peers<'_>| test.run(peers))
-        }
-        (None, None) => {
-            Err(Error::Input("no input: name pictures, folders, text files or an .npy file".into()))
-        }
+        (Some(Command::Assign(assign)), _) => assign.work.run(|peers| assign.run(peers)),
+        (Some(Command::Features(features)), _) => features.work.run(|peers| features.run(peers)),
+        (Some(Command::Histogram(histogram)), _) => histogram.work.run(|peers| histogram.run(peers)),
+        (Some(Command::Inspect(inspect)), _) => inspect.run(),
+        (Some(Command::Classify(Classify::Train(train))), _) => train.work.run(|peers| train.run(peers)),
+        (Some(Command::Classify(Classify::Test(test))), _) => test.work.run(|peers| test.run(peers)),
+        (None, None) => Err(Error::Input(
+            "no input: name pictures, folders, tables or text files; --help tells more".into(),
+        )),
     }
 }
 
