@@ -67,13 +67,16 @@ pub fn assign(
     })
 }
 
-/// Points on the model's grid, and those that lie beyond it, by their place among them, as they are.
+/// A point beyond the grid: its place among others, and its coordinates as they are.
+type OffGrid = (usize, Vec<f64>);
+
+/// Points on the model's grid, and those that lie beyond it.
 fn load(
     clusters: &Clusters,
     source: &Source,
     rows: Range<u64>,
     on: usize,
-) -> Result<(Points, Vec<(usize, Vec<f64>)>), Error> {
+) -> Result<(Points, Vec<OffGrid>), Error> {
     let (grid, rows): (_, Vec<u64>) = (&clusters.grid, rows.collect());
     if grid.precision == Precision::Byte {
         return Ok((source.load(&rows, grid, on, &|_| ())?, Vec::new()));

@@ -1,6 +1,6 @@
 //! All that is needed to assign points to clusters, or to name the class of a picture, in one file.
 //!
-//! A file is a line of text, [`FORMAT`], and a [`Model`] in postcard's form.
+//! A file is a line of text that names the format, and a [`Model`] in postcard's form.
 
 use crate::error::Error;
 use crate::grid::{Centroids, Grid, Precision};

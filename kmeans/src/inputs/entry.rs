@@ -224,8 +224,8 @@ mod tests {
         let mut tar = tar::Builder::new(Vec::new());
         tar.append_dir_all("in", root.path().join("in")).expect("added");
         let whole = tar.into_inner().expect("written");
-        let data = whole.iter().position(|byte| *byte == b'i').expect("a name") + 1024 + 512;
-        std::fs::write(&archive, &whole[..data.min(whole.len()) - 500]).expect("written");
+        // Behind the headers of the folder and of the picture, half of the picture.
+        std::fs::write(&archive, &whole[..1028]).expect("written");
         let said = refused(&archive);
         assert!(said.contains("cut.tar"), "{said}");
     }

@@ -1,6 +1,6 @@
 //! Points as lines of text: the papers' form, `pictureID rowID colID f1 f2 ...` separated by blanks, and CSV.
 //!
-//! Files are cut into [`PIECE`]s, of which each rank counts the lines of some; so all ranks know which point begins in which
+//! Files are cut into pieces of a mebibyte, of which each rank counts the lines of some; so all ranks know which point begins in which
 //! piece, and a rank reads the pieces of its own points only. Blank lines are passed over. A value that is missing, in excess or no
 //! finite number is an error that names file and line.
 //!
@@ -418,7 +418,11 @@ mod tests {
         let blanks = " ".repeat(3 << 20);
         let line = |i: usize| match i {
             7000 => format!("p {i} 0{blanks}{i} 1\n"),
-            _ => format!("p {i} 0{}{i} 1\n{}", " ".repeat(i % 600), if i % 5 == 0 { "\n" } else { "" }),
+            _ => format!(
+                "p {i} 0{}{i} 1\n{}",
+                " ".repeat(1 + i % 600),
+                if i.is_multiple_of(5) { "\n" } else { "" }
+            ),
         };
         let text: String = (0..10_000).map(line).collect();
         let f = file(".txt", &text);
