@@ -10,11 +10,13 @@ use cool_engine::{ConnectionId, Input};
 use std::future::{pending, poll_fn};
 use std::io::ErrorKind;
 use std::task::Poll;
+use std::time::Instant;
 use tokio::net::TcpListener;
 use tokio::sync::mpsc;
 
-/// How often the sockets are read before anything else gets its turn, if there is always more.
-const DRAINS: usize = 64;
+/// How often the sockets are read before anything else gets its turn, if there is always more: each time brings up to
+/// [`BATCH_SIZE`](quinn_udp::BATCH_SIZE) receive buffers of up to 64 KiB, which take up to a millisecond.
+const DRAINS: usize = 8;
 
 /// How often a connection is read before anything else gets its turn.
 const READS: usize = 8;
@@ -48,6 +50,8 @@ impl Driver {
             let deadline = self.host.deadline();
             let timer = async {
                 match deadline {
+                    // Timers are no finer than a millisecond.
+                    Some(at) if at <= Instant::now() => tokio::task::yield_now().await,
                     Some(at) => tokio::time::sleep_until(at.into()).await,
                     None => pending().await,
                 }

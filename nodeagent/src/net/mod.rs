@@ -17,6 +17,7 @@ mod tcp;
 #[cfg(test)]
 mod tests;
 mod udp;
+mod udp_outbox;
 mod work;
 
 use crate::engine::{Command, EngineConfig, StartError, TrafficCounters};
