@@ -73,6 +73,10 @@ class OneNamespace:
     def describe(self):
         return {"hosts": [{"name": h.name, "ip": h.ip, "interface": h.interface} for h in self.hosts], "links": []}
 
+    def common_mbit(self, _kind):
+        """None: no link is shaped."""
+        return None
+
     def get(self, name):
         return next(host for host in self.hosts if host.name == name)
 
