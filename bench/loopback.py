@@ -73,10 +73,6 @@ class OneNamespace:
     def describe(self):
         return {"hosts": [{"name": h.name, "ip": h.ip, "interface": h.interface} for h in self.hosts], "links": []}
 
-    def common_mbit(self, _kind):
-        """None: no link is shaped."""
-        return None
-
     def get(self, name):
         return next(host for host in self.hosts if host.name == name)
 
@@ -86,7 +82,7 @@ class Loopback(testbed.Testbed):
 
     def __init__(self, hosts, slots=1, **options):
         flags = ("--max-groups-per-switch", "0", "--host-mbit", str(HOST_MBIT))
-        super().__init__("one namespace", slots=slots, controller_flags=flags, **options)
+        super().__init__("one namespace", slots=1, tell_rates=False, controller_flags=flags, **options)
         self.size = hosts
 
     def make_network(self):
