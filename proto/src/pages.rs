@@ -4,7 +4,10 @@
 //! touch which bytes when is for those who have the memory to agree on; who does not keep to it spoils these bytes and nothing
 //! else. Sockets take bytes from here and put them here without a copy in between.
 
-#![allow(unsafe_code, reason = "memory that others change is reached by raw pointers; every block says why it is sound")]
+#![allow(
+    unsafe_code,
+    reason = "memory that others change is reached by raw pointers; every block says why it is sound"
+)]
 
 use memmap2::{Advice, MmapMut, MmapRaw};
 use std::io;

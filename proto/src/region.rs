@@ -7,7 +7,10 @@
 //! may look at them by their address; if its agent falls silent in a call that writes some, it cuts these off from it
 //! first ([`Region::detach`]).
 
-#![allow(unsafe_code, reason = "pages of a region are exchanged for others; every block says why that is sound")]
+#![allow(
+    unsafe_code,
+    reason = "pages of a region are exchanged for others; every block says why that is sound"
+)]
 
 use crate::pages::{OutOfBounds, Pages};
 use memmap2::{MmapOptions, MmapRaw};

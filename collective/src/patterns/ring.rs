@@ -50,7 +50,8 @@ fn reduce_scatter(b: &mut Builder<'_>, values: &[RankSpan], parts: &[Range<u64>]
         span: values[member].span.sub(parts[i].start, parts[i].end - parts[i].start),
         ..values[member]
     };
-    let ring = Ring::new(b, values.iter().zip(parts).map(|(value, part)| (value.rank, part.end - part.start)));
+    let ring =
+        Ring::new(b, values.iter().zip(parts).map(|(value, part)| (value.rank, part.end - part.start)));
     let mut held: Vec<RankSpan> = (0..n).map(|i| own((i + 1) % n, i)).collect();
     for step in 2..=n {
         ring.step(b, step, |b, i, [from, to]| {
@@ -95,7 +96,12 @@ impl Ring {
 
     /// Part `i` moves to the member `step` places after its own, and so does each other part: `make` makes the message of a
     /// part between two ranks.
-    fn step(&self, b: &mut Builder<'_>, step: usize, mut make: impl FnMut(&mut Builder<'_>, usize, [Rank; 2])) {
+    fn step(
+        &self,
+        b: &mut Builder<'_>,
+        step: usize,
+        mut make: impl FnMut(&mut Builder<'_>, usize, [Rank; 2]),
+    ) {
         let n = self.ranks.len();
         // What a member sends and what it receives.
         let concerned = |place: &usize| [(place + n + 1 - step) % n, (place + n - step) % n];

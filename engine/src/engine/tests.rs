@@ -33,9 +33,8 @@ fn spec() -> GroupSpec {
 
 fn alltoall(rank: u32) -> CallRequest {
     let len = BLOCK * u64::from(RANKS);
-    let buffer = |number: u32| {
-        Some(MemoryRange { memory: MemoryId::Registered(u64::from(number)), offset: 0, len })
-    };
+    let buffer =
+        |number: u32| Some(MemoryRange { memory: MemoryId::Registered(u64::from(number)), offset: 0, len });
     CallRequest {
         group: 1,
         rank,
@@ -58,7 +57,9 @@ fn turn(engine: &mut Engine, now: Time) -> (Vec<Output>, bool) {
     loop {
         match engine.poll(now) {
             Poll::Output(output) => outputs.push(output),
-            Poll::Idle(next) => return (outputs, next.is_some_and(|at| at <= now + Duration::from_micros(1))),
+            Poll::Idle(next) => {
+                return (outputs, next.is_some_and(|at| at <= now + Duration::from_micros(1)));
+            }
         }
     }
 }
