@@ -3,7 +3,7 @@
 use cool_controller::fabric::{Fabric, FabricConfig, FabricHandle};
 use cool_controller::listen::Listener;
 use rs_openflow::{
-    Body, Capabilities, ErrorMessage, ErrorType, Features, Framer, Hello, Message, MultipartReply,
+    Body, Capabilities, ErrorMessage, ErrorType, SwitchFeatures, Framer, Hello, Message, MultipartReply,
     MultipartRequest, Port, PortConfig, PortFeatures, PortNo, PortState,
 };
 use std::net::SocketAddr;
@@ -52,7 +52,7 @@ fn port(number: u32, name: &str) -> Port {
 /// What a switch with this datapath id says to a message.
 fn reply(datapath_id: u64, body: &Body) -> Option<Body> {
     Some(match body {
-        Body::FeaturesRequest => Body::FeaturesReply(Features {
+        Body::FeaturesRequest => Body::FeaturesReply(SwitchFeatures {
             datapath_id,
             buffers: 0,
             tables: 1,

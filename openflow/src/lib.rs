@@ -43,7 +43,7 @@ pub use packet::{PacketIn, PacketInReason, PacketOut};
 pub use port::{Port, PortConfig, PortFeatures, PortMod, PortReason, PortState, PortStatus};
 pub use queue::{Queue, QueueConfig, QueueConfigRequest, QueueProperty, QueuePropertyType};
 pub use session::{
-    AsyncConfig, Capabilities, Experimenter, Features, FragmentHandling, Role, RoleConfig, SwitchConfig,
+    AsyncConfig, Capabilities, Experimenter, SwitchFeatures, FragmentHandling, Role, RoleConfig, SwitchConfig,
 };
 pub use value::{
     BufferId, Counter, EtherType, FixedText, GroupId, IpProtocol, MacAddr, MacAddrError, MeterId, PortNo,

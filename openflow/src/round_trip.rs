@@ -129,7 +129,7 @@ fn a_message_cut_inside_is_whole_only_between_the_items_of_its_last_list() {
     let group = GroupMod { command, kind, group, buckets };
     assert_eq!(whole_after_cut(&Message::new(1, Body::GroupMod(group))), [16, 16 + 16 + 16 + 8]);
 
-    let features: Features = Source(&[1; 64]).draw();
+    let features: SwitchFeatures = Source(&[1; 64]).draw();
     assert_eq!(whole_after_cut(&Message::new(1, Body::FeaturesReply(features))), []);
     let port: PortStatus = Source(&[1; 128]).draw();
     assert_eq!(whole_after_cut(&Message::new(1, Body::PortStatus(port))), []);

@@ -18,7 +18,7 @@ flags! {
 
 layout! {
     /// What a switch is.
-    pub struct Features = "features" {
+    pub struct SwitchFeatures = "features" {
         /// Its identity: 48 bits, mostly an Ethernet address, below 16 bits of its maker's choice.
         datapath_id: u64,
         /// How many packets it can keep.

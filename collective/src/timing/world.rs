@@ -3,7 +3,7 @@
 use super::costs::{Costs, nanos};
 use super::index::{At, Index};
 use super::trace::Trace;
-use super::{Multicast, Network, Notice, Notices, Timing, TimingError};
+use super::{Multicast, NetworkModel, NetworkEvent, NetworkEvents, Timing, TimingError};
 use crate::layout::Layout;
 use crate::progress::{Dependents, Progress};
 use crate::schedule::{Kind, Program, Rank, Schedule};
@@ -32,7 +32,7 @@ enum Event {
     /// A multicast's first byte may go.
     Begun { transfer: u32 },
     /// The network has something to tell.
-    Network(Notice),
+    Network(NetworkEvent),
 }
 
 pub(super) struct World<'a, N> {
@@ -40,7 +40,7 @@ pub(super) struct World<'a, N> {
     layout: &'a Layout,
     costs: &'a Costs,
     network: N,
-    notices: Notices,
+    events: NetworkEvents,
     index: Index,
     /// Of each rank: how far it has come in its program.
     dependents: Vec<Dependents>,
@@ -63,7 +63,7 @@ pub(super) struct World<'a, N> {
     pub(super) trace: Option<Trace>,
 }
 
-impl<'a, N: Network> World<'a, N> {
+impl<'a, N: NetworkModel> World<'a, N> {
     pub(super) fn new(
         schedule: &'a Schedule,
         layout: &'a Layout,
@@ -80,7 +80,7 @@ impl<'a, N: Network> World<'a, N> {
             layout,
             costs,
             network,
-            notices: Notices::default(),
+            events: NetworkEvents::default(),
             dependents: programs().map(Dependents::of).collect(),
             progress: programs().map(Progress::new).collect(),
             ready: Vec::new(),
@@ -145,13 +145,13 @@ impl<'a, N: Network> World<'a, N> {
     }
 
     /// Lets the network do something, and notes what it has to tell.
-    fn network(&mut self, does: impl FnOnce(&mut N, u64, &mut Notices)) {
-        let mut notices = std::mem::take(&mut self.notices);
-        does(&mut self.network, self.now, &mut notices);
-        for (at, notice) in notices.0.drain(..) {
-            self.plan(at, Event::Network(notice));
+    fn network(&mut self, does: impl FnOnce(&mut N, u64, &mut NetworkEvents)) {
+        let mut events = std::mem::take(&mut self.events);
+        does(&mut self.network, self.now, &mut events);
+        for (at, event) in events.0.drain(..) {
+            self.plan(at, Event::Network(event));
         }
-        self.notices = notices;
+        self.events = events;
     }
 
     /// The agent of a node works so long, after what it has to do before; answers with when it is through.
@@ -174,9 +174,9 @@ impl<'a, N: Network> World<'a, N> {
             Event::Announced { transfer } => self.announced(transfer),
             Event::Granted { transfer } => self.enqueue(transfer),
             Event::Begun { transfer } => self.begin_stream(transfer),
-            Event::Network(Notice::Wake(a, b)) => self.network(|net, now, tell| net.wake(now, (a, b), tell)),
-            Event::Network(Notice::Left { message }) => self.left(message),
-            Event::Network(Notice::Arrived { message, receiver }) => {
+            Event::Network(NetworkEvent::Wake(a, b)) => self.network(|net, now, tell| net.wake(now, (a, b), tell)),
+            Event::Network(NetworkEvent::Left { message }) => self.left(message),
+            Event::Network(NetworkEvent::Arrived { message, receiver }) => {
                 let at = self.index.receivers(message)[receiver as usize];
                 self.see_arrival(message, at.rank);
                 self.arrived(at);

@@ -110,8 +110,8 @@ pub struct SwitchView {
     pub rack: Option<u32>,
     /// Number of its ports, the local one not counted.
     pub ports: u32,
-    /// Those that have a link and from which nothing is heard that is known: no switch, no node.
-    pub silent: Vec<u32>,
+    /// The numbers of those whose link is up and from which no LLDP of a known switch or node is heard.
+    pub unidentified_ports: Vec<u32>,
 }
 
 /// A link between switches.

@@ -50,7 +50,7 @@ pub(super) fn pace(bytes_per_second: u64, mtu: u64) -> u32 {
 
 /// What this node's connections know of its link, which they share: what one finds holds for all.
 #[derive(Clone, Debug)]
-pub(super) struct Link(Arc<Known>);
+pub(super) struct LinkEstimate(Arc<Known>);
 
 #[derive(Debug)]
 struct Known {
@@ -60,13 +60,13 @@ struct Known {
     pace: AtomicU32,
 }
 
-impl Default for Link {
-    fn default() -> Link {
-        Link(Arc::new(Known { calm: AtomicBool::new(false), pace: AtomicU32::new(UNBOUNDED) }))
+impl Default for LinkEstimate {
+    fn default() -> LinkEstimate {
+        LinkEstimate(Arc::new(Known { calm: AtomicBool::new(false), pace: AtomicU32::new(UNBOUNDED) }))
     }
 }
 
-impl Link {
+impl LinkEstimate {
     /// Connections send so much from now on, those that are there from the end of their window on.
     pub(super) fn set_pace(&self, pace: u32) {
         self.0.pace.store(pace, Ordering::Relaxed);
@@ -84,7 +84,7 @@ impl Link {
 /// The choice for one connection.
 #[derive(Debug)]
 pub(super) struct Congestion {
-    link: Link,
+    link: LinkEstimate,
     /// What it goes by now.
     calm: bool,
     pace: u32,
@@ -99,7 +99,7 @@ pub(super) struct Congestion {
 }
 
 impl Congestion {
-    fn new(link: Link, now: Instant) -> Congestion {
+    fn new(link: LinkEstimate, now: Instant) -> Congestion {
         Congestion {
             link,
             calm: false,
@@ -172,7 +172,7 @@ mod tests {
     fn found(lost: impl IntoIterator<Item = u32>) -> Vec<bool> {
         let mut now = Instant::now();
         let mut again = 0;
-        let mut congestion = Congestion::new(Link::default(), now);
+        let mut congestion = Congestion::new(LinkEstimate::default(), now);
         let window = |lost| {
             again += lost;
             now += WINDOW_TIME;
@@ -213,7 +213,7 @@ mod tests {
     fn connections_that_are_there_follow_the_pace_of_the_latest_group() {
         let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
         let stream = std::net::TcpStream::connect(listener.local_addr().unwrap()).unwrap();
-        let link = Link::default();
+        let link = LinkEstimate::default();
         let mut congestion = link.choose(&stream);
         assert_eq!(sockopt::pace(&stream).unwrap(), UNBOUNDED);
         link.set_pace(2_340_000);
@@ -224,7 +224,7 @@ mod tests {
     #[test]
     fn a_window_is_over_after_many_small_messages_and_some_time() {
         let now = Instant::now();
-        let mut congestion = Congestion::new(Link::default(), now);
+        let mut congestion = Congestion::new(LinkEstimate::default(), now);
         assert!(!(0..2 * WINDOW).any(|_| congestion.is_due(now, 1)));
         assert!(congestion.is_due(now + WINDOW_TIME, 1));
     }

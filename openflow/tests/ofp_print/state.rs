@@ -2,7 +2,7 @@
 
 use rs_openflow::{
     Action, AggregateStats, AsyncConfig, Band, BandEffect, Body, Bucket, BufferId, Capabilities, Counter,
-    Description, EtherType, Features, FixedText, FlowFlags, FlowRemoved, FlowRemovedReason, FlowStats,
+    Description, EtherType, SwitchFeatures, FixedText, FlowFlags, FlowRemoved, FlowRemovedReason, FlowStats,
     FragmentHandling, GroupCapabilities, GroupDesc, GroupFeatures, GroupId, GroupStats, GroupType,
     Instruction, MacAddr, Match, MeterConfig, MeterCounters, MeterFeatures, MeterFlags, MeterId, MeterStats,
     MultipartReply, PacketIn, PacketInReason, PartStats, PerGroupType, Port, PortConfig, PortFeatures,
@@ -31,7 +31,7 @@ fn port() -> Port {
 
 #[test]
 fn a_switch_introduces_itself() {
-    let features = Features {
+    let features = SwitchFeatures {
         datapath_id: 0x1_0000_0000_0007,
         buffers: 256,
         tables: 254,

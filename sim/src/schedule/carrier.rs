@@ -3,7 +3,7 @@
 
 use super::fabric::{Fabric, FabricError};
 use super::flows::{Finish, FlowId, Flows};
-use cool_collective::timing::{self, Costs, Network, Notice, Notices, nanos, time_of};
+use cool_collective::timing::{self, Costs, NetworkModel, NetworkEvent, NetworkEvents, nanos, time_of};
 use cool_collective::{Layout, Scope};
 use std::collections::{BTreeMap, VecDeque};
 
@@ -96,12 +96,12 @@ impl<'a> Carrier<'a> {
     }
 
     /// Lets the rates be computed when that is due.
-    fn plan_share(&mut self, tell: &mut Notices) {
+    fn plan_share(&mut self, tell: &mut NetworkEvents) {
         if let Some(due) = self.flows.due()
             && self.shares_at.is_none_or(|at| due < at)
         {
             self.shares_at = Some(due);
-            tell.at(due, Notice::Wake(SHARE, 0));
+            tell.at(due, NetworkEvent::Wake(SHARE, 0));
         }
     }
 
@@ -113,7 +113,7 @@ impl<'a> Carrier<'a> {
         self.loads[at] = load;
     }
 
-    fn begin_connection(&mut self, now: u64, (from, to): (u32, u32), tell: &mut Notices) {
+    fn begin_connection(&mut self, now: u64, (from, to): (u32, u32), tell: &mut NetworkEvents) {
         let Some(connection) = self.connections.get_mut(&(from, to)) else { return };
         while let Some((message, wire, bytes)) = connection.queue.front().copied() {
             connection.turn = wire;
@@ -124,13 +124,13 @@ impl<'a> Carrier<'a> {
             }
             connection.queue.pop_front();
             let latency = latency(self.fabric, self.costs, &self.hosts, (from as usize, to as usize), bytes);
-            tell.at(now, Notice::Left { message });
-            tell.at(now + latency, Notice::Arrived { message, receiver: 0 });
+            tell.at(now, NetworkEvent::Left { message });
+            tell.at(now + latency, NetworkEvent::Arrived { message, receiver: 0 });
         }
     }
 
     /// The first message of a connection has had its turn.
-    fn turn_over(&mut self, now: u64, (from, to): (u32, u32), tell: &mut Notices) {
+    fn turn_over(&mut self, now: u64, (from, to): (u32, u32), tell: &mut NetworkEvents) {
         let Some(connection) = self.connections.get_mut(&(from, to)) else { return };
         let (Some((message, left, bytes)), Some(flow)) = (connection.queue.pop_front(), connection.flow)
         else {
@@ -141,8 +141,8 @@ impl<'a> Carrier<'a> {
             connection.queue.push_back((message, left, bytes));
         } else {
             let latency = latency(self.fabric, self.costs, &self.hosts, (from as usize, to as usize), bytes);
-            tell.at(now, Notice::Left { message });
-            tell.at(now + latency, Notice::Arrived { message, receiver: 0 });
+            tell.at(now, NetworkEvent::Left { message });
+            tell.at(now + latency, NetworkEvent::Arrived { message, receiver: 0 });
         }
         match connection.queue.front() {
             Some((_, left, bytes)) => {
@@ -158,17 +158,17 @@ impl<'a> Carrier<'a> {
         }
     }
 
-    fn stream_over(&mut self, now: u64, message: u32, tell: &mut Notices) {
+    fn stream_over(&mut self, now: u64, message: u32, tell: &mut NetworkEvents) {
         let Some(stream) = self.streams.remove(&message) else { return };
         if let Some(flow) = stream.flow {
             self.flows.end(now, flow);
         }
         self.streaming[stream.from].retain(|other| *other != message);
         self.pace(now, stream.from);
-        tell.at(now, Notice::Left { message });
+        tell.at(now, NetworkEvent::Left { message });
         for (receiver, to) in (0..).zip(&stream.to) {
             let at = now + self.latency(stream.from, *to, stream.what.bytes);
-            tell.at(at, Notice::Arrived { message, receiver });
+            tell.at(at, NetworkEvent::Arrived { message, receiver });
         }
     }
 
@@ -189,7 +189,7 @@ impl<'a> Carrier<'a> {
     }
 }
 
-impl Network for Carrier<'_> {
+impl NetworkModel for Carrier<'_> {
     fn latency(&self, from: usize, to: usize, bytes: u64) -> u64 {
         latency(self.fabric, self.costs, &self.hosts, (from, to), bytes)
     }
@@ -200,7 +200,7 @@ impl Network for Carrier<'_> {
         message: u32,
         (from, to): (usize, usize),
         bytes: u64,
-        tell: &mut Notices,
+        tell: &mut NetworkEvents,
     ) {
         let key = (from as u32, to as u32);
         let connection = self.connections.entry(key).or_default();
@@ -228,7 +228,7 @@ impl Network for Carrier<'_> {
         message: u32,
         (from, to): (usize, &[usize]),
         what: timing::Multicast,
-        tell: &mut Notices,
+        tell: &mut NetworkEvents,
     ) {
         let timing::Multicast { bytes, stripe, concurrent_senders } = what;
         let receivers = to.iter().map(|node| self.hosts[*node]);
@@ -251,7 +251,7 @@ impl Network for Carrier<'_> {
         self.plan_share(tell);
     }
 
-    fn wake(&mut self, now: u64, (flow, version): (u32, u32), tell: &mut Notices) {
+    fn wake(&mut self, now: u64, (flow, version): (u32, u32), tell: &mut NetworkEvents) {
         if flow == SHARE {
             if self.flows.due().is_none_or(|due| due > now) {
                 return;
@@ -270,8 +270,8 @@ impl Network for Carrier<'_> {
     }
 }
 
-fn plan(finish: Finish, tell: &mut Notices) {
-    tell.at(finish.at, Notice::Wake(finish.flow.0, finish.version));
+fn plan(finish: Finish, tell: &mut NetworkEvents) {
+    tell.at(finish.at, NetworkEvent::Wake(finish.flow.0, finish.version));
 }
 
 /// Bytes of a message's turn.

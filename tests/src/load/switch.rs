@@ -3,7 +3,7 @@
 use crate::fabric::{Fabric, port_of, text};
 use crate::pump::Pump;
 use rs_openflow::{
-    Action, ActionType, Body, Capabilities, Counter, Description, Features, FlowCommand, FlowMod, FlowStats,
+    Action, ActionType, Body, Capabilities, Counter, Description, SwitchFeatures, FlowCommand, FlowMod, FlowStats,
     Framer, GroupCapabilities, GroupCommand, GroupDesc, GroupFeatures, GroupMod, GroupType, Hello, Match,
     Message, Multipart, MultipartFlags, MultipartReply, MultipartRequest, PacketOut, PerGroupType, PortNo,
     PortStats, TableId,
@@ -139,7 +139,7 @@ impl Switch {
         match body {
             Body::EchoRequest(data) => vec![Body::EchoReply(data)],
             Body::BarrierRequest => vec![Body::BarrierReply],
-            Body::FeaturesRequest => vec![Body::FeaturesReply(Features {
+            Body::FeaturesRequest => vec![Body::FeaturesReply(SwitchFeatures {
                 datapath_id: self.number as u64 + 1,
                 buffers: 0,
                 tables: 1,

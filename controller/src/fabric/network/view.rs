@@ -13,17 +13,17 @@ pub(crate) fn snapshot(network: &Network) -> TopologySnapshot {
     let graph = network.discovery.graph();
     let tors: BTreeSet<_> = graph.hosts().map(|(_, port)| port.switch).collect();
     let of_nodes: BTreeSet<Port> = graph.hosts().map(|(_, port)| port).collect();
-    let silent = |port: &Port| graph.peer(*port).is_none() && !of_nodes.contains(port);
+    let unidentified = |port: &Port| graph.peer(*port).is_none() && !of_nodes.contains(port);
     let switches = network.switches.iter().filter(|(switch, _)| graph.contains(*switch));
     let switches = switches.map(|(switch, state)| SwitchView {
         datapath_id: switch,
         name: state.name.clone(),
         rack: network.racks.number(switch).filter(|_| tors.contains(&switch)),
         ports: u32::try_from(state.ports.len()).unwrap_or(u32::MAX),
-        silent: {
+        unidentified_ports: {
             let up = state.ports.values().filter(|info| info.up);
             let ports = up.map(|info| Port { switch, number: info.number });
-            ports.filter(silent).map(|port| port.number).collect()
+            ports.filter(unidentified).map(|port| port.number).collect()
         },
     });
     let links = graph.links().map(|link| LinkView {

@@ -3,7 +3,7 @@
 use super::*;
 use proptest::prelude::*;
 use rs_openflow::{
-    BandType, BufferId, Capabilities, Description, Features, FixedText, GroupCapabilities, GroupFeatures,
+    BandType, BufferId, Capabilities, Description, SwitchFeatures, FixedText, GroupCapabilities, GroupFeatures,
     GroupType, HelloElement, MacAddr, Match, MeterFeatures, MeterFlags, Multipart, MultipartFlags, PacketIn,
     PacketInReason, PerGroupType, PortFeatures, PortStatus, Role, RoleConfig, TableConfig, TableFeatures,
     TableId,
@@ -26,7 +26,7 @@ fn port(number: u32, name: &str) -> rs_openflow::Port {
 }
 
 fn features(auxiliary_id: u8) -> Body {
-    Body::FeaturesReply(Features {
+    Body::FeaturesReply(SwitchFeatures {
         datapath_id: 0x2a,
         buffers: 0,
         tables: 1,
