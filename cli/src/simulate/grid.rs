@@ -6,7 +6,7 @@ use cool_collective::Operation;
 use cool_sim::schedule::{Costs, Fabric, Placement, Verdict, call_of, judge};
 use std::io::Write;
 
-/// A pick is good if it takes at most so many times as long as the best.
+/// A pick is good if it takes at most this factor longer than the best.
 const GOOD: f64 = 1.1;
 
 const SIZES: [u64; 9] = [8, 256, 4 << 10, 64 << 10, 512 << 10, 4 << 20, 32 << 20, 256 << 20, 1 << 30];

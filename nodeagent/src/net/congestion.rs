@@ -22,16 +22,18 @@ const WHILE_CALM: &str = "cubic";
 /// About what a segment carries.
 const SEGMENT: usize = 1448;
 
-/// Losses are counted over at least so many segments, and so long: what is lost when a queue overflows is lost at once.
-const WINDOW: usize = 10;
+/// A window in which losses are counted has at least this number of segments and this length: what is lost when a queue
+/// overflows is lost at once.
+const WINDOW_SEGMENTS: usize = 10;
 const WINDOW_TIME: Duration = Duration::from_millis(100);
 
-/// More losses than one of so many segments are many.
-const MANY: usize = 25;
+/// A window is lossy if more than one segment in this number was lost.
+const LOSSY_SEGMENTS: usize = 25;
 
-/// Many in so many windows in a row come of a link that loses packets; few in so many, of one that does not.
-const MANY_IN_ROW: u32 = 4;
-const FEW_IN_ROW: u32 = 10;
+/// Lossy windows in a row after which the link counts as one that loses packets at random, and others in a row after which
+/// it does not.
+const LOSSY_WINDOWS: u32 = 4;
+const CALM_WINDOWS: u32 = 10;
 
 /// No bound on what connections send.
 const UNBOUNDED: u32 = u32::MAX;
@@ -67,7 +69,7 @@ impl Default for LinkEstimate {
 }
 
 impl LinkEstimate {
-    /// Connections send so much from now on, those that are there from the end of their window on.
+    /// Connections send at this pace from now on (bytes of payload per second), those that are there from the end of their window on.
     pub(super) fn set_pace(&self, pace: u32) {
         self.0.pace.store(pace, Ordering::Relaxed);
     }
@@ -128,15 +130,15 @@ impl Congestion {
     /// Whether a window is over.
     fn is_due(&mut self, now: Instant, bytes: usize) -> bool {
         self.segments += bytes.div_ceil(SEGMENT);
-        self.segments >= WINDOW && now >= self.began + WINDOW_TIME
+        self.segments >= WINDOW_SEGMENTS && now >= self.began + WINDOW_TIME
     }
 
     /// So many segments have been sent again by the end of a window.
     fn look(&mut self, now: Instant, again: u32) {
-        let many = again.wrapping_sub(self.again) as usize * MANY > self.segments;
+        let many = again.wrapping_sub(self.again) as usize * LOSSY_SEGMENTS > self.segments;
         self.row = if many == self.many { self.row + 1 } else { 1 };
         (self.segments, self.began, self.again, self.many) = (0, now, again, many);
-        if self.row >= if many { MANY_IN_ROW } else { FEW_IN_ROW } {
+        if self.row >= if many { LOSSY_WINDOWS } else { CALM_WINDOWS } {
             self.link.0.calm.store(!many, Ordering::Relaxed);
         }
     }
@@ -225,7 +227,7 @@ mod tests {
     fn a_window_is_over_after_many_small_messages_and_some_time() {
         let now = Instant::now();
         let mut congestion = Congestion::new(LinkEstimate::default(), now);
-        assert!(!(0..2 * WINDOW).any(|_| congestion.is_due(now, 1)));
+        assert!(!(0..2 * WINDOW_SEGMENTS).any(|_| congestion.is_due(now, 1)));
         assert!(congestion.is_due(now + WINDOW_TIME, 1));
     }
 }
