@@ -38,8 +38,8 @@ const CALM_WINDOWS: u32 = 10;
 /// No bound on what connections send.
 const UNBOUNDED: u32 = u32::MAX;
 
-/// What a connection may send of payload per second over a link of such a rate, in bytes on the wire: so much that the
-/// acknowledgements of as much that comes, one for two packets, have room beside it. Unbounded if the rate is not known,
+/// What a connection may send of payload per second over a link of such a rate, in bytes on the wire: as much as leaves the
+/// acknowledgements of an equal flow the other way, one for two packets, room beside it. Unbounded if the rate is not known,
 /// which 0 says.
 pub(super) fn pace(bytes_per_second: u64, mtu: u64) -> u32 {
     if bytes_per_second == 0 || mtu <= TCP_IP {
@@ -95,8 +95,8 @@ pub(super) struct Congestion {
     began: Instant,
     /// Sent again before.
     again: u32,
-    /// So many windows in a row had many losses, or few.
-    many: bool,
+    /// Whether the last window was lossy, and how many in a row were alike.
+    lossy: bool,
     row: u32,
 }
 
@@ -109,12 +109,12 @@ impl Congestion {
             segments: 0,
             began: now,
             again: 0,
-            many: false,
+            lossy: false,
             row: 0,
         }
     }
 
-    /// So many bytes were written to the connection at once.
+    /// `bytes` were written to the connection at once.
     ///
     /// # Errors
     /// If the system does not tell what was sent again.
@@ -133,13 +133,13 @@ impl Congestion {
         self.segments >= WINDOW_SEGMENTS && now >= self.began + WINDOW_TIME
     }
 
-    /// So many segments have been sent again by the end of a window.
+    /// By the end of a window, `again` segments of the connection have been sent again in all.
     fn look(&mut self, now: Instant, again: u32) {
-        let many = again.wrapping_sub(self.again) as usize * LOSSY_SEGMENTS > self.segments;
-        self.row = if many == self.many { self.row + 1 } else { 1 };
-        (self.segments, self.began, self.again, self.many) = (0, now, again, many);
-        if self.row >= if many { LOSSY_WINDOWS } else { CALM_WINDOWS } {
-            self.link.0.calm.store(!many, Ordering::Relaxed);
+        let lossy = again.wrapping_sub(self.again) as usize * LOSSY_SEGMENTS > self.segments;
+        self.row = if lossy == self.lossy { self.row + 1 } else { 1 };
+        (self.segments, self.began, self.again, self.lossy) = (0, now, again, lossy);
+        if self.row >= if lossy { LOSSY_WINDOWS } else { CALM_WINDOWS } {
+            self.link.0.calm.store(!lossy, Ordering::Relaxed);
         }
     }
 

@@ -121,9 +121,9 @@ pub(super) struct Connection {
 
 /// What a read brought.
 pub(super) struct Came {
-    /// So many bytes to the place that was given.
+    /// Bytes that went to the place that was given.
     pub(super) placed: usize,
-    /// So many after them.
+    /// Bytes after them, in the buffer.
     pub(super) tail: usize,
     /// Whether nothing is left.
     pub(super) drained: bool,
