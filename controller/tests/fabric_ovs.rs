@@ -2,7 +2,7 @@
 //! packets come out. Needs root and a running Open vSwitch; fails without them.
 
 use cool_controller::fabric::{
-    DatapathId, Fabric, FabricConfig, FabricError, FabricHandle, GroupRequest, Key, Mac, NodeRegistration,
+    DatapathId, Fabric, FabricConfig, FabricError, FabricHandle, GroupRequest, Key, MacAddr, NodeRegistration,
     TopologySnapshot, TreeGrant, TreeScope,
 };
 use cool_controller::listen::Listener;
@@ -35,7 +35,7 @@ struct Host {
     switch: usize,
     port: u32,
     ip: Ipv4Addr,
-    mac: Mac,
+    mac: MacAddr,
 }
 
 fn key(n: usize) -> Key {
@@ -48,7 +48,7 @@ fn host(n: usize) -> Host {
         switch: (n - 1) / 2 + 1,
         port: 11 + (n as u32 - 1) % 2,
         ip: Ipv4Addr::new(10, 9, 0, n as u8),
-        mac: Mac([2, 0, 0, 9, 0, n as u8]),
+        mac: MacAddr(2, 0, 0, 9, 0, n as u8),
     }
 }
 

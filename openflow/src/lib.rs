@@ -46,6 +46,6 @@ pub use session::{
     AsyncConfig, Capabilities, Experimenter, SwitchFeatures, FragmentHandling, Role, RoleConfig, SwitchConfig,
 };
 pub use value::{
-    BufferId, Counter, EtherType, FixedText, GroupId, IpProtocol, MacAddr, MacAddrError, MeterId, PortNo,
+    BufferId, Counter, EtherType, FixedText, GroupId, IpProtocol, MacAddr, MeterId, PortNo,
     QueueId, TableId, U24, VlanId,
 };

@@ -118,7 +118,7 @@ fn whole_after_cut(message: &Message) -> Vec<usize> {
 #[test]
 fn a_message_cut_inside_is_whole_only_between_the_items_of_its_last_list() {
     let matching = Match::new().in_port(PortNo(1)).eth_type(EtherType::IPV4);
-    let actions = vec![Action::SetField(Oxm::EthDst(Masked::exact(MacAddr::BROADCAST))), Action::PopVlan];
+    let actions = vec![Action::SetField(Oxm::EthDst(Masked::exact(MacAddr::broadcast()))), Action::PopVlan];
     let instructions = vec![Instruction::ApplyActions(actions.clone()), Instruction::GotoTable(TableId(2))];
     let flow = FlowMod { matching: matching.clone(), instructions, ..FlowMod::default() };
     // The header, 40 bytes of numbers and the match of 18 bytes and 6 of padding; then one instruction.

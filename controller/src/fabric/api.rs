@@ -1,7 +1,7 @@
 //! What the fabric and the rest of the controller say to each other: plain values, nothing of OpenFlow.
 
 use crate::fabric::switch::capacity::TableCapacity;
-pub use cool_topology::{DatapathId, Key, Mac, Port};
+pub use cool_topology::{DatapathId, Key, MacAddr, Port};
 use core::fmt;
 use core::net::Ipv4Addr;
 use core::time::Duration;
@@ -74,7 +74,7 @@ pub struct NodeRegistration {
     /// Address on the data network.
     pub ip: Ipv4Addr,
     /// Address of the data interface.
-    pub mac: Mac,
+    pub mac: MacAddr,
     /// What proves its LLDP.
     pub lldp_key: Key,
 }
@@ -133,7 +133,7 @@ pub struct NodeView {
     /// Address on the data network.
     pub ip: Ipv4Addr,
     /// Address of the data interface.
-    pub mac: Mac,
+    pub mac: MacAddr,
     /// Where it is attached, once its LLDP has been heard.
     pub location: Option<Location>,
 }

@@ -295,7 +295,7 @@ impl Groups {
 mod tests {
     use super::*;
     use crate::agents::{Agent, Agents};
-    use crate::fabric::{DatapathId, LinkView, Location, Mac, NodeView, Port};
+    use crate::fabric::{DatapathId, LinkView, Location, MacAddr, NodeView, Port};
     use std::net::Ipv4Addr;
     use tokio::sync::mpsc;
 
@@ -309,7 +309,7 @@ mod tests {
             NodeView {
                 name: format!("h{i}"),
                 ip: Ipv4Addr::new(10, 0, 0, i),
-                mac: Mac([2, 0, 0, 0, 0, i]),
+                mac: MacAddr(2, 0, 0, 0, 0, i),
                 location: Some(location),
             }
         };

@@ -201,12 +201,12 @@ fn of_node(about: &str, health: Option<&Health>, all: &mut Vec<Finding>) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::fabric::{DatapathId, Location, Mac, NodeView, Port, SwitchLoad};
+    use crate::fabric::{DatapathId, Location, MacAddr, NodeView, Port, SwitchLoad};
 
     fn node(name: &str, located: bool) -> NodeView {
         let port = Port { switch: DatapathId(1), number: 1 };
         let location = Location { port, rack: 0, bytes_per_second: 0 };
-        let (ip, mac) = ([10, 0, 0, 1].into(), Mac([2, 0, 0, 0, 0, 1]));
+        let (ip, mac) = ([10, 0, 0, 1].into(), MacAddr(2, 0, 0, 0, 0, 1));
         NodeView { name: name.into(), ip, mac, location: located.then_some(location) }
     }
 

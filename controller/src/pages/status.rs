@@ -302,7 +302,7 @@ fn known(rate: u64) -> Option<u64> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::fabric::{LinkView, Location, Mac, NodeView, SwitchView};
+    use crate::fabric::{LinkView, Location, MacAddr, NodeView, SwitchView};
 
     #[test]
     fn links_have_the_names_that_trees_have_and_the_load_of_their_ports() {
@@ -321,7 +321,7 @@ mod tests {
             nodes: vec![NodeView {
                 name: "h1".into(),
                 ip: [10, 0, 0, 1].into(),
-                mac: Mac([2, 0, 0, 0, 0, 1]),
+                mac: MacAddr(2, 0, 0, 0, 0, 1),
                 location: Some(location),
             }],
             warnings: Vec::new(),

@@ -72,7 +72,7 @@ fn groups_are_changed() {
     let group =
         |command, kind, buckets| Body::GroupMod(GroupMod { command, kind, group: GroupId(9), buckets });
     let to = |port| vec![Action::output(PortNo(port))];
-    let rewrite = Action::SetField(Oxm::EthDst(Masked::exact(MacAddr([2, 0, 0, 0, 0, 7]))));
+    let rewrite = Action::SetField(Oxm::EthDst(Masked::exact(MacAddr(2, 0, 0, 0, 0, 7))));
     let buckets = vec![Bucket::new(to(1)), Bucket::new(vec![rewrite, Action::output(PortNo(2))])];
     means(
         group(GroupCommand::ADD, GroupType::ALL, buckets),
@@ -118,7 +118,7 @@ fn meters_ports_and_tables_are_changed() {
 
     let port = PortMod {
         port: PortNo(2),
-        hw_addr: MacAddr([2, 0, 0, 0, 0, 1]),
+        hw_addr: MacAddr(2, 0, 0, 0, 0, 1),
         config: PortConfig::PORT_DOWN,
         mask: PortConfig::PORT_DOWN | PortConfig::NO_FWD,
         advertise: PortFeatures::FD_10G | PortFeatures::COPPER,

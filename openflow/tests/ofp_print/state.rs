@@ -16,7 +16,7 @@ use crate::means;
 fn port() -> Port {
     Port {
         port: PortNo(3),
-        hw_addr: MacAddr([2, 0, 0, 0, 0, 3]),
+        hw_addr: MacAddr(2, 0, 0, 0, 0, 3),
         name: FixedText::new("s1-eth3").unwrap(),
         config: PortConfig::NO_FWD,
         state: PortState::LIVE,

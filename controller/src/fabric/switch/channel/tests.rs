@@ -12,7 +12,7 @@ use rs_openflow::{
 fn port(number: u32, name: &str) -> rs_openflow::Port {
     rs_openflow::Port {
         port: PortNo(number),
-        hw_addr: MacAddr([2, 0, 0, 0, 1, number as u8]),
+        hw_addr: MacAddr(2, 0, 0, 0, 1, number as u8),
         name: FixedText::new(name).unwrap(),
         config: PortConfig::NONE,
         state: PortState::LIVE,
