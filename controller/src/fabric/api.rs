@@ -1,7 +1,7 @@
 //! What the fabric and the rest of the controller say to each other: plain values, nothing of OpenFlow.
 
 use crate::fabric::switch::capacity::TableCapacity;
-pub use cool_topology::{DatapathId, Key, MacAddr, Port};
+pub use cool_topology::{DatapathId, Key, Link, MacAddr, Port};
 use core::fmt;
 use core::net::Ipv4Addr;
 use core::time::Duration;
@@ -97,6 +97,24 @@ impl TopologySnapshot {
     pub fn node(&self, name: &str) -> Option<&NodeView> {
         self.nodes.binary_search_by(|n| n.name.as_str().cmp(name)).ok().map(|i| &self.nodes[i])
     }
+
+    /// A port as operators know it: "s1:2".
+    pub fn port_name(&self, port: Port) -> String {
+        match self.switches.binary_search_by_key(&port.switch, |s| s.datapath_id) {
+            Ok(at) => format!("{}:{}", self.switches[at].name, port.number),
+            Err(_) => port.to_string(),
+        }
+    }
+
+    /// A link between switches as operators know it: "s1:2-s3:1".
+    pub fn link_name(&self, a: Port, b: Port) -> String {
+        format!("{}-{}", self.port_name(a), self.port_name(b))
+    }
+
+    /// The link of a node at a port as operators know it: "s3:4-h2".
+    pub fn node_link_name(&self, port: Port, node: &str) -> String {
+        format!("{}-{node}", self.port_name(port))
+    }
 }
 
 /// A switch.
@@ -190,8 +208,10 @@ pub struct TreeGrant {
     pub port: u16,
     /// Rate of the slowest known link on the tree; 0: none is known.
     pub bytes_per_second: u64,
-    /// The links of the tree: "s1:2-s3:1" between switches, "s3:4-h2" to a node.
-    pub links: Vec<String>,
+    /// Its links between switches.
+    pub links: Vec<Link>,
+    /// Its nodes, each with the port at which it is.
+    pub nodes: Vec<(String, Port)>,
 }
 
 /// Why the fabric did not do what was asked.

@@ -21,7 +21,7 @@ mod telemetry;
 mod trees;
 
 pub use api::{
-    DatapathId, FabricConfig, FabricError, GroupRequest, Key, LinkView, Location, MacAddr, NodeRegistration,
+    DatapathId, FabricConfig, FabricError, GroupRequest, Key, Link, LinkView, Location, MacAddr, NodeRegistration,
     NodeView, Port, SwitchView, TopologySnapshot, TreeGrant, TreeScope, Unicast,
 };
 

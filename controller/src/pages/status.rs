@@ -225,7 +225,7 @@ impl View<'_> {
 
     fn links(&self) -> Vec<LinkStatus> {
         let link = |l: &crate::fabric::LinkView| {
-            let name = format!("{}-{}", self.label(l.a), self.label(l.b));
+            let name = self.network.link_name(l.a, l.b);
             let (forth, back) = (self.sends(l.a), self.sends(l.b));
             LinkStatus { name, bytes_per_second: known(l.bytes_per_second), forth, back }
         };
@@ -239,7 +239,7 @@ impl View<'_> {
             rack: n.location.map(|location| location.rack),
             slots: slots(&n.name),
             link: n.location.map(|location| {
-                let name = format!("{}-{}", self.label(location.port), n.name);
+                let name = self.network.node_link_name(location.port, &n.name);
                 let load = self.load(location.port);
                 let (forth, back) =
                     load.map_or((0.0, 0.0), |l| (l.tx_bytes_per_second, l.rx_bytes_per_second));
@@ -255,14 +255,6 @@ impl View<'_> {
 
     fn sends(&self, port: Port) -> f64 {
         self.load(port).map_or(0.0, |load| load.tx_bytes_per_second)
-    }
-
-    fn label(&self, port: Port) -> String {
-        let at = self.network.switches.binary_search_by_key(&port.switch, |s| s.datapath_id);
-        match at {
-            Ok(at) => format!("{}:{}", self.network.switches[at].name, port.number),
-            Err(_) => port.to_string(),
-        }
     }
 }
 

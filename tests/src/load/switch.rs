@@ -6,7 +6,7 @@ use rs_openflow::{
     Action, ActionType, Body, Capabilities, Counter, Description, SwitchFeatures, FlowCommand, FlowMod, FlowStats,
     Framer, GroupCapabilities, GroupCommand, GroupDesc, GroupFeatures, GroupMod, GroupType, Hello, Match,
     Message, Multipart, MultipartFlags, MultipartReply, MultipartRequest, PacketOut, PerGroupType, PortNo,
-    PortStats, TableId,
+    PortStats,
 };
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -161,7 +161,7 @@ impl Switch {
                 }))),
                 MultipartRequest::Flow(asked) => {
                     let asked_for = |flow: &&FlowMod| (flow.cookie ^ asked.cookie) & asked.cookie_mask == 0;
-                    parts(self.flows.values().filter(asked_for).map(stats), MultipartReply::Flow)
+                    parts(self.flows.values().filter(asked_for).cloned().map(FlowStats::from), MultipartReply::Flow)
                 }
                 MultipartRequest::PortStats(_) => {
                     let ports = self.fabric.plan.switches[self.number].ports.keys();
@@ -204,23 +204,6 @@ fn parts<T>(entries: impl Iterator<Item = T>, reply: impl Fn(Vec<T>) -> Multipar
     }
     messages.push(Body::MultipartReply(reply(part).into()));
     messages
-}
-
-fn stats(flow: &FlowMod) -> FlowStats {
-    FlowStats {
-        table: TableId(0),
-        duration_s: 0,
-        duration_ns: 0,
-        priority: flow.priority,
-        idle_timeout: 0,
-        hard_timeout: 0,
-        flags: flow.flags,
-        cookie: flow.cookie,
-        packets: Counter(0),
-        bytes: Counter(0),
-        matching: flow.matching.clone(),
-        instructions: flow.instructions.clone(),
-    }
 }
 
 /// What a port tells that counts nothing.

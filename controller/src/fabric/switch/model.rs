@@ -9,7 +9,7 @@ use core::net::Ipv4Addr;
 use rs_openflow::{
     Action, Body, Bucket, ErrorMessage, ErrorType, EtherType, FlowCommand, FlowMod, FlowStats, GroupCommand,
     GroupDesc, GroupMod, GroupType, Instruction, Match, Message, MultipartReply, MultipartRequest, Oxm,
-    PortNo, TableId,
+    PortNo,
 };
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -109,22 +109,13 @@ impl Switch {
 
     /// What it answers when asked for its flows.
     pub(crate) fn flow_stats(&self) -> Vec<FlowStats> {
-        let stats = |flow: &FlowMod| FlowStats {
-            table: TableId(0),
-            duration_s: 0,
-            duration_ns: 0,
-            priority: flow.priority,
-            idle_timeout: 0,
-            hard_timeout: 0,
-            flags: flow.flags,
-            cookie: flow.cookie,
-            packets: rs_openflow::Counter(0),
-            bytes: rs_openflow::Counter(0),
+        let told = |flow: &FlowMod| {
+            let mut stats = FlowStats::from(flow.clone());
             // Told in another order than it was given.
-            matching: Match { fields: flow.matching.fields.iter().rev().cloned().collect() },
-            instructions: flow.instructions.clone(),
+            stats.matching.fields.reverse();
+            stats
         };
-        self.flows.iter().map(stats).collect()
+        self.flows.iter().map(told).collect()
     }
 
     /// What it answers when asked for its groups.
