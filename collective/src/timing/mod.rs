@@ -3,10 +3,10 @@
 //! the [limits](cool_types::limits)'. How messages share a network is told by a [`NetworkModel`]: the planner's, which is quick, or
 //! the simulator's, which is exact.
 //!
-//! Left out are packets, losses and repair, reductions that agents fuse with a receive from a rank of their node, and the
-//! credit beyond which short messages wait as well.
+//! Left out are packets, losses and repair, and the bounce buffers' bound.
 
 mod costs;
+mod credit;
 mod index;
 mod trace;
 mod world;

@@ -1,9 +1,11 @@
 //! The agents of a schedule that is being timed: what they do in which order, and what they wait for.
 
 use super::costs::{Costs, nanos};
-use super::index::{At, Index};
+use super::credit::Credits;
+use super::index::{At, Index, taken};
 use super::trace::Trace;
 use super::{Multicast, NetworkModel, NetworkEvent, NetworkEvents, Timing, TimingError};
+use crate::fused::Fused;
 use crate::layout::Layout;
 use crate::progress::{Dependents, Progress};
 use crate::schedule::{Kind, Program, Rank, Schedule};
@@ -18,6 +20,8 @@ const ANNOUNCED: u8 = 4;
 /// Of one that sends within a node.
 const OFFERED: u8 = 8;
 const COPIED: u8 = 16;
+/// Of one that sends to another node: the message goes unasked.
+const EAGER: u8 = 32;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Event {
@@ -29,6 +33,8 @@ enum Event {
     Announced { transfer: u32 },
     /// The sender knows that the receiver is ready for it.
     Granted { transfer: u32 },
+    /// A node has credit back from another for eager messages.
+    Credit { from: u32, to: u32, bytes: u64 },
     /// A multicast's first byte may go.
     Begun { transfer: u32 },
     /// The network has something to tell.
@@ -47,6 +53,9 @@ pub(super) struct World<'a, N> {
     progress: Vec<Progress>,
     /// Actions that may start; kept between events for its room.
     ready: Vec<u32>,
+    /// What agents combine where its sender has it.
+    fused: Fused,
+    credits: Credits,
     /// What is known of each action.
     known: Vec<u8>,
     /// Of announced multicasts: receivers that are not ready, and when the announcement reaches all.
@@ -73,15 +82,20 @@ impl<'a, N: NetworkModel> World<'a, N> {
         if schedule.programs.len() != layout.size() {
             return Err(TimingError::Incomplete);
         }
-        let index = Index::new(schedule).ok_or(TimingError::Incomplete)?;
         let programs = || schedule.programs.iter().flatten();
+        let dependents: Vec<Dependents> = programs().map(Dependents::of).collect();
+        let one_node = |a, b| layout.node_of(a) == layout.node_of(b);
+        let fused = Fused::find(schedule, |rank| dependents.get(rank.0 as usize), one_node);
+        let index = Index::new(schedule, &fused).ok_or(TimingError::Incomplete)?;
         Ok(World {
             schedule,
             layout,
             costs,
             network,
             events: NetworkEvents::default(),
-            dependents: programs().map(Dependents::of).collect(),
+            dependents,
+            fused,
+            credits: Credits::default(),
             progress: programs().map(Progress::new).collect(),
             ready: Vec::new(),
             known: vec![0; index.actions()],
@@ -173,6 +187,9 @@ impl<'a, N: NetworkModel> World<'a, N> {
             Event::Sent { transfer } => self.sent(transfer),
             Event::Announced { transfer } => self.announced(transfer),
             Event::Granted { transfer } => self.enqueue(transfer),
+            Event::Credit { from, to, bytes } => {
+                self.credits.give_back((from as usize, to as usize), bytes);
+            }
             Event::Begun { transfer } => self.begin_stream(transfer),
             Event::Network(NetworkEvent::Wake(a, b)) => self.network(|net, now, tell| net.wake(now, (a, b), tell)),
             Event::Network(NetworkEvent::Left { message }) => self.left(message),
@@ -186,10 +203,8 @@ impl<'a, N: NetworkModel> World<'a, N> {
 
     fn complete(&mut self, at: At) {
         self.done += 1;
-        if let Kind::Receive { from, transfer, .. } = self.kind(at)
-            && self.layout.node_of(from) == self.node(at.rank)
-        {
-            self.see_arrival(transfer.0, at.rank);
+        if let Some(transfer) = taken(at, self.kind(at), &self.fused) {
+            self.taken(at, transfer.0);
         }
         self.ends(at.rank, self.now);
         let (rank, mut ready) = (at.rank as usize, std::mem::take(&mut self.ready));
@@ -198,6 +213,20 @@ impl<'a, N: NetworkModel> World<'a, N> {
             self.start(At { rank: at.rank, action });
         }
         self.ready = ready;
+    }
+
+    /// A rank has a message in its place.
+    fn taken(&mut self, at: At, transfer: u32) {
+        let sender = self.index.sender(transfer);
+        let (from, to) = (self.node(sender.rank), self.node(at.rank));
+        if from == to {
+            self.see_arrival(transfer, at.rank);
+        } else if self.known[self.index.number(sender)] & EAGER != 0
+            && let Some(bytes) = self.credits.free((from, to), self.bytes(sender))
+        {
+            let back = self.now + self.network.latency(to, from, 0);
+            self.plan(back, Event::Credit { from: from as u32, to: to as u32, bytes });
+        }
     }
 
     /// A rank is not through before this time.
@@ -209,6 +238,9 @@ impl<'a, N: NetworkModel> World<'a, N> {
 
     fn start(&mut self, at: At) {
         match self.kind(at) {
+            Kind::Reduce { .. } if let Some((_, transfer)) = self.fused.message(Rank(at.rank), at.action) => {
+                self.take(at, transfer.0);
+            }
             Kind::Reduce { src, .. } => self.finish_after(at, self.costs.reducing(src.len)),
             Kind::Copy { src, .. } => self.finish_after(at, self.costs.copying(src.len)),
             Kind::Send { to, transfer, .. } => {
@@ -220,9 +252,12 @@ impl<'a, N: NetworkModel> World<'a, N> {
                     self.plan(sent, Event::Sent { transfer: transfer.0 });
                 }
             }
+            Kind::Receive { .. } if self.fused.is_passed_over(Rank(at.rank), at.action) => {
+                self.plan(self.now, Event::Done { rank: at.rank, action: at.action });
+            }
             Kind::Receive { from, transfer, dst } => {
                 if self.layout.node_of(from) == self.node(at.rank) {
-                    self.take(at, transfer.0, dst.len);
+                    self.take(at, transfer.0);
                 } else {
                     self.expect(at, transfer.0, dst.len);
                 }
@@ -241,7 +276,7 @@ impl<'a, N: NetworkModel> World<'a, N> {
         let Some(to) = self.index.receivers(transfer).first().copied() else { return };
         let bytes = self.bytes(at);
         if self.known[self.index.number(to)] & READY != 0 {
-            self.finish_after(at, self.costs.copying(bytes));
+            self.finish_after(at, self.taking(to));
             self.finish_after(to, 0);
         } else if bytes <= self.costs.eager {
             let number = self.index.number(at);
@@ -253,14 +288,22 @@ impl<'a, N: NetworkModel> World<'a, N> {
         }
     }
 
+    /// What it takes an action to take a message from another rank of its node.
+    fn taking(&self, at: At) -> u64 {
+        match self.kind(at) {
+            Kind::Reduce { src, .. } => self.costs.reducing(src.len),
+            kind => self.costs.copying(kind.writes().map_or(0, |dst| dst.len)),
+        }
+    }
+
     /// One rank of a node receives from another.
-    fn take(&mut self, at: At, transfer: u32, bytes: u64) {
+    fn take(&mut self, at: At, transfer: u32) {
         let from = self.index.sender(transfer);
         let number = self.index.number(at);
         match self.known[self.index.number(from)] {
-            known if known & COPIED != 0 => self.finish_after(at, self.costs.copying(bytes)),
+            known if known & COPIED != 0 => self.finish_after(at, self.taking(at)),
             known if known & OFFERED != 0 => {
-                self.finish_after(from, self.costs.copying(bytes));
+                self.finish_after(from, self.taking(at));
                 self.finish_after(at, 0);
             }
             _ => self.known[number] |= READY,
@@ -304,11 +347,14 @@ impl<'a, N: NetworkModel> World<'a, N> {
         if let Kind::Multicast { .. } = self.kind(at) {
             return self.announce_stream(transfer);
         }
-        if self.bytes(at) <= self.costs.eager {
+        let (from, to) = self.ends_of(transfer);
+        let bytes = self.bytes(at);
+        if bytes <= self.costs.eager && self.credits.take((from, to), bytes) {
+            let number = self.index.number(at);
+            self.known[number] |= EAGER;
             self.complete(at);
             self.enqueue(transfer);
         } else {
-            let (from, to) = self.ends_of(transfer);
             self.plan(self.now + self.network.latency(from, to, 0), Event::Announced { transfer });
         }
     }
@@ -342,10 +388,9 @@ impl<'a, N: NetworkModel> World<'a, N> {
         if let (Some(trace), [to]) = (&mut self.trace, self.index.receivers(transfer)) {
             trace.leaves(transfer, self.now, (sender.rank, to.rank));
         }
-        let bytes = self.bytes(sender);
         if let Kind::Multicast { .. } = self.kind(sender) {
             self.stream_over(transfer);
-        } else if bytes > self.costs.eager {
+        } else if self.known[self.index.number(sender)] & EAGER == 0 {
             self.complete(sender);
         }
     }
