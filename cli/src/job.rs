@@ -57,7 +57,8 @@ pub(crate) async fn run(
     hear: impl FnMut(Heard) -> Result<(), Error>,
 ) -> Result<(), Error> {
     let signals = Signals::new().map_err(Error::Runtime)?;
-    let mut job = FollowedJob { client, spec, number: 0, started: Instant::now(), signals, interrupted: None };
+    let mut job =
+        FollowedJob { client, spec, number: 0, started: Instant::now(), signals, interrupted: None };
     let ended = job.follow(hear).await;
     match job.interrupted {
         Some((signal, _)) => Err(Error::Interrupted { signal, ended: job.number > 0 && has_ended(&ended) }),

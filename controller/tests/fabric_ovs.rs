@@ -2,8 +2,8 @@
 //! packets come out. Needs root and a running Open vSwitch; fails without them.
 
 use cool_controller::fabric::{
-    DatapathId, Fabric, FabricConfig, FabricError, FabricHandle, GroupRequest, Key, MacAddr, NodeRegistration,
-    TopologySnapshot, TreeGrant, TreeScope,
+    DatapathId, Fabric, FabricConfig, FabricError, FabricHandle, GroupRequest, Key, MacAddr,
+    NodeRegistration, TopologySnapshot, TreeGrant, TreeScope,
 };
 use cool_controller::listen::Listener;
 use cool_topology::lldp::Announcement;

@@ -3,8 +3,8 @@
 use cool_controller::fabric::{Fabric, FabricConfig, FabricHandle};
 use cool_controller::listen::Listener;
 use rs_openflow::{
-    Body, Capabilities, ErrorMessage, ErrorType, SwitchFeatures, Framer, Hello, Message, MultipartReply,
-    MultipartRequest, Port, PortConfig, PortFeatures, PortNo, PortState,
+    Body, Capabilities, ErrorMessage, ErrorType, Framer, Hello, Message, MultipartReply, MultipartRequest,
+    Port, PortConfig, PortFeatures, PortNo, PortState, SwitchFeatures,
 };
 use std::net::SocketAddr;
 use std::time::Duration;

@@ -2,7 +2,9 @@
 
 use crate::failure::Stats;
 use crate::memory::MemoryRange;
-use cool_collective::{Buffer, Dependents, Fused, Kind, Plan, Program, Progress, Rank, Schedule, Span, TransferId};
+use cool_collective::{
+    Buffer, Dependents, Fused, Kind, Plan, Program, Progress, Rank, Schedule, Span, TransferId,
+};
 use cool_machine::Time;
 use std::collections::BTreeMap;
 use std::sync::Arc;

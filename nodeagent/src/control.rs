@@ -110,7 +110,10 @@ pub async fn run(
             Err(End::Broken(reason)) => {
                 // Said once, not at every try.
                 if control.pause == SHORTEST_PAUSE || reported.as_ref() != Some(&reason) {
-                    warn!("no session with the controller at {}: {reason}; trying again", registration.controller);
+                    warn!(
+                        "no session with the controller at {}: {reason}; trying again",
+                        registration.controller
+                    );
                     reported = Some(reason);
                 }
             }

@@ -71,9 +71,7 @@ impl Interface {
         Ok(Interface {
             name: name.to_owned(),
             ip: v4.ok_or_else(|| no("IPv4 address", "give it one with `ip address add`"))?,
-            mac: found
-                .mac
-                .ok_or_else(|| no("Ethernet address", "the data network must be Ethernet"))?,
+            mac: found.mac.ok_or_else(|| no("Ethernet address", "the data network must be Ethernet"))?,
             mtu: mtu(found.index).map_err(|source| InterfaceError::Mtu { name: name.to_owned(), source })?,
         })
     }

@@ -151,7 +151,8 @@ async fn run(options: Options) -> Result<(), Error> {
         || std::thread::available_parallelism().map_or(1, |n| u32::try_from(n.get()).unwrap_or(u32::MAX));
     let slots = options.slots.unwrap_or_else(processors);
     let probe_port = reflector.port();
-    let registration = Registration { controller: options.controller, tls: options.tls, interface, slots, probe_port };
+    let registration =
+        Registration { controller: options.controller, tls: options.tls, interface, slots, probe_port };
     let router = agent.metrics().router();
     let pages = async move {
         match pages {

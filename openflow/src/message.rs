@@ -14,7 +14,7 @@ use crate::multipart::{Multipart, MultipartReply, MultipartRequest};
 use crate::packet::{PacketIn, PacketOut};
 use crate::port::{PortMod, PortStatus};
 use crate::queue::{QueueConfig, QueueConfigRequest};
-use crate::session::{AsyncConfig, Experimenter, SwitchFeatures, RoleConfig, SwitchConfig};
+use crate::session::{AsyncConfig, Experimenter, RoleConfig, SwitchConfig, SwitchFeatures};
 
 /// How long the header is that every message begins with.
 pub const HEADER_LEN: usize = 8;

@@ -3,7 +3,7 @@
 
 use super::CostModel;
 use crate::layout::{Layout, Scope};
-use crate::timing::{Multicast, NetworkModel, NetworkEvent, NetworkEvents, nanos, time_of};
+use crate::timing::{Multicast, NetworkEvent, NetworkEvents, NetworkModel, nanos, time_of};
 use std::collections::{BTreeMap, VecDeque};
 
 /// A link serves a message in frames: a turn is this many of them.

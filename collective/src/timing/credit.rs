@@ -50,7 +50,8 @@ mod tests {
 
     #[test]
     fn credit_runs_out_and_comes_back_in_quarters() {
-        let (mut credits, ends, bytes) = (Credits::default(), (0, 1), CREDIT_BYTES / 8 - MESSAGE_CREDIT_BYTES);
+        let (mut credits, ends, bytes) =
+            (Credits::default(), (0, 1), CREDIT_BYTES / 8 - MESSAGE_CREDIT_BYTES);
         assert_eq!((0..9).filter(|_| credits.take(ends, bytes)).count(), 8);
         assert!(credits.take((1, 0), bytes), "each direction has its own");
         assert_eq!(credits.free(ends, bytes), None);

@@ -7,7 +7,7 @@
 use crate::agents::Session;
 use crate::fabric::Fabric;
 use crate::groups::{FIRST_EPOCH, Groups, Place};
-use crate::jobs::job::{SessionEvent, Limits};
+use crate::jobs::job::{Limits, SessionEvent};
 use cool_machine::{Duration, Machine, Poll, Time};
 use cool_membership::{self as membership, Input, Membership, Output, Purpose};
 use cool_proto::control::{

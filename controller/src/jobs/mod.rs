@@ -9,9 +9,9 @@ pub mod job;
 use crate::agents::{Agents, Session};
 use crate::fabric::Fabric;
 use crate::groups::{Groups, Place};
-use crate::jobs::allocate::{AllocateError, Host, Placement, AllocationRequest, allocate, natural};
+use crate::jobs::allocate::{AllocateError, AllocationRequest, Host, Placement, allocate, natural};
 use crate::jobs::control::{ControlRequest, JobControl};
-use crate::jobs::job::{Caller, SessionEvent, Job, Limits, Post, Ranks, Resumed};
+use crate::jobs::job::{Caller, Job, Limits, Post, Ranks, Resumed, SessionEvent};
 use cool_proto::control::{JobEvent, JobSpec, JobView, job_event, job_spec, job_view};
 use parking_lot::Mutex;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
@@ -298,7 +298,12 @@ impl Jobs {
     }
 
     /// Finds a place for each rank.
-    fn place(&self, state: &State, within: Within, request: AllocationRequest) -> Result<Vec<Place>, SubmitError> {
+    fn place(
+        &self,
+        state: &State,
+        within: Within,
+        request: AllocationRequest,
+    ) -> Result<Vec<Place>, SubmitError> {
         let (mut hosts, mut sessions, mut unlocated) = (Vec::new(), Vec::new(), Vec::new());
         for node in &self.network.topology().nodes {
             let Some(session) = self.agents.get(&node.name) else { continue };

@@ -156,7 +156,8 @@ fn findings(
 fn of_switch(switch: &SwitchView, measured: &Measured, all: &mut Vec<Finding>) {
     let about = format!("switch {}", switch.name);
     if !switch.unidentified_ports.is_empty() {
-        let mut ports: Vec<String> = switch.unidentified_ports.iter().take(MAX_PORTS).map(u32::to_string).collect();
+        let mut ports: Vec<String> =
+            switch.unidentified_ports.iter().take(MAX_PORTS).map(u32::to_string).collect();
         if switch.unidentified_ports.len() > MAX_PORTS {
             ports.push(format!("{} more", switch.unidentified_ports.len() - MAX_PORTS));
         }
@@ -212,7 +213,8 @@ mod tests {
 
     fn network() -> TopologySnapshot {
         let (datapath_id, name) = (DatapathId(1), "s1".to_owned());
-        let switch = SwitchView { datapath_id, name, rack: Some(0), ports: 2, unidentified_ports: Vec::new() };
+        let switch =
+            SwitchView { datapath_id, name, rack: Some(0), ports: 2, unidentified_ports: Vec::new() };
         TopologySnapshot {
             switches: vec![switch],
             nodes: vec![node("h1", true), node("h2", true)],

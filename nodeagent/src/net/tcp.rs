@@ -131,7 +131,12 @@ pub(super) struct Came {
 
 impl Connection {
     /// Starts to tell when something comes over a stream.
-    pub(super) fn new(id: ConnectionId, stream: TcpStream, link: &LinkEstimate, events: &Events) -> Connection {
+    pub(super) fn new(
+        id: ConnectionId,
+        stream: TcpStream,
+        link: &LinkEstimate,
+        events: &Events,
+    ) -> Connection {
         if let Err(error) = tune(&stream) {
             tracing::debug!(%error, "cannot tune a connection");
         }

@@ -2,13 +2,13 @@
 
 use rs_openflow::{
     Action, AggregateStats, AsyncConfig, Band, BandEffect, Body, Bucket, BufferId, Capabilities, Counter,
-    Description, EtherType, SwitchFeatures, FixedText, FlowFlags, FlowRemoved, FlowRemovedReason, FlowStats,
+    Description, EtherType, FixedText, FlowFlags, FlowRemoved, FlowRemovedReason, FlowStats,
     FragmentHandling, GroupCapabilities, GroupDesc, GroupFeatures, GroupId, GroupStats, GroupType,
     Instruction, MacAddr, Match, MeterConfig, MeterCounters, MeterFeatures, MeterFlags, MeterId, MeterStats,
     MultipartReply, PacketIn, PacketInReason, PartStats, PerGroupType, Port, PortConfig, PortFeatures,
     PortNo, PortReason, PortState, PortStats, PortStatus, Queue, QueueConfig, QueueId, QueueProperty,
-    QueueStats, Role, RoleConfig, SwitchConfig, TableConfig, TableFeatures, TableId, TableProperty,
-    TablePropertyType, TableStats,
+    QueueStats, Role, RoleConfig, SwitchConfig, SwitchFeatures, TableConfig, TableFeatures, TableId,
+    TableProperty, TablePropertyType, TableStats,
 };
 
 use crate::means;

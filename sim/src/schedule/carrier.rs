@@ -3,7 +3,7 @@
 
 use super::fabric::{Fabric, FabricError};
 use super::flows::{Finish, FlowId, Flows};
-use cool_collective::timing::{self, Costs, NetworkModel, NetworkEvent, NetworkEvents, nanos, time_of};
+use cool_collective::timing::{self, Costs, NetworkEvent, NetworkEvents, NetworkModel, nanos, time_of};
 use cool_collective::{Layout, Scope};
 use std::collections::{BTreeMap, VecDeque};
 

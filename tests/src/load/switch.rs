@@ -3,10 +3,10 @@
 use crate::fabric::{Fabric, port_of, text};
 use crate::pump::Pump;
 use rs_openflow::{
-    Action, ActionType, Body, Capabilities, Counter, Description, SwitchFeatures, FlowCommand, FlowMod, FlowStats,
-    Framer, GroupCapabilities, GroupCommand, GroupDesc, GroupFeatures, GroupMod, GroupType, Hello, Match,
-    Message, Multipart, MultipartFlags, MultipartReply, MultipartRequest, PacketOut, PerGroupType, PortNo,
-    PortStats,
+    Action, ActionType, Body, Capabilities, Counter, Description, FlowCommand, FlowMod, FlowStats, Framer,
+    GroupCapabilities, GroupCommand, GroupDesc, GroupFeatures, GroupMod, GroupType, Hello, Match, Message,
+    Multipart, MultipartFlags, MultipartReply, MultipartRequest, PacketOut, PerGroupType, PortNo, PortStats,
+    SwitchFeatures,
 };
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -161,7 +161,10 @@ impl Switch {
                 }))),
                 MultipartRequest::Flow(asked) => {
                     let asked_for = |flow: &&FlowMod| (flow.cookie ^ asked.cookie) & asked.cookie_mask == 0;
-                    parts(self.flows.values().filter(asked_for).cloned().map(FlowStats::from), MultipartReply::Flow)
+                    parts(
+                        self.flows.values().filter(asked_for).cloned().map(FlowStats::from),
+                        MultipartReply::Flow,
+                    )
                 }
                 MultipartRequest::PortStats(_) => {
                     let ports = self.fabric.plan.switches[self.number].ports.keys();

@@ -15,8 +15,8 @@ use cool_topology::Graph;
 use cool_topology::lldp::Announcement;
 use core::net::Ipv4Addr;
 use core::time::Duration;
-use rs_openflow::{EtherType, GroupType};
 use rs_openflow::Match;
+use rs_openflow::{EtherType, GroupType};
 use tokio::sync::oneshot;
 use world::{World, at, dpid, node, ring};
 
@@ -407,7 +407,9 @@ fn arp_is_answered_with_the_locator_and_never_about_the_asker() {
     world.intervals(1);
     let ask = |world: &mut World, target: u8| {
         let mut frame = [&[0xff; 6][..], &node(1).mac.octets(), &[8, 6, 0, 1, 8, 0, 6, 4, 0, 1]].concat();
-        frame.extend([&node(1).mac.octets()[..], &node(1).ip.octets(), &[0; 6], &node(target).ip.octets()].concat());
+        frame.extend(
+            [&node(1).mac.octets()[..], &node(1).ip.octets(), &[0; 6], &node(target).ip.octets()].concat(),
+        );
         world.event(dpid(1), Event::PacketIn(3, frame));
         world.devices.get_mut(&dpid(1)).unwrap().packets.try_recv().ok()
     };

@@ -3,10 +3,10 @@
 use super::*;
 use proptest::prelude::*;
 use rs_openflow::{
-    BandType, BufferId, Capabilities, Description, SwitchFeatures, FixedText, GroupCapabilities, GroupFeatures,
-    GroupType, HelloElement, MacAddr, Match, MeterFeatures, MeterFlags, Multipart, MultipartFlags, PacketIn,
-    PacketInReason, PerGroupType, PortFeatures, PortStatus, Role, RoleConfig, TableConfig, TableFeatures,
-    TableId,
+    BandType, BufferId, Capabilities, Description, FixedText, GroupCapabilities, GroupFeatures, GroupType,
+    HelloElement, MacAddr, Match, MeterFeatures, MeterFlags, Multipart, MultipartFlags, PacketIn,
+    PacketInReason, PerGroupType, PortFeatures, PortStatus, Role, RoleConfig, SwitchFeatures, TableConfig,
+    TableFeatures, TableId,
 };
 
 fn port(number: u32, name: &str) -> rs_openflow::Port {
