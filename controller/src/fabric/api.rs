@@ -2,7 +2,7 @@
 
 use crate::fabric::switch::capacity::TableCapacity;
 pub use cool_topology::{DatapathId, Key, Link, MacAddr, Port};
-use core::fmt;
+pub use cool_types::TreeScope;
 use core::net::Ipv4Addr;
 use core::time::Duration;
 
@@ -174,27 +174,6 @@ pub struct GroupRequest {
     pub id: u64,
     /// The node of each rank, in rank order; a node may come several times.
     pub members: Vec<String>,
-}
-
-/// Which nodes of a group a tree connects.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum TreeScope {
-    /// All.
-    All,
-    /// The node of the smallest rank in each rack.
-    Leaders,
-    /// Those in the rack of this number.
-    Rack(u32),
-}
-
-impl fmt::Display for TreeScope {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            TreeScope::All => f.write_str("all"),
-            TreeScope::Leaders => f.write_str("leaders"),
-            TreeScope::Rack(rack) => write!(f, "rack {rack}"),
-        }
-    }
 }
 
 /// A tree that the switches have confirmed.

@@ -5,7 +5,7 @@ use rs_openflow::{
     FlowStatsRequest, FragmentHandling, GroupCommand, GroupId, GroupMod, GroupStatsRequest, GroupType, Hello,
     MacAddr, Masked, MeterCommand, MeterFlags, MeterId, MeterMod, MeterRequest, MultipartRequest, Oxm,
     PacketOut, PortConfig, PortFeatures, PortMod, PortNo, PortStatsRequest, QueueConfigRequest, QueueId,
-    QueueStatsRequest, Role, RoleConfig, SwitchConfig, TableConfig, TableId, TableMod,
+    QueueStatsRequest, ControllerRole, RoleConfig, SwitchConfig, TableConfig, TableId, TableMod,
 };
 
 use crate::means;
@@ -21,7 +21,7 @@ fn a_session_is_set_up() {
     let config = SwitchConfig { fragments: FragmentHandling::DROP, miss_send_len: 128 };
     means(Body::SetConfig(config), "OFPT_SET_CONFIG: frags=drop miss_send_len=128");
     means(
-        Body::RoleRequest(RoleConfig { role: Role::MASTER, generation: 7 }),
+        Body::RoleRequest(RoleConfig { role: ControllerRole::MASTER, generation: 7 }),
         "OFPT_ROLE_REQUEST: role=primary generation_id=7",
     );
     means(Body::GetAsyncRequest, "OFPT_GET_ASYNC_REQUEST:");

@@ -7,7 +7,7 @@ use rs_openflow::{
     Instruction, MacAddr, Match, MeterConfig, MeterCounters, MeterFeatures, MeterFlags, MeterId, MeterStats,
     MultipartReply, PacketIn, PacketInReason, PartStats, PerGroupType, Port, PortConfig, PortFeatures,
     PortNo, PortReason, PortState, PortStats, PortStatus, Queue, QueueConfig, QueueId, QueueProperty,
-    QueueStats, Role, RoleConfig, SwitchConfig, SwitchFeatures, TableConfig, TableFeatures, TableId,
+    QueueStats, ControllerRole, RoleConfig, SwitchConfig, SwitchFeatures, TableConfig, TableFeatures, TableId,
     TableProperty, TablePropertyType, TableStats,
 };
 
@@ -48,7 +48,7 @@ fn a_switch_introduces_itself() {
     means(Body::GetConfigReply(config), "OFPT_GET_CONFIG_REPLY: frags=normal miss_send_len=65535");
     means(Body::BarrierReply, "OFPT_BARRIER_REPLY:");
     means(
-        Body::RoleReply(RoleConfig { role: Role::SLAVE, generation: 9 }),
+        Body::RoleReply(RoleConfig { role: ControllerRole::SLAVE, generation: 9 }),
         "OFPT_ROLE_REPLY: role=secondary generation_id=9",
     );
     let config = AsyncConfig {

@@ -1,7 +1,7 @@
 //! The network of a timed schedule: connections between nodes, whose messages take turns, and paced multicasts, as
 //! flows over the fabric's links.
 
-use super::fabric::{Fabric, FabricError};
+use super::fabric::{FabricModel, FabricModelError};
 use super::flows::{Finish, FlowId, Flows};
 use cool_collective::timing::{self, Costs, NetworkEvent, NetworkEvents, NetworkModel, nanos, time_of};
 use cool_collective::{Layout, Scope};
@@ -55,7 +55,7 @@ impl Stream {
 /// A fabric with what is under way on it.
 #[derive(Debug)]
 pub(super) struct Carrier<'a> {
-    fabric: &'a Fabric,
+    fabric: &'a FabricModel,
     costs: &'a Costs,
     hosts: Vec<usize>,
     /// Over all nodes.
@@ -71,7 +71,7 @@ pub(super) struct Carrier<'a> {
 }
 
 impl<'a> Carrier<'a> {
-    pub(super) fn new(fabric: &'a Fabric, layout: &Layout, costs: &'a Costs) -> Result<Self, FabricError> {
+    pub(super) fn new(fabric: &'a FabricModel, layout: &Layout, costs: &'a Costs) -> Result<Self, FabricModelError> {
         let host_links = 2 * fabric.hosts();
         let per_nano = |(link, rate): (usize, u64)| {
             let rate = if link < host_links { rate.min(costs.socket) } else { rate };
@@ -279,7 +279,7 @@ fn turn(costs: &Costs, bytes: u64) -> f64 {
     (costs.turn() as f64).max(bytes as f64 / TURNS)
 }
 
-fn latency(fabric: &Fabric, costs: &Costs, hosts: &[usize], (from, to): (usize, usize), bytes: u64) -> u64 {
+fn latency(fabric: &FabricModel, costs: &Costs, hosts: &[usize], (from, to): (usize, usize), bytes: u64) -> u64 {
     let hops = fabric.hops(hosts[from], hosts[to]);
     let packet = if fabric.burst > 0 { 0 } else { bytes.min(costs.mtu) };
     // Each switch has the whole packet before it sends it on.

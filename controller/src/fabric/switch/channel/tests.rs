@@ -5,7 +5,7 @@ use proptest::prelude::*;
 use rs_openflow::{
     BandType, BufferId, Capabilities, Description, FixedText, GroupCapabilities, GroupFeatures, GroupType,
     HelloElement, MacAddr, Match, MeterFeatures, MeterFlags, Multipart, MultipartFlags, PacketIn,
-    PacketInReason, PerGroupType, PortFeatures, PortStatus, Role, RoleConfig, SwitchFeatures, TableConfig,
+    PacketInReason, PerGroupType, PortFeatures, PortStatus, ControllerRole, RoleConfig, SwitchFeatures, TableConfig,
     TableFeatures, TableId,
 };
 
@@ -375,7 +375,7 @@ fn a_switch_that_a_later_controller_runs_is_left_to_it_at_once_or_when_it_says_s
     let mut talk = Talk::new();
     talk.hear(Body::Hello(Hello::default()));
     let asked = talk.hear(features(0));
-    let master = RoleConfig { role: Role::MASTER, generation: 7 };
+    let master = RoleConfig { role: ControllerRole::MASTER, generation: 7 };
     assert_eq!(asked[0].body, Body::RoleRequest(master));
     talk.hear_as(asked[0].xid, refusal(ErrorType::ROLE_REQUEST_FAILED, 0));
     assert!(talk.closed().contains("a controller that started later runs it"), "{}", talk.closed());
