@@ -19,7 +19,10 @@ fn digest() {
             (0..size).map(|r| Place { rack: node_of(r) / nodes, node: node_of(r) }).collect();
         let layout = Layout::new(&places).unwrap();
         for op in [Operation::Gather, Operation::Scatter, Operation::Allgather, Operation::ReduceScatter] {
-            for plan in Plan::fitting(op).chain(Plan::racked(op)) {
+            for plan in Plan::fitting(op).chain(
+                ["racked:ring", "racked:chain", "racked:parallel", "racked:linear"]
+                    .map(|t| t.parse().unwrap()),
+            ) {
                 for seg in [0u64, 64, 4096] {
                     let plan = if seg == 0 { plan } else { plan.with_segment(seg) };
                     for root in [0, size / 2, size - 1] {

@@ -43,7 +43,8 @@ pub use packet::{PacketIn, PacketInReason, PacketOut};
 pub use port::{Port, PortConfig, PortFeatures, PortMod, PortReason, PortState, PortStatus};
 pub use queue::{Queue, QueueConfig, QueueConfigRequest, QueueProperty, QueuePropertyType};
 pub use session::{
-    AsyncConfig, Capabilities, Experimenter, FragmentHandling, ControllerRole, RoleConfig, SwitchConfig, SwitchFeatures,
+    AsyncConfig, Capabilities, ControllerRole, Experimenter, FragmentHandling, RoleConfig, SwitchConfig,
+    SwitchFeatures,
 };
 pub use value::{
     BufferId, Counter, EtherType, FixedText, GroupId, IpProtocol, MacAddr, MeterId, PortNo, QueueId, TableId,

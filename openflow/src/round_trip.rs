@@ -183,7 +183,8 @@ fn a_hello_of_ours_with_a_broken_element_is_refused() {
 
 #[test]
 fn padding_that_is_not_zero_is_refused_unless_it_is_to_be_ignored() {
-    let message = Message::new(1, Body::RoleRequest(RoleConfig { role: ControllerRole::MASTER, generation: 7 }));
+    let message =
+        Message::new(1, Body::RoleRequest(RoleConfig { role: ControllerRole::MASTER, generation: 7 }));
     let mut bytes = message.encode().unwrap();
     bytes[13] = 1;
     assert_eq!(Message::decode(&bytes), Err(Error::Padding { what: "role", offset: 13 }));

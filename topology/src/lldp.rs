@@ -114,8 +114,8 @@ impl Announcement {
     /// If the name is none of a node ([`check_node_name`]).
     pub fn encode(&self, source: MacAddr, key: &Key, number: u64) -> Result<Vec<u8>, LldpError> {
         let mut frame = Vec::with_capacity(160);
-        frame.extend(DESTINATION.0);
-        frame.extend(source.0);
+        frame.extend(DESTINATION.octets());
+        frame.extend(source.octets());
         frame.extend(ETHERTYPE.to_be_bytes());
         let organisation = |kind| [OUI[0], OUI[1], OUI[2], kind, VERSION];
         let (chassis, port, own): (Vec<u8>, Vec<u8>, Vec<u8>) = match self {
@@ -338,7 +338,7 @@ mod tests {
 
     /// A frame as `lldpd` sends it: chassis and port by MAC, a system name, somebody's organisational TLV.
     fn foreign(tail: &[(u8, &[u8])]) -> Vec<u8> {
-        let mut frame = [&DESTINATION.0[..], &SOURCE.0, &ETHERTYPE.to_be_bytes()].concat();
+        let mut frame = [&DESTINATION.octets()[..], &SOURCE.octets(), &ETHERTYPE.to_be_bytes()].concat();
         put(&mut frame, TLV_CHASSIS, &[4, 2, 0, 0, 0, 0, 1]);
         put(&mut frame, TLV_PORT, &[3, 2, 0, 0, 0, 0, 1]);
         put(&mut frame, TLV_TTL, &[0, 120]);

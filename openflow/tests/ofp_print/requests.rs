@@ -1,11 +1,11 @@
 //! What a controller says beside flows.
 
 use rs_openflow::{
-    Action, AsyncConfig, Band, BandEffect, Body, Bucket, ErrorMessage, ErrorType, Experimenter,
-    FlowStatsRequest, FragmentHandling, GroupCommand, GroupId, GroupMod, GroupStatsRequest, GroupType, Hello,
-    MacAddr, Masked, MeterCommand, MeterFlags, MeterId, MeterMod, MeterRequest, MultipartRequest, Oxm,
-    PacketOut, PortConfig, PortFeatures, PortMod, PortNo, PortStatsRequest, QueueConfigRequest, QueueId,
-    QueueStatsRequest, ControllerRole, RoleConfig, SwitchConfig, TableConfig, TableId, TableMod,
+    Action, AsyncConfig, Band, BandEffect, Body, Bucket, ControllerRole, ErrorMessage, ErrorType,
+    Experimenter, FlowStatsRequest, FragmentHandling, GroupCommand, GroupId, GroupMod, GroupStatsRequest,
+    GroupType, Hello, MacAddr, Masked, MeterCommand, MeterFlags, MeterId, MeterMod, MeterRequest,
+    MultipartRequest, Oxm, PacketOut, PortConfig, PortFeatures, PortMod, PortNo, PortStatsRequest,
+    QueueConfigRequest, QueueId, QueueStatsRequest, RoleConfig, SwitchConfig, TableConfig, TableId, TableMod,
 };
 
 use crate::means;

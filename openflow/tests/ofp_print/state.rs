@@ -1,14 +1,14 @@
 //! What a switch says.
 
 use rs_openflow::{
-    Action, AggregateStats, AsyncConfig, Band, BandEffect, Body, Bucket, BufferId, Capabilities, Counter,
-    Description, EtherType, FixedText, FlowFlags, FlowRemoved, FlowRemovedReason, FlowStats,
-    FragmentHandling, GroupCapabilities, GroupDesc, GroupFeatures, GroupId, GroupStats, GroupType,
+    Action, AggregateStats, AsyncConfig, Band, BandEffect, Body, Bucket, BufferId, Capabilities,
+    ControllerRole, Counter, Description, EtherType, FixedText, FlowFlags, FlowRemoved, FlowRemovedReason,
+    FlowStats, FragmentHandling, GroupCapabilities, GroupDesc, GroupFeatures, GroupId, GroupStats, GroupType,
     Instruction, MacAddr, Match, MeterConfig, MeterCounters, MeterFeatures, MeterFlags, MeterId, MeterStats,
     MultipartReply, PacketIn, PacketInReason, PartStats, PerGroupType, Port, PortConfig, PortFeatures,
     PortNo, PortReason, PortState, PortStats, PortStatus, Queue, QueueConfig, QueueId, QueueProperty,
-    QueueStats, ControllerRole, RoleConfig, SwitchConfig, SwitchFeatures, TableConfig, TableFeatures, TableId,
-    TableProperty, TablePropertyType, TableStats,
+    QueueStats, RoleConfig, SwitchConfig, SwitchFeatures, TableConfig, TableFeatures, TableId, TableProperty,
+    TablePropertyType, TableStats,
 };
 
 use crate::means;

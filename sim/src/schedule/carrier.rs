@@ -71,7 +71,11 @@ pub(super) struct Carrier<'a> {
 }
 
 impl<'a> Carrier<'a> {
-    pub(super) fn new(fabric: &'a FabricModel, layout: &Layout, costs: &'a Costs) -> Result<Self, FabricModelError> {
+    pub(super) fn new(
+        fabric: &'a FabricModel,
+        layout: &Layout,
+        costs: &'a Costs,
+    ) -> Result<Self, FabricModelError> {
         let host_links = 2 * fabric.hosts();
         let per_nano = |(link, rate): (usize, u64)| {
             let rate = if link < host_links { rate.min(costs.socket) } else { rate };
@@ -279,7 +283,13 @@ fn turn(costs: &Costs, bytes: u64) -> f64 {
     (costs.turn() as f64).max(bytes as f64 / TURNS)
 }
 
-fn latency(fabric: &FabricModel, costs: &Costs, hosts: &[usize], (from, to): (usize, usize), bytes: u64) -> u64 {
+fn latency(
+    fabric: &FabricModel,
+    costs: &Costs,
+    hosts: &[usize],
+    (from, to): (usize, usize),
+    bytes: u64,
+) -> u64 {
     let hops = fabric.hops(hosts[from], hosts[to]);
     let packet = if fabric.burst > 0 { 0 } else { bytes.min(costs.mtu) };
     // Each switch has the whole packet before it sends it on.

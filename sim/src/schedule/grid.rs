@@ -46,7 +46,12 @@ pub enum GridError {
 ///
 /// # Errors
 /// If the call is none for this group or network.
-pub fn judge(call: &Call, layout: &Layout, fabric: &FabricModel, costs: &Costs) -> Result<Verdict, GridError> {
+pub fn judge(
+    call: &Call,
+    layout: &Layout,
+    fabric: &FabricModel,
+    costs: &Costs,
+) -> Result<Verdict, GridError> {
     let mut planner = Planner::new(fabric.cost_model(costs), layout.clone());
     let pick = planner.pick(call);
     let run = |plan: Plan| -> Result<Duration, GridError> {

@@ -3,7 +3,7 @@
 use super::*;
 use crate::fabric::intent::tables::GROUPS;
 use crate::fabric::switch::model::{Arrivals, Network, Packet};
-use cool_topology::{Graph, Index, Port, Racks, Routes};
+use cool_topology::{Graph, Index, MacAddr, Port, Racks, Routes};
 use proptest::prelude::*;
 
 fn ip(host: usize) -> Ipv4Addr {

@@ -106,7 +106,12 @@ impl FabricModel {
     ///
     /// # Errors
     /// If it is none, or a node is not connected, or switches make a loop.
-    pub fn from_json(name: &str, json: &str, host: u64, uplink: u64) -> Result<FabricModel, FabricModelError> {
+    pub fn from_json(
+        name: &str,
+        json: &str,
+        host: u64,
+        uplink: u64,
+    ) -> Result<FabricModel, FabricModelError> {
         if host == 0 || uplink == 0 {
             return Err(FabricModelError::Rate);
         }

@@ -3,10 +3,10 @@
 use super::*;
 use proptest::prelude::*;
 use rs_openflow::{
-    BandType, BufferId, Capabilities, Description, FixedText, GroupCapabilities, GroupFeatures, GroupType,
-    HelloElement, MacAddr, Match, MeterFeatures, MeterFlags, Multipart, MultipartFlags, PacketIn,
-    PacketInReason, PerGroupType, PortFeatures, PortStatus, ControllerRole, RoleConfig, SwitchFeatures, TableConfig,
-    TableFeatures, TableId,
+    BandType, BufferId, Capabilities, ControllerRole, Description, FixedText, GroupCapabilities,
+    GroupFeatures, GroupType, HelloElement, MacAddr, Match, MeterFeatures, MeterFlags, Multipart,
+    MultipartFlags, PacketIn, PacketInReason, PerGroupType, PortFeatures, PortStatus, RoleConfig,
+    SwitchFeatures, TableConfig, TableFeatures, TableId,
 };
 
 fn port(number: u32, name: &str) -> rs_openflow::Port {
