@@ -118,16 +118,16 @@ impl Levels<'_, '_> {
         for (piece, held) in from {
             moves.push((*held, RankSpan { rank: at, span: self.landing(order, piece, *held, at, site) }));
         }
-        self.exchange_by(level.up.gather(), &moves);
+        self.exchange_by(|| level.up.gather(), &moves);
         for ((piece, _), (_, to)) in from.iter().zip(moves) {
             self.unpack(order, piece, to, site);
         }
     }
 
     /// By a pattern, or one by one where nothing leaves its rank.
-    fn exchange_by(&mut self, exchange: Exchange, moves: &[(RankSpan, RankSpan)]) {
+    fn exchange_by(&mut self, exchange: impl FnOnce() -> Exchange, moves: &[(RankSpan, RankSpan)]) {
         if moves.iter().any(|(from, to)| from.rank != to.rank) {
-            exchange(self.b, moves);
+            exchange()(self.b, moves);
         } else {
             moves.iter().for_each(|(from, to)| self.b.send(*from, *to));
         }
@@ -196,7 +196,7 @@ impl Levels<'_, '_> {
             };
             moves.push((RankSpan { rank: from, span }, RankSpan { rank, span: to }));
         }
-        self.exchange_by(level.down.scatter(), &moves);
+        self.exchange_by(|| level.down.scatter(), &moves);
         for (part, piece, slot) in below {
             self.disperse(order, part, &piece, &Site::Packed(piece.clone(), slot));
         }
