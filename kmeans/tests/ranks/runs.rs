@@ -3,12 +3,13 @@
 use cool::embedded::Embedded;
 use cool_kmeans::Error;
 use cool_kmeans::choose::Effort;
-use cool_kmeans::lloyd::{Clustered, Clustering, Iteration, Loading, Share, Watch};
+use cool_kmeans::inputs::Input;
+use cool_kmeans::inputs::pictures::Cut;
+use cool_kmeans::lloyd::{Clustered, Clustering, Iteration, Watch};
 use cool_kmeans::partition::draw;
 use cool_kmeans::peers::Peers;
-use cool_kmeans::pictures::Cut;
 use cool_kmeans::progress::Progress;
-use cool_kmeans::source::Input;
+use cool_kmeans::share::{Loading, Share};
 use cool_kmeans::words::{self, Word};
 use std::path::{Path, PathBuf};
 

@@ -1,21 +1,29 @@
-//! The command line.
+//! `fit`: clusters points.
 
-use clap::Parser;
-use cool_distance::Level;
-use cool_kmeans::Error;
+use super::on_all_ranks;
+use super::options::{Work, bytes, make_folder};
+use super::terminal::{Terminal, significant};
+use clap::Args;
+use cool_kmeans::bounds::Bounds;
 use cool_kmeans::choose::{Effort, Method};
-use cool_kmeans::lloyd::{Clustering, Init, Loading};
-use cool_kmeans::pictures::Cut;
-use cool_kmeans::source::Input;
-use std::path::{Path, PathBuf};
+use cool_kmeans::inputs::Input;
+use cool_kmeans::inputs::pictures::Cut;
+use cool_kmeans::lloyd::{Clustered, Clustering, Init};
+use cool_kmeans::peers::Peers;
+use cool_kmeans::progress::Progress;
+use cool_kmeans::report::{self, Network, Run};
+use cool_kmeans::share::{Loading, Share};
+use cool_kmeans::{Error, npy, words};
+use std::path::PathBuf;
+use std::time::Instant;
 
 /// Groups image patches, or any points, into clusters, on as many nodes as there are.
 ///
 /// Pictures are cut into patches, each described by 512 numbers (histograms of oriented gradients); the clusters' centres
 /// are the pictures' visual words. The result is the same to the bit on any number of ranks and threads.
-#[derive(Debug, Parser)]
+#[derive(Debug, Args)]
 #[command(after_long_help = EXAMPLES)]
-pub(crate) struct Cli {
+pub(crate) struct Fit {
     /// Pictures (.jpg, .jpeg, .png) or folders of them, or text files, or one .npy file.
     ///
     /// A text file has one point a line: pictureID rowID colID f1 f2 ... An .npy file is a table of |u1, <f4 or <f8 in C
@@ -72,10 +80,6 @@ pub(crate) struct Cli {
     #[arg(long)]
     skip_bad_images: bool,
 
-    /// Threads of each rank; by default a node's processors are shared out among its ranks.
-    #[arg(long, value_name = "N")]
-    threads: Option<std::num::NonZeroUsize>,
-
     /// How nearest centroids are found: by all distances, by bounds that spare most of them once centroids move little, or
     /// by whichever takes less time. The result is the same.
     #[arg(long, value_name = "HOW", default_value = "auto")]
@@ -91,18 +95,6 @@ pub(crate) struct Cli {
     #[arg(long, value_name = "BYTES", value_parser = bytes)]
     memory: Option<u64>,
 
-    /// Vector instructions to use: scalar, sse2, avx2, avx512, vnni or amx; by default the best of the processor.
-    ///
-    /// The result is the same with all of them.
-    #[arg(long, env = "COOL_SIMD", value_name = "LEVEL")]
-    simd: Option<Level>,
-
-    /// Work in this process only, also where `cool run` started it.
-    ///
-    /// A program started by hand does so anyway, unless it was built with the feature `embedded`.
-    #[arg(long)]
-    pub(crate) alone: bool,
-
     /// Write how far the run has come to this file after every iteration; a crash leaves the last one whole.
     ///
     /// If ranks are lost, another one may be rank 0 and write it: use a folder that all nodes share.
@@ -115,37 +107,26 @@ pub(crate) struct Cli {
 
     /// Write the centroids as a table of <f8.
     #[arg(long, value_name = "FILE.npy")]
-    pub(crate) centroids: Option<PathBuf>,
+    centroids: Option<PathBuf>,
 
     /// Write figures of the run: inertia, times and bytes of every iteration.
     #[arg(long, value_name = "FILE.json")]
-    pub(crate) summary: Option<PathBuf>,
+    summary: Option<PathBuf>,
 
     /// Write the points nearest to some centroids, of large clusters to small; for pictures also their mosaic, FILE.png.
     #[arg(long, value_name = "FILE.json")]
-    pub(crate) words: Option<PathBuf>,
+    words: Option<PathBuf>,
 
     /// How many clusters --words shows.
     #[arg(long, default_value_t = 24, value_name = "N")]
-    pub(crate) word_count: usize,
+    word_count: usize,
 
     /// How many points --words shows of each.
     #[arg(long, default_value_t = 10, value_name = "N")]
-    pub(crate) word_points: usize,
-}
+    word_points: usize,
 
-/// A number of bytes, with K, M or G for powers of 1024.
-fn bytes(text: &str) -> Result<u64, String> {
-    let digits = text.trim_end_matches(['K', 'M', 'G']);
-    let unit: u64 = match &text[digits.len()..] {
-        "" => 1,
-        "K" => 1 << 10,
-        "M" => 1 << 20,
-        "G" => 1 << 30,
-        _ => return Err("one of K, M and G may follow the number".into()),
-    };
-    let number: u64 = digits.parse().map_err(|_| "a number of bytes such as 4G or 512M".to_owned())?;
-    number.checked_mul(unit).ok_or_else(|| "more than there can be".to_owned())
+    #[command(flatten)]
+    work: Work,
 }
 
 const EXAMPLES: &str = "\
@@ -159,9 +140,17 @@ Examples:
   cool-kmeans -k 10 --tolerance 1e-4 --centroids centres.npy points.npy
       any points";
 
-impl Cli {
+impl Fit {
+    /// Runs on all ranks.
+    pub(crate) fn start(&self) -> Result<(), Error> {
+        on_all_ranks(self.work.alone, || {
+            let mut kept = Kept::default();
+            move |peers: &Peers<'_>| rank(self, peers, &mut kept)
+        })
+    }
+
     /// What to read.
-    pub(crate) fn loading(&self, threads: usize) -> Result<Loading, Error> {
+    fn loading(&self, threads: usize) -> Result<Loading, Error> {
         let cut = Cut::new(self.patch, self.stride)?;
         Ok(Loading {
             input: Input { paths: self.inputs.clone(), cut, dims: self.dims },
@@ -173,7 +162,7 @@ impl Cli {
     }
 
     /// What to do with it.
-    pub(crate) fn clustering(&self, threads: usize) -> Clustering {
+    fn clustering(&self, threads: usize) -> Clustering {
         Clustering {
             k: self.k,
             iterations: self.iterations,
@@ -185,7 +174,7 @@ impl Cli {
                 method: self.assign,
                 near: self.near,
                 memory: self.memory,
-                level: self.simd.unwrap_or_else(Level::best),
+                level: self.work.level(),
                 threads,
             },
             checkpoint: self.checkpoint.clone(),
@@ -193,25 +182,95 @@ impl Cli {
         }
     }
 
-    /// Threads of a rank that shares its node with `ranks - 1` others.
-    pub(crate) fn threads(&self, ranks: usize) -> usize {
-        self.threads.map_or_else(|| default_threads(ranks), |n| n.get())
-    }
-
     /// The files to be written.
-    pub(crate) fn outputs(&self) -> impl Iterator<Item = &PathBuf> {
+    fn outputs(&self) -> impl Iterator<Item = &PathBuf> {
         [&self.centroids, &self.summary, &self.words, &self.checkpoint].into_iter().flatten()
     }
 }
 
-/// Threads of each of the `ranks` of a node that share its processors.
-pub(crate) fn default_threads(ranks: usize) -> usize {
-    let processors = std::thread::available_parallelism().map_or(1, |n| n.get());
-    (processors / ranks).max(1)
+/// What a rank keeps when others are lost.
+#[derive(Default)]
+struct Kept {
+    start: Option<Instant>,
+    share: Option<Share>,
+    progress: Progress,
 }
 
-/// Makes the folder that a file is to be in.
-pub(crate) fn make_folder(file: &Path) -> Result<(), Error> {
-    let folder = file.parent().unwrap_or(Path::new(""));
-    std::fs::create_dir_all(folder).map_err(|source| Error::File { path: folder.to_owned(), source })
+/// What each rank does, again whenever others are lost.
+fn rank(fit: &Fit, peers: &Peers<'_>, kept: &mut Kept) -> Result<(), Error> {
+    let start = *kept.start.get_or_insert_with(Instant::now);
+    let threads = fit.work.threads(peers);
+    let how = fit.clustering(threads);
+    let terminal = Terminal::new(peers.leads(), how.iterations);
+    // What would spoil a long run at its end is better found out before it.
+    let ready = if peers.leads() { fit.outputs().try_for_each(|path| make_folder(path)) } else { Ok(()) };
+    let loading = peers.agree(ready.and_then(|()| fit.loading(threads)))?;
+
+    let share = Share::renew(&mut kept.share, peers, &loading, &terminal)?;
+    let loaded = start.elapsed().as_secs_f64();
+    for path in &share.skipped {
+        terminal.say(&format!("left out, as it does not decode: {}", path.display()));
+    }
+    terminal.say(&format!(
+        "{} points of {} coordinates, {} ranks of {threads} threads; loaded in {loaded:.1} s",
+        share.chosen.len(),
+        share.points.dims,
+        peers.size()
+    ));
+    terminal.say(&plan(share, &how));
+    let clustered = share.cluster(peers, &how, &terminal, &mut kept.progress)?;
+    terminal.finish();
+
+    let found = match fit.words {
+        Some(_) => words::find(peers, share, &clustered, fit.word_count, fit.word_points)?,
+        None => Vec::new(),
+    };
+    let network = Network::total(peers)?;
+    let write = || {
+        if let Some(path) = &fit.words {
+            words::write(path, &share.source, &found)?;
+        }
+        let run = Run { seed: how.seed, threads, loading: loaded, total: start.elapsed().as_secs_f64() };
+        finish(fit, peers, share, &clustered, &run, network, &terminal)
+    };
+    // The others stay until it is done: if rank 0 is lost, one of them does it.
+    peers.agree(if peers.leads() { write() } else { Ok(()) })
+}
+
+/// What was chosen to make it fast.
+fn plan(share: &Share, how: &Clustering) -> String {
+    let bounds = match how.effort.near(&share.points, how.k) {
+        Some(near) if how.effort.method != Method::Full => {
+            let near = near.min(how.k);
+            format!("bounds for {near} centroids a point, {} bytes each", Bounds::bytes_per_point(near))
+        }
+        _ => "no bounds".to_owned(),
+    };
+    format!("{} instructions; {bounds}", how.effort.level)
+}
+
+/// Rank 0's last words and files.
+fn finish(
+    fit: &Fit,
+    peers: &Peers<'_>,
+    share: &Share,
+    clustered: &Clustered,
+    run: &Run,
+    network: Network,
+    terminal: &Terminal,
+) -> Result<(), Error> {
+    terminal.say(&format!(
+        "{} clusters after {} iterations{}; inertia {}",
+        clustered.centroids.len(),
+        clustered.iterations.len(),
+        if clustered.converged { " (converged)" } else { "" },
+        significant(clustered.inertia)
+    ));
+    if let Some(path) = &fit.centroids {
+        npy::write(path, &share.grid.real(&clustered.centroids), share.points.dims)?;
+    }
+    if let Some(path) = &fit.summary {
+        report::write_json(path, &report::summarise(peers, share, clustered, run, network))?;
+    }
+    Ok(())
 }
