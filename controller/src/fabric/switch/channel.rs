@@ -410,7 +410,7 @@ impl Channel {
             return self.close(format!("it did not finish the handshake within {HANDSHAKE:?}"));
         }
         if self.last_received + DEAD_AFTER <= now {
-            return self.close(format!("nothing was last_received of it for {DEAD_AFTER:?}"));
+            return self.close(format!("nothing was received from it for {DEAD_AFTER:?}"));
         }
         if self.echo_at.is_some_and(|ask| ask <= now) {
             self.echo_at = None;
