@@ -3,7 +3,8 @@
 use super::congestion::{self, LinkEstimate};
 use super::memories::Memories;
 use super::tcp::{self, Connection};
-use super::udp::{self, Outbox, Socket};
+use super::udp::{self, Socket};
+use super::udp_outbox::Outbox;
 use super::work::{self, Move, Pool};
 use super::{Events, answers};
 use crate::engine::{

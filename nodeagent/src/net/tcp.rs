@@ -163,7 +163,7 @@ impl Connection {
     /// Writes a frame after all that was to be written before: how much of it is written. Of the rest
     /// [`Event::Written`] tells.
     pub(super) fn write(&mut self, mut head: Vec<u8>, mut payload: Option<SharedSlice>) -> u64 {
-        if let Some(short) = payload.take_if(|payload| !(payload.is_long() && payload.is_shared())) {
+        if let Some(short) = payload.take_if(|payload| !(payload.is_long() && payload.is_mapped())) {
             short.append(0, short.bytes() as usize, &mut head);
         }
         let bytes = head.len() as u64 + payload.as_ref().map_or(0, SharedSlice::bytes);
@@ -218,7 +218,7 @@ impl Connection {
         (lacking, place): (u64, Option<SharedSlice>),
         tail: &mut [u8],
     ) -> io::Result<Came> {
-        let place = place.filter(SharedSlice::is_shared);
+        let place = place.filter(SharedSlice::is_mapped);
         if lacking > 0 {
             self.straight = place.is_some();
         }

@@ -24,11 +24,8 @@ pub(super) const TURN_BYTES: u64 = 1024 * 1024;
 /// Bytes of a piece: long against a hand-over, short against a turn of the scheduler. A multiple of all elements' sizes.
 const PIECE_BYTES: u64 = 1024 * 1024;
 
-/// Bytes copied out of shared memory at a time to be combined: two such blocks fit a first-level cache.
+/// Bytes copied out of a memory at a time, to be combined or put elsewhere: two such blocks fit a first-level cache.
 const BLOCK_BYTES: usize = 8 * 1024;
-
-/// Bytes copied at a time from one memory to another.
-const COPY_BLOCK_BYTES: usize = 64 * 1024;
 
 /// Most threads of a pool: memory is as fast for a few threads as for many.
 const THREADS_MAX: usize = 4;
@@ -78,10 +75,13 @@ impl Move {
 
 /// Copies all bytes of `to` from `from`, which has as many.
 pub(super) fn copy(from: &SharedSlice, to: &SharedSlice) {
-    let mut block = vec![0; COPY_BLOCK_BYTES.min(to.bytes() as usize)];
+    if to.copy_from(from) {
+        return;
+    }
+    let mut block = [0; BLOCK_BYTES];
     let mut at = 0;
     while at < to.bytes() {
-        let len = (to.bytes() - at).min(COPY_BLOCK_BYTES as u64) as usize;
+        let len = (to.bytes() - at).min(BLOCK_BYTES as u64) as usize;
         from.read(at, &mut block[..len]);
         to.write(at, &block[..len]);
         at += len as u64;
