@@ -15,7 +15,10 @@ const TEXTS: [&str; 7] = ["rs", "py", "md", "proto", "h", "sh", "toml"];
 /// what they are about, and nobody uses them.
 const SHARED_NAMES: [(&str, &[&str]); 6] = [
     ("of each crate, and used by its module", &["Error", "Input", "Options", "Output", "Stats"]),
-    ("the same thing, as the next crate shows it", &["CallRequest", "FailureKind", "GroupError", "TransferRequest"]),
+    (
+        "the same thing, as the next crate shows it",
+        &["CallRequest", "FailureKind", "GroupError", "TransferRequest"],
+    ),
     ("where a rank runs, as far as each crate needs it", &["Place"]),
     ("an agent: what runs on a node, and what the controller knows of it", &["Agent"]),
     ("the ends of a stream, of each kind of streams", &["Receiver", "Sender"]),
