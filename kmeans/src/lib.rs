@@ -1,6 +1,6 @@
 //! K-means over image features, on many nodes: the application that COOL was made for.
 //!
-//! Patches of pictures become points of 512 coordinates ([`hog`]); Lloyd's iterations group them into visual words, as
+//! Patches of pictures become points of 512 coordinates ([`inputs::hog`]); Lloyd's iterations group them into visual words, as
 //! in Zhang and Qiu's clustering of social images. Each rank holds
 //! a share of the points in memory ([`partition`]), and all have the centroids. In each iteration ([`lloyd`], a
 //! Map-Collective job of `cool-map`) every rank assigns its points with all its threads and adds them up ([`assign`]);
@@ -25,24 +25,25 @@
 //! Every rank must be able to read all inputs under the same names.
 
 mod aggregate;
+pub mod apply;
 pub mod assign;
 pub mod bounds;
 pub mod choose;
 pub mod classify;
 pub mod error;
 pub mod grid;
-pub mod hog;
+pub mod inputs;
 pub mod lloyd;
+pub mod model;
 pub mod npy;
 mod parallel_seeding;
 pub mod partition;
 pub mod peers;
-pub mod pictures;
 pub mod progress;
 pub mod report;
 pub mod seeding;
-pub mod source;
-pub mod text;
+pub mod share;
+pub mod tables;
 mod threads;
 pub mod words;
 

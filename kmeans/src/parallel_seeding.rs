@@ -10,10 +10,10 @@
 use crate::choose::Effort;
 use crate::error::Error;
 use crate::grid::{Centroids, Points, Values};
-use crate::lloyd::Share;
 use crate::partition::{Thinned, draw};
 use crate::peers::Peers;
 use crate::seeding::weighted;
+use crate::share::Share;
 use crate::threads;
 use cool::Op;
 use cool_distance::{Nearest, Panels, Picked};

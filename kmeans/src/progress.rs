@@ -1,6 +1,7 @@
 //! How far a clustering has come: what survivors of lost ranks, and later runs, go on from.
 
-use crate::lloyd::{Clustering, Init, Share};
+use crate::lloyd::{Clustering, Init};
+use crate::share::Share;
 use cool_map::Checkpoint;
 use serde::{Deserialize, Serialize};
 

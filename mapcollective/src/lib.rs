@@ -54,10 +54,10 @@ mod tree;
 
 pub use checkpoint::Checkpoint;
 pub use error::{Error, Malformed};
-pub use files::replace_file;
+pub use files::{NewFile, replace_file};
 pub use iterate::Progress;
 pub use job::{Job, Options, run};
 pub use map::Mapped;
 pub use partitions::Partitions;
 pub use report::{Event, Report, Stage, StageKind};
-pub use table::{Keyed, List, Max, Min, Number, Rows, Sum, Table, Value};
+pub use table::{Keyed, List, Max, Min, Number, Rows, Sum, Table, Value, owner};
