@@ -17,6 +17,7 @@ use crate::restart::Takeover;
 use crate::service::Service;
 use cool_daemon::log::Events;
 use cool_daemon::web;
+use cool_proto::CONTROL_MESSAGE_BYTES_MAX;
 use cool_proto::control::controller_server::ControllerServer;
 use cool_topology::Key;
 use std::convert::Infallible;
@@ -112,7 +113,7 @@ pub async fn serve(
     let server = tonic::transport::Server::builder()
         .http2_keepalive_interval(Some(PING_EVERY))
         .http2_keepalive_timeout(Some(PONG_WITHIN))
-        .add_service(ControllerServer::new(service))
+        .add_service(ControllerServer::new(service).max_decoding_message_size(CONTROL_MESSAGE_BYTES_MAX))
         .serve_with_incoming_shutdown(ReceiverStream::new(connections).map(Ok::<_, Infallible>), async {
             // Also when the sender is dropped, the server is to end.
             let _ = stopped.await;
