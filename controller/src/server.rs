@@ -55,9 +55,9 @@ pub struct ServerConfig {
     pub given: Given,
 }
 
-/// Pages to read, of what the server does.
+/// WebPages to read, of what the server does.
 #[derive(Debug)]
-pub struct Pages {
+pub struct WebPages {
     /// Where.
     pub listener: TcpListener,
     /// What has happened.
@@ -72,7 +72,7 @@ pub async fn serve(
     config: ServerConfig,
     network: Arc<dyn Fabric>,
     listener: Listener,
-    pages: Option<Pages>,
+    pages: Option<WebPages>,
     shutdown: impl Future<Output = ()>,
 ) -> Result<(), tonic::transport::Error> {
     let interval = u32::try_from(config.lldp_interval.as_millis()).unwrap_or(u32::MAX);
@@ -89,7 +89,7 @@ pub async fn serve(
     let takeover =
         Takeover::new(network.clone(), groups.clone(), jobs.clone(), registrar.clone(), config.limits);
     let mut paging = JoinSet::new();
-    if let Some(Pages { listener, events }) = pages {
+    if let Some(WebPages { listener, events }) = pages {
         let (network, agents, groups, jobs) = (network.clone(), agents.clone(), groups.clone(), jobs.clone());
         let watcher = Watcher { network, agents, groups, jobs, events };
         paging.spawn(web::serve(listener, pages::web::router(watcher)));
