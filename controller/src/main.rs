@@ -30,7 +30,7 @@ enum Error {
     #[error(transparent)]
     Log(#[from] LogError),
     #[error(transparent)]
-    WebPages(#[from] ListenError),
+    Pages(#[from] ListenError),
     #[error("cannot watch for signals: {0}")]
     Signals(std::io::Error),
     #[error("the system gives no random numbers: {0}")]

@@ -29,7 +29,7 @@ pub struct Options {
     #[command(flatten)]
     pub tls: cool_tls::Options,
 
-    /// WebPages to read.
+    /// Pages to read.
     #[command(flatten)]
     pub pages: cool_daemon::web::Options,
 

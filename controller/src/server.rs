@@ -55,7 +55,7 @@ pub struct ServerConfig {
     pub given: Given,
 }
 
-/// WebPages to read, of what the server does.
+/// Pages to read, of what the server does.
 #[derive(Debug)]
 pub struct WebPages {
     /// Where.
