@@ -34,6 +34,7 @@ pub mod grid;
 pub mod hog;
 pub mod lloyd;
 pub mod npy;
+pub mod options;
 mod parallel_seeding;
 pub mod partition;
 pub mod peers;
@@ -44,6 +45,7 @@ pub mod seeding;
 pub mod source;
 pub mod text;
 mod threads;
+mod weights;
 pub mod words;
 
 pub use error::Error;
