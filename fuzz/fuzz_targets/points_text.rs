@@ -3,7 +3,7 @@
 #![cfg_attr(fuzzing, no_main)]
 
 use cool_fuzz::File;
-use cool_kmeans::text::Lines;
+use cool_kmeans::inputs::text::Lines;
 
 const DIMS: usize = 2;
 

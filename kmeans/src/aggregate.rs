@@ -4,8 +4,8 @@
 use crate::assign::{self, NO_LABEL};
 use crate::choose::Effort;
 use crate::error::Error;
-use crate::grid::{Centroids, Points};
-use crate::options::{Empty, Metric};
+use crate::grid::{Centroids, Metric, Points};
+use crate::options::Empty;
 use crate::partition::draw;
 use crate::peers::Peers;
 use cool::Op;
@@ -143,7 +143,9 @@ impl Aggregation {
         weights.iter().for_each(|(j, _)| empty[j] = false);
         let mut moved = Moved { centroids: 0, squared: 0, empty: 0 };
         for j in (0..empty.len()).filter(|j| empty[*j]) {
-            let Some((weight, Reverse(from))) = largest.pop().filter(|(weight, _)| *weight > 1) else { break };
+            let Some((weight, Reverse(from))) = largest.pop().filter(|(weight, _)| *weight > 1) else {
+                break;
+            };
             moved.squared += u128::from(centroids.split(from, j, self.metric));
             largest.extend([(weight - weight / 2, Reverse(from)), (weight / 2, Reverse(j))]);
             moved.centroids += 2;

@@ -428,8 +428,7 @@ struct Outside<'a> {
 mod tests {
     use super::*;
     use crate::assign::{assign, sum};
-    use crate::grid::Precision;
-    use crate::options::Metric;
+    use crate::grid::{Metric, Precision};
     use crate::partition::draw;
     use proptest::prelude::*;
 

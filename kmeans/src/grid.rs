@@ -12,7 +12,6 @@
 //! A centroid is held on the same grid with [`Precision::fraction`] further bits, rounded to nearest, so that it
 //! fits an `i16` too. This is all that is lost: distances, sums, inertia and choices are exact from there on.
 
-use crate::options::Metric;
 pub use cool_distance::{MAX_DIMS, Precision};
 use cool_distance::{Rows, scalar};
 use std::ops::Range;
@@ -26,6 +25,17 @@ pub fn largest(precision: Precision) -> i64 {
 }
 
 const WIDEST: i64 = 32_767;
+
+/// What distance is.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
+pub enum Metric {
+    /// The length of the line between two points.
+    #[default]
+    Euclidean,
+    /// That of their directions: points and centroids have length 1 (spherical K-means; Dhillon and Modha, Machine Learning
+    /// 2001). A point of zeros stays one, as far from all.
+    Cosine,
+}
 
 /// Where the integers lie among the real numbers.
 #[derive(Clone, Debug, PartialEq)]
@@ -328,7 +338,8 @@ impl Centroids {
     pub(crate) fn go(&mut self, j: usize, metric: Metric, way: &[i32]) -> u64 {
         let (weight, way) = (i64::from(way[0]), &way[1..]);
         let to: Vec<i16> = if weight > 0 {
-            let sums: Vec<i64> = self.sums_here(j, weight).zip(way).map(|(here, by)| here + i64::from(*by)).collect();
+            let sums: Vec<i64> =
+                self.sums_here(j, weight).zip(way).map(|(here, by)| here + i64::from(*by)).collect();
             self.mean(j, metric, &sums, weight)
         } else {
             self.row(j).iter().zip(way).map(|(from, by)| (i32::from(*from) + by) as i16).collect()

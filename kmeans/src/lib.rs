@@ -1,6 +1,6 @@
 //! K-means over image features, on many nodes: the application that COOL was made for.
 //!
-//! Patches of pictures become points of 512 coordinates ([`hog`]); Lloyd's iterations group them into visual words, as
+//! Patches of pictures become points of 512 coordinates ([`inputs::hog`]); Lloyd's iterations group them into visual words, as
 //! in Zhang and Qiu's clustering of social images. Each rank holds
 //! a share of the points in memory ([`partition`]), and all have the centroids. In each iteration ([`lloyd`], a
 //! Map-Collective job of `cool-map`) every rank assigns its points with all its threads and adds them up ([`assign`]);
@@ -31,21 +31,19 @@ pub mod choose;
 pub mod classify;
 pub mod error;
 pub mod grid;
-pub mod hog;
+pub mod inputs;
 pub mod lloyd;
 pub mod npy;
 pub mod options;
 mod parallel_seeding;
 pub mod partition;
 pub mod peers;
-pub mod pictures;
 pub mod progress;
 pub mod report;
 pub mod seeding;
-pub mod source;
-pub mod text;
+pub mod share;
 mod threads;
-mod weights;
+pub mod weights;
 pub mod words;
 
 pub use error::Error;

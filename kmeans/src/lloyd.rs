@@ -1,31 +1,23 @@
 //! Lloyd's iterations over all ranks.
 //!
-//! [`Share::load`] gives each rank its points; [`Share::cluster`] runs the iterations. Both are called by all ranks alike.
+//! [`Share::cluster`] runs the iterations over the points that [`Share::load`] gave each rank. All ranks call both alike.
 
 use crate::aggregate::{self, Aggregation};
-use crate::assign::{Assigned, NO_LABEL};
+use crate::assign::{self, Assigned, NO_LABEL};
 use crate::choose::{Assigner, Effort};
 use crate::error::Error;
-use crate::grid::{Centroids, Grid, Points};
-pub use crate::options::{Clustering, Init, Loading};
-use crate::options::Metric;
+use crate::grid::{Centroids, Points};
+use crate::options::{Clustering, Init};
 use crate::parallel_seeding;
-use crate::partition::{Thinned, share};
+use crate::partition::Thinned;
 use crate::peers::Peers;
-use crate::pictures;
 pub use crate::progress::Iteration;
 use crate::progress::{self, Ends, Finished, Progress, State};
 use crate::seeding;
-use crate::source::Source;
-use crate::weights::Weights;
+use crate::share::Share;
 use cool::Op;
 use cool_map::LinkBytes;
-use std::ops::Range;
-use std::path::PathBuf;
 use std::time::Instant;
-
-/// Numbers beyond this cannot be squared and summed as `f64`.
-const MAX_REAL: f64 = 1e100;
 
 /// Who wants to hear how it goes.
 pub trait Watch: Sync {
@@ -35,24 +27,6 @@ pub trait Watch: Sync {
     fn loaded(&self, points: u64);
     /// An iteration is done and kept.
     fn iteration(&self, iteration: &Iteration);
-}
-
-/// A rank's share of the points.
-pub struct Share {
-    /// Where they come from.
-    pub source: Source,
-    /// Which rows of the source are points.
-    pub chosen: Thinned,
-    /// Which of the points this rank holds.
-    pub range: Range<u64>,
-    /// The grid that all are on.
-    pub grid: Grid,
-    /// This rank's points.
-    pub points: Points,
-    /// Where their weights come from, if they have some.
-    pub weights: Option<Weights>,
-    /// Pictures that were left out.
-    pub skipped: Vec<PathBuf>,
 }
 
 /// A clustering.
@@ -73,68 +47,6 @@ pub struct Clustered {
 }
 
 impl Share {
-    /// This rank's points, which are kept in `kept`. If all ranks have theirs, they share out anew what the ranks
-    /// held that are gone.
-    pub fn renew<'a>(
-        kept: &'a mut Option<Share>,
-        peers: &Peers<'_>,
-        loading: &Loading,
-        watch: &dyn Watch,
-    ) -> Result<&'a Share, Error> {
-        let all = peers.combine(vec![u8::from(kept.is_some())], Op::Min)?[0] != 0;
-        match kept.take().filter(|_| all) {
-            None => Ok(kept.insert(Share::load(peers, loading, watch)?)),
-            Some(share) => {
-                let share = kept.insert(share);
-                share.share_out(peers, loading, watch)?;
-                Ok(share)
-            }
-        }
-    }
-
-    /// Takes this rank's part of all points: keeps what it has of it, and reads the rest.
-    fn share_out(&mut self, peers: &Peers<'_>, loading: &Loading, watch: &dyn Watch) -> Result<(), Error> {
-        let range = share(self.chosen.len(), peers.size(), peers.rank());
-        let start = self.range.start.clamp(range.start, range.end);
-        let kept = start..self.range.end.clamp(start, range.end);
-        let missing = [range.start..kept.start, kept.end..range.end];
-        watch.loading(missing.iter().map(|part| part.end - part.start).sum());
-        let read = |part: Range<u64>| {
-            let rows: Vec<u64> = part.map(|i| self.chosen.row(i)).collect();
-            read(&self.source, &self.grid, self.weights.as_ref(), &rows, loading.threads, watch)
-        };
-        let [before, after] = missing;
-        let [mut points, after] = peers.agree(read(before).and_then(|before| Ok([before, read(after)?])))?;
-        let at = |point: u64| point.saturating_sub(self.range.start) as usize;
-        if !kept.is_empty() {
-            points.append(&self.points, at(kept.start)..at(kept.end));
-        }
-        points.append(&after, 0..after.len());
-        self.points = points;
-        self.range = range;
-        Ok(())
-    }
-
-    /// Reads this rank's points. If one rank fails, all do.
-    pub fn load(peers: &Peers<'_>, loading: &Loading, watch: &dyn Watch) -> Result<Self, Error> {
-        let (source, skipped) = open(peers, loading)?;
-        let chosen = Thinned::new(source.rows(), loading.max_points, loading.seed);
-        let range = share(chosen.len(), peers.size(), peers.rank());
-        let rows: Vec<u64> = range.clone().map(|i| chosen.row(i)).collect();
-        watch.loading(rows.len() as u64);
-        let grid = match (loading.metric, source.byte_step()) {
-            (Metric::Cosine, _) => Grid::directions(source.dims()),
-            (Metric::Euclidean, Some(step)) => Grid::bytes(source.dims(), step),
-            (Metric::Euclidean, None) => spanning(peers, &source, &rows)?,
-        };
-        let weights = match &loading.weights {
-            Some(path) => Some(Weights::open(peers, path, source.rows(), &rows)?),
-            None => None,
-        };
-        let points = peers.agree(read(&source, &grid, weights.as_ref(), &rows, loading.threads, watch))?;
-        Ok(Self { source, chosen, range, grid, points, weights, skipped })
-    }
-
     /// Groups the points. How far it has come is in `progress`: if ranks are lost, those that are left call this
     /// again with theirs, and end as if nothing had happened.
     pub fn cluster(
@@ -209,7 +121,7 @@ impl Share {
 
     /// The mean over the coordinates of the points' variance, of real numbers.
     fn variance(&self, peers: &Peers<'_>, how: &Clustering) -> Result<f64, Error> {
-        let mine = crate::assign::sum(&self.points, &vec![0; self.points.len()], 1, how.effort.threads);
+        let mine = assign::sum(&self.points, &vec![0; self.points.len()], 1, how.effort.threads);
         let sums = mine.iter().next().map_or(vec![0; self.points.dims + 1], |(_, sums)| sums.to_vec());
         let sums = peers.combine(sums, Op::Sum)?;
         let square = |i: usize| self.points.rows().norm(i) as u128 * self.points.weight(i) as u128;
@@ -303,83 +215,24 @@ impl Share {
                 let mine = (point - self.range.start) as usize;
                 let row = self.points.rows().row(mine);
                 place.iter_mut().zip(row).for_each(|(place, x)| *place = x as i16);
-                weights.iter_mut().skip(i).take(1).for_each(|weight| *weight = self.points.weight(mine) as i32);
+                weights
+                    .iter_mut()
+                    .skip(i)
+                    .take(1)
+                    .for_each(|weight| *weight = self.points.weight(mine) as i32);
             }
         }
         let (values, weights) = (peers.sum(values)?, peers.sum(weights)?);
         let precision = self.points.precision();
         Ok(if peers.leads() {
-            let weights = self.weights.as_ref().map(|_| weights.into_iter().map(|weight| weight as u16).collect());
+            let weights =
+                self.weights.as_ref().map(|_| weights.into_iter().map(|weight| weight as u16).collect());
             let sample = Points { weights, ..Points::new(precision, dims, values) };
             seeding::choose(&sample, how.k, how.seed)
         } else {
             Centroids { precision, dims, values: vec![0; how.k * dims] }
         })
     }
-}
-
-/// Opens the source; with `skip_bad`, the ranks share the work of decoding every picture first, so that
-/// they agree on which points there are.
-fn open(peers: &Peers<'_>, loading: &Loading) -> Result<(Source, Vec<PathBuf>), Error> {
-    let opened = Source::files(&loading.input.paths).and_then(|files| {
-        let source = Source::open(&loading.input, &files, loading.skip_bad)?;
-        Ok((files, source))
-    });
-    let (files, source) = peers.agree(opened)?;
-    let Source::Pictures(pictures) = &source else { return Ok((source, Vec::new())) };
-    if !loading.skip_bad {
-        return Ok((source, Vec::new()));
-    }
-    let kept = pictures.files();
-    let mut broken = vec![0u8; kept.len()];
-    let mut check = || -> Result<(), Error> {
-        for i in (peers.rank()..kept.len()).step_by(peers.size()) {
-            broken[i] = u8::from(!pictures::decodes(&kept[i])?);
-        }
-        Ok(())
-    };
-    peers.agree(check())?;
-    let broken = peers.combine(broken, Op::Max)?;
-    let whole: Vec<PathBuf> = kept.into_iter().zip(broken).filter(|(_, b)| *b == 0).map(|(f, _)| f).collect();
-    let mut left = whole.iter().peekable();
-    let skipped: Vec<PathBuf> = files.into_iter().filter(|f| left.next_if_eq(&f).is_none()).collect();
-    if whole.is_empty() {
-        return peers.agree(Err(Error::Input("no picture decodes; nothing is left to cluster".into())));
-    }
-    Ok((peers.agree(Source::open(&loading.input, &whole, false))?, skipped))
-}
-
-/// The grid that spans the points of all ranks, of which this one reads the given rows: once for the grid and, so that
-/// they need not be held as they are, once more for the points.
-fn spanning(peers: &Peers<'_>, source: &Source, rows: &[u64]) -> Result<Grid, Error> {
-    let mut low = vec![MAX_REAL; source.dims()];
-    let mut high = vec![-MAX_REAL; source.dims()];
-    peers.agree(source.each(rows, |row| {
-        low.iter_mut().zip(row).for_each(|(bound, &v)| *bound = bound.min(v));
-        high.iter_mut().zip(row).for_each(|(bound, &v)| *bound = bound.max(v));
-    }))?;
-    let low = peers.combine(low, Op::Min)?;
-    let high = peers.combine(high, Op::Max)?;
-    let beyond = low.iter().any(|&l| l <= -MAX_REAL) || high.iter().any(|&h| h >= MAX_REAL);
-    peers.agree(if beyond {
-        Err(Error::Input(format!("a coordinate is beyond {MAX_REAL:e}; scale the points down")))
-    } else {
-        Ok(Grid::spanning(&low, &high))
-    })
-}
-
-/// Some rows of a source, which rise, as points.
-fn read(
-    source: &Source,
-    grid: &Grid,
-    weights: Option<&Weights>,
-    rows: &[u64],
-    threads: usize,
-    watch: &dyn Watch,
-) -> Result<Points, Error> {
-    let points = source.load(rows, grid, threads, &|points| watch.loaded(points))?;
-    let weights = weights.map(|weights| weights.load(rows)).transpose()?;
-    Ok(Points { weights, ..grid.taking(points) })
 }
 
 /// What a rank knows of its points from one iteration to the next.

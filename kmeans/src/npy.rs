@@ -53,7 +53,9 @@ impl Array {
     pub fn open(path: &Path) -> Result<Self, Error> {
         Self::open_shaped(path, |shape| match shape {
             &[rows, columns] => Ok((rows, columns)),
-            _ => Err(format!("has {} dimensions; points are a table of 2: numpy's reshape helps", shape.len())),
+            _ => {
+                Err(format!("has {} dimensions; points are a table of 2: numpy's reshape helps", shape.len()))
+            }
         })
     }
 

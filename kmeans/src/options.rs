@@ -1,49 +1,9 @@
-//! What a clustering is asked for: what to read, and what to do with it.
+//! What a clustering is asked for.
 
 use crate::choose::Effort;
 use crate::error::Error;
-use crate::source::Input;
 use std::path::PathBuf;
 use std::time::Duration;
-
-/// What to read, and how much of it.
-#[derive(Clone, Debug)]
-pub struct Loading {
-    /// The files.
-    pub input: Input,
-    /// Points at most; evenly thinned if there are more.
-    pub max_points: u64,
-    /// Leave out pictures that do not decode.
-    pub skip_bad: bool,
-    /// Names the thinning.
-    pub seed: u64,
-    /// Threads of this rank.
-    pub threads: usize,
-    /// What distance is.
-    pub metric: Metric,
-    /// An `.npy` file of a number for each row of the input, at least 0: so many times the point counts. By default each
-    /// counts once.
-    pub weights: Option<PathBuf>,
-}
-
-impl Loading {
-    /// All of an input.
-    pub fn new(input: Input, seed: u64, threads: usize) -> Self {
-        let (max_points, skip_bad, weights) = (u64::MAX, false, None);
-        Self { input, max_points, skip_bad, seed, threads, metric: Metric::Euclidean, weights }
-    }
-}
-
-/// What distance is.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
-pub enum Metric {
-    /// The length of the line between two points.
-    #[default]
-    Euclidean,
-    /// That of their directions: points and centroids have length 1 (spherical K-means; Dhillon and Modha, Machine Learning
-    /// 2001). A point of zeros stays one, as far from all.
-    Cosine,
-}
 
 /// What to do with the points.
 #[derive(Clone, Debug)]
@@ -171,7 +131,9 @@ impl Clustering {
             }
         }
         if self.restarts > 1 && matches!(self.init(), Init::File(_)) {
-            return wrong("--restarts with --init FILE: all runs would be the same; leave one of them out".into());
+            return wrong(
+                "--restarts with --init FILE: all runs would be the same; leave one of them out".into(),
+            );
         }
         if self.k as u64 > points {
             return Err(Error::TooManyClusters { k: self.k, points });

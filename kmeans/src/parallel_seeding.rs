@@ -9,12 +9,11 @@
 
 use crate::choose::Effort;
 use crate::error::Error;
-use crate::grid::{Centroids, Points, Values};
-use crate::lloyd::Share;
-use crate::options::Metric;
+use crate::grid::{Centroids, Metric, Points, Values};
 use crate::partition::{Thinned, draw};
 use crate::peers::Peers;
 use crate::seeding::weighted;
+use crate::share::Share;
 use crate::threads;
 use cool::Op;
 use cool_distance::{Nearest, Panels, Picked};

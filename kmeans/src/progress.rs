@@ -1,7 +1,8 @@
 //! How far a clustering has come: what survivors of lost ranks, and later runs, go on from.
 
-use crate::lloyd::Share;
-use crate::options::{Clustering, Empty, Init, Metric};
+use crate::grid::Metric;
+use crate::options::{Clustering, Empty, Init};
+use crate::share::Share;
 use cool_map::Checkpoint;
 use serde::{Deserialize, Serialize};
 

@@ -1,8 +1,9 @@
 //! What a clustering leaves behind for other programs.
 
 use crate::error::Error;
-use crate::lloyd::{Clustered, Share};
+use crate::lloyd::Clustered;
 use crate::peers::Peers;
+use crate::share::Share;
 use cool::Op;
 use std::path::Path;
 

@@ -23,7 +23,10 @@ impl Weights {
         let found = || {
             let array = Array::open_column(path)?;
             if array.rows != rows {
-                let problem = format!("has {} weights; the input has {rows} points, each of which needs one", array.rows);
+                let problem = format!(
+                    "has {} weights; the input has {rows} points, each of which needs one",
+                    array.rows
+                );
                 return Err(Error::Array { path: path.to_owned(), problem });
             }
             let mut most = [0.0f64; 2];

@@ -1,9 +1,10 @@
 //! Visual words: for some clusters, the points nearest to their centroids, and a picture of them.
 
 use crate::error::Error;
-use crate::lloyd::{Clustered, Share};
+use crate::inputs::{Place, Source};
+use crate::lloyd::Clustered;
 use crate::peers::Peers;
-use crate::source::{Place, Source};
+use crate::share::Share;
 use image::imageops::FilterType;
 use image::{Rgb, RgbImage};
 use std::path::Path;

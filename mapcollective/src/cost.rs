@@ -159,7 +159,9 @@ impl LinkBytes {
         for stage in stages {
             for (sums, links) in [(&mut all.nodes, &stage.nodes), (&mut all.racks, &stage.racks)] {
                 sums.resize(sums.len().max(links.len()), [0; 2]);
-                sums.iter_mut().zip(links).for_each(|(sum, link)| *sum = [sum[0] + link[0], sum[1] + link[1]]);
+                sums.iter_mut()
+                    .zip(links)
+                    .for_each(|(sum, link)| *sum = [sum[0] + link[0], sum[1] + link[1]]);
             }
         }
         all

@@ -83,7 +83,8 @@ impl Job<'_> {
     /// What links carry if whole vectors are added up; none if they cannot be.
     fn dense_links<T: Table>(&self, counted: &Counted<T>) -> Option<LinkBytes> {
         let magnitude = counted.sizes.magnitude;
-        (magnitude != NO_MAGNITUDE).then(|| self.layout().reduce_scatter(counted.empty.dense_bytes(magnitude)))
+        (magnitude != NO_MAGNITUDE)
+            .then(|| self.layout().reduce_scatter(counted.empty.dense_bytes(magnitude)))
     }
 
     /// Whether ranks of a rack should merge what they have before it goes to others: if that puts less on the links of nodes
@@ -101,12 +102,17 @@ impl Job<'_> {
         let Counted { empty, leaves, tables, pieces, sizes } = counted;
         drop(tables);
         let Some(rack) = self.in_rack()? else { return Ok(Mapped::new(empty, leaves)) };
-        let (mates, carriers) = (self.layout().in_rack_of(self.rank()), self.layout().carriers_of(self.rank()));
-        let owners = |carrier: usize| (0..carriers.len()).filter(move |owner| carriers[*owner] == carrier);
-        let for_mate = |mate: &usize| owners(*mate).flat_map(|owner| pieces[owner].iter().copied()).collect();
-        let for_mates: Vec<Vec<u8>> = mates.iter().map(for_mate).collect();
+        let (mates, carriers) =
+            (self.layout().in_rack_of(self.rank()), self.layout().carriers_of(self.rank()));
+        let owners_by =
+            |mate: &usize| (0..carriers.len()).filter(|owner| carriers[*owner] == *mate).collect();
+        let owners: Vec<Vec<usize>> = mates.iter().map(owners_by).collect();
+        let piece = |owners: &Vec<usize>| owners.iter().flat_map(|owner| &pieces[*owner]).copied().collect();
+        let for_mates: Vec<Vec<u8>> = owners.iter().map(piece).collect();
         drop(pieces);
-        let count = |from: usize, to: usize| owners(mates[to]).map(|owner| sizes.get(mates[from], owner)).sum();
+        let count = |from: usize, to: usize| -> u64 {
+            owners[to].iter().map(|owner| sizes.get(mates[from], *owner)).sum()
+        };
         let bytes = (0..mates.len()).filter(|to| *to != rack.rank()).map(|to| count(rack.rank(), to)).sum();
         let merged = self.deliver(rack, &mates, Mapped::new(empty, leaves), for_mates, count)?;
         let links = [sizes.links(self), self.layout().to_carriers(|from, to| sizes.get(from, to))];
@@ -173,7 +179,8 @@ impl Job<'_> {
         drop(tables);
         let ranks: Vec<usize> = (0..sizes.ranks).collect();
         let bytes = |from, to| sizes.get(from, to);
-        let Mapped { empty, forest } = self.deliver(comm, &ranks, Mapped::new(empty, leaves), pieces, bytes)?;
+        let Mapped { empty, forest } =
+            self.deliver(comm, &ranks, Mapped::new(empty, leaves), pieces, bytes)?;
         forest.into_root(&empty).map_err(|source| Error::Table { rank: self.rank(), source })
     }
 
@@ -192,7 +199,11 @@ impl Job<'_> {
         drop(pieces);
         let count = |from, to| if from == to { 0 } else { bytes(from, to) as usize };
         let all = 0..ranks.len();
-        let counts: Vec<usize> = all.clone().flat_map(|from| all.clone().map(move |to| (from, to))).map(|(from, to)| count(from, to)).collect();
+        let counts: Vec<usize> = all
+            .clone()
+            .flat_map(|from| all.clone().map(move |to| (from, to)))
+            .map(|(from, to)| count(from, to))
+            .collect();
         let from: Vec<usize> = all.map(|from| count(from, group.rank())).collect();
         let mut recv = vec![0; from.iter().sum()];
         self.noticing(group.alltoallv(&send, &mut recv, &counts))?;

@@ -3,9 +3,9 @@
 use super::{Features, dealt};
 use crate::error::Error;
 use crate::grid::{Centroids, Points};
-use crate::hog;
+use crate::inputs::hog;
+use crate::inputs::pictures::Pictures;
 use crate::peers::Peers;
-use crate::pictures::Pictures;
 use crate::threads;
 use cool_classify::Row;
 use cool_classify::histogram::Occurrence;

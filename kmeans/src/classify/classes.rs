@@ -1,7 +1,7 @@
 //! Pictures in folders, one folder a class.
 
 use crate::error::Error;
-use crate::source::Source;
+use crate::inputs::Source;
 use std::path::{Path, PathBuf};
 
 /// Classes by name, and which picture is of which.

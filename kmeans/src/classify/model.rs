@@ -2,8 +2,8 @@
 
 use crate::error::Error;
 use crate::grid::{Centroids, Precision};
-use crate::hog;
-use crate::pictures::Cut;
+use crate::inputs::hog;
+use crate::inputs::pictures::Cut;
 use cool_classify::Row;
 use cool_classify::feature_map::FeatureMap;
 use cool_classify::histogram::{MAX_LEVELS, Pyramid};

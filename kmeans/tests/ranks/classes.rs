@@ -9,8 +9,8 @@ use cool_classify::svm::Training;
 use cool_distance::Level;
 use cool_kmeans::Error;
 use cool_kmeans::classify::{self, Classes, Features, Model, Teaching, Tested};
+use cool_kmeans::inputs::pictures::Cut;
 use cool_kmeans::peers::Peers;
-use cool_kmeans::pictures::Cut;
 use std::path::Path;
 
 const STRIPES: [&str; 3] = ["across", "down", "slanting"];

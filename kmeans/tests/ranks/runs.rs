@@ -3,12 +3,14 @@
 use cool::embedded::Embedded;
 use cool_kmeans::Error;
 use cool_kmeans::choose::Effort;
-use cool_kmeans::lloyd::{Clustered, Clustering, Iteration, Loading, Share, Watch};
+use cool_kmeans::inputs::Input;
+use cool_kmeans::inputs::pictures::Cut;
+use cool_kmeans::lloyd::{Clustered, Iteration, Watch};
+use cool_kmeans::options::Clustering;
 use cool_kmeans::partition::draw;
 use cool_kmeans::peers::Peers;
-use cool_kmeans::pictures::Cut;
 use cool_kmeans::progress::Progress;
-use cool_kmeans::source::Input;
+use cool_kmeans::share::{Loading, Share};
 use cool_kmeans::words::{self, Word};
 use std::path::{Path, PathBuf};
 
@@ -44,21 +46,11 @@ pub(crate) fn write_bytes(path: &Path, values: &[u8], dims: usize) {
 pub(crate) fn loading(paths: &[PathBuf], dims: usize) -> Loading {
     let cut = Cut::new(20, 10).expect("a cut");
     let input = Input { paths: paths.to_vec(), cut, dims };
-    Loading { input, max_points: u64::MAX, skip_bad: false, seed: 5, threads: 2 }
+    Loading::new(input, 5, 2)
 }
 
 pub(crate) fn clustering(k: usize, threads: usize) -> Clustering {
-    Clustering {
-        k,
-        iterations: 8,
-        tolerance: 0.0,
-        seed: 5,
-        sample: 3,
-        init: None,
-        effort: Effort::of(threads),
-        checkpoint: None,
-        resume: false,
-    }
+    Clustering { iterations: 8, sample: 3, ..Clustering::new(k, 5, Effort::of(threads)) }
 }
 
 /// A run's outcome, put together from all ranks.

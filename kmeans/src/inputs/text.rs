@@ -4,7 +4,7 @@
 //! that is missing, in excess or no finite number is an error that names file and line.
 
 use crate::error::Error;
-use crate::source::Place;
+use crate::inputs::Place;
 use std::fs::File;
 use std::io::{BufRead, BufReader, Read};
 use std::path::{Path, PathBuf};

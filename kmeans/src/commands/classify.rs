@@ -1,19 +1,17 @@
 //! The commands `classify train` and `classify test`.
 
-use crate::cli::{default_threads, make_folder};
-use crate::terminal::Terminal;
+use super::options::{Work, make_folder};
+use super::terminal::Terminal;
 use clap::{Args, ValueEnum};
 use cool_classify::feature_map::FeatureMap;
 use cool_classify::histogram::Pyramid;
 use cool_classify::svm::Training;
-use cool_distance::Level;
 use cool_kmeans::Error;
 use cool_kmeans::choose::Effort;
 use cool_kmeans::classify::{self, Classes, Features, Model, Teaching, Tested};
-use cool_kmeans::lloyd::Clustering;
+use cool_kmeans::inputs::pictures::Cut;
+use cool_kmeans::options::Clustering;
 use cool_kmeans::peers::Peers;
-use cool_kmeans::pictures::Cut;
-use std::num::NonZeroUsize;
 use std::path::PathBuf;
 
 /// Train a classifier with folders of pictures, one folder for each class.
@@ -68,6 +66,10 @@ pub(crate) struct Train {
     #[arg(long, default_value_t = 1, value_name = "N")]
     seed: u64,
 
+    /// Print accuracy (mean over classes), classes and confusion (rows: true class) as JSON, and nothing else.
+    #[arg(long)]
+    json: bool,
+
     #[command(flatten)]
     work: Work,
 }
@@ -84,27 +86,12 @@ pub(crate) struct Test {
     #[arg(long, value_name = "FILE.cool")]
     model: PathBuf,
 
-    #[command(flatten)]
-    work: Work,
-}
-
-#[derive(Debug, Args)]
-struct Work {
     /// Print accuracy (mean over classes), classes and confusion (rows: true class) as JSON, and nothing else.
     #[arg(long)]
     json: bool,
 
-    /// Threads of each rank; by default a node's processors are shared out among its ranks.
-    #[arg(long, value_name = "N")]
-    threads: Option<NonZeroUsize>,
-
-    /// Vector instructions to use, as for fit; the result is the same with all of them.
-    #[arg(long, env = "COOL_SIMD", value_name = "LEVEL")]
-    simd: Option<Level>,
-
-    /// Work in this process only, also where `cool run` started it.
-    #[arg(long)]
-    alone: bool,
+    #[command(flatten)]
+    work: Work,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -133,8 +120,8 @@ impl Train {
 
     /// What each rank does.
     pub(crate) fn run(&self, peers: &Peers<'_>) -> Result<(), Error> {
-        let how = peers.agree(self.teaching(&self.work, peers))?;
-        let terminal = self.work.terminal(peers, how.vocabulary.iterations);
+        let how = peers.agree(self.teaching(peers))?;
+        let terminal = Terminal::new(peers.leads() && !self.json, how.vocabulary.iterations);
         // What would spoil a long run at its end is better found out before it.
         peers.agree(if peers.leads() { make_folder(&self.model) } else { Ok(()) })?;
         let classes = peers.agree(Classes::open(&self.pictures))?;
@@ -146,15 +133,21 @@ impl Train {
             how.vocabulary.effort.threads
         ));
         let model = classify::train(peers, &classes, &how, &terminal)?;
-        let tested = classify::test(peers, &model, &classes, self.work.how(peers), &terminal)?;
+        let tested = classify::test(
+            peers,
+            &model,
+            &classes,
+            (self.work.level(), self.work.threads(peers)),
+            &terminal,
+        )?;
         terminal.finish();
         peers.agree(if peers.leads() { model.write(&self.model) } else { Ok(()) })?;
         terminal.say(&format!("wrote {}; of the pictures that it was trained with:", self.model.display()));
-        self.work.tell(peers, &tested)
+        tell(peers, &tested, self.json)
     }
 
-    fn teaching(&self, work: &Work, peers: &Peers<'_>) -> Result<Teaching, Error> {
-        let (level, threads) = work.how(peers);
+    fn teaching(&self, peers: &Peers<'_>) -> Result<Teaching, Error> {
+        let (level, threads) = (self.work.level(), self.work.threads(peers));
         let map = match self.kernel {
             Kernel::Linear => FeatureMap::None,
             Kernel::Hellinger => FeatureMap::Hellinger,
@@ -164,15 +157,8 @@ impl Train {
         Ok(Teaching {
             features: Features { cut, pyramid: Pyramid { levels: self.pyramid }, map },
             vocabulary: Clustering {
-                k: self.words,
                 iterations: self.iterations,
-                tolerance: 0.0,
-                seed: self.seed,
-                sample: 4,
-                init: None,
-                effort: Effort { level, ..Effort::of(threads) },
-                checkpoint: None,
-                resume: false,
+                ..Clustering::new(self.words, self.seed, Effort { level, ..Effort::of(threads) })
             },
             patches: self.patches_per_word.saturating_mul(self.words as u64),
             machines: Training { cost: self.cost, seed: self.seed, ..Training::default() },
@@ -187,38 +173,33 @@ impl Test {
 
     /// What each rank does.
     pub(crate) fn run(&self, peers: &Peers<'_>) -> Result<(), Error> {
-        let terminal = self.work.terminal(peers, 0);
+        let terminal = Terminal::new(peers.leads() && !self.json, 0);
         let model = peers.agree(Model::read(&self.model))?;
         let pictures = peers.agree(Classes::open(&self.pictures))?;
-        let tested = classify::test(peers, &model, &pictures, self.work.how(peers), &terminal)?;
+        let tested = classify::test(
+            peers,
+            &model,
+            &pictures,
+            (self.work.level(), self.work.threads(peers)),
+            &terminal,
+        )?;
         terminal.finish();
-        self.work.tell(peers, &tested)
+        tell(peers, &tested, self.json)
     }
 }
 
-impl Work {
-    fn how(&self, peers: &Peers<'_>) -> (Level, usize) {
-        let threads = self.threads.map_or_else(|| default_threads(peers.on_node().0), NonZeroUsize::get);
-        (self.simd.unwrap_or_else(Level::best), threads)
-    }
-
-    fn terminal(&self, peers: &Peers<'_>, iterations: usize) -> Terminal {
-        Terminal::new(peers.leads() && !self.json, iterations)
-    }
-
-    /// Rank 0 prints the result.
-    fn tell(&self, peers: &Peers<'_>, tested: &Tested) -> Result<(), Error> {
-        let print = || -> Result<(), Error> {
-            if self.json {
-                let text = serde_json::to_string_pretty(tested).map_err(std::io::Error::from);
-                println!("{}", text.map_err(Error::file("standard output".as_ref()))?);
-            } else {
-                print!("{}", table(tested));
-            }
-            Ok(())
-        };
-        peers.agree(if peers.leads() { print() } else { Ok(()) })
-    }
+/// Rank 0 prints the result.
+fn tell(peers: &Peers<'_>, tested: &Tested, json: bool) -> Result<(), Error> {
+    let print = || -> Result<(), Error> {
+        if json {
+            let text = serde_json::to_string_pretty(tested).map_err(std::io::Error::from);
+            println!("{}", text.map_err(Error::file("standard output".as_ref()))?);
+        } else {
+            print!("{}", table(tested));
+        }
+        Ok(())
+    };
+    peers.agree(if peers.leads() { print() } else { Ok(()) })
 }
 
 /// Each class's share that was recognised, and what it was most often taken for.

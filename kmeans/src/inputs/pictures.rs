@@ -4,8 +4,8 @@
 //! decodes only the pictures of its own. Colours are made grey by the weights of ITU-R BT.709.
 
 use crate::error::Error;
-use crate::hog::{Band, CELLS, DIMS, Grey};
-use crate::source::Place;
+use crate::inputs::Place;
+use crate::inputs::hog::{Band, CELLS, DIMS, Grey};
 use crate::threads::joined;
 use image::{DynamicImage, ImageReader, RgbImage};
 use std::path::{Path, PathBuf};

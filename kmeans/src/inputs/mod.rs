@@ -1,11 +1,14 @@
 //! Where points come from: pictures, the papers' text form, or `.npy`, told apart by the files' names.
 
+pub mod hog;
+pub mod pictures;
+pub mod text;
+
+use self::pictures::{Cut, ENDINGS, Pictures};
+use self::text::Lines;
 use crate::error::Error;
 use crate::grid::{Grid, MAX_DIMS, Points, Values};
-use crate::hog;
 use crate::npy::{self, Array, Kind};
-use crate::pictures::{Cut, ENDINGS, Pictures};
-use crate::text::Lines;
 use std::path::{Path, PathBuf};
 
 /// What to read and how.

@@ -1,0 +1,322 @@
+//! `fit`: clusters points.
+
+use super::on_all_ranks;
+use super::options::{Work, bytes, make_folder, seconds};
+use super::terminal::{Terminal, significant};
+use clap::Args;
+use cool_kmeans::bounds::Bounds;
+use cool_kmeans::choose::{Effort, Method};
+use cool_kmeans::grid::Metric;
+use cool_kmeans::inputs::Input;
+use cool_kmeans::inputs::pictures::Cut;
+use cool_kmeans::lloyd::Clustered;
+use cool_kmeans::options::{Clustering, Empty, Init};
+use cool_kmeans::peers::Peers;
+use cool_kmeans::progress::Progress;
+use cool_kmeans::report::{self, Network, Run};
+use cool_kmeans::share::{Loading, Share};
+use cool_kmeans::{Error, npy, words};
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+/// Groups image patches, or any points, into clusters, on as many nodes as there are.
+///
+/// Pictures are cut into patches, each described by 512 numbers (histograms of oriented gradients); the clusters' centres
+/// are the pictures' visual words. The result is the same to the bit on any number of ranks and threads.
+#[derive(Debug, Args)]
+#[command(after_long_help = EXAMPLES)]
+pub(crate) struct Fit {
+    /// Pictures (.jpg, .jpeg, .png) or folders of them, or text files, or one .npy file.
+    ///
+    /// A text file has one point a line: pictureID rowID colID f1 f2 ... An .npy file is a table of |u1, <f4 or <f8 in C
+    /// order, one point a row. Every rank must find the inputs under the same names.
+    #[arg(required = true, value_name = "INPUT")]
+    inputs: Vec<PathBuf>,
+
+    /// Number of clusters. Time and traffic grow in proportion.
+    #[arg(short, long = "clusters", value_name = "N")]
+    k: usize,
+
+    /// Most iterations; fewer if no centroid moves any more.
+    #[arg(short, long, default_value_t = 20, value_name = "N")]
+    iterations: usize,
+
+    /// Stop as soon as an iteration lowers the inertia by less than this share of it; 0 goes on until nothing moves.
+    #[arg(long, default_value_t = 0.0, value_name = "SHARE")]
+    tolerance: f64,
+
+    /// Stop as soon as an iteration moves the centroids by no more than this share of the points' variance: scikit-learn's
+    /// `tol`. 0 goes on until nothing moves.
+    ///
+    /// Compared are the sum of the squared distances that centroids move, and the mean of the variances of all coordinates.
+    #[arg(long, default_value_t = 0.0, value_name = "SHARE")]
+    movement: f64,
+
+    /// Stop after the first iteration that ends later than this.
+    ///
+    /// How far the run comes then depends on the machine; all else does not.
+    #[arg(long, value_name = "SECONDS", value_parser = seconds)]
+    time_limit: Option<Duration>,
+
+    /// Runs, of which the one of the least inertia counts; each has first centroids of its own, by the next seed.
+    #[arg(long, default_value_t = 1, value_name = "N")]
+    restarts: usize,
+
+    /// What distance is; with cosine, points and centroids are scaled to length 1 (spherical K-means).
+    #[arg(long, value_name = "METRIC", default_value = "euclidean")]
+    metric: Metric,
+
+    /// How many times each point counts: a number for each row of the input, at least 0.
+    ///
+    /// Whole numbers up to 65,535 are taken as they are; of others the largest becomes 65,535, and the rest are rounded.
+    #[arg(long, value_name = "FILE.npy")]
+    weights: Option<PathBuf>,
+
+    /// What becomes of centroids without points: they stay where they are, or each gets half of the largest cluster.
+    #[arg(long, value_name = "HOW", default_value = "keep")]
+    empty: Empty,
+
+    /// Before the first iteration, move the centroids by one pass over all points, so many at a time.
+    ///
+    /// That costs about as much as an iteration and spares several: centroids follow their points within the pass.
+    #[arg(long, value_name = "N")]
+    mini_batch: Option<u64>,
+
+    /// Names the run: the same seed and inputs give the same result.
+    #[arg(long, default_value_t = 1, value_name = "N")]
+    seed: u64,
+
+    /// Where the first centroids come from: k-means||, k-means++, random, or an .npy file of as many rows.
+    ///
+    /// By default k-means++ up to 1000 clusters, and k-means|| above. k-means|| looks at 32 points a cluster, by all ranks,
+    /// and lets rank 0 choose among some of them.
+    #[arg(long, value_name = "HOW", value_parser = |name: &str| Ok::<_, std::convert::Infallible>(Init::named(name)))]
+    init: Option<Init>,
+
+    /// Points sampled for each first centroid, among which k-means++ chooses; 1 takes random points as they are.
+    ///
+    /// A larger sample starts nearer to a good result; rank 0 computes, and all send, in proportion.
+    #[arg(long, default_value_t = 4, value_name = "N")]
+    sample: usize,
+
+    /// Side of a patch in pixels, a multiple of 5.
+    #[arg(long, default_value_t = 40, value_name = "PIXELS")]
+    patch: u32,
+
+    /// Pixels from one patch to the next; halving it gives four times the points.
+    #[arg(long, default_value_t = 20, value_name = "PIXELS")]
+    stride: u32,
+
+    /// Numbers on each line of a text file.
+    #[arg(long, default_value_t = 512, value_name = "N")]
+    dims: usize,
+
+    /// Most points; if there are more, they are thinned evenly over all inputs.
+    #[arg(long, value_name = "N")]
+    max_points: Option<u64>,
+
+    /// Report and leave out pictures that do not decode; costs decoding every picture once more.
+    #[arg(long)]
+    skip_bad_images: bool,
+
+    /// How nearest centroids are found: by all distances, by bounds that spare most of them once centroids move little, or
+    /// by whichever takes less time. The result is the same.
+    #[arg(long, value_name = "HOW", default_value = "auto")]
+    assign: Method,
+
+    /// Centroids for which each point keeps a bound of its own, of 12 bytes; by default as many as there is room for.
+    #[arg(long, value_name = "N")]
+    near: Option<usize>,
+
+    /// Memory that each rank may take, as 4G or 512M: bounds take what points, centroids and sums leave of it.
+    ///
+    /// Without it, bounds take three eighths of the points' memory.
+    #[arg(long, value_name = "BYTES", value_parser = bytes)]
+    memory: Option<u64>,
+
+    /// Write how far the run has come to this file after every iteration; a crash leaves the last one whole.
+    ///
+    /// If ranks are lost, another one may be rank 0 and write it: use a folder that all nodes share.
+    #[arg(long, value_name = "FILE")]
+    checkpoint: Option<PathBuf>,
+
+    /// Go on from the checkpoint, if there is one, with the result of a run that was never interrupted.
+    #[arg(long, requires = "checkpoint")]
+    resume: bool,
+
+    /// Write the centroids as a table of <f8.
+    #[arg(long, value_name = "FILE.npy")]
+    centroids: Option<PathBuf>,
+
+    /// Write figures of the run: inertia, times and bytes of every iteration.
+    #[arg(long, value_name = "FILE.json")]
+    summary: Option<PathBuf>,
+
+    /// Write the points nearest to some centroids, of large clusters to small; for pictures also their mosaic, FILE.png.
+    #[arg(long, value_name = "FILE.json")]
+    words: Option<PathBuf>,
+
+    /// How many clusters --words shows.
+    #[arg(long, default_value_t = 24, value_name = "N")]
+    word_count: usize,
+
+    /// How many points --words shows of each.
+    #[arg(long, default_value_t = 10, value_name = "N")]
+    word_points: usize,
+
+    #[command(flatten)]
+    work: Work,
+}
+
+const EXAMPLES: &str = "\
+Examples:
+  cool-kmeans -k 256 --words words.json photographs/
+      on this machine alone
+  cool run -n 16 -- cool-kmeans -k 1000 --max-points 1000000 --summary run.json /data/photographs
+      by 16 ranks on the nodes of a cluster
+  cool run --survive -- cool-kmeans -k 1000 --checkpoint /shared/run.ckpt --resume --centroids /shared/c.npy /data/photographs
+      goes on when nodes are lost, and, started again, when all were
+  cool-kmeans -k 10 --tolerance 1e-4 --centroids centres.npy points.npy
+      any points";
+
+impl Fit {
+    /// Runs on all ranks.
+    pub(crate) fn start(&self) -> Result<(), Error> {
+        on_all_ranks(self.work.alone, || {
+            let mut kept = Kept::default();
+            move |peers: &Peers<'_>| rank(self, peers, &mut kept)
+        })
+    }
+
+    /// What to read.
+    fn loading(&self, threads: usize) -> Result<Loading, Error> {
+        let cut = Cut::new(self.patch, self.stride)?;
+        Ok(Loading {
+            input: Input { paths: self.inputs.clone(), cut, dims: self.dims },
+            max_points: self.max_points.unwrap_or(u64::MAX),
+            skip_bad: self.skip_bad_images,
+            seed: self.seed,
+            threads,
+            metric: self.metric,
+            weights: self.weights.clone(),
+        })
+    }
+
+    /// What to do with it.
+    fn clustering(&self, threads: usize) -> Clustering {
+        Clustering {
+            k: self.k,
+            iterations: self.iterations,
+            tolerance: self.tolerance,
+            movement: self.movement,
+            time_limit: self.time_limit,
+            seed: self.seed,
+            restarts: self.restarts,
+            empty: self.empty,
+            mini_batch: self.mini_batch,
+            sample: self.sample,
+            init: self.init.clone(),
+            effort: Effort {
+                method: self.assign,
+                near: self.near,
+                memory: self.memory,
+                level: self.work.level(),
+                threads,
+            },
+            checkpoint: self.checkpoint.clone(),
+            resume: self.resume,
+        }
+    }
+
+    /// The files to be written.
+    fn outputs(&self) -> impl Iterator<Item = &PathBuf> {
+        [&self.centroids, &self.summary, &self.words, &self.checkpoint].into_iter().flatten()
+    }
+}
+
+/// What a rank keeps when others are lost.
+#[derive(Default)]
+struct Kept {
+    start: Option<Instant>,
+    share: Option<Share>,
+    progress: Progress,
+}
+
+/// What each rank does, again whenever others are lost.
+fn rank(fit: &Fit, peers: &Peers<'_>, kept: &mut Kept) -> Result<(), Error> {
+    let start = *kept.start.get_or_insert_with(Instant::now);
+    let threads = fit.work.threads(peers);
+    let how = fit.clustering(threads);
+    let terminal = Terminal::new(peers.leads(), how.iterations);
+    // What would spoil a long run at its end is better found out before it.
+    let ready = if peers.leads() { fit.outputs().try_for_each(|path| make_folder(path)) } else { Ok(()) };
+    let loading = peers.agree(ready.and_then(|()| fit.loading(threads)))?;
+
+    let share = Share::renew(&mut kept.share, peers, &loading, &terminal)?;
+    let loaded = start.elapsed().as_secs_f64();
+    for path in &share.skipped {
+        terminal.say(&format!("left out, as it does not decode: {}", path.display()));
+    }
+    terminal.say(&format!(
+        "{} points of {} coordinates, {} ranks of {threads} threads; loaded in {loaded:.1} s",
+        share.chosen.len(),
+        share.points.dims,
+        peers.size()
+    ));
+    terminal.say(&plan(share, &how));
+    let clustered = share.cluster(peers, &how, &terminal, &mut kept.progress)?;
+    terminal.finish();
+
+    let found = match fit.words {
+        Some(_) => words::find(peers, share, &clustered, fit.word_count, fit.word_points)?,
+        None => Vec::new(),
+    };
+    let network = Network::total(peers)?;
+    let write = || {
+        if let Some(path) = &fit.words {
+            words::write(path, &share.source, &found)?;
+        }
+        let run = Run { seed: how.seed, threads, loading: loaded, total: start.elapsed().as_secs_f64() };
+        finish(fit, peers, share, &clustered, &run, network, &terminal)
+    };
+    // The others stay until it is done: if rank 0 is lost, one of them does it.
+    peers.agree(if peers.leads() { write() } else { Ok(()) })
+}
+
+/// What was chosen to make it fast.
+fn plan(share: &Share, how: &Clustering) -> String {
+    let bounds = match how.effort.near(&share.points, how.k) {
+        Some(near) if how.effort.method != Method::Full => {
+            let near = near.min(how.k);
+            format!("bounds for {near} centroids a point, {} bytes each", Bounds::bytes_per_point(near))
+        }
+        _ => "no bounds".to_owned(),
+    };
+    format!("{} instructions; {bounds}", how.effort.level)
+}
+
+/// Rank 0's last words and files.
+fn finish(
+    fit: &Fit,
+    peers: &Peers<'_>,
+    share: &Share,
+    clustered: &Clustered,
+    run: &Run,
+    network: Network,
+    terminal: &Terminal,
+) -> Result<(), Error> {
+    terminal.say(&format!(
+        "{} clusters after {} iterations{}; inertia {}",
+        clustered.centroids.len(),
+        clustered.iterations.len(),
+        if clustered.converged { " (converged)" } else { "" },
+        significant(clustered.inertia)
+    ));
+    if let Some(path) = &fit.centroids {
+        npy::write(path, &share.grid.real(&clustered.centroids), share.points.dims)?;
+    }
+    if let Some(path) = &fit.summary {
+        report::write_json(path, &report::summarise(peers, share, clustered, run, network))?;
+    }
+    Ok(())
+}
