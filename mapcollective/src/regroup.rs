@@ -88,8 +88,12 @@ impl Job<'_> {
     }
 
     /// Whether ranks of a rack should merge what they have before it goes to others: if that puts less on the links of nodes
-    /// than is on the busiest link without. Links of racks never carry more for it.
+    /// than is on the busiest link without. Links of racks never carry more for it. Tables that merge in the order of
+    /// partitions are left out: hardly any of theirs meet before the owner has them.
     fn pays_in_rack<T: Table>(&self, counted: &Counted<T>) -> bool {
+        if !T::ANY_ORDER {
+            return false;
+        }
         let bytes = |from, to| counted.sizes.get(from, to);
         let straight = counted.links(self).busiest();
         let without = self.dense_links(counted).map_or(straight, |dense| dense.busiest().min(straight));

@@ -62,6 +62,7 @@ pub(crate) struct Whole {
     pub(crate) sizes: Vec<i64>,
     pub(crate) inertia: Vec<f64>,
     pub(crate) moved: Vec<(u64, usize)>,
+    pub(crate) movements: Vec<f64>,
     pub(crate) converged: bool,
     pub(crate) words: Vec<Word>,
     pub(crate) skipped: Vec<PathBuf>,
@@ -77,7 +78,7 @@ impl Whole {
             bits(&self.real),
             &self.labels,
             &self.sizes,
-            (bits(&self.inertia), &self.moved, self.converged),
+            (bits(&self.inertia), &self.moved, bits(&self.movements), self.converged),
             words,
         )
     }
@@ -125,6 +126,7 @@ pub(crate) fn join(ranks: Vec<Outcome>) -> Whole {
         sizes: c.sizes,
         inertia,
         moved: c.iterations.iter().map(|i| (i.moved_points, i.moved_centroids)).collect(),
+        movements: c.iterations.iter().map(|i| i.movement).collect(),
         converged: c.converged,
         words,
         skipped: share.skipped,

@@ -131,6 +131,18 @@ fn rows_are_regrouped_the_cheaper_way_with_the_same_result() {
 }
 
 #[test]
+fn ranks_of_a_rack_merge_what_they_have_where_that_spares_the_link_between_racks() {
+    let (keys, each, factor) = (400, 200, 1);
+    let one = integer_rows(SPREADS[0], keys, each, factor).0;
+    for ranks in [6, 8, 11, 16] {
+        let spread = Spread { ranks, ranks_per_node: 1, threads: 1 };
+        let (rows, stages) = integer_rows(spread, keys, each, factor);
+        assert_eq!(rows, one, "{spread:?}");
+        assert!(stages.contains(&StageKind::MergeInRack), "{spread:?}: {stages:?}");
+    }
+}
+
+#[test]
 fn every_rank_gets_what_one_has() {
     for spread in SPREADS {
         let last = spread.ranks - 1;
