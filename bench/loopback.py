@@ -82,7 +82,7 @@ class Loopback(testbed.Testbed):
 
     def __init__(self, hosts, **options):
         flags = ("--max-groups-per-switch", "0", "--host-mbit", str(HOST_MBIT))
-        super().__init__("one namespace", slots=1, controller_flags=flags, **options)
+        super().__init__("one namespace", slots=1, tell_rates=False, controller_flags=flags, **options)
         self.size = hosts
 
     def make_network(self):

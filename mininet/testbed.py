@@ -176,6 +176,9 @@ class Testbed:
         """Ends the controller and the agents, and starts those of another folder in the same network."""
         stop_all(self.daemons)
         self.daemons.clear()
+        # Racks may have other numbers, and so hosts other PMACs, under a controller of another version.
+        for host in self.network.net.hosts:
+            host.cmd("ip neigh flush all")
         self.bin_dir = bin_dir
         self.start_programs()
 
@@ -214,9 +217,9 @@ class Testbed:
                    *self.controller_flags]
         if self.lldp_ms:
             command += ["--lldp-interval-ms", str(self.lldp_ms)]
-        for kind in ("host", "uplink"):
+        for kind in ("host", "uplink") if self.tell_rates else ():
             mbit = self.network.common_mbit(kind)
-            if mbit and self.tell_rates:
+            if mbit:
                 command += ["--%s-mbit" % kind, "%g" % mbit]
         self.controller = self.daemon("controller", command)
 

@@ -9,10 +9,11 @@ import suite
 from conftest import PATIENCE, ROOT, succeed
 
 BINDINGS = os.path.join(os.environ.get("CARGO_TARGET_DIR", os.path.join(ROOT, "target")), "bindings")
+PYTHON = os.path.join(BINDINGS, "python/bin/python3")
 PROGRAMS = {
     "rust": [os.path.join(BINDINGS, "suite-rust")],
     "c": [os.path.join(BINDINGS, "suite-c")],
-    "python": [os.path.join(BINDINGS, "python/bin/python3"), os.path.join(ROOT, "libcool/python/examples/suite.py")],
+    "python": [PYTHON, os.path.join(ROOT, "libcool/python/examples/suite.py")],
 }
 
 

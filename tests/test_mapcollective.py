@@ -1,11 +1,12 @@
-"""The examples of Map-Collective over the emulated network give what plain programs give."""
+"""The examples of Map-Collective, in Rust and in Python, over the emulated network give what plain programs give."""
 import collections
 import math
 import os
 import random
 
 import pytest
-from conftest import succeed
+from conftest import ROOT, succeed
+from test_bindings import PYTHON
 
 WORDS = "a rose is a rose is a rose said gertrude stein whose roses were never red".split()
 
@@ -15,22 +16,28 @@ def bed(make_bed):
     return make_bed("tree:2x3", host_mbit=50, uplink_mbit=50, loss=0.01)
 
 
-def on_six_ranks(bed, name, *arguments):
-    """What the example prints at rank 0 of 6, on nodes of their own."""
-    program = os.path.join(bed.bin_dir, "examples", name)
-    lines = succeed(bed, "cool", "run", "-n", "6", "--", program, *arguments).splitlines()
+@pytest.fixture(params=["rust", "python"])
+def on_six_ranks(bed, request):
+    """What an example prints at rank 0 of 6, on nodes of their own."""
+    programs = {"rust": lambda name: [os.path.join(bed.bin_dir, "examples", name)],
+                "python": lambda name: [PYTHON, os.path.join(ROOT, "libcool/python/examples", name + ".py")]}
+    return lambda name, *arguments: printed(bed, *programs[request.param](name), *arguments)
+
+
+def printed(bed, *command):
+    lines = succeed(bed, "cool", "run", "-n", "6", "--", *command).splitlines()
     assert all(line.startswith("[0] ") for line in lines), lines
     return [line.removeprefix("[0] ") for line in lines]
 
 
-def test_words_are_counted(bed, tmp_path):
+def test_words_are_counted(on_six_ranks, tmp_path):
     chance, texts = random.Random(4), []
     for i in range(11):
         texts.append(" ".join(chance.choice(WORDS) for _ in range(40 * i)))
         (tmp_path / str(i)).write_text(texts[-1])
     counts = collections.Counter(" ".join(texts).split())
     plain = ["%d %s" % (n, word) for word, n in sorted(counts.items(), key=lambda item: (-item[1], item[0]))]
-    assert on_six_ranks(bed, "wordcount", *(str(tmp_path / str(i)) for i in range(11))) == plain
+    assert on_six_ranks("wordcount", *(str(tmp_path / str(i)) for i in range(11))) == plain
 
 
 def page_ranks(links, pages):
@@ -46,11 +53,11 @@ def page_ranks(links, pages):
     return ranks
 
 
-def test_pages_are_ranked(bed, tmp_path):
+def test_pages_are_ranked(on_six_ranks, tmp_path):
     chance = random.Random(5)
     links = [(chance.randrange(80), min(chance.randrange(100), chance.randrange(100))) for _ in range(700)] + [(0, 99)]
     (tmp_path / "links").write_text("".join("%d %d\n" % link for link in links))
-    found = [line.split() for line in on_six_ranks(bed, "pagerank", str(tmp_path / "links"))]
+    found = [line.split() for line in on_six_ranks("pagerank", str(tmp_path / "links"))]
     assert [int(page) for page, _ in found] == list(range(100))
     assert [float(rank) for _, rank in found] == pytest.approx(page_ranks(links, 100), abs=1e-11)
 
@@ -69,12 +76,12 @@ def scaled(apart):
     return stresses[-1], points
 
 
-def test_points_are_found_by_their_distances(bed, tmp_path):
+def test_points_are_found_by_their_distances(on_six_ranks, tmp_path):
     chance = random.Random(6)
     points = [(chance.uniform(0, 9), chance.uniform(0, 9)) for _ in range(30)]
     apart = [[math.dist(a, b) for b in points] for a in points]
     (tmp_path / "distances").write_text("".join(" ".join("%.17g" % d for d in row) + "\n" for row in apart))
-    stress, *found = on_six_ranks(bed, "smacof", str(tmp_path / "distances"))
+    stress, *found = on_six_ranks("smacof", str(tmp_path / "distances"))
     plain_stress, plain = scaled(apart)
     assert float(stress) == pytest.approx(plain_stress, rel=1e-6, abs=1e-9)
     for line, point in zip(found, plain, strict=True):

@@ -4,8 +4,10 @@ use crate::cost::{Layout, LinkBytes};
 use crate::error::Error;
 use crate::report::{Event, Stage, StageKind};
 use cool::{Comm, Element, Op, Stats};
+use std::borrow::Borrow;
 use std::cell::{OnceCell, RefCell};
 use std::fmt::Display;
+use std::ops::ControlFlow::{self, Break, Continue};
 use std::time::{Duration, Instant};
 
 /// Bytes of a message that tells other ranks of an error; longer ones are cut.
@@ -57,25 +59,53 @@ pub struct Job<'a> {
 /// # Errors
 /// What the program ends with, unless that is because ranks are lost. If the group cannot be shrunk, why.
 pub fn run<T, E: From<Error>>(
-    mut comm: Comm,
+    comm: impl Borrow<Comm>,
     options: Options<'_>,
     mut program: impl FnMut(&Job<'_>) -> Result<T, E>,
 ) -> Result<T, E> {
-    let (mut before, mut unexplained) = (Stats::default(), 0);
+    let mut runs = Runs { options, before: Stats::default(), unexplained: 0 };
+    let mut left = match runs.run(comm.borrow(), &mut program)? {
+        Break(result) => return Ok(result),
+        Continue(left) => left,
+    };
+    drop(comm);
     loop {
-        let job = Job { before, ..Job::new(&comm, options) };
-        let done = program(&job);
-        before = job.stats();
-        let lost = match (done, job.lost.take()) {
-            (Err(_), Some(lost)) if unexplained < UNEXPLAINED_FAILURES => lost,
-            (done, _) => return done,
+        left = match runs.run(&left, &mut program)? {
+            Break(result) => return Ok(result),
+            Continue(left) => left,
         };
-        let rest = comm.shrink().map_err(Error::from)?;
-        unexplained = if rest.gone().is_empty() { unexplained + 1 } else { 0 };
-        if let Some(watch) = options.watch.filter(|_| rest.rank() == 0) {
-            watch(&Event::Lost { error: &lost, left: rest.size() });
+    }
+}
+
+/// A program that is run again whenever ranks are lost.
+struct Runs<'a> {
+    options: Options<'a>,
+    /// What calls of the groups before cost.
+    before: Stats,
+    /// How often in a row a group has failed of which no rank was gone.
+    unexplained: usize,
+}
+
+impl Runs<'_> {
+    /// Runs it once: its result or, when ranks are lost, the group of those that are left.
+    fn run<T, E: From<Error>>(
+        &mut self,
+        comm: &Comm,
+        program: &mut impl FnMut(&Job<'_>) -> Result<T, E>,
+    ) -> Result<ControlFlow<T, Comm>, E> {
+        let job = Job { before: self.before, ..Job::new(comm, self.options) };
+        let done = program(&job);
+        self.before = job.stats();
+        let lost = match (done, job.lost.take()) {
+            (Err(_), Some(lost)) if self.unexplained < UNEXPLAINED_FAILURES => lost,
+            (done, _) => return done.map(Break),
+        };
+        let left = comm.shrink().map_err(Error::from)?;
+        self.unexplained = if left.gone().is_empty() { self.unexplained + 1 } else { 0 };
+        if let Some(watch) = self.options.watch.filter(|_| left.rank() == 0) {
+            watch(&Event::Lost { error: &lost, left: left.size() });
         }
-        comm = rest;
+        Ok(Continue(left))
     }
 }
 

@@ -61,4 +61,4 @@ pub use job::{Job, Options, run};
 pub use map::Mapped;
 pub use partitions::Partitions;
 pub use report::{Event, Report, Stage, StageKind};
-pub use table::{Keyed, List, Max, Min, Number, Rows, Sum, Table, Value};
+pub use table::{Keyed, List, Max, Min, Number, Rows, Sum, Table, Value, owner};

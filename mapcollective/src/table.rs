@@ -6,7 +6,7 @@ mod number;
 mod rows;
 mod values;
 
-pub use keyed::Keyed;
+pub use keyed::{Keyed, owner};
 pub use number::Number;
 pub use rows::Rows;
 pub use values::{List, Max, Min, Sum, Value};

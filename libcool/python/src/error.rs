@@ -82,6 +82,16 @@ pub(crate) fn wrong(py: Python<'_>, reason: impl Into<String>) -> PyErr {
     with_ranks(py, ArgumentError::new_err(reason.into()), &[])
 }
 
+/// An error of a job, with the ranks concerned.
+pub(crate) fn described(py: Python<'_>, text: String, ranks: &[usize]) -> PyErr {
+    with_ranks(py, CoolError::new_err(text), ranks)
+}
+
+/// An error because ranks are lost.
+pub(crate) fn lost(py: Python<'_>, text: String) -> PyErr {
+    with_ranks(py, LostError::new_err(text), &[])
+}
+
 /// Ranks, tags and counts as an argument has them, of which none is negative.
 pub(crate) fn numbers<'py, T: FromPyObjectOwned<'py>>(argument: &Bound<'py, PyAny>) -> PyResult<T> {
     let py = argument.py();

@@ -3,6 +3,7 @@
 mod arrays;
 mod comm;
 mod error;
+mod map;
 mod memory;
 mod messages;
 mod operations;
@@ -51,5 +52,6 @@ fn _cool(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(launch, module)?)?;
     module.add_class::<comm::Comm>()?;
     module.add_class::<request::Request>()?;
+    map::add(module)?;
     error::add(module)
 }

@@ -117,7 +117,8 @@ impl<K: Ord + Serialize + DeserializeOwned + Send, V: Value> Table for Keyed<K, 
     }
 }
 
-fn owner(key: &[u8], owners: usize) -> usize {
+/// Which of the owners has a key, by the FNV-1a hash of its bytes: the same at all ranks.
+pub fn owner(key: &[u8], owners: usize) -> usize {
     let mut hasher = fnv::FnvHasher::default();
     hasher.write(key);
     (hasher.finish() % owners as u64) as usize

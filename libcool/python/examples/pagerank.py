@@ -1,0 +1,51 @@
+"""PageRank (Page, Brin, Motwani and Winograd, 1999): `pagerank.py LINKS` reads lines "FROM TO" of page numbers and prints the
+rank of each page. Pages without links count as linking to all."""
+import sys
+
+import cool
+import cool.map
+import numpy as np
+
+DAMPING = 0.85
+# Pieces of the links, whichever ranks hold them.
+PARTITIONS = 64
+# Iterations end when all ranks together change by less.
+TOLERANCE = 1e-12
+
+
+def rank_pages(world, links, pages):
+    """The ranks of the pages, which add up to 1. `links` are rows (from, to)."""
+    degrees = np.bincount(links[:, 0], minlength=pages)
+    parts, progress = cool.map.Partitions(PARTITIONS), cool.map.Progress()
+
+    def program(job):
+        job.deal(parts, lambda number: np.array_split(links, PARTITIONS)[number])
+
+        def step(state, _):
+            ranks, _ = state
+
+            def give(part):
+                source, target = part.T
+                pages_given, places = np.unique(target, return_inverse=True)
+                return pages_given, np.bincount(places, ranks[source] / degrees[source], len(pages_given))
+
+            given = job.combine(job.regroup(job.map(parts, cool.map.Rows(pages), give))).dense()[:, 0]
+            new = (1 - DAMPING + DAMPING * ranks[degrees == 0].sum()) / pages + DAMPING * given
+            return new, np.abs(new - ranks).sum()
+
+        first = lambda: (np.full(pages, 1 / pages), np.inf)
+        return job.iterate(progress, first, step, until=lambda state, _: state[1] < TOLERANCE)[0]
+
+    return cool.map.run(world, program)
+
+
+def main(world):
+    links = np.loadtxt(sys.argv[1], dtype=np.int64, ndmin=2)
+    driver = world.rank == 0
+    ranks = rank_pages(world, links, links.max() + 1)
+    for page, rank in enumerate(ranks) if driver else ():
+        print(page, repr(float(rank)))
+
+
+if __name__ == "__main__":
+    cool.launch(main)

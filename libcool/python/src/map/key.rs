@@ -1,0 +1,67 @@
+//! Keys of tables: those objects of Python that are equal if and only if their bytes are, on all ranks.
+
+use pyo3::exceptions::{PyOverflowError, PyTypeError};
+use pyo3::prelude::*;
+use pyo3::types::{PyBytes, PyInt, PyString, PyTuple};
+use serde::{Deserialize, Serialize};
+
+/// A key. Tables are in this order: None, numbers, texts, bytes, tuples.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub(crate) enum Key {
+    /// None.
+    None,
+    /// An int of 64 bits; True is 1, as for Python's dict.
+    Int(i64),
+    /// A str.
+    Text(String),
+    /// Bytes.
+    Bytes(Vec<u8>),
+    /// A tuple of keys.
+    Tuple(Vec<Key>),
+}
+
+impl Key {
+    /// The key that an object is.
+    pub(crate) fn of(object: &Bound<'_, PyAny>) -> PyResult<Key> {
+        if let Ok(text) = object.cast::<PyString>() {
+            return Ok(Key::Text(text.extract()?));
+        }
+        if let Ok(tuple) = object.cast::<PyTuple>() {
+            return tuple.iter().map(|part| Key::of(&part)).collect::<PyResult<_>>().map(Key::Tuple);
+        }
+        if let Ok(bytes) = object.cast::<PyBytes>() {
+            return Ok(Key::Bytes(bytes.as_bytes().to_vec()));
+        }
+        if object.is_none() {
+            return Ok(Key::None);
+        }
+        // NumPy's integers are no int, but index as one.
+        object.extract().map(Key::Int).map_err(|error| Key::refused(object, &error))
+    }
+
+    fn refused(object: &Bound<'_, PyAny>, error: &PyErr) -> PyErr {
+        if error.is_instance_of::<PyOverflowError>(object.py()) {
+            return PyOverflowError::new_err(format!(
+                "key {object} does not fit 64 bits; str({object}) does"
+            ));
+        }
+        let kind = object.get_type().name().map_or_else(|_| "object".to_owned(), |name| name.to_string());
+        PyTypeError::new_err(format!(
+            "a {kind} cannot be a key; int, str, bytes, None and tuples of them can"
+        ))
+    }
+
+    /// The object that it is.
+    pub(crate) fn object<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
+        Ok(match self {
+            Key::None => py.None().into_bound(py),
+            Key::Int(number) => PyInt::new(py, *number).into_any(),
+            Key::Text(text) => PyString::new(py, text).into_any(),
+            Key::Bytes(bytes) => PyBytes::new(py, bytes).into_any(),
+            Key::Tuple(parts) => {
+                let parts = parts.iter().map(|part| part.object(py)).collect::<PyResult<Vec<_>>>()?;
+                PyTuple::new(py, parts)?.into_any()
+            }
+        })
+    }
+}

@@ -1,0 +1,80 @@
+//! How far a job has come, as Python has it.
+
+use super::failed::Failed;
+use super::pickled::Object;
+use crate::error::wrong;
+use cool_map::{Checkpoint, Progress, Report, Stage};
+use pyo3::prelude::*;
+use pyo3::types::PyDict;
+use std::path::PathBuf;
+use std::sync::{Mutex, MutexGuard};
+
+/// How far a job's iterations have come.
+///
+/// With `checkpoint`, rank 0 keeps the state in that file after each iteration; with `resume` a later run goes on from
+/// it, if it is of the same `run`: a text that names of input and options whatever the results depend on. A state is
+/// kept as pickle's bytes: resume only from files that you trust.
+#[pyclass(module = "cool.map", name = "Progress", frozen)]
+pub(crate) struct PyProgress {
+    progress: Mutex<Progress<Object>>,
+}
+
+impl PyProgress {
+    /// It, unless iterations are under way.
+    pub(crate) fn lock(&self) -> Result<MutexGuard<'_, Progress<Object>>, Failed> {
+        let busy = |_| Python::attach(|py| wrong(py, "iterations are under way"));
+        Ok(self.progress.try_lock().map_err(busy)?)
+    }
+}
+
+#[pymethods]
+impl PyProgress {
+    #[new]
+    #[pyo3(signature = (checkpoint = None, run = String::new(), resume = false))]
+    fn new(checkpoint: Option<PathBuf>, run: String, resume: bool) -> PyProgress {
+        let mut progress = Progress::new();
+        if let Some(path) = checkpoint {
+            progress.keep_in(Checkpoint { path, run, resume });
+        }
+        PyProgress { progress: Mutex::new(progress) }
+    }
+
+    /// The state after the iterations so far; None before the first was there.
+    #[getter]
+    fn state(&self) -> PyResult<Option<Py<PyAny>>> {
+        Ok(self.lock()?.state().map(Object::clone_object))
+    }
+
+    /// The iterations so far, those of earlier runs too.
+    #[getter]
+    fn iterations(&self) -> PyResult<usize> {
+        Ok(self.lock()?.iterations())
+    }
+
+    /// What each iteration did that this rank has seen in this run: dicts with `iteration`, `seconds`,
+    /// `busiest_link_bytes` and `stages`, of which each has `stage`, `rows`, `bytes`, `busiest_link_bytes` and `seconds`.
+    #[getter]
+    fn reports<'py>(&self, py: Python<'py>) -> PyResult<Vec<Bound<'py, PyDict>>> {
+        self.lock()?.reports().iter().map(|report| of_iteration(py, report)).collect()
+    }
+}
+
+fn of_iteration<'py>(py: Python<'py>, report: &Report) -> PyResult<Bound<'py, PyDict>> {
+    let stages = report.stages.iter().map(|stage| of_stage(py, stage)).collect::<PyResult<Vec<_>>>()?;
+    let dict = PyDict::new(py);
+    dict.set_item("iteration", report.iteration)?;
+    dict.set_item("seconds", report.seconds)?;
+    dict.set_item("busiest_link_bytes", report.busiest_link_bytes())?;
+    dict.set_item("stages", stages)?;
+    Ok(dict)
+}
+
+fn of_stage<'py>(py: Python<'py>, stage: &Stage) -> PyResult<Bound<'py, PyDict>> {
+    let dict = PyDict::new(py);
+    dict.set_item("stage", stage.kind.name())?;
+    dict.set_item("rows", stage.rows)?;
+    dict.set_item("bytes", stage.bytes)?;
+    dict.set_item("busiest_link_bytes", stage.busiest_link_bytes)?;
+    dict.set_item("seconds", stage.seconds)?;
+    Ok(dict)
+}
