@@ -21,8 +21,8 @@ def run(a, iterations, folder):
     """The bytes of each link direction, and the summary of the run."""
     links, summary = (os.path.join(folder, "%s-%d.json" % (name, iterations)) for name in ("links", "summary"))
     command = [sys.executable, TESTBED, "--topology", a.topology, "--host-mbit", "200", "--uplink-mbit", "200", "--link-bytes", links]
-    command += ["--bin", a.bin] if a.bin else []
-    command += ["--", "cool", "run", "-n", str(a.ranks), "--", "cool-kmeans", *a.command.split(), "-k", str(a.k), "--sample", "1"]
+    command += ["--bin", a.bin]
+    command += ["--", "cool", "run", "-n", str(a.ranks), "--", os.path.join(a.bin, "cool-kmeans"), *a.command.split(), "-k", str(a.k), "--sample", "1"]
     command += [*a.options.split(), "-i", str(iterations), "--summary", summary, os.path.abspath(a.points)]
     subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
     with open(links) as f, open(summary) as g:
@@ -36,7 +36,7 @@ def main():
     p.add_argument("--iteration", type=int, action="append", help="which iterations (1 and 20)")
     p.add_argument("--topology", default="tree:4x4")
     p.add_argument("--ranks", type=int, default=16)
-    p.add_argument("--bin", help="where the programs are")
+    p.add_argument("--bin", default=os.path.join(HERE, "..", "target", "release"), help="where the programs are")
     p.add_argument("--command", default="", help="of cool-kmeans: fit; by default none")
     p.add_argument("--options", default="--init random", help="further ones of cool-kmeans")
     a = p.parse_args()
