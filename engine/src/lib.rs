@@ -46,7 +46,6 @@ mod call_signature;
 mod combine;
 mod engine;
 mod failure;
-mod fused;
 mod group;
 mod link_share;
 mod machine;

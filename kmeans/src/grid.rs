@@ -27,7 +27,7 @@ pub fn largest(precision: Precision) -> i64 {
 const WIDEST: i64 = 32_767;
 
 /// Where the integers lie among the real numbers.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, serde::Serialize, serde::Deserialize)]
 pub struct Grid {
     /// How fine it is.
     pub precision: Precision,
@@ -65,6 +65,15 @@ impl Grid {
                 }
             }
         }
+    }
+
+    /// Whether a row of real numbers is within its bounds, so that it is as near to others on the grid as off it.
+    pub fn holds(&self, row: &[f64]) -> bool {
+        let (least, most) = match self.precision {
+            Precision::Byte => (0.0, 255.0),
+            Precision::Wide => (-WIDEST as f64, WIDEST as f64),
+        };
+        row.iter().zip(&self.origin).all(|(v, o)| (least..=most).contains(&((v - o) / self.step).round()))
     }
 
     /// The centroids nearest to real ones that the grid has.
@@ -183,7 +192,7 @@ impl Points {
 }
 
 /// Centroids on a grid with [`Precision::fraction`] more bits, row by row.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, serde::Serialize, serde::Deserialize)]
 pub struct Centroids {
     /// Of the points' grid.
     pub precision: Precision,

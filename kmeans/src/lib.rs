@@ -25,6 +25,7 @@
 //! Every rank must be able to read all inputs under the same names.
 
 mod aggregate;
+pub mod apply;
 pub mod assign;
 pub mod bounds;
 pub mod choose;
@@ -33,6 +34,7 @@ pub mod error;
 pub mod grid;
 pub mod inputs;
 pub mod lloyd;
+pub mod model;
 pub mod npy;
 mod parallel_seeding;
 pub mod partition;
@@ -41,6 +43,7 @@ pub mod progress;
 pub mod report;
 pub mod seeding;
 pub mod share;
+pub mod tables;
 mod threads;
 pub mod words;
 

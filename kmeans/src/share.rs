@@ -2,13 +2,12 @@
 
 use crate::error::Error;
 use crate::grid::{Grid, Points};
-use crate::inputs::{Input, Source, pictures};
+use crate::inputs::{Input, Source};
 use crate::lloyd::Watch;
 use crate::partition::{Thinned, share};
 use crate::peers::Peers;
 use cool::Op;
 use std::ops::Range;
-use std::path::PathBuf;
 
 /// Numbers beyond this cannot be squared and summed as `f64`.
 const MAX_REAL: f64 = 1e100;
@@ -20,8 +19,6 @@ pub struct Loading {
     pub input: Input,
     /// Points at most; evenly thinned if there are more.
     pub max_points: u64,
-    /// Leave out pictures that do not decode.
-    pub skip_bad: bool,
     /// Names the thinning.
     pub seed: u64,
     /// Threads of this rank.
@@ -40,8 +37,6 @@ pub struct Share {
     pub grid: Grid,
     /// This rank's points.
     pub points: Points,
-    /// Pictures that were left out.
-    pub skipped: Vec<PathBuf>,
 }
 
 impl Share {
@@ -88,9 +83,26 @@ impl Share {
     }
 
     /// Reads this rank's points. If one rank fails, all do.
+    ///
+    /// # Errors
+    /// If inputs cannot be read at some rank, hold no points, or ranks are lost.
     pub fn load(peers: &Peers<'_>, loading: &Loading, watch: &dyn Watch) -> Result<Self, Error> {
-        let (source, skipped) = open(peers, loading)?;
-        let chosen = Thinned::new(source.rows(), loading.max_points, loading.seed);
+        let source = Source::open(peers, &loading.input, loading.threads)?;
+        Self::of(peers, source, (loading.max_points, loading.seed), loading.threads, watch)
+    }
+
+    /// Reads this rank's points of a source, of which `max_points` at most are taken, by the seed.
+    ///
+    /// # Errors
+    /// If one rank cannot read its points, or ranks are lost.
+    pub fn of(
+        peers: &Peers<'_>,
+        source: Source,
+        (max_points, seed): (u64, u64),
+        threads: usize,
+        watch: &dyn Watch,
+    ) -> Result<Self, Error> {
+        let chosen = Thinned::new(source.rows(), max_points, seed);
         let range = share(chosen.len(), peers.size(), peers.rank());
         let rows: Vec<u64> = range.clone().map(|i| chosen.row(i)).collect();
         watch.loading(rows.len() as u64);
@@ -98,41 +110,10 @@ impl Share {
             Some(step) => Grid::bytes(source.dims(), step),
             None => spanning(peers, &source, &rows)?,
         };
-        let points = source.load(&rows, &grid, loading.threads, &|points| watch.loaded(points));
+        let points = source.load(&rows, &grid, threads, &|points| watch.loaded(points));
         let points = peers.agree(points)?;
-        Ok(Self { source, chosen, range, grid, points, skipped })
+        Ok(Self { source, chosen, range, grid, points })
     }
-}
-
-/// Opens the source; with `skip_bad`, the ranks share the work of decoding every picture first, so that
-/// they agree on which points there are.
-fn open(peers: &Peers<'_>, loading: &Loading) -> Result<(Source, Vec<PathBuf>), Error> {
-    let opened = Source::files(&loading.input.paths).and_then(|files| {
-        let source = Source::open(&loading.input, &files, loading.skip_bad)?;
-        Ok((files, source))
-    });
-    let (files, source) = peers.agree(opened)?;
-    let Source::Pictures(pictures) = &source else { return Ok((source, Vec::new())) };
-    if !loading.skip_bad {
-        return Ok((source, Vec::new()));
-    }
-    let kept = pictures.files();
-    let mut broken = vec![0u8; kept.len()];
-    let mut check = || -> Result<(), Error> {
-        for i in (peers.rank()..kept.len()).step_by(peers.size()) {
-            broken[i] = u8::from(!pictures::decodes(&kept[i])?);
-        }
-        Ok(())
-    };
-    peers.agree(check())?;
-    let broken = peers.combine(broken, Op::Max)?;
-    let whole: Vec<PathBuf> = kept.into_iter().zip(broken).filter(|(_, b)| *b == 0).map(|(f, _)| f).collect();
-    let mut left = whole.iter().peekable();
-    let skipped: Vec<PathBuf> = files.into_iter().filter(|f| left.next_if_eq(&f).is_none()).collect();
-    if whole.is_empty() {
-        return peers.agree(Err(Error::Input("no picture decodes; nothing is left to cluster".into())));
-    }
-    Ok((peers.agree(Source::open(&loading.input, &whole, false))?, skipped))
 }
 
 /// The grid that spans the points of all ranks, of which this one reads the given rows: once for the grid and, so that

@@ -11,6 +11,7 @@ use crate::interface::Interface;
 use crate::launcher::Launcher;
 use crate::node_inventory::NodeInventory;
 use crate::output_backlog::Backlog;
+use cool_proto::CONTROL_MESSAGE_BYTES_MAX;
 use cool_proto::control::controller_client::ControllerClient;
 use cool_proto::control::{AgentMessage, ControllerMessage, Examined, Probed, Register, agent_message};
 use cool_tls::{AddressError, Connector, Role};
@@ -34,9 +35,6 @@ const LONGEST_PAUSE: Duration = Duration::from_secs(3);
 /// How often a silent session is tried.
 const KEEP_ALIVE: Duration = Duration::from_secs(5);
 
-/// A message from the controller: a group of very many ranks is long.
-const MAX_MESSAGE: usize = 64 << 20;
-
 /// Why processes do not get the group that they wait for.
 const AWAY: &str = "this node's agent has no session with the controller; start it, then try again";
 
@@ -56,9 +54,9 @@ pub enum ControlError {
     },
 }
 
-/// What the controller is told of this node, beside what the engine knows.
+/// Where a node registers, and what it says of itself beside what the engine knows.
 #[derive(Clone, Debug)]
-pub struct Node {
+pub struct Registration {
     /// The controller's address, `https://HOST:PORT`.
     pub controller: String,
     /// How the connection is secured.
@@ -77,15 +75,15 @@ pub struct Node {
 /// If the address makes no sense or the controller refuses the registration.
 pub async fn run(
     agent: &Agent,
-    node: &Node,
+    registration: &Registration,
     launcher: &mut Launcher,
     events: &mut mpsc::Receiver<agent_message::Body>,
 ) -> Result<Infallible, ControlError> {
-    let (address, connector) = node.tls.connector(&node.controller, Role::Agent)?;
+    let (address, connector) = registration.tls.connector(&registration.controller, Role::Agent)?;
     let endpoint = endpoint(address);
     let mut control = Control {
         agent,
-        node,
+        registration,
         launcher,
         events,
         announcer: JoinSet::new(),
@@ -105,12 +103,15 @@ pub async fn run(
         agent.give_up_waiting(AWAY);
         match end {
             Err(End::Refused(reason)) => {
-                return Err(ControlError::Refused { address: node.controller.clone(), reason });
+                return Err(ControlError::Refused { address: registration.controller.clone(), reason });
             }
             Err(End::Broken(reason)) => {
                 // Said once, not at every try.
                 if control.pause == SHORTEST_PAUSE || reported.as_ref() != Some(&reason) {
-                    warn!("no session with the controller at {}: {reason}; trying again", node.controller);
+                    warn!(
+                        "no session with the controller at {}: {reason}; trying again",
+                        registration.controller
+                    );
                     reported = Some(reason);
                 }
             }
@@ -138,7 +139,7 @@ impl From<Status> for End {
 
 struct Control<'a> {
     agent: &'a Agent,
-    node: &'a Node,
+    registration: &'a Registration,
     launcher: &'a mut Launcher,
     events: &'a mut mpsc::Receiver<agent_message::Body>,
     /// The one task that announces the node by LLDP. It lasts as long as the session, and so does its key.
@@ -161,7 +162,7 @@ impl Control<'_> {
     async fn session(&mut self, endpoint: &Endpoint, connector: &Connector) -> Result<Infallible, End> {
         let channel =
             endpoint.connect_with_connector(connector.clone()).await.map_err(|e| End::Broken(chain(&e)))?;
-        let client = ControllerClient::new(channel).max_decoding_message_size(MAX_MESSAGE);
+        let client = ControllerClient::new(channel).max_decoding_message_size(CONTROL_MESSAGE_BYTES_MAX);
         let (outbox, outgoing) = Outbox::open();
         let end = self.converse(client, &outbox.sender, outgoing).await;
         self.backlog.put_back(outbox.untaken());
@@ -241,14 +242,14 @@ impl Control<'_> {
         Register {
             version: cool_proto::VERSION,
             name: self.agent.node().to_owned(),
-            ip: self.node.interface.ip.to_string(),
-            mac: self.node.interface.mac.to_string(),
-            mtu: self.node.interface.mtu,
+            ip: self.registration.interface.ip.to_string(),
+            mac: self.registration.interface.mac.to_string(),
+            mtu: self.registration.interface.mtu,
             udp_port: udp_port.into(),
             tcp_port: tcp_port.into(),
-            slots: self.node.slots,
+            slots: self.registration.slots,
             held: self.inventory.report(|group| self.agent.attached(group)),
-            probe_port: self.node.probe_port.into(),
+            probe_port: self.registration.probe_port.into(),
         }
     }
 

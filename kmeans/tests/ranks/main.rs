@@ -3,5 +3,6 @@
 mod classes;
 mod exactness;
 mod losses;
+mod models;
 mod refusals;
 mod runs;

@@ -43,9 +43,10 @@ pub(crate) fn write_bytes(path: &Path, values: &[u8], dims: usize) {
 }
 
 pub(crate) fn loading(paths: &[PathBuf], dims: usize) -> Loading {
-    let cut = Cut::new(20, 10).expect("a cut");
-    let input = Input { paths: paths.to_vec(), cut, dims };
-    Loading { input, max_points: u64::MAX, skip_bad: false, seed: 5, threads: 2 }
+    let cut = Cut::new(5, 20, 10).expect("a cut");
+    let dims = (dims > 0).then_some(dims);
+    let input = Input { paths: paths.to_vec(), cut, sampling: None, dims, skip_bad: false };
+    Loading { input, max_points: u64::MAX, seed: 5, threads: 2 }
 }
 
 pub(crate) fn clustering(k: usize, threads: usize) -> Clustering {
@@ -136,6 +137,6 @@ pub(crate) fn join(ranks: Vec<Outcome>) -> Whole {
         moved: c.iterations.iter().map(|i| (i.moved_points, i.moved_centroids)).collect(),
         converged: c.converged,
         words,
-        skipped: share.skipped,
+        skipped: share.source.skipped(),
     }
 }

@@ -1,6 +1,6 @@
 //! TCP connections to other agents: accepting, connecting, reading, writing.
 
-use super::congestion::{Congestion, Link};
+use super::congestion::{Congestion, LinkEstimate};
 use super::{Event, Events, sockopt};
 use crate::engine::SharedSlice;
 use cool_engine::{ConnectionId, MemoryRange, NodeId};
@@ -121,9 +121,9 @@ pub(super) struct Connection {
 
 /// What a read brought.
 pub(super) struct Came {
-    /// So many bytes to the place that was given.
+    /// Bytes that went to the place that was given.
     pub(super) placed: usize,
-    /// So many after them.
+    /// Bytes after them, in the buffer.
     pub(super) tail: usize,
     /// Whether nothing is left.
     pub(super) drained: bool,
@@ -131,7 +131,12 @@ pub(super) struct Came {
 
 impl Connection {
     /// Starts to tell when something comes over a stream.
-    pub(super) fn new(id: ConnectionId, stream: TcpStream, link: &Link, events: &Events) -> Connection {
+    pub(super) fn new(
+        id: ConnectionId,
+        stream: TcpStream,
+        link: &LinkEstimate,
+        events: &Events,
+    ) -> Connection {
         if let Err(error) = tune(&stream) {
             tracing::debug!(%error, "cannot tune a connection");
         }

@@ -102,25 +102,25 @@ fn combine_slices(element: ElementType, op: ReduceOp, to: &SharedSlice, from: &S
     }
 }
 
-type Job = Box<dyn FnOnce() + Send>;
+type Task = Box<dyn FnOnce() + Send>;
 
-/// Threads that do jobs in the order in which they come. They end with the pool, after the jobs that it has.
+/// Threads that do tasks in the order in which they come. They end with the pool, after the tasks that it has.
 pub(super) struct Pool {
-    jobs: mpsc::Sender<Job>,
+    tasks: mpsc::Sender<Task>,
     events: Events,
 }
 
 impl Pool {
     /// A pool that tells `events` when work is done.
     pub(super) fn start(events: Events) -> io::Result<Pool> {
-        let (jobs, queue) = mpsc::channel::<Job>();
+        let (tasks, queue) = mpsc::channel::<Task>();
         let queue = Arc::new(Mutex::new(queue));
         let processors = std::thread::available_parallelism().map_or(1, usize::from);
         for _ in 0..processors.min(THREADS_MAX) {
             let (queue, events) = (Arc::clone(&queue), events.clone());
             std::thread::Builder::new().name("cool-work".to_owned()).spawn(move || work(&queue, &events))?;
         }
-        Ok(Pool { jobs, events })
+        Ok(Pool { tasks, events })
     }
 
     /// Has bytes moved.
@@ -148,13 +148,13 @@ impl Pool {
 
     fn submit(&self, job: impl FnOnce() + Send + 'static) {
         // Threads end only with the pool, or by a panic, which ends the driver.
-        let _ = self.jobs.send(Box::new(job));
+        let _ = self.tasks.send(Box::new(job));
     }
 }
 
-/// Does jobs until there will be none. One that panics cannot be done, and those who wait for it must not wait for ever: the
+/// Does tasks until there will be none. One that panics cannot be done, and those who wait for it must not wait for ever: the
 /// driver ends.
-fn work(queue: &Mutex<mpsc::Receiver<Job>>, events: &Events) {
+fn work(queue: &Mutex<mpsc::Receiver<Task>>, events: &Events) {
     loop {
         let next = queue.lock().unwrap_or_else(PoisonError::into_inner).recv();
         let Ok(job) = next else { return };

@@ -3,16 +3,16 @@
 use super::*;
 use proptest::prelude::*;
 use rs_openflow::{
-    BandType, BufferId, Capabilities, Description, Features, FixedText, GroupCapabilities, GroupFeatures,
-    GroupType, HelloElement, MacAddr, Match, MeterFeatures, MeterFlags, Multipart, MultipartFlags, PacketIn,
-    PacketInReason, PerGroupType, PortFeatures, PortStatus, Role, RoleConfig, TableConfig, TableFeatures,
-    TableId,
+    BandType, BufferId, Capabilities, ControllerRole, Description, FixedText, GroupCapabilities,
+    GroupFeatures, GroupType, HelloElement, MacAddr, Match, MeterFeatures, MeterFlags, Multipart,
+    MultipartFlags, PacketIn, PacketInReason, PerGroupType, PortFeatures, PortStatus, RoleConfig,
+    SwitchFeatures, TableConfig, TableFeatures, TableId,
 };
 
 fn port(number: u32, name: &str) -> rs_openflow::Port {
     rs_openflow::Port {
         port: PortNo(number),
-        hw_addr: MacAddr([2, 0, 0, 0, 1, number as u8]),
+        hw_addr: MacAddr(2, 0, 0, 0, 1, number as u8),
         name: FixedText::new(name).unwrap(),
         config: PortConfig::NONE,
         state: PortState::LIVE,
@@ -26,7 +26,7 @@ fn port(number: u32, name: &str) -> rs_openflow::Port {
 }
 
 fn features(auxiliary_id: u8) -> Body {
-    Body::FeaturesReply(Features {
+    Body::FeaturesReply(SwitchFeatures {
         datapath_id: 0x2a,
         buffers: 0,
         tables: 1,
@@ -320,6 +320,20 @@ fn a_switch_with_meters_gets_one_for_each_port_before_its_tables_are_read() {
 }
 
 #[test]
+fn a_switch_that_tells_of_meters_after_its_description_is_served_without_them() {
+    let mut talk = Talk::new();
+    talk.hear(Body::Hello(Hello::default()));
+    talk.hear(features(0));
+    let asked = talk.hear(ports(vec![port(1, "s1-eth1")]));
+    let tables = talk.hear(description("None"));
+    talk.hear_as(asked[0].xid, Body::MultipartReply(meters(100).into()));
+    talk.tables_are_empty(&tables);
+    assert!(matches!(talk.told[..], [Output::Up(_)]), "{:?}", talk.told);
+    let status = PortStatus { reason: PortReason::ADD, port: port(7, "new") };
+    assert_eq!(talk.hear(Body::PortStatus(status)), []);
+}
+
+#[test]
 fn a_switch_that_refuses_a_meter_is_served_without_meters() {
     let (mut talk, made) = metered();
     let full = ErrorMessage::new(ErrorType::METER_MOD_FAILED, 11, Vec::new());
@@ -375,7 +389,7 @@ fn a_switch_that_a_later_controller_runs_is_left_to_it_at_once_or_when_it_says_s
     let mut talk = Talk::new();
     talk.hear(Body::Hello(Hello::default()));
     let asked = talk.hear(features(0));
-    let master = RoleConfig { role: Role::MASTER, generation: 7 };
+    let master = RoleConfig { role: ControllerRole::MASTER, generation: 7 };
     assert_eq!(asked[0].body, Body::RoleRequest(master));
     talk.hear_as(asked[0].xid, refusal(ErrorType::ROLE_REQUEST_FAILED, 0));
     assert!(talk.closed().contains("a controller that started later runs it"), "{}", talk.closed());
