@@ -73,10 +73,7 @@ impl Engine {
         };
         let shared = &mut self.shared;
         let result = match output {
-            O::Sent(message) => {
-                group.message_sent(now, shared, message);
-                group.run(now, shared)
-            }
+            O::Sent(message) => group.message_sent(now, shared, message),
             O::Begin { message, digest, bytes } => {
                 group.message_begins(now, shared, node, message, (digest, bytes))
             }
@@ -85,13 +82,12 @@ impl Engine {
                 group.message_data(now, shared, message, offset, within);
                 Ok(())
             }
-            O::Received(message) => {
-                group.message_received(now, shared, message);
-                group.run(now, shared)
-            }
+            O::Received(message) => group.message_received(now, shared, message),
             O::Notice(Notice::Abort { kind, ranks, text, .. }) => {
-                let failed = Failure::new(FailureKind::of_code(kind), text, ranks);
-                group.fail(now, shared, &failed, false);
+                // An agent that does not have the group knows neither its ranks nor whom else to tell.
+                let unknown = ranks.is_empty() && kind == FailureKind::Lost.code();
+                let ranks = if unknown { group.ranks_of(node) } else { ranks };
+                group.fail(now, shared, &Failure::new(FailureKind::of_code(kind), text, ranks), unknown);
                 Ok(())
             }
             O::Notice(notice) => group.notice(now, shared, node, notice),
