@@ -117,7 +117,8 @@ def steps(low, high):
 
 def powers(low, high):
     """The powers of ten that span the values."""
-    first, last = math.floor(math.log10(low)), math.ceil(math.log10(high))
+    # What is a little above a power still belongs to it: bounds that fail cost some distances more than all.
+    first, last = math.floor(math.log10(low)), math.ceil(math.log10(high) - 0.05)
     return [10.0 ** n for n in range(first, max(last, first + 1) + 1)]
 
 
