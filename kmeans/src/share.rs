@@ -91,7 +91,7 @@ impl Share {
         Self::of(peers, source, (loading.max_points, loading.seed), loading.threads, watch)
     }
 
-    /// Reads this rank's points of a source, of which at most so many are taken, by the seed.
+    /// Reads this rank's points of a source, of which `max_points` at most are taken, by the seed.
     ///
     /// # Errors
     /// If one rank cannot read its points, or ranks are lost.
