@@ -2,7 +2,7 @@
 
 use crate::classify::bag::Reader;
 use crate::error::Error;
-use crate::grid::{Centroids, Points, Precision};
+use crate::grid::{Centroids, Metric, Points, Precision};
 use crate::inputs::Source;
 use crate::inputs::pictures::Pictures;
 use crate::lloyd::Watch;
@@ -78,7 +78,7 @@ fn load(
     on: usize,
 ) -> Result<(Points, Vec<OffGrid>), Error> {
     let (grid, rows): (_, Vec<u64>) = (&clusters.grid, rows.collect());
-    if grid.precision == Precision::Byte {
+    if grid.precision == Precision::Byte || grid.metric == Metric::Cosine {
         return Ok((source.load(&rows, grid, on, &|_| ())?, Vec::new()));
     }
     let (mut points, mut beyond) = (grid.no_points(), Vec::new());

@@ -36,6 +36,7 @@ pub mod inputs;
 pub mod lloyd;
 pub mod model;
 pub mod npy;
+pub mod options;
 mod parallel_seeding;
 pub mod partition;
 pub mod peers;
@@ -45,6 +46,7 @@ pub mod seeding;
 pub mod share;
 pub mod tables;
 mod threads;
+pub mod weights;
 pub mod words;
 
 pub use error::Error;

@@ -1,13 +1,15 @@
 //! A rank's share of the points: what it loads, and what it takes over when others are lost.
 
 use crate::error::Error;
-use crate::grid::{Grid, Points};
+use crate::grid::{Grid, Metric, Points};
 use crate::inputs::{Input, Source};
 use crate::lloyd::Watch;
 use crate::partition::{Thinned, share};
 use crate::peers::Peers;
+use crate::weights::Weights;
 use cool::Op;
 use std::ops::Range;
+use std::path::PathBuf;
 
 /// Numbers beyond this cannot be squared and summed as `f64`.
 const MAX_REAL: f64 = 1e100;
@@ -17,12 +19,31 @@ const MAX_REAL: f64 = 1e100;
 pub struct Loading {
     /// The files.
     pub input: Input,
+    /// Which of their points.
+    pub select: Selection,
+}
+
+/// Which points of a source to take, and as what.
+#[derive(Clone, Debug)]
+pub struct Selection {
     /// Points at most; evenly thinned if there are more.
     pub max_points: u64,
     /// Names the thinning.
     pub seed: u64,
     /// Threads of this rank.
     pub threads: usize,
+    /// What distance is.
+    pub metric: Metric,
+    /// An `.npy` file of a number for each row of the input, at least 0: so many times the point counts. By default each
+    /// counts once.
+    pub weights: Option<PathBuf>,
+}
+
+impl Selection {
+    /// All of them, as they are.
+    pub fn all(seed: u64, threads: usize) -> Self {
+        Self { max_points: u64::MAX, seed, threads, metric: Metric::Euclidean, weights: None }
+    }
 }
 
 /// A rank's share of the points.
@@ -37,6 +58,8 @@ pub struct Share {
     pub grid: Grid,
     /// This rank's points.
     pub points: Points,
+    /// Where their weights come from, if they have some.
+    pub weights: Option<Weights>,
 }
 
 impl Share {
@@ -68,7 +91,7 @@ impl Share {
         watch.loading(missing.iter().map(|part| part.end - part.start).sum());
         let read = |part: Range<u64>| {
             let rows: Vec<u64> = part.map(|i| self.chosen.row(i)).collect();
-            self.source.load(&rows, &self.grid, loading.threads, &|points| watch.loaded(points))
+            read(&self.source, &self.grid, self.weights.as_ref(), &rows, loading.select.threads, watch)
         };
         let [before, after] = missing;
         let [mut points, after] = peers.agree(read(before).and_then(|before| Ok([before, read(after)?])))?;
@@ -87,33 +110,50 @@ impl Share {
     /// # Errors
     /// If inputs cannot be read at some rank, hold no points, or ranks are lost.
     pub fn load(peers: &Peers<'_>, loading: &Loading, watch: &dyn Watch) -> Result<Self, Error> {
-        let source = Source::open(peers, &loading.input, loading.threads)?;
-        Self::of(peers, source, (loading.max_points, loading.seed), loading.threads, watch)
+        let source = Source::open(peers, &loading.input, loading.select.threads)?;
+        Self::of(peers, source, &loading.select, watch)
     }
 
-    /// Reads this rank's points of a source, of which `max_points` at most are taken, by the seed.
+    /// Reads this rank's points of a source.
     ///
     /// # Errors
     /// If one rank cannot read its points, or ranks are lost.
     pub fn of(
         peers: &Peers<'_>,
         source: Source,
-        (max_points, seed): (u64, u64),
-        threads: usize,
+        select: &Selection,
         watch: &dyn Watch,
     ) -> Result<Self, Error> {
-        let chosen = Thinned::new(source.rows(), max_points, seed);
+        let chosen = Thinned::new(source.rows(), select.max_points, select.seed);
         let range = share(chosen.len(), peers.size(), peers.rank());
         let rows: Vec<u64> = range.clone().map(|i| chosen.row(i)).collect();
         watch.loading(rows.len() as u64);
-        let grid = match source.byte_step() {
-            Some(step) => Grid::bytes(source.dims(), step),
-            None => spanning(peers, &source, &rows)?,
+        let grid = match (select.metric, source.byte_step()) {
+            (Metric::Cosine, _) => Grid::directions(source.dims()),
+            (Metric::Euclidean, Some(step)) => Grid::bytes(source.dims(), step),
+            (Metric::Euclidean, None) => spanning(peers, &source, &rows)?,
         };
-        let points = source.load(&rows, &grid, threads, &|points| watch.loaded(points));
-        let points = peers.agree(points)?;
-        Ok(Self { source, chosen, range, grid, points })
+        let weights = match &select.weights {
+            Some(path) => Some(Weights::open(peers, path, source.rows(), &rows)?),
+            None => None,
+        };
+        let points = peers.agree(read(&source, &grid, weights.as_ref(), &rows, select.threads, watch))?;
+        Ok(Self { source, chosen, range, grid, points, weights })
     }
+}
+
+/// Some rows of a source, which rise, as points.
+fn read(
+    source: &Source,
+    grid: &Grid,
+    weights: Option<&Weights>,
+    rows: &[u64],
+    threads: usize,
+    watch: &dyn Watch,
+) -> Result<Points, Error> {
+    let points = source.load(rows, grid, threads, &|points| watch.loaded(points))?;
+    let weights = weights.map(|weights| weights.load(rows)).transpose()?;
+    Ok(Points { weights, ..points })
 }
 
 /// The grid that spans the points of all ranks, of which this one reads the given rows: once for the grid and, so that

@@ -1,7 +1,7 @@
 //! A picture as the bag of its words.
 
 use crate::error::Error;
-use crate::grid::{Points, Values};
+use crate::grid::Points;
 use crate::inputs::entry::Entry;
 use crate::inputs::pictures::{Cut, Pictures};
 use crate::model::{Clusters, Features};
@@ -42,7 +42,7 @@ impl Reader {
                 "{name}: smaller than a patch of {side} x {side} pixels; {problem}"
             )));
         }
-        let points = Points { dims: self.cut.dims(), values: Values::Byte(picture.load(&rows, 1, &|_| ())?) };
+        let points = Points::bytes(self.cut.dims(), picture.load(&rows, 1, &|_| ())?);
         let mut patches = Vec::with_capacity(rows.len());
         self.panels.nearest(points.rows(), Picked::Run { first: 0, count: rows.len() }, |i, nearest| {
             let (x, y) = picture.middle(rows[i]);

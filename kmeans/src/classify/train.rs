@@ -5,10 +5,11 @@ use super::bag::bags;
 use crate::error::Error;
 use crate::inputs::Source;
 use crate::inputs::pictures::{Cut, Pictures, Sampling};
-use crate::lloyd::{Clustering, Watch};
+use crate::lloyd::Watch;
 use crate::model::{Classifier, Clusters, Features, MAX_WORDS, Model, Provenance};
+use crate::options::Clustering;
 use crate::peers::Peers;
-use crate::share::Share;
+use crate::share::{Selection, Share};
 use crate::threads;
 use cool_classify::Row;
 use cool_classify::histogram::MAX_LEVELS;
@@ -87,7 +88,8 @@ fn vocabulary(
     let entries = classes.entries().into_iter().cloned().collect();
     let pictures = Pictures::open(peers, entries, how.cut, false, threads)?;
     let source = Source::Pictures(pictures.sampled(how.sampling));
-    let share = Share::of(peers, source, (how.patches, how.vocabulary.seed), threads, watch)?;
+    let select = Selection { max_points: how.patches, ..Selection::all(how.vocabulary.seed, threads) };
+    let share = Share::of(peers, source, &select, watch)?;
     let clustered = share.cluster(peers, &how.vocabulary, watch, &mut Progress::default())?;
     Ok((Clusters::of(&share, &clustered), Provenance::of(&share, &clustered, &how.vocabulary)))
 }

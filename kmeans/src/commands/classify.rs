@@ -9,8 +9,8 @@ use cool_classify::svm::Training;
 use cool_kmeans::Error;
 use cool_kmeans::choose::Effort;
 use cool_kmeans::classify::{self, Classes, Teaching, Tested};
-use cool_kmeans::lloyd::Clustering;
 use cool_kmeans::model::{Features, Model};
+use cool_kmeans::options::Clustering;
 use cool_kmeans::peers::Peers;
 use cool_map::replace_file;
 use std::path::PathBuf;
@@ -155,15 +155,8 @@ impl Train {
             sampling: self.patches.sampling(self.seed)?,
             features: Features { pyramid: Pyramid { levels: self.pyramid }, map },
             vocabulary: Clustering {
-                k: self.words,
                 iterations: self.iterations,
-                tolerance: 0.0,
-                seed: self.seed,
-                sample: 4,
-                init: None,
-                effort: Effort { level, ..Effort::of(threads) },
-                checkpoint: None,
-                resume: false,
+                ..Clustering::new(self.words, self.seed, Effort { level, ..Effort::of(threads) })
             },
             patches: self.patches_per_word.saturating_mul(self.words as u64),
             machines: Training { cost: self.cost, seed: self.seed, ..Training::default() },

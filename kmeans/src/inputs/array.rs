@@ -77,6 +77,26 @@ impl Array {
     /// # Errors
     /// If it cannot be read, or is no table of numbers.
     pub fn open(path: &Path) -> Result<Self, Error> {
+        Self::open_shaped(path, |shape| match shape {
+            &[rows, columns] => Ok((rows, columns)),
+            _ => {
+                Err(format!("has {} dimensions; points are a table of 2: numpy's reshape helps", shape.len()))
+            }
+        })
+    }
+
+    /// The same of single numbers: an array of one dimension, or of one column.
+    pub(crate) fn open_column(path: &Path) -> Result<Self, Error> {
+        Self::open_shaped(path, |shape| match shape {
+            &[rows] | &[rows, 1] => Ok((rows, 1)),
+            _ => Err(format!("has the shape {shape:?}; one number a point is expected")),
+        })
+    }
+
+    fn open_shaped(
+        path: &Path,
+        rows_and_columns: fn(&[u64]) -> Result<(u64, u64), String>,
+    ) -> Result<Self, Error> {
         let mut file = File::open(path).map_err(Error::file(path))?;
         let size = file.metadata().map_err(Error::file(path))?.len();
         let mut head = Vec::new();
@@ -85,7 +105,7 @@ impl Array {
         let array = match ending(path).as_deref() {
             Some("fvecs") => counted(&head, size, Kind::F32),
             Some("bvecs") => counted(&head, size, Kind::U8),
-            _ => plain(&head, size),
+            _ => plain(&head, size, rows_and_columns),
         };
         array
             .map(|array| Self { path: path.to_owned(), ..array })
@@ -135,14 +155,13 @@ impl Array {
 }
 
 /// An `.npy` file's array, but for its path.
-fn plain(head: &[u8], size: u64) -> Result<Array, String> {
+fn plain(
+    head: &[u8],
+    size: u64,
+    rows_and_columns: fn(&[u64]) -> Result<(u64, u64), String>,
+) -> Result<Array, String> {
     let npy::Header { kind, shape, start } = npy::Header::read(head)?;
-    let &[rows, columns] = shape.as_slice() else {
-        return Err(format!(
-            "has {} dimensions; points are a table of 2: numpy's reshape helps",
-            shape.len()
-        ));
-    };
+    let (rows, columns) = rows_and_columns(&shape)?;
     let dims = in_bounds(columns)?;
     let needed = rows.checked_mul((dims * kind.bytes()) as u64).and_then(|n| n.checked_add(start as u64));
     if needed != Some(size) {

@@ -11,7 +11,7 @@ use self::entry::Entry;
 use self::pictures::{Cut, Pictures, Sampling};
 use self::text::Lines;
 use crate::error::Error;
-use crate::grid::{Grid, Points, Precision, Values};
+use crate::grid::{Grid, Metric, Points, Precision, Values};
 use crate::peers::Peers;
 use std::path::{Path, PathBuf};
 
@@ -138,6 +138,8 @@ impl Source {
         let mut points = grid.no_points();
         if grid.precision == Precision::Byte {
             points.values = Values::Byte(self.bytes(rows, threads, done)?);
+        } else if grid.metric == Metric::Cosine && self.byte_step().is_some() {
+            points = grid.taking(&Points::bytes(self.dims(), self.bytes(rows, threads, done)?));
         } else {
             points.reserve(rows.len());
             self.each(rows, |row| grid.quantise(row, &mut points))?;

@@ -4,7 +4,7 @@ use crate::runs::{Whole, alone, clustering, loading, noise, whole, write_bytes};
 use cool_distance::Level;
 use cool_kmeans::choose::{Effort, Method};
 use cool_kmeans::grid::{Points, Precision};
-use cool_kmeans::lloyd::{Clustering, Init};
+use cool_kmeans::options::{Clustering, Init};
 use cool_kmeans::partition::Thinned;
 use cool_kmeans::{npy, seeding};
 use std::path::{Path, PathBuf};
@@ -205,7 +205,7 @@ fn patches_of_pictures_cluster_alike_on_any_ranks_thinned_or_not() {
     }
     for max_points in [u64::MAX, 100] {
         let mut load = loading(&[folder.path().to_owned()], 0);
-        load.max_points = max_points;
+        load.select.max_points = max_points;
         let single = alone(&load, &clustering(9, 1));
         assert_eq!(single.words.len(), 3);
         for ranks in [2, 16] {

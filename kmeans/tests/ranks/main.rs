@@ -4,5 +4,6 @@ mod classes;
 mod exactness;
 mod losses;
 mod models;
+mod options;
 mod refusals;
 mod runs;

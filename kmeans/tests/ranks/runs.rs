@@ -5,11 +5,12 @@ use cool_kmeans::Error;
 use cool_kmeans::choose::Effort;
 use cool_kmeans::inputs::Input;
 use cool_kmeans::inputs::pictures::Cut;
-use cool_kmeans::lloyd::{Clustered, Clustering, Iteration, Watch};
+use cool_kmeans::lloyd::{Clustered, Iteration, Watch};
+use cool_kmeans::options::Clustering;
 use cool_kmeans::partition::draw;
 use cool_kmeans::peers::Peers;
 use cool_kmeans::progress::Progress;
-use cool_kmeans::share::{Loading, Share};
+use cool_kmeans::share::{Loading, Selection, Share};
 use cool_kmeans::words::{self, Word};
 use std::path::{Path, PathBuf};
 
@@ -46,21 +47,11 @@ pub(crate) fn loading(paths: &[PathBuf], dims: usize) -> Loading {
     let cut = Cut::new(5, 20, 10).expect("a cut");
     let dims = (dims > 0).then_some(dims);
     let input = Input { paths: paths.to_vec(), cut, sampling: None, dims, skip_bad: false };
-    Loading { input, max_points: u64::MAX, seed: 5, threads: 2 }
+    Loading { input, select: Selection::all(5, 2) }
 }
 
 pub(crate) fn clustering(k: usize, threads: usize) -> Clustering {
-    Clustering {
-        k,
-        iterations: 8,
-        tolerance: 0.0,
-        seed: 5,
-        sample: 3,
-        init: None,
-        effort: Effort::of(threads),
-        checkpoint: None,
-        resume: false,
-    }
+    Clustering { iterations: 8, sample: 3, ..Clustering::new(k, 5, Effort::of(threads)) }
 }
 
 /// A run's outcome, put together from all ranks.
@@ -72,6 +63,7 @@ pub(crate) struct Whole {
     pub(crate) sizes: Vec<i64>,
     pub(crate) inertia: Vec<f64>,
     pub(crate) moved: Vec<(u64, usize)>,
+    pub(crate) movements: Vec<f64>,
     pub(crate) converged: bool,
     pub(crate) words: Vec<Word>,
     pub(crate) skipped: Vec<PathBuf>,
@@ -87,7 +79,7 @@ impl Whole {
             bits(&self.real),
             &self.labels,
             &self.sizes,
-            (bits(&self.inertia), &self.moved, self.converged),
+            (bits(&self.inertia), &self.moved, bits(&self.movements), self.converged),
             words,
         )
     }
@@ -135,6 +127,7 @@ pub(crate) fn join(ranks: Vec<Outcome>) -> Whole {
         sizes: c.sizes,
         inertia,
         moved: c.iterations.iter().map(|i| (i.moved_points, i.moved_centroids)).collect(),
+        movements: c.iterations.iter().map(|i| i.movement).collect(),
         converged: c.converged,
         words,
         skipped: share.source.skipped(),
