@@ -43,6 +43,13 @@ pub enum Source {
     Text(Lines),
     /// An array.
     Array(Array),
+    /// What the program had in memory when it made points of it, which cannot be read again.
+    Given {
+        /// Points in all.
+        rows: u64,
+        /// Coordinates of each.
+        dims: usize,
+    },
 }
 
 impl Source {
@@ -104,6 +111,7 @@ impl Source {
             Self::Pictures(p) => p.rows(),
             Self::Text(t) => t.rows(),
             Self::Array(a) => a.rows,
+            Self::Given { rows, .. } => *rows,
         }
     }
 
@@ -113,6 +121,7 @@ impl Source {
             Self::Pictures(_) => hog::DIMS,
             Self::Text(t) => t.dims,
             Self::Array(a) => a.dims,
+            Self::Given { dims, .. } => *dims,
         }
     }
 
@@ -121,7 +130,7 @@ impl Source {
         match self {
             Self::Pictures(_) => Some(1.0 / 255.0),
             Self::Array(a) if a.kind == Kind::U8 => Some(1.0),
-            Self::Text(_) | Self::Array(_) => None,
+            Self::Text(_) | Self::Array(_) | Self::Given { .. } => None,
         }
     }
 
@@ -144,7 +153,7 @@ impl Source {
                 })?;
                 points.values = Values::Byte(values);
             }
-            Self::Text(_) | Self::Array(_) => {
+            Self::Text(_) | Self::Array(_) | Self::Given { .. } => {
                 points.reserve(rows.len());
                 self.each(rows, |row| grid.quantise(row, &mut points))?;
             }
@@ -167,6 +176,9 @@ impl Source {
                 })
             }
             Self::Pictures(_) => Ok(()),
+            Self::Given { .. } => {
+                Err(Error::Input("points that a lost rank was given are gone; give them again".into()))
+            }
         }
     }
 
@@ -178,6 +190,9 @@ impl Source {
             Self::Array(a) => {
                 let file = a.path.display().to_string();
                 Ok(rows.iter().map(|&row| Place { file: file.clone(), row, column: 0 }).collect())
+            }
+            Self::Given { .. } => {
+                Ok(rows.iter().map(|&row| Place { file: String::new(), row, column: 0 }).collect())
             }
         }
     }
