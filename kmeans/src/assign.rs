@@ -3,6 +3,10 @@
 use crate::grid::{Centroids, Points, Values};
 use crate::threads;
 use cool_distance::{Level, Panels, Picked};
+use cool_map::Rows;
+
+/// A label that no centroid has: of points that are not assigned.
+pub const NO_LABEL: u32 = u32::MAX;
 
 /// Points that a thread takes at a time.
 const PIECE: usize = 2048;
@@ -12,17 +16,17 @@ const PIECE: usize = 2048;
 pub struct Assigned {
     /// Points whose centroid is another than before.
     pub changed: i64,
-    /// Sum of squared distances, in units of the centroids' grid, squared.
+    /// Sum of squared distances, each as often as its point counts, in units of the centroids' grid, squared.
     pub inertia: u128,
     /// Distances that were measured.
     pub measured: u64,
 }
 
 impl Assigned {
-    /// Takes note of a point.
-    pub(crate) fn note(&mut self, label: &mut u32, index: u32, squared: i64) {
+    /// Takes note of a point that counts `weight` times.
+    pub(crate) fn note(&mut self, label: &mut u32, (squared, index): (i64, u32), weight: i64) {
         self.changed += i64::from(*label != index);
-        self.inertia += squared.unsigned_abs() as u128;
+        self.inertia += u128::from(squared.unsigned_abs()) * u128::from(weight.unsigned_abs());
         *label = index;
     }
 
@@ -50,43 +54,77 @@ pub fn assign(
         let measured = labels.len() * centroids.len();
         let mut found = Assigned { measured: measured as u64, ..Assigned::default() };
         let picked = Picked::Run { first: piece * PIECE, count: labels.len() };
-        panels.nearest(rows, picked, |i, nearest| found.note(&mut labels[i], nearest.index, nearest.squared));
+        panels.nearest(rows, picked, |i, nearest| {
+            let weight = points.weight(piece * PIECE + i);
+            found.note(&mut labels[i], (nearest.squared, nearest.index), weight);
+        });
         found
     });
     Assigned::total(found)
 }
 
-/// Sums and counts of each centroid's points, one set whatever the threads.
+/// Gives some points the numbers of their nearest centroids, as [`assign`] does.
+pub(crate) fn assign_some(
+    points: &Points,
+    some: &[u32],
+    centroids: &Centroids,
+    labels: &mut [u32],
+    level: Level,
+    threads: usize,
+) {
+    let rows = points.rows();
+    let panels = Panels::new(level, centroids.precision, &centroids.values, centroids.dims);
+    let found = threads::map_mut(threads, some.chunks(PIECE).collect(), |_, some| {
+        let mut found = Vec::with_capacity(some.len());
+        panels.nearest(rows, Picked::List(some), |_, nearest| found.push(nearest.index));
+        found
+    });
+    some.iter().zip(found.into_iter().flatten()).for_each(|(i, label)| labels[*i as usize] = label);
+}
+
+/// Sums of each centroid's points, by coordinate, and their weight behind them; one set whatever the threads.
 ///
 /// Points are taken centroid by centroid, so that a sum stays in the first-level cache until it is complete.
-pub fn sum(points: &Points, labels: &[u32], k: usize, threads: usize) -> (Vec<i64>, Vec<i64>) {
+pub fn sum(points: &Points, labels: &[u32], k: usize, threads: usize) -> Rows<i64> {
     let (starts, members) = by_label(labels, k);
-    let counts = starts.windows(2).map(|w| (w[1] - w[0]) as i64).collect();
-    let mut sums = vec![0i64; k * points.dims];
-    let share = k.div_ceil(8 * threads).max(1);
-    threads::map_mut(threads, sums.chunks_mut(share * points.dims).collect(), |piece, sums| {
-        for (sums, j) in sums.chunks_exact_mut(points.dims).zip(piece * share..) {
-            add(points, &members[starts[j]..starts[j + 1]], sums);
+    let members = |j: usize| &members[starts[j]..starts[j + 1]];
+    let owners: Vec<usize> = (0..k).filter(|j| !members(*j).is_empty()).collect();
+    let mut table = Rows::zeros(k, points.dims + 1, &owners);
+    let mut rows: Vec<_> = owners.iter().zip(table.rows_mut()).collect();
+    let share = rows.len().div_ceil(8 * threads).max(1);
+    threads::map_mut(threads, rows.chunks_mut(share).collect(), |_, rows: &mut [(&usize, &mut [i64])]| {
+        for (j, row) in rows {
+            let (sums, weight) = row.split_at_mut(points.dims);
+            add(points, members(**j), sums);
+            weight[0] = members(**j).iter().map(|i| points.weight(*i as usize)).sum();
         }
     });
-    (sums, counts)
+    table
 }
 
 /// The points in order of their labels (counting sort), and where each label's begin.
 fn by_label(labels: &[u32], k: usize) -> (Vec<usize>, Vec<u32>) {
+    let labelled = || (0u32..).zip(labels).filter(|(_, label)| **label != NO_LABEL);
     let mut starts = vec![0; k + 1];
-    labels.iter().for_each(|&label| starts[label as usize + 1] += 1);
+    labelled().for_each(|(_, label)| starts[*label as usize + 1] += 1);
     (0..k).for_each(|j| starts[j + 1] += starts[j]);
-    let (mut next, mut members) = (starts.clone(), vec![0; labels.len()]);
-    for (i, &label) in (0u32..).zip(labels) {
-        members[next[label as usize]] = i;
-        next[label as usize] += 1;
+    let (mut next, mut members) = (starts.clone(), vec![0; starts[k]]);
+    for (i, label) in labelled() {
+        members[next[*label as usize]] = i;
+        next[*label as usize] += 1;
     }
     (starts, members)
 }
 
 /// Adds the given points.
 fn add(points: &Points, members: &[u32], sums: &mut [i64]) {
+    if points.weights.is_some() {
+        for &i in members {
+            let weight = points.weight(i as usize);
+            sums.iter_mut().zip(points.rows().row(i as usize)).for_each(|(sum, x)| *sum += weight * x);
+        }
+        return;
+    }
     let row = |i: u32| i as usize * points.dims..(i as usize + 1) * points.dims;
     match &points.values {
         Values::Byte(values) => add_rows(members.iter().map(|&i| &values[row(i)]), sums),
@@ -136,25 +174,32 @@ mod tests {
         fn any_number_of_threads_chooses_and_sums_as_the_plain_definition(
             (points, centroids) in prop_oneof![case(Precision::Byte), case(Precision::Wide)],
             threads in 1usize..5,
+            weights in prop::option::of(prop::collection::vec(any::<u16>(), 60)),
         ) {
+            let n = points.len();
+            let points = Points { weights: weights.map(|weights| weights[..n].to_vec()), ..points };
             let mut labels = vec![u32::MAX; points.len()];
             let found = assign(&points, &centroids, &mut labels, Level::best(), threads);
             let expected: Vec<_> =
                 (0..points.len()).map(|i| scalar::nearest(points.rows(), i, &centroids.values)).collect();
             prop_assert_eq!(&labels, &expected.iter().map(|n| n.index).collect::<Vec<_>>());
-            let inertia = expected.iter().map(|n| n.squared as u128).sum();
+            let inertia = (0..n).map(|i| expected[i].squared as u128 * points.weight(i) as u128).sum();
             let measured = (points.len() * centroids.len()) as u64;
             prop_assert_eq!(found, Assigned { changed: points.len() as i64, inertia, measured });
 
-            let (sums, counts) = sum(&points, &labels, centroids.len(), threads);
-            for j in 0..centroids.len() {
-                let mine: Vec<_> = (0..points.len()).filter(|&i| labels[i] == j as u32).collect();
-                prop_assert_eq!(counts[j], mine.len() as i64);
-                let mut plain = vec![0; points.dims];
-                for i in mine {
-                    plain.iter_mut().zip(points.rows().row(i)).for_each(|(s, x)| *s += x);
-                }
-                prop_assert_eq!(&sums[j * points.dims..(j + 1) * points.dims], plain);
+            let mut plain = Rows::new(centroids.len(), points.dims + 1);
+            for (i, label) in labels.iter().enumerate() {
+                let row: Vec<i64> = points.rows().row(i).chain([1]).map(|x| x * points.weight(i)).collect();
+                plain.add(*label as usize, &row);
+            }
+            let sums = sum(&points, &labels, centroids.len(), threads);
+            prop_assert!(sums.iter().eq(plain.iter()));
+
+            let some: Vec<u32> = (0..n as u32).rev().step_by(3).collect();
+            let mut few = vec![NO_LABEL; n];
+            assign_some(&points, &some, &centroids, &mut few, Level::best(), threads);
+            for (i, label) in (0u32..).zip(few) {
+                prop_assert_eq!(label, if some.contains(&i) { labels[i as usize] } else { NO_LABEL });
             }
         }
     }
@@ -164,7 +209,8 @@ mod tests {
         let (n, dims) = (200_000, 1);
         for x in [32_767, -32_767] {
             let points = Points::new(Precision::Wide, dims, vec![x; n]);
-            assert_eq!(sum(&points, &vec![0; n], 1, 2), (vec![i64::from(x) * n as i64], vec![n as i64]));
+            let sums = sum(&points, &vec![0; n], 1, 2);
+            assert_eq!(sums.iter().next(), Some((0, &[i64::from(x) * n as i64, n as i64][..])));
         }
     }
 }

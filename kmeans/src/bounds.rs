@@ -131,6 +131,7 @@ impl Moves {
 
 /// What a thread needs for its points.
 struct Search<'a> {
+    points: &'a Points,
     rows: Rows<'a>,
     norms: &'a [i64],
     pairs: Pairs<'a>,
@@ -222,6 +223,7 @@ impl Bounds {
     ) -> Assigned {
         let near = self.near;
         let search = Search {
+            points,
             rows: points.rows(),
             norms: &self.norms,
             pairs: Pairs::new(level, &centroids.values, centroids.dims),
@@ -289,7 +291,7 @@ impl Search<'_> {
         }
         self.finish(bounds, &mut rest, changed);
         piece.rest[i] = rest;
-        found.note(&mut piece.labels[i], best.1, best.0);
+        found.note(&mut piece.labels[i], best, self.points.weight(point));
         true
     }
 
@@ -392,7 +394,7 @@ impl Search<'_> {
                 order.extend(distances.iter().copied().zip(0u32..));
                 let bounds = &mut piece.bounds[i * near..(i + 1) * near];
                 piece.rest[i] = self.begin_bounds(&mut order, bounds);
-                found.note(&mut piece.labels[i], order[0].1, order[0].0);
+                found.note(&mut piece.labels[i], order[0], self.points.weight(piece.first + i));
             }
         }
         found
@@ -426,7 +428,7 @@ struct Outside<'a> {
 mod tests {
     use super::*;
     use crate::assign::{assign, sum};
-    use crate::grid::Precision;
+    use crate::grid::{Metric, Precision};
     use crate::partition::draw;
     use proptest::prelude::*;
 
@@ -468,8 +470,11 @@ mod tests {
             assert_eq!((found.changed, found.inertia), (expected.changed, expected.inertia));
             assert!(found.measured <= expected.measured + points.len() as u64 * 2);
             measured.push(found.measured);
-            let (sums, counts) = sum(points, &labels, k, 1);
-            centroids.update(&sums, &counts);
+            for (j, row) in sum(points, &labels, k, 1).iter() {
+                let (sums, weight) = row.split_at(points.dims);
+                let mean = centroids.mean(j, Metric::Euclidean, sums, weight[0]);
+                centroids.values[j * points.dims..][..points.dims].copy_from_slice(&mean);
+            }
         }
         measured
     }

@@ -26,9 +26,22 @@ pub fn largest(precision: Precision) -> i64 {
 
 const WIDEST: i64 = 32_767;
 
+/// What distance is.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
+pub enum Metric {
+    /// The length of the line between two points.
+    #[default]
+    Euclidean,
+    /// That of their directions: points and centroids have length 1 (spherical K-means; Dhillon and Modha, Machine Learning
+    /// 2001). A point of zeros stays one, as far from all.
+    Cosine,
+}
+
 /// Where the integers lie among the real numbers.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Grid {
+    /// What distance on it is; of [`Metric::Cosine`], points and centroids have length 1.
+    pub metric: Metric,
     /// How fine it is.
     pub precision: Precision,
     /// The real number at integer 0, by dimension.
@@ -40,7 +53,7 @@ pub struct Grid {
 impl Grid {
     /// The grid of vectors that are bytes, 255 standing for `step * 255`.
     pub fn bytes(dims: usize, step: f64) -> Self {
-        Self { precision: Precision::Byte, origin: vec![0.0; dims], step }
+        Self { metric: Metric::Euclidean, precision: Precision::Byte, origin: vec![0.0; dims], step }
     }
 
     /// The finest grid that holds coordinates between `low` and `high`, which must be finite and at most 1e300.
@@ -50,13 +63,28 @@ impl Grid {
         // Points that are all equal (or nearer than f64 can divide) still need a step.
         let step = if step > 0.0 { step } else { 1.0 };
         let origin = low.iter().zip(high).map(|(l, h)| l + (h - l) / 2.0).collect();
-        Self { precision: Precision::Wide, origin, step }
+        Self { metric: Metric::Euclidean, precision: Precision::Wide, origin, step }
+    }
+
+    /// The grid of vectors of length 1.
+    pub fn directions(dims: usize) -> Self {
+        let step = 1.0 / WIDEST as f64;
+        Self { metric: Metric::Cosine, precision: Precision::Wide, origin: vec![0.0; dims], step }
+    }
+
+    /// Real numbers as this grid has them: of length 1, if the metric says so.
+    fn scaled(&self, row: &[f64]) -> Vec<f64> {
+        match self.metric {
+            Metric::Euclidean => row.to_vec(),
+            Metric::Cosine => direction(row),
+        }
     }
 
     /// Puts rows of real numbers onto this grid, behind the points that are there.
     pub fn quantise(&self, rows: &[f64], points: &mut Points) {
         let place = |(v, o): (&f64, &f64)| ((v - o) / self.step).round();
         for row in rows.chunks(self.origin.len()) {
+            let row = self.scaled(row);
             let placed = row.iter().zip(&self.origin).map(place);
             match &mut points.values {
                 Values::Byte(values) => values.extend(placed.map(|x| x.clamp(0.0, 255.0) as u8)),
@@ -76,8 +104,23 @@ impl Grid {
         };
         let place = |(v, o): (&f64, &f64)| ((v - o) / unit).round().clamp(least, most) as i16;
         let dims = self.origin.len();
-        let values = real.chunks(dims).flat_map(|row| row.iter().zip(&self.origin).map(place)).collect();
+        let placed = |row| self.scaled(row).iter().zip(&self.origin).map(place).collect::<Vec<_>>();
+        let values = real.chunks(dims).flat_map(placed).collect();
         Centroids { precision: self.precision, dims, values }
+    }
+
+    /// Points of this grid that were read as bytes, whatever it is.
+    pub(crate) fn taking(&self, points: Points) -> Points {
+        if points.precision() == self.precision {
+            return points;
+        }
+        let mut placed = self.no_points();
+        placed.reserve(points.len());
+        for i in 0..points.len() {
+            let row: Vec<f64> = points.rows().row(i).map(|x| x as f64).collect();
+            self.quantise(&row, &mut placed);
+        }
+        Points { weights: points.weights, ..placed }
     }
 
     /// No points yet.
@@ -101,6 +144,17 @@ impl Grid {
     }
 }
 
+/// A vector's direction, as one of length 1; of zeros, itself.
+fn direction(row: &[f64]) -> Vec<f64> {
+    // By the largest first, so that no square overflows or vanishes.
+    let largest = row.iter().fold(0.0, |most: f64, v| most.max(v.abs()));
+    if largest == 0.0 {
+        return row.to_vec();
+    }
+    let length = row.iter().map(|v| (v / largest) * (v / largest)).sum::<f64>().sqrt();
+    row.iter().map(|v| v / largest / length).collect()
+}
+
 /// Points on a grid, row by row, in as few bytes as their precision takes.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Points {
@@ -108,6 +162,8 @@ pub struct Points {
     pub dims: usize,
     /// All coordinates, `dims` for each point.
     pub values: Values,
+    /// How many times each point counts; none where each counts once.
+    pub weights: Option<Vec<u16>>,
 }
 
 /// Coordinates of points.
@@ -126,7 +182,17 @@ impl Points {
             Precision::Byte => Values::Byte(values.into_iter().map(|x| x as u8).collect()),
             Precision::Wide => Values::Wide(values),
         };
-        Self { dims, values }
+        Self { dims, values, weights: None }
+    }
+
+    /// Points that are bytes.
+    pub fn bytes(dims: usize, values: Vec<u8>) -> Self {
+        Self { dims, values: Values::Byte(values), weights: None }
+    }
+
+    /// How many times a point counts.
+    pub fn weight(&self, i: usize) -> i64 {
+        self.weights.as_ref().map_or(1, |weights| weights[i].into())
     }
 
     /// Of the grid they are on.
@@ -173,6 +239,9 @@ impl Points {
 
     /// Adds a run of other points of the same grid.
     pub fn append(&mut self, other: &Points, run: Range<usize>) {
+        if let Some(weights) = &other.weights {
+            self.weights.get_or_insert_default().extend_from_slice(&weights[run.clone()]);
+        }
         let run = run.start * self.dims..run.end * self.dims;
         match (&mut self.values, &other.values) {
             (Values::Byte(values), Values::Byte(more)) => values.extend_from_slice(&more[run]),
@@ -220,31 +289,105 @@ impl Centroids {
         self.values.chunks_exact(self.dims)
     }
 
-    /// Moves each centroid to the mean of its points, rounded to nearest; one without points stays where it is.
+    /// Moves each centroid to the mean of its points, given their sums and weights; one without points stays where it is.
     /// Says how many changed.
-    pub fn update(&mut self, sums: &[i64], counts: &[i64]) -> usize {
+    pub fn update(&mut self, metric: Metric, sums: &[i64], weights: &[i64]) -> usize {
         let mut moved = 0;
-        for (j, (sums, count)) in
-            sums.chunks_exact(self.dims).zip(counts).enumerate().filter(|(_, s)| *s.1 > 0)
+        for (j, (sums, weight)) in
+            sums.chunks_exact(self.dims).zip(weights).enumerate().filter(|(_, s)| *s.1 > 0)
         {
-            let way: Vec<i32> = self.from_mean(j, sums, *count).collect();
-            moved += usize::from(way.iter().any(|by| *by != 0));
-            self.shift(j, &way);
+            let mean = self.mean(j, metric, sums, *weight);
+            moved += usize::from(self.put(j, &mean) > 0);
         }
         moved
     }
 
-    /// How far a centroid is from the mean of some points, rounded to nearest, given their sums and their number.
-    pub fn from_mean(&self, j: usize, sums: &[i64], count: i64) -> impl Iterator<Item = i32> {
+    /// Where a centroid belongs: the mean of its points, rounded to nearest (halves up), or their common direction; if they have
+    /// none, where it is.
+    pub fn mean(&self, j: usize, metric: Metric, sums: &[i64], weight: i64) -> Vec<i16> {
         let fraction = self.precision.fraction();
-        let mean = move |&sum: &i64| (2 * (sum << fraction) + count).div_euclid(2 * count) as i32;
-        self.row(j).iter().zip(sums).map(move |(c, sum)| mean(sum) - i32::from(*c))
+        let mean = |&sum: &i64| (2 * (sum << fraction) + weight).div_euclid(2 * weight) as i16;
+        match metric {
+            Metric::Euclidean => sums.iter().map(mean).collect(),
+            Metric::Cosine if sums.iter().all(|sum| *sum == 0) => self.row(j).to_vec(),
+            Metric::Cosine => {
+                let sums: Vec<f64> = sums.iter().map(|sum| *sum as f64).collect();
+                direction(&sums).iter().map(|x| (x * WIDEST as f64).round() as i16).collect()
+            }
+        }
     }
 
-    /// Moves a centroid.
-    pub fn shift(&mut self, j: usize, by: &[i32]) {
-        let row = &mut self.values[j * self.dims..][..self.dims];
-        row.iter_mut().zip(by).for_each(|(c, by)| *c = (i32::from(*c) + by) as i16);
+    /// How a centroid gets to the mean of its points, in numbers as small as can be; none if it is there. Where the points weigh
+    /// less than what a step of their grid is in steps of the centroids', their mean is one of few: then it is the
+    /// weight, and what the sums are above those of as many points at the centroid. Otherwise it is 0, and the way.
+    pub(crate) fn way(&self, j: usize, metric: Metric, sums: &[i64], weight: i64) -> Option<Vec<i32>> {
+        let mean = self.mean(j, metric, sums, weight);
+        if self.row(j) == mean {
+            return None;
+        }
+        let way: Vec<i32> = if self.has_few_means(weight) {
+            self.sums_here(j, weight).zip(sums).map(|(here, sum)| (sum - here) as i32).collect()
+        } else {
+            mean.iter().zip(self.row(j)).map(|(to, from)| i32::from(*to) - i32::from(*from)).collect()
+        };
+        let weight = if self.has_few_means(weight) { weight as i32 } else { 0 };
+        Some([vec![weight], way].concat())
+    }
+
+    /// Moves a centroid as [`Centroids::way`] says; how far, squared.
+    pub(crate) fn go(&mut self, j: usize, metric: Metric, way: &[i32]) -> u64 {
+        let (weight, way) = (i64::from(way[0]), &way[1..]);
+        let to: Vec<i16> = if weight > 0 {
+            let sums: Vec<i64> =
+                self.sums_here(j, weight).zip(way).map(|(here, by)| here + i64::from(*by)).collect();
+            self.mean(j, metric, &sums, weight)
+        } else {
+            self.row(j).iter().zip(way).map(|(from, by)| (i32::from(*from) + by) as i16).collect()
+        };
+        self.put(j, &to)
+    }
+
+    /// Puts a centroid beside another, which goes the other way: by 1/1024 of each coordinate, a step at least (FAISS,
+    /// `Clustering.cpp`). How far both went, squared.
+    pub(crate) fn split(&mut self, from: usize, to: usize, metric: Metric) -> u64 {
+        let range = match self.precision {
+            Precision::Byte => (0, 32_640),
+            Precision::Wide => (-WIDEST as i16, WIDEST as i16),
+        };
+        let parts = [(to, 1), (from, -1)].map(|(j, sign)| {
+            let apart = |(d, c): (usize, &i16)| {
+                let by = (c.abs() / 1024).max(1) * if d % 2 == 0 { sign } else { -sign };
+                c.saturating_add(by).clamp(range.0, range.1)
+            };
+            (j, self.row(from).iter().enumerate().map(apart).collect::<Vec<_>>())
+        });
+        let mut far = 0;
+        for (j, mut row) in parts {
+            if metric == Metric::Cosine {
+                let sums: Vec<i64> = row.iter().map(|c| i64::from(*c)).collect();
+                row = self.mean(j, metric, &sums, 1);
+            }
+            far += self.put(j, &row);
+        }
+        far
+    }
+
+    /// Puts a centroid somewhere; how far it goes, squared.
+    fn put(&mut self, j: usize, to: &[i16]) -> u64 {
+        let squares = self.row(j).iter().zip(to).map(|(from, to)| u64::from(from.abs_diff(*to)).pow(2));
+        let far = squares.sum();
+        self.values[j * self.dims..][..self.dims].copy_from_slice(to);
+        far
+    }
+
+    fn has_few_means(&self, weight: i64) -> bool {
+        weight < 1 << self.precision.fraction()
+    }
+
+    /// The sums of points of such a weight at the place of a centroid, rounded down.
+    fn sums_here(&self, j: usize, weight: i64) -> impl Iterator<Item = i64> {
+        let fraction = self.precision.fraction();
+        self.row(j).iter().map(move |c| (i64::from(*c) * weight) >> fraction)
     }
 }
 
@@ -271,18 +414,49 @@ mod tests {
             let sum: i64 = points.iter().sum();
             let count = points.len() as i64;
             let mut centroid = Centroids { precision: Precision::Byte, dims: 1, values: vec![0] };
-            let way: Vec<i32> = centroid.from_mean(0, &[sum], count).collect();
-            centroid.shift(0, &way);
+            centroid.update(Metric::Euclidean, &[sum], &[count]);
             let off = f64::from(centroid.values[0]) / 128.0 - sum as f64 / count as f64;
             prop_assert!(off.abs() <= 0.5 / 128.0 + 1e-12);
+        }
+
+        #[test]
+        fn a_way_leads_to_the_mean(
+            (from, points) in (1usize..9).prop_flat_map(|dims| {
+                let points = prop::collection::vec(prop::collection::vec(0i64..=255, dims), 1..300);
+                (prop::collection::vec(0..=32_640i16, dims), points)
+            }),
+            cosine: bool,
+        ) {
+            let dims = from.len();
+            let (metric, precision) =
+                if cosine { (Metric::Cosine, Precision::Wide) } else { (Metric::Euclidean, Precision::Byte) };
+            let sums: Vec<i64> = (0..dims).map(|d| points.iter().map(|point| point[d]).sum()).collect();
+            let mut centroid = Centroids { precision, dims, values: from };
+            let mean = centroid.mean(0, metric, &sums, points.len() as i64);
+            if let Some(way) = centroid.way(0, metric, &sums, points.len() as i64) {
+                prop_assert!(centroid.go(0, metric, &way) > 0);
+            }
+            prop_assert_eq!(centroid.values, mean);
+        }
+
+        #[test]
+        fn directions_have_length_1(row in prop::collection::vec(-1e150f64..1e150, 1..60)) {
+            let grid = Grid::directions(row.len());
+            let mut points = grid.no_points();
+            grid.quantise(&row, &mut points);
+            let length = (points.rows().norm(0) as f64).sqrt() / WIDEST as f64;
+            prop_assert!((length - 1.0).abs() < 1e-3, "{}", length);
+            let real = grid.real(&grid.centroids(&row));
+            let dot: f64 = direction(&row).iter().zip(real).map(|(a, b)| a * b).sum();
+            prop_assert!((dot - 1.0).abs() < 1e-3, "{}", dot);
         }
     }
 
     #[test]
     fn halves_are_rounded_up() {
         let centroids = Centroids { precision: Precision::Wide, dims: 2, values: vec![5, 7, 0, 1] };
-        let way: Vec<i32> = centroids.from_mean(1, &[-30, 30], 4).collect();
-        assert_eq!(way, [-7, 7], "-7.5 rounds up, as 7.5 does");
+        let mean = centroids.mean(1, Metric::Euclidean, &[-30, 30], 4);
+        assert_eq!(mean, [-7, 8], "-7.5 rounds up, as 7.5 does");
     }
 
     #[test]
@@ -290,7 +464,7 @@ mod tests {
         for (precision, values) in
             [(Precision::Byte, vec![0, 32_640, 7, 129]), (Precision::Wide, vec![-32_767, 32_767, 0, 3])]
         {
-            let grid = Grid { precision, origin: vec![0.5, -7.0], step: 0.25 };
+            let grid = Grid { metric: Metric::Euclidean, precision, origin: vec![0.5, -7.0], step: 0.25 };
             let centroids = Centroids { precision, dims: 2, values };
             assert_eq!(grid.centroids(&grid.real(&centroids)), centroids);
         }

@@ -35,6 +35,7 @@ pub mod grid;
 pub mod inputs;
 pub mod lloyd;
 pub mod npy;
+pub mod options;
 mod parallel_seeding;
 pub mod partition;
 pub mod peers;
@@ -43,6 +44,7 @@ pub mod report;
 pub mod seeding;
 pub mod share;
 mod threads;
+pub mod weights;
 pub mod words;
 
 pub use error::Error;

@@ -2,81 +2,22 @@
 //!
 //! [`Share::cluster`] runs the iterations over the points that [`Share::load`] gave each rank. All ranks call both alike.
 
-use crate::aggregate::{Aggregation, NO_LABEL};
-use crate::assign::Assigned;
+use crate::aggregate::{self, Aggregation};
+use crate::assign::{self, Assigned, NO_LABEL};
 use crate::choose::{Assigner, Effort};
 use crate::error::Error;
 use crate::grid::{Centroids, Points};
+use crate::options::{Clustering, Init};
 use crate::parallel_seeding;
 use crate::partition::Thinned;
 use crate::peers::Peers;
 pub use crate::progress::Iteration;
-use crate::progress::{self, Progress, State};
+use crate::progress::{self, Ends, Finished, Progress, State};
 use crate::seeding;
 use crate::share::Share;
 use cool::Op;
-use std::path::PathBuf;
+use cool_map::LinkBytes;
 use std::time::Instant;
-
-/// What to do with the points.
-#[derive(Clone, Debug)]
-pub struct Clustering {
-    /// Clusters.
-    pub k: usize,
-    /// Iterations at most.
-    pub iterations: usize,
-    /// Stop when inertia falls by less than this share of itself; 0 never stops early.
-    pub tolerance: f64,
-    /// Names the first centroids.
-    pub seed: u64,
-    /// Points sampled for each first centroid.
-    pub sample: usize,
-    /// Where the first centroids come from; by default [`Init::of`] the clusters.
-    pub init: Option<Init>,
-    /// What decides how fast it goes, and about nothing else.
-    pub effort: Effort,
-    /// Where rank 0 writes how far it has come, after every iteration.
-    pub checkpoint: Option<PathBuf>,
-    /// Go on from there, if anything is there.
-    pub resume: bool,
-}
-
-/// Where the first centroids come from.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Init {
-    /// k-means|| over a sample, by all ranks.
-    Parallel,
-    /// k-means++ over a sample, by rank 0.
-    PlusPlus,
-    /// Points drawn evenly, as they are.
-    Random,
-    /// An `.npy` file that rank 0 finds.
-    File(PathBuf),
-}
-
-impl Init {
-    /// By its name on the command line, or the name of a file.
-    pub fn named(name: &str) -> Self {
-        match name {
-            "k-means||" => Self::Parallel,
-            "k-means++" => Self::PlusPlus,
-            "random" => Self::Random,
-            file => Self::File(file.into()),
-        }
-    }
-
-    /// What suits this number of clusters: time and traffic of k-means++ at one rank grow with their square.
-    pub fn of(clusters: usize) -> Self {
-        if clusters > 1000 { Self::Parallel } else { Self::PlusPlus }
-    }
-}
-
-impl Clustering {
-    /// Where the first centroids come from.
-    pub fn init(&self) -> Init {
-        self.init.clone().unwrap_or(Init::of(self.k))
-    }
-}
 
 /// Who wants to hear how it goes.
 pub trait Watch: Sync {
@@ -115,33 +56,81 @@ impl Share {
         watch: &dyn Watch,
         progress: &mut Progress,
     ) -> Result<Clustered, Error> {
-        peers.agree(check(how, self.chosen.len()).and_then(|()| self.fits(how)))?;
+        peers.agree(how.check(self.chosen.len()).and_then(|()| self.fits(how)))?;
         if let Some(file) = progress::checkpoint(self, how) {
             progress.keep_in(file);
         }
-        let mut labels = vec![NO_LABEL; self.points.len()];
-        let mut assigner = Assigner::new(how.effort);
-        let mut sums = Aggregation::new(&self.points, how.k, how.effort.threads);
-        let first = || Ok(State { centroids: self.first(peers, how)?, iterations: Vec::new() });
-        // Asked before each iteration, and thus when the one before it is kept. What was before this run is not told.
+        let start = Instant::now();
+        let late = || how.time_limit.is_some_and(|limit| start.elapsed() > limit);
+        let ends = Ends::new(how, if how.movement > 0.0 { self.variance(peers, how)? } else { 0.0 });
+        let mut work = Work::new(self, how);
+        // Asked before each step, and thus when the one before it is kept. What was before this run is not told.
         let mut told = None;
         let until = |state: &State, done: usize| {
             if let Some(last) = state.iterations.last().filter(|_| told.is_some_and(|told| told < done)) {
                 watch.iteration(last);
             }
             told = Some(done);
-            state.is_complete(how)
+            state.run_is_complete(&ends) && (state.run + 1 == how.restarts || state.late)
         };
-        let step = |state: &State, _| self.iterate(peers, &mut assigner, &mut labels, &mut sums, state);
+        let step = |state: &State, _| match state.run_is_complete(&ends) {
+            false => self.iterate(peers, &mut work, state, late()),
+            true => {
+                let run = state.run + 1;
+                let best = Some(self.finish(peers, &mut work, state)?.0);
+                work = Work::new(self, how);
+                Ok(State { run, best, ..State::first(self.first(peers, how, run)?) })
+            }
+        };
+        let first = || Ok(State::first(self.first(peers, how, 0)?));
         let state = peers.job().iterate(progress, first, until, step)?;
-        let centroids = self.centroids(state.centroids.clone());
-        let found = assigner.assign(&self.points, &centroids, &mut labels);
-        let inertia = self.grid.real_squared(total(peers, found)?.inertia);
+        let (best, last) = self.finish(peers, &mut work, state)?;
+        if !last {
+            // Labels are those of the last run: once more, by the best one's centroids.
+            work.assign(self, &self.centroids(best.centroids.clone()));
+        }
         let mut sizes = vec![0i64; how.k];
-        labels.iter().for_each(|label| sizes[*label as usize] += 1);
-        let sizes = peers.sum(sizes)?;
-        let (iterations, converged) = (state.iterations.clone(), state.converged(how));
-        Ok(Clustered { centroids, labels, iterations, sizes, inertia, converged })
+        work.labels.iter().for_each(|label| sizes[*label as usize] += 1);
+        Ok(Clustered {
+            converged: ends.converged(&best.iterations),
+            centroids: self.centroids(best.centroids),
+            labels: work.labels,
+            iterations: best.iterations,
+            sizes: peers.sum(sizes)?,
+            inertia: best.inertia,
+        })
+    }
+
+    /// The best run so far, the state's among them, and whether it is this one.
+    fn finish(&self, peers: &Peers<'_>, work: &mut Work, state: &State) -> Result<(Finished, bool), Error> {
+        let found = work.assign(self, &self.centroids(state.centroids.clone()));
+        let inertia = self.real_inertia(total(peers, found, false)?.0.inertia);
+        match state.best.as_ref().filter(|best| best.inertia <= inertia) {
+            Some(best) => Ok((best.clone(), false)),
+            None => {
+                let State { centroids, iterations, .. } = state.clone();
+                Ok((Finished { centroids, iterations, inertia }, true))
+            }
+        }
+    }
+
+    /// A sum of squared distances on the grid as one of real distances.
+    fn real_inertia(&self, squared: u128) -> f64 {
+        self.grid.real_squared(squared) * self.weights.as_ref().map_or(1.0, |weights| weights.unit)
+    }
+
+    /// The mean over the coordinates of the points' variance, of real numbers.
+    fn variance(&self, peers: &Peers<'_>, how: &Clustering) -> Result<f64, Error> {
+        let mine = assign::sum(&self.points, &vec![0; self.points.len()], 1, how.effort.threads);
+        let sums = mine.iter().next().map_or(vec![0; self.points.dims + 1], |(_, sums)| sums.to_vec());
+        let sums = peers.combine(sums, Op::Sum)?;
+        let square = |i: usize| self.points.rows().norm(i) as u128 * self.points.weight(i) as u128;
+        let squares = (0..self.points.len()).map(square).sum();
+        let squares = total(peers, Assigned { inertia: squares, ..Assigned::default() }, false)?.0.inertia;
+        let (sums, weight) = sums.split_at(self.points.dims);
+        let mean_squares: f64 = sums.iter().map(|sum| (*sum as f64 / weight[0] as f64).powi(2)).sum();
+        let variance = (squares as f64 / weight[0] as f64 - mean_squares) / self.points.dims as f64;
+        Ok(variance * self.grid.step * self.grid.step)
     }
 
     /// Whether the work fits the memory that is allowed.
@@ -161,40 +150,41 @@ impl Share {
     }
 
     /// One of Lloyd's iterations.
-    fn iterate(
-        &self,
-        peers: &Peers<'_>,
-        assigner: &mut Assigner,
-        labels: &mut [u32],
-        sums: &mut Aggregation,
-        state: &State,
-    ) -> Result<State, Error> {
+    fn iterate(&self, peers: &Peers<'_>, work: &mut Work, state: &State, late: bool) -> Result<State, Error> {
         let (start, before) = (Instant::now(), peers.tally().time);
-        let State { centroids, mut iterations } = state.clone();
+        let State { centroids, mut iterations, run, best, .. } = state.clone();
         let mut centroids = self.centroids(centroids);
-        let found = total(peers, assigner.assign(&self.points, &centroids, labels))?;
+        let (found, late) = total(peers, work.assign(self, &centroids), late)?;
         let changed = (found.changed as u64, self.chosen.len());
-        let moved = sums.update(peers, &self.points, labels, &mut centroids, changed)?;
+        let moved = work.sums.update(peers, &self.points, &work.labels, &mut centroids, changed)?;
         let communicating = peers.tally().time - before;
+        let stages = peers.job().stages();
         iterations.push(Iteration {
             number: iterations.len() + 1,
-            inertia: self.grid.real_squared(found.inertia),
+            inertia: self.real_inertia(found.inertia),
             moved_points: changed.0,
             measured: found.measured,
             moved_centroids: moved.centroids,
+            movement: self.grid.real_squared(moved.squared),
             empty: moved.empty,
-            busiest_link_bytes: peers.job().stages().iter().map(|stage| stage.busiest_link_bytes).sum(),
+            busiest_link_bytes: LinkBytes::sum(stages.iter().map(|stage| &stage.links)).busiest(),
             seconds_computing: start.elapsed().saturating_sub(communicating).as_secs_f64(),
             seconds_communicating: communicating.as_secs_f64(),
         });
-        Ok(State { centroids: centroids.values, iterations })
+        Ok(State { centroids: centroids.values, iterations, run, best, late })
     }
 
-    /// The first centroids.
-    fn first(&self, peers: &Peers<'_>, how: &Clustering) -> Result<Vec<i16>, Error> {
-        let mut values = self.choose(peers, how)?.values;
-        peers.bcast(&mut values, 0)?;
-        Ok(values)
+    /// The first centroids of a run.
+    fn first(&self, peers: &Peers<'_>, how: &Clustering, run: usize) -> Result<Vec<i16>, Error> {
+        let how = &Clustering { seed: how.seed_of(run), ..how.clone() };
+        let mut centroids = self.choose(peers, how)?;
+        peers.bcast(&mut centroids.values, 0)?;
+        if let Some(size) = how.mini_batch {
+            let batches = (self.chosen.len().div_ceil(size), how.seed);
+            let mine = (&self.points, self.range.start);
+            aggregate::mini_batches(peers, mine, batches, self.grid.metric, &how.effort, &mut centroids)?;
+        }
+        Ok(centroids.values)
     }
 
     /// The first centroids, at rank 0.
@@ -218,46 +208,59 @@ impl Share {
         let sample = Thinned::new(self.chosen.len(), wanted, how.seed);
         let dims = self.points.dims;
         let mut values = vec![0i16; sample.len() as usize * dims];
-        for (i, place) in (0..sample.len()).zip(values.chunks_exact_mut(dims)) {
-            let point = sample.row(i);
+        let mut weights = vec![0i32; if self.weights.is_some() { sample.len() as usize } else { 0 }];
+        for (i, place) in values.chunks_exact_mut(dims).enumerate() {
+            let point = sample.row(i as u64);
             if self.range.contains(&point) {
-                let row = self.points.rows().row((point - self.range.start) as usize);
+                let mine = (point - self.range.start) as usize;
+                let row = self.points.rows().row(mine);
                 place.iter_mut().zip(row).for_each(|(place, x)| *place = x as i16);
+                weights
+                    .iter_mut()
+                    .skip(i)
+                    .take(1)
+                    .for_each(|weight| *weight = self.points.weight(mine) as i32);
             }
         }
-        let values = peers.sum(values)?;
+        let (values, weights) = (peers.sum(values)?, peers.sum(weights)?);
         let precision = self.points.precision();
         Ok(if peers.leads() {
-            seeding::choose(&Points::new(precision, dims, values), how.k, how.seed)
+            let weights =
+                self.weights.as_ref().map(|_| weights.into_iter().map(|weight| weight as u16).collect());
+            let sample = Points { weights, ..Points::new(precision, dims, values) };
+            seeding::choose(&sample, how.k, how.seed)
         } else {
             Centroids { precision, dims, values: vec![0; how.k * dims] }
         })
     }
 }
 
-fn check(how: &Clustering, points: u64) -> Result<(), Error> {
-    if how.k == 0 {
-        return Err(Error::Option("-k 0: there must be one cluster at least".into()));
-    }
-    if how.sample == 0 {
-        return Err(Error::Option("--sample 0: one point for each first centroid is the least".into()));
-    }
-    if how.tolerance.is_nan() || how.tolerance < 0.0 {
-        return Err(Error::Option(format!("--tolerance {}: must not be negative", how.tolerance)));
-    }
-    if how.k as u64 > points {
-        return Err(Error::TooManyClusters { k: how.k, points });
-    }
-    Ok(())
+/// What a rank knows of its points from one iteration to the next.
+struct Work {
+    assigner: Assigner,
+    labels: Vec<u32>,
+    sums: Aggregation,
 }
 
-/// What the assignments of all ranks found.
-fn total(peers: &Peers<'_>, found: Assigned) -> Result<Assigned, Error> {
+impl Work {
+    /// Nothing yet.
+    fn new(share: &Share, how: &Clustering) -> Self {
+        let sums = Aggregation::new(&share.points, how.k, share.grid.metric, how.empty, how.effort.threads);
+        Self { assigner: Assigner::new(how.effort), labels: vec![NO_LABEL; share.points.len()], sums }
+    }
+
+    fn assign(&mut self, share: &Share, centroids: &Centroids) -> Assigned {
+        self.assigner.assign(&share.points, centroids, &mut self.labels)
+    }
+}
+
+/// What the assignments of all ranks found, and whether any rank is late.
+fn total(peers: &Peers<'_>, found: Assigned, late: bool) -> Result<(Assigned, bool), Error> {
     // Two numbers of 40 and more bits carry the sum of 128 without overflow for 2^23 ranks.
     const LOW: u32 = 40;
     let low = (found.inertia & ((1 << LOW) - 1)) as i64;
-    let mine = vec![found.changed, low, (found.inertia >> LOW) as i64, found.measured as i64];
-    let all = peers.combine(mine, Op::Sum)?;
+    let high = (found.inertia >> LOW) as i64;
+    let all = peers.combine(vec![found.changed, low, high, found.measured as i64, late.into()], Op::Sum)?;
     let inertia = ((all[2] as u128) << LOW) + all[1] as u128;
-    Ok(Assigned { changed: all[0], inertia, measured: all[3] as u64 })
+    Ok((Assigned { changed: all[0], inertia, measured: all[3] as u64 }, all[4] > 0))
 }

@@ -51,6 +51,26 @@ pub struct Array {
 impl Array {
     /// Reads a file's header and checks that the file is as long as it says.
     pub fn open(path: &Path) -> Result<Self, Error> {
+        Self::open_shaped(path, |shape| match shape {
+            &[rows, columns] => Ok((rows, columns)),
+            _ => {
+                Err(format!("has {} dimensions; points are a table of 2: numpy's reshape helps", shape.len()))
+            }
+        })
+    }
+
+    /// The same of an array of single numbers: of one dimension, or of one column.
+    pub(crate) fn open_column(path: &Path) -> Result<Self, Error> {
+        Self::open_shaped(path, |shape| match shape {
+            &[rows] | &[rows, 1] => Ok((rows, 1)),
+            _ => Err(format!("has the shape {shape:?}; weights are one number a point")),
+        })
+    }
+
+    fn open_shaped(
+        path: &Path,
+        rows_and_columns: impl Fn(&[u64]) -> Result<(u64, u64), String>,
+    ) -> Result<Self, Error> {
         let wrong = |problem: String| Error::Array { path: path.to_owned(), problem };
         let mut file = File::open(path).map_err(Error::file(path))?;
         let size = file.metadata().map_err(Error::file(path))?.len();
@@ -58,12 +78,7 @@ impl Array {
         Read::by_ref(&mut file).take(MAX_HEADER as u64).read_to_end(&mut head).map_err(Error::file(path))?;
         let (header, start) = split_header(&head).map_err(|p| wrong(p.into()))?;
         let (kind, shape) = parse_header(header).map_err(wrong)?;
-        let &[rows, columns] = shape.as_slice() else {
-            return Err(wrong(format!(
-                "has {} dimensions; points are a table of 2: numpy's reshape helps",
-                shape.len()
-            )));
-        };
+        let (rows, columns) = rows_and_columns(&shape).map_err(wrong)?;
         if columns == 0 || columns > MAX_DIMS as u64 {
             return Err(wrong(format!("has {columns} columns; points have 1 to {MAX_DIMS} coordinates")));
         }

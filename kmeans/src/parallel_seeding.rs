@@ -9,7 +9,7 @@
 
 use crate::choose::Effort;
 use crate::error::Error;
-use crate::grid::{Centroids, Points, Values};
+use crate::grid::{Centroids, Metric, Points, Values};
 use crate::partition::{Thinned, draw};
 use crate::peers::Peers;
 use crate::seeding::weighted;
@@ -60,7 +60,7 @@ pub(crate) fn choose(
     let weights = search.weights()?;
     let candidates = search.candidates;
     if peers.leads() {
-        return Ok(reduce(&candidates, &weights, k, seed, effort));
+        return Ok(reduce(&candidates, &weights, share.grid.metric, k, seed, effort));
     }
     let (precision, dims) = (candidates.precision(), candidates.dims);
     Ok(Centroids { precision, dims, values: vec![0; k * dims] })
@@ -114,6 +114,7 @@ impl<'a> Search<'a> {
             let row = self.rows[(i - self.mine.start) as usize] as usize;
             picked.append(&self.share.points, row..row + 1);
         }
+        picked.weights = None;
         let before = self.candidates.len() as u32;
         let new = gathered(self.peers, picked)?;
         self.candidates.append(&new, 0..new.len());
@@ -124,10 +125,16 @@ impl<'a> Search<'a> {
         Ok(())
     }
 
-    /// The sum of all ranks' squared distances.
+    /// The squared distances of this rank's points from the candidates, each as often as its point counts.
+    fn distances(&self) -> impl Iterator<Item = u128> {
+        let weight = |row: &u32| self.share.points.weight(*row as usize) as u128;
+        self.nearest.iter().zip(&self.rows).map(move |(n, row)| n.squared as u128 * weight(row))
+    }
+
+    /// Their sum over all ranks.
     fn total(&self) -> Result<f64, Error> {
         const LOW: u32 = 40;
-        let mine: u128 = self.nearest.iter().map(|n| n.squared.unsigned_abs() as u128).sum();
+        let mine: u128 = self.distances().sum();
         let parts = vec![(mine & ((1 << LOW) - 1)) as u64, (mine >> LOW) as u64];
         let all = self.peers.combine(parts, Op::Sum)?;
         Ok(((u128::from(all[1]) << LOW) + u128::from(all[0])) as f64)
@@ -137,18 +144,20 @@ impl<'a> Search<'a> {
     fn draw_round(&self, round: u64, total: f64) -> Vec<u64> {
         let wanted = self.clusters as f64 / 2.0;
         let stream = draw(self.seed, round);
-        let drawn = |(i, nearest): (u64, &Nearest)| {
+        let drawn = |(i, distance): (u64, u128)| {
             // 53 bits, as many as a number of IEEE has.
             let number = (draw(stream, i) >> 11) as f64 / (1u64 << 53) as f64;
-            (number * total < wanted * nearest.squared as f64).then_some(i)
+            (number * total < wanted * distance as f64).then_some(i)
         };
-        self.mine.clone().zip(&self.nearest).filter_map(drawn).collect()
+        self.mine.clone().zip(self.distances()).filter_map(drawn).collect()
     }
 
-    /// How many points are nearest to each candidate.
+    /// The weight of the points that are nearest to each candidate.
     fn weights(&self) -> Result<Vec<i64>, Error> {
         let mut weights = vec![0i64; self.candidates.len()];
-        self.nearest.iter().for_each(|nearest| weights[nearest.index as usize] += 1);
+        for (nearest, row) in self.nearest.iter().zip(&self.rows) {
+            weights[nearest.index as usize] += self.share.points.weight(*row as usize);
+        }
         self.peers.combine(weights, Op::Sum)
     }
 }
@@ -192,7 +201,14 @@ fn nearer(
 }
 
 /// The centroids of `k` clusters of weighted points, of which there are `k` at least.
-fn reduce(points: &Points, weights: &[i64], k: usize, seed: u64, effort: &Effort) -> Centroids {
+fn reduce(
+    points: &Points,
+    weights: &[i64],
+    metric: Metric,
+    k: usize,
+    seed: u64,
+    effort: &Effort,
+) -> Centroids {
     let mut centroids = batches(points, weights, k, seed, effort);
     for _ in 0..ITERATIONS {
         let mut nearest = vec![FAR; points.len()];
@@ -204,7 +220,7 @@ fn reduce(points: &Points, weights: &[i64], k: usize, seed: u64, effort: &Effort
             let sums = sums[j * points.dims..(j + 1) * points.dims].iter_mut();
             sums.zip(points.rows().row(i)).for_each(|(sum, x)| *sum += weight * x);
         }
-        if centroids.update(&sums, &counts) == 0 {
+        if centroids.update(metric, &sums, &counts) == 0 {
             break;
         }
     }

@@ -1,6 +1,7 @@
 //! How far a clustering has come: what survivors of lost ranks, and later runs, go on from.
 
-use crate::lloyd::{Clustering, Init};
+use crate::grid::Metric;
+use crate::options::{Clustering, Empty, Init};
 use crate::share::Share;
 use cool_map::Checkpoint;
 use serde::{Deserialize, Serialize};
@@ -18,6 +19,8 @@ pub struct Iteration {
     pub measured: u64,
     /// Centroids that it moved.
     pub moved_centroids: usize,
+    /// How far it moved them, squared and added up.
+    pub movement: f64,
     /// Centroids without points.
     pub empty: usize,
     /// Bytes that the busiest link of a node or rack had to carry in one direction.
@@ -33,25 +36,64 @@ pub struct Iteration {
 pub struct State {
     /// Coordinates of the centroids after the iterations so far.
     pub centroids: Vec<i16>,
-    /// The iterations so far.
+    /// The iterations so far, of this run.
     pub iterations: Vec<Iteration>,
+    /// Which of several runs it is, from 0.
+    pub run: usize,
+    /// The best of the runs before it.
+    pub best: Option<Finished>,
+    /// Whether the time allowed is over.
+    pub late: bool,
+}
+
+/// A run that has come to its end.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Finished {
+    /// Coordinates of its centroids.
+    pub centroids: Vec<i16>,
+    /// Its iterations.
+    pub iterations: Vec<Iteration>,
+    /// Sum of squared distances of the points from the centroids.
+    pub inertia: f64,
 }
 
 /// How far a clustering has come.
 pub type Progress = cool_map::Progress<State>;
 
-impl State {
-    /// Whether the last iteration moved no centroid, or improved less than the tolerance.
-    pub fn converged(&self, how: &Clustering) -> bool {
-        let Some((last, before)) = self.iterations.split_last() else { return false };
-        let little =
-            |previous: &Iteration| previous.inertia - last.inertia < how.tolerance * previous.inertia;
-        last.moved_centroids == 0 || how.tolerance > 0.0 && before.last().is_some_and(little)
+/// When a run ends.
+pub(crate) struct Ends {
+    iterations: usize,
+    tolerance: f64,
+    /// Of centroids, squared and added up.
+    movement: f64,
+}
+
+impl Ends {
+    /// For points of such a variance.
+    pub(crate) fn new(how: &Clustering, variance: f64) -> Self {
+        Self { iterations: how.iterations, tolerance: how.tolerance, movement: how.movement * variance }
     }
 
-    /// Whether there is no more iteration to do.
-    pub fn is_complete(&self, how: &Clustering) -> bool {
-        self.converged(how) || self.iterations.len() >= how.iterations
+    /// Whether the last iteration moved no centroid, or no farther or for no more gain than is asked for.
+    pub(crate) fn converged(&self, iterations: &[Iteration]) -> bool {
+        let Some((last, before)) = iterations.split_last() else { return false };
+        let little =
+            |previous: &Iteration| previous.inertia - last.inertia < self.tolerance * previous.inertia;
+        let gains_little = self.tolerance > 0.0 && before.last().is_some_and(little);
+        let moves_little = self.movement > 0.0 && last.movement <= self.movement;
+        last.moved_centroids == 0 || moves_little || gains_little
+    }
+}
+
+impl State {
+    /// Of a first run that begins with these centroids.
+    pub(crate) fn first(centroids: Vec<i16>) -> Self {
+        Self { centroids, iterations: Vec::new(), run: 0, best: None, late: false }
+    }
+
+    /// Whether there is no more iteration to do in this run.
+    pub(crate) fn run_is_complete(&self, ends: &Ends) -> bool {
+        self.late || ends.converged(&self.iterations) || self.iterations.len() >= ends.iterations
     }
 }
 
@@ -61,8 +103,14 @@ impl State {
 struct Identity {
     k: usize,
     seed: u64,
+    restarts: usize,
     /// Where the first centroids came from.
     init: Init,
+    mini_batch: Option<u64>,
+    empty: Empty,
+    metric: Metric,
+    /// How the points' weights are scaled, if they have some.
+    weight_unit: Option<f64>,
     sample: usize,
     rows: u64,
     points: u64,
@@ -79,7 +127,21 @@ pub(crate) fn checkpoint(share: &Share, how: &Clustering) -> Option<Checkpoint> 
         (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3)
     });
     let (rows, points) = (share.source.rows(), share.chosen.len());
-    let (k, seed, sample, dims) = (how.k, how.seed, how.sample, share.points.dims);
-    let run = format!("{:?}", Identity { k, seed, init: how.init(), sample, rows, points, dims, grid });
+    let identity = Identity {
+        k: how.k,
+        seed: how.seed,
+        restarts: how.restarts,
+        init: how.init(),
+        mini_batch: how.mini_batch,
+        empty: how.empty,
+        metric: share.grid.metric,
+        weight_unit: share.weights.as_ref().map(|weights| weights.unit),
+        sample: how.sample,
+        rows,
+        points,
+        dims: share.points.dims,
+        grid,
+    };
+    let run = format!("{identity:?}");
     how.checkpoint.as_ref().map(|path| Checkpoint { path: path.clone(), run, resume: how.resume })
 }

@@ -9,7 +9,8 @@ use crate::npy::{self, Array};
 use crate::partition::draw;
 use std::path::Path;
 
-/// Picks `k` of the sample's points, each with a chance that grows with its squared distance from those picked.
+/// Picks `k` of the sample's points, each with a chance in proportion to its squared distance from those picked, and its
+/// weight.
 /// The sample must hold `k` points at least.
 pub fn choose(sample: &Points, k: usize, seed: u64) -> Centroids {
     let all = Centroids::at(sample);
@@ -18,14 +19,20 @@ pub fn choose(sample: &Points, k: usize, seed: u64) -> Centroids {
     }
     let mut left = vec![u128::MAX >> 40; sample.len()];
     let mut chosen = Vec::with_capacity(k * sample.dims);
-    let mut pick = (draw(seed, 0) % sample.len() as u64) as usize;
+    let chances = |left: &[u128]| -> Vec<u128> {
+        left.iter().enumerate().map(|(i, left)| left * sample.weight(i) as u128).collect()
+    };
+    let mut pick = match sample.weights {
+        None => (draw(seed, 0) % sample.len() as u64) as usize,
+        Some(_) => weighted(&chances(&left), draw(seed, 0), draw(seed, 1)).unwrap_or(0),
+    };
     for i in 1..=k as u64 {
         chosen.extend_from_slice(all.row(pick));
         for (j, nearest) in left.iter_mut().enumerate() {
             *nearest = (*nearest).min(sample.squared(j, all.row(pick)) as u128);
         }
         // With fewer than `k` different points the first is taken again, and its twin will own no points.
-        pick = weighted(&left, draw(seed, 2 * i), draw(seed, 2 * i + 1)).unwrap_or(0);
+        pick = weighted(&chances(&left), draw(seed, 2 * i), draw(seed, 2 * i + 1)).unwrap_or(0);
     }
     Centroids { precision: sample.precision(), dims: sample.dims, values: chosen }
 }

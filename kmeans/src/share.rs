@@ -1,11 +1,12 @@
 //! A rank's share of the points: what it loads, and what it takes over when others are lost.
 
 use crate::error::Error;
-use crate::grid::{Grid, Points};
+use crate::grid::{Grid, Metric, Points};
 use crate::inputs::{Input, Source, pictures};
 use crate::lloyd::Watch;
 use crate::partition::{Thinned, share};
 use crate::peers::Peers;
+use crate::weights::Weights;
 use cool::Op;
 use std::ops::Range;
 use std::path::PathBuf;
@@ -26,6 +27,19 @@ pub struct Loading {
     pub seed: u64,
     /// Threads of this rank.
     pub threads: usize,
+    /// What distance is.
+    pub metric: Metric,
+    /// An `.npy` file of a number for each row of the input, at least 0: so many times the point counts. By default each
+    /// counts once.
+    pub weights: Option<PathBuf>,
+}
+
+impl Loading {
+    /// All of an input.
+    pub fn new(input: Input, seed: u64, threads: usize) -> Self {
+        let (max_points, skip_bad, weights) = (u64::MAX, false, None);
+        Self { input, max_points, skip_bad, seed, threads, metric: Metric::Euclidean, weights }
+    }
 }
 
 /// A rank's share of the points.
@@ -40,6 +54,8 @@ pub struct Share {
     pub grid: Grid,
     /// This rank's points.
     pub points: Points,
+    /// Where their weights come from, if they have some.
+    pub weights: Option<Weights>,
     /// Pictures that were left out.
     pub skipped: Vec<PathBuf>,
 }
@@ -73,7 +89,7 @@ impl Share {
         watch.loading(missing.iter().map(|part| part.end - part.start).sum());
         let read = |part: Range<u64>| {
             let rows: Vec<u64> = part.map(|i| self.chosen.row(i)).collect();
-            self.source.load(&rows, &self.grid, loading.threads, &|points| watch.loaded(points))
+            read(&self.source, &self.grid, self.weights.as_ref(), &rows, loading.threads, watch)
         };
         let [before, after] = missing;
         let [mut points, after] = peers.agree(read(before).and_then(|before| Ok([before, read(after)?])))?;
@@ -94,14 +110,32 @@ impl Share {
         let range = share(chosen.len(), peers.size(), peers.rank());
         let rows: Vec<u64> = range.clone().map(|i| chosen.row(i)).collect();
         watch.loading(rows.len() as u64);
-        let grid = match source.byte_step() {
-            Some(step) => Grid::bytes(source.dims(), step),
-            None => spanning(peers, &source, &rows)?,
+        let grid = match (loading.metric, source.byte_step()) {
+            (Metric::Cosine, _) => Grid::directions(source.dims()),
+            (Metric::Euclidean, Some(step)) => Grid::bytes(source.dims(), step),
+            (Metric::Euclidean, None) => spanning(peers, &source, &rows)?,
         };
-        let points = source.load(&rows, &grid, loading.threads, &|points| watch.loaded(points));
-        let points = peers.agree(points)?;
-        Ok(Self { source, chosen, range, grid, points, skipped })
+        let weights = match &loading.weights {
+            Some(path) => Some(Weights::open(peers, path, source.rows(), &rows)?),
+            None => None,
+        };
+        let points = peers.agree(read(&source, &grid, weights.as_ref(), &rows, loading.threads, watch))?;
+        Ok(Self { source, chosen, range, grid, points, weights, skipped })
     }
+}
+
+/// Some rows of a source, which rise, as points.
+fn read(
+    source: &Source,
+    grid: &Grid,
+    weights: Option<&Weights>,
+    rows: &[u64],
+    threads: usize,
+    watch: &dyn Watch,
+) -> Result<Points, Error> {
+    let points = source.load(rows, grid, threads, &|points| watch.loaded(points))?;
+    let weights = weights.map(|weights| weights.load(rows)).transpose()?;
+    Ok(Points { weights, ..grid.taking(points) })
 }
 
 /// Opens the source; with `skip_bad`, the ranks share the work of decoding every picture first, so that

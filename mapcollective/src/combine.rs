@@ -1,5 +1,6 @@
 //! The stages that bring values from owners to all ranks or to one, and from one to all.
 
+use crate::cost::LinkBytes;
 use crate::error::Error;
 use crate::job::Job;
 use crate::report::StageKind;
@@ -34,7 +35,7 @@ impl Job<'_> {
         let start = Instant::now();
         let here = root.is_none_or(|root| root == self.rank());
         let Some(comm) = self.comm() else {
-            self.note(StageKind::Combine, start, mine.len(), 0, 0);
+            self.note(StageKind::Combine, start, mine.len(), 0, LinkBytes::default());
             return Ok((mine, here));
         };
         let bytes = mine.to_bytes(1).map(|mut pieces| pieces.swap_remove(0));
@@ -43,14 +44,14 @@ impl Job<'_> {
         self.none_failed(&lengths)?;
         let counts: Vec<usize> = lengths.iter().map(|length| *length as usize).collect();
         let mut all = vec![0; if here { counts.iter().sum() } else { 0 }];
-        let busiest = match root {
+        let links = match root {
             None => {
                 self.noticing(comm.allgatherv(&bytes, &mut all, &counts))?;
-                self.layout().busiest_to_all(&lengths)
+                self.layout().to_all(&lengths)
             }
             Some(root) => {
                 self.noticing(comm.gatherv(&bytes, &mut all, &counts, root))?;
-                self.layout().busiest(|from, to| if to == root { lengths[from] } else { 0 })
+                self.layout().exchange(|from, to| if to == root { lengths[from] } else { 0 })
             }
         };
         let (mut table, mut rest) = (mine.empty(), &all[..]);
@@ -59,7 +60,7 @@ impl Job<'_> {
             table.merge_bytes(part).map_err(|source| Error::Table { rank, source })?;
             rest = more;
         }
-        self.note(StageKind::Combine, start, table.len(), bytes.len() as u64, busiest);
+        self.note(StageKind::Combine, start, table.len(), bytes.len() as u64, links);
         Ok((table, here))
     }
 
@@ -107,7 +108,7 @@ impl Job<'_> {
         bytes.resize(length[0] as usize, 0);
         self.call(|comm| comm.bcast(&mut bytes, root))?;
         let sent = if self.rank() == root { length[0] } else { 0 };
-        self.note(StageKind::Broadcast, start, 0, sent, self.layout().busiest_to_all(&lengths));
+        self.note(StageKind::Broadcast, start, 0, sent, self.layout().to_all(&lengths));
         Ok(bytes)
     }
 

@@ -43,42 +43,134 @@ impl Layout {
         (0..self.ranks()).any(|rank| self.nodes[..rank].contains(&self.nodes[rank]))
     }
 
-    /// The bytes that the busiest link of a node, or of a rack to the others, carries in one direction when rank i
-    /// sends `bytes(i, j)` to rank j.
-    pub(crate) fn busiest(&self, bytes: impl Fn(usize, usize) -> u64) -> u64 {
-        busiest(&self.nodes, &bytes).max(busiest(&self.racks, &bytes))
+    /// The ranks of a rank's rack, itself among them.
+    pub(crate) fn in_rack_of(&self, rank: usize) -> Vec<usize> {
+        (0..self.ranks()).filter(|other| self.racks[*other] == self.racks[rank]).collect()
+    }
+
+    /// For each rack and each owner of keys, the rank of the rack that merges what its ranks have for that owner. The first
+    /// rank of each node takes part; for owners of this rack it is the one on the owner's node, so that nothing moves twice
+    /// within a rack.
+    fn carriers(&self) -> Vec<Vec<usize>> {
+        let mut firsts = vec![Vec::new(); no_links(&self.racks).len()];
+        for rank in (0..self.ranks()).filter(|rank| !self.nodes[..*rank].contains(&self.nodes[*rank])) {
+            firsts[self.racks[rank]].push(rank);
+        }
+        let place = |owner: usize| {
+            let on_node = |first: &usize| self.nodes[*first] == self.nodes[owner];
+            firsts[self.racks[owner]].iter().position(on_node).unwrap_or_default()
+        };
+        let places: Vec<usize> = (0..self.ranks()).map(place).collect();
+        let of_rack = |firsts: &Vec<usize>| places.iter().map(|p| firsts[p % firsts.len()]).collect();
+        firsts.iter().map(|firsts| if firsts.is_empty() { Vec::new() } else { of_rack(firsts) }).collect()
+    }
+
+    /// For each owner, the rank of this rank's rack that merges what is for it.
+    pub(crate) fn carriers_of(&self, rank: usize) -> Vec<usize> {
+        self.carriers().swap_remove(self.racks[rank])
+    }
+
+    /// What links carry when rank i sends `bytes(i, j)` to rank j.
+    pub(crate) fn exchange(&self, bytes: impl Fn(usize, usize) -> u64) -> LinkBytes {
+        let mut links = LinkBytes::none(self);
+        self.each_pair(|from, to| links.carry(self, from, to, bytes(from, to)));
+        links
+    }
+
+    /// What links of nodes carry when each rack's carriers get what its ranks have for owners.
+    pub(crate) fn to_carriers(&self, bytes: impl Fn(usize, usize) -> u64) -> LinkBytes {
+        let (mut links, carriers) = (LinkBytes::none(self), self.carriers());
+        self.each_pair(|from, to| links.carry(self, from, carriers[self.racks[from]][to], bytes(from, to)));
+        links
+    }
+
+    /// The most that links carry when owners get it from there: if there was nothing to merge.
+    pub(crate) fn from_carriers(&self, bytes: impl Fn(usize, usize) -> u64) -> LinkBytes {
+        let (mut links, carriers) = (LinkBytes::none(self), self.carriers());
+        self.each_pair(|from, to| links.carry(self, carriers[self.racks[from]][to], to, bytes(from, to)));
+        links
+    }
+
+    fn each_pair(&self, mut visit: impl FnMut(usize, usize)) {
+        (0..self.ranks()).for_each(|from| (0..self.ranks()).for_each(|to| visit(from, to)));
     }
 
     /// The same when every rank's own `bytes` go to all others, once over each link.
-    pub(crate) fn busiest_to_all(&self, bytes: &[u64]) -> u64 {
+    pub(crate) fn to_all(&self, bytes: &[u64]) -> LinkBytes {
         let total: u64 = bytes.iter().sum();
-        let one = |places: &[usize]| {
-            let inside =
-                |place| (0..places.len()).filter(move |r| places[*r] == place).map(|r| bytes[r]).sum::<u64>();
-            let all = places.iter().all(|place| *place == places[0]);
-            if all { 0 } else { places.iter().map(|p| inside(*p).max(total - inside(*p))).max().unwrap_or(0) }
+        let links = |places: &[usize]| {
+            let mut links = no_links(places);
+            places.iter().zip(bytes).for_each(|(place, bytes)| links[*place][0] += bytes);
+            links.iter_mut().for_each(|link| link[1] = total - link[0]);
+            if links.len() == 1 { no_links(places) } else { links }
         };
-        one(&self.nodes).max(one(&self.racks))
+        LinkBytes { nodes: links(&self.nodes), racks: links(&self.racks) }
     }
 
-    /// The same when equally long vectors of `bytes` are added up and spread over all nodes, each node's ranks first.
-    pub(crate) fn busiest_reduce_scatter(&self, bytes: u64) -> u64 {
-        let nodes = self.nodes.iter().max().map_or(1, |last| last + 1) as u64;
-        bytes - bytes / nodes
+    /// The same when equally long vectors of `bytes` are added up and spread over all nodes, each node's ranks first, in a
+    /// ring that passes each rack once.
+    pub(crate) fn reduce_scatter(&self, bytes: u64) -> LinkBytes {
+        let nodes = no_links(&self.nodes).len() as u64;
+        let links = |places: &[usize]| {
+            let links = no_links(places);
+            let each = if links.len() == 1 { 0 } else { bytes - bytes / nodes };
+            vec![[each; 2]; links.len()]
+        };
+        LinkBytes { nodes: links(&self.nodes), racks: links(&self.racks) }
     }
 }
 
-/// The most that any place sends to the others, or receives from them.
-fn busiest(places: &[usize], bytes: &impl Fn(usize, usize) -> u64) -> u64 {
-    let count = places.iter().max().map_or(0, |last| last + 1);
-    let mut totals = vec![[0u64; 2]; count];
-    for (from, sender) in places.iter().enumerate() {
-        for (to, receiver) in places.iter().enumerate().filter(|(_, receiver)| *receiver != sender) {
-            totals[*sender][0] += bytes(from, to);
-            totals[*receiver][1] += bytes(from, to);
+/// Bytes that links carry, of payload: for each node, and for each rack, out of it to the others and into it.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct LinkBytes {
+    nodes: Vec<[u64; 2]>,
+    racks: Vec<[u64; 2]>,
+}
+
+impl LinkBytes {
+    /// None on any of a layout's links.
+    fn none(layout: &Layout) -> LinkBytes {
+        LinkBytes { nodes: no_links(&layout.nodes), racks: no_links(&layout.racks) }
+    }
+
+    /// Bytes go from one rank to another.
+    fn carry(&mut self, layout: &Layout, from: usize, to: usize, bytes: u64) {
+        for (links, places) in [(&mut self.nodes, &layout.nodes), (&mut self.racks, &layout.racks)] {
+            if places[from] != places[to] {
+                links[places[from]][0] += bytes;
+                links[places[to]][1] += bytes;
+            }
         }
     }
-    totals.into_iter().flatten().max().unwrap_or(0)
+
+    /// What the busiest link of a node carries in one direction.
+    pub(crate) fn busiest_of_nodes(&self) -> u64 {
+        self.nodes.iter().flatten().copied().max().unwrap_or(0)
+    }
+
+    /// What the busiest link carries in one direction.
+    pub fn busiest(&self) -> u64 {
+        self.nodes.iter().chain(&self.racks).flatten().copied().max().unwrap_or(0)
+    }
+
+    /// Of several stages together.
+    pub fn sum<'a>(stages: impl IntoIterator<Item = &'a LinkBytes>) -> LinkBytes {
+        let mut all = LinkBytes::default();
+        for stage in stages {
+            for (sums, links) in [(&mut all.nodes, &stage.nodes), (&mut all.racks, &stage.racks)] {
+                sums.resize(sums.len().max(links.len()), [0; 2]);
+                sums.iter_mut()
+                    .zip(links)
+                    .for_each(|(sum, link)| *sum = [sum[0] + link[0], sum[1] + link[1]]);
+            }
+        }
+        all
+    }
+}
+
+/// A link without bytes for each of the places.
+fn no_links(places: &[usize]) -> Vec<[u64; 2]> {
+    vec![[0; 2]; places.iter().max().map_or(1, |last| last + 1)]
 }
 
 #[cfg(test)]
@@ -93,18 +185,48 @@ mod tests {
 
     #[test]
     fn what_stays_within_a_node_is_on_no_link() {
-        assert_eq!(layout().busiest(|from, to| u64::from(from / 2 == to / 2) * 9), 0);
+        assert_eq!(layout().exchange(|from, to| u64::from(from / 2 == to / 2) * 9).busiest(), 0);
         assert!(layout().shares_nodes());
         assert_eq!(layout().on_node_of(5), [4, 5]);
+        assert_eq!(Layout::alone().to_all(&[7]).busiest(), 0);
+        assert_eq!(Layout::alone().reduce_scatter(7).busiest(), 0);
     }
 
     #[test]
     fn a_racks_link_carries_what_all_its_ranks_send_to_other_racks() {
         // To each of the 6 ranks of other nodes from 2 ranks; to each of 4 ranks of the other rack from 4.
-        assert_eq!(layout().busiest(|_, _| 1), 16);
-        assert_eq!(layout().busiest(|from, to| u64::from(from / 4 == to / 4)), 4);
-        assert_eq!(layout().busiest_to_all(&[1; 8]), 6);
-        assert_eq!(layout().busiest_to_all(&[8, 0, 0, 0, 0, 0, 0, 0]), 8);
-        assert_eq!(layout().busiest_reduce_scatter(100), 75);
+        assert_eq!(layout().exchange(|_, _| 1).busiest(), 16);
+        assert_eq!(layout().exchange(|from, to| u64::from(from / 4 == to / 4)).busiest(), 4);
+        assert_eq!(layout().to_all(&[1; 8]).busiest(), 6);
+        assert_eq!(layout().to_all(&[8, 0, 0, 0, 0, 0, 0, 0]).busiest(), 8);
+        assert_eq!(layout().reduce_scatter(100).busiest(), 75);
+    }
+
+    #[test]
+    fn stages_are_added_up_link_by_link() {
+        let out = layout().exchange(|from, to| u64::from(from == 0 && to == 7) * 5);
+        let back = layout().exchange(|from, to| u64::from(from == 7 && to == 0) * 3);
+        assert_eq!(LinkBytes::sum([&out, &back]).busiest(), 5);
+        assert_eq!(LinkBytes::sum([&out, &out]).busiest(), 10);
+    }
+
+    #[test]
+    fn an_owners_carrier_in_its_own_rack_is_on_its_node_and_elsewhere_they_take_turns() {
+        assert_eq!(layout().carriers_of(1), [0, 0, 2, 2, 0, 0, 2, 2]);
+        assert_eq!(layout().carriers_of(7), [4, 4, 6, 6, 4, 4, 6, 6]);
+        // A rack without ranks, as there may be after losses, and one of a single node.
+        let uneven = Layout { nodes: vec![0, 1, 2, 4], racks: vec![0, 0, 0, 2] };
+        assert_eq!(uneven.carriers(), [vec![0, 1, 2, 0], vec![], vec![3; 4]]);
+    }
+
+    #[test]
+    fn by_carriers_links_of_nodes_carry_more_and_those_of_racks_at_most_the_same() {
+        let by = |n: usize| (0..16).map(|rank| rank / n).collect();
+        let layout = Layout { nodes: by(1), racks: by(4) };
+        let straight = layout.exchange(|_, _| 1);
+        let carried = LinkBytes::sum([&layout.to_carriers(|_, _| 1), &layout.from_carriers(|_, _| 1)]);
+        assert_eq!(straight.racks, carried.racks);
+        assert_eq!((straight.busiest_of_nodes(), straight.busiest()), (15, 48));
+        assert_eq!(carried.busiest_of_nodes(), 12 + 12);
     }
 }

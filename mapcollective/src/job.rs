@@ -1,6 +1,6 @@
 //! A job on the ranks of a group: how ranks that are left go on when others are lost, and what all stages need.
 
-use crate::cost::Layout;
+use crate::cost::{Layout, LinkBytes};
 use crate::error::Error;
 use crate::report::{Event, Stage, StageKind};
 use cool::{Comm, Element, Op, Stats};
@@ -41,6 +41,8 @@ pub struct Job<'a> {
     layout: Layout,
     /// The ranks of this node, once they were needed; none if no node has several.
     on_node: OnceCell<Option<Comm>>,
+    /// The ranks of this rack, once they were needed.
+    in_rack: OnceCell<Option<Comm>>,
     /// The error by which it was noticed that ranks are lost.
     lost: RefCell<Option<cool::Error>>,
     /// Since the last iteration.
@@ -121,6 +123,7 @@ impl<'a> Job<'a> {
             options,
             layout: Layout::alone(),
             on_node: OnceCell::new(),
+            in_rack: OnceCell::new(),
             lost: RefCell::default(),
             stages: RefCell::default(),
             before: Stats::default(),
@@ -230,13 +233,24 @@ impl<'a> Job<'a> {
 
     /// The ranks of this node, if any node has several. All ranks of the job call this.
     pub(crate) fn on_node(&self) -> Result<Option<&Comm>, Error> {
-        let Some(comm) = self.comm.filter(|_| self.layout.shares_nodes()) else { return Ok(None) };
-        if self.on_node.get().is_none() {
-            let first = self.ranks_on_node().first().map(|rank| *rank as u64);
-            let made = self.noticing(comm.split(first, 0))?;
-            self.on_node.get_or_init(|| made);
+        if !self.layout.shares_nodes() {
+            return Ok(None);
         }
-        Ok(self.on_node.get().and_then(Option::as_ref))
+        self.part(&self.on_node, &self.ranks_on_node())
+    }
+
+    /// The ranks of this rack. All ranks of the job call this.
+    pub(crate) fn in_rack(&self) -> Result<Option<&Comm>, Error> {
+        self.part(&self.in_rack, &self.layout.in_rack_of(self.rank()))
+    }
+
+    /// A group of some ranks, this one among them, made when it is asked for the first time.
+    fn part<'c>(&self, made: &'c OnceCell<Option<Comm>>, ranks: &[usize]) -> Result<Option<&'c Comm>, Error> {
+        if let (Some(comm), None) = (self.comm, made.get()) {
+            let group = self.noticing(comm.split(ranks.first().map(|rank| *rank as u64), 0))?;
+            made.get_or_init(|| group);
+        }
+        Ok(made.get().and_then(Option::as_ref))
     }
 
     /// Remembers that ranks were lost.
@@ -252,9 +266,9 @@ impl<'a> Job<'a> {
     }
 
     /// Notes what a stage did that began at `start`.
-    pub(crate) fn note(&self, kind: StageKind, start: Instant, rows: usize, bytes: u64, busiest: u64) {
+    pub(crate) fn note(&self, kind: StageKind, start: Instant, rows: usize, bytes: u64, links: LinkBytes) {
         let (rows, seconds) = (rows as u64, start.elapsed().as_secs_f64());
-        self.stages.borrow_mut().push(Stage { kind, rows, bytes, busiest_link_bytes: busiest, seconds });
+        self.stages.borrow_mut().push(Stage { kind, rows, bytes, links, seconds });
     }
 
     /// The stages since the last iteration.

@@ -53,6 +53,7 @@ mod table;
 mod tree;
 
 pub use checkpoint::Checkpoint;
+pub use cost::LinkBytes;
 pub use error::{Error, Malformed};
 pub use files::replace_file;
 pub use iterate::Progress;

@@ -1,5 +1,6 @@
 //! The map stage: tasks on threads, one for each partition, whose tables are merged within the rank.
 
+use crate::cost::LinkBytes;
 use crate::error::Error;
 use crate::job::Job;
 use crate::partitions::Partitions;
@@ -61,7 +62,7 @@ impl Job<'_> {
             others.into_iter().map(join).fold(mine, Result::and)
         });
         self.agree(done)?;
-        self.note(StageKind::Map, start, mapped.forest.rows(), 0, 0);
+        self.note(StageKind::Map, start, mapped.forest.rows(), 0, LinkBytes::default());
         Ok(mapped)
     }
 }

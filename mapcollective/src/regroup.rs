@@ -1,11 +1,14 @@
-//! The regroup stage: values go to the ranks that own their keys, and meet there. Three steps, of which a job needs
-//! the first only where ranks share nodes:
+//! The regroup stage: values go to the ranks that own their keys, and meet there, on the way that puts least on the
+//! busiest link. In all of them the result is the same bits.
 //!
-//! 1. The first rank of each node merges what the node's ranks have.
+//! 1. Where ranks share nodes, the first rank of each node merges what the node's ranks have.
 //! 2. Ranks tell each other how many bytes each has for whom, so all know what each way costs.
-//! 3. Either only keys that have values go, straight to their owners (sparse), or, if that is more, whole
-//!    vectors of all keys are added up by the agents on their way (dense). The result is the same bits.
+//! 3. If links between racks would be the busiest, ranks of each rack merge what they have, each the keys of
+//!    some owners (the papers' aggregation in stages, with the rack between node and cluster), and count again.
+//! 4. Either only keys that have values go, straight to their owners (sparse), or, if that is more, whole
+//!    vectors of all keys are added up by the agents on their way (dense).
 
+use crate::cost::LinkBytes;
 use crate::error::{Error, Malformed};
 use crate::job::Job;
 use crate::map::Mapped;
@@ -29,14 +32,44 @@ impl Job<'_> {
     /// # Errors
     /// If ranks are lost, or a key or value does not become bytes.
     pub fn regroup<T: Table>(&self, mapped: Mapped<T>) -> Result<T, Error> {
-        let Mapped { empty, forest } = self.merge_on_node(mapped)?;
-        let start = Instant::now();
+        let mapped = self.merge_on_node(mapped)?;
+        let mut start = Instant::now();
         let Some(comm) = self.comm() else {
+            let Mapped { empty, forest } = mapped;
             let mine = forest.into_root(&empty).map_err(|source| Error::Table { rank: 0, source })?;
-            self.note(StageKind::RegroupSparse, start, mine.len(), 0, 0);
+            self.note(StageKind::RegroupSparse, start, mine.len(), 0, LinkBytes::default());
             return Ok(mine);
         };
-        let (leaves, mut tables) = (forest.leaves(), forest.into_tables());
+        let mut counted = self.count(comm, mapped)?;
+        if self.pays_in_rack(&counted) {
+            let merged = self.merge_in_rack(start, counted)?;
+            start = Instant::now();
+            counted = self.count(comm, merged)?;
+        }
+        let counts = counted.sizes.links(self);
+        let (kind, links, bytes) = match self.dense_links(&counted) {
+            Some(dense) if dense.busiest() < counted.links(self).busiest() => {
+                let bytes = counted.empty.dense_bytes(counted.sizes.magnitude);
+                (StageKind::RegroupDense, dense, bytes - bytes / self.size() as u64)
+            }
+            _ => {
+                let own = counted.pieces[self.rank()].len();
+                let bytes = counted.pieces.iter().map(Vec::len).sum::<usize>() - own;
+                (StageKind::RegroupSparse, counted.links(self), bytes as u64)
+            }
+        };
+        let mine = match kind {
+            StageKind::RegroupDense => self.dense(comm, counted)?,
+            _ => self.sparse(comm, counted)?,
+        };
+        self.note(kind, start, mine.len(), bytes, LinkBytes::sum([&counts, &links]));
+        Ok(mine)
+    }
+
+    /// Makes tables bytes, and tells all ranks how many.
+    fn count<T: Table>(&self, comm: &Comm, mapped: Mapped<T>) -> Result<Counted<T>, Error> {
+        let Mapped { empty, forest } = mapped;
+        let (leaves, tables) = (forest.leaves(), forest.into_tables());
         let magnitude = if T::ANY_ORDER {
             tables.values().next().unwrap_or(&empty).magnitude().unwrap_or(NO_MAGNITUDE)
         } else {
@@ -44,20 +77,51 @@ impl Job<'_> {
         };
         let pieces = pieces(&tables, comm.size());
         let sizes = self.exchange_sizes(pieces.as_deref(), magnitude)?;
-        let pieces = pieces?;
-        let (kind, busiest) = self.cheapest(&empty, &sizes);
-        let (mine, bytes) = if kind == StageKind::RegroupDense {
-            let table = tables.pop_first().map_or(empty, |(_, table)| table);
-            let bytes = self.layout().busiest_reduce_scatter(table.dense_bytes(sizes.magnitude));
-            (self.dense(comm, table, sizes.magnitude)?, bytes)
-        } else {
-            drop(tables);
-            let bytes =
-                pieces.iter().map(|piece| piece.len() as u64).sum::<u64>() - pieces[self.rank()].len() as u64;
-            (self.sparse(comm, &empty, leaves, pieces, &sizes)?, bytes)
+        Ok(Counted { empty, leaves, tables, pieces: pieces?, sizes })
+    }
+
+    /// What links carry if whole vectors are added up; none if they cannot be.
+    fn dense_links<T: Table>(&self, counted: &Counted<T>) -> Option<LinkBytes> {
+        let magnitude = counted.sizes.magnitude;
+        (magnitude != NO_MAGNITUDE)
+            .then(|| self.layout().reduce_scatter(counted.empty.dense_bytes(magnitude)))
+    }
+
+    /// Whether ranks of a rack should merge what they have before it goes to others: if that puts less on the links of nodes
+    /// than is on the busiest link without. Links of racks never carry more for it. Tables that merge in the order of
+    /// partitions are left out: hardly any of theirs meet before the owner has them.
+    fn pays_in_rack<T: Table>(&self, counted: &Counted<T>) -> bool {
+        if !T::ANY_ORDER {
+            return false;
+        }
+        let bytes = |from, to| counted.sizes.get(from, to);
+        let straight = counted.links(self).busiest();
+        let without = self.dense_links(counted).map_or(straight, |dense| dense.busiest().min(straight));
+        let links = [self.layout().to_carriers(bytes), self.layout().from_carriers(bytes)];
+        LinkBytes::sum(&links).busiest_of_nodes() < without
+    }
+
+    /// Merges the tables of a rack's ranks, each rank the keys of some owners.
+    fn merge_in_rack<T: Table>(&self, start: Instant, counted: Counted<T>) -> Result<Mapped<T>, Error> {
+        let Counted { empty, leaves, tables, pieces, sizes } = counted;
+        drop(tables);
+        let Some(rack) = self.in_rack()? else { return Ok(Mapped::new(empty, leaves)) };
+        let (mates, carriers) =
+            (self.layout().in_rack_of(self.rank()), self.layout().carriers_of(self.rank()));
+        let owners_by =
+            |mate: &usize| (0..carriers.len()).filter(|owner| carriers[*owner] == *mate).collect();
+        let owners: Vec<Vec<usize>> = mates.iter().map(owners_by).collect();
+        let piece = |owners: &Vec<usize>| owners.iter().flat_map(|owner| &pieces[*owner]).copied().collect();
+        let for_mates: Vec<Vec<u8>> = owners.iter().map(piece).collect();
+        drop(pieces);
+        let count = |from: usize, to: usize| -> u64 {
+            owners[to].iter().map(|owner| sizes.get(mates[from], *owner)).sum()
         };
-        self.note(kind, start, mine.len(), bytes, busiest);
-        Ok(mine)
+        let bytes = (0..mates.len()).filter(|to| *to != rack.rank()).map(|to| count(rack.rank(), to)).sum();
+        let merged = self.deliver(rack, &mates, Mapped::new(empty, leaves), for_mates, count)?;
+        let links = [sizes.links(self), self.layout().to_carriers(|from, to| sizes.get(from, to))];
+        self.note(StageKind::MergeInRack, start, merged.forest.rows(), bytes, LinkBytes::sum(&links));
+        Ok(merged)
     }
 
     /// Merges the tables of a node's ranks at the first of them; the others are left with none.
@@ -78,13 +142,13 @@ impl Job<'_> {
         self.noticing(node.gatherv(&piece, &mut all, &lengths, 0))?;
         let merged = Mapped::new(empty, leaves);
         if !first {
-            self.note(StageKind::MergeOnNode, start, 0, length, 0);
+            self.note(StageKind::MergeOnNode, start, 0, length, LinkBytes::default());
             return Ok(merged);
         }
         tables.into_iter().for_each(|(at, table)| merged.forest.insert(at, table));
         let ranks = self.ranks_on_node();
         read(&merged.empty, &merged.forest, &all, &lengths, |from| ranks[from])?;
-        self.note(StageKind::MergeOnNode, start, merged.forest.rows(), length, 0);
+        self.note(StageKind::MergeOnNode, start, merged.forest.rows(), length, LinkBytes::default());
         Ok(merged)
     }
 
@@ -105,55 +169,70 @@ impl Job<'_> {
         Ok(Sizes { ranks, all, magnitude })
     }
 
-    /// The way that puts less on the busiest link, and what that has to carry; of equal ones, that of fewer bytes in all.
-    fn cheapest<T: Table>(&self, empty: &T, sizes: &Sizes) -> (StageKind, u64) {
-        let sparse = self.layout().busiest(|from, to| sizes.get(from, to));
-        if sizes.magnitude == NO_MAGNITUDE {
-            return (StageKind::RegroupSparse, sparse);
-        }
-        let one = empty.dense_bytes(sizes.magnitude);
-        let dense = self.layout().busiest_reduce_scatter(one);
-        let total = |rank| (0..sizes.ranks).map(|to| sizes.get(rank, to)).sum::<u64>();
-        let all: u64 = (0..sizes.ranks).map(total).sum();
-        if (dense, one.saturating_mul(sizes.ranks as u64)) < (sparse, all) {
-            (StageKind::RegroupDense, dense)
-        } else {
-            (StageKind::RegroupSparse, sparse)
-        }
-    }
-
-    fn dense<T: Table>(&self, comm: &Comm, table: T, magnitude: u64) -> Result<T, Error> {
-        match table.reduce_scatter(comm, magnitude) {
+    fn dense<T: Table>(&self, comm: &Comm, counted: Counted<T>) -> Result<T, Error> {
+        let Counted { empty, mut tables, sizes, .. } = counted;
+        let table = tables.pop_first().map_or(empty, |(_, table)| table);
+        match table.reduce_scatter(comm, sizes.magnitude) {
             Err(Error::Collective(error)) => self.noticing(Err(error)),
             done => done,
         }
     }
 
-    /// Each piece goes to its owner; this rank's own stays.
-    fn sparse<T: Table>(
+    fn sparse<T: Table>(&self, comm: &Comm, counted: Counted<T>) -> Result<T, Error> {
+        let Counted { empty, leaves, tables, pieces, sizes } = counted;
+        drop(tables);
+        let ranks: Vec<usize> = (0..sizes.ranks).collect();
+        let bytes = |from, to| sizes.get(from, to);
+        let Mapped { empty, forest } =
+            self.deliver(comm, &ranks, Mapped::new(empty, leaves), pieces, bytes)?;
+        forest.into_root(&empty).map_err(|source| Error::Table { rank: self.rank(), source })
+    }
+
+    /// Sends each rank of a group, which are `ranks` of the job, a piece, and merges what comes and this one's own into
+    /// `merged`. `bytes` says how many go from one to another.
+    fn deliver<T: Table>(
         &self,
-        comm: &Comm,
-        empty: &T,
-        leaves: usize,
+        group: &Comm,
+        ranks: &[usize],
+        merged: Mapped<T>,
         mut pieces: Vec<Vec<u8>>,
-        sizes: &Sizes,
-    ) -> Result<T, Error> {
-        let own = std::mem::take(&mut pieces[self.rank()]);
+        bytes: impl Fn(usize, usize) -> u64,
+    ) -> Result<Mapped<T>, Error> {
+        let own = std::mem::take(&mut pieces[group.rank()]);
         let send = pieces.concat();
         drop(pieces);
-        let ranks = 0..sizes.ranks;
-        let count = |from, to| if from == to { 0 } else { sizes.get(from, to) as usize };
-        let counts: Vec<usize> =
-            ranks.clone().flat_map(|from| ranks.clone().map(move |to| count(from, to))).collect();
-        let from: Vec<usize> = ranks.map(|from| count(from, self.rank())).collect();
+        let count = |from, to| if from == to { 0 } else { bytes(from, to) as usize };
+        let all = 0..ranks.len();
+        let counts: Vec<usize> = all
+            .clone()
+            .flat_map(|from| all.clone().map(move |to| (from, to)))
+            .map(|(from, to)| count(from, to))
+            .collect();
+        let from: Vec<usize> = all.map(|from| count(from, group.rank())).collect();
         let mut recv = vec![0; from.iter().sum()];
-        self.noticing(comm.alltoallv(&send, &mut recv, &counts))?;
+        self.noticing(group.alltoallv(&send, &mut recv, &counts))?;
         drop(send);
-        let forest = Forest::new(leaves);
-        read(empty, &forest, &own, &[own.len()], |_| self.rank())?;
+        read(&merged.empty, &merged.forest, &own, &[own.len()], |_| self.rank())?;
         drop(own);
-        read(empty, &forest, &recv, &from, |from| from)?;
-        forest.into_root(empty).map_err(|source| Error::Table { rank: self.rank(), source })
+        read(&merged.empty, &merged.forest, &recv, &from, |from| ranks[from])?;
+        Ok(merged)
+    }
+}
+
+/// Tables as bytes, and how many bytes all ranks have.
+struct Counted<T> {
+    empty: T,
+    leaves: usize,
+    tables: BTreeMap<Node, T>,
+    /// For each owner.
+    pieces: Vec<Vec<u8>>,
+    sizes: Sizes,
+}
+
+impl<T> Counted<T> {
+    /// What links carry if the pieces go straight to the owners.
+    fn links(&self, job: &Job<'_>) -> LinkBytes {
+        job.layout().exchange(|from, to| self.sizes.get(from, to))
     }
 }
 
@@ -169,6 +248,11 @@ struct Sizes {
 impl Sizes {
     fn get(&self, from: usize, to: usize) -> u64 {
         self.all[from * (self.ranks + 1) + to]
+    }
+
+    /// What links carried to exchange them.
+    fn links(&self, job: &Job<'_>) -> LinkBytes {
+        job.layout().to_all(&vec![(size_of::<u64>() * (self.ranks + 1)) as u64; self.ranks])
     }
 }
 

@@ -1,5 +1,6 @@
 //! What an iteration did: rows, bytes and seconds of each of its stages, for people and programs.
 
+use crate::cost::LinkBytes;
 use std::fmt;
 
 /// A stage of an iteration, in the papers' words.
@@ -11,6 +12,8 @@ pub enum StageKind {
     Map,
     /// Ranks of a node merged their tables.
     MergeOnNode,
+    /// Ranks of a rack merged their tables, each the keys of some owners.
+    MergeInRack,
     /// Values went to the owners of their keys: only those that are there.
     RegroupSparse,
     /// Values of all keys, zeros too, were added up on their way to the owners.
@@ -26,6 +29,7 @@ impl StageKind {
             StageKind::Broadcast => "broadcast",
             StageKind::Map => "map",
             StageKind::MergeOnNode => "merge on node",
+            StageKind::MergeInRack => "merge in rack",
             StageKind::RegroupSparse => "regroup (sparse)",
             StageKind::RegroupDense => "regroup (dense)",
             StageKind::Combine => "combine",
@@ -34,7 +38,7 @@ impl StageKind {
 }
 
 /// What a stage did, as one rank saw it.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct Stage {
     /// Which it was.
     pub kind: StageKind,
@@ -42,8 +46,8 @@ pub struct Stage {
     pub rows: u64,
     /// Bytes that this rank gave to the network.
     pub bytes: u64,
-    /// Bytes that the busiest link of a node or of a rack must carry in one direction: of payload, without headers.
-    pub busiest_link_bytes: u64,
+    /// Bytes that all links must carry: of payload, without headers.
+    pub links: LinkBytes,
     /// Time that this rank spent in it, with waiting for slower ranks.
     pub seconds: f64,
 }
@@ -60,9 +64,9 @@ pub struct Report {
 }
 
 impl Report {
-    /// Bytes that the busiest link of a node or of a rack must carry in one direction, if it is the same one in all stages.
+    /// Bytes of payload that the busiest link of a node or of a rack must carry in one direction.
     pub fn busiest_link_bytes(&self) -> u64 {
-        self.stages.iter().map(|stage| stage.busiest_link_bytes).sum()
+        LinkBytes::sum(self.stages.iter().map(|stage| &stage.links)).busiest()
     }
 }
 

@@ -2,7 +2,7 @@
 
 use super::{Features, dealt};
 use crate::error::Error;
-use crate::grid::{Centroids, Points, Values};
+use crate::grid::{Centroids, Points};
 use crate::inputs::hog;
 use crate::inputs::pictures::Pictures;
 use crate::peers::Peers;
@@ -43,7 +43,7 @@ fn bag(file: &PathBuf, panels: &Panels, features: &Features) -> Result<Row, Erro
         );
         return Err(Error::Input(format!("{}: {problem}", file.display())));
     }
-    let points = Points { dims: hog::DIMS, values: Values::Byte(pictures.load(&rows, 1, &|_| ())?) };
+    let points = Points::bytes(hog::DIMS, pictures.load(&rows, 1, &|_| ())?);
     let mut patches = Vec::with_capacity(rows.len());
     panels.nearest(points.rows(), Picked::Run { first: 0, count: rows.len() }, |i, nearest| {
         let (x, y) = pictures.middle(rows[i]);

@@ -6,7 +6,8 @@ use super::{Classes, Classifier, Features, Model, dealt};
 use crate::error::Error;
 use crate::grid::Centroids;
 use crate::inputs::Input;
-use crate::lloyd::{Clustering, Watch};
+use crate::lloyd::Watch;
+use crate::options::Clustering;
 use crate::peers::Peers;
 use crate::share::{Loading, Share};
 use cool_classify::Row;
@@ -77,12 +78,10 @@ fn vocabulary(
     how: &Teaching,
     watch: &dyn Watch,
 ) -> Result<Centroids, Error> {
+    let input = Input { paths: classes.files(), cut: how.features.cut, dims: 0 };
     let loading = Loading {
-        input: Input { paths: classes.files(), cut: how.features.cut, dims: 0 },
         max_points: how.patches,
-        skip_bad: false,
-        seed: how.vocabulary.seed,
-        threads: how.vocabulary.effort.threads,
+        ..Loading::new(input, how.vocabulary.seed, how.vocabulary.effort.threads)
     };
     let share = Share::load(peers, &loading, watch)?;
     Ok(share.cluster(peers, &how.vocabulary, watch, &mut Progress::default())?.centroids)

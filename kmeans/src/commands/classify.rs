@@ -10,7 +10,7 @@ use cool_kmeans::Error;
 use cool_kmeans::choose::Effort;
 use cool_kmeans::classify::{self, Classes, Features, Model, Teaching, Tested};
 use cool_kmeans::inputs::pictures::Cut;
-use cool_kmeans::lloyd::Clustering;
+use cool_kmeans::options::Clustering;
 use cool_kmeans::peers::Peers;
 use std::path::PathBuf;
 
@@ -157,15 +157,8 @@ impl Train {
         Ok(Teaching {
             features: Features { cut, pyramid: Pyramid { levels: self.pyramid }, map },
             vocabulary: Clustering {
-                k: self.words,
                 iterations: self.iterations,
-                tolerance: 0.0,
-                seed: self.seed,
-                sample: 4,
-                init: None,
-                effort: Effort { level, ..Effort::of(threads) },
-                checkpoint: None,
-                resume: false,
+                ..Clustering::new(self.words, self.seed, Effort { level, ..Effort::of(threads) })
             },
             patches: self.patches_per_word.saturating_mul(self.words as u64),
             machines: Training { cost: self.cost, seed: self.seed, ..Training::default() },

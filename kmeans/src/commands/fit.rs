@@ -1,21 +1,23 @@
 //! `fit`: clusters points.
 
 use super::on_all_ranks;
-use super::options::{Work, bytes, make_folder};
+use super::options::{Work, bytes, make_folder, seconds};
 use super::terminal::{Terminal, significant};
 use clap::Args;
 use cool_kmeans::bounds::Bounds;
 use cool_kmeans::choose::{Effort, Method};
+use cool_kmeans::grid::Metric;
 use cool_kmeans::inputs::Input;
 use cool_kmeans::inputs::pictures::Cut;
-use cool_kmeans::lloyd::{Clustered, Clustering, Init};
+use cool_kmeans::lloyd::Clustered;
+use cool_kmeans::options::{Clustering, Empty, Init};
 use cool_kmeans::peers::Peers;
 use cool_kmeans::progress::Progress;
 use cool_kmeans::report::{self, Network, Run};
 use cool_kmeans::share::{Loading, Share};
 use cool_kmeans::{Error, npy, words};
 use std::path::PathBuf;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 /// Groups image patches, or any points, into clusters, on as many nodes as there are.
 ///
@@ -42,6 +44,43 @@ pub(crate) struct Fit {
     /// Stop as soon as an iteration lowers the inertia by less than this share of it; 0 goes on until nothing moves.
     #[arg(long, default_value_t = 0.0, value_name = "SHARE")]
     tolerance: f64,
+
+    /// Stop as soon as an iteration moves the centroids by no more than this share of the points' variance: scikit-learn's
+    /// `tol`. 0 goes on until nothing moves.
+    ///
+    /// Compared are the sum of the squared distances that centroids move, and the mean of the variances of all coordinates.
+    #[arg(long, default_value_t = 0.0, value_name = "SHARE")]
+    movement: f64,
+
+    /// Stop after the first iteration that ends later than this.
+    ///
+    /// How far the run comes then depends on the machine; all else does not.
+    #[arg(long, value_name = "SECONDS", value_parser = seconds)]
+    time_limit: Option<Duration>,
+
+    /// Runs, of which the one of the least inertia counts; each has first centroids of its own, by the next seed.
+    #[arg(long, default_value_t = 1, value_name = "N")]
+    restarts: usize,
+
+    /// What distance is; with cosine, points and centroids are scaled to length 1 (spherical K-means).
+    #[arg(long, value_name = "METRIC", default_value = "euclidean")]
+    metric: Metric,
+
+    /// How many times each point counts: a number for each row of the input, at least 0.
+    ///
+    /// Whole numbers up to 65,535 are taken as they are; of others the largest becomes 65,535, and the rest are rounded.
+    #[arg(long, value_name = "FILE.npy")]
+    weights: Option<PathBuf>,
+
+    /// What becomes of centroids without points: they stay where they are, or each gets half of the largest cluster.
+    #[arg(long, value_name = "HOW", default_value = "keep")]
+    empty: Empty,
+
+    /// Before the first iteration, move the centroids by one pass over all points, so many at a time.
+    ///
+    /// That costs about as much as an iteration and spares several: centroids follow their points within the pass.
+    #[arg(long, value_name = "N")]
+    mini_batch: Option<u64>,
 
     /// Names the run: the same seed and inputs give the same result.
     #[arg(long, default_value_t = 1, value_name = "N")]
@@ -158,6 +197,8 @@ impl Fit {
             skip_bad: self.skip_bad_images,
             seed: self.seed,
             threads,
+            metric: self.metric,
+            weights: self.weights.clone(),
         })
     }
 
@@ -167,7 +208,12 @@ impl Fit {
             k: self.k,
             iterations: self.iterations,
             tolerance: self.tolerance,
+            movement: self.movement,
+            time_limit: self.time_limit,
             seed: self.seed,
+            restarts: self.restarts,
+            empty: self.empty,
+            mini_batch: self.mini_batch,
             sample: self.sample,
             init: self.init.clone(),
             effort: Effort {

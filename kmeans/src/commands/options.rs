@@ -6,6 +6,7 @@ use cool_kmeans::Error;
 use cool_kmeans::peers::Peers;
 use std::num::NonZeroUsize;
 use std::path::Path;
+use std::time::Duration;
 
 /// Who does the work, and how.
 #[derive(Debug, Args)]
@@ -60,4 +61,12 @@ pub(crate) fn bytes(text: &str) -> Result<u64, String> {
 pub(crate) fn make_folder(file: &Path) -> Result<(), Error> {
     let folder = file.parent().unwrap_or(Path::new(""));
     std::fs::create_dir_all(folder).map_err(|source| Error::File { path: folder.to_owned(), source })
+}
+
+/// A time in seconds, more than 0.
+pub(crate) fn seconds(text: &str) -> Result<Duration, String> {
+    let seconds = text.parse().ok().filter(|seconds| *seconds > 0.0);
+    seconds
+        .and_then(|seconds| Duration::try_from_secs_f64(seconds).ok())
+        .ok_or_else(|| "a number of seconds".to_owned())
 }

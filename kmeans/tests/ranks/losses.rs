@@ -2,7 +2,8 @@
 
 use crate::runs::{Outcome, Whole, clustering, join, loading, noise, rank, whole, write_bytes};
 use cool::embedded::Embedded;
-use cool_kmeans::lloyd::{Clustering, Iteration, Watch};
+use cool_kmeans::lloyd::{Iteration, Watch};
+use cool_kmeans::options::Clustering;
 use cool_kmeans::peers::{Peers, surviving};
 use cool_kmeans::progress::Progress;
 use cool_kmeans::share::{Loading, Share};

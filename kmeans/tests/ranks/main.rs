@@ -3,5 +3,6 @@
 mod classes;
 mod exactness;
 mod losses;
+mod options;
 mod refusals;
 mod runs;

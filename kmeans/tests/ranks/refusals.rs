@@ -2,7 +2,7 @@
 
 use crate::runs::{clustering, loading, ranks, write_bytes};
 use cool_kmeans::Error;
-use cool_kmeans::lloyd::Clustering;
+use cool_kmeans::options::Clustering;
 use cool_kmeans::share::Loading;
 use std::path::{Path, PathBuf};
 use std::process::Command;

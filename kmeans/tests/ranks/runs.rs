@@ -5,7 +5,8 @@ use cool_kmeans::Error;
 use cool_kmeans::choose::Effort;
 use cool_kmeans::inputs::Input;
 use cool_kmeans::inputs::pictures::Cut;
-use cool_kmeans::lloyd::{Clustered, Clustering, Iteration, Watch};
+use cool_kmeans::lloyd::{Clustered, Iteration, Watch};
+use cool_kmeans::options::Clustering;
 use cool_kmeans::partition::draw;
 use cool_kmeans::peers::Peers;
 use cool_kmeans::progress::Progress;
@@ -45,21 +46,11 @@ pub(crate) fn write_bytes(path: &Path, values: &[u8], dims: usize) {
 pub(crate) fn loading(paths: &[PathBuf], dims: usize) -> Loading {
     let cut = Cut::new(20, 10).expect("a cut");
     let input = Input { paths: paths.to_vec(), cut, dims };
-    Loading { input, max_points: u64::MAX, skip_bad: false, seed: 5, threads: 2 }
+    Loading::new(input, 5, 2)
 }
 
 pub(crate) fn clustering(k: usize, threads: usize) -> Clustering {
-    Clustering {
-        k,
-        iterations: 8,
-        tolerance: 0.0,
-        seed: 5,
-        sample: 3,
-        init: None,
-        effort: Effort::of(threads),
-        checkpoint: None,
-        resume: false,
-    }
+    Clustering { iterations: 8, sample: 3, ..Clustering::new(k, 5, Effort::of(threads)) }
 }
 
 /// A run's outcome, put together from all ranks.
@@ -71,6 +62,7 @@ pub(crate) struct Whole {
     pub(crate) sizes: Vec<i64>,
     pub(crate) inertia: Vec<f64>,
     pub(crate) moved: Vec<(u64, usize)>,
+    pub(crate) movements: Vec<f64>,
     pub(crate) converged: bool,
     pub(crate) words: Vec<Word>,
     pub(crate) skipped: Vec<PathBuf>,
@@ -86,7 +78,7 @@ impl Whole {
             bits(&self.real),
             &self.labels,
             &self.sizes,
-            (bits(&self.inertia), &self.moved, self.converged),
+            (bits(&self.inertia), &self.moved, bits(&self.movements), self.converged),
             words,
         )
     }
@@ -134,6 +126,7 @@ pub(crate) fn join(ranks: Vec<Outcome>) -> Whole {
         sizes: c.sizes,
         inertia,
         moved: c.iterations.iter().map(|i| (i.moved_points, i.moved_centroids)).collect(),
+        movements: c.iterations.iter().map(|i| i.movement).collect(),
         converged: c.converged,
         words,
         skipped: share.skipped,

@@ -3,65 +3,101 @@
 use crate::error::Malformed;
 use cool::Element;
 
-/// How the numbers of a row are sent. The discriminant is what stands in the bytes.
+/// How the numbers of a row are sent: integers packed to as many bits each as the row's widest needs, the lowest bit first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[repr(u8)]
 pub enum Width {
-    /// `u8`.
-    U8 = 0,
-    /// `i8`.
-    I8 = 1,
-    /// `u16`.
-    U16 = 2,
-    /// `i16`.
-    I16 = 3,
-    /// `i32`.
-    I32 = 4,
-    /// `i64`.
-    I64 = 5,
+    /// Integers from 0, of up to 63 bits.
+    Unsigned(u8),
+    /// Integers in two's complement, of 1 to 64 bits.
+    Signed(u8),
     /// `f32`.
-    F32 = 6,
+    F32,
     /// `f64`.
-    F64 = 7,
+    F64,
 }
 
 impl Width {
-    const ALL: [Width; 8] = {
-        use Width::{F32, F64, I8, I16, I32, I64, U8, U16};
-        [U8, I8, U16, I16, I32, I64, F32, F64]
-    };
+    const SIGNED: u8 = 0x80;
+    const F32_BYTE: u8 = 0x7e;
+    const F64_BYTE: u8 = 0x7f;
+
+    /// As it stands before a row's numbers.
+    pub(super) fn to_byte(self) -> u8 {
+        match self {
+            Width::Unsigned(bits) => bits,
+            Width::Signed(bits) => Width::SIGNED | bits,
+            Width::F32 => Width::F32_BYTE,
+            Width::F64 => Width::F64_BYTE,
+        }
+    }
 
     pub(super) fn read(byte: u8) -> Result<Width, Malformed> {
-        Width::ALL.get(usize::from(byte)).copied().ok_or(Malformed::Form)
+        match byte {
+            0..64 => Ok(Width::Unsigned(byte)),
+            0x81..=0xc0 => Ok(Width::Signed(byte & !Width::SIGNED)),
+            Width::F32_BYTE => Ok(Width::F32),
+            Width::F64_BYTE => Ok(Width::F64),
+            _ => Err(Malformed::Form),
+        }
     }
 
-    /// Bytes of a number.
-    pub(super) fn bytes(self) -> usize {
+    fn bits(self) -> u32 {
         match self {
-            Width::U8 | Width::I8 => 1,
-            Width::U16 | Width::I16 => 2,
-            Width::I32 | Width::F32 => 4,
-            Width::I64 | Width::F64 => 8,
+            Width::Unsigned(bits) | Width::Signed(bits) => bits.into(),
+            Width::F32 => 32,
+            Width::F64 => 64,
         }
     }
 
-    /// The narrowest that holds all integers from `least` to `most`.
+    /// Bytes of a row of so many numbers.
+    pub(super) fn bytes(self, numbers: usize) -> usize {
+        (numbers * self.bits() as usize).div_ceil(8)
+    }
+
+    /// The narrowest that holds all integers from `least` to `most`, of which the first is not above 0, nor the other below.
     fn holding(least: i64, most: i64) -> Width {
-        let within = |low: i64, high: i64| low <= least && most <= high;
-        if within(0, i64::from(u8::MAX)) {
-            Width::U8
-        } else if within(i64::from(i8::MIN), i64::from(i8::MAX)) {
-            Width::I8
-        } else if within(0, i64::from(u16::MAX)) {
-            Width::U16
-        } else if within(i64::from(i16::MIN), i64::from(i16::MAX)) {
-            Width::I16
-        } else if within(i64::from(i32::MIN), i64::from(i32::MAX)) {
-            Width::I32
-        } else {
-            Width::I64
+        let bits = |n: i64| (64 - n.leading_zeros()) as u8;
+        if least < 0 { Width::Signed(bits(most).max(bits(!least)) + 1) } else { Width::Unsigned(bits(most)) }
+    }
+}
+
+/// Appends the lowest `bits` of each number.
+fn pack(numbers: impl Iterator<Item = i64>, bits: u32, to: &mut Vec<u8>) {
+    let mask = (1u128 << bits) - 1;
+    let (mut word, mut held) = (0u128, 0);
+    for number in numbers {
+        word |= (u128::from(number.cast_unsigned()) & mask) << held;
+        held += bits;
+        if held >= 64 {
+            to.extend((word as u64).to_le_bytes());
+            word >>= 64;
+            held -= 64;
         }
     }
+    to.extend(&word.to_le_bytes()[..held.div_ceil(8) as usize]);
+}
+
+/// The numbers that were packed, without end: beyond the bytes there are zeros.
+fn unpack(bytes: &[u8], width: Width) -> impl Iterator<Item = i64> {
+    let bits = width.bits();
+    // Of signed numbers, what is above their sign.
+    let above = if matches!(width, Width::Signed(_)) { 64 - bits } else { 0 };
+    let mask = (1u128 << bits) - 1;
+    let mut words = bytes.chunks(8);
+    let (mut word, mut held) = (0u128, 0);
+    std::iter::repeat_with(move || {
+        if held < bits {
+            let mut next = [0; 8];
+            let chunk = words.next().unwrap_or_default();
+            next[..chunk.len()].copy_from_slice(chunk);
+            word |= u128::from(u64::from_le_bytes(next)) << held;
+            held += 64;
+        }
+        let number = (word & mask) as u64;
+        word >>= bits;
+        held -= bits;
+        (number << above).cast_signed() >> above
+    })
 }
 
 /// Numbers of [`Rows`](crate::Rows): `i32`, `i64`, which wrap around on overflow, `f32` and `f64`.
@@ -76,7 +112,7 @@ pub trait Number: Element + PartialEq {
     /// The narrowest form that loses nothing of a row.
     fn width(row: &[Self]) -> Width;
 
-    /// Writes a row, little end first.
+    /// Writes a row.
     fn write(row: &[Self], width: Width, to: &mut Vec<u8>);
 
     /// Adds a written row, of as many numbers, to one.
@@ -107,33 +143,19 @@ macro_rules! integers {
             }
 
             fn write(row: &[Self], width: Width, to: &mut Vec<u8>) {
-                match width {
-                    Width::U8 | Width::I8 => to.extend(row.iter().map(|n| *n as u8)),
-                    Width::U16 | Width::I16 => to.extend(row.iter().flat_map(|n| (*n as i16).to_le_bytes())),
-                    Width::I32 => to.extend(row.iter().flat_map(|n| (*n as i32).to_le_bytes())),
-                    _ => to.extend(row.iter().flat_map(|n| i64::from(*n).to_le_bytes())),
-                }
+                pack(row.iter().map(|n| i64::from(*n)), width.bits(), to);
             }
 
             fn add_written(row: &mut [Self], width: Width, bytes: &[u8]) -> Result<(), Malformed> {
-                fn add<const B: usize>(row: &mut [$number], bytes: &[u8], read: fn([u8; B]) -> $number) {
-                    for (n, bytes) in row.iter_mut().zip(bytes.as_chunks().0) {
-                        *n = n.wrapping_add(read(*bytes));
-                    }
-                }
-                if width.bytes() > size_of::<Self>() {
+                let fits = match width {
+                    Width::Unsigned(bits) => u32::from(bits) < Self::BITS,
+                    Width::Signed(bits) => u32::from(bits) <= Self::BITS,
+                    Width::F32 | Width::F64 => false,
+                };
+                if !fits {
                     return Err(Malformed::Form);
                 }
-                match width {
-                    Width::U8 => add(row, bytes, |[byte]| byte.into()),
-                    Width::I8 => add(row, bytes, |b| i8::from_le_bytes(b).into()),
-                    Width::U16 => add(row, bytes, |b| u16::from_le_bytes(b).into()),
-                    Width::I16 => add(row, bytes, |b| i16::from_le_bytes(b).into()),
-                    Width::I32 => add(row, bytes, |b| i32::from_le_bytes(b).into()),
-                    // Never narrowed: of i32, no such width comes here.
-                    Width::I64 => add(row, bytes, |b| i64::from_le_bytes(b) as $number),
-                    Width::F32 | Width::F64 => return Err(Malformed::Form),
-                }
+                row.iter_mut().zip(unpack(bytes, width)).for_each(|(n, more)| *n = n.wrapping_add(more as $number));
                 Ok(())
             }
 

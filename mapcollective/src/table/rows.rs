@@ -1,6 +1,6 @@
 //! Rows of numbers that are numbered from 0 and added up: vectors of centroids, ranks of pages, coordinates.
 //!
-//! Only rows that something was added to take memory and are sent, each in the narrowest form that holds its numbers.
+//! Only rows that something was added to take memory and are sent, each with as many bits a number as its widest needs.
 
 use super::Table;
 use super::number::{Number, Width};
@@ -31,6 +31,21 @@ impl<N: Number> Rows<N> {
     pub fn new(keys: usize, width: usize) -> Self {
         assert!(keys < NONE as usize && width > 0, "{keys} rows of {width} numbers");
         Self { keys: keys as u32, width, places: Vec::new(), values: Vec::new() }
+    }
+
+    /// Zeros, with memory for the given rows, which rise.
+    ///
+    /// # Panics
+    /// As [`Rows::new`]; if a row is not below `keys`.
+    pub fn zeros(keys: usize, width: usize, rows: &[usize]) -> Self {
+        let mut places = vec![NONE; if rows.is_empty() { 0 } else { keys }];
+        (0u32..).zip(rows).for_each(|(place, row)| places[*row] = place);
+        Self { places, values: vec![N::zeroed(); rows.len() * width], ..Self::new(keys, width) }
+    }
+
+    /// The rows that have memory, in the order in which they got it.
+    pub fn rows_mut(&mut self) -> impl Iterator<Item = &mut [N]> {
+        self.values.chunks_exact_mut(self.width)
     }
 
     /// How many rows there could be.
@@ -140,7 +155,7 @@ impl<N: Number> Table for Rows<N> {
                 bytes = postcard::to_extend(&((row - next) as u32), bytes).map_err(Error::Value)?;
                 next = row + 1;
                 let width = N::width(numbers);
-                bytes.push(width as u8);
+                bytes.push(width.to_byte());
                 N::write(numbers, width, &mut bytes);
             }
             Ok(bytes)
@@ -158,7 +173,7 @@ impl<N: Number> Table for Rows<N> {
             }
             let (&width, rest) = rest.split_first().ok_or(Malformed::Short)?;
             let width = Width::read(width)?;
-            let numbers = rest.split_at_checked(width.bytes() * self.width).ok_or(Malformed::Short)?;
+            let numbers = rest.split_at_checked(width.bytes(self.width)).ok_or(Malformed::Short)?;
             N::add_written(self.row_mut(row as usize), width, numbers.0)?;
             (next, bytes) = (row + 1, numbers.1);
         }
@@ -241,10 +256,19 @@ mod tests {
     #[test]
     fn rows_take_the_bytes_that_their_numbers_need() {
         for (number, bytes) in
-            [(255, 2), (256, 4), (-1, 2), (-129, 4), (40_000, 4), (-40_000, 8), (1 << 40, 16)]
+            [(255, 2), (256, 3), (-1, 1), (-8, 1), (-129, 3), (40_000, 4), (-40_000, 5), (1 << 40, 11)]
         {
             assert_eq!(rows(&[(0, number)]).to_bytes(1).expect("bytes")[0].len(), 2 + bytes, "{number}");
         }
+    }
+
+    #[test]
+    fn rows_that_have_memory_can_be_filled_in() {
+        let mut table = Rows::<i64>::zeros(60, 2, &[3, 59]);
+        assert!(table.is_empty());
+        table.rows_mut().zip([1, -1000]).for_each(|(row, n)| row.copy_from_slice(&[n, 7]));
+        assert_eq!(list(&table), list(&rows(&[(3, 1), (59, -1000)])));
+        assert!(Rows::<i64>::zeros(0, 1, &[]).rows_mut().next().is_none());
     }
 
     #[test]
@@ -260,13 +284,16 @@ mod tests {
         let bytes = rows(&[(3, 1), (59, -1000)]).to_bytes(1).expect("bytes").remove(0);
         let read = |bytes: &[u8]| rows(&[]).merge_bytes(bytes);
         assert_eq!(read(&bytes), Ok(()));
-        let whole = [0, 1 + 1 + 2, bytes.len()];
+        let whole = [0, 1 + 1 + 1, bytes.len()];
         for end in (0..=bytes.len()).filter(|end| !whole.contains(end)) {
             assert_eq!(read(&bytes[..end]), Err(Malformed::Short), "{end}");
         }
-        assert_eq!(read(&[60, 0, 1, 1]), Err(Malformed::Row(60)));
-        assert_eq!(read(&[59, 0, 1, 1, 0, 0, 1, 1]), Err(Malformed::Row(60)));
-        assert_eq!(read(&[0, 8, 1, 1]), Err(Malformed::Form));
-        assert_eq!(Rows::<i32>::new(1, 1).merge_bytes(&[0, 5, 0, 0, 0, 0, 0, 0, 0, 0]), Err(Malformed::Form));
+        assert_eq!(read(&[60, 1, 3]), Err(Malformed::Row(60)));
+        assert_eq!(read(&[59, 1, 3, 0, 1, 3]), Err(Malformed::Row(60)));
+        for width in [0x40, 0x7e, 0x7f, 0x80, 0xc1] {
+            assert_eq!(read(&[&[0, width][..], &[1; 16]].concat()), Err(Malformed::Form), "{width}");
+        }
+        let narrow = |width| Rows::<i32>::new(1, 1).merge_bytes(&[&[0, width][..], &[1; 8]].concat());
+        assert_eq!((narrow(32), narrow(0x80 | 33)), (Err(Malformed::Form), Err(Malformed::Form)));
     }
 }

@@ -96,7 +96,7 @@ fn integer_rows(
             |_, done| done == 1,
             |_, _| {
                 let mapped = job.map(&mut parts, &Rows::<i64>::new(keys, 3), |part, out| {
-                    for n in (0..each).map(|i| i + 97 * *part) {
+                    for n in (0..each).map(|i| 61 * (i + 97 * *part)) {
                         out.add(n % keys, &[factor * (n % 7) as i64, -1, 300]);
                     }
                     Ok::<_, Error>(())
@@ -127,6 +127,18 @@ fn rows_are_regrouped_the_cheaper_way_with_the_same_result() {
             assert_eq!(kinds(&stages, expected), 1, "{spread:?}: {stages:?}");
             assert_eq!(kinds(&stages, StageKind::MergeOnNode) == 1, spread.ranks_per_node > 1);
         }
+    }
+}
+
+#[test]
+fn ranks_of_a_rack_merge_what_they_have_where_that_spares_the_link_between_racks() {
+    let (keys, each, factor) = (4000, 60, 1);
+    let one = integer_rows(SPREADS[0], keys, each, factor).0;
+    for ranks in [6, 8, 11, 16] {
+        let spread = Spread { ranks, ranks_per_node: 1, threads: 1 };
+        let (rows, stages) = integer_rows(spread, keys, each, factor);
+        assert_eq!(rows, one, "{spread:?}");
+        assert!(stages.contains(&StageKind::MergeInRack), "{spread:?}: {stages:?}");
     }
 }
 

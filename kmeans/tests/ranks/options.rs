@@ -1,0 +1,254 @@
+//! What users can ask for: each option does what plain programs do, with the same bits on any ranks and in all ways of
+//! assigning points.
+
+use crate::runs::{Whole, alone, clustering, loading, noise, ranks, whole, write_bytes};
+use cool_kmeans::choose::{Effort, Method};
+use cool_kmeans::grid::Metric;
+use cool_kmeans::npy;
+use cool_kmeans::options::{Clustering, Empty, Init};
+use cool_kmeans::share::Loading;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+const DIMS: usize = 6;
+
+/// Bytes in groups, so that bounds spare something.
+fn points(n: usize) -> Vec<u8> {
+    let jitter = noise(n * DIMS, 40);
+    let corner = noise(12 * DIMS, 200);
+    (0..n * DIMS).map(|at| (corner[at / DIMS * 7 % 12 * DIMS + at % DIMS] + jitter[at]) as u8).collect()
+}
+
+fn input(folder: &Path, bytes: &[u8]) -> Loading {
+    let path = folder.join("points.npy");
+    write_bytes(&path, bytes, DIMS);
+    loading(&[path], 0)
+}
+
+fn column(folder: &Path, numbers: &[f64]) -> PathBuf {
+    let path = folder.join("weights.npy");
+    npy::write(&path, numbers, 1).expect("written");
+    path
+}
+
+/// The result of one process, after checking that several ranks and all ways of assigning points come to the same.
+fn everywhere(load: &Loading, how: &Clustering) -> Whole {
+    let single = alone(load, how);
+    for count in [1, 3, 5] {
+        for method in [Method::Auto, Method::Full, Method::Bounds] {
+            let effort = Effort { method, near: Some(3), ..Effort::of(2) };
+            let found = whole(count, load, &Clustering { effort, ..how.clone() });
+            assert_eq!(found.result(), single.result(), "{count} ranks, {method:?}");
+        }
+    }
+    single
+}
+
+#[test]
+fn a_weight_is_as_many_equal_points() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let bytes = points(120);
+    let first = folder.path().join("first.npy");
+    let real: Vec<f64> = bytes[..9 * DIMS].iter().map(|b| f64::from(*b)).collect();
+    npy::write(&first, &real, DIMS).expect("written");
+    let how = Clustering { init: Some(Init::File(first)), ..clustering(9, 1) };
+    let times = noise(120, 5);
+    let weights = Some(column(folder.path(), &times.iter().map(|n| *n as f64).collect::<Vec<_>>()));
+    let weighted = everywhere(&Loading { weights, ..input(folder.path(), &bytes) }, &how);
+    let copies = |(point, times): (&[u8], &u64)| point.repeat(*times as usize);
+    let repeated: Vec<u8> = bytes.chunks(DIMS).zip(&times).flat_map(copies).collect();
+    let plain = alone(&input(folder.path(), &repeated), &how);
+    assert_eq!((weighted.centroids, weighted.inertia), (plain.centroids, plain.inertia));
+}
+
+#[test]
+fn weights_are_relative_and_seeding_knows_them() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let bytes = points(200);
+    let thirds: Vec<f64> = noise(200, 7).iter().map(|n| *n as f64 / 3.0).collect();
+    for init in [Init::PlusPlus, Init::Parallel] {
+        let how = Clustering { init: Some(init), ..clustering(7, 1) };
+        let weights = Some(column(folder.path(), &thirds));
+        let one = everywhere(&Loading { weights, ..input(folder.path(), &bytes) }, &how);
+        let scaled: Vec<f64> = thirds.iter().map(|weight| weight * 4.0).collect();
+        let weights = Some(column(folder.path(), &scaled));
+        let other = alone(&Loading { weights, ..input(folder.path(), &bytes) }, &how);
+        assert_eq!(one.centroids, other.centroids);
+        let ratio = other.inertia[0] / one.inertia[0];
+        assert!((ratio - 4.0).abs() < 1e-9, "{ratio}");
+    }
+}
+
+#[test]
+fn points_without_weight_are_as_good_as_none() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let bytes = points(60);
+    let mut weights = vec![0.0; 60];
+    weights[..10].fill(1.0);
+    for init in [Init::PlusPlus, Init::Parallel] {
+        let how = Clustering { init: Some(init), sample: 6, ..clustering(10, 1) };
+        let weights = Some(column(folder.path(), &weights));
+        let found = alone(&Loading { weights, ..input(folder.path(), &bytes) }, &how);
+        assert_eq!(found.inertia.last(), Some(&0.0), "each of the 10 has a centroid");
+    }
+}
+
+#[test]
+fn bad_weights_are_refused_by_name() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let bytes = points(20);
+    for (numbers, expected) in [
+        (vec![1.0; 19], "has 19 weights; the input has 20 points"),
+        ([vec![1.0; 19], vec![-1.0]].concat(), "row 19 is -1"),
+        ([vec![f64::NAN], vec![1.0; 19]].concat(), "row 0 is NaN"),
+        (vec![0.0; 20], "has no weight above 0"),
+    ] {
+        let weights = Some(column(folder.path(), &numbers));
+        let outcomes = ranks(3, &Loading { weights, ..input(folder.path(), &bytes) }, &clustering(2, 1));
+        for outcome in outcomes {
+            let said = outcome.map(|_| ()).expect_err("refused").to_string();
+            assert!(said.contains("weights.npy: ") && said.contains(expected), "{said}");
+        }
+    }
+}
+
+/// Spherical K-means in floating-point numbers.
+fn spherical(points: &[Vec<f64>], mut centroids: Vec<Vec<f64>>, iterations: usize) -> Vec<usize> {
+    let dot = |a: &[f64], b: &[f64]| a.iter().zip(b).map(|(a, b)| a * b).sum::<f64>();
+    let unit = |row: &[f64]| row.iter().map(|x| x / dot(row, row).sqrt()).collect::<Vec<_>>();
+    let points: Vec<_> = points.iter().map(|row| unit(row)).collect();
+    centroids.iter_mut().for_each(|row| *row = unit(row));
+    let mut labels = Vec::new();
+    for _ in 0..=iterations {
+        let nearest = |p: &Vec<f64>| {
+            (0..centroids.len())
+                .max_by(|a, b| dot(p, &centroids[*a]).total_cmp(&dot(p, &centroids[*b])))
+                .unwrap_or(0)
+        };
+        labels = points.iter().map(nearest).collect();
+        for (j, centroid) in centroids.iter_mut().enumerate() {
+            let mine: Vec<_> = points.iter().zip(&labels).filter(|(_, l)| **l == j).map(|(p, _)| p).collect();
+            if !mine.is_empty() {
+                let sums: Vec<f64> = (0..DIMS).map(|d| mine.iter().map(|p| p[d]).sum()).collect();
+                *centroid = unit(&sums);
+            }
+        }
+    }
+    labels
+}
+
+#[test]
+fn cosine_groups_by_direction_whatever_the_length() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let bytes = points(300);
+    let first = folder.path().join("first.npy");
+    let real = |bytes: &[u8]| bytes.iter().map(|b| f64::from(*b)).collect::<Vec<_>>();
+    npy::write(&first, &real(&bytes[..8 * DIMS]), DIMS).expect("written");
+    let how = Clustering { init: Some(Init::File(first)), ..clustering(8, 1) };
+    let load = Loading { metric: Metric::Cosine, ..input(folder.path(), &bytes) };
+    let found = everywhere(&load, &how);
+    let rows: Vec<Vec<f64>> = bytes.chunks(DIMS).map(real).collect();
+    let expected = spherical(&rows, rows[..8].to_vec(), 8);
+    assert_eq!(found.labels.iter().map(|l| *l as usize).collect::<Vec<_>>(), expected);
+    for centroid in found.real.chunks(DIMS) {
+        let length = centroid.iter().map(|x| x * x).sum::<f64>().sqrt();
+        assert!((length - 1.0).abs() < 1e-4, "{length}");
+    }
+    // Longer points have the same directions.
+    let longer = folder.path().join("longer.npy");
+    let scaled: Vec<f64> =
+        rows.iter().enumerate().flat_map(|(i, row)| row.iter().map(move |x| x * (i + 1) as f64)).collect();
+    npy::write(&longer, &scaled, DIMS).expect("written");
+    let load = Loading { metric: Metric::Cosine, ..loading(&[longer], 0) };
+    assert_eq!(alone(&load, &how).labels, found.labels);
+}
+
+#[test]
+fn the_best_of_several_runs_counts_and_is_the_run_of_its_seed() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let load = input(folder.path(), &points(400));
+    let how = Clustering { init: Some(Init::Random), iterations: 3, ..clustering(12, 1) };
+    let best = everywhere(&load, &Clustering { restarts: 4, ..how.clone() });
+    let runs: Vec<Whole> =
+        (0..4).map(|run| alone(&load, &Clustering { seed: how.seed_of(run), ..how.clone() })).collect();
+    let least = |w: &Whole| *w.inertia.last().expect("an inertia");
+    let expected = runs.iter().min_by(|a, b| least(a).total_cmp(&least(b))).expect("a run");
+    assert!(runs.iter().any(|run| least(run) > least(expected)), "they differ");
+    assert_eq!(best.result(), expected.result());
+}
+
+#[test]
+fn iterations_end_when_centroids_move_less_than_a_share_of_the_variance() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let bytes = points(400);
+    let load = input(folder.path(), &bytes);
+    let how = Clustering { iterations: 40, ..clustering(12, 1) };
+    let all = alone(&load, &how);
+    let n = 400.0;
+    let column = |d: usize| bytes.iter().skip(d).step_by(DIMS).map(|b| f64::from(*b));
+    let variance =
+        |d: usize| column(d).map(|x| x * x).sum::<f64>() / n - (column(d).sum::<f64>() / n).powi(2);
+    let variance = (0..DIMS).map(variance).sum::<f64>() / DIMS as f64;
+    let movement = 0.02;
+    let expected =
+        all.movements.iter().position(|m| *m <= movement * variance).expect("they come to rest") + 1;
+    assert!((2..all.movements.len()).contains(&expected), "{:?}", all.movements);
+    let found = everywhere(&load, &Clustering { movement, ..how });
+    assert_eq!((found.movements.len(), found.converged), (expected, true));
+}
+
+#[test]
+fn the_largest_clusters_are_split_in_favour_of_empty_ones() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let bytes = points(300);
+    let first = folder.path().join("first.npy");
+    // Of equal centroids, all points take the first.
+    npy::write(&first, &[100.0; 10 * DIMS], DIMS).expect("written");
+    let how = Clustering { init: Some(Init::File(first)), iterations: 30, ..clustering(10, 1) };
+    let load = input(folder.path(), &bytes);
+    let kept = everywhere(&load, &how);
+    assert!(kept.sizes.contains(&0), "{:?}", kept.sizes);
+    let split = everywhere(&load, &Clustering { empty: Empty::Split, ..how });
+    assert!(!split.sizes.contains(&0), "{:?}", split.sizes);
+    assert!(split.inertia.last() < kept.inertia.last());
+}
+
+#[test]
+fn a_mini_batch_pass_is_the_plain_one_and_comes_near_a_few_iterations() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let load = input(folder.path(), &points(500));
+    let how = Clustering { init: Some(Init::Random), iterations: 1, ..clustering(12, 1) };
+    let plain = alone(&load, &how);
+    let passed = everywhere(&load, &Clustering { mini_batch: Some(50), ..how.clone() });
+    assert!(passed.inertia[0] < plain.inertia[0], "{:?} {:?}", passed.inertia, plain.inertia);
+    // One batch of all points is an iteration.
+    let whole = alone(&load, &Clustering { mini_batch: Some(500), iterations: 0, ..how });
+    assert_eq!(whole.centroids, plain.centroids);
+}
+
+#[test]
+fn a_time_limit_ends_the_run_after_an_iteration_at_all_ranks() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let load = input(folder.path(), &points(100));
+    let how = Clustering { time_limit: Some(Duration::from_nanos(1)), restarts: 3, ..clustering(5, 1) };
+    let found = everywhere(&load, &how);
+    assert_eq!(found.movements.len(), 1);
+}
+
+#[test]
+fn options_that_make_no_sense_are_refused_by_name() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let load = input(folder.path(), &points(20));
+    let base = || clustering(3, 1);
+    let file = || Some(Init::File(folder.path().join("points.npy")));
+    for (how, expected) in [
+        (Clustering { restarts: 0, ..base() }, "--restarts 0"),
+        (Clustering { restarts: 2, init: file(), ..base() }, "--restarts with --init FILE"),
+        (Clustering { mini_batch: Some(0), ..base() }, "--mini-batch 0"),
+        (Clustering { movement: -1.0, ..base() }, "--movement -1"),
+        (Clustering { tolerance: f64::NAN, ..base() }, "--tolerance NaN"),
+    ] {
+        let said = ranks(1, &load, &how).remove(0).map(|_| ()).expect_err("refused").to_string();
+        assert!(said.contains(expected), "{said}");
+    }
+}
