@@ -33,29 +33,28 @@ def varint(number):
     return max(1, -(-number.bit_length() // 7))
 
 
-def row_bytes(skipped, width, bytes_each):
-    """Of a row: how many rows were left out before it, the width of its numbers, the numbers."""
-    return varint(skipped) + 1 + width * bytes_each
+def row_bytes(skipped, numbers, bits):
+    """Of a row: how many rows were left out before it, how wide its numbers are, the numbers packed."""
+    return varint(skipped) + 1 + -(-numbers * bits // 8)
 
 
 def sums_bytes(counts, clusters, dimensions, owners):
-    """Bytes that a rank has for each owner, of the sums of points in clusters: `counts` are its points of each cluster it has.
+    """Bytes that a rank has for each owner, of the sums of its points in clusters: `counts` are its points in each that has some.
 
-    Numbers of a row are bytes as long as they are those of one point, and 16 bits wide up to 257 points."""
+    A row's numbers are as wide as its largest may be: that of so many bytes."""
     bounds = [clusters * owner // owners for owner in range(owners + 1)]
     sizes, owner, next_row = [0] * owners, 0, 0
     for row in sorted(counts):
         while row >= bounds[owner + 1]:
             owner, next_row = owner + 1, 0
-        each = 1 if counts[row] == 1 else 2 if counts[row] <= 257 else 4
-        sizes[owner] += row_bytes(row - next_row, dimensions + 1, each)
+        sizes[owner] += row_bytes(row - next_row, dimensions + 1, (255 * counts[row]).bit_length())
         next_row = row + 1
     return sizes
 
 
 def moves_bytes(rows, dimensions):
-    """Bytes of centroids' moves, on the grid of 1/128 of a byte's step: 16 bits a number hold any."""
-    return sum(row_bytes(0, dimensions, 2) for _ in range(rows))
+    """Bytes of centroids' moves, on a grid of 1/128 of a byte: 16 bits a number hold any."""
+    return sum(row_bytes(0, dimensions, 16) for _ in range(rows))
 
 
 def simulate(program, operation, size):

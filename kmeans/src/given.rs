@@ -12,6 +12,7 @@ use crate::partition::Thinned;
 use crate::peers::Peers;
 use crate::share::{Share, grid_between};
 use crate::threads;
+use crate::weights::Weights;
 use cool::Op;
 use cool_map::Rows;
 
@@ -73,20 +74,26 @@ pub struct InNumbers {
 }
 
 impl Share {
-    /// The rows that each rank gives, in the order of ranks. A rank may have none.
-    pub fn given(peers: &Peers<'_>, rows: Given<'_>, dims: usize) -> Result<Self, Error> {
+    /// The rows that each rank gives, in the order of ranks, and how many times each counts: finite numbers of at least 0, or
+    /// once. A rank may have none.
+    pub fn given(
+        peers: &Peers<'_>,
+        rows: Given<'_>,
+        dims: usize,
+        weights: Option<&[f64]>,
+    ) -> Result<Self, Error> {
         let checked = if (1..=MAX_DIMS).contains(&dims) {
             Ok(())
         } else {
             Err(Error::Input(format!("points of {dims} coordinates; they have 1 to {MAX_DIMS}")))
         };
         peers.agree(checked)?;
-        let kind = u64::from(matches!(rows, Given::Bytes(_)));
+        let kind = u64::from(matches!(rows, Given::Bytes(_))) + 2 * u64::from(weights.is_some());
         let all = peers.all_gather(vec![(rows.len() / dims) as u64, dims as u64, kind])?;
         let each: Vec<&[u64]> = all.chunks_exact(3).collect();
         if let Some(other) = each.iter().position(|one| one[1..] != each[0][1..]) {
             return Err(Error::Input(format!(
-                "rank {other} gives points of {} coordinates, or of another type than rank 0, which gives {}",
+                "rank {other} gives points of {} coordinates, or of another type than rank 0, which gives {}, or only one of them weights",
                 each[other][1], each[0][1]
             )));
         }
@@ -105,9 +112,17 @@ impl Share {
                 grid.quantise(numbers, &mut points);
             }
         }
+        let weights = match weights {
+            Some(weights) => {
+                let (weights, integers) = Weights::given(peers, weights)?;
+                points.weights = Some(integers);
+                Some(weights)
+            }
+            None => None,
+        };
         let chosen = Thinned::new(total, u64::MAX, 0);
         let source = Source::Given { rows: total, dims };
-        Ok(Self { source, chosen, range, grid, points, skipped: Vec::new() })
+        Ok(Self { source, chosen, range, grid, points, weights, skipped: Vec::new() })
     }
 
     /// The clustering of these points in the numbers that were given. All ranks call it.
@@ -129,10 +144,11 @@ impl Share {
         let (labels, squared): (Vec<u32>, Vec<f64>) = nearest.into_iter().unzip();
         let largest = squared.iter().fold(0.0f64, |most, x| most.max(*x));
         let fixed = Fixed::holding(peers.combine(vec![largest], Op::Max)?[0]);
-        let sum: i128 = squared.iter().map(|x| i128::from(fixed.integer(*x))).sum();
-        let (high, low) = parts(sum);
+        let weigh = |(i, x): (usize, &f64)| i128::from(fixed.integer(*x)) * i128::from(self.points.weight(i));
+        let (high, low) = parts(squared.iter().enumerate().map(weigh).sum());
         let all = peers.combine(vec![high, low], Op::Sum)?;
-        Ok(InNumbers { centres, labels, inertia: fixed.real(whole(all[0], all[1])) })
+        let unit = self.weights.as_ref().map_or(1.0, |weights| weights.unit);
+        Ok(InNumbers { centres, labels, inertia: unit * fixed.real(whole(all[0], all[1])) })
     }
 
     /// The mean of the points of each cluster; a cluster without points has its centroid.
@@ -141,20 +157,20 @@ impl Share {
         let mut most = vec![0.0f64; dims];
         rows.each(dims, |_, row| most.iter_mut().zip(row).for_each(|(most, x)| *most = most.max(x.abs())));
         let fixed: Vec<Fixed> = peers.combine(most, Op::Max)?.into_iter().map(Fixed::holding).collect();
-        // Of each coordinate the high and the low part, and the number of points.
+        // Of each coordinate the high and the low part, and the points' weights.
         let mut sums = Rows::<i64>::new(k, 2 * dims + 1);
         rows.each(dims, |i, row| {
-            let sum = sums.row_mut(clustered.labels[i] as usize);
+            let (sum, weight) = (sums.row_mut(clustered.labels[i] as usize), self.points.weight(i));
             for (d, (x, fixed)) in row.iter().zip(&fixed).enumerate() {
-                let (high, low) = parts(fixed.integer(*x).into());
+                let (high, low) = parts(i128::from(fixed.integer(*x)) * i128::from(weight));
                 sum[2 * d] += high;
                 sum[2 * d + 1] += low;
             }
-            sum[2 * dims] += 1;
+            sum[2 * dims] += weight;
         });
         let sums = peers.share(peers.regroup(sums)?)?;
         let mut centres = self.grid.real(&clustered.centroids);
-        for (j, sum) in sums.iter() {
+        for (j, sum) in sums.iter().filter(|(_, sum)| sum[2 * dims] > 0) {
             let count = sum[2 * dims] as f64;
             for (d, fixed) in fixed.iter().enumerate() {
                 centres[j * dims + d] = fixed.real(whole(sum[2 * d], sum[2 * d + 1])) / count;

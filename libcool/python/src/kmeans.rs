@@ -6,11 +6,12 @@ use crate::error::{described, raised};
 use cool_kmeans::Error;
 use cool_kmeans::choose::Effort;
 use cool_kmeans::given::{Given, InNumbers, nearest};
-use cool_kmeans::lloyd::{Clustering, Init, Iteration, Watch};
+use cool_kmeans::lloyd::{Iteration, Watch};
+use cool_kmeans::options::{Clustering, Init};
 use cool_kmeans::peers::Peers;
 use cool_kmeans::progress::Progress;
 use cool_kmeans::share::Share;
-use numpy::{PyArray1, PyArray2, PyArrayMethods, PyReadonlyArray2, PyUntypedArrayMethods};
+use numpy::{PyArray1, PyArray2, PyArrayMethods, PyReadonlyArray1, PyReadonlyArray2, PyUntypedArrayMethods};
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 
@@ -68,12 +69,13 @@ fn error(py: Python<'_>, error: &Error) -> PyErr {
 /// What a clustering gives: centres, labels of this rank's rows, inertia, iterations, whether nothing was left to do.
 type Result5<'py> = (Bound<'py, PyArray2<f64>>, Bound<'py, PyArray1<i32>>, f64, usize, bool);
 
-/// Clusters the rows that each rank has, of uint8 or float64.
+/// Clusters the rows that each rank has, of uint8 or float64, each as often as its weight says.
 #[pyfunction]
 fn kmeans_fit<'py>(
     py: Python<'py>,
     comm: Option<&Bound<'py, Comm>>,
     rows: &Bound<'py, PyAny>,
+    weights: Option<PyReadonlyArray1<'py, f64>>,
     asked: Asked,
 ) -> PyResult<Result5<'py>> {
     let rank = comm.map(|comm| comm.get().get_rank(py)).transpose()?;
@@ -84,9 +86,11 @@ fn kmeans_fit<'py>(
         (Err(_), Ok(bytes)) => (Given::Bytes(bytes.as_slice()?), bytes.shape()[1]),
         (Err(_), Err(_)) => return Err(PyValueError::new_err("rows are a table of uint8 or float64")),
     };
+    let weights = weights.as_ref().map(PyReadonlyArray1::as_slice).transpose()?;
+    let rows = Table { given, dims, weights };
     let fitted = py.detach(|| match &rank {
-        Some(rank) => fit(&Peers::of(rank), given, dims, &asked),
-        None => fit(&Peers::alone(), given, dims, &asked),
+        Some(rank) => fit(&Peers::of(rank), rows, &asked),
+        None => fit(&Peers::alone(), rows, &asked),
     });
     let Fitted { found, iterations, converged } = fitted.map_err(|e| error(py, &e))?;
     let centres = PyArray1::from_vec(py, found.centres).reshape([asked.clusters, dims])?;
@@ -94,16 +98,24 @@ fn kmeans_fit<'py>(
     Ok((centres, labels, found.inertia, iterations, converged))
 }
 
-fn fit(peers: &Peers<'_>, given: Given<'_>, dims: usize, asked: &Asked) -> Result<Fitted, Error> {
+/// A rank's rows.
+#[derive(Clone, Copy)]
+struct Table<'a> {
+    given: Given<'a>,
+    dims: usize,
+    weights: Option<&'a [f64]>,
+}
+
+fn fit(peers: &Peers<'_>, rows: Table<'_>, asked: &Asked) -> Result<Fitted, Error> {
     let mut seed = [asked.seed];
     peers.bcast(&mut seed, 0)?;
     let threads = if asked.threads > 0 { asked.threads } else { peers.job().threads() };
-    let share = Share::given(peers, given, dims)?;
+    let share = Share::given(peers, rows.given, rows.dims, rows.weights)?;
     let watch = Told(asked.verbose && peers.leads());
     let run = |restart: u64| -> Result<Fitted, Error> {
         let how = clustering(asked, seed[0].wrapping_add(restart), threads);
         let clustered = share.cluster(peers, &how, &watch, &mut Progress::new())?;
-        let found = share.in_numbers(peers, given, &clustered, threads)?;
+        let found = share.in_numbers(peers, rows.given, &clustered, threads)?;
         Ok(Fitted { found, iterations: clustered.iterations.len(), converged: clustered.converged })
     };
     let mut best = run(0)?;

@@ -102,11 +102,16 @@ class KMeans(*_BASES):
         self.random_state = random_state
         self.threads = threads
 
-    def fit(self, X, y=None, *, comm=None):
-        """Clusters the rows of X: an array, or the name of an .npy file, of which each rank of `comm` takes its part."""
+    def fit(self, X, y=None, sample_weight=None, *, comm=None):
+        """Clusters the rows of X: an array, or the name of an .npy file, of which each rank of `comm` takes its part.
+
+        Each row counts as often as its weight says; weights other than whole numbers up to 65,535 are rounded to a
+        65,535th of the largest.
+        """
         if isinstance(X, (str, os.PathLike)):
             X = _part(X, comm)
         X = self._rows(X, reset=True)
+        weights = None if sample_weight is None else _weights(sample_weight, len(X))
         if comm is None and len(X) < self.n_clusters:
             raise ValueError(f"n_samples={len(X)} should be >= n_clusters={self.n_clusters}.")
         with tempfile.TemporaryDirectory() as folder:
@@ -120,15 +125,15 @@ class KMeans(*_BASES):
                 "threads": operator.index(self.threads),
                 "verbose": bool(self.verbose),
             }
-            found = kmeans_fit(comm, X, asked)
+            found = kmeans_fit(comm, X, weights, asked)
         self.cluster_centers_, self.labels_, self.inertia_, self.n_iter_, _ = found
         self.n_features_in_ = X.shape[1]
         self._n_features_out = len(self.cluster_centers_)
         return self
 
-    def fit_predict(self, X, y=None, *, comm=None):
+    def fit_predict(self, X, y=None, sample_weight=None, *, comm=None):
         """The labels of the rows that are clustered."""
-        return self.fit(X, comm=comm).labels_
+        return self.fit(X, sample_weight=sample_weight, comm=comm).labels_
 
     def predict(self, X):
         """The nearest centre of each row; of equally near ones the first."""
@@ -142,9 +147,10 @@ class KMeans(*_BASES):
             np.sqrt(((X - centre) ** 2).sum(axis=1), out=distances[:, number])
         return distances
 
-    def score(self, X, y=None):
+    def score(self, X, y=None, sample_weight=None):
         """The sum of squared distances from the nearest centres, negative."""
-        return -float(self._nearest(X)[1].sum())
+        squared = self._nearest(X)[1]
+        return -float(squared.sum() if sample_weight is None else squared @ _weights(sample_weight, len(squared)))
 
     def _nearest(self, X):
         return kmeans_nearest(self._floats(X), self.cluster_centers_, self.threads or os.cpu_count())
@@ -191,6 +197,17 @@ class KMeans(*_BASES):
         if self.random_state is None:
             return int.from_bytes(os.urandom(8), "little")
         return operator.index(self.random_state)
+
+
+def _weights(weights, rows):
+    weights = np.ascontiguousarray(weights, np.float64)
+    if weights.size == 1 and rows != 1:
+        weights = np.full(rows, weights.item())
+    if weights.shape != (rows,):
+        raise ValueError(f"sample_weight.shape == {weights.shape}, expected {(rows,)}!")
+    if not (np.isfinite(weights).all() and (weights >= 0).all()):
+        raise ValueError("sample_weight has numbers that are none, or below 0")
+    return weights
 
 
 def _part(path, comm):

@@ -74,7 +74,7 @@ fn of_stage<'py>(py: Python<'py>, stage: &Stage) -> PyResult<Bound<'py, PyDict>>
     dict.set_item("stage", stage.kind.name())?;
     dict.set_item("rows", stage.rows)?;
     dict.set_item("bytes", stage.bytes)?;
-    dict.set_item("busiest_link_bytes", stage.busiest_link_bytes)?;
+    dict.set_item("busiest_link_bytes", stage.links.busiest())?;
     dict.set_item("seconds", stage.seconds)?;
     Ok(dict)
 }
