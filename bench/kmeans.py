@@ -17,6 +17,7 @@ dimensions, spread over all, with groups of unequal size (seed 1), or --data FIL
 """
 import argparse
 import contextlib
+import functools
 import json
 import os
 import statistics
@@ -172,9 +173,9 @@ def made(np, text, arguments):
         yield Case(np, text, arguments, folder)
 
 
-def cool(case, iterations):
+def cool(case, iterations, assign="auto"):
     """Seconds in iterations, centroids, how many iterations."""
-    run, centroids = case.cool("-i", iterations, "--init", case.first_file)
+    run, centroids = case.cool("-i", iterations, "--init", case.first_file, "--assign", assign)
     return sum(run["seconds_computing"]), centroids, run["iterations"]
 
 
@@ -231,7 +232,7 @@ def median(rounds, name):
 def markdown(head, rows):
     """A table; all but the first column are numbers."""
     lines = ["| " + " | ".join(head) + " |", "| --- |" + " --: |" * (len(head) - 1)]
-    return lines + ["| " + " | ".join(row) + " |" for row in rows]
+    return lines + ["| " + " | ".join(cell.replace("|", "\\|") for cell in row) + " |" for row in rows]
 
 
 def iteration(np, text, arguments):
@@ -239,8 +240,9 @@ def iteration(np, text, arguments):
     more = 2 if arguments.quick else SLOPE
     with made(np, text, arguments) as case:
         def seconds(name):
-            few = PROGRAMS[name](case, 1)[0]
-            return {"seconds": (PROGRAMS[name](case, 1 + more)[0] - few) / more}
+            run = functools.partial(cool, assign="full") if name == "cool" else PROGRAMS[name]
+            few = run(case, 1)[0]
+            return {"seconds": (run(case, 1 + more)[0] - few) / more}
         results = in_turn(arguments, seconds)
     own = median(results["cool"], "seconds") if "cool" in results else None
     rows = [[name, "%.3f" % median(rounds, "seconds"), "%.2f" % (median(rounds, "seconds") / own) if own else "-"]
@@ -278,7 +280,7 @@ def seeding(np, text, arguments):
         await_idleness(arguments)
         # No iteration, but the assignment at the end: both runs have it, only one seeds.
         rest = statistics.median(case.cool("-i", 0, "--init", case.first_file)[0]["seconds"]["total"] for _ in range(3))
-        full = statistics.median(cool(case, 3)[0] for _ in range(1)) / 3
+        full = cool(case, SLOPE, "full")[0] / SLOPE
         for seed in range(1, arguments.seeds + 1):
             await_idleness(arguments)
             run, centroids = case.cool("-i", 0, "--init", "k-means||", "--seed", seed)
@@ -331,7 +333,7 @@ def main():
     os.makedirs(arguments.out, exist_ok=True)
     used = await_idleness(arguments)
     command = "`bench/kmeans.py %s`" % " ".join(sys.argv[1:])
-    lines = ["%s: %s" % (command, machine(arguments, load))]
+    lines = ["%s: %s" % (command, machine(arguments, used))]
     report = {"arguments": vars(arguments), "used by others": used}
     for table in (iteration, many, seeding, shares):
         for text in getattr(arguments, table.__name__):

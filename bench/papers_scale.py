@@ -13,8 +13,11 @@ import collections
 import json
 import os
 import random
+import re
+import struct
 import subprocess
 import sys
+import tempfile
 
 import section
 
@@ -93,9 +96,31 @@ def stages():
     return {"K-means here": here, "the papers' three stages": theirs}
 
 
+def least_memory(program, points, clusters):
+    """Bytes that cool-kmeans says that a rank takes at least, with so many points and clusters."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = os.path.join(folder, "points.npy")
+        header = "{'descr': '|u1', 'fortran_order': False, 'shape': (%d, %d), }\n" % (points, DIMENSIONS)
+        with open(path, "wb") as f:
+            f.write(b"\x93NUMPY\x01\x00" + struct.pack("<H", len(header)) + header.encode() + bytes(points * DIMENSIONS))
+        done = subprocess.run([program, path, "-k", str(clusters), "--memory", "1", "--alone"], capture_output=True, text=True)
+    found = re.search(r"take (\d+) bytes", done.stderr)
+    if not found:
+        raise SystemExit("%s does not say how much memory it takes: %s" % (program, done.stderr))
+    return int(found[1])
+
+
+def memory(program):
+    """The same at the papers' scale: it grows in proportion to points and to clusters."""
+    one = least_memory(program, 100, 10)
+    point, cluster = least_memory(program, 200, 10) - one, least_memory(program, 100, 20) - one
+    return point / 100 * POINTS / NODES + cluster / 10 * CLUSTERS
+
+
 def main():
     p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     p.add_argument("--program", default=os.path.join(ROOT, "target", "release", "cool"), help="default %(default)s")
+    p.add_argument("--kmeans", default=os.path.join(ROOT, "target", "release", "cool-kmeans"), help="default %(default)s")
     p.add_argument("--docs", action="store_true", help="write the table to docs/kmeans.md too")
     arguments = p.parse_args()
     gb = lambda size: "%.2f" % (size / 1e9)
@@ -111,6 +136,8 @@ def main():
             lines.append("| %s: %s | %s | %s | %s | %.2f |" % (whose, name, plan, gb(node), gb(part), seconds))
         lines.append("| **%s** | | %s | %s | **%.1f** |" % (whose, gb(total[0]), gb(total[1]), total[2]))
     lines.append("| the papers' measurement | | | | %d |" % PAPERS_SECONDS)
+    lines += ["", "A node's points, centroids and sums take %s GB of memory, as cool-kmeans counts them (the papers' nodes have 16)." % gb(
+        memory(arguments.kmeans))]
     print("\n".join(lines))
     if arguments.docs:
         section.replace(os.path.join(ROOT, "docs", "kmeans.md"), "bench/papers_scale.py", "\n".join(lines))
