@@ -80,9 +80,9 @@ class OneNamespace:
 class Loopback(testbed.Testbed):
     """COOL on such a network. What switches could carry over trees would not go over loopback, so there are none."""
 
-    def __init__(self, hosts, **options):
+    def __init__(self, hosts, slots=1, **options):
         flags = ("--max-groups-per-switch", "0", "--host-mbit", str(HOST_MBIT))
-        super().__init__("one namespace", slots=1, tell_rates=False, controller_flags=flags, **options)
+        super().__init__("one namespace", slots=slots, tell_rates=False, controller_flags=flags, **options)
         self.size = hosts
 
     def make_network(self):

@@ -21,8 +21,16 @@ const INTERVAL: f64 = 0.65;
 
 impl FeatureMap {
     /// All, as options name them.
-    pub const ALL: [(FeatureMap, &str); 3] =
-        [(FeatureMap::None, "none"), (FeatureMap::Hellinger, "hellinger"), (FeatureMap::ChiSquared, "chi2")];
+    pub const ALL: [(FeatureMap, &str); 3] = [
+        (FeatureMap::None, "linear"),
+        (FeatureMap::Hellinger, "hellinger"),
+        (FeatureMap::ChiSquared, "chi2"),
+    ];
+
+    /// Its name, after the kernel that it stands for.
+    pub fn name(self) -> &'static str {
+        Self::ALL.iter().find(|(map, _)| *map == self).map_or("", |(_, name)| name)
+    }
 
     /// Features of a histogram of that many numbers.
     pub fn len(self, numbers: usize) -> usize {

@@ -1,7 +1,7 @@
 //! Rows of numbers of which most are zero.
 
 /// A vector, as the numbers that are not zero. Its length is the matter of those who use it.
-#[derive(Clone, Debug, Default, PartialEq)]
+#[derive(Clone, Debug, Default, PartialEq, serde::Serialize, serde::Deserialize)]
 pub struct Row {
     /// Place and number, by rising place.
     pub entries: Vec<(u32, f32)>,

@@ -28,7 +28,7 @@ impl Default for Training {
 }
 
 /// One class's machine.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, serde::Serialize, serde::Deserialize)]
 pub struct Machine {
     /// The features' weights.
     pub weights: Vec<f64>,

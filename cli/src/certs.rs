@@ -1,7 +1,7 @@
 //! `cool certs`: the certificates of a deployment.
 
 use crate::error::Error;
-use cool_tls::make::{self, Request};
+use cool_tls::make::{self, CertificateRequest};
 use std::io::Write;
 use std::path::PathBuf;
 
@@ -37,7 +37,8 @@ pub(crate) struct Options {
 /// Makes them, and prints the files written.
 pub(crate) fn make(options: &Options) -> Result<(), Error> {
     let Options { folder, nodes, days, renew } = options;
-    let written = make::make(folder, &Request { nodes: nodes.clone(), days: *days, renew: *renew })?;
+    let written =
+        make::make(folder, &CertificateRequest { nodes: nodes.clone(), days: *days, renew: *renew })?;
     let mut out = std::io::stdout().lock();
     for file in &written {
         writeln!(out, "{}", file.display())?;

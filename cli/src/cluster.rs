@@ -4,11 +4,11 @@ use crate::error::Error;
 use crate::units;
 use cool_collective::planner::LinkCost;
 use cool_collective::{CostModel, Layout, Place};
-use cool_sim::schedule::FabricError;
+use cool_sim::schedule::FabricModelError;
 use std::collections::BTreeMap;
 
 /// The layout of a group, of each of whose ranks the rack and the node's name are given.
-pub(crate) fn layout<'a>(ranks: impl Iterator<Item = (u32, &'a str)>) -> Result<Layout, FabricError> {
+pub(crate) fn layout<'a>(ranks: impl Iterator<Item = (u32, &'a str)>) -> Result<Layout, FabricModelError> {
     let mut nodes = BTreeMap::new();
     let places = ranks.map(|(rack, name)| {
         let next = nodes.len() as u32;

@@ -58,7 +58,7 @@ pub(crate) enum Error {
     )]
     NoNodes,
     #[error("{0}")]
-    Fabric(#[from] cool_sim::schedule::FabricError),
+    Fabric(#[from] cool_sim::schedule::FabricModelError),
     #[error("{0}")]
     Simulate(#[from] cool_sim::schedule::SimulateError),
     #[error("{0}")]

@@ -57,7 +57,8 @@ pub(crate) async fn run(
     hear: impl FnMut(Heard) -> Result<(), Error>,
 ) -> Result<(), Error> {
     let signals = Signals::new().map_err(Error::Runtime)?;
-    let mut job = Job { client, spec, number: 0, started: Instant::now(), signals, interrupted: None };
+    let mut job =
+        FollowedJob { client, spec, number: 0, started: Instant::now(), signals, interrupted: None };
     let ended = job.follow(hear).await;
     match job.interrupted {
         Some((signal, _)) => Err(Error::Interrupted { signal, ended: job.number > 0 && has_ended(&ended) }),
@@ -71,7 +72,7 @@ fn has_ended(outcome: &Result<(), Error>) -> bool {
 }
 
 /// A job that its caller follows.
-struct Job {
+struct FollowedJob {
     client: ControllerClient<Channel>,
     spec: JobSpec,
     /// 0 until it is started.
@@ -82,7 +83,7 @@ struct Job {
     interrupted: Option<(i32, Instant)>,
 }
 
-impl Job {
+impl FollowedJob {
     async fn follow(&mut self, mut hear: impl FnMut(Heard) -> Result<(), Error>) -> Result<(), Error> {
         let mut events = self.client.run(self.spec.clone()).await?.into_inner();
         loop {

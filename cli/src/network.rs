@@ -3,7 +3,7 @@
 use crate::error::Error;
 use crate::size;
 use cool_collective::{Call, Layout, Operation, Plan, Rank};
-use cool_sim::schedule::{Fabric, Placement};
+use cool_sim::schedule::{FabricModel, Placement};
 use std::time::Duration;
 
 /// A schedule that is expected to take more events than this is not made unless it is asked for: half a minute and
@@ -68,14 +68,14 @@ pub(crate) struct Network {
 
 impl Network {
     /// It, and where its ranks are.
-    pub(crate) fn build(&self) -> Result<(Fabric, Layout), Error> {
+    pub(crate) fn build(&self) -> Result<(FabricModel, Layout), Error> {
         let bytes = |mbit: u64| mbit.saturating_mul(125_000);
         let (host, uplink) = (bytes(self.host_mbit), bytes(self.uplink_mbit));
         let topology = self.topology.as_deref().unwrap_or("tree:4x4");
         let mut fabric = match std::fs::read_to_string(topology) {
-            Ok(json) => Fabric::from_json(topology, &json, host, uplink)?,
+            Ok(json) => FabricModel::from_json(topology, &json, host, uplink)?,
             // What has a colon is meant as a text; its error says what else there is.
-            Err(_) if topology.contains(':') => topology.parse::<Fabric>()?.with_rates(host, uplink)?,
+            Err(_) if topology.contains(':') => topology.parse::<FabricModel>()?.with_rates(host, uplink)?,
             Err(reason) => return Err(Error::TopologyFile { path: topology.to_owned(), reason }),
         };
         fabric.delay = Duration::from_micros(self.latency_us);

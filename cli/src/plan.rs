@@ -11,7 +11,7 @@ use crate::{cluster, size};
 use cool_collective::{Analysis, Layout, Operation, Plan, Planner, analyse, check, compile};
 use cool_proto::control::controller_client::ControllerClient;
 use cool_proto::control::{Node, TopologyRequest};
-use cool_sim::schedule::{Costs, Fabric, limit, trace};
+use cool_sim::schedule::{Costs, FabricModel, limit, trace};
 use std::io::Write;
 use std::path::PathBuf;
 use tonic::transport::Channel;
@@ -84,7 +84,7 @@ pub(crate) async fn show_cluster(
     let layout = cluster::layout(nodes.iter().map(|n| (n.rack, n.name.as_str())))?;
     let model = cluster::cost_model(&topology.measurements.unwrap_or_default().cost_model)?;
     let out = &mut std::io::stdout().lock();
-    let fabric = Fabric::of_group(&layout, &model)?;
+    let fabric = FabricModel::of_group(&layout, &model)?;
     let layout = layout.with_stripes(fabric.stripes());
     one(out, options, operation, (fabric, layout), &model.costs)?;
     Ok(writeln!(out, "  costs: {}", cluster::describe(&model))?)
@@ -94,7 +94,7 @@ fn one(
     out: &mut impl Write,
     options: &Options,
     operation: Operation,
-    (fabric, layout): (Fabric, Layout),
+    (fabric, layout): (FabricModel, Layout),
     costs: &Costs,
 ) -> Result<(), Error> {
     let asked = &options.asked;

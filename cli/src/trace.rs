@@ -21,7 +21,7 @@ use tonic::transport::Channel;
 /// differ by more than a call takes, what is said of who was late means nothing.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Options {
-    /// Ask each node for so many calls; 0: all that it remembers
+    /// Ask each node for its last N calls; 0: all that it remembers
     #[arg(long, default_value_t = 1000, value_name = "N")]
     last: u32,
 
@@ -29,7 +29,7 @@ pub(crate) struct Options {
     #[arg(long)]
     group: Option<u64>,
 
-    /// Show so many of the slowest
+    /// Show the N slowest
     #[arg(long, default_value_t = 20, value_name = "N")]
     slowest: usize,
 

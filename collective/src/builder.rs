@@ -127,6 +127,21 @@ impl<'a> Builder<'a> {
         Span { buffer: Buffer::Scratch, offset, len }
     }
 
+    /// Whether a program of this rank is made.
+    pub(crate) fn keeps(&self, rank: Rank) -> bool {
+        self.drafts[rank.0 as usize].is_some()
+    }
+
+    /// Whether a message of this length between two ranks is one, and so has a number.
+    pub(crate) fn counts(&self, len: u64) -> bool {
+        len > 0 || self.tokens
+    }
+
+    /// Passes over messages between ranks that are not kept: they have numbers like all others.
+    pub(crate) fn skip(&mut self, messages: u64) {
+        self.transfers += messages;
+    }
+
     /// Moves bytes from one rank to another, or within one; nothing if they are where they should be.
     pub(crate) fn send(&mut self, from: RankSpan, to: RankSpan) {
         debug_assert_eq!(from.span.len, to.span.len);
@@ -136,7 +151,7 @@ impl<'a> Builder<'a> {
             }
             return;
         }
-        if from.span.len == 0 && !self.tokens {
+        if !self.counts(from.span.len) {
             return;
         }
         let transfer = self.transfer();

@@ -126,6 +126,12 @@ mod tests {
         let error = compiled(actions - 1).unwrap_err().to_string();
         assert!(error.contains("flat:ring") && error.contains("another plan"), "{error}");
 
+        // As fast as one rank's program is long: all messages together are a thousand millions.
+        let many = Layout::new(&places(32_768)).unwrap();
+        let one = compile(&Call::new(Operation::Allgather, Rank(0), 8, 1), &many, &plan, |rank| rank.0 == 7);
+        let own = one.unwrap().programs[7].as_ref().map(|program| program.actions.len());
+        assert_eq!(own, Some(2 * 32_767 + 1));
+
         let large = Layout::new(&places(limits::ALLTOALL_RANKS as u32 + 1)).unwrap();
         let all = Call::new(Operation::Alltoall, Rank(0), 1, 1);
         let long = compile(&all, &large, &"cool-p-p".parse().unwrap(), |_| false);

@@ -11,6 +11,7 @@
 mod analyse;
 mod builder;
 mod compile;
+mod fused;
 mod hazards;
 mod interpret;
 pub mod layout;
@@ -27,6 +28,7 @@ mod verify;
 pub use analyse::{Analysis, LinkLoad, Load, analyse};
 pub use compile::{CompileError, check, compile};
 pub use cool_types::{CallError, UnknownName};
+pub use fused::Fused;
 pub use interpret::{InterpretError, interpret};
 pub use layout::{Layout, LayoutError, Place, Scope};
 pub use plan::{Plan, PlanError};

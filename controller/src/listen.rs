@@ -25,7 +25,7 @@ pub struct Listener {
 
 /// Who calls: told of each connection.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Caller {
+pub struct Client {
     /// From where.
     pub address: SocketAddr,
     /// Who it proved to be; `None` without TLS.
@@ -36,7 +36,7 @@ pub struct Caller {
 #[derive(Debug)]
 pub struct Connection {
     /// Who is on the other side.
-    pub caller: Caller,
+    pub client: Client,
     /// The way to it.
     pub stream: Stream,
 }
@@ -64,7 +64,7 @@ impl Listener {
         let incoming = Incoming::new(self.socket, whom, CONNECTIONS);
         tokio::pin!(closed);
         loop {
-            let ((socket, address), place) = tokio::select! {
+            let ((socket, address), permit) = tokio::select! {
                 accepted = incoming.next() => accepted,
                 () = &mut closed => return,
             };
@@ -75,21 +75,21 @@ impl Listener {
                 }
                 match acceptor.accept(socket).await {
                     Ok(Accepted { stream, identity }) => {
-                        serve(Connection { caller: Caller { address, identity }, stream }).await;
+                        serve(Connection { client: Client { address, identity }, stream }).await;
                     }
                     Err(why) => warn!(peer = %address, "{whom} at {address} turned away: {why}"),
                 }
-                drop(place);
+                drop(permit);
             });
         }
     }
 }
 
 impl Connected for Connection {
-    type ConnectInfo = Caller;
+    type ConnectInfo = Client;
 
-    fn connect_info(&self) -> Caller {
-        self.caller.clone()
+    fn connect_info(&self) -> Client {
+        self.client.clone()
     }
 }
 

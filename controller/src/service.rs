@@ -9,9 +9,9 @@ use crate::fabric::{FabricError, NodeRegistration, TopologySnapshot};
 use crate::groups::registrar::Registrar;
 use crate::groups::{self, Groups, Place};
 use crate::jobs::control::ControlRequest;
-use crate::jobs::job::Event;
+use crate::jobs::job::SessionEvent;
 use crate::jobs::{JobError, Jobs, SubmitError, deliver};
-use crate::listen::Caller;
+use crate::listen::Client;
 use crate::pages::doctor::Doctor;
 use crate::restart::Takeover;
 use cool_proto::control::controller_server::Controller;
@@ -159,7 +159,7 @@ impl Controller for Service {
 
 /// Who calls, if it has this role. Without TLS nobody is known and everything is permitted.
 fn permitted<T>(request: &Request<T>, role: Role) -> Result<Option<Identity>, Status> {
-    match request.extensions().get::<Caller>().and_then(|caller| caller.identity.clone()) {
+    match request.extensions().get::<Client>().and_then(|client| client.identity.clone()) {
         Some(identity) if identity.role != role => {
             let why = format!("this is for certificates of {role}, not of {}", identity.role);
             warn!(why, "call refused");
@@ -232,22 +232,22 @@ impl Service {
         match body {
             Body::Register(_) => warn!("registers again; ignored"),
             Body::GroupReady(GroupReady { group, epoch }) => {
-                self.post_to_group(session, group, Event::Ready(epoch)).await;
+                self.post_to_group(session, group, SessionEvent::Ready(epoch)).await;
             }
             Body::GroupFailed(GroupFailed { group, reason }) => {
-                self.post_to_group(session, group, Event::GroupFailed(reason)).await;
+                self.post_to_group(session, group, SessionEvent::GroupFailed(reason)).await;
             }
             Body::Left(left) => {
                 self.registrar.ranks_left(session, &left);
                 if let RanksLeft { group, unused: true, .. } = left {
-                    self.post_to_group(session, group, Event::Unused).await;
+                    self.post_to_group(session, group, SessionEvent::Unused).await;
                 }
             }
             Body::Recover(recover) => self.registrar.recover(session, recover),
             Body::Enlist(enlist) => self.registrar.enlist(session, enlist),
             Body::Withdraw(withdraw) => self.registrar.withdraw(session, &withdraw),
-            Body::Output(output) => jobs.post(session, output.job, Event::Output(output)).await,
-            Body::Exited(exited) => jobs.post(session, exited.job, Event::Exited(exited)).await,
+            Body::Output(output) => jobs.post(session, output.job, SessionEvent::Output(output)).await,
+            Body::Exited(exited) => jobs.post(session, exited.job, SessionEvent::Exited(exited)).await,
             Body::Probed(probed) => self.prober.hear(session, probed),
             Body::Traced(traced) => self.traces.hear(session, traced).await,
             Body::Examined(examined) => self.doctor.hear(session, examined),
@@ -255,7 +255,7 @@ impl Service {
     }
 
     /// Passes on what an agent says of a group.
-    async fn post_to_group(&self, session: &Session, group: u64, event: Event) {
+    async fn post_to_group(&self, session: &Session, group: u64, event: SessionEvent) {
         match self.jobs.mailbox_of_group(group) {
             Some(mailbox) => deliver(Some(mailbox), session, event).await,
             None => self.registrar.group_event(session, group, event),

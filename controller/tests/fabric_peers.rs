@@ -3,8 +3,8 @@
 use cool_controller::fabric::{Fabric, FabricConfig, FabricHandle};
 use cool_controller::listen::Listener;
 use rs_openflow::{
-    Body, Capabilities, ErrorMessage, ErrorType, Features, Framer, Hello, Message, MultipartReply,
-    MultipartRequest, Port, PortConfig, PortFeatures, PortNo, PortState,
+    Body, Capabilities, ErrorMessage, ErrorType, Framer, Hello, Message, MultipartReply, MultipartRequest,
+    Port, PortConfig, PortFeatures, PortNo, PortState, SwitchFeatures,
 };
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -52,7 +52,7 @@ fn port(number: u32, name: &str) -> Port {
 /// What a switch with this datapath id says to a message.
 fn reply(datapath_id: u64, body: &Body) -> Option<Body> {
     Some(match body {
-        Body::FeaturesRequest => Body::FeaturesReply(Features {
+        Body::FeaturesRequest => Body::FeaturesReply(SwitchFeatures {
             datapath_id,
             buffers: 0,
             tables: 1,

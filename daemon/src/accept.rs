@@ -1,4 +1,4 @@
-//! Takes connections in, at most a given number at a time: a place is taken before a connection is, so that who waits does so
+//! Takes connections in, at most a given number at a time: a permit is taken before a connection is, so that who waits does so
 //! in the system's queue and holds no descriptor here. Who may connect, and what is served, is left to the caller.
 
 use std::io;
@@ -14,8 +14,8 @@ use tracing::warn;
 /// that is over.
 const PAUSE: Duration = Duration::from_millis(100);
 
-/// A place among the connections that are served at a time, free again when dropped.
-pub type Place = OwnedSemaphorePermit;
+/// One of the connections that may be served at a time; given back when dropped.
+pub type Permit = OwnedSemaphorePermit;
 
 /// A socket that listens.
 pub trait Listen {
@@ -55,25 +55,25 @@ impl Listen for UnixListener {
 pub struct Incoming<L> {
     listener: L,
     whom: &'static str,
-    places: Arc<Semaphore>,
+    permits: Arc<Semaphore>,
 }
 
 impl<L: Listen> Incoming<L> {
     /// Those of a listener, at most `limit` at a time; `whom` says in the log who is awaited.
     pub fn new(listener: L, whom: &'static str, limit: usize) -> Incoming<L> {
-        Incoming { listener, whom, places: Arc::new(Semaphore::new(limit.min(Semaphore::MAX_PERMITS))) }
+        Incoming { listener, whom, permits: Arc::new(Semaphore::new(limit.min(Semaphore::MAX_PERMITS))) }
     }
 
-    /// The next connection, with its place, as soon as one is free. May be dropped and called again without losing any
+    /// The next connection, with its permit, as soon as there is one. May be dropped and called again without losing any
     /// connection. A system that gives none is asked again.
-    pub async fn next(&self) -> (L::Connection, Place) {
+    pub async fn next(&self) -> (L::Connection, Permit) {
         loop {
-            let Ok(place) = self.places.clone().acquire_owned().await else {
+            let Ok(permit) = self.permits.clone().acquire_owned().await else {
                 // Closed by nobody.
                 std::future::pending().await
             };
             match self.listener.accept().await {
-                Ok(connection) => return (connection, place),
+                Ok(connection) => return (connection, permit),
                 Err(error) => {
                     warn!(%error, "{}: cannot accept a connection", self.whom);
                     sleep(PAUSE).await;
@@ -114,7 +114,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn no_connection_is_taken_before_there_is_a_place_for_it() {
+    async fn no_connection_is_taken_before_there_is_a_permit_for_it() {
         let incoming = incoming([Ok(1), Ok(2), Ok(3)], 2);
         let (first, second) = (incoming.next().await, incoming.next().await);
         assert_eq!((first.0, second.0), (1, 2));

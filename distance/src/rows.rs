@@ -4,7 +4,7 @@
 pub const MAX_DIMS: usize = 65_536;
 
 /// What a coordinate of a point is, and how much finer the centroids' grid is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub enum Precision {
     /// 0 to 255; centroids from 0 to 32,640 stand for these with 7 bits behind the point.
     Byte,

@@ -2,6 +2,7 @@
 
 use crate::memory::MemoryRange;
 use cool_collective::CostModel;
+pub use cool_types::TreeScope;
 use cool_types::{ElementType, Operation, ReduceOp};
 use std::net::{Ipv4Addr, SocketAddrV4};
 use std::time::Duration;
@@ -59,17 +60,6 @@ impl MemberSpec {
     pub(crate) fn tcp(&self) -> SocketAddrV4 {
         SocketAddrV4::new(self.ip, self.tcp_port)
     }
-}
-
-/// Which nodes a tree connects, with racks by the controller's numbers.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum TreeScope {
-    /// All nodes.
-    All,
-    /// The nodes of the rack leaders.
-    Leaders,
-    /// The nodes of one rack.
-    Rack(u32),
 }
 
 /// A multicast tree.

@@ -1,6 +1,8 @@
 //! The engine without I/O: brings what happens to the group it concerns, and what groups want to the driver.
 
 mod peering;
+#[cfg(test)]
+mod tests;
 
 use crate::api::{GroupError, GroupSpec};
 use crate::failure::{Failure, FailureKind, Traffic};
@@ -167,6 +169,14 @@ impl Engine {
         }
     }
 
+    /// Begins a turn unless one is under way: what had to wait for it goes on.
+    fn begin_turn(&mut self, now: Time) {
+        for id in self.shared.turn.begin() {
+            self.with_group(now, id, |group, shared| group.run(now, shared));
+            self.settle(now);
+        }
+    }
+
     fn forget_group(&mut self, now: Time, id: u64) {
         if let Some(mut group) = self.groups.remove(&id) {
             group.close(now, &mut self.shared);
@@ -289,11 +299,13 @@ impl Machine for Engine {
     type Output = Output;
 
     fn handle(&mut self, now: Time, input: Input<'_>) {
+        self.begin_turn(now);
         self.asked(now, input);
         self.settle(now);
     }
 
     fn poll(&mut self, now: Time) -> Poll<Output> {
+        self.begin_turn(now);
         // All that is due, so that what goes to one place goes together.
         while let Some(key) = self.shared.timers.due(now) {
             self.due(now, key);
@@ -301,6 +313,8 @@ impl Machine for Engine {
         }
         match self.shared.out.pop() {
             Some(output) => Poll::Output(output),
+            // As soon as the driver has looked after everything else.
+            None if self.shared.turn.end() => Poll::Idle(Some(now + Duration::from_nanos(1))),
             None => Poll::Idle(self.shared.timers.next()),
         }
     }

@@ -35,7 +35,8 @@
 //! - All agents of a group get the same calls from their ranks, or the group fails with who called what; a call that makes
 //!   no sense is refused to all who make it, and the group goes on.
 //! - Every wait is bounded: by the call's timeout, or by the peer timeout where a node is silent.
-//! - No turn takes long: what takes long is [`Work`]. [`Output::Copy`]s of one turn are bounded by the bounce buffers.
+//! - No turn, from one idle to the next, takes long: what takes long is [`Work`], [`Output::Copy`]s are bounded by the bounce
+//!   buffers, and of many actions that may start some start in the next turn, which is due at once.
 //!
 //! `testing` (feature) has collectives with their oracle, for the tests of drivers.
 
@@ -45,7 +46,6 @@ mod call_signature;
 mod combine;
 mod engine;
 mod failure;
-mod fused;
 mod group;
 mod link_share;
 mod machine;

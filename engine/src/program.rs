@@ -1,9 +1,10 @@
 //! A rank's way through its program: which actions may start, which are done, where their bytes lie.
 
 use crate::failure::Stats;
-use crate::fused::{self, Fused};
 use crate::memory::MemoryRange;
-use cool_collective::{Buffer, Dependents, Kind, Plan, Program, Progress, Rank, Schedule, Span, TransferId};
+use cool_collective::{
+    Buffer, Dependents, Fused, Kind, Plan, Program, Progress, Rank, Schedule, Span, TransferId,
+};
 use cool_machine::Time;
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -19,8 +20,8 @@ pub(crate) struct Compiled {
     pub(crate) digest: u64,
     /// Of each rank that has a program.
     dependents: BTreeMap<u32, Dependents>,
-    /// For each rank, what is combined where its sender has it.
-    fused: BTreeMap<u32, Fused>,
+    /// What is combined where its sender has it. Only the ranks of this node have programs.
+    fused: Fused,
 }
 
 impl Compiled {
@@ -29,18 +30,18 @@ impl Compiled {
         let dependents: BTreeMap<u32, Dependents> =
             programs.filter_map(|(rank, program)| Some((rank, Dependents::of(program.as_ref()?)))).collect();
         let text = (text.into(), plan.to_string().into());
-        let fused = fused::find(&schedule, &dependents);
+        let fused = Fused::find(&schedule, |rank| dependents.get(&rank.0), |_, _| true);
         Compiled { schedule, plan, text, digest, dependents, fused }
     }
 
     /// Whether nothing is to be received by an action, since what uses it takes it from its sender.
     pub(crate) fn is_passed_over(&self, rank: u32, action: u32) -> bool {
-        self.fused.get(&rank).is_some_and(|fused| fused.receives.contains(&action))
+        self.fused.is_passed_over(Rank(rank), action)
     }
 
     /// The message that a reduction takes from its sender.
     pub(crate) fn fused(&self, rank: u32, action: u32) -> Option<(Rank, TransferId)> {
-        self.fused.get(&rank)?.reductions.get(&action).copied()
+        self.fused.message(Rank(rank), action)
     }
 
     /// Whose message is here when an action is done.

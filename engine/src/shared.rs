@@ -15,6 +15,11 @@ use cool_machine::{Duration, Time};
 use cool_transport::StreamId;
 use cool_transport::unicast::{Input, Notice};
 use cool_types::Operation;
+use std::collections::BTreeSet;
+
+/// Actions that start in one turn, from when the driver is told that the engine is idle until it is told so again: with what
+/// the driver does for them, such as a system call for each, some milliseconds. Those that are left start in the next one.
+const TURN_ACTIONS: usize = 256;
 
 /// Whose deadline it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -44,6 +49,7 @@ pub(crate) struct Shared {
     /// How long a node may be silent while others wait.
     pub(crate) peer_timeout: Duration,
     pub(crate) works: Works,
+    pub(crate) turn: Turn,
     /// By operation, in the order of [`Operation::ALL`].
     pub(crate) traffic: [Traffic; Operation::ALL.len()],
 }
@@ -60,6 +66,7 @@ impl Shared {
             ring: Ring::default(),
             peer_timeout,
             works: Works::default(),
+            turn: Turn::default(),
             traffic: Default::default(),
         }
     }
@@ -119,6 +126,41 @@ impl Shared {
     pub(crate) fn sent(&mut self, share: Share) {
         self.sending.ends(&share);
         self.sending_changed = true;
+    }
+}
+
+/// How much of its turn the engine has left.
+#[derive(Debug, Default)]
+pub(crate) struct Turn {
+    /// It has ended, and no other has begun.
+    over: bool,
+    /// Actions that have started in it.
+    started: usize,
+    /// Groups with actions that have to wait for the next one.
+    waiting: BTreeSet<u64>,
+}
+
+impl Turn {
+    /// Whether an action of a group may start; if not, the group has its turn later.
+    pub(crate) fn start(&mut self, group: u64) -> bool {
+        let may = self.started < TURN_ACTIONS;
+        if may {
+            self.started += 1;
+        } else {
+            self.waiting.insert(group);
+        }
+        may
+    }
+
+    /// Ends the turn; whether another one has to follow at once.
+    pub(crate) fn end(&mut self) -> bool {
+        (self.over, self.started) = (true, 0);
+        !self.waiting.is_empty()
+    }
+
+    /// Begins a turn unless one is under way: the groups that have waited for it.
+    pub(crate) fn begin(&mut self) -> BTreeSet<u64> {
+        if std::mem::take(&mut self.over) { std::mem::take(&mut self.waiting) } else { BTreeSet::new() }
     }
 }
 

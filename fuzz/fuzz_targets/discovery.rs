@@ -4,7 +4,7 @@
 
 use cool_machine::{Duration, Machine, Poll, Time};
 use cool_topology::discovery::{Input, Output};
-use cool_topology::{DatapathId, Discovery, Key, Mac, Port};
+use cool_topology::{DatapathId, Discovery, Key, MacAddr, Port};
 
 const PORTS: u32 = 3;
 const INTERVAL: Duration = Duration::from_secs(1);
@@ -16,12 +16,12 @@ fn key(of: u8) -> Key {
 /// Two switches and a node that has registered, and nobody has been heard.
 fn network() -> Discovery {
     let mut discovery = Discovery::new(INTERVAL, key(1));
-    let ports: Vec<(u32, Mac)> =
-        (1..=PORTS).map(|number| (number, Mac([2, 0, 0, 0, 0, number as u8]))).collect();
+    let ports: Vec<(u32, MacAddr)> =
+        (1..=PORTS).map(|number| (number, MacAddr(2, 0, 0, 0, 0, number as u8))).collect();
     for switch in [DatapathId(1), DatapathId(2)] {
         discovery.handle(Time::ZERO, Input::SwitchUp { switch, ports: &ports });
     }
-    discovery.handle(Time::ZERO, Input::NodeRegistered("h1", Mac([2, 0, 0, 0, 0, 1]), &key(2)));
+    discovery.handle(Time::ZERO, Input::NodeRegistered("h1", MacAddr(2, 0, 0, 0, 0, 1), &key(2)));
     discovery
 }
 
@@ -53,11 +53,11 @@ fn seeds() -> Vec<Vec<u8>> {
     use cool_topology::lldp::Announcement;
     let announcements = [
         Announcement::Switch { switch: DatapathId(2), port: 3 },
-        Announcement::Node { name: "h1".into(), mac: Mac([2, 0, 0, 0, 0, 1]) },
-        Announcement::Node { name: "nobody".into(), mac: Mac([2, 0, 0, 0, 0, 9]) },
+        Announcement::Node { name: "h1".into(), mac: MacAddr(2, 0, 0, 0, 0, 1) },
+        Announcement::Node { name: "nobody".into(), mac: MacAddr(2, 0, 0, 0, 0, 9) },
     ];
     let frames = announcements.map(|said| {
-        let frame = said.encode(Mac([2, 0, 0, 0, 0, 1]), &key(3), 1).unwrap();
+        let frame = said.encode(MacAddr(2, 0, 0, 0, 0, 1), &key(3), 1).unwrap();
         [&[2, frame.len() as u8][..], &frame].concat()
     });
     let all = frames.concat();

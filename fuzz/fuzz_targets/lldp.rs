@@ -2,9 +2,9 @@
 #![cfg_attr(fuzzing, no_main)]
 
 use cool_topology::lldp::Announcement;
-use cool_topology::{Key, Mac};
+use cool_topology::{Key, MacAddr};
 
-const SOURCE: Mac = Mac([2, 0, 0, 0, 0, 1]);
+const SOURCE: MacAddr = MacAddr(2, 0, 0, 0, 0, 1);
 
 fn key() -> Key {
     [5; 32].into()
@@ -24,7 +24,7 @@ fn seeds() -> Vec<Vec<u8>> {
     let announcements = [
         Announcement::Switch { switch: cool_topology::DatapathId(7), port: 3 },
         Announcement::Node { name: "h1".into(), mac: SOURCE },
-        Announcement::Node { name: "a-host.with.a.long.name".into(), mac: Mac([0xff; 6]) },
+        Announcement::Node { name: "a-host.with.a.long.name".into(), mac: MacAddr::broadcast() },
     ];
     announcements.map(|announcement| announcement.encode(SOURCE, &key(), 1).unwrap()).to_vec()
 }

@@ -5,7 +5,7 @@ use cool_fuzz::File;
 use cool_map::{Checkpoint, Error, Job, Options, Progress};
 
 thread_local! {
-    static FILE: File = File::new();
+    static FILE: File = File::new("");
 }
 
 fn check(bytes: &[u8]) {

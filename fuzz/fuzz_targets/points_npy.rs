@@ -3,10 +3,10 @@
 #![cfg_attr(fuzzing, no_main)]
 
 use cool_fuzz::File;
-use cool_kmeans::npy::Array;
+use cool_kmeans::inputs::array::Array;
 
 thread_local! {
-    static FILE: File = File::new();
+    static FILE: File = File::new(".npy");
 }
 
 fn check(bytes: &[u8]) {
@@ -15,11 +15,10 @@ fn check(bytes: &[u8]) {
             Ok(array) => array,
             Err(refused) => return file.assert_named(&refused),
         };
-        // No more than the file has bytes, since a row has some.
-        let rows: Vec<u64> = (0..array.rows).collect();
+        // No more rows than the file has bytes, since a row has some.
         let mut read = Vec::new();
         array
-            .read(&rows, |_, row| {
+            .read(0..array.rows, |_, row| {
                 assert_eq!(row.len() % array.dims, 0);
                 read.extend_from_slice(row);
                 Ok(())

@@ -4,16 +4,17 @@
 
 use cool_fuzz::File;
 use cool_kmeans::inputs::text::Lines;
+use cool_kmeans::peers::Peers;
 
 const DIMS: usize = 2;
 
 thread_local! {
-    static FILE: File = File::new();
+    static FILE: File = File::new(".txt");
 }
 
 fn check(bytes: &[u8]) {
     FILE.with(|file| {
-        let lines = match Lines::open(&[file.holding(bytes).to_owned()], DIMS) {
+        let lines = match Lines::open(&Peers::alone(), &[file.holding(bytes).to_owned()], Some(DIMS), 1) {
             Ok(lines) => lines,
             Err(refused) => return file.assert_named(&refused),
         };

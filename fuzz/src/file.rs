@@ -7,13 +7,12 @@ use std::path::Path;
 pub struct File(tempfile::NamedTempFile);
 
 impl File {
-    /// An empty one.
+    /// An empty one, whose name ends so.
     ///
     /// # Panics
     /// If the system gives none.
-    #[allow(clippy::new_without_default, reason = "a default does not ask the system for files")]
-    pub fn new() -> File {
-        File(tempfile::NamedTempFile::new_in("/dev/shm").expect("a temporary file"))
+    pub fn new(ending: &str) -> File {
+        File(tempfile::Builder::new().suffix(ending).tempfile_in("/dev/shm").expect("a temporary file"))
     }
 
     /// Where it is, once it holds these bytes and no others.

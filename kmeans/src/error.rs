@@ -1,12 +1,13 @@
 //! What can go wrong, each naming the thing and what to do about it.
 
+use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
 /// Why a clustering could not be done.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// A file or folder could not be read or written.
-    #[error("{}: {source}", path.display())]
+    #[error("{}: {source}{}", path.display(), remedy(source))]
     File {
         /// The file or folder.
         path: PathBuf,
@@ -21,14 +22,6 @@ pub enum Error {
         /// What the decoder said.
         source: image::ImageError,
     },
-    /// A picture could not be written.
-    #[error("{}: {source}", path.display())]
-    Saving {
-        /// The picture.
-        path: PathBuf,
-        /// What the encoder said.
-        source: image::ImageError,
-    },
     /// A line of the text form is wrong.
     #[error("{}:{line}: {problem}", path.display())]
     Line {
@@ -39,16 +32,16 @@ pub enum Error {
         /// What is wrong with it.
         problem: String,
     },
-    /// An `.npy` file is not one that can be clustered.
+    /// A file does not hold what it should.
     #[error("{}: {problem}", path.display())]
-    Array {
+    Content {
         /// The file.
         path: PathBuf,
         /// What is wrong with it.
         problem: String,
     },
-    /// A file is no classifier that can be used.
-    #[error("{}: {problem}; cool-kmeans classify train writes such files", path.display())]
+    /// A file is no model that can be used.
+    #[error("{}: {problem}; cool-kmeans fit and cool-kmeans classify train write such files", path.display())]
     Model {
         /// The file.
         path: PathBuf,
@@ -101,5 +94,16 @@ impl Error {
     /// For `map_err` on the file operations of `path`.
     pub fn file(path: &Path) -> impl FnOnce(std::io::Error) -> Self {
         move |source| Self::File { path: path.to_owned(), source }
+    }
+}
+
+/// What to do about a file that cannot be read or written.
+fn remedy(error: &std::io::Error) -> &'static str {
+    match error.kind() {
+        ErrorKind::NotFound => "; check the name, which must be the same at every rank",
+        ErrorKind::StorageFull | ErrorKind::QuotaExceeded => {
+            "; make room or name another place: nothing half-written was kept"
+        }
+        _ => "",
     }
 }

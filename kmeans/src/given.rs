@@ -122,7 +122,7 @@ impl Share {
         };
         let chosen = Thinned::new(total, u64::MAX, 0);
         let source = Source::Given { rows: total, dims };
-        Ok(Self { source, chosen, range, grid, points, weights, skipped: Vec::new() })
+        Ok(Self { source, chosen, range, grid, points, weights })
     }
 
     /// The clustering of these points in the numbers that were given. All ranks call it.
@@ -302,6 +302,9 @@ mod tests {
         let centres = [10.0, 1000.0, 10.0, 2500.0];
         let one = nearest(&rows, &centres, 1, 1);
         assert_eq!(one, nearest(&rows, &centres, 1, 5));
-        assert_eq!([one[0], one[505], one[506], one[2999]], [(0, 100.0), (0, 245_025.0), (1, 244_036.0), (3, 249_001.0)]);
+        assert_eq!(
+            [one[0], one[505], one[506], one[2999]],
+            [(0, 100.0), (0, 245_025.0), (1, 244_036.0), (3, 249_001.0)]
+        );
     }
 }

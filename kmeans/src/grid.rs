@@ -27,7 +27,9 @@ pub fn largest(precision: Precision) -> i64 {
 const WIDEST: i64 = 32_767;
 
 /// What distance is.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
+#[derive(
+    Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize, clap::ValueEnum,
+)]
 pub enum Metric {
     /// The length of the line between two points.
     #[default]
@@ -38,7 +40,7 @@ pub enum Metric {
 }
 
 /// Where the integers lie among the real numbers.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, serde::Serialize, serde::Deserialize)]
 pub struct Grid {
     /// What distance on it is; of [`Metric::Cosine`], points and centroids have length 1.
     pub metric: Metric,
@@ -95,6 +97,15 @@ impl Grid {
         }
     }
 
+    /// Whether a row of real numbers is within its bounds, so that it is as near to others on the grid as off it.
+    pub fn holds(&self, row: &[f64]) -> bool {
+        let (least, most) = match self.precision {
+            Precision::Byte => (0.0, 255.0),
+            Precision::Wide => (-WIDEST as f64, WIDEST as f64),
+        };
+        row.iter().zip(&self.origin).all(|(v, o)| (least..=most).contains(&((v - o) / self.step).round()))
+    }
+
     /// The centroids nearest to real ones that the grid has.
     pub fn centroids(&self, real: &[f64]) -> Centroids {
         let unit = self.step / f64::from(1 << self.precision.fraction());
@@ -109,18 +120,15 @@ impl Grid {
         Centroids { precision: self.precision, dims, values }
     }
 
-    /// Points of this grid that were read as bytes, whatever it is.
-    pub(crate) fn taking(&self, points: Points) -> Points {
-        if points.precision() == self.precision {
-            return points;
-        }
+    /// Bytes as points of this grid.
+    pub(crate) fn taking(&self, bytes: &Points) -> Points {
         let mut placed = self.no_points();
-        placed.reserve(points.len());
-        for i in 0..points.len() {
-            let row: Vec<f64> = points.rows().row(i).map(|x| x as f64).collect();
+        placed.reserve(bytes.len());
+        for i in 0..bytes.len() {
+            let row: Vec<f64> = bytes.rows().row(i).map(|x| x as f64).collect();
             self.quantise(&row, &mut placed);
         }
-        Points { weights: points.weights, ..placed }
+        placed
     }
 
     /// No points yet.
@@ -252,7 +260,7 @@ impl Points {
 }
 
 /// Centroids on a grid with [`Precision::fraction`] more bits, row by row.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, serde::Serialize, serde::Deserialize)]
 pub struct Centroids {
     /// Of the points' grid.
     pub precision: Precision,

@@ -25,6 +25,7 @@
 //! Every rank must be able to read all inputs under the same names.
 
 mod aggregate;
+pub mod apply;
 pub mod assign;
 pub mod bounds;
 pub mod choose;
@@ -34,6 +35,7 @@ pub mod given;
 pub mod grid;
 pub mod inputs;
 pub mod lloyd;
+pub mod model;
 pub mod npy;
 pub mod options;
 mod parallel_seeding;
@@ -43,6 +45,7 @@ pub mod progress;
 pub mod report;
 pub mod seeding;
 pub mod share;
+pub mod tables;
 mod threads;
 pub mod weights;
 pub mod words;

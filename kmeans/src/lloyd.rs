@@ -21,9 +21,9 @@ use std::time::Instant;
 
 /// Who wants to hear how it goes.
 pub trait Watch: Sync {
-    /// This rank will read so many points.
+    /// This rank will read this number of points.
     fn loading(&self, points: u64);
-    /// It has read so many more.
+    /// It has read this number of further points.
     fn loaded(&self, points: u64);
     /// An iteration is done and kept.
     fn iteration(&self, iteration: &Iteration);

@@ -2,11 +2,10 @@
 
 mod commands;
 
-use clap::Parser;
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
-    match commands::run(&commands::Program::parse()) {
+    match commands::run(&commands::Program::of(std::env::args_os())) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             // In one piece: whoever ends the job at the first failure must not cut it.

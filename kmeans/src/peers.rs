@@ -3,6 +3,8 @@
 use crate::error::Error;
 use cool::{Comm, Element, Op, Stats};
 use cool_map::{Event, Job, Mapped, Options, Table};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
 use std::cell::Cell;
 use std::time::{Duration, Instant};
 
@@ -147,6 +149,45 @@ impl<'a> Peers<'a> {
         let mut all = vec![T::default(); counts.iter().sum()];
         self.timed(|job| job.call(|comm| comm.allgatherv(&mine, &mut all, &counts)))?;
         Ok(all)
+    }
+
+    /// What all ranks have, in order of ranks, however much each has, at rank 0; other ranks get nothing.
+    pub fn gather_all<T: Element + Default>(&self, mine: Vec<T>) -> Result<Vec<T>, Error> {
+        if self.size() == 1 {
+            return Ok(mine);
+        }
+        let counts = self.timed(|job| job.allgather(&[mine.len() as u64]))?;
+        let counts: Vec<usize> = counts.into_iter().map(|count| count as usize).collect();
+        let mut all = vec![T::default(); if self.leads() { counts.iter().sum() } else { 0 }];
+        self.timed(|job| job.call(|comm| comm.gatherv(&mine, &mut all, &counts, 0)))?;
+        Ok(all)
+    }
+
+    /// What all ranks have computed for every item of a list, of which each rank did those whose number leaves its own as the
+    /// rest of a division by the number of ranks.
+    pub fn dealt<T: Serialize + DeserializeOwned>(
+        &self,
+        items: usize,
+        compute: impl FnOnce(&[usize]) -> Result<Vec<T>, Error>,
+    ) -> Result<Vec<T>, Error> {
+        let mine: Vec<usize> = (self.rank()..items).step_by(self.size()).collect();
+        let computed = self.agree(compute(&mine))?;
+        if self.size() == 1 {
+            return Ok(computed);
+        }
+        let differ =
+            |_| Error::Input("ranks differ in what they compute; do all run the same version?".into());
+        let all = self.all_gather(postcard::to_allocvec(&computed).map_err(differ)?)?;
+        let mut rest = all.as_slice();
+        let mut done: Vec<Option<T>> = (0..items).map(|_| None).collect();
+        for rank in 0..self.size() {
+            let (part, behind) = postcard::take_from_bytes::<Vec<T>>(rest).map_err(differ)?;
+            let places = done.iter_mut().skip(rank).step_by(self.size());
+            places.zip(part).for_each(|(place, item)| *place = Some(item));
+            rest = behind;
+        }
+        let all: Option<Vec<T>> = done.into_iter().collect();
+        all.ok_or_else(|| differ(postcard::Error::DeserializeUnexpectedEnd))
     }
 
     /// Lets all ranks go on only if all can. If some have failed, all get the error of the smallest such rank, so

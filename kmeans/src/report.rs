@@ -5,6 +5,7 @@ use crate::lloyd::Clustered;
 use crate::peers::Peers;
 use crate::share::Share;
 use cool::Op;
+use cool_map::replace_file;
 use std::path::Path;
 
 /// A clustering in numbers. Times are those of rank 0; communicating includes waiting for slower ranks.
@@ -145,7 +146,7 @@ pub fn summarise(
         bytes_broadcast: tally.bytes_broadcast,
         bytes_reduced: tally.bytes_reduced,
         network,
-        skipped_images: share.skipped.iter().map(|p| p.display().to_string()).collect(),
+        skipped_images: share.source.skipped().iter().map(|p| p.display().to_string()).collect(),
     }
 }
 
@@ -155,9 +156,11 @@ fn distances(points: u64, clustered: &Clustered) -> Vec<f64> {
     clustered.iterations.iter().map(|i| i.measured as f64 / all).collect()
 }
 
-/// Writes a value as JSON.
+/// Writes a value as JSON, whole or not at all.
+///
+/// # Errors
+/// If the file cannot be written.
 pub fn write_json(path: &Path, value: &(impl serde::Serialize + ?Sized)) -> Result<(), Error> {
-    let text =
-        serde_json::to_string_pretty(value).map_err(std::io::Error::from).map_err(Error::file(path))?;
-    std::fs::write(path, text + "\n").map_err(Error::file(path))
+    let text = serde_json::to_vec_pretty(value).map_err(std::io::Error::from).map_err(Error::file(path))?;
+    replace_file(path, &[&text, b"\n"]).map_err(Error::file(path))
 }

@@ -5,7 +5,7 @@
 
 use crate::error::Error;
 use crate::grid::{Centroids, Grid, Points};
-use crate::npy::{self, Array};
+use crate::inputs::array::Array;
 use crate::partition::draw;
 use std::path::Path;
 
@@ -60,15 +60,15 @@ pub(crate) fn read(path: &Path, grid: &Grid, k: usize) -> Result<Centroids, Erro
             "has {} rows of {} numbers; -k {k} of points of {dims} coordinates are asked for",
             array.rows, array.dims
         );
-        return Err(Error::Array { path: path.to_owned(), problem });
+        return Err(Error::Content { path: path.to_owned(), problem });
     }
     let mut real = Vec::with_capacity(k * dims);
-    array.read(&(0..array.rows).collect::<Vec<_>>(), |_, row| {
-        npy::decode(array.kind, row, &mut real);
+    array.read(0..array.rows, |_, row| {
+        array.kind.decode(row, &mut real);
         Ok(())
     })?;
     if real.iter().any(|v| !v.is_finite()) {
-        return Err(Error::Array {
+        return Err(Error::Content {
             path: path.to_owned(),
             problem: "has a number that is not finite".into(),
         });

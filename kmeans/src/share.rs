@@ -2,7 +2,7 @@
 
 use crate::error::Error;
 use crate::grid::{Grid, Metric, Points};
-use crate::inputs::{Input, Source, pictures};
+use crate::inputs::{Input, Source};
 use crate::lloyd::Watch;
 use crate::partition::{Thinned, share};
 use crate::peers::Peers;
@@ -19,10 +19,15 @@ const MAX_REAL: f64 = 1e100;
 pub struct Loading {
     /// The files.
     pub input: Input,
+    /// Which of their points.
+    pub select: Selection,
+}
+
+/// Which points of a source to take, and as what.
+#[derive(Clone, Debug)]
+pub struct Selection {
     /// Points at most; evenly thinned if there are more.
     pub max_points: u64,
-    /// Leave out pictures that do not decode.
-    pub skip_bad: bool,
     /// Names the thinning.
     pub seed: u64,
     /// Threads of this rank.
@@ -34,11 +39,10 @@ pub struct Loading {
     pub weights: Option<PathBuf>,
 }
 
-impl Loading {
-    /// All of an input.
-    pub fn new(input: Input, seed: u64, threads: usize) -> Self {
-        let (max_points, skip_bad, weights) = (u64::MAX, false, None);
-        Self { input, max_points, skip_bad, seed, threads, metric: Metric::Euclidean, weights }
+impl Selection {
+    /// All of them, as they are.
+    pub fn all(seed: u64, threads: usize) -> Self {
+        Self { max_points: u64::MAX, seed, threads, metric: Metric::Euclidean, weights: None }
     }
 }
 
@@ -56,8 +60,6 @@ pub struct Share {
     pub points: Points,
     /// Where their weights come from, if they have some.
     pub weights: Option<Weights>,
-    /// Pictures that were left out.
-    pub skipped: Vec<PathBuf>,
 }
 
 impl Share {
@@ -89,7 +91,7 @@ impl Share {
         watch.loading(missing.iter().map(|part| part.end - part.start).sum());
         let read = |part: Range<u64>| {
             let rows: Vec<u64> = part.map(|i| self.chosen.row(i)).collect();
-            read(&self.source, &self.grid, self.weights.as_ref(), &rows, loading.threads, watch)
+            read(&self.source, &self.grid, self.weights.as_ref(), &rows, loading.select.threads, watch)
         };
         let [before, after] = missing;
         let [mut points, after] = peers.agree(read(before).and_then(|before| Ok([before, read(after)?])))?;
@@ -104,23 +106,39 @@ impl Share {
     }
 
     /// Reads this rank's points. If one rank fails, all do.
+    ///
+    /// # Errors
+    /// If inputs cannot be read at some rank, hold no points, or ranks are lost.
     pub fn load(peers: &Peers<'_>, loading: &Loading, watch: &dyn Watch) -> Result<Self, Error> {
-        let (source, skipped) = open(peers, loading)?;
-        let chosen = Thinned::new(source.rows(), loading.max_points, loading.seed);
+        let source = Source::open(peers, &loading.input, loading.select.threads)?;
+        Self::of(peers, source, &loading.select, watch)
+    }
+
+    /// Reads this rank's points of a source.
+    ///
+    /// # Errors
+    /// If one rank cannot read its points, or ranks are lost.
+    pub fn of(
+        peers: &Peers<'_>,
+        source: Source,
+        select: &Selection,
+        watch: &dyn Watch,
+    ) -> Result<Self, Error> {
+        let chosen = Thinned::new(source.rows(), select.max_points, select.seed);
         let range = share(chosen.len(), peers.size(), peers.rank());
         let rows: Vec<u64> = range.clone().map(|i| chosen.row(i)).collect();
         watch.loading(rows.len() as u64);
-        let grid = match (loading.metric, source.byte_step()) {
+        let grid = match (select.metric, source.byte_step()) {
             (Metric::Cosine, _) => Grid::directions(source.dims()),
             (Metric::Euclidean, Some(step)) => Grid::bytes(source.dims(), step),
             (Metric::Euclidean, None) => spanning(peers, &source, &rows)?,
         };
-        let weights = match &loading.weights {
+        let weights = match &select.weights {
             Some(path) => Some(Weights::open(peers, path, source.rows(), &rows)?),
             None => None,
         };
-        let points = peers.agree(read(&source, &grid, weights.as_ref(), &rows, loading.threads, watch))?;
-        Ok(Self { source, chosen, range, grid, points, weights, skipped })
+        let points = peers.agree(read(&source, &grid, weights.as_ref(), &rows, select.threads, watch))?;
+        Ok(Self { source, chosen, range, grid, points, weights })
     }
 }
 
@@ -135,38 +153,7 @@ fn read(
 ) -> Result<Points, Error> {
     let points = source.load(rows, grid, threads, &|points| watch.loaded(points))?;
     let weights = weights.map(|weights| weights.load(rows)).transpose()?;
-    Ok(Points { weights, ..grid.taking(points) })
-}
-
-/// Opens the source; with `skip_bad`, the ranks share the work of decoding every picture first, so that
-/// they agree on which points there are.
-fn open(peers: &Peers<'_>, loading: &Loading) -> Result<(Source, Vec<PathBuf>), Error> {
-    let opened = Source::files(&loading.input.paths).and_then(|files| {
-        let source = Source::open(&loading.input, &files, loading.skip_bad)?;
-        Ok((files, source))
-    });
-    let (files, source) = peers.agree(opened)?;
-    let Source::Pictures(pictures) = &source else { return Ok((source, Vec::new())) };
-    if !loading.skip_bad {
-        return Ok((source, Vec::new()));
-    }
-    let kept = pictures.files();
-    let mut broken = vec![0u8; kept.len()];
-    let mut check = || -> Result<(), Error> {
-        for i in (peers.rank()..kept.len()).step_by(peers.size()) {
-            broken[i] = u8::from(!pictures::decodes(&kept[i])?);
-        }
-        Ok(())
-    };
-    peers.agree(check())?;
-    let broken = peers.combine(broken, Op::Max)?;
-    let whole: Vec<PathBuf> = kept.into_iter().zip(broken).filter(|(_, b)| *b == 0).map(|(f, _)| f).collect();
-    let mut left = whole.iter().peekable();
-    let skipped: Vec<PathBuf> = files.into_iter().filter(|f| left.next_if_eq(&f).is_none()).collect();
-    if whole.is_empty() {
-        return peers.agree(Err(Error::Input("no picture decodes; nothing is left to cluster".into())));
-    }
-    Ok((peers.agree(Source::open(&loading.input, &whole, false))?, skipped))
+    Ok(Points { weights, ..points })
 }
 
 /// The grid that spans the points of all ranks, of which this one reads the given rows: once for the grid and, so that

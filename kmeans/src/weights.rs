@@ -1,7 +1,7 @@
 //! How many times each point counts: numbers from a file as integers, so that sums with them are exact.
 
 use crate::error::Error;
-use crate::npy::{self, Array};
+use crate::inputs::array::Array;
 use crate::peers::Peers;
 use cool::Op;
 use std::path::Path;
@@ -28,7 +28,7 @@ impl Weights {
                     "has {} weights; the input has {rows} points, each of which needs one",
                     array.rows
                 );
-                return Err(Error::Array { path: path.to_owned(), problem });
+                return Err(Error::Content { path: path.to_owned(), problem });
             }
             let mut most = [0.0f64; 2];
             each(&array, mine, |weight| {
@@ -41,7 +41,7 @@ impl Weights {
             Some(unit) => Ok(Self { array: Some(array), unit }),
             None => {
                 let problem = "has no weight above 0".to_owned();
-                peers.agree(Err(Error::Array { path: path.to_owned(), problem }))
+                peers.agree(Err(Error::Content { path: path.to_owned(), problem }))
             }
         }
     }
@@ -85,12 +85,12 @@ fn unit(peers: &Peers<'_>, most: [f64; 2]) -> Result<Option<f64>, Error> {
 /// Hands the numbers of some rows to `take`.
 fn each(array: &Array, rows: &[u64], mut take: impl FnMut(f64)) -> Result<(), Error> {
     let mut number = Vec::with_capacity(1);
-    array.read(rows, |row, bytes| {
+    array.read(rows.iter().copied(), |row, bytes| {
         number.clear();
-        npy::decode(array.kind, bytes, &mut number);
+        array.kind.decode(bytes, &mut number);
         if !(number[0].is_finite() && number[0] >= 0.0) {
             let problem = format!("row {row} is {}; a weight is a number from 0", number[0]);
-            return Err(Error::Array { path: array.path.clone(), problem });
+            return Err(Error::Content { path: array.path.clone(), problem });
         }
         take(number[0]);
         Ok(())

@@ -5,6 +5,7 @@ use crate::inputs::{Place, Source};
 use crate::lloyd::Clustered;
 use crate::peers::Peers;
 use crate::share::Share;
+use cool_map::replace_file;
 use image::imageops::FilterType;
 use image::{Rgb, RgbImage};
 use std::path::Path;
@@ -129,8 +130,8 @@ fn describe(share: &Share, near: &[[i64; 2]]) -> Result<Vec<Near>, Error> {
 /// The first `each`, of patches only those that do not lie on a nearer one.
 fn apart(share: &Share, near: Vec<Near>, each: usize) -> Vec<Near> {
     let patch = match &share.source {
-        Source::Pictures(pictures) => u64::from(pictures.patch()),
-        Source::Text(_) | Source::Array(_) | Source::Given { .. } => 0,
+        Source::Pictures(pictures) => u64::from(pictures.cut().patch),
+        Source::Text(_) | Source::Arrays(_) | Source::Given { .. } => 0,
     };
     let overlap = |a: &Place, b: &Place| {
         a.file == b.file && a.row.abs_diff(b.row) < patch && a.column.abs_diff(b.column) < patch
@@ -179,7 +180,10 @@ pub fn write(path: &Path, source: &Source, words: &[Word]) -> Result<(), Error> 
     crate::report::write_json(path, words)?;
     if let Some(mosaic) = mosaic(source, words)? {
         let picture = path.with_extension("png");
-        mosaic.save(&picture).map_err(|source| Error::Saving { path: picture, source })?;
+        let mut bytes = Vec::new();
+        let encoder = image::codecs::png::PngEncoder::new(&mut bytes);
+        mosaic.write_with_encoder(encoder).map_err(std::io::Error::other).map_err(Error::file(&picture))?;
+        replace_file(&picture, &[&bytes]).map_err(Error::file(&picture))?;
     }
     Ok(())
 }

@@ -2,7 +2,7 @@
 //! in C (`libcool/c/examples/suite.c`) and Python (`libcool/python/examples/suite.py`) print the same, which is written
 //! down in `tests/suite.py`.
 
-use cool::{Comm, Error, Failure, Located, Op};
+use cool::{Comm, Error, FailureKind, Located, Op};
 use std::time::Duration;
 
 /// Rank `rank`'s element `i`.
@@ -204,10 +204,10 @@ fn told(result: Result<(), Error>) -> Vec<i64> {
         Ok(()) => (0, Vec::new()),
         Err(Error::Argument { .. }) => (1, Vec::new()),
         Err(Error::Collective { failure, ranks, .. }) => match failure {
-            Failure::Mismatch => (4, ranks),
-            Failure::Timeout => (5, ranks),
-            Failure::Lost => (6, ranks),
-            Failure::Aborted => (7, ranks),
+            FailureKind::Mismatch => (4, ranks),
+            FailureKind::Timeout => (5, ranks),
+            FailureKind::Lost => (6, ranks),
+            FailureKind::Aborted => (7, ranks),
             _ => (-1, ranks),
         },
         Err(_) => (-1, Vec::new()),

@@ -428,7 +428,7 @@ mod tests {
             let e = comm.barrier().unwrap_err();
             assert_eq!(e.to_string(), "rank 0: barrier: rank 5 is gone");
             assert!(
-                matches!(e, Error::Collective { failure: crate::Failure::Lost, ranks, .. } if ranks == [5])
+                matches!(e, Error::Collective { failure: crate::FailureKind::Lost, ranks, .. } if ranks == [5])
             );
             assert!(matches!(comm.barrier().unwrap_err(), Error::Agent { .. }));
         });

@@ -91,7 +91,7 @@ pub enum Error {
         /// What the system said.
         source: std::io::Error,
     },
-    /// The collective failed. Unless the call was [`Failure::Invalid`], so will all later ones of the group;
+    /// The collective failed. Unless the call was [`FailureKind::Invalid`], so will all later ones of the group;
     /// [`Comm::shrink`](crate::Comm::shrink) gives the ranks that are left one that works.
     #[error("rank {rank}: {operation}: {message}")]
     Collective {
@@ -100,7 +100,7 @@ pub enum Error {
         /// The operation.
         operation: &'static str,
         /// What kind of failure it is.
-        failure: Failure,
+        failure: FailureKind,
         /// The ranks concerned, as far as they are known.
         ranks: Vec<usize>,
         /// What happened, in words.
@@ -116,7 +116,7 @@ impl Error {
     /// Whether the group failed because ranks are lost, do not come, or have revoked it, so that those that are left
     /// can go on with [`Comm::shrink`](crate::Comm::shrink); not by what the program did wrong.
     pub fn is_loss(&self) -> bool {
-        use Failure::{Aborted, Lost, Revoked, Timeout};
+        use FailureKind::{Aborted, Lost, Revoked, Timeout};
         matches!(self, Error::Collective { failure: Aborted | Lost | Revoked | Timeout, .. })
     }
 }
@@ -131,7 +131,7 @@ impl fmt::Debug for Error {
 /// Why a collective failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
-pub enum Failure {
+pub enum FailureKind {
     /// The call makes no sense.
     Invalid,
     /// Ranks called different operations, sizes, types or roots.
@@ -148,16 +148,16 @@ pub enum Failure {
     Other,
 }
 
-impl From<Kind> for Failure {
-    fn from(kind: Kind) -> Failure {
+impl From<Kind> for FailureKind {
+    fn from(kind: Kind) -> FailureKind {
         match kind {
-            Kind::Invalid => Failure::Invalid,
-            Kind::Mismatch => Failure::Mismatch,
-            Kind::Timeout => Failure::Timeout,
-            Kind::Lost => Failure::Lost,
-            Kind::Aborted => Failure::Aborted,
-            Kind::Revoked => Failure::Revoked,
-            Kind::Unspecified => Failure::Other,
+            Kind::Invalid => FailureKind::Invalid,
+            Kind::Mismatch => FailureKind::Mismatch,
+            Kind::Timeout => FailureKind::Timeout,
+            Kind::Lost => FailureKind::Lost,
+            Kind::Aborted => FailureKind::Aborted,
+            Kind::Revoked => FailureKind::Revoked,
+            Kind::Unspecified => FailureKind::Other,
         }
     }
 }

@@ -56,7 +56,7 @@ pub use comm::{Agreement, Combine, Comm, Message, Place, Received, Start, Stats}
 #[doc(inline)]
 pub use cool_types::{ElementType as Type, Operation, ReduceOp as Op, UnknownName as UnknownOperation};
 pub use element::{Array, ArrayMut, Element, Located};
-pub use error::{Error, Failure};
+pub use error::{Error, FailureKind};
 pub use half::{bf16, f16};
 pub use launch::launch;
 pub use num_complex::Complex;

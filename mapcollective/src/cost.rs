@@ -78,14 +78,14 @@ impl Layout {
     }
 
     /// What links of nodes carry when each rack's carriers get what its ranks have for owners.
-    pub(crate) fn to_carriers(&self, bytes: impl Fn(usize, usize) -> u64) -> LinkBytes {
+    pub(crate) fn carriers_gather(&self, bytes: impl Fn(usize, usize) -> u64) -> LinkBytes {
         let (mut links, carriers) = (LinkBytes::none(self), self.carriers());
         self.each_pair(|from, to| links.carry(self, from, carriers[self.racks[from]][to], bytes(from, to)));
         links
     }
 
     /// The most that links carry when owners get it from there: if there was nothing to merge.
-    pub(crate) fn from_carriers(&self, bytes: impl Fn(usize, usize) -> u64) -> LinkBytes {
+    pub(crate) fn carriers_send(&self, bytes: impl Fn(usize, usize) -> u64) -> LinkBytes {
         let (mut links, carriers) = (LinkBytes::none(self), self.carriers());
         self.each_pair(|from, to| links.carry(self, carriers[self.racks[from]][to], to, bytes(from, to)));
         links
@@ -224,7 +224,7 @@ mod tests {
         let by = |n: usize| (0..16).map(|rank| rank / n).collect();
         let layout = Layout { nodes: by(1), racks: by(4) };
         let straight = layout.exchange(|_, _| 1);
-        let carried = LinkBytes::sum([&layout.to_carriers(|_, _| 1), &layout.from_carriers(|_, _| 1)]);
+        let carried = LinkBytes::sum([&layout.carriers_gather(|_, _| 1), &layout.carriers_send(|_, _| 1)]);
         assert_eq!(straight.racks, carried.racks);
         assert_eq!((straight.busiest_of_nodes(), straight.busiest()), (15, 48));
         assert_eq!(carried.busiest_of_nodes(), 12 + 12);

@@ -1,30 +1,84 @@
 //! Files that are whole at any time.
 
 use std::fs::File;
-use std::io::{self, Write};
-use std::path::Path;
+use std::io::{self, BufWriter, Write};
+use std::path::{Path, PathBuf};
 
-/// Writes the parts, one behind the other, as a file that takes the place of an old one when all of it is on the disk. A crash or a full
-/// disk leaves the old one, or none.
+/// A file under way, which takes the place of an old one when all of it is on the disk ([`NewFile::keep`]). A crash or a full disk
+/// leaves the old one, or none; nothing half-written stays of one that is dropped.
+///
+/// What is no file of a disk, such as a pipe, is written as it stands; a link stays one, and leads to the new file.
+#[derive(Debug)]
+pub struct NewFile {
+    path: PathBuf,
+    /// Where it is written, unless it is no file of a disk or is kept already.
+    beside: Option<PathBuf>,
+    file: BufWriter<File>,
+}
+
+impl NewFile {
+    /// Begins one.
+    ///
+    /// # Errors
+    /// If it cannot be made.
+    pub fn create(path: &Path) -> io::Result<Self> {
+        let path = &std::fs::canonicalize(path).unwrap_or_else(|_| path.to_owned());
+        let special = std::fs::metadata(path).is_ok_and(|found| !found.is_file() && !found.is_dir());
+        let beside = (!special).then(|| {
+            let mut name = path.to_owned().into_os_string();
+            name.push(".new");
+            PathBuf::from(name)
+        });
+        let file = match &beside {
+            Some(beside) => File::create(beside)?,
+            None => File::options().write(true).open(path)?,
+        };
+        Ok(Self { path: path.to_owned(), beside, file: BufWriter::new(file) })
+    }
+
+    /// Puts it in its place.
+    ///
+    /// # Errors
+    /// If it cannot be written to its end; nothing of it stays.
+    pub fn keep(mut self) -> io::Result<()> {
+        self.file.flush()?;
+        let Some(beside) = &self.beside else { return Ok(()) };
+        self.file.get_ref().sync_all()?;
+        std::fs::rename(beside, &self.path)?;
+        self.beside = None;
+        // The name, too, is to outlast a crash of the machine.
+        let folder = self.path.parent().filter(|folder| !folder.as_os_str().is_empty());
+        File::open(folder.unwrap_or(Path::new(".")))?.sync_all()
+    }
+}
+
+impl Write for NewFile {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.file.write(bytes)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.file.flush()
+    }
+}
+
+impl Drop for NewFile {
+    fn drop(&mut self) {
+        if let Some(beside) = &self.beside {
+            // Half of a file is of no use; the error to tell is why it was not written.
+            let _ = std::fs::remove_file(beside);
+        }
+    }
+}
+
+/// Writes the parts, one behind the other, as a [`NewFile`].
 ///
 /// # Errors
 /// If it cannot be written; nothing half-written stays.
 pub fn replace_file(path: &Path, parts: &[&[u8]]) -> io::Result<()> {
-    let mut beside = path.to_owned().into_os_string();
-    beside.push(".new");
-    let write = || {
-        let mut file = File::create(&beside)?;
-        parts.iter().try_for_each(|part| file.write_all(part))?;
-        file.sync_all()?;
-        std::fs::rename(&beside, path)?;
-        // The name, too, is to outlast a crash of the machine.
-        let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
-        File::open(folder.unwrap_or(Path::new(".")))?.sync_all()
-    };
-    write().inspect_err(|_| {
-        // Half of a file is of no use; the error to tell is why it was not written.
-        let _ = std::fs::remove_file(&beside);
-    })
+    let mut file = NewFile::create(path)?;
+    parts.iter().try_for_each(|part| file.write_all(part))?;
+    file.keep()
 }
 
 #[cfg(test)]
@@ -42,5 +96,18 @@ mod tests {
         std::fs::create_dir(&occupied).expect("made");
         replace_file(&occupied, &[b"three"]).expect_err("a folder is there");
         assert_eq!(std::fs::read_dir(folder.path()).expect("listed").count(), 2);
+    }
+
+    #[test]
+    fn a_file_that_is_not_kept_leaves_nothing_and_a_device_is_written_as_it_stands() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let mut file = NewFile::create(&folder.path().join("table")).expect("begun");
+        file.write_all(b"half").expect("written");
+        drop(file);
+        assert_eq!(std::fs::read_dir(folder.path()).expect("listed").count(), 0);
+        replace_file(Path::new("/dev/null"), &[b"gone"]).expect("written");
+        let full = replace_file(Path::new("/dev/full"), &[b"too much"]).expect_err("it is full");
+        assert_eq!(full.kind(), io::ErrorKind::StorageFull);
+        assert!(!std::fs::metadata("/dev/full").expect("still there").is_file());
     }
 }

@@ -55,7 +55,7 @@ mod tree;
 pub use checkpoint::Checkpoint;
 pub use cost::LinkBytes;
 pub use error::{Error, Malformed};
-pub use files::replace_file;
+pub use files::{NewFile, replace_file};
 pub use iterate::Progress;
 pub use job::{Job, Options, run};
 pub use map::Mapped;

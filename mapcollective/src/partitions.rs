@@ -18,7 +18,7 @@ pub struct Partitions<P> {
 }
 
 impl<P> Partitions<P> {
-    /// So many partitions of a job, numbered from 0, none of which is loaded. The number must not depend on how many
+    /// `count` partitions of a job, numbered from 0, none of which is loaded. The count must not depend on how many
     /// ranks or threads there are: results may, where the order of merges matters. Some 4 to 16 for each
     /// thread let fast threads take over from slow ones.
     ///

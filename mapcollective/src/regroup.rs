@@ -97,7 +97,7 @@ impl Job<'_> {
         let bytes = |from, to| counted.sizes.get(from, to);
         let straight = counted.links(self).busiest();
         let without = self.dense_links(counted).map_or(straight, |dense| dense.busiest().min(straight));
-        let links = [self.layout().to_carriers(bytes), self.layout().from_carriers(bytes)];
+        let links = [self.layout().carriers_gather(bytes), self.layout().carriers_send(bytes)];
         LinkBytes::sum(&links).busiest_of_nodes() < without
     }
 
@@ -119,7 +119,7 @@ impl Job<'_> {
         };
         let bytes = (0..mates.len()).filter(|to| *to != rack.rank()).map(|to| count(rack.rank(), to)).sum();
         let merged = self.deliver(rack, &mates, Mapped::new(empty, leaves), for_mates, count)?;
-        let links = [sizes.links(self), self.layout().to_carriers(|from, to| sizes.get(from, to))];
+        let links = [sizes.links(self), self.layout().carriers_gather(|from, to| sizes.get(from, to))];
         self.note(StageKind::MergeInRack, start, merged.forest.rows(), bytes, LinkBytes::sum(&links));
         Ok(merged)
     }

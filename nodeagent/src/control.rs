@@ -56,9 +56,9 @@ pub enum ControlError {
     },
 }
 
-/// What the controller is told of this node, beside what the engine knows.
+/// Where a node registers, and what it says of itself beside what the engine knows.
 #[derive(Clone, Debug)]
-pub struct Node {
+pub struct Registration {
     /// The controller's address, `https://HOST:PORT`.
     pub controller: String,
     /// How the connection is secured.
@@ -77,15 +77,15 @@ pub struct Node {
 /// If the address makes no sense or the controller refuses the registration.
 pub async fn run(
     agent: &Agent,
-    node: &Node,
+    registration: &Registration,
     launcher: &mut Launcher,
     events: &mut mpsc::Receiver<agent_message::Body>,
 ) -> Result<Infallible, ControlError> {
-    let (address, connector) = node.tls.connector(&node.controller, Role::Agent)?;
+    let (address, connector) = registration.tls.connector(&registration.controller, Role::Agent)?;
     let endpoint = endpoint(address);
     let mut control = Control {
         agent,
-        node,
+        registration,
         launcher,
         events,
         announcer: JoinSet::new(),
@@ -105,12 +105,15 @@ pub async fn run(
         agent.give_up_waiting(AWAY);
         match end {
             Err(End::Refused(reason)) => {
-                return Err(ControlError::Refused { address: node.controller.clone(), reason });
+                return Err(ControlError::Refused { address: registration.controller.clone(), reason });
             }
             Err(End::Broken(reason)) => {
                 // Said once, not at every try.
                 if control.pause == SHORTEST_PAUSE || reported.as_ref() != Some(&reason) {
-                    warn!("no session with the controller at {}: {reason}; trying again", node.controller);
+                    warn!(
+                        "no session with the controller at {}: {reason}; trying again",
+                        registration.controller
+                    );
                     reported = Some(reason);
                 }
             }
@@ -138,7 +141,7 @@ impl From<Status> for End {
 
 struct Control<'a> {
     agent: &'a Agent,
-    node: &'a Node,
+    registration: &'a Registration,
     launcher: &'a mut Launcher,
     events: &'a mut mpsc::Receiver<agent_message::Body>,
     /// The one task that announces the node by LLDP. It lasts as long as the session, and so does its key.
@@ -241,14 +244,14 @@ impl Control<'_> {
         Register {
             version: cool_proto::VERSION,
             name: self.agent.node().to_owned(),
-            ip: self.node.interface.ip.to_string(),
-            mac: self.node.interface.mac.to_string(),
-            mtu: self.node.interface.mtu,
+            ip: self.registration.interface.ip.to_string(),
+            mac: self.registration.interface.mac.to_string(),
+            mtu: self.registration.interface.mtu,
             udp_port: udp_port.into(),
             tcp_port: tcp_port.into(),
-            slots: self.node.slots,
+            slots: self.registration.slots,
             held: self.inventory.report(|group| self.agent.attached(group)),
-            probe_port: self.node.probe_port.into(),
+            probe_port: self.registration.probe_port.into(),
         }
     }
 

@@ -1,6 +1,6 @@
 //! The node's data interface: its addresses and MTU, read once when the agent starts.
 
-use cool_topology::Mac;
+use cool_topology::MacAddr;
 use pnet::datalink;
 use pnet::ipnetwork::IpNetwork;
 use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, sockopt};
@@ -16,7 +16,7 @@ pub struct Interface {
     /// Its first IPv4 address.
     pub ip: Ipv4Addr,
     /// Its Ethernet address.
-    pub mac: Mac,
+    pub mac: MacAddr,
     /// The largest IP packet, in bytes.
     pub mtu: u32,
 }
@@ -71,10 +71,7 @@ impl Interface {
         Ok(Interface {
             name: name.to_owned(),
             ip: v4.ok_or_else(|| no("IPv4 address", "give it one with `ip address add`"))?,
-            mac: found
-                .mac
-                .map(|m| Mac(m.octets()))
-                .ok_or_else(|| no("Ethernet address", "the data network must be Ethernet"))?,
+            mac: found.mac.ok_or_else(|| no("Ethernet address", "the data network must be Ethernet"))?,
             mtu: mtu(found.index).map_err(|source| InterfaceError::Mtu { name: name.to_owned(), source })?,
         })
     }

@@ -5,7 +5,7 @@ use cool_daemon::config;
 use cool_daemon::log::LogError;
 use cool_daemon::web::{self, ListenError};
 use cool_nodeagent::Agent;
-use cool_nodeagent::control::{self, ControlError, Node};
+use cool_nodeagent::control::{self, ControlError, Registration};
 use cool_nodeagent::engine::{EngineConfig, EngineHandle, StartError};
 use cool_nodeagent::fault_injection::Losses;
 use cool_nodeagent::interface::{Interface, InterfaceError};
@@ -151,7 +151,8 @@ async fn run(options: Options) -> Result<(), Error> {
         || std::thread::available_parallelism().map_or(1, |n| u32::try_from(n.get()).unwrap_or(u32::MAX));
     let slots = options.slots.unwrap_or_else(processors);
     let probe_port = reflector.port();
-    let node = Node { controller: options.controller, tls: options.tls, interface, slots, probe_port };
+    let registration =
+        Registration { controller: options.controller, tls: options.tls, interface, slots, probe_port };
     let router = agent.metrics().router();
     let pages = async move {
         match pages {
@@ -163,7 +164,7 @@ async fn run(options: Options) -> Result<(), Error> {
         () = server.serve(agent.clone()) => Ok(()),
         never = reflector.serve() => match never {},
         never = pages => match never {},
-        Err(refused) = control::run(&agent, &node, &mut launcher, &mut events) => Err(refused.into()),
+        Err(refused) = control::run(&agent, &registration, &mut launcher, &mut events) => Err(refused.into()),
         () = agent.engine_ended() => Err(Error::Engine),
         _ = interrupt.recv() => Ok(()),
         _ = terminate.recv() => Ok(()),

@@ -15,7 +15,7 @@ const GROUP: u64 = 1;
 const AGENTS: u32 = 4;
 const GIB: u64 = 1 << 30;
 
-/// The message repeats after so many bytes: a prime, so that no chunk looks like another.
+/// The message's period in bytes: a prime, so that no chunk looks like another.
 const PERIOD: usize = 1_048_573;
 
 /// A gibibyte that takes no memory: what is read from it is the message, what is written must be.

@@ -43,9 +43,10 @@ pub use packet::{PacketIn, PacketInReason, PacketOut};
 pub use port::{Port, PortConfig, PortFeatures, PortMod, PortReason, PortState, PortStatus};
 pub use queue::{Queue, QueueConfig, QueueConfigRequest, QueueProperty, QueuePropertyType};
 pub use session::{
-    AsyncConfig, Capabilities, Experimenter, Features, FragmentHandling, Role, RoleConfig, SwitchConfig,
+    AsyncConfig, Capabilities, ControllerRole, Experimenter, FragmentHandling, RoleConfig, SwitchConfig,
+    SwitchFeatures,
 };
 pub use value::{
-    BufferId, Counter, EtherType, FixedText, GroupId, IpProtocol, MacAddr, MacAddrError, MeterId, PortNo,
-    QueueId, TableId, U24, VlanId,
+    BufferId, Counter, EtherType, FixedText, GroupId, IpProtocol, MacAddr, MeterId, PortNo, QueueId, TableId,
+    U24, VlanId,
 };

@@ -14,7 +14,7 @@ use crate::multipart::{Multipart, MultipartReply, MultipartRequest};
 use crate::packet::{PacketIn, PacketOut};
 use crate::port::{PortMod, PortStatus};
 use crate::queue::{QueueConfig, QueueConfigRequest};
-use crate::session::{AsyncConfig, Experimenter, Features, RoleConfig, SwitchConfig};
+use crate::session::{AsyncConfig, Experimenter, RoleConfig, SwitchConfig, SwitchFeatures};
 
 /// How long the header is that every message begins with.
 pub const HEADER_LEN: usize = 8;
@@ -74,7 +74,7 @@ choice! {
         /// What are you?
         FEATURES_REQUEST => FeaturesRequest,
         /// What a switch is.
-        FEATURES_REPLY => FeaturesReply(Features),
+        FEATURES_REPLY => FeaturesReply(SwitchFeatures),
         /// How are you configured?
         GET_CONFIG_REQUEST => GetConfigRequest,
         /// How a switch is configured.

@@ -52,7 +52,7 @@ pub struct Band {
 pub enum BandEffect {
     /// Drops them.
     Drop,
-    /// Makes it likelier that they are dropped later, by so many steps of precedence.
+    /// Makes it likelier that they are dropped later, by this number of steps of drop precedence (RFC 2597).
     DscpRemark(u8),
     /// An experimenter's effect.
     Experimenter {

@@ -118,7 +118,7 @@ fn whole_after_cut(message: &Message) -> Vec<usize> {
 #[test]
 fn a_message_cut_inside_is_whole_only_between_the_items_of_its_last_list() {
     let matching = Match::new().in_port(PortNo(1)).eth_type(EtherType::IPV4);
-    let actions = vec![Action::SetField(Oxm::EthDst(Masked::exact(MacAddr::BROADCAST))), Action::PopVlan];
+    let actions = vec![Action::SetField(Oxm::EthDst(Masked::exact(MacAddr::broadcast()))), Action::PopVlan];
     let instructions = vec![Instruction::ApplyActions(actions.clone()), Instruction::GotoTable(TableId(2))];
     let flow = FlowMod { matching: matching.clone(), instructions, ..FlowMod::default() };
     // The header, 40 bytes of numbers and the match of 18 bytes and 6 of padding; then one instruction.
@@ -129,7 +129,7 @@ fn a_message_cut_inside_is_whole_only_between_the_items_of_its_last_list() {
     let group = GroupMod { command, kind, group, buckets };
     assert_eq!(whole_after_cut(&Message::new(1, Body::GroupMod(group))), [16, 16 + 16 + 16 + 8]);
 
-    let features: Features = Source(&[1; 64]).draw();
+    let features: SwitchFeatures = Source(&[1; 64]).draw();
     assert_eq!(whole_after_cut(&Message::new(1, Body::FeaturesReply(features))), []);
     let port: PortStatus = Source(&[1; 128]).draw();
     assert_eq!(whole_after_cut(&Message::new(1, Body::PortStatus(port))), []);
@@ -183,7 +183,8 @@ fn a_hello_of_ours_with_a_broken_element_is_refused() {
 
 #[test]
 fn padding_that_is_not_zero_is_refused_unless_it_is_to_be_ignored() {
-    let message = Message::new(1, Body::RoleRequest(RoleConfig { role: Role::MASTER, generation: 7 }));
+    let message =
+        Message::new(1, Body::RoleRequest(RoleConfig { role: ControllerRole::MASTER, generation: 7 }));
     let mut bytes = message.encode().unwrap();
     bytes[13] = 1;
     assert_eq!(Message::decode(&bytes), Err(Error::Padding { what: "role", offset: 13 }));

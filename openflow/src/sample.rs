@@ -106,7 +106,7 @@ macro_rules! sample {
 sample! {
     Ipv4Addr: source => Self::from_bits(source.draw());
     Ipv6Addr: source => Self::from_bits(source.draw());
-    MacAddr: source => Self(source.draw());
+    MacAddr: source => Self::from(source.draw::<[u8; 6]>());
     Counter: source => Self(source.draw());
     U24: source => Self::new(source.draw::<u32>() >> 8).expect("24 bits");
     Message: source => Self { xid: source.draw(), body: source.draw() };

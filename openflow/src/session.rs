@@ -18,7 +18,7 @@ flags! {
 
 layout! {
     /// What a switch is.
-    pub struct Features = "features" {
+    pub struct SwitchFeatures = "features" {
         /// Its identity: 48 bits, mostly an Ethernet address, below 16 bits of its maker's choice.
         datapath_id: u64,
         /// How many packets it can keep.
@@ -55,7 +55,7 @@ layout! {
 
 number! {
     /// What a controller may do.
-    pub struct Role(u32) as "{}" {
+    pub struct ControllerRole(u32) as "{}" {
         NOCHANGE = 0 "nochange",
         EQUAL = 1 "equal",
         MASTER = 2 "master",
@@ -67,7 +67,7 @@ layout! {
     /// A controller's role.
     pub struct RoleConfig = "role" {
         /// The role.
-        role: Role => pad 4,
+        role: ControllerRole => pad 4,
         /// Which election it comes from, so that a late one does not count.
         generation: u64,
     }

@@ -2,11 +2,12 @@
 
 use std::fmt;
 use std::net::{Ipv4Addr, Ipv6Addr};
-use std::str::FromStr;
 
 use crate::Error;
 use crate::codec::{Reader, Wire, Writer};
 use crate::macros::number;
+
+pub use pnet_base::MacAddr;
 
 number! {
     /// A port of a switch, or one of the reserved ports.
@@ -130,58 +131,6 @@ impl fmt::Display for Counter {
     }
 }
 
-/// An Ethernet address.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
-pub struct MacAddr(pub [u8; 6]);
-
-impl MacAddr {
-    /// To all stations.
-    pub const BROADCAST: Self = Self([0xff; 6]);
-}
-
-impl From<[u8; 6]> for MacAddr {
-    fn from(bytes: [u8; 6]) -> Self {
-        Self(bytes)
-    }
-}
-
-impl fmt::Display for MacAddr {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let [a, b, c, d, e, g] = self.0;
-        write!(f, "{a:02x}:{b:02x}:{c:02x}:{d:02x}:{e:02x}:{g:02x}")
-    }
-}
-
-impl fmt::Debug for MacAddr {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{self}")
-    }
-}
-
-/// Text that is no Ethernet address.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("{0:?} is no Ethernet address; write six hexadecimal bytes, as in 02:00:00:00:00:01")]
-pub struct MacAddrError(String);
-
-impl FromStr for MacAddr {
-    type Err = MacAddrError;
-
-    fn from_str(text: &str) -> Result<Self, Self::Err> {
-        let error = || MacAddrError(text.to_owned());
-        let mut parts = text.split(':');
-        let mut bytes = [0; 6];
-        for byte in &mut bytes {
-            let part =
-                parts.next().filter(|part| part.len() == 2 && !part.starts_with('+')).ok_or_else(error)?;
-            *byte = u8::from_str_radix(part, 16).map_err(|_| error())?;
-        }
-        match parts.next() {
-            None => Ok(Self(bytes)),
-            Some(_) => Err(error()),
-        }
-    }
-}
-
 /// A number of 24 bits.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
 pub struct U24(u32);
@@ -263,7 +212,7 @@ macro_rules! bytes_of {
 }
 
 bytes_of! {
-    [] MacAddr, Self, |mac: &Self| mac.0;
+    [] MacAddr, Self::from, Self::octets;
     [] Ipv4Addr, Self::from, Self::octets;
     [] Ipv6Addr, Self::from, Self::octets;
     [] U24, |[a, b, c]| Self(u32::from_be_bytes([0, a, b, c])), U24::bytes;

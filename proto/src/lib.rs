@@ -1,8 +1,9 @@
 //! Contracts between COOL's programs: gRPC to the controller ([`control`], feature `grpc`), and
 //! between a rank and the agent of its node ([`local`]): frames ([`frame`]) over a unix socket
-//! ([`socket`]), data in shared memory ([`region`]).
+//! ([`socket`]), data in shared memory ([`region`], of [`pages`]).
 
 pub mod frame;
+pub mod pages;
 pub mod region;
 pub mod socket;
 #[cfg(feature = "grpc")]

@@ -1,21 +1,24 @@
 //! Shared memory between a rank and its agent: a sealed memfd that both map.
 //!
 //! The seals keep the size fixed, so that no side can make the other fault by cutting the file
-//! short. Access is by bounds-checked copies on raw pointers, never by references made here: the other
-//! process may write at any time, which references do not allow. Who may touch which bytes when is
+//! short. The bytes are those of its [`Pages`]. Who may touch which bytes when is
 //! the protocol's matter (`local.proto`): during a call the agent, else the rank. A side that does
 //! not keep to it spoils its own data and nothing else. A rank that knows that no call uses some bytes
 //! may look at them by their address; if its agent falls silent in a call that writes some, it cuts these off from it
 //! first ([`Region::detach`]).
 
-#![allow(unsafe_code, reason = "shared memory is reached by raw pointers; every block says why it is sound")]
+#![allow(
+    unsafe_code,
+    reason = "pages of a region are exchanged for others; every block says why that is sound"
+)]
 
+use crate::pages::{OutOfBounds, Pages};
 use memmap2::{MmapOptions, MmapRaw};
 use rustix::fs::{MemfdFlags, SealFlags};
 use rustix::mm::{MremapFlags, mremap_fixed};
 use std::io;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
-use std::ptr::NonNull;
+use std::ops::Deref;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 /// The seals without which an agent maps nothing.
 const REQUIRED: SealFlags = SealFlags::SHRINK.union(SealFlags::GROW);
@@ -54,22 +57,10 @@ pub enum RegionError {
     OutOfBounds(#[from] OutOfBounds),
 }
 
-/// A byte range does not lie in its region.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("bytes {offset}..{offset}+{len} are not all in a region of {region} bytes")]
-pub struct OutOfBounds {
-    /// First byte of the range.
-    pub offset: u64,
-    /// Length of the range.
-    pub len: u64,
-    /// Length of the region.
-    pub region: u64,
-}
-
 /// A mapped region of shared memory.
 #[derive(Debug)]
 pub struct Region {
-    map: MmapRaw,
+    pages: Pages,
     file: OwnedFd,
 }
 
@@ -117,115 +108,12 @@ impl Region {
         let len = usize::try_from(bytes)
             .map_err(|_| error(std::io::Error::from(std::io::ErrorKind::OutOfMemory)))?;
         let map = MmapOptions::new().len(len).map_raw(&file).map_err(error)?;
-        Ok(Region { map, file })
+        Ok(Region { pages: Pages::new(map), file })
     }
 
     /// The descriptor to send with `Map`.
     pub fn descriptor(&self) -> BorrowedFd<'_> {
         self.file.as_fd()
-    }
-
-    /// Bytes in the region; never 0.
-    #[allow(clippy::len_without_is_empty, reason = "a region is never empty")]
-    pub fn len(&self) -> u64 {
-        self.map.len() as u64
-    }
-
-    /// Copies `data` into the region.
-    ///
-    /// # Errors
-    /// If it does not fit there; then nothing is copied.
-    pub fn copy_in(&self, offset: u64, data: &[u8]) -> Result<(), OutOfBounds> {
-        let start = self.check(offset, data.len() as u64)?;
-        // SAFETY: `check` found start..start+data.len() within the mapping, which lives as long as
-        // self and cannot shrink (sealed). `data` does not overlap the bytes there: references into the mapping
-        // are made only by who got its `address`, for bytes that no call uses, and calls copy other bytes.
-        // Bytes have no invalid values, so a race with the other side can only mix up bytes that the
-        // protocol already leaves undefined.
-        unsafe { std::ptr::copy_nonoverlapping(data.as_ptr(), self.map.as_mut_ptr().add(start), data.len()) }
-        Ok(())
-    }
-
-    /// Copies bytes of the region to `data`.
-    ///
-    /// # Errors
-    /// If the region does not have them; then nothing is copied.
-    pub fn copy_out(&self, offset: u64, data: &mut [u8]) -> Result<(), OutOfBounds> {
-        let start = self.check(offset, data.len() as u64)?;
-        // SAFETY: as in `copy_in`, with source and destination exchanged.
-        unsafe {
-            std::ptr::copy_nonoverlapping(self.map.as_ptr().add(start), data.as_mut_ptr(), data.len());
-        }
-        Ok(())
-    }
-
-    /// Copies bytes of the region to the end of `data`.
-    ///
-    /// # Errors
-    /// If the region does not have them; then nothing is copied.
-    pub fn append_to(&self, offset: u64, len: usize, data: &mut Vec<u8>) -> Result<(), OutOfBounds> {
-        let start = self.check(offset, len as u64)?;
-        data.reserve(len);
-        // SAFETY: as in `copy_out`; there is room for `len` bytes behind those of `data`, which are bytes once copied.
-        unsafe {
-            let end = data.as_mut_ptr().add(data.len());
-            std::ptr::copy_nonoverlapping(self.map.as_ptr().add(start), end, len);
-            data.set_len(data.len() + len);
-        }
-        Ok(())
-    }
-
-    /// Writes `head`, and `len` bytes from `offset` on, to a socket that need not take all of it: how many it took, of
-    /// both together. Does not block.
-    ///
-    /// # Errors
-    /// If the region does not have them, or the system says so.
-    pub fn send(&self, socket: BorrowedFd<'_>, head: &[u8], offset: u64, len: u64) -> io::Result<usize> {
-        let start = self.check(offset, len).map_err(io::Error::other)?;
-        let mut parts = [
-            part(head.as_ptr().cast_mut(), head.len()),
-            // SAFETY: as in `copy_in`.
-            part(unsafe { self.map.as_mut_ptr().add(start) }, len as usize),
-        ];
-        let message = message(&mut parts);
-        // SAFETY: the descriptor is borrowed, so it is open. Both parts can be read as far as they say, one a slice, the
-        // other as `check` found, and live until the call is over; the system reads no more, and changes nothing.
-        let sent = unsafe { libc::sendmsg(socket.as_raw_fd(), &raw const message, FLAGS) };
-        usize::try_from(sent).map_err(|_| io::Error::last_os_error())
-    }
-
-    /// Reads from a socket what it has: up to `len` bytes to `offset`, and what follows into `tail`; how many, of both
-    /// together. Does not block.
-    ///
-    /// # Errors
-    /// If the region does not have room for them, or the system says so.
-    pub fn receive(
-        &self,
-        socket: BorrowedFd<'_>,
-        offset: u64,
-        len: u64,
-        tail: &mut [u8],
-    ) -> io::Result<usize> {
-        let start = self.check(offset, len).map_err(io::Error::other)?;
-        let mut parts = [
-            // SAFETY: as in `copy_in`.
-            part(unsafe { self.map.as_mut_ptr().add(start) }, len as usize),
-            part(tail.as_mut_ptr(), tail.len()),
-        ];
-        let mut message = message(&mut parts);
-        // SAFETY: as in `send`; both parts can be written as far as they say.
-        let came = unsafe { libc::recvmsg(socket.as_raw_fd(), &raw mut message, FLAGS) };
-        usize::try_from(came).map_err(|_| io::Error::last_os_error())
-    }
-
-    /// Where `len` bytes from `offset` on lie in this process.
-    ///
-    /// # Errors
-    /// If the region does not have them.
-    pub fn address(&self, offset: u64, len: u64) -> Result<NonNull<u8>, OutOfBounds> {
-        let start = self.check(offset, len)?;
-        // SAFETY: as in `copy_in`; no mapping is at address 0.
-        Ok(unsafe { NonNull::new_unchecked(self.map.as_mut_ptr().add(start)) })
     }
 
     /// Puts memory of this process alone, with the same bytes, in the place of the pages from `offset` on that hold
@@ -237,7 +125,7 @@ impl Region {
     /// If `offset` is no multiple of [`page_size`], the region does not have the bytes, or the system has not that much
     /// memory; then they are shared as before.
     pub fn detach(&self, offset: u64, len: u64) -> Result<(), RegionError> {
-        let start = self.check(offset, len)?;
+        let here = self.address(offset, len)?.as_ptr();
         let error = |source| RegionError::System { bytes: len, source };
         if !offset.is_multiple_of(page_size()) {
             return Err(error(io::ErrorKind::InvalidInput.into()));
@@ -246,8 +134,6 @@ impl Region {
         let Some(len) = usize::try_from(len.next_multiple_of(page_size())).ok().filter(|len| *len > 0) else {
             return Ok(());
         };
-        // SAFETY: as in `copy_in`.
-        let here = unsafe { self.map.as_mut_ptr().add(start) };
         let own = MmapRaw::from(MmapOptions::new().len(len).map_anon().map_err(error)?);
         // SAFETY: both mappings have these pages, and are not the same.
         unsafe { std::ptr::copy_nonoverlapping(here, own.as_mut_ptr(), len) };
@@ -259,22 +145,13 @@ impl Region {
         std::mem::forget(own);
         Ok(())
     }
+}
 
-    /// Whether a range lies in the region; its start as an index.
-    fn check(&self, offset: u64, len: u64) -> Result<usize, OutOfBounds> {
-        match offset.checked_add(len) {
-            // At most the mapping's length, hence a usize.
-            Some(end) if end <= self.len() => Ok(offset as usize),
-            _ => Err(OutOfBounds { offset, len, region: self.len() }),
-        }
-    }
+impl Deref for Region {
+    type Target = Pages;
 
-    /// Whether `len` bytes from `offset` lie in the region.
-    ///
-    /// # Errors
-    /// If they do not.
-    pub fn contains(&self, offset: u64, len: u64) -> Result<(), OutOfBounds> {
-        self.check(offset, len).map(|_| ())
+    fn deref(&self) -> &Pages {
+        &self.pages
     }
 }
 
@@ -285,27 +162,10 @@ pub fn page_size() -> u64 {
     u64::try_from(bytes).unwrap_or(4096)
 }
 
-/// A socket that is gone is an error and no signal.
-const FLAGS: libc::c_int = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL;
-
-fn part(at: *mut u8, len: usize) -> libc::iovec {
-    libc::iovec { iov_base: at.cast(), iov_len: len }
-}
-
-/// A message of these parts, which are to live as long as it is used.
-fn message(parts: &mut [libc::iovec; 2]) -> libc::msghdr {
-    // SAFETY: the structure is made of numbers and pointers, for which zero is a value: no address, nothing beside.
-    let mut message: libc::msghdr = unsafe { std::mem::zeroed() };
-    message.msg_iov = parts.as_mut_ptr();
-    message.msg_iovlen = parts.len() as _;
-    message
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::io::{Read, Write};
-    use std::os::unix::net::UnixStream;
+    use std::io::Write;
 
     fn duplicate(region: &Region) -> OwnedFd {
         region.descriptor().try_clone_to_owned().unwrap()
@@ -322,47 +182,6 @@ mod tests {
         let mut heard = b"oh, ".to_vec();
         theirs.append_to(9_995, 5, &mut heard).unwrap();
         assert_eq!(heard, b"oh, hello");
-    }
-
-    #[test]
-    fn ranges_outside_are_refused_and_touch_nothing() {
-        let region = Region::create(100).unwrap();
-        for (offset, len) in [(100, 1), (0, 101), (u64::MAX, 1), (u64::MAX, 0), (96, 5)] {
-            let mut data = vec![7; len];
-            assert_eq!(region.copy_in(offset, &data).unwrap_err().offset, offset);
-            region.copy_out(offset, &mut data).unwrap_err();
-        }
-        region.copy_in(100, &[]).unwrap();
-        let mut all = [1; 100];
-        region.copy_out(0, &mut all).unwrap();
-        assert_eq!(all, [0; 100]);
-    }
-
-    #[test]
-    fn a_socket_takes_a_head_and_a_part_of_a_region_and_gives_a_part_and_what_follows() {
-        let (mut ours, theirs) = UnixStream::pair().unwrap();
-        let region = Region::create(10).unwrap();
-        region.copy_in(2, b"middle").unwrap();
-        assert_eq!(region.send(theirs.as_fd(), b"head ", 2, 6).unwrap(), 11);
-        let mut came = [0; 11];
-        ours.read_exact(&mut came).unwrap();
-        assert_eq!(&came, b"head middle");
-        ours.write_all(b"centretail").unwrap();
-        let mut tail = [0; 9];
-        assert_eq!(region.receive(theirs.as_fd(), 2, 6, &mut tail).unwrap(), 10);
-        let mut all = [0; 10];
-        region.copy_out(0, &mut all).unwrap();
-        assert_eq!((&all, &tail[..5]), (b"\0\0centre\0\0", &b"tail\0"[..]));
-        let nothing = region.receive(theirs.as_fd(), 0, 10, &mut tail).unwrap_err();
-        assert_eq!(nothing.kind(), io::ErrorKind::WouldBlock);
-    }
-
-    #[test]
-    fn a_socket_gets_no_byte_outside_of_a_region() {
-        let (_ours, theirs) = UnixStream::pair().unwrap();
-        let region = Region::create(10).unwrap();
-        region.send(theirs.as_fd(), b"head", 5, 6).unwrap_err();
-        region.receive(theirs.as_fd(), u64::MAX, 2, &mut []).unwrap_err();
     }
 
     #[test]

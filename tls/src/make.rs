@@ -17,7 +17,7 @@ const EARLIER: Duration = Duration::days(1);
 
 /// What to make.
 #[derive(Clone, Debug)]
-pub struct Request {
+pub struct CertificateRequest {
     /// Nodes that get certificates of their own, in `NODE/`, that are good for no other node.
     pub nodes: Vec<String>,
     /// How long all is valid.
@@ -57,7 +57,7 @@ pub enum MakeError {
 ///
 /// # Errors
 /// If a file cannot be read or written, or a node's name is none.
-pub fn make(folder: &Path, request: &Request) -> Result<Vec<PathBuf>, MakeError> {
+pub fn make(folder: &Path, request: &CertificateRequest) -> Result<Vec<PathBuf>, MakeError> {
     request.nodes.iter().try_for_each(|name| check_node_name(name))?;
     let mut written = Vec::new();
     create_folder(folder)?;
@@ -83,7 +83,7 @@ fn create_folder(path: &Path) -> Result<(), MakeError> {
 /// The CA that is there, or a new one.
 fn authority(
     folder: &Path,
-    request: &Request,
+    request: &CertificateRequest,
     written: &mut Vec<PathBuf>,
 ) -> Result<Issuer<'static, KeyPair>, MakeError> {
     let (certificate, key) = (folder.join("ca.pem"), folder.join("ca.key"));
@@ -114,7 +114,7 @@ fn leaf(
     folder: &Path,
     identity: &Identity,
     authority: &Issuer<'_, KeyPair>,
-    request: &Request,
+    request: &CertificateRequest,
     written: &mut Vec<PathBuf>,
 ) -> Result<(), MakeError> {
     let name = identity.role.name();
@@ -136,7 +136,7 @@ fn leaf(
     put(&certificate, &signed.pem(), 0o644, written)
 }
 
-fn params(request: &Request, names: Vec<String>) -> Result<CertificateParams, MakeError> {
+fn params(request: &CertificateRequest, names: Vec<String>) -> Result<CertificateParams, MakeError> {
     let mut params = CertificateParams::new(names)?;
     let now = OffsetDateTime::now_utc();
     params.not_before = now - EARLIER;

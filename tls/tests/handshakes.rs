@@ -1,6 +1,6 @@
 //! Connections between two sides with certificates as `cool certs` makes them, and with wrong ones.
 
-use cool_tls::make::{Request, make};
+use cool_tls::make::{CertificateRequest, make};
 use cool_tls::{Accepted, Acceptor, Connector, Folder, Identity, Rejected, Role};
 use std::io;
 use std::path::Path;
@@ -10,7 +10,7 @@ use tokio::net::{TcpListener, TcpStream};
 
 fn certificates(days: u16) -> TempDir {
     let folder = TempDir::new().unwrap();
-    make(folder.path(), &Request { nodes: vec!["h1".into()], days, renew: false }).unwrap();
+    make(folder.path(), &CertificateRequest { nodes: vec!["h1".into()], days, renew: false }).unwrap();
     folder
 }
 
@@ -110,17 +110,17 @@ fn what_is_there_stays_unless_renewed_and_keys_are_for_their_owner_only() {
     let ours = certificates(30);
     let read = |name: &str| std::fs::read(ours.path().join(name)).unwrap();
     let (authority, agent) = (read("ca.pem"), read("agent.pem"));
-    let request = Request { nodes: vec!["h1".into(), "h2".into()], days: 30, renew: false };
+    let request = CertificateRequest { nodes: vec!["h1".into(), "h2".into()], days: 30, renew: false };
     let written = make(ours.path(), &request).unwrap();
     assert_eq!(written, [ours.path().join("h2/agent.key"), ours.path().join("h2/agent.pem")]);
-    make(ours.path(), &Request { renew: true, ..request }).unwrap();
+    make(ours.path(), &CertificateRequest { renew: true, ..request }).unwrap();
     assert_eq!(read("ca.pem"), authority);
     assert_ne!(read("agent.pem"), agent);
     for key in ["ca.key", "controller.key", "h1/agent.key"] {
         let mode = std::fs::metadata(ours.path().join(key)).unwrap().permissions().mode();
         assert_eq!(mode & 0o777, 0o600, "{key}");
     }
-    let bad = Request { nodes: vec!["../x".into()], days: 30, renew: false };
+    let bad = CertificateRequest { nodes: vec!["../x".into()], days: 30, renew: false };
     assert!(make(ours.path(), &bad).unwrap_err().to_string().contains("../x"));
 }
 

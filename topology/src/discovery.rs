@@ -18,7 +18,7 @@
 mod checks;
 
 use crate::lldp::{Announcement, LldpError};
-use crate::{DatapathId, Graph, Key, Link, Mac, Port};
+use crate::{DatapathId, Graph, Key, Link, MacAddr, Port};
 use checks::Sent;
 use cool_machine::{Duration, Machine, Poll, Time};
 use core::fmt;
@@ -41,18 +41,18 @@ pub enum Input<'a> {
         /// The switch.
         switch: DatapathId,
         /// Number and address of each port that is up.
-        ports: &'a [(u32, Mac)],
+        ports: &'a [(u32, MacAddr)],
     },
     /// A switch's session has ended.
     SwitchDown(DatapathId),
     /// A port has come up.
-    PortUp(Port, Mac),
+    PortUp(Port, MacAddr),
     /// A port has gone down or away.
     PortDown(Port),
     /// A port has heard a frame.
     Received(Port, &'a [u8]),
     /// A node is registered with this name and address, and proves its announcements with this key.
-    NodeRegistered(&'a str, Mac, &'a Key),
+    NodeRegistered(&'a str, MacAddr, &'a Key),
     /// A node is registered no more.
     NodeLeft(&'a str),
 }
@@ -124,9 +124,9 @@ pub enum Cause {
         /// The node.
         name: String,
         /// The address heard.
-        heard: Mac,
+        heard: MacAddr,
         /// The address registered.
-        registered: Mac,
+        registered: MacAddr,
     },
 }
 
@@ -176,7 +176,7 @@ impl fmt::Display for Warning {
 /// A port that is up.
 #[derive(Clone, Debug)]
 struct Entry {
-    mac: Mac,
+    mac: MacAddr,
     neighbour: Option<Announcement>,
     /// Intervals since the neighbour was last heard.
     missed: u8,
@@ -198,7 +198,7 @@ impl Entry {
 /// A registered node.
 #[derive(Clone, Debug)]
 struct Registered {
-    mac: Mac,
+    mac: MacAddr,
     key: Key,
     /// The number of its last announcement.
     last: u64,
@@ -268,7 +268,7 @@ impl Discovery {
         self.warnings.values().map(|(warning, _)| warning)
     }
 
-    fn switch_up(&mut self, switch: DatapathId, ports: &[(u32, Mac)]) {
+    fn switch_up(&mut self, switch: DatapathId, ports: &[(u32, MacAddr)]) {
         self.gone.remove(&switch);
         if !self.graph.contains(switch) {
             self.graph.add_switch(switch);
@@ -290,7 +290,7 @@ impl Discovery {
         self.ports.range(all).map(|(port, _)| *port).collect()
     }
 
-    fn port_up(&mut self, port: Port, mac: Mac) {
+    fn port_up(&mut self, port: Port, mac: MacAddr) {
         // A port of a switch that never came up would outlive it.
         if !self.graph.contains(port.switch) {
             return;

@@ -6,13 +6,13 @@
 //! TLVs that we do not know are skipped, so that later versions can add some.
 
 use crate::auth::{Key, TAG};
-use crate::{DatapathId, Mac};
+use crate::{DatapathId, MacAddr};
 use cool_types::check_node_name;
 
 /// LLDP's EtherType.
 pub const ETHERTYPE: u16 = 0x88cc;
 /// The nearest-bridge group address, to which LLDP is sent.
-pub const DESTINATION: Mac = Mac([0x01, 0x80, 0xc2, 0, 0, 0x0e]);
+pub const DESTINATION: MacAddr = MacAddr(0x01, 0x80, 0xc2, 0, 0, 0x0e);
 
 /// A locally administered OUI: no vendor's frames carry it.
 const OUI: [u8; 3] = [0x02, 0xc0, 0x01];
@@ -47,7 +47,7 @@ pub enum Announcement {
         /// The node's name.
         name: String,
         /// Address of its data interface.
-        mac: Mac,
+        mac: MacAddr,
     },
 }
 
@@ -112,10 +112,10 @@ impl Announcement {
     ///
     /// # Errors
     /// If the name is none of a node ([`check_node_name`]).
-    pub fn encode(&self, source: Mac, key: &Key, number: u64) -> Result<Vec<u8>, LldpError> {
+    pub fn encode(&self, source: MacAddr, key: &Key, number: u64) -> Result<Vec<u8>, LldpError> {
         let mut frame = Vec::with_capacity(160);
-        frame.extend(DESTINATION.0);
-        frame.extend(source.0);
+        frame.extend(DESTINATION.octets());
+        frame.extend(source.octets());
         frame.extend(ETHERTYPE.to_be_bytes());
         let organisation = |kind| [OUI[0], OUI[1], OUI[2], kind, VERSION];
         let (chassis, port, own): (Vec<u8>, Vec<u8>, Vec<u8>) = match self {
@@ -128,8 +128,8 @@ impl Announcement {
                 check_node_name(name).map_err(|_| LldpError::Malformed("name"))?;
                 (
                     [&[CHASSIS_LOCAL][..], name.as_bytes()].concat(),
-                    [&[PORT_MAC][..], &mac.0].concat(),
-                    [&organisation(KIND_NODE)[..], &mac.0, name.as_bytes()].concat(),
+                    [&[PORT_MAC][..], &mac.octets()].concat(),
+                    [&organisation(KIND_NODE)[..], &mac.octets(), name.as_bytes()].concat(),
                 )
             }
         };
@@ -206,7 +206,7 @@ impl Announcement {
                 chassis[0] == CHASSIS_LOCAL
                     && chassis[1..] == *name.as_bytes()
                     && port[0] == PORT_MAC
-                    && port[1..] == mac.0
+                    && port[1..] == mac.octets()
             }
         };
         if !agrees {
@@ -247,7 +247,7 @@ fn organisation(own: &[u8]) -> Result<Option<Own>, LldpError> {
     let (mac, name) = body.split_first_chunk().ok_or(LldpError::Truncated("the node's address"))?;
     let name = str::from_utf8(name).map_err(|_| LldpError::Malformed("name"))?;
     check_node_name(name).map_err(|_| LldpError::Malformed("name"))?;
-    Ok(Some(Own::Announcement(Announcement::Node { name: name.to_owned(), mac: Mac(*mac) })))
+    Ok(Some(Own::Announcement(Announcement::Node { name: name.to_owned(), mac: MacAddr::from(*mac) })))
 }
 
 /// Appends a TLV: 7 bits of type, 9 bits of length. Callers keep values below 512 bytes.
@@ -284,11 +284,11 @@ mod tests {
             (any::<u64>(), any::<u32>())
                 .prop_map(|(dpid, port)| Announcement::Switch { switch: DatapathId(dpid), port }),
             ("[a-zA-Z0-9_-][a-zA-Z0-9._-]{0,62}", any::<[u8; 6]>())
-                .prop_map(|(name, mac)| Announcement::Node { name, mac: Mac(mac) }),
+                .prop_map(|(name, mac)| Announcement::Node { name, mac: MacAddr::from(mac) }),
         ]
     }
 
-    const SOURCE: Mac = Mac([2, 0, 0, 0, 0, 1]);
+    const SOURCE: MacAddr = MacAddr(2, 0, 0, 0, 0, 1);
 
     fn key() -> Key {
         Key::from([5; 32])
@@ -338,7 +338,7 @@ mod tests {
 
     /// A frame as `lldpd` sends it: chassis and port by MAC, a system name, somebody's organisational TLV.
     fn foreign(tail: &[(u8, &[u8])]) -> Vec<u8> {
-        let mut frame = [&DESTINATION.0[..], &SOURCE.0, &ETHERTYPE.to_be_bytes()].concat();
+        let mut frame = [&DESTINATION.octets()[..], &SOURCE.octets(), &ETHERTYPE.to_be_bytes()].concat();
         put(&mut frame, TLV_CHASSIS, &[4, 2, 0, 0, 0, 0, 1]);
         put(&mut frame, TLV_PORT, &[3, 2, 0, 0, 0, 0, 1]);
         put(&mut frame, TLV_TTL, &[0, 120]);

@@ -81,7 +81,7 @@ pub(crate) struct Options {
     #[arg(long)]
     alloc: bool,
 
-    /// Begin each repetition at one instant, so many milliseconds after the barrier, and measure from there
+    /// Begin each repetition at one instant, MS milliseconds after the barrier, and measure from there
     ///
     /// Ranks leave a barrier one after the other, and whoever leaves late finds a part of the work done. The nodes must
     /// share one clock, as those of an emulated network do.

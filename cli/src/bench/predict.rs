@@ -4,7 +4,7 @@ use super::plan::Case;
 use crate::cluster;
 use cool_collective::{CostModel, Layout, Plan, Planner, compile};
 use cool_proto::control::{Group, tree::Scope};
-use cool_sim::schedule::{Fabric, simulate};
+use cool_sim::schedule::{FabricModel, simulate};
 
 /// A case that takes more events is not simulated: it would take longer than to measure it.
 const MOST_EVENTS: f64 = 3e6;
@@ -14,7 +14,7 @@ const MOST_EVENTS: f64 = 3e6;
 pub(crate) struct Predictor {
     model: CostModel,
     layout: Layout,
-    fabric: Fabric,
+    fabric: FabricModel,
     planner: Planner,
 }
 
@@ -25,7 +25,7 @@ impl Predictor {
         let layout = cluster::layout(group.members.iter().map(|m| (m.rack, m.node.as_str()))).ok()?;
         let stripes = group.trees.iter().filter(|tree| tree.scope() == Scope::All).count();
         let layout = layout.with_stripes(stripes as u32);
-        let fabric = Fabric::of_group(&layout, &model).ok()?;
+        let fabric = FabricModel::of_group(&layout, &model).ok()?;
         let planner = Planner::new(model, layout.clone());
         let mut predictor = Predictor { model, layout, fabric, planner };
         // A repetition uses up what links let pass at once; until the next they have the time of a barrier, and of a pause.

@@ -216,11 +216,11 @@ fn escaped(text: &str) -> String {
 mod tests {
     use super::*;
     use cool_collective::{Call, Operation, compile};
-    use cool_sim::schedule::{Costs, Fabric, Placement, trace};
+    use cool_sim::schedule::{Costs, FabricModel, Placement, trace};
 
     #[test]
     fn every_message_is_an_arrow_and_a_multicast_a_fan() {
-        let fabric: Fabric = "tree:2x3".parse().unwrap();
+        let fabric: FabricModel = "tree:2x3".parse().unwrap();
         let layout = fabric.layout(Placement::Packed).unwrap();
         for (plan, arrows) in [("multicast", 5), ("cool-p-p", 1 + 2 + 2), ("flat:binomial", 5)] {
             let call = Call::new(Operation::Bcast, Rank(0), 64, 1);

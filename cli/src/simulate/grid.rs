@@ -3,10 +3,10 @@
 use crate::error::Error;
 use crate::size;
 use cool_collective::Operation;
-use cool_sim::schedule::{Costs, Fabric, Placement, Verdict, call_of, judge};
+use cool_sim::schedule::{Costs, FabricModel, Placement, Verdict, call_of, judge};
 use std::io::Write;
 
-/// A pick is good if it takes at most so many times as long as the best.
+/// A pick is good if it takes at most this factor longer than the best.
 const GOOD: f64 = 1.1;
 
 const SIZES: [u64; 9] = [8, 256, 4 << 10, 64 << 10, 512 << 10, 4 << 20, 32 << 20, 256 << 20, 1 << 30];
@@ -102,7 +102,7 @@ fn heading(network: &Network) -> String {
 }
 
 fn verdict(network: &Network, operation: Operation, bytes: u64) -> Result<Option<Verdict>, Error> {
-    let fabric: Fabric = network.topology.parse()?;
+    let fabric: FabricModel = network.topology.parse()?;
     let fabric = fabric.with_rates(network.host_mbit * 125_000, network.uplink_mbit * 125_000)?;
     let layout = fabric.layout(network.placement)?;
     let call = call_of(operation, bytes, &layout);

@@ -2,9 +2,11 @@
 //! a rack, the rack leaders (paper 003, III.A and III.C). Everything is done segment by segment, so that the
 //! levels overlap. A plan of one level sees all ranks as if they were on one node, led by the root.
 
+mod allgather;
 mod alltoall;
 mod gather_scatter;
 mod part_order;
+mod reduce_scatter;
 mod reductions;
 mod scan;
 mod sharded;
@@ -83,6 +85,15 @@ impl Levels<'_, '_> {
             Operation::Scan => self.scan(false),
             Operation::Exscan => self.scan(true),
         }
+    }
+
+    /// How much of each member's part is one segment, where the longest part is this long.
+    fn segment_of_parts(&self, longest: u64, members: usize) -> u64 {
+        if !(self.is_flat() && self.plan.node.up.shares) {
+            return self.segment;
+        }
+        let share = (self.segment / members as u64).max(longest.div_ceil(limits::SEGMENTS)).max(1);
+        share.next_multiple_of(self.element)
     }
 
     fn is_flat(&self) -> bool {

@@ -56,6 +56,42 @@ impl PartOrder {
         self.starts[self.ranks.len()]
     }
 
+    /// What of a piece of a subgroup belongs to the one below that has the same leader, if there is one, and to the others.
+    pub(super) fn below(
+        &self,
+        layout: &Layout,
+        part: Part,
+        piece: &Piece,
+    ) -> (Option<(Part, Piece)>, Vec<(Part, Piece)>) {
+        let share = |part| Some((part, within(piece, &self.of(layout, part))?));
+        match part {
+            Part::Rank(_) | Part::Node(_) => {
+                let ranks = self.parts(piece).map(|(position, bytes, _)| (Part::Rank(position), bytes));
+                (None, ranks.collect())
+            }
+            Part::Rack(rack) => {
+                let nodes = layout.nodes_of_rack(rack);
+                let others = (nodes.start + 1..nodes.end).map(Part::Node);
+                (share(Part::Node(nodes.start)), others.filter_map(share).collect())
+            }
+            Part::Center(home) => {
+                let others = (0..layout.racks()).filter(|rack| *rack != home).map(Part::Rack);
+                (share(Part::Rack(home)), others.filter_map(share).collect())
+            }
+        }
+    }
+
+    /// Which bytes of a rank's own part a piece is, if it is of that part alone.
+    pub(super) fn own(&self, piece: &Piece, rank: Rank) -> Option<Range<u64>> {
+        let mut parts = self.parts(piece);
+        match (parts.next(), parts.next()) {
+            (Some((position, bytes, start)), None) if self.ranks[position] == rank => {
+                Some(bytes.start - start..bytes.end - start)
+            }
+            _ => None,
+        }
+    }
+
     /// The bytes of a subgroup.
     pub(super) fn of(&self, layout: &Layout, part: Part) -> Piece {
         let positions = match part {
@@ -134,7 +170,7 @@ impl PartOrder {
 }
 
 /// What of a piece belongs to a subgroup.
-pub(super) fn within(piece: &Piece, part: &Piece) -> Option<Piece> {
+fn within(piece: &Piece, part: &Piece) -> Option<Piece> {
     let both = piece.start.max(part.start)..piece.end.min(part.end);
     (!both.is_empty()).then_some(both)
 }

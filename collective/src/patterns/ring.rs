@@ -32,15 +32,14 @@ fn allreduce(b: &mut Builder<'_>, group: &Subgroup, values: &[RankSpan], dst: &d
 }
 
 fn allgather(b: &mut Builder<'_>, _: &Subgroup, parts: &[RankSpan], dst: &dyn Fn(Rank, usize) -> Span) {
-    let n = parts.len();
+    let ring = Ring::new(b, parts.iter().map(|part| (part.rank, part.span.len)));
     let mut held = parts.to_vec();
-    for step in 1..n {
-        for (i, part) in held.iter_mut().enumerate() {
-            let rank = parts[(i + step) % n].rank;
-            let next = RankSpan { rank, span: dst(rank, i) };
-            b.send(*part, next);
-            *part = next;
-        }
+    for step in 1..parts.len() {
+        ring.step(b, step, |b, i, [from, to]| {
+            let next = RankSpan { rank: to, span: dst(to, i) };
+            b.send(RankSpan { rank: from, ..held[i] }, next);
+            held[i] = next;
+        });
     }
 }
 
@@ -51,21 +50,70 @@ fn reduce_scatter(b: &mut Builder<'_>, values: &[RankSpan], parts: &[Range<u64>]
         span: values[member].span.sub(parts[i].start, parts[i].end - parts[i].start),
         ..values[member]
     };
+    let ring =
+        Ring::new(b, values.iter().zip(parts).map(|(value, part)| (value.rank, part.end - part.start)));
     let mut held: Vec<RankSpan> = (0..n).map(|i| own((i + 1) % n, i)).collect();
     for step in 2..=n {
-        for (i, part) in held.iter_mut().enumerate() {
+        ring.step(b, step, |b, i, [from, to]| {
             let own = own((i + step) % n, i);
             let next = if step == n {
                 places[i]
             } else {
-                RankSpan { span: b.slot(own.rank, Slot::From(part.rank), own.span.len), ..own }
+                RankSpan { rank: to, span: b.slot(to, Slot::From(from), own.span.len) }
             };
-            b.send(*part, next);
-            b.reduce(own.rank, own.span, next.span);
-            *part = next;
-        }
+            b.send(RankSpan { rank: from, ..held[i] }, next);
+            b.reduce(to, own.span, next.span);
+            held[i] = next;
+        });
     }
     if n == 1 {
         b.send(held[0], places[0]);
+    }
+}
+
+/// The members, each with a part of its own. In a step each part goes from one member to the next. Only the messages of
+/// ranks that are kept are made, so that to compile one rank's program takes time linear in the members. (Where the others'
+/// parts lie is not followed then, and nobody asks.)
+struct Ring {
+    ranks: Vec<Rank>,
+    /// Whose programs are made, as places in the ring.
+    kept: Vec<usize>,
+    /// Of each part, how many parts before it make messages; last of all parts.
+    counted: Vec<u64>,
+}
+
+impl Ring {
+    fn new(b: &Builder<'_>, members: impl Iterator<Item = (Rank, u64)>) -> Ring {
+        let (ranks, lens): (Vec<Rank>, Vec<u64>) = members.unzip();
+        let kept = (0..ranks.len()).filter(|place| b.keeps(ranks[*place])).collect();
+        let mut counted = vec![0];
+        counted.extend(lens.iter().scan(0, |before, len| {
+            *before += u64::from(b.counts(*len));
+            Some(*before)
+        }));
+        Ring { ranks, kept, counted }
+    }
+
+    /// Part `i` moves to the member `step` places after its own, and so does each other part: `make` makes the message of a
+    /// part between two ranks.
+    fn step(
+        &self,
+        b: &mut Builder<'_>,
+        step: usize,
+        mut make: impl FnMut(&mut Builder<'_>, usize, [Rank; 2]),
+    ) {
+        let n = self.ranks.len();
+        // What a member sends and what it receives.
+        let concerned = |place: &usize| [(place + n + 1 - step) % n, (place + n - step) % n];
+        let mut parts: Vec<usize> = self.kept.iter().flat_map(concerned).collect();
+        parts.sort_unstable();
+        parts.dedup();
+        let mut passed = 0;
+        for i in parts {
+            b.skip(self.counted[i] - passed);
+            make(b, i, [step - 1, step].map(|steps| self.ranks[(i + steps) % n]));
+            passed = self.counted[i + 1];
+        }
+        b.skip(self.counted[n] - passed);
     }
 }

@@ -3,7 +3,7 @@
 
 use super::CostModel;
 use crate::layout::{Layout, Scope};
-use crate::timing::{Multicast, Network, Notice, Notices, nanos, time_of};
+use crate::timing::{Multicast, NetworkEvent, NetworkEvents, NetworkModel, nanos, time_of};
 use std::collections::{BTreeMap, VecDeque};
 
 /// A link serves a message in frames: a turn is this many of them.
@@ -92,7 +92,7 @@ impl<'a> Queues<'a> {
     }
 
     /// The next frame of a connection.
-    fn next_frame(&mut self, now: u64, (from, to): (u32, u32), tell: &mut Notices) {
+    fn next_frame(&mut self, now: u64, (from, to): (u32, u32), tell: &mut NetworkEvents) {
         let Some(connection) = self.connections.get_mut(&(from, to)) else { return };
         connection.sending = false;
         let Some(mut message) = connection.queue.pop_front() else { return };
@@ -112,11 +112,11 @@ impl<'a> Queues<'a> {
         let ends = (from as usize, to as usize);
         let passage = self.pass(now, ends, frame);
         // The receiver's window lets no more be sent before this has come.
-        tell.at(passage.last, Notice::Wake(from, to));
+        tell.at(passage.last, NetworkEvent::Wake(from, to));
         if message.left == 0 {
-            tell.at(passage.last, Notice::Left { message: message.number });
+            tell.at(passage.last, NetworkEvent::Left { message: message.number });
             let at = passage.last + self.latency(ends.0, ends.1, message.bytes);
-            tell.at(at, Notice::Arrived { message: message.number, receiver: 0 });
+            tell.at(at, NetworkEvent::Arrived { message: message.number, receiver: 0 });
         }
     }
 }
@@ -131,7 +131,7 @@ impl LinkQueue {
     }
 }
 
-impl Network for Queues<'_> {
+impl NetworkModel for Queues<'_> {
     fn latency(&self, from: usize, to: usize, bytes: u64) -> u64 {
         let near = self.layout.rack_of_node(from) == self.layout.rack_of_node(to);
         let level = if near { self.model.rack } else { self.model.core };
@@ -146,7 +146,7 @@ impl Network for Queues<'_> {
         message: u32,
         (from, to): (usize, usize),
         bytes: u64,
-        tell: &mut Notices,
+        tell: &mut NetworkEvents,
     ) {
         let wire = self.model.costs.unicast(bytes);
         let key = (from as u32, to as u32);
@@ -163,7 +163,7 @@ impl Network for Queues<'_> {
         message: u32,
         (from, to): (usize, &[usize]),
         Multicast { bytes, concurrent_senders, stripe }: Multicast,
-        tell: &mut Notices,
+        tell: &mut NetworkEvents,
     ) {
         let wire = self.model.costs.multicast(bytes);
         let (host, uplink, burst) = (self.host_rate(), self.model.core.bytes_per_second, self.model.burst);
@@ -192,12 +192,12 @@ impl Network for Queues<'_> {
                 *racks.entry(rack).or_insert_with(|| self.rack_down[link].pass(paced, wire, uplink, burst));
             let arrived = self.down[node].pass(at, wire, host, burst);
             let at = arrived.last + self.latency(from, node, bytes);
-            tell.at(at, Notice::Arrived { message, receiver });
+            tell.at(at, NetworkEvent::Arrived { message, receiver });
         }
-        tell.at(paced.last, Notice::Left { message });
+        tell.at(paced.last, NetworkEvent::Left { message });
     }
 
-    fn wake(&mut self, now: u64, connection: (u32, u32), tell: &mut Notices) {
+    fn wake(&mut self, now: u64, connection: (u32, u32), tell: &mut NetworkEvents) {
         self.next_frame(now, connection, tell);
     }
 }

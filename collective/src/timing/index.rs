@@ -1,6 +1,7 @@
 //! A schedule's actions and messages by number: which actions send and receive a message.
 
-use crate::schedule::{Kind, Rank, Schedule};
+use crate::fused::Fused;
+use crate::schedule::{Kind, Rank, Schedule, TransferId};
 
 /// An action: its rank and its place in that rank's program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -50,8 +51,9 @@ pub(super) struct Index {
 }
 
 impl Index {
-    /// None if a rank has no program, or the numbers do not fit.
-    pub(super) fn new(schedule: &Schedule) -> Option<Index> {
+    /// None if a rank has no program, or the numbers do not fit. Who takes a message is its receiver, be it a receive or a
+    /// reduction.
+    pub(super) fn new(schedule: &Schedule, fused: &Fused) -> Option<Index> {
         let mut first = vec![0u32];
         let mut transfers = 0;
         for program in &schedule.programs {
@@ -72,13 +74,10 @@ impl Index {
             }
         });
         let receivers = Lists::new(transfers, nowhere, |add| {
-            each_action(schedule, |at, kind| match kind {
-                Kind::Receive { transfer, .. } | Kind::ReceiveMulticast { transfer, .. }
-                    if (transfer.0 as usize) < transfers =>
-                {
+            each_action(schedule, |at, kind| {
+                if let Some(transfer) = taken(at, kind, fused).filter(|t| (t.0 as usize) < transfers) {
                     add(transfer.0, at);
                 }
-                _ => {}
             });
         });
         Some(Index { first, actions, receivers, senders })
@@ -100,6 +99,18 @@ impl Index {
 
     pub(super) fn receivers(&self, transfer: u32) -> &[At] {
         &self.receivers.items[self.receivers.range(transfer as usize)]
+    }
+}
+
+/// The message that an action takes.
+pub(super) fn taken(at: At, kind: Kind, fused: &Fused) -> Option<TransferId> {
+    match kind {
+        Kind::Receive { transfer, .. } => {
+            (!fused.is_passed_over(Rank(at.rank), at.action)).then_some(transfer)
+        }
+        Kind::ReceiveMulticast { transfer, .. } => Some(transfer),
+        Kind::Reduce { .. } => fused.message(Rank(at.rank), at.action).map(|(_, transfer)| transfer),
+        Kind::Send { .. } | Kind::Multicast { .. } | Kind::Copy { .. } => None,
     }
 }
 

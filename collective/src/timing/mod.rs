@@ -1,12 +1,12 @@
 //! How long a schedule takes, in virtual time. What agents do and wait for is modelled here: which action may start is
 //! [`Progress`](crate::Progress)'s to say, as for the agents, and from which length on messages wait for their receivers
-//! the [limits](cool_types::limits)'. How messages share a network is told by a [`Network`]: the planner's, which is quick, or
+//! the [limits](cool_types::limits)'. How messages share a network is told by a [`NetworkModel`]: the planner's, which is quick, or
 //! the simulator's, which is exact.
 //!
-//! Left out are packets, losses and repair, reductions that agents fuse with a receive from a rank of their node, and the
-//! credit beyond which short messages wait as well.
+//! Left out are packets, losses and repair, and the bounce buffers' bound.
 
 mod costs;
+mod credit;
 mod index;
 mod trace;
 mod world;
@@ -19,12 +19,12 @@ use crate::schedule::{Rank, Schedule, Stripe};
 use core::time::Duration;
 
 /// How messages get from node to node (nodes as the layout numbers them). Times are in nanoseconds.
-pub trait Network {
+pub trait NetworkModel {
     /// How long the last byte of a message of `bytes` is under way if nothing holds it up.
     fn latency(&self, from: usize, to: usize, bytes: u64) -> u64;
 
     /// A message from one node to another is to be sent.
-    fn unicast(&mut self, now: u64, message: u32, ends: (usize, usize), bytes: u64, tell: &mut Notices);
+    fn unicast(&mut self, now: u64, message: u32, ends: (usize, usize), bytes: u64, tell: &mut NetworkEvents);
 
     /// A message from one node to several is to be multicast.
     fn multicast(
@@ -33,11 +33,11 @@ pub trait Network {
         message: u32,
         ends: (usize, &[usize]),
         what: Multicast,
-        tell: &mut Notices,
+        tell: &mut NetworkEvents,
     );
 
-    /// The time of a [`Notice::Wake`] has come.
-    fn wake(&mut self, now: u64, what: (u32, u32), tell: &mut Notices);
+    /// The time of a [`NetworkEvent::Wake`] has come.
+    fn wake(&mut self, now: u64, what: (u32, u32), tell: &mut NetworkEvents);
 }
 
 /// A message that goes over a tree.
@@ -51,9 +51,9 @@ pub struct Multicast {
     pub stripe: Stripe,
 }
 
-/// What a network tells.
+/// What happens on a network.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Notice {
+pub enum NetworkEvent {
     /// The last byte of a message has left its sender.
     Left {
         /// The message.
@@ -70,14 +70,14 @@ pub enum Notice {
     Wake(u32, u32),
 }
 
-/// Notices with their times, none of them past.
+/// Events of a network with their times, none of them past.
 #[derive(Debug, Default)]
-pub struct Notices(Vec<(u64, Notice)>);
+pub struct NetworkEvents(Vec<(u64, NetworkEvent)>);
 
-impl Notices {
-    /// Tells of something that happens at a time.
-    pub fn at(&mut self, time: u64, notice: Notice) {
-        self.0.push((time, notice));
+impl NetworkEvents {
+    /// Something happens at a time.
+    pub fn at(&mut self, time: u64, event: NetworkEvent) {
+        self.0.push((time, event));
     }
 }
 
@@ -121,7 +121,7 @@ pub fn time(
     schedule: &Schedule,
     layout: &Layout,
     costs: &Costs,
-    network: impl Network,
+    network: impl NetworkModel,
     most: Duration,
 ) -> Result<Timing, TimingError> {
     world::World::new(schedule, layout, costs, network)?.run(most)
@@ -135,7 +135,7 @@ pub fn trace(
     schedule: &Schedule,
     layout: &Layout,
     costs: &Costs,
-    network: impl Network,
+    network: impl NetworkModel,
 ) -> Result<(Timing, Vec<Passage>), TimingError> {
     let mut world = world::World::new(schedule, layout, costs, network)?;
     world.trace = Some(trace::Trace::default());

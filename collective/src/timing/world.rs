@@ -1,9 +1,13 @@
 //! The agents of a schedule that is being timed: what they do in which order, and what they wait for.
 
+mod streams;
+
 use super::costs::{Costs, nanos};
-use super::index::{At, Index};
+use super::credit::Credits;
+use super::index::{At, Index, taken};
 use super::trace::Trace;
-use super::{Multicast, Network, Notice, Notices, Timing, TimingError};
+use super::{NetworkEvent, NetworkEvents, NetworkModel, Timing, TimingError};
+use crate::fused::Fused;
 use crate::layout::Layout;
 use crate::progress::{Dependents, Progress};
 use crate::schedule::{Kind, Program, Rank, Schedule};
@@ -18,6 +22,8 @@ const ANNOUNCED: u8 = 4;
 /// Of one that sends within a node.
 const OFFERED: u8 = 8;
 const COPIED: u8 = 16;
+/// Of one that sends to another node: the message goes unasked.
+const EAGER: u8 = 32;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Event {
@@ -29,10 +35,12 @@ enum Event {
     Announced { transfer: u32 },
     /// The sender knows that the receiver is ready for it.
     Granted { transfer: u32 },
+    /// A node has credit back from another for eager messages.
+    Credit { from: u32, to: u32, bytes: u64 },
     /// A multicast's first byte may go.
     Begun { transfer: u32 },
     /// The network has something to tell.
-    Network(Notice),
+    Network(NetworkEvent),
 }
 
 pub(super) struct World<'a, N> {
@@ -40,13 +48,16 @@ pub(super) struct World<'a, N> {
     layout: &'a Layout,
     costs: &'a Costs,
     network: N,
-    notices: Notices,
+    events: NetworkEvents,
     index: Index,
     /// Of each rank: how far it has come in its program.
     dependents: Vec<Dependents>,
     progress: Vec<Progress>,
     /// Actions that may start; kept between events for its room.
     ready: Vec<u32>,
+    /// What agents combine where its sender has it.
+    fused: Fused,
+    credits: Credits,
     /// What is known of each action.
     known: Vec<u8>,
     /// Of announced multicasts: receivers that are not ready, and when the announcement reaches all.
@@ -63,7 +74,7 @@ pub(super) struct World<'a, N> {
     pub(super) trace: Option<Trace>,
 }
 
-impl<'a, N: Network> World<'a, N> {
+impl<'a, N: NetworkModel> World<'a, N> {
     pub(super) fn new(
         schedule: &'a Schedule,
         layout: &'a Layout,
@@ -73,15 +84,20 @@ impl<'a, N: Network> World<'a, N> {
         if schedule.programs.len() != layout.size() {
             return Err(TimingError::Incomplete);
         }
-        let index = Index::new(schedule).ok_or(TimingError::Incomplete)?;
         let programs = || schedule.programs.iter().flatten();
+        let dependents: Vec<Dependents> = programs().map(Dependents::of).collect();
+        let one_node = |a, b| layout.node_of(a) == layout.node_of(b);
+        let fused = Fused::find(schedule, |rank| dependents.get(rank.0 as usize), one_node);
+        let index = Index::new(schedule, &fused).ok_or(TimingError::Incomplete)?;
         Ok(World {
             schedule,
             layout,
             costs,
             network,
-            notices: Notices::default(),
-            dependents: programs().map(Dependents::of).collect(),
+            events: NetworkEvents::default(),
+            dependents,
+            fused,
+            credits: Credits::default(),
             progress: programs().map(Progress::new).collect(),
             ready: Vec::new(),
             known: vec![0; index.actions()],
@@ -145,13 +161,13 @@ impl<'a, N: Network> World<'a, N> {
     }
 
     /// Lets the network do something, and notes what it has to tell.
-    fn network(&mut self, does: impl FnOnce(&mut N, u64, &mut Notices)) {
-        let mut notices = std::mem::take(&mut self.notices);
-        does(&mut self.network, self.now, &mut notices);
-        for (at, notice) in notices.0.drain(..) {
-            self.plan(at, Event::Network(notice));
+    fn network(&mut self, does: impl FnOnce(&mut N, u64, &mut NetworkEvents)) {
+        let mut events = std::mem::take(&mut self.events);
+        does(&mut self.network, self.now, &mut events);
+        for (at, event) in events.0.drain(..) {
+            self.plan(at, Event::Network(event));
         }
-        self.notices = notices;
+        self.events = events;
     }
 
     /// The agent of a node works so long, after what it has to do before; answers with when it is through.
@@ -173,10 +189,15 @@ impl<'a, N: Network> World<'a, N> {
             Event::Sent { transfer } => self.sent(transfer),
             Event::Announced { transfer } => self.announced(transfer),
             Event::Granted { transfer } => self.enqueue(transfer),
+            Event::Credit { from, to, bytes } => {
+                self.credits.give_back((from as usize, to as usize), bytes);
+            }
             Event::Begun { transfer } => self.begin_stream(transfer),
-            Event::Network(Notice::Wake(a, b)) => self.network(|net, now, tell| net.wake(now, (a, b), tell)),
-            Event::Network(Notice::Left { message }) => self.left(message),
-            Event::Network(Notice::Arrived { message, receiver }) => {
+            Event::Network(NetworkEvent::Wake(a, b)) => {
+                self.network(|net, now, tell| net.wake(now, (a, b), tell))
+            }
+            Event::Network(NetworkEvent::Left { message }) => self.left(message),
+            Event::Network(NetworkEvent::Arrived { message, receiver }) => {
                 let at = self.index.receivers(message)[receiver as usize];
                 self.see_arrival(message, at.rank);
                 self.arrived(at);
@@ -186,10 +207,8 @@ impl<'a, N: Network> World<'a, N> {
 
     fn complete(&mut self, at: At) {
         self.done += 1;
-        if let Kind::Receive { from, transfer, .. } = self.kind(at)
-            && self.layout.node_of(from) == self.node(at.rank)
-        {
-            self.see_arrival(transfer.0, at.rank);
+        if let Some(transfer) = taken(at, self.kind(at), &self.fused) {
+            self.taken(at, transfer.0);
         }
         self.ends(at.rank, self.now);
         let (rank, mut ready) = (at.rank as usize, std::mem::take(&mut self.ready));
@@ -198,6 +217,23 @@ impl<'a, N: Network> World<'a, N> {
             self.start(At { rank: at.rank, action });
         }
         self.ready = ready;
+    }
+
+    /// A rank has a message in its place.
+    fn taken(&mut self, at: At, transfer: u32) {
+        let sender = self.index.sender(transfer);
+        if let Kind::Multicast { .. } = self.kind(sender) {
+            return;
+        }
+        let (from, to) = (self.node(sender.rank), self.node(at.rank));
+        if from == to {
+            self.see_arrival(transfer, at.rank);
+        } else if self.known[self.index.number(sender)] & EAGER != 0
+            && let Some(bytes) = self.credits.free((from, to), self.bytes(sender))
+        {
+            let back = self.now + self.network.latency(to, from, 0);
+            self.plan(back, Event::Credit { from: from as u32, to: to as u32, bytes });
+        }
     }
 
     /// A rank is not through before this time.
@@ -209,6 +245,9 @@ impl<'a, N: Network> World<'a, N> {
 
     fn start(&mut self, at: At) {
         match self.kind(at) {
+            Kind::Reduce { .. } if let Some((_, transfer)) = self.fused.message(Rank(at.rank), at.action) => {
+                self.take(at, transfer.0);
+            }
             Kind::Reduce { src, .. } => self.finish_after(at, self.costs.reducing(src.len)),
             Kind::Copy { src, .. } => self.finish_after(at, self.costs.copying(src.len)),
             Kind::Send { to, transfer, .. } => {
@@ -220,9 +259,12 @@ impl<'a, N: Network> World<'a, N> {
                     self.plan(sent, Event::Sent { transfer: transfer.0 });
                 }
             }
+            Kind::Receive { .. } if self.fused.is_passed_over(Rank(at.rank), at.action) => {
+                self.plan(self.now, Event::Done { rank: at.rank, action: at.action });
+            }
             Kind::Receive { from, transfer, dst } => {
                 if self.layout.node_of(from) == self.node(at.rank) {
-                    self.take(at, transfer.0, dst.len);
+                    self.take(at, transfer.0);
                 } else {
                     self.expect(at, transfer.0, dst.len);
                 }
@@ -241,7 +283,7 @@ impl<'a, N: Network> World<'a, N> {
         let Some(to) = self.index.receivers(transfer).first().copied() else { return };
         let bytes = self.bytes(at);
         if self.known[self.index.number(to)] & READY != 0 {
-            self.finish_after(at, self.costs.copying(bytes));
+            self.finish_after(at, self.taking(to));
             self.finish_after(to, 0);
         } else if bytes <= self.costs.eager {
             let number = self.index.number(at);
@@ -253,14 +295,22 @@ impl<'a, N: Network> World<'a, N> {
         }
     }
 
+    /// What it takes an action to take a message from another rank of its node.
+    fn taking(&self, at: At) -> u64 {
+        match self.kind(at) {
+            Kind::Reduce { src, .. } => self.costs.reducing(src.len),
+            kind => self.costs.copying(kind.writes().map_or(0, |dst| dst.len)),
+        }
+    }
+
     /// One rank of a node receives from another.
-    fn take(&mut self, at: At, transfer: u32, bytes: u64) {
+    fn take(&mut self, at: At, transfer: u32) {
         let from = self.index.sender(transfer);
         let number = self.index.number(at);
         match self.known[self.index.number(from)] {
-            known if known & COPIED != 0 => self.finish_after(at, self.costs.copying(bytes)),
+            known if known & COPIED != 0 => self.finish_after(at, self.taking(at)),
             known if known & OFFERED != 0 => {
-                self.finish_after(from, self.costs.copying(bytes));
+                self.finish_after(from, self.taking(at));
                 self.finish_after(at, 0);
             }
             _ => self.known[number] |= READY,
@@ -304,11 +354,14 @@ impl<'a, N: Network> World<'a, N> {
         if let Kind::Multicast { .. } = self.kind(at) {
             return self.announce_stream(transfer);
         }
-        if self.bytes(at) <= self.costs.eager {
+        let (from, to) = self.ends_of(transfer);
+        let bytes = self.bytes(at);
+        if bytes <= self.costs.eager && self.credits.take((from, to), bytes) {
+            let number = self.index.number(at);
+            self.known[number] |= EAGER;
             self.complete(at);
             self.enqueue(transfer);
         } else {
-            let (from, to) = self.ends_of(transfer);
             self.plan(self.now + self.network.latency(from, to, 0), Event::Announced { transfer });
         }
     }
@@ -342,10 +395,9 @@ impl<'a, N: Network> World<'a, N> {
         if let (Some(trace), [to]) = (&mut self.trace, self.index.receivers(transfer)) {
             trace.leaves(transfer, self.now, (sender.rank, to.rank));
         }
-        let bytes = self.bytes(sender);
         if let Kind::Multicast { .. } = self.kind(sender) {
             self.stream_over(transfer);
-        } else if bytes > self.costs.eager {
+        } else if self.known[self.index.number(sender)] & EAGER == 0 {
             self.complete(sender);
         }
     }
@@ -358,79 +410,6 @@ impl<'a, N: Network> World<'a, N> {
             self.known[number] |= ARRIVED;
             self.work(self.node(at.rank), nanos(self.costs.receive));
         }
-    }
-
-    /// Opens the next multicast of a rank over whose tree none is under way.
-    fn next_multicast(&mut self, rank: u32) {
-        let program = self.program(rank);
-        let Some((action, _)) = self.progress[rank as usize].next_multicast(program) else { return };
-        let at = At { rank, action };
-        let Kind::Multicast { transfer, src, .. } = self.kind(at) else { return };
-        let node = self.node(rank);
-        let sent = self.work(node, nanos(self.costs.send));
-        self.plan(sent, Event::Sent { transfer: transfer.0 });
-        if src.len <= self.costs.copied {
-            self.finish_after(at, self.costs.copying(src.len));
-        }
-    }
-
-    /// A long multicast waits until all its receivers are ready: they are told, and answer by way of the first
-    /// of their rack.
-    fn announce_stream(&mut self, transfer: u32) {
-        let sender = self.index.sender(transfer);
-        if self.bytes(sender) <= self.costs.eager {
-            return self.begin_stream(transfer);
-        }
-        let lacking = self.index.receivers(transfer).iter();
-        let lacking = lacking.filter(|at| self.known[self.index.number(**at)] & READY == 0).count();
-        let known = self.now + self.farthest(transfer, 0);
-        if lacking == 0 {
-            self.begin_after(transfer, known);
-        } else {
-            self.gathering.insert(transfer, (lacking, known));
-        }
-    }
-
-    fn begin_after(&mut self, transfer: u32, ready: u64) {
-        let way = self.farthest(transfer, 0);
-        self.plan(ready + way + way / 2, Event::Begun { transfer });
-    }
-
-    /// The time to the farthest receiver.
-    fn farthest(&self, transfer: u32, bytes: u64) -> u64 {
-        let from = self.node(self.index.sender(transfer).rank);
-        let receivers = self.index.receivers(transfer).iter();
-        receivers.map(|at| self.network.latency(from, self.node(at.rank), bytes)).max().unwrap_or(0)
-    }
-
-    fn begin_stream(&mut self, transfer: u32) {
-        self.see_begin(transfer);
-        let sender = self.index.sender(transfer);
-        let Kind::Multicast { src, concurrent_senders, stripe, .. } = self.kind(sender) else { return };
-        let from = self.node(sender.rank);
-        let to: Vec<usize> = self.index.receivers(transfer).iter().map(|at| self.node(at.rank)).collect();
-        let what = Multicast { bytes: src.len, concurrent_senders, stripe };
-        self.network(|net, now, tell| net.multicast(now, transfer, (from, &to), what, tell));
-    }
-
-    /// The last byte of a multicast has left.
-    fn stream_over(&mut self, transfer: u32) {
-        let sender = self.index.sender(transfer);
-        let bytes = self.bytes(sender);
-        if bytes > self.costs.copied {
-            // Until all have told, by way of the first of their rack, that they have it, and are told so.
-            let way = self.farthest(transfer, bytes);
-            let released = self.now + way + way + way / 2;
-            self.plan(released, Event::Done { rank: sender.rank, action: sender.action });
-            for i in 0..self.index.receivers(transfer).len() {
-                let rank = self.index.receivers(transfer)[i].rank;
-                self.ends(rank, released);
-            }
-        }
-        if let Some(stripe) = self.kind(sender).stripe() {
-            self.progress[sender.rank as usize].multicast_sent(stripe);
-        }
-        self.next_multicast(sender.rank);
     }
 
     fn see_begin(&mut self, transfer: u32) {

@@ -5,7 +5,7 @@
 pub mod traces;
 
 use cool_proto::control::{ControllerMessage, Register, Registered, controller_message::Body};
-use cool_topology::{Key, Mac};
+use cool_topology::{Key, MacAddr};
 use cool_types::{NODE_NAME_MAX, NODE_NAME_RULE, check_node_name};
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
@@ -27,7 +27,7 @@ pub struct Agent {
     /// On the data network.
     pub ip: Ipv4Addr,
     /// Of the data interface.
-    pub mac: Mac,
+    pub mac: MacAddr,
     /// Of the data interface, bytes.
     pub mtu: u32,
     /// Multicast and repair.

@@ -1,8 +1,8 @@
 //! What the fabric and the rest of the controller say to each other: plain values, nothing of OpenFlow.
 
 use crate::fabric::switch::capacity::TableCapacity;
-pub use cool_topology::{DatapathId, Key, Mac, Port};
-use core::fmt;
+pub use cool_topology::{DatapathId, Key, Link, MacAddr, Port};
+pub use cool_types::TreeScope;
 use core::net::Ipv4Addr;
 use core::time::Duration;
 
@@ -74,7 +74,7 @@ pub struct NodeRegistration {
     /// Address on the data network.
     pub ip: Ipv4Addr,
     /// Address of the data interface.
-    pub mac: Mac,
+    pub mac: MacAddr,
     /// What proves its LLDP.
     pub lldp_key: Key,
 }
@@ -97,6 +97,24 @@ impl TopologySnapshot {
     pub fn node(&self, name: &str) -> Option<&NodeView> {
         self.nodes.binary_search_by(|n| n.name.as_str().cmp(name)).ok().map(|i| &self.nodes[i])
     }
+
+    /// A port as operators know it: "s1:2".
+    pub fn port_name(&self, port: Port) -> String {
+        match self.switches.binary_search_by_key(&port.switch, |s| s.datapath_id) {
+            Ok(at) => format!("{}:{}", self.switches[at].name, port.number),
+            Err(_) => port.to_string(),
+        }
+    }
+
+    /// A link between switches as operators know it: "s1:2-s3:1".
+    pub fn link_name(&self, a: Port, b: Port) -> String {
+        format!("{}-{}", self.port_name(a), self.port_name(b))
+    }
+
+    /// The link of a node at a port as operators know it: "s3:4-h2".
+    pub fn node_link_name(&self, port: Port, node: &str) -> String {
+        format!("{}-{node}", self.port_name(port))
+    }
 }
 
 /// A switch.
@@ -110,8 +128,8 @@ pub struct SwitchView {
     pub rack: Option<u32>,
     /// Number of its ports, the local one not counted.
     pub ports: u32,
-    /// Those that have a link and from which nothing is heard that is known: no switch, no node.
-    pub silent: Vec<u32>,
+    /// The numbers of those whose link is up and from which no LLDP of a known switch or node is heard.
+    pub unidentified_ports: Vec<u32>,
 }
 
 /// A link between switches.
@@ -133,7 +151,7 @@ pub struct NodeView {
     /// Address on the data network.
     pub ip: Ipv4Addr,
     /// Address of the data interface.
-    pub mac: Mac,
+    pub mac: MacAddr,
     /// Where it is attached, once its LLDP has been heard.
     pub location: Option<Location>,
 }
@@ -158,27 +176,6 @@ pub struct GroupRequest {
     pub members: Vec<String>,
 }
 
-/// Which nodes of a group a tree connects.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum TreeScope {
-    /// All.
-    All,
-    /// The node of the smallest rank in each rack.
-    Leaders,
-    /// Those in the rack of this number.
-    Rack(u32),
-}
-
-impl fmt::Display for TreeScope {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            TreeScope::All => f.write_str("all"),
-            TreeScope::Leaders => f.write_str("leaders"),
-            TreeScope::Rack(rack) => write!(f, "rack {rack}"),
-        }
-    }
-}
-
 /// A tree that the switches have confirmed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TreeGrant {
@@ -190,8 +187,10 @@ pub struct TreeGrant {
     pub port: u16,
     /// Rate of the slowest known link on the tree; 0: none is known.
     pub bytes_per_second: u64,
-    /// The links of the tree: "s1:2-s3:1" between switches, "s3:4-h2" to a node.
-    pub links: Vec<String>,
+    /// Its links between switches.
+    pub links: Vec<Link>,
+    /// Its nodes, each with the port at which it is.
+    pub nodes: Vec<(String, Port)>,
 }
 
 /// Why the fabric did not do what was asked.

@@ -144,7 +144,7 @@ impl Telemetry {
         }
     }
 
-    /// A switch was told to hold so much, or is gone.
+    /// A switch is to hold these rules now, or is gone.
     pub(crate) fn desired(&self, switch: DatapathId, rules: Option<Rules>) {
         let told = &mut self.state.lock().measured.rules;
         match rules {

@@ -61,7 +61,7 @@ pub fn describe(
         id,
         epoch: FIRST_EPOCH,
         members: (0..).zip(places).map(member).collect(),
-        trees: trees.into_iter().map(tree_message).collect(),
+        trees: trees.iter().map(|tree| tree_message(tree, network)).collect(),
         chunk_bytes: mtu.min(LONGEST_PACKET).saturating_sub(HEADERS),
         host_bytes_per_second: host_rate(places, network),
         uplink_bytes_per_second: uplink_rate(places, network),
@@ -86,19 +86,21 @@ fn mtu(places: &[Place]) -> u32 {
     places.iter().map(|p| p.session.agent.mtu).min().unwrap_or(0)
 }
 
-fn tree_message(tree: TreeGrant) -> Tree {
+fn tree_message(tree: &TreeGrant, network: &TopologySnapshot) -> Tree {
     let (scope, rack) = match tree.scope {
         TreeScope::All => (tree::Scope::All, 0),
         TreeScope::Leaders => (tree::Scope::Leaders, 0),
         TreeScope::Rack(rack) => (tree::Scope::Rack, rack),
     };
+    let uplinks = tree.links.iter().map(|link| network.link_name(link.a, link.b));
+    let to_nodes = tree.nodes.iter().map(|(node, port)| network.node_link_name(*port, node));
     Tree {
         scope: scope.into(),
         rack,
         address: tree.address.to_string(),
         port: tree.port.into(),
         bytes_per_second: tree.bytes_per_second,
-        links: tree.links,
+        links: uplinks.chain(to_nodes).collect(),
     }
 }
 
@@ -282,10 +284,11 @@ impl Groups {
     /// All groups by id, with their trees as they are now.
     pub async fn list(&self, network: &dyn Fabric) -> Vec<Group> {
         let mut groups: Vec<Group> = self.groups.lock().values().cloned().collect();
+        let topology = network.topology();
         for group in &mut groups {
             // A group that is just being released has none any more.
             let trees = network.trees(group.id).await.unwrap_or_default();
-            group.trees = trees.into_iter().map(tree_message).collect();
+            group.trees = trees.iter().map(|tree| tree_message(tree, &topology)).collect();
         }
         groups
     }
@@ -295,7 +298,7 @@ impl Groups {
 mod tests {
     use super::*;
     use crate::agents::{Agent, Agents};
-    use crate::fabric::{DatapathId, LinkView, Location, Mac, NodeView, Port};
+    use crate::fabric::{DatapathId, LinkView, Location, MacAddr, NodeView, Port};
     use std::net::Ipv4Addr;
     use tokio::sync::mpsc;
 
@@ -309,7 +312,7 @@ mod tests {
             NodeView {
                 name: format!("h{i}"),
                 ip: Ipv4Addr::new(10, 0, 0, i),
-                mac: Mac([2, 0, 0, 0, 0, i]),
+                mac: MacAddr(2, 0, 0, 0, 0, i),
                 location: Some(location),
             }
         };

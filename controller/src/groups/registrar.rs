@@ -7,7 +7,7 @@
 use crate::agents::Session;
 use crate::fabric::Fabric;
 use crate::groups::{FIRST_EPOCH, Groups, Place};
-use crate::jobs::job::{Event, Limits};
+use crate::jobs::job::{Limits, SessionEvent};
 use cool_machine::{Duration, Machine, Poll, Time};
 use cool_membership::{self as membership, Input, Membership, Output, Purpose};
 use cool_proto::control::{
@@ -110,12 +110,12 @@ impl Registrar {
     }
 
     /// What an agent says of a group that is no job's.
-    pub fn group_event(self: &Arc<Registrar>, session: &Session, group: u64, event: Event) {
+    pub fn group_event(self: &Arc<Registrar>, session: &Session, group: u64, event: SessionEvent) {
         let node = session.number;
         match event {
-            Event::Ready(FIRST_EPOCH) => self.take(Input::Ready { group, node }),
-            Event::Unused => self.take(Input::Unused { group, node }),
-            Event::GroupFailed(reason) => {
+            SessionEvent::Ready(FIRST_EPOCH) => self.take(Input::Ready { group, node }),
+            SessionEvent::Unused => self.take(Input::Unused { group, node }),
+            SessionEvent::GroupFailed(reason) => {
                 let reason = format!("{}: {reason}", session.agent.name);
                 self.take(Input::FormFailed { group, reason, gone: BTreeSet::new() });
             }

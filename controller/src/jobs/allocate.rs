@@ -30,7 +30,7 @@ pub enum Placement {
 
 /// What a job asks for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Request {
+pub struct AllocationRequest {
     /// Number of ranks; 0: as many as `per_node` gives on every node.
     pub ranks: u32,
     /// Ranks on each node used; 0: spread over as many nodes as possible (one a node if `ranks` is 0).
@@ -77,7 +77,7 @@ fn nodes_note(nodes: usize, per_node: u32) -> String {
 ///
 /// # Errors
 /// If there are fewer free slots than ranks.
-pub fn allocate(hosts: &[Host], request: Request) -> Result<Vec<usize>, AllocateError> {
+pub fn allocate(hosts: &[Host], request: AllocationRequest) -> Result<Vec<usize>, AllocateError> {
     if hosts.is_empty() {
         return Err(AllocateError::NoNodes);
     }
@@ -228,17 +228,17 @@ mod tests {
         (0..racks * k).rev().map(host).collect()
     }
 
-    fn names(hosts: &[Host], request: Request) -> String {
+    fn names(hosts: &[Host], request: AllocationRequest) -> String {
         let ranks = allocate(hosts, request).unwrap();
         ranks.iter().map(|h| hosts[*h].name.as_str()).collect::<Vec<_>>().join(" ")
     }
 
-    fn racked(ranks: u32, per_node: u32) -> Request {
-        Request { ranks, per_node, placement: Placement::Racked }
+    fn racked(ranks: u32, per_node: u32) -> AllocationRequest {
+        AllocationRequest { ranks, per_node, placement: Placement::Racked }
     }
 
-    fn interleaved(ranks: u32, per_node: u32) -> Request {
-        Request { ranks, per_node, placement: Placement::Interleaved }
+    fn interleaved(ranks: u32, per_node: u32) -> AllocationRequest {
+        AllocationRequest { ranks, per_node, placement: Placement::Interleaved }
     }
 
     #[test]
@@ -309,7 +309,7 @@ mod tests {
             let placement = if racked { Placement::Racked } else { Placement::Interleaved };
             let bound = |free: u32| if per_node == 0 { free } else { free.min(per_node) };
             let room: u32 = hosts.iter().map(|h| bound(h.free)).sum();
-            match allocate(&hosts, Request { ranks, per_node, placement }) {
+            match allocate(&hosts, AllocationRequest { ranks, per_node, placement }) {
                 Ok(places) => {
                     prop_assert_eq!(places.len(), ranks as usize);
                     for (i, host) in hosts.iter().enumerate() {

@@ -2,7 +2,7 @@
 //! operators.
 
 use crate::groups::{Place, by_node};
-use crate::jobs::job::Failure;
+use crate::jobs::job::JobFailure;
 use cool_proto::control::{SignalRequest, controller_message::Body};
 use std::future::pending;
 use std::time::Duration;
@@ -53,24 +53,24 @@ impl JobControl {
     }
 
     /// Waits for a reason to end the job; signals are passed on meanwhile. May be dropped and called again.
-    pub(crate) async fn stop(&mut self, job: u64, places: &[Place]) -> Failure {
+    pub(crate) async fn stop(&mut self, job: u64, places: &[Place]) -> JobFailure {
         if self.ignored {
             pending::<()>().await;
         }
         loop {
             let order = tokio::select! {
                 _ = self.closing.wait_for(|closing| *closing) => {
-                    return Failure::of_job("the controller is shutting down");
+                    return JobFailure::new("the controller is shutting down");
                 }
                 over = over(self.limit) => {
                     let reason = format!("its time limit of {over:?} is over");
-                    return Failure { code: TIME_OVER, ..Failure::of_job(reason) };
+                    return JobFailure { code: TIME_OVER, ..JobFailure::new(reason) };
                 }
                 order = self.orders.recv() => order,
             };
             match order {
                 Some(ControlRequest::Cancel(by)) => {
-                    return Failure { code: CANCELLED, ..Failure::of_job(format!("cancelled by {by}")) };
+                    return JobFailure { code: CANCELLED, ..JobFailure::new(format!("cancelled by {by}")) };
                 }
                 Some(ControlRequest::Signal(signal)) => {
                     for (session, _) in by_node(places).into_values() {
@@ -78,7 +78,7 @@ impl JobControl {
                         let _ = session.send(Body::Signal(SignalRequest { job, signal }));
                     }
                 }
-                None => return Failure::of_job("the job was dropped"),
+                None => return JobFailure::new("the job was dropped"),
             }
         }
     }

@@ -47,12 +47,12 @@ pub struct Post {
     /// The session's number.
     pub from: u32,
     /// What it says.
-    pub event: Event,
+    pub event: SessionEvent,
 }
 
 /// What a session says.
 #[derive(Debug)]
-pub enum Event {
+pub enum SessionEvent {
     /// The agent is ready with the group, in this epoch.
     Ready(u32),
     /// The agent could not make the group, or lost it.
@@ -72,15 +72,15 @@ pub type Caller = mpsc::Sender<Result<JobEvent, Status>>;
 
 /// Why a job ends early.
 #[derive(Debug)]
-pub(crate) struct Failure {
+pub(crate) struct JobFailure {
     pub(crate) code: i32,
     pub(crate) rank: Option<u32>,
     pub(crate) reason: String,
 }
 
-impl Failure {
-    pub(crate) fn of_job(reason: impl Into<String>) -> Failure {
-        Failure { code: 1, rank: None, reason: reason.into() }
+impl JobFailure {
+    pub(crate) fn new(reason: impl Into<String>) -> JobFailure {
+        JobFailure { code: 1, rank: None, reason: reason.into() }
     }
 }
 
@@ -140,7 +140,7 @@ struct Awaited {
     /// Ranks that run.
     running: BTreeSet<u32>,
     /// The first that was lost, in a job that survives it.
-    lost: Option<Failure>,
+    lost: Option<JobFailure>,
     /// Ranks that have ended well.
     ended: usize,
 }
@@ -162,11 +162,11 @@ impl Job {
         self.groups.release(&*self.network, self.group, &self.places).await;
         match outcome {
             Ok(()) => Finished::default(),
-            Err(Failure { code, rank, reason }) => Finished { code, rank, reason },
+            Err(JobFailure { code, rank, reason }) => Finished { code, rank, reason },
         }
     }
 
-    async fn form_and_run(&mut self, awaited: &mut Awaited) -> Result<(), Failure> {
+    async fn form_and_run(&mut self, awaited: &mut Awaited) -> Result<(), JobFailure> {
         let group = self.form(awaited).await?;
         self.launch(awaited)?;
         self.starts_to_run();
@@ -181,7 +181,7 @@ impl Job {
     }
 
     /// Waits for the ends of all ranks.
-    async fn watch(&mut self, awaited: &mut Awaited) -> Result<(), Failure> {
+    async fn watch(&mut self, awaited: &mut Awaited) -> Result<(), JobFailure> {
         while !awaited.running.is_empty() {
             let post = self.next().await?;
             self.note(post, awaited).await?;
@@ -194,7 +194,7 @@ impl Job {
 
     /// Goes on where an earlier controller was ended. What ranks say meanwhile waits for the
     /// caller.
-    async fn resume(&mut self, resumed: Resumed, awaited: &mut Awaited) -> Result<(), Failure> {
+    async fn resume(&mut self, resumed: Resumed, awaited: &mut Awaited) -> Result<(), JobFailure> {
         let Resumed { mut callers, ranks } = resumed;
         awaited.running = ranks.running;
         let came = tokio::select! {
@@ -203,26 +203,26 @@ impl Job {
         };
         let Ok(Some((caller, spec))) = came else {
             let waited = self.limits.takeover;
-            return Err(Failure::of_job(format!("whoever started it has not come back within {waited:?}")));
+            return Err(JobFailure::new(format!("whoever started it has not come back within {waited:?}")));
         };
         (self.caller, self.caller_listens, self.spec) = (caller, true, spec);
         self.starts_to_run();
         let exited: BTreeSet<u32> = ranks.exited.iter().map(|(_, exited)| exited.rank).collect();
         let all = 0..self.places.len() as u32;
         if let Some(rank) = all.clone().find(|r| !awaited.running.contains(r) && !exited.contains(r)) {
-            return Err(Failure::of_job(format!("rank {rank} had not been started yet")));
+            return Err(JobFailure::new(format!("rank {rank} had not been started yet")));
         }
         awaited.running.extend(&exited);
         for (from, exited) in ranks.exited {
-            self.note(Post { from, event: Event::Exited(exited) }, awaited).await?;
+            self.note(Post { from, event: SessionEvent::Exited(exited) }, awaited).await?;
         }
         self.watch(awaited).await
     }
 
     /// Makes the group, in the network and at its members.
-    async fn form(&mut self, awaited: &mut Awaited) -> Result<Group, Failure> {
+    async fn form(&mut self, awaited: &mut Awaited) -> Result<Group, JobFailure> {
         let made = self.groups.make(&*self.network, self.group, self.id, &self.places).await;
-        let group = made.map_err(Failure::of_job)?;
+        let group = made.map_err(JobFailure::new)?;
         awaited.unready.extend(by_node(&self.places).into_keys());
         let deadline = Instant::now() + self.limits.group_ready;
         while !awaited.unready.is_empty() {
@@ -234,16 +234,16 @@ impl Job {
         Ok(group)
     }
 
-    fn not_ready(&self, unready: &BTreeSet<u32>) -> Failure {
+    fn not_ready(&self, unready: &BTreeSet<u32>) -> JobFailure {
         let (nodes, waited) = (self.names(unready), self.limits.group_ready);
-        Failure::of_job(format!(
+        JobFailure::new(format!(
             "group {}: not ready on {nodes} within {waited:?}; look at the logs of the agents there",
             self.group
         ))
     }
 
     /// Starts the ranks.
-    fn launch(&self, awaited: &mut Awaited) -> Result<(), Failure> {
+    fn launch(&self, awaited: &mut Awaited) -> Result<(), JobFailure> {
         for (session, ranks) in by_node(&self.places).into_values() {
             let launch = Launch {
                 job: self.id,
@@ -256,42 +256,42 @@ impl Job {
                 workdir: self.spec.workdir.clone(),
             };
             session.set_left_behind(false);
-            session.send(Body::Launch(launch)).map_err(|e| Failure::of_job(e.to_string()))?;
+            session.send(Body::Launch(launch)).map_err(|e| JobFailure::new(e.to_string()))?;
             awaited.running.extend(ranks);
         }
         Ok(())
     }
 
     /// The next thing a session says, unless there is a reason to end first.
-    async fn next(&mut self) -> Result<Post, Failure> {
+    async fn next(&mut self) -> Result<Post, JobFailure> {
         tokio::select! {
             stopped = self.control.stop(self.id, &self.places) => Err(stopped),
-            () = self.caller.closed() => Err(Failure::of_job("the caller went away")),
-            post = self.mailbox.recv() => post.ok_or_else(|| Failure::of_job("the job was dropped")),
+            () = self.caller.closed() => Err(JobFailure::new("the caller went away")),
+            post = self.mailbox.recv() => post.ok_or_else(|| JobFailure::new("the job was dropped")),
         }
     }
 
     /// Takes note of what a session says, and passes on what concerns the caller.
-    async fn note(&mut self, post: Post, awaited: &mut Awaited) -> Result<(), Failure> {
+    async fn note(&mut self, post: Post, awaited: &mut Awaited) -> Result<(), JobFailure> {
         let Post { from, event } = post;
         match event {
-            Event::Ready(FIRST_EPOCH) => {
+            SessionEvent::Ready(FIRST_EPOCH) => {
                 awaited.unready.remove(&from);
                 Ok(())
             }
-            Event::Ready(epoch) => {
+            SessionEvent::Ready(epoch) => {
                 warn!(node = self.names(&[from].into()), epoch, "ready in an epoch that the group is not in");
                 Ok(())
             }
-            Event::GroupFailed(reason) => {
+            SessionEvent::GroupFailed(reason) => {
                 awaited.unready.remove(&from);
                 let node = self.names(&[from].into());
-                Err(Failure::of_job(format!("group {} failed on {node}: {reason}", self.group)))
+                Err(JobFailure::new(format!("group {} failed on {node}: {reason}", self.group)))
             }
-            Event::Output(output) if self.runs_on(output.rank, from) => {
+            SessionEvent::Output(output) if self.runs_on(output.rank, from) => {
                 self.tell(job_event::Body::Output(output)).await
             }
-            Event::Exited(exited) if self.runs_on(exited.rank, from) => {
+            SessionEvent::Exited(exited) if self.runs_on(exited.rank, from) => {
                 // A rank ends once, also if its agent says so twice.
                 if !awaited.running.remove(&exited.rank) {
                     return Ok(());
@@ -308,20 +308,20 @@ impl Job {
                 }
                 told
             }
-            Event::Output(Output { rank, .. }) | Event::Exited(Exited { rank, .. }) => {
+            SessionEvent::Output(Output { rank, .. }) | SessionEvent::Exited(Exited { rank, .. }) => {
                 warn!(
                     node = self.names(&[from].into()),
                     rank, "an agent speaks of a rank that is not its own"
                 );
                 Ok(())
             }
-            Event::Left(reason) => self.node_left(from, &reason, awaited),
+            SessionEvent::Left(reason) => self.node_left(from, &reason, awaited),
             // A job's group is released when its ranks have ended.
-            Event::Unused => Ok(()),
+            SessionEvent::Unused => Ok(()),
         }
     }
 
-    fn node_left(&self, from: u32, reason: &str, awaited: &mut Awaited) -> Result<(), Failure> {
+    fn node_left(&self, from: u32, reason: &str, awaited: &mut Awaited) -> Result<(), JobFailure> {
         let lost: Vec<u32> =
             awaited.running.iter().copied().filter(|rank| self.runs_on(*rank, from)).collect();
         awaited.running.retain(|rank| !lost.contains(rank));
@@ -330,7 +330,7 @@ impl Job {
         }
         let node = self.names(&[from].into());
         let reason = format!("node {node} is gone: {reason}");
-        let failure = Failure { rank: lost.first().copied(), ..Failure::of_job(reason) };
+        let failure = JobFailure { rank: lost.first().copied(), ..JobFailure::new(reason) };
         if !self.spec.survive || lost.is_empty() {
             return Err(failure);
         }
@@ -338,7 +338,7 @@ impl Job {
         Ok(())
     }
 
-    fn failure_of(&self, exited: &Exited) -> Option<Failure> {
+    fn failure_of(&self, exited: &Exited) -> Option<JobFailure> {
         let (rank, node) = (exited.rank, &self.places[exited.rank as usize].session.agent.name);
         let (code, what) = match exited {
             Exited { error, .. } if !error.is_empty() => (1, format!(": {error}")),
@@ -346,7 +346,7 @@ impl Job {
             Exited { code: 0, .. } => return None,
             Exited { code, .. } => (*code, format!(" exited with status {code}")),
         };
-        Some(Failure { code, rank: Some(rank), reason: format!("rank {rank} on {node}{what}") })
+        Some(JobFailure { code, rank: Some(rank), reason: format!("rank {rank} on {node}{what}") })
     }
 
     /// Ends the ranks that run.
@@ -373,7 +373,7 @@ impl Job {
     }
 
     /// Passes an event on to the caller.
-    async fn tell(&mut self, body: job_event::Body) -> Result<(), Failure> {
+    async fn tell(&mut self, body: job_event::Body) -> Result<(), JobFailure> {
         if !self.caller_listens {
             return Ok(());
         }
@@ -386,10 +386,10 @@ impl Job {
         };
         self.caller_listens = sent.is_ok();
         sent.map_err(|e| match e {
-            SendTimeoutError::Closed(_) => Failure::of_job("the caller went away"),
+            SendTimeoutError::Closed(_) => JobFailure::new("the caller went away"),
             SendTimeoutError::Timeout(_) => {
                 let waited = self.limits.caller;
-                Failure::of_job(format!("the caller has not read the job's output for {waited:?}"))
+                JobFailure::new(format!("the caller has not read the job's output for {waited:?}"))
             }
         })
     }
@@ -407,7 +407,7 @@ impl Job {
 }
 
 /// The job goes on without what is lost. Should nobody be left, that was why.
-fn survive(failure: Failure, awaited: &mut Awaited) {
+fn survive(failure: JobFailure, awaited: &mut Awaited) {
     info!(reason = failure.reason, "job goes on");
     awaited.lost.get_or_insert(failure);
 }

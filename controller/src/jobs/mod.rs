@@ -9,9 +9,9 @@ pub mod job;
 use crate::agents::{Agents, Session};
 use crate::fabric::Fabric;
 use crate::groups::{Groups, Place};
-use crate::jobs::allocate::{AllocateError, Host, Placement, Request, allocate, natural};
+use crate::jobs::allocate::{AllocateError, AllocationRequest, Host, Placement, allocate, natural};
 use crate::jobs::control::{ControlRequest, JobControl};
-use crate::jobs::job::{Caller, Event, Job, Limits, Post, Ranks, Resumed};
+use crate::jobs::job::{Caller, Job, Limits, Post, Ranks, Resumed, SessionEvent};
 use cool_proto::control::{JobEvent, JobSpec, JobView, job_event, job_spec, job_view};
 use parking_lot::Mutex;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
@@ -155,7 +155,7 @@ impl Jobs {
             Ok(job_spec::Placement::Interleaved) => Placement::Interleaved,
             Err(_) => return Err(SubmitError::Placement(spec.placement)),
         };
-        let request = Request { ranks: spec.ranks, per_node: spec.ranks_per_node, placement };
+        let request = AllocationRequest { ranks: spec.ranks, per_node: spec.ranks_per_node, placement };
         let within = Within { hosts: &spec.hosts, racks: &spec.racks };
 
         let mut state = self.state.lock();
@@ -298,7 +298,12 @@ impl Jobs {
     }
 
     /// Finds a place for each rank.
-    fn place(&self, state: &State, within: Within, request: Request) -> Result<Vec<Place>, SubmitError> {
+    fn place(
+        &self,
+        state: &State,
+        within: Within,
+        request: AllocationRequest,
+    ) -> Result<Vec<Place>, SubmitError> {
         let (mut hosts, mut sessions, mut unlocated) = (Vec::new(), Vec::new(), Vec::new());
         for node in &self.network.topology().nodes {
             let Some(session) = self.agents.get(&node.name) else { continue };
@@ -322,7 +327,7 @@ impl Jobs {
 
     /// Passes on what an agent says of a job. Waits while the job is behind: a job is never behind for
     /// longer than [`Limits::caller`].
-    pub async fn post(&self, session: &Session, job: u64, event: Event) {
+    pub async fn post(&self, session: &Session, job: u64, event: SessionEvent) {
         let mailbox = self.state.lock().running.get(&job).map(|e| e.mailbox.clone());
         deliver(mailbox, session, event).await;
     }
@@ -338,7 +343,7 @@ impl Jobs {
         let mailboxes: Vec<_> =
             self.state.lock().running.values().filter(on_node).map(|e| e.mailbox.clone()).collect();
         for mailbox in mailboxes {
-            deliver(Some(mailbox), session, Event::Left(reason.to_owned())).await;
+            deliver(Some(mailbox), session, SessionEvent::Left(reason.to_owned())).await;
         }
     }
 
@@ -414,7 +419,7 @@ fn nodes(places: &[Place]) -> Vec<String> {
 }
 
 /// Gives an event of a session to whom it concerns.
-pub async fn deliver(mailbox: Option<mpsc::Sender<Post>>, session: &Session, event: Event) {
+pub async fn deliver(mailbox: Option<mpsc::Sender<Post>>, session: &Session, event: SessionEvent) {
     let post = Post { from: session.number, event };
     let undelivered = match mailbox {
         Some(mailbox) => mailbox.send(post).await.err().map(|e| e.0),

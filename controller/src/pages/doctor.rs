@@ -155,10 +155,11 @@ fn findings(
 
 fn of_switch(switch: &SwitchView, measured: &Measured, all: &mut Vec<Finding>) {
     let about = format!("switch {}", switch.name);
-    if !switch.silent.is_empty() {
-        let mut ports: Vec<String> = switch.silent.iter().take(MAX_PORTS).map(u32::to_string).collect();
-        if switch.silent.len() > MAX_PORTS {
-            ports.push(format!("{} more", switch.silent.len() - MAX_PORTS));
+    if !switch.unidentified_ports.is_empty() {
+        let mut ports: Vec<String> =
+            switch.unidentified_ports.iter().take(MAX_PORTS).map(u32::to_string).collect();
+        if switch.unidentified_ports.len() > MAX_PORTS {
+            ports.push(format!("{} more", switch.unidentified_ports.len() - MAX_PORTS));
         }
         let wrong = format!("no LLDP is heard from port {}, though there is a link", ports.join(", "));
         let remedy = "if a node is there, start cool-nodeagent on it; if a switch, point it at this controller; if \
@@ -201,18 +202,19 @@ fn of_node(about: &str, health: Option<&Health>, all: &mut Vec<Finding>) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::fabric::{DatapathId, Location, Mac, NodeView, Port, SwitchLoad};
+    use crate::fabric::{DatapathId, Location, MacAddr, NodeView, Port, SwitchLoad};
 
     fn node(name: &str, located: bool) -> NodeView {
         let port = Port { switch: DatapathId(1), number: 1 };
         let location = Location { port, rack: 0, bytes_per_second: 0 };
-        let (ip, mac) = ([10, 0, 0, 1].into(), Mac([2, 0, 0, 0, 0, 1]));
+        let (ip, mac) = ([10, 0, 0, 1].into(), MacAddr(2, 0, 0, 0, 0, 1));
         NodeView { name: name.into(), ip, mac, location: located.then_some(location) }
     }
 
     fn network() -> TopologySnapshot {
         let (datapath_id, name) = (DatapathId(1), "s1".to_owned());
-        let switch = SwitchView { datapath_id, name, rack: Some(0), ports: 2, silent: Vec::new() };
+        let switch =
+            SwitchView { datapath_id, name, rack: Some(0), ports: 2, unidentified_ports: Vec::new() };
         TopologySnapshot {
             switches: vec![switch],
             nodes: vec![node("h1", true), node("h2", true)],
@@ -244,7 +246,7 @@ mod tests {
     fn everything_that_is_wrong_is_named() {
         let (mut network, mut measured, mut nodes) = (network(), Measured::default(), well());
         network.nodes[1].location = None;
-        network.switches[0].silent = vec![7, 9];
+        network.switches[0].unidentified_ports = vec![7, 9];
         network.warnings.push("something else".into());
         let load = SwitchLoad {
             group_tables: Some(false),

@@ -1,7 +1,7 @@
 //! What there is to see of a running controller, for Prometheus.
 
 use crate::fabric::{Histogram, PortLoad};
-use crate::pages::status::{Status, Switch};
+use crate::pages::status::{Status, SwitchStatus};
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric, NoLabelSet};
 use prometheus_client::metrics::MetricType;
@@ -13,7 +13,7 @@ use std::sync::Arc;
 
 type Labels = Vec<(&'static str, String)>;
 /// A metric, what it means, and where it comes from.
-type OfSwitch<T> = (&'static str, &'static str, fn(&Switch) -> T);
+type OfSwitch<T> = (&'static str, &'static str, fn(&SwitchStatus) -> T);
 type OfPort = (&'static str, &'static str, fn(&PortLoad) -> u64);
 
 const SWITCH_GAUGES: [OfSwitch<usize>; 2] = [
@@ -88,14 +88,14 @@ impl Metrics {
 
     fn switches(&self, families: &mut Families<'_>) -> fmt::Result {
         let switches = &self.0.switches;
-        let label = |switch: &Switch| vec![("switch", switch.name.clone())];
+        let label = |switch: &SwitchStatus| vec![("switch", switch.name.clone())];
         for (name, help, value) in SWITCH_GAUGES {
             families.gauge(name, help, switches.iter().map(|s| (label(s), value(s) as f64)))?;
         }
         for (name, help, value) in SWITCH_COUNTERS {
             families.counter(name, help, switches.iter().map(|s| (label(s), value(s))))?;
         }
-        let port = |(switch, number): (&Switch, &u32)| {
+        let port = |(switch, number): (&SwitchStatus, &u32)| {
             vec![("switch", switch.name.clone()), ("port", number.to_string())]
         };
         for (name, help, value) in PORT_COUNTERS {
@@ -172,7 +172,7 @@ impl Families<'_> {
 mod tests {
     use super::*;
     use crate::fabric::PortCounters;
-    use crate::pages::status::{Link, Node};
+    use crate::pages::status::{LinkStatus, NodeStatus};
     use prometheus_client::encoding::text::encode;
 
     fn text(status: Status) -> String {
@@ -184,7 +184,7 @@ mod tests {
     #[test]
     fn all_that_is_counted_is_told_once_with_its_labels() {
         let counters = PortCounters { rx_bytes: 11, ..PortCounters::default() };
-        let switch = Switch {
+        let switch = SwitchStatus {
             datapath_id: "0000000000000001".into(),
             name: "s\"1".into(),
             rack: None,
@@ -196,8 +196,9 @@ mod tests {
             packet_ins_dropped: 4,
             ports: [(7, PortLoad { counters, ..PortLoad::default() })].into(),
         };
-        let link = Link { name: "s1:7-h1".into(), bytes_per_second: Some(100), forth: 1.5, back: 2.5 };
-        let node = Node { name: "h1".into(), ip: String::new(), rack: Some(0), slots: 1, link: Some(link) };
+        let link = LinkStatus { name: "s1:7-h1".into(), bytes_per_second: Some(100), forth: 1.5, back: 2.5 };
+        let node =
+            NodeStatus { name: "h1".into(), ip: String::new(), rack: Some(0), slots: 1, link: Some(link) };
         let mut installation = Histogram::default();
         (installation.counts[0], installation.counts[12], installation.sum) = (2, 1, 9.5);
         let status = Status { switches: vec![switch], nodes: vec![node], installation, ..Status::default() };

@@ -32,15 +32,15 @@ pub struct Watcher {
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct Status {
     /// By datapath id.
-    pub switches: Vec<Switch>,
+    pub switches: Vec<SwitchStatus>,
     /// Between switches.
-    pub links: Vec<Link>,
+    pub links: Vec<LinkStatus>,
     /// By name.
-    pub nodes: Vec<Node>,
+    pub nodes: Vec<NodeStatus>,
     /// By number.
     pub groups: Vec<GroupStatus>,
     /// By number.
-    pub jobs: Vec<Job>,
+    pub jobs: Vec<JobStatus>,
     /// What an operator should look at.
     pub warnings: Vec<String>,
     /// The last ones, oldest first, as the log has them.
@@ -55,7 +55,7 @@ pub struct Status {
 
 /// A switch.
 #[derive(Clone, Debug, Serialize)]
-pub struct Switch {
+pub struct SwitchStatus {
     /// 16 hexadecimal digits.
     pub datapath_id: String,
     /// As it calls itself.
@@ -81,7 +81,7 @@ pub struct Switch {
 
 /// A link between switches, or of a node, with its load each way.
 #[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct Link {
+pub struct LinkStatus {
     /// As in trees.
     pub name: String,
     /// What it carries at most; `None`: unknown.
@@ -94,7 +94,7 @@ pub struct Link {
 
 /// A node.
 #[derive(Clone, Debug, Serialize)]
-pub struct Node {
+pub struct NodeStatus {
     /// Unique.
     pub name: String,
     /// On the data network.
@@ -104,7 +104,7 @@ pub struct Node {
     /// Ranks that it takes.
     pub slots: u32,
     /// Its link, if it has been found; forth is to the node.
-    pub link: Option<Link>,
+    pub link: Option<LinkStatus>,
 }
 
 /// A group.
@@ -119,12 +119,12 @@ pub struct GroupStatus {
     /// On which nodes.
     pub nodes: BTreeSet<String>,
     /// Its trees.
-    pub trees: Vec<Tree>,
+    pub trees: Vec<TreeStatus>,
 }
 
 /// A tree of a group.
 #[derive(Clone, Debug, Serialize)]
-pub struct Tree {
+pub struct TreeStatus {
     /// Which nodes it connects, in words.
     pub scope: String,
     /// The multicast group.
@@ -135,7 +135,7 @@ pub struct Tree {
 
 /// A running job.
 #[derive(Clone, Debug, Serialize)]
-pub struct Job {
+pub struct JobStatus {
     /// Its number.
     pub id: u64,
     /// Its world.
@@ -163,7 +163,7 @@ impl Watcher {
             links: view.links(),
             nodes: view.nodes(slots),
             groups: groups.into_iter().map(GroupStatus::from).collect(),
-            jobs: self.jobs.list().into_iter().map(Job::from).collect(),
+            jobs: self.jobs.list().into_iter().map(JobStatus::from).collect(),
             warnings: network.warnings.clone(),
             events: events.iter().filter_map(|event| serde_json::from_str(event).ok()).collect(),
             installation: measured.installation.clone(),
@@ -201,13 +201,13 @@ struct View<'a> {
 }
 
 impl View<'_> {
-    fn switches(&self) -> Vec<Switch> {
+    fn switches(&self) -> Vec<SwitchStatus> {
         let switch = |s: &crate::fabric::SwitchView| {
             let load = self.measured.switches.get(&s.datapath_id);
             let of = |count: fn(&SwitchLoad) -> u64| load.map_or(0, count);
             let rules = self.measured.rules.get(&s.datapath_id).copied().unwrap_or_default();
             let Rules { flows, groups } = rules;
-            Switch {
+            SwitchStatus {
                 datapath_id: s.datapath_id.to_string(),
                 name: s.name.clone(),
                 rack: s.rack,
@@ -223,27 +223,27 @@ impl View<'_> {
         self.network.switches.iter().map(switch).collect()
     }
 
-    fn links(&self) -> Vec<Link> {
+    fn links(&self) -> Vec<LinkStatus> {
         let link = |l: &crate::fabric::LinkView| {
-            let name = format!("{}-{}", self.label(l.a), self.label(l.b));
+            let name = self.network.link_name(l.a, l.b);
             let (forth, back) = (self.sends(l.a), self.sends(l.b));
-            Link { name, bytes_per_second: known(l.bytes_per_second), forth, back }
+            LinkStatus { name, bytes_per_second: known(l.bytes_per_second), forth, back }
         };
         self.network.links.iter().map(link).collect()
     }
 
-    fn nodes(&self, slots: impl Fn(&str) -> u32) -> Vec<Node> {
-        let node = |n: &crate::fabric::NodeView| Node {
+    fn nodes(&self, slots: impl Fn(&str) -> u32) -> Vec<NodeStatus> {
+        let node = |n: &crate::fabric::NodeView| NodeStatus {
             name: n.name.clone(),
             ip: n.ip.to_string(),
             rack: n.location.map(|location| location.rack),
             slots: slots(&n.name),
             link: n.location.map(|location| {
-                let name = format!("{}-{}", self.label(location.port), n.name);
+                let name = self.network.node_link_name(location.port, &n.name);
                 let load = self.load(location.port);
                 let (forth, back) =
                     load.map_or((0.0, 0.0), |l| (l.tx_bytes_per_second, l.rx_bytes_per_second));
-                Link { name, bytes_per_second: known(location.bytes_per_second), forth, back }
+                LinkStatus { name, bytes_per_second: known(location.bytes_per_second), forth, back }
             }),
         };
         self.network.nodes.iter().map(node).collect()
@@ -256,21 +256,13 @@ impl View<'_> {
     fn sends(&self, port: Port) -> f64 {
         self.load(port).map_or(0.0, |load| load.tx_bytes_per_second)
     }
-
-    fn label(&self, port: Port) -> String {
-        let at = self.network.switches.binary_search_by_key(&port.switch, |s| s.datapath_id);
-        match at {
-            Ok(at) => format!("{}:{}", self.network.switches[at].name, port.number),
-            Err(_) => port.to_string(),
-        }
-    }
 }
 
 impl From<Group> for GroupStatus {
     fn from(group: Group) -> GroupStatus {
         let tree = |tree: cool_proto::control::Tree| {
             let scope = groups::scope(&tree).map_or_else(|| "unknown".to_owned(), |scope| scope.to_string());
-            Tree { scope, address: tree.address, links: tree.links }
+            TreeStatus { scope, address: tree.address, links: tree.links }
         };
         GroupStatus {
             id: group.id,
@@ -282,9 +274,9 @@ impl From<Group> for GroupStatus {
     }
 }
 
-impl From<JobView> for Job {
-    fn from(view: JobView) -> Job {
-        Job {
+impl From<JobView> for JobStatus {
+    fn from(view: JobView) -> JobStatus {
+        JobStatus {
             id: view.job,
             group: view.group,
             state: view.state().as_str_name().to_lowercase(),
@@ -302,7 +294,7 @@ fn known(rate: u64) -> Option<u64> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::fabric::{LinkView, Location, Mac, NodeView, SwitchView};
+    use crate::fabric::{LinkView, Location, MacAddr, NodeView, SwitchView};
 
     #[test]
     fn links_have_the_names_that_trees_have_and_the_load_of_their_ports() {
@@ -312,7 +304,7 @@ mod tests {
             name: format!("s{id}"),
             rack,
             ports: 2,
-            silent: Vec::new(),
+            unidentified_ports: Vec::new(),
         };
         let location = Location { port: port(2, 1), rack: 0, bytes_per_second: 0 };
         let network = TopologySnapshot {
@@ -321,7 +313,7 @@ mod tests {
             nodes: vec![NodeView {
                 name: "h1".into(),
                 ip: [10, 0, 0, 1].into(),
-                mac: Mac([2, 0, 0, 0, 0, 1]),
+                mac: MacAddr(2, 0, 0, 0, 0, 1),
                 location: Some(location),
             }],
             warnings: Vec::new(),
@@ -333,7 +325,7 @@ mod tests {
         }
         measured.rules.insert(DatapathId(2), Rules { flows: 9, groups: 1 });
         let view = View { network: &network, measured: &measured };
-        let link = |name: &str, bytes_per_second, forth, back| Link {
+        let link = |name: &str, bytes_per_second, forth, back| LinkStatus {
             name: name.into(),
             bytes_per_second,
             forth,

@@ -109,6 +109,7 @@ impl Fabric for Racks {
             port: 7420,
             bytes_per_second: 0,
             links: Vec::new(),
+            nodes: Vec::new(),
         }])
     }
 

@@ -21,17 +21,16 @@ pub(super) struct LocalWork {
 }
 
 impl Group {
-    /// Starts every action that may start, and those that may start by them.
+    /// Starts every action that may start, and those that may start by them, as long as the turn goes on.
     pub(crate) fn run(&mut self, now: Time, shared: &mut Shared) -> Result<(), Failure> {
-        loop {
+        while !(self.ready.is_empty() && self.multicasters.is_empty()) && shared.turn.start(self.members.id) {
             if let Some((call, rank, action)) = self.ready.pop_front() {
                 self.start(now, shared, call, rank, action)?;
             } else if let Some((call, rank)) = self.multicasters.pop_front() {
                 self.next_multicast(now, shared, call, rank)?;
-            } else {
-                return Ok(());
             }
         }
+        Ok(())
     }
 
     fn start(

@@ -1,9 +1,10 @@
 //! How often a classifier is right about pictures whose classes are known.
 
+use super::Classes;
 use super::bag::bags;
-use super::{Classes, Model};
 use crate::error::Error;
 use crate::lloyd::Watch;
+use crate::model::Model;
 use crate::peers::Peers;
 use cool_classify::Confusion;
 use cool_distance::Level;
@@ -19,6 +20,9 @@ pub struct Tested {
     pub confusion: Vec<Vec<u64>>,
     /// Pictures in all.
     pub pictures: usize,
+    /// True and predicted class of each picture.
+    #[serde(skip)]
+    pub predicted: Vec<(usize, usize)>,
 }
 
 /// Names the class of each picture, on all ranks, and compares.
@@ -32,10 +36,11 @@ pub fn test(
     work: (Level, usize),
     watch: &dyn Watch,
 ) -> Result<Tested, Error> {
+    let classifier = peers.agree(model.classifier())?;
     let known = |name: &String| {
-        let place = model.classes.iter().position(|class| class == name);
+        let place = classifier.classes.iter().position(|class| class == name);
         place.ok_or_else(|| {
-            let classes = model.classes.join(", ");
+            let classes = classifier.classes.join(", ");
             Error::Input(format!(
                 "folder {name}: the model knows no such class, but {classes}; remove or rename it"
             ))
@@ -43,17 +48,17 @@ pub fn test(
     };
     let truth: Vec<usize> = peers.agree(pictures.names.iter().map(known).collect())?;
     watch.loading((peers.rank()..pictures.pictures.len()).step_by(peers.size()).len() as u64);
-    let classifier = &model.classifier;
-    let vocabulary = (&classifier.words, &classifier.features);
-    let rows = bags(peers, &pictures.files(), vocabulary, work, &|| watch.loaded(1))?;
-    let mut confusion = Confusion::new(model.classes.len());
-    for ((_, class), row) in pictures.pictures.iter().zip(&rows) {
-        confusion.add(truth[*class], classifier.predict(row));
-    }
+    let vocabulary = (&model.clusters, &classifier.features);
+    let rows = bags(peers, &pictures.entries(), vocabulary, work, &|| watch.loaded(1))?;
+    let classes = pictures.pictures.iter().map(|(_, class)| truth[*class]);
+    let predicted: Vec<_> = classes.zip(&rows).map(|(class, row)| (class, classifier.predict(row))).collect();
+    let mut confusion = Confusion::new(classifier.classes.len());
+    predicted.iter().for_each(|&(truth, found)| confusion.add(truth, found));
     Ok(Tested {
         accuracy: confusion.accuracy().unwrap_or(0.0),
-        classes: model.classes.clone(),
+        classes: classifier.classes.clone(),
         confusion: confusion.counts,
         pictures: rows.len(),
+        predicted,
     })
 }

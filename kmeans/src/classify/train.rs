@@ -1,15 +1,16 @@
 //! Training: a vocabulary of all classes' patches, then a machine for each class.
 
+use super::Classes;
 use super::bag::bags;
-use super::model::MAX_WORDS;
-use super::{Classes, Classifier, Features, Model, dealt};
 use crate::error::Error;
-use crate::grid::Centroids;
-use crate::inputs::Input;
+use crate::inputs::Source;
+use crate::inputs::pictures::{Cut, Pictures, Sampling};
 use crate::lloyd::Watch;
+use crate::model::{Classifier, Clusters, Features, MAX_WORDS, Model, Provenance};
 use crate::options::Clustering;
 use crate::peers::Peers;
-use crate::share::{Loading, Share};
+use crate::share::{Selection, Share};
+use crate::threads;
 use cool_classify::Row;
 use cool_classify::histogram::MAX_LEVELS;
 use cool_classify::svm::{Machine, Training};
@@ -18,7 +19,11 @@ use cool_map::Progress;
 /// How to train.
 #[derive(Clone, Debug)]
 pub struct Teaching {
-    /// How a picture becomes features.
+    /// How patches are cut out.
+    pub cut: Cut,
+    /// Patches drawn at random from each picture, of which the vocabulary is made in place of all.
+    pub sampling: Option<Sampling>,
+    /// How a picture's words become features.
     pub features: Features,
     /// How the vocabulary is clustered; its `k` is the number of words.
     pub vocabulary: Clustering,
@@ -39,18 +44,19 @@ pub fn train(
     watch: &dyn Watch,
 ) -> Result<Model, Error> {
     peers.agree(check(classes, how))?;
-    let words = vocabulary(peers, classes, how, watch)?;
+    let (clusters, provenance) = vocabulary(peers, classes, how, watch)?;
     let mine = (peers.rank()..classes.pictures.len()).step_by(peers.size()).len();
     watch.loading(mine as u64);
     let work = (how.vocabulary.effort.level, how.vocabulary.effort.threads);
-    let rows = bags(peers, &classes.files(), (&words, &how.features), work, &|| watch.loaded(1))?;
-    let machines = machines(peers, classes, how, &rows)?;
-    Ok(Model {
+    let entries = classes.entries();
+    let rows = bags(peers, &entries, (&clusters, &how.features), work, &|| watch.loaded(1))?;
+    let classifier = Classifier {
         classes: classes.names.clone(),
-        classifier: Classifier { words, features: how.features, machines },
         trained_with: classes.sizes(),
-        seed: how.vocabulary.seed,
-    })
+        features: how.features,
+        machines: machines(peers, classes, how, &rows)?,
+    };
+    Ok(Model { clusters, classifier: Some(classifier), provenance })
 }
 
 fn check(classes: &Classes, how: &Teaching) -> Result<(), Error> {
@@ -77,14 +83,15 @@ fn vocabulary(
     classes: &Classes,
     how: &Teaching,
     watch: &dyn Watch,
-) -> Result<Centroids, Error> {
-    let input = Input { paths: classes.files(), cut: how.features.cut, dims: 0 };
-    let loading = Loading {
-        max_points: how.patches,
-        ..Loading::new(input, how.vocabulary.seed, how.vocabulary.effort.threads)
-    };
-    let share = Share::load(peers, &loading, watch)?;
-    Ok(share.cluster(peers, &how.vocabulary, watch, &mut Progress::default())?.centroids)
+) -> Result<(Clusters, Provenance), Error> {
+    let threads = how.vocabulary.effort.threads;
+    let entries = classes.entries().into_iter().cloned().collect();
+    let pictures = Pictures::open(peers, entries, how.cut, false, threads)?;
+    let source = Source::Pictures(pictures.sampled(how.sampling));
+    let select = Selection { max_points: how.patches, ..Selection::all(how.vocabulary.seed, threads) };
+    let share = Share::of(peers, source, &select, watch)?;
+    let clustered = share.cluster(peers, &how.vocabulary, watch, &mut Progress::default())?;
+    Ok((Clusters::of(&share, &clustered), Provenance::of(&share, &clustered, &how.vocabulary)))
 }
 
 /// A machine for each class.
@@ -96,22 +103,8 @@ fn machines(
 ) -> Result<Vec<Machine>, Error> {
     let features = how.features.len(how.vocabulary.k);
     let member = |class: usize| move |picture: usize| classes.pictures[picture].1 == class;
-    let compute = |mine: &[usize]| {
-        let trained = crate::threads::map(how.vocabulary.effort.threads, mine.len(), |i| {
-            Machine::train(rows, features, member(mine[i]), &how.machines).0
-        });
-        Ok(trained)
-    };
-    dealt(peers, classes.names.len(), compute, encode, |bytes| decode(bytes, features))
-}
-
-fn encode(machine: &Machine, bytes: &mut Vec<u8>) {
-    let numbers = std::iter::once(&machine.bias).chain(&machine.weights);
-    bytes.extend(numbers.flat_map(|number| number.to_le_bytes()));
-}
-
-fn decode(bytes: &mut &[u8], features: usize) -> Option<Machine> {
-    let numbers = bytes.split_off(..8 * (features + 1))?.as_chunks().0;
-    let mut numbers = numbers.iter().map(|bytes| f64::from_le_bytes(*bytes));
-    Some(Machine { bias: numbers.next()?, weights: numbers.collect() })
+    peers.dealt(classes.names.len(), |mine| {
+        let train = |i: usize| Machine::train(rows, features, member(mine[i]), &how.machines).0;
+        Ok(threads::map(how.vocabulary.effort.threads, mine.len(), train))
+    })
 }

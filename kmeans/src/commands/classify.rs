@@ -1,6 +1,6 @@
 //! The commands `classify train` and `classify test`.
 
-use super::options::{Work, make_folder};
+use super::options::{Patches, Work, make_folder};
 use super::terminal::Terminal;
 use clap::{Args, ValueEnum};
 use cool_classify::feature_map::FeatureMap;
@@ -8,10 +8,11 @@ use cool_classify::histogram::Pyramid;
 use cool_classify::svm::Training;
 use cool_kmeans::Error;
 use cool_kmeans::choose::Effort;
-use cool_kmeans::classify::{self, Classes, Features, Model, Teaching, Tested};
-use cool_kmeans::inputs::pictures::Cut;
+use cool_kmeans::classify::{self, Classes, Teaching, Tested};
+use cool_kmeans::model::{Features, Model};
 use cool_kmeans::options::Clustering;
 use cool_kmeans::peers::Peers;
+use cool_map::replace_file;
 use std::path::PathBuf;
 
 /// Train a classifier with folders of pictures, one folder for each class.
@@ -21,7 +22,7 @@ use std::path::PathBuf;
 #[derive(Debug, Args)]
 #[command(after_long_help = EXAMPLES)]
 pub(crate) struct Train {
-    /// The folder in which each class has a folder of its own.
+    /// The folder, or tar file, in which each class has a folder of its own.
     #[arg(value_name = "DIR")]
     pictures: PathBuf,
 
@@ -40,14 +41,6 @@ pub(crate) struct Train {
     /// Most iterations of the clustering.
     #[arg(long, default_value_t = 20, value_name = "N")]
     iterations: usize,
-
-    /// Side of a patch in pixels, a multiple of 5.
-    #[arg(long, default_value_t = 20, value_name = "PIXELS")]
-    patch: u32,
-
-    /// Pixels from one patch to the next; halving it gives four times the patches.
-    #[arg(long, default_value_t = 8, value_name = "PIXELS")]
-    stride: u32,
 
     /// Levels of a spatial pyramid: level l counts words in 2^l x 2^l cells of the picture. 3 tells where things are, too, at 21 times
     /// the features of 1.
@@ -71,14 +64,17 @@ pub(crate) struct Train {
     json: bool,
 
     #[command(flatten)]
-    work: Work,
+    patches: Patches,
+
+    #[command(flatten)]
+    pub(crate) work: Work,
 }
 
 /// Test a classifier with other pictures of its classes, in folders of the classes' names.
 #[derive(Debug, Args)]
 #[command(after_long_help = EXAMPLES)]
 pub(crate) struct Test {
-    /// The folder in which each class has a folder of its own.
+    /// The folder, or tar file, in which each class has a folder of its own.
     #[arg(value_name = "DIR")]
     pictures: PathBuf,
 
@@ -86,12 +82,16 @@ pub(crate) struct Test {
     #[arg(long, value_name = "FILE.cool")]
     model: PathBuf,
 
+    /// Write what was taken for what as a page, with a picture of each case.
+    #[arg(long, value_name = "FILE.html")]
+    confusion: Option<PathBuf>,
+
     /// Print accuracy (mean over classes), classes and confusion (rows: true class) as JSON, and nothing else.
     #[arg(long)]
     json: bool,
 
     #[command(flatten)]
-    work: Work,
+    pub(crate) work: Work,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -108,23 +108,19 @@ const EXAMPLES: &str = "\
 Examples:
   cool-kmeans classify train --model scenes.cool train/
       where train/ has a folder of pictures for each class: train/coast/1.jpg, train/forest/7.jpg ...
-  cool-kmeans classify test --model scenes.cool test/
-      with other pictures of the same classes
+  cool-kmeans classify test --model scenes.cool --confusion scenes.html test/
+      with other pictures of the same classes; the page shows what was taken for what
   cool run -n 16 -- cool-kmeans classify train --words 2000 --pyramid 3 --model /shared/scenes.cool /data/train
       by 16 ranks on the nodes of a cluster";
 
 impl Train {
-    pub(crate) fn alone(&self) -> bool {
-        self.work.alone
-    }
-
     /// What each rank does.
     pub(crate) fn run(&self, peers: &Peers<'_>) -> Result<(), Error> {
         let how = peers.agree(self.teaching(peers))?;
         let terminal = Terminal::new(peers.leads() && !self.json, how.vocabulary.iterations);
         // What would spoil a long run at its end is better found out before it.
         peers.agree(if peers.leads() { make_folder(&self.model) } else { Ok(()) })?;
-        let classes = peers.agree(Classes::open(&self.pictures))?;
+        let classes = Classes::open(peers, &self.pictures)?;
         terminal.say(&format!(
             "{} pictures of {} classes, {} ranks of {} threads",
             classes.pictures.len(),
@@ -132,7 +128,8 @@ impl Train {
             peers.size(),
             how.vocabulary.effort.threads
         ));
-        let model = classify::train(peers, &classes, &how, &terminal)?;
+        let mut model = classify::train(peers, &classes, &how, &terminal)?;
+        model.provenance = model.provenance.by_this_command();
         let tested = classify::test(
             peers,
             &model,
@@ -153,9 +150,10 @@ impl Train {
             Kernel::Hellinger => FeatureMap::Hellinger,
             Kernel::Chi2 => FeatureMap::ChiSquared,
         };
-        let cut = Cut::new(self.patch, self.stride)?;
         Ok(Teaching {
-            features: Features { cut, pyramid: Pyramid { levels: self.pyramid }, map },
+            cut: self.patches.fine_cut()?,
+            sampling: self.patches.sampling(self.seed)?,
+            features: Features { pyramid: Pyramid { levels: self.pyramid }, map },
             vocabulary: Clustering {
                 iterations: self.iterations,
                 ..Clustering::new(self.words, self.seed, Effort { level, ..Effort::of(threads) })
@@ -167,15 +165,11 @@ impl Train {
 }
 
 impl Test {
-    pub(crate) fn alone(&self) -> bool {
-        self.work.alone
-    }
-
     /// What each rank does.
     pub(crate) fn run(&self, peers: &Peers<'_>) -> Result<(), Error> {
         let terminal = Terminal::new(peers.leads() && !self.json, 0);
-        let model = peers.agree(Model::read(&self.model))?;
-        let pictures = peers.agree(Classes::open(&self.pictures))?;
+        let model = Model::read(peers, &self.model)?;
+        let pictures = Classes::open(peers, &self.pictures)?;
         let tested = classify::test(
             peers,
             &model,
@@ -184,6 +178,13 @@ impl Test {
             &terminal,
         )?;
         terminal.finish();
+        let write = |path: &PathBuf| {
+            make_folder(path)?;
+            let page = classify::page(&tested, &pictures)?;
+            replace_file(path, &[page.as_bytes()]).map_err(Error::file(path))
+        };
+        let written = self.confusion.as_ref().filter(|_| peers.leads()).map_or(Ok(()), write);
+        peers.agree(written)?;
         tell(peers, &tested, self.json)
     }
 }
@@ -242,6 +243,7 @@ mod tests {
             classes: vec!["sea".into(), "wood".into(), "void".into()],
             confusion: vec![vec![3, 1, 0], vec![1, 1, 0], vec![0, 0, 0]],
             pictures: 6,
+            predicted: Vec::new(),
         };
         let text = table(&tested);
         assert!(text.contains("sea       3 of 4       75.0 %   taken for wood 1\n"), "{text}");

@@ -1,22 +1,23 @@
 //! `fit`: clusters points.
 
 use super::on_all_ranks;
-use super::options::{Work, bytes, make_folder, seconds};
+use super::options::{Files, Patches, Work, bytes, make_folder, seconds};
 use super::terminal::{Terminal, significant};
 use clap::Args;
 use cool_kmeans::bounds::Bounds;
 use cool_kmeans::choose::{Effort, Method};
 use cool_kmeans::grid::Metric;
-use cool_kmeans::inputs::Input;
-use cool_kmeans::inputs::pictures::Cut;
+use cool_kmeans::inputs::array::Kind;
 use cool_kmeans::lloyd::Clustered;
+use cool_kmeans::model::{Clusters, Model, Provenance};
 use cool_kmeans::options::{Clustering, Empty, Init};
 use cool_kmeans::peers::Peers;
 use cool_kmeans::progress::Progress;
 use cool_kmeans::report::{self, Network, Run};
-use cool_kmeans::share::{Loading, Share};
+use cool_kmeans::share::{Loading, Selection, Share};
+use cool_kmeans::tables::TableFile;
 use cool_kmeans::{Error, npy, words};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 /// Groups image patches, or any points, into clusters, on as many nodes as there are.
@@ -26,12 +27,11 @@ use std::time::{Duration, Instant};
 #[derive(Debug, Args)]
 #[command(after_long_help = EXAMPLES)]
 pub(crate) struct Fit {
-    /// Pictures (.jpg, .jpeg, .png) or folders of them, or text files, or one .npy file.
-    ///
-    /// A text file has one point a line: pictureID rowID colID f1 f2 ... An .npy file is a table of |u1, <f4 or <f8 in C
-    /// order, one point a row. Every rank must find the inputs under the same names.
-    #[arg(required = true, value_name = "INPUT")]
-    inputs: Vec<PathBuf>,
+    #[command(flatten)]
+    files: Files,
+
+    #[command(flatten)]
+    patches: Patches,
 
     /// Number of clusters. Time and traffic grow in proportion.
     #[arg(short, long = "clusters", value_name = "N")]
@@ -99,25 +99,9 @@ pub(crate) struct Fit {
     #[arg(long, default_value_t = 4, value_name = "N")]
     sample: usize,
 
-    /// Side of a patch in pixels, a multiple of 5.
-    #[arg(long, default_value_t = 40, value_name = "PIXELS")]
-    patch: u32,
-
-    /// Pixels from one patch to the next; halving it gives four times the points.
-    #[arg(long, default_value_t = 20, value_name = "PIXELS")]
-    stride: u32,
-
-    /// Numbers on each line of a text file.
-    #[arg(long, default_value_t = 512, value_name = "N")]
-    dims: usize,
-
     /// Most points; if there are more, they are thinned evenly over all inputs.
     #[arg(long, value_name = "N")]
     max_points: Option<u64>,
-
-    /// Report and leave out pictures that do not decode; costs decoding every picture once more.
-    #[arg(long)]
-    skip_bad_images: bool,
 
     /// How nearest centroids are found: by all distances, by bounds that spare most of them once centroids move little, or
     /// by whichever takes less time. The result is the same.
@@ -143,6 +127,14 @@ pub(crate) struct Fit {
     /// Go on from the checkpoint, if there is one, with the result of a run that was never interrupted.
     #[arg(long, requires = "checkpoint")]
     resume: bool,
+
+    /// Write all that is needed to assign other points to the clusters: cool-kmeans assign, histogram, inspect.
+    #[arg(long, value_name = "FILE.cool")]
+    model: Option<PathBuf>,
+
+    /// Write each point's cluster, in order of the points: .npy of <i4, or text.
+    #[arg(long, value_name = "FILE")]
+    labels: Option<PathBuf>,
 
     /// Write the centroids as a table of <f8.
     #[arg(long, value_name = "FILE.npy")]
@@ -176,8 +168,8 @@ Examples:
       by 16 ranks on the nodes of a cluster
   cool run --survive -- cool-kmeans -k 1000 --checkpoint /shared/run.ckpt --resume --centroids /shared/c.npy /data/photographs
       goes on when nodes are lost, and, started again, when all were
-  cool-kmeans -k 10 --tolerance 1e-4 --centroids centres.npy points.npy
-      any points";
+  cool-kmeans -k 10 --tolerance 1e-4 --model points.cool --labels labels.npy points.npy
+      any points, their labels, and a model that assigns others: cool-kmeans assign --model points.cool more.npy";
 
 impl Fit {
     /// Runs on all ranks.
@@ -190,15 +182,15 @@ impl Fit {
 
     /// What to read.
     fn loading(&self, threads: usize) -> Result<Loading, Error> {
-        let cut = Cut::new(self.patch, self.stride)?;
         Ok(Loading {
-            input: Input { paths: self.inputs.clone(), cut, dims: self.dims },
-            max_points: self.max_points.unwrap_or(u64::MAX),
-            skip_bad: self.skip_bad_images,
-            seed: self.seed,
-            threads,
-            metric: self.metric,
-            weights: self.weights.clone(),
+            input: self.files.input(self.patches.cut()?, self.patches.sampling(self.seed)?),
+            select: Selection {
+                max_points: self.max_points.unwrap_or(u64::MAX),
+                seed: self.seed,
+                threads,
+                metric: self.metric,
+                weights: self.weights.clone(),
+            },
         })
     }
 
@@ -230,7 +222,9 @@ impl Fit {
 
     /// The files to be written.
     fn outputs(&self) -> impl Iterator<Item = &PathBuf> {
-        [&self.centroids, &self.summary, &self.words, &self.checkpoint].into_iter().flatten()
+        [&self.model, &self.labels, &self.centroids, &self.summary, &self.words, &self.checkpoint]
+            .into_iter()
+            .flatten()
     }
 }
 
@@ -254,7 +248,7 @@ fn rank(fit: &Fit, peers: &Peers<'_>, kept: &mut Kept) -> Result<(), Error> {
 
     let share = Share::renew(&mut kept.share, peers, &loading, &terminal)?;
     let loaded = start.elapsed().as_secs_f64();
-    for path in &share.skipped {
+    for path in share.source.skipped() {
         terminal.say(&format!("left out, as it does not decode: {}", path.display()));
     }
     terminal.say(&format!(
@@ -271,8 +265,15 @@ fn rank(fit: &Fit, peers: &Peers<'_>, kept: &mut Kept) -> Result<(), Error> {
         Some(_) => words::find(peers, share, &clustered, fit.word_count, fit.word_points)?,
         None => Vec::new(),
     };
+    let labels = match fit.labels {
+        Some(_) => peers.gather_all(clustered.labels.clone())?,
+        None => Vec::new(),
+    };
     let network = Network::total(peers)?;
     let write = || {
+        if let Some(path) = &fit.labels {
+            write_labels(path, &labels)?;
+        }
         if let Some(path) = &fit.words {
             words::write(path, &share.source, &found)?;
         }
@@ -312,6 +313,11 @@ fn finish(
         if clustered.converged { " (converged)" } else { "" },
         significant(clustered.inertia)
     ));
+    if let Some(path) = &fit.model {
+        let clusters = Clusters::of(share, clustered);
+        let provenance = Provenance::of(share, clustered, &fit.clustering(run.threads)).by_this_command();
+        Model { clusters, classifier: None, provenance }.write(path)?;
+    }
     if let Some(path) = &fit.centroids {
         npy::write(path, &share.grid.real(&clustered.centroids), share.points.dims)?;
     }
@@ -319,4 +325,11 @@ fn finish(
         report::write_json(path, &report::summarise(peers, share, clustered, run, network))?;
     }
     Ok(())
+}
+
+fn write_labels(path: &Path, labels: &[u32]) -> Result<(), Error> {
+    let mut table = TableFile::create(path, Kind::I32, labels.len() as u64, 1)?;
+    let bytes: Vec<u8> = labels.iter().flat_map(|label| label.to_le_bytes()).collect();
+    table.write(&bytes, &[])?;
+    table.keep()
 }

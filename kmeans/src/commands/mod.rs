@@ -1,33 +1,45 @@
 //! The commands of the program, a file each, and how they are run on all ranks.
 
+mod assign;
 mod classify;
+mod features;
 mod fit;
+mod inspect;
 mod options;
 mod terminal;
 
-use clap::{Parser, Subcommand};
+use clap::{CommandFactory, Parser, Subcommand};
 use cool_kmeans::Error;
 use cool_kmeans::peers::{Peers, surviving};
+use std::ffi::{OsStr, OsString};
 
 /// K-means over image features or any points, and classifiers of pictures, on as many nodes as there are.
 #[derive(Debug, Parser)]
-#[command(
-    version,
-    args_conflicts_with_subcommands = true,
-    subcommand_negates_reqs = true,
-    arg_required_else_help = true
-)]
+#[command(version, arg_required_else_help = true, after_help = EXAMPLES)]
 pub(crate) struct Program {
     #[command(subcommand)]
-    command: Option<Command>,
-    /// Without a command: fit.
-    #[command(flatten)]
-    fit: Option<fit::Fit>,
+    command: Command,
 }
+
+const EXAMPLES: &str = "\
+Without a command: fit.
+
+Examples:
+  cool-kmeans -k 256 --words words.json photographs/
+  cool-kmeans fit -k 100 --model points.cool points.npy
+  cool-kmeans assign --model points.cool more.npy
+  cool-kmeans classify train --model scenes.cool train/
+  cool run -n 16 -- cool-kmeans -k 1000 --centroids /shared/c.npy /data/points.npy
+
+cool-kmeans COMMAND --help tells all about a command.";
 
 #[derive(Debug, Subcommand)]
 enum Command {
     Fit(Box<fit::Fit>),
+    Assign(Box<assign::Assign>),
+    Features(Box<features::Features>),
+    Histogram(Box<features::Histogram>),
+    Inspect(inspect::Inspect),
     /// Learns to tell classes of pictures apart, and tests what was learnt.
     #[command(subcommand)]
     Classify(Classify),
@@ -39,20 +51,33 @@ enum Classify {
     Test(classify::Test),
 }
 
+impl Program {
+    /// From the command line, in which `fit` may be left out.
+    pub(crate) fn of(arguments: impl IntoIterator<Item = OsString>) -> Self {
+        let mut arguments: Vec<OsString> = arguments.into_iter().collect();
+        let mut known = Self::command();
+        known.build();
+        let named = |first: &OsStr| {
+            let options = ["-h", "--help", "-V", "--version"];
+            options.iter().any(|option| first == *option) || known.find_subcommand(first).is_some()
+        };
+        if arguments.get(1).is_some_and(|first| !named(first)) {
+            arguments.insert(1, "fit".into());
+        }
+        Self::parse_from(arguments)
+    }
+}
+
 /// Does what the command line says.
 pub(crate) fn run(program: &Program) -> Result<(), Error> {
-    match (&program.command, &program.fit) {
-        (Some(Command::Fit(fit)), _) => fit.start(),
-        (None, Some(fit)) => fit.start(),
-        (Some(Command::Classify(Classify::Train(train))), _) => {
-            on_all_ranks(train.alone(), || |peers: &Peers<'_>| train.run(peers))
-        }
-        (Some(Command::Classify(Classify::Test(test))), _) => {
-            on_all_ranks(test.alone(), || |peers: &Peers<'_>| test.run(peers))
-        }
-        (None, None) => {
-            Err(Error::Input("no input: name pictures, folders, text files or an .npy file".into()))
-        }
+    match &program.command {
+        Command::Fit(fit) => fit.start(),
+        Command::Assign(assign) => assign.work.run(|peers| assign.run(peers)),
+        Command::Features(features) => features.work.run(|peers| features.run(peers)),
+        Command::Histogram(histogram) => histogram.work.run(|peers| histogram.run(peers)),
+        Command::Inspect(inspect) => inspect.run(),
+        Command::Classify(Classify::Train(train)) => train.work.run(|peers| train.run(peers)),
+        Command::Classify(Classify::Test(test)) => test.work.run(|peers| test.run(peers)),
     }
 }
 

@@ -1,11 +1,14 @@
 //! Options that several commands have.
 
-use clap::Args;
+use super::on_all_ranks;
+use clap::{Args, ValueEnum};
 use cool_distance::Level;
 use cool_kmeans::Error;
+use cool_kmeans::inputs::Input;
+use cool_kmeans::inputs::pictures::{Cut, Sampling};
 use cool_kmeans::peers::Peers;
 use std::num::NonZeroUsize;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 /// Who does the work, and how.
@@ -30,6 +33,11 @@ pub(crate) struct Work {
 }
 
 impl Work {
+    /// Lets all ranks do their part, again whenever others are lost.
+    pub(crate) fn run(&self, part: impl Fn(&Peers<'_>) -> Result<(), Error> + Sync) -> Result<(), Error> {
+        on_all_ranks(self.alone, || &part)
+    }
+
     /// Threads of this rank.
     pub(crate) fn threads(&self, peers: &Peers<'_>) -> usize {
         let processors = std::thread::available_parallelism().map_or(1, NonZeroUsize::get);
@@ -40,6 +48,92 @@ impl Work {
     /// The instructions that do the work.
     pub(crate) fn level(&self) -> Level {
         self.simd.unwrap_or_else(Level::best)
+    }
+}
+
+/// What to read.
+#[derive(Debug, Args)]
+#[command(next_help_heading = "Input")]
+pub(crate) struct Files {
+    /// Pictures, folders or tar files of them, tables (.npy, .fvecs, .bvecs, .csv) or text files.
+    ///
+    /// Pictures are .jpg, .jpeg and .png. An .npy file is a table of |u1, |i1, <i4, <f2, <f4 or <f8 in C order, one point a row. A .csv or
+    /// .tsv file has numbers between commas, semicolons or tabs, with a header or without. Any other file is text with a point a line:
+    /// pictureID rowID colID f1 f2 ... Several files of one form are read one behind the other. Every rank must find the inputs
+    /// under the same names, and reads its own share of them only.
+    #[arg(required = true, value_name = "INPUT")]
+    paths: Vec<PathBuf>,
+
+    /// Numbers on each line of a text file; by default as many as on the first.
+    #[arg(long, value_name = "N")]
+    dims: Option<usize>,
+
+    /// Report and leave out pictures that do not decode; costs decoding every picture once more.
+    #[arg(long)]
+    skip_bad_images: bool,
+}
+
+impl Files {
+    /// With how patches are cut out of pictures.
+    pub(crate) fn input(&self, cut: Cut, sampling: Option<Sampling>) -> Input {
+        Input { paths: self.paths.clone(), cut, sampling, dims: self.dims, skip_bad: self.skip_bad_images }
+    }
+}
+
+/// How patches are cut out of pictures.
+#[derive(Debug, Args)]
+#[command(next_help_heading = "Patches of pictures")]
+pub(crate) struct Patches {
+    /// Numbers that describe a patch: histograms of oriented gradients of 5 x 5 cells (512) or 9 x 9 (2048).
+    #[arg(long, default_value = "512", value_name = "N")]
+    hog: Hog,
+
+    /// Side of a patch in pixels, a multiple of 5 or 9; by default 8 pixels for each cell, to classify pictures 4.
+    #[arg(long, value_name = "PIXELS")]
+    patch: Option<u32>,
+
+    /// Pixels from one patch to the next; halving it gives four times the patches. By default 20, to classify pictures 8.
+    #[arg(long, value_name = "PIXELS")]
+    stride: Option<u32>,
+
+    /// Cluster N patches from random places of each picture, and not all.
+    #[arg(long, value_name = "N")]
+    patches: Option<u32>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum Hog {
+    #[value(name = "512")]
+    Short,
+    #[value(name = "2048")]
+    Long,
+}
+
+impl Patches {
+    /// The patches of clusterings.
+    pub(crate) fn cut(&self) -> Result<Cut, Error> {
+        self.cut_by(8, 20)
+    }
+
+    /// The finer patches of classifiers.
+    pub(crate) fn fine_cut(&self) -> Result<Cut, Error> {
+        self.cut_by(4, 8)
+    }
+
+    fn cut_by(&self, cell: u32, stride: u32) -> Result<Cut, Error> {
+        let cells = match self.hog {
+            Hog::Short => 5,
+            Hog::Long => 9,
+        };
+        Cut::new(cells, self.patch.unwrap_or(cells * cell), self.stride.unwrap_or(stride))
+    }
+
+    /// The patches that are drawn, if not all are taken.
+    pub(crate) fn sampling(&self, seed: u64) -> Result<Option<Sampling>, Error> {
+        match self.patches {
+            Some(0) => Err(Error::Option("--patches 0: one patch of each picture is the least".into())),
+            each => Ok(each.map(|each| Sampling { each, seed })),
+        }
     }
 }
 

@@ -12,7 +12,7 @@ pub(crate) struct Terminal {
 }
 
 impl Terminal {
-    /// For a rank that `speaks` or is silent, in a run of so many iterations.
+    /// For a rank that `speaks` or is silent, in a run of at most `iterations`.
     pub(crate) fn new(speaks: bool, iterations: usize) -> Self {
         let bar = if speaks && std::io::stderr().is_terminal() {
             ProgressBar::new(0)

@@ -1,9 +1,9 @@
-//! Histograms of oriented gradients of square grey patches, 512 numbers each (Dalal and Triggs, CVPR 2005).
+//! Histograms of oriented gradients of square grey patches, 512 or 2048 numbers each (Dalal and Triggs, CVPR 2005).
 //!
-//! A patch is 5 x 5 cells. Each pixel votes with the length of its gradient (centred differences) for the two
-//! nearest of 8 orientations between 0 and 180 degrees. Every 2 x 2 cells form a block, 4 x 4 blocks in all; a block's
-//! 32 numbers are normalised together, so that light and contrast matter little: 4 * 4 * 4 * 8 = 512.
-//! Number `((block_row * 4 + block_column) * 4 + cell_row * 2 + cell_column) * 8 + orientation` of a vector is that
+//! A patch is 5 x 5 or 9 x 9 cells. Each pixel votes with the length of its gradient (centred differences) for the two
+//! nearest of 8 orientations between 0 and 180 degrees. Every 2 x 2 cells form a block, 4 x 4 or 8 x 8 blocks in all; a block's
+//! 32 numbers are normalised together, so that light and contrast matter little: 4 * 4 * 4 * 8 = 512, 8 * 8 * 4 * 8 = 2048.
+//! Number `((block_row * blocks + block_column) * 4 + cell_row * 2 + cell_column) * 8 + orientation` of a vector is that
 //! cell's histogram as seen by that block, times 255, rounded.
 //!
 //! Normalisation is the authors' L2-Hys (divide by the length, clip at 0.2, restore the length) with one
@@ -12,13 +12,17 @@
 //!
 //! Only operations that IEEE 754 defines to the bit are used (no `atan2`), so all machines find the same vectors.
 
-/// Numbers in a vector.
-pub const DIMS: usize = BLOCKS * BLOCKS * 4 * BINS;
+use std::ops::Range;
 
-/// Cells along a patch's side; a patch's size must be a multiple of it.
-pub const CELLS: usize = 5;
+/// Cells along a patch's side that there can be; a patch's size must be a multiple of them.
+pub const CELLS: [usize; 2] = [5, 9];
 
-const BLOCKS: usize = CELLS - 1;
+/// Numbers in the vector of a patch of that many cells along its side.
+pub const fn dims(cells: usize) -> usize {
+    (cells - 1) * (cells - 1) * 4 * BINS
+}
+
+const MOST_CELLS: usize = CELLS[1];
 const BINS: usize = 8;
 const CLIP: f32 = 0.2;
 
@@ -44,21 +48,22 @@ struct Vote {
     next: f32,
 }
 
-/// The gradients of some whole rows of a picture, from which the vectors of all patches in them are made.
+/// The gradients of some rows and columns of a picture, from which the vectors of all patches in them are made.
 pub struct Band {
+    left: usize,
     width: usize,
     votes: Vec<Vote>,
 }
 
 impl Band {
-    /// The gradients of `rows` rows from row `top`.
-    pub fn new(grey: Grey<'_>, top: usize, rows: usize) -> Self {
+    /// The gradients of these rows and columns, which the picture must have.
+    pub fn new(grey: Grey<'_>, columns: Range<usize>, rows: Range<usize>) -> Self {
         let line = |y: usize| &grey.pixels[y * grey.width..(y + 1) * grey.width];
-        let mut votes = Vec::with_capacity(rows * grey.width);
-        for y in top..top + rows {
+        let mut votes = Vec::with_capacity(rows.len() * columns.len());
+        for y in rows {
             let (above, row, below) =
                 (line(y.saturating_sub(1)), line(y), line((y + 1).min(grey.height - 1)));
-            for x in 0..grey.width {
+            for x in columns.clone() {
                 let (left, right) = (row[x.saturating_sub(1)], row[(x + 1).min(grey.width - 1)]);
                 votes.push(vote(
                     i16::from(right) - i16::from(left),
@@ -66,18 +71,18 @@ impl Band {
                 ));
             }
         }
-        Self { width: grey.width, votes }
+        Self { left: columns.start, width: columns.len(), votes }
     }
 
-    /// Writes the vector of the patch of `size` pixels whose left edge is at `x`; the band must be `size` high.
-    pub fn describe(&self, x: usize, size: usize, vector: &mut [u8]) {
-        let histograms = self.cells(x, size / CELLS);
+    /// Writes the vector of the patch of `size` pixels whose left edge is at `x` of the picture; the band must be `size` high.
+    pub fn describe(&self, x: usize, size: usize, cells: usize, vector: &mut [u8]) {
+        let histograms = self.cells(x - self.left, size / cells, cells);
         let mut blocks = vector.chunks_exact_mut(4 * BINS);
-        for row in 0..BLOCKS {
-            for (column, block) in (0..BLOCKS).zip(&mut blocks) {
-                let cells = [(0, 0), (0, 1), (1, 0), (1, 1)].map(|(y, x)| (row + y) * CELLS + column + x);
+        for row in 0..cells - 1 {
+            for (column, block) in (0..cells - 1).zip(&mut blocks) {
+                let parts = [(0, 0), (0, 1), (1, 0), (1, 1)].map(|(y, x)| (row + y) * cells + column + x);
                 let mut values = [0f32; 4 * BINS];
-                for (values, cell) in values.chunks_exact_mut(BINS).zip(cells) {
+                for (values, cell) in values.chunks_exact_mut(BINS).zip(parts) {
                     values.copy_from_slice(&histograms[cell]);
                 }
                 normalise(&mut values);
@@ -86,12 +91,12 @@ impl Band {
         }
     }
 
-    /// The mean votes of each cell.
-    fn cells(&self, x: usize, cell: usize) -> [[f32; BINS]; CELLS * CELLS] {
-        let mut histograms = [[0f32; BINS]; CELLS * CELLS];
-        for (y, row) in self.votes.chunks_exact(self.width).take(CELLS * cell).enumerate() {
-            let patch = row[x..x + CELLS * cell].chunks_exact(cell);
-            for (histogram, votes) in histograms[y / cell * CELLS..].iter_mut().zip(patch) {
+    /// The mean votes of each cell of so many pixels along its side.
+    fn cells(&self, x: usize, side: usize, cells: usize) -> [[f32; BINS]; MOST_CELLS * MOST_CELLS] {
+        let mut histograms = [[0f32; BINS]; MOST_CELLS * MOST_CELLS];
+        for (y, row) in self.votes.chunks_exact(self.width).take(cells * side).enumerate() {
+            let patch = row[x..x + cells * side].chunks_exact(side);
+            for (histogram, votes) in histograms[y / side * cells..].iter_mut().zip(patch) {
                 for vote in votes {
                     let bin = usize::from(vote.bin);
                     histogram[bin % BINS] += vote.here;
@@ -99,7 +104,7 @@ impl Band {
                 }
             }
         }
-        let area = (cell * cell) as f32;
+        let area = (side * side) as f32;
         histograms.iter_mut().flatten().for_each(|h| *h /= area);
         histograms
     }
@@ -154,11 +159,15 @@ fn arctan(z: f32) -> f32 {
 mod tests {
     use super::*;
 
-    fn describe(pixels: &[u8], size: usize) -> Vec<i16> {
-        let band = Band::new(Grey { width: size, height: pixels.len() / size, pixels }, 0, size);
-        let mut vector = vec![0; DIMS];
-        band.describe(0, size, &mut vector);
+    fn describe_by(pixels: &[u8], size: usize, cells: usize) -> Vec<i16> {
+        let band = Band::new(Grey { width: size, height: pixels.len() / size, pixels }, 0..size, 0..size);
+        let mut vector = vec![0; dims(cells)];
+        band.describe(0, size, cells, &mut vector);
         vector.into_iter().map(i16::from).collect()
+    }
+
+    fn describe(pixels: &[u8], size: usize) -> Vec<i16> {
+        describe_by(pixels, size, 5)
     }
 
     fn picture(size: usize, at: impl Fn(f64, f64) -> f64) -> Vec<u8> {
@@ -170,11 +179,14 @@ mod tests {
     }
 
     #[test]
-    fn there_are_512_numbers_between_0_and_255() {
-        let noise = picture(40, |x, y| (x * 7919.0 + y * 104_729.0) % 256.0);
-        let vector = describe(&noise, 40);
-        assert_eq!(vector.len(), 512);
-        assert!(vector.iter().all(|v| (0..=255).contains(v)));
+    fn there_are_512_or_2048_numbers_between_0_and_255() {
+        let noise = picture(45, |x, y| (x * 7919.0 + y * 104_729.0) % 256.0);
+        for (cells, expected) in [(5, 512), (9, 2048)] {
+            let vector = describe_by(&noise, 45, cells);
+            assert_eq!(vector.len(), expected);
+            assert!(vector.iter().all(|v| (0..=255).contains(v)));
+            assert!(vector.iter().any(|v| *v > 20));
+        }
     }
 
     #[test]
@@ -214,9 +226,12 @@ mod tests {
     #[test]
     fn a_band_describes_patches_as_if_they_were_alone_but_for_their_rims() {
         let wide: Vec<u8> = (0..80 * 40).map(|i: usize| (i * i / 7 % 251) as u8).collect();
-        let band = Band::new(Grey { width: 80, height: 40, pixels: &wide }, 0, 40);
-        let mut vector = vec![0; DIMS];
-        band.describe(40, 40, &mut vector);
+        let grey = Grey { width: 80, height: 40, pixels: &wide };
+        let mut vector = vec![0; dims(5)];
+        Band::new(grey, 0..80, 0..40).describe(40, 40, 5, &mut vector);
+        let mut narrow = vec![0; dims(5)];
+        Band::new(grey, 40..80, 0..40).describe(40, 40, 5, &mut narrow);
+        assert_eq!(vector, narrow);
         let vector: Vec<i16> = vector.into_iter().map(i16::from).collect();
         let alone: Vec<u8> = wide.chunks(80).flat_map(|row| row[40..].to_vec()).collect();
         let alone = describe(&alone, 40);

@@ -1,14 +1,18 @@
-//! Where points come from: pictures, the papers' text form, or `.npy`, told apart by the files' names.
+//! Where points come from: pictures, arrays or lines of text, told apart by the files' names. Each rank reads its own part of them only.
 
+pub mod array;
+pub mod entry;
 pub mod hog;
 pub mod pictures;
 pub mod text;
 
-use self::pictures::{Cut, ENDINGS, Pictures};
+use self::array::{Array, Kind};
+use self::entry::Entry;
+use self::pictures::{Cut, Pictures, Sampling};
 use self::text::Lines;
 use crate::error::Error;
-use crate::grid::{Grid, MAX_DIMS, Points, Values};
-use crate::npy::{self, Array, Kind};
+use crate::grid::{Grid, Metric, Points, Precision, Values};
+use crate::peers::Peers;
 use std::path::{Path, PathBuf};
 
 /// What to read and how.
@@ -18,19 +22,23 @@ pub struct Input {
     pub paths: Vec<PathBuf>,
     /// How patches are cut out of pictures.
     pub cut: Cut,
-    /// Numbers on each line of the text form.
-    pub dims: usize,
+    /// Patches taken at random from each picture, in place of all of them.
+    pub sampling: Option<Sampling>,
+    /// Numbers on each line of a text file; by default as many as on the first.
+    pub dims: Option<usize>,
+    /// Leave out pictures that do not decode.
+    pub skip_bad: bool,
 }
 
 /// Where a point comes from.
 #[derive(Clone, Debug, PartialEq, Eq, serde::Serialize)]
 pub struct Place {
-    /// The file, or the picture's name in the text form.
+    /// The file, or the picture's name in the papers' text form.
     #[serde(rename = "image")]
     pub file: String,
-    /// The patch's upper edge in pixels; in the text form what stands there; in `.npy` the row.
+    /// The patch's upper edge in pixels; in the papers' text form what stands there; else the row.
     pub row: u64,
-    /// The patch's left edge in pixels; in the text form what stands there; in `.npy` 0.
+    /// The patch's left edge in pixels; in the papers' text form what stands there; else 0.
     pub column: u64,
 }
 
@@ -41,8 +49,8 @@ pub enum Source {
     Pictures(Pictures),
     /// Text files.
     Text(Lines),
-    /// An array.
-    Array(Array),
+    /// Arrays.
+    Arrays(Arrays),
     /// What the program had in memory when it made points of it, which cannot be read again.
     Given {
         /// Points in all.
@@ -52,57 +60,41 @@ pub enum Source {
     },
 }
 
+/// Arrays of as many columns, one behind the other.
+#[derive(Debug)]
+pub struct Arrays {
+    list: Vec<Array>,
+    /// Rows of this and all arrays before it.
+    ends: Vec<u64>,
+}
+
 impl Source {
-    /// The files of such paths, folders replaced by the pictures below them in order of their names.
-    pub fn files(paths: &[PathBuf]) -> Result<Vec<PathBuf>, Error> {
-        let mut files = Vec::new();
-        for path in paths {
-            if path.is_dir() {
-                let before = files.len();
-                collect(path, &mut files)?;
-                if files.len() == before {
-                    return Err(Error::Input(format!(
-                        "{}: no pictures (.{}) below this folder",
-                        path.display(),
-                        ENDINGS.join(", .")
-                    )));
-                }
-            } else {
-                files.push(path.clone());
+    /// Opens files of one form. All ranks call it; `threads` of each look at pictures and count lines.
+    ///
+    /// # Errors
+    /// If the files are of several forms or none, or one cannot be read.
+    pub fn open(peers: &Peers<'_>, input: &Input, threads: usize) -> Result<Self, Error> {
+        let entries = Entry::find(peers, &input.paths)?;
+        let names: Vec<PathBuf> = entries.iter().map(|entry| entry.name.clone()).collect();
+        peers.agree(one_form(&names)).and_then(|form| match form {
+            Form::Picture => {
+                let pictures = Pictures::open(peers, entries, input.cut, input.skip_bad, threads)?;
+                Ok(Self::Pictures(pictures.sampled(input.sampling)))
             }
-        }
-        Ok(files)
+            Form::Text => Lines::open(peers, &names, input.dims, threads).map(Self::Text),
+            Form::Array => peers.agree(Arrays::open(&names)).map(Self::Arrays),
+        })
     }
 
-    /// Opens files of one form. With `skip_bad`, pictures without a readable header are left out.
-    pub fn open(input: &Input, files: &[PathBuf], skip_bad: bool) -> Result<Self, Error> {
-        let form = |path: &PathBuf| match ending(path).as_deref() {
-            Some("npy") => Form::Array,
-            Some(e) if ENDINGS.contains(&e) => Form::Picture,
-            _ => Form::Text,
+    /// The first file's name; none of what the program gave.
+    pub fn name(&self) -> String {
+        let path = match self {
+            Self::Pictures(p) => p.entries().next().map(|entry| entry.name.as_path()),
+            Self::Text(t) => t.paths().next(),
+            Self::Arrays(a) => a.list.first().map(|array| array.path.as_path()),
+            Self::Given { .. } => None,
         };
-        let forms: Vec<Form> = files.iter().map(form).collect();
-        let Some(&first) = forms.first() else {
-            return Err(Error::Input("no input: name pictures, folders, text files or an .npy file".into()));
-        };
-        if let Some(other) = forms.iter().position(|f| *f != first) {
-            return Err(Error::Input(format!(
-                "{} and {}: pictures, text and .npy cannot be clustered together",
-                files[0].display(),
-                files[other].display()
-            )));
-        }
-        match first {
-            Form::Picture => Pictures::open(files, input.cut, skip_bad).map(Self::Pictures),
-            Form::Text if input.dims == 0 || input.dims > MAX_DIMS => {
-                Err(Error::Option(format!("--dims {}: points have 1 to {MAX_DIMS} coordinates", input.dims)))
-            }
-            Form::Text => Lines::open(files, input.dims).map(Self::Text),
-            Form::Array => match files {
-                [one] => Array::open(one).map(Self::Array),
-                _ => Err(Error::Input("name one .npy file: numpy.concatenate joins several".into())),
-            },
-        }
+        path.map(|path| path.display().to_string()).unwrap_or_default()
     }
 
     /// Points in all.
@@ -110,7 +102,7 @@ impl Source {
         match self {
             Self::Pictures(p) => p.rows(),
             Self::Text(t) => t.rows(),
-            Self::Array(a) => a.rows,
+            Self::Arrays(a) => a.ends.last().copied().unwrap_or(0),
             Self::Given { rows, .. } => *rows,
         }
     }
@@ -118,9 +110,9 @@ impl Source {
     /// Coordinates of a point.
     pub fn dims(&self) -> usize {
         match self {
-            Self::Pictures(_) => hog::DIMS,
+            Self::Pictures(p) => p.cut().dims(),
             Self::Text(t) => t.dims,
-            Self::Array(a) => a.dims,
+            Self::Arrays(a) => a.list[0].dims,
             Self::Given { dims, .. } => *dims,
         }
     }
@@ -129,12 +121,23 @@ impl Source {
     pub fn byte_step(&self) -> Option<f64> {
         match self {
             Self::Pictures(_) => Some(1.0 / 255.0),
-            Self::Array(a) if a.kind == Kind::U8 => Some(1.0),
-            Self::Text(_) | Self::Array(_) | Self::Given { .. } => None,
+            Self::Arrays(a) if a.list.iter().all(|array| array.kind == Kind::U8) => Some(1.0),
+            Self::Text(_) | Self::Arrays(_) | Self::Given { .. } => None,
+        }
+    }
+
+    /// Pictures that were left out.
+    pub fn skipped(&self) -> Vec<PathBuf> {
+        match self {
+            Self::Pictures(p) => p.skipped().to_vec(),
+            Self::Text(_) | Self::Arrays(_) | Self::Given { .. } => Vec::new(),
         }
     }
 
     /// The given points, which rise, as numbers on a grid; `done` hears how many were read since it was last told.
+    ///
+    /// # Errors
+    /// If they cannot be read, or are no finite numbers.
     pub fn load(
         &self,
         rows: &[u64],
@@ -143,58 +146,127 @@ impl Source {
         done: &(dyn Fn(u64) + Sync),
     ) -> Result<Points, Error> {
         let mut points = grid.no_points();
-        match self {
-            Self::Pictures(p) => points.values = Values::Byte(p.load(rows, threads, done)?),
-            Self::Array(a) if a.kind == Kind::U8 => {
-                let mut values = Vec::with_capacity(rows.len() * a.dims);
-                a.read(rows, |_, row| {
-                    values.extend_from_slice(row);
-                    Ok(())
-                })?;
-                points.values = Values::Byte(values);
-            }
-            Self::Text(_) | Self::Array(_) | Self::Given { .. } => {
-                points.reserve(rows.len());
-                self.each(rows, |row| grid.quantise(row, &mut points))?;
-            }
+        if grid.precision == Precision::Byte {
+            points.values = Values::Byte(self.bytes(rows, threads, done)?);
+        } else if grid.metric == Metric::Cosine && self.byte_step().is_some() {
+            points = grid.taking(&Points::bytes(self.dims(), self.bytes(rows, threads, done)?));
+        } else {
+            points.reserve(rows.len());
+            self.each(rows, |row| grid.quantise(row, &mut points))?;
         }
         Ok(points)
     }
 
-    /// Hands the given points, which rise, to `take`, where they are finite numbers and no bytes.
+    /// The given points, which rise, where they are bytes.
+    ///
+    /// # Errors
+    /// If they cannot be read.
+    pub fn bytes(&self, rows: &[u64], threads: usize, done: &(dyn Fn(u64) + Sync)) -> Result<Vec<u8>, Error> {
+        match self {
+            Self::Pictures(p) => p.load(rows, threads, done),
+            Self::Arrays(a) => {
+                let mut values = Vec::with_capacity(rows.len() * self.dims());
+                a.read(rows, |_, _, row| {
+                    values.extend_from_slice(row);
+                    Ok(())
+                })?;
+                Ok(values)
+            }
+            Self::Text(_) => Ok(Vec::new()),
+            Self::Given { .. } => Err(gone()),
+        }
+    }
+
+    /// Hands the given points, which rise, to `take`, where they are finite numbers and no pictures.
+    ///
+    /// # Errors
+    /// If they cannot be read, or are no finite numbers.
     pub fn each(&self, rows: &[u64], mut take: impl FnMut(&[f64])) -> Result<(), Error> {
         match self {
             Self::Text(t) => t.each(rows, take),
-            Self::Array(a) => {
-                let mut numbers = Vec::with_capacity(a.dims);
-                a.read(rows, |row, bytes| {
+            Self::Arrays(a) => {
+                let mut numbers = Vec::with_capacity(self.dims());
+                a.read(rows, |array, row, bytes| {
                     numbers.clear();
-                    npy::decode(a.kind, bytes, &mut numbers);
-                    finite(a, row, &numbers)?;
+                    array.kind.decode(bytes, &mut numbers);
+                    array.finite(row, &numbers)?;
                     take(&numbers);
                     Ok(())
                 })
             }
             Self::Pictures(_) => Ok(()),
-            Self::Given { .. } => {
-                Err(Error::Input("points that a lost rank was given are gone; give them again".into()))
-            }
+            Self::Given { .. } => Err(gone()),
         }
     }
 
     /// Where the given points, which rise, come from.
+    ///
+    /// # Errors
+    /// If the lines of a text file do not say it.
     pub fn places(&self, rows: &[u64]) -> Result<Vec<Place>, Error> {
         match self {
             Self::Pictures(p) => Ok(p.places(rows)),
             Self::Text(t) => t.places(rows),
-            Self::Array(a) => {
-                let file = a.path.display().to_string();
-                Ok(rows.iter().map(|&row| Place { file: file.clone(), row, column: 0 }).collect())
+            Self::Arrays(a) => {
+                let place = |&row: &u64| {
+                    let (array, row) = a.find(row);
+                    Place { file: a.list[array].path.display().to_string(), row, column: 0 }
+                };
+                Ok(rows.iter().map(place).collect())
             }
             Self::Given { .. } => {
                 Ok(rows.iter().map(|&row| Place { file: String::new(), row, column: 0 }).collect())
             }
         }
+    }
+}
+
+/// Why points that a program gave are not read again.
+fn gone() -> Error {
+    Error::Input("points that a lost rank was given are gone; give them again".into())
+}
+
+impl Arrays {
+    fn open(paths: &[PathBuf]) -> Result<Self, Error> {
+        let list = paths.iter().map(|path| Array::open(path)).collect::<Result<Vec<_>, _>>()?;
+        if let Some(other) = list.iter().find(|array| array.dims != list[0].dims) {
+            let problem = format!(
+                "has rows of {} elements, {} of {}; all points must have as many",
+                other.dims,
+                list[0].path.display(),
+                list[0].dims
+            );
+            return Err(Error::Content { path: other.path.clone(), problem });
+        }
+        let mut rows = 0;
+        let ends = list.iter().map(|array| {
+            rows += array.rows;
+            rows
+        });
+        Ok(Self { ends: ends.collect(), list })
+    }
+
+    /// The array of a row, and which row of it that is.
+    fn find(&self, row: u64) -> (usize, u64) {
+        let array = self.ends.partition_point(|&end| end <= row);
+        (array, row - array.checked_sub(1).map_or(0, |before| self.ends[before]))
+    }
+
+    /// Hands the given rows, which rise, to `take`, with their array and their number in it.
+    fn read(
+        &self,
+        rows: &[u64],
+        mut take: impl FnMut(&Array, u64, &[u8]) -> Result<(), Error>,
+    ) -> Result<(), Error> {
+        let mut rest = rows;
+        while let Some(&row) = rest.first() {
+            let (number, within) = self.find(row);
+            let (here, behind) = rest.split_at(rest.partition_point(|&row| row < self.ends[number]));
+            let array = &self.list[number];
+            array.read(here.iter().map(|r| r - row + within), |row, bytes| take(array, row, bytes))?;
+            rest = behind;
+        }
+        Ok(())
     }
 }
 
@@ -205,73 +277,81 @@ enum Form {
     Array,
 }
 
-/// Refuses a row with a number that is none.
-fn finite(array: &Array, row: u64, numbers: &[f64]) -> Result<(), Error> {
-    let Some(column) = numbers.iter().position(|v| !v.is_finite()) else { return Ok(()) };
-    let problem = format!("row {row}, column {column} is {}, not a finite number", numbers[column]);
-    Err(Error::Array { path: array.path.clone(), problem })
-}
-
-/// Adds the pictures below a folder, in order of their names; links to folders are not followed.
-fn collect(folder: &Path, files: &mut Vec<PathBuf>) -> Result<(), Error> {
-    let mut entries = Vec::new();
-    for entry in std::fs::read_dir(folder).map_err(Error::file(folder))? {
-        let entry = entry.map_err(Error::file(folder))?;
-        let kind = entry.file_type().map_err(Error::file(&entry.path()))?;
-        entries.push((entry.path(), kind.is_dir()));
-    }
-    entries.sort();
-    for (path, is_folder) in entries {
-        if is_folder {
-            collect(&path, files)?;
-        } else if ending(&path).is_some_and(|e| ENDINGS.contains(&e.as_str())) {
-            files.push(path);
+/// The form that all files have.
+fn one_form(files: &[PathBuf]) -> Result<Form, Error> {
+    let form = |path: &PathBuf| match ending(path).as_deref() {
+        Some(e) if array::ENDINGS.contains(&e) => Ok(Form::Array),
+        Some(e) if pictures::ENDINGS.contains(&e) => Ok(Form::Picture),
+        Some(e @ ("gz" | "tgz" | "xz" | "bz2" | "zst" | "zip" | "npz")) => {
+            Err(Error::Input(format!("{}: .{e} is compressed; unpack it first", path.display())))
         }
+        _ => Ok(Form::Text),
+    };
+    let forms: Vec<Form> = files.iter().map(form).collect::<Result<_, _>>()?;
+    let first = *forms.first().ok_or_else(|| {
+        Error::Input("no input: name pictures, folders, .npy, .fvecs, .bvecs, .csv or text files".into())
+    })?;
+    if let Some(other) = forms.iter().position(|f| *f != first) {
+        return Err(Error::Input(format!(
+            "{} and {}: pictures, text and arrays cannot be clustered together",
+            files[0].display(),
+            files[other].display()
+        )));
     }
-    Ok(())
+    Ok(first)
 }
 
-fn ending(path: &Path) -> Option<String> {
+/// What a file's name ends with behind the last dot, in small letters.
+pub(crate) fn ending(path: &Path) -> Option<String> {
     path.extension().map(|e| e.to_string_lossy().to_ascii_lowercase())
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::npy;
 
-    fn input(paths: &[PathBuf]) -> Input {
-        Input { paths: paths.to_vec(), cut: Cut { patch: 40, stride: 40 }, dims: 2 }
+    fn open(paths: &[PathBuf]) -> Result<Source, Error> {
+        let cut = Cut::new(5, 40, 40).expect("a cut");
+        let input = Input { paths: paths.to_vec(), cut, sampling: None, dims: None, skip_bad: false };
+        Source::open(&Peers::alone(), &input, 1)
     }
 
-    #[test]
-    fn folders_are_searched_in_order_of_names() {
-        let folder = tempfile::tempdir().expect("a folder");
-        let at = |name: &str| folder.path().join(name);
-        std::fs::create_dir(at("c")).expect("made");
-        for name in ["z.PNG", "c/b.jpeg", "a.jpg", "notes.txt"] {
-            std::fs::write(at(name), b"x").expect("written");
-        }
-        let found = Source::files(&[folder.path().to_owned()]).expect("found");
-        assert_eq!(found, ["a.jpg", "c/b.jpeg", "z.PNG"].map(at));
-        let empty = tempfile::tempdir().expect("a folder");
-        let said = Source::files(&[empty.path().to_owned()]).expect_err("empty").to_string();
-        assert!(said.contains("no pictures"), "{said}");
+    fn array(values: &[f64], dims: usize) -> tempfile::NamedTempFile {
+        let f = tempfile::Builder::new().suffix(".npy").tempfile().expect("a file");
+        npy::write(f.path(), values, dims).expect("written");
+        f
     }
 
     #[test]
     fn forms_cannot_be_mixed_and_nothing_is_an_error() {
-        let files = ["a.npy", "b.txt"].map(PathBuf::from);
-        let said = Source::open(&input(&files), &files, false).expect_err("mixed").to_string();
+        let said = open(&["a.npy", "b.txt"].map(PathBuf::from)).expect_err("mixed").to_string();
         assert!(said.contains("a.npy and b.txt"), "{said}");
-        assert!(Source::open(&input(&[]), &[], false).is_err());
+        let said = open(&["a.csv.gz".into()]).expect_err("packed").to_string();
+        assert!(said.contains("unpack it first"), "{said}");
+        assert!(open(&[]).is_err());
+    }
+
+    #[test]
+    fn arrays_follow_one_another_and_unlike_ones_are_named() {
+        let (a, b, c) = (array(&[1., 2., 3., 4.], 2), array(&[5., 6.], 2), array(&[7., 8., 9.], 3));
+        let [a, b, c] = [a.path(), b.path(), c.path()].map(Path::to_owned);
+        let source = open(&[a.clone(), b.clone()]).expect("opened");
+        let mut values = Vec::new();
+        source.each(&[1, 2], |row| values.extend_from_slice(row)).expect("read");
+        assert_eq!((source.rows(), values), (3, vec![3., 4., 5., 6.]));
+        assert_eq!(
+            source.places(&[2]).expect("a place")[0],
+            Place { file: b.display().to_string(), row: 0, column: 0 }
+        );
+        let said = open(&[a, c.clone()]).expect_err("refused").to_string();
+        assert!(said.starts_with(&c.display().to_string()) && said.contains("3 elements"), "{said}");
     }
 
     #[test]
     fn a_number_that_is_not_finite_is_named_by_row_and_column() {
-        let f = tempfile::Builder::new().suffix(".npy").tempfile().expect("a file");
-        npy::write(f.path(), &[1.0, 2.0, 3.0, f64::INFINITY], 2).expect("written");
-        let files = [f.path().to_owned()];
-        let source = Source::open(&input(&files), &files, false).expect("opened");
+        let file = array(&[1.0, 2.0, 3.0, f64::INFINITY], 2);
+        let source = open(&[file.path().to_owned()]).expect("opened");
         let said = source.each(&[0, 1], |_| ()).expect_err("refused").to_string();
         assert!(said.contains("row 1, column 1 is inf"), "{said}");
     }

@@ -8,8 +8,9 @@ use cool_classify::histogram::Pyramid;
 use cool_classify::svm::Training;
 use cool_distance::Level;
 use cool_kmeans::Error;
-use cool_kmeans::classify::{self, Classes, Features, Model, Teaching, Tested};
+use cool_kmeans::classify::{self, Classes, Teaching, Tested};
 use cool_kmeans::inputs::pictures::Cut;
+use cool_kmeans::model::{Features, Model};
 use cool_kmeans::peers::Peers;
 use std::path::Path;
 
@@ -33,12 +34,14 @@ fn draw(root: &Path, each: u32, first: u32) {
 }
 
 fn teaching(threads: usize) -> Teaching {
-    let features = Features {
-        cut: Cut::new(20, 8).expect("a cut"),
-        pyramid: Pyramid { levels: 2 },
-        map: FeatureMap::ChiSquared,
-    };
-    Teaching { features, vocabulary: clustering(12, threads), patches: 400, machines: Training::default() }
+    Teaching {
+        cut: Cut::new(5, 20, 8).expect("a cut"),
+        sampling: None,
+        features: Features { pyramid: Pyramid { levels: 2 }, map: FeatureMap::ChiSquared },
+        vocabulary: clustering(12, threads),
+        patches: 400,
+        machines: Training::default(),
+    }
 }
 
 /// Trains and tests by embedded ranks; what each came to.
@@ -46,9 +49,9 @@ fn ranks(count: usize, threads: usize, train: &Path, test: &Path) -> Vec<Result<
     let layout = Embedded { ranks: count, ranks_per_node: 1, racks: 1 };
     let part = |comm: cool::Comm| {
         let (peers, how) = (Peers::of(&comm), teaching(threads));
-        let model = classify::train(&peers, &Classes::open(train)?, &how, &Silent)?;
+        let model = classify::train(&peers, &Classes::open(&peers, train)?, &how, &Silent)?;
         let work = (Level::best(), threads);
-        let tested = classify::test(&peers, &model, &Classes::open(test)?, work, &Silent)?;
+        let tested = classify::test(&peers, &model, &Classes::open(&peers, test)?, work, &Silent)?;
         Ok((model, tested))
     };
     cool::embedded::run(layout, part).expect("agents start")
@@ -61,7 +64,7 @@ fn a_model_has_the_same_bits_on_any_number_of_ranks_and_threads() {
     draw(&train, 5, 0);
     draw(&test, 3, 50);
     let alone = ranks(1, 1, &train, &test).remove(0).expect("trained");
-    assert_eq!(alone.0.classes, STRIPES);
+    assert_eq!(alone.0.classifier().expect("a classifier").classes, STRIPES);
     assert_eq!((alone.1.accuracy, alone.1.pictures), (1.0, 9), "{:?}", alone.1);
     for (count, threads) in [(2, 2), (5, 1)] {
         for outcome in ranks(count, threads, &train, &test) {

@@ -205,7 +205,7 @@ fn patches_of_pictures_cluster_alike_on_any_ranks_thinned_or_not() {
     }
     for max_points in [u64::MAX, 100] {
         let mut load = loading(&[folder.path().to_owned()], 0);
-        load.max_points = max_points;
+        load.select.max_points = max_points;
         let single = alone(&load, &clustering(9, 1));
         assert_eq!(single.words.len(), 3);
         for ranks in [2, 16] {
@@ -226,7 +226,7 @@ fn bad_pictures_are_left_out_alike_on_all_ranks() {
     std::fs::write(&junk, b"junk").expect("written");
 
     let mut load = loading(&[folder.path().to_owned()], 0);
-    load.skip_bad = true;
+    load.input.skip_bad = true;
     let found = whole(5, &load, &clustering(4, 1));
     assert_eq!(found.skipped, [short, junk]);
     let clean = alone(&loading(&good, 0), &clustering(4, 1));

@@ -3,6 +3,7 @@
 mod classes;
 mod exactness;
 mod losses;
+mod models;
 mod options;
 mod refusals;
 mod runs;

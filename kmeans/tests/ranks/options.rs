@@ -6,7 +6,7 @@ use cool_kmeans::choose::{Effort, Method};
 use cool_kmeans::grid::Metric;
 use cool_kmeans::npy;
 use cool_kmeans::options::{Clustering, Empty, Init};
-use cool_kmeans::share::Loading;
+use cool_kmeans::share::{Loading, Selection};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -31,6 +31,14 @@ fn column(folder: &Path, numbers: &[f64]) -> PathBuf {
     path
 }
 
+fn weighing(load: Loading, weights: PathBuf) -> Loading {
+    Loading { select: Selection { weights: Some(weights), ..load.select }, ..load }
+}
+
+fn cosine(load: Loading) -> Loading {
+    Loading { select: Selection { metric: Metric::Cosine, ..load.select }, ..load }
+}
+
 /// The result of one process, after checking that several ranks and all ways of assigning points come to the same.
 fn everywhere(load: &Loading, how: &Clustering) -> Whole {
     let single = alone(load, how);
@@ -53,8 +61,8 @@ fn a_weight_is_as_many_equal_points() {
     npy::write(&first, &real, DIMS).expect("written");
     let how = Clustering { init: Some(Init::File(first)), ..clustering(9, 1) };
     let times = noise(120, 5);
-    let weights = Some(column(folder.path(), &times.iter().map(|n| *n as f64).collect::<Vec<_>>()));
-    let weighted = everywhere(&Loading { weights, ..input(folder.path(), &bytes) }, &how);
+    let weights = column(folder.path(), &times.iter().map(|n| *n as f64).collect::<Vec<_>>());
+    let weighted = everywhere(&weighing(input(folder.path(), &bytes), weights), &how);
     let copies = |(point, times): (&[u8], &u64)| point.repeat(*times as usize);
     let repeated: Vec<u8> = bytes.chunks(DIMS).zip(&times).flat_map(copies).collect();
     let plain = alone(&input(folder.path(), &repeated), &how);
@@ -68,11 +76,11 @@ fn weights_are_relative_and_seeding_knows_them() {
     let thirds: Vec<f64> = noise(200, 7).iter().map(|n| *n as f64 / 3.0).collect();
     for init in [Init::PlusPlus, Init::Parallel] {
         let how = Clustering { init: Some(init), ..clustering(7, 1) };
-        let weights = Some(column(folder.path(), &thirds));
-        let one = everywhere(&Loading { weights, ..input(folder.path(), &bytes) }, &how);
+        let weights = column(folder.path(), &thirds);
+        let one = everywhere(&weighing(input(folder.path(), &bytes), weights), &how);
         let scaled: Vec<f64> = thirds.iter().map(|weight| weight * 4.0).collect();
-        let weights = Some(column(folder.path(), &scaled));
-        let other = alone(&Loading { weights, ..input(folder.path(), &bytes) }, &how);
+        let weights = column(folder.path(), &scaled);
+        let other = alone(&weighing(input(folder.path(), &bytes), weights), &how);
         assert_eq!(one.centroids, other.centroids);
         let ratio = other.inertia[0] / one.inertia[0];
         assert!((ratio - 4.0).abs() < 1e-9, "{ratio}");
@@ -87,8 +95,8 @@ fn points_without_weight_are_as_good_as_none() {
     weights[..10].fill(1.0);
     for init in [Init::PlusPlus, Init::Parallel] {
         let how = Clustering { init: Some(init), sample: 6, ..clustering(10, 1) };
-        let weights = Some(column(folder.path(), &weights));
-        let found = alone(&Loading { weights, ..input(folder.path(), &bytes) }, &how);
+        let weights = column(folder.path(), &weights);
+        let found = alone(&weighing(input(folder.path(), &bytes), weights), &how);
         assert_eq!(found.inertia.last(), Some(&0.0), "each of the 10 has a centroid");
     }
 }
@@ -103,8 +111,8 @@ fn bad_weights_are_refused_by_name() {
         ([vec![f64::NAN], vec![1.0; 19]].concat(), "row 0 is NaN"),
         (vec![0.0; 20], "has no weight above 0"),
     ] {
-        let weights = Some(column(folder.path(), &numbers));
-        let outcomes = ranks(3, &Loading { weights, ..input(folder.path(), &bytes) }, &clustering(2, 1));
+        let weights = column(folder.path(), &numbers);
+        let outcomes = ranks(3, &weighing(input(folder.path(), &bytes), weights), &clustering(2, 1));
         for outcome in outcomes {
             let said = outcome.map(|_| ()).expect_err("refused").to_string();
             assert!(said.contains("weights.npy: ") && said.contains(expected), "{said}");
@@ -145,7 +153,7 @@ fn cosine_groups_by_direction_whatever_the_length() {
     let real = |bytes: &[u8]| bytes.iter().map(|b| f64::from(*b)).collect::<Vec<_>>();
     npy::write(&first, &real(&bytes[..8 * DIMS]), DIMS).expect("written");
     let how = Clustering { init: Some(Init::File(first)), ..clustering(8, 1) };
-    let load = Loading { metric: Metric::Cosine, ..input(folder.path(), &bytes) };
+    let load = cosine(input(folder.path(), &bytes));
     let found = everywhere(&load, &how);
     let rows: Vec<Vec<f64>> = bytes.chunks(DIMS).map(real).collect();
     let expected = spherical(&rows, rows[..8].to_vec(), 8);
@@ -159,7 +167,7 @@ fn cosine_groups_by_direction_whatever_the_length() {
     let scaled: Vec<f64> =
         rows.iter().enumerate().flat_map(|(i, row)| row.iter().map(move |x| x * (i + 1) as f64)).collect();
     npy::write(&longer, &scaled, DIMS).expect("written");
-    let load = Loading { metric: Metric::Cosine, ..loading(&[longer], 0) };
+    let load = cosine(loading(&[longer], 0));
     assert_eq!(alone(&load, &how).labels, found.labels);
 }
 

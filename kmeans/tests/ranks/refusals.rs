@@ -122,7 +122,7 @@ fn the_program_writes_what_it_is_asked_for() {
     }
     assert!(read(&words)[0]["nearest"][0]["image"].as_str().is_some_and(|name| name.ends_with("photo.png")));
     assert!(image::open(out("w.png")).expect("a mosaic").width() > 90);
-    let array = cool_kmeans::npy::Array::open(Path::new(&centroids)).expect("an array");
+    let array = cool_kmeans::inputs::array::Array::open(Path::new(&centroids)).expect("an array");
     assert_eq!((array.rows, array.dims), (5, 512));
 }
 

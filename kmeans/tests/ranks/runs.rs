@@ -10,7 +10,7 @@ use cool_kmeans::options::Clustering;
 use cool_kmeans::partition::draw;
 use cool_kmeans::peers::Peers;
 use cool_kmeans::progress::Progress;
-use cool_kmeans::share::{Loading, Share};
+use cool_kmeans::share::{Loading, Selection, Share};
 use cool_kmeans::words::{self, Word};
 use std::path::{Path, PathBuf};
 
@@ -44,9 +44,10 @@ pub(crate) fn write_bytes(path: &Path, values: &[u8], dims: usize) {
 }
 
 pub(crate) fn loading(paths: &[PathBuf], dims: usize) -> Loading {
-    let cut = Cut::new(20, 10).expect("a cut");
-    let input = Input { paths: paths.to_vec(), cut, dims };
-    Loading::new(input, 5, 2)
+    let cut = Cut::new(5, 20, 10).expect("a cut");
+    let dims = (dims > 0).then_some(dims);
+    let input = Input { paths: paths.to_vec(), cut, sampling: None, dims, skip_bad: false };
+    Loading { input, select: Selection::all(5, 2) }
 }
 
 pub(crate) fn clustering(k: usize, threads: usize) -> Clustering {
@@ -129,6 +130,6 @@ pub(crate) fn join(ranks: Vec<Outcome>) -> Whole {
         movements: c.iterations.iter().map(|i| i.movement).collect(),
         converged: c.converged,
         words,
-        skipped: share.skipped,
+        skipped: share.source.skipped(),
     }
 }

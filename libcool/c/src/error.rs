@@ -1,7 +1,7 @@
 //! Errors: a code to return, and a text for whoever asks. No panic leaves a function.
 
 use crate::codes::*;
-use cool_rust::{Error, Failure};
+use cool_rust::{Error, FailureKind};
 use std::cell::RefCell;
 use std::ffi::{CString, c_char};
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -44,12 +44,12 @@ impl Wrong {
             Error::Argument { .. } => COOL_INVALID,
             Error::Memory { .. } | Error::Thread { .. } | Error::Embedded(_) => COOL_SYSTEM,
             Error::Collective { failure, .. } => match failure {
-                Failure::Invalid => COOL_INVALID,
-                Failure::Mismatch => COOL_MISMATCH,
-                Failure::Timeout => COOL_TIMEOUT,
-                Failure::Lost => COOL_LOST,
-                Failure::Aborted => COOL_ABORTED,
-                Failure::Revoked => COOL_REVOKED,
+                FailureKind::Invalid => COOL_INVALID,
+                FailureKind::Mismatch => COOL_MISMATCH,
+                FailureKind::Timeout => COOL_TIMEOUT,
+                FailureKind::Lost => COOL_LOST,
+                FailureKind::Aborted => COOL_ABORTED,
+                FailureKind::Revoked => COOL_REVOKED,
                 _ => COOL_OTHER,
             },
             _ => COOL_OTHER,

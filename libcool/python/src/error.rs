@@ -1,6 +1,6 @@
 //! The library's errors as exceptions, with the ranks concerned.
 
-use cool_rust::{Error, Failure};
+use cool_rust::{Error, FailureKind};
 use pyo3::conversion::FromPyObjectOwned;
 use pyo3::create_exception;
 use pyo3::exceptions::{PyOverflowError, PyRuntimeError};
@@ -57,12 +57,12 @@ pub(crate) fn raised(py: Python<'_>, error: &Error) -> PyErr {
     let (exception, ranks) = match error {
         Error::Collective { failure, ranks, .. } => {
             let exception = match failure {
-                Failure::Invalid => ArgumentError::new_err(text),
-                Failure::Mismatch => MismatchError::new_err(text),
-                Failure::Timeout => TimeoutError::new_err(text),
-                Failure::Lost => LostError::new_err(text),
-                Failure::Aborted => AbortedError::new_err(text),
-                Failure::Revoked => RevokedError::new_err(text),
+                FailureKind::Invalid => ArgumentError::new_err(text),
+                FailureKind::Mismatch => MismatchError::new_err(text),
+                FailureKind::Timeout => TimeoutError::new_err(text),
+                FailureKind::Lost => LostError::new_err(text),
+                FailureKind::Aborted => AbortedError::new_err(text),
+                FailureKind::Revoked => RevokedError::new_err(text),
                 _ => CoolError::new_err(text),
             };
             (exception, ranks.as_slice())

@@ -63,7 +63,7 @@ impl Comm {
     }
 
     /// Lets all calls of this group fail that are under way or come later, at every rank, with
-    /// [`Failure::Revoked`](crate::Failure::Revoked): for a rank that cannot go on as the others expect. Only
+    /// [`FailureKind::Revoked`](crate::FailureKind::Revoked): for a rank that cannot go on as the others expect. Only
     /// [`Comm::shrink`] and [`Comm::agree`] work afterwards. A group that has failed before need not be revoked: it
     /// has failed at every rank.
     ///

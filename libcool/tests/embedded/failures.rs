@@ -1,7 +1,7 @@
 //! What goes wrong is told: by whom, in what, and why. Nothing waits for ever.
 
 use cool::embedded::{Embedded, run};
-use cool::{Comm, Error, Failure, Op, Operation};
+use cool::{Comm, Error, FailureKind, Op, Operation};
 use std::time::Duration;
 
 fn two() -> Embedded {
@@ -17,7 +17,7 @@ fn argument(result: Result<(), Error>) -> String {
 }
 
 /// What kind of failure a collective was.
-fn failure(result: Result<(), Error>) -> (Failure, Vec<usize>, String) {
+fn failure(result: Result<(), Error>) -> (FailureKind, Vec<usize>, String) {
     match result {
         Err(ref e @ Error::Collective { failure, ref ranks, .. }) => (failure, ranks.clone(), e.to_string()),
         other => panic!("{other:?} instead of a failed collective"),
@@ -66,8 +66,8 @@ fn disagree(called: [&str; 2], call: impl Fn(&Comm) -> Result<(), Error> + Sync)
         run(two(), |comm| call(&comm).and_then(|()| comm.recv(&mut [0u8], 1 - comm.rank(), None).map(drop)));
     let failures: Vec<_> = results.unwrap().into_iter().map(failure).collect();
     let named = |text: &str, rank: usize| text.contains(&format!("rank {rank} called {}", called[rank]));
-    let names_both = |(failure, _, text): &(Failure, Vec<usize>, String)| {
-        *failure == Failure::Mismatch && named(text, 0) && named(text, 1)
+    let names_both = |(failure, _, text): &(FailureKind, Vec<usize>, String)| {
+        *failure == FailureKind::Mismatch && named(text, 0) && named(text, 1)
     };
     assert!(failures.iter().any(names_both), "{failures:?}");
 }
@@ -124,7 +124,7 @@ fn a_rank_that_leaves_is_named_to_those_who_wait_for_it() {
         });
         for result in results.unwrap().into_iter().flatten() {
             let (failure, ranks, text) = failure(result);
-            assert_eq!((failure, ranks), (Failure::Lost, vec![1]), "{text}");
+            assert_eq!((failure, ranks), (FailureKind::Lost, vec![1]), "{text}");
         }
     }
 }
@@ -147,7 +147,7 @@ fn a_rank_that_does_not_come_makes_the_others_time_out() {
     });
     let result = results.unwrap().into_iter().flatten().next().unwrap();
     let (failure, _, text) = failure(result);
-    assert_eq!(failure, Failure::Timeout, "{text}");
+    assert_eq!(failure, FailureKind::Timeout, "{text}");
 }
 
 #[test]

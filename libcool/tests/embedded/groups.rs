@@ -1,7 +1,7 @@
 //! Groups made while the program runs.
 
 use cool::embedded::{Embedded, run};
-use cool::{Comm, Error, Failure, Op, Operation};
+use cool::{Comm, Error, FailureKind, Op, Operation};
 use std::time::Duration;
 
 fn ranks(ranks: usize, body: impl Fn(&Comm) -> Result<(), Error> + Sync) {
@@ -121,7 +121,7 @@ fn the_death_of_a_rank_is_noticed_in_every_group_that_has_it_and_no_other() {
         } else if comm.rank() == 1 {
             let e = pair.barrier().unwrap_err();
             assert!(
-                matches!(&e, Error::Collective { failure: Failure::Lost, ranks, .. } if *ranks == [1]),
+                matches!(&e, Error::Collective { failure: FailureKind::Lost, ranks, .. } if *ranks == [1]),
                 "{e}"
             );
         } else {

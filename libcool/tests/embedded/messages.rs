@@ -1,7 +1,7 @@
 //! Messages from rank to rank, on one node and between nodes.
 
 use cool::embedded::{Embedded, run};
-use cool::{Comm, Error, Failure, Op, Received, wait_all};
+use cool::{Comm, Error, FailureKind, Op, Received, wait_all};
 use std::time::Duration;
 
 /// Ranks 0 and 1 share a node, 2 and 3 another.
@@ -14,7 +14,7 @@ fn ranks(body: impl Fn(&Comm) -> Result<(), Error> + Sync) {
     }
 }
 
-fn failure<T: std::fmt::Debug>(result: Result<T, Error>) -> (Failure, Vec<usize>, String) {
+fn failure<T: std::fmt::Debug>(result: Result<T, Error>) -> (FailureKind, Vec<usize>, String) {
     match result.unwrap_err() {
         Error::Collective { failure, ranks, message, .. } => (failure, ranks, message),
         e => panic!("another error: {e}"),
@@ -132,7 +132,7 @@ fn messages_that_do_not_fit_are_told_with_ranks_and_tag() {
                     _ => comm.recv(&mut [0u64; 4], None, 9),
                 };
                 let (failure, ranks, message) = failure(result);
-                assert_eq!((failure, ranks), (Failure::Mismatch, vec![0, to]), "{message}");
+                assert_eq!((failure, ranks), (FailureKind::Mismatch, vec![0, to]), "{message}");
                 assert!(message.contains(text), "{message}");
             }
             failure(comm.barrier());
@@ -156,7 +156,7 @@ fn a_rank_that_is_gone_or_does_not_come_is_named_by_what_waits_for_it() {
             comm.recv(&mut got, lost, 1)?;
             assert_eq!(got, [5]);
             let (failure, ranks, message) = failure(comm.recv(&mut got, lost, 1));
-            assert_eq!((failure, ranks), (Failure::Lost, vec![lost]), "{message}");
+            assert_eq!((failure, ranks), (FailureKind::Lost, vec![lost]), "{message}");
             Ok(())
         });
     }
@@ -165,7 +165,7 @@ fn a_rank_that_is_gone_or_does_not_come_is_named_by_what_waits_for_it() {
             return Ok(());
         }
         let (failure, _, message) = failure(comm.recv(&mut [0u8], None, None));
-        assert_eq!(failure, Failure::Lost, "{message}");
+        assert_eq!(failure, FailureKind::Lost, "{message}");
         Ok(())
     });
     let ended = std::sync::Barrier::new(RANKS);
@@ -173,7 +173,7 @@ fn a_rank_that_is_gone_or_does_not_come_is_named_by_what_waits_for_it() {
         if comm.rank() == 0 {
             comm.set_timeout(Duration::from_millis(100));
             let (failure, ranks, message) = failure(comm.recv(&mut [0u8], 2, 77));
-            assert_eq!((failure, ranks), (Failure::Timeout, vec![2]), "{message}");
+            assert_eq!((failure, ranks), (FailureKind::Timeout, vec![2]), "{message}");
             assert!(
                 message.starts_with("the receive of rank 0 from rank 2 with tag 77 (group 1)"),
                 "{message}"

@@ -1,7 +1,7 @@
 //! Going on after ranks are gone.
 
 use cool::embedded::{Embedded, run};
-use cool::{Comm, Error, Failure, Op};
+use cool::{Comm, Error, FailureKind, Op};
 use std::sync::Barrier;
 use std::time::Duration;
 
@@ -14,7 +14,7 @@ fn ranks(body: impl Fn(Comm) -> Result<(), Error> + Sync) {
     }
 }
 
-fn failure(result: Result<(), Error>) -> (Failure, Vec<usize>, String) {
+fn failure(result: Result<(), Error>) -> (FailureKind, Vec<usize>, String) {
     match result.unwrap_err() {
         Error::Collective { failure, ranks, message, .. } => (failure, ranks, message),
         e => panic!("another error: {e}"),
@@ -47,7 +47,7 @@ fn survivors_get_a_group_that_works_and_agree_on_who_is_gone() {
             return Ok(());
         }
         let (kind, ranks, text) = failure(sum(&rest, 1).map(drop));
-        assert_eq!((kind, ranks), (Failure::Lost, vec![0]), "{text}");
+        assert_eq!((kind, ranks), (FailureKind::Lost, vec![0]), "{text}");
         let rest = rest.shrink()?;
         assert_eq!((rest.gone(), sum(&rest, rank as u64)?), (&[0][..], 10));
         Ok(())
@@ -112,7 +112,7 @@ fn revoked_groups_fail_at_every_rank_and_name_who_did_it() {
         }
         for result in [comm.barrier(), comm.barrier()] {
             let (failure, ranks, text) = failure(result);
-            assert_eq!((failure, ranks), (Failure::Revoked, vec![2]), "{text}");
+            assert_eq!((failure, ranks), (FailureKind::Revoked, vec![2]), "{text}");
             assert!(text.starts_with("rank 2 on n1 has revoked group 1"), "{text}");
         }
         let rest = comm.shrink()?;

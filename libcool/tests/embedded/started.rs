@@ -1,7 +1,7 @@
 //! Calls that are started and awaited later: many under way, in any order, as futures, and left alone.
 
 use cool::embedded::{Embedded, run};
-use cool::{Comm, Error, Failure, Op, Pending, wait_all};
+use cool::{Comm, Error, FailureKind, Op, Pending, wait_all};
 use std::pin::pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, Wake, Waker};
@@ -153,7 +153,7 @@ fn a_call_with_a_short_time_fails_in_time() {
         if comm.rank() == 0 {
             let e = comm.start().timeout(Duration::from_millis(50)).barrier()?.wait().unwrap_err();
             assert!(
-                matches!(&e, Error::Collective { failure: Failure::Timeout, ranks, .. } if *ranks == [1]),
+                matches!(&e, Error::Collective { failure: FailureKind::Timeout, ranks, .. } if *ranks == [1]),
                 "{e}"
             );
         }

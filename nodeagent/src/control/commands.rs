@@ -47,13 +47,14 @@ impl Control<'_> {
             Body::Recovered(recovered) => self.agent.recovered(&recovered),
             Body::Probe(probe) => {
                 self.probe = JoinSet::new();
-                self.probe.spawn(probed(self.node.interface.clone(), probe));
+                self.probe.spawn(probed(self.registration.interface.clone(), probe));
             }
             Body::StopProbe(StopProbe {}) => self.probe = JoinSet::new(),
             Body::Examine(Examine { id }) => {
                 // Who asks more often gets no answer to some.
                 if self.examinations.len() < MAX_EXAMINATIONS {
-                    self.examinations.spawn(diagnostics::examined(id, self.node.interface.name.clone()));
+                    self.examinations
+                        .spawn(diagnostics::examined(id, self.registration.interface.name.clone()));
                 }
             }
         }
@@ -89,7 +90,7 @@ impl Control<'_> {
                 cool_proto::VERSION
             )));
         }
-        info!(node = registered.node, "joined the controller at {}", self.node.controller);
+        info!(node = registered.node, "joined the controller at {}", self.registration.controller);
         self.joined = true;
         self.pause = SHORTEST_PAUSE;
         let key: [u8; 32] = registered.lldp_key.as_slice().try_into().map_err(|_| {
@@ -107,7 +108,7 @@ impl Control<'_> {
         self.announcer = JoinSet::new();
         self.announcer.spawn(lldp::announce(
             self.agent.node().to_owned(),
-            self.node.interface.clone(),
+            self.registration.interface.clone(),
             key.into(),
             period,
         ));

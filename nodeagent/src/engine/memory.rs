@@ -1,12 +1,13 @@
 //! The memory in which calls find and leave their data. Whose it is (shared with a rank's process, or
 //! this process's heap) is the matter of those who implement [`Memory`].
 
+use cool_proto::pages::Pages;
 use cool_proto::region::Region;
-use memmap2::MmapMut;
 use std::fmt;
 use std::io;
 use std::os::fd::BorrowedFd;
 use std::sync::{Arc, Mutex, PoisonError};
+use tokio::runtime::Handle;
 
 /// Payloads of at least this many bytes are written straight from memory to a socket. Of shorter ones, to have head and
 /// payload in one buffer is worth more than to do without a copy.
@@ -31,8 +32,8 @@ pub trait Memory: Send + Sync {
         self.read(offset, &mut to[head..]);
     }
 
-    /// The region that it is, if sockets can take from it and put into it by themselves.
-    fn region(&self) -> Option<&Region> {
+    /// The pages that it is, if sockets can take from it and put into it by themselves.
+    fn pages(&self) -> Option<&Pages> {
         None
     }
 }
@@ -103,8 +104,8 @@ impl SharedSlice {
     }
 
     /// Whether sockets can take from it and put into it by themselves.
-    pub(crate) fn is_shared(&self) -> bool {
-        self.memory.region().is_some()
+    pub(crate) fn is_mapped(&self) -> bool {
+        self.memory.pages().is_some()
     }
 
     /// Whether it is worth to do without a copy.
@@ -115,12 +116,19 @@ impl SharedSlice {
     /// Writes `head` and then this slice to a socket that does not block and need not take all of it: how many bytes it
     /// took. `None` if it cannot take them from here.
     pub(crate) fn send(&self, socket: BorrowedFd<'_>, head: &[u8]) -> Option<io::Result<usize>> {
-        self.memory.region().map(|region| region.send(socket, head, self.offset, self.bytes))
+        self.memory.pages().map(|pages| pages.send(socket, head, self.offset, self.bytes))
     }
 
     /// Reads from a socket what it has: into this slice, and what follows into `tail`. `None` if it cannot put it here.
     pub(crate) fn receive(&self, socket: BorrowedFd<'_>, tail: &mut [u8]) -> Option<io::Result<usize>> {
-        self.memory.region().map(|region| region.receive(socket, self.offset, self.bytes, tail))
+        self.memory.pages().map(|pages| pages.receive(socket, self.offset, self.bytes, tail))
+    }
+
+    /// Copies all bytes of `from`, which has as many, in one go; whether both are such that this can be done.
+    pub(crate) fn copy_from(&self, from: &SharedSlice) -> bool {
+        let Some((source, target)) = from.memory.pages().zip(self.memory.pages()) else { return false };
+        source.copy_to(from.offset, target, self.offset, self.bytes).expect(WITHIN);
+        true
     }
 
     /// The part of this slice from `offset` on.
@@ -144,47 +152,100 @@ impl fmt::Debug for SharedSlice {
     }
 }
 
-/// From this size on, working memory is asked of the system, which gives zeros page by page as they are touched.
+/// What slices are made for.
+const WITHIN: &str = "slices lie within their memory";
+
+/// From this many bytes on, working memory is asked of the system, which gives zeros page by page as they are touched.
 const PAGED: u64 = 128 * 1024;
 
-/// Memory of this process: the engine's own working memory, and tests'.
-pub struct HeapMemory(Mutex<Bytes>);
+/// To give back a mapping of at least this many bytes takes as long as a turn of the engine may.
+const LONG_TO_UNMAP: u64 = 1024 * 1024;
 
-enum Bytes {
-    Few(Vec<u8>),
-    Many(MmapMut),
+/// Memory of whole pages: a rank's, which it shares with this process, or the engine's own working memory.
+pub(crate) struct Mapping(Option<Mapped>);
+
+enum Mapped {
+    Shared(Region),
+    Own(Pages),
 }
 
-impl Bytes {
-    fn all(&mut self) -> &mut [u8] {
-        match self {
-            Bytes::Few(bytes) => bytes,
-            Bytes::Many(bytes) => bytes,
+impl Mapping {
+    /// A rank's region.
+    pub(crate) fn of(region: Region) -> Mapping {
+        Mapping(Some(Mapped::Shared(region)))
+    }
+
+    fn mapped(&self) -> &Pages {
+        match &self.0 {
+            Some(Mapped::Shared(region)) => region,
+            Some(Mapped::Own(pages)) => pages,
+            None => unreachable!("it is taken when dropped"),
         }
     }
 }
+
+impl Memory for Mapping {
+    fn bytes(&self) -> u64 {
+        self.mapped().len()
+    }
+
+    fn read(&self, offset: u64, into: &mut [u8]) {
+        self.mapped().copy_out(offset, into).expect(WITHIN);
+    }
+
+    fn write(&self, offset: u64, from: &[u8]) {
+        self.mapped().copy_in(offset, from).expect(WITHIN);
+    }
+
+    fn append(&self, offset: u64, bytes: usize, to: &mut Vec<u8>) {
+        self.mapped().append_to(offset, bytes, to).expect(WITHIN);
+    }
+
+    fn pages(&self) -> Option<&Pages> {
+        Some(self.mapped())
+    }
+}
+
+impl Drop for Mapping {
+    /// The engine's thread has another one unmap what is large: a gibibyte takes tens of milliseconds.
+    fn drop(&mut self) {
+        let Some(mapped) = self.0.take() else { return };
+        let bytes = match &mapped {
+            Mapped::Shared(region) => region.len(),
+            Mapped::Own(pages) => pages.len(),
+        };
+        if bytes >= LONG_TO_UNMAP
+            && let Ok(runtime) = Handle::try_current()
+        {
+            runtime.spawn_blocking(move || drop(mapped));
+        }
+    }
+}
+
+/// Short memory, on this process's heap.
+struct HeapMemory(Mutex<Vec<u8>>);
 
 impl HeapMemory {
     /// A slice that holds `bytes`.
-    pub fn slice(bytes: Vec<u8>) -> SharedSlice {
+    fn slice(bytes: Vec<u8>) -> SharedSlice {
         let len = bytes.len() as u64;
-        SharedSlice { memory: Arc::new(HeapMemory(Mutex::new(Bytes::Few(bytes)))), offset: 0, bytes: len }
-    }
-
-    /// A slice of zeros; `None` if there is not as much memory.
-    pub(crate) fn zeros(bytes: u64) -> Option<SharedSlice> {
-        let len = usize::try_from(bytes).ok()?;
-        if bytes < PAGED {
-            return Some(HeapMemory::slice(vec![0; len]));
-        }
-        let pages = MmapMut::map_anon(len).ok()?;
-        Some(SharedSlice { memory: Arc::new(HeapMemory(Mutex::new(Bytes::Many(pages)))), offset: 0, bytes })
+        SharedSlice { memory: Arc::new(HeapMemory(Mutex::new(bytes))), offset: 0, bytes: len }
     }
 
     // A panic elsewhere leaves bytes, not a broken invariant: the lock's poison means nothing here.
     fn with<R>(&self, f: impl FnOnce(&mut [u8]) -> R) -> R {
-        f(self.0.lock().unwrap_or_else(PoisonError::into_inner).all())
+        f(&mut self.0.lock().unwrap_or_else(PoisonError::into_inner))
     }
+}
+
+/// A slice of zeros; `None` if there is not as much memory.
+pub(crate) fn zeros(bytes: u64) -> Option<SharedSlice> {
+    let len = usize::try_from(bytes).ok()?;
+    if bytes < PAGED {
+        return Some(HeapMemory::slice(vec![0; len]));
+    }
+    let own = Mapping(Some(Mapped::Own(Pages::zeros(len).ok()?)));
+    Some(SharedSlice { memory: Arc::new(own), offset: 0, bytes })
 }
 
 impl Memory for HeapMemory {
@@ -209,7 +270,7 @@ mod tests {
 
     #[test]
     fn a_slice_outside_its_memory_is_refused_in_words() {
-        let memory = Arc::new(HeapMemory(Mutex::new(Bytes::Few(vec![0; 10]))));
+        let memory = Arc::new(HeapMemory(Mutex::new(vec![0; 10])));
         assert!(SharedSlice::new(memory.clone(), 4, 6).is_ok());
         let e = SharedSlice::new(memory.clone(), 4, 7).unwrap_err();
         assert!(e.to_string().contains("region of 10 bytes"), "{e}");
@@ -219,12 +280,23 @@ mod tests {
     #[test]
     fn working_memory_is_zeros_and_too_much_is_none() {
         for bytes in [0, 10, PAGED + 1] {
-            let zeros = HeapMemory::zeros(bytes).unwrap();
+            let zeros = super::zeros(bytes).unwrap();
             let mut out = vec![7; bytes as usize];
             zeros.read(0, &mut out);
             assert!(zeros.bytes() == bytes && out.iter().all(|byte| *byte == 0));
         }
-        assert!(HeapMemory::zeros(1 << 60).is_none());
+        assert!(super::zeros(1 << 60).is_none());
+    }
+
+    #[test]
+    fn pages_are_copied_at_once_and_other_memory_is_not() {
+        let [from, to] = [(); 2].map(|()| super::zeros(2 * PAGED).unwrap());
+        from.write(PAGED, b"bytes");
+        assert!(to.part(3, 5).copy_from(&from.part(PAGED, 5)));
+        let mut out = [0; 5];
+        to.read(3, &mut out);
+        assert_eq!(&out, b"bytes");
+        assert!(!to.part(0, 2).copy_from(&HeapMemory::slice(vec![1, 2])));
     }
 
     #[test]

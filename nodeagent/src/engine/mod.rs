@@ -11,7 +11,8 @@ pub use cool_engine::{
 };
 pub(crate) use handle::Command;
 pub use handle::{EngineConfig, EngineHandle, GroupError, StartError, Trace};
-pub use memory::{HeapMemory, Memory, OutsideRegion, SharedSlice};
+pub(crate) use memory::{Mapping, zeros};
+pub use memory::{Memory, OutsideRegion, SharedSlice};
 pub(crate) use traffic::TrafficCounters;
 
 /// One collective as one local rank calls it, with its buffers.

@@ -2,7 +2,7 @@
 
 use super::session::End;
 use crate::agent::Attachment;
-use crate::engine::{CallRequest, Memory, SharedSlice, TransferRequest};
+use crate::engine::{CallRequest, Mapping, SharedSlice, TransferRequest};
 use cool_proto::local::{
     Call, Done, Dtype, Failure, Operation, ReduceOp, Slice, Stats, Transfer, frame::Body,
 };
@@ -27,7 +27,7 @@ const LONGEST_MS: u64 = 365 * 24 * 60 * 60 * 1000;
 /// An attached rank: its memory and its open calls.
 pub(super) struct AttachedRank<'a> {
     attachment: &'a Attachment,
-    regions: BTreeMap<u32, Arc<Shared>>,
+    regions: BTreeMap<u32, Arc<Mapping>>,
     pub(super) calls: JoinSet<Done>,
 }
 
@@ -76,7 +76,7 @@ impl<'a> AttachedRank<'a> {
             return Err(End::Refused(format!("region {number} is mapped already")));
         }
         let region = Region::open(descriptor, bytes).map_err(|e: RegionError| End::Refused(e.to_string()))?;
-        self.regions.insert(number, Arc::new(Shared(region)));
+        self.regions.insert(number, Arc::new(Mapping::of(region)));
         Ok(())
     }
 
@@ -190,30 +190,5 @@ fn done(id: u64, result: Result<Stats, Failure>) -> Done {
     match result {
         Ok(stats) => Done { id, failure: None, stats: Some(stats) },
         Err(failure) => Done { id, failure: Some(failure), stats: None },
-    }
-}
-
-/// A rank's region as the engine sees it.
-struct Shared(Region);
-
-impl Memory for Shared {
-    fn bytes(&self) -> u64 {
-        self.0.len()
-    }
-
-    fn read(&self, offset: u64, into: &mut [u8]) {
-        self.0.copy_out(offset, into).expect("the engine stays within the slices that were checked");
-    }
-
-    fn append(&self, offset: u64, bytes: usize, to: &mut Vec<u8>) {
-        self.0.append_to(offset, bytes, to).expect("the engine stays within the slices that were checked");
-    }
-
-    fn region(&self) -> Option<&Region> {
-        Some(&self.0)
-    }
-
-    fn write(&self, offset: u64, from: &[u8]) {
-        self.0.copy_in(offset, from).expect("the engine stays within the slices that were checked");
     }
 }

@@ -22,22 +22,24 @@ const WHILE_CALM: &str = "cubic";
 /// About what a segment carries.
 const SEGMENT: usize = 1448;
 
-/// Losses are counted over at least so many segments, and so long: what is lost when a queue overflows is lost at once.
-const WINDOW: usize = 10;
+/// A window in which losses are counted has at least this number of segments and this length: what is lost when a queue
+/// overflows is lost at once.
+const WINDOW_SEGMENTS: usize = 10;
 const WINDOW_TIME: Duration = Duration::from_millis(100);
 
-/// More losses than one of so many segments are many.
-const MANY: usize = 25;
+/// A window is lossy if more than one segment in this number was lost.
+const LOSSY_SEGMENTS: usize = 25;
 
-/// Many in so many windows in a row come of a link that loses packets; few in so many, of one that does not.
-const MANY_IN_ROW: u32 = 4;
-const FEW_IN_ROW: u32 = 10;
+/// Lossy windows in a row after which the link counts as one that loses packets at random, and others in a row after which
+/// it does not.
+const LOSSY_WINDOWS: u32 = 4;
+const CALM_WINDOWS: u32 = 10;
 
 /// No bound on what connections send.
 const UNBOUNDED: u32 = u32::MAX;
 
-/// What a connection may send of payload per second over a link of such a rate, in bytes on the wire: so much that the
-/// acknowledgements of as much that comes, one for two packets, have room beside it. Unbounded if the rate is not known,
+/// What a connection may send of payload per second over a link of such a rate, in bytes on the wire: as much as leaves the
+/// acknowledgements of an equal flow the other way, one for two packets, room beside it. Unbounded if the rate is not known,
 /// which 0 says.
 pub(super) fn pace(bytes_per_second: u64, mtu: u64) -> u32 {
     if bytes_per_second == 0 || mtu <= TCP_IP {
@@ -50,7 +52,7 @@ pub(super) fn pace(bytes_per_second: u64, mtu: u64) -> u32 {
 
 /// What this node's connections know of its link, which they share: what one finds holds for all.
 #[derive(Clone, Debug)]
-pub(super) struct Link(Arc<Known>);
+pub(super) struct LinkEstimate(Arc<Known>);
 
 #[derive(Debug)]
 struct Known {
@@ -60,14 +62,14 @@ struct Known {
     pace: AtomicU32,
 }
 
-impl Default for Link {
-    fn default() -> Link {
-        Link(Arc::new(Known { calm: AtomicBool::new(false), pace: AtomicU32::new(UNBOUNDED) }))
+impl Default for LinkEstimate {
+    fn default() -> LinkEstimate {
+        LinkEstimate(Arc::new(Known { calm: AtomicBool::new(false), pace: AtomicU32::new(UNBOUNDED) }))
     }
 }
 
-impl Link {
-    /// Connections send so much from now on, those that are there from the end of their window on.
+impl LinkEstimate {
+    /// Connections send at this pace from now on (bytes of payload per second), those that are there from the end of their window on.
     pub(super) fn set_pace(&self, pace: u32) {
         self.0.pace.store(pace, Ordering::Relaxed);
     }
@@ -84,7 +86,7 @@ impl Link {
 /// The choice for one connection.
 #[derive(Debug)]
 pub(super) struct Congestion {
-    link: Link,
+    link: LinkEstimate,
     /// What it goes by now.
     calm: bool,
     pace: u32,
@@ -93,13 +95,13 @@ pub(super) struct Congestion {
     began: Instant,
     /// Sent again before.
     again: u32,
-    /// So many windows in a row had many losses, or few.
-    many: bool,
+    /// Whether the last window was lossy, and how many in a row were alike.
+    lossy: bool,
     row: u32,
 }
 
 impl Congestion {
-    fn new(link: Link, now: Instant) -> Congestion {
+    fn new(link: LinkEstimate, now: Instant) -> Congestion {
         Congestion {
             link,
             calm: false,
@@ -107,12 +109,12 @@ impl Congestion {
             segments: 0,
             began: now,
             again: 0,
-            many: false,
+            lossy: false,
             row: 0,
         }
     }
 
-    /// So many bytes were written to the connection at once.
+    /// `bytes` were written to the connection at once.
     ///
     /// # Errors
     /// If the system does not tell what was sent again.
@@ -128,16 +130,16 @@ impl Congestion {
     /// Whether a window is over.
     fn is_due(&mut self, now: Instant, bytes: usize) -> bool {
         self.segments += bytes.div_ceil(SEGMENT);
-        self.segments >= WINDOW && now >= self.began + WINDOW_TIME
+        self.segments >= WINDOW_SEGMENTS && now >= self.began + WINDOW_TIME
     }
 
-    /// So many segments have been sent again by the end of a window.
+    /// By the end of a window, `again` segments of the connection have been sent again in all.
     fn look(&mut self, now: Instant, again: u32) {
-        let many = again.wrapping_sub(self.again) as usize * MANY > self.segments;
-        self.row = if many == self.many { self.row + 1 } else { 1 };
-        (self.segments, self.began, self.again, self.many) = (0, now, again, many);
-        if self.row >= if many { MANY_IN_ROW } else { FEW_IN_ROW } {
-            self.link.0.calm.store(!many, Ordering::Relaxed);
+        let lossy = again.wrapping_sub(self.again) as usize * LOSSY_SEGMENTS > self.segments;
+        self.row = if lossy == self.lossy { self.row + 1 } else { 1 };
+        (self.segments, self.began, self.again, self.lossy) = (0, now, again, lossy);
+        if self.row >= if lossy { LOSSY_WINDOWS } else { CALM_WINDOWS } {
+            self.link.0.calm.store(!lossy, Ordering::Relaxed);
         }
     }
 
@@ -172,7 +174,7 @@ mod tests {
     fn found(lost: impl IntoIterator<Item = u32>) -> Vec<bool> {
         let mut now = Instant::now();
         let mut again = 0;
-        let mut congestion = Congestion::new(Link::default(), now);
+        let mut congestion = Congestion::new(LinkEstimate::default(), now);
         let window = |lost| {
             again += lost;
             now += WINDOW_TIME;
@@ -213,7 +215,7 @@ mod tests {
     fn connections_that_are_there_follow_the_pace_of_the_latest_group() {
         let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
         let stream = std::net::TcpStream::connect(listener.local_addr().unwrap()).unwrap();
-        let link = Link::default();
+        let link = LinkEstimate::default();
         let mut congestion = link.choose(&stream);
         assert_eq!(sockopt::pace(&stream).unwrap(), UNBOUNDED);
         link.set_pace(2_340_000);
@@ -224,8 +226,8 @@ mod tests {
     #[test]
     fn a_window_is_over_after_many_small_messages_and_some_time() {
         let now = Instant::now();
-        let mut congestion = Congestion::new(Link::default(), now);
-        assert!(!(0..2 * WINDOW).any(|_| congestion.is_due(now, 1)));
+        let mut congestion = Congestion::new(LinkEstimate::default(), now);
+        assert!(!(0..2 * WINDOW_SEGMENTS).any(|_| congestion.is_due(now, 1)));
         assert!(congestion.is_due(now + WINDOW_TIME, 1));
     }
 }

@@ -10,14 +10,31 @@ use cool_engine::{ConnectionId, Input};
 use std::future::{pending, poll_fn};
 use std::io::ErrorKind;
 use std::task::Poll;
+use std::time::{Duration, Instant};
 use tokio::net::TcpListener;
 use tokio::sync::mpsc;
 
-/// How often the sockets are read before anything else gets its turn, if there is always more.
-const DRAINS: usize = 64;
+/// How often the sockets are read before anything else gets its turn, if there is always more: each time brings up to
+/// [`BATCH_SIZE`](quinn_udp::BATCH_SIZE) receive buffers of up to 64 KiB, which take up to a millisecond.
+const DRAINS: usize = 8;
 
 /// How often a connection is read before anything else gets its turn.
 const READS: usize = 8;
+
+/// From this length on a turn of the engine's thread is told of: pings are to be answered within 20 ms.
+const LONG_TURN: Duration = Duration::from_millis(5);
+
+/// What the driver has waited for.
+enum Next {
+    Command(Command),
+    Event(Event),
+    /// Datagrams have come.
+    Readable,
+    /// The system has room for datagrams again.
+    Room,
+    /// The engine is to be polled.
+    Due,
+}
 
 pub(super) struct Driver {
     host: EngineHost,
@@ -43,11 +60,11 @@ impl Driver {
     pub(super) async fn run(mut self, mut commands: mpsc::UnboundedReceiver<Command>, listener: TcpListener) {
         tokio::spawn(tcp::accept(listener, self.events.clone()));
         loop {
-            self.drain();
-            self.host.end_turn();
             let deadline = self.host.deadline();
             let timer = async {
                 match deadline {
+                    // Timers are no finer than a millisecond.
+                    Some(at) if at <= Instant::now() => tokio::task::yield_now().await,
                     Some(at) => tokio::time::sleep_until(at.into()).await,
                     None => pending().await,
                 }
@@ -58,16 +75,34 @@ impl Driver {
                     false => Poll::Pending,
                 }
             });
-            tokio::select! {
+            let next = tokio::select! {
                 command = commands.recv() => match command {
-                    Some(command) => self.command(command),
+                    Some(command) => Next::Command(command),
                     None => return,
                 },
-                Some(event) = self.queue.recv() => self.event(event),
-                () = readable => {}
-                () = self.host.room() => self.host.resume(),
-                () = timer => {}
-            }
+                Some(event) = self.queue.recv() => Next::Event(event),
+                () = readable => Next::Readable,
+                () = self.host.room() => Next::Room,
+                () = timer => Next::Due,
+            };
+            self.turn(next);
+        }
+    }
+
+    /// Does what has come to be done, and all that follows at once. Others are not served meanwhile.
+    fn turn(&mut self, next: Next) {
+        let began = Instant::now();
+        match next {
+            Next::Command(command) => self.command(command),
+            Next::Event(event) => self.event(event),
+            Next::Room => self.host.resume(),
+            Next::Readable | Next::Due => {}
+        }
+        self.drain();
+        self.host.end_turn();
+        let took = began.elapsed();
+        if took >= LONG_TURN {
+            tracing::debug!(?took, "a long turn of the engine's thread");
         }
     }
 

@@ -1,9 +1,10 @@
 //! The engine with all that it asks of the world: does each of its outputs, in order and without ever waiting.
 
-use super::congestion::{self, Link};
+use super::congestion::{self, LinkEstimate};
 use super::memories::Memories;
 use super::tcp::{self, Connection};
-use super::udp::{self, Outbox, Socket};
+use super::udp::{self, Socket};
+use super::udp_outbox::Outbox;
 use super::work::{self, Move, Pool};
 use super::{Events, answers};
 use crate::engine::{
@@ -51,7 +52,7 @@ pub(super) struct EngineHost {
     trees: BTreeMap<SocketAddrV4, Tree>,
     connections: BTreeMap<ConnectionId, Connection>,
     last_connection: u64,
-    link: Link,
+    link: LinkEstimate,
     /// What each group's links carry.
     paces: BTreeMap<u64, u32>,
     /// Groups that are being made, with what their links carry.
@@ -83,7 +84,7 @@ impl EngineHost {
             trees: BTreeMap::new(),
             connections: BTreeMap::new(),
             last_connection: 0,
-            link: Link::default(),
+            link: LinkEstimate::default(),
             paces: BTreeMap::new(),
             making: BTreeMap::new(),
             calls: BTreeMap::new(),

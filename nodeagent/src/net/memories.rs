@@ -1,6 +1,6 @@
 //! The memories that the engine names: ranks' buffers, from a call to its answer, and the engine's own.
 
-use crate::engine::{HeapMemory, SharedSlice};
+use crate::engine::{SharedSlice, zeros};
 use cool_engine::{MemoryId, MemoryRange};
 use std::collections::BTreeMap;
 
@@ -33,7 +33,7 @@ impl Memories {
 
     /// Makes a memory of zeros; whether there is as much.
     pub(super) fn allocate(&mut self, memory: MemoryId, bytes: u64) -> bool {
-        let zeros = HeapMemory::zeros(bytes);
+        let zeros = zeros(bytes);
         let made = zeros.is_some();
         self.by_id.extend(zeros.map(|zeros| (memory, zeros)));
         made

@@ -10,7 +10,7 @@ const TCP_RTO_MAX_MS: libc::c_int = 44;
 const TCP_RTO_MIN_US: libc::c_int = 45;
 const TCP_DELACK_MAX_US: libc::c_int = 46;
 
-/// Wakes the reader of a socket only when so many bytes have come, or the connection has ended: SO_RCVLOWAT of
+/// Wakes the reader of a socket only when `bytes` have come, or the connection has ended: SO_RCVLOWAT of
 /// socket(7).
 ///
 /// # Errors

@@ -1,6 +1,6 @@
 //! TCP connections to other agents: accepting, connecting, reading, writing.
 
-use super::congestion::{Congestion, Link};
+use super::congestion::{Congestion, LinkEstimate};
 use super::{Event, Events, sockopt};
 use crate::engine::SharedSlice;
 use cool_engine::{ConnectionId, MemoryRange, NodeId};
@@ -121,9 +121,9 @@ pub(super) struct Connection {
 
 /// What a read brought.
 pub(super) struct Came {
-    /// So many bytes to the place that was given.
+    /// Bytes that went to the place that was given.
     pub(super) placed: usize,
-    /// So many after them.
+    /// Bytes after them, in the buffer.
     pub(super) tail: usize,
     /// Whether nothing is left.
     pub(super) drained: bool,
@@ -131,7 +131,12 @@ pub(super) struct Came {
 
 impl Connection {
     /// Starts to tell when something comes over a stream.
-    pub(super) fn new(id: ConnectionId, stream: TcpStream, link: &Link, events: &Events) -> Connection {
+    pub(super) fn new(
+        id: ConnectionId,
+        stream: TcpStream,
+        link: &LinkEstimate,
+        events: &Events,
+    ) -> Connection {
         if let Err(error) = tune(&stream) {
             tracing::debug!(%error, "cannot tune a connection");
         }
@@ -158,7 +163,7 @@ impl Connection {
     /// Writes a frame after all that was to be written before: how much of it is written. Of the rest
     /// [`Event::Written`] tells.
     pub(super) fn write(&mut self, mut head: Vec<u8>, mut payload: Option<SharedSlice>) -> u64 {
-        if let Some(short) = payload.take_if(|payload| !(payload.is_long() && payload.is_shared())) {
+        if let Some(short) = payload.take_if(|payload| !(payload.is_long() && payload.is_mapped())) {
             short.append(0, short.bytes() as usize, &mut head);
         }
         let bytes = head.len() as u64 + payload.as_ref().map_or(0, SharedSlice::bytes);
@@ -213,7 +218,7 @@ impl Connection {
         (lacking, place): (u64, Option<SharedSlice>),
         tail: &mut [u8],
     ) -> io::Result<Came> {
-        let place = place.filter(SharedSlice::is_shared);
+        let place = place.filter(SharedSlice::is_mapped);
         if lacking > 0 {
             self.straight = place.is_some();
         }

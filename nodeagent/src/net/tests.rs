@@ -177,6 +177,30 @@ impl Gated {
     }
 }
 
+/// An array that cannot be reached by the threads that work for the engine: they panic.
+struct Broken;
+
+impl Broken {
+    fn reach() {
+        assert_ne!(std::thread::current().name(), Some("cool-work"), "a broken array");
+    }
+}
+
+impl Memory for Broken {
+    fn bytes(&self) -> u64 {
+        LONG
+    }
+
+    fn read(&self, _: u64, into: &mut [u8]) {
+        Broken::reach();
+        into.fill(0);
+    }
+
+    fn write(&self, _: u64, _: &[u8]) {
+        Broken::reach();
+    }
+}
+
 impl Memory for Gated {
     fn bytes(&self) -> u64 {
         LONG
@@ -206,18 +230,35 @@ async fn ping(socket: &UdpSocket, port: u16) -> Packet {
     Packet::decode(&bytes[..came]).unwrap().0
 }
 
-#[tokio::test]
-async fn pings_are_answered_while_ranks_of_one_node_reduce_hundreds_of_mebibytes() {
-    let engine = EngineHandle::start(config(0)).unwrap();
-    engine.make_group(spec(std::slice::from_ref(&engine), &[0; 4])).await.unwrap();
-    let array = Arc::new(Gated::closed());
-    let slice = || Some(SharedSlice::new(array.clone(), 0, LONG).unwrap());
+/// Four ranks of one node combine an array with itself.
+async fn allreduce(engine: &EngineHandle, array: Arc<dyn Memory>) -> JoinSet<Result<Stats, Failure>> {
+    engine.make_group(spec(std::slice::from_ref(engine), &[0; 4])).await.unwrap();
+    let slice = || Some(SharedSlice::new(Arc::clone(&array), 0, LONG).unwrap());
     let mut calls = JoinSet::new();
     for request in Collective::new(GROUP, 4, Operation::Allreduce, 0, 0, 1).requests {
         let request =
             CallRequest { count: LONG / 4, input: slice(), output: slice(), ..request.map(self::slice) };
         calls.spawn(engine.call(request));
     }
+    calls
+}
+
+#[tokio::test]
+async fn a_thread_that_panics_at_work_ends_the_engine_and_whoever_waits_is_told() {
+    let engine = EngineHandle::start(config(0)).unwrap();
+    let calls = allreduce(&engine, Arc::new(Broken)).await;
+    for result in timeout(Duration::from_secs(120), calls.join_all()).await.expect("every call ends") {
+        let failed = result.unwrap_err();
+        assert!(failed.message.contains("has stopped; see the agent's log"), "{}", failed.message);
+    }
+    timeout(Duration::from_secs(60), engine.ended()).await.expect("the engine ends");
+}
+
+#[tokio::test]
+async fn pings_are_answered_while_ranks_of_one_node_reduce_hundreds_of_mebibytes() {
+    let engine = EngineHandle::start(config(0)).unwrap();
+    let array = Arc::new(Gated::closed());
+    let mut calls = allreduce(&engine, array.clone()).await;
     timeout(Duration::from_secs(60), array.reached.acquire()).await.expect("there is work").unwrap().forget();
     let socket = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap();
     for _ in 0..20 {

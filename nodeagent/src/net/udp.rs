@@ -1,10 +1,10 @@
 //! UDP sockets: one for what is sent and for what comes to this node, one for each tree it listens to. Many
 //! datagrams cross into the system and back at a time (sendmsg with GSO, recvmmsg, GRO) where it can do that.
 
+use super::udp_outbox::{Batch, Sink};
 use crate::readable::Readable;
 use quinn_udp::{BATCH_SIZE, RecvMeta, Transmit, UdpSocketState};
 use socket2::{Domain, Protocol, Type};
-use std::collections::VecDeque;
 use std::io::{self, IoSliceMut};
 use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4, UdpSocket};
 use std::task::{Context, Poll};
@@ -15,10 +15,7 @@ const TTL: u32 = 8;
 
 /// Room for what comes while the engine is busy: some seconds at 20 Mbit/s, some tens of milliseconds at
 /// 1 Gbit/s.
-const BUFFER: usize = 8 * 1024 * 1024;
-
-/// The longest UDP payload, also of all datagrams that the system is handed or hands over as one.
-const LONGEST: usize = 65_507;
+pub(super) const BUFFER: usize = 8 * 1024 * 1024;
 
 /// Receive buffers. Memory that nothing was received into is not taken.
 const SLOTS: usize = 2 * BATCH_SIZE;
@@ -81,11 +78,31 @@ impl Socket {
         self.io.writable().await
     }
 
-    /// Sends datagrams that have the same size, but the last perhaps, if the system has room for them, and
-    /// gives back their memory. What the network does not take is lost, as it may be later on the way.
-    ///
-    /// # Errors
-    /// Not an error but a rest: what the system has no room for.
+    fn send_once(&self, to: SocketAddrV4, contents: &[u8], segment: usize) -> io::Result<()> {
+        let segment_size = (contents.len() > segment).then_some(segment);
+        let transmit = Transmit { destination: to.into(), ecn: None, contents, segment_size, src_ip: None };
+        self.io.try_write(|socket| self.state.try_send((&socket).into(), &transmit))
+    }
+
+    fn receive(&self, buffers: &mut [IoSliceMut<'_>], metas: &mut [RecvMeta]) -> usize {
+        match self.io.try_read(|socket| self.state.recv((&socket).into(), buffers, metas)) {
+            Ok(count) => count,
+            Err(error) => {
+                if error.kind() != io::ErrorKind::WouldBlock {
+                    // Of an earlier packet that found nobody at its destination; streams ask again.
+                    tracing::debug!(%error, "while receiving datagrams");
+                }
+                0
+            }
+        }
+    }
+}
+
+impl Sink for Socket {
+    fn segments(&self) -> usize {
+        self.state.max_gso_segments()
+    }
+
     fn send(&self, mut batch: Batch) -> Result<Vec<u8>, Batch> {
         let Batch { to, segment, .. } = batch;
         let Err(error) = self.send_once(to, &batch.bytes, segment) else { return Ok(batch.bytes) };
@@ -110,115 +127,6 @@ impl Socket {
             sent += datagram.len();
         }
         Ok(batch.bytes)
-    }
-
-    fn send_once(&self, to: SocketAddrV4, contents: &[u8], segment: usize) -> io::Result<()> {
-        let segment_size = (contents.len() > segment).then_some(segment);
-        let transmit = Transmit { destination: to.into(), ecn: None, contents, segment_size, src_ip: None };
-        self.io.try_write(|socket| self.state.try_send((&socket).into(), &transmit))
-    }
-
-    fn receive(&self, buffers: &mut [IoSliceMut<'_>], metas: &mut [RecvMeta]) -> usize {
-        match self.io.try_read(|socket| self.state.recv((&socket).into(), buffers, metas)) {
-            Ok(count) => count,
-            Err(error) => {
-                if error.kind() != io::ErrorKind::WouldBlock {
-                    // Of an earlier packet that found nobody at its destination; streams ask again.
-                    tracing::debug!(%error, "while receiving datagrams");
-                }
-                0
-            }
-        }
-    }
-}
-
-/// Datagrams to one place, of `segment` bytes each, the last one perhaps shorter.
-#[derive(Debug)]
-struct Batch {
-    to: SocketAddrV4,
-    bytes: Vec<u8>,
-    segment: usize,
-}
-
-/// Bytes that wait for room in the system; beyond it datagrams are lost, as they may be on the way. As many as a socket's
-/// buffer holds.
-const BLOCKED_BYTES: usize = BUFFER;
-
-/// Datagrams on their way out: those of a place leave as one as far as they can. Nobody waits for the system to have room:
-/// what it has none for stays here.
-#[derive(Default)]
-pub(super) struct Outbox {
-    open: Option<Batch>,
-    /// Memory of a batch that has left.
-    spare: Vec<u8>,
-    /// What the system had no room for.
-    blocked: VecDeque<Batch>,
-    blocked_bytes: usize,
-}
-
-impl Outbox {
-    /// Where to append a datagram of `len` bytes, all of them. It is sent with others like it: now, or when
-    /// [`Outbox::flush`] is called.
-    pub(super) fn datagram(&mut self, socket: &Socket, to: SocketAddrV4, len: usize) -> &mut Vec<u8> {
-        let segments = socket.state.max_gso_segments();
-        if !self.open.as_ref().is_some_and(|open| open.fits(segments, to, len)) {
-            self.flush(socket);
-        }
-        let spare = &mut self.spare;
-        let open = self.open.get_or_insert_with(|| Batch { to, bytes: std::mem::take(spare), segment: len });
-        &mut open.bytes
-    }
-
-    /// Sends all that waits for others.
-    pub(super) fn flush(&mut self, socket: &Socket) {
-        let Some(batch) = self.open.take() else { return };
-        if self.blocked.is_empty() {
-            match socket.send(batch) {
-                Ok(mut bytes) => {
-                    bytes.clear();
-                    self.spare = bytes;
-                }
-                Err(batch) => self.block(batch),
-            }
-        } else {
-            self.block(batch);
-        }
-    }
-
-    fn block(&mut self, batch: Batch) {
-        if self.blocked_bytes + batch.bytes.len() > BLOCKED_BYTES {
-            tracing::debug!(to = %batch.to, "lost datagrams for which the system had no room");
-            return;
-        }
-        self.blocked_bytes += batch.bytes.len();
-        self.blocked.push_back(batch);
-    }
-
-    /// Whether the system had no room for something.
-    pub(super) fn is_blocked(&self) -> bool {
-        !self.blocked.is_empty()
-    }
-
-    /// Sends what the system had no room for, as far as it has now.
-    pub(super) fn resume(&mut self, socket: &Socket) {
-        while let Some(batch) = self.blocked.pop_front() {
-            self.blocked_bytes -= batch.bytes.len();
-            if let Err(batch) = socket.send(batch) {
-                self.blocked_bytes += batch.bytes.len();
-                return self.blocked.push_front(batch);
-            }
-        }
-    }
-}
-
-impl Batch {
-    /// Whether a datagram goes to the same place and has the same size: only the last may be shorter.
-    fn fits(&self, segments: usize, to: SocketAddrV4, len: usize) -> bool {
-        self.to == to
-            && len <= self.segment
-            && self.bytes.len().is_multiple_of(self.segment)
-            && self.bytes.len() < segments * self.segment
-            && self.bytes.len() + len <= LONGEST
     }
 }
 
@@ -302,6 +210,7 @@ fn datagrams(meta: &RecvMeta, start: usize) -> impl Iterator<Item = Arrived> + u
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::net::udp_outbox::Outbox;
     use std::time::Duration;
     use tokio::time::timeout;
 

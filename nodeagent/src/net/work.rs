@@ -24,11 +24,8 @@ pub(super) const TURN_BYTES: u64 = 1024 * 1024;
 /// Bytes of a piece: long against a hand-over, short against a turn of the scheduler. A multiple of all elements' sizes.
 const PIECE_BYTES: u64 = 1024 * 1024;
 
-/// Bytes copied out of shared memory at a time to be combined: two such blocks fit a first-level cache.
+/// Bytes copied out of a memory at a time, to be combined or put elsewhere: two such blocks fit a first-level cache.
 const BLOCK_BYTES: usize = 8 * 1024;
-
-/// Bytes copied at a time from one memory to another.
-const COPY_BLOCK_BYTES: usize = 64 * 1024;
 
 /// Most threads of a pool: memory is as fast for a few threads as for many.
 const THREADS_MAX: usize = 4;
@@ -78,10 +75,13 @@ impl Move {
 
 /// Copies all bytes of `to` from `from`, which has as many.
 pub(super) fn copy(from: &SharedSlice, to: &SharedSlice) {
-    let mut block = vec![0; COPY_BLOCK_BYTES.min(to.bytes() as usize)];
+    if to.copy_from(from) {
+        return;
+    }
+    let mut block = [0; BLOCK_BYTES];
     let mut at = 0;
     while at < to.bytes() {
-        let len = (to.bytes() - at).min(COPY_BLOCK_BYTES as u64) as usize;
+        let len = (to.bytes() - at).min(BLOCK_BYTES as u64) as usize;
         from.read(at, &mut block[..len]);
         to.write(at, &block[..len]);
         at += len as u64;
@@ -102,25 +102,25 @@ fn combine_slices(element: ElementType, op: ReduceOp, to: &SharedSlice, from: &S
     }
 }
 
-type Job = Box<dyn FnOnce() + Send>;
+type Task = Box<dyn FnOnce() + Send>;
 
-/// Threads that do jobs in the order in which they come. They end with the pool, after the jobs that it has.
+/// Threads that do tasks in the order in which they come. They end with the pool, after the tasks that it has.
 pub(super) struct Pool {
-    jobs: mpsc::Sender<Job>,
+    tasks: mpsc::Sender<Task>,
     events: Events,
 }
 
 impl Pool {
     /// A pool that tells `events` when work is done.
     pub(super) fn start(events: Events) -> io::Result<Pool> {
-        let (jobs, queue) = mpsc::channel::<Job>();
+        let (tasks, queue) = mpsc::channel::<Task>();
         let queue = Arc::new(Mutex::new(queue));
         let processors = std::thread::available_parallelism().map_or(1, usize::from);
         for _ in 0..processors.min(THREADS_MAX) {
             let (queue, events) = (Arc::clone(&queue), events.clone());
             std::thread::Builder::new().name("cool-work".to_owned()).spawn(move || work(&queue, &events))?;
         }
-        Ok(Pool { jobs, events })
+        Ok(Pool { tasks, events })
     }
 
     /// Has bytes moved.
@@ -148,13 +148,13 @@ impl Pool {
 
     fn submit(&self, job: impl FnOnce() + Send + 'static) {
         // Threads end only with the pool, or by a panic, which ends the driver.
-        let _ = self.jobs.send(Box::new(job));
+        let _ = self.tasks.send(Box::new(job));
     }
 }
 
-/// Does jobs until there will be none. One that panics cannot be done, and those who wait for it must not wait for ever: the
+/// Does tasks until there will be none. One that panics cannot be done, and those who wait for it must not wait for ever: the
 /// driver ends.
-fn work(queue: &Mutex<mpsc::Receiver<Job>>, events: &Events) {
+fn work(queue: &Mutex<mpsc::Receiver<Task>>, events: &Events) {
     loop {
         let next = queue.lock().unwrap_or_else(PoisonError::into_inner).recv();
         let Ok(job) = next else { return };

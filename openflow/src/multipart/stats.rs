@@ -4,7 +4,7 @@ use std::fmt;
 
 use crate::Error;
 use crate::codec::{Item, Reader, Wire, Writer};
-use crate::flow::FlowFlags;
+use crate::flow::{FlowFlags, FlowMod};
 use crate::group::{Bucket, GroupType};
 use crate::instruction::Instruction;
 use crate::macros::{flags, layout};
@@ -71,6 +71,26 @@ layout! {
         matching: Match,
         /// What it does with them.
         instructions: Vec<Instruction>,
+    }
+}
+
+/// The flow as a switch tells of it that has just put it there: nothing has been counted.
+impl From<FlowMod> for FlowStats {
+    fn from(flow: FlowMod) -> Self {
+        Self {
+            table: flow.table,
+            duration_s: 0,
+            duration_ns: 0,
+            priority: flow.priority,
+            idle_timeout: flow.idle_timeout,
+            hard_timeout: flow.hard_timeout,
+            flags: flow.flags,
+            cookie: flow.cookie,
+            packets: Counter(0),
+            bytes: Counter(0),
+            matching: flow.matching,
+            instructions: flow.instructions,
+        }
     }
 }
 

@@ -7,7 +7,7 @@ use rs_openflow::{
 
 use crate::means;
 
-const MAC: MacAddr = MacAddr([2, 0, 0, 0, 0, 0x2a]);
+const MAC: MacAddr = MacAddr(2, 0, 0, 0, 0, 0x2a);
 
 /// Nicira's number, under which Open vSwitch has its own actions.
 const NICIRA: u32 = 0x2320;
@@ -55,8 +55,8 @@ fn fields_of_port_and_ethernet_are_matched() {
     matches(Match::new().tunnel_id(5), "tun_id=0x5");
     matches(Match::new().tunnel_id_masked(5, 0xf), "tun_id=0x5/0xf");
     matches(Match::new().eth_dst(MAC).eth_src(MAC), "dl_src=02:00:00:00:00:2a,dl_dst=02:00:00:00:00:2a");
-    let rack = MacAddr([2, 0xc0, 0, 1, 0, 0]);
-    let mask = MacAddr([0xff, 0xff, 0xff, 0xff, 0, 0]);
+    let rack = MacAddr(2, 0xc0, 0, 1, 0, 0);
+    let mask = MacAddr(0xff, 0xff, 0xff, 0xff, 0, 0);
     matches(
         Match::new().eth_dst_masked(rack, mask).eth_src_masked(rack, mask),
         "dl_src=02:c0:00:01:00:00/ff:ff:ff:ff:00:00,dl_dst=02:c0:00:01:00:00/ff:ff:ff:ff:00:00",
@@ -91,8 +91,8 @@ fn fields_of_arp_are_matched() {
         "arp,arp_spa=10.0.0.0/8,arp_tpa=10.0.0.0/8",
     );
     matches(arp().arp_sha(MAC).arp_tha(MAC), "arp,arp_sha=02:00:00:00:00:2a,arp_tha=02:00:00:00:00:2a");
-    let maker = MacAddr([0xff, 0xff, 0xff, 0, 0, 0]);
-    let prefix = MacAddr([2, 0, 0, 0, 0, 0]);
+    let maker = MacAddr(0xff, 0xff, 0xff, 0, 0, 0);
+    let prefix = MacAddr(2, 0, 0, 0, 0, 0);
     matches(
         arp().arp_sha_masked(prefix, maker).arp_tha_masked(prefix, maker),
         "arp,arp_sha=02:00:00:00:00:00/ff:ff:ff:00:00:00,arp_tha=02:00:00:00:00:00/ff:ff:ff:00:00:00",

@@ -1,11 +1,11 @@
 //! What a controller says beside flows.
 
 use rs_openflow::{
-    Action, AsyncConfig, Band, BandEffect, Body, Bucket, ErrorMessage, ErrorType, Experimenter,
-    FlowStatsRequest, FragmentHandling, GroupCommand, GroupId, GroupMod, GroupStatsRequest, GroupType, Hello,
-    MacAddr, Masked, MeterCommand, MeterFlags, MeterId, MeterMod, MeterRequest, MultipartRequest, Oxm,
-    PacketOut, PortConfig, PortFeatures, PortMod, PortNo, PortStatsRequest, QueueConfigRequest, QueueId,
-    QueueStatsRequest, Role, RoleConfig, SwitchConfig, TableConfig, TableId, TableMod,
+    Action, AsyncConfig, Band, BandEffect, Body, Bucket, ControllerRole, ErrorMessage, ErrorType,
+    Experimenter, FlowStatsRequest, FragmentHandling, GroupCommand, GroupId, GroupMod, GroupStatsRequest,
+    GroupType, Hello, MacAddr, Masked, MeterCommand, MeterFlags, MeterId, MeterMod, MeterRequest,
+    MultipartRequest, Oxm, PacketOut, PortConfig, PortFeatures, PortMod, PortNo, PortStatsRequest,
+    QueueConfigRequest, QueueId, QueueStatsRequest, RoleConfig, SwitchConfig, TableConfig, TableId, TableMod,
 };
 
 use crate::means;
@@ -21,7 +21,7 @@ fn a_session_is_set_up() {
     let config = SwitchConfig { fragments: FragmentHandling::DROP, miss_send_len: 128 };
     means(Body::SetConfig(config), "OFPT_SET_CONFIG: frags=drop miss_send_len=128");
     means(
-        Body::RoleRequest(RoleConfig { role: Role::MASTER, generation: 7 }),
+        Body::RoleRequest(RoleConfig { role: ControllerRole::MASTER, generation: 7 }),
         "OFPT_ROLE_REQUEST: role=primary generation_id=7",
     );
     means(Body::GetAsyncRequest, "OFPT_GET_ASYNC_REQUEST:");
@@ -72,7 +72,7 @@ fn groups_are_changed() {
     let group =
         |command, kind, buckets| Body::GroupMod(GroupMod { command, kind, group: GroupId(9), buckets });
     let to = |port| vec![Action::output(PortNo(port))];
-    let rewrite = Action::SetField(Oxm::EthDst(Masked::exact(MacAddr([2, 0, 0, 0, 0, 7]))));
+    let rewrite = Action::SetField(Oxm::EthDst(Masked::exact(MacAddr(2, 0, 0, 0, 0, 7))));
     let buckets = vec![Bucket::new(to(1)), Bucket::new(vec![rewrite, Action::output(PortNo(2))])];
     means(
         group(GroupCommand::ADD, GroupType::ALL, buckets),
@@ -118,7 +118,7 @@ fn meters_ports_and_tables_are_changed() {
 
     let port = PortMod {
         port: PortNo(2),
-        hw_addr: MacAddr([2, 0, 0, 0, 0, 1]),
+        hw_addr: MacAddr(2, 0, 0, 0, 0, 1),
         config: PortConfig::PORT_DOWN,
         mask: PortConfig::PORT_DOWN | PortConfig::NO_FWD,
         advertise: PortFeatures::FD_10G | PortFeatures::COPPER,

@@ -1,13 +1,13 @@
 //! What a switch says.
 
 use rs_openflow::{
-    Action, AggregateStats, AsyncConfig, Band, BandEffect, Body, Bucket, BufferId, Capabilities, Counter,
-    Description, EtherType, Features, FixedText, FlowFlags, FlowRemoved, FlowRemovedReason, FlowStats,
-    FragmentHandling, GroupCapabilities, GroupDesc, GroupFeatures, GroupId, GroupStats, GroupType,
+    Action, AggregateStats, AsyncConfig, Band, BandEffect, Body, Bucket, BufferId, Capabilities,
+    ControllerRole, Counter, Description, EtherType, FixedText, FlowFlags, FlowRemoved, FlowRemovedReason,
+    FlowStats, FragmentHandling, GroupCapabilities, GroupDesc, GroupFeatures, GroupId, GroupStats, GroupType,
     Instruction, MacAddr, Match, MeterConfig, MeterCounters, MeterFeatures, MeterFlags, MeterId, MeterStats,
     MultipartReply, PacketIn, PacketInReason, PartStats, PerGroupType, Port, PortConfig, PortFeatures,
     PortNo, PortReason, PortState, PortStats, PortStatus, Queue, QueueConfig, QueueId, QueueProperty,
-    QueueStats, Role, RoleConfig, SwitchConfig, TableConfig, TableFeatures, TableId, TableProperty,
+    QueueStats, RoleConfig, SwitchConfig, SwitchFeatures, TableConfig, TableFeatures, TableId, TableProperty,
     TablePropertyType, TableStats,
 };
 
@@ -16,7 +16,7 @@ use crate::means;
 fn port() -> Port {
     Port {
         port: PortNo(3),
-        hw_addr: MacAddr([2, 0, 0, 0, 0, 3]),
+        hw_addr: MacAddr(2, 0, 0, 0, 0, 3),
         name: FixedText::new("s1-eth3").unwrap(),
         config: PortConfig::NO_FWD,
         state: PortState::LIVE,
@@ -31,7 +31,7 @@ fn port() -> Port {
 
 #[test]
 fn a_switch_introduces_itself() {
-    let features = Features {
+    let features = SwitchFeatures {
         datapath_id: 0x1_0000_0000_0007,
         buffers: 256,
         tables: 254,
@@ -48,7 +48,7 @@ fn a_switch_introduces_itself() {
     means(Body::GetConfigReply(config), "OFPT_GET_CONFIG_REPLY: frags=normal miss_send_len=65535");
     means(Body::BarrierReply, "OFPT_BARRIER_REPLY:");
     means(
-        Body::RoleReply(RoleConfig { role: Role::SLAVE, generation: 9 }),
+        Body::RoleReply(RoleConfig { role: ControllerRole::SLAVE, generation: 9 }),
         "OFPT_ROLE_REPLY: role=secondary generation_id=9",
     );
     let config = AsyncConfig {

@@ -1,9 +1,9 @@
 //! The network of a timed schedule: connections between nodes, whose messages take turns, and paced multicasts, as
 //! flows over the fabric's links.
 
-use super::fabric::{Fabric, FabricError};
+use super::fabric::{FabricModel, FabricModelError};
 use super::flows::{Finish, FlowId, Flows};
-use cool_collective::timing::{self, Costs, Network, Notice, Notices, nanos, time_of};
+use cool_collective::timing::{self, Costs, NetworkEvent, NetworkEvents, NetworkModel, nanos, time_of};
 use cool_collective::{Layout, Scope};
 use std::collections::{BTreeMap, VecDeque};
 
@@ -55,7 +55,7 @@ impl Stream {
 /// A fabric with what is under way on it.
 #[derive(Debug)]
 pub(super) struct Carrier<'a> {
-    fabric: &'a Fabric,
+    fabric: &'a FabricModel,
     costs: &'a Costs,
     hosts: Vec<usize>,
     /// Over all nodes.
@@ -71,7 +71,11 @@ pub(super) struct Carrier<'a> {
 }
 
 impl<'a> Carrier<'a> {
-    pub(super) fn new(fabric: &'a Fabric, layout: &Layout, costs: &'a Costs) -> Result<Self, FabricError> {
+    pub(super) fn new(
+        fabric: &'a FabricModel,
+        layout: &Layout,
+        costs: &'a Costs,
+    ) -> Result<Self, FabricModelError> {
         let host_links = 2 * fabric.hosts();
         let per_nano = |(link, rate): (usize, u64)| {
             let rate = if link < host_links { rate.min(costs.socket) } else { rate };
@@ -96,12 +100,12 @@ impl<'a> Carrier<'a> {
     }
 
     /// Lets the rates be computed when that is due.
-    fn plan_share(&mut self, tell: &mut Notices) {
+    fn plan_share(&mut self, tell: &mut NetworkEvents) {
         if let Some(due) = self.flows.due()
             && self.shares_at.is_none_or(|at| due < at)
         {
             self.shares_at = Some(due);
-            tell.at(due, Notice::Wake(SHARE, 0));
+            tell.at(due, NetworkEvent::Wake(SHARE, 0));
         }
     }
 
@@ -113,7 +117,7 @@ impl<'a> Carrier<'a> {
         self.loads[at] = load;
     }
 
-    fn begin_connection(&mut self, now: u64, (from, to): (u32, u32), tell: &mut Notices) {
+    fn begin_connection(&mut self, now: u64, (from, to): (u32, u32), tell: &mut NetworkEvents) {
         let Some(connection) = self.connections.get_mut(&(from, to)) else { return };
         while let Some((message, wire, bytes)) = connection.queue.front().copied() {
             connection.turn = wire;
@@ -124,13 +128,13 @@ impl<'a> Carrier<'a> {
             }
             connection.queue.pop_front();
             let latency = latency(self.fabric, self.costs, &self.hosts, (from as usize, to as usize), bytes);
-            tell.at(now, Notice::Left { message });
-            tell.at(now + latency, Notice::Arrived { message, receiver: 0 });
+            tell.at(now, NetworkEvent::Left { message });
+            tell.at(now + latency, NetworkEvent::Arrived { message, receiver: 0 });
         }
     }
 
     /// The first message of a connection has had its turn.
-    fn turn_over(&mut self, now: u64, (from, to): (u32, u32), tell: &mut Notices) {
+    fn turn_over(&mut self, now: u64, (from, to): (u32, u32), tell: &mut NetworkEvents) {
         let Some(connection) = self.connections.get_mut(&(from, to)) else { return };
         let (Some((message, left, bytes)), Some(flow)) = (connection.queue.pop_front(), connection.flow)
         else {
@@ -141,8 +145,8 @@ impl<'a> Carrier<'a> {
             connection.queue.push_back((message, left, bytes));
         } else {
             let latency = latency(self.fabric, self.costs, &self.hosts, (from as usize, to as usize), bytes);
-            tell.at(now, Notice::Left { message });
-            tell.at(now + latency, Notice::Arrived { message, receiver: 0 });
+            tell.at(now, NetworkEvent::Left { message });
+            tell.at(now + latency, NetworkEvent::Arrived { message, receiver: 0 });
         }
         match connection.queue.front() {
             Some((_, left, bytes)) => {
@@ -158,17 +162,17 @@ impl<'a> Carrier<'a> {
         }
     }
 
-    fn stream_over(&mut self, now: u64, message: u32, tell: &mut Notices) {
+    fn stream_over(&mut self, now: u64, message: u32, tell: &mut NetworkEvents) {
         let Some(stream) = self.streams.remove(&message) else { return };
         if let Some(flow) = stream.flow {
             self.flows.end(now, flow);
         }
         self.streaming[stream.from].retain(|other| *other != message);
         self.pace(now, stream.from);
-        tell.at(now, Notice::Left { message });
+        tell.at(now, NetworkEvent::Left { message });
         for (receiver, to) in (0..).zip(&stream.to) {
             let at = now + self.latency(stream.from, *to, stream.what.bytes);
-            tell.at(at, Notice::Arrived { message, receiver });
+            tell.at(at, NetworkEvent::Arrived { message, receiver });
         }
     }
 
@@ -189,7 +193,7 @@ impl<'a> Carrier<'a> {
     }
 }
 
-impl Network for Carrier<'_> {
+impl NetworkModel for Carrier<'_> {
     fn latency(&self, from: usize, to: usize, bytes: u64) -> u64 {
         latency(self.fabric, self.costs, &self.hosts, (from, to), bytes)
     }
@@ -200,7 +204,7 @@ impl Network for Carrier<'_> {
         message: u32,
         (from, to): (usize, usize),
         bytes: u64,
-        tell: &mut Notices,
+        tell: &mut NetworkEvents,
     ) {
         let key = (from as u32, to as u32);
         let connection = self.connections.entry(key).or_default();
@@ -228,7 +232,7 @@ impl Network for Carrier<'_> {
         message: u32,
         (from, to): (usize, &[usize]),
         what: timing::Multicast,
-        tell: &mut Notices,
+        tell: &mut NetworkEvents,
     ) {
         let timing::Multicast { bytes, stripe, concurrent_senders } = what;
         let receivers = to.iter().map(|node| self.hosts[*node]);
@@ -251,7 +255,7 @@ impl Network for Carrier<'_> {
         self.plan_share(tell);
     }
 
-    fn wake(&mut self, now: u64, (flow, version): (u32, u32), tell: &mut Notices) {
+    fn wake(&mut self, now: u64, (flow, version): (u32, u32), tell: &mut NetworkEvents) {
         if flow == SHARE {
             if self.flows.due().is_none_or(|due| due > now) {
                 return;
@@ -270,8 +274,8 @@ impl Network for Carrier<'_> {
     }
 }
 
-fn plan(finish: Finish, tell: &mut Notices) {
-    tell.at(finish.at, Notice::Wake(finish.flow.0, finish.version));
+fn plan(finish: Finish, tell: &mut NetworkEvents) {
+    tell.at(finish.at, NetworkEvent::Wake(finish.flow.0, finish.version));
 }
 
 /// Bytes of a message's turn.
@@ -279,7 +283,13 @@ fn turn(costs: &Costs, bytes: u64) -> f64 {
     (costs.turn() as f64).max(bytes as f64 / TURNS)
 }
 
-fn latency(fabric: &Fabric, costs: &Costs, hosts: &[usize], (from, to): (usize, usize), bytes: u64) -> u64 {
+fn latency(
+    fabric: &FabricModel,
+    costs: &Costs,
+    hosts: &[usize],
+    (from, to): (usize, usize),
+    bytes: u64,
+) -> u64 {
     let hops = fabric.hops(hosts[from], hosts[to]);
     let packet = if fabric.burst > 0 { 0 } else { bytes.min(costs.mtu) };
     // Each switch has the whole packet before it sends it on.

@@ -41,7 +41,7 @@ enum Ranks {
 /// `leafspine:LxSxK` (L racks of K hosts, S spines) or `fattree:K` (of switches with K ports); another `xP` is
 /// the number of ranks on each host.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Fabric {
+pub struct FabricModel {
     wires: Wires,
     /// As it is written, or the name of its file.
     name: String,
@@ -64,7 +64,7 @@ pub struct Fabric {
 
 /// Why a text is no network, or a network too small for a group.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum FabricError {
+pub enum FabricModelError {
     /// It is not written as one.
     #[error(
         "topology {0:?}: expected tree:RxK (R racks of K hosts), tree:3+5+2 (racks of 3, 5 and 2 hosts), \
@@ -103,16 +103,16 @@ pub enum FabricError {
     },
 }
 
-impl Fabric {
+impl FabricModel {
     /// The same network with such links, in bytes per second. One from a file keeps its own.
     ///
     /// # Errors
     /// If one is zero.
-    pub fn with_rates(self, host: u64, uplink: u64) -> Result<Fabric, FabricError> {
+    pub fn with_rates(self, host: u64, uplink: u64) -> Result<FabricModel, FabricModelError> {
         match self.wires {
-            _ if host == 0 || uplink == 0 => Err(FabricError::Rate),
+            _ if host == 0 || uplink == 0 => Err(FabricModelError::Rate),
             Wires::Mesh(_) => Ok(self),
-            _ => Ok(Fabric { host, uplink, ..self }),
+            _ => Ok(FabricModel { host, uplink, ..self }),
         }
     }
 
@@ -120,13 +120,13 @@ impl Fabric {
     ///
     /// # Errors
     /// If a rate of the model is zero.
-    pub fn of_group(layout: &Layout, model: &CostModel) -> Result<Fabric, FabricError> {
+    pub fn of_group(layout: &Layout, model: &CostModel) -> Result<FabricModel, FabricModelError> {
         let spines = model.ecmp_paths as usize;
         let ends = (0..layout.racks()).map(|rack| layout.nodes_of_rack(rack).end);
         let ranks = (0..layout.nodes()).map(|node| layout.ranks_of_node(node).len());
         let (near, far) = (model.rack.latency, model.core.latency);
         let (host, uplink) = (model.rack.bytes_per_second, model.core.bytes_per_second);
-        let fabric = Fabric {
+        let fabric = FabricModel {
             wires: if spines > 1 { Wires::LeafSpine { spines } } else { Wires::Tree },
             name: format!("{} nodes in {} racks", layout.nodes(), layout.racks()),
             starts: core::iter::once(0).chain(ends).collect(),
@@ -205,7 +205,7 @@ impl Fabric {
     ///
     /// # Errors
     /// Never: a network has hosts, and each is in one rack.
-    pub fn layout(&self, placement: Placement) -> Result<Layout, FabricError> {
+    pub fn layout(&self, placement: Placement) -> Result<Layout, FabricModelError> {
         Ok(Layout::new(&self.places(placement))?.with_stripes(self.stripes()))
     }
 
@@ -220,13 +220,13 @@ impl Fabric {
     ///
     /// # Errors
     /// If the network has no host for a node.
-    pub(super) fn hosts_of(&self, layout: &Layout) -> Result<Vec<usize>, FabricError> {
+    pub(super) fn hosts_of(&self, layout: &Layout) -> Result<Vec<usize>, FabricModelError> {
         let mut hosts = vec![0; layout.nodes()];
         for rack in 0..layout.racks() {
             let nodes = layout.nodes_of_rack(rack);
             let found = self.starts.get(rack + 1).map_or(0, |end| end - self.starts[rack]);
             if nodes.len() > found {
-                return Err(FabricError::Small { rack, wanted: nodes.len(), found });
+                return Err(FabricModelError::Small { rack, wanted: nodes.len(), found });
             }
             for (host, node) in (self.starts[rack]..).zip(nodes) {
                 hosts[node] = host;
@@ -305,7 +305,7 @@ impl Fabric {
 mod tests {
     use super::*;
 
-    fn fabric(text: &str) -> Fabric {
+    fn fabric(text: &str) -> FabricModel {
         text.parse().unwrap()
     }
 
@@ -339,16 +339,16 @@ mod tests {
             "leafspine:2x2",
             "tree:ax4",
         ] {
-            let error = text.parse::<Fabric>().unwrap_err();
+            let error = text.parse::<FabricModel>().unwrap_err();
             assert!(
-                matches!(error, FabricError::Text(_)) && error.to_string().contains("tree:RxK"),
+                matches!(error, FabricModelError::Text(_)) && error.to_string().contains("tree:RxK"),
                 "{text}"
             );
         }
         for text in
             ["tree:99999999x99999999", "fattree:999999998", "leafspine:9999x9999x1", "tree:1024x1024x1024"]
         {
-            assert!(matches!(text.parse::<Fabric>(), Err(FabricError::Size(_))), "{text}");
+            assert!(matches!(text.parse::<FabricModel>(), Err(FabricModelError::Size(_))), "{text}");
         }
     }
 
@@ -375,7 +375,7 @@ mod tests {
             (fabric.uplink, fabric.uplink_delay) = (1_000_000, Duration::from_micros(80));
             let (model, layout) =
                 (fabric.cost_model(&Costs::default()), fabric.layout(Placement::Packed).unwrap());
-            let of_group = Fabric::of_group(&layout, &model).unwrap();
+            let of_group = FabricModel::of_group(&layout, &model).unwrap();
             assert_eq!(of_group.cost_model(&Costs::default()), model);
             assert_eq!(of_group.layout(Placement::Packed).unwrap(), layout);
         }

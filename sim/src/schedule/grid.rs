@@ -1,6 +1,6 @@
 //! How good the planner's picks are: each beside the plan that the simulator finds best.
 
-use super::{Costs, Fabric, SimulateError, simulate};
+use super::{Costs, FabricModel, SimulateError, simulate};
 use cool_collective::planner::Planner;
 use cool_collective::{Call, CompileError, Layout, Operation, Plan, compile};
 use cool_machine::Duration;
@@ -46,7 +46,12 @@ pub enum GridError {
 ///
 /// # Errors
 /// If the call is none for this group or network.
-pub fn judge(call: &Call, layout: &Layout, fabric: &Fabric, costs: &Costs) -> Result<Verdict, GridError> {
+pub fn judge(
+    call: &Call,
+    layout: &Layout,
+    fabric: &FabricModel,
+    costs: &Costs,
+) -> Result<Verdict, GridError> {
     let mut planner = Planner::new(fabric.cost_model(costs), layout.clone());
     let pick = planner.pick(call);
     let run = |plan: Plan| -> Result<Duration, GridError> {

@@ -1,14 +1,14 @@
 //! The physical limit of a collective: bytes that must cross the link of a host or the links of a rack, over their
 //! rate. No plan is faster.
 
-use super::fabric::Fabric;
+use super::fabric::FabricModel;
 use cool_collective::{Call, Layout, Operation, Rank};
 use cool_machine::Duration;
 
 /// The limit of a call on a network; none if no byte need cross a link, or the network is too small for the group.
 ///
 /// For reductions of shares that all get, twice the part that begins elsewhere, as `docs/architecture.md` has it.
-pub fn limit(call: &Call, layout: &Layout, fabric: &Fabric) -> Option<Duration> {
+pub fn limit(call: &Call, layout: &Layout, fabric: &FabricModel) -> Option<Duration> {
     let (bytes, hosts) = (Bytes::new(call, layout), fabric.hosts_of(layout).ok()?);
     let racks = (0..layout.racks()).map(|rack| {
         let nodes = layout.nodes_of_rack(rack);
@@ -77,10 +77,10 @@ mod tests {
 
     #[test]
     fn limits_are_those_of_the_design() {
-        let fabric: Fabric = "tree:4x4".parse().unwrap();
+        let fabric: FabricModel = "tree:4x4".parse().unwrap();
         let even = fabric.with_rates(100, 100).unwrap();
         let layout = Layout::new(&even.places(Placement::Packed)).unwrap();
-        let seconds = |operation, bytes, fabric: &Fabric| {
+        let seconds = |operation, bytes, fabric: &FabricModel| {
             let call = Call::new(operation, Rank(0), bytes, 1);
             limit(&call, &layout, fabric).map(|time| time.as_secs_f64())
         };

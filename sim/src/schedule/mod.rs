@@ -13,7 +13,7 @@ mod grid;
 mod limit;
 
 pub use cool_collective::timing::{Costs, Passage, Timing, TimingError};
-pub use fabric::{Fabric, FabricError, FileError, Placement};
+pub use fabric::{FabricModel, FabricModelError, FileError, Placement};
 pub use grid::{GridError, Verdict, call_of, judge};
 pub use limit::limit;
 
@@ -25,7 +25,7 @@ use cool_machine::Duration;
 pub enum SimulateError {
     /// The network is too small for the group.
     #[error(transparent)]
-    Fabric(#[from] FabricError),
+    Fabric(#[from] FabricModelError),
     /// The schedule is none that can be timed.
     #[error(transparent)]
     Timing(#[from] TimingError),
@@ -38,7 +38,7 @@ pub enum SimulateError {
 pub fn simulate(
     schedule: &Schedule,
     layout: &Layout,
-    fabric: &Fabric,
+    fabric: &FabricModel,
     costs: &Costs,
 ) -> Result<Timing, SimulateError> {
     let carrier = carrier::Carrier::new(fabric, layout, costs)?;
@@ -52,7 +52,7 @@ pub fn simulate(
 pub fn trace(
     schedule: &Schedule,
     layout: &Layout,
-    fabric: &Fabric,
+    fabric: &FabricModel,
     costs: &Costs,
 ) -> Result<(Timing, Vec<Passage>), SimulateError> {
     let carrier = carrier::Carrier::new(fabric, layout, costs)?;

@@ -2,7 +2,7 @@
 
 use cool_collective::{Call, Layout, Operation, Plan, Planner, Rank, Scope, compile};
 use cool_machine::Duration;
-use cool_sim::schedule::{Costs, Fabric, Placement, limit, simulate};
+use cool_sim::schedule::{Costs, FabricModel, Placement, limit, simulate};
 
 /// One message for all bytes.
 const WHOLE: &str = "flat:linear/1073741824";
@@ -11,8 +11,8 @@ const WHOLE: &str = "flat:linear/1073741824";
 const RATE: u64 = 1_000_000;
 
 /// Links as they are in hardware.
-fn fabric(text: &str) -> Fabric {
-    let mut fabric = text.parse::<Fabric>().unwrap().with_rates(RATE, RATE).unwrap();
+fn fabric(text: &str) -> FabricModel {
+    let mut fabric = text.parse::<FabricModel>().unwrap().with_rates(RATE, RATE).unwrap();
     fabric.burst = 0;
     fabric
 }
@@ -33,7 +33,7 @@ fn free() -> Costs {
     }
 }
 
-fn run(operation: Operation, bytes: u64, plan: &str, fabric: &Fabric, costs: &Costs) -> f64 {
+fn run(operation: Operation, bytes: u64, plan: &str, fabric: &FabricModel, costs: &Costs) -> f64 {
     let layout = fabric.layout(Placement::Packed).unwrap();
     let call = Call::new(operation, Rank(0), bytes, 1);
     let schedule = compile(&call, &layout, &plan.parse().unwrap(), |_| true).unwrap();
@@ -51,7 +51,7 @@ fn assert_near(found: f64, expected: f64) {
 }
 
 /// A packet has to be whole at each switch before it goes on, and each link has its delay.
-fn way(links: u32, fabric: &Fabric, costs: &Costs) -> f64 {
+fn way(links: u32, fabric: &FabricModel, costs: &Costs) -> f64 {
     f64::from(links) * fabric.delay.as_secs_f64() + f64::from(links - 1) * wire(costs.mtu)
 }
 
@@ -123,7 +123,7 @@ fn messages_to_different_racks_take_different_spines() {
 
 #[test]
 fn what_goes_to_all_in_stripes_uses_slow_uplinks_to_all_spines_at_once() {
-    let mut fabric = "leafspine:3x2x2".parse::<Fabric>().unwrap().with_rates(RATE, RATE / 2).unwrap();
+    let mut fabric = "leafspine:3x2x2".parse::<FabricModel>().unwrap().with_rates(RATE, RATE / 2).unwrap();
     fabric.burst = 0;
     let costs = free();
     let layout = fabric.layout(Placement::Packed).unwrap();

@@ -7,7 +7,7 @@ use cool_proto::control::{
     controller_message::Body as Told,
 };
 use cool_topology::lldp::Announcement;
-use cool_topology::{Key, Mac};
+use cool_topology::{Key, MacAddr};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -39,7 +39,7 @@ pub(crate) async fn join(
         version: cool_proto::VERSION,
         name: name(host),
         ip: ip(host).to_string(),
-        mac: Mac(mac(host)).to_string(),
+        mac: MacAddr::from(mac(host)).to_string(),
         mtu: 9000,
         udp_port: 7420,
         tcp_port: 7420,
@@ -102,13 +102,13 @@ async fn hear(
 }
 
 async fn announce(fabric: Arc<Fabric>, host: usize, key: Key, every: Duration) {
-    let announcement = Announcement::Node { name: name(host), mac: Mac(mac(host)) };
+    let announcement = Announcement::Node { name: name(host), mac: MacAddr::from(mac(host)) };
     let place = fabric.plan.hosts[host];
     let mut ticks = tokio::time::interval(every);
     ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
     for number in 1.. {
         ticks.tick().await;
-        match announcement.encode(Mac(mac(host)), &key, number) {
+        match announcement.encode(MacAddr::from(mac(host)), &key, number) {
             Ok(frame) => fabric.arrive(place.switch, place.port, &frame),
             Err(error) => return eprintln!("cool-load: {}: {error}", name(host)),
         }

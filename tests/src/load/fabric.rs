@@ -230,7 +230,7 @@ pub(crate) fn port_of(switch: usize, number: u32, up: bool) -> Port {
     let [c, d] = (number as u16).to_be_bytes();
     Port {
         port: PortNo(number),
-        hw_addr: MacAddr([0x0a, 0, a, b, c, d]),
+        hw_addr: MacAddr(0x0a, 0, a, b, c, d),
         name: text(&format!("eth{number}")),
         config: PortConfig::NONE,
         state: if up { PortState::LIVE } else { PortState::LINK_DOWN },

@@ -3,10 +3,10 @@
 use crate::fabric::{Fabric, port_of, text};
 use crate::pump::Pump;
 use rs_openflow::{
-    Action, ActionType, Body, Capabilities, Counter, Description, Features, FlowCommand, FlowMod, FlowStats,
-    Framer, GroupCapabilities, GroupCommand, GroupDesc, GroupFeatures, GroupMod, GroupType, Hello, Match,
-    Message, Multipart, MultipartFlags, MultipartReply, MultipartRequest, PacketOut, PerGroupType, PortNo,
-    PortStats, TableId,
+    Action, ActionType, Body, Capabilities, Counter, Description, FlowCommand, FlowMod, FlowStats, Framer,
+    GroupCapabilities, GroupCommand, GroupDesc, GroupFeatures, GroupMod, GroupType, Hello, Match, Message,
+    Multipart, MultipartFlags, MultipartReply, MultipartRequest, PacketOut, PerGroupType, PortNo, PortStats,
+    SwitchFeatures,
 };
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -139,7 +139,7 @@ impl Switch {
         match body {
             Body::EchoRequest(data) => vec![Body::EchoReply(data)],
             Body::BarrierRequest => vec![Body::BarrierReply],
-            Body::FeaturesRequest => vec![Body::FeaturesReply(Features {
+            Body::FeaturesRequest => vec![Body::FeaturesReply(SwitchFeatures {
                 datapath_id: self.number as u64 + 1,
                 buffers: 0,
                 tables: 1,
@@ -161,7 +161,10 @@ impl Switch {
                 }))),
                 MultipartRequest::Flow(asked) => {
                     let asked_for = |flow: &&FlowMod| (flow.cookie ^ asked.cookie) & asked.cookie_mask == 0;
-                    parts(self.flows.values().filter(asked_for).map(stats), MultipartReply::Flow)
+                    parts(
+                        self.flows.values().filter(asked_for).cloned().map(FlowStats::from),
+                        MultipartReply::Flow,
+                    )
                 }
                 MultipartRequest::PortStats(_) => {
                     let ports = self.fabric.plan.switches[self.number].ports.keys();
@@ -204,23 +207,6 @@ fn parts<T>(entries: impl Iterator<Item = T>, reply: impl Fn(Vec<T>) -> Multipar
     }
     messages.push(Body::MultipartReply(reply(part).into()));
     messages
-}
-
-fn stats(flow: &FlowMod) -> FlowStats {
-    FlowStats {
-        table: TableId(0),
-        duration_s: 0,
-        duration_ns: 0,
-        priority: flow.priority,
-        idle_timeout: 0,
-        hard_timeout: 0,
-        flags: flow.flags,
-        cookie: flow.cookie,
-        packets: Counter(0),
-        bytes: Counter(0),
-        matching: flow.matching.clone(),
-        instructions: flow.instructions.clone(),
-    }
 }
 
 /// What a port tells that counts nothing.

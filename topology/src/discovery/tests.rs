@@ -9,12 +9,12 @@ const INTERVAL: Duration = Duration::from_secs(1);
 /// Frames that may be under way on a cable, in one direction.
 const ON_A_CABLE: usize = 4;
 
-fn mac(name: &str) -> Mac {
+fn mac(name: &str) -> MacAddr {
     let mut bytes = [2, 0, 0, 0, 0, 0];
     for (at, byte) in name.bytes().enumerate() {
         bytes[1 + at % 5] ^= byte;
     }
-    Mac(bytes)
+    MacAddr::from(bytes)
 }
 
 fn key(of: &str) -> Key {
@@ -51,11 +51,11 @@ impl World {
         }
     }
 
-    fn ports(&self, switch: DatapathId) -> Vec<(u32, Mac)> {
+    fn ports(&self, switch: DatapathId) -> Vec<(u32, MacAddr)> {
         let linked = self.truth.neighbours(switch).map(|(number, _)| number);
         let hosts = self.truth.hosts().filter(|(_, p)| p.switch == switch).map(|(_, p)| p.number);
         let up = |number: &u32| !self.down.contains(&Port { switch, number: *number });
-        linked.chain(hosts).filter(up).map(|number| (number, Mac([2, 0, 0, 0, 0, number as u8]))).collect()
+        linked.chain(hosts).filter(up).map(|number| (number, MacAddr(2, 0, 0, 0, 0, number as u8))).collect()
     }
 
     fn input(&mut self, input: Input<'_>) {
@@ -121,7 +121,7 @@ impl World {
             };
             if self.connected.contains(&end.switch) {
                 self.input(match up {
-                    true => Input::PortUp(end, Mac([2, 0, 0, 0, 0, end.number as u8])),
+                    true => Input::PortUp(end, MacAddr(2, 0, 0, 0, 0, end.number as u8)),
                     false => Input::PortDown(end),
                 });
             }
@@ -221,7 +221,7 @@ fn a_link_is_lost_after_three_missed_announcements_and_a_down_port_at_once() {
 fn ports_without_another_switch_are_announced_seldom_once_they_are_no_longer_new() {
     let mut discovery = Discovery::new(INTERVAL, key("controller"));
     let switch = DatapathId(1);
-    let ports: Vec<(u32, Mac)> = (1..=SELDOM).map(|number| (number, mac("port"))).collect();
+    let ports: Vec<(u32, MacAddr)> = (1..=SELDOM).map(|number| (number, mac("port"))).collect();
     discovery.handle(Time::ZERO, Input::SwitchUp { switch, ports: &ports });
     let mut announced = |now: Time| {
         std::iter::from_fn(|| match discovery.poll(now) {

@@ -1,6 +1,6 @@
 //! ARP over Ethernet and IPv4 (RFC 826), as far as the controller answers it for the nodes.
 
-use cool_topology::Mac;
+use cool_topology::MacAddr;
 use core::net::Ipv4Addr;
 
 /// ARP's EtherType.
@@ -14,7 +14,7 @@ const REPLY: u16 = 2;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Request {
     /// Who asks.
-    pub(crate) sender: Mac,
+    pub(crate) sender: MacAddr,
     /// Its address; unspecified if it only looks whether the target is in use.
     pub(crate) sender_ip: Ipv4Addr,
     /// The address asked for.
@@ -28,8 +28,8 @@ impl Request {
         let fits = frame[12..14] == ETHERTYPE.to_be_bytes()
             && body[..6] == ETHERNET_IPV4
             && body[6..8] == REQUEST.to_be_bytes();
-        let sender = Mac(body[8..14].try_into().ok()?);
-        if !fits || !sender.is_unicast() {
+        let sender = MacAddr::from(<[u8; 6]>::try_from(&body[8..14]).ok()?);
+        if !fits || !sender.is_unicast() || sender.is_zero() {
             return None;
         }
         let ip = |at: usize| Ipv4Addr::new(body[at], body[at + 1], body[at + 2], body[at + 3]);
@@ -37,16 +37,16 @@ impl Request {
     }
 
     /// The frame that answers: the target has this address.
-    pub(crate) fn answer(&self, target: Mac) -> Vec<u8> {
+    pub(crate) fn answer(&self, target: MacAddr) -> Vec<u8> {
         let mut frame = Vec::with_capacity(60);
-        frame.extend(self.sender.0);
-        frame.extend(target.0);
+        frame.extend(self.sender.octets());
+        frame.extend(target.octets());
         frame.extend(ETHERTYPE.to_be_bytes());
         frame.extend(ETHERNET_IPV4);
         frame.extend(REPLY.to_be_bytes());
-        frame.extend(target.0);
+        frame.extend(target.octets());
         frame.extend(self.target_ip.octets());
-        frame.extend(self.sender.0);
+        frame.extend(self.sender.octets());
         frame.extend(self.sender_ip.octets());
         frame.resize(60, 0); // the shortest Ethernet frame
         frame
@@ -55,8 +55,8 @@ impl Request {
 
 /// A frame that tells everybody, unasked, who has an address now (RFC 5227): those who know of another
 /// forget it.
-pub(crate) fn announcement(ip: Ipv4Addr, now: Mac) -> Vec<u8> {
-    Request { sender: Mac::BROADCAST, sender_ip: ip, target_ip: ip }.answer(now)
+pub(crate) fn announcement(ip: Ipv4Addr, now: MacAddr) -> Vec<u8> {
+    Request { sender: MacAddr::broadcast(), sender_ip: ip, target_ip: ip }.answer(now)
 }
 
 #[cfg(test)]
@@ -73,7 +73,7 @@ mod tests {
     fn a_request_is_read_and_answered_to_its_sender() {
         let request = Request::read(&FRAME).unwrap();
         assert_eq!((request.sender_ip, request.target_ip), ([10, 0, 0, 1].into(), [10, 0, 0, 2].into()));
-        let answer = request.answer(Mac([2, 0xc0, 0, 0, 0, 9]));
+        let answer = request.answer(MacAddr(2, 0xc0, 0, 0, 0, 9));
         assert_eq!(answer[..12], [2, 0, 0, 0, 0, 1, 2, 0xc0, 0, 0, 0, 9]);
         assert_eq!(answer[20..32], [0, 2, 2, 0xc0, 0, 0, 0, 9, 10, 0, 0, 2]);
         assert_eq!(Request::read(&answer), None);

@@ -2,18 +2,18 @@
 //! and at which port of its ToR, so that a switch needs one rule for a whole rack. Hosts get them as ARP answers; the
 //! ToR puts the node's own address back.
 
-use cool_topology::Mac;
+use cool_topology::MacAddr;
 
 /// The PMAC of the node at a port of a rack's ToR; `None` if either number needs more than 16 bits.
-pub(crate) fn of(rack: u32, port: u32) -> Option<Mac> {
+pub(crate) fn of(rack: u32, port: u32) -> Option<MacAddr> {
     let [r, q] = u16::try_from(rack).ok()?.to_be_bytes();
     let [h, i] = u16::try_from(port).ok()?.to_be_bytes();
-    Some(Mac([0x02, 0xc0, r, q, h, i]))
+    Some(MacAddr(0x02, 0xc0, r, q, h, i))
 }
 
 /// Address and mask that all PMACs of a rack match.
-pub(crate) fn of_rack(rack: u32) -> Option<(Mac, Mac)> {
-    Some((of(rack, 0)?, Mac([0xff, 0xff, 0xff, 0xff, 0, 0])))
+pub(crate) fn of_rack(rack: u32) -> Option<(MacAddr, MacAddr)> {
+    Some((of(rack, 0)?, MacAddr(0xff, 0xff, 0xff, 0xff, 0, 0)))
 }
 
 #[cfg(test)]

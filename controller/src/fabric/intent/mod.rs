@@ -10,10 +10,10 @@ use crate::fabric::frames::pmac;
 use crate::fabric::switch::reconcile::Former;
 use crate::fabric::telemetry::Rules;
 use cool_topology::routes::NextHops;
-use cool_topology::{DatapathId, Mac, Port, Tree};
+use cool_topology::{DatapathId, Port, Tree};
 use core::net::Ipv4Addr;
 use failover::{FAILOVERS, Failovers};
-use rs_openflow::{Action, EtherType, GroupId, Instruction, MacAddr, Masked, Match, Oxm, PortNo};
+use rs_openflow::{Action, EtherType, GroupId, Instruction, Masked, Match, Oxm, PortNo};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use tables::{Buckets, COOKIE, Delta, Flow, FlowKey, GROUPS, Tables};
@@ -221,7 +221,7 @@ impl Intent {
             return;
         }
         let Some((address, mask)) = pmac::of_rack(rack) else { return };
-        let key = FlowKey::new(RACK, Match::new().eth_dst_masked(mac(address), mac(mask)));
+        let key = FlowKey::new(RACK, Match::new().eth_dst_masked(address, mask));
         if next_hops.is_none() && self.switches.contains_key(&switch) {
             // Also a stale one has to go, which this controller has never sent.
             self.pending.entry(switch).or_default().flows.insert(key.clone(), None);
@@ -267,9 +267,9 @@ impl Intent {
         let mut flows = vec![said(EtherType::LLDP)];
         if self.unicast == Unicast::Routed {
             let Some(pmac) = pmac::of(rack, port.number) else { return };
-            let key = FlowKey::new(NODE, Match::new().eth_dst(mac(pmac)));
+            let key = FlowKey::new(NODE, Match::new().eth_dst(pmac));
             let to_node = vec![
-                Action::SetField(Oxm::EthDst(Masked::exact(mac(node.mac)))),
+                Action::SetField(Oxm::EthDst(Masked::exact(node.mac))),
                 Action::output(PortNo(port.number)),
             ];
             flows.extend([(key, flow(FOR_NODE, to_node)), said(EtherType::ARP)]);
@@ -432,10 +432,6 @@ fn flow(purpose: u64, actions: Vec<Action>) -> Flow {
         false => vec![Instruction::ApplyActions(actions)],
     };
     Flow { cookie: COOKIE | purpose, instructions: instructions.into() }
-}
-
-fn mac(mac: Mac) -> MacAddr {
-    MacAddr(mac.0)
 }
 
 #[cfg(test)]

@@ -3,15 +3,15 @@
 use super::*;
 use crate::fabric::intent::tables::GROUPS;
 use crate::fabric::switch::model::{Arrivals, Network, Packet};
-use cool_topology::{Graph, Index, Port, Racks, Routes};
+use cool_topology::{Graph, Index, MacAddr, Port, Racks, Routes};
 use proptest::prelude::*;
 
 fn ip(host: usize) -> Ipv4Addr {
     Ipv4Addr::from(0x0a00_0001 + host as u32)
 }
 
-fn real(host: usize) -> Mac {
-    Mac([2, 0, 0, 0, 0, host as u8])
+fn real(host: usize) -> MacAddr {
+    MacAddr(2, 0, 0, 0, 0, host as u8)
 }
 
 /// A network from links between switches and the switch of each host; ports are numbered as they come.
@@ -99,7 +99,7 @@ impl World {
     fn multicast(&self, network: &Network<'_>, from: usize, claiming: usize, tree: u32) -> Arrivals {
         let ipv4_dst = address(GROUPS.start + tree);
         let [_, b, c, d] = ipv4_dst.octets();
-        let eth_dst = Mac([1, 0, 0x5e, b & 0x7f, c, d]);
+        let eth_dst = MacAddr(1, 0, 0x5e, b & 0x7f, c, d);
         let packet = Packet { eth_dst, eth_type: EtherType::IPV4, ipv4_src: ip(claiming), ipv4_dst };
         network.send(self.place(from), packet)
     }
@@ -207,10 +207,10 @@ fn announcements_and_arp_go_to_the_controller_and_what_is_unknown_nowhere() {
         network.send(world.place(0), packet)
     };
     for eth_type in [EtherType::LLDP, EtherType::ARP] {
-        let arrivals = send(eth_type, Mac::BROADCAST);
+        let arrivals = send(eth_type, MacAddr::broadcast());
         assert_eq!((arrivals.hosts, arrivals.controller), (Vec::new(), vec![DatapathId(101)]));
     }
-    for eth_dst in [Mac::BROADCAST, real(3), pmac::of(9, 1).unwrap(), pmac::of(1, 99).unwrap()] {
+    for eth_dst in [MacAddr::broadcast(), real(3), pmac::of(9, 1).unwrap(), pmac::of(1, 99).unwrap()] {
         let arrivals = send(EtherType::IPV4, eth_dst);
         assert_eq!((arrivals.hosts, arrivals.controller), (Vec::new(), Vec::new()), "{eth_dst}");
     }

@@ -297,12 +297,12 @@ impl Network {
                 Output::Announce(..) => {}
                 Output::Warning(warning) => warn!("{warning}"),
                 Output::LinkUp(link) => {
-                    info!("link {} - {} found", self.label(link.a), self.label(link.b));
+                    info!("link {} - {} found", self.port_name(link.a), self.port_name(link.b));
                     self.presence.link(now, link).into_iter().for_each(|took| self.telemetry.found(took));
                     self.changes.links.insert(link);
                 }
                 Output::LinkDown(link) => {
-                    warn!("link {} - {} lost", self.label(link.a), self.label(link.b));
+                    warn!("link {} - {} lost", self.port_name(link.a), self.port_name(link.b));
                     self.changes.links.insert(link);
                 }
                 Output::SwitchFound(switch) => {
@@ -317,13 +317,13 @@ impl Network {
                     }
                 }
                 Output::NodeLocated(node, port) => {
-                    info!(node, "node located at {}", self.label(port));
+                    info!(node, "node located at {}", self.port_name(port));
                     let took = self.presence.node(now, &node, port);
                     took.into_iter().for_each(|took| self.telemetry.found(took));
                     self.changes.nodes.insert(node);
                 }
                 Output::NodeLost(node, port) => {
-                    warn!(node, "node no longer at {}", self.label(port));
+                    warn!(node, "node no longer at {}", self.port_name(port));
                     self.changes.nodes.insert(node);
                 }
             }
@@ -397,7 +397,7 @@ impl Network {
     }
 
     /// A port as operators know it: "s1:2".
-    pub(crate) fn label(&self, port: Port) -> String {
+    pub(crate) fn port_name(&self, port: Port) -> String {
         format!("{}:{}", self.name(port.switch), port.number)
     }
 }

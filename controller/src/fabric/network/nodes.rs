@@ -78,7 +78,7 @@ fn check(node: &NodeRegistration) -> Result<(), FabricError> {
     if check_node_name(&node.name).is_err() {
         return bad(NODE_NAME_RULE);
     }
-    if !node.mac.is_unicast() {
+    if !node.mac.is_unicast() || node.mac.is_zero() {
         return bad("its Ethernet address names no interface");
     }
     if node.ip.is_unspecified() || node.ip.is_multicast() || node.ip.is_broadcast() {

@@ -9,7 +9,7 @@ use crate::fabric::switch::channel::PortInfo;
 use crate::fabric::switch::connection::{ConnectionId, Handle};
 use crate::fabric::switch::reconcile::{Refusals, Update};
 use cool_machine::{Time, earliest};
-use cool_topology::{DatapathId, Mac};
+use cool_topology::{DatapathId, MacAddr};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use tracing::warn;
@@ -52,7 +52,7 @@ pub(crate) struct Answer {
     /// Refusals that it has not reported before.
     pub(crate) refused: Vec<String>,
     /// It has joined: number and address of its ports that are up.
-    pub(crate) joined: Option<Vec<(u32, Mac)>>,
+    pub(crate) joined: Option<Vec<(u32, MacAddr)>>,
 }
 
 /// All of them.

@@ -4,7 +4,7 @@ mod world;
 
 use super::*;
 use crate::fabric::Call;
-use crate::fabric::api::{GroupRequest, Mac, NodeRegistration, TreeScope};
+use crate::fabric::api::{GroupRequest, MacAddr, NodeRegistration, TreeScope};
 use crate::fabric::frames::pmac;
 use crate::fabric::intent;
 use crate::fabric::intent::tables::{Flow, FlowKey, GROUPS};
@@ -15,8 +15,8 @@ use cool_topology::Graph;
 use cool_topology::lldp::Announcement;
 use core::net::Ipv4Addr;
 use core::time::Duration;
+use rs_openflow::Match;
 use rs_openflow::{EtherType, GroupType};
-use rs_openflow::{MacAddr, Match};
 use tokio::sync::oneshot;
 use world::{World, at, dpid, node, ring};
 
@@ -37,7 +37,7 @@ fn everything_is_found_and_a_group_gets_its_trees_once_switches_have_confirmed()
     let scopes: Vec<TreeScope> = grants.iter().map(|g| g.scope).collect();
     assert_eq!(scopes[..3], [TreeScope::All, TreeScope::Leaders, TreeScope::Rack(0)]);
     assert_eq!(grants[0].bytes_per_second, 1000);
-    assert!(grants[2].links.contains(&"s1:3-h1".to_owned()), "{:?}", grants[2]);
+    assert!(grants[2].nodes.contains(&("h1".to_owned(), at(1, 3))), "{:?}", grants[2]);
     for from in 1..=8 {
         assert_eq!(world.send(from, grants[0].address), others(from));
     }
@@ -226,7 +226,7 @@ fn restarted(first: World) -> World {
 /// The switches that have a route to a rack.
 fn with_route_to(world: &World, rack: u32) -> Vec<u64> {
     let (address, mask) = pmac::of_rack(rack).unwrap();
-    let key = FlowKey::new(30_000, Match::new().eth_dst_masked(MacAddr(address.0), MacAddr(mask.0)));
+    let key = FlowKey::new(30_000, Match::new().eth_dst_masked(address, mask));
     let has = |device: &world::Device| device.switch.tables().flows.contains_key(&key);
     world.devices.iter().filter(|(_, device)| has(device)).map(|(switch, _)| switch.0).collect()
 }
@@ -272,7 +272,7 @@ fn routes_to_a_switch_that_comes_back_late_stay_and_those_of_a_node_that_leaves_
     second.connect(dpid(3), late.switch);
     second.intervals(2);
     assert_eq!((with_route_to(&second, 2), with_route_to(&second, 0)), (vec![1, 2, 4], vec![2, 3, 4]));
-    let place = FlowKey::new(30_010, Match::new().eth_dst(MacAddr(pmac::of(0, 3).unwrap().0)));
+    let place = FlowKey::new(30_010, Match::new().eth_dst(pmac::of(0, 3).unwrap()));
     let placed = |world: &World| world.devices[&dpid(1)].switch.tables().flows.contains_key(&place);
     assert!(placed(&second));
     second.ask(|reply| Call::Unregister("h1".into(), reply)).try_recv().unwrap().unwrap();
@@ -367,9 +367,9 @@ fn who_knows_the_old_place_of_a_node_that_moved_is_told_the_new_one() {
     world.intervals(6);
     world.truth.displace("h1");
     world.truth.place("h1", at(3, 9));
-    let down = PortInfo { number: 3, mac: Mac([2, 1, 0, 0, 0, 3]), up: false, bytes_per_second: 0 };
+    let down = PortInfo { number: 3, mac: MacAddr(2, 1, 0, 0, 0, 3), up: false, bytes_per_second: 0 };
     world.event(dpid(1), Event::PortChanged(down));
-    let up = PortInfo { number: 9, mac: Mac([2, 1, 0, 0, 0, 9]), up: true, bytes_per_second: 0 };
+    let up = PortInfo { number: 9, mac: MacAddr(2, 1, 0, 0, 0, 9), up: true, bytes_per_second: 0 };
     world.event(dpid(3), Event::PortChanged(up));
     let NodeRegistration { name, mac, lldp_key, .. } = node(1);
     let frame = Announcement::Node { name, mac }.encode(mac, &lldp_key, u64::MAX).unwrap();
@@ -406,8 +406,10 @@ fn arp_is_answered_with_the_locator_and_never_about_the_asker() {
     let mut world = World::new(ring());
     world.intervals(1);
     let ask = |world: &mut World, target: u8| {
-        let mut frame = [&[0xff; 6][..], &node(1).mac.0, &[8, 6, 0, 1, 8, 0, 6, 4, 0, 1]].concat();
-        frame.extend([&node(1).mac.0[..], &node(1).ip.octets(), &[0; 6], &node(target).ip.octets()].concat());
+        let mut frame = [&[0xff; 6][..], &node(1).mac.octets(), &[8, 6, 0, 1, 8, 0, 6, 4, 0, 1]].concat();
+        frame.extend(
+            [&node(1).mac.octets()[..], &node(1).ip.octets(), &[0; 6], &node(target).ip.octets()].concat(),
+        );
         world.event(dpid(1), Event::PacketIn(3, frame));
         world.devices.get_mut(&dpid(1)).unwrap().packets.try_recv().ok()
     };
@@ -474,7 +476,8 @@ fn where_one_way_is_full_a_tree_takes_another() {
         world.network.switches.limit(dpid(3), capacity);
         let grants = world.group(id, &[1, 3]).try_recv().unwrap().unwrap();
         assert_eq!(grants.len(), 2);
-        assert!(grants.iter().all(|g| g.links.iter().all(|link| !link.contains("s3:"))), "{grants:?}");
+        let full = |link: &Link| [link.a.switch, link.b.switch].contains(&dpid(3));
+        assert!(!grants.iter().flat_map(|g| &g.links).any(full), "{grants:?}");
     }
 }
 
@@ -501,8 +504,7 @@ fn where_a_nodes_link_is_faster_than_a_tree_a_group_has_several_without_a_common
     let shapes = |world: &mut World| {
         let trees = world.ask(|reply| Call::Trees(5, reply)).try_recv().unwrap().unwrap();
         let all = trees.into_iter().filter(|grant| grant.scope == TreeScope::All);
-        all.map(|grant| grant.links.into_iter().filter(|link| !link.contains('h')).collect::<Vec<_>>())
-            .collect::<Vec<_>>()
+        all.map(|grant| grant.links).collect::<Vec<_>>()
     };
     let before = shapes(&mut world);
     world.cable(at(1, 1), false);

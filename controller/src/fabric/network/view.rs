@@ -13,17 +13,17 @@ pub(crate) fn snapshot(network: &Network) -> TopologySnapshot {
     let graph = network.discovery.graph();
     let tors: BTreeSet<_> = graph.hosts().map(|(_, port)| port.switch).collect();
     let of_nodes: BTreeSet<Port> = graph.hosts().map(|(_, port)| port).collect();
-    let silent = |port: &Port| graph.peer(*port).is_none() && !of_nodes.contains(port);
+    let unidentified = |port: &Port| graph.peer(*port).is_none() && !of_nodes.contains(port);
     let switches = network.switches.iter().filter(|(switch, _)| graph.contains(*switch));
     let switches = switches.map(|(switch, state)| SwitchView {
         datapath_id: switch,
         name: state.name.clone(),
         rack: network.racks.number(switch).filter(|_| tors.contains(&switch)),
         ports: u32::try_from(state.ports.len()).unwrap_or(u32::MAX),
-        silent: {
+        unidentified_ports: {
             let up = state.ports.values().filter(|info| info.up);
             let ports = up.map(|info| Port { switch, number: info.number });
-            ports.filter(silent).map(|port| port.number).collect()
+            ports.filter(unidentified).map(|port| port.number).collect()
         },
     });
     let links = graph.links().map(|link| LinkView {
@@ -66,8 +66,8 @@ fn warnings(network: &Network) -> Vec<String> {
     });
     let unreachable = network.discovery.graph().hosts().filter_map(|(name, port)| {
         let pmac = network.racks.number(port.switch).and_then(|rack| pmac::of(rack, port.number));
-        let label = network.label(port);
-        pmac.is_none().then(|| format!("node {name} has no pmac: rack or port number of {label} above 65535"))
+        let at = network.port_name(port);
+        pmac.is_none().then(|| format!("node {name} has no pmac: rack or port number of {at} above 65535"))
     });
     discovery.chain(refused).chain(full).chain(away).chain(unreachable).collect()
 }
@@ -76,20 +76,15 @@ fn warnings(network: &Network) -> Vec<String> {
 pub(crate) fn grants(network: &Network, group: &GroupTrees) -> Vec<TreeGrant> {
     let grant = |tree: &crate::fabric::trees::GroupTree| {
         let shape = tree.current();
-        let uplinks = shape.links.iter().map(|link| {
-            (link_rate(network, *link), format!("{}-{}", network.label(link.a), network.label(link.b)))
-        });
-        let nodes = shape
-            .members
-            .iter()
-            .map(|(name, port)| (node_rate(network, *port), format!("{}-{name}", network.label(*port))));
-        let (rates, links): (Vec<u64>, Vec<String>) = uplinks.chain(nodes).unzip();
+        let uplinks = shape.links.iter().map(|link| link_rate(network, *link));
+        let rates = uplinks.chain(shape.members.iter().map(|(_, port)| node_rate(network, *port)));
         TreeGrant {
             scope: tree.scope,
             address: intent::address(tree.number),
             port: network.config.multicast_port,
-            bytes_per_second: rates.into_iter().filter(|rate| *rate > 0).min().unwrap_or(0),
-            links,
+            bytes_per_second: rates.filter(|rate| *rate > 0).min().unwrap_or(0),
+            links: shape.links.iter().copied().collect(),
+            nodes: shape.members.iter().map(|(name, port)| (name.clone(), *port)).collect(),
         }
     };
     group.trees.iter().map(grant).collect()

@@ -7,7 +7,7 @@ use crate::fabric::switch::metering::{METER_EXISTS, Metering, Policer};
 use crate::fabric::switch::reconcile::{self, Former, Reconciler, Refusals, Update};
 use crate::fabric::switch::role::MasterRole;
 use cool_machine::{Duration, Machine, Poll, Time, earliest};
-use cool_topology::{DatapathId, Mac};
+use cool_topology::{DatapathId, MacAddr};
 use rs_openflow::{
     Body, Error, ErrorMessage, ErrorType, Hello, Message, MultipartReply, MultipartRequest, PacketOut,
     PortConfig, PortNo, PortReason, PortState, VERSION,
@@ -44,7 +44,7 @@ pub(crate) struct ChannelConfig {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct PortInfo {
     pub(crate) number: u32,
-    pub(crate) mac: Mac,
+    pub(crate) mac: MacAddr,
     pub(crate) up: bool,
     /// 0: unknown.
     pub(crate) bytes_per_second: u64,
@@ -410,7 +410,7 @@ impl Channel {
             return self.close(format!("it did not finish the handshake within {HANDSHAKE:?}"));
         }
         if self.last_received + DEAD_AFTER <= now {
-            return self.close(format!("nothing was last_received of it for {DEAD_AFTER:?}"));
+            return self.close(format!("nothing was received from it for {DEAD_AFTER:?}"));
         }
         if self.echo_at.is_some_and(|ask| ask <= now) {
             self.echo_at = None;
@@ -423,7 +423,7 @@ fn port_info(port: &rs_openflow::Port) -> PortInfo {
     let down = port.state.contains(PortState::LINK_DOWN) || port.config.contains(PortConfig::PORT_DOWN);
     PortInfo {
         number: port.port.0,
-        mac: Mac(port.hw_addr.0),
+        mac: port.hw_addr,
         up: !down,
         bytes_per_second: u64::from(port.current_kbps) * 1000 / 8,
     }

@@ -121,7 +121,7 @@ pub(crate) async fn run(
     let (packets_in, packets) = mpsc::channel(PACKETS);
     let driver = Driver {
         connection,
-        peer: taken.caller.address,
+        peer: taken.client.address,
         clock,
         session: Channel::new(clock.now(), connection_context.channel),
         framer: Framer::new(Padding::Ignore),

@@ -165,7 +165,7 @@ mod tests {
     use super::*;
     use crate::fabric::api::Unicast;
     use crate::fabric::intent::always;
-    use rs_openflow::{FlowMod, FlowStats, TableId};
+    use rs_openflow::{FlowMod, FlowStats};
 
     fn metering(max_meters: u32) -> Metering {
         let mut metering = Metering::new(100, None);
@@ -176,21 +176,7 @@ mod tests {
     }
 
     fn told(flow: FlowMod) -> Body {
-        let stats = FlowStats {
-            table: TableId(0),
-            duration_s: 0,
-            duration_ns: 0,
-            priority: flow.priority,
-            idle_timeout: 0,
-            hard_timeout: 0,
-            flags: flow.flags,
-            cookie: flow.cookie,
-            packets: rs_openflow::Counter(0),
-            bytes: rs_openflow::Counter(0),
-            matching: flow.matching,
-            instructions: flow.instructions,
-        };
-        Body::MultipartReply(MultipartReply::Flow(vec![stats]).into())
+        Body::MultipartReply(MultipartReply::Flow(vec![FlowStats::from(flow)]).into())
     }
 
     /// A flow as it is sent, and then read back by one with these meters.

@@ -4,19 +4,19 @@
 use crate::fabric::intent::Retained;
 use crate::fabric::intent::tables::Tables;
 use crate::fabric::switch::change;
-use cool_topology::{DatapathId, Graph, Link, Mac, Port};
+use cool_topology::{DatapathId, Graph, Link, MacAddr, Port};
 use core::net::Ipv4Addr;
 use rs_openflow::{
     Action, Body, Bucket, ErrorMessage, ErrorType, EtherType, FlowCommand, FlowMod, FlowStats, GroupCommand,
     GroupDesc, GroupMod, GroupType, Instruction, Match, Message, MultipartReply, MultipartRequest, Oxm,
-    PortNo, TableId,
+    PortNo,
 };
 use std::collections::{BTreeMap, BTreeSet};
 
 /// What a switch can tell of a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Packet {
-    pub(crate) eth_dst: Mac,
+    pub(crate) eth_dst: MacAddr,
     pub(crate) eth_type: EtherType,
     pub(crate) ipv4_src: Ipv4Addr,
     pub(crate) ipv4_dst: Ipv4Addr,
@@ -109,22 +109,13 @@ impl Switch {
 
     /// What it answers when asked for its flows.
     pub(crate) fn flow_stats(&self) -> Vec<FlowStats> {
-        let stats = |flow: &FlowMod| FlowStats {
-            table: TableId(0),
-            duration_s: 0,
-            duration_ns: 0,
-            priority: flow.priority,
-            idle_timeout: 0,
-            hard_timeout: 0,
-            flags: flow.flags,
-            cookie: flow.cookie,
-            packets: rs_openflow::Counter(0),
-            bytes: rs_openflow::Counter(0),
+        let told = |flow: &FlowMod| {
+            let mut stats = FlowStats::from(flow.clone());
             // Told in another order than it was given.
-            matching: Match { fields: flow.matching.fields.iter().rev().cloned().collect() },
-            instructions: flow.instructions.clone(),
+            stats.matching.fields.reverse();
+            stats
         };
-        self.flows.iter().map(stats).collect()
+        self.flows.iter().map(told).collect()
     }
 
     /// What it answers when asked for its groups.
@@ -156,7 +147,7 @@ impl Switch {
         for action in actions {
             match action {
                 Action::Output { port, .. } => out.push((*port, packet)),
-                Action::SetField(Oxm::EthDst(dst)) => packet.eth_dst = Mac(dst.value.0),
+                Action::SetField(Oxm::EthDst(dst)) => packet.eth_dst = dst.value,
                 Action::Group(group) => {
                     let Some(group) = self.groups.get(&group.0) else { continue };
                     let alive = |bucket: &&Bucket| !self.down.contains(&bucket.watch_port.0);
@@ -184,8 +175,9 @@ fn matches(matching: &Match, in_port: u32, packet: Packet) -> bool {
         Oxm::InPort(port) => port.value == PortNo(in_port),
         Oxm::EthType(kind) => kind.value == packet.eth_type,
         Oxm::EthDst(dst) => {
-            let mask = dst.mask.map_or([0xff; 6], |mask| mask.0);
-            (0..6).all(|i| (dst.value.0[i] ^ packet.eth_dst.0[i]) & mask[i] == 0)
+            let mask = dst.mask.unwrap_or(MacAddr::broadcast()).octets();
+            let (wanted, found) = (dst.value.octets(), packet.eth_dst.octets());
+            (0..6).all(|i| (wanted[i] ^ found[i]) & mask[i] == 0)
         }
         Oxm::Ipv4Src(ip) => ip.value == packet.ipv4_src,
         Oxm::Ipv4Dst(ip) => ip.value == packet.ipv4_dst,

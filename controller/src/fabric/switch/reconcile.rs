@@ -63,7 +63,7 @@ pub(crate) enum Output {
     Read(Former),
     /// Everything desired in this version is installed, but for what the switch refused.
     Answered(u64, Refusals),
-    /// So many of our entries had been changed by somebody else; they are being restored.
+    /// This number of our entries had been changed by somebody else; they are being restored.
     Drifted(usize),
     /// The switch cannot be worked with.
     Failed(String),

@@ -5,7 +5,7 @@
 //! one takes over, the earlier is told with the next thing that it sends and hangs up, and is refused from
 //! then on. A switch that knows no roles has whoever connects.
 
-use rs_openflow::{Body, ErrorMessage, ErrorType, Role, RoleConfig};
+use rs_openflow::{Body, ControllerRole, ErrorMessage, ErrorType, RoleConfig};
 
 /// ROLE_REQUEST_FAILED: a later generation was there.
 const STALE: u16 = 0;
@@ -26,7 +26,7 @@ impl MasterRole {
 
     /// May this controller be its master?
     pub(crate) fn request(&self) -> Body {
-        Body::RoleRequest(RoleConfig { role: Role::MASTER, generation: self.generation })
+        Body::RoleRequest(RoleConfig { role: ControllerRole::MASTER, generation: self.generation })
     }
 
     /// That was asked, and by this number the answer is known.

@@ -85,7 +85,7 @@ impl TieBreak {
     pub(crate) fn tree(self, index: &Index, graph: &Graph, members: &[String]) -> Tree {
         let members = members.iter().map(String::as_str);
         let mut disjoint = Tree::disjoint(index, graph, members.clone(), self.group);
-        // Where there are no longer so many, it has links in common with others.
+        // Where fewer disjoint trees are left than stripes, it has links in common with others.
         disjoint.nth(self.stripe).unwrap_or_else(|| Tree::over(index, graph, members, self.number()))
     }
 

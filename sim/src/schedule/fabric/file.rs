@@ -1,7 +1,7 @@
 //! Networks as files: JSON with `switches`, `links` and `nodes`, as `cool topology --json` prints it.
 
 use super::mesh::{Cable, Mesh, Wrong};
-use super::{Fabric, FabricError, MAX_RANKS, Ranks, Wires};
+use super::{FabricModel, FabricModelError, MAX_RANKS, Ranks, Wires};
 use cool_machine::Duration;
 use serde::Deserialize;
 use std::collections::{BTreeMap, BTreeSet};
@@ -99,24 +99,29 @@ pub enum FileError {
     Rate(String),
 }
 
-impl Fabric {
+impl FabricModel {
     /// The network of a JSON document with `switches`, `links` and `nodes`, as `cool topology --json` prints it;
     /// links whose rates it does not say have those given, in bytes per second. Racks are the switches that have
     /// nodes.
     ///
     /// # Errors
     /// If it is none, or a node is not connected, or switches make a loop.
-    pub fn from_json(name: &str, json: &str, host: u64, uplink: u64) -> Result<Fabric, FabricError> {
+    pub fn from_json(
+        name: &str,
+        json: &str,
+        host: u64,
+        uplink: u64,
+    ) -> Result<FabricModel, FabricModelError> {
         if host == 0 || uplink == 0 {
-            return Err(FabricError::Rate);
+            return Err(FabricModelError::Rate);
         }
         let document = serde_json::from_str(json).map_err(|error| FileError::Json(error.to_string()));
         let fabric = document.and_then(|document| build(name, document, host, uplink));
-        fabric.map_err(|reason| FabricError::File { name: name.to_owned(), reason })
+        fabric.map_err(|reason| FabricModelError::File { name: name.to_owned(), reason })
     }
 }
 
-fn build(name: &str, document: Document, host: u64, uplink: u64) -> Result<Fabric, FileError> {
+fn build(name: &str, document: Document, host: u64, uplink: u64) -> Result<FabricModel, FileError> {
     let Document { switches, links, mut nodes } = document;
     let slots = |node: &Node| u64::from(node.slots.unwrap_or(1).max(1));
     let ranks: u64 = nodes.iter().map(slots).sum();
@@ -165,7 +170,7 @@ fn build(name: &str, document: Document, host: u64, uplink: u64) -> Result<Fabri
             home: switches.names[first_rack].clone(),
         },
     })?;
-    Ok(Fabric {
+    Ok(FabricModel {
         wires: Wires::Mesh(Box::new(mesh)),
         name: name.to_owned(),
         starts,
@@ -226,8 +231,8 @@ mod tests {
         })
     }
 
-    fn read(document: &serde_json::Value) -> Result<Fabric, FabricError> {
-        Fabric::from_json("net.json", &document.to_string(), 1000, 500)
+    fn read(document: &serde_json::Value) -> Result<FabricModel, FabricModelError> {
+        FabricModel::from_json("net.json", &document.to_string(), 1000, 500)
     }
 
     fn refused(document: &serde_json::Value) -> String {
@@ -241,7 +246,7 @@ mod tests {
         let tors = [3, 3, 4, 4, 5, 5];
         let links = [(3, 1), (3, 2), (4, 1), (4, 2), (5, 1), (5, 2)];
         let file = read(&network(&tors, &links)).unwrap();
-        let text: Fabric = "leafspine:3x2x2".parse().unwrap();
+        let text: FabricModel = "leafspine:3x2x2".parse().unwrap();
         for from in 0..6 {
             for to in (0..6).filter(|to| *to != from) {
                 assert_eq!(file.hops(from, to), text.hops(from, to));
@@ -293,7 +298,7 @@ mod tests {
         for (text, wrong) in
             [("{}", "switches"), ("[", "EOF"), (r#"{"switches": [], "nodes": []}"#, "no nodes")]
         {
-            let error = Fabric::from_json("x", text, 1, 1).unwrap_err().to_string();
+            let error = FabricModel::from_json("x", text, 1, 1).unwrap_err().to_string();
             assert!(error.contains(wrong), "{error}");
         }
         let mut document = network(&[1, 1], &[]);

@@ -1,6 +1,6 @@
 //! Networks as people write them: `tree:4x4`.
 
-use super::{Fabric, FabricError, MAX_HOSTS, MAX_RANKS, Ranks, Wires};
+use super::{FabricModel, FabricModelError, MAX_HOSTS, MAX_RANKS, Ranks, Wires};
 use cool_machine::Duration;
 use core::fmt;
 use core::str::FromStr;
@@ -8,19 +8,19 @@ use core::str::FromStr;
 /// Links between switches at most.
 const MAX_SWITCH_LINKS: u64 = 1 << 22;
 
-impl fmt::Display for Fabric {
+impl fmt::Display for FabricModel {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.name)
     }
 }
 
-impl FromStr for Fabric {
-    type Err = FabricError;
+impl FromStr for FabricModel {
+    type Err = FabricModelError;
 
     /// With the links of the emulated test bed, all 20 Mbit/s.
-    fn from_str(text: &str) -> Result<Fabric, FabricError> {
-        let wrong = || FabricError::Text(text.to_owned());
-        let large = || FabricError::Size(text.to_owned());
+    fn from_str(text: &str) -> Result<FabricModel, FabricModelError> {
+        let wrong = || FabricModelError::Text(text.to_owned());
+        let large = || FabricModelError::Size(text.to_owned());
         let number = |word: &str| match word.parse::<u64>() {
             Ok(0) | Err(_) => Err(wrong()),
             Ok(number) => Ok(number),
@@ -62,7 +62,7 @@ impl FromStr for Fabric {
             *at += *rack as usize;
             Some(*at)
         }));
-        Ok(Fabric {
+        Ok(FabricModel {
             wires,
             name: text.to_owned(),
             starts,

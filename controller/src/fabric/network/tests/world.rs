@@ -4,7 +4,7 @@
 use super::super::*;
 use crate::fabric::Call;
 use crate::fabric::Reply;
-use crate::fabric::api::{GroupRequest, Mac, NodeRegistration};
+use crate::fabric::api::{GroupRequest, MacAddr, NodeRegistration};
 use crate::fabric::frames::pmac;
 use crate::fabric::intent;
 use crate::fabric::intent::tables::GROUPS;
@@ -62,7 +62,7 @@ pub(crate) fn at(switch: u64, number: u32) -> Port {
 
 pub(crate) fn node(n: u8) -> NodeRegistration {
     let (name, lldp_key) = (format!("h{n}"), [n; 32].into());
-    NodeRegistration { name, ip: [10, 0, 0, n].into(), mac: Mac([2, 0, 0, 0, 0, n]), lldp_key }
+    NodeRegistration { name, ip: [10, 0, 0, n].into(), mac: MacAddr(2, 0, 0, 0, 0, n), lldp_key }
 }
 
 /// A ring of four ToRs 1 to 4 with two hosts each.
@@ -107,7 +107,7 @@ impl World {
         self.connections += 1;
         let ports = (1..=4).map(|number| PortInfo {
             number,
-            mac: Mac([2, 1, 0, 0, 0, number as u8]),
+            mac: MacAddr(2, 1, 0, 0, 0, number as u8),
             up: true,
             bytes_per_second: 1000 * u64::from(number),
         });
@@ -226,7 +226,7 @@ impl World {
 
     pub(crate) fn send(&self, from: u8, address: Ipv4Addr) -> Vec<String> {
         let packet = Packet {
-            eth_dst: Mac([1, 0, 0x5e, 0, 0, 0]),
+            eth_dst: MacAddr(1, 0, 0x5e, 0, 0, 0),
             eth_type: EtherType::IPV4,
             ipv4_src: node(from).ip,
             ipv4_dst: address,
@@ -239,7 +239,7 @@ impl World {
     /// with any cable pulled of which nobody knows yet but the switches at its ends.
     fn no_loops(&self) {
         let mut model = self.model();
-        let trees = (0..4).map(|tree| (intent::address(GROUPS.start + tree), Mac([1, 0, 0x5e, 0, 0, 0])));
+        let trees = (0..4).map(|tree| (intent::address(GROUPS.start + tree), MacAddr(1, 0, 0x5e, 0, 0, 0)));
         self.sent_from_everywhere(&model, trees);
         let places = || (0..4).filter_map(|rack| Some((Ipv4Addr::UNSPECIFIED, pmac::of(rack, 3)?)));
         self.sent_from_everywhere(&model, places());
@@ -253,7 +253,7 @@ impl World {
     fn sent_from_everywhere(
         &self,
         model: &model::Network<'_>,
-        to: impl Iterator<Item = (Ipv4Addr, Mac)> + Clone,
+        to: impl Iterator<Item = (Ipv4Addr, MacAddr)> + Clone,
     ) {
         for (name, place) in self.truth.hosts() {
             let Some(node) = self.network.nodes.get(name) else { continue };
@@ -292,7 +292,7 @@ impl World {
         }
         self.pulled.insert(port, peer);
         for end in [port, peer] {
-            let mac = Mac([2, 1, 0, 0, 0, end.number as u8]);
+            let mac = MacAddr(2, 1, 0, 0, 0, end.number as u8);
             let info = PortInfo { number: end.number, mac, up, bytes_per_second: 0 };
             let down = &mut self.devices.get_mut(&end.switch).unwrap().switch.down;
             match up {

@@ -3,16 +3,16 @@
 use super::*;
 use proptest::prelude::*;
 use rs_openflow::{
-    BandType, BufferId, Capabilities, Description, Features, FixedText, GroupCapabilities, GroupFeatures,
-    GroupType, HelloElement, MacAddr, Match, MeterFeatures, MeterFlags, Multipart, MultipartFlags, PacketIn,
-    PacketInReason, PerGroupType, PortFeatures, PortStatus, Role, RoleConfig, TableConfig, TableFeatures,
-    TableId,
+    BandType, BufferId, Capabilities, ControllerRole, Description, FixedText, GroupCapabilities,
+    GroupFeatures, GroupType, HelloElement, MacAddr, Match, MeterFeatures, MeterFlags, Multipart,
+    MultipartFlags, PacketIn, PacketInReason, PerGroupType, PortFeatures, PortStatus, RoleConfig,
+    SwitchFeatures, TableConfig, TableFeatures, TableId,
 };
 
 fn port(number: u32, name: &str) -> rs_openflow::Port {
     rs_openflow::Port {
         port: PortNo(number),
-        hw_addr: MacAddr([2, 0, 0, 0, 1, number as u8]),
+        hw_addr: MacAddr(2, 0, 0, 0, 1, number as u8),
         name: FixedText::new(name).unwrap(),
         config: PortConfig::NONE,
         state: PortState::LIVE,
@@ -26,7 +26,7 @@ fn port(number: u32, name: &str) -> rs_openflow::Port {
 }
 
 fn features(auxiliary_id: u8) -> Body {
-    Body::FeaturesReply(Features {
+    Body::FeaturesReply(SwitchFeatures {
         datapath_id: 0x2a,
         buffers: 0,
         tables: 1,
@@ -375,7 +375,7 @@ fn a_switch_that_a_later_controller_runs_is_left_to_it_at_once_or_when_it_says_s
     let mut talk = Talk::new();
     talk.hear(Body::Hello(Hello::default()));
     let asked = talk.hear(features(0));
-    let master = RoleConfig { role: Role::MASTER, generation: 7 };
+    let master = RoleConfig { role: ControllerRole::MASTER, generation: 7 };
     assert_eq!(asked[0].body, Body::RoleRequest(master));
     talk.hear_as(asked[0].xid, refusal(ErrorType::ROLE_REQUEST_FAILED, 0));
     assert!(talk.closed().contains("a controller that started later runs it"), "{}", talk.closed());

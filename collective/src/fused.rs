@@ -1,51 +1,80 @@
 //! Reductions that take what they need from the memory of its sender, a rank of the same node, without a copy in
-//! between.
+//! between. Agents carry schedules out so, and so they are timed.
 //!
 //! A receive into working memory that only one reduction reads is passed over, and the reduction takes the message. That
 //! is safe because no action depends on that send: it only completes later.
 
-use cool_collective::{Action, Buffer, Dependents, Kind, Rank, Schedule, Span, TransferId};
+use crate::progress::Dependents;
+use crate::schedule::{Action, Buffer, Kind, Program, Rank, Schedule, Span, TransferId};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// The reductions of one rank that receive.
-#[derive(Debug, Default)]
-pub(crate) struct Fused {
-    /// The receives that are passed over.
-    pub(crate) receives: BTreeSet<u32>,
-    /// By reduction: from whom it takes which message.
-    pub(crate) reductions: BTreeMap<u32, (Rank, TransferId)>,
+/// The reductions of a schedule that take messages themselves. Actions are numbered as in their rank's program.
+#[derive(Clone, Debug, Default)]
+pub struct Fused {
+    /// Of a rank, the receives that are passed over.
+    receives: BTreeSet<(Rank, u32)>,
+    /// Of a rank, by reduction: from whom it takes which message.
+    reductions: BTreeMap<(Rank, u32), (Rank, TransferId)>,
 }
 
-/// Finds them; `dependents` are those of each rank with a program.
-pub(crate) fn find(schedule: &Schedule, dependents: &BTreeMap<u32, Dependents>) -> BTreeMap<u32, Fused> {
-    let mut free = BTreeSet::new();
-    for (rank, waiting) in dependents {
-        for (index, action) in (0u32..).zip(actions(schedule, *rank)) {
-            if let Kind::Send { to, transfer, .. } = action.kind
-                && waiting.of_action(index).is_empty()
-            {
-                free.insert((*rank, to.0, transfer.0));
+impl Fused {
+    /// Finds those of a schedule. `dependents` are those of a rank's program, if it has one; `one_node` says whether two ranks
+    /// run on one node.
+    pub fn find<'a>(
+        schedule: &Schedule,
+        dependents: impl Fn(Rank) -> Option<&'a Dependents>,
+        one_node: impl Fn(Rank, Rank) -> bool,
+    ) -> Fused {
+        let programs = || {
+            let all = (0..).map(Rank).zip(&schedule.programs);
+            all.filter_map(|(rank, program)| Some((rank, program.as_ref()?, dependents(rank)?)))
+        };
+        let mut free = BTreeSet::new();
+        for (rank, program, waiting) in programs() {
+            free.extend(sends_without_dependents(program, waiting, |to| one_node(rank, to)));
+        }
+        let mut fused = Fused::default();
+        if free.is_empty() {
+            return fused;
+        }
+        for (rank, program, waiting) in programs() {
+            for (index, action) in (0u32..).zip(&program.actions) {
+                let Kind::Receive { from, transfer, dst } = action.kind else { continue };
+                if free.contains(&transfer)
+                    && let Some(reduction) = only_reader(&program.actions, index, dst)
+                    && waiting.of_action(index).contains(&reduction)
+                {
+                    fused.receives.insert((rank, index));
+                    fused.reductions.insert((rank, reduction), (from, transfer));
+                }
             }
         }
+        fused
     }
-    let mut all: BTreeMap<u32, Fused> = BTreeMap::new();
-    for (rank, waiting) in dependents {
-        let actions = actions(schedule, *rank);
-        for (index, action) in (0u32..).zip(actions) {
-            let Kind::Receive { from, transfer, dst } = action.kind else { continue };
-            let Some(reduction) = only_reader(actions, index, dst) else { continue };
-            if free.contains(&(from.0, *rank, transfer.0)) && waiting.of_action(index).contains(&reduction) {
-                let fused = all.entry(*rank).or_default();
-                fused.receives.insert(index);
-                fused.reductions.insert(reduction, (from, transfer));
-            }
-        }
+
+    /// Whether nothing is to be received by an action, since a reduction takes the message from its sender.
+    pub fn is_passed_over(&self, rank: Rank, action: u32) -> bool {
+        self.receives.contains(&(rank, action))
     }
-    all
+
+    /// From whom a reduction takes which message.
+    pub fn message(&self, rank: Rank, action: u32) -> Option<(Rank, TransferId)> {
+        self.reductions.get(&(rank, action)).copied()
+    }
 }
 
-fn actions(schedule: &Schedule, rank: u32) -> &[Action] {
-    schedule.programs.get(rank as usize).and_then(Option::as_ref).map_or(&[], |program| &program.actions)
+/// The messages to ranks of the node for whose sending no action waits.
+fn sends_without_dependents(
+    program: &Program,
+    waiting: &Dependents,
+    on_node: impl Fn(Rank) -> bool,
+) -> impl Iterator<Item = TransferId> {
+    (0u32..).zip(&program.actions).filter_map(move |(index, action)| match action.kind {
+        Kind::Send { to, transfer, .. } if on_node(to) && waiting.of_action(index).is_empty() => {
+            Some(transfer)
+        }
+        _ => None,
+    })
 }
 
 /// The reduction that alone reads what a receive puts into working memory, before something else is put there.
@@ -81,18 +110,17 @@ fn overlap(a: Span, b: Span) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use cool_collective::{Call, Layout, Operation, Place, Plan, compile};
+    use crate::{Call, Layout, Operation, Place, Plan, compile};
 
-    /// The reductions of each rank that take from senders, of four ranks on one node.
+    /// How many messages each of four ranks on one node takes by reductions.
     fn found(operation: Operation, plan: &str) -> [usize; 4] {
         let layout = Layout::new(&[Place { rack: 0, node: 0 }; 4]).unwrap();
         let call = Call::new(operation, Rank(0), 1 << 20, 4);
         let schedule = compile(&call, &layout, &plan.parse::<Plan>().unwrap(), |_| true).unwrap();
-        let compiled = crate::program::Compiled::new(schedule, plan.parse().unwrap(), "", 0);
-        [0, 1, 2, 3].map(|rank| {
-            let actions = 0..compiled.program(rank).actions.len() as u32;
-            actions.filter(|action| compiled.fused(rank, *action).is_some()).count()
-        })
+        let dependents: Vec<Dependents> = schedule.programs.iter().flatten().map(Dependents::of).collect();
+        let fused = Fused::find(&schedule, |rank| dependents.get(rank.0 as usize), |_, _| true);
+        assert_eq!(fused.receives.len(), fused.reductions.len());
+        [0, 1, 2, 3].map(|rank| fused.reductions.keys().filter(|(of, _)| of.0 == rank).count())
     }
 
     #[test]

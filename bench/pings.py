@@ -1,0 +1,137 @@
+#!/usr/bin/python3
+"""How soon an agent answers pings while ranks of its node move much data among themselves.
+
+    sudo bench/pings.py                             # allreduce of 1 GiB by 8 ranks; needs 17 GiB of memory
+    sudo bench/pings.py --bytes 256M --ops allreduce,bcast,alltoall
+
+An agent that does not answer pings counts as gone (its failure detector's peer timeout). Controller, one agent and its ranks are
+processes as on a cluster; pings go to the agent over loopback as other agents send them, one each --interval, whether or not the
+last was answered. A ping's latency ends when its answer is in our socket, by the system's time stamp, so that our own waiting for
+a processor does not count. Needs what loopback.py needs. Writes report.json to target/pings.
+"""
+import argparse
+import json
+import os
+import select
+import socket
+import struct
+import subprocess
+import sys
+import time
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+ROOT = os.path.dirname(HERE)
+sys.path[:0] = [HERE, os.path.join(ROOT, "mininet")]
+import bench  # noqa: E402
+import loopback  # noqa: E402
+import page  # noqa: E402
+import testbed  # noqa: E402
+
+AGENT_PORT = 7420
+SO_TIMESTAMPNS = 35  # socket(7); Python has no name for it
+
+# As transport/src/packet/codec.rs has it: magic, version, type, stream (group, epoch, call, transfer, source), from, digest, flags.
+PING = struct.Struct(">HBBQIQIHHQBB")
+MAGIC, VERSION, TYPE, TO_ANSWER = 0xC001, 2, 8, 1
+DIGEST = 9
+
+# An answer that has not come by then after the last ping is lost.
+LAST_ANSWER = 2.0
+
+
+class Pinger:
+    """Pings an agent, and when each ping was sent and answered."""
+
+    def __init__(self, ip, interval):
+        self.to, self.interval = (ip, AGENT_PORT), interval
+        self.socket = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+        self.socket.setsockopt(socket.SOL_SOCKET, SO_TIMESTAMPNS, 1)
+        self.socket.setblocking(False)
+        self.sent, self.answered = [], {}
+
+    def send(self):
+        # An answer repeats the ping's digest, by which it is known.
+        ping = PING.pack(MAGIC, VERSION, TYPE, 0, 0, 0, 0, 0, 0, len(self.sent), TO_ANSWER, 0)
+        self.sent.append(time.time_ns())
+        self.socket.sendto(ping, self.to)
+
+    def receive(self):
+        """Takes the answers that have come."""
+        while True:
+            try:
+                answer, notes, _, _ = self.socket.recvmsg(PING.size, socket.CMSG_SPACE(16))
+            except BlockingIOError:
+                return
+            seconds, nanoseconds = next(struct.unpack("ll", data) for _, kind, data in notes if kind == SO_TIMESTAMPNS)
+            self.answered[PING.unpack(answer)[DIGEST]] = seconds * 10**9 + nanoseconds
+
+    def run_beside(self, process):
+        """Pings until a process has ended, and waits for the last answers."""
+        due = time.monotonic()
+        while process.poll() is None:
+            if time.monotonic() >= due:
+                self.send()
+                due += self.interval
+            select.select([self.socket], [], [], max(0.0, due - time.monotonic()))
+            self.receive()
+        end = time.monotonic() + LAST_ANSWER
+        while len(self.answered) < len(self.sent) and time.monotonic() < end:
+            select.select([self.socket], [], [], end - time.monotonic())
+            self.receive()
+
+    def latencies(self):
+        """Seconds until each ping was answered, sorted; infinite for one that was not."""
+        never = float("inf")
+        return sorted((self.answered[n] - at) / 1e9 if n in self.answered else never for n, at in enumerate(self.sent))
+
+
+def measure(bed, options, op):
+    """Latencies of pings to the agent during one operation's repetitions."""
+    command = ["cool", "bench", "--json", "--ops", op, "--bytes", str(options.bytes), "--reps", str(options.reps), "--warmup", "1",
+               "--ranks", str(options.ranks), "--ranks-per-node", str(options.ranks)] + (["--alloc"] if options.alloc else [])
+    pinger = Pinger(loopback.ADDRESS % 1, options.interval / 1e3)
+    process = subprocess.Popen(command, env=bed.environment(), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    pinger.run_beside(process)
+    output, errors = process.communicate()
+    if process.returncode:
+        raise RuntimeError("cool bench: " + errors.strip()[-300:])
+    [result] = json.loads(output)["results"]
+    return pinger.latencies(), result["seconds"]
+
+
+def parse_arguments():
+    p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    p.add_argument("--ranks", type=int, default=8, help="on the node; default %(default)s")
+    p.add_argument("--ops", default="allreduce", help="default %(default)s")
+    p.add_argument("--bytes", type=bench.size, default="1G", help="of each rank's array; default %(default)s")
+    p.add_argument("--reps", type=int, default=3, help="after one that warms up; default %(default)s")
+    p.add_argument("--alloc", action="store_true", help="arrays of comm.alloc")
+    p.add_argument("--interval", type=float, default=1.0, help="milliseconds between pings; default %(default)s")
+    p.add_argument("--within", type=float, default=20.0, help="milliseconds, within which answers are counted; default %(default)s")
+    bench.add_run_options(p, "pings")
+    return p.parse_args()
+
+
+def main():
+    options = parse_arguments()
+    testbed.unwind_on_signals()
+    os.makedirs(options.out, exist_ok=True)
+    bed = loopback.Loopback(1, slots=options.ranks, bin_dir=options.bin, mtu=65535, log_level="warn")
+    report = {}
+    with bench.started(bed, options.wait):
+        for op in options.ops.split(","):
+            found, seconds = measure(bed, options, op)
+            share = sum(latency <= options.within / 1e3 for latency in found) / len(found)
+            tail = {q: 1e3 * found[min(len(found) - 1, int(q * len(found)))] for q in (0.5, 0.99, 0.999, 1.0)}
+            report[op] = {"seconds": seconds, "pings": len(found), "within": share, "milliseconds": tail}
+            print("%s of %s by %d ranks of one node: %d pings, %.3f %% answered within %g ms; median %.2f ms, 99 %% %.2f, 99.9 %% %.2f, "
+                  "longest %.2f" % (op, page.size(options.bytes), options.ranks, len(found), 100 * share, options.within, *tail.values()), flush=True)
+    with open(os.path.join(options.out, "report.json"), "w", encoding="utf-8") as f:
+        json.dump(report, f, indent=1)
+
+
+if __name__ == "__main__":
+    try:
+        sys.exit(main())
+    except (testbed.Failure, RuntimeError, OSError, ValueError, subprocess.TimeoutExpired) as e:
+        sys.exit("pings: %s" % e)

@@ -1,0 +1,81 @@
+//! Multicasts of a schedule that is being timed: who waits for whom before the first byte goes, and after the last.
+
+use super::{At, Event, READY, World};
+use crate::schedule::Kind;
+use crate::timing::costs::nanos;
+use crate::timing::{Multicast, NetworkModel};
+
+impl<N: NetworkModel> World<'_, N> {
+    /// Opens the next multicast of a rank over whose tree none is under way.
+    pub(super) fn next_multicast(&mut self, rank: u32) {
+        let program = self.program(rank);
+        let Some((action, _)) = self.progress[rank as usize].next_multicast(program) else { return };
+        let at = At { rank, action };
+        let Kind::Multicast { transfer, src, .. } = self.kind(at) else { return };
+        let node = self.node(rank);
+        let sent = self.work(node, nanos(self.costs.send));
+        self.plan(sent, Event::Sent { transfer: transfer.0 });
+        if src.len <= self.costs.copied {
+            self.finish_after(at, self.costs.copying(src.len));
+        }
+    }
+
+    /// A long multicast waits until all its receivers are ready: they are told, and answer by way of the first
+    /// of their rack.
+    pub(super) fn announce_stream(&mut self, transfer: u32) {
+        let sender = self.index.sender(transfer);
+        if self.bytes(sender) <= self.costs.eager {
+            return self.begin_stream(transfer);
+        }
+        let lacking = self.index.receivers(transfer).iter();
+        let lacking = lacking.filter(|at| self.known[self.index.number(**at)] & READY == 0).count();
+        let known = self.now + self.farthest(transfer, 0);
+        if lacking == 0 {
+            self.begin_after(transfer, known);
+        } else {
+            self.gathering.insert(transfer, (lacking, known));
+        }
+    }
+
+    pub(super) fn begin_after(&mut self, transfer: u32, ready: u64) {
+        let way = self.farthest(transfer, 0);
+        self.plan(ready + way + way / 2, Event::Begun { transfer });
+    }
+
+    /// The time to the farthest receiver.
+    fn farthest(&self, transfer: u32, bytes: u64) -> u64 {
+        let from = self.node(self.index.sender(transfer).rank);
+        let receivers = self.index.receivers(transfer).iter();
+        receivers.map(|at| self.network.latency(from, self.node(at.rank), bytes)).max().unwrap_or(0)
+    }
+
+    pub(super) fn begin_stream(&mut self, transfer: u32) {
+        self.see_begin(transfer);
+        let sender = self.index.sender(transfer);
+        let Kind::Multicast { src, concurrent_senders, stripe, .. } = self.kind(sender) else { return };
+        let from = self.node(sender.rank);
+        let to: Vec<usize> = self.index.receivers(transfer).iter().map(|at| self.node(at.rank)).collect();
+        let what = Multicast { bytes: src.len, concurrent_senders, stripe };
+        self.network(|net, now, tell| net.multicast(now, transfer, (from, &to), what, tell));
+    }
+
+    /// The last byte of a multicast has left.
+    pub(super) fn stream_over(&mut self, transfer: u32) {
+        let sender = self.index.sender(transfer);
+        let bytes = self.bytes(sender);
+        if bytes > self.costs.copied {
+            // Until all have told, by way of the first of their rack, that they have it, and are told so.
+            let way = self.farthest(transfer, bytes);
+            let released = self.now + way + way + way / 2;
+            self.plan(released, Event::Done { rank: sender.rank, action: sender.action });
+            for i in 0..self.index.receivers(transfer).len() {
+                let rank = self.index.receivers(transfer)[i].rank;
+                self.ends(rank, released);
+            }
+        }
+        if let Some(stripe) = self.kind(sender).stripe() {
+            self.progress[sender.rank as usize].multicast_sent(stripe);
+        }
+        self.next_multicast(sender.rank);
+    }
+}

@@ -1,0 +1,100 @@
+//! How much an engine does in one turn.
+
+use super::*;
+use crate::machine::Work;
+use crate::{CallRequest, ElementType, MemberSpec, MemoryRange};
+use cool_collective::CostModel;
+use std::net::Ipv4Addr;
+
+const RANKS: u32 = 48;
+
+/// Bytes that a rank has for each.
+const BLOCK: u64 = 128 * 1024;
+
+fn spec() -> GroupSpec {
+    let member = |rank| MemberSpec {
+        rank,
+        node: "h0".to_owned(),
+        rack: 0,
+        ip: Ipv4Addr::LOCALHOST,
+        udp_port: 7420,
+        tcp_port: 7420,
+    };
+    GroupSpec {
+        id: 1,
+        epoch: 1,
+        members: (0..RANKS).map(member).collect(),
+        trees: Vec::new(),
+        chunk_bytes: 1424,
+        host_bytes_per_second: 0,
+        cost_model: CostModel::default(),
+    }
+}
+
+fn alltoall(rank: u32) -> CallRequest {
+    let len = BLOCK * u64::from(RANKS);
+    let buffer =
+        |number: u32| Some(MemoryRange { memory: MemoryId::Registered(u64::from(number)), offset: 0, len });
+    CallRequest {
+        group: 1,
+        rank,
+        operation: Operation::Alltoall,
+        root: 0,
+        element: ElementType::U8,
+        reduce: None,
+        count: BLOCK,
+        counts: None,
+        plan: "cool-p-p".to_owned(),
+        input: buffer(2 * rank),
+        output: buffer(2 * rank + 1),
+        timeout: None,
+    }
+}
+
+/// Polls until the engine is idle: what it asked for, and whether it is to be polled again at once.
+fn turn(engine: &mut Engine, now: Time) -> (Vec<Output>, bool) {
+    let mut outputs = Vec::new();
+    loop {
+        match engine.poll(now) {
+            Poll::Output(output) => outputs.push(output),
+            Poll::Idle(next) => {
+                return (outputs, next.is_some_and(|at| at <= now + Duration::from_micros(1)));
+            }
+        }
+    }
+}
+
+#[test]
+fn a_call_of_thousands_of_actions_is_carried_out_in_short_turns() {
+    let (mut engine, mut now) = (Engine::new("h0", 0, Duration::from_secs(2)), Time::ZERO);
+    engine.handle(now, Input::MakeGroup(&spec()));
+    for rank in 0..RANKS {
+        engine.handle(now, Input::Call { token: u64::from(rank), request: alltoall(rank) });
+    }
+    let (mut works, mut answered, mut turns) = (0, 0, 0);
+    while answered < RANKS {
+        let (outputs, again) = turn(&mut engine, now);
+        assert!(again || !outputs.is_empty(), "nothing is left to wait for");
+        let started = outputs.iter().filter(|output| matches!(output, Output::Work { .. })).count();
+        assert!(started <= 256, "{started} in one turn");
+        works += started;
+        turns += 1;
+        now = now + Duration::from_micros(1);
+        for output in outputs {
+            match output {
+                Output::Work { id, work: Work::Prepare(preparation) } => {
+                    engine.handle(now, Input::Prepared(id, preparation.run()));
+                }
+                Output::Work { id, .. } => engine.handle(now, Input::WorkDone(id)),
+                Output::Done { result, .. } => {
+                    assert!(result.is_ok(), "{result:?}");
+                    answered += 1;
+                }
+                _ => {}
+            }
+        }
+    }
+    // A block from each to each, and the preparation.
+    assert_eq!(works, (RANKS * RANKS + 1) as usize);
+    assert!(turns > works / 256, "{turns}");
+}

@@ -1,0 +1,32 @@
+//! Model files, of whoever made them: one that is taken is written with the same bytes again, and its parts fit together.
+#![cfg_attr(fuzzing, no_main)]
+
+use cool_kmeans::model::Model;
+
+fn check(bytes: &[u8]) {
+    match Model::decode(bytes) {
+        Ok(model) => {
+            assert_eq!(Model::decode(&model.encode()).expect("it was taken before").encode(), model.encode());
+            let centroids = &model.clusters.centroids;
+            assert_eq!(centroids.len() * model.clusters.grid.origin.len(), centroids.values.len());
+        }
+        Err(refused) => assert!(!refused.is_empty()),
+    }
+}
+
+#[cfg(test)]
+fn seeds() -> Vec<Vec<u8>> {
+    use cool_kmeans::grid::{Centroids, Grid, Precision};
+    use cool_kmeans::model::{Clusters, Provenance};
+    let model = |precision, grid: Grid, values: Vec<i16>| {
+        let centroids = Centroids { precision, dims: grid.origin.len(), values };
+        let clusters = Clusters { centroids, grid, cut: None };
+        Model { clusters, classifier: None, provenance: Provenance::default() }.encode()
+    };
+    vec![
+        model(Precision::Byte, Grid::bytes(2, 1.0), vec![0, 32_640, 7, 128]),
+        model(Precision::Wide, Grid::spanning(&[-1.0], &[2.5]), vec![-32_767, 3, 32_767]),
+    ]
+}
+
+cool_fuzz::target!();

@@ -1,0 +1,38 @@
+//! CSV files of points, of whoever made them: from one whose lines are all taken come as many finite numbers as it has points; else
+//! the error names the file.
+#![cfg_attr(fuzzing, no_main)]
+
+use cool_fuzz::File;
+use cool_kmeans::inputs::text::Lines;
+use cool_kmeans::peers::Peers;
+
+thread_local! {
+    static FILE: File = File::new(".csv");
+}
+
+fn check(bytes: &[u8]) {
+    FILE.with(|file| {
+        let lines = match Lines::open(&Peers::alone(), &[file.holding(bytes).to_owned()], None, 1) {
+            Ok(lines) => lines,
+            Err(refused) => return file.assert_named(&refused),
+        };
+        let rows: Vec<u64> = (0..lines.rows()).collect();
+        let mut values = Vec::new();
+        match lines.each(&rows, |row| values.extend_from_slice(row)) {
+            Ok(()) => {
+                assert_eq!(values.len(), rows.len() * lines.dims);
+                assert!(values.iter().all(|value| value.is_finite()));
+            }
+            Err(refused) => file.assert_named(&refused),
+        }
+    });
+}
+
+#[cfg(test)]
+fn seeds() -> Vec<Vec<u8>> {
+    ["1,2\n3,4\n", "x;\"y z\"\r\n\r\n1;\"2.5e1\"\r\n", "a\tb\n1\t-2", "7\n8\n"]
+        .map(|text| text.as_bytes().to_vec())
+        .to_vec()
+}
+
+cool_fuzz::target!(30_000);

@@ -1,0 +1,41 @@
+//! `.bvecs` files of points, of whoever made them: one that is taken has whole rows, and those that are read have the elements that
+//! stand in the file behind their number.
+#![cfg_attr(fuzzing, no_main)]
+
+use cool_fuzz::File;
+use cool_kmeans::inputs::array::Array;
+
+thread_local! {
+    static FILE: File = File::new(".bvecs");
+}
+
+fn check(bytes: &[u8]) {
+    FILE.with(|file| {
+        let array = match Array::open(file.holding(bytes)) {
+            Ok(array) => array,
+            Err(refused) => return file.assert_named(&refused),
+        };
+        let count = (array.dims as u32).to_le_bytes();
+        let mut read = Vec::new();
+        let done = array.read(0..array.rows, |_, row| {
+            read.extend_from_slice(&count);
+            read.extend_from_slice(row);
+            Ok(())
+        });
+        match done {
+            Ok(()) => assert_eq!(read, bytes),
+            Err(refused) => {
+                file.assert_named(&refused);
+                assert!(bytes.starts_with(&read) && read != bytes);
+            }
+        }
+    });
+}
+
+#[cfg(test)]
+fn seeds() -> Vec<Vec<u8>> {
+    let row = |data: &[u8]| [&(data.len() as u32).to_le_bytes(), data].concat();
+    vec![row(&[7]), [row(&[1, 2, 3]), row(&[4, 5, 6])].concat(), [row(&[1]), row(&[2]), row(&[3])].concat()]
+}
+
+cool_fuzz::target!(30_000);

@@ -1,0 +1,111 @@
+//! `assign`: the clusters of points by a model.
+
+use super::options::{Files, Work, make_folder};
+use super::terminal::Terminal;
+use clap::Args;
+use cool_kmeans::Error;
+use cool_kmeans::apply::{self, Assigned};
+use cool_kmeans::inputs::Source;
+use cool_kmeans::inputs::array::Kind;
+use cool_kmeans::inputs::pictures::Cut;
+use cool_kmeans::model::Model;
+use cool_kmeans::peers::Peers;
+use cool_kmeans::tables::TableFile;
+use std::path::{Path, PathBuf};
+
+/// Assign points to the clusters of a model, on all ranks.
+///
+/// The model says how patches are cut out of pictures. Points that were clustered get the labels that the clustering gave them.
+#[derive(Debug, Args)]
+#[command(after_long_help = EXAMPLES)]
+pub(crate) struct Assign {
+    #[command(flatten)]
+    files: Files,
+
+    /// What fit or classify train has written.
+    #[arg(long, value_name = "FILE.cool")]
+    model: PathBuf,
+
+    /// Write each point's cluster, in order of the points: .npy of <i4, or text; - is standard output. This is what is done if neither
+    /// labels nor distances are asked for.
+    #[arg(long, value_name = "FILE")]
+    labels: Option<PathBuf>,
+
+    /// Write each point's distance from the centroid of its cluster: .npy of <f8, or text.
+    #[arg(long, value_name = "FILE")]
+    distances: Option<PathBuf>,
+
+    #[command(flatten)]
+    pub(crate) work: Work,
+}
+
+const EXAMPLES: &str = "\
+Examples:
+  cool-kmeans assign --model points.cool --labels labels.npy --distances distances.npy more.npy
+  cool-kmeans assign --model points.cool more.csv | sort -n | uniq -c
+      how many points each cluster gets";
+
+impl Assign {
+    /// What each rank does.
+    pub(crate) fn run(&self, peers: &Peers<'_>) -> Result<(), Error> {
+        let model = Model::read(peers, &self.model)?;
+        let threads = self.work.threads(peers);
+        // Of another model's patches there is no telling; pictures are refused then.
+        let cut = model.clusters.cut.map_or_else(|| Cut::new(5, 40, 20), Ok)?;
+        let source = Source::open(peers, &self.files.input(cut, None), threads)?;
+        let mut tables =
+            peers.agree(if peers.leads() { self.tables(source.rows()) } else { Ok(Tables::default()) })?;
+        let terminal = Terminal::new(peers.leads() && !tables.print(), 0);
+        let work = (self.work.level(), threads);
+        apply::assign(peers, &model.clusters, &source, work, &terminal, |found| tables.write(found))?;
+        terminal.finish();
+        peers.agree(tables.keep())?;
+        terminal.say(&format!(
+            "{} points assigned to {} clusters",
+            source.rows(),
+            model.clusters.centroids.len()
+        ));
+        Ok(())
+    }
+
+    fn tables(&self, rows: u64) -> Result<Tables, Error> {
+        let begin = |path: &Path, kind| {
+            make_folder(path)?;
+            TableFile::create(path, kind, rows, 1)
+        };
+        let print = (self.labels.is_none() && self.distances.is_none()).then(|| Path::new("-"));
+        let labels = self.labels.as_deref().or(print);
+        Ok(Tables {
+            labels: labels.map(|path| begin(path, Kind::I32)).transpose()?,
+            distances: self.distances.as_deref().map(|path| begin(path, Kind::F64)).transpose()?,
+        })
+    }
+}
+
+/// What rank 0 writes; other ranks nothing.
+#[derive(Default)]
+struct Tables {
+    labels: Option<TableFile>,
+    distances: Option<TableFile>,
+}
+
+impl Tables {
+    /// Whether standard output is one of them.
+    fn print(&self) -> bool {
+        [&self.labels, &self.distances].into_iter().flatten().any(TableFile::is_stdout)
+    }
+
+    fn write(&mut self, found: &[Assigned]) -> Result<(), Error> {
+        if let Some(labels) = &mut self.labels {
+            labels.write(&found.iter().flat_map(|a| a.label.to_le_bytes()).collect::<Vec<_>>(), &[])?;
+        }
+        if let Some(distances) = &mut self.distances {
+            distances.write(&found.iter().flat_map(|a| a.distance.to_le_bytes()).collect::<Vec<_>>(), &[])?;
+        }
+        Ok(())
+    }
+
+    fn keep(self) -> Result<(), Error> {
+        [self.labels, self.distances].into_iter().flatten().try_for_each(TableFile::keep)
+    }
+}

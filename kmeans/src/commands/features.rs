@@ -1,0 +1,134 @@
+//! `features`: the numbers that describe patches of pictures, and `histogram`: the words of pictures.
+
+use super::options::{Files, Patches, Work, make_folder};
+use super::terminal::Terminal;
+use clap::Args;
+use cool_kmeans::Error;
+use cool_kmeans::apply;
+use cool_kmeans::inputs::Source;
+use cool_kmeans::inputs::array::Kind;
+use cool_kmeans::model::Model;
+use cool_kmeans::peers::Peers;
+use cool_kmeans::tables::TableFile;
+use std::path::{Path, PathBuf};
+
+/// Write the numbers that describe patches of pictures, or those of any other input, as one table.
+#[derive(Debug, Args)]
+pub(crate) struct Features {
+    #[command(flatten)]
+    files: Files,
+
+    #[command(flatten)]
+    patches: Patches,
+
+    /// The file to write: .npy (|u1 of pictures and bytes, else <f8), or text with a point a line, as the papers have it: pictureID rowID
+    /// colID f1 f2 ..., with _ for blanks in names. - is standard output.
+    #[arg(long, value_name = "FILE")]
+    out: PathBuf,
+
+    /// Names the places that --patches draws.
+    #[arg(long, default_value_t = 1, value_name = "N")]
+    seed: u64,
+
+    #[command(flatten)]
+    pub(crate) work: Work,
+}
+
+/// Count the visual words of pictures: a row of counts for each picture, in order of their names.
+#[derive(Debug, Args)]
+pub(crate) struct Histogram {
+    #[command(flatten)]
+    files: Files,
+
+    /// What fit of pictures or classify train has written.
+    #[arg(long, value_name = "FILE.cool")]
+    model: PathBuf,
+
+    /// The file to write: .npy of <i4, or text with a picture's name and its counts on each line, with _ for blanks in names. - is standard
+    /// output.
+    #[arg(long, value_name = "FILE")]
+    out: PathBuf,
+
+    #[command(flatten)]
+    pub(crate) work: Work,
+}
+
+impl Features {
+    /// What each rank does.
+    pub(crate) fn run(&self, peers: &Peers<'_>) -> Result<(), Error> {
+        let cut = self.patches.cut().and_then(|cut| Ok((cut, self.patches.sampling(self.seed)?)));
+        let (cut, sampling) = peers.agree(cut)?;
+        let threads = self.work.threads(peers);
+        let source = Source::open(peers, &self.files.input(cut, sampling), threads)?;
+        let kind = if source.byte_step().is_some() { Kind::U8 } else { Kind::F64 };
+        let mut table = begin(peers, &self.out, kind, (source.rows(), source.dims()))?;
+        let terminal = terminal(peers, table.as_ref());
+        apply::features(peers, &source, threads, &terminal, |rows, bytes| {
+            let Some(table) = &mut table else { return Ok(()) };
+            let mut names = Vec::new();
+            if table.is_text() {
+                let places = source.places(&rows.collect::<Vec<_>>())?;
+                names.extend(places.iter().map(|p| format!("{} {} {}", one_word(&p.file), p.row, p.column)));
+            }
+            table.write(&bytes, &names)
+        })?;
+        terminal.finish();
+        peers.agree(table.map_or(Ok(()), TableFile::keep))?;
+        terminal.say(&format!("{} points of {} numbers", source.rows(), source.dims()));
+        Ok(())
+    }
+}
+
+impl Histogram {
+    /// What each rank does.
+    pub(crate) fn run(&self, peers: &Peers<'_>) -> Result<(), Error> {
+        let model = Model::read(peers, &self.model)?;
+        let cut = peers.agree(model.clusters.patches())?;
+        let threads = self.work.threads(peers);
+        let source = Source::open(peers, &self.files.input(cut, None), threads)?;
+        let Source::Pictures(pictures) = &source else {
+            return Err(Error::Input(format!(
+                "{}: no picture; words are counted in pictures",
+                source.name()
+            )));
+        };
+        let names: Vec<String> =
+            pictures.entries().map(|entry| one_word(&entry.name.display().to_string())).collect();
+        let words = model.clusters.centroids.len();
+        let mut table = begin(peers, &self.out, Kind::I32, (names.len() as u64, words))?;
+        let terminal = terminal(peers, table.as_ref());
+        let work = (self.work.level(), threads);
+        apply::histograms(peers, &model.clusters, pictures, work, &terminal, |rows, counts| {
+            let Some(table) = &mut table else { return Ok(()) };
+            let bytes: Vec<u8> = counts.iter().flat_map(|count| count.to_le_bytes()).collect();
+            table.write(&bytes, &names[rows.start as usize..rows.end as usize])
+        })?;
+        terminal.finish();
+        peers.agree(table.map_or(Ok(()), TableFile::keep))?;
+        terminal.say(&format!("{} pictures, {words} words", names.len()));
+        Ok(())
+    }
+}
+
+/// Rank 0's table.
+fn begin(
+    peers: &Peers<'_>,
+    path: &Path,
+    kind: Kind,
+    (rows, columns): (u64, usize),
+) -> Result<Option<TableFile>, Error> {
+    let begin = || {
+        make_folder(path)?;
+        TableFile::create(path, kind, rows, columns).map(Some)
+    };
+    peers.agree(if peers.leads() { begin() } else { Ok(None) })
+}
+
+/// Silent where the table goes to standard output.
+fn terminal(peers: &Peers<'_>, table: Option<&TableFile>) -> Terminal {
+    Terminal::new(peers.leads() && !table.is_some_and(TableFile::is_stdout), 0)
+}
+
+fn one_word(name: &str) -> String {
+    name.replace(|c: char| c.is_whitespace(), "_")
+}

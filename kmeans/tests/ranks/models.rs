@@ -1,0 +1,209 @@
+//! What is done with a model: by the program, and by any number of ranks alike.
+
+use crate::refusals::program;
+use crate::runs::{Silent, clustering, loading, noise, ranks, write_bytes};
+use cool::embedded::Embedded;
+use cool_distance::Level;
+use cool_kmeans::apply::{self, Assigned};
+use cool_kmeans::inputs::Source;
+use cool_kmeans::inputs::array::Array;
+use cool_kmeans::model::Clusters;
+use cool_kmeans::npy;
+use cool_kmeans::peers::Peers;
+use std::path::{Path, PathBuf};
+
+fn name(path: &Path) -> String {
+    path.display().to_string()
+}
+
+/// Runs the program; its output.
+fn output(arguments: &[&str]) -> String {
+    let done = program(arguments);
+    assert!(done.status.success(), "{arguments:?}: {}", String::from_utf8_lossy(&done.stderr));
+    String::from_utf8(done.stdout).expect("text")
+}
+
+/// Runs the program, which must refuse in one line.
+fn refusal(arguments: &[&str]) -> String {
+    let done = program(arguments);
+    let said = String::from_utf8_lossy(&done.stderr).into_owned();
+    assert_eq!((done.status.code(), said.lines().count()), (Some(1), 1), "{arguments:?}: {said}");
+    said
+}
+
+/// The bytes behind the header of an array of one dimension.
+fn column<const N: usize>(path: &Path) -> Vec<[u8; N]> {
+    let bytes = std::fs::read(path).expect("read");
+    let start = 10 + usize::from(u16::from_le_bytes([bytes[8], bytes[9]]));
+    bytes[start..].as_chunks().0.to_vec()
+}
+
+fn photo(path: &Path, shade: u32) {
+    let pixel = |x: u32, y: u32| image::Luma([((x * x / (5 + shade) + y * shade) % 251) as u8]);
+    image::GrayImage::from_fn(90, 70, pixel).save(path).expect("saved");
+}
+
+#[test]
+fn labels_of_points_that_were_clustered_are_those_of_the_clustering_on_any_ranks() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let (bytes, reals) = (folder.path().join("bytes.npy"), folder.path().join("reals.npy"));
+    write_bytes(&bytes, &noise(300 * 7, 256).into_iter().map(|v| v as u8).collect::<Vec<_>>(), 7);
+    let values: Vec<f64> = noise(300 * 4, 1000).into_iter().map(|v| v as f64 / 7.0).collect();
+    npy::write(&reals, &values, 4).expect("written");
+    for path in [bytes, reals] {
+        let (load, how) = (loading(std::slice::from_ref(&path), 0), clustering(6, 2));
+        let (share, clustered, _) = ranks(1, &load, &how).remove(0).expect("clustered");
+        let clusters = Clusters::of(&share, &clustered);
+        let assign = |peers: &Peers<'_>| {
+            let source = Source::open(peers, &load.input, 2)?;
+            let mut all: Vec<Assigned> = Vec::new();
+            let take = |some: &[Assigned]| {
+                all.extend_from_slice(some);
+                Ok(())
+            };
+            apply::assign(peers, &clusters, &source, (Level::best(), 2), &Silent, take).map(|()| all)
+        };
+        let alone = assign(&Peers::alone()).expect("assigned");
+        assert_eq!(alone.iter().map(|a| a.label).collect::<Vec<_>>(), clustered.labels);
+        let squared: f64 = alone.iter().map(|a| a.distance * a.distance).sum();
+        assert!((squared - clustered.inertia).abs() < 1e-9 * squared, "{squared} {}", clustered.inertia);
+        let layout = Embedded { ranks: 3, ranks_per_node: 1, racks: 2 };
+        let by_ranks = cool::embedded::run(layout, |comm| assign(&Peers::of(&comm))).expect("agents start");
+        assert_eq!(by_ranks.into_iter().next().expect("a rank").expect("assigned"), alone);
+    }
+}
+
+#[test]
+fn points_far_from_those_that_were_clustered_are_assigned_by_their_true_distances() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let (near, far, model) = ("near.csv", "far.csv", "m.cool");
+    let [near, far, model] = [near, far, model].map(|n| name(&folder.path().join(n)));
+    std::fs::write(&near, "x,y\n0,0\n0,1\n10,0\n10,1\n").expect("written");
+    // Clamped to the grid it would be nearer to the second cluster than it is.
+    std::fs::write(&far, "-400,0.5\n1000,0.5\n10,0.5\n").expect("written");
+    output(&["-k", "2", "--model", &model, &near]);
+    let (labels, distances) = (name(&folder.path().join("l.npy")), name(&folder.path().join("d.npy")));
+    output(&["assign", "--model", &model, "--labels", &labels, "--distances", &distances, &far]);
+    let labels = column(Path::new(&labels)).into_iter().map(i32::from_le_bytes).collect::<Vec<_>>();
+    let distances = column(Path::new(&distances)).into_iter().map(f64::from_le_bytes).collect::<Vec<_>>();
+    assert_ne!(labels[0], labels[1]);
+    assert_eq!(labels[1], labels[2]);
+    for (found, expected) in distances.iter().zip([400.0, 990.0, 0.0]) {
+        assert!((found - expected).abs() < 1e-3, "{distances:?}");
+    }
+}
+
+#[test]
+fn a_run_leaves_labels_and_a_model_that_gives_them_again() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let at = |file: &str| folder.path().join(file);
+    photo(&at("a b.png"), 1);
+    photo(&at("b.jpg"), 2);
+    let pictures = name(folder.path());
+    let (model, labels, again) = (at("out/m.cool"), at("out/l.npy"), at("out/again.npy"));
+    let (model, labels, again) = (name(&model), name(&labels), name(&again));
+    let options = ["--patch", "20", "--stride", "10"];
+    let fit =
+        [&["fit", "-k", "5", "--model", &model, "--labels", &labels][..], &options, &[&pictures]].concat();
+    output(&fit);
+    output(&["assign", "--model", &model, "--labels", &again, &pictures]);
+    let read = |path: &str| std::fs::read(path).expect("read");
+    assert!(read(&labels) == read(&again));
+    let text = output(&["assign", "--model", &model, &pictures]);
+    let printed: Vec<i32> = text.lines().map(|line| line.parse().expect("a label")).collect();
+    assert_eq!(printed, column(Path::new(&labels)).into_iter().map(i32::from_le_bytes).collect::<Vec<_>>());
+
+    // Patches as bytes, and as the papers' text, which is read again.
+    let (array, text) = (name(&at("out/f.npy")), name(&at("out/f.txt")));
+    for out in [&array, &text] {
+        output(&[&["features", "--out", out][..], &options, &[&pictures]].concat());
+    }
+    assert_eq!(
+        output(&["assign", "--model", &model, &array]),
+        output(&["assign", "--model", &model, &pictures])
+    );
+    let line = std::fs::read_to_string(&text).expect("read");
+    assert!(line.lines().nth(1).is_some_and(|line| line.contains("a_b.png 0 10 ")), "{line:.100}");
+    output(&["-k", "3", &text]);
+
+    let words = output(&["histogram", "--model", &model, "--out", "-", &pictures]);
+    let counts: Vec<Vec<usize>> = words
+        .lines()
+        .map(|line| line.split(' ').skip(1).map(|n| n.parse().expect("a count")).collect())
+        .collect();
+    let patches = 8 * 6;
+    assert_eq!(counts.iter().map(|row| (row.len(), row.iter().sum())).collect::<Vec<_>>(), [(5, patches); 2]);
+    assert_eq!(counts[1][0], printed[patches..].iter().filter(|label| **label == 0).count());
+
+    let shown: serde_json::Value =
+        serde_json::from_str(&output(&["inspect", "--json", &model])).expect("JSON");
+    assert_eq!((&shown["clusters"], &shown["patch"], &shown["points"]), (&5.into(), &20.into(), &96.into()));
+    assert!(
+        shown["command"].as_str().is_some_and(|command| command.starts_with("fit -k 5 --model")),
+        "{shown}"
+    );
+    assert!(output(&["inspect", &model]).contains("clusters     5\n"));
+}
+
+#[test]
+fn a_sample_of_the_patches_and_longer_vectors_give_a_model_too() {
+    let folder = tempfile::tempdir().expect("a folder");
+    photo(&folder.path().join("a.png"), 3);
+    let (pictures, model) = (name(folder.path()), name(&folder.path().join("m.cool")));
+    output(&["-k", "4", "--hog", "2048", "--patch", "18", "--patches", "30", "--model", &model, &pictures]);
+    let shown = output(&["inspect", &model]);
+    assert!(shown.contains("coordinates  2048") && shown.contains("points       30\n"), "{shown}");
+}
+
+#[test]
+fn inputs_that_a_model_was_not_made_for_are_refused_by_name() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let at = |file: &str| name(&folder.path().join(file));
+    let (two, three, bytes, picture) = (at("two.csv"), at("three.csv"), at("bytes.npy"), at("p.png"));
+    std::fs::write(&two, "0,0\n1,1\n2,2\n").expect("written");
+    std::fs::write(&three, "0,0,0\n1,1,1\n2,2,2\n").expect("written");
+    write_bytes(Path::new(&bytes), &[1, 2, 3, 4, 5, 6], 2);
+    photo(Path::new(&picture), 4);
+    let (numbers, whole) = (at("numbers.cool"), at("bytes.cool"));
+    output(&["-k", "2", "--model", &numbers, &two]);
+    output(&["-k", "2", "--model", &whole, &bytes]);
+
+    let said = refusal(&["assign", "--model", &numbers, &three]);
+    assert!(said.contains("three.csv: points of 3 coordinates, but the model's have 2"), "{said}");
+    let said = refusal(&["assign", "--model", &numbers, &picture]);
+    assert!(said.contains("p.png: pictures, but the model was made of numbers"), "{said}");
+    let said = refusal(&["assign", "--model", &whole, &two]);
+    assert!(said.contains("two.csv: numbers that are no bytes"), "{said}");
+    output(&["assign", "--model", &numbers, &bytes]);
+    let said = refusal(&["histogram", "--model", &numbers, "--out", "-", &picture]);
+    assert!(said.contains("the model was made of numbers"), "{said}");
+    std::fs::create_dir_all(at("classes/one")).expect("made");
+    photo(Path::new(&at("classes/one/p.png")), 4);
+    let said = refusal(&["classify", "test", "--model", &numbers, &at("classes")]);
+    assert!(said.contains("classify train"), "{said}");
+    let said = refusal(&["assign", "--model", &two, &two]);
+    assert!(said.contains("two.csv: is no model"), "{said}");
+}
+
+#[test]
+fn a_full_disk_is_told_in_one_line_and_nothing_half_written_stays() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let points = folder.path().join("p.npy");
+    write_bytes(&points, &[1, 2, 3, 4], 1);
+    for option in ["--model", "--labels", "--centroids", "--summary"] {
+        let said = refusal(&["-k", "2", option, "/dev/full", &name(&points)]);
+        assert!(said.starts_with("cool-kmeans: /dev/full: No space left on device"), "{said}");
+        assert!(said.contains("make room"), "{said}");
+    }
+    let occupied = folder.path().join("taken");
+    std::fs::create_dir(&occupied).expect("made");
+    let said = refusal(&["-k", "2", "--model", &name(&occupied), &name(&points)]);
+    assert!(said.contains("taken"), "{said}");
+    let left: Vec<PathBuf> = std::fs::read_dir(folder.path())
+        .expect("listed")
+        .map(|entry| entry.expect("an entry").path())
+        .collect();
+    assert_eq!(left.len(), 2, "{left:?}");
+    let array = Array::open(&points).expect("as it was");
+    assert_eq!(array.rows, 4);
+}
