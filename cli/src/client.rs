@@ -1,6 +1,7 @@
 //! The connection to the controller.
 
 use crate::error::{Error, innermost};
+use cool_proto::CONTROL_MESSAGE_BYTES_MAX;
 use cool_proto::control::controller_client::ControllerClient;
 use cool_tls::Role;
 use std::time::Duration;
@@ -25,5 +26,5 @@ pub(crate) async fn connect(
         .connect_with_connector(connector)
         .await
         .map_err(|e| Error::Connect { url: url.trim_end_matches('/').to_owned(), reason: innermost(&e) })?;
-    Ok(ControllerClient::new(channel))
+    Ok(ControllerClient::new(channel).max_decoding_message_size(CONTROL_MESSAGE_BYTES_MAX))
 }

@@ -4,7 +4,7 @@ use cool_controller::fabric::FabricHandle;
 use cool_controller::fabric::Key;
 use cool_controller::listen::Listener;
 use cool_controller::options::Options;
-use cool_controller::server::{Pages, serve};
+use cool_controller::server::{WebPages, serve};
 use cool_daemon::config;
 use cool_daemon::log::LogError;
 use cool_daemon::web::ListenError;
@@ -87,7 +87,7 @@ async fn run(options: Options) -> Result<(), Error> {
         options.server(secret.derive(b"agents")),
         Arc::new(fabric),
         Listener::new(agents, for_agents),
-        pages.map(|listener| Pages { listener, events }),
+        pages.map(|listener| WebPages { listener, events }),
         shutdown,
     )
     .await?;

@@ -17,6 +17,7 @@ use crate::restart::Takeover;
 use crate::service::Service;
 use cool_daemon::log::Events;
 use cool_daemon::web;
+use cool_proto::CONTROL_MESSAGE_BYTES_MAX;
 use cool_proto::control::controller_server::ControllerServer;
 use cool_topology::Key;
 use std::convert::Infallible;
@@ -56,7 +57,7 @@ pub struct ServerConfig {
 
 /// Pages to read, of what the server does.
 #[derive(Debug)]
-pub struct Pages {
+pub struct WebPages {
     /// Where.
     pub listener: TcpListener,
     /// What has happened.
@@ -71,7 +72,7 @@ pub async fn serve(
     config: ServerConfig,
     network: Arc<dyn Fabric>,
     listener: Listener,
-    pages: Option<Pages>,
+    pages: Option<WebPages>,
     shutdown: impl Future<Output = ()>,
 ) -> Result<(), tonic::transport::Error> {
     let interval = u32::try_from(config.lldp_interval.as_millis()).unwrap_or(u32::MAX);
@@ -88,7 +89,7 @@ pub async fn serve(
     let takeover =
         Takeover::new(network.clone(), groups.clone(), jobs.clone(), registrar.clone(), config.limits);
     let mut paging = JoinSet::new();
-    if let Some(Pages { listener, events }) = pages {
+    if let Some(WebPages { listener, events }) = pages {
         let (network, agents, groups, jobs) = (network.clone(), agents.clone(), groups.clone(), jobs.clone());
         let watcher = Watcher { network, agents, groups, jobs, events };
         paging.spawn(web::serve(listener, pages::web::router(watcher)));
@@ -112,7 +113,7 @@ pub async fn serve(
     let server = tonic::transport::Server::builder()
         .http2_keepalive_interval(Some(PING_EVERY))
         .http2_keepalive_timeout(Some(PONG_WITHIN))
-        .add_service(ControllerServer::new(service))
+        .add_service(ControllerServer::new(service).max_decoding_message_size(CONTROL_MESSAGE_BYTES_MAX))
         .serve_with_incoming_shutdown(ReceiverStream::new(connections).map(Ok::<_, Infallible>), async {
             // Also when the sender is dropped, the server is to end.
             let _ = stopped.await;

@@ -16,4 +16,4 @@ mod service;
 
 pub use events::{Enlisted, Input, Output, Place, Recovered};
 pub use recovery::Purpose;
-pub use service::Membership;
+pub use service::{LONGEST_WAIT, Membership};

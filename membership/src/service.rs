@@ -10,7 +10,7 @@ use cool_machine::{Duration, Machine, Poll, Time, earliest};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 /// No rank waits longer than this for the others, whatever it asks for.
-const LONGEST_WAIT: Duration = Duration::from_secs(24 * 60 * 60);
+pub const LONGEST_WAIT: Duration = Duration::from_secs(24 * 60 * 60);
 
 /// For whom a group is formed.
 enum Founders<P> {

@@ -11,6 +11,7 @@ use crate::interface::Interface;
 use crate::launcher::Launcher;
 use crate::node_inventory::NodeInventory;
 use crate::output_backlog::Backlog;
+use cool_proto::CONTROL_MESSAGE_BYTES_MAX;
 use cool_proto::control::controller_client::ControllerClient;
 use cool_proto::control::{AgentMessage, ControllerMessage, Examined, Probed, Register, agent_message};
 use cool_tls::{AddressError, Connector, Role};
@@ -33,9 +34,6 @@ const LONGEST_PAUSE: Duration = Duration::from_secs(3);
 
 /// How often a silent session is tried.
 const KEEP_ALIVE: Duration = Duration::from_secs(5);
-
-/// A message from the controller: a group of very many ranks is long.
-const MAX_MESSAGE: usize = 64 << 20;
 
 /// Why processes do not get the group that they wait for.
 const AWAY: &str = "this node's agent has no session with the controller; start it, then try again";
@@ -164,7 +162,7 @@ impl Control<'_> {
     async fn session(&mut self, endpoint: &Endpoint, connector: &Connector) -> Result<Infallible, End> {
         let channel =
             endpoint.connect_with_connector(connector.clone()).await.map_err(|e| End::Broken(chain(&e)))?;
-        let client = ControllerClient::new(channel).max_decoding_message_size(MAX_MESSAGE);
+        let client = ControllerClient::new(channel).max_decoding_message_size(CONTROL_MESSAGE_BYTES_MAX);
         let (outbox, outgoing) = Outbox::open();
         let end = self.converse(client, &outbox.sender, outgoing).await;
         self.backlog.put_back(outbox.untaken());

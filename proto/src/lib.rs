@@ -13,6 +13,11 @@ mod vocabulary;
 /// The version of both contracts; peers with another one are refused.
 pub const VERSION: u32 = 9;
 
+/// Bytes of the longest message of the controller's service, either way: a group of 10,000 ranks takes some 600 KB, and an
+/// agent that registers tells of all its groups.
+#[cfg(feature = "grpc")]
+pub const CONTROL_MESSAGE_BYTES_MAX: usize = 64 << 20;
+
 /// While a call runs, the agent says so this often.
 pub const RUNNING_INTERVAL: std::time::Duration = std::time::Duration::from_secs(1);
 

@@ -13,13 +13,15 @@ const TEXTS: [&str; 7] = ["rs", "py", "md", "proto", "h", "sh", "toml"];
 
 /// Public names that stand in several crates, and why a reader is not misled. Applications are not counted: they speak of
 /// what they are about, and nobody uses them.
-const SHARED_NAMES: [(&str, &[&str]); 6] = [
+const SHARED_NAMES: [(&str, &[&str]); 8] = [
     ("of each crate, and used by its module", &["Error", "Input", "Options", "Output", "Stats"]),
     (
         "the same thing, as the next crate shows it",
         &["CallRequest", "FailureKind", "GroupError", "TransferRequest"],
     ),
     ("where a rank runs, as far as each crate needs it", &["Place"]),
+    ("an array of a rank: of a schedule, by its role; of a program, registered", &["Buffer"]),
+    ("in which order ranks go to nodes: of a job, of a simulated one", &["Placement"]),
     ("an agent: what runs on a node, and what the controller knows of it", &["Agent"]),
     ("the ends of a stream, of each kind of streams", &["Receiver", "Sender"]),
     ("the words of OpenFlow, in its codec, beside ours", &["Action", "Body", "Message", "Port"]),

@@ -2,7 +2,7 @@
 
 use crate::support::{Controller, FakeAgent, finished, job, registration};
 use cool_controller::fabric::Fabric;
-use cool_proto::control::{Register, TopologyRequest};
+use cool_proto::control::{Group, Held, Member, Register, TopologyRequest};
 use tonic::Code;
 
 async fn refusal(controller: &Controller, register: Register) -> tonic::Status {
@@ -66,6 +66,19 @@ async fn an_agent_that_registers_nonsense_is_refused() {
     let refused = refusal(&controller, Register { ip: "nowhere".into(), ..registration(1) }).await;
     assert_eq!(refused.code(), Code::InvalidArgument);
     assert!(refused.message().contains("\"nowhere\""), "{refused}");
+}
+
+#[tokio::test]
+async fn an_agent_with_many_large_groups_is_taken_back() {
+    let controller = Controller::start().await;
+    let member = |rank| Member { rank, node: format!("node-in-a-rack-{rank}"), ..Member::default() };
+    let group = |id| Group { id, members: (0..10_000).map(member).collect(), ..Group::default() };
+    let held: Vec<Held> =
+        (1..=20).map(|id| Held { group: Some(group(id)), controller: 99, ..Held::default() }).collect();
+    let names = held.iter().flat_map(|held| &held.group).flat_map(|group| &group.members);
+    let bytes: usize = names.map(|member| member.node.len()).sum();
+    assert!(bytes > 4 << 20, "{bytes}: gRPC would take it by default");
+    FakeAgent::try_join(&controller, Register { held, ..registration(1) }).await.unwrap();
 }
 
 #[test]

@@ -1,6 +1,7 @@
 //! Ranks that meet the other survivors of their group. Who is left is decided by the controller.
 
 use super::{Agent, Attachment, CONTROLLER_MARGIN, GONE};
+use cool_membership::LONGEST_WAIT;
 use cool_proto::control::agent_message::Body;
 use cool_proto::control::{RanksLeft, Recover, Recovered};
 use std::time::Duration;
@@ -23,7 +24,7 @@ impl Agent {
         if !self.attached(at.0).contains(&at.1) {
             return Err(format!("rank {} is not attached to group {} on node {}", at.1, at.0, self.node));
         }
-        let patience = Duration::from_millis(recover.timeout_ms).saturating_add(CONTROLLER_MARGIN);
+        let patience = Duration::from_millis(recover.timeout_ms).min(LONGEST_WAIT) + CONTROLLER_MARGIN;
         let Some(answered) = self.recovering.begin(&at) else {
             return Err(format!("rank {} of group {} waits for the other survivors already", at.1, at.0));
         };

@@ -22,9 +22,6 @@ use tracing::{debug, info, warn};
 /// How long a connected process may take to attach, or to read what it is sent.
 pub(super) const FRAME_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// The longest that a process may wait for the others of a group, or for its survivors.
-const RENDEZVOUS_MAX_MS: u64 = 24 * 60 * 60 * 1000;
-
 /// Why a session ends.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum End {
@@ -99,7 +96,6 @@ async fn attach(body: Body, user: User, agent: &Agent, wire: &mut Wire) -> Resul
         }
         Body::Enlist(Enlist { version, key, rank, size, timeout_ms }) => {
             same(version)?;
-            let timeout_ms = timeout_ms.min(RENDEZVOUS_MAX_MS);
             let enlist = control::Enlist { key: user.key(key), rank, size, timeout_ms };
             let attachment = rendezvous(enlist, agent, wire).await?;
             user.owns(agent, attachment.group());
@@ -108,7 +104,6 @@ async fn attach(body: Body, user: User, agent: &Agent, wire: &mut Wire) -> Resul
         Body::Recover(Recover { version, group, rank, timeout_ms, agree }) => {
             same(version)?;
             user.may_use(agent, group).map_err(End::Refused)?;
-            let timeout_ms = timeout_ms.min(RENDEZVOUS_MAX_MS);
             let asked = control::Recover { group, rank, timeout_ms, agree, ..control::Recover::default() };
             let recovered = recover(asked, agent, wire).await?;
             if let Some(attachment) = &recovered {

@@ -48,7 +48,8 @@ pub(crate) async fn join(
         held: Vec::new(),
     };
     send(&outbox, Body::Register(register)).await;
-    let mut client = ControllerClient::new(channel).max_decoding_message_size(64 << 20);
+    let mut client =
+        ControllerClient::new(channel).max_decoding_message_size(cool_proto::CONTROL_MESSAGE_BYTES_MAX);
     let called = client.join(ReceiverStream::new(messages)).await;
     let mut inbound = called.map_err(|status| format!("{}: {}", name(host), status.message()))?.into_inner();
     let answers = outbox.clone();

@@ -225,7 +225,7 @@ impl Stage {
 async fn ask(grpc: SocketAddr) -> Result<ControllerClient<Channel>, String> {
     let endpoint = Endpoint::from_shared(format!("http://{grpc}")).map_err(|e| e.to_string())?;
     let channel = endpoint.connect().await.map_err(|e| format!("cannot ask the controller: {e:?}"))?;
-    Ok(ControllerClient::new(channel).max_decoding_message_size(64 << 20))
+    Ok(ControllerClient::new(channel).max_decoding_message_size(cool_proto::CONTROL_MESSAGE_BYTES_MAX))
 }
 
 /// The whole life of a network under cool-controller.

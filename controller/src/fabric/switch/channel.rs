@@ -270,7 +270,10 @@ impl Channel {
 
     fn described(&mut self, xid: u32, reply: MultipartReply, more: bool) {
         match reply {
-            MultipartReply::MeterFeatures(features) if self.meter_features_xid == Some(xid) => {
+            // The standard lets a switch answer in any order: flows refer to meters only if they are made before.
+            MultipartReply::MeterFeatures(features)
+                if self.meter_features_xid == Some(xid) && self.phase == Phase::Description =>
+            {
                 self.metering.learn(&features);
             }
             reply @ (MultipartReply::GroupFeatures(_) | MultipartReply::TableFeatures(_)) => {

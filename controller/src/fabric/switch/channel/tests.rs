@@ -320,6 +320,20 @@ fn a_switch_with_meters_gets_one_for_each_port_before_its_tables_are_read() {
 }
 
 #[test]
+fn a_switch_that_tells_of_meters_after_its_description_is_served_without_them() {
+    let mut talk = Talk::new();
+    talk.hear(Body::Hello(Hello::default()));
+    talk.hear(features(0));
+    let asked = talk.hear(ports(vec![port(1, "s1-eth1")]));
+    let tables = talk.hear(description("None"));
+    talk.hear_as(asked[0].xid, Body::MultipartReply(meters(100).into()));
+    talk.tables_are_empty(&tables);
+    assert!(matches!(talk.told[..], [Output::Up(_)]), "{:?}", talk.told);
+    let status = PortStatus { reason: PortReason::ADD, port: port(7, "new") };
+    assert_eq!(talk.hear(Body::PortStatus(status)), []);
+}
+
+#[test]
 fn a_switch_that_refuses_a_meter_is_served_without_meters() {
     let (mut talk, made) = metered();
     let full = ErrorMessage::new(ErrorType::METER_MOD_FAILED, 11, Vec::new());

@@ -1,0 +1,24 @@
+//! Plans as text, from any program of a node by its agent: one that is taken prints as a text that says the same.
+#![cfg_attr(fuzzing, no_main)]
+
+use cool_collective::Plan;
+
+fn check(bytes: &[u8]) {
+    let Ok(text) = std::str::from_utf8(bytes) else { return };
+    match text.parse::<Plan>() {
+        Ok(plan) => assert_eq!(plan.to_string().parse(), Ok(plan)),
+        Err(refused) => assert!(!refused.to_string().is_empty()),
+    }
+}
+
+#[cfg(test)]
+fn seeds() -> Vec<Vec<u8>> {
+    let composed = [
+        "node:parallel,rack:4-nomial,center:recursive-halving,leaders:sharded",
+        "rack:binomial+parallel,center:ring,spread:once/65536",
+        "racked:recursive-halving+binomial",
+    ];
+    Plan::names().chain(composed).map(|text| text.as_bytes().to_vec()).collect()
+}
+
+cool_fuzz::target!();
