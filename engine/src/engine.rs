@@ -180,7 +180,7 @@ impl Engine {
     fn forget_group(&mut self, now: Time, id: u64) {
         if let Some(mut group) = self.groups.remove(&id) {
             group.close(now, &mut self.shared);
-            group.leave(now, &mut self.shared);
+            group.forget(now, &mut self.shared);
             self.shared.out.push(Output::GroupForgotten { group: id });
         }
     }

@@ -46,7 +46,6 @@ pub(crate) struct Members {
     host_bytes_per_second: u64,
     /// What the slowest level was given or measured to carry, by which plans are picked.
     expected: u64,
-    chains: BTreeMap<(Scope, usize), Arc<Chain>>,
     /// The places of the other nodes.
     by_id: BTreeMap<NodeId, usize>,
 }
@@ -108,7 +107,6 @@ impl Members {
             trees,
             host_bytes_per_second: spec.host_bytes_per_second,
             expected: spec.cost_model.rack.bytes_per_second.min(spec.cost_model.core.bytes_per_second),
-            chains: BTreeMap::new(),
             by_id: BTreeMap::new(),
         })
     }
@@ -211,15 +209,12 @@ impl Members {
     }
 
     /// The chain behind a multicast from a node of a tree.
-    pub(crate) fn chain(&mut self, scope: Scope, source: usize) -> Arc<Chain> {
+    pub(crate) fn chain(&self, scope: Scope, source: usize) -> Arc<Chain> {
         let layout = &self.layout;
-        let chain = self.chains.entry((scope, source)).or_insert_with(|| {
-            // There are no more nodes than ranks, and no more ranks than fit.
-            let hop = |node| Hop { node: node as u16, rack: layout.rack_of_node(node) as u16 };
-            let hops = layout.chain(scope, source).into_iter().map(hop).collect();
-            Chain::new(hops).expect("a layout's chain names each node once and enters each rack once")
-        });
-        Arc::clone(chain)
+        // There are no more nodes than ranks, and no more ranks than fit.
+        let hop = |node| Hop { node: node as u16, rack: layout.rack_of_node(node) as u16 };
+        let hops = layout.chain(scope, source).into_iter().map(hop).collect();
+        Chain::new(hops).expect("a layout's chain names each node once and enters each rack once")
     }
 }
 
@@ -303,7 +298,7 @@ mod tests {
 
     #[test]
     fn nodes_stand_in_chain_order_and_know_their_trees() {
-        let mut members = Members::new(&spec(), "h3").unwrap();
+        let members = Members::new(&spec(), "h3").unwrap();
         assert_eq!(members.nodes.iter().map(|n| n.name.as_str()).collect::<Vec<_>>(), ["h1", "h3"]);
         assert_eq!((members.me, members.my_ranks()), (1, &[Rank(0), Rank(2)][..]));
         assert_eq!(members.my_trees().len(), 2);

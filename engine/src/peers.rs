@@ -17,7 +17,7 @@ const PEERS_MAX: usize = 4096;
 
 /// Reconnects in a row without group traffic before the peer is declared lost; a healthy peer closes at most two stale
 /// connections.
-const MUTE_MAX: u32 = 3;
+const RECONNECTS_MAX: u32 = 3;
 
 /// A node, numbered by the engine when it first hears of it: 0 is its own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -38,7 +38,7 @@ pub(crate) struct Link {
     /// Whether it has had a group.
     used: bool,
     /// Connections in a row, before this one, that ended before anything of any group came.
-    mute: u32,
+    reconnects: u32,
 }
 
 impl Link {
@@ -46,7 +46,7 @@ impl Link {
     fn new(me: &str, node: &str, at: impl fmt::Display, ip: Ipv4Addr) -> Link {
         let machine = Peer::new(me, &format!("node {node} at {at}"));
         let (connection, awaited, connect, groups) = (None, (0, None), None, BTreeSet::new());
-        Link { machine, connection, awaited, ip, connect, groups, used: false, mute: 0 }
+        Link { machine, connection, awaited, ip, connect, groups, used: false, reconnects: 0 }
     }
 }
 
@@ -308,14 +308,14 @@ impl Peers {
     fn end(&mut self, node: NodeId, out: &mut Outbox) -> Option<Lost> {
         let ended = self.forget(node, out)?;
         let migrated: BTreeSet<u64> = ended.machine.unconfirmed().map(|(group, _)| group).collect();
-        let mute = if ended.machine.no_group_traffic() { ended.mute + 1 } else { 0 };
-        if migrated.is_empty() || mute > MUTE_MAX {
+        let reconnects = if ended.machine.no_group_traffic() { ended.reconnects + 1 } else { 0 };
+        if migrated.is_empty() || reconnects > RECONNECTS_MAX {
             return Some(Lost::new(node, ended.groups));
         }
         let mut link = Link {
             used: true,
             connect: ended.connect,
-            mute,
+            reconnects,
             ..Link::new(self.me(), self.name(node), ended.ip, ended.ip)
         };
         link.machine.resume_from(ended.machine);

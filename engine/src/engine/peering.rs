@@ -73,10 +73,7 @@ impl Engine {
         };
         let shared = &mut self.shared;
         let result = match output {
-            O::Sent(message) => {
-                group.message_sent(now, shared, message);
-                group.run(now, shared)
-            }
+            O::Sent(message) => group.message_sent(now, shared, message),
             O::Begin { message, digest, bytes } => {
                 group.message_begins(now, shared, node, message, (digest, bytes))
             }
@@ -85,10 +82,7 @@ impl Engine {
                 group.message_data(now, shared, message, offset, within);
                 Ok(())
             }
-            O::Received(message) => {
-                group.message_received(now, shared, message);
-                group.run(now, shared)
-            }
+            O::Received(message) => group.message_received(now, shared, message),
             O::Notice(Notice::Abort { kind, ranks, text, .. }) => {
                 let failed = Failure::new(FailureKind::of_code(kind), text, ranks);
                 group.fail(now, shared, &failed, false);

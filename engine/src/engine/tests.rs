@@ -79,7 +79,7 @@ fn a_call_of_thousands_of_actions_is_carried_out_in_short_turns() {
         assert!(started <= 256, "{started} in one turn");
         works += started;
         turns += 1;
-        now = now + Duration::from_micros(1);
+        now += Duration::from_micros(1);
         for output in outputs {
             match output {
                 Output::Work { id, work: Work::Prepare(preparation) } => {

@@ -1,18 +1,17 @@
-//! Unicast messages of a group's calls: to and from other nodes, and between ranks of this node.
+//! Unicast messages of a group's calls: to and from other nodes, and between ranks of this node; with the copies and
+//! reductions by which their bytes get to their places.
 
-use super::Group;
-use super::point_to_point::is_point_to_point;
+use super::calls::ActionId;
 use crate::failure::{Failure, FailureKind};
+use crate::machine::{Work, WorkId};
 use crate::memory::MemoryRange;
 use crate::outbox::Received;
-use crate::peers::NodeId;
 use crate::shared::{Context, Shared};
-use cool_machine::Time;
 use cool_transport::unicast::{Input, MessageName, Payload};
 use cool_types::limits::EAGER_BYTES;
 use cool_types::{ElementType, ReduceOp};
 use core::ops::Range;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 /// Messages from this length on go straight from the socket to their place. Several shorter ones are read at once, which is
 /// worth more than to do without a copy.
@@ -26,21 +25,23 @@ pub(super) struct Reduction {
 }
 
 /// Where a message comes from or goes to on this node, and the action that waits for it.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(super) struct Place {
-    pub(super) rank: u32,
-    pub(super) action: u32,
+    pub(super) of: ActionId,
+    /// What the driver knows the rank's call by.
+    pub(super) token: u64,
     pub(super) range: MemoryRange,
-    /// Of a receive: a message that belongs here, and fits, has begun.
-    pub(super) begun: bool,
     /// Of a receive on this node: the message is not put here, but combined with what is here.
     pub(super) reduction: Option<Reduction>,
 }
 
-impl Place {
-    pub(super) fn new(rank: u32, action: u32, range: MemoryRange) -> Place {
-        Place { rank, action, range, begun: false, reduction: None }
-    }
+/// A receive from another node.
+#[derive(Debug)]
+struct Receive {
+    of: ActionId,
+    range: MemoryRange,
+    /// A message that belongs here, and fits, has begun.
+    begun: bool,
 }
 
 /// A message that came before its receive; what the peer may send so is bounded by its credit.
@@ -71,209 +72,265 @@ impl Unexpected {
 
 /// The sending end of a message between two ranks of this node, where it came first.
 #[derive(Debug)]
-enum Local {
+enum LocalSend {
     /// The sender waits.
     Waiting(Place),
     /// The sender has gone on; this is a bounce buffer.
     Bounced(MemoryRange),
 }
 
+/// Work that was given out for actions of a call.
+#[derive(Debug)]
+struct LocalWork {
+    call: u64,
+    /// The actions that are done then.
+    actions: [Option<ActionId>; 2],
+    /// A bounce buffer that is free then.
+    bounce: Option<MemoryRange>,
+}
+
+/// The messages of a group's calls at this node. Tells which actions are done ([`CallMessages::poll`]).
 #[derive(Debug, Default)]
-pub(super) struct Messages {
-    pub(super) sends: BTreeMap<MessageName, Place>,
-    pub(super) receives: BTreeMap<MessageName, Place>,
+pub(super) struct CallMessages {
+    /// To other nodes.
+    sends: BTreeMap<MessageName, Place>,
+    /// From other nodes.
+    receives: BTreeMap<MessageName, Receive>,
+    /// From other nodes, before their receives.
     unexpected: BTreeMap<MessageName, Unexpected>,
-    local: BTreeMap<MessageName, Local>,
+    /// Between ranks of this node, whose senders came first.
+    local_sends: BTreeMap<MessageName, LocalSend>,
+    /// Between ranks of this node, whose receivers came first.
+    local_receives: BTreeMap<MessageName, Place>,
+    works: BTreeMap<WorkId, LocalWork>,
+    done: VecDeque<ActionId>,
 }
 
-impl Messages {
-    pub(super) fn clear(&mut self, shared: &mut Shared) {
-        let Messages { local, unexpected, .. } = std::mem::take(self);
-        for local in local.into_values() {
-            if let Local::Bounced(buffer) = local {
-                shared.give_back(buffer);
-            }
-        }
-        unexpected.into_values().for_each(|unexpected| shared.out.free(unexpected.data));
+impl CallMessages {
+    /// Takes an action that is done.
+    pub(super) fn poll(&mut self) -> Option<ActionId> {
+        self.done.pop_front()
     }
 
-    /// Sending ranks and digests of the messages that came before a call began here.
-    pub(super) fn came(&self, call: u64) -> Vec<(u32, u64)> {
-        let of_call = self.unexpected.iter().filter(|(name, _)| name.call == call);
-        of_call.map(|(name, unexpected)| (name.from, unexpected.digest)).collect()
+    /// A rank sends to one of another node, which `node` is the place of.
+    pub(super) fn send(
+        &mut self,
+        context: &mut Context<'_>,
+        node: usize,
+        (message, digest): (MessageName, u64),
+        from: Place,
+    ) {
+        let bytes = from.range.len;
+        self.sends.insert(message, from);
+        context.tell_peer(node, Input::Send { message, digest, bytes });
     }
-}
 
-impl Group {
     /// One rank of this node sends to another.
-    pub(super) fn send_here(&mut self, now: Time, shared: &mut Shared, message: MessageName, from: Place) {
-        let sender = (from.rank, from.action);
-        if let Some(to) = self.messages.receives.remove(&message) {
-            self.work(now, shared, message.call, (from.range, Some(sender)), &to, None);
+    pub(super) fn send_here(&mut self, context: &mut Context<'_>, message: MessageName, from: Place) {
+        if let Some(to) = self.local_receives.remove(&message) {
+            self.transfer(context, from, &to);
         } else if from.range.len <= EAGER_BYTES
-            && let Some(buffer) = shared.bounce(from.range)
+            && let Some(buffer) = context.shared.bounce(from.range)
         {
-            self.messages.local.insert(message, Local::Bounced(buffer));
-            self.complete(now, shared, message.call, from.rank, from.action);
+            self.local_sends.insert(message, LocalSend::Bounced(buffer));
+            self.done.push_back(from.of);
         } else {
-            self.messages.local.insert(message, Local::Waiting(from));
+            self.local_sends.insert(message, LocalSend::Waiting(from));
         }
     }
 
     /// One rank of this node receives from another.
-    pub(super) fn receive_here(&mut self, now: Time, shared: &mut Shared, message: MessageName, to: Place) {
-        match self.messages.local.remove(&message) {
+    pub(super) fn receive_here(&mut self, context: &mut Context<'_>, message: MessageName, to: Place) {
+        match self.local_sends.remove(&message) {
             None => {
-                self.messages.receives.insert(message, to);
+                self.local_receives.insert(message, to);
             }
-            Some(Local::Bounced(buffer)) => {
-                self.work(now, shared, message.call, (buffer, None), &to, Some(buffer));
-            }
-            Some(Local::Waiting(from)) => {
-                let sender = Some((from.rank, from.action));
-                self.work(now, shared, message.call, (from.range, sender), &to, None);
-            }
+            Some(LocalSend::Bounced(buffer)) => self.work(context, (buffer, None), &to, Some(buffer)),
+            Some(LocalSend::Waiting(from)) => self.transfer(context, from, &to),
         }
     }
 
-    /// A rank of this node receives from another node.
-    pub(super) fn expect(
+    fn transfer(&mut self, context: &mut Context<'_>, from: Place, to: &Place) {
+        self.work(context, (from.range, Some((from.of, from.token))), to, None);
+    }
+
+    /// A rank copies or combines its own bytes.
+    pub(super) fn move_own(&mut self, context: &mut Context<'_>, from: MemoryRange, to: &Place) {
+        self.work(context, (from, None), to, None);
+    }
+
+    /// Has bytes copied to a place, or combined with what is there. Then the action there is done, and that of
+    /// the sender if it waits; a bounce buffer is given back.
+    fn work(
         &mut self,
-        now: Time,
-        shared: &mut Shared,
-        message: MessageName,
-        mut to: Place,
+        context: &mut Context<'_>,
+        (from, sender): (MemoryRange, Option<(ActionId, u64)>),
+        to: &Place,
+        bounce: Option<MemoryRange>,
+    ) {
+        let actions = [sender.map(|(action, _)| action), Some(to.of)];
+        let work = LocalWork { call: to.of.call, actions, bounce };
+        if to.range.len == 0 {
+            return self.worked(context.shared, work);
+        }
+        let task = match to.reduction {
+            Some(Reduction { element, op }) => Work::Reduce { element, op, from, to: to.range },
+            None => Work::Copy { from, to: to.range },
+        };
+        let tokens = [sender.map(|(_, token)| token), Some(to.token)];
+        let id = context.shared.work(context.members.id, tokens, task);
+        self.works.insert(id, work);
+    }
+
+    /// Work that was given out is done; whether it was of a call.
+    pub(super) fn work_done(&mut self, shared: &mut Shared, id: WorkId) -> bool {
+        let work = self.works.remove(&id);
+        work.map(|work| self.worked(shared, work)).is_some()
+    }
+
+    fn worked(&mut self, shared: &mut Shared, work: LocalWork) {
+        work.bounce.into_iter().for_each(|buffer| shared.give_back(buffer));
+        self.done.extend(work.actions.into_iter().flatten());
+    }
+
+    /// Calls for which work was given out that is not done.
+    pub(super) fn worked_on(&self) -> BTreeSet<u64> {
+        self.works.values().map(|work| work.call).collect()
+    }
+
+    /// A rank of this node receives from another node, which `node` is the place of. What came before belongs to the call
+    /// if it has its digest; else its sender is being asked what it called.
+    ///
+    /// # Errors
+    /// If what came does not fit.
+    pub(super) fn receive(
+        &mut self,
+        context: &mut Context<'_>,
+        node: usize,
+        (message, digest): (MessageName, u64),
+        to: &Place,
     ) -> Result<(), Failure> {
-        match self.messages.unexpected.remove(&message) {
-            // What belongs to another call is not taken; its sender is being asked what it called.
-            Some(came) if self.differs(message.call, came.digest) => shared.out.free(came.data),
+        let mut receive = Receive { of: to.of, range: to.range, begun: false };
+        match self.unexpected.remove(&message) {
+            Some(came) if came.digest != digest => context.shared.out.free(came.data),
             Some(came) => {
-                self.check_length(message, came.bytes, to.range.len)?;
-                came.deliver(shared, to.range);
-                to.begun = true;
+                let fits = check_length(message, came.bytes, to.range.len);
+                if fits.is_err() {
+                    context.shared.out.free(came.data);
+                    return fits;
+                }
+                came.deliver(context.shared, to.range);
+                receive.begun = true;
             }
             None => {}
         }
-        self.messages.receives.insert(message, to);
-        if let Some(node) = self.members.other_node_of(message.from) {
-            Context { now, members: &self.members, shared }.tell_peer(node, Input::Expect(message));
-        }
+        self.receives.insert(message, receive);
+        context.tell_peer(node, Input::Expect(message));
         Ok(())
     }
 
-    /// A message from another node begins to arrive or is announced.
-    pub(crate) fn message_begins(
+    /// A message from another node, that belongs to the call here or to one that has not begun, begins to arrive or is
+    /// announced.
+    ///
+    /// # Errors
+    /// If it does not fit.
+    pub(super) fn begins(
         &mut self,
-        now: Time,
-        shared: &mut Shared,
-        peer: NodeId,
         message: MessageName,
         (digest, bytes): (u64, u64),
     ) -> Result<(), Failure> {
-        let Some(node) = self.members.place_of(peer) else { return Ok(()) };
-        let from_peer = self.members.node_of(message.from) == Some(node);
-        let to_us = self.members.node_of(message.to) == Some(self.members.me);
-        if !(from_peer && to_us) {
-            let name = &self.members.nodes[node].name;
-            let text = format!(
-                "node {name} sent a message from rank {} to rank {}, which it may not",
-                message.from, message.to
-            );
-            return Err(Failure::new(FailureKind::Lost, text, self.members.ranks_of(node).collect()));
+        if let Some(receive) = self.receives.get_mut(&message) {
+            receive.begun = true;
+            return check_length(message, bytes, receive.range.len);
         }
-        if is_point_to_point(message) {
-            let mut context = Context { now, members: &self.members, shared };
-            return self.point_to_point.begins(&mut context, message, (digest, bytes));
-        }
-        self.heard_of(message.call, message.from, digest);
-        if self.differs(message.call, digest) {
-            self.tell_call(now, shared, message.call, node);
-            return Ok(());
-        }
-        if let Some(place) = self.messages.receives.get_mut(&message) {
-            place.begun = true;
-            let wanted = place.range.len;
-            return self.check_length(message, bytes, wanted);
-        }
-        self.messages.unexpected.insert(message, Unexpected { digest, bytes, data: MemoryRange::EMPTY });
+        self.unexpected.insert(message, Unexpected { digest, bytes, data: MemoryRange::EMPTY });
         Ok(())
     }
 
-    /// Bytes of a message from another node: these of the input, or none if they are in their place.
-    pub(crate) fn message_data(
+    /// Bytes of a message from another node: these of the input, or none if they are in their place. Whether they have
+    /// a place.
+    pub(super) fn data(
         &mut self,
-        now: Time,
         shared: &mut Shared,
         message: MessageName,
         offset: u64,
         within: Range<usize>,
-    ) {
-        if is_point_to_point(message) {
-            let mut context = Context { now, members: &self.members, shared };
-            self.point_to_point.data(&mut context, message, offset, within);
-        } else if let Some(place) = self.messages.receives.get(&message).filter(|place| place.begun) {
-            let to = place.range.part(offset, within.len() as u64);
+    ) -> bool {
+        if let Some(receive) = self.receives.get(&message).filter(|receive| receive.begun) {
+            let to = receive.range.part(offset, within.len() as u64);
             shared.out.store(&Received::Input(within), to);
-            if let Some(call) = self.calls.get_mut(&message.call) {
-                call.progress = now;
-            }
-        } else if let Some(unexpected) = self.messages.unexpected.get_mut(&message) {
+            return true;
+        }
+        if let Some(unexpected) = self.unexpected.get_mut(&message) {
             unexpected.keep(shared, offset, within);
         }
+        false
     }
 
     /// All of a message that was expected is here.
-    pub(crate) fn message_received(&mut self, now: Time, shared: &mut Shared, message: MessageName) {
-        if is_point_to_point(message) {
-            self.point_to_point.received(&mut Context { now, members: &self.members, shared }, message);
-        } else if self.messages.receives.get(&message).is_some_and(|place| place.begun)
-            && let Some(place) = self.messages.receives.remove(&message)
+    pub(super) fn received(&mut self, message: MessageName) {
+        if self.receives.get(&message).is_some_and(|receive| receive.begun)
+            && let Some(receive) = self.receives.remove(&message)
         {
-            self.complete(now, shared, message.call, place.rank, place.action);
+            self.done.push_back(receive.of);
         }
     }
 
     /// All of a message is on its way.
-    pub(crate) fn message_sent(&mut self, now: Time, shared: &mut Shared, message: MessageName) {
-        if is_point_to_point(message) {
-            self.point_to_point.sent(&mut Context { now, members: &self.members, shared }, message);
-        } else if let Some(place) = self.messages.sends.remove(&message) {
-            self.complete(now, shared, message.call, place.rank, place.action);
-        }
+    pub(super) fn sent(&mut self, message: MessageName) {
+        self.done.extend(self.sends.remove(&message).map(|from| from.of));
     }
 
     /// A part of a message that is being sent, if it is still known.
-    pub(crate) fn message_payload(&mut self, now: Time, part: &Payload) -> Option<MemoryRange> {
-        if is_point_to_point(part.message) {
-            return self.point_to_point.payload(now, part);
-        }
-        let place = self.messages.sends.get(&part.message)?;
-        if let Some(call) = self.calls.get_mut(&part.message.call) {
-            call.progress = now;
-        }
-        Some(place.range.part(part.offset, part.len.into()))
+    pub(super) fn payload(&self, part: &Payload) -> Option<MemoryRange> {
+        let from = self.sends.get(&part.message)?;
+        Some(from.range.part(part.offset, part.len.into()))
     }
 
-    /// Where a part of a long message belongs that is about to come, if that is known.
-    pub(crate) fn message_place(&self, part: &Payload) -> Option<MemoryRange> {
-        let whole = if is_point_to_point(part.message) {
-            self.point_to_point.place(part.message)?
-        } else {
-            self.messages.receives.get(&part.message).filter(|place| place.begun)?.range
-        };
-        let fits = part.offset.checked_add(part.len.into()).is_some_and(|end| end <= whole.len);
-        (fits && whole.len >= STRAIGHT_BYTES).then(|| whole.part(part.offset, part.len.into()))
+    /// Where a message goes that has begun to come.
+    pub(super) fn place(&self, message: MessageName) -> Option<MemoryRange> {
+        Some(self.receives.get(&message).filter(|receive| receive.begun)?.range)
     }
 
-    fn check_length(&self, message: MessageName, bytes: u64, wanted: u64) -> Result<(), Failure> {
-        if bytes == wanted {
-            return Ok(());
-        }
-        let text = format!(
-            "rank {} sent {bytes} bytes to rank {} where {wanted} belong (call {} of group {}); \
-             run the same version of the agent on all nodes",
-            message.from, message.to, message.call, message.group
-        );
-        Err(Failure::new(FailureKind::Mismatch, text, vec![message.from, message.to]))
+    /// Sending ranks and digests of the messages that came before a call began here.
+    pub(super) fn came(&self, call: u64) -> impl Iterator<Item = (u32, u64)> {
+        let of_call = self.unexpected.iter().filter(move |(name, _)| name.call == call);
+        of_call.map(|(name, unexpected)| (name.from, unexpected.digest))
     }
+
+    /// The ranks from which a call waits for messages.
+    pub(super) fn sources(&self, call: u64) -> impl Iterator<Item = u32> {
+        let names = self.receives.keys().chain(self.local_receives.keys());
+        names.filter(move |name| name.call == call).map(|name| name.from)
+    }
+
+    /// Gives back all that messages have used.
+    pub(super) fn clear(&mut self, shared: &mut Shared) {
+        let CallMessages { local_sends, unexpected, works, .. } = std::mem::take(self);
+        for local in local_sends.into_values() {
+            if let LocalSend::Bounced(buffer) = local {
+                shared.give_back(buffer);
+            }
+        }
+        works.into_values().filter_map(|work| work.bounce).for_each(|buffer| shared.give_back(buffer));
+        unexpected.into_values().for_each(|unexpected| shared.out.free(unexpected.data));
+    }
+}
+
+/// Where a part of a message belongs that is about to come, if that goes straight to its place.
+pub(super) fn straight(whole: MemoryRange, part: &Payload) -> Option<MemoryRange> {
+    let fits = part.offset.checked_add(part.len.into()).is_some_and(|end| end <= whole.len);
+    (fits && whole.len >= STRAIGHT_BYTES).then(|| whole.part(part.offset, part.len.into()))
+}
+
+fn check_length(message: MessageName, bytes: u64, wanted: u64) -> Result<(), Failure> {
+    if bytes == wanted {
+        return Ok(());
+    }
+    let text = format!(
+        "rank {} sent {bytes} bytes to rank {} where {wanted} belong (call {} of group {}); \
+         run the same version of the agent on all nodes",
+        message.from, message.to, message.call, message.group
+    );
+    Err(Failure::new(FailureKind::Mismatch, text, vec![message.from, message.to]))
 }

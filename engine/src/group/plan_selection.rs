@@ -1,16 +1,20 @@
 //! Calls until their plan is picked and their schedule compiled. That is work for another thread; then both are
 //! kept. Calls begin in the order in which they came.
 
-use super::{Group, SCHEDULES_MAX};
 use crate::api::CallRequest;
 use crate::call_signature::CallSignature;
 use crate::failure::Failure;
 use crate::machine::{Work, WorkId};
 use crate::preparation::{Preparation, Prepared};
 use crate::program::Compiled;
-use crate::shared::Shared;
+use crate::shared::Context;
+use cool_collective::Planner;
 use cool_machine::Time;
+use std::collections::VecDeque;
 use std::sync::Arc;
+
+/// Compiled schedules that a group keeps: programs repeat the same few calls.
+const SCHEDULES_MAX: usize = 32;
 
 /// A call of a local rank that has not begun.
 #[derive(Debug)]
@@ -23,59 +27,77 @@ pub(super) struct Waiting {
     pub(super) signature: Result<CallSignature, Failure>,
 }
 
-impl Group {
-    /// Begins what can begin. One call at a time is prepared: the first.
-    pub(super) fn begin_waiting(&mut self, now: Time, shared: &mut Shared) -> Result<(), Failure> {
-        while let Some(first) = self.waiting.front() {
-            let prepared = match &first.signature {
-                Ok(signature) => match self.known_schedule(signature) {
-                    Some(compiled) => Ok((signature.clone(), compiled)),
-                    None => {
-                        self.prepare(shared);
-                        return Ok(());
-                    }
-                },
-                Err(refused) => Err(refused.clone()),
-            };
-            if let Some(first) = self.waiting.pop_front() {
-                self.take_turn(now, shared, &first, prepared)?;
-            }
-        }
-        Ok(())
+/// A call that can begin, with its schedule; or what is wrong with it.
+pub(super) type Ready = (Waiting, Result<(CallSignature, Arc<Compiled>), Failure>);
+
+#[derive(Debug)]
+pub(super) struct PlanSelection {
+    planner: Planner,
+    schedules: VecDeque<(CallSignature, Arc<Compiled>)>,
+    /// In order.
+    waiting: VecDeque<Waiting>,
+    /// The preparation of the first of these.
+    preparing: Option<WorkId>,
+}
+
+impl PlanSelection {
+    pub(super) fn new(planner: Planner) -> PlanSelection {
+        PlanSelection { planner, schedules: VecDeque::new(), waiting: VecDeque::new(), preparing: None }
     }
 
-    fn known_schedule(&self, signature: &CallSignature) -> Option<Arc<Compiled>> {
+    /// Whether no call waits.
+    pub(super) fn is_empty(&self) -> bool {
+        self.waiting.is_empty()
+    }
+
+    /// A call has come, and waits for its turn.
+    pub(super) fn push(&mut self, call: Waiting) {
+        self.waiting.push_back(call);
+    }
+
+    /// Takes the first call that waits if it can begin. If it has to be prepared, which one call at a time is, that is
+    /// begun.
+    pub(super) fn poll(&mut self, context: &mut Context<'_>) -> Option<Ready> {
+        let first = self.waiting.front()?;
+        let prepared = match &first.signature {
+            Err(refused) => Err(refused.clone()),
+            Ok(signature) => match self.known(signature) {
+                Some(compiled) => Ok((signature.clone(), compiled)),
+                None => {
+                    self.prepare(context);
+                    return None;
+                }
+            },
+        };
+        Some((self.waiting.pop_front()?, prepared))
+    }
+
+    fn known(&self, signature: &CallSignature) -> Option<Arc<Compiled>> {
         let known = self.schedules.iter().find(|(known, _)| known == signature);
         known.map(|(_, compiled)| Arc::clone(compiled))
     }
 
     /// Has the first call that waits prepared, if that is not under way.
-    fn prepare(&mut self, shared: &mut Shared) {
+    fn prepare(&mut self, context: &mut Context<'_>) {
         let Some(Waiting { request, signature: Ok(signature), .. }) = self.waiting.front() else { return };
         if self.preparing.is_none() {
             let preparation = Preparation {
-                group: self.key(),
+                group: context.members.key(),
                 signature: signature.clone(),
                 planner: self.planner.clone(),
-                node: self.members.me,
+                node: context.members.me,
                 rank: request.rank,
             };
             let work = Work::Prepare(Box::new(preparation));
-            self.preparing = Some(shared.work(self.members.id, [None; 2], work));
+            self.preparing = Some(context.shared.work(context.members.id, [None; 2], work));
         }
     }
 
     /// A call has been prepared.
-    pub(crate) fn prepared(
-        &mut self,
-        now: Time,
-        shared: &mut Shared,
-        id: WorkId,
-        prepared: Prepared,
-    ) -> Result<(), Failure> {
+    pub(super) fn prepared(&mut self, id: WorkId, prepared: Prepared) {
         if self.preparing != Some(id) {
             // The group has failed meanwhile.
-            return Ok(());
+            return;
         }
         self.preparing = None;
         let Prepared { signature, plan, compiled } = prepared;
@@ -95,6 +117,11 @@ impl Group {
                 }
             }
         }
-        self.begin_waiting(now, shared)
+    }
+
+    /// Forgets the calls that wait, whose group has failed: their tokens and ranks.
+    pub(super) fn fail(&mut self) -> impl Iterator<Item = (u64, u32)> {
+        self.preparing = None;
+        std::mem::take(&mut self.waiting).into_iter().map(|waiting| (waiting.token, waiting.request.rank))
     }
 }

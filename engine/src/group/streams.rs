@@ -1,107 +1,173 @@
-//! Multicast messages of a group's calls: opening streams, their packets, and what they mean for calls.
+//! Multicast messages of a group's calls: opening streams, their packets, and what that means for calls.
 
-use super::Group;
-use crate::failure::{Failure, FailureKind};
+use super::calls::ActionId;
+use crate::buffered_packets::BufferedPackets;
+use crate::failure::{Failure, FailureKind, Traffic};
 use crate::link_share::Share;
+use crate::members::Members;
 use crate::memory::MemoryRange;
 use crate::outbox::Received;
-use crate::shared::{Shared, TimerKey};
+use crate::shared::{Context, Shared, TimerKey};
 use crate::stream::{End, Stream, StreamEffects, Waits};
-use cool_collective::{Kind, Scope};
-use cool_machine::{Duration, Time};
+use cool_collective::{Scope, Stripe};
+use cool_machine::Duration;
 use cool_transport::{
-    Input, Packet, RateSpec, Receiver, Sender, SpecError, StreamError, StreamId, StreamSpec, Timers,
+    Chain, Input, Packet, RateSpec, Receiver, Sender, SpecError, StreamError, StreamId, StreamSpec, Timers,
 };
 use cool_types::Operation;
 use cool_types::limits::{COPIED_BYTES, EAGER_BYTES};
-use std::net::SocketAddrV4;
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::sync::Arc;
 
 /// What a stream waits beyond the call's timeout: the call's own says more about what is wrong.
 const GRACE: Duration = Duration::from_secs(2);
 
 /// After this many streams in a row that needed no repair, as at first, acknowledgements of short streams are delayed
 /// by [`ACK_DELAY`], so that those of many share a datagram.
-pub(super) const LOSS_FREE: u32 = 16;
+const LOSS_FREE: u32 = 16;
 
 /// Short against a retry of TCP, long against a few small calls.
 const ACK_DELAY: Duration = Duration::from_millis(5);
 
-impl Group {
-    /// Opens the next multicast of a rank over whose tree none is on its way. In order, the first bytes arrive early; at
-    /// once, each stream would slow the others and all would be late.
-    pub(super) fn next_multicast(
+/// A message that an action of a rank here sends or receives by multicast.
+#[derive(Debug)]
+pub(super) struct Multicast {
+    pub(super) of: ActionId,
+    /// Of the call: what it is, and how long it waits.
+    pub(super) operation: Operation,
+    pub(super) digest: u64,
+    pub(super) timeout: Duration,
+    pub(super) scope: Scope,
+    pub(super) transfer: u32,
+    /// The place of the node that sends.
+    pub(super) source: usize,
+    pub(super) data: MemoryRange,
+}
+
+/// What streams mean for calls.
+#[derive(Debug)]
+pub(super) enum StreamEvent {
+    /// A rank's stream has sent or repaired something, or brought some of its message.
+    Moved { call: u64, rank: u32, traffic: Traffic, progress: bool },
+    /// An action is done.
+    Done(ActionId),
+    /// The whole message of an action is here, but others may still need it from here.
+    Delivered(StreamId, ActionId),
+    /// Nobody needs the buffers of a rank any more, which [`Streams::pin_rank`] has pinned.
+    Unpinned { call: u64, rank: u32 },
+    /// A source has put its last chunk on the link, or never will.
+    AllSent { call: u64, rank: u32, stripe: Stripe },
+    /// A node holds another call of this number.
+    Mismatch { call: u64, node: usize },
+    /// A stream is over.
+    Closed(StreamId),
+}
+
+#[derive(Debug)]
+pub(super) struct Streams {
+    open: BTreeMap<StreamId, Stream>,
+    buffered: BufferedPackets,
+    /// Those of calls in progress that are over.
+    over: BTreeSet<StreamId>,
+    /// By tree and source.
+    chains: BTreeMap<(Scope, usize), Arc<Chain>>,
+    /// The retry timer that the last stream has measured.
+    retry_timer: Duration,
+    /// Streams in a row that needed no repair.
+    loss_free: u32,
+    events: VecDeque<StreamEvent>,
+}
+
+impl Default for Streams {
+    fn default() -> Streams {
+        Streams {
+            open: BTreeMap::new(),
+            buffered: BufferedPackets::default(),
+            over: BTreeSet::new(),
+            chains: BTreeMap::new(),
+            retry_timer: Timers::default().initial_rto,
+            loss_free: LOSS_FREE,
+            events: VecDeque::new(),
+        }
+    }
+}
+
+impl Streams {
+    pub(super) fn is_empty(&self) -> bool {
+        self.open.is_empty()
+    }
+
+    /// Takes what has come of the inputs so far.
+    pub(super) fn poll(&mut self) -> Option<StreamEvent> {
+        self.events.pop_front()
+    }
+
+    /// Opens the sending end of a multicast over the tree of a stripe.
+    ///
+    /// # Errors
+    /// If there can be no such stream.
+    pub(super) fn send(
         &mut self,
-        now: Time,
-        shared: &mut Shared,
-        number: u64,
-        rank: u32,
+        context: &mut Context<'_>,
+        multicast: &Multicast,
+        (stripe, concurrent_senders): (Stripe, u32),
     ) -> Result<(), Failure> {
-        let Some(call) = self.calls.get_mut(&number) else { return Ok(()) };
-        let operation = call.signature.call.operation;
-        let Some(run) = call.runs.get_mut(&rank) else { return Ok(()) };
-        let Some(action) = run.next_multicast() else { return Ok(()) };
-        let Kind::Multicast { scope, stripe, transfer, src, concurrent_senders } =
-            run.program().actions[action as usize].kind
-        else {
-            return Ok(());
-        };
-        let data = run.range(src);
-        let share = self.members.share(scope, stripe, concurrent_senders);
-        let mut spec = self.stream_spec((number, transfer.0, scope, self.members.me), data.len);
-        spec.rate =
-            RateSpec { ceiling: share.ceiling(&shared.sending.with(&share)), verified: share.verified };
+        let Multicast { of, operation, scope, data, .. } = *multicast;
+        let share = context.members.share(scope, stripe, concurrent_senders);
+        let ceiling = share.ceiling(&context.shared.sending.with(&share));
+        let mut spec = self.spec(context.members, multicast);
+        spec.rate = RateSpec { ceiling, verified: share.verified };
         let id = spec.id;
-        let sender = Sender::new(now, spec).map_err(|e| self.no_stream(rank, &e))?;
-        let tree = self.members.tree(scope, stripe).map(|tree| tree.address);
-        let mut stream = Stream::new(End::Sender(Box::new(sender)), data, (operation, rank, action), tree);
+        let sender = Sender::new(context.now, spec).map_err(|e| no_stream(context.members, of.rank, &e))?;
+        let tree = context.members.tree(scope, stripe).map(|tree| tree.address);
+        let mut stream =
+            Stream::new(End::Sender(Box::new(sender)), data, (operation, of.rank, of.action), tree);
         stream.sending = Some(share);
-        shared.sends(share);
-        let copied = continue_on_copy(&mut stream, shared);
-        self.open(now, shared, id, stream)?;
+        context.shared.sends(share);
+        let copied = continue_on_copy(&mut stream, context.shared);
+        self.start(context, id, stream)?;
         if copied {
-            self.complete(now, shared, number, rank, action);
+            self.events.push_back(StreamEvent::Done(of));
         }
         Ok(())
     }
 
-    /// Opens the receiving end of a multicast from a node.
-    pub(super) fn open_receiver(
+    /// Opens the receiving end of a multicast.
+    ///
+    /// # Errors
+    /// If there can be no such stream.
+    pub(super) fn receive(
         &mut self,
-        now: Time,
-        shared: &mut Shared,
-        from: (u64, u32, Scope, usize),
-        (rank, action, data): (u32, u32, MemoryRange),
+        context: &mut Context<'_>,
+        multicast: &Multicast,
     ) -> Result<(), Failure> {
-        let spec = self.stream_spec(from, data.len);
+        let Multicast { of, operation, data, .. } = *multicast;
+        let spec = self.spec(context.members, multicast);
         let id = spec.id;
         // Not in the chain: the machine refuses it.
-        let me = spec.chain.position(self.members.me as u16).unwrap_or(u16::MAX);
-        let receiver = Receiver::new(now, spec, me).map_err(|e| self.no_stream(rank, &e))?;
-        let operation =
-            self.calls.get(&id.call).map_or(Operation::Bcast, |call| call.signature.call.operation);
-        let stream = Stream::new(End::Receiver(Box::new(receiver)), data, (operation, rank, action), None);
-        self.open(now, shared, id, stream)
+        let me = spec.chain.position(context.members.me as u16).unwrap_or(u16::MAX);
+        let receiver =
+            Receiver::new(context.now, spec, me).map_err(|e| no_stream(context.members, of.rank, &e))?;
+        let end = End::Receiver(Box::new(receiver));
+        self.start(context, id, Stream::new(end, data, (operation, of.rank, of.action), None))
     }
 
-    fn stream_spec(
-        &mut self,
-        (call, transfer, scope, source): (u64, u32, Scope, usize),
-        len: u64,
-    ) -> StreamSpec {
-        let (group, epoch) = self.key();
-        let (digest, timeout) =
-            self.calls.get(&call).map_or((0, Duration::ZERO), |call| (call.digest, call.timeout));
+    fn spec(&mut self, members: &Members, multicast: &Multicast) -> StreamSpec {
+        let Multicast { of, digest, timeout, scope, transfer, source, data, .. } = *multicast;
+        let (group, epoch) = members.key();
         let patience = timeout + GRACE;
         let defaults = Timers::default();
+        let chain = self.chains.entry((scope, source));
+        let chain = Arc::clone(chain.or_insert_with(|| members.chain(scope, source)));
         StreamSpec {
             // No group has more nodes than fit.
-            id: StreamId { group, epoch, call, transfer, source: source as u16 },
-            len,
+            id: StreamId { group, epoch, call: of.call, transfer, source: source as u16 },
+            len: data.len,
             digest,
-            chunk_bytes: self.members.chunk_bytes,
-            chain: self.members.chain(scope, source),
-            multicast: self.members.has_tree(scope),
-            rack_tree: self.members.rack_tree().is_some(),
+            chunk_bytes: members.chunk_bytes,
+            chain,
+            multicast: members.has_tree(scope),
+            rack_tree: members.rack_tree().is_some(),
             rate: RateSpec::default(),
             eager: EAGER_BYTES,
             timers: Timers {
@@ -115,248 +181,209 @@ impl Group {
     }
 
     /// Starts a stream, with what came of it before.
-    fn open(
-        &mut self,
-        now: Time,
-        shared: &mut Shared,
-        id: StreamId,
-        mut stream: Stream,
-    ) -> Result<(), Failure> {
-        let effects = stream.poll(now, &Received::NONE, (&self.members, &mut shared.out));
-        self.streams.insert(id, stream);
-        self.apply(now, shared, id, effects)?;
+    fn start(&mut self, context: &mut Context<'_>, id: StreamId, mut stream: Stream) -> Result<(), Failure> {
+        let effects = stream.poll(context.now, &Received::NONE, (context.members, &mut context.shared.out));
+        self.open.insert(id, stream);
+        self.apply(context, id, effects)?;
         let buffered = self.buffered.take(&id);
         if buffered.lossy {
-            self.stream_input(now, shared, id, Input::LateJoin)?;
+            self.input(context, id, Input::LateJoin)?;
         }
+        let mut result = Ok(());
         for (packet, payload) in buffered.packets {
-            if let Some(stream) = self.streams.get_mut(&id) {
-                let received = Received::Buffered(payload);
-                let effects = stream.packet(now, &packet, &received, (&self.members, &mut shared.out));
-                shared.out.free(payload);
-                self.apply(now, shared, id, effects)?;
-            } else {
-                shared.out.free(payload);
+            if result.is_ok() {
+                result = self.packet(context, &packet, &Received::Buffered(payload)).map(drop);
             }
+            context.shared.out.free(payload);
         }
-        Ok(())
+        result
     }
 
-    /// A packet came from a member of the group.
-    pub(crate) fn packet(
+    /// A packet of a stream came; whether that is open.
+    ///
+    /// # Errors
+    /// If the stream fails by it.
+    pub(super) fn packet(
         &mut self,
-        now: Time,
-        shared: &mut Shared,
-        from: SocketAddrV4,
-        packet: Packet,
+        context: &mut Context<'_>,
+        packet: &Packet,
         payload: &Received,
-    ) -> Result<(), Failure> {
-        let node = usize::from(packet.from);
-        if self.members.nodes.get(node).is_none_or(|n| n.udp != from) || node == self.members.me {
-            tracing::debug!(%from, node, "dropped a packet in the name of a node that is elsewhere");
-            return Ok(());
-        }
-        if self.failed.is_some() {
-            return Ok(());
-        }
-        self.failure_detector.heard(node);
-        if self.differs(packet.id.call, packet.digest) {
-            self.tell_call(now, shared, packet.id.call, node);
-            return Ok(());
-        }
-        if let Some(stream) = self.streams.get_mut(&packet.id) {
-            let effects = stream.packet(now, &packet, payload, (&self.members, &mut shared.out));
-            self.apply(now, shared, packet.id, effects)?;
-            return self.run(now, shared);
-        }
-        // Streams of calls that are over are over here, too; others will come or are about to.
-        if packet.id.call >= self.oldest_open() && !self.over.contains(&packet.id) {
-            self.buffered.keep(packet, payload, &mut shared.out);
-        } else if usize::from(packet.id.source) == self.members.me
-            && let Some(answer) = Sender::settled_reply(&packet)
-        {
-            shared.out.control(from, &answer);
-        }
-        Ok(())
+    ) -> Result<bool, Failure> {
+        let Some(stream) = self.open.get_mut(&packet.id) else { return Ok(false) };
+        let effects = stream.packet(context.now, packet, payload, (context.members, &mut context.shared.out));
+        self.apply(context, packet.id, effects)?;
+        Ok(true)
+    }
+
+    /// Whether what comes of a stream is of no use, though its call is not over.
+    pub(super) fn is_over(&self, id: &StreamId) -> bool {
+        self.over.contains(id)
+    }
+
+    /// A packet came of a stream that is to be opened yet.
+    pub(super) fn keep(&mut self, shared: &mut Shared, packet: Packet, payload: &Received) {
+        self.buffered.keep(packet, payload, &mut shared.out);
     }
 
     /// A stream's deadline has passed.
-    pub(crate) fn stream_due(&mut self, now: Time, shared: &mut Shared, id: StreamId) -> Result<(), Failure> {
-        if let Some(stream) = self.streams.get_mut(&id) {
-            let effects = stream.poll(now, &Received::NONE, (&self.members, &mut shared.out));
-            self.apply(now, shared, id, effects)?;
-        }
-        self.run(now, shared)
+    ///
+    /// # Errors
+    /// If the stream fails by it.
+    pub(super) fn due(&mut self, context: &mut Context<'_>, id: StreamId) -> Result<(), Failure> {
+        let Some(stream) = self.open.get_mut(&id) else { return Ok(()) };
+        let effects = stream.poll(context.now, &Received::NONE, (context.members, &mut context.shared.out));
+        self.apply(context, id, effects)
     }
 
     /// The number of streams that share this node's link has changed.
-    pub(crate) fn share_link(&mut self, now: Time, shared: &mut Shared) -> Result<(), Failure> {
-        let sending = self.streams.iter().filter_map(|(id, stream)| Some((*id, stream.sending?)));
+    ///
+    /// # Errors
+    /// If a stream fails by it.
+    pub(super) fn share_link(&mut self, context: &mut Context<'_>) -> Result<(), Failure> {
+        let sending = self.open.iter().filter_map(|(id, stream)| Some((*id, stream.sending?)));
         let sending: Vec<(StreamId, Share)> = sending.collect();
         for (id, share) in sending {
-            let ceiling = share.ceiling(&shared.sending);
-            self.stream_input(now, shared, id, Input::Ceiling(ceiling))?;
-        }
-        self.run(now, shared)
-    }
-
-    fn stream_input(
-        &mut self,
-        now: Time,
-        shared: &mut Shared,
-        id: StreamId,
-        input: Input<'_>,
-    ) -> Result<(), Failure> {
-        let Some(stream) = self.streams.get_mut(&id) else { return Ok(()) };
-        let effects = stream.input(now, input, (&self.members, &mut shared.out));
-        self.apply(now, shared, id, effects)
-    }
-
-    /// Carries out what a stream's effects mean for its call.
-    fn apply(
-        &mut self,
-        now: Time,
-        shared: &mut Shared,
-        id: StreamId,
-        effects: StreamEffects,
-    ) -> Result<(), Failure> {
-        let Some(stream) = self.streams.get(&id) else { return Ok(()) };
-        let (rank, operation) = (stream.rank, stream.operation);
-        self.count(now, shared, (id, rank, operation), &effects);
-        if let Some(error) = effects.failed {
-            return Err(self.stream_failed(id, rank, error));
-        }
-        for node in effects.mismatches {
-            self.tell_call(now, shared, id.call, usize::from(node));
-        }
-        if effects.all_sent || effects.released || effects.closed {
-            self.sent_all(shared, id, rank);
-        }
-        if effects.delivered {
-            self.delivered(now, shared, id, effects.released);
-        }
-        if effects.released || effects.closed {
-            self.released(now, shared, id);
-        }
-        if effects.closed {
-            if let Some(stream) = self.streams.remove(&id) {
-                self.retry_timer = stream.retry_timer();
-                self.loss_free = if stream.needed_repair() { 0 } else { self.loss_free.saturating_add(1) };
-                shared.forget_stream(&id, stream);
-                if self.calls.contains_key(&id.call) {
-                    self.over.insert(id);
-                }
-            }
-        } else {
-            shared.timers.set(TimerKey::Stream(id), effects.deadline);
+            let ceiling = share.ceiling(&context.shared.sending);
+            self.input(context, id, Input::Ceiling(ceiling))?;
         }
         Ok(())
     }
 
-    /// Counts what a stream did: for the node under the operation of its call at once, and for its rank.
-    fn count(
+    fn input(&mut self, context: &mut Context<'_>, id: StreamId, input: Input<'_>) -> Result<(), Failure> {
+        let Some(stream) = self.open.get_mut(&id) else { return Ok(()) };
+        let effects = stream.input(context.now, input, (context.members, &mut context.shared.out));
+        self.apply(context, id, effects)
+    }
+
+    /// Carries out a stream's effects, and notes what they mean for its call.
+    fn apply(
         &mut self,
-        now: Time,
-        shared: &mut Shared,
-        (id, rank, operation): (StreamId, u32, Operation),
-        effects: &StreamEffects,
-    ) {
-        shared.count(operation, effects.traffic);
-        let moved = effects.stored + effects.traffic.bytes_multicast + effects.traffic.chunks_resent > 0;
-        let run = self.calls.get_mut(&id.call).and_then(|call| {
-            if moved {
-                call.progress = now;
-            }
-            call.runs.get_mut(&rank)
-        });
-        // A stream of a copied message outlives its call.
-        match run {
-            Some(run) => run.stats.traffic += effects.traffic,
-            None => self.ranks.entry(rank).or_default().afterwards += effects.traffic,
+        context: &mut Context<'_>,
+        id: StreamId,
+        effects: StreamEffects,
+    ) -> Result<(), Failure> {
+        let Some(stream) = self.open.get_mut(&id) else { return Ok(()) };
+        let of = ActionId { call: id.call, rank: stream.rank, action: stream.action };
+        let events = &mut self.events;
+        count(context.shared, stream.operation, of, &effects, events);
+        if let Some(error) = effects.failed {
+            return Err(failed(context.members, id, of.rank, error));
         }
+        let mismatch = |node| StreamEvent::Mismatch { call: id.call, node: usize::from(node) };
+        events.extend(effects.mismatches.into_iter().map(mismatch));
+        let over = effects.released || effects.closed;
+        if (effects.all_sent || over)
+            && let Some(share) = stream.sending.take()
+        {
+            context.shared.sent(share);
+            events.push_back(StreamEvent::AllSent { call: of.call, rank: of.rank, stripe: share.stripe });
+        }
+        if effects.delivered && stream.is_receiver() {
+            delivered(stream, context.shared, (id, of), effects.released, events);
+        }
+        if over {
+            released(stream, context.shared, of, events);
+        }
+        if effects.closed {
+            self.closed(context, id);
+        } else {
+            context.set_timer(TimerKey::Stream(id), effects.deadline);
+        }
+        Ok(())
     }
 
-    /// A source has put its last chunk on the link, or never will.
-    fn sent_all(&mut self, shared: &mut Shared, id: StreamId, rank: u32) {
-        let stream = self.streams.get_mut(&id);
-        let Some(share) = stream.and_then(|stream| stream.sending.take()) else { return };
-        shared.sent(share);
-        if let Some(run) = self.calls.get_mut(&id.call).and_then(|call| call.runs.get_mut(&rank)) {
-            run.progress.multicast_sent(share.stripe);
-        }
-        self.multicasters.push_back((id.call, rank));
+    fn closed(&mut self, context: &mut Context<'_>, id: StreamId) {
+        let Some(stream) = self.open.remove(&id) else { return };
+        self.retry_timer = stream.retry_timer();
+        self.loss_free = if stream.needed_repair() { 0 } else { self.loss_free.saturating_add(1) };
+        context.shared.forget_stream(&id, stream);
+        self.events.push_back(StreamEvent::Closed(id));
     }
 
-    /// A receiver has the whole message. Its successors may still need it from here.
-    fn delivered(&mut self, now: Time, shared: &mut Shared, id: StreamId, released: bool) {
-        let Some(stream) = self.streams.get_mut(&id).filter(|s| s.is_receiver()) else { return };
-        let (rank, action) = (stream.rank, stream.action);
-        let Some(run) = self.calls.get_mut(&id.call).and_then(|call| call.runs.get_mut(&rank)) else {
-            return;
-        };
-        if !released {
-            if continue_on_copy(stream, shared) {
-                // Its rank need not wait until others have it from here.
-            } else if let Kind::ReceiveMulticast { dst, .. } = run.program().actions[action as usize].kind
-                && run.changed_later(action, dst)
-            {
-                // The action goes on until nobody needs the bytes from here.
-                return;
-            } else {
+    /// The action of a delivered message is done, but its rank is not to leave before nobody needs the message from here
+    /// any more, which is told; or nobody does by now.
+    pub(super) fn pin_rank(&mut self, id: &StreamId) -> bool {
+        match self.open.get_mut(id) {
+            Some(stream) if stream.waits == Waits::Action => {
                 stream.waits = Waits::Rank;
-                run.pins += 1;
-                self.complete(now, shared, id.call, rank, action);
-                return;
+                true
             }
+            _ => false,
         }
+    }
+
+    /// What comes of a stream from now on is of no use.
+    pub(super) fn ignore(&mut self, id: StreamId) {
+        self.over.insert(id);
+    }
+
+    /// A call is over: what comes of its streams, other than open ones, is of no use.
+    pub(super) fn forget_call(&mut self, call: u64, shared: &mut Shared) {
+        self.buffered.forget(call, &mut shared.out);
+        self.over.retain(|id| id.call != call);
+    }
+
+    /// Gives back all that streams have used.
+    pub(super) fn clear(&mut self, shared: &mut Shared) {
+        for (id, stream) in std::mem::take(&mut self.open) {
+            shared.forget_stream(&id, stream);
+        }
+        self.buffered.clear(&mut shared.out);
+        self.events.clear();
+    }
+
+    /// Who has sent packets of a call before its streams were opened, by place, and the digest that it holds.
+    pub(super) fn digests(&self, call: u64) -> impl Iterator<Item = (usize, u64)> {
+        self.buffered.digests(call).into_iter().map(|(node, digest)| (usize::from(node), digest))
+    }
+
+    /// The places of the nodes from which a call waits for data.
+    pub(super) fn sources(&self, call: u64) -> impl Iterator<Item = usize> {
+        let receives = self.open.iter().filter(move |(id, s)| id.call == call && s.is_receiver());
+        receives.map(|(id, _)| usize::from(id.source))
+    }
+}
+
+/// Counts what a stream did: for the node under the operation of its call at once, and for its rank.
+fn count(
+    shared: &mut Shared,
+    operation: Operation,
+    of: ActionId,
+    effects: &StreamEffects,
+    events: &mut VecDeque<StreamEvent>,
+) {
+    let traffic = effects.traffic;
+    let progress = effects.stored + traffic.bytes_multicast + traffic.chunks_resent > 0;
+    if progress || traffic != Traffic::default() {
+        shared.count(operation, traffic);
+        events.push_back(StreamEvent::Moved { call: of.call, rank: of.rank, traffic, progress });
+    }
+}
+
+/// A receiver has the whole message. Its successors may still need it from here, unless it is released as well.
+fn delivered(
+    stream: &mut Stream,
+    shared: &mut Shared,
+    (id, of): (StreamId, ActionId),
+    released: bool,
+    events: &mut VecDeque<StreamEvent>,
+) {
+    // With a copy its rank need not wait until others have it from here.
+    if released || continue_on_copy(stream, shared) {
         stream.waits = Waits::Nobody;
-        self.complete(now, shared, id.call, rank, action);
+        events.push_back(StreamEvent::Done(of));
+    } else {
+        events.push_back(StreamEvent::Delivered(id, of));
     }
+}
 
-    /// Nobody needs the message from here any more.
-    fn released(&mut self, now: Time, shared: &mut Shared, id: StreamId) {
-        let Some(stream) = self.streams.get_mut(&id) else { return };
-        let (rank, action) = (stream.rank, stream.action);
-        stream.release().into_iter().for_each(|buffer| shared.give_back(buffer));
-        match std::mem::replace(&mut stream.waits, Waits::Nobody) {
-            Waits::Nobody => {}
-            Waits::Action => self.complete(now, shared, id.call, rank, action),
-            Waits::Rank => {
-                if let Some(run) = self.calls.get_mut(&id.call).and_then(|call| call.runs.get_mut(&rank)) {
-                    run.pins -= 1;
-                }
-                self.leave_if_finished(now, shared, id.call, rank);
-            }
-        }
-    }
-
-    fn no_stream(&self, rank: u32, error: &SpecError) -> Failure {
-        Failure::new(
-            FailureKind::Invalid,
-            format!("rank {rank}, group {}: {error}", self.members.id),
-            vec![rank],
-        )
-    }
-
-    fn stream_failed(&self, id: StreamId, rank: u32, error: StreamError) -> Failure {
-        let (kind, nodes) = match &error {
-            StreamError::NotStarted { source_node, .. } => (FailureKind::Timeout, vec![*source_node]),
-            StreamError::Stalled { source_node, .. } => (FailureKind::Timeout, vec![*source_node]),
-            StreamError::Incomplete { nodes, .. } => (FailureKind::Lost, nodes.clone()),
-        };
-        let nodes =
-            nodes.iter().map(|node| usize::from(*node)).filter(|node| *node < self.members.nodes.len());
-        let nodes: Vec<usize> = nodes.collect();
-        let names: Vec<&str> = nodes.iter().map(|node| self.members.nodes[*node].name.as_str()).collect();
-        let ranks = nodes.iter().flat_map(|node| self.members.ranks_of(*node)).collect();
-        let text = format!(
-            "call {} of group {} at rank {rank}: {error} (nodes {}, numbered by place in the group); \
-             are their agents running and reachable?",
-            id.call,
-            id.group,
-            names.join(", ")
-        );
-        Failure::new(kind, text, ranks)
+/// Nobody needs the message from here any more.
+fn released(stream: &mut Stream, shared: &mut Shared, of: ActionId, events: &mut VecDeque<StreamEvent>) {
+    stream.release().into_iter().for_each(|buffer| shared.give_back(buffer));
+    match std::mem::replace(&mut stream.waits, Waits::Nobody) {
+        Waits::Nobody => {}
+        Waits::Action => events.push_back(StreamEvent::Done(of)),
+        Waits::Rank => events.push_back(StreamEvent::Unpinned { call: of.call, rank: of.rank }),
     }
 }
 
@@ -368,4 +395,29 @@ fn continue_on_copy(stream: &mut Stream, shared: &mut Shared) -> bool {
         stream.continue_on(buffer);
     }
     buffer.is_some()
+}
+
+fn no_stream(members: &Members, rank: u32, error: &SpecError) -> Failure {
+    let text = format!("rank {rank}, group {}: {error}", members.id);
+    Failure::new(FailureKind::Invalid, text, vec![rank])
+}
+
+fn failed(members: &Members, id: StreamId, rank: u32, error: StreamError) -> Failure {
+    let (kind, nodes) = match &error {
+        StreamError::NotStarted { source_node, .. } => (FailureKind::Timeout, vec![*source_node]),
+        StreamError::Stalled { source_node, .. } => (FailureKind::Timeout, vec![*source_node]),
+        StreamError::Incomplete { nodes, .. } => (FailureKind::Lost, nodes.clone()),
+    };
+    let nodes = nodes.iter().map(|node| usize::from(*node)).filter(|node| *node < members.nodes.len());
+    let nodes: Vec<usize> = nodes.collect();
+    let names: Vec<&str> = nodes.iter().map(|node| members.nodes[*node].name.as_str()).collect();
+    let ranks = nodes.iter().flat_map(|node| members.ranks_of(*node)).collect();
+    let text = format!(
+        "call {} of group {} at rank {rank}: {error} (nodes {}, numbered by place in the group); \
+         are their agents running and reachable?",
+        id.call,
+        id.group,
+        names.join(", ")
+    );
+    Failure::new(kind, text, ranks)
 }

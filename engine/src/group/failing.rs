@@ -1,0 +1,121 @@
+//! How a group fails: because a rank or a node is gone, a rank has revoked it, or something in it went wrong. All that is
+//! open is answered with the failure, and the other agents are told.
+
+use super::{Group, departures, failure_detector};
+use crate::failure::{Failure, FailureKind};
+use crate::peers::NodeId;
+use crate::shared::{Context, Shared, TimerKey};
+use cool_machine::Time;
+use cool_transport::unicast::Notice;
+use std::sync::Arc;
+
+impl Group {
+    /// A local rank is gone.
+    ///
+    /// # Errors
+    /// If the group fails by it.
+    pub(crate) fn lose_rank(
+        &mut self,
+        now: Time,
+        shared: &mut Shared,
+        rank: u32,
+        why: String,
+    ) -> Result<(), Failure> {
+        let Some(local) = self.ranks.get_mut(rank).filter(|local| !local.gone) else { return Ok(()) };
+        local.gone = true;
+        let (calls, open) = (local.calls, local.open_calls + self.point_to_point.open_of(rank));
+        if self.failed.is_some() {
+            return Ok(());
+        }
+        if open > 0 {
+            return Err(departures::failure(&self.members, rank, &why));
+        }
+        let ((group, epoch), text) = (self.key(), why.clone());
+        let notice = Notice::Gone { group, epoch, call: calls, rank, text };
+        Context { now, members: &self.members, shared }.notify_others(&notice);
+        self.rank_gone(rank, calls, why)?;
+        let over: Vec<u64> =
+            self.calls.iter().filter(|(_, call)| call.is_empty()).map(|(number, _)| number).collect();
+        over.into_iter().for_each(|number| self.retire(shared, number));
+        Ok(())
+    }
+
+    pub(super) fn rank_gone(&mut self, rank: u32, calls: u64, why: String) -> Result<(), Failure> {
+        let waiting = self.calls.iter().any(|(number, call)| number >= calls && !call.is_empty());
+        let gone = self.departures.add(&self.members, rank, calls, why);
+        let alone = self.departures.check_any_left(&self.members).is_err();
+        if waiting || self.point_to_point.needs(rank, alone) { Err(gone) } else { Ok(()) }
+    }
+
+    /// The failure of a group that a rank has revoked.
+    pub(crate) fn revoked(&self, rank: u32) -> Failure {
+        let text = format!(
+            "{} has revoked group {}; go on with agree and shrink",
+            self.members.name(&[rank]),
+            self.members.id
+        );
+        Failure::new(FailureKind::Revoked, text, vec![rank])
+    }
+
+    /// The failure of a group that has lost nodes, at least one.
+    pub(crate) fn nodes_lost(&self, nodes: &[NodeId], why: &str) -> Failure {
+        let nodes: Vec<usize> = nodes.iter().filter_map(|node| self.members.place_of(*node)).collect();
+        failure_detector::nodes_lost(&self.members, &nodes, why)
+    }
+
+    /// Fails all that is open, and the group. The other agents are told if they do not know.
+    pub(crate) fn fail(&mut self, now: Time, shared: &mut Shared, failed: &Failure, tell: bool) {
+        if self.failed.is_some() {
+            return;
+        }
+        let (group, epoch) = self.key();
+        tracing::warn!(group, epoch, kind = ?failed.kind, "{}", failed.message);
+        let why: Arc<str> = failed.message.as_str().into();
+        let numbers = self.calls.iter().map(|(number, _)| number);
+        numbers.for_each(|number| shared.timers.set(TimerKey::Call(group, number), None));
+        let (mut open, records) = self.calls.fail(now, (group, epoch), &why, &mut shared.out);
+        records.into_iter().for_each(|record| shared.ring.push(record));
+        open.extend(self.plans.fail());
+        open.extend(self.point_to_point.clear(group, shared));
+        for (token, rank) in open {
+            self.refuse_open(shared, token, rank, failed);
+        }
+        self.clear(now, shared);
+        self.failed = Some(failed.clone());
+        for node in self.members.others() {
+            let peer = self.members.nodes[node].id;
+            if tell {
+                self.tell_failed(now, shared, peer);
+            }
+            shared.peers.leave(now, peer, (group, epoch));
+        }
+    }
+
+    /// A rank is told of the group's failure.
+    pub(super) fn refuse_open(&mut self, shared: &mut Shared, token: u64, rank: u32, failed: &Failure) {
+        shared.done(token, Err(failed.clone()));
+        self.ranks.told(rank);
+    }
+
+    /// Gives back all that calls have used.
+    pub(super) fn clear(&mut self, now: Time, shared: &mut Shared) {
+        self.streams.clear(shared);
+        self.messages.clear(shared);
+        self.failure_detector.stop(&mut Context { now, members: &self.members, shared });
+    }
+
+    /// Tells another node's agent that the group has failed, if it has.
+    pub(crate) fn tell_failed(&self, now: Time, shared: &mut Shared, peer: NodeId) {
+        if let Some(failed) = &self.failed {
+            let (group, epoch) = self.key();
+            let (kind, ranks, text) = (failed.kind.code(), failed.ranks.clone(), failed.message.clone());
+            shared.peers.notify(now, peer, Notice::Abort { group, epoch, kind, ranks, text });
+        }
+    }
+
+    /// The ranks by whose loss it has failed.
+    pub(crate) fn lost_ranks(&self) -> Vec<u32> {
+        let lost = self.failed.as_ref().filter(|failed| failed.kind == FailureKind::Lost);
+        lost.map_or(Vec::new(), |failed| failed.ranks.clone())
+    }
+}

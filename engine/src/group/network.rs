@@ -1,0 +1,241 @@
+//! What comes to a group over the network: packets of streams, unicast messages, and what other agents tell.
+
+use super::Group;
+use super::call_matching::CalledThere;
+use super::messages::straight;
+use super::point_to_point::is_point_to_point;
+use crate::failure::{Failure, FailureKind};
+use crate::memory::MemoryRange;
+use crate::outbox::Received;
+use crate::peers::NodeId;
+use crate::shared::{Context, Shared};
+use cool_machine::Time;
+use cool_transport::unicast::{MessageName, Notice, Payload};
+use cool_transport::{Packet, Sender, StreamId};
+use core::ops::Range;
+use std::net::SocketAddrV4;
+
+impl Group {
+    /// A packet came from a member of the group.
+    ///
+    /// # Errors
+    /// If the group fails by it.
+    pub(crate) fn packet(
+        &mut self,
+        now: Time,
+        shared: &mut Shared,
+        from: SocketAddrV4,
+        packet: Packet,
+        payload: &Received,
+    ) -> Result<(), Failure> {
+        let node = usize::from(packet.from);
+        if self.members.nodes.get(node).is_none_or(|n| n.udp != from) || node == self.members.me {
+            tracing::debug!(%from, node, "dropped a packet in the name of a node that is elsewhere");
+            return Ok(());
+        }
+        if self.failed.is_some() {
+            return Ok(());
+        }
+        self.failure_detector.heard(node);
+        if self.matching.differs(packet.id.call, packet.digest) {
+            self.tell_call(now, shared, packet.id.call, node);
+            return Ok(());
+        }
+        let mut context = Context { now, members: &self.members, shared };
+        if self.streams.packet(&mut context, &packet, payload)? {
+            return self.run(now, shared);
+        }
+        // Streams of calls that are over are over here, too; others will come or are about to.
+        if packet.id.call >= self.oldest_open() && !self.streams.is_over(&packet.id) {
+            self.streams.keep(shared, packet, payload);
+        } else if usize::from(packet.id.source) == self.members.me
+            && let Some(answer) = Sender::settled_reply(&packet)
+        {
+            shared.out.control(from, &answer);
+        }
+        Ok(())
+    }
+
+    /// A stream's deadline has passed.
+    ///
+    /// # Errors
+    /// If the group fails by it.
+    pub(crate) fn stream_due(&mut self, now: Time, shared: &mut Shared, id: StreamId) -> Result<(), Failure> {
+        self.streams.due(&mut Context { now, members: &self.members, shared }, id)?;
+        self.run(now, shared)
+    }
+
+    /// The number of streams that share this node's link has changed.
+    ///
+    /// # Errors
+    /// If the group fails by it.
+    pub(crate) fn share_link(&mut self, now: Time, shared: &mut Shared) -> Result<(), Failure> {
+        self.streams.share_link(&mut Context { now, members: &self.members, shared })?;
+        self.run(now, shared)
+    }
+
+    /// Someone at an address answered, who did not need to know the group.
+    pub(crate) fn answered(&mut self, from: SocketAddrV4) {
+        self.failure_detector.answered(&self.members, from);
+    }
+
+    /// Bytes came from an agent.
+    pub(crate) fn heard_from(&mut self, peer: NodeId) {
+        if let Some(node) = self.members.place_of(peer) {
+            self.failure_detector.heard(node);
+        }
+    }
+
+    /// A message from another node begins to arrive or is announced.
+    ///
+    /// # Errors
+    /// If the group fails by it.
+    pub(crate) fn message_begins(
+        &mut self,
+        now: Time,
+        shared: &mut Shared,
+        peer: NodeId,
+        message: MessageName,
+        (digest, bytes): (u64, u64),
+    ) -> Result<(), Failure> {
+        let Some(node) = self.members.place_of(peer) else { return Ok(()) };
+        self.check_ends(node, message)?;
+        if is_point_to_point(message) {
+            let mut context = Context { now, members: &self.members, shared };
+            return self.point_to_point.begins(&mut context, message, (digest, bytes));
+        }
+        if message.call >= self.oldest_open() {
+            self.matching.heard_of(message.call, message.from, digest);
+        }
+        if self.matching.differs(message.call, digest) {
+            self.tell_call(now, shared, message.call, node);
+            return Ok(());
+        }
+        self.messages.begins(message, (digest, bytes))
+    }
+
+    /// A node may send messages of its own ranks to ranks here.
+    fn check_ends(&self, node: usize, message: MessageName) -> Result<(), Failure> {
+        let from_peer = self.members.node_of(message.from) == Some(node);
+        let to_us = self.members.node_of(message.to) == Some(self.members.me);
+        if from_peer && to_us {
+            return Ok(());
+        }
+        let name = &self.members.nodes[node].name;
+        let text = format!(
+            "node {name} sent a message from rank {} to rank {}, which it may not",
+            message.from, message.to
+        );
+        Err(Failure::new(FailureKind::Lost, text, self.members.ranks_of(node).collect()))
+    }
+
+    /// Bytes of a message from another node: these of the input, or none if they are in their place.
+    pub(crate) fn message_data(
+        &mut self,
+        now: Time,
+        shared: &mut Shared,
+        message: MessageName,
+        offset: u64,
+        within: Range<usize>,
+    ) {
+        if is_point_to_point(message) {
+            let mut context = Context { now, members: &self.members, shared };
+            self.point_to_point.data(&mut context, message, offset, within);
+        } else if self.messages.data(shared, message, offset, within) {
+            self.calls.moved(now, message.call);
+        }
+    }
+
+    /// All of a message that was expected is here.
+    ///
+    /// # Errors
+    /// If the group fails by what follows.
+    pub(crate) fn message_received(
+        &mut self,
+        now: Time,
+        shared: &mut Shared,
+        message: MessageName,
+    ) -> Result<(), Failure> {
+        if is_point_to_point(message) {
+            self.point_to_point.received(&mut Context { now, members: &self.members, shared }, message);
+        } else {
+            self.messages.received(message);
+        }
+        self.run(now, shared)
+    }
+
+    /// All of a message is on its way.
+    ///
+    /// # Errors
+    /// If the group fails by what follows.
+    pub(crate) fn message_sent(
+        &mut self,
+        now: Time,
+        shared: &mut Shared,
+        message: MessageName,
+    ) -> Result<(), Failure> {
+        if is_point_to_point(message) {
+            self.point_to_point.sent(&mut Context { now, members: &self.members, shared }, message);
+        } else {
+            self.messages.sent(message);
+        }
+        self.run(now, shared)
+    }
+
+    /// A part of a message that is being sent, if it is still known.
+    pub(crate) fn message_payload(&mut self, now: Time, part: &Payload) -> Option<MemoryRange> {
+        if is_point_to_point(part.message) {
+            return self.point_to_point.payload(now, part);
+        }
+        let payload = self.messages.payload(part)?;
+        self.calls.moved(now, part.message.call);
+        Some(payload)
+    }
+
+    /// Where a part of a long message belongs that is about to come, if that is known.
+    pub(crate) fn message_place(&self, part: &Payload) -> Option<MemoryRange> {
+        let whole = if is_point_to_point(part.message) {
+            self.point_to_point.place(part.message)?
+        } else {
+            self.messages.place(part.message)?
+        };
+        straight(whole, part)
+    }
+
+    /// Another agent tells something about the group.
+    ///
+    /// # Errors
+    /// If the group fails by it.
+    pub(crate) fn notice(
+        &mut self,
+        now: Time,
+        shared: &mut Shared,
+        peer: NodeId,
+        notice: Notice,
+    ) -> Result<(), Failure> {
+        let Some(node) = self.members.place_of(peer) else { return Ok(()) };
+        let is_theirs = |rank: &u32| self.members.node_of(*rank) == Some(node);
+        match notice {
+            // Told by the engine, which knows that the others need not be told again.
+            Notice::Abort { .. } => Ok(()),
+            Notice::Came { call, digest, ranks, text, .. } => {
+                let ranks = ranks.into_iter().filter(is_theirs).collect();
+                let is_over = call < self.oldest_open();
+                self.matching.told(&self.members, call, CalledThere { digest, ranks, text }, is_over)
+            }
+            Notice::Gone { call, rank, text, .. } if is_theirs(&rank) => self.rank_gone(rank, call, text),
+            Notice::Gone { .. } => Ok(()),
+            Notice::WhoWaits { .. } => {
+                let ((group, epoch), (ranks, messages)) = (self.key(), self.who_waits());
+                let notice = Notice::Waits { group, epoch, ranks, messages };
+                shared.peers.notify(now, peer, notice);
+                Ok(())
+            }
+            Notice::Waits { ranks, messages, .. } => {
+                let mut context = Context { now, members: &self.members, shared };
+                self.failure_detector.told(&mut context, node, &(ranks, messages));
+                Ok(())
+            }
+        }
+    }
+}

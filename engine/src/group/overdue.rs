@@ -1,0 +1,153 @@
+//! What waits for too long: calls, messages outside of calls, nodes that are silent; and who is to blame.
+
+use super::Group;
+use super::failure_detector::LocalWaits;
+use crate::failure::{Failure, FailureKind};
+use crate::peers::NodeId;
+use crate::shared::{Context, Shared, TimerKey};
+use cool_machine::Time;
+use std::collections::BTreeSet;
+
+impl Group {
+    /// Sets the next time to look after a call.
+    pub(super) fn arm(&self, now: Time, shared: &mut Shared, number: u64) {
+        let Some(call) = self.calls.get(number) else { return };
+        let at = if call.announced { call.deadline() } else { call.announce_at().min(call.deadline()) };
+        shared.timers.set(TimerKey::Call(self.members.id, number), Some(at.max(now)));
+    }
+
+    /// It is time to look after a call: to tell others that it runs, or to give it up.
+    ///
+    /// # Errors
+    /// If it has waited for too long.
+    pub(crate) fn call_due(&mut self, now: Time, shared: &mut Shared, number: u64) -> Result<(), Failure> {
+        if self.messages.worked_on().contains(&number) {
+            // What is being worked on moves.
+            self.calls.moved(now, number);
+        }
+        let Some(call) = self.calls.get_mut(number).filter(|call| !call.is_empty()) else {
+            // The ranks of this node that have come are through. Those to come set the timer again.
+            return Ok(());
+        };
+        if call.deadline() <= now {
+            let (key, moved) = (TimerKey::Call(self.members.id, number), call.progress);
+            let mut context = Context { now, members: &self.members, shared };
+            let known = self.failure_detector.inquired(&mut context, key, moved);
+            return if known { Err(self.timed_out(number)) } else { Ok(()) };
+        }
+        if !call.announced && call.announce_at() <= now {
+            call.announced = true;
+            self.announce(now, shared, number);
+        }
+        self.arm(now, shared, number);
+        Ok(())
+    }
+
+    /// The failure of a call that has waited for too long.
+    fn timed_out(&self, number: u64) -> Failure {
+        let here = self.ranks.came(number);
+        let came = |rank: &u32| here.contains(rank) || self.matching.has_come(number, *rank);
+        let missing: Vec<u32> = self.members.layout.ranks().map(|r| r.0).filter(|rank| !came(rank)).collect();
+        let (ranks, reason) = self.blame(number, missing);
+        let call = self.calls.get(number).map(|call| {
+            let ranks: Vec<u32> = call.runs.keys().copied().collect();
+            (call.signature.to_string(), call.timeout, self.members.name(&ranks))
+        });
+        let (text, timeout, waiting) = call.unwrap_or_default();
+        let text = format!(
+            "{text} (call {number} of group {}) made no progress for {timeout:?} at {waiting}: {reason}; \
+             look after them, or give the call more time",
+            self.members.id,
+        );
+        Failure::new(FailureKind::Timeout, text, ranks)
+    }
+
+    /// Who is to blame for a call that waits, and why: of those who are `missing` in it those who do not wait elsewhere.
+    fn blame(&self, number: u64, missing: Vec<u32>) -> (Vec<u32>, String) {
+        if missing.is_empty() {
+            let awaited = self.awaited(number);
+            let text = format!("all ranks came; data is missing from {}", self.members.name(&awaited));
+            return (awaited, text);
+        }
+        let suspects = self.suspects(&missing);
+        if suspects.is_empty() {
+            let text = format!("{} did not make this call, and wait in others", self.members.name(&missing));
+            return (missing, text);
+        }
+        let text = format!("{} did not make this call, or cannot be reached", self.members.name(&suspects));
+        (suspects, text)
+    }
+
+    /// The ranks from which a call here waits for data.
+    fn awaited(&self, number: u64) -> Vec<u32> {
+        let layout = &self.members.layout;
+        let sources = self.streams.sources(number).flat_map(|node| layout.ranks_of_node(node));
+        let all: BTreeSet<u32> = self.messages.sources(number).chain(sources.map(|r| r.0)).collect();
+        all.into_iter().collect()
+    }
+
+    /// It is time to look after a message outside of calls.
+    ///
+    /// # Errors
+    /// If it has waited for too long.
+    pub(crate) fn transfer_due(
+        &mut self,
+        now: Time,
+        shared: &mut Shared,
+        number: u64,
+    ) -> Result<(), Failure> {
+        let mut context = Context { now, members: &self.members, shared };
+        let Some(moved) = self.point_to_point.overdue(&mut context, number) else { return Ok(()) };
+        let key = TimerKey::PointToPoint(self.members.id, number);
+        if !self.failure_detector.inquired(&mut context, key, moved) {
+            return Ok(());
+        }
+        let Some(late) = self.point_to_point.late(number) else { return Ok(()) };
+        let others: Vec<u32> =
+            self.members.layout.ranks().map(|rank| rank.0).filter(|rank| *rank != late.rank).collect();
+        let awaited = late.peer.map_or_else(|| others.clone(), |peer| vec![peer]);
+        let blamed = match self.suspects(&awaited) {
+            none if none.is_empty() => awaited,
+            suspects => suspects,
+        };
+        Err(late.failure(&self.members, blamed, &others))
+    }
+
+    /// It is time to look after the other nodes. Answers with those who are gone.
+    pub(crate) fn failure_detector_due(&mut self, now: Time, shared: &mut Shared) -> Vec<NodeId> {
+        let moved = self.moved(now);
+        let gone = self.failure_detector.due(&mut Context { now, members: &self.members, shared }, moved);
+        gone.into_iter().map(|node| self.members.nodes[node].id).collect()
+    }
+
+    /// Since when nothing has moved in one of the calls and messages; `None` if there are none. What is worked on moves.
+    fn moved(&self, now: Time) -> Option<Time> {
+        let worked_on = self.messages.worked_on();
+        let open = self.calls.iter().filter(|(_, call)| !call.is_empty());
+        let calls = open.map(|(number, call)| if worked_on.contains(&number) { now } else { call.progress });
+        calls.chain(self.point_to_point.progress(now)).min()
+    }
+
+    /// Of ranks that are waited for, and those for whom they wait, those that do not wait themselves; none if they all do.
+    fn suspects(&self, ranks: &[u32]) -> Vec<u32> {
+        self.failure_detector.suspects(&self.members, ranks, &self.who_waits())
+    }
+
+    /// Who waits here.
+    pub(super) fn who_waits(&self) -> LocalWaits {
+        let (mut ranks, mut messages) = (Vec::new(), Vec::new());
+        for (rank, local) in self.ranks.iter() {
+            let peers = self.point_to_point.awaited_by(rank);
+            if local.open_calls == 0 && peers.is_empty() {
+                continue;
+            }
+            match peers.into_iter().collect::<Option<BTreeSet<u32>>>() {
+                Some(peers) if local.open_calls == 0 => {
+                    messages.extend(peers.into_iter().map(|peer| (rank, peer)));
+                }
+                _ => ranks.push(rank),
+            }
+        }
+        (ranks, messages)
+    }
+}

@@ -1,0 +1,100 @@
+//! Starting the actions of ranks' programs: what each asks of messages and streams.
+
+use super::Group;
+use super::calls::{ActionId, NextMulticast};
+use super::messages::{Place, Reduction};
+use super::streams::Multicast;
+use crate::failure::{Failure, Traffic};
+use crate::shared::{Context, Shared};
+use cool_collective::Kind;
+use cool_machine::Time;
+use cool_transport::unicast::MessageName;
+
+impl Group {
+    /// Starts an action whose turn has come.
+    pub(super) fn start(&mut self, now: Time, shared: &mut Shared, of: ActionId) -> Result<(), Failure> {
+        let Some(call) = self.calls.get(of.call) else { return Ok(()) };
+        let Some(run) = call.runs.get(&of.rank) else { return Ok(()) };
+        let reduction = call.signature.element.zip(call.signature.reduce);
+        let reduction = reduction.map(|(element, op)| Reduction { element, op });
+        let place = |span| Place { of, token: run.token, range: run.range(span), reduction: None };
+        let (members, digest) = (&self.members, call.compiled.digest);
+        let received = |transfer, from| members.message(of.call, transfer, from, of.rank);
+        let mut context = Context { now, members, shared };
+        match run.program().actions[of.action as usize].kind {
+            Kind::Reduce { dst, .. }
+                if let Some((from, transfer)) = run.compiled().fused(of.rank, of.action) =>
+            {
+                let to = Place { reduction, ..place(dst) };
+                self.messages.receive_here(&mut context, received(transfer.0, from.0), to);
+            }
+            Kind::Receive { .. } if run.compiled().is_passed_over(of.rank, of.action) => {
+                self.complete(now, shared, of);
+            }
+            Kind::Reduce { src, dst } => {
+                let to = Place { reduction, ..place(dst) };
+                self.messages.move_own(&mut context, run.range(src), &to);
+            }
+            Kind::Copy { src, dst } => self.messages.move_own(&mut context, run.range(src), &place(dst)),
+            Kind::Send { to, transfer, src } => {
+                let message = members.message(of.call, transfer.0, of.rank, to.0);
+                let from = place(src);
+                self.send(now, shared, message, from);
+            }
+            Kind::Receive { from, transfer, dst } => {
+                let (message, to) = (received(transfer.0, from.0), place(dst));
+                match members.other_node_of(from.0) {
+                    None => self.messages.receive_here(&mut context, message, to),
+                    Some(node) => self.messages.receive(&mut context, node, (message, digest), &to)?,
+                }
+            }
+            Kind::Multicast { .. } => self.calls.queue_multicast(of),
+            Kind::ReceiveMulticast { from, scope, transfer, dst } => {
+                let source = members.layout.node_of(from);
+                let (operation, timeout) = (call.operation(), call.timeout);
+                let (transfer, data) = (transfer.0, run.range(dst));
+                let multicast = Multicast { of, operation, digest, timeout, scope, transfer, source, data };
+                self.streams.receive(&mut context, &multicast)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// A rank sends to another, of this node or another one.
+    fn send(&mut self, now: Time, shared: &mut Shared, message: MessageName, from: Place) {
+        let Some(call) = self.calls.get(message.call) else { return };
+        let mut context = Context { now, members: &self.members, shared };
+        let Some(node) = self.members.other_node_of(message.to) else {
+            return self.messages.send_here(&mut context, message, from);
+        };
+        let traffic = Traffic { bytes_unicast: from.range.len, ..Traffic::default() };
+        context.shared.count(call.operation(), traffic);
+        self.messages.send(&mut context, node, (message, call.compiled.digest), from);
+        self.calls.count(message.call, message.from, traffic);
+    }
+
+    /// Opens the next multicast of a rank over whose tree none is on its way.
+    pub(super) fn next_multicast(
+        &mut self,
+        now: Time,
+        shared: &mut Shared,
+        number: u64,
+        rank: u32,
+    ) -> Result<(), Failure> {
+        let Some(next) = self.calls.next_multicast(number, rank) else { return Ok(()) };
+        let Some(call) = self.calls.get(number) else { return Ok(()) };
+        let NextMulticast { action, scope, stripe, transfer, data, concurrent_senders } = next;
+        let multicast = Multicast {
+            of: ActionId { call: number, rank, action },
+            operation: call.operation(),
+            digest: call.compiled.digest,
+            timeout: call.timeout,
+            scope,
+            transfer,
+            source: self.members.me,
+            data,
+        };
+        let mut context = Context { now, members: &self.members, shared };
+        self.streams.send(&mut context, &multicast, (stripe, concurrent_senders))
+    }
+}
