@@ -6,7 +6,7 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 /// How many seeds are run, unless `COOL_SIM_SEEDS` says otherwise. Each has some six collectives.
-const SEEDS: u64 = 10_000;
+const SEEDS: u64 = 2_500;
 
 fn seeds() -> u64 {
     match std::env::var("COOL_SIM_SEEDS") {
