@@ -67,6 +67,15 @@ class Pinger:
 
     def run_beside(self, process):
         """Pings until a process has ended, and waits for the last answers."""
+        # It must not wait for a processor between the time stamp and the ping; what it has started has its own priority.
+        before = os.getpriority(os.PRIO_PROCESS, 0)
+        os.setpriority(os.PRIO_PROCESS, 0, -20)
+        try:
+            self._run_beside(process)
+        finally:
+            os.setpriority(os.PRIO_PROCESS, 0, before)
+
+    def _run_beside(self, process):
         due = time.monotonic()
         while process.poll() is None:
             if time.monotonic() >= due:

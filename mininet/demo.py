@@ -66,7 +66,7 @@ def cluster(options, ranks, out):
     if not program:
         raise Failure("cool-kmeans is not beside the testbed's other programs: cargo build --release --workspace")
     run("cool", "run", "-n", str(ranks), "--", program,
-        "--clusters", str(options.clusters), "--iterations", str(options.iterations), "--threads", "1",
+        "--clusters", str(options.clusters), "--iterations", str(options.iterations), "--threads", "1", "--assign", "bounds",
         "--patch", str(options.patch), "--stride", str(options.stride), "--word-count", "32",
         "--summary", files["kmeans.json"], "--words", files["words.json"], "--centroids", files["centroids.npy"],
         *photographs(options.photographs))

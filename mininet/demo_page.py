@@ -38,8 +38,8 @@ def page(summary, topology, description, mosaic):
     body = [
         "<h1>Visual words of photographs, clustered over a programmable network</h1>",
         "<p>%s patches of photographs, each a histogram of oriented gradients of %d numbers, were grouped into %d clusters by "
-        "%d emulated nodes in %d racks. Every iteration, the centroids went to all nodes over multicast trees that the controller "
-        "had installed in the OpenFlow switches, and the sums came back rack by rack.</p>"
+        "%d emulated nodes in %d racks. Every iteration, the sums of each cluster's points met at the node that owns its centroid, and the "
+        "centroids that moved went to all nodes, over multicast trees that the controller had installed in the OpenFlow switches.</p>"
         % (number(summary["points"]), summary["dims"], summary["k"], len(topology["nodes"]), len(racks)),
         figures([
             (number(summary["points"]), "vectors of %d numbers" % summary["dims"]),
@@ -55,6 +55,13 @@ def page(summary, topology, description, mosaic):
         bars(summary["seconds_computing"], summary["seconds_communicating"]),
         '<div class=key><i style="background:var(--compute)"></i>computing<i style="background:var(--talk)"></i>communicating, '
         "waiting for slower ranks included</div></section></div>",
+        "<div class=pair><section><h2>Distances measured</h2><p>Share of all distances from points to centroids that each iteration measured, as in "
+        "Figure 9 of the paper on clustering social images. Bounds on the others prove that they are no nearer. The scale is logarithmic.</p>",
+        curve([100 * share for share in summary["distances"]], decades=True, unit=" %"),
+        "</section><section><h2>Busiest link</h2><p>Bytes that the busiest link of a node or rack had to carry in one direction, as the program counts them: "
+        "sums and centroids, of centroids that have not moved nothing. In KiB.</p>",
+        curve([n / 1024 for n in summary["busiest_link_bytes"]], floor=0),
+        "</section></div>",
         "<h2>The network, and the way of a broadcast</h2>",
         "<p>As the controller found it by LLDP. Orange: the tree along which one broadcast of %s from %s was measured to travel, with "
         "the bytes on each link as a multiple of the message. %d chunks had to be repaired.</p>" % (
@@ -108,14 +115,22 @@ def steps(low, high):
     return [i * step for i in range(first, max(last, first + 1) + 1)]
 
 
+def powers(low, high):
+    """The powers of ten that span the values."""
+    # What is a little above a power still belongs to it: bounds that fail cost some distances more than all.
+    first, last = math.floor(math.log10(low)), math.ceil(math.log10(high) - 0.05)
+    return [10.0 ** n for n in range(first, max(last, first + 1) + 1)]
+
+
 def label(value, step):
     return number(round(value)) if step >= 1 else "%.*f" % (max(0, -math.floor(math.log10(step))), value)
 
 
-def frame(marks, count):
-    """The grid behind a chart, and the functions from its values to places."""
+def frame(marks, count, decades=False, unit=""):
+    """The grid behind a chart, and the functions from its values to places; `decades` are powers of ten at equal distances."""
     def y(v):
-        return TOP + (H - TOP - BOTTOM) * (1 - (v - marks[0]) / (marks[-1] - marks[0]))
+        low, high, v = (math.log10(n) for n in (marks[0], marks[-1], v)) if decades else (marks[0], marks[-1], v)
+        return TOP + (H - TOP - BOTTOM) * (1 - (v - low) / (high - low))
 
     def x(i):
         return LEFT + (W - LEFT - 8) * (i + 0.5) / count
@@ -123,7 +138,8 @@ def frame(marks, count):
     lines = []
     for m in marks:
         lines.append('<line x1="%d" x2="%d" y1="%.1f" y2="%.1f" stroke="var(--line)"/>' % (LEFT, W - 4, y(m), y(m)))
-        lines.append('<text x="%d" y="%.1f" text-anchor="end">%s</text>' % (LEFT - 8, y(m) + 4, label(m, marks[1] - marks[0])))
+        step = m if decades else marks[1] - marks[0]
+        lines.append('<text x="%d" y="%.1f" text-anchor="end">%s%s</text>' % (LEFT - 8, y(m) + 4, label(m, step), unit))
     every = math.ceil(count / 15)
     for i in range(0, count, every):
         lines.append('<text x="%.1f" y="%d" text-anchor="middle">%d</text>' % (x(i), H - BOTTOM + 18, i + 1))
@@ -134,8 +150,12 @@ def chart(lines):
     return '<svg viewBox="0 0 %d %d" role="img">%s</svg>' % (W, H, "".join(lines))
 
 
-def curve(values):
-    lines, x, y = frame(steps(min(values), max(values)), len(values))
+def curve(values, decades=False, floor=None, unit=""):
+    """A value by iteration; from `floor` on, if that is lower than all."""
+    low, high = min(values) if floor is None else min(floor, *values), max(values)
+    marks = powers(max(low, 1e-6), max(high, 1e-5)) if decades else steps(low, high)
+    lines, x, y = frame(marks, len(values), decades, unit)
+    values = [max(v, marks[0]) for v in values]
     points = " ".join("%.1f,%.1f" % (x(i), y(v)) for i, v in enumerate(values))
     lines.append('<polyline points="%s" fill="none" stroke="var(--compute)" stroke-width="2.5" stroke-linejoin="round"/>' % points)
     for i, v in enumerate(values):

@@ -11,7 +11,8 @@ import threading
 import time
 
 import pytest
-from conftest import PATIENCE, ROOT, succeed
+import testbed
+from conftest import PATIENCE, ROOT, run, succeed
 
 sys.path.insert(0, os.path.join(ROOT, "bench"))
 import faults  # noqa: E402
@@ -159,3 +160,33 @@ def test_a_run_that_was_killed_altogether_goes_on_from_its_checkpoint(make_bed, 
     again = succeed(bed, "cool", "run", "-n", "4", "--", *resumable)
     assert "iteration   3 " not in again, again
     assert same(alone, together)
+
+
+def test_a_rank_that_cannot_find_its_input_ends_all_with_one_line_that_names_it(make_bed, tmp_path):
+    bed = make_bed("tree:2x3", host_mbit=50, uplink_mbit=50)
+    folder = tmp_path / "data"
+    folder.mkdir()
+    write_npy(str(folder / "points.npy"), [[float(i), 1.0] for i in range(60)])
+    # Rank 2 has another, empty folder under that name.
+    program = os.path.join(bed.bin_dir, "cool-kmeans")
+    script = 'if [ "$COOL_RANK" = 2 ]; then exec unshare -m sh -c "mount -t tmpfs none %s && exec \\"\\$@\\"" sh "$@"; fi; exec "$@"' % folder
+    done = run(bed, "cool", "run", "-n", "4", "--", "sh", "-c", script, "sh", program, str(folder / "points.npy"), "-k", "2")
+    assert done.returncode != 0
+    said = [line for line in (done.stdout + done.stderr).splitlines() if "points.npy: " in line]
+    assert said and all("No such file or directory" in line and "the same at every rank" in line for line in said), done.stdout + done.stderr
+
+
+@pytest.mark.parametrize("option", ["--model", "--labels", "--centroids", "--summary", "--checkpoint"])
+def test_a_full_disk_is_told_in_one_line_and_leaves_nothing(tmp_path, option):
+    data, full = str(tmp_path / "points.npy"), str(tmp_path / "full")
+    chance = random.Random(3)
+    write_npy(data, [[chance.uniform(0, 1) for _ in range(4)] for _ in range(3000)])
+    os.mkdir(full)
+    command = [os.path.join(testbed.BIN, "cool-kmeans"), data, "-k", "400", "-i", "2", "--alone", option, os.path.join(full, "file")]
+    # A disk of one page, which is taken.
+    script = 'mount -t tmpfs -o size=4k none "$0" && head -c 4096 /dev/zero > "$0/taken" && { "$@" > /dev/null; status=$?; ls -A "$0"; exit $status; }'
+    done = subprocess.run(["unshare", "-m", "sh", "-c", script, full, *command], capture_output=True, text=True, timeout=PATIENCE)
+    assert done.returncode == 1, done.stderr
+    said = [line for line in done.stderr.splitlines() if line.startswith("cool-kmeans: ")]
+    assert len(said) == 1 and "No space left on device" in said[0] and full in said[0], done.stderr
+    assert done.stdout.split() == ["taken"]

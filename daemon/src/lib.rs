@@ -1,5 +1,5 @@
-//! What the controller and the agent have in common as programs: options from flags and a file, the log with its
-//! events, and pages over HTTP. What the pages say is left to the programs.
+//! What the controller and the agent have in common as programs: options from flags and a file, accepting connections, the log
+//! with its events, and pages over HTTP. What is served, and what the pages say, is left to the programs.
 
 pub mod accept;
 pub mod config;

@@ -57,10 +57,8 @@ mod preparation;
 mod program;
 mod shared;
 mod stream;
-#[cfg(any(test, feature = "testing"))]
+#[cfg(feature = "testing")]
 pub mod testing;
-#[cfg(test)]
-mod tests;
 mod timers;
 mod trace;
 mod works;

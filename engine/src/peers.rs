@@ -269,7 +269,14 @@ impl Peers {
         };
         let (ip, bytes) = (*ip, std::mem::take(bytes));
         let known = self.by_name.get(&name).copied();
-        let elsewhere = known.and_then(|node| self.link(node)).is_some_and(|link| link.ip != ip);
+        let link = known.and_then(|node| self.link(node));
+        // Identifiers ascend: its agent has given this one up and made the later one, whose greeting came sooner.
+        let stale = link.as_ref().is_some_and(|link| link.connection > Some(connection));
+        let elsewhere = link.is_some_and(|link| link.ip != ip);
+        if stale && !elsewhere {
+            self.hang_up(connection, out);
+            return None;
+        }
         if elsewhere || name == self.me() || (known.is_none() && self.by_name.len() > PEERS_MAX) {
             tracing::warn!(%ip, name, "refused a connection in the name of another node");
             self.hang_up(connection, out);

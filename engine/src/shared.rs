@@ -111,9 +111,6 @@ impl Shared {
         if let Some(buffer) = stream.release() {
             self.give_back(buffer);
         }
-        if let Some(share) = stream.sending {
-            self.sent(share);
-        }
     }
 
     /// A stream has its share of the node's link from now on.

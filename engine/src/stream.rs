@@ -2,7 +2,6 @@
 //! tells what that means for the call.
 
 use crate::failure::Traffic;
-use crate::link_share::Share;
 use crate::machine::Output as EngineOutput;
 use crate::members::Members;
 use crate::memory::MemoryRange;
@@ -61,8 +60,6 @@ pub(crate) struct Stream {
     pub(crate) rank: u32,
     pub(crate) action: u32,
     pub(crate) waits: Waits,
-    /// Of a source that has chunks to send for the first time.
-    pub(crate) sending: Option<Share>,
     /// Of a source with a tree.
     tree: Option<SocketAddrV4>,
 }
@@ -91,8 +88,8 @@ impl Stream {
         (operation, rank, action): (Operation, u32, u32),
         tree: Option<SocketAddrV4>,
     ) -> Stream {
-        let (bounced, waits, sending) = (false, Waits::Action, None);
-        Stream { end, data, bounced, operation, rank, action, waits, sending, tree }
+        let (bounced, waits) = (false, Waits::Action);
+        Stream { end, data, bounced, operation, rank, action, waits, tree }
     }
 
     pub(crate) fn is_receiver(&self) -> bool {

@@ -35,9 +35,13 @@ fn bytes(elements: &[u32]) -> Vec<u8> {
 }
 
 /// The elementwise sum of vectors.
-fn sum(vectors: impl Iterator<Item = Vec<u32>>) -> Vec<u32> {
-    let sum = vectors.reduce(|sum, v| sum.iter().zip(v).map(|(a, b)| a.wrapping_add(b)).collect());
-    sum.unwrap_or_default()
+fn sum(vectors: &[Vec<u32>]) -> Vec<u32> {
+    let Some((first, others)) = vectors.split_first() else { return Vec::new() };
+    let mut sum = first.clone();
+    for vector in others {
+        sum.iter_mut().zip(vector).for_each(|(a, b)| *a = a.wrapping_add(*b));
+    }
+    sum
 }
 
 /// One collective of a test: its buffers and what they must hold at the end.
@@ -45,6 +49,7 @@ pub struct Collective {
     /// By rank.
     pub requests: Vec<CallRequest<Buffer>>,
     expected: Vec<Option<Vec<u8>>>,
+    given: Vec<Option<Vec<u8>>>,
 }
 
 impl Collective {
@@ -73,11 +78,13 @@ impl Collective {
         (count, counts): (u64, Option<&[u64]>),
         salt: u64,
     ) -> Collective {
-        let data = Data { size, operation, root: root as usize, count, counts, salt };
+        let data = Data::new(size, operation, root as usize, (count, counts), salt);
         let mut requests = Vec::new();
         let mut expected = Vec::new();
+        let mut given = Vec::new();
         for rank in 0..size {
-            let (input, want) = (data.input(rank), data.output(rank).map(|elements| bytes(&elements)));
+            let input = data.gives(rank).then(|| bytes(&data.inputs[rank]));
+            let want = data.output(rank).map(|elements| bytes(&elements));
             let source = operation == Operation::Bcast && rank == data.root;
             let undefined = |want: &Vec<u8>| if source { want.clone() } else { vec![0xee; want.len()] };
             requests.push(CallRequest {
@@ -90,13 +97,14 @@ impl Collective {
                 count,
                 counts: counts.map(<[u64]>::to_vec),
                 plan: String::new(),
-                input: input.map(|elements| Buffer::new(bytes(&elements))),
+                input: input.clone().map(Buffer::new),
                 output: want.as_ref().map(undefined).map(Buffer::new),
                 timeout: None,
             });
+            given.push(input);
             expected.push(want);
         }
-        Collective { requests, expected }
+        Collective { requests, expected, given }
     }
 
     /// The same by a plan.
@@ -106,17 +114,32 @@ impl Collective {
     }
 
     /// Whether all outputs are as they must be.
+    ///
+    /// # Panics
+    /// If not.
     pub fn check(&self) {
-        for (request, expected) in self.requests.iter().zip(&self.expected) {
-            if let (Some(output), Some(expected)) = (&request.output, expected) {
-                let wrong = output.bytes().iter().zip(expected).position(|(a, b)| a != b);
-                let CallRequest { group, rank, operation, root, count, plan, .. } = request;
-                assert_eq!(
-                    wrong, None,
-                    "{operation:?} of {count} from {root} by {plan:?}: rank {rank} of group {group}"
-                );
+        (0..self.requests.len())
+            .for_each(|rank| self.check_rank(rank).unwrap_or_else(|wrong| panic!("{wrong}")));
+    }
+
+    /// Whether a rank has what it must have, and what it gave is as it was.
+    ///
+    /// # Errors
+    /// What is wrong.
+    pub fn check_rank(&self, rank: usize) -> Result<(), String> {
+        let request = &self.requests[rank];
+        let buffers = [(&request.output, &self.expected[rank]), (&request.input, &self.given[rank])];
+        for (buffer, expected) in buffers {
+            let (Some(buffer), Some(expected)) = (buffer, expected) else { continue };
+            let wrong = buffer.with(|bytes| bytes.iter().zip(expected).position(|(a, b)| a != b));
+            if let Some(at) = wrong {
+                let CallRequest { group, operation, root, count, plan, .. } = request;
+                return Err(format!(
+                    "{operation:?} of {count} from {root} by {plan:?}: rank {rank} of group {group} differs at byte {at}"
+                ));
             }
         }
+        Ok(())
     }
 }
 
@@ -127,10 +150,32 @@ struct Data<'c> {
     root: usize,
     count: u64,
     counts: Option<&'c [u64]>,
-    salt: u64,
+    /// What each rank contributes.
+    inputs: Vec<Vec<u32>>,
+    /// What comes of all of them, where ranks get that or a part of it.
+    all: Vec<u32>,
 }
 
-impl Data<'_> {
+impl<'c> Data<'c> {
+    fn new(
+        size: usize,
+        operation: Operation,
+        root: usize,
+        (count, counts): (u64, Option<&'c [u64]>),
+        salt: u64,
+    ) -> Data<'c> {
+        let mut data = Data { size, operation, root, count, counts, inputs: Vec::new(), all: Vec::new() };
+        data.inputs = (0..size).map(|rank| contribution(salt, rank, data.contributed(rank))).collect();
+        data.all = match operation {
+            Operation::Bcast => contribution(salt, root, count),
+            Operation::Gather | Operation::Allgather => data.inputs.concat(),
+            Operation::Scatter => data.inputs[root].clone(),
+            Operation::Reduce | Operation::Allreduce | Operation::ReduceScatter => sum(&data.inputs),
+            _ => Vec::new(),
+        };
+        data
+    }
+
     fn part(&self, rank: usize) -> u64 {
         self.counts.map_or(self.count, |counts| counts[rank])
     }
@@ -144,44 +189,51 @@ impl Data<'_> {
     }
 
     /// A rank's part of an array of all parts.
-    fn own(&self, rank: usize, all: &[u32]) -> Vec<u32> {
+    fn own(&self, rank: usize) -> Vec<u32> {
         let start: u64 = (0..rank).map(|rank| self.part(rank)).sum();
-        all[start as usize..][..self.part(rank) as usize].to_vec()
+        self.all[start as usize..][..self.part(rank) as usize].to_vec()
     }
 
-    /// What a rank contributes.
-    fn input(&self, rank: usize) -> Option<Vec<u32>> {
-        let count = match self.operation {
-            Operation::Bcast | Operation::Barrier => return None,
-            Operation::Scatter if rank != self.root => return None,
+    /// Whether a rank contributes something, were it nothing.
+    fn gives(&self, rank: usize) -> bool {
+        match self.operation {
+            Operation::Bcast | Operation::Barrier => false,
+            Operation::Scatter => rank == self.root,
+            _ => true,
+        }
+    }
+
+    /// How many elements a rank contributes.
+    fn contributed(&self, rank: usize) -> u64 {
+        match self.operation {
+            _ if !self.gives(rank) => 0,
             Operation::Gather | Operation::Allgather => self.part(rank),
             Operation::Scatter | Operation::ReduceScatter => self.total(),
             Operation::Alltoall => (0..self.size).map(|to| self.block(rank, to)).sum(),
             _ => self.count,
-        };
-        Some(contribution(self.salt, rank, count))
+        }
     }
 
     /// What a rank must have at the end.
     fn output(&self, rank: usize) -> Option<Vec<u32>> {
-        let inputs = || (0..self.size).filter_map(|rank| self.input(rank));
         match self.operation {
-            Operation::Bcast => Some(contribution(self.salt, self.root, self.count)),
             Operation::Reduce | Operation::Gather if rank != self.root => None,
-            Operation::Reduce | Operation::Allreduce => Some(sum(inputs())),
-            Operation::Gather | Operation::Allgather => Some(inputs().flatten().collect()),
-            Operation::Scatter | Operation::ReduceScatter => Some(self.own(rank, &sum(inputs()))),
+            Operation::Bcast
+            | Operation::Reduce
+            | Operation::Allreduce
+            | Operation::Gather
+            | Operation::Allgather => Some(self.all.clone()),
+            Operation::Scatter | Operation::ReduceScatter => Some(self.own(rank)),
             Operation::Alltoall => {
                 let from = |from: usize| {
                     let start: u64 = (0..rank).map(|to| self.block(from, to)).sum();
-                    let row = contribution(self.salt, from, start + self.block(from, rank));
-                    row[start as usize..].to_vec()
+                    &self.inputs[from][start as usize..][..self.block(from, rank) as usize]
                 };
-                Some((0..self.size).flat_map(from).collect())
+                Some((0..self.size).flat_map(from).copied().collect())
             }
-            Operation::Scan => Some(sum(inputs().take(rank + 1))),
+            Operation::Scan => Some(sum(&self.inputs[..=rank])),
             Operation::Exscan if rank == 0 => None,
-            Operation::Exscan => Some(sum(inputs().take(rank))),
+            Operation::Exscan => Some(sum(&self.inputs[..rank])),
             Operation::Barrier => None,
         }
     }

@@ -44,7 +44,7 @@ impl Launcher {
 
     /// Starts ranks. One that cannot be started is told of by an event, as one that ended.
     pub fn launch(&mut self, launch: &Launch) {
-        // Jobs whose ranks have all ended, and the ranks' finished tasks.
+        // Reaps jobs whose ranks have all ended.
         self.jobs.retain(|_, signals| signals.receiver_count() > 0);
         while let Some(ended) = self.ranks.try_join_next() {
             log_panic(ended);

@@ -198,7 +198,9 @@ impl Broadcast {
             this.change_links();
             match event {
                 Event::Wake { whom } => this.wake(whom)?,
-                Event::Packet { node, bytes } => this.receive(node, &bytes)?,
+                Event::Packet { node, bytes, .. } => this.receive(node, &bytes)?,
+                // Broadcasts have no connections.
+                Event::Segment { .. } | Event::SegmentLost { .. } => {}
             }
         }
         this.finish()

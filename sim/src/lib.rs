@@ -5,9 +5,13 @@
 //! once goes wrong again. [`Broadcast`] runs one reliable multicast over it with real bytes and looks at every
 //! receiver's; [`Scenario`] makes such broadcasts up from a seed.
 //!
+//! [`collectives`] drives whole collectives: every node has an engine and memory, over the same network and over
+//! connections; ranks call, nodes die and start again, and every answer is judged.
+//!
 //! [`schedule`] times whole collectives on networks of any size, by flows instead of packets.
 
 mod broadcast;
+pub mod collectives;
 mod flow;
 mod network;
 mod scenario;

@@ -64,10 +64,22 @@ pub enum Destination {
 pub enum Event {
     /// A packet reached a node.
     Packet {
+        /// Who sent it.
+        from: u16,
         /// The node.
         node: u16,
         /// Its bytes.
         bytes: Arc<[u8]>,
+    },
+    /// A segment of a connection reached the node that it was for.
+    Segment {
+        /// Its number.
+        number: u64,
+    },
+    /// A link has dropped a segment.
+    SegmentLost {
+        /// Its number.
+        number: u64,
     },
     /// The instant that somebody asked for.
     Wake {
@@ -76,18 +88,40 @@ pub enum Event {
     },
 }
 
+/// What a packet carries.
+#[derive(Clone, Debug)]
+enum Load {
+    Datagram(Arc<[u8]>),
+    /// Bytes of a connection, which whoever sends them keeps until they have arrived.
+    Segment {
+        number: u64,
+        len: u64,
+    },
+}
+
+impl Load {
+    fn len(&self) -> u64 {
+        match self {
+            Load::Datagram(bytes) => bytes.len() as u64,
+            Load::Segment { len, .. } => *len,
+        }
+    }
+}
+
 /// A packet on its way.
 #[derive(Clone, Debug)]
 struct Flying {
     from: u16,
     to: Destination,
-    bytes: Arc<[u8]>,
+    load: Load,
 }
 
 #[derive(Debug)]
 enum Happening {
     /// The packet reaches the far end of a link.
     Arrive(usize, Flying),
+    /// A segment was dropped.
+    Lost(u64),
     Wake(u32),
 }
 
@@ -249,6 +283,14 @@ impl Network {
         self.trees.len() - 1
     }
 
+    /// A tree reaches a node from now on.
+    pub fn join_tree(&mut self, tree: usize, node: u16) {
+        let nodes = &mut self.trees[tree][usize::from(self.rack_of[usize::from(node)])];
+        if !nodes.contains(&node) {
+            nodes.push(node);
+        }
+    }
+
     /// Cuts a link or mends it.
     pub fn set_up(&mut self, link: usize, up: bool) {
         self.links[link].up = up;
@@ -262,7 +304,14 @@ impl Network {
     /// A node sends a packet now.
     pub fn send(&mut self, from: u16, to: Destination, bytes: Arc<[u8]>) {
         let first = self.from_node(from);
-        self.enter(first, Flying { from, to, bytes });
+        self.enter(first, Flying { from, to, load: Load::Datagram(bytes) });
+    }
+
+    /// A node sends a segment of a connection now, of which the network knows only its length: [`Event::Segment`] or
+    /// [`Event::SegmentLost`] follows, and both may where packets are doubled.
+    pub fn send_segment(&mut self, (from, to): (u16, u16), number: u64, len: u64) {
+        let first = self.from_node(from);
+        self.enter(first, Flying { from, to: Destination::Node(to), load: Load::Segment { number, len } });
     }
 
     /// Wakes somebody at an instant.
@@ -276,6 +325,7 @@ impl Network {
             self.now = next.at;
             match next.what {
                 Happening::Wake(whom) => return Some(Event::Wake { whom }),
+                Happening::Lost(number) => return Some(Event::SegmentLost { number }),
                 Happening::Arrive(link, packet) => {
                     if let Some(event) = self.arrive(link, packet) {
                         return Some(event);
@@ -296,7 +346,10 @@ impl Network {
         let hosts = 2 * self.rack_of.len();
         let (index, outward) = ((link % hosts.max(1)) / 2, link % 2 == 1);
         if link < hosts && outward {
-            return Some(Event::Packet { node: index as u16, bytes: packet.bytes });
+            return Some(match packet.load {
+                Load::Datagram(bytes) => Event::Packet { from: packet.from, node: index as u16, bytes },
+                Load::Segment { number, .. } => Event::Segment { number },
+            });
         }
         if link < hosts {
             self.at_rack(self.rack_of[index], false, packet);
@@ -349,12 +402,13 @@ impl Network {
     /// A packet is to cross a link.
     fn enter(&mut self, link: usize, packet: Flying) {
         let this = &mut self.links[link];
-        let Some(left) = this.enter(self.now, packet.bytes.len() as u64 + FRAMING, &mut self.rng) else {
+        let left = this.enter(self.now, packet.load.len() + FRAMING, &mut self.rng);
+        let Some(left) = left.filter(|_| !this.loses(&mut self.rng)) else {
+            if let Load::Segment { number, .. } = packet.load {
+                self.schedule(self.now, Happening::Lost(number));
+            }
             return;
         };
-        if this.loses(&mut self.rng) {
-            return;
-        }
         let (arrives, spec) = (left + this.spec.delay, this.spec);
         let copies = 1 + u32::from(self.rng.random_bool(spec.duplicate));
         for _ in 0..copies {

@@ -3,7 +3,7 @@
 //! Leaders pass parts on in pieces. A message that does not lie side by side in the array at its end goes
 //! through a slot and is copied to its places.
 
-use super::part_order::{Part, PartOrder, Piece, locate};
+use super::part_order::{Part, PartOrder, Piece, Share, locate};
 use super::{Levels, input, output};
 use crate::builder::{RankSpan, Slot};
 use crate::patterns::Exchange;
@@ -173,14 +173,7 @@ impl Levels<'_, '_> {
     }
 
     /// Moves pieces to the leaders of their subgroups, who hand them on.
-    fn hand_down(
-        &mut self,
-        order: &PartOrder,
-        level: Level,
-        from: Rank,
-        pieces: Vec<(Part, Piece)>,
-        site: &Site,
-    ) {
+    fn hand_down(&mut self, order: &PartOrder, level: Level, from: Rank, pieces: Vec<Share>, site: &Site) {
         let mut moves = Vec::new();
         let mut below = Vec::new();
         for (part, piece) in pieces {

@@ -20,6 +20,9 @@ pub(super) enum Part {
     Center(usize),
 }
 
+/// A subgroup, and what of a larger piece belongs to it.
+pub(super) type Share = (Part, Piece);
+
 /// The parts that travel.
 pub(super) struct PartOrder {
     pub(super) ranks: Vec<Rank>,
@@ -57,12 +60,7 @@ impl PartOrder {
     }
 
     /// What of a piece of a subgroup belongs to the one below that has the same leader, if there is one, and to the others.
-    pub(super) fn below(
-        &self,
-        layout: &Layout,
-        part: Part,
-        piece: &Piece,
-    ) -> (Option<(Part, Piece)>, Vec<(Part, Piece)>) {
+    pub(super) fn below(&self, layout: &Layout, part: Part, piece: &Piece) -> (Option<Share>, Vec<Share>) {
         let share = |part| Some((part, within(piece, &self.of(layout, part))?));
         match part {
             Part::Rank(_) | Part::Node(_) => {

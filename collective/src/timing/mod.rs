@@ -142,3 +142,6 @@ pub fn trace(
     let timing = world.run(Duration::MAX)?;
     Ok((timing, world.trace.map(|trace| trace.passages).unwrap_or_default()))
 }
+
+#[cfg(test)]
+mod tests;

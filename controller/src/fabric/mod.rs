@@ -6,7 +6,7 @@
 //!                                     Fabric (calls) | v snapshots
 //! ```
 //!
-//! Each switch has one task (`connection`) around one pure machine (`session`); one task (`run`)
+//! Each switch has one task (`connection`) around one pure machine (`channel`); one task (`run`)
 //! holds everything else, and computes only what a change concerns. It never waits for a switch: what a
 //! switch has not taken yet is one difference, not a queue. Jobs, ranks and gRPC are left to the rest of
 //! the controller.

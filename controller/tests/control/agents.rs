@@ -74,7 +74,7 @@ async fn an_agent_with_many_large_groups_is_taken_back() {
     let member = |rank| Member { rank, node: format!("node-in-a-rack-{rank}"), ..Member::default() };
     let group = |id| Group { id, members: (0..10_000).map(member).collect(), ..Group::default() };
     let held: Vec<Held> =
-        (1..=20).map(|id| Held { group: Some(group(id)), controller: 99, ..Held::default() }).collect();
+        (1..=24).map(|id| Held { group: Some(group(id)), controller: 99, ..Held::default() }).collect();
     let names = held.iter().flat_map(|held| &held.group).flat_map(|group| &group.members);
     let bytes: usize = names.map(|member| member.node.len()).sum();
     assert!(bytes > 4 << 20, "{bytes}: gRPC would take it by default");

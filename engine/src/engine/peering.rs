@@ -84,8 +84,10 @@ impl Engine {
             }
             O::Received(message) => group.message_received(now, shared, message),
             O::Notice(Notice::Abort { kind, ranks, text, .. }) => {
-                let failed = Failure::new(FailureKind::of_code(kind), text, ranks);
-                group.fail(now, shared, &failed, false);
+                // An agent that does not have the group knows neither its ranks nor whom else to tell.
+                let unknown = ranks.is_empty() && kind == FailureKind::Lost.code();
+                let ranks = if unknown { group.ranks_of(node) } else { ranks };
+                group.fail(now, shared, &Failure::new(FailureKind::of_code(kind), text, ranks), unknown);
                 Ok(())
             }
             O::Notice(notice) => group.notice(now, shared, node, notice),

@@ -57,6 +57,11 @@ impl Group {
         Failure::new(FailureKind::Revoked, text, vec![rank])
     }
 
+    /// The ranks on a node.
+    pub(crate) fn ranks_of(&self, node: NodeId) -> Vec<u32> {
+        self.members.place_of(node).map_or(Vec::new(), |place| self.members.ranks_of(place).collect())
+    }
+
     /// The failure of a group that has lost nodes, at least one.
     pub(crate) fn nodes_lost(&self, nodes: &[NodeId], why: &str) -> Failure {
         let nodes: Vec<usize> = nodes.iter().filter_map(|node| self.members.place_of(*node)).collect();

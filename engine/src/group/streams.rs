@@ -66,6 +66,8 @@ pub(super) enum StreamEvent {
 #[derive(Debug)]
 pub(super) struct Streams {
     open: BTreeMap<StreamId, Stream>,
+    /// Those that have chunks to send for the first time.
+    sending: BTreeMap<StreamId, Share>,
     buffered: BufferedPackets,
     /// Those of calls in progress that are over.
     over: BTreeSet<StreamId>,
@@ -82,6 +84,7 @@ impl Default for Streams {
     fn default() -> Streams {
         Streams {
             open: BTreeMap::new(),
+            sending: BTreeMap::new(),
             buffered: BufferedPackets::default(),
             over: BTreeSet::new(),
             chains: BTreeMap::new(),
@@ -122,7 +125,7 @@ impl Streams {
         let tree = context.members.tree(scope, stripe).map(|tree| tree.address);
         let mut stream =
             Stream::new(End::Sender(Box::new(sender)), data, (operation, of.rank, of.action), tree);
-        stream.sending = Some(share);
+        self.sending.insert(id, share);
         context.shared.sends(share);
         let copied = continue_on_copy(&mut stream, context.shared);
         self.start(context, id, stream)?;
@@ -240,9 +243,7 @@ impl Streams {
     /// # Errors
     /// If a stream fails by it.
     pub(super) fn share_link(&mut self, context: &mut Context<'_>) -> Result<(), Failure> {
-        let sending = self.open.iter().filter_map(|(id, stream)| Some((*id, stream.sending?)));
-        let sending: Vec<(StreamId, Share)> = sending.collect();
-        for (id, share) in sending {
+        for (id, share) in self.sending.clone() {
             let ceiling = share.ceiling(&context.shared.sending);
             self.input(context, id, Input::Ceiling(ceiling))?;
         }
@@ -273,7 +274,7 @@ impl Streams {
         events.extend(effects.mismatches.into_iter().map(mismatch));
         let over = effects.released || effects.closed;
         if (effects.all_sent || over)
-            && let Some(share) = stream.sending.take()
+            && let Some(share) = self.sending.remove(&id)
         {
             context.shared.sent(share);
             events.push_back(StreamEvent::AllSent { call: of.call, rank: of.rank, stripe: share.stripe });
@@ -328,6 +329,7 @@ impl Streams {
         for (id, stream) in std::mem::take(&mut self.open) {
             shared.forget_stream(&id, stream);
         }
+        std::mem::take(&mut self.sending).into_values().for_each(|share| shared.sent(share));
         self.buffered.clear(&mut shared.out);
         self.events.clear();
     }

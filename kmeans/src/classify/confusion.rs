@@ -27,7 +27,7 @@ tbody th { text-align: right; }
 td { border: 1px solid #dfe5ea; width: 78px; height: 92px; text-align: center; vertical-align: bottom; padding: 2px; font-size: 13px; font-variant-numeric: tabular-nums; }
 td img { display: block; margin: 0 auto; max-width: 72px; max-height: 72px; }
 td.right { outline: 2px solid #18222d; outline-offset: -2px; }
-td.sum { border: 0; width: auto; padding-left: 12px; vertical-align: middle; text-align: right; }
+td.sum { border: 0; white-space: nowrap; width: auto; padding-left: 12px; vertical-align: middle; text-align: right; }
 ";
 
 /// The page: of each pair of a true and a predicted class how many pictures, and the first of them.

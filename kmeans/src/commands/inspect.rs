@@ -2,7 +2,7 @@
 
 use clap::Args;
 use cool_kmeans::Error;
-use cool_kmeans::grid::Precision;
+use cool_kmeans::grid::{Metric, Precision};
 use cool_kmeans::inputs::pictures::Cut;
 use cool_kmeans::model::Model;
 use cool_kmeans::peers::Peers;
@@ -49,6 +49,13 @@ fn fields(model: &Model) -> Vec<(&'static str, serde_json::Value)> {
             json!(match clusters.grid.precision {
                 Precision::Byte => "bytes",
                 Precision::Wide => "16-bit integers",
+            }),
+        ),
+        (
+            "metric",
+            json!(match clusters.grid.metric {
+                Metric::Euclidean => "euclidean",
+                Metric::Cosine => "cosine",
             }),
         ),
         ("step", json!(clusters.grid.step)),

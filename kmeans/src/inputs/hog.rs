@@ -91,7 +91,7 @@ impl Band {
         }
     }
 
-    /// The mean votes of each cell, `cell` pixels along its side.
+    /// The mean votes of each cell, `side` pixels along its side.
     fn cells(&self, x: usize, side: usize, cells: usize) -> [[f32; BINS]; MOST_CELLS * MOST_CELLS] {
         let mut histograms = [[0f32; BINS]; MOST_CELLS * MOST_CELLS];
         for (y, row) in self.votes.chunks_exact(self.width).take(cells * side).enumerate() {

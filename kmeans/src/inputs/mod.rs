@@ -265,6 +265,10 @@ fn one_form(files: &[PathBuf]) -> Result<Form, Error> {
         Some(e @ ("gz" | "tgz" | "xz" | "bz2" | "zst" | "zip" | "npz")) => {
             Err(Error::Input(format!("{}: .{e} is compressed; unpack it first", path.display())))
         }
+        Some(e @ ("parquet" | "h5" | "hdf5")) => {
+            let remedy = "save it as .npy (pandas: to_numpy) or .csv";
+            Err(Error::Input(format!("{}: .{e} is not read; {remedy}", path.display())))
+        }
         _ => Ok(Form::Text),
     };
     let forms: Vec<Form> = files.iter().map(form).collect::<Result<_, _>>()?;

@@ -89,5 +89,11 @@ mod tests {
             frame[at] ^= 1;
             assert_eq!(Request::read(&frame), None, "byte {at}");
         }
+        // Nobody can be answered at the address of no interface.
+        for sender in [[0; 6], [0xff; 6], [1, 0, 0x5e, 0, 0, 1]] {
+            let mut frame = FRAME;
+            frame[22..28].copy_from_slice(&sender);
+            assert_eq!(Request::read(&frame), None, "{sender:x?}");
+        }
     }
 }

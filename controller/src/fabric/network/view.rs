@@ -77,7 +77,7 @@ pub(crate) fn grants(network: &Network, group: &GroupTrees) -> Vec<TreeGrant> {
     let grant = |tree: &crate::fabric::trees::GroupTree| {
         let shape = tree.current();
         let uplinks = shape.links.iter().map(|link| link_rate(network, *link));
-        let rates = uplinks.chain(shape.members.iter().map(|(_, port)| node_rate(network, *port)));
+        let rates = uplinks.chain(shape.members.values().map(|port| node_rate(network, *port)));
         TreeGrant {
             scope: tree.scope,
             address: intent::address(tree.number),

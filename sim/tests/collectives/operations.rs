@@ -1,40 +1,36 @@
-//! Engines against each other over a made-up network, checked against what each operation means.
+//! Every operation on groups of all kinds, by every plan that fits, checked against what it means.
 
-mod connections;
-mod failures;
-mod messages;
-mod network;
-
-pub(crate) use crate::testing::Collective;
+use super::support::{NODES, RANKS, World, settings, settings_of};
 use cool_collective::Plan;
+use cool_engine::testing::Collective;
 use cool_machine::Duration;
+use cool_sim::collectives::ClusterSettings;
 use cool_types::Operation;
-use cool_types::limits::BOUNCE_BYTES;
-use network::Network;
 use proptest::prelude::*;
 use std::collections::BTreeMap;
 
 /// Groups and the collectives that run on them, rank by rank in order.
-struct Scenario {
-    network: Network,
+struct Run {
+    world: World,
     /// Of each group, the node of each rank.
-    places: BTreeMap<u64, Vec<usize>>,
+    places: BTreeMap<u64, Vec<u16>>,
     collectives: Vec<Collective>,
     calls: u64,
 }
 
-impl Scenario {
-    fn new(racks: &[u32], seed: u64, loss: u64, groups: &[&[usize]], trees: bool) -> Scenario {
-        Scenario::on(Network::new(racks.len(), seed, loss, BOUNCE_BYTES), racks, groups, trees)
+impl Run {
+    fn new(seed: u64, loss: f64, groups: &[&[u16]], trees: usize) -> Run {
+        Run::on(World::lossy(settings(seed), loss), groups, trees)
     }
 
-    fn on(mut network: Network, racks: &[u32], groups: &[&[usize]], trees: bool) -> Scenario {
+    fn on(mut world: World, groups: &[&[u16]], trees: usize) -> Run {
         let mut places = BTreeMap::new();
         for (id, nodes) in (1..).zip(groups) {
-            network.make_group(&Network::spec(id, nodes, racks, trees));
+            let spec = world.cluster.group(id, nodes, trees);
+            world.cluster.make_group(&spec).unwrap();
             places.insert(id, nodes.to_vec());
         }
-        Scenario { network, places, collectives: Vec::new(), calls: 0 }
+        Run { world, places, collectives: Vec::new(), calls: 0 }
     }
 
     /// All ranks of a group call, rank by rank later by what `late` says.
@@ -53,7 +49,7 @@ impl Scenario {
     fn make(&mut self, collective: Collective, late: impl Fn(u32) -> Duration) {
         for request in &collective.requests {
             let node = self.places[&request.group][request.rank as usize];
-            self.network.call(node, self.calls, request.clone(), late(request.rank));
+            self.world.cluster.call(node, self.calls, request.clone(), late(request.rank));
             self.calls += 1;
         }
         self.collectives.push(collective);
@@ -61,9 +57,9 @@ impl Scenario {
 
     /// Runs all that was started to its end.
     fn finish(&mut self) {
-        self.network.run(self.calls as usize);
-        for (token, result) in &self.network.done {
-            assert!(result.is_ok(), "call {token}: {result:?}");
+        self.world.run(self.calls as usize);
+        for (token, answer) in self.world.answers() {
+            assert!(answer.result.is_ok(), "call {token}: {answer:?}");
         }
         self.collectives.drain(..).for_each(|collective| collective.check());
     }
@@ -73,38 +69,34 @@ fn at_once(_: u32) -> Duration {
     Duration::ZERO
 }
 
-/// Three racks of 3, 1 and 2 nodes; two ranks on some nodes, racks and ranks not in order.
-const RACKS: [u32; 6] = [5, 5, 5, 2, 9, 9];
-const RANKS: [usize; 9] = [4, 0, 3, 1, 1, 5, 2, 0, 3];
-
 #[test]
 fn every_operation_is_right_for_every_root() {
-    for trees in [true, false] {
-        let mut scenario = Scenario::new(&RACKS, 1, 0, &[&RANKS], trees);
+    for trees in [2, 0] {
+        let mut run = Run::new(1, 0.0, &[&RANKS], trees);
         for operation in Operation::ALL {
             for root in 0..9 {
-                scenario.start(1, operation, root, 100, at_once);
+                run.start(1, operation, root, 100, at_once);
             }
         }
-        scenario.finish();
+        run.finish();
     }
 }
 
 #[test]
 fn every_operation_is_right_for_every_size() {
-    for trees in [true, false] {
-        let mut scenario = Scenario::new(&RACKS, 2, 0, &[&RANKS], trees);
+    for trees in [2, 0] {
+        let mut run = Run::new(2, 0.0, &[&RANKS], trees);
         for operation in Operation::ALL {
             for bytes in [0, 4, 1424, 1428, 160_000] {
                 let count = bytes / 4 / if whole(operation) { 1 } else { RANKS.len() as u64 };
-                scenario.start(1, operation, 4, count, at_once);
-                scenario.finish();
+                run.start(1, operation, 4, count, at_once);
+                run.finish();
             }
         }
         // Longer than what is copied: ranks wait until nobody needs their buffers.
         for operation in [Operation::Bcast, Operation::Allreduce] {
-            scenario.start(1, operation, 4, 600_000, at_once);
-            scenario.finish();
+            run.start(1, operation, 4, 600_000, at_once);
+            run.finish();
         }
     }
 }
@@ -113,15 +105,15 @@ fn every_operation_is_right_for_every_size() {
 fn every_operation_is_right_by_every_plan_that_fits() {
     let mut ran = 0;
     for operation in Operation::ALL {
-        let mut scenario = Scenario::new(&RACKS, 9, 10, &[&RANKS], true);
+        let mut run = Run::new(9, 0.01, &[&RANKS], 2);
         for plan in Plan::fitting(operation) {
             for count in [5, 1_000] {
                 let collective = Collective::new(1, 9, operation, 5, count, ran).by(&plan.to_string());
-                scenario.make(collective, at_once);
+                run.make(collective, at_once);
                 ran += 1;
             }
         }
-        scenario.finish();
+        run.finish();
     }
     assert!(ran > 100, "{ran}");
 }
@@ -136,16 +128,16 @@ fn parts_of_any_lengths_are_right_by_every_plan_that_fits() {
         Operation::Alltoall,
     ];
     for operation in PARTED {
-        let mut scenario = Scenario::new(&RACKS, 10, 10, &[&RANKS], true);
+        let mut run = Run::new(10, 0.01, &[&RANKS], 2);
         let counts = RANKS.len() * if operation == Operation::Alltoall { RANKS.len() } else { 1 };
         for lengths in [[0, 0, 3], [0, 1_000, 1]] {
             let counts: Vec<u64> = (0..counts).map(|i| lengths[i * i % 3]).collect();
             for plan in Plan::fitting(operation) {
-                let collective = Collective::counted(1, 9, operation, 4, &counts, scenario.calls);
-                scenario.make(collective.by(&plan.to_string()), at_once);
+                let collective = Collective::counted(1, 9, operation, 4, &counts, run.calls);
+                run.make(collective.by(&plan.to_string()), at_once);
             }
         }
-        scenario.finish();
+        run.finish();
     }
 }
 
@@ -157,30 +149,30 @@ fn whole(operation: Operation) -> bool {
 #[test]
 fn losing_packets_loses_no_byte() {
     for loss in [10, 50, 200] {
-        let mut scenario = Scenario::new(&RACKS, 3 + loss, loss, &[&RANKS], true);
+        let mut run = Run::new(3 + loss, loss as f64 / 1000.0, &[&RANKS], 2);
         for operation in Operation::ALL {
             for count in [3, 5_000, 60_000] {
-                scenario.start(1, operation, 7, count, at_once);
+                run.start(1, operation, 7, count, at_once);
             }
         }
-        scenario.finish();
+        run.finish();
     }
 }
 
 #[test]
 fn one_node_and_one_rank_are_groups_too() {
-    let mut scenario = Scenario::new(&[0, 0], 4, 0, &[&[0], &[0, 0, 0], &[1, 0]], true);
+    let mut run = Run::on(World::new(settings_of(4, vec![2])), &[&[0], &[0, 0, 0], &[1, 0]], 2);
     for group in 1..=3 {
         for operation in Operation::ALL {
-            scenario.start(group, operation, 0, 20_000, at_once);
+            run.start(group, operation, 0, 20_000, at_once);
         }
     }
-    scenario.finish();
+    run.finish();
 }
 
 #[test]
 fn groups_and_calls_in_a_row_do_not_mix() {
-    let mut scenario = Scenario::new(&RACKS, 5, 20, &[&RANKS, &[2, 3, 4, 5, 0], &[5, 3]], true);
+    let mut run = Run::new(5, 0.02, &[&RANKS, &[2, 3, 4, 5, 0], &[5, 3]], 2);
     for round in 0..10 {
         for group in 1..=3 {
             for (i, operation) in Operation::ALL.into_iter().enumerate() {
@@ -188,77 +180,77 @@ fn groups_and_calls_in_a_row_do_not_mix() {
                     move |rank| Duration::from_micros(u64::from(rank) * 700 * (round + i as u64) % 9_000);
                 // Calls of a rank are in order, so each is at least as late as the one before.
                 let after = Duration::from_millis(10 * (Operation::ALL.len() as u64 * round + i as u64));
-                scenario
-                    .start(group, operation, (round % 2) as u32, 500 * (round + 1), move |r| after + late(r));
+                run.start(group, operation, (round % 2) as u32, 500 * (round + 1), move |r| after + late(r));
             }
         }
     }
-    scenario.finish();
+    run.finish();
 }
 
 #[test]
 fn a_rank_that_comes_late_gets_what_was_sent_before() {
-    let mut scenario = Scenario::new(&RACKS, 6, 0, &[&RANKS], true);
+    let mut run = Run::new(6, 0.0, &[&RANKS], 2);
     for operation in Operation::ALL {
         for late in [0, 4, 8] {
             let wait = move |rank| Duration::from_secs(if rank == late { 5 } else { 0 });
-            scenario.start(1, operation, 1, 3_000, wait);
-            scenario.finish();
+            run.start(1, operation, 1, 3_000, wait);
+            run.finish();
         }
     }
 }
 
 #[test]
 fn the_root_of_a_small_bcast_does_not_wait_for_the_others() {
-    let mut scenario = Scenario::new(&RACKS, 7, 0, &[&RANKS], true);
+    let mut run = Run::new(7, 0.0, &[&RANKS], 2);
     let late = |rank| Duration::from_secs(if rank == 2 { 0 } else { 3 });
     for _ in 0..20 {
-        scenario.start(1, Operation::Bcast, 2, 1_000, late);
+        run.start(1, Operation::Bcast, 2, 1_000, late);
     }
-    scenario.network.run(20);
-    assert!(scenario.network.now.as_nanos() < 1_000_000_000);
-    scenario.finish();
+    run.world.run(20);
+    assert!(run.world.now().as_nanos() < 1_000_000_000);
+    run.finish();
 }
 
 #[test]
 fn whoever_was_not_told_that_all_have_a_multicast_still_leaves_its_call() {
-    // Seeds by which the source was gone before all had heard it, or a node had heard it of itself only.
+    // By some seeds the source is gone before all have heard it, or a node has heard it of itself only.
     let calls = [
-        (Operation::Allreduce, "multicast", 1, 50, [3, 7, 10]),
-        (Operation::Bcast, "cool-p-p", 5, 60, [36, 38, 42]),
-        (Operation::Allreduce, "sharded", 5, 60, [40, 44, 50]),
+        (Operation::Allreduce, "multicast", 1, 0.05),
+        (Operation::Bcast, "cool-p-p", 5, 0.06),
+        (Operation::Allreduce, "sharded", 5, 0.06),
     ];
-    for (operation, plan, root, loss, seeds) in calls {
-        for seed in seeds {
-            let network = Network::new(RACKS.len(), seed, loss, 0);
-            let mut scenario = Scenario::on(network, &RACKS, &[&RANKS], true);
-            scenario.make(Collective::new(1, 9, operation, root, 60_000, 3).by(plan), at_once);
-            scenario.finish();
+    for (operation, plan, root, loss) in calls {
+        for seed in 0..16 {
+            let settings = ClusterSettings { bounce_bytes: 0, ..settings(seed) };
+            let mut run = Run::on(World::lossy(settings, loss), &[&RANKS], 2);
+            run.make(Collective::new(1, 9, operation, root, 60_000, 3).by(plan), at_once);
+            run.finish();
         }
     }
 }
 
 #[test]
 fn without_room_for_copies_calls_wait_but_end() {
-    for copies in [0, 300_000] {
-        let network = Network::new(RACKS.len(), 10, 20, copies);
-        let mut scenario = Scenario::on(network, &RACKS, &[&RANKS], true);
+    for bounce_bytes in [0, 300_000] {
+        let settings = ClusterSettings { bounce_bytes, ..settings(10) };
+        let mut run = Run::on(World::lossy(settings, 0.02), &[&RANKS], 2);
         for operation in Operation::ALL {
-            scenario.start(1, operation, 1, 100, at_once);
-            scenario.start(1, operation, 1, if whole(operation) { 200_000 } else { 20_000 }, at_once);
+            run.start(1, operation, 1, 100, at_once);
+            run.start(1, operation, 1, if whole(operation) { 200_000 } else { 20_000 }, at_once);
         }
-        scenario.finish();
+        run.finish();
     }
 }
 
 #[test]
 fn every_node_remembers_who_came_when_to_a_call_and_whose_data_came() {
-    let mut scenario = Scenario::new(&RACKS, 3, 0, &[&RANKS], true);
+    let mut run = Run::new(3, 0.0, &[&RANKS], 2);
     let late = |rank| if rank == 5 { Duration::from_millis(300) } else { Duration::ZERO };
-    scenario.make(Collective::new(1, 9, Operation::Allreduce, 0, 10, 1), late);
-    scenario.finish();
+    run.make(Collective::new(1, 9, Operation::Allreduce, 0, 10, 1), late);
+    run.finish();
     let mut ranks = Vec::new();
-    for engine in &scenario.network.engines {
+    for node in 0..NODES {
+        let engine = run.world.cluster.engine(node);
         let [record] = &engine.trace(10, Some(1))[..] else { panic!("one call") };
         assert!(record.words.starts_with("allreduce of 10 u32 by sum") && record.failure.is_none());
         assert!(!record.arrivals.is_empty());
@@ -273,14 +265,14 @@ fn every_node_remembers_who_came_when_to_a_call_and_whose_data_came() {
 
 #[test]
 fn idle_engines_have_nothing_to_do() {
-    let mut scenario = Scenario::new(&RACKS, 8, 0, &[&RANKS], true);
-    scenario.start(1, Operation::Allreduce, 0, 1_000, at_once);
-    scenario.finish();
+    let mut run = Run::new(8, 0.0, &[&RANKS], 2);
+    run.start(1, Operation::Allreduce, 0, 1_000, at_once);
+    run.finish();
     // What lingers to answer late packets is over soon.
-    scenario.network.run_for(Duration::from_secs(120));
-    let before = scenario.network.datagrams;
-    scenario.network.run_for(Duration::from_secs(3600));
-    assert_eq!(scenario.network.datagrams, before);
+    run.world.run_for(Duration::from_secs(120));
+    let before = run.world.cluster.datagrams();
+    run.world.run_for(Duration::from_secs(3600));
+    assert_eq!(run.world.cluster.datagrams(), before);
 }
 
 proptest! {
@@ -288,18 +280,19 @@ proptest! {
 
     #[test]
     fn any_calls_on_any_places_are_right(
-        racks in prop::collection::vec(0u32..3, 1..6),
+        shape in prop::collection::vec(1u16..4, 1..4),
         ranks in prop::collection::vec(any::<prop::sample::Index>(), 1..10),
         calls in prop::collection::vec((0usize..Operation::ALL.len(), any::<prop::sample::Index>(), 0u64..20_000), 1..5),
         seed in any::<u64>(),
-        loss in prop_oneof![Just(0u64), Just(50), Just(200)],
-        trees in any::<bool>(),
+        loss in prop_oneof![Just(0.0), Just(0.05), Just(0.2)],
+        trees in 0usize..3,
     ) {
-        let ranks: Vec<usize> = ranks.iter().map(|r| r.index(racks.len())).collect();
-        let mut scenario = Scenario::new(&racks, seed, loss, &[&ranks], trees);
+        let nodes: u16 = shape.iter().sum();
+        let ranks: Vec<u16> = ranks.iter().map(|rank| rank.index(nodes.into()) as u16).collect();
+        let mut run = Run::on(World::lossy(settings_of(seed, shape), loss), &[&ranks], trees);
         for (operation, root, count) in calls {
-            scenario.start(1, Operation::ALL[operation], root.index(ranks.len()) as u32, count, at_once);
+            run.start(1, Operation::ALL[operation], root.index(ranks.len()) as u32, count, at_once);
         }
-        scenario.finish();
+        run.finish();
     }
 }

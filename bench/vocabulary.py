@@ -1,0 +1,137 @@
+#!/usr/bin/python3
+"""Accuracy of the picture classifier over the size of its vocabulary, as a plot (after Zhang, Qiu et al., "Large-Scale Image
+Classification using High Performance Clustering", figure 10).
+
+    bench/vocabulary.py train/ test/                           # folders or tar files, a folder of pictures for each class
+    bench/vocabulary.py --split 70 scenes/ -- --pyramid 3      # 70 pictures of each class train, the others test
+    bench/vocabulary.py --words 25,100,400 --seeds 3 train/ test/
+
+For each number of words and each seed it runs `cool-kmeans classify train` and `classify test`; what follows -- goes to `train`. Writes
+target/bench/vocabulary.json and vocabulary.svg (--out names another folder): the mean over seeds, and each seed as a dot. Needs
+target/release/cool-kmeans, or another named with --program.
+"""
+import argparse
+import json
+import math
+import os
+import random
+import subprocess
+import sys
+import tempfile
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+ROOT = os.path.dirname(HERE)
+ENDINGS = (".jpg", ".jpeg", ".png")
+
+
+class Failure(Exception):
+    """Something that the user should know, in one line."""
+
+
+def parse_arguments():
+    p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    p.add_argument("pictures", nargs="+", metavar="DIR", help="for training and for the test; with --split one for both")
+    p.add_argument("--split", type=int, metavar="N", help="draw N pictures of each class for training, by each seed; the others are the test")
+    p.add_argument("--words", default="25,50,100,200,400,800,1600", help="sizes of the vocabulary; default %(default)s")
+    p.add_argument("--seeds", type=int, default=1, metavar="N", help="runs with seeds 1 to N; default %(default)s")
+    p.add_argument("--program", default=os.path.join(ROOT, "target", "release", "cool-kmeans"), help="default %(default)s")
+    p.add_argument("--out", default=os.path.join(ROOT, "target", "bench"), help="folder; default %(default)s")
+    arguments, options = sys.argv[1:], []
+    if "--" in arguments:
+        at = arguments.index("--")
+        arguments, options = arguments[:at], arguments[at + 1:]
+    parsed = p.parse_args(arguments)
+    parsed.options = options
+    if len(parsed.pictures) != (1 if parsed.split else 2):
+        p.error("name a folder for training and one for the test, or one with --split")
+    return parsed
+
+
+def split(folder, count, seed, to):
+    """Two folders of links to a drawn part of each class's pictures and to the rest."""
+    chance = random.Random(seed)
+    for name in sorted(os.listdir(folder)):
+        where = os.path.join(folder, name)
+        if not os.path.isdir(where):
+            continue
+        files = sorted(f for f in os.listdir(where) if f.lower().endswith(ENDINGS))
+        if len(files) <= count:
+            raise Failure("%s: %d pictures, of which --split %d leaves none for the test" % (where, len(files), count))
+        drawn = set(chance.sample(files, count))
+        for file in files:
+            part = os.path.join(to, "train" if file in drawn else "test", name)
+            os.makedirs(part, exist_ok=True)
+            os.symlink(os.path.abspath(os.path.join(where, file)), os.path.join(part, file))
+    return os.path.join(to, "train"), os.path.join(to, "test")
+
+
+def accuracy(program, train, test, words, seed, options):
+    """Of a classifier with that many words."""
+    with tempfile.TemporaryDirectory() as folder:
+        model = os.path.join(folder, "m.cool")
+        run([program, "classify", "train", "--words", str(words), "--seed", str(seed), "--model", model, "--json", *options, train])
+        return json.loads(run([program, "classify", "test", "--model", model, "--json", test]))["accuracy"]
+
+
+def run(command):
+    done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    if done.returncode:
+        raise Failure(done.stderr.strip() or "%s ended with status %d" % (command[0], done.returncode))
+    return done.stdout
+
+
+# Of the drawing area of the plot.
+LEFT, TOP, WIDTH, HEIGHT, BOTTOM = 56, 16, 560, 280, 46
+
+
+def plot(rows):
+    """The figure as SVG: accuracy in per cent over words on a logarithmic scale."""
+    values = [100 * a for row in rows for a in row["accuracy"]]
+    low, high = 5 * math.floor(min(values) / 5), max(5 * math.ceil(max(values) / 5), 5 * math.floor(min(values) / 5) + 5)
+    first, last = math.log(rows[0]["words"]), math.log(rows[-1]["words"])
+
+    def x(words):
+        return LEFT + 20 + (WIDTH - 40) * ((math.log(words) - first) / (last - first) if last > first else 0.5)
+
+    def y(percent):
+        return TOP + HEIGHT * (1 - (percent - low) / (high - low))
+
+    total = (LEFT + WIDTH, TOP + HEIGHT + BOTTOM)
+    parts = ['<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 %d %d" font-family="DejaVu Sans, sans-serif" font-size="12" fill="#66737f">' % total,
+             '<rect width="100%" height="100%" fill="#fff"/>']
+    for percent in range(low, high + 1, 5):
+        parts.append('<path d="M%d %.1fH%d" stroke="#dfe5ea"/><text x="%d" y="%.1f" text-anchor="end">%d %%</text>'
+                     % (LEFT, y(percent), LEFT + WIDTH, LEFT - 8, y(percent) + 4, percent))
+    means = []
+    for row in rows:
+        mean = 100 * sum(row["accuracy"]) / len(row["accuracy"])
+        means.append("%.1f,%.1f" % (x(row["words"]), y(mean)))
+        parts.append('<text x="%.1f" y="%d" text-anchor="middle">%d</text>' % (x(row["words"]), TOP + HEIGHT + 18, row["words"]))
+        parts += ['<circle cx="%.1f" cy="%.1f" r="3" fill="#3b7dd8" fill-opacity="0.4"/>' % (x(row["words"]), y(100 * a)) for a in row["accuracy"]]
+    parts.append('<polyline points="%s" fill="none" stroke="#3b7dd8" stroke-width="2.5" stroke-linejoin="round"/>' % " ".join(means))
+    parts.append('<text x="%d" y="%d" text-anchor="middle">words in the vocabulary</text></svg>' % (LEFT + WIDTH / 2, TOP + HEIGHT + 38))
+    return "\n".join(parts) + "\n"
+
+
+def main():
+    arguments = parse_arguments()
+    rows = [{"words": int(words), "accuracy": []} for words in arguments.words.split(",")]
+    rows.sort(key=lambda row: row["words"])
+    for seed in range(1, arguments.seeds + 1):
+        with tempfile.TemporaryDirectory() as folder:
+            parts = split(arguments.pictures[0], arguments.split, seed, folder) if arguments.split else arguments.pictures
+            for row in rows:
+                row["accuracy"].append(accuracy(arguments.program, *parts, row["words"], seed, arguments.options))
+                print("%6d words, seed %d: %.1f %%" % (row["words"], seed, 100 * row["accuracy"][-1]), flush=True)
+    os.makedirs(arguments.out, exist_ok=True)
+    with open(os.path.join(arguments.out, "vocabulary.json"), "w") as f:
+        json.dump({"arguments": vars(arguments), "rows": rows}, f, indent=1)
+    with open(os.path.join(arguments.out, "vocabulary.svg"), "w") as f:
+        f.write(plot(rows))
+
+
+if __name__ == "__main__":
+    try:
+        main()
+    except (Failure, OSError, ValueError, KeyError) as e:
+        sys.exit("vocabulary: %s" % e)

@@ -1,0 +1,445 @@
+//! The nodes of a simulated cluster, and what happens to them in the order of time.
+
+use super::Violation;
+use super::connections::{Connections, Departure};
+use super::memories::{Missing, OpenWork};
+use super::node::{Host, Node};
+use crate::network::{Event, LinkSpec, Network, Shape};
+use cool_collective::{CostModel, Plan};
+use cool_engine::testing::Buffer;
+use cool_engine::{
+    CallRequest, DEFAULT_PEER_TIMEOUT, Engine, Failure, GroupSpec, Input, MemberSpec, Prepared, Stats,
+    TransferRequest, TreeScope, TreeSpec, WorkId,
+};
+use cool_machine::{Duration, Machine, Poll, Time};
+use cool_types::Call;
+use cool_types::limits::BOUNCE_BYTES;
+use rand::{RngExt, SeedableRng};
+use rand_chacha::ChaCha8Rng;
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::{Ipv4Addr, SocketAddrV4};
+
+/// Port of all agents, for datagrams and for connections.
+pub(super) const PORT: u16 = 7420;
+
+/// Events at one instant, beyond what any instant could need.
+const ENDLESS: u32 = 100_000;
+
+/// What a cluster is like.
+#[derive(Clone, Debug)]
+pub struct ClusterSettings {
+    /// Seed of all chance.
+    pub seed: u64,
+    /// Nodes of each rack.
+    pub shape: Shape,
+    /// The controller's number of each rack.
+    pub racks: Vec<u32>,
+    /// Links of the nodes.
+    pub host: LinkSpec,
+    /// Links of the racks.
+    pub uplink: LinkSpec,
+    /// Bytes of an agent's bounce buffers.
+    pub bounce_bytes: u64,
+    /// How long a node may be silent while others wait.
+    pub peer_timeout: Duration,
+    /// The share of copies and reductions that is done later, by another thread.
+    pub pooled: f64,
+    /// The longest that such work takes.
+    pub work: Duration,
+}
+
+impl ClusterSettings {
+    /// A cluster with clean links of this rate, in bytes per second.
+    pub fn clean(seed: u64, shape: Shape, rate: u64) -> ClusterSettings {
+        ClusterSettings {
+            seed,
+            racks: (0..).take(shape.len()).collect(),
+            shape,
+            host: LinkSpec::clean(rate),
+            uplink: LinkSpec::clean(rate),
+            bounce_bytes: BOUNCE_BYTES,
+            peer_timeout: DEFAULT_PEER_TIMEOUT,
+            pooled: 0.25,
+            work: Duration::from_micros(300),
+        }
+    }
+}
+
+/// How a call or message ended, and when.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Answer {
+    /// When.
+    pub at: Time,
+    /// How.
+    pub result: Result<Stats, Failure>,
+}
+
+/// What a step was about.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Step {
+    /// Something happened in the cluster.
+    Event,
+    /// The time has come that was asked for by this number.
+    Alarm(u32),
+    /// Nothing will ever happen any more.
+    Idle,
+}
+
+/// What is to happen later, at a node as long as its agent does not start again.
+#[derive(Debug)]
+pub(super) enum Later {
+    Call(u64, CallRequest<Buffer>),
+    Transfer(u64, TransferRequest<Buffer>),
+    Prepared(WorkId, Prepared),
+    Work(WorkId, OpenWork),
+    /// A connection is asked for again.
+    Connect(usize),
+}
+
+/// What somebody is to be woken for.
+#[derive(Debug)]
+pub(super) enum Alarm {
+    Node {
+        node: u16,
+        life: u32,
+        what: Box<Later>,
+    },
+    /// A segment that was dropped is sent again.
+    Resend(u64),
+    /// A side of a connection hears that the other one knows nothing of it.
+    Reset((usize, usize)),
+    Outside(u32),
+}
+
+/// Nodes with engines over a simulated network.
+#[derive(Debug)]
+pub struct Cluster {
+    pub(super) settings: ClusterSettings,
+    pub(super) net: Network,
+    pub(super) nodes: Vec<Node>,
+    pub(super) rng: ChaCha8Rng,
+    pub(super) connections: Connections,
+    /// Number of each tree in the network.
+    pub(super) trees: BTreeMap<SocketAddrV4, usize>,
+    /// Who does not hear a tree, though it should.
+    deaf: BTreeSet<(SocketAddrV4, u16)>,
+    alarms: BTreeMap<u32, Alarm>,
+    next_alarm: u32,
+    answers: BTreeMap<u64, Answer>,
+    answered: Vec<u64>,
+    /// Plans that were picked, by group and epoch: all agents of a group find the same.
+    pub(super) picks: Vec<((u64, u32), Call, Plan)>,
+    datagrams: u64,
+    /// Events since time last moved.
+    still: u32,
+}
+
+pub(super) fn ip(node: u16) -> Ipv4Addr {
+    Ipv4Addr::new(10, 0, (node / 200) as u8, (node % 200) as u8 + 1)
+}
+
+/// The node at an address.
+pub(super) fn node_at(ip: Ipv4Addr) -> u16 {
+    let [_, _, high, low] = ip.octets();
+    u16::from(high) * 200 + u16::from(low) - 1
+}
+
+impl Cluster {
+    /// A cluster whose agents have just started.
+    pub fn new(settings: ClusterSettings) -> Cluster {
+        let net = Network::new(settings.seed, &settings.shape, settings.host, settings.uplink);
+        let node = |node| Node::new(&format!("h{node}"), settings.bounce_bytes, settings.peer_timeout, 0);
+        Cluster {
+            nodes: (0..net.nodes()).map(node).collect(),
+            rng: ChaCha8Rng::seed_from_u64(settings.seed ^ 0xc1),
+            connections: Connections::default(),
+            trees: BTreeMap::new(),
+            deaf: BTreeSet::new(),
+            alarms: BTreeMap::new(),
+            next_alarm: u32::from(net.nodes()),
+            answers: BTreeMap::new(),
+            answered: Vec::new(),
+            picks: Vec::new(),
+            datagrams: 0,
+            still: 0,
+            net,
+            settings,
+        }
+    }
+
+    /// The time.
+    pub fn now(&self) -> Time {
+        self.net.now()
+    }
+
+    /// The network, to change how its links behave.
+    pub fn network(&mut self) -> &mut Network {
+        &mut self.net
+    }
+
+    /// The engine of a node.
+    pub fn engine(&self, node: u16) -> &Engine {
+        &self.nodes[usize::from(node)].engine
+    }
+
+    /// How calls and messages have ended, by token.
+    pub fn answers(&self) -> &BTreeMap<u64, Answer> {
+        &self.answers
+    }
+
+    /// What was answered since this was last asked.
+    pub fn take_answered(&mut self) -> Vec<u64> {
+        std::mem::take(&mut self.answered)
+    }
+
+    /// Datagrams that nodes have sent.
+    pub fn datagrams(&self) -> u64 {
+        self.datagrams
+    }
+
+    /// A group with rank `i` on node `places[i]` and this many trees over all its nodes; with any, its racks and their
+    /// leaders have one each, too.
+    pub fn group(&mut self, id: u64, places: &[u16], stripes: usize) -> GroupSpec {
+        let rack = |node| self.settings.racks[usize::from(self.net.rack_of(node))];
+        let member = |(rank, node): (u32, &u16)| MemberSpec {
+            rank,
+            node: format!("h{node}"),
+            rack: rack(*node),
+            ip: ip(*node),
+            udp_port: PORT,
+            tcp_port: PORT,
+        };
+        let members = (0..).zip(places).map(member).collect();
+        let racks: BTreeSet<u32> = places.iter().map(|node| rack(*node)).collect();
+        let partial = std::iter::once(TreeScope::Leaders).chain(racks.into_iter().map(TreeScope::Rack));
+        let scopes = std::iter::repeat_n(TreeScope::All, stripes).chain(partial.filter(|_| stripes > 0));
+        let rate = self.settings.host.rate;
+        let tree = |(index, scope)| {
+            let address = SocketAddrV4::new(Ipv4Addr::new(239, 192, id as u8, index), PORT);
+            let net = &mut self.net;
+            self.trees.entry(address).or_insert_with(|| net.add_tree([]));
+            TreeSpec { scope, address: *address.ip(), port: PORT, bytes_per_second: rate }
+        };
+        GroupSpec {
+            id,
+            epoch: 1,
+            members,
+            trees: (0..).zip(scopes).map(tree).collect(),
+            chunk_bytes: 1424,
+            host_bytes_per_second: rate,
+            cost_model: CostModel::default(),
+        }
+    }
+
+    /// A node will not hear a group's trees.
+    pub fn deafen(&mut self, spec: &GroupSpec, node: u16) {
+        let addresses = spec.trees.iter().map(|tree| SocketAddrV4::new(tree.address, tree.port));
+        self.deaf.extend(addresses.map(|address| (address, node)));
+    }
+
+    pub(super) fn listen(&mut self, node: u16, trees: &[SocketAddrV4]) {
+        for tree in trees.iter().filter(|tree| !self.deaf.contains(&(**tree, node))) {
+            self.net.join_tree(self.trees[tree], node);
+        }
+    }
+
+    /// Makes a group on all its nodes that run.
+    ///
+    /// # Errors
+    /// If a node's engine breaks its contract.
+    pub fn make_group(&mut self, spec: &GroupSpec) -> Result<(), Violation> {
+        let nodes: BTreeSet<u16> = spec.members.iter().map(|member| node_at(member.ip)).collect();
+        nodes.into_iter().try_for_each(|node| self.input(node, Input::MakeGroup(spec)))
+    }
+
+    /// Releases a group on all nodes that have it.
+    ///
+    /// # Errors
+    /// If a node's engine breaks its contract.
+    pub fn release_group(&mut self, group: u64) -> Result<(), Violation> {
+        let nodes = 0..self.net.nodes();
+        let having: Vec<u16> =
+            nodes.filter(|node| self.nodes[usize::from(*node)].groups.contains(&group)).collect();
+        having.into_iter().try_for_each(|node| self.input(node, Input::ReleaseGroup { group }))
+    }
+
+    /// A rank on a node calls after some time.
+    pub fn call(&mut self, node: u16, token: u64, request: CallRequest<Buffer>, after: Duration) {
+        self.later(node, after, Later::Call(token, request));
+    }
+
+    /// A rank on a node sends or receives after some time.
+    pub fn transfer(&mut self, node: u16, token: u64, request: TransferRequest<Buffer>, after: Duration) {
+        self.later(node, after, Later::Transfer(token, request));
+    }
+
+    /// [`Step::Alarm`] comes with this number after some time.
+    pub fn alarm(&mut self, number: u32, after: Duration) {
+        self.schedule(after, Alarm::Outside(number));
+    }
+
+    pub(super) fn later(&mut self, node: u16, after: Duration, what: Later) {
+        let life = self.nodes[usize::from(node)].life;
+        self.schedule(after, Alarm::Node { node, life, what: Box::new(what) });
+    }
+
+    pub(super) fn schedule(&mut self, after: Duration, alarm: Alarm) {
+        self.net.wake(self.next_alarm, self.now() + after);
+        self.alarms.insert(self.next_alarm, alarm);
+        self.next_alarm += 1;
+    }
+
+    /// Some time, up to a longest.
+    pub(super) fn moment(&mut self, longest: Duration) -> Duration {
+        longest.mul_f64(self.rng.random_range(0.0..1.0))
+    }
+
+    /// The next event.
+    ///
+    /// # Errors
+    /// If a node's engine breaks its contract.
+    pub fn step(&mut self) -> Result<Step, Violation> {
+        let before = self.now();
+        let Some(event) = self.net.next_event() else { return Ok(Step::Idle) };
+        self.still = if self.now() > before { 0 } else { self.still + 1 };
+        if self.still > ENDLESS {
+            return Err(Violation::Spin { at: before });
+        }
+        match event {
+            Event::Wake { whom } if (whom as usize) < self.nodes.len() => self.woken(whom as u16)?,
+            Event::Wake { whom } => {
+                if let Some(alarm) = self.alarms.remove(&whom) {
+                    return self.due(alarm);
+                }
+            }
+            Event::Packet { from, node, bytes } => {
+                let from = SocketAddrV4::new(ip(from), PORT);
+                if self.nodes[usize::from(node)].runs() {
+                    self.nodes[usize::from(node)].input = bytes.to_vec();
+                    self.input(node, Input::Datagram { from, bytes: &bytes })?;
+                }
+            }
+            Event::Segment { number } => self.segment_came(number)?,
+            Event::SegmentLost { number } => self.segment_lost(number)?,
+        }
+        Ok(Step::Event)
+    }
+
+    /// A node's engine wanted to be polled now, or did once.
+    fn woken(&mut self, node: u16) -> Result<(), Violation> {
+        let now = self.now();
+        let this = &mut self.nodes[usize::from(node)];
+        if this.wake == Some(now) {
+            this.wake = None;
+            self.pump(node)?;
+        }
+        Ok(())
+    }
+
+    fn due(&mut self, alarm: Alarm) -> Result<Step, Violation> {
+        match alarm {
+            Alarm::Outside(number) => return Ok(Step::Alarm(number)),
+            Alarm::Resend(number) => self.resend(number),
+            Alarm::Reset(side) => self.closed(side, "its agent knows nothing of the connection")?,
+            Alarm::Node { node, life, what } => {
+                let this = &self.nodes[usize::from(node)];
+                match this.host {
+                    Host::Running if this.life == life => self.happens(node, *what)?,
+                    // It goes on where it was.
+                    Host::Stopped => self.later(node, Duration::from_millis(10), *what),
+                    _ => {}
+                }
+            }
+        }
+        Ok(Step::Event)
+    }
+
+    fn happens(&mut self, node: u16, what: Later) -> Result<(), Violation> {
+        let memories = &mut self.nodes[usize::from(node)].memories;
+        match what {
+            Later::Call(token, request) => {
+                let request = request.map(|buffer| memories.register(token, buffer));
+                self.input(node, Input::Call { token, request })
+            }
+            Later::Transfer(token, request) => {
+                let request = request.map(|buffer| memories.register(token, buffer));
+                self.input(node, Input::Transfer { token, request })
+            }
+            Later::Prepared(id, prepared) => self.input(node, Input::Prepared(id, prepared)),
+            Later::Work(id, open) => {
+                memories.finish(open).map_err(|missing| Violation::memory(node, missing))?;
+                self.input(node, Input::WorkDone(id))
+            }
+            Later::Connect(connection) => self.connect_again(node, connection),
+        }
+    }
+
+    /// Something happens to a node's engine, and what follows is done; nothing to one that does not run.
+    ///
+    /// # Errors
+    /// If the engine breaks its contract.
+    pub fn input(&mut self, node: u16, input: Input<'_>) -> Result<(), Violation> {
+        let now = self.now();
+        let this = &mut self.nodes[usize::from(node)];
+        if !this.runs() {
+            return Ok(());
+        }
+        this.engine.handle(now, input);
+        self.pump(node)
+    }
+
+    /// Does what a node's engine asks for, until it is idle.
+    pub(super) fn pump(&mut self, node: u16) -> Result<(), Violation> {
+        let now = self.now();
+        for _ in 0..ENDLESS {
+            let this = &mut self.nodes[usize::from(node)];
+            if !this.runs() {
+                return Ok(());
+            }
+            match this.engine.poll(now) {
+                Poll::Output(output) => self.perform(node, output)?,
+                Poll::Idle(deadline) => {
+                    this.deadline = deadline;
+                    if let Some(at) = deadline.filter(|at| this.wake.is_none_or(|wake| *at < wake)) {
+                        this.wake = Some(at);
+                        self.net.wake(node.into(), at);
+                    }
+                    return Ok(());
+                }
+            }
+        }
+        Err(Violation::Spin { at: now })
+    }
+
+    pub(super) fn answer(
+        &mut self,
+        node: u16,
+        token: u64,
+        result: Result<Stats, Failure>,
+    ) -> Result<(), Violation> {
+        self.nodes[usize::from(node)].memories.answered(token);
+        self.answered.push(token);
+        let again = self.answers.insert(token, Answer { at: self.now(), result });
+        again.map_or(Ok(()), |_| Err(Violation::AnsweredTwice { node, token }))
+    }
+
+    pub(super) fn count_datagram(&mut self) {
+        self.datagrams += 1;
+    }
+
+    pub(super) fn put(&mut self, Departure { way, number, len }: Departure) {
+        self.net.send_segment(way, number, len);
+    }
+
+    /// What nodes that run hold although all groups are released, in words.
+    pub fn leftovers(&self) -> Vec<String> {
+        let nodes = (0..).zip(&self.nodes);
+        nodes.filter_map(|(n, node): (u16, &Node)| Some(format!("h{n}: {}", node.leftovers()?))).collect()
+    }
+}
+
+impl Violation {
+    pub(super) fn memory(node: u16, Missing(range): Missing) -> Violation {
+        Violation::Memory { node, range }
+    }
+}

@@ -1,0 +1,134 @@
+//! The memories of a node: buffers of its ranks, and what its engine has allocated. What is not there, or not any more,
+//! cannot be read or written.
+
+use cool_engine::testing::Buffer;
+use cool_engine::{MemoryId, MemoryRange, Work, combine};
+use std::collections::BTreeMap;
+
+/// Bytes that an engine named and that do not exist.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Missing(pub(super) MemoryRange);
+
+/// Bytes of a buffer, which stay while somebody works on them.
+#[derive(Clone, Debug)]
+struct Slice {
+    named: MemoryRange,
+    buffer: Buffer,
+}
+
+impl Slice {
+    fn read<R>(&self, act: impl FnOnce(&mut [u8]) -> R) -> R {
+        let (from, len) = (self.named.offset as usize, self.named.len as usize);
+        self.buffer.with(|bytes| act(&mut bytes[from..][..len]))
+    }
+
+    fn write(&self, from: &[u8]) {
+        self.read(|bytes| bytes.copy_from_slice(from));
+    }
+
+    fn bytes(&self) -> Vec<u8> {
+        self.read(|bytes| bytes.to_vec())
+    }
+}
+
+/// Work on memory that was given out and is not done.
+#[derive(Debug)]
+pub(super) struct OpenWork {
+    work: Work,
+    from: Slice,
+    to: Slice,
+}
+
+#[derive(Debug, Default)]
+pub(super) struct Memories {
+    by_id: BTreeMap<MemoryId, Buffer>,
+    /// Those of each call that is not answered.
+    of_token: BTreeMap<u64, Vec<MemoryId>>,
+    last: u64,
+}
+
+impl Memories {
+    /// A rank's buffer can be named until its call is answered.
+    pub(super) fn register(&mut self, token: u64, buffer: Buffer) -> MemoryRange {
+        self.last += 1;
+        let memory = MemoryId::Registered(self.last);
+        let len = buffer.with(|bytes| bytes.len()) as u64;
+        self.by_id.insert(memory, buffer);
+        self.of_token.entry(token).or_default().push(memory);
+        MemoryRange { memory, offset: 0, len }
+    }
+
+    /// A call is answered: its memory must not be named any more.
+    pub(super) fn answered(&mut self, token: u64) {
+        for memory in self.of_token.remove(&token).unwrap_or_default() {
+            self.by_id.remove(&memory);
+        }
+    }
+
+    /// A memory of zeros.
+    pub(super) fn allocate(&mut self, memory: MemoryId, bytes: u64) {
+        self.by_id.insert(memory, Buffer::new(vec![0; bytes as usize]));
+    }
+
+    pub(super) fn free(&mut self, memory: MemoryId) -> Result<(), Missing> {
+        let whole = MemoryRange { memory, offset: 0, len: 0 };
+        self.by_id.remove(&memory).map(drop).ok_or(Missing(whole))
+    }
+
+    /// What was allocated and not freed.
+    pub(super) fn allocated(&self) -> usize {
+        self.by_id.keys().filter(|id| matches!(id, MemoryId::Own(_))).count()
+    }
+
+    fn slice(&self, range: MemoryRange) -> Result<Slice, Missing> {
+        if range.len == 0 {
+            return Ok(Slice { named: MemoryRange::EMPTY, buffer: Buffer::new(Vec::new()) });
+        }
+        let buffer = self.by_id.get(&range.memory).ok_or(Missing(range))?;
+        let inside = range.offset + range.len <= buffer.with(|bytes| bytes.len()) as u64;
+        inside.then(|| Slice { named: range, buffer: buffer.clone() }).ok_or(Missing(range))
+    }
+
+    /// Adds what stands in a range to bytes.
+    pub(super) fn read(&self, range: MemoryRange, into: &mut Vec<u8>) -> Result<(), Missing> {
+        if range.len > 0 {
+            self.slice(range)?.read(|bytes| into.extend_from_slice(bytes));
+        }
+        Ok(())
+    }
+
+    pub(super) fn write(&self, range: MemoryRange, from: &[u8]) -> Result<(), Missing> {
+        if range.len > 0 {
+            self.slice(range)?.write(from);
+        }
+        Ok(())
+    }
+
+    pub(super) fn copy(&self, from: MemoryRange, to: MemoryRange) -> Result<(), Missing> {
+        self.write(to, &self.slice(from)?.bytes())
+    }
+
+    /// Begins a copy or reduction.
+    pub(super) fn open(&self, work: Work) -> Result<OpenWork, Missing> {
+        let (from, to) = match &work {
+            Work::Copy { from, to } | Work::Reduce { from, to, .. } => (*from, *to),
+            Work::Prepare(_) => (MemoryRange::EMPTY, MemoryRange::EMPTY),
+        };
+        Ok(OpenWork { from: self.slice(from)?, to: self.slice(to)?, work })
+    }
+
+    /// Does it. What the engine has freed meanwhile is still there; the memory of a rank must be registered.
+    pub(super) fn finish(&self, open: OpenWork) -> Result<(), Missing> {
+        for named in [open.from.named, open.to.named] {
+            if matches!(named.memory, MemoryId::Registered(_)) && named.len > 0 {
+                self.slice(named)?;
+            }
+        }
+        let operand = open.from.bytes();
+        match open.work {
+            Work::Reduce { element, op, .. } => open.to.read(|to| combine(element, op, to, &operand)),
+            Work::Copy { .. } | Work::Prepare(_) => open.to.write(&operand),
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,289 @@
+//! What an engine asks of its driver, done on a simulated node.
+
+use super::Violation;
+use super::cluster::{Alarm, Cluster, Later, ip, node_at};
+use super::connections::{CONNECT_TIMEOUT, Content, RECONNECT, Retry, Side};
+use super::memories::{Memories, Missing};
+use super::node::{Host, Node};
+use crate::network::Destination;
+use cool_engine::{ConnectionId, Input, MemoryRange, NodeId, Output, Preparation, Work, WorkId};
+use cool_machine::{Duration, Machine};
+use rand::RngExt;
+use std::net::SocketAddrV4;
+
+/// How long a reset takes to the other side.
+const RESET: Duration = Duration::from_micros(500);
+
+impl Cluster {
+    pub(super) fn perform(&mut self, node: u16, output: Output) -> Result<(), Violation> {
+        match output {
+            Output::GroupMade { group, result } => {
+                let trees = result.map_err(Violation::Refused)?;
+                self.nodes[usize::from(node)].groups.insert(group);
+                self.listen(node, &trees);
+            }
+            Output::GroupForgotten { group } => drop(self.nodes[usize::from(node)].groups.remove(&group)),
+            Output::Done { token, result } => self.answer(node, token, result)?,
+            Output::Control { to, bytes } => self.datagram(node, to, bytes),
+            Output::Data { to, packet, payload } => {
+                let mut bytes = Vec::with_capacity(64 + payload.len as usize);
+                packet.encode(&mut bytes);
+                self.on_memory(node, |memories| memories.read(payload, &mut bytes))?;
+                self.datagram(node, to, bytes);
+            }
+            Output::Connect { node: peer, to } => self.connect(node, peer, to),
+            Output::Write { connection, head, payload } => self.write(node, connection, head, payload)?,
+            Output::Await { connection, place, .. } => {
+                let awaited = &mut self.nodes[usize::from(node)].awaited;
+                match place {
+                    Some(place) => drop(awaited.insert(connection, place)),
+                    None => drop(awaited.remove(&connection)),
+                }
+            }
+            Output::Hangup { connection } => self.hang_up(node, connection)?,
+            Output::Store { within, to } => {
+                let Node { memories, input, .. } = &self.nodes[usize::from(node)];
+                memories.write(to, &input[within]).map_err(|missing| Violation::memory(node, missing))?;
+            }
+            Output::Allocate { memory, bytes } => {
+                self.nodes[usize::from(node)].memories.allocate(memory, bytes);
+            }
+            Output::Free { memory } => self.on_memory(node, |memories| memories.free(memory))?,
+            Output::Copy { from, to } => self.on_memory(node, |memories| memories.copy(from, to))?,
+            Output::Work { id, work: Work::Prepare(preparation) } => self.prepare(node, id, *preparation),
+            Output::Work { id, work } => self.work(node, id, work)?,
+        }
+        Ok(())
+    }
+
+    fn on_memory(
+        &mut self,
+        node: u16,
+        act: impl FnOnce(&mut Memories) -> Result<(), Missing>,
+    ) -> Result<(), Violation> {
+        act(&mut self.nodes[usize::from(node)].memories).map_err(|missing| Violation::memory(node, missing))
+    }
+
+    fn datagram(&mut self, node: u16, to: SocketAddrV4, bytes: Vec<u8>) {
+        let to = match self.trees.get(&to) {
+            Some(tree) => Destination::Tree(*tree),
+            None => Destination::Node(node_at(*to.ip())),
+        };
+        self.count_datagram();
+        self.net.send(node, to, bytes.into());
+    }
+
+    fn prepare(&mut self, node: u16, id: WorkId, preparation: Preparation) {
+        let known = |(group, call, _): &&((u64, u32), _, _)| {
+            *group == preparation.group() && call == preparation.call()
+        };
+        let plan = match self.picks.iter().find(known) {
+            Some((_, _, plan)) => *plan,
+            None => {
+                let plan = preparation.plan();
+                self.picks.push((preparation.group(), preparation.call().clone(), plan));
+                plan
+            }
+        };
+        let after = self.moment(self.settings.work);
+        self.later(node, after, Later::Prepared(id, preparation.compile(plan)));
+    }
+
+    /// Work is done at once or some time later, as by another thread.
+    fn work(&mut self, node: u16, id: WorkId, work: Work) -> Result<(), Violation> {
+        let memories = &self.nodes[usize::from(node)].memories;
+        let open = memories.open(work).map_err(|missing| Violation::memory(node, missing))?;
+        if self.rng.random_bool(self.settings.pooled) {
+            let after = self.moment(self.settings.work);
+            self.later(node, after, Later::Work(id, open));
+            return Ok(());
+        }
+        self.on_memory(node, |memories| memories.finish(open))?;
+        let now = self.now();
+        self.nodes[usize::from(node)].engine.handle(now, Input::WorkDone(id));
+        Ok(())
+    }
+
+    fn connect(&mut self, node: u16, peer: NodeId, to: SocketAddrV4) {
+        let until = self.now() + CONNECT_TIMEOUT;
+        let life = |node: u16| self.nodes[usize::from(node)].life;
+        let to = node_at(*to.ip());
+        let number = self.connections.open((node, life(node)), (to, life(to)), peer, until);
+        self.syn(number);
+    }
+
+    fn syn(&mut self, number: usize) {
+        let departure = self.connections.send(self.now(), (number, 0), Content::Syn);
+        self.put(departure);
+    }
+
+    /// A connection that was refused is asked for again, or not any more.
+    pub(super) fn connect_again(&mut self, node: u16, refused: usize) -> Result<(), Violation> {
+        let old = self.connections.get(refused);
+        let ([from, to], peer, until) = (old.ends, old.peer, old.until);
+        if self.now() >= until {
+            return self.input(node, Input::Unreachable { node: peer, why: "it refused".to_owned() });
+        }
+        let life = |node: u16| self.nodes[usize::from(node)].life;
+        let (from, to) = ((node, life(from.node)), (to.node, life(to.node)));
+        let number = self.connections.open(from, to, peer, until);
+        self.syn(number);
+        Ok(())
+    }
+
+    /// Queues a frame: its payload is copied at once.
+    fn write(
+        &mut self,
+        node: u16,
+        connection: ConnectionId,
+        mut bytes: Vec<u8>,
+        payload: Option<MemoryRange>,
+    ) -> Result<(), Violation> {
+        if let Some(payload) = payload {
+            self.on_memory(node, |memories| memories.read(payload, &mut bytes))?;
+        }
+        let Some(side) = self.connections.side(node, connection) else { return Ok(()) };
+        self.connections.write(side, &bytes);
+        let written = self.send_on(side);
+        if written > 0 {
+            let (now, bytes) = (self.now(), written as u64);
+            self.nodes[usize::from(node)].engine.handle(now, Input::Written { connection, bytes });
+        }
+        Ok(())
+    }
+
+    fn hang_up(&mut self, node: u16, connection: ConnectionId) -> Result<(), Violation> {
+        self.nodes[usize::from(node)].awaited.remove(&connection);
+        if let Some(side) = self.connections.side(node, connection) {
+            self.connections.drop_end(side);
+            self.connections.finish(side);
+            self.send_on(side);
+        }
+        Ok(())
+    }
+
+    /// Sends what a side may send now; how many bytes.
+    pub(super) fn send_on(&mut self, side: Side) -> usize {
+        let mut sent = 0;
+        while let Some((departure, bytes)) = self.connections.next(self.now(), side) {
+            self.put(departure);
+            sent += bytes;
+        }
+        sent
+    }
+
+    pub(super) fn segment_came(&mut self, number: u64) -> Result<(), Violation> {
+        let Some(sender) = self.connections.sender(number) else { return Ok(()) };
+        let receiver = (sender.0, 1 - sender.1);
+        let node = self.connections.end(receiver).node;
+        if matches!(self.nodes[usize::from(node)].host, Host::Stopped | Host::Off) {
+            return self.segment_lost(number);
+        }
+        for content in self.connections.arrived(number) {
+            self.content_came(receiver, content)?;
+        }
+        // The sender's window has room.
+        let (bytes, end) = (self.send_on(sender) as u64, self.connections.end(sender));
+        match end.id.filter(|_| bytes > 0) {
+            Some(connection) => self.input(end.node, Input::Written { connection, bytes }),
+            None => Ok(()),
+        }
+    }
+
+    fn content_came(&mut self, side: Side, content: Content) -> Result<(), Violation> {
+        let end = self.connections.end(side);
+        let other = (side.0, 1 - side.1);
+        let this = &self.nodes[usize::from(end.node)];
+        let (runs, life, same) = (this.runs(), this.life, this.life == end.life);
+        match (content, end.id) {
+            (Content::Syn, _) if runs => {
+                let connection = self.connections.establish(side, life);
+                let departure = self.connections.send(self.now(), side, Content::SynAck);
+                self.put(departure);
+                let from = ip(self.connections.end(other).node);
+                self.input(end.node, Input::Accepted { connection, from })
+            }
+            (Content::Syn, _) => {
+                self.later(self.connections.end(other).node, RECONNECT, Later::Connect(side.0));
+                Ok(())
+            }
+            (Content::SynAck, _) if runs && same => {
+                let connection = self.connections.establish(side, life);
+                let node = self.connections.get(side.0).peer;
+                self.input(end.node, Input::Connected { node, connection })
+            }
+            (Content::Bytes(bytes), Some(connection)) => self.deliver(end.node, connection, &bytes),
+            (Content::Fin, Some(_)) => self.closed(side, "its agent closed the connection"),
+            // Of a connection that an earlier agent of this node had.
+            (Content::SynAck | Content::Bytes(_), None) if !same || !runs => {
+                self.schedule(RESET, Alarm::Reset(other));
+                Ok(())
+            }
+            // Of one that was closed here a moment ago.
+            _ => Ok(()),
+        }
+    }
+
+    /// A side of a connection hears that it has ended.
+    pub(super) fn closed(&mut self, side: Side, why: &str) -> Result<(), Violation> {
+        self.connections.discard(side);
+        let node = self.connections.end(side).node;
+        let Some(connection) = self.connections.drop_end(side) else { return Ok(()) };
+        self.nodes[usize::from(node)].awaited.remove(&connection);
+        self.input(node, Input::Closed { connection, why: why.to_owned() })
+    }
+
+    /// Hands over what came over a connection, now and then in two parts.
+    fn deliver(&mut self, node: u16, connection: ConnectionId, bytes: &[u8]) -> Result<(), Violation> {
+        let cut =
+            if self.rng.random_bool(0.1) { self.rng.random_range(0..=bytes.len()) } else { bytes.len() };
+        let (first, second) = bytes.split_at(cut);
+        for bytes in [first, second] {
+            // The engine may have hung up by the first.
+            if !bytes.is_empty() && self.connections.side(node, connection).is_some() {
+                self.deliver_part(node, connection, bytes)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// After what belongs to a known place was put there, as most drivers would.
+    fn deliver_part(&mut self, node: u16, connection: ConnectionId, bytes: &[u8]) -> Result<(), Violation> {
+        let straight = self.rng.random_bool(0.8);
+        let awaited = &self.nodes[usize::from(node)].awaited;
+        let place = awaited.get(&connection).copied().filter(|_| straight).unwrap_or(MemoryRange::EMPTY);
+        let placed = bytes.len().min(place.len as usize);
+        let (straight, rest) = bytes.split_at(placed);
+        self.on_memory(node, |memories| memories.write(place.part(0, placed as u64), straight))?;
+        self.nodes[usize::from(node)].input = rest.to_vec();
+        self.input(node, Input::Bytes { connection, placed: placed as u32, bytes: rest })
+    }
+
+    pub(super) fn segment_lost(&mut self, number: u64) -> Result<(), Violation> {
+        let Some(side) = self.connections.sender(number) else { return Ok(()) };
+        let node = self.connections.end(side).node;
+        if self.nodes[usize::from(node)].host == Host::Off {
+            self.connections.forget(number);
+            return Ok(());
+        }
+        match self.connections.lost(self.now(), number) {
+            Retry::After(time) => self.schedule(time, Alarm::Resend(number)),
+            Retry::GiveUp(side) => return self.closed(side, "it timed out"),
+            Retry::Unreachable(side) => {
+                let node = self.connections.get(side.0).peer;
+                let end = self.connections.end(side);
+                if self.nodes[usize::from(end.node)].life == end.life {
+                    return self.input(end.node, Input::Unreachable { node, why: "it is silent".to_owned() });
+                }
+            }
+            Retry::No => {}
+        }
+        Ok(())
+    }
+
+    pub(super) fn resend(&mut self, number: u64) {
+        if let Some(departure) = self.connections.again(number) {
+            self.put(departure);
+        }
+    }
+}

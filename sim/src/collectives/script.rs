@@ -1,0 +1,145 @@
+//! What the ranks of a group do, one after the other: their calls with their buffers, and what must be in these.
+
+use super::scenario::{CallScenario, Fault, GroupScenario, MessageScenario};
+use cool_engine::testing::{Buffer, Collective};
+use cool_engine::{CallRequest, ElementType, GroupSpec, TransferRequest};
+use cool_machine::{Duration, Time};
+use cool_types::Operation;
+
+/// A root that no group has.
+const NOBODY: u32 = 999;
+
+/// Where a rank is in its calls.
+#[derive(Debug)]
+pub(super) struct Script {
+    /// The calls it has made.
+    pub(super) made: usize,
+    /// Those of them that are not answered.
+    pub(super) open: usize,
+    /// When it made, or will make, the last one.
+    pub(super) last: Time,
+    /// It makes no more.
+    pub(super) over: bool,
+}
+
+/// How a collective went so far.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Tally {
+    pub(super) well: usize,
+    pub(super) failed: usize,
+    /// When its last rank came.
+    pub(super) last_came: Time,
+}
+
+/// A group that runs.
+pub(super) struct RunningGroup {
+    pub(super) spec: GroupSpec,
+    pub(super) places: Vec<u16>,
+    pub(super) scenario: GroupScenario,
+    pub(super) collectives: Vec<Collective>,
+    pub(super) tallies: Vec<Tally>,
+    /// By rank.
+    pub(super) scripts: Vec<Script>,
+    /// Where messages are received.
+    pub(super) rooms: Vec<Buffer>,
+}
+
+/// The bytes of a message.
+fn message_bytes(number: usize, bytes: u64) -> Vec<u8> {
+    (0..bytes).map(|i| (i * 7 + number as u64 * 31) as u8).collect()
+}
+
+impl RunningGroup {
+    pub(super) fn new(
+        index: usize,
+        spec: GroupSpec,
+        scenario: &GroupScenario,
+        fault: &Fault,
+    ) -> RunningGroup {
+        let places = scenario.places.clone();
+        let (id, size) = (spec.id, places.len() as u32);
+        let collective = |(number, call): (usize, &CallScenario)| {
+            let salt = id * 1_000 + number as u64;
+            let CallScenario { operation, root, count, counts, plan, .. } = call;
+            let mut collective = match counts {
+                Some(counts) => Collective::counted(id, size, *operation, *root, counts, salt),
+                None => Collective::new(id, size, *operation, *root, *count, salt),
+            }
+            .by(plan);
+            match fault {
+                Fault::Mismatch { group, rank, call } if (*group, *call) == (index, number) => {
+                    collective.requests[*rank as usize] = other(&collective.requests[*rank as usize], size);
+                }
+                Fault::Senseless { group, call } if (*group, *call) == (index, number) => {
+                    for request in &mut collective.requests {
+                        (request.operation, request.root) = (Operation::Bcast, NOBODY);
+                    }
+                }
+                _ => {}
+            }
+            collective
+        };
+        let collectives: Vec<Collective> = scenario.calls.iter().enumerate().map(collective).collect();
+        let script = |_| Script { made: 0, open: 0, last: Time::ZERO, over: false };
+        let room = |message: &MessageScenario| Buffer::new(vec![0xee; message.bytes as usize]);
+        RunningGroup {
+            tallies: vec![Tally::default(); collectives.len()],
+            scripts: places.iter().map(script).collect(),
+            rooms: scenario.messages.iter().map(room).collect(),
+            scenario: scenario.clone(),
+            spec,
+            places,
+            collectives,
+        }
+    }
+
+    /// One side of a message.
+    pub(super) fn transfer(
+        &self,
+        number: usize,
+        sending: bool,
+        timeout: Duration,
+    ) -> TransferRequest<Buffer> {
+        let MessageScenario { from, to, tag, bytes, .. } = self.scenario.messages[number];
+        let (rank, peer) = if sending { (from, to) } else { (to, from) };
+        let data = match sending {
+            true => Buffer::new(message_bytes(number, bytes)),
+            false => self.rooms[number].clone(),
+        };
+        TransferRequest {
+            group: self.spec.id,
+            rank,
+            sending,
+            peer: Some(peer),
+            tag: Some(tag),
+            element: ElementType::U8,
+            data,
+            timeout,
+        }
+    }
+
+    /// Whether a message came as it was sent.
+    pub(super) fn message_came(&self, number: usize) -> bool {
+        let bytes = self.scenario.messages[number].bytes;
+        self.rooms[number].with(|came| *came == message_bytes(number, bytes))
+    }
+}
+
+/// What a rank calls that disagrees with the others: another root, length or operation.
+fn other(request: &CallRequest<Buffer>, size: u32) -> CallRequest<Buffer> {
+    let CallRequest { group, rank, operation, root, count, counts, plan, .. } = request;
+    let new = |operation, root, count| {
+        let collective = Collective::new(*group, size, operation, root, count, 0);
+        collective.requests[*rank as usize].clone()
+    };
+    match (rank + *count as u32) % 3 {
+        0 if operation.rooted() && counts.is_none() => {
+            CallRequest { plan: plan.clone(), ..new(*operation, (root + 1) % size, *count) }
+        }
+        1 if *operation != Operation::Barrier && counts.is_none() => {
+            CallRequest { plan: plan.clone(), ..new(*operation, *root, count + 1) }
+        }
+        _ if *operation == Operation::Allreduce => new(Operation::Barrier, 0, 0),
+        _ => new(Operation::Allreduce, 0, 5),
+    }
+}

@@ -1,0 +1,407 @@
+//! What goes wrong has a name, everybody is told, and nothing hangs.
+
+use super::support::{RANKS, SIZE, World, request, send, two_groups as world};
+use cool_engine::{CallRequest, DEFAULT_PEER_TIMEOUT, FailureKind, GroupSpec, TransferRequest};
+use cool_machine::Duration;
+use cool_types::Operation;
+
+/// The group cannot be used any more, and the other one can.
+fn check_aftermath(world: &mut World) {
+    let done = world.call_each(1, 1000, |_| Some((Operation::Barrier, 0, 0)));
+    world.run(done);
+    let done = world.call_each(1, 2000, |_| Some((Operation::Barrier, 0, 0)));
+    world.run(done);
+    for rank in 0..u64::from(SIZE) {
+        assert!(world.answers()[&(1000 + rank)].result.is_err());
+        assert_eq!(world.failure(2000 + rank).kind, FailureKind::Aborted);
+    }
+    let done = world.call_each(2, 3000, |_| Some((Operation::Allreduce, 0, 10)));
+    world.run(done);
+    for rank in 0..u64::from(SIZE) {
+        let answer = &world.answers()[&(3000 + rank)];
+        assert!(answer.result.is_ok(), "{answer:?}");
+    }
+}
+
+fn check_mismatch(odd: u32, theirs: (Operation, u32, u64), mine: (Operation, u32, u64), words: [&str; 2]) {
+    let mut world = world();
+    let done = world.call_each(1, 0, |rank| Some(if rank == odd { mine } else { theirs }));
+    world.run(done);
+    assert!(world.now().as_nanos() < 10_000_000_000, "found only after {:?}", world.now());
+    check_aftermath(&mut world);
+    for rank in 0..SIZE {
+        // Who only had to send was through before anyone could know; it learns with its next call.
+        let call = world.answers()[&u64::from(rank)].result.as_ref().err();
+        let failed = call.unwrap_or_else(|| world.failure(1000 + u64::from(rank)));
+        assert_eq!(failed.kind, FailureKind::Mismatch, "{}", failed.message);
+        assert!(failed.ranks.contains(&odd), "{failed:?}");
+        assert!(words.iter().all(|w| failed.message.contains(w)), "{}", failed.message);
+        assert!(failed.message.contains(&format!("rank {odd} called")), "{}", failed.message);
+    }
+}
+
+#[test]
+fn ranks_that_call_different_operations_are_named() {
+    for odd in [0, 2, 4, 8] {
+        check_mismatch(
+            odd,
+            (Operation::Allreduce, 0, 10),
+            (Operation::Barrier, 0, 0),
+            ["allreduce of 10 u32", "barrier"],
+        );
+        check_mismatch(odd, (Operation::Bcast, 1, 10), (Operation::Gather, 1, 10), ["bcast", "gather"]);
+    }
+}
+
+#[test]
+fn ranks_that_call_with_different_sizes_or_roots_are_named() {
+    for odd in [0, 3, 6] {
+        check_mismatch(odd, (Operation::Bcast, 2, 10), (Operation::Bcast, 2, 11), ["10 u32", "11 u32"]);
+        check_mismatch(
+            odd,
+            (Operation::Reduce, 0, 10),
+            (Operation::Reduce, 0, 50_000),
+            ["10 u32", "50000 u32"],
+        );
+        check_mismatch(
+            odd,
+            (Operation::Bcast, 2, 10),
+            (Operation::Bcast, 3, 10),
+            ["from rank 2", "from rank 3"],
+        );
+        check_mismatch(
+            odd,
+            (Operation::Scatter, 8, 10),
+            (Operation::Scatter, 7, 10),
+            ["from rank 8", "from rank 7"],
+        );
+    }
+}
+
+#[test]
+fn a_rank_that_does_not_come_is_named_by_everyone_who_waited() {
+    for missing in [0, 2, 5] {
+        let mut world = world();
+        let done = world.call_each(1, 0, |r| (r != missing).then_some((Operation::Allreduce, 0, 10)));
+        world.run(done);
+        for token in (0..u64::from(SIZE)).filter(|t| *t != u64::from(missing)) {
+            let failed = world.failure(token);
+            assert_eq!(
+                (failed.kind, &failed.ranks[..]),
+                (FailureKind::Timeout, &[missing][..]),
+                "{}",
+                failed.message
+            );
+            assert!(failed.message.contains(&format!("h{}", RANKS[missing as usize])), "{}", failed.message);
+        }
+        let seconds = world.now().as_nanos() / 1_000_000_000;
+        assert!((60..70).contains(&seconds), "{seconds}");
+        check_aftermath(&mut world);
+    }
+}
+
+#[test]
+fn a_node_that_dies_is_named_with_its_ranks() {
+    let mut world = world();
+    // Node 1 has ranks 3 and 4.
+    let done =
+        world.call_each(1, 0, |r| (!(3..=4).contains(&r)).then_some((Operation::Allgather, 0, 50_000)));
+    world.run_for(Duration::from_millis(20));
+    world.cluster.crash(1);
+    world.run(done);
+    for token in [0, 1, 2, 5, 6, 7, 8] {
+        let failed = world.failure(token);
+        assert_eq!((failed.kind, &failed.ranks[..]), (FailureKind::Lost, &[3, 4][..]), "{}", failed.message);
+        assert!(failed.message.contains("node h1"), "{}", failed.message);
+    }
+    assert!(world.now().as_nanos() < 1_000_000_000);
+}
+
+#[test]
+fn a_node_that_falls_silent_is_named_in_time_by_all_who_wait() {
+    for loss in [0, 200] {
+        let mut world = world();
+        world.lose(f64::from(loss) / 1000.0);
+        let done =
+            world.call_each(1, 0, |r| (!(3..=4).contains(&r)).then_some((Operation::Allgather, 0, 50_000)));
+        world.run_for(Duration::from_millis(20));
+        let from = world.now();
+        world.cluster.stop(1);
+        world.run(done);
+        for token in [0, 1, 2, 5, 6, 7, 8] {
+            let failed = world.failure(token);
+            assert_eq!(
+                (failed.kind, &failed.ranks[..]),
+                (FailureKind::Lost, &[3, 4][..]),
+                "{}",
+                failed.message
+            );
+            assert!(failed.message.contains("node h1"), "{}", failed.message);
+        }
+        // All that moved before moves to its end.
+        assert!(
+            world.now() - from < DEFAULT_PEER_TIMEOUT + Duration::from_secs(1),
+            "{:?}",
+            world.now() - from
+        );
+    }
+}
+
+#[test]
+fn a_node_that_is_cut_off_says_so_and_names_all_that_it_misses() {
+    let mut world = world();
+    let done = world.call_each(1, 0, |r| (3..=4).contains(&r).then_some((Operation::Allgather, 0, 50_000)));
+    world.run_for(Duration::from_millis(700));
+    // Of six nodes node 1, with ranks 3 and 4, hears nobody any more.
+    [0, 2, 3, 4, 5].into_iter().for_each(|node| world.cluster.stop(node));
+    world.run(done);
+    for token in [3, 4] {
+        let failed = world.failure(token);
+        assert_eq!((failed.kind, failed.ranks.len()), (FailureKind::Lost, 7), "{}", failed.message);
+        assert!(failed.message.contains("node h1 is cut off from group 1"), "{}", failed.message);
+        for node in ["h0", "h2", "h3", "h4", "h5"] {
+            assert!(failed.message.contains(node), "{}", failed.message);
+        }
+    }
+}
+
+#[test]
+fn nodes_that_are_lost_together_are_all_named() {
+    let mut world = world();
+    let done = world.call_each(1, 0, |r| (r == 0).then_some((Operation::Allgather, 0, 50_000)));
+    world.run_for(Duration::from_millis(20));
+    // Ranks 3 and 4, and 6.
+    [1, 2].into_iter().for_each(|node| world.cluster.stop(node));
+    world.run(done);
+    let failed = world.failure(0);
+    assert_eq!((failed.kind, &failed.ranks[..]), (FailureKind::Lost, &[3, 4, 6][..]), "{}", failed.message);
+    assert!(failed.message.contains("nodes h1, h2 with ranks 3, 4, 6 are gone"), "{}", failed.message);
+}
+
+#[test]
+fn ranks_that_wait_themselves_are_not_named_as_missing() {
+    for in_message in [true, false] {
+        let mut world = world();
+        // Rank 6 is stopped, rank 0 waits for it for longer than the others wait for both.
+        let patience = Duration::from_secs(90);
+        if in_message {
+            let receive = TransferRequest { sending: false, timeout: patience, ..send(0, 6, 0, vec![0; 8]) };
+            world.transfer(0, receive, Duration::ZERO);
+        } else {
+            for rank in (0..SIZE).filter(|rank| *rank != 6) {
+                let reduce = request(1, Operation::Reduce, 0, 10, rank);
+                let reduce = CallRequest { timeout: Some(patience), ..reduce };
+                world.call(u64::from(rank), reduce, Duration::ZERO);
+            }
+        }
+        let others = |r| ![0, 6].contains(&r);
+        world.call_each(1, 100, |r| others(r).then_some((Operation::Allreduce, 0, 10)));
+        world.run_for(Duration::from_secs(70));
+        for rank in (0..SIZE).filter(|rank| others(*rank)) {
+            let failed = world.failure(100 + u64::from(rank));
+            assert_eq!(
+                (failed.kind, &failed.ranks[..]),
+                (FailureKind::Timeout, &[6][..]),
+                "{}",
+                failed.message
+            );
+        }
+        assert_eq!(world.failure(0).ranks, [6]);
+    }
+}
+
+/// As [`call`], one rank.
+fn call_late(world: &mut World, rank: u32, token: u64, patience: Duration, after: Duration) {
+    let request = request(1, Operation::Allreduce, 0, 10, rank);
+    let request = CallRequest { timeout: Some(patience), ..request };
+    world.call(token, request, after);
+}
+
+#[test]
+fn a_rank_that_comes_shortly_before_the_others_give_up_is_not_named_as_missing() {
+    let mut world = world();
+    let patience = Duration::from_millis(1500);
+    // Rank 6 is stopped. Rank 0 comes so late that nobody has been told that it waits.
+    for rank in (0..SIZE).filter(|rank| *rank != 6) {
+        let after = Duration::from_millis(if rank == 0 { 1400 } else { 0 });
+        call_late(&mut world, rank, rank.into(), patience, after);
+    }
+    world.run(SIZE as usize - 1);
+    for rank in (0..SIZE).filter(|rank| *rank != 6) {
+        let failed = world.failure(rank.into());
+        assert_eq!((failed.kind, &failed.ranks[..]), (FailureKind::Timeout, &[6][..]), "{}", failed.message);
+    }
+    assert!(world.now().as_nanos() < 1_600_000_000, "{:?}", world.now());
+}
+
+#[test]
+fn a_rank_that_has_waited_long_before_it_is_stopped_is_named() {
+    let mut world = world();
+    let patience = Duration::from_secs(10);
+    // All wait for rank 0; rank 6 does not come to the next call.
+    for rank in 0..SIZE {
+        let after = Duration::from_secs(if rank == 0 { 5 } else { 0 });
+        call_late(&mut world, rank, rank.into(), patience, after);
+    }
+    world.run(SIZE as usize);
+    for rank in (0..SIZE).filter(|rank| *rank != 6) {
+        call_late(&mut world, rank, 100 + u64::from(rank), patience, Duration::ZERO);
+    }
+    world.run(2 * SIZE as usize - 1);
+    for rank in (0..SIZE).filter(|rank| *rank != 6) {
+        let failed = world.failure(100 + u64::from(rank));
+        assert_eq!((failed.kind, &failed.ranks[..]), (FailureKind::Timeout, &[6][..]), "{}", failed.message);
+    }
+}
+
+#[test]
+fn a_receive_from_a_rank_that_waits_itself_names_the_one_at_the_end_of_the_line() {
+    let mut world = world();
+    let receive = |rank, from| TransferRequest { sending: false, ..send(rank, from, 0, vec![0; 8]) };
+    for (rank, from) in [(0, 3), (3, 5), (5, 8)] {
+        world.transfer(rank.into(), receive(rank, from), Duration::ZERO);
+    }
+    world.run(3);
+    for rank in [0, 3, 5] {
+        let failed = world.failure(rank);
+        assert_eq!((failed.kind, &failed.ranks[..]), (FailureKind::Timeout, &[8][..]), "{}", failed.message);
+    }
+}
+
+#[test]
+fn who_cannot_be_asked_is_named_with_those_who_do_not_wait() {
+    let mut world = world();
+    let patience = Duration::from_millis(1500);
+    for rank in (0..SIZE).filter(|rank| *rank != 6) {
+        call_late(&mut world, rank, rank.into(), patience, Duration::ZERO);
+    }
+    world.run_for(Duration::from_millis(700));
+    // Before anybody has been told that its ranks wait.
+    world.cluster.stop(1);
+    world.run(5);
+    let failed = world.failure(0);
+    assert_eq!(
+        (failed.kind, &failed.ranks[..]),
+        (FailureKind::Timeout, &[3, 4, 6][..]),
+        "{}",
+        failed.message
+    );
+}
+
+#[test]
+fn a_receive_from_any_rank_names_those_who_do_not_wait_themselves() {
+    let mut world = world();
+    for rank in (0..SIZE).filter(|rank| *rank != 6) {
+        let receive =
+            TransferRequest { sending: false, peer: None, ..send(rank, (rank + 1) % SIZE, 0, vec![0; 8]) };
+        world.transfer(u64::from(rank), receive, Duration::ZERO);
+    }
+    world.run(SIZE as usize - 1);
+    for rank in (0..SIZE).filter(|rank| *rank != 6) {
+        let failed = world.failure(rank.into());
+        assert_eq!((failed.kind, &failed.ranks[..]), (FailureKind::Timeout, &[6][..]), "{}", failed.message);
+        assert!(failed.message.contains("look after rank 6 on h2"), "{}", failed.message);
+    }
+}
+
+#[test]
+fn who_first_sends_or_receives_after_a_failure_is_told_why_and_then_that_it_was_told() {
+    let mut world = world();
+    let done = world.call_each(1, 0, |r| (r == 0).then_some((Operation::Barrier, 0, 0)));
+    world.run_for(Duration::from_millis(20));
+    world.lose_rank(1, 6);
+    world.run(done);
+    world.run_for(Duration::from_millis(20));
+    for token in [100, 101] {
+        world.transfer(token, send(1, 2, 0, vec![0; 8]), Duration::ZERO);
+    }
+    world.run(done + 2);
+    assert_eq!((world.failure(100).kind, world.failure(101).kind), (FailureKind::Lost, FailureKind::Aborted));
+    assert_eq!(world.failure(101).ranks, [6]);
+}
+
+#[test]
+fn nobody_is_taken_for_gone_while_all_wait_for_a_rank_and_every_fifth_packet_is_lost() {
+    let mut world = world();
+    world.lose(0.2);
+    let late = |rank| if rank == 4 { Duration::from_secs(50) } else { Duration::ZERO };
+    for rank in 0..SIZE {
+        let request = request(1, Operation::Allreduce, 0, 10, rank);
+        world.call(rank.into(), request, late(rank));
+    }
+    world.run(SIZE as usize);
+    assert!(world.all_well(), "{:?}", world.answers());
+    // Each of six nodes asks each other one twice a second or a little more often, and is answered.
+    assert!(world.cluster.datagrams() < 50 * 6 * 5 * 2 * 4, "{}", world.cluster.datagrams());
+}
+
+#[test]
+fn a_rank_that_dies_in_a_call_or_before_it_is_named() {
+    for before in [true, false] {
+        let mut world = world();
+        let done =
+            world.call_each(1, 0, |rank| (!before || rank != 6).then_some((Operation::Scatter, 0, 50_000)));
+        // Its plan has been picked, and the first messages are under way.
+        world.run_for(Duration::from_micros(300));
+        world.lose_rank(1, 6);
+        world.run(done);
+        for (token, answer) in world.answers() {
+            // Those that had what they needed were done before.
+            let Err(failed) = &answer.result else { continue };
+            assert_eq!(
+                (failed.kind, &failed.ranks[..]),
+                (FailureKind::Lost, &[6][..]),
+                "{token}: {}",
+                failed.message
+            );
+            assert!(failed.message.contains("its process ended"), "{}", failed.message);
+        }
+        assert!(world.first_failure().is_some());
+    }
+}
+
+#[test]
+fn a_rank_that_has_made_all_its_calls_may_go() {
+    let mut world = world();
+    let done = world.call_each(1, 0, |rank| (rank == 1).then_some((Operation::Bcast, 1, 1_000)));
+    world.run(done);
+    world.lose_rank(1, 1);
+    let done = world.call_each(1, 0, |rank| (rank != 1).then_some((Operation::Bcast, 1, 1_000)));
+    world.run(done);
+    assert!(world.all_well());
+}
+
+#[test]
+fn a_call_that_makes_no_sense_fails_for_all_and_names_its_rank() {
+    let mut world = world();
+    let done = world.call_each(1, 0, |r| Some((Operation::Bcast, if r == 5 { 77 } else { 0 }, 20_000)));
+    world.run(done);
+    assert_eq!(world.failure(5).kind, FailureKind::Invalid);
+    assert!(world.failures().iter().all(|failed| failed.message.contains("rank 77")));
+}
+
+#[test]
+fn a_group_that_one_node_has_released_fails_for_those_who_still_use_it() {
+    let mut world = world();
+    world.release_on(1, [0]);
+    let done = world.call_each(1, 0, |_| Some((Operation::Reduce, 1, 10)));
+    world.run(done);
+    let released = world.failures();
+    assert!(released.iter().any(|f| f.message.contains("released")), "{released:?}");
+    assert_eq!(world.failure(1).kind, FailureKind::Invalid);
+}
+
+#[test]
+fn a_released_group_can_be_made_again_and_starts_anew() {
+    let mut world = world();
+    for round in 0..3 {
+        let done = world.call_each(1, round * 100, |_| Some((Operation::Bcast, 0, 1_000)));
+        world.run(done);
+        world.cluster.release_group(1).unwrap();
+        world.run_for(Duration::from_secs(1));
+        let spec = world.spec(1);
+        let spec = GroupSpec { epoch: round as u32 + 2, ..spec };
+        world.cluster.make_group(&spec).unwrap();
+    }
+    assert!(world.all_well(), "{:?}", world.answers());
+}

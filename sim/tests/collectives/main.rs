@@ -1,0 +1,8 @@
+//! Whole collectives over the simulated network, one by one and from seeds.
+
+mod connections;
+mod failures;
+mod messages;
+mod operations;
+mod seeded;
+mod support;

@@ -1,0 +1,50 @@
+//! Collectives from seeds: no wrong byte, no stall, and who is gone is named.
+
+use cool_sim::collectives::{CollectiveScenario, Coverage};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// How many seeds are run, unless `COOL_SIM_SEEDS` says otherwise. Each has some four collectives.
+const SEEDS: u64 = 10_000;
+
+fn seeds() -> u64 {
+    match std::env::var("COOL_SIM_SEEDS") {
+        Ok(seeds) => seeds.parse().expect("COOL_SIM_SEEDS is a number"),
+        Err(_) => SEEDS,
+    }
+}
+
+fn run(seed: u64) -> Result<Coverage, String> {
+    let scenario = CollectiveScenario::of(seed);
+    let ran = catch_unwind(AssertUnwindSafe(|| scenario.run()));
+    let result = ran.unwrap_or_else(|_| Err("it panicked".to_owned()));
+    result.map_err(|wrong| format!("seed {seed}: {wrong}"))
+}
+
+#[test]
+fn many_seeded_collectives() {
+    let (next, total) = (AtomicU64::new(0), Mutex::new((Coverage::default(), Vec::new())));
+    let work = || {
+        loop {
+            let seed = next.fetch_add(1, Ordering::Relaxed);
+            if seed >= seeds() {
+                return;
+            }
+            let ran = run(seed);
+            let (coverage, wrong) = &mut *total.lock().expect("no thread panics while it adds up");
+            match ran {
+                Ok(covered) => coverage.add(&covered),
+                Err(text) => wrong.push(text),
+            }
+        }
+    };
+    std::thread::scope(|scope| {
+        let threads = std::thread::available_parallelism().map_or(1, usize::from);
+        (0..threads).for_each(|_| drop(scope.spawn(work)));
+    });
+    let (coverage, wrong) = total.into_inner().expect("no thread panics while it adds up");
+    println!("{coverage}");
+    let first = &wrong[..wrong.len().min(20)];
+    assert!(wrong.is_empty(), "{} wrong, the first:\n{}", wrong.len(), first.join("\n"));
+}
