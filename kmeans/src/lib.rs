@@ -31,6 +31,7 @@ pub mod bounds;
 pub mod choose;
 pub mod classify;
 pub mod error;
+pub mod given;
 pub mod grid;
 pub mod inputs;
 pub mod lloyd;

@@ -227,7 +227,7 @@ impl Clusters {
     pub fn of(share: &Share, clustered: &Clustered) -> Self {
         let cut = match &share.source {
             Source::Pictures(pictures) => Some(pictures.cut()),
-            Source::Text(_) | Source::Arrays(_) => None,
+            Source::Text(_) | Source::Arrays(_) | Source::Given { .. } => None,
         };
         Self { centroids: clustered.centroids.clone(), grid: share.grid.clone(), cut }
     }

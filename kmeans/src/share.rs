@@ -165,6 +165,11 @@ fn spanning(peers: &Peers<'_>, source: &Source, rows: &[u64]) -> Result<Grid, Er
         low.iter_mut().zip(row).for_each(|(bound, &v)| *bound = bound.min(v));
         high.iter_mut().zip(row).for_each(|(bound, &v)| *bound = bound.max(v));
     }))?;
+    grid_between(peers, low, high)
+}
+
+/// The grid that spans all ranks' coordinates, of which this rank has the least and the greatest of each.
+pub(crate) fn grid_between(peers: &Peers<'_>, low: Vec<f64>, high: Vec<f64>) -> Result<Grid, Error> {
     let low = peers.combine(low, Op::Min)?;
     let high = peers.combine(high, Op::Max)?;
     let beyond = low.iter().any(|&l| l <= -MAX_REAL) || high.iter().any(|&h| h >= MAX_REAL);

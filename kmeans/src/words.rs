@@ -131,7 +131,7 @@ fn describe(share: &Share, near: &[[i64; 2]]) -> Result<Vec<Near>, Error> {
 fn apart(share: &Share, near: Vec<Near>, each: usize) -> Vec<Near> {
     let patch = match &share.source {
         Source::Pictures(pictures) => u64::from(pictures.cut().patch),
-        Source::Text(_) | Source::Arrays(_) => 0,
+        Source::Text(_) | Source::Arrays(_) | Source::Given { .. } => 0,
     };
     let overlap = |a: &Place, b: &Place| {
         a.file == b.file && a.row.abs_diff(b.row) < patch && a.column.abs_diff(b.column) < patch

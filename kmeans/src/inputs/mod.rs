@@ -51,6 +51,13 @@ pub enum Source {
     Text(Lines),
     /// Arrays.
     Arrays(Arrays),
+    /// What the program had in memory when it made points of it, which cannot be read again.
+    Given {
+        /// Points in all.
+        rows: u64,
+        /// Coordinates of each.
+        dims: usize,
+    },
 }
 
 /// Arrays of as many columns, one behind the other.
@@ -79,12 +86,13 @@ impl Source {
         })
     }
 
-    /// The first file's name.
+    /// The first file's name; none of what the program gave.
     pub fn name(&self) -> String {
         let path = match self {
             Self::Pictures(p) => p.entries().next().map(|entry| entry.name.as_path()),
             Self::Text(t) => t.paths().next(),
             Self::Arrays(a) => a.list.first().map(|array| array.path.as_path()),
+            Self::Given { .. } => None,
         };
         path.map(|path| path.display().to_string()).unwrap_or_default()
     }
@@ -95,6 +103,7 @@ impl Source {
             Self::Pictures(p) => p.rows(),
             Self::Text(t) => t.rows(),
             Self::Arrays(a) => a.ends.last().copied().unwrap_or(0),
+            Self::Given { rows, .. } => *rows,
         }
     }
 
@@ -104,6 +113,7 @@ impl Source {
             Self::Pictures(p) => p.cut().dims(),
             Self::Text(t) => t.dims,
             Self::Arrays(a) => a.list[0].dims,
+            Self::Given { dims, .. } => *dims,
         }
     }
 
@@ -112,7 +122,7 @@ impl Source {
         match self {
             Self::Pictures(_) => Some(1.0 / 255.0),
             Self::Arrays(a) if a.list.iter().all(|array| array.kind == Kind::U8) => Some(1.0),
-            Self::Text(_) | Self::Arrays(_) => None,
+            Self::Text(_) | Self::Arrays(_) | Self::Given { .. } => None,
         }
     }
 
@@ -120,7 +130,7 @@ impl Source {
     pub fn skipped(&self) -> Vec<PathBuf> {
         match self {
             Self::Pictures(p) => p.skipped().to_vec(),
-            Self::Text(_) | Self::Arrays(_) => Vec::new(),
+            Self::Text(_) | Self::Arrays(_) | Self::Given { .. } => Vec::new(),
         }
     }
 
@@ -163,6 +173,7 @@ impl Source {
                 Ok(values)
             }
             Self::Text(_) => Ok(Vec::new()),
+            Self::Given { .. } => Err(gone()),
         }
     }
 
@@ -184,6 +195,7 @@ impl Source {
                 })
             }
             Self::Pictures(_) => Ok(()),
+            Self::Given { .. } => Err(gone()),
         }
     }
 
@@ -202,8 +214,16 @@ impl Source {
                 };
                 Ok(rows.iter().map(place).collect())
             }
+            Self::Given { .. } => {
+                Ok(rows.iter().map(|&row| Place { file: String::new(), row, column: 0 }).collect())
+            }
         }
     }
+}
+
+/// Why points that a program gave are not read again.
+fn gone() -> Error {
+    Error::Input("points that a lost rank was given are gone; give them again".into())
 }
 
 impl Arrays {

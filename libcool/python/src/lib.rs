@@ -3,6 +3,8 @@
 mod arrays;
 mod comm;
 mod error;
+#[cfg(feature = "kmeans")]
+mod kmeans;
 mod map;
 mod memory;
 mod messages;
@@ -53,5 +55,7 @@ fn _cool(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<comm::Comm>()?;
     module.add_class::<request::Request>()?;
     map::add(module)?;
+    #[cfg(feature = "kmeans")]
+    kmeans::add(module)?;
     error::add(module)
 }

@@ -4,6 +4,7 @@ The examples are tried over the emulated network (tests/test_mapcollective.py)."
 import collections
 import os
 import pathlib
+import sys
 
 import cool
 import cool.map
@@ -119,6 +120,35 @@ def test_a_rank_gives_all_what_it_has():
 def test_without_a_group_a_job_runs_in_this_process():
     program = lambda job: job.combine(job.regroup(job.map(dealt(job), cool.map.Keyed(), lambda part: {"n": part})))
     assert cool.map.run(None, program) == {"n": sum(range(PARTS))}
+
+
+def test_rows_take_the_bytes_that_the_benchmark_of_the_papers_scale_counts():
+    sys.path.insert(0, str(pathlib.Path(__file__).parents[3] / "bench"))
+    import papers_scale
+
+    clusters, dims, ranks = 4000, 8, 4
+
+    def labels(rank):
+        return np.random.default_rng(rank).integers(clusters, size=300)
+
+    def program(job):
+        parts, progress = cool.map.Partitions(job.size), cool.map.Progress()
+        job.deal(parts, lambda number: number)
+
+        def sums(part):
+            rows = np.full((300, dims + 1), 255)
+            rows[:, dims] = 1
+            return labels(part), rows
+
+        step = lambda state, done: len(job.regroup(job.map(parts, cool.map.Rows(clusters, dims + 1, int), sums)))
+        job.iterate(progress, lambda: 0, step, most=1)
+        return job.rank, progress.reports[0]["stages"][-1]
+
+    for rank, stage in on(ranks, program):
+        counted = papers_scale.sums_bytes(collections.Counter(labels(rank).tolist()), clusters, dims, ranks)
+        # Before each owner's rows stands a head of some bytes.
+        assert stage["stage"] == "regroup (sparse)"
+        assert 0 <= stage["bytes"] - (sum(counted) - counted[rank]) <= 8 * ranks
 
 
 class Gone(Exception):

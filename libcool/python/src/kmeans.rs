@@ -1,0 +1,163 @@
+//! `cool.kmeans`: the library of `cool-kmeans` on NumPy's arrays. What scikit-learn's users expect of a class, the package's
+//! `kmeans.py` makes of it.
+
+use crate::comm::Comm;
+use crate::error::{described, raised};
+use cool_kmeans::Error;
+use cool_kmeans::choose::Effort;
+use cool_kmeans::given::{Given, InNumbers, nearest};
+use cool_kmeans::lloyd::{Iteration, Watch};
+use cool_kmeans::options::{Clustering, Init};
+use cool_kmeans::peers::Peers;
+use cool_kmeans::progress::Progress;
+use cool_kmeans::share::Share;
+use numpy::{PyArray1, PyArray2, PyArrayMethods, PyReadonlyArray1, PyReadonlyArray2, PyUntypedArrayMethods};
+use pyo3::exceptions::PyValueError;
+use pyo3::prelude::*;
+
+/// What is asked for, as keywords.
+#[derive(FromPyObject)]
+#[pyo3(from_item_all)]
+struct Asked {
+    clusters: usize,
+    /// "k-means||", "k-means++", "random", or the name of an .npy file.
+    init: String,
+    restarts: usize,
+    iterations: usize,
+    movement: f64,
+    /// Rank 0's counts.
+    seed: u64,
+    /// 0 for an even share of the node's processors.
+    threads: usize,
+    verbose: bool,
+}
+
+/// A run that is told of on the standard error output, or not.
+struct Told(bool);
+
+impl Watch for Told {
+    fn loading(&self, _: u64) {}
+
+    fn loaded(&self, _: u64) {}
+
+    fn iteration(&self, iteration: &Iteration) {
+        if self.0 {
+            eprintln!(
+                "iteration {}: inertia {}, {} points have another centre",
+                iteration.number, iteration.inertia, iteration.moved_points
+            );
+        }
+    }
+}
+
+/// The best of some runs.
+struct Fitted {
+    found: InNumbers,
+    iterations: usize,
+    converged: bool,
+}
+
+fn error(py: Python<'_>, error: &Error) -> PyErr {
+    match error {
+        Error::Collective(error) => raised(py, error),
+        Error::Elsewhere { rank, .. } => described(py, error.to_string(), &[*rank]),
+        Error::Job(_) => described(py, error.to_string(), &[]),
+        _ => PyValueError::new_err(error.to_string()),
+    }
+}
+
+/// What a clustering gives: centres, labels of this rank's rows, inertia, iterations, whether nothing was left to do.
+type Result5<'py> = (Bound<'py, PyArray2<f64>>, Bound<'py, PyArray1<i32>>, f64, usize, bool);
+
+/// Clusters the rows that each rank has, of uint8 or float64, each as often as its weight says.
+#[pyfunction]
+fn kmeans_fit<'py>(
+    py: Python<'py>,
+    comm: Option<&Bound<'py, Comm>>,
+    rows: &Bound<'py, PyAny>,
+    weights: Option<PyReadonlyArray1<'py, f64>>,
+    asked: Asked,
+) -> PyResult<Result5<'py>> {
+    let rank = comm.map(|comm| comm.get().get_rank(py)).transpose()?;
+    let reals = rows.extract::<PyReadonlyArray2<'_, f64>>();
+    let bytes = rows.extract::<PyReadonlyArray2<'_, u8>>();
+    let (given, dims) = match (&reals, &bytes) {
+        (Ok(reals), _) => (Given::Reals(reals.as_slice()?), reals.shape()[1]),
+        (Err(_), Ok(bytes)) => (Given::Bytes(bytes.as_slice()?), bytes.shape()[1]),
+        (Err(_), Err(_)) => return Err(PyValueError::new_err("rows are a table of uint8 or float64")),
+    };
+    let weights = weights.as_ref().map(PyReadonlyArray1::as_slice).transpose()?;
+    let rows = Table { given, dims, weights };
+    let fitted = py.detach(|| match &rank {
+        Some(rank) => fit(&Peers::of(rank), rows, &asked),
+        None => fit(&Peers::alone(), rows, &asked),
+    });
+    let Fitted { found, iterations, converged } = fitted.map_err(|e| error(py, &e))?;
+    let centres = PyArray1::from_vec(py, found.centres).reshape([asked.clusters, dims])?;
+    let labels = PyArray1::from_iter(py, found.labels.into_iter().map(|label| label as i32));
+    Ok((centres, labels, found.inertia, iterations, converged))
+}
+
+/// A rank's rows.
+#[derive(Clone, Copy)]
+struct Table<'a> {
+    given: Given<'a>,
+    dims: usize,
+    weights: Option<&'a [f64]>,
+}
+
+fn fit(peers: &Peers<'_>, rows: Table<'_>, asked: &Asked) -> Result<Fitted, Error> {
+    let mut seed = [asked.seed];
+    peers.bcast(&mut seed, 0)?;
+    let threads = if asked.threads > 0 { asked.threads } else { peers.job().threads() };
+    let share = Share::given(peers, rows.given, rows.dims, rows.weights)?;
+    let watch = Told(asked.verbose && peers.leads());
+    let run = |restart: u64| -> Result<Fitted, Error> {
+        let how = clustering(asked, seed[0].wrapping_add(restart), threads);
+        let clustered = share.cluster(peers, &how, &watch, &mut Progress::new())?;
+        let found = share.in_numbers(peers, rows.given, &clustered, threads)?;
+        Ok(Fitted { found, iterations: clustered.iterations.len(), converged: clustered.converged })
+    };
+    let mut best = run(0)?;
+    for restart in 1..asked.restarts as u64 {
+        let other = run(restart)?;
+        if other.found.inertia < best.found.inertia {
+            best = other;
+        }
+    }
+    Ok(best)
+}
+
+/// Points sampled in all, at least, for k-means++ to choose among.
+const LEAST_SAMPLE: usize = 20_000;
+
+fn clustering(asked: &Asked, seed: u64, threads: usize) -> Clustering {
+    Clustering {
+        iterations: asked.iterations,
+        movement: asked.movement,
+        sample: LEAST_SAMPLE.div_ceil(asked.clusters.max(1)).max(4),
+        init: Some(Init::named(&asked.init)),
+        ..Clustering::new(asked.clusters, seed, Effort::of(threads))
+    }
+}
+
+/// The nearest centre of each row, and the squared distance from it.
+#[pyfunction]
+fn kmeans_nearest<'py>(
+    py: Python<'py>,
+    rows: PyReadonlyArray2<'py, f64>,
+    centres: PyReadonlyArray2<'py, f64>,
+    threads: usize,
+) -> PyResult<(Bound<'py, PyArray1<i32>>, Bound<'py, PyArray1<f64>>)> {
+    let (numbers, centres) = (rows.as_slice()?, centres.as_slice()?);
+    let dims = rows.shape()[1];
+    let found = py.detach(|| nearest(numbers, centres, dims, threads));
+    let labels = PyArray1::from_iter(py, found.iter().map(|(label, _)| *label as i32));
+    Ok((labels, PyArray1::from_iter(py, found.iter().map(|(_, squared)| *squared))))
+}
+
+/// Adds it to the module.
+pub(crate) fn add(module: &Bound<'_, PyModule>) -> PyResult<()> {
+    module.add_function(wrap_pyfunction!(kmeans_fit, module)?)?;
+    module.add_function(wrap_pyfunction!(kmeans_nearest, module)?)
+}
