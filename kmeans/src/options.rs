@@ -27,7 +27,7 @@ pub struct Clustering {
     pub sample: usize,
     /// Where the first centroids come from; by default [`Init::of`] the clusters.
     pub init: Option<Init>,
-    /// Before the first iteration, move the centroids once by all points, so many at a time (Sculley, WWW 2010).
+    /// Before the first iteration, move the centroids once by all points, this number at a time (Sculley, WWW 2010).
     pub mini_batch: Option<u64>,
     /// What becomes of centroids without points.
     pub empty: Empty,

@@ -34,7 +34,7 @@ pub struct Selection {
     pub threads: usize,
     /// What distance is.
     pub metric: Metric,
-    /// An `.npy` file of a number for each row of the input, at least 0: so many times the point counts. By default each
+    /// An `.npy` file of a number for each row of the input, at least 0: how often the point counts. By default each
     /// counts once.
     pub weights: Option<PathBuf>,
 }

@@ -76,7 +76,7 @@ pub(crate) struct Fit {
     #[arg(long, value_name = "HOW", default_value = "keep")]
     empty: Empty,
 
-    /// Before the first iteration, move the centroids by one pass over all points, so many at a time.
+    /// Before the first iteration, move the centroids by one pass over all points, N at a time.
     ///
     /// That costs about as much as an iteration and spares several: centroids follow their points within the pass.
     #[arg(long, value_name = "N")]

@@ -49,7 +49,7 @@ impl Width {
         }
     }
 
-    /// Bytes of a row of so many numbers.
+    /// Bytes of a row of this number of numbers.
     pub(super) fn bytes(self, numbers: usize) -> usize {
         (numbers * self.bits() as usize).div_ceil(8)
     }
