@@ -1,6 +1,6 @@
 //! The nodes of a simulated cluster, and what happens to them in the order of time.
 
-use super::Violation;
+use super::ContractViolation;
 use super::connections::{Connections, Departure};
 use super::memories::{Missing, OpenWork};
 use super::node::{Host, Node};
@@ -113,7 +113,7 @@ pub(super) enum Alarm {
 
 /// Nodes with engines over a simulated network.
 #[derive(Debug)]
-pub struct Cluster {
+pub struct SimulatedCluster {
     pub(super) settings: ClusterSettings,
     pub(super) net: Network,
     pub(super) nodes: Vec<Node>,
@@ -144,12 +144,12 @@ pub(super) fn node_at(ip: Ipv4Addr) -> u16 {
     u16::from(high) * 200 + u16::from(low) - 1
 }
 
-impl Cluster {
+impl SimulatedCluster {
     /// A cluster whose agents have just started.
-    pub fn new(settings: ClusterSettings) -> Cluster {
+    pub fn new(settings: ClusterSettings) -> SimulatedCluster {
         let net = Network::new(settings.seed, &settings.shape, settings.host, settings.uplink);
         let node = |node| Node::new(&format!("h{node}"), settings.bounce_bytes, settings.peer_timeout, 0);
-        Cluster {
+        SimulatedCluster {
             nodes: (0..net.nodes()).map(node).collect(),
             rng: ChaCha8Rng::seed_from_u64(settings.seed ^ 0xc1),
             connections: Connections::default(),
@@ -247,7 +247,7 @@ impl Cluster {
     ///
     /// # Errors
     /// If a node's engine breaks its contract.
-    pub fn make_group(&mut self, spec: &GroupSpec) -> Result<(), Violation> {
+    pub fn make_group(&mut self, spec: &GroupSpec) -> Result<(), ContractViolation> {
         let nodes: BTreeSet<u16> = spec.members.iter().map(|member| node_at(member.ip)).collect();
         nodes.into_iter().try_for_each(|node| self.input(node, Input::MakeGroup(spec)))
     }
@@ -256,7 +256,7 @@ impl Cluster {
     ///
     /// # Errors
     /// If a node's engine breaks its contract.
-    pub fn release_group(&mut self, group: u64) -> Result<(), Violation> {
+    pub fn release_group(&mut self, group: u64) -> Result<(), ContractViolation> {
         let nodes = 0..self.net.nodes();
         let having: Vec<u16> =
             nodes.filter(|node| self.nodes[usize::from(*node)].groups.contains(&group)).collect();
@@ -298,12 +298,12 @@ impl Cluster {
     ///
     /// # Errors
     /// If a node's engine breaks its contract.
-    pub fn step(&mut self) -> Result<Step, Violation> {
+    pub fn step(&mut self) -> Result<Step, ContractViolation> {
         let before = self.now();
         let Some(event) = self.net.next_event() else { return Ok(Step::Idle) };
         self.still = if self.now() > before { 0 } else { self.still + 1 };
         if self.still > ENDLESS {
-            return Err(Violation::Spin { at: before });
+            return Err(ContractViolation::Spin { at: before });
         }
         match event {
             Event::Wake { whom } if (whom as usize) < self.nodes.len() => self.woken(whom as u16)?,
@@ -326,7 +326,7 @@ impl Cluster {
     }
 
     /// A node's engine wanted to be polled now, or did once.
-    fn woken(&mut self, node: u16) -> Result<(), Violation> {
+    fn woken(&mut self, node: u16) -> Result<(), ContractViolation> {
         let now = self.now();
         let this = &mut self.nodes[usize::from(node)];
         if this.wake == Some(now) {
@@ -336,7 +336,7 @@ impl Cluster {
         Ok(())
     }
 
-    fn due(&mut self, alarm: Alarm) -> Result<Step, Violation> {
+    fn due(&mut self, alarm: Alarm) -> Result<Step, ContractViolation> {
         match alarm {
             Alarm::Outside(number) => return Ok(Step::Alarm(number)),
             Alarm::Resend(number) => self.resend(number),
@@ -354,7 +354,7 @@ impl Cluster {
         Ok(Step::Event)
     }
 
-    fn happens(&mut self, node: u16, what: Later) -> Result<(), Violation> {
+    fn happens(&mut self, node: u16, what: Later) -> Result<(), ContractViolation> {
         let memories = &mut self.nodes[usize::from(node)].memories;
         match what {
             Later::Call(token, request) => {
@@ -367,7 +367,7 @@ impl Cluster {
             }
             Later::Prepared(id, prepared) => self.input(node, Input::Prepared(id, prepared)),
             Later::Work(id, open) => {
-                memories.finish(open).map_err(|missing| Violation::memory(node, missing))?;
+                memories.finish(open).map_err(|missing| ContractViolation::memory(node, missing))?;
                 self.input(node, Input::WorkDone(id))
             }
             Later::Connect(connection) => self.connect_again(node, connection),
@@ -378,7 +378,7 @@ impl Cluster {
     ///
     /// # Errors
     /// If the engine breaks its contract.
-    pub fn input(&mut self, node: u16, input: Input<'_>) -> Result<(), Violation> {
+    pub fn input(&mut self, node: u16, input: Input<'_>) -> Result<(), ContractViolation> {
         let now = self.now();
         let this = &mut self.nodes[usize::from(node)];
         if !this.runs() {
@@ -389,7 +389,7 @@ impl Cluster {
     }
 
     /// Does what a node's engine asks for, until it is idle.
-    pub(super) fn pump(&mut self, node: u16) -> Result<(), Violation> {
+    pub(super) fn pump(&mut self, node: u16) -> Result<(), ContractViolation> {
         let now = self.now();
         for _ in 0..ENDLESS {
             let this = &mut self.nodes[usize::from(node)];
@@ -408,7 +408,7 @@ impl Cluster {
                 }
             }
         }
-        Err(Violation::Spin { at: now })
+        Err(ContractViolation::Spin { at: now })
     }
 
     pub(super) fn answer(
@@ -416,11 +416,11 @@ impl Cluster {
         node: u16,
         token: u64,
         result: Result<Stats, Failure>,
-    ) -> Result<(), Violation> {
+    ) -> Result<(), ContractViolation> {
         self.nodes[usize::from(node)].memories.answered(token);
         self.answered.push(token);
         let again = self.answers.insert(token, Answer { at: self.now(), result });
-        again.map_or(Ok(()), |_| Err(Violation::AnsweredTwice { node, token }))
+        again.map_or(Ok(()), |_| Err(ContractViolation::AnsweredTwice { node, token }))
     }
 
     pub(super) fn count_datagram(&mut self) {
@@ -438,8 +438,8 @@ impl Cluster {
     }
 }
 
-impl Violation {
-    pub(super) fn memory(node: u16, Missing(range): Missing) -> Violation {
-        Violation::Memory { node, range }
+impl ContractViolation {
+    pub(super) fn memory(node: u16, Missing(range): Missing) -> ContractViolation {
+        ContractViolation::Memory { node, range }
     }
 }

@@ -1,11 +1,11 @@
 //! What befalls nodes of a simulated cluster.
 
-use super::Violation;
-use super::cluster::Cluster;
+use super::ContractViolation;
+use super::cluster::SimulatedCluster;
 use super::node::{Host, Node};
 
-impl Cluster {
-    /// A node stands still or is cut off: it says nothing and hears nothing, until [`Cluster::resume`].
+impl SimulatedCluster {
+    /// A node stands still or is cut off: it says nothing and hears nothing, until [`SimulatedCluster::resume`].
     pub fn stop(&mut self, node: u16) {
         self.nodes[usize::from(node)].host = Host::Stopped;
         self.set_links(node, false);
@@ -15,7 +15,7 @@ impl Cluster {
     ///
     /// # Errors
     /// If its engine breaks its contract.
-    pub fn resume(&mut self, node: u16) -> Result<(), Violation> {
+    pub fn resume(&mut self, node: u16) -> Result<(), ContractViolation> {
         self.nodes[usize::from(node)].host = Host::Running;
         self.set_links(node, true);
         self.pump(node)

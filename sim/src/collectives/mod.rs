@@ -12,7 +12,7 @@ mod run;
 mod scenario;
 mod script;
 
-pub use cluster::{Answer, Cluster, ClusterSettings, Step};
+pub use cluster::{Answer, ClusterSettings, SimulatedCluster, Step};
 pub use coverage::Coverage;
 pub use scenario::{CallScenario, CollectiveScenario, Fault, GroupScenario, MessageScenario};
 
@@ -21,7 +21,7 @@ use cool_machine::Time;
 
 /// What an engine must not do.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum Violation {
+pub enum ContractViolation {
     /// It named memory that is not there: never was, was freed, or belongs to a call that was answered.
     #[error("node h{node} named {range:?}, which is not there")]
     Memory {

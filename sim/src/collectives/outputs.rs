@@ -1,7 +1,7 @@
 //! What an engine asks of its driver, done on a simulated node.
 
-use super::Violation;
-use super::cluster::{Alarm, Cluster, Later, ip, node_at};
+use super::ContractViolation;
+use super::cluster::{Alarm, Later, SimulatedCluster, ip, node_at};
 use super::connections::{CONNECT_TIMEOUT, Content, RECONNECT, Retry, Side};
 use super::memories::{Memories, Missing};
 use super::node::{Host, Node};
@@ -14,11 +14,11 @@ use std::net::SocketAddrV4;
 /// How long a reset takes to the other side.
 const RESET: Duration = Duration::from_micros(500);
 
-impl Cluster {
-    pub(super) fn perform(&mut self, node: u16, output: Output) -> Result<(), Violation> {
+impl SimulatedCluster {
+    pub(super) fn perform(&mut self, node: u16, output: Output) -> Result<(), ContractViolation> {
         match output {
             Output::GroupMade { group, result } => {
-                let trees = result.map_err(Violation::Refused)?;
+                let trees = result.map_err(ContractViolation::Refused)?;
                 self.nodes[usize::from(node)].groups.insert(group);
                 self.listen(node, &trees);
             }
@@ -43,7 +43,9 @@ impl Cluster {
             Output::Hangup { connection } => self.hang_up(node, connection)?,
             Output::Store { within, to } => {
                 let Node { memories, input, .. } = &self.nodes[usize::from(node)];
-                memories.write(to, &input[within]).map_err(|missing| Violation::memory(node, missing))?;
+                memories
+                    .write(to, &input[within])
+                    .map_err(|missing| ContractViolation::memory(node, missing))?;
             }
             Output::Allocate { memory, bytes } => {
                 self.nodes[usize::from(node)].memories.allocate(memory, bytes);
@@ -60,8 +62,9 @@ impl Cluster {
         &mut self,
         node: u16,
         act: impl FnOnce(&mut Memories) -> Result<(), Missing>,
-    ) -> Result<(), Violation> {
-        act(&mut self.nodes[usize::from(node)].memories).map_err(|missing| Violation::memory(node, missing))
+    ) -> Result<(), ContractViolation> {
+        act(&mut self.nodes[usize::from(node)].memories)
+            .map_err(|missing| ContractViolation::memory(node, missing))
     }
 
     fn datagram(&mut self, node: u16, to: SocketAddrV4, bytes: Vec<u8>) {
@@ -90,9 +93,9 @@ impl Cluster {
     }
 
     /// Work is done at once or some time later, as by another thread.
-    fn work(&mut self, node: u16, id: WorkId, work: Work) -> Result<(), Violation> {
+    fn work(&mut self, node: u16, id: WorkId, work: Work) -> Result<(), ContractViolation> {
         let memories = &self.nodes[usize::from(node)].memories;
-        let open = memories.open(work).map_err(|missing| Violation::memory(node, missing))?;
+        let open = memories.open(work).map_err(|missing| ContractViolation::memory(node, missing))?;
         if self.rng.random_bool(self.settings.pooled) {
             let after = self.moment(self.settings.work);
             self.later(node, after, Later::Work(id, open));
@@ -118,7 +121,7 @@ impl Cluster {
     }
 
     /// A connection that was refused is asked for again, or not any more.
-    pub(super) fn connect_again(&mut self, node: u16, refused: usize) -> Result<(), Violation> {
+    pub(super) fn connect_again(&mut self, node: u16, refused: usize) -> Result<(), ContractViolation> {
         let old = self.connections.get(refused);
         let ([from, to], peer, until) = (old.ends, old.peer, old.until);
         if self.now() >= until {
@@ -138,7 +141,7 @@ impl Cluster {
         connection: ConnectionId,
         mut bytes: Vec<u8>,
         payload: Option<MemoryRange>,
-    ) -> Result<(), Violation> {
+    ) -> Result<(), ContractViolation> {
         if let Some(payload) = payload {
             self.on_memory(node, |memories| memories.read(payload, &mut bytes))?;
         }
@@ -152,7 +155,7 @@ impl Cluster {
         Ok(())
     }
 
-    fn hang_up(&mut self, node: u16, connection: ConnectionId) -> Result<(), Violation> {
+    fn hang_up(&mut self, node: u16, connection: ConnectionId) -> Result<(), ContractViolation> {
         self.nodes[usize::from(node)].awaited.remove(&connection);
         if let Some(side) = self.connections.side(node, connection) {
             self.connections.drop_end(side);
@@ -172,7 +175,7 @@ impl Cluster {
         sent
     }
 
-    pub(super) fn segment_came(&mut self, number: u64) -> Result<(), Violation> {
+    pub(super) fn segment_came(&mut self, number: u64) -> Result<(), ContractViolation> {
         let Some(sender) = self.connections.sender(number) else { return Ok(()) };
         let receiver = (sender.0, 1 - sender.1);
         let node = self.connections.end(receiver).node;
@@ -190,7 +193,7 @@ impl Cluster {
         }
     }
 
-    fn content_came(&mut self, side: Side, content: Content) -> Result<(), Violation> {
+    fn content_came(&mut self, side: Side, content: Content) -> Result<(), ContractViolation> {
         let end = self.connections.end(side);
         let other = (side.0, 1 - side.1);
         let this = &self.nodes[usize::from(end.node)];
@@ -225,7 +228,7 @@ impl Cluster {
     }
 
     /// A side of a connection hears that it has ended.
-    pub(super) fn closed(&mut self, side: Side, why: &str) -> Result<(), Violation> {
+    pub(super) fn closed(&mut self, side: Side, why: &str) -> Result<(), ContractViolation> {
         self.connections.discard(side);
         let node = self.connections.end(side).node;
         let Some(connection) = self.connections.drop_end(side) else { return Ok(()) };
@@ -234,7 +237,12 @@ impl Cluster {
     }
 
     /// Hands over what came over a connection, now and then in two parts.
-    fn deliver(&mut self, node: u16, connection: ConnectionId, bytes: &[u8]) -> Result<(), Violation> {
+    fn deliver(
+        &mut self,
+        node: u16,
+        connection: ConnectionId,
+        bytes: &[u8],
+    ) -> Result<(), ContractViolation> {
         let cut =
             if self.rng.random_bool(0.1) { self.rng.random_range(0..=bytes.len()) } else { bytes.len() };
         let (first, second) = bytes.split_at(cut);
@@ -248,7 +256,12 @@ impl Cluster {
     }
 
     /// After what belongs to a known place was put there, as most drivers would.
-    fn deliver_part(&mut self, node: u16, connection: ConnectionId, bytes: &[u8]) -> Result<(), Violation> {
+    fn deliver_part(
+        &mut self,
+        node: u16,
+        connection: ConnectionId,
+        bytes: &[u8],
+    ) -> Result<(), ContractViolation> {
         let straight = self.rng.random_bool(0.8);
         let awaited = &self.nodes[usize::from(node)].awaited;
         let place = awaited.get(&connection).copied().filter(|_| straight).unwrap_or(MemoryRange::EMPTY);
@@ -259,7 +272,7 @@ impl Cluster {
         self.input(node, Input::Bytes { connection, placed: placed as u32, bytes: rest })
     }
 
-    pub(super) fn segment_lost(&mut self, number: u64) -> Result<(), Violation> {
+    pub(super) fn segment_lost(&mut self, number: u64) -> Result<(), ContractViolation> {
         let Some(side) = self.connections.sender(number) else { return Ok(()) };
         let node = self.connections.end(side).node;
         if self.nodes[usize::from(node)].host == Host::Off {

@@ -1,6 +1,6 @@
 //! A scenario from beginning to end: ranks call, things go wrong, and every answer is judged.
 
-use super::cluster::{Cluster, Step};
+use super::cluster::{SimulatedCluster, Step};
 use super::coverage::Coverage;
 use super::judge::{Blame, blame};
 use super::scenario::{CallScenario, CollectiveScenario, Fault, GroupScenario};
@@ -47,7 +47,7 @@ struct Asked {
 
 struct Runner<'s> {
     scenario: &'s CollectiveScenario,
-    cluster: Cluster,
+    cluster: SimulatedCluster,
     groups: Vec<RunningGroup>,
     blames: Vec<Option<Blame>>,
     /// By token.
@@ -79,7 +79,7 @@ impl CollectiveScenario {
 
 impl<'s> Runner<'s> {
     fn new(scenario: &'s CollectiveScenario) -> Result<Runner<'s>, String> {
-        let mut cluster = Cluster::new(scenario.cluster.clone());
+        let mut cluster = SimulatedCluster::new(scenario.cluster.clone());
         for (link, spec) in &scenario.odd_links {
             *cluster.network().link_mut(*link) = *spec;
         }
@@ -253,8 +253,8 @@ impl<'s> Runner<'s> {
                     .into_iter()
                     .for_each(|node| self.cluster.restart(*node));
             }
-            (Fault::Crash { nodes, .. }, FAULT) => self.kill(nodes, Cluster::crash),
-            (Fault::PowerOff { nodes, .. }, FAULT) => self.kill(nodes, Cluster::power_off),
+            (Fault::Crash { nodes, .. }, FAULT) => self.kill(nodes, SimulatedCluster::crash),
+            (Fault::PowerOff { nodes, .. }, FAULT) => self.kill(nodes, SimulatedCluster::power_off),
             (Fault::Leave { group, rank, .. }, FAULT) => {
                 let why = "its process ended".to_owned();
                 return self.tell(*group, *rank, |group| Input::RankLost { group, rank: *rank, why });
@@ -287,7 +287,7 @@ impl<'s> Runner<'s> {
     }
 
     /// Nodes die, and what their ranks wait for is never answered.
-    fn kill(&mut self, nodes: &[u16], how: impl Fn(&mut Cluster, u16)) {
+    fn kill(&mut self, nodes: &[u16], how: impl Fn(&mut SimulatedCluster, u16)) {
         self.struck = true;
         self.dead.extend(nodes);
         self.dead.clone().into_iter().for_each(|node| how(&mut self.cluster, node));

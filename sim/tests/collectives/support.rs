@@ -4,7 +4,7 @@ use cool_engine::testing::{Buffer, Collective};
 use cool_engine::{CallRequest, ElementType, Failure, GroupSpec, Input, TransferRequest};
 use cool_machine::{Duration, Time};
 use cool_sim::Shape;
-use cool_sim::collectives::{Answer, Cluster, ClusterSettings, Step};
+use cool_sim::collectives::{Answer, ClusterSettings, SimulatedCluster, Step};
 use cool_types::Operation;
 use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
@@ -22,7 +22,7 @@ const RATE: u64 = 125_000_000;
 pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
 
 pub(crate) struct World {
-    pub(crate) cluster: Cluster,
+    pub(crate) cluster: SimulatedCluster,
     rng: ChaCha8Rng,
 }
 
@@ -45,7 +45,7 @@ pub(crate) fn two_groups() -> World {
 
 impl World {
     pub(crate) fn new(settings: ClusterSettings) -> World {
-        World { rng: ChaCha8Rng::seed_from_u64(settings.seed), cluster: Cluster::new(settings) }
+        World { rng: ChaCha8Rng::seed_from_u64(settings.seed), cluster: SimulatedCluster::new(settings) }
     }
 
     /// Nodes whose ports lose this share of what comes to them, and double a hundredth.
