@@ -44,7 +44,7 @@ def row_bytes(skipped, numbers, bits):
 def sums_bytes(counts, clusters, dimensions, owners):
     """Bytes that a rank has for each owner, of the sums of its points in clusters: `counts` are its points in each that has some.
 
-    A row's numbers are as wide as its largest may be: that of so many bytes."""
+    A row's numbers are as wide as its largest may be: that of that number of bytes."""
     bounds = [clusters * owner // owners for owner in range(owners + 1)]
     sizes, owner, next_row = [0] * owners, 0, 0
     for row in sorted(counts):
