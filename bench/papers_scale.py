@@ -44,7 +44,7 @@ def row_bytes(skipped, numbers, bits):
 def sums_bytes(counts, clusters, dimensions, owners):
     """Bytes that a rank has for each owner, of the sums of its points in clusters: `counts` are its points in each that has some.
 
-    A row's numbers are as wide as its largest may be: that of so many bytes."""
+    A row's numbers are as wide as its largest may be: that of a sum of `counts` bytes."""
     bounds = [clusters * owner // owners for owner in range(owners + 1)]
     sizes, owner, next_row = [0] * owners, 0, 0
     for row in sorted(counts):
@@ -97,7 +97,7 @@ def stages():
 
 
 def least_memory(program, points, clusters):
-    """Bytes that cool-kmeans says that a rank takes at least, with so many points and clusters."""
+    """Bytes that cool-kmeans says that a rank takes at least, with this number of points and clusters."""
     with tempfile.TemporaryDirectory() as folder:
         path = os.path.join(folder, "points.npy")
         header = "{'descr': '|u1', 'fortran_order': False, 'shape': (%d, %d), }\n" % (points, DIMENSIONS)

@@ -46,16 +46,23 @@ impl Aggregation {
         Self { owned: Rows::new(k, points.dims + 1), labels, metric, empty, threads }
     }
 
-    /// Moves centroids to the means of their points, of which `changed` of all ranks' `total` have another than before.
+    /// Rows that this rank would have to send: of changes since the last time, and of all its sums.
+    pub(crate) fn rows(&self, labels: &[u32]) -> [i64; 2] {
+        let pairs = self.labels.iter().zip(labels).filter(|(old, new)| old != new);
+        let changes = self.rows_of(pairs.flat_map(|(old, new)| [*old, *new]));
+        [changes, self.rows_of(labels.iter().copied())]
+    }
+
+    /// Moves centroids to the means of their points, by all sums anew or by their changes, which is the same.
     pub(crate) fn update(
         &mut self,
         peers: &Peers<'_>,
         points: &Points,
         labels: &[u32],
         centroids: &mut Centroids,
-        (changed, total): (u64, u64),
+        by_changes: bool,
     ) -> Result<Moved, Error> {
-        let table = if self.changes_are_fewer(peers, labels, (changed, total))? {
+        let table = if by_changes {
             self.changes(points, labels)
         } else {
             self.owned = self.owned.empty();
@@ -71,26 +78,11 @@ impl Aggregation {
         Ok(Moved { centroids, squared, ..moved })
     }
 
-    /// Whether all ranks together have fewer rows of changes than of sums; if they are as many, whether there are fewer
-    /// points to add up.
-    fn changes_are_fewer(
-        &self,
-        peers: &Peers<'_>,
-        labels: &[u32],
-        (changed, total): (u64, u64),
-    ) -> Result<bool, Error> {
-        let pairs = self.labels.iter().zip(labels).filter(|(old, new)| old != new);
-        let changes = self.rows_of(pairs.flat_map(|(old, new)| [*old, *new]));
-        let rows = peers.combine(vec![changes, self.rows_of(labels.iter().copied())], Op::Sum)?;
-        // A point that changes is taken out of one sum and put into another, number by number.
-        Ok((rows[0], changed.saturating_mul(4)) < (rows[1], total))
-    }
-
     /// How many different centroids there are among labels.
-    fn rows_of(&self, labels: impl Iterator<Item = u32>) -> u64 {
+    fn rows_of(&self, labels: impl Iterator<Item = u32>) -> i64 {
         let mut seen = vec![false; self.owned.keys()];
         labels.filter(|label| *label != NO_LABEL).for_each(|label| seen[label as usize] = true);
-        seen.into_iter().map(u64::from).sum()
+        seen.into_iter().map(i64::from).sum()
     }
 
     /// What has to be added to the sums because points have other centroids now.

@@ -104,7 +104,7 @@ impl Share {
     /// The best run so far, the state's among them, and whether it is this one.
     fn finish(&self, peers: &Peers<'_>, work: &mut Work, state: &State) -> Result<(Finished, bool), Error> {
         let found = work.assign(self, &self.centroids(state.centroids.clone()));
-        let inertia = self.real_inertia(total(peers, found, false)?.0.inertia);
+        let inertia = self.real_inertia(total(peers, found, [])?.0.inertia);
         match state.best.as_ref().filter(|best| best.inertia <= inertia) {
             Some(best) => Ok((best.clone(), false)),
             None => {
@@ -126,7 +126,7 @@ impl Share {
         let sums = peers.combine(sums, Op::Sum)?;
         let square = |i: usize| self.points.rows().norm(i) as u128 * self.points.weight(i) as u128;
         let squares = (0..self.points.len()).map(square).sum();
-        let squares = total(peers, Assigned { inertia: squares, ..Assigned::default() }, false)?.0.inertia;
+        let squares = total(peers, Assigned { inertia: squares, ..Assigned::default() }, [])?.0.inertia;
         let (sums, weight) = sums.split_at(self.points.dims);
         let mean_squares: f64 = sums.iter().map(|sum| (*sum as f64 / weight[0] as f64).powi(2)).sum();
         let variance = (squares as f64 / weight[0] as f64 - mean_squares) / self.points.dims as f64;
@@ -154,15 +154,20 @@ impl Share {
         let (start, before) = (Instant::now(), peers.tally().time);
         let State { centroids, mut iterations, run, best, .. } = state.clone();
         let mut centroids = self.centroids(centroids);
-        let (found, late) = total(peers, work.assign(self, &centroids), late)?;
-        let changed = (found.changed as u64, self.chosen.len());
-        let moved = work.sums.update(peers, &self.points, &work.labels, &mut centroids, changed)?;
+        let found = work.assign(self, &centroids);
+        let [changes, sums] = work.sums.rows(&work.labels);
+        let (found, more) = total(peers, found, [late.into(), changes, sums])?;
+        let [late, changes, sums] = more;
+        let changed = found.changed as u64;
+        // Of as many rows the way of fewer additions: a point that changes is taken out of one sum and put into another.
+        let by_changes = (changes, changed.saturating_mul(4)) < (sums, self.chosen.len());
+        let moved = work.sums.update(peers, &self.points, &work.labels, &mut centroids, by_changes)?;
         let communicating = peers.tally().time - before;
         let stages = peers.job().stages();
         iterations.push(Iteration {
             number: iterations.len() + 1,
             inertia: self.real_inertia(found.inertia),
-            moved_points: changed.0,
+            moved_points: changed,
             measured: found.measured,
             moved_centroids: moved.centroids,
             movement: self.grid.real_squared(moved.squared),
@@ -171,7 +176,7 @@ impl Share {
             seconds_computing: start.elapsed().saturating_sub(communicating).as_secs_f64(),
             seconds_communicating: communicating.as_secs_f64(),
         });
-        Ok(State { centroids: centroids.values, iterations, run, best, late })
+        Ok(State { centroids: centroids.values, iterations, run, best, late: late > 0 })
     }
 
     /// The first centroids of a run.
@@ -254,13 +259,19 @@ impl Work {
     }
 }
 
-/// What the assignments of all ranks found, and whether any rank is late.
-fn total(peers: &Peers<'_>, found: Assigned, late: bool) -> Result<(Assigned, bool), Error> {
+/// What the assignments of all ranks found, and the sums of some more numbers of theirs.
+fn total<const N: usize>(
+    peers: &Peers<'_>,
+    found: Assigned,
+    more: [i64; N],
+) -> Result<(Assigned, [i64; N]), Error> {
     // Two numbers of 40 and more bits carry the sum of 128 without overflow for 2^23 ranks.
     const LOW: u32 = 40;
     let low = (found.inertia & ((1 << LOW) - 1)) as i64;
     let high = (found.inertia >> LOW) as i64;
-    let all = peers.combine(vec![found.changed, low, high, found.measured as i64, late.into()], Op::Sum)?;
+    let mine = [&[found.changed, low, high, found.measured as i64][..], &more].concat();
+    let all = peers.combine(mine, Op::Sum)?;
     let inertia = ((all[2] as u128) << LOW) + all[1] as u128;
-    Ok((Assigned { changed: all[0], inertia, measured: all[3] as u64 }, all[4] > 0))
+    let sums = std::array::from_fn(|i| all[4 + i]);
+    Ok((Assigned { changed: all[0], inertia, measured: all[3] as u64 }, sums))
 }

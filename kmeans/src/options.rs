@@ -110,7 +110,7 @@ impl Clustering {
         self.seed.wrapping_add(run as u64)
     }
 
-    /// Whether this can be done with so many points.
+    /// Whether this can be done with this number of points.
     pub(crate) fn check(&self, points: u64) -> Result<(), Error> {
         let wrong = |what: String| Err(Error::Option(what));
         if self.k == 0 {

@@ -13,7 +13,7 @@ const TEXTS: [&str; 7] = ["rs", "py", "md", "proto", "h", "sh", "toml"];
 
 /// Public names that stand in several crates, and why a reader is not misled. Applications are not counted: they speak of
 /// what they are about, and nobody uses them.
-const SHARED_NAMES: [(&str, &[&str]); 10] = [
+const SHARED_NAMES: [(&str, &[&str]); 8] = [
     ("of each crate, and used by its module", &["Error", "Input", "Options", "Output", "Stats"]),
     (
         "the same thing, as the next crate shows it",
@@ -22,8 +22,6 @@ const SHARED_NAMES: [(&str, &[&str]); 10] = [
     ("where a rank runs, as far as each crate needs it", &["Place"]),
     ("an array of a rank: of a schedule, by its role; of a program, registered", &["Buffer"]),
     ("in which order ranks go to nodes: of a job, of a simulated one", &["Placement"]),
-    ("all nodes in one process: of real agents, of simulated ones", &["Cluster"]),
-    ("what breaks a rule: a peer the protocol, an engine its contract", &["Violation"]),
     ("an agent: what runs on a node, and what the controller knows of it", &["Agent"]),
     ("the ends of a stream, of each kind of streams", &["Receiver", "Sender"]),
     ("the words of OpenFlow, in its codec, beside ours", &["Action", "Body", "Message", "Port"]),

@@ -68,6 +68,9 @@ pub struct Array {
     counted: bool,
 }
 
+/// What an array of a shape has; otherwise what is wrong with it.
+type RowsAndColumns = fn(&[u64]) -> Result<(u64, u64), String>;
+
 /// Endings of files that are arrays.
 pub(super) const ENDINGS: [&str; 3] = ["npy", "fvecs", "bvecs"];
 
@@ -93,10 +96,7 @@ impl Array {
         })
     }
 
-    fn open_shaped(
-        path: &Path,
-        rows_and_columns: fn(&[u64]) -> Result<(u64, u64), String>,
-    ) -> Result<Self, Error> {
+    fn open_shaped(path: &Path, rows_and_columns: RowsAndColumns) -> Result<Self, Error> {
         let mut file = File::open(path).map_err(Error::file(path))?;
         let size = file.metadata().map_err(Error::file(path))?.len();
         let mut head = Vec::new();
@@ -155,11 +155,7 @@ impl Array {
 }
 
 /// An `.npy` file's array, but for its path.
-fn plain(
-    head: &[u8],
-    size: u64,
-    rows_and_columns: fn(&[u64]) -> Result<(u64, u64), String>,
-) -> Result<Array, String> {
+fn plain(head: &[u8], size: u64, rows_and_columns: RowsAndColumns) -> Result<Array, String> {
     let npy::Header { kind, shape, start } = npy::Header::read(head)?;
     let (rows, columns) = rows_and_columns(&shape)?;
     let dims = in_bounds(columns)?;
