@@ -67,7 +67,7 @@ fn error(py: Python<'_>, error: &Error) -> PyErr {
 }
 
 /// What a clustering gives: centres, labels of this rank's rows, inertia, iterations, whether nothing was left to do.
-type Result5<'py> = (Bound<'py, PyArray2<f64>>, Bound<'py, PyArray1<i32>>, f64, usize, bool);
+type Returned<'py> = (Bound<'py, PyArray2<f64>>, Bound<'py, PyArray1<i32>>, f64, usize, bool);
 
 /// Clusters the rows that each rank has, of uint8 or float64, each as often as its weight says.
 #[pyfunction]
@@ -77,7 +77,7 @@ fn kmeans_fit<'py>(
     rows: &Bound<'py, PyAny>,
     weights: Option<PyReadonlyArray1<'py, f64>>,
     asked: Asked,
-) -> PyResult<Result5<'py>> {
+) -> PyResult<Returned<'py>> {
     let rank = comm.map(|comm| comm.get().get_rank(py)).transpose()?;
     let reals = rows.extract::<PyReadonlyArray2<'_, f64>>();
     let bytes = rows.extract::<PyReadonlyArray2<'_, u8>>();
@@ -141,6 +141,9 @@ fn clustering(asked: &Asked, seed: u64, threads: usize) -> Clustering {
     }
 }
 
+/// The labels of rows, and their squared distances from those centres.
+type Nearest<'py> = (Bound<'py, PyArray1<i32>>, Bound<'py, PyArray1<f64>>);
+
 /// The nearest centre of each row, and the squared distance from it.
 #[pyfunction]
 fn kmeans_nearest<'py>(
@@ -148,7 +151,7 @@ fn kmeans_nearest<'py>(
     rows: PyReadonlyArray2<'py, f64>,
     centres: PyReadonlyArray2<'py, f64>,
     threads: usize,
-) -> PyResult<(Bound<'py, PyArray1<i32>>, Bound<'py, PyArray1<f64>>)> {
+) -> PyResult<Nearest<'py>> {
     let (numbers, centres) = (rows.as_slice()?, centres.as_slice()?);
     let dims = rows.shape()[1];
     let found = py.detach(|| nearest(numbers, centres, dims, threads));
