@@ -10,7 +10,7 @@ use crate::layout::{Layout, Place, Scope};
 use crate::plan::Plan;
 use crate::schedule::{Call, Rank};
 use crate::timing::time;
-use cool_types::limits;
+use cool_types::{Operation, limits};
 use core::time::Duration;
 
 /// Racks, nodes of a rack and ranks of a node that are timed as they are. A larger group is timed at this size, at half and
@@ -141,7 +141,8 @@ impl<'a> Bench<'a> {
         // Enough of them that what links let pass at once does not count.
         let few = SEGMENTS.max((BURSTS * self.model.burst).div_ceil(segment.max(1)));
         let call = Call { root: size.root, ..self.call.clone() };
-        if count <= few {
+        // Alltoall's messages are never cut: of shorter ones the number would cost, not the bytes.
+        if count <= few || call.operation == Operation::Alltoall {
             return self.run(&call, layout, plan, most);
         }
         let part = |segments: u64| {

@@ -46,6 +46,17 @@ fn a_large_message_to_all_goes_by_one_multicast() {
 }
 
 #[test]
+fn no_alltoall_of_a_large_group_is_expected_sooner_than_a_nodes_link_carries_it() {
+    let model = CostModel::default();
+    let planner = Planner::new(model.clone(), layout(8, 8, 1));
+    let call = Call::new(Operation::Alltoall, Rank(0), 245_000, 1);
+    let least = 63.0 * 245_000.0 / model.rack.bytes_per_second as f64;
+    for estimate in planner.rank(&call) {
+        assert!(estimate.seconds >= 0.9 * least, "{} in {} s of {least} s", estimate.plan, estimate.seconds);
+    }
+}
+
+#[test]
 fn parts_of_unequal_lengths_are_planned_by_their_mean() {
     let mut planner = Planner::new(CostModel::default(), layout(2, 2, 1));
     let even = Call::new(Operation::Gather, Rank(0), 4096, 4);
