@@ -14,9 +14,9 @@ use std::time::{Duration, Instant};
 use tokio::net::TcpListener;
 use tokio::sync::mpsc;
 
-/// How often the sockets are read before anything else gets its turn, if there is always more: each time brings up to
-/// [`BATCH_SIZE`](quinn_udp::BATCH_SIZE) receive buffers of up to 64 KiB, which take up to a millisecond.
-const DRAINS: usize = 8;
+/// How often the sockets are read before anything else gets its turn, if there is always more. Fewer cost throughput: with 8 and a
+/// higher priority of this thread, a broadcast on loopback had 0.47 of iperf3's speed in place of 0.53.
+const DRAINS: usize = 64;
 
 /// How often a connection is read before anything else gets its turn.
 const READS: usize = 8;

@@ -71,10 +71,6 @@ enum Event {
 
 type Events = mpsc::Sender<Event>;
 
-/// The priority of the engine's thread as a nice value, where the system allows it: it does little at a time, and others wait
-/// for it, while ranks and the pool keep all processors busy.
-const PRIORITY: i32 = -10;
-
 /// Binds the sockets and starts the engine's thread. It ends when no more commands can come.
 pub(crate) fn start(
     config: EngineConfig,
@@ -100,13 +96,7 @@ pub(crate) fn start(
         EngineHost::new(&config, udp, events.clone(), Arc::clone(&traffic)).map_err(StartError::Thread)?;
     let driver = Driver::new(host, config.losses.map(Picker::new), events, queue);
     // A task is woken by others of its thread for less than what the runtime itself runs.
-    let run = move || {
-        // Of this thread alone.
-        if let Err(error) = rustix::process::setpriority_process(None, PRIORITY) {
-            tracing::debug!(%error, "the engine's thread has no higher priority than others");
-        }
-        runtime.block_on(async { tokio::spawn(driver.run(commands, tcp)).await })
-    };
+    let run = move || runtime.block_on(async { tokio::spawn(driver.run(commands, tcp)).await });
     std::thread::Builder::new().name("cool-engine".to_owned()).spawn(run).map_err(StartError::Thread)?;
     Ok(Bound { udp_port, tcp_port, runtime: handle, traffic })
 }
