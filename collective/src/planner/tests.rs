@@ -48,7 +48,7 @@ fn a_large_message_to_all_goes_by_one_multicast() {
 #[test]
 fn no_alltoall_of_a_large_group_is_expected_sooner_than_a_nodes_link_carries_it() {
     let model = CostModel::default();
-    let planner = Planner::new(model.clone(), layout(8, 8, 1));
+    let planner = Planner::new(model, layout(8, 8, 1));
     let call = Call::new(Operation::Alltoall, Rank(0), 245_000, 1);
     let least = 63.0 * 245_000.0 / model.rack.bytes_per_second as f64;
     for estimate in planner.rank(&call) {
