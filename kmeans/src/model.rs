@@ -118,9 +118,7 @@ impl Model {
         let read =
             if peers.leads() { std::fs::read(path).map_err(Error::file(path)) } else { Ok(Vec::new()) };
         let bytes = peers.agree(read)?;
-        let length = peers.combine(vec![bytes.len() as u64], cool::Op::Max)?[0];
-        let mut bytes = if peers.leads() { bytes } else { vec![0; length as usize] };
-        peers.bcast(&mut bytes, 0)?;
+        let bytes = peers.broadcast(bytes)?;
         Self::decode(&bytes).map_err(|problem| Error::Model { path: path.to_owned(), problem })
     }
 

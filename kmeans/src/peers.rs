@@ -105,6 +105,13 @@ impl<'a> Peers<'a> {
         Ok(())
     }
 
+    /// Gives all ranks what rank 0 has, however much that is; what others pass is not looked at.
+    pub fn broadcast<T: Serialize + DeserializeOwned>(&self, value: T) -> Result<T, Error> {
+        let value = self.timed(|job| job.broadcast(0, Some(value)))?;
+        self.count(|tally| tally.bytes_broadcast += self.last_stage_bytes());
+        Ok(value)
+    }
+
     /// The sum of what all ranks have, at rank 0; other ranks get nothing.
     pub fn sum<T: Element>(&self, mine: Vec<T>) -> Result<Vec<T>, Error> {
         self.count(|tally| tally.bytes_reduced += size_of_val::<[T]>(&mine) as u64);
@@ -141,11 +148,10 @@ impl<'a> Peers<'a> {
 
     /// What all ranks have, in order of ranks, however much each has.
     pub fn all_gather<T: Element + Default>(&self, mine: Vec<T>) -> Result<Vec<T>, Error> {
-        let counts = self.timed(|job| job.allgather(&[mine.len() as u64]))?;
-        let counts: Vec<usize> = counts.into_iter().map(|count| count as usize).collect();
         if self.size() == 1 {
             return Ok(mine);
         }
+        let counts = self.counts(mine.len())?;
         let mut all = vec![T::default(); counts.iter().sum()];
         self.timed(|job| job.call(|comm| comm.allgatherv(&mine, &mut all, &counts)))?;
         Ok(all)
@@ -156,11 +162,16 @@ impl<'a> Peers<'a> {
         if self.size() == 1 {
             return Ok(mine);
         }
-        let counts = self.timed(|job| job.allgather(&[mine.len() as u64]))?;
-        let counts: Vec<usize> = counts.into_iter().map(|count| count as usize).collect();
+        let counts = self.counts(mine.len())?;
         let mut all = vec![T::default(); if self.leads() { counts.iter().sum() } else { 0 }];
         self.timed(|job| job.call(|comm| comm.gatherv(&mine, &mut all, &counts, 0)))?;
         Ok(all)
+    }
+
+    /// How many elements each rank has.
+    fn counts(&self, mine: usize) -> Result<Vec<usize>, Error> {
+        let counts = self.timed(|job| job.allgather(&[mine as u64]))?;
+        Ok(counts.into_iter().map(|count| count as usize).collect())
     }
 
     /// What all ranks have computed for every item of a list, of which each rank did those whose number leaves its own as the
