@@ -14,7 +14,7 @@ mod sharded;
 use crate::builder::{Builder, RankSpan};
 use crate::layout::{Layout, Scope};
 use crate::patterns::{Pattern, Subgroup};
-use crate::plan::{Composition, Leaders, Plan, Shape};
+use crate::plan::{Composition, Leaders, Plan, Shape, Spread};
 use crate::schedule::{Buffer, Call, Operation, Rank, Span};
 use cool_types::limits;
 use core::ops::Range;
@@ -51,6 +51,28 @@ pub(crate) fn emit(call: &Call, plan: &Plan, builder: &mut Builder<'_>) {
         element,
     }
     .emit();
+}
+
+/// Bytes that are cut into segments by a plan, of a call whose parts have one length: the whole array, or where members
+/// exchange their parts without shares of a segment, the longest of those.
+pub(crate) fn cut_bytes(call: &Call, layout: &Layout, plan: &Plan) -> u64 {
+    let composition = plan.composition();
+    let flat = composition.shape != Shape::Levels;
+    let longest = |sizes: &mut dyn Iterator<Item = usize>| sizes.max().unwrap_or(1);
+    let ranks_of_node = |node: usize| layout.ranks_of_node(node).len();
+    let ranks_of_rack = |rack: usize| layout.nodes_of_rack(rack).map(ranks_of_node).sum::<usize>();
+    let parts = match call.operation {
+        operation if !operation.takes_counts() => 1,
+        _ if flat && composition.node.up.shares => layout.size(),
+        Operation::Allgather | Operation::ReduceScatter if flat => 1,
+        Operation::Allgather if composition.spread == Spread::Once => layout.size(),
+        Operation::Allgather if composition.spread == Spread::Levels && layout.racks() > 1 => {
+            longest(&mut (0..layout.racks()).map(ranks_of_rack))
+        }
+        Operation::Allgather => longest(&mut (0..layout.nodes()).map(ranks_of_node)),
+        _ => layout.size(),
+    };
+    call.bytes.saturating_mul(parts as u64)
 }
 
 struct Levels<'b, 'l> {

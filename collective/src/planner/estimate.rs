@@ -1,4 +1,5 @@
-//! How long a plan takes for a call: on groups that are small enough, in few segments, extrapolated from there.
+//! How long a plan takes for a call: on the whole group where that takes few events, else on smaller ones of its make, in
+//! few segments, extrapolated from there.
 //!
 //! Every agent must come to the same estimate to the last bit, whatever its machine: only `+ - * /` and comparisons, which
 //! IEEE 754 rounds correctly everywhere. Powers and logarithms it leaves to libraries, which differ; `clippy.toml` bans them.
@@ -7,14 +8,15 @@ use super::queues::Queues;
 use super::{CostModel, Estimate};
 use crate::compile::compile_within;
 use crate::layout::{Layout, Place, Scope};
+use crate::levels::cut_bytes;
 use crate::plan::Plan;
 use crate::schedule::{Call, Rank};
 use crate::timing::time;
 use cool_types::{Operation, limits};
 use core::time::Duration;
 
-/// Racks, nodes of a rack and ranks of a node that are timed as they are. A larger group is timed at this size, at half and
-/// at a quarter of it, in each direction in which it is larger.
+/// Racks, nodes of a rack and ranks of a node that are timed as they are. A larger group is timed at this size, or at some
+/// doublings of it, at half and at a quarter of that, in each direction in which it is larger.
 const MOST: [usize; 3] = [4, 8, 4];
 /// Nodes of a group that is timed as it is, whatever its make.
 const SMALL: usize = 32;
@@ -27,9 +29,11 @@ const STEADY_EVENTS: f64 = 8_000.0;
 const STEADY_MULTIPLE_MAX: f64 = 8.0;
 /// The segments that are timed are together at least this many bursts of a link, so that bursts do not count.
 const BURSTS: u64 = 6;
-/// A plan that takes no more events than this is timed on the whole group, if that has no more ranks than [`EXACT_RANKS`].
+/// A plan that is expected to take no more events than this is timed on the whole group, and on none that takes more.
 const EXACT_EVENTS: f64 = 20_000.0;
-const EXACT_RANKS: usize = 1024;
+/// An extrapolation below the least time that the root's link needs is wrong. This factor of that is taken instead: good
+/// plans come so near.
+const IMPLAUSIBLE: f64 = 1.1;
 /// Actions of a schedule that is timed at most, so that a pick takes little time and memory whatever is asked.
 const MOST_ACTIONS: usize = 1 << 18;
 
@@ -39,8 +43,9 @@ pub(super) struct Bench<'a> {
     call: &'a Call,
     layout: &'a Layout,
     full: Size,
-    /// If the group is large: a smaller one of its make.
-    smaller: Option<Smaller>,
+    /// If the group is large: smaller ones of its make, each twice as large as the one before in each direction, but for the
+    /// whole.
+    smaller: Vec<Smaller>,
 }
 
 /// A group of some size.
@@ -60,17 +65,43 @@ struct Smaller {
 
 /// A direction in which a group is larger than another.
 struct Larger {
-    growth: Growth,
+    to_full: Growth,
+    /// To the next of the smaller groups, or to the whole.
+    to_next: Growth,
     /// The smaller group, half and a quarter as large in this direction.
     half: Size,
     quarter: Size,
 }
 
-/// How long something takes, and how many events that was.
+/// How long a plan takes on a group.
 #[derive(Clone, Copy)]
 struct Found {
     seconds: f64,
+    /// Of all segments.
     events: f64,
+    /// Of those segments that were timed.
+    timed: f64,
+}
+
+/// A plan on a smaller group, and on its halves in the directions in which the whole is larger.
+struct Trial<'a> {
+    smaller: &'a Smaller,
+    base: Found,
+    halves: Vec<Found>,
+}
+
+impl Trial<'_> {
+    /// What is to be expected of a number of events when the group grows so.
+    fn expected(&self, events: impl Fn(&Found) -> f64, growth: impl Fn(&Larger) -> Growth) -> f64 {
+        let base = events(&self.base);
+        let directions = self.smaller.larger.iter().zip(&self.halves);
+        let factors = directions.map(|(larger, half)| growth(larger).factor(base / events(half).max(1.0)));
+        base * factors.product::<f64>()
+    }
+
+    fn expected_timed(&self, growth: impl Fn(&Larger) -> Growth) -> f64 {
+        self.expected(|found| found.timed, growth)
+    }
 }
 
 impl<'a> Bench<'a> {
@@ -83,92 +114,130 @@ impl<'a> Bench<'a> {
         if layout.nodes() <= SMALL {
             (base[0], base[1]) = (full[0], full[1]);
         }
-        let smaller = (base != full).then(|| Smaller::new(layout, call.root, base, full));
+        let mut smaller = Vec::new();
+        while base != full {
+            smaller.push(Smaller::new(layout, call.root, base, full));
+            base = [0, 1, 2].map(|i| full[i].min(2 * base[i]));
+        }
         Bench { model, call, layout, full: Size { layout: None, root: call.root }, smaller }
     }
 
     /// None if the plan does not fit, or takes longer than `most` seconds.
     pub(super) fn estimate(&self, plan: Plan, most: f64) -> Option<Estimate> {
-        let Found { seconds, events } = match &self.smaller {
-            None => self.on(plan, &self.full, most)?,
-            Some(smaller) => self.extrapolated(plan, smaller, most)?,
-        };
+        let Found { mut seconds, events, .. } = self.found(plan, most)?;
+        if seconds < self.least_seconds() {
+            seconds = IMPLAUSIBLE * self.least_seconds();
+        }
         (seconds <= most).then_some(Estimate { plan, seconds, events })
     }
 
-    fn extrapolated(&self, plan: Plan, smaller: &Smaller, most: f64) -> Option<Found> {
-        let base = self.on(plan, &smaller.base, most)?;
-        let mut halves = Vec::new();
-        let mut events = base.events;
+    /// On the whole group, or extrapolated from the largest of the smaller ones that does not take too many events.
+    fn found(&self, plan: Plan, most: f64) -> Option<Found> {
+        for smaller in &self.smaller {
+            let trial = self.trial(plan, smaller, most)?;
+            if trial.expected_timed(|larger| larger.to_full) <= EXACT_EVENTS {
+                break;
+            }
+            if trial.expected_timed(|larger| larger.to_next) > EXACT_EVENTS {
+                return self.extrapolated(plan, &trial);
+            }
+        }
+        self.on(plan, &self.full, self.model.burst, most)
+    }
+
+    /// With whole bursts, so that it is given up after `most` seconds only if the whole group takes longer, too.
+    fn trial<'s>(&self, plan: Plan, smaller: &'s Smaller, most: f64) -> Option<Trial<'s>> {
+        let base = self.on(plan, &smaller.base, self.model.burst, most)?;
+        let halves = smaller.larger.iter().map(|larger| self.on(plan, &larger.half, self.model.burst, most));
+        Some(Trial { smaller, base, halves: halves.collect::<Option<_>>()? })
+    }
+
+    /// Extrapolated from a trial, in each direction in which the whole group is larger and in each two of them.
+    fn extrapolated(&self, plan: Plan, trial: &Trial<'_>) -> Option<Found> {
+        let smaller = trial.smaller;
+        let seconds_on = |size| Some(self.on(plan, size, self.scaled_burst(size), f64::INFINITY)?.seconds);
+        let base = seconds_on(&smaller.base)?;
+        let (mut seconds, mut halves, mut added) = (base, Vec::new(), Vec::new());
         for larger in &smaller.larger {
-            let half = self.on(plan, &larger.half, most)?;
-            events *= larger.growth.factor(base.events / half.events.max(1.0));
-            halves.push(half.seconds);
+            let half = seconds_on(&larger.half)?;
+            let more = larger.to_full.added([seconds_on(&larger.quarter)?, half, base]);
+            seconds += more;
+            halves.push(half);
+            added.push(more);
         }
-        if events <= EXACT_EVENTS && self.layout.size() <= EXACT_RANKS {
-            return self.on(plan, &self.full, most);
-        }
-        let mut added = Vec::new();
-        for (larger, half) in smaller.larger.iter().zip(&halves) {
-            let quarter = self.on(plan, &larger.quarter, most)?;
-            added.push(larger.growth.added([quarter.seconds, *half, base.seconds]));
-        }
-        let mut seconds = base.seconds + added.iter().sum::<f64>();
         for (i, j, half) in &smaller.halves {
             // Whether sizes in two directions multiply, as bytes do, or only add, as steps do.
-            let half = self.on(plan, half, most)?.seconds;
-            let both = base.seconds - halves[*i] - halves[*j] + half;
-            let product = (base.seconds - halves[*i]) * (base.seconds - halves[*j]) / base.seconds;
+            let both = base - halves[*i] - halves[*j] + seconds_on(half)?;
+            let product = (base - halves[*i]) * (base - halves[*j]) / base;
             let share = if product > 0.0 { (both / product).clamp(0.0, 1.0) } else { 0.0 };
-            seconds += share * added[*i] * added[*j] / base.seconds;
+            seconds += share * added[*i] * added[*j] / base;
         }
-        Some(Found { seconds, events })
+        let events = trial.expected(|found| found.events, |larger| larger.to_full);
+        Some(Found { seconds, events, timed: trial.base.timed })
+    }
+
+    /// What an idle link lets pass at once, for a group of this size. Unscaled, it would hide in a smaller group the load of
+    /// links that grows with the group.
+    fn scaled_burst(&self, size: &Size) -> u64 {
+        let ranks = size.layout.as_ref().unwrap_or(self.layout).size();
+        (u128::from(self.model.burst) * ranks as u128 / self.layout.size() as u128) as u64
+    }
+
+    /// What no plan is faster than: the link of the root's node carries what all other nodes' ranks send or get, but for a
+    /// burst.
+    fn least_seconds(&self) -> f64 {
+        let own = self.layout.ranks_of_node(self.layout.node_of(self.call.root)).len();
+        let away = (self.layout.size() - own) as u64;
+        let parts = if self.call.operation.takes_counts() { away } else { away.min(1) };
+        let bytes = self.call.bytes.saturating_mul(parts).saturating_sub(self.model.burst);
+        bytes as f64 / self.model.rack.bytes_per_second.max(1) as f64
     }
 
     /// On a group of a size, in the segments that the plan makes for the whole group.
-    fn on(&self, plan: Plan, size: &Size, most: f64) -> Option<Found> {
+    fn on(&self, plan: Plan, size: &Size, burst: u64, most: f64) -> Option<Found> {
         let layout = size.layout.as_ref().unwrap_or(self.layout);
         let array = array(self.call, self.layout.size());
         let segment = plan.segment(array, self.layout.nodes()).max(array.div_ceil(limits::SEGMENTS));
-        let count = array.div_ceil(segment.max(1)).max(1);
-        // A smaller group's arrays of parts are shorter; they fall into as many segments.
-        let forced = if self.call.operation.takes_counts() {
-            segment * layout.size() as u64 / self.layout.size() as u64
-        } else {
-            segment
-        };
+        let cut = cut_bytes(self.call, self.layout, &plan);
+        let count = cut.div_ceil(segment.max(1)).max(1);
+        // What a smaller group cuts may be shorter; it falls into as many segments.
+        let cut_here = cut_bytes(self.call, layout, &plan);
+        let forced = (u128::from(segment) * u128::from(cut_here) / u128::from(cut.max(1))) as u64;
         let plan = if count == 1 { plan } else { plan.with_segment(forced) };
         // Enough of them that what links let pass at once does not count.
         let few = SEGMENTS.max((BURSTS * self.model.burst).div_ceil(segment.max(1)));
         let call = Call { root: size.root, ..self.call.clone() };
         // Alltoall's messages are never cut: of shorter ones the number would cost, not the bytes.
         if count <= few || call.operation == Operation::Alltoall {
-            return self.run(&call, layout, plan, most);
+            return self.run(&call, layout, plan, burst, most);
         }
         let part = |segments: u64| {
             let bytes = u128::from(call.bytes) * u128::from(segments) / u128::from(count);
             let bytes = (bytes as u64).next_multiple_of(u64::from(call.element));
-            self.run(&Call { bytes, ..call.clone() }, layout, plan, most)
+            self.run(&Call { bytes, ..call.clone() }, layout, plan, burst, most)
         };
         // Many segments flow steadily only after some.
         let first = part(few)?;
         let more = (STEADY_EVENTS / first.events.max(1.0)).clamp(1.0, STEADY_MULTIPLE_MAX) as u64;
         let (all, few, half, fewer) = match few * more {
-            many if many >= count => return self.run(&call, layout, plan, most),
+            many if many >= count => return self.run(&call, layout, plan, burst, most),
             many if many >= 2 * few => (part(many)?, many, first, few),
             _ => (first, few, part(few / 2)?, few / 2),
         };
         let each = (all.seconds - half.seconds).max(0.0) / (few - fewer) as f64;
         let more = (count - few) as f64;
-        Some(Found { seconds: all.seconds + each * more, events: all.events * (1.0 + more / few as f64) })
+        let events = all.events * (1.0 + more / few as f64);
+        Some(Found { seconds: all.seconds + each * more, events, timed: all.timed })
     }
 
-    fn run(&self, call: &Call, layout: &Layout, plan: Plan, most: f64) -> Option<Found> {
+    fn run(&self, call: &Call, layout: &Layout, plan: Plan, burst: u64, most: f64) -> Option<Found> {
         let most = Duration::try_from_secs_f64(most).unwrap_or(Duration::MAX);
         let schedule = compile_within(call, layout, &plan, |_| true, MOST_ACTIONS).ok()?;
-        let network = Queues::new(self.model, layout);
+        let model = CostModel { burst, ..*self.model };
+        let network = Queues::new(&model, layout);
         let timing = time(&schedule, layout, &self.model.costs, network, most).ok()?;
-        Some(Found { seconds: timing.time.as_secs_f64(), events: timing.events as f64 })
+        let events = timing.events as f64;
+        Some(Found { seconds: timing.time.as_secs_f64(), events, timed: events })
     }
 }
 
@@ -179,7 +248,8 @@ impl Smaller {
         let by = |at: &[usize], divisor: usize| [0, 1, 2].map(|i| if at.contains(&i) { divisor } else { 1 });
         let directions: Vec<usize> = (0..3).filter(|i| full[*i] > base[*i]).collect();
         let larger = directions.iter().map(|i| Larger {
-            growth: Growth::new(base[*i], full[*i]),
+            to_full: Growth::new(base[*i], full[*i]),
+            to_next: Growth::new(base[*i], full[*i].min(2 * base[*i])),
             half: part(by(&[*i], 2)),
             quarter: part(by(&[*i], 4)),
         });

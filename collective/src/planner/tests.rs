@@ -56,6 +56,48 @@ fn no_alltoall_of_a_large_group_is_expected_sooner_than_a_nodes_link_carries_it(
     }
 }
 
+/// Of 1152 ranks the small messages of trees are timed as they are: extrapolated, cool-b-r was expected to take 4.4 times as
+/// long as it does, and recursive halving half as long.
+#[test]
+fn a_short_allreduce_of_a_thousand_ranks_goes_level_by_level() {
+    let mut planner = Planner::new(CostModel::default(), layout(16, 24, 3));
+    let call = Call::new(Operation::Allreduce, Rank(0), 4096, 4);
+    assert_eq!(planner.pick(&call).to_string(), "cool-b-r");
+}
+
+/// The bursts that idle links let pass hid in smaller groups what their uplinks carry: it was expected in 8 ms, and takes 338.
+#[test]
+fn bursts_do_not_hide_the_load_that_grows_with_the_group() {
+    let planner = Planner::new(CostModel::default(), layout(16, 24, 3));
+    let call = Call::new(Operation::ReduceScatter, Rank(0), 8, 8);
+    let halving = planner.estimate(&call, "flat:recursive-halving".parse().unwrap()).unwrap();
+    assert!((0.15..0.85).contains(&halving.seconds), "{} s", halving.seconds);
+}
+
+/// An allgather by flat:parallel cuts each part, not the array over all: of 64 KiB in 8 segments, not in 1000.
+#[test]
+fn the_parts_of_a_flat_allgather_are_timed_in_their_own_segments() {
+    let level = |bytes_per_second| LinkCost { bytes_per_second, ..CostModel::default().rack };
+    let model = CostModel { burst: 0, core: level(10_000_000), ..CostModel::default() };
+    let planner = Planner::new(model, layout(5, 25, 1));
+    let call = Call::new(Operation::Allgather, Rank(0), 1 << 16, 1);
+    let parallel = planner.estimate(&call, "flat:parallel".parse().unwrap()).unwrap();
+    assert!((14.0..21.0).contains(&parallel.seconds), "{} s instead of 17.3", parallel.seconds);
+}
+
+#[test]
+fn no_extrapolation_is_below_what_the_roots_link_needs() {
+    let model = CostModel::default();
+    let planner = Planner::new(model, layout(16, 24, 3));
+    for operation in [Operation::Gather, Operation::Scatter, Operation::Allgather] {
+        let call = Call::new(operation, Rank(0), 4096, 1);
+        let least = (1149.0 * 4096.0 - model.burst as f64) / model.rack.bytes_per_second as f64;
+        for Estimate { plan, seconds, .. } in planner.rank(&call) {
+            assert!(seconds >= least, "{operation} by {plan} in {seconds} s of {least} s");
+        }
+    }
+}
+
 #[test]
 fn parts_of_unequal_lengths_are_planned_by_their_mean() {
     let mut planner = Planner::new(CostModel::default(), layout(2, 2, 1));

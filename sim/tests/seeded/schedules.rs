@@ -183,3 +183,34 @@ fn racks_of_32_by_32_by_32_ranks_are_simulated() {
     let least = limit(&call, &layout, &fabric).unwrap();
     assert!(timing.time > least && timing.time < 20 * least, "{timing:?}");
 }
+
+/// Groups of more than a thousand ranks, of different makes; beside the plans that are simulated in short time. The worst
+/// is an allreduce of 4 KiB on tree:40x30, 1.84 times the best: recursive halving, which is extrapolated.
+#[test]
+fn picks_for_short_messages_of_large_groups_take_at_most_twice_as_long_as_the_best() {
+    let costs = Costs::default();
+    for text in ["tree:16x24x3", "tree:40x30", "tree:3x100x4"] {
+        let fabric: FabricModel = text.parse().unwrap();
+        let layout = fabric.layout(Placement::Packed).unwrap();
+        let planner = Planner::new(fabric.cost_model(&costs), layout.clone());
+        for (operation, bytes) in
+            [(Operation::Reduce, 8), (Operation::Allreduce, 4096), (Operation::Gather, 8)]
+        {
+            let call = Call::new(operation, Rank(0), bytes, 1);
+            let time = |plan: &Plan| {
+                let schedule = compile(&call, &layout, plan, |_| true).unwrap();
+                simulate(&schedule, &layout, &fabric, &costs).unwrap().time
+            };
+            let short =
+                |plan: &Plan| planner.estimate(&call, *plan).is_some_and(|found| found.events < 20_000.0);
+            let candidates = Planner::candidates(&call, &layout).into_iter().filter(short);
+            let best = candidates.map(|plan| time(&plan)).min().unwrap();
+            let pick = planner.best(&call);
+            let found = time(&pick);
+            assert!(
+                found <= best.mul_f64(2.0),
+                "{operation} of {bytes} on {text} by {pick}: {found:?}, best {best:?}"
+            );
+        }
+    }
+}
