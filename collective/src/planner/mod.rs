@@ -1,8 +1,8 @@
 //! Picks a plan for a call: times what every fitting plan would do by a cost model, on a quick network of
 //! queues. It knows no pattern by name, so a new one is a candidate at once.
 //!
-//! Large groups are timed by smaller ones of the same make, and long messages by a few of their segments;
-//! what is left out is extrapolated. So a pick takes milliseconds, whatever is asked, and is then kept.
+//! What takes many events is timed on smaller groups of the same make, and long messages by a few of their segments;
+//! what is left out is extrapolated. So a pick takes a second or two at most, whatever is asked, and is then kept.
 
 mod estimate;
 mod queues;
