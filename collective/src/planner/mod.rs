@@ -2,7 +2,7 @@
 //! queues. It knows no pattern by name, so a new one is a candidate at once.
 //!
 //! What takes many events is timed on smaller groups of the same make, and long messages by a few of their segments;
-//! what is left out is extrapolated. So a pick takes a second or two at most, whatever is asked, and is then kept.
+//! what is left out is extrapolated. So what a pick takes is bounded, whatever is asked; and it is kept.
 
 mod estimate;
 mod queues;
