@@ -6,6 +6,7 @@ use crate::error::{described, raised};
 use cool_kmeans::Error;
 use cool_kmeans::choose::Effort;
 use cool_kmeans::given::{Given, InNumbers, nearest};
+use cool_kmeans::grid::Reals;
 use cool_kmeans::lloyd::{Iteration, Watch};
 use cool_kmeans::options::{Clustering, Init};
 use cool_kmeans::peers::Peers;
@@ -27,6 +28,8 @@ struct Asked {
     movement: f64,
     /// Rank 0's counts.
     seed: u64,
+    /// "short" or "float".
+    precision: String,
     /// 0 for an even share of the node's processors.
     threads: usize,
     verbose: bool,
@@ -110,7 +113,8 @@ fn fit(peers: &Peers<'_>, rows: Table<'_>, asked: &Asked) -> Result<Fitted, Erro
     let mut seed = [asked.seed];
     peers.bcast(&mut seed, 0)?;
     let threads = if asked.threads > 0 { asked.threads } else { peers.job().threads() };
-    let share = Share::given(peers, rows.given, rows.dims, rows.weights)?;
+    let reals = peers.agree(reals(&asked.precision))?;
+    let share = Share::given(peers, rows.given, rows.dims, rows.weights, reals)?;
     let watch = Told(asked.verbose && peers.leads());
     let run = |restart: u64| -> Result<Fitted, Error> {
         let how = clustering(asked, seed[0].wrapping_add(restart), threads);
@@ -126,6 +130,15 @@ fn fit(peers: &Peers<'_>, rows: Table<'_>, asked: &Asked) -> Result<Fitted, Erro
         }
     }
     Ok(best)
+}
+
+/// How numbers are held, by name.
+fn reals(name: &str) -> Result<Reals, Error> {
+    match name {
+        "short" => Ok(Reals::Short),
+        "float" => Ok(Reals::Float),
+        other => Err(Error::Option(format!("precision {other:?}: \"short\" or \"float\""))),
+    }
 }
 
 /// Points sampled in all, at least, for k-means++ to choose among.
