@@ -31,7 +31,7 @@ pub struct Panels<'a> {
 enum Work<'a> {
     Plain(&'a [i16]),
     Packed(Packed),
-    Filtered(Packed, Filter<'a>),
+    Filtered(Packed, Box<Filter<'a>>),
 }
 
 /// Centroids in panels.
@@ -68,7 +68,10 @@ impl<'a> Panels<'a> {
                 let packed = Packed::new(kernel, scheme, centroids.chunks_exact(width), dims);
                 match precision {
                     Precision::Byte | Precision::Wide => Work::Packed(packed),
-                    Precision::Fine => Work::Filtered(packed, Filter::new(level, kernel, centroids, dims)),
+                    Precision::Fine => {
+                        let filter = Filter::new(level, kernel, centroids, dims);
+                        Work::Filtered(packed, Box::new(filter))
+                    }
                 }
             }
         };
