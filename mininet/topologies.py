@@ -9,7 +9,7 @@ import json
 import os
 import re
 
-from mininet.topo import Topo
+from emulator import Topo
 
 FORMS = ("tree:RxK (R racks of K hosts under one core switch), tree:A+B+.. (racks of A, B, .. hosts), leafspine:LxSxK (L leaves, S spines, "
          "K hosts a leaf), FILE.py:CLASS (a Mininet Topo) or FILE.json (of `cool topology --json`)")

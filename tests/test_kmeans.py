@@ -6,17 +6,14 @@ import re
 import signal
 import struct
 import subprocess
-import sys
 import threading
 import time
 
+import faults
 import pytest
 import testbed
-from conftest import PATIENCE, ROOT, run, succeed
+from conftest import PATIENCE, run, succeed
 from test_bindings import PYTHON
-
-sys.path.insert(0, os.path.join(ROOT, "bench"))
-import faults  # noqa: E402
 
 
 def write_npy(path, rows):
