@@ -17,8 +17,6 @@ use crate::assign::Assigned;
 use crate::grid::{Centroids, Points, Precision};
 use cool_distance::{Level, Pairs, Panels, Picked, Rows};
 use cool_map::threads;
-use cool_distance::{Level, Pairs, Panels, Picked, Rows};
-use cool_map::threads;
 
 /// Points that a thread takes at a time.
 const PIECE: usize = 1024;
