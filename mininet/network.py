@@ -9,12 +9,8 @@ import os
 import subprocess
 from functools import partial
 
-from mininet.link import Link
-from mininet.log import setLogLevel
-from mininet.net import Mininet
-from mininet.node import OVSSwitch
-
 import topologies
+from emulator import Link, Mininet, OVSSwitch, setLogLevel
 
 MANAGEMENT_ADDRESS = "10.255.0.1"  # the controller's, on every management link
 QUEUE_KB = 256

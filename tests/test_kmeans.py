@@ -6,16 +6,13 @@ import re
 import signal
 import struct
 import subprocess
-import sys
 import threading
 import time
 
+import faults
 import pytest
 import testbed
-from conftest import PATIENCE, ROOT, run, succeed
-
-sys.path.insert(0, os.path.join(ROOT, "bench"))
-import faults  # noqa: E402
+from conftest import PATIENCE, run, succeed
 
 
 def write_npy(path, rows):
