@@ -56,7 +56,7 @@ impl Interface {
     /// # Errors
     /// If it does not exist, or has no IPv4 or Ethernet address.
     pub fn read(name: &str) -> Result<Interface, InterfaceError> {
-        let all = pnet_datalink::interfaces();
+        let all = pnet::datalink::interfaces();
         let Some(found) = all.iter().find(|i| i.name == name) else {
             let present = all.into_iter().map(|i| i.name).collect();
             return Err(InterfaceError::Missing { name: name.to_owned(), present });

@@ -3,7 +3,7 @@
 use crate::interface::Interface;
 use cool_topology::Key;
 use cool_topology::lldp::Announcement;
-use pnet_datalink::{Channel, Config};
+use pnet::datalink::{self, Channel, Config};
 use std::io;
 use std::sync::Arc;
 use std::time::Duration;
@@ -49,12 +49,12 @@ pub(crate) async fn announce(node: String, interface: Interface, key: Key, perio
 /// Sends one frame. The socket does not stay: while it is open, it gets a copy of every packet that
 /// passes the interface.
 fn send(interface: &str, frame: &[u8]) -> io::Result<()> {
-    let found = pnet_datalink::interfaces()
+    let found = datalink::interfaces()
         .into_iter()
         .find(|i| i.name == interface)
         .ok_or_else(|| io::Error::new(io::ErrorKind::NotFound, "the interface is gone"))?;
     let config = Config { promiscuous: false, write_timeout: Some(SEND_TIMEOUT), ..Config::default() };
-    let channel = pnet_datalink::channel(&found, config).map_err(|e| match e.kind() {
+    let channel = datalink::channel(&found, config).map_err(|e| match e.kind() {
         io::ErrorKind::PermissionDenied => {
             io::Error::new(e.kind(), "no permission to send Ethernet frames: run as root or with CAP_NET_RAW")
         }
