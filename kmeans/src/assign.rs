@@ -1,9 +1,9 @@
 //! Each point's nearest centroid, and the sums of each centroid's points, on all threads of a rank.
 
 use crate::grid::{Centroids, Points, Values};
-use crate::threads;
 use cool_distance::{Level, Panels, Picked};
 use cool_map::Rows;
+use cool_map::threads;
 
 /// A label that no centroid has: of points that are not assigned.
 pub const NO_LABEL: u32 = u32::MAX;

@@ -14,8 +14,8 @@
 
 use crate::assign::Assigned;
 use crate::grid::{Centroids, Points};
-use crate::threads;
 use cool_distance::{Level, Pairs, Panels, Picked, Rows};
+use cool_map::threads;
 
 /// Points that a thread takes at a time.
 const PIECE: usize = 1024;

@@ -11,10 +11,10 @@ use crate::lloyd::Clustered;
 use crate::partition::Thinned;
 use crate::peers::Peers;
 use crate::share::{Share, grid_between};
-use crate::threads;
 use crate::weights::Weights;
 use cool::Op;
 use cool_map::Rows;
+use cool_map::threads;
 
 /// Bits of the integers that stand for real numbers, but for the sign.
 const BITS: i32 = 53;

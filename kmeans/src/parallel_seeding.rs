@@ -14,9 +14,9 @@ use crate::partition::{Thinned, draw};
 use crate::peers::Peers;
 use crate::seeding::weighted;
 use crate::share::Share;
-use crate::threads;
 use cool::Op;
 use cool_distance::{Nearest, Panels, Picked};
+use cool_map::threads;
 
 /// Points of the sample for each cluster: with more, the start gets little better.
 const SAMPLE: u64 = 32;

@@ -6,10 +6,10 @@ use crate::inputs::entry::Entry;
 use crate::inputs::pictures::{Cut, Pictures};
 use crate::model::{Clusters, Features};
 use crate::peers::Peers;
-use crate::threads;
 use cool_classify::Row;
 use cool_classify::histogram::Occurrence;
 use cool_distance::{Level, Panels, Picked};
+use cool_map::threads;
 
 /// A vocabulary, ready to read pictures by.
 pub(crate) struct Reader {

@@ -136,3 +136,20 @@ except ValueError as error:
     assert "Invalid parameter 'k'" in str(error)
 """
     subprocess.run([sys.executable, "-c", program], check=True)
+
+
+def test_survivors_of_a_lost_rank_fit_again_to_the_same_bits(tmp_path):
+    file = str(tmp_path / "points.npy")
+    np.save(file, groups())
+    alone = KMeans(5, random_state=2).fit(file)
+
+    def main(world):
+        if world.rank == 1:
+            return None  # Its group is left.
+        while True:
+            try:
+                return world.size, bits(KMeans(5, random_state=2).fit(file, comm=world))
+            except cool.LostError:
+                world = world.shrink()
+
+    assert on(4, main) == [(3, bits(alone)), None, (3, bits(alone)), (3, bits(alone))]

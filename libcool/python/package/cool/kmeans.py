@@ -12,6 +12,9 @@ Under ``cool run -n 16 -- python3 program.py`` each rank gives its part of the r
 
     cool.launch(main)
 
+When ranks are lost, ``fit`` raises ``cool.LostError`` at the others, which may go on without them: ``world = world.shrink()`` and ``fit``
+again (``cool run --survive``). Of a file they share out the rows anew.
+
 All ranks get the same centres, to the bit, on however many ranks and threads the rows are. Points are uint8 or become
 float64. Iterations work on integers (``cool-kmeans``: 16 bits a coordinate of the widest range); the centres are then the
 means of the points as they were given, and labels and inertia are those of these centres, in float64.
