@@ -29,6 +29,7 @@ sys.path[:0] = [HERE, os.path.join(ROOT, "mininet")]
 import bench  # noqa: E402
 import network  # noqa: E402
 import testbed  # noqa: E402
+import topologies  # noqa: E402
 
 FASHION = "/usr/share/datasets/fashion-mnist/train-images-idx3-ubyte.gz"
 # Pixels of a picture's side, and of the part that is taken.
@@ -94,7 +95,7 @@ def main():
     p.add_argument("-k", type=int, default=6400, help="clusters (%(default)s)")
     p.add_argument("--iteration", type=int, action="append", help="which iterations (1 and 20)")
     p.add_argument("--repeat", type=int, default=5, help="runs of each kind (%(default)s)")
-    p.add_argument("--topology", default="tree:4x4")
+    p.add_argument("--topology", type=topologies.argument, default="tree:4x4", help=topologies.FORMS + "; default %(default)s")
     p.add_argument("--mbit", type=float, default=50, help="rate of every link (%(default)s)")
     p.add_argument("--ranks", type=int, default=16)
     p.add_argument("--bin", default=testbed.BIN, help="where the programs are (%(default)s)")
