@@ -18,7 +18,7 @@ use crate::trace::CallRecord;
 use cool_machine::{Duration, Machine, Poll, Time};
 use cool_transport::Packet;
 use cool_transport::packet::Body;
-use cool_transport::unicast::{self, Identity};
+use cool_transport::unicast::{self, AgentId};
 use cool_types::Operation;
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddrV4;
@@ -27,7 +27,7 @@ use std::sync::Arc;
 /// The engine of one node.
 #[derive(Debug)]
 pub struct Engine {
-    me: Identity,
+    me: AgentId,
     groups: BTreeMap<u64, Group>,
     /// Released groups whose streams other nodes still need.
     closing: BTreeSet<u64>,
@@ -38,7 +38,7 @@ impl Engine {
     /// The engine of an agent. Bounce buffers, thanks to which calls may return before everybody has their
     /// messages, take up to `bounce_bytes`; beyond it, calls wait. Nodes that are silent for `peer_timeout` while
     /// others wait are gone.
-    pub fn new(me: Identity, bounce_bytes: u64, peer_timeout: Duration) -> Engine {
+    pub fn new(me: AgentId, bounce_bytes: u64, peer_timeout: Duration) -> Engine {
         let shared = Shared::new(me.clone(), bounce_bytes, peer_timeout);
         Engine { me, groups: BTreeMap::new(), closing: BTreeSet::new(), shared }
     }

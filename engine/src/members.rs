@@ -4,7 +4,7 @@ use crate::api::{GroupError, GroupSpec, MemberSpec, TreeScope};
 use crate::link_share::Share;
 use crate::peers::NodeId;
 use cool_collective::{Layout, Place, Rank, Scope, Stripe};
-use cool_transport::unicast::{Identity, MessageName};
+use cool_transport::unicast::{AgentId, MessageName};
 use cool_transport::{Chain, Hop};
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddrV4;
@@ -54,7 +54,7 @@ pub(crate) struct Members {
 
 impl Members {
     /// The group of `spec` as the agent `me` sees it.
-    pub(crate) fn new(spec: &GroupSpec, me: &Identity) -> Result<Members, GroupError> {
+    pub(crate) fn new(spec: &GroupSpec, me: &AgentId) -> Result<Members, GroupError> {
         let invalid = |reason: String| GroupError::Invalid { group: spec.id, reason };
         let first = first_members(&spec.members).map_err(invalid)?;
         if !(1..=CHUNK_MAX).contains(&spec.chunk_bytes) {
@@ -305,8 +305,8 @@ mod tests {
         }
     }
 
-    fn agent(node: &str) -> Identity {
-        Identity { node: node.to_owned(), incarnation: 0 }
+    fn agent(node: &str) -> AgentId {
+        AgentId { node: node.to_owned(), incarnation: 0 }
     }
 
     /// What a part may send while the node sends nothing else.

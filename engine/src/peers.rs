@@ -5,7 +5,7 @@ use crate::members;
 use crate::memory::MemoryRange;
 use crate::outbox::Outbox;
 use cool_machine::{Machine, Time};
-use cool_transport::unicast::{self, Identity, Input, Notice, Peer};
+use cool_transport::unicast::{self, AgentId, Input, Notice, Peer};
 use core::cmp::Ordering;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -50,7 +50,7 @@ pub(crate) struct Link {
 
 impl Link {
     /// To the agent `of` a node `at` a place, from the agent `me`.
-    fn new(me: &Identity, (node, incarnation): (&str, u64), at: impl fmt::Display, ip: Ipv4Addr) -> Link {
+    fn new(me: &AgentId, (node, incarnation): (&str, u64), at: impl fmt::Display, ip: Ipv4Addr) -> Link {
         Link {
             machine: Peer::new(me, &format!("node {node} at {at}")),
             incarnation,
@@ -101,7 +101,7 @@ struct Known {
 
 #[derive(Debug)]
 pub(crate) struct Peers {
-    me: Identity,
+    me: AgentId,
     /// Those that the engine has heard of, by number; the first is this node.
     nodes: Vec<Known>,
     by_name: BTreeMap<String, NodeId>,
@@ -114,7 +114,7 @@ pub(crate) struct Peers {
 
 impl Peers {
     /// The peers of the agent `me`.
-    pub(crate) fn new(me: Identity) -> Peers {
+    pub(crate) fn new(me: AgentId) -> Peers {
         let name = me.node.clone();
         let mut peers = Peers {
             me,

@@ -3,7 +3,7 @@
 #![cfg_attr(fuzzing, no_main)]
 
 use cool_machine::{Machine, Poll, Time};
-use cool_transport::unicast::{Identity, Input, MessageName, Output, Peer, greeting};
+use cool_transport::unicast::{AgentId, Input, MessageName, Output, Peer, greeting};
 
 const MESSAGE: MessageName = MessageName { group: 1, epoch: 2, call: 3, transfer: 4, from: 5, to: 6 };
 
@@ -23,7 +23,7 @@ fn drain(peer: &mut Peer) -> Vec<Output> {
 }
 
 fn peer(name: &str, other: &str) -> Peer {
-    let mut peer = Peer::new(&Identity { node: name.to_owned(), incarnation: 7 }, other);
+    let mut peer = Peer::new(&AgentId { node: name.to_owned(), incarnation: 7 }, other);
     peer.handle(Time::ZERO, Input::Open { group: MESSAGE.group, epoch: MESSAGE.epoch });
     peer
 }

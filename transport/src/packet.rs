@@ -132,7 +132,7 @@ pub enum Body {
     Ping,
     /// It is; otherwise the same as the ping that it answers.
     PingAnswer {
-        /// Which of the node's agents, see [`crate::unicast::Identity`]: a later one than that of the group knows nothing of
+        /// Which of the node's agents, see [`crate::unicast::AgentId`]: a later one than that of the group knows nothing of
         /// it.
         incarnation: u64,
     },

@@ -13,7 +13,7 @@ mod inbound;
 mod message;
 mod outbound;
 
-pub use message::{Identity, MessageName, Notice};
+pub use message::{AgentId, MessageName, Notice};
 
 use cool_machine::{Machine, Poll, Time};
 use cool_types::limits::MESSAGE_CREDIT_BYTES;
@@ -84,7 +84,7 @@ pub enum Output {
     /// All of this message was in earlier [`Output::Write`]s, which have left the driver: its bytes may change.
     Sent(MessageName),
     /// The peer said who it is. Once, before anything else from it.
-    Hello(Identity),
+    Hello(AgentId),
     /// A message is coming, or wants to.
     Begin {
         /// The message.
@@ -225,7 +225,7 @@ pub struct Peer {
 
 impl Peer {
     /// A new stream. `me` is this side, `peer` what to call the other until it says its name.
-    pub fn new(me: &Identity, peer: &str) -> Peer {
+    pub fn new(me: &AgentId, peer: &str) -> Peer {
         let mut outbound = Outbound::default();
         outbound.control(Control::Hello(me.clone()));
         Peer {
@@ -384,7 +384,7 @@ impl Peer {
 ///
 /// # Errors
 /// If they are no greeting of this version.
-pub fn greeting(bytes: &[u8]) -> Result<Option<Identity>, Violation> {
+pub fn greeting(bytes: &[u8]) -> Result<Option<AgentId>, Violation> {
     match Decoder::default().next(bytes, &mut 0)? {
         None => Ok(None),
         Some(Decoded::Control(Control::Hello(who))) => Ok(Some(who)),

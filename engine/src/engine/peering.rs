@@ -7,7 +7,7 @@ use crate::memory::MemoryRange;
 use crate::peers::{Lost, NodeId, STARTED_AGAIN};
 use crate::shared::Shared;
 use cool_machine::{Machine, Poll, Time};
-use cool_transport::unicast::{self, Identity, Notice, Payload};
+use cool_transport::unicast::{self, AgentId, Notice, Payload};
 use core::cmp::Ordering;
 use std::collections::BTreeSet;
 
@@ -99,7 +99,7 @@ impl Engine {
     }
 
     /// The agent at the other end of a connection has said who it is.
-    fn hello(&mut self, now: Time, node: NodeId, who: &Identity) {
+    fn hello(&mut self, now: Time, node: NodeId, who: &AgentId) {
         let Shared { peers, out, .. } = &mut self.shared;
         if who.node != peers.name(node) {
             let why = format!("the agent at its address calls itself {}", who.node);

@@ -67,7 +67,7 @@ fn turn(engine: &mut Engine, now: Time) -> (Vec<Output>, bool) {
 
 #[test]
 fn a_call_of_thousands_of_actions_is_carried_out_in_short_turns() {
-    let me = Identity { node: "h0".to_owned(), incarnation: 0 };
+    let me = AgentId { node: "h0".to_owned(), incarnation: 0 };
     let (mut engine, mut now) = (Engine::new(me, 0, Duration::from_secs(2)), Time::ZERO);
     engine.handle(now, Input::MakeGroup(&spec()));
     for rank in 0..RANKS {

@@ -152,7 +152,7 @@ impl EngineHandle {
         self.tcp_port
     }
 
-    /// Which of the node's engines it is; see [`cool_engine::Identity`].
+    /// Which of the node's engines it is; see [`cool_engine::AgentId`].
     pub fn incarnation(&self) -> u64 {
         self.incarnation
     }

@@ -10,7 +10,7 @@ use super::{Events, answers};
 use crate::engine::{
     CallRequest, EngineConfig, GroupError, SharedSlice, Trace, TrafficCounters, TransferRequest,
 };
-use cool_engine::{ConnectionId, Engine, GroupSpec, Identity, Input, MemoryRange, Output, Work, WorkId};
+use cool_engine::{AgentId, ConnectionId, Engine, GroupSpec, Input, MemoryRange, Output, Work, WorkId};
 use cool_machine::{Machine, Poll, Time};
 use cool_proto::local::{Failure, Stats};
 use cool_transport::packet::DATA_HEADER;
@@ -65,7 +65,7 @@ pub(super) struct EngineHost {
 
 impl EngineHost {
     pub(super) fn new(
-        me: Identity,
+        me: AgentId,
         config: &EngineConfig,
         udp: Socket,
         events: Events,

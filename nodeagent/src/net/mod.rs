@@ -22,7 +22,7 @@ mod work;
 
 use crate::engine::{Command, EngineConfig, StartError, TrafficCounters};
 use crate::fault_injection::Picker;
-use cool_engine::{ConnectionId, Identity, NodeId, Prepared, WorkId};
+use cool_engine::{AgentId, ConnectionId, NodeId, Prepared, WorkId};
 use driver::Driver;
 use engine_host::EngineHost;
 use std::net::{Ipv4Addr, SocketAddrV4};
@@ -95,7 +95,7 @@ pub(crate) fn start(
     let (events, queue) = mpsc::channel(EVENTS);
     let traffic = Arc::<TrafficCounters>::default();
     let incarnation = incarnation();
-    let me = Identity { node: config.node.clone(), incarnation };
+    let me = AgentId { node: config.node.clone(), incarnation };
     let host = EngineHost::new(me, &config, udp, events.clone(), Arc::clone(&traffic))
         .map_err(StartError::Thread)?;
     let driver = Driver::new(host, config.losses.map(Picker::new), events, queue);

@@ -1,7 +1,7 @@
 //! A node of the simulated cluster: an engine, its memories and what its driver remembers.
 
 use super::memories::Memories;
-use cool_engine::{ConnectionId, Engine, Identity, MemoryRange};
+use cool_engine::{AgentId, ConnectionId, Engine, MemoryRange};
 use cool_machine::{Duration, Time};
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -39,7 +39,7 @@ pub(super) struct Node {
 
 impl Node {
     pub(super) fn new(node: u16, bounce_bytes: u64, peer_timeout: Duration, life: u32) -> Node {
-        let me = Identity { node: format!("h{node}"), incarnation: life.into() };
+        let me = AgentId { node: format!("h{node}"), incarnation: life.into() };
         Node {
             engine: Engine::new(me, bounce_bytes, peer_timeout),
             memories: Memories::default(),

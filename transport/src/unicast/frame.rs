@@ -2,7 +2,7 @@
 //! are big-endian. Decoding is strict and keeps at most one control frame; payload is never copied
 //! here. What frames mean is the machine's matter.
 
-use super::message::{Identity, MessageName, Notice};
+use super::message::{AgentId, MessageName, Notice};
 use super::{Payload, VERSION, Violation};
 use crate::fields::{Reader, Short};
 use cool_types::limits;
@@ -27,7 +27,7 @@ const PAIRS_MAX: usize = 256;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Control {
-    Hello(Identity),
+    Hello(AgentId),
     /// The sender has this group open on this stream, and may have something for it that waits to be sent.
     GroupOpen {
         group: u64,
@@ -131,7 +131,7 @@ impl Data {
 impl Control {
     pub(super) fn encode(&self) -> Vec<u8> {
         match self {
-            Control::Hello(Identity { node, incarnation }) => framed(HELLO, 0, |out| {
+            Control::Hello(AgentId { node, incarnation }) => framed(HELLO, 0, |out| {
                 out.extend(VERSION.to_be_bytes());
                 out.extend(incarnation.to_be_bytes());
                 put_text(out, node);
@@ -246,7 +246,7 @@ fn decode_control(kind: u8, body: &[u8]) -> Result<Control, Violation> {
     let mut r = Reader::new(body);
     let control = match kind {
         HELLO => match r.u32()? {
-            VERSION => Control::Hello(Identity { incarnation: r.u64()?, node: text(&mut r)? }),
+            VERSION => Control::Hello(AgentId { incarnation: r.u64()?, node: text(&mut r)? }),
             // Of which nothing else can be read.
             other => return Err(Violation::Version(other)),
         },

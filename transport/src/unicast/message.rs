@@ -3,7 +3,7 @@
 
 /// Who an agent is.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Identity {
+pub struct AgentId {
     /// The name of its node.
     pub node: String,
     /// Which of the agents that have run on the node, one after the other: of two the later one has the larger number

@@ -11,8 +11,8 @@ fn name(call: u64, transfer: u32) -> MessageName {
     MessageName { group: 7, epoch: 1, call, transfer, from: 0, to: 1 }
 }
 
-fn agent(node: &str) -> Identity {
-    Identity { node: node.to_owned(), incarnation: 3 }
+fn agent(node: &str) -> AgentId {
+    AgentId { node: node.to_owned(), incarnation: 3 }
 }
 
 fn drain(peer: &mut Peer) -> Vec<Output> {
