@@ -15,6 +15,8 @@ TARGET := $(abspath $(or $(CARGO_TARGET_DIR),target))
 export PATH := $(PATH):$(HOME)/.cargo/bin:$(TARGET)/tools/bin
 # What runs on the emulated network in the demonstration and in tests.
 QUICK := $(TARGET)/quick
+# Modules of end-to-end tests that run side by side; they mostly wait for the emulated links.
+WORKERS := 2
 
 .PHONY: demo test test-quick unit documented end-to-end bench bench-quick bench-kmeans recovery faults load calibrate lint release bindings packages-demo packages-test packages-bench
 
@@ -34,10 +36,9 @@ documented:
 
 end-to-end: packages-test
 	cargo build --profile quick --workspace --exclude cool-fuzz --exclude cool-c --exclude cool-python --bins
-	cargo build --profile quick --package cool-map --examples
 	tools/bindings
 	COOL_RUST_SUITE=$(TARGET)/bindings/suite-rust $(TARGET)/bindings/python/bin/pytest libcool/python/tests
-	$(SUDO) env COOL_BIN=$(QUICK) /usr/bin/python3 -m pytest tests -v
+	$(SUDO) env COOL_BIN=$(QUICK) /usr/bin/python3 -m pytest tests -v --dist loadfile --tx '$(WORKERS)*popen//python=mininet/apart /usr/bin/python3'
 
 # What a developer runs again and again: neither root nor an emulated network, and without what .config/nextest.toml counts as long.
 test-quick:
@@ -93,7 +94,7 @@ packages-demo:
 	@tools/install-packages $(NETWORK_PACKAGES) $(PHOTOGRAPHS)
 
 packages-test:
-	@tools/install-packages $(NETWORK_PACKAGES) python3-pytest python3-venv python3-yaml pkg-config $(LAUNCHERS)
+	@tools/install-packages $(NETWORK_PACKAGES) python3-pytest python3-pytest-xdist python3-venv python3-yaml pkg-config $(LAUNCHERS)
 
 packages-bench:
 	@tools/install-packages $(NETWORK_PACKAGES) python3-venv iperf3

@@ -195,7 +195,7 @@ def parse_arguments():
     p.add_argument("--ops", type=list_of(one_of(OPS)), default=list(OPS), help="default: all six")
     p.add_argument("--bytes", type=list_of(size), default=None, help="default 1K,64K,1M,4M,8M; with --quick 1K,1M")
     p.add_argument("--reps", type=int, default=None, help="measured repetitions, more below 64K; default 5, with --quick 3")
-    p.add_argument("--topology", default="tree:4x4", help="tree:RxK or leafspine:LxSxK; default %(default)s")
+    p.add_argument("--topology", type=topologies.argument, default="tree:4x4", help=topologies.FORMS + "; default %(default)s")
     p.add_argument("--host-mbit", type=float, default=20, help="rate of host links, 0 for unshaped; default %(default)s")
     p.add_argument("--uplink-mbit", type=float, default=20, help="rate of links between switches, 0 for unshaped; default %(default)s")
     p.add_argument("--placements", type=list_of(one_of(PLACEMENTS)), default=list(PLACEMENTS), help="racked (ranks rack by rack), "
@@ -213,10 +213,6 @@ def parse_arguments():
     a.out = os.path.abspath(a.out)
     if a.reps < 1 or a.timeout < 1 or min(a.host_mbit, a.uplink_mbit, a.wait) < 0:
         p.error("--reps and --timeout must be at least 1, rates and --wait not negative")
-    try:
-        topologies.parse(a.topology)
-    except ValueError as e:
-        p.error(str(e))
     return a
 
 

@@ -68,7 +68,7 @@ def parse_arguments():
     p.add_argument("--bytes", type=bench.list_of(bench.size), default=[1 << 10, 1 << 16, 4 << 20], help="default 1K,64K,4M")
     p.add_argument("--turns", type=int, default=5, help="of both; default %(default)s")
     p.add_argument("--reps", type=int, default=3, help="of a case in a turn, more below 64K; default %(default)s")
-    p.add_argument("--topology", default="tree:4x4", help=topologies.FORMS + "; default %(default)s")
+    p.add_argument("--topology", type=topologies.argument, default="tree:4x4", help=topologies.FORMS + "; default %(default)s")
     p.add_argument("--host-mbit", type=float, default=20, help="rate of host links, 0 for unshaped; default %(default)s")
     p.add_argument("--uplink-mbit", type=float, default=20, help="rate of links between switches, 0 for unshaped; default %(default)s")
     p.add_argument("--placement", type=bench.one_of(bench.PLACEMENTS), default="racked", help="default %(default)s")
@@ -77,10 +77,6 @@ def parse_arguments():
     a = p.parse_args()
     if min(a.turns, a.reps, a.timeout) < 1 or min(a.host_mbit, a.uplink_mbit, a.wait) < 0:
         p.error("--turns, --reps and --timeout must be at least 1, rates and --wait not negative")
-    try:
-        topologies.parse(a.topology)
-    except ValueError as e:
-        p.error(str(e))
     return a
 
 

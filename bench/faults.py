@@ -28,6 +28,7 @@ import time
 HERE = os.path.dirname(os.path.abspath(__file__))
 sys.path.insert(0, os.path.join(os.path.dirname(HERE), "mininet"))
 import testbed  # noqa: E402
+import topologies  # noqa: E402
 
 # Seconds within which whatever is awaited is there, however busy the machine is, or it hangs.
 PATIENCE = 120.0
@@ -292,7 +293,7 @@ def main():
     p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     p.add_argument("--faults", type=int, default=500, help="how many; default %(default)s")
     p.add_argument("--seed", type=int, default=1)
-    p.add_argument("--topology", default="tree:4x4")
+    p.add_argument("--topology", type=topologies.argument, default="tree:4x4", help=topologies.FORMS + "; default %(default)s")
     p.add_argument("--bin", help="folder of the programs; default target/release")
     p.add_argument("--logs", help="folder for the logs of controller and agents")
     p.add_argument("--kind", action="append", choices=[fault.name for fault in FAULTS], help="only this kind of fault; may be repeated")

@@ -11,7 +11,8 @@ A case is POINTSxDIMENSIONS:CLUSTERS. The tables:
   seeding    starting inertia and seconds of k-means|| beside scikit-learn's k-means++, median of some seeds
   shares     distances that bounds let COOL measure, by iteration, drawn beside what the paper says of its figure
 
-Peers get the points as float32 and their shortcuts off: FAISS takes all points, not 256 a cluster; scikit-learn one start and
+The row "cool" clusters the points as bytes, "cool float" as float32 with --precision float. Peers get them as float32 too and have
+their shortcuts off: FAISS takes all points, not 256 a cluster; scikit-learn one start and
 no tolerance. Programs are measured in turn, --rounds times; medians count. Points are bytes: a mixture in 32 hidden
 dimensions, spread over all, with groups of unequal size (seed 1), or --data FILE.npy. Peers come from PyPI, into target/kmeans-peers.
 """
@@ -73,7 +74,7 @@ def parse_arguments():
     p.add_argument("--near", default="400,800,all", help="C-near of the table shares; default %(default)s")
     p.add_argument("--longest", type=int, help="iterations of the table shares; default 100, quick 20")
     p.add_argument("--threads", type=int, default=2, help="default %(default)s")
-    p.add_argument("--peers", default="cool,scikit-learn,faiss,superkmeans", help="default %(default)s")
+    p.add_argument("--peers", default="cool,cool float,scikit-learn,faiss,superkmeans", help="default %(default)s")
     p.add_argument("--program", default=os.path.join(ROOT, "target", "release", "cool-kmeans"), help="default %(default)s")
     p.add_argument("--anyway", action="store_true", help="also on a machine that does something else; says so in the report")
     p.add_argument("--docs", action="store_true", help="write the tables to docs/kmeans.md too")
@@ -155,10 +156,17 @@ class Case:
             total += float(((norms - 2 * (x @ centroids.T)).min(1) + (x ** 2).sum(1)).sum())
         return total
 
-    def cool(self, *options):
-        """A run of cool-kmeans: its summary and centroids."""
+    def floats_file(self):
+        path = os.path.join(self.folder, "floats.npy")
+        if not os.path.exists(path):
+            self.np.save(path, self.floats())
+        return path
+
+    def cool(self, *options, floats=False):
+        """A run of cool-kmeans over the points as bytes or as float32: its summary and centroids."""
         summary, centroids = (os.path.join(self.folder, name) for name in ("summary.json", "centroids.npy"))
-        command = [self.arguments.program, self.file, "-k", str(self.k), "--threads", str(self.arguments.threads), "--alone",
+        file = [self.floats_file(), "--precision", "float"] if floats else [self.file]
+        command = [self.arguments.program, *file, "-k", str(self.k), "--threads", str(self.arguments.threads), "--alone",
                    "--summary", summary, "--centroids", centroids, *map(str, options)]
         done = subprocess.run(command, capture_output=True, text=True)
         if done.returncode != 0:
@@ -173,9 +181,9 @@ def made(np, text, arguments):
         yield Case(np, text, arguments, folder)
 
 
-def cool(case, iterations, assign="auto"):
+def cool(case, iterations, assign="auto", floats=False):
     """Seconds in iterations, centroids, how many iterations."""
-    run, centroids = case.cool("-i", iterations, "--init", case.first_file, "--assign", assign)
+    run, centroids = case.cool("-i", iterations, "--init", case.first_file, "--assign", assign, floats=floats)
     return sum(run["seconds_computing"]), centroids, run["iterations"]
 
 
@@ -210,9 +218,9 @@ def superkmeans(case, iterations):
     return time.perf_counter() - start, case.np.asarray(centroids), iterations
 
 
-PROGRAMS = {"cool": cool, "scikit-learn": scikit_learn, "faiss": faiss, "superkmeans": superkmeans}
+PROGRAMS = {"cool": cool, "cool float": functools.partial(cool, floats=True), "scikit-learn": scikit_learn, "faiss": faiss, "superkmeans": superkmeans}
 # Programs that say when nothing moves any more.
-STOPS = ("cool", "scikit-learn")
+STOPS = ("cool", "cool float", "scikit-learn")
 
 
 def in_turn(arguments, measure):
@@ -240,7 +248,9 @@ def iteration(np, text, arguments):
     more = 2 if arguments.quick else SLOPE
     with made(np, text, arguments) as case:
         def seconds(name):
-            run = functools.partial(cool, assign="full") if name == "cool" else PROGRAMS[name]
+            run = PROGRAMS[name]
+            if name.startswith("cool"):
+                run = functools.partial(run, assign="full")
             few = run(case, 1)[0]
             return {"seconds": (run(case, 1 + more)[0] - few) / more}
         results = in_turn(arguments, seconds)

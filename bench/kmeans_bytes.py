@@ -1,60 +1,127 @@
-#!/usr/bin/env python3
+#!/usr/bin/python3
 """Bytes of the busiest link in one iteration of K-means, on the emulated network, beside what the program counts.
 
-    sudo bench/kmeans_bytes.py POINTS.npy -k 6400 --iteration 1 --iteration 20 [--bin FOLDER]
+    sudo bench/kmeans_bytes.py                                       # iterations 1 and 20 of 47,488 points, 6,400 clusters
+    sudo bench/kmeans_bytes.py --bin OLD/target/release --options=   # of programs without --init
+    sudo bench/kmeans_bytes.py points.npy -k 100 --iteration 5
 
-The bytes of iteration i are those of a run of i iterations less those of a run of i - 1 from the same first centroids
-(points drawn by the seed), link by link: loading, seeding and the end cancel out, provided that ranks are placed alike. They may
-not be, which only adds: so of several pairs of runs the least counts.
+What iteration i puts on a link is what a run of i iterations puts there less what a run of i - 1 does. All runs are made in one
+network, where ranks are placed alike and the seed draws the same first centroids, so that loading, seeding and the end use the same
+links and cancel out. What depends on time differs between runs: repairs of packets that the switch, a process among others, dropped, and
+pings. So of --repeat runs of each kind two figures of each link are taken: the median, and the least, which has the fewest repairs. Bytes are
+those of whole packets, acknowledgements too; the program counts payload.
+
+Without points named, they are the middle 8 x 8 pixels of Fashion-MNIST's first pictures (Debian's dataset-fashion-mnist). Needs root and
+Debian's mininet, openvswitch-switch and ethtool.
 """
 import argparse
+import gzip
 import json
 import os
+import statistics
 import subprocess
 import sys
 import tempfile
 
 HERE = os.path.dirname(os.path.abspath(__file__))
-TESTBED = os.path.join(HERE, "..", "mininet", "testbed.py")
+ROOT = os.path.dirname(HERE)
+sys.path[:0] = [HERE, os.path.join(ROOT, "mininet")]
+import bench  # noqa: E402
+import network  # noqa: E402
+import testbed  # noqa: E402
+import topologies  # noqa: E402
+
+FASHION = "/usr/share/datasets/fashion-mnist/train-images-idx3-ubyte.gz"
+# Pixels of a picture's side, and of the part that is taken.
+SIDE, PART = 28, 8
+# The papers' points for each cluster.
+POINTS_PER_CLUSTER = 7.42
 
 
-def run(a, iterations, folder):
-    """The bytes of each link direction, and the summary of the run."""
-    links, summary = (os.path.join(folder, "%s-%d.json" % (name, iterations)) for name in ("links", "summary"))
-    command = [sys.executable, TESTBED, "--topology", a.topology, "--host-mbit", "200", "--uplink-mbit", "200", "--link-bytes", links]
-    command += ["--bin", a.bin]
-    command += ["--", "cool", "run", "-n", str(a.ranks), "--", os.path.join(a.bin, "cool-kmeans"), *a.command.split(), "-k", str(a.k), "--sample", "1"]
-    command += [*a.options.split(), "-i", str(iterations), "--summary", summary, os.path.abspath(a.points)]
-    subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
-    with open(links) as f, open(summary) as g:
-        return {(row["from"], row["to"]): row["bytes"] for row in json.load(f)}, json.load(g)
+def write_points(path, count):
+    """An .npy table of bytes: the middle of each of the first `count` pictures."""
+    with gzip.open(FASHION) as f:
+        f.read(16)
+        pictures = [f.read(SIDE * SIDE) for _ in range(count)]
+    first = (SIDE - PART) // 2
+    rows = (picture[row * SIDE + first:][:PART] for picture in pictures for row in range(first, first + PART))
+    header = b"{'descr': '|u1', 'fortran_order': False, 'shape': (%d, %d), }\n" % (count, PART * PART)
+    with open(path, "wb") as f:
+        f.write(b"\x93NUMPY\x01\x00" + len(header).to_bytes(2, "little") + header + b"".join(rows))
+
+
+def run(a, bed, points, iterations):
+    """Bytes and packets that a run puts on each link direction, and its summary."""
+    summary = os.path.join(bed.directory, "summary.json")
+    command = ["cool", "run", "-n", str(a.ranks), "--", os.path.join(a.bin, "cool-kmeans"), *a.command.split(), "-k", str(a.k)]
+    command += ["--sample", "1", *a.options.split(), "-i", str(iterations), "--summary", summary, points]
+    before = [network.link_counters(bed.description, unit) for unit in ("bytes", "packets")]
+    bed.run(command, check=True, stdout=subprocess.DEVNULL, stderr=None if a.verbose else subprocess.DEVNULL)
+    after = [network.link_counters(bed.description, unit) for unit in ("bytes", "packets")]
+    with open(summary) as f:
+        found = json.load(f)
+    if found["iterations"] != iterations:
+        raise testbed.Failure("the clustering ended after %d iterations of %d; take more points" % (found["iterations"], iterations))
+    return {ends: tuple(new[ends] - old[ends] for old, new in zip(before, after)) for ends in after[0]}, found
+
+
+def measure(a, bed, points, iteration):
+    """Bytes and packets of the link that carries most in this iteration, by medians and by the least of runs, and what the program counts, if it does."""
+    runs = {iteration - 1: [], iteration: []}
+    for _ in range(a.repeat):
+        for iterations, found in runs.items():
+            carried, summary = run(a, bed, points, iterations)
+            found.append(carried)
+
+    def busiest(of_runs):
+        """The most that a link carries in the iteration, by what is taken of the runs of each kind."""
+        def carried(ends, unit):
+            after, before = (of_runs(found[ends][unit] for found in runs[i]) for i in (iteration, iteration - 1))
+            return after - before
+
+        links = {ends: (carried(ends, 0), carried(ends, 1)) for ends in runs[iteration][0]}
+        if a.verbose:
+            for ends, figures in sorted(links.items()):
+                print("%16s %10d bytes %8d packets" % ("%s to %s" % ends, *figures))
+        return max(links.values())
+
+    counted = summary.get("busiest_link_bytes", [])[iteration - 1:]
+    return busiest(statistics.median), busiest(min), counted[0] if counted else None
 
 
 def main():
     p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    p.add_argument("points", help="an .npy table that all hosts can read")
-    p.add_argument("-k", type=int, default=6400, help="clusters")
+    p.add_argument("points", nargs="?", help="an .npy table that all hosts can read")
+    p.add_argument("-k", type=int, default=6400, help="clusters (%(default)s)")
     p.add_argument("--iteration", type=int, action="append", help="which iterations (1 and 20)")
-    p.add_argument("--repeat", type=int, default=4, help="pairs of runs, of which the least counts")
-    p.add_argument("--topology", default="tree:4x4")
+    p.add_argument("--repeat", type=int, default=5, help="runs of each kind (%(default)s)")
+    p.add_argument("--topology", type=topologies.argument, default="tree:4x4", help=topologies.FORMS + "; default %(default)s")
+    p.add_argument("--mbit", type=float, default=50, help="rate of every link (%(default)s)")
     p.add_argument("--ranks", type=int, default=16)
-    p.add_argument("--bin", default=os.path.join(HERE, "..", "target", "release"), help="where the programs are")
+    p.add_argument("--bin", default=testbed.BIN, help="where the programs are (%(default)s)")
     p.add_argument("--command", default="", help="of cool-kmeans: fit; by default none")
-    p.add_argument("--options", default="--init random", help="further ones of cool-kmeans")
+    p.add_argument("--options", default="--init random", help="further ones of cool-kmeans (%(default)s)")
+    p.add_argument("--wait", type=float, default=600, help="seconds to wait for another testbed on this machine (%(default)s)")
+    p.add_argument("--verbose", action="store_true", help="all links, and what the program says")
     a = p.parse_args()
-    print("%9s %14s %14s %7s" % ("iteration", "busiest, bytes", "counted", "times"))
+    a.bin = os.path.abspath(a.bin)
+    testbed.unwind_on_signals()
     with tempfile.TemporaryDirectory() as folder:
-        for iteration in a.iteration or [1, 20]:
-            found = []
-            for _ in range(a.repeat):
-                before, _ = run(a, iteration - 1, folder)
-                after, summary = run(a, iteration, folder)
-                found.append(max(after[ends] - before[ends] for ends in after))
-            busiest = min(found)
-            counted = summary.get("busiest_link_bytes", [])[iteration - 1:]
-            shown = ("%14d %7.3f" % (counted[0], busiest / counted[0])) if counted else ""
-            print("%9d %14d %s" % (iteration, busiest, shown), flush=True)
+        points = os.path.abspath(a.points) if a.points else os.path.join(folder, "points.npy")
+        if not a.points:
+            write_points(points, int(a.k * POINTS_PER_CLUSTER))
+        with bench.started(testbed.Testbed(a.topology, a.mbit, a.mbit, bin_dir=a.bin, log_level="warn"), a.wait) as bed:
+            bed.wait_until_measured()
+            run(a, bed, points, 1)
+            print("%9s %20s %8s %20s %8s %9s" % ("iteration", "bytes: medians, least", "", "packets", "", "counted"))
+            for iteration in a.iteration or [1, 20]:
+                (median, packets), (least, least_packets), counted = measure(a, bed, points, iteration)
+                shown = "%9d: %.3f, %.3f times" % (counted, median / counted, least / counted) if counted else ""
+                print("%9d %20d %8d %20d %8d %s" % (iteration, median, least, packets, least_packets, shown), flush=True)
 
 
 if __name__ == "__main__":
-    main()
+    try:
+        main()
+    except (testbed.Failure, subprocess.CalledProcessError, OSError) as e:
+        sys.exit("kmeans_bytes: %s" % e)

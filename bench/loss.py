@@ -21,6 +21,7 @@ import bench  # noqa: E402
 import page  # noqa: E402
 import peers  # noqa: E402
 import testbed  # noqa: E402
+import topologies  # noqa: E402
 
 TREES = "239.192.0.0/14"
 # A full packet on a link over its payload, at MTU 1500: Ethernet, IPv4, UDP and our own header.
@@ -82,7 +83,7 @@ def parse_arguments():
                    "`chain` for no multicast; default 0,0.01,0.05,0.2,chain")
     p.add_argument("--bytes", type=bench.size, default=8 << 20, help="default 8M")
     p.add_argument("--reps", type=int, default=5, help="default %(default)s")
-    p.add_argument("--topology", default="tree:4x4", help="default %(default)s")
+    p.add_argument("--topology", type=topologies.argument, default="tree:4x4", help=topologies.FORMS + "; default %(default)s")
     p.add_argument("--mbit", type=float, default=20, help="rate of all links; default %(default)s")
     p.add_argument("--placement", type=bench.one_of(bench.PLACEMENTS), default="racked", help="default %(default)s")
     p.add_argument("--timeout", type=int, default=240, help="seconds for one loss; default %(default)s")

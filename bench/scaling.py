@@ -73,9 +73,9 @@ def share(options):
 
 def parse_arguments():
     p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    p.add_argument("--topologies", type=bench.list_of(str), default=["tree:2x2", "tree:4x4", "tree:6x6", "tree:8x8"],
+    p.add_argument("--topologies", type=bench.list_of(topologies.argument), default=["tree:2x2", "tree:4x4", "tree:6x6", "tree:8x8"],
                    help="default tree:2x2,tree:4x4,tree:6x6,tree:8x8")
-    p.add_argument("--shared", default="tree:4x4", help="cluster of the two jobs; default %(default)s")
+    p.add_argument("--shared", type=topologies.argument, default="tree:4x4", help="cluster of the two jobs; default %(default)s")
     p.add_argument("--ops", type=bench.list_of(bench.one_of(bench.OPS)), default=list(bench.OPS), help="default: all six")
     p.add_argument("--bytes", type=bench.size, default=1 << 20, help="of a message or vector; default 1M")
     p.add_argument("--part", type=bench.size, default=32 << 10, help="of a node's part of a gather, allgather or scatter; default 32K")
@@ -87,11 +87,6 @@ def parse_arguments():
     a = p.parse_args()
     if a.reps < 1 or a.calls < 4 or a.mbit <= 0:
         p.error("--reps must be at least 1, --calls at least 4 and --mbit more than 0")
-    try:
-        for topology in [*a.topologies, a.shared]:
-            topologies.parse(topology)
-    except ValueError as e:
-        p.error(str(e))
     return a
 
 

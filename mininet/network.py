@@ -9,12 +9,8 @@ import os
 import subprocess
 from functools import partial
 
-from mininet.link import Link
-from mininet.log import setLogLevel
-from mininet.net import Mininet
-from mininet.node import OVSSwitch
-
 import topologies
+from emulator import Link, Mininet, OVSSwitch, setLogLevel
 
 MANAGEMENT_ADDRESS = "10.255.0.1"  # the controller's, on every management link
 QUEUE_KB = 256
@@ -155,11 +151,15 @@ def is_uplink(link):
 
 
 def link_bytes(description):
-    """Bytes carried so far between neighbours, by direction: {("s1", "s2"): bytes}, counted at the switch's port `a`; those of
-    parallel links together."""
+    """Bytes carried so far between neighbours, by direction: {("s1", "s2"): bytes}; those of parallel links together."""
+    return link_counters(description, "bytes")
+
+
+def link_counters(description, unit):
+    """The same of "bytes" or "packets", counted at the switch's port `a`."""
     carried = collections.Counter()
     for link in description["links"]:
         for counter, ends in (("tx", ("a", "b")), ("rx", ("b", "a"))):
-            with open("/sys/class/net/%s/statistics/%s_bytes" % (link["a_intf"], counter)) as f:
+            with open("/sys/class/net/%s/statistics/%s_%s" % (link["a_intf"], counter, unit)) as f:
                 carried[link[ends[0]], link[ends[1]]] += int(f.read())
     return carried

@@ -292,7 +292,7 @@ class Testbed:
 
 def parse_arguments():
     p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    p.add_argument("--topology", default="tree:4x4", help=topologies.FORMS + "; default %(default)s")
+    p.add_argument("--topology", type=topologies.argument, default="tree:4x4", help=topologies.FORMS + "; default %(default)s")
     p.add_argument("--host-mbit", type=float, default=0, help="rate of each host link in Mbit/s; 0 leaves it unshaped")
     p.add_argument("--uplink-mbit", type=float, default=0, help="rate of each link between switches; 0 leaves it unshaped")
     p.add_argument("--loss", type=float, default=0, help="share of packets lost where a host receives, 0 to 0.5")
@@ -314,10 +314,6 @@ def parse_arguments():
         p.error("--mtu %d: expected 576 to 9000" % a.mtu)
     if min(a.host_mbit, a.uplink_mbit) < 0 or a.slots < 1:
         p.error("rates must not be negative and --slots at least 1")
-    try:
-        topologies.parse(a.topology)
-    except ValueError as e:
-        p.error(str(e))
     return a
 
 

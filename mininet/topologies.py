@@ -3,13 +3,14 @@
 All become a Mininet `Topo` that is checked before anything is built; what is wrong with it is a ValueError of one line.
 Hosts may be on any switch. The rates of links are the testbed's options, but for links of a Topo that say their own (bw, in Mbit/s).
 """
+import argparse
 import collections
 import importlib.util
 import json
 import os
 import re
 
-from mininet.topo import Topo
+from emulator import Topo
 
 FORMS = ("tree:RxK (R racks of K hosts under one core switch), tree:A+B+.. (racks of A, B, .. hosts), leafspine:LxSxK (L leaves, S spines, "
          "K hosts a leaf), FILE.py:CLASS (a Mininet Topo) or FILE.json (of `cool topology --json`)")
@@ -67,6 +68,15 @@ class Discovered(Topo):
 
 def fits_a_host(name):
     return bool(re.fullmatch(r"[A-Za-z][A-Za-z0-9-]*", name)) and len(name + "-eth0") <= INTERFACE_BYTES_MAX
+
+
+def argument(text):
+    """The name of a network that can be emulated, as a type of argparse."""
+    try:
+        parse(text)
+    except ValueError as e:
+        raise argparse.ArgumentTypeError(str(e)) from None
+    return text
 
 
 def parse(text):

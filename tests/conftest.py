@@ -1,4 +1,8 @@
-"""Fixtures of the end-to-end tests: one testbed at a time, shared by the tests of a module where they can."""
+"""Fixtures of the end-to-end tests: one testbed at a time, shared by the tests of a module where they can.
+
+With pytest-xdist, modules run side by side, each worker in an emulation of its own (mininet/apart, as `make test` does).
+"""
+import contextlib
 import os
 import signal
 import sys
@@ -7,7 +11,9 @@ import time
 import pytest
 
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
-sys.path.insert(0, os.path.join(ROOT, "mininet"))
+sys.path[:0] = [os.path.join(ROOT, "mininet"), os.path.join(ROOT, "bench")]
+import ovs  # noqa: E402
+import peers  # noqa: E402
 import testbed  # noqa: E402
 
 # Whoever ends the tests early ends them as Ctrl-C does, which removes the emulated network.
@@ -16,6 +22,24 @@ signal.signal(signal.SIGTERM, signal.default_int_handler)
 # Seconds within which whatever is awaited comes, however busy the machine is, or it hangs. What no test waits for in vain may be
 # long: it costs nothing.
 PATIENCE = 300
+
+
+def pytest_configure(config):
+    """Does for workers, before they start, what they cannot do in namespaces of their own."""
+    config.addinivalue_line("filterwarnings", "ignore:distutils Version classes:DeprecationWarning:mininet")
+    if not config.getoption("tx", None) or hasattr(config, "workerinput"):
+        return
+    mpich().prepare()
+    settings = contextlib.ExitStack()
+    settings.enter_context(ovs.roomy_sockets())
+    config.add_cleanup(settings.close)
+
+
+def mpich():
+    """MPICH, whose wheel `prepare` installs."""
+    folder = os.path.join(ROOT, "target", "bench")
+    os.makedirs(folder, exist_ok=True)
+    return peers.Mpich(folder, True)
 
 
 @pytest.fixture(scope="module")

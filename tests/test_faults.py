@@ -3,15 +3,12 @@ import os
 import signal
 import socket
 import subprocess
-import sys
 
+import faults
 import pytest
-from conftest import PATIENCE, ROOT, log_of, run, succeed, wait_for
+from conftest import PATIENCE, log_of, run, succeed, wait_for
 
 import network
-
-sys.path.insert(0, os.path.join(ROOT, "bench"))
-import faults  # noqa: E402
 
 
 def test_a_second_agent_with_a_name_in_use_is_refused_by_name(make_bed):

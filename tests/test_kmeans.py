@@ -6,16 +6,14 @@ import re
 import signal
 import struct
 import subprocess
-import sys
 import threading
 import time
 
+import faults
 import pytest
 import testbed
-from conftest import PATIENCE, ROOT, run, succeed
-
-sys.path.insert(0, os.path.join(ROOT, "bench"))
-import faults  # noqa: E402
+from conftest import PATIENCE, run, succeed
+from test_bindings import PYTHON
 
 
 def write_npy(path, rows):
@@ -144,6 +142,51 @@ def test_centroids_are_the_same_whatever_random_faults_leave_of_the_ranks(make_b
             fault.undo(bed, job, victim)
     assert same(alone, together), job.text
     bed.wait_until_joined()
+
+
+# Fits again with the ranks that are left; without COOL_RANK, alone.
+IN_PYTHON = """
+import os, sys
+import cool, numpy
+from cool.kmeans import KMeans
+
+points, centres = sys.argv[1:]
+
+def fit(world):
+    return KMeans(150, random_state=1, max_iter=60, tol=0, verbose=1, threads=1).fit(points, comm=world)
+
+def main(world):
+    while True:
+        try:
+            found = fit(world)
+            break
+        except cool.LostError:
+            world = world.shrink()
+            print(world.size, "ranks go on", flush=True)
+    if world.rank == 0:
+        numpy.save(centres, found.cluster_centers_)
+
+if "COOL_RANK" in os.environ:
+    cool.launch(main)
+else:
+    numpy.save(centres, fit(None).cluster_centers_)
+"""
+
+
+def test_survivors_in_python_fit_again_to_the_same_centres(make_bed, tmp_path):
+    bed = make_bed("tree:3x2", host_mbit=50, uplink_mbit=50)
+    _, _, together = slow_run(bed, tmp_path, 1)
+    program, alone = str(tmp_path / "survivors.py"), str(tmp_path / "in-python.npy")
+    with open(program, "w") as f:
+        f.write(IN_PYTHON)
+    command = [PYTHON, program, str(tmp_path / "points.npy")]
+    succeed(bed, *command, alone)
+    job = Job(bed, "cool", "run", "-n", "6", "--survive", "--env", "COOL_KMEANS_TEST=python", "--", *command, together)
+    job.wait_for(r"iteration 2:")
+    os.kill(places("python")[3][0], signal.SIGKILL)
+    job.wait_for(r"5 ranks go on")
+    assert job.status() == 0, job.text
+    assert same(alone, together), job.text
 
 
 def test_a_run_that_was_killed_altogether_goes_on_from_its_checkpoint(make_bed, tmp_path):

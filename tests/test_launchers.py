@@ -4,16 +4,12 @@ import pwd
 import shutil
 import socket
 import subprocess
-import sys
 import time
 
 import pytest
-from conftest import PATIENCE, ROOT
+from conftest import PATIENCE, ROOT, mpich
 
 import network
-
-sys.path.append(os.path.join(ROOT, "bench"))
-import peers  # noqa: E402
 
 NOBODY = pwd.getpwnam("nobody")
 ENTER = os.path.join(ROOT, "bench", "enter-host")
@@ -122,12 +118,10 @@ def test_ranks_that_open_mpi_starts_find_each_other(bed, tmp_path):
 
 @pytest.fixture(scope="session")
 def mpiexec():
-    """MPICH's, from its wheel."""
-    folder = os.path.join(ROOT, "target", "bench")
-    os.makedirs(folder, exist_ok=True)
-    mpich = peers.Mpich(folder, True)
-    mpich.prepare()
-    return os.path.join(mpich.folder, "bin", "mpiexec")
+    """MPICH's."""
+    library = mpich()
+    library.prepare()
+    return os.path.join(library.folder, "bin", "mpiexec")
 
 
 def test_ranks_that_mpich_starts_find_each_other_if_they_are_told_a_job(bed, tmp_path, mpiexec):

@@ -19,7 +19,7 @@ def bed(make_bed):
 @pytest.fixture(params=["rust", "python"])
 def on_six_ranks(bed, request):
     """What an example prints at rank 0 of 6, on nodes of their own."""
-    programs = {"rust": lambda name: [os.path.join(bed.bin_dir, "examples", name)],
+    programs = {"rust": lambda name: [os.path.join(bed.bin_dir, "cool-" + name)],
                 "python": lambda name: [PYTHON, os.path.join(ROOT, "libcool/python/examples", name + ".py")]}
     return lambda name, *arguments: printed(bed, *programs[request.param](name), *arguments)
 

@@ -7,6 +7,7 @@ use cool_proto::control::{
     AttendRequest, CancelRequest, Group, JobEvent, JobSpec, Output, SignalRequest, job_event::Body, job_spec,
 };
 use std::future::poll_fn;
+use std::num::NonZeroU32;
 use std::task::Poll;
 use std::time::Duration;
 use tokio::signal::unix::{Signal, SignalKind, signal};
@@ -37,6 +38,35 @@ impl From<Placement> for job_spec::Placement {
         match placement {
             Placement::Racked => job_spec::Placement::Racked,
             Placement::Interleaved => job_spec::Placement::Interleaved,
+        }
+    }
+}
+
+/// How many ranks a job has, and where they go.
+#[derive(Clone, Copy, Debug, clap::Args)]
+pub(crate) struct Ranks {
+    /// Number of ranks [default: one on each node]
+    #[arg(short = 'n', long, value_name = "N")]
+    ranks: Option<NonZeroU32>,
+
+    /// Ranks on each node used [default: spread over as many nodes as possible]
+    #[arg(long, value_name = "K")]
+    ranks_per_node: Option<NonZeroU32>,
+
+    /// In which order ranks are given to nodes
+    #[arg(long, value_enum, default_value = "racked")]
+    placement: Placement,
+}
+
+impl Ranks {
+    /// A job of these ranks that its caller owns, and so far of no program.
+    pub(crate) fn spec(self) -> JobSpec {
+        JobSpec {
+            ranks: self.ranks.map_or(0, NonZeroU32::get),
+            ranks_per_node: self.ranks_per_node.map_or(0, NonZeroU32::get),
+            placement: job_spec::Placement::from(self.placement).into(),
+            user: user(),
+            ..JobSpec::default()
         }
     }
 }

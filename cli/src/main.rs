@@ -22,6 +22,9 @@ use clap::{Parser, Subcommand};
 use error::Error;
 use std::process::ExitCode;
 
+/// Under which options of all commands stand in their help.
+const CONNECTION: &str = "Connection to the controller";
+
 /// Looks at a COOL cluster and runs programs on it.
 #[derive(Debug, Parser)]
 #[command(name = "cool", version)]
@@ -32,11 +35,12 @@ struct Options {
         global = true,
         env = "COOL_CONTROLLER",
         value_name = "URL",
-        default_value = "127.0.0.1:7400"
+        default_value = "127.0.0.1:7400",
+        help_heading = CONNECTION
     )]
     controller: String,
 
-    #[command(flatten)]
+    #[command(flatten, next_help_heading = CONNECTION)]
     tls: cool_tls::Options,
 
     #[command(subcommand)]

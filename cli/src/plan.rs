@@ -1,5 +1,5 @@
 //! `cool plan`: which plan a call gets, what it puts on the network, and what it looks like; and the tables of
-//! paper 003 beside what schedules count. It asks the controller for the network, unless it is given one.
+//! the COOL paper beside what schedules count. It asks the controller for the network, unless it is given one.
 
 mod svg;
 mod table;
@@ -19,7 +19,7 @@ use tonic::transport::Channel;
 /// Plans that are named beside the one that is picked.
 const ALTERNATIVES: usize = 4;
 
-/// Shows the plan of a collective, its messages and the load of links; or the tables of the COOL paper.
+/// Show the plan of a collective, its messages and the load of links; or the tables of the COOL paper
 ///
 /// Without --topology it is the plan that agents would pick now, with one rank on each node that the controller has
 /// found.
@@ -32,11 +32,11 @@ pub(crate) struct Options {
     #[command(flatten)]
     asked: Asked,
 
-    /// Draws the schedule into a file, as a time-space diagram of what the simulator finds
+    /// Draw the schedule into a file, as a time-space diagram of what the simulator finds
     #[arg(long, value_name = "FILE")]
     svg: Option<PathBuf>,
 
-    /// Prints table 1 (steps and messages) or 3 (load) of the paper, with the counts of schedules beside
+    /// Print table 1 (steps and messages) or 3 (load) of the paper, with the counts of schedules beside
     #[arg(long, value_name = "N", value_parser = table::number, conflicts_with_all = ["op", "svg"])]
     table: Option<u8>,
 

@@ -3,14 +3,13 @@
 mod output;
 
 use crate::error::Error;
-use crate::job::{self, Heard, Placement};
+use crate::job::{self, Heard, Ranks};
 use crate::units;
 use cool_proto::control::controller_client::ControllerClient;
-use cool_proto::control::{JobSpec, Output, job_spec};
+use cool_proto::control::{JobSpec, Output};
 use output::Files;
 use std::collections::HashMap;
 use std::io::Write;
-use std::num::NonZeroU32;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 use tonic::transport::Channel;
@@ -24,17 +23,8 @@ use tonic::transport::Channel;
 /// SIGUSR2 go to its ranks. The program must be there on every node.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Options {
-    /// Number of ranks [default: one on each node]
-    #[arg(short = 'n', long, value_name = "N")]
-    ranks: Option<NonZeroU32>,
-
-    /// Ranks on each node used [default: spread over as many nodes as possible]
-    #[arg(long, value_name = "K")]
-    ranks_per_node: Option<NonZeroU32>,
-
-    /// In which order ranks are given to nodes
-    #[arg(long, value_enum, default_value = "racked")]
-    placement: Placement,
+    #[command(flatten)]
+    ranks: Ranks,
 
     /// Only on these nodes, as h1,h7
     #[arg(long, value_name = "NAME,..", value_delimiter = ',')]
@@ -87,20 +77,17 @@ pub(crate) async fn run(client: ControllerClient<Channel>, options: Options) -> 
 fn spec(options: Options) -> Result<JobSpec, Error> {
     let mut command = options.command.into_iter();
     Ok(JobSpec {
-        ranks: options.ranks.map_or(0, NonZeroU32::get),
-        ranks_per_node: options.ranks_per_node.map_or(0, NonZeroU32::get),
         program: command.next().unwrap_or_default(),
         args: command.collect(),
         env: options.env.into_iter().map(variable).collect::<Result<HashMap<_, _>, _>>()?,
         workdir: workdir(options.workdir.as_deref())?,
-        placement: job_spec::Placement::from(options.placement).into(),
         hosts: options.hosts,
         racks: options.racks,
         time_limit_ms: options
             .time_limit
             .map_or(0, |limit| u64::try_from(limit.as_millis()).unwrap_or(u64::MAX)),
-        user: job::user(),
         survive: options.survive,
+        ..options.ranks.spec()
     })
 }
 

@@ -11,7 +11,7 @@ use cool_collective::{Operation, Plan, check, compile};
 use cool_sim::schedule::{Costs, limit, simulate};
 use std::io::Write;
 
-/// Predicts how long the plans of a collective take on a network of any size.
+/// Predict how long the plans of a collective take on a network of any size, without a controller
 #[derive(Debug, clap::Args)]
 pub(crate) struct Options {
     /// The operation: bcast, reduce, allreduce, gather, allgather, scatter, reduce_scatter, alltoall, scan, exscan, barrier
@@ -25,7 +25,7 @@ pub(crate) struct Options {
     #[arg(long)]
     json: bool,
 
-    /// Compares the planner's picks with the best plans, over operations, sizes and topologies; takes minutes
+    /// Compare the planner's picks with the best plans, over operations, sizes and topologies; takes minutes
     #[arg(long, conflicts_with_all = ["op", "plan", "json"])]
     grid: bool,
 }

@@ -1,6 +1,7 @@
-//! Products a nanosecond of one thread's processor time, by level: `speed [points [dims [centroids]]]`.
+//! Products a nanosecond of one thread's processor time, by level, and what a distance measured by itself costs beside one of a whole
+//! row: `speed [points [dims [centroids]]]`.
 
-use cool_distance::{Level, Panels, Picked, Rows};
+use cool_distance::{Level, Pairs, Panels, Picked, Rows};
 use rustix::time::{ClockId, clock_gettime};
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -15,7 +16,17 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let bytes: Vec<u8> = (0..n * dims).map(|_| noise() as u8).collect();
     let wide: Vec<i16> = (0..n * dims).map(|_| noise() as i16).collect();
     let centroids: Vec<i16> = (0..k * dims).map(|_| (noise() % 32_641) as i16).collect();
-    for (name, rows) in [("byte", Rows::bytes(&bytes, dims)), ("wide", Rows::wide(&wide, dims))] {
+    // Of each upper word the same lower one.
+    let fine = |upper: &[i16]| -> Vec<i16> {
+        upper.chunks(dims).flat_map(|row| [row, &vec![77; dims]].concat()).collect()
+    };
+    let (fine_points, fine_centroids) = (fine(&wide), fine(&centroids));
+    let all = [
+        ("byte", Rows::bytes(&bytes, dims), &centroids),
+        ("wide", Rows::wide(&wide, dims), &centroids),
+        ("fine", Rows::fine(&fine_points, dims), &fine_centroids),
+    ];
+    for (name, rows, centroids) in all {
         let levels: Vec<Level> = match std::env::var("COOL_SIMD") {
             Ok(name) => vec![name.parse()?],
             Err(_) => Level::available(),
@@ -24,14 +35,33 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
             // The slowest level takes its time for the rest.
             let count = if level == Level::Scalar { n.min(100) } else { n };
             let start = nanoseconds();
-            let panels = Panels::new(level, rows.precision(), &centroids, dims);
+            let panels = Panels::new(level, rows.precision(), centroids, dims);
             let mut sum = 0;
             panels.nearest(rows, Picked::Run { first: 0, count }, |_, nearest| sum += nearest.squared);
-            let products = (count * dims * k) as f64;
-            println!("{name} {level}: {:.1} products/ns ({sum})", products / (nanoseconds() - start));
+            let blocked = (nanoseconds() - start) / (count * k) as f64;
+            let single = single(&Pairs::new(level, rows.precision(), centroids, dims), rows, count, k);
+            println!(
+                "{name} {level}: {:.1} products/ns; a single distance costs {:.1} of a row ({sum})",
+                dims as f64 / blocked,
+                single / blocked
+            );
         }
     }
     Ok(())
+}
+
+/// Nanoseconds of a distance measured by itself: some of each point's, as bounds leave them.
+fn single(pairs: &Pairs<'_>, rows: Rows<'_>, count: usize, k: usize) -> f64 {
+    const EACH: usize = 20;
+    let (start, mut sum) = (nanoseconds(), 0);
+    for i in 0..count {
+        let norm = rows.norm(i);
+        for j in 0..EACH {
+            sum += pairs.squared(rows, i, norm, (i * 7919 + j * 104_729) % k);
+        }
+    }
+    std::hint::black_box(sum);
+    (nanoseconds() - start) / (count * EACH) as f64
 }
 
 /// This thread's processor time, in which others do not count.

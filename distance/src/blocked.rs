@@ -1,11 +1,12 @@
 //! Points times centroids, block by block: panels of centroids stay in the first-level cache while tiles of points,
 //! which stay in the second-level cache, go past them.
 
+use crate::filter::Filter;
 use crate::level::Level;
 use crate::pack::{Scheme, Term};
 use crate::rows::{Picked, Precision, Rows};
 use crate::scalar;
-use crate::simd::{self, Kernel, Order, Scores};
+use crate::simd::{self, Kernel, NearestTwo, Order, Scores};
 
 /// Bytes of packed points that go past a panel before the next one's turn: half of a small second-level cache.
 const BLOCK_BYTES: usize = 256 << 10;
@@ -20,19 +21,21 @@ pub struct Nearest {
 }
 
 /// Centroids made ready for comparing many points with them.
-pub struct Panels {
+pub struct Panels<'a> {
     precision: Precision,
     dims: usize,
     count: usize,
-    work: Work,
+    work: Work<'a>,
 }
 
-enum Work {
-    Plain(Vec<i16>),
+enum Work<'a> {
+    Plain(&'a [i16]),
     Packed(Packed),
+    Filtered(Packed, Box<Filter<'a>>),
 }
 
-struct Packed {
+/// Centroids in panels.
+pub(crate) struct Packed {
     kernel: &'static Kernel,
     scheme: Scheme,
     /// Words of a row of one plane, with those that fill up the kernel's step.
@@ -46,21 +49,30 @@ struct Packed {
     offsets: Vec<i64>,
 }
 
-impl Panels {
-    /// Packs centroids (rows of `dims` numbers on the grid of `precision`), of which there must be one at least.
+impl<'a> Panels<'a> {
+    /// Packs centroids (rows of `dims` coordinates on the grid of `precision`), of which there must be one at least.
     ///
     /// # Panics
     /// If there is none, a row is not whole, one of [`Precision::Byte`] is not within 0 to 32,640, or this processor does not
     /// have the level.
-    pub fn new(level: Level, precision: Precision, centroids: &[i16], dims: usize) -> Self {
-        let count = centroids.len() / dims;
-        assert!(count > 0 && centroids.len() == count * dims, "{} numbers, {dims} a row", centroids.len());
-        let in_range = |c: &i16| precision == Precision::Wide || (0..=32_640).contains(c);
+    pub fn new(level: Level, precision: Precision, centroids: &'a [i16], dims: usize) -> Self {
+        let width = dims * precision.words();
+        let count = centroids.len() / width;
+        assert!(count > 0 && centroids.len() == count * width, "{} words, {width} a row", centroids.len());
+        let in_range = |c: &i16| precision != Precision::Byte || (0..=32_640).contains(c);
         assert!(centroids.iter().all(in_range), "a centroid of bytes is beyond 255");
         let work = match simd::kernel(level) {
-            None => Work::Plain(centroids.to_vec()),
+            None => Work::Plain(centroids),
             Some(kernel) => {
-                Work::Packed(Packed::new(kernel, Scheme::new(kernel.form, precision), centroids, dims))
+                let scheme = Scheme::new(kernel.form, precision);
+                let packed = Packed::new(kernel, scheme, centroids.chunks_exact(width), dims);
+                match precision {
+                    Precision::Byte | Precision::Wide => Work::Packed(packed),
+                    Precision::Fine => {
+                        let filter = Filter::new(level, kernel, centroids, dims);
+                        Work::Filtered(packed, Box::new(filter))
+                    }
+                }
             }
         };
         Self { precision, dims, count, work }
@@ -84,6 +96,7 @@ impl Panels {
                 (0..picked.len()).for_each(|i| take(i, scalar::nearest(rows, picked.row(i), centroids)));
             }
             Work::Packed(packed) => packed.nearest(rows, picked, take),
+            Work::Filtered(packed, filter) => filter.nearest(packed, rows, picked, take),
         }
     }
 
@@ -95,12 +108,12 @@ impl Panels {
             Work::Plain(centroids) => {
                 for (i, distances) in table.chunks_exact_mut(self.count).enumerate() {
                     let row = picked.row(i);
-                    for (distance, c) in distances.iter_mut().zip(centroids.chunks_exact(self.dims)) {
+                    for (distance, c) in distances.iter_mut().zip(centroids.chunks_exact(rows.width())) {
                         *distance = scalar::squared(rows, row, c);
                     }
                 }
             }
-            Work::Packed(packed) => packed.all(rows, picked, self.count, table),
+            Work::Packed(packed) | Work::Filtered(packed, _) => packed.all(rows, picked, self.count, table),
         }
     }
 
@@ -121,13 +134,18 @@ struct Block {
 }
 
 impl Packed {
-    fn new(kernel: &'static Kernel, scheme: Scheme, centroids: &[i16], dims: usize) -> Self {
+    pub(crate) fn new<'a>(
+        kernel: &'static Kernel,
+        scheme: Scheme,
+        centroids: impl ExactSizeIterator<Item = &'a [i16]>,
+        dims: usize,
+    ) -> Self {
         let steps = scheme.words(dims).next_multiple_of(kernel.steps);
-        let panels = (centroids.len() / dims).div_ceil(kernel.lanes);
+        let panels = centroids.len().div_ceil(kernel.lanes);
         let mut words = vec![0; panels * scheme.centroid_planes * steps * kernel.lanes];
         let mut offsets = vec![i64::MAX; panels * kernel.lanes];
         let mut row = vec![0; steps];
-        for (j, (centroid, offset)) in centroids.chunks_exact(dims).zip(&mut offsets).enumerate() {
+        for (j, (centroid, offset)) in centroids.zip(&mut offsets).enumerate() {
             *offset = scheme.centroid_offset(centroid);
             let (panel, lane) = (j / kernel.lanes, j % kernel.lanes);
             for plane in 0..scheme.centroid_planes {
@@ -142,7 +160,7 @@ impl Packed {
         Self { kernel, scheme, steps, shifts, words, offsets }
     }
 
-    fn nearest(&self, rows: Rows<'_>, picked: Picked<'_>, mut take: impl FnMut(usize, Nearest)) {
+    pub(crate) fn nearest(&self, rows: Rows<'_>, picked: Picked<'_>, mut take: impl FnMut(usize, Nearest)) {
         let none = Nearest { index: 0, squared: i64::MAX };
         let mut best = Vec::new();
         self.each_block(rows, picked, |first, block| {
@@ -154,6 +172,29 @@ impl Packed {
             for (i, (best, offset)) in best.iter().zip(&block.offsets).enumerate() {
                 take(first + i, Nearest { squared: best.squared + offset, ..*best });
             }
+        });
+    }
+
+    /// Hands the nearest centroids of the picked rows to `take`, a block at a time, with the place of the first among them.
+    pub(crate) fn nearest_two(
+        &self,
+        rows: Rows<'_>,
+        picked: Picked<'_>,
+        mut take: impl FnMut(usize, &[NearestTwo]),
+    ) {
+        let none = NearestTwo { nearest: Nearest { index: 0, squared: i64::MAX }, next: i64::MAX };
+        let mut best = Vec::new();
+        self.each_block(rows, picked, |first, block| {
+            best.clear();
+            best.resize(block.offsets.len(), none);
+            self.each_tile(block, |points, centroids, scores| {
+                (self.kernel.choose_two)(&scores, centroids as u32, &mut best[points..]);
+            });
+            for (two, offset) in best.iter_mut().zip(&block.offsets) {
+                two.nearest.squared += offset;
+                two.next = two.next.saturating_add(*offset);
+            }
+            take(first, &best);
         });
     }
 
@@ -246,7 +287,7 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    /// Points of both kinds and centroids, noise or the extremes of their ranges.
+    /// Points of all precisions and centroids, noise or the extremes of their ranges.
     #[derive(Clone, Debug)]
     struct Case {
         precision: Precision,
@@ -261,12 +302,13 @@ mod tests {
             let rows = match self.precision {
                 Precision::Byte => Rows::bytes(&bytes, self.dims),
                 Precision::Wide => Rows::wide(&self.points, self.dims),
+                Precision::Fine => Rows::fine(&self.points, self.dims),
             };
             let run = Picked::Run { first: 0, count: rows.len() };
             let expected: Vec<Nearest> =
                 (0..rows.len()).map(|i| scalar::nearest(rows, i, &self.centroids)).collect();
             let table: Vec<i64> = (0..rows.len())
-                .flat_map(|i| self.centroids.chunks(self.dims).map(move |c| scalar::squared(rows, i, c)))
+                .flat_map(|i| self.centroids.chunks(rows.width()).map(move |c| scalar::squared(rows, i, c)))
                 .collect();
             for level in Level::available() {
                 let panels = Panels::new(level, self.precision, &self.centroids, self.dims);
@@ -285,20 +327,22 @@ mod tests {
     }
 
     fn case(precision: Precision) -> impl Strategy<Value = Case> {
-        let (x, c) = match precision {
-            Precision::Byte => (0..=255i16, 0..=32_640i16),
-            Precision::Wide => (-32_767..=32_767i16, i16::MIN..=i16::MAX),
-        };
-        let ends = |range: &std::ops::RangeInclusive<i16>| prop_oneof![4 => range.clone(), 1 => Just(*range.start()), 1 => Just(*range.end())];
-        let (x, c) = (ends(&x), ends(&c));
-        (1usize..140, 0usize..60, 1usize..80).prop_flat_map(move |(dims, n, k)| {
-            let points = prop::collection::vec(x.clone(), n * dims);
-            let centroids = prop::collection::vec(c.clone(), k * dims);
+        let ends = |(least, largest): (i64, i64)| prop_oneof![4 => least..=largest, 1 => Just(least), 1 => Just(largest)];
+        let anywhere = (ends(precision.range()).boxed(), ends(precision.centroid_range()).boxed());
+        // So near together that upper words alone do not tell which is the nearest.
+        let together = ((0..=255i64).boxed(), (0..=255i64).boxed());
+        let values = prop_oneof![3 => Just(anywhere), 1 => Just(together)];
+        (values, 1usize..140, 0usize..60, 1usize..80).prop_flat_map(move |((x, c), dims, n, k)| {
+            let points = prop::collection::vec(x, n * dims);
+            let centroids = prop::collection::vec(c, k * dims);
+            let words = move |rows: &[i64]| -> Vec<i16> {
+                rows.chunks(dims).flat_map(|row| precision.to_words(row.iter().copied())).collect()
+            };
             (points, centroids).prop_map(move |(points, centroids)| Case {
                 precision,
                 dims,
-                points,
-                centroids,
+                points: words(&points),
+                centroids: words(&centroids),
             })
         })
     }
@@ -306,26 +350,35 @@ mod tests {
     proptest! {
         #![proptest_config(ProptestConfig::with_cases(64))]
         #[test]
-        fn every_level_equals_the_definition(case in prop_oneof![case(Precision::Byte), case(Precision::Wide)]) {
+        fn every_level_equals_the_definition(
+            case in prop_oneof![case(Precision::Byte), case(Precision::Wide), case(Precision::Fine)],
+        ) {
             case.check();
         }
     }
 
     #[test]
     fn extreme_values_do_not_overflow_in_any_number_of_dimensions() {
-        for dims in [510, 511, 512, 1021, 1022, 1023, 1024, 5000, crate::MAX_DIMS] {
-            for (precision, x, c) in [
+        const FINEST: i64 = 32_767 * 256;
+        for dims in [510, 511, 512, 1021, 1022, 1023, 1024, 5000, crate::MAX_DIMS / 4, crate::MAX_DIMS] {
+            let cases = [
                 (Precision::Byte, 255, 32_640),
                 (Precision::Byte, 0, 32_640),
                 (Precision::Byte, 255, 0),
                 (Precision::Byte, 0, 0),
-                (Precision::Wide, -32_767, i16::MIN),
-                (Precision::Wide, 32_767, i16::MAX),
-                (Precision::Wide, -32_767, i16::MAX),
-                (Precision::Wide, i16::MIN, i16::MIN),
-            ] {
-                let centroids = [vec![c; dims], vec![c / 2; dims]].concat();
-                Case { precision, dims, points: vec![x; dims], centroids }.check();
+                (Precision::Wide, -32_767, -32_768),
+                (Precision::Wide, 32_767, 32_767),
+                (Precision::Wide, -32_767, 32_767),
+                (Precision::Wide, -32_768, -32_768),
+                (Precision::Fine, -FINEST, -FINEST),
+                (Precision::Fine, FINEST, FINEST),
+                (Precision::Fine, -FINEST, FINEST),
+                (Precision::Fine, FINEST, -FINEST),
+            ];
+            for (precision, x, c) in cases.into_iter().filter(|(p, ..)| dims <= p.max_dims()) {
+                let row = |x: i64| precision.to_words(std::iter::repeat_n(x, dims));
+                let centroids = [row(c), row(c / 2)].concat();
+                Case { precision, dims, points: row(x), centroids }.check();
             }
         }
     }

@@ -1,6 +1,6 @@
 //! Squared distances of points from centroids in exact integers, as fast as the processor multiplies.
 //!
-//! Points lie on a grid of integers ([`Rows`]: bytes or `i16`), centroids on the same grid with some more bits behind
+//! Points lie on a grid of integers ([`Rows`]: of 8, 16 or 24 bits), centroids on the same grid with some more bits behind
 //! the point. `|x - c|^2 = |x|^2 - 2 x.c + |c|^2`, so all the time goes into dot products, done as a blocked matrix
 //! product (Goto and van de Geijn, ACM TOMS 2008): centroids are packed once into [`Panels`], points into tiles, and a
 //! tile is multiplied with a panel while both are in the first-level cache, its sums in registers.
@@ -11,10 +11,10 @@
 //! No I/O and no threads: callers share out the rows among theirs. `unsafe` is in `simd` only.
 
 mod blocked;
+mod filter;
 mod level;
 mod pack;
 mod pair;
-
 mod rows;
 pub mod scalar;
 mod simd;
@@ -22,5 +22,4 @@ mod simd;
 pub use blocked::{Nearest, Panels};
 pub use level::{Level, Unknown};
 pub use pair::Pairs;
-
 pub use rows::{MAX_DIMS, Picked, Precision, Rows};

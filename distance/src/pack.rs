@@ -11,7 +11,9 @@
 //! | pairs, byte | x - 128 | itself | c - 16,384 | itself | 2^7 2^14 = 2^21 | 1,023 |
 //! | pairs, wide | x | -128 to 128, -128 to 127 | c | itself | 2^7 2^15 = 2^22 | 511 |
 //! | quads, byte | x | itself | c - 16,384 | -64 to 64, -128 to 127 | 255 * 128 | 65,793 |
+//! | pairs, fine | x | as wide, and the lower word | c | itself: two words | 2^7 2^15 = 2^22 | 511 |
 //! | quads, wide | x + 32,768 | 0 to 255, 0 to 255 | c - 128 | -128 to 127, -128 to 127 | 255 * 128 | 65,793 |
+//! | quads, fine | x + 2^23 + 128 | 0 to 255, three times | c - 2^15 | -128 to 127, three times | 255 * 128 | 65,793 |
 
 use crate::rows::{Precision, Rows, Values};
 
@@ -57,11 +59,24 @@ impl Scheme {
         const POINTS_CUT: [Term; 2] = [term(0, 0, 8), term(1, 0, 0)];
         const CENTROIDS_CUT: [Term; 2] = [term(0, 0, 8), term(0, 1, 0)];
         const BOTH_CUT: [Term; 4] = [term(0, 0, 16), term(0, 1, 8), term(1, 0, 8), term(1, 1, 0)];
+        const PAIRS_FINE: [Term; 6] =
+            [term(0, 0, 24), term(1, 0, 16), term(2, 0, 8), term(0, 1, 16), term(1, 1, 8), term(2, 1, 0)];
+        const QUADS_FINE: [Term; 9] = {
+            let mut terms = [term(0, 0, 32); 9];
+            let mut at = 0;
+            while at < 9 {
+                terms[at] = term(at / 3, at % 3, 32 - 8 * (at / 3 + at % 3) as u32);
+                at += 1;
+            }
+            terms
+        };
         let (terms, span, shifts): (&[Term], _, _) = match (form, precision) {
             (Form::Pairs, Precision::Byte) => (&WHOLE, 511, (128, 16_384)),
             (Form::Pairs, Precision::Wide) => (&POINTS_CUT, 255, (0, 0)),
             (Form::Quads, Precision::Byte) => (&CENTROIDS_CUT, 16_384, (0, 16_384)),
             (Form::Quads, Precision::Wide) => (&BOTH_CUT, 16_384, (-32_768, 128)),
+            (Form::Pairs, Precision::Fine) => (&PAIRS_FINE, 255, (0, 0)),
+            (Form::Quads, Precision::Fine) => (&QUADS_FINE, 16_384, (-(1 << 23) - 128, 1 << 15)),
         };
         let planes = |plane: fn(&Term) -> usize| terms.iter().map(plane).max().unwrap_or(0) + 1;
         let (point_planes, centroid_planes) = (planes(|t| t.point), planes(|t| t.centroid));
@@ -90,28 +105,33 @@ impl Scheme {
 
     /// What is left of a centroid's squared distances but for `X.C`: `|c|^2 - 2^(f+1) a sum(c)`.
     pub(crate) fn centroid_offset(&self, centroid: &[i16]) -> i64 {
-        let norm: i64 = centroid.iter().map(|&c| i64::from(c).pow(2)).sum();
-        let sum: i64 = centroid.iter().map(|&c| i64::from(c)).sum();
+        let norm: i64 = self.precision.coordinates(centroid).map(|c| c * c).sum();
+        let sum: i64 = self.precision.coordinates(centroid).sum();
         norm - ((self.shifts.0 * sum) << (self.precision.fraction() + 1))
     }
 
     /// Writes a plane of a point; words beyond its coordinates stay as they are.
     pub(crate) fn pack_point(&self, rows: Rows<'_>, i: usize, plane: usize, words: &mut [u32]) {
-        let at = i * rows.dims()..(i + 1) * rows.dims();
-        match (self.form, rows.values) {
-            (Form::Pairs, Values::Byte(v)) => pairs(&v[at], words, |x| i16::from(x) - 128),
-            (Form::Pairs, Values::Wide(v)) => {
-                let high = |x: i16| ((i32::from(x) + 128) >> 8) as i16;
-                match plane {
-                    0 => pairs(&v[at], words, high),
-                    _ => pairs(&v[at], words, |x| (i32::from(x) - (i32::from(high(x)) << 8)) as i16),
-                }
-            }
-            (Form::Quads, Values::Byte(v)) => quads(&v[at], words, |x| x),
-            (Form::Quads, Values::Wide(v)) => match plane {
-                0 => quads(&v[at], words, |x| ((x >> 8) + 128) as u8),
-                _ => quads(&v[at], words, |x| (x & 255) as u8),
-            },
+        let row = match rows.values {
+            Values::Byte(v) => return self.pack_bytes(&v[rows.at(i)], words),
+            Values::Wide(v) | Values::Fine(v) => &v[rows.at(i)],
+        };
+        let (upper, lower) = row.split_at(rows.dims());
+        let high = |x: i16| ((i32::from(x) + 128) >> 8) as i16;
+        match (self.form, plane) {
+            (Form::Pairs, 0) => pairs(upper, words, high),
+            (Form::Pairs, 1) => pairs(upper, words, |x| (i32::from(x) - (i32::from(high(x)) << 8)) as i16),
+            (Form::Pairs, _) => pairs(lower, words, |x| x),
+            (Form::Quads, 0) => quads(upper, words, |x| ((x >> 8) + 128) as u8),
+            (Form::Quads, 1) => quads(upper, words, |x| (x & 255) as u8),
+            (Form::Quads, _) => quads(lower, words, |x| (x + 128) as u8),
+        }
+    }
+
+    fn pack_bytes(&self, row: &[u8], words: &mut [u32]) {
+        match self.form {
+            Form::Pairs => pairs(row, words, |x| i16::from(x) - 128),
+            Form::Quads => quads(row, words, |x| x),
         }
     }
 
@@ -119,22 +139,26 @@ impl Scheme {
     pub(crate) fn pack_centroid(&self, row: &[i16], plane: usize, words: &mut [u32]) {
         let shifted = |c: i16| i32::from(c) - 16_384;
         let high = |c: i16| (shifted(c) + 128) >> 8;
+        let (upper, lower) = row.split_at(row.len() / self.precision.words());
         match (self.form, self.precision, plane) {
             (Form::Pairs, Precision::Byte, _) => pairs(row, words, |c| shifted(c) as i16),
-            (Form::Pairs, Precision::Wide, _) => pairs(row, words, |c| c),
             (Form::Quads, Precision::Byte, 0) => quads(row, words, |c| high(c) as u8),
             (Form::Quads, Precision::Byte, _) => quads(row, words, |c| (shifted(c) - (high(c) << 8)) as u8),
-            (Form::Quads, Precision::Wide, 0) => quads(row, words, |c| (c >> 8) as u8),
-            (Form::Quads, Precision::Wide, _) => quads(row, words, |c| ((c & 255) - 128) as u8),
+            (Form::Pairs, _, 0) => pairs(upper, words, |c| c),
+            (Form::Pairs, _, _) => pairs(lower, words, |c| c),
+            (Form::Quads, _, 0) => quads(upper, words, |c| (c >> 8) as u8),
+            (Form::Quads, _, 1) => quads(upper, words, |c| ((c & 255) - 128) as u8),
+            (Form::Quads, _, _) => quads(lower, words, |c| c as u8),
         }
     }
 }
 
 fn sum(rows: Rows<'_>, i: usize) -> i64 {
-    let at = i * rows.dims()..(i + 1) * rows.dims();
+    let at = rows.at(i);
     match rows.values {
         Values::Byte(v) => v[at].iter().map(|&x| u32::from(x)).sum::<u32>().into(),
         Values::Wide(v) => v[at].iter().map(|&x| i32::from(x)).sum::<i32>().into(),
+        Values::Fine(v) => Precision::Fine.coordinates(&v[at]).sum(),
     }
 }
 

@@ -1,35 +1,37 @@
 //! Distances of single points from single centroids, for those who know already which few they need.
 
 use crate::level::Level;
-use crate::rows::{Rows, Values};
+use crate::rows::{Precision, Rows, Values};
 use crate::simd::{self, Dots};
 
 /// Centroids whose distances from single points are asked for.
 pub struct Pairs<'a> {
     dots: &'static Dots,
     centroids: &'a [i16],
-    dims: usize,
+    /// Words of a centroid.
+    width: usize,
     norms: Vec<i64>,
 }
 
 impl<'a> Pairs<'a> {
-    /// Of centroids as rows of `dims` numbers.
+    /// Of centroids as rows of `dims` coordinates on the grid of `precision`.
     ///
     /// # Panics
     /// If this processor does not have the level.
-    pub fn new(level: Level, centroids: &'a [i16], dims: usize) -> Self {
-        let norm = |row: &[i16]| row.iter().map(|&c| i64::from(i32::from(c) * i32::from(c))).sum();
-        let norms = centroids.chunks_exact(dims).map(norm).collect();
-        Self { dots: simd::dots(level), centroids, dims, norms }
+    pub fn new(level: Level, precision: Precision, centroids: &'a [i16], dims: usize) -> Self {
+        let width = dims * precision.words();
+        let norm = |row: &[i16]| precision.coordinates(row).map(|c| c * c).sum();
+        let norms = centroids.chunks_exact(width).map(norm).collect();
+        Self { dots: simd::dots(level), centroids, width, norms }
     }
 
     /// The squared distance of the `i`th point, whose length squared is `norm` ([`Rows::norm`]), from a centroid.
     pub fn squared(&self, rows: Rows<'_>, i: usize, norm: i64, centroid: usize) -> i64 {
-        let point = i * self.dims..(i + 1) * self.dims;
-        let c = &self.centroids[centroid * self.dims..][..self.dims];
+        let c = &self.centroids[centroid * self.width..][..self.width];
         let dot = match rows.values {
-            Values::Byte(values) => (self.dots.bytes)(&values[point], c),
-            Values::Wide(values) => (self.dots.wide)(&values[point], c),
+            Values::Byte(values) => (self.dots.bytes)(&values[rows.at(i)], c),
+            Values::Wide(values) => (self.dots.wide)(&values[rows.at(i)], c),
+            Values::Fine(values) => (self.dots.fine)(&values[rows.at(i)], c),
         };
         let fraction = rows.precision().fraction();
         (norm << (2 * fraction)) + self.norms[centroid] - (dot << (fraction + 1))
@@ -52,11 +54,19 @@ mod tests {
             )),
         ) {
             let bytes: Vec<u8> = x.iter().map(|&x| x as u8).collect();
-            for rows in [Rows::bytes(&bytes, x.len()), Rows::wide(&x, x.len())] {
-                let expected = scalar::squared(rows, 0, &c);
+            let dims = x.len();
+            let fine = |words: &[i16]| {
+                let (least, largest) = Precision::Fine.range();
+                let coordinates = words.iter().map(|&word| (i64::from(word) * 257).clamp(least, largest));
+                Precision::Fine.to_words(coordinates)
+            };
+            let (fine_x, fine_c) = (fine(&x), fine(&c));
+            let all = [(Rows::bytes(&bytes, dims), &c), (Rows::wide(&x, dims), &c), (Rows::fine(&fine_x, dims), &fine_c)];
+            for (rows, c) in all {
+                let expected = scalar::squared(rows, 0, c);
                 for level in Level::available() {
-                    let found = Pairs::new(level, &c, x.len()).squared(rows, 0, rows.norm(0), 0);
-                    prop_assert_eq!(found, expected, "{}", level);
+                    let pairs = Pairs::new(level, rows.precision(), c, dims);
+                    prop_assert_eq!(pairs.squared(rows, 0, rows.norm(0), 0), expected, "{}", level);
                 }
             }
         }

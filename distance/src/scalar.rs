@@ -4,16 +4,18 @@ use crate::blocked::Nearest;
 use crate::rows::Rows;
 
 /// The squared distance of the `i`th point from a centroid, in units of the centroids' grid, squared. It stays below
-/// 2^49: 65,536 coordinates apart by less than 2^16 each.
+/// 2^49: 65,536 coordinates apart by less than 2^16 each; of [`Precision::Fine`](crate::Precision::Fine) below 2^62: 16,384 apart
+/// by less than 2^24.
 pub fn squared(rows: Rows<'_>, i: usize, centroid: &[i16]) -> i64 {
-    let fraction = rows.precision().fraction();
-    rows.row(i).zip(centroid).map(|(x, &c)| ((x << fraction) - i64::from(c)).pow(2)).sum()
+    let precision = rows.precision();
+    let pairs = rows.row(i).zip(precision.coordinates(centroid));
+    pairs.map(|(x, c)| ((x << precision.fraction()) - c).pow(2)).sum()
 }
 
 /// The nearest of centroids, row by row, of which there must be one at least; of equally near ones the first.
 pub fn nearest(rows: Rows<'_>, i: usize, centroids: &[i16]) -> Nearest {
     let mut best = Nearest { index: 0, squared: i64::MAX };
-    for (index, centroid) in (0u32..).zip(centroids.chunks_exact(rows.dims())) {
+    for (index, centroid) in (0u32..).zip(centroids.chunks_exact(rows.width())) {
         let squared = squared(rows, i, centroid);
         if squared < best.squared {
             best = Nearest { index, squared };

@@ -40,6 +40,8 @@ pub struct MemberSpec {
     pub rank: u32,
     /// Name of its node.
     pub node: String,
+    /// Which of the node's agents: a later one, which has started since, is not of the group.
+    pub incarnation: u64,
     /// The controller's number of the rack.
     pub rack: u32,
     /// Address of the node's data interface.

@@ -11,13 +11,14 @@ use crate::machine::{Input, Output, WorkId};
 use crate::members::Members;
 use crate::memory::MemoryId;
 use crate::outbox::Received;
+use crate::peers::STARTED_AGAIN;
 use crate::preparation::Prepared;
 use crate::shared::{Shared, TimerKey};
 use crate::trace::CallRecord;
 use cool_machine::{Duration, Machine, Poll, Time};
 use cool_transport::Packet;
 use cool_transport::packet::Body;
-use cool_transport::unicast;
+use cool_transport::unicast::{self, AgentId};
 use cool_types::Operation;
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddrV4;
@@ -26,7 +27,7 @@ use std::sync::Arc;
 /// The engine of one node.
 #[derive(Debug)]
 pub struct Engine {
-    node: String,
+    me: AgentId,
     groups: BTreeMap<u64, Group>,
     /// Released groups whose streams other nodes still need.
     closing: BTreeSet<u64>,
@@ -34,12 +35,12 @@ pub struct Engine {
 }
 
 impl Engine {
-    /// The engine of the node of that name. Bounce buffers, thanks to which calls may return before everybody has their
+    /// The engine of an agent. Bounce buffers, thanks to which calls may return before everybody has their
     /// messages, take up to `bounce_bytes`; beyond it, calls wait. Nodes that are silent for `peer_timeout` while
     /// others wait are gone.
-    pub fn new(node: &str, bounce_bytes: u64, peer_timeout: Duration) -> Engine {
-        let shared = Shared::new(node, bounce_bytes, peer_timeout);
-        Engine { node: node.to_owned(), groups: BTreeMap::new(), closing: BTreeSet::new(), shared }
+    pub fn new(me: AgentId, bounce_bytes: u64, peer_timeout: Duration) -> Engine {
+        let shared = Shared::new(me.clone(), bounce_bytes, peer_timeout);
+        Engine { me, groups: BTreeMap::new(), closing: BTreeSet::new(), shared }
     }
 
     /// The latest calls, of a group or of all, at most `last`.
@@ -64,17 +65,19 @@ impl Engine {
         if self.groups.contains_key(&spec.id) {
             return Err(GroupError::Exists(spec.id));
         }
-        let mut members = Members::new(spec, &self.node)?;
+        let mut members = Members::new(spec, &self.me)?;
         let trees = members.my_trees();
         let mine = members.nodes[members.me].tcp;
+        let mut replaced = Vec::new();
         for place in members.others() {
             let node = &members.nodes[place];
             let Shared { peers, out, .. } = &mut self.shared;
-            let addresses = (mine, node.tcp);
-            let id = peers.join(now, &node.name, addresses, members.key(), &self.closing, out);
+            let (id, lost) = peers.join(now, node, mine, members.key(), &self.closing, out);
             members.number(place, id);
+            replaced.extend(lost);
         }
         self.groups.insert(spec.id, Group::new(members, spec.cost_model));
+        self.lost(now, &replaced);
         Ok(trees)
     }
 
@@ -94,7 +97,7 @@ impl Engine {
     ) {
         let Some(group) = self.groups.get_mut(&id).filter(|_| !self.closing.contains(&id)) else {
             let message =
-                format!("there is no group {id} on node {}: it was released or never made", self.node);
+                format!("there is no group {id} on node {}: it was released or never made", self.me.node);
             return self.shared.done(token, Err(Failure::new(FailureKind::Invalid, message, vec![rank])));
         };
         let result = asked(group, &mut self.shared);
@@ -200,8 +203,16 @@ impl Engine {
 
     fn packet(&mut self, now: Time, from: SocketAddrV4, packet: Packet, payload: &Received) {
         let (id, epoch) = (packet.id.group, packet.id.epoch);
-        if let Body::Ping { answer } = packet.body {
-            return self.ping(from, packet, answer);
+        match packet.body {
+            // Someone asks whether this agent is there, whatever has become of the group here.
+            Body::Ping => {
+                let body = Body::PingAnswer { incarnation: self.me.incarnation };
+                return self.shared.out.control(from, &Packet { body, ..packet });
+            }
+            Body::PingAnswer { incarnation } => {
+                return self.ping_answered(now, from, (id, epoch), incarnation);
+            }
+            _ => {}
         }
         let Some(group) = self.groups.get_mut(&id).filter(|group| group.key() == (id, epoch)) else {
             tracing::debug!(%from, group = id, epoch, "dropped a packet of a group that is not here");
@@ -211,12 +222,11 @@ impl Engine {
         self.conclude(now, id, result);
     }
 
-    /// Someone asks whether this agent is there, whatever has become of the group here; or answers.
-    fn ping(&mut self, from: SocketAddrV4, packet: Packet, answer: bool) {
-        if answer {
-            self.shared.out.control(from, &Packet { body: Body::Ping { answer: false }, ..packet });
-        } else if let Some(group) = self.groups.get_mut(&packet.id.group) {
-            group.answered(from);
+    /// The agent of this incarnation, at an address, is there: the one that a group has, or one that was started since.
+    fn ping_answered(&mut self, now: Time, from: SocketAddrV4, of: (u64, u32), incarnation: u64) {
+        let group = self.groups.get_mut(&of.0).filter(|group| group.key() == of);
+        if let Some(gone) = group.and_then(|group| group.answered(from, incarnation)) {
+            self.lose_peer(now, gone, STARTED_AGAIN);
         }
     }
 
@@ -282,9 +292,8 @@ impl Engine {
                 }
             }
             Input::Closed { connection, why } => {
-                if let Some(lost) = self.shared.peers.closed(connection, why, &mut self.shared.out) {
-                    self.lost(now, &[lost]);
-                }
+                let lost = self.shared.peers.closed(connection, &why, &mut self.shared.out);
+                self.lost(now, lost.as_slice());
             }
             Input::WorkDone(id) => self.work_done(now, id, None),
             Input::Prepared(id, prepared) => self.work_done(now, id, Some(prepared)),

@@ -4,7 +4,7 @@ use crate::api::{GroupError, GroupSpec, MemberSpec, TreeScope};
 use crate::link_share::Share;
 use crate::peers::NodeId;
 use cool_collective::{Layout, Place, Rank, Scope, Stripe};
-use cool_transport::unicast::MessageName;
+use cool_transport::unicast::{AgentId, MessageName};
 use cool_transport::{Chain, Hop};
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddrV4;
@@ -17,6 +17,8 @@ const CHUNK_MAX: u32 = 65_507 - cool_transport::packet::DATA_HEADER as u32;
 #[derive(Debug)]
 pub(crate) struct Node {
     pub(crate) name: String,
+    /// Of its agent.
+    pub(crate) incarnation: u64,
     pub(crate) udp: SocketAddrV4,
     pub(crate) tcp: SocketAddrV4,
     /// Its number among all nodes.
@@ -51,8 +53,8 @@ pub(crate) struct Members {
 }
 
 impl Members {
-    /// The group of `spec` as the node `me` sees it.
-    pub(crate) fn new(spec: &GroupSpec, me: &str) -> Result<Members, GroupError> {
+    /// The group of `spec` as the agent `me` sees it.
+    pub(crate) fn new(spec: &GroupSpec, me: &AgentId) -> Result<Members, GroupError> {
         let invalid = |reason: String| GroupError::Invalid { group: spec.id, reason };
         let first = first_members(&spec.members).map_err(invalid)?;
         if !(1..=CHUNK_MAX).contains(&spec.chunk_bytes) {
@@ -66,12 +68,22 @@ impl Members {
         let member_of = |node| &spec.members[layout.node_leader(node).0 as usize];
         let nodes: Vec<Node> = (0..layout.nodes())
             .map(member_of)
-            .map(|m| Node { name: m.node.clone(), udp: m.udp(), tcp: m.tcp(), id: NodeId(0) })
+            .map(|m| Node {
+                name: m.node.clone(),
+                incarnation: m.incarnation,
+                udp: m.udp(),
+                tcp: m.tcp(),
+                id: NodeId(0),
+            })
             .collect();
-        let me = nodes
-            .iter()
-            .position(|n| n.name == me)
-            .ok_or_else(|| invalid(format!("it has no rank on this node, {me}")))?;
+        let node = &me.node;
+        let place = nodes.iter().position(|n| n.name == *node);
+        let place = place.ok_or_else(|| invalid(format!("it has no rank on this node, {node}")))?;
+        if nodes[place].incarnation != me.incarnation {
+            return Err(invalid(format!(
+                "it is of another agent of this node, {node}, than the one that runs"
+            )));
+        }
         let mut trees: BTreeMap<Scope, Vec<Tree>> = BTreeMap::new();
         for tree in &spec.trees {
             let scope = match tree.scope {
@@ -102,7 +114,7 @@ impl Members {
             epoch: spec.epoch,
             layout,
             nodes,
-            me,
+            me: place,
             chunk_bytes: spec.chunk_bytes,
             trees,
             host_bytes_per_second: spec.host_bytes_per_second,
@@ -246,10 +258,11 @@ fn first_members(members: &[MemberSpec]) -> Result<BTreeMap<&str, &MemberSpec>, 
             return Err(format!("rank {} stands where rank {rank} should be", member.rank));
         }
         let same = *first.entry(&member.node).or_insert(member);
-        if (same.rack, same.udp(), same.tcp()) != (member.rack, member.udp(), member.tcp()) {
+        let place = |m: &MemberSpec| (m.rack, m.udp(), m.tcp(), m.incarnation);
+        if place(same) != place(member) {
             let node = &member.node;
             return Err(format!(
-                "node {node} is in two racks or at two addresses (ranks {} and {rank})",
+                "node {node} is in two racks, at two addresses or has two agents (ranks {} and {rank})",
                 same.rank
             ));
         }
@@ -269,6 +282,7 @@ mod tests {
         let member = |rank, node: &str, rack| MemberSpec {
             rank,
             node: node.to_owned(),
+            incarnation: 0,
             rack,
             ip: Ipv4Addr::new(10, 0, 0, node.as_bytes()[1]),
             udp_port: 1,
@@ -291,6 +305,10 @@ mod tests {
         }
     }
 
+    fn agent(node: &str) -> AgentId {
+        AgentId { node: node.to_owned(), incarnation: 0 }
+    }
+
     /// What a part may send while the node sends nothing else.
     fn alone(members: &Members, (index, of): (u32, u32), concurrent_senders: u32) -> Option<u64> {
         members.share(Scope::All, Stripe { index, of }, concurrent_senders).ceiling(&Sending::default())
@@ -298,11 +316,11 @@ mod tests {
 
     #[test]
     fn nodes_stand_in_chain_order_and_know_their_trees() {
-        let members = Members::new(&spec(), "h3").unwrap();
+        let members = Members::new(&spec(), &agent("h3")).unwrap();
         assert_eq!(members.nodes.iter().map(|n| n.name.as_str()).collect::<Vec<_>>(), ["h1", "h3"]);
         assert_eq!((members.me, members.my_ranks()), (1, &[Rank(0), Rank(2)][..]));
         assert_eq!(members.my_trees().len(), 2);
-        assert_eq!(Members::new(&spec(), "h1").unwrap().my_trees().len(), 1);
+        assert_eq!(Members::new(&spec(), &agent("h1")).unwrap().my_trees().len(), 1);
         assert_eq!([1, 5].map(|senders| alone(&members, (0, 1), senders)), [Some(50), Some(10)]);
         let expected = spec().cost_model.rack.bytes_per_second;
         assert!(members.is_verified(expected) && !members.is_verified(2 * expected));
@@ -318,7 +336,7 @@ mod tests {
             bytes_per_second: 20,
             ..spec.trees[0].clone()
         });
-        let members = Members::new(&spec, "h1").unwrap();
+        let members = Members::new(&spec, &agent("h1")).unwrap();
         assert_eq!((members.my_trees().len(), members.layout.stripes(Scope::All)), (2, 2));
         assert_eq!(
             [(0, 1), (0, 2), (1, 2)].map(|part| alone(&members, part, 1)),
@@ -335,15 +353,22 @@ mod tests {
         let error = |change: fn(&mut GroupSpec)| {
             let mut spec = spec();
             change(&mut spec);
-            Members::new(&spec, "h1").unwrap_err().to_string()
+            Members::new(&spec, &agent("h1")).unwrap_err().to_string()
         };
         assert!(error(|s| s.members[2].rack = 4).contains("node h3 is in two racks"));
+        assert!(
+            error(|s| s.members[2].incarnation = 4)
+                .contains("node h3 is in two racks, at two addresses or has two")
+        );
+        assert!(error(|s| s.members[1].incarnation = 4).contains("another agent of this node, h1"));
         assert!(error(|s| s.members[1].rank = 5).contains("rank 5 stands where rank 1"));
         assert!(error(|s| s.chunk_bytes = 0).contains("chunks of 0 bytes"));
         assert!(error(|s| s.trees[0].address = Ipv4Addr::LOCALHOST).contains("not a multicast address"));
         assert!(error(|s| s.trees[1].scope = TreeScope::Rack(5)).contains("rack 5"));
         assert!(error(|s| s.trees.push(s.trees[1].clone())).contains("more than 1 trees are for Rack(9)"));
         assert!(error(|s| s.members.clear()).contains("at least one rank"));
-        assert!(Members::new(&spec(), "h2").unwrap_err().to_string().contains("no rank on this node, h2"));
+        assert!(
+            Members::new(&spec(), &agent("h2")).unwrap_err().to_string().contains("no rank on this node, h2")
+        );
     }
 }

@@ -1,10 +1,12 @@
 //! The other agents and the connections to them. What messages mean is the groups' matter.
 
 use crate::machine::{ConnectionId, Output};
+use crate::members;
 use crate::memory::MemoryRange;
 use crate::outbox::Outbox;
 use cool_machine::{Machine, Time};
-use cool_transport::unicast::{self, Input, Notice, Peer};
+use cool_transport::unicast::{self, AgentId, Input, Notice, Peer};
+use core::cmp::Ordering;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::net::{Ipv4Addr, SocketAddrV4};
@@ -19,6 +21,9 @@ const PEERS_MAX: usize = 4096;
 /// connections.
 const RECONNECTS_MAX: u32 = 3;
 
+/// Why a node is lost whose agent is another incarnation than the one that its groups have.
+pub(crate) const STARTED_AGAIN: &str = "its agent was started again";
+
 /// A node, numbered by the engine when it first hears of it: 0 is its own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct NodeId(pub u32);
@@ -27,6 +32,8 @@ pub struct NodeId(pub u32);
 #[derive(Debug)]
 pub(crate) struct Link {
     pub(crate) machine: Peer,
+    /// Of the agent, as its groups or its greeting say.
+    pub(crate) incarnation: u64,
     pub(crate) connection: Option<ConnectionId>,
     /// What the driver was told that comes next over the connection.
     pub(crate) awaited: (u64, Option<MemoryRange>),
@@ -42,11 +49,19 @@ pub(crate) struct Link {
 }
 
 impl Link {
-    /// To a node `at` a place, from the node `me`.
-    fn new(me: &str, node: &str, at: impl fmt::Display, ip: Ipv4Addr) -> Link {
-        let machine = Peer::new(me, &format!("node {node} at {at}"));
-        let (connection, awaited, connect, groups) = (None, (0, None), None, BTreeSet::new());
-        Link { machine, connection, awaited, ip, connect, groups, used: false, reconnects: 0 }
+    /// To the agent `of` a node `at` a place, from the agent `me`.
+    fn new(me: &AgentId, (node, incarnation): (&str, u64), at: impl fmt::Display, ip: Ipv4Addr) -> Link {
+        Link {
+            machine: Peer::new(me, &format!("node {node} at {at}")),
+            incarnation,
+            connection: None,
+            awaited: (0, None),
+            ip,
+            connect: None,
+            groups: BTreeSet::new(),
+            used: false,
+            reconnects: 0,
+        }
     }
 }
 
@@ -70,8 +85,8 @@ pub(crate) struct Lost {
 }
 
 impl Lost {
-    fn new(node: NodeId, groups: BTreeSet<u64>) -> Lost {
-        Lost { node, groups, why: String::new() }
+    fn new(node: NodeId, groups: BTreeSet<u64>, why: &str) -> Lost {
+        Lost { node, groups, why: why.to_owned() }
     }
 }
 
@@ -80,10 +95,13 @@ impl Lost {
 struct Known {
     name: String,
     link: Option<Link>,
+    /// Whether a group has had it, and may still know it by its number.
+    has_been_in_group: bool,
 }
 
 #[derive(Debug)]
 pub(crate) struct Peers {
+    me: AgentId,
     /// Those that the engine has heard of, by number; the first is this node.
     nodes: Vec<Known>,
     by_name: BTreeMap<String, NodeId>,
@@ -95,16 +113,18 @@ pub(crate) struct Peers {
 }
 
 impl Peers {
-    /// The peers of the node `me`.
-    pub(crate) fn new(me: &str) -> Peers {
+    /// The peers of the agent `me`.
+    pub(crate) fn new(me: AgentId) -> Peers {
+        let name = me.node.clone();
         let mut peers = Peers {
+            me,
             nodes: Vec::new(),
             by_name: BTreeMap::new(),
             free: Vec::new(),
             connections: BTreeMap::new(),
             dirty: BTreeSet::new(),
         };
-        peers.number(me);
+        peers.number(&name);
         peers
     }
 
@@ -113,7 +133,7 @@ impl Peers {
         if let Some(known) = self.by_name.get(name) {
             return *known;
         }
-        let known = Known { name: name.to_owned(), link: None };
+        let known = Known { name: name.to_owned(), link: None, has_been_in_group: false };
         let number = match self.free.pop() {
             Some(number) => {
                 self.nodes[number.0 as usize] = known;
@@ -129,11 +149,6 @@ impl Peers {
         number
     }
 
-    /// The name of this node.
-    fn me(&self) -> &str {
-        &self.nodes[0].name
-    }
-
     /// The name of a node.
     pub(crate) fn name(&self, node: NodeId) -> &str {
         &self.nodes[node.0 as usize].name
@@ -143,43 +158,59 @@ impl Peers {
         self.nodes.get_mut(node.0 as usize)?.link.as_mut()
     }
 
-    /// A group has members on this node and on another one. Of two agents the one with the smaller address connects. Groups
-    /// in `closing` need connections no more.
+    /// A group has members on this node, at an address, and on another one. Of two agents the one with the smaller address
+    /// connects. Groups in `closing` need connections no more. Answers with the node's number, and with groups that it
+    /// lacks: those of an earlier agent, or this one if a later agent is there.
     pub(crate) fn join(
         &mut self,
         now: Time,
-        name: &str,
-        (mine, theirs): (SocketAddrV4, SocketAddrV4),
+        member: &members::Node,
+        mine: SocketAddrV4,
         group: (u64, u32),
         closing: &BTreeSet<u64>,
         out: &mut Outbox,
-    ) -> NodeId {
+    ) -> (NodeId, Option<Lost>) {
+        let (name, incarnation, theirs) = (member.name.as_str(), member.incarnation, member.tcp);
+        let mut lost = self.drop_useless(name, (incarnation, *theirs.ip()), closing, out);
         let node = self.number(name);
-        let other = |link: &Link| link.ip != *theirs.ip();
-        let left = |link: &Link| link.used && link.groups.is_subset(closing);
-        if self.link(node).is_some_and(|link| other(link) || left(link)) {
-            // Someone else came under this name before the group told where the node is; or the connection is one that
-            // nobody has looked after since its last group: the other side may have given it up, unheard because
-            // one of the two was cut off.
-            self.drop_peer(node, out);
-        }
-        let node = self.number(name);
-        let new = || Link::new(self.me(), name, theirs, *theirs.ip());
-        let fresh = self.nodes[node.0 as usize].link.is_none().then(new);
-        if let Some(link) = fresh {
-            self.nodes[node.0 as usize].link = Some(link);
-            if mine < theirs {
-                out.push(Output::Connect { node, to: theirs });
-            }
-        }
-        if let Some(link) = self.link(node) {
-            link.used = true;
-            link.connect = (mine < theirs).then_some(theirs);
-            link.groups.insert(group.0);
-            link.machine.handle(now, Input::Open { group: group.0, epoch: group.1 });
+        let connect = (mine < theirs).then_some(theirs);
+        let known = &mut self.nodes[node.0 as usize];
+        known.has_been_in_group = true;
+        let link = known.link.get_or_insert_with(|| {
+            connect.into_iter().for_each(|to| out.push(Output::Connect { node, to }));
+            Link::new(&self.me, (name, incarnation), theirs, *theirs.ip())
+        });
+        link.used = true;
+        link.connect = connect;
+        link.groups.insert(group.0);
+        link.machine.handle(now, Input::Open { group: group.0, epoch: group.1 });
+        if incarnation < link.incarnation {
+            lost = Some(Lost::new(node, BTreeSet::from([group.0]), STARTED_AGAIN));
         }
         self.dirty.insert(node);
-        node
+        (node, lost)
+    }
+
+    /// Drops the link to a node that is of no use for a group of an agent at an address. Answers with what is lost by it.
+    fn drop_useless(
+        &mut self,
+        name: &str,
+        (incarnation, ip): (u64, Ipv4Addr),
+        closing: &BTreeSet<u64>,
+        out: &mut Outbox,
+    ) -> Option<Lost> {
+        let node = *self.by_name.get(name)?;
+        let link = self.link(node)?;
+        if link.incarnation < incarnation {
+            return self.drop_peer(node, STARTED_AGAIN, out);
+        }
+        // Someone else came under this name before the group told where the node is; or the connection is one that nobody
+        // has looked after since its last group: the other side may have given it up, unheard because one of the two was
+        // cut off.
+        if link.ip != ip || link.used && link.groups.is_subset(closing) {
+            self.drop_peer(node, "", out);
+        }
+        None
     }
 
     /// A group has no members on this node any more.
@@ -258,75 +289,85 @@ impl Peers {
             return None;
         };
         bytes.extend_from_slice(more);
-        let name = match unicast::greeting(bytes) {
+        let who = match unicast::greeting(bytes) {
             Ok(None) => return None,
-            Ok(Some(name)) => name,
+            Ok(Some(who)) => who,
             Err(violation) => {
                 tracing::warn!(%ip, %violation, "refused a connection that is not an agent's");
                 self.hang_up(connection, out);
                 return None;
             }
         };
-        let (ip, bytes) = (*ip, std::mem::take(bytes));
+        let (ip, bytes, name) = (*ip, std::mem::take(bytes), who.node);
         let known = self.by_name.get(&name).copied();
         let link = known.and_then(|node| self.link(node));
-        // Identifiers ascend: its agent has given this one up and made the later one, whose greeting came sooner.
-        let stale = link.as_ref().is_some_and(|link| link.connection > Some(connection));
+        let stale = link.as_ref().is_some_and(|link| match who.incarnation.cmp(&link.incarnation) {
+            // That agent has ended: a later one is in the groups.
+            Ordering::Less => !link.groups.is_empty(),
+            // Identifiers ascend: its agent has given this one up and made the later one, whose greeting came sooner.
+            Ordering::Equal => link.connection > Some(connection),
+            Ordering::Greater => false,
+        });
         let elsewhere = link.is_some_and(|link| link.ip != ip);
         if stale && !elsewhere {
             self.hang_up(connection, out);
             return None;
         }
-        if elsewhere || name == self.me() || (known.is_none() && self.by_name.len() > PEERS_MAX) {
+        if elsewhere || name == self.me.node || (known.is_none() && self.by_name.len() > PEERS_MAX) {
             tracing::warn!(%ip, name, "refused a connection in the name of another node");
             self.hang_up(connection, out);
             return None;
         }
         let node = self.number(&name);
         let replaced = match self.link(node) {
+            Some(link) if link.incarnation != who.incarnation => self.drop_peer(node, STARTED_AGAIN, out),
             Some(link) if link.connection.is_some() => {
-                self.end(node, out).map(|lost| Lost { why: "its agent started again".to_owned(), ..lost })
+                self.end(node, "its agent made another connection", out)
             }
             _ => None,
         };
         let node = self.number(&name);
-        let fresh = Link::new(self.me(), &name, ip, ip);
+        let fresh = Link::new(&self.me, (&name, who.incarnation), ip, ip);
         self.nodes[node.0 as usize].link.get_or_insert(fresh).connection = Some(connection);
         self.connections.insert(connection, Owner::Peer(node));
         Some((node, bytes, replaced))
     }
 
     /// A connection ended, or could not be made.
-    pub(crate) fn closed(&mut self, connection: ConnectionId, why: String, out: &mut Outbox) -> Option<Lost> {
+    pub(crate) fn closed(&mut self, connection: ConnectionId, why: &str, out: &mut Outbox) -> Option<Lost> {
         match self.connections.remove(&connection)? {
             Owner::Unidentified { .. } => None,
-            Owner::Peer(node) => {
-                let lost = self.end(node, out)?;
-                if let Some(to) = self.link(node).and_then(|link| link.connect) {
-                    out.push(Output::Connect { node, to });
-                }
-                Some(Lost { why, ..lost })
-            }
+            Owner::Peer(node) => self.reconnect(node, why, out),
         }
+    }
+
+    /// The connection to a peer has ended, or is of no use: another one is asked for if one is needed and that is up to this
+    /// side.
+    pub(crate) fn reconnect(&mut self, node: NodeId, why: &str, out: &mut Outbox) -> Option<Lost> {
+        let lost = self.end(node, why, out)?;
+        if let Some(to) = self.link(node).and_then(|link| link.connect) {
+            out.push(Output::Connect { node, to });
+        }
+        Some(lost)
     }
 
     /// The connection to a peer has ended. Groups of which nothing came over it wait for another: the other side may have
     /// hung up before it had them.
-    fn end(&mut self, node: NodeId, out: &mut Outbox) -> Option<Lost> {
+    fn end(&mut self, node: NodeId, why: &str, out: &mut Outbox) -> Option<Lost> {
         let ended = self.forget(node, out)?;
         let migrated: BTreeSet<u64> = ended.machine.unconfirmed().map(|(group, _)| group).collect();
         let reconnects = if ended.machine.no_group_traffic() { ended.reconnects + 1 } else { 0 };
         if migrated.is_empty() || reconnects > RECONNECTS_MAX {
-            return Some(Lost::new(node, ended.groups));
+            return Some(Lost::new(node, ended.groups, why));
         }
         let mut link = Link {
             used: true,
             connect: ended.connect,
             reconnects,
-            ..Link::new(self.me(), self.name(node), ended.ip, ended.ip)
+            ..Link::new(&self.me, (self.name(node), ended.incarnation), ended.ip, ended.ip)
         };
         link.machine.resume_from(ended.machine);
-        let lost = Lost::new(node, &ended.groups - &migrated);
+        let lost = Lost::new(node, &ended.groups - &migrated, why);
         link.groups = migrated;
         // It had groups, so its number is still its own.
         self.nodes[node.0 as usize].link = Some(link);
@@ -334,8 +375,8 @@ impl Peers {
     }
 
     /// Gives a peer up and hangs up.
-    pub(crate) fn drop_peer(&mut self, node: NodeId, out: &mut Outbox) -> Option<Lost> {
-        Some(Lost::new(node, self.forget(node, out)?.groups))
+    pub(crate) fn drop_peer(&mut self, node: NodeId, why: &str, out: &mut Outbox) -> Option<Lost> {
+        Some(Lost::new(node, self.forget(node, out)?.groups, why))
     }
 
     fn forget(&mut self, node: NodeId, out: &mut Outbox) -> Option<Link> {
@@ -344,7 +385,7 @@ impl Peers {
         if let Some(connection) = link.connection {
             self.hang_up(connection, out);
         }
-        if !link.used {
+        if !self.nodes[node.0 as usize].has_been_in_group {
             self.by_name.remove(&self.nodes[node.0 as usize].name);
             self.free.push(node);
         }

@@ -13,7 +13,7 @@ use crate::trace::Ring;
 use crate::works::Works;
 use cool_machine::{Duration, Time};
 use cool_transport::StreamId;
-use cool_transport::unicast::{Input, Notice};
+use cool_transport::unicast::{AgentId, Input, Notice};
 use cool_types::Operation;
 use std::collections::BTreeSet;
 
@@ -55,11 +55,11 @@ pub(crate) struct Shared {
 }
 
 impl Shared {
-    pub(crate) fn new(node: &str, bounce_bytes: u64, peer_timeout: Duration) -> Shared {
+    pub(crate) fn new(me: AgentId, bounce_bytes: u64, peer_timeout: Duration) -> Shared {
         Shared {
             out: Outbox::default(),
             timers: Timers::new(),
-            peers: Peers::new(node),
+            peers: Peers::new(me),
             bounce_left: bounce_bytes,
             sending: Sending::default(),
             sending_changed: false,

@@ -3,7 +3,7 @@
 #![cfg_attr(fuzzing, no_main)]
 
 use cool_machine::{Machine, Poll, Time};
-use cool_transport::unicast::{Input, MessageName, Output, Peer, greeting};
+use cool_transport::unicast::{AgentId, Input, MessageName, Output, Peer, greeting};
 
 const MESSAGE: MessageName = MessageName { group: 1, epoch: 2, call: 3, transfer: 4, from: 5, to: 6 };
 
@@ -23,7 +23,7 @@ fn drain(peer: &mut Peer) -> Vec<Output> {
 }
 
 fn peer(name: &str, other: &str) -> Peer {
-    let mut peer = Peer::new(name, other);
+    let mut peer = Peer::new(&AgentId { node: name.to_owned(), incarnation: 7 }, other);
     peer.handle(Time::ZERO, Input::Open { group: MESSAGE.group, epoch: MESSAGE.epoch });
     peer
 }
@@ -53,8 +53,8 @@ fn receive<'a>(pieces: impl Iterator<Item = &'a [u8]>) -> (Vec<Output>, usize) {
 fn check(bytes: &[u8]) {
     let whole = receive(std::iter::once(bytes));
     assert_eq!(receive(bytes.chunks(5)), whole);
-    if let Ok(Some(node)) = greeting(bytes) {
-        assert_eq!(whole.0.first(), Some(&Output::Hello { node }));
+    if let Ok(Some(who)) = greeting(bytes) {
+        assert_eq!(whole.0.first(), Some(&Output::Hello(who)));
     }
 }
 

@@ -8,7 +8,7 @@ fn check(bytes: &[u8]) {
         Ok(model) => {
             assert_eq!(Model::decode(&model.encode()).expect("it was taken before").encode(), model.encode());
             let centroids = &model.clusters.centroids;
-            assert_eq!(centroids.len() * model.clusters.grid.origin.len(), centroids.values.len());
+            assert_eq!(centroids.len() * centroids.width(), centroids.values.len());
         }
         Err(refused) => assert!(!refused.is_empty()),
     }
@@ -16,7 +16,7 @@ fn check(bytes: &[u8]) {
 
 #[cfg(test)]
 fn seeds() -> Vec<Vec<u8>> {
-    use cool_kmeans::grid::{Centroids, Grid, Precision};
+    use cool_kmeans::grid::{Centroids, Grid, Precision, Reals};
     use cool_kmeans::model::{Clusters, Provenance};
     let model = |precision, grid: Grid, values: Vec<i16>| {
         let centroids = Centroids { precision, dims: grid.origin.len(), values };
@@ -25,7 +25,8 @@ fn seeds() -> Vec<Vec<u8>> {
     };
     vec![
         model(Precision::Byte, Grid::bytes(2, 1.0), vec![0, 32_640, 7, 128]),
-        model(Precision::Wide, Grid::spanning(&[-1.0], &[2.5]), vec![-32_767, 3, 32_767]),
+        model(Precision::Wide, Grid::spanning(Reals::Short, &[-1.0], &[2.5]), vec![-32_767, 3, 32_767]),
+        model(Precision::Fine, Grid::spanning(Reals::Float, &[-1.0], &[2.5]), vec![-32_767, 0, 32_766, 127]),
     ]
 }
 

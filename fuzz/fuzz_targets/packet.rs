@@ -38,7 +38,8 @@ fn seeds() -> Vec<Vec<u8>> {
         },
         Body::Settled { positions: vec![0..3, 5..16] },
         Body::DigestMismatch,
-        Body::Ping { answer: true },
+        Body::Ping,
+        Body::PingAnswer { incarnation: 8 },
     ];
     bodies
         .into_iter()

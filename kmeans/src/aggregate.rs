@@ -8,7 +8,6 @@ use crate::grid::{Centroids, Metric, Points};
 use crate::options::Empty;
 use crate::partition::draw;
 use crate::peers::Peers;
-use cool::Op;
 use cool_map::{Rows, Table};
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -118,11 +117,10 @@ impl Aggregation {
                 ways.add(j, &way);
             }
         }
-        let ways = peers.share(ways)?;
+        let (ways, owners) = peers.share_and_count(ways, self.owned.len() as u64)?;
         let far = ways.iter().map(|(j, way)| u128::from(centroids.go(j, self.metric, way)));
         let (squared, centroids) = (far.sum(), ways.len());
-        let owners = peers.combine(vec![self.owned.len() as u64], Op::Sum)?[0] as usize;
-        Ok(Moved { centroids, squared, empty: self.owned.keys() - owners })
+        Ok(Moved { centroids, squared, empty: self.owned.keys() - owners as usize })
     }
 
     /// Gives each centroid without points half of the largest cluster.

@@ -9,8 +9,8 @@ use crate::lloyd::Watch;
 use crate::model::Clusters;
 use crate::peers::Peers;
 use crate::tables::in_blocks;
-use crate::threads;
 use cool_distance::{Level, Panels, Picked};
+use cool_map::threads;
 use std::ops::Range;
 
 /// Points that a rank reads and assigns at a time.

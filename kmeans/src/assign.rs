@@ -1,9 +1,9 @@
 //! Each point's nearest centroid, and the sums of each centroid's points, on all threads of a rank.
 
 use crate::grid::{Centroids, Points, Values};
-use crate::threads;
 use cool_distance::{Level, Panels, Picked};
 use cool_map::Rows;
+use cool_map::threads;
 
 /// A label that no centroid has: of points that are not assigned.
 pub const NO_LABEL: u32 = u32::MAX;
@@ -125,10 +125,16 @@ fn add(points: &Points, members: &[u32], sums: &mut [i64]) {
         }
         return;
     }
-    let row = |i: u32| i as usize * points.dims..(i as usize + 1) * points.dims;
+    let row = |i: u32| i as usize * points.width()..(i as usize + 1) * points.width();
     match &points.values {
         Values::Byte(values) => add_rows(members.iter().map(|&i| &values[row(i)]), sums),
         Values::Wide(values) => add_rows(members.iter().map(|&i| &values[row(i)]), sums),
+        Values::Fine(values) => {
+            let mut words = vec![0; points.width()];
+            add_rows(members.iter().map(|&i| &values[row(i)]), &mut words);
+            let (upper, lower) = words.split_at(points.dims);
+            sums.iter_mut().zip(upper.iter().zip(lower)).for_each(|(sum, (u, l))| *sum += 256 * u + l);
+        }
     }
 }
 
@@ -155,15 +161,16 @@ mod tests {
     use proptest::prelude::*;
 
     fn case(precision: Precision) -> impl Strategy<Value = (Points, Centroids)> {
-        let (x, c) = match precision {
-            Precision::Byte => (0..=255i16, 0..=32_640i16),
-            Precision::Wide => (-32_767..=32_767i16, -32_767..=32_767i16),
-        };
+        let within = |(least, most)| least..=most;
         (1usize..40, 0usize..60, 1usize..9).prop_flat_map(move |(dims, n, k)| {
-            let points = prop::collection::vec(x.clone(), n * dims);
-            let centroids = prop::collection::vec(c.clone(), k * dims);
-            (points, centroids).prop_map(move |(x, values)| {
-                (Points::new(precision, dims, x), Centroids { precision, dims, values })
+            let points = prop::collection::vec(within(precision.range()), n * dims);
+            let centroids = prop::collection::vec(within(precision.centroid_range()), k * dims);
+            let words = move |rows: &[i64]| -> Vec<i16> {
+                rows.chunks(dims).flat_map(|row| precision.to_words(row.iter().copied())).collect()
+            };
+            (points, centroids).prop_map(move |(points, centroids)| {
+                let values = words(&centroids);
+                (Points::new(precision, dims, words(&points)), Centroids { precision, dims, values })
             })
         })
     }
@@ -172,7 +179,7 @@ mod tests {
         #![proptest_config(ProptestConfig::with_cases(64))]
         #[test]
         fn any_number_of_threads_chooses_and_sums_as_the_plain_definition(
-            (points, centroids) in prop_oneof![case(Precision::Byte), case(Precision::Wide)],
+            (points, centroids) in prop_oneof![case(Precision::Byte), case(Precision::Wide), case(Precision::Fine)],
             threads in 1usize..5,
             weights in prop::option::of(prop::collection::vec(any::<u16>(), 60)),
         ) {

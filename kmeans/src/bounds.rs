@@ -8,14 +8,15 @@
 //! up the steps of a centroid that goes to and fro; those against an *anchor*, where the centroids were some
 //! iterations ago, do not: the larger of both counts. Of the rest only those centroids are measured that moved far enough to matter.
 //!
-//! **Nothing is lost.** Bounds are integers, in units of 1/64 of the centroids' grid: lower ones rounded down, distances
+//! **Nothing is lost.** Bounds are integers, in units of 1/64 of the centroids' grid, or twice the grid of [`Precision::Fine`], which
+//! keeps distances below 2^30: lower ones rounded down, distances
 //! from own centroids and movements rounded up, and skipped is only what is strictly farther. So labels and inertia are
 //! those of all distances, and of equally near centroids the first is chosen here too.
 
 use crate::assign::Assigned;
-use crate::grid::{Centroids, Points};
-use crate::threads;
+use crate::grid::{Centroids, Points, Precision};
 use cool_distance::{Level, Pairs, Panels, Picked, Rows};
+use cool_map::threads;
 
 /// Points that a thread takes at a time.
 const PIECE: usize = 1024;
@@ -76,14 +77,25 @@ struct Moves {
     iterations: u32,
 }
 
-/// The root of a squared distance in units of 1/64, rounded down.
-fn floor_root(squared: i64) -> u32 {
-    (squared.unsigned_abs() << 12).isqrt() as u32
-}
+/// The units of bounds.
+#[derive(Clone, Copy)]
+struct Unit(Precision);
 
-/// The same, at least as large.
-fn ceil_root(squared: i64) -> u32 {
-    if squared == 0 { 0 } else { floor_root(squared) + 1 }
+impl Unit {
+    /// The root of a squared distance in units, rounded down.
+    fn floor_root(self, squared: i64) -> u32 {
+        let squared = squared.unsigned_abs();
+        let in_units = match self.0 {
+            Precision::Byte | Precision::Wide => squared << 12,
+            Precision::Fine => squared >> 2,
+        };
+        in_units.isqrt() as u32
+    }
+
+    /// The same, at least as large.
+    fn ceil_root(self, squared: i64) -> u32 {
+        if squared == 0 { 0 } else { self.floor_root(squared) + 1 }
+    }
 }
 
 impl Moves {
@@ -104,9 +116,10 @@ impl Moves {
 
     /// Takes note of where the centroids are now.
     fn advance(&mut self, centroids: &Centroids, threads: usize) {
+        let unit = Unit(centroids.precision);
         let moved = |from: &Centroids, j: usize| {
-            let pairs = from.row(j).iter().zip(centroids.row(j));
-            ceil_root(pairs.map(|(&a, &b)| (i64::from(a) - i64::from(b)).pow(2)).sum())
+            let pairs = from.coordinates(j).zip(centroids.coordinates(j));
+            unit.ceil_root(pairs.map(|(a, b)| (a - b).pow(2)).sum())
         };
         let both = threads::map(threads, centroids.len(), |j| (moved(&self.now, j), moved(&self.anchor, j)));
         (self.step, self.from_anchor) = both.into_iter().unzip();
@@ -132,10 +145,11 @@ impl Moves {
 /// What a thread needs for its points.
 struct Search<'a> {
     points: &'a Points,
+    unit: Unit,
     rows: Rows<'a>,
     norms: &'a [i64],
     pairs: Pairs<'a>,
-    panels: Panels,
+    panels: Panels<'a>,
     moves: &'a Moves,
     /// Whether this iteration's centroids are the next anchor.
     anchors: bool,
@@ -226,7 +240,8 @@ impl Bounds {
             points,
             rows: points.rows(),
             norms: &self.norms,
-            pairs: Pairs::new(level, &centroids.values, centroids.dims),
+            unit: Unit(centroids.precision),
+            pairs: Pairs::new(level, centroids.precision, &centroids.values, centroids.dims),
             panels: Panels::new(level, centroids.precision, &centroids.values, centroids.dims),
             moves: &self.moves,
             anchors: self.moves.anchors_anew(),
@@ -248,7 +263,7 @@ impl Search<'_> {
 
     /// A bound by a distance that was just measured.
     fn bound(&self, (squared, centroid): Measured) -> Near {
-        let (distance, j) = (floor_root(squared), centroid as usize);
+        let (distance, j) = (self.unit.floor_root(squared), centroid as usize);
         let since_anchor = distance.saturating_sub(self.moves.from_anchor[j]);
         Near { centroid, since_step: distance + self.moves.path[j], since_anchor }
     }
@@ -268,14 +283,14 @@ impl Search<'_> {
         found.measured += 1;
         let mut best = own_measured;
         let mut changed = self.among_near(point, bounds, &mut best, found);
-        let Some(outside) = self.outside(piece.rest[i], ceil_root(best.0)) else { return false };
+        let Some(outside) = self.outside(piece.rest[i], self.unit.ceil_root(best.0)) else { return false };
         let mut rest = Rest { since_step: outside.beyond, ..piece.rest[i] };
         for &centroid in outside.suspects {
             if bounds.iter().any(|bound| bound.centroid == centroid) {
                 continue;
             }
             let lower = self.rest_lower(piece.rest[i], centroid);
-            if lower > ceil_root(best.0) {
+            if lower > self.unit.ceil_root(best.0) {
                 rest.since_step = rest.since_step.min(lower);
                 continue;
             }
@@ -306,10 +321,10 @@ impl Search<'_> {
         let (own, mut changed) = (best.1, false);
         for bound in bounds {
             // All that follow were as far at least.
-            if bound.since_step.saturating_sub(self.longest_path) > ceil_root(best.0) {
+            if bound.since_step.saturating_sub(self.longest_path) > self.unit.ceil_root(best.0) {
                 break;
             }
-            if bound.centroid == own || self.lower(bound) > ceil_root(best.0) {
+            if bound.centroid == own || self.lower(bound) > self.unit.ceil_root(best.0) {
                 continue;
             }
             let measured = (self.squared(point, bound.centroid), bound.centroid);
@@ -345,7 +360,7 @@ impl Search<'_> {
     /// Takes a measured centroid among the near ones, in place of the farthest, if it is nearer than that one or the best.
     fn keep(&self, bounds: &mut [Near], own: Measured, measured: Measured, best: Measured, rest: &mut Rest) {
         let farthest = bounds.iter_mut().filter(|b| b.centroid != best.1).max_by_key(|b| self.lower(b));
-        let distance = floor_root(measured.0);
+        let distance = self.unit.floor_root(measured.0);
         match farthest {
             Some(bound) if measured == best || distance < self.lower(bound) => {
                 let gone = if bound.centroid == own.1 { self.bound(own) } else { *bound };
@@ -405,7 +420,7 @@ impl Search<'_> {
         let mut rest = Rest { since_step: u32::MAX, since_anchor: u32::MAX };
         if bounds.len() < all.len() {
             let (_, next, _) = all.select_nth_unstable(bounds.len());
-            rest.since_step = floor_root(next.0);
+            rest.since_step = self.unit.floor_root(next.0);
             rest.since_anchor = rest.since_step.saturating_sub(self.farthest_from_anchor);
         }
         let nearest = &mut all[..bounds.len()];
@@ -428,7 +443,7 @@ struct Outside<'a> {
 mod tests {
     use super::*;
     use crate::assign::{assign, sum};
-    use crate::grid::{Metric, Precision};
+    use crate::grid::Metric;
     use crate::partition::draw;
     use proptest::prelude::*;
 
@@ -437,9 +452,12 @@ mod tests {
         let value = |i: usize| {
             let group = draw(seed, (i / dims) as u64) % groups;
             let corner = draw(seed + 1, group * dims as u64 + (i % dims) as u64) % 200;
-            (corner + draw(seed + 2, i as u64) % 40) as i16
+            let near = (corner + draw(seed + 2, i as u64) % 40) as i64;
+            // Beyond what one word holds, and with all of the lower one's values.
+            if precision == Precision::Fine { near * 33_333 - 4_000_000 } else { near }
         };
-        Points::new(precision, dims, (0..n * dims).map(value).collect())
+        let rows = (0..n).map(|i| (i * dims..(i + 1) * dims).map(value));
+        Points::new(precision, dims, rows.flat_map(|row| precision.to_words(row)).collect())
     }
 
     /// Lloyd's iterations, with labels and inertia of each by bounds and by all distances.
@@ -452,7 +470,7 @@ mod tests {
         iterations: usize,
     ) -> Vec<u64> {
         let mut centroids = Centroids::at(points);
-        centroids.values.truncate(k * points.dims);
+        centroids.values.truncate(k * points.width());
         let (mut labels, mut plain) = (vec![u32::MAX; points.len()], vec![u32::MAX; points.len()]);
         let mut bounds = None;
         let mut measured = Vec::new();
@@ -473,7 +491,7 @@ mod tests {
             for (j, row) in sum(points, &labels, k, 1).iter() {
                 let (sums, weight) = row.split_at(points.dims);
                 let mean = centroids.mean(j, Metric::Euclidean, sums, weight[0]);
-                centroids.values[j * points.dims..][..points.dims].copy_from_slice(&mean);
+                centroids.values[j * points.width()..][..points.width()].copy_from_slice(&mean);
             }
         }
         measured
@@ -487,7 +505,7 @@ mod tests {
         #![proptest_config(ProptestConfig::with_cases(cases()))]
         #[test]
         fn bounds_give_the_labels_and_inertia_of_all_distances(
-            wide: bool,
+            precision in prop::sample::select(vec![Precision::Byte, Precision::Wide, Precision::Fine]),
             (k, n) in (1usize..40).prop_flat_map(|k| (Just(k), k..250)),
             dims in 1usize..12,
             groups in 1u64..30,
@@ -496,7 +514,6 @@ mod tests {
             threads in 1usize..4,
             seed in 0u64..1 << 40,
         ) {
-            let precision = if wide { Precision::Wide } else { Precision::Byte };
             check(&grouped(precision, n, dims, groups, seed), k, near, level, threads, 12);
         }
     }
@@ -510,10 +527,13 @@ mod tests {
 
     #[test]
     fn roots_enclose_the_distance() {
-        for squared in [0, 1, 2, 3, 4, 1 << 30, (1 << 48) - 1, 1 << 48] {
-            let real = (squared as f64).sqrt() * 64.0;
-            let (low, high) = (floor_root(squared), ceil_root(squared));
-            assert!(f64::from(low) <= real && real <= f64::from(high) && high - low <= 1, "{squared}");
+        let (short, fine) = ((Precision::Wide, 48, 64.0), (Precision::Fine, 61, 0.5));
+        for (precision, bits, units) in [short, fine] {
+            for squared in [0, 1, 2, 3, 4, 1 << 30, (1 << bits) - 1, 1 << bits] {
+                let real = (squared as f64).sqrt() * units;
+                let (low, high) = (Unit(precision).floor_root(squared), Unit(precision).ceil_root(squared));
+                assert!(f64::from(low) <= real && real <= f64::from(high) && high - low <= 1, "{squared}");
+            }
         }
     }
 }

@@ -44,7 +44,8 @@ impl Effort {
     /// Bytes that are needed in any case: points, labels, and sums, centroids and their packed copies.
     pub fn least_memory(points: &Points, clusters: usize) -> u64 {
         let each = points.dims * coordinate_bytes(points) + 2 * size_of::<u32>();
-        (points.len() * each + clusters * points.dims * CENTROID_BYTES) as u64
+        let centroid = points.width() * WORD_BYTES + points.dims * size_of::<i64>();
+        (points.len() * each + clusters * centroid) as u64
     }
 
     /// Centroids of which each point keeps bounds, if there is room for bounds.
@@ -66,8 +67,9 @@ impl Effort {
     }
 }
 
-/// Bytes of a centroid's coordinate in all its copies: one to send, three to compare, two planes of panels, and a sum.
-const CENTROID_BYTES: usize = 18;
+/// Bytes of a word of a centroid's coordinate in all its copies: one to send, three to compare, two planes of panels. The
+/// coordinate's sum comes on top.
+const WORD_BYTES: usize = 10;
 
 /// With fewer near centroids bounds hardly spare a distance.
 const LEAST_NEAR: usize = 4;
@@ -79,6 +81,7 @@ fn coordinate_bytes(points: &Points) -> usize {
     match points.precision() {
         Precision::Byte => 1,
         Precision::Wide => 2,
+        Precision::Fine => 4,
     }
 }
 

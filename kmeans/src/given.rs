@@ -5,16 +5,16 @@
 //! integers of 53 bits, so that they, too, are the same bits on any ranks and threads.
 
 use crate::error::Error;
-use crate::grid::{Grid, MAX_DIMS, Values};
+use crate::grid::{Grid, MAX_DIMS, Reals, Values};
 use crate::inputs::Source;
 use crate::lloyd::Clustered;
 use crate::partition::Thinned;
 use crate::peers::Peers;
 use crate::share::{Share, grid_between};
-use crate::threads;
 use crate::weights::Weights;
 use cool::Op;
 use cool_map::Rows;
+use cool_map::threads;
 
 /// Bits of the integers that stand for real numbers, but for the sign.
 const BITS: i32 = 53;
@@ -75,17 +75,19 @@ pub struct InNumbers {
 
 impl Share {
     /// The rows that each rank gives, in the order of ranks, and how many times each counts: finite numbers of at least 0, or
-    /// once. A rank may have none.
+    /// once. A rank may have none. Numbers that are no bytes are held as `reals` says.
     pub fn given(
         peers: &Peers<'_>,
         rows: Given<'_>,
         dims: usize,
         weights: Option<&[f64]>,
+        reals: Reals,
     ) -> Result<Self, Error> {
-        let checked = if (1..=MAX_DIMS).contains(&dims) {
+        let most = if matches!(rows, Given::Bytes(_)) { MAX_DIMS } else { reals.max_dims() };
+        let checked = if (1..=most).contains(&dims) {
             Ok(())
         } else {
-            Err(Error::Input(format!("points of {dims} coordinates; they have 1 to {MAX_DIMS}")))
+            Err(Error::Input(format!("points of {dims} coordinates; they have 1 to {most}")))
         };
         peers.agree(checked)?;
         let kind = u64::from(matches!(rows, Given::Bytes(_))) + 2 * u64::from(weights.is_some());
@@ -102,7 +104,7 @@ impl Share {
         let total = each.iter().map(|one| one[0]).sum();
         let grid = match rows {
             Given::Bytes(_) => Grid::bytes(dims, 1.0),
-            Given::Reals(_) => spanning(peers, rows, dims)?,
+            Given::Reals(_) => spanning(peers, reals, rows, dims)?,
         };
         let mut points = grid.no_points();
         match rows {
@@ -181,13 +183,13 @@ impl Share {
 }
 
 /// The grid that spans all ranks' rows.
-fn spanning(peers: &Peers<'_>, rows: Given<'_>, dims: usize) -> Result<Grid, Error> {
+fn spanning(peers: &Peers<'_>, reals: Reals, rows: Given<'_>, dims: usize) -> Result<Grid, Error> {
     let mut bounds = (vec![f64::MAX; dims], vec![f64::MIN; dims]);
     rows.each(dims, |_, row| {
         bounds.0.iter_mut().zip(row).for_each(|(low, x)| *low = low.min(*x));
         bounds.1.iter_mut().zip(row).for_each(|(high, x)| *high = high.max(*x));
     });
-    grid_between(peers, bounds.0, bounds.1)
+    grid_between(peers, reals, bounds.0, bounds.1)
 }
 
 /// The nearest centre of each row, of equally near ones the first, and the squared distance from it.

@@ -8,23 +8,40 @@
 //! - [`Precision::Byte`]: 0 to 255, for HOG vectors (step 1/255) and for data that is bytes already (step 1).
 //! - [`Precision::Wide`]: -32767 to 32767, for other numbers. The dimension of the largest range fills the grid, and
 //!   each dimension is centred on its own middle; so a coordinate is off by at most range / 131,068.
+//! - [`Precision::Fine`]: the same with 256 times as many steps, as fine as the mantissas of 32-bit floating-point numbers: off by
+//!   at most range / 33,553,408.
 //!
-//! A centroid is held on the same grid with [`Precision::fraction`] further bits, rounded to nearest, so that it
-//! fits an `i16` too. This is all that is lost: distances, sums, inertia and choices are exact from there on.
+//! A centroid is held on the same grid with [`Precision::fraction`] further bits, rounded to nearest, in
+//! [`Precision::words`] of 16 bits a coordinate. This is all that is lost: distances, sums, inertia and choices are
+//! exact from there on.
 
 pub use cool_distance::{MAX_DIMS, Precision};
 use cool_distance::{Rows, scalar};
 use std::ops::Range;
 
-/// The largest magnitude of a point's coordinate.
-pub fn largest(precision: Precision) -> i64 {
-    match precision {
-        Precision::Byte => 255,
-        Precision::Wide => WIDEST,
-    }
+/// How numbers that are no bytes are held.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
+pub enum Reals {
+    /// In 16 bits: 65,535 steps over their range.
+    #[default]
+    Short,
+    /// In 32 bits: as finely as the mantissas of 32-bit floating-point numbers, 2^24 steps over their range.
+    Float,
 }
 
-const WIDEST: i64 = 32_767;
+impl Reals {
+    fn precision(self) -> Precision {
+        match self {
+            Self::Short => Precision::Wide,
+            Self::Float => Precision::Fine,
+        }
+    }
+
+    /// Most coordinates of such points.
+    pub fn max_dims(self) -> usize {
+        self.precision().max_dims()
+    }
+}
 
 /// What distance is.
 #[derive(
@@ -59,19 +76,21 @@ impl Grid {
     }
 
     /// The finest grid that holds coordinates between `low` and `high`, which must be finite and at most 1e300.
-    pub fn spanning(low: &[f64], high: &[f64]) -> Self {
+    pub fn spanning(reals: Reals, low: &[f64], high: &[f64]) -> Self {
+        let precision = reals.precision();
         let range = low.iter().zip(high).map(|(l, h)| h - l).fold(0.0, f64::max);
-        let step = range / (2 * WIDEST) as f64;
+        let step = range / (2 * precision.range().1) as f64;
         // Points that are all equal (or nearer than f64 can divide) still need a step.
         let step = if step > 0.0 { step } else { 1.0 };
         let origin = low.iter().zip(high).map(|(l, h)| l + (h - l) / 2.0).collect();
-        Self { metric: Metric::Euclidean, precision: Precision::Wide, origin, step }
+        Self { metric: Metric::Euclidean, precision, origin, step }
     }
 
     /// The grid of vectors of length 1.
-    pub fn directions(dims: usize) -> Self {
-        let step = 1.0 / WIDEST as f64;
-        Self { metric: Metric::Cosine, precision: Precision::Wide, origin: vec![0.0; dims], step }
+    pub fn directions(reals: Reals, dims: usize) -> Self {
+        let precision = reals.precision();
+        let step = 1.0 / precision.range().1 as f64;
+        Self { metric: Metric::Cosine, precision, origin: vec![0.0; dims], step }
     }
 
     /// Real numbers as this grid has them: of length 1, if the metric says so.
@@ -84,38 +103,38 @@ impl Grid {
 
     /// Puts rows of real numbers onto this grid, behind the points that are there.
     pub fn quantise(&self, rows: &[f64], points: &mut Points) {
-        let place = |(v, o): (&f64, &f64)| ((v - o) / self.step).round();
+        let (least, most) = self.bounds();
+        let place = |(v, o): (&f64, &f64)| ((v - o) / self.step).round().clamp(least, most);
         for row in rows.chunks(self.origin.len()) {
             let row = self.scaled(row);
             let placed = row.iter().zip(&self.origin).map(place);
             match &mut points.values {
-                Values::Byte(values) => values.extend(placed.map(|x| x.clamp(0.0, 255.0) as u8)),
-                Values::Wide(values) => {
-                    values.extend(placed.map(|x| x.clamp(-WIDEST as f64, WIDEST as f64) as i16));
-                }
+                Values::Byte(values) => values.extend(placed.map(|x| x as u8)),
+                Values::Wide(values) => values.extend(placed.map(|x| x as i16)),
+                Values::Fine(values) => values.extend(self.precision.to_words(placed.map(|x| x as i64))),
             }
         }
     }
 
+    /// The least and the largest coordinate of a point.
+    fn bounds(&self) -> (f64, f64) {
+        let (least, most) = self.precision.range();
+        (least as f64, most as f64)
+    }
+
     /// Whether a row of real numbers is within its bounds, so that it is as near to others on the grid as off it.
     pub fn holds(&self, row: &[f64]) -> bool {
-        let (least, most) = match self.precision {
-            Precision::Byte => (0.0, 255.0),
-            Precision::Wide => (-WIDEST as f64, WIDEST as f64),
-        };
+        let (least, most) = self.bounds();
         row.iter().zip(&self.origin).all(|(v, o)| (least..=most).contains(&((v - o) / self.step).round()))
     }
 
     /// The centroids nearest to real ones that the grid has.
     pub fn centroids(&self, real: &[f64]) -> Centroids {
         let unit = self.step / f64::from(1 << self.precision.fraction());
-        let (least, most) = match self.precision {
-            Precision::Byte => (0.0, 32_640.0),
-            Precision::Wide => (-WIDEST as f64, WIDEST as f64),
-        };
-        let place = |(v, o): (&f64, &f64)| ((v - o) / unit).round().clamp(least, most) as i16;
+        let (least, most) = self.precision.centroid_range();
+        let place = |(v, o): (&f64, &f64)| ((v - o) / unit).round().clamp(least as f64, most as f64) as i64;
         let dims = self.origin.len();
-        let placed = |row| self.scaled(row).iter().zip(&self.origin).map(place).collect::<Vec<_>>();
+        let placed = |row| self.precision.to_words(self.scaled(row).iter().zip(&self.origin).map(place));
         let values = real.chunks(dims).flat_map(placed).collect();
         Centroids { precision: self.precision, dims, values }
     }
@@ -140,7 +159,8 @@ impl Grid {
     pub fn real(&self, centroids: &Centroids) -> Vec<f64> {
         let unit = self.step / f64::from(1 << self.precision.fraction());
         let row = |row: &[i16]| -> Vec<f64> {
-            row.iter().zip(&self.origin).map(|(&c, o)| o + unit * f64::from(c)).collect()
+            let coordinates = self.precision.coordinates(row);
+            coordinates.zip(&self.origin).map(|(c, o)| o + unit * c as f64).collect()
         };
         centroids.rows().flat_map(row).collect()
     }
@@ -168,7 +188,7 @@ fn direction(row: &[f64]) -> Vec<f64> {
 pub struct Points {
     /// Coordinates of each.
     pub dims: usize,
-    /// All coordinates, `dims` for each point.
+    /// All coordinates, `dims` for each point in the precision's form.
     pub values: Values,
     /// How many times each point counts; none where each counts once.
     pub weights: Option<Vec<u16>>,
@@ -181,14 +201,17 @@ pub enum Values {
     Byte(Vec<u8>),
     /// Of [`Precision::Wide`].
     Wide(Vec<i16>),
+    /// Of [`Precision::Fine`], whose coordinates are two words.
+    Fine(Vec<i16>),
 }
 
 impl Points {
-    /// Points of these coordinates, which must be in the precision's range.
+    /// Points of these coordinates, in the precision's range and form.
     pub fn new(precision: Precision, dims: usize, values: Vec<i16>) -> Self {
         let values = match precision {
             Precision::Byte => Values::Byte(values.into_iter().map(|x| x as u8).collect()),
             Precision::Wide => Values::Wide(values),
+            Precision::Fine => Values::Fine(values),
         };
         Self { dims, values, weights: None }
     }
@@ -213,6 +236,7 @@ impl Points {
         match &self.values {
             Values::Byte(values) => Rows::bytes(values, self.dims),
             Values::Wide(values) => Rows::wide(values, self.dims),
+            Values::Fine(values) => Rows::fine(values, self.dims),
         }
     }
 
@@ -228,16 +252,31 @@ impl Points {
 
     /// Makes room for `points` more.
     pub fn reserve(&mut self, points: usize) {
+        let numbers = points * self.width();
         match &mut self.values {
-            Values::Byte(values) => values.reserve_exact(points * self.dims),
-            Values::Wide(values) => values.reserve_exact(points * self.dims),
+            Values::Byte(values) => values.reserve_exact(numbers),
+            Values::Wide(values) | Values::Fine(values) => values.reserve_exact(numbers),
         }
     }
 
-    /// A centroid at the place of a point, on the centroids' grid.
-    pub fn centroid_at(&self, i: usize) -> impl Iterator<Item = i16> {
+    /// Numbers of a point in its precision's form.
+    pub fn width(&self) -> usize {
+        self.dims * self.precision().words()
+    }
+
+    /// The numbers of a point as words.
+    pub(crate) fn words(&self, i: usize) -> Vec<i16> {
+        let at = i * self.width()..(i + 1) * self.width();
+        match &self.values {
+            Values::Byte(values) => values[at].iter().map(|&x| x.into()).collect(),
+            Values::Wide(values) | Values::Fine(values) => values[at].to_vec(),
+        }
+    }
+
+    /// A centroid at the place of a point, as words on the centroids' grid.
+    pub fn centroid_at(&self, i: usize) -> Vec<i16> {
         let fraction = self.precision().fraction();
-        self.rows().row(i).map(move |x| (x << fraction) as i16)
+        self.words(i).into_iter().map(|x| x << fraction).collect()
     }
 
     /// The squared distance of a point from a centroid, in units of the centroids' grid, squared.
@@ -250,10 +289,12 @@ impl Points {
         if let Some(weights) = &other.weights {
             self.weights.get_or_insert_default().extend_from_slice(&weights[run.clone()]);
         }
-        let run = run.start * self.dims..run.end * self.dims;
+        let run = run.start * self.width()..run.end * self.width();
         match (&mut self.values, &other.values) {
             (Values::Byte(values), Values::Byte(more)) => values.extend_from_slice(&more[run]),
-            (Values::Wide(values), Values::Wide(more)) => values.extend_from_slice(&more[run]),
+            (Values::Wide(values), Values::Wide(more)) | (Values::Fine(values), Values::Fine(more)) => {
+                values.extend_from_slice(&more[run]);
+            }
             _ => unreachable!("points of one grid have one precision"),
         }
     }
@@ -266,7 +307,7 @@ pub struct Centroids {
     pub precision: Precision,
     /// Coordinates of each.
     pub dims: usize,
-    /// All coordinates, `dims` for each centroid.
+    /// All coordinates, `dims` for each centroid in [`Precision::words`] of 16 bits.
     pub values: Vec<i16>,
 }
 
@@ -279,7 +320,12 @@ impl Centroids {
 
     /// How many there are.
     pub fn len(&self) -> usize {
-        self.values.len() / self.dims
+        self.values.len() / self.width()
+    }
+
+    /// Words of a centroid.
+    pub fn width(&self) -> usize {
+        self.dims * self.precision.words()
     }
 
     /// Whether there are none.
@@ -287,14 +333,19 @@ impl Centroids {
         self.values.is_empty()
     }
 
-    /// One centroid's coordinates.
+    /// One centroid's words.
     pub fn row(&self, j: usize) -> &[i16] {
-        &self.values[j * self.dims..(j + 1) * self.dims]
+        &self.values[j * self.width()..(j + 1) * self.width()]
     }
 
-    /// Every centroid's coordinates.
+    /// One centroid's coordinates.
+    pub fn coordinates(&self, j: usize) -> impl Iterator<Item = i64> {
+        self.precision.coordinates(self.row(j))
+    }
+
+    /// Every centroid's words.
     pub fn rows(&self) -> impl Iterator<Item = &[i16]> {
-        self.values.chunks_exact(self.dims)
+        self.values.chunks_exact(self.width())
     }
 
     /// Moves each centroid to the mean of its points, given their sums and weights; one without points stays where it is.
@@ -314,13 +365,14 @@ impl Centroids {
     /// none, where it is.
     pub fn mean(&self, j: usize, metric: Metric, sums: &[i64], weight: i64) -> Vec<i16> {
         let fraction = self.precision.fraction();
-        let mean = |&sum: &i64| (2 * (sum << fraction) + weight).div_euclid(2 * weight) as i16;
+        let mean = |&sum: &i64| (2 * (sum << fraction) + weight).div_euclid(2 * weight);
         match metric {
-            Metric::Euclidean => sums.iter().map(mean).collect(),
+            Metric::Euclidean => self.precision.to_words(sums.iter().map(mean)),
             Metric::Cosine if sums.iter().all(|sum| *sum == 0) => self.row(j).to_vec(),
             Metric::Cosine => {
                 let sums: Vec<f64> = sums.iter().map(|sum| *sum as f64).collect();
-                direction(&sums).iter().map(|x| (x * WIDEST as f64).round() as i16).collect()
+                let length = self.precision.range().1 as f64;
+                self.precision.to_words(direction(&sums).iter().map(|x| (x * length).round() as i64))
             }
         }
     }
@@ -336,7 +388,8 @@ impl Centroids {
         let way: Vec<i32> = if self.has_few_means(weight) {
             self.sums_here(j, weight).zip(sums).map(|(here, sum)| (sum - here) as i32).collect()
         } else {
-            mean.iter().zip(self.row(j)).map(|(to, from)| i32::from(*to) - i32::from(*from)).collect()
+            let to = self.precision.coordinates(&mean);
+            to.zip(self.coordinates(j)).map(|(to, from)| (to - from) as i32).collect()
         };
         let weight = if self.has_few_means(weight) { weight as i32 } else { 0 };
         Some([vec![weight], way].concat())
@@ -350,7 +403,8 @@ impl Centroids {
                 self.sums_here(j, weight).zip(way).map(|(here, by)| here + i64::from(*by)).collect();
             self.mean(j, metric, &sums, weight)
         } else {
-            self.row(j).iter().zip(way).map(|(from, by)| (i32::from(*from) + by) as i16).collect()
+            let to: Vec<i64> = self.coordinates(j).zip(way).map(|(from, by)| from + i64::from(*by)).collect();
+            self.precision.to_words(to.into_iter())
         };
         self.put(j, &to)
     }
@@ -358,23 +412,20 @@ impl Centroids {
     /// Puts a centroid beside another, which goes the other way: by 1/1024 of each coordinate, a step at least (FAISS,
     /// `Clustering.cpp`). How far both went, squared.
     pub(crate) fn split(&mut self, from: usize, to: usize, metric: Metric) -> u64 {
-        let range = match self.precision {
-            Precision::Byte => (0, 32_640),
-            Precision::Wide => (-WIDEST as i16, WIDEST as i16),
-        };
+        let (least, most) = self.precision.centroid_range();
         let parts = [(to, 1), (from, -1)].map(|(j, sign)| {
-            let apart = |(d, c): (usize, &i16)| {
+            let apart = |(d, c): (usize, i64)| {
                 let by = (c.abs() / 1024).max(1) * if d % 2 == 0 { sign } else { -sign };
-                c.saturating_add(by).clamp(range.0, range.1)
+                (c + by).clamp(least, most)
             };
-            (j, self.row(from).iter().enumerate().map(apart).collect::<Vec<_>>())
+            (j, self.coordinates(from).enumerate().map(apart).collect::<Vec<i64>>())
         });
         let mut far = 0;
-        for (j, mut row) in parts {
-            if metric == Metric::Cosine {
-                let sums: Vec<i64> = row.iter().map(|c| i64::from(*c)).collect();
-                row = self.mean(j, metric, &sums, 1);
-            }
+        for (j, row) in parts {
+            let row = match metric {
+                Metric::Euclidean => self.precision.to_words(row.into_iter()),
+                Metric::Cosine => self.mean(j, metric, &row, 1),
+            };
             far += self.put(j, &row);
         }
         far
@@ -382,9 +433,10 @@ impl Centroids {
 
     /// Puts a centroid somewhere; how far it goes, squared.
     fn put(&mut self, j: usize, to: &[i16]) -> u64 {
-        let squares = self.row(j).iter().zip(to).map(|(from, to)| u64::from(from.abs_diff(*to)).pow(2));
-        let far = squares.sum();
-        self.values[j * self.dims..][..self.dims].copy_from_slice(to);
+        let pairs = self.coordinates(j).zip(self.precision.coordinates(to));
+        let far = pairs.map(|(from, to)| from.abs_diff(to).pow(2)).sum();
+        let width = self.width();
+        self.values[j * width..][..width].copy_from_slice(to);
         far
     }
 
@@ -395,7 +447,7 @@ impl Centroids {
     /// The sums of points of such a weight at the place of a centroid, rounded down.
     fn sums_here(&self, j: usize, weight: i64) -> impl Iterator<Item = i64> {
         let fraction = self.precision.fraction();
-        self.row(j).iter().map(move |c| (i64::from(*c) * weight) >> fraction)
+        self.coordinates(j).map(move |c| (c * weight) >> fraction)
     }
 }
 
@@ -406,9 +458,12 @@ mod tests {
 
     proptest! {
         #[test]
-        fn a_coordinate_is_off_by_at_most_half_a_step(values in prop::collection::vec(-1e6f64..1e6, 1..60)) {
+        fn a_coordinate_is_off_by_at_most_half_a_step(
+            values in prop::collection::vec(-1e6f64..1e6, 1..60),
+            reals in prop_oneof![Just(Reals::Short), Just(Reals::Float)],
+        ) {
             let (low, high) = values.iter().fold((f64::MAX, f64::MIN), |(l, h), &v| (l.min(v), h.max(v)));
-            let grid = Grid::spanning(&[low], &[high]);
+            let grid = Grid::spanning(reals, &[low], &[high]);
             let mut points = grid.no_points();
             grid.quantise(&values, &mut points);
             let back = grid.real(&Centroids::at(&points));
@@ -431,15 +486,19 @@ mod tests {
         fn a_way_leads_to_the_mean(
             (from, points) in (1usize..9).prop_flat_map(|dims| {
                 let points = prop::collection::vec(prop::collection::vec(0i64..=255, dims), 1..300);
-                (prop::collection::vec(0..=32_640i16, dims), points)
+                (prop::collection::vec(0..=32_640i64, dims), points)
             }),
-            cosine: bool,
+            (metric, precision) in prop_oneof![
+                Just((Metric::Euclidean, Precision::Byte)),
+                Just((Metric::Cosine, Precision::Wide)),
+                Just((Metric::Euclidean, Precision::Fine)),
+                Just((Metric::Cosine, Precision::Fine)),
+            ],
         ) {
             let dims = from.len();
-            let (metric, precision) =
-                if cosine { (Metric::Cosine, Precision::Wide) } else { (Metric::Euclidean, Precision::Byte) };
             let sums: Vec<i64> = (0..dims).map(|d| points.iter().map(|point| point[d]).sum()).collect();
-            let mut centroid = Centroids { precision, dims, values: from };
+            let values = precision.to_words(from.into_iter());
+            let mut centroid = Centroids { precision, dims, values };
             let mean = centroid.mean(0, metric, &sums, points.len() as i64);
             if let Some(way) = centroid.way(0, metric, &sums, points.len() as i64) {
                 prop_assert!(centroid.go(0, metric, &way) > 0);
@@ -448,11 +507,14 @@ mod tests {
         }
 
         #[test]
-        fn directions_have_length_1(row in prop::collection::vec(-1e150f64..1e150, 1..60)) {
-            let grid = Grid::directions(row.len());
+        fn directions_have_length_1(
+            row in prop::collection::vec(-1e150f64..1e150, 1..60),
+            reals in prop_oneof![Just(Reals::Short), Just(Reals::Float)],
+        ) {
+            let grid = Grid::directions(reals, row.len());
             let mut points = grid.no_points();
             grid.quantise(&row, &mut points);
-            let length = (points.rows().norm(0) as f64).sqrt() / WIDEST as f64;
+            let length = (points.rows().norm(0) as f64).sqrt() * grid.step;
             prop_assert!((length - 1.0).abs() < 1e-3, "{}", length);
             let real = grid.real(&grid.centroids(&row));
             let dot: f64 = direction(&row).iter().zip(real).map(|(a, b)| a * b).sum();
@@ -469,9 +531,11 @@ mod tests {
 
     #[test]
     fn centroids_come_back_from_real_numbers() {
-        for (precision, values) in
-            [(Precision::Byte, vec![0, 32_640, 7, 129]), (Precision::Wide, vec![-32_767, 32_767, 0, 3])]
-        {
+        for (precision, values) in [
+            (Precision::Byte, vec![0, 32_640, 7, 129]),
+            (Precision::Wide, vec![-32_767, 32_767, 0, 3]),
+            (Precision::Fine, vec![-32_767, 32_767, 127, -128, 0, 32_766, 0, 1]),
+        ] {
             let grid = Grid { metric: Metric::Euclidean, precision, origin: vec![0.5, -7.0], step: 0.25 };
             let centroids = Centroids { precision, dims: 2, values };
             assert_eq!(grid.centroids(&grid.real(&centroids)), centroids);
@@ -480,7 +544,7 @@ mod tests {
 
     #[test]
     fn equal_points_have_a_grid_too() {
-        let grid = Grid::spanning(&[3.0], &[3.0]);
+        let grid = Grid::spanning(Reals::Short, &[3.0], &[3.0]);
         let mut points = grid.no_points();
         grid.quantise(&[3.0], &mut points);
         assert_eq!(points.values, Values::Wide(vec![0]));

@@ -46,7 +46,6 @@ pub mod report;
 pub mod seeding;
 pub mod share;
 pub mod tables;
-mod threads;
 pub mod weights;
 pub mod words;
 

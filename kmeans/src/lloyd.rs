@@ -199,8 +199,7 @@ impl Share {
             Init::Random => self.sampled(peers, how, 1),
             Init::Parallel => parallel_seeding::choose(self, peers, how.k, how.seed, &how.effort),
             Init::File(path) => {
-                let (precision, dims) = (self.points.precision(), self.points.dims);
-                let elsewhere = || Ok(Centroids { precision, dims, values: vec![0; how.k * dims] });
+                let elsewhere = || Ok(self.centroids(vec![0; how.k * self.points.width()]));
                 peers.agree(if peers.leads() { seeding::read(&path, &self.grid, how.k) } else { elsewhere() })
             }
         }
@@ -211,15 +210,14 @@ impl Share {
     fn sampled(&self, peers: &Peers<'_>, how: &Clustering, sample: usize) -> Result<Centroids, Error> {
         let wanted = how.k.saturating_mul(sample) as u64;
         let sample = Thinned::new(self.chosen.len(), wanted, how.seed);
-        let dims = self.points.dims;
-        let mut values = vec![0i16; sample.len() as usize * dims];
+        let (dims, width) = (self.points.dims, self.points.width());
+        let mut values = vec![0i16; sample.len() as usize * width];
         let mut weights = vec![0i32; if self.weights.is_some() { sample.len() as usize } else { 0 }];
-        for (i, place) in values.chunks_exact_mut(dims).enumerate() {
+        for (i, place) in values.chunks_exact_mut(width).enumerate() {
             let point = sample.row(i as u64);
             if self.range.contains(&point) {
                 let mine = (point - self.range.start) as usize;
-                let row = self.points.rows().row(mine);
-                place.iter_mut().zip(row).for_each(|(place, x)| *place = x as i16);
+                place.copy_from_slice(&self.points.words(mine));
                 weights
                     .iter_mut()
                     .skip(i)
@@ -235,7 +233,7 @@ impl Share {
             let sample = Points { weights, ..Points::new(precision, dims, values) };
             seeding::choose(&sample, how.k, how.seed)
         } else {
-            Centroids { precision, dims, values: vec![0; how.k * dims] }
+            self.centroids(vec![0; how.k * width])
         })
     }
 }
@@ -265,8 +263,8 @@ fn total<const N: usize>(
     found: Assigned,
     more: [i64; N],
 ) -> Result<(Assigned, [i64; N]), Error> {
-    // Two numbers of 40 and more bits carry the sum of 128 without overflow for 2^23 ranks.
-    const LOW: u32 = 40;
+    // Two numbers carry the sum of 128 bits without overflow for 2^15 ranks.
+    const LOW: u32 = 48;
     let low = (found.inertia & ((1 << LOW) - 1)) as i64;
     let high = (found.inertia >> LOW) as i64;
     let mine = [&[found.changed, low, high, found.measured as i64][..], &more].concat();

@@ -208,11 +208,17 @@ impl Clusters {
         }
         let Centroids { precision, dims, values } = centroids;
         let dims_agree = grid.origin.len() == *dims && cut.is_none_or(|cut| cut.dims() == *dims);
-        if *dims == 0 || !dims_agree || values.is_empty() || !values.len().is_multiple_of(*dims) {
+        let width = dims.saturating_mul(precision.words());
+        if *dims == 0 || !dims_agree || values.is_empty() || !values.len().is_multiple_of(width) {
             return Err(format!("{} numbers of centroids of {dims} coordinates", values.len()));
         }
-        let in_range = |value: &i16| *precision == Precision::Wide || (0..=32_640).contains(value);
-        if grid.precision != *precision || !values.iter().all(in_range) {
+        let in_range = |row: &[i16]| match precision {
+            Precision::Byte => row.iter().all(|value| (0..=32_640).contains(value)),
+            Precision::Wide => true,
+            Precision::Fine => row[*dims..].iter().all(|lower| (-128..=127).contains(lower)),
+        };
+        if grid.precision != *precision || *dims > precision.max_dims() || !values.chunks(width).all(in_range)
+        {
             return Err("centroids beyond their points".to_owned());
         }
         if !(grid.step > 0.0 && grid.step.is_finite() && grid.origin.iter().all(|x| x.is_finite())) {

@@ -14,9 +14,9 @@ use crate::partition::{Thinned, draw};
 use crate::peers::Peers;
 use crate::seeding::weighted;
 use crate::share::Share;
-use crate::threads;
 use cool::Op;
 use cool_distance::{Nearest, Panels, Picked};
+use cool_map::threads;
 
 /// Points of the sample for each cluster: with more, the start gets little better.
 const SAMPLE: u64 = 32;
@@ -63,7 +63,7 @@ pub(crate) fn choose(
         return Ok(reduce(&candidates, &weights, share.grid.metric, k, seed, effort));
     }
     let (precision, dims) = (candidates.precision(), candidates.dims);
-    Ok(Centroids { precision, dims, values: vec![0; k * dims] })
+    Ok(Centroids { precision, dims, values: vec![0; k * candidates.width()] })
 }
 
 /// What a rank knows of the candidates so far.
@@ -133,7 +133,7 @@ impl<'a> Search<'a> {
 
     /// Their sum over all ranks.
     fn total(&self) -> Result<f64, Error> {
-        const LOW: u32 = 40;
+        const LOW: u32 = 48;
         let mine: u128 = self.distances().sum();
         let parts = vec![(mine & ((1 << LOW) - 1)) as u64, (mine >> LOW) as u64];
         let all = self.peers.combine(parts, Op::Sum)?;
@@ -167,6 +167,7 @@ fn gathered(peers: &Peers<'_>, mine: Points) -> Result<Points, Error> {
     let values = match mine.values {
         Values::Byte(values) => Values::Byte(peers.all_gather(values)?),
         Values::Wide(values) => Values::Wide(peers.all_gather(values)?),
+        Values::Fine(values) => Values::Fine(peers.all_gather(values)?),
     };
     Ok(Points { values, ..mine })
 }
@@ -230,13 +231,13 @@ fn reduce(
 /// k-means++ over weighted points, in batches that grow with what is there, so that distances are measured by blocks.
 fn batches(points: &Points, weights: &[i64], k: usize, seed: u64, effort: &Effort) -> Centroids {
     let (precision, dims) = (points.precision(), points.dims);
-    let mut all = Centroids { precision, dims, values: Vec::with_capacity(k * dims) };
+    let mut all = Centroids { precision, dims, values: Vec::with_capacity(k * points.width()) };
     let mut nearest = vec![FAR; points.len()];
     let mut taken = vec![false; points.len()];
     let mut drawn = 0;
     while all.len() < k {
         let batch = (all.len() / 8).clamp(1, k - all.len());
-        let mut new = Centroids { precision, dims, values: Vec::with_capacity(batch * dims) };
+        let mut new = Centroids { precision, dims, values: Vec::with_capacity(batch * points.width()) };
         let mut chances: Vec<u128> = chances(&nearest, weights, &taken);
         for _ in 0..batch {
             drawn += 1;

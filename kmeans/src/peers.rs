@@ -139,6 +139,13 @@ impl<'a> Peers<'a> {
         Ok(all)
     }
 
+    /// The same, and the sum of a number of each rank.
+    pub fn share_and_count<T: Table>(&self, table: T, number: u64) -> Result<(T, u64), Error> {
+        let all = self.timed(|job| job.combine_and_count(table, number))?;
+        self.count(|tally| tally.bytes_broadcast += self.last_stage_bytes());
+        Ok(all)
+    }
+
     /// What all ranks have, in order of ranks, at rank 0; other ranks get nothing.
     pub fn gather<T: Element>(&self, mine: Vec<T>) -> Result<Vec<T>, Error> {
         let mut all = if self.leads() { mine.repeat(self.size()) } else { Vec::new() };

@@ -18,7 +18,7 @@ pub fn choose(sample: &Points, k: usize, seed: u64) -> Centroids {
         return all;
     }
     let mut left = vec![u128::MAX >> 40; sample.len()];
-    let mut chosen = Vec::with_capacity(k * sample.dims);
+    let mut chosen = Vec::with_capacity(k * sample.width());
     let chances = |left: &[u128]| -> Vec<u128> {
         left.iter().enumerate().map(|(i, left)| left * sample.weight(i) as u128).collect()
     };

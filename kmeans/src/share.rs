@@ -1,7 +1,7 @@
 //! A rank's share of the points: what it loads, and what it takes over when others are lost.
 
 use crate::error::Error;
-use crate::grid::{Grid, Metric, Points};
+use crate::grid::{Grid, Metric, Points, Reals};
 use crate::inputs::{Input, Source};
 use crate::lloyd::Watch;
 use crate::partition::{Thinned, share};
@@ -34,6 +34,8 @@ pub struct Selection {
     pub threads: usize,
     /// What distance is.
     pub metric: Metric,
+    /// How numbers that are no bytes are held.
+    pub reals: Reals,
     /// An `.npy` file of a number for each row of the input, at least 0: how often the point counts. By default each
     /// counts once.
     pub weights: Option<PathBuf>,
@@ -42,7 +44,14 @@ pub struct Selection {
 impl Selection {
     /// All of them, as they are.
     pub fn all(seed: u64, threads: usize) -> Self {
-        Self { max_points: u64::MAX, seed, threads, metric: Metric::Euclidean, weights: None }
+        Self {
+            max_points: u64::MAX,
+            seed,
+            threads,
+            metric: Metric::Euclidean,
+            reals: Reals::Short,
+            weights: None,
+        }
     }
 }
 
@@ -124,14 +133,20 @@ impl Share {
         select: &Selection,
         watch: &dyn Watch,
     ) -> Result<Self, Error> {
+        let (dims, most) = (source.dims(), select.reals.max_dims());
+        if dims > most && source.byte_step().is_none() {
+            return Err(Error::Option(format!(
+                "--precision float holds points of at most {most} coordinates, not {dims}; leave it out"
+            )));
+        }
         let chosen = Thinned::new(source.rows(), select.max_points, select.seed);
         let range = share(chosen.len(), peers.size(), peers.rank());
         let rows: Vec<u64> = range.clone().map(|i| chosen.row(i)).collect();
         watch.loading(rows.len() as u64);
         let grid = match (select.metric, source.byte_step()) {
-            (Metric::Cosine, _) => Grid::directions(source.dims()),
+            (Metric::Cosine, _) => Grid::directions(select.reals, source.dims()),
             (Metric::Euclidean, Some(step)) => Grid::bytes(source.dims(), step),
-            (Metric::Euclidean, None) => spanning(peers, &source, &rows)?,
+            (Metric::Euclidean, None) => spanning(peers, select.reals, &source, &rows)?,
         };
         let weights = match &select.weights {
             Some(path) => Some(Weights::open(peers, path, source.rows(), &rows)?),
@@ -158,24 +173,29 @@ fn read(
 
 /// The grid that spans the points of all ranks, of which this one reads the given rows: once for the grid and, so that
 /// they need not be held as they are, once more for the points.
-fn spanning(peers: &Peers<'_>, source: &Source, rows: &[u64]) -> Result<Grid, Error> {
+fn spanning(peers: &Peers<'_>, reals: Reals, source: &Source, rows: &[u64]) -> Result<Grid, Error> {
     let mut low = vec![MAX_REAL; source.dims()];
     let mut high = vec![-MAX_REAL; source.dims()];
     peers.agree(source.each(rows, |row| {
         low.iter_mut().zip(row).for_each(|(bound, &v)| *bound = bound.min(v));
         high.iter_mut().zip(row).for_each(|(bound, &v)| *bound = bound.max(v));
     }))?;
-    grid_between(peers, low, high)
+    grid_between(peers, reals, low, high)
 }
 
 /// The grid that spans all ranks' coordinates, of which this rank has the least and the greatest of each.
-pub(crate) fn grid_between(peers: &Peers<'_>, low: Vec<f64>, high: Vec<f64>) -> Result<Grid, Error> {
+pub(crate) fn grid_between(
+    peers: &Peers<'_>,
+    reals: Reals,
+    low: Vec<f64>,
+    high: Vec<f64>,
+) -> Result<Grid, Error> {
     let low = peers.combine(low, Op::Min)?;
     let high = peers.combine(high, Op::Max)?;
     let beyond = low.iter().any(|&l| l <= -MAX_REAL) || high.iter().any(|&h| h >= MAX_REAL);
     peers.agree(if beyond {
         Err(Error::Input(format!("a coordinate is beyond {MAX_REAL:e}; scale the points down")))
     } else {
-        Ok(Grid::spanning(&low, &high))
+        Ok(Grid::spanning(reals, &low, &high))
     })
 }

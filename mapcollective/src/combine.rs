@@ -12,13 +12,30 @@ use std::time::Instant;
 /// The length of a message that its sender could not make.
 const FAILED: u64 = u64::MAX;
 
+/// What all ranks have.
+struct Combined<T> {
+    table: T,
+    /// Whether the table is here.
+    here: bool,
+    /// Of each rank.
+    numbers: Vec<u64>,
+}
+
 impl Job<'_> {
     /// Gives all ranks what the owners have: the tables of [`Job::regroup`], or whatever was made of them key by key.
     ///
     /// # Errors
     /// If ranks are lost, or a key or value does not become bytes.
     pub fn combine<T: Table>(&self, mine: T) -> Result<T, Error> {
-        self.combine_to(None, mine).map(|all| all.0)
+        self.combine_to(None, mine, &[]).map(|all| all.table)
+    }
+
+    /// The same, and the sum over all ranks of a number of each, which travels with the lengths of the tables.
+    ///
+    /// # Errors
+    /// As [`Job::combine`].
+    pub fn combine_and_count<T: Table>(&self, mine: T, number: u64) -> Result<(T, u64), Error> {
+        self.combine_to(None, mine, &[number]).map(|all| (all.table, all.numbers.into_iter().sum()))
     }
 
     /// The same at one rank only; others get nothing.
@@ -26,20 +43,28 @@ impl Job<'_> {
     /// # Errors
     /// If there is no such rank, ranks are lost, or a key or value does not become bytes.
     pub fn combine_at<T: Table>(&self, rank: usize, mine: T) -> Result<Option<T>, Error> {
-        let (all, here) = self.combine_to(Some(rank), mine)?;
-        Ok(here.then_some(all))
+        let all = self.combine_to(Some(rank), mine, &[])?;
+        Ok(all.here.then_some(all.table))
     }
 
-    /// The combined table, and whether it is here.
-    fn combine_to<T: Table>(&self, root: Option<usize>, mine: T) -> Result<(T, bool), Error> {
+    fn combine_to<T: Table>(
+        &self,
+        root: Option<usize>,
+        mine: T,
+        number: &[u64],
+    ) -> Result<Combined<T>, Error> {
         let start = Instant::now();
         let here = root.is_none_or(|root| root == self.rank());
         let Some(comm) = self.comm() else {
             self.note(StageKind::Combine, start, mine.len(), 0, LinkBytes::default());
-            return Ok((mine, here));
+            return Ok(Combined { table: mine, here, numbers: number.to_vec() });
         };
         let bytes = mine.to_bytes(1).map(|mut pieces| pieces.swap_remove(0));
-        let lengths = self.allgather(&[bytes.as_ref().map_or(FAILED, |bytes| bytes.len() as u64)])?;
+        let length = bytes.as_ref().map_or(FAILED, |bytes| bytes.len() as u64);
+        let told = self.allgather(&[&[length], number].concat())?;
+        let each = told.chunks_exact(1 + number.len());
+        let (lengths, numbers): (Vec<u64>, _) =
+            (each.clone().map(|rank| rank[0]).collect(), each.flat_map(|rank| rank[1..].to_vec()).collect());
         let bytes = bytes?;
         self.none_failed(&lengths)?;
         let counts: Vec<usize> = lengths.iter().map(|length| *length as usize).collect();
@@ -61,7 +86,7 @@ impl Job<'_> {
             rest = more;
         }
         self.note(StageKind::Combine, start, table.len(), bytes.len() as u64, links);
-        Ok((table, here))
+        Ok(Combined { table, here, numbers })
     }
 
     /// Gives all ranks a value of rank `root`; what others pass is not looked at.

@@ -50,6 +50,7 @@ mod partitions;
 mod regroup;
 mod report;
 mod table;
+pub mod threads;
 mod tree;
 
 pub use checkpoint::Checkpoint;

@@ -6,6 +6,7 @@ use crate::job::Job;
 use crate::partitions::Partitions;
 use crate::report::StageKind;
 use crate::table::Table;
+use crate::threads;
 use crate::tree::{Forest, Node};
 use std::fmt::Display;
 use std::sync::{Mutex, PoisonError};
@@ -51,56 +52,27 @@ impl Job<'_> {
     ) -> Result<Mapped<T>, E> {
         let start = Instant::now();
         let mapped = Mapped::new(empty.empty(), partitions.count());
-        let threads = self.threads().min(partitions.iter().count());
-        let queue = Queue { parts: Mutex::new(Some(partitions.iter_mut())), mapped: &mapped, task: &task };
-        let done = std::thread::scope(|scope| {
-            let others: Vec<_> = (1..threads).map(|_| scope.spawn(|| queue.work())).collect();
-            let mine = queue.work();
-            let join = |thread: std::thread::ScopedJoinHandle<'_, _>| {
-                thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
-            };
-            others.into_iter().map(join).fold(mine, Result::and)
-        });
+        let forest = &mapped.forest;
+        // Tables that nobody adds to at the moment: of tables that merge in any order, threads need no more than one each.
+        let spare = Mutex::new(Vec::new());
+        let lock = || spare.lock().unwrap_or_else(PoisonError::into_inner);
+        let done = threads::try_map_mut(
+            self.threads(),
+            partitions.iter_mut().collect(),
+            |_, (index, part)| -> Result<(), E> {
+                let mut table = lock().pop().unwrap_or_else(|| empty.empty());
+                task(part, &mut table)?;
+                if T::ANY_ORDER {
+                    lock().push(table);
+                } else {
+                    forest.insert(Node::leaf(index), table);
+                }
+                Ok(())
+            },
+        );
+        lock().drain(..).for_each(|table| forest.insert(forest.root(), table));
         self.agree(done)?;
         self.note(StageKind::Map, start, mapped.forest.rows(), 0, LinkBytes::default());
         Ok(mapped)
-    }
-}
-
-/// The tasks that are left.
-struct Queue<'q, I, T, F> {
-    /// None once a task has failed.
-    parts: Mutex<Option<I>>,
-    mapped: &'q Mapped<T>,
-    task: &'q F,
-}
-
-impl<'p, P: 'p, I: Iterator<Item = (usize, &'p mut P)>, T: Table, F> Queue<'_, I, T, F> {
-    /// Does tasks until there are none.
-    fn work<E>(&self) -> Result<(), E>
-    where
-        F: Fn(&mut P, &mut T) -> Result<(), E>,
-    {
-        let forest = &self.mapped.forest;
-        let mut table = self.mapped.empty.empty();
-        while let Some((index, part)) = self.next() {
-            (self.task)(part, &mut table).inspect_err(|_| self.stop())?;
-            if !T::ANY_ORDER {
-                let empty = table.empty();
-                forest.insert(Node::leaf(index), std::mem::replace(&mut table, empty));
-            }
-        }
-        if T::ANY_ORDER {
-            forest.insert(forest.root(), table);
-        }
-        Ok(())
-    }
-
-    fn next(&self) -> Option<(usize, &'p mut P)> {
-        self.parts.lock().unwrap_or_else(PoisonError::into_inner).as_mut()?.next()
-    }
-
-    fn stop(&self) {
-        self.parts.lock().unwrap_or_else(PoisonError::into_inner).take();
     }
 }

@@ -3,11 +3,11 @@
 use crate::cost::share;
 use crate::error::Error;
 use crate::job::Job;
+use crate::threads;
 use cool::Op;
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap};
 use std::fmt::Display;
-use std::sync::{Mutex, PoisonError};
 
 /// What this rank holds of a job's partitions. It stands outside of the program given to [`run`](crate::run), so that
 /// it is still there when ranks are lost.
@@ -63,7 +63,8 @@ impl Job<'_> {
         }
         let holders = self.allreduce(&holders, Op::Max)?;
         let missing = dealt(&holders, self.size()).swap_remove(self.rank());
-        let loaded = load_all(&missing, self.threads(), &load);
+        let load = |_, index| load(index).map(|part| (index, part));
+        let loaded = threads::try_map_mut(self.threads(), missing, load);
         partitions.held.extend(self.agree(loaded)?);
         Ok(())
     }
@@ -87,39 +88,6 @@ fn dealt(holders: &[u32], ranks: usize) -> Vec<Vec<usize>> {
         }
     }
     more.into_iter().map(|n| missing.by_ref().take(n).collect()).collect()
-}
-
-/// Loads partitions with several threads. Of several errors, that of the first partition.
-fn load_all<P: Send, E: Send>(
-    missing: &[usize],
-    threads: usize,
-    load: &(impl Fn(usize) -> Result<P, E> + Sync),
-) -> Result<BTreeMap<usize, P>, E> {
-    let queue = Mutex::new(missing.iter().copied());
-    let next = || queue.lock().unwrap_or_else(PoisonError::into_inner).next();
-    let worker = || {
-        let mut loaded = Vec::new();
-        while let Some(index) = next() {
-            let part = load(index);
-            let failed = part.is_err();
-            loaded.push((index, part));
-            if failed {
-                // The others need not go on either.
-                while next().is_some() {}
-            }
-        }
-        loaded
-    };
-    let mut all: Vec<_> = std::thread::scope(|scope| {
-        let others: Vec<_> = (1..threads.min(missing.len())).map(|_| scope.spawn(worker)).collect();
-        let mut all = worker();
-        for thread in others {
-            all.extend(thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)));
-        }
-        all
-    });
-    all.sort_by_key(|(index, _)| *index);
-    all.into_iter().map(|(index, part)| Ok((index, part?))).collect()
 }
 
 #[cfg(test)]
@@ -164,12 +132,5 @@ mod tests {
     #[test]
     fn at_first_each_rank_has_a_run() {
         assert_eq!(dealt(&[0; 5], 2), [vec![0, 1], vec![2, 3, 4]]);
-    }
-
-    #[test]
-    fn the_error_of_the_first_partition_that_fails_is_told() {
-        let load = |index: usize| if index.is_multiple_of(2) { Ok(index) } else { Err(index) };
-        assert_eq!(load_all(&[0, 2, 3], 1, &load), Err(3));
-        assert_eq!(load_all(&[4, 6], 3, &load).expect("loaded").into_keys().collect::<Vec<_>>(), [4, 6]);
     }
 }

@@ -88,8 +88,8 @@ impl Job<'_> {
     }
 
     /// Whether ranks of a rack should merge what they have before it goes to others: if that puts less on the links of nodes
-    /// than is on the busiest link without. Links of racks never carry more for it. Tables that merge in the order of
-    /// partitions are left out: hardly any of theirs meet before the owner has them.
+    /// than is on the busiest link without, with what it takes to count anew. Tables that merge in the order of partitions are left
+    /// out: hardly any of theirs meet before the owner has them.
     fn pays_in_rack<T: Table>(&self, counted: &Counted<T>) -> bool {
         if !T::ANY_ORDER {
             return false;
@@ -98,7 +98,7 @@ impl Job<'_> {
         let straight = counted.links(self).busiest();
         let without = self.dense_links(counted).map_or(straight, |dense| dense.busiest().min(straight));
         let links = [self.layout().carriers_gather(bytes), self.layout().carriers_send(bytes)];
-        LinkBytes::sum(&links).busiest_of_nodes() < without
+        LinkBytes::sum(links.iter().chain([&counted.sizes.links(self)])).busiest_of_nodes() < without
     }
 
     /// Merges the tables of a rack's ranks, each rank the keys of some owners.

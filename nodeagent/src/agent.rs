@@ -82,6 +82,11 @@ impl Agent {
         (self.engine.udp_port(), self.engine.tcp_port())
     }
 
+    /// Which of the node's agents it is: of two the later one has the larger number.
+    pub fn incarnation(&self) -> u64 {
+        self.engine.incarnation()
+    }
+
     /// Makes a group; its ranks can attach when this returns.
     ///
     /// # Errors
@@ -157,6 +162,7 @@ mod tests {
         let member = |rank| MemberSpec {
             rank,
             node: "h1".into(),
+            incarnation: agent.incarnation(),
             rack: 3,
             ip: Ipv4Addr::LOCALHOST,
             udp_port,

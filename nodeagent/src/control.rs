@@ -242,6 +242,7 @@ impl Control<'_> {
         Register {
             version: cool_proto::VERSION,
             name: self.agent.node().to_owned(),
+            incarnation: self.agent.incarnation(),
             ip: self.registration.interface.ip.to_string(),
             mac: self.registration.interface.mac.to_string(),
             mtu: self.registration.interface.mtu,

@@ -1,11 +1,9 @@
 //! The node's data interface: its addresses and MTU, read once when the agent starts.
 
 use cool_topology::MacAddr;
-use pnet::datalink;
-use pnet::ipnetwork::IpNetwork;
 use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, sockopt};
 use std::io;
-use std::net::Ipv4Addr;
+use std::net::{IpAddr, Ipv4Addr};
 use std::time::Duration;
 
 /// The data interface as the controller is told of it.
@@ -58,15 +56,15 @@ impl Interface {
     /// # Errors
     /// If it does not exist, or has no IPv4 or Ethernet address.
     pub fn read(name: &str) -> Result<Interface, InterfaceError> {
-        let all = datalink::interfaces();
+        let all = pnet::datalink::interfaces();
         let Some(found) = all.iter().find(|i| i.name == name) else {
             let present = all.into_iter().map(|i| i.name).collect();
             return Err(InterfaceError::Missing { name: name.to_owned(), present });
         };
         let no = |what, remedy| InterfaceError::NoAddress { name: name.to_owned(), what, remedy };
-        let v4 = found.ips.iter().find_map(|ip| match ip {
-            IpNetwork::V4(v4) => Some(v4.ip()),
-            IpNetwork::V6(_) => None,
+        let v4 = found.ips.iter().find_map(|network| match network.ip() {
+            IpAddr::V4(ip) => Some(ip),
+            IpAddr::V6(_) => None,
         });
         Ok(Interface {
             name: name.to_owned(),

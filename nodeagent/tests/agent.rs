@@ -267,6 +267,7 @@ async fn ranks_go_on_without_a_controller_and_the_next_one_is_told_of_them() {
         ip: "127.0.0.1".into(),
         udp_port: register.udp_port,
         tcp_port: register.tcp_port,
+        incarnation: register.incarnation,
         ..Member::default()
     };
     let members = vec![member(0), member(1)];

@@ -60,6 +60,7 @@ impl Node {
         let member = |rank: u32| MemberSpec {
             rank,
             node: format!("h{}", rank + 1),
+            incarnation: self.agent.incarnation(),
             rack: 0,
             ip: Ipv4Addr::LOCALHOST,
             udp_port,
@@ -265,8 +266,15 @@ async fn a_rank_that_leaves_in_a_call_is_lost_to_the_others() {
     let node = Node::start().await;
     // Both ranks on this node.
     let (udp_port, tcp_port) = node.agent.ports();
-    let member =
-        |rank| MemberSpec { rank, node: "h1".into(), rack: 0, ip: Ipv4Addr::LOCALHOST, udp_port, tcp_port };
+    let member = |rank| MemberSpec {
+        rank,
+        node: "h1".into(),
+        incarnation: node.agent.incarnation(),
+        rack: 0,
+        ip: Ipv4Addr::LOCALHOST,
+        udp_port,
+        tcp_port,
+    };
     let spec = GroupSpec {
         id: 5,
         epoch: 1,

@@ -61,6 +61,7 @@ async fn a_broadcast_of_a_gibibyte_takes_less_than_64_mib_an_agent() {
     let member = |(rank, agent): (u32, &EngineHandle)| MemberSpec {
         rank,
         node: format!("h{rank}"),
+        incarnation: agent.incarnation(),
         rack: rank / 2,
         ip: Ipv4Addr::LOCALHOST,
         udp_port: agent.udp_port(),

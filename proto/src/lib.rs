@@ -11,7 +11,7 @@ pub mod trace_file;
 mod vocabulary;
 
 /// The version of both contracts; peers with another one are refused.
-pub const VERSION: u32 = 9;
+pub const VERSION: u32 = 10;
 
 /// Bytes of the longest message of the controller's service, either way: a group of 10,000 ranks takes some 600 KB, and an
 /// agent that registers tells of all its groups.

@@ -12,6 +12,8 @@ pub const MAX_RACKS: u32 = 1 << 16;
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Racks {
     numbers: BTreeMap<DatapathId, u32>,
+    /// Given only to those that claim them.
+    reserved: BTreeSet<u32>,
 }
 
 impl Racks {
@@ -24,12 +26,13 @@ impl Racks {
             return Vec::new();
         }
         let missing: Vec<DatapathId> = unnumbered.copied().collect();
-        if self.numbers.len() + missing.len() > MAX_RACKS as usize {
+        if self.numbers.len() + self.reserved.len() + missing.len() > MAX_RACKS as usize {
             // Full of switches that are no ToR any more: only then are their numbers given to others.
             self.numbers.retain(|switch, _| tors.contains(switch));
+            self.reserved.clear();
         }
         let used: BTreeSet<u32> = self.numbers.values().copied().collect();
-        let mut free = (0..MAX_RACKS).filter(|n| !used.contains(n));
+        let mut free = (0..MAX_RACKS).filter(|n| !used.contains(n) && !self.reserved.contains(n));
         missing
             .into_iter()
             .filter(|switch| match free.next() {
@@ -47,6 +50,12 @@ impl Racks {
         if number < MAX_RACKS && self.numbers.values().all(|n| *n != number) {
             self.numbers.entry(switch).or_insert(number);
         }
+    }
+
+    /// An earlier controller has given these numbers: hosts and switches still know them, while the switches to which they
+    /// belong may not have come yet.
+    pub fn reserve(&mut self, numbers: impl IntoIterator<Item = u32>) {
+        self.reserved.extend(numbers);
     }
 
     /// The number of a switch's rack.
@@ -81,6 +90,18 @@ mod tests {
         host(&mut graph, "h2", 5);
         racks.update(&graph);
         assert_eq!(racks.number(DatapathId(5)), Some(0));
+    }
+
+    #[test]
+    fn a_reserved_number_is_given_only_to_who_claims_it() {
+        let (mut graph, mut racks) = (Graph::default(), Racks::default());
+        racks.reserve([0, 2]);
+        host(&mut graph, "h1", 7);
+        host(&mut graph, "h2", 8);
+        racks.update(&graph);
+        assert_eq!([7, 8].map(|switch| racks.number(DatapathId(switch))), [Some(1), Some(3)]);
+        racks.claim(DatapathId(9), 2);
+        assert_eq!(racks.number(DatapathId(9)), Some(2));
     }
 
     #[test]

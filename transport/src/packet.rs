@@ -5,7 +5,7 @@
 //! | bytes | field |
 //! | --- | --- |
 //! | 0..2 | magic `C0 01` |
-//! | 2 | version, 2 |
+//! | 2 | version, 3 |
 //! | 3 | type |
 //! | 4..12 | group |
 //! | 12..16 | epoch |
@@ -26,7 +26,8 @@
 //! | 5 | report | rounds u32, loss u16, spacing u32, delay u16, echo u16, alive count u8, complete count u8, counts x (position u16, one past the last u16) |
 //! | 6 | settled | zero u8, count u8, count x (position u16, one past the last u16) |
 //! | 7 | digest mismatch | nothing |
-//! | 8 | ping | flags u8 (1 to be answered), zero u8 |
+//! | 8 | ping | nothing |
+//! | 9 | ping answer | incarnation u64 |
 //!
 //! Ranges are not empty, ascend and do not touch.
 
@@ -47,7 +48,7 @@ pub const MAX_RANGES: usize = 64;
 
 const COMMON: usize = 40;
 const MAGIC: [u8; 2] = [0xC0, 0x01];
-const VERSION: u8 = 2;
+const VERSION: u8 = 3;
 
 /// A packet without its payload.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -127,10 +128,13 @@ pub enum Body {
     },
     /// The stream of this name is another call here; see the digest.
     DigestMismatch,
-    /// Of no stream: whether a node of the group is there, or that it is.
-    Ping {
-        /// Whether to answer.
-        answer: bool,
+    /// Of no stream: is a node of the group there?
+    Ping,
+    /// It is; otherwise the same as the ping that it answers.
+    PingAnswer {
+        /// Which of the node's agents, see [`crate::unicast::AgentId`]: a later one than that of the group knows nothing of
+        /// it.
+        incarnation: u64,
     },
 }
 

@@ -13,7 +13,7 @@ mod inbound;
 mod message;
 mod outbound;
 
-pub use message::{MessageName, Notice};
+pub use message::{AgentId, MessageName, Notice};
 
 use cool_machine::{Machine, Poll, Time};
 use cool_types::limits::MESSAGE_CREDIT_BYTES;
@@ -25,7 +25,7 @@ use outbound::Outbound;
 use std::collections::{BTreeMap, VecDeque};
 
 /// The version of the frames.
-const VERSION: u32 = 4;
+const VERSION: u32 = 5;
 
 /// How much may wait in the driver to be written for control frames to be handed over as well.
 const WINDOW: u64 = 256 * 1024;
@@ -84,10 +84,7 @@ pub enum Output {
     /// All of this message was in earlier [`Output::Write`]s, which have left the driver: its bytes may change.
     Sent(MessageName),
     /// The peer said who it is. Once, before anything else from it.
-    Hello {
-        /// The name of its node.
-        node: String,
-    },
+    Hello(AgentId),
     /// A message is coming, or wants to.
     Begin {
         /// The message.
@@ -227,10 +224,10 @@ pub struct Peer {
 }
 
 impl Peer {
-    /// A new stream. `node` is this side's name, `peer` what to call the other until it says its name.
-    pub fn new(node: &str, peer: &str) -> Peer {
+    /// A new stream. `me` is this side, `peer` what to call the other until it says its name.
+    pub fn new(me: &AgentId, peer: &str) -> Peer {
         let mut outbound = Outbound::default();
-        outbound.control(Control::Hello { version: VERSION, node: node.to_owned() });
+        outbound.control(Control::Hello(me.clone()));
         Peer {
             name: peer.to_owned(),
             greeted: false,
@@ -336,14 +333,11 @@ impl Peer {
 
     fn control(&mut self, control: Control) -> Result<(), Violation> {
         match control {
-            Control::Hello { .. } if self.greeted => return Err(Violation::Greeting),
-            Control::Hello { version, node } => {
-                if version != VERSION {
-                    return Err(Violation::Version(version));
-                }
+            Control::Hello(_) if self.greeted => return Err(Violation::Greeting),
+            Control::Hello(who) => {
                 self.greeted = true;
-                self.name.clone_from(&node);
-                self.events.push_back(Output::Hello { node });
+                self.name.clone_from(&who.node);
+                self.events.push_back(Output::Hello(who));
             }
             _ if !self.greeted => return Err(Violation::Greeting),
             Control::GroupOpen { group, epoch, waits } => {
@@ -386,16 +380,14 @@ impl Peer {
     }
 }
 
-/// The name of the node that a stream's first bytes announce, once enough of them are there: whose
-/// [`Peer`] to give them to.
+/// Whom a stream's first bytes announce, once enough of them are there: whose [`Peer`] to give them to.
 ///
 /// # Errors
 /// If they are no greeting of this version.
-pub fn greeting(bytes: &[u8]) -> Result<Option<String>, Violation> {
+pub fn greeting(bytes: &[u8]) -> Result<Option<AgentId>, Violation> {
     match Decoder::default().next(bytes, &mut 0)? {
         None => Ok(None),
-        Some(Decoded::Control(Control::Hello { version: VERSION, node })) => Ok(Some(node)),
-        Some(Decoded::Control(Control::Hello { version, .. })) => Err(Violation::Version(version)),
+        Some(Decoded::Control(Control::Hello(who))) => Ok(Some(who)),
         Some(_) => Err(Violation::Greeting),
     }
 }

@@ -322,7 +322,8 @@ fn body() -> impl Strategy<Value = Body> {
         ),
         positions().prop_map(|positions| Body::Settled { positions }),
         Just(Body::DigestMismatch),
-        any::<bool>().prop_map(|answer| Body::Ping { answer }),
+        Just(Body::Ping),
+        any::<u64>().prop_map(|incarnation| Body::PingAnswer { incarnation }),
     ]
 }
 

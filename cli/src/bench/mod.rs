@@ -12,11 +12,11 @@ mod report;
 pub(crate) use rank::{RankError, RankOptions, rank};
 
 use crate::error::Error;
-use crate::job::{self, Heard, Placement};
+use crate::job::{self, Heard, Ranks};
 use crate::run::forward;
 use crate::size;
 use cool_proto::control::controller_client::ControllerClient;
-use cool_proto::control::{JobSpec, Output, job_spec};
+use cool_proto::control::{JobSpec, Output};
 use force::{Forced, forced};
 use plan::{Case, Measured, Op, Plan};
 use predict::Predictor;
@@ -61,17 +61,8 @@ pub(crate) struct Options {
     #[arg(long, default_value_t = 0, value_name = "RANK")]
     root: usize,
 
-    /// Number of ranks [default: one on each node]
-    #[arg(short = 'n', long, value_name = "N")]
-    ranks: Option<NonZeroU32>,
-
-    /// Ranks on each node used [default: spread over as many nodes as possible]
-    #[arg(long, value_name = "K")]
-    ranks_per_node: Option<NonZeroU32>,
-
-    /// In which order ranks are given to nodes
-    #[arg(long, value_enum, default_value = "racked")]
-    placement: Placement,
+    #[command(flatten)]
+    ranks: Ranks,
 
     /// Force a plan for one operation, or for all measured ones, as allreduce=cool-b-r; may be repeated
     #[arg(long = "plan", value_name = "[OP=]PLAN")]
@@ -116,13 +107,9 @@ fn spec(options: &Options, plan: &Plan) -> Result<JobSpec, Error> {
     let program =
         program.into_string().map_err(|p| Error::Executable(format!("{} is not UTF-8", p.display())))?;
     Ok(JobSpec {
-        ranks: options.ranks.map_or(0, NonZeroU32::get),
-        ranks_per_node: options.ranks_per_node.map_or(0, NonZeroU32::get),
         program,
         args: vec!["bench-rank".to_owned(), serde_json::json!(plan).to_string()],
-        placement: job_spec::Placement::from(options.placement).into(),
-        user: job::user(),
-        ..JobSpec::default()
+        ..options.ranks.spec()
     })
 }
 

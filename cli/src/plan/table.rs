@@ -1,4 +1,4 @@
-//! Tables 1 and 3 of paper 003: each cell as the paper's formula, its value, and what a schedule counts.
+//! Tables 1 and 3 of the COOL paper: each cell as the paper's formula, its value, and what a schedule counts.
 //!
 //! As the paper has it: one process per node, the best ranking for the classical patterns (`racked`, the root
 //! first), and for COOL a root that is no leader. Where the two differ, `docs/cool-tables.md` says why.

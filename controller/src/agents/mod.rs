@@ -24,6 +24,8 @@ const SMALLEST_MTU: u32 = 576;
 pub struct Agent {
     /// The node's name.
     pub name: String,
+    /// Which of the node's agents it is: of two the later one has the larger number.
+    pub incarnation: u64,
     /// On the data network.
     pub ip: Ipv4Addr,
     /// Of the data interface.
@@ -117,7 +119,8 @@ impl TryFrom<Register> for Agent {
         let udp_port = port("UDP port", register.udp_port)?;
         let tcp_port = port("TCP port", register.tcp_port)?;
         let probe_port = port("probe port", register.probe_port)?;
-        Ok(Agent { ip, mac, mtu: register.mtu, udp_port, tcp_port, slots: register.slots, probe_port, name })
+        let Register { incarnation, mtu, slots, .. } = register;
+        Ok(Agent { name, incarnation, ip, mac, mtu, udp_port, tcp_port, slots, probe_port })
     }
 }
 
@@ -287,6 +290,7 @@ mod tests {
             slots: 2,
             held: Vec::new(),
             probe_port: 7421,
+            incarnation: 1,
         }
     }
 

@@ -50,6 +50,7 @@ pub fn describe(
         Member {
             rank,
             node: agent.name.clone(),
+            incarnation: agent.incarnation,
             rack: place.rack,
             ip: agent.ip.to_string(),
             udp_port: agent.udp_port.into(),
@@ -333,6 +334,7 @@ mod tests {
         let place = |(node, mtu): (&NodeView, u32)| {
             let agent = Agent {
                 name: node.name.clone(),
+                incarnation: 8,
                 ip: node.ip,
                 mac: node.mac,
                 mtu,
@@ -361,6 +363,7 @@ mod tests {
         let h2 = &group.members[1];
         assert_eq!((h2.rank, h2.node.as_str(), h2.rack), (1, "h2", 1));
         assert_eq!((h2.ip.as_str(), h2.udp_port, h2.tcp_port), ("10.0.0.2", 7420, 7421));
+        assert_eq!(h2.incarnation, 8);
     }
 
     #[test]

@@ -225,6 +225,7 @@ pub(crate) fn registration(i: u8) -> Register {
         slots: 2,
         held: Vec::new(),
         probe_port: 7421,
+        incarnation: 1,
     }
 }
 

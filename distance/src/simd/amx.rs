@@ -8,7 +8,7 @@
     reason = "tile registers are reached by assembly only; each block says why it is sound"
 )]
 
-use super::{Kernel, Order, Scores};
+use super::{Kernel, NearestTwo, Order, Scores};
 use crate::blocked::Nearest;
 use crate::pack::Form;
 use std::arch::asm;
@@ -27,9 +27,10 @@ pub(super) static AMX: Kernel = Kernel {
     lanes: 2 * WORDS,
     steps: WORDS,
     order: Order::ByRow,
-    // SAFETY (all three): the kernel is handed out only where `is_permitted`, and AVX-512 is there (`super::kernel`).
+    // SAFETY (all four): the kernel is handed out only where `is_permitted`, and AVX-512 is there (`super::kernel`).
     product: |points, centroids, sums| unsafe { product(points, centroids, sums) },
     choose: |scores, first, best| unsafe { choose(scores, first, best) },
+    choose_two: |scores, first, best| unsafe { choose_two(scores, first, best) },
     write: |scores, places| unsafe { write(scores, places) },
 };
 
@@ -135,6 +136,11 @@ unsafe fn product(points: &[u32], centroids: &[u32], sums: &mut [i32]) {
 #[target_feature(enable = "avx512f,avx512bw")]
 fn choose(scores: &Scores<'_>, first: u32, best: &mut [Nearest]) {
     scores.choose::<{ 2 * WORDS }>(first, best);
+}
+
+#[target_feature(enable = "avx512f,avx512bw")]
+fn choose_two(scores: &Scores<'_>, first: u32, best: &mut [NearestTwo]) {
+    scores.choose_two::<{ 2 * WORDS }>(first, best);
 }
 
 #[target_feature(enable = "avx512f,avx512bw")]

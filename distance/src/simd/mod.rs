@@ -26,8 +26,18 @@ pub(crate) struct Kernel {
     /// Takes note where a row's score is below its best; the first lane is the centroid of the given number. There may be
     /// fewer bests than rows.
     pub(crate) choose: fn(scores: &Scores<'_>, first: u32, best: &mut [Nearest]),
+    /// The same for the nearest two.
+    pub(crate) choose_two: fn(scores: &Scores<'_>, first: u32, best: &mut [NearestTwo]),
     /// Writes the scores of as many rows as there are places for, row by row.
     pub(crate) write: fn(scores: &Scores<'_>, places: &mut [i64]),
+}
+
+/// A point's nearest centroid, and how far the next one is.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct NearestTwo {
+    pub(crate) nearest: Nearest,
+    /// The squared distance of the next, in units of the centroids' grid, squared; the largest number if there is none.
+    pub(crate) next: i64,
 }
 
 /// How a tile's words are ordered.
@@ -65,6 +75,8 @@ pub(crate) struct Dots {
     pub(crate) bytes: fn(point: &[u8], centroid: &[i16]) -> i64,
     /// Of 16-bit integers.
     pub(crate) wide: fn(point: &[i16], centroid: &[i16]) -> i64,
+    /// Of rows of [`Precision::Fine`](crate::Precision::Fine).
+    pub(crate) fine: fn(point: &[i16], centroid: &[i16]) -> i64,
 }
 
 /// How a level multiplies one point with one centroid.
@@ -73,7 +85,7 @@ pub(crate) struct Dots {
 /// If this processor does not have the level.
 pub(crate) fn dots(level: Level) -> &'static Dots {
     assert!(level.is_available(), "this processor does not have {level}");
-    static PLAIN: Dots = Dots { bytes: dot_bytes, wide: dot_wide };
+    static PLAIN: Dots = Dots { bytes: dot_bytes, wide: dot_wide, fine: dot_fine };
     #[cfg(target_arch = "x86_64")]
     match level {
         Level::Scalar | Level::Sse2 => &PLAIN,
@@ -107,6 +119,15 @@ fn dot_wide(point: &[i16], centroid: &[i16]) -> i64 {
     point.chunks(BLOCK).zip(centroid.chunks(BLOCK)).map(block).sum()
 }
 
+/// [`Dots::fine`], plainly: four products of words.
+#[inline(always)]
+fn dot_fine(point: &[i16], centroid: &[i16]) -> i64 {
+    let (upper, lower) = point.split_at(point.len() / 2);
+    let (of_upper, of_lower) = centroid.split_at(centroid.len() / 2);
+    let both = dot_wide(upper, of_lower) + dot_wide(lower, of_upper);
+    (dot_wide(upper, of_upper) << 16) + (both << 8) + dot_wide(lower, of_lower)
+}
+
 /// What the squared distances of a tile's points from a panel's centroids are above the points' offsets.
 pub(crate) struct Scores<'a> {
     /// Each centroid's offset.
@@ -119,7 +140,7 @@ pub(crate) struct Scores<'a> {
 
 impl Scores<'_> {
     /// Hands the scores of each row to `take`. Inlined, so that each level compiles it with its own
-    /// instructions.
+    /// instructions. Scores fit 64 bits; what they are on the way to them may not.
     #[inline(always)]
     fn each_row<const LANES: usize>(&self, rows: usize, mut take: impl FnMut(usize, &[i64; LANES])) {
         let Some(offsets) = self.offsets.first_chunk::<LANES>() else { return };
@@ -129,7 +150,7 @@ impl Scores<'_> {
             let mut scores = *offsets;
             for (sums, shift) in layers[row..].iter().step_by(layer_rows).zip(self.shifts) {
                 for (score, &sum) in scores.iter_mut().zip(sums) {
-                    *score -= i64::from(sum) << shift;
+                    *score = score.wrapping_sub(i64::from(sum) << shift);
                 }
             }
             take(row, &scores);
@@ -148,6 +169,25 @@ impl Scores<'_> {
             for (index, &squared) in (first..).zip(scores) {
                 if squared < best.squared {
                     *best = Nearest { index, squared };
+                }
+            }
+        });
+    }
+
+    /// [`Kernel::choose_two`] for a panel of `LANES`.
+    #[inline(always)]
+    fn choose_two<const LANES: usize>(&self, first: u32, best: &mut [NearestTwo]) {
+        self.each_row::<LANES>(best.len(), |row, scores| {
+            let NearestTwo { nearest, next } = &mut best[row];
+            if !scores.iter().fold(false, |below, score| below | (score < next)) {
+                return;
+            }
+            for (index, &squared) in (first..).zip(scores) {
+                if squared < nearest.squared {
+                    *next = nearest.squared;
+                    *nearest = Nearest { index, squared };
+                } else if squared < *next {
+                    *next = squared;
                 }
             }
         });

@@ -5,7 +5,7 @@
     reason = "vector instructions and loads of whole vectors; each block says why it is sound"
 )]
 
-use super::{Dots, Kernel, Order, Scores, dot_bytes, dot_wide};
+use super::{Dots, Kernel, NearestTwo, Order, Scores, dot_bytes, dot_fine, dot_wide};
 use crate::blocked::Nearest;
 use crate::pack::Form;
 use std::arch::x86_64::*;
@@ -20,9 +20,10 @@ macro_rules! kernel {
             lanes: 2 * $lanes,
             steps: 1,
             order: Order::ByStep,
-            // SAFETY (all three): the kernel is handed out only where the processor has the features (`super::kernel`).
+            // SAFETY (all four): the kernel is handed out only where the processor has the features (`super::kernel`).
             product: |points, centroids, sums| unsafe { $module::product(points, centroids, sums) },
             choose: |scores, first, best| unsafe { $module::choose(scores, first, best) },
+            choose_two: |scores, first, best| unsafe { $module::choose_two(scores, first, best) },
             write: |scores, places| unsafe { $module::write(scores, places) },
         };
 
@@ -59,6 +60,11 @@ macro_rules! kernel {
             #[target_feature(enable = $features)]
             pub(super) fn choose(scores: &Scores<'_>, first: u32, best: &mut [Nearest]) {
                 scores.choose::<{ 2 * $lanes }>(first, best);
+            }
+
+            #[target_feature(enable = $features)]
+            pub(super) fn choose_two(scores: &Scores<'_>, first: u32, best: &mut [NearestTwo]) {
+                scores.choose_two::<{ 2 * $lanes }>(first, best);
             }
 
             #[target_feature(enable = $features)]
@@ -130,9 +136,10 @@ kernel!(
 macro_rules! dots {
     ($name:ident, $module:ident, $features:literal) => {
         pub(super) static $name: Dots = Dots {
-            // SAFETY (both): they are handed out only where the processor has the features (`super::dots`).
+            // SAFETY (all three): they are handed out only where the processor has the features (`super::dots`).
             bytes: |point, centroid| unsafe { $module::bytes(point, centroid) },
             wide: |point, centroid| unsafe { $module::wide(point, centroid) },
+            fine: |point, centroid| unsafe { $module::fine(point, centroid) },
         };
 
         mod $module {
@@ -146,6 +153,11 @@ macro_rules! dots {
             #[target_feature(enable = $features)]
             pub(super) fn wide(point: &[i16], centroid: &[i16]) -> i64 {
                 dot_wide(point, centroid)
+            }
+
+            #[target_feature(enable = $features)]
+            pub(super) fn fine(point: &[i16], centroid: &[i16]) -> i64 {
+                dot_fine(point, centroid)
             }
         }
     };

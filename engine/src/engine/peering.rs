@@ -4,10 +4,11 @@ use super::Engine;
 use crate::failure::{Failure, FailureKind};
 use crate::machine::{ConnectionId, Output};
 use crate::memory::MemoryRange;
-use crate::peers::{Lost, NodeId};
+use crate::peers::{Lost, NodeId, STARTED_AGAIN};
 use crate::shared::Shared;
 use cool_machine::{Machine, Poll, Time};
-use cool_transport::unicast::{self, Notice, Payload};
+use cool_transport::unicast::{self, AgentId, Notice, Payload};
+use core::cmp::Ordering;
 use std::collections::BTreeSet;
 
 impl Engine {
@@ -53,12 +54,7 @@ impl Engine {
         use unicast::Output as O;
         let id = match &output {
             O::Write { .. } => return,
-            O::Hello { node: name } => {
-                if name != self.shared.peers.name(node) {
-                    self.lose_peer(now, node, &format!("the agent at its address calls itself {name}"));
-                }
-                return;
-            }
+            O::Hello(who) => return self.hello(now, node, who),
             O::Failed(error) => return self.lose_peer(now, node, &error.to_string()),
             O::Notice(notice) => notice.group(),
             O::GroupOpen { group, epoch, .. } => (*group, *epoch),
@@ -97,14 +93,32 @@ impl Engine {
                 Ok(())
             }
             // As above: its sender is being told, or has been.
-            O::UnknownGroup(_) | O::Write { .. } | O::Hello { .. } | O::Failed(_) => Ok(()),
+            O::UnknownGroup(_) | O::Write { .. } | O::Hello(_) | O::Failed(_) => Ok(()),
         };
         self.conclude(now, id.0, result);
     }
 
+    /// The agent at the other end of a connection has said who it is.
+    fn hello(&mut self, now: Time, node: NodeId, who: &AgentId) {
+        let Shared { peers, out, .. } = &mut self.shared;
+        if who.node != peers.name(node) {
+            let why = format!("the agent at its address calls itself {}", who.node);
+            return self.lose_peer(now, node, &why);
+        }
+        match peers.link(node).map(|link| who.incarnation.cmp(&link.incarnation)) {
+            Some(Ordering::Greater) => self.lose_peer(now, node, STARTED_AGAIN),
+            // It was asked for when an earlier agent was there, and has ended with that.
+            Some(Ordering::Less) => {
+                let lost = peers.reconnect(node, "its agent has ended", out);
+                self.lost(now, lost.as_slice());
+            }
+            Some(Ordering::Equal) | None => {}
+        }
+    }
+
     /// A peer sends to a group that is not here: it would wait in vain.
     fn no_such_group(&mut self, now: Time, node: NodeId, (group, epoch): (u64, u32)) {
-        let text = format!("node {} has released group {group}, or never made it", self.node);
+        let text = format!("node {} has released group {group}, or never made it", self.me.node);
         let notice = Notice::Abort { group, epoch, kind: FailureKind::Lost.code(), ranks: Vec::new(), text };
         self.shared.peers.notify(now, node, notice);
     }
@@ -115,8 +129,7 @@ impl Engine {
 
     pub(crate) fn lose_peers(&mut self, now: Time, nodes: impl IntoIterator<Item = NodeId>, why: &str) {
         let Shared { peers, out, .. } = &mut self.shared;
-        let lost = nodes.into_iter().filter_map(|node| peers.drop_peer(node, out));
-        let lost: Vec<Lost> = lost.map(|lost| Lost { why: why.to_owned(), ..lost }).collect();
+        let lost: Vec<Lost> = nodes.into_iter().filter_map(|node| peers.drop_peer(node, why, out)).collect();
         self.lost(now, &lost);
     }
 
@@ -143,9 +156,7 @@ impl Engine {
         } else if let Some((node, all, replaced)) =
             self.shared.peers.greeting(connection, bytes, &mut self.shared.out)
         {
-            if let Some(lost) = replaced {
-                self.lost(now, &[lost]);
-            }
+            self.lost(now, replaced.as_slice());
             self.peer_bytes(now, node, 0, (&all, all.len() - bytes.len()));
         }
     }

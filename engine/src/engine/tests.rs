@@ -15,6 +15,7 @@ fn spec() -> GroupSpec {
     let member = |rank| MemberSpec {
         rank,
         node: "h0".to_owned(),
+        incarnation: 0,
         rack: 0,
         ip: Ipv4Addr::LOCALHOST,
         udp_port: 7420,
@@ -66,7 +67,8 @@ fn turn(engine: &mut Engine, now: Time) -> (Vec<Output>, bool) {
 
 #[test]
 fn a_call_of_thousands_of_actions_is_carried_out_in_short_turns() {
-    let (mut engine, mut now) = (Engine::new("h0", 0, Duration::from_secs(2)), Time::ZERO);
+    let me = AgentId { node: "h0".to_owned(), incarnation: 0 };
+    let (mut engine, mut now) = (Engine::new(me, 0, Duration::from_secs(2)), Time::ZERO);
     engine.handle(now, Input::MakeGroup(&spec()));
     for rank in 0..RANKS {
         engine.handle(now, Input::Call { token: u64::from(rank), request: alltoall(rank) });

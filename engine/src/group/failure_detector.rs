@@ -1,6 +1,7 @@
 //! Whether the other nodes of a group are still there, and who is to blame when something waits for too long.
 //!
-//! While nothing moves in a call or a message, the others are sent pings; who does not answer is gone. TCP alone would notice
+//! While nothing moves in a call or a message, the others are sent pings; who does not answer is gone, and so is who answers
+//! as another incarnation than the group's, at once. TCP alone would notice
 //! a node that was stopped or cut off only after minutes, or, where many packets are lost, take a live one for dead. When a
 //! call or message is to be given up, the other agents are asked who waits there, and for whom: whoever does not wait is
 //! to blame.
@@ -112,9 +113,17 @@ impl FailureDetector {
         self.pings.asked.remove(&node);
     }
 
-    /// The node at an address answered, which did not need to know the group.
-    pub(super) fn answered(&mut self, members: &Members, from: SocketAddrV4) {
-        self.pings.asked.retain(|node, _| members.nodes[*node].udp != from);
+    /// The agent at an address that was asked has answered. Answers with its node if it is another agent than the group's:
+    /// that one is gone.
+    pub(super) fn answered(
+        &mut self,
+        members: &Members,
+        from: SocketAddrV4,
+        incarnation: u64,
+    ) -> Option<usize> {
+        let node = *self.pings.asked.keys().find(|node| members.nodes[**node].udp == from)?;
+        self.pings.asked.remove(&node);
+        (members.nodes[node].incarnation != incarnation).then_some(node)
     }
 
     /// It is time to look after the others: since when has nothing moved in one of the calls and messages, if there are any?
@@ -233,7 +242,7 @@ pub(super) fn nodes_lost(members: &Members, nodes: &[usize], why: &str) -> Failu
 fn ping(members: &Members) -> Packet {
     let ((group, epoch), me) = (members.key(), members.me as u16);
     let id = StreamId { group, epoch, call: 0, transfer: 0, source: me };
-    Packet { id, from: me, digest: 0, body: Body::Ping { answer: true } }
+    Packet { id, from: me, digest: 0, body: Body::Ping }
 }
 
 fn part(context: &Context<'_>) -> Duration {

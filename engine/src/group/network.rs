@@ -74,9 +74,10 @@ impl Group {
         self.run(now, shared)
     }
 
-    /// Someone at an address answered, who did not need to know the group.
-    pub(crate) fn answered(&mut self, from: SocketAddrV4) {
-        self.failure_detector.answered(&self.members, from);
+    /// An agent at an address answered, which need not know the group: the node whose agent it is not any more, if so.
+    pub(crate) fn answered(&mut self, from: SocketAddrV4, incarnation: u64) -> Option<NodeId> {
+        let gone = self.failure_detector.answered(&self.members, from, incarnation)?;
+        Some(self.members.nodes[gone].id)
     }
 
     /// Bytes came from an agent.

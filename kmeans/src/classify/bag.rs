@@ -6,21 +6,21 @@ use crate::inputs::entry::Entry;
 use crate::inputs::pictures::{Cut, Pictures};
 use crate::model::{Clusters, Features};
 use crate::peers::Peers;
-use crate::threads;
 use cool_classify::Row;
 use cool_classify::histogram::Occurrence;
 use cool_distance::{Level, Panels, Picked};
+use cool_map::threads;
 
 /// A vocabulary, ready to read pictures by.
-pub(crate) struct Reader {
-    panels: Panels,
+pub(crate) struct Reader<'a> {
+    panels: Panels<'a>,
     cut: Cut,
 }
 
-impl Reader {
+impl<'a> Reader<'a> {
     /// # Errors
     /// If the clusters are not those of patches.
-    pub(crate) fn new(clusters: &Clusters, level: Level) -> Result<Self, Error> {
+    pub(crate) fn new(clusters: &'a Clusters, level: Level) -> Result<Self, Error> {
         let cut = clusters.patches()?;
         let words = &clusters.centroids;
         Ok(Self { panels: Panels::new(level, words.precision, &words.values, words.dims), cut })

@@ -10,11 +10,11 @@ use crate::model::{Classifier, Clusters, Features, MAX_WORDS, Model, Provenance}
 use crate::options::Clustering;
 use crate::peers::Peers;
 use crate::share::{Selection, Share};
-use crate::threads;
 use cool_classify::Row;
 use cool_classify::histogram::MAX_LEVELS;
 use cool_classify::svm::{Machine, Training};
 use cool_map::Progress;
+use cool_map::threads;
 
 /// How to train.
 #[derive(Clone, Debug)]

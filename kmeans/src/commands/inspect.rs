@@ -49,6 +49,7 @@ fn fields(model: &Model) -> Vec<(&'static str, serde_json::Value)> {
             json!(match clusters.grid.precision {
                 Precision::Byte => "bytes",
                 Precision::Wide => "16-bit integers",
+                Precision::Fine => "24-bit integers",
             }),
         ),
         (

@@ -9,7 +9,7 @@ use super::hog::{self, Band, CELLS, Grey};
 use crate::error::Error;
 use crate::partition::draw;
 use crate::peers::Peers;
-use crate::threads;
+use cool_map::threads;
 use image::{DynamicImage, ImageReader, RgbImage};
 use serde::{Deserialize, Serialize};
 use std::io::BufReader;

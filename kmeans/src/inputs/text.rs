@@ -11,7 +11,7 @@ use super::{Place, ending};
 use crate::error::Error;
 use crate::grid::MAX_DIMS;
 use crate::peers::Peers;
-use crate::threads;
+use cool_map::threads;
 use serde::{Deserialize, Serialize};
 use std::fs::File;
 use std::io::{BufRead, BufReader, Read, Seek, SeekFrom};

@@ -11,7 +11,7 @@ use cool_kmeans::{npy, words};
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::path::PathBuf;
 
-const RANKS: usize = 6;
+const LAYOUT: Embedded = Embedded { ranks: 6, ranks_per_node: 2, racks: 2 };
 
 /// Points as bytes and as real numbers, which take different ways.
 fn inputs(folder: &std::path::Path) -> [PathBuf; 2] {
@@ -24,8 +24,12 @@ fn inputs(folder: &std::path::Path) -> [PathBuf; 2] {
 }
 
 /// What the survivors come to when some ranks leave before loading, or after some iterations.
-fn with_losses(loading: &Loading, how: &Clustering, losses: &[(usize, Option<usize>)]) -> Whole {
-    let layout = Embedded { ranks: RANKS, ranks_per_node: 2, racks: 2 };
+pub(crate) fn with_losses(
+    layout: &Embedded,
+    loading: &Loading,
+    how: &Clustering,
+    losses: &[(usize, Option<usize>)],
+) -> Whole {
     let rank = |comm: cool::Comm| -> Option<Outcome> {
         let watch = match losses.iter().find(|(lost, _)| *lost == comm.rank()) {
             Some((_, last)) => Lost { after: Some((*last)?) },
@@ -34,7 +38,7 @@ fn with_losses(loading: &Loading, how: &Clustering, losses: &[(usize, Option<usi
         // It does as the others do until it is gone. Others may be gone before it.
         catch_unwind(AssertUnwindSafe(|| survivor(comm, loading, how, &watch))).ok()
     };
-    join(cool::embedded::run(layout, rank).expect("agents start").into_iter().flatten().collect())
+    join(cool::embedded::run(layout.clone(), rank).expect("agents start").into_iter().flatten().collect())
 }
 
 fn survivor(comm: cool::Comm, loading: &Loading, how: &Clustering, watch: &dyn Watch) -> Outcome {
@@ -66,7 +70,7 @@ impl Watch for Lost {
 }
 
 /// All but how many points moved, of which those know nothing that were read anew.
-fn essence(run: &Whole) -> impl PartialEq + std::fmt::Debug + '_ {
+pub(crate) fn essence(run: &Whole) -> impl PartialEq + std::fmt::Debug + '_ {
     let moved: Vec<usize> = run.moved.iter().map(|(_, centroids)| *centroids).collect();
     (&run.centroids, &run.real, &run.labels, &run.sizes, &run.inertia, moved, run.converged)
 }
@@ -76,7 +80,7 @@ fn whichever_ranks_are_lost_whenever_the_others_end_as_if_nothing_had_happened()
     let folder = tempfile::tempdir().expect("a folder");
     for path in inputs(folder.path()) {
         let (loading, how) = (loading(&[path], 0), clustering(5, 1));
-        let undisturbed = whole(RANKS, &loading, &how);
+        let undisturbed = whole(LAYOUT.ranks, &loading, &how);
         for losses in [
             &[(0, Some(3))][..],
             &[(5, Some(1))],
@@ -85,7 +89,7 @@ fn whichever_ranks_are_lost_whenever_the_others_end_as_if_nothing_had_happened()
             &[(0, Some(2)), (1, Some(2)), (4, Some(5))],
             &[(1, Some(1)), (2, Some(2)), (3, Some(3)), (4, Some(4)), (5, Some(5))],
         ] {
-            let found = with_losses(&loading, &how, losses);
+            let found = with_losses(&LAYOUT, &loading, &how, losses);
             assert_eq!(essence(&found), essence(&undisturbed), "{losses:?}");
         }
     }

@@ -1,5 +1,6 @@
 //! Whole clusterings, by embedded ranks and by the program.
 
+mod cases;
 mod classes;
 mod exactness;
 mod losses;

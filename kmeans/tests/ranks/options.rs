@@ -3,7 +3,7 @@
 
 use crate::runs::{Whole, alone, clustering, loading, noise, ranks, whole, write_bytes};
 use cool_kmeans::choose::{Effort, Method};
-use cool_kmeans::grid::Metric;
+use cool_kmeans::grid::{Metric, Reals};
 use cool_kmeans::npy;
 use cool_kmeans::options::{Clustering, Empty, Init};
 use cool_kmeans::share::{Loading, Selection};
@@ -169,6 +169,37 @@ fn cosine_groups_by_direction_whatever_the_length() {
     npy::write(&longer, &scaled, DIMS).expect("written");
     let load = cosine(loading(&[longer], 0));
     assert_eq!(alone(&load, &how).labels, found.labels);
+}
+
+#[test]
+fn floats_tell_apart_what_sixteen_bits_do_not() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let (n, groups) = (300, 7);
+    // One point far off makes the range wide; the others are less than a 65,535th of it apart.
+    let mut values: Vec<f64> = noise(n * DIMS, 100).iter().map(|x| *x as f64 * 1e-9).collect();
+    values.iter_mut().enumerate().for_each(|(at, value)| *value += (at / DIMS % groups) as f64 * 1e-6);
+    values[(n - 1) * DIMS..].fill(1.0);
+    let (path, first) = (folder.path().join("points.npy"), folder.path().join("first.npy"));
+    npy::write(&path, &values, DIMS).expect("written");
+    let firsts = [&values[..groups * DIMS], &values[(n - 1) * DIMS..]].concat();
+    npy::write(&first, &firsts, DIMS).expect("written");
+    let how = Clustering { init: Some(Init::File(first)), ..clustering(groups + 1, 1) };
+    let expected: Vec<u32> = (0..n - 1).map(|i| (i % groups) as u32).chain([groups as u32]).collect();
+    let load = loading(&[path], 0);
+    assert_ne!(everywhere(&load, &how).labels, expected);
+    let load = Loading { select: Selection { reals: Reals::Float, ..load.select }, ..load };
+    let found = everywhere(&load, &how);
+    assert_eq!(found.labels, expected);
+    for (j, centroid) in found.real.chunks(DIMS).take(groups).enumerate() {
+        for (d, c) in centroid.iter().enumerate() {
+            let mine: Vec<f64> = (j..n - 1).step_by(groups).map(|i| values[i * DIMS + d]).collect();
+            let mean = mine.iter().sum::<f64>() / mine.len() as f64;
+            // Half a step of the points, and half a step of the centroid.
+            assert!((c - mean).abs() < 6.0e-8, "{c}, but the mean is {mean}");
+        }
+    }
+    let cosine = Loading { select: Selection { metric: Metric::Cosine, ..load.select }, ..load };
+    everywhere(&cosine, &how);
 }
 
 #[test]

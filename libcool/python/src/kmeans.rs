@@ -2,10 +2,11 @@
 //! `kmeans.py` makes of it.
 
 use crate::comm::Comm;
-use crate::error::{described, raised};
+use crate::error::{described, lost, raised};
 use cool_kmeans::Error;
 use cool_kmeans::choose::Effort;
 use cool_kmeans::given::{Given, InNumbers, nearest};
+use cool_kmeans::grid::Reals;
 use cool_kmeans::lloyd::{Iteration, Watch};
 use cool_kmeans::options::{Clustering, Init};
 use cool_kmeans::peers::Peers;
@@ -27,6 +28,8 @@ struct Asked {
     movement: f64,
     /// Rank 0's counts.
     seed: u64,
+    /// "short" or "float".
+    precision: String,
     /// 0 for an even share of the node's processors.
     threads: usize,
     verbose: bool,
@@ -50,7 +53,7 @@ impl Watch for Told {
     }
 }
 
-/// The best of some runs.
+/// What came of it.
 struct Fitted {
     found: InNumbers,
     iterations: usize,
@@ -61,6 +64,7 @@ fn error(py: Python<'_>, error: &Error) -> PyErr {
     match error {
         Error::Collective(error) => raised(py, error),
         Error::Elsewhere { rank, .. } => described(py, error.to_string(), &[*rank]),
+        Error::Job(cool_map::Error::Lost(text)) => lost(py, text.clone()),
         Error::Job(_) => described(py, error.to_string(), &[]),
         _ => PyValueError::new_err(error.to_string()),
     }
@@ -110,22 +114,22 @@ fn fit(peers: &Peers<'_>, rows: Table<'_>, asked: &Asked) -> Result<Fitted, Erro
     let mut seed = [asked.seed];
     peers.bcast(&mut seed, 0)?;
     let threads = if asked.threads > 0 { asked.threads } else { peers.job().threads() };
-    let share = Share::given(peers, rows.given, rows.dims, rows.weights)?;
+    let reals = peers.agree(reals(&asked.precision))?;
+    let share = Share::given(peers, rows.given, rows.dims, rows.weights, reals)?;
     let watch = Told(asked.verbose && peers.leads());
-    let run = |restart: u64| -> Result<Fitted, Error> {
-        let how = clustering(asked, seed[0].wrapping_add(restart), threads);
-        let clustered = share.cluster(peers, &how, &watch, &mut Progress::new())?;
-        let found = share.in_numbers(peers, rows.given, &clustered, threads)?;
-        Ok(Fitted { found, iterations: clustered.iterations.len(), converged: clustered.converged })
-    };
-    let mut best = run(0)?;
-    for restart in 1..asked.restarts as u64 {
-        let other = run(restart)?;
-        if other.found.inertia < best.found.inertia {
-            best = other;
-        }
+    let clustered =
+        share.cluster(peers, &clustering(asked, seed[0], threads), &watch, &mut Progress::new())?;
+    let found = share.in_numbers(peers, rows.given, &clustered, threads)?;
+    Ok(Fitted { found, iterations: clustered.iterations.len(), converged: clustered.converged })
+}
+
+/// How numbers are held, by name.
+fn reals(name: &str) -> Result<Reals, Error> {
+    match name {
+        "short" => Ok(Reals::Short),
+        "float" => Ok(Reals::Float),
+        other => Err(Error::Option(format!("precision {other:?}: \"short\" or \"float\""))),
     }
-    Ok(best)
 }
 
 /// Points sampled in all, at least, for k-means++ to choose among.
@@ -133,6 +137,7 @@ const LEAST_SAMPLE: usize = 20_000;
 
 fn clustering(asked: &Asked, seed: u64, threads: usize) -> Clustering {
     Clustering {
+        restarts: asked.restarts,
         iterations: asked.iterations,
         movement: asked.movement,
         sample: LEAST_SAMPLE.div_ceil(asked.clusters.max(1)).max(4),

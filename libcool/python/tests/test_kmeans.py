@@ -59,13 +59,13 @@ def test_from_the_same_first_centres_it_ends_where_scikit_learn_does(dtype, weig
 
 
 @pytest.mark.parametrize("init", ["k-means++", "k-means||", "random"])
-@pytest.mark.parametrize("dtype", ["float64", "uint8"])
-def test_centres_are_the_same_bits_however_the_rows_are_dealt(init, dtype, tmp_path):
+@pytest.mark.parametrize("dtype, precision", [("float64", "short"), ("float64", "float"), ("uint8", "short")])
+def test_centres_are_the_same_bits_however_the_rows_are_dealt(init, dtype, precision, tmp_path):
     points = groups()
     points = (points * 8 + 128).clip(0, 255).astype("uint8") if dtype == "uint8" else points
     weights = np.random.default_rng(5).random(len(points))
     np.save(tmp_path / "points.npy", points)
-    model = lambda threads: KMeans(6, init=init, random_state=4, n_init=2, threads=threads)
+    model = lambda threads: KMeans(6, init=init, random_state=4, n_init=2, precision=precision, threads=threads)
     whole = model(1).fit(points, sample_weight=weights)
 
     def uneven(world):
@@ -93,6 +93,7 @@ def test_what_makes_no_sense_is_refused_in_words():
     points = groups(20)
     for words, call in [
         ("n_samples=20 should be >= n_clusters=30", lambda: KMeans(30).fit(points)),
+        ('precision "double": "short" or "float"', lambda: KMeans(3, precision="double").fit(points)),
         ("there are k-means", lambda: KMeans(3, init="best").fit(points)),
         (r"init has a shape of \(2, 7\); \(3, 7\)", lambda: KMeans(3, init=points[:2]).fit(points)),
         ("NaN", lambda: KMeans(3).fit(np.where(points > 2, np.nan, points))),
@@ -136,3 +137,20 @@ except ValueError as error:
     assert "Invalid parameter 'k'" in str(error)
 """
     subprocess.run([sys.executable, "-c", program], check=True)
+
+
+def test_survivors_of_a_lost_rank_fit_again_to_the_same_bits(tmp_path):
+    file = str(tmp_path / "points.npy")
+    np.save(file, groups())
+    alone = KMeans(5, random_state=2).fit(file)
+
+    def main(world):
+        if world.rank == 1:
+            return None  # Its group is left.
+        while True:
+            try:
+                return world.size, bits(KMeans(5, random_state=2).fit(file, comm=world))
+            except cool.LostError:
+                world = world.shrink()
+
+    assert on(4, main) == [(3, bits(alone)), None, (3, bits(alone)), (3, bits(alone))]

@@ -19,6 +19,7 @@ pub(super) fn convert(group: Group) -> Result<GroupSpec, String> {
             tcp_port: port(m.tcp_port)?,
             rank: m.rank,
             node: m.node,
+            incarnation: m.incarnation,
             rack: m.rack,
         })
     };

@@ -182,8 +182,8 @@ impl Registrar {
         let member = |(rank, Place { node, .. }): (u32, &Place)| {
             let Node { agent, rack } = &**node;
             let (udp_port, tcp_port) = agent.ports();
-            let node = agent.node().to_owned();
-            MemberSpec { rank, node, rack: *rack, ip: Ipv4Addr::LOCALHOST, udp_port, tcp_port }
+            let (node, incarnation) = (agent.node().to_owned(), agent.incarnation());
+            MemberSpec { rank, node, incarnation, rack: *rack, ip: Ipv4Addr::LOCALHOST, udp_port, tcp_port }
         };
         let members: Vec<MemberSpec> = (0..).zip(places).map(member).collect();
         let agents: BTreeMap<u32, &Agent> =

@@ -110,6 +110,7 @@ pub struct EngineHandle {
     commands: mpsc::UnboundedSender<Command>,
     udp_port: u16,
     tcp_port: u16,
+    incarnation: u64,
     runtime: Handle,
     traffic: Arc<TrafficCounters>,
 }
@@ -122,8 +123,8 @@ impl EngineHandle {
     pub fn start(config: EngineConfig) -> Result<EngineHandle, StartError> {
         let (commands, queue) = mpsc::unbounded_channel();
         let bound = net::start(config, queue)?;
-        let net::Bound { udp_port, tcp_port, runtime, traffic } = bound;
-        Ok(EngineHandle { commands, udp_port, tcp_port, runtime, traffic })
+        let net::Bound { udp_port, tcp_port, incarnation, runtime, traffic } = bound;
+        Ok(EngineHandle { commands, udp_port, tcp_port, incarnation, runtime, traffic })
     }
 
     /// Waits for the end of the engine's thread, which while there are handles is a defect: it has panicked, and said why.
@@ -149,6 +150,11 @@ impl EngineHandle {
     /// The bound port for unicast steps.
     pub fn tcp_port(&self) -> u16 {
         self.tcp_port
+    }
+
+    /// Which of the node's engines it is; see [`cool_engine::AgentId`].
+    pub fn incarnation(&self) -> u64 {
+        self.incarnation
     }
 
     /// Makes a group; this node can receive when it returns. The agents' connections are made on the side.

@@ -114,7 +114,8 @@ mod tests {
         let agent = Agent::new("h1", EngineHandle::start(config).unwrap(), mpsc::channel(1).0);
         let (udp_port, tcp_port) = agent.ports();
         let ip = Ipv4Addr::LOCALHOST;
-        let member = MemberSpec { rank: 0, node: "h1".into(), rack: 0, ip, udp_port, tcp_port };
+        let (node, incarnation) = ("h1".into(), agent.incarnation());
+        let member = MemberSpec { rank: 0, node, incarnation, rack: 0, ip, udp_port, tcp_port };
         let spec = GroupSpec {
             id: 7,
             epoch: 1,

@@ -10,7 +10,7 @@ use super::{Events, answers};
 use crate::engine::{
     CallRequest, EngineConfig, GroupError, SharedSlice, Trace, TrafficCounters, TransferRequest,
 };
-use cool_engine::{ConnectionId, Engine, GroupSpec, Input, MemoryRange, Output, Work, WorkId};
+use cool_engine::{AgentId, ConnectionId, Engine, GroupSpec, Input, MemoryRange, Output, Work, WorkId};
 use cool_machine::{Machine, Poll, Time};
 use cool_proto::local::{Failure, Stats};
 use cool_transport::packet::DATA_HEADER;
@@ -65,13 +65,14 @@ pub(super) struct EngineHost {
 
 impl EngineHost {
     pub(super) fn new(
+        me: AgentId,
         config: &EngineConfig,
         udp: Socket,
         events: Events,
         traffic: Arc<TrafficCounters>,
     ) -> io::Result<EngineHost> {
         Ok(EngineHost {
-            engine: Engine::new(&config.node, BOUNCE_BYTES, config.peer_timeout),
+            engine: Engine::new(me, BOUNCE_BYTES, config.peer_timeout),
             ip: config.ip,
             origin: Instant::now(),
             clock: Time::ZERO,

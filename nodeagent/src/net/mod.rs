@@ -22,11 +22,12 @@ mod work;
 
 use crate::engine::{Command, EngineConfig, StartError, TrafficCounters};
 use crate::fault_injection::Picker;
-use cool_engine::{ConnectionId, NodeId, Prepared, WorkId};
+use cool_engine::{AgentId, ConnectionId, NodeId, Prepared, WorkId};
 use driver::Driver;
 use engine_host::EngineHost;
 use std::net::{Ipv4Addr, SocketAddrV4};
 use std::sync::Arc;
+use std::time::SystemTime;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::mpsc;
 
@@ -37,6 +38,7 @@ const EVENTS: usize = 64;
 pub(crate) struct Bound {
     pub(crate) udp_port: u16,
     pub(crate) tcp_port: u16,
+    pub(crate) incarnation: u64,
     /// Of the engine's thread.
     pub(crate) runtime: tokio::runtime::Handle,
     pub(crate) traffic: Arc<TrafficCounters>,
@@ -92,11 +94,21 @@ pub(crate) fn start(
     let handle = runtime.handle().clone();
     let (events, queue) = mpsc::channel(EVENTS);
     let traffic = Arc::<TrafficCounters>::default();
-    let host =
-        EngineHost::new(&config, udp, events.clone(), Arc::clone(&traffic)).map_err(StartError::Thread)?;
+    let incarnation = incarnation();
+    let me = AgentId { node: config.node.clone(), incarnation };
+    let host = EngineHost::new(me, &config, udp, events.clone(), Arc::clone(&traffic))
+        .map_err(StartError::Thread)?;
     let driver = Driver::new(host, config.losses.map(Picker::new), events, queue);
     // A task is woken by others of its thread for less than what the runtime itself runs.
     let run = move || runtime.block_on(async { tokio::spawn(driver.run(commands, tcp)).await });
     std::thread::Builder::new().name("cool-engine".to_owned()).spawn(run).map_err(StartError::Thread)?;
-    Ok(Bound { udp_port, tcp_port, runtime: handle, traffic })
+    Ok(Bound { udp_port, tcp_port, incarnation, runtime: handle, traffic })
+}
+
+/// The incarnation of an agent that starts now: the time in nanoseconds, so that a later one has a larger number. Where the
+/// clock was set back in between, others hear from pings, not from greetings, that the earlier one is gone.
+fn incarnation() -> u64 {
+    let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+    // Until the year 2554.
+    now.as_nanos() as u64
 }

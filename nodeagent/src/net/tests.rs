@@ -71,6 +71,7 @@ fn spec(engines: &[EngineHandle], places: &[usize]) -> GroupSpec {
     let member = |(rank, node): (u32, usize)| MemberSpec {
         rank,
         node: format!("h{node}"),
+        incarnation: engines[node].incarnation(),
         rack: node as u32 / 2,
         ip: Ipv4Addr::LOCALHOST,
         udp_port: engines[node].udp_port(),
@@ -223,7 +224,7 @@ const LONG: u64 = 256 << 20;
 async fn ping(socket: &UdpSocket, port: u16) -> Packet {
     let id = StreamId { group: 1, epoch: 1, call: 0, transfer: 0, source: 0 };
     let mut bytes = Vec::new();
-    Packet { id, from: 0, digest: 0, body: Body::Ping { answer: true } }.encode(&mut bytes);
+    Packet { id, from: 0, digest: 0, body: Body::Ping }.encode(&mut bytes);
     socket.send_to(&bytes, (Ipv4Addr::LOCALHOST, port)).await.unwrap();
     bytes.resize(1500, 0);
     let came = timeout(Duration::from_secs(60), socket.recv(&mut bytes)).await.expect("an answer").unwrap();
@@ -262,7 +263,8 @@ async fn pings_are_answered_while_ranks_of_one_node_reduce_hundreds_of_mebibytes
     timeout(Duration::from_secs(60), array.reached.acquire()).await.expect("there is work").unwrap().forget();
     let socket = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap();
     for _ in 0..20 {
-        assert_eq!(ping(&socket, engine.udp_port()).await.body, Body::Ping { answer: false });
+        let answer = ping(&socket, engine.udp_port()).await.body;
+        assert_eq!(answer, Body::PingAnswer { incarnation: engine.incarnation() });
     }
     assert!(calls.try_join_next().is_none(), "what has to pass the gate is not done");
     array.open();

@@ -148,7 +148,7 @@ impl SimulatedCluster {
     /// A cluster whose agents have just started.
     pub fn new(settings: ClusterSettings) -> SimulatedCluster {
         let net = Network::new(settings.seed, &settings.shape, settings.host, settings.uplink);
-        let node = |node| Node::new(&format!("h{node}"), settings.bounce_bytes, settings.peer_timeout, 0);
+        let node = |node| Node::new(node, settings.bounce_bytes, settings.peer_timeout, 0);
         SimulatedCluster {
             nodes: (0..net.nodes()).map(node).collect(),
             rng: ChaCha8Rng::seed_from_u64(settings.seed ^ 0xc1),
@@ -204,6 +204,7 @@ impl SimulatedCluster {
         let member = |(rank, node): (u32, &u16)| MemberSpec {
             rank,
             node: format!("h{node}"),
+            incarnation: self.nodes[usize::from(*node)].life.into(),
             rack: rack(*node),
             ip: ip(*node),
             udp_port: PORT,

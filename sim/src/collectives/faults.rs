@@ -53,6 +53,6 @@ impl SimulatedCluster {
     pub fn restart(&mut self, node: u16) {
         let life = self.nodes[usize::from(node)].life + 1;
         let (bounce, timeout) = (self.settings.bounce_bytes, self.settings.peer_timeout);
-        self.nodes[usize::from(node)] = Node::new(&format!("h{node}"), bounce, timeout, life);
+        self.nodes[usize::from(node)] = Node::new(node, bounce, timeout, life);
     }
 }

@@ -34,8 +34,7 @@ impl Blame {
     pub(super) fn permits(&self, failure: &Failure) -> bool {
         let named = |rank| failure.ranks.contains(rank);
         match (self.kind, failure.kind) {
-            // Who has lost an agent and found one in its place that had just started waits for it in vain.
-            (FailureKind::Lost, FailureKind::Lost | FailureKind::Aborted | FailureKind::Timeout) => {
+            (FailureKind::Lost, FailureKind::Lost | FailureKind::Aborted) => {
                 !failure.ranks.is_empty() && failure.ranks.iter().all(|rank| self.ranks.contains(rank))
             }
             // Of a mismatch both sides are named, and which of them is wrong nobody knows; of those that do not come, all

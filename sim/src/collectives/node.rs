@@ -1,7 +1,7 @@
 //! A node of the simulated cluster: an engine, its memories and what its driver remembers.
 
 use super::memories::Memories;
-use cool_engine::{ConnectionId, Engine, MemoryRange};
+use cool_engine::{AgentId, ConnectionId, Engine, MemoryRange};
 use cool_machine::{Duration, Time};
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -38,9 +38,10 @@ pub(super) struct Node {
 }
 
 impl Node {
-    pub(super) fn new(name: &str, bounce_bytes: u64, peer_timeout: Duration, life: u32) -> Node {
+    pub(super) fn new(node: u16, bounce_bytes: u64, peer_timeout: Duration, life: u32) -> Node {
+        let me = AgentId { node: format!("h{node}"), incarnation: life.into() };
         Node {
-            engine: Engine::new(name, bounce_bytes, peer_timeout),
+            engine: Engine::new(me, bounce_bytes, peer_timeout),
             memories: Memories::default(),
             host: Host::Running,
             life,

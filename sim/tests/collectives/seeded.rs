@@ -62,6 +62,12 @@ fn who_meets_an_agent_that_has_just_started_names_the_ranks_of_its_node() {
 }
 
 #[test]
+fn an_agent_that_is_started_again_before_others_have_connected_to_it_is_gone() {
+    // Its pings were answered, so that calls failed at their own timeout and named ranks that live.
+    are_right(&[10_523, 16_190, 45_442, 87_104, 111_266, 143_567]);
+}
+
+#[test]
 fn a_rank_that_does_not_come_is_among_those_that_are_named() {
     are_right(&[124, 173, 252, 264, 950, 1813]);
 }

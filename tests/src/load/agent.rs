@@ -46,6 +46,7 @@ pub(crate) async fn join(
         slots: 64,
         probe_port: 7421,
         held: Vec::new(),
+        incarnation: 1,
     };
     send(&outbox, Body::Register(register)).await;
     let mut client =

@@ -13,11 +13,11 @@ const REPORT: u8 = 5;
 const SETTLED: u8 = 6;
 const DIGEST_MISMATCH: u8 = 7;
 const PING: u8 = 8;
+const PING_ANSWER: u8 = 9;
 
 const BEGUN: u8 = 1;
 const ANSWER: u8 = 2;
 const FORWARD_LIVE: u8 = 1;
-const TO_ANSWER: u8 = 1;
 
 impl Packet {
     /// Appends the packet's bytes; the payload, if any, is to forward_live them.
@@ -106,7 +106,8 @@ impl Body {
             Body::Report { .. } => REPORT,
             Body::Settled { .. } => SETTLED,
             Body::DigestMismatch => DIGEST_MISMATCH,
-            Body::Ping { .. } => PING,
+            Body::Ping => PING,
+            Body::PingAnswer { .. } => PING_ANSWER,
         }
     }
 
@@ -147,8 +148,8 @@ impl Body {
                 out.extend_from_slice(&[0, count(positions)]);
                 put_u16(out, positions);
             }
-            Body::DigestMismatch => {}
-            Body::Ping { answer } => out.extend_from_slice(&[if *answer { TO_ANSWER } else { 0 }, 0]),
+            Body::DigestMismatch | Body::Ping => {}
+            Body::PingAnswer { incarnation } => out.extend_from_slice(&incarnation.to_be_bytes()),
         }
     }
 
@@ -203,11 +204,8 @@ impl Body {
                 Body::Settled { positions: ranges(count, || r.u16())? }
             }
             DIGEST_MISMATCH => Body::DigestMismatch,
-            PING => {
-                let answer = flags(r, TO_ANSWER)? != 0;
-                zero(r)?;
-                Body::Ping { answer }
-            }
+            PING => Body::Ping,
+            PING_ANSWER => Body::PingAnswer { incarnation: r.u64()? },
             other => return Err(PacketError::Type(other)),
         })
     }
@@ -318,7 +316,8 @@ mod tests {
                 }),
             ranges(any::<u16>()).prop_map(|positions| Body::Settled { positions }),
             Just(Body::DigestMismatch),
-            any::<bool>().prop_map(|answer| Body::Ping { answer }),
+            Just(Body::Ping),
+            any::<u64>().prop_map(|incarnation| Body::PingAnswer { incarnation }),
         ]
     }
 
@@ -407,7 +406,7 @@ mod tests {
         };
         assert_eq!(with(0, b'G'), PacketError::Foreign(vec![b'G', 1, VERSION, 7]));
         assert_eq!(with(2, 9), PacketError::Version(9));
-        assert_eq!(with(3, 9), PacketError::Type(9));
+        assert_eq!(with(3, 10), PacketError::Type(10));
         assert_eq!(with(3, 1), PacketError::Short { len: 40, needed: 44 });
     }
 }

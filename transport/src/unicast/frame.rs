@@ -2,8 +2,8 @@
 //! are big-endian. Decoding is strict and keeps at most one control frame; payload is never copied
 //! here. What frames mean is the machine's matter.
 
-use super::message::{MessageName, Notice};
-use super::{Payload, Violation};
+use super::message::{AgentId, MessageName, Notice};
+use super::{Payload, VERSION, Violation};
 use crate::fields::{Reader, Short};
 use cool_types::limits;
 use core::ops::Range;
@@ -27,10 +27,7 @@ const PAIRS_MAX: usize = 256;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Control {
-    Hello {
-        version: u32,
-        node: String,
-    },
+    Hello(AgentId),
     /// The sender has this group open on this stream, and may have something for it that waits to be sent.
     GroupOpen {
         group: u64,
@@ -134,8 +131,9 @@ impl Data {
 impl Control {
     pub(super) fn encode(&self) -> Vec<u8> {
         match self {
-            Control::Hello { version, node } => framed(HELLO, 0, |out| {
-                out.extend(version.to_be_bytes());
+            Control::Hello(AgentId { node, incarnation }) => framed(HELLO, 0, |out| {
+                out.extend(VERSION.to_be_bytes());
+                out.extend(incarnation.to_be_bytes());
                 put_text(out, node);
             }),
             Control::GroupOpen { group, epoch, waits } => framed(GROUP_OPEN, 0, |out| {
@@ -247,7 +245,11 @@ fn text(r: &mut Reader<'_>) -> Result<String, Violation> {
 fn decode_control(kind: u8, body: &[u8]) -> Result<Control, Violation> {
     let mut r = Reader::new(body);
     let control = match kind {
-        HELLO => Control::Hello { version: r.u32()?, node: text(&mut r)? },
+        HELLO => match r.u32()? {
+            VERSION => Control::Hello(AgentId { incarnation: r.u64()?, node: text(&mut r)? }),
+            // Of which nothing else can be read.
+            other => return Err(Violation::Version(other)),
+        },
         GROUP_OPEN => Control::GroupOpen { group: r.u64()?, epoch: r.u32()?, waits: r.u8()? != 0 },
         ANNOUNCE => Control::Announce { message: name(&mut r)?, digest: r.u64()?, bytes: r.u64()? },
         GRANT => Control::Grant { message: name(&mut r)? },

@@ -1,5 +1,15 @@
-//! What agents name and tell each other over a unicast stream: the names of messages, and notices about groups. How they look
-//! as bytes is [`super::frame`]'s matter.
+//! What agents name and tell each other over a unicast stream: who they are, the names of messages, and notices about groups.
+//! How they look as bytes is [`super::frame`]'s matter.
+
+/// Who an agent is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct AgentId {
+    /// The name of its node.
+    pub node: String,
+    /// Which of the agents that have run on the node, one after the other: of two the later one has the larger number
+    /// (SWIM: Das et al., DSN 2002).
+    pub incarnation: u64,
+}
 
 /// Names a message for ever, on both sides.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]

@@ -11,6 +11,10 @@ fn name(call: u64, transfer: u32) -> MessageName {
     MessageName { group: 7, epoch: 1, call, transfer, from: 0, to: 1 }
 }
 
+fn agent(node: &str) -> AgentId {
+    AgentId { node: node.to_owned(), incarnation: 3 }
+}
+
 fn drain(peer: &mut Peer) -> Vec<Output> {
     let mut out = Vec::new();
     while let Poll::Output(o) = peer.poll(NOW) {
@@ -42,7 +46,7 @@ struct Pair {
 impl Pair {
     fn new() -> Pair {
         let mut pair = Pair {
-            peers: [Peer::new("a", "10.0.0.2"), Peer::new("b", "10.0.0.1")],
+            peers: [Peer::new(&agent("a"), "10.0.0.2"), Peer::new(&agent("b"), "10.0.0.1")],
             got: Default::default(),
             complete: Default::default(),
             sent: Default::default(),
@@ -109,7 +113,7 @@ impl Pair {
             Output::Sent(message) => self.sent[side].push(*message),
             Output::Failed(e) => panic!("{e}"),
             Output::Write { .. }
-            | Output::Hello { .. }
+            | Output::Hello(_)
             | Output::GroupOpen { .. }
             | Output::Notice(_)
             | Output::UnknownGroup(_) => {}
@@ -322,8 +326,9 @@ fn messages_of_a_group_that_is_not_open_are_dropped_by_name() {
 
 #[test]
 fn a_peer_of_another_version_is_refused_by_name() {
-    let mut peer = Peer::new("a", "10.0.0.9:7420");
-    let hello = Control::Hello { version: VERSION + 1, node: "b".to_owned() }.encode();
+    let mut peer = Peer::new(&agent("a"), "10.0.0.9:7420");
+    let mut hello = Control::Hello(agent("b")).encode();
+    hello[8] += 1;
     peer.handle(NOW, Input::Bytes(&hello));
     let Some(Output::Failed(e)) = drain(&mut peer).into_iter().find(|o| matches!(o, Output::Failed(_)))
     else {
@@ -334,9 +339,9 @@ fn a_peer_of_another_version_is_refused_by_name() {
 }
 
 fn violation(frames: &[Vec<u8>]) -> Option<Violation> {
-    let mut peer = Peer::new("a", "x");
+    let mut peer = Peer::new(&agent("a"), "x");
     peer.handle(NOW, Input::Open { group: 7, epoch: 1 });
-    let hello = Control::Hello { version: VERSION, node: "b".to_owned() }.encode();
+    let hello = Control::Hello(agent("b")).encode();
     peer.handle(NOW, Input::Bytes(&hello));
     for frame in frames {
         peer.handle(NOW, Input::Bytes(frame));
@@ -415,9 +420,9 @@ fn notices_arrive_as_they_were_sent() {
 /// # Panics
 /// If the machine asks its driver for bytes outside the input or its message, or goes on after a failure.
 fn survive<'a>(pieces: impl Iterator<Item = &'a [u8]>) {
-    let mut peer = Peer::new("self", "hostile");
+    let mut peer = Peer::new(&agent("self"), "hostile");
     peer.handle(NOW, Input::Open { group: 0, epoch: 0 });
-    let Poll::Output(Output::Write { head, .. }) = Peer::new("hostile", "").poll(NOW) else {
+    let Poll::Output(Output::Write { head, .. }) = Peer::new(&agent("hostile"), "").poll(NOW) else {
         panic!("no greeting")
     };
     peer.handle(NOW, Input::Bytes(&head));

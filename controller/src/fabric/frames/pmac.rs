@@ -11,6 +11,12 @@ pub(crate) fn of(rack: u32, port: u32) -> Option<MacAddr> {
     Some(MacAddr(0x02, 0xc0, r, q, h, i))
 }
 
+/// The rack that a PMAC, or what all of a rack match, says; `None` of other addresses.
+pub(crate) fn rack(address: MacAddr) -> Option<u32> {
+    let MacAddr(0x02, 0xc0, r, q, ..) = address else { return None };
+    Some(u16::from_be_bytes([r, q]).into())
+}
+
 /// Address and mask that all PMACs of a rack match.
 pub(crate) fn of_rack(rack: u32) -> Option<(MacAddr, MacAddr)> {
     Some((of(rack, 0)?, MacAddr(0xff, 0xff, 0xff, 0xff, 0, 0)))
@@ -25,5 +31,6 @@ mod tests {
         let pmac = of(0x1234, 7).unwrap();
         assert_eq!(pmac.to_string(), "02:c0:12:34:00:07");
         assert_eq!((of(1 << 16, 1), of(1, 1 << 16)), (None, None));
+        assert_eq!([pmac, MacAddr(2, 0, 0x12, 0x34, 0, 7)].map(rack), [Some(0x1234), None]);
     }
 }

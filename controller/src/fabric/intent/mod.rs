@@ -113,6 +113,12 @@ impl Retained {
 pub(crate) fn former(tables: &Tables) -> Former {
     let of_tor = tables.flows.values().find(|flow| flow.cookie & 0xff00_0000 == FOR_TOR);
     let rack = of_tor.map(|flow| (flow.cookie & 0xffff) as u32);
+    let destinations = tables.flows.keys().flat_map(|key| &key.matching.fields);
+    let racks = destinations.filter_map(|field| match field {
+        Oxm::EthDst(address) => pmac::rack(address.value),
+        _ => None,
+    });
+    let racks = racks.collect();
     let trees = tables.groups.range(GROUPS).map(|(id, buckets)| match buckets {
         Some(Buckets::All(ports)) => (*id, ports.clone()),
         _ => (*id, BTreeSet::new()),
@@ -123,7 +129,7 @@ pub(crate) fn former(tables: &Tables) -> Former {
         Some(Oxm::InPort(port)) => Some(port.value.0),
         _ => None,
     });
-    Former { rack, trees, open: open.collect() }
+    Former { rack, racks, trees, open: open.collect() }
 }
 
 /// The tables that all switches are to have, and the delta that each has not been sent yet.

@@ -238,6 +238,14 @@ fn only_members_send_into_a_group_and_only_under_their_own_address() {
 }
 
 #[test]
+fn every_switch_remembers_the_numbers_of_all_racks() {
+    let world = World::leaf_spine(2, 2, 2);
+    let tables = world.tables(&[]);
+    let remembered: BTreeSet<BTreeSet<u32>> = tables.values().map(|tables| former(tables).racks).collect();
+    assert_eq!(remembered, BTreeSet::from([BTreeSet::from([0, 1])]));
+}
+
+#[test]
 fn a_tor_remembers_the_number_of_its_rack() {
     let mut intent = Intent::default();
     let (tor, spine) = (DatapathId(103), DatapathId(1));

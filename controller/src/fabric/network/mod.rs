@@ -153,6 +153,7 @@ impl Network {
         if let Some(number) = info.former.rack {
             self.racks.claim(switch, number);
         }
+        self.racks.reserve(info.former.racks);
         if let Some(normal) = &mut self.normal {
             let up = info.ports.iter().filter(|port| port.up).map(|port| port.number).collect();
             normal.remember(switch, &info.former.open, &up);

@@ -254,6 +254,26 @@ fn racks_keep_their_numbers_over_a_controller_to_which_no_node_came() {
 }
 
 #[test]
+fn a_switch_that_has_lost_its_tables_gets_no_number_of_one_that_comes_back_later() {
+    let mut first = World::new(ring());
+    first.intervals(6);
+    let mut second = World::new(Graph::default());
+    second.truth = first.truth;
+    let mut devices = first.devices;
+    let kept = devices.remove(&dpid(3)).unwrap().switch;
+    second.connect(dpid(3), kept);
+    second.connect(dpid(2), model::Switch::default());
+    second.intervals(6);
+    for late in [1, 4] {
+        second.connect(dpid(late), devices.remove(&dpid(late)).unwrap().switch);
+    }
+    second.intervals(6);
+    let racks: Vec<_> = second.watch.borrow().switches.iter().map(|switch| switch.rack).collect();
+    // Hosts know those of switches 1, 3 and 4 by addresses that say 0, 2 and 3.
+    assert_eq!(racks, [Some(0), Some(4), Some(2), Some(3)]);
+}
+
+#[test]
 fn routes_to_a_switch_that_comes_back_late_stay_and_those_of_a_node_that_leaves_go_at_once() {
     let mut first = World::new(ring());
     first.intervals(6);

@@ -74,6 +74,8 @@ pub(crate) enum Output {
 pub(crate) struct Former {
     /// The rack that it was the ToR of.
     pub(crate) rack: Option<u32>,
+    /// The racks to whose PMACs it has flows.
+    pub(crate) racks: BTreeSet<u32>,
     /// The trees of which it has a part, by number, with its ports.
     pub(crate) trees: BTreeMap<u32, BTreeSet<u32>>,
     /// The ports from which it takes frames for its own forwarding.

@@ -12,8 +12,11 @@ Under ``cool run -n 16 -- python3 program.py`` each rank gives its part of the r
 
     cool.launch(main)
 
+When ranks are lost, ``fit`` raises ``cool.LostError`` at the others, which may go on without them: ``world = world.shrink()`` and ``fit``
+again (``cool run --survive``). Of a file they share out the rows anew.
+
 All ranks get the same centres, to the bit, on however many ranks and threads the rows are. Points are uint8 or become
-float64. Iterations work on integers (``cool-kmeans``: 16 bits a coordinate of the widest range); the centres are then the
+float64. Iterations work on integers (``cool-kmeans``: 16 bits a coordinate of the widest range, or 24); the centres are then the
 means of the points as they were given, and labels and inertia are those of these centres, in float64.
 
 scikit-learn is not needed. Where it is installed, KMeans is one of its estimators.
@@ -73,13 +76,15 @@ class KMeans(*_BASES):
     tol : a run ends when the centres' squared movements add up to this share of the points' variance or less.
     verbose : whether iterations are told of, on the standard error output.
     random_state : an int names the run: the same rows give the same centres. With None each run is another.
+    precision : how iterations hold numbers that are no uint8: "short", 16 bits of their range, or "float", 24 bits, as many as
+        float32 has.
     threads : of this rank; 0 for an even share of the node's processors.
 
     After `fit`: cluster_centers_ (float64), labels_ (int32, of this rank's rows), inertia_ (of all ranks' rows), n_iter_,
     n_features_in_.
     """
 
-    _PARAMETERS = ("n_clusters", "init", "n_init", "max_iter", "tol", "verbose", "random_state", "threads")
+    _PARAMETERS = ("n_clusters", "init", "n_init", "max_iter", "tol", "verbose", "random_state", "precision", "threads")
 
     def __init__(
         self,
@@ -91,6 +96,7 @@ class KMeans(*_BASES):
         tol=1e-4,
         verbose=0,
         random_state=None,
+        precision="short",
         threads=0,
     ):
         self.n_clusters = n_clusters
@@ -100,6 +106,7 @@ class KMeans(*_BASES):
         self.tol = tol
         self.verbose = verbose
         self.random_state = random_state
+        self.precision = precision
         self.threads = threads
 
     def fit(self, X, y=None, sample_weight=None, *, comm=None):
@@ -122,6 +129,7 @@ class KMeans(*_BASES):
                 "iterations": operator.index(self.max_iter),
                 "movement": float(self.tol),
                 "seed": self._seed(),
+                "precision": str(self.precision),
                 "threads": operator.index(self.threads),
                 "verbose": bool(self.verbose),
             }

@@ -22,6 +22,7 @@ class KMeans:
         tol: float = 1e-4,
         verbose: int = 0,
         random_state: Any = None,
+        precision: str = "short",
         threads: int = 0,
     ) -> None: ...
     def fit(
