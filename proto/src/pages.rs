@@ -9,14 +9,18 @@
     reason = "memory that others change is reached by raw pointers; every block says why it is sound"
 )]
 
-use memmap2::{Advice, MmapMut, MmapRaw};
+use memmap2::{Advice, MmapMut, MmapOptions, MmapRaw};
+use rustix::mm::{Advice as Advise, MapFlags, ProtFlags, madvise, mmap};
 use std::io;
-use std::os::fd::{AsRawFd, BorrowedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::ptr::NonNull;
 
-/// From this size on pages of 2 MiB, where the system has them (transparent huge pages), are worth it: to have and to give
-/// back 4 KiB at a time takes as long as to copy as much.
-const HUGE_PAGES: usize = 2 << 20;
+/// Bytes of a huge page. From this size on such pages, where the system has them (transparent huge pages), are worth it: to
+/// have and to give back 4 KiB at a time takes longer than to copy as much.
+const HUGE_PAGE: usize = 2 << 20;
+
+/// Bytes that the system is asked to put into huge pages at a time: where it has none, not much is tried in vain.
+const COLLAPSED_AT_ONCE: usize = 64 << 20;
 
 /// A byte range does not lie in its memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -32,11 +36,32 @@ pub struct OutOfBounds {
 
 /// A mapping of this process.
 #[derive(Debug)]
-pub struct Pages(MmapRaw);
+pub struct Pages {
+    map: MmapRaw,
+    /// Where in the mapping the memory begins.
+    start: usize,
+    len: usize,
+}
 
 impl Pages {
-    pub(crate) fn new(map: MmapRaw) -> Pages {
-        Pages(map)
+    /// The first `len` bytes of a file, as all who map them have them. Those of a large one begin at a multiple of a huge page:
+    /// only so can they be in huge pages.
+    ///
+    /// # Errors
+    /// If `len` is 0 or the system cannot map as much.
+    pub(crate) fn of_file(file: impl AsFd, len: usize) -> io::Result<Pages> {
+        if len < HUGE_PAGE {
+            let map = MmapOptions::new().len(len).map_raw(&file.as_fd())?;
+            return Ok(Pages { map, start: 0, len });
+        }
+        // Addresses of which the file takes a part.
+        let room = len.checked_add(HUGE_PAGE).ok_or(io::ErrorKind::OutOfMemory)?;
+        let map = MmapRaw::from(MmapOptions::new().len(room).no_reserve_swap().map_anon()?);
+        let start = map.as_ptr().addr().next_multiple_of(HUGE_PAGE) - map.as_ptr().addr();
+        let (access, flags) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::SHARED | MapFlags::FIXED);
+        // SAFETY: the addresses lie within `map`, whose memory nobody has used; with it they are unmapped.
+        unsafe { mmap(map.as_mut_ptr().add(start).cast(), len, access, flags, file, 0) }?;
+        Ok(Pages { map, start, len })
     }
 
     /// New memory of this process alone, of zeros, which take place only once they are touched.
@@ -45,17 +70,57 @@ impl Pages {
     /// If `bytes` is 0 or the system has not that much.
     pub fn zeros(bytes: usize) -> io::Result<Pages> {
         let map = MmapMut::map_anon(bytes)?;
-        if bytes >= HUGE_PAGES {
+        if bytes >= HUGE_PAGE {
             // A system without them goes on with small ones.
             let _ = map.advise(Advice::HugePage);
         }
-        Ok(Pages(map.into()))
+        Ok(Pages { map: map.into(), start: 0, len: bytes })
+    }
+
+    /// Has the bytes of a file that are about to be used, and those beside them, in huge pages, as far as the system can do
+    /// that and they are large. What they are stays as it is, for all who map them. Most systems do not do it by themselves for
+    /// memory that is shared (`shmem_enabled`), but when asked to (MADV_COLLAPSE, since Linux 6.1).
+    ///
+    /// # Errors
+    /// If it does not have them.
+    pub fn use_huge_pages(&self, offset: u64, len: u64) -> Result<(), OutOfBounds> {
+        let from = self.check(offset, len)?;
+        let to = (from + len as usize).next_multiple_of(HUGE_PAGE).min(self.len / HUGE_PAGE * HUGE_PAGE);
+        let from = from / HUGE_PAGE * HUGE_PAGE;
+        if len < HUGE_PAGE as u64 || from >= to {
+            return Ok(());
+        }
+        for part in (from..to).step_by(COLLAPSED_AT_ONCE) {
+            if self.collapse(part, COLLAPSED_AT_ONCE.min(to - part)).is_err() {
+                // Small ones are slower and nothing else.
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    /// Puts bytes that begin and end at huge pages of a file into such.
+    fn collapse(&self, start: usize, len: usize) -> io::Result<()> {
+        for page in (start..start + len).step_by(HUGE_PAGE) {
+            // The system passes over those of which there is nothing yet.
+            // SAFETY: the byte is the mapping's, and stays as it is.
+            unsafe { madvise(self.base().add(page).cast(), 1, Advise::LinuxPopulateWrite) }?;
+        }
+        // SAFETY: the bytes are the mapping's, and stay as they are.
+        let done = unsafe { libc::madvise(self.base().add(start).cast(), len, libc::MADV_COLLAPSE) };
+        if done == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+    }
+
+    /// Its first byte.
+    fn base(&self) -> *mut u8 {
+        // SAFETY: `start` lies within the mapping.
+        unsafe { self.map.as_mut_ptr().add(self.start) }
     }
 
     /// Number of bytes; never 0.
     #[allow(clippy::len_without_is_empty, reason = "a mapping is never empty")]
     pub fn len(&self) -> u64 {
-        self.0.len() as u64
+        self.len as u64
     }
 
     /// Copies `data` to `offset`.
@@ -69,7 +134,7 @@ impl Pages {
         // are made only by who got its `address`, for bytes that no call uses, and calls copy other bytes.
         // Bytes have no invalid values, so a race with the other side can only mix up bytes that the
         // protocol already leaves undefined.
-        unsafe { std::ptr::copy_nonoverlapping(data.as_ptr(), self.0.as_mut_ptr().add(start), data.len()) }
+        unsafe { std::ptr::copy_nonoverlapping(data.as_ptr(), self.base().add(start), data.len()) }
         Ok(())
     }
 
@@ -81,7 +146,7 @@ impl Pages {
         let start = self.check(offset, data.len() as u64)?;
         // SAFETY: as in `copy_in`, with source and destination exchanged.
         unsafe {
-            std::ptr::copy_nonoverlapping(self.0.as_ptr().add(start), data.as_mut_ptr(), data.len());
+            std::ptr::copy_nonoverlapping(self.base().add(start), data.as_mut_ptr(), data.len());
         }
         Ok(())
     }
@@ -96,7 +161,7 @@ impl Pages {
         // SAFETY: as in `copy_out`; there is room for `len` bytes behind those of `data`, which are bytes once copied.
         unsafe {
             let end = data.as_mut_ptr().add(data.len());
-            std::ptr::copy_nonoverlapping(self.0.as_ptr().add(start), end, len);
+            std::ptr::copy_nonoverlapping(self.base().add(start), end, len);
             data.set_len(data.len() + len);
         }
         Ok(())
@@ -109,7 +174,7 @@ impl Pages {
     pub fn copy_to(&self, offset: u64, to: &Pages, at: u64, len: u64) -> Result<(), OutOfBounds> {
         let (from, into) = (self.check(offset, len)?, to.check(at, len)?);
         // SAFETY: as in `copy_in`, of both; `copy` allows them to overlap. A length in a mapping is a usize.
-        unsafe { std::ptr::copy(self.0.as_ptr().add(from), to.0.as_mut_ptr().add(into), len as usize) }
+        unsafe { std::ptr::copy(self.base().add(from), to.base().add(into), len as usize) }
         Ok(())
     }
 
@@ -123,7 +188,7 @@ impl Pages {
         let mut parts = [
             part(head.as_ptr().cast_mut(), head.len()),
             // SAFETY: as in `copy_in`.
-            part(unsafe { self.0.as_mut_ptr().add(start) }, len as usize),
+            part(unsafe { self.base().add(start) }, len as usize),
         ];
         let message = message(&mut parts);
         // SAFETY: the descriptor is borrowed, so it is open. Both parts can be read as far as they say, one a slice, the
@@ -147,7 +212,7 @@ impl Pages {
         let start = self.check(offset, len).map_err(io::Error::other)?;
         let mut parts = [
             // SAFETY: as in `copy_in`.
-            part(unsafe { self.0.as_mut_ptr().add(start) }, len as usize),
+            part(unsafe { self.base().add(start) }, len as usize),
             part(tail.as_mut_ptr(), tail.len()),
         ];
         let mut message = message(&mut parts);
@@ -163,7 +228,7 @@ impl Pages {
     pub fn address(&self, offset: u64, len: u64) -> Result<NonNull<u8>, OutOfBounds> {
         let start = self.check(offset, len)?;
         // SAFETY: as in `copy_in`; no mapping is at address 0.
-        Ok(unsafe { NonNull::new_unchecked(self.0.as_mut_ptr().add(start)) })
+        Ok(unsafe { NonNull::new_unchecked(self.base().add(start)) })
     }
 
     /// Whether a range lies in it; its start as an index.
@@ -219,6 +284,25 @@ mod tests {
         let mut all = [1; 100];
         pages.copy_out(0, &mut all).unwrap();
         assert_eq!(all, [0; 100]);
+    }
+
+    #[test]
+    fn large_files_begin_at_huge_pages_and_what_they_hold_stays_when_these_are_asked_for() {
+        let bytes = 3 * HUGE_PAGE + 10_000;
+        let file = rustix::fs::memfd_create("large", rustix::fs::MemfdFlags::CLOEXEC).unwrap();
+        rustix::fs::ftruncate(&file, bytes as u64).unwrap();
+        let [ours, theirs] = [(); 2].map(|()| Pages::of_file(&file, bytes).unwrap());
+        let places = [10, HUGE_PAGE as u64 - 3, 2 * HUGE_PAGE as u64, bytes as u64 - 6];
+        places.map(|place| theirs.copy_in(place, b"before").unwrap());
+        ours.use_huge_pages(HUGE_PAGE as u64, bytes as u64 - HUGE_PAGE as u64).unwrap();
+        ours.use_huge_pages(0, bytes as u64).unwrap();
+        for place in places {
+            let mut data = [0; 6];
+            ours.copy_out(place, &mut data).unwrap();
+            assert_eq!(&data, b"before");
+        }
+        assert!(ours.base().addr().is_multiple_of(HUGE_PAGE) && ours.len() == bytes as u64);
+        ours.use_huge_pages(1, bytes as u64).unwrap_err();
     }
 
     #[test]

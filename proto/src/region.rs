@@ -107,8 +107,8 @@ impl Region {
         let error = |source| RegionError::System { bytes, source };
         let len = usize::try_from(bytes)
             .map_err(|_| error(std::io::Error::from(std::io::ErrorKind::OutOfMemory)))?;
-        let map = MmapOptions::new().len(len).map_raw(&file).map_err(error)?;
-        Ok(Region { pages: Pages::new(map), file })
+        let pages = Pages::of_file(&file, len).map_err(error)?;
+        Ok(Region { pages, file })
     }
 
     /// The descriptor to send with `Map`.

@@ -185,6 +185,9 @@ impl Session {
                 }
             }
         }
+        // Others may send meanwhile.
+        drop(wire);
+        block.prepare().map_err(|e| self.no_memory(name, e.into()))?;
         Ok(block)
     }
 

@@ -45,6 +45,8 @@ struct Regions {
 struct Free {
     region: Arc<Region>,
     parts: BTreeMap<u64, u64>,
+    /// From here on nothing has been in use.
+    fresh: u64,
 }
 
 /// A part of a region in use; free again when dropped.
@@ -55,6 +57,8 @@ pub(crate) struct Block {
     region: Arc<Region>,
     offset: u64,
     len: u64,
+    /// From here on, within the region, nothing of it has been in use before.
+    fresh: u64,
 }
 
 /// Memory that the program has as an array.
@@ -121,8 +125,10 @@ impl Heap {
             .regions
             .iter_mut()
             .find_map(|(number, free)| Some((*number, Arc::clone(&free.region), free.take(len, align)?)));
-        let block =
-            |(number, region, offset)| Block { heap: Arc::clone(&self.regions), number, region, offset, len };
+        let block = |(number, region, (offset, fresh))| {
+            let heap = Arc::clone(&self.regions);
+            Block { heap, number, region, offset, len, fresh }
+        };
         if let Some(found) = fitting {
             return Ok((block(found), updates));
         }
@@ -132,11 +138,12 @@ impl Heap {
         let region = Arc::new(Region::create(size.checked_next_power_of_two().unwrap_or(len))?);
         let number = regions.next;
         regions.next = regions.next.wrapping_add(1);
-        let mut free = Free { parts: BTreeMap::from([(0, region.len())]), region: Arc::clone(&region) };
-        let offset = free.take(len, align).unwrap_or(0);
+        let parts = BTreeMap::from([(0, region.len())]);
+        let mut free = Free { parts, region: Arc::clone(&region), fresh: 0 };
+        let taken = free.take(len, align).unwrap_or((0, 0));
         regions.regions.insert(number, free);
         updates.push(RegionUpdate::Map(number, Arc::clone(&region)));
-        Ok((block((number, region, offset)), updates))
+        Ok((block((number, region, taken)), updates))
     }
 
     /// Gives `bytes` bytes of a block to the program as registered memory, to read and write while no call uses them;
@@ -207,8 +214,9 @@ impl Regions {
 }
 
 impl Free {
-    /// Takes `len` bytes that begin at a multiple of `align`, from the first part that has them.
-    fn take(&mut self, len: u64, align: u64) -> Option<u64> {
+    /// Takes `len` bytes that begin at a multiple of `align`, from the first part that has them: where they begin, and from
+    /// where on they have not been in use before.
+    fn take(&mut self, len: u64, align: u64) -> Option<(u64, u64)> {
         let (start, end, offset) = self.parts.iter().find_map(|(start, free)| {
             let (end, offset) = (start + free, start.next_multiple_of(align));
             (offset.checked_add(len)? <= end).then_some((*start, end, offset))
@@ -219,7 +227,9 @@ impl Free {
                 self.parts.insert(start, end - start);
             }
         }
-        Some(offset)
+        let fresh = self.fresh.clamp(offset, offset + len);
+        self.fresh = self.fresh.max(offset + len);
+        Some((offset, fresh))
     }
 
     fn give(&mut self, mut offset: u64, mut len: u64) {
@@ -239,6 +249,11 @@ impl Block {
     /// Where it lies in this process.
     fn address(&self) -> Result<NonNull<u8>, OutOfBounds> {
         self.region.address(self.offset, self.len)
+    }
+
+    /// Has what of it was not in use before, if that is much, in pages that cost least to have. May take as long as to fill it.
+    pub(super) fn prepare(&self) -> Result<(), OutOfBounds> {
+        self.region.use_huge_pages(self.fresh, self.offset + self.len - self.fresh)
     }
 
     /// A part of it, as the agent knows it.
