@@ -30,10 +30,12 @@ import testbed  # noqa: E402
 AGENT_PORT = 7420
 SO_TIMESTAMPNS = 35  # socket(7); Python has no name for it
 
-# As transport/src/packet/codec.rs has it: magic, version, type, stream (group, epoch, call, transfer, source), from, digest, flags.
-PING = struct.Struct(">HBBQIQIHHQBB")
-MAGIC, VERSION, TYPE, TO_ANSWER = 0xC001, 2, 8, 1
+# As transport/src/packet/codec.rs has it: magic, version, type, stream (group, epoch, call, transfer, source), from, digest.
+PING = struct.Struct(">HBBQIQIHHQ")
+MAGIC, VERSION, TYPE = 0xC001, 3, 8
 DIGEST = 9
+# What follows it in an answer: the agent's incarnation.
+INCARNATION = 8
 
 # An answer that has not come by then after the last ping is lost.
 LAST_ANSWER = 2.0
@@ -51,7 +53,7 @@ class Pinger:
 
     def send(self):
         # An answer repeats the ping's digest, by which it is known.
-        ping = PING.pack(MAGIC, VERSION, TYPE, 0, 0, 0, 0, 0, 0, len(self.sent), TO_ANSWER, 0)
+        ping = PING.pack(MAGIC, VERSION, TYPE, 0, 0, 0, 0, 0, 0, len(self.sent))
         self.sent.append(time.time_ns())
         self.socket.sendto(ping, self.to)
 
@@ -59,11 +61,11 @@ class Pinger:
         """Takes the answers that have come."""
         while True:
             try:
-                answer, notes, _, _ = self.socket.recvmsg(PING.size, socket.CMSG_SPACE(16))
+                answer, notes, _, _ = self.socket.recvmsg(PING.size + INCARNATION, socket.CMSG_SPACE(16))
             except BlockingIOError:
                 return
             seconds, nanoseconds = next(struct.unpack("ll", data) for _, kind, data in notes if kind == SO_TIMESTAMPNS)
-            self.answered[PING.unpack(answer)[DIGEST]] = seconds * 10**9 + nanoseconds
+            self.answered[PING.unpack_from(answer)[DIGEST]] = seconds * 10**9 + nanoseconds
 
     def run_beside(self, process):
         """Pings until a process has ended, and waits for the last answers."""
@@ -104,6 +106,8 @@ def measure(bed, options, op):
     output, errors = process.communicate()
     if process.returncode:
         raise RuntimeError("cool bench: " + errors.strip()[-300:])
+    if not pinger.answered:
+        raise RuntimeError("the agent has answered no ping: does it speak version %d of the packets?" % VERSION)
     [result] = json.loads(output)["results"]
     return pinger.latencies(), result["seconds"]
 
