@@ -64,15 +64,6 @@ impl CallSignature {
         self.call.check_buffers(Rank(request.rank), size, input, output).map_err(wrong)
     }
 
-    /// The call and the plan that carries it out, as agents tell each other, so that picks that differ are named too.
-    pub(crate) fn with_plan(&self, plan: &Plan) -> String {
-        match self.plan {
-            // It is among the words already.
-            Some(_) => self.to_string(),
-            None => format!("{self} with plan {plan}"),
-        }
-    }
-
     /// A number that differs, most likely, from that of any other call or plan.
     pub(crate) fn digest(&self, plan: &Plan) -> u64 {
         let text = format!("{self} by {plan}");
@@ -218,13 +209,6 @@ mod tests {
         }
         assert_eq!(signatures[2].to_string(), "reduce of 4 f64 by sum to rank 1");
         assert_eq!(signatures[3].to_string(), "reduce of 4 f64 by sum to rank 1 with plan cool-b-r");
-        let told = |signature: &CallSignature| signature.with_plan(&default);
-        assert_eq!(
-            told(&signatures[2]),
-            "reduce of 4 f64 by sum to rank 1 with plan cool-p-p",
-            "a pick that differs shows"
-        );
-        assert_eq!(told(&signatures[3]), signatures[3].to_string());
         assert_eq!(signatures[9].to_string(), "gather of 3, 5 f64 to rank 0");
     }
 

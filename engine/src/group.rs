@@ -220,7 +220,7 @@ impl Group {
         let rank = waiting.request.rank;
         self.departures.check_call(&self.members, number)?;
         let (signature, compiled) = &prepared;
-        let text = signature.with_plan(&compiled.plan);
+        let text = compiled.called(signature.plan.is_some());
         self.matching.call(&self.members, (number, rank), &text, compiled.digest)?;
         let through = self.calls.begin(now, number, waiting, prepared, &mut shared.out);
         self.match_with_others(now, shared, number, rank)?;

@@ -34,6 +34,14 @@ impl Compiled {
         Compiled { schedule, plan, text, digest, dependents, fused }
     }
 
+    /// The call and the plan that carries it out, as agents tell each other, so that picks that differ are named too. Made of what
+    /// was written when the call was prepared: to write out the lengths of many parts takes long. A plan that the ranks have
+    /// `forced` is among the words of the call.
+    pub(crate) fn called(&self, forced: bool) -> String {
+        let (words, plan) = &self.text;
+        if forced { words.to_string() } else { format!("{words} with plan {plan}") }
+    }
+
     /// Whether nothing is to be received by an action, since what uses it takes it from its sender.
     pub(crate) fn is_passed_over(&self, rank: u32, action: u32) -> bool {
         self.fused.is_passed_over(Rank(rank), action)
@@ -153,5 +161,26 @@ impl Run {
         };
         let later = &self.program().actions[action as usize + 1..];
         later.iter().filter_map(|a| a.kind.writes()).any(overlaps)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use cool_collective::{Layout, Place, compile};
+    use cool_types::{Call, Operation};
+
+    #[test]
+    fn a_call_is_told_with_its_plan_once_whether_ranks_forced_that_or_it_was_picked() {
+        let places = [0, 1].map(|node| Place { node, rack: 0 });
+        let (layout, plan) = (Layout::new(&places).unwrap(), "cool-p-p".parse().unwrap());
+        let call = Call::new(Operation::Bcast, Rank(0), 8, 1);
+        let compiled = |text| {
+            let schedule = compile(&call, &layout, &plan, |_| true).unwrap();
+            Compiled::new(schedule, plan, text, 7)
+        };
+        let (picked, forced) = ("bcast of 8 u8 from rank 0", "bcast of 8 u8 from rank 0 with plan cool-p-p");
+        assert_eq!(compiled(picked).called(false), forced);
+        assert_eq!(compiled(forced).called(true), forced);
     }
 }
