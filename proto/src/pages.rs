@@ -293,7 +293,7 @@ mod tests {
         rustix::fs::ftruncate(&file, bytes as u64).unwrap();
         let [ours, theirs] = [(); 2].map(|()| Pages::of_file(&file, bytes).unwrap());
         let places = [10, HUGE_PAGE as u64 - 3, 2 * HUGE_PAGE as u64, bytes as u64 - 6];
-        places.map(|place| theirs.copy_in(place, b"before").unwrap());
+        places.iter().for_each(|place| theirs.copy_in(*place, b"before").unwrap());
         ours.use_huge_pages(HUGE_PAGE as u64, bytes as u64 - HUGE_PAGE as u64).unwrap();
         ours.use_huge_pages(0, bytes as u64).unwrap();
         for place in places {
