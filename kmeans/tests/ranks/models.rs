@@ -156,6 +156,22 @@ fn a_sample_of_the_patches_and_longer_vectors_give_a_model_too() {
 }
 
 #[test]
+fn a_model_file_says_what_made_it_and_not_who_did_the_work() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let points = folder.path().join("p.npy");
+    write_bytes(&points, &noise(60 * 3, 256).into_iter().map(|v| v as u8).collect::<Vec<_>>(), 3);
+    let (points, model) = (name(&points), name(&folder.path().join("m.cool")));
+    let write = |alone: &[&str]| {
+        output(&[&["fit", "-k", "4", "--model", &model, &points], alone].concat());
+        std::fs::read(&model).expect("written")
+    };
+    assert_eq!(write(&["--alone"]), write(&[]));
+    assert!(
+        output(&["inspect", &model]).contains(&format!("command      fit -k 4 --model {model} {points}\n"))
+    );
+}
+
+#[test]
 fn inputs_that_a_model_was_not_made_for_are_refused_by_name() {
     let folder = tempfile::tempdir().expect("a folder");
     let at = |file: &str| name(&folder.path().join(file));
