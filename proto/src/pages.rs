@@ -11,16 +11,23 @@
 
 use memmap2::{Advice, MmapMut, MmapOptions, MmapRaw};
 use rustix::mm::{Advice as Advise, MapFlags, ProtFlags, madvise, mmap};
+use rustix::time::{ClockId, clock_gettime};
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::ptr::NonNull;
+use std::time::Duration;
 
 /// Bytes of a huge page. From this size on such pages, where the system has them (transparent huge pages), are worth it: to
 /// have and to give back 4 KiB at a time takes longer than to copy as much.
 const HUGE_PAGE: usize = 2 << 20;
 
 /// Bytes that the system is asked to put into huge pages at a time: where it has none, not much is tried in vain.
-const COLLAPSED_AT_ONCE: usize = 64 << 20;
+const COLLAPSED_AT_ONCE: usize = 16 << 20;
+
+/// The most processor time that as many bytes are worth, which is what faults for small pages cost where they are slow: 4
+/// microseconds for 4 KiB. Huge pages take longer where memory has to be moved first to make room for one, and in a guest
+/// whose host has taken back what was free; then small ones, of which a system always has some at hand, are better.
+const COLLAPSE_TIME_MAX: Duration = Duration::from_millis(16);
 
 /// A byte range does not lie in its memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -91,8 +98,10 @@ impl Pages {
             return Ok(());
         }
         for part in (from..to).step_by(COLLAPSED_AT_ONCE) {
-            if self.collapse(part, COLLAPSED_AT_ONCE.min(to - part)).is_err() {
-                // Small ones are slower and nothing else.
+            let began = processor_time();
+            let collapsed = self.collapse(part, COLLAPSED_AT_ONCE.min(to - part));
+            if collapsed.is_err() || processor_time().saturating_sub(began) > COLLAPSE_TIME_MAX {
+                // The rest has small ones, which are slower and nothing else.
                 break;
             }
         }
@@ -247,6 +256,11 @@ impl Pages {
     pub fn contains(&self, offset: u64, len: u64) -> Result<(), OutOfBounds> {
         self.check(offset, len).map(|_| ())
     }
+}
+
+/// What this thread has taken of a processor, whatever else runs beside it.
+fn processor_time() -> Duration {
+    Duration::try_from(clock_gettime(ClockId::ThreadCPUTime)).unwrap_or_default()
 }
 
 /// A socket that is gone is an error and no signal.
