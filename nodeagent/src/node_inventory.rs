@@ -10,7 +10,7 @@ const MAX_ENDED: usize = 256;
 /// The groups of this node.
 #[derive(Debug, Default)]
 pub(crate) struct NodeInventory {
-    /// The life of the controller in whose session we are, or were last.
+    /// The life of the controller in whose session we are.
     controller: u64,
     groups: BTreeMap<u64, Record>,
 }
@@ -55,28 +55,22 @@ impl NodeInventory {
         }
     }
 
-    /// Remembers how a rank ended; returns its group if that was the last one here.
-    pub(crate) fn note(&mut self, event: &Body) -> Option<u64> {
-        let Body::Exited(exited) = event else { return None };
-        let record = self.groups.values_mut().find(|record| record.group.job == exited.job)?;
+    /// Remembers how a rank ended.
+    pub(crate) fn note(&mut self, event: &Body) {
+        let Body::Exited(exited) = event else { return };
+        let Some(record) = self.groups.values_mut().find(|record| record.group.job == exited.job) else {
+            return;
+        };
         record.exited.insert(exited.rank, exited.clone());
-        let id = record.group.id;
-        let ended = record.running().is_empty();
         let over: Vec<u64> = self.groups.iter().filter(|(_, r)| r.is_ended()).map(|(id, _)| *id).collect();
         if over.len() > MAX_ENDED {
             self.groups.remove(&over[0]);
         }
-        ended.then_some(id)
     }
 
     /// The group of a job.
     pub(crate) fn group_of(&self, job: u64) -> Option<u64> {
         self.groups.values().map(|record| &record.group).find(|group| group.job == job).map(|group| group.id)
-    }
-
-    /// Whether ranks of a group run that this node has started.
-    pub(crate) fn has_running(&self, group: u64) -> bool {
-        self.groups.get(&group).is_some_and(|record| !record.running().is_empty())
     }
 
     /// What to tell a controller; `attached` says which ranks that came by themselves are in a group.
@@ -118,12 +112,11 @@ mod tests {
         held.joined(9);
         held.made(group(5, 3));
         held.started(&Launch { job: 3, group: 5, ranks: vec![1, 2], ..Launch::default() });
-        assert!(held.has_running(5));
-        assert_eq!(held.note(&exited(3, 2, 7)), None);
+        held.note(&exited(3, 2, 7));
         let report = held.report(|_| Vec::new());
         assert_eq!((report[0].controller, &report[0].ranks[..], report[0].exited[0].code), (9, &[1][..], 7));
-        assert_eq!(held.note(&exited(3, 1, 0)), Some(5));
-        assert!(!held.has_running(5));
+        held.note(&exited(3, 1, 0));
+        assert_eq!((held.report(|_| Vec::new())[0].ranks.len(), held.group_of(3)), (0, Some(5)));
         held.released(5);
         assert_eq!(held.report(|_| Vec::new()), []);
     }

@@ -46,6 +46,7 @@ impl Session {
             lldp_interval_ms: 600_000,
             lldp_key: vec![7; 32],
             controller: 77,
+            resumed: None,
         };
         self.tell(Body::Registered(registered)).await;
         register

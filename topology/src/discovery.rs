@@ -6,8 +6,9 @@
 //! each other's neighbours are a link. A registered node is located at the port that hears its name and
 //! address. A port has one neighbour at a time: what else it hears is reported, not believed.
 //!
-//! A switch whose session ends stays for three intervals, since it may well forward without its controller;
-//! if it is really gone, its neighbours' ports go down and its links with them.
+//! A switch whose session ends keeps its place for a grace time, since it may well forward without its controller: nothing that only
+//! it could tell is missed. If it is really gone, its neighbours' ports go down and its links with them, and one without links
+//! is lost after three intervals. While no switch has a session, this machine is itself cut off, and none is lost.
 //!
 //! An announcement is believed only if it is genuine and fresh: a switch's must be one of the last few that
 //! this machine has made for that port, a node's newer than all before it, and each is believed once. What a
@@ -16,6 +17,7 @@
 //! outweighs any switch's, never becomes part of a link.
 
 mod checks;
+mod sessions;
 
 use crate::lldp::{Announcement, LldpError};
 use crate::{DatapathId, Graph, Key, Link, MacAddr, Port};
@@ -208,6 +210,8 @@ struct Registered {
 #[derive(Clone, Debug)]
 pub struct Discovery {
     interval: Duration,
+    /// Intervals that a switch without a session stays.
+    grace: u32,
     key: Key,
     /// Of the last announcement made.
     number: u64,
@@ -217,7 +221,7 @@ pub struct Discovery {
     /// Ports that are up, of connected switches and of those that may come back.
     ports: BTreeMap<Port, Entry>,
     /// Switches without a session, and announcements missed since.
-    gone: BTreeMap<DatapathId, u8>,
+    gone: BTreeMap<DatapathId, u32>,
     registered: BTreeMap<String, Registered>,
     /// The ports whose neighbour has this name.
     heard: BTreeMap<String, BTreeSet<Port>>,
@@ -229,10 +233,12 @@ pub struct Discovery {
 }
 
 impl Discovery {
-    /// Announces every `interval`, proved by `key`, which nobody else may have.
-    pub fn new(interval: Duration, key: Key) -> Discovery {
+    /// Announces every `interval`, proved by `key`, which nobody else may have. A switch without a session stays for `grace`.
+    pub fn new(interval: Duration, grace: Duration, key: Key) -> Discovery {
+        let intervals = grace.as_nanos().div_ceil(interval.as_nanos().max(1));
         Discovery {
             interval,
+            grace: u32::try_from(intervals).unwrap_or(u32::MAX),
             key,
             number: 0,
             refused: Refused::default(),
@@ -269,7 +275,9 @@ impl Discovery {
     }
 
     fn switch_up(&mut self, switch: DatapathId, ports: &[(u32, MacAddr)]) {
-        self.gone.remove(&switch);
+        if self.gone.remove(&switch).is_some() {
+            self.hear_anew(switch);
+        }
         if !self.graph.contains(switch) {
             self.graph.add_switch(switch);
             self.outputs.push_back(Output::SwitchFound(switch));
@@ -486,7 +494,7 @@ impl Discovery {
                 self.number += 1;
                 entry.sent.note(self.number);
             }
-            if entry.neighbour.is_some() {
+            if entry.neighbour.is_some() && !sessions::is_mute(&self.gone, *port, entry) {
                 entry.missed += 1;
                 if entry.missed > MISSED {
                     silent.push(*port);
@@ -496,10 +504,7 @@ impl Discovery {
         for port in silent {
             self.forget_neighbour(port);
         }
-        self.gone.values_mut().for_each(|missed| *missed += 1);
-        let lost: Vec<DatapathId> =
-            self.gone.iter().filter(|(_, missed)| **missed > MISSED).map(|(switch, _)| *switch).collect();
-        for switch in lost {
+        for switch in self.lost_switches() {
             for port in self.ports_of(switch) {
                 self.port_down(port);
             }

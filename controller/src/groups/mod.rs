@@ -251,6 +251,7 @@ impl Groups {
                 why @ (FabricError::NotLocated { .. }
                 | FabricError::Partitioned { .. }
                 | FabricError::Full { .. }
+                | FabricError::Unconfirmed { .. }
                 | FabricError::Refused { .. }),
             ) => {
                 warn!(group = id, %why, "no trees: the group uses chains");
