@@ -44,6 +44,10 @@ impl Controller for Script {
         Ok(Response::new(JobList { jobs: vec![JobView { job: 3, ..JobView::default() }] }))
     }
 
+    async fn drain(&self, _: Request<DrainRequest>) -> Result<Response<Drained>, Status> {
+        Err(Status::unimplemented("no test asks"))
+    }
+
     type TraceStream = ReceiverStream<Result<TraceEvent, Status>>;
 
     async fn trace(&self, _: Request<TraceRequest>) -> Result<Response<Self::TraceStream>, Status> {

@@ -20,7 +20,7 @@ use crate::restart::Takeover;
 use cool_proto::control::controller_server::Controller;
 use cool_proto::control::{
     self, Acknowledged, AgentMessage, AttendRequest, CancelRequest, Cancelled, DiagnoseRequest,
-    Diagnosis, Group, GroupFailed, GroupReady, GroupsRequest, Held, JobEvent, JobList, JobSpec, JobsRequest,
+    Diagnosis, DrainRequest, Drained, Group, GroupFailed, GroupReady, GroupsRequest, Held, JobEvent, JobList, JobSpec, JobsRequest,
     Leave, Link, Node, Outsiders, RanksLeft, Register, SignalRequest, Signalled, Switch, Topology, TopologyRequest,
     TraceEvent, TraceRequest, agent_message::Body,
 };
@@ -148,6 +148,16 @@ impl Controller for Service {
         let CancelRequest { job, user } = request.into_inner();
         self.jobs.order(job, ControlRequest::Cancel(user))?;
         Ok(Response::new(Cancelled {}))
+    }
+
+    async fn drain(&self, request: Request<DrainRequest>) -> Result<Response<Drained>, Status> {
+        permitted(&request, Role::Tool)?;
+        let DrainRequest { end, wait } = request.into_inner();
+        self.jobs.drain(!end);
+        if wait {
+            self.jobs.over().await;
+        }
+        Ok(Response::new(Drained {}))
     }
 
     type TraceStream = ReceiverStream<Result<TraceEvent, Status>>;
@@ -320,7 +330,7 @@ impl Service {
 
     /// A node is gone, and all that it had.
     async fn node_gone(&self, session: &Session, reason: &str) {
-        let tell = async || {
+        let tell = async {
             let name = &session.agent.name;
             warn!(node = name, reason, "node is gone");
             // The name is free only when nothing of the old session can touch the new one any more.

@@ -2,7 +2,7 @@
 
 use cool_proto::control::controller_server::{Controller, ControllerServer};
 use cool_proto::control::{
-    AgentMessage, AttendRequest, CancelRequest, Cancelled, ControllerMessage, DiagnoseRequest, Diagnosis,
+    AgentMessage, AttendRequest, CancelRequest, Cancelled, ControllerMessage, DiagnoseRequest, Diagnosis, DrainRequest, Drained,
     Exited, Group, Groups, GroupsRequest, JobEvent, JobList, JobSpec, JobsRequest, Kill, Launch, Member,
     Output, Probe, Register, Registered, ReleaseGroup, SignalRequest, Signalled, StopProbe, Topology,
     TopologyRequest, TraceEvent, TraceRequest, agent_message, controller_message::Body,
@@ -89,6 +89,10 @@ impl Controller for Fake {
     }
 
     async fn list_jobs(&self, _: Request<JobsRequest>) -> Result<Response<JobList>, Status> {
+        Err(Status::unimplemented("no test asks"))
+    }
+
+    async fn drain(&self, _: Request<DrainRequest>) -> Result<Response<Drained>, Status> {
         Err(Status::unimplemented("no test asks"))
     }
 

@@ -12,7 +12,7 @@ use std::collections::{BTreeMap, BTreeSet};
 const UNHEARD: Duration = Duration::from_secs(3);
 
 /// What happens.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy)]
 pub enum Input<'a> {
     /// An agent has a connection.
     Here(&'a str),

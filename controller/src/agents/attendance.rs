@@ -5,7 +5,6 @@ use super::absence::{Absences, Gone, Input};
 use crate::fabric::{Fabric, TopologySnapshot};
 use cool_machine::{Machine, Poll, Time};
 use parking_lot::Mutex;
-use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::Notify;
 use tokio::time::{Instant, sleep_until};

@@ -350,7 +350,7 @@ mod tests {
         (0..OUTBOX).for_each(|_| session.send(kill()).unwrap());
         assert_eq!(session.send(kill()), Err(Gone("h1".into())));
         assert!(session.closed(&connection).await);
-        assert_eq!(outgoing.count().await, OUTBOX + 1);
+        assert_eq!(outgoing.fold(0, |count, _| count + 1).await, OUTBOX + 1);
     }
 
     #[tokio::test]

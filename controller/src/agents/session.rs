@@ -52,12 +52,6 @@ struct Phase {
     connection: u64,
     /// Whether that one stands.
     connected: bool,
-    /// Ends the session for good: the first who does tells all, and others wait for that.
-    pub async fn bury(&self, tell: impl AsyncFnOnce()) {
-        self.end();
-        self.gone.get_or_init(tell).await;
-    }
-
     /// The controller stops: the connection ends when the agent has been told all, and how much of what it said has come.
     stopping: bool,
     /// Nothing is said any more.
@@ -170,9 +164,9 @@ impl Session {
     }
 
     /// Ends the session for good: the first who does tells all, and others wait for that.
-    pub async fn bury(&self, tell: impl AsyncFnOnce()) {
+    pub async fn bury(&self, tell: impl Future<Output = ()>) {
         self.end();
-        self.gone.get_or_init(tell).await;
+        self.gone.get_or_init(|| tell).await;
     }
 
     /// The controller stops: the connection ends in order. Returns when all that has come on it was dealt with.

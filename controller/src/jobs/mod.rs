@@ -18,6 +18,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 use tokio::sync::{Notify, mpsc, watch};
 use tokio::time::Instant;
+use tonic::Status;
 use tracing::{Instrument, debug, info, info_span};
 
 /// Events that wait for a job; further ones wait at their agents.
@@ -303,8 +304,10 @@ impl Jobs {
         self.state.lock().running.remove(&job.id);
         self.ended.notify_waiters();
         let Some(finished) = finished else {
+            info!("job is handed over");
             // Whoever started it comes back to the next controller.
-            return info!("job is handed over");
+            let stops = Err(Status::unavailable("the controller stops"));
+            return drop(job.caller.send_timeout(stops, self.limits.caller).await);
         };
         info!(code = finished.code, rank = finished.rank, reason = finished.reason, "job finished");
         let event = JobEvent { body: Some(job_event::Body::Finished(finished)) };
