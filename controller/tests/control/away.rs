@@ -75,11 +75,12 @@ async fn a_rank_that_waits_for_others_waits_on_while_its_agent_is_away() {
     let session = h1.breaks();
     away(&controller, "h1", true).await;
     h3.say(enlist(1)).await;
-    h3.ready().await;
     let (mut h1, registered) = FakeAgent::back(&controller, 1, session).await;
     if registered.resumed == Some(0) {
+        // It had not come when the connection broke, so it is said again.
         h1.say(enlist(0)).await;
     }
+    h3.ready().await;
     let group = h1.ready().await;
     assert_eq!(group.members.len(), 2);
     assert_eq!(client.get_topology(TopologyRequest {}).await.unwrap().into_inner().nodes.len(), 2);
