@@ -14,7 +14,7 @@ use crate::output_backlog::Backlog;
 use cool_proto::CONTROL_MESSAGE_BYTES_MAX;
 use cool_proto::control::controller_client::ControllerClient;
 use cool_proto::control::{
-    Acknowledged, ControllerMessage, Examined, Leave, Probed, Register, Session, agent_message,
+    Acknowledged, ControllerMessage, Examined, Held, Leave, Probed, Register, Session, agent_message,
     controller_message::Body,
 };
 use cool_proto::delivery::{self, Miscounted};
@@ -340,7 +340,7 @@ impl Control<'_> {
             udp_port: udp_port.into(),
             tcp_port: tcp_port.into(),
             slots: self.registration.slots,
-            held: self.inventory.report(|group| self.agent.attached(group)),
+            held: self.held(),
             probe_port: self.registration.probe_port.into(),
             session: self.session.map(|(controller, node)| Session {
                 controller,
@@ -348,6 +348,13 @@ impl Control<'_> {
                 received: self.outbox.received(),
             }),
         }
+    }
+
+    /// What another controller has to know. Ranks run for it until it is told of their ends, in turn with what they printed.
+    fn held(&self) -> Vec<Held> {
+        let mut untold = self.outbox.exits(self.stopped);
+        untold.extend(self.backlog.events().filter_map(outbox::exit));
+        self.inventory.report(|group| self.agent.attached(group), &untold)
     }
 
     /// Waits until the next try; returns whether there is to be one. What happens meanwhile is kept for the controller, output

@@ -26,10 +26,10 @@ impl Backlog {
         self.events.len() <= MAX_EVENTS
     }
 
-    /// The session is over: of these events, that it has not sent, and of those that are here only the lines of output
-    /// concern another controller.
+    /// The session is over: of these events, that it has not sent, and of those that are here another controller is told what
+    /// ranks printed and how they ended.
     pub(crate) fn put_back(&mut self, events: Vec<Body>) {
-        self.events = events.into_iter().chain(std::mem::take(&mut self.events)).filter(is_line).collect();
+        self.events = events.into_iter().chain(std::mem::take(&mut self.events)).filter(is_of_rank).collect();
         self.bytes = self.events.iter().map(size).sum();
         self.drop_oldest();
     }
@@ -40,6 +40,11 @@ impl Backlog {
             self.bytes -= self.events.remove(oldest).as_ref().map_or(0, size);
             self.lost += 1;
         }
+    }
+
+    /// All events, oldest first.
+    pub(crate) fn events(&self) -> impl Iterator<Item = &Body> {
+        self.events.iter()
     }
 
     /// The oldest event.
@@ -53,6 +58,10 @@ impl Backlog {
     pub(crate) fn take_lost(&mut self) -> u64 {
         std::mem::take(&mut self.lost)
     }
+}
+
+fn is_of_rank(event: &Body) -> bool {
+    matches!(event, Body::Output(_) | Body::Exited(_))
 }
 
 fn is_line(event: &Body) -> bool {
@@ -70,7 +79,7 @@ fn size(event: &Body) -> usize {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use cool_proto::control::{Exited, Output};
+    use cool_proto::control::{Exited, Output, Probed, Withdraw};
 
     fn line(rank: u32) -> Body {
         Body::Output(Output { rank, ..Output::default() })
@@ -93,12 +102,14 @@ mod tests {
     }
 
     #[test]
-    fn another_controller_gets_the_lines_in_order() {
+    fn another_controller_is_told_what_ranks_printed_and_then_how_they_ended() {
         let mut backlog = Backlog::default();
         backlog.keep(line(3));
         backlog.keep(Body::Exited(Exited::default()));
-        backlog.put_back(vec![line(1), Body::Exited(Exited::default()), line(2)]);
-        assert_eq!(std::iter::from_fn(|| backlog.take()).collect::<Vec<_>>(), [line(1), line(2), line(3)]);
+        backlog.keep(Body::Withdraw(Withdraw::default()));
+        backlog.put_back(vec![line(1), Body::Probed(Probed::default()), line(2)]);
+        let expected = [line(1), line(2), line(3), Body::Exited(Exited::default())];
+        assert_eq!(std::iter::from_fn(|| backlog.take()).collect::<Vec<_>>(), expected);
         assert_eq!((backlog.bytes, backlog.take_lost()), (0, 0));
     }
 

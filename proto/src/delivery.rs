@@ -115,6 +115,11 @@ impl<M: Clone> Delivery<M> {
         self.kept.len() - self.taken
     }
 
+    /// What was not acknowledged, oldest first; `untaken`: of that, only what this connection has not taken.
+    pub fn pending(&self, untaken: bool) -> impl Iterator<Item = &M> {
+        self.kept.iter().skip(if untaken { self.taken } else { 0 })
+    }
+
     /// The session is over: what was not acknowledged, oldest first, and how many of those a connection has taken.
     pub fn end(self) -> (VecDeque<M>, usize) {
         (self.kept, self.taken)

@@ -4,6 +4,7 @@
 use cool_proto::control::agent_message::Body;
 use cool_proto::control::{Acknowledged, AgentMessage, Register};
 use cool_proto::delivery::{self, Delivery, Miscounted};
+use std::collections::BTreeSet;
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker};
@@ -84,6 +85,12 @@ impl Outbox {
         Ok(())
     }
 
+    /// The ends of ranks, by job and rank, that another controller has to be told if this one is gone. `stopped`: it has said
+    /// what it got, so that all else counts.
+    pub(super) fn exits(&self, stopped: bool) -> BTreeSet<(u64, u32)> {
+        self.lock().delivery.pending(!stopped).filter_map(exit).collect()
+    }
+
     /// Another session begins. What of the one before no controller has acknowledged, oldest first, and how many of those
     /// a connection had taken.
     pub(super) fn begin(&self) -> (Vec<Body>, usize) {
@@ -113,6 +120,14 @@ impl Outbox {
     // A panic elsewhere leaves the state whole: every change to it is one call.
     fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// The job and the rank whose end this tells.
+pub(super) fn exit(event: &Body) -> Option<(u64, u32)> {
+    match event {
+        Body::Exited(exited) => Some((exited.job, exited.rank)),
+        _ => None,
     }
 }
 
