@@ -13,8 +13,8 @@ use std::task::Poll;
 use std::time::Duration;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::time::{Instant, interval, sleep_until};
-use tonic::{Code, Streaming};
 use tonic::transport::Channel;
+use tonic::{Code, Streaming};
 
 /// How long a controller that is there again may take to go on with the job; it gives jobs up after 30 s itself.
 const COME_BACK_WITHIN: Duration = Duration::from_secs(60);

@@ -3,7 +3,9 @@
 use crate::error::Error;
 use crate::{job, units};
 use cool_proto::control::controller_client::ControllerClient;
-use cool_proto::control::{CancelRequest, DrainRequest, JobView, JobsRequest, SignalRequest, job_view::State};
+use cool_proto::control::{
+    CancelRequest, DrainRequest, JobView, JobsRequest, SignalRequest, job_view::State,
+};
 use serde_json::{Value, json};
 use std::collections::BTreeSet;
 use std::io::Write;

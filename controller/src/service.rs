@@ -19,10 +19,10 @@ use crate::pages::doctor::Doctor;
 use crate::restart::Takeover;
 use cool_proto::control::controller_server::Controller;
 use cool_proto::control::{
-    self, Acknowledged, AgentMessage, AttendRequest, CancelRequest, Cancelled, DiagnoseRequest,
-    Diagnosis, DrainRequest, Drained, Group, GroupFailed, GroupReady, GroupsRequest, Held, JobEvent, JobList, JobSpec, JobsRequest,
-    Leave, Link, Node, Outsiders, RanksLeft, Register, SignalRequest, Signalled, Switch, Topology, TopologyRequest,
-    TraceEvent, TraceRequest, agent_message::Body,
+    self, Acknowledged, AgentMessage, AttendRequest, CancelRequest, Cancelled, DiagnoseRequest, Diagnosis,
+    DrainRequest, Drained, Group, GroupFailed, GroupReady, GroupsRequest, Held, JobEvent, JobList, JobSpec,
+    JobsRequest, Leave, Link, Node, Outsiders, RanksLeft, Register, SignalRequest, Signalled, Switch,
+    Topology, TopologyRequest, TraceEvent, TraceRequest, agent_message::Body,
 };
 use cool_proto::delivery;
 use cool_tls::{Identity, Role};
@@ -426,7 +426,12 @@ impl Service {
             switches: network.switches.iter().map(switch).collect(),
             links: network.links.iter().map(link).collect(),
             nodes: network.nodes.iter().map(node).collect(),
-            warnings: self.attendance.warnings().into_iter().chain(network.warnings.iter().cloned()).collect(),
+            warnings: self
+                .attendance
+                .warnings()
+                .into_iter()
+                .chain(network.warnings.iter().cloned())
+                .collect(),
             measurements: Some(self.measurements(network)),
         }
     }

@@ -375,7 +375,9 @@ impl Control<'_> {
                 self.agent.give_up_waiting(AWAY);
             }
             if !self.backlog.keep(event) {
-                warn!("too much has happened without the controller: it will be told only of what is still here");
+                warn!(
+                    "too much has happened without the controller: it will be told only of what is still here"
+                );
                 self.begin_anew();
             }
         }

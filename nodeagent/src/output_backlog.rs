@@ -116,7 +116,8 @@ mod tests {
     #[test]
     fn what_is_said_to_nobody_for_too_long_is_given_up() {
         let mut backlog = Backlog::default();
-        let said: Vec<bool> = (0..=MAX_EVENTS).map(|_| backlog.keep(Body::Exited(Exited::default()))).collect();
+        let said: Vec<bool> =
+            (0..=MAX_EVENTS).map(|_| backlog.keep(Body::Exited(Exited::default()))).collect();
         assert_eq!((said[MAX_EVENTS - 1], said[MAX_EVENTS]), (true, false));
     }
 }

@@ -2,10 +2,10 @@
 
 use cool_proto::control::controller_server::{Controller, ControllerServer};
 use cool_proto::control::{
-    AgentMessage, AttendRequest, CancelRequest, Cancelled, ControllerMessage, DiagnoseRequest, Diagnosis, DrainRequest, Drained,
-    Exited, Group, Groups, GroupsRequest, JobEvent, JobList, JobSpec, JobsRequest, Kill, Launch, Member,
-    Output, Probe, Register, Registered, ReleaseGroup, SignalRequest, Signalled, StopProbe, Topology,
-    TopologyRequest, TraceEvent, TraceRequest, agent_message, controller_message::Body,
+    AgentMessage, AttendRequest, CancelRequest, Cancelled, ControllerMessage, DiagnoseRequest, Diagnosis,
+    DrainRequest, Drained, Exited, Group, Groups, GroupsRequest, JobEvent, JobList, JobSpec, JobsRequest,
+    Kill, Launch, Member, Output, Probe, Register, Registered, ReleaseGroup, SignalRequest, Signalled,
+    StopProbe, Topology, TopologyRequest, TraceEvent, TraceRequest, agent_message, controller_message::Body,
 };
 use rustix::process::{Pid, Signal, kill_process};
 use std::net::SocketAddr;

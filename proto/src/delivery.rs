@@ -59,7 +59,7 @@ impl<M: Clone> Delivery<M> {
     }
 
     /// What the connection is to send next.
-    pub fn next(&mut self) -> Option<Outgoing<M>> {
+    pub fn take(&mut self) -> Option<Outgoing<M>> {
         if self.received - self.told >= UNTOLD.0 || self.untold >= UNTOLD.1 {
             return Some(Outgoing::Received(self.tell()));
         }
@@ -140,26 +140,26 @@ mod tests {
     fn a_receiver_tells_after_so_many_messages_or_bytes() {
         let mut end = Delivery::<u32>::default();
         (1..UNTOLD.0).for_each(|_| end.receive(1));
-        assert_eq!(end.next(), None);
+        assert_eq!(end.take(), None);
         end.receive(1);
-        assert_eq!((end.next(), end.next()), (Some(Outgoing::Received(UNTOLD.0)), None));
+        assert_eq!((end.take(), end.take()), (Some(Outgoing::Received(UNTOLD.0)), None));
         end.receive(UNTOLD.1);
-        assert_eq!(end.next(), Some(Outgoing::Received(UNTOLD.0 + 1)));
+        assert_eq!(end.take(), Some(Outgoing::Received(UNTOLD.0 + 1)));
     }
 
     #[test]
     fn what_was_sent_is_kept_until_it_has_come_and_numbers_that_cannot_be_are_refused() {
         let mut end = Delivery::default();
         (0..3).for_each(|message| end.send(message));
-        assert_eq!(end.next(), Some(Outgoing::Message(0)));
+        assert_eq!(end.take(), Some(Outgoing::Message(0)));
         assert_eq!((end.kept(), end.waiting()), (3, 2));
         // More may have come than this connection took: an earlier one did.
         end.acknowledge(2).unwrap();
-        assert_eq!((end.kept(), end.waiting(), end.next()), (1, 1, Some(Outgoing::Message(2))));
+        assert_eq!((end.kept(), end.waiting(), end.take()), (1, 1, Some(Outgoing::Message(2))));
         assert_eq!(end.acknowledge(4), Err(Miscounted { said: 4, acknowledged: 2, sent: 3 }));
         assert_eq!(end.resume(1), Err(Miscounted { said: 1, acknowledged: 2, sent: 3 }));
         end.resume(2).unwrap();
-        assert_eq!(end.next(), Some(Outgoing::Message(2)));
+        assert_eq!(end.take(), Some(Outgoing::Message(2)));
         assert_eq!(end.end(), ([2].into(), 1));
     }
 
@@ -197,7 +197,7 @@ mod tests {
                     self.ends[end].send(self.said[end]);
                     self.said[end] += 1;
                 }
-                Step::Carry(end) => self.flying[end].extend(self.ends[end].next()),
+                Step::Carry(end) => self.flying[end].extend(self.ends[end].take()),
                 Step::Arrive(from) => match self.flying[from].pop_front() {
                     Some(Outgoing::Message(message)) => {
                         self.ends[1 - from].receive(UNTOLD.1 / 3);

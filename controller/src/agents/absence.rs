@@ -28,7 +28,9 @@ pub enum Input<'a> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Why {
     /// Neither its agent nor its link.
-    #[error("the connection to its agent broke, and no switch hears it: its link is down, or its agent has ended")]
+    #[error(
+        "the connection to its agent broke, and no switch hears it: its link is down, or its agent has ended"
+    )]
     Unheard,
     /// Its time is over.
     #[error("its agent has had no connection for {0:?}")]

@@ -269,7 +269,7 @@ impl Stream for Outgoing {
             return Poll::Ready(None);
         }
         let acknowledged = |received, last| Body::Acknowledged(Acknowledged { received, last });
-        match link.delivery.next() {
+        match link.delivery.take() {
             Some(delivery::Outgoing::Message(body)) => message(body),
             Some(delivery::Outgoing::Received(received)) => message(acknowledged(received, false)),
             None if phase.ended => Poll::Ready(None),

@@ -66,7 +66,8 @@ impl Traces {
         let (mut waiting, mut silent) = (BTreeMap::new(), Vec::new());
         for session in self.agents.all() {
             let name = session.agent.name.clone();
-            let asked = !session.is_away() && session.send(Body::Trace(TraceRequest { id, ..request })).is_ok();
+            let asked =
+                !session.is_away() && session.send(Body::Trace(TraceRequest { id, ..request })).is_ok();
             match asked {
                 true => drop(waiting.insert(session.number, name)),
                 false => silent.push(name),

@@ -236,7 +236,9 @@ impl Job {
         };
         let Ok(Some((caller, spec))) = came else {
             let waited = self.limits.takeover;
-            return Err(JobFailure::new(format!("whoever started it has not come back within {waited:?}")).into());
+            return Err(
+                JobFailure::new(format!("whoever started it has not come back within {waited:?}")).into()
+            );
         };
         (self.caller, self.caller_listens, self.spec) = (caller, true, spec);
         self.starts_to_run();

@@ -59,7 +59,9 @@ pub enum SubmitError {
         unlocated: Vec<String>,
     },
     /// Nothing is started any more.
-    #[error("the controller is drained: it starts no jobs until `cool drain --end`, or until it is restarted")]
+    #[error(
+        "the controller is drained: it starts no jobs until `cool drain --end`, or until it is restarted"
+    )]
     Drained,
     /// The controller is about to end.
     #[error("the controller stops; ask the next one")]

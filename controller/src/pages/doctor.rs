@@ -213,8 +213,10 @@ fn of_node(about: &str, condition: &Condition, all: &mut Vec<Finding>) {
             return all.push(finding(about, wrong, "see its log, and the load of its machine"));
         }
         Condition::Away(away) => {
-            let wrong = format!("its agent has been away for {} s; the node keeps what it has", away.as_secs());
-            let remedy = "see the network between it and this controller; after --agent-grace its node counts as gone";
+            let wrong =
+                format!("its agent has been away for {} s; the node keeps what it has", away.as_secs());
+            let remedy =
+                "see the network between it and this controller; after --agent-grace its node counts as gone";
             return all.push(finding(about, wrong, remedy));
         }
     };
@@ -241,8 +243,14 @@ mod tests {
 
     fn network() -> TopologySnapshot {
         let (datapath_id, name) = (DatapathId(1), "s1".to_owned());
-        let switch =
-            SwitchView { datapath_id, name, rack: Some(0), connected: true, ports: 2, unidentified_ports: Vec::new() };
+        let switch = SwitchView {
+            datapath_id,
+            name,
+            rack: Some(0),
+            connected: true,
+            ports: 2,
+            unidentified_ports: Vec::new(),
+        };
         TopologySnapshot {
             switches: vec![switch],
             nodes: vec![node("h1", true), node("h2", true)],

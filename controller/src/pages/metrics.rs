@@ -199,15 +199,14 @@ mod tests {
             ports: [(7, PortLoad { counters, ..PortLoad::default() })].into(),
         };
         let link = LinkStatus { name: "s1:7-h1".into(), bytes_per_second: Some(100), forth: 1.5, back: 2.5 };
-        let node =
-            NodeStatus {
-                name: "h1".into(),
-                ip: String::new(),
-                rack: Some(0),
-                slots: 1,
-                away_seconds: None,
-                link: Some(link),
-            };
+        let node = NodeStatus {
+            name: "h1".into(),
+            ip: String::new(),
+            rack: Some(0),
+            slots: 1,
+            away_seconds: None,
+            link: Some(link),
+        };
         let mut installation = Histogram::default();
         (installation.counts[0], installation.counts[12], installation.sum) = (2, 1, 9.5);
         let status = Status { switches: vec![switch], nodes: vec![node], installation, ..Status::default() };

@@ -248,8 +248,7 @@ impl View<'_> {
             let location = n.location?;
             let name = self.network.node_link_name(location.port, &n.name);
             let load = self.load(location.port);
-            let (forth, back) =
-                load.map_or((0.0, 0.0), |l| (l.tx_bytes_per_second, l.rx_bytes_per_second));
+            let (forth, back) = load.map_or((0.0, 0.0), |l| (l.tx_bytes_per_second, l.rx_bytes_per_second));
             Some(LinkStatus { name, bytes_per_second: known(location.bytes_per_second), forth, back })
         };
         let node = |n: &crate::fabric::NodeView| {

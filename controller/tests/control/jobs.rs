@@ -3,8 +3,8 @@
 use crate::support::{Controller, FakeAgent, event, finished, job};
 use cool_controller::jobs::job::Limits;
 use cool_proto::control::{
-    Exited, GroupFailed, JobEvent, JobSpec, Recover, SignalRequest, agent_message, controller_message, job_event,
-    job_spec::Placement, job_view::State,
+    Exited, GroupFailed, JobEvent, JobSpec, Recover, SignalRequest, agent_message, controller_message,
+    job_event, job_spec::Placement, job_view::State,
 };
 use std::time::Duration;
 use tonic::Code;

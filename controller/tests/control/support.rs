@@ -11,10 +11,10 @@ use cool_controller::listen::Listener;
 use cool_controller::server::{ServerConfig, serve};
 use cool_proto::control::controller_client::ControllerClient;
 use cool_proto::control::{
-    Acknowledged, AgentMessage, AttendRequest, CancelRequest, ControllerMessage, Exited, Finished, Group, GroupReady,
-    GroupsRequest, JobEvent, JobSpec, JobView, JobsRequest, Launch, Leave, Measurements, Output, Probe,
-    Probed, Register, Registered, Session, SignalRequest, TopologyRequest, TraceEvent, TraceRequest, agent_message, controller_message,
-    job_event,
+    Acknowledged, AgentMessage, AttendRequest, CancelRequest, ControllerMessage, Exited, Finished, Group,
+    GroupReady, GroupsRequest, JobEvent, JobSpec, JobView, JobsRequest, Launch, Leave, Measurements, Output,
+    Probe, Probed, Register, Registered, Session, SignalRequest, TopologyRequest, TraceEvent, TraceRequest,
+    agent_message, controller_message, job_event,
 };
 use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::{Arc, Mutex};

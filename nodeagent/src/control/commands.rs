@@ -4,8 +4,8 @@ use super::{Control, End, SHORTEST_PAUSE, group_spec};
 use crate::interface::Interface;
 use crate::{diagnostics, lldp, probe, traces};
 use cool_proto::control::{
-    Examine, Group, GroupFailed, GroupReady, Kill, Probe, Probed, Registered, ReleaseGroup,
-    SignalRequest, StopProbe, agent_message, controller_message::Body,
+    Examine, Group, GroupFailed, GroupReady, Kill, Probe, Probed, Registered, ReleaseGroup, SignalRequest,
+    StopProbe, agent_message, controller_message::Body,
 };
 use std::net::{Ipv4Addr, SocketAddrV4};
 use std::time::Duration;
@@ -21,7 +21,9 @@ const SHORTEST_LLDP_PERIOD: Duration = Duration::from_millis(100);
 impl Control<'_> {
     pub(super) async fn obey(&mut self, body: Body) -> Result<(), End> {
         match body {
-            Body::Registered(_) | Body::Acknowledged(_) => warn!("the controller registers this agent again; ignored"),
+            Body::Registered(_) | Body::Acknowledged(_) => {
+                warn!("the controller registers this agent again; ignored")
+            }
             Body::Group(group) => {
                 let made = self.make_group(group).await;
                 return self.answer(made).await;

@@ -151,7 +151,7 @@ impl Stream for Outgoing {
         if state.connection != self.connection {
             return Poll::Ready(None);
         }
-        let next = if state.joined { state.delivery.next() } else { None };
+        let next = if state.joined { state.delivery.take() } else { None };
         match next {
             Some(delivery::Outgoing::Message(body)) => {
                 drop(state);

@@ -3,8 +3,8 @@
 use crate::fabric::{Fabric, ip, mac};
 use cool_proto::control::controller_client::ControllerClient;
 use cool_proto::control::{
-    Acknowledged, AgentMessage, ControllerMessage, Enlist, GroupReady, RanksLeft, Register, agent_message::Body,
-    controller_message::Body as Told,
+    Acknowledged, AgentMessage, ControllerMessage, Enlist, GroupReady, RanksLeft, Register,
+    agent_message::Body, controller_message::Body as Told,
 };
 use cool_proto::delivery::{self, Delivery, Outgoing};
 use cool_topology::lldp::Announcement;
@@ -64,7 +64,7 @@ pub(crate) async fn join(
                 delivery.receive(delivery::bytes(&message));
             }
             hear(&fabric, host, message, &answers, &mut announcing).await;
-            if let Some(Outgoing::Received(received)) = delivery.next() {
+            if let Some(Outgoing::Received(received)) = delivery.take() {
                 send(&answers, Body::Acknowledged(Acknowledged { received, last: false })).await;
             }
         }

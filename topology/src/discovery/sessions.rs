@@ -23,9 +23,8 @@ impl Entry {
 impl Discovery {
     /// A switch has a session again: what it and its neighbours are to hear of each other is missed from now on.
     pub(super) fn hear_anew(&mut self, switch: DatapathId) {
-        let concerned = |(port, entry): &(&Port, &mut Entry)| {
-            port.switch == switch || entry.peer() == Some(switch)
-        };
+        let concerned =
+            |(port, entry): &(&Port, &mut Entry)| port.switch == switch || entry.peer() == Some(switch);
         self.ports.iter_mut().filter(concerned).for_each(|(_, entry)| entry.missed = 0);
     }
 
