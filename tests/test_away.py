@@ -15,7 +15,8 @@ from test_recovery import multicast, whole
 UNTIL = "echo up; until test -e %s; do sleep 0.1; done; echo down"
 # Long enough for both sides to give the connection up: the controller after 5 s, an agent after 15 s.
 BLINK = 20
-GRACE = 8
+# Longer than it takes until the controller knows that it hears nobody: 10 s for switches.
+GRACE = 20
 
 
 def ofctl(bed, what, switch):
