@@ -135,7 +135,7 @@ def test_a_network_that_is_cut_off_from_its_controller_for_longer_than_the_grace
             while time.monotonic() < end:
                 untouched(bed, before, since)
                 time.sleep(1)
-            assert len(running(bed)) == 1
+            assert len(running(bed)) == 1, log_of(bed, "controller")
     finally:
         subprocess.check_call(["iptables", "-D", "INPUT", *cut])
     wait_for(lambda: not away(bed) and whole(bed), "the network is whole again")

@@ -6,8 +6,8 @@
 //! each other's neighbours are a link. A registered node is located at the port that hears its name and
 //! address. A port has one neighbour at a time: what else it hears is reported, not believed.
 //!
-//! A switch whose session ends keeps its place for a grace time, since it may well forward without its controller: nothing that only
-//! it could tell is missed. If it is really gone, its neighbours' ports go down and its links with them, and one without links
+//! A switch that says nothing may be cut off from here, and well forward without its controller: nothing that only it could tell is
+//! missed. When its session ends, it keeps its place for a grace time. If it is really gone, its neighbours' ports go down and its links with them, and one without links
 //! is lost after three intervals. While no switch has a session, this machine is itself cut off, and none is lost.
 //!
 //! An announcement is believed only if it is genuine and fresh: a switch's must be one of the last few that
@@ -222,6 +222,8 @@ pub struct Discovery {
     ports: BTreeMap<Port, Entry>,
     /// Switches without a session, and announcements missed since.
     gone: BTreeMap<DatapathId, u32>,
+    /// Switches that have handed in a frame in this interval.
+    vocal: BTreeSet<DatapathId>,
     registered: BTreeMap<String, Registered>,
     /// The ports whose neighbour has this name.
     heard: BTreeMap<String, BTreeSet<Port>>,
@@ -245,6 +247,7 @@ impl Discovery {
             next: None,
             ports: BTreeMap::new(),
             gone: BTreeMap::new(),
+            vocal: BTreeSet::new(),
             registered: BTreeMap::new(),
             heard: BTreeMap::new(),
             graph: Graph::default(),
@@ -275,9 +278,7 @@ impl Discovery {
     }
 
     fn switch_up(&mut self, switch: DatapathId, ports: &[(u32, MacAddr)]) {
-        if self.gone.remove(&switch).is_some() {
-            self.hear_anew(switch);
-        }
+        self.gone.remove(&switch);
         if !self.graph.contains(switch) {
             self.graph.add_switch(switch);
             self.outputs.push_back(Output::SwitchFound(switch));
@@ -335,6 +336,7 @@ impl Discovery {
         if !self.ports.contains_key(&port) {
             return;
         }
+        self.vocal.insert(port.switch);
         let announcement = match self.check(port, frame) {
             Ok(Some(announcement)) => announcement,
             Ok(None) => return,
@@ -484,6 +486,7 @@ impl Discovery {
     /// Age is counted in announcements, not in time: if this program was not run for a while, nothing has
     /// been missed.
     fn tick(&mut self) {
+        let vocal = std::mem::take(&mut self.vocal);
         let mut silent = Vec::new();
         let mut due = Vec::new();
         for (port, entry) in &mut self.ports {
@@ -494,7 +497,7 @@ impl Discovery {
                 self.number += 1;
                 entry.sent.note(self.number);
             }
-            if entry.neighbour.is_some() && !sessions::is_mute(&self.gone, *port, entry) {
+            if entry.neighbour.is_some() && !sessions::is_mute(&vocal, *port, entry) {
                 entry.missed += 1;
                 if entry.missed > MISSED {
                     silent.push(*port);

@@ -1,13 +1,14 @@
-//! Switches without a session: what only they could tell is not missed, and how long they stay.
+//! Switches that say nothing: what only they could tell is not missed, and how long they stay without a session.
 
 use super::{Discovery, Entry, MISSED};
 use crate::lldp::Announcement;
 use crate::{DatapathId, Port};
-use std::collections::BTreeMap;
+use std::collections::BTreeSet;
 
-/// Whether a switch without a session would have to hear what is missed at a port, or to be heard there.
-pub(super) fn is_mute(gone: &BTreeMap<DatapathId, u32>, port: Port, entry: &Entry) -> bool {
-    gone.contains_key(&port.switch) || entry.peer().is_some_and(|peer| gone.contains_key(&peer))
+/// Whether what a port missed in an interval tells nothing: its switch, or the one that it should hear, has handed in no frame at
+/// all of these `vocal` ones. It may be cut off from here, which sessions show only later.
+pub(super) fn is_mute(vocal: &BTreeSet<DatapathId>, port: Port, entry: &Entry) -> bool {
+    !vocal.contains(&port.switch) || entry.peer().is_some_and(|peer| !vocal.contains(&peer))
 }
 
 impl Entry {
@@ -21,13 +22,6 @@ impl Entry {
 }
 
 impl Discovery {
-    /// A switch has a session again: what it and its neighbours are to hear of each other is missed from now on.
-    pub(super) fn hear_anew(&mut self, switch: DatapathId) {
-        let concerned =
-            |(port, entry): &(&Port, &mut Entry)| port.switch == switch || entry.peer() == Some(switch);
-        self.ports.iter_mut().filter(concerned).for_each(|(_, entry)| entry.missed = 0);
-    }
-
     /// An interval is over; those that have had no session for too long by now.
     pub(super) fn lost_switches(&mut self) -> Vec<DatapathId> {
         if self.gone.len() >= self.graph.switches().count() {

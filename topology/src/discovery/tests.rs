@@ -204,18 +204,30 @@ fn a_network_that_comes_up_is_found_within_the_first_round_of_announcements() {
 
 #[test]
 fn a_link_is_lost_after_three_missed_announcements_and_a_down_port_at_once() {
-    let mut world = World::new(leaf_spine(2, 1, 1));
+    let mut world = World::new(leaf_spine(3, 1, 1));
     world.settle();
     let links: Vec<Link> = world.truth.links().collect();
-    world.flip(links[1].a);
-    assert_eq!(world.discovery.graph().links().collect::<Vec<_>>(), [links[0]]);
-    // From now on frames are lost.
+    world.flip(links[2].a);
+    assert_eq!(world.discovery.graph().links().collect::<Vec<_>>(), links[..2]);
+    // From now on frames of one are lost.
     for missed in 0..=MISSED {
-        assert_eq!(world.discovery.graph().links().count(), 1, "after {missed}");
+        assert_eq!(world.discovery.graph().links().count(), 2, "after {missed}");
+        world.interval();
+        world.flying.retain(|(port, _)| *port != links[0].a && *port != links[0].b);
+        world.all_arrive();
+    }
+    assert_eq!(world.discovery.graph().links().collect::<Vec<_>>(), links[1..2]);
+}
+
+#[test]
+fn a_network_that_falls_silent_as_a_whole_is_not_forgotten_before_its_sessions_end() {
+    let mut world = World::new(leaf_spine(2, 1, 2));
+    world.settle();
+    for _ in 0..2 * MISSED {
         world.interval();
         world.flying.clear();
     }
-    assert_eq!(world.discovery.graph().links().count(), 0);
+    assert_eq!(*world.discovery.graph(), world.truth);
 }
 
 #[test]
