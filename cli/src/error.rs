@@ -21,6 +21,8 @@ pub(crate) enum Error {
     Refused(String),
     #[error("the connection to the controller broke: {0}")]
     Lost(String),
+    #[error("the controller stops")]
+    Stopped,
     #[error("the controller ended job {0} without saying how")]
     Unfinished(u64),
     #[error("{} failed: {}", if *job == 0 { "the job".to_owned() } else { format!("job {job}") }, finished.reason)]

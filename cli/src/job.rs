@@ -6,16 +6,17 @@ use cool_proto::control::controller_client::ControllerClient;
 use cool_proto::control::{
     AttendRequest, CancelRequest, Group, JobEvent, JobSpec, Output, SignalRequest, job_event::Body, job_spec,
 };
+use std::error::Error as _;
 use std::future::poll_fn;
 use std::num::NonZeroU32;
 use std::task::Poll;
 use std::time::Duration;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::time::{Instant, interval, sleep_until};
-use tonic::Streaming;
 use tonic::transport::Channel;
+use tonic::{Code, Streaming};
 
-/// How long a controller that is gone may take to be there again; it gives jobs up after 30 s itself.
+/// How long a controller that is there again may take to go on with the job; it gives jobs up after 30 s itself.
 const COME_BACK_WITHIN: Duration = Duration::from_secs(60);
 const TRY_EVERY: Duration = Duration::from_millis(200);
 /// How long a cancelled job may take to end: the controller gives its ranks 10 s.
@@ -130,7 +131,9 @@ impl FollowedJob {
                 Ok(Some(event)) => event,
                 Ok(None) => return Err(Error::Unfinished(self.number)),
                 Err(status) => {
-                    events = self.come_back(status.into()).await?;
+                    let stops = status.code() == Code::Unavailable && status.source().is_none();
+                    let why = if stops { Error::Stopped } else { status.into() };
+                    events = self.come_back(why).await?;
                     continue;
                 }
             };
@@ -171,26 +174,29 @@ impl FollowedJob {
     /// Comes back to a job whose controller is gone, once another one runs and has taken it over.
     async fn come_back(&mut self, why: Error) -> Result<Streaming<JobEvent>, Error> {
         let job = self.number;
-        if job == 0 || self.interrupted.is_some() || !matches!(why, Error::Lost(_)) {
+        if job == 0 || self.interrupted.is_some() || !matches!(why, Error::Lost(_) | Error::Stopped) {
             return Err(why);
         }
         eprintln!("cool: {why}; job {job} goes on, waiting for a controller");
-        let until = Instant::now() + COME_BACK_WITHIN;
+        // The job goes on for as long as there is no controller, and so does this.
+        let mut until = None;
         let mut tries = interval(TRY_EVERY);
         loop {
             tokio::select! {
                 _ = tries.tick() => {}
                 signal = self.signals.next() => {
-                    self.interrupted = (!PASSED_ON.contains(&signal)).then_some((signal, until));
+                    self.interrupted = (!PASSED_ON.contains(&signal)).then(|| (signal, Instant::now()));
                     if self.interrupted.is_some() {
                         return Err(why);
                     }
                 }
-                () = sleep_until(until) => return Err(why),
+                () = at(until) => return Err(why),
             }
             let request = AttendRequest { job, spec: Some(self.rest()) };
-            if let Ok(events) = self.client.attend(request).await {
-                return Ok(events.into_inner());
+            match self.client.attend(request).await.map_err(Error::from) {
+                Ok(events) => return Ok(events.into_inner()),
+                Err(Error::Lost(_)) => until = None,
+                Err(_) => until = until.or_else(|| Some(Instant::now() + COME_BACK_WITHIN)),
             }
         }
     }

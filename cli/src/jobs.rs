@@ -1,13 +1,16 @@
-//! `cool jobs` and `cool cancel`: what runs, and ending it.
+//! `cool jobs`, `cool cancel` and `cool drain`: what runs, and ending it.
 
 use crate::error::Error;
 use crate::{job, units};
 use cool_proto::control::controller_client::ControllerClient;
-use cool_proto::control::{CancelRequest, JobView, JobsRequest, SignalRequest, job_view::State};
+use cool_proto::control::{
+    CancelRequest, DrainRequest, JobView, JobsRequest, SignalRequest, job_view::State,
+};
 use serde_json::{Value, json};
 use std::collections::BTreeSet;
 use std::io::Write;
 use std::time::Duration;
+use tonic::Code;
 use tonic::transport::Channel;
 
 /// Show the jobs that run: where, since when, and whose they are
@@ -24,12 +27,31 @@ pub(crate) struct Options {
 #[derive(Debug, clap::Args)]
 pub(crate) struct CancelOptions {
     /// Numbers of jobs, as `cool jobs` shows them
-    #[arg(required = true, value_name = "JOB")]
+    #[arg(required_unless_present = "all", value_name = "JOB")]
     jobs: Vec<u64>,
+
+    /// All jobs that run
+    #[arg(long, conflicts_with = "jobs")]
+    all: bool,
 
     /// Only send this signal to the ranks: a number, or a name as USR1
     #[arg(long, value_name = "SIGNAL", value_parser = signal)]
     signal: Option<i32>,
+}
+
+/// Start no more jobs, and wait for the end of those that run
+///
+/// For maintenance of nodes and switches. Nothing needs it before the controller is restarted: jobs go on without it. Jobs are
+/// started again after --end, and by a controller that is restarted.
+#[derive(Debug, clap::Args)]
+pub(crate) struct DrainOptions {
+    /// Cancel jobs that still run after so long: seconds, or as 90s, 30m, 2h
+    #[arg(long, value_name = "TIME", value_parser = units::duration, conflicts_with = "end")]
+    cancel_after: Option<Duration>,
+
+    /// Start jobs again
+    #[arg(long)]
+    end: bool,
 }
 
 /// Asks and prints.
@@ -50,13 +72,48 @@ pub(crate) async fn cancel(
     mut client: ControllerClient<Channel>,
     options: &CancelOptions,
 ) -> Result<(), Error> {
-    for job in options.jobs.iter().copied() {
+    if options.all && options.signal.is_none() {
+        return cancel_all(&mut client).await;
+    }
+    let jobs = if options.all { running(&mut client).await? } else { options.jobs.clone() };
+    for job in jobs {
         match options.signal {
             Some(signal) => drop(client.signal(SignalRequest { job, signal }).await?),
             None => drop(client.cancel(CancelRequest { job, user: job::user() }).await?),
         }
     }
     Ok(())
+}
+
+/// Drains the controller, or ends that.
+pub(crate) async fn drain(
+    mut client: ControllerClient<Channel>,
+    options: &DrainOptions,
+) -> Result<(), Error> {
+    let request = DrainRequest { end: options.end, wait: !options.end };
+    if let Some(limit) = options.cancel_after {
+        match tokio::time::timeout(limit, client.drain(request)).await {
+            Ok(drained) => return Ok(drained.map(drop)?),
+            Err(_) => cancel_all(&mut client).await?,
+        }
+    }
+    Ok(client.drain(request).await.map(drop)?)
+}
+
+/// Cancels jobs; some may have ended meanwhile.
+async fn cancel_all(client: &mut ControllerClient<Channel>) -> Result<(), Error> {
+    for job in running(client).await? {
+        match client.cancel(CancelRequest { job, user: job::user() }).await {
+            Err(status) if status.code() != Code::NotFound => return Err(status.into()),
+            _ => {}
+        }
+    }
+    Ok(())
+}
+
+async fn running(client: &mut ControllerClient<Channel>) -> Result<Vec<u64>, Error> {
+    let jobs = client.list_jobs(JobsRequest {}).await?.into_inner().jobs;
+    Ok(jobs.into_iter().map(|job| job.job).collect())
 }
 
 /// The signals that have names here; Linux gives most the same numbers on every machine.

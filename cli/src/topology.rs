@@ -9,6 +9,7 @@ use serde::Serialize;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::io::Write;
 use std::path::PathBuf;
+use std::time::Duration;
 use tonic::transport::Channel;
 
 /// Show the switches, racks and nodes that the controller has found
@@ -81,6 +82,7 @@ fn json(topology: &Topology) -> String {
         port: Option<u32>,
         rack: Option<u32>,
         bytes_per_second: Option<u64>,
+        away_ms: Option<u64>,
     }
     let known = |rate: u64| (rate > 0).then_some(rate);
     let switches = topology.switches.iter().map(|s| SwitchView {
@@ -106,6 +108,7 @@ fn json(topology: &Topology) -> String {
         port: n.located.then_some(n.port),
         rack: n.located.then_some(n.rack),
         bytes_per_second: known(n.bytes_per_second),
+        away_ms: n.away_ms,
     });
     let document = Document {
         switches: switches.collect(),
@@ -251,7 +254,11 @@ impl<'a> Drawing<'a> {
             *text += &format!("{margin}{branch} port {port}{rate}: ");
             match what {
                 Below::Node(n) => {
-                    *text += &format!("{} ({}, {})\n", n.name, n.ip, units::count(n.slots as usize, "slot"));
+                    let away = n.away_ms.map_or(String::new(), |ms| {
+                        format!(", its agent away for {}", units::clock(Duration::from_millis(ms)))
+                    });
+                    let slots = units::count(n.slots as usize, "slot");
+                    *text += &format!("{} ({}, {slots}{away})\n", n.name, n.ip);
                 }
                 Below::Switch(peer) if self.drawn.contains(&peer) => {
                     *text += &format!("{}, as above\n", self.title(peer));

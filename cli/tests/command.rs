@@ -3,9 +3,9 @@
 use cool_proto::control::controller_server::{Controller, ControllerServer};
 use cool_proto::control::{
     AgentMessage, AttendRequest, CallRecord, CancelRequest, Cancelled, ControllerMessage, DiagnoseRequest,
-    Diagnosis, Finding, Finished, Group, Groups, GroupsRequest, JobEvent, JobList, JobSpec, JobView,
-    JobsRequest, Member, Node, Output as Line, RankTimes, SignalRequest, Signalled, Started, Topology,
-    TopologyRequest, TraceEvent, TraceRequest, job_event::Body,
+    Diagnosis, DrainRequest, Drained, Finding, Finished, Group, Groups, GroupsRequest, JobEvent, JobList,
+    JobSpec, JobView, JobsRequest, Member, Node, Output as Line, RankTimes, SignalRequest, Signalled,
+    Started, Topology, TopologyRequest, TraceEvent, TraceRequest, job_event::Body,
 };
 use rustix::process::Signal;
 use std::io::{BufRead, BufReader};
@@ -42,6 +42,11 @@ impl Controller for Script {
 
     async fn list_jobs(&self, _: Request<JobsRequest>) -> Result<Response<JobList>, Status> {
         Ok(Response::new(JobList { jobs: vec![JobView { job: 3, ..JobView::default() }] }))
+    }
+
+    async fn drain(&self, request: Request<DrainRequest>) -> Result<Response<Drained>, Status> {
+        self.orders.send(format!("{:?}", request.into_inner())).unwrap();
+        Ok(Response::new(Drained {}))
     }
 
     type TraceStream = ReceiverStream<Result<TraceEvent, Status>>;
@@ -253,6 +258,10 @@ async fn jobs_are_listed_cancelled_and_signalled() {
     assert_eq!(stage.cool("cancel 3 4").await, (0, String::new(), String::new()));
     assert!(stage.orders.recv().await.unwrap().starts_with("cancel 3 by "));
     assert!(stage.orders.recv().await.unwrap().starts_with("cancel 4 by "));
+    assert_eq!(stage.cool("cancel --all").await, (0, String::new(), String::new()));
+    assert!(stage.orders.recv().await.unwrap().starts_with("cancel 3 by "));
+    assert_eq!(stage.cool("drain --cancel-after 30s").await, (0, String::new(), String::new()));
+    assert_eq!(stage.orders.recv().await.unwrap(), "DrainRequest { end: false, wait: true }");
     assert_eq!(stage.cool("cancel --signal SIGUSR2 3").await.0, 0);
     assert_eq!(stage.orders.recv().await.unwrap(), "signal 12 to 3");
 }

@@ -90,6 +90,14 @@ pub struct Options {
     /// after three missed announcements.
     #[arg(long, value_name = "MS", default_value_t = 400, value_parser = clap::value_parser!(u32).range(50..=60_000))]
     pub lldp_interval_ms: u32,
+
+    /// How long an agent without a connection to this controller may take to come back, seconds.
+    ///
+    /// Until then its node keeps all it has: flows, trees, groups, jobs. It is gone at once if its agent says that it ends, and
+    /// after 3 s if no switch hears it. A switch without a connection keeps its place as long. A controller that hears nobody at
+    /// all gives nobody up.
+    #[arg(long, value_name = "SECONDS", default_value_t = 60, value_parser = clap::value_parser!(u32).range(1..=86_400))]
+    pub agent_grace: u32,
 }
 
 /// From 1 kbit/s to 10 Tbit/s: a whole number of bytes per second, far from overflow.
@@ -110,6 +118,7 @@ impl Options {
             host_bytes_per_second: host,
             uplink_bytes_per_second: uplink,
             lldp_interval: self.lldp_interval(),
+            grace: self.grace(),
             packet_ins_per_second: self.port_packets_per_second,
             unicast: self.unicast,
             capacity: TableCapacity {
@@ -125,13 +134,18 @@ impl Options {
 
     /// How the gRPC server is run.
     pub fn server(&self, lldp_key: Key) -> ServerConfig {
-        let (lldp_interval, limits, given) = (self.lldp_interval(), Limits::default(), self.given());
+        let (lldp_interval, given) = (self.lldp_interval(), self.given());
+        let limits = Limits { agent: self.grace(), ..Limits::default() };
         ServerConfig { lldp_interval, lldp_key, limits, given }
     }
 
     fn given(&self) -> Given {
         let bytes_per_second = |mbit: f64| (mbit * 1e6 / 8.0) as u64;
         Given { host: self.host_mbit.map(bytes_per_second), uplink: self.uplink_mbit.map(bytes_per_second) }
+    }
+
+    fn grace(&self) -> Duration {
+        Duration::from_secs(self.agent_grace.into())
     }
 
     fn lldp_interval(&self) -> Duration {

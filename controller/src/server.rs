@@ -1,6 +1,7 @@
 //! The gRPC server from its start to an orderly end.
 
 use crate::agents::Agents;
+use crate::agents::attendance::Attendance;
 use crate::agents::traces::Traces;
 use crate::costs::Given;
 use crate::costs::prober::Prober;
@@ -36,7 +37,7 @@ use tracing::{info, warn};
 const PING_EVERY: Duration = Duration::from_secs(2);
 /// How long it may take to answer; then its connection is closed.
 const PONG_WITHIN: Duration = Duration::from_secs(3);
-/// How long jobs, and then connections, may take to end when the controller does.
+/// How long agents and callers may take to hear what there is to say when the controller stops, and then connections to end.
 const END_WITHIN: Duration = Duration::from_secs(5);
 
 /// Connections that wait to be served.
@@ -64,7 +65,8 @@ pub struct WebPages {
     pub events: Events,
 }
 
-/// Serves agents and tools on `listener`, and `pages` if there are any, until `shutdown` resolves; then ends the jobs and the sessions.
+/// Serves agents and tools on `listener`, and `pages` if there are any, until `shutdown` resolves; then hands over: connections end
+/// in order, and jobs, groups and nodes stay as they are for a controller that comes next.
 ///
 /// # Errors
 /// If the server fails.
@@ -80,6 +82,7 @@ pub async fn serve(
     let instance =
         SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).map_or(0, |since| since.as_nanos() as u64);
     let agents = Arc::new(Agents::new(interval, config.lldp_key, instance));
+    let attendance = Arc::new(Attendance::new(config.limits.agent));
     let prober = Arc::new(Prober::new(network.clone(), agents.clone(), config.given));
     let groups = Arc::new(Groups::new(prober.clone()));
     let mut probing = JoinSet::new();
@@ -90,15 +93,22 @@ pub async fn serve(
         Takeover::new(network.clone(), groups.clone(), jobs.clone(), registrar.clone(), config.limits);
     let mut paging = JoinSet::new();
     if let Some(WebPages { listener, events }) = pages {
-        let (network, agents, groups, jobs) = (network.clone(), agents.clone(), groups.clone(), jobs.clone());
-        let watcher = Watcher { network, agents, groups, jobs, events };
+        let watcher = Watcher {
+            network: network.clone(),
+            agents: agents.clone(),
+            attendance: attendance.clone(),
+            groups: groups.clone(),
+            jobs: jobs.clone(),
+            events,
+        };
         paging.spawn(web::serve(listener, pages::web::router(watcher)));
     }
-    let doctor = Arc::new(Doctor::new(network.clone(), agents.clone()));
+    let doctor = Arc::new(Doctor::new(network.clone(), agents.clone(), attendance.clone()));
     let service = Service {
         doctor,
         network,
         agents: agents.clone(),
+        attendance,
         groups,
         jobs: jobs.clone(),
         registrar: registrar.clone(),
@@ -110,6 +120,7 @@ pub async fn serve(
     let (taken, connections) = mpsc::channel(CONNECTIONS);
     tokio::spawn(listen(listener, taken));
     let (stop, stopped) = oneshot::channel::<()>();
+    let absences = service.clone().watch();
     let server = tonic::transport::Server::builder()
         .http2_keepalive_interval(Some(PING_EVERY))
         .http2_keepalive_timeout(Some(PONG_WITHIN))
@@ -122,17 +133,22 @@ pub async fn serve(
     tokio::select! {
         failed = &mut server => return failed,
         () = registrar.watch() => {}
-        () = shutdown => info!("shutting down"),
+        () = absences => {}
+        () = shutdown => info!("stopping; jobs and groups go on"),
     }
     probing.abort_all();
     let ending = async {
-        if timeout(END_WITHIN, jobs.close()).await.is_err() {
-            warn!("some jobs did not end within {END_WITHIN:?}");
+        let handed_over = async {
+            jobs.settle().await;
+            agents.stop().await;
+            jobs.hand_over().await;
+        };
+        if timeout(END_WITHIN, handed_over).await.is_err() {
+            warn!("some agents or callers did not take what there was to say within {END_WITHIN:?}");
         }
-        agents.close();
         drop(stop);
     };
-    // The server runs on meanwhile, so that agents and callers hear of it.
+    // The server runs on meanwhile, so that they hear it.
     let (served, ()) = tokio::join!(timeout(2 * END_WITHIN, server), ending);
     served.unwrap_or_else(|_| {
         warn!("some connections did not end within {END_WITHIN:?}");

@@ -1,7 +1,10 @@
 //! The gRPC service for agents and tools: messages to and from [`Agents`], [`Jobs`] and [`Groups`].
 
+use crate::agents::absence::Gone;
+use crate::agents::attendance::Attendance;
+use crate::agents::session::{AttachError, Connection, Outgoing};
 use crate::agents::traces::Traces;
-use crate::agents::{AdmitError, Agent, Agents, OUTBOX, Session};
+use crate::agents::{AdmitError, Admitted, Agent, Agents, Session};
 use crate::costs::Measurements;
 use crate::costs::prober::Prober;
 use crate::fabric::Fabric;
@@ -16,19 +19,18 @@ use crate::pages::doctor::Doctor;
 use crate::restart::Takeover;
 use cool_proto::control::controller_server::Controller;
 use cool_proto::control::{
-    self, AgentMessage, AttendRequest, CancelRequest, Cancelled, ControllerMessage, DiagnoseRequest,
-    Diagnosis, Group, GroupFailed, GroupReady, GroupsRequest, Held, JobEvent, JobList, JobSpec, JobsRequest,
-    Link, Node, Outsiders, RanksLeft, Register, SignalRequest, Signalled, Switch, Topology, TopologyRequest,
-    TraceEvent, TraceRequest, agent_message::Body,
+    self, Acknowledged, AgentMessage, AttendRequest, CancelRequest, Cancelled, DiagnoseRequest, Diagnosis,
+    DrainRequest, Drained, Group, GroupFailed, GroupReady, GroupsRequest, Held, JobEvent, JobList, JobSpec,
+    JobsRequest, Leave, Link, Node, Outsiders, RanksLeft, Register, SignalRequest, Signalled, Switch,
+    Topology, TopologyRequest, TraceEvent, TraceRequest, agent_message::Body,
 };
+use cool_proto::delivery;
 use cool_tls::{Identity, Role};
-use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::timeout;
 use tokio_stream::wrappers::ReceiverStream;
-use tokio_stream::{Stream, StreamExt};
 use tonic::{Request, Response, Status, Streaming};
 use tracing::{Instrument, info, info_span, warn};
 
@@ -42,8 +44,10 @@ const CALLER_QUEUE: usize = 64;
 pub struct Service {
     /// The network.
     pub network: Arc<dyn Fabric>,
-    /// The connected agents.
+    /// The agents whose nodes are there.
     pub agents: Arc<Agents>,
+    /// Which of them are away.
+    pub attendance: Arc<Attendance>,
     /// The groups in use.
     pub groups: Arc<Groups>,
     /// The running jobs.
@@ -60,11 +64,19 @@ pub struct Service {
     pub doctor: Arc<Doctor>,
 }
 
-type Answers<T> = Pin<Box<dyn Stream<Item = Result<T, Status>> + Send>>;
+/// How a connection of an agent ended.
+enum End {
+    /// And the node is gone.
+    Gone(&'static str),
+    /// The session has another one, or the controller stops.
+    Replaced,
+    /// The agent may come back.
+    Broken(String),
+}
 
 #[tonic::async_trait]
 impl Controller for Service {
-    type JoinStream = Answers<ControllerMessage>;
+    type JoinStream = Outgoing;
     type RunStream = ReceiverStream<Result<JobEvent, Status>>;
 
     async fn join(
@@ -74,21 +86,20 @@ impl Controller for Service {
         let identity = permitted(&request, Role::Agent)?;
         let mut inbound = request.into_inner();
         let mut register = registration(&mut inbound).await?;
-        let held = std::mem::take(&mut register.held);
+        let (held, claimed) = (std::mem::take(&mut register.held), register.session.take());
         let agent = Agent::try_from(register)?;
         if let Some(node) = identity.and_then(|identity| identity.node).filter(|node| *node != agent.name) {
             let why = format!("the certificate is for node {node}, the agent registers {}", agent.name);
             warn!(why, "agent refused");
             return Err(Status::permission_denied(why));
         }
-        let (outbox, messages) = mpsc::channel(OUTBOX);
-        let session = self.agents.admit(agent, outbox).inspect_err(|why| warn!(%why, "agent refused"))?;
-        // From here on the session must be ended in order, also if this call is dropped.
-        let (answer, admitted) = oneshot::channel();
-        let span = info_span!("agent", node = session.agent.name);
-        tokio::spawn(self.clone().serve_agent(session, held, inbound, answer).instrument(span));
-        admitted.await.map_err(|_| Status::internal("the agent's session was dropped"))??;
-        Ok(Response::new(Box::pin(ReceiverStream::new(messages).map(Ok))))
+        let name = agent.name.clone();
+        let admitted = self.admit(agent, claimed).await.inspect_err(|why| warn!(%why, "agent refused"))?;
+        // From here on the connection must be ended in order, also if this call is dropped.
+        let (answer, admission) = oneshot::channel();
+        let span = info_span!("agent", node = name);
+        tokio::spawn(self.clone().serve_agent(admitted, held, inbound, answer).instrument(span));
+        Ok(Response::new(admission.await.map_err(|_| Status::internal("the agent's session was dropped"))??))
     }
 
     async fn get_topology(&self, request: Request<TopologyRequest>) -> Result<Response<Topology>, Status> {
@@ -139,6 +150,16 @@ impl Controller for Service {
         Ok(Response::new(Cancelled {}))
     }
 
+    async fn drain(&self, request: Request<DrainRequest>) -> Result<Response<Drained>, Status> {
+        permitted(&request, Role::Tool)?;
+        let DrainRequest { end, wait } = request.into_inner();
+        self.jobs.drain(!end);
+        if wait {
+            self.jobs.over().await;
+        }
+        Ok(Response::new(Drained {}))
+    }
+
     type TraceStream = ReceiverStream<Result<TraceEvent, Status>>;
 
     async fn trace(&self, request: Request<TraceRequest>) -> Result<Response<Self::TraceStream>, Status> {
@@ -181,56 +202,154 @@ async fn registration(inbound: &mut Streaming<AgentMessage>) -> Result<Register,
 }
 
 impl Service {
-    /// Serves an agent until either side ends its session.
+    /// Finds or begins the session of an agent. One that has the name, and will not come back, is gone now.
+    async fn admit(&self, agent: Agent, claimed: Option<control::Session>) -> Result<Admitted, AdmitError> {
+        let admitted = self.agents.admit(agent.clone(), claimed)?;
+        let Admitted::Former(former) = admitted else { return Ok(admitted) };
+        let why = "its agent was started anew, or has lost its session";
+        // Also if this call is dropped.
+        let (service, gone) = (self.clone(), former.clone());
+        let gone = tokio::spawn(async move { service.node_gone(&gone, why).await });
+        if gone.await.is_err() {
+            warn!(node = former.agent.name, "the end of its former session was dropped");
+        }
+        self.agents.admit(agent, claimed)
+    }
+
+    /// Serves one connection of an agent's session.
     async fn serve_agent(
         self,
-        session: Arc<Session>,
+        admitted: Admitted,
         held: Vec<Held>,
-        mut inbound: Streaming<AgentMessage>,
-        answer: oneshot::Sender<Result<(), FabricError>>,
+        inbound: Streaming<AgentMessage>,
+        answer: oneshot::Sender<Result<Outgoing, Status>>,
     ) {
+        let attached = match &admitted {
+            Admitted::New(session) => self.begin(session).await.map(|attached| (session, attached)),
+            Admitted::Back(session, received) => {
+                let attached = session.connect(Some(*received), self.agents.registered(session)).await;
+                if let Err(why @ AttachError::Miscounted(_)) = &attached {
+                    self.node_gone(session, &why.to_string()).await;
+                }
+                attached.map_err(Status::from).map(|attached| (session, attached))
+            }
+            Admitted::Former(former) => Err(AdmitError::Taken { name: former.agent.name.clone() }.into()),
+        };
+        let (session, (connection, outgoing)) = match attached {
+            Ok(attached) => attached,
+            Err(why) => {
+                warn!(why = why.message(), "agent refused");
+                // If the call was dropped, nobody needs the answer.
+                let _ = answer.send(Err(why));
+                return;
+            }
+        };
+        let _ = answer.send(Ok(outgoing));
+        let away = self.attendance.away_for(&session.agent.name);
+        self.attendance.here(&session.agent.name);
+        if let Admitted::New(_) = admitted {
+            info!(ip = %session.agent.ip, slots = session.agent.slots, "agent joined");
+            self.takeover.report(session, self.agents.controller(), held).await;
+        } else {
+            info!(away_seconds = away.map(|away| away.as_secs_f64()), "agent is back");
+        }
+        match self.read(session, &connection, inbound).await {
+            End::Gone(reason) => self.node_gone(session, reason).await,
+            End::Replaced => {}
+            End::Broken(reason) => {
+                if session.disconnect(&connection) {
+                    warn!(reason, "agent is away; its node keeps what it has");
+                    self.attendance.away(&session.agent.name);
+                }
+            }
+        }
+    }
+
+    /// A session begins: its node is known from now on.
+    async fn begin(&self, session: &Arc<Session>) -> Result<(Connection, Outgoing), Status> {
         let Agent { name, ip, mac, .. } = session.agent.clone();
         let lldp_key = session.lldp_key.clone();
         if let Err(why) = self.network.register(NodeRegistration { name, ip, mac, lldp_key }).await {
-            warn!(%why, "agent refused");
-            self.agents.remove(&session);
-            // If the call was dropped, nobody needs the answer.
-            let _ = answer.send(Err(why));
-            return;
+            session.end();
+            self.agents.remove(session);
+            return Err(why.into());
         }
-        info!(%ip, slots = session.agent.slots, "agent joined");
-        let _ = answer.send(Ok(()));
-        self.takeover.report(&session, self.agents.controller(), held).await;
-        let reason = loop {
+        Ok(session.connect(None, self.agents.registered(session)).await?)
+    }
+
+    /// Does what an agent says, until the connection ends.
+    async fn read(
+        &self,
+        session: &Arc<Session>,
+        connection: &Connection,
+        mut inbound: Streaming<AgentMessage>,
+    ) -> End {
+        loop {
             let message = tokio::select! {
-                () = session.ended() => break "the controller ended its session".to_owned(),
+                ended = session.closed(connection) => {
+                    return if ended { End::Gone("the controller ended its session") } else { End::Replaced };
+                }
                 message = inbound.message() => message,
             };
-            match message {
-                Ok(Some(AgentMessage { body: Some(body) })) => self.hear(&session, body).await,
-                Ok(Some(AgentMessage { body: None })) => {
-                    warn!("a message of no known kind; is the agent newer?")
+            let message = match message {
+                Ok(Some(message)) => message,
+                Ok(None) => return End::Broken("it ended".to_owned()),
+                Err(status) => return End::Broken(status.message().to_owned()),
+            };
+            let bytes = delivery::bytes(&message);
+            match message.body {
+                Some(Body::Acknowledged(Acknowledged { received, .. })) => {
+                    if let Err(why) = session.acknowledge(received) {
+                        warn!(%why, "agent miscounts");
+                        return End::Gone("its agent has lost count of what it was told");
+                    }
                 }
-                Ok(None) => break "its agent has left".to_owned(),
-                Err(status) => break format!("the connection to its agent broke ({})", status.message()),
+                Some(Body::Leave(Leave {})) => return End::Gone("its agent has left"),
+                body => {
+                    session.receive(bytes);
+                    match body {
+                        Some(body) => self.hear(session, body).await,
+                        None => warn!("a message of no known kind; is the agent newer?"),
+                    }
+                }
             }
-        };
-        info!(reason, "agent left");
-        // The name is free only when nothing of the old session can touch the new one any more.
-        session.end();
-        if let Err(why) = self.network.unregister(&session.agent.name).await {
-            warn!(%why, "the node is not unregistered");
         }
-        self.agents.remove(&session);
-        self.takeover.node_left(&session);
-        self.jobs.node_left(&session, &reason).await;
-        self.registrar.node_left(&session, &reason);
+    }
+
+    /// Waits for nodes to be gone whose agents are away. Never ends.
+    pub async fn watch(self) {
+        loop {
+            let Gone { node, why } = self.attendance.gone(&*self.network).await;
+            if let Some(session) = self.agents.get(&node)
+                && (session.end_if_away() || session.has_ended())
+            {
+                self.node_gone(&session, &why.to_string()).await;
+            }
+        }
+    }
+
+    /// A node is gone, and all that it had.
+    async fn node_gone(&self, session: &Session, reason: &str) {
+        let tell = async {
+            let name = &session.agent.name;
+            warn!(node = name, reason, "node is gone");
+            // The name is free only when nothing of the old session can touch the new one any more.
+            if let Err(why) = self.network.unregister(name).await {
+                warn!(node = name, %why, "the node is not unregistered");
+            }
+            self.attendance.left(name);
+            self.agents.remove(session);
+            self.takeover.node_left(session);
+            self.jobs.node_left(session, reason).await;
+            self.registrar.node_left(session, reason);
+        };
+        session.bury(tell).await;
     }
 
     async fn hear(&self, session: &Arc<Session>, body: Body) {
         let jobs = &self.jobs;
         match body {
-            Body::Register(_) => warn!("registers again; ignored"),
+            Body::Register(_) | Body::Acknowledged(_) | Body::Leave(_) => warn!("registers again; ignored"),
             Body::GroupReady(GroupReady { group, epoch }) => {
                 self.post_to_group(session, group, SessionEvent::Ready(epoch)).await;
             }
@@ -300,13 +419,19 @@ impl Service {
                 rack: n.location.map_or(0, |l| l.rack),
                 slots: session.map_or(0, |s| s.agent.slots),
                 bytes_per_second: n.location.map_or(0, |l| l.bytes_per_second),
+                away_ms: self.attendance.away_for(&n.name).map(milliseconds),
             }
         };
         Topology {
             switches: network.switches.iter().map(switch).collect(),
             links: network.links.iter().map(link).collect(),
             nodes: network.nodes.iter().map(node).collect(),
-            warnings: network.warnings.clone(),
+            warnings: self
+                .attendance
+                .warnings()
+                .into_iter()
+                .chain(network.warnings.iter().cloned())
+                .collect(),
             measurements: Some(self.measurements(network)),
         }
     }
@@ -323,6 +448,16 @@ impl Service {
             pending: u32::try_from(self.prober.pending()).unwrap_or(u32::MAX),
             cost_model: groups::text(&groups::cost_model(&places, network, &known)),
         }
+    }
+}
+
+fn milliseconds(duration: Duration) -> u64 {
+    u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
+}
+
+impl From<AttachError> for Status {
+    fn from(error: AttachError) -> Status {
+        Status::aborted(error.to_string())
     }
 }
 
@@ -347,7 +482,7 @@ impl From<SubmitError> for Status {
             | SubmitError::Hosts { .. }
             | SubmitError::Racks(_) => Status::invalid_argument(text),
             SubmitError::Allocate { .. } => Status::resource_exhausted(text),
-            SubmitError::Closed => Status::unavailable(text),
+            SubmitError::Drained | SubmitError::Closed => Status::unavailable(text),
         }
     }
 }

@@ -131,17 +131,6 @@ impl Agent {
         self.groups.owner(group)
     }
 
-    /// The controller that made the groups may never release them: each but those to `keep` is released as
-    /// soon as no rank of this node uses it.
-    pub(crate) fn orphan_groups(&self, keep: impl Fn(u64) -> bool) {
-        self.groups.orphan(keep).into_iter().for_each(|id| self.release_group(id));
-    }
-
-    /// A controller is there again, and releases what it was told that this node has.
-    pub(crate) fn adopt_groups(&self) {
-        self.groups.adopt();
-    }
-
     /// Tells the controller. Nobody listens any more only when the agent ends.
     async fn tell(&self, event: Body) {
         let _ = self.events.send(event).await;
@@ -182,24 +171,15 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_group_without_its_controller_stays_until_its_last_rank_leaves() {
+    async fn a_rank_attaches_once_and_a_group_stays_until_it_is_released() {
         let agent = agent_with_group().await;
         let (first, second) = (agent.attach(1, 0).unwrap(), agent.attach(1, 1).unwrap());
-        agent.orphan_groups(|_| false);
         first.leave("done".into()).await;
-        assert!(matches!(agent.attach(1, 0), Err(AttachError::Twice { .. })));
+        assert_eq!(agent.attached(1), [0, 1]);
         second.leave("done".into()).await;
-        assert!(matches!(agent.attach(1, 0), Err(AttachError::NoGroup { .. })));
-    }
-
-    #[tokio::test]
-    async fn a_group_that_no_rank_uses_goes_with_its_controller() {
-        let agent = agent_with_group().await;
-        agent.orphan_groups(|group| group == 1);
-        agent.adopt_groups();
-        assert!(agent.attach(1, 0).is_ok());
-        let agent = agent_with_group().await;
-        agent.orphan_groups(|_| false);
+        assert!(agent.attached(1).is_empty());
+        assert!(matches!(agent.attach(1, 0), Err(AttachError::Twice { .. })));
+        agent.release_group(1);
         assert!(matches!(agent.attach(1, 0), Err(AttachError::NoGroup { .. })));
     }
 }

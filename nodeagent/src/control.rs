@@ -1,6 +1,6 @@
-//! The agent's session with the controller: registers, does what it is told, and comes back when the
-//! session breaks. Without a controller, groups and ranks that are there go on.
-//! What it is told to do is done in `commands`.
+//! The agent's session with the controller: registers, does what it is told, and comes back when the connection breaks.
+//! Without a controller, groups and ranks that are there go on: the session outlives its connections. Another controller
+//! than the one that it is with is told what is still here. What the agent is told to do is done in `commands`.
 
 mod commands;
 mod group_spec;
@@ -13,16 +13,19 @@ use crate::node_inventory::NodeInventory;
 use crate::output_backlog::Backlog;
 use cool_proto::CONTROL_MESSAGE_BYTES_MAX;
 use cool_proto::control::controller_client::ControllerClient;
-use cool_proto::control::{AgentMessage, ControllerMessage, Examined, Probed, Register, agent_message};
+use cool_proto::control::{
+    Acknowledged, ControllerMessage, Examined, Held, Leave, Probed, Register, Session, agent_message,
+    controller_message::Body,
+};
+use cool_proto::delivery::{self, Miscounted};
 use cool_tls::{AddressError, Connector, Role};
-use outbox::{Outbox, Outgoing};
-use std::convert::Infallible;
+use outbox::Outbox;
 use std::time::Duration;
-use tokio::sync::mpsc;
+use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout};
 use tonic::transport::{Channel, Endpoint};
-use tonic::{Code, Status};
+use tonic::{Code, Status, Streaming};
 use tracing::warn;
 
 /// The controller answers a connection, a registration, and takes an answer of ours, within this.
@@ -69,7 +72,7 @@ pub struct Registration {
     pub probe_port: u16,
 }
 
-/// Serves the controller until it refuses the agent; does not end otherwise.
+/// Serves the controller until it refuses the agent, or the agent is `leaving`: then it says so.
 ///
 /// # Errors
 /// If the address makes no sense or the controller refuses the registration.
@@ -78,7 +81,8 @@ pub async fn run(
     registration: &Registration,
     launcher: &mut Launcher,
     events: &mut mpsc::Receiver<agent_message::Body>,
-) -> Result<Infallible, ControlError> {
+    leaving: watch::Receiver<bool>,
+) -> Result<(), ControlError> {
     let (address, connector) = registration.tls.connector(&registration.controller, Role::Agent)?;
     let endpoint = endpoint(address);
     let mut control = Control {
@@ -86,46 +90,58 @@ pub async fn run(
         registration,
         launcher,
         events,
+        leaving,
         announcer: JoinSet::new(),
+        silent: watch::Sender::default(),
         inventory: NodeInventory::default(),
+        outbox: Outbox::default(),
         backlog: Backlog::default(),
         probe: JoinSet::new(),
         examinations: JoinSet::new(),
-        joined: false,
+        session: None,
+        stopped: false,
         pause: SHORTEST_PAUSE,
     };
     let mut reported = None;
     loop {
-        let end = control.session(&endpoint, &connector).await;
-        control.announcer = JoinSet::new();
-        agent.orphan_groups(|group| control.inventory.has_running(group));
-        control.probe = JoinSet::new();
-        agent.give_up_waiting(AWAY);
+        let end = control.connect(&endpoint, &connector).await;
+        control.silent.send_replace(false);
         match end {
-            Err(End::Refused(reason)) => {
+            End::Left => return Ok(()),
+            End::Refused(reason) => {
                 return Err(ControlError::Refused { address: registration.controller.clone(), reason });
             }
-            Err(End::Broken(reason)) => {
+            End::Broken(reason) => {
                 // Said once, not at every try.
                 if control.pause == SHORTEST_PAUSE || reported.as_ref() != Some(&reason) {
                     warn!(
-                        "no session with the controller at {}: {reason}; trying again",
+                        "no connection to the controller at {}: {reason}; trying again",
                         registration.controller
                     );
                     reported = Some(reason);
                 }
             }
         }
-        control.wait().await;
+        if !control.wait().await {
+            return Ok(());
+        }
     }
 }
 
-/// How a session ended.
+/// How a connection ended.
 enum End {
     /// Come back later.
     Broken(String),
     /// Never come back.
     Refused(String),
+    /// The controller knows that the agent leaves.
+    Left,
+}
+
+impl From<Miscounted> for End {
+    fn from(miscounted: Miscounted) -> End {
+        End::Broken(miscounted.to_string())
+    }
 }
 
 impl From<Status> for End {
@@ -142,77 +158,152 @@ struct Control<'a> {
     registration: &'a Registration,
     launcher: &'a mut Launcher,
     events: &'a mut mpsc::Receiver<agent_message::Body>,
-    /// The one task that announces the node by LLDP. It lasts as long as the session, and so does its key.
+    /// Whether the agent is to end.
+    leaving: watch::Receiver<bool>,
+    /// The one task that announces the node by LLDP. It lasts as long as the session, and so does its key: by it switches
+    /// know that the node is there while its controller does not hear it otherwise.
     announcer: JoinSet<()>,
+    /// While a controller may be taking the node in with another key.
+    silent: watch::Sender<bool>,
     /// For a controller that takes over from another.
     inventory: NodeInventory,
+    /// What is to be said in the session.
+    outbox: Outbox,
+    /// What has happened while there was no connection.
     backlog: Backlog,
     /// The probe under way.
     probe: JoinSet<Probed>,
     /// Examinations of the node under way.
     examinations: JoinSet<Examined>,
-    /// Whether the controller has ever taken this agent in.
-    joined: bool,
+    /// By which life of the controller the agent was taken in, and as which node.
+    session: Option<(u64, u32)>,
+    /// That controller has said that it stops, and how much it has got.
+    stopped: bool,
     /// Before the next try.
     pause: Duration,
 }
 
 impl Control<'_> {
-    /// One session, from connecting to its end.
-    async fn session(&mut self, endpoint: &Endpoint, connector: &Connector) -> Result<Infallible, End> {
-        let channel =
-            endpoint.connect_with_connector(connector.clone()).await.map_err(|e| End::Broken(chain(&e)))?;
-        let client = ControllerClient::new(channel).max_decoding_message_size(CONTROL_MESSAGE_BYTES_MAX);
-        let (outbox, outgoing) = Outbox::open();
-        let end = self.converse(client, &outbox.sender, outgoing).await;
-        self.backlog.put_back(outbox.untaken());
-        end
+    /// One connection, from its beginning to its end.
+    async fn connect(&mut self, endpoint: &Endpoint, connector: &Connector) -> End {
+        let mut leaving = self.leaving.clone();
+        let channel = tokio::select! {
+            channel = endpoint.connect_with_connector(connector.clone()) => channel,
+            () = left(&mut leaving) => return End::Left,
+        };
+        match channel {
+            Ok(channel) => {
+                let client = ControllerClient::new(channel);
+                self.converse(client.max_decoding_message_size(CONTROL_MESSAGE_BYTES_MAX)).await
+            }
+            Err(error) => End::Broken(chain(&error)),
+        }
     }
 
-    /// Registers, and does what the controller says while what happens here is told to it.
-    async fn converse(
+    async fn converse(&mut self, client: ControllerClient<Channel>) -> End {
+        let mut leaving = self.leaving.clone();
+        let registered = tokio::select! {
+            registered = self.register(client) => registered,
+            () = left(&mut leaving) => return End::Left,
+        };
+        match registered {
+            Ok(mut inbound) => loop {
+                if let Err(end) = self.step(&mut inbound).await {
+                    return end;
+                }
+            },
+            Err(end) => end,
+        }
+    }
+
+    /// Registers; the controller is the first to say something, and that is where the session stands.
+    async fn register(
         &mut self,
         mut client: ControllerClient<Channel>,
-        out: &mpsc::Sender<AgentMessage>,
-        outgoing: Outgoing,
-    ) -> Result<Infallible, End> {
-        answer(out, agent_message::Body::Register(self.registration())).await?;
-        let mut inbound = timeout(ANSWER_TIMEOUT, client.join(outgoing))
+    ) -> Result<Streaming<ControllerMessage>, End> {
+        self.silent.send_replace(true);
+        let outgoing = self.outbox.connect(self.registration());
+        let answered = async {
+            let mut inbound = client.join(outgoing).await?.into_inner();
+            let first = inbound.message().await?.and_then(|message| message.body);
+            Ok::<_, Status>((inbound, first))
+        };
+        let (inbound, first) = timeout(ANSWER_TIMEOUT, answered)
             .await
             .map_err(|_| End::Broken(format!("it has not answered within {} s", ANSWER_TIMEOUT.as_secs())))?
-            .map_err(|status| self.unwelcome(status))?
-            .into_inner();
-        loop {
-            let (events, probe, examinations) = (&mut *self.events, &mut self.probe, &mut self.examinations);
-            let backlog = &mut self.backlog;
-            // Room first: what is taken from the events cannot be put back.
-            let event = async {
-                let room = out.reserve().await.ok()?;
-                Some((
-                    room,
-                    match backlog.take() {
-                        Some(event) => event,
-                        None => events.recv().await?,
-                    },
-                ))
-            };
-            tokio::select! {
-                message = inbound.message() => match message? {
-                    Some(ControllerMessage { body: Some(body) }) => self.obey(body, out).await?,
-                    Some(ControllerMessage { body: None }) => warn!("the controller sent a message of no known kind"),
-                    None => return Err(End::Broken("it ended the session".into())),
-                },
-                Some((room, event)) = event => {
-                    self.inventory.note(&event);
-                    self.note_absent(&event);
-                    room.send(AgentMessage { body: Some(event) });
+            .map_err(|status| self.unwelcome(status))?;
+        let Some(Body::Registered(registered)) = first else {
+            return Err(End::Broken("it has not answered the registration".into()));
+        };
+        self.registered(&registered)?;
+        self.silent.send_replace(false);
+        Ok(inbound)
+    }
+
+    /// Does the next thing: what the controller says, or telling it what happens here.
+    async fn step(&mut self, inbound: &mut Streaming<ControllerMessage>) -> Result<(), End> {
+        let (events, probe, examinations) = (&mut *self.events, &mut self.probe, &mut self.examinations);
+        let (outbox, backlog) = (&self.outbox, &mut self.backlog);
+        // Room first: what is taken from the events cannot be put back.
+        let event = async {
+            outbox.room_for_events().await;
+            match backlog.take() {
+                Some(event) => Some((event, false)),
+                None => events.recv().await.map(|event| (event, true)),
+            }
+        };
+        tokio::select! {
+            message = inbound.message() => {
+                let message = message?.ok_or_else(|| End::Broken("it ended the connection".into()))?;
+                self.hear(message).await
+            }
+            Some((event, new)) = event => {
+                if new {
+                    self.note(&event);
                 }
-                Some(Ok(probed)) = probe.join_next() => answer(out, agent_message::Body::Probed(probed)).await?,
-                Some(Ok(examined)) = examinations.join_next() => {
-                    answer(out, agent_message::Body::Examined(examined)).await?;
-                }
+                self.outbox.send(event);
+                Ok(())
+            }
+            Some(Ok(probed)) = probe.join_next() => self.answer(agent_message::Body::Probed(probed)).await,
+            Some(Ok(examined)) = examinations.join_next() => {
+                self.answer(agent_message::Body::Examined(examined)).await
+            }
+            () = left(&mut self.leaving) => {
+                self.outbox.send(agent_message::Body::Leave(Leave {}));
+                Err(farewell(inbound).await)
             }
         }
+    }
+
+    /// What the controller says. All but acknowledgements are messages of the session, and count.
+    async fn hear(&mut self, message: ControllerMessage) -> Result<(), End> {
+        if let Some(Body::Acknowledged(Acknowledged { received, last })) = message.body {
+            self.stopped |= last;
+            return Ok(self.outbox.acknowledge(received)?);
+        }
+        self.outbox.receive(delivery::bytes(&message));
+        match message.body {
+            Some(body) => self.obey(body).await,
+            None => {
+                warn!("the controller sent a message of no known kind");
+                Ok(())
+            }
+        }
+    }
+
+    /// Something has happened here.
+    fn note(&mut self, event: &agent_message::Body) {
+        self.inventory.note(event);
+        self.agent.asks(event);
+        self.note_absent(event);
+    }
+
+    /// Says something that the controller has asked for, and waits until most of what was said before is on its way.
+    async fn answer(&self, body: agent_message::Body) -> Result<(), End> {
+        self.outbox.send(body);
+        timeout(ANSWER_TIMEOUT, self.outbox.room())
+            .await
+            .map_err(|_| End::Broken(format!("it has read nothing for {} s", ANSWER_TIMEOUT.as_secs())))
     }
 
     /// A rank that has ended may never have come to its group.
@@ -227,8 +318,8 @@ impl Control<'_> {
     /// What a refused call means.
     fn unwelcome(&self, status: Status) -> End {
         match status.code() {
-            // After a broken session, the name may still be held by ourselves.
-            Code::AlreadyExists if self.joined => status.into(),
+            // After a broken connection, the name may still be held by ourselves.
+            Code::AlreadyExists if self.session.is_some() => status.into(),
             Code::AlreadyExists
             | Code::InvalidArgument
             | Code::FailedPrecondition
@@ -249,43 +340,77 @@ impl Control<'_> {
             udp_port: udp_port.into(),
             tcp_port: tcp_port.into(),
             slots: self.registration.slots,
-            held: self.inventory.report(|group| self.agent.attached(group)),
+            held: self.held(),
             probe_port: self.registration.probe_port.into(),
+            session: self.session.map(|(controller, node)| Session {
+                controller,
+                node,
+                received: self.outbox.received(),
+            }),
         }
     }
 
-    /// Waits until the next try. How ranks end meanwhile is remembered, and their output as far as there is
-    /// room, so that they need not wait.
-    async fn wait(&mut self) {
+    /// What another controller has to know. Ranks run for it until it is told of their ends, in turn with what they printed.
+    fn held(&self) -> Vec<Held> {
+        let mut untold = self.outbox.exits(self.stopped);
+        untold.extend(self.backlog.events().filter_map(outbox::exit));
+        self.inventory.report(|group| self.agent.attached(group), &untold)
+    }
+
+    /// Waits until the next try; returns whether there is to be one. What happens meanwhile is kept for the controller, output
+    /// as far as there is room, so that ranks need not wait.
+    async fn wait(&mut self) -> bool {
         let over = sleep(self.pause);
         self.pause = (self.pause * 2).min(LONGEST_PAUSE);
         tokio::pin!(over);
         loop {
             let event = tokio::select! {
-                () = &mut over => return,
+                () = &mut over => return true,
+                () = left(&mut self.leaving) => return false,
                 Some(event) = self.events.recv() => event,
             };
-            if let Some(ended) = self.inventory.note(&event) {
-                self.agent.orphan_groups(|group| group != ended);
+            self.note(&event);
+            if self.session.is_none() {
+                // Whoever never had a controller waits for none.
+                self.agent.give_up_waiting(AWAY);
             }
-            match event {
-                agent_message::Body::Output(_) => self.backlog.keep(event),
-                agent_message::Body::Enlist(_) | agent_message::Body::Recover(_) => {
-                    self.agent.give_up_waiting(AWAY);
-                }
-                _ => {}
+            if !self.backlog.keep(event) {
+                warn!(
+                    "too much has happened without the controller: it will be told only of what is still here"
+                );
+                self.begin_anew();
             }
         }
     }
+
+    /// The session is over, and another begins with the next registration. What no controller has got of the output goes to
+    /// the next one: if the last one did not say what it had got, only what was not on its way there.
+    fn begin_anew(&mut self) {
+        let (mut kept, taken) = self.outbox.begin();
+        if !std::mem::take(&mut self.stopped) {
+            kept.drain(..taken);
+        }
+        self.backlog.put_back(kept);
+        self.session = None;
+        self.probe = JoinSet::new();
+        self.examinations = JoinSet::new();
+    }
 }
 
-/// Sends a message of ours.
-async fn answer(out: &mpsc::Sender<AgentMessage>, body: agent_message::Body) -> Result<(), End> {
-    match timeout(ANSWER_TIMEOUT, out.send(AgentMessage { body: Some(body) })).await {
-        Ok(Ok(())) => Ok(()),
-        Ok(Err(_)) => Err(End::Broken("it ended the session".into())),
-        Err(_) => Err(End::Broken(format!("it has read nothing for {} s", ANSWER_TIMEOUT.as_secs()))),
+/// The agent is to end.
+async fn left(leaving: &mut watch::Receiver<bool>) {
+    if leaving.wait_for(|leaving| *leaving).await.is_err() {
+        std::future::pending().await
     }
+}
+
+/// Waits until the controller has got all that was said, and ends the connection.
+async fn farewell(inbound: &mut Streaming<ControllerMessage>) -> End {
+    let read = async { while let Ok(Some(_)) = inbound.message().await {} };
+    if timeout(ANSWER_TIMEOUT, read).await.is_err() {
+        warn!("the controller has not taken note that this agent leaves");
+    }
+    End::Left
 }
 
 fn endpoint(address: http::Uri) -> Endpoint {

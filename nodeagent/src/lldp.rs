@@ -7,15 +7,22 @@ use pnet::datalink::{self, Channel, Config};
 use std::io;
 use std::sync::Arc;
 use std::time::Duration;
+use tokio::sync::watch;
 use tokio::time::{MissedTickBehavior, interval};
 use tracing::{info, warn};
 
 /// The longest a send may wait for room in the interface's queue.
 const SEND_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// Announces the node called `node` every `period`, proved by `key`, until dropped. What stands in the way is
-/// logged once, and so is its end.
-pub(crate) async fn announce(node: String, interface: Interface, key: Key, period: Duration) {
+/// Announces the node called `node` every `period`, proved by `key`, until dropped, but not while `silent`. What stands in
+/// the way is logged once, and so is its end.
+pub(crate) async fn announce(
+    node: String,
+    interface: Interface,
+    key: Key,
+    period: Duration,
+    mut silent: watch::Receiver<bool>,
+) {
     let announcement = Announcement::Node { name: node, mac: interface.mac };
     let name: Arc<str> = interface.name.into();
     let mut ticks = interval(period);
@@ -23,6 +30,9 @@ pub(crate) async fn announce(node: String, interface: Interface, key: Key, perio
     let mut trouble = None;
     for number in 1.. {
         ticks.tick().await;
+        if silent.wait_for(|silent| !silent).await.is_err() {
+            return;
+        }
         let frame = match announcement.encode(interface.mac, &key, number) {
             Ok(frame) => frame,
             Err(e) => return warn!("cannot announce this node by LLDP: {e}; choose another --name"),

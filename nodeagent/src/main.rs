@@ -17,7 +17,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
 use tokio::signal::unix::{SignalKind, signal};
-use tokio::sync::mpsc;
+use tokio::sync::{mpsc, watch};
 use tracing::{info, warn};
 
 /// Events that wait to be told to the controller; ranks that print more wait.
@@ -160,14 +160,25 @@ async fn run(options: Options) -> Result<(), Error> {
             None => std::future::pending().await,
         }
     };
-    let result = tokio::select! {
-        () = server.serve(agent.clone()) => Ok(()),
-        never = reflector.serve() => match never {},
-        never = pages => match never {},
-        Err(refused) = control::run(&agent, &registration, &mut launcher, &mut events) => Err(refused.into()),
-        () = agent.engine_ended() => Err(Error::Engine),
-        _ = interrupt.recv() => Ok(()),
-        _ = terminate.recv() => Ok(()),
+    let (leave, leaving) = watch::channel(false);
+    let result = {
+        let control = control::run(&agent, &registration, &mut launcher, &mut events, leaving);
+        tokio::pin!(control);
+        let ended = tokio::select! {
+            () = server.serve(agent.clone()) => (Ok(()), false),
+            never = reflector.serve() => match never {},
+            never = pages => match never {},
+            refused = &mut control => (refused.map_err(Error::from), true),
+            () = agent.engine_ended() => (Err(Error::Engine), false),
+            _ = interrupt.recv() => (Ok(()), false),
+            _ = terminate.recv() => (Ok(()), false),
+        };
+        if !ended.1 {
+            leave.send_replace(true);
+            // Whoever refuses it now need not know that it leaves.
+            let _ = control.await;
+        }
+        ended.0
     };
     launcher.shutdown(events).await;
     info!("bye");

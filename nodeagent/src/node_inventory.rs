@@ -10,7 +10,7 @@ const MAX_ENDED: usize = 256;
 /// The groups of this node.
 #[derive(Debug, Default)]
 pub(crate) struct NodeInventory {
-    /// The life of the controller in whose session we are, or were last.
+    /// The life of the controller in whose session we are.
     controller: u64,
     groups: BTreeMap<u64, Record>,
 }
@@ -25,8 +25,15 @@ struct Record {
 }
 
 impl Record {
-    fn running(&self) -> BTreeSet<u32> {
-        self.started.iter().copied().filter(|rank| !self.exited.contains_key(rank)).collect()
+    /// Those that have ended, but for these of the job.
+    fn ended(&self, untold: &BTreeSet<(u64, u32)>) -> impl Iterator<Item = (&u32, &Exited)> {
+        self.exited.iter().filter(|(rank, _)| !untold.contains(&(self.group.job, **rank)))
+    }
+
+    fn is_ended(&self) -> bool {
+        self.group.job != 0
+            && !self.started.is_empty()
+            && self.started.iter().all(|rank| self.exited.contains_key(rank))
     }
 }
 
@@ -55,18 +62,17 @@ impl NodeInventory {
         }
     }
 
-    /// Remembers how a rank ended; returns its group if that was the last one here.
-    pub(crate) fn note(&mut self, event: &Body) -> Option<u64> {
-        let Body::Exited(exited) = event else { return None };
-        let record = self.groups.values_mut().find(|record| record.group.job == exited.job)?;
+    /// Remembers how a rank ended.
+    pub(crate) fn note(&mut self, event: &Body) {
+        let Body::Exited(exited) = event else { return };
+        let Some(record) = self.groups.values_mut().find(|record| record.group.job == exited.job) else {
+            return;
+        };
         record.exited.insert(exited.rank, exited.clone());
-        let id = record.group.id;
-        let ended = record.running().is_empty();
         let over: Vec<u64> = self.groups.iter().filter(|(_, r)| r.is_ended()).map(|(id, _)| *id).collect();
         if over.len() > MAX_ENDED {
             self.groups.remove(&over[0]);
         }
-        ended.then_some(id)
     }
 
     /// The group of a job.
@@ -74,35 +80,36 @@ impl NodeInventory {
         self.groups.values().map(|record| &record.group).find(|group| group.job == job).map(|group| group.id)
     }
 
-    /// Whether ranks of a group run that this node has started.
-    pub(crate) fn has_running(&self, group: u64) -> bool {
-        self.groups.get(&group).is_some_and(|record| !record.running().is_empty())
-    }
-
-    /// What to tell a controller; `attached` says which ranks that came by themselves are in a group.
-    pub(crate) fn report(&self, attached: impl Fn(u64) -> Vec<u32>) -> Vec<Held> {
-        let held = |record: &Record| Held {
-            group: Some(record.group.clone()),
-            controller: record.controller,
-            ranks: match record.group.job {
-                0 => attached(record.group.id),
-                _ => record.running().into_iter().collect(),
-            },
-            exited: record.exited.values().cloned().collect(),
+    /// What to tell a controller; `attached` says which ranks that came by themselves are in a group, and `untold` whose ends,
+    /// by job and rank, it is told afterwards: until then they count as running.
+    pub(crate) fn report(
+        &self,
+        attached: impl Fn(u64) -> Vec<u32>,
+        untold: &BTreeSet<(u64, u32)>,
+    ) -> Vec<Held> {
+        let held = |record: &Record| {
+            let ended: BTreeSet<&u32> = record.ended(untold).map(|(rank, _)| rank).collect();
+            Held {
+                group: Some(record.group.clone()),
+                controller: record.controller,
+                ranks: match record.group.job {
+                    0 => attached(record.group.id),
+                    _ => record.started.iter().filter(|rank| !ended.contains(rank)).copied().collect(),
+                },
+                exited: record.ended(untold).map(|(_, exited)| exited.clone()).collect(),
+            }
         };
         self.groups.values().map(held).collect()
-    }
-}
-
-impl Record {
-    fn is_ended(&self) -> bool {
-        self.group.job != 0 && !self.started.is_empty() && self.running().is_empty()
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    fn none() -> BTreeSet<(u64, u32)> {
+        BTreeSet::new()
+    }
 
     fn group(id: u64, job: u64) -> Group {
         Group { id, job, ..Group::default() }
@@ -118,21 +125,21 @@ mod tests {
         held.joined(9);
         held.made(group(5, 3));
         held.started(&Launch { job: 3, group: 5, ranks: vec![1, 2], ..Launch::default() });
-        assert!(held.has_running(5));
-        assert_eq!(held.note(&exited(3, 2, 7)), None);
-        let report = held.report(|_| Vec::new());
+        held.note(&exited(3, 2, 7));
+        let report = held.report(|_| Vec::new(), &[(3, 1)].into());
         assert_eq!((report[0].controller, &report[0].ranks[..], report[0].exited[0].code), (9, &[1][..], 7));
-        assert_eq!(held.note(&exited(3, 1, 0)), Some(5));
-        assert!(!held.has_running(5));
+        held.note(&exited(3, 1, 0));
+        assert_eq!(held.report(|_| Vec::new(), &[(3, 1)].into()), report, "it has not been told yet");
+        assert_eq!((held.report(|_| Vec::new(), &none())[0].ranks.len(), held.group_of(3)), (0, Some(5)));
         held.released(5);
-        assert_eq!(held.report(|_| Vec::new()), []);
+        assert_eq!(held.report(|_| Vec::new(), &none()), []);
     }
 
     #[test]
     fn a_group_of_ranks_that_came_by_themselves_is_told_with_those_that_are_attached() {
         let mut held = NodeInventory::default();
         held.made(group(5, 0));
-        assert_eq!(held.report(|id| vec![id as u32])[0].ranks, [5]);
+        assert_eq!(held.report(|id| vec![id as u32], &none())[0].ranks, [5]);
     }
 
     #[test]

@@ -1,47 +1,55 @@
-//! What ranks print while no controller takes it.
+//! What happens here, and ranks print, while there is no connection to the controller.
 
 use cool_proto::control::agent_message::Body;
 use std::collections::VecDeque;
 
 /// Bytes of output kept for a controller that is away; beyond, the oldest lines are lost.
 const MAX_OUTPUT: usize = 1 << 20;
+/// Other events kept for it. A session in which there are more is given up.
+const MAX_EVENTS: usize = 1 << 16;
 
-/// Output of ranks for a controller that is away.
+/// Events for a controller that is away, oldest first.
 #[derive(Debug, Default)]
 pub(crate) struct Backlog {
-    lines: VecDeque<Body>,
+    events: VecDeque<Body>,
+    /// Of output.
     bytes: usize,
     lost: u64,
 }
 
 impl Backlog {
-    /// Keeps the newest line.
-    pub(crate) fn keep(&mut self, event: Body) {
+    /// Keeps the newest event; returns whether the session can still go on by what is kept.
+    pub(crate) fn keep(&mut self, event: Body) -> bool {
         self.bytes += size(&event);
-        self.lines.push_back(event);
+        self.events.push_back(event);
         self.drop_oldest();
+        self.events.len() <= MAX_EVENTS
     }
 
-    /// Keeps the lines among events that were taken from here, or came after all that was, and were not sent.
+    /// The session is over: of these events, that it has not sent, and of those that are here another controller is told what
+    /// ranks printed and how they ended.
     pub(crate) fn put_back(&mut self, events: Vec<Body>) {
-        for event in events.into_iter().rev().filter(|event| matches!(event, Body::Output(_))) {
-            self.bytes += size(&event);
-            self.lines.push_front(event);
-        }
+        self.events = events.into_iter().chain(std::mem::take(&mut self.events)).filter(is_of_rank).collect();
+        self.bytes = self.events.iter().map(size).sum();
         self.drop_oldest();
     }
 
     fn drop_oldest(&mut self) {
         while self.bytes > MAX_OUTPUT {
-            let Some(oldest) = self.lines.pop_front() else { break };
-            self.bytes -= size(&oldest);
+            let Some(oldest) = self.events.iter().position(is_line) else { break };
+            self.bytes -= self.events.remove(oldest).as_ref().map_or(0, size);
             self.lost += 1;
         }
     }
 
-    /// The oldest line.
+    /// All events, oldest first.
+    pub(crate) fn events(&self) -> impl Iterator<Item = &Body> {
+        self.events.iter()
+    }
+
+    /// The oldest event.
     pub(crate) fn take(&mut self) -> Option<Body> {
-        let event = self.lines.pop_front()?;
+        let event = self.events.pop_front()?;
         self.bytes -= size(&event);
         Some(event)
     }
@@ -52,24 +60,39 @@ impl Backlog {
     }
 }
 
+fn is_of_rank(event: &Body) -> bool {
+    matches!(event, Body::Output(_) | Body::Exited(_))
+}
+
+fn is_line(event: &Body) -> bool {
+    matches!(event, Body::Output(_))
+}
+
+/// What of the room for output it takes.
 fn size(event: &Body) -> usize {
     match event {
         Body::Output(output) => output.line.len() + 64,
-        _ => 64,
+        _ => 0,
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use cool_proto::control::Output;
+    use cool_proto::control::{Exited, Output, Probed, Withdraw};
+
+    fn line(rank: u32) -> Body {
+        Body::Output(Output { rank, ..Output::default() })
+    }
 
     #[test]
-    fn the_newest_lines_are_kept() {
+    fn the_newest_lines_are_kept_and_all_that_is_no_line() {
         let mut backlog = Backlog::default();
+        backlog.keep(Body::Exited(Exited::default()));
         for rank in 0..100 {
             backlog.keep(Body::Output(Output { rank, line: vec![0; MAX_OUTPUT / 10], ..Output::default() }));
         }
+        assert_eq!(backlog.take(), Some(Body::Exited(Exited::default())));
         let Some(Body::Output(first)) = backlog.take() else { panic!("nothing kept") };
         let lost = backlog.take_lost();
         assert_eq!(u64::from(first.rank), lost);
@@ -79,12 +102,22 @@ mod tests {
     }
 
     #[test]
-    fn lines_that_were_not_sent_go_before_those_that_came_later() {
-        let line = |rank| Body::Output(Output { rank, ..Output::default() });
+    fn another_controller_is_told_what_ranks_printed_and_then_how_they_ended() {
         let mut backlog = Backlog::default();
         backlog.keep(line(3));
-        backlog.put_back(vec![line(1), Body::Exited(cool_proto::control::Exited::default()), line(2)]);
-        assert_eq!(std::iter::from_fn(|| backlog.take()).collect::<Vec<_>>(), [line(1), line(2), line(3)]);
+        backlog.keep(Body::Exited(Exited::default()));
+        backlog.keep(Body::Withdraw(Withdraw::default()));
+        backlog.put_back(vec![line(1), Body::Probed(Probed::default()), line(2)]);
+        let expected = [line(1), line(2), line(3), Body::Exited(Exited::default())];
+        assert_eq!(std::iter::from_fn(|| backlog.take()).collect::<Vec<_>>(), expected);
         assert_eq!((backlog.bytes, backlog.take_lost()), (0, 0));
+    }
+
+    #[test]
+    fn what_is_said_to_nobody_for_too_long_is_given_up() {
+        let mut backlog = Backlog::default();
+        let said: Vec<bool> =
+            (0..=MAX_EVENTS).map(|_| backlog.keep(Body::Exited(Exited::default()))).collect();
+        assert_eq!((said[MAX_EVENTS - 1], said[MAX_EVENTS]), (true, false));
     }
 }

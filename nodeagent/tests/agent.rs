@@ -3,9 +3,9 @@
 use cool_proto::control::controller_server::{Controller, ControllerServer};
 use cool_proto::control::{
     AgentMessage, AttendRequest, CancelRequest, Cancelled, ControllerMessage, DiagnoseRequest, Diagnosis,
-    Exited, Group, Groups, GroupsRequest, JobEvent, JobList, JobSpec, JobsRequest, Kill, Launch, Member,
-    Output, Probe, Register, Registered, ReleaseGroup, SignalRequest, Signalled, StopProbe, Topology,
-    TopologyRequest, TraceEvent, TraceRequest, agent_message, controller_message::Body,
+    DrainRequest, Drained, Exited, Group, Groups, GroupsRequest, JobEvent, JobList, JobSpec, JobsRequest,
+    Kill, Launch, Member, Output, Probe, Register, Registered, ReleaseGroup, SignalRequest, Signalled,
+    StopProbe, Topology, TopologyRequest, TraceEvent, TraceRequest, agent_message, controller_message::Body,
 };
 use rustix::process::{Pid, Signal, kill_process};
 use std::net::SocketAddr;
@@ -46,6 +46,7 @@ impl Session {
             lldp_interval_ms: 600_000,
             lldp_key: vec![7; 32],
             controller: 77,
+            resumed: None,
         };
         self.tell(Body::Registered(registered)).await;
         register
@@ -88,6 +89,10 @@ impl Controller for Fake {
     }
 
     async fn list_jobs(&self, _: Request<JobsRequest>) -> Result<Response<JobList>, Status> {
+        Err(Status::unimplemented("no test asks"))
+    }
+
+    async fn drain(&self, _: Request<DrainRequest>) -> Result<Response<Drained>, Status> {
         Err(Status::unimplemented("no test asks"))
     }
 

@@ -2,6 +2,8 @@
 //! between a rank and the agent of its node ([`local`]): frames ([`frame`]) over a unix socket
 //! ([`socket`]), data in shared memory ([`region`], of [`pages`]).
 
+#[cfg(feature = "grpc")]
+pub mod delivery;
 pub mod frame;
 pub mod pages;
 pub mod region;
@@ -11,7 +13,7 @@ pub mod trace_file;
 mod vocabulary;
 
 /// The version of both contracts; peers with another one are refused.
-pub const VERSION: u32 = 10;
+pub const VERSION: u32 = 11;
 
 /// Bytes of the longest message of the controller's service, either way: a group of 10,000 ranks takes some 600 KB, and an
 /// agent that registers tells of all its groups.

@@ -6,8 +6,9 @@
 //! each other's neighbours are a link. A registered node is located at the port that hears its name and
 //! address. A port has one neighbour at a time: what else it hears is reported, not believed.
 //!
-//! A switch whose session ends stays for three intervals, since it may well forward without its controller;
-//! if it is really gone, its neighbours' ports go down and its links with them.
+//! A switch that says nothing may be cut off from here, and well forward without its controller: nothing that only it could tell is
+//! missed. When its session ends, it keeps its place for a grace time. If it is really gone, its neighbours' ports go down and its links with them, and one without links
+//! is lost after three intervals. While no switch has a session, this machine is itself cut off, and none is lost.
 //!
 //! An announcement is believed only if it is genuine and fresh: a switch's must be one of the last few that
 //! this machine has made for that port, a node's newer than all before it, and each is believed once. What a
@@ -16,6 +17,7 @@
 //! outweighs any switch's, never becomes part of a link.
 
 mod checks;
+mod sessions;
 
 use crate::lldp::{Announcement, LldpError};
 use crate::{DatapathId, Graph, Key, Link, MacAddr, Port};
@@ -208,6 +210,8 @@ struct Registered {
 #[derive(Clone, Debug)]
 pub struct Discovery {
     interval: Duration,
+    /// Intervals that a switch without a session stays.
+    grace: u32,
     key: Key,
     /// Of the last announcement made.
     number: u64,
@@ -217,7 +221,9 @@ pub struct Discovery {
     /// Ports that are up, of connected switches and of those that may come back.
     ports: BTreeMap<Port, Entry>,
     /// Switches without a session, and announcements missed since.
-    gone: BTreeMap<DatapathId, u8>,
+    gone: BTreeMap<DatapathId, u32>,
+    /// Switches that have handed in a frame in this interval.
+    vocal: BTreeSet<DatapathId>,
     registered: BTreeMap<String, Registered>,
     /// The ports whose neighbour has this name.
     heard: BTreeMap<String, BTreeSet<Port>>,
@@ -229,16 +235,19 @@ pub struct Discovery {
 }
 
 impl Discovery {
-    /// Announces every `interval`, proved by `key`, which nobody else may have.
-    pub fn new(interval: Duration, key: Key) -> Discovery {
+    /// Announces every `interval`, proved by `key`, which nobody else may have. A switch without a session stays for `grace`.
+    pub fn new(interval: Duration, grace: Duration, key: Key) -> Discovery {
+        let intervals = grace.as_nanos().div_ceil(interval.as_nanos().max(1));
         Discovery {
             interval,
+            grace: u32::try_from(intervals).unwrap_or(u32::MAX),
             key,
             number: 0,
             refused: Refused::default(),
             next: None,
             ports: BTreeMap::new(),
             gone: BTreeMap::new(),
+            vocal: BTreeSet::new(),
             registered: BTreeMap::new(),
             heard: BTreeMap::new(),
             graph: Graph::default(),
@@ -327,6 +336,7 @@ impl Discovery {
         if !self.ports.contains_key(&port) {
             return;
         }
+        self.vocal.insert(port.switch);
         let announcement = match self.check(port, frame) {
             Ok(Some(announcement)) => announcement,
             Ok(None) => return,
@@ -476,6 +486,7 @@ impl Discovery {
     /// Age is counted in announcements, not in time: if this program was not run for a while, nothing has
     /// been missed.
     fn tick(&mut self) {
+        let vocal = std::mem::take(&mut self.vocal);
         let mut silent = Vec::new();
         let mut due = Vec::new();
         for (port, entry) in &mut self.ports {
@@ -486,7 +497,7 @@ impl Discovery {
                 self.number += 1;
                 entry.sent.note(self.number);
             }
-            if entry.neighbour.is_some() {
+            if entry.neighbour.is_some() && !sessions::is_mute(&vocal, *port, entry) {
                 entry.missed += 1;
                 if entry.missed > MISSED {
                     silent.push(*port);
@@ -496,10 +507,7 @@ impl Discovery {
         for port in silent {
             self.forget_neighbour(port);
         }
-        self.gone.values_mut().for_each(|missed| *missed += 1);
-        let lost: Vec<DatapathId> =
-            self.gone.iter().filter(|(_, missed)| **missed > MISSED).map(|(switch, _)| *switch).collect();
-        for switch in lost {
+        for switch in self.lost_switches() {
             for port in self.ports_of(switch) {
                 self.port_down(port);
             }

@@ -1,21 +1,26 @@
-//! The agents' sessions: who is connected, what each node offers, and the way to tell it something.
+//! The agents' sessions: who is here, what each node offers, and the way to tell it something. Who is away, and which nodes are
+//! gone for it, is in [`absence`] and [`attendance`].
 //!
 //! What agents say back is read by [`crate::service`] and handed to [`crate::jobs`].
 
+pub mod absence;
+pub mod attendance;
+pub mod session;
 pub mod traces;
 
-use cool_proto::control::{ControllerMessage, Register, Registered, controller_message::Body};
+use cool_proto::control::{Register, Registered};
 use cool_topology::{Key, MacAddr};
 use cool_types::{NODE_NAME_MAX, NODE_NAME_RULE, check_node_name};
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
 use std::net::Ipv4Addr;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
-use tokio::sync::{Notify, mpsc};
 
-/// Messages that wait for an agent; one that leaves more unread is not working.
-pub const OUTBOX: usize = 256;
+pub use session::{Gone, Session};
+
+/// Messages that an agent has still to get; one that leaves more unread, or for which more has happened while it was away, is
+/// given up.
+pub const OUTBOX: usize = 4096;
 /// What every IPv4 network carries (RFC 791).
 const SMALLEST_MTU: u32 = 576;
 
@@ -82,11 +87,6 @@ pub enum AdmitError {
     Closed,
 }
 
-/// A message cannot reach an agent: its session has ended, or it does not read.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("the agent of node {0} is gone")]
-pub struct Gone(pub String);
-
 impl TryFrom<Register> for Agent {
     type Error = AdmitError;
 
@@ -124,66 +124,18 @@ impl TryFrom<Register> for Agent {
     }
 }
 
-/// A connected agent.
+/// Whose session a registration is of.
 #[derive(Debug)]
-pub struct Session {
-    /// Never used twice.
-    pub number: u32,
-    /// What it offers.
-    pub agent: Agent,
-    /// What proves the node's LLDP during this session.
-    pub lldp_key: Key,
-    /// `None` once ended.
-    outbox: Mutex<Option<mpsc::Sender<ControllerMessage>>>,
-    ended: Notify,
-    /// Whether the survivors of a group have gone on without a rank of the node, since a job was last started on it.
-    left_behind: AtomicBool,
+pub enum Admitted {
+    /// Another one, that begins.
+    New(Arc<Session>),
+    /// One that goes on; so many of the controller's messages have come.
+    Back(Arc<Session>, u64),
+    /// None yet: an agent that is away, or that was given up, has the name, and will not come back.
+    Former(Arc<Session>),
 }
 
-impl Session {
-    /// Sends a message, without waiting. An agent that leaves [`OUTBOX`] messages unread is hung up on.
-    ///
-    /// # Errors
-    /// If the agent is gone.
-    pub fn send(&self, body: Body) -> Result<(), Gone> {
-        let mut outbox = self.outbox.lock();
-        let message = ControllerMessage { body: Some(body) };
-        if outbox.as_ref().is_some_and(|o| o.try_send(message).is_ok()) {
-            return Ok(());
-        }
-        *outbox = None;
-        self.ended.notify_one();
-        Err(Gone(self.agent.name.clone()))
-    }
-
-    /// Ends the session: the agent is hung up on when it has read what was sent.
-    pub fn end(&self) {
-        *self.outbox.lock() = None;
-        self.ended.notify_one();
-    }
-
-    /// Says whether others have gone on without a rank of the node, whose end is then no failure of theirs.
-    pub fn set_left_behind(&self, left_behind: bool) {
-        self.left_behind.store(left_behind, Ordering::Relaxed);
-    }
-
-    /// Whether others have gone on without a rank of the node.
-    pub fn is_left_behind(&self) -> bool {
-        self.left_behind.load(Ordering::Relaxed)
-    }
-
-    /// Whether nothing can be sent any more.
-    pub fn has_ended(&self) -> bool {
-        self.outbox.lock().is_none()
-    }
-
-    /// Resolves when this side has ended the session. For the one task that reads from the agent.
-    pub async fn ended(&self) {
-        self.ended.notified().await;
-    }
-}
-
-/// All connected agents.
+/// All agents whose nodes are there.
 #[derive(Debug)]
 pub struct Agents {
     lldp_interval_ms: u32,
@@ -212,39 +164,48 @@ impl Agents {
         self.controller
     }
 
-    /// Takes an agent in and tells it so; `outbox` leads to it.
+    /// Finds or begins the session of an agent that registers, and says that it comes back to `claimed`.
     ///
     /// # Errors
     /// If the name is in use, or the controller is shutting down.
     pub fn admit(
         &self,
         agent: Agent,
-        outbox: mpsc::Sender<ControllerMessage>,
-    ) -> Result<Arc<Session>, AdmitError> {
+        claimed: Option<cool_proto::control::Session>,
+    ) -> Result<Admitted, AdmitError> {
         let mut state = self.state.lock();
         if state.closed {
             return Err(AdmitError::Closed);
         }
-        if state.sessions.contains_key(&agent.name) {
-            return Err(AdmitError::Taken { name: agent.name });
+        if let Some(session) = state.sessions.get(&agent.name) {
+            let own = |claimed: &cool_proto::control::Session| {
+                (claimed.controller, claimed.node) == (self.controller, session.number)
+                    && session.agent == agent
+                    && !session.has_ended()
+            };
+            return match claimed.filter(own) {
+                Some(claimed) => Ok(Admitted::Back(session.clone(), claimed.received)),
+                None if session.is_away() || session.has_ended() => Ok(Admitted::Former(session.clone())),
+                None => Err(AdmitError::Taken { name: agent.name }),
+            };
         }
         state.last += 1;
-        let (number, outbox, ended) = (state.last, Mutex::new(Some(outbox)), Notify::new());
-        let lldp_key = self.lldp_key.derive(format!("{number} {}", agent.name).as_bytes());
-        let left_behind = AtomicBool::new(false);
-        let session = Arc::new(Session { number, agent, lldp_key, outbox, ended, left_behind });
-        let registered = Registered {
+        let lldp_key = self.lldp_key.derive(format!("{} {}", state.last, agent.name).as_bytes());
+        let session = Arc::new(Session::new(state.last, agent, lldp_key));
+        state.sessions.insert(session.agent.name.clone(), session.clone());
+        Ok(Admitted::New(session))
+    }
+
+    /// What the agent of a session is told first.
+    pub fn registered(&self, session: &Session) -> Registered {
+        Registered {
             version: cool_proto::VERSION,
-            node: number,
+            node: session.number,
             lldp_interval_ms: self.lldp_interval_ms,
             lldp_key: session.lldp_key.bytes().to_vec(),
             controller: self.controller,
-        };
-        // First of all messages: nobody else knows the session yet. If the agent is gone already, its
-        // reader will notice.
-        let _ = session.send(Body::Registered(registered));
-        state.sessions.insert(session.agent.name.clone(), session.clone());
-        Ok(session)
+            resumed: None,
+        }
     }
 
     /// Forgets a session.
@@ -266,17 +227,20 @@ impl Agents {
         self.state.lock().sessions.values().cloned().collect()
     }
 
-    /// Ends all sessions and admits no more.
-    pub fn close(&self) {
-        let mut state = self.state.lock();
-        state.closed = true;
-        state.sessions.values().for_each(|s| s.end());
+    /// Admits no more, and ends all connections in order: what has come is dealt with, and each agent knows how much that was.
+    pub async fn stop(&self) {
+        self.state.lock().closed = true;
+        for session in self.all() {
+            session.stop().await;
+        }
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use cool_proto::control::{Acknowledged, controller_message::Body};
+    use tokio_stream::StreamExt;
 
     fn register(name: &str) -> Register {
         Register {
@@ -291,6 +255,7 @@ mod tests {
             held: Vec::new(),
             probe_port: 7421,
             incarnation: 1,
+            session: None,
         }
     }
 
@@ -313,33 +278,95 @@ mod tests {
         assert!(refusal(Register { probe_port: 0, ..register("h1") }).contains("probe port"));
     }
 
-    #[test]
-    fn a_name_belongs_to_one_session_until_it_is_removed() {
-        let agents = Agents::new(1000, [7; 32].into(), 1);
-        let agent = Agent::try_from(register("h1")).unwrap();
-        let (outbox, _inbox) = mpsc::channel(1);
-        let first = agents.admit(agent.clone(), outbox.clone()).unwrap();
-        let second = agents.admit(agent.clone(), outbox.clone()).unwrap_err();
-        assert!(second.to_string().contains("\"h1\" is already connected"), "{second}");
-        agents.remove(&first);
-        let again = agents.admit(agent.clone(), outbox.clone()).unwrap();
-        agents.remove(&first);
-        assert_eq!(agents.get("h1").map(|s| s.number), Some(again.number));
-        agents.close();
-        assert_eq!(agents.admit(agent, outbox).unwrap_err(), AdmitError::Closed);
+    fn agents() -> Agents {
+        Agents::new(1000, [7; 32].into(), 1)
+    }
+
+    fn new(agents: &Agents, agent: &Agent) -> Arc<Session> {
+        match agents.admit(agent.clone(), None) {
+            Ok(Admitted::New(session)) => session,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    fn claim(node: u32, received: u64) -> Option<cool_proto::control::Session> {
+        Some(cool_proto::control::Session { controller: 1, node, received })
+    }
+
+    fn kill() -> Body {
+        Body::Kill(cool_proto::control::Kill { job: 1 })
     }
 
     #[tokio::test]
-    async fn an_agent_that_does_not_read_is_hung_up_on() {
-        let agents = Agents::new(1000, [7; 32].into(), 1);
-        let (outbox, mut inbox) = mpsc::channel(2);
-        let session = agents.admit(Agent::try_from(register("h1")).unwrap(), outbox).unwrap();
-        let message = || Body::Kill(cool_proto::control::Kill { job: 1 });
-        assert_eq!(session.send(message()), Ok(()));
-        assert_eq!(session.send(message()), Err(Gone("h1".into())));
-        session.ended().await;
-        assert!(matches!(inbox.recv().await, Some(ControllerMessage { body: Some(Body::Registered(_)) })));
-        assert!(matches!(inbox.recv().await, Some(ControllerMessage { body: Some(Body::Kill(_)) })));
-        assert!(inbox.recv().await.is_none());
+    async fn a_name_belongs_to_one_session_until_it_is_removed() {
+        let (agents, agent) = (agents(), Agent::try_from(register("h1")).unwrap());
+        let first = new(&agents, &agent);
+        let second = agents.admit(agent.clone(), None).unwrap_err();
+        assert!(second.to_string().contains("\"h1\" is already connected"), "{second}");
+        agents.remove(&first);
+        let again = new(&agents, &agent);
+        agents.remove(&first);
+        assert_eq!(agents.get("h1").map(|s| s.number), Some(again.number));
+        agents.stop().await;
+        assert_eq!(agents.admit(agent, None).unwrap_err(), AdmitError::Closed);
+    }
+
+    #[tokio::test]
+    async fn an_agent_comes_back_to_its_session_and_another_one_does_not() {
+        let (agents, agent) = (agents(), Agent::try_from(register("h1")).unwrap());
+        let session = new(&agents, &agent);
+        let (connection, mut outgoing) = session.connect(None, agents.registered(&session)).await.unwrap();
+        session.send(kill()).unwrap();
+        let mut heard = async || outgoing.next().await.and_then(|m| m.unwrap().body);
+        assert!(matches!(heard().await, Some(Body::Registered(Registered { resumed: None, .. }))));
+        assert_eq!(heard().await, Some(kill()));
+        session.receive(1);
+        // The connection still stands, as far as is known here; the agent knows better.
+        let Ok(Admitted::Back(back, 0)) = agents.admit(agent.clone(), claim(session.number, 0)) else {
+            panic!("not back")
+        };
+        assert!(matches!(agents.admit(agent.clone(), claim(99, 0)), Err(AdmitError::Taken { .. })));
+        let resuming = tokio::spawn({
+            let registered = agents.registered(&session);
+            async move { back.connect(Some(0), registered).await }
+        });
+        assert!(!session.closed(&connection).await);
+        assert!(!session.disconnect(&connection), "the session has another connection");
+        drop(connection);
+        let (connection, mut outgoing) = resuming.await.unwrap().unwrap();
+        let mut heard = async || outgoing.next().await.and_then(|m| m.unwrap().body);
+        assert!(matches!(heard().await, Some(Body::Registered(Registered { resumed: Some(1), .. }))));
+        assert_eq!(heard().await, Some(kill()));
+        assert!(session.disconnect(&connection) && session.is_away());
+        let later = Agent { incarnation: 2, ..agent };
+        assert!(matches!(agents.admit(later, claim(session.number, 1)), Ok(Admitted::Former(_))));
+    }
+
+    #[tokio::test]
+    async fn an_agent_that_takes_nothing_is_given_up() {
+        let (agents, agent) = (agents(), Agent::try_from(register("h1")).unwrap());
+        let session = new(&agents, &agent);
+        let (connection, outgoing) = session.connect(None, agents.registered(&session)).await.unwrap();
+        (0..OUTBOX).for_each(|_| session.send(kill()).unwrap());
+        assert_eq!(session.send(kill()), Err(Gone("h1".into())));
+        assert!(session.closed(&connection).await);
+        assert_eq!(outgoing.fold(0, |count, _| count + 1).await, OUTBOX + 1);
+    }
+
+    #[tokio::test]
+    async fn a_controller_that_stops_says_how_much_it_has_got() {
+        let (agents, agent) = (agents(), Agent::try_from(register("h1")).unwrap());
+        let session = new(&agents, &agent);
+        let (connection, outgoing) = session.connect(None, agents.registered(&session)).await.unwrap();
+        session.receive(1);
+        session.send(kill()).unwrap();
+        let stopped = tokio::spawn(async move { agents.stop().await });
+        assert!(!session.closed(&connection).await);
+        session.receive(1);
+        drop(connection);
+        let said: Vec<Body> = outgoing.filter_map(|m| m.unwrap().body).collect().await;
+        let last = Acknowledged { received: 2, last: true };
+        assert_eq!(said[1..], [kill(), Body::Acknowledged(last)]);
+        stopped.await.unwrap();
     }
 }

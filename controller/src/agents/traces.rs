@@ -66,9 +66,11 @@ impl Traces {
         let (mut waiting, mut silent) = (BTreeMap::new(), Vec::new());
         for session in self.agents.all() {
             let name = session.agent.name.clone();
-            match session.send(Body::Trace(TraceRequest { id, ..request })) {
-                Ok(()) => drop(waiting.insert(session.number, name)),
-                Err(_) => silent.push(name),
+            let asked =
+                !session.is_away() && session.send(Body::Trace(TraceRequest { id, ..request })).is_ok();
+            match asked {
+                true => drop(waiting.insert(session.number, name)),
+                false => silent.push(name),
             }
         }
         let traces = self.clone();

@@ -153,7 +153,8 @@ impl Prober {
     /// The nodes whose places are known, rack by rack.
     fn hosts(&self) -> Vec<Host> {
         let topology = self.network.topology();
-        let located = topology.nodes.iter().filter_map(|n| Some((self.agents.get(&n.name)?, n.location?)));
+        let here = |name: &str| self.agents.get(name).filter(|session| !session.is_away());
+        let located = topology.nodes.iter().filter_map(|n| Some((here(&n.name)?, n.location?)));
         let mut hosts: Vec<Host> =
             located.map(|(session, location)| Host { session, rack: location.rack }).collect();
         hosts.sort_by(|a, b| {

@@ -33,6 +33,8 @@ pub struct FabricConfig {
     /// How long trees and routes stay that an earlier controller left in the switches and that nobody has asked for
     /// since this one has started (the stale-path time of a graceful restart).
     pub stale_time: Duration,
+    /// How long a switch without a connection keeps its place in the network, as long as any of its links is up.
+    pub grace: Duration,
     /// UDP port of all multicast.
     pub multicast_port: u16,
     /// LLDP and ARP packets per second that a port may hand in, with two seconds' worth at once.
@@ -56,6 +58,7 @@ impl Default for FabricConfig {
             confirm_timeout: Duration::from_secs(5),
             deferral_timeout: Duration::from_millis(500),
             stale_time: Duration::from_secs(20),
+            grace: Duration::from_secs(60),
             multicast_port: 7420,
             packet_ins_per_second: 250,
             counters_interval: Duration::from_secs(2),
@@ -126,6 +129,8 @@ pub struct SwitchView {
     pub name: String,
     /// The rack's number, if this is a rack's top-of-rack switch: one with agents on it.
     pub rack: Option<u32>,
+    /// Whether it has a connection to this controller. Without one it goes on as it was told.
+    pub connected: bool,
     /// Number of its ports, the local one not counted.
     pub ports: u32,
     /// The numbers of those whose link is up and from which no LLDP of a known switch or node is heard.

@@ -251,6 +251,7 @@ impl Groups {
                 why @ (FabricError::NotLocated { .. }
                 | FabricError::Partitioned { .. }
                 | FabricError::Full { .. }
+                | FabricError::Unconfirmed { .. }
                 | FabricError::Refused { .. }),
             ) => {
                 warn!(group = id, %why, "no trees: the group uses chains");
@@ -298,10 +299,9 @@ impl Groups {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::agents::{Agent, Agents};
+    use crate::agents::{Admitted, Agent, Agents};
     use crate::fabric::{DatapathId, LinkView, Location, MacAddr, NodeView, Port};
     use std::net::Ipv4Addr;
-    use tokio::sync::mpsc;
 
     /// h1 at switch 2 and h2 at switch 3, which are linked by switch 1.
     fn network(host_rates: [u64; 2], uplink_rates: [u64; 2]) -> TopologySnapshot {
@@ -343,7 +343,7 @@ mod tests {
                 slots: 1,
                 probe_port: 7421,
             };
-            let session = agents.admit(agent, mpsc::channel(1).0).unwrap();
+            let Ok(Admitted::New(session)) = agents.admit(agent, None) else { panic!("not admitted") };
             Place { session, rack: node.location.unwrap().rack }
         };
         network.nodes.iter().zip(mtus).map(place).collect()

@@ -1,12 +1,11 @@
-//! Job control: what ends a job from outside, or reaches into it. The controller's end, the time limit, and requests of
-//! operators.
+//! Job control: what ends a job from outside, or reaches into it. The time limit, and requests of operators.
 
 use crate::groups::{Place, by_node};
 use crate::jobs::job::JobFailure;
 use cool_proto::control::{SignalRequest, controller_message::Body};
 use std::future::pending;
 use std::time::Duration;
-use tokio::sync::{mpsc, watch};
+use tokio::sync::mpsc;
 use tokio::time::{Instant, sleep_until};
 
 /// The status of a job whose time is over, as timeout(1) has it.
@@ -26,8 +25,6 @@ pub enum ControlRequest {
 /// The requests and limits that reach one job from outside.
 #[derive(Debug)]
 pub struct JobControl {
-    /// True once the controller shuts down.
-    closing: watch::Receiver<bool>,
     orders: mpsc::Receiver<ControlRequest>,
     /// When its time is over, and how much it was.
     limit: Option<(Instant, Duration)>,
@@ -37,8 +34,8 @@ pub struct JobControl {
 
 impl JobControl {
     /// No time limit yet.
-    pub fn new(closing: watch::Receiver<bool>, orders: mpsc::Receiver<ControlRequest>) -> JobControl {
-        JobControl { closing, orders, limit: None, ignored: false }
+    pub fn new(orders: mpsc::Receiver<ControlRequest>) -> JobControl {
+        JobControl { orders, limit: None, ignored: false }
     }
 
     /// The time that the job may take from now on; zero: as long as it wants.
@@ -59,9 +56,6 @@ impl JobControl {
         }
         loop {
             let order = tokio::select! {
-                _ = self.closing.wait_for(|closing| *closing) => {
-                    return JobFailure::new("the controller is shutting down");
-                }
                 over = over(self.limit) => {
                     let reason = format!("its time limit of {over:?} is over");
                     return JobFailure { code: TIME_OVER, ..JobFailure::new(reason) };

@@ -32,12 +32,20 @@ pub struct Limits {
     pub caller: Duration,
     /// For nodes and callers to come back to a controller that was restarted.
     pub takeover: Duration,
+    /// For an agent that is away to come back, before its node is gone.
+    pub agent: Duration,
 }
 
 impl Default for Limits {
     fn default() -> Limits {
         let seconds = Duration::from_secs;
-        Limits { group_ready: seconds(15), end: seconds(10), caller: seconds(30), takeover: seconds(30) }
+        Limits {
+            group_ready: seconds(15),
+            end: seconds(10),
+            caller: seconds(30),
+            takeover: seconds(30),
+            agent: seconds(60),
+        }
     }
 }
 
@@ -70,7 +78,22 @@ pub enum SessionEvent {
 /// To the caller of a job.
 pub type Caller = mpsc::Sender<Result<JobEvent, Status>>;
 
-/// Why a job ends early.
+/// Why a job ends early, or its part under this controller does.
+#[derive(Debug)]
+pub(crate) enum Ending {
+    /// It fails.
+    Failed(JobFailure),
+    /// Its ranks run on, for a controller that comes next.
+    HandedOver,
+}
+
+impl From<JobFailure> for Ending {
+    fn from(failure: JobFailure) -> Ending {
+        Ending::Failed(failure)
+    }
+}
+
+/// Why a job fails.
 #[derive(Debug)]
 pub(crate) struct JobFailure {
     pub(crate) code: i32,
@@ -104,6 +127,8 @@ pub struct Job {
     pub resumed: Option<Resumed>,
     /// What may end it from outside.
     pub control: JobControl,
+    /// True once the controller stops, and all that it heard has been passed on.
+    pub handed_over: watch::Receiver<bool>,
     /// How far it is, for whoever asks.
     pub state: watch::Sender<State>,
     /// The network.
@@ -146,27 +171,34 @@ struct Awaited {
 }
 
 impl Job {
-    /// Runs the job to its end and returns what to tell the caller last.
-    pub async fn run(&mut self) -> Finished {
+    /// Runs the job to its end and returns what to tell the caller last; none if another controller is to go on.
+    pub async fn run(&mut self) -> Option<Finished> {
         let mut awaited = Awaited::default();
         let outcome = match self.resumed.take() {
             None => self.form_and_run(&mut awaited).await,
             Some(resumed) => self.resume(resumed, &mut awaited).await,
         };
-        if let Err(failure) = &outcome {
-            info!(reason = failure.reason, "job fails");
-            self.state.send_replace(State::Ending);
-            self.control.ignore();
-            self.end(&mut awaited).await;
-        }
-        self.groups.release(&*self.network, self.group, &self.places).await;
-        match outcome {
+        let finished = match outcome {
             Ok(()) => Finished::default(),
-            Err(JobFailure { code, rank, reason }) => Finished { code, rank, reason },
-        }
+            Err(Ending::HandedOver) => return None,
+            Err(Ending::Failed(JobFailure { code, rank, reason })) => {
+                info!(reason, "job fails");
+                self.state.send_replace(State::Ending);
+                self.control.ignore();
+                let mut handed_over = self.handed_over.clone();
+                tokio::select! {
+                    () = self.end(&mut awaited) => {}
+                    // Whoever comes next is told how its ranks ended.
+                    () = is_set(&mut handed_over) => return None,
+                }
+                Finished { code, rank, reason }
+            }
+        };
+        self.groups.release(&*self.network, self.group, &self.places).await;
+        Some(finished)
     }
 
-    async fn form_and_run(&mut self, awaited: &mut Awaited) -> Result<(), JobFailure> {
+    async fn form_and_run(&mut self, awaited: &mut Awaited) -> Result<(), Ending> {
         let group = self.form(awaited).await?;
         self.launch(awaited)?;
         self.starts_to_run();
@@ -181,36 +213,39 @@ impl Job {
     }
 
     /// Waits for the ends of all ranks.
-    async fn watch(&mut self, awaited: &mut Awaited) -> Result<(), JobFailure> {
+    async fn watch(&mut self, awaited: &mut Awaited) -> Result<(), Ending> {
         while !awaited.running.is_empty() {
             let post = self.next().await?;
             self.note(post, awaited).await?;
         }
         match awaited.lost.take() {
-            Some(lost) if awaited.ended == 0 => Err(lost),
+            Some(lost) if awaited.ended == 0 => Err(lost.into()),
             _ => Ok(()),
         }
     }
 
     /// Goes on where an earlier controller was ended. What ranks say meanwhile waits for the
     /// caller.
-    async fn resume(&mut self, resumed: Resumed, awaited: &mut Awaited) -> Result<(), JobFailure> {
+    async fn resume(&mut self, resumed: Resumed, awaited: &mut Awaited) -> Result<(), Ending> {
         let Resumed { mut callers, ranks } = resumed;
         awaited.running = ranks.running;
         let came = tokio::select! {
-            stopped = self.control.stop(self.id, &self.places) => return Err(stopped),
+            stopped = self.control.stop(self.id, &self.places) => return Err(stopped.into()),
+            () = is_set(&mut self.handed_over) => return Err(Ending::HandedOver),
             came = timeout(self.limits.takeover, callers.recv()) => came,
         };
         let Ok(Some((caller, spec))) = came else {
             let waited = self.limits.takeover;
-            return Err(JobFailure::new(format!("whoever started it has not come back within {waited:?}")));
+            return Err(
+                JobFailure::new(format!("whoever started it has not come back within {waited:?}")).into()
+            );
         };
         (self.caller, self.caller_listens, self.spec) = (caller, true, spec);
         self.starts_to_run();
         let exited: BTreeSet<u32> = ranks.exited.iter().map(|(_, exited)| exited.rank).collect();
         let all = 0..self.places.len() as u32;
         if let Some(rank) = all.clone().find(|r| !awaited.running.contains(r) && !exited.contains(r)) {
-            return Err(JobFailure::new(format!("rank {rank} had not been started yet")));
+            return Err(JobFailure::new(format!("rank {rank} had not been started yet")).into());
         }
         awaited.running.extend(&exited);
         for (from, exited) in ranks.exited {
@@ -220,14 +255,14 @@ impl Job {
     }
 
     /// Makes the group, in the network and at its members.
-    async fn form(&mut self, awaited: &mut Awaited) -> Result<Group, JobFailure> {
+    async fn form(&mut self, awaited: &mut Awaited) -> Result<Group, Ending> {
         let made = self.groups.make(&*self.network, self.group, self.id, &self.places).await;
         let group = made.map_err(JobFailure::new)?;
         awaited.unready.extend(by_node(&self.places).into_keys());
         let deadline = Instant::now() + self.limits.group_ready;
         while !awaited.unready.is_empty() {
             let Ok(post) = timeout_at(deadline, self.next()).await else {
-                return Err(self.not_ready(&awaited.unready));
+                return Err(self.not_ready(&awaited.unready).into());
             };
             self.note(post?, awaited).await?;
         }
@@ -263,12 +298,17 @@ impl Job {
     }
 
     /// The next thing a session says, unless there is a reason to end first.
-    async fn next(&mut self) -> Result<Post, JobFailure> {
-        tokio::select! {
-            stopped = self.control.stop(self.id, &self.places) => Err(stopped),
-            () = self.caller.closed() => Err(JobFailure::new("the caller went away")),
-            post = self.mailbox.recv() => post.ok_or_else(|| JobFailure::new("the job was dropped")),
-        }
+    async fn next(&mut self) -> Result<Post, Ending> {
+        let failure = tokio::select! {
+            stopped = self.control.stop(self.id, &self.places) => stopped,
+            () = self.caller.closed() => JobFailure::new("the caller went away"),
+            () = is_set(&mut self.handed_over) => return Err(Ending::HandedOver),
+            post = self.mailbox.recv() => match post {
+                Some(post) => return Ok(post),
+                None => JobFailure::new("the job was dropped"),
+            },
+        };
+        Err(failure.into())
     }
 
     /// Takes note of what a session says, and passes on what concerns the caller.
@@ -403,6 +443,13 @@ impl Job {
         let of = |(session, _): (Arc<Session>, Vec<u32>)| session.agent.name.clone();
         let nodes = by_node(&self.places).into_iter().filter(|(number, _)| sessions.contains(number));
         nodes.map(|(_, node)| of(node)).collect::<Vec<_>>().join(", ")
+    }
+}
+
+/// Waits until something is true.
+async fn is_set(flag: &mut watch::Receiver<bool>) {
+    if flag.wait_for(|set| *set).await.is_err() {
+        std::future::pending().await
     }
 }
 

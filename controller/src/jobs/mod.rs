@@ -18,6 +18,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 use tokio::sync::{Notify, mpsc, watch};
 use tokio::time::Instant;
+use tonic::Status;
 use tracing::{Instrument, debug, info, info_span};
 
 /// Events that wait for a job; further ones wait at their agents.
@@ -57,8 +58,13 @@ pub enum SubmitError {
         /// Nodes that have registered but are not found on the network.
         unlocated: Vec<String>,
     },
+    /// Nothing is started any more.
+    #[error(
+        "the controller is drained: it starts no jobs until `cool drain --end`, or until it is restarted"
+    )]
+    Drained,
     /// The controller is about to end.
-    #[error("the controller is shutting down")]
+    #[error("the controller stops; ask the next one")]
     Closed,
 }
 
@@ -80,7 +86,7 @@ pub struct Jobs {
     groups: Arc<Groups>,
     limits: Limits,
     state: Mutex<State>,
-    closing: watch::Sender<bool>,
+    handed_over: watch::Sender<bool>,
     /// A job has ended.
     ended: Notify,
 }
@@ -89,6 +95,9 @@ pub struct Jobs {
 struct State {
     /// The last job; its number is not used again.
     last: u64,
+    /// Nothing is started any more: the operator wants it, or the controller stops.
+    drained: bool,
+    closed: bool,
     running: BTreeMap<u64, Entry>,
 }
 
@@ -138,8 +147,8 @@ pub struct Inlets {
 impl Jobs {
     /// No jobs yet.
     pub fn new(network: Arc<dyn Fabric>, agents: Arc<Agents>, groups: Arc<Groups>, limits: Limits) -> Jobs {
-        let (closing, _) = watch::channel(false);
-        Jobs { network, agents, groups, limits, state: Mutex::default(), closing, ended: Notify::new() }
+        let (state, handed_over) = (Mutex::default(), watch::Sender::default());
+        Jobs { network, agents, groups, limits, state, handed_over, ended: Notify::new() }
     }
 
     /// Places a job and starts it; it speaks to `caller` until it has finished, and ends if `caller` closes.
@@ -159,8 +168,11 @@ impl Jobs {
         let within = Within { hosts: &spec.hosts, racks: &spec.racks };
 
         let mut state = self.state.lock();
-        if *self.closing.borrow() {
+        if state.closed {
             return Err(SubmitError::Closed);
+        }
+        if state.drained {
+            return Err(SubmitError::Drained);
         }
         let places = self.place(&state, within, request)?;
         state.last += 1;
@@ -185,7 +197,8 @@ impl Jobs {
             caller,
             caller_listens: true,
             resumed: None,
-            control: JobControl::new(self.closing.subscribe(), inlets.orders),
+            control: JobControl::new(inlets.orders),
+            handed_over: self.handed_over.subscribe(),
             state: inlets.state,
             network: self.network.clone(),
             groups: self.groups.clone(),
@@ -200,7 +213,7 @@ impl Jobs {
     pub fn reserve(&self, id: u64, group: u64) -> Option<Inlets> {
         let mut state = self.state.lock();
         state.last = state.last.max(id);
-        if *self.closing.borrow() || state.running.contains_key(&id) {
+        if state.closed || state.running.contains_key(&id) {
             return None;
         }
         let (entry, inlets) = Entry::new(id, group, job_view::State::Awaited);
@@ -238,7 +251,8 @@ impl Jobs {
             caller,
             caller_listens: false,
             resumed: Some(Resumed { callers: inlets.callers, ranks }),
-            control: JobControl::new(self.closing.subscribe(), inlets.orders),
+            control: JobControl::new(inlets.orders),
+            handed_over: self.handed_over.subscribe(),
             state: inlets.state,
             network: self.network.clone(),
             groups: self.groups.clone(),
@@ -291,6 +305,12 @@ impl Jobs {
         let finished = job.run().await;
         self.state.lock().running.remove(&job.id);
         self.ended.notify_waiters();
+        let Some(finished) = finished else {
+            info!("job is handed over");
+            // Whoever started it comes back to the next controller.
+            let stops = Err(Status::unavailable("the controller stops"));
+            return drop(job.caller.send_timeout(stops, self.limits.caller).await);
+        };
         info!(code = finished.code, rank = finished.rank, reason = finished.reason, "job finished");
         let event = JobEvent { body: Some(job_event::Body::Finished(finished)) };
         // A caller that is gone needs no answer.
@@ -306,7 +326,9 @@ impl Jobs {
     ) -> Result<Vec<Place>, SubmitError> {
         let (mut hosts, mut sessions, mut unlocated) = (Vec::new(), Vec::new(), Vec::new());
         for node in &self.network.topology().nodes {
-            let Some(session) = self.agents.get(&node.name) else { continue };
+            let Some(session) = self.agents.get(&node.name).filter(|session| !session.is_away()) else {
+                continue;
+            };
             let Some(location) = node.location else {
                 unlocated.push(node.name.clone());
                 continue;
@@ -347,12 +369,45 @@ impl Jobs {
         }
     }
 
-    /// Ends all jobs and starts no more; returns when they have ended.
-    pub async fn close(&self) {
-        self.closing.send_replace(true);
+    /// Starts no more jobs, or does so again.
+    pub fn drain(&self, drained: bool) {
+        info!(drained, "ordered");
+        self.state.lock().drained = drained;
+    }
+
+    /// Waits until no job runs.
+    pub async fn over(&self) {
+        self.until(|state| state.running.is_empty()).await;
+    }
+
+    /// The controller stops: starts no more, and waits for those that are being started.
+    pub async fn settle(&self) {
+        self.state.lock().closed = true;
+        let running = |entry: &Entry| entry.state.clone();
+        let states: Vec<_> = self.state.lock().running.values().map(running).collect();
+        for mut state in states {
+            // One whose job has ended says nothing any more.
+            let _ = state.wait_for(|state| *state != job_view::State::Forming).await;
+        }
+    }
+
+    /// The controller stops: when callers have been told all that has come, they hear no more, and ranks run on.
+    pub async fn hand_over(&self) {
+        let followed = |entry: &&Entry| *entry.state.borrow() != job_view::State::Awaited;
+        let mailboxes: Vec<_> =
+            self.state.lock().running.values().filter(followed).map(|entry| entry.mailbox.clone()).collect();
+        for mailbox in mailboxes {
+            // All the room is free when all has been taken; one whose job has ended has none.
+            drop(mailbox.reserve_many(MAILBOX).await);
+        }
+        self.handed_over.send_replace(true);
+        self.until(|state| state.running.values().all(|entry| !followed(&entry))).await;
+    }
+
+    async fn until(&self, condition: impl Fn(&State) -> bool) {
         loop {
             let ended = self.ended.notified();
-            if self.state.lock().running.is_empty() {
+            if condition(&self.state.lock()) {
                 return;
             }
             ended.await;

@@ -1,5 +1,6 @@
 //! Examines the deployment: asks every agent how its node is, and says in plain words what is wrong anywhere.
 
+use crate::agents::attendance::Attendance;
 use crate::agents::{Agents, Session};
 use crate::fabric::Fabric;
 use crate::fabric::{Measured, SwitchView, TopologySnapshot};
@@ -30,6 +31,17 @@ struct Health {
     faults: Vec<String>,
 }
 
+/// How a node with an agent is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Condition {
+    /// As its agent says.
+    Told(Health),
+    /// Its agent does not answer.
+    Silent,
+    /// Its agent has had no connection for so long.
+    Away(Duration),
+}
+
 /// What an agent answered, when, to the examination that waits for it.
 type Answer = (String, Examined, Instant);
 
@@ -37,14 +49,15 @@ type Answer = (String, Examined, Instant);
 pub struct Doctor {
     network: Arc<dyn Fabric>,
     agents: Arc<Agents>,
+    attendance: Arc<Attendance>,
     last: AtomicU64,
     waiting: Mutex<BTreeMap<u64, mpsc::UnboundedSender<Answer>>>,
 }
 
 impl Doctor {
     /// Has not examined anything yet.
-    pub fn new(network: Arc<dyn Fabric>, agents: Arc<Agents>) -> Doctor {
-        Doctor { network, agents, last: AtomicU64::default(), waiting: Mutex::default() }
+    pub fn new(network: Arc<dyn Fabric>, agents: Arc<Agents>, attendance: Arc<Attendance>) -> Doctor {
+        Doctor { network, agents, attendance, last: AtomicU64::default(), waiting: Mutex::default() }
     }
 
     /// An agent has answered.
@@ -67,8 +80,8 @@ impl Doctor {
         }
     }
 
-    /// How each node with an agent is; `None` for those that do not answer.
-    async fn ask(&self) -> BTreeMap<String, (u32, Option<Health>)> {
+    /// How each node with an agent is.
+    async fn ask(&self) -> BTreeMap<String, (u32, Condition)> {
         let id = self.last.fetch_add(1, Ordering::Relaxed) + 1;
         // At most one answer of each is taken, so this is bounded.
         let (answers, mut told) = mpsc::unbounded_channel();
@@ -77,15 +90,22 @@ impl Doctor {
         let mut nodes = BTreeMap::new();
         let mut missing = 0usize;
         for session in self.agents.all() {
-            missing += usize::from(session.send(Body::Examine(Examine { id })).is_ok());
-            nodes.insert(session.agent.name.clone(), (session.agent.mtu, None));
+            let name = &session.agent.name;
+            let condition = match self.attendance.away_for(name) {
+                Some(away) => Condition::Away(away),
+                None => Condition::Silent,
+            };
+            if condition == Condition::Silent {
+                missing += usize::from(session.send(Body::Examine(Examine { id })).is_ok());
+            }
+            nodes.insert(name.clone(), (session.agent.mtu, condition));
         }
         let until = (begun + ANSWER_WITHIN).into();
         while missing > 0
             && let Ok(Some((name, examined, at))) = timeout_at(until, told.recv()).await
         {
-            if let Some((_, health @ None)) = nodes.get_mut(&name) {
-                *health = Some(Health::of(examined, clock, at - begun));
+            if let Some((_, condition @ Condition::Silent)) = nodes.get_mut(&name) {
+                *condition = Condition::Told(Health::of(examined, clock, at - begun));
                 missing -= 1;
             }
         }
@@ -118,7 +138,7 @@ fn finding(about: impl Into<String>, wrong: impl Into<String>, remedy: impl Into
 fn findings(
     network: &TopologySnapshot,
     measured: &Measured,
-    nodes: &BTreeMap<String, (u32, Option<Health>)>,
+    nodes: &BTreeMap<String, (u32, Condition)>,
 ) -> Vec<Finding> {
     let mut all = Vec::new();
     if network.switches.is_empty() {
@@ -136,7 +156,7 @@ fn findings(
         of_switch(switch, measured, &mut all);
     }
     let largest = nodes.values().map(|(mtu, _)| *mtu).max().unwrap_or(0);
-    for (name, (mtu, health)) in nodes {
+    for (name, (mtu, condition)) in nodes {
         let about = format!("node {name}");
         if network.node(name).is_none_or(|node| node.location.is_none()) {
             let remedy =
@@ -148,7 +168,7 @@ fn findings(
                 format!("its MTU is {mtu}, that of others up to {largest}: groups with it use small packets");
             all.push(finding(&about, wrong, "give the data interfaces of all nodes the same MTU"));
         }
-        of_node(&about, health.as_ref(), &mut all);
+        of_node(&about, condition, &mut all);
     }
     all
 }
@@ -185,10 +205,20 @@ fn of_switch(switch: &SwitchView, measured: &Measured, all: &mut Vec<Finding>) {
     }
 }
 
-fn of_node(about: &str, health: Option<&Health>, all: &mut Vec<Finding>) {
-    let Some(health) = health else {
-        let wrong = format!("its agent has not answered within {ANSWER_WITHIN:?}");
-        return all.push(finding(about, wrong, "see its log, and the load of its machine"));
+fn of_node(about: &str, condition: &Condition, all: &mut Vec<Finding>) {
+    let health = match condition {
+        Condition::Told(health) => health,
+        Condition::Silent => {
+            let wrong = format!("its agent has not answered within {ANSWER_WITHIN:?}");
+            return all.push(finding(about, wrong, "see its log, and the load of its machine"));
+        }
+        Condition::Away(away) => {
+            let wrong =
+                format!("its agent has been away for {} s; the node keeps what it has", away.as_secs());
+            let remedy =
+                "see the network between it and this controller; after --agent-grace its node counts as gone";
+            return all.push(finding(about, wrong, remedy));
+        }
     };
     if health.ahead.abs() > CLOCK_SLACK {
         let direction = if health.ahead > 0 { "ahead of" } else { "behind" };
@@ -213,8 +243,14 @@ mod tests {
 
     fn network() -> TopologySnapshot {
         let (datapath_id, name) = (DatapathId(1), "s1".to_owned());
-        let switch =
-            SwitchView { datapath_id, name, rack: Some(0), ports: 2, unidentified_ports: Vec::new() };
+        let switch = SwitchView {
+            datapath_id,
+            name,
+            rack: Some(0),
+            connected: true,
+            ports: 2,
+            unidentified_ports: Vec::new(),
+        };
         TopologySnapshot {
             switches: vec![switch],
             nodes: vec![node("h1", true), node("h2", true)],
@@ -222,8 +258,8 @@ mod tests {
         }
     }
 
-    fn well() -> BTreeMap<String, (u32, Option<Health>)> {
-        let health = || Some(Health { ahead: 0, faults: Vec::new() });
+    fn well() -> BTreeMap<String, (u32, Condition)> {
+        let health = || Condition::Told(Health { ahead: 0, faults: Vec::new() });
         [("h1".to_owned(), (1500, health())), ("h2".to_owned(), (1500, health()))].into()
     }
 
@@ -245,6 +281,7 @@ mod tests {
     #[test]
     fn everything_that_is_wrong_is_named() {
         let (mut network, mut measured, mut nodes) = (network(), Measured::default(), well());
+        network.nodes.push(node("h3", true));
         network.nodes[1].location = None;
         network.switches[0].unidentified_ports = vec![7, 9];
         network.warnings.push("something else".into());
@@ -255,9 +292,10 @@ mod tests {
             ..SwitchLoad::default()
         };
         measured.switches.insert(DatapathId(1), load);
-        nodes.insert("h1".into(), (9000, None));
+        nodes.insert("h1".into(), (9000, Condition::Silent));
+        nodes.insert("h3".into(), (9000, Condition::Away(Duration::from_secs(12))));
         let faults = vec!["its disk is full".to_owned()];
-        nodes.insert("h2".into(), (1500, Some(Health { ahead: -2_500_000, faults })));
+        nodes.insert("h2".into(), (1500, Condition::Told(Health { ahead: -2_500_000, faults })));
         let expected = [
             "network: something else",
             "switch s1: no LLDP is heard from port 7, 9, though there is a link",
@@ -269,6 +307,7 @@ mod tests {
             "node h2: its MTU is 1500, that of others up to 9000: groups with it use small packets",
             "node h2: its clock is 2.5 s behind the controller's",
             "node h2: its disk is full",
+            "node h3: its agent has been away for 12 s; the node keeps what it has",
         ];
         assert_eq!(text(&findings(&network, &measured, &nodes)), expected);
     }

@@ -73,11 +73,13 @@ impl Metrics {
         let status = &self.0;
         let trees: usize = status.groups.iter().map(|group| group.trees.len()).sum();
         let located = status.nodes.iter().filter(|node| node.link.is_some()).count();
+        let away = status.nodes.iter().filter(|node| node.away_seconds.is_some()).count();
         let totals = [
             ("cool_switches", "Switches", status.switches.len()),
             ("cool_links", "Links between switches", status.links.len()),
             ("cool_nodes", "Nodes whose agents have joined", status.nodes.len()),
             ("cool_nodes_located", "Nodes that have been found in the network", located),
+            ("cool_nodes_away", "Nodes whose agents have no connection", away),
             ("cool_groups", "Groups in use", status.groups.len()),
             ("cool_trees", "Multicast trees installed", trees),
             ("cool_jobs", "Running jobs", status.jobs.len()),
@@ -197,8 +199,14 @@ mod tests {
             ports: [(7, PortLoad { counters, ..PortLoad::default() })].into(),
         };
         let link = LinkStatus { name: "s1:7-h1".into(), bytes_per_second: Some(100), forth: 1.5, back: 2.5 };
-        let node =
-            NodeStatus { name: "h1".into(), ip: String::new(), rack: Some(0), slots: 1, link: Some(link) };
+        let node = NodeStatus {
+            name: "h1".into(),
+            ip: String::new(),
+            rack: Some(0),
+            slots: 1,
+            away_seconds: None,
+            link: Some(link),
+        };
         let mut installation = Histogram::default();
         (installation.counts[0], installation.counts[12], installation.sum) = (2, 1, 9.5);
         let status = Status { switches: vec![switch], nodes: vec![node], installation, ..Status::default() };

@@ -2,6 +2,7 @@
 //! How it is shown is left to [`crate::pages::metrics`] and [`crate::pages::web`].
 
 use crate::agents::Agents;
+use crate::agents::attendance::Attendance;
 use crate::fabric::Fabric;
 use crate::fabric::{DatapathId, Histogram, Measured, Port, PortLoad, Rules, SwitchLoad, TopologySnapshot};
 use crate::groups::{self, Groups};
@@ -12,14 +13,17 @@ use cool_topology::picture::{self, Picture};
 use serde::Serialize;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
+use std::time::Duration;
 
 /// Where it is seen from.
 #[derive(Clone)]
 pub struct Watcher {
     /// The network.
     pub network: Arc<dyn Fabric>,
-    /// The connected agents.
+    /// The agents whose nodes are there.
     pub agents: Arc<Agents>,
+    /// Which of them are away.
+    pub attendance: Arc<Attendance>,
     /// The groups in use.
     pub groups: Arc<Groups>,
     /// The running jobs.
@@ -103,6 +107,8 @@ pub struct NodeStatus {
     pub rack: Option<u32>,
     /// Ranks that it takes.
     pub slots: u32,
+    /// For how long its agent has had no connection, if it has none.
+    pub away_seconds: Option<f64>,
     /// Its link, if it has been found; forth is to the node.
     pub link: Option<LinkStatus>,
 }
@@ -156,15 +162,19 @@ impl Watcher {
         let groups = self.groups.list(&*self.network).await;
         let (network, measured) = (self.network.topology(), self.network.measured());
         let view = View { network: &network, measured: &measured };
-        let slots = |name: &str| self.agents.get(name).map_or(0, |session| session.agent.slots);
+        let agent = |name: &str| {
+            let slots = self.agents.get(name).map_or(0, |session| session.agent.slots);
+            (slots, self.attendance.away_for(name))
+        };
+        let away = self.attendance.warnings();
         let events = self.events.last();
         Status {
             switches: view.switches(),
             links: view.links(),
-            nodes: view.nodes(slots),
+            nodes: view.nodes(agent),
             groups: groups.into_iter().map(GroupStatus::from).collect(),
             jobs: self.jobs.list().into_iter().map(JobStatus::from).collect(),
-            warnings: network.warnings.clone(),
+            warnings: away.into_iter().chain(network.warnings.iter().cloned()).collect(),
             events: events.iter().filter_map(|event| serde_json::from_str(event).ok()).collect(),
             installation: measured.installation.clone(),
             discovery: measured.discovery.clone(),
@@ -232,19 +242,25 @@ impl View<'_> {
         self.network.links.iter().map(link).collect()
     }
 
-    fn nodes(&self, slots: impl Fn(&str) -> u32) -> Vec<NodeStatus> {
-        let node = |n: &crate::fabric::NodeView| NodeStatus {
-            name: n.name.clone(),
-            ip: n.ip.to_string(),
-            rack: n.location.map(|location| location.rack),
-            slots: slots(&n.name),
-            link: n.location.map(|location| {
-                let name = self.network.node_link_name(location.port, &n.name);
-                let load = self.load(location.port);
-                let (forth, back) =
-                    load.map_or((0.0, 0.0), |l| (l.tx_bytes_per_second, l.rx_bytes_per_second));
-                LinkStatus { name, bytes_per_second: known(location.bytes_per_second), forth, back }
-            }),
+    /// `agent` says the slots of a node, and how long its agent has been away.
+    fn nodes(&self, agent: impl Fn(&str) -> (u32, Option<Duration>)) -> Vec<NodeStatus> {
+        let link = |n: &crate::fabric::NodeView| {
+            let location = n.location?;
+            let name = self.network.node_link_name(location.port, &n.name);
+            let load = self.load(location.port);
+            let (forth, back) = load.map_or((0.0, 0.0), |l| (l.tx_bytes_per_second, l.rx_bytes_per_second));
+            Some(LinkStatus { name, bytes_per_second: known(location.bytes_per_second), forth, back })
+        };
+        let node = |n: &crate::fabric::NodeView| {
+            let (slots, away) = agent(&n.name);
+            NodeStatus {
+                name: n.name.clone(),
+                ip: n.ip.to_string(),
+                rack: n.location.map(|location| location.rack),
+                slots,
+                away_seconds: away.map(|away| away.as_secs_f64()),
+                link: link(n),
+            }
         };
         self.network.nodes.iter().map(node).collect()
     }
@@ -303,6 +319,7 @@ mod tests {
             datapath_id: DatapathId(id),
             name: format!("s{id}"),
             rack,
+            connected: true,
             ports: 2,
             unidentified_ports: Vec::new(),
         };
@@ -332,7 +349,7 @@ mod tests {
             back,
         };
         assert_eq!(view.links(), [link("s1:1-s2:2", Some(100), 5.0, 6.0)]);
-        assert_eq!(view.nodes(|_| 4)[0].link, Some(link("s2:1-h1", None, 7.0, 8.0)));
+        assert_eq!(view.nodes(|_| (4, None))[0].link, Some(link("s2:1-h1", None, 7.0, 8.0)));
         assert_eq!((view.switches()[1].flows, view.switches()[0].flows), (9, 0));
         assert!(picture(&network).svg().contains("data-link=\"s1:1-s2:2\""));
     }

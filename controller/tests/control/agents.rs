@@ -1,7 +1,6 @@
 //! Agents that come, are refused, go and come back, over real gRPC.
 
 use crate::support::{Controller, FakeAgent, finished, job, registration};
-use cool_controller::fabric::Fabric;
 use cool_proto::control::{Group, Held, Member, Register, TopologyRequest};
 use tonic::Code;
 
@@ -21,7 +20,7 @@ async fn nodes_appear_in_the_topology_while_their_agents_are_connected() {
         before.iter().map(|n| (n.name.as_str(), n.ip.as_str(), n.rack, n.slots, n.located)).collect();
     assert_eq!(seen, [("h1", "10.0.0.1", 0, 2, true), ("h3", "10.0.0.3", 1, 2, true)]);
 
-    drop(h1);
+    h1.leaves().await;
     // The name is free as soon as the node has gone from everywhere.
     let back = crate::support::soon("the name", async {
         loop {
@@ -82,16 +81,23 @@ async fn an_agent_with_many_large_groups_is_taken_back() {
 }
 
 #[test]
-fn an_agent_that_freezes_is_noticed_though_its_connection_stands() {
+fn an_agent_that_freezes_is_away_though_its_connection_stands() {
     let runtime = || tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     let (ours, theirs) = (tokio::runtime::Runtime::new().unwrap(), runtime());
     let controller = ours.block_on(Controller::start());
     let _frozen = theirs.block_on(FakeAgent::join(&controller, 1));
     // Nothing drives `theirs` any more: sockets stay open, pings stay unanswered.
     ours.block_on(async {
-        let mut gone = controller.network.watch();
-        crate::support::soon("the node's end", gone.wait_for(|network| network.nodes.is_empty()))
-            .await
-            .unwrap();
+        let mut client = controller.client().await;
+        let away = async {
+            loop {
+                let nodes = client.get_topology(TopologyRequest {}).await.unwrap().into_inner().nodes;
+                match nodes[0].away_ms {
+                    Some(_) => return nodes[0].located,
+                    None => tokio::task::yield_now().await,
+                }
+            }
+        };
+        assert!(crate::support::soon("that it is away", away).await);
     });
 }

@@ -3,8 +3,8 @@
 use crate::support::{Controller, FakeAgent, event, finished, job};
 use cool_controller::jobs::job::Limits;
 use cool_proto::control::{
-    Exited, GroupFailed, JobSpec, Recover, SignalRequest, agent_message, controller_message, job_event,
-    job_spec::Placement, job_view::State,
+    Exited, GroupFailed, JobEvent, JobSpec, Recover, SignalRequest, agent_message, controller_message,
+    job_event, job_spec::Placement, job_view::State,
 };
 use std::time::Duration;
 use tonic::Code;
@@ -108,7 +108,7 @@ async fn a_node_that_goes_away_fails_its_job_by_name() {
     h1.launched().await;
     h2.launched().await;
 
-    drop(h2);
+    h2.leaves().await;
     h1.killed().await;
     h1.exit(group.job, 0, 1).await;
     let end = finished(&mut events).await;
@@ -130,7 +130,7 @@ async fn a_job_that_survives_goes_on_without_what_is_lost_but_not_without_anybod
         h2.launched().await;
         let killed = Exited { job: group.job, rank: 0, code: -1, signal: 9, ..Default::default() };
         h1.say(agent_message::Body::Exited(killed)).await;
-        drop(h2);
+        h2.leaves().await;
         h1.say(agent_message::Body::Exited(Exited { job: group.job, rank: 1, ..last })).await;
         assert_eq!(finished(&mut events).await.code, code);
         h1.released().await;
@@ -284,20 +284,31 @@ async fn what_an_agent_says_of_a_rank_not_its_own_is_ignored() {
 }
 
 #[tokio::test]
-async fn a_controller_that_shuts_down_ends_jobs_and_sessions() {
-    let mut controller = Controller::start().await;
-    let mut h1 = FakeAgent::join(&controller, 1).await;
-    let mut events = controller.run(job(1)).await.unwrap();
+async fn a_controller_that_stops_hands_its_jobs_over() {
+    let mut first = Controller::start().await;
+    let mut h1 = FakeAgent::join(&first, 1).await;
+    let mut events = first.run(job(1)).await.unwrap();
     let group = h1.ready().await;
     h1.launched().await;
-    controller.stop();
-    h1.killed().await;
-    h1.exit(group.job, 0, 1).await;
-    assert_eq!(finished(&mut events).await.reason, "the controller is shutting down");
-    h1.released().await;
-    h1.hung_up().await;
+    assert!(matches!(event(&mut events).await, job_event::Body::Started(_)));
+    // What was said before comes to the caller; a group's answer, and these.
+    for line in 0..100 {
+        h1.print(group.job, 0, &line.to_string()).await;
+    }
+    first.stop();
+    let said = h1.stopped_after().await;
+    let mut lines = 0;
+    let status = loop {
+        match events.message().await {
+            Ok(Some(JobEvent { body: Some(job_event::Body::Output(_)) })) => lines += 1,
+            Ok(other) => panic!("{other:?}"),
+            Err(status) => break status,
+        }
+    };
+    assert_eq!((status.code(), said), (Code::Unavailable, 1 + lines));
+    assert_eq!(first.network.groups(), [group.id], "its trees stay");
     drop((h1, events));
-    controller.ended().await;
+    first.ended().await;
 }
 
 #[tokio::test]

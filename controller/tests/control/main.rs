@@ -1,6 +1,7 @@
 //! The controller over real gRPC, with agents and a network made by hand.
 
 mod agents;
+mod away;
 mod diagnosis;
 mod jobs;
 mod probes;

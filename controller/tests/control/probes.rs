@@ -92,7 +92,7 @@ async fn nodes_that_leave_are_forgotten_and_measured_again_when_they_come_back()
     h1.probed(1, 10).await;
     h2.probed(1, 20).await;
     assert_eq!(controller.measured().await.rack.unwrap().probes, 2);
-    drop(h2);
+    h2.leaves().await;
     let mut network = controller.network.watch();
     network.wait_for(|network| network.nodes.len() == 1).await.unwrap();
     let mut h4 = FakeAgent::join(&controller, 4).await;

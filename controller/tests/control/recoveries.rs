@@ -52,7 +52,7 @@ async fn survivors_of_a_lost_node_and_a_lost_rank_are_a_new_group() {
     let (mut agents, group) = group(&controller).await;
     recover(&agents[0], &group, 0, PATIENT, Some(0b011)).await;
     recover(&agents[2], &group, 2, PATIENT, Some(0b110)).await;
-    drop(agents.remove(1));
+    agents.remove(1).leaves().await;
     let left = RanksLeft { group: group.id, ranks: vec![3], unused: true };
     agents[2].say(agent_message::Body::Left(left)).await;
     let agreed = Recovered { group: group.id, gone: vec![1, 3], flags: 0b010, ..Recovered::default() };
@@ -95,7 +95,7 @@ async fn a_node_that_is_lost_while_the_new_group_is_made_is_left_out_of_it() {
         agent.say(agent_message::Body::GroupReady(ready)).await;
     }
     assert_eq!(first.members.len(), 4);
-    drop(agents.pop());
+    agents.pop().unwrap().leaves().await;
     for agent in &mut agents {
         agent.released().await;
         let second = agent.ready().await;

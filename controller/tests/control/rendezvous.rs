@@ -72,7 +72,7 @@ async fn those_who_wait_in_vain_are_told_why() {
     // Of its own words, the last are heard last.
     come(&h1, "left", 5, 3, PATIENT).await;
     assert!(enlisted(&mut h1).await.reason.contains("rank 5 of 3"));
-    drop(h2);
+    h2.leaves().await;
     let failed = enlisted(&mut h1).await;
     assert!(
         failed.reason.contains("rank 0 of left has gone before all had come: node h2"),

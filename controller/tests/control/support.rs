@@ -11,10 +11,10 @@ use cool_controller::listen::Listener;
 use cool_controller::server::{ServerConfig, serve};
 use cool_proto::control::controller_client::ControllerClient;
 use cool_proto::control::{
-    AgentMessage, AttendRequest, CancelRequest, ControllerMessage, Exited, Finished, Group, GroupReady,
-    GroupsRequest, JobEvent, JobSpec, JobView, JobsRequest, Launch, Measurements, Output, Probe, Probed,
-    Register, SignalRequest, TopologyRequest, TraceEvent, TraceRequest, agent_message, controller_message,
-    job_event,
+    Acknowledged, AgentMessage, AttendRequest, CancelRequest, ControllerMessage, Exited, Finished, Group,
+    GroupReady, GroupsRequest, JobEvent, JobSpec, JobView, JobsRequest, Launch, Leave, Measurements, Output,
+    Probe, Probed, Register, Registered, Session, SignalRequest, TopologyRequest, TraceEvent, TraceRequest,
+    agent_message, controller_message, job_event,
 };
 use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::{Arc, Mutex};
@@ -226,6 +226,7 @@ pub(crate) fn registration(i: u8) -> Register {
         held: Vec::new(),
         probe_port: 7421,
         incarnation: 1,
+        session: None,
     }
 }
 
@@ -233,24 +234,54 @@ pub(crate) fn registration(i: u8) -> Register {
 pub(crate) struct FakeAgent {
     pub(crate) to: mpsc::Sender<AgentMessage>,
     from: Streaming<ControllerMessage>,
+    /// The session, with what was heard in it.
+    session: Session,
 }
 
 impl FakeAgent {
     /// Joins as node h`i` with two slots.
     pub(crate) async fn join(controller: &Controller, i: u8) -> FakeAgent {
         let mut agent = FakeAgent::try_join(controller, registration(i)).await.unwrap();
-        match agent.hear().await {
-            controller_message::Body::Registered(r) => assert_eq!(r.lldp_interval_ms, 250),
-            other => panic!("not registered: {other:?}"),
-        }
+        let registered = agent.registered().await;
+        assert_eq!((registered.lldp_interval_ms, registered.resumed), (250, None));
         agent
+    }
+
+    /// Is told that it is taken in.
+    pub(crate) async fn registered(&mut self) -> Registered {
+        let message = soon("an answer", self.from.message()).await.unwrap().and_then(|message| message.body);
+        let Some(controller_message::Body::Registered(registered)) = message else {
+            panic!("not registered: {message:?}")
+        };
+        (self.session.controller, self.session.node) = (registered.controller, registered.node);
+        registered
+    }
+
+    /// Its connection breaks; what there is to come back to.
+    pub(crate) fn breaks(self) -> Session {
+        self.session
+    }
+
+    /// Comes back to its session.
+    pub(crate) async fn back(controller: &Controller, i: u8, session: Session) -> (FakeAgent, Registered) {
+        let register = Register { session: Some(session), ..registration(i) };
+        let mut agent = FakeAgent::try_join(controller, register).await.unwrap();
+        agent.session = session;
+        let registered = agent.registered().await;
+        (agent, registered)
+    }
+
+    /// Leaves in order.
+    pub(crate) async fn leaves(mut self) {
+        self.say(agent_message::Body::Leave(Leave {})).await;
+        while soon("the end", self.from.message()).await.unwrap().is_some() {}
     }
 
     pub(crate) async fn try_join(controller: &Controller, register: Register) -> Result<FakeAgent, Status> {
         let (to, messages) = mpsc::channel(16);
         to.send(message(agent_message::Body::Register(register))).await.unwrap();
         let joined = controller.client().await.join(ReceiverStream::new(messages)).await?;
-        Ok(FakeAgent { to, from: joined.into_inner() })
+        Ok(FakeAgent { to, from: joined.into_inner(), session: Session::default() })
     }
 
     /// The next message that is not about probes, which come whenever no job runs.
@@ -258,6 +289,7 @@ impl FakeAgent {
         loop {
             match self.hear_all().await {
                 controller_message::Body::Probe(_) | controller_message::Body::StopProbe(_) => {}
+                controller_message::Body::Acknowledged(Acknowledged { last: false, .. }) => {}
                 other => return other,
             }
         }
@@ -265,7 +297,10 @@ impl FakeAgent {
 
     async fn hear_all(&mut self) -> controller_message::Body {
         let message = soon("a message to the agent", self.from.message()).await.unwrap();
-        message.expect("the session ended").body.unwrap()
+        let body = message.expect("the session ended").body.unwrap();
+        let counts = !matches!(body, controller_message::Body::Acknowledged(_));
+        self.session.received += u64::from(counts);
+        body
     }
 
     /// Is asked for a probe.
@@ -287,6 +322,16 @@ impl FakeAgent {
         let id = self.probe().await.id;
         let probed = Probed { id, latency_ns, bytes_per_second, ..Probed::default() };
         self.say(agent_message::Body::Probed(probed)).await;
+    }
+
+    /// The controller says that it stops, and how much it has got; then it ends the connection.
+    pub(crate) async fn stopped_after(&mut self) -> u64 {
+        let heard = self.hear().await;
+        let controller_message::Body::Acknowledged(Acknowledged { received, last: true }) = heard else {
+            panic!("it does not stop: {heard:?}")
+        };
+        self.hung_up().await;
+        received
     }
 
     /// Waits until the controller has ended the session.

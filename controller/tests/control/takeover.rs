@@ -2,7 +2,7 @@
 
 use crate::support::{Controller, FakeAgent, event, finished, job, registration};
 use cool_controller::jobs::job::Limits;
-use cool_proto::control::{Exited, Group, Held, agent_message, controller_message, job_event};
+use cool_proto::control::{Exited, Group, Held, agent_message, job_event};
 use std::time::Duration;
 use tonic::Code;
 
@@ -43,7 +43,7 @@ async fn back(
     let mut register = registration(i);
     register.held = vec![held];
     let mut agent = FakeAgent::try_join(controller, register).await.unwrap();
-    assert!(matches!(agent.hear().await, controller_message::Body::Registered(_)));
+    agent.registered().await;
     agent
 }
 
@@ -121,17 +121,19 @@ async fn what_nobody_comes_back_to_is_ended() {
 }
 
 #[tokio::test]
-async fn a_node_whose_session_broke_is_told_to_end_what_was_given_up() {
-    let controller = Controller::start().await;
-    let mut register = registration(1);
-    register.name = "h1".into();
-    let mut h1 = FakeAgent::try_join(&controller, register).await.unwrap();
-    let controller_message::Body::Registered(registered) = h1.hear().await else { panic!("not registered") };
+async fn a_node_that_comes_back_too_late_is_told_to_end_what_was_given_up() {
+    let limits = Limits { agent: Duration::from_millis(100), ..Limits::default() };
+    let controller = Controller::with_limits(limits).await;
+    // Somebody is heard, so the controller is not cut off itself.
+    let _h3 = FakeAgent::join(&controller, 3).await;
+    let mut h1 = FakeAgent::try_join(&controller, registration(1)).await.unwrap();
+    let registered = h1.registered().await;
     let mut events = controller.run(job(1)).await.unwrap();
     let group = h1.ready().await;
     h1.launched().await;
     drop(h1);
-    assert_ne!(finished(&mut events).await.code, 0);
+    let end = finished(&mut events).await;
+    assert_eq!(end.reason, "node h1 is gone: its agent has had no connection for 100ms");
     let mut h1 = back(&controller, 1, &group, registered.controller, &[0], &[]).await;
     h1.killed().await;
     h1.released().await;

@@ -67,7 +67,6 @@ impl Attachment {
         agent.engine.lose_rank(group, rank, why);
         match agent.groups.leave(group) {
             Left::Released => {}
-            Left::LastOfOrphan => agent.release_group(group),
             Left::Tell { unused } => {
                 agent.tell(Body::Left(RanksLeft { group, ranks: vec![rank], unused })).await;
             }

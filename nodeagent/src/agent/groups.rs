@@ -16,8 +16,6 @@ pub(super) struct Group {
     came: BTreeSet<u32>,
     /// How many of them have not left.
     present: usize,
-    /// Nobody will release it.
-    orphan: bool,
     /// Its ranks came by themselves: it is released when all of them have left.
     enlisted: bool,
     /// The user of the processes that came by themselves, unless the agent's own.
@@ -47,8 +45,6 @@ pub(super) struct GroupTable {
 pub(super) enum Left {
     /// The group was released before.
     Released,
-    /// It was the last one here, and nobody else will release the group.
-    LastOfOrphan,
     /// The controller is to be told; `unused`: that this node has no rank of the group any more, either.
     Tell { unused: bool },
 }
@@ -86,8 +82,7 @@ impl GroupTable {
         let mut groups = self.lock();
         let Some(known) = groups.get_mut(&group) else { return Left::Released };
         known.present -= 1;
-        let last = known.present == 0;
-        if last && known.orphan { Left::LastOfOrphan } else { Left::Tell { unused: last && known.enlisted } }
+        Left::Tell { unused: known.present == 0 && known.enlisted }
     }
 
     /// The ranks that have attached to a group and not left it, if any: all that have come if one is there.
@@ -129,22 +124,6 @@ impl GroupTable {
         }
     }
 
-    /// Nobody will release groups, but those to `keep`; which have no rank here already.
-    pub(super) fn orphan(&self, keep: impl Fn(u64) -> bool) -> Vec<u64> {
-        let mut groups = self.lock();
-        let orphans = groups.iter_mut().filter(|(id, _)| !keep(**id));
-        let unused = orphans.filter_map(|(id, group)| {
-            group.orphan = true;
-            (group.present == 0).then_some(*id)
-        });
-        unused.collect()
-    }
-
-    /// A controller is there again, and releases what it was told that this node has.
-    pub(super) fn adopt(&self) {
-        self.lock().values_mut().for_each(|group| group.orphan = false);
-    }
-
     // A panic elsewhere leaves the table whole: every change to it is one insert or remove.
     fn lock(&self) -> MutexGuard<'_, BTreeMap<u64, Group>> {
         self.groups.lock().unwrap_or_else(PoisonError::into_inner)
@@ -174,7 +153,6 @@ impl Group {
             local,
             came: BTreeSet::new(),
             present: 0,
-            orphan: false,
             enlisted: false,
             owner: None,
         })

@@ -57,6 +57,21 @@ impl Agent {
         }
     }
 
+    /// A controller is being asked something for a rank that waits.
+    pub(crate) fn asks(&self, event: &Body) {
+        match event {
+            Body::Enlist(enlist) => self.enlisted.asked(&(enlist.key.clone(), enlist.rank), event),
+            Body::Recover(recover) => self.recovering.asked(&(recover.group, recover.rank), event),
+            _ => {}
+        }
+    }
+
+    /// What another controller is to be asked, since ranks wait for it.
+    pub(crate) fn requests(&self) -> Vec<Body> {
+        let (enlisted, recovering) = (self.enlisted.requests(), self.recovering.requests());
+        enlisted.into_iter().chain(recovering).collect()
+    }
+
     /// Nobody will make the groups that processes wait for, or say who is left of theirs.
     pub(crate) fn give_up_waiting(&self, why: &str) {
         self.recovering.give_up(why);

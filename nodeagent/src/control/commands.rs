@@ -1,15 +1,14 @@
 //! What the controller tells this agent to do, done: groups, ranks' processes, probes, examinations, traces.
 
-use super::{Control, End, SHORTEST_PAUSE, answer, group_spec};
+use super::{Control, End, SHORTEST_PAUSE, group_spec};
 use crate::interface::Interface;
 use crate::{diagnostics, lldp, probe, traces};
 use cool_proto::control::{
-    AgentMessage, Examine, Group, GroupFailed, GroupReady, Kill, Probe, Probed, Registered, ReleaseGroup,
-    SignalRequest, StopProbe, agent_message, controller_message::Body,
+    Examine, Group, GroupFailed, GroupReady, Kill, Probe, Probed, Registered, ReleaseGroup, SignalRequest,
+    StopProbe, agent_message, controller_message::Body,
 };
 use std::net::{Ipv4Addr, SocketAddrV4};
 use std::time::Duration;
-use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 use tracing::{info, warn};
 
@@ -20,12 +19,14 @@ const MAX_EXAMINATIONS: usize = 4;
 const SHORTEST_LLDP_PERIOD: Duration = Duration::from_millis(100);
 
 impl Control<'_> {
-    pub(super) async fn obey(&mut self, body: Body, out: &mpsc::Sender<AgentMessage>) -> Result<(), End> {
+    pub(super) async fn obey(&mut self, body: Body) -> Result<(), End> {
         match body {
-            Body::Registered(registered) => return self.registered(&registered),
+            Body::Registered(_) | Body::Acknowledged(_) => {
+                warn!("the controller registers this agent again; ignored")
+            }
             Body::Group(group) => {
                 let made = self.make_group(group).await;
-                return answer(out, made).await;
+                return self.answer(made).await;
             }
             Body::Release(ReleaseGroup { group }) => {
                 info!(group, "group released");
@@ -40,7 +41,7 @@ impl Control<'_> {
             Body::Signal(SignalRequest { job, signal }) => self.launcher.signal(job, signal),
             Body::Trace(request) => {
                 for piece in traces::answer(self.agent, &request).await {
-                    answer(out, agent_message::Body::Traced(piece)).await?;
+                    self.answer(agent_message::Body::Traced(piece)).await?;
                 }
             }
             Body::Enlisted(enlisted) => self.agent.enlisted(enlisted),
@@ -82,7 +83,8 @@ impl Control<'_> {
         }
     }
 
-    fn registered(&mut self, registered: &Registered) -> Result<(), End> {
+    /// The controller has taken the agent in: either their session goes on, or another begins.
+    pub(super) fn registered(&mut self, registered: &Registered) -> Result<(), End> {
         if registered.version != cool_proto::VERSION {
             return Err(End::Refused(format!(
                 "it speaks version {} of the contract, this agent {}; install the same release of both",
@@ -90,19 +92,35 @@ impl Control<'_> {
                 cool_proto::VERSION
             )));
         }
-        info!(node = registered.node, "joined the controller at {}", self.registration.controller);
-        self.joined = true;
+        let (controller, node) = (registered.controller, registered.node);
+        match registered.resumed {
+            Some(received) => {
+                self.outbox.resume(received)?;
+                info!(node, "back at the controller at {}", self.registration.controller);
+            }
+            None => {
+                self.announce(registered)?;
+                self.begin_anew();
+                self.session = Some((controller, node));
+                self.inventory.joined(controller);
+                self.agent.requests().into_iter().for_each(|request| self.outbox.send(request));
+                info!(node, "joined the controller at {}", self.registration.controller);
+            }
+        }
         self.pause = SHORTEST_PAUSE;
+        let lost = self.backlog.take_lost();
+        if lost > 0 {
+            // Those that a broken connection had taken to another controller are not known.
+            warn!("at least {lost} lines of output were lost while the controller was away");
+        }
+        Ok(())
+    }
+
+    /// Announces the node, for the session that begins.
+    fn announce(&mut self, registered: &Registered) -> Result<(), End> {
         let key: [u8; 32] = registered.lldp_key.as_slice().try_into().map_err(|_| {
             End::Refused(format!("its key for LLDP has {} bytes instead of 32", registered.lldp_key.len()))
         })?;
-        self.inventory.joined(registered.controller);
-        self.agent.adopt_groups();
-        let lost = self.backlog.take_lost();
-        if lost > 0 {
-            // Those that the broken connection had taken are not known.
-            warn!("at least {lost} lines of output were lost while the controller was away");
-        }
         let period = Duration::from_millis(registered.lldp_interval_ms.into()).max(SHORTEST_LLDP_PERIOD);
         // Ends the one that there was.
         self.announcer = JoinSet::new();
@@ -111,6 +129,7 @@ impl Control<'_> {
             self.registration.interface.clone(),
             key.into(),
             period,
+            self.silent.subscribe(),
         ));
         Ok(())
     }

@@ -1,55 +1,171 @@
-//! Messages on their way to the controller. What the connection has not taken when a session breaks comes back.
+//! What this agent has to say to its controller, for as long as their session lasts: connections break, and another goes on
+//! where one broke ([`cool_proto::delivery`]).
 
-use cool_proto::control::AgentMessage;
 use cool_proto::control::agent_message::Body;
+use cool_proto::control::{Acknowledged, AgentMessage, Register};
+use cool_proto::delivery::{self, Delivery, Miscounted};
+use std::collections::BTreeSet;
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::task::{Context, Poll};
-use tokio::sync::mpsc;
+use std::task::{Context, Poll, Waker};
+use tokio::sync::Notify;
 use tokio_stream::Stream;
 
 /// Messages that wait for the connection.
-const MESSAGES: usize = 256;
+const WAITING: usize = 256;
+/// Messages that the controller has not acknowledged, while more events are taken.
+const KEPT: usize = 1024;
 
-/// Where messages of a session wait.
-#[derive(Debug)]
+/// Where messages wait until the controller has them. Clones are the same.
+#[derive(Clone, Debug, Default)]
 pub(super) struct Outbox {
-    pub(super) sender: mpsc::Sender<AgentMessage>,
-    queue: Outgoing,
+    state: Arc<Mutex<State>>,
+    /// There may be room.
+    room: Arc<Notify>,
 }
 
-/// The same messages as the connection takes them. Clones take from the same ones.
-#[derive(Clone, Debug)]
-pub(super) struct Outgoing(Arc<Mutex<mpsc::Receiver<AgentMessage>>>);
+#[derive(Debug, Default)]
+struct State {
+    delivery: Delivery<Body>,
+    /// The number of the connection that takes messages; others have been given up.
+    connection: u64,
+    /// Whether the controller has said where the session stands.
+    joined: bool,
+    waker: Option<Waker>,
+}
+
+/// What a connection sends: the registration, and what is to go out once the controller has answered it.
+#[derive(Debug)]
+pub(super) struct Outgoing {
+    outbox: Outbox,
+    connection: u64,
+    register: Option<Register>,
+}
 
 impl Outbox {
-    /// An empty one, and what its connection takes.
-    pub(super) fn open() -> (Outbox, Outgoing) {
-        let (sender, receiver) = mpsc::channel(MESSAGES);
-        let queue = Outgoing(Arc::new(Mutex::new(receiver)));
-        (Outbox { sender, queue: queue.clone() }, queue)
+    /// Another connection begins, by this registration.
+    pub(super) fn connect(&self, register: Register) -> Outgoing {
+        let mut state = self.lock();
+        (state.connection, state.joined) = (state.connection + 1, false);
+        Outgoing { outbox: self.clone(), connection: state.connection, register: Some(register) }
     }
 
-    /// The session is over: what the connection has not taken, oldest first.
-    pub(super) fn untaken(self) -> Vec<Body> {
-        let mut queue = self.queue.lock();
-        queue.close();
-        std::iter::from_fn(|| queue.try_recv().ok()).filter_map(|message| message.body).collect()
+    /// A message is to go out.
+    pub(super) fn send(&self, body: Body) {
+        let mut state = self.lock();
+        state.delivery.send(body);
+        state.wake();
+    }
+
+    /// A message has come in.
+    pub(super) fn receive(&self, bytes: usize) {
+        let mut state = self.lock();
+        state.delivery.receive(bytes);
+        state.wake();
+    }
+
+    /// How many messages have come in.
+    pub(super) fn received(&self) -> u64 {
+        self.lock().delivery.tell()
+    }
+
+    /// The controller has got so many.
+    pub(super) fn acknowledge(&self, said: u64) -> Result<(), Miscounted> {
+        self.lock().delivery.acknowledge(said)?;
+        self.room.notify_one();
+        Ok(())
+    }
+
+    /// The session goes on; the controller has got so many.
+    pub(super) fn resume(&self, said: u64) -> Result<(), Miscounted> {
+        let mut state = self.lock();
+        state.delivery.resume(said)?;
+        state.joined = true;
+        state.wake();
+        Ok(())
+    }
+
+    /// The ends of ranks, by job and rank, that another controller has to be told if this one is gone. `stopped`: it has said
+    /// what it got, so that all else counts.
+    pub(super) fn exits(&self, stopped: bool) -> BTreeSet<(u64, u32)> {
+        self.lock().delivery.pending(!stopped).filter_map(exit).collect()
+    }
+
+    /// Another session begins. What of the one before no controller has acknowledged, oldest first, and how many of those
+    /// a connection had taken.
+    pub(super) fn begin(&self) -> (Vec<Body>, usize) {
+        let mut state = self.lock();
+        let (kept, taken) = std::mem::take(&mut state.delivery).end();
+        state.joined = true;
+        state.wake();
+        (kept.into(), taken)
+    }
+
+    /// Waits until the connection has taken most of what is to go out.
+    pub(super) async fn room(&self) {
+        self.until(|delivery| delivery.waiting() < WAITING).await;
+    }
+
+    /// Waits until there is room for what is not asked for.
+    pub(super) async fn room_for_events(&self) {
+        self.until(|delivery| delivery.waiting() < WAITING && delivery.kept() < KEPT).await;
+    }
+
+    async fn until(&self, condition: impl Fn(&Delivery<Body>) -> bool) {
+        while !condition(&self.lock().delivery) {
+            self.room.notified().await;
+        }
+    }
+
+    // A panic elsewhere leaves the state whole: every change to it is one call.
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl Outgoing {
-    // A panic elsewhere leaves the queue whole.
-    fn lock(&self) -> MutexGuard<'_, mpsc::Receiver<AgentMessage>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+/// The job and the rank whose end this tells.
+pub(super) fn exit(event: &Body) -> Option<(u64, u32)> {
+    match event {
+        Body::Exited(exited) => Some((exited.job, exited.rank)),
+        _ => None,
+    }
+}
+
+impl State {
+    fn wake(&mut self) {
+        if let Some(waker) = self.waker.take() {
+            waker.wake();
+        }
     }
 }
 
 impl Stream for Outgoing {
     type Item = AgentMessage;
 
-    fn poll_next(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<AgentMessage>> {
-        self.lock().poll_recv(context)
+    fn poll_next(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<AgentMessage>> {
+        let message = |body| Poll::Ready(Some(AgentMessage { body: Some(body) }));
+        if let Some(register) = self.register.take() {
+            return message(Body::Register(register));
+        }
+        let mut state = self.outbox.lock();
+        if state.connection != self.connection {
+            return Poll::Ready(None);
+        }
+        let next = if state.joined { state.delivery.take() } else { None };
+        match next {
+            Some(delivery::Outgoing::Message(body)) => {
+                drop(state);
+                self.outbox.room.notify_one();
+                message(body)
+            }
+            Some(delivery::Outgoing::Received(received)) => {
+                message(Body::Acknowledged(Acknowledged { received, last: false }))
+            }
+            None => {
+                state.waker = Some(context.waker().clone());
+                Poll::Pending
+            }
+        }
     }
 }
 
@@ -59,15 +175,49 @@ mod tests {
     use cool_proto::control::Output;
     use tokio_stream::StreamExt;
 
+    fn output(rank: u32) -> Body {
+        Body::Output(Output { rank, ..Output::default() })
+    }
+
+    async fn next(outgoing: &mut Outgoing) -> Option<Body> {
+        outgoing.next().await.and_then(|message| message.body)
+    }
+
     #[tokio::test]
-    async fn what_the_connection_has_not_taken_comes_back_in_order() {
-        let (outbox, mut outgoing) = Outbox::open();
-        let output = |rank| Body::Output(Output { rank, ..Output::default() });
-        for rank in 0..3 {
-            outbox.sender.send(AgentMessage { body: Some(output(rank)) }).await.unwrap();
+    async fn a_connection_sends_what_the_controller_lacks_once_that_is_known() {
+        let outbox = Outbox::default();
+        (0..3).for_each(|rank| outbox.send(output(rank)));
+        let mut first = outbox.connect(Register::default());
+        assert_eq!(next(&mut first).await, Some(Body::Register(Register::default())));
+        outbox.resume(0).unwrap();
+        assert_eq!([next(&mut first).await, next(&mut first).await], [Some(output(0)), Some(output(1))]);
+        let mut second = outbox.connect(Register::default());
+        assert_eq!(next(&mut first).await, None);
+        next(&mut second).await;
+        outbox.resume(1).unwrap();
+        assert_eq!(next(&mut second).await, Some(output(1)));
+        assert_eq!(outbox.begin(), (vec![output(1), output(2)], 1));
+    }
+
+    #[tokio::test]
+    async fn events_wait_while_the_controller_acknowledges_nothing() {
+        let outbox = Outbox::default();
+        let mut outgoing = outbox.connect(Register::default());
+        outbox.begin();
+        next(&mut outgoing).await;
+        for rank in 0..KEPT as u32 {
+            outbox.room_for_events().await;
+            outbox.send(output(rank));
+            next(&mut outgoing).await;
         }
-        assert_eq!(outgoing.next().await.and_then(|message| message.body), Some(output(0)));
-        assert_eq!(outbox.untaken(), [output(1), output(2)]);
-        assert_eq!(outgoing.next().await, None);
+        let mut waits = std::pin::pin!(outbox.room_for_events());
+        assert!(poll_once(&mut waits).is_pending());
+        outbox.room().await;
+        outbox.acknowledge(1).unwrap();
+        waits.await;
+    }
+
+    fn poll_once(future: &mut Pin<&mut impl Future<Output = ()>>) -> Poll<()> {
+        future.as_mut().poll(&mut Context::from_waker(Waker::noop()))
     }
 }

@@ -3,9 +3,10 @@
 use crate::fabric::{Fabric, ip, mac};
 use cool_proto::control::controller_client::ControllerClient;
 use cool_proto::control::{
-    AgentMessage, ControllerMessage, Enlist, GroupReady, RanksLeft, Register, agent_message::Body,
-    controller_message::Body as Told,
+    Acknowledged, AgentMessage, ControllerMessage, Enlist, GroupReady, RanksLeft, Register,
+    agent_message::Body, controller_message::Body as Told,
 };
+use cool_proto::delivery::{self, Delivery, Outgoing};
 use cool_topology::lldp::Announcement;
 use cool_topology::{Key, MacAddr};
 use std::sync::Arc;
@@ -47,6 +48,7 @@ pub(crate) async fn join(
         probe_port: 7421,
         held: Vec::new(),
         incarnation: 1,
+        session: None,
     };
     send(&outbox, Body::Register(register)).await;
     let mut client =
@@ -56,8 +58,15 @@ pub(crate) async fn join(
     let answers = outbox.clone();
     tasks.spawn(async move {
         let mut announcing = JoinSet::new();
+        let mut delivery = Delivery::<()>::default();
         while let Some(message) = inbound.message().await.map_err(|status| status.message().to_owned())? {
+            if !matches!(message.body, Some(Told::Registered(_) | Told::Acknowledged(_))) {
+                delivery.receive(delivery::bytes(&message));
+            }
             hear(&fabric, host, message, &answers, &mut announcing).await;
+            if let Some(Outgoing::Received(received)) = delivery.take() {
+                send(&answers, Body::Acknowledged(Acknowledged { received, last: false })).await;
+            }
         }
         Err(format!("the controller ended the session of {}", name(host)))
     });

@@ -5,6 +5,7 @@ use crate::samples::{connected, leaf_spine};
 use proptest::prelude::*;
 
 const INTERVAL: Duration = Duration::from_secs(1);
+const GRACE: Duration = Duration::from_secs(20);
 
 /// Frames that may be under way on a cable, in one direction.
 const ON_A_CABLE: usize = 4;
@@ -42,7 +43,7 @@ impl World {
             truth,
             down: BTreeSet::new(),
             connected: BTreeSet::new(),
-            discovery: Discovery::new(INTERVAL, key("controller")),
+            discovery: Discovery::new(INTERVAL, GRACE, key("controller")),
             now: Time::ZERO,
             flying: VecDeque::new(),
             warnings: Vec::new(),
@@ -203,23 +204,35 @@ fn a_network_that_comes_up_is_found_within_the_first_round_of_announcements() {
 
 #[test]
 fn a_link_is_lost_after_three_missed_announcements_and_a_down_port_at_once() {
-    let mut world = World::new(leaf_spine(2, 1, 1));
+    let mut world = World::new(leaf_spine(3, 1, 1));
     world.settle();
     let links: Vec<Link> = world.truth.links().collect();
-    world.flip(links[1].a);
-    assert_eq!(world.discovery.graph().links().collect::<Vec<_>>(), [links[0]]);
-    // From now on frames are lost.
+    world.flip(links[2].a);
+    assert_eq!(world.discovery.graph().links().collect::<Vec<_>>(), links[..2]);
+    // From now on frames of one are lost.
     for missed in 0..=MISSED {
-        assert_eq!(world.discovery.graph().links().count(), 1, "after {missed}");
+        assert_eq!(world.discovery.graph().links().count(), 2, "after {missed}");
+        world.interval();
+        world.flying.retain(|(port, _)| *port != links[0].a && *port != links[0].b);
+        world.all_arrive();
+    }
+    assert_eq!(world.discovery.graph().links().collect::<Vec<_>>(), links[1..2]);
+}
+
+#[test]
+fn a_network_that_falls_silent_as_a_whole_is_not_forgotten_before_its_sessions_end() {
+    let mut world = World::new(leaf_spine(2, 1, 2));
+    world.settle();
+    for _ in 0..2 * MISSED {
         world.interval();
         world.flying.clear();
     }
-    assert_eq!(world.discovery.graph().links().count(), 0);
+    assert_eq!(*world.discovery.graph(), world.truth);
 }
 
 #[test]
 fn ports_without_another_switch_are_announced_seldom_once_they_are_no_longer_new() {
-    let mut discovery = Discovery::new(INTERVAL, key("controller"));
+    let mut discovery = Discovery::new(INTERVAL, GRACE, key("controller"));
     let switch = DatapathId(1);
     let ports: Vec<(u32, MacAddr)> = (1..=SELDOM).map(|number| (number, mac("port"))).collect();
     discovery.handle(Time::ZERO, Input::SwitchUp { switch, ports: &ports });
@@ -261,23 +274,64 @@ fn one_direction_makes_no_link() {
 }
 
 #[test]
-fn a_short_loss_of_a_session_changes_nothing_and_a_long_one_removes_the_switch() {
+fn a_switch_that_has_lost_its_session_keeps_its_place_for_the_grace_time_and_a_missed_link_is_no_loss() {
     let mut world = World::new(leaf_spine(2, 1, 2));
     world.settle();
     let tor = DatapathId(101);
+    for _ in 0..2 {
+        world.disconnect(tor);
+        for _ in 0..GRACE.as_secs() {
+            world.interval();
+            world.all_arrive();
+            assert_eq!(*world.discovery.graph(), world.truth);
+        }
+        world.connect(tor);
+        world.interval();
+        world.all_arrive();
+    }
     world.disconnect(tor);
-    world.interval();
-    assert_eq!(*world.discovery.graph(), world.truth);
-    world.connect(tor);
-    world.all_arrive();
-    world.disconnect(tor);
-    for _ in 0..=MISSED {
+    for _ in 0..=GRACE.as_secs() {
         world.interval();
         world.all_arrive();
     }
     let graph = world.discovery.graph();
     assert!(!graph.contains(tor));
     assert_eq!((graph.links().count(), graph.hosts().count()), (1, 2));
+}
+
+#[test]
+fn a_switch_that_has_lost_its_session_and_its_links_is_gone_soon() {
+    let mut world = World::new(leaf_spine(2, 1, 2));
+    world.settle();
+    let tor = DatapathId(101);
+    world.disconnect(tor);
+    for port in world.truth.neighbours(tor).map(|(_, peer)| peer).collect::<Vec<_>>() {
+        world.flip(port);
+    }
+    for _ in 0..=MISSED {
+        assert!(world.discovery.graph().contains(tor));
+        world.interval();
+        world.all_arrive();
+    }
+    assert!(!world.discovery.graph().contains(tor));
+}
+
+#[test]
+fn nothing_is_lost_while_no_switch_has_a_session() {
+    let mut world = World::new(leaf_spine(2, 1, 2));
+    world.settle();
+    let switches: Vec<DatapathId> = world.truth.switches().collect();
+    switches.iter().for_each(|switch| world.disconnect(*switch));
+    for _ in 0..10 * GRACE.as_secs() {
+        world.interval();
+    }
+    assert_eq!(*world.discovery.graph(), world.truth);
+    switches.iter().for_each(|switch| world.connect(*switch));
+    for _ in 0..MISSED {
+        world.interval();
+        world.all_arrive();
+        assert_eq!(*world.discovery.graph(), world.truth);
+    }
 }
 
 #[test]

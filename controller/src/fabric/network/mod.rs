@@ -79,7 +79,7 @@ impl Network {
         telemetry: Arc<Telemetry>,
     ) -> Network {
         Network {
-            discovery: Discovery::new(config.lldp_interval, key),
+            discovery: Discovery::new(config.lldp_interval, config.grace, key),
             intent: Intent::new(config.unicast),
             normal: (config.unicast == Unicast::Normal).then(Normal::default),
             config,

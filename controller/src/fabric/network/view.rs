@@ -19,6 +19,7 @@ pub(crate) fn snapshot(network: &Network) -> TopologySnapshot {
         datapath_id: switch,
         name: state.name.clone(),
         rack: network.racks.number(switch).filter(|_| tors.contains(&switch)),
+        connected: state.connected(),
         ports: u32::try_from(state.ports.len()).unwrap_or(u32::MAX),
         unidentified_ports: {
             let up = state.ports.values().filter(|info| info.up);

@@ -1,0 +1,100 @@
+//! Which agents are away, for how long, and which nodes are gone for it: drives [`Absences`] with what sessions and the network
+//! tell. What follows when a node is gone is the caller's.
+
+use super::absence::{Absences, Gone, Input};
+use crate::fabric::{Fabric, TopologySnapshot};
+use cool_machine::{Machine, Poll, Time};
+use parking_lot::Mutex;
+use std::time::Duration;
+use tokio::sync::Notify;
+use tokio::time::{Instant, sleep_until};
+
+/// Who is here and who is away.
+#[derive(Debug)]
+pub struct Attendance {
+    /// When time began.
+    origin: Instant,
+    absences: Mutex<Absences>,
+    /// Something has happened: the next deadline may be another.
+    changed: Notify,
+}
+
+impl Attendance {
+    /// Nobody has come yet. Whoever is away has so long to come back.
+    pub fn new(grace: Duration) -> Attendance {
+        let absences = Mutex::new(Absences::new(grace));
+        Attendance { origin: Instant::now(), absences, changed: Notify::new() }
+    }
+
+    /// An agent has a connection.
+    pub fn here(&self, node: &str) {
+        self.take(Input::Here(node));
+    }
+
+    /// An agent has none any more.
+    pub fn away(&self, node: &str) {
+        self.take(Input::Away(node));
+    }
+
+    /// A node is gone.
+    pub fn left(&self, node: &str) {
+        self.take(Input::Left(node));
+    }
+
+    /// For how long an agent has been away, if it is.
+    pub fn away_for(&self, node: &str) -> Option<Duration> {
+        let since = self.absences.lock().since(node)?;
+        Some(self.now().since(since))
+    }
+
+    /// What to say of agents that are away, to whoever looks at the network.
+    pub fn warnings(&self) -> Vec<String> {
+        let (absences, now) = (self.absences.lock(), self.now());
+        let warning = |(node, since): (&str, Time)| {
+            let seconds = now.since(since).as_secs();
+            format!("node {node}: its agent has been away for {seconds} s; the node keeps what it has")
+        };
+        absences.all().map(warning).collect()
+    }
+
+    /// Waits until a node is gone since its agent was away.
+    pub async fn gone(&self, network: &dyn Fabric) -> Gone {
+        let mut snapshots = network.watch();
+        loop {
+            self.look(&snapshots.borrow_and_update());
+            let deadline = match self.absences.lock().poll(self.now()) {
+                Poll::Output(gone) => return gone,
+                Poll::Idle(deadline) => deadline,
+            };
+            let time_is_over = async {
+                match deadline {
+                    Some(at) => sleep_until(self.origin + Duration::from_nanos(at.as_nanos())).await,
+                    None => std::future::pending().await,
+                }
+            };
+            tokio::select! {
+                () = time_is_over => {}
+                () = self.changed.notified() => {}
+                // A network that has ended changes no more.
+                Ok(()) = snapshots.changed() => {}
+            }
+        }
+    }
+
+    /// What switches hear. Where there are none, that none hears a node means nothing.
+    fn look(&self, network: &TopologySnapshot) {
+        let mut absences = self.absences.lock();
+        let switches = network.switches.iter().any(|switch| switch.connected);
+        let located = |node: &str| network.node(node).is_some_and(|node| node.location.is_some());
+        absences.handle(self.now(), Input::Heard(&|node| !switches || located(node), switches));
+    }
+
+    fn take(&self, input: Input<'_>) {
+        self.absences.lock().handle(self.now(), input);
+        self.changed.notify_one();
+    }
+
+    fn now(&self) -> Time {
+        Time::from_nanos(u64::try_from(self.origin.elapsed().as_nanos()).unwrap_or(u64::MAX))
+    }
+}

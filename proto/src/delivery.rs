@@ -1,0 +1,239 @@
+//! One end of a session that outlives its connections: what was sent is kept until the other end has said that it has come,
+//! so that another connection goes on where one broke. Nothing is lost, comes twice, or overtakes.
+//!
+//! Both ends count. No sockets: whoever has the connection takes what is to go out, and says what has come in.
+
+use std::collections::VecDeque;
+
+/// So much may come in until the other end is told, and keeps it meanwhile: messages, and their bytes.
+const UNTOLD: (u64, usize) = (32, 64 << 10);
+
+/// What is to go out.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Outgoing<M> {
+    /// A message of the session.
+    Message(M),
+    /// So many messages have come in since the session began.
+    Received(u64),
+}
+
+/// The other end says that more has come there than was sent, or less than it said before.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{said} messages are said to have come; it is {acknowledged} at least, and {sent} were sent")]
+pub struct Miscounted {
+    /// What it says.
+    pub said: u64,
+    /// What it has said before.
+    pub acknowledged: u64,
+    /// What there was to come.
+    pub sent: u64,
+}
+
+/// One end of a session.
+#[derive(Clone, Debug)]
+pub struct Delivery<M> {
+    /// What has not been acknowledged, oldest first.
+    kept: VecDeque<M>,
+    /// Messages before those.
+    acknowledged: u64,
+    /// Of those that are kept, how many this connection has taken.
+    taken: usize,
+    /// Messages that have come in.
+    received: u64,
+    /// What the other end knows of that.
+    told: u64,
+    /// Bytes that have come in since.
+    untold: usize,
+}
+
+impl<M> Default for Delivery<M> {
+    fn default() -> Delivery<M> {
+        Delivery { kept: VecDeque::new(), acknowledged: 0, taken: 0, received: 0, told: 0, untold: 0 }
+    }
+}
+
+impl<M: Clone> Delivery<M> {
+    /// A message is to go out.
+    pub fn send(&mut self, message: M) {
+        self.kept.push_back(message);
+    }
+
+    /// What the connection is to send next.
+    pub fn take(&mut self) -> Option<Outgoing<M>> {
+        if self.received - self.told >= UNTOLD.0 || self.untold >= UNTOLD.1 {
+            return Some(Outgoing::Received(self.tell()));
+        }
+        let message = self.kept.get(self.taken)?.clone();
+        self.taken += 1;
+        Some(Outgoing::Message(message))
+    }
+
+    /// How many messages have come in; the other end is being told.
+    pub fn tell(&mut self) -> u64 {
+        (self.told, self.untold) = (self.received, 0);
+        self.received
+    }
+
+    /// A message of so many bytes has come in.
+    pub fn receive(&mut self, bytes: usize) {
+        self.received += 1;
+        self.untold += bytes;
+    }
+
+    /// The other end has got so many messages.
+    ///
+    /// # Errors
+    /// If that cannot be.
+    pub fn acknowledge(&mut self, said: u64) -> Result<(), Miscounted> {
+        let sent = self.acknowledged + self.kept.len() as u64;
+        if said < self.acknowledged || said > sent {
+            return Err(Miscounted { said, acknowledged: self.acknowledged, sent });
+        }
+        let gone = (said - self.acknowledged) as usize;
+        self.kept.drain(..gone);
+        (self.acknowledged, self.taken) = (said, self.taken.saturating_sub(gone));
+        Ok(())
+    }
+
+    /// Another connection goes on: the other end has got so many messages, and will be sent the rest.
+    ///
+    /// # Errors
+    /// If that cannot be.
+    pub fn resume(&mut self, said: u64) -> Result<(), Miscounted> {
+        self.acknowledge(said)?;
+        self.taken = 0;
+        Ok(())
+    }
+
+    /// Messages that are kept: the other end has not said that they have come.
+    pub fn kept(&self) -> usize {
+        self.kept.len()
+    }
+
+    /// Messages that this connection has not taken yet.
+    pub fn waiting(&self) -> usize {
+        self.kept.len() - self.taken
+    }
+
+    /// What was not acknowledged, oldest first; `untaken`: of that, only what this connection has not taken.
+    pub fn pending(&self, untaken: bool) -> impl Iterator<Item = &M> {
+        self.kept.iter().skip(if untaken { self.taken } else { 0 })
+    }
+
+    /// The session is over: what was not acknowledged, oldest first, and how many of those a connection has taken.
+    pub fn end(self) -> (VecDeque<M>, usize) {
+        (self.kept, self.taken)
+    }
+}
+
+/// How many bytes a message takes on its way.
+pub fn bytes(message: &impl prost::Message) -> usize {
+    message.encoded_len()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn a_receiver_tells_after_so_many_messages_or_bytes() {
+        let mut end = Delivery::<u32>::default();
+        (1..UNTOLD.0).for_each(|_| end.receive(1));
+        assert_eq!(end.take(), None);
+        end.receive(1);
+        assert_eq!((end.take(), end.take()), (Some(Outgoing::Received(UNTOLD.0)), None));
+        end.receive(UNTOLD.1);
+        assert_eq!(end.take(), Some(Outgoing::Received(UNTOLD.0 + 1)));
+    }
+
+    #[test]
+    fn what_was_sent_is_kept_until_it_has_come_and_numbers_that_cannot_be_are_refused() {
+        let mut end = Delivery::default();
+        (0..3).for_each(|message| end.send(message));
+        assert_eq!(end.take(), Some(Outgoing::Message(0)));
+        assert_eq!((end.kept(), end.waiting()), (3, 2));
+        // More may have come than this connection took: an earlier one did.
+        end.acknowledge(2).unwrap();
+        assert_eq!((end.kept(), end.waiting(), end.take()), (1, 1, Some(Outgoing::Message(2))));
+        assert_eq!(end.acknowledge(4), Err(Miscounted { said: 4, acknowledged: 2, sent: 3 }));
+        assert_eq!(end.resume(1), Err(Miscounted { said: 1, acknowledged: 2, sent: 3 }));
+        end.resume(2).unwrap();
+        assert_eq!(end.take(), Some(Outgoing::Message(2)));
+        assert_eq!(end.end(), ([2].into(), 1));
+    }
+
+    /// What happens between two ends.
+    #[derive(Clone, Copy, Debug)]
+    enum Step {
+        Say(usize),
+        Carry(usize),
+        Arrive(usize),
+        Break,
+    }
+
+    fn step() -> impl Strategy<Value = Step> {
+        prop_oneof![
+            (0..2usize).prop_map(Step::Say),
+            (0..2usize).prop_map(Step::Carry),
+            (0..2usize).prop_map(Step::Arrive),
+            Just(Step::Break),
+        ]
+    }
+
+    #[derive(Default)]
+    struct World {
+        ends: [Delivery<u32>; 2],
+        /// On the way from each.
+        flying: [VecDeque<Outgoing<u32>>; 2],
+        said: [u32; 2],
+        heard: [Vec<u32>; 2],
+    }
+
+    impl World {
+        fn go(&mut self, step: Step) {
+            match step {
+                Step::Say(end) => {
+                    self.ends[end].send(self.said[end]);
+                    self.said[end] += 1;
+                }
+                Step::Carry(end) => self.flying[end].extend(self.ends[end].take()),
+                Step::Arrive(from) => match self.flying[from].pop_front() {
+                    Some(Outgoing::Message(message)) => {
+                        self.ends[1 - from].receive(UNTOLD.1 / 3);
+                        self.heard[1 - from].push(message);
+                    }
+                    Some(Outgoing::Received(count)) => self.ends[1 - from].acknowledge(count).unwrap(),
+                    None => {}
+                },
+                Step::Break => {
+                    self.flying = Default::default();
+                    for end in 0..2 {
+                        let received = self.ends[1 - end].tell();
+                        self.ends[end].resume(received).unwrap();
+                    }
+                }
+            }
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn each_message_comes_once_and_in_order_whenever_connections_break(
+            steps in prop::collection::vec(step(), 0..300)
+        ) {
+            let mut world = World::default();
+            steps.into_iter().for_each(|step| world.go(step));
+            world.go(Step::Break);
+            for end in [0, 1] {
+                for _ in 0..1000 {
+                    world.go(Step::Carry(end));
+                    world.go(Step::Arrive(end));
+                }
+            }
+            for end in [0, 1] {
+                prop_assert_eq!(&world.heard[1 - end], &(0..world.said[end]).collect::<Vec<_>>());
+            }
+        }
+    }
+}

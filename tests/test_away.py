@@ -1,0 +1,221 @@
+"""The management network fails, the controller is stopped and started: nothing that forwards or runs is touched, unless a node is really gone."""
+import contextlib
+import json
+import re
+import signal
+import subprocess
+import time
+
+import pytest
+from conftest import PATIENCE, log_of, run, succeed, wait_for
+from test_jobs import ended, lines, running, start
+from test_recovery import multicast, whole
+
+# What each rank runs: it ends when the file is there.
+UNTIL = "echo up; until test -e %s; do sleep 0.1; done; echo down"
+# Long enough for both sides to give the connection up: the controller after 5 s, an agent after 15 s.
+BLINK = 20
+# Longer than it takes until the controller knows that it hears nobody: 10 s for switches.
+GRACE = 20
+
+
+def ofctl(bed, what, switch):
+    """What a switch says of itself; a busy one may hang up on whoever asks."""
+    said = []
+
+    def answers():
+        done = run(bed, "ovs-ofctl", "-O", "OpenFlow13", "--no-names", what, switch.name)
+        said.append(done.stdout)
+        return done.returncode == 0
+
+    wait_for(answers, "%s of %s" % (what, switch.name))
+    return said[-1]
+
+
+def entries(bed):
+    """What switches hold of ours, flows and groups, and since when the youngest of the flows is there, in seconds."""
+    held, youngest = {}, float("inf")
+    for switch in bed.network.net.switches:
+        flows = [line for line in ofctl(bed, "dump-flows", switch).splitlines() if "cookie=0x434f4f4c" in line]
+        youngest = min([youngest] + [float(re.search(r"duration=([\d.]+)s", line).group(1)) for line in flows])
+        flows = [re.sub(r"(duration|n_packets|n_bytes)=[^,]*, ?", "", line) for line in flows]
+        groups = [line for line in ofctl(bed, "dump-groups", switch).splitlines() if "group_id" in line]
+        held[switch.name] = sorted(line.strip() for line in flows + groups)
+    return held, youngest
+
+
+def settled(bed):
+    """What switches hold once that does not change any more."""
+    last = [None]
+
+    def same():
+        before, last[0] = last[0], entries(bed)[0]
+        time.sleep(0.5)
+        return before == last[0]
+
+    wait_for(same, "switches hold what they are to hold")
+    return last[0]
+
+
+def untouched(bed, before, since):
+    """Every entry is what it was, and was there all the time."""
+    age = time.monotonic() - since
+    held, youngest = entries(bed)
+    assert held == before
+    assert youngest >= age, "an entry was put anew"
+
+
+def job_on_all(bed, mark):
+    """A job with a rank on every node, and the file that ends it."""
+    stop = "%s/%s" % (bed.directory, mark)
+    job = start(bed, "cool", "run", "--", "sh", "-c", UNTIL % stop)
+    lines(job, len(bed.network.net.hosts))
+    return job, stop
+
+
+def finish(bed, job, stop):
+    with open(stop, "w"):
+        pass
+    assert job.poll() is None, ended(job)
+    status, out, errors = ended(job)
+    assert status == 0, out + errors
+    assert out.count("down") == len(bed.network.net.hosts), out
+    return errors
+
+
+@contextlib.contextmanager
+def management_down(hosts):
+    """The management links of hosts are down."""
+    for host in hosts:
+        subprocess.check_call(["ip", "link", "set", "m-" + host, "down"])
+    try:
+        yield
+    finally:
+        for number, host in ((int(host[1:]) + 1, host) for host in hosts):
+            subprocess.check_call(["ip", "link", "set", "m-" + host, "up"])
+            subprocess.check_call(["ip", "route", "replace", "10.255.0.%d/32" % number, "dev", "m-" + host, "src", "10.255.0.1"])
+
+
+def away(bed):
+    return {n["name"] for n in bed.cool_json("topology")["nodes"] if n["away_ms"] is not None}
+
+
+def test_a_node_that_is_cut_off_from_its_controller_for_a_while_keeps_all_it_has(make_bed):
+    bed = make_bed("tree:2x2", lldp_ms=400)
+    wait_for(lambda: whole(bed), "the network is whole")
+    job, stop = job_on_all(bed, "blink")
+    before, since = settled(bed), time.monotonic()
+    with management_down(["h1"]):
+        wait_for(lambda: away(bed) == {"h1"}, "the agent of h1 is away")
+        assert "its agent away for" in succeed(bed, "cool", "topology")
+        examined = subprocess.run(["cool", "doctor"], env=bed.environment(), capture_output=True, text=True, timeout=PATIENCE)
+        assert "node h1: its agent has been away" in examined.stdout, examined.stdout
+        while time.monotonic() < since + BLINK:
+            untouched(bed, before, since)
+            time.sleep(1)
+    wait_for(lambda: not away(bed), "the agent of h1 is back")
+    untouched(bed, before, since)
+    assert "agent is back" in log_of(bed, "controller")
+    finish(bed, job, stop)
+    succeed(bed, "cool", "bench", "--ops", "bcast,allreduce", "--bytes", "100K", "--reps", "1")
+
+
+def test_a_network_that_is_cut_off_from_its_controller_for_longer_than_the_grace_time_goes_on(make_bed):
+    bed = make_bed("tree:2x2", lldp_ms=400, controller_flags=("--agent-grace", str(GRACE)))
+    wait_for(lambda: whole(bed), "the network is whole")
+    job, stop = job_on_all(bed, "cut")
+    before, since = settled(bed), time.monotonic()
+    cut = ["-p", "tcp", "--dport", "6653", "-j", "DROP"]
+    subprocess.check_call(["iptables", "-I", "INPUT", *cut])
+    try:
+        with management_down([h.name for h in bed.network.net.hosts]):
+            wait_for(lambda: len(away(bed)) == 4, "all agents are away")
+            wait_for(lambda: sum("is not connected" in w for w in bed.cool_json("topology")["warnings"]) == 3, "no switch is connected")
+            end = time.monotonic() + 2 * GRACE
+            while time.monotonic() < end:
+                untouched(bed, before, since)
+                time.sleep(1)
+            assert len(running(bed)) == 1, log_of(bed, "controller")
+    finally:
+        subprocess.check_call(["iptables", "-D", "INPUT", *cut])
+    wait_for(lambda: not away(bed) and whole(bed), "the network is whole again")
+    assert settled(bed) == before
+    untouched(bed, before, since)
+    finish(bed, job, stop)
+
+
+@pytest.mark.parametrize("how", ["killed", "unplugged"])
+def test_a_node_that_is_gone_is_given_up_before_the_grace_time_is_over(make_bed, how):
+    bed = make_bed("tree:2x2", lldp_ms=400, controller_flags=("--agent-grace", "86400"))
+    wait_for(lambda: whole(bed), "the network is whole")
+    job, stop = job_on_all(bed, how)
+    if how == "killed":
+        bed.agents["h1"].signal(signal.SIGKILL)
+        status, _, errors = ended(job)
+    else:
+        link = next(l for l in bed.network.net.links if "h1" in (l.intf1.node.name, l.intf2.node.name))
+        at_switch = next(i for i in (link.intf1, link.intf2) if i.node.name != "h1")
+        with management_down(["h1"]):
+            subprocess.check_call(["ip", "link", "set", at_switch.name, "down"])
+            status, _, errors = ended(job)
+            subprocess.check_call(["ip", "link", "set", at_switch.name, "up"])
+    assert status == 1 and "node h1 is gone: the connection to its agent broke, and no switch hears it" in errors, errors
+    bed.restart_agent("h1")
+    wait_for(lambda: whole(bed) and not away(bed), "the network is whole again")
+
+
+def test_an_agent_that_is_stopped_in_order_leaves_at_once(make_bed):
+    bed = make_bed("tree:2x2", lldp_ms=400, controller_flags=("--agent-grace", "86400"))
+    wait_for(lambda: whole(bed), "the network is whole")
+    job, _ = job_on_all(bed, "left")
+    bed.agents["h1"].signal(signal.SIGTERM)
+    status, _, errors = ended(job)
+    assert status == 1 and "node h1 is gone: its agent has left" in errors, errors
+    bed.restart_agent("h1")
+    wait_for(lambda: whole(bed), "the network is whole again")
+
+
+def restarted_in_order(bed):
+    """As systemctl restart does."""
+    bed.controller.signal(signal.SIGTERM)
+    bed.controller.process.wait(PATIENCE)
+    bed.daemons.remove(bed.controller)
+    bed.start_controller()
+
+
+def test_jobs_and_collectives_go_on_while_the_controller_is_restarted_in_order(make_bed):
+    bed = make_bed("leafspine:2x2x4", host_mbit=50, uplink_mbit=50, lldp_ms=400)
+    wait_for(lambda: whole(bed), "the network is whole")
+    job, stop = job_on_all(bed, "restart")
+    before = multicast(bed)
+    bench = start(bed, "cool", "bench", "--ops", "bcast", "--bytes", "64M", "--reps", "1", "--warmup", "0", "--json")
+    # Some of it has arrived, and most of it has not: it takes more than ten seconds.
+    wait_for(lambda: multicast(bed) - before > 8 * (8 << 20), "the broadcast is under way")
+    restarted_in_order(bed)
+    assert bench.poll() is None, "the broadcast runs on"
+    status, out, errors = ended(bench)
+    assert status == 0 and json.loads(out)["results"][0]["bytes"] == 64 << 20, out + errors
+    assert "the controller stops; job" in errors, errors
+    restarted_in_order(bed)
+    assert "goes on" in finish(bed, job, stop)
+    assert running(bed) == []
+    wait_for(lambda: whole(bed), "the network is whole")
+
+
+def test_a_drained_controller_starts_nothing_and_all_jobs_can_be_cancelled(make_bed):
+    bed = make_bed("tree:2x2", lldp_ms=400)
+    wait_for(lambda: whole(bed), "the network is whole")
+    one, other = (start(bed, "cool", "run", "-n", "2", "--", "sh", "-c", "echo up; sleep 1000") for _ in range(2))
+    lines(one, 2), lines(other, 2)
+    drain = start(bed, "cool", "drain")
+    wait_for(lambda: "drained" in subprocess.run(["cool", "run", "-n", "1", "--", "true"], env=bed.environment(), capture_output=True,
+                                                 text=True, timeout=PATIENCE).stderr, "no job is started")
+    succeed(bed, "cool", "cancel", "--all")
+    assert [ended(job)[0] for job in (one, other)] == [143, 143]
+    assert ended(drain)[0] == 0
+    succeed(bed, "cool", "drain", "--end")
+    late = start(bed, "cool", "run", "-n", "1", "--", "sh", "-c", "echo up; sleep 1000")
+    lines(late, 1)
+    succeed(bed, "cool", "drain", "--cancel-after", "1s")
+    assert ended(late)[0] == 143
+    succeed(bed, "cool", "drain", "--end")
