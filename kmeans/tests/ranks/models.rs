@@ -166,7 +166,9 @@ fn a_model_file_says_what_made_it_and_not_who_did_the_work() {
         std::fs::read(&model).expect("written")
     };
     assert_eq!(write(&["--alone"]), write(&[]));
-    assert!(output(&["inspect", &model]).contains(&format!("command      fit -k 4 --model {model} {points}\n")));
+    assert!(
+        output(&["inspect", &model]).contains(&format!("command      fit -k 4 --model {model} {points}\n"))
+    );
 }
 
 #[test]
