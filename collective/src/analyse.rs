@@ -1,4 +1,4 @@
-//! Counts what a schedule sends (the figures of paper 003, tables 1 and 3). What it costs in time is for others.
+//! Counts what a schedule sends (the figures of the COOL paper, tables 1 and 3). What it costs in time is for others.
 
 use crate::layout::Layout;
 use crate::schedule::{ActionId, Kind, Program, Rank, Schedule, TransferId};

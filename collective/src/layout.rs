@@ -1,4 +1,4 @@
-//! Where the ranks of a group are: nodes, racks, subgroups and their leaders (paper 003, III.A).
+//! Where the ranks of a group are: nodes, racks, subgroups and their leaders (COOL paper, III.A).
 //!
 //! Every agent computes the same layout from the same group, so nothing about it is ever negotiated.
 
@@ -230,7 +230,7 @@ impl Layout {
     }
 
     /// The chain along which a multicast from `source` is repaired: the source, then the other nodes of its
-    /// rack, then rack after rack, so that the line enters and leaves each rack once (paper 000, 4.3).
+    /// rack, then rack after rack, so that the line enters and leaves each rack once (Zhang and Qiu, 4.3).
     /// `source` is in the tree.
     pub fn chain(&self, scope: Scope, source: usize) -> Vec<usize> {
         let mut rest = self.nodes_of(scope);

@@ -1,5 +1,5 @@
 //! How a collective is put together from patterns at three levels: the ranks of a node, the node leaders of
-//! a rack, the rack leaders (paper 003, III.A and III.C). Everything is done segment by segment, so that the
+//! a rack, the rack leaders (COOL paper, III.A and III.C). Everything is done segment by segment, so that the
 //! levels overlap. A plan of one level sees all ranks as if they were on one node, led by the root.
 
 mod allgather;

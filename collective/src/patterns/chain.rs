@@ -1,5 +1,5 @@
 //! The pipelined chain: each member passes segment after segment to the next, so that every link carries the
-//! message once, all at the same time (paper 000, 4.2).
+//! message once, all at the same time (Zhang and Qiu, 4.2).
 
 use super::Pattern;
 use super::tree::{Edge, tree};

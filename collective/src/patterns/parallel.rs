@@ -1,4 +1,4 @@
-//! The parallel pattern (paper 003, III.B): all members exchange messages with a single one that does all
+//! The parallel pattern (COOL paper, III.B): all members exchange messages with a single one that does all
 //! the work, in one step. What goes to all goes by multicast where there is a tree.
 
 use super::{Pattern, Subgroup};
