@@ -7,6 +7,7 @@ use crate::pack::{Scheme, Term};
 use crate::rows::{Picked, Precision, Rows};
 use crate::scalar;
 use crate::simd::{self, Kernel, NearestTwo, Order, Scores};
+use std::ops::Range;
 
 /// Bytes of packed points that go past a panel before the next one's turn: half of a small second-level cache.
 const BLOCK_BYTES: usize = 256 << 10;
@@ -100,20 +101,25 @@ impl<'a> Panels<'a> {
         }
     }
 
-    /// Writes the squared distances of the picked rows from all centroids, row by row, to `table`.
-    pub fn all(&self, rows: Rows<'_>, picked: Picked<'_>, table: &mut [i64]) {
+    /// Writes the squared distances of the picked rows from a run of the centroids, row by row, to `table`.
+    ///
+    /// # Panics
+    /// If there are no such centroids, or the table has not a place for every distance.
+    pub fn all(&self, rows: Rows<'_>, picked: Picked<'_>, run: Range<usize>, table: &mut [i64]) {
         self.check(rows);
-        assert_eq!(table.len(), picked.len() * self.count, "a place for every distance");
+        assert!(run.start < run.end && run.end <= self.count, "{run:?} of {} centroids", self.count);
+        assert_eq!(table.len(), picked.len() * run.len(), "a place for every distance");
         match &self.work {
             Work::Plain(centroids) => {
-                for (i, distances) in table.chunks_exact_mut(self.count).enumerate() {
+                let centroids = &centroids[run.start * rows.width()..run.end * rows.width()];
+                for (i, distances) in table.chunks_exact_mut(run.len()).enumerate() {
                     let row = picked.row(i);
                     for (distance, c) in distances.iter_mut().zip(centroids.chunks_exact(rows.width())) {
                         *distance = scalar::squared(rows, row, c);
                     }
                 }
             }
-            Work::Packed(packed) | Work::Filtered(packed, _) => packed.all(rows, picked, self.count, table),
+            Work::Packed(packed) | Work::Filtered(packed, _) => packed.all(rows, picked, &run, table),
         }
     }
 
@@ -166,7 +172,7 @@ impl Packed {
         self.each_block(rows, picked, |first, block| {
             best.clear();
             best.resize(block.offsets.len(), none);
-            self.each_tile(block, |points, centroids, scores| {
+            self.each_tile(block, self.panels(), |points, centroids, scores| {
                 (self.kernel.choose)(&scores, centroids as u32, &mut best[points..]);
             });
             for (i, (best, offset)) in best.iter().zip(&block.offsets).enumerate() {
@@ -187,7 +193,7 @@ impl Packed {
         self.each_block(rows, picked, |first, block| {
             best.clear();
             best.resize(block.offsets.len(), none);
-            self.each_tile(block, |points, centroids, scores| {
+            self.each_tile(block, self.panels(), |points, centroids, scores| {
                 (self.kernel.choose_two)(&scores, centroids as u32, &mut best[points..]);
             });
             for (two, offset) in best.iter_mut().zip(&block.offsets) {
@@ -198,20 +204,28 @@ impl Packed {
         });
     }
 
-    fn all(&self, rows: Rows<'_>, picked: Picked<'_>, count: usize, table: &mut [i64]) {
-        let mut tile = vec![0; self.kernel.rows * self.kernel.lanes];
+    fn all(&self, rows: Rows<'_>, picked: Picked<'_>, run: &Range<usize>, table: &mut [i64]) {
+        let lanes = self.kernel.lanes;
+        let mut tile = vec![0; self.kernel.rows * lanes];
+        let panels = run.start / lanes..run.end.div_ceil(lanes);
         self.each_block(rows, picked, |first, block| {
-            self.each_tile(block, |points, centroids, scores| {
+            self.each_tile(block, panels.clone(), |points, centroids, scores| {
                 (self.kernel.write)(&scores, &mut tile);
-                let lanes = self.kernel.lanes.min(count - centroids);
+                // Of the first and the last panel, only some lanes may be asked for.
+                let asked = run.start.max(centroids)..run.end.min(centroids + lanes);
                 let offsets = block.offsets[points..].iter();
-                for (i, (scores, offset)) in tile.chunks_exact(self.kernel.lanes).zip(offsets).enumerate() {
-                    let at = (first + points + i) * count + centroids;
-                    let row = table[at..at + lanes].iter_mut().zip(scores);
+                for (i, (scores, offset)) in tile.chunks_exact(lanes).zip(offsets).enumerate() {
+                    let at = (first + points + i) * run.len() + asked.start - run.start;
+                    let row = table[at..at + asked.len()].iter_mut().zip(&scores[asked.start - centroids..]);
                     row.for_each(|(distance, score)| *distance = offset + score);
                 }
             });
         });
+    }
+
+    /// All of them.
+    fn panels(&self) -> Range<usize> {
+        0..self.offsets.len() / self.kernel.lanes
     }
 
     /// Packs the picked rows, a block at a time; `visit` gets the place of the first among them.
@@ -238,16 +252,16 @@ impl Packed {
         }
     }
 
-    /// Hands the place in the block of each tile's first point, the number of each panel's first centroid, and their
-    /// scores to `visit`.
-    fn each_tile(&self, block: &Block, mut visit: impl FnMut(usize, usize, Scores<'_>)) {
+    /// Hands the place in the block of each tile's first point, the number of the first centroid of each panel of a run, and
+    /// their scores to `visit`.
+    fn each_tile(&self, block: &Block, run: Range<usize>, mut visit: impl FnMut(usize, usize, Scores<'_>)) {
         let (kernel, scheme, shifts) = (self.kernel, &self.scheme, &self.shifts);
         let tile_words = scheme.point_planes * self.steps * kernel.rows;
         let panel_words = scheme.centroid_planes * self.steps * kernel.lanes;
         let mut layers = vec![0; shifts.len() * kernel.rows * kernel.lanes];
         let tiles = block.offsets.len().div_ceil(kernel.rows);
         let panels = self.words.chunks_exact(panel_words).zip(self.offsets.chunks_exact(kernel.lanes));
-        for (panel, (centroids, offsets)) in panels.enumerate() {
+        for (panel, (centroids, offsets)) in panels.enumerate().take(run.end).skip(run.start) {
             for (tile, points) in block.words.chunks_exact(tile_words).take(tiles).enumerate() {
                 self.multiply(points, centroids, &mut layers);
                 let scores = Scores { offsets, layers: &layers, shifts };
@@ -316,8 +330,15 @@ mod tests {
                 panels.nearest(rows, run, |_, nearest| found.push(nearest));
                 assert_eq!(found, expected, "{level}");
                 let mut all = vec![0; table.len()];
-                panels.all(rows, run, &mut all);
+                let k = panels.len();
+                panels.all(rows, run, 0..k, &mut all);
                 assert_eq!(all, table, "{level}");
+                let some = k / 3..k - k / 4;
+                let part: Vec<i64> =
+                    table.chunks_exact(k).flat_map(|row| row[some.clone()].to_vec()).collect();
+                let mut found = vec![0; part.len()];
+                panels.all(rows, run, some.clone(), &mut found);
+                assert_eq!(found, part, "{level}, {some:?} of {k}");
                 let list: Vec<u32> = (0..rows.len() as u32).rev().step_by(2).collect();
                 panels.nearest(rows, Picked::List(&list), |i, nearest| {
                     assert_eq!(nearest, expected[list[i] as usize], "{level}, picked");

@@ -4,12 +4,14 @@ use crate::grid::{Centroids, Points, Values};
 use cool_distance::{Level, Panels, Picked};
 use cool_map::Rows;
 use cool_map::threads;
+use std::ops::Range;
+use std::time::Instant;
 
 /// A label that no centroid has: of points that are not assigned.
 pub const NO_LABEL: u32 = u32::MAX;
 
 /// Points that a thread takes at a time.
-const PIECE: usize = 2048;
+pub(crate) const PIECE: usize = 1024;
 
 /// What the choice of centroids found.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -40,6 +42,49 @@ impl Assigned {
     }
 }
 
+/// The labels of a run of points.
+pub struct Run<'a> {
+    /// The number of the first point.
+    pub first: usize,
+    /// Of each.
+    pub labels: &'a mut [u32],
+}
+
+impl Run<'_> {
+    /// The numbers of its points.
+    pub fn rows(&self) -> Range<usize> {
+        self.first..self.first + self.labels.len()
+    }
+}
+
+/// What was found, and what that took.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Timed {
+    /// What was found.
+    pub found: Assigned,
+    /// Of how many points.
+    pub points: usize,
+    /// Seconds of all threads.
+    pub seconds: f64,
+}
+
+impl Timed {
+    /// What a thread finds of some points.
+    pub(crate) fn of(points: usize, find: impl FnOnce() -> Assigned) -> Self {
+        let start = Instant::now();
+        Self { found: find(), points, seconds: start.elapsed().as_secs_f64() }
+    }
+
+    /// Of several parts of the points.
+    pub(crate) fn total(parts: impl IntoIterator<Item = Self>) -> Self {
+        parts.into_iter().fold(Self::default(), |a, b| Self {
+            found: Assigned::total([a.found, b.found]),
+            points: a.points + b.points,
+            seconds: a.seconds + b.seconds,
+        })
+    }
+}
+
 /// Gives each point the number of its nearest centroid, the smallest of several equally near, by all distances.
 pub fn assign(
     points: &Points,
@@ -48,19 +93,35 @@ pub fn assign(
     level: Level,
     threads: usize,
 ) -> Assigned {
+    let runs = labels.chunks_mut(PIECE).enumerate().map(|(i, labels)| Run { first: i * PIECE, labels });
+    assign_runs(points, centroids, runs.collect(), level, threads).found
+}
+
+/// The same for some runs of points.
+pub fn assign_runs(
+    points: &Points,
+    centroids: &Centroids,
+    runs: Vec<Run<'_>>,
+    level: Level,
+    threads: usize,
+) -> Timed {
+    if runs.is_empty() {
+        return Timed::default();
+    }
     let rows = points.rows();
     let panels = Panels::new(level, centroids.precision, &centroids.values, centroids.dims);
-    let found = threads::map_mut(threads, labels.chunks_mut(PIECE).collect(), |piece, labels| {
+    Timed::total(threads::map_mut(threads, runs, |_, Run { first, labels }| {
         let measured = labels.len() * centroids.len();
-        let mut found = Assigned { measured: measured as u64, ..Assigned::default() };
-        let picked = Picked::Run { first: piece * PIECE, count: labels.len() };
-        panels.nearest(rows, picked, |i, nearest| {
-            let weight = points.weight(piece * PIECE + i);
-            found.note(&mut labels[i], (nearest.squared, nearest.index), weight);
-        });
-        found
-    });
-    Assigned::total(found)
+        let picked = Picked::Run { first, count: labels.len() };
+        Timed::of(labels.len(), || {
+            let mut found = Assigned { measured: measured as u64, ..Assigned::default() };
+            panels.nearest(rows, picked, |i, nearest| {
+                let weight = points.weight(first + i);
+                found.note(&mut labels[i], (nearest.squared, nearest.index), weight);
+            });
+            found
+        })
+    }))
 }
 
 /// Gives some points the numbers of their nearest centroids, as [`assign`] does.

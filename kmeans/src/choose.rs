@@ -2,11 +2,10 @@
 //!
 //! The labels are the same either way, so each rank chooses for itself, and what the clock says decides about nothing but time.
 
-use crate::assign::{self, Assigned};
-use crate::bounds::Bounds;
+use crate::assign::{self, Assigned, PIECE, Timed};
+use crate::bounds::{Bounds, Cover};
 use crate::grid::{Centroids, Points};
 use cool_distance::{Level, Precision};
-use std::time::{Duration, Instant};
 
 /// How nearest centroids are found.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
@@ -57,12 +56,12 @@ impl Effort {
                 rest as usize / points.len().max(1)
             }
         };
-        let each = Bounds::bytes_per_point(1) - Bounds::bytes_per_point(0);
-        let fitting = room.saturating_sub(Bounds::bytes_per_point(0)) / each;
+        let fits = |near: &usize| Bounds::bytes_per_point(*near, clusters) <= room;
+        let fitting = (1..=MOST_NEAR).take_while(fits).count();
         match (self.near, self.memory) {
             (Some(near), _) => Some(near),
-            (None, None) => Some(fitting.clamp(LEAST_NEAR, MOST_NEAR)),
-            (None, Some(_)) => (fitting >= LEAST_NEAR).then_some(fitting.min(MOST_NEAR)),
+            (None, None) => Some(fitting.max(LEAST_NEAR)),
+            (None, Some(_)) => (fitting >= LEAST_NEAR).then_some(fitting),
         }
     }
 }
@@ -85,60 +84,99 @@ fn coordinate_bytes(points: &Points) -> usize {
     }
 }
 
-/// Bounds pay when few points still change their centroid.
-const FEW: i64 = 10;
+/// Of so many points one is tried by bounds while the others are assigned by all distances.
+const TRIAL: usize = 32;
 
-/// Iterations without bounds after they did not pay for the first time; each further time twice as many.
-const PAUSE: usize = 4;
+/// Points of a trial's piece at least.
+const LEAST_PIECE: usize = 32;
 
 /// Assigns a rank's points, iteration after iteration.
+///
+/// Whether bounds pay is tried on a few of the points, for which they are kept from the beginning. They are kept for all when those few
+/// have spared, for each point, what it costs to begin; and given up in the same way (as one who rents skis buys
+/// them when the rents come to their price: that takes at most twice the time of who knows the future).
 pub struct Assigner {
     effort: Effort,
-    bounds: Option<Bounds>,
-    /// How long all distances took the last time.
-    full: Duration,
-    /// Iterations before bounds are tried.
-    wait: usize,
-    pause: usize,
-    /// Whether few points changed their centroid in the last iteration.
-    settled: bool,
+    bounds: Option<(Cover, Bounds)>,
+    /// Whether bounds are kept for all points.
+    everywhere: bool,
+    costs: Costs,
+}
+
+/// Seconds that a thread takes for a point.
+#[derive(Clone, Copy, Debug, Default)]
+struct Costs {
+    /// By all distances.
+    full: f64,
+    /// To begin bounds.
+    begin: f64,
+    /// What the other way than the present one would have spared since it was taken.
+    regret: f64,
+}
+
+impl Costs {
+    /// Takes note of what an iteration took by bounds. Says whether the other way is to be taken from now on.
+    fn learn(&mut self, by_bounds: f64, everywhere: bool) -> bool {
+        let gain = if everywhere { by_bounds - self.full } else { self.full - by_bounds };
+        self.regret = (self.regret + gain).max(0.0);
+        let changes = self.regret > (self.begin - self.full).max(0.0);
+        if changes {
+            self.regret = 0.0;
+        }
+        changes
+    }
 }
 
 impl Assigner {
     /// For points that have not been assigned yet.
     pub fn new(effort: Effort) -> Self {
-        Self { effort, bounds: None, full: Duration::ZERO, wait: 0, pause: PAUSE, settled: false }
+        Self { effort, bounds: None, everywhere: effort.method == Method::Bounds, costs: Costs::default() }
     }
 
     /// Gives each point the number of its nearest centroid, the smallest of several equally near.
     pub fn assign(&mut self, points: &Points, centroids: &Centroids, labels: &mut [u32]) -> Assigned {
         let Effort { method, level, threads, .. } = self.effort;
-        let start = Instant::now();
-        if let Some(bounds) = &mut self.bounds {
-            let found = bounds.assign(points, centroids, labels, level, threads);
-            if method == Method::Auto && start.elapsed() > self.full {
-                self.bounds = None;
-                self.wait = self.pause;
-                self.pause *= 2;
-            }
-            return found;
-        }
-        let begins = match method {
-            Method::Auto => self.settled && self.wait == 0,
-            Method::Full => false,
-            Method::Bounds => true,
+        let near = self.effort.near(points, centroids.len());
+        let Some(near) = near.filter(|_| method != Method::Full) else {
+            return assign::assign(points, centroids, labels, level, threads);
         };
-        if let Some(near) = self.effort.near(points, centroids.len()).filter(|_| begins) {
-            let (bounds, found) = Bounds::begin(points, centroids, near, labels, level, threads);
-            self.bounds = Some(bounds);
-            return found;
+        let cover = if self.everywhere { Cover::ALL } else { trial(points.len()) };
+        let [with, without] = cover.split(labels);
+        let full = assign::assign_runs(points, centroids, without, level, threads);
+        let kept = self.bounds.as_mut().filter(|(covered, _)| *covered == cover);
+        let begins = kept.is_none();
+        let bounded = match kept {
+            Some((_, bounds)) => bounds.assign(points, centroids, with, level, threads),
+            None => {
+                self.bounds = None;
+                let (bounds, found) = Bounds::begin(points, centroids, near, with, level, threads);
+                self.bounds = Some((cover, bounds));
+                found
+            }
+        };
+        if method == Method::Auto {
+            self.learn(begins, full, bounded);
         }
-        let found = assign::assign(points, centroids, labels, level, threads);
-        self.full = start.elapsed();
-        self.wait = self.wait.saturating_sub(1);
-        self.settled = found.changed * FEW < points.len() as i64;
-        found
+        Assigned::total([full.found, bounded.found])
     }
+
+    /// Decides how the next iteration is done.
+    fn learn(&mut self, begins: bool, full: Timed, bounded: Timed) {
+        let each = |timed: Timed| timed.seconds / timed.points.max(1) as f64;
+        if full.points > 0 {
+            self.costs.full = each(full);
+        }
+        if begins {
+            self.costs.begin = each(bounded);
+        } else if self.costs.learn(each(bounded), self.everywhere) {
+            self.everywhere = !self.everywhere;
+        }
+    }
+}
+
+/// Some points that have bounds while the others have none.
+fn trial(points: usize) -> Cover {
+    Cover { piece: points.div_ceil(TRIAL).clamp(LEAST_PIECE, PIECE), every: TRIAL }
 }
 
 #[cfg(test)]

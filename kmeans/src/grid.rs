@@ -432,7 +432,7 @@ impl Centroids {
     }
 
     /// Puts a centroid somewhere; how far it goes, squared.
-    fn put(&mut self, j: usize, to: &[i16]) -> u64 {
+    pub(crate) fn put(&mut self, j: usize, to: &[i16]) -> u64 {
         let pairs = self.coordinates(j).zip(self.precision.coordinates(to));
         let far = pairs.map(|(from, to)| from.abs_diff(to).pow(2)).sum();
         let width = self.width();

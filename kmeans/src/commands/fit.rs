@@ -296,8 +296,8 @@ fn rank(fit: &Fit, peers: &Peers<'_>, kept: &mut Kept) -> Result<(), Error> {
 fn plan(share: &Share, how: &Clustering) -> String {
     let bounds = match how.effort.near(&share.points, how.k) {
         Some(near) if how.effort.method != Method::Full => {
-            let near = near.min(how.k);
-            format!("bounds for {near} centroids a point, {} bytes each", Bounds::bytes_per_point(near))
+            let (near, bytes) = (near.min(how.k), Bounds::bytes_per_point(near.min(how.k), how.k));
+            format!("bounds for {near} centroids a point, {bytes} bytes each")
         }
         _ => "no bounds".to_owned(),
     };
