@@ -8,6 +8,7 @@ use cool_topology::{DatapathId, Discovery, Key, MacAddr, Port};
 
 const PORTS: u32 = 3;
 const INTERVAL: Duration = Duration::from_secs(1);
+const GRACE: Duration = Duration::from_secs(3);
 
 fn key(of: u8) -> Key {
     [of; 32].into()
@@ -15,7 +16,7 @@ fn key(of: u8) -> Key {
 
 /// Two switches and a node that has registered, and nobody has been heard.
 fn network() -> Discovery {
-    let mut discovery = Discovery::new(INTERVAL, key(1));
+    let mut discovery = Discovery::new(INTERVAL, GRACE, key(1));
     let ports: Vec<(u32, MacAddr)> =
         (1..=PORTS).map(|number| (number, MacAddr(2, 0, 0, 0, 0, number as u8))).collect();
     for switch in [DatapathId(1), DatapathId(2)] {
