@@ -2,7 +2,7 @@
 
 use crate::agents::absence::Gone;
 use crate::agents::attendance::Attendance;
-use crate::agents::session::{AttachError, Connection, Outgoing};
+use crate::agents::session::{AttachError, Connection, ControllerMessages};
 use crate::agents::traces::Traces;
 use crate::agents::{AdmitError, Admitted, Agent, Agents, Session};
 use crate::costs::Measurements;
@@ -76,7 +76,7 @@ enum End {
 
 #[tonic::async_trait]
 impl Controller for Service {
-    type JoinStream = Outgoing;
+    type JoinStream = ControllerMessages;
     type RunStream = ReceiverStream<Result<JobEvent, Status>>;
 
     async fn join(
@@ -222,7 +222,7 @@ impl Service {
         admitted: Admitted,
         held: Vec<Held>,
         inbound: Streaming<AgentMessage>,
-        answer: oneshot::Sender<Result<Outgoing, Status>>,
+        answer: oneshot::Sender<Result<ControllerMessages, Status>>,
     ) {
         let attached = match &admitted {
             Admitted::New(session) => self.begin(session).await.map(|attached| (session, attached)),
@@ -266,7 +266,7 @@ impl Service {
     }
 
     /// A session begins: its node is known from now on.
-    async fn begin(&self, session: &Arc<Session>) -> Result<(Connection, Outgoing), Status> {
+    async fn begin(&self, session: &Arc<Session>) -> Result<(Connection, ControllerMessages), Status> {
         let Agent { name, ip, mac, .. } = session.agent.clone();
         let lldp_key = session.lldp_key.clone();
         if let Err(why) = self.network.register(NodeRegistration { name, ip, mac, lldp_key }).await {

@@ -67,7 +67,7 @@ pub struct Connection {
 
 /// What a connection says to the agent.
 #[derive(Debug)]
-pub struct Outgoing {
+pub struct ControllerMessages {
     session: Arc<Session>,
     connection: u64,
     registered: Option<Registered>,
@@ -114,7 +114,7 @@ impl Session {
         self: &Arc<Session>,
         said: Option<u64>,
         registered: Registered,
-    ) -> Result<(Connection, Outgoing), AttachError> {
+    ) -> Result<(Connection, ControllerMessages), AttachError> {
         let mut number = 0;
         self.change(|phase| {
             (phase.connection, phase.connected) = (phase.connection + 1, true);
@@ -133,7 +133,7 @@ impl Session {
             None => None,
         };
         let registered = Some(Registered { resumed, ..registered });
-        Ok((connection, Outgoing { session: self.clone(), connection: number, registered }))
+        Ok((connection, ControllerMessages { session: self.clone(), connection: number, registered }))
     }
 
     /// A connection is over; returns whether the agent is away now.
@@ -253,7 +253,7 @@ pub enum AttachError {
     Miscounted(#[from] Miscounted),
 }
 
-impl Stream for Outgoing {
+impl Stream for ControllerMessages {
     type Item = Result<ControllerMessage, Status>;
 
     fn poll_next(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Self::Item>> {

@@ -64,7 +64,7 @@ impl Cover {
     pub fn split<'l>(&self, labels: &'l mut [u32]) -> [Vec<Run<'l>>; 2] {
         let runs = labels.chunks_mut(self.piece).enumerate();
         let runs = runs.map(|(i, labels)| Run { first: i * self.piece, labels });
-        let (with, without) = runs.partition(|run| run.first / self.piece % self.every == 0);
+        let (with, without) = runs.partition(|run| (run.first / self.piece).is_multiple_of(self.every));
         [with, without]
     }
 }

@@ -210,7 +210,7 @@ impl Moves {
         self.path[place as usize]
     }
 
-    pub(super) fn from_anchor(&self, place: u32) -> u32 {
+    pub(super) fn way_from_anchor(&self, place: u32) -> u32 {
         self.from_anchor.lengths[place as usize]
     }
 
@@ -222,7 +222,7 @@ impl Moves {
     /// How near a centroid that is not near may be by now.
     pub(super) fn lower(&self, rest: Rest, place: u32) -> u32 {
         let since_step = rest.since_step.saturating_sub(self.step.lengths[place as usize]);
-        since_step.max(rest.since_anchor.saturating_sub(self.from_anchor(place)))
+        since_step.max(rest.since_anchor.saturating_sub(self.way_from_anchor(place)))
     }
 
     /// Which centroids of a group may be nearer than `limit` though they are not near.

@@ -117,14 +117,14 @@ impl Search<'_> {
     /// A bound by a distance that was just measured.
     fn bound(&self, (squared, _, place): Measured) -> Near {
         let distance = self.unit.floor_root(squared);
-        let since_anchor = distance.saturating_sub(self.moves.from_anchor(place));
+        let since_anchor = distance.saturating_sub(self.moves.way_from_anchor(place));
         Near { place, since_step: distance + self.moves.path(place), since_anchor }
     }
 
     /// How near the centroid of a bound may be by now.
     fn lower(&self, bound: &Near) -> u32 {
         let since_step = bound.since_step.saturating_sub(self.moves.path(bound.place));
-        since_step.max(bound.since_anchor.saturating_sub(self.moves.from_anchor(bound.place)))
+        since_step.max(bound.since_anchor.saturating_sub(self.moves.way_from_anchor(bound.place)))
     }
 
     /// Assigns a point by what is known of it; asks for what would be too much to measure one by one.
