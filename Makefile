@@ -29,7 +29,7 @@ test: unit documented end-to-end
 
 unit: packages-test
 	@tools/install-cargo-tools nextest
-	$(SUDO) env "PATH=$$PATH" mininet/ovs.py cargo nextest run --workspace --all-features
+	$(SUDO) env "PATH=$$PATH" mininet/ovs.py cargo nextest run --no-fail-fast --workspace --all-features
 
 documented:
 	cargo test --quiet --workspace --all-features --doc

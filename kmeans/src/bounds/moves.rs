@@ -286,7 +286,7 @@ mod tests {
 
     #[test]
     fn centroids_that_lie_together_are_in_one_group() {
-        let corner = |j: usize| if j % 2 == 0 { 0 } else { 9000 };
+        let corner = |j: usize| if j.is_multiple_of(2) { 0 } else { 9000 };
         let values = (0..40).flat_map(|j| [corner(j) + j as i16, corner(j)]).collect();
         let centroids = Centroids { precision: Precision::Wide, dims: 2, values };
         let groups = Groups::new(&centroids, 2, Level::best(), 2);
