@@ -84,7 +84,7 @@ fn coordinate_bytes(points: &Points) -> usize {
     }
 }
 
-/// Of so many points one is tried by bounds while the others are assigned by all distances.
+/// One point of this number is tried by bounds while the others are assigned by all distances.
 const TRIAL: usize = 32;
 
 /// Points of a trial's piece at least.

@@ -13,7 +13,7 @@ const UNTOLD: (u64, usize) = (32, 64 << 10);
 pub enum Outgoing<M> {
     /// A message of the session.
     Message(M),
-    /// So many messages have come in since the session began.
+    /// How many messages have come in since the session began.
     Received(u64),
 }
 

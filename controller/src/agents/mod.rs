@@ -129,7 +129,7 @@ impl TryFrom<Register> for Agent {
 pub enum Admitted {
     /// Another one, that begins.
     New(Arc<Session>),
-    /// One that goes on; so many of the controller's messages have come.
+    /// One that goes on, and how many of the controller's messages have come.
     Back(Arc<Session>, u64),
     /// None yet: an agent that is away, or that was given up, has the name, and will not come back.
     Former(Arc<Session>),

@@ -181,14 +181,14 @@ impl Session {
         self.link.lock().wake();
     }
 
-    /// A message of so many bytes has come from the agent.
+    /// A message has come from the agent; its length.
     pub fn receive(&self, bytes: usize) {
         let mut link = self.link.lock();
         link.delivery.receive(bytes);
         link.wake();
     }
 
-    /// The agent has got so many messages.
+    /// The agent has got `said` messages.
     ///
     /// # Errors
     /// If that cannot be.

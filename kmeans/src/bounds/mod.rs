@@ -47,12 +47,12 @@ struct Near {
     since_anchor: u32,
 }
 
-/// Which of a rank's points have bounds: the first of each so many pieces of so many points.
+/// Which of a rank's points have bounds: one piece of every `every`, each of `piece` points.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Cover {
     /// Points of a piece.
     pub piece: usize,
-    /// Of so many pieces, one.
+    /// Pieces of which the first has bounds.
     pub every: usize,
 }
 
@@ -85,7 +85,7 @@ pub struct Bounds {
 }
 
 impl Bounds {
-    /// Groups of centroids where a point has so many near ones: as many, since what a rest's bound spares comes near to what a near
+    /// Groups of centroids where a point has `near` ones that are near: as many, since what a rest's bound spares comes near to what a near
     /// one's does.
     fn groups(near: usize, clusters: usize) -> usize {
         near.min(clusters / LEAST_GROUP).max(1)

@@ -69,14 +69,14 @@ impl Outbox {
         self.lock().delivery.tell()
     }
 
-    /// The controller has got so many.
+    /// The controller has got `said` messages.
     pub(super) fn acknowledge(&self, said: u64) -> Result<(), Miscounted> {
         self.lock().delivery.acknowledge(said)?;
         self.room.notify_one();
         Ok(())
     }
 
-    /// The session goes on; the controller has got so many.
+    /// The session goes on; the controller has got `said` messages.
     pub(super) fn resume(&self, said: u64) -> Result<(), Miscounted> {
         let mut state = self.lock();
         state.delivery.resume(said)?;
