@@ -74,13 +74,13 @@ impl<M: Clone> Delivery<M> {
         self.received
     }
 
-    /// A message of so many bytes has come in.
+    /// A message has come in; its length.
     pub fn receive(&mut self, bytes: usize) {
         self.received += 1;
         self.untold += bytes;
     }
 
-    /// The other end has got so many messages.
+    /// The other end has got `said` messages.
     ///
     /// # Errors
     /// If that cannot be.
@@ -95,7 +95,7 @@ impl<M: Clone> Delivery<M> {
         Ok(())
     }
 
-    /// Another connection goes on: the other end has got so many messages, and will be sent the rest.
+    /// Another connection goes on: the other end has got `said` messages, and will be sent the rest.
     ///
     /// # Errors
     /// If that cannot be.
