@@ -74,7 +74,7 @@ impl<M: Clone> Delivery<M> {
         self.received
     }
 
-    /// A message has come in; its length.
+    /// A message of `bytes` bytes has come in.
     pub fn receive(&mut self, bytes: usize) {
         self.received += 1;
         self.untold += bytes;

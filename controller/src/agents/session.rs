@@ -181,7 +181,7 @@ impl Session {
         self.link.lock().wake();
     }
 
-    /// A message has come from the agent; its length.
+    /// A message of `bytes` bytes has come from the agent.
     pub fn receive(&self, bytes: usize) {
         let mut link = self.link.lock();
         link.delivery.receive(bytes);
