@@ -13,6 +13,7 @@
 //! fabric as a [`fabric::Fabric`]. [`jobs::allocate`] and [`costs`] are pure.
 
 pub mod agents;
+mod clock;
 pub mod costs;
 pub mod fabric;
 pub mod groups;

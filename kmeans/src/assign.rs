@@ -50,7 +50,12 @@ pub struct Run<'a> {
     pub labels: &'a mut [u32],
 }
 
-impl Run<'_> {
+impl<'a> Run<'a> {
+    /// The labels of all points, `piece` points at a time.
+    pub fn pieces(labels: &'a mut [u32], piece: usize) -> impl Iterator<Item = Self> {
+        labels.chunks_mut(piece).enumerate().map(move |(i, labels)| Self { first: i * piece, labels })
+    }
+
     /// The numbers of its points.
     pub fn rows(&self) -> Range<usize> {
         self.first..self.first + self.labels.len()
@@ -93,8 +98,7 @@ pub fn assign(
     level: Level,
     threads: usize,
 ) -> Assigned {
-    let runs = labels.chunks_mut(PIECE).enumerate().map(|(i, labels)| Run { first: i * PIECE, labels });
-    assign_runs(points, centroids, runs.collect(), level, threads).found
+    assign_runs(points, centroids, Run::pieces(labels, PIECE).collect(), level, threads).found
 }
 
 /// The same for some runs of points.

@@ -2,18 +2,18 @@
 //! tell. What follows when a node is gone is the caller's.
 
 use super::absence::{Absences, Gone, Input};
+use crate::clock::Clock;
 use crate::fabric::{Fabric, TopologySnapshot};
 use cool_machine::{Machine, Poll, Time};
 use parking_lot::Mutex;
 use std::time::Duration;
 use tokio::sync::Notify;
-use tokio::time::{Instant, sleep_until};
 
 /// Who is here and who is away.
 #[derive(Debug)]
 pub struct Attendance {
-    /// When time began.
-    origin: Instant,
+    /// The time of its machine.
+    clock: Clock,
     absences: Mutex<Absences>,
     /// Something has happened: the next deadline may be another.
     changed: Notify,
@@ -23,7 +23,7 @@ impl Attendance {
     /// Nobody has come yet. Whoever is away has so long to come back.
     pub fn new(grace: Duration) -> Attendance {
         let absences = Mutex::new(Absences::new(grace));
-        Attendance { origin: Instant::now(), absences, changed: Notify::new() }
+        Attendance { clock: Clock::start(), absences, changed: Notify::new() }
     }
 
     /// An agent has a connection.
@@ -44,12 +44,12 @@ impl Attendance {
     /// For how long an agent has been away, if it is.
     pub fn away_for(&self, node: &str) -> Option<Duration> {
         let since = self.absences.lock().since(node)?;
-        Some(self.now().since(since))
+        Some(self.clock.now().since(since))
     }
 
     /// What to say of agents that are away, to whoever looks at the network.
     pub fn warnings(&self) -> Vec<String> {
-        let (absences, now) = (self.absences.lock(), self.now());
+        let (absences, now) = (self.absences.lock(), self.clock.now());
         let warning = |(node, since): (&str, Time)| {
             let seconds = now.since(since).as_secs();
             format!("node {node}: its agent has been away for {seconds} s; the node keeps what it has")
@@ -62,18 +62,12 @@ impl Attendance {
         let mut snapshots = network.watch();
         loop {
             self.look(&snapshots.borrow_and_update());
-            let deadline = match self.absences.lock().poll(self.now()) {
+            let deadline = match self.absences.lock().poll(self.clock.now()) {
                 Poll::Output(gone) => return gone,
                 Poll::Idle(deadline) => deadline,
             };
-            let time_is_over = async {
-                match deadline {
-                    Some(at) => sleep_until(self.origin + Duration::from_nanos(at.as_nanos())).await,
-                    None => std::future::pending().await,
-                }
-            };
             tokio::select! {
-                () = time_is_over => {}
+                () = self.clock.wait(deadline) => {}
                 () = self.changed.notified() => {}
                 // A network that has ended changes no more.
                 Ok(()) = snapshots.changed() => {}
@@ -86,15 +80,11 @@ impl Attendance {
         let mut absences = self.absences.lock();
         let switches = network.switches.iter().any(|switch| switch.connected);
         let located = |node: &str| network.node(node).is_some_and(|node| node.location.is_some());
-        absences.handle(self.now(), Input::Heard(&|node| !switches || located(node), switches));
+        absences.handle(self.clock.now(), Input::Heard(&|node| !switches || located(node), switches));
     }
 
     fn take(&self, input: Input<'_>) {
-        self.absences.lock().handle(self.now(), input);
+        self.absences.lock().handle(self.clock.now(), input);
         self.changed.notify_one();
-    }
-
-    fn now(&self) -> Time {
-        Time::from_nanos(u64::try_from(self.origin.elapsed().as_nanos()).unwrap_or(u64::MAX))
     }
 }

@@ -1,5 +1,5 @@
 //! A node's session with its agent, from the registration until the node is gone. Connections come and go meanwhile; while there
-//! is none, the agent is away, and what is said to it waits ([`cool_proto::delivery`]).
+//! is none, the agent is away, and messages to it are kept until it has acknowledged them ([`cool_proto::delivery`]).
 
 use super::{Agent, OUTBOX};
 use cool_proto::control::controller_message::Body;

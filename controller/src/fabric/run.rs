@@ -2,8 +2,9 @@
 //! [`network`](crate::fabric::network).
 
 use super::Call;
+use crate::clock::Clock;
 use crate::fabric::network::Network;
-use crate::fabric::switch::connection::{self, Clock, ConnectionContext, FromSwitch};
+use crate::fabric::switch::connection::{self, ConnectionContext, FromSwitch};
 use crate::listen::{Connection, Listener};
 use core::sync::atomic::{AtomicU64, Ordering};
 use std::sync::Arc;

@@ -5,6 +5,7 @@
 //! groups made and released by [`Groups`], and tells the agents.
 
 use crate::agents::Session;
+use crate::clock::Clock;
 use crate::fabric::Fabric;
 use crate::groups::{FIRST_EPOCH, Groups, Place};
 use crate::jobs::job::{Limits, SessionEvent};
@@ -17,7 +18,6 @@ use parking_lot::Mutex;
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use tokio::sync::Notify;
-use tokio::time::{Instant, sleep_until};
 use tracing::{Instrument, info, info_span};
 
 impl membership::Place for Place {
@@ -34,8 +34,8 @@ impl membership::Place for Place {
 pub struct Registrar {
     network: Arc<dyn Fabric>,
     groups: Arc<Groups>,
-    /// When time began.
-    origin: Instant,
+    /// The time of its machine.
+    clock: Clock,
     membership: Mutex<Membership<Place>>,
     /// Something has happened: the next deadline may be another.
     changed: Notify,
@@ -49,7 +49,7 @@ impl Registrar {
         Registrar {
             network,
             groups,
-            origin: Instant::now(),
+            clock: Clock::start(),
             membership: Mutex::new(membership),
             changed: Notify::new(),
         }
@@ -144,14 +144,8 @@ impl Registrar {
         let mut in_use = self.groups.busy();
         loop {
             let deadline = self.poll();
-            let time_is_over = async {
-                match deadline {
-                    Some(at) => sleep_until(self.origin + Duration::from_nanos(at.as_nanos())).await,
-                    None => std::future::pending().await,
-                }
-            };
             tokio::select! {
-                () = time_is_over => {}
+                () = self.clock.wait(deadline) => {}
                 () = self.changed.notified() => {}
                 // The sender lives as long as the groups.
                 Ok(()) = in_use.changed() => {
@@ -164,7 +158,7 @@ impl Registrar {
 
     /// Hands the service what has happened, and does what it asks for.
     fn take(self: &Arc<Registrar>, input: Input<'_, Place>) {
-        self.membership.lock().handle(self.now(), input);
+        self.membership.lock().handle(self.clock.now(), input);
         self.poll();
         self.changed.notify_one();
     }
@@ -175,7 +169,7 @@ impl Registrar {
         let deadline = {
             let mut membership = self.membership.lock();
             loop {
-                match membership.poll(self.now()) {
+                match membership.poll(self.clock.now()) {
                     Poll::Idle(deadline) => break deadline,
                     Poll::Output(output) => work.extend(told(output)),
                 }
@@ -210,10 +204,6 @@ impl Registrar {
                 info!(group, "group released");
             }
         }
-    }
-
-    fn now(&self) -> Time {
-        Time::from_nanos(u64::try_from(self.origin.elapsed().as_nanos()).unwrap_or(u64::MAX))
     }
 }
 

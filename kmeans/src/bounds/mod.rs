@@ -62,9 +62,8 @@ impl Cover {
 
     /// The labels of the points that have bounds, and of those that have none.
     pub fn split<'l>(&self, labels: &'l mut [u32]) -> [Vec<Run<'l>>; 2] {
-        let runs = labels.chunks_mut(self.piece).enumerate();
-        let runs = runs.map(|(i, labels)| Run { first: i * self.piece, labels });
-        let (with, without) = runs.partition(|run| (run.first / self.piece).is_multiple_of(self.every));
+        let (with, without) = Run::pieces(labels, self.piece)
+            .partition(|run| (run.first / self.piece).is_multiple_of(self.every));
         [with, without]
     }
 }

@@ -251,7 +251,7 @@ impl Block {
         self.region.address(self.offset, self.len)
     }
 
-    /// Has what of it was not in use before, if that is much, in pages that cost least to have. May take as long as to fill it.
+    /// Asks for huge pages for those of its bytes that were not in use before. May take as long as to fill these.
     pub(super) fn prepare(&self) -> Result<(), OutOfBounds> {
         self.region.use_huge_pages(self.fresh, self.offset + self.len - self.fresh)
     }

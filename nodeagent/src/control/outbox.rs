@@ -36,7 +36,7 @@ struct State {
 
 /// What a connection sends: the registration, and what is to go out once the controller has answered it.
 #[derive(Debug)]
-pub(super) struct Outgoing {
+pub(super) struct AgentMessages {
     outbox: Outbox,
     connection: u64,
     register: Option<Register>,
@@ -44,10 +44,10 @@ pub(super) struct Outgoing {
 
 impl Outbox {
     /// Another connection begins, by this registration.
-    pub(super) fn connect(&self, register: Register) -> Outgoing {
+    pub(super) fn connect(&self, register: Register) -> AgentMessages {
         let mut state = self.lock();
         (state.connection, state.joined) = (state.connection + 1, false);
-        Outgoing { outbox: self.clone(), connection: state.connection, register: Some(register) }
+        AgentMessages { outbox: self.clone(), connection: state.connection, register: Some(register) }
     }
 
     /// A message is to go out.
@@ -139,7 +139,7 @@ impl State {
     }
 }
 
-impl Stream for Outgoing {
+impl Stream for AgentMessages {
     type Item = AgentMessage;
 
     fn poll_next(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<AgentMessage>> {
@@ -179,7 +179,7 @@ mod tests {
         Body::Output(Output { rank, ..Output::default() })
     }
 
-    async fn next(outgoing: &mut Outgoing) -> Option<Body> {
+    async fn next(outgoing: &mut AgentMessages) -> Option<Body> {
         outgoing.next().await.and_then(|message| message.body)
     }
 

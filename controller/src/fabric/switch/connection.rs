@@ -1,6 +1,7 @@
 //! Moves bytes between a switch's socket and its [`session`](crate::fabric::switch::channel), and events between the session
 //! and the [`network`](crate::fabric::network).
 
+use crate::clock::Clock;
 use crate::fabric::switch::channel::{Channel, ChannelConfig, Input, Output, PortInfo, SwitchInfo};
 use crate::fabric::switch::reconcile::{Refusals, Update};
 use crate::fabric::telemetry::Telemetry;
@@ -15,7 +16,6 @@ use rs_openflow::{Framer, Padding};
 use std::sync::Arc;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::sync::{Notify, mpsc};
-use tokio::time::Instant;
 use tracing::{info, warn};
 
 /// Frames that may wait to be sent; more are lost, as frames may be.
@@ -77,28 +77,6 @@ impl PendingUpdate {
 
     pub(crate) fn take(&self) -> Option<Update> {
         self.pending.lock().take()
-    }
-}
-
-/// Time for machines, from a tokio instant.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Clock(Instant);
-
-impl Clock {
-    pub(crate) fn start() -> Clock {
-        Clock(Instant::now())
-    }
-
-    pub(crate) fn now(self) -> Time {
-        Time::ZERO + self.0.elapsed()
-    }
-
-    /// Waits until `deadline`, or for ever if there is none.
-    pub(crate) async fn wait(self, deadline: Option<Time>) {
-        match deadline {
-            Some(deadline) => tokio::time::sleep_until(self.0 + (deadline - Time::ZERO)).await,
-            None => core::future::pending().await,
-        }
     }
 }
 

@@ -1,0 +1,26 @@
+//! The clock of what drives a machine: its time, and waits until one of its deadlines.
+
+use cool_machine::Time;
+use tokio::time::Instant;
+
+/// Time for machines, from a tokio instant.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Clock(Instant);
+
+impl Clock {
+    pub(crate) fn start() -> Clock {
+        Clock(Instant::now())
+    }
+
+    pub(crate) fn now(self) -> Time {
+        Time::ZERO + self.0.elapsed()
+    }
+
+    /// Waits until `deadline`, or for ever if there is none.
+    pub(crate) async fn wait(self, deadline: Option<Time>) {
+        match deadline {
+            Some(deadline) => tokio::time::sleep_until(self.0 + (deadline - Time::ZERO)).await,
+            None => core::future::pending().await,
+        }
+    }
+}
