@@ -35,7 +35,7 @@ documented:
 	cargo test --quiet --workspace --all-features --doc
 
 end-to-end: packages-test
-	cargo build --profile quick --workspace --exclude cool-fuzz --exclude cool-c --exclude cool-python --bins
+	cargo build --profile quick --workspace --exclude cool-fuzz --exclude cool-c --exclude cool-python --features cool-kmeans/parquet --bins
 	tools/bindings
 	COOL_RUST_SUITE=$(TARGET)/bindings/suite-rust $(TARGET)/bindings/python/bin/pytest libcool/python/tests
 	$(SUDO) env COOL_BIN=$(QUICK) /usr/bin/python3 -m pytest tests -v --dist loadfile --tx '$(WORKERS)*popen//python=mininet/apart /usr/bin/python3'
@@ -88,7 +88,7 @@ lint:
 	tools/check-dependencies
 
 release:
-	cargo build --release --workspace --exclude cool-fuzz --exclude cool-c --exclude cool-python
+	cargo build --release --workspace --exclude cool-fuzz --exclude cool-c --exclude cool-python --features cool-kmeans/parquet
 
 packages-demo:
 	@tools/install-packages $(NETWORK_PACKAGES) $(PHOTOGRAPHS)

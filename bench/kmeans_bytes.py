@@ -9,19 +9,25 @@ What iteration i puts on a link is what a run of i iterations puts there less wh
 network, where ranks are placed alike and the seed draws the same first centroids, so that loading, seeding and the end use the same
 links and cancel out. What depends on time differs between runs: repairs of packets that the switch, a process among others, dropped, and
 pings. So of --repeat runs of each kind two figures of each link are taken: the median, and the least, which has the fewest repairs. Bytes are
-those of whole packets, acknowledgements too; the program counts payload.
+those of whole packets, acknowledgements too; the program counts payload. --kinds looks at the packets of the busiest link in as many further
+runs, and says of what kinds they are.
 
 Without points named, they are the middle 8 x 8 pixels of Fashion-MNIST's first pictures (Debian's dataset-fashion-mnist). Needs root and
 Debian's mininet, openvswitch-switch and ethtool.
 """
 import argparse
+import collections
+import contextlib
 import gzip
 import json
 import os
+import socket
 import statistics
+import struct
 import subprocess
 import sys
 import tempfile
+import threading
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 ROOT = os.path.dirname(HERE)
@@ -36,6 +42,54 @@ FASHION = "/usr/share/datasets/fashion-mnist/train-images-idx3-ubyte.gz"
 SIDE, PART = 28, 8
 # The papers' points for each cluster.
 POINTS_PER_CLUSTER = 7.42
+
+
+# Types of the agents' datagrams (transport/src/packet.rs).
+DATAGRAMS = {1: "stream: data", 2: "stream: announce", 3: "stream: NAK", 4: "stream: confirm", 5: "stream: report", 6: "stream: settled",
+             8: "ping", 9: "ping"}
+MAGIC, ETHERNET, ALL_PROTOCOLS, OUTGOING = b"\xc0\x01", 14, 3, 4
+
+
+def kind(frame):
+    """What a packet is, and bytes of what it carries: of TCP what the streams bring, of the agents' datagrams what follows their own head."""
+    ethertype, = struct.unpack_from("!H", frame, 12)
+    if ethertype != 0x0800:
+        return {0x88cc: "LLDP", 0x0806: "ARP"}.get(ethertype, "other"), 0
+    ip = frame[ETHERNET:]
+    protocol, head, length = ip[9], 4 * (ip[0] & 15), struct.unpack_from("!H", ip, 2)[0]
+    if protocol == 6:
+        payload = length - head - 4 * (ip[head + 12] >> 4)
+        return "TCP, with payload" if payload else "TCP, without", payload
+    if protocol == 17 and ip[head + 8:head + 10] == MAGIC:
+        name = DATAGRAMS.get(ip[head + 11], "other datagram")
+        return name, length - head - 8 - 48 if name == "stream: data" else 0
+    return "other datagram" if protocol == 17 else "other", 0
+
+
+@contextlib.contextmanager
+def captured(interface, outgoing):
+    """Packets, their bytes and their payload, by kind, that pass an interface in one direction inside this context."""
+    kinds, over = collections.defaultdict(lambda: [0, 0, 0]), threading.Event()
+    with socket.socket(socket.AF_PACKET, socket.SOCK_RAW, socket.htons(ALL_PROTOCOLS)) as tap:
+        tap.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 64 << 20)
+        tap.bind((interface, 0))
+        tap.settimeout(0.2)
+
+        def listen():
+            while not over.is_set():
+                with contextlib.suppress(TimeoutError):
+                    frame, (_, _, way, _, _) = tap.recvfrom(65536)
+                    if (way == OUTGOING) == outgoing:
+                        name, payload = kind(frame)
+                        kinds[name] = [a + b for a, b in zip(kinds[name], (1, len(frame), payload))]
+
+        listener = threading.Thread(target=listen)
+        listener.start()
+        try:
+            yield kinds
+        finally:
+            over.set()
+            listener.join()
 
 
 def write_points(path, count):
@@ -83,10 +137,28 @@ def measure(a, bed, points, iteration):
         if a.verbose:
             for ends, figures in sorted(links.items()):
                 print("%16s %10d bytes %8d packets" % ("%s to %s" % ends, *figures))
-        return max(links.values())
+        return max((figures, ends) for ends, figures in links.items())
 
     counted = summary.get("busiest_link_bytes", [])[iteration - 1:]
-    return busiest(statistics.median), busiest(min), counted[0] if counted else None
+    (median, ends), (least, _) = busiest(statistics.median), busiest(min)
+    if a.kinds:
+        show_kinds(a, bed, points, iteration, ends)
+    return median, least, counted[0] if counted else None
+
+
+def show_kinds(a, bed, points, iteration, ends):
+    """Prints of what kinds the packets are that a link carries in this iteration, by medians of runs."""
+    link = next(link for link in bed.description["links"] if {link["a"], link["b"]} == set(ends))
+    runs = {iteration - 1: [], iteration: []}
+    for _ in range(a.repeat):
+        for iterations, found in runs.items():
+            with captured(link["a_intf"], ends[0] == link["a"]) as kinds:
+                run(a, bed, points, iterations)
+            found.append(kinds)
+    print("%s to %s, iteration %d:" % (*ends, iteration))
+    for name in sorted({name for found in runs.values() for kinds in found for name in kinds}):
+        after, before = ([statistics.median(kinds[name][i] for kinds in runs[which]) for i in range(3)] for which in (iteration, iteration - 1))
+        print("%20s %7d packets %10d bytes %10d of payload" % (name, *(b - c for b, c in zip(after, before))))
 
 
 def main():
@@ -102,6 +174,7 @@ def main():
     p.add_argument("--command", default="", help="of cool-kmeans: fit; by default none")
     p.add_argument("--options", default="--init random", help="further ones of cool-kmeans (%(default)s)")
     p.add_argument("--wait", type=float, default=600, help="seconds to wait for another testbed on this machine (%(default)s)")
+    p.add_argument("--kinds", action="store_true", help="of what kinds the busiest link's packets are")
     p.add_argument("--verbose", action="store_true", help="all links, and what the program says")
     a = p.parse_args()
     a.bin = os.path.abspath(a.bin)

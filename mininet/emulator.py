@@ -5,9 +5,9 @@ try:
     from mininet.link import Link
     from mininet.log import setLogLevel
     from mininet.net import Mininet
-    from mininet.node import OVSSwitch
+    from mininet.node import OVSSwitch, Switch
     from mininet.topo import Topo
 except ModuleNotFoundError as e:
     sys.exit("%s: %s has no Mininet (%s): install Debian's package mininet, and run this with /usr/bin/python3" % (sys.argv[0], sys.executable, e))
 
-__all__ = ["Link", "Mininet", "OVSSwitch", "Topo", "setLogLevel"]
+__all__ = ["Link", "Mininet", "OVSSwitch", "Switch", "Topo", "setLogLevel"]

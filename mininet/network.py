@@ -10,6 +10,7 @@ import subprocess
 from functools import partial
 
 import topologies
+from bofuss import Bofuss
 from emulator import Link, Mininet, OVSSwitch, setLogLevel
 
 MANAGEMENT_ADDRESS = "10.255.0.1"  # the controller's, on every management link
@@ -28,14 +29,14 @@ def sh(*command):
 class Network:
     """A running emulated network. `start` builds it, `stop` removes all that it made."""
 
-    def __init__(self, topology, host_mbit=0.0, uplink_mbit=0.0, loss=0.0, mtu=1500):
+    def __init__(self, topology, host_mbit=0.0, uplink_mbit=0.0, loss=0.0, mtu=1500, bofuss=False):
         setLogLevel("critical")
         self.host_mbit, self.uplink_mbit, self.loss, self.mtu = host_mbit, uplink_mbit, loss, mtu
         self.management_links = []
         topo = topologies.parse(topology)
         remove_stale_interfaces(topo)
-        self.net = Mininet(topo=topo, link=Link, controller=None, autoSetMacs=True, autoStaticArp=False,
-                           switch=partial(OVSSwitch, datapath="user", failMode="secure", protocols="OpenFlow13"))
+        switch = Bofuss if bofuss else partial(OVSSwitch, datapath="user", failMode="secure", protocols="OpenFlow13")
+        self.net = Mininet(topo=topo, link=Link, controller=None, autoSetMacs=True, autoStaticArp=False, switch=switch)
 
     def start(self, controller):
         """Builds it; `controller` is where the switches look for theirs, as ssl:IP:PORT."""
@@ -72,7 +73,11 @@ class Network:
 
     def connect(self, switch):
         """The switch looks for its controller."""
-        sh("ovs-vsctl", "set-controller", switch, self.controller)
+        node = self.net.get(switch)
+        if isinstance(node, Bofuss):
+            node.look_for(self.controller)
+        else:
+            sh("ovs-vsctl", "set-controller", switch, self.controller)
 
     def disconnect(self, switch):
         """The switch has no controller, and goes on as it was told."""
@@ -143,7 +148,7 @@ def remove_stale_interfaces(topo):
 
 
 def is_switch(node):
-    return isinstance(node, OVSSwitch)
+    return isinstance(node, (OVSSwitch, Bofuss))
 
 
 def is_uplink(link):

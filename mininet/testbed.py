@@ -12,6 +12,7 @@ import contextlib
 import fcntl
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -29,6 +30,13 @@ GRPC_PORT = 7400
 PAGES_PORT = 7480  # of the controller and, each on its own host, of the agents
 LOCK = "/run/lock/cool-testbed.lock"
 BUILD_SECONDS = 180
+# Agents of a laboratory may be root, by this variable, which programs of before do not mind; those beside users are not.
+os.environ.setdefault("COOL_ALLOW_ROOT", "1")
+# Lets a program see accounts that the machine does not have ($0, $1), and cgroups of version 2 or none (filesystem $2), in a mount
+# namespace of its own.
+ACCOUNTS = 'mount --bind "$0" /etc/passwd && mount --bind "$1" /etc/group && mount -t "$2" none /sys/fs/cgroup && shift 2 && exec "$@"'
+AGENT_USER = "coolagent"
+AGENT_UID = 990
 # Where COOL's programs are, unless --bin says it.
 BIN = os.environ.get("COOL_BIN") or os.path.join(os.path.dirname(HERE), "target", "release")
 
@@ -114,8 +122,8 @@ class Testbed:
 
     def __init__(self, topology, host_mbit=0.0, uplink_mbit=0.0, loss=0.0, mtu=1500, slots=4, bin_dir=None, logs=None,
                  join_timeout=60.0, log_level="info", tell_rates=True, insecure_plaintext=False, lldp_ms=0,
-                 controller_flags=(), lose=None):
-        self.options = {"host_mbit": host_mbit, "uplink_mbit": uplink_mbit, "loss": loss, "mtu": mtu}
+                 controller_flags=(), lose=None, users=None, hide_cgroups=False, bofuss=False):
+        self.options = {"host_mbit": host_mbit, "uplink_mbit": uplink_mbit, "loss": loss, "mtu": mtu, "bofuss": bofuss}
         self.topology, self.slots, self.join_timeout, self.log_level = topology, slots, join_timeout, log_level
         self.bin_dir = os.path.abspath(bin_dir or BIN)
         # Whether the controller is told the rates of links, as an operator tells it those that ports do not know.
@@ -124,8 +132,11 @@ class Testbed:
         self.controller_flags = controller_flags
         # The share of datagrams that agents themselves throw away, and the seed of the first of them.
         self.lose = lose
+        # Lines of passwd(5) and group(5) for users whom the machine does not know, if there are to be some: then agents are not root,
+        # and each has a launcher beside it, with cgroups or without.
+        self.users, self.hide_cgroups = users, hide_cgroups
         self.daemons = []
-        self.agents = {}
+        self.agents, self.launchers = {}, {}
         self.stack = contextlib.ExitStack()
 
     def __enter__(self):
@@ -152,6 +163,8 @@ class Testbed:
             self.certificates = os.path.join(self.directory, "certs")
             subprocess.run([os.path.join(self.bin_dir, "cool"), "certs", self.certificates], stdout=subprocess.DEVNULL, check=True)
             self.stack.enter_context(ovs.certified(self.certificates))
+        if self.users:
+            self.invite()
         with deadline(BUILD_SECONDS, "building the network"):
             self.network = self.make_network()
             self.stack.callback(self.network.stop)
@@ -165,10 +178,44 @@ class Testbed:
         self.stack.callback(lambda: stop_all(self.daemons))
         self.start_programs()
 
+    def invite(self):
+        """Prepares what users other than root need to come through to, and what the agents' account has."""
+        os.chmod(self.directory, 0o711)
+        os.chown(self.directory, AGENT_UID, AGENT_UID)
+        self.event_log = os.path.join(self.directory, "events.jsonl")
+        self.public, self.agent_certificates = (os.path.join(self.directory, name) for name in ("public", "agent"))
+        os.mkdir(self.public, 0o755)
+        shutil.copy(os.path.join(self.bin_dir, "cool-nodeagent"), self.public)
+        os.mkdir(self.agent_certificates, 0o700)
+        for name in ("ca.pem", "agent.pem", "agent.key"):
+            shutil.copy(os.path.join(self.certificates, name), self.agent_certificates)
+            os.chown(os.path.join(self.agent_certificates, name), AGENT_UID, AGENT_UID)
+        os.chown(self.agent_certificates, AGENT_UID, AGENT_UID)
+        own = "%s:x:%d:" % (AGENT_USER, AGENT_UID)
+        for name, more, text in (("passwd", "%d::/:/bin/false" % AGENT_UID, self.users[0]), ("group", "", self.users[1])):
+            with open("/etc/" + name) as f, open(os.path.join(self.directory, name), "w") as made:
+                made.write(f.read() + own + more + "\n" + text)
+
+    def with_accounts(self):
+        """The beginning of a command that knows the users."""
+        files = (os.path.join(self.directory, name) for name in ("passwd", "group"))
+        # The shell's $0 and $1 are the files; a shift by 2 leaves the command.
+        return ["unshare", "--mount", "sh", "-c", ACCOUNTS, *files, "tmpfs" if self.hide_cgroups else "cgroup2"]
+
+    def launcher_socket(self, name):
+        return os.path.join(self.directory, name + ".launcher")
+
+    def start_launcher(self, name):
+        command = [os.path.join(self.bin_dir, "cool-launcher"), "--socket", self.launcher_socket(name), "--agent-user", AGENT_USER,
+                   "--min-uid", "900"]
+        self.launchers[name] = self.daemon("launcher-" + name, command, ("mnexec", "-a", str(self.network.net.get(name).pid), *self.with_accounts()))
+
     def start_programs(self):
         """The controller and an agent on every host; all are located afterwards."""
         self.start_controller()
         for host in self.network.net.hosts:
+            if self.users:
+                self.start_launcher(host.name)
             self.start_agent(host.name)
         self.wait_until_joined()
 
@@ -208,13 +255,14 @@ class Testbed:
     def environment(self):
         """What `cool`, and scripts that read counters, need."""
         security = {"COOL_INSECURE_PLAINTEXT": "1"} if self.insecure_plaintext else {"COOL_CERTS": self.certificates}
-        return {**os.environ, **security, "COOL_CONTROLLER": self.controller_address("127.0.0.1"), "COOL_TESTBED": self.description_file,
+        # As whom jobs run: agents without launchers run those of their own user.
+        return {**os.environ, **security, "USER": "root", "COOL_CONTROLLER": self.controller_address("127.0.0.1"), "COOL_TESTBED": self.description_file,
                 "PATH": self.bin_dir + ":" + os.environ.get("PATH", "/usr/bin:/bin")}
 
     def start_controller(self):
         command = [os.path.join(self.bin_dir, "cool-controller"), "--openflow", "0.0.0.0:%d" % OPENFLOW_PORT,
                    "--grpc", "0.0.0.0:%d" % GRPC_PORT, "--http", "127.0.0.1:%d" % PAGES_PORT, *self.security(),
-                   *self.controller_flags]
+                   *self.controller_flags, *(("--event-log", self.event_log) if self.users else ())]
         if self.lldp_ms:
             command += ["--lldp-interval-ms", str(self.lldp_ms)]
         for kind in ("host", "uplink") if self.tell_rates else ():
@@ -232,7 +280,14 @@ class Testbed:
         if self.lose:
             share, seed = self.lose
             command += ["--lose", "%g:%d" % (share, seed + self.network.net.hosts.index(host))]
-        self.agents[name] = self.daemon(name, command, ("mnexec", "-a", str(host.pid)))
+        prefix = ["mnexec", "-a", str(host.pid)]
+        if self.users:
+            command[0] = os.path.join(self.public, "cool-nodeagent")
+            command[command.index("--certs") + 1] = self.agent_certificates
+            command += ["--launcher", self.launcher_socket(name)]
+            prefix += [*self.with_accounts(), "setpriv", "--pdeathsig", "TERM", "--reuid", str(AGENT_UID), "--regid", str(AGENT_UID),
+                       "--clear-groups", "--inh-caps", "+net_raw", "--ambient-caps", "+net_raw"]
+        self.agents[name] = self.daemon(name, command, prefix)
 
     def restart_agent(self, name):
         """Puts a new agent in the place of one that is dead, or is killed."""

@@ -64,6 +64,13 @@ def make_bed():
     stop()
 
 
+def end_controller(bed, number=signal.SIGTERM):
+    """Ends the controller, in order or as the signal does; it may be started again."""
+    bed.controller.signal(number)
+    bed.controller.process.wait(PATIENCE)
+    bed.daemons.remove(bed.controller)
+
+
 def run(bed, *command, timeout=PATIENCE):
     """Runs a command in the testbed; returns the finished process with its output as text."""
     return bed.run(command, capture_output=True, text=True, timeout=timeout)

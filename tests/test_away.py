@@ -7,7 +7,7 @@ import subprocess
 import time
 
 import pytest
-from conftest import PATIENCE, log_of, run, succeed, wait_for
+from conftest import PATIENCE, end_controller, log_of, run, succeed, wait_for
 from test_jobs import ended, lines, running, start
 from test_recovery import multicast, whole
 
@@ -177,9 +177,7 @@ def test_an_agent_that_is_stopped_in_order_leaves_at_once(make_bed):
 
 def restarted_in_order(bed):
     """As systemctl restart does."""
-    bed.controller.signal(signal.SIGTERM)
-    bed.controller.process.wait(PATIENCE)
-    bed.daemons.remove(bed.controller)
+    end_controller(bed)
     bed.start_controller()
 
 

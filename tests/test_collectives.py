@@ -54,8 +54,8 @@ def test_what_a_whole_rack_loses_is_mended_by_one_multicast_there(make_bed):
     bed = make_bed("tree:2x4", host_mbit=20, uplink_mbit=20)
     # Ranks go rack by rack in the order in which these were found, which is another on each start.
     rack = [bed.network.net.get(n["name"]) for n in bed.cool_json("topology")["nodes"] if n["rack"] == 1]
-    # Data packets (type 1) by the way in their headers: 0 over the tree, 3 over the rack's.
-    lost, mended = "28&0xFFFF00FF=0xC0010001&&68&0x1F=7&&72&0xFF00=0", "28&0xFFFF00FF=0xC0010001&&72&0xFF00=0x300"
+    # Data packets (tagged, of type 1) by the way in their headers: 0 over the tree, 3 over the rack's.
+    lost, mended = "28&0xFFFF0000=0xC2010000&&68&0x1F=7&&72&0xFF00=0", "28&0xFFFF0000=0xC2010000&&72&0xFF00=0x300"
     for host in rack:
         for rule, verdict in ((lost, "DROP"), (mended, "ACCEPT")):
             bed.network.run_in(host, "iptables", "-A", "INPUT", "-p", "udp", "-m", "u32", "--u32", rule, "-j", verdict)

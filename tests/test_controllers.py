@@ -1,10 +1,11 @@
 """Several controllers for the same switches, and controllers that may use only a part of them."""
 import json
 import os
+import re
 import signal
 import subprocess
 
-from conftest import PATIENCE, log_of, succeed, wait_for
+from conftest import PATIENCE, end_controller, log_of, succeed, wait_for
 from test_recovery import whole
 
 LATER_OPENFLOW, LATER_GRPC = 6654, 7401
@@ -41,9 +42,7 @@ def test_of_two_controllers_the_later_one_has_the_switches_and_the_earlier_is_re
     wait_for(lambda: masters() == {LATER_OPENFLOW}, "the later one is master of all")
     assert "turned away" not in log_of(bed, "later")
     # Started anew, it is the later one: from a network in which another has left its rules.
-    bed.controller.signal(signal.SIGTERM)
-    bed.controller.process.wait(PATIENCE)
-    bed.daemons.remove(bed.controller)
+    end_controller(bed)
     bed.start_controller()
     wait_for(lambda: whole(bed), "the first one has the network again")
     wait_for(lambda: "turned away: a controller that started later runs it" in log_of(bed, "later"), "the other is refused")
@@ -63,9 +62,7 @@ def test_racks_keep_their_numbers_when_the_controller_is_restarted_in_order(make
     before = racks()
     succeed(bed, "cool", "bench", "--ops", "allreduce", "--bytes", "1000", "--reps", "1")
     for _ in range(2):
-        bed.controller.signal(signal.SIGTERM)
-        bed.controller.process.wait(PATIENCE)
-        bed.daemons.remove(bed.controller)
+        end_controller(bed)
         bed.start_controller()
         bed.wait_until_joined()
         assert racks() == before
@@ -77,3 +74,63 @@ def test_groups_for_which_switches_have_no_room_run_by_chains_and_the_full_switc
     succeed(bed, "cool", "bench", "--ops", "bcast,allreduce", "--bytes", "100K", "--reps", "1")
     assert "is full, 0 of its 0 group entries are in use" in log_of(bed, "controller")
     assert "group_id" not in subprocess.check_output(["ovs-ofctl", "-O", "OpenFlow13", "dump-groups", "s1"], text=True)
+
+
+def ofctl(*arguments):
+    return subprocess.check_output(["ovs-ofctl", "-O", "OpenFlow13", *arguments], text=True)
+
+
+def group_numbers(switch):
+    return {int(number) for number in re.findall(r"group_id=(\d+)", ofctl("dump-groups", switch))}
+
+
+def restart_controller(bed, *flags, between=lambda: None):
+    """Ends the controller in order, does what is to be done while there is none, and starts it with these flags."""
+    end_controller(bed)
+    between()
+    bed.controller_flags = flags
+    bed.start_controller()
+
+
+def test_a_table_and_group_numbers_that_the_operator_gives_are_used_beside_those_of_others(make_bed):
+    bed = make_bed("tree:2x2", lldp_ms=300)
+    switches = [switch.name for switch in bed.network.net.switches]
+
+    def lead_to_table_5():
+        for switch in switches:
+            ofctl("del-flows", switch)
+            ofctl("del-groups", switch)
+            ofctl("add-flow", switch, "table=0,priority=0,actions=goto_table:5")
+            ofctl("add-group", switch, "group_id=7,type=all,bucket=output:1")
+
+    restart_controller(bed, "--flow-table", "5", "--first-group", "0x1000", between=lead_to_table_5)
+    bed.wait_until_joined()
+    succeed(bed, "cool", "bench", "--ops", "bcast,allreduce", "--bytes", "100K", "--reps", "1")
+    bench = subprocess.Popen(["cool", "bench", "--ops", "bcast", "--bytes", "1M", "--reps", "1000000"], env=bed.environment(),
+                             stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    wait_for(lambda: all(group_numbers(switch) - {7} for switch in switches), "every switch has a part of a tree")
+    for switch in switches:
+        assert all(0x1000 <= number < 0x1000 + (1 << 18) for number in group_numbers(switch) - {7})
+        assert ofctl("dump-flows", switch, "table=0").count("cookie=") == 1
+        assert ofctl("dump-flows", switch, "cookie=0x434f4f4c00000000/0xffffffff00000000").count("table=5,") > 5
+    bench.send_signal(signal.SIGINT)
+    bench.wait(PATIENCE)
+    # A later controller finds in that table what this one has left, and leaves what others have alone.
+    restart_controller(bed, "--flow-table", "5", "--first-group", "0x1000")
+    bed.wait_until_joined()
+    succeed(bed, "cool", "bench", "--ops", "allreduce", "--bytes", "100K", "--reps", "1")
+    assert all(7 in group_numbers(switch) for switch in switches)
+
+
+def test_unicast_beyond_the_flows_that_a_switch_may_have_is_left_out_and_told(make_bed):
+    bed = make_bed("tree:2x1", lldp_ms=300)
+    # What an earlier controller has left is in the switches however little a later one may add.
+    clear = lambda: [ofctl("del-flows", switch.name) for switch in bed.network.net.switches]
+    restart_controller(bed, "--max-flows-per-switch", "7", between=clear)
+    wait_for(lambda: "it may have 7 flows" in log_of(bed, "controller"), "what did not fit is told")
+    for switch in bed.network.net.switches:
+        assert ofctl("dump-flows", switch.name).count("cookie=") <= 7
+    # As soon as there may be more, all is there.
+    restart_controller(bed)
+    bed.wait_until_joined()
+    succeed(bed, "cool", "bench", "--ops", "allreduce", "--bytes", "100K", "--reps", "1")

@@ -6,7 +6,7 @@ import subprocess
 
 import faults
 import pytest
-from conftest import PATIENCE, log_of, run, succeed, wait_for
+from conftest import PATIENCE, end_controller, log_of, run, succeed, wait_for
 
 import network
 
@@ -102,9 +102,7 @@ def test_every_operation_and_messages_bring_the_right_bytes_where_packets_are_lo
 
 def test_a_controller_that_starts_after_switches_and_agents_finds_them(make_bed):
     bed = make_bed("tree:2x2")
-    bed.controller.signal(signal.SIGKILL)
-    bed.controller.process.wait(PATIENCE)
-    bed.daemons.remove(bed.controller)
+    end_controller(bed, signal.SIGKILL)
     bed.start_controller()
     bed.wait_until_joined()
     succeed(bed, "cool", "bench", "--ops", "bcast,reduce", "--bytes", "100K", "--reps", "1")

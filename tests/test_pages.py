@@ -66,7 +66,7 @@ def test_an_agents_metrics_tell_of_its_collectives(make_bed):
     def metrics(name):
         return bed.network.run_in(bed.network.net.get(name), "/usr/bin/python3", "-c", FETCH, PAGES + "metrics")
 
-    succeed(bed, "cool", "bench", "--ops", "bcast,allreduce", "--bytes", "1M", "--reps", "3", "--warmup", "0")
+    succeed(bed, "cool", "bench", "--ops", "bcast,allreduce", "--bytes", "1M", "--reps", "3", "--warmup", "0", "--plan", "bcast=multicast")
     told = [metrics(host.name) for host in bed.network.net.hosts]
     for text in told:
         assert metric(text, "cool_agent_calls_total", operation="bcast") >= 3

@@ -8,16 +8,14 @@ import subprocess
 import threading
 
 import pytest
-from conftest import PATIENCE, succeed, wait_for
+from conftest import PATIENCE, end_controller, succeed, wait_for
 from test_forwarding import reaches
 from test_kmeans import write_npy
 
 
 def killed_controller(bed, _tree):
     """kill -9, and another one a moment later."""
-    bed.controller.signal(signal.SIGKILL)
-    bed.controller.process.wait(PATIENCE)
-    bed.daemons.remove(bed.controller)
+    end_controller(bed, signal.SIGKILL)
     bed.start_controller()
     return lambda: None
 

@@ -12,7 +12,9 @@ use std::path::PathBuf;
 /// needed only to make more. Files that are there are kept, so the command can be repeated to add nodes.
 ///
 /// An agent with agent.pem may register any node; with --node, DIR/NODE has an agent.pem that is good for this
-/// node only. Tools may start programs on all nodes: tool.key is for those who may.
+/// node only. Whoever has tool.key is an operator: runs jobs in anybody's name, sees and ends all of them. With
+/// --user, DIR/users/USER has a tool.pem for that user, whose jobs run under the user's account, and who sees and ends no
+/// other's.
 ///
 /// Open vSwitch: ovs-vsctl set-ssl DIR/switch.key DIR/switch.pem DIR/ca.pem
 #[derive(Debug, clap::Args)]
@@ -25,6 +27,10 @@ pub(crate) struct Options {
     #[arg(long = "node", value_name = "NAME")]
     nodes: Vec<String>,
 
+    /// A user who gets a certificate for running jobs; may be repeated
+    #[arg(long = "user", value_name = "NAME")]
+    users: Vec<String>,
+
     /// How long new certificates are valid
     #[arg(long, default_value_t = 3650, value_parser = clap::value_parser!(u16).range(1..=36500))]
     days: u16,
@@ -36,9 +42,10 @@ pub(crate) struct Options {
 
 /// Makes them, and prints the files written.
 pub(crate) fn make(options: &Options) -> Result<(), Error> {
-    let Options { folder, nodes, days, renew } = options;
-    let written =
-        make::make(folder, &CertificateRequest { nodes: nodes.clone(), days: *days, renew: *renew })?;
+    let Options { folder, nodes, users, days, renew } = options;
+    let request =
+        CertificateRequest { nodes: nodes.clone(), users: users.clone(), days: *days, renew: *renew };
+    let written = make::make(folder, &request)?;
     let mut out = std::io::stdout().lock();
     for file in &written {
         writeln!(out, "{}", file.display())?;

@@ -12,6 +12,9 @@ const CONNECT_WITHIN: Duration = Duration::from_secs(5);
 /// How often a silent controller is asked whether it is there, and how long it may take to answer.
 const PING_EVERY: Duration = Duration::from_secs(5);
 
+/// Bytes that may be on their way: what is unread when a connection breaks has to be said again.
+const WINDOW: u32 = 256 << 10;
+
 /// Connects to the controller at `address`, a URL or HOST:PORT.
 pub(crate) async fn connect(
     address: &str,
@@ -21,6 +24,7 @@ pub(crate) async fn connect(
     let url = address.to_string();
     let channel = Endpoint::from(address)
         .connect_timeout(CONNECT_WITHIN)
+        .initial_stream_window_size(WINDOW)
         .http2_keep_alive_interval(PING_EVERY)
         .keep_alive_timeout(PING_EVERY)
         .connect_with_connector(connector)

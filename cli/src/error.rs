@@ -2,6 +2,7 @@
 
 use crate::bench::RankError;
 use cool_proto::control::Finished;
+use cool_proto::numbers;
 use std::process::ExitCode;
 
 /// Why a command failed.
@@ -23,9 +24,9 @@ pub(crate) enum Error {
     Lost(String),
     #[error("the controller stops")]
     Stopped,
-    #[error("the controller ended job {0} without saying how")]
+    #[error("the controller ended job {short} without saying how", short = numbers::short(*.0))]
     Unfinished(u64),
-    #[error("{} failed: {}", if *job == 0 { "the job".to_owned() } else { format!("job {job}") }, finished.reason)]
+    #[error("{} failed: {}", if *job == 0 { "the job".to_owned() } else { format!("job {}", numbers::short(*job)) }, finished.reason)]
     Failed { job: u64, finished: Finished },
     #[error("interrupted; {}", if *ended { "the job has ended" } else { "the job is being ended" })]
     Interrupted { signal: i32, ended: bool },

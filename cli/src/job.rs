@@ -4,15 +4,18 @@ use crate::error::Error;
 use clap::ValueEnum;
 use cool_proto::control::controller_client::ControllerClient;
 use cool_proto::control::{
-    AttendRequest, CancelRequest, Group, JobEvent, JobSpec, Output, SignalRequest, job_event::Body, job_spec,
+    AttendRequest, CancelRequest, Exited, Group, JobEvent, JobSpec, Output, SignalRequest, job_event::Body,
+    job_spec,
 };
+use cool_proto::numbers;
+use std::collections::HashMap;
 use std::error::Error as _;
 use std::future::poll_fn;
 use std::num::NonZeroU32;
 use std::task::Poll;
 use std::time::Duration;
 use tokio::signal::unix::{Signal, SignalKind, signal};
-use tokio::time::{Instant, interval, sleep_until};
+use tokio::time::{Instant, interval, sleep_until, timeout};
 use tonic::transport::Channel;
 use tonic::{Code, Streaming};
 
@@ -21,6 +24,8 @@ const COME_BACK_WITHIN: Duration = Duration::from_secs(60);
 const TRY_EVERY: Duration = Duration::from_millis(200);
 /// How long a cancelled job may take to end: the controller gives its ranks 10 s.
 const END_WITHIN: Duration = Duration::from_secs(20);
+/// How long it may take to tell the controller that nobody follows the job any more.
+const LEAVE_WITHIN: Duration = Duration::from_secs(5);
 
 /// SIGUSR1 and SIGUSR2 go to the ranks.
 const PASSED_ON: [i32; 2] = [10, 12];
@@ -44,7 +49,7 @@ impl From<Placement> for job_spec::Placement {
 }
 
 /// How many ranks a job has, and where they go.
-#[derive(Clone, Copy, Debug, clap::Args)]
+#[derive(Clone, Debug, clap::Args)]
 pub(crate) struct Ranks {
     /// Number of ranks [default: one on each node]
     #[arg(short = 'n', long, value_name = "N")]
@@ -57,6 +62,10 @@ pub(crate) struct Ranks {
     /// In which order ranks are given to nodes
     #[arg(long, value_enum, default_value = "racked")]
     placement: Placement,
+
+    /// Run the job as this user, by name or number: for operators, whose certificates name no user [default: you]
+    #[arg(long, value_name = "NAME")]
+    user: Option<String>,
 }
 
 impl Ranks {
@@ -66,7 +75,7 @@ impl Ranks {
             ranks: self.ranks.map_or(0, NonZeroU32::get),
             ranks_per_node: self.ranks_per_node.map_or(0, NonZeroU32::get),
             placement: job_spec::Placement::from(self.placement).into(),
-            user: user(),
+            user: self.user.unwrap_or_else(user),
             ..JobSpec::default()
         }
     }
@@ -80,21 +89,24 @@ pub(crate) enum Heard {
     Line(Output),
 }
 
-/// Runs a job to its end. An error of `hear`, or dropping the future, cancels it; so does Ctrl-C, which then waits for
-/// its end. SIGUSR1 and SIGUSR2 are passed on to the ranks.
+/// Runs a job to its end, whatever becomes of the connection and the controller. An error of `hear` cancels it; so does Ctrl-C, which
+/// then waits for its end. SIGUSR1 and SIGUSR2 are passed on to the ranks.
 pub(crate) async fn run(
     client: ControllerClient<Channel>,
     spec: JobSpec,
     hear: impl FnMut(Heard) -> Result<(), Error>,
 ) -> Result<(), Error> {
     let signals = Signals::new().map_err(Error::Runtime)?;
-    let mut job =
-        FollowedJob { client, spec, number: 0, started: Instant::now(), signals, interrupted: None };
+    let lines = LinesHeard::default();
+    let mut job = FollowedJob { client, spec, number: 0, started: None, lines, signals, interrupted: None };
     let ended = job.follow(hear).await;
-    match job.interrupted {
-        Some((signal, _)) => Err(Error::Interrupted { signal, ended: job.number > 0 && has_ended(&ended) }),
-        None => ended,
+    if let Some((signal, _)) = job.interrupted {
+        return Err(Error::Interrupted { signal, ended: job.number > 0 && has_ended(&ended) });
     }
+    if job.number > 0 && !has_ended(&ended) {
+        job.leave().await;
+    }
+    ended
 }
 
 /// Whether the controller has said that the job is over.
@@ -106,9 +118,11 @@ fn has_ended(outcome: &Result<(), Error>) -> bool {
 struct FollowedJob {
     client: ControllerClient<Channel>,
     spec: JobSpec,
-    /// 0 until it is started.
+    /// 0 until the controller has taken it on.
     number: u64,
-    started: Instant,
+    /// Since when its ranks run.
+    started: Option<Instant>,
+    lines: LinesHeard,
     signals: Signals,
     /// By which signal, and until when to wait for the job's end.
     interrupted: Option<(i32, Instant)>,
@@ -138,15 +152,25 @@ impl FollowedJob {
                 }
             };
             match event.body {
+                Some(Body::Submitted(submitted)) => self.number = submitted.job,
+                // Told again to whoever comes back.
+                Some(Body::Started(_)) if self.started.is_some() => {}
                 Some(Body::Started(started)) => {
-                    (self.number, self.started) = (started.job, Instant::now());
+                    (self.number, self.started) = (started.job, Some(Instant::now()));
                     hear(Heard::Started(started.group.unwrap_or_default()))?;
                 }
-                Some(Body::Output(output)) => hear(Heard::Line(output))?,
+                Some(Body::Output(output)) => match self.lines.hear(&output) {
+                    Line::Known => {}
+                    Line::New { lost } => {
+                        say_lost(output.rank, lost);
+                        hear(Heard::Line(output))?;
+                    }
+                },
                 Some(Body::Finished(finished)) if finished.code == 0 => return Ok(()),
                 Some(Body::Finished(finished)) => return Err(Error::Failed { job: self.number, finished }),
                 // How each rank ended is summed up at the end.
-                Some(Body::Exited(_)) | None => {}
+                Some(Body::Exited(exited)) => say_lost(exited.rank, self.lines.lack(&exited)),
+                None => {}
             }
         }
     }
@@ -165,34 +189,52 @@ impl FollowedJob {
         if again || job == 0 {
             return Err(Error::Unfinished(job));
         }
-        eprintln!("cool: ending job {job}; once more to leave it at once");
-        let user = format!("{}, who started it", user());
-        self.client.cancel(CancelRequest { job, user }).await?;
-        Ok(())
+        eprintln!("cool: ending job {}; once more to leave it at once", numbers::short(job));
+        match self.cancel().await {
+            // The connection is about to be found broken: it is cancelled on the next one.
+            Ok(()) | Err(Error::Lost(_)) => Ok(()),
+            Err(why) => Err(why),
+        }
     }
 
-    /// Comes back to a job whose controller is gone, once another one runs and has taken it over.
+    async fn cancel(&mut self) -> Result<(), Error> {
+        let user = format!("{}, who started it", user());
+        Ok(self.client.cancel(CancelRequest { job: self.number, user }).await.map(drop)?)
+    }
+
+    /// The job is to end, since it is not followed any more.
+    async fn leave(&mut self) {
+        let ended = timeout(LEAVE_WITHIN, self.cancel()).await;
+        if !matches!(ended, Ok(Ok(()))) {
+            let job = numbers::short(self.number);
+            eprintln!(
+                "cool: job {job} could not be cancelled; it ends when the controller has missed this command for its grace time"
+            );
+        }
+    }
+
+    /// Comes back to a job after the connection broke: to the same controller, or to another one that has taken it over.
     async fn come_back(&mut self, why: Error) -> Result<Streaming<JobEvent>, Error> {
         let job = self.number;
-        if job == 0 || self.interrupted.is_some() || !matches!(why, Error::Lost(_) | Error::Stopped) {
+        if job == 0 || !matches!(why, Error::Lost(_) | Error::Stopped) {
             return Err(why);
         }
-        eprintln!("cool: {why}; job {job} goes on, waiting for a controller");
+        eprintln!("cool: {why}; job {} goes on, waiting for a controller", numbers::short(job));
         // The job goes on for as long as there is no controller, and so does this.
         let mut until = None;
         let mut tries = interval(TRY_EVERY);
         loop {
+            let interrupted = self.interrupted.map(|(_, until)| until);
             tokio::select! {
                 _ = tries.tick() => {}
-                signal = self.signals.next() => {
-                    self.interrupted = (!PASSED_ON.contains(&signal)).then(|| (signal, Instant::now()));
-                    if self.interrupted.is_some() {
-                        return Err(why);
-                    }
-                }
+                signal = self.signals.next() => self.interrupt(signal, &why)?,
                 () = at(until) => return Err(why),
+                () = at(interrupted) => return Err(why),
             }
-            let request = AttendRequest { job, spec: Some(self.rest()) };
+            if self.interrupted.is_some() && self.cancel().await.is_err() {
+                continue;
+            }
+            let request = AttendRequest { job, spec: Some(self.rest()), numbered: true };
             match self.client.attend(request).await.map_err(Error::from) {
                 Ok(events) => return Ok(events.into_inner()),
                 Err(Error::Lost(_)) => until = None,
@@ -201,14 +243,74 @@ impl FollowedJob {
         }
     }
 
+    /// A signal while there is no controller: the job is to end as soon as there is one, or it is left.
+    fn interrupt(&mut self, signal: i32, why: &Error) -> Result<(), Error> {
+        if PASSED_ON.contains(&signal) {
+            return Ok(());
+        }
+        let again = self.interrupted.replace((signal, Instant::now() + END_WITHIN)).is_some();
+        if again { Err(Error::Lost(why.to_string())) } else { Ok(()) }
+    }
+
     /// What was asked for, with the time that is left.
     fn rest(&self) -> JobSpec {
-        let gone = u64::try_from(self.started.elapsed().as_millis()).unwrap_or(u64::MAX);
+        let gone = self.started.map_or(Duration::ZERO, |since| since.elapsed());
+        let gone = u64::try_from(gone.as_millis()).unwrap_or(u64::MAX);
         let time_limit_ms = match self.spec.time_limit_ms {
             0 => 0,
             limit => limit.saturating_sub(gone).max(1),
         };
         JobSpec { time_limit_ms, ..self.spec.clone() }
+    }
+}
+
+/// Which lines of each rank's streams have been heard. A line may come twice when the connection or the controller has been lost
+/// meanwhile, and some may have been dropped: their numbers tell.
+#[derive(Debug, Default)]
+struct LinesHeard {
+    /// By rank, and whether it is standard error.
+    last: HashMap<(u32, bool), u64>,
+}
+
+/// What a line is.
+#[derive(Debug, PartialEq, Eq)]
+enum Line {
+    /// It has been heard.
+    Known,
+    /// It has not, nor have `lost` lines before it.
+    New { lost: u64 },
+}
+
+impl LinesHeard {
+    fn hear(&mut self, output: &Output) -> Line {
+        if output.number == 0 {
+            return Line::New { lost: 0 };
+        }
+        let last = self.last.entry((output.rank, output.stderr)).or_default();
+        if output.number <= *last {
+            return Line::Known;
+        }
+        let lost = output.number - *last - 1;
+        *last = output.number;
+        Line::New { lost }
+    }
+
+    /// How many lines of a rank that has ended will not come.
+    fn lack(&mut self, exited: &Exited) -> u64 {
+        let printed = [(false, exited.stdout_lines), (true, exited.stderr_lines)];
+        let lacking = printed.map(|(stderr, printed)| {
+            let last = self.last.entry((exited.rank, stderr)).or_default();
+            let lacking = printed.saturating_sub(*last);
+            *last += lacking;
+            lacking
+        });
+        lacking.iter().sum()
+    }
+}
+
+fn say_lost(rank: u32, lines: u64) {
+    if lines > 0 {
+        eprintln!("cool: {lines} lines of rank {rank} are lost");
     }
 }
 
@@ -246,8 +348,31 @@ impl Signals {
     }
 }
 
-/// Who runs this command, for others to read.
+/// Who runs this command, by its word: a name, or else a number.
 pub(crate) fn user() -> String {
     let name = ["USER", "LOGNAME"].into_iter().find_map(|variable| std::env::var(variable).ok());
-    name.unwrap_or_else(|| format!("user {}", rustix::process::getuid().as_raw()))
+    name.unwrap_or_else(|| rustix::process::getuid().as_raw().to_string())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lines_that_come_twice_are_known_and_those_that_never_come_are_counted() {
+        let mut heard = LinesHeard::default();
+        let mut hear =
+            |rank, stderr, number| heard.hear(&Output { rank, stderr, number, ..Output::default() });
+        let new = |lost| Line::New { lost };
+        assert_eq!([hear(0, false, 1), hear(0, false, 2), hear(0, true, 1)], [new(0), new(0), new(0)]);
+        assert_eq!(
+            [hear(0, false, 1), hear(0, false, 2), hear(0, false, 3)],
+            [Line::Known, Line::Known, new(0)]
+        );
+        assert_eq!([hear(0, false, 7), hear(1, false, 2)], [new(3), new(1)]);
+        // An agent that does not number them.
+        assert_eq!([hear(0, false, 0), hear(0, false, 0)], [new(0), new(0)]);
+        let exited = Exited { rank: 0, stdout_lines: 9, stderr_lines: 1, ..Exited::default() };
+        assert_eq!([heard.lack(&exited), heard.lack(&exited)], [2, 0]);
+    }
 }

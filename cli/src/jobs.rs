@@ -6,6 +6,7 @@ use cool_proto::control::controller_client::ControllerClient;
 use cool_proto::control::{
     CancelRequest, DrainRequest, JobView, JobsRequest, SignalRequest, job_view::State,
 };
+use cool_proto::numbers;
 use serde_json::{Value, json};
 use std::collections::BTreeSet;
 use std::io::Write;
@@ -152,6 +153,13 @@ fn command(job: &JobView) -> String {
     [vec![spec.program], spec.args].concat().join(" ")
 }
 
+/// A job's number: a short one, unless it would mean several.
+fn name(job: &JobView, jobs: &[JobView]) -> String {
+    let short = numbers::short(job.job);
+    let several = jobs.iter().filter(|other| numbers::short(other.job) == short).count() > 1;
+    (if several { job.job } else { short }).to_string()
+}
+
 fn table(jobs: &[JobView]) -> String {
     let mut rows =
         vec![["job", "state", "ranks", "nodes", "time", "limit", "user", "command"].map(str::to_owned)];
@@ -159,7 +167,7 @@ fn table(jobs: &[JobView]) -> String {
         let spec = job.spec.clone().unwrap_or_default();
         let clock = |ms| units::clock(Duration::from_millis(ms));
         [
-            job.job.to_string(),
+            name(job, jobs),
             state(job).to_owned(),
             job.nodes.len().to_string(),
             job.nodes.iter().collect::<BTreeSet<_>>().len().to_string(),

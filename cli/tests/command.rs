@@ -166,7 +166,7 @@ impl Stage {
 }
 
 fn line(rank: u32, stderr: bool, text: &str) -> Body {
-    Body::Output(Line { job: 3, rank, stderr, line: text.into() })
+    Body::Output(Line { job: 3, rank, stderr, line: text.into(), number: 0 })
 }
 
 fn started(ranks: u32) -> Body {

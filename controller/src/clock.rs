@@ -16,6 +16,11 @@ impl Clock {
         Time::ZERO + self.0.elapsed()
     }
 
+    /// The tokio instant of a time.
+    pub(crate) fn instant(self, time: Time) -> Instant {
+        self.0 + (time - Time::ZERO)
+    }
+
     /// Waits until `deadline`, or for ever if there is none.
     pub(crate) async fn wait(self, deadline: Option<Time>) {
         match deadline {

@@ -12,6 +12,7 @@
 //! [`fabric`] runs the network and knows nothing of jobs; the rest knows nothing of OpenFlow and reaches the
 //! fabric as a [`fabric::Fabric`]. [`jobs::allocate`] and [`costs`] are pure.
 
+pub mod access;
 pub mod agents;
 mod clock;
 pub mod costs;

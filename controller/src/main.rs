@@ -8,6 +8,7 @@ use cool_controller::server::{WebPages, serve};
 use cool_daemon::config;
 use cool_daemon::log::LogError;
 use cool_daemon::web::ListenError;
+use cool_proto::numbers;
 use cool_tls::{FolderError, Role};
 use std::net::SocketAddr;
 use std::process::ExitCode;
@@ -72,8 +73,9 @@ async fn run(options: Options) -> Result<(), Error> {
         warn!("no TLS: whoever reaches these ports can read, forge and start programs");
     }
     let secret = secret()?;
+    let generation = numbers::now();
     let fabric = FabricHandle::start(
-        options.fabric(),
+        options.fabric(generation),
         secret.derive(b"switches"),
         Listener::new(switches, for_switches),
     );
@@ -84,7 +86,7 @@ async fn run(options: Options) -> Result<(), Error> {
         }
     };
     serve(
-        options.server(secret.derive(b"agents")),
+        options.server(&secret, generation),
         Arc::new(fabric),
         Listener::new(agents, for_agents),
         pages.map(|listener| WebPages { listener, events }),

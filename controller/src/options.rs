@@ -1,13 +1,18 @@
 //! The command line.
 
 use crate::costs::Given;
-use crate::fabric::{FabricConfig, TableCapacity, Unicast};
+use crate::fabric::{DatapathId, FabricConfig, Pipeline, TableCapacity, Unicast};
+use crate::groups::keys::GroupKeys;
 use crate::jobs::job::Limits;
 use crate::server::ServerConfig;
 use clap::Parser;
 use cool_topology::Key;
+use cool_topology::ids::NoDatapathId;
+use cool_types::check_node_name;
+use std::collections::BTreeMap;
 use std::net::SocketAddr;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::sync::Arc;
+use std::time::Duration;
 
 /// Runs the network of a COOL cluster: discovers it, forwards in it, installs multicast trees, starts jobs.
 ///
@@ -77,12 +82,37 @@ pub struct Options {
     pub max_failovers_per_switch: Option<u32>,
 
     /// Flows that each switch may be given, those for unicast counted [default: as many as it says that it has].
+    ///
+    /// A group for which there is no room does with fewer trees. Unicast for which there is none is left out, with a warning: what
+    /// it is for is not reached.
     #[arg(long, value_name = "N")]
     pub max_flows_per_switch: Option<u32>,
 
     /// Meters that each switch may be given, one for each port [default: as many as it says that it has].
     #[arg(long, value_name = "N")]
     pub max_meters_per_switch: Option<u32>,
+
+    /// The table of each switch that flows are in.
+    ///
+    /// Packets have to be led to any other than the first one, by goto_table, as the switch's own pipeline does or flows of
+    /// somebody else's. They must also bring LLDP there.
+    #[arg(long, value_name = "TABLE", default_value_t = 0, value_parser = clap::value_parser!(u8).range(..=i64::from(Pipeline::LAST_TABLE)))]
+    pub flow_table: u8,
+
+    /// The lowest number of the groups in each switch's group table, such as 0x1000.
+    ///
+    /// The 33,554,432 numbers from it on must be nobody else's: trees take the first 262,144, fast failover the second half. It must stay
+    /// the same while switches hold groups: those of other numbers are not known to be this controller's.
+    #[arg(long, value_name = "NUMBER", default_value = "0xc0000000", value_parser = group_number)]
+    pub first_group: u32,
+
+    /// What switches are called, by datapath id, such as leaf1=0x2a,spine1=2b [default: as they call themselves].
+    #[arg(long, value_name = "NAME=DPID,...", value_parser = switch_names)]
+    pub switches: Option<Arc<BTreeMap<DatapathId, String>>>,
+
+    /// Turn away switches that --switches does not name.
+    #[arg(long, requires = "switches")]
+    pub only_named_switches: bool,
 
     /// How often switches and agents announce themselves by LLDP, milliseconds.
     ///
@@ -91,14 +121,29 @@ pub struct Options {
     #[arg(long, value_name = "MS", default_value_t = 400, value_parser = clap::value_parser!(u32).range(50..=60_000))]
     pub lldp_interval_ms: u32,
 
-    /// How long an agent without a connection to this controller may take to come back, seconds.
+    /// How long an agent, or whoever runs a job, may take to come back when it has lost its connection to this controller, seconds.
     ///
-    /// Until then its node keeps all it has: flows, trees, groups, jobs. It is gone at once if its agent says that it ends, and
-    /// after 3 s if no switch hears it. A switch without a connection keeps its place as long. A controller that hears nobody at
-    /// all gives nobody up.
-    #[arg(long, value_name = "SECONDS", default_value_t = 60, value_parser = clap::value_parser!(u32).range(1..=86_400))]
+    /// Until then a node keeps all it has: flows, trees, groups, jobs. It is gone at once if its agent says that it ends, and
+    /// after 3 s if no switch hears it. A switch without a connection keeps its place as long, and a job whose `cool run` is gone
+    /// goes on as long. A controller that hears nobody at all gives nobody up; since it takes up to 15 s to know that, the time
+    /// is at least 20 s.
+    #[arg(long, value_name = "SECONDS", default_value_t = 60, value_parser = clap::value_parser!(u32).range(GRACE_SECONDS))]
     pub agent_grace: u32,
+
+    /// Jobs that one user may have at once; further ones are refused.
+    #[arg(long, value_name = "N", default_value_t = 64, value_parser = clap::value_parser!(u32).range(1..))]
+    pub jobs_per_user: u32,
+
+    /// Refuse groups some of whose agents cannot tag their datagrams.
+    ///
+    /// Agents of this release tag all datagrams of a group with a key that only its agents have, and prove to each other who they
+    /// are. A group with an agent of an earlier release does without, unless this is set.
+    #[arg(long)]
+    pub require_tags: bool,
 }
+
+/// A controller that is cut off itself has to notice that first: switches count as connected for 15 s.
+const GRACE_SECONDS: std::ops::RangeInclusive<i64> = 20..=86_400;
 
 /// From 1 kbit/s to 10 Tbit/s: a whole number of bytes per second, far from overflow.
 fn megabits(text: &str) -> Result<f64, String> {
@@ -108,11 +153,32 @@ fn megabits(text: &str) -> Result<f64, String> {
     }
 }
 
+/// Decimal, or hexadecimal after 0x.
+fn group_number(text: &str) -> Result<u32, String> {
+    let number = match text.strip_prefix("0x") {
+        Some(digits) => u32::from_str_radix(digits, 16),
+        None => text.parse(),
+    };
+    let most = Pipeline::LAST_FIRST_GROUP;
+    number.ok().filter(|number| *number <= most).ok_or_else(|| format!("expected a number up to {most:#x}"))
+}
+
+fn switch_names(text: &str) -> Result<Arc<BTreeMap<DatapathId, String>>, String> {
+    let mut names = BTreeMap::new();
+    for pair in text.split(',') {
+        let (name, id) = pair.split_once('=').ok_or_else(|| format!("{pair:?} is not NAME=DPID"))?;
+        check_node_name(name).map_err(|e| e.to_string())?;
+        let id: DatapathId = id.parse().map_err(|e: NoDatapathId| e.to_string())?;
+        if names.values().any(|other| other == name) || names.insert(id, name.to_owned()).is_some() {
+            return Err(format!("{pair:?} names a switch for the second time"));
+        }
+    }
+    Ok(Arc::new(names))
+}
+
 impl Options {
-    /// How the fabric is run, by a controller that starts now.
-    pub fn fabric(&self) -> FabricConfig {
-        // A clock before 1970 is earlier than all others.
-        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    /// How the fabric is run, by this life of the controller.
+    pub fn fabric(&self, generation: u64) -> FabricConfig {
         let Given { host, uplink } = self.given();
         FabricConfig {
             host_bytes_per_second: host,
@@ -127,16 +193,26 @@ impl Options {
                 flows: self.max_flows_per_switch,
                 meters: self.max_meters_per_switch,
             },
-            generation: u64::try_from(now.as_nanos()).unwrap_or(u64::MAX),
+            switch_names: self.switches.clone().unwrap_or_default(),
+            only_named_switches: self.only_named_switches,
+            pipeline: Pipeline { table: self.flow_table, first_group: self.first_group },
+            generation,
             ..FabricConfig::default()
         }
     }
 
-    /// How the gRPC server is run.
-    pub fn server(&self, lldp_key: Key) -> ServerConfig {
+    /// How the gRPC server is run, with a secret of this run.
+    pub fn server(&self, secret: &Key, generation: u64) -> ServerConfig {
         let (lldp_interval, given) = (self.lldp_interval(), self.given());
-        let limits = Limits { agent: self.grace(), ..Limits::default() };
-        ServerConfig { lldp_interval, lldp_key, limits, given }
+        let limits = Limits {
+            agent: self.grace(),
+            caller: self.grace(),
+            jobs_of_user: self.jobs_per_user,
+            ..Limits::default()
+        };
+        let lldp_key = secret.derive(b"agents");
+        let keys = GroupKeys { secret: secret.derive(b"groups"), required: self.require_tags };
+        ServerConfig { lldp_interval, lldp_key, keys, limits, given, generation }
     }
 
     fn given(&self) -> Given {
@@ -164,10 +240,22 @@ mod tests {
     }
 
     #[test]
+    fn switches_have_the_operators_names_each_once() {
+        let given =
+            Options::parse_from(["cool-controller", "--switches", "leaf1=0x2a,spine.1=00:2b"]).fabric(1);
+        let names = [(DatapathId(0x2a), "leaf1".to_owned()), (DatapathId(0x2b), "spine.1".to_owned())];
+        assert_eq!(*given.switch_names, BTreeMap::from(names));
+        for wrong in ["leaf1", "leaf 1=2a", "a=s1", "a=1,a=2", "a=1,b=1"] {
+            assert!(Options::try_parse_from(["cool-controller", "--switches", wrong]).is_err(), "{wrong}");
+        }
+        assert!(Options::try_parse_from(["cool-controller", "--only-named-switches"]).is_err());
+    }
+
+    #[test]
     fn rates_are_bytes_per_second_and_unknown_unless_given() {
         let options = Options::parse_from(["cool-controller", "--host-mbit", "20.5"]);
-        assert_eq!(options.fabric().host_bytes_per_second, Some(2_562_500));
-        assert_eq!(options.fabric().uplink_bytes_per_second, None);
+        assert_eq!(options.fabric(1).host_bytes_per_second, Some(2_562_500));
+        assert_eq!(options.fabric(1).uplink_bytes_per_second, None);
         for wrong in ["0", "-1", "NaN", "inf", "fast"] {
             assert!(
                 Options::try_parse_from(["cool-controller", &format!("--host-mbit={wrong}")]).is_err(),
@@ -175,5 +263,15 @@ mod tests {
             );
         }
         assert!(Options::try_parse_from(["cool-controller", "--grpc", "nowhere"]).is_err());
+    }
+
+    #[test]
+    fn tables_and_group_numbers_are_the_operators_within_what_openflow_has() {
+        let given = ["cool-controller", "--flow-table", "5", "--first-group", "0x1000"];
+        assert_eq!(Options::parse_from(given).fabric(1).pipeline, Pipeline { table: 5, first_group: 0x1000 });
+        assert_eq!(Options::parse_from(["cool-controller"]).fabric(1).pipeline, Pipeline::default());
+        for wrong in [["--flow-table", "255"], ["--first-group", "0xff000000"], ["--first-group", "many"]] {
+            assert!(Options::try_parse_from(["cool-controller", wrong[0], wrong[1]]).is_err(), "{wrong:?}");
+        }
     }
 }

@@ -59,7 +59,7 @@ impl Takeover {
     /// An agent has come back with these groups; `own` is this run of the controller.
     pub async fn report(self: &Arc<Takeover>, session: &Arc<Session>, own: u64, held: Vec<Held>) {
         for held in held {
-            let Held { group: Some(group), controller, ranks, exited } = held else { continue };
+            let Held { group: Some(group), controller, ranks, exited, user } = held else { continue };
             let (id, job) = (group.id, group.job);
             // Its session broke, not the controller: whatever it had was given up then.
             if controller == own || !self.begin(&group).await {
@@ -74,7 +74,7 @@ impl Takeover {
                     part.users.insert(session.number);
                 }
                 if job != 0 {
-                    self.jobs.occupy(job, session, ranks.len() as u32);
+                    self.jobs.occupy(job, session, ranks.len() as u32, &user);
                 }
                 part.ranks.running.extend(ranks);
                 part.ranks.exited.extend(exited.into_iter().map(|exited| (session.number, exited)));

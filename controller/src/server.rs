@@ -7,6 +7,7 @@ use crate::costs::Given;
 use crate::costs::prober::Prober;
 use crate::fabric::Fabric;
 use crate::groups::Groups;
+use crate::groups::keys::GroupKeys;
 use crate::groups::registrar::Registrar;
 use crate::jobs::Jobs;
 use crate::jobs::job::Limits;
@@ -18,13 +19,13 @@ use crate::restart::Takeover;
 use crate::service::Service;
 use cool_daemon::log::Events;
 use cool_daemon::web;
-use cool_proto::CONTROL_MESSAGE_BYTES_MAX;
 use cool_proto::control::controller_server::ControllerServer;
+use cool_proto::{CONTROL_MESSAGE_BYTES_MAX, numbers};
 use cool_topology::Key;
 use std::convert::Infallible;
 use std::future::Future;
 use std::sync::Arc;
-use std::time::{Duration, SystemTime};
+use std::time::Duration;
 use tokio::net::TcpListener;
 use tokio::sync::{mpsc, oneshot};
 use tokio::task::JoinSet;
@@ -50,10 +51,15 @@ pub struct ServerConfig {
     pub lldp_interval: Duration,
     /// What the keys that prove it are derived from; a secret of this run.
     pub lldp_key: Key,
+    /// The keys of groups.
+    pub keys: GroupKeys,
     /// How long jobs wait.
     pub limits: Limits,
     /// Rates of links that need not be measured.
     pub given: Given,
+    /// Tells this life of the controller from all others, of which later ones have larger generations: when it began,
+    /// nanoseconds since 1970.
+    pub generation: u64,
 }
 
 /// Pages to read, of what the server does.
@@ -78,16 +84,16 @@ pub async fn serve(
     shutdown: impl Future<Output = ()>,
 ) -> Result<(), tonic::transport::Error> {
     let interval = u32::try_from(config.lldp_interval.as_millis()).unwrap_or(u32::MAX);
-    // The instance of the controller: it only has to differ between runs, and so does a clock before 1970.
-    let instance =
-        SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).map_or(0, |since| since.as_nanos() as u64);
-    let agents = Arc::new(Agents::new(interval, config.lldp_key, instance));
+    let last = numbers::before_first(config.generation);
+    let agents = Arc::new(Agents::new(interval, config.lldp_key, config.generation));
     let attendance = Arc::new(Attendance::new(config.limits.agent));
     let prober = Arc::new(Prober::new(network.clone(), agents.clone(), config.given));
-    let groups = Arc::new(Groups::new(prober.clone()));
+    let groups = Arc::new(Groups::new(prober.clone(), config.keys, last));
     let mut probing = JoinSet::new();
     probing.spawn(prober.clone().run(groups.busy()));
-    let jobs = Arc::new(Jobs::new(network.clone(), agents.clone(), groups.clone(), config.limits));
+    let hearing = attendance.hearing();
+    let jobs =
+        Arc::new(Jobs::new(network.clone(), agents.clone(), groups.clone(), config.limits, last, hearing));
     let registrar = Arc::new(Registrar::new(network.clone(), groups.clone(), config.limits));
     let takeover =
         Takeover::new(network.clone(), groups.clone(), jobs.clone(), registrar.clone(), config.limits);

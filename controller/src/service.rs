@@ -1,5 +1,6 @@
 //! The gRPC service for agents and tools: messages to and from [`Agents`], [`Jobs`] and [`Groups`].
 
+use crate::access::Asker;
 use crate::agents::absence::Gone;
 use crate::agents::attendance::Attendance;
 use crate::agents::session::{AttachError, Connection, ControllerMessages};
@@ -12,9 +13,9 @@ use crate::fabric::{FabricError, NodeRegistration, TopologySnapshot};
 use crate::groups::registrar::Registrar;
 use crate::groups::{self, Groups, Place};
 use crate::jobs::control::ControlRequest;
+use crate::jobs::follower::CallerArrival;
 use crate::jobs::job::SessionEvent;
 use crate::jobs::{JobError, Jobs, SubmitError, deliver};
-use crate::listen::Client;
 use crate::pages::doctor::Doctor;
 use crate::restart::Takeover;
 use cool_proto::control::controller_server::Controller;
@@ -25,7 +26,7 @@ use cool_proto::control::{
     Topology, TopologyRequest, TraceEvent, TraceRequest, agent_message::Body,
 };
 use cool_proto::delivery;
-use cool_tls::{Identity, Role};
+use cool_tls::Role;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::{mpsc, oneshot};
@@ -36,8 +37,8 @@ use tracing::{Instrument, info, info_span, warn};
 
 /// How long an agent may take to say who it is.
 const REGISTER_WITHIN: Duration = Duration::from_secs(5);
-/// Events that wait for the caller of a job.
-const CALLER_QUEUE: usize = 64;
+/// Events that wait for the connection of whoever asks.
+const CALLER_QUEUE: usize = 16;
 
 /// The service; clones share everything.
 #[derive(Clone)]
@@ -83,17 +84,19 @@ impl Controller for Service {
         &self,
         request: Request<Streaming<AgentMessage>>,
     ) -> Result<Response<Self::JoinStream>, Status> {
-        let identity = permitted(&request, Role::Agent)?;
+        let asker = Asker::of(&request, Role::Agent)?;
         let mut inbound = request.into_inner();
         let mut register = registration(&mut inbound).await?;
         let (held, claimed) = (std::mem::take(&mut register.held), register.session.take());
         let agent = Agent::try_from(register)?;
-        if let Some(node) = identity.and_then(|identity| identity.node).filter(|node| *node != agent.name) {
-            let why = format!("the certificate is for node {node}, the agent registers {}", agent.name);
-            warn!(why, "agent refused");
-            return Err(Status::permission_denied(why));
-        }
         let name = agent.name.clone();
+        if let Some(node) = asker.name().filter(|node| *node != name) {
+            let why = format!("the certificate is for node {node}, the agent registers {name}");
+            let refused = Err(Status::permission_denied(why));
+            asker.audit("join", &name, &refused);
+            return refused;
+        }
+        asker.audit("join", &name, &Ok(()));
         let admitted = self.admit(agent, claimed).await.inspect_err(|why| warn!(%why, "agent refused"))?;
         // From here on the connection must be ended in order, also if this call is dropped.
         let (answer, admission) = oneshot::channel();
@@ -103,7 +106,7 @@ impl Controller for Service {
     }
 
     async fn get_topology(&self, request: Request<TopologyRequest>) -> Result<Response<Topology>, Status> {
-        permitted(&request, Role::Tool)?;
+        Asker::of(&request, Role::Tool)?;
         Ok(Response::new(self.topology(&self.network.topology())))
     }
 
@@ -111,48 +114,68 @@ impl Controller for Service {
         &self,
         request: Request<GroupsRequest>,
     ) -> Result<Response<cool_proto::control::Groups>, Status> {
-        permitted(&request, Role::Tool)?;
-        let groups: Vec<Group> = self.groups.list(&*self.network).await;
+        let asker = Asker::of(&request, Role::Tool)?;
+        let mut groups: Vec<Group> = self.groups.list(&*self.network).await;
+        // Whose groups are that processes came to by themselves, only agents know.
+        let seen = |group: &Group| self.jobs.user(group.job).is_some_and(|user| asker.may(&user));
+        groups.retain(|group| asker.name().is_none() || seen(group));
         Ok(Response::new(cool_proto::control::Groups { groups, outsiders: self.outsiders() }))
     }
 
     async fn diagnose(&self, request: Request<DiagnoseRequest>) -> Result<Response<Diagnosis>, Status> {
-        permitted(&request, Role::Tool)?;
+        Asker::of(&request, Role::Tool)?.check_operator("cool doctor")?;
         Ok(Response::new(self.doctor.examine().await))
     }
 
     async fn run(&self, request: Request<JobSpec>) -> Result<Response<Self::RunStream>, Status> {
-        permitted(&request, Role::Tool)?;
+        let asker = Asker::of(&request, Role::Tool)?;
         let (caller, events) = mpsc::channel(CALLER_QUEUE);
-        self.jobs.submit(request.into_inner(), caller).inspect_err(|why| warn!(%why, "job refused"))?;
-        Ok(Response::new(ReceiverStream::new(events)))
+        let mut spec = request.into_inner();
+        let program = spec.program.clone();
+        let submitted = asker.in_whose_name(&spec.user).and_then(|user| {
+            spec.user = user;
+            Ok(self.jobs.submit(CallerArrival { caller, spec, numbered: false })?)
+        });
+        let about = submitted.as_ref().map_or(program.clone(), |job| format!("job {job}: {program}"));
+        asker.audit("run", &about, &submitted);
+        submitted.map(|_| Response::new(ReceiverStream::new(events)))
     }
 
     type AttendStream = ReceiverStream<Result<JobEvent, Status>>;
 
     async fn attend(&self, request: Request<AttendRequest>) -> Result<Response<Self::AttendStream>, Status> {
-        permitted(&request, Role::Tool)?;
+        let asker = Asker::of(&request, Role::Tool)?;
         let (caller, events) = mpsc::channel(CALLER_QUEUE);
-        let AttendRequest { job, spec } = request.into_inner();
-        self.jobs.attend(job, caller, spec.unwrap_or_default())?;
-        Ok(Response::new(ReceiverStream::new(events)))
+        let AttendRequest { job, spec, numbered } = request.into_inner();
+        let mut spec = spec.unwrap_or_default();
+        let attended = self.check_job(&asker, job).and_then(|()| {
+            spec.user = asker.in_whose_name(&spec.user)?;
+            Ok(self.jobs.attend(job, CallerArrival { caller, spec, numbered })?)
+        });
+        asker.audit("attend", &format!("job {job}"), &attended);
+        attended.map(|()| Response::new(ReceiverStream::new(events)))
     }
 
     async fn list_jobs(&self, request: Request<JobsRequest>) -> Result<Response<JobList>, Status> {
-        permitted(&request, Role::Tool)?;
-        Ok(Response::new(JobList { jobs: self.jobs.list() }))
+        let asker = Asker::of(&request, Role::Tool)?;
+        Ok(Response::new(JobList { jobs: self.jobs.list(|user| asker.may(user)) }))
     }
 
     async fn cancel(&self, request: Request<CancelRequest>) -> Result<Response<Cancelled>, Status> {
-        permitted(&request, Role::Tool)?;
+        let asker = Asker::of(&request, Role::Tool)?;
         let CancelRequest { job, user } = request.into_inner();
-        self.jobs.order(job, ControlRequest::Cancel(user))?;
-        Ok(Response::new(Cancelled {}))
+        let by = asker.name().map_or(user, str::to_owned);
+        let ordered = self.order(&asker, job, ControlRequest::Cancel(by));
+        asker.audit("cancel", &format!("job {job}"), &ordered);
+        ordered.map(|()| Response::new(Cancelled {}))
     }
 
     async fn drain(&self, request: Request<DrainRequest>) -> Result<Response<Drained>, Status> {
-        permitted(&request, Role::Tool)?;
+        let asker = Asker::of(&request, Role::Tool)?;
         let DrainRequest { end, wait } = request.into_inner();
+        let permitted = asker.check_operator("cool drain");
+        asker.audit(if end { "drain --end" } else { "drain" }, "all jobs", &permitted);
+        permitted?;
         self.jobs.drain(!end);
         if wait {
             self.jobs.over().await;
@@ -163,7 +186,7 @@ impl Controller for Service {
     type TraceStream = ReceiverStream<Result<TraceEvent, Status>>;
 
     async fn trace(&self, request: Request<TraceRequest>) -> Result<Response<Self::TraceStream>, Status> {
-        permitted(&request, Role::Tool)?;
+        Asker::of(&request, Role::Tool)?.check_operator("cool trace")?;
         let (asker, events) = mpsc::channel(CALLER_QUEUE);
         let asked = self.traces.ask(request.into_inner(), asker);
         asked.map_err(|busy| Status::resource_exhausted(busy.to_string()))?;
@@ -171,22 +194,11 @@ impl Controller for Service {
     }
 
     async fn signal(&self, request: Request<SignalRequest>) -> Result<Response<Signalled>, Status> {
-        permitted(&request, Role::Tool)?;
+        let asker = Asker::of(&request, Role::Tool)?;
         let SignalRequest { job, signal } = request.into_inner();
-        self.jobs.order(job, ControlRequest::Signal(signal))?;
-        Ok(Response::new(Signalled {}))
-    }
-}
-
-/// Who calls, if it has this role. Without TLS nobody is known and everything is permitted.
-fn permitted<T>(request: &Request<T>, role: Role) -> Result<Option<Identity>, Status> {
-    match request.extensions().get::<Client>().and_then(|client| client.identity.clone()) {
-        Some(identity) if identity.role != role => {
-            let why = format!("this is for certificates of {role}, not of {}", identity.role);
-            warn!(why, "call refused");
-            Err(Status::permission_denied(why))
-        }
-        identity => Ok(identity),
+        let ordered = self.order(&asker, job, ControlRequest::Signal(signal));
+        asker.audit("signal", &format!("job {job}: signal {signal}"), &ordered);
+        ordered.map(|()| Response::new(Signalled {}))
     }
 }
 
@@ -202,6 +214,18 @@ async fn registration(inbound: &mut Streaming<AgentMessage>) -> Result<Register,
 }
 
 impl Service {
+    /// Whether a job is the asker's to end.
+    fn check_job(&self, asker: &Asker, job: u64) -> Result<(), Status> {
+        // One that runs no more is named as such to whoever asks.
+        self.jobs.user(job).map_or(Ok(()), |user| asker.check_job(job, &user))
+    }
+
+    fn order(&self, asker: &Asker, job: u64, order: ControlRequest) -> Result<(), Status> {
+        let job = self.jobs.number(job, |user| asker.may(user))?;
+        self.check_job(asker, job)?;
+        Ok(self.jobs.order(job, order)?)
+    }
+
     /// Finds or begins the session of an agent. One that has the name, and will not come back, is gone now.
     async fn admit(&self, agent: Agent, claimed: Option<control::Session>) -> Result<Admitted, AdmitError> {
         let admitted = self.agents.admit(agent.clone(), claimed)?;
@@ -481,7 +505,7 @@ impl From<SubmitError> for Status {
             | SubmitError::Placement(_)
             | SubmitError::Hosts { .. }
             | SubmitError::Racks(_) => Status::invalid_argument(text),
-            SubmitError::Allocate { .. } => Status::resource_exhausted(text),
+            SubmitError::Allocate { .. } | SubmitError::JobsOfUser { .. } => Status::resource_exhausted(text),
             SubmitError::Drained | SubmitError::Closed => Status::unavailable(text),
         }
     }
@@ -491,7 +515,7 @@ impl From<JobError> for Status {
     fn from(error: JobError) -> Status {
         match error {
             JobError::NoJob(_) => Status::not_found(error.to_string()),
-            JobError::Attended(_) => Status::already_exists(error.to_string()),
+            JobError::Several(..) => Status::invalid_argument(error.to_string()),
             JobError::Busy(_) => Status::resource_exhausted(error.to_string()),
             JobError::Signal(_) => Status::invalid_argument(error.to_string()),
         }

@@ -2,8 +2,9 @@
 
 use crate::memory::MemoryRange;
 use cool_collective::CostModel;
+pub use cool_transport::tagged::GroupKey;
 pub use cool_types::TreeScope;
-use cool_types::{ElementType, Operation, ReduceOp};
+use cool_types::{ElementType, Key, Operation, ReduceOp};
 use std::net::{Ipv4Addr, SocketAddrV4};
 use std::time::Duration;
 
@@ -31,6 +32,8 @@ pub struct GroupSpec {
     pub host_bytes_per_second: u64,
     /// By which plans are picked.
     pub cost_model: CostModel,
+    /// What its datagrams are protected by. Without, they are believed by their senders' addresses.
+    pub keyed: Option<GroupKey>,
 }
 
 /// Where a rank is.
@@ -50,6 +53,8 @@ pub struct MemberSpec {
     pub udp_port: u16,
     /// The agent's port for unicast steps.
     pub tcp_port: u16,
+    /// The agent's own key, by which it and those who connect to it prove who they are; none of one that cannot.
+    pub key: Option<Key>,
 }
 
 impl MemberSpec {

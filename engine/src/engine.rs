@@ -53,6 +53,11 @@ impl Engine {
         &self.shared.traffic
     }
 
+    /// Packets and connections that were refused, since they claimed to be of a group or an agent and had not its key.
+    pub fn refused(&self) -> u64 {
+        self.shared.refused + self.shared.peers.refused
+    }
+
     /// The ranks by whose loss a group has failed.
     pub fn lost_ranks(&self, group: u64) -> Vec<u32> {
         self.groups.get(&group).map_or(Vec::new(), Group::lost_ranks)
@@ -188,16 +193,28 @@ impl Engine {
         }
     }
 
-    fn datagram(&mut self, now: Time, from: SocketAddrV4, bytes: &[u8]) {
+    fn datagram(&mut self, now: Time, (from, proven): (SocketAddrV4, Option<u64>), bytes: &[u8]) {
         for decoded in Packet::decode_all(bytes) {
             match decoded {
                 // A payload is what follows the last packet.
+                Ok((packet, _)) if !self.believes(proven, packet.id.group) => {
+                    self.shared.refused += 1;
+                    tracing::debug!(%from, group = packet.id.group, "refused a packet without proof of its group");
+                }
                 Ok((packet, payload)) => {
                     let payload = Received::Input(bytes.len() - payload.len()..bytes.len());
                     self.packet(now, from, packet, &payload);
                 }
                 Err(error) => tracing::debug!(%from, %error, "dropped what is no packet"),
             }
+        }
+    }
+
+    /// Whether a packet may be of a group: the key was that group's, or it has none.
+    fn believes(&self, proven: Option<u64>, group: u64) -> bool {
+        match proven {
+            Some(proven) => proven == group,
+            None => self.groups.get(&group).is_none_or(|group| group.members.protection.is_none()),
         }
     }
 
@@ -277,9 +294,9 @@ impl Engine {
     /// Something came over the network, or the driver has done what it was asked.
     fn happened(&mut self, now: Time, input: Input<'_>) {
         match input {
-            Input::Datagram { from, bytes } => self.datagram(now, from, bytes),
-            Input::Accepted { connection, from } => {
-                self.shared.peers.accepted(connection, from, &mut self.shared.out);
+            Input::Datagram { from, bytes, proven } => self.datagram(now, (from, proven), bytes),
+            Input::Accepted { connection, from, proven } => {
+                self.shared.peers.accepted(connection, (from, proven), &mut self.shared.out);
             }
             Input::Connected { node, connection } => {
                 self.shared.peers.connected(node, connection, &mut self.shared.out);

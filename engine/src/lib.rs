@@ -64,8 +64,8 @@ mod trace;
 mod works;
 
 pub use api::{
-    CallRequest, DEFAULT_PEER_TIMEOUT, DEFAULT_TIMEOUT, GroupError, GroupSpec, MemberSpec, TransferRequest,
-    TreeScope, TreeSpec,
+    CallRequest, DEFAULT_PEER_TIMEOUT, DEFAULT_TIMEOUT, GroupError, GroupKey, GroupSpec, MemberSpec,
+    TransferRequest, TreeScope, TreeSpec,
 };
 pub use call_signature::wrong_plan;
 pub use combine::combine;

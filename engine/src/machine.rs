@@ -6,7 +6,8 @@ use crate::memory::MemoryRange;
 use crate::peers::NodeId;
 use crate::preparation::{Preparation, Prepared};
 use cool_transport::Packet;
-use cool_types::{ElementType, ReduceOp};
+use cool_transport::unicast::AgentId;
+use cool_types::{ElementType, Key, ReduceOp};
 use core::ops::Range;
 use std::net::{Ipv4Addr, SocketAddrV4};
 
@@ -63,8 +64,10 @@ pub enum Input<'a> {
     Datagram {
         /// Its sender.
         from: SocketAddrV4,
-        /// Its payload.
+        /// Its payload: packets.
         bytes: &'a [u8],
+        /// The group whose key its tag was made with, which was right and has not come before.
+        proven: Option<u64>,
     },
     /// Another agent connected.
     Accepted {
@@ -72,6 +75,8 @@ pub enum Input<'a> {
         connection: ConnectionId,
         /// Its address.
         from: Ipv4Addr,
+        /// Who it is, if it has proved that by the key of this agent.
+        proven: Option<AgentId>,
     },
     /// A node that was to be connected to is.
     Connected {
@@ -153,6 +158,8 @@ pub enum Output {
     Control {
         /// Where to.
         to: SocketAddrV4,
+        /// The group that they are of.
+        group: u64,
         /// The encoded packets.
         bytes: Vec<u8>,
     },
@@ -162,6 +169,8 @@ pub enum Output {
         node: NodeId,
         /// Its address.
         to: SocketAddrV4,
+        /// The key of its agent, to be proved before the first frame; none of one that cannot.
+        key: Option<Key>,
     },
     /// Write a frame. Its payload does not change before [`Input::Written`] says that all of it is written or copied;
     /// what is not written at once is to be copied at once.

@@ -4,8 +4,10 @@ use crate::api::{GroupError, GroupSpec, MemberSpec, TreeScope};
 use crate::link_share::Share;
 use crate::peers::NodeId;
 use cool_collective::{Layout, Place, Rank, Scope, Stripe};
+use cool_transport::tagged::Protection;
 use cool_transport::unicast::{AgentId, MessageName};
 use cool_transport::{Chain, Hop};
+use cool_types::Key;
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddrV4;
 use std::sync::Arc;
@@ -21,6 +23,8 @@ pub(crate) struct Node {
     pub(crate) incarnation: u64,
     pub(crate) udp: SocketAddrV4,
     pub(crate) tcp: SocketAddrV4,
+    /// By which it proves who it is, if it can.
+    pub(crate) key: Option<Key>,
     /// Its number among all nodes.
     pub(crate) id: NodeId,
 }
@@ -43,6 +47,8 @@ pub(crate) struct Members {
     /// This node.
     pub(crate) me: usize,
     pub(crate) chunk_bytes: u32,
+    /// How its datagrams are protected.
+    pub(crate) protection: Option<Protection>,
     /// Several over all nodes share no link between switches.
     trees: BTreeMap<Scope, Vec<Tree>>,
     host_bytes_per_second: u64,
@@ -57,8 +63,10 @@ impl Members {
     pub(crate) fn new(spec: &GroupSpec, me: &AgentId) -> Result<Members, GroupError> {
         let invalid = |reason: String| GroupError::Invalid { group: spec.id, reason };
         let first = first_members(&spec.members).map_err(invalid)?;
-        if !(1..=CHUNK_MAX).contains(&spec.chunk_bytes) {
-            let reason = format!("chunks of {} bytes; 1 to {CHUNK_MAX} fit a packet", spec.chunk_bytes);
+        let tag = spec.keyed.as_ref().map_or(0, |keyed| keyed.protection.tag_bytes() as u32);
+        let most = CHUNK_MAX - tag;
+        if !(1..=most).contains(&spec.chunk_bytes) {
+            let reason = format!("chunks of {} bytes; 1 to {most} fit a packet", spec.chunk_bytes);
             return Err(invalid(reason));
         }
         let number: BTreeMap<&str, u32> = first.keys().copied().zip(0..).collect();
@@ -73,6 +81,7 @@ impl Members {
                 incarnation: m.incarnation,
                 udp: m.udp(),
                 tcp: m.tcp(),
+                key: m.key.clone(),
                 id: NodeId(0),
             })
             .collect();
@@ -116,6 +125,7 @@ impl Members {
             nodes,
             me: place,
             chunk_bytes: spec.chunk_bytes,
+            protection: spec.keyed.as_ref().map(|keyed| keyed.protection),
             trees,
             host_bytes_per_second: spec.host_bytes_per_second,
             expected: spec.cost_model.rack.bytes_per_second.min(spec.cost_model.core.bytes_per_second),
@@ -197,6 +207,12 @@ impl Members {
     /// The ranks of the node at a place.
     pub(crate) fn ranks_of(&self, node: usize) -> impl Iterator<Item = u32> + '_ {
         self.layout.ranks_of_node(node).iter().map(|rank| rank.0)
+    }
+
+    /// Bytes of the tag behind each packet.
+    pub(crate) fn tag_bytes(&self) -> u32 {
+        // Far fewer than a packet has.
+        self.protection.map_or(0, |protection| protection.tag_bytes() as u32)
     }
 
     /// The group as messages name it.
@@ -287,6 +303,7 @@ mod tests {
             ip: Ipv4Addr::new(10, 0, 0, node.as_bytes()[1]),
             udp_port: 1,
             tcp_port: 2,
+            key: None,
         };
         let tree = |scope, last| TreeSpec {
             scope,
@@ -302,6 +319,7 @@ mod tests {
             chunk_bytes: 100,
             host_bytes_per_second: 50,
             cost_model: CostModel::default(),
+            keyed: None,
         }
     }
 

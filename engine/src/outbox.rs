@@ -52,11 +52,12 @@ impl Outbox {
         self.queue.pop_front()
     }
 
-    /// Sends a packet without payload, in one datagram with others to the same place if there are any.
+    /// Sends a packet without payload, in one datagram with others of its group to the same place if there are any.
     pub(crate) fn control(&mut self, to: SocketAddrV4, packet: &Packet) {
+        let group = packet.id.group;
         let mut waiting = self.queue.iter_mut().rev().take(CONTROL_AHEAD);
         let same = waiting.find_map(|output| match output {
-            Output::Control { to: other, bytes } if *other == to => Some(bytes),
+            Output::Control { to: other, bytes, .. } if *other == to && packet.is_akin(bytes) => Some(bytes),
             _ => None,
         });
         if let Some(bytes) = same {
@@ -66,11 +67,11 @@ impl Outbox {
                 return;
             }
             let packet = bytes.split_off(before);
-            return self.push(Output::Control { to, bytes: packet });
+            return self.push(Output::Control { to, group, bytes: packet });
         }
         let mut bytes = Vec::new();
         packet.encode(&mut bytes);
-        self.push(Output::Control { to, bytes });
+        self.push(Output::Control { to, group, bytes });
     }
 
     /// Puts what came to its place.

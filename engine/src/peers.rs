@@ -6,6 +6,7 @@ use crate::memory::MemoryRange;
 use crate::outbox::Outbox;
 use cool_machine::{Machine, Time};
 use cool_transport::unicast::{self, AgentId, Input, Notice, Peer};
+use cool_types::Key;
 use core::cmp::Ordering;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -35,6 +36,10 @@ pub(crate) struct Link {
     /// Of the agent, as its groups or its greeting say.
     pub(crate) incarnation: u64,
     pub(crate) connection: Option<ConnectionId>,
+    /// Whether the other side of the connection has proved who it is.
+    proven: bool,
+    /// The agent's key, as its groups say: it has to prove who it is.
+    key: Option<Key>,
     /// What the driver was told that comes next over the connection.
     pub(crate) awaited: (u64, Option<MemoryRange>),
     /// Where its groups say it is, or where it came from.
@@ -55,6 +60,8 @@ impl Link {
             machine: Peer::new(me, &format!("node {node} at {at}")),
             incarnation,
             connection: None,
+            proven: false,
+            key: None,
             awaited: (0, None),
             ip,
             connect: None,
@@ -72,6 +79,7 @@ enum Owner {
     /// It has not said its name; the bytes so far.
     Unidentified {
         ip: Ipv4Addr,
+        proven: Option<AgentId>,
         bytes: Vec<u8>,
     },
 }
@@ -110,6 +118,8 @@ pub(crate) struct Peers {
     connections: BTreeMap<ConnectionId, Owner>,
     /// Peers whose machines have been told something and not yet asked what follows.
     dirty: BTreeSet<NodeId>,
+    /// Connections in the name of another that had not proved it.
+    pub(crate) refused: u64,
 }
 
 impl Peers {
@@ -123,6 +133,7 @@ impl Peers {
             free: Vec::new(),
             connections: BTreeMap::new(),
             dirty: BTreeSet::new(),
+            refused: 0,
         };
         peers.number(&name);
         peers
@@ -171,17 +182,19 @@ impl Peers {
         out: &mut Outbox,
     ) -> (NodeId, Option<Lost>) {
         let (name, incarnation, theirs) = (member.name.as_str(), member.incarnation, member.tcp);
-        let mut lost = self.drop_useless(name, (incarnation, *theirs.ip()), closing, out);
+        let mut lost = self.drop_useless(member, closing, out);
         let node = self.number(name);
         let connect = (mine < theirs).then_some(theirs);
         let known = &mut self.nodes[node.0 as usize];
         known.has_been_in_group = true;
         let link = known.link.get_or_insert_with(|| {
-            connect.into_iter().for_each(|to| out.push(Output::Connect { node, to }));
+            let key = member.key.clone();
+            connect.into_iter().for_each(|to| out.push(Output::Connect { node, to, key: key.clone() }));
             Link::new(&self.me, (name, incarnation), theirs, *theirs.ip())
         });
         link.used = true;
         link.connect = connect;
+        link.key = member.key.clone().or(link.key.take());
         link.groups.insert(group.0);
         link.machine.handle(now, Input::Open { group: group.0, epoch: group.1 });
         if incarnation < link.incarnation {
@@ -191,23 +204,23 @@ impl Peers {
         (node, lost)
     }
 
-    /// Drops the link to a node that is of no use for a group of an agent at an address. Answers with what is lost by it.
+    /// Drops the link to a node that is of no use for a group that it is a member of. Answers with what is lost by it.
     fn drop_useless(
         &mut self,
-        name: &str,
-        (incarnation, ip): (u64, Ipv4Addr),
+        member: &members::Node,
         closing: &BTreeSet<u64>,
         out: &mut Outbox,
     ) -> Option<Lost> {
-        let node = *self.by_name.get(name)?;
+        let node = *self.by_name.get(&member.name)?;
         let link = self.link(node)?;
-        if link.incarnation < incarnation {
+        if link.incarnation < member.incarnation {
             return self.drop_peer(node, STARTED_AGAIN, out);
         }
-        // Someone else came under this name before the group told where the node is; or the connection is one that nobody
+        // Someone else came under this name before the group told where the node is, or that it can prove who it is; or the connection is one that nobody
         // has looked after since its last group: the other side may have given it up, unheard because one of the two was
         // cut off.
-        if link.ip != ip || link.used && link.groups.is_subset(closing) {
+        let unproven = member.key.is_some() && link.connection.is_some() && !link.proven && !link.used;
+        if link.ip != *member.tcp.ip() || unproven || link.used && link.groups.is_subset(closing) {
             self.drop_peer(node, "", out);
         }
         None
@@ -256,6 +269,8 @@ impl Peers {
         match self.link(node) {
             Some(link) if link.connection.is_none() => {
                 link.connection = Some(connection);
+                // The driver has seen to it.
+                link.proven = link.key.is_some();
                 self.connections.insert(connection, Owner::Peer(node));
                 self.dirty.insert(node);
             }
@@ -265,16 +280,21 @@ impl Peers {
     }
 
     /// Someone connected.
-    pub(crate) fn accepted(&mut self, connection: ConnectionId, ip: Ipv4Addr, out: &mut Outbox) {
-        let unidentified =
-            self.connections.iter().filter(|(_, owner)| matches!(owner, Owner::Unidentified { .. }));
+    pub(crate) fn accepted(
+        &mut self,
+        connection: ConnectionId,
+        (ip, proven): (Ipv4Addr, Option<AgentId>),
+        out: &mut Outbox,
+    ) {
+        let is_unknown = |owner: &Owner| matches!(owner, Owner::Unidentified { proven: None, .. });
+        let unidentified = self.connections.iter().filter(|(_, owner)| is_unknown(owner));
         let unidentified: Vec<ConnectionId> = unidentified.map(|(id, _)| *id).collect();
-        if unidentified.len() >= UNIDENTIFIED_MAX {
+        if proven.is_none() && unidentified.len() >= UNIDENTIFIED_MAX {
             // Identifiers ascend: the first has been silent longest.
             self.connections.remove(&unidentified[0]);
             out.push(Output::Hangup { connection: unidentified[0] });
         }
-        self.connections.insert(connection, Owner::Unidentified { ip, bytes: Vec::new() });
+        self.connections.insert(connection, Owner::Unidentified { ip, proven, bytes: Vec::new() });
     }
 
     /// Bytes of a connection that has not said whose it is. Answers with the peer and all its bytes once it
@@ -285,7 +305,7 @@ impl Peers {
         more: &[u8],
         out: &mut Outbox,
     ) -> Option<(NodeId, Vec<u8>, Option<Lost>)> {
-        let Some(Owner::Unidentified { ip, bytes }) = self.connections.get_mut(&connection) else {
+        let Some(Owner::Unidentified { ip, proven, bytes }) = self.connections.get_mut(&connection) else {
             return None;
         };
         bytes.extend_from_slice(more);
@@ -298,7 +318,17 @@ impl Peers {
                 return None;
             }
         };
-        let (ip, bytes, name) = (*ip, std::mem::take(bytes), who.node);
+        let (ip, bytes, proven) = (*ip, std::mem::take(bytes), proven.take());
+        if !self.may_be(&who, proven.as_ref()) {
+            self.refused += 1;
+            tracing::debug!(%ip, name = who.node, "refused a connection without proof of its agent");
+            self.hang_up(connection, out);
+            return None;
+        }
+        let name = who.node;
+        if proven.is_some() {
+            self.drop_impostor(&name, out);
+        }
         let known = self.by_name.get(&name).copied();
         let link = known.and_then(|node| self.link(node));
         let stale = link.as_ref().is_some_and(|link| match who.incarnation.cmp(&link.incarnation) {
@@ -313,7 +343,10 @@ impl Peers {
             self.hang_up(connection, out);
             return None;
         }
-        if elsewhere || name == self.me.node || (known.is_none() && self.by_name.len() > PEERS_MAX) {
+        if elsewhere
+            || name == self.me.node
+            || (known.is_none() && proven.is_none() && self.by_name.len() > PEERS_MAX)
+        {
             tracing::warn!(%ip, name, "refused a connection in the name of another node");
             self.hang_up(connection, out);
             return None;
@@ -328,9 +361,29 @@ impl Peers {
         };
         let node = self.number(&name);
         let fresh = Link::new(&self.me, (&name, who.incarnation), ip, ip);
-        self.nodes[node.0 as usize].link.get_or_insert(fresh).connection = Some(connection);
+        let link = self.nodes[node.0 as usize].link.get_or_insert(fresh);
+        (link.connection, link.proven) = (Some(connection), proven.is_some());
         self.connections.insert(connection, Owner::Peer(node));
         Some((node, bytes, replaced))
+    }
+
+    /// Whether an agent may be the one that it says it is, by what it has proved. Of one that is known to have a key, or whose
+    /// connection has been proved, nothing less is believed.
+    fn may_be(&mut self, who: &AgentId, proven: Option<&AgentId>) -> bool {
+        let known = self.by_name.get(&who.node).copied();
+        let link = known.and_then(|node| self.link(node));
+        match proven {
+            Some(proven) => proven == who,
+            None => link.is_none_or(|link| link.key.is_none() && !(link.proven && link.connection.is_some())),
+        }
+    }
+
+    /// Drops the connection of who came in the name of an agent, without proof, before any group had it.
+    fn drop_impostor(&mut self, name: &str, out: &mut Outbox) {
+        let Some(node) = self.by_name.get(name).copied() else { return };
+        if self.link(node).is_some_and(|link| !link.proven && !link.used) {
+            self.drop_peer(node, "", out);
+        }
     }
 
     /// A connection ended, or could not be made.
@@ -345,8 +398,10 @@ impl Peers {
     /// side.
     pub(crate) fn reconnect(&mut self, node: NodeId, why: &str, out: &mut Outbox) -> Option<Lost> {
         let lost = self.end(node, why, out)?;
-        if let Some(to) = self.link(node).and_then(|link| link.connect) {
-            out.push(Output::Connect { node, to });
+        if let Some(link) = self.link(node)
+            && let Some(to) = link.connect
+        {
+            out.push(Output::Connect { node, to, key: link.key.clone() });
         }
         Some(lost)
     }
@@ -363,6 +418,7 @@ impl Peers {
         let mut link = Link {
             used: true,
             connect: ended.connect,
+            key: ended.key,
             reconnects,
             ..Link::new(&self.me, (self.name(node), ended.incarnation), ended.ip, ended.ip)
         };

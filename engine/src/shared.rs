@@ -52,6 +52,8 @@ pub(crate) struct Shared {
     pub(crate) turn: Turn,
     /// By operation, in the order of [`Operation::ALL`].
     pub(crate) traffic: [Traffic; Operation::ALL.len()],
+    /// Packets that came without the key that they need.
+    pub(crate) refused: u64,
 }
 
 impl Shared {
@@ -68,6 +70,7 @@ impl Shared {
             works: Works::default(),
             turn: Turn::default(),
             traffic: Default::default(),
+            refused: 0,
         }
     }
 

@@ -11,6 +11,7 @@ use crate::peers::Peers;
 use cool_map::{Rows, Table};
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
+use std::ops::Range;
 
 /// The stream of numbers that deals points to batches.
 const BATCHES: u64 = 0x5eed_3000;
@@ -52,7 +53,8 @@ impl Aggregation {
         [changes, self.rows_of(labels.iter().copied())]
     }
 
-    /// Moves centroids to the means of their points, by all sums anew or by their changes, which is the same.
+    /// Moves centroids to the means of their points, by all sums anew or by their changes, which is the same. `moved` is told of runs
+    /// of centroids that are where they will be, while it is not known yet where others go.
     pub(crate) fn update(
         &mut self,
         peers: &Peers<'_>,
@@ -60,6 +62,7 @@ impl Aggregation {
         labels: &[u32],
         centroids: &mut Centroids,
         by_changes: bool,
+        mut moved: impl FnMut(&Centroids, &[Range<usize>]),
     ) -> Result<Moved, Error> {
         let table = if by_changes {
             self.changes(points, labels)
@@ -68,8 +71,14 @@ impl Aggregation {
             assign::sum(points, labels, self.owned.keys(), self.threads)
         };
         self.labels.copy_from_slice(labels);
-        let moved = self.move_centroids(peers, table, centroids)?;
-        if moved.empty == 0 || self.empty == Empty::Keep {
+        let keeps = self.empty == Empty::Keep;
+        let stays = |centroids: &Centroids, runs: &[Range<usize>]| {
+            if keeps {
+                moved(centroids, runs);
+            }
+        };
+        let moved = self.move_centroids(peers, table, centroids, stays)?;
+        if moved.empty == 0 || keeps {
             return Ok(moved);
         }
         let split = self.split(peers, centroids)?;
@@ -104,6 +113,7 @@ impl Aggregation {
         peers: &Peers<'_>,
         table: Rows<i64>,
         centroids: &mut Centroids,
+        mut moved: impl FnMut(&Centroids, &[Range<usize>]),
     ) -> Result<Moved, Error> {
         let mine = peers.regroup(table)?;
         let changed: Vec<usize> = mine.iter().map(|(j, _)| j).collect();
@@ -117,10 +127,14 @@ impl Aggregation {
                 ways.add(j, &way);
             }
         }
-        let (ways, owners) = peers.share_and_count(ways, self.owned.len() as u64)?;
-        let far = ways.iter().map(|(j, way)| u128::from(centroids.go(j, self.metric, way)));
-        let (squared, centroids) = (far.sum(), ways.len());
-        Ok(Moved { centroids, squared, empty: self.owned.keys() - owners as usize })
+        let mut all = Moved { centroids: 0, squared: 0, empty: 0 };
+        let owners = peers.share_in_parts(ways, self.owned.len() as u64, |ways, runs| {
+            all.centroids += ways.len();
+            all.squared +=
+                ways.iter().map(|(j, way)| u128::from(centroids.go(j, self.metric, way))).sum::<u128>();
+            moved(centroids, runs);
+        })?;
+        Ok(Moved { empty: self.owned.keys() - owners as usize, ..all })
     }
 
     /// Gives each centroid without points half of the largest cluster.
@@ -166,7 +180,7 @@ pub(crate) fn mini_batches(
         assign::assign_some(points, &batch, centroids, &mut labels, effort.level, effort.threads);
         let table = assign::sum(points, &labels, k, effort.threads);
         batch.iter().for_each(|i| labels[*i as usize] = NO_LABEL);
-        sums.move_centroids(peers, table, centroids)?;
+        sums.move_centroids(peers, table, centroids, |_, _| ())?;
     }
     Ok(())
 }

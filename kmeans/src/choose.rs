@@ -2,10 +2,12 @@
 //!
 //! The labels are the same either way, so each rank chooses for itself, and what the clock says decides about nothing but time.
 
-use crate::assign::{self, Assigned, PIECE, Timed};
+use crate::ahead::Ahead;
+use crate::assign::{self, Assigned, PIECE, Run, Timed};
 use crate::bounds::{Bounds, Cover};
 use crate::grid::{Centroids, Points};
 use cool_distance::{Level, Precision};
+use std::ops::Range;
 
 /// How nearest centroids are found.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
@@ -101,6 +103,8 @@ pub struct Assigner {
     /// Whether bounds are kept for all points.
     everywhere: bool,
     costs: Costs,
+    /// The nearest of those centroids that have arrived.
+    ahead: Option<Ahead>,
 }
 
 /// Seconds that a thread takes for a point.
@@ -130,19 +134,41 @@ impl Costs {
 impl Assigner {
     /// For points that have not been assigned yet.
     pub fn new(effort: Effort) -> Self {
-        Self { effort, bounds: None, everywhere: effort.method == Method::Bounds, costs: Costs::default() }
+        let everywhere = effort.method == Method::Bounds;
+        Self { effort, bounds: None, everywhere, costs: Costs::default(), ahead: None }
+    }
+
+    /// Looks for the nearest of runs of centroids, for points that are compared with all: the others are on their way, and
+    /// [`Assigner::assign`] will be called when the last of them has been looked at.
+    pub fn look_ahead(&mut self, points: &Points, centroids: &Centroids, runs: &[Range<usize>]) {
+        let cover = self.cover(points, centroids.len()).map(|(_, cover)| cover);
+        let all_at_once = runs.iter().map(Range::len).sum::<usize>() == centroids.len();
+        if !all_at_once && cover != Some(Cover::ALL) {
+            let Effort { level, threads, .. } = self.effort;
+            let ahead = self.ahead.get_or_insert_with(|| Ahead::new(cover, points.len()));
+            ahead.look(points, centroids, runs, level, threads);
+        }
+    }
+
+    /// How many near centroids have bounds, and which points do; none if there are no bounds.
+    fn cover(&self, points: &Points, clusters: usize) -> Option<(usize, Cover)> {
+        let near = self.effort.near(points, clusters).filter(|_| self.effort.method != Method::Full)?;
+        Some((near, if self.everywhere { Cover::ALL } else { trial(points.len()) }))
     }
 
     /// Gives each point the number of its nearest centroid, the smallest of several equally near.
     pub fn assign(&mut self, points: &Points, centroids: &Centroids, labels: &mut [u32]) -> Assigned {
         let Effort { method, level, threads, .. } = self.effort;
-        let near = self.effort.near(points, centroids.len());
-        let Some(near) = near.filter(|_| method != Method::Full) else {
-            return assign::assign(points, centroids, labels, level, threads);
+        let ahead = self.ahead.take();
+        let all = |runs: Vec<Run<'_>>| match ahead {
+            Some(ahead) => ahead.assign(points, centroids, runs),
+            None => assign::assign_runs(points, centroids, runs, level, threads),
         };
-        let cover = if self.everywhere { Cover::ALL } else { trial(points.len()) };
+        let Some((near, cover)) = self.cover(points, centroids.len()) else {
+            return all(Run::pieces(labels, PIECE).collect()).found;
+        };
         let [with, without] = cover.split(labels);
-        let full = assign::assign_runs(points, centroids, without, level, threads);
+        let full = all(without);
         let kept = self.bounds.as_mut().filter(|(covered, _)| *covered == cover);
         let begins = kept.is_none();
         let bounded = match kept {

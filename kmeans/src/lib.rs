@@ -25,6 +25,7 @@
 //! Every rank must be able to read all inputs under the same names.
 
 mod aggregate;
+mod ahead;
 pub mod apply;
 pub mod assign;
 pub mod bounds;

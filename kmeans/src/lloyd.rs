@@ -161,7 +161,9 @@ impl Share {
         let changed = found.changed as u64;
         // Of as many rows the way of fewer additions: a point that changes is taken out of one sum and put into another.
         let by_changes = (changes, changed.saturating_mul(4)) < (sums, self.chosen.len());
-        let moved = work.sums.update(peers, &self.points, &work.labels, &mut centroids, by_changes)?;
+        let Work { assigner, labels, sums } = work;
+        let ahead = |centroids: &Centroids, runs: &[_]| assigner.look_ahead(&self.points, centroids, runs);
+        let moved = sums.update(peers, &self.points, labels, &mut centroids, by_changes, ahead)?;
         let communicating = peers.tally().time - before;
         let stages = peers.job().stages();
         iterations.push(Iteration {

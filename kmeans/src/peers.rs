@@ -2,10 +2,11 @@
 
 use crate::error::Error;
 use cool::{Comm, Element, Op, Stats};
-use cool_map::{Event, Job, Mapped, Options, Table};
+use cool_map::{Event, Job, Mapped, Number, Options, Rows, Table};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use std::cell::Cell;
+use std::ops::Range;
 use std::time::{Duration, Instant};
 
 /// What communication cost so far, as this rank saw it.
@@ -32,14 +33,18 @@ enum Handle<'a> {
 
 /// Lets a rank of a group do its part; if others are lost meanwhile, once more as one of those that are left. What
 /// need not be done again, `part` keeps.
-pub fn surviving<T>(comm: Comm, mut part: impl FnMut(&Peers<'_>) -> Result<T, Error>) -> Result<T, Error> {
+pub fn surviving<T>(
+    comm: Comm,
+    options: Options<'_>,
+    mut part: impl FnMut(&Peers<'_>) -> Result<T, Error>,
+) -> Result<T, Error> {
     let watch = |event: &Event<'_>| {
         if let Event::Lost { .. } = event {
             eprintln!("cool-kmeans: {event}");
         }
     };
     let mut tally = Tally::default();
-    cool_map::run(comm, Options { watch: Some(&watch), ..Options::default() }, |job| {
+    cool_map::run(comm, Options { watch: Some(&watch), ..options }, |job| {
         let peers = Peers { job: Handle::Lent(job), tally: Cell::new(tally) };
         let done = part(&peers);
         tally = peers.tally();
@@ -55,7 +60,12 @@ impl<'a> Peers<'a> {
 
     /// A clustering by all ranks of a group, which fails when one is lost.
     pub fn of(comm: &'a Comm) -> Self {
-        Self { job: Handle::Own(Box::new(Job::new(comm, Options::default()))), tally: Cell::default() }
+        Self::with(comm, Options::default())
+    }
+
+    /// The same with options of the job.
+    pub fn with(comm: &'a Comm, options: Options<'a>) -> Self {
+        Self { job: Handle::Own(Box::new(Job::new(comm, options))), tally: Cell::default() }
     }
 
     /// The job that they do.
@@ -139,11 +149,27 @@ impl<'a> Peers<'a> {
         Ok(all)
     }
 
-    /// The same, and the sum of a number of each rank.
-    pub fn share_and_count<T: Table>(&self, table: T, number: u64) -> Result<(T, u64), Error> {
-        let all = self.timed(|job| job.combine_and_count(table, number))?;
-        self.count(|tally| tally.bytes_broadcast += self.last_stage_bytes());
-        Ok(all)
+    /// The same in parts, if they are many, of which `take` gets one after the other while the next ones travel; and the sum of a number
+    /// of each rank. See [`Job::combine_in_parts`].
+    pub fn share_in_parts<N: Number>(
+        &self,
+        rows: Rows<N>,
+        number: u64,
+        mut take: impl FnMut(Rows<N>, &[Range<usize>]),
+    ) -> Result<u64, Error> {
+        let mut taking = Duration::ZERO;
+        let sum = self.timed(|job| {
+            job.combine_in_parts(rows, number, |part, runs| {
+                let start = Instant::now();
+                take(part, runs);
+                taking += start.elapsed();
+            })
+        })?;
+        self.count(|tally| {
+            tally.time -= taking;
+            tally.bytes_broadcast += self.last_stage_bytes();
+        });
+        Ok(sum)
     }
 
     /// What all ranks have, in order of ranks, at rank 0; other ranks get nothing.

@@ -1,25 +1,22 @@
 //! The stages that bring values from owners to all ranks or to one, and from one to all.
 
-use crate::cost::LinkBytes;
+use crate::cost::{LinkBytes, share};
 use crate::error::Error;
 use crate::job::Job;
 use crate::report::StageKind;
-use crate::table::Table;
+use crate::table::{Number, Rows, Table};
+use cool::Comm;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
+use std::ops::Range;
+use std::sync::mpsc;
 use std::time::Instant;
 
 /// The length of a message that its sender could not make.
 const FAILED: u64 = u64::MAX;
 
-/// What all ranks have.
-struct Combined<T> {
-    table: T,
-    /// Whether the table is here.
-    here: bool,
-    /// Of each rank.
-    numbers: Vec<u64>,
-}
+/// Parts of what all ranks get, at most: while one is worked with, the next travels.
+const MOST_PARTS: u64 = 8;
 
 impl Job<'_> {
     /// Gives all ranks what the owners have: the tables of [`Job::regroup`], or whatever was made of them key by key.
@@ -27,15 +24,7 @@ impl Job<'_> {
     /// # Errors
     /// If ranks are lost, or a key or value does not become bytes.
     pub fn combine<T: Table>(&self, mine: T) -> Result<T, Error> {
-        self.combine_to(None, mine, &[]).map(|all| all.table)
-    }
-
-    /// The same, and the sum over all ranks of a number of each, which travels with the lengths of the tables.
-    ///
-    /// # Errors
-    /// As [`Job::combine`].
-    pub fn combine_and_count<T: Table>(&self, mine: T, number: u64) -> Result<(T, u64), Error> {
-        self.combine_to(None, mine, &[number]).map(|all| (all.table, all.numbers.into_iter().sum()))
+        self.combine_to(None, mine)
     }
 
     /// The same at one rank only; others get nothing.
@@ -43,50 +32,125 @@ impl Job<'_> {
     /// # Errors
     /// If there is no such rank, ranks are lost, or a key or value does not become bytes.
     pub fn combine_at<T: Table>(&self, rank: usize, mine: T) -> Result<Option<T>, Error> {
-        let all = self.combine_to(Some(rank), mine, &[])?;
-        Ok(all.here.then_some(all.table))
+        let all = self.combine_to(Some(rank), mine)?;
+        Ok((rank == self.rank()).then_some(all))
     }
 
-    fn combine_to<T: Table>(
-        &self,
-        root: Option<usize>,
-        mine: T,
-        number: &[u64],
-    ) -> Result<Combined<T>, Error> {
+    fn combine_to<T: Table>(&self, root: Option<usize>, mine: T) -> Result<T, Error> {
         let start = Instant::now();
-        let here = root.is_none_or(|root| root == self.rank());
         let Some(comm) = self.comm() else {
             self.note(StageKind::Combine, start, mine.len(), 0, LinkBytes::default());
-            return Ok(Combined { table: mine, here, numbers: number.to_vec() });
+            return Ok(mine);
         };
         let bytes = mine.to_bytes(1).map(|mut pieces| pieces.swap_remove(0));
-        let length = bytes.as_ref().map_or(FAILED, |bytes| bytes.len() as u64);
-        let told = self.allgather(&[&[length], number].concat())?;
-        let each = told.chunks_exact(1 + number.len());
-        let (lengths, numbers): (Vec<u64>, _) =
-            (each.clone().map(|rank| rank[0]).collect(), each.flat_map(|rank| rank[1..].to_vec()).collect());
+        let lengths = self.allgather(&[bytes.as_ref().map_or(FAILED, |bytes| bytes.len() as u64)])?;
         let bytes = bytes?;
         self.none_failed(&lengths)?;
-        let counts: Vec<usize> = lengths.iter().map(|length| *length as usize).collect();
-        let mut all = vec![0; if here { counts.iter().sum() } else { 0 }];
+        let piece = Piece { bytes, counts: lengths.iter().map(|length| *length as usize).collect() };
+        let mut table = mine.empty();
         let links = match root {
             None => {
-                self.noticing(comm.allgatherv(&bytes, &mut all, &counts))?;
+                piece.merge(&self.noticing(piece.to_all(comm))?, &mut table)?;
                 self.layout().to_all(&lengths)
             }
             Some(root) => {
-                self.noticing(comm.gatherv(&bytes, &mut all, &counts, root))?;
+                let here = root == self.rank();
+                let mut all = vec![0; if here { piece.counts.iter().sum() } else { 0 }];
+                self.noticing(comm.gatherv(&piece.bytes, &mut all, &piece.counts, root))?;
+                if here {
+                    piece.merge(&all, &mut table)?;
+                }
                 self.layout().exchange(|from, to| if to == root { lengths[from] } else { 0 })
             }
         };
-        let (mut table, mut rest) = (mine.empty(), &all[..]);
-        for (rank, count) in counts.iter().enumerate().filter(|_| here) {
-            let (part, more) = rest.split_at(*count);
-            table.merge_bytes(part).map_err(|source| Error::Table { rank, source })?;
-            rest = more;
+        self.note(StageKind::Combine, start, table.len(), piece.bytes.len() as u64, links);
+        Ok(table)
+    }
+
+    /// Gives all ranks the rows that the owners have, as [`Job::combine`], but in parts, if they are many: while one part is taken, the
+    /// next ones travel. `take` gets each part's rows, and in which runs of rows no other part has any. Of rows that this rank
+    /// does not own it may have none. What comes back is the sum over all ranks of a number of each, which travels with the lengths.
+    ///
+    /// # Errors
+    /// As [`Job::combine`].
+    pub fn combine_in_parts<N: Number>(
+        &self,
+        mine: Rows<N>,
+        number: u64,
+        mut take: impl FnMut(Rows<N>, &[Range<usize>]),
+    ) -> Result<u64, Error> {
+        let (start, rows, keys) = (Instant::now(), mine.len(), mine.keys());
+        let Some(comm) = self.comm().filter(|comm| comm.size() > 1) else {
+            take(mine, std::slice::from_ref(&(0..keys)));
+            self.note(StageKind::Combine, start, rows, 0, LinkBytes::default());
+            return Ok(number);
+        };
+        let whole = mine.to_bytes(1)?.swap_remove(0);
+        let bytes = whole.len() as u64;
+        let told = self.allgather(&[bytes, number])?;
+        let (told, _) = told.as_chunks::<2>();
+        let lengths: Vec<u64> = told.iter().map(|[length, _]| *length).collect();
+        let count = (lengths.iter().sum::<u64>() / self.options.part.max(1)).clamp(1, MOST_PARTS) as usize;
+        let pieces = self.pieces_of_parts(&mine, whole, &lengths, count)?;
+        let parts = self.size() * count;
+        self.in_turn(comm, &pieces, |i, all| {
+            let mut part = mine.empty();
+            pieces[i].merge(&all, &mut part)?;
+            let runs: Vec<_> = (i..parts).step_by(count).map(|run| share(keys, parts, run)).collect();
+            take(part, &runs);
+            Ok(())
+        })?;
+        self.note(StageKind::Combine, start, rows, bytes, self.layout().to_all(&lengths));
+        Ok(told.iter().map(|[_, number]| number).sum())
+    }
+
+    /// What this rank has for each of some parts: of the owner's run of rows each part has a run.
+    fn pieces_of_parts<N: Number>(
+        &self,
+        mine: &Rows<N>,
+        whole: Vec<u8>,
+        lengths: &[u64],
+        count: usize,
+    ) -> Result<Vec<Piece>, Error> {
+        let counts =
+            |lengths: &mut dyn Iterator<Item = &u64>| lengths.map(|length| *length as usize).collect();
+        if count == 1 {
+            return Ok(vec![Piece { bytes: whole, counts: counts(&mut lengths.iter()) }]);
         }
-        self.note(StageKind::Combine, start, table.len(), bytes.len() as u64, links);
-        Ok(Combined { table, here, numbers })
+        drop(whole);
+        let parts = mine.to_bytes(self.size() * count)?.into_iter().skip(self.rank() * count).take(count);
+        let parts: Vec<Vec<u8>> = parts.collect();
+        let lengths: Vec<u64> = parts.iter().map(|part| part.len() as u64).collect();
+        let lengths = self.allgather(&lengths)?;
+        let piece = |(i, bytes)| Piece { bytes, counts: counts(&mut lengths.iter().skip(i).step_by(count)) };
+        Ok(parts.into_iter().enumerate().map(piece).collect())
+    }
+
+    /// Gives all ranks one piece after the other, and hands each to `take` while the next ones travel.
+    fn in_turn(
+        &self,
+        comm: &Comm,
+        pieces: &[Piece],
+        mut take: impl FnMut(usize, Vec<u8>) -> Result<(), Error>,
+    ) -> Result<(), Error> {
+        if let [piece] = pieces {
+            return take(0, self.noticing(piece.to_all(comm))?);
+        }
+        std::thread::scope(|scope| {
+            let (done, arrived) = mpsc::channel();
+            scope.spawn(move || {
+                for piece in pieces {
+                    let all = piece.to_all(comm);
+                    let failed = all.is_err();
+                    // Others wait for the rest also if nobody listens here any more, because what came was wrong.
+                    let _unheard = done.send(all);
+                    if failed {
+                        return;
+                    }
+                }
+            });
+            arrived.into_iter().enumerate().try_for_each(|(i, all)| take(i, self.noticing(all)?))
+        })
     }
 
     /// Gives all ranks a value of rank `root`; what others pass is not looked at.
@@ -142,5 +206,30 @@ impl Job<'_> {
             Some(rank) => Err(Error::Elsewhere { rank, message: "a value cannot be sent".into() }),
             None => Ok(()),
         }
+    }
+}
+
+/// What this rank has for all others, and how many bytes each has.
+struct Piece {
+    bytes: Vec<u8>,
+    counts: Vec<usize>,
+}
+
+impl Piece {
+    /// What all ranks have.
+    fn to_all(&self, comm: &Comm) -> Result<Vec<u8>, cool::Error> {
+        let mut all = vec![0; self.counts.iter().sum()];
+        comm.allgatherv(&self.bytes, &mut all, &self.counts)?;
+        Ok(all)
+    }
+
+    /// Adds what all ranks have to a table.
+    fn merge<T: Table>(&self, mut all: &[u8], table: &mut T) -> Result<(), Error> {
+        for (rank, count) in self.counts.iter().enumerate() {
+            let (part, more) = all.split_at(*count);
+            table.merge_bytes(part).map_err(|source| Error::Table { rank, source })?;
+            all = more;
+        }
+        Ok(())
     }
 }

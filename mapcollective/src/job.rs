@@ -25,12 +25,17 @@ pub struct Options<'a> {
     pub patience: Duration,
     /// Is told how the job goes. `Some(&|event| eprintln!("{event}"))` prints it.
     pub watch: Option<&'a (dyn Fn(&Event<'_>) + Sync)>,
+    /// Bytes of a part of what [`Job::combine_in_parts`] gives all ranks, at least.
+    pub part: u64,
 }
 
+/// Of 10 Gbit/s a link carries this in some 800 microseconds, four times what a call takes to begin.
+const PART: u64 = 1 << 20;
+
 impl Default for Options<'_> {
-    /// All processors, an hour's patience, nobody who watches.
+    /// All processors, an hour's patience, nobody who watches, parts of a mebibyte.
     fn default() -> Self {
-        Options { threads: 0, patience: Duration::from_secs(3600), watch: None }
+        Options { threads: 0, patience: Duration::from_secs(3600), watch: None, part: PART }
     }
 }
 

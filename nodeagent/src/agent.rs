@@ -11,6 +11,7 @@ use crate::engine::{EngineHandle, GroupError, GroupSpec, Trace};
 use crate::metrics::Metrics;
 pub(crate) use attachment::Attachment;
 use cool_proto::control::agent_message::Body;
+use cool_types::Key;
 pub(crate) use groups::AttachError;
 use groups::{Group, GroupTable};
 pub(crate) use recovery::Recovery;
@@ -49,7 +50,7 @@ impl Agent {
         Agent {
             groups: Arc::new(GroupTable::new(node.clone())),
             node,
-            metrics: Arc::new(Metrics::new(engine.traffic())),
+            metrics: Arc::new(Metrics::new(engine.traffic(), engine.refusals())),
             engine,
             enlisted: Arc::default(),
             recovering: Arc::default(),
@@ -87,6 +88,11 @@ impl Agent {
         self.engine.incarnation()
     }
 
+    /// Its own key, for the agents of its groups.
+    pub fn key(&self) -> &Key {
+        self.engine.key()
+    }
+
     /// Makes a group; its ranks can attach when this returns.
     ///
     /// # Errors
@@ -121,14 +127,19 @@ impl Agent {
         self.groups.attached(group)
     }
 
-    /// A group is one of this user's.
-    pub(crate) fn set_owner(&self, group: u64, user: u32) {
+    /// Processes of this user, and of no other, may be ranks of a group.
+    pub fn set_owner(&self, group: u64, user: u32) {
         self.groups.set_owner(group, user);
     }
 
-    /// Whose a group is, if not the agent's own user's.
-    pub(crate) fn owner(&self, group: u64) -> Option<u32> {
-        self.groups.owner(group)
+    /// The groups of a user whose ranks came by themselves.
+    pub(crate) fn enlisted_of(&self, user: u32) -> usize {
+        self.groups.enlisted_of(user)
+    }
+
+    /// Whether processes of a user may be ranks of a group; of one that there is not, too, which they are then told.
+    pub(crate) fn may_use(&self, group: u64, user: u32) -> bool {
+        self.groups.may_use(group, user)
     }
 
     /// Tells the controller. Nobody listens any more only when the agent ends.
@@ -156,6 +167,7 @@ mod tests {
             ip: Ipv4Addr::LOCALHOST,
             udp_port,
             tcp_port,
+            key: None,
         };
         let spec = GroupSpec {
             id: 1,
@@ -165,6 +177,7 @@ mod tests {
             chunk_bytes: 1400,
             host_bytes_per_second: 0,
             cost_model: CostModel::default(),
+            keyed: None,
         };
         agent.make_group(spec).await.unwrap();
         agent

@@ -14,10 +14,11 @@ use crate::output_backlog::Backlog;
 use cool_proto::CONTROL_MESSAGE_BYTES_MAX;
 use cool_proto::control::controller_client::ControllerClient;
 use cool_proto::control::{
-    Acknowledged, ControllerMessage, Examined, Held, Leave, Probed, Register, Session, agent_message,
+    Acknowledged, ControllerMessage, Examined, Held, Leave, Probed, Register, Secret, Session, agent_message,
     controller_message::Body,
 };
 use cool_proto::delivery::{self, Miscounted};
+use cool_proto::features;
 use cool_tls::{AddressError, Connector, Role};
 use outbox::Outbox;
 use std::time::Duration;
@@ -36,7 +37,9 @@ const SHORTEST_PAUSE: Duration = Duration::from_millis(100);
 const LONGEST_PAUSE: Duration = Duration::from_secs(3);
 
 /// How often a silent session is tried.
-const KEEP_ALIVE: Duration = Duration::from_secs(5);
+const KEEP_ALIVE: Duration = Duration::from_secs(2);
+/// How long it may be silent then.
+const PONG_WITHIN: Duration = Duration::from_secs(3);
 
 /// Why processes do not get the group that they wait for.
 const AWAY: &str = "this node's agent has no session with the controller; start it, then try again";
@@ -99,13 +102,13 @@ pub async fn run(
         probe: JoinSet::new(),
         examinations: JoinSet::new(),
         session: None,
-        stopped: false,
         pause: SHORTEST_PAUSE,
     };
     let mut reported = None;
     loop {
         let end = control.connect(&endpoint, &connector).await;
         control.silent.send_replace(false);
+        control.launcher.hold_none();
         match end {
             End::Left => return Ok(()),
             End::Refused(reason) => {
@@ -177,8 +180,6 @@ struct Control<'a> {
     examinations: JoinSet<Examined>,
     /// By which life of the controller the agent was taken in, and as which node.
     session: Option<(u64, u32)>,
-    /// That controller has said that it stops, and how much it has got.
-    stopped: bool,
     /// Before the next try.
     pause: Duration,
 }
@@ -277,8 +278,7 @@ impl Control<'_> {
 
     /// What the controller says. All but acknowledgements are messages of the session, and count.
     async fn hear(&mut self, message: ControllerMessage) -> Result<(), End> {
-        if let Some(Body::Acknowledged(Acknowledged { received, last })) = message.body {
-            self.stopped |= last;
+        if let Some(Body::Acknowledged(Acknowledged { received, .. })) = message.body {
             return Ok(self.outbox.acknowledge(received)?);
         }
         self.outbox.receive(delivery::bytes(&message));
@@ -342,6 +342,8 @@ impl Control<'_> {
             slots: self.registration.slots,
             held: self.held(),
             probe_port: self.registration.probe_port.into(),
+            features: features::ALL,
+            key: Some(Secret { value: self.agent.key().bytes().to_vec() }),
             session: self.session.map(|(controller, node)| Session {
                 controller,
                 node,
@@ -352,7 +354,7 @@ impl Control<'_> {
 
     /// What another controller has to know. Ranks run for it until it is told of their ends, in turn with what they printed.
     fn held(&self) -> Vec<Held> {
-        let mut untold = self.outbox.exits(self.stopped);
+        let mut untold = self.outbox.exits();
         untold.extend(self.backlog.events().filter_map(outbox::exit));
         self.inventory.report(|group| self.agent.attached(group), &untold)
     }
@@ -383,14 +385,10 @@ impl Control<'_> {
         }
     }
 
-    /// The session is over, and another begins with the next registration. What no controller has got of the output goes to
-    /// the next one: if the last one did not say what it had got, only what was not on its way there.
+    /// The session is over, and another begins with the next registration. What no controller has acknowledged of the output goes
+    /// to the next one: lines have numbers, so that nobody hears any twice.
     fn begin_anew(&mut self) {
-        let (mut kept, taken) = self.outbox.begin();
-        if !std::mem::take(&mut self.stopped) {
-            kept.drain(..taken);
-        }
-        self.backlog.put_back(kept);
+        self.backlog.put_back(self.outbox.begin());
         self.session = None;
         self.probe = JoinSet::new();
         self.examinations = JoinSet::new();
@@ -417,7 +415,7 @@ fn endpoint(address: http::Uri) -> Endpoint {
     Endpoint::from(address)
         .connect_timeout(ANSWER_TIMEOUT)
         .http2_keep_alive_interval(KEEP_ALIVE)
-        .keep_alive_timeout(ANSWER_TIMEOUT)
+        .keep_alive_timeout(PONG_WITHIN)
         .keep_alive_while_idle(true)
 }
 

@@ -6,7 +6,7 @@ mod registrar;
 
 use crate::agent::Agent;
 use crate::engine::{EngineConfig, EngineHandle, GroupError, StartError};
-use crate::local::{LocalServer, ServeError};
+use crate::local::{LocalServer, ServeError, UserLimits};
 use crate::traces;
 use cool_proto::control::TraceEvent;
 use cool_proto::control::agent_message::Body;
@@ -122,7 +122,7 @@ fn start_agent(
     let agent = Agent::new(&name, engine, events);
     // A socket of tokio's is made within its runtime.
     let _inside = runtime.enter();
-    let server = LocalServer::bind(socket)?;
+    let server = LocalServer::bind(socket, UserLimits::NONE)?;
     runtime.spawn(server.serve(agent.clone()));
     Ok(agent)
 }

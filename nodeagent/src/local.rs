@@ -2,7 +2,8 @@
 //! calls to the engine. Which ranks may come is the [`Agent`]'s to say, what calls mean the engine's.
 //!
 //! A rank is trusted with its own data and no more: whatever else it sends, it is told why it is
-//! refused and hung up on, and the others go on. Users are kept apart by the system's word of who they are.
+//! refused and hung up on, and the others go on. Users are kept apart by the system's word of who they are, and no user is
+//! trusted more than others: neither root nor the agent's own.
 
 mod rank;
 mod session;
@@ -18,6 +19,7 @@ use std::path::{Path, PathBuf};
 use tokio::net::UnixListener;
 use tokio::task::JoinSet;
 use tracing::warn;
+pub use user::UserLimits;
 use user::{Share, User, Users};
 
 /// Connections at once; more wait in the system's queue.
@@ -44,6 +46,7 @@ pub enum ServeError {
 pub struct LocalServer {
     listener: UnixListener,
     path: PathBuf,
+    limits: UserLimits,
 }
 
 impl LocalServer {
@@ -51,7 +54,7 @@ impl LocalServer {
     ///
     /// # Errors
     /// If an agent serves there, or the path cannot be used.
-    pub fn bind(path: &Path) -> Result<LocalServer, ServeError> {
+    pub fn bind(path: &Path, limits: UserLimits) -> Result<LocalServer, ServeError> {
         let error = |source| ServeError::Bind { path: path.to_path_buf(), source };
         if let Some(directory) = path.parent() {
             std::fs::create_dir_all(directory).map_err(error)?;
@@ -65,7 +68,7 @@ impl LocalServer {
             Err(_) => {}
         }
         let listener = UnixListener::bind(path).map_err(error)?;
-        let server = LocalServer { listener, path: path.to_path_buf() };
+        let server = LocalServer { listener, path: path.to_path_buf(), limits };
         // All users: each can be a rank of nobody's jobs but its own.
         std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o666)).map_err(error)?;
         Ok(server)
@@ -74,7 +77,7 @@ impl LocalServer {
     /// Serves ranks of `agent` until dropped.
     pub async fn serve(self, agent: Agent) {
         let incoming = Incoming::new(&self.listener, "rank", CONNECTIONS_MAX);
-        let (users, mut sessions) = (Users::default(), JoinSet::new());
+        let (users, mut sessions) = (Users::new(self.limits), JoinSet::new());
         loop {
             tokio::select! {
                 Some(ended) = sessions.join_next() => {
@@ -84,7 +87,7 @@ impl LocalServer {
                 }
                 (stream, place) = incoming.next() => match accepted(stream, &users) {
                     Ok((stream, user, share)) => {
-                        let session = session::serve(stream, user, share, agent.clone());
+                        let session = session::serve(stream, user, share, agent.clone(), self.limits);
                         sessions.spawn_on(async move {
                             session.await;
                             drop(place);

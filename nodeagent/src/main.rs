@@ -1,18 +1,23 @@
-//! `cool-nodeagent`: reads its options, starts the engine and the edges, and ends in order on a signal.
+//! `cool-nodeagent`: reads its options, starts the engine and the edges, and ends in order on a signal. As `cool-nodeagent supervise`
+//! it is the supervisor of one of its own jobs.
 
 use clap::Parser;
+use clap::builder::FalseyValueParser;
 use cool_daemon::config;
 use cool_daemon::log::LogError;
 use cool_daemon::web::{self, ListenError};
+use cool_launcher::supervisor::SuperviseError;
+use cool_launcher::{Policy, supervise};
 use cool_nodeagent::Agent;
 use cool_nodeagent::control::{self, ControlError, Registration};
 use cool_nodeagent::engine::{EngineConfig, EngineHandle, StartError};
 use cool_nodeagent::fault_injection::Losses;
 use cool_nodeagent::interface::{Interface, InterfaceError};
-use cool_nodeagent::launcher::Launcher;
-use cool_nodeagent::local::{LocalServer, ServeError};
+use cool_nodeagent::launcher::{Launcher, Supervisors};
+use cool_nodeagent::local::{LocalServer, ServeError, UserLimits};
 use cool_nodeagent::probe::Reflector;
 use cool_types::{NodeNameError, check_node_name};
+use std::os::fd::AsFd;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
@@ -27,7 +32,8 @@ const EVENTS: usize = 256;
 ///
 /// It joins the controller, which tells it which groups to be part of and which programs to run, and
 /// serves the ranks of its node on a unix socket. It waits for a controller that is not there yet, and
-/// for one that went away. Needs the right to send LLDP frames (root, or CAP_NET_RAW). How much it logs
+/// for one that went away. Needs the right to send LLDP frames (CAP_NET_RAW), and no more: it refuses to run as root. Ranks run as the
+/// users whose jobs they are if it is told of a cool-launcher on its node, else as its own account. How much it logs
 /// is set by RUST_LOG (error, warn, info, debug).
 ///
 /// Example: cool-nodeagent --name h1 --interface eth1 --controller https://10.255.0.1:7400
@@ -52,9 +58,22 @@ struct Options {
     /// The unix socket on which to serve the node's ranks [default: /run/cool/NAME.sock]
     #[arg(long)]
     socket: Option<PathBuf>,
+    /// Where this node's cool-launcher listens, which starts ranks as their users [default: none, and only jobs of the agent's own
+    /// account are run]
+    #[arg(long, value_name = "SOCKET")]
+    launcher: Option<PathBuf>,
+    /// Run even as root: whoever may run jobs here is root then, but for a launcher
+    #[arg(long, env = "COOL_ALLOW_ROOT", value_parser = FalseyValueParser::new())]
+    allow_root: bool,
     /// How many ranks the node takes at once [default: its processors]
     #[arg(long)]
     slots: Option<u32>,
+    /// Connections that one user of the node may have to this agent at once; a rank has one for each of its groups
+    #[arg(long, value_name = "N", default_value_t = 1024, value_parser = clap::value_parser!(u32).range(1..))]
+    connections_per_user: u32,
+    /// Groups that one user's processes may have made for themselves on this node at once
+    #[arg(long, value_name = "N", default_value_t = 512, value_parser = clap::value_parser!(u32).range(1..))]
+    groups_per_user: u32,
     /// UDP port of the data interface, for multicast and repair; 0 takes a free one
     #[arg(long, default_value_t = 7420)]
     udp_port: u16,
@@ -95,6 +114,15 @@ enum Error {
     Log(#[from] LogError),
     #[error(transparent)]
     Pages(#[from] ListenError),
+    #[error("cannot use the connection to the agent: {0}")]
+    Agent(std::io::Error),
+    #[error(transparent)]
+    Supervise(#[from] SuperviseError),
+    #[error(
+        "this is root, and an agent needs no more than CAP_NET_RAW: run it as a user of its own (docs/deployment.md), or say \
+         --allow-root"
+    )]
+    Root,
     #[error("cannot watch for signals: {0}")]
     Signals(std::io::Error),
     #[error(
@@ -103,10 +131,10 @@ enum Error {
     Engine,
 }
 
-#[tokio::main]
-async fn main() -> ExitCode {
-    let options = config::parse("agent");
-    match run(options).await {
+fn main() -> ExitCode {
+    let supervises = std::env::args_os().nth(1).is_some_and(|word| word == "supervise");
+    let outcome = if supervises { supervise_job() } else { start(config::parse("agent")) };
+    match outcome {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("cool-nodeagent: {error}");
@@ -115,8 +143,26 @@ async fn main() -> ExitCode {
     }
 }
 
+/// Supervises one job of the agent that is at standard input.
+fn supervise_job() -> Result<(), Error> {
+    cool_daemon::log::Options::default().start()?;
+    let agent = std::io::stdin().as_fd().try_clone_to_owned().map_err(Error::Agent)?;
+    Ok(supervise(agent, Policy::Own)?)
+}
+
+#[tokio::main]
+async fn start(options: Options) -> Result<(), Error> {
+    run(options).await
+}
+
 async fn run(options: Options) -> Result<(), Error> {
     options.log.start()?;
+    if rustix::process::geteuid().is_root() {
+        if !options.allow_root {
+            return Err(Error::Root);
+        }
+        warn!("this agent runs as root: --allow-root is for laboratories");
+    }
     let mut interrupt = signal(SignalKind::interrupt()).map_err(Error::Signals)?;
     let mut terminate = signal(SignalKind::terminate()).map_err(Error::Signals)?;
     let interface = Interface::read(&options.interface)?;
@@ -137,7 +183,11 @@ async fn run(options: Options) -> Result<(), Error> {
     let socket = options.socket.unwrap_or_else(|| PathBuf::from(format!("/run/cool/{}.sock", options.name)));
     // Ranks look for it from directories of their own.
     let socket = std::path::absolute(&socket).map_err(|source| ServeError::Bind { path: socket, source })?;
-    let server = LocalServer::bind(&socket)?;
+    let limits = UserLimits {
+        connections: options.connections_per_user as usize,
+        groups: options.groups_per_user as usize,
+    };
+    let server = LocalServer::bind(&socket, limits)?;
     if let Some(losses) = options.lose {
         warn!(%losses, "datagrams are thrown away as they come: --lose is for tests");
     }
@@ -146,7 +196,11 @@ async fn run(options: Options) -> Result<(), Error> {
         socket = %socket.display(), "ready"
     );
 
-    let mut launcher = Launcher::new(&options.name, &socket, sender);
+    let supervisors = match options.launcher {
+        Some(socket) => Supervisors::Launcher(socket),
+        None => Supervisors::Own(PathBuf::from("/proc/self/exe")),
+    };
+    let mut launcher = Launcher::new(&agent, &socket, supervisors, sender);
     let processors =
         || std::thread::available_parallelism().map_or(1, |n| u32::try_from(n.get()).unwrap_or(u32::MAX));
     let slots = options.slots.unwrap_or_else(processors);

@@ -1,6 +1,6 @@
 //! What an agent has done for its ranks, for Prometheus: collectives by operation, bytes, repairs, failures.
 
-use crate::engine::TrafficCounters;
+use crate::engine::{Refusals, Refused, TrafficCounters};
 use axum::Router;
 use axum::routing::get;
 use cool_daemon::web;
@@ -57,9 +57,25 @@ impl Collector for TrafficCollector {
     }
 }
 
+/// What was refused, by reason.
+#[derive(Debug)]
+struct RefusalCollector(Arc<Refusals>);
+
+impl Collector for RefusalCollector {
+    fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> Result<(), fmt::Error> {
+        let help = "Packets and connections without proof of their group or agent";
+        let mut family = encoder.encode_descriptor("refused", help, None, MetricType::Counter)?;
+        for why in Refused::ALL {
+            let counter = ConstCounter::new(self.0.of(why));
+            counter.encode(family.encode_family(&[("reason", why.name())])?)?;
+        }
+        Ok(())
+    }
+}
+
 impl Metrics {
-    /// The metrics of an agent whose engine counts this traffic.
-    pub(crate) fn new(traffic: Arc<TrafficCounters>) -> Metrics {
+    /// The metrics of an agent whose engine counts this traffic, and what it refuses.
+    pub(crate) fn new(traffic: Arc<TrafficCounters>, refusals: Arc<Refusals>) -> Metrics {
         let mut registry = Registry::with_prefix("cool_agent");
         let calls = Counters::<1>::default();
         registry.register("calls", "Collectives carried out for ranks of this node", calls.clone());
@@ -70,6 +86,7 @@ impl Metrics {
         let seconds = Family::new_with_constructor(new);
         registry.register("call_seconds", "How long collectives took, seen by a rank", seconds.clone());
         registry.register_collector(Box::new(TrafficCollector(traffic)));
+        registry.register_collector(Box::new(RefusalCollector(refusals)));
         Metrics { registry: Arc::new(registry), calls, failures, seconds }
     }
 
@@ -105,7 +122,9 @@ mod tests {
     #[test]
     fn calls_and_failures_are_counted_by_operation() {
         let traffic = Arc::<TrafficCounters>::default();
-        let metrics = Metrics::new(Arc::clone(&traffic));
+        let refusals = Arc::<Refusals>::default();
+        refusals.count(Refused::Forged);
+        let metrics = Metrics::new(Arc::clone(&traffic), refusals);
         let stats = Stats { nanoseconds: 1_000_000, ..Stats::default() };
         metrics.called(Operation::Bcast, &Ok(stats.clone()));
         metrics.called(Operation::Bcast, &Ok(stats));
@@ -122,6 +141,7 @@ mod tests {
             "cool_agent_multicast_bytes_total{operation=\"bcast\"} 14",
             "cool_agent_chunks_repaired_total{operation=\"bcast\"} 4",
             "cool_agent_failures_total{operation=\"scan\",kind=\"lost\"} 1",
+            "cool_agent_refused_total{reason=\"forged\"} 1",
             "cool_agent_call_seconds_count{operation=\"bcast\"} 2",
         ] {
             assert!(text.lines().any(|l| l == line), "{line} in {text}");

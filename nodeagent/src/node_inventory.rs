@@ -21,6 +21,8 @@ struct Record {
     controller: u64,
     /// Ranks that this node has started.
     started: BTreeSet<u32>,
+    /// Whose job it is of.
+    user: String,
     exited: BTreeMap<u32, Exited>,
 }
 
@@ -46,8 +48,9 @@ impl NodeInventory {
     /// A group was made.
     pub(crate) fn made(&mut self, group: Group) {
         let controller = self.controller;
-        let record = Record { group, controller, started: BTreeSet::new(), exited: BTreeMap::new() };
-        self.groups.insert(record.group.id, record);
+        let id = group.id;
+        let (started, exited) = (BTreeSet::new(), BTreeMap::new());
+        self.groups.insert(id, Record { group, controller, started, user: String::new(), exited });
     }
 
     /// A group is no more.
@@ -59,6 +62,7 @@ impl NodeInventory {
     pub(crate) fn started(&mut self, launch: &Launch) {
         if let Some(record) = self.groups.get_mut(&launch.group) {
             record.started.extend(&launch.ranks);
+            record.user.clone_from(&launch.user);
         }
     }
 
@@ -97,6 +101,7 @@ impl NodeInventory {
                     _ => record.started.iter().filter(|rank| !ended.contains(rank)).copied().collect(),
                 },
                 exited: record.ended(untold).map(|(_, exited)| exited.clone()).collect(),
+                user: record.user.clone(),
             }
         };
         self.groups.values().map(held).collect()

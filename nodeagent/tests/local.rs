@@ -3,7 +3,7 @@
 use cool_collective::CostModel;
 use cool_nodeagent::Agent;
 use cool_nodeagent::engine::{EngineConfig, EngineHandle, GroupSpec, MemberSpec};
-use cool_nodeagent::local::{LocalServer, ServeError};
+use cool_nodeagent::local::{LocalServer, ServeError, UserLimits};
 use cool_proto::VERSION;
 use cool_proto::local::{
     Attach, Attached, Call, Done, Dtype, Map, Operation, Recover, ReduceOp, Slice, Unmap, frame::Body,
@@ -49,7 +49,7 @@ impl Node {
         let socket = directory.path().join("run").join("h1.sock");
         let config = EngineConfig::on_loopback("h1");
         let agent = Agent::new("h1", EngineHandle::start(config).unwrap(), mpsc::channel(1).0);
-        let server = LocalServer::bind(&socket).unwrap();
+        let server = LocalServer::bind(&socket, UserLimits::NONE).unwrap();
         tokio::spawn(server.serve(agent.clone()));
         Node { agent, socket, _directory: directory }
     }
@@ -65,6 +65,7 @@ impl Node {
             ip: Ipv4Addr::LOCALHOST,
             udp_port,
             tcp_port: if rank == 0 { tcp_port } else { 1 },
+            key: None,
         };
         let spec = GroupSpec {
             id,
@@ -74,8 +75,10 @@ impl Node {
             chunk_bytes: 1400,
             host_bytes_per_second: 0,
             cost_model: CostModel::default(),
+            keyed: None,
         };
         self.agent.make_group(spec).await.unwrap();
+        self.agent.set_owner(id, rustix::process::geteuid().as_raw());
     }
 
     fn connect(&self) -> Connection {
@@ -274,6 +277,7 @@ async fn a_rank_that_leaves_in_a_call_is_lost_to_the_others() {
         ip: Ipv4Addr::LOCALHOST,
         udp_port,
         tcp_port,
+        key: None,
     };
     let spec = GroupSpec {
         id: 5,
@@ -283,8 +287,10 @@ async fn a_rank_that_leaves_in_a_call_is_lost_to_the_others() {
         chunk_bytes: 1400,
         host_bytes_per_second: 0,
         cost_model: CostModel::default(),
+        keyed: None,
     };
     node.agent.make_group(spec).await.unwrap();
+    node.agent.set_owner(5, rustix::process::geteuid().as_raw());
     let mut stays = node.attach(5);
     let mut leaves = node.connect();
     leaves.send(attach(5, 1), None).unwrap();
@@ -307,11 +313,11 @@ async fn a_socket_of_a_dead_agent_is_replaced_and_one_of_a_living_is_not() {
     let path = directory.path().join("h1.sock");
     drop(std::os::unix::net::UnixListener::bind(&path).unwrap());
     assert!(path.exists(), "a dead agent leaves its socket");
-    let server = LocalServer::bind(&path).unwrap();
-    let e = LocalServer::bind(&path).unwrap_err();
+    let server = LocalServer::bind(&path, UserLimits::NONE).unwrap();
+    let e = LocalServer::bind(&path, UserLimits::NONE).unwrap_err();
     assert!(matches!(&e, ServeError::InUse(p) if *p == path), "{e}");
     drop(server);
     assert!(!path.exists());
-    let e = LocalServer::bind(Path::new("/proc/none/h1.sock")).unwrap_err();
+    let e = LocalServer::bind(Path::new("/proc/none/h1.sock"), UserLimits::NONE).unwrap_err();
     assert!(e.to_string().contains("--socket"), "{e}");
 }

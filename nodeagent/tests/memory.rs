@@ -66,6 +66,7 @@ async fn a_broadcast_of_a_gibibyte_takes_less_than_64_mib_an_agent() {
         ip: Ipv4Addr::LOCALHOST,
         udp_port: agent.udp_port(),
         tcp_port: agent.tcp_port(),
+        key: None,
     };
     let spec = GroupSpec {
         id: GROUP,
@@ -75,6 +76,7 @@ async fn a_broadcast_of_a_gibibyte_takes_less_than_64_mib_an_agent() {
         chunk_bytes: 16 << 10,
         host_bytes_per_second: 0,
         cost_model: CostModel::default(),
+        keyed: None,
     };
     let pattern: Vec<u8> = (0..PERIOD as u64).map(|i| ((i * i) >> 7) as u8).collect();
     let pattern = Arc::new([&pattern[..], &pattern[..]].concat());

@@ -7,7 +7,7 @@ const EXAMPLE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../deploy/cool.toml"
 
 fn agent(arguments: &[&str]) -> (Option<i32>, String) {
     let mut command = Command::new(env!("CARGO_BIN_EXE_cool-nodeagent"));
-    for name in ["COOL_CONFIG", "COOL_CONTROLLER", "COOL_CERTS", "RUST_LOG"] {
+    for name in ["COOL_ALLOW_ROOT", "COOL_CONFIG", "COOL_CONTROLLER", "COOL_CERTS", "RUST_LOG"] {
         command.env_remove(name);
     }
     let output = command.args(arguments).output().unwrap();

@@ -35,7 +35,7 @@ pub use group::{Bucket, GroupCommand, GroupMod, GroupType};
 pub use hello::{Hello, HelloElement, HelloElementType, VERSION};
 pub use instruction::{Instruction, InstructionType};
 pub use matching::Match;
-pub use message::{Body, HEADER_LEN, MAX_LEN, Message, MessageType};
+pub use message::{Body, HEADER_LEN, MAX_LEN, Message, MessageHeader, MessageType};
 pub use meter::{Band, BandEffect, BandType, MeterCommand, MeterFlags, MeterMod};
 pub use multipart::*;
 pub use oxm::{Masked, Oxm, UnknownOxm};

@@ -135,6 +135,26 @@ impl Body {
     }
 }
 
+/// How a message begins: readable also where the rest of it is not, so that whoever asked can be told that there is no answer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct MessageHeader {
+    /// The version of OpenFlow.
+    pub version: u8,
+    /// Which message it is.
+    pub kind: MessageType,
+    /// Its transaction: a reply has that of the request.
+    pub xid: u32,
+}
+
+impl MessageHeader {
+    /// Reads the first bytes of a message; `None` if there are fewer than a header has.
+    #[must_use]
+    pub fn read(bytes: &[u8]) -> Option<Self> {
+        let &[version, kind, _, _, a, b, c, d, ..] = bytes else { return None };
+        Some(Self { version, kind: MessageType(kind), xid: u32::from_be_bytes([a, b, c, d]) })
+    }
+}
+
 /// One message.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Message {

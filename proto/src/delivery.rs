@@ -115,14 +115,14 @@ impl<M: Clone> Delivery<M> {
         self.kept.len() - self.taken
     }
 
-    /// What was not acknowledged, oldest first; `untaken`: of that, only what this connection has not taken.
-    pub fn pending(&self, untaken: bool) -> impl Iterator<Item = &M> {
-        self.kept.iter().skip(if untaken { self.taken } else { 0 })
+    /// What was not acknowledged, oldest first.
+    pub fn pending(&self) -> impl Iterator<Item = &M> {
+        self.kept.iter()
     }
 
-    /// The session is over: what was not acknowledged, oldest first, and how many of those a connection has taken.
-    pub fn end(self) -> (VecDeque<M>, usize) {
-        (self.kept, self.taken)
+    /// The session is over: what was not acknowledged, oldest first.
+    pub fn end(self) -> VecDeque<M> {
+        self.kept
     }
 }
 
@@ -160,7 +160,7 @@ mod tests {
         assert_eq!(end.resume(1), Err(Miscounted { said: 1, acknowledged: 2, sent: 3 }));
         end.resume(2).unwrap();
         assert_eq!(end.take(), Some(Outgoing::Message(2)));
-        assert_eq!(end.end(), ([2].into(), 1));
+        assert_eq!(end.end(), [2]);
     }
 
     /// What happens between two ends.

@@ -1,12 +1,16 @@
 //! Contracts between COOL's programs: gRPC to the controller ([`control`], feature `grpc`), and
 //! between a rank and the agent of its node ([`local`]): frames ([`frame`]) over a unix socket
-//! ([`socket`]), data in shared memory ([`region`], of [`pages`]).
+//! ([`socket`]), data in shared memory ([`region`], of [`pages`]); and between an agent and who starts its
+//! ranks ([`launcher`]), over a socket that keeps messages apart ([`seqpacket`]).
 
 #[cfg(feature = "grpc")]
 pub mod delivery;
+pub mod features;
 pub mod frame;
+pub mod numbers;
 pub mod pages;
 pub mod region;
+pub mod seqpacket;
 pub mod socket;
 #[cfg(feature = "grpc")]
 pub mod trace_file;
@@ -29,6 +33,12 @@ pub mod local {
     include!(concat!(env!("OUT_DIR"), "/cool.local.rs"));
 }
 
+/// Between an agent and the supervisors of its jobs' processes.
+#[allow(missing_docs, reason = "generated; documented in proto/launcher.proto")]
+pub mod launcher {
+    include!(concat!(env!("OUT_DIR"), "/cool.launcher.rs"));
+}
+
 /// The controller's service for agents and tools.
 #[cfg(feature = "grpc")]
 #[allow(
@@ -39,4 +49,19 @@ pub mod local {
 )]
 pub mod control {
     include!(concat!(env!("OUT_DIR"), "/cool.control.rs"));
+
+    impl std::fmt::Debug for Secret {
+        fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+            f.write_str("Secret(..)")
+        }
+    }
+
+    impl Group {
+        /// What others than its agents may know of a group.
+        pub fn without_keys(mut self) -> Group {
+            self.key = None;
+            self.members.iter_mut().for_each(|member| member.key = None);
+            self
+        }
+    }
 }

@@ -151,6 +151,12 @@ impl Sender {
 }
 
 impl Receiver {
+    /// Whether the agent is in this process.
+    pub fn agent_is_in_this_process(&self) -> bool {
+        let peer = sockopt::socket_peercred(&self.stream).map(|peer| peer.pid.as_raw_nonzero().get());
+        peer.is_ok_and(|pid| u32::try_from(pid) == Ok(std::process::id()))
+    }
+
     /// The next frame from the agent.
     ///
     /// # Errors

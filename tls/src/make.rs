@@ -1,7 +1,7 @@
 //! `cool certs`: a CA of the deployment's own, and certificates for everybody in it.
 
 use crate::role::{Identity, Role};
-use cool_types::{NodeNameError, check_node_name};
+use cool_types::{NodeNameError, UserNameError, check_node_name, check_user_name};
 use rcgen::{
     BasicConstraints, CertificateParams, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair,
     KeyUsagePurpose,
@@ -20,6 +20,8 @@ const EARLIER: Duration = Duration::days(1);
 pub struct CertificateRequest {
     /// Nodes that get certificates of their own, in `NODE/`, that are good for no other node.
     pub nodes: Vec<String>,
+    /// Users whose tools get certificates of their own, in `users/USER/`, by which they ask in no other name.
+    pub users: Vec<String>,
     /// How long all is valid.
     pub days: u16,
     /// Make certificates anew that are there; the CA stays.
@@ -47,7 +49,10 @@ pub enum MakeError {
     },
     /// No certificate can say this name.
     #[error(transparent)]
-    Name(#[from] NodeNameError),
+    Node(#[from] NodeNameError),
+    /// Likewise of a user.
+    #[error(transparent)]
+    User(#[from] UserNameError),
     /// Cryptography failed.
     #[error("cannot make a certificate: {0}")]
     Sign(#[from] rcgen::Error),
@@ -56,19 +61,21 @@ pub enum MakeError {
 /// Makes what is missing in `folder` (with `renew` also what is there, except the CA); returns the files written.
 ///
 /// # Errors
-/// If a file cannot be read or written, or a node's name is none.
+/// If a file cannot be read or written, or the name of a node or user is none.
 pub fn make(folder: &Path, request: &CertificateRequest) -> Result<Vec<PathBuf>, MakeError> {
     request.nodes.iter().try_for_each(|name| check_node_name(name))?;
+    request.users.iter().try_for_each(|name| check_user_name(name))?;
     let mut written = Vec::new();
     create_folder(folder)?;
     let authority = authority(folder, request, &mut written)?;
     for role in Role::ALL {
         leaf(folder, &Identity::of(role), &authority, request, &mut written)?;
     }
-    for node in &request.nodes {
-        let own = folder.join(node);
+    let nodes = request.nodes.iter().map(|node| (folder.join(node), Identity::node(node)));
+    let users = request.users.iter().map(|user| (folder.join("users").join(user), Identity::user(user)));
+    for (own, identity) in nodes.chain(users) {
         create_folder(&own)?;
-        leaf(&own, &Identity::node(node), &authority, request, &mut written)?;
+        leaf(&own, &identity, &authority, request, &mut written)?;
         let (from, to) = (folder.join("ca.pem"), own.join("ca.pem"));
         fs::copy(&from, &to).map_err(|error| MakeError::File { path: to, error })?;
     }

@@ -1,5 +1,7 @@
-//! What a certificate says of its holder: a role, and for an agent perhaps the one node that it may speak for.
+//! What a certificate says of its holder: a role, for an agent perhaps the one node that it may speak for, and for a tool the
+//! user in whose name alone it asks.
 
+use cool_types::{check_node_name, check_user_name};
 use core::fmt;
 use tokio_rustls::rustls::pki_types::CertificateDer;
 use x509_parser::extensions::GeneralName;
@@ -52,25 +54,30 @@ impl fmt::Display for Role {
 pub struct Identity {
     /// What it is.
     pub role: Role,
-    /// For an agent: the only node that it may register as; `None`: any.
-    pub node: Option<String>,
+    /// For an agent, the only node that it may register as; for a tool, the only user in whose name it asks. `None`: any.
+    pub name: Option<String>,
 }
 
 impl Identity {
     /// Any holder of a role.
     pub fn of(role: Role) -> Identity {
-        Identity { role, node: None }
+        Identity { role, name: None }
     }
 
     /// The agent of one node.
     pub fn node(name: &str) -> Identity {
-        Identity { role: Role::Agent, node: Some(name.to_owned()) }
+        Identity { role: Role::Agent, name: Some(name.to_owned()) }
+    }
+
+    /// The tool of one user.
+    pub fn user(name: &str) -> Identity {
+        Identity { role: Role::Tool, name: Some(name.to_owned()) }
     }
 
     /// The DNS name by which its certificate says so.
     pub fn dns_name(&self) -> String {
-        match &self.node {
-            Some(node) => format!("{node}.{}", self.role.dns_name()),
+        match &self.name {
+            Some(name) => format!("{name}.{}", self.role.dns_name()),
             None => self.role.dns_name(),
         }
     }
@@ -80,7 +87,14 @@ impl Identity {
             let rest = dns_name.strip_suffix(&role.dns_name())?;
             match rest.strip_suffix('.') {
                 None => rest.is_empty().then(|| Identity::of(role)),
-                Some(node) => (role == Role::Agent && !node.is_empty()).then(|| Identity::node(node)),
+                Some(name) => {
+                    let is_name = match role {
+                        Role::Agent => check_node_name(name).is_ok(),
+                        Role::Tool => check_user_name(name).is_ok(),
+                        Role::Controller | Role::Switch => false,
+                    };
+                    is_name.then(|| Identity { role, name: Some(name.to_owned()) })
+                }
             }
         })
     }
@@ -98,8 +112,9 @@ impl Identity {
 
 impl fmt::Display for Identity {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match &self.node {
-            Some(node) => write!(f, "{} of node {node}", self.role),
+        match &self.name {
+            Some(node) if self.role == Role::Agent => write!(f, "{} of node {node}", self.role),
+            Some(user) => write!(f, "{} of user {user}", self.role),
             None => write!(f, "{}", self.role),
         }
     }
@@ -110,13 +125,16 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_name_says_a_role_and_perhaps_a_node_and_others_say_nothing() {
-        for identity in [Identity::of(Role::Tool), Identity::of(Role::Agent), Identity::node("r1.h-7_x")] {
+    fn a_name_says_a_role_and_perhaps_a_node_or_user_and_others_say_nothing() {
+        let named = [Identity::node("r1.h-7_x"), Identity::user("ann.b")];
+        for identity in [Identity::of(Role::Tool), Identity::of(Role::Agent)].into_iter().chain(named) {
             assert_eq!(Identity::parse(&identity.dns_name()), Some(identity));
         }
         for other in ["", "agent", "cool.internal", ".agent.cool.internal", "xagent.cool.internal"] {
             assert_eq!(Identity::parse(other), None, "{other}");
         }
-        assert_eq!(Identity::parse("h1.controller.cool.internal"), None);
+        for nobody in ["h1.controller", "s1.switch", "0.tool", ".tool", "a b.tool", "..agent"] {
+            assert_eq!(Identity::parse(&format!("{nobody}.cool.internal")), None, "{nobody}");
+        }
     }
 }

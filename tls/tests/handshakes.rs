@@ -10,7 +10,8 @@ use tokio::net::{TcpListener, TcpStream};
 
 fn certificates(days: u16) -> TempDir {
     let folder = TempDir::new().unwrap();
-    make(folder.path(), &CertificateRequest { nodes: vec!["h1".into()], days, renew: false }).unwrap();
+    let (nodes, users) = (vec!["h1".into()], vec!["ann".into()]);
+    make(folder.path(), &CertificateRequest { nodes, users, days, renew: false }).unwrap();
     folder
 }
 
@@ -49,6 +50,10 @@ async fn holders_of_one_deployments_certificates_meet_and_the_listener_learns_wh
     let node = ours.path().join("h1");
     let (met, used) = meet((ours.path(), &[Role::Agent]), (&node, Role::Agent)).await;
     assert_eq!(met, Ok(Some(Identity::node("h1"))));
+    used.unwrap();
+    let user = ours.path().join("users/ann");
+    let (met, used) = meet((ours.path(), &[Role::Tool]), (&user, Role::Tool)).await;
+    assert_eq!(met, Ok(Some(Identity::user("ann"))));
     used.unwrap();
 }
 
@@ -110,7 +115,12 @@ fn what_is_there_stays_unless_renewed_and_keys_are_for_their_owner_only() {
     let ours = certificates(30);
     let read = |name: &str| std::fs::read(ours.path().join(name)).unwrap();
     let (authority, agent) = (read("ca.pem"), read("agent.pem"));
-    let request = CertificateRequest { nodes: vec!["h1".into(), "h2".into()], days: 30, renew: false };
+    let request = CertificateRequest {
+        nodes: vec!["h1".into(), "h2".into()],
+        users: Vec::new(),
+        days: 30,
+        renew: false,
+    };
     let written = make(ours.path(), &request).unwrap();
     assert_eq!(written, [ours.path().join("h2/agent.key"), ours.path().join("h2/agent.pem")]);
     make(ours.path(), &CertificateRequest { renew: true, ..request }).unwrap();
@@ -120,8 +130,12 @@ fn what_is_there_stays_unless_renewed_and_keys_are_for_their_owner_only() {
         let mode = std::fs::metadata(ours.path().join(key)).unwrap().permissions().mode();
         assert_eq!(mode & 0o777, 0o600, "{key}");
     }
-    let bad = CertificateRequest { nodes: vec!["../x".into()], days: 30, renew: false };
-    assert!(make(ours.path(), &bad).unwrap_err().to_string().contains("../x"));
+    let none = CertificateRequest { nodes: Vec::new(), users: Vec::new(), days: 30, renew: false };
+    let bad_node = CertificateRequest { nodes: vec!["../x".into()], ..none.clone() };
+    let bad_user = CertificateRequest { users: vec!["../x".into()], ..none };
+    for bad in [bad_node, bad_user] {
+        assert!(make(ours.path(), &bad).unwrap_err().to_string().contains("../x"));
+    }
 }
 
 #[test]

@@ -12,6 +12,30 @@ impl fmt::Display for DatapathId {
     }
 }
 
+impl core::str::FromStr for DatapathId {
+    type Err = NoDatapathId;
+
+    /// Up to 16 hexadecimal digits, after 0x or not, also as bytes with colons between.
+    fn from_str(text: &str) -> Result<DatapathId, NoDatapathId> {
+        let digits = text.strip_prefix("0x").unwrap_or(text).replace(':', "");
+        let hexadecimal = digits.bytes().all(|digit| digit.is_ascii_hexdigit());
+        let number = hexadecimal.then(|| u64::from_str_radix(&digits, 16).ok()).flatten();
+        number.map(DatapathId).ok_or_else(|| NoDatapathId(text.to_owned()))
+    }
+}
+
+/// A text that is no datapath id.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NoDatapathId(String);
+
+impl fmt::Display for NoDatapathId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:?} is no datapath id: expected up to 16 hexadecimal digits", self.0)
+    }
+}
+
+impl core::error::Error for NoDatapathId {}
+
 /// A port of a switch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, serde::Serialize, serde::Deserialize)]
 pub struct Port {
@@ -24,5 +48,20 @@ pub struct Port {
 impl fmt::Display for Port {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}:{}", self.switch, self.number)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_datapath_id_is_read_as_it_is_written_and_as_switches_write_it() {
+        for text in ["000000000000002a", "0x2a", "2A", "00:00:00:00:00:00:00:2a"] {
+            assert_eq!(text.parse(), Ok(DatapathId(0x2a)), "{text}");
+        }
+        for text in ["", "0x", "s1", "+2a", "10000000000000000"] {
+            assert!(text.parse::<DatapathId>().is_err(), "{text}");
+        }
     }
 }

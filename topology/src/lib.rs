@@ -1,11 +1,10 @@
 //! The network as a graph: what it is made of ([`ids`], [`graph`]), how it is found ([`lldp`],
-//! [`auth`], [`discovery`]), and what is computed from it ([`index`], [`racks`], [`routes`], [`trees`]), and
+//! [`discovery`]), and what is computed from it ([`index`], [`racks`], [`routes`], [`trees`]), and
 //! how it looks ([`picture`]).
 //!
 //! Pure: no sockets, no clocks, and equal inputs give equal answers. What switches are told about it is the
 //! controller's matter.
 
-pub mod auth;
 pub mod discovery;
 pub mod graph;
 pub mod ids;
@@ -18,7 +17,7 @@ pub mod routes;
 mod samples;
 pub mod trees;
 
-pub use auth::Key;
+pub use cool_types::Key;
 pub use discovery::Discovery;
 pub use graph::{Graph, Link};
 pub use ids::{DatapathId, Port};

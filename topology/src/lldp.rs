@@ -2,12 +2,11 @@
 //! What they prove is [`discovery`](crate::discovery)'s matter.
 //!
 //! Both kinds carry the three mandatory TLVs, one organisationally specific TLV that says whose frame it
-//! is, and as the last one another with a number used once and an HMAC over all before it ([`auth`](crate::auth)).
+//! is, and as the last one another with a number used once and an HMAC over all before it ([`Key`]).
 //! TLVs that we do not know are skipped, so that later versions can add some.
 
-use crate::auth::{Key, TAG};
 use crate::{DatapathId, MacAddr};
-use cool_types::check_node_name;
+use cool_types::{Key, TAG, check_node_name};
 
 /// LLDP's EtherType.
 pub const ETHERTYPE: u16 = 0x88cc;

@@ -24,6 +24,8 @@
 //! [`Packet::encode`] appends to a buffer that the driver gives, and the payload is to follow there: a driver that sends
 //! datagrams in batches has the packets encoded where they are sent from, without an allocation or a copy for each.
 //!
+//! [`tagged`] is what datagrams of a group with a key look like, and which of them have come before.
+//!
 //! [`unicast`] carries messages between two agents over a byte stream of their own, by the same rules.
 
 #![allow(clippy::single_range_in_vec_init, reason = "lists of ranges are what packets hold")]
@@ -41,6 +43,7 @@ mod rtt;
 mod sender;
 mod spec;
 mod stats;
+pub mod tagged;
 pub mod unicast;
 
 pub use machine::{Input, Output, StreamError, To};

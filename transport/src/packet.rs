@@ -33,6 +33,8 @@
 
 mod codec;
 
+pub(crate) use codec::{is_data, prefix};
+
 use crate::spec::StreamId;
 use cool_types::wire;
 use core::ops::Range;
@@ -46,7 +48,7 @@ pub const MAX_CONTROL: usize = COMMON + 16 + 2 * MAX_RANGES * 4;
 /// Most ranges in a list of a packet.
 pub const MAX_RANGES: usize = 64;
 
-const COMMON: usize = 40;
+pub(crate) const COMMON: usize = 40;
 const MAGIC: [u8; 2] = [0xC0, 0x01];
 const VERSION: u8 = 3;
 

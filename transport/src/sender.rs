@@ -7,7 +7,7 @@ use crate::feedback::receiver_set::{PollTimer, ReceiverSet};
 use crate::feedback::rounds::{RoundFeedback, Rounds};
 use crate::intervals::IntervalSet;
 use crate::machine::{Input, Outbox, Output, StreamError, To};
-use crate::packet::{Body, DATA_HEADER, FRAMING, Packet, Via};
+use crate::packet::{Body, Packet, Via};
 use crate::repair::retransmit_queue::{Retransmission, RetransmitQueue};
 use crate::retry::{DEAD_ROUNDS, DEAD_RTOS};
 use crate::rtt::Rtt;
@@ -349,7 +349,7 @@ impl Sender {
             }
         };
         let payload = self.spec.bytes_of(chunk);
-        self.bucket.spend(payload.end - payload.start + (DATA_HEADER + FRAMING) as u64);
+        self.bucket.spend(payload.end - payload.start + self.spec.headers());
         let packet = self.out.packet(Body::Data { chunk, echo, via });
         Some(Output::Transmit { to, packet, payload })
     }

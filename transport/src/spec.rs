@@ -162,6 +162,8 @@ pub struct StreamSpec {
     pub digest: u64,
     /// Payload bytes of a full packet. At MTU 1500 over IPv4: 1500 - 28 - [`crate::packet::DATA_HEADER`].
     pub chunk_bytes: u32,
+    /// Bytes that the driver puts behind each packet: a tag.
+    pub trailer: u32,
     /// Who takes part, in repair order.
     pub chain: Arc<Chain>,
     /// Whether there is a multicast tree from the source to the others. Without one the chain does it all.
@@ -257,7 +259,12 @@ impl StreamSpec {
 
     /// Bytes of the Ethernet frame of a full chunk.
     pub fn frame(&self) -> u64 {
-        u64::from(self.chunk_bytes) + (DATA_HEADER + FRAMING) as u64
+        u64::from(self.chunk_bytes) + self.headers()
+    }
+
+    /// Bytes of the Ethernet frame of a chunk beside its payload.
+    pub(crate) fn headers(&self) -> u64 {
+        u64::from(self.trailer) + (DATA_HEADER + FRAMING) as u64
     }
 
     /// The bytes of a chunk.

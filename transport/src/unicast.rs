@@ -9,6 +9,7 @@
 //! connects, who may send what, and what [`Notice`]s mean is the engine's matter.
 
 mod frame;
+pub mod handshake;
 mod inbound;
 mod message;
 mod outbound;

@@ -21,5 +21,11 @@ pub const TCP_IP: u64 = IPV4 + TCP;
 /// What stands before the payload of a multicast stream's data packet.
 pub const STREAM_DATA_HEADER: u64 = 48;
 
+/// The tag at the end of a datagram of a group that has a key: GMAC's 16 bytes cut to 12, as NIST SP 800-38D allows.
+pub const STREAM_TAG: u64 = 12;
+
+/// The tag at the end of one whose payload is encrypted (AES-GCM).
+pub const STREAM_CIPHER_TAG: u64 = 16;
+
 /// What stands before the payload of a unicast message's data frame, with its length.
 pub const MESSAGE_DATA_HEADER: u64 = 61;

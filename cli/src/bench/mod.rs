@@ -109,7 +109,7 @@ fn spec(options: &Options, plan: &Plan) -> Result<JobSpec, Error> {
     Ok(JobSpec {
         program,
         args: vec!["bench-rank".to_owned(), serde_json::json!(plan).to_string()],
-        ..options.ranks.spec()
+        ..options.ranks.clone().spec()
     })
 }
 

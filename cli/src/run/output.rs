@@ -54,7 +54,7 @@ mod tests {
     use super::*;
 
     fn line(rank: u32, stderr: bool, text: &str) -> Output {
-        Output { job: 3, rank, stderr, line: text.into() }
+        Output { job: 3, rank, stderr, line: text.into(), number: 0 }
     }
 
     #[test]

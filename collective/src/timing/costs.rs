@@ -32,6 +32,13 @@ pub struct Costs {
     pub turn: u64,
     /// Bytes of a multicast that are sent at once, before its pace counts.
     pub burst: u64,
+    /// Bytes of the tag behind each packet of a multicast, of a group that has a key.
+    #[serde(default, skip_serializing_if = "is_none")]
+    pub tag: u64,
+}
+
+fn is_none(bytes: &u64) -> bool {
+    *bytes == 0
 }
 
 impl Default for Costs {
@@ -49,6 +56,7 @@ impl Default for Costs {
             copied: limits::COPIED_BYTES,
             turn: limits::TURN_BYTES,
             burst: 16 * 1024,
+            tag: 0,
         }
     }
 }
@@ -64,7 +72,7 @@ impl Costs {
 
     /// Bytes on the wire of a multicast message.
     pub fn multicast(&self, bytes: u64) -> u64 {
-        packed(bytes, self.mtu, STREAM)
+        packed(bytes, self.mtu, STREAM + self.tag)
     }
 
     /// Bytes on the wire of a message's turn.

@@ -76,6 +76,11 @@ impl Absences {
         self.away.get(node).map(|away| away.since)
     }
 
+    /// Since when the controller hears anybody; none while it is cut off.
+    pub fn hearing(&self) -> Option<Time> {
+        self.hearing
+    }
+
     /// All agents that are away, and since when.
     pub fn all(&self) -> impl Iterator<Item = (&str, Time)> {
         self.away.iter().map(|(node, away)| (node.as_str(), away.since))

@@ -7,7 +7,8 @@ use crate::fabric::{Fabric, TopologySnapshot};
 use cool_machine::{Machine, Poll, Time};
 use parking_lot::Mutex;
 use std::time::Duration;
-use tokio::sync::Notify;
+use tokio::sync::{Notify, watch};
+use tokio::time::Instant;
 
 /// Who is here and who is away.
 #[derive(Debug)]
@@ -17,13 +18,25 @@ pub struct Attendance {
     absences: Mutex<Absences>,
     /// Something has happened: the next deadline may be another.
     changed: Notify,
+    /// Since when anybody is heard.
+    hearing: watch::Sender<Option<Instant>>,
 }
 
 impl Attendance {
     /// Nobody has come yet. Whoever is away has so long to come back.
     pub fn new(grace: Duration) -> Attendance {
         let absences = Mutex::new(Absences::new(grace));
-        Attendance { clock: Clock::start(), absences, changed: Notify::new() }
+        Attendance {
+            clock: Clock::start(),
+            absences,
+            changed: Notify::new(),
+            hearing: watch::Sender::default(),
+        }
+    }
+
+    /// Since when the controller hears anybody, agents or switches; none while it is cut off itself.
+    pub fn hearing(&self) -> watch::Receiver<Option<Instant>> {
+        self.hearing.subscribe()
     }
 
     /// An agent has a connection.
@@ -77,14 +90,20 @@ impl Attendance {
 
     /// What switches hear. Where there are none, that none hears a node means nothing.
     fn look(&self, network: &TopologySnapshot) {
-        let mut absences = self.absences.lock();
         let switches = network.switches.iter().any(|switch| switch.connected);
         let located = |node: &str| network.node(node).is_some_and(|node| node.location.is_some());
-        absences.handle(self.clock.now(), Input::Heard(&|node| !switches || located(node), switches));
+        self.handle(Input::Heard(&|node| !switches || located(node), switches));
     }
 
     fn take(&self, input: Input<'_>) {
-        self.absences.lock().handle(self.clock.now(), input);
+        self.handle(input);
         self.changed.notify_one();
+    }
+
+    fn handle(&self, input: Input<'_>) {
+        let mut absences = self.absences.lock();
+        absences.handle(self.clock.now(), input);
+        let hearing = absences.hearing().map(|since| self.clock.instant(since));
+        self.hearing.send_if_modified(|known| std::mem::replace(known, hearing) != hearing);
     }
 }

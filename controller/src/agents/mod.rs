@@ -9,6 +9,7 @@ pub mod session;
 pub mod traces;
 
 use cool_proto::control::{Register, Registered};
+use cool_proto::features;
 use cool_topology::{Key, MacAddr};
 use cool_types::{NODE_NAME_MAX, NODE_NAME_RULE, check_node_name};
 use parking_lot::Mutex;
@@ -45,6 +46,17 @@ pub struct Agent {
     pub slots: u32,
     /// Where it answers probes, TCP.
     pub probe_port: u16,
+    /// What it can beyond the version: bits of [`features`].
+    pub features: u64,
+    /// Its own key, for the agents of its groups.
+    pub key: Option<Key>,
+}
+
+impl Agent {
+    /// Whether it can all of these.
+    pub fn has(&self, features: u64) -> bool {
+        self.features & features == features
+    }
 }
 
 /// Why an agent is not admitted.
@@ -119,8 +131,13 @@ impl TryFrom<Register> for Agent {
         let udp_port = port("UDP port", register.udp_port)?;
         let tcp_port = port("TCP port", register.tcp_port)?;
         let probe_port = port("probe port", register.probe_port)?;
-        let Register { incarnation, mtu, slots, .. } = register;
-        Ok(Agent { name, incarnation, ip, mac, mtu, udp_port, tcp_port, slots, probe_port })
+        let key = register.key.map(|secret| <[u8; 32]>::try_from(secret.value).map(Key::from)).transpose();
+        let key = key.map_err(|bytes| bad("key of bytes", &bytes.len(), "32 are needed"))?;
+        if register.features & features::TAGS != 0 && key.is_none() {
+            return Err(bad("features", &register.features, "tags need a key"));
+        }
+        let Register { incarnation, mtu, slots, features, .. } = register;
+        Ok(Agent { name, incarnation, ip, mac, mtu, udp_port, tcp_port, slots, probe_port, features, key })
     }
 }
 
@@ -204,6 +221,7 @@ impl Agents {
             lldp_interval_ms: self.lldp_interval_ms,
             lldp_key: session.lldp_key.bytes().to_vec(),
             controller: self.controller,
+            features: features::ALL,
             resumed: None,
         }
     }
@@ -255,7 +273,7 @@ mod tests {
             held: Vec::new(),
             probe_port: 7421,
             incarnation: 1,
-            session: None,
+            ..Register::default()
         }
     }
 
@@ -275,6 +293,7 @@ mod tests {
         assert!(refusal(Register { mtu: 68, ..register("h1") }).contains("576"));
         assert!(refusal(Register { udp_port: 0, ..register("h1") }).contains("UDP port"));
         assert!(refusal(Register { tcp_port: 65536, ..register("h1") }).contains("TCP port"));
+        assert!(refusal(Register { features: features::TAGS, ..register("h1") }).contains("a key"));
         assert!(refusal(Register { probe_port: 0, ..register("h1") }).contains("probe port"));
     }
 

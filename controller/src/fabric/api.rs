@@ -1,10 +1,13 @@
 //! What the fabric and the rest of the controller say to each other: plain values, nothing of OpenFlow.
 
 use crate::fabric::switch::capacity::TableCapacity;
+use crate::fabric::switch::pipeline::Pipeline;
 pub use cool_topology::{DatapathId, Key, Link, MacAddr, Port};
 pub use cool_types::TreeScope;
 use core::net::Ipv4Addr;
 use core::time::Duration;
+use std::collections::BTreeMap;
+use std::sync::Arc;
 
 /// Who forwards what is for one node.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
@@ -45,6 +48,12 @@ pub struct FabricConfig {
     pub unicast: Unicast,
     /// The most that each switch may hold, beside what it says itself.
     pub capacity: TableCapacity,
+    /// Which of a switch's tables and group numbers are used.
+    pub pipeline: Pipeline,
+    /// What the operator calls switches; others have the names that they give themselves.
+    pub switch_names: Arc<BTreeMap<DatapathId, String>>,
+    /// Whether switches without such a name are turned away.
+    pub only_named_switches: bool,
     /// Of several controllers, switches have the one with the highest: when it started, say.
     pub generation: u64,
 }
@@ -64,6 +73,9 @@ impl Default for FabricConfig {
             counters_interval: Duration::from_secs(2),
             unicast: Unicast::default(),
             capacity: TableCapacity::default(),
+            pipeline: Pipeline::default(),
+            switch_names: Arc::default(),
+            only_named_switches: false,
             generation: 0,
         }
     }

@@ -27,6 +27,7 @@ pub use api::{
 
 pub use switch::capacity::TableCapacity;
 pub use switch::counters::PortCounters;
+pub use switch::pipeline::Pipeline;
 pub use telemetry::{Histogram, Measured, PortLoad, Rules, SwitchLoad};
 
 use crate::listen::Listener;

@@ -4,6 +4,7 @@
 use crate::fabric::switch::connection::ConnectionId;
 use crate::fabric::switch::counters::{Counted, PortCounters};
 use cool_machine::{Duration, Time};
+use cool_topology::discovery::Refused;
 use cool_topology::{DatapathId, Link, Port};
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
@@ -83,6 +84,8 @@ pub struct Measured {
     pub installation: Histogram,
     /// From the moment at which both ends are there until a link or node is found.
     pub discovery: Histogram,
+    /// LLDP frames that were not believed.
+    pub refused_lldp: Refused,
 }
 
 #[derive(Debug, Default)]
@@ -156,6 +159,11 @@ impl Telemetry {
     /// A switch has confirmed what it was told this long ago.
     pub(crate) fn installed(&self, took: Duration) {
         self.state.lock().measured.installation.note(took);
+    }
+
+    /// This many LLDP frames have not been believed.
+    pub(crate) fn refused_lldp(&self, refused: Refused) {
+        self.state.lock().measured.refused_lldp = refused;
     }
 
     /// A link or node was found after this time.

@@ -3,6 +3,7 @@
 //! Their trees are the [`Fabric`]'s. Who is in them, and when, is decided by [`crate::jobs`] and
 //! [`crate::groups::registrar`].
 
+pub mod keys;
 pub mod registrar;
 
 use crate::agents::Session;
@@ -11,8 +12,9 @@ use crate::costs::{Links, Measurements};
 use crate::fabric::Fabric;
 use crate::fabric::{FabricError, GroupRequest, TopologySnapshot, TreeGrant, TreeScope};
 use cool_collective::CostModel;
-use cool_proto::control::{Group, Member, ReleaseGroup, Tree, controller_message::Body, tree};
+use cool_proto::control::{Group, Member, ReleaseGroup, Secret, Tree, controller_message::Body, tree};
 use cool_types::wire;
+use keys::GroupKeys;
 use parking_lot::Mutex;
 use std::collections::{BTreeMap, BTreeSet, btree_map::Entry};
 use std::sync::Arc;
@@ -43,10 +45,12 @@ pub fn describe(
     places: &[Place],
     network: &TopologySnapshot,
     measured: &Measurements,
-    trees: Vec<TreeGrant>,
+    (trees, key): (Vec<TreeGrant>, Option<Secret>),
 ) -> Group {
+    let mut nodes = BTreeSet::new();
     let member = |(rank, place): (u32, &Place)| {
         let agent = &place.session.agent;
+        let is_first = nodes.insert(place.session.number);
         Member {
             rank,
             node: agent.name.clone(),
@@ -55,19 +59,23 @@ pub fn describe(
             ip: agent.ip.to_string(),
             udp_port: agent.udp_port.into(),
             tcp_port: agent.tcp_port.into(),
+            key: agent.key.as_ref().filter(|_| is_first).map(keys::secret),
         }
     };
     let mtu = mtu(places);
+    let tag = keys::tag_bytes(key.as_ref());
     Group {
         id,
         epoch: FIRST_EPOCH,
         members: (0..).zip(places).map(member).collect(),
         trees: trees.iter().map(|tree| tree_message(tree, network)).collect(),
-        chunk_bytes: mtu.min(LONGEST_PACKET).saturating_sub(HEADERS),
+        chunk_bytes: mtu.min(LONGEST_PACKET).saturating_sub(HEADERS + tag as u32),
         host_bytes_per_second: host_rate(places, network),
         uplink_bytes_per_second: uplink_rate(places, network),
         job,
-        cost_model: text(&cost_model(places, network, measured)),
+        cost_model: text(&cost_model(places, network, measured).with_tag(tag)),
+        key,
+        encrypted: false,
     }
 }
 
@@ -161,17 +169,19 @@ pub struct Groups {
     /// The last number that was given out; none is used again.
     last: AtomicU64,
     prober: Arc<Prober>,
+    keys: GroupKeys,
     groups: Mutex<BTreeMap<u64, Group>>,
     /// The numbers of those that are made, are in use, or are released.
     busy: watch::Sender<BTreeSet<u64>>,
 }
 
 impl Groups {
-    /// No groups yet; the prober knows what the network costs.
-    pub fn new(prober: Arc<Prober>) -> Groups {
+    /// No groups yet; the first will have the number after `last`. The prober knows what the network costs.
+    pub fn new(prober: Arc<Prober>, keys: GroupKeys, last: u64) -> Groups {
         Groups {
-            last: AtomicU64::default(),
+            last: AtomicU64::new(last),
             prober,
+            keys,
             groups: Mutex::default(),
             busy: watch::Sender::default(),
         }
@@ -242,6 +252,7 @@ impl Groups {
         job: u64,
         places: &[Place],
     ) -> Result<Group, String> {
+        let key = self.keys.of((id, FIRST_EPOCH), places).map_err(|untagged| untagged.to_string())?;
         self.busy.send_if_modified(|groups| groups.insert(id));
         self.prober.stop();
         let members = places.iter().map(|p| p.session.agent.name.clone()).collect();
@@ -260,7 +271,7 @@ impl Groups {
             Err(e) => return Err(e.to_string()),
         };
         let measured = self.prober.measurements();
-        let group = describe((id, job), places, &network.topology(), &measured, trees);
+        let group = describe((id, job), places, &network.topology(), &measured, (trees, key));
         self.groups.lock().insert(id, group.clone());
         for (session, _) in by_node(places).values() {
             session.send(Body::Group(group.clone())).map_err(|e| e.to_string())?;
@@ -283,9 +294,9 @@ impl Groups {
         self.busy.send_if_modified(|groups| groups.remove(&id));
     }
 
-    /// All groups by id, with their trees as they are now.
+    /// All groups by id, with their trees as they are now and without their keys.
     pub async fn list(&self, network: &dyn Fabric) -> Vec<Group> {
-        let mut groups: Vec<Group> = self.groups.lock().values().cloned().collect();
+        let mut groups: Vec<Group> = self.groups.lock().values().cloned().map(Group::without_keys).collect();
         let topology = network.topology();
         for group in &mut groups {
             // A group that is just being released has none any more.
@@ -342,6 +353,8 @@ mod tests {
                 tcp_port: 7421,
                 slots: 1,
                 probe_port: 7421,
+                features: 0,
+                key: None,
             };
             let Ok(Admitted::New(session)) = agents.admit(agent, None) else { panic!("not admitted") };
             Place { session, rack: node.location.unwrap().rack }
@@ -350,7 +363,7 @@ mod tests {
     }
 
     fn described(ids: (u64, u64), network: &TopologySnapshot, mtus: [u32; 2]) -> Group {
-        describe(ids, &places(network, mtus), network, &Measurements::default(), Vec::new())
+        describe(ids, &places(network, mtus), network, &Measurements::default(), (Vec::new(), None))
     }
 
     #[test]

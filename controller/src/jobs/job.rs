@@ -8,32 +8,34 @@ use crate::agents::Session;
 use crate::fabric::Fabric;
 use crate::groups::{FIRST_EPOCH, Groups, Place, by_node};
 use crate::jobs::control::JobControl;
+use crate::jobs::follower::{Follower, Reaction};
 use cool_proto::control::{
-    Exited, Finished, Group, JobEvent, JobSpec, Kill, Launch, Output, Started, controller_message::Body,
+    Exited, Finished, Group, HoldOutput, JobSpec, Kill, Launch, Output, Started, controller_message::Body,
     job_event, job_view::State,
 };
+use cool_proto::numbers;
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
-use tokio::sync::mpsc::error::SendTimeoutError;
 use tokio::sync::{mpsc, watch};
-use tokio::time::{Instant, sleep_until, timeout, timeout_at};
-use tonic::Status;
+use tokio::time::{Instant, sleep_until, timeout_at};
 use tracing::{info, warn};
 
-/// How long a job waits for others.
+/// How long a job waits for others, and how many there may be.
 #[derive(Clone, Copy, Debug)]
 pub struct Limits {
     /// For all agents to be ready with the group.
     pub group_ready: Duration,
     /// For ranks that were told to end.
     pub end: Duration,
-    /// For the caller to take an event.
+    /// For whoever started it, and is away, to come back.
     pub caller: Duration,
-    /// For nodes and callers to come back to a controller that was restarted.
+    /// For nodes to come back to a controller that was restarted.
     pub takeover: Duration,
     /// For an agent that is away to come back, before its node is gone.
     pub agent: Duration,
+    /// Jobs that one user may have at once.
+    pub jobs_of_user: u32,
 }
 
 impl Default for Limits {
@@ -42,9 +44,10 @@ impl Default for Limits {
         Limits {
             group_ready: seconds(15),
             end: seconds(10),
-            caller: seconds(30),
+            caller: seconds(60),
             takeover: seconds(30),
             agent: seconds(60),
+            jobs_of_user: 64,
         }
     }
 }
@@ -74,9 +77,6 @@ pub enum SessionEvent {
     /// No rank of the node uses the group any more.
     Unused,
 }
-
-/// To the caller of a job.
-pub type Caller = mpsc::Sender<Result<JobEvent, Status>>;
 
 /// Why a job ends early, or its part under this controller does.
 #[derive(Debug)]
@@ -119,12 +119,10 @@ pub struct Job {
     pub places: Vec<Place>,
     /// From the sessions.
     pub mailbox: mpsc::Receiver<Post>,
-    /// To who asked for it.
-    pub caller: Caller,
-    /// Whether the caller still takes what it is told.
-    pub caller_listens: bool,
-    /// If an earlier controller started it.
-    pub resumed: Option<Resumed>,
+    /// Who asked for it.
+    pub(crate) follower: Follower,
+    /// How its ranks are, if an earlier controller started it.
+    pub resumed: Option<Ranks>,
     /// What may end it from outside.
     pub control: JobControl,
     /// True once the controller stops, and all that it heard has been passed on.
@@ -148,15 +146,6 @@ pub struct Ranks {
     pub exited: Vec<(u32, Exited)>,
 }
 
-/// What a job needs that an earlier controller started.
-#[derive(Debug)]
-pub struct Resumed {
-    /// Callers who come back, and what they asked for.
-    pub callers: mpsc::Receiver<(Caller, JobSpec)>,
-    /// How its ranks are.
-    pub ranks: Ranks,
-}
-
 /// Who is still to say something.
 #[derive(Default)]
 struct Awaited {
@@ -176,7 +165,7 @@ impl Job {
         let mut awaited = Awaited::default();
         let outcome = match self.resumed.take() {
             None => self.form_and_run(&mut awaited).await,
-            Some(resumed) => self.resume(resumed, &mut awaited).await,
+            Some(ranks) => self.resume(ranks, &mut awaited).await,
         };
         let finished = match outcome {
             Ok(()) => Finished::default(),
@@ -202,7 +191,8 @@ impl Job {
         let group = self.form(awaited).await?;
         self.launch(awaited)?;
         self.starts_to_run();
-        self.tell(job_event::Body::Started(Started { job: self.id, group: Some(group) })).await?;
+        let group = group.without_keys();
+        self.follower.tell(job_event::Body::Started(Started { job: self.id, group: Some(group) }));
         self.watch(awaited).await
     }
 
@@ -216,7 +206,7 @@ impl Job {
     async fn watch(&mut self, awaited: &mut Awaited) -> Result<(), Ending> {
         while !awaited.running.is_empty() {
             let post = self.next().await?;
-            self.note(post, awaited).await?;
+            self.note(post, awaited)?;
         }
         match awaited.lost.take() {
             Some(lost) if awaited.ended == 0 => Err(lost.into()),
@@ -224,23 +214,26 @@ impl Job {
         }
     }
 
-    /// Goes on where an earlier controller was ended. What ranks say meanwhile waits for the
-    /// caller.
-    async fn resume(&mut self, resumed: Resumed, awaited: &mut Awaited) -> Result<(), Ending> {
-        let Resumed { mut callers, ranks } = resumed;
+    /// Goes on where an earlier controller was ended, when its caller has come back: only that knows what it asked for.
+    async fn resume(&mut self, ranks: Ranks, awaited: &mut Awaited) -> Result<(), Ending> {
         awaited.running = ranks.running;
-        let came = tokio::select! {
-            stopped = self.control.stop(self.id, &self.places) => return Err(stopped.into()),
-            () = is_set(&mut self.handed_over) => return Err(Ending::HandedOver),
-            came = timeout(self.limits.takeover, callers.recv()) => came,
+        let mut posts = Vec::new();
+        self.spec = loop {
+            tokio::select! {
+                stopped = self.control.stop(self.id, &self.places) => return Err(stopped.into()),
+                () = is_set(&mut self.handed_over) => return Err(Ending::HandedOver),
+                came = self.follower.comes() => match came {
+                    Some(spec) => break spec,
+                    None => return Err(self.given_up().into()),
+                },
+                Some(post) = self.mailbox.recv() => match post.event {
+                    SessionEvent::Output(output) if self.runs_on(output.rank, post.from) => {
+                        self.follower.tell(job_event::Body::Output(output));
+                    }
+                    _ => posts.push(post),
+                },
+            }
         };
-        let Ok(Some((caller, spec))) = came else {
-            let waited = self.limits.takeover;
-            return Err(
-                JobFailure::new(format!("whoever started it has not come back within {waited:?}")).into()
-            );
-        };
-        (self.caller, self.caller_listens, self.spec) = (caller, true, spec);
         self.starts_to_run();
         let exited: BTreeSet<u32> = ranks.exited.iter().map(|(_, exited)| exited.rank).collect();
         let all = 0..self.places.len() as u32;
@@ -248,8 +241,9 @@ impl Job {
             return Err(JobFailure::new(format!("rank {rank} had not been started yet")).into());
         }
         awaited.running.extend(&exited);
-        for (from, exited) in ranks.exited {
-            self.note(Post { from, event: SessionEvent::Exited(exited) }, awaited).await?;
+        let ended = |(from, exited)| Post { from, event: SessionEvent::Exited(exited) };
+        for post in ranks.exited.into_iter().map(ended).chain(posts) {
+            self.note(post, awaited)?;
         }
         self.watch(awaited).await
     }
@@ -264,7 +258,7 @@ impl Job {
             let Ok(post) = timeout_at(deadline, self.next()).await else {
                 return Err(self.not_ready(&awaited.unready).into());
             };
-            self.note(post?, awaited).await?;
+            self.note(post?, awaited)?;
         }
         Ok(group)
     }
@@ -273,7 +267,7 @@ impl Job {
         let (nodes, waited) = (self.names(unready), self.limits.group_ready);
         JobFailure::new(format!(
             "group {}: not ready on {nodes} within {waited:?}; look at the logs of the agents there",
-            self.group
+            numbers::short(self.group)
         ))
     }
 
@@ -289,6 +283,7 @@ impl Job {
                 args: self.spec.args.clone(),
                 env: self.spec.env.clone(),
                 workdir: self.spec.workdir.clone(),
+                user: self.spec.user.clone(),
             };
             session.set_left_behind(false);
             session.send(Body::Launch(launch)).map_err(|e| JobFailure::new(e.to_string()))?;
@@ -299,20 +294,40 @@ impl Job {
 
     /// The next thing a session says, unless there is a reason to end first.
     async fn next(&mut self) -> Result<Post, Ending> {
-        let failure = tokio::select! {
-            stopped = self.control.stop(self.id, &self.places) => stopped,
-            () = self.caller.closed() => JobFailure::new("the caller went away"),
-            () = is_set(&mut self.handed_over) => return Err(Ending::HandedOver),
-            post = self.mailbox.recv() => match post {
-                Some(post) => return Ok(post),
-                None => JobFailure::new("the job was dropped"),
-            },
-        };
-        Err(failure.into())
+        loop {
+            let failure = tokio::select! {
+                stopped = self.control.stop(self.id, &self.places) => stopped,
+                () = is_set(&mut self.handed_over) => return Err(Ending::HandedOver),
+                reaction = self.follower.follow() => match reaction {
+                    Reaction::GivenUp => self.given_up(),
+                    Reaction::Hold(held) => {
+                        self.hold(held);
+                        continue;
+                    }
+                },
+                post = self.mailbox.recv() => match post {
+                    Some(post) => return Ok(post),
+                    None => JobFailure::new("the job was dropped"),
+                },
+            };
+            return Err(failure.into());
+        }
+    }
+
+    fn given_up(&self) -> JobFailure {
+        JobFailure::new(format!("whoever started it has not come back within {:?}", self.limits.caller))
+    }
+
+    /// Lets the ranks wait when they print, or no more.
+    fn hold(&self, held: bool) {
+        for (session, _) in by_node(&self.places).into_values() {
+            // If the agent is gone, so are its ranks.
+            let _ = session.send(Body::Hold(HoldOutput { job: self.id, held }));
+        }
     }
 
     /// Takes note of what a session says, and passes on what concerns the caller.
-    async fn note(&mut self, post: Post, awaited: &mut Awaited) -> Result<(), JobFailure> {
+    fn note(&mut self, post: Post, awaited: &mut Awaited) -> Result<(), JobFailure> {
         let Post { from, event } = post;
         match event {
             SessionEvent::Ready(FIRST_EPOCH) => {
@@ -326,10 +341,14 @@ impl Job {
             SessionEvent::GroupFailed(reason) => {
                 awaited.unready.remove(&from);
                 let node = self.names(&[from].into());
-                Err(JobFailure::new(format!("group {} failed on {node}: {reason}", self.group)))
+                Err(JobFailure::new(format!(
+                    "group {} failed on {node}: {reason}",
+                    numbers::short(self.group)
+                )))
             }
             SessionEvent::Output(output) if self.runs_on(output.rank, from) => {
-                self.tell(job_event::Body::Output(output)).await
+                self.follower.tell(job_event::Body::Output(output));
+                Ok(())
             }
             SessionEvent::Exited(exited) if self.runs_on(exited.rank, from) => {
                 // A rank ends once, also if its agent says so twice.
@@ -340,13 +359,13 @@ impl Job {
                 awaited.ended += usize::from(failure.is_none());
                 let behind = self.places[exited.rank as usize].session.is_left_behind();
                 let survived = self.spec.survive && (exited.signal != 0 || behind);
-                let told = self.tell(job_event::Body::Exited(exited)).await;
+                self.follower.tell(job_event::Body::Exited(exited));
                 match failure {
                     Some(failure) if survived => survive(failure, awaited),
                     Some(failure) => return Err(failure),
                     None => {}
                 }
-                told
+                Ok(())
             }
             SessionEvent::Output(Output { rank, .. }) | SessionEvent::Exited(Exited { rank, .. }) => {
                 warn!(
@@ -408,30 +427,8 @@ impl Job {
                 return;
             };
             // The failure that ended the job came first; these follow from it.
-            let _ = timeout_at(deadline, self.note(post, awaited)).await;
+            let _ = self.note(post, awaited);
         }
-    }
-
-    /// Passes an event on to the caller.
-    async fn tell(&mut self, body: job_event::Body) -> Result<(), JobFailure> {
-        if !self.caller_listens {
-            return Ok(());
-        }
-        let event = Ok(JobEvent { body: Some(body) });
-        let sent = tokio::select! {
-            biased;
-            sent = self.caller.send_timeout(event, self.limits.caller) => sent,
-            // A caller that does not read cannot keep its job from being ended.
-            stopped = self.control.stop(self.id, &self.places) => return Err(stopped),
-        };
-        self.caller_listens = sent.is_ok();
-        sent.map_err(|e| match e {
-            SendTimeoutError::Closed(_) => JobFailure::new("the caller went away"),
-            SendTimeoutError::Timeout(_) => {
-                let waited = self.limits.caller;
-                JobFailure::new(format!("the caller has not read the job's output for {waited:?}"))
-            }
-        })
     }
 
     fn runs_on(&self, rank: u32, session: u32) -> bool {
@@ -447,7 +444,7 @@ impl Job {
 }
 
 /// Waits until something is true.
-async fn is_set(flag: &mut watch::Receiver<bool>) {
+pub(crate) async fn is_set(flag: &mut watch::Receiver<bool>) {
     if flag.wait_for(|set| *set).await.is_err() {
         std::future::pending().await
     }

@@ -4,6 +4,7 @@
 
 pub mod allocate;
 pub mod control;
+pub mod follower;
 pub mod job;
 
 use crate::agents::{Agents, Session};
@@ -11,21 +12,23 @@ use crate::fabric::Fabric;
 use crate::groups::{Groups, Place};
 use crate::jobs::allocate::{AllocateError, AllocationRequest, Host, Placement, allocate, natural};
 use crate::jobs::control::{ControlRequest, JobControl};
-use crate::jobs::job::{Caller, Job, Limits, Post, Ranks, Resumed, SessionEvent};
-use cool_proto::control::{JobEvent, JobSpec, JobView, job_event, job_spec, job_view};
+use crate::jobs::follower::{CallerArrival, Follower};
+use crate::jobs::job::{Job, Limits, Post, Ranks, SessionEvent, is_set};
+use cool_proto::control::{JobSpec, JobView, Submitted, job_event, job_spec, job_view};
+use cool_proto::numbers;
 use parking_lot::Mutex;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 use tokio::sync::{Notify, mpsc, watch};
 use tokio::time::Instant;
-use tonic::Status;
 use tracing::{Instrument, debug, info, info_span};
 
 /// Events that wait for a job; further ones wait at their agents.
 const MAILBOX: usize = 1024;
 
-/// Orders that wait for a job.
+/// Orders that wait for a job, and callers.
 const ORDERS: usize = 16;
+const ARRIVALS: usize = 4;
 
 /// Signals that can be passed on: Linux has 64.
 const SIGNALS: std::ops::RangeInclusive<i32> = 1..=64;
@@ -48,8 +51,16 @@ pub enum SubmitError {
         ready: Vec<String>,
     },
     /// Racks are named that have no nodes.
-    #[error("--racks: no node of rack {} is ready; `cool topology` shows the racks", numbers(.0))]
+    #[error("--racks: no node of rack {} is ready; `cool topology` shows the racks", list(.0))]
     Racks(Vec<u32>),
+    /// The user has jobs enough.
+    #[error("user {user} has {max} jobs, as many as one may (--jobs-per-user of the controller)")]
+    JobsOfUser {
+        /// Who.
+        user: String,
+        /// The limit.
+        max: u32,
+    },
     /// There is no room.
     #[error("{error}{}", unlocated_note(.unlocated))]
     Allocate {
@@ -68,8 +79,8 @@ pub enum SubmitError {
     Closed,
 }
 
-fn numbers(racks: &[u32]) -> String {
-    racks.iter().map(u32::to_string).collect::<Vec<_>>().join(", ")
+fn list<T: ToString>(numbers: &[T]) -> String {
+    numbers.iter().map(T::to_string).collect::<Vec<_>>().join(", ")
 }
 
 fn unlocated_note(nodes: &[String]) -> String {
@@ -87,6 +98,8 @@ pub struct Jobs {
     limits: Limits,
     state: Mutex<State>,
     handed_over: watch::Sender<bool>,
+    /// Since when the controller hears anybody.
+    hearing: watch::Receiver<Option<Instant>>,
     /// A job has ended.
     ended: Notify,
 }
@@ -99,16 +112,20 @@ struct State {
     drained: bool,
     closed: bool,
     running: BTreeMap<u64, Entry>,
+    /// Those that are over, while their callers are still to hear that: whose they were, and the way to them.
+    over: BTreeMap<u64, (String, mpsc::Sender<CallerArrival>)>,
 }
 
 struct Entry {
     group: u64,
+    /// Whose it is; empty if nobody has said so yet.
+    user: String,
     mailbox: mpsc::Sender<Post>,
     /// Slots used, by session.
     slots: BTreeMap<u32, u32>,
     orders: mpsc::Sender<ControlRequest>,
-    /// To a job of an earlier controller, whose caller is to come back.
-    attend: Option<mpsc::Sender<(Caller, JobSpec)>>,
+    /// Callers who come back.
+    arrivals: mpsc::Sender<CallerArrival>,
     /// What others may know of it.
     view: JobView,
     state: watch::Receiver<job_view::State>,
@@ -116,16 +133,16 @@ struct Entry {
 }
 
 /// Why nothing can be done with a job.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum JobError {
     /// It has ended, or its nodes have not come back yet.
-    #[error("no job {0} runs here, or its nodes have not come back yet")]
+    #[error("no job {short} runs here, or its nodes have not come back yet", short = numbers::short(*.0))]
     NoJob(u64),
-    /// Whoever started it listens.
-    #[error("somebody else attends job {0}")]
-    Attended(u64),
+    /// Several jobs of several lives of the controller end with this number.
+    #[error("several jobs are meant by {0}: {list}; give the whole number", list = list(.1))]
+    Several(u64, Vec<u64>),
     /// Earlier orders wait.
-    #[error("job {0} has not taken note of earlier orders yet; try again")]
+    #[error("job {short} has not taken note of earlier orders yet; try again", short = numbers::short(*.0))]
     Busy(u64),
     /// No such signal.
     #[error("there is no signal {0}; signals are {first} to {last}", first = SIGNALS.start(), last = SIGNALS.end())]
@@ -136,8 +153,8 @@ pub enum JobError {
 pub struct Inlets {
     /// What sessions say.
     pub mailbox: mpsc::Receiver<Post>,
-    /// Callers who come back, and what they asked for.
-    pub callers: mpsc::Receiver<(Caller, JobSpec)>,
+    /// Callers who come back.
+    pub arrivals: mpsc::Receiver<CallerArrival>,
     /// What operators want.
     pub orders: mpsc::Receiver<ControlRequest>,
     /// How far the job is, for whoever asks.
@@ -145,17 +162,26 @@ pub struct Inlets {
 }
 
 impl Jobs {
-    /// No jobs yet.
-    pub fn new(network: Arc<dyn Fabric>, agents: Arc<Agents>, groups: Arc<Groups>, limits: Limits) -> Jobs {
-        let (state, handed_over) = (Mutex::default(), watch::Sender::default());
-        Jobs { network, agents, groups, limits, state, handed_over, ended: Notify::new() }
+    /// No jobs yet; the first will have the number after `last`. `hearing` says since when the controller hears anybody.
+    pub fn new(
+        network: Arc<dyn Fabric>,
+        agents: Arc<Agents>,
+        groups: Arc<Groups>,
+        limits: Limits,
+        last: u64,
+        hearing: watch::Receiver<Option<Instant>>,
+    ) -> Jobs {
+        let (state, handed_over) = (Mutex::new(State { last, ..State::default() }), watch::Sender::default());
+        Jobs { network, agents, groups, limits, state, handed_over, hearing, ended: Notify::new() }
     }
 
-    /// Places a job and starts it; it speaks to `caller` until it has finished, and ends if `caller` closes.
+    /// Places a job and starts it, and returns its number; whoever asks for it hears of it until it has finished, and may go
+    /// and come back.
     ///
     /// # Errors
     /// If the request makes no sense or there is no room for it.
-    pub fn submit(self: &Arc<Jobs>, spec: JobSpec, caller: Caller) -> Result<(), SubmitError> {
+    pub fn submit(self: &Arc<Jobs>, arrival: CallerArrival) -> Result<u64, SubmitError> {
+        let spec = arrival.spec.clone();
         if spec.program.is_empty() {
             return Err(SubmitError::NoProgram);
         }
@@ -174,6 +200,10 @@ impl Jobs {
         if state.drained {
             return Err(SubmitError::Drained);
         }
+        let max = self.limits.jobs_of_user;
+        if state.running.values().filter(|entry| entry.user == spec.user).count() >= max as usize {
+            return Err(SubmitError::JobsOfUser { user: spec.user, max });
+        }
         let places = self.place(&state, within, request)?;
         state.last += 1;
         let (id, group) = (state.last, self.groups.number());
@@ -181,21 +211,23 @@ impl Jobs {
         for place in &places {
             *entry.slots.entry(place.session.number).or_insert(0) += 1;
         }
-        entry.attend = None;
+        entry.user.clone_from(&spec.user);
         entry.view.spec = Some(shown(spec.clone()));
         entry.view.nodes = nodes(&places);
         state.running.insert(id, entry);
         drop(state);
 
         info!(job = id, group, ranks = places.len(), program = spec.program, "job starts");
+        let mut follower = self.follower(inlets.arrivals);
+        follower.tell(job_event::Body::Submitted(Submitted { job: id }));
+        follower.receive(arrival);
         let job = Job {
             id,
             group,
             spec,
             places,
             mailbox: inlets.mailbox,
-            caller,
-            caller_listens: true,
+            follower,
             resumed: None,
             control: JobControl::new(inlets.orders),
             handed_over: self.handed_over.subscribe(),
@@ -205,7 +237,7 @@ impl Jobs {
             limits: self.limits,
         };
         tokio::spawn(self.clone().run(job).instrument(info_span!("job", id, group)));
-        Ok(())
+        Ok(id)
     }
 
     /// A job of an earlier controller: its number is taken, and what concerns it is kept until it
@@ -221,10 +253,36 @@ impl Jobs {
         Some(inlets)
     }
 
-    /// A session has `ranks` ranks of a reserved job.
-    pub fn occupy(&self, id: u64, session: &Session, ranks: u32) {
+    /// A session has `ranks` ranks of a reserved job, which is this user's.
+    pub fn occupy(&self, id: u64, session: &Session, ranks: u32, user: &str) {
         if let Some(entry) = self.state.lock().running.get_mut(&id) {
             entry.slots.insert(session.number, ranks);
+            entry.user = user.to_owned();
+        }
+    }
+
+    /// Whose a job is that runs, or was; empty if nobody has said so yet.
+    pub fn user(&self, id: u64) -> Option<String> {
+        let state = self.state.lock();
+        let running = state.running.get(&id).map(|entry| &entry.user);
+        running.or_else(|| state.over.get(&id).map(|(user, _)| user)).cloned()
+    }
+
+    /// The whole number of a job that runs, of these users, by that or by a short one.
+    ///
+    /// # Errors
+    /// If there is none, or there are several.
+    pub fn number(&self, said: u64, of: impl Fn(&str) -> bool) -> Result<u64, JobError> {
+        let state = self.state.lock();
+        if state.running.contains_key(&said) {
+            return Ok(said);
+        }
+        let meant = |(id, entry): &(&u64, &Entry)| numbers::short(**id) == said && of(&entry.user);
+        let meant: Vec<u64> = state.running.iter().filter(meant).map(|(id, _)| *id).collect();
+        match meant[..] {
+            [] => Err(JobError::NoJob(said)),
+            [id] => Ok(id),
+            _ => Err(JobError::Several(said, meant)),
         }
     }
 
@@ -240,17 +298,14 @@ impl Jobs {
         if let Some(entry) = self.state.lock().running.get_mut(&id) {
             entry.view.nodes = nodes(&places);
         }
-        // Nobody listens at this one: the caller is to come back.
-        let (caller, _) = mpsc::channel(1);
         let job = Job {
             id,
             group,
             spec: JobSpec::default(),
             places,
             mailbox: inlets.mailbox,
-            caller,
-            caller_listens: false,
-            resumed: Some(Resumed { callers: inlets.callers, ranks }),
+            follower: self.follower(inlets.arrivals),
+            resumed: Some(ranks),
             control: JobControl::new(inlets.orders),
             handed_over: self.handed_over.subscribe(),
             state: inlets.state,
@@ -261,28 +316,38 @@ impl Jobs {
         tokio::spawn(self.clone().run(job).instrument(info_span!("job", id, group)));
     }
 
-    /// Lets `caller`, who asked for `spec`, listen to a job that was, or will be, resumed.
+    fn follower(&self, arrivals: mpsc::Receiver<CallerArrival>) -> Follower {
+        Follower::new(arrivals, self.limits.caller, self.hearing.clone())
+    }
+
+    /// Lets whoever started a job follow it again, in the place of whoever does so; also one that will be resumed, or is over.
     ///
     /// # Errors
-    /// If there is no such job, or somebody listens.
-    pub fn attend(&self, job: u64, caller: Caller, spec: JobSpec) -> Result<(), JobError> {
+    /// If there is no such job, or many come at once.
+    pub fn attend(&self, job: u64, arrival: CallerArrival) -> Result<(), JobError> {
         let mut state = self.state.lock();
-        let entry = state.running.get_mut(&job).ok_or(JobError::NoJob(job))?;
-        let attend = entry.attend.as_ref().ok_or(JobError::Attended(job))?;
-        let view = shown(spec.clone());
-        attend.try_send((caller, spec)).map_err(|_| JobError::Attended(job))?;
-        entry.view.spec = Some(view);
+        let view = shown(arrival.spec.clone());
+        let running = state.running.get(&job).map(|entry| &entry.arrivals);
+        let arrivals = running.or_else(|| state.over.get(&job).map(|(_, arrivals)| arrivals));
+        arrivals.ok_or(JobError::NoJob(job))?.try_send(arrival).map_err(|_| JobError::Busy(job))?;
+        if let Some(entry) = state.running.get_mut(&job) {
+            // Agents of before do not say whose jobs they have.
+            if entry.user.is_empty() {
+                entry.user.clone_from(&view.user);
+            }
+            entry.view.spec = Some(view);
+        }
         Ok(())
     }
 
-    /// The jobs that run.
-    pub fn list(&self) -> Vec<JobView> {
+    /// The jobs that run, of these users.
+    pub fn list(&self, of: impl Fn(&str) -> bool) -> Vec<JobView> {
         let view = |entry: &Entry| JobView {
             state: (*entry.state.borrow()).into(),
             running_ms: u64::try_from(entry.since.elapsed().as_millis()).unwrap_or(u64::MAX),
             ..entry.view.clone()
         };
-        self.state.lock().running.values().map(view).collect()
+        self.state.lock().running.values().filter(|entry| of(&entry.user)).map(view).collect()
     }
 
     /// Gives a job an order.
@@ -303,18 +368,30 @@ impl Jobs {
 
     async fn run(self: Arc<Jobs>, mut job: Job) {
         let finished = job.run().await;
-        self.state.lock().running.remove(&job.id);
+        {
+            let mut state = self.state.lock();
+            if let Some(entry) = state.running.remove(&job.id) {
+                state.over.insert(job.id, (entry.user, entry.arrivals));
+            }
+        }
         self.ended.notify_waiters();
-        let Some(finished) = finished else {
-            info!("job is handed over");
-            // Whoever started it comes back to the next controller.
-            let stops = Err(Status::unavailable("the controller stops"));
-            return drop(job.caller.send_timeout(stops, self.limits.caller).await);
-        };
-        info!(code = finished.code, rank = finished.rank, reason = finished.reason, "job finished");
-        let event = JobEvent { body: Some(job_event::Body::Finished(finished)) };
-        // A caller that is gone needs no answer.
-        let _ = job.caller.send_timeout(Ok(event), self.limits.caller).await;
+        match finished {
+            Some(finished) => {
+                info!(code = finished.code, rank = finished.rank, reason = finished.reason, "job finished");
+                job.follower.tell(job_event::Body::Finished(finished));
+                tokio::select! {
+                    // Its caller may have lost the connection on which it was told, and come back.
+                    () = job.follower.bid_farewell() => {}
+                    () = is_set(&mut job.handed_over) => job.follower.hand_over().await,
+                }
+            }
+            None => {
+                info!("job is handed over");
+                job.follower.hand_over().await;
+            }
+        }
+        self.state.lock().over.remove(&job.id);
+        self.ended.notify_waiters();
     }
 
     /// Finds a place for each rank.
@@ -347,8 +424,7 @@ impl Jobs {
         Ok(places.into_iter().map(place).collect())
     }
 
-    /// Passes on what an agent says of a job. Waits while the job is behind: a job is never behind for
-    /// longer than [`Limits::caller`].
+    /// Passes on what an agent says of a job, which never waits for whoever follows it.
     pub async fn post(&self, session: &Session, job: u64, event: SessionEvent) {
         let mailbox = self.state.lock().running.get(&job).map(|e| e.mailbox.clone());
         deliver(mailbox, session, event).await;
@@ -401,7 +477,8 @@ impl Jobs {
             drop(mailbox.reserve_many(MAILBOX).await);
         }
         self.handed_over.send_replace(true);
-        self.until(|state| state.running.values().all(|entry| !followed(&entry))).await;
+        self.until(|state| state.over.is_empty() && state.running.values().all(|entry| !followed(&entry)))
+            .await;
     }
 
     async fn until(&self, condition: impl Fn(&State) -> bool) {
@@ -420,19 +497,20 @@ impl Entry {
     fn new(job: u64, group: u64, state: job_view::State) -> (Entry, Inlets) {
         let (sender, mailbox) = mpsc::channel(MAILBOX);
         let (orders, ordered) = mpsc::channel(ORDERS);
-        let (attend, callers) = mpsc::channel(1);
+        let (arrivals, arriving) = mpsc::channel(ARRIVALS);
         let (shown, state) = watch::channel(state);
         let entry = Entry {
             group,
+            user: String::new(),
             mailbox: sender,
             slots: BTreeMap::new(),
             orders,
-            attend: Some(attend),
+            arrivals,
             view: JobView { job, group, ..JobView::default() },
             state,
             since: Instant::now(),
         };
-        (entry, Inlets { mailbox, callers, orders: ordered, state: shown })
+        (entry, Inlets { mailbox, arrivals: arriving, orders: ordered, state: shown })
     }
 }
 

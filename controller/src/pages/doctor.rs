@@ -5,6 +5,7 @@ use crate::agents::{Agents, Session};
 use crate::fabric::Fabric;
 use crate::fabric::{Measured, SwitchView, TopologySnapshot};
 use cool_proto::control::{Diagnosis, Examine, Examined, Finding, controller_message::Body};
+use cool_proto::features;
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -72,12 +73,20 @@ impl Doctor {
     pub async fn examine(&self) -> Diagnosis {
         let nodes = self.ask().await;
         let (network, measured) = (self.network.topology(), self.network.measured());
+        let mut findings = findings(&network, &measured, &nodes);
+        findings.extend(self.untagged());
         let count = |examined: usize| u32::try_from(examined).unwrap_or(u32::MAX);
-        Diagnosis {
-            findings: findings(&network, &measured, &nodes),
-            switches: count(network.switches.len()),
-            nodes: count(nodes.len()),
-        }
+        Diagnosis { findings, switches: count(network.switches.len()), nodes: count(nodes.len()) }
+    }
+
+    /// Agents without which groups would have keys.
+    fn untagged(&self) -> impl Iterator<Item = Finding> {
+        let sessions = self.agents.all().into_iter().filter(|session| !session.agent.has(features::TAGS));
+        sessions.map(|session| {
+            let wrong =
+                "its agent is of a release that tags no datagrams, so groups with it are not protected";
+            finding(format!("node {}", session.agent.name), wrong, "install this release there")
+        })
     }
 
     /// How each node with an agent is.

@@ -55,6 +55,15 @@ impl Collector for Metrics {
         self.totals(&mut families)?;
         self.switches(&mut families)?;
         self.links(&mut families)?;
+        let refused = self.0.refused_lldp;
+        let causes = [
+            ("unreadable", refused.unreadable),
+            ("forged", refused.forged),
+            ("replayed", refused.replayed),
+            ("relayed", refused.relayed),
+        ];
+        let causes = causes.map(|(cause, count)| (vec![("cause", cause.to_owned())], count));
+        families.counter("cool_lldp_refused", "LLDP frames that were not believed", causes)?;
         families.histogram(
             "cool_installation_seconds",
             "From a change until the switch has confirmed it",
@@ -175,6 +184,7 @@ mod tests {
     use super::*;
     use crate::fabric::PortCounters;
     use crate::pages::status::{LinkStatus, NodeStatus};
+    use cool_topology::discovery::Refused;
     use prometheus_client::encoding::text::encode;
 
     fn text(status: Status) -> String {
@@ -209,7 +219,14 @@ mod tests {
         };
         let mut installation = Histogram::default();
         (installation.counts[0], installation.counts[12], installation.sum) = (2, 1, 9.5);
-        let status = Status { switches: vec![switch], nodes: vec![node], installation, ..Status::default() };
+        let refused_lldp = Refused { forged: 6, ..Refused::default() };
+        let status = Status {
+            switches: vec![switch],
+            nodes: vec![node],
+            installation,
+            refused_lldp,
+            ..Status::default()
+        };
         let text = text(status);
         for line in [
             "cool_switches 1",
@@ -219,6 +236,7 @@ mod tests {
             "cool_port_receive_bytes_total{switch=\"s\\\"1\",port=\"7\"} 11",
             "cool_link_bytes_per_second{link=\"s1:7-h1\",direction=\"back\"} 2.5",
             "cool_link_capacity_bytes_per_second{link=\"s1:7-h1\"} 100.0",
+            "cool_lldp_refused_total{cause=\"forged\"} 6",
             "cool_installation_seconds_sum 9.5",
             "cool_installation_seconds_count 3",
             "cool_installation_seconds_bucket{le=\"5.0\"} 2",

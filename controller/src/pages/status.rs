@@ -9,6 +9,7 @@ use crate::groups::{self, Groups};
 use crate::jobs::Jobs;
 use cool_daemon::log::Events;
 use cool_proto::control::{Group, JobView};
+use cool_topology::discovery::Refused;
 use cool_topology::picture::{self, Picture};
 use serde::Serialize;
 use std::collections::{BTreeMap, BTreeSet};
@@ -55,6 +56,9 @@ pub struct Status {
     /// From the moment at which both ends are there until a link or node is found.
     #[serde(skip)]
     pub discovery: Histogram,
+    /// LLDP frames that were not believed.
+    #[serde(skip)]
+    pub refused_lldp: Refused,
 }
 
 /// A switch.
@@ -173,11 +177,12 @@ impl Watcher {
             links: view.links(),
             nodes: view.nodes(agent),
             groups: groups.into_iter().map(GroupStatus::from).collect(),
-            jobs: self.jobs.list().into_iter().map(JobStatus::from).collect(),
+            jobs: self.jobs.list(|_| true).into_iter().map(JobStatus::from).collect(),
             warnings: away.into_iter().chain(network.warnings.iter().cloned()).collect(),
             events: events.iter().filter_map(|event| serde_json::from_str(event).ok()).collect(),
             installation: measured.installation.clone(),
             discovery: measured.discovery.clone(),
+            refused_lldp: measured.refused_lldp,
         }
     }
 

@@ -3,11 +3,11 @@
 use crate::support::{Controller, FakeAgent, event, finished, job};
 use cool_controller::jobs::job::Limits;
 use cool_proto::control::{
-    Exited, GroupFailed, JobEvent, JobSpec, Recover, SignalRequest, agent_message, controller_message,
-    job_event, job_spec::Placement, job_view::State,
+    Exited, GroupFailed, HoldOutput, JobEvent, JobSpec, Recover, SignalRequest, agent_message,
+    controller_message, job_event, job_spec::Placement, job_view::State,
 };
 use std::time::Duration;
-use tonic::Code;
+use tonic::{Code, Streaming};
 
 #[tokio::test]
 async fn a_job_runs_from_its_group_to_its_release() {
@@ -33,9 +33,9 @@ async fn a_job_runs_from_its_group_to_its_release() {
     assert_eq!((first.size, first.program.as_str(), first.args), (3, "program", vec!["a".to_owned()]));
     assert_eq!((first.env["K"].as_str(), first.workdir.as_str()), ("V", "/tmp"));
     assert!(
-        matches!(event(&mut events).await, job_event::Body::Started(s) if s.group == Some(group.clone()))
+        matches!(event(&mut events).await, job_event::Body::Started(s) if s.group == Some(group.clone().without_keys()))
     );
-    assert_eq!(controller.groups().await, std::slice::from_ref(&group));
+    assert_eq!(controller.groups().await, [group.clone().without_keys()]);
 
     h3.print(group.job, 1, "hello").await;
     assert!(
@@ -183,8 +183,9 @@ async fn the_end_of_a_rank_that_the_others_left_behind_does_not_end_their_job() 
 }
 
 #[tokio::test]
-async fn a_caller_that_goes_away_ends_its_job() {
-    let controller = Controller::start().await;
+async fn a_caller_that_is_away_for_too_long_ends_its_job() {
+    let limits = Limits { caller: Duration::from_millis(50), ..Limits::default() };
+    let controller = Controller::with_limits(limits).await;
     let mut h1 = FakeAgent::join(&controller, 1).await;
     let mut events = controller.run(job(2)).await.unwrap();
     let group = h1.ready().await;
@@ -354,16 +355,112 @@ async fn a_job_whose_caller_does_not_read_can_be_cancelled() {
     let _unread = controller.run(job(1)).await.unwrap();
     let group = h1.ready().await;
     h1.launched().await;
-    let line = "x".repeat(1 << 16);
-    let flood = async {
-        loop {
-            h1.print(group.job, 0, &line).await;
-        }
-    };
-    // Until the agent is held up, since the job waits for its caller.
-    assert!(tokio::time::timeout(Duration::from_secs(1), flood).await.is_err());
+    flood(&mut h1, group.job).await;
     controller.cancel(group.job).await.unwrap();
     h1.killed().await;
+}
+
+/// Lines of 16 KiB: fewer than are kept for a caller, more than it may leave unread.
+const MANY: u64 = 150;
+
+/// A rank prints until its agent is told to let it wait.
+async fn flood(agent: &mut FakeAgent, job: u64) {
+    for number in 1..=MANY {
+        agent.print_line(job, 0, number, &"x".repeat(1 << 14)).await;
+    }
+    assert_eq!(agent.held().await, HoldOutput { job, held: true });
+}
+
+/// The numbers of the lines that come, until `last` has.
+async fn lines(events: &mut Streaming<JobEvent>, last: u64) -> Vec<u64> {
+    let mut lines = Vec::new();
+    while lines.last() != Some(&last) {
+        if let job_event::Body::Output(output) = event(events).await {
+            lines.push(output.number);
+        }
+    }
+    lines
+}
+
+#[tokio::test]
+async fn a_caller_that_does_not_read_holds_up_its_own_ranks_only_and_loses_nothing() {
+    let controller = Controller::start().await;
+    let mut h1 = FakeAgent::join(&controller, 1).await;
+    let mut unread = controller.run(job(1)).await.unwrap();
+    let paused = h1.ready().await.job;
+    h1.launched().await;
+    flood(&mut h1, paused).await;
+    // Another job of the same node.
+    let mut events = controller.run(job(1)).await.unwrap();
+    let group = h1.ready().await;
+    h1.launched().await;
+    h1.exit(group.job, 0, 0).await;
+    assert_eq!(finished(&mut events).await.code, 0);
+    h1.released().await;
+    assert_eq!(lines(&mut unread, MANY).await, (1..=MANY).collect::<Vec<_>>());
+    assert_eq!(h1.held().await, HoldOutput { job: paused, held: false });
+    h1.exit(paused, 0, 0).await;
+    assert_eq!(finished(&mut unread).await.code, 0);
+}
+
+#[tokio::test]
+async fn a_caller_that_loses_its_connection_comes_back_and_lacks_nothing() {
+    let controller = Controller::start().await;
+    let mut h1 = FakeAgent::join(&controller, 1).await;
+    let mut events = controller.run(job(1)).await.unwrap();
+    let id = h1.ready().await.job;
+    h1.launched().await;
+    for number in 1..=3 {
+        h1.print_line(id, 0, number, "said").await;
+    }
+    assert_eq!(lines(&mut events, 2).await, [1, 2]);
+    drop(events);
+    h1.print_line(id, 0, 4, "meanwhile").await;
+    // What had been on its way comes again, and also who has heard that a job started is told so.
+    let mut events = controller.attend(id).await.unwrap();
+    assert!(matches!(event(&mut events).await, job_event::Body::Started(_)));
+    assert_eq!(lines(&mut events, 4).await, [1, 2, 3, 4]);
+    drop(events);
+    h1.print_line(id, 0, 5, "last").await;
+    h1.exit(id, 0, 7).await;
+    h1.released().await;
+    assert!(controller.jobs().await.is_empty());
+    // It is over, and its caller has still to hear how.
+    let mut events = controller.attend(id).await.unwrap();
+    assert!(lines(&mut events, 5).await.ends_with(&[4, 5]));
+    assert_eq!(finished(&mut events).await.code, 7);
+    drop(events);
+    let again = finished(&mut controller.attend(id).await.unwrap()).await;
+    assert_eq!(again.code, 7, "it may have been lost on the way");
+}
+
+#[tokio::test]
+async fn for_a_caller_that_is_away_the_newest_lines_are_kept_and_its_job_does_not_wait() {
+    let controller = Controller::start().await;
+    let mut h1 = FakeAgent::join(&controller, 1).await;
+    let events = controller.run(job(1)).await.unwrap();
+    let id = h1.ready().await.job;
+    h1.launched().await;
+    drop(events);
+    let all = 1000;
+    for number in 1..=all {
+        h1.print_line(id, 0, number, &"x".repeat(1 << 14)).await;
+    }
+    h1.exit(id, 0, 0).await;
+    loop {
+        match h1.hear().await {
+            controller_message::Body::Release(_) => break,
+            // Until it was known that the caller is away.
+            controller_message::Body::Hold(_) => {}
+            other => panic!("{other:?}"),
+        }
+    }
+    let mut events = controller.attend(id).await.unwrap();
+    let kept = lines(&mut events, all).await;
+    let (before, newest): (Vec<u64>, Vec<u64>) = kept.iter().partition(|number| **number < all - 200);
+    assert_eq!(newest, (all - 200..=all).collect::<Vec<_>>());
+    assert!((before.len() as u64) < all - 200, "some are lost");
+    assert_eq!(finished(&mut events).await.code, 0);
 }
 
 #[tokio::test]

@@ -4,6 +4,7 @@ mod agents;
 mod away;
 mod diagnosis;
 mod jobs;
+mod keys;
 mod probes;
 mod recoveries;
 mod rendezvous;

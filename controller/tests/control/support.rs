@@ -6,16 +6,18 @@ use cool_controller::fabric::{
     DatapathId, FabricError, GroupRequest, Location, Measured, NodeRegistration, NodeView, Port,
     TopologySnapshot, TreeGrant, TreeScope,
 };
+use cool_controller::groups::keys::GroupKeys;
 use cool_controller::jobs::job::Limits;
 use cool_controller::listen::Listener;
 use cool_controller::server::{ServerConfig, serve};
 use cool_proto::control::controller_client::ControllerClient;
 use cool_proto::control::{
     Acknowledged, AgentMessage, AttendRequest, CancelRequest, ControllerMessage, Exited, Finished, Group,
-    GroupReady, GroupsRequest, JobEvent, JobSpec, JobView, JobsRequest, Launch, Leave, Measurements, Output,
-    Probe, Probed, Register, Registered, Session, SignalRequest, TopologyRequest, TraceEvent, TraceRequest,
-    agent_message, controller_message, job_event,
+    GroupReady, GroupsRequest, HoldOutput, JobEvent, JobSpec, JobView, JobsRequest, Launch, Leave,
+    Measurements, Output, Probe, Probed, Register, Registered, Secret, Session, SignalRequest,
+    TopologyRequest, TraceEvent, TraceRequest, agent_message, controller_message, job_event,
 };
+use cool_proto::features;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -24,7 +26,7 @@ use tokio::sync::{mpsc, oneshot, watch};
 use tokio::task::JoinHandle;
 use tokio::time::timeout;
 use tokio_stream::wrappers::ReceiverStream;
-use tonic::transport::Channel;
+use tonic::transport::{Channel, Endpoint};
 use tonic::{Status, Streaming};
 
 /// No test waits longer for anything; a stall fails it.
@@ -140,8 +142,10 @@ impl Controller {
         let config = ServerConfig {
             lldp_interval: Duration::from_millis(250),
             lldp_key: [7; 32].into(),
+            keys: GroupKeys { secret: [8; 32].into(), required: false },
             limits,
             given: Given::default(),
+            generation: 2,
         };
         let server =
             tokio::spawn(serve(config, network.clone(), Listener::plaintext(listener), None, async {
@@ -151,17 +155,21 @@ impl Controller {
     }
 
     pub(crate) async fn client(&self) -> ControllerClient<Channel> {
-        ControllerClient::connect(format!("http://{}", self.address)).await.unwrap()
+        // So that whoever does not read leaves little on its way.
+        let endpoint = Endpoint::from_shared(format!("http://{}", self.address)).unwrap();
+        ControllerClient::new(endpoint.initial_stream_window_size(65_535).connect().await.unwrap())
     }
 
-    /// Runs a job; what it says comes from the stream.
+    /// Runs a job; what it says, after its number, comes from the stream.
     pub(crate) async fn run(&self, spec: JobSpec) -> Result<Streaming<JobEvent>, Status> {
-        Ok(self.client().await.run(spec).await?.into_inner())
+        let mut events = self.client().await.run(spec).await?.into_inner();
+        assert!(matches!(event(&mut events).await, job_event::Body::Submitted(_)));
+        Ok(events)
     }
 
     /// Listens to a job again.
     pub(crate) async fn attend(&self, job: u64) -> Result<Streaming<JobEvent>, Status> {
-        Ok(self.client().await.attend(AttendRequest { job, spec: None }).await?.into_inner())
+        Ok(self.client().await.attend(AttendRequest { job, spec: None, numbered: true }).await?.into_inner())
     }
 
     /// The jobs that run.
@@ -226,7 +234,9 @@ pub(crate) fn registration(i: u8) -> Register {
         held: Vec::new(),
         probe_port: 7421,
         incarnation: 1,
-        session: None,
+        features: features::ALL,
+        key: Some(Secret { value: vec![i; 32] }),
+        ..Register::default()
     }
 }
 
@@ -394,9 +404,21 @@ impl FakeAgent {
         self.say(agent_message::Body::Exited(Exited { job, rank, code, ..Default::default() })).await;
     }
 
+    /// Is told to let a job's ranks wait when they print, or no more.
+    pub(crate) async fn held(&mut self) -> HoldOutput {
+        match self.hear().await {
+            controller_message::Body::Hold(hold) => hold,
+            other => panic!("not told to hold: {other:?}"),
+        }
+    }
+
     pub(crate) async fn print(&self, job: u64, rank: u32, line: &str) {
+        self.print_line(job, rank, 0, line).await;
+    }
+
+    pub(crate) async fn print_line(&self, job: u64, rank: u32, number: u64, line: &str) {
         let line = line.as_bytes().to_vec();
-        self.say(agent_message::Body::Output(Output { job, rank, stderr: false, line })).await;
+        self.say(agent_message::Body::Output(Output { job, rank, stderr: false, line, number })).await;
     }
 }
 

@@ -39,6 +39,7 @@ async fn back(
         controller: life,
         ranks: ranks.to_vec(),
         exited: exited.collect(),
+        ..Held::default()
     };
     let mut register = registration(i);
     register.held = vec![held];
@@ -71,7 +72,6 @@ async fn a_job_goes_on_under_another_controller_and_its_caller_hears_the_end() {
     h1.released().await;
     h3.released().await;
     assert!(second.network.groups().is_empty());
-    // Numbers of its own do not meet those that it took over.
     let mut events = second.run(job(1)).await.unwrap();
     let next = h1.ready().await;
     assert!(next.id > group.id && next.job > group.job);
@@ -100,7 +100,8 @@ async fn a_rank_that_failed_meanwhile_fails_the_job() {
 
 #[tokio::test]
 async fn what_nobody_comes_back_to_is_ended() {
-    let limits = Limits { takeover: Duration::from_millis(200), ..Limits::default() };
+    let wait = Duration::from_millis(200);
+    let limits = Limits { takeover: wait, caller: wait, ..Limits::default() };
     // A node does not come back.
     let (group, second) = (orphaned().await, Controller::with_limits(limits).await);
     let mut h1 = back(&second, 1, &group, 1, &[0], &[]).await;

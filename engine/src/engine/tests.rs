@@ -20,6 +20,7 @@ fn spec() -> GroupSpec {
         ip: Ipv4Addr::LOCALHOST,
         udp_port: 7420,
         tcp_port: 7420,
+        key: None,
     };
     GroupSpec {
         id: 1,
@@ -29,6 +30,7 @@ fn spec() -> GroupSpec {
         chunk_bytes: 1424,
         host_bytes_per_second: 0,
         cost_model: CostModel::default(),
+        keyed: None,
     }
 }
 

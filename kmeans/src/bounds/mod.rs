@@ -62,9 +62,14 @@ impl Cover {
 
     /// The labels of the points that have bounds, and of those that have none.
     pub fn split<'l>(&self, labels: &'l mut [u32]) -> [Vec<Run<'l>>; 2] {
-        let (with, without) = Run::pieces(labels, self.piece)
-            .partition(|run| (run.first / self.piece).is_multiple_of(self.every));
+        let (with, without) =
+            Run::pieces(labels, self.piece).partition(|run| self.has(run.first / self.piece));
         [with, without]
+    }
+
+    /// Whether a piece's points have bounds.
+    pub(crate) fn has(&self, piece: usize) -> bool {
+        piece.is_multiple_of(self.every)
     }
 }
 

@@ -11,6 +11,7 @@ mod terminal;
 use clap::{CommandFactory, Parser, Subcommand};
 use cool_kmeans::Error;
 use cool_kmeans::peers::{Peers, surviving};
+use cool_map::Options;
 use std::ffi::{OsStr, OsString};
 
 /// K-means over image features or any points, and classifiers of pictures, on as many nodes as there are.
@@ -91,7 +92,7 @@ fn on_all_ranks<P: FnMut(&Peers<'_>) -> Result<(), Error>>(
     if alone || by_hand && !cfg!(feature = "embedded") {
         return part()(&Peers::alone());
     }
-    let results = cool::launch(|comm| surviving(comm, part()))?;
+    let results = cool::launch(|comm| surviving(comm, Options::default(), part()))?;
     let errors: Vec<Error> = results.into_iter().filter_map(Result::err).collect();
     let cause = errors.iter().position(|e| !matches!(e, Error::Elsewhere { .. })).unwrap_or(0);
     errors.into_iter().nth(cause).map_or(Ok(()), Err)

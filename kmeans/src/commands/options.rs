@@ -55,10 +55,18 @@ impl Work {
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Input")]
 pub(crate) struct Files {
-    /// Pictures, folders or tar files of them, tables (.npy, .fvecs, .bvecs, .csv) or text files.
+    /// Pictures, folders or tar files of them, tables (.npy, .fvecs, .bvecs, .parquet, .csv) or text files.
     ///
-    /// Pictures are .jpg, .jpeg and .png. An .npy file is a table of |u1, |i1, <i4, <f2, <f4 or <f8 in C order, one point a row. A .csv or
-    /// .tsv file has numbers between commas, semicolons or tabs, with a header or without. Any other file is text with a point a line:
+    /// Pictures are .jpg, .jpeg and .png. An .npy file is a table of |u1, |i1, <i4, <f2, <f4 or <f8 in C order, one point a row.
+    #[cfg_attr(
+        feature = "parquet",
+        doc = "A .parquet file has columns of numbers, or one of lists of as many numbers each."
+    )]
+    #[cfg_attr(
+        not(feature = "parquet"),
+        doc = "This program was built without the feature `parquet`, and refuses .parquet files."
+    )]
+    /// A .csv or .tsv file has numbers between commas, semicolons or tabs, with a header or without. Any other file is text with a point a line:
     /// pictureID rowID colID f1 f2 ... Several files of one form are read one behind the other. Every rank must find the inputs
     /// under the same names, and reads its own share of them only.
     #[arg(required = true, value_name = "INPUT")]

@@ -1,6 +1,8 @@
-//! Tables of rows of equal size, so that a rank reads its own rows of a large file only: `.npy`, and `.fvecs` and `.bvecs` (Jégou, Douze
-//! and Schmid's data sets: each row behind the number of its elements, as a 32-bit integer).
+//! Tables of rows of equal size, so that a rank reads its own rows of a large file only: `.npy`, `.fvecs` and `.bvecs` (Jégou, Douze
+//! and Schmid's data sets: each row behind the number of its elements, as a 32-bit integer), and Parquet.
 
+#[cfg(feature = "parquet")]
+use super::columns::{Found, RowGroups, Shape};
 use super::ending;
 use crate::error::Error;
 use crate::grid::MAX_DIMS;
@@ -49,6 +51,19 @@ impl Kind {
             Self::F64 => values.extend(row.as_chunks().0.iter().map(|b| f64::from_le_bytes(*b))),
         }
     }
+
+    /// Puts a number that such an element can hold into its place.
+    #[cfg(feature = "parquet")]
+    pub(super) fn encode(self, number: f64, element: &mut [u8]) {
+        match self {
+            Self::U8 => element.copy_from_slice(&(number as u8).to_le_bytes()),
+            Self::I8 => element.copy_from_slice(&(number as i8).to_le_bytes()),
+            Self::I32 => element.copy_from_slice(&(number as i32).to_le_bytes()),
+            Self::F16 => element.copy_from_slice(&f16::from_f64(number).to_le_bytes()),
+            Self::F32 => element.copy_from_slice(&(number as f32).to_le_bytes()),
+            Self::F64 => element.copy_from_slice(&number.to_le_bytes()),
+        }
+    }
 }
 
 /// An array in a file.
@@ -62,17 +77,32 @@ pub struct Array {
     pub rows: u64,
     /// How many elements a row has.
     pub dims: usize,
-    /// Bytes before the first row.
-    start: u64,
-    /// Whether the number of elements stands before each row.
-    counted: bool,
+    form: Form,
+}
+
+/// Where rows stand in the file.
+#[derive(Debug)]
+enum Form {
+    /// One behind the other.
+    Rows {
+        /// Bytes before the first.
+        start: u64,
+        /// Whether the number of elements stands before each.
+        counted: bool,
+    },
+    /// Column by column.
+    #[cfg(feature = "parquet")]
+    Groups(RowGroups),
 }
 
 /// What an array of a shape has; otherwise what is wrong with it.
 type RowsAndColumns = fn(&[u64]) -> Result<(u64, u64), String>;
 
 /// Endings of files that are arrays.
-pub(super) const ENDINGS: [&str; 3] = ["npy", "fvecs", "bvecs"];
+pub(super) const ENDINGS: &[&str] = match cfg!(feature = "parquet") {
+    true => &["npy", "fvecs", "bvecs", "parquet"],
+    false => &["npy", "fvecs", "bvecs"],
+};
 
 impl Array {
     /// Reads a file's header and checks that the file is as long as it says.
@@ -99,6 +129,10 @@ impl Array {
     fn open_shaped(path: &Path, rows_and_columns: RowsAndColumns) -> Result<Self, Error> {
         let mut file = File::open(path).map_err(Error::file(path))?;
         let size = file.metadata().map_err(Error::file(path))?.len();
+        #[cfg(feature = "parquet")]
+        if ending(path).as_deref() == Some("parquet") {
+            return Self::of_columns(path, file);
+        }
         let mut head = Vec::new();
         let most = npy::MAX_HEADER as u64;
         Read::by_ref(&mut file).take(most).read_to_end(&mut head).map_err(Error::file(path))?;
@@ -112,6 +146,21 @@ impl Array {
             .map_err(|problem| Error::Content { path: path.to_owned(), problem })
     }
 
+    #[cfg(feature = "parquet")]
+    fn of_columns(path: &Path, file: File) -> Result<Self, Error> {
+        let found = RowGroups::open(file)
+            .and_then(|found| Ok(Found { dims: in_bounds(found.dims as u64)?, ..found }));
+        found
+            .map(|Found { groups, kind, rows, dims }| Self {
+                path: path.to_owned(),
+                kind,
+                rows,
+                dims,
+                form: Form::Groups(groups),
+            })
+            .map_err(|problem| Error::Content { path: path.to_owned(), problem })
+    }
+
     /// Hands the bytes of the given rows, which rise, to `take`, one by one.
     ///
     /// # Errors
@@ -119,14 +168,29 @@ impl Array {
     pub fn read(
         &self,
         rows: impl IntoIterator<Item = u64>,
+        take: impl FnMut(u64, &[u8]) -> Result<(), Error>,
+    ) -> Result<(), Error> {
+        match &self.form {
+            Form::Rows { start, counted } => self.read_rows((*start, *counted), rows, take),
+            #[cfg(feature = "parquet")]
+            Form::Groups(groups) => {
+                groups.read(Shape { path: &self.path, kind: self.kind, dims: self.dims }, rows, take)
+            }
+        }
+    }
+
+    fn read_rows(
+        &self,
+        (start, counted): (u64, bool),
+        rows: impl IntoIterator<Item = u64>,
         mut take: impl FnMut(u64, &[u8]) -> Result<(), Error>,
     ) -> Result<(), Error> {
         let file = File::open(&self.path).map_err(Error::file(&self.path))?;
         let mut file = BufReader::with_capacity(1 << 20, file);
-        let lead = if self.counted { 4 } else { 0 };
+        let lead = if counted { 4 } else { 0 };
         let mut row = vec![0; lead + self.dims * self.kind.bytes()];
         let mut at = 0;
-        file.seek(SeekFrom::Start(self.start)).map_err(Error::file(&self.path))?;
+        file.seek(SeekFrom::Start(start)).map_err(Error::file(&self.path))?;
         for number in rows {
             let skip = ((number - at) * row.len() as u64) as i64;
             file.seek_relative(skip)
@@ -134,7 +198,7 @@ impl Array {
                 .map_err(Error::file(&self.path))?;
             at = number + 1;
             let (count, row) = row.split_at(lead);
-            if self.counted && count != (self.dims as u32).to_le_bytes() {
+            if counted && count != (self.dims as u32).to_le_bytes() {
                 let problem = format!("row {number} does not begin with {} as the first one does", self.dims);
                 return Err(Error::Content { path: self.path.clone(), problem });
             }
@@ -165,7 +229,13 @@ fn plain(head: &[u8], size: u64, rows_and_columns: RowsAndColumns) -> Result<Arr
             "is {size} bytes long, which does not fit its shape ({rows}, {columns}); is it cut short?"
         ));
     }
-    Ok(Array { path: PathBuf::new(), kind, rows, dims, start: start as u64, counted: false })
+    Ok(Array {
+        path: PathBuf::new(),
+        kind,
+        rows,
+        dims,
+        form: Form::Rows { start: start as u64, counted: false },
+    })
 }
 
 /// The array of a file that says before each row how many elements it has, but for its path.
@@ -176,7 +246,13 @@ fn counted(head: &[u8], size: u64, kind: Kind) -> Result<Array, String> {
     if !size.is_multiple_of(width) {
         return Err(format!("is {size} bytes long, not whole rows of {dims} elements; is it cut short?"));
     }
-    Ok(Array { path: PathBuf::new(), kind, rows: size / width, dims, start: 0, counted: true })
+    Ok(Array {
+        path: PathBuf::new(),
+        kind,
+        rows: size / width,
+        dims,
+        form: Form::Rows { start: 0, counted: true },
+    })
 }
 
 fn in_bounds(columns: u64) -> Result<usize, String> {

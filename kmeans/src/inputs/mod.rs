@@ -1,6 +1,8 @@
 //! Where points come from: pictures, arrays or lines of text, told apart by the files' names. Each rank reads its own part of them only.
 
 pub mod array;
+#[cfg(feature = "parquet")]
+mod columns;
 pub mod entry;
 pub mod hog;
 pub mod pictures;
@@ -285,7 +287,11 @@ fn one_form(files: &[PathBuf]) -> Result<Form, Error> {
         Some(e @ ("gz" | "tgz" | "xz" | "bz2" | "zst" | "zip" | "npz")) => {
             Err(Error::Input(format!("{}: .{e} is compressed; unpack it first", path.display())))
         }
-        Some(e @ ("parquet" | "h5" | "hdf5")) => {
+        Some("parquet") => Err(Error::Input(format!(
+            "{}: this program was built without the feature `parquet` (cargo build --features parquet); or save it as .npy or .csv",
+            path.display()
+        ))),
+        Some(e @ ("h5" | "hdf5")) => {
             let remedy = "save it as .npy (pandas: to_numpy) or .csv";
             Err(Error::Input(format!("{}: .{e} is not read; {remedy}", path.display())))
         }
@@ -293,7 +299,9 @@ fn one_form(files: &[PathBuf]) -> Result<Form, Error> {
     };
     let forms: Vec<Form> = files.iter().map(form).collect::<Result<_, _>>()?;
     let first = *forms.first().ok_or_else(|| {
-        Error::Input("no input: name pictures, folders, .npy, .fvecs, .bvecs, .csv or text files".into())
+        Error::Input(
+            "no input: name pictures, folders, .npy, .fvecs, .bvecs, .parquet, .csv or text files".into(),
+        )
     })?;
     if let Some(other) = forms.iter().position(|f| *f != first) {
         return Err(Error::Input(format!(

@@ -253,3 +253,20 @@ fn a_tolerance_ends_the_iterations_early() {
     let found = whole(2, &loading(std::slice::from_ref(&path), 0), &how);
     assert!(found.moved.len() < 8, "{} iterations", found.moved.len());
 }
+
+#[test]
+fn centroids_that_come_in_parts_give_the_same_bits_in_every_way_of_assigning() {
+    let (n, dims, k) = (900, 64, 200);
+    let bytes: Vec<u8> = noise(n * dims, 256).into_iter().map(|v| v as u8).collect();
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = folder.path().join("points.npy");
+    write_bytes(&path, &bytes, dims);
+    let load = loading(&[path], 0);
+    let expected = alone(&load, &clustering(k, 1));
+    for (method, ranks, threads) in [(Method::Full, 3, 2), (Method::Auto, 4, 1), (Method::Bounds, 2, 2)] {
+        let how = clustering(k, threads);
+        let how = Clustering { effort: Effort { method, ..how.effort }, ..how };
+        let found = whole(ranks, &load, &how);
+        assert_eq!(found.result(), expected.result(), "{method:?}");
+    }
+}

@@ -1,6 +1,6 @@
 //! The same result also if ranks are lost on the way, or all of them and a later run goes on.
 
-use crate::runs::{Outcome, Whole, clustering, join, loading, noise, rank, whole, write_bytes};
+use crate::runs::{Outcome, PARTS, Whole, clustering, join, loading, noise, rank, whole, write_bytes};
 use cool::embedded::Embedded;
 use cool_kmeans::lloyd::{Iteration, Watch};
 use cool_kmeans::options::Clustering;
@@ -43,7 +43,7 @@ pub(crate) fn with_losses(
 
 fn survivor(comm: cool::Comm, loading: &Loading, how: &Clustering, watch: &dyn Watch) -> Outcome {
     let (mut share, mut progress) = (None, Progress::new());
-    let (clustered, found) = surviving(comm, |peers| {
+    let (clustered, found) = surviving(comm, PARTS, |peers| {
         let share = Share::renew(&mut share, peers, loading, watch)?;
         let clustered = share.cluster(peers, how, watch, &mut progress)?;
         words::find(peers, share, &clustered, 3, 4).map(|found| (clustered, found))

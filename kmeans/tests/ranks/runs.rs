@@ -12,7 +12,13 @@ use cool_kmeans::peers::Peers;
 use cool_kmeans::progress::Progress;
 use cool_kmeans::share::{Loading, Selection, Share};
 use cool_kmeans::words::{self, Word};
+use cool_map::Options;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+/// Centroids are handed out in parts, few as they are.
+pub(crate) const PARTS: Options<'static> =
+    Options { threads: 0, patience: Duration::from_secs(3600), watch: None, part: 256 };
 
 /// What a rank comes to.
 pub(crate) type Outcome = Result<(Share, Clustered, Vec<Word>), Error>;
@@ -96,7 +102,7 @@ pub(crate) fn rank(peers: &Peers<'_>, loading: &Loading, how: &Clustering) -> Ou
 pub(crate) fn ranks(ranks: usize, loading: &Loading, how: &Clustering) -> Vec<Outcome> {
     // Several ranks on a node, and uneven racks.
     let layout = Embedded { ranks, ranks_per_node: if ranks > 5 { 3 } else { 1 }, racks: ranks.min(3) };
-    cool::embedded::run(layout, |comm| rank(&Peers::of(&comm), loading, how)).expect("agents start")
+    cool::embedded::run(layout, |comm| rank(&Peers::with(&comm, PARTS), loading, how)).expect("agents start")
 }
 
 /// Clusters with embedded ranks; all must succeed.

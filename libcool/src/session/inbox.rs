@@ -15,6 +15,9 @@ use std::time::Duration;
 /// An agent from which nothing is heard for this long while it works on a call is gone.
 const SILENCE: Duration = RUNNING_INTERVAL.saturating_mul(6);
 
+/// The same of one in this process, which nobody can stop or kill alone: it is silent because other work takes the processors.
+const SILENCE_WITHIN: Duration = RUNNING_INTERVAL.saturating_mul(60);
+
 /// Why nothing comes any more.
 #[derive(Clone, Debug)]
 pub(super) enum Disconnected {
@@ -58,10 +61,13 @@ struct State {
 #[derive(Clone, Debug)]
 pub(super) struct Inbox {
     shared: Arc<(Mutex<State>, Condvar)>,
+    /// How long the agent may be silent while it works on a call.
+    silence: Duration,
 }
 
 impl Inbox {
     pub(super) fn new(receiver: Receiver) -> Inbox {
+        let silence = if receiver.agent_is_in_this_process() { SILENCE_WITHIN } else { SILENCE };
         let state = State {
             receiver: Some(receiver),
             open: BTreeMap::new(),
@@ -70,7 +76,7 @@ impl Inbox {
             disconnected: None,
             thread: false,
         };
-        Inbox { shared: Arc::new((Mutex::new(state), Condvar::new())) }
+        Inbox { shared: Arc::new((Mutex::new(state), Condvar::new())), silence }
     }
 
     /// A call is about to be sent.
@@ -91,7 +97,7 @@ impl Inbox {
 
     /// Waits until the agent has done a call.
     pub(super) fn wait(&self, call: u64) -> Result<Done, Disconnected> {
-        self.wait_for(SILENCE, |state| state.done.remove(&call))
+        self.wait_for(self.silence, |state| state.done.remove(&call))
     }
 
     /// What is no call is about to be sent: whoever receives keeps the answer.
@@ -197,7 +203,7 @@ impl Inbox {
             state = if state.open.is_empty() {
                 self.shared.1.wait(state).unwrap_or_else(PoisonError::into_inner)
             } else {
-                self.step(state, SILENCE)
+                self.step(state, self.silence)
             };
         }
     }
@@ -255,6 +261,7 @@ mod tests {
         let mut agent = listener.accept().unwrap().0;
         let mut say = |body| agent.write_all(&encode(body, MAX_TO_RANK).unwrap()).unwrap();
         let inbox = Inbox::new(receiver);
+        assert_eq!(inbox.silence, SILENCE_WITHIN, "the listener is in this process");
         inbox.expect(7);
         inbox.expect_answer();
         say(Body::PlanChecked(PlanChecked { wrong: "no".into() }));

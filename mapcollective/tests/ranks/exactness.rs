@@ -164,3 +164,33 @@ fn a_job_of_one_process_needs_no_ranks() {
     let alone = Job::alone(options);
     assert_eq!(real_sums(&alone).expect("sums"), all_ranks(SPREADS[3], real_sums));
 }
+
+#[test]
+fn many_rows_come_in_parts_that_are_together_what_comes_at_once() {
+    let keys = 300;
+    for (spread, width, most) in SPREADS.into_iter().flat_map(|spread| [(spread, 100, 8), (spread, 1, 1)]) {
+        all_ranks(spread, |job| {
+            let mut mine = Rows::<i32>::new(keys, width);
+            let start = |rank: usize| keys * rank / job.size();
+            for row in (start(job.rank())..start(job.rank() + 1)).filter(|row| row % 5 > 0) {
+                mine.add(row, &vec![row as i32 * 1000; width]);
+            }
+            let (mut parts, mut rows, mut ends) = (Vec::new(), Vec::new(), Vec::new());
+            let sum = job.combine_in_parts(mine.clone(), 3, |part, runs| {
+                parts.push(runs.to_vec());
+                rows.extend(part.iter().map(|(row, numbers)| (row, numbers.to_vec())));
+                // A part's rows are in its runs.
+                assert!(part.iter().all(|(row, _)| runs.iter().any(|run| run.contains(&row))));
+                ends.extend(runs.iter().flat_map(Clone::clone));
+            })?;
+            assert_eq!(sum, 3 * job.size() as u64);
+            assert_eq!(parts.len(), if job.size() > 1 { most } else { 1 }, "{spread:?}");
+            ends.sort_unstable();
+            assert!(ends.into_iter().eq(0..keys), "each row is in one run");
+            rows.sort_unstable();
+            let whole = job.combine(mine)?;
+            assert!(rows.iter().map(|(row, n)| (*row, &n[..])).eq(whole.iter()));
+            Ok(())
+        });
+    }
+}

@@ -28,7 +28,7 @@ pub(crate) fn each_rank<T: Send>(
     program: impl Fn(&Job<'_>) -> Result<T, Error> + Sync,
 ) -> Vec<T> {
     let how = Embedded { ranks: spread.ranks, ranks_per_node: spread.ranks_per_node, racks: 2 };
-    let options = Options { threads: spread.threads, ..Options::default() };
+    let options = Options { threads: spread.threads, part: 4 << 10, ..Options::default() };
     let results = cool::embedded::run(how, |comm| cool_map::run(comm, options, &program));
     results.expect("agents start").into_iter().map(|result| result.expect("the job runs")).collect()
 }

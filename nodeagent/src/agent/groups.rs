@@ -18,7 +18,7 @@ pub(super) struct Group {
     present: usize,
     /// Its ranks came by themselves: it is released when all of them have left.
     enlisted: bool,
-    /// The user of the processes that came by themselves, unless the agent's own.
+    /// The user whose processes may be its ranks: nobody's until it is known.
     owner: Option<u32>,
 }
 
@@ -113,9 +113,14 @@ impl GroupTable {
         }
     }
 
-    /// Whose a group is, if not the agent's own user's.
-    pub(super) fn owner(&self, group: u64) -> Option<u32> {
-        self.lock().get(&group)?.owner
+    /// Whether processes of a user may be ranks of a group; of one that there is not, too, which they are then told.
+    pub(super) fn may_use(&self, group: u64, user: u32) -> bool {
+        self.lock().get(&group).is_none_or(|known| known.owner == Some(user))
+    }
+
+    /// The groups of a user whose ranks came by themselves.
+    pub(super) fn enlisted_of(&self, user: u32) -> usize {
+        self.lock().values().filter(|known| known.enlisted && known.owner == Some(user)).count()
     }
 
     pub(super) fn set_owner(&self, group: u64, user: u32) {

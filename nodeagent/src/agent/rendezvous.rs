@@ -31,7 +31,7 @@ impl Agent {
     pub(crate) fn enlisted(&self, enlisted: Enlisted) {
         let Enlisted { key, group, reason, rank } = enlisted;
         let concerned = self.enlisted.take(&key, rank);
-        self.groups.release_when_unused(group);
+        self.release_when_unused(group);
         let answer = |rank| match group {
             0 => Err(reason.clone()),
             _ => self.attach(group, rank).map_err(|e| e.to_string()),
@@ -45,6 +45,11 @@ impl Agent {
             }
         }
         self.left_before(group);
+    }
+
+    /// A group's ranks have come by themselves.
+    pub(crate) fn release_when_unused(&self, group: u64) {
+        self.groups.release_when_unused(group);
     }
 
     /// Ranks that have gone since they were counted among those who have come leave a new group.

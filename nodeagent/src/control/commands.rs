@@ -4,8 +4,8 @@ use super::{Control, End, SHORTEST_PAUSE, group_spec};
 use crate::interface::Interface;
 use crate::{diagnostics, lldp, probe, traces};
 use cool_proto::control::{
-    Examine, Group, GroupFailed, GroupReady, Kill, Probe, Probed, Registered, ReleaseGroup, SignalRequest,
-    StopProbe, agent_message, controller_message::Body,
+    Examine, Group, GroupFailed, GroupReady, HoldOutput, Kill, Probe, Probed, Registered, ReleaseGroup,
+    SignalRequest, StopProbe, agent_message, controller_message::Body,
 };
 use std::net::{Ipv4Addr, SocketAddrV4};
 use std::time::Duration;
@@ -35,9 +35,10 @@ impl Control<'_> {
             }
             Body::Launch(launch) => {
                 self.inventory.started(&launch);
-                self.launcher.launch(&launch);
+                self.launcher.launch(launch);
             }
             Body::Kill(Kill { job }) => self.launcher.kill(job),
+            Body::Hold(HoldOutput { job, held }) => self.launcher.hold(job, held),
             Body::Signal(SignalRequest { job, signal }) => self.launcher.signal(job, signal),
             Body::Trace(request) => {
                 for piece in traces::answer(self.agent, &request).await {
@@ -110,8 +111,7 @@ impl Control<'_> {
         self.pause = SHORTEST_PAUSE;
         let lost = self.backlog.take_lost();
         if lost > 0 {
-            // Those that a broken connection had taken to another controller are not known.
-            warn!("at least {lost} lines of output were lost while the controller was away");
+            warn!("{lost} lines of output were lost while the controller was away");
         }
         Ok(())
     }

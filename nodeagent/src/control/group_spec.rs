@@ -1,8 +1,10 @@
 //! A group as the controller tells of it, in the engine's terms.
 
-use crate::engine::{GroupSpec, MemberSpec, TreeScope, TreeSpec};
+use crate::engine::{GroupKey, GroupSpec, MemberSpec, TreeScope, TreeSpec};
 use cool_collective::CostModel;
-use cool_proto::control::{Group, Member, Tree, tree::Scope};
+use cool_proto::control::{Group, Member, Secret, Tree, tree::Scope};
+use cool_transport::tagged::Protection;
+use cool_types::Key;
 use std::net::Ipv4Addr;
 
 /// Uplinks of a rack: a switch has no more ports.
@@ -21,6 +23,7 @@ pub(super) fn convert(group: Group) -> Result<GroupSpec, String> {
             node: m.node,
             incarnation: m.incarnation,
             rack: m.rack,
+            key: m.key.map(key).transpose()?,
         })
     };
     let tree = |t: Tree| {
@@ -33,6 +36,7 @@ pub(super) fn convert(group: Group) -> Result<GroupSpec, String> {
         let (address, port) = (ip(&t.address)?, port(t.port)?);
         Ok(TreeSpec { scope, address, port, bytes_per_second: t.bytes_per_second })
     };
+    let protection = if group.encrypted { Protection::Encrypted } else { Protection::Tagged };
     Ok(GroupSpec {
         id: group.id,
         epoch: group.epoch,
@@ -41,7 +45,13 @@ pub(super) fn convert(group: Group) -> Result<GroupSpec, String> {
         chunk_bytes: group.chunk_bytes,
         host_bytes_per_second: group.host_bytes_per_second,
         cost_model: cost_model(&group.cost_model)?,
+        keyed: group.key.map(key).transpose()?.map(|key| GroupKey { key, protection }),
     })
+}
+
+fn key(secret: Secret) -> Result<Key, String> {
+    let bytes: Result<[u8; 32], _> = secret.value.try_into();
+    bytes.map(Key::from).map_err(|bytes| format!("a key in it has {} bytes in place of 32", bytes.len()))
 }
 
 fn cost_model(text: &str) -> Result<CostModel, String> {

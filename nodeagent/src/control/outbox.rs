@@ -85,20 +85,18 @@ impl Outbox {
         Ok(())
     }
 
-    /// The ends of ranks, by job and rank, that another controller has to be told if this one is gone. `stopped`: it has said
-    /// what it got, so that all else counts.
-    pub(super) fn exits(&self, stopped: bool) -> BTreeSet<(u64, u32)> {
-        self.lock().delivery.pending(!stopped).filter_map(exit).collect()
+    /// The ends of ranks, by job and rank, that no controller has acknowledged.
+    pub(super) fn exits(&self) -> BTreeSet<(u64, u32)> {
+        self.lock().delivery.pending().filter_map(exit).collect()
     }
 
-    /// Another session begins. What of the one before no controller has acknowledged, oldest first, and how many of those
-    /// a connection had taken.
-    pub(super) fn begin(&self) -> (Vec<Body>, usize) {
+    /// Another session begins. What of the one before no controller has acknowledged, oldest first.
+    pub(super) fn begin(&self) -> Vec<Body> {
         let mut state = self.lock();
-        let (kept, taken) = std::mem::take(&mut state.delivery).end();
+        let kept = std::mem::take(&mut state.delivery).end();
         state.joined = true;
         state.wake();
-        (kept.into(), taken)
+        kept.into()
     }
 
     /// Waits until the connection has taken most of what is to go out.
@@ -196,7 +194,7 @@ mod tests {
         next(&mut second).await;
         outbox.resume(1).unwrap();
         assert_eq!(next(&mut second).await, Some(output(1)));
-        assert_eq!(outbox.begin(), (vec![output(1), output(2)], 1));
+        assert_eq!(outbox.begin(), [output(1), output(2)]);
     }
 
     #[tokio::test]

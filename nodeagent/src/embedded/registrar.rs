@@ -2,7 +2,7 @@
 //! at the agents of this process, and releases them.
 
 use crate::agent::Agent;
-use crate::engine::{GroupError, GroupSpec, MemberSpec};
+use crate::engine::{GroupError, GroupKey, GroupSpec, MemberSpec};
 use cool_collective::CostModel;
 use cool_collective::planner::LinkCost;
 use cool_collective::timing::Costs;
@@ -10,6 +10,7 @@ use cool_machine::{Duration, Machine, Poll, Time};
 use cool_membership::{self as membership, Input, Membership, Output, Purpose};
 use cool_proto::control::agent_message::Body;
 use cool_proto::control::{Enlist, Enlisted, RanksLeft, Recover, Recovered, Withdraw};
+use cool_transport::tagged::Protection;
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::Ipv4Addr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -183,11 +184,17 @@ impl Registrar {
             let Node { agent, rack } = &**node;
             let (udp_port, tcp_port) = agent.ports();
             let (node, incarnation) = (agent.node().to_owned(), agent.incarnation());
-            MemberSpec { rank, node, incarnation, rack: *rack, ip: Ipv4Addr::LOCALHOST, udp_port, tcp_port }
+            let (ip, key) = (Ipv4Addr::LOCALHOST, Some(agent.key().clone()));
+            MemberSpec { rank, node, incarnation, rack: *rack, ip, udp_port, tcp_port, key }
         };
         let members: Vec<MemberSpec> = (0..).zip(places).map(member).collect();
         let agents: BTreeMap<u32, &Agent> =
             places.iter().map(|place| (place.number, &place.node.agent)).collect();
+        let secret = places.first().map(|place| place.node.agent.key());
+        let keyed = secret.map(|secret| GroupKey {
+            key: secret.derive(format!("group {id}").as_bytes()),
+            protection: Protection::Tagged,
+        });
         for agent in agents.into_values() {
             let spec = GroupSpec {
                 id,
@@ -197,8 +204,11 @@ impl Registrar {
                 chunk_bytes: CHUNK_BYTES,
                 host_bytes_per_second: 0,
                 cost_model: loopback(),
+                keyed: keyed.clone(),
             };
             agent.make_group(spec).await?;
+            // Ranks are threads of this process.
+            agent.set_owner(id, rustix::process::geteuid().as_raw());
         }
         Ok(())
     }

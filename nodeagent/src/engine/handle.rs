@@ -1,10 +1,11 @@
 //! The engine as the rest of the agent sees it: a handle to a thread of its own.
 
-use super::{CallRequest, TrafficCounters, TransferRequest};
+use super::{CallRequest, Refusals, TrafficCounters, TransferRequest};
 use crate::fault_injection::Losses;
 use crate::net;
 use cool_engine::{CallRecord, DEFAULT_PEER_TIMEOUT, GroupSpec};
 use cool_proto::local::{Failure, Stats, failure::Kind};
+use cool_types::Key;
 use std::net::{Ipv4Addr, SocketAddrV4};
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
@@ -55,6 +56,9 @@ pub enum StartError {
         /// What the system says.
         source: std::io::Error,
     },
+    /// The system has no random number for the agent's key.
+    #[error("cannot make a key for this agent: {0}")]
+    Random(getrandom::Error),
     /// The engine's thread cannot be made.
     #[error("cannot start the engine's thread: {0}")]
     Thread(std::io::Error),
@@ -111,8 +115,10 @@ pub struct EngineHandle {
     udp_port: u16,
     tcp_port: u16,
     incarnation: u64,
+    key: Key,
     runtime: Handle,
     traffic: Arc<TrafficCounters>,
+    refusals: Arc<Refusals>,
 }
 
 impl EngineHandle {
@@ -123,8 +129,8 @@ impl EngineHandle {
     pub fn start(config: EngineConfig) -> Result<EngineHandle, StartError> {
         let (commands, queue) = mpsc::unbounded_channel();
         let bound = net::start(config, queue)?;
-        let net::Bound { udp_port, tcp_port, incarnation, runtime, traffic } = bound;
-        Ok(EngineHandle { commands, udp_port, tcp_port, incarnation, runtime, traffic })
+        let net::Bound { udp_port, tcp_port, incarnation, key, runtime, traffic, refusals } = bound;
+        Ok(EngineHandle { commands, udp_port, tcp_port, incarnation, key, runtime, traffic, refusals })
     }
 
     /// Waits for the end of the engine's thread, which while there are handles is a defect: it has panicked, and said why.
@@ -140,6 +146,16 @@ impl EngineHandle {
     /// What this node has sent and repaired for calls, whatever has become of the calls.
     pub(crate) fn traffic(&self) -> Arc<TrafficCounters> {
         Arc::clone(&self.traffic)
+    }
+
+    /// What it has refused.
+    pub(crate) fn refusals(&self) -> Arc<Refusals> {
+        Arc::clone(&self.refusals)
+    }
+
+    /// Its own key, for the agents of its groups.
+    pub fn key(&self) -> &Key {
+        &self.key
     }
 
     /// The bound port for repair and multicast that the agent sends.

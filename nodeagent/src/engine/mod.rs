@@ -6,14 +6,14 @@ mod traffic;
 
 pub(crate) use cool_engine::wrong_plan;
 pub use cool_engine::{
-    Arrival, CallRecord, DEFAULT_PEER_TIMEOUT, DEFAULT_TIMEOUT, GroupSpec, MemberSpec, RankTimes, TreeScope,
-    TreeSpec,
+    Arrival, CallRecord, DEFAULT_PEER_TIMEOUT, DEFAULT_TIMEOUT, GroupKey, GroupSpec, MemberSpec, RankTimes,
+    TreeScope, TreeSpec,
 };
 pub(crate) use handle::Command;
 pub use handle::{EngineConfig, EngineHandle, GroupError, StartError, Trace};
 pub(crate) use memory::{Mapping, zeros};
 pub use memory::{Memory, OutsideRegion, SharedSlice};
-pub(crate) use traffic::TrafficCounters;
+pub(crate) use traffic::{Refusals, Refused, TrafficCounters};
 
 /// One collective as one local rank calls it, with its buffers.
 pub type CallRequest = cool_engine::CallRequest<SharedSlice>;

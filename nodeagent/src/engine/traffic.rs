@@ -1,6 +1,7 @@
-//! What the node has sent and repaired for calls, as the engine's thread counts it and others read it.
+//! What the node has sent and repaired for calls, and refused, as the engine's thread counts it and others read it.
 
 use cool_engine::Traffic;
+use cool_transport::tagged::Refusal;
 use cool_types::Operation;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -25,5 +26,65 @@ impl TrafficCounters {
         let [bytes_multicast, bytes_unicast, chunks_repaired, chunks_resent] =
             self.0[operation as usize].each_ref().map(|counter| counter.load(Ordering::Relaxed));
         Traffic { bytes_multicast, bytes_unicast, chunks_repaired, chunks_resent }
+    }
+}
+
+/// What was refused, since it came without proof of its group or agent.
+#[derive(Debug, Default)]
+pub(crate) struct Refusals([AtomicU64; Refused::ALL.len()]);
+
+/// Why something was refused.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Refused {
+    /// A datagram of a group that is not here, or that has no key.
+    Unknown,
+    /// A datagram whose tag is wrong.
+    Forged,
+    /// A datagram that has come before.
+    Replayed,
+    /// A packet or a connection of a group or an agent with a key, that shows none.
+    Unproven,
+    /// A connection that was begun and does not know the agent's key.
+    Handshake,
+}
+
+impl Refused {
+    pub(crate) const ALL: [Refused; 5] =
+        [Refused::Unknown, Refused::Forged, Refused::Replayed, Refused::Unproven, Refused::Handshake];
+
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Refused::Unknown => "unknown",
+            Refused::Forged => "forged",
+            Refused::Replayed => "replayed",
+            Refused::Unproven => "unproven",
+            Refused::Handshake => "handshake",
+        }
+    }
+}
+
+impl From<Refusal> for Refused {
+    fn from(refusal: Refusal) -> Refused {
+        match refusal {
+            Refusal::Unknown => Refused::Unknown,
+            Refusal::Forged => Refused::Forged,
+            Refusal::Replayed => Refused::Replayed,
+        }
+    }
+}
+
+impl Refusals {
+    /// One more.
+    pub(crate) fn count(&self, why: Refused) {
+        self.0[why as usize].fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// There are as many.
+    pub(crate) fn set(&self, why: Refused, count: u64) {
+        self.0[why as usize].store(count, Ordering::Relaxed);
+    }
+
+    pub(crate) fn of(&self, why: Refused) -> u64 {
+        self.0[why as usize].load(Ordering::Relaxed)
     }
 }

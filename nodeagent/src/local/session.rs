@@ -3,7 +3,7 @@
 //! [`super::rank`], frames to [`super::wire`].
 
 use super::rank::AttachedRank;
-use super::user::{CONNECTIONS_OF_USER_MAX, Share, User};
+use super::user::{Share, User, UserLimits};
 use super::wire::Wire;
 use crate::agent::{Agent, Attachment, Recovery};
 use crate::engine::wrong_plan;
@@ -42,16 +42,23 @@ impl From<FrameError> for End {
 }
 
 /// Serves one connection from its first to its last frame; one that its user has no share for is told so.
-pub(super) async fn serve(stream: UnixStream, user: User, share: Option<Share>, agent: Agent) {
+pub(super) async fn serve(
+    stream: UnixStream,
+    user: User,
+    share: Option<Share>,
+    agent: Agent,
+    limits: UserLimits,
+) {
     let stream = match Readable::new(stream) {
         Ok(stream) => stream,
         Err(e) => return warn!("cannot serve a rank's connection: {e}"),
     };
     let mut wire = Wire::new(stream);
     let Some(_share) = share else {
-        let (number, max) = (user.number(), CONNECTIONS_OF_USER_MAX);
+        let (number, max) = (user.number(), limits.connections);
         let reason = format!(
-            "user {number} has {max} connections to this agent, as many as one may; free some groups"
+            "user {number} has {max} connections to this agent, as many as one may (--connections-per-user); free \
+             some groups"
         );
         return wire.hang_up(&End::Refused(reason)).await;
     };
@@ -60,7 +67,7 @@ pub(super) async fn serve(stream: UnixStream, user: User, share: Option<Share>, 
         Err(_) => Err(End::Refused(format!("no Attach within {} s", FRAME_TIMEOUT.as_secs()))),
     };
     let attached = match first {
-        Ok(body) => attach(body, user, &agent, &mut wire).await,
+        Ok(body) => attach(body, user, limits, &agent, &mut wire).await,
         Err(end) => Err(end),
     };
     let attachment = match attached {
@@ -81,7 +88,13 @@ pub(super) async fn serve(stream: UnixStream, user: User, share: Option<Share>, 
 }
 
 /// Checks a first frame, and waits for others if it asks for that. Who only wanted to agree is not attached.
-async fn attach(body: Body, user: User, agent: &Agent, wire: &mut Wire) -> Result<Option<Attachment>, End> {
+async fn attach(
+    body: Body,
+    user: User,
+    limits: UserLimits,
+    agent: &Agent,
+    wire: &mut Wire,
+) -> Result<Option<Attachment>, End> {
     let same = |version| match version {
         VERSION => Ok(()),
         _ => Err(End::Refused(format!(
@@ -96,6 +109,7 @@ async fn attach(body: Body, user: User, agent: &Agent, wire: &mut Wire) -> Resul
         }
         Body::Enlist(Enlist { version, key, rank, size, timeout_ms }) => {
             same(version)?;
+            user.check_groups(agent, limits).map_err(End::Refused)?;
             let enlist = control::Enlist { key: user.key(key), rank, size, timeout_ms };
             let attachment = rendezvous(enlist, agent, wire).await?;
             user.owns(agent, attachment.group());

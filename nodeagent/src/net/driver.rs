@@ -59,7 +59,12 @@ impl Driver {
 
     /// Runs until all senders of commands are gone.
     pub(super) async fn run(mut self, mut commands: mpsc::UnboundedReceiver<Command>, listener: TcpListener) {
-        tokio::spawn(tcp::accept(listener, self.events.clone()));
+        tokio::spawn(tcp::accept(
+            listener,
+            self.host.key().clone(),
+            self.host.refusals(),
+            self.events.clone(),
+        ));
         loop {
             let deadline = self.host.deadline();
             let timer = async {
@@ -120,8 +125,10 @@ impl Driver {
                 if self.losses.as_mut().is_some_and(Picker::takes_next) {
                     continue;
                 }
-                let (age, from, bytes) = self.inbox.datagram(at);
-                self.host.handle_at(now.saturating_sub(age), Input::Datagram { from, bytes });
+                let (age, (from, to), bytes) = self.inbox.datagram(at);
+                let Some((len, proven)) = self.host.examine(bytes, (from, to)) else { continue };
+                let input = Input::Datagram { from, bytes: &bytes[..len], proven };
+                self.host.handle_at(now.saturating_sub(age), input);
             }
             self.host.flush();
         }
@@ -145,9 +152,9 @@ impl Driver {
     fn event(&mut self, event: Event) {
         let host = &mut self.host;
         match event {
-            Event::Accepted(stream, from) => {
+            Event::Accepted(stream, from, proven) => {
                 let connection = host.connect(stream);
-                host.handle(Input::Accepted { connection, from });
+                host.handle(Input::Accepted { connection, from, proven });
             }
             Event::Connected { node, stream } => {
                 let connection = host.connect(stream);

@@ -1,5 +1,6 @@
 //! The engine with all that it asks of the world: does each of its outputs, in order and without ever waiting.
 
+use super::cipher::AesGcm;
 use super::congestion::{self, LinkEstimate};
 use super::memories::Memories;
 use super::tcp::{self, Connection};
@@ -8,12 +9,15 @@ use super::udp_outbox::Outbox;
 use super::work::{self, Move, Pool};
 use super::{Events, answers};
 use crate::engine::{
-    CallRequest, EngineConfig, GroupError, SharedSlice, Trace, TrafficCounters, TransferRequest,
+    CallRequest, EngineConfig, GroupError, GroupKey, Refusals, Refused, SharedSlice, Trace, TrafficCounters,
+    TransferRequest,
 };
 use cool_engine::{AgentId, ConnectionId, Engine, GroupSpec, Input, MemoryRange, Output, Work, WorkId};
 use cool_machine::{Machine, Poll, Time};
 use cool_proto::local::{Failure, Stats};
 use cool_transport::packet::DATA_HEADER;
+use cool_transport::tagged::Tagger;
+use cool_types::Key;
 use cool_types::limits::BOUNCE_BYTES;
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
@@ -35,8 +39,27 @@ type Reply = oneshot::Sender<Result<Stats, Failure>>;
 /// Where it goes that a group is made.
 type GroupReply = oneshot::Sender<Result<(), GroupError>>;
 
+/// A group that is being made.
+struct Making {
+    reply: GroupReply,
+    /// What its links carry.
+    pace: u32,
+    /// Its epoch, its key and at most how many nodes it has, if it has a key.
+    keyed: Option<(u32, GroupKey, u16)>,
+}
+
+/// What is counted for others to read.
+pub(super) struct Counters {
+    pub(super) traffic: Arc<TrafficCounters>,
+    pub(super) refusals: Arc<Refusals>,
+}
+
 pub(super) struct EngineHost {
     engine: Engine,
+    me: AgentId,
+    /// The agent's own.
+    key: Key,
+    tagger: Tagger<AesGcm>,
     ip: Ipv4Addr,
     origin: Instant,
     /// The latest time that the engine was told.
@@ -55,24 +78,26 @@ pub(super) struct EngineHost {
     link: LinkEstimate,
     /// What each group's links carry.
     paces: BTreeMap<u64, u32>,
-    /// Groups that are being made, with what their links carry.
-    making: BTreeMap<u64, (GroupReply, u32)>,
+    making: BTreeMap<u64, Making>,
     calls: BTreeMap<u64, Reply>,
     last_token: u64,
-    traffic: Arc<TrafficCounters>,
+    counters: Counters,
     events: Events,
 }
 
 impl EngineHost {
     pub(super) fn new(
-        me: AgentId,
+        (me, key): (AgentId, Key),
         config: &EngineConfig,
         udp: Socket,
         events: Events,
-        traffic: Arc<TrafficCounters>,
+        counters: Counters,
     ) -> io::Result<EngineHost> {
         Ok(EngineHost {
-            engine: Engine::new(me, BOUNCE_BYTES, config.peer_timeout),
+            engine: Engine::new(me.clone(), BOUNCE_BYTES, config.peer_timeout),
+            me,
+            key,
+            tagger: Tagger::default(),
             ip: config.ip,
             origin: Instant::now(),
             clock: Time::ZERO,
@@ -90,7 +115,7 @@ impl EngineHost {
             making: BTreeMap::new(),
             calls: BTreeMap::new(),
             last_token: 0,
-            traffic,
+            counters,
             events,
         })
     }
@@ -107,6 +132,33 @@ impl EngineHost {
     /// The memory of a range; see [`Memories::get`].
     pub(super) fn memory(&self, range: MemoryRange) -> Option<SharedSlice> {
         self.memories.get(range)
+    }
+
+    /// The agent's own key.
+    pub(super) fn key(&self) -> &Key {
+        &self.key
+    }
+
+    /// What is refused, to be counted.
+    pub(super) fn refusals(&self) -> Arc<Refusals> {
+        Arc::clone(&self.counters.refusals)
+    }
+
+    /// Examines the tag of a datagram, from somebody and to an address, if it has one: the length of its packets, and the group
+    /// that it proves.
+    pub(super) fn examine(
+        &mut self,
+        datagram: &mut [u8],
+        (from, to): (SocketAddrV4, Ipv4Addr),
+    ) -> Option<(usize, Option<u64>)> {
+        match self.tagger.open(datagram, to) {
+            Ok(opened) => Some(opened),
+            Err(refusal) => {
+                self.counters.refusals.count(refusal.into());
+                tracing::debug!(%from, %refusal, "refused a datagram");
+                None
+            }
+        }
     }
 
     /// When to poll the engine again, if nothing happens before.
@@ -142,7 +194,8 @@ impl EngineHost {
         self.time(age);
         self.perform(&[]);
         self.flush();
-        self.traffic.set(self.engine.traffic());
+        self.counters.traffic.set(self.engine.traffic());
+        self.counters.refusals.set(Refused::Unproven, self.engine.refused());
         self.turn_bytes = work::TURN_BYTES;
     }
 
@@ -186,15 +239,23 @@ impl EngineHost {
             Output::Store { within, to } => self.memories.store(&input[within], to),
             Output::Data { to, packet, payload } => {
                 let bytes = payload.len as usize;
-                let datagram = self.outbox.datagram(&self.udp, to, DATA_HEADER + bytes);
+                let group = packet.id.group;
+                let whole = DATA_HEADER + bytes + self.tagger.tag_bytes(group);
+                let datagram = self.outbox.datagram(&self.udp, to, whole);
+                let start = datagram.len();
                 packet.encode(datagram);
                 match self.memories.get(payload) {
                     Some(payload) => payload.append(0, bytes, datagram),
                     None => datagram.resize(datagram.len() + bytes, 0),
                 }
+                self.tagger.seal((group, *to.ip()), datagram, start);
             }
-            Output::Control { to, bytes } => {
-                self.outbox.datagram(&self.udp, to, bytes.len()).extend_from_slice(&bytes);
+            Output::Control { to, group, bytes } => {
+                let whole = bytes.len() + self.tagger.tag_bytes(group);
+                let datagram = self.outbox.datagram(&self.udp, to, whole);
+                let start = datagram.len();
+                datagram.extend_from_slice(&bytes);
+                self.tagger.seal((group, *to.ip()), datagram, start);
             }
             Output::Write { connection, head, payload } => self.write(connection, head, payload),
             Output::Await { connection, bytes, place } => {
@@ -202,8 +263,9 @@ impl EngineHost {
                     connection.awaited = (bytes, place);
                 }
             }
-            Output::Connect { node, to } => {
-                tokio::spawn(tcp::connect(node, self.ip, to, self.events.clone()));
+            Output::Connect { node, to, key } => {
+                let proof = key.map(|key| (self.me.clone(), key));
+                tokio::spawn(tcp::connect(node, (self.ip, to), proof, self.events.clone()));
             }
             Output::Hangup { connection } => drop(self.connections.remove(&connection)),
             Output::Allocate { memory, bytes } => {
@@ -280,14 +342,20 @@ impl EngineHost {
 
     pub(super) fn make_group(&mut self, spec: &GroupSpec, reply: GroupReply) {
         let pace = congestion::pace(spec.host_bytes_per_second, spec.cost_model.costs.mtu);
-        self.making.insert(spec.id, (reply, pace));
+        // Ranks are numbered by 16 bits, and there are no more nodes.
+        let nodes = spec.members.len() as u16;
+        let keyed = spec.keyed.clone().map(|key| (spec.epoch, key, nodes));
+        self.making.insert(spec.id, Making { reply, pace, keyed });
         self.handle(Input::MakeGroup(spec));
     }
 
     fn group_made(&mut self, group: u64, made: Result<Vec<SocketAddrV4>, cool_engine::GroupError>) {
-        let Some((reply, pace)) = self.making.remove(&group) else { return };
+        let Some(Making { reply, pace, keyed }) = self.making.remove(&group) else { return };
         let result = made.map_err(GroupError::from).and_then(|trees| {
             self.paces.insert(group, pace);
+            if let Some((epoch, key, nodes)) = keyed {
+                self.tagger.insert((group, epoch), key, nodes);
+            }
             self.set_pace();
             self.join_trees(group, trees)
         });
@@ -321,6 +389,7 @@ impl EngineHost {
             tree.groups.remove(&group);
             !tree.groups.is_empty()
         });
+        self.tagger.remove(group);
         self.paces.remove(&group);
         self.set_pace();
     }

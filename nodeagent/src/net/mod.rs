@@ -8,9 +8,11 @@
 //! ```
 
 mod answers;
+mod cipher;
 mod congestion;
 mod driver;
 mod engine_host;
+mod handshake;
 mod memories;
 mod sockopt;
 mod tcp;
@@ -20,11 +22,12 @@ mod udp;
 mod udp_outbox;
 mod work;
 
-use crate::engine::{Command, EngineConfig, StartError, TrafficCounters};
+use crate::engine::{Command, EngineConfig, Refusals, StartError, TrafficCounters};
 use crate::fault_injection::Picker;
 use cool_engine::{AgentId, ConnectionId, NodeId, Prepared, WorkId};
+use cool_types::Key;
 use driver::Driver;
-use engine_host::EngineHost;
+use engine_host::{Counters, EngineHost};
 use std::net::{Ipv4Addr, SocketAddrV4};
 use std::sync::Arc;
 use std::time::SystemTime;
@@ -39,14 +42,18 @@ pub(crate) struct Bound {
     pub(crate) udp_port: u16,
     pub(crate) tcp_port: u16,
     pub(crate) incarnation: u64,
+    /// The agent's own.
+    pub(crate) key: Key,
     /// Of the engine's thread.
     pub(crate) runtime: tokio::runtime::Handle,
     pub(crate) traffic: Arc<TrafficCounters>,
+    pub(crate) refusals: Arc<Refusals>,
 }
 
 /// What the tasks around the sockets, and the pool's threads, tell the driver.
 enum Event {
-    Accepted(TcpStream, Ipv4Addr),
+    /// Someone has connected, and perhaps proved who it is.
+    Accepted(TcpStream, Ipv4Addr, Option<AgentId>),
     Connected {
         node: NodeId,
         stream: TcpStream,
@@ -82,13 +89,14 @@ pub(crate) fn start(
         let address = SocketAddrV4::new(config.ip, port);
         move |source| StartError::Bind { protocol, address, source }
     };
-    let (udp, udp_port) = udp::bind(config.ip, config.udp_port).map_err(failed("UDP", config.udp_port))?;
+    let udp::Port { socket: udp, guard, number: udp_port } =
+        udp::bind(config.ip, config.udp_port).map_err(failed("UDP", config.udp_port))?;
     let (tcp, tcp_port) = tcp::bind(config.ip, config.tcp_port).map_err(failed("TCP", config.tcp_port))?;
     let runtime =
         tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(StartError::Thread)?;
     // Sockets of tokio's are made within its runtime.
     let inside = runtime.enter();
-    let udp = udp::Socket::new(udp).map_err(failed("UDP", udp_port))?;
+    let udp = udp::Socket::new(udp, config.ip).map_err(failed("UDP", udp_port))?;
     let tcp = TcpListener::from_std(tcp).map_err(failed("TCP", tcp_port))?;
     drop(inside);
     let handle = runtime.handle().clone();
@@ -96,13 +104,25 @@ pub(crate) fn start(
     let traffic = Arc::<TrafficCounters>::default();
     let incarnation = incarnation();
     let me = AgentId { node: config.node.clone(), incarnation };
-    let host = EngineHost::new(me, &config, udp, events.clone(), Arc::clone(&traffic))
+    let (key, refusals) = (key()?, Arc::<Refusals>::default());
+    let shared = Counters { traffic: Arc::clone(&traffic), refusals: Arc::clone(&refusals) };
+    let host = EngineHost::new((me, key.clone()), &config, udp, events.clone(), shared)
         .map_err(StartError::Thread)?;
     let driver = Driver::new(host, config.losses.map(Picker::new), events, queue);
     // A task is woken by others of its thread for less than what the runtime itself runs.
-    let run = move || runtime.block_on(async { tokio::spawn(driver.run(commands, tcp)).await });
+    let run = move || {
+        let _held = guard;
+        runtime.block_on(async { tokio::spawn(driver.run(commands, tcp)).await })
+    };
     std::thread::Builder::new().name("cool-engine".to_owned()).spawn(run).map_err(StartError::Thread)?;
-    Ok(Bound { udp_port, tcp_port, incarnation, runtime: handle, traffic })
+    Ok(Bound { udp_port, tcp_port, incarnation, key, runtime: handle, traffic, refusals })
+}
+
+/// A key for an agent that starts now.
+fn key() -> Result<Key, StartError> {
+    let mut bytes = [0; 32];
+    getrandom::fill(&mut bytes).map_err(StartError::Random)?;
+    Ok(bytes.into())
 }
 
 /// The incarnation of an agent that starts now: the time in nanoseconds, so that a later one has a larger number. Where the

@@ -1,11 +1,14 @@
 //! TCP connections to other agents: accepting, connecting, reading, writing.
 
 use super::congestion::{Congestion, LinkEstimate};
+use super::handshake::{self, HandshakeError};
 use super::{Event, Events, sockopt};
-use crate::engine::SharedSlice;
-use cool_engine::{ConnectionId, MemoryRange, NodeId};
+use crate::engine::{Refusals, Refused, SharedSlice};
+use cool_engine::{AgentId, ConnectionId, MemoryRange, NodeId};
+use cool_types::Key;
 use rustix::net::{RecvFlags, SendFlags};
 use socket2::{Domain, Protocol, SockRef, Socket, TcpKeepalive, Type};
+use std::collections::VecDeque;
 use std::io;
 use std::net::{Ipv4Addr, Shutdown, SocketAddr, SocketAddrV4};
 use std::os::fd::AsFd;
@@ -14,6 +17,7 @@ use std::time::Duration;
 use tokio::io::Interest;
 use tokio::net::{TcpListener, TcpSocket, TcpStream};
 use tokio::sync::{Notify, mpsc};
+use tokio::task::AbortHandle;
 use tokio::time::{Instant, sleep, timeout, timeout_at};
 
 /// How long to try to connect: an agent that is starting, too, needs a moment.
@@ -25,6 +29,10 @@ const RETRY: Duration = Duration::from_millis(50);
 /// After so long without an answer a connection is closed. That a node is gone is noticed sooner, by the engine: at a
 /// loss of 20 % each way, TCP alone keeps silent for many seconds now and then.
 const DEAD_AFTER: Duration = Duration::from_secs(60);
+
+/// The most connections that have not said yet who they are. Who wants to crowd out an agent has to make as many while it
+/// says that, which takes a round trip.
+const SILENT_MAX: usize = 256;
 
 /// So long after a round trip, at least, what was lost is sent again. TCP alone waits 200 ms, made for the Internet: as
 /// long as half a megabyte takes at 20 Mbit/s, and all who wait for the message wait with it.
@@ -60,27 +68,56 @@ pub(super) fn bind(ip: Ipv4Addr, port: u16) -> io::Result<(std::net::TcpListener
     Ok((listener, port))
 }
 
-/// Accepts connections until the driver is gone.
-pub(super) async fn accept(listener: TcpListener, events: Events) {
+/// Accepts connections until the driver is gone. Who has not said what it wants yet is not the engine's concern.
+pub(super) async fn accept(listener: TcpListener, key: Key, refusals: Arc<Refusals>, events: Events) {
     // How many there may be is the engine's to say: it drops those of others than its peers.
     let incoming = cool_daemon::accept::Incoming::new(listener, "agent", usize::MAX);
+    let mut silent: VecDeque<AbortHandle> = VecDeque::new();
     loop {
         let ((stream, from), _) = incoming.next().await;
         let SocketAddr::V4(from) = from else { continue };
-        if events.send(Event::Accepted(stream, *from.ip())).await.is_err() {
+        if events.is_closed() {
             return;
+        }
+        silent.retain(|task| !task.is_finished());
+        if silent.len() >= SILENT_MAX {
+            // The one that has been silent longest.
+            silent.pop_front().into_iter().for_each(|task| task.abort());
+        }
+        let greeted = greet(stream, *from.ip(), key.clone(), Arc::clone(&refusals), events.clone());
+        silent.push_back(tokio::spawn(greeted).abort_handle());
+    }
+}
+
+/// Hands a connection to the driver once it is known who has made it, or that it will not say.
+async fn greet(mut stream: TcpStream, from: Ipv4Addr, key: Key, refusals: Arc<Refusals>, events: Events) {
+    match handshake::respond(&mut stream, &key).await {
+        // Without a driver nobody wants to know.
+        Ok(proven) => drop(events.send(Event::Accepted(stream, from, proven)).await),
+        Err(error) => {
+            refusals.count(Refused::Handshake);
+            tracing::debug!(%from, %error, "refused a connection");
         }
     }
 }
 
-/// Connects to a node, again and again within bounds.
-pub(super) async fn connect(node: NodeId, from: Ipv4Addr, to: SocketAddrV4, events: Events) {
+/// Connects to a node, again and again within bounds, and as `proof` tells who this is, proves it.
+pub(super) async fn connect(
+    node: NodeId,
+    (from, to): (Ipv4Addr, SocketAddrV4),
+    proof: Option<(AgentId, Key)>,
+    events: Events,
+) {
     let until = Instant::now() + CONNECT_TIMEOUT;
     let event = loop {
-        let error = match timeout_at(until, connect_once(from, to)).await {
+        let error = match timeout_at(until, connect_once(from, to, proof.as_ref())).await {
             Ok(Ok(stream)) => break Event::Connected { node, stream },
+            Ok(Err(HandshakeError::Unproven)) => {
+                let why = format!("the agent at {to} has another key than it had: it was started again");
+                break Event::Unreachable { node, why };
+            }
             Ok(Err(error)) => error,
-            Err(_) => io::ErrorKind::TimedOut.into(),
+            Err(_) => io::Error::from(io::ErrorKind::TimedOut).into(),
         };
         if Instant::now() + RETRY >= until {
             let why = format!("its agent at {to} could not be reached for {CONNECT_TIMEOUT:?}: {error}");
@@ -92,11 +129,21 @@ pub(super) async fn connect(node: NodeId, from: Ipv4Addr, to: SocketAddrV4, even
     let _ = events.send(event).await;
 }
 
-async fn connect_once(from: Ipv4Addr, to: SocketAddrV4) -> io::Result<TcpStream> {
+async fn connect_once(
+    from: Ipv4Addr,
+    to: SocketAddrV4,
+    proof: Option<&(AgentId, Key)>,
+) -> Result<TcpStream, HandshakeError> {
     let socket = TcpSocket::new_v4()?;
     // The other side knows this node by the address of its data interface.
     socket.bind(SocketAddr::from((from, 0)))?;
-    socket.connect(to.into()).await
+    let mut stream = socket.connect(to.into()).await?;
+    if let Some((me, key)) = proof {
+        // What is said is short, and the other side waits for it.
+        stream.set_nodelay(true)?;
+        handshake::initiate(&mut stream, me, key).await?;
+    }
+    Ok(stream)
 }
 
 /// A connection that the driver reads and writes, as far as the system goes along at once. Dropped, what it has still to
@@ -110,7 +157,7 @@ pub(super) struct Connection {
     /// How many of these have not been written.
     resting: usize,
     congestion: Congestion,
-    reader: tokio::task::AbortHandle,
+    reader: AbortHandle,
     /// Wakes the reader, to tell when something has come.
     resume: Arc<Notify>,
     /// For how many bytes the system is to wake it.

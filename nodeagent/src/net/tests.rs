@@ -1,19 +1,26 @@
 //! Engines over real sockets on loopback: chains only, since loopback has no trees.
 
+use super::cipher::AesGcm;
 use crate::engine::{
-    CallRequest, EngineConfig, EngineHandle, GroupSpec, MemberSpec, Memory, SharedSlice, StartError,
+    CallRequest, EngineConfig, EngineHandle, GroupKey, GroupSpec, MemberSpec, Memory, Refused, SharedSlice,
+    StartError,
 };
 use crate::fault_injection::Losses;
 use cool_collective::CostModel;
 use cool_engine::testing::{Buffer, Collective};
+use cool_machine::{Machine, Poll, Time};
 use cool_proto::local::{Failure, Stats, failure::Kind};
 use cool_transport::packet::Body;
+use cool_transport::tagged::{Protection, Tagger};
+use cool_transport::unicast::handshake::Initiator;
+use cool_transport::unicast::{self, AgentId, Peer};
 use cool_transport::{Packet, StreamId};
 use cool_types::Operation;
 use std::net::Ipv4Addr;
 use std::sync::{Arc, Condvar, Mutex};
 use std::time::Duration;
-use tokio::net::UdpSocket;
+use tokio::io::AsyncWriteExt;
+use tokio::net::{TcpStream, UdpSocket};
 use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
 use tokio::time::timeout;
@@ -76,6 +83,7 @@ fn spec(engines: &[EngineHandle], places: &[usize]) -> GroupSpec {
         ip: Ipv4Addr::LOCALHOST,
         udp_port: engines[node].udp_port(),
         tcp_port: engines[node].tcp_port(),
+        key: Some(engines[node].key().clone()),
     };
     GroupSpec {
         id: GROUP,
@@ -85,6 +93,7 @@ fn spec(engines: &[EngineHandle], places: &[usize]) -> GroupSpec {
         chunk_bytes: 8 * 1024,
         host_bytes_per_second: 0,
         cost_model: CostModel::default(),
+        keyed: Some(GroupKey { key: [9; 32].into(), protection: Protection::Tagged }),
     }
 }
 
@@ -270,5 +279,76 @@ async fn pings_are_answered_while_ranks_of_one_node_reduce_hundreds_of_mebibytes
     array.open();
     for result in timeout(Duration::from_secs(120), calls.join_all()).await.expect("every call ends") {
         assert!(result.is_ok(), "{result:?}");
+    }
+}
+
+/// Makes every operation of 40,000 elements while somebody disturbs.
+async fn disturbed(engines: &[EngineHandle], disturb: impl AsyncFn()) {
+    let works = every_operation_works(engines, &[40_000]);
+    let disturb = async {
+        loop {
+            disturb().await;
+            tokio::task::yield_now().await;
+        }
+    };
+    tokio::select! {
+        () = works => {}
+        () = disturb => {}
+    }
+}
+
+#[tokio::test]
+async fn datagrams_that_somebody_else_makes_or_repeats_change_nothing() {
+    let engines = engines().await;
+    let socket = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap();
+    let id = StreamId { group: GROUP, epoch: 1, call: 0, transfer: 0, source: 1 };
+    let mut plain = Vec::new();
+    Packet { id, from: 1, digest: 0, body: Body::PingAnswer { incarnation: u64::MAX } }.encode(&mut plain);
+    let tagged = |key: u8| {
+        let (mut bytes, mut tagger) = (plain.clone(), Tagger::<AesGcm>::default());
+        tagger.insert((GROUP, 1), GroupKey { key: [key; 32].into(), protection: Protection::Tagged }, 5);
+        tagger.seal((GROUP, Ipv4Addr::LOCALHOST), &mut bytes, 0);
+        bytes
+    };
+    // As from an agent of the group that sends this one datagram again and again.
+    let datagrams = [plain.clone(), tagged(1), tagged(9)];
+    disturbed(&engines, async || {
+        for (datagram, engine) in datagrams.iter().flat_map(|d| engines.iter().map(move |e| (d, e))) {
+            socket.send_to(datagram, (Ipv4Addr::LOCALHOST, engine.udp_port())).await.unwrap();
+        }
+    })
+    .await;
+    let refusals = engines[0].refusals();
+    for why in [Refused::Unproven, Refused::Forged, Refused::Replayed] {
+        assert!(refusals.of(why) > 0, "{why:?}");
+    }
+}
+
+#[tokio::test]
+async fn connections_in_the_name_of_another_agent_disturb_nobody() {
+    let engines = engines().await;
+    let names = [("h0", &engines[0]), ("h1", &engines[1]), ("h2", &engines[2])];
+    let hellos = names.map(|(name, engine)| {
+        let who = AgentId { node: name.to_owned(), incarnation: engine.incarnation() + 1 };
+        let first = Peer::new(&who, "victim").poll(Time::ZERO);
+        let Poll::Output(unicast::Output::Write { head, .. }) = first else { panic!("{first:?}") };
+        let proof = Initiator::new(&who, [3; 32].into(), [4; 32]).hello().to_vec();
+        [head, proof, vec![b'C'; 40], Vec::new()]
+    });
+    disturbed(&engines, async || {
+        for (hello, engine) in
+            hellos.iter().flatten().flat_map(|hello| engines.iter().map(move |e| (hello, e)))
+        {
+            let stream = TcpStream::connect((Ipv4Addr::LOCALHOST, engine.tcp_port())).await;
+            // The other side may have hung up.
+            if let Ok(mut stream) = stream {
+                let _ = stream.write_all(hello).await;
+            }
+        }
+    })
+    .await;
+    let refusals = engines[0].refusals();
+    for why in [Refused::Unproven, Refused::Handshake] {
+        assert!(refusals.of(why) > 0, "{why:?}");
     }
 }

@@ -21,10 +21,48 @@ pub(super) const BUFFER: usize = 8 * 1024 * 1024;
 const SLOTS: usize = 2 * BATCH_SIZE;
 const SLOT: usize = 64 * 1024;
 
-/// The socket for what this node sends, and for what comes to it alone.
-pub(super) fn bind(ip: Ipv4Addr, port: u16) -> io::Result<(UdpSocket, u16)> {
+/// Free ports that are tried until one is free at all addresses.
+const TRIES: u32 = 16;
+
+/// A port of the agent's at all addresses of this machine, as long as it is kept.
+pub(super) struct Port {
+    /// The socket for what this node sends, and for what comes to it alone.
+    pub(super) socket: UdpSocket,
+    /// Holds the port at all other addresses, multicast among them. Nothing is read from it.
+    pub(super) guard: UdpSocket,
+    pub(super) number: u16,
+}
+
+/// Takes a port. Sockets for trees share it (SO_REUSEPORT), which the system lets only those of the same user do: what others would
+/// bind to hear the trees, or to send from it, is in use.
+pub(super) fn bind(ip: Ipv4Addr, port: u16) -> io::Result<Port> {
+    let mut tries = if port == 0 { TRIES } else { 1 };
+    loop {
+        tries -= 1;
+        let (socket, number) = alone(ip, port)?;
+        match guard(number) {
+            Ok(guard) => return Ok(Port { socket, guard, number }),
+            Err(error) if error.kind() == io::ErrorKind::AddrInUse && tries > 0 => {}
+            Err(error) => return Err(error),
+        }
+    }
+}
+
+fn guard(port: u16) -> io::Result<UdpSocket> {
+    let guard = socket2::Socket::new(Domain::IPV4, Type::DGRAM.cloexec(), Some(Protocol::UDP))?;
+    guard.set_reuse_port(true)?;
+    // No copies of what trees bring.
+    guard.set_multicast_all_v4(false)?;
+    guard.set_recv_buffer_size(0)?;
+    guard.bind(&SocketAddrV4::new(Ipv4Addr::UNSPECIFIED, port).into())?;
+    Ok(guard.into())
+}
+
+fn alone(ip: Ipv4Addr, port: u16) -> io::Result<(UdpSocket, u16)> {
     let socket = socket()?;
     socket.bind(&SocketAddrV4::new(ip, port).into())?;
+    // Only now: another agent of this user at the same address is to be refused.
+    socket.set_reuse_port(true)?;
     socket.set_multicast_if_v4(&ip)?;
     socket.set_multicast_ttl_v4(TTL)?;
     socket.set_multicast_loop_v4(false)?;
@@ -36,11 +74,11 @@ pub(super) fn bind(ip: Ipv4Addr, port: u16) -> io::Result<(UdpSocket, u16)> {
 /// A socket for what comes over a tree to the interface with address `ip`.
 pub(super) fn listen(tree: SocketAddrV4, ip: Ipv4Addr) -> io::Result<Socket> {
     let socket = socket()?;
-    socket.set_reuse_address(true)?;
+    socket.set_reuse_port(true)?;
     // To the tree's address, so that it gets nothing else that comes to this port.
     socket.bind(&tree.into())?;
     socket.join_multicast_v4(tree.ip(), &ip)?;
-    Socket::new(socket.into())
+    Socket::new(socket.into(), *tree.ip())
 }
 
 fn socket() -> io::Result<socket2::Socket> {
@@ -57,15 +95,17 @@ fn socket() -> io::Result<socket2::Socket> {
 /// A socket of the driver's.
 pub(super) struct Socket {
     io: Readable,
+    /// What comes here was sent to this address.
+    address: Ipv4Addr,
     state: UdpSocketState,
 }
 
 impl Socket {
-    /// To be called within the runtime.
-    pub(super) fn new(socket: UdpSocket) -> io::Result<Socket> {
+    /// The socket of an address. To be called within the runtime.
+    pub(super) fn new(socket: UdpSocket, address: Ipv4Addr) -> io::Result<Socket> {
         let state = UdpSocketState::new((&socket).into())?;
         let io = Readable::new(socket)?;
-        Ok(Socket { io, state })
+        Ok(Socket { io, address, state })
     }
 
     /// Whether something may have come; wakes the task when it has.
@@ -135,6 +175,7 @@ struct Arrived {
     /// When, by the clock that the system stamps datagrams with.
     at: Option<Duration>,
     from: SocketAddrV4,
+    to: Ipv4Addr,
     start: usize,
     end: usize,
 }
@@ -168,7 +209,7 @@ impl Inbox {
             let mut buffers: Vec<IoSliceMut<'_>> = slots.map(IoSliceMut::new).collect();
             let count = socket.receive(&mut buffers, &mut self.metas[used..used + share]);
             for slot in used..used + count {
-                self.arrived.extend(datagrams(&self.metas[slot], slot * SLOT));
+                self.arrived.extend(datagrams(&self.metas[slot], socket.address, slot * SLOT));
             }
             used += count;
         }
@@ -185,16 +226,17 @@ impl Inbox {
         self.arrived.len()
     }
 
-    /// A datagram, counted in the order in which they came: its age when it was taken, sender and bytes.
-    pub(super) fn datagram(&self, at: usize) -> (Duration, SocketAddrV4, &[u8]) {
+    /// A datagram, counted in the order in which they came: its age when it was taken, whose it is and where it was sent to, and
+    /// its bytes.
+    pub(super) fn datagram(&mut self, at: usize) -> (Duration, (SocketAddrV4, Ipv4Addr), &mut [u8]) {
         let arrived = &self.arrived[at];
         let age = arrived.at.map_or(Duration::ZERO, |at| self.now.saturating_sub(at));
-        (age, arrived.from, &self.slots[arrived.start..arrived.end])
+        (age, (arrived.from, arrived.to), &mut self.slots[arrived.start..arrived.end])
     }
 }
 
-/// The datagrams in a slot that begins at `start`: GRO puts many into one.
-fn datagrams(meta: &RecvMeta, start: usize) -> impl Iterator<Item = Arrived> + use<> {
+/// The datagrams in a slot that begins at `start`, which came to an address: GRO puts many into one.
+fn datagrams(meta: &RecvMeta, to: Ipv4Addr, start: usize) -> impl Iterator<Item = Arrived> + use<> {
     let at = meta.timestamp;
     let from = match meta.addr {
         SocketAddr::V4(from) => Some(from),
@@ -203,7 +245,7 @@ fn datagrams(meta: &RecvMeta, start: usize) -> impl Iterator<Item = Arrived> + u
     let (end, stride) = (start + meta.len, meta.stride.max(1));
     from.into_iter().flat_map(move |from| {
         let starts = (start..end).step_by(stride);
-        starts.map(move |start| Arrived { at, from, start, end: end.min(start + stride) })
+        starts.map(move |start| Arrived { at, from, to, start, end: end.min(start + stride) })
     })
 }
 
@@ -215,10 +257,10 @@ mod tests {
     use tokio::time::timeout;
 
     fn pair() -> (Socket, Socket, SocketAddrV4) {
-        let (sender, _) = bind(Ipv4Addr::LOCALHOST, 0).unwrap();
-        let (receiver, port) = bind(Ipv4Addr::LOCALHOST, 0).unwrap();
+        let (sender, _) = alone(Ipv4Addr::LOCALHOST, 0).unwrap();
+        let (receiver, port) = alone(Ipv4Addr::LOCALHOST, 0).unwrap();
         let to = SocketAddrV4::new(Ipv4Addr::LOCALHOST, port);
-        (Socket::new(sender).unwrap(), Socket::new(receiver).unwrap(), to)
+        (Socket::new(sender, *to.ip()).unwrap(), Socket::new(receiver, *to.ip()).unwrap(), to)
     }
 
     /// The next `count` datagrams to come.

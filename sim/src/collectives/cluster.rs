@@ -4,14 +4,16 @@ use super::ContractViolation;
 use super::connections::{Connections, Departure};
 use super::memories::{Missing, OpenWork};
 use super::node::{Host, Node};
+use super::outputs::ANYWHERE;
 use crate::network::{Event, LinkSpec, Network, Shape};
 use cool_collective::{CostModel, Plan};
 use cool_engine::testing::Buffer;
 use cool_engine::{
-    CallRequest, DEFAULT_PEER_TIMEOUT, Engine, Failure, GroupSpec, Input, MemberSpec, Prepared, Stats,
-    TransferRequest, TreeScope, TreeSpec, WorkId,
+    CallRequest, DEFAULT_PEER_TIMEOUT, Engine, Failure, GroupKey, GroupSpec, Input, MemberSpec, Prepared,
+    Stats, TransferRequest, TreeScope, TreeSpec, WorkId,
 };
 use cool_machine::{Duration, Machine, Poll, Time};
+use cool_transport::tagged::Protection;
 use cool_types::Call;
 use cool_types::limits::BOUNCE_BYTES;
 use rand::{RngExt, SeedableRng};
@@ -21,6 +23,9 @@ use std::net::{Ipv4Addr, SocketAddrV4};
 
 /// Port of all agents, for datagrams and for connections.
 pub(super) const PORT: u16 = 7420;
+
+/// One datagram in this number is repeated, changed and sent without its tag by an adversary.
+const ATTACKED: u64 = 64;
 
 /// Events at one instant, beyond what any instant could need.
 const ENDLESS: u32 = 100_000;
@@ -130,6 +135,8 @@ pub struct SimulatedCluster {
     /// Plans that were picked, by group and epoch: all agents of a group find the same.
     pub(super) picks: Vec<((u64, u32), Call, Plan)>,
     datagrams: u64,
+    /// Datagrams that nodes have got.
+    came: u64,
     /// Events since time last moved.
     still: u32,
 }
@@ -161,6 +168,7 @@ impl SimulatedCluster {
             answered: Vec::new(),
             picks: Vec::new(),
             datagrams: 0,
+            came: 0,
             still: 0,
             net,
             settings,
@@ -209,6 +217,7 @@ impl SimulatedCluster {
             ip: ip(*node),
             udp_port: PORT,
             tcp_port: PORT,
+            key: Some([*node as u8; 32].into()),
         };
         let members = (0..).zip(places).map(member).collect();
         let racks: BTreeSet<u32> = places.iter().map(|node| rack(*node)).collect();
@@ -229,6 +238,7 @@ impl SimulatedCluster {
             chunk_bytes: 1424,
             host_bytes_per_second: rate,
             cost_model: CostModel::default(),
+            keyed: Some(GroupKey { key: [id as u8; 32].into(), protection: Protection::Tagged }),
         }
     }
 
@@ -250,7 +260,14 @@ impl SimulatedCluster {
     /// If a node's engine breaks its contract.
     pub fn make_group(&mut self, spec: &GroupSpec) -> Result<(), ContractViolation> {
         let nodes: BTreeSet<u16> = spec.members.iter().map(|member| node_at(member.ip)).collect();
-        nodes.into_iter().try_for_each(|node| self.input(node, Input::MakeGroup(spec)))
+        for node in nodes {
+            self.input(node, Input::MakeGroup(spec))?;
+            if let Some(keyed) = &spec.keyed {
+                let tagger = &mut self.nodes[usize::from(node)].tagger;
+                tagger.insert((spec.id, spec.epoch), keyed.clone(), spec.members.len() as u16);
+            }
+        }
+        Ok(())
     }
 
     /// Releases a group on all nodes that have it.
@@ -295,6 +312,44 @@ impl SimulatedCluster {
         longest.mul_f64(self.rng.random_range(0.0..1.0))
     }
 
+    /// A datagram came. Now and then an adversary repeats it, changes it, and sends what is in it without the tag.
+    fn datagram_came(
+        &mut self,
+        node: u16,
+        from: SocketAddrV4,
+        bytes: &[u8],
+    ) -> Result<(), ContractViolation> {
+        let came = self.examined(node, from, bytes.to_vec())?;
+        self.came += 1;
+        if let Some(packets) = came
+            && self.came.is_multiple_of(ATTACKED)
+        {
+            let mut changed = bytes.to_vec();
+            changed[self.came as usize / 3 % bytes.len()] ^= 0x10;
+            for forged in [bytes.to_vec(), changed, packets] {
+                if self.examined(node, from, forged)?.is_some() {
+                    return Err(ContractViolation::Forged { node });
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Hands over what came, if its tag is right or it has none: its packets, if they prove their group.
+    fn examined(
+        &mut self,
+        node: u16,
+        from: SocketAddrV4,
+        mut bytes: Vec<u8>,
+    ) -> Result<Option<Vec<u8>>, ContractViolation> {
+        let of = &mut self.nodes[usize::from(node)];
+        let Ok((len, proven)) = of.tagger.open(&mut bytes, ANYWHERE) else { return Ok(None) };
+        bytes.truncate(len);
+        of.input.clone_from(&bytes);
+        self.input(node, Input::Datagram { from, bytes: &bytes, proven })?;
+        Ok(proven.map(|_| bytes))
+    }
+
     /// The next event.
     ///
     /// # Errors
@@ -314,10 +369,8 @@ impl SimulatedCluster {
                 }
             }
             Event::Packet { from, node, bytes } => {
-                let from = SocketAddrV4::new(ip(from), PORT);
                 if self.nodes[usize::from(node)].runs() {
-                    self.nodes[usize::from(node)].input = bytes.to_vec();
-                    self.input(node, Input::Datagram { from, bytes: &bytes })?;
+                    self.datagram_came(node, SocketAddrV4::new(ip(from), PORT), &bytes)?;
                 }
             }
             Event::Segment { number } => self.segment_came(number)?,

@@ -1,5 +1,6 @@
 //! Whole collectives in the simulator: every node an engine and real memory, over datagrams and connections.
 
+mod cipher;
 mod cluster;
 mod connections;
 mod coverage;
@@ -37,6 +38,12 @@ pub enum ContractViolation {
         node: u16,
         /// The call.
         token: u64,
+    },
+    /// Its driver took a datagram of the adversary's for one of its group's.
+    #[error("node h{node} believed a forged datagram")]
+    Forged {
+        /// The node.
+        node: u16,
     },
     /// It refused a group that is as it should be.
     #[error("{0}")]

@@ -1,8 +1,10 @@
 //! A node of the simulated cluster: an engine, its memories and what its driver remembers.
 
+use super::cipher::Checksum;
 use super::memories::Memories;
 use cool_engine::{AgentId, ConnectionId, Engine, MemoryRange};
 use cool_machine::{Duration, Time};
+use cool_transport::tagged::Tagger;
 use std::collections::{BTreeMap, BTreeSet};
 
 /// What a node and its agent do.
@@ -35,6 +37,8 @@ pub(super) struct Node {
     pub(super) wake: Option<Time>,
     /// Those that its engine has made and not forgotten.
     pub(super) groups: BTreeSet<u64>,
+    /// With the keys of these.
+    pub(super) tagger: Tagger<Checksum>,
 }
 
 impl Node {
@@ -50,6 +54,7 @@ impl Node {
             deadline: None,
             wake: None,
             groups: BTreeSet::new(),
+            tagger: Tagger::default(),
         }
     }
 

@@ -6,10 +6,13 @@ use super::connections::{CONNECT_TIMEOUT, Content, RECONNECT, Retry, Side};
 use super::memories::{Memories, Missing};
 use super::node::{Host, Node};
 use crate::network::Destination;
-use cool_engine::{ConnectionId, Input, MemoryRange, NodeId, Output, Preparation, Work, WorkId};
+use cool_engine::{AgentId, ConnectionId, Input, MemoryRange, NodeId, Output, Preparation, Work, WorkId};
 use cool_machine::{Duration, Machine};
 use rand::RngExt;
-use std::net::SocketAddrV4;
+use std::net::{Ipv4Addr, SocketAddrV4};
+
+/// Where simulated datagrams go to, for their tags: whoever gets one does not know over which tree it came.
+pub(super) const ANYWHERE: Ipv4Addr = Ipv4Addr::UNSPECIFIED;
 
 /// How long a reset takes to the other side.
 const RESET: Duration = Duration::from_micros(500);
@@ -22,16 +25,19 @@ impl SimulatedCluster {
                 self.nodes[usize::from(node)].groups.insert(group);
                 self.listen(node, &trees);
             }
-            Output::GroupForgotten { group } => drop(self.nodes[usize::from(node)].groups.remove(&group)),
+            Output::GroupForgotten { group } => {
+                self.nodes[usize::from(node)].groups.remove(&group);
+                self.nodes[usize::from(node)].tagger.remove(group);
+            }
             Output::Done { token, result } => self.answer(node, token, result)?,
-            Output::Control { to, bytes } => self.datagram(node, to, bytes),
+            Output::Control { to, group, bytes } => self.datagram(node, (group, to), bytes),
             Output::Data { to, packet, payload } => {
                 let mut bytes = Vec::with_capacity(64 + payload.len as usize);
                 packet.encode(&mut bytes);
                 self.on_memory(node, |memories| memories.read(payload, &mut bytes))?;
-                self.datagram(node, to, bytes);
+                self.datagram(node, (packet.id.group, to), bytes);
             }
-            Output::Connect { node: peer, to } => self.connect(node, peer, to),
+            Output::Connect { node: peer, to, .. } => self.connect(node, peer, to),
             Output::Write { connection, head, payload } => self.write(node, connection, head, payload)?,
             Output::Await { connection, place, .. } => {
                 let awaited = &mut self.nodes[usize::from(node)].awaited;
@@ -67,7 +73,8 @@ impl SimulatedCluster {
             .map_err(|missing| ContractViolation::memory(node, missing))
     }
 
-    fn datagram(&mut self, node: u16, to: SocketAddrV4, bytes: Vec<u8>) {
+    fn datagram(&mut self, node: u16, (group, to): (u64, SocketAddrV4), mut bytes: Vec<u8>) {
+        self.nodes[usize::from(node)].tagger.seal((group, ANYWHERE), &mut bytes, 0);
         let to = match self.trees.get(&to) {
             Some(tree) => Destination::Tree(*tree),
             None => Destination::Node(node_at(*to.ip())),
@@ -203,8 +210,9 @@ impl SimulatedCluster {
                 let connection = self.connections.establish(side, life);
                 let departure = self.connections.send(self.now(), side, Content::SynAck);
                 self.put(departure);
-                let from = ip(self.connections.end(other).node);
-                self.input(end.node, Input::Accepted { connection, from })
+                let (from, life) = (self.connections.end(other).node, self.connections.end(other).life);
+                let proven = Some(AgentId { node: format!("h{from}"), incarnation: life.into() });
+                self.input(end.node, Input::Accepted { connection, from: ip(from), proven })
             }
             (Content::Syn, _) => {
                 self.later(self.connections.end(other).node, RECONNECT, Later::Connect(side.0));

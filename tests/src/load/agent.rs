@@ -48,7 +48,7 @@ pub(crate) async fn join(
         probe_port: 7421,
         held: Vec::new(),
         incarnation: 1,
-        session: None,
+        ..Register::default()
     };
     send(&outbox, Body::Register(register)).await;
     let mut client =

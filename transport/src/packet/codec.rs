@@ -19,15 +19,23 @@ const BEGUN: u8 = 1;
 const ANSWER: u8 = 2;
 const FORWARD_LIVE: u8 = 1;
 
+/// The first bytes of a packet of a type.
+pub(crate) fn prefix(code: u8) -> [u8; 4] {
+    [MAGIC[0], MAGIC[1], VERSION, code]
+}
+
+/// Whether it is the type of a chunk.
+pub(crate) fn is_data(code: u8) -> bool {
+    code == DATA
+}
+
 impl Packet {
     /// Appends the packet's bytes; the payload, if any, is to forward_live them.
     ///
     /// # Panics
     /// If a list holds more than [`MAX_RANGES`] ranges. The machines never make one.
     pub fn encode(&self, out: &mut Vec<u8>) {
-        out.extend_from_slice(&MAGIC);
-        out.push(VERSION);
-        out.push(self.body.code());
+        out.extend_from_slice(&prefix(self.body.code()));
         out.extend_from_slice(&self.id.group.to_be_bytes());
         out.extend_from_slice(&self.id.epoch.to_be_bytes());
         out.extend_from_slice(&self.id.call.to_be_bytes());
@@ -36,6 +44,12 @@ impl Packet {
         out.extend_from_slice(&self.from.to_be_bytes());
         out.extend_from_slice(&self.digest.to_be_bytes());
         self.body.encode(out);
+    }
+
+    /// Whether encoded packets are of the same group, of the same epoch.
+    pub fn is_akin(&self, encoded: &[u8]) -> bool {
+        encoded.get(4..12) == Some(&self.id.group.to_be_bytes())
+            && encoded.get(12..16) == Some(&self.id.epoch.to_be_bytes())
     }
 
     /// Reads the packets of a datagram, each with its payload: several without, or a single one with.

@@ -55,6 +55,11 @@ pub(crate) fn is_of_link(cookie: u64) -> bool {
     cookie & 0xff00_0000 == FOR_LINK
 }
 
+/// Whether a flow is one of those that every switch holds.
+pub(crate) fn is_everywhere(flow: &Flow) -> bool {
+    matches!(flow.cookie & 0xff00_0000, 0 | FOR_NON_MEMBERS | FOR_TOR)
+}
+
 /// The multicast address of a tree, by its group number.
 pub(crate) fn address(group: u32) -> Ipv4Addr {
     Ipv4Addr::from(MULTICAST + (group - GROUPS.start))

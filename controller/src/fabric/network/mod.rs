@@ -105,6 +105,10 @@ impl Network {
             packet_ins_per_second: self.config.packet_ins_per_second,
             counters_interval: self.config.counters_interval,
             max_meters: self.config.capacity.meters,
+            max_flows: self.config.capacity.flows,
+            pipeline: self.config.pipeline,
+            names: self.config.switch_names.clone(),
+            only_named: self.config.only_named_switches,
             generation: self.config.generation,
         };
         ConnectionContext { channel, telemetry: self.telemetry.clone() }

@@ -15,7 +15,14 @@ impl Network {
         let (tag, frame) = vlan::untagged(frame);
         let Some(&[high, low]) = frame.get(12..14) else { return };
         match u16::from_be_bytes([high, low]) {
-            lldp::ETHERTYPE => self.discovery.handle(now, Input::Received(port, &frame)),
+            lldp::ETHERTYPE => {
+                let before = self.discovery.refused();
+                self.discovery.handle(now, Input::Received(port, &frame));
+                let refused = self.discovery.refused();
+                if refused != before {
+                    self.telemetry.refused_lldp(refused);
+                }
+            }
             arp::ETHERTYPE => self.answer_arp(port, tag, &frame),
             _ => {}
         }

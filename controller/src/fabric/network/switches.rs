@@ -110,6 +110,7 @@ impl Switches {
     /// A switch has connected, perhaps again.
     pub(crate) fn connect(&mut self, switch: DatapathId, connected: Connected) {
         let Connected { name, ports, connection, handle, capacity, stale_trees, .. } = connected;
+        let name = self.unique_name(switch, name);
         self.discovering.set(switch, connected.discovered_at);
         self.retaining.set(switch, connected.retain_until);
         let state = Switch {
@@ -127,6 +128,15 @@ impl Switches {
         if let Some(old) = self.by_id.insert(switch, state).filter(Switch::connected) {
             warn!(%switch, "switch {} connected again; the older connection is given up", old.name);
         }
+    }
+
+    /// The name of a switch, or where another one has it already, as bridges on several machines do, with the datapath id.
+    fn unique_name(&self, switch: DatapathId, name: String) -> String {
+        if !self.iter().any(|(other, state)| other != switch && state.name == name) {
+            return name;
+        }
+        warn!(%switch, "several switches call themselves {name:?}: --switches gives them names of their own");
+        format!("{name}-{:x}", switch.0)
     }
 
     /// The connection of a switch has ended.

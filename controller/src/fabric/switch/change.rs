@@ -68,6 +68,8 @@ pub(crate) fn stages(
             _ => {}
         }
     }
+    // Where a table is too small, what every switch needs is in it.
+    puts.sort_by_key(|put| !matches!(put, Change::PutFlow(_, flow) if intent::is_everywhere(flow)));
     [groups, puts, gone, idle].into_iter().filter(|stage| !stage.is_empty()).collect()
 }
 

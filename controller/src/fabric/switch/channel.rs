@@ -4,15 +4,17 @@
 use crate::fabric::switch::capacity::{Capabilities, TableCapacity};
 use crate::fabric::switch::counters::{Counted, Counters};
 use crate::fabric::switch::metering::{METER_EXISTS, Metering, Policer};
+use crate::fabric::switch::pipeline::Pipeline;
 use crate::fabric::switch::reconcile::{self, Former, Reconciler, Refusals, Update};
 use crate::fabric::switch::role::MasterRole;
 use cool_machine::{Duration, Machine, Poll, Time, earliest};
 use cool_topology::{DatapathId, MacAddr};
 use rs_openflow::{
-    Body, Error, ErrorMessage, ErrorType, Hello, Message, MultipartReply, MultipartRequest, PacketOut,
-    PortConfig, PortNo, PortReason, PortState, VERSION,
+    Body, Error, ErrorMessage, ErrorType, Hello, Message, MessageHeader, MessageType, MultipartReply,
+    MultipartRequest, PacketOut, PortConfig, PortFeatures, PortNo, PortReason, PortState, VERSION,
 };
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::sync::Arc;
 
 /// How long a peer may take to say what it is.
 const HANDSHAKE: Duration = Duration::from_secs(10);
@@ -28,7 +30,7 @@ const MAX_METERS_UNKNOWN: usize = 1 << 12;
 const INCOMPATIBLE: u16 = 0;
 
 /// How sessions are held.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct ChannelConfig {
     /// Packets that each port may hand in.
     pub(crate) packet_ins_per_second: u32,
@@ -36,6 +38,13 @@ pub(crate) struct ChannelConfig {
     pub(crate) counters_interval: Duration,
     /// Meters that may be used.
     pub(crate) max_meters: Option<u32>,
+    /// Flows that a switch may be given.
+    pub(crate) max_flows: Option<u32>,
+    /// Which of its tables and group numbers are ours.
+    pub(crate) pipeline: Pipeline,
+    /// What the operator calls switches, and whether only those are served.
+    pub(crate) names: Arc<BTreeMap<DatapathId, String>>,
+    pub(crate) only_named: bool,
     /// Tells this controller from earlier ones.
     pub(crate) generation: u64,
 }
@@ -67,8 +76,8 @@ pub(crate) struct SwitchInfo {
 pub(crate) enum Input {
     /// A message came.
     Received(Message),
-    /// Bytes came that are no message.
-    Unreadable(Error),
+    /// Bytes came that are no message: how they begin, unless not even that can be read.
+    Unreadable(Option<MessageHeader>, Error),
     /// The desired state has changed.
     Update(Update),
     /// Send this frame out of this port.
@@ -99,6 +108,7 @@ enum Phase {
     Hello,
     Features,
     Ports,
+    /// What it can also do without answering.
     Description,
     Meters,
     Tables,
@@ -117,13 +127,20 @@ pub(crate) struct Channel {
     metering: Metering,
     role: MasterRole,
     capabilities: Capabilities,
-    /// The question whether it has meters, and the barrier behind them.
+    pipeline: Pipeline,
+    names: Arc<BTreeMap<DatapathId, String>>,
+    only_named: bool,
+    /// The questions what it is and whether it has meters.
+    description_xid: Option<u32>,
     meter_features_xid: Option<u32>,
-    meter_barrier: Option<u32>,
+    /// The barrier behind the questions of the description, then that behind the meters.
+    barrier: Option<u32>,
     /// The messages about meters that may still be refused.
     meter_mods: BTreeSet<u32>,
     policer: Policer,
     packet_ins: u64,
+    /// Messages that were left out since they could not be read.
+    unreadable: u64,
     counters: Counters,
     next_xid: u32,
     last_received: Time,
@@ -140,15 +157,20 @@ impl Channel {
             datapath_id: DatapathId(0),
             name: None,
             ports: BTreeMap::new(),
-            reconciler: Reconciler::new(),
+            reconciler: Reconciler::new(config.max_flows),
             metering: Metering::new(config.packet_ins_per_second, config.max_meters),
             role: MasterRole::new(config.generation),
             capabilities: Capabilities::default(),
+            pipeline: config.pipeline,
+            names: config.names,
+            only_named: config.only_named,
+            description_xid: None,
             meter_features_xid: None,
-            meter_barrier: None,
+            barrier: None,
             meter_mods: BTreeSet::new(),
             policer: Policer::new(config.packet_ins_per_second),
             packet_ins: 0,
+            unreadable: 0,
             counters: Counters::new(config.counters_interval),
             next_xid: 0,
             last_received: now,
@@ -181,6 +203,7 @@ impl Channel {
         {
             return self.close(why);
         }
+        self.pipeline.translate_back(&mut message.body);
         if message.xid & reconcile::XID != 0
             && matches!(message.body, Body::Error(_) | Body::MultipartReply(_) | Body::BarrierReply)
         {
@@ -194,15 +217,21 @@ impl Channel {
                 self.outputs.push_back(Output::Send(reply));
             }
             Body::Error(failure) => self.error(message.xid, &failure),
-            Body::BarrierReply if self.phase == Phase::Meters && self.meter_barrier == Some(message.xid) => {
-                self.read_tables();
-            }
+            Body::BarrierReply if self.barrier == Some(message.xid) => match self.phase {
+                Phase::Description => self.make_meters(),
+                Phase::Meters => self.read_tables(),
+                _ => {}
+            },
             _ if self.phase == Phase::Hello => self.close("its first message is no hello"),
             Body::FeaturesReply(features) if self.phase == Phase::Features => {
                 if features.auxiliary_id != 0 {
                     return self.close("it is an auxiliary connection; only main connections are used");
                 }
                 self.datapath_id = DatapathId(features.datapath_id);
+                if self.only_named && !self.names.contains_key(&self.datapath_id) {
+                    return self
+                        .close(format!("its datapath id {} is not among --switches", self.datapath_id));
+                }
                 self.phase = Phase::Ports;
                 let role = self.role.request();
                 let asked = self.send(role);
@@ -242,9 +271,7 @@ impl Channel {
     }
 
     fn error(&mut self, xid: u32, failure: &ErrorMessage) {
-        // Not every switch has roles, group tables, meters or all counters.
-        let optional = self.role.refused(xid) || self.capabilities.refused(xid);
-        if optional || self.meter_features_xid == Some(xid) || self.counters.refused(xid) {
+        if self.role.refused(xid) || self.does_without(xid) {
             return;
         }
         if self.meter_mods.remove(&xid) {
@@ -261,16 +288,44 @@ impl Channel {
             return self.close(format!("it refused OpenFlow 1.3: {text:?}"));
         }
         match self.phase {
-            // Not every switch describes itself, and it can be done without.
-            Phase::Description => self.make_meters(),
             Phase::Up => self.outputs.push_back(Output::Warning(format!("it reports an error: {failure}"))),
             _ => self.close(format!("it answers the handshake with an error: {failure}")),
         }
     }
 
+    /// Whether this was a question without whose answer a switch can be served: not every one describes itself, or has group
+    /// tables, meters or all counters.
+    fn does_without(&mut self, xid: u32) -> bool {
+        let described = [self.description_xid, self.meter_features_xid].contains(&Some(xid));
+        described || self.capabilities.refused(xid) || self.counters.refused(xid)
+    }
+
+    /// A message that cannot be read is left out where the switch can be served without it: switches in the field have
+    /// properties and fields of their own makers. Where ports or tables would be known wrongly, the connection ends.
+    fn unreadable(&mut self, now: Time, header: Option<MessageHeader>, error: &Error) {
+        let Some(header) = header else { return self.close(format!("it sent what cannot be read: {error}")) };
+        let dispensable = match header.kind {
+            _ if self.phase <= Phase::Hello => false,
+            MessageType::MULTIPART_REPLY => self.does_without(header.xid),
+            MessageType::PACKET_IN | MessageType::FLOW_REMOVED | MessageType::EXPERIMENTER => true,
+            _ => false,
+        };
+        if !dispensable {
+            return self.close(format!("it sent what cannot be read: {error}"));
+        }
+        self.last_received = now;
+        self.echo_at = Some(now + ECHO_AFTER);
+        self.unreadable += 1;
+        // The first tells what is the matter; a switch that goes on so must not fill the log.
+        if self.unreadable.is_power_of_two() {
+            let text =
+                format!("{} of its messages could not be read and were left out: {error}", self.unreadable);
+            self.outputs.push_back(Output::Warning(text));
+        }
+    }
+
     fn described(&mut self, xid: u32, reply: MultipartReply, more: bool) {
         match reply {
-            // The standard lets a switch answer in any order: flows refer to meters only if they are made before.
             MultipartReply::MeterFeatures(features)
                 if self.meter_features_xid == Some(xid) && self.phase == Phase::Description =>
             {
@@ -297,13 +352,7 @@ impl Channel {
                     return self.close(format!("it tells of more than {MAX_PORTS} ports"));
                 }
                 if !more {
-                    self.phase = Phase::Description;
-                    let question = self.send(Body::MultipartRequest(MultipartRequest::MeterFeatures.into()));
-                    self.meter_features_xid = Some(question);
-                    let ask = |question: MultipartRequest| self.send(Body::MultipartRequest(question.into()));
-                    let asked = Capabilities::questions().map(ask);
-                    self.capabilities.asked(asked);
-                    self.send(Body::MultipartRequest(MultipartRequest::Desc.into()));
+                    self.ask_for_description();
                 }
             }
             MultipartReply::Desc(description) if self.phase == Phase::Description => {
@@ -312,10 +361,21 @@ impl Channel {
                 if self.name.is_none() && !told.is_empty() && told != "None" {
                     self.name = Some(told);
                 }
-                self.make_meters();
             }
             _ => {}
         }
+    }
+
+    /// Asks what a switch need not answer. It may answer in any order, or not at all, but whatever it does it has done when it
+    /// answers the barrier (OpenFlow 1.3.5, 6.2): flows refer to meters only if they are made before.
+    fn ask_for_description(&mut self) {
+        self.phase = Phase::Description;
+        let mut ask = |question: MultipartRequest| self.send(Body::MultipartRequest(question.into()));
+        let description = [MultipartRequest::Desc, MultipartRequest::MeterFeatures].map(&mut ask);
+        let capabilities = Capabilities::questions().map(ask);
+        [self.description_xid, self.meter_features_xid] = description.map(Some);
+        self.capabilities.asked(capabilities);
+        self.barrier = Some(self.send(Body::BarrierRequest));
     }
 
     /// Makes the meters that flows will refer to, and waits until they are there.
@@ -327,7 +387,7 @@ impl Channel {
         let ports: Vec<u32> = self.ports.keys().copied().collect();
         self.make_meter(None);
         ports.into_iter().for_each(|port| self.make_meter(Some(port)));
-        self.meter_barrier = Some(self.send(Body::BarrierRequest));
+        self.barrier = Some(self.send(Body::BarrierRequest));
     }
 
     fn make_meter(&mut self, port: Option<u32>) {
@@ -393,7 +453,8 @@ impl Channel {
                 self.phase = Phase::Up;
                 self.handshake = None;
                 self.counters.start(self.last_received);
-                let name = self.name.clone().unwrap_or_else(|| format!("dpid:{}", self.datapath_id));
+                let name = self.names.get(&self.datapath_id).or(self.name.as_ref()).cloned();
+                let name = name.unwrap_or_else(|| format!("dpid:{}", self.datapath_id));
                 let ports = self.ports.values().cloned().collect();
                 let capacity = self.capabilities.room();
                 Output::Up(SwitchInfo { datapath_id: self.datapath_id, name, ports, former, capacity })
@@ -424,12 +485,24 @@ impl Channel {
 
 fn port_info(port: &rs_openflow::Port) -> PortInfo {
     let down = port.state.contains(PortState::LINK_DOWN) || port.config.contains(PortConfig::PORT_DOWN);
-    PortInfo {
-        number: port.port.0,
-        mac: port.hw_addr,
-        up: !down,
-        bytes_per_second: u64::from(port.current_kbps) * 1000 / 8,
-    }
+    PortInfo { number: port.port.0, mac: port.hw_addr, up: !down, bytes_per_second: kbps(port) * 1000 / 8 }
+}
+
+/// A port's present rate in kbit/s. Its number counts if no bit says a rate (OpenFlow 1.3.5, 7.2.1), as with those for which there
+/// is no bit; of several bits the highest.
+fn kbps(port: &rs_openflow::Port) -> u64 {
+    const MBIT: u64 = 1000;
+    let bits = [
+        (PortFeatures::FD_1T, 1_000_000 * MBIT),
+        (PortFeatures::FD_100G, 100_000 * MBIT),
+        (PortFeatures::FD_40G, 40_000 * MBIT),
+        (PortFeatures::FD_10G, 10_000 * MBIT),
+        (PortFeatures::FD_1G | PortFeatures::HD_1G, 1000 * MBIT),
+        (PortFeatures::FD_100M | PortFeatures::HD_100M, 100 * MBIT),
+        (PortFeatures::FD_10M | PortFeatures::HD_10M, 10 * MBIT),
+    ];
+    let said = bits.into_iter().find(|(bits, _)| port.current.0 & bits.0 != 0);
+    said.map_or(u64::from(port.current_kbps), |(_, rate)| rate)
 }
 
 fn version_name(version: u8) -> &'static str {
@@ -454,7 +527,7 @@ impl Machine for Channel {
         }
         match input {
             Input::Received(message) => self.received(now, message),
-            Input::Unreadable(error) => self.close(format!("it sent what cannot be read: {error}")),
+            Input::Unreadable(header, error) => self.unreadable(now, header, &error),
             Input::Update(update) => self.reconciler.handle(now, reconcile::Input::Update(update)),
             Input::Packet(port, frame) => {
                 self.send(Body::PacketOut(PacketOut::new(PortNo(port), frame)));
@@ -464,7 +537,10 @@ impl Machine for Channel {
 
     fn poll(&mut self, now: Time) -> Poll<Output> {
         loop {
-            if let Some(output) = self.outputs.pop_front() {
+            if let Some(mut output) = self.outputs.pop_front() {
+                if let Output::Send(message) = &mut output {
+                    self.pipeline.translate(&mut message.body);
+                }
                 return Poll::Output(output);
             }
             if self.phase == Phase::Closed {

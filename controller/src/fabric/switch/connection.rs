@@ -12,7 +12,7 @@ use cool_topology::DatapathId;
 use core::net::SocketAddr;
 use core::time::Duration;
 use parking_lot::Mutex;
-use rs_openflow::{Framer, Padding};
+use rs_openflow::{Framer, Message, MessageHeader, Padding};
 use std::sync::Arc;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::sync::{Notify, mpsc};
@@ -224,10 +224,11 @@ impl Driver {
     /// Hands bytes to the session, message by message, so that no more than one push is ever kept.
     async fn read(&mut self, bytes: &[u8]) -> Result<(), String> {
         self.framer.push(bytes);
-        while let Some(message) = self.framer.next() {
-            let input = match message {
-                Ok(message) => Input::Received(message),
-                Err(error) => Input::Unreadable(error),
+        while let Some(bytes) = self.framer.next_bytes() {
+            let input = match bytes.map(|bytes| (bytes, Message::decode_with(bytes, Padding::Ignore))) {
+                Ok((_, Ok(message))) => Input::Received(message),
+                Ok((bytes, Err(error))) => Input::Unreadable(MessageHeader::read(bytes), error),
+                Err(error) => Input::Unreadable(None, error),
             };
             self.session.handle(self.clock.now(), input);
             self.drain().await?;

@@ -103,7 +103,10 @@ impl Counters {
                 self.ports.take_if(|_| !more);
             }
             MultipartReply::Flow(flows) if self.flows == Some(xid) => {
-                let sum = flows.iter().fold(0u64, |sum, flow| sum.saturating_add(known(flow.packets)));
+                // There are switches that tell of all flows, whatever cookie they are asked for.
+                let (cookie, mask) = intent::NON_MEMBERS;
+                let outsiders = flows.iter().filter(|flow| flow.cookie & mask == cookie);
+                let sum = outsiders.fold(0u64, |sum, flow| sum.saturating_add(known(flow.packets)));
                 self.gathered.outsiders = self.gathered.outsiders.saturating_add(sum);
                 self.flows.take_if(|_| !more);
             }

@@ -11,5 +11,6 @@ pub(crate) mod counters;
 pub(crate) mod metering;
 #[cfg(test)]
 pub(crate) mod model;
+pub(crate) mod pipeline;
 pub(crate) mod reconcile;
 pub(crate) mod role;

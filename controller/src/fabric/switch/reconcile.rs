@@ -104,6 +104,8 @@ enum State {
 #[derive(Debug)]
 pub(crate) struct Reconciler {
     state: State,
+    /// Flows that the switch may be given.
+    max_flows: Option<u32>,
     installed: Tables,
     desired: Tables,
     retained: Retained,
@@ -122,15 +124,19 @@ pub(crate) struct Reconciler {
     sent: BTreeMap<u32, Change>,
     /// The refusals since the last answer.
     refusals: Refusals,
+    /// A flow was withheld since the last comparison.
+    withheld: bool,
     next_xid: u32,
     deadline: Option<Time>,
     outputs: VecDeque<Output>,
 }
 
 impl Reconciler {
-    pub(crate) fn new() -> Reconciler {
+    /// Of a switch that is given no more flows than these.
+    pub(crate) fn new(max_flows: Option<u32>) -> Reconciler {
         Reconciler {
             state: State::New,
+            max_flows,
             installed: Tables::default(),
             desired: Tables::default(),
             retained: Retained::default(),
@@ -142,6 +148,7 @@ impl Reconciler {
             stages: VecDeque::new(),
             sent: BTreeMap::new(),
             refusals: Refusals::new(),
+            withheld: false,
             next_xid: 0,
             deadline: None,
             outputs: VecDeque::new(),
@@ -302,6 +309,11 @@ impl Reconciler {
     /// Sends the next batch, or answers.
     fn proceed(&mut self, now: Time) {
         let Some(stage) = self.stages.front_mut() else {
+            let room = self.max_flows.is_none_or(|most| self.installed.flows.len() < most as usize);
+            if core::mem::take(&mut self.withheld) && room {
+                // What came first was withheld for what has gone meanwhile.
+                return self.compare(now);
+            }
             self.state = State::Idle;
             self.deadline = Some(now + AUDIT_INTERVAL);
             if let Some(version) = self.version.filter(|_| !self.answered) {
@@ -316,6 +328,13 @@ impl Reconciler {
             self.stages.pop_front();
         }
         for change in batch {
+            if self.is_beyond_bound(&change) {
+                self.withheld = true;
+                change.note(&mut self.differing);
+                let why = format!("{change}: it may have {} flows", self.installed.flows.len());
+                self.refusals.entry(change.group()).or_insert(why);
+                continue;
+            }
             change.apply(&mut self.installed);
             let xid = self.send(change.message());
             self.sent.insert(xid, change);
@@ -323,6 +342,14 @@ impl Reconciler {
         let barrier = self.send(Body::BarrierRequest);
         self.state = State::Applying { barrier };
         self.deadline = Some(now + REPLY_TIMEOUT);
+    }
+
+    /// Whether this is one flow more than the operator allows. Groups' trees were refused before; this holds for unicast, and
+    /// as a table that is full does: the entry is left out, told, and tried again when there is room.
+    fn is_beyond_bound(&self, change: &Change) -> bool {
+        let Change::PutFlow(key, _) = change else { return false };
+        let installed = &self.installed.flows;
+        self.max_flows.is_some_and(|most| installed.len() >= most as usize) && !installed.contains_key(key)
     }
 
     fn time_out(&mut self, now: Time) {

@@ -63,7 +63,12 @@ fn run(
     let rank = comm.map(|comm| comm.get().get_rank(py)).transpose()?;
     let patience = Duration::try_from_secs_f64(patience).map_err(|e| wrong(py, format!("patience: {e}")))?;
     let tell = |event: &Event<'_>| tell(watch.as_ref(), event);
-    let options = Options { threads, patience, watch: if watch.is_some() { Some(&tell) } else { None } };
+    let options = Options {
+        threads,
+        patience,
+        watch: if watch.is_some() { Some(&tell) } else { None },
+        ..Options::default()
+    };
     let program =
         |job: &Job<'_>| JOB.set(Some(job), || Python::attach(|py| Ok(program.call1(py, (job::PyJob,))?)));
     let done: Result<_, Failed> = py.detach(|| match rank {

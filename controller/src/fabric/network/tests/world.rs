@@ -119,7 +119,7 @@ impl World {
             capacity: TableCapacity::default(),
         };
         let connection = self.connections;
-        let mut reconciler = Reconciler::new();
+        let mut reconciler = Reconciler::new(None);
         reconciler.handle(self.now, reconcile::Input::Start);
         let handle = Handle { updates: updates.clone(), packets: packets_in };
         let device =

@@ -9,6 +9,8 @@ use rs_openflow::{
     SwitchFeatures, TableConfig, TableFeatures, TableId,
 };
 
+mod description;
+
 fn port(number: u32, name: &str) -> rs_openflow::Port {
     rs_openflow::Port {
         port: PortNo(number),
@@ -54,9 +56,19 @@ fn config() -> ChannelConfig {
         packet_ins_per_second: 100,
         counters_interval: Duration::from_secs(1000),
         max_meters: None,
+        max_flows: None,
+        pipeline: Pipeline::default(),
+        names: Arc::default(),
+        only_named: false,
         generation: 7,
     }
 }
+
+/// Where questions are among those of the description.
+const DESCRIPTION: usize = 0;
+const METERS: usize = 1;
+const GROUPS: usize = 2;
+const TABLES: usize = 3;
 
 struct Talk {
     session: Channel,
@@ -99,6 +111,14 @@ impl Talk {
         self.sent.clone()
     }
 
+    /// The peer sends a message that only begins as one.
+    fn unreadable(&mut self, kind: MessageType, xid: u32) {
+        let header = MessageHeader { version: 4, kind, xid };
+        let error = Error::Version { version: 0x47, kind: kind.0 };
+        self.session.handle(self.now, Input::Unreadable(Some(header), error));
+        self.drain();
+    }
+
     /// The peer answers the questions about its tables: they are empty.
     fn tables_are_empty(&mut self, asked: &[Message]) {
         for message in asked {
@@ -112,12 +132,27 @@ impl Talk {
         }
     }
 
-    fn up() -> Talk {
+    /// A session with a switch that has told its ports, and what it is asked then: [`DESCRIPTION`], [`METERS`], [`GROUPS`],
+    /// [`TABLES`] and a barrier.
+    fn with_ports(list: Vec<rs_openflow::Port>) -> (Talk, Vec<Message>) {
         let mut talk = Talk::new();
         talk.hear(Body::Hello(Hello::default()));
         talk.hear(features(0));
-        talk.hear(ports(vec![port(1, "s1-eth1"), port(PortNo::LOCAL.0, "s1")]));
-        let asked = talk.hear(description("None"));
+        let asked = talk.hear(ports(list));
+        assert_eq!(asked.len(), 5);
+        (talk, asked)
+    }
+
+    /// The peer has done all that it was asked; returns what it is asked next.
+    fn finish(&mut self, asked: &[Message]) -> Vec<Message> {
+        let Some(Message { xid, body: Body::BarrierRequest }) = asked.last() else { panic!("{asked:?}") };
+        self.hear_as(*xid, Body::BarrierReply)
+    }
+
+    fn up() -> Talk {
+        let (mut talk, asked) = Talk::with_ports(vec![port(1, "s1-eth1"), port(PortNo::LOCAL.0, "s1")]);
+        talk.hear_as(asked[DESCRIPTION].xid, description("None"));
+        let asked = talk.finish(&asked);
         talk.tables_are_empty(&asked);
         talk
     }
@@ -160,8 +195,9 @@ fn a_switch_without_a_local_port_is_named_by_its_description_or_its_identity() {
         let mut more = Multipart::from(MultipartReply::PortDesc(vec![port(1, "a")]));
         more.flags = MultipartFlags::MORE;
         assert_eq!(talk.hear(Body::MultipartReply(more)), []);
-        talk.hear(ports(vec![port(2, "b")]));
-        let asked = talk.hear(description(told));
+        let asked = talk.hear(ports(vec![port(2, "b")]));
+        talk.hear_as(asked[DESCRIPTION].xid, description(told));
+        let asked = talk.finish(&asked);
         talk.tables_are_empty(&asked);
         let [Output::Up(info)] = &talk.told[..] else { panic!("{:?}", talk.told) };
         assert_eq!((info.name.as_str(), info.ports.len()), (name, 2));
@@ -198,7 +234,7 @@ fn who_is_no_switch_is_turned_away() {
     talk.hear(features(0));
     assert!(talk.closed().contains("hello"));
     let mut talk = Talk::new();
-    talk.session.handle(talk.now, Input::Unreadable(Error::Version { version: 0x47, kind: 0x45 }));
+    talk.unreadable(MessageType(0x45), 9);
     talk.drain();
     assert!(talk.closed().contains("0x47"), "{}", talk.closed());
     let mut talk = Talk::new();
@@ -287,12 +323,9 @@ fn meters(max_meters: u32) -> MultipartReply {
 
 /// A session with a switch that has meters, up to the barrier behind them; the questions about meters' xids.
 fn metered() -> (Talk, Vec<Message>) {
-    let mut talk = Talk::new();
-    talk.hear(Body::Hello(Hello::default()));
-    talk.hear(features(0));
-    let asked = talk.hear(ports(vec![port(1, "s1-eth1"), port(PortNo::LOCAL.0, "s1")]));
-    talk.hear_as(asked[0].xid, Body::MultipartReply(meters(100).into()));
-    let made = talk.hear(description("None"));
+    let (mut talk, asked) = Talk::with_ports(vec![port(1, "s1-eth1"), port(PortNo::LOCAL.0, "s1")]);
+    talk.hear_as(asked[METERS].xid, Body::MultipartReply(meters(100).into()));
+    let made = talk.finish(&asked);
     (talk, made)
 }
 
@@ -320,17 +353,27 @@ fn a_switch_with_meters_gets_one_for_each_port_before_its_tables_are_read() {
 }
 
 #[test]
-fn a_switch_that_tells_of_meters_after_its_description_is_served_without_them() {
-    let mut talk = Talk::new();
-    talk.hear(Body::Hello(Hello::default()));
-    talk.hear(features(0));
-    let asked = talk.hear(ports(vec![port(1, "s1-eth1")]));
-    let tables = talk.hear(description("None"));
-    talk.hear_as(asked[0].xid, Body::MultipartReply(meters(100).into()));
-    talk.tables_are_empty(&tables);
-    assert!(matches!(talk.told[..], [Output::Up(_)]), "{:?}", talk.told);
-    let status = PortStatus { reason: PortReason::ADD, port: port(7, "new") };
-    assert_eq!(talk.hear(Body::PortStatus(status)), []);
+fn what_cannot_be_read_is_left_out_where_a_switch_can_be_served_without_it_and_told_now_and_then() {
+    let mut talk = Talk::up();
+    talk.told.clear();
+    for _ in 0..100 {
+        talk.unreadable(MessageType::PACKET_IN, 0);
+        talk.unreadable(MessageType::EXPERIMENTER, 0);
+    }
+    assert_eq!(talk.told.len(), 8, "{:?}", talk.told);
+    assert!(talk.told.iter().all(|told| matches!(told, Output::Warning(_))));
+    talk.unreadable(MessageType::PORT_STATUS, 0);
+    assert!(talk.closed().contains("cannot be read"), "{}", talk.closed());
+}
+
+#[test]
+fn a_ports_rate_is_what_its_bits_say_or_else_its_number() {
+    let rate = |current, current_kbps| kbps(&rs_openflow::Port { current, current_kbps, ..port(1, "a") });
+    assert_eq!(rate(PortFeatures::FD_10G, 0), 10_000_000);
+    assert_eq!(rate(PortFeatures::HD_100M | PortFeatures::FIBER, 0), 100_000);
+    assert_eq!(rate(PortFeatures::FD_1G | PortFeatures::FD_40G, 7), 40_000_000);
+    assert_eq!(rate(PortFeatures::OTHER, 25_000_000), 25_000_000);
+    assert_eq!(rate(PortFeatures::NONE, 0), 0);
 }
 
 #[test]
@@ -397,57 +440,6 @@ fn a_switch_that_a_later_controller_runs_is_left_to_it_at_once_or_when_it_says_s
     let mut talk = Talk::up();
     talk.hear_as(77, refusal(ErrorType::BAD_REQUEST, 10));
     assert!(talk.closed().contains("has taken it over"), "{}", talk.closed());
-}
-
-#[test]
-fn a_switch_without_roles_group_tables_and_table_features_is_served_and_gets_no_groups() {
-    let mut talk = Talk::new();
-    talk.hear(Body::Hello(Hello::default()));
-    let asked = talk.hear(features(0));
-    talk.hear_as(asked[0].xid, refusal(ErrorType::BAD_REQUEST, 1));
-    let asked = talk.hear(ports(vec![port(PortNo::LOCAL.0, "s1")]));
-    for question in &asked[..3] {
-        talk.hear_as(question.xid, refusal(ErrorType::BAD_REQUEST, 2));
-    }
-    let asked = talk.hear(description("None"));
-    talk.tables_are_empty(&asked);
-    let [Output::Up(info)] = &talk.told[..] else { panic!("{:?}", talk.told) };
-    assert_eq!(
-        info.capacity,
-        TableCapacity { groups: Some(0), failovers: Some(0), ..TableCapacity::default() }
-    );
-}
-
-#[test]
-fn what_a_switch_says_that_it_can_hold_is_known_when_it_is_up() {
-    let mut talk = Talk::new();
-    talk.hear(Body::Hello(Hello::default()));
-    talk.hear(features(0));
-    let asked = talk.hear(ports(vec![port(PortNo::LOCAL.0, "s1")]));
-    let each = |all, ff| PerGroupType { all, select: 0, indirect: 0, ff };
-    let types = 1 << GroupType::ALL.0 | 1 << GroupType::FF.0;
-    let capabilities = GroupCapabilities::NONE;
-    let groups = GroupFeatures { types, capabilities, max_groups: each(40, 30), actions: each(1, 1) };
-    talk.hear_as(asked[1].xid, Body::MultipartReply(MultipartReply::GroupFeatures(groups).into()));
-    let table = |table, max_entries| TableFeatures {
-        table: TableId(table),
-        name: FixedText::new("t").unwrap(),
-        metadata_match: 0,
-        metadata_write: 0,
-        config: TableConfig(0),
-        max_entries,
-        properties: Vec::new(),
-    };
-    let tables = MultipartReply::TableFeatures(vec![table(0, 2000), table(1, 9)]);
-    talk.hear_as(asked[2].xid, Body::MultipartReply(tables.into()));
-    let asked = talk.hear(description("None"));
-    talk.tables_are_empty(&asked);
-    let [Output::Up(info)] = &talk.told[..] else { panic!("{:?}", talk.told) };
-    assert_eq!(
-        info.capacity,
-        TableCapacity { groups: Some(40), failovers: Some(30), flows: Some(2000), meters: None }
-    );
-    assert_eq!(info.capacity.failovers(), 20);
 }
 
 /// What switches say, and what they should not.

@@ -21,8 +21,12 @@ struct Pair {
 
 impl Pair {
     fn new(switch: Switch) -> Pair {
+        Pair::bounded(switch, None)
+    }
+
+    fn bounded(switch: Switch, max_flows: Option<u32>) -> Pair {
         let mut pair = Pair {
-            reconciler: Reconciler::new(),
+            reconciler: Reconciler::new(max_flows),
             switch,
             now: Time::ZERO,
             towards: VecDeque::new(),
@@ -286,5 +290,33 @@ proptest! {
         }
         prop_assert!(!pair.told.iter().any(|o| matches!(o, Output::Answered(_, refusals) if !refusals.is_empty())));
         prop_assert!(!pair.told.iter().any(|o| matches!(o, Output::Failed(_))));
+    }
+
+    /// A switch never holds more flows than it may be given; as many of those desired as fit are there, and only of a lack is told.
+    #[test]
+    fn no_more_flows_are_installed_than_allowed_and_no_fewer_than_fit(
+        most in 0u32..30,
+        updates in prop::collection::vec((prop::collection::btree_set(1u32..60, 1..40), 0usize..12), 1..6),
+    ) {
+        let mut pair = Pair::bounded(Switch::default(), Some(most));
+        let most = most as usize;
+        let mut last = Tables::default();
+        for (version, (ports, steps)) in (1..).zip(&updates) {
+            last = tables(ports.iter().copied());
+            pair.update(version, &last);
+            for _ in 0..*steps {
+                pair.step();
+                prop_assert!(pair.switch.flows.len() <= most);
+            }
+        }
+        while !pair.towards.is_empty() {
+            pair.step();
+            prop_assert!(pair.switch.flows.len() <= most);
+        }
+        let installed = pair.switch.tables().flows;
+        prop_assert_eq!(installed.len(), last.flows.len().min(most));
+        prop_assert!(installed.iter().all(|(key, flow)| last.flows.get(key) == Some(flow)));
+        let Some(Output::Answered(version, refusals)) = pair.told.last() else { panic!("{:?}", pair.told) };
+        prop_assert_eq!((*version, refusals.is_empty()), (updates.len() as u64, last.flows.len() <= most));
     }
 }

@@ -1,4 +1,4 @@
-//! Proof of who made an LLDP frame, and when: a secret, and an HMAC (RFC 2104, over SHA-256) with it.
+//! Secrets that one side makes and hands to another, and proofs by them: HMAC (RFC 2104, over SHA-256).
 
 use core::fmt;
 use hmac::{Hmac, KeyInit, Mac};
@@ -7,7 +7,7 @@ use sha2::Sha256;
 /// Bytes of a proof.
 pub const TAG: usize = 32;
 
-/// A secret. Who has it can make frames in its name.
+/// A secret. Who has it can make proofs in its name. It is never shown.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Key([u8; 32]);
 
@@ -35,12 +35,12 @@ impl Key {
     }
 
     /// The proof for these bytes.
-    pub(crate) fn tag(&self, bytes: &[u8]) -> [u8; TAG] {
+    pub fn tag(&self, bytes: &[u8]) -> [u8; TAG] {
         self.hmac(bytes).finalize().into_bytes().into()
     }
 
     /// Whether this is the proof for these bytes; takes the same time for every wrong one.
-    pub(crate) fn proves(&self, bytes: &[u8], tag: &[u8; TAG]) -> bool {
+    pub fn proves(&self, bytes: &[u8], tag: &[u8; TAG]) -> bool {
         self.hmac(bytes).verify_slice(tag).is_ok()
     }
 

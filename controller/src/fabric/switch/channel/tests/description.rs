@@ -1,0 +1,137 @@
+//! What a switch may tell of itself: its name, and what it can hold.
+
+use super::*;
+
+#[test]
+fn a_switch_has_the_operators_name_and_one_without_may_be_turned_away() {
+    for (number, named) in [(0x2a, true), (0x2b, false)] {
+        let names = BTreeMap::from([(DatapathId(number), "leaf1".to_owned())]);
+        let config = ChannelConfig { names: Arc::new(names), only_named: true, ..config() };
+        let mut talk = Talk { session: Channel::new(Time::ZERO, config), ..Talk::new() };
+        talk.hear(Body::Hello(Hello::default()));
+        talk.hear(features(0));
+        if !named {
+            assert!(talk.closed().contains("--switches"), "{}", talk.closed());
+            continue;
+        }
+        let asked = talk.hear(ports(vec![port(PortNo::LOCAL.0, "br0")]));
+        let asked = talk.finish(&asked);
+        talk.tables_are_empty(&asked);
+        let [Output::Up(info)] = &talk.told[..] else { panic!("{:?}", talk.told) };
+        assert_eq!(info.name, "leaf1");
+    }
+}
+
+/// How a switch may deal with a question.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Manner {
+    Answered,
+    Refused,
+    Unreadable,
+    Ignored,
+}
+
+proptest! {
+    #[test]
+    fn questions_of_the_description_are_answered_in_any_order_refused_unreadably_or_not_at_all(
+        order in Just([DESCRIPTION, METERS, GROUPS, TABLES]).prop_shuffle(),
+        manners in prop::array::uniform4(prop::sample::select(vec![
+            Manner::Answered, Manner::Refused, Manner::Unreadable, Manner::Ignored,
+        ])),
+    ) {
+        let (mut talk, asked) = Talk::with_ports(vec![port(1, "a")]);
+        for question in order {
+            let xid = asked[question].xid;
+            let answer = || match question {
+                DESCRIPTION => description("spine 3"),
+                METERS => Body::MultipartReply(meters(100).into()),
+                GROUPS => Body::MultipartReply(group_features().into()),
+                _ => Body::MultipartReply(table_features().into()),
+            };
+            match manners[question] {
+                Manner::Answered => drop(talk.hear_as(xid, answer())),
+                Manner::Refused => drop(talk.hear_as(xid, refusal(ErrorType::BAD_REQUEST, 2))),
+                Manner::Unreadable => talk.unreadable(MessageType::MULTIPART_REPLY, xid),
+                Manner::Ignored => {}
+            }
+        }
+        let mut asked = talk.finish(&asked);
+        let has = |question: usize| manners[question] == Manner::Answered;
+        let metered = asked.iter().any(|message| matches!(message.body, Body::MeterMod(_)));
+        prop_assert_eq!(metered, has(METERS));
+        if metered {
+            asked = talk.finish(&asked);
+        }
+        talk.tables_are_empty(&asked);
+        let Some(Output::Up(info)) = talk.told.last() else { panic!("{:?}", talk.told) };
+        prop_assert_eq!(info.name.as_str(), if has(DESCRIPTION) { "spine 3" } else { "dpid:000000000000002a" });
+        prop_assert_eq!(info.capacity.flows, has(TABLES).then_some(2000));
+        let groups = match manners[GROUPS] {
+            Manner::Answered => Some(40),
+            Manner::Ignored => None,
+            Manner::Refused | Manner::Unreadable => Some(0),
+        };
+        prop_assert_eq!(info.capacity.groups, groups);
+    }
+}
+
+#[test]
+fn a_switch_without_roles_group_tables_and_table_features_is_served_and_gets_no_groups() {
+    let mut talk = Talk::new();
+    talk.hear(Body::Hello(Hello::default()));
+    let asked = talk.hear(features(0));
+    talk.hear_as(asked[0].xid, refusal(ErrorType::BAD_REQUEST, 1));
+    let asked = talk.hear(ports(vec![port(PortNo::LOCAL.0, "s1")]));
+    for question in [METERS, GROUPS, TABLES] {
+        talk.hear_as(asked[question].xid, refusal(ErrorType::BAD_REQUEST, 2));
+    }
+    let asked = talk.finish(&asked);
+    talk.tables_are_empty(&asked);
+    let [Output::Up(info)] = &talk.told[..] else { panic!("{:?}", talk.told) };
+    assert_eq!(
+        info.capacity,
+        TableCapacity { groups: Some(0), failovers: Some(0), ..TableCapacity::default() }
+    );
+}
+
+/// Room for 40 groups, 30 of them for fast failover.
+fn group_features() -> MultipartReply {
+    let each = |all, ff| PerGroupType { all, select: 0, indirect: 0, ff };
+    let types = 1 << GroupType::ALL.0 | 1 << GroupType::FF.0;
+    let capabilities = GroupCapabilities::NONE;
+    MultipartReply::GroupFeatures(GroupFeatures {
+        types,
+        capabilities,
+        max_groups: each(40, 30),
+        actions: each(1, 1),
+    })
+}
+
+/// Room for 2000 flows in the first table.
+fn table_features() -> MultipartReply {
+    let table = |table, max_entries| TableFeatures {
+        table: TableId(table),
+        name: FixedText::new("t").unwrap(),
+        metadata_match: 0,
+        metadata_write: 0,
+        config: TableConfig(0),
+        max_entries,
+        properties: Vec::new(),
+    };
+    MultipartReply::TableFeatures(vec![table(0, 2000), table(1, 9)])
+}
+
+#[test]
+fn what_a_switch_says_that_it_can_hold_is_known_when_it_is_up() {
+    let (mut talk, asked) = Talk::with_ports(vec![port(PortNo::LOCAL.0, "s1")]);
+    talk.hear_as(asked[GROUPS].xid, Body::MultipartReply(group_features().into()));
+    talk.hear_as(asked[TABLES].xid, Body::MultipartReply(table_features().into()));
+    let asked = talk.finish(&asked);
+    talk.tables_are_empty(&asked);
+    let [Output::Up(info)] = &talk.told[..] else { panic!("{:?}", talk.told) };
+    assert_eq!(
+        info.capacity,
+        TableCapacity { groups: Some(40), failovers: Some(30), flows: Some(2000), meters: None }
+    );
+    assert_eq!(info.capacity.failovers(), 20);
+}

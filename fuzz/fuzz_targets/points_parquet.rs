@@ -1,0 +1,39 @@
+//! Parquet files of points, of whoever made them: opened and read, or refused in the file's name.
+#![cfg_attr(fuzzing, no_main)]
+
+use cool_fuzz::File;
+use cool_kmeans::inputs::array::Array;
+
+/// Rows that are read of one that claims more.
+const ROWS: u64 = 1000;
+
+thread_local! {
+    static FILE: File = File::new(".parquet");
+}
+
+fn check(bytes: &[u8]) {
+    FILE.with(|file| {
+        let array = match Array::open(file.holding(bytes)) {
+            Ok(array) => array,
+            Err(refused) => return file.assert_named(&refused),
+        };
+        let width = array.dims * array.kind.bytes();
+        let read = array.read(0..array.rows.min(ROWS), |_, row| {
+            assert_eq!(row.len(), width);
+            Ok(())
+        });
+        if let Err(refused) = read {
+            file.assert_named(&refused);
+        }
+    });
+}
+
+#[cfg(test)]
+fn seeds() -> Vec<Vec<u8>> {
+    let names = ["bytes-snappy", "floats-zstd", "integers-gzip", "unlike-none", "halves-lists", "lists"];
+    let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/../kmeans/tests/data");
+    let read = |name| std::fs::read(format!("{folder}/{name}.parquet")).expect("a file");
+    names.into_iter().map(read).collect()
+}
+
+cool_fuzz::target!(20_000);

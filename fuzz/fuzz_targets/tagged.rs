@@ -1,0 +1,68 @@
+//! Tagged datagrams and the hello of agents, from any host: heads are read and undone without a panic, and nothing is believed whose tag is wrong.
+#![cfg_attr(fuzzing, no_main)]
+
+use cool_transport::tagged::{Cipher, GroupKey, Protection, Tagger};
+use cool_transport::unicast::handshake::Responder;
+use cool_types::Key;
+use std::net::Ipv4Addr;
+
+/// Takes no tag for right.
+struct Never;
+
+impl Cipher for Never {
+    fn new(_: &Key) -> Never {
+        Never
+    }
+
+    fn tag(&self, _: [u8; 12], clear: &[u8]) -> [u8; 16] {
+        // One that no datagram of a few bytes can know.
+        Key::from([7; 32]).tag(clear)[..16].try_into().expect("16 of 32 bytes")
+    }
+
+    fn encrypt(&self, nonce: [u8; 12], clear: &[u8], _: &mut [u8]) -> [u8; 16] {
+        self.tag(nonce, clear)
+    }
+
+    fn decrypt(&self, _: [u8; 12], _: &[u8], _: &mut [u8]) -> bool {
+        false
+    }
+}
+
+fn check(bytes: &[u8]) {
+    for protection in [Protection::Tagged, Protection::Encrypted] {
+        let mut tagger = Tagger::<Never>::default();
+        tagger.insert((1, 2), GroupKey { key: [3; 32].into(), protection }, u16::MAX);
+        let mut datagram = bytes.to_vec();
+        if let Ok((len, proven)) = tagger.open(&mut datagram, Ipv4Addr::LOCALHOST) {
+            assert_eq!((len, proven), (bytes.len(), None), "bytes without a tag stay as they are");
+            assert_eq!(datagram, bytes);
+        }
+    }
+    if let Some(responder) = Responder::new([1; 32].into(), bytes, [2; 32]) {
+        assert_eq!(responder.proven(&[0; 32]), None);
+    }
+}
+
+#[cfg(test)]
+fn seeds() -> Vec<Vec<u8>> {
+    use cool_transport::packet::Body;
+    use cool_transport::unicast::AgentId;
+    use cool_transport::unicast::handshake::Initiator;
+    use cool_transport::{Packet, StreamId};
+
+    let id = StreamId { group: 1, epoch: 2, call: 3, transfer: 4, source: 5 };
+    let mut ping = Vec::new();
+    Packet { id, from: 6, digest: 7, body: Body::Ping }.encode(&mut ping);
+    ping.extend([0; 16]);
+    let tagged = |magic: u8| {
+        let mut bytes = ping.clone();
+        bytes.copy_within(4..12, 8);
+        (bytes[0], bytes[1]) = (magic, 8);
+        bytes
+    };
+    let me = AgentId { node: "h1".to_owned(), incarnation: 1 };
+    let hello = Initiator::new(&me, [1; 32].into(), [2; 32]).hello().to_vec();
+    vec![tagged(0xC2), tagged(0xC3), hello]
+}
+
+cool_fuzz::target!();

@@ -1,0 +1,109 @@
+//! All processes that descend from this one, for systems without cgroups: it is their subreaper (prctl(2)), so that those whose
+//! parents have ended are its children.
+
+use rustix::io::Errno;
+use rustix::process::{
+    Pid, Signal, WaitId, WaitIdOptions, WaitOptions, WaitStatus, kill_process, wait, waitid,
+};
+use std::collections::BTreeSet;
+use std::fs;
+use std::io;
+
+/// Another process as proc(5) shows it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Process {
+    pid: i32,
+    parent: i32,
+    /// It has ended, and its parent has not taken note.
+    zombie: bool,
+}
+
+/// Reads a `stat` of proc(5): what stands after the program's name, which may hold anything.
+fn read(stat: &str) -> Option<Process> {
+    let pid = stat.split(' ').next()?.parse().ok()?;
+    let mut rest = stat.rsplit_once(") ")?.1.split(' ');
+    let zombie = rest.next()? == "Z";
+    Some(Process { pid, parent: rest.next()?.parse().ok()?, zombie })
+}
+
+/// All processes; those that end meanwhile may be missing.
+fn all() -> io::Result<Vec<Process>> {
+    let mut found = Vec::new();
+    for entry in fs::read_dir("/proc")? {
+        let name = entry?.file_name();
+        if name.as_encoded_bytes().first().is_some_and(u8::is_ascii_digit) {
+            let stat = fs::read_to_string(format!("/proc/{}/stat", name.display())).unwrap_or_default();
+            found.extend(read(&stat));
+        }
+    }
+    Ok(found)
+}
+
+/// Those that descend from `ancestor`.
+fn below(ancestor: i32, processes: &[Process]) -> BTreeSet<i32> {
+    let mut found = BTreeSet::new();
+    let mut parents = vec![ancestor];
+    while let Some(parent) = parents.pop() {
+        let children = processes.iter().filter(|process| process.parent == parent && process.pid != parent);
+        parents.extend(children.map(|child| child.pid).filter(|pid| found.insert(*pid)));
+    }
+    found
+}
+
+/// Takes note of the ends of children that nobody else awaits, but for `kept`.
+pub(crate) fn reap(kept: &BTreeSet<i32>) -> io::Result<()> {
+    let own = rustix::process::getpid().as_raw_nonzero().get();
+    let ended = all()?.into_iter().filter(|process| process.parent == own && process.zombie);
+    for pid in ended.map(|process| process.pid).filter(|pid| !kept.contains(pid)).filter_map(Pid::from_raw) {
+        // One that somebody else has taken note of is gone as well.
+        let _ = waitid(WaitId::Pid(pid), WaitIdOptions::EXITED | WaitIdOptions::NOHANG);
+    }
+    Ok(())
+}
+
+/// Ends all, and waits until none is left; `ended` is told of each child that this process had. What forks while it is being
+/// ended is found in the next turn: each has the end of a process before it.
+pub(crate) fn end(mut ended: impl FnMut(i32, WaitStatus)) -> io::Result<()> {
+    let own = rustix::process::getpid().as_raw_nonzero().get();
+    loop {
+        for pid in below(own, &all()?).into_iter().filter_map(Pid::from_raw) {
+            match kill_process(pid, Signal::KILL) {
+                Ok(()) | Err(Errno::SRCH) => {}
+                Err(e) => return Err(e.into()),
+            }
+        }
+        match rustix::io::retry_on_intr(|| wait(WaitOptions::empty())) {
+            Ok(Some((pid, status))) => ended(pid.as_raw_nonzero().get(), status),
+            Ok(None) => {}
+            Err(Errno::CHILD) => return Ok(()),
+            Err(e) => return Err(e.into()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_process_is_read_whatever_its_program_is_called() {
+        let stat = "42 (a) S 1 (b)) Z 7 42 42 0 -1 4194304";
+        assert_eq!(read(stat), Some(Process { pid: 42, parent: 7, zombie: true }));
+        assert_eq!(read(""), None);
+        assert_eq!(read("42 (sh"), None);
+    }
+
+    #[test]
+    fn descendants_of_descendants_are_found_and_others_are_not() {
+        let process = |pid, parent| Process { pid, parent, zombie: false };
+        let all = [process(1, 0), process(5, 1), process(6, 5), process(7, 6), process(8, 1), process(9, 8)];
+        assert_eq!(below(5, &all), [6, 7].into());
+        assert_eq!(below(9, &all), [].into());
+    }
+
+    #[test]
+    fn this_process_is_among_all() {
+        let own = rustix::process::getpid().as_raw_nonzero().get();
+        assert!(all().unwrap().iter().any(|process| process.pid == own && !process.zombie));
+    }
+}

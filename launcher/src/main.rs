@@ -1,0 +1,159 @@
+//! `cool-launcher`: listens for the agent of its node, and gives each of its jobs a supervisor, a process that runs with all rights
+//! and uses them to start the job's ranks as the job's user.
+
+use clap::{Parser, Subcommand};
+use cool_launcher::account::{Account, AccountError};
+use cool_launcher::{Policy, supervise};
+use cool_proto::seqpacket;
+use rustix::event::{PollFd, PollFlags, poll};
+use rustix::fs::{Gid, Mode, Uid};
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitCode, Stdio};
+use tracing::{info, warn};
+use tracing_subscriber::filter::{EnvFilter, LevelFilter};
+
+/// Connections that wait to be taken.
+const BACKLOG: i32 = 64;
+/// Jobs at once; agents take fewer.
+const SUPERVISORS_MAX: usize = 4096;
+
+/// Starts the ranks of a node's jobs as their users, for the agent, which has no rights to do so.
+///
+/// Runs as root, and does nothing else: each job gets a process of its own that starts its ranks with the user's number and
+/// groups, in a cgroup that ends with the job. Only the agent's account may ask. Writes a line for every process that it starts.
+#[derive(Debug, Parser)]
+#[command(name = "cool-launcher", version)]
+struct Options {
+    /// The unix socket on which to listen for the agent
+    #[arg(long, value_name = "PATH", default_value = "/run/cool-launcher/launcher.sock")]
+    socket: PathBuf,
+    /// The agent's account, by name or number: only its processes may ask, and no job runs as it
+    #[arg(long, value_name = "NAME", default_value = "cool", global = true)]
+    agent_user: String,
+    /// Start nothing as a user of a smaller number; 0 permits root
+    #[arg(long, value_name = "UID", default_value_t = 1000, global = true)]
+    min_uid: u32,
+    #[command(subcommand)]
+    part: Option<Part>,
+}
+
+#[derive(Debug, Subcommand)]
+enum Part {
+    /// The supervisor of one job, whose agent is at standard input; started by this program itself
+    #[command(hide = true)]
+    Supervise,
+}
+
+/// Why the program ends.
+#[derive(Debug, thiserror::Error)]
+enum Error {
+    #[error("cool-launcher starts processes as other users: it has to run as root")]
+    NotRoot,
+    #[error("--agent-user: {0}")]
+    Account(#[from] AccountError),
+    #[error("--agent-user {0} is root: agents run as a user of their own")]
+    AgentIsRoot(String),
+    #[error("{} is another running launcher's socket; stop it or choose another --socket", .0.display())]
+    InUse(PathBuf),
+    #[error("cannot listen at {}: {source}; choose another --socket", .path.display())]
+    Listen { path: PathBuf, source: io::Error },
+    #[error("RUST_LOG: {0}")]
+    Log(#[from] tracing_subscriber::filter::FromEnvError),
+    #[error(transparent)]
+    Supervise(#[from] cool_launcher::supervisor::SuperviseError),
+    #[error(transparent)]
+    System(#[from] io::Error),
+}
+
+fn main() -> ExitCode {
+    match run(&Options::parse()) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("cool-launcher: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run(options: &Options) -> Result<(), Error> {
+    let filter = EnvFilter::builder().with_default_directive(LevelFilter::INFO.into()).from_env()?;
+    tracing_subscriber::fmt().with_writer(io::stderr).with_ansi(false).with_env_filter(filter).init();
+    if !rustix::process::geteuid().is_root() {
+        return Err(Error::NotRoot);
+    }
+    let agent = Account::of(&options.agent_user)?;
+    if agent.uid == 0 {
+        return Err(Error::AgentIsRoot(agent.name));
+    }
+    if let Some(Part::Supervise) = options.part {
+        let socket = rustix::io::fcntl_dupfd_cloexec(io::stdin(), 3).map_err(io::Error::from)?;
+        return Ok(supervise(socket, Policy::Privileged { min_uid: options.min_uid, agent: agent.uid })?);
+    }
+    let listener = listen(&options.socket, &agent)?;
+    info!(socket = %options.socket.display(), agent = agent.name, min_uid = options.min_uid, "ready");
+    serve(&listener, &agent, options)
+}
+
+/// A socket that the agent's account may open, and nobody else. One that a dead launcher left behind is replaced.
+fn listen(path: &Path, agent: &Account) -> Result<OwnedFd, Error> {
+    let error = |source| Error::Listen { path: path.to_path_buf(), source };
+    match seqpacket::connect(path) {
+        Ok(_) => return Err(Error::InUse(path.to_path_buf())),
+        Err(e) if e.kind() == io::ErrorKind::ConnectionRefused => {
+            std::fs::remove_file(path).map_err(error)?
+        }
+        // Nothing there, or something that bind will name.
+        Err(_) => {}
+    }
+    let before = rustix::process::umask(Mode::from_raw_mode(0o177));
+    let listener = seqpacket::listen(path, BACKLOG);
+    rustix::process::umask(before);
+    let owner = (Some(Uid::from_raw(agent.uid)), None::<Gid>);
+    rustix::fs::chown(path, owner.0, owner.1).map_err(|e| error(e.into()))?;
+    listener.map_err(error)
+}
+
+/// Gives every connection of the agent a supervisor. They go on if this process ends.
+fn serve(listener: &OwnedFd, agent: &Account, options: &Options) -> Result<(), Error> {
+    let mut supervisors: Vec<Child> = Vec::new();
+    loop {
+        rustix::io::retry_on_intr(|| poll(&mut [PollFd::new(listener, PollFlags::IN)], None))
+            .map_err(io::Error::from)?;
+        supervisors.retain_mut(|child| !matches!(child.try_wait(), Ok(Some(_))));
+        let connection = rustix::net::accept_with(listener, rustix::net::SocketFlags::CLOEXEC);
+        let connection = match connection {
+            Ok(connection) => connection,
+            Err(e) => {
+                warn!("cannot take a connection: {e}");
+                continue;
+            }
+        };
+        let uid = peer(&connection)?;
+        if uid != agent.uid {
+            warn!(uid, "turned away: only the agent's account may ask");
+        } else if supervisors.len() >= SUPERVISORS_MAX {
+            warn!(SUPERVISORS_MAX, "turned away: too many jobs");
+        } else {
+            match supervisor(connection, options) {
+                Ok(child) => supervisors.push(child),
+                Err(e) => warn!("cannot start a supervisor: {e}"),
+            }
+        }
+    }
+}
+
+fn peer(connection: impl AsFd) -> io::Result<u32> {
+    Ok(rustix::net::sockopt::socket_peercred(connection)?.uid.as_raw())
+}
+
+/// This program, for one job. A process group of its own, so that what ends this process does not end the job.
+fn supervisor(connection: OwnedFd, options: &Options) -> io::Result<Child> {
+    Command::new("/proc/self/exe")
+        .args(["--agent-user", &options.agent_user, "--min-uid", &options.min_uid.to_string(), "supervise"])
+        .stdin(Stdio::from(connection))
+        .process_group(0)
+        .spawn()
+}

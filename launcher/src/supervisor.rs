@@ -1,0 +1,331 @@
+//! The processes of one job on this node, from the first to the last: started as its user, signalled, and ended with all that
+//! they have started, also when the agent is gone.
+//!
+//! A rank that has ended is kept as a zombie until what it left in its process group has been ended too: so its number, which
+//! is the group's, is nobody else's meanwhile.
+
+use crate::account::Account;
+use crate::cgroup::Cgroup;
+use crate::policy::Policy;
+use crate::spawn::{Conditions, child_ends, spawn};
+use crate::{LAUNCHER_VERSION, descendants};
+use cool_proto::launcher::reply::Body as Answer;
+use cool_proto::launcher::request::Body;
+use cool_proto::launcher::{
+    Begin, Begun, Ended, Exited, NotStarted, Refused, Reply, Request, Start, Started,
+};
+use cool_proto::seqpacket::{self, SeqPacket};
+use prost::Message as _;
+use rustix::event::{PollFd, PollFlags, poll};
+use rustix::io::Errno;
+use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, WaitStatus, kill_process_group, waitid};
+use std::collections::{BTreeMap, BTreeSet};
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::process::{Command, Stdio};
+use tracing::{info, warn};
+
+/// Ranks that one job may start here.
+const RANKS_MAX: usize = 1 << 16;
+
+/// Why a supervisor ends early.
+#[derive(Debug, thiserror::Error)]
+pub enum SuperviseError {
+    /// The system does not let it do its work.
+    #[error(transparent)]
+    System(#[from] io::Error),
+    /// The agent does not keep to the contract.
+    #[error("the agent breaks the contract: {0}")]
+    Broken(String),
+}
+
+impl From<Errno> for SuperviseError {
+    fn from(e: Errno) -> SuperviseError {
+        SuperviseError::System(e.into())
+    }
+}
+
+impl From<prost::DecodeError> for SuperviseError {
+    fn from(e: prost::DecodeError) -> SuperviseError {
+        SuperviseError::Broken(e.to_string())
+    }
+}
+
+/// A process that was started as a rank.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Rank {
+    /// It runs.
+    Running(Pid),
+    /// It has ended, and is still a zombie.
+    Ended(Pid),
+    /// Nothing is left.
+    Swept,
+}
+
+/// One job's processes here.
+struct Job {
+    number: u64,
+    account: Account,
+    /// Whether processes run as another account than this one.
+    other: bool,
+    /// That they are in; none: this process takes in those whose parents have ended.
+    cgroup: Option<Cgroup>,
+    ranks: BTreeMap<u32, Rank>,
+    agent: OwnedFd,
+}
+
+/// Serves the agent at the other end of a socket for one job, until it hangs up; then none of the job's processes is left.
+///
+/// # Errors
+/// If the agent breaks the contract, or the system does not play along; then, too, none is left as far as that can be done.
+pub fn supervise(agent: OwnedFd, policy: Policy) -> Result<(), SuperviseError> {
+    let ends = child_ends()?;
+    let Some(mut job) = begin(agent, policy)? else { return Ok(()) };
+    let served = job.serve(&ends);
+    let ended = job.end();
+    if let Ok(true) = served {
+        job.tell(Answer::Ended(Ended {}))?;
+    }
+    info!(job = job.number, "its processes are gone");
+    ended?;
+    served.map(drop)
+}
+
+/// Takes the first message; none if no job begins.
+fn begin(agent: OwnedFd, policy: Policy) -> Result<Option<Job>, SuperviseError> {
+    let Some(packet) = seqpacket::receive(&agent)? else { return Ok(None) };
+    let Request { body: Some(Body::Begin(Begin { version, job, user })) } = Request::decode(&*packet.bytes)?
+    else {
+        return Err(SuperviseError::Broken("its first message is not Begin".to_owned()));
+    };
+    let account = match version {
+        LAUNCHER_VERSION => policy.account(&user).map_err(|why| why.to_string()),
+        _ => Err(format!(
+            "the agent speaks version {version} of the contract, cool-launcher {LAUNCHER_VERSION}; install the same release of both"
+        )),
+    };
+    let account = match account {
+        Ok(account) => account,
+        Err(message) => {
+            warn!(job, user, why = message, "refused");
+            send(&agent, Answer::Refused(Refused { message }))?;
+            return Ok(None);
+        }
+    };
+    let made = Cgroup::make(job);
+    if made.is_err() {
+        rustix::process::set_child_subreaper(Some(rustix::process::getpid()))?;
+    }
+    let (cgroup, why) =
+        made.map_or_else(|why| (None, why.to_string()), |cgroup| (Some(cgroup), String::new()));
+    let path = cgroup.as_ref().map(|cgroup| cgroup.path().display().to_string()).unwrap_or_default();
+    let begun = Begun { uid: account.uid, cgroup: path, why_no_cgroup: why };
+    let other = matches!(policy, Policy::Privileged { .. });
+    let job = Job { number: job, account, other, cgroup, ranks: BTreeMap::new(), agent };
+    job.tell(Answer::Begun(begun))?;
+    Ok(Some(job))
+}
+
+fn send(agent: impl AsFd, body: Answer) -> io::Result<()> {
+    match seqpacket::send(agent, &Reply { body: Some(body) }.encode_to_vec(), &[]) {
+        // Whoever has hung up needs no answer; that it has is read next.
+        Err(e) if e.kind() == io::ErrorKind::BrokenPipe => Ok(()),
+        sent => sent,
+    }
+}
+
+impl Job {
+    fn tell(&self, body: Answer) -> io::Result<()> {
+        send(&self.agent, body)
+    }
+
+    /// Does what the agent says until the end; whether it waits for that.
+    fn serve(&mut self, ends: &OwnedFd) -> Result<bool, SuperviseError> {
+        loop {
+            let mut ready = [PollFd::new(&self.agent, PollFlags::IN), PollFd::new(ends, PollFlags::IN)];
+            rustix::io::retry_on_intr(|| poll(&mut ready, None))?;
+            let (said, ended) = (!ready[0].revents().is_empty(), !ready[1].revents().is_empty());
+            if ended {
+                // What it says is looked up.
+                rustix::io::read(ends, &mut [0; 512])?;
+                self.note_ends()?;
+            }
+            if said {
+                let Some(packet) = seqpacket::receive(&self.agent)? else { return Ok(false) };
+                let body = Request::decode(&*packet.bytes)?.body;
+                match body {
+                    Some(Body::Start(start)) => self.start(start, packet)?,
+                    Some(Body::Signal(signal)) => self.signal(signal.signal)?,
+                    Some(Body::Sweep(sweep)) => self.sweep(sweep.rank)?,
+                    Some(Body::End(_)) => return Ok(true),
+                    Some(Body::Begin(_)) => {
+                        return Err(SuperviseError::Broken("Begin came twice".to_owned()));
+                    }
+                    None => return Err(SuperviseError::Broken("a message of no known kind".to_owned())),
+                }
+            }
+        }
+    }
+
+    fn start(&mut self, start: Start, packet: SeqPacket) -> Result<(), SuperviseError> {
+        let rank = start.rank;
+        if self.ranks.contains_key(&rank) || self.ranks.len() >= RANKS_MAX {
+            return Err(SuperviseError::Broken(format!("rank {rank} is started twice, or is one too many")));
+        }
+        let Ok([out, err]) = <[OwnedFd; 2]>::try_from(packet.descriptors) else {
+            return Err(SuperviseError::Broken("a rank without its output".to_owned()));
+        };
+        let (user, uid, gid) = (self.account.name.as_str(), self.account.uid, self.account.gid);
+        let started = self.command(&start, out, err).and_then(|command| {
+            let conditions = Conditions {
+                account: self.other.then_some(&self.account),
+                procs: self.cgroup.as_ref().map(Cgroup::procs),
+                workdir: &start.workdir,
+            };
+            spawn(command, &conditions)
+        });
+        let pid = started.and_then(|child| {
+            let raw = i32::try_from(child.id()).map_err(io::Error::other)?;
+            Pid::from_raw(raw).ok_or_else(|| io::Error::other("a process without a number"))
+        });
+        match pid {
+            Ok(pid) => {
+                let process = pid.as_raw_nonzero().get();
+                info!(
+                    job = self.number,
+                    rank,
+                    user,
+                    uid,
+                    gid,
+                    pid = process,
+                    program = start.program,
+                    workdir = start.workdir,
+                    "started"
+                );
+                self.ranks.insert(rank, Rank::Running(pid));
+                self.tell(Answer::Started(Started { rank, pid: process.unsigned_abs() }))?;
+            }
+            Err(e) => {
+                warn!(job = self.number, rank, user, uid, gid, program = start.program, why = %e, "not started");
+                self.tell(Answer::NotStarted(NotStarted { rank, error: e.to_string() }))?;
+            }
+        }
+        Ok(())
+    }
+
+    /// The program with its arguments, variables and output. Nothing of this process's environment is passed on.
+    fn command(&self, start: &Start, out: OwnedFd, err: OwnedFd) -> io::Result<Command> {
+        let invalid = |what: &str| io::Error::new(io::ErrorKind::InvalidInput, what.to_owned());
+        if start.program.is_empty() {
+            return Err(invalid("no program is named"));
+        }
+        if let Some(name) = start.env.keys().find(|name| name.is_empty() || name.contains(['=', '\0'])) {
+            return Err(invalid(&format!("{name:?} is no name of a variable")));
+        }
+        let mut command = Command::new(&start.program);
+        command
+            .args(&start.args)
+            .env_clear()
+            .envs(self.account.environment())
+            .envs(&start.env)
+            .stdin(Stdio::null())
+            .stdout(Stdio::from(out))
+            .stderr(Stdio::from(err));
+        Ok(command)
+    }
+
+    /// Passes a signal on to the ranks that run.
+    fn signal(&self, number: i32) -> Result<(), SuperviseError> {
+        let signal = Signal::from_named_raw(number)
+            .ok_or_else(|| SuperviseError::Broken(format!("there is no signal {number}")))?;
+        for rank in self.ranks.values() {
+            if let Rank::Running(pid) = rank {
+                kill_group(*pid, signal)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Ends what a rank left in its process group.
+    fn sweep(&mut self, number: u32) -> Result<(), SuperviseError> {
+        if let Some(rank) = self.ranks.get_mut(&number)
+            && let Rank::Ended(pid) = *rank
+        {
+            kill_group(pid, Signal::KILL)?;
+            rustix::io::retry_on_intr(|| waitid(WaitId::Pid(pid), WaitIdOptions::EXITED))?;
+            *rank = Rank::Swept;
+        }
+        Ok(())
+    }
+
+    /// Tells which ranks have ended.
+    fn note_ends(&mut self) -> Result<(), SuperviseError> {
+        let mut told = Vec::new();
+        for (number, rank) in &mut self.ranks {
+            let Rank::Running(pid) = *rank else { continue };
+            let look = WaitIdOptions::EXITED | WaitIdOptions::NOHANG | WaitIdOptions::NOWAIT;
+            if let Some(status) = rustix::io::retry_on_intr(|| waitid(WaitId::Pid(pid), look))? {
+                *rank = Rank::Ended(pid);
+                told.push(exited(*number, status.exit_status(), status.terminating_signal()));
+            }
+        }
+        for exited in told {
+            self.tell(Answer::Exited(exited))?;
+        }
+        if self.cgroup.is_none() {
+            descendants::reap(&self.pids())?;
+        }
+        Ok(())
+    }
+
+    fn pids(&self) -> BTreeSet<i32> {
+        let pid = |rank: &Rank| match rank {
+            Rank::Running(pid) | Rank::Ended(pid) => Some(pid.as_raw_nonzero().get()),
+            Rank::Swept => None,
+        };
+        self.ranks.values().filter_map(pid).collect()
+    }
+
+    /// Ends all that the job has here, and tells how ranks that still ran ended.
+    fn end(&mut self) -> Result<(), SuperviseError> {
+        match self.cgroup.take() {
+            Some(cgroup) => {
+                cgroup.end()?;
+                self.note_ends()?;
+                let ended: Vec<u32> = self.ranks.keys().copied().collect();
+                ended.into_iter().try_for_each(|rank| self.sweep(rank))
+            }
+            None => {
+                let mut ended = Vec::new();
+                descendants::end(|pid, status| ended.push((pid, status)))?;
+                self.tell_ended(&ended)
+            }
+        }
+    }
+
+    fn tell_ended(&self, ended: &[(i32, WaitStatus)]) -> Result<(), SuperviseError> {
+        for (number, rank) in &self.ranks {
+            let Rank::Running(pid) = rank else { continue };
+            if let Some((_, status)) = ended.iter().find(|(ended, _)| *ended == pid.as_raw_nonzero().get()) {
+                self.tell(Answer::Exited(exited(
+                    *number,
+                    status.exit_status(),
+                    status.terminating_signal(),
+                )))?;
+            }
+        }
+        Ok(())
+    }
+}
+
+fn exited(rank: u32, code: Option<i32>, signal: Option<i32>) -> Exited {
+    Exited { rank, code: code.unwrap_or(-1), signal: signal.unwrap_or(0) }
+}
+
+/// Signals the group of a rank that is a process or a zombie, so that the number is its own.
+fn kill_group(pid: Pid, signal: Signal) -> Result<(), SuperviseError> {
+    match kill_process_group(pid, signal) {
+        Ok(()) | Err(Errno::SRCH) => Ok(()),
+        Err(e) => Err(e.into()),
+    }
+}

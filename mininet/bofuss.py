@@ -1,0 +1,43 @@
+"""Switches that are not Open vSwitch: BOFUSS, the basic OpenFlow 1.3 user-space software switch (Fernandes et al., JNCA 2020), to try flow rules against.
+
+Its programs ofdatapath and ofprotocol have to be on the PATH; tools/build-bofuss makes them. It speaks no TLS and forwards some hundred Mbit/s.
+"""
+import shutil
+import subprocess
+import tempfile
+
+from emulator import Switch
+
+PROGRAMS = ("ofdatapath", "ofprotocol")
+
+
+def is_installed():
+    return all(map(shutil.which, PROGRAMS))
+
+
+class Bofuss(Switch):
+    """A switch in the root namespace: a datapath, and once it is to have a controller, the channel to it."""
+
+    def start(self, _controllers):
+        self.folder = tempfile.TemporaryDirectory(prefix="cool-bofuss-")
+        self.processes = []
+        ports = ",".join(intf.name for intf in self.intfList() if intf.name != "lo")
+        self.begin("ofdatapath", "-i", ports, "punix:" + self.socket(), "-d", "%012x" % int(self.dpid, 16), "--no-slicing")
+
+    def look_for(self, controller):
+        self.begin("ofprotocol", "unix:" + self.socket(), controller, "--fail=closed")
+
+    def begin(self, *command):
+        log = open("%s/%s.log" % (self.folder.name, command[0]), "w")
+        with log:
+            self.processes.append(subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log))
+
+    def socket(self):
+        return self.folder.name + "/datapath"
+
+    def stop(self, deleteIntfs=True):
+        for process in reversed(self.processes):
+            process.terminate()
+            process.wait()
+        self.folder.cleanup()
+        super().stop(deleteIntfs)

@@ -1,0 +1,300 @@
+//! One job's ranks on this node, from their start to the end of all that they have started.
+
+use super::Supervisors;
+use super::output::Forwarded;
+use super::supervisor::Supervisor;
+use crate::agent::Agent;
+use cool_launcher::LAUNCHER_VERSION;
+use cool_proto::control::{self, Exited, Launch};
+use cool_proto::launcher::{self, Begin, Begun, End, NotStarted, Start, Started, Sweep, reply, request};
+use rustix::process::Signal;
+use std::collections::{BTreeMap, HashMap};
+use std::os::fd::AsFd;
+use std::path::PathBuf;
+use std::sync::{Arc, Once};
+use std::time::Duration;
+use tokio::sync::broadcast::error::RecvError;
+use tokio::sync::{broadcast, mpsc, watch};
+use tokio::task::JoinSet;
+use tokio::time::{Instant, sleep_until, timeout};
+use tracing::{info, warn};
+
+/// Time between the signals that ask ranks to end and that make them end.
+const GRACE: Duration = Duration::from_secs(3);
+
+/// Time that what a rank left behind may keep its output open after it has ended.
+const LINGER: Duration = Duration::from_secs(1);
+
+/// Time for a supervisor to look up the job's user: some systems ask others who users are.
+const BEGIN_WITHIN: Duration = Duration::from_secs(10);
+
+/// Time for what was killed to be gone.
+const END_WITHIN: Duration = Duration::from_secs(10);
+
+/// That processes which left their rank's group are found by their parents only is said once.
+static WITHOUT_CGROUPS: Once = Once::new();
+
+/// Ranks to run.
+#[derive(Debug)]
+pub(super) struct Job {
+    pub(super) launch: Launch,
+    pub(super) agent: Agent,
+    /// Where its ranks find the agent.
+    pub(super) socket: PathBuf,
+    pub(super) supervisors: Arc<Supervisors>,
+    pub(super) events: mpsc::Sender<control::agent_message::Body>,
+    /// Whether its ranks are to wait when they print: whoever reads that is behind.
+    pub(super) held: watch::Receiver<bool>,
+}
+
+/// How far it is.
+struct Progress {
+    supervisor: Arc<Supervisor>,
+    /// The output of ranks that run.
+    running: BTreeMap<u32, Forwarded>,
+    /// Ranks that have ended, whose output is still read.
+    ending: JoinSet<Exited>,
+    /// When what was asked to end is made to.
+    deadline: Option<Instant>,
+    /// The supervisor was told to end all, and has said that nothing is left, or is gone itself.
+    ended: bool,
+    over: bool,
+}
+
+impl Job {
+    /// Runs the ranks until they have ended, by themselves or because there are no more signals. The last that ends is told of
+    /// when nothing of the job is left here.
+    pub(super) async fn run(self, mut signals: broadcast::Receiver<Signal>) {
+        let supervisor = match self.begin().await {
+            Ok(supervisor) => Arc::new(supervisor),
+            Err(reason) => {
+                let error =
+                    format!("cannot start {} on node {}: {reason}", self.described(), self.agent.node());
+                warn!(job = self.launch.job, "{error}");
+                for rank in &self.launch.ranks {
+                    self.tell(self.exited(*rank, -1, 0, error.clone())).await;
+                }
+                return;
+            }
+        };
+        let (running, ending) = (BTreeMap::new(), JoinSet::new());
+        let mut progress =
+            Progress { supervisor, running, ending, deadline: None, ended: false, over: false };
+        for rank in &self.launch.ranks {
+            if let Err(e) = self.start(*rank, &mut progress).await {
+                self.not_started(*rank, &e.to_string(), &mut progress);
+            }
+        }
+        let last = self.attend(&mut progress, &mut signals).await;
+        if !progress.ended {
+            progress.end().await;
+        }
+        if !progress.over && timeout(END_WITHIN, self.last_words(&mut progress)).await.is_err() {
+            warn!(job = self.launch.job, "its processes are not gone within {END_WITHIN:?}");
+        }
+        if let Some(last) = last {
+            self.tell(last).await;
+        }
+        if let Some(supervisor) = Arc::into_inner(progress.supervisor)
+            && let Err(e) = supervisor.close().await
+        {
+            warn!(job = self.launch.job, "cannot learn how its supervisor ended: {e}");
+        }
+    }
+
+    /// A supervisor that runs as the job's user; the job's group is that user's from now on.
+    async fn begin(&self) -> Result<Supervisor, String> {
+        let supervisor = Supervisor::open(&self.supervisors).await.map_err(|e| e.to_string())?;
+        let (job, user) = (self.launch.job, self.launch.user.clone());
+        let begin = Begin { version: LAUNCHER_VERSION, job, user };
+        supervisor.tell(request::Body::Begin(begin), &[]).await.map_err(|e| e.to_string())?;
+        let answer = timeout(BEGIN_WITHIN, supervisor.hear()).await;
+        match answer.map_err(|_| format!("its supervisor does not begin within {BEGIN_WITHIN:?}"))? {
+            Ok(Some(reply::Body::Begun(Begun { uid, cgroup, why_no_cgroup }))) => {
+                if cgroup.is_empty() {
+                    WITHOUT_CGROUPS.call_once(|| {
+                        warn!(
+                            why = why_no_cgroup,
+                            "jobs have no cgroups here: what they start is found by its parents"
+                        );
+                    });
+                }
+                info!(job, user = self.launch.user, uid, cgroup, "job begins");
+                self.agent.set_owner(self.launch.group, uid);
+                Ok(supervisor)
+            }
+            Ok(Some(reply::Body::Refused(refused))) => Err(refused.message),
+            Ok(Some(_)) => Err("its supervisor breaks the contract".to_owned()),
+            Ok(None) => Err("its supervisor has ended at once".to_owned()),
+            Err(e) => Err(e.to_string()),
+        }
+    }
+
+    async fn start(&self, rank: u32, progress: &mut Progress) -> std::io::Result<()> {
+        let (forwarded, ends) = Forwarded::new(self.launch.job, rank, &self.events, &self.held)?;
+        let start = Start {
+            rank,
+            program: self.launch.program.clone(),
+            args: self.launch.args.clone(),
+            env: self.environment(rank),
+            workdir: self.launch.workdir.clone(),
+        };
+        progress.running.insert(rank, forwarded);
+        let ends = ends.each_ref().map(AsFd::as_fd);
+        progress.supervisor.tell(request::Body::Start(start), &ends).await
+    }
+
+    /// The job's own variables, and those by which a rank finds its agent.
+    fn environment(&self, rank: u32) -> HashMap<String, String> {
+        let launch = &self.launch;
+        let own = [
+            ("COOL_SOCKET", self.socket.display().to_string()),
+            ("COOL_JOB", launch.job.to_string()),
+            ("COOL_GROUP", launch.group.to_string()),
+            ("COOL_RANK", rank.to_string()),
+            ("COOL_SIZE", launch.size.to_string()),
+        ];
+        let own = own.into_iter().map(|(name, value)| (name.to_owned(), value));
+        launch.env.clone().into_iter().chain(own).collect()
+    }
+
+    /// Follows the ranks to their ends and tells of each but the last, which it returns.
+    async fn attend(
+        &self,
+        progress: &mut Progress,
+        signals: &mut broadcast::Receiver<Signal>,
+    ) -> Option<Exited> {
+        let mut left = self.launch.ranks.len();
+        let mut last = None;
+        while left > 0 {
+            let deadline = progress.deadline;
+            tokio::select! {
+                said = progress.supervisor.hear(), if !progress.over => self.note(said, progress),
+                passed = signals.recv(), if deadline.is_none() && !progress.ended => match passed {
+                    Ok(signal) => progress.signal(signal).await,
+                    Err(RecvError::Lagged(lost)) => warn!(job = self.launch.job, lost, "signals lost"),
+                    // Told to end, or the launcher is gone.
+                    Err(RecvError::Closed) => {
+                        progress.signal(Signal::TERM).await;
+                        progress.deadline = Some(Instant::now() + GRACE);
+                    }
+                },
+                () = at(deadline), if !progress.ended => progress.end().await,
+                Some(ended) = progress.ending.join_next() => {
+                    left -= 1;
+                    match ended {
+                        Ok(exited) if left == 0 => last = Some(exited),
+                        Ok(exited) => self.tell(exited).await,
+                        Err(e) => warn!(job = self.launch.job, "a rank was not attended to its end: {e}"),
+                    }
+                }
+            }
+        }
+        last
+    }
+
+    /// Hears the supervisor out.
+    async fn last_words(&self, progress: &mut Progress) {
+        while !progress.over {
+            let said = progress.supervisor.hear().await;
+            self.note(said, progress);
+        }
+    }
+
+    /// Takes note of what the supervisor says.
+    fn note(&self, said: std::io::Result<Option<reply::Body>>, progress: &mut Progress) {
+        let job = self.launch.job;
+        match said {
+            Ok(Some(reply::Body::Started(Started { rank, pid }))) => {
+                info!(job, rank, pid, program = self.launch.program, "started");
+            }
+            Ok(Some(reply::Body::NotStarted(NotStarted { rank, error }))) => {
+                self.not_started(rank, &error, progress);
+            }
+            Ok(Some(reply::Body::Exited(launcher::Exited { rank, code, signal }))) => {
+                info!(job, rank, code, signal, "ended");
+                let Some(output) = progress.running.remove(&rank) else { return };
+                output.rank_has_ended();
+                let exited = self.exited(rank, code, signal, String::new());
+                progress.ending.spawn(drained(progress.supervisor.clone(), output, exited));
+            }
+            Ok(Some(reply::Body::Ended(_))) => self.broken("its supervisor has ended the job", progress),
+            Ok(Some(reply::Body::Begun(_) | reply::Body::Refused(_))) => {
+                warn!(job, "its supervisor begins again")
+            }
+            Ok(None) => self.broken("its supervisor has ended", progress),
+            Err(e) => self.broken(&format!("its supervisor is not heard: {e}"), progress),
+        }
+    }
+
+    /// Nothing is known of the ranks any more; the kernel ends them with their supervisor.
+    fn broken(&self, why: &str, progress: &mut Progress) {
+        progress.over = true;
+        let ranks: Vec<u32> = progress.running.keys().copied().collect();
+        if !ranks.is_empty() {
+            warn!(job = self.launch.job, "{why}");
+        }
+        for rank in ranks {
+            let Some(output) = progress.running.remove(&rank) else { continue };
+            let exited = output.counted(self.exited(rank, -1, 0, why.to_owned()));
+            progress.ending.spawn(async move { exited });
+        }
+    }
+
+    fn not_started(&self, rank: u32, why: &str, progress: &mut Progress) {
+        let error = format!("cannot start {} on node {}: {why}", self.described(), self.agent.node());
+        warn!(job = self.launch.job, rank, "{error}");
+        progress.running.remove(&rank);
+        let exited = self.exited(rank, -1, 0, error);
+        progress.ending.spawn(async move { exited });
+    }
+
+    fn exited(&self, rank: u32, code: i32, signal: i32, error: String) -> Exited {
+        Exited { job: self.launch.job, rank, code, signal, error, ..Exited::default() }
+    }
+
+    /// Nobody listens any more only when the agent ends; then nobody misses it.
+    async fn tell(&self, exited: Exited) {
+        let _ = self.events.send(control::agent_message::Body::Exited(exited)).await;
+    }
+
+    fn described(&self) -> String {
+        match self.launch.workdir.as_str() {
+            "" => self.launch.program.clone(),
+            directory => format!("{} in {directory}", self.launch.program),
+        }
+    }
+}
+
+impl Progress {
+    /// One that cannot be told anything is gone, which is heard next.
+    async fn signal(&self, signal: Signal) {
+        let message = request::Body::Signal(launcher::Signal { signal: signal.as_raw() });
+        let _ = self.supervisor.tell(message, &[]).await;
+    }
+
+    /// Ends whatever the job still has.
+    async fn end(&mut self) {
+        self.ended = true;
+        let _ = self.supervisor.tell(request::Body::End(End {}), &[]).await;
+    }
+}
+
+/// Waits for the rest of a rank's output. Whoever still holds it open was left behind by the rank, in its process group.
+async fn drained(supervisor: Arc<Supervisor>, mut output: Forwarded, exited: Exited) -> Exited {
+    if timeout(LINGER, output.drained()).await.is_err() {
+        let sweep = request::Body::Sweep(Sweep { rank: exited.rank });
+        // As for signals.
+        let _ = supervisor.tell(sweep, &[]).await;
+        // Unless it made a group of its own: then its output is lost.
+        let _ = timeout(LINGER, output.drained()).await;
+    }
+    output.counted(exited)
+}
+
+async fn at(deadline: Option<Instant>) {
+    match deadline {
+        Some(deadline) => sleep_until(deadline).await,
+        None => std::future::pending().await,
+    }
+}

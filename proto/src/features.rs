@@ -1,0 +1,11 @@
+//! What a program can beyond its version of the contract: bits that agent and controller say when the agent registers. What both have to know
+//! is done if both have said it.
+
+/// Datagrams of a group carry a tag under its key, and agents that connect prove who they are.
+pub const TAGS: u64 = 1;
+
+/// The payload of a group is encrypted, if that is asked for.
+pub const ENCRYPTION: u64 = 1 << 1;
+
+/// What programs of this release can.
+pub const ALL: u64 = TAGS;

@@ -1,0 +1,46 @@
+//! The numbers of jobs and groups: none is used twice, whichever life of the controller gives it out. They count on from the
+//! moment at which that life began, so that the last digits are what people need to say.
+
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+/// Numbers for each unit of time, and short numbers.
+const SHORT: u64 = 100_000;
+
+/// Unit of time: no two lives of controllers begin within one.
+pub const TICK: Duration = Duration::from_millis(100);
+
+/// The ticks count from the beginning of 2026, so that numbers stay below 2^53 (JSON) until 2311.
+const BEGINNING: Duration = Duration::from_secs(1_767_225_600);
+
+/// The number before the first of a life of the controller that began then, nanoseconds since 1970.
+pub fn before_first(began: u64) -> u64 {
+    let ticks = Duration::from_nanos(began).saturating_sub(BEGINNING).as_millis() / TICK.as_millis();
+    u64::try_from(ticks).unwrap_or(u64::MAX / SHORT).saturating_mul(SHORT)
+}
+
+/// A number as people say it: it means the same while only one life of the controller has made jobs that run.
+pub fn short(number: u64) -> u64 {
+    number % SHORT
+}
+
+/// Now, as nanoseconds since 1970; a clock before that is earlier than all others.
+pub fn now() -> u64 {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    u64::try_from(since.as_nanos()).unwrap_or(u64::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn later_lives_have_larger_numbers_whose_last_digits_begin_anew() {
+        let tick = TICK.as_nanos() as u64;
+        let began = 1_795_000_000_000_000_000;
+        let (one, other) = (before_first(began), before_first(began + tick));
+        assert_eq!((other - one, short(one), short(one + 7)), (SHORT, 0, 7));
+        assert_eq!((before_first(0), short(12)), (0, 12));
+        let in_2300 = 10_413_000_000_000_000_000;
+        assert!(before_first(in_2300) < 1 << 53);
+    }
+}

@@ -1,0 +1,170 @@
+//! Unix sockets that keep messages apart (SOCK_SEQPACKET): a message goes and comes whole, with its descriptors, so that
+//! neither side keeps parts of one. What messages mean is left to the caller.
+
+use rustix::io::Errno;
+use rustix::net::{
+    AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags, SendAncillaryBuffer,
+    SendAncillaryMessage, SendFlags, SocketAddrUnix, SocketFlags, SocketType,
+};
+use std::io::{self, ErrorKind, IoSlice, IoSliceMut};
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::Path;
+
+/// The longest message: what a job gives its ranks as arguments and variables fits, and so it does in the socket's buffer as Linux
+/// makes it.
+pub const PACKET_BYTES_MAX: usize = 160 << 10;
+
+/// The most descriptors that a message brings.
+pub const PACKET_DESCRIPTORS_MAX: usize = 2;
+
+/// A message as it came.
+#[derive(Debug, Default)]
+pub struct SeqPacket {
+    /// Its bytes.
+    pub bytes: Vec<u8>,
+    /// Its descriptors.
+    pub descriptors: Vec<OwnedFd>,
+}
+
+/// Two connected sockets.
+///
+/// # Errors
+/// As `socketpair(2)`.
+pub fn pair() -> io::Result<(OwnedFd, OwnedFd)> {
+    Ok(rustix::net::socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)?)
+}
+
+/// Connects to whoever listens at a path.
+///
+/// # Errors
+/// As `connect(2)`.
+pub fn connect(path: &Path) -> io::Result<OwnedFd> {
+    let socket = unconnected()?;
+    rustix::io::retry_on_intr(|| rustix::net::connect(&socket, &SocketAddrUnix::new(path)?))?;
+    Ok(socket)
+}
+
+/// Listens at a path that nobody uses.
+///
+/// # Errors
+/// As `bind(2)` and `listen(2)`.
+pub fn listen(path: &Path, backlog: i32) -> io::Result<OwnedFd> {
+    let socket = unconnected()?;
+    rustix::net::bind(&socket, &SocketAddrUnix::new(path)?)?;
+    rustix::net::listen(&socket, backlog)?;
+    Ok(socket)
+}
+
+fn unconnected() -> io::Result<OwnedFd> {
+    Ok(rustix::net::socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)?)
+}
+
+/// Sends a message.
+///
+/// # Errors
+/// As `sendmsg(2)`, except that it is tried again after a signal; or if it is too long.
+pub fn send(socket: impl AsFd, bytes: &[u8], descriptors: &[BorrowedFd<'_>]) -> io::Result<()> {
+    if bytes.len() > PACKET_BYTES_MAX {
+        let text = format!("a message of {} bytes; at most {PACKET_BYTES_MAX} are accepted", bytes.len());
+        return Err(io::Error::new(ErrorKind::InvalidInput, text));
+    }
+    if descriptors.len() > PACKET_DESCRIPTORS_MAX {
+        return Err(io::Error::new(ErrorKind::InvalidInput, "more descriptors than a message brings"));
+    }
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(PACKET_DESCRIPTORS_MAX))];
+    let mut control = SendAncillaryBuffer::new(&mut space);
+    if !descriptors.is_empty() {
+        control.push(SendAncillaryMessage::ScmRights(descriptors));
+    }
+    let parts = [IoSlice::new(bytes)];
+    rustix::io::retry_on_intr(|| rustix::net::sendmsg(&socket, &parts, &mut control, SendFlags::NOSIGNAL))?;
+    Ok(())
+}
+
+/// Receives a message; `None` once the other side has hung up.
+///
+/// # Errors
+/// As `recvmsg(2)`, except that it is tried again after a signal; or if it is too long, or brings too many descriptors.
+pub fn receive(socket: impl AsFd) -> io::Result<Option<SeqPacket>> {
+    // One more than there may be, so that too many are seen.
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(PACKET_DESCRIPTORS_MAX + 1))];
+    let mut control = RecvAncillaryBuffer::new(&mut space);
+    let mut bytes = vec![0; PACKET_BYTES_MAX];
+    let received = rustix::io::retry_on_intr(|| {
+        let mut parts = [IoSliceMut::new(&mut bytes)];
+        rustix::net::recvmsg(&socket, &mut parts, &mut control, RecvFlags::CMSG_CLOEXEC)
+    });
+    let message = match received {
+        Ok(message) => message,
+        Err(Errno::CONNRESET) => return Ok(None),
+        Err(e) => return Err(e.into()),
+    };
+    let mut descriptors = Vec::new();
+    for item in control.drain() {
+        if let RecvAncillaryMessage::ScmRights(received) = item {
+            descriptors.extend(received);
+        }
+    }
+    if message.flags.intersects(ReturnFlags::TRUNC | ReturnFlags::CTRUNC)
+        || descriptors.len() > PACKET_DESCRIPTORS_MAX
+    {
+        return Err(io::Error::new(
+            ErrorKind::InvalidData,
+            "a message that is too long, or brings too many descriptors",
+        ));
+    }
+    // No message of ours is empty.
+    if message.bytes == 0 {
+        return Ok(None);
+    }
+    bytes.truncate(message.bytes);
+    Ok(Some(SeqPacket { bytes, descriptors }))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn messages_stay_apart_and_bring_their_descriptors() {
+        let (here, there) = pair().unwrap();
+        let (first, second) = pair().unwrap();
+        send(&here, b"one", &[first.as_fd(), second.as_fd()]).unwrap();
+        send(&here, &vec![7; PACKET_BYTES_MAX], &[]).unwrap();
+        let packet = receive(&there).unwrap().unwrap();
+        assert_eq!((packet.bytes.as_slice(), packet.descriptors.len()), (&b"one"[..], 2));
+        send(&packet.descriptors[0], b"through", &[]).unwrap();
+        assert_eq!(receive(&second).unwrap().unwrap().bytes, b"through");
+        let packet = receive(&there).unwrap().unwrap();
+        assert_eq!((packet.bytes.len(), packet.descriptors.len()), (PACKET_BYTES_MAX, 0));
+        drop(here);
+        assert!(receive(&there).unwrap().is_none());
+        assert_eq!(send(&there, b"late", &[]).unwrap_err().kind(), ErrorKind::BrokenPipe);
+    }
+
+    #[test]
+    fn what_is_too_long_or_brings_too_much_is_refused() {
+        let (here, there) = pair().unwrap();
+        assert!(send(&here, &vec![7; PACKET_BYTES_MAX + 1], &[]).is_err());
+        let three = [here.as_fd(), here.as_fd(), here.as_fd()];
+        assert!(send(&here, b"three", &three).is_err());
+        // As a program would that keeps to nothing.
+        rustix::net::send(&here, &vec![7; PACKET_BYTES_MAX + 1], SendFlags::empty()).unwrap();
+        assert_eq!(receive(&there).unwrap_err().kind(), ErrorKind::InvalidData);
+    }
+
+    #[test]
+    fn a_path_is_listened_at_and_connected_to() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("socket");
+        assert_eq!(connect(&path).unwrap_err().kind(), ErrorKind::NotFound);
+        let listener = listen(&path, 1).unwrap();
+        let here = connect(&path).unwrap();
+        let there = rustix::net::accept(&listener).unwrap();
+        send(&here, b"hello", &[]).unwrap();
+        assert_eq!(receive(&there).unwrap().unwrap().bytes, b"hello");
+        drop(listener);
+        assert_eq!(connect(&path).unwrap_err().kind(), ErrorKind::ConnectionRefused);
+    }
+}

@@ -1,0 +1,117 @@
+#!/usr/bin/env python3
+"""A hostile program on a node. `user`: as an ordinary user, hears, injects, connects and floods. `wire`: with the rights of root, repeats
+and changes what its node sends. Ends when its input does, and prints what it could do, as JSON."""
+import json
+import os
+import select
+import socket
+import struct
+import sys
+
+PORT = 7420
+NOBODY = 65534
+# A packet of agents, version 3, of an unknown group, that asks for an answer (a ping); with a tag, that is none.
+PING = bytes([0xC0, 1, 3, 8]) + bytes(36)
+HEADERS = 14 + 20 + 8
+CHUNK = HEADERS + 40
+
+
+def done():
+    return bool(select.select([sys.stdin], [], [], 0)[0])
+
+
+def try_to_hear(tree):
+    """A socket at a tree's address, if there can be one."""
+    s = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+    s.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    s.setblocking(False)
+    try:
+        s.bind((tree, PORT))
+    except OSError:
+        s.close()
+        return None
+    return s
+
+
+def hello(name):
+    """The first frame of an agent that will always be the latest of its node."""
+    body = b"\x01" + struct.pack(">IQ", 3, 2**63) + name.encode()
+    return struct.pack(">I", len(body)) + body
+
+
+def user(trees, nodes):
+    """`nodes`: name=address of all."""
+    os.setgid(NOBODY)
+    os.setuid(NOBODY)
+    did = {"bound": 0, "heard": 0, "sent": 0, "connected": 0}
+    ears, connections = [], []
+    while not done():
+        if not ears:
+            ears = [ear for ear in map(try_to_hear, trees) if ear]
+            did["bound"] = max(did["bound"], len(ears))
+        for ear in ears:
+            try:
+                while ear.recv(65535):
+                    did["heard"] += 1
+            except BlockingIOError:
+                pass
+        mouth = ears[0] if ears else socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+        for name, address in nodes:
+            for blob in (PING, b"\xc2" + PING[1:] + bytes(12), os.urandom(1400)):
+                try:
+                    mouth.sendto(blob, (address, PORT))
+                    did["sent"] += 1
+                except OSError:
+                    pass
+            for opening in (hello(name), b"COOLKEY1" + os.urandom(32) + bytes(8) + bytes([len(name)]) + name.encode() + bytes(32), b""):
+                s = socket.socket()
+                s.setblocking(False)
+                s.connect_ex((address, PORT))
+                connections.append((s, opening))
+        for s, opening in connections[-12 * len(nodes):]:
+            try:
+                s.send(opening)
+                did["connected"] += 1
+            except OSError:
+                pass
+        while len(connections) > 400:
+            connections.pop(0)[0].close()
+        select.select([sys.stdin], [], [], 0.02)
+    print(json.dumps(did))
+
+
+def wire(interface):
+    """Sends again what its node sends, as it is and with another chunk or other bytes in it."""
+    s = socket.socket(socket.AF_PACKET, socket.SOCK_RAW, socket.htons(0x0003))
+    s.bind((interface, 0))
+    did = {"repeated": 0, "changed": 0}
+    own = set()
+    while not done():
+        if not select.select([s], [], [], 0.05)[0]:
+            continue
+        frame, where = s.recvfrom(65535)
+        outgoing = where[2] == socket.PACKET_OUTGOING
+        if not outgoing or frame[12:14] != b"\x08\x00" or frame[23] != 17 or frame[36:38] != struct.pack(">H", PORT) or frame in own:
+            continue
+        if (did["repeated"] + did["changed"]) > 4000 or len(frame) < CHUNK + 20:
+            continue
+        other = bytearray(frame)
+        # No check sum: the receiver takes it as it is.
+        other[40:42] = bytes(2)
+        # A sequence number that has not come yet, far ahead: it must not make the right ones look old.
+        other[HEADERS + 3] ^= 0x10
+        other[CHUNK + 3] = (other[CHUNK + 3] + 3) % 256
+        other[-20] ^= 0xFF
+        own = {bytes(other), frame}
+        s.send(frame)
+        s.send(bytes(other))
+        did["repeated"] += 1
+        did["changed"] += 1
+    print(json.dumps(did))
+
+
+if __name__ == "__main__":
+    if sys.argv[1] == "user":
+        user(sys.argv[2].split(","), [node.split("=") for node in sys.argv[3:]])
+    else:
+        wire(sys.argv[2])

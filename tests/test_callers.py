@@ -1,0 +1,141 @@
+"""Whoever runs a job loses the connection, its controller, or patience: the job goes on, and every line is heard once or said to be lost."""
+import re
+import subprocess
+import time
+
+import network
+from conftest import PATIENCE, log_of, run, succeed, wait_for
+from test_away import BLINK, away, management_down, restarted_in_order
+from test_jobs import ended, lines, running, start
+from test_recovery import killed_controller, whole
+
+# What each rank runs: it counts until the file is there.
+COUNT = "i=0; until test -e %s; do i=$((i+1)); echo $i; sleep 0.05; done; echo last $i"
+
+
+def heard(out, errors):
+    """The numbers that each rank has printed, in order, with how many lines are said to be lost; all ranks said their last."""
+    said, lost = {}, {}
+    for rank, text in re.findall(r"^\[(\d+)\] (.*)$", out, re.M):
+        said.setdefault(int(rank), []).append(text)
+    for count, rank in re.findall(r"^cool: (\d+) lines of rank (\d+) are lost$", errors, re.M):
+        lost[int(rank)] = lost.get(int(rank), 0) + int(count)
+    for rank, texts in said.items():
+        numbers = [int(text) for text in texts[:-1]]
+        assert numbers == sorted(set(numbers)), "rank %d: a line came twice, or too early: %s" % (rank, numbers)
+        last = int(texts[-1].removeprefix("last "))
+        assert len(numbers) + lost.get(rank, 0) == last, "rank %d: %d lines of %d, %d lost" % (rank, len(numbers), last, lost.get(rank, 0))
+    return said, lost
+
+
+class Counting:
+    """A job on all nodes that counts until it is finished, its output in files."""
+
+    def __init__(self, bed, mark, prefix=(), **environment):
+        self.bed, self.stop = bed, "%s/%s" % (bed.directory, mark)
+        self.said = [open("%s/%s.%s" % (bed.directory, mark, stream), "w+") for stream in ("out", "err")]
+        self.job = subprocess.Popen([*prefix, "cool", "run", "--", "sh", "-c", COUNT % self.stop], env={**bed.environment(), **environment},
+                                    stdout=self.said[0], stderr=self.said[1])
+        wait_for(lambda: self.read()[0].count("\n") > 8, "the ranks count")
+
+    def read(self):
+        for stream in self.said:
+            stream.seek(0)
+        return [stream.read() for stream in self.said]
+
+    def finish(self):
+        """How many lines of which rank are said to be lost, and what else was said."""
+        with open(self.stop, "w"):
+            pass
+        status = self.job.wait(PATIENCE)
+        out, errors = self.read()
+        assert status == 0, out + errors
+        said, lost = heard(out, errors)
+        assert len(said) == len(self.bed.network.net.hosts)
+        return lost, errors
+
+
+def test_a_job_whose_caller_is_cut_off_from_the_controller_goes_on_and_every_line_is_heard(make_bed):
+    bed = make_bed("tree:2x2", lldp_ms=1000)
+    wait_for(lambda: whole(bed), "the network is whole")
+    host = bed.network.net.get("h1")
+    job = Counting(bed, "cut", ("mnexec", "-a", str(host.pid)), COOL_CONTROLLER=bed.controller_address(network.MANAGEMENT_ADDRESS))
+    with management_down(["h1"]):
+        wait_for(lambda: "whoever started the job is away" in log_of(bed, "controller"), "the caller is away")
+        wait_for(lambda: away(bed) == {"h1"}, "the agent of h1 is away")
+        end = time.monotonic() + BLINK
+        while time.monotonic() < end:
+            assert job.job.poll() is None and len(running(bed)) == 1, job.read()
+            time.sleep(1)
+    wait_for(lambda: not away(bed), "the agent of h1 is back")
+    lost, errors = job.finish()
+    assert lost == {} and "waiting for a controller" in errors, errors
+
+
+def test_no_line_is_heard_twice_or_lost_unsaid_when_the_controller_is_killed_or_stopped(make_bed):
+    bed = make_bed("tree:2x2", lldp_ms=1000)
+    wait_for(lambda: whole(bed), "the network is whole")
+    for mark, restart in (("stopped", restarted_in_order), ("killed", lambda bed: killed_controller(bed, None))):
+        wait_for(lambda: whole(bed), "the network is whole")
+        job = Counting(bed, mark)
+        restart(bed)
+        wait_for(lambda: bed.cool_json("jobs") and any(j["state"] == "running" for j in running(bed)), "the job is taken over")
+        lost, errors = job.finish()
+        assert "waiting for a controller" in errors, errors
+        assert mark == "killed" or lost == {}, errors
+
+
+def test_a_job_ends_when_its_caller_does_not_come_back(make_bed):
+    bed = make_bed("tree:2x2", controller_flags=("--agent-grace", "20"))
+    job = start(bed, "cool", "run", "-n", "2", "--", "sh", "-c", "echo up; sleep 1000")
+    lines(job, 2)
+    job.kill()
+    job.wait()
+    assert len(running(bed)) == 1
+    wait_for(lambda: running(bed) == [], "the job has ended")
+    assert "whoever started it has not come back within 20s" in log_of(bed, "controller")
+
+
+def test_whoever_stops_reading_loses_nothing_and_holds_up_nobody(make_bed):
+    bed = make_bed("tree:2x2", lldp_ms=1000)
+    wait_for(lambda: whole(bed), "the network is whole")
+    count = 40000
+    flood = start(bed, "cool", "run", "-n", "4", "--ranks-per-node", "1", "--", "sh", "-c", "seq -f 'a line that is long enough %%.0f' 1 %d" % count)
+    wait_for(lambda: "its output" in log_of(bed, "h1"), "its ranks wait")
+    # Others of the same nodes are not concerned.
+    succeed(bed, "cool", "bench", "--ops", "allreduce", "--bytes", "1000", "--reps", "1")
+    assert flood.poll() is None
+    status, out, errors = ended(flood)
+    assert status == 0 and errors == "", errors
+    said = {}
+    for rank, number in re.findall(r"^\[(\d)\] a line that is long enough (\d+)$", out, re.M):
+        said.setdefault(rank, []).append(int(number))
+    assert said == {str(rank): list(range(1, count + 1)) for rank in range(4)}
+
+
+def test_numbers_are_not_used_again_and_people_say_their_last_digits(make_bed):
+    bed = make_bed("tree:2x2", lldp_ms=1000)
+    wait_for(lambda: whole(bed), "the network is whole")
+    jobs = []
+    for _ in range(2):
+        restarted_in_order(bed)
+        wait_for(lambda: whole(bed), "the network is whole")
+        jobs.append(start(bed, "cool", "run", "-n", "2", "--", "sh", "-c", "echo up; sleep 1000"))
+        lines(jobs[-1], 2)
+    wait_for(lambda: len(running(bed)) == 2, "both run")
+    one, other = sorted(job["job"] for job in running(bed))
+    assert one != other and one % 100000 == other % 100000 == 1
+    several = run(bed, "cool", "cancel", "1")
+    assert several.returncode == 1 and "several jobs are meant by 1" in several.stderr, several.stderr
+    assert str(one) in succeed(bed, "cool", "jobs") and str(other) in succeed(bed, "cool", "jobs")
+    succeed(bed, "cool", "cancel", str(one))
+    assert ended(jobs[0])[0] == 143
+    assert "\n1 " in succeed(bed, "cool", "jobs")
+    succeed(bed, "cool", "cancel", "1")
+    assert ended(jobs[1])[0] == 143
+
+
+def test_a_grace_time_that_is_over_before_a_controller_knows_that_it_is_cut_off_is_refused(make_bed):
+    bed = make_bed("tree:2x2", lldp_ms=1000)
+    refused = run(bed, "cool-controller", "--agent-grace", "19", *bed.security())
+    assert refused.returncode != 0 and "19 is not in 20..=86400" in refused.stderr, refused.stderr

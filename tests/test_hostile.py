@@ -1,0 +1,74 @@
+"""A program on a member node that has no key: it hears nothing, and what it sends and says changes nothing and is counted."""
+import json
+import os
+import re
+import subprocess
+import urllib.request
+
+from conftest import PATIENCE, ROOT, log_of, succeed, wait_for
+
+import testbed
+
+HOSTILE = os.path.join(ROOT, "tests", "hostile.py")
+
+
+def hostile(bed, name, *arguments):
+    host = bed.network.net.get(name)
+    return subprocess.Popen(["mnexec", "-a", str(host.pid), "/usr/bin/python3", HOSTILE, *arguments],
+                            stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+
+
+def end(attack):
+    out, _ = attack.communicate("\n", timeout=PATIENCE)
+    assert attack.returncode == 0
+    return json.loads(out)
+
+
+def refused(bed, name):
+    """What an agent has refused, by reason."""
+    host = bed.network.net.get(name)
+    url = "http://%s:%d/metrics" % (bed.pages_ip(host), testbed.PAGES_PORT)
+    text = succeed(bed, "mnexec", "-a", str(host.pid), "/usr/bin/python3", "-c",
+                   "import urllib.request as u; print(u.urlopen(%r, timeout=60).read().decode())" % url)
+    return {reason: int(count) for reason, count in re.findall(r'cool_agent_refused_total\{reason="(\w+)"\} (\d+)', text)}
+
+
+def trees(bed):
+    return sorted({tree["address"] for group in bed.cool_json("groups")["groups"] for tree in group["trees"]})
+
+
+def works_under(bed, attack):
+    """Collectives of a job are right while a hostile program runs; what it did."""
+    job = subprocess.Popen(["cool", "bench", "--ops", "bcast,allreduce,gather,barrier", "--bytes", "1K,100K,1M", "--reps", "3"],
+                           env=bed.environment(), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    wait_for(lambda: trees(bed) or job.poll() is not None, "the job has trees")
+    attack = attack(trees(bed))
+    out, _ = job.communicate(timeout=PATIENCE)
+    did = end(attack)
+    assert job.returncode == 0, out
+    for daemon in bed.daemons:
+        daemon.check()
+    return did
+
+
+def test_a_user_of_a_member_node_hears_nothing_and_disturbs_nobody(make_bed):
+    bed = make_bed("tree:2x2")
+    nodes = ["%s=%s" % (host.name, host.IP()) for host in bed.network.net.hosts]
+    did = works_under(bed, lambda trees: hostile(bed, "h2", "user", ",".join(trees), *nodes))
+    assert did["sent"] > 0 and did["connected"] > 0, did
+    assert (did["bound"], did["heard"]) == (0, 0), did
+    counts = refused(bed, "h1")
+    assert counts["handshake"] + counts["unproven"] > 0, counts
+    assert counts["unknown"] > 0, counts
+
+
+def test_what_is_repeated_or_changed_on_the_wire_is_refused(make_bed):
+    bed = make_bed("tree:2x2")
+    before = {host.name: refused(bed, host.name) for host in bed.network.net.hosts}
+    did = works_under(bed, lambda _: hostile(bed, "h1", "wire", "h1-eth0"))
+    assert did["repeated"] > 0, did
+    counts = {name: {reason: count - before[name][reason] for reason, count in refused(bed, name).items()} for name in before}
+    others = [counts[name] for name in counts if name != "h1"]
+    assert sum(count["replayed"] for count in others) > 0, counts
+    assert sum(count["forged"] for count in others) > 0, counts
+    assert "is gone" not in log_of(bed, "h2")
