@@ -319,8 +319,12 @@ proptest! {
         let places: Vec<Place> = (0..).zip(&racks).map(|(node, rack)| Place { rack: *rack, node }).collect();
         let layout = Layout::new(&places).expect("each node is in one rack");
         let plans = plans(operation);
+        let root = Rank(root.index(layout.size()) as u32);
+        let call = Call::new(operation, root, elements * 8, 8);
+        // The programs of all ranks are made: in short segments they would have more actions than they may.
+        let bytes = call.input_bytes(root, layout.size()).max(call.output_bytes(root, layout.size()));
+        let segment = segment.max(bytes / 8);
         let plan = plan.get(&plans).with_segment(segment);
-        let call = Call::new(operation, Rank(root.index(layout.size()) as u32), elements * 8, 8);
         verify(&compiled(&call, &layout, &plan), &layout)
             .map_err(|e| TestCaseError::fail(format!("{plan}: {e}")))?;
     }

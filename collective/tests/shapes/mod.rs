@@ -25,5 +25,11 @@ pub(crate) fn interleaved(places: &[Place], stride: usize) -> Vec<Place> {
 /// That many random cases; the seeds of those that failed are kept beside the test.
 pub(crate) fn config(cases: u32) -> ProptestConfig {
     let persistence = FileFailurePersistence::WithSource("regressions");
-    ProptestConfig { failure_persistence: Some(Box::new(persistence)), ..ProptestConfig::with_cases(cases) }
+    // A case that takes long to fail is told of before the test is ended for being slow.
+    let max_shrink_time = 60_000;
+    ProptestConfig {
+        failure_persistence: Some(Box::new(persistence)),
+        max_shrink_time,
+        ..ProptestConfig::with_cases(cases)
+    }
 }
