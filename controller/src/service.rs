@@ -25,7 +25,7 @@ use cool_proto::control::{
     JobsRequest, Leave, Link, Node, Outsiders, RanksLeft, Register, SignalRequest, Signalled, Switch,
     Topology, TopologyRequest, TraceEvent, TraceRequest, agent_message::Body,
 };
-use cool_proto::delivery;
+use cool_proto::{delivery, features};
 use cool_tls::Role;
 use std::sync::Arc;
 use std::time::Duration;
@@ -134,7 +134,9 @@ impl Controller for Service {
         let program = spec.program.clone();
         let submitted = asker.in_whose_name(&spec.user).and_then(|user| {
             spec.user = user;
-            Ok(self.jobs.submit(CallerArrival { caller, spec, numbered: false })?)
+            // Who is known to be a user runs nothing as somebody else; for operators agents do what they did before.
+            let needed = if asker.name().is_some() { features::USERS } else { 0 };
+            Ok(self.jobs.submit(CallerArrival { caller, spec, numbered: false }, needed)?)
         });
         let about = submitted.as_ref().map_or(program.clone(), |job| format!("job {job}: {program}"));
         asker.audit("run", &about, &submitted);

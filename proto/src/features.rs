@@ -7,5 +7,8 @@ pub const TAGS: u64 = 1;
 /// The payload of a group is encrypted, if that is asked for.
 pub const ENCRYPTION: u64 = 1 << 1;
 
+/// The ranks of a job run as the job's user, or not at all.
+pub const USERS: u64 = 1 << 2;
+
 /// What programs of this release can.
-pub const ALL: u64 = TAGS;
+pub const ALL: u64 = TAGS | USERS;

@@ -62,12 +62,14 @@ pub enum SubmitError {
         max: u32,
     },
     /// There is no room.
-    #[error("{error}{}", unlocated_note(.unlocated))]
+    #[error("{error}{}{}", unlocated_note(.unlocated), outdated_note(.outdated))]
     Allocate {
         /// What is lacking.
         error: AllocateError,
         /// Nodes that have registered but are not found on the network.
         unlocated: Vec<String>,
+        /// Nodes whose agents lack a feature that the job needs.
+        outdated: Vec<String>,
     },
     /// Nothing is started any more.
     #[error(
@@ -87,6 +89,13 @@ fn unlocated_note(nodes: &[String]) -> String {
     match nodes {
         [] => String::new(),
         nodes => format!("; registered, but not found by LLDP: {}", nodes.join(", ")),
+    }
+}
+
+fn outdated_note(nodes: &[String]) -> String {
+    match nodes {
+        [] => String::new(),
+        nodes => format!("; agents of an earlier release run no job as its user: {}", nodes.join(", ")),
     }
 }
 
@@ -176,11 +185,11 @@ impl Jobs {
     }
 
     /// Places a job and starts it, and returns its number; whoever asks for it hears of it until it has finished, and may go
-    /// and come back.
+    /// and come back. It runs where agents have the `needed` [features](cool_proto::features).
     ///
     /// # Errors
     /// If the request makes no sense or there is no room for it.
-    pub fn submit(self: &Arc<Jobs>, arrival: CallerArrival) -> Result<u64, SubmitError> {
+    pub fn submit(self: &Arc<Jobs>, arrival: CallerArrival, needed: u64) -> Result<u64, SubmitError> {
         let spec = arrival.spec.clone();
         if spec.program.is_empty() {
             return Err(SubmitError::NoProgram);
@@ -204,7 +213,7 @@ impl Jobs {
         if state.running.values().filter(|entry| entry.user == spec.user).count() >= max as usize {
             return Err(SubmitError::JobsOfUser { user: spec.user, max });
         }
-        let places = self.place(&state, within, request)?;
+        let places = self.place(&state, within, request, needed)?;
         state.last += 1;
         let (id, group) = (state.last, self.groups.number());
         let (mut entry, inlets) = Entry::new(id, group, job_view::State::Forming);
@@ -400,8 +409,10 @@ impl Jobs {
         state: &State,
         within: Within,
         request: AllocationRequest,
+        needed: u64,
     ) -> Result<Vec<Place>, SubmitError> {
-        let (mut hosts, mut sessions, mut unlocated) = (Vec::new(), Vec::new(), Vec::new());
+        let (mut hosts, mut sessions) = (Vec::new(), Vec::new());
+        let (mut unlocated, mut outdated) = (Vec::new(), Vec::new());
         for node in &self.network.topology().nodes {
             let Some(session) = self.agents.get(&node.name).filter(|session| !session.is_away()) else {
                 continue;
@@ -410,6 +421,10 @@ impl Jobs {
                 unlocated.push(node.name.clone());
                 continue;
             };
+            if !session.agent.has(needed) {
+                outdated.push(node.name.clone());
+                continue;
+            }
             let slots = session.agent.slots;
             let used: u32 = state.running.values().filter_map(|e| e.slots.get(&session.number)).sum();
             let free = slots.saturating_sub(used);
@@ -419,7 +434,11 @@ impl Jobs {
         within.check(&hosts)?;
         let (hosts, sessions): (Vec<_>, Vec<_>) =
             hosts.into_iter().zip(sessions).filter(|(host, _)| within.allows(host)).unzip();
-        let places = allocate(&hosts, request).map_err(|error| SubmitError::Allocate { error, unlocated })?;
+        let places = allocate(&hosts, request).map_err(|error| SubmitError::Allocate {
+            error,
+            unlocated,
+            outdated,
+        })?;
         let place = |host: usize| Place { session: sessions[host].clone(), rack: hosts[host].rack };
         Ok(places.into_iter().map(place).collect())
     }

@@ -1,11 +1,13 @@
 //! The life of jobs, with agents made by hand over real gRPC.
 
-use crate::support::{Controller, FakeAgent, event, finished, job};
+use crate::support::{Controller, FakeAgent, event, finished, job, registration};
 use cool_controller::jobs::job::Limits;
 use cool_proto::control::{
-    Exited, GroupFailed, HoldOutput, JobEvent, JobSpec, Recover, SignalRequest, agent_message,
+    Exited, GroupFailed, HoldOutput, JobEvent, JobSpec, Recover, Register, SignalRequest, agent_message,
     controller_message, job_event, job_spec::Placement, job_view::State,
 };
+use cool_proto::features;
+use cool_tls::Role;
 use std::time::Duration;
 use tonic::{Code, Streaming};
 
@@ -310,6 +312,23 @@ async fn a_controller_that_stops_hands_its_jobs_over() {
     assert_eq!(first.network.groups(), [group.id], "its trees stay");
     drop((h1, events));
     first.ended().await;
+}
+
+#[tokio::test]
+async fn a_users_job_runs_only_where_agents_run_it_as_the_user_and_an_operators_anywhere() {
+    let controller = Controller::with_users().await;
+    let before = Register { features: features::TAGS, ..registration(1) };
+    let mut h1 = FakeAgent::try_join(&controller, before).await.unwrap();
+    h1.registered().await;
+    let mut ann = controller.client_as(Role::Tool, "users/ann").await;
+    let refused = ann.run(job(1)).await.unwrap_err();
+    assert!(refused.message().ends_with("earlier release run no job as its user: h1"), "{refused}");
+    let _operators = controller.run(JobSpec { user: "ann".into(), ..job(1) }).await.unwrap();
+    h1.ready().await;
+    let mut h2 = FakeAgent::join(&controller, 2).await;
+    let _anns = ann.run(job(1)).await.unwrap();
+    h2.ready().await;
+    assert_eq!(h2.launched().await.user, "ann");
 }
 
 #[tokio::test]

@@ -18,9 +18,13 @@ use cool_proto::control::{
     TopologyRequest, TraceEvent, TraceRequest, agent_message, controller_message, job_event,
 };
 use cool_proto::features;
+use cool_tls::make::{CertificateRequest, make};
+use cool_tls::{Acceptor, Connector, Folder, Role};
 use std::net::{Ipv4Addr, SocketAddr};
+use std::path::Path;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
+use tempfile::TempDir;
 use tokio::net::TcpListener;
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::task::JoinHandle;
@@ -125,6 +129,8 @@ impl Fabric for Racks {
 pub(crate) struct Controller {
     pub(crate) network: Arc<Racks>,
     address: SocketAddr,
+    /// Where it asks for certificates: those of agents, tools and user ann.
+    certificates: Option<TempDir>,
     stop: Option<oneshot::Sender<()>>,
     server: JoinHandle<Result<(), tonic::transport::Error>>,
 }
@@ -135,6 +141,19 @@ impl Controller {
     }
 
     pub(crate) async fn with_limits(limits: Limits) -> Controller {
+        Controller::with(limits, None).await
+    }
+
+    /// Knows by their certificates who asks.
+    pub(crate) async fn with_users() -> Controller {
+        let folder = TempDir::new().unwrap();
+        let request =
+            CertificateRequest { nodes: Vec::new(), users: vec!["ann".into()], days: 1, renew: false };
+        make(folder.path(), &request).unwrap();
+        Controller::with(Limits::default(), Some(folder)).await
+    }
+
+    async fn with(limits: Limits, certificates: Option<TempDir>) -> Controller {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
         let network = Arc::new(Racks::default());
@@ -147,17 +166,36 @@ impl Controller {
             given: Given::default(),
             generation: 2,
         };
-        let server =
-            tokio::spawn(serve(config, network.clone(), Listener::plaintext(listener), None, async {
-                stopped.await.unwrap();
-            }));
-        Controller { network, address, stop: Some(stop), server }
+        let listener = match &certificates {
+            Some(folder) => {
+                let folder = Folder::new(folder.path(), Role::Controller);
+                Listener::new(listener, Acceptor::tls(&folder, &[Role::Agent, Role::Tool]).unwrap())
+            }
+            None => Listener::plaintext(listener),
+        };
+        let server = tokio::spawn(serve(config, network.clone(), listener, None, async {
+            stopped.await.unwrap();
+        }));
+        Controller { network, address, certificates, stop: Some(stop), server }
     }
 
     pub(crate) async fn client(&self) -> ControllerClient<Channel> {
+        self.client_as(Role::Tool, "").await
+    }
+
+    /// Where certificates are asked for, a client with the one in a folder of theirs.
+    pub(crate) async fn client_as(&self, role: Role, folder: impl AsRef<Path>) -> ControllerClient<Channel> {
         // So that whoever does not read leaves little on its way.
         let endpoint = Endpoint::from_shared(format!("http://{}", self.address)).unwrap();
-        ControllerClient::new(endpoint.initial_stream_window_size(65_535).connect().await.unwrap())
+        let endpoint = endpoint.initial_stream_window_size(65_535);
+        let channel = match &self.certificates {
+            Some(all) => {
+                let folder = Folder::new(all.path().join(folder), role);
+                endpoint.connect_with_connector(Connector::tls(&folder).unwrap()).await
+            }
+            None => endpoint.connect().await,
+        };
+        ControllerClient::new(channel.unwrap())
     }
 
     /// Runs a job; what it says, after its number, comes from the stream.
@@ -290,7 +328,7 @@ impl FakeAgent {
     pub(crate) async fn try_join(controller: &Controller, register: Register) -> Result<FakeAgent, Status> {
         let (to, messages) = mpsc::channel(16);
         to.send(message(agent_message::Body::Register(register))).await.unwrap();
-        let joined = controller.client().await.join(ReceiverStream::new(messages)).await?;
+        let joined = controller.client_as(Role::Agent, "").await.join(ReceiverStream::new(messages)).await?;
         Ok(FakeAgent { to, from: joined.into_inner(), session: Session::default() })
     }
 
