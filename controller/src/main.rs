@@ -1,20 +1,21 @@
 //! `cool-controller`: binds, starts the fabric and the gRPC server, and ends in order on a signal.
 
-use cool_controller::fabric::FabricHandle;
-use cool_controller::fabric::Key;
+use cool_controller::fabric::{FabricHandle, Key};
 use cool_controller::listen::Listener;
 use cool_controller::options::Options;
 use cool_controller::server::{WebPages, serve};
-use cool_daemon::config;
+use cool_daemon::config::Config;
 use cool_daemon::log::LogError;
 use cool_daemon::web::ListenError;
+use cool_daemon::{config, reload, supervision};
 use cool_proto::numbers;
 use cool_tls::{FolderError, Role};
 use std::net::SocketAddr;
 use std::process::ExitCode;
 use std::sync::Arc;
 use tokio::net::TcpListener;
-use tokio::signal::unix::{SignalKind, signal};
+use tokio::signal::unix::{Signal, SignalKind, signal};
+use tokio::sync::watch;
 use tracing::{info, warn};
 
 /// Why the controller ends other than by a signal.
@@ -42,8 +43,8 @@ enum Error {
 
 #[tokio::main]
 async fn main() -> ExitCode {
-    let options = config::parse("controller");
-    match run(options).await {
+    let (options, config) = config::parse("controller");
+    match run(options, config).await {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("cool-controller: {error}");
@@ -52,10 +53,11 @@ async fn main() -> ExitCode {
     }
 }
 
-async fn run(options: Options) -> Result<(), Error> {
-    let events = options.log.start()?;
-    let mut interrupt = signal(SignalKind::interrupt()).map_err(Error::Signals)?;
-    let mut terminate = signal(SignalKind::terminate()).map_err(Error::Signals)?;
+async fn run(options: Options, config: Config) -> Result<(), Error> {
+    let log = options.log.start()?;
+    let on = |kind| signal(kind).map_err(Error::Signals);
+    let (hangup, ended) =
+        (on(SignalKind::hangup())?, [on(SignalKind::interrupt())?, on(SignalKind::terminate())?]);
     let for_switches = options.tls.acceptor(&[Role::Switch])?;
     let for_agents = options.tls.acceptor(&[Role::Agent, Role::Tool])?;
     let switches = listen(options.openflow, "switches", "--openflow").await?;
@@ -79,22 +81,36 @@ async fn run(options: Options) -> Result<(), Error> {
         secret.derive(b"switches"),
         Listener::new(switches, for_switches),
     );
-    let shutdown = async {
-        tokio::select! {
-            _ = interrupt.recv() => {}
-            _ = terminate.recv() => {}
+    let (jobs_per_user, limit) = watch::channel(options.jobs_per_user);
+    let pages = pages.map(|listener| WebPages { listener, events: log.events() });
+    let apply = move |options: &Options| {
+        jobs_per_user.send_replace(options.jobs_per_user);
+    };
+    let reloading =
+        reload::on_hangup(hangup, config, log, |options| &options.log, (&["jobs-per-user"], apply));
+    let shutdown = {
+        let fabric = fabric.clone();
+        async move {
+            tokio::select! {
+                () = terminated(ended) => {}
+                never = reloading => match never {},
+                never = supervision::watch(|| fabric.answers()) => match never {},
+            }
+            supervision::stopping();
         }
     };
-    serve(
-        options.server(&secret, generation),
-        Arc::new(fabric),
-        Listener::new(agents, for_agents),
-        pages.map(|listener| WebPages { listener, events }),
-        shutdown,
-    )
-    .await?;
+    supervision::ready();
+    let listener = Listener::new(agents, for_agents);
+    serve(options.server(&secret, generation, limit), Arc::new(fabric), listener, pages, shutdown).await?;
     info!("bye");
     Ok(())
+}
+
+async fn terminated([mut interrupt, mut terminate]: [Signal; 2]) {
+    tokio::select! {
+        _ = interrupt.recv() => {}
+        _ = terminate.recv() => {}
+    }
 }
 
 /// A secret of this run: what an earlier one signed is worth nothing.

@@ -13,12 +13,13 @@ use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
+use tokio::sync::watch;
 
 /// Runs the network of a COOL cluster: discovers it, forwards in it, installs multicast trees, starts jobs.
 ///
 /// Point every switch at --openflow (for Open vSwitch: `ovs-vsctl set-controller BRIDGE ssl:THIS_HOST:6653`)
 /// and every cool-nodeagent and `cool` at --grpc. Switches, agents and controller may start in any order.
-/// The log goes to standard error; RUST_LOG chooses what is logged, as in RUST_LOG=cool_controller=debug.
+/// The log goes to standard error. SIGHUP has --log, --event-log and --jobs-per-user read again, from the file of --config.
 #[derive(Clone, Debug, Parser)]
 #[command(name = "cool-controller", version)]
 pub struct Options {
@@ -201,18 +202,13 @@ impl Options {
         }
     }
 
-    /// How the gRPC server is run, with a secret of this run.
-    pub fn server(&self, secret: &Key, generation: u64) -> ServerConfig {
+    /// How the gRPC server is run, with a secret of this run, and as many jobs per user as is said.
+    pub fn server(&self, secret: &Key, generation: u64, jobs_per_user: watch::Receiver<u32>) -> ServerConfig {
         let (lldp_interval, given) = (self.lldp_interval(), self.given());
-        let limits = Limits {
-            agent: self.grace(),
-            caller: self.grace(),
-            jobs_of_user: self.jobs_per_user,
-            ..Limits::default()
-        };
+        let limits = Limits { agent: self.grace(), caller: self.grace(), ..Limits::default() };
         let lldp_key = secret.derive(b"agents");
         let keys = GroupKeys { secret: secret.derive(b"groups"), required: self.require_tags };
-        ServerConfig { lldp_interval, lldp_key, keys, limits, given, generation }
+        ServerConfig { lldp_interval, lldp_key, keys, limits, jobs_per_user, given, generation }
     }
 
     fn given(&self) -> Given {

@@ -27,7 +27,7 @@ use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::net::TcpListener;
-use tokio::sync::{mpsc, oneshot};
+use tokio::sync::{mpsc, oneshot, watch};
 use tokio::task::JoinSet;
 use tokio::time::timeout;
 use tokio_stream::StreamExt;
@@ -55,6 +55,8 @@ pub struct ServerConfig {
     pub keys: GroupKeys,
     /// How long jobs wait.
     pub limits: Limits,
+    /// Jobs that one user may have at once, as it is now.
+    pub jobs_per_user: watch::Receiver<u32>,
     /// Rates of links that need not be measured.
     pub given: Given,
     /// Tells this life of the controller from all others, of which later ones have larger generations: when it began,
@@ -92,8 +94,14 @@ pub async fn serve(
     let mut probing = JoinSet::new();
     probing.spawn(prober.clone().run(groups.busy()));
     let hearing = attendance.hearing();
-    let jobs =
-        Arc::new(Jobs::new(network.clone(), agents.clone(), groups.clone(), config.limits, last, hearing));
+    let jobs = Arc::new(Jobs::new(
+        network.clone(),
+        agents.clone(),
+        groups.clone(),
+        (config.limits, config.jobs_per_user),
+        last,
+        hearing,
+    ));
     let registrar = Arc::new(Registrar::new(network.clone(), groups.clone(), config.limits));
     let takeover =
         Takeover::new(network.clone(), groups.clone(), jobs.clone(), registrar.clone(), config.limits);

@@ -3,7 +3,9 @@
 use rustix::process::Signal;
 use std::io::{BufRead, BufReader};
 use std::net::TcpListener;
+use std::os::unix::net::UnixDatagram;
 use std::process::{Command, Output, Stdio};
+use std::time::Duration;
 
 fn controller(arguments: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_cool-controller"));
@@ -36,8 +38,9 @@ fn nonsense_for_an_address_or_a_log_filter_is_refused() {
         .env("RUST_LOG", "=")
         .output()
         .unwrap();
-    assert_eq!(output.status.code(), Some(1));
-    assert!(one_line(&output).contains("RUST_LOG"));
+    assert_eq!(output.status.code(), Some(2));
+    let text = String::from_utf8(output.stderr).unwrap();
+    assert!(text.contains("invalid value '=' for '--log"), "{text}");
 }
 
 #[test]
@@ -52,6 +55,54 @@ fn without_certificates_it_starts_only_if_plain_text_is_asked_for() {
     for part in ["/nonexistent/ca.pem", "cool certs", "--insecure-plaintext"] {
         assert!(text.contains(part), "{text}");
     }
+}
+
+#[test]
+fn the_service_manager_hears_how_it_is_and_at_sighup_it_reads_its_options_again() {
+    let folder = tempfile::tempdir().unwrap();
+    let [socket, file, events, old] =
+        ["notify", "cool.toml", "events", "events.1"].map(|name| folder.path().join(name));
+    let manager = UnixDatagram::bind(&socket).unwrap();
+    manager.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
+    let hear = |awaited: &str| loop {
+        let mut heard = [0; 256];
+        let len = manager.recv(&mut heard).unwrap();
+        if heard[..len].trim_ascii() == awaited.as_bytes() {
+            break;
+        }
+    };
+    let says = |more: &str| {
+        let listen = "grpc = \"127.0.0.1:0\"\nopenflow = \"127.0.0.1:0\"\n";
+        let text = format!("[controller]\n{listen}event-log = \"{}\"\n{more}", events.display());
+        std::fs::write(&file, text).unwrap();
+    };
+    says("");
+    let mut program = controller(&["--config", file.to_str().unwrap()])
+        .env("NOTIFY_SOCKET", &socket)
+        .env("WATCHDOG_USEC", "100000")
+        .spawn()
+        .unwrap();
+    let pid = rustix::process::Pid::from_child(&program);
+    let signal = |signal| rustix::process::kill_process(pid, signal).unwrap();
+    let mut log = BufReader::new(program.stderr.take().unwrap()).lines().map(Result::unwrap);
+    let mut logged = |what: &str| log.by_ref().find(|line| line.contains(what)).unwrap();
+    hear("READY=1");
+    hear("WATCHDOG=1");
+    says("log = \"debug\"\njobs-per-user = 1\nlldp-interval-ms = 500\n");
+    std::fs::rename(&events, &old).unwrap();
+    signal(Signal::HUP);
+    assert!(logged("count from the next start").contains("[\"lldp-interval-ms\"]"));
+    assert!(logged("options read again").contains("\"log\""));
+    says("log = \"loud\nspeed = 1\n");
+    signal(Signal::HUP);
+    assert!(logged("stay as they were").contains("cool.toml:5"));
+    hear("WATCHDOG=1");
+    signal(Signal::TERM);
+    hear("STOPPING=1");
+    assert!(program.wait().unwrap().success());
+    let [old, new] = [old, events].map(|path| std::fs::read_to_string(path).unwrap());
+    assert!(old.contains("\"listening\"") && !old.contains("options read again"), "{old}");
+    assert!(new.contains("options read again") && new.contains("\"bye\""), "{new}");
 }
 
 #[test]

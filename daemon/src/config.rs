@@ -1,10 +1,12 @@
-//! Options of a program from its command line, the environment and a file, checked as a whole before anything starts.
+//! Options of a program from its command line, the environment and a file, checked as a whole before anything starts, and read
+//! again while it runs.
 //!
 //! The file is TOML: a table for each program, in it the long flags by name. A flag on the command line counts more
 //! than the environment, that more than the file. Everything wrong is told at once, each with file and line.
 
 use clap::builder::Resettable;
 use clap::{Arg, ArgAction, ArgMatches, Command, Parser, value_parser};
+use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -17,11 +19,18 @@ const SECTIONS: [&str; 2] = ["controller", "agent"];
 const CONFIG: &str = "config";
 const CHECK: &str = "check-config";
 
-/// Why a program does not start with its options.
+/// Why a program does not start, or go on, with its options.
 #[derive(Debug, thiserror::Error)]
-enum Error {
+pub enum ConfigError {
+    /// There is no such file.
     #[error("{path}: {source}; name another file with --config")]
-    Read { path: PathBuf, source: std::io::Error },
+    Read {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        source: std::io::Error,
+    },
+    /// It says what cannot be.
     #[error("{0}")]
     Wrong(Complaints),
     /// As clap says it.
@@ -31,7 +40,7 @@ enum Error {
 
 /// What is wrong in a file.
 #[derive(Debug)]
-struct Complaints {
+pub struct Complaints {
     path: PathBuf,
     /// Line and what is wrong there.
     lines: Vec<(usize, String)>,
@@ -47,12 +56,22 @@ impl fmt::Display for Complaints {
     }
 }
 
+/// Where the options of this process are from, and what they are.
+#[derive(Clone, Debug)]
+pub struct Config {
+    section: &'static str,
+    arguments: Vec<OsString>,
+    /// By long flag, as they are written.
+    values: BTreeMap<String, Vec<OsString>>,
+}
+
 /// The options of this program, whose table in the file is called `section`. Ends the process if there is no more to
 /// do: help was asked for, or something is wrong.
-pub fn parse<T: Parser>(section: &str) -> T {
-    let matches = match read(T::command(), section, std::env::args_os().collect()) {
+pub fn parse<T: Parser>(section: &'static str) -> (T, Config) {
+    let mut config = Config { section, arguments: std::env::args_os().collect(), values: BTreeMap::new() };
+    let matches = match read(T::command(), section, config.arguments.clone()) {
         Ok(matches) => matches,
-        Err(Error::Usage(error)) => error.exit(),
+        Err(ConfigError::Usage(error)) => error.exit(),
         Err(error) => {
             eprintln!("{error}");
             std::process::exit(2);
@@ -63,10 +82,37 @@ pub fn parse<T: Parser>(section: &str) -> T {
         println!("the options are right");
         std::process::exit(0);
     }
-    options
+    config.values = values(&T::command(), &matches);
+    (options, config)
 }
 
-fn read(command: Command, section: &str, arguments: Vec<OsString>) -> Result<ArgMatches, Error> {
+impl Config {
+    /// The options as they are now, and the flags whose values have changed since they were read last.
+    ///
+    /// # Errors
+    /// If they cannot be read; then all is as before.
+    pub fn read_again<T: Parser>(&mut self) -> Result<(T, Vec<String>), ConfigError> {
+        let matches = read(T::command(), self.section, self.arguments.clone())?;
+        let options = T::from_arg_matches(&matches)?;
+        let values = values(&T::command(), &matches);
+        let changed = values.iter().filter(|(flag, value)| self.values.get(*flag) != Some(value));
+        let gone = self.values.keys().filter(|flag| !values.contains_key(*flag));
+        let changed = changed.map(|(flag, _)| flag).chain(gone).cloned().collect();
+        self.values = values;
+        Ok((options, changed))
+    }
+}
+
+/// What is said of each flag.
+fn values(command: &Command, matches: &ArgMatches) -> BTreeMap<String, Vec<OsString>> {
+    let value = |arg: &Arg| {
+        let values = matches.get_raw(arg.get_id().as_str())?;
+        Some((arg.get_long()?.to_owned(), values.map(OsString::from).collect()))
+    };
+    command.get_arguments().filter_map(value).collect()
+}
+
+fn read(command: Command, section: &str, arguments: Vec<OsString>) -> Result<ArgMatches, ConfigError> {
     let command = command.arg(config_flag()).arg(check_flag());
     // Only to find the file: what is wrong beside is told later.
     let lenient = command.clone().ignore_errors(true).mut_args(|arg| arg.required(false));
@@ -74,7 +120,7 @@ fn read(command: Command, section: &str, arguments: Vec<OsString>) -> Result<Arg
     let command = match path {
         Some(path) => {
             let text = std::fs::read_to_string(&path)
-                .map_err(|source| Error::Read { path: path.clone(), source })?;
+                .map_err(|source| ConfigError::Read { path: path.clone(), source })?;
             with_defaults(command, section, &path, &text)?
         }
         None => command,
@@ -96,9 +142,14 @@ fn check_flag() -> Arg {
 }
 
 /// What the file says becomes what counts if nothing else is said.
-fn with_defaults(mut command: Command, section: &str, path: &Path, text: &str) -> Result<Command, Error> {
+fn with_defaults(
+    mut command: Command,
+    section: &str,
+    path: &Path,
+    text: &str,
+) -> Result<Command, ConfigError> {
     let line = |at: usize| text.bytes().take(at).filter(|byte| *byte == b'\n').count() + 1;
-    let wrong = |lines| Error::Wrong(Complaints { path: path.to_owned(), lines });
+    let wrong = |lines| ConfigError::Wrong(Complaints { path: path.to_owned(), lines });
     let document = DeTable::parse(text).map_err(|error| {
         let at = error.span().map_or(1, |span| line(span.start));
         wrong(vec![(at, error.message().to_owned())])
@@ -207,6 +258,26 @@ mod tests {
         assert_eq!(options(None, &["--name", "h2"]).unwrap().port, 7);
         assert!(options(None, &[]).unwrap_err().contains("--name"));
         assert!(options(Some("[agent]\n"), &[]).unwrap_err().contains("--name"));
+    }
+
+    #[test]
+    fn read_again_it_tells_what_has_changed_and_keeps_what_was_if_that_is_wrong() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("cool.toml");
+        let says = |text: &str| std::fs::write(&path, format!("[agent]\n{text}")).unwrap();
+        let arguments = ["program", "--name", "h1", "--config", path.to_str().unwrap()];
+        let arguments = arguments.map(OsString::from).to_vec();
+        let mut config = Config { section: "agent", arguments, values: BTreeMap::new() };
+        says("rate = 1\nname = \"h0\"\n");
+        config.read_again::<Options>().unwrap();
+        says("port = 9\nname = \"h2\"\nplain = true\n");
+        let (options, changed) = config.read_again::<Options>().unwrap();
+        assert_eq!((options.port, options.rate, options.name.as_str()), (9, None, "h1"));
+        assert_eq!(changed, ["plain", "port", "rate"]);
+        says("port = many\n");
+        assert!(config.read_again::<Options>().unwrap_err().to_string().contains("cool.toml:2"));
+        says("port = 9\nplain = true\n");
+        assert!(config.read_again::<Options>().unwrap().1.is_empty());
     }
 
     #[test]

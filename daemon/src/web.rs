@@ -2,13 +2,14 @@
 //! many or sends nothing keeps nobody else away for long.
 
 use crate::accept::Incoming;
+use crate::process;
 use axum::Router;
 use axum::http::header::CONTENT_TYPE;
 use axum::response::{IntoResponse, Response};
 use hyper::server::conn::http1;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
-use prometheus_client::encoding::text::encode;
+use prometheus_client::encoding::text::{encode_eof, encode_registry};
 use prometheus_client::registry::Registry;
 use std::convert::Infallible;
 use std::io;
@@ -84,10 +85,15 @@ async fn converse(socket: TcpStream, router: Router) {
     }
 }
 
-/// The page of metrics.
+/// The page of metrics: these, and what is told of every process.
 pub fn metrics(registry: &Registry) -> Response {
     let mut text = String::new();
-    match encode(&mut text, registry) {
+    let mut encode = || {
+        encode_registry(&mut text, registry)?;
+        encode_registry(&mut text, &process::registry())?;
+        encode_eof(&mut text)
+    };
+    match encode() {
         Ok(()) => ([(CONTENT_TYPE, OPEN_METRICS)], text).into_response(),
         Err(error) => {
             warn!(%error, "metrics cannot be written");
@@ -127,7 +133,11 @@ mod tests {
         let answer = page("GET /metrics HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n").await;
         assert!(answer.starts_with("HTTP/1.1 200 OK\r\n"), "{answer}");
         assert!(answer.contains(OPEN_METRICS), "{answer}");
-        assert!(answer.contains("# TYPE things counter\nthings_total 1\n# EOF\n"), "{answer}");
+        assert!(answer.contains("# TYPE things counter\nthings_total 1\n"), "{answer}");
+        assert!(
+            answer.contains("\nprocess_resident_memory_bytes ") && answer.ends_with("\n# EOF\n"),
+            "{answer}"
+        );
     }
 
     #[tokio::test]

@@ -68,6 +68,12 @@ impl Agent {
         self.engine.ended().await;
     }
 
+    /// Comes back when its engine has dealt with all that it was asked before, or has ended.
+    pub async fn engine_answers(&self) {
+        // Whether there is such a group does not matter.
+        self.engine.lost(0).await;
+    }
+
     /// What it has done.
     pub fn metrics(&self) -> &Metrics {
         &self.metrics

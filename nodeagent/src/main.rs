@@ -3,9 +3,10 @@
 
 use clap::Parser;
 use clap::builder::FalseyValueParser;
-use cool_daemon::config;
-use cool_daemon::log::LogError;
+use cool_daemon::config::{self, Config};
+use cool_daemon::log::{self, LogError};
 use cool_daemon::web::{self, ListenError};
+use cool_daemon::{reload, supervision};
 use cool_launcher::supervisor::SuperviseError;
 use cool_launcher::{Policy, supervise};
 use cool_nodeagent::Agent;
@@ -33,8 +34,8 @@ const EVENTS: usize = 256;
 /// It joins the controller, which tells it which groups to be part of and which programs to run, and
 /// serves the ranks of its node on a unix socket. It waits for a controller that is not there yet, and
 /// for one that went away. Needs the right to send LLDP frames (CAP_NET_RAW), and no more: it refuses to run as root. Ranks run as the
-/// users whose jobs they are if it is told of a cool-launcher on its node, else as its own account. How much it logs
-/// is set by RUST_LOG (error, warn, info, debug).
+/// users whose jobs they are if it is told of a cool-launcher on its node, else as its own account. SIGHUP has --log and
+/// --event-log read again, from the file of --config.
 ///
 /// Example: cool-nodeagent --name h1 --interface eth1 --controller https://10.255.0.1:7400
 #[derive(Debug, Parser)]
@@ -54,7 +55,7 @@ struct Options {
     #[command(flatten)]
     pages: web::Options,
     #[command(flatten)]
-    log: cool_daemon::log::Options,
+    log: log::Options,
     /// The unix socket on which to serve the node's ranks [default: /run/cool/NAME.sock]
     #[arg(long)]
     socket: Option<PathBuf>,
@@ -133,7 +134,7 @@ enum Error {
 
 fn main() -> ExitCode {
     let supervises = std::env::args_os().nth(1).is_some_and(|word| word == "supervise");
-    let outcome = if supervises { supervise_job() } else { start(config::parse("agent")) };
+    let outcome = if supervises { supervise_job() } else { start() };
     match outcome {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
@@ -145,24 +146,26 @@ fn main() -> ExitCode {
 
 /// Supervises one job of the agent that is at standard input.
 fn supervise_job() -> Result<(), Error> {
-    cool_daemon::log::Options::default().start()?;
+    log::Options { log: std::env::var("RUST_LOG").ok(), event_log: None }.start()?;
     let agent = std::io::stdin().as_fd().try_clone_to_owned().map_err(Error::Agent)?;
     Ok(supervise(agent, Policy::Own)?)
 }
 
 #[tokio::main]
-async fn start(options: Options) -> Result<(), Error> {
-    run(options).await
+async fn start() -> Result<(), Error> {
+    let (options, config) = config::parse("agent");
+    run(options, config).await
 }
 
-async fn run(options: Options) -> Result<(), Error> {
-    options.log.start()?;
+async fn run(options: Options, config: Config) -> Result<(), Error> {
+    let log = options.log.start()?;
     if rustix::process::geteuid().is_root() {
         if !options.allow_root {
             return Err(Error::Root);
         }
         warn!("this agent runs as root: --allow-root is for laboratories");
     }
+    let hangup = signal(SignalKind::hangup()).map_err(Error::Signals)?;
     let mut interrupt = signal(SignalKind::interrupt()).map_err(Error::Signals)?;
     let mut terminate = signal(SignalKind::terminate()).map_err(Error::Signals)?;
     let interface = Interface::read(&options.interface)?;
@@ -214,7 +217,10 @@ async fn run(options: Options) -> Result<(), Error> {
             None => std::future::pending().await,
         }
     };
+    let reloading =
+        reload::on_hangup(hangup, config, log, |options: &Options| &options.log, (&[], |_: &Options| {}));
     let (leave, leaving) = watch::channel(false);
+    supervision::ready();
     let result = {
         let control = control::run(&agent, &registration, &mut launcher, &mut events, leaving);
         tokio::pin!(control);
@@ -222,11 +228,14 @@ async fn run(options: Options) -> Result<(), Error> {
             () = server.serve(agent.clone()) => (Ok(()), false),
             never = reflector.serve() => match never {},
             never = pages => match never {},
+            never = reloading => match never {},
+            never = supervision::watch(|| agent.engine_answers()) => match never {},
             refused = &mut control => (refused.map_err(Error::from), true),
             () = agent.engine_ended() => (Err(Error::Engine), false),
             _ = interrupt.recv() => (Ok(()), false),
             _ = terminate.recv() => (Ok(()), false),
         };
+        supervision::stopping();
         if !ended.1 {
             leave.send_replace(true);
             // Whoever refuses it now need not know that it leaves.

@@ -132,6 +132,12 @@ impl FabricHandle {
         FabricHandle { calls, snapshots, telemetry }
     }
 
+    /// Comes back when the core has dealt with all that it was asked before, or has ended.
+    pub async fn answers(&self) {
+        // Whether there is such a group does not matter.
+        let _ = self.trees(0).await;
+    }
+
     async fn call<T>(&self, call: impl FnOnce(Reply<T>) -> Call) -> Result<T, FabricError> {
         let (reply, answer) = oneshot::channel();
         self.calls.send(call(reply)).await.map_err(|_| FabricError::Stopped)?;

@@ -34,8 +34,6 @@ pub struct Limits {
     pub takeover: Duration,
     /// For an agent that is away to come back, before its node is gone.
     pub agent: Duration,
-    /// Jobs that one user may have at once.
-    pub jobs_of_user: u32,
 }
 
 impl Default for Limits {
@@ -47,7 +45,6 @@ impl Default for Limits {
             caller: seconds(60),
             takeover: seconds(30),
             agent: seconds(60),
-            jobs_of_user: 64,
         }
     }
 }

@@ -105,6 +105,8 @@ pub struct Jobs {
     agents: Arc<Agents>,
     groups: Arc<Groups>,
     limits: Limits,
+    /// Jobs that one user may have at once.
+    per_user: watch::Receiver<u32>,
     state: Mutex<State>,
     handed_over: watch::Sender<bool>,
     /// Since when the controller hears anybody.
@@ -176,12 +178,13 @@ impl Jobs {
         network: Arc<dyn Fabric>,
         agents: Arc<Agents>,
         groups: Arc<Groups>,
-        limits: Limits,
+        (limits, per_user): (Limits, watch::Receiver<u32>),
         last: u64,
         hearing: watch::Receiver<Option<Instant>>,
     ) -> Jobs {
         let (state, handed_over) = (Mutex::new(State { last, ..State::default() }), watch::Sender::default());
-        Jobs { network, agents, groups, limits, state, handed_over, hearing, ended: Notify::new() }
+        let ended = Notify::new();
+        Jobs { network, agents, groups, limits, per_user, state, handed_over, hearing, ended }
     }
 
     /// Places a job and starts it, and returns its number; whoever asks for it hears of it until it has finished, and may go
@@ -209,7 +212,7 @@ impl Jobs {
         if state.drained {
             return Err(SubmitError::Drained);
         }
-        let max = self.limits.jobs_of_user;
+        let max = *self.per_user.borrow();
         if state.running.values().filter(|entry| entry.user == spec.user).count() >= max as usize {
             return Err(SubmitError::JobsOfUser { user: spec.user, max });
         }

@@ -163,6 +163,7 @@ impl Controller {
             lldp_key: [7; 32].into(),
             keys: GroupKeys { secret: [8; 32].into(), required: false },
             limits,
+            jobs_per_user: watch::channel(64).1,
             given: Given::default(),
             generation: 2,
         };
