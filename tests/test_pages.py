@@ -9,6 +9,7 @@ import urllib.request
 import xml.dom.minidom
 
 import pytest
+import yaml
 from conftest import PATIENCE, succeed, wait_for
 
 import testbed
@@ -72,6 +73,25 @@ def test_an_agents_metrics_tell_of_its_collectives(make_bed):
         assert metric(text, "cool_agent_calls_total", operation="bcast") >= 3
         assert metric(text, "cool_agent_call_seconds_count", operation="allreduce") >= 3
     assert sum(metric(text, "cool_agent_multicast_bytes_total", operation="bcast") for text in told) >= 3 << 20
+
+
+def test_alerts_and_dashboard_name_metrics_that_there_are(make_bed):
+    bed = make_bed("leafspine:2x2x2")
+    succeed(bed, "cool", "bench", "--ops", "bcast", "--bytes", "64K", "--reps", "1", "--warmup", "0")
+    agents = bed.network.run_in(bed.network.net.get("h1"), "/usr/bin/python3", "-c", FETCH, PAGES + "metrics")
+    there = set()
+    for name, kind in re.findall(r"^# TYPE (\S+) (\S+)$", page("metrics") + agents, re.M):
+        there.update(name + end for end in {"counter": ("_total",), "histogram": ("_bucket", "_sum", "_count")}.get(kind, ("",)))
+    folder = os.path.join(os.path.dirname(__file__), "..", "deploy", "prometheus")
+    for name in "cool-alerts.yaml", "grafana.json":
+        with open(os.path.join(folder, name)) as file:
+            document = yaml.safe_load(file)
+        rules = [rule for group in document.get("groups", []) for rule in group["rules"]]
+        expressions = rules + [target for panel in document.get("panels", []) for target in panel["targets"]]
+        assert len(expressions) > 10
+        for rule in expressions:
+            named = set(re.findall(r"\b(?:cool|process)_\w+", rule["expr"]))
+            assert named <= there, "%s: %s of %s" % (name, named - there, sorted(there))
 
 
 def test_the_status_tells_of_groups_trees_jobs_and_events(job):

@@ -5,6 +5,7 @@ use axum::Router;
 use axum::routing::get;
 use cool_daemon::web;
 use cool_engine::Traffic;
+use cool_proto::local::failure::Kind;
 use cool_proto::local::{Failure, Stats};
 use cool_types::Operation;
 use prometheus_client::collector::Collector;
@@ -42,6 +43,14 @@ const TRAFFIC: [TrafficMetric; 4] = [
     ("chunks_repaired", "Chunks that were lost and came by repair", |traffic| traffic.chunks_repaired),
     ("chunks_resent", "Chunks that others had lost and were sent again", |traffic| traffic.chunks_resent),
 ];
+
+/// How calls fail.
+const FAILURES: [Kind; 6] =
+    [Kind::Invalid, Kind::Mismatch, Kind::Timeout, Kind::Lost, Kind::Aborted, Kind::Revoked];
+
+fn failure_labels(operation: Operation, kind: Kind) -> Labels<2> {
+    [("operation", operation.name().to_owned()), ("kind", kind.as_str_name().to_lowercase())]
+}
 
 impl Collector for TrafficCollector {
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> Result<(), fmt::Error> {
@@ -81,6 +90,13 @@ impl Metrics {
         registry.register("calls", "Collectives carried out for ranks of this node", calls.clone());
         let failures = Counters::<2>::default();
         registry.register("failures", "Collectives of ranks of this node that failed", failures.clone());
+        // Counted from 0: Prometheus knows no rate of a counter that is there only when it has risen.
+        for operation in Operation::ALL {
+            calls.get_or_create(&[("operation", operation.name().to_owned())]);
+            for kind in FAILURES {
+                failures.get_or_create(&failure_labels(operation, kind));
+            }
+        }
         // From 100 microseconds to some seven minutes.
         let new: fn() -> Histogram = || Histogram::new(exponential_buckets(1e-4, 4.0, 12));
         let seconds = Family::new_with_constructor(new);
@@ -98,13 +114,11 @@ impl Metrics {
 
     /// A call of a rank has ended.
     pub(crate) fn called(&self, operation: Operation, result: &Result<Stats, Failure>) {
-        let operation = operation.name().to_owned();
-        let labels = [("operation", operation.clone())];
+        let labels = [("operation", operation.name().to_owned())];
         let stats = match result {
             Ok(stats) => stats,
             Err(failure) => {
-                let kind = failure.kind().as_str_name().to_lowercase();
-                self.failures.get_or_create(&[("operation", operation), ("kind", kind)]).inc();
+                self.failures.get_or_create(&failure_labels(operation, failure.kind())).inc();
                 return;
             }
         };
@@ -116,7 +130,6 @@ impl Metrics {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use cool_proto::local::failure::Kind;
     use prometheus_client::encoding::text::encode;
 
     #[test]
@@ -141,6 +154,7 @@ mod tests {
             "cool_agent_multicast_bytes_total{operation=\"bcast\"} 14",
             "cool_agent_chunks_repaired_total{operation=\"bcast\"} 4",
             "cool_agent_failures_total{operation=\"scan\",kind=\"lost\"} 1",
+            "cool_agent_failures_total{operation=\"scan\",kind=\"timeout\"} 0",
             "cool_agent_refused_total{reason=\"forged\"} 1",
             "cool_agent_call_seconds_count{operation=\"bcast\"} 2",
         ] {
