@@ -92,9 +92,9 @@ impl Metrics {
         registry.register("failures", "Collectives of ranks of this node that failed", failures.clone());
         // Counted from 0: Prometheus knows no rate of a counter that is there only when it has risen.
         for operation in Operation::ALL {
-            calls.get_or_create(&[("operation", operation.name().to_owned())]);
+            calls.get_or_create(&[("operation", operation.name().to_owned())]).inc_by(0);
             for kind in FAILURES {
-                failures.get_or_create(&failure_labels(operation, kind));
+                failures.get_or_create(&failure_labels(operation, kind)).inc_by(0);
             }
         }
         // From 100 microseconds to some seven minutes.
