@@ -75,10 +75,10 @@ pub struct Registration {
     pub probe_port: u16,
 }
 
-/// Serves the controller until it refuses the agent, or the agent is `leaving`: then it says so.
+/// Serves the controller until the agent is `leaving`: then it says so.
 ///
 /// # Errors
-/// If the address makes no sense or the controller refuses the registration.
+/// If the address makes no sense, or the controller refuses the agent and no other has taken it in before: then it has no ranks.
 pub async fn run(
     agent: &Agent,
     registration: &Registration,
@@ -102,6 +102,7 @@ pub async fn run(
         probe: JoinSet::new(),
         examinations: JoinSet::new(),
         session: None,
+        admitted: false,
         pause: SHORTEST_PAUSE,
     };
     let mut reported = None;
@@ -111,10 +112,11 @@ pub async fn run(
         control.launcher.hold_none();
         match end {
             End::Left => return Ok(()),
-            End::Refused(reason) => {
+            End::Refused(reason) if !control.admitted => {
                 return Err(ControlError::Refused { address: registration.controller.clone(), reason });
             }
-            End::Broken(reason) => {
+            // As in an upgrade, or when there are two controllers: ranks go on meanwhile.
+            End::Refused(reason) | End::Broken(reason) => {
                 // Said once, not at every try.
                 if control.pause == SHORTEST_PAUSE || reported.as_ref() != Some(&reason) {
                     warn!(
@@ -135,7 +137,7 @@ pub async fn run(
 enum End {
     /// Come back later.
     Broken(String),
-    /// Never come back.
+    /// The controller does not want this agent.
     Refused(String),
     /// The controller knows that the agent leaves.
     Left,
@@ -180,6 +182,8 @@ struct Control<'a> {
     examinations: JoinSet<Examined>,
     /// By which life of the controller the agent was taken in, and as which node.
     session: Option<(u64, u32)>,
+    /// Whether a controller has ever taken the agent in.
+    admitted: bool,
     /// Before the next try.
     pause: Duration,
 }

@@ -39,10 +39,15 @@ impl Session {
 
     /// Takes the agent in.
     async fn admit(&mut self) -> Register {
+        self.answer(cool_proto::VERSION).await
+    }
+
+    /// Says that it takes the agent in, in a version of the contract.
+    async fn answer(&mut self, version: u32) -> Register {
         let agent_message::Body::Register(register) = self.hear().await else { panic!("no registration") };
         let registered = Registered {
             features: 0,
-            version: cool_proto::VERSION,
+            version,
             node: 1,
             lldp_interval_ms: 600_000,
             lldp_key: vec![7; 32],
@@ -318,6 +323,24 @@ async fn an_agent_that_is_refused_says_why_and_ends() {
     let words = fails(&format!("http://{address}"), "lo").await;
     assert!(words.starts_with("cool-nodeagent: the controller at http://127.0.0.1:"), "{words}");
     assert!(words.ends_with("refused this agent: an agent named \"h1\" is here"), "{words}");
+}
+
+#[tokio::test]
+async fn an_agent_that_was_taken_in_once_waits_where_it_is_refused_and_its_ranks_go_on() {
+    let (address, mut sessions) = controller(None).await;
+    let mut agent = start(address);
+    let mut before = session(&mut sessions).await;
+    before.admit().await;
+    before.tell(shell("exec sleep 1000", &[0])).await;
+    drop(before);
+    for _ in 0..2 {
+        session(&mut sessions).await.answer(cool_proto::VERSION + 1).await;
+    }
+    let mut upgraded = session(&mut sessions).await;
+    upgraded.admit().await;
+    assert!(agent.child.try_wait().unwrap().is_none());
+    upgraded.tell(Body::Kill(Kill { job: 4 })).await;
+    assert!(matches!(upgraded.hear().await, agent_message::Body::Exited(e) if e.signal == 15));
 }
 
 #[tokio::test]

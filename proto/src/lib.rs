@@ -16,8 +16,29 @@ pub mod socket;
 pub mod trace_file;
 mod vocabulary;
 
-/// The version of both contracts; peers with another one are refused.
+/// The version of both contracts. It is raised when programs of before could make nothing of what is new; what they can do without is a
+/// [feature](features).
 pub const VERSION: u32 = 11;
+
+/// The oldest version with which programs of this release work together: when [`VERSION`] is raised it stays one behind, so that
+/// a cluster is upgraded one program after the other.
+pub const OLDEST_VERSION: u32 = 11;
+
+/// A peer of a version that cannot be dealt with.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "speaks version {0} of the contract, this program {OLDEST_VERSION} to {VERSION}; upgrade the controller first, then agents, \
+     then what is linked with libcool"
+)]
+pub struct VersionError(pub u32);
+
+/// Whether a peer of this version can be dealt with.
+///
+/// # Errors
+/// If not: it is too old, or of a later release.
+pub fn check_version(version: u32) -> Result<(), VersionError> {
+    if (OLDEST_VERSION..=VERSION).contains(&version) { Ok(()) } else { Err(VersionError(version)) }
+}
 
 /// Bytes of the longest message of the controller's service, either way: a group of 10,000 ranks takes some 600 KB, and an
 /// agent that registers tells of all its groups.

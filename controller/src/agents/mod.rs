@@ -9,7 +9,7 @@ pub mod session;
 pub mod traces;
 
 use cool_proto::control::{Register, Registered};
-use cool_proto::features;
+use cool_proto::{VersionError, check_version, features};
 use cool_topology::{Key, MacAddr};
 use cool_types::{NODE_NAME_MAX, NODE_NAME_RULE, check_node_name};
 use parking_lot::Mutex;
@@ -46,6 +46,8 @@ pub struct Agent {
     pub slots: u32,
     /// Where it answers probes, TCP.
     pub probe_port: u16,
+    /// The version of the contract that it speaks.
+    pub version: u32,
     /// What it can beyond the version: bits of [`features`].
     pub features: u64,
     /// Its own key, for the agents of its groups.
@@ -63,16 +65,12 @@ impl Agent {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum AdmitError {
     /// It speaks another version.
-    #[error(
-        "agent {name:?} speaks version {theirs} of the contract, this controller {ours}; install the same release of both"
-    )]
+    #[error("agent {name:?} {why}")]
     Version {
         /// The node's name.
         name: String,
-        /// The agent's.
-        theirs: u32,
-        /// The controller's.
-        ours: u32,
+        /// What it speaks.
+        why: VersionError,
     },
     /// A value that cannot be.
     #[error("agent {name:?} registers {field} {value:?}: {need}")]
@@ -104,8 +102,8 @@ impl TryFrom<Register> for Agent {
 
     fn try_from(register: Register) -> Result<Agent, AdmitError> {
         let name = register.name;
-        if register.version != cool_proto::VERSION {
-            return Err(AdmitError::Version { name, theirs: register.version, ours: cool_proto::VERSION });
+        if let Err(why) = check_version(register.version) {
+            return Err(AdmitError::Version { name, why });
         }
         let bad = |field, value: &dyn ToString, need| AdmitError::Bad {
             name: name.chars().take(NODE_NAME_MAX).collect(),
@@ -136,8 +134,21 @@ impl TryFrom<Register> for Agent {
         if register.features & features::TAGS != 0 && key.is_none() {
             return Err(bad("features", &register.features, "tags need a key"));
         }
-        let Register { incarnation, mtu, slots, features, .. } = register;
-        Ok(Agent { name, incarnation, ip, mac, mtu, udp_port, tcp_port, slots, probe_port, features, key })
+        let Register { version, incarnation, mtu, slots, features, .. } = register;
+        Ok(Agent {
+            name,
+            incarnation,
+            ip,
+            mac,
+            mtu,
+            udp_port,
+            tcp_port,
+            slots,
+            probe_port,
+            version,
+            features,
+            key,
+        })
     }
 }
 
@@ -216,7 +227,8 @@ impl Agents {
     /// What the agent of a session is told first.
     pub fn registered(&self, session: &Session) -> Registered {
         Registered {
-            version: cool_proto::VERSION,
+            // One that both speak.
+            version: session.agent.version,
             node: session.number,
             lldp_interval_ms: self.lldp_interval_ms,
             lldp_key: session.lldp_key.bytes().to_vec(),

@@ -353,6 +353,7 @@ mod tests {
                 tcp_port: 7421,
                 slots: 1,
                 probe_port: 7421,
+                version: cool_proto::VERSION,
                 features: 0,
                 key: None,
             };

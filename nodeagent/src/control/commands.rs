@@ -86,13 +86,8 @@ impl Control<'_> {
 
     /// The controller has taken the agent in: either their session goes on, or another begins.
     pub(super) fn registered(&mut self, registered: &Registered) -> Result<(), End> {
-        if registered.version != cool_proto::VERSION {
-            return Err(End::Refused(format!(
-                "it speaks version {} of the contract, this agent {}; install the same release of both",
-                registered.version,
-                cool_proto::VERSION
-            )));
-        }
+        cool_proto::check_version(registered.version)
+            .map_err(|why| End::Refused(format!("the controller {why}")))?;
         let (controller, node) = (registered.controller, registered.node);
         match registered.resumed {
             Some(received) => {
@@ -108,7 +103,7 @@ impl Control<'_> {
                 info!(node, "joined the controller at {}", self.registration.controller);
             }
         }
-        self.pause = SHORTEST_PAUSE;
+        (self.admitted, self.pause) = (true, SHORTEST_PAUSE);
         let lost = self.backlog.take_lost();
         if lost > 0 {
             warn!("{lost} lines of output were lost while the controller was away");

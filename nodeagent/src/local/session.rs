@@ -11,7 +11,7 @@ use crate::readable::Readable;
 use cool_proto::control;
 use cool_proto::frame::FrameError;
 use cool_proto::local::{Attached, CheckPlan, Enlist, PlanChecked, Recover, Recovered, Running, frame::Body};
-use cool_proto::{RUNNING_INTERVAL, VERSION};
+use cool_proto::{RUNNING_INTERVAL, VERSION, check_version};
 use std::io;
 use std::os::unix::net::UnixStream;
 use std::pin::pin;
@@ -95,20 +95,15 @@ async fn attach(
     agent: &Agent,
     wire: &mut Wire,
 ) -> Result<Option<Attachment>, End> {
-    let same = |version| match version {
-        VERSION => Ok(()),
-        _ => Err(End::Refused(format!(
-            "libcool speaks version {version} of the local protocol, this agent {VERSION}; install the same release of both",
-        ))),
-    };
+    let check = |version| check_version(version).map_err(|why| End::Refused(format!("libcool {why}")));
     match body {
         Body::Attach(attach) => {
-            same(attach.version)?;
+            check(attach.version)?;
             user.may_use(agent, attach.group).map_err(End::Refused)?;
             agent.attach(attach.group, attach.rank).map(Some).map_err(|e| End::Refused(e.to_string()))
         }
         Body::Enlist(Enlist { version, key, rank, size, timeout_ms }) => {
-            same(version)?;
+            check(version)?;
             user.check_groups(agent, limits).map_err(End::Refused)?;
             let enlist = control::Enlist { key: user.key(key), rank, size, timeout_ms };
             let attachment = rendezvous(enlist, agent, wire).await?;
@@ -116,7 +111,7 @@ async fn attach(
             Ok(Some(attachment))
         }
         Body::Recover(Recover { version, group, rank, timeout_ms, agree }) => {
-            same(version)?;
+            check(version)?;
             user.may_use(agent, group).map_err(End::Refused)?;
             let asked = control::Recover { group, rank, timeout_ms, agree, ..control::Recover::default() };
             let recovered = recover(asked, agent, wire).await?;
