@@ -1,0 +1,61 @@
+"""Programs of an earlier release are upgraded one after the other, the controller first, while collectives run; both kinds work together.
+
+The folder of the earlier programs is COOL_BEFORE (tools/build-before makes it); without it these are skipped.
+"""
+import os
+import signal
+
+import pytest
+import testbed
+from conftest import PATIENCE, end_controller, log_of, succeed, wait_for
+from test_jobs import ended, running, start
+from test_recovery import whole
+
+BEFORE = os.environ.get("COOL_BEFORE")
+pytestmark = pytest.mark.skipif(not BEFORE, reason="COOL_BEFORE names no folder of earlier programs: see tools/build-before")
+
+# All operations, each checked byte by byte.
+BENCH = ("bench", "--ops", "bcast,reduce,allreduce,gather,allgather,scatter", "--bytes", "1000,1M", "--reps", "2")
+
+
+def both(bed):
+    """Collectives of ranks that are linked with the earlier library, and with this one."""
+    for folder in BEFORE, testbed.BIN:
+        succeed(bed, os.path.join(folder, "cool"), *BENCH)
+
+
+def test_a_cluster_is_upgraded_program_by_program_while_jobs_run(make_bed):
+    bed = make_bed("tree:2x2", bin_dir=BEFORE, lldp_ms=1000)
+    both(bed)
+
+    # The controller first: a job of before goes on over it.
+    job = start(bed, os.path.join(BEFORE, "cool"), "run", "--ranks-per-node", "1", "--", os.path.join(BEFORE, "cool-misuse"), "barriers")
+    assert "started" in job.stdout.readline()
+    end_controller(bed)
+    bed.bin_dir = os.path.abspath(testbed.BIN)
+    bed.start_controller()
+    wait_for(lambda: whole(bed) and [j["state"] for j in running(bed)] == ["running"], "the job is taken over")
+    assert job.poll() is None
+    both(bed)
+
+    # Its own agents are upgraded last: those of the other rack go first, while it runs.
+    job.send_signal(signal.SIGINT)
+    ended(job)
+    racks = {}
+    for node in bed.cool_json("topology")["nodes"]:
+        racks.setdefault(node["rack"], []).append(node["name"])
+    for rack, other in (sorted(racks), sorted(racks, reverse=True)):
+        job = start(bed, os.path.join(BEFORE, "cool"), "run", "--racks", str(other), "--ranks-per-node", "1", "--", os.path.join(BEFORE, "cool-misuse"), "barriers")
+        assert "started" in job.stdout.readline()
+        for name in racks[rack]:
+            agent = bed.agents[name]
+            agent.signal(signal.SIGTERM)
+            agent.process.wait(PATIENCE)
+            bed.daemons.remove(agent)
+            bed.start_agent(name)
+            wait_for(lambda: whole(bed), "the agent of %s is taken in" % name)
+            both(bed)
+        assert job.poll() is None and len(running(bed)) == 1
+        job.send_signal(signal.SIGINT)
+        ended(job)
+    assert "panicked" not in "".join(log_of(bed, name) for name in ["controller", *bed.agents])
