@@ -1,10 +1,14 @@
 """Every collective delivers the right bytes, whatever is lost. `cool bench` checks each result on every rank."""
 import json
 import os
+import re
+import signal
 import subprocess
 
 import pytest
-from conftest import PATIENCE, run, succeed
+from conftest import PATIENCE, run, succeed, wait_for
+from test_away import ofctl
+from test_jobs import ended, start
 
 OPERATIONS = "bcast,reduce,allreduce,gather,allgather,scatter,reduce_scatter,alltoall,scan,exscan,barrier"
 UNEQUAL = "gatherv,allgatherv,scatterv,reduce_scatterv,alltoallv"
@@ -78,6 +82,22 @@ def test_two_jobs_at_once_do_not_mix(make_bed):
     for job in jobs:
         out, err = job.communicate(timeout=300)
         assert job.returncode == 0, out + err
+
+
+def test_a_communicator_and_its_duplicates_share_their_trees(make_bed):
+    bed = make_bed("tree:2x2")
+    held = []
+    for case, groups in (("barriers", 1), ("duplicates", 21)):
+        job = start(bed, "cool", "run", "-n", "4", "--ranks-per-node", "1", "--", os.path.join(bed.bin_dir, "cool-misuse"), case)
+        assert "started" in job.stdout.readline()
+        found = bed.cool_json("groups")["groups"]
+        addresses = [tuple(sorted(tree["address"] for tree in group["trees"])) for group in found]
+        assert len(found) == groups and len(set(addresses)) == 1 and addresses[0], addresses
+        held.append([len(re.findall("group_id", ofctl(bed, "dump-groups", switch))) for switch in bed.network.net.switches])
+        job.send_signal(signal.SIGINT)
+        ended(job)
+        wait_for(lambda: bed.cool_json("groups")["groups"] == [], "its groups are released")
+    assert held[0] == held[1]
 
 
 def test_a_broadcast_crosses_every_link_once(make_bed):

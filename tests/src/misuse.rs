@@ -1,7 +1,7 @@
 //! Uses libcool as it should not be used, or waits to be disturbed, so that tests can see what users are told; or only
 //! shows that ranks have found each other.
 //!
-//!     cool run -n 4 -- cool-misuse other-size|other-operation|barriers|late|sum
+//!     cool run -n 4 -- cool-misuse other-size|other-operation|barriers|duplicates|late|sum
 
 use cool::{Comm, Error, Op};
 use std::io::Write;
@@ -40,6 +40,15 @@ fn run(case: &str) -> Result<(), Box<dyn std::error::Error>> {
             println!("rank {} of {}: {}", comm.rank(), comm.size(), sum[0]);
         }
         "barriers" => barriers_until_disturbed(&comm)?,
+        "duplicates" => {
+            let duplicates = (0..20).map(|_| comm.dup()).collect::<Result<Vec<_>, _>>()?;
+            for (i, duplicate) in duplicates.iter().enumerate() {
+                let mut data = vec![if comm.rank() == 0 { i as u8 } else { 0xff }; 200_000];
+                duplicate.bcast(&mut data, 0)?;
+                assert!(data.iter().all(|byte| *byte == i as u8), "of communicator {i}");
+            }
+            barriers_until_disturbed(&comm)?;
+        }
         "late" => {
             for call in 0..5 {
                 // Longer than ranks are late by chance, on a machine that is busy.
@@ -51,7 +60,7 @@ fn run(case: &str) -> Result<(), Box<dyn std::error::Error>> {
         }
         other => {
             return Err(format!(
-                "no such case: '{other}'; expected other-size, other-operation, barriers, late or sum"
+                "no such case: '{other}'; expected other-size, other-operation, barriers, duplicates, late or sum"
             )
             .into());
         }

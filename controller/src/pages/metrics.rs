@@ -8,6 +8,7 @@ use prometheus_client::metrics::MetricType;
 use prometheus_client::metrics::counter::ConstCounter;
 use prometheus_client::metrics::gauge::ConstGauge;
 use prometheus_client::registry::Registry;
+use std::collections::BTreeSet;
 use std::fmt::{self, Error};
 use std::sync::Arc;
 
@@ -80,7 +81,9 @@ impl Collector for Metrics {
 impl Metrics {
     fn totals(&self, families: &mut Families<'_>) -> fmt::Result {
         let status = &self.0;
-        let trees: usize = status.groups.iter().map(|group| group.trees.len()).sum();
+        // Groups of the same nodes share theirs.
+        let trees = status.groups.iter().flat_map(|group| group.trees.iter().map(|tree| &tree.address));
+        let trees = trees.collect::<BTreeSet<_>>().len();
         let located = status.nodes.iter().filter(|node| node.link.is_some()).count();
         let away = status.nodes.iter().filter(|node| node.away_seconds.is_some()).count();
         let totals = [

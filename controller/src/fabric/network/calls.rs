@@ -4,7 +4,7 @@ use super::Network;
 use super::confirmations::Waiter;
 use super::multicast::GroupTrees;
 use super::view;
-use crate::fabric::api::{FabricError, GroupRequest, NodeRegistration, TreeScope};
+use crate::fabric::api::{FabricError, GroupRequest, NodeRegistration, TreeGrant, TreeScope};
 use crate::fabric::intent::tables::GROUPS;
 use crate::fabric::switch::capacity::Exhausted;
 use crate::fabric::telemetry::Rules;
@@ -30,20 +30,8 @@ impl Network {
                 self.unregister(now, &name);
                 answer(reply, Ok(()));
             }
-            Call::CreateGroup(request, reply) => match self.create(&request) {
-                // A group on one node needs no tree, so no switch will say anything of it.
-                Ok((trees, _)) if trees.is_empty() => {
-                    self.multicast.insert(request.id, GroupTrees::default(), None);
-                    if reply.send(Ok(Vec::new())).is_err() {
-                        self.release(request.id);
-                    }
-                }
-                Ok((trees, without)) => {
-                    let until = now + self.config.confirm_timeout;
-                    let group = GroupTrees { without, caller: Some(reply), ..GroupTrees::default() };
-                    self.multicast.insert(request.id, group, Some(until));
-                    self.grow(request.id, trees);
-                }
+            Call::CreateGroup(request, reply) => match self.locate(&request) {
+                Ok(racks) => self.create(now, &request, &racks, reply),
                 Err(error) => answer(reply, Err(error)),
             },
             Call::AdoptGroup(request, trees, reply) => {
@@ -51,11 +39,13 @@ impl Network {
                 answer(reply, Ok(()));
             }
             Call::Trees(id, reply) => {
-                let group = self.multicast.group(id).ok_or(FabricError::NoSuchGroup { id });
+                let set = self.sharing.set_of(id);
+                let group = set.and_then(|set| self.multicast.group(set));
+                let group = group.ok_or(FabricError::NoSuchGroup { id });
                 answer(reply, group.map(|group| view::grants(self, group)));
             }
             Call::ReleaseGroup(id, reply) => {
-                let known = self.multicast.group(id).is_some();
+                let known = self.sharing.set_of(id).is_some();
                 self.release(id);
                 answer(reply, if known { Ok(()) } else { Err(FabricError::NoSuchGroup { id }) });
             }
@@ -78,13 +68,50 @@ impl Network {
         }
     }
 
-    /// The trees for which there is room, and the switches that have none for the others.
+    /// Makes a group that can be made: with the trees that others of the same members have, or with its own.
     fn create(
         &mut self,
+        now: Time,
         request: &GroupRequest,
-    ) -> Result<(Vec<GroupTree>, BTreeSet<DatapathId>), FabricError> {
+        racks: &BTreeMap<String, u32>,
+        reply: Reply<Vec<TreeGrant>>,
+    ) {
         let id = request.id;
-        if self.multicast.group(id).is_some() {
+        let shared = self.sharing.of_members(&request.members);
+        let shared = shared.and_then(|set| Some((set, self.multicast.group(set)?)));
+        if let Some((set, group)) = shared.filter(|(_, group)| group.is_settled()) {
+            let trees = view::grants(self, group);
+            self.sharing.join(id, set);
+            return self.answer_created(id, reply, trees);
+        }
+        let (trees, without) = match self.trees_with_room(request, racks) {
+            Ok(made) => made,
+            Err(error) => return answer(reply, Err(error)),
+        };
+        self.sharing.begin(id, &request.members);
+        // A group on one node needs no tree, so no switch will say anything of it.
+        if trees.is_empty() {
+            self.multicast.insert(id, GroupTrees::default(), None);
+            return self.answer_created(id, reply, Vec::new());
+        }
+        let until = now + self.config.confirm_timeout;
+        let group = GroupTrees { without, caller: Some(reply), ..GroupTrees::default() };
+        self.multicast.insert(id, group, Some(until));
+        self.grow(id, trees);
+    }
+
+    fn answer_created(&mut self, id: u64, reply: Reply<Vec<TreeGrant>>, trees: Vec<TreeGrant>) {
+        // A caller that has gone away would never release it.
+        if reply.send(Ok(trees)).is_err() {
+            self.release(id);
+        }
+    }
+
+    /// The rack of each member of a group that can be made: the nodes are found, and reach each other.
+    fn locate(&self, request: &GroupRequest) -> Result<BTreeMap<String, u32>, FabricError> {
+        let id = request.id;
+        // A set of trees may outlive the group whose number it has.
+        if self.sharing.set_of(id).is_some() || self.multicast.group(id).is_some() {
             return Err(FabricError::GroupExists { id });
         }
         let Some(first) = request.members.first() else { return Err(FabricError::EmptyGroup { id }) };
@@ -110,11 +137,20 @@ impl Network {
         if let Some((to, _)) = places.iter().find(|(_, (port, _))| !reached(port)) {
             return Err(FabricError::Partitioned { from: first.clone(), to: (*to).clone() });
         }
-        let racks = places.into_iter().map(|(name, (_, rack))| (name.clone(), rack)).collect();
+        Ok(places.into_iter().map(|(name, (_, rack))| (name.clone(), rack)).collect())
+    }
+
+    /// The trees for which there is room, and the switches that have none for the others.
+    fn trees_with_room(
+        &mut self,
+        request: &GroupRequest,
+        racks: &BTreeMap<String, u32>,
+    ) -> Result<(Vec<GroupTree>, BTreeSet<DatapathId>), FabricError> {
+        let id = request.id;
         let (mut trees, mut full): (Vec<GroupTree>, BTreeMap<DatapathId, FabricError>) = Default::default();
         // What the trees so far are going to take.
         let mut taken: BTreeMap<DatapathId, Rules> = BTreeMap::new();
-        for (scope, stripe, members, best) in self.best_trees(request, &racks) {
+        for (scope, stripe, members, best) in self.best_trees(request, racks) {
             let Some(number) = self.multicast.allocate() else {
                 trees.iter().for_each(|tree| self.multicast.free(tree.number));
                 return Err(FabricError::OutOfAddresses { limit: GROUPS.end - GROUPS.start });
@@ -213,8 +249,10 @@ impl Network {
         numbers
     }
 
+    /// Releases a group, and its trees if no other has them.
     pub(crate) fn release(&mut self, id: u64) {
-        let Some(group) = self.multicast.remove(id) else { return };
+        let set = self.sharing.leave(id);
+        let Some(group) = set.and_then(|set| self.multicast.remove(set)) else { return };
         for tree in &group.trees {
             self.confirmations.forget(Waiter::Tree(tree.number));
         }

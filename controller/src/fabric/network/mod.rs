@@ -13,6 +13,7 @@ mod nodes;
 mod normal;
 mod packets;
 mod publisher;
+mod sharing;
 mod stale;
 mod switches;
 mod unicast;
@@ -36,6 +37,7 @@ use multicast::{GroupTrees, Multicast};
 use nodes::Nodes;
 use normal::Normal;
 use publisher::{Due, Publisher};
+use sharing::Sharing;
 use stale::StaleTrees;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -55,6 +57,8 @@ pub(crate) struct Network {
     pub(crate) nodes: Nodes,
     pub(crate) switches: Switches,
     pub(crate) multicast: Multicast,
+    /// Whose groups' trees are whose.
+    sharing: Sharing,
     telemetry: Arc<Telemetry>,
     presence: Presence,
     publisher: Publisher,
@@ -87,6 +91,7 @@ impl Network {
             nodes: Nodes::default(),
             switches: Switches::default(),
             multicast: Multicast::default(),
+            sharing: Sharing::default(),
             telemetry,
             presence: Presence::default(),
             publisher: Publisher::new(publish),

@@ -1,5 +1,6 @@
 //! The groups in use and their trees: whose each tree is, what uses which link, which trees have changed, and which
-//! callers wait. Whoever changes a tree does it here, so that index and changes cannot be forgotten.
+//! callers wait. Whoever changes a tree does it here, so that index and changes cannot be forgotten. Of groups that
+//! [share](super::sharing) their trees, one stands here for all.
 
 use super::deadlines::Deadlines;
 use super::stale::Adopted;
@@ -21,6 +22,13 @@ pub(crate) struct GroupTrees {
     pub(crate) caller: Option<Reply<Vec<TreeGrant>>>,
     /// Made by an earlier controller, and not followed yet.
     pub(crate) adopted: Option<Adopted>,
+}
+
+impl GroupTrees {
+    /// Whether switches have all its trees, so that another group can have them, too.
+    pub(crate) fn is_settled(&self) -> bool {
+        self.caller.is_none() && self.adopted.is_none() && self.without.is_empty()
+    }
 }
 
 /// All groups and trees.

@@ -65,16 +65,23 @@ impl Network {
     /// A group that agents still use: its trees stay, and follow the network as soon as that is known.
     pub(crate) fn adopt(&mut self, request: GroupRequest, trees: &[(TreeScope, Ipv4Addr)]) {
         let id = request.id;
-        if self.multicast.group(id).is_some() {
+        if self.sharing.set_of(id).is_some() {
             return;
         }
         let number = |(scope, address): &(TreeScope, Ipv4Addr)| Some((*scope, intent::number(*address)?));
         let mut trees: Vec<(TreeScope, u32)> = trees.iter().filter_map(number).collect();
+        let shared = self.sharing.of_members(&request.members);
+        let shares = |set: &u64| trees.iter().all(|(_, number)| self.multicast.owner(*number) == Some(*set));
+        if let Some(set) = shared.filter(|set| !trees.is_empty() && shares(set)) {
+            info!(group = id, set, "group taken over, with trees of another");
+            return self.sharing.join(id, set);
+        }
         trees.retain(|(_, number)| self.multicast.owner(*number).is_none());
         for (_, number) in &trees {
             self.multicast.reserve(*number, Some(id));
         }
         info!(group = id, trees = trees.len(), "group taken over");
+        self.sharing.begin(id, &request.members);
         let adopted = Some(Adopted { request, trees });
         self.multicast.insert(id, GroupTrees { adopted, ..GroupTrees::default() }, None);
         self.stale_trees.adopted.insert(id);
