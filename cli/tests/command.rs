@@ -89,8 +89,12 @@ impl Controller for Script {
     }
 
     async fn diagnose(&self, _: Request<DiagnoseRequest>) -> Result<Response<Diagnosis>, Status> {
-        let finding =
-            Finding { about: "node h1".into(), wrong: "it is off".into(), remedy: "switch it on".into() };
+        let finding = Finding {
+            about: "node h1".into(),
+            wrong: "it is off".into(),
+            remedy: "switch it on".into(),
+            note: false,
+        };
         Ok(Response::new(Diagnosis { findings: vec![finding], switches: 1, nodes: 1 }))
     }
 

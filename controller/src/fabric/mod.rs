@@ -28,7 +28,7 @@ pub use api::{
 pub use switch::capacity::TableCapacity;
 pub use switch::counters::PortCounters;
 pub use switch::pipeline::Pipeline;
-pub use telemetry::{Histogram, Measured, PortLoad, Rules, SwitchLoad};
+pub use telemetry::{Histogram, LATELY, Measured, PortLoad, Rules, SwitchLoad};
 
 use crate::listen::Listener;
 use network::Network;

@@ -9,6 +9,9 @@ use cool_topology::{DatapathId, Link, Port};
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
 
+/// For so long after the last of them, what was refused is something that an operator should look at.
+pub const LATELY: Duration = Duration::from_secs(300);
+
 /// A port's counters, and how fast they grow.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct PortLoad {
@@ -27,10 +30,14 @@ pub struct SwitchLoad {
     pub ports: BTreeMap<u32, PortLoad>,
     /// Multicast packets of the controller's range that the switch dropped since nobody may send them there.
     pub outsiders: u64,
+    /// Whether some of them were dropped within [`LATELY`], while this controller counted.
+    pub outsiders_lately: bool,
     /// Packets for the controller that its ports handed in during this session.
     pub packet_ins: u64,
     /// Of those, dropped since their ports handed in too many.
     pub packet_ins_dropped: u64,
+    /// Whether some of them were dropped within [`LATELY`].
+    pub packet_ins_dropped_lately: bool,
     /// Whether the switch holds floods off by meters.
     pub meters: bool,
     /// Whether it has group tables of type ALL, if it says.
@@ -91,8 +98,17 @@ pub struct Measured {
 #[derive(Debug, Default)]
 struct State {
     measured: Measured,
-    /// Whose counters they are, and of when.
-    sources: BTreeMap<DatapathId, (ConnectionId, Time)>,
+    sources: BTreeMap<DatapathId, Source>,
+}
+
+/// Whose counters of a switch are kept.
+#[derive(Debug)]
+struct Source {
+    connection: ConnectionId,
+    /// When it told of them last.
+    at: Time,
+    /// When more outsiders, and more packets that were too many, were counted last.
+    rose: [Option<Time>; 2],
 }
 
 /// The place where it is kept.
@@ -110,9 +126,18 @@ impl Telemetry {
     /// A switch has told of its counters, on this connection.
     pub(crate) fn counted(&self, connection: ConnectionId, switch: DatapathId, now: Time, counted: Counted) {
         let mut state = self.state.lock();
-        let before = state.sources.insert(switch, (connection, now)).filter(|(old, _)| *old == connection);
+        let before = state.sources.remove(&switch).filter(|source| source.connection == connection);
         let old = state.measured.switches.remove(&switch).unwrap_or_default();
-        let seconds = before.map_or(0.0, |(_, then)| (now - then).as_secs_f64());
+        let seconds = before.as_ref().map_or(0.0, |source| (now - source.at).as_secs_f64());
+        let rises = [counted.outsiders > old.outsiders, counted.packet_ins_dropped > old.packet_ins_dropped];
+        let rose = match &before {
+            Some(source) => [0, 1].map(|i| if rises[i] { Some(now) } else { source.rose[i] }),
+            // What was counted before nobody knows when.
+            None => [None, counted.packet_ins_dropped.gt(&0).then_some(now)],
+        };
+        let [outsiders_lately, packet_ins_dropped_lately] =
+            rose.map(|at| at.is_some_and(|at| now - at <= LATELY));
+        state.sources.insert(switch, Source { connection, at: now, rose });
         let rate = |before: u64, after: u64| match seconds > 0.0 {
             true => after.saturating_sub(before) as f64 / seconds,
             false => 0.0,
@@ -130,8 +155,10 @@ impl Telemetry {
         let load = SwitchLoad {
             ports: counted.ports.into_iter().map(load).collect(),
             outsiders: counted.outsiders,
+            outsiders_lately,
             packet_ins: counted.packet_ins,
             packet_ins_dropped: counted.packet_ins_dropped,
+            packet_ins_dropped_lately,
             meters: counted.meters,
             group_tables: counted.group_tables,
         };
@@ -141,7 +168,7 @@ impl Telemetry {
     /// A connection has ended.
     pub(crate) fn ended(&self, connection: ConnectionId, switch: DatapathId) {
         let mut state = self.state.lock();
-        if state.sources.get(&switch).is_some_and(|(source, _)| *source == connection) {
+        if state.sources.get(&switch).is_some_and(|source| source.connection == connection) {
             state.sources.remove(&switch);
             state.measured.switches.remove(&switch);
         }
@@ -241,6 +268,25 @@ mod tests {
         assert!(telemetry.read().switches.contains_key(&switch));
         telemetry.ended(2, switch);
         assert!(telemetry.read().switches.is_empty());
+    }
+
+    #[test]
+    fn what_was_refused_is_told_for_a_while_after_the_last_of_it() {
+        let telemetry = Telemetry::default();
+        let switch = DatapathId(7);
+        let lately = |seconds, outsiders, packet_ins_dropped| {
+            let counted = Counted { outsiders, packet_ins_dropped, ..Counted::default() };
+            telemetry.counted(1, switch, Time::ZERO + Duration::from_secs(seconds), counted);
+            let load = &telemetry.read().switches[&switch];
+            (load.outsiders_lately, load.packet_ins_dropped_lately)
+        };
+        // What a switch has counted for an earlier controller may be old.
+        assert_eq!(lately(0, 5, 0), (false, false));
+        assert_eq!(lately(2, 6, 0), (true, false));
+        assert_eq!(lately(200, 6, 1), (true, true));
+        assert_eq!(lately(303, 6, 1), (false, true));
+        assert_eq!(lately(600, 6, 1), (false, false));
+        assert_eq!(lately(602, 7, 1), (true, false));
     }
 
     #[test]

@@ -141,7 +141,7 @@ fn micros(duration: Duration) -> i64 {
 }
 
 fn finding(about: impl Into<String>, wrong: impl Into<String>, remedy: impl Into<String>) -> Finding {
-    Finding { about: about.into(), wrong: wrong.into(), remedy: remedy.into() }
+    Finding { about: about.into(), wrong: wrong.into(), remedy: remedy.into(), note: false }
 }
 
 fn findings(
@@ -193,18 +193,19 @@ fn of_switch(switch: &SwitchView, measured: &Measured, all: &mut Vec<Finding>) {
         let wrong = format!("no LLDP is heard from port {}, though there is a link", ports.join(", "));
         let remedy = "if a node is there, start cool-nodeagent on it; if a switch, point it at this controller; if \
                       something else, nothing is wrong";
-        all.push(finding(&about, wrong, remedy));
+        // Where hosts without an agent are, that is as it should be.
+        all.push(Finding { note: true, ..finding(&about, wrong, remedy) });
     }
     let Some(load) = measured.switches.get(&switch.datapath_id) else { return };
     if load.group_tables == Some(false) {
         let wrong = "it has no group tables of type ALL, so no multicast tree can cross it";
         all.push(finding(&about, wrong, "place a switch that has them where groups must pass"));
     }
-    if load.outsiders > 0 {
+    if load.outsiders_lately {
         let wrong = format!("it dropped {} packets for groups from who may not send there", load.outsiders);
         all.push(finding(&about, wrong, "see which host sends to 239.192.0.0/14 without being a member"));
     }
-    if load.packet_ins_dropped > 0 {
+    if load.packet_ins_dropped_lately {
         let wrong = format!("its ports handed in {} LLDP and ARP packets too many", load.packet_ins_dropped);
         all.push(finding(
             &about,
@@ -297,7 +298,9 @@ mod tests {
         let load = SwitchLoad {
             group_tables: Some(false),
             outsiders: 3,
+            outsiders_lately: true,
             packet_ins_dropped: 4,
+            packet_ins_dropped_lately: true,
             ..SwitchLoad::default()
         };
         measured.switches.insert(DatapathId(1), load);
