@@ -23,7 +23,7 @@ WORKERS := 2
 demo: packages-demo
 	cargo build --profile quick --package cool-cli --package cool-controller --package cool-nodeagent --package cool-kmeans --bins
 	mkdir -p target/demo
-	$(SUDO) mininet/testbed.py --topology tree:4x4 --host-mbit 20 --uplink-mbit 20 --bin $(QUICK) --logs target/demo/logs -- mininet/demo.py
+	$(SUDO) mininet/testbed.py --topology tree:4x4 --host-mbit 20 --uplink-mbit 20 --peer-timeout-ms 20000 --bin $(QUICK) --logs target/demo/logs -- mininet/demo.py
 
 test: unit documented end-to-end
 

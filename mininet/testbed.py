@@ -122,14 +122,14 @@ class Testbed:
 
     def __init__(self, topology, host_mbit=0.0, uplink_mbit=0.0, loss=0.0, mtu=1500, slots=4, bin_dir=None, logs=None,
                  join_timeout=60.0, log_level="info", tell_rates=True, insecure_plaintext=False, lldp_ms=0,
-                 controller_flags=(), lose=None, users=None, hide_cgroups=False, bofuss=False):
+                 controller_flags=(), lose=None, users=None, hide_cgroups=False, bofuss=False, peer_timeout_ms=0):
         self.options = {"host_mbit": host_mbit, "uplink_mbit": uplink_mbit, "loss": loss, "mtu": mtu, "bofuss": bofuss}
         self.topology, self.slots, self.join_timeout, self.log_level = topology, slots, join_timeout, log_level
         self.bin_dir = os.path.abspath(bin_dir or BIN)
         # Whether the controller is told the rates of links, as an operator tells it those that ports do not know.
         self.tell_rates = tell_rates
         self.logs, self.insecure_plaintext, self.lldp_ms = logs, insecure_plaintext, lldp_ms
-        self.controller_flags = controller_flags
+        self.controller_flags, self.peer_timeout_ms = controller_flags, peer_timeout_ms
         # The share of datagrams that agents themselves throw away, and the seed of the first of them.
         self.lose = lose
         # Lines of passwd(5) and group(5) for users whom the machine does not know, if there are to be some: then agents are not root,
@@ -277,6 +277,8 @@ class Testbed:
                    "--controller", self.controller_address(network.MANAGEMENT_ADDRESS), *self.security(),
                    "--socket", os.path.join(self.directory, name + ".sock"), "--slots", str(self.slots),
                    "--http", "%s:%d" % (self.pages_ip(host), PAGES_PORT)]
+        if self.peer_timeout_ms:
+            command += ["--peer-timeout-ms", str(self.peer_timeout_ms)]
         if self.lose:
             share, seed = self.lose
             command += ["--lose", "%g:%d" % (share, seed + self.network.net.hosts.index(host))]
@@ -353,6 +355,8 @@ def parse_arguments():
     p.add_argument("--loss", type=float, default=0, help="share of packets lost where a host receives, 0 to 0.5")
     p.add_argument("--mtu", type=int, default=1500, help="of the data links, bytes (576 to 9000)")
     p.add_argument("--slots", type=int, default=4, help="ranks that a node takes at once")
+    p.add_argument("--peer-timeout-ms", type=int, default=0, help="of the agents: after how much silence a node is gone; all nodes share this "
+                   "machine's processors, so longer than usual where others use them, too")
     p.add_argument("--bin", help="folder of cool, cool-controller and cool-nodeagent; default COOL_BIN or target/release")
     p.add_argument("--logs", help="folder for the logs of controller and agents; default: removed with the testbed")
     p.add_argument("--log-level", default="info", help="of controller and agents: error, warn, info, debug or trace")
@@ -401,7 +405,7 @@ def main():
     a = parse_arguments()
     unwind_on_signals()
     bed = Testbed(a.topology, a.host_mbit, a.uplink_mbit, a.loss, a.mtu, a.slots, a.bin, a.logs, log_level=a.log_level,
-                  insecure_plaintext=a.insecure_plaintext)
+                  insecure_plaintext=a.insecure_plaintext, peer_timeout_ms=a.peer_timeout_ms)
     with bed:
         bed.wait_until_measured()
         before = bed.link_bytes()
