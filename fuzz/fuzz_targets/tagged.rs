@@ -1,8 +1,9 @@
-//! Tagged datagrams and the hello of agents, from any host: heads are read and undone without a panic, and nothing is believed whose tag is wrong.
+//! Tagged datagrams, the hello of agents and encrypted records, from any host: heads are read and undone without a panic, and nothing is believed whose tag is wrong.
 #![cfg_attr(fuzzing, no_main)]
 
 use cool_transport::tagged::{Cipher, GroupKey, Protection, Tagger};
-use cool_transport::unicast::handshake::Responder;
+use cool_transport::unicast::handshake::{Ephemeral, Responder};
+use cool_transport::unicast::records::Opener;
 use cool_types::Key;
 use std::net::Ipv4Addr;
 
@@ -38,9 +39,24 @@ fn check(bytes: &[u8]) {
             assert_eq!(datagram, bytes);
         }
     }
-    if let Some(responder) = Responder::new([1; 32].into(), bytes, [2; 32]) {
-        assert_eq!(responder.proven(&[0; 32]), None);
+    if let Some(responder) = Responder::new([1; 32].into(), bytes) {
+        let ephemeral = Ephemeral { nonce: [2; 32], public_key: responder.encrypts().then_some([4; 32]) };
+        assert_eq!(responder.proven(&ephemeral, &[0; 32]), None);
     }
+    records(bytes);
+}
+
+/// What comes over a connection that encrypts, of which nothing is right.
+fn records(mut bytes: &[u8]) {
+    let mut opener = Opener::<Never>::new(&[5; 32].into());
+    while opener.plain().is_ok_and(<[u8]>::is_empty) && !bytes.is_empty() {
+        let room = opener.room();
+        let came = room.len().min(bytes.len());
+        room[..came].copy_from_slice(&bytes[..came]);
+        opener.came(came);
+        bytes = &bytes[came..];
+    }
+    assert!(opener.plain().map_or(true, <[u8]>::is_empty));
 }
 
 #[cfg(test)]
@@ -48,6 +64,7 @@ fn seeds() -> Vec<Vec<u8>> {
     use cool_transport::packet::Body;
     use cool_transport::unicast::AgentId;
     use cool_transport::unicast::handshake::Initiator;
+    use cool_transport::unicast::records::Sealer;
     use cool_transport::{Packet, StreamId};
 
     let id = StreamId { group: 1, epoch: 2, call: 3, transfer: 4, source: 5 };
@@ -61,8 +78,12 @@ fn seeds() -> Vec<Vec<u8>> {
         bytes
     };
     let me = AgentId { node: "h1".to_owned(), incarnation: 1 };
-    let hello = Initiator::new(&me, [1; 32].into(), [2; 32]).hello().to_vec();
-    vec![tagged(0xC2), tagged(0xC3), hello]
+    let hello = |public_key| {
+        let ephemeral = Ephemeral { nonce: [2; 32], public_key };
+        Initiator::new(&me, [1; 32].into(), &ephemeral).hello().to_vec()
+    };
+    let record = Sealer::<Never>::new(&[5; 32].into()).seal(b"frame");
+    vec![tagged(0xC2), tagged(0xC3), hello(None), hello(Some([4; 32])), record]
 }
 
 cool_fuzz::target!();

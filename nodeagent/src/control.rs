@@ -73,6 +73,8 @@ pub struct Registration {
     pub slots: u32,
     /// Where probes are answered.
     pub probe_port: u16,
+    /// Whether the agent encrypts what it sends to others.
+    pub encrypt: bool,
 }
 
 /// Serves the controller until the agent is `leaving`: then it says so.
@@ -346,7 +348,7 @@ impl Control<'_> {
             slots: self.registration.slots,
             held: self.held(),
             probe_port: self.registration.probe_port.into(),
-            features: features::ALL,
+            features: features::ALL | if self.registration.encrypt { features::ENCRYPTION } else { 0 },
             key: Some(Secret { value: self.agent.key().bytes().to_vec() }),
             session: self.session.map(|(controller, node)| Session {
                 controller,

@@ -89,6 +89,11 @@ struct Options {
     /// Longer than the controller takes to lead paths round a lost link, which is four of its --lldp-interval-ms.
     #[arg(long, value_name = "MS", default_value_t = 2000, value_parser = clap::value_parser!(u32).range(100..=600_000))]
     peer_timeout_ms: u32,
+    /// Encrypt what the node's data is carried in: the payload of multicast, and all connections to other agents.
+    ///
+    /// All agents of a group have to: one with some that do and some that do not is refused.
+    #[arg(long)]
+    encrypt: bool,
     /// For tests: throw away this share of the datagrams that come (0 to 0.5), picked by the seed (default 0)
     #[arg(long, value_name = "SHARE[:SEED]")]
     lose: Option<Losses>,
@@ -175,6 +180,7 @@ async fn run(options: Options, config: Config) -> Result<(), Error> {
         udp_port: options.udp_port,
         tcp_port: options.tcp_port,
         peer_timeout: Duration::from_millis(options.peer_timeout_ms.into()),
+        encrypt: options.encrypt,
         losses: options.lose,
     })?;
     let (sender, mut events) = mpsc::channel(EVENTS);
@@ -208,8 +214,14 @@ async fn run(options: Options, config: Config) -> Result<(), Error> {
         || std::thread::available_parallelism().map_or(1, |n| u32::try_from(n.get()).unwrap_or(u32::MAX));
     let slots = options.slots.unwrap_or_else(processors);
     let probe_port = reflector.port();
-    let registration =
-        Registration { controller: options.controller, tls: options.tls, interface, slots, probe_port };
+    let registration = Registration {
+        controller: options.controller,
+        tls: options.tls,
+        interface,
+        slots,
+        probe_port,
+        encrypt: options.encrypt,
+    };
     let router = agent.metrics().router();
     let pages = async move {
         match pages {

@@ -4,7 +4,7 @@
 /// Datagrams of a group carry a tag under its key, and agents that connect prove who they are.
 pub const TAGS: u64 = 1;
 
-/// The payload of a group is encrypted, if that is asked for.
+/// The agent encrypts what it sends to others, and speaks with no other: it was told to.
 pub const ENCRYPTION: u64 = 1 << 1;
 
 /// The ranks of a job run as the job's user, or not at all.

@@ -13,6 +13,7 @@ pub mod handshake;
 mod inbound;
 mod message;
 mod outbound;
+pub mod records;
 
 pub use message::{AgentId, MessageName, Notice};
 

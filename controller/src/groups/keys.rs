@@ -16,48 +16,76 @@ pub struct GroupKeys {
     pub required: bool,
 }
 
-/// A group some of whose agents cannot tag datagrams.
+/// A group whose agents cannot protect it alike.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error(
-    "the agents of {} cannot tag their datagrams, and --require-tags is set; install this release on them",
-    nodes.join(", ")
-)]
-pub struct Untagged {
-    nodes: Vec<String>,
+pub enum KeyError {
+    /// Some of them cannot tag datagrams.
+    #[error(
+        "the agents of {} cannot tag their datagrams, and --require-tags is set; install this release on them",
+        .0.join(", ")
+    )]
+    Untagged(Vec<String>),
+    /// Some encrypt, and speak with nobody who does not.
+    #[error(
+        "the agents of {} encrypt (--encrypt), and those of {} do not; start all alike, or name nodes by --hosts",
+        .encrypted.join(", "), .plain.join(", ")
+    )]
+    Mixed {
+        /// Nodes whose agents encrypt.
+        encrypted: Vec<String>,
+        /// Those of the others.
+        plain: Vec<String>,
+    },
+}
+
+/// The key of a group.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TaggedBy {
+    /// As it is told.
+    pub secret: Secret,
+    /// Whether payload is encrypted with it as well.
+    pub encrypted: bool,
+}
+
+impl TaggedBy {
+    /// Bytes that each datagram of the group is longer.
+    pub(super) fn tag_bytes(&self) -> u64 {
+        if self.encrypted { wire::STREAM_CIPHER_TAG } else { wire::STREAM_TAG }
+    }
 }
 
 impl GroupKeys {
     /// The key of a group; none if not all of its agents know how to use one.
     ///
     /// # Errors
-    /// If all have to.
-    pub fn of(&self, (group, epoch): (u64, u32), places: &[Place]) -> Result<Option<Secret>, Untagged> {
-        let nodes = untagged(places);
-        if nodes.is_empty() {
+    /// If all have to, or some encrypt and some do not.
+    pub fn of(&self, (group, epoch): (u64, u32), places: &[Place]) -> Result<Option<TaggedBy>, KeyError> {
+        let [encrypted, plain] = [true, false].map(|has| nodes(places, features::ENCRYPTION, has));
+        if !encrypted.is_empty() && !plain.is_empty() {
+            return Err(KeyError::Mixed { encrypted, plain });
+        }
+        let untagged = nodes(places, features::TAGS, false);
+        if untagged.is_empty() {
             let key = self.secret.derive(format!("group {group} {epoch}").as_bytes());
-            return Ok(Some(secret(&key)));
+            return Ok(Some(TaggedBy { secret: secret(&key), encrypted: plain.is_empty() }));
         }
         if self.required {
-            return Err(Untagged { nodes });
+            return Err(KeyError::Untagged(untagged));
         }
-        warn!(group, nodes = nodes.join(", "), "the group's datagrams are not tagged: these agents cannot");
+        let nodes = untagged.join(", ");
+        warn!(group, nodes, "the group's datagrams are not tagged: these agents cannot");
         Ok(None)
     }
 }
 
-/// The nodes of a group whose agents cannot tag datagrams.
-fn untagged(places: &[Place]) -> Vec<String> {
-    let cannot = places.iter().filter(|place| !place.session.agent.has(features::TAGS));
-    let nodes: BTreeSet<&str> = cannot.map(|place| place.session.agent.name.as_str()).collect();
+/// The nodes of a group whose agents have a feature, or have it not.
+fn nodes(places: &[Place], feature: u64, has: bool) -> Vec<String> {
+    let found = places.iter().filter(|place| place.session.agent.has(feature) == has);
+    let nodes: BTreeSet<&str> = found.map(|place| place.session.agent.name.as_str()).collect();
     nodes.into_iter().map(str::to_owned).collect()
 }
 
 /// A key as it is told.
 pub(super) fn secret(key: &Key) -> Secret {
     Secret { value: key.bytes().to_vec() }
-}
-
-/// Bytes that each datagram of a group is longer for its key.
-pub(super) fn tag_bytes(key: Option<&Secret>) -> u64 {
-    if key.is_some() { wire::STREAM_TAG } else { 0 }
 }

@@ -12,9 +12,9 @@ use crate::costs::{Links, Measurements};
 use crate::fabric::Fabric;
 use crate::fabric::{FabricError, GroupRequest, TopologySnapshot, TreeGrant, TreeScope};
 use cool_collective::CostModel;
-use cool_proto::control::{Group, Member, ReleaseGroup, Secret, Tree, controller_message::Body, tree};
+use cool_proto::control::{Group, Member, ReleaseGroup, Tree, controller_message::Body, tree};
 use cool_types::wire;
-use keys::GroupKeys;
+use keys::{GroupKeys, TaggedBy};
 use parking_lot::Mutex;
 use std::collections::{BTreeMap, BTreeSet, btree_map::Entry};
 use std::sync::Arc;
@@ -45,7 +45,7 @@ pub fn describe(
     places: &[Place],
     network: &TopologySnapshot,
     measured: &Measurements,
-    (trees, key): (Vec<TreeGrant>, Option<Secret>),
+    (trees, key): (Vec<TreeGrant>, Option<TaggedBy>),
 ) -> Group {
     let mut nodes = BTreeSet::new();
     let member = |(rank, place): (u32, &Place)| {
@@ -63,7 +63,7 @@ pub fn describe(
         }
     };
     let mtu = mtu(places);
-    let tag = keys::tag_bytes(key.as_ref());
+    let tag = key.as_ref().map_or(0, TaggedBy::tag_bytes);
     Group {
         id,
         epoch: FIRST_EPOCH,
@@ -74,8 +74,8 @@ pub fn describe(
         uplink_bytes_per_second: uplink_rate(places, network),
         job,
         cost_model: text(&cost_model(places, network, measured).with_tag(tag)),
-        key,
-        encrypted: false,
+        encrypted: key.as_ref().is_some_and(|key| key.encrypted),
+        key: key.map(|key| key.secret),
     }
 }
 
@@ -252,7 +252,7 @@ impl Groups {
         job: u64,
         places: &[Place],
     ) -> Result<Group, String> {
-        let key = self.keys.of((id, FIRST_EPOCH), places).map_err(|untagged| untagged.to_string())?;
+        let key = self.keys.of((id, FIRST_EPOCH), places).map_err(|error| error.to_string())?;
         self.busy.send_if_modified(|groups| groups.insert(id));
         self.prober.stop();
         let members = places.iter().map(|p| p.session.agent.name.clone()).collect();

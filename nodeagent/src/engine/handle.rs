@@ -25,6 +25,8 @@ pub struct EngineConfig {
     pub tcp_port: u16,
     /// How long a node may be silent while calls wait; then it is gone.
     pub peer_timeout: Duration,
+    /// Whether it speaks with other agents only over encrypted connections.
+    pub encrypt: bool,
     /// Which datagrams are thrown away as they come, in tests.
     pub losses: Option<Losses>,
 }
@@ -38,6 +40,7 @@ impl EngineConfig {
             udp_port: 0,
             tcp_port: 0,
             peer_timeout: DEFAULT_PEER_TIMEOUT,
+            encrypt: false,
             losses: None,
         }
     }

@@ -61,7 +61,7 @@ impl Driver {
     pub(super) async fn run(mut self, mut commands: mpsc::UnboundedReceiver<Command>, listener: TcpListener) {
         tokio::spawn(tcp::accept(
             listener,
-            self.host.key().clone(),
+            self.host.credentials().clone(),
             self.host.refusals(),
             self.events.clone(),
         ));
@@ -152,12 +152,12 @@ impl Driver {
     fn event(&mut self, event: Event) {
         let host = &mut self.host;
         match event {
-            Event::Accepted(stream, from, proven) => {
-                let connection = host.connect(stream);
+            Event::Accepted { stream, records, from, proven } => {
+                let connection = host.connect(stream, records);
                 host.handle(Input::Accepted { connection, from, proven });
             }
-            Event::Connected { node, stream } => {
-                let connection = host.connect(stream);
+            Event::Connected { node, stream, records } => {
+                let connection = host.connect(stream, records);
                 host.handle(Input::Connected { node, connection });
             }
             Event::Unreachable { node, why } => host.handle(Input::Unreachable { node, why }),

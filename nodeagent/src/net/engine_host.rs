@@ -2,8 +2,9 @@
 
 use super::cipher::AesGcm;
 use super::congestion::{self, LinkEstimate};
+use super::handshake::{Credentials, Records};
 use super::memories::Memories;
-use super::tcp::{self, Connection};
+use super::tcp::{self, Approach, Connection};
 use super::udp::{self, Socket};
 use super::udp_outbox::Outbox;
 use super::work::{self, Move, Pool};
@@ -17,7 +18,6 @@ use cool_machine::{Machine, Poll, Time};
 use cool_proto::local::{Failure, Stats};
 use cool_transport::packet::DATA_HEADER;
 use cool_transport::tagged::Tagger;
-use cool_types::Key;
 use cool_types::limits::BOUNCE_BYTES;
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
@@ -58,7 +58,7 @@ pub(super) struct EngineHost {
     engine: Engine,
     me: AgentId,
     /// The agent's own.
-    key: Key,
+    credentials: Credentials,
     tagger: Tagger<AesGcm>,
     ip: Ipv4Addr,
     origin: Instant,
@@ -87,7 +87,7 @@ pub(super) struct EngineHost {
 
 impl EngineHost {
     pub(super) fn new(
-        (me, key): (AgentId, Key),
+        (me, credentials): (AgentId, Credentials),
         config: &EngineConfig,
         udp: Socket,
         events: Events,
@@ -96,7 +96,7 @@ impl EngineHost {
         Ok(EngineHost {
             engine: Engine::new(me.clone(), BOUNCE_BYTES, config.peer_timeout),
             me,
-            key,
+            credentials,
             tagger: Tagger::default(),
             ip: config.ip,
             origin: Instant::now(),
@@ -135,8 +135,8 @@ impl EngineHost {
     }
 
     /// The agent's own key.
-    pub(super) fn key(&self) -> &Key {
-        &self.key
+    pub(super) fn credentials(&self) -> &Credentials {
+        &self.credentials
     }
 
     /// What is refused, to be counted.
@@ -264,8 +264,9 @@ impl EngineHost {
                 }
             }
             Output::Connect { node, to, key } => {
-                let proof = key.map(|key| (self.me.clone(), key));
-                tokio::spawn(tcp::connect(node, (self.ip, to), proof, self.events.clone()));
+                let encrypt = self.credentials.encrypt;
+                let approach = Approach { me: self.me.clone(), key, encrypt };
+                tokio::spawn(tcp::connect(node, (self.ip, to), approach, self.events.clone()));
             }
             Output::Hangup { connection } => drop(self.connections.remove(&connection)),
             Output::Allocate { memory, bytes } => {
@@ -412,10 +413,10 @@ impl EngineHost {
     }
 
     /// Takes a connection, which was made or accepted.
-    pub(super) fn connect(&mut self, stream: TcpStream) -> ConnectionId {
+    pub(super) fn connect(&mut self, stream: TcpStream, records: Option<Records>) -> ConnectionId {
         self.last_connection += 1;
         let id = ConnectionId(self.last_connection);
-        self.connections.insert(id, Connection::new(id, stream, &self.link, &self.events));
+        self.connections.insert(id, Connection::new(id, (stream, records), &self.link, &self.events));
         id
     }
 

@@ -1,8 +1,14 @@
 //! The [handshake] of two agents over a connection that was just made, before the engine hears of it.
 
+use super::cipher::AesGcm;
 use cool_transport::unicast::AgentId;
-use cool_transport::unicast::handshake::{self, HELLO_HEAD, Initiator, NONCE, REPLY, Responder};
-use cool_types::{Key, NODE_NAME_MAX, TAG};
+use cool_transport::unicast::handshake::{
+    self, Ephemeral, Established, HELLO_HEAD, HELLO_MAX, Initiator, NONCE, PUBLIC_KEY, Responder,
+};
+use cool_transport::unicast::records::{Opener, Sealer};
+use cool_types::{Key, TAG};
+use ring::agreement::{EphemeralPrivateKey, UnparsedPublicKey, X25519, agree_ephemeral};
+use ring::rand::SystemRandom;
 use std::io;
 use std::time::Duration;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -21,49 +27,113 @@ pub(super) enum HandshakeError {
     Silent,
     #[error("it has not the key that it should have")]
     Unproven,
+    #[error("it does not encrypt, and this agent was told to (--encrypt)")]
+    Plain,
+}
+
+/// Who an agent is to others, and whether it says nothing that is not encrypted.
+#[derive(Clone, Debug)]
+pub(super) struct Credentials {
+    pub(super) key: Key,
+    pub(super) encrypt: bool,
+}
+
+/// How what is sent over a connection is encrypted, and what comes decrypted.
+pub(super) struct Records {
+    pub(super) sealer: Sealer<AesGcm>,
+    pub(super) opener: Opener<AesGcm>,
+}
+
+impl Records {
+    /// What this side sends is encrypted by the first key, what comes by the second.
+    fn new([sends, gets]: [&Key; 2]) -> Records {
+        Records { sealer: Sealer::new(sends), opener: Opener::new(gets) }
+    }
 }
 
 /// Proves to the agent with `key`, at the other end, that this is the agent `me`; it proves that it has the key.
-pub(super) async fn initiate(stream: &mut TcpStream, me: &AgentId, key: &Key) -> Result<(), HandshakeError> {
-    let initiator = Initiator::new(me, key.clone(), nonce()?);
+pub(super) async fn initiate(
+    stream: &mut TcpStream,
+    me: &AgentId,
+    Credentials { key, encrypt }: &Credentials,
+) -> Result<Option<Records>, HandshakeError> {
+    let (ephemeral, private_key) = ephemeral(*encrypt)?;
+    let initiator = Initiator::new(me, key.clone(), &ephemeral);
     let said = async {
         stream.write_all(initiator.hello()).await?;
-        let mut reply = [0; REPLY];
+        let mut reply = vec![0; initiator.reply_len()];
         stream.read_exact(&mut reply).await?;
-        let proof = initiator.proof(&reply).ok_or(HandshakeError::Unproven)?;
-        Ok(stream.write_all(&proof).await?)
+        let (proof, established) = initiator.proof(&reply).ok_or(HandshakeError::Unproven)?;
+        stream.write_all(&proof).await?;
+        let keys = keys(&established, private_key)?;
+        Ok(keys.map(|[initiator, responder]| Records::new([&initiator, &responder])))
     };
     timeout(PATIENCE, said).await.unwrap_or(Err(HandshakeError::Silent))
 }
 
-/// Lets who has connected prove that it knows the `key` of this agent: who it is. `None` of one that begins with frames.
-pub(super) async fn respond(stream: &mut TcpStream, key: &Key) -> Result<Option<AgentId>, HandshakeError> {
-    timeout(PATIENCE, proven(stream, key)).await.unwrap_or(Err(HandshakeError::Silent))
+/// Who has connected, if it has said and proven that, and the records in which it speaks, if it encrypts.
+type Met = (Option<AgentId>, Option<Records>);
+
+/// Lets who has connected prove that it knows the key of this agent: who it is. `None` of one that begins with frames.
+pub(super) async fn respond(
+    stream: &mut TcpStream,
+    credentials: &Credentials,
+) -> Result<Met, HandshakeError> {
+    timeout(PATIENCE, proven(stream, credentials)).await.unwrap_or(Err(HandshakeError::Silent))
 }
 
-async fn proven(stream: &mut TcpStream, key: &Key) -> Result<Option<AgentId>, HandshakeError> {
+async fn proven(
+    stream: &mut TcpStream,
+    Credentials { key, encrypt }: &Credentials,
+) -> Result<Met, HandshakeError> {
     let mut first = [0; 1];
     if stream.peek(&mut first).await? == 0 {
         return Err(io::Error::from(io::ErrorKind::UnexpectedEof).into());
     }
     if !handshake::begins_with_hello(first[0]) {
-        return Ok(None);
+        return if *encrypt { Err(HandshakeError::Plain) } else { Ok((None, None)) };
     }
-    let mut hello = [0; HELLO_HEAD + NODE_NAME_MAX];
-    let (head, name) = hello.split_first_chunk_mut::<HELLO_HEAD>().ok_or(HandshakeError::Unproven)?;
+    let mut hello = [0; HELLO_MAX];
+    let (head, rest) = hello.split_first_chunk_mut::<HELLO_HEAD>().ok_or(HandshakeError::Unproven)?;
     stream.read_exact(head).await?;
-    let len = Responder::name_len(head).ok_or(HandshakeError::Unproven)?;
-    stream.read_exact(&mut name[..len]).await?;
-    let responder = Responder::new(key.clone(), &hello[..HELLO_HEAD + len], nonce()?);
+    let len = Responder::rest_len(head).ok_or(HandshakeError::Unproven)?;
+    stream.read_exact(&mut rest[..len]).await?;
+    let responder = Responder::new(key.clone(), &hello[..HELLO_HEAD + len]);
     let responder = responder.ok_or(HandshakeError::Unproven)?;
-    stream.write_all(&responder.reply()).await?;
+    if *encrypt && !responder.encrypts() {
+        return Err(HandshakeError::Plain);
+    }
+    let (ephemeral, private_key) = ephemeral(responder.encrypts())?;
+    stream.write_all(&responder.reply(&ephemeral)).await?;
     let mut proof = [0; TAG];
     stream.read_exact(&mut proof).await?;
-    responder.proven(&proof).map(Some).ok_or(HandshakeError::Unproven)
+    let (who, established) = responder.proven(&ephemeral, &proof).ok_or(HandshakeError::Unproven)?;
+    let keys = keys(&established, private_key)?;
+    Ok((Some(who), keys.map(|[initiator, responder]| Records::new([&responder, &initiator]))))
 }
 
-fn nonce() -> io::Result<[u8; NONCE]> {
+/// What this side makes for one connection.
+fn ephemeral(encrypt: bool) -> io::Result<(Ephemeral, Option<EphemeralPrivateKey>)> {
     let mut nonce = [0; NONCE];
     getrandom::fill(&mut nonce).map_err(|error| io::Error::other(error.to_string()))?;
-    Ok(nonce)
+    if !encrypt {
+        return Ok((Ephemeral { nonce, public_key: None }, None));
+    }
+    let failed = |_| io::Error::other("no key could be made for the connection");
+    let private_key = EphemeralPrivateKey::generate(&X25519, &SystemRandom::new()).map_err(failed)?;
+    let public_key = private_key.compute_public_key().map_err(failed)?;
+    let bytes: [u8; PUBLIC_KEY] = public_key.as_ref().try_into().map_err(io::Error::other)?;
+    Ok((Ephemeral { nonce, public_key: Some(bytes) }, Some(private_key)))
+}
+
+/// The keys of what the initiator and of what the responder sends, if they are to encrypt.
+fn keys(
+    established: &Established,
+    private_key: Option<EphemeralPrivateKey>,
+) -> Result<Option<[Key; 2]>, HandshakeError> {
+    let (Some(peer), Some(private_key)) = (established.peer, private_key) else { return Ok(None) };
+    let agreed = agree_ephemeral(private_key, &UnparsedPublicKey::new(&X25519, peer), |shared_secret| {
+        established.keys(shared_secret)
+    });
+    agreed.map(Some).map_err(|_| HandshakeError::Unproven)
 }

@@ -28,6 +28,7 @@ use cool_engine::{AgentId, ConnectionId, NodeId, Prepared, WorkId};
 use cool_types::Key;
 use driver::Driver;
 use engine_host::{Counters, EngineHost};
+use handshake::{Credentials, Records};
 use std::net::{Ipv4Addr, SocketAddrV4};
 use std::sync::Arc;
 use std::time::SystemTime;
@@ -53,10 +54,16 @@ pub(crate) struct Bound {
 /// What the tasks around the sockets, and the pool's threads, tell the driver.
 enum Event {
     /// Someone has connected, and perhaps proved who it is.
-    Accepted(TcpStream, Ipv4Addr, Option<AgentId>),
+    Accepted {
+        stream: TcpStream,
+        records: Option<Records>,
+        from: Ipv4Addr,
+        proven: Option<AgentId>,
+    },
     Connected {
         node: NodeId,
         stream: TcpStream,
+        records: Option<Records>,
     },
     Unreachable {
         node: NodeId,
@@ -106,7 +113,8 @@ pub(crate) fn start(
     let me = AgentId { node: config.node.clone(), incarnation };
     let (key, refusals) = (key()?, Arc::<Refusals>::default());
     let shared = Counters { traffic: Arc::clone(&traffic), refusals: Arc::clone(&refusals) };
-    let host = EngineHost::new((me, key.clone()), &config, udp, events.clone(), shared)
+    let credentials = Credentials { key: key.clone(), encrypt: config.encrypt };
+    let host = EngineHost::new((me, credentials), &config, udp, events.clone(), shared)
         .map_err(StartError::Thread)?;
     let driver = Driver::new(host, config.losses.map(Picker::new), events, queue);
     // A task is woken by others of its thread for less than what the runtime itself runs.

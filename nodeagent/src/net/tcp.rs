@@ -1,7 +1,7 @@
 //! TCP connections to other agents: accepting, connecting, reading, writing.
 
 use super::congestion::{Congestion, LinkEstimate};
-use super::handshake::{self, HandshakeError};
+use super::handshake::{self, Credentials, HandshakeError, Records};
 use super::{Event, Events, sockopt};
 use crate::engine::{Refusals, Refused, SharedSlice};
 use cool_engine::{AgentId, ConnectionId, MemoryRange, NodeId};
@@ -13,6 +13,7 @@ use std::io;
 use std::net::{Ipv4Addr, Shutdown, SocketAddr, SocketAddrV4};
 use std::os::fd::AsFd;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 use tokio::io::Interest;
 use tokio::net::{TcpListener, TcpSocket, TcpStream};
@@ -69,7 +70,12 @@ pub(super) fn bind(ip: Ipv4Addr, port: u16) -> io::Result<(std::net::TcpListener
 }
 
 /// Accepts connections until the driver is gone. Who has not said what it wants yet is not the engine's concern.
-pub(super) async fn accept(listener: TcpListener, key: Key, refusals: Arc<Refusals>, events: Events) {
+pub(super) async fn accept(
+    listener: TcpListener,
+    credentials: Credentials,
+    refusals: Arc<Refusals>,
+    events: Events,
+) {
     // How many there may be is the engine's to say: it drops those of others than its peers.
     let incoming = cool_daemon::accept::Incoming::new(listener, "agent", usize::MAX);
     let mut silent: VecDeque<AbortHandle> = VecDeque::new();
@@ -84,16 +90,24 @@ pub(super) async fn accept(listener: TcpListener, key: Key, refusals: Arc<Refusa
             // The one that has been silent longest.
             silent.pop_front().into_iter().for_each(|task| task.abort());
         }
-        let greeted = greet(stream, *from.ip(), key.clone(), Arc::clone(&refusals), events.clone());
+        let greeted = greet(stream, *from.ip(), credentials.clone(), Arc::clone(&refusals), events.clone());
         silent.push_back(tokio::spawn(greeted).abort_handle());
     }
 }
 
 /// Hands a connection to the driver once it is known who has made it, or that it will not say.
-async fn greet(mut stream: TcpStream, from: Ipv4Addr, key: Key, refusals: Arc<Refusals>, events: Events) {
-    match handshake::respond(&mut stream, &key).await {
+async fn greet(
+    mut stream: TcpStream,
+    from: Ipv4Addr,
+    credentials: Credentials,
+    refusals: Arc<Refusals>,
+    events: Events,
+) {
+    match handshake::respond(&mut stream, &credentials).await {
         // Without a driver nobody wants to know.
-        Ok(proven) => drop(events.send(Event::Accepted(stream, from, proven)).await),
+        Ok((proven, records)) => {
+            drop(events.send(Event::Accepted { stream, records, from, proven }).await);
+        }
         Err(error) => {
             refusals.count(Refused::Handshake);
             tracing::debug!(%from, %error, "refused a connection");
@@ -101,20 +115,33 @@ async fn greet(mut stream: TcpStream, from: Ipv4Addr, key: Key, refusals: Arc<Re
     }
 }
 
-/// Connects to a node, again and again within bounds, and as `proof` tells who this is, proves it.
+/// How to approach another agent.
+pub(super) struct Approach {
+    /// Who this is.
+    pub(super) me: AgentId,
+    /// The other's key; none if it knows nothing of proofs.
+    pub(super) key: Option<Key>,
+    /// Whether all that is said is to be encrypted.
+    pub(super) encrypt: bool,
+}
+
+/// Connects to a node, again and again within bounds, and proves to it who this is if it can examine that.
 pub(super) async fn connect(
     node: NodeId,
     (from, to): (Ipv4Addr, SocketAddrV4),
-    proof: Option<(AgentId, Key)>,
+    approach: Approach,
     events: Events,
 ) {
     let until = Instant::now() + CONNECT_TIMEOUT;
     let event = loop {
-        let error = match timeout_at(until, connect_once(from, to, proof.as_ref())).await {
-            Ok(Ok(stream)) => break Event::Connected { node, stream },
+        let error = match timeout_at(until, connect_once(from, to, &approach)).await {
+            Ok(Ok((stream, records))) => break Event::Connected { node, stream, records },
             Ok(Err(HandshakeError::Unproven)) => {
                 let why = format!("the agent at {to} has another key than it had: it was started again");
                 break Event::Unreachable { node, why };
+            }
+            Ok(Err(error @ HandshakeError::Plain)) => {
+                break Event::Unreachable { node, why: format!("the agent at {to}: {error}") };
             }
             Ok(Err(error)) => error,
             Err(_) => io::Error::from(io::ErrorKind::TimedOut).into(),
@@ -132,18 +159,21 @@ pub(super) async fn connect(
 async fn connect_once(
     from: Ipv4Addr,
     to: SocketAddrV4,
-    proof: Option<&(AgentId, Key)>,
-) -> Result<TcpStream, HandshakeError> {
+    approach: &Approach,
+) -> Result<(TcpStream, Option<Records>), HandshakeError> {
     let socket = TcpSocket::new_v4()?;
     // The other side knows this node by the address of its data interface.
     socket.bind(SocketAddr::from((from, 0)))?;
     let mut stream = socket.connect(to.into()).await?;
-    if let Some((me, key)) = proof {
-        // What is said is short, and the other side waits for it.
-        stream.set_nodelay(true)?;
-        handshake::initiate(&mut stream, me, key).await?;
-    }
-    Ok(stream)
+    let Approach { me, key, encrypt } = approach;
+    let Some(key) = key else {
+        return if *encrypt { Err(HandshakeError::Plain) } else { Ok((stream, None)) };
+    };
+    // What is said is short, and the other side waits for it.
+    stream.set_nodelay(true)?;
+    let credentials = Credentials { key: key.clone(), encrypt: *encrypt };
+    let records = handshake::initiate(&mut stream, me, &credentials).await?;
+    Ok((stream, records))
 }
 
 /// A connection that the driver reads and writes, as far as the system goes along at once. Dropped, what it has still to
@@ -152,14 +182,19 @@ pub(super) struct Connection {
     stream: Arc<TcpStream>,
     /// Bytes to come of the frame that has begun, and where they belong if that is known.
     pub(super) awaited: (u64, Option<MemoryRange>),
-    /// What the system did not take at once. Bounded by the engine, which has no more under way than a window.
-    rest: mpsc::UnboundedSender<Vec<u8>>,
+    /// Where what is said is encrypted.
+    records: Option<Records>,
+    /// What the system did not take at once, and for how many bytes of frames it stands. Bounded by the engine, which has no more
+    /// under way than a window.
+    rest: mpsc::UnboundedSender<(Vec<u8>, u64)>,
     /// How many of these have not been written.
     resting: usize,
     congestion: Congestion,
     reader: AbortHandle,
     /// Wakes the reader, to tell when something has come.
     resume: Arc<Notify>,
+    /// Whether decrypted bytes wait here, of which the system knows nothing.
+    waiting: Arc<AtomicBool>,
     /// For how many bytes the system is to wake it.
     low_water: usize,
     /// Whether what came last belonged to a message that goes straight to its place.
@@ -180,7 +215,7 @@ impl Connection {
     /// Starts to tell when something comes over a stream.
     pub(super) fn new(
         id: ConnectionId,
-        stream: TcpStream,
+        (stream, records): (TcpStream, Option<Records>),
         link: &LinkEstimate,
         events: &Events,
     ) -> Connection {
@@ -191,17 +226,20 @@ impl Connection {
         let stream = Arc::new(stream);
         let (rest, queue) = mpsc::unbounded_channel();
         tokio::spawn(write(id, Arc::clone(&stream), queue, events.clone()));
-        let resume = Arc::new(Notify::new());
-        let watched = watch(id, Arc::clone(&stream), Arc::clone(&resume), events.clone());
+        let (resume, waiting) = (Arc::new(Notify::new()), Arc::<AtomicBool>::default());
+        let watched =
+            watch(id, Arc::clone(&stream), (Arc::clone(&resume), Arc::clone(&waiting)), events.clone());
         let reader = tokio::spawn(watched).abort_handle();
         Connection {
             stream,
             awaited: (0, None),
+            records,
             rest,
             resting: 0,
             congestion,
             reader,
             resume,
+            waiting,
             low_water: 1,
             straight: false,
         }
@@ -212,6 +250,9 @@ impl Connection {
     pub(super) fn write(&mut self, mut head: Vec<u8>, mut payload: Option<SharedSlice>) -> u64 {
         if let Some(short) = payload.take_if(|payload| !(payload.is_long() && payload.is_mapped())) {
             short.append(0, short.bytes() as usize, &mut head);
+        }
+        if self.records.is_some() {
+            return self.write_sealed(head, payload.as_ref());
         }
         let bytes = head.len() as u64 + payload.as_ref().map_or(0, SharedSlice::bytes);
         let written = if self.resting > 0 { 0 } else { self.write_now(&head, payload.as_ref()) };
@@ -227,11 +268,36 @@ impl Connection {
                 // A frame's payload is a usize.
                 payload.append(from, (payload.bytes() - from) as usize, &mut rest);
             }
-            self.resting += 1;
-            // If the writer has given up, the reader has found the connection closed, or will.
-            let _ = self.rest.send(rest);
+            self.leave(rest, bytes - written);
         }
         written
+    }
+
+    /// As [`Connection::write`], encrypted: a frame is written when its last record is.
+    fn write_sealed(&mut self, mut frame: Vec<u8>, payload: Option<&SharedSlice>) -> u64 {
+        if let Some(payload) = payload {
+            payload.append(0, payload.bytes() as usize, &mut frame);
+        }
+        let bytes = frame.len() as u64;
+        let Some(records) = &mut self.records else { return 0 };
+        let mut sealed = records.sealer.seal(&frame);
+        let written = if self.resting > 0 { 0 } else { self.write_now(&sealed, None) };
+        if written > 0 {
+            self.wrote(written);
+        }
+        if written == sealed.len() as u64 {
+            return bytes;
+        }
+        sealed.drain(..written as usize);
+        self.leave(sealed, bytes);
+        0
+    }
+
+    /// Leaves to the writer what the system did not take.
+    fn leave(&mut self, rest: Vec<u8>, frame_bytes: u64) {
+        self.resting += 1;
+        // If the writer has given up, the reader has found the connection closed, or will.
+        let _ = self.rest.send((rest, frame_bytes));
     }
 
     /// How much the system takes at once; none of what it refuses, of which the writer hears again.
@@ -265,6 +331,9 @@ impl Connection {
         (lacking, place): (u64, Option<SharedSlice>),
         tail: &mut [u8],
     ) -> io::Result<Came> {
+        if self.records.is_some() {
+            return self.read_sealed(place.as_ref(), tail);
+        }
         let place = place.filter(SharedSlice::is_mapped);
         if lacking > 0 {
             self.straight = place.is_some();
@@ -289,10 +358,64 @@ impl Connection {
         came.map_or_else(|| Err(result.err().unwrap_or(io::ErrorKind::WouldBlock.into())), Ok)
     }
 
+    /// As [`Connection::read`], decrypted.
+    fn read_sealed(&mut self, place: Option<&SharedSlice>, tail: &mut [u8]) -> io::Result<Came> {
+        let Some(Records { opener, .. }) = &mut self.records else {
+            return Err(io::ErrorKind::WouldBlock.into());
+        };
+        let mut drained = false;
+        while opener.plain().map_err(io::Error::other)?.is_empty() {
+            if drained {
+                return Err(io::ErrorKind::WouldBlock.into());
+            }
+            let mut came = None;
+            let result = self.stream.try_io(Interest::READABLE, || {
+                let room = opener.room();
+                let bytes = rustix::net::recv(&*self.stream, &mut *room, RecvFlags::empty())?.0;
+                drained = bytes < room.len();
+                came = Some(bytes);
+                if drained { Err(io::ErrorKind::WouldBlock.into()) } else { Ok(()) }
+            });
+            match came {
+                None => return Err(result.err().unwrap_or(io::ErrorKind::WouldBlock.into())),
+                Some(0) => return Ok(Came { placed: 0, tail: 0, drained: true }),
+                Some(bytes) => opener.came(bytes),
+            }
+        }
+        let room = place.map_or(0, SharedSlice::bytes) as usize;
+        let (mut placed, mut tailed) = (0, 0);
+        loop {
+            let plain = opener.plain().map_err(io::Error::other)?;
+            let taken = match place {
+                Some(place) if placed < room => {
+                    let taken = plain.len().min(room - placed);
+                    place.write(placed as u64, &plain[..taken]);
+                    placed += taken;
+                    taken
+                }
+                _ => {
+                    let taken = plain.len().min(tail.len() - tailed);
+                    tail[tailed..tailed + taken].copy_from_slice(&plain[..taken]);
+                    tailed += taken;
+                    taken
+                }
+            };
+            if taken == 0 {
+                break;
+            }
+            opener.take(taken);
+        }
+        let waits = !opener.plain().map_err(io::Error::other)?.is_empty();
+        self.waiting.store(waits, Ordering::Relaxed);
+        Ok(Came { placed, tail: tailed, drained: drained && !waits })
+    }
+
     /// Lets the reader tell when more has come.
     pub(super) fn await_more(&mut self) {
         let (lacking, _) = self.awaited;
-        let worth = (lacking.max(1)).min(LOW_WATER as u64) as usize;
+        // Of a record a part may have come before.
+        let most = if self.records.is_some() { 1 } else { LOW_WATER as u64 };
+        let worth = (lacking.max(1)).min(most) as usize;
         if worth != self.low_water {
             self.low_water = worth;
             if let Err(error) = sockopt::set_low_water(&*self.stream, worth as u32) {
@@ -323,10 +446,17 @@ fn tune(stream: &TcpStream) -> io::Result<()> {
 }
 
 /// Tells the driver whenever something has come.
-async fn watch(connection: ConnectionId, stream: Arc<TcpStream>, resume: Arc<Notify>, events: Events) {
+async fn watch(
+    connection: ConnectionId,
+    stream: Arc<TcpStream>,
+    (resume, waiting): (Arc<Notify>, Arc<AtomicBool>),
+    events: Events,
+) {
     loop {
-        // An error is for who reads.
-        let _ = stream.readable().await;
+        if !waiting.load(Ordering::Relaxed) {
+            // An error is for who reads.
+            let _ = stream.readable().await;
+        }
         if events.send(Event::Readable(connection)).await.is_err() {
             return;
         }
@@ -337,10 +467,10 @@ async fn watch(connection: ConnectionId, stream: Arc<TcpStream>, resume: Arc<Not
 async fn write(
     connection: ConnectionId,
     stream: Arc<TcpStream>,
-    mut queue: mpsc::UnboundedReceiver<Vec<u8>>,
+    mut queue: mpsc::UnboundedReceiver<(Vec<u8>, u64)>,
     events: Events,
 ) {
-    while let Some(bytes) = queue.recv().await {
+    while let Some((bytes, frame_bytes)) = queue.recv().await {
         // Once the driver has dropped its end, what is left must not take for ever.
         let written = if queue.sender_strong_count() == 0 {
             timeout(LAST_WORDS, write_all(&stream, &bytes))
@@ -350,7 +480,7 @@ async fn write(
             write_all(&stream, &bytes).await
         };
         let event = match written {
-            Ok(()) => Event::Written { connection, bytes: bytes.len() as u64 },
+            Ok(()) => Event::Written { connection, bytes: frame_bytes },
             Err(error) => {
                 let why = failed(&error);
                 // Without a driver nobody wants to know.

@@ -12,7 +12,7 @@ use cool_machine::{Machine, Poll, Time};
 use cool_proto::local::{Failure, Stats, failure::Kind};
 use cool_transport::packet::Body;
 use cool_transport::tagged::{Protection, Tagger};
-use cool_transport::unicast::handshake::Initiator;
+use cool_transport::unicast::handshake::{Ephemeral, Initiator};
 use cool_transport::unicast::{self, AgentId, Peer};
 use cool_transport::{Packet, StreamId};
 use cool_types::Operation;
@@ -60,13 +60,14 @@ fn config(node: usize) -> EngineConfig {
 }
 
 async fn engines() -> Vec<EngineHandle> {
-    engines_that_lose(|_| None).await
+    engines_with(Protection::Tagged, config).await
 }
 
-async fn engines_that_lose(losses: impl Fn(usize) -> Option<Losses>) -> Vec<EngineHandle> {
-    let start = |node| EngineHandle::start(EngineConfig { losses: losses(node), ..config(node) }).unwrap();
-    let engines: Vec<EngineHandle> = (0..3).map(start).collect();
-    let spec = spec(&engines, &PLACES);
+/// Three engines with a group.
+async fn engines_with(protection: Protection, config: impl Fn(usize) -> EngineConfig) -> Vec<EngineHandle> {
+    let engines: Vec<EngineHandle> = (0..3).map(|node| EngineHandle::start(config(node)).unwrap()).collect();
+    let keyed = Some(GroupKey { key: [9; 32].into(), protection });
+    let spec = GroupSpec { keyed, ..spec(&engines, &PLACES) };
     for engine in &engines {
         engine.make_group(spec.clone()).await.unwrap();
     }
@@ -120,8 +121,28 @@ async fn every_operation_works_over_sockets() {
 
 #[tokio::test]
 async fn every_operation_works_where_datagrams_are_thrown_away() {
-    let losses = |node| Some(format!("0.1:{node}").parse().unwrap());
-    every_operation_works(&engines_that_lose(losses).await, &[10, 40_000]).await;
+    let lossy = |node| EngineConfig { losses: Some(format!("0.1:{node}").parse().unwrap()), ..config(node) };
+    every_operation_works(&engines_with(Protection::Tagged, lossy).await, &[10, 40_000]).await;
+}
+
+fn encrypting(node: usize) -> EngineConfig {
+    EngineConfig { encrypt: true, ..config(node) }
+}
+
+#[tokio::test]
+async fn every_operation_works_where_all_is_encrypted() {
+    let engines = engines_with(Protection::Encrypted, encrypting).await;
+    every_operation_works(&engines, &[0, 10, 40_000, 200_000]).await;
+}
+
+#[tokio::test]
+async fn an_agent_that_encrypts_and_one_that_does_not_have_nothing_to_say_to_each_other() {
+    let mixed = |node| if node == 1 { encrypting(node) } else { config(node) };
+    let engines = engines_with(Protection::Tagged, mixed).await;
+    let collective = Collective::new(GROUP, 5, Operation::Bcast, 3, 10, 1);
+    // Whose part of it does not concern node 1 may be done.
+    assert!(call(&engines, &collective, |_| true).await.iter().any(Result::is_err));
+    assert!(engines[1].refusals().of(Refused::Handshake) > 0);
 }
 
 async fn every_operation_works(engines: &[EngineHandle], counts: &[u64]) {
@@ -327,12 +348,13 @@ async fn datagrams_that_somebody_else_makes_or_repeats_change_nothing() {
 #[tokio::test]
 async fn connections_in_the_name_of_another_agent_disturb_nobody() {
     let engines = engines().await;
+    let ephemeral = Ephemeral { nonce: [4; 32], public_key: None };
     let names = [("h0", &engines[0]), ("h1", &engines[1]), ("h2", &engines[2])];
     let hellos = names.map(|(name, engine)| {
         let who = AgentId { node: name.to_owned(), incarnation: engine.incarnation() + 1 };
         let first = Peer::new(&who, "victim").poll(Time::ZERO);
         let Poll::Output(unicast::Output::Write { head, .. }) = first else { panic!("{first:?}") };
-        let proof = Initiator::new(&who, [3; 32].into(), [4; 32]).hello().to_vec();
+        let proof = Initiator::new(&who, [3; 32].into(), &ephemeral).hello().to_vec();
         [head, proof, vec![b'C'; 40], Vec::new()]
     });
     disturbed(&engines, async || {

@@ -10,6 +10,10 @@
 //! initiator -> responder   proof:  HMAC("initiator", hello, number of the reply)
 //! ```
 //!
+//! Where all is to be encrypted the magic is "COOLKEY2", and hello and number are each followed by a public key of X25519 (RFC 7748) that was
+//! made for this connection. What follows is encrypted by keys made of the secret that only these two share: who learns an agent's
+//! key later, or shares a group with it, cannot read what he has recorded.
+//!
 //! An agent that knows nothing of this begins with a frame, whose first byte is zero.
 
 use super::message::AgentId;
@@ -17,15 +21,19 @@ use cool_types::{Key, NODE_NAME_MAX, TAG};
 use core::ops::RangeInclusive;
 
 const MAGIC: [u8; 8] = *b"COOLKEY1";
+const MAGIC_ENCRYPTED: [u8; 8] = *b"COOLKEY2";
 
 /// Bytes of the numbers that are used once.
 pub const NONCE: usize = 32;
 
+/// Bytes of a public key.
+pub const PUBLIC_KEY: usize = 32;
+
 /// Bytes of a hello before the name, the last of which is the name's length.
 pub const HELLO_HEAD: usize = MAGIC.len() + NONCE + 9;
 
-/// Bytes of a reply.
-pub const REPLY: usize = NONCE + TAG;
+/// Bytes of the longest hello.
+pub const HELLO_MAX: usize = HELLO_HEAD + NODE_NAME_MAX + PUBLIC_KEY;
 
 /// Lengths of names.
 const NAMES: RangeInclusive<usize> = 1..=NODE_NAME_MAX;
@@ -35,26 +43,63 @@ pub fn begins_with_hello(first: u8) -> bool {
     first == MAGIC[0]
 }
 
+/// What one side has made for this connection alone.
+#[derive(Clone, Debug)]
+pub struct Ephemeral {
+    /// A number that has never been used.
+    pub nonce: [u8; NONCE],
+    /// Its public key, if what follows is to be encrypted.
+    pub public_key: Option<[u8; PUBLIC_KEY]>,
+}
+
+impl Ephemeral {
+    fn bytes(&self) -> Vec<u8> {
+        [&self.nonce[..], self.public_key.as_ref().map_or(&[], |key| &key[..])].concat()
+    }
+}
+
+/// A connection whose two sides have proven who they are.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Established {
+    /// The other side's public key, if what follows is encrypted.
+    pub peer: Option<[u8; PUBLIC_KEY]>,
+    key: Key,
+    /// All that was said.
+    said: Vec<u8>,
+}
+
+impl Established {
+    /// The keys of what the initiator sends and of what the responder sends, from what X25519 makes of both sides' keys.
+    pub fn keys(&self, shared_secret: &[u8]) -> [Key; 2] {
+        // HKDF's extraction (RFC 5869), with the agent's key as the salt, and one block of its expansion.
+        let secret = self.key.derive(&[shared_secret, &self.said].concat());
+        ["initiator sends", "responder sends"].map(|purpose| secret.derive(purpose.as_bytes()))
+    }
+}
+
 /// The side that connects.
 #[derive(Debug)]
 pub struct Initiator {
     key: Key,
     hello: Vec<u8>,
+    encrypts: bool,
 }
 
 impl Initiator {
-    /// The agent `me` connects to the one that has `key`; `nonce` has never been used.
+    /// The agent `me` connects to the one that has `key`.
     ///
     /// # Panics
     /// If its name is longer than any may be.
-    pub fn new(me: &AgentId, key: Key, nonce: [u8; NONCE]) -> Initiator {
+    pub fn new(me: &AgentId, key: Key, ephemeral: &Ephemeral) -> Initiator {
         assert!(NAMES.contains(&me.node.len()), "a node's name has at most {NODE_NAME_MAX} bytes");
-        let mut hello = MAGIC.to_vec();
-        hello.extend(nonce);
+        let encrypts = ephemeral.public_key.is_some();
+        let mut hello = if encrypts { MAGIC_ENCRYPTED } else { MAGIC }.to_vec();
+        hello.extend(ephemeral.nonce);
         hello.extend(me.incarnation.to_be_bytes());
         hello.push(me.node.len() as u8);
         hello.extend(me.node.as_bytes());
-        Initiator { key, hello }
+        hello.extend(ephemeral.public_key.iter().flatten());
+        Initiator { key, hello, encrypts }
     }
 
     /// What to send first.
@@ -62,13 +107,20 @@ impl Initiator {
         &self.hello
     }
 
-    /// What to send for the reply; `None` if that is not of the agent whose key it is.
-    pub fn proof(&self, reply: &[u8; REPLY]) -> Option<[u8; TAG]> {
-        let (nonce, tag) = reply.split_at(NONCE);
-        let tag = tag.try_into().ok()?;
-        self.key
-            .proves(&said("responder", &self.hello, nonce), tag)
-            .then(|| self.key.tag(&said("initiator", &self.hello, nonce)))
+    /// Bytes of the reply.
+    pub fn reply_len(&self) -> usize {
+        NONCE + if self.encrypts { PUBLIC_KEY } else { 0 } + TAG
+    }
+
+    /// What to send for the reply, and what is established by that; `None` if it is not of the agent whose key it is.
+    pub fn proof(&self, reply: &[u8]) -> Option<([u8; TAG], Established)> {
+        let (ephemeral, tag) = reply.split_last_chunk()?;
+        let right = reply.len() == self.reply_len()
+            && self.key.proves(&said("responder", &self.hello, ephemeral), tag);
+        right.then(|| {
+            let proof = self.key.tag(&said("initiator", &self.hello, ephemeral));
+            (proof, established(&self.key, &self.hello, ephemeral, ephemeral[NONCE..].try_into().ok()))
+        })
     }
 }
 
@@ -78,46 +130,63 @@ pub struct Responder {
     key: Key,
     who: AgentId,
     hello: Vec<u8>,
-    nonce: [u8; NONCE],
+    /// The other side's, if what follows is to be encrypted.
+    peer: Option<[u8; PUBLIC_KEY]>,
 }
 
 impl Responder {
-    /// How many bytes the name in a hello has; `None` if it is no hello.
-    pub fn name_len(head: &[u8; HELLO_HEAD]) -> Option<usize> {
-        let len = usize::from(head[HELLO_HEAD - 1]);
-        (head.starts_with(&MAGIC) && NAMES.contains(&len)).then_some(len)
+    /// How many bytes a hello has after its head; `None` if it is no hello.
+    pub fn rest_len(head: &[u8; HELLO_HEAD]) -> Option<usize> {
+        let name = usize::from(head[HELLO_HEAD - 1]);
+        let public_key = match head.first_chunk() {
+            Some(&MAGIC) => 0,
+            Some(&MAGIC_ENCRYPTED) => PUBLIC_KEY,
+            _ => return None,
+        };
+        NAMES.contains(&name).then_some(name + public_key)
     }
 
-    /// The agent with `key` is said hello to; `nonce` has never been used. `None` if it is none.
-    pub fn new(key: Key, hello: &[u8], nonce: [u8; NONCE]) -> Option<Responder> {
-        let (head, name) = hello.split_first_chunk::<HELLO_HEAD>()?;
-        if Responder::name_len(head)? != name.len() {
+    /// The agent with `key` is said hello to. `None` if it is none.
+    pub fn new(key: Key, hello: &[u8]) -> Option<Responder> {
+        let (head, rest) = hello.split_first_chunk::<HELLO_HEAD>()?;
+        if Responder::rest_len(head)? != rest.len() {
             return None;
         }
+        let (name, public_key) = rest.split_at(usize::from(head[HELLO_HEAD - 1]));
         let (_, incarnation) = head[..HELLO_HEAD - 1].split_last_chunk()?;
         let who = AgentId {
             node: core::str::from_utf8(name).ok()?.to_owned(),
             incarnation: u64::from_be_bytes(*incarnation),
         };
-        Some(Responder { key, who, hello: hello.to_vec(), nonce })
+        Some(Responder { key, who, hello: hello.to_vec(), peer: public_key.try_into().ok() })
+    }
+
+    /// Whether what follows is to be encrypted, which takes a public key.
+    pub fn encrypts(&self) -> bool {
+        self.peer.is_some()
     }
 
     /// What to send first.
-    pub fn reply(&self) -> [u8; REPLY] {
-        let mut reply = [0; REPLY];
-        reply[..NONCE].copy_from_slice(&self.nonce);
-        reply[NONCE..].copy_from_slice(&self.key.tag(&said("responder", &self.hello, &self.nonce)));
+    pub fn reply(&self, ephemeral: &Ephemeral) -> Vec<u8> {
+        let mut reply = ephemeral.bytes();
+        reply.extend(self.key.tag(&said("responder", &self.hello, &reply)));
         reply
     }
 
-    /// Who it is that connected; `None` if it does not know the key.
-    pub fn proven(self, proof: &[u8; TAG]) -> Option<AgentId> {
-        self.key.proves(&said("initiator", &self.hello, &self.nonce), proof).then_some(self.who)
+    /// Who it is that connected, and what is established; `None` if it does not know the key.
+    pub fn proven(self, ephemeral: &Ephemeral, proof: &[u8; TAG]) -> Option<(AgentId, Established)> {
+        let ephemeral = ephemeral.bytes();
+        let right = self.key.proves(&said("initiator", &self.hello, &ephemeral), proof);
+        right.then(|| (self.who, established(&self.key, &self.hello, &ephemeral, self.peer)))
     }
 }
 
-fn said(side: &str, hello: &[u8], nonce: &[u8]) -> Vec<u8> {
-    [side.as_bytes(), hello, nonce].concat()
+fn said(side: &str, hello: &[u8], ephemeral: &[u8]) -> Vec<u8> {
+    [side.as_bytes(), hello, ephemeral].concat()
+}
+
+fn established(key: &Key, hello: &[u8], ephemeral: &[u8], peer: Option<[u8; PUBLIC_KEY]>) -> Established {
+    Established { peer, key: key.clone(), said: said("session", hello, ephemeral) }
 }
 
 #[cfg(test)]
@@ -129,49 +198,95 @@ mod tests {
         AgentId { node: "h1".to_owned(), incarnation: 77 }
     }
 
-    fn sides(keys: [u8; 2]) -> (Initiator, Responder) {
-        let initiator = Initiator::new(&me(), [keys[0]; 32].into(), [3; NONCE]);
-        let responder = Responder::new([keys[1]; 32].into(), initiator.hello(), [4; NONCE]).unwrap();
+    /// What sides make whose numbers and public keys are of these bytes.
+    fn made(nonce: u8, public_key: Option<u8>) -> Ephemeral {
+        Ephemeral { nonce: [nonce; NONCE], public_key: public_key.map(|byte| [byte; PUBLIC_KEY]) }
+    }
+
+    fn sides(keys: [u8; 2], public_key: Option<u8>) -> (Initiator, Responder) {
+        let initiator = Initiator::new(&me(), [keys[0]; 32].into(), &made(3, public_key));
+        let responder = Responder::new([keys[1]; 32].into(), initiator.hello()).unwrap();
         (initiator, responder)
     }
 
     #[test]
     fn agents_that_know_the_same_key_prove_it_to_each_other() {
-        let (initiator, responder) = sides([1, 1]);
-        let proof = initiator.proof(&responder.reply()).unwrap();
-        assert_eq!(responder.proven(&proof), Some(me()));
+        let (initiator, responder) = sides([1, 1], None);
+        let ours = made(4, None);
+        let (proof, at_initiator) = initiator.proof(&responder.reply(&ours)).unwrap();
+        assert!(!responder.encrypts());
+        assert_eq!(responder.proven(&ours, &proof), Some((me(), at_initiator)));
+    }
+
+    #[test]
+    fn where_all_is_encrypted_both_have_the_other_sides_key_and_make_the_same_of_what_they_share() {
+        let (initiator, responder) = sides([1, 1], Some(8));
+        let ours = made(4, Some(9));
+        assert!(responder.encrypts());
+        let reply = responder.reply(&ours);
+        assert_eq!(reply.len(), initiator.reply_len());
+        let (proof, at_initiator) = initiator.proof(&reply).unwrap();
+        let (who, at_responder) = responder.proven(&ours, &proof).unwrap();
+        assert_eq!((who, at_initiator.peer, at_responder.peer), (me(), Some([9; 32]), Some([8; 32])));
+        let [ours, theirs] = at_initiator.keys(b"shared");
+        assert_ne!(ours, theirs);
+        assert_eq!(at_responder.keys(b"shared"), [ours.clone(), theirs]);
+        assert_ne!(at_responder.keys(b"other")[0], ours);
+    }
+
+    #[test]
+    fn nobody_on_the_way_changes_a_public_key_or_that_there_is_one() {
+        let (initiator, responder) = sides([1, 1], Some(8));
+        let mut reply = responder.reply(&made(4, Some(9)));
+        reply[NONCE] ^= 1;
+        assert_eq!(initiator.proof(&reply), None);
+        assert_eq!(initiator.proof(&responder.reply(&made(4, None))), None);
+        let mut hello = initiator.hello().to_vec();
+        *hello.last_mut().unwrap() ^= 1;
+        let deceived = Responder::new([1; 32].into(), &hello).unwrap();
+        assert_eq!(initiator.proof(&deceived.reply(&made(4, Some(9)))), None);
+        let mut without = initiator.hello()[..initiator.hello().len() - PUBLIC_KEY].to_vec();
+        without[..8].copy_from_slice(&MAGIC);
+        let deceived = Responder::new([1; 32].into(), &without).unwrap();
+        assert_eq!(initiator.proof(&deceived.reply(&made(4, None))), None);
     }
 
     #[test]
     fn who_has_another_key_is_found_out_by_both() {
-        let (initiator, responder) = sides([1, 2]);
-        assert_eq!(initiator.proof(&responder.reply()), None);
-        let (_, said) = sides([1, 1]);
-        let proof = initiator.proof(&said.reply()).unwrap();
-        assert_eq!(responder.proven(&proof), None);
+        let (initiator, responder) = sides([1, 2], None);
+        let ours = made(4, None);
+        assert_eq!(initiator.proof(&responder.reply(&ours)), None);
+        let (_, said) = sides([1, 1], None);
+        let (proof, _) = initiator.proof(&said.reply(&ours)).unwrap();
+        assert_eq!(responder.proven(&ours, &proof), None);
     }
 
     #[test]
     fn what_was_heard_before_proves_nothing_and_neither_does_what_the_other_side_said() {
-        let (initiator, responder) = sides([1, 1]);
-        let (reply, proof) = (responder.reply(), initiator.proof(&responder.reply()).unwrap());
-        let again = |nonce| Responder::new([1; 32].into(), initiator.hello(), [nonce; NONCE]).unwrap();
-        assert_eq!(again(5).proven(&proof), None);
-        assert_eq!(again(4).proven(reply[NONCE..].try_into().unwrap()), None);
-        let later = Initiator::new(&me(), [1; 32].into(), [6; NONCE]);
+        let (initiator, responder) = sides([1, 1], None);
+        let reply = responder.reply(&made(4, None));
+        let (proof, _) = initiator.proof(&reply).unwrap();
+        let again = || Responder::new([1; 32].into(), initiator.hello()).unwrap();
+        assert_eq!(again().proven(&made(5, None), &proof), None);
+        assert_eq!(again().proven(&made(4, None), reply[NONCE..].try_into().unwrap()), None);
+        let later = Initiator::new(&me(), [1; 32].into(), &made(6, None));
         assert_eq!(later.proof(&reply), None);
     }
 
     proptest! {
         #[test]
-        fn any_bytes_for_a_hello_are_taken_or_refused(mut bytes in proptest::collection::vec(any::<u8>(), 0..120), magic: bool) {
-            if magic && bytes.len() >= HELLO_HEAD {
-                bytes[..8].copy_from_slice(&MAGIC);
-                bytes[HELLO_HEAD - 1] = (bytes.len() - HELLO_HEAD) as u8;
+        fn any_bytes_for_a_hello_are_taken_or_refused(
+            mut bytes in proptest::collection::vec(any::<u8>(), 0..160),
+            magic in prop::sample::select(vec![None, Some((MAGIC, 0)), Some((MAGIC_ENCRYPTED, PUBLIC_KEY))]),
+        ) {
+            if let Some((magic, public_key)) = magic && bytes.len() >= HELLO_HEAD + public_key {
+                bytes[..8].copy_from_slice(&magic);
+                bytes[HELLO_HEAD - 1] = (bytes.len() - HELLO_HEAD - public_key) as u8;
             }
-            if let Some(responder) = Responder::new([1; 32].into(), &bytes, [4; NONCE]) {
-                let name = String::from_utf8(bytes[HELLO_HEAD..].to_vec()).unwrap();
-                prop_assert_eq!(responder.who.node, name);
+            if let Some(responder) = Responder::new([1; 32].into(), &bytes) {
+                let public_key = if responder.encrypts() { PUBLIC_KEY } else { 0 };
+                let name = &bytes[HELLO_HEAD..bytes.len() - public_key];
+                prop_assert_eq!(responder.who.node.as_bytes(), name);
             }
         }
     }
