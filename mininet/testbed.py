@@ -122,14 +122,15 @@ class Testbed:
 
     def __init__(self, topology, host_mbit=0.0, uplink_mbit=0.0, loss=0.0, mtu=1500, slots=4, bin_dir=None, logs=None,
                  join_timeout=60.0, log_level="info", tell_rates=True, insecure_plaintext=False, lldp_ms=0,
-                 controller_flags=(), lose=None, users=None, hide_cgroups=False, bofuss=False, peer_timeout_ms=0):
+                 controller_flags=(), lose=None, users=None, hide_cgroups=False, bofuss=False, peer_timeout_ms=0,
+                 agent_flags=()):
         self.options = {"host_mbit": host_mbit, "uplink_mbit": uplink_mbit, "loss": loss, "mtu": mtu, "bofuss": bofuss}
         self.topology, self.slots, self.join_timeout, self.log_level = topology, slots, join_timeout, log_level
         self.bin_dir = os.path.abspath(bin_dir or BIN)
         # Whether the controller is told the rates of links, as an operator tells it those that ports do not know.
         self.tell_rates = tell_rates
         self.logs, self.insecure_plaintext, self.lldp_ms = logs, insecure_plaintext, lldp_ms
-        self.controller_flags, self.peer_timeout_ms = controller_flags, peer_timeout_ms
+        self.controller_flags, self.agent_flags, self.peer_timeout_ms = controller_flags, agent_flags, peer_timeout_ms
         # The share of datagrams that agents themselves throw away, and the seed of the first of them.
         self.lose = lose
         # Lines of passwd(5) and group(5) for users whom the machine does not know, if there are to be some: then agents are not root,
@@ -276,7 +277,7 @@ class Testbed:
         command = [os.path.join(self.bin_dir, "cool-nodeagent"), "--name", name, "--interface", host.defaultIntf().name,
                    "--controller", self.controller_address(network.MANAGEMENT_ADDRESS), *self.security(),
                    "--socket", os.path.join(self.directory, name + ".sock"), "--slots", str(self.slots),
-                   "--http", "%s:%d" % (self.pages_ip(host), PAGES_PORT)]
+                   "--http", "%s:%d" % (self.pages_ip(host), PAGES_PORT), *self.agent_flags]
         if self.peer_timeout_ms:
             command += ["--peer-timeout-ms", str(self.peer_timeout_ms)]
         if self.lose:

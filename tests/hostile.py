@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 """A hostile program on a node. `user`: as an ordinary user, hears, injects, connects and floods. `wire`: with the rights of root, repeats
-and changes what its node sends. Ends when its input does, and prints what it could do, as JSON."""
+and changes what its node sends. `read`: with these, looks for a text in what passes. Ends when its input does, and prints what it could do, as
+JSON."""
 import json
 import os
 import select
@@ -10,6 +11,8 @@ import sys
 
 PORT = 7420
 NOBODY = 65534
+# socket(7), which Python does not name.
+SO_RCVBUFFORCE = 33
 # A packet of agents, version 3, of an unknown group, that asks for an answer (a ping); with a tag, that is none.
 PING = bytes([0xC0, 1, 3, 8]) + bytes(36)
 HEADERS = 14 + 20 + 8
@@ -110,8 +113,29 @@ def wire(interface):
     print(json.dumps(did))
 
 
+def read(interface, text):
+    """Counts packets of UDP and of TCP, and those that have the text in them."""
+    s = socket.socket(socket.AF_PACKET, socket.SOCK_RAW, socket.htons(0x0003))
+    s.setsockopt(socket.SOL_SOCKET, SO_RCVBUFFORCE, 1 << 26)
+    s.bind((interface, 0))
+    did = {"udp": 0, "tcp": 0, "read_udp": 0, "read_tcp": 0}
+    ended = False
+    while not ended:
+        # What is there when the input ends is still looked at.
+        ended = done()
+        while select.select([s], [], [], 0.05)[0]:
+            frame = s.recv(65535)
+            protocol = {17: "udp", 6: "tcp"}.get(frame[23]) if frame[12:14] == b"\x08\x00" else None
+            if protocol:
+                did[protocol] += 1
+                did["read_" + protocol] += text in frame
+    print(json.dumps(did))
+
+
 if __name__ == "__main__":
     if sys.argv[1] == "user":
         user(sys.argv[2].split(","), [node.split("=") for node in sys.argv[3:]])
+    elif sys.argv[1] == "read":
+        read(sys.argv[2], sys.argv[3].encode())
     else:
         wire(sys.argv[2])

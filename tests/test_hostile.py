@@ -5,7 +5,8 @@ import re
 import subprocess
 import urllib.request
 
-from conftest import PATIENCE, ROOT, log_of, succeed, wait_for
+import pytest
+from conftest import PATIENCE, ROOT, log_of, run, succeed, wait_for
 
 import testbed
 
@@ -72,3 +73,35 @@ def test_what_is_repeated_or_changed_on_the_wire_is_refused(make_bed):
     assert sum(count["replayed"] for count in others) > 0, counts
     assert sum(count["forged"] for count in others) > 0, counts
     assert "is gone" not in log_of(bed, "h2")
+
+
+TEXT = "a secret of this job. "
+
+
+@pytest.mark.parametrize("encrypt", [False, True])
+def test_who_sees_the_wire_reads_what_passes_unless_agents_encrypt(make_bed, encrypt):
+    bed = make_bed("tree:2x2", agent_flags=("--encrypt",) if encrypt else ())
+    plans = {"udp": "multicast", "tcp": "flat:chain"}
+    found = {}
+    for protocol, plan in plans.items():
+        reader = hostile(bed, "h2", "read", "h2-eth0", TEXT.strip())
+        out = succeed(bed, "cool", "run", "-n", "4", "--ranks-per-node", "1", "--", os.path.join(bed.bin_dir, "cool-misuse"), "tell", plan, TEXT)
+        did = end(reader)
+        assert out.count("heard it") == 4 and did[protocol] > 20, (out, did)
+        found[protocol] = did["read_" + protocol]
+    assert all((count == 0) == encrypt for count in found.values()), found
+
+
+def test_agents_that_encrypt_and_agents_that_do_not_are_in_no_group_together(make_bed):
+    bed = make_bed("tree:2x2", agent_flags=("--encrypt",))
+    bed.agent_flags = ()
+    bed.restart_agent("h4")
+    refused = []
+
+    def refuses():
+        refused[:] = [run(bed, "cool", "bench", "--ops", "barrier", "--reps", "1")]
+        return refused[0].returncode == 1
+
+    wait_for(refuses, "h4 is back")
+    assert "the agents of h1, h2, h3 encrypt (--encrypt), and those of h4 do not" in refused[0].stderr, refused[0].stderr
+    succeed(bed, "cool", "run", "--hosts", "h1,h2,h3", "--", os.path.join(bed.bin_dir, "cool-misuse"), "sum")

@@ -1,9 +1,9 @@
 //! Uses libcool as it should not be used, or waits to be disturbed, so that tests can see what users are told; or only
 //! shows that ranks have found each other.
 //!
-//!     cool run -n 4 -- cool-misuse other-size|other-operation|barriers|duplicates|late|sum
+//!     cool run -n 4 -- cool-misuse other-size|other-operation|barriers|duplicates|late|sum|tell PLAN TEXT
 
-use cool::{Comm, Error, Op};
+use cool::{Comm, Error, Op, Operation};
 use std::io::Write;
 use std::process::ExitCode;
 use std::time::Duration;
@@ -49,6 +49,15 @@ fn run(case: &str) -> Result<(), Box<dyn std::error::Error>> {
             }
             barriers_until_disturbed(&comm)?;
         }
+        "tell" => {
+            let [plan, text] = [2, 3].map(|at| std::env::args().nth(at).unwrap_or_default());
+            comm.set_plan(Operation::Bcast, &plan)?;
+            let whole = text.repeat((1 << 20) / text.len());
+            let mut data = if comm.rank() == 0 { whole.clone().into_bytes() } else { vec![0; whole.len()] };
+            comm.bcast(&mut data, 0)?;
+            assert_eq!(data, whole.as_bytes());
+            println!("rank {} heard it", comm.rank());
+        }
         "late" => {
             for call in 0..5 {
                 // Longer than ranks are late by chance, on a machine that is busy.
@@ -60,7 +69,7 @@ fn run(case: &str) -> Result<(), Box<dyn std::error::Error>> {
         }
         other => {
             return Err(format!(
-                "no such case: '{other}'; expected other-size, other-operation, barriers, duplicates, late or sum"
+                "no such case: '{other}'; expected other-size, other-operation, barriers, duplicates, late, sum or tell"
             )
             .into());
         }
