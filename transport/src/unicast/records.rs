@@ -231,7 +231,7 @@ mod tests {
             noise in proptest::collection::vec(any::<u8>(), 0..300),
         ) {
             let (mut sealer, mut opener) = sides();
-            let records: Vec<Vec<u8>> = (1..4).map(|i| sealer.seal(&vec![i; 40])).collect();
+            let records: Vec<Vec<u8>> = (1..4).map(|i| sealer.seal(&[i; 40])).collect();
             let mut sealed = records.concat();
             match change {
                 0 => {
