@@ -94,7 +94,7 @@ packages-demo:
 	@tools/install-packages $(NETWORK_PACKAGES) $(PHOTOGRAPHS)
 
 packages-test:
-	@tools/install-packages $(NETWORK_PACKAGES) python3-pytest python3-pytest-xdist python3-venv python3-yaml pkg-config chromium $(LAUNCHERS)
+	@tools/install-packages $(NETWORK_PACKAGES) python3-pytest python3-pytest-xdist python3-venv python3-yaml pkg-config chromium etcd-server etcd-client openssl $(LAUNCHERS)
 
 packages-bench:
 	@tools/install-packages $(NETWORK_PACKAGES) python3-venv iperf3

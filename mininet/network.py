@@ -39,7 +39,7 @@ class Network:
         self.net = Mininet(topo=topo, link=Link, controller=None, autoSetMacs=True, autoStaticArp=False, switch=switch)
 
     def start(self, controller):
-        """Builds it; `controller` is where the switches look for theirs, as ssl:IP:PORT."""
+        """Builds it; `controller` is where the switches look for theirs, as ssl:IP:PORT; of a pair, both with a space between."""
         self.controller = controller
         self.net.start()
         for switch in self.net.switches:
@@ -77,7 +77,7 @@ class Network:
         if isinstance(node, Bofuss):
             node.look_for(self.controller)
         else:
-            sh("ovs-vsctl", "set-controller", switch, self.controller)
+            sh("ovs-vsctl", "set-controller", switch, *self.controller.split())
 
     def disconnect(self, switch):
         """The switch has no controller, and goes on as it was told."""

@@ -169,7 +169,7 @@ class Testbed:
         with deadline(BUILD_SECONDS, "building the network"):
             self.network = self.make_network()
             self.stack.callback(self.network.stop)
-            self.network.start("%s:127.0.0.1:%d" % ("tcp" if self.insecure_plaintext else "ssl", OPENFLOW_PORT))
+            self.network.start(self.openflow_address())
         self.stack.enter_context(favoured_switch())
         self.description = self.network.describe()
         self.description_file = os.path.join(self.directory, "testbed.json")
@@ -246,6 +246,10 @@ class Testbed:
         """The flags by which all programs of COOL find their certificates, or do without."""
         return ["--insecure-plaintext"] if self.insecure_plaintext else ["--certs", self.certificates]
 
+    def openflow_address(self):
+        """Where switches look for the controller."""
+        return "%s:127.0.0.1:%d" % ("tcp" if self.insecure_plaintext else "ssl", OPENFLOW_PORT)
+
     def controller_address(self, ip):
         return "%s://%s:%d" % ("http" if self.insecure_plaintext else "https", ip, GRPC_PORT)
 
@@ -260,9 +264,10 @@ class Testbed:
         return {**os.environ, **security, "USER": "root", "COOL_CONTROLLER": self.controller_address("127.0.0.1"), "COOL_TESTBED": self.description_file,
                 "PATH": self.bin_dir + ":" + os.environ.get("PATH", "/usr/bin:/bin")}
 
-    def start_controller(self):
-        command = [os.path.join(self.bin_dir, "cool-controller"), "--openflow", "0.0.0.0:%d" % OPENFLOW_PORT,
-                   "--grpc", "0.0.0.0:%d" % GRPC_PORT, "--http", "127.0.0.1:%d" % PAGES_PORT, *self.security(),
+    def start_controller(self, name="controller", offset=0):
+        """Starts a controller; one beside another has a name of its own, and ports that are higher by the offset."""
+        command = [os.path.join(self.bin_dir, "cool-controller"), "--openflow", "0.0.0.0:%d" % (OPENFLOW_PORT + offset),
+                   "--grpc", "0.0.0.0:%d" % (GRPC_PORT + offset), "--http", "127.0.0.1:%d" % (PAGES_PORT + offset), *self.security(),
                    *self.controller_flags, *(("--event-log", self.event_log) if self.users else ())]
         if self.lldp_ms:
             command += ["--lldp-interval-ms", str(self.lldp_ms)]
@@ -270,7 +275,7 @@ class Testbed:
             mbit = self.network.common_mbit(kind)
             if mbit:
                 command += ["--%s-mbit" % kind, "%g" % mbit]
-        self.controller = self.daemon("controller", command)
+        self.controller = self.daemon(name, command)
 
     def start_agent(self, name):
         host = self.network.net.get(name)

@@ -15,13 +15,16 @@ const PING_EVERY: Duration = Duration::from_secs(5);
 /// Bytes that may be on their way: what is unread when a connection breaks has to be said again.
 const WINDOW: u32 = 256 << 10;
 
-/// Connects to the controller at `address`, a URL or HOST:PORT.
+/// Connects to the controller at one of `addresses`, URLs or HOST:PORT with commas between them.
 pub(crate) async fn connect(
-    address: &str,
+    addresses: &str,
     tls: &cool_tls::Options,
 ) -> Result<ControllerClient<Channel>, Error> {
-    let (address, connector) = tls.connector(address, Role::Tool)?;
-    let url = address.to_string();
+    let (address, connector) = tls.connector(addresses, Role::Tool)?;
+    let url = match addresses.contains(',') {
+        true => addresses.to_owned(),
+        false => address.to_string().trim_end_matches('/').to_owned(),
+    };
     let channel = Endpoint::from(address)
         .connect_timeout(CONNECT_WITHIN)
         .initial_stream_window_size(WINDOW)
@@ -29,6 +32,6 @@ pub(crate) async fn connect(
         .keep_alive_timeout(PING_EVERY)
         .connect_with_connector(connector)
         .await
-        .map_err(|e| Error::Connect { url: url.trim_end_matches('/').to_owned(), reason: innermost(&e) })?;
+        .map_err(|e| Error::Connect { url, reason: innermost(&e) })?;
     Ok(ControllerClient::new(channel).max_decoding_message_size(CONTROL_MESSAGE_BYTES_MAX))
 }

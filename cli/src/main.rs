@@ -29,12 +29,12 @@ const CONNECTION: &str = "Connection to the controller";
 #[derive(Debug, Parser)]
 #[command(name = "cool", version)]
 struct Options {
-    /// The controller's gRPC address
+    /// The controller's gRPC address; of a pair, both
     #[arg(
         long,
         global = true,
         env = "COOL_CONTROLLER",
-        value_name = "URL",
+        value_name = "URL,...",
         default_value = "127.0.0.1:7400",
         help_heading = CONNECTION
     )]

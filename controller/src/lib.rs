@@ -19,6 +19,7 @@ pub mod costs;
 pub mod fabric;
 pub mod groups;
 pub mod jobs;
+pub mod leadership;
 pub mod listen;
 pub mod options;
 pub mod pages;

@@ -1,19 +1,26 @@
-//! `cool-controller`: binds, starts the fabric and the gRPC server, and ends in order on a signal.
+//! `cool-controller`: binds, stands by until it leads, runs the fabric and the gRPC server, and ends in order on a signal. One that may
+//! lead no more ends at once: nothing that it knows or has begun is worth more than the certainty that it is over.
 
 use cool_controller::fabric::{FabricHandle, Key};
+use cool_controller::leadership::{Leadership, LeadershipLost, LeadershipOptionsError};
 use cool_controller::listen::Listener;
 use cool_controller::options::Options;
+use cool_controller::pages::standby;
 use cool_controller::server::{WebPages, serve};
 use cool_daemon::config::Config;
 use cool_daemon::log::LogError;
-use cool_daemon::web::ListenError;
+use cool_daemon::web::{self, ListenError};
 use cool_daemon::{config, reload, supervision};
-use cool_proto::numbers;
 use cool_tls::{FolderError, Role};
+use rustix::system::uname;
+use std::convert::Infallible;
+use std::future::pending;
 use std::net::SocketAddr;
 use std::process::ExitCode;
 use std::sync::Arc;
-use tokio::net::TcpListener;
+use std::time::Duration;
+use tokio::net::{TcpListener, TcpSocket};
+use tokio::runtime::Runtime;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::watch;
 use tracing::{info, warn};
@@ -39,18 +46,45 @@ enum Error {
     Random(getrandom::Error),
     #[error("the gRPC server failed: {0}")]
     Serve(#[from] tonic::transport::Error),
+    #[error(transparent)]
+    Leadership(#[from] LeadershipOptionsError),
+    #[error("leads no more: {0}; start it anew, and it stands by")]
+    Lost(LeadershipLost),
+    #[error("cannot start: {0}")]
+    Runtime(std::io::Error),
 }
 
-#[tokio::main]
-async fn main() -> ExitCode {
+/// Whom an address is for, and the flag that gives it.
+type Audience = (&'static str, &'static str);
+
+const FOR_SWITCHES: Audience = ("switches", "--openflow");
+const FOR_AGENTS: Audience = ("agents and tools", "--grpc");
+
+/// Connections that wait to be taken; Linux allows no more unless told to.
+const BACKLOG: u32 = 4096;
+
+/// How long what still runs may take to end.
+const END_WITHIN: Duration = Duration::from_millis(500);
+
+fn main() -> ExitCode {
     let (options, config) = config::parse("controller");
-    match run(options, config).await {
+    let runtime = match Runtime::new() {
+        Ok(runtime) => runtime,
+        Err(error) => return failed(&Error::Runtime(error)),
+    };
+    let ended = runtime.block_on(run(options, config));
+    // What still runs ends with its sockets here, and a look-up of a name that is under way holds up nothing: above all a
+    // controller that may not lead any more has to be gone.
+    runtime.shutdown_timeout(END_WITHIN);
+    match ended {
         Ok(()) => ExitCode::SUCCESS,
-        Err(error) => {
-            eprintln!("cool-controller: {error}");
-            ExitCode::FAILURE
-        }
+        Err(error) => failed(&error),
     }
+}
+
+fn failed(error: &Error) -> ExitCode {
+    eprintln!("cool-controller: {error}");
+    ExitCode::FAILURE
 }
 
 async fn run(options: Options, config: Config) -> Result<(), Error> {
@@ -60,12 +94,13 @@ async fn run(options: Options, config: Config) -> Result<(), Error> {
         (on(SignalKind::hangup())?, [on(SignalKind::interrupt())?, on(SignalKind::terminate())?]);
     let for_switches = options.tls.acceptor(&[Role::Switch])?;
     let for_agents = options.tls.acceptor(&[Role::Agent, Role::Tool])?;
-    let switches = listen(options.openflow, "switches", "--openflow").await?;
-    let agents = listen(options.grpc, "agents and tools", "--grpc").await?;
+    let switches = bind(options.openflow, FOR_SWITCHES)?.listen(BACKLOG);
+    let switches = switches.map_err(|error| taken(options.openflow, FOR_SWITCHES, error))?;
+    // Listened at when this controller leads: until then agents and tools are refused at once, and try the other one.
+    let agents = bind(options.grpc, FOR_AGENTS)?;
     let (openflow, grpc) =
         (switches.local_addr().map_err(Error::Address)?, agents.local_addr().map_err(Error::Address)?);
     let pages = options.pages.listen().await?;
-    info!(%openflow, %grpc, "listening");
     if let Some(pages) = &pages {
         let http = pages.local_addr().map_err(Error::Address)?;
         info!(%http, "serving pages");
@@ -75,14 +110,12 @@ async fn run(options: Options, config: Config) -> Result<(), Error> {
         warn!("no TLS: whoever reaches these ports can read, forge and start programs");
     }
     let secret = secret()?;
-    let generation = numbers::now();
-    let fabric = FabricHandle::start(
-        options.fabric(generation),
-        secret.derive(b"switches"),
-        Listener::new(switches, for_switches),
-    );
+    let name = format!("{}:{}", uname().nodename().to_string_lossy(), grpc.port());
+    let leadership = Leadership::start(&options.leadership, name)?;
+    let switches = Listener::new(switches, for_switches);
+    let fabric = FabricHandle::start(options.fabric(), secret.derive(b"switches"), switches);
     let (jobs_per_user, limit) = watch::channel(options.jobs_per_user);
-    let pages = pages.map(|listener| WebPages { listener, events: log.events() });
+    let events = log.events();
     let apply = move |options: &Options| {
         jobs_per_user.send_replace(options.jobs_per_user);
     };
@@ -99,9 +132,28 @@ async fn run(options: Options, config: Config) -> Result<(), Error> {
             supervision::stopping();
         }
     };
+    tokio::pin!(shutdown);
     supervision::ready();
-    let listener = Listener::new(agents, for_agents);
-    serve(options.server(&secret, generation, limit), Arc::new(fabric), listener, pages, shutdown).await?;
+    let won = tokio::select! {
+        biased;
+        generation = leadership.won() => Some(generation),
+        never = stand_by(pages.as_ref(), &leadership) => match never {},
+        () = &mut shutdown => None,
+    };
+    if let Some(generation) = won {
+        fabric.lead(generation);
+        let agents = agents.listen(BACKLOG).map_err(|error| taken(options.grpc, FOR_AGENTS, error))?;
+        info!(%openflow, %grpc, "listening");
+        let agents = Listener::new(agents, for_agents);
+        let pages = pages.map(|listener| WebPages { listener, events });
+        let config = options.server(&secret, generation, limit);
+        tokio::select! {
+            biased;
+            why = leadership.lost() => return Err(Error::Lost(why)),
+            served = serve(config, Arc::new(fabric), agents, pages, shutdown) => served?,
+        }
+    }
+    leadership.resign().await;
     info!("bye");
     Ok(())
 }
@@ -113,6 +165,14 @@ async fn terminated([mut interrupt, mut terminate]: [Signal; 2]) {
     }
 }
 
+/// Shows that this controller stands by, until dropped.
+async fn stand_by(pages: Option<&TcpListener>, leadership: &Leadership) -> Infallible {
+    match pages {
+        Some(listener) => web::serve(listener, standby::router(leadership.standing())).await,
+        None => pending().await,
+    }
+}
+
 /// A secret of this run: what an earlier one signed is worth nothing.
 fn secret() -> Result<Key, Error> {
     let mut bytes = [0; 32];
@@ -120,7 +180,18 @@ fn secret() -> Result<Key, Error> {
     Ok(bytes.into())
 }
 
-async fn listen(address: SocketAddr, whom: &'static str, flag: &'static str) -> Result<TcpListener, Error> {
-    let listener = TcpListener::bind(address).await;
-    listener.map_err(|error| Error::Listen { address, whom, flag, error })
+/// Takes the address, where nobody can connect before it is listened at.
+fn bind(address: SocketAddr, audience: Audience) -> Result<TcpSocket, Error> {
+    let socket = if address.is_ipv4() { TcpSocket::new_v4() } else { TcpSocket::new_v6() };
+    let bound = socket.and_then(|socket| {
+        // Also while connections of an earlier controller are in TIME-WAIT.
+        socket.set_reuseaddr(true)?;
+        socket.bind(address)?;
+        Ok(socket)
+    });
+    bound.map_err(|error| taken(address, audience, error))
+}
+
+fn taken(address: SocketAddr, (whom, flag): Audience, error: std::io::Error) -> Error {
+    Error::Listen { address, whom, flag, error }
 }

@@ -4,6 +4,7 @@ use crate::costs::Given;
 use crate::fabric::{DatapathId, FabricConfig, Pipeline, TableCapacity, Unicast};
 use crate::groups::keys::GroupKeys;
 use crate::jobs::job::Limits;
+use crate::leadership::LeadershipOptions;
 use crate::server::ServerConfig;
 use clap::Parser;
 use cool_topology::Key;
@@ -42,6 +43,10 @@ pub struct Options {
     /// Where events go.
     #[command(flatten)]
     pub log: cool_daemon::log::Options,
+
+    /// Who of several controllers leads.
+    #[command(flatten)]
+    pub leadership: LeadershipOptions,
 
     /// Rate of each link between a node and its switch, Mbit/s [default: what the switch port says].
     ///
@@ -178,8 +183,8 @@ fn switch_names(text: &str) -> Result<Arc<BTreeMap<DatapathId, String>>, String>
 }
 
 impl Options {
-    /// How the fabric is run, by this life of the controller.
-    pub fn fabric(&self, generation: u64) -> FabricConfig {
+    /// How the fabric is run, standing by at first.
+    pub fn fabric(&self) -> FabricConfig {
         let Given { host, uplink } = self.given();
         FabricConfig {
             host_bytes_per_second: host,
@@ -197,7 +202,7 @@ impl Options {
             switch_names: self.switches.clone().unwrap_or_default(),
             only_named_switches: self.only_named_switches,
             pipeline: Pipeline { table: self.flow_table, first_group: self.first_group },
-            generation,
+            generation: None,
             ..FabricConfig::default()
         }
     }
@@ -238,7 +243,7 @@ mod tests {
     #[test]
     fn switches_have_the_operators_names_each_once() {
         let given =
-            Options::parse_from(["cool-controller", "--switches", "leaf1=0x2a,spine.1=00:2b"]).fabric(1);
+            Options::parse_from(["cool-controller", "--switches", "leaf1=0x2a,spine.1=00:2b"]).fabric();
         let names = [(DatapathId(0x2a), "leaf1".to_owned()), (DatapathId(0x2b), "spine.1".to_owned())];
         assert_eq!(*given.switch_names, BTreeMap::from(names));
         for wrong in ["leaf1", "leaf 1=2a", "a=s1", "a=1,a=2", "a=1,b=1"] {
@@ -250,8 +255,8 @@ mod tests {
     #[test]
     fn rates_are_bytes_per_second_and_unknown_unless_given() {
         let options = Options::parse_from(["cool-controller", "--host-mbit", "20.5"]);
-        assert_eq!(options.fabric(1).host_bytes_per_second, Some(2_562_500));
-        assert_eq!(options.fabric(1).uplink_bytes_per_second, None);
+        assert_eq!(options.fabric().host_bytes_per_second, Some(2_562_500));
+        assert_eq!(options.fabric().uplink_bytes_per_second, None);
         for wrong in ["0", "-1", "NaN", "inf", "fast"] {
             assert!(
                 Options::try_parse_from(["cool-controller", &format!("--host-mbit={wrong}")]).is_err(),
@@ -264,8 +269,8 @@ mod tests {
     #[test]
     fn tables_and_group_numbers_are_the_operators_within_what_openflow_has() {
         let given = ["cool-controller", "--flow-table", "5", "--first-group", "0x1000"];
-        assert_eq!(Options::parse_from(given).fabric(1).pipeline, Pipeline { table: 5, first_group: 0x1000 });
-        assert_eq!(Options::parse_from(["cool-controller"]).fabric(1).pipeline, Pipeline::default());
+        assert_eq!(Options::parse_from(given).fabric().pipeline, Pipeline { table: 5, first_group: 0x1000 });
+        assert_eq!(Options::parse_from(["cool-controller"]).fabric().pipeline, Pipeline::default());
         for wrong in [["--flow-table", "255"], ["--first-group", "0xff000000"], ["--first-group", "many"]] {
             assert!(Options::try_parse_from(["cool-controller", wrong[0], wrong[1]]).is_err(), "{wrong:?}");
         }

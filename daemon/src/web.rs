@@ -1,7 +1,7 @@
 //! Pages over HTTP/1.1, for people and for Prometheus, to be read only. Connections are few and short, so whoever holds
 //! many or sends nothing keeps nobody else away for long.
 
-use crate::accept::Incoming;
+use crate::accept::{Incoming, Listen};
 use crate::process;
 use axum::Router;
 use axum::http::header::CONTENT_TYPE;
@@ -61,7 +61,10 @@ impl Options {
 }
 
 /// Serves the pages of `router` until dropped.
-pub async fn serve(listener: TcpListener, router: Router) -> Infallible {
+pub async fn serve(
+    listener: impl Listen<Connection = (TcpStream, SocketAddr)>,
+    router: Router,
+) -> Infallible {
     let incoming = Incoming::new(listener, "reader of pages", CONNECTIONS);
     let mut connections = JoinSet::new();
     loop {

@@ -34,7 +34,7 @@ const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// How soon to come back to a controller that is away; doubled each time, up to the longest.
 const SHORTEST_PAUSE: Duration = Duration::from_millis(100);
-const LONGEST_PAUSE: Duration = Duration::from_secs(3);
+const LONGEST_PAUSE: Duration = Duration::from_secs(1);
 
 /// How often a silent session is tried.
 const KEEP_ALIVE: Duration = Duration::from_secs(2);
@@ -63,7 +63,7 @@ pub enum ControlError {
 /// Where a node registers, and what it says of itself beside what the engine knows.
 #[derive(Clone, Debug)]
 pub struct Registration {
-    /// The controller's address, `https://HOST:PORT`.
+    /// The controller's address, `https://HOST:PORT`; of several, with commas between them, one serves.
     pub controller: String,
     /// How the connection is secured.
     pub tls: cool_tls::Options,
@@ -104,7 +104,7 @@ pub async fn run(
         probe: JoinSet::new(),
         examinations: JoinSet::new(),
         session: None,
-        admitted: false,
+        latest: None,
         pause: SHORTEST_PAUSE,
     };
     let mut reported = None;
@@ -114,7 +114,7 @@ pub async fn run(
         control.launcher.hold_none();
         match end {
             End::Left => return Ok(()),
-            End::Refused(reason) if !control.admitted => {
+            End::Refused(reason) if control.latest.is_none() => {
                 return Err(ControlError::Refused { address: registration.controller.clone(), reason });
             }
             // As in an upgrade, or when there are two controllers: ranks go on meanwhile.
@@ -184,8 +184,8 @@ struct Control<'a> {
     examinations: JoinSet<Examined>,
     /// By which life of the controller the agent was taken in, and as which node.
     session: Option<(u64, u32)>,
-    /// Whether a controller has ever taken the agent in.
-    admitted: bool,
+    /// The latest life of a controller that has taken the agent in: an earlier one leads no more, and may not know it.
+    latest: Option<u64>,
     /// Before the next try.
     pause: Duration,
 }

@@ -47,8 +47,8 @@ struct Options {
     /// The network interface that carries the data; it needs an IPv4 address
     #[arg(long)]
     interface: String,
-    /// Where the controller is
-    #[arg(long, env = "COOL_CONTROLLER", value_name = "https://HOST:7400")]
+    /// Where the controller is; of a pair, both addresses
+    #[arg(long, env = "COOL_CONTROLLER", value_name = "https://HOST:7400,...")]
     controller: String,
     #[command(flatten)]
     tls: cool_tls::Options,

@@ -58,33 +58,19 @@ impl Folder {
     }
 
     fn certificates(&self, name: &str) -> Result<Vec<CertificateDer<'static>>, FolderError> {
-        let path = self.file(name, "pem");
-        let read = || CertificateDer::pem_file_iter(&path)?.collect::<Result<Vec<_>, _>>();
-        match read() {
-            Ok(certificates) if certificates.is_empty() => {
-                Err(FolderError::Content { path, reason: "it holds no certificate".to_owned() })
-            }
-            Ok(certificates) => Ok(certificates),
-            Err(error) => Err(unreadable(path, error)),
-        }
+        certificates(self.file(name, "pem"))
     }
 
     fn key(&self) -> Result<PrivateKeyDer<'static>, FolderError> {
-        let path = self.file(self.role.name(), "key");
-        PrivateKeyDer::from_pem_file(&path).map_err(|error| unreadable(path, error))
+        key(self.file(self.role.name(), "key"))
     }
 
     fn authority(&self) -> Result<Arc<RootCertStore>, FolderError> {
-        let mut roots = RootCertStore::empty();
-        for certificate in self.certificates("ca")? {
-            roots.add(certificate).map_err(|error| self.unusable("ca", &error))?;
-        }
-        Ok(Arc::new(roots))
+        authority(self.file("ca", "pem"))
     }
 
     fn unusable(&self, name: &str, error: &(dyn std::error::Error + 'static)) -> FolderError {
-        let reason = explain::explain(error).unwrap_or_else(|| error.to_string());
-        FolderError::Content { path: self.file(name, "pem"), reason }
+        unusable(self.file(name, "pem"), error)
     }
 
     /// For the side that listens: shows the role's certificate, and wants one of the same CA.
@@ -112,6 +98,38 @@ impl Folder {
             .map_err(|error| self.unusable(self.role.name(), &error))?;
         Ok(config)
     }
+}
+
+/// The certificates in a file, at least one.
+pub(crate) fn certificates(path: PathBuf) -> Result<Vec<CertificateDer<'static>>, FolderError> {
+    let read = || CertificateDer::pem_file_iter(&path)?.collect::<Result<Vec<_>, _>>();
+    match read() {
+        Ok(certificates) if certificates.is_empty() => {
+            Err(FolderError::Content { path, reason: "it holds no certificate".to_owned() })
+        }
+        Ok(certificates) => Ok(certificates),
+        Err(error) => Err(unreadable(path, error)),
+    }
+}
+
+/// The private key in a file.
+pub(crate) fn key(path: PathBuf) -> Result<PrivateKeyDer<'static>, FolderError> {
+    PrivateKeyDer::from_pem_file(&path).map_err(|error| unreadable(path, error))
+}
+
+/// Those whose certificates are in a file are believed.
+pub(crate) fn authority(path: PathBuf) -> Result<Arc<RootCertStore>, FolderError> {
+    let mut roots = RootCertStore::empty();
+    for certificate in certificates(path.clone())? {
+        roots.add(certificate).map_err(|error| unusable(path.clone(), &error))?;
+    }
+    Ok(Arc::new(roots))
+}
+
+/// What a file holds cannot be used.
+pub(crate) fn unusable(path: PathBuf, error: &(dyn std::error::Error + 'static)) -> FolderError {
+    let reason = explain::explain(error).unwrap_or_else(|| error.to_string());
+    FolderError::Content { path, reason }
 }
 
 fn unreadable(path: PathBuf, error: PemError) -> FolderError {

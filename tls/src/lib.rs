@@ -12,6 +12,7 @@ pub mod folder;
 pub mod make;
 mod options;
 pub mod role;
+mod service;
 pub mod stream;
 
 pub use acceptor::{Accepted, Acceptor, Rejected};
@@ -19,6 +20,7 @@ pub use connector::{AddressError, Connector};
 pub use folder::{Folder, FolderError};
 pub use options::Options;
 pub use role::{Identity, Role};
+pub use service::{ServiceAddressError, ServiceCertificates};
 pub use stream::Stream;
 
 use std::sync::Arc;

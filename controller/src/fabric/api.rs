@@ -54,8 +54,9 @@ pub struct FabricConfig {
     pub switch_names: Arc<BTreeMap<DatapathId, String>>,
     /// Whether switches without such a name are turned away.
     pub only_named_switches: bool,
-    /// Of several controllers, switches have the one with the highest: when it started, say.
-    pub generation: u64,
+    /// Of several controllers, switches have the one with the highest: when it started, say. Without one this controller stands by
+    /// until [`FabricHandle::lead`](super::FabricHandle::lead).
+    pub generation: Option<u64>,
 }
 
 impl Default for FabricConfig {
@@ -76,7 +77,7 @@ impl Default for FabricConfig {
             pipeline: Pipeline::default(),
             switch_names: Arc::default(),
             only_named_switches: false,
-            generation: 0,
+            generation: Some(0),
         }
     }
 }

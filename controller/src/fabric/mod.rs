@@ -116,6 +116,7 @@ pub trait Fabric: Send + Sync + 'static {
 #[derive(Clone, Debug)]
 pub struct FabricHandle {
     calls: mpsc::Sender<Call>,
+    generation: Arc<watch::Sender<Option<u64>>>,
     snapshots: watch::Receiver<Arc<TopologySnapshot>>,
     telemetry: Arc<Telemetry>,
 }
@@ -127,9 +128,15 @@ impl FabricHandle {
         let (calls, incoming) = mpsc::channel(CALLS);
         let (publish, snapshots) = watch::channel(Arc::default());
         let telemetry = Arc::new(Telemetry::default());
+        let (generation, watched) = watch::channel(config.generation);
         let network = Network::new(config, key, publish, telemetry.clone());
-        tokio::spawn(run::run(network, listener, incoming));
-        FabricHandle { calls, snapshots, telemetry }
+        tokio::spawn(run::run(network, listener, watched, incoming));
+        FabricHandle { calls, generation: Arc::new(generation), snapshots, telemetry }
+    }
+
+    /// Stands by no more: asks all switches to be their master, as this generation.
+    pub fn lead(&self, generation: u64) {
+        self.generation.send_replace(Some(generation));
     }
 
     /// Comes back when the core has dealt with all that it was asked before, or has ended.

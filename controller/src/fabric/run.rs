@@ -8,7 +8,7 @@ use crate::fabric::switch::connection::{self, ConnectionContext, FromSwitch};
 use crate::listen::{Connection, Listener};
 use core::sync::atomic::{AtomicU64, Ordering};
 use std::sync::Arc;
-use tokio::sync::mpsc;
+use tokio::sync::{mpsc, watch};
 
 /// Events that wait; a switch that has more waits itself.
 const EVENTS: usize = 1024;
@@ -16,9 +16,14 @@ const EVENTS: usize = 1024;
 const BATCH: usize = 256;
 
 /// Runs until the last handle is gone.
-pub(crate) async fn run(mut network: Network, listener: Listener, mut calls: mpsc::Receiver<Call>) {
+pub(crate) async fn run(
+    mut network: Network,
+    listener: Listener,
+    generation: watch::Receiver<Option<u64>>,
+    mut calls: mpsc::Receiver<Call>,
+) {
     let (events_in, mut events) = mpsc::channel(EVENTS);
-    tokio::spawn(accept(listener, events_in, network.connection_context()));
+    tokio::spawn(accept(listener, events_in, network.connection_context(generation)));
     let clock = Clock::start();
     loop {
         let deadline = network.advance(clock.now());

@@ -1,6 +1,7 @@
 //! What there is to see of a running controller, for Prometheus.
 
 use crate::fabric::{Histogram, PortLoad};
+use crate::pages::standby::LEADS;
 use crate::pages::status::{Status, SwitchStatus};
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric, NoLabelSet};
@@ -87,6 +88,7 @@ impl Metrics {
         let located = status.nodes.iter().filter(|node| node.link.is_some()).count();
         let away = status.nodes.iter().filter(|node| node.away_seconds.is_some()).count();
         let totals = [
+            (LEADS.0, LEADS.1, 1),
             ("cool_switches", "Switches", status.switches.len()),
             ("cool_links", "Links between switches", status.links.len()),
             ("cool_nodes", "Nodes whose agents have joined", status.nodes.len()),

@@ -3,5 +3,6 @@
 
 pub mod doctor;
 pub mod metrics;
+pub mod standby;
 pub mod status;
 pub mod web;

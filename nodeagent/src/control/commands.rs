@@ -89,6 +89,12 @@ impl Control<'_> {
         cool_proto::check_version(registered.version)
             .map_err(|why| End::Refused(format!("the controller {why}")))?;
         let (controller, node) = (registered.controller, registered.node);
+        if self.latest.is_some_and(|latest| controller < latest) {
+            return Err(End::Broken(
+                "a controller that started later has been here; end one of the two, or restart this agent if only the clock was set back"
+                    .into(),
+            ));
+        }
         match registered.resumed {
             Some(received) => {
                 self.outbox.resume(received)?;
@@ -103,7 +109,7 @@ impl Control<'_> {
                 info!(node, "joined the controller at {}", self.registration.controller);
             }
         }
-        (self.admitted, self.pause) = (true, SHORTEST_PAUSE);
+        (self.latest, self.pause) = (Some(controller), SHORTEST_PAUSE);
         let lost = self.backlog.take_lost();
         if lost > 0 {
             warn!("{lost} lines of output were lost while the controller was away");

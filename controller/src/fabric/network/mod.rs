@@ -105,7 +105,7 @@ impl Network {
     }
 
     /// What all connections of switches have in common.
-    pub(crate) fn connection_context(&self) -> ConnectionContext {
+    pub(crate) fn connection_context(&self, generation: watch::Receiver<Option<u64>>) -> ConnectionContext {
         let channel = ChannelConfig {
             packet_ins_per_second: self.config.packet_ins_per_second,
             counters_interval: self.config.counters_interval,
@@ -116,7 +116,7 @@ impl Network {
             only_named: self.config.only_named_switches,
             generation: self.config.generation,
         };
-        ConnectionContext { channel, telemetry: self.telemetry.clone() }
+        ConnectionContext { channel, generation, telemetry: self.telemetry.clone() }
     }
 
     /// Takes what a switch tells.

@@ -45,8 +45,8 @@ pub(crate) struct ChannelConfig {
     /// What the operator calls switches, and whether only those are served.
     pub(crate) names: Arc<BTreeMap<DatapathId, String>>,
     pub(crate) only_named: bool,
-    /// Tells this controller from earlier ones.
-    pub(crate) generation: u64,
+    /// Tells this controller from earlier ones; none while it stands by.
+    pub(crate) generation: Option<u64>,
 }
 
 /// A port as its switch tells of it.
@@ -82,6 +82,8 @@ pub(crate) enum Input {
     Update(Update),
     /// Send this frame out of this port.
     Packet(u32, Vec<u8>),
+    /// This controller stands by no more: it leads, as this generation.
+    Lead(u64),
 }
 
 /// What to do, or to know.
@@ -106,6 +108,8 @@ pub(crate) enum Output {
 #[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Phase {
     Hello,
+    /// The switch is kept for when this controller leads: until then another one may be its master.
+    Standby,
     Features,
     Ports,
     /// What it can also do without answering.
@@ -223,6 +227,8 @@ impl Channel {
                 _ => {}
             },
             _ if self.phase == Phase::Hello => self.close("its first message is no hello"),
+            // Of another controller's concern.
+            _ if self.phase == Phase::Standby => {}
             Body::FeaturesReply(features) if self.phase == Phase::Features => {
                 if features.auxiliary_id != 0 {
                     return self.close("it is an auxiliary connection; only main connections are used");
@@ -233,9 +239,10 @@ impl Channel {
                         .close(format!("its datapath id {} is not among --switches", self.datapath_id));
                 }
                 self.phase = Phase::Ports;
-                let role = self.role.request();
-                let asked = self.send(role);
-                self.role.asked(asked);
+                if let Some(role) = self.role.request() {
+                    let asked = self.send(role);
+                    self.role.asked(asked);
+                }
                 self.send(Body::MultipartRequest(MultipartRequest::PortDesc.into()));
             }
             Body::MultipartReply(reply) => {
@@ -265,9 +272,23 @@ impl Channel {
                 version_name(hello.version)
             ));
         }
-        self.phase = Phase::Features;
         self.echo_at = Some(now + ECHO_AFTER);
+        match self.role.request() {
+            Some(_) => self.ask_for_features(now),
+            None => (self.phase, self.handshake) = (Phase::Standby, None),
+        }
+    }
+
+    fn ask_for_features(&mut self, now: Time) {
+        (self.phase, self.handshake) = (Phase::Features, Some(now + HANDSHAKE));
         self.send(Body::FeaturesRequest);
+    }
+
+    fn lead(&mut self, now: Time, generation: u64) {
+        self.role.lead(generation);
+        if self.phase == Phase::Standby {
+            self.ask_for_features(now);
+        }
     }
 
     fn error(&mut self, xid: u32, failure: &ErrorMessage) {
@@ -532,6 +553,7 @@ impl Machine for Channel {
             Input::Packet(port, frame) => {
                 self.send(Body::PacketOut(PacketOut::new(PortNo(port), frame)));
             }
+            Input::Lead(generation) => self.lead(now, generation),
         }
     }
 

@@ -15,7 +15,7 @@ use parking_lot::Mutex;
 use rs_openflow::{Framer, Message, MessageHeader, Padding};
 use std::sync::Arc;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::sync::{Notify, mpsc};
+use tokio::sync::{Notify, mpsc, watch};
 use tracing::{info, warn};
 
 /// Frames that may wait to be sent; more are lost, as frames may be.
@@ -84,6 +84,8 @@ impl PendingUpdate {
 #[derive(Clone, Debug)]
 pub(crate) struct ConnectionContext {
     pub(crate) channel: ChannelConfig,
+    /// As which generation this controller leads; none while it stands by.
+    pub(crate) generation: watch::Receiver<Option<u64>>,
     pub(crate) telemetry: Arc<Telemetry>,
 }
 
@@ -95,20 +97,23 @@ pub(crate) async fn run(
     connection_context: ConnectionContext,
 ) {
     let clock = Clock::start();
+    let ConnectionContext { channel, mut generation, telemetry } = connection_context;
+    let channel = ChannelConfig { generation: *generation.borrow_and_update(), ..channel };
     let updates = Arc::new(PendingUpdate::default());
     let (packets_in, packets) = mpsc::channel(PACKETS);
     let driver = Driver {
         connection,
         peer: taken.client.address,
         clock,
-        session: Channel::new(clock.now(), connection_context.channel),
+        session: Channel::new(clock.now(), channel),
         framer: Framer::new(Padding::Ignore),
         waiting: Vec::new(),
         unflushed: false,
         handle: Some(Handle { updates: updates.clone(), packets: packets_in }),
         switch: None,
         updating: None,
-        telemetry: connection_context.telemetry,
+        generation,
+        telemetry,
         events,
     };
     driver.run(taken.stream, &updates, packets).await;
@@ -138,6 +143,7 @@ struct Driver {
     switch: Option<(DatapathId, String)>,
     /// The last update without an answer, and since when one has been missing.
     updating: Option<(u64, Time)>,
+    generation: watch::Receiver<Option<u64>>,
     telemetry: Arc<Telemetry>,
     events: mpsc::Sender<FromSwitch>,
 }
@@ -148,6 +154,7 @@ enum Woken {
     Wrote(std::io::Result<usize>),
     Update(Option<Update>),
     Packet(u32, Vec<u8>),
+    Leads,
     Replaced,
     Deadline,
 }
@@ -177,6 +184,7 @@ impl Driver {
                     Some((port, frame)) => Woken::Packet(port, frame),
                     None => Woken::Replaced,
                 },
+                Ok(()) = self.generation.changed() => Woken::Leads,
                 () = self.clock.wait(deadline) => Woken::Deadline,
             };
             match woken {
@@ -198,6 +206,11 @@ impl Driver {
                 }
                 Woken::Packet(port, frame) if self.waiting.len() <= MAX_WAITING => {
                     self.session.handle(self.clock.now(), Input::Packet(port, frame));
+                }
+                Woken::Leads => {
+                    if let Some(generation) = *self.generation.borrow_and_update() {
+                        self.session.handle(self.clock.now(), Input::Lead(generation));
+                    }
                 }
                 Woken::Update(None) | Woken::Packet(..) | Woken::Deadline => {}
                 Woken::Replaced => {

@@ -1,7 +1,7 @@
 //! Which of several controllers runs a switch: the one that started last.
 //!
-//! Each asks every switch to be its master, and gives the time at which it started as the generation of that
-//! (OpenFlow 1.3, section 6.3.5). So the rule is the same at all switches, in whatever order controllers connect: a later
+//! Each asks every switch to be its master, and gives the time at which it started, or what etcd has made of it, as the generation
+//! of that (OpenFlow 1.3, section 6.3.5); who stands by does not ask yet. So the rule is the same at all switches, in whatever order controllers connect: a later
 //! one takes over, the earlier is told with the next thing that it sends and hangs up, and is refused from
 //! then on. A switch that knows no roles has whoever connects.
 
@@ -15,18 +15,25 @@ const IS_SLAVE: u16 = 10;
 /// What is asked of one switch.
 #[derive(Debug)]
 pub(crate) struct MasterRole {
-    generation: u64,
+    generation: Option<u64>,
     asked: Option<u32>,
 }
 
 impl MasterRole {
-    pub(crate) fn new(generation: u64) -> MasterRole {
+    /// Without a generation this controller stands by.
+    pub(crate) fn new(generation: Option<u64>) -> MasterRole {
         MasterRole { generation, asked: None }
     }
 
-    /// May this controller be its master?
-    pub(crate) fn request(&self) -> Body {
-        Body::RoleRequest(RoleConfig { role: ControllerRole::MASTER, generation: self.generation })
+    /// This controller leads from now on.
+    pub(crate) fn lead(&mut self, generation: u64) {
+        self.generation = Some(generation);
+    }
+
+    /// May this controller be its master? `None` while it stands by.
+    pub(crate) fn request(&self) -> Option<Body> {
+        let generation = self.generation?;
+        Some(Body::RoleRequest(RoleConfig { role: ControllerRole::MASTER, generation }))
     }
 
     /// That was asked, and by this number the answer is known.

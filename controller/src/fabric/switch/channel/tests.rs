@@ -60,7 +60,7 @@ fn config() -> ChannelConfig {
         pipeline: Pipeline::default(),
         names: Arc::default(),
         only_named: false,
-        generation: 7,
+        generation: Some(7),
     }
 }
 
@@ -440,6 +440,33 @@ fn a_switch_that_a_later_controller_runs_is_left_to_it_at_once_or_when_it_says_s
     let mut talk = Talk::up();
     talk.hear_as(77, refusal(ErrorType::BAD_REQUEST, 10));
     assert!(talk.closed().contains("has taken it over"), "{}", talk.closed());
+}
+
+#[test]
+fn who_stands_by_keeps_a_switch_and_asks_nothing_of_it_until_it_leads() {
+    let standby = ChannelConfig { generation: None, ..config() };
+    let mut talk = Talk { session: Channel::new(Time::ZERO, standby), ..Talk::new() };
+    talk.drain();
+    assert_eq!(talk.hear(Body::Hello(Hello::default())), []);
+    assert!(matches!(talk.hear(Body::EchoRequest(vec![1]))[..], [Message { body: Body::EchoReply(_), .. }]));
+    let status = Body::PortStatus(PortStatus { reason: PortReason::ADD, port: port(1, "p") });
+    assert_eq!(talk.hear(status), [], "of the master's concern");
+    // For longer than a handshake may take, as long as it says that it is there.
+    for _ in 0..5 {
+        talk.now += ECHO_AFTER;
+        talk.sent.clear();
+        talk.drain();
+        assert!(matches!(talk.sent[..], [Message { body: Body::EchoRequest(_), .. }]), "{:?}", talk.sent);
+        talk.hear(Body::EchoReply(Vec::new()));
+    }
+    talk.session.handle(talk.now, Input::Lead(9));
+    talk.sent.clear();
+    talk.drain();
+    assert!(matches!(talk.sent[..], [Message { body: Body::FeaturesRequest, .. }]), "{:?}", talk.sent);
+    let asked = talk.hear(features(0));
+    let master = RoleConfig { role: ControllerRole::MASTER, generation: 9 };
+    assert_eq!(asked[0].body, Body::RoleRequest(master));
+    assert!(talk.told.is_empty(), "{:?}", talk.told);
 }
 
 /// What switches say, and what they should not.

@@ -1,0 +1,8 @@
+//! Compiles what is asked of etcd with protox, so that no protoc needs to be installed.
+
+fn main() -> Result<(), Box<dyn std::error::Error>> {
+    println!("cargo::rerun-if-changed=proto");
+    let etcd = protox::compile(["proto/etcd.proto"], ["proto"])?;
+    tonic_prost_build::configure().build_server(false).compile_fds(etcd)?;
+    Ok(())
+}

@@ -1,0 +1,241 @@
+//! The few calls to etcd that an [election](super::election) needs, each bounded in time. After one that failed the next goes to
+//! another member of the cluster, if there is one.
+
+use super::election::{Answer, Leader, Record, Request};
+use cool_machine::Duration;
+use cool_proto::numbers;
+use cool_tls::Connector;
+use http::Uri;
+use parking_lot::Mutex;
+use proto::compare::{CompareResult, CompareTarget, TargetUnion};
+use proto::request_op::Request as Operation;
+use proto::response_op::Response as Result_;
+use proto::watch_request::RequestUnion;
+use proto::{
+    Compare, KeyValue, LeaseGrantRequest, LeaseKeepAliveRequest, LeaseRevokeRequest, PutRequest,
+    RangeRequest, RequestOp, TxnRequest, TxnResponse, WatchCreateRequest, WatchRequest,
+};
+use tokio::time::timeout;
+use tokio_stream::{Stream, StreamExt};
+use tonic::Status;
+use tonic::transport::{Channel, Endpoint};
+
+#[allow(missing_docs, unreachable_pub, clippy::all, reason = "generated; documented in proto/etcd.proto")]
+mod proto {
+    include!(concat!(env!("OUT_DIR"), "/etcdserverpb.rs"));
+}
+
+/// Why a call to etcd has no answer.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum EtcdError {
+    #[error("no answer within {0:?}")]
+    Late(Duration),
+    #[error("{0}")]
+    Unreachable(String),
+    #[error("it refuses: {0}")]
+    Refused(String),
+    #[error(
+        "its key {key:?} holds {value:?}, which is no number; remove the key, or choose another --lead-prefix"
+    )]
+    NoGeneration { key: String, value: String },
+    #[error("it has ended the answer")]
+    Ended,
+}
+
+/// A connection to etcd, and the keys of one deployment.
+pub(crate) struct Etcd {
+    endpoint: Endpoint,
+    connector: Connector,
+    /// Until a call fails: then another member is tried.
+    channel: Mutex<Option<Channel>>,
+    /// The key that the leader holds, and what it says of itself there.
+    leader: String,
+    name: String,
+    /// The key of the last generation.
+    generation: String,
+}
+
+impl Etcd {
+    /// Not connected yet. The keys begin with `prefix`.
+    pub(crate) fn new((first, connector): (Uri, Connector), prefix: &str, name: String) -> Etcd {
+        let prefix = prefix.trim_end_matches('/');
+        Etcd {
+            endpoint: Endpoint::from(first),
+            connector,
+            channel: Mutex::default(),
+            leader: format!("{prefix}/leader"),
+            generation: format!("{prefix}/generation"),
+            name,
+        }
+    }
+
+    /// Asks, for as long as `within`. Dropped before, it has been asked or not.
+    pub(crate) async fn ask(&self, request: &Request, within: Duration) -> Result<Answer, EtcdError> {
+        let answer = timeout(within, self.call(request)).await;
+        // Nothing may have happened, which is what a watch is told of.
+        if answer.is_err() && matches!(request, Request::Watch { .. }) {
+            return Ok(Answer::Watched);
+        }
+        let answer = answer.unwrap_or(Err(EtcdError::Late(within)));
+        if answer.is_err() {
+            *self.channel.lock() = None;
+        }
+        answer
+    }
+
+    async fn call(&self, request: &Request) -> Result<Answer, EtcdError> {
+        let channel = self.channel().await?;
+        match *request {
+            Request::Read => self.read(channel).await,
+            Request::Watch { revision } => self.watch(channel, revision).await,
+            Request::Grant { ttl } => grant(channel, ttl).await,
+            Request::Claim { lease, generation, generation_revision } => {
+                self.claim(channel, lease, generation, generation_revision).await
+            }
+            Request::Renew { lease } => renew(channel, lease).await,
+            Request::Revoke { lease } => revoke(channel, lease).await,
+        }
+    }
+
+    async fn channel(&self) -> Result<Channel, EtcdError> {
+        let open = self.channel.lock().clone();
+        if let Some(channel) = open {
+            return Ok(channel);
+        }
+        let connected = self.endpoint.connect_with_connector(self.connector.clone()).await;
+        let channel = connected.map_err(|error| EtcdError::Unreachable(innermost(&error)))?;
+        *self.channel.lock() = Some(channel.clone());
+        Ok(channel)
+    }
+
+    /// Both keys, as they are at one revision. Every member answers with what a majority has agreed on (linearizable).
+    async fn read(&self, channel: Channel) -> Result<Answer, EtcdError> {
+        let operations = [&self.leader, &self.generation].map(|key| Operation::RequestRange(range(key)));
+        let read = transact(channel, Vec::new(), operations).await?;
+        let revision = read.header.map_or(0, |header| header.revision);
+        let mut keys = read.responses.into_iter().map(|response| match response.response {
+            Some(Result_::ResponseRange(range)) => range.kvs.into_iter().next(),
+            None => None,
+        });
+        let (leader, generation) = (keys.next().flatten(), keys.next().flatten());
+        let leader = leader.map(|key| Leader { name: text(&key), lease: key.lease });
+        let generation_revision = generation.as_ref().map_or(0, |key| key.mod_revision);
+        let generation = match generation {
+            Some(key) => text(&key)
+                .parse()
+                .map_err(|_| EtcdError::NoGeneration { key: self.generation.clone(), value: text(&key) })?,
+            None => 0,
+        };
+        Ok(Answer::Read(Record { leader, generation, generation_revision, revision }, numbers::now()))
+    }
+
+    async fn watch(&self, channel: Channel, revision: i64) -> Result<Answer, EtcdError> {
+        let create =
+            WatchCreateRequest { key: self.leader.clone().into_bytes(), start_revision: revision + 1 };
+        let create = WatchRequest { request_union: Some(RequestUnion::CreateRequest(create)) };
+        let mut client = proto::watch_client::WatchClient::new(channel);
+        let mut answers = client.watch(once(create)).await?.into_inner();
+        while let Some(answer) = answers.message().await? {
+            if answer.canceled {
+                return Err(EtcdError::Refused(answer.cancel_reason));
+            }
+            if !answer.events.is_empty() {
+                return Ok(Answer::Watched);
+            }
+        }
+        Err(EtcdError::Ended)
+    }
+
+    async fn claim(
+        &self,
+        channel: Channel,
+        lease: i64,
+        generation: u64,
+        generation_revision: i64,
+    ) -> Result<Answer, EtcdError> {
+        let nobody = compare(&self.leader, CompareTarget::Create, TargetUnion::CreateRevision(0));
+        let revision = TargetUnion::ModRevision(generation_revision);
+        let unchanged = compare(&self.generation, CompareTarget::Mod, revision);
+        let leader = put(&self.leader, self.name.clone(), lease);
+        let generation = put(&self.generation, generation.to_string(), 0);
+        let operations = [leader, generation].map(Operation::RequestPut);
+        let claimed = transact(channel, vec![nobody, unchanged], operations).await?;
+        Ok(Answer::Claimed(claimed.succeeded))
+    }
+}
+
+async fn grant(channel: Channel, ttl: Duration) -> Result<Answer, EtcdError> {
+    let ttl = i64::try_from(ttl.as_secs()).unwrap_or(i64::MAX);
+    let mut client = proto::lease_client::LeaseClient::new(channel);
+    let granted = client.lease_grant(LeaseGrantRequest { ttl }).await?.into_inner();
+    match granted.error.is_empty() {
+        true => Ok(Answer::Granted { lease: granted.id, ttl: seconds(granted.ttl) }),
+        false => Err(EtcdError::Refused(granted.error)),
+    }
+}
+
+async fn renew(channel: Channel, lease: i64) -> Result<Answer, EtcdError> {
+    let mut client = proto::lease_client::LeaseClient::new(channel);
+    let mut answers = client.lease_keep_alive(once(LeaseKeepAliveRequest { id: lease })).await?.into_inner();
+    let renewed = answers.message().await?.ok_or(EtcdError::Ended)?;
+    Ok(Answer::Renewed { ttl: seconds(renewed.ttl) })
+}
+
+async fn revoke(channel: Channel, lease: i64) -> Result<Answer, EtcdError> {
+    let mut client = proto::lease_client::LeaseClient::new(channel);
+    client.lease_revoke(LeaseRevokeRequest { id: lease }).await?;
+    Ok(Answer::Revoked)
+}
+
+async fn transact(
+    channel: Channel,
+    compare: Vec<Compare>,
+    operations: [Operation; 2],
+) -> Result<TxnResponse, EtcdError> {
+    let success = operations.map(|operation| RequestOp { request: Some(operation) }).into();
+    let mut client = proto::kv_client::KvClient::new(channel);
+    Ok(client.txn(TxnRequest { compare, success }).await?.into_inner())
+}
+
+fn range(key: &str) -> RangeRequest {
+    RangeRequest { key: key.into() }
+}
+
+fn put(key: &str, value: String, lease: i64) -> PutRequest {
+    PutRequest { key: key.into(), value: value.into(), lease }
+}
+
+fn compare(key: &str, target: CompareTarget, value: TargetUnion) -> Compare {
+    let (result, target) = (CompareResult::Equal.into(), target.into());
+    Compare { result, target, key: key.into(), target_union: Some(value) }
+}
+
+fn text(key: &KeyValue) -> String {
+    String::from_utf8_lossy(&key.value).into_owned()
+}
+
+fn seconds(seconds: i64) -> Duration {
+    Duration::from_secs(u64::try_from(seconds).unwrap_or(0))
+}
+
+/// One message, and then none, while the answer is awaited.
+fn once<T: Send + 'static>(message: T) -> impl Stream<Item = T> + Send + 'static {
+    tokio_stream::once(message).chain(tokio_stream::pending())
+}
+
+impl From<Status> for EtcdError {
+    fn from(status: Status) -> EtcdError {
+        match std::error::Error::source(&status) {
+            Some(source) => EtcdError::Unreachable(innermost(source)),
+            None => EtcdError::Refused(status.message().to_owned()),
+        }
+    }
+}
+
+/// The first cause of an error: those around it only say "transport error".
+fn innermost(error: &dyn std::error::Error) -> String {
+    match error.source() {
+        Some(source) => innermost(source),
+        None => error.to_string(),
+    }
+}
