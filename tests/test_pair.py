@@ -9,9 +9,9 @@ import subprocess
 import urllib.request
 
 import pytest
+import testbed
 from conftest import PATIENCE, log_of, succeed, wait_for
 from test_recovery import multicast, whole
-from testbed import GRPC_PORT, OPENFLOW_PORT, PAGES_PORT, Testbed
 
 NAMES = ("one", "two")
 
@@ -73,18 +73,20 @@ class Etcd:
         return int(got.stdout)
 
 
-class PairBed(Testbed):
+class PairBed(testbed.Testbed):
     """A testbed with two controllers, which switches, agents and tools know both."""
 
     def openflow_address(self):
-        return " ".join("ssl:127.0.0.1:%d" % (OPENFLOW_PORT + offset) for offset in range(2))
+        return " ".join("ssl:127.0.0.1:%d" % (testbed.OPENFLOW_PORT + offset) for offset in range(2))
 
     def controller_address(self, ip):
-        return ",".join("https://%s:%d" % (ip, GRPC_PORT + offset) for offset in range(2))
+        return ",".join("https://%s:%d" % (ip, testbed.GRPC_PORT + offset) for offset in range(2))
 
     def start_programs(self):
+        # As docs/deployment.md says, so that switches are soon back at a controller that was started anew.
         for switch in self.network.net.switches:
-            for controller in ("ssl:127.0.0.1:%d" % (OPENFLOW_PORT + offset) for offset in range(2)):
+            both = subprocess.check_output(["ovs-vsctl", "get", "bridge", switch.name, "controller"], text=True)
+            for controller in re.findall(r"[0-9a-f-]{36}", both):
                 subprocess.check_call(["ovs-vsctl", "set", "controller", controller, "max_backoff=1000"])
         self.etcd = Etcd(self)
         self.etcd.start()
@@ -106,7 +108,7 @@ class PairBed(Testbed):
     def leads(self, which):
         """1 or 0; None if the controller is not there."""
         try:
-            with urllib.request.urlopen("http://127.0.0.1:%d/metrics" % (PAGES_PORT + which), timeout=5) as page:
+            with urllib.request.urlopen("http://127.0.0.1:%d/metrics" % (testbed.PAGES_PORT + which), timeout=5) as page:
                 return int(re.search(r"^cool_controller_leads (\d)$", page.read().decode(), re.M)[1])
         except OSError:
             return None
@@ -148,7 +150,7 @@ def serves(bed, which):
     wait_for(lambda: whole(bed), "%s has the network" % NAMES[which])
     assert succeed(bed, "cool", "run", "-n", "4", "--", "echo", "here").count("here") == 4
     # Open vSwitch tells roles with a status that it renews every few seconds.
-    wait_for(lambda: masters() == {OPENFLOW_PORT + which}, "%s is the master of all switches" % NAMES[which])
+    wait_for(lambda: masters() == {testbed.OPENFLOW_PORT + which}, "%s is the master of all switches" % NAMES[which])
 
 
 def masters():

@@ -2,7 +2,7 @@
 
 use rustix::process::Signal;
 use std::io::{BufRead, BufReader};
-use std::net::TcpListener;
+use std::net::{TcpListener, TcpStream};
 use std::os::unix::net::UnixDatagram;
 use std::process::{Command, Output, Stdio};
 use std::time::Duration;
@@ -115,6 +115,44 @@ fn interrupts_and_terminations_end_it_in_order() {
         rustix::process::kill_process(rustix::process::Pid::from_child(&program), signal).unwrap();
         assert!(program.wait().unwrap().success());
         assert!(log.last().unwrap().unwrap().contains("bye"));
+    }
+}
+
+#[test]
+fn who_stands_by_serves_no_agents_and_ends_when_told_though_etcd_is_not_there() {
+    let etcd = TcpListener::bind("127.0.0.1:0").unwrap();
+    let closed = format!("http://{}", etcd.local_addr().unwrap());
+    drop(etcd);
+    let free = TcpListener::bind("127.0.0.1:0").unwrap();
+    let agents = free.local_addr().unwrap();
+    drop(free);
+    let grpc = agents.to_string();
+    let arguments = ["--grpc", &grpc, "--openflow", "127.0.0.1:0", "--lead-by", &closed];
+    let mut program = controller(&arguments).spawn().unwrap();
+    let mut log = BufReader::new(program.stderr.take().unwrap()).lines();
+    assert!(log.by_ref().map(Result::unwrap).any(|line| line.contains("etcd does not answer")));
+    assert!(TcpStream::connect(agents).is_err());
+    rustix::process::kill_process(rustix::process::Pid::from_child(&program), Signal::TERM).unwrap();
+    assert!(program.wait().unwrap().success());
+    let rest: Vec<String> = log.map(Result::unwrap).collect();
+    assert!(!rest.iter().any(|line| line.contains("listening")) && rest.last().unwrap().contains("bye"));
+}
+
+#[test]
+fn flags_for_etcd_that_contradict_each_other_are_told_in_one_line() {
+    let start = ["--grpc", "127.0.0.1:0", "--openflow", "127.0.0.1:0", "--lead-by"];
+    let wrong: [(&[&str], &str); 5] = [
+        (&["etcd:2379"], "write it as https://HOST:PORT"),
+        (&["https://a:2379,http://b:2379"], "choose one"),
+        (&["https://a:2379"], "--lead-by-ca"),
+        (&["https://a:2379", "--lead-by-ca", "/nonexistent"], "/nonexistent: "),
+        (&["http://a:2379", "--lead-by-cert", "/nonexistent"], "--lead-by-key"),
+    ];
+    for (flags, complaint) in wrong {
+        let output = controller(&[&start[..], flags].concat()).env("RUST_LOG", "off").output().unwrap();
+        assert_eq!(output.status.code(), Some(1), "{flags:?}");
+        let text = one_line(&output);
+        assert!(text.contains(complaint), "{text}");
     }
 }
 

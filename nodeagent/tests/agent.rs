@@ -39,11 +39,16 @@ impl Session {
 
     /// Takes the agent in.
     async fn admit(&mut self) -> Register {
-        self.answer(cool_proto::VERSION).await
+        self.admit_as(77).await
     }
 
-    /// Says that it takes the agent in, in a version of the contract.
-    async fn answer(&mut self, version: u32) -> Register {
+    /// Takes the agent in, as this life of a controller.
+    async fn admit_as(&mut self, controller: u64) -> Register {
+        self.answer(cool_proto::VERSION, controller).await
+    }
+
+    /// Says that it takes the agent in, in a version of the contract, as this life of a controller.
+    async fn answer(&mut self, version: u32, controller: u64) -> Register {
         let agent_message::Body::Register(register) = self.hear().await else { panic!("no registration") };
         let registered = Registered {
             features: 0,
@@ -51,7 +56,7 @@ impl Session {
             node: 1,
             lldp_interval_ms: 600_000,
             lldp_key: vec![7; 32],
-            controller: 77,
+            controller,
             resumed: None,
         };
         self.tell(Body::Registered(registered)).await;
@@ -161,9 +166,13 @@ fn command(controller: &str, interface: &str, socket: &std::path::Path) -> Comma
 }
 
 fn start(controller: SocketAddr) -> Agent {
+    start_with(&format!("http://{controller}"))
+}
+
+fn start_with(controllers: &str) -> Agent {
     let directory = tempfile::tempdir().unwrap();
     let socket = directory.path().join("h1.sock");
-    let child = command(&format!("http://{controller}"), "lo", &socket).spawn().unwrap();
+    let child = command(controllers, "lo", &socket).spawn().unwrap();
     Agent { child, socket, _directory: directory }
 }
 
@@ -317,6 +326,26 @@ async fn ranks_go_on_without_a_controller_and_the_next_one_is_told_of_them() {
 }
 
 #[tokio::test]
+async fn of_a_pair_an_agent_finds_the_one_that_serves_and_refuses_one_that_has_been_followed_by_another() {
+    let nobody = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let closed = nobody.local_addr().unwrap();
+    drop(nobody);
+    let (address, mut sessions) = controller(None).await;
+    let _agent = start_with(&format!("http://{closed},http://{address}"));
+    session(&mut sessions).await.admit_as(78).await;
+    let mut former = session(&mut sessions).await;
+    former.admit_as(77).await;
+    let ended = timeout(PATIENCE, former.from.message()).await.expect("an end in time");
+    assert!(!matches!(ended, Ok(Some(_))), "{ended:?}");
+    let register = session(&mut sessions).await.admit_as(79).await;
+    assert_eq!(
+        register.session.map(|session| session.controller),
+        Some(78),
+        "it did not join the former one"
+    );
+}
+
+#[tokio::test]
 async fn an_agent_that_is_refused_says_why_and_ends() {
     let (address, _sessions) =
         controller(Some(Status::already_exists("an agent named \"h1\" is here"))).await;
@@ -334,7 +363,7 @@ async fn an_agent_that_was_taken_in_once_waits_where_it_is_refused_and_its_ranks
     before.tell(shell("exec sleep 1000", &[0])).await;
     drop(before);
     for _ in 0..2 {
-        session(&mut sessions).await.answer(cool_proto::VERSION + 1).await;
+        session(&mut sessions).await.answer(cool_proto::VERSION + 1, 77).await;
     }
     let mut upgraded = session(&mut sessions).await;
     upgraded.admit().await;

@@ -7,6 +7,7 @@ use std::path::Path;
 use tempfile::TempDir;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
+use tower_service::Service;
 
 fn certificates(days: u16) -> TempDir {
     let folder = TempDir::new().unwrap();
@@ -107,6 +108,38 @@ async fn plain_text_at_a_tls_port_is_named() {
     client.write_all(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n").await.unwrap();
     let turned = acceptor.accept(socket.accept().await.unwrap().0).await.unwrap_err();
     assert!(turned.to_string().contains("does not speak TLS"), "{turned}");
+}
+
+#[tokio::test]
+async fn of_several_addresses_the_one_that_serves_is_found_and_a_silent_one_holds_nobody_up() {
+    let ours = certificates(30);
+    let options = cool_tls::Options { certs: ours.path().into(), insecure_plaintext: false };
+    let listen = || TcpListener::bind("127.0.0.1:0");
+    let (closed, silent, serving) =
+        (listen().await.unwrap(), listen().await.unwrap(), listen().await.unwrap());
+    let [nobody, quiet, here] =
+        [&closed, &silent, &serving].map(|listener| listener.local_addr().unwrap().to_string());
+    drop(closed);
+    let acceptor = Acceptor::tls(&Folder::new(ours.path(), Role::Controller), &[Role::Tool]).unwrap();
+    let (first, mut connector) =
+        options.connector(&format!("{nobody}, {quiet},https://{here}"), Role::Tool).unwrap();
+    assert_eq!(first.to_string(), format!("https://{nobody}/"));
+    // Whichever comes first.
+    for _ in 0..3 {
+        let serve = async {
+            let mut accepted = acceptor.accept(serving.accept().await.unwrap().0).await.unwrap();
+            accepted.stream.write_all(b"welcome").await.unwrap();
+            accepted.stream.flush().await.unwrap();
+        };
+        let (connected, ()) = tokio::join!(connector.call(first.clone()), serve);
+        connected.unwrap();
+    }
+    drop(serving);
+    let (_, mut connector) = options.connector(&format!("{nobody},{here}"), Role::Tool).unwrap();
+    let failure = connector.call(first).await.map(drop).unwrap_err().to_string();
+    assert!(failure.contains(&nobody) && failure.contains(&here), "{failure}");
+    let failure = options.connector("127.0.0.1:7400,,", Role::Tool).map(drop).unwrap_err();
+    assert!(failure.to_string().contains("https://HOST:7400"), "{failure}");
 }
 
 #[test]

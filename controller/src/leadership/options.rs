@@ -46,12 +46,12 @@ pub enum LeadershipOptionsError {
     /// One of a pair of files is missing.
     #[error("--lead-by-cert and --lead-by-key go together")]
     Half,
-    /// A certificate of ours, and none to know etcd by.
-    #[error("--lead-by-cert needs --lead-by-ca")]
+    /// Nothing to know etcd by.
+    #[error("--lead-by-ca is needed beside --lead-by-cert, and for addresses that begin with https://")]
     NoAuthority,
     /// The address, or what is in the files.
     #[error("--lead-by: {0}")]
-    Address(#[from] ServiceAddressError),
+    Address(ServiceAddressError),
 }
 
 impl LeadershipOptions {
@@ -73,6 +73,9 @@ impl LeadershipOptions {
             (None, None) => None,
             (None, Some(_)) => return Err(LeadershipOptionsError::NoAuthority),
         };
-        Ok(Connector::service(addresses, certificates.as_ref())?)
+        Connector::service(addresses, certificates.as_ref()).map_err(|error| match error {
+            ServiceAddressError::NoAuthority => LeadershipOptionsError::NoAuthority,
+            other => LeadershipOptionsError::Address(other),
+        })
     }
 }
