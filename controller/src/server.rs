@@ -60,7 +60,7 @@ pub struct ServerConfig {
     /// Rates of links that need not be measured.
     pub given: Given,
     /// Tells this life of the controller from all others, of which later ones have larger generations: when it began,
-    /// nanoseconds since 1970.
+    /// nanoseconds since 1970, or of a pair what etcd has for its leader, which is no less.
     pub generation: u64,
 }
 

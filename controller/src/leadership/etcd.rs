@@ -9,14 +9,14 @@ use http::Uri;
 use parking_lot::Mutex;
 use proto::compare::{CompareResult, CompareTarget, TargetUnion};
 use proto::request_op::Request as Operation;
-use proto::response_op::Response as Result_;
+use proto::response_op::Response as Outcome;
 use proto::watch_request::RequestUnion;
 use proto::{
     Compare, KeyValue, LeaseGrantRequest, LeaseKeepAliveRequest, LeaseRevokeRequest, PutRequest,
     RangeRequest, RequestOp, TxnRequest, TxnResponse, WatchCreateRequest, WatchRequest,
 };
 use tokio::time::timeout;
-use tokio_stream::{Stream, StreamExt};
+use tokio_stream::StreamExt;
 use tonic::Status;
 use tonic::transport::{Channel, Endpoint};
 
@@ -114,7 +114,7 @@ impl Etcd {
         let read = transact(channel, Vec::new(), operations).await?;
         let revision = read.header.map_or(0, |header| header.revision);
         let mut keys = read.responses.into_iter().map(|response| match response.response {
-            Some(Result_::ResponseRange(range)) => range.kvs.into_iter().next(),
+            Some(Outcome::ResponseRange(range)) => range.kvs.into_iter().next(),
             None => None,
         });
         let (leader, generation) = (keys.next().flatten(), keys.next().flatten());
@@ -134,7 +134,9 @@ impl Etcd {
             WatchCreateRequest { key: self.leader.clone().into_bytes(), start_revision: revision + 1 };
         let create = WatchRequest { request_union: Some(RequestUnion::CreateRequest(create)) };
         let mut client = proto::watch_client::WatchClient::new(channel);
-        let mut answers = client.watch(once(create)).await?.into_inner();
+        // A watch lasts as long as more could be asked for.
+        let asked = tokio_stream::once(create).chain(tokio_stream::pending());
+        let mut answers = client.watch(asked).await?.into_inner();
         while let Some(answer) = answers.message().await? {
             if answer.canceled {
                 return Err(EtcdError::Refused(answer.cancel_reason));
@@ -176,7 +178,8 @@ async fn grant(channel: Channel, ttl: Duration) -> Result<Answer, EtcdError> {
 
 async fn renew(channel: Channel, lease: i64) -> Result<Answer, EtcdError> {
     let mut client = proto::lease_client::LeaseClient::new(channel);
-    let mut answers = client.lease_keep_alive(once(LeaseKeepAliveRequest { id: lease })).await?.into_inner();
+    let mut answers =
+        client.lease_keep_alive(tokio_stream::once(LeaseKeepAliveRequest { id: lease })).await?.into_inner();
     let renewed = answers.message().await?.ok_or(EtcdError::Ended)?;
     Ok(Answer::Renewed { ttl: seconds(renewed.ttl) })
 }
@@ -216,11 +219,6 @@ fn text(key: &KeyValue) -> String {
 
 fn seconds(seconds: i64) -> Duration {
     Duration::from_secs(u64::try_from(seconds).unwrap_or(0))
-}
-
-/// One message, and then none, while the answer is awaited.
-fn once<T: Send + 'static>(message: T) -> impl Stream<Item = T> + Send + 'static {
-    tokio_stream::once(message).chain(tokio_stream::pending())
 }
 
 impl From<Status> for EtcdError {

@@ -164,7 +164,10 @@ fn told(output: Output, tell: &watch::Sender<Standing>) -> Option<Standing> {
             info!(generation, "leading");
             tell.send_replace(Standing::Leads(generation));
         }
-        Output::Lost(why) => return Some(Standing::Lost(why)),
+        Output::Lost(why) => {
+            warn!(%why, "leading no more");
+            return Some(Standing::Lost(why));
+        }
         Output::Resigned => return Some(Standing::Resigned),
     }
     None

@@ -1,9 +1,9 @@
 //! Which of several controllers runs a switch: the one that started last.
 //!
-//! Each asks every switch to be its master, and gives the time at which it started, or what etcd has made of it, as the generation
-//! of that (OpenFlow 1.3, section 6.3.5); who stands by does not ask yet. So the rule is the same at all switches, in whatever order controllers connect: a later
-//! one takes over, the earlier is told with the next thing that it sends and hangs up, and is refused from
-//! then on. A switch that knows no roles has whoever connects.
+//! Each asks every switch to be its master, and gives the time at which it started, or of a pair the number that etcd has for its
+//! leader, as the generation of that (OpenFlow 1.3, section 6.3.5). So the rule is the same at all switches, in whatever order
+//! controllers connect: a later one takes over, the earlier is told with the next thing that it sends and hangs up, and is refused
+//! from then on. A switch that knows no roles has whoever connects. Who stands by does not ask yet.
 
 use rs_openflow::{Body, ControllerRole, ErrorMessage, ErrorType, RoleConfig};
 
