@@ -1,4 +1,4 @@
-//! Which of several controllers leads: alone, always this one; of a pair, whoever the [election](election) in [etcd](etcd) lets. Who
+//! Which of several controllers leads: alone, always this one; of a pair, whoever the election in etcd lets. Who
 //! does not lead stands by: it takes the connections of switches, says no more to them than that it is there, and serves nobody.
 
 mod election;

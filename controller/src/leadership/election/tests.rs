@@ -125,7 +125,7 @@ fn whoever_resigns_gives_its_lease_back_and_waits_for_nothing_else() {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(200))]
+    #![proptest_config(ProptestConfig::with_cases(40))]
 
     #[test]
     fn never_do_two_lead_generations_grow_and_somebody_leads_when_etcd_is_there(seed: u64) {
