@@ -332,7 +332,12 @@ async fn of_a_pair_an_agent_finds_the_one_that_serves_and_refuses_one_that_has_b
     drop(nobody);
     let (address, mut sessions) = controller(None).await;
     let _agent = start_with(&format!("http://{closed},http://{address}"));
-    session(&mut sessions).await.admit_as(78).await;
+    let mut first = session(&mut sessions).await;
+    first.admit_as(78).await;
+    // What it answers, it answers when it has been taken in.
+    first.tell(Body::Group(Group { id: 8, members: vec![Member::default()], ..Group::default() })).await;
+    assert!(matches!(first.hear().await, agent_message::Body::GroupFailed(_)));
+    drop(first);
     let mut former = session(&mut sessions).await;
     former.admit_as(77).await;
     let ended = timeout(PATIENCE, former.from.message()).await.expect("an end in time");

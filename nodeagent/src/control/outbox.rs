@@ -47,6 +47,8 @@ impl Outbox {
     pub(super) fn connect(&self, register: Register) -> AgentMessages {
         let mut state = self.lock();
         (state.connection, state.joined) = (state.connection + 1, false);
+        // The one before ends, if only this side has given it up.
+        state.wake();
         AgentMessages { outbox: self.clone(), connection: state.connection, register: Some(register) }
     }
 
