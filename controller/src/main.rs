@@ -3,13 +3,13 @@
 use cool_controller::fabric::{FabricHandle, Key};
 use cool_controller::listen::Listener;
 use cool_controller::options::Options;
-use cool_controller::server::{WebPages, serve};
+use cool_controller::server::{ServerConfig, WebPages, serve};
 use cool_daemon::config::Config;
 use cool_daemon::log::LogError;
 use cool_daemon::web::ListenError;
 use cool_daemon::{config, reload, supervision};
 use cool_proto::numbers;
-use cool_tls::{FolderError, Role};
+use cool_tls::{Acceptor, Credentials, FolderError, Role};
 use std::net::SocketAddr;
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -58,8 +58,9 @@ async fn run(options: Options, config: Config) -> Result<(), Error> {
     let on = |kind| signal(kind).map_err(Error::Signals);
     let (hangup, ended) =
         (on(SignalKind::hangup())?, [on(SignalKind::interrupt())?, on(SignalKind::terminate())?]);
-    let for_switches = options.tls.acceptor(&[Role::Switch])?;
-    let for_agents = options.tls.acceptor(&[Role::Agent, Role::Tool])?;
+    let credentials = options.tls.credentials(Role::Controller)?;
+    let for_switches = Acceptor::new(credentials.clone(), &[Role::Switch]);
+    let for_agents = Acceptor::new(credentials.clone(), &[Role::Agent, Role::Tool]);
     let switches = listen(options.openflow, "switches", "--openflow").await?;
     let agents = listen(options.grpc, "agents and tools", "--grpc").await?;
     let (openflow, grpc) =
@@ -83,7 +84,9 @@ async fn run(options: Options, config: Config) -> Result<(), Error> {
     );
     let (jobs_per_user, limit) = watch::channel(options.jobs_per_user);
     let pages = pages.map(|listener| WebPages { listener, events: log.events() });
+    let certified = credentials.clone();
     let apply = move |options: &Options| {
+        certified.iter().for_each(Credentials::reload);
         jobs_per_user.send_replace(options.jobs_per_user);
     };
     let reloading =
@@ -101,7 +104,8 @@ async fn run(options: Options, config: Config) -> Result<(), Error> {
     };
     supervision::ready();
     let listener = Listener::new(agents, for_agents);
-    serve(options.server(&secret, generation, limit), Arc::new(fabric), listener, pages, shutdown).await?;
+    let config = ServerConfig { credentials, ..options.server(&secret, generation, limit) };
+    serve(config, Arc::new(fabric), listener, pages, shutdown).await?;
     info!("bye");
     Ok(())
 }

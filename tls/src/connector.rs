@@ -1,26 +1,24 @@
 //! The side that connects: agents and tools to the controller, as a connector for tonic.
 
+use crate::credentials::Credentials;
 use crate::explain::explained;
-use crate::folder::{Folder, FolderError};
-use crate::options::Options;
-use crate::role::Role;
-use crate::stream::Stream;
+use crate::role::{Identity, Role};
+use crate::stream::{Stream, TlsSession, peer_certificate};
 use core::future::Future;
 use core::pin::Pin;
 use core::task::{Context, Poll};
 use http::Uri;
 use hyper_util::rt::TokioIo;
 use std::io;
-use std::sync::Arc;
 use tokio::io::AsyncBufReadExt;
 use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
 use tokio_rustls::rustls::pki_types::ServerName;
 
 /// Connects to the controller, whatever its address: its certificate must say that it is one.
-#[derive(Clone)]
+#[derive(Clone, Debug)]
 pub struct Connector {
-    tls: Option<TlsConnector>,
+    credentials: Option<Credentials>,
 }
 
 /// Why an address cannot be connected to.
@@ -35,42 +33,26 @@ pub enum AddressError {
     /// Plain text has been asked for.
     #[error("{0} would use TLS, but --insecure-plaintext (or COOL_INSECURE_PLAINTEXT) is set: choose one")]
     Secured(String),
-    /// The certificates cannot be used.
-    #[error(transparent)]
-    Folder(#[from] FolderError),
 }
 
-impl Options {
-    /// How `role` connects to the controller at `address` (a URL, or HOST:PORT), and its URL.
+impl Connector {
+    /// How to connect to the controller at `address` (a URL, or HOST:PORT), and its URL; without `credentials` in plain text.
     ///
     /// # Errors
-    /// If the address is none, contradicts the flags, or the certificates cannot be used.
-    pub fn connector(&self, address: &str, role: Role) -> Result<(Uri, Connector), AddressError> {
-        let scheme = if self.insecure_plaintext { "http" } else { "https" };
+    /// If the address is none, or contradicts that.
+    pub fn to(address: &str, credentials: Option<Credentials>) -> Result<(Uri, Connector), AddressError> {
+        let scheme = if credentials.is_none() { "http" } else { "https" };
         let url = if address.contains("://") { address.to_owned() } else { format!("{scheme}://{address}") };
         let uri: Uri = url.parse().map_err(|_| AddressError::Malformed(address.to_owned()))?;
         if uri.port().is_none() || uri.host().is_none_or(str::is_empty) {
             return Err(AddressError::Malformed(address.to_owned()));
         }
-        match (uri.scheme_str(), self.folder(role)) {
-            (Some("https"), Some(folder)) => Ok((uri, Connector::tls(&folder)?)),
-            (Some("http"), None) => Ok((uri, Connector { tls: None })),
-            (Some("http"), Some(_)) => Err(AddressError::Plaintext(url)),
+        match (uri.scheme_str(), credentials) {
             (Some("https"), None) => Err(AddressError::Secured(url)),
+            (Some("http"), Some(_)) => Err(AddressError::Plaintext(url)),
+            (Some("https" | "http"), credentials) => Ok((uri, Connector { credentials })),
             _ => Err(AddressError::Malformed(address.to_owned())),
         }
-    }
-}
-
-impl Connector {
-    /// With TLS by what is in `folder`.
-    ///
-    /// # Errors
-    /// If the certificates cannot be used.
-    pub fn tls(folder: &Folder) -> Result<Connector, FolderError> {
-        let mut config = folder.client()?;
-        config.alpn_protocols = vec![b"h2".to_vec()];
-        Ok(Connector { tls: Some(TlsConnector::from(Arc::new(config))) })
     }
 
     /// Connects; the caller bounds the time. With TLS, the other side must speak first, as HTTP/2's does: in TLS 1.3
@@ -82,11 +64,15 @@ impl Connector {
     pub async fn connect(&self, host: &str, port: u16) -> io::Result<Stream> {
         let socket = TcpStream::connect((host, port)).await?;
         socket.set_nodelay(true)?;
-        let Some(tls) = &self.tls else { return Ok(Stream::Plaintext(socket)) };
+        let Some(credentials) = &self.credentials else { return Ok(Stream::Plaintext(socket)) };
+        let (now, following) = credentials.now();
         let name = ServerName::try_from(Role::Controller.dns_name()).map_err(io::Error::other)?;
+        let tls = TlsConnector::from(now.client.clone());
         let mut stream = tls.connect(name, socket).await.map_err(explained)?;
         stream.fill_buf().await.map_err(explained)?;
-        Ok(Stream::Tls(Box::new(stream.into())))
+        let stream = stream.into();
+        let identity = peer_certificate(&stream).as_ref().and_then(Identity::read);
+        Ok(Stream::Tls(Box::new(TlsSession::new(stream, credentials, following, identity))))
     }
 }
 

@@ -54,6 +54,8 @@ pub struct FabricConfig {
     pub switch_names: Arc<BTreeMap<DatapathId, String>>,
     /// Whether switches without such a name are turned away.
     pub only_named_switches: bool,
+    /// Whether switches are turned away whose certificates name no datapath id.
+    pub only_bound_certificates: bool,
     /// Of several controllers, switches have the one with the highest: when it started, say.
     pub generation: u64,
 }
@@ -76,6 +78,7 @@ impl Default for FabricConfig {
             pipeline: Pipeline::default(),
             switch_names: Arc::default(),
             only_named_switches: false,
+            only_bound_certificates: false,
             generation: 0,
         }
     }
