@@ -28,8 +28,9 @@ HEADINGS = ("case", "old", "new", "new/old", "least", "most", "processor")
 ROW = "%-22s %10s %10s %8s %7s %7s %10s"
 
 
-def turn(bed, folder, cases, options):
+def turn(bed, folder, agent_flags, cases, options):
     """What the programs of a folder take for every case, by case: medians, and processor seconds of agents and ranks for each MiB."""
+    bed.agent_flags = agent_flags
     bed.replace_programs(folder)
     bed.wait_until_measured()
     cool = peers.Cool(folder)
@@ -73,6 +74,7 @@ def parse_arguments():
     p.add_argument("--uplink-mbit", type=float, default=20, help="rate of links between switches, 0 for unshaped; default %(default)s")
     p.add_argument("--placement", type=bench.one_of(bench.PLACEMENTS), default="racked", help="default %(default)s")
     p.add_argument("--timeout", type=int, default=240, help="seconds for one case; default %(default)s")
+    p.add_argument("--new-agent-flags", default="", metavar="FLAGS", help="of the new agents alone, as in --new-agent-flags=--encrypt")
     bench.add_run_options(p, "compare")
     a = p.parse_args()
     if min(a.turns, a.reps, a.timeout) < 1 or min(a.host_mbit, a.uplink_mbit, a.wait) < 0:
@@ -83,6 +85,7 @@ def parse_arguments():
 def main():
     options = parse_arguments()
     testbed.unwind_on_signals()
+    flags = {"old": (), "new": tuple(options.new_agent_flags.split())}
     folders = {"old": os.path.abspath(options.baseline), "new": os.path.abspath(options.bin)}
     for folder in folders.values():
         testbed.check_programs(folder)
@@ -97,7 +100,7 @@ def main():
                  for op in options.ops for asked in options.bytes]
         for number in range(options.turns):
             order = SIDES if number % 2 == 0 else SIDES[::-1]
-            turns.append({side: turn(bed, folders[side], cases, options) for side in order})
+            turns.append({side: turn(bed, folders[side], flags[side], cases, options) for side in order})
             print("turn %d of %d: new over old %s" % (number + 1, options.turns, " ".join(
                 "%.3f" % (turns[-1]["new"][key]["seconds"] / turns[-1]["old"][key]["seconds"]) for key in turns[-1]["old"])), flush=True)
     report = {(op, asked): compared(turns, (op, asked)) for op, asked, _ in cases}

@@ -141,6 +141,7 @@ def parse_arguments():
     p.add_argument("--plan", help="force COOL's plan")
     p.add_argument("--mtu", type=int, default=65535, help="of the agents' interfaces, by which packets are cut; default %(default)s, "
                    "the longest that the loopback device takes")
+    p.add_argument("--agent-flags", default="", metavar="FLAGS", help="further flags of the agents, as in --agent-flags=--encrypt")
     p.add_argument("command", nargs="*", help="run this beside the agents in place of measuring")
     bench.add_run_options(p, "loopback")
     a = p.parse_args()
@@ -166,7 +167,7 @@ def main():
     options = parse_arguments()
     testbed.unwind_on_signals()
     os.makedirs(options.out, exist_ok=True)
-    bed = Loopback(options.agents, bin_dir=options.bin, mtu=options.mtu, log_level="warn")
+    bed = Loopback(options.agents, bin_dir=options.bin, mtu=options.mtu, log_level="warn", agent_flags=tuple(options.agent_flags.split()))
     with bench.started(bed, options.wait):
         bed.wait_until_measured()
         if options.command:

@@ -277,7 +277,8 @@ class Testbed:
                 command += ["--%s-mbit" % kind, "%g" % mbit]
         self.controller = self.daemon(name, command)
 
-    def start_agent(self, name):
+    def start_agent(self, name, certificates=None):
+        """An agent on a host; with the certificates of a folder of its own, if there is one."""
         host = self.network.net.get(name)
         command = [os.path.join(self.bin_dir, "cool-nodeagent"), "--name", name, "--interface", host.defaultIntf().name,
                    "--controller", self.controller_address(network.MANAGEMENT_ADDRESS), *self.security(),
@@ -288,6 +289,8 @@ class Testbed:
         if self.lose:
             share, seed = self.lose
             command += ["--lose", "%g:%d" % (share, seed + self.network.net.hosts.index(host))]
+        if certificates:
+            command[command.index("--certs") + 1] = certificates
         prefix = ["mnexec", "-a", str(host.pid)]
         if self.users:
             command[0] = os.path.join(self.public, "cool-nodeagent")
@@ -297,13 +300,13 @@ class Testbed:
                        "--clear-groups", "--inh-caps", "+net_raw", "--ambient-caps", "+net_raw"]
         self.agents[name] = self.daemon(name, command, prefix)
 
-    def restart_agent(self, name):
+    def restart_agent(self, name, certificates=None):
         """Puts a new agent in the place of one that is dead, or is killed."""
         agent = self.agents[name]
         agent.signal(signal.SIGKILL)
         agent.process.wait(10)
         self.daemons.remove(agent)
-        self.start_agent(name)
+        self.start_agent(name, certificates)
 
     def daemon(self, name, command, prefix=()):
         """Starts a program that ends with the testbed at the latest."""

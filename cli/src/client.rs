@@ -3,7 +3,7 @@
 use crate::error::{Error, innermost};
 use cool_proto::CONTROL_MESSAGE_BYTES_MAX;
 use cool_proto::control::controller_client::ControllerClient;
-use cool_tls::Role;
+use cool_tls::{Connector, Credentials, Role};
 use std::time::Duration;
 use tonic::transport::{Channel, Endpoint};
 
@@ -20,7 +20,11 @@ pub(crate) async fn connect(
     addresses: &str,
     tls: &cool_tls::Options,
 ) -> Result<ControllerClient<Channel>, Error> {
-    let (address, connector) = tls.connector(addresses, Role::Tool)?;
+    let credentials = tls.credentials(Role::Tool)?;
+    for warning in credentials.iter().flat_map(Credentials::warnings) {
+        eprintln!("cool: {warning}");
+    }
+    let (address, connector) = Connector::to(addresses, credentials)?;
     let url = match addresses.contains(',') {
         true => addresses.to_owned(),
         false => address.to_string().trim_end_matches('/').to_owned(),

@@ -10,6 +10,8 @@ use std::process::ExitCode;
 pub(crate) enum Error {
     #[error("{0}")]
     Address(#[from] cool_tls::AddressError),
+    #[error(transparent)]
+    Folder(#[from] cool_tls::FolderError),
     #[error("{0}")]
     Certificates(#[from] cool_tls::make::MakeError),
     #[error(

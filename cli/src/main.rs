@@ -78,7 +78,7 @@ fn main() -> ExitCode {
     let outcome = match command {
         Command::Ask(Ask::Trace(options)) if options.is_of_file() => trace::show_file(&options),
         Command::Ask(question) => ask(&controller, &tls, question),
-        Command::Certs(options) => certs::make(&options),
+        Command::Certs(options) => certs::run(&options),
         Command::Plan(options) if options.asks() => on_runtime(async {
             plan::show_cluster(client::connect(&controller, &tls).await?, &options).await
         }),

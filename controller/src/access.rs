@@ -6,6 +6,7 @@ use crate::listen::Client;
 use cool_tls::{Identity, Role};
 use cool_types::check_user_name;
 use std::fmt;
+use std::net::IpAddr;
 use tonic::{Request, Status};
 use tracing::{info, warn};
 
@@ -40,6 +41,32 @@ impl Asker {
     /// The only node for which this agent may speak, or the only user in whose name this tool asks.
     pub fn name(&self) -> Option<&str> {
         self.identity()?.name.as_deref()
+    }
+
+    /// Whether an agent may register a node of this name with this address. If `bound`, its certificate must say which node it is.
+    ///
+    /// # Errors
+    /// If not.
+    pub fn check_node(&self, name: &str, address: IpAddr, bound: bool) -> Result<(), Status> {
+        let Some(identity) = self.identity() else { return Ok(()) };
+        let why = match &identity.name {
+            Some(node) if node != name => {
+                format!("the certificate is for node {node}, the agent registers {name}")
+            }
+            None if bound => format!(
+                "the certificate names no node, which --only-bound-certificates asks for; give {name} one made by `cool certs \
+                 --node {name}`"
+            ),
+            _ if !identity.addresses.is_empty() && !identity.addresses.contains(&address) => {
+                let addresses: Vec<String> = identity.addresses.iter().map(IpAddr::to_string).collect();
+                let addresses = addresses.join(", ");
+                format!(
+                    "the certificate of node {name} is for address {addresses}, the agent registers {address}"
+                )
+            }
+            _ => return Ok(()),
+        };
+        Err(Status::permission_denied(why))
     }
 
     /// In whose name it asks, where it says that it is `said`: a user's certificate counts, and an operator's word.
@@ -112,6 +139,26 @@ mod tests {
     fn asker(identity: Option<Identity>) -> Asker {
         let address = "10.0.0.1:9".parse().unwrap();
         Asker { client: Some(Client { address, identity }) }
+    }
+
+    #[test]
+    fn an_agent_is_the_node_that_its_certificate_names_at_its_addresses() {
+        let (one, two): (IpAddr, IpAddr) = ([10, 0, 0, 1].into(), [10, 0, 0, 2].into());
+        let refusal = |asker: &Asker, name, address, bound| {
+            asker.check_node(name, address, bound).unwrap_err().message().to_owned()
+        };
+        let h1 = asker(Some(Identity::node("h1", vec![one])));
+        assert!(h1.check_node("h1", one, true).is_ok());
+        assert!(refusal(&h1, "h2", one, false).contains("for node h1, the agent registers h2"));
+        assert!(
+            refusal(&h1, "h1", two, false).contains("for address 10.0.0.1, the agent registers 10.0.0.2")
+        );
+        let anywhere = asker(Some(Identity::node("h1", Vec::new())));
+        assert!(anywhere.check_node("h1", two, true).is_ok());
+        let any = asker(Some(Identity::of(Role::Agent)));
+        assert!(any.check_node("h1", one, false).is_ok());
+        assert!(refusal(&any, "h1", one, true).contains("cool certs --node h1"));
+        assert!(asker(None).check_node("h1", one, true).is_ok());
     }
 
     #[test]

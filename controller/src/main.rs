@@ -6,12 +6,12 @@ use cool_controller::leadership::{Leadership, LeadershipLost, LeadershipOptionsE
 use cool_controller::listen::Listener;
 use cool_controller::options::Options;
 use cool_controller::pages::standby;
-use cool_controller::server::{WebPages, serve};
+use cool_controller::server::{ServerConfig, WebPages, serve};
 use cool_daemon::config::Config;
 use cool_daemon::log::LogError;
 use cool_daemon::web::{self, ListenError};
 use cool_daemon::{config, reload, supervision};
-use cool_tls::{FolderError, Role};
+use cool_tls::{Acceptor, Credentials, FolderError, Role};
 use rustix::system::uname;
 use std::convert::Infallible;
 use std::future::pending;
@@ -92,8 +92,9 @@ async fn run(options: Options, config: Config) -> Result<(), Error> {
     let on = |kind| signal(kind).map_err(Error::Signals);
     let (hangup, ended) =
         (on(SignalKind::hangup())?, [on(SignalKind::interrupt())?, on(SignalKind::terminate())?]);
-    let for_switches = options.tls.acceptor(&[Role::Switch])?;
-    let for_agents = options.tls.acceptor(&[Role::Agent, Role::Tool])?;
+    let credentials = options.tls.credentials(Role::Controller)?;
+    let for_switches = Acceptor::new(credentials.clone(), &[Role::Switch]);
+    let for_agents = Acceptor::new(credentials.clone(), &[Role::Agent, Role::Tool]);
     let switches = bind(options.openflow, FOR_SWITCHES)?.listen(BACKLOG);
     let switches = switches.map_err(|error| taken(options.openflow, FOR_SWITCHES, error))?;
     // Listened at when this controller leads: until then agents and tools are refused at once, and try the other one.
@@ -116,7 +117,9 @@ async fn run(options: Options, config: Config) -> Result<(), Error> {
     let fabric = FabricHandle::start(options.fabric(), secret.derive(b"switches"), switches);
     let (jobs_per_user, limit) = watch::channel(options.jobs_per_user);
     let events = log.events();
+    let certified = credentials.clone();
     let apply = move |options: &Options| {
+        certified.iter().for_each(Credentials::reload);
         jobs_per_user.send_replace(options.jobs_per_user);
     };
     let reloading =
@@ -146,7 +149,7 @@ async fn run(options: Options, config: Config) -> Result<(), Error> {
         info!(%openflow, %grpc, "listening");
         let agents = Listener::new(agents, for_agents);
         let pages = pages.map(|listener| WebPages { listener, events });
-        let config = options.server(&secret, generation, limit);
+        let config = ServerConfig { credentials, ..options.server(&secret, generation, limit) };
         tokio::select! {
             biased;
             why = leadership.lost() => return Err(Error::Lost(why)),

@@ -120,6 +120,12 @@ pub struct Options {
     #[arg(long, requires = "switches")]
     pub only_named_switches: bool,
 
+    /// Turn away switches and agents whose certificates do not say which switch or node they are.
+    ///
+    /// Certificates of `cool certs --switch` and `--node` do. Without this, those that are good for any switch, or for any node, are taken too.
+    #[arg(long, conflicts_with = "insecure_plaintext")]
+    pub only_bound_certificates: bool,
+
     /// How often switches and agents announce themselves by LLDP, milliseconds.
     ///
     /// Shorter finds changes sooner and costs one small packet for each port and interval. A link counts as lost
@@ -201,19 +207,30 @@ impl Options {
             },
             switch_names: self.switches.clone().unwrap_or_default(),
             only_named_switches: self.only_named_switches,
+            only_bound_certificates: self.only_bound_certificates,
             pipeline: Pipeline { table: self.flow_table, first_group: self.first_group },
             generation: None,
             ..FabricConfig::default()
         }
     }
 
-    /// How the gRPC server is run, with a secret of this run, and as many jobs per user as is said.
+    /// How the gRPC server is run, with a secret of this run, and as many jobs per user as is said; without TLS.
     pub fn server(&self, secret: &Key, generation: u64, jobs_per_user: watch::Receiver<u32>) -> ServerConfig {
         let (lldp_interval, given) = (self.lldp_interval(), self.given());
         let limits = Limits { agent: self.grace(), caller: self.grace(), ..Limits::default() };
         let lldp_key = secret.derive(b"agents");
         let keys = GroupKeys { secret: secret.derive(b"groups"), required: self.require_tags };
-        ServerConfig { lldp_interval, lldp_key, keys, limits, jobs_per_user, given, generation }
+        ServerConfig {
+            lldp_interval,
+            lldp_key,
+            keys,
+            limits,
+            jobs_per_user,
+            given,
+            generation,
+            only_bound_certificates: self.only_bound_certificates,
+            credentials: None,
+        }
     }
 
     fn given(&self) -> Given {

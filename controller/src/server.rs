@@ -21,6 +21,7 @@ use cool_daemon::log::Events;
 use cool_daemon::web;
 use cool_proto::control::controller_server::ControllerServer;
 use cool_proto::{CONTROL_MESSAGE_BYTES_MAX, numbers};
+use cool_tls::Credentials;
 use cool_topology::Key;
 use std::convert::Infallible;
 use std::future::Future;
@@ -62,6 +63,10 @@ pub struct ServerConfig {
     /// Tells this life of the controller from all others, of which later ones have larger generations: when it began,
     /// nanoseconds since 1970, or of a pair what etcd has for its leader, which is no less.
     pub generation: u64,
+    /// Whether agents are turned away whose certificates name no node.
+    pub only_bound_certificates: bool,
+    /// By what it proves who it is; `None` without TLS.
+    pub credentials: Option<Credentials>,
 }
 
 /// Pages to read, of what the server does.
@@ -113,13 +118,15 @@ pub async fn serve(
             attendance: attendance.clone(),
             groups: groups.clone(),
             jobs: jobs.clone(),
+            credentials: config.credentials.clone(),
             events,
         };
         paging.spawn(web::serve(listener, pages::web::router(watcher)));
     }
-    let doctor = Arc::new(Doctor::new(network.clone(), agents.clone(), attendance.clone()));
+    let doctor = Doctor::new(network.clone(), agents.clone(), attendance.clone(), config.credentials);
     let service = Service {
-        doctor,
+        doctor: Arc::new(doctor),
+        only_bound_certificates: config.only_bound_certificates,
         network,
         agents: agents.clone(),
         attendance,

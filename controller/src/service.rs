@@ -63,6 +63,8 @@ pub struct Service {
     pub traces: Arc<Traces>,
     /// Knows what is wrong.
     pub doctor: Arc<Doctor>,
+    /// Whether agents are turned away whose certificates name no node.
+    pub only_bound_certificates: bool,
 }
 
 /// How a connection of an agent ended.
@@ -90,13 +92,9 @@ impl Controller for Service {
         let (held, claimed) = (std::mem::take(&mut register.held), register.session.take());
         let agent = Agent::try_from(register)?;
         let name = agent.name.clone();
-        if let Some(node) = asker.name().filter(|node| *node != name) {
-            let why = format!("the certificate is for node {node}, the agent registers {name}");
-            let refused = Err(Status::permission_denied(why));
-            asker.audit("join", &name, &refused);
-            return refused;
-        }
-        asker.audit("join", &name, &Ok(()));
+        let permitted = asker.check_node(&name, agent.ip.into(), self.only_bound_certificates);
+        asker.audit("join", &name, &permitted);
+        permitted?;
         let admitted = self.admit(agent, claimed).await.inspect_err(|why| warn!(%why, "agent refused"))?;
         // From here on the connection must be ended in order, also if this call is dropped.
         let (answer, admission) = oneshot::channel();

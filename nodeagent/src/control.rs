@@ -19,7 +19,7 @@ use cool_proto::control::{
 };
 use cool_proto::delivery::{self, Miscounted};
 use cool_proto::features;
-use cool_tls::{AddressError, Connector, Role};
+use cool_tls::{AddressError, Connector, Credentials};
 use outbox::Outbox;
 use std::time::Duration;
 use tokio::sync::{mpsc, watch};
@@ -47,7 +47,7 @@ const AWAY: &str = "this node's agent has no session with the controller; start 
 /// Why there will be no session with this controller.
 #[derive(Debug, thiserror::Error)]
 pub enum ControlError {
-    /// The address makes no sense, or the certificates cannot be used.
+    /// The address makes no sense.
     #[error("--controller: {0}")]
     Address(#[from] AddressError),
     /// The controller does not want this agent.
@@ -65,8 +65,8 @@ pub enum ControlError {
 pub struct Registration {
     /// The controller's address, `https://HOST:PORT`; of several, with commas between them, one serves.
     pub controller: String,
-    /// How the connection is secured.
-    pub tls: cool_tls::Options,
+    /// How the connection is secured, if it is.
+    pub credentials: Option<Credentials>,
     /// The data interface.
     pub interface: Interface,
     /// Ranks the node takes at once.
@@ -88,7 +88,7 @@ pub async fn run(
     events: &mut mpsc::Receiver<agent_message::Body>,
     leaving: watch::Receiver<bool>,
 ) -> Result<(), ControlError> {
-    let (address, connector) = registration.tls.connector(&registration.controller, Role::Agent)?;
+    let (address, connector) = Connector::to(&registration.controller, registration.credentials.clone())?;
     let endpoint = endpoint(address);
     let mut control = Control {
         agent,

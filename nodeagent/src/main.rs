@@ -17,6 +17,7 @@ use cool_nodeagent::interface::{Interface, InterfaceError};
 use cool_nodeagent::launcher::{Launcher, Supervisors};
 use cool_nodeagent::local::{LocalServer, ServeError, UserLimits};
 use cool_nodeagent::probe::Reflector;
+use cool_tls::{Credentials, FolderError, Role};
 use cool_types::{NodeNameError, check_node_name};
 use std::os::fd::AsFd;
 use std::path::PathBuf;
@@ -113,6 +114,8 @@ enum Error {
     #[error(transparent)]
     Serve(#[from] ServeError),
     #[error(transparent)]
+    Certificates(#[from] FolderError),
+    #[error(transparent)]
     Control(#[from] ControlError),
     #[error("cannot answer probes on TCP port {port}: {source}; choose another with --probe-port")]
     Probe { port: u16, source: std::io::Error },
@@ -173,6 +176,7 @@ async fn run(options: Options, config: Config) -> Result<(), Error> {
     let hangup = signal(SignalKind::hangup()).map_err(Error::Signals)?;
     let mut interrupt = signal(SignalKind::interrupt()).map_err(Error::Signals)?;
     let mut terminate = signal(SignalKind::terminate()).map_err(Error::Signals)?;
+    let credentials = options.tls.credentials(Role::Agent)?;
     let interface = Interface::read(&options.interface)?;
     let engine = EngineHandle::start(EngineConfig {
         node: options.name.clone(),
@@ -216,7 +220,7 @@ async fn run(options: Options, config: Config) -> Result<(), Error> {
     let probe_port = reflector.port();
     let registration = Registration {
         controller: options.controller,
-        tls: options.tls,
+        credentials: credentials.clone(),
         interface,
         slots,
         probe_port,
@@ -229,8 +233,9 @@ async fn run(options: Options, config: Config) -> Result<(), Error> {
             None => std::future::pending().await,
         }
     };
+    let certified = move |_: &Options| credentials.iter().for_each(Credentials::reload);
     let reloading =
-        reload::on_hangup(hangup, config, log, |options: &Options| &options.log, (&[], |_: &Options| {}));
+        reload::on_hangup(hangup, config, log, |options: &Options| &options.log, (&[], certified));
     let (leave, leaving) = watch::channel(false);
     supervision::ready();
     let result = {

@@ -1,11 +1,10 @@
 //! The side that listens: turns a TCP connection into one whose other side has proved who it is.
 
+use crate::credentials::Credentials;
 use crate::explain::explain;
-use crate::folder::{Folder, FolderError};
 use crate::role::{Identity, Role};
-use crate::stream::Stream;
+use crate::stream::{Stream, TlsSession, peer_certificate};
 use core::time::Duration;
-use std::sync::Arc;
 use tokio::net::TcpStream;
 use tokio::time::timeout;
 use tokio_rustls::TlsAcceptor;
@@ -14,21 +13,12 @@ use tokio_rustls::TlsAcceptor;
 const HANDSHAKE: Duration = Duration::from_secs(10);
 
 /// Takes connections in.
-#[derive(Clone)]
+#[derive(Clone, Debug)]
 pub enum Acceptor {
     /// Without TLS: everybody is welcome.
     Plaintext,
-    /// With TLS: holders of certificates of our CA that say one of the roles.
-    Tls(TlsAcceptor, &'static [Role]),
-}
-
-impl std::fmt::Debug for Acceptor {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        match self {
-            Acceptor::Plaintext => f.write_str("Plaintext"),
-            Acceptor::Tls(_, roles) => f.debug_tuple("Tls").field(roles).finish(),
-        }
-    }
+    /// With TLS: holders of certificates of our CAs that say one of the roles, and are not revoked.
+    Tls(Credentials, &'static [Role]),
 }
 
 /// A connection that was taken in.
@@ -60,14 +50,9 @@ pub enum Rejected {
 }
 
 impl Acceptor {
-    /// TLS with what is in `folder`, for holders of `roles`.
-    ///
-    /// # Errors
-    /// If the certificates cannot be used.
-    pub fn tls(folder: &Folder, roles: &'static [Role]) -> Result<Acceptor, FolderError> {
-        let mut config = folder.server()?;
-        config.alpn_protocols = vec![b"h2".to_vec()];
-        Ok(Acceptor::Tls(TlsAcceptor::from(Arc::new(config)), roles))
+    /// For holders of `roles`, or everybody without `credentials`.
+    pub fn new(credentials: Option<Credentials>, roles: &'static [Role]) -> Acceptor {
+        credentials.map_or(Acceptor::Plaintext, |credentials| Acceptor::Tls(credentials, roles))
     }
 
     /// Takes a connection in, within bounded time.
@@ -75,23 +60,25 @@ impl Acceptor {
     /// # Errors
     /// If the other side does not prove to be one of those who are wanted.
     pub async fn accept(&self, socket: TcpStream) -> Result<Accepted, Rejected> {
-        let (acceptor, roles) = match self {
+        let (credentials, roles) = match self {
             Acceptor::Plaintext => {
                 return Ok(Accepted { stream: Stream::Plaintext(socket), identity: None });
             }
-            Acceptor::Tls(acceptor, roles) => (acceptor, roles),
+            Acceptor::Tls(credentials, roles) => (credentials, roles),
         };
-        let stream = timeout(HANDSHAKE, acceptor.accept(socket))
+        let (now, following) = credentials.now();
+        let stream = timeout(HANDSHAKE, TlsAcceptor::from(now.server.clone()).accept(socket))
             .await
             .map_err(|_| Rejected::Late)?
-            .map_err(|error| Rejected::Tls(explain(&error).unwrap_or_else(|| error.to_string())))?;
-        let certificate = stream.get_ref().1.peer_certificates().and_then(|chain| chain.first());
-        let identity = certificate.and_then(Identity::read);
+            .map_err(|error| Rejected::Tls(explain(&error).unwrap_or_else(|| error.to_string())))?
+            .into();
+        let identity = peer_certificate(&stream).as_ref().and_then(Identity::read);
         if !identity.as_ref().is_some_and(|identity| roles.contains(&identity.role)) {
             let said = identity.map_or_else(|| "nothing of ours".to_owned(), |identity| identity.to_string());
             let wanted = roles.iter().map(|role| role.name()).collect::<Vec<_>>().join(" or ");
             return Err(Rejected::Role { said, wanted });
         }
-        Ok(Accepted { stream: Stream::Tls(Box::new(stream.into())), identity })
+        let session = TlsSession::new(stream, credentials, following, identity.clone());
+        Ok(Accepted { stream: Stream::Tls(Box::new(session)), identity })
     }
 }

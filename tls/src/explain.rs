@@ -27,6 +27,9 @@ fn in_words(error: &TlsError) -> String {
         TlsError::AlertReceived(AlertDescription::CertificateExpired) => {
             "it says that our certificate has expired; renew it with `cool certs --renew`"
         }
+        TlsError::AlertReceived(AlertDescription::CertificateRevoked) => {
+            "it says that our certificate has been revoked; ask for another one, made by `cool certs`"
+        }
         TlsError::AlertReceived(AlertDescription::UnknownCA | AlertDescription::DecryptError) => {
             "it says that our certificate is of another CA; use certificates of one `cool certs` folder"
         }
@@ -45,6 +48,7 @@ fn certificate(why: &CertificateError) -> String {
         CertificateError::Expired | CertificateError::ExpiredContext { .. } => {
             "its certificate has expired; renew it with `cool certs --renew`"
         }
+        CertificateError::Revoked => "its certificate has been revoked",
         CertificateError::NotValidYet | CertificateError::NotValidYetContext { .. } => {
             "its certificate is not valid yet; are both clocks right?"
         }

@@ -1,14 +1,18 @@
-//! A folder of certificates as `cool certs` makes it: `ca.pem`, and for each role a certificate and its key.
+//! A folder of certificates as `cool certs` makes it: `ca.pem`, for each role a certificate and its key, and `revoked.pem` once a
+//! certificate has been revoked.
 
 use crate::role::Role;
-use crate::{explain, provider};
+use std::fs;
+use std::io;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 use tokio_rustls::rustls::pki_types::pem::{Error as PemError, PemObject};
-use tokio_rustls::rustls::pki_types::{CertificateDer, PrivateKeyDer};
-use tokio_rustls::rustls::server::WebPkiClientVerifier;
-use tokio_rustls::rustls::server::danger::ClientCertVerifier;
-use tokio_rustls::rustls::{ClientConfig, RootCertStore, ServerConfig};
+use tokio_rustls::rustls::pki_types::{CertificateDer, CertificateRevocationListDer, PrivateKeyDer};
+
+/// The certificates of the CAs, of which the first one signs.
+pub(crate) const AUTHORITIES: &str = "ca.pem";
+/// What the CAs have revoked: a list of each.
+pub(crate) const REVOKED: &str = "revoked.pem";
 
 /// A folder that holds `ca.pem` and what one role shows of itself.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -42,6 +46,19 @@ pub enum FolderError {
     },
 }
 
+/// How the files of a folder look from outside: a file that was written anew, replaced or linked to another looks different.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Stamp(Vec<Option<FileStamp>>);
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct FileStamp {
+    device: u64,
+    inode: u64,
+    bytes: u64,
+    /// Seconds and nanoseconds.
+    written: (i64, i64),
+}
+
 impl Folder {
     /// The folder at `path`, as `role` uses it.
     pub fn new(path: impl Into<PathBuf>, role: Role) -> Folder {
@@ -53,55 +70,73 @@ impl Folder {
         &self.path
     }
 
-    fn file(&self, name: &str, extension: &str) -> PathBuf {
-        self.path.join(format!("{name}.{extension}"))
+    /// Whose certificate it is that is shown.
+    pub fn role(&self) -> Role {
+        self.role
     }
 
-    fn certificates(&self, name: &str) -> Result<Vec<CertificateDer<'static>>, FolderError> {
-        certificates(self.file(name, "pem"))
+    /// How its files look now.
+    pub(crate) fn stamp(&self) -> Stamp {
+        let files = [AUTHORITIES.to_owned(), REVOKED.to_owned(), self.own("pem"), self.own("key")];
+        let look = |file: &String| {
+            let found = fs::metadata(self.path.join(file)).ok()?;
+            Some(FileStamp {
+                device: found.dev(),
+                inode: found.ino(),
+                bytes: found.size(),
+                written: (found.mtime(), found.mtime_nsec()),
+            })
+        };
+        Stamp(files.iter().map(look).collect())
     }
 
-    fn key(&self) -> Result<PrivateKeyDer<'static>, FolderError> {
-        key(self.file(self.role.name(), "key"))
+    fn own(&self, extension: &str) -> String {
+        format!("{}.{extension}", self.role.name())
     }
 
-    fn authority(&self) -> Result<Arc<RootCertStore>, FolderError> {
-        authority(self.file("ca", "pem"))
+    /// The certificates of the CAs.
+    pub(crate) fn authorities(&self) -> Result<Vec<CertificateDer<'static>>, FolderError> {
+        certificates(self.path.join(AUTHORITIES))
     }
 
-    fn unusable(&self, name: &str, error: &(dyn std::error::Error + 'static)) -> FolderError {
-        unusable(self.file(name, "pem"), error)
+    /// The certificate of the role, with what leads to its CA if that is more.
+    pub(crate) fn certificates(&self) -> Result<Vec<CertificateDer<'static>>, FolderError> {
+        certificates(self.path.join(self.own("pem")))
     }
 
-    /// For the side that listens: shows the role's certificate, and wants one of the same CA.
-    pub(crate) fn server(&self) -> Result<ServerConfig, FolderError> {
-        let verifier: Arc<dyn ClientCertVerifier> =
-            WebPkiClientVerifier::builder_with_provider(self.authority()?, provider())
-                .build()
-                .map_err(|error| self.unusable("ca", &error))?;
-        let config = ServerConfig::builder_with_provider(provider())
-            .with_safe_default_protocol_versions()
-            .map_err(|error| self.unusable("ca", &error))?
-            .with_client_cert_verifier(verifier)
-            .with_single_cert(self.certificates(self.role.name())?, self.key()?)
-            .map_err(|error| self.unusable(self.role.name(), &error))?;
-        Ok(config)
+    /// Its key.
+    pub(crate) fn key(&self) -> Result<PrivateKeyDer<'static>, FolderError> {
+        let path = self.path.join(self.own("key"));
+        PrivateKeyDer::from_pem_file(&path).map_err(|error| unreadable(path, error))
     }
 
-    /// For the side that connects: likewise.
-    pub(crate) fn client(&self) -> Result<ClientConfig, FolderError> {
-        let config = ClientConfig::builder_with_provider(provider())
-            .with_safe_default_protocol_versions()
-            .map_err(|error| self.unusable("ca", &error))?
-            .with_root_certificates(self.authority()?)
-            .with_client_auth_cert(self.certificates(self.role.name())?, self.key()?)
-            .map_err(|error| self.unusable(self.role.name(), &error))?;
-        Ok(config)
+    /// The lists of what is revoked; none if there is no such file.
+    pub(crate) fn revoked(&self) -> Result<Vec<CertificateRevocationListDer<'static>>, FolderError> {
+        let path = self.path.join(REVOKED);
+        let read = || CertificateRevocationListDer::pem_file_iter(&path)?.collect::<Result<Vec<_>, _>>();
+        match read() {
+            Ok(lists) if lists.is_empty() => Err(FolderError::Content {
+                path,
+                reason: "it holds no list of revoked certificates".to_owned(),
+            }),
+            Ok(lists) => Ok(lists),
+            Err(PemError::Io(error)) if error.kind() == io::ErrorKind::NotFound => Ok(Vec::new()),
+            Err(error) => Err(unreadable(path, error)),
+        }
+    }
+
+    /// What is wrong with one of its files.
+    pub(crate) fn unusable(&self, file: &str, reason: String) -> FolderError {
+        FolderError::Content { path: self.path.join(file), reason }
+    }
+
+    /// What is wrong with the certificate of the role or its key.
+    pub(crate) fn own_unusable(&self, reason: String) -> FolderError {
+        self.unusable(&self.own("pem"), reason)
     }
 }
 
-/// The certificates in a file, at least one.
-pub(crate) fn certificates(path: PathBuf) -> Result<Vec<CertificateDer<'static>>, FolderError> {
+fn certificates(path: PathBuf) -> Result<Vec<CertificateDer<'static>>, FolderError> {
     let read = || CertificateDer::pem_file_iter(&path)?.collect::<Result<Vec<_>, _>>();
     match read() {
         Ok(certificates) if certificates.is_empty() => {
@@ -110,26 +145,6 @@ pub(crate) fn certificates(path: PathBuf) -> Result<Vec<CertificateDer<'static>>
         Ok(certificates) => Ok(certificates),
         Err(error) => Err(unreadable(path, error)),
     }
-}
-
-/// The private key in a file.
-pub(crate) fn key(path: PathBuf) -> Result<PrivateKeyDer<'static>, FolderError> {
-    PrivateKeyDer::from_pem_file(&path).map_err(|error| unreadable(path, error))
-}
-
-/// Those whose certificates are in a file are believed.
-pub(crate) fn authority(path: PathBuf) -> Result<Arc<RootCertStore>, FolderError> {
-    let mut roots = RootCertStore::empty();
-    for certificate in certificates(path.clone())? {
-        roots.add(certificate).map_err(|error| unusable(path.clone(), &error))?;
-    }
-    Ok(Arc::new(roots))
-}
-
-/// What a file holds cannot be used.
-pub(crate) fn unusable(path: PathBuf, error: &(dyn std::error::Error + 'static)) -> FolderError {
-    let reason = explain::explain(error).unwrap_or_else(|| error.to_string());
-    FolderError::Content { path, reason }
 }
 
 fn unreadable(path: PathBuf, error: PemError) -> FolderError {

@@ -1,6 +1,6 @@
 //! The flags by which every program chooses between TLS and plain text.
 
-use crate::acceptor::Acceptor;
+use crate::credentials::Credentials;
 use crate::folder::{Folder, FolderError};
 use crate::role::Role;
 use clap::builder::FalseyValueParser;
@@ -20,19 +20,11 @@ pub struct Options {
 }
 
 impl Options {
-    /// The folder as `role` uses it; `None` for plain text.
-    pub fn folder(&self, role: Role) -> Option<Folder> {
-        (!self.insecure_plaintext).then(|| Folder::new(&self.certs, role))
-    }
-
-    /// Takes connections of those who have one of `roles`.
+    /// The certificates as `role` uses them; `None` for plain text. To be called within a Tokio runtime.
     ///
     /// # Errors
-    /// If the certificates cannot be used.
-    pub fn acceptor(&self, roles: &'static [Role]) -> Result<Acceptor, FolderError> {
-        match self.folder(Role::Controller) {
-            Some(folder) => Acceptor::tls(&folder, roles),
-            None => Ok(Acceptor::Plaintext),
-        }
+    /// If they cannot be used.
+    pub fn credentials(&self, role: Role) -> Result<Option<Credentials>, FolderError> {
+        (!self.insecure_plaintext).then(|| Credentials::open(Folder::new(&self.certs, role))).transpose()
     }
 }

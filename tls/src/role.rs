@@ -1,8 +1,10 @@
-//! What a certificate says of its holder: a role, for an agent perhaps the one node that it may speak for, and for a tool the
-//! user in whose name alone it asks.
+//! What a certificate says of its holder, by names in its subjectAltName (RFC 5280, 4.2.1.6): a role, for an agent perhaps the one
+//! node that it may speak for and that node's addresses, for a tool the user in whose name alone it asks, for a switch perhaps its
+//! datapath ids.
 
 use cool_types::{check_node_name, check_user_name};
 use core::fmt;
+use core::net::IpAddr;
 use tokio_rustls::rustls::pki_types::CertificateDer;
 use x509_parser::extensions::GeneralName;
 use x509_parser::prelude::{FromDer, X509Certificate};
@@ -56,67 +58,127 @@ pub struct Identity {
     pub role: Role,
     /// For an agent, the only node that it may register as; for a tool, the only user in whose name it asks. `None`: any.
     pub name: Option<String>,
+    /// For an agent, the only addresses that it may register. Empty: any.
+    pub addresses: Vec<IpAddr>,
+    /// For a switch, the only datapath ids that it may have: several if one program is several switches. Empty: any.
+    pub datapaths: Vec<u64>,
+}
+
+/// What a name in a certificate says.
+#[derive(Debug, PartialEq, Eq)]
+enum Said {
+    Nothing,
+    Name(String),
+    Datapath(u64),
 }
 
 impl Identity {
     /// Any holder of a role.
     pub fn of(role: Role) -> Identity {
-        Identity { role, name: None }
+        Identity { role, name: None, addresses: Vec::new(), datapaths: Vec::new() }
     }
 
-    /// The agent of one node.
-    pub fn node(name: &str) -> Identity {
-        Identity { role: Role::Agent, name: Some(name.to_owned()) }
+    /// The agent of one node, with one of these addresses if there are any.
+    pub fn node(name: &str, addresses: Vec<IpAddr>) -> Identity {
+        Identity { name: Some(name.to_owned()), addresses, ..Identity::of(Role::Agent) }
     }
 
     /// The tool of one user.
     pub fn user(name: &str) -> Identity {
-        Identity { role: Role::Tool, name: Some(name.to_owned()) }
+        Identity { name: Some(name.to_owned()), ..Identity::of(Role::Tool) }
     }
 
-    /// The DNS name by which its certificate says so.
-    pub fn dns_name(&self) -> String {
+    /// A switch with one of these datapath ids.
+    pub fn switch(datapaths: Vec<u64>) -> Identity {
+        Identity { datapaths, ..Identity::of(Role::Switch) }
+    }
+
+    /// The DNS names by which its certificate says so.
+    pub fn dns_names(&self) -> Vec<String> {
+        let role = self.role.dns_name();
         match &self.name {
-            Some(name) => format!("{name}.{}", self.role.dns_name()),
-            None => self.role.dns_name(),
+            Some(name) => vec![format!("{name}.{role}")],
+            None if self.datapaths.is_empty() => vec![role],
+            None => self.datapaths.iter().map(|datapath| format!("{datapath:016x}.{role}")).collect(),
         }
     }
 
-    fn parse(dns_name: &str) -> Option<Identity> {
+    fn parse(dns_name: &str) -> Option<(Role, Said)> {
         Role::ALL.into_iter().find_map(|role| {
             let rest = dns_name.strip_suffix(&role.dns_name())?;
-            match rest.strip_suffix('.') {
-                None => rest.is_empty().then(|| Identity::of(role)),
-                Some(name) => {
-                    let is_name = match role {
-                        Role::Agent => check_node_name(name).is_ok(),
-                        Role::Tool => check_user_name(name).is_ok(),
-                        Role::Controller | Role::Switch => false,
-                    };
-                    is_name.then(|| Identity { role, name: Some(name.to_owned()) })
+            let said = match (rest.strip_suffix('.'), role) {
+                (None, _) => rest.is_empty().then_some(Said::Nothing),
+                (Some(name), Role::Agent) => {
+                    check_node_name(name).is_ok().then(|| Said::Name(name.to_owned()))
                 }
-            }
+                (Some(name), Role::Tool) => {
+                    check_user_name(name).is_ok().then(|| Said::Name(name.to_owned()))
+                }
+                (Some(digits), Role::Switch) => datapath(digits).map(Said::Datapath),
+                (Some(_), Role::Controller) => None,
+            };
+            Some((role, said?))
         })
     }
 
-    /// Whose certificate this is; `None` if it says none of ours. Whether it is genuine is TLS's matter.
+    /// Whose certificate this is; `None` if it says none of ours, or several. Whether it is genuine is TLS's matter.
     pub fn read(certificate: &CertificateDer<'_>) -> Option<Identity> {
         let (_, certificate) = X509Certificate::from_der(certificate).ok()?;
         let names = certificate.subject_alternative_name().ok()??;
-        names.value.general_names.iter().find_map(|name| match name {
+        let names = &names.value.general_names;
+        let mut said = names.iter().filter_map(|name| match name {
             GeneralName::DNSName(name) => Identity::parse(name),
             _ => None,
-        })
+        });
+        let addresses = names.iter().filter_map(|name| match name {
+            GeneralName::IPAddress(bytes) => address(bytes),
+            _ => None,
+        });
+        let (role, first) = said.next()?;
+        let mut identity = Identity { addresses: addresses.collect(), ..Identity::of(role) };
+        match first {
+            Said::Nothing => {}
+            Said::Name(name) => identity.name = Some(name),
+            Said::Datapath(datapath) => identity.datapaths.push(datapath),
+        }
+        for more in said {
+            match more {
+                (Role::Switch, Said::Datapath(datapath)) if !identity.datapaths.is_empty() => {
+                    identity.datapaths.push(datapath);
+                }
+                _ => return None,
+            }
+        }
+        Some(identity)
     }
+}
+
+/// 16 hexadecimal digits.
+fn datapath(digits: &str) -> Option<u64> {
+    let whole = digits.len() == 16 && digits.bytes().all(|digit| digit.is_ascii_hexdigit());
+    whole.then(|| u64::from_str_radix(digits, 16).ok()).flatten()
+}
+
+/// An address as certificates have it: 4 or 16 bytes.
+fn address(bytes: &[u8]) -> Option<IpAddr> {
+    let v4 = <[u8; 4]>::try_from(bytes).map(IpAddr::from);
+    v4.or_else(|_| <[u8; 16]>::try_from(bytes).map(IpAddr::from)).ok()
 }
 
 impl fmt::Display for Identity {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.name {
-            Some(node) if self.role == Role::Agent => write!(f, "{} of node {node}", self.role),
-            Some(user) => write!(f, "{} of user {user}", self.role),
-            None => write!(f, "{}", self.role),
+            Some(node) if self.role == Role::Agent => write!(f, "{} of node {node}", self.role)?,
+            Some(user) => write!(f, "{} of user {user}", self.role)?,
+            None => write!(f, "{}", self.role)?,
         }
+        for (at, address) in self.addresses.iter().enumerate() {
+            write!(f, "{}{address}", if at == 0 { " at " } else { ", " })?;
+        }
+        for (at, datapath) in self.datapaths.iter().enumerate() {
+            write!(f, "{}{datapath:016x}", if at == 0 { " " } else { ", " })?;
+        }
+        Ok(())
     }
 }
 
@@ -125,15 +187,20 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_name_says_a_role_and_perhaps_a_node_or_user_and_others_say_nothing() {
-        let named = [Identity::node("r1.h-7_x"), Identity::user("ann.b")];
-        for identity in [Identity::of(Role::Tool), Identity::of(Role::Agent)].into_iter().chain(named) {
-            assert_eq!(Identity::parse(&identity.dns_name()), Some(identity));
+    fn a_name_says_a_role_and_perhaps_a_node_user_or_switch_and_others_say_nothing() {
+        let parse = |identity: &Identity| Identity::parse(&identity.dns_names()[0]).unwrap();
+        for role in Role::ALL {
+            assert_eq!(parse(&Identity::of(role)), (role, Said::Nothing));
         }
+        let node = Identity::node("r1.h-7_x", Vec::new());
+        assert_eq!(parse(&node), (Role::Agent, Said::Name("r1.h-7_x".to_owned())));
+        assert_eq!(parse(&Identity::user("ann.b")), (Role::Tool, Said::Name("ann.b".to_owned())));
+        assert_eq!(parse(&Identity::switch(vec![0x2a])), (Role::Switch, Said::Datapath(0x2a)));
         for other in ["", "agent", "cool.internal", ".agent.cool.internal", "xagent.cool.internal"] {
             assert_eq!(Identity::parse(other), None, "{other}");
         }
-        for nobody in ["h1.controller", "s1.switch", "0.tool", ".tool", "a b.tool", "..agent"] {
+        let nobody = ["h1.controller", "s1.switch", "2a.switch", "0.tool", ".tool", "a b.tool", "..agent"];
+        for nobody in nobody {
             assert_eq!(Identity::parse(&format!("{nobody}.cool.internal")), None, "{nobody}");
         }
     }

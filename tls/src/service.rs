@@ -1,11 +1,21 @@
-//! Connections to services of others, as etcd: each is known by the host in its address, and by a CA of its own.
+//! Connections to services of others, as etcd: each is known by the host in its address and by a CA of its own. A connector for
+//! tonic, too. The files are read once.
 
-use crate::connector::Connector;
-use crate::folder::{self, FolderError};
+use crate::addresses::{Addresses, host_and_port};
 use crate::provider;
+use core::pin::Pin;
+use core::task::{Context, Poll};
 use http::Uri;
-use std::path::PathBuf;
-use tokio_rustls::rustls::ClientConfig;
+use hyper_util::rt::TokioIo;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use tokio::io::{AsyncBufReadExt, AsyncRead, AsyncWrite};
+use tokio::net::TcpStream;
+use tokio_rustls::TlsConnector;
+use tokio_rustls::rustls::pki_types::pem::PemObject;
+use tokio_rustls::rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
+use tokio_rustls::rustls::{ClientConfig, RootCertStore};
 
 /// Certificates for a service that is reached over TLS.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -41,38 +51,70 @@ pub enum ServiceAddressError {
     },
 }
 
-impl From<FolderError> for ServiceAddressError {
-    fn from(error: FolderError) -> ServiceAddressError {
-        match error {
-            FolderError::Read { path, reason } | FolderError::Content { path, reason } => {
-                ServiceAddressError::Certificates { path, reason }
-            }
-        }
-    }
+/// Connects to a service, whichever of some addresses it is at. Clones are the same.
+#[derive(Clone)]
+pub struct ServiceConnector {
+    tls: Option<TlsConnector>,
+    addresses: Addresses,
 }
 
-impl Connector {
+/// A connection to a service, with or without TLS.
+pub trait ServiceStream: AsyncRead + AsyncWrite + Send {}
+
+impl<S: AsyncRead + AsyncWrite + Send> ServiceStream for S {}
+
+impl ServiceConnector {
     /// To the service at one of `addresses` (URLs, with commas between them), and the first one's URL.
     ///
     /// # Errors
     /// If an address is none, contradicts the others or the certificates, or those cannot be used.
-    pub fn service(
+    pub fn to(
         addresses: &str,
         certificates: Option<&ServiceCertificates>,
-    ) -> Result<(Uri, Connector), ServiceAddressError> {
+    ) -> Result<(Uri, ServiceConnector), ServiceAddressError> {
         let uris: Vec<Uri> = addresses.split(',').map(service_uri).collect::<Result<_, _>>()?;
         // Splitting gives at least one.
         let first = uris[0].clone();
         if uris.iter().any(|uri| uri.scheme() != first.scheme()) {
             return Err(ServiceAddressError::Mixed);
         }
-        let config = match (first.scheme_str() == Some("https"), certificates) {
-            (true, Some(certificates)) => Some(certificates.client()?),
+        let tls = match (first.scheme_str() == Some("https"), certificates) {
+            (true, Some(certificates)) => Some(TlsConnector::from(Arc::new(certificates.client()?))),
             (true, None) => return Err(ServiceAddressError::NoAuthority),
             (false, Some(_)) => return Err(ServiceAddressError::Plaintext),
             (false, None) => None,
         };
-        Ok((first, Connector::to_service(uris, config)))
+        Ok((first, ServiceConnector { tls, addresses: Addresses::new(uris) }))
+    }
+
+    async fn connect_to(self, uri: Uri) -> io::Result<Pin<Box<dyn ServiceStream>>> {
+        let (host, port) = host_and_port(&uri)?;
+        let socket = TcpStream::connect((host, port)).await?;
+        socket.set_nodelay(true)?;
+        let Some(tls) = &self.tls else { return Ok(Box::pin(socket)) };
+        let name = ServerName::try_from(host.to_owned()).map_err(io::Error::other)?;
+        let mut stream = tls.connect(name, socket).await?;
+        // As HTTP/2 has it the other side speaks first: only then is it known whether it takes our certificate.
+        stream.fill_buf().await?;
+        Ok(Box::pin(stream))
+    }
+}
+
+impl tower_service::Service<Uri> for ServiceConnector {
+    type Response = TokioIo<Pin<Box<dyn ServiceStream>>>;
+    type Error = io::Error;
+    type Future = Pin<Box<dyn Future<Output = io::Result<Self::Response>> + Send>>;
+
+    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn call(&mut self, _: Uri) -> Self::Future {
+        let connector = self.clone();
+        Box::pin(async move {
+            let connected = connector.addresses.connect(|uri| connector.clone().connect_to(uri)).await;
+            connected.map(TokioIo::new)
+        })
     }
 }
 
@@ -85,15 +127,38 @@ fn service_uri(address: &str) -> Result<Uri, ServiceAddressError> {
 }
 
 impl ServiceCertificates {
-    fn client(&self) -> Result<ClientConfig, FolderError> {
-        let unusable = |error| folder::unusable(self.authority.clone(), &error);
+    fn client(&self) -> Result<ClientConfig, ServiceAddressError> {
+        let mut roots = RootCertStore::empty();
+        for certificate in certificates(&self.authority)? {
+            roots.add(certificate).map_err(|error| wrong(&self.authority, &error))?;
+        }
         let config = ClientConfig::builder_with_provider(provider())
             .with_safe_default_protocol_versions()
-            .map_err(unusable)?
-            .with_root_certificates(folder::authority(self.authority.clone())?);
-        let Some((certificate, key)) = &self.identity else { return Ok(config.with_no_client_auth()) };
-        config
-            .with_client_auth_cert(folder::certificates(certificate.clone())?, folder::key(key.clone())?)
-            .map_err(|error| folder::unusable(certificate.clone(), &error))
+            .map_err(|error| wrong(&self.authority, &error))?
+            .with_root_certificates(roots);
+        let mut config = match &self.identity {
+            None => config.with_no_client_auth(),
+            Some((certificate, key)) => {
+                let chain = certificates(certificate)?;
+                let key = PrivateKeyDer::from_pem_file(key).map_err(|error| wrong(key, &error))?;
+                config.with_client_auth_cert(chain, key).map_err(|error| wrong(certificate, &error))?
+            }
+        };
+        config.alpn_protocols = vec![b"h2".to_vec()];
+        Ok(config)
     }
+}
+
+/// The certificates in a file, at least one.
+fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, ServiceAddressError> {
+    let read = || CertificateDer::pem_file_iter(path)?.collect::<Result<Vec<_>, _>>();
+    let certificates = read().map_err(|error| wrong(path, &error))?;
+    match certificates.is_empty() {
+        true => Err(wrong(path, &"it holds no certificate")),
+        false => Ok(certificates),
+    }
+}
+
+fn wrong(path: &Path, reason: &dyn std::fmt::Display) -> ServiceAddressError {
+    ServiceAddressError::Certificates { path: path.to_owned(), reason: reason.to_string() }
 }

@@ -1,7 +1,7 @@
 //! Connections between two sides with certificates as `cool certs` makes them, and with wrong ones.
 
-use cool_tls::make::{CertificateRequest, make};
-use cool_tls::{Accepted, Acceptor, Connector, Folder, Identity, Rejected, Role};
+use cool_tls::make::{CertificateRequest, Holder, make};
+use cool_tls::{Accepted, Acceptor, Connector, Credentials, Folder, FolderError, Identity, Rejected, Role};
 use std::io;
 use std::path::Path;
 use tempfile::TempDir;
@@ -11,9 +11,18 @@ use tower_service::Service;
 
 fn certificates(days: u16) -> TempDir {
     let folder = TempDir::new().unwrap();
-    let (nodes, users) = (vec!["h1".into()], vec!["ann".into()]);
-    make(folder.path(), &CertificateRequest { nodes, users, days, renew: false }).unwrap();
+    let address = "10.0.0.1".parse().unwrap();
+    let holders = vec![
+        Holder::node("h1", vec![address]),
+        Holder::user("ann"),
+        Holder::switch("leafs", vec![0x2a, 0xb]),
+    ];
+    make(folder.path(), &CertificateRequest { holders, days, renew: false }).unwrap();
     folder
+}
+
+fn open(folder: &Path, role: Role) -> Result<Credentials, FolderError> {
+    Credentials::open(Folder::new(folder, role))
 }
 
 /// What came of a connection: who was let in, and whether the other side could then use it.
@@ -21,8 +30,8 @@ async fn meet(
     listener: (&Path, &'static [Role]),
     connector: (&Path, Role),
 ) -> (Result<Option<Identity>, Rejected>, io::Result<()>) {
-    let acceptor = Acceptor::tls(&Folder::new(listener.0, Role::Controller), listener.1).unwrap();
-    let connector = Connector::tls(&Folder::new(connector.0, connector.1)).unwrap();
+    let acceptor = Acceptor::new(Some(open(listener.0, Role::Controller).unwrap()), listener.1);
+    let (_, connector) = Connector::to("https://h:1", Some(open(connector.0, connector.1).unwrap())).unwrap();
     let socket = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let port = socket.local_addr().unwrap().port();
     let listen = async {
@@ -50,7 +59,11 @@ async fn holders_of_one_deployments_certificates_meet_and_the_listener_learns_wh
     used.unwrap();
     let node = ours.path().join("h1");
     let (met, used) = meet((ours.path(), &[Role::Agent]), (&node, Role::Agent)).await;
-    assert_eq!(met, Ok(Some(Identity::node("h1"))));
+    assert_eq!(met, Ok(Some(Identity::node("h1", vec!["10.0.0.1".parse().unwrap()]))));
+    used.unwrap();
+    let switch = ours.path().join("switches/leafs");
+    let (met, used) = meet((ours.path(), &[Role::Switch]), (&switch, Role::Switch)).await;
+    assert_eq!(met, Ok(Some(Identity::switch(vec![0x2a, 0xb]))));
     used.unwrap();
     let user = ours.path().join("users/ann");
     let (met, used) = meet((ours.path(), &[Role::Tool]), (&user, Role::Tool)).await;
@@ -102,7 +115,7 @@ async fn an_agents_certificate_does_not_play_the_controller() {
 #[tokio::test]
 async fn plain_text_at_a_tls_port_is_named() {
     let ours = certificates(30);
-    let acceptor = Acceptor::tls(&Folder::new(ours.path(), Role::Controller), &[Role::Tool]).unwrap();
+    let acceptor = Acceptor::new(Some(open(ours.path(), Role::Controller).unwrap()), &[Role::Tool]);
     let socket = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let mut client = TcpStream::connect(socket.local_addr().unwrap()).await.unwrap();
     client.write_all(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n").await.unwrap();
@@ -113,16 +126,16 @@ async fn plain_text_at_a_tls_port_is_named() {
 #[tokio::test]
 async fn of_several_addresses_the_one_that_serves_is_found_and_a_silent_one_holds_nobody_up() {
     let ours = certificates(30);
-    let options = cool_tls::Options { certs: ours.path().into(), insecure_plaintext: false };
+    let tool = open(ours.path(), Role::Tool).unwrap();
     let listen = || TcpListener::bind("127.0.0.1:0");
     let (closed, silent, serving) =
         (listen().await.unwrap(), listen().await.unwrap(), listen().await.unwrap());
     let [nobody, quiet, here] =
         [&closed, &silent, &serving].map(|listener| listener.local_addr().unwrap().to_string());
     drop(closed);
-    let acceptor = Acceptor::tls(&Folder::new(ours.path(), Role::Controller), &[Role::Tool]).unwrap();
+    let acceptor = Acceptor::new(Some(open(ours.path(), Role::Controller).unwrap()), &[Role::Tool]);
     let (first, mut connector) =
-        options.connector(&format!("{nobody}, {quiet},https://{here}"), Role::Tool).unwrap();
+        Connector::to(&format!("{nobody}, {quiet},https://{here}"), Some(tool.clone())).unwrap();
     assert_eq!(first.to_string(), format!("https://{nobody}/"));
     // Whichever comes first.
     for _ in 0..3 {
@@ -135,49 +148,20 @@ async fn of_several_addresses_the_one_that_serves_is_found_and_a_silent_one_hold
         connected.unwrap();
     }
     drop(serving);
-    let (_, mut connector) = options.connector(&format!("{nobody},{here}"), Role::Tool).unwrap();
+    let (_, mut connector) = Connector::to(&format!("{nobody},{here}"), Some(tool.clone())).unwrap();
     let failure = connector.call(first).await.map(drop).unwrap_err().to_string();
     assert!(failure.contains(&nobody) && failure.contains(&here), "{failure}");
-    let failure = options.connector("127.0.0.1:7400,,", Role::Tool).map(drop).unwrap_err();
+    let failure = Connector::to("127.0.0.1:7400,,", Some(tool.clone())).map(drop).unwrap_err();
     assert!(failure.to_string().contains("https://HOST:7400"), "{failure}");
-}
-
-#[test]
-fn what_is_there_stays_unless_renewed_and_keys_are_for_their_owner_only() {
-    use std::os::unix::fs::PermissionsExt;
-    let ours = certificates(30);
-    let read = |name: &str| std::fs::read(ours.path().join(name)).unwrap();
-    let (authority, agent) = (read("ca.pem"), read("agent.pem"));
-    let request = CertificateRequest {
-        nodes: vec!["h1".into(), "h2".into()],
-        users: Vec::new(),
-        days: 30,
-        renew: false,
-    };
-    let written = make(ours.path(), &request).unwrap();
-    assert_eq!(written, [ours.path().join("h2/agent.key"), ours.path().join("h2/agent.pem")]);
-    make(ours.path(), &CertificateRequest { renew: true, ..request }).unwrap();
-    assert_eq!(read("ca.pem"), authority);
-    assert_ne!(read("agent.pem"), agent);
-    for key in ["ca.key", "controller.key", "h1/agent.key"] {
-        let mode = std::fs::metadata(ours.path().join(key)).unwrap().permissions().mode();
-        assert_eq!(mode & 0o777, 0o600, "{key}");
-    }
-    let none = CertificateRequest { nodes: Vec::new(), users: Vec::new(), days: 30, renew: false };
-    let bad_node = CertificateRequest { nodes: vec!["../x".into()], ..none.clone() };
-    let bad_user = CertificateRequest { users: vec!["../x".into()], ..none };
-    for bad in [bad_node, bad_user] {
-        assert!(make(ours.path(), &bad).unwrap_err().to_string().contains("../x"));
-    }
 }
 
 #[test]
 fn files_that_are_missing_or_hold_something_else_are_named() {
     let folder = TempDir::new().unwrap();
-    let acceptor = |role| Acceptor::tls(&Folder::new(folder.path(), role), &[]).unwrap_err().to_string();
-    let missing = acceptor(Role::Controller);
+    let says = || open(folder.path(), Role::Controller).unwrap_err().to_string();
+    let missing = says();
     assert!(missing.contains("ca.pem") && missing.contains("cool certs"), "{missing}");
     std::fs::write(folder.path().join("ca.pem"), "hello").unwrap();
-    let empty = acceptor(Role::Controller);
+    let empty = says();
     assert!(empty.contains("ca.pem: it holds no"), "{empty}");
 }

@@ -54,6 +54,8 @@ pub struct FabricConfig {
     pub switch_names: Arc<BTreeMap<DatapathId, String>>,
     /// Whether switches without such a name are turned away.
     pub only_named_switches: bool,
+    /// Whether switches are turned away whose certificates name no datapath id.
+    pub only_bound_certificates: bool,
     /// Of several controllers, switches have the one with the highest: when it started, say. Without one this controller stands by
     /// until [`FabricHandle::lead`](super::FabricHandle::lead).
     pub generation: Option<u64>,
@@ -77,6 +79,7 @@ impl Default for FabricConfig {
             pipeline: Pipeline::default(),
             switch_names: Arc::default(),
             only_named_switches: false,
+            only_bound_certificates: false,
             generation: Some(0),
         }
     }

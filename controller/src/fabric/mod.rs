@@ -25,10 +25,11 @@ pub use api::{
     NodeRegistration, NodeView, Port, SwitchView, TopologySnapshot, TreeGrant, TreeScope, Unicast,
 };
 
+pub use switch::admission::NotAdmitted;
 pub use switch::capacity::TableCapacity;
 pub use switch::counters::PortCounters;
 pub use switch::pipeline::Pipeline;
-pub use telemetry::{Histogram, LATELY, Measured, PortLoad, Rules, SwitchLoad};
+pub use telemetry::{Histogram, LATELY, Measured, PortLoad, Rules, SwitchLoad, TurnedAway};
 
 use crate::listen::Listener;
 use network::Network;

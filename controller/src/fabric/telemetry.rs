@@ -1,6 +1,7 @@
 //! What is measured while the fabric runs, for whoever wants to look: written by the switches' tasks and the
 //! core, read by anybody, and never waited for.
 
+use crate::fabric::switch::admission::NotAdmitted;
 use crate::fabric::switch::connection::ConnectionId;
 use crate::fabric::switch::counters::{Counted, PortCounters};
 use cool_machine::{Duration, Time};
@@ -8,6 +9,11 @@ use cool_topology::discovery::Refused;
 use cool_topology::{DatapathId, Link, Port};
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
+use std::net::IpAddr;
+use std::time::Instant;
+
+/// Switches at a time that are known to be turned away.
+const TURNED_AWAY_MAX: usize = 64;
 
 /// For so long after the last of them, what was refused is something that an operator should look at.
 pub const LATELY: Duration = Duration::from_secs(300);
@@ -93,6 +99,19 @@ pub struct Measured {
     pub discovery: Histogram,
     /// LLDP frames that were not believed.
     pub refused_lldp: Refused,
+    /// Switches that were not served, how often, by cause.
+    pub not_admitted: BTreeMap<&'static str, u64>,
+    /// The last time for each datapath id and address, within [`LATELY`].
+    pub turned_away: BTreeMap<(DatapathId, IpAddr), TurnedAway>,
+}
+
+/// A switch that was not served.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TurnedAway {
+    /// Why.
+    pub why: NotAdmitted,
+    /// When.
+    pub at: Instant,
 }
 
 #[derive(Debug, Default)]
@@ -120,7 +139,20 @@ pub(crate) struct Telemetry {
 impl Telemetry {
     /// All of it, as it is now.
     pub(crate) fn read(&self) -> Measured {
-        self.state.lock().measured.clone()
+        let mut state = self.state.lock();
+        state.measured.turned_away.retain(|_, turned_away| turned_away.at.elapsed() < LATELY);
+        state.measured.clone()
+    }
+
+    /// A switch at this address says that it has this datapath id, and is not served.
+    pub(crate) fn not_admitted(&self, claimed: DatapathId, address: IpAddr, why: NotAdmitted) {
+        let measured = &mut self.state.lock().measured;
+        *measured.not_admitted.entry(why.cause()).or_default() += 1;
+        let turned_away = &mut measured.turned_away;
+        turned_away.retain(|_, turned_away| turned_away.at.elapsed() < LATELY);
+        if turned_away.len() < TURNED_AWAY_MAX || turned_away.contains_key(&(claimed, address)) {
+            turned_away.insert((claimed, address), TurnedAway { why, at: Instant::now() });
+        }
     }
 
     /// A switch has told of its counters, on this connection.

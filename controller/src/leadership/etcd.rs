@@ -4,7 +4,7 @@
 use super::election::{Answer, Leader, Record, Request};
 use cool_machine::Duration;
 use cool_proto::numbers;
-use cool_tls::Connector;
+use cool_tls::ServiceConnector;
 use http::Uri;
 use parking_lot::Mutex;
 use proto::compare::{CompareResult, CompareTarget, TargetUnion};
@@ -45,7 +45,7 @@ pub(crate) enum EtcdError {
 /// A connection to etcd, and the keys of one deployment.
 pub(crate) struct Etcd {
     endpoint: Endpoint,
-    connector: Connector,
+    connector: ServiceConnector,
     /// Until a call fails: then another member is tried.
     channel: Mutex<Option<Channel>>,
     /// The key that the leader holds, and what it says of itself there.
@@ -57,7 +57,7 @@ pub(crate) struct Etcd {
 
 impl Etcd {
     /// Not connected yet. The keys begin with `prefix`.
-    pub(crate) fn new((first, connector): (Uri, Connector), prefix: &str, name: String) -> Etcd {
+    pub(crate) fn new((first, connector): (Uri, ServiceConnector), prefix: &str, name: String) -> Etcd {
         let prefix = prefix.trim_end_matches('/');
         Etcd {
             endpoint: Endpoint::from(first),

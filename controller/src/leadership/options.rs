@@ -1,6 +1,6 @@
 //! The flags by which controllers are led by etcd.
 
-use cool_tls::{Connector, ServiceAddressError, ServiceCertificates};
+use cool_tls::{ServiceAddressError, ServiceCertificates, ServiceConnector};
 use http::Uri;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -60,7 +60,10 @@ impl LeadershipOptions {
     }
 
     /// The way to etcd at these addresses.
-    pub(super) fn connector(&self, addresses: &str) -> Result<(Uri, Connector), LeadershipOptionsError> {
+    pub(super) fn connector(
+        &self,
+        addresses: &str,
+    ) -> Result<(Uri, ServiceConnector), LeadershipOptionsError> {
         let identity = match (&self.lead_by_cert, &self.lead_by_key) {
             (Some(certificate), Some(key)) => Some((certificate.clone(), key.clone())),
             (None, None) => None,
@@ -73,7 +76,7 @@ impl LeadershipOptions {
             (None, None) => None,
             (None, Some(_)) => return Err(LeadershipOptionsError::NoAuthority),
         };
-        Connector::service(addresses, certificates.as_ref()).map_err(|error| match error {
+        ServiceConnector::to(addresses, certificates.as_ref()).map_err(|error| match error {
             ServiceAddressError::NoAuthority => LeadershipOptionsError::NoAuthority,
             other => LeadershipOptionsError::Address(other),
         })

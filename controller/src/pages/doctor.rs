@@ -6,11 +6,13 @@ use crate::fabric::Fabric;
 use crate::fabric::{Measured, SwitchView, TopologySnapshot};
 use cool_proto::control::{Diagnosis, Examine, Examined, Finding, controller_message::Body};
 use cool_proto::features;
+use cool_tls::{CertifiedPeer, Credentials, Expiry, expiring};
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use time::OffsetDateTime;
 use tokio::sync::mpsc;
 use tokio::time::timeout_at;
 
@@ -21,6 +23,8 @@ const CLOCK_SLACK: i64 = 1_000_000;
 /// Faults that one node may tell, and how long each may be.
 const MAX_FAULTS: usize = 8;
 const MAX_FAULT: usize = 400;
+/// Certificates that are named.
+const MAX_CERTIFICATES: usize = 12;
 /// Ports of one switch that are named.
 const MAX_PORTS: usize = 12;
 
@@ -51,14 +55,21 @@ pub struct Doctor {
     network: Arc<dyn Fabric>,
     agents: Arc<Agents>,
     attendance: Arc<Attendance>,
+    credentials: Option<Credentials>,
     last: AtomicU64,
     waiting: Mutex<BTreeMap<u64, mpsc::UnboundedSender<Answer>>>,
 }
 
 impl Doctor {
     /// Has not examined anything yet.
-    pub fn new(network: Arc<dyn Fabric>, agents: Arc<Agents>, attendance: Arc<Attendance>) -> Doctor {
-        Doctor { network, agents, attendance, last: AtomicU64::default(), waiting: Mutex::default() }
+    pub fn new(
+        network: Arc<dyn Fabric>,
+        agents: Arc<Agents>,
+        attendance: Arc<Attendance>,
+        credentials: Option<Credentials>,
+    ) -> Doctor {
+        let (last, waiting) = (AtomicU64::default(), Mutex::default());
+        Doctor { network, agents, attendance, credentials, last, waiting }
     }
 
     /// An agent has answered.
@@ -75,6 +86,10 @@ impl Doctor {
         let (network, measured) = (self.network.topology(), self.network.measured());
         let mut findings = findings(&network, &measured, &nodes);
         findings.extend(self.untagged());
+        if let Some(credentials) = &self.credentials {
+            let now = OffsetDateTime::now_utc();
+            findings.extend(of_certificates(&credentials.expiries(), &credentials.peers(), now));
+        }
         let count = |examined: usize| u32::try_from(examined).unwrap_or(u32::MAX);
         Diagnosis { findings, switches: count(network.switches.len()), nodes: count(nodes.len()) }
     }
@@ -160,6 +175,11 @@ fn findings(
             "start cool-nodeagent on every node; this controller's log names those that were refused";
         all.push(finding("network", "no agent has joined", remedy));
     }
+    for ((datapath_id, address), turned_away) in &measured.turned_away {
+        let about = format!("switch {datapath_id} at {address}");
+        let remedy = "see whose switch that is, and give it its own certificate and name";
+        all.push(finding(about, format!("it is turned away: {}", turned_away.why), remedy));
+    }
     all.extend(network.warnings.iter().map(|warning| finding("network", warning, "")));
     for switch in &network.switches {
         of_switch(switch, measured, &mut all);
@@ -180,6 +200,29 @@ fn findings(
         of_node(&about, condition, &mut all);
     }
     all
+}
+
+/// Certificates that end soon: the controller's and the CA's, and of the sessions that are there.
+fn of_certificates(own: &[Expiry], peers: &[CertifiedPeer], now: OffsetDateTime) -> Vec<Finding> {
+    let own = own.iter().filter_map(|expiry| {
+        let about = format!("certificate of {}", expiry.of);
+        Some(finding(about, format!("it {}", expiring(expiry.until, now)?), expiry.remedy()))
+    });
+    let mut first: BTreeMap<String, OffsetDateTime> = BTreeMap::new();
+    for peer in peers {
+        let first = first.entry(peer.identity.to_string()).or_insert(peer.until);
+        *first = peer.until.min(*first);
+    }
+    let soon = first.into_iter().filter_map(|(of, until)| Some((of, expiring(until, now)?)));
+    let soon: Vec<(String, String)> = soon.collect();
+    let remedy = "renew it with `cool certs --renew`, and copy it to where it is used";
+    let more = soon.len().saturating_sub(MAX_CERTIFICATES);
+    let named = soon
+        .into_iter()
+        .take(MAX_CERTIFICATES)
+        .map(|(of, end)| finding(format!("certificate of {of}"), format!("it {end}"), remedy));
+    let more = (more > 0).then(|| finding("certificates", format!("{more} more end within a month"), remedy));
+    own.chain(named).chain(more).collect()
 }
 
 fn of_switch(switch: &SwitchView, measured: &Measured, all: &mut Vec<Finding>) {
@@ -242,7 +285,8 @@ fn of_node(about: &str, condition: &Condition, all: &mut Vec<Finding>) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::fabric::{DatapathId, Location, MacAddr, NodeView, Port, SwitchLoad};
+    use crate::fabric::{DatapathId, Location, MacAddr, NodeView, NotAdmitted, Port, SwitchLoad, TurnedAway};
+    use cool_tls::{Identity, Role};
 
     fn node(name: &str, located: bool) -> NodeView {
         let port = Port { switch: DatapathId(1), number: 1 };
@@ -304,11 +348,16 @@ mod tests {
             ..SwitchLoad::default()
         };
         measured.switches.insert(DatapathId(1), load);
+        let why = NotAdmitted::Impostor { claimed: DatapathId(2), bound: vec![DatapathId(3)] };
+        let turned_away = TurnedAway { why, at: Instant::now() };
+        measured.turned_away.insert((DatapathId(2), [10, 0, 0, 9].into()), turned_away);
         nodes.insert("h1".into(), (9000, Condition::Silent));
         nodes.insert("h3".into(), (9000, Condition::Away(Duration::from_secs(12))));
         let faults = vec!["its disk is full".to_owned()];
         nodes.insert("h2".into(), (1500, Condition::Told(Health { ahead: -2_500_000, faults })));
         let expected = [
+            "switch 0000000000000002 at 10.0.0.9: it is turned away: it says that it is 0000000000000002, but its certificate is \
+             for 0000000000000003",
             "network: something else",
             "switch s1: no LLDP is heard from port 7, 9, though there is a link",
             "switch s1: it has no group tables of type ALL, so no multicast tree can cross it",
@@ -322,6 +371,28 @@ mod tests {
             "node h3: its agent has been away for 12 s; the node keeps what it has",
         ];
         assert_eq!(text(&findings(&network, &measured, &nodes)), expected);
+    }
+
+    #[test]
+    fn certificates_that_end_soon_are_told_once_for_each_holder() {
+        let now = OffsetDateTime::UNIX_EPOCH + time::Duration::days(10_000);
+        let at = |days| now + time::Duration::days(days);
+        let own = [Expiry { of: "controller", until: at(40) }, Expiry { of: "ca", until: at(-1) }];
+        let peer = |identity, days| CertifiedPeer { identity, until: at(days) };
+        let peers = [
+            peer(Identity::of(Role::Switch), 5),
+            peer(Identity::of(Role::Switch), 5),
+            peer(Identity::node("h1", Vec::new()), 31),
+        ];
+        let expected = [
+            "certificate of ca: it has expired on 1997-05-18",
+            "certificate of switch: it ends on 1997-05-24, in 5 days",
+        ];
+        assert_eq!(text(&of_certificates(&own, &peers, now)), expected);
+        let many: Vec<CertifiedPeer> = (0..20).map(|n| peer(Identity::switch(vec![n]), 1)).collect();
+        let told = text(&of_certificates(&[], &many, now));
+        assert_eq!(told.len(), MAX_CERTIFICATES + 1);
+        assert_eq!(told[MAX_CERTIFICATES], "certificates: 8 more end within a month");
     }
 
     #[test]

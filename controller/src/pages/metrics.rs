@@ -1,6 +1,6 @@
 //! What there is to see of a running controller, for Prometheus.
 
-use crate::fabric::{Histogram, PortLoad};
+use crate::fabric::{Histogram, NotAdmitted, PortLoad};
 use crate::pages::standby::LEADS;
 use crate::pages::status::{Status, SwitchStatus};
 use prometheus_client::collector::Collector;
@@ -66,6 +66,17 @@ impl Collector for Metrics {
         ];
         let causes = causes.map(|(cause, count)| (vec![("cause", cause.to_owned())], count));
         families.counter("cool_lldp_refused", "LLDP frames that were not believed", causes)?;
+        let causes = NotAdmitted::CAUSES.map(|cause| {
+            (vec![("cause", cause.to_owned())], self.0.not_admitted.get(cause).copied().unwrap_or(0))
+        });
+        families.counter("cool_switch_refused", "Connections of switches that were not served", causes)?;
+        let ends = self.0.certificates.iter();
+        let ends = ends.map(|(of, until)| (vec![("of", (*of).to_owned())], *until as f64));
+        families.gauge(
+            "cool_certificate_expires_seconds",
+            "When the first certificate of a kind ends, seconds since 1970",
+            ends,
+        )?;
         families.histogram(
             "cool_installation_seconds",
             "From a change until the switch has confirmed it",
@@ -230,6 +241,8 @@ mod tests {
             nodes: vec![node],
             installation,
             refused_lldp,
+            not_admitted: [("impostor", 8)].into(),
+            certificates: [("ca", 2_000_000_000)].into(),
             ..Status::default()
         };
         let text = text(status);
@@ -242,6 +255,9 @@ mod tests {
             "cool_link_bytes_per_second{link=\"s1:7-h1\",direction=\"back\"} 2.5",
             "cool_link_capacity_bytes_per_second{link=\"s1:7-h1\"} 100.0",
             "cool_lldp_refused_total{cause=\"forged\"} 6",
+            "cool_switch_refused_total{cause=\"impostor\"} 8",
+            "cool_switch_refused_total{cause=\"unbound\"} 0",
+            "cool_certificate_expires_seconds{of=\"ca\"} 2000000000.0",
             "cool_installation_seconds_sum 9.5",
             "cool_installation_seconds_count 3",
             "cool_installation_seconds_bucket{le=\"5.0\"} 2",

@@ -9,6 +9,7 @@ use crate::groups::{self, Groups};
 use crate::jobs::Jobs;
 use cool_daemon::log::Events;
 use cool_proto::control::{Group, JobView};
+use cool_tls::Credentials;
 use cool_topology::discovery::Refused;
 use cool_topology::picture::{self, Picture};
 use serde::Serialize;
@@ -29,6 +30,8 @@ pub struct Watcher {
     pub groups: Arc<Groups>,
     /// The running jobs.
     pub jobs: Arc<Jobs>,
+    /// By what the controller proves who it is.
+    pub credentials: Option<Credentials>,
     /// What has happened.
     pub events: Events,
 }
@@ -59,6 +62,12 @@ pub struct Status {
     /// LLDP frames that were not believed.
     #[serde(skip)]
     pub refused_lldp: Refused,
+    /// Switches that were not served, how often, by cause.
+    #[serde(skip)]
+    pub not_admitted: BTreeMap<&'static str, u64>,
+    /// When the certificates of the controller, the CA and the other sides of sessions end, the first of each; seconds since 1970.
+    #[serde(skip)]
+    pub certificates: BTreeMap<&'static str, i64>,
 }
 
 /// A switch.
@@ -183,6 +192,8 @@ impl Watcher {
             installation: measured.installation.clone(),
             discovery: measured.discovery.clone(),
             refused_lldp: measured.refused_lldp,
+            not_admitted: measured.not_admitted,
+            certificates: self.credentials.as_ref().map(certificates).unwrap_or_default(),
         }
     }
 
@@ -190,6 +201,18 @@ impl Watcher {
     pub fn draw(&self) -> String {
         picture(&self.network.topology()).svg()
     }
+}
+
+/// When the certificates end, the first of each kind.
+fn certificates(credentials: &Credentials) -> BTreeMap<&'static str, i64> {
+    let own = credentials.expiries().into_iter().map(|expiry| (expiry.of, expiry.until));
+    let peers = credentials.peers().into_iter().map(|peer| (peer.identity.role.name(), peer.until));
+    let mut first = BTreeMap::new();
+    for (of, until) in own.chain(peers) {
+        let until = until.unix_timestamp();
+        first.entry(of).and_modify(|first: &mut i64| *first = until.min(*first)).or_insert(until);
+    }
+    first
 }
 
 /// A network as it is drawn.

@@ -18,8 +18,8 @@ use cool_proto::control::{
     TopologyRequest, TraceEvent, TraceRequest, agent_message, controller_message, job_event,
 };
 use cool_proto::features;
-use cool_tls::make::{CertificateRequest, make};
-use cool_tls::{Acceptor, Connector, Folder, Role};
+use cool_tls::make::{CertificateRequest, Holder, make};
+use cool_tls::{Acceptor, Connector, Credentials, Folder, Role};
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::Path;
 use std::sync::{Arc, Mutex};
@@ -147,8 +147,7 @@ impl Controller {
     /// Knows by their certificates who asks.
     pub(crate) async fn with_users() -> Controller {
         let folder = TempDir::new().unwrap();
-        let request =
-            CertificateRequest { nodes: Vec::new(), users: vec!["ann".into()], days: 1, renew: false };
+        let request = CertificateRequest { holders: vec![Holder::user("ann")], days: 1, renew: false };
         make(folder.path(), &request).unwrap();
         Controller::with(Limits::default(), Some(folder)).await
     }
@@ -166,14 +165,12 @@ impl Controller {
             jobs_per_user: watch::channel(64).1,
             given: Given::default(),
             generation: 2,
+            only_bound_certificates: false,
+            credentials: None,
         };
-        let listener = match &certificates {
-            Some(folder) => {
-                let folder = Folder::new(folder.path(), Role::Controller);
-                Listener::new(listener, Acceptor::tls(&folder, &[Role::Agent, Role::Tool]).unwrap())
-            }
-            None => Listener::plaintext(listener),
-        };
+        let folder = certificates.as_ref().map(|folder| Folder::new(folder.path(), Role::Controller));
+        let credentials = folder.map(|folder| Credentials::open(folder).unwrap());
+        let listener = Listener::new(listener, Acceptor::new(credentials, &[Role::Agent, Role::Tool]));
         let server = tokio::spawn(serve(config, network.clone(), listener, None, async {
             stopped.await.unwrap();
         }));
@@ -192,7 +189,10 @@ impl Controller {
         let channel = match &self.certificates {
             Some(all) => {
                 let folder = Folder::new(all.path().join(folder), role);
-                endpoint.connect_with_connector(Connector::tls(&folder).unwrap()).await
+                let credentials = Credentials::open(folder).unwrap();
+                // Its address is the endpoint's.
+                let (_, connector) = Connector::to("https://controller:1", Some(credentials)).unwrap();
+                endpoint.connect_with_connector(connector).await
             }
             None => endpoint.connect().await,
         };

@@ -61,7 +61,7 @@ impl Driver {
     pub(super) async fn run(mut self, mut commands: mpsc::UnboundedReceiver<Command>, listener: TcpListener) {
         tokio::spawn(tcp::accept(
             listener,
-            self.host.credentials().clone(),
+            self.host.security().clone(),
             self.host.refusals(),
             self.events.clone(),
         ));

@@ -2,7 +2,7 @@
 
 use super::cipher::AesGcm;
 use super::congestion::{self, LinkEstimate};
-use super::handshake::{Credentials, Records};
+use super::handshake::{LinkSecurity, Records};
 use super::memories::Memories;
 use super::tcp::{self, Approach, Connection};
 use super::udp::{self, Socket};
@@ -58,7 +58,7 @@ pub(super) struct EngineHost {
     engine: Engine,
     me: AgentId,
     /// The agent's own.
-    credentials: Credentials,
+    security: LinkSecurity,
     tagger: Tagger<AesGcm>,
     ip: Ipv4Addr,
     origin: Instant,
@@ -87,7 +87,7 @@ pub(super) struct EngineHost {
 
 impl EngineHost {
     pub(super) fn new(
-        (me, credentials): (AgentId, Credentials),
+        (me, security): (AgentId, LinkSecurity),
         config: &EngineConfig,
         udp: Socket,
         events: Events,
@@ -96,7 +96,7 @@ impl EngineHost {
         Ok(EngineHost {
             engine: Engine::new(me.clone(), BOUNCE_BYTES, config.peer_timeout),
             me,
-            credentials,
+            security,
             tagger: Tagger::default(),
             ip: config.ip,
             origin: Instant::now(),
@@ -135,8 +135,8 @@ impl EngineHost {
     }
 
     /// The agent's own key.
-    pub(super) fn credentials(&self) -> &Credentials {
-        &self.credentials
+    pub(super) fn security(&self) -> &LinkSecurity {
+        &self.security
     }
 
     /// What is refused, to be counted.
@@ -264,7 +264,7 @@ impl EngineHost {
                 }
             }
             Output::Connect { node, to, key } => {
-                let encrypt = self.credentials.encrypt;
+                let encrypt = self.security.encrypt;
                 let approach = Approach { me: self.me.clone(), key, encrypt };
                 tokio::spawn(tcp::connect(node, (self.ip, to), approach, self.events.clone()));
             }

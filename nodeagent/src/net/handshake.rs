@@ -31,9 +31,9 @@ pub(super) enum HandshakeError {
     Plain,
 }
 
-/// Who an agent is to others, and whether it says nothing that is not encrypted.
+/// By which key two agents prove themselves, and whether nothing is to be said that is not encrypted.
 #[derive(Clone, Debug)]
-pub(super) struct Credentials {
+pub(super) struct LinkSecurity {
     pub(super) key: Key,
     pub(super) encrypt: bool,
 }
@@ -55,7 +55,7 @@ impl Records {
 pub(super) async fn initiate(
     stream: &mut TcpStream,
     me: &AgentId,
-    Credentials { key, encrypt }: &Credentials,
+    LinkSecurity { key, encrypt }: &LinkSecurity,
 ) -> Result<Option<Records>, HandshakeError> {
     let (ephemeral, private_key) = ephemeral(*encrypt)?;
     let initiator = Initiator::new(me, key.clone(), &ephemeral);
@@ -75,16 +75,13 @@ pub(super) async fn initiate(
 type Met = (Option<AgentId>, Option<Records>);
 
 /// Lets who has connected prove that it knows the key of this agent: who it is. `None` of one that begins with frames.
-pub(super) async fn respond(
-    stream: &mut TcpStream,
-    credentials: &Credentials,
-) -> Result<Met, HandshakeError> {
-    timeout(PATIENCE, proven(stream, credentials)).await.unwrap_or(Err(HandshakeError::Silent))
+pub(super) async fn respond(stream: &mut TcpStream, security: &LinkSecurity) -> Result<Met, HandshakeError> {
+    timeout(PATIENCE, proven(stream, security)).await.unwrap_or(Err(HandshakeError::Silent))
 }
 
 async fn proven(
     stream: &mut TcpStream,
-    Credentials { key, encrypt }: &Credentials,
+    LinkSecurity { key, encrypt }: &LinkSecurity,
 ) -> Result<Met, HandshakeError> {
     let mut first = [0; 1];
     if stream.peek(&mut first).await? == 0 {

@@ -28,7 +28,7 @@ use cool_engine::{AgentId, ConnectionId, NodeId, Prepared, WorkId};
 use cool_types::Key;
 use driver::Driver;
 use engine_host::{Counters, EngineHost};
-use handshake::{Credentials, Records};
+use handshake::{LinkSecurity, Records};
 use std::net::{Ipv4Addr, SocketAddrV4};
 use std::sync::Arc;
 use std::time::SystemTime;
@@ -113,9 +113,9 @@ pub(crate) fn start(
     let me = AgentId { node: config.node.clone(), incarnation };
     let (key, refusals) = (key()?, Arc::<Refusals>::default());
     let shared = Counters { traffic: Arc::clone(&traffic), refusals: Arc::clone(&refusals) };
-    let credentials = Credentials { key: key.clone(), encrypt: config.encrypt };
-    let host = EngineHost::new((me, credentials), &config, udp, events.clone(), shared)
-        .map_err(StartError::Thread)?;
+    let security = LinkSecurity { key: key.clone(), encrypt: config.encrypt };
+    let host =
+        EngineHost::new((me, security), &config, udp, events.clone(), shared).map_err(StartError::Thread)?;
     let driver = Driver::new(host, config.losses.map(Picker::new), events, queue);
     // A task is woken by others of its thread for less than what the runtime itself runs.
     let run = move || {

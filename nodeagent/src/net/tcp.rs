@@ -1,7 +1,7 @@
 //! TCP connections to other agents: accepting, connecting, reading, writing.
 
 use super::congestion::{Congestion, LinkEstimate};
-use super::handshake::{self, Credentials, HandshakeError, Records};
+use super::handshake::{self, HandshakeError, LinkSecurity, Records};
 use super::{Event, Events, sockopt};
 use crate::engine::{Refusals, Refused, SharedSlice};
 use cool_engine::{AgentId, ConnectionId, MemoryRange, NodeId};
@@ -72,7 +72,7 @@ pub(super) fn bind(ip: Ipv4Addr, port: u16) -> io::Result<(std::net::TcpListener
 /// Accepts connections until the driver is gone. Who has not said what it wants yet is not the engine's concern.
 pub(super) async fn accept(
     listener: TcpListener,
-    credentials: Credentials,
+    security: LinkSecurity,
     refusals: Arc<Refusals>,
     events: Events,
 ) {
@@ -90,7 +90,7 @@ pub(super) async fn accept(
             // The one that has been silent longest.
             silent.pop_front().into_iter().for_each(|task| task.abort());
         }
-        let greeted = greet(stream, *from.ip(), credentials.clone(), Arc::clone(&refusals), events.clone());
+        let greeted = greet(stream, *from.ip(), security.clone(), Arc::clone(&refusals), events.clone());
         silent.push_back(tokio::spawn(greeted).abort_handle());
     }
 }
@@ -99,11 +99,11 @@ pub(super) async fn accept(
 async fn greet(
     mut stream: TcpStream,
     from: Ipv4Addr,
-    credentials: Credentials,
+    security: LinkSecurity,
     refusals: Arc<Refusals>,
     events: Events,
 ) {
-    match handshake::respond(&mut stream, &credentials).await {
+    match handshake::respond(&mut stream, &security).await {
         // Without a driver nobody wants to know.
         Ok((proven, records)) => {
             drop(events.send(Event::Accepted { stream, records, from, proven }).await);
@@ -171,8 +171,8 @@ async fn connect_once(
     };
     // What is said is short, and the other side waits for it.
     stream.set_nodelay(true)?;
-    let credentials = Credentials { key: key.clone(), encrypt: *encrypt };
-    let records = handshake::initiate(&mut stream, me, &credentials).await?;
+    let security = LinkSecurity { key: key.clone(), encrypt: *encrypt };
+    let records = handshake::initiate(&mut stream, me, &security).await?;
     Ok((stream, records))
 }
 

@@ -22,6 +22,7 @@ mod view;
 use crate::fabric::api::{FabricConfig, FabricError, TopologySnapshot, TreeGrant, Unicast};
 use crate::fabric::intent::Intent;
 use crate::fabric::intent::failover::FAILOVERS;
+use crate::fabric::switch::admission::Admission;
 use crate::fabric::switch::channel::{ChannelConfig, SwitchInfo};
 use crate::fabric::switch::connection::{ConnectionContext, ConnectionId, Event, FromSwitch, Handle};
 use crate::fabric::switch::reconcile::Refusals;
@@ -112,8 +113,12 @@ impl Network {
             max_meters: self.config.capacity.meters,
             max_flows: self.config.capacity.flows,
             pipeline: self.config.pipeline,
-            names: self.config.switch_names.clone(),
-            only_named: self.config.only_named_switches,
+            admission: Admission {
+                names: self.config.switch_names.clone(),
+                only_named: self.config.only_named_switches,
+                only_bound: self.config.only_bound_certificates,
+                bound: Vec::new(),
+            },
             generation: self.config.generation,
         };
         ConnectionContext { channel, generation, telemetry: self.telemetry.clone() }

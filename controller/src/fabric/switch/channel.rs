@@ -1,6 +1,7 @@
 //! One switch's OpenFlow channel (OpenFlow 1.3.5, section 6) as a machine: version, identity, ports, keepalive; then packets both ways,
 //! with the [`reconciler`](crate::fabric::switch::reconcile) inside. Bytes and sockets are [`connection`](crate::fabric::switch::connection)'s.
 
+use crate::fabric::switch::admission::{Admission, NotAdmitted};
 use crate::fabric::switch::capacity::{Capabilities, TableCapacity};
 use crate::fabric::switch::counters::{Counted, Counters};
 use crate::fabric::switch::metering::{METER_EXISTS, Metering, Policer};
@@ -14,7 +15,6 @@ use rs_openflow::{
     MultipartRequest, PacketOut, PortConfig, PortFeatures, PortNo, PortReason, PortState, VERSION,
 };
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
-use std::sync::Arc;
 
 /// How long a peer may take to say what it is.
 const HANDSHAKE: Duration = Duration::from_secs(10);
@@ -42,9 +42,8 @@ pub(crate) struct ChannelConfig {
     pub(crate) max_flows: Option<u32>,
     /// Which of its tables and group numbers are ours.
     pub(crate) pipeline: Pipeline,
-    /// What the operator calls switches, and whether only those are served.
-    pub(crate) names: Arc<BTreeMap<DatapathId, String>>,
-    pub(crate) only_named: bool,
+    /// Which switches are served.
+    pub(crate) admission: Admission,
     /// Tells this controller from earlier ones; none while it stands by.
     pub(crate) generation: Option<u64>,
 }
@@ -92,6 +91,8 @@ pub(crate) enum Output {
     Send(Message),
     /// The switch is ready to be told what it shall hold. Comes once, before all that follows.
     Up(SwitchInfo),
+    /// It says that it has this datapath id, and is not served; [`Output::Close`] follows.
+    NotAdmitted(DatapathId, NotAdmitted),
     PortChanged(PortInfo),
     PortGone(u32),
     /// A port received this frame.
@@ -132,8 +133,7 @@ pub(crate) struct Channel {
     role: MasterRole,
     capabilities: Capabilities,
     pipeline: Pipeline,
-    names: Arc<BTreeMap<DatapathId, String>>,
-    only_named: bool,
+    admission: Admission,
     /// The questions what it is and whether it has meters.
     description_xid: Option<u32>,
     meter_features_xid: Option<u32>,
@@ -166,8 +166,7 @@ impl Channel {
             role: MasterRole::new(config.generation),
             capabilities: Capabilities::default(),
             pipeline: config.pipeline,
-            names: config.names,
-            only_named: config.only_named,
+            admission: config.admission,
             description_xid: None,
             meter_features_xid: None,
             barrier: None,
@@ -234,9 +233,9 @@ impl Channel {
                     return self.close("it is an auxiliary connection; only main connections are used");
                 }
                 self.datapath_id = DatapathId(features.datapath_id);
-                if self.only_named && !self.names.contains_key(&self.datapath_id) {
-                    return self
-                        .close(format!("its datapath id {} is not among --switches", self.datapath_id));
+                if let Err(why) = self.admission.check(self.datapath_id) {
+                    self.outputs.push_back(Output::NotAdmitted(self.datapath_id, why.clone()));
+                    return self.close(why.to_string());
                 }
                 self.phase = Phase::Ports;
                 if let Some(role) = self.role.request() {
@@ -474,7 +473,7 @@ impl Channel {
                 self.phase = Phase::Up;
                 self.handshake = None;
                 self.counters.start(self.last_received);
-                let name = self.names.get(&self.datapath_id).or(self.name.as_ref()).cloned();
+                let name = self.admission.names.get(&self.datapath_id).or(self.name.as_ref()).cloned();
                 let name = name.unwrap_or_else(|| format!("dpid:{}", self.datapath_id));
                 let ports = self.ports.values().cloned().collect();
                 let capacity = self.capabilities.room();

@@ -97,8 +97,10 @@ pub(crate) async fn run(
     connection_context: ConnectionContext,
 ) {
     let clock = Clock::start();
-    let ConnectionContext { channel, mut generation, telemetry } = connection_context;
-    let channel = ChannelConfig { generation: *generation.borrow_and_update(), ..channel };
+    let ConnectionContext { mut channel, mut generation, telemetry } = connection_context;
+    channel.generation = *generation.borrow_and_update();
+    let certified = taken.client.identity.map(|identity| identity.datapaths).unwrap_or_default();
+    channel.admission.bound = certified.into_iter().map(DatapathId).collect();
     let updates = Arc::new(PendingUpdate::default());
     let (packets_in, packets) = mpsc::channel(PACKETS);
     let driver = Driver {
@@ -269,6 +271,9 @@ impl Driver {
                     info!(peer = %self.peer, switch = %info.datapath_id, ports = info.ports.len(), "switch {} connected", info.name);
                     self.switch = Some((info.datapath_id, info.name.clone()));
                     self.tell(Event::Up(info, handle)).await;
+                }
+                Output::NotAdmitted(claimed, why) => {
+                    self.telemetry.not_admitted(claimed, self.peer.ip(), why)
                 }
                 Output::PortChanged(port) => self.tell(Event::PortChanged(port)).await,
                 Output::PortGone(port) => self.tell(Event::PortGone(port)).await,

@@ -3,6 +3,7 @@
 //!
 //! What the switch is to hold is decided elsewhere and comes in as an [`intent`](crate::fabric::intent).
 
+pub(crate) mod admission;
 pub(crate) mod capacity;
 pub(crate) mod change;
 pub(crate) mod channel;

@@ -58,8 +58,7 @@ fn config() -> ChannelConfig {
         max_meters: None,
         max_flows: None,
         pipeline: Pipeline::default(),
-        names: Arc::default(),
-        only_named: false,
+        admission: Admission::default(),
         generation: Some(7),
     }
 }

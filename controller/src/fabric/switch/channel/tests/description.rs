@@ -1,12 +1,14 @@
 //! What a switch may tell of itself: its name, and what it can hold.
 
 use super::*;
+use std::sync::Arc;
 
 #[test]
 fn a_switch_has_the_operators_name_and_one_without_may_be_turned_away() {
     for (number, named) in [(0x2a, true), (0x2b, false)] {
         let names = BTreeMap::from([(DatapathId(number), "leaf1".to_owned())]);
-        let config = ChannelConfig { names: Arc::new(names), only_named: true, ..config() };
+        let admission = Admission { names: Arc::new(names), only_named: true, ..Admission::default() };
+        let config = ChannelConfig { admission, ..config() };
         let mut talk = Talk { session: Channel::new(Time::ZERO, config), ..Talk::new() };
         talk.hear(Body::Hello(Hello::default()));
         talk.hear(features(0));

@@ -1,0 +1,184 @@
+"""Certificates that change under programs that run: renewed, of another CA, revoked, about to end; and those of one switch or node."""
+import os
+import signal
+import subprocess
+import time
+import urllib.request
+
+from conftest import PATIENCE, end_controller, log_of, run, succeed, wait_for
+from network import MANAGEMENT_ADDRESS
+
+READ = "have been read again"
+
+
+def certs(bed, *options):
+    return succeed(bed, "cool", "certs", bed.certificates, *options)
+
+
+def change(bed, programs, *options):
+    """Changes the folder of all programs, and waits until these have read it."""
+    before = {name: log_of(bed, name).count(READ) for name in programs}
+    certs(bed, *options)
+    for name in programs:
+        wait_for(lambda: log_of(bed, name).count(READ) > before[name], "%s reads the certificates of %s" % (name, options))
+
+
+def everybody(bed):
+    return ["controller", *bed.agents]
+
+
+def diagnosis(bed):
+    """What `cool doctor` says."""
+    return run(bed, "cool", "doctor").stdout
+
+
+def metric(bed, name):
+    with urllib.request.urlopen("http://127.0.0.1:7480/metrics", timeout=PATIENCE) as page:
+        values = [line.split()[-1] for line in page.read().decode().splitlines() if line.startswith(name + " ")]
+    return float(values[0]) if values else None
+
+
+def barriers(bed, *hosts):
+    job = subprocess.Popen(["cool", "run", "--hosts", ",".join(hosts), "--", os.path.join(bed.bin_dir, "cool-misuse"), "barriers"],
+                           env=bed.environment(), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    assert "started" in job.stdout.readline(), job.communicate(timeout=PATIENCE)
+    return job
+
+
+def end(job):
+    job.terminate()
+    job.communicate(timeout=PATIENCE)
+
+
+def test_everything_gets_certificates_of_a_new_ca_under_a_running_job_and_nothing_ends(make_bed):
+    bed = make_bed("tree:2x2")
+    job = barriers(bed, "h1", "h2", "h3")
+    try:
+        for step in ("--new-ca", "--renew", "--drop-old-ca"):
+            change(bed, everybody(bed), step)
+            # A connection that begins now.
+            succeed(bed, "cool", "topology")
+        assert "is gone" not in log_of(bed, "controller") and "is away" not in log_of(bed, "controller"), "no session has ended"
+        # An agent that comes now, and then a controller: to it switches and agents come with what they have now.
+        bed.restart_agent("h4")
+        bed.wait_until_joined()
+        end_controller(bed)
+        bed.start_controller()
+        bed.wait_until_joined()
+        assert job.poll() is None, job.communicate()
+        succeed(bed, "cool", "run", "--hosts", "h1,h2,h3,h4", "--", os.path.join(bed.bin_dir, "cool-misuse"), "sum")
+        assert job.poll() is None, job.communicate()
+    finally:
+        end(job)
+
+
+def test_a_pair_of_files_that_does_not_match_is_not_used_and_told_once(make_bed):
+    bed = make_bed("tree:2x2")
+    certificate, other = (os.path.join(bed.certificates, name) for name in ("controller.pem", "tool.pem"))
+    with open(certificate, "rb") as f:
+        whole = f.read()
+    with open(other, "rb") as f:
+        wrong = f.read()
+    refused = "cannot be used; those of before still count"
+    with open(certificate, "wb") as f:
+        f.write(wrong)
+    wait_for(lambda: refused in log_of(bed, "controller"), "the controller tells")
+    succeed(bed, "cool", "topology")
+    before = log_of(bed, "controller").count(READ)
+    with open(certificate, "wb") as f:
+        f.write(whole)
+    bed.controller.signal(signal.SIGHUP)
+    wait_for(lambda: log_of(bed, "controller").count(READ) > before, "a signal makes it read them")
+    assert log_of(bed, "controller").count(refused) == 1
+    succeed(bed, "cool", "topology")
+
+
+def test_a_revoked_agents_session_ends_and_none_begins_until_it_has_another_certificate(make_bed):
+    bed = make_bed("tree:2x2")
+    certs(bed, "--node", "h4")
+    bed.restart_agent("h4", os.path.join(bed.certificates, "h4"))
+    bed.wait_until_joined()
+    job = barriers(bed, "h1", "h2", "h3")
+    try:
+        change(bed, ["controller"], "--revoke", "h4")
+        wait_for(lambda: "its certificate has been revoked" in log_of(bed, "controller"), "the controller ends the session")
+        wait_for(lambda: "our certificate has been revoked" in log_of(bed, "h4"), "the agent hears why it is refused")
+        assert "node h4: its agent has been away" in diagnosis(bed)
+        entry = next(c for c in bed.cool_json("certs", bed.certificates, "--list")["certificates"] if c["name"] == "h4")
+        assert entry["revoked"] and entry["bound_to"]["name"] == "h4"
+        certs(bed, "--node", "h4")
+        wait_for(lambda: "node h4: its agent has been away" not in diagnosis(bed), "it comes back with another certificate")
+        assert job.poll() is None, job.communicate()
+    finally:
+        end(job)
+
+
+def test_certificates_that_end_soon_are_told_of_by_log_metrics_doctor_and_tools(make_bed):
+    bed = make_bed("tree:2x2")
+    month = 30 * 86400
+    assert metric(bed, 'cool_certificate_expires_seconds{of="agent"}') > time.time() + month
+    change(bed, everybody(bed), "--renew", "--days", "20")
+    for name in ("controller", "h1"):
+        role = "controller" if name == "controller" else "agent"
+        wait_for(lambda: "the certificate of %s ends on" % role in log_of(bed, name), "its log tells")
+    assert metric(bed, 'cool_certificate_expires_seconds{of="controller"}') < time.time() + month
+    assert metric(bed, 'cool_certificate_expires_seconds{of="ca"}') > time.time() + month
+    asked = run(bed, "cool", "doctor")
+    assert asked.returncode == 1 and "certificate of controller: it ends on" in asked.stdout, asked.stdout
+    assert "the certificate of tool ends on" in asked.stderr, asked.stderr
+    bed.restart_agent("h4")
+    wait_for(lambda: "certificate of agent: it ends on" in diagnosis(bed), "so does a session's")
+    change(bed, everybody(bed), "--renew")
+    bed.restart_agent("h4")
+    wait_for(lambda: "it ends on" not in diagnosis(bed), "nothing ends soon any more")
+
+
+def test_a_switch_with_another_ones_certificate_is_turned_away_and_named(make_bed):
+    bed = make_bed("tree:2x2")
+    ours, other = (switch.name for switch in bed.network.net.switches[:2])
+    ids = {name: subprocess.check_output(["ovs-vsctl", "get", "bridge", name, "datapath-id"], text=True).strip().strip('"') for name in (ours, other)}
+
+    def shows(*folder):
+        files = (os.path.join(bed.certificates, *folder, name) for name in ("switch.key", "switch.pem", "ca.pem"))
+        subprocess.run(["ovs-vsctl", "set-ssl", *files], check=True)
+
+    def connects_anew(name):
+        subprocess.run(["ovs-vsctl", "del-controller", name], check=True)
+        subprocess.run(["ovs-vsctl", "set-controller", name, "ssl:127.0.0.1:6653"], check=True)
+
+    def connected(name):
+        return lambda: not any("switch %s is not connected" % name in w for w in bed.cool_json("topology")["warnings"])
+
+    certs(bed, "--switch", "%s=%s" % (ours, ids[ours]))
+    shows("switches", ours)
+    try:
+        connects_anew(other)
+        why = "it says that it is %s, but its certificate is for %s" % (ids[other], ids[ours])
+        wait_for(lambda: why in log_of(bed, "controller"), "the log names both")
+        assert why in diagnosis(bed)
+        assert metric(bed, 'cool_switch_refused_total{cause="impostor"}') >= 1
+        assert not connected(other)()
+        before = log_of(bed, "controller").count("switch %s connected" % ours)
+        connects_anew(ours)
+        wait_for(lambda: log_of(bed, "controller").count("switch %s connected" % ours) > before, "the switch whose it is is served")
+    finally:
+        shows()
+        connects_anew(other)
+    wait_for(connected(other), "it is served with its own certificate")
+
+
+def test_an_agent_registers_the_address_of_its_certificate_and_none_that_another_node_has(make_bed):
+    bed = make_bed("tree:2x2")
+    host = bed.network.net.get("h4")
+
+    def refusal(name):
+        done = subprocess.run(["mnexec", "-a", str(host.pid), os.path.join(bed.bin_dir, "cool-nodeagent"), "--name", name, "--interface",
+                               host.defaultIntf().name, "--udp-port", "0", "--tcp-port", "0", "--probe-port", "0", "--socket",
+                               os.path.join(bed.directory, name + ".sock"), "--controller", bed.controller_address(MANAGEMENT_ADDRESS),
+                               "--certs", os.path.join(bed.certificates, name)], capture_output=True, text=True, timeout=PATIENCE)
+        assert done.returncode == 1, done.stderr
+        return done.stderr
+
+    certs(bed, "--node", "h8=10.9.9.9,10.9.9.8", "--node", "h9=%s" % host.IP())
+    assert "the certificate of node h8 is for address 10.9.9.9, 10.9.9.8, the agent registers %s" % host.IP() in refusal("h8")
+    assert "node h9 registers %s, which node h4 has" % host.IP() in refusal("h9")

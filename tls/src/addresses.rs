@@ -1,0 +1,73 @@
+//! Addresses of which one serves, and nobody knows which.
+
+use http::Uri;
+use std::future::Future;
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+use tokio::task::JoinSet;
+use tokio::time::sleep;
+
+/// An address that has not answered yet keeps the next one waiting no longer (RFC 8305, section 5).
+const NEXT_AFTER: Duration = Duration::from_millis(250);
+
+/// Several addresses; clones are the same.
+#[derive(Clone, Debug)]
+pub(crate) struct Addresses {
+    uris: Arc<[Uri]>,
+    /// Which comes first in the next try: what has just been connected to may be there and not serve.
+    first: Arc<AtomicUsize>,
+}
+
+impl Addresses {
+    pub(crate) fn new(uris: Vec<Uri>) -> Addresses {
+        Addresses { uris: uris.into(), first: Arc::default() }
+    }
+
+    /// Connects to the first that takes the connection. One that is silent keeps the others waiting for a moment only.
+    pub(crate) async fn connect<S, F>(&self, connect: impl Fn(Uri) -> F) -> io::Result<S>
+    where
+        S: Send + 'static,
+        F: Future<Output = io::Result<S>> + Send + 'static,
+    {
+        let first = self.first.fetch_add(1, Ordering::Relaxed) % self.uris.len().max(1);
+        let (later, earlier) = self.uris.split_at(first);
+        let mut waiting = earlier.iter().chain(later);
+        let mut tries = JoinSet::new();
+        let mut failures = Vec::new();
+        loop {
+            let next = waiting.next();
+            if let Some(uri) = next.cloned() {
+                let connecting = connect(uri.clone());
+                tries.spawn(async move { connecting.await.map_err(|error| (uri, error)) });
+            }
+            tokio::select! {
+                Some(tried) = tries.join_next() => match tried.map_err(io::Error::other)? {
+                    Ok(stream) => return Ok(stream),
+                    Err(failure) => failures.push(failure),
+                },
+                () = sleep(NEXT_AFTER), if next.is_some() => {}
+                else => return Err(none_of(failures)),
+            }
+        }
+    }
+}
+
+/// The host of an address, without the brackets in which IPv6 addresses stand, and its port.
+pub(crate) fn host_and_port(uri: &Uri) -> io::Result<(&str, u16)> {
+    let host = uri.host().unwrap_or_default();
+    let host = host.strip_prefix('[').and_then(|h| h.strip_suffix(']')).unwrap_or(host);
+    let port = uri.port_u16().ok_or_else(|| io::Error::other("the address has no port"))?;
+    Ok((host, port))
+}
+
+/// Why no address has taken the connection.
+fn none_of(mut failures: Vec<(Uri, io::Error)>) -> io::Error {
+    if failures.len() == 1 {
+        return failures.remove(0).1;
+    }
+    let name = |uri: &Uri| uri.to_string().trim_end_matches('/').to_owned();
+    let text: Vec<String> = failures.iter().map(|(uri, error)| format!("{}: {error}", name(uri))).collect();
+    io::Error::other(text.join("; "))
+}

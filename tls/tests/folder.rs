@@ -1,0 +1,129 @@
+//! What `cool certs` makes, keeps, renews, revokes and lists in a folder.
+
+use cool_tls::make::{
+    CertificateEntry, CertificateRequest, Holder, drop_old_authority, list, make, new_authority, revoke,
+};
+use cool_tls::{Identity, Role};
+use std::fs;
+use std::net::IpAddr;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use tempfile::TempDir;
+
+fn request(holders: &[Holder]) -> CertificateRequest {
+    CertificateRequest { holders: holders.to_vec(), days: 30, renew: false }
+}
+
+fn made(holders: &[Holder]) -> TempDir {
+    let folder = TempDir::new().unwrap();
+    make(folder.path(), &request(holders)).unwrap();
+    folder
+}
+
+fn entry(folder: &Path, name: &str) -> CertificateEntry {
+    list(folder).unwrap().into_iter().find(|entry| entry.name == name).unwrap()
+}
+
+fn ip(text: &str) -> IpAddr {
+    text.parse().unwrap()
+}
+
+#[test]
+fn what_is_there_stays_unless_renewed_and_keys_are_for_their_owner_only() {
+    let ours = made(&[Holder::node("h1", vec![ip("10.0.0.1")])]);
+    let read = |name: &str| fs::read(ours.path().join(name)).unwrap();
+    let files = ["ca.pem", "agent.pem", "h1/agent.pem"];
+    let before = files.map(read);
+    let written =
+        make(ours.path(), &request(&["h1", "h2"].map(|name| Holder::node(name, Vec::new())))).unwrap();
+    let expected: Vec<PathBuf> = ["h2/agent.pem", "h2/agent.key"].map(|name| ours.path().join(name)).into();
+    assert_eq!(written, expected, "h1 keeps its address if none is named");
+    make(ours.path(), &CertificateRequest { renew: true, ..request(&[]) }).unwrap();
+    let after = files.map(read);
+    assert_eq!(after[0], before[0]);
+    assert!(after[1] != before[1] && after[2] != before[2]);
+    assert_eq!(entry(ours.path(), "h1").identity, Some(Identity::node("h1", vec![ip("10.0.0.1")])));
+    for key in ["ca.key", "controller.key", "h1/agent.key"] {
+        let mode = fs::metadata(ours.path().join(key)).unwrap().permissions().mode();
+        assert_eq!(mode & 0o777, 0o600, "{key}");
+    }
+}
+
+#[test]
+fn a_certificate_that_says_something_else_than_is_asked_for_is_made_anew() {
+    let ours = made(&[Holder::node("h1", Vec::new()), Holder::switch("s1", vec![1])]);
+    let holders = [Holder::node("h1", vec![ip("10.0.0.1"), ip("fd00::1")]), Holder::switch("s1", vec![2])];
+    make(ours.path(), &request(&holders)).unwrap();
+    for holder in holders {
+        assert_eq!(entry(ours.path(), &holder.name).identity, Some(holder.identity));
+    }
+}
+
+#[test]
+fn names_that_nobody_can_have_are_refused_and_told() {
+    let ours = made(&[]);
+    let bad = [Holder::node("../x", Vec::new()), Holder::user("../x"), Holder::switch(".x", vec![1])];
+    for bad in bad {
+        assert!(make(ours.path(), &request(&[bad])).unwrap_err().to_string().contains('x'));
+    }
+    for taken in ["agent", "users", "ca"] {
+        let refused = make(ours.path(), &request(&[Holder::node(taken, Vec::new())])).unwrap_err();
+        assert!(refused.to_string().contains(&format!("called {taken} here")), "{refused}");
+    }
+}
+
+#[test]
+fn all_certificates_of_a_name_are_revoked_also_those_renewed_since_and_others_are_not() {
+    let ours = made(&[Holder::node("h1", Vec::new()), Holder::node("h2", Vec::new())]);
+    make(ours.path(), &CertificateRequest { renew: true, ..request(&[]) }).unwrap();
+    assert_eq!(revoke(ours.path(), &["h1".into()]).unwrap(), 2);
+    assert!(entry(ours.path(), "h1").revoked && !entry(ours.path(), "h2").revoked);
+    assert!(ours.path().join("h2/revoked.pem").exists());
+    // Asked for again, it gets another one; renewing all does not bring it back.
+    make(ours.path(), &CertificateRequest { renew: true, ..request(&[]) }).unwrap();
+    assert!(entry(ours.path(), "h1").revoked);
+    make(ours.path(), &request(&[Holder::node("h1", Vec::new())])).unwrap();
+    assert!(!entry(ours.path(), "h1").revoked);
+    let says = revoke(ours.path(), &["h3".into()]).unwrap_err().to_string();
+    assert!(says.contains("h3") && says.contains("--list"), "{says}");
+    let says = revoke(ours.path(), &["ca".into()]).unwrap_err().to_string();
+    assert!(says.contains("ca"), "{says}");
+}
+
+#[test]
+fn a_new_ca_signs_beside_the_old_one_until_that_is_dropped() {
+    let ours = made(&[Holder::node("h1", Vec::new())]);
+    revoke(ours.path(), &["agent".into()]).unwrap();
+    let cas = || list(ours.path()).unwrap().into_iter().filter(|entry| entry.identity.is_none()).count();
+    let read = |name: &str| fs::read_to_string(ours.path().join(name)).unwrap();
+    assert!(drop_old_authority(ours.path()).unwrap_err().to_string().contains("no older one"));
+    new_authority(ours.path(), 30).unwrap();
+    assert_eq!(cas(), 2);
+    assert_eq!(read("h1/ca.pem"), read("ca.pem"));
+    assert!(new_authority(ours.path(), 30).unwrap_err().to_string().contains("--drop-old-ca"));
+    let says = drop_old_authority(ours.path()).unwrap_err().to_string();
+    assert!(says.contains("still of the old CA"), "{says}");
+    make(ours.path(), &CertificateRequest { renew: true, ..request(&[]) }).unwrap();
+    drop_old_authority(ours.path()).unwrap();
+    assert_eq!(cas(), 1);
+    assert!(!ours.path().join("old-ca.key").exists());
+    assert_eq!(read("h1/ca.pem"), read("ca.pem"));
+    assert_eq!(read("revoked.pem").matches("BEGIN X509 CRL").count(), 1);
+    assert!(entry(ours.path(), "agent").revoked, "what is revoked stays so");
+}
+
+#[test]
+fn a_key_of_another_ca_signs_nothing() {
+    let (ours, theirs) = (made(&[]), made(&[]));
+    fs::copy(theirs.path().join("ca.key"), ours.path().join("ca.key")).unwrap();
+    let says = make(ours.path(), &request(&[])).unwrap_err().to_string();
+    assert!(says.contains("ca.key: it is not the key"), "{says}");
+}
+
+#[test]
+fn a_list_shows_the_ca_the_roles_and_then_others_by_name() {
+    let ours = made(&[Holder::user("ann"), Holder::node("h1", Vec::new()), Holder::switch("s1", vec![1])]);
+    let names: Vec<String> = list(ours.path()).unwrap().into_iter().map(|entry| entry.name).collect();
+    assert_eq!(names, ["ca", "controller", "agent", "tool", "switch", "h1", "switches/s1", "users/ann"]);
+    assert_eq!(entry(ours.path(), "tool").identity, Some(Identity::of(Role::Tool)));
+}
