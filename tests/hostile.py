@@ -118,6 +118,7 @@ def read(interface, text):
     s = socket.socket(socket.AF_PACKET, socket.SOCK_RAW, socket.htons(0x0003))
     s.setsockopt(socket.SOL_SOCKET, SO_RCVBUFFORCE, 1 << 26)
     s.bind((interface, 0))
+    print("reading", flush=True)
     did = {"udp": 0, "tcp": 0, "read_udp": 0, "read_tcp": 0}
     ended = False
     while not ended:

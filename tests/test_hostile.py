@@ -85,6 +85,7 @@ def test_who_sees_the_wire_reads_what_passes_unless_agents_encrypt(make_bed, enc
     found = {}
     for protocol, plan in plans.items():
         reader = hostile(bed, "h2", "read", "h2-eth0", TEXT.strip())
+        assert reader.stdout.readline() == "reading\n"
         out = succeed(bed, "cool", "run", "-n", "4", "--ranks-per-node", "1", "--", os.path.join(bed.bin_dir, "cool-misuse"), "tell", plan, TEXT)
         did = end(reader)
         assert out.count("heard it") == 4 and did[protocol] > 20, (out, did)
