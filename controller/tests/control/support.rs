@@ -190,8 +190,7 @@ impl Controller {
             Some(all) => {
                 let folder = Folder::new(all.path().join(folder), role);
                 let credentials = Credentials::open(folder).unwrap();
-                // Its address is the endpoint's.
-                let (_, connector) = Connector::to("https://controller:1", Some(credentials)).unwrap();
+                let (_, connector) = Connector::to(&self.address.to_string(), Some(credentials)).unwrap();
                 endpoint.connect_with_connector(connector).await
             }
             None => endpoint.connect().await,
