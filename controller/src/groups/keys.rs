@@ -60,14 +60,16 @@ impl GroupKeys {
     /// # Errors
     /// If all have to, or some encrypt and some do not.
     pub fn of(&self, (group, epoch): (u64, u32), places: &[Place]) -> Result<Option<TaggedBy>, KeyError> {
-        let [encrypted, plain] = [true, false].map(|has| nodes(places, features::ENCRYPTION, has));
-        if !encrypted.is_empty() && !plain.is_empty() {
+        let encrypts = |place: &Place| place.session.agent.has(features::ENCRYPTION);
+        let encrypted = places.iter().all(encrypts);
+        if !encrypted && places.iter().any(encrypts) {
+            let [encrypted, plain] = [true, false].map(|has| nodes(places, features::ENCRYPTION, has));
             return Err(KeyError::Mixed { encrypted, plain });
         }
         let untagged = nodes(places, features::TAGS, false);
         if untagged.is_empty() {
             let key = self.secret.derive(format!("group {group} {epoch}").as_bytes());
-            return Ok(Some(TaggedBy { secret: secret(&key), encrypted: plain.is_empty() }));
+            return Ok(Some(TaggedBy { secret: secret(&key), encrypted }));
         }
         if self.required {
             return Err(KeyError::Untagged(untagged));
