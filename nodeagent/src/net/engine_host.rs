@@ -57,7 +57,7 @@ pub(super) struct Counters {
 pub(super) struct EngineHost {
     engine: Engine,
     me: AgentId,
-    /// The agent's own.
+    /// What is asked of who connects to this agent.
     security: LinkSecurity,
     tagger: Tagger<AesGcm>,
     ip: Ipv4Addr,
@@ -134,7 +134,7 @@ impl EngineHost {
         self.memories.get(range)
     }
 
-    /// The agent's own key.
+    /// What is asked of who connects to this agent.
     pub(super) fn security(&self) -> &LinkSecurity {
         &self.security
     }

@@ -31,7 +31,7 @@ pub(super) enum HandshakeError {
     Plain,
 }
 
-/// By which key two agents prove themselves, and whether nothing is to be said that is not encrypted.
+/// What an agent asks of who connects to it: that it knows this key, and perhaps that it encrypts.
 #[derive(Clone, Debug)]
 pub(super) struct LinkSecurity {
     pub(super) key: Key,
@@ -55,9 +55,10 @@ impl Records {
 pub(super) async fn initiate(
     stream: &mut TcpStream,
     me: &AgentId,
-    LinkSecurity { key, encrypt }: &LinkSecurity,
+    key: &Key,
+    encrypt: bool,
 ) -> Result<Option<Records>, HandshakeError> {
-    let (ephemeral, private_key) = ephemeral(*encrypt)?;
+    let (ephemeral, private_key) = ephemeral(encrypt)?;
     let initiator = Initiator::new(me, key.clone(), &ephemeral);
     let said = async {
         stream.write_all(initiator.hello()).await?;

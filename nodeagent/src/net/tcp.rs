@@ -1,10 +1,12 @@
 //! TCP connections to other agents: accepting, connecting, reading, writing.
 
+use super::cipher::AesGcm;
 use super::congestion::{Congestion, LinkEstimate};
 use super::handshake::{self, HandshakeError, LinkSecurity, Records};
 use super::{Event, Events, sockopt};
 use crate::engine::{Refusals, Refused, SharedSlice};
 use cool_engine::{AgentId, ConnectionId, MemoryRange, NodeId};
+use cool_transport::unicast::records::Opener;
 use cool_types::Key;
 use rustix::net::{RecvFlags, SendFlags};
 use socket2::{Domain, Protocol, SockRef, Socket, TcpKeepalive, Type};
@@ -171,8 +173,7 @@ async fn connect_once(
     };
     // What is said is short, and the other side waits for it.
     stream.set_nodelay(true)?;
-    let security = LinkSecurity { key: key.clone(), encrypt: *encrypt };
-    let records = handshake::initiate(&mut stream, me, &security).await?;
+    let records = handshake::initiate(&mut stream, me, key, *encrypt).await?;
     Ok((stream, records))
 }
 
@@ -182,7 +183,7 @@ pub(super) struct Connection {
     stream: Arc<TcpStream>,
     /// Bytes to come of the frame that has begun, and where they belong if that is known.
     pub(super) awaited: (u64, Option<MemoryRange>),
-    /// Where what is said is encrypted.
+    /// The records that all bytes go in; none on a connection that is not encrypted.
     records: Option<Records>,
     /// What the system did not take at once, and for how many bytes of frames it stands. Bounded by the engine, which has no more
     /// under way than a window.
@@ -251,8 +252,12 @@ impl Connection {
         if let Some(short) = payload.take_if(|payload| !(payload.is_long() && payload.is_mapped())) {
             short.append(0, short.bytes() as usize, &mut head);
         }
-        if self.records.is_some() {
-            return self.write_sealed(head, payload.as_ref());
+        if let Some(records) = &mut self.records {
+            if let Some(payload) = &payload {
+                payload.append(0, payload.bytes() as usize, &mut head);
+            }
+            let sealed = records.sealer.seal(&head);
+            return self.write_sealed(sealed, head.len() as u64);
         }
         let bytes = head.len() as u64 + payload.as_ref().map_or(0, SharedSlice::bytes);
         let written = if self.resting > 0 { 0 } else { self.write_now(&head, payload.as_ref()) };
@@ -273,23 +278,17 @@ impl Connection {
         written
     }
 
-    /// As [`Connection::write`], encrypted: a frame is written when its last record is.
-    fn write_sealed(&mut self, mut frame: Vec<u8>, payload: Option<&SharedSlice>) -> u64 {
-        if let Some(payload) = payload {
-            payload.append(0, payload.bytes() as usize, &mut frame);
-        }
-        let bytes = frame.len() as u64;
-        let Some(records) = &mut self.records else { return 0 };
-        let mut sealed = records.sealer.seal(&frame);
+    /// As [`Connection::write`], of the records of a frame: it is written when its last record is.
+    fn write_sealed(&mut self, mut sealed: Vec<u8>, frame_bytes: u64) -> u64 {
         let written = if self.resting > 0 { 0 } else { self.write_now(&sealed, None) };
         if written > 0 {
             self.wrote(written);
         }
         if written == sealed.len() as u64 {
-            return bytes;
+            return frame_bytes;
         }
         sealed.drain(..written as usize);
-        self.leave(sealed, bytes);
+        self.leave(sealed, frame_bytes);
         0
     }
 
@@ -331,8 +330,8 @@ impl Connection {
         (lacking, place): (u64, Option<SharedSlice>),
         tail: &mut [u8],
     ) -> io::Result<Came> {
-        if self.records.is_some() {
-            return self.read_sealed(place.as_ref(), tail);
+        if let Some(Records { opener, .. }) = &mut self.records {
+            return read_sealed((&self.stream, opener), &self.waiting, place.as_ref(), tail);
         }
         let place = place.filter(SharedSlice::is_mapped);
         if lacking > 0 {
@@ -358,58 +357,6 @@ impl Connection {
         came.map_or_else(|| Err(result.err().unwrap_or(io::ErrorKind::WouldBlock.into())), Ok)
     }
 
-    /// As [`Connection::read`], decrypted.
-    fn read_sealed(&mut self, place: Option<&SharedSlice>, tail: &mut [u8]) -> io::Result<Came> {
-        let Some(Records { opener, .. }) = &mut self.records else {
-            return Err(io::ErrorKind::WouldBlock.into());
-        };
-        let mut drained = false;
-        while opener.plain().map_err(io::Error::other)?.is_empty() {
-            if drained {
-                return Err(io::ErrorKind::WouldBlock.into());
-            }
-            let mut came = None;
-            let result = self.stream.try_io(Interest::READABLE, || {
-                let room = opener.room();
-                let bytes = rustix::net::recv(&*self.stream, &mut *room, RecvFlags::empty())?.0;
-                drained = bytes < room.len();
-                came = Some(bytes);
-                if drained { Err(io::ErrorKind::WouldBlock.into()) } else { Ok(()) }
-            });
-            match came {
-                None => return Err(result.err().unwrap_or(io::ErrorKind::WouldBlock.into())),
-                Some(0) => return Ok(Came { placed: 0, tail: 0, drained: true }),
-                Some(bytes) => opener.came(bytes),
-            }
-        }
-        let room = place.map_or(0, SharedSlice::bytes) as usize;
-        let (mut placed, mut tailed) = (0, 0);
-        loop {
-            let plain = opener.plain().map_err(io::Error::other)?;
-            let taken = match place {
-                Some(place) if placed < room => {
-                    let taken = plain.len().min(room - placed);
-                    place.write(placed as u64, &plain[..taken]);
-                    placed += taken;
-                    taken
-                }
-                _ => {
-                    let taken = plain.len().min(tail.len() - tailed);
-                    tail[tailed..tailed + taken].copy_from_slice(&plain[..taken]);
-                    tailed += taken;
-                    taken
-                }
-            };
-            if taken == 0 {
-                break;
-            }
-            opener.take(taken);
-        }
-        let waits = !opener.plain().map_err(io::Error::other)?.is_empty();
-        self.waiting.store(waits, Ordering::Relaxed);
-        Ok(Came { placed, tail: tailed, drained: drained && !waits })
-    }
-
     /// Lets the reader tell when more has come.
     pub(super) fn await_more(&mut self) {
         let (lacking, _) = self.awaited;
@@ -430,6 +377,60 @@ impl Drop for Connection {
     fn drop(&mut self) {
         self.reader.abort();
     }
+}
+
+/// As [`Connection::read`], decrypted; `waiting` is whether some of it is left.
+fn read_sealed(
+    (stream, opener): (&TcpStream, &mut Opener<AesGcm>),
+    waiting: &AtomicBool,
+    place: Option<&SharedSlice>,
+    tail: &mut [u8],
+) -> io::Result<Came> {
+    let mut drained = false;
+    while opener.plain().map_err(io::Error::other)?.is_empty() {
+        if drained {
+            return Err(io::ErrorKind::WouldBlock.into());
+        }
+        let mut came = None;
+        let result = stream.try_io(Interest::READABLE, || {
+            let room = opener.room();
+            let bytes = rustix::net::recv(stream, &mut *room, RecvFlags::empty())?.0;
+            drained = bytes < room.len();
+            came = Some(bytes);
+            if drained { Err(io::ErrorKind::WouldBlock.into()) } else { Ok(()) }
+        });
+        match came {
+            None => return Err(result.err().unwrap_or(io::ErrorKind::WouldBlock.into())),
+            Some(0) => return Ok(Came { placed: 0, tail: 0, drained: true }),
+            Some(bytes) => opener.came(bytes),
+        }
+    }
+    let room = place.map_or(0, SharedSlice::bytes) as usize;
+    let (mut placed, mut tailed) = (0, 0);
+    loop {
+        let plain = opener.plain().map_err(io::Error::other)?;
+        let taken = match place {
+            Some(place) if placed < room => {
+                let taken = plain.len().min(room - placed);
+                place.write(placed as u64, &plain[..taken]);
+                placed += taken;
+                taken
+            }
+            _ => {
+                let taken = plain.len().min(tail.len() - tailed);
+                tail[tailed..tailed + taken].copy_from_slice(&plain[..taken]);
+                tailed += taken;
+                taken
+            }
+        };
+        if taken == 0 {
+            break;
+        }
+        opener.take(taken);
+    }
+    let waits = !opener.plain().map_err(io::Error::other)?.is_empty();
+    waiting.store(waits, Ordering::Relaxed);
+    Ok(Came { placed, tail: tailed, drained: drained && !waits })
 }
 
 fn tune(stream: &TcpStream) -> io::Result<()> {
