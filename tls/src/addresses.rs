@@ -54,6 +54,14 @@ impl Addresses {
     }
 }
 
+/// A URL with a host and a port; `None` if it is none.
+pub(crate) fn parse(url: &str) -> Option<Uri> {
+    let uri: Uri = url.parse().ok()?;
+    let whole = uri.port().is_some() && uri.host().is_some_and(|host| !host.is_empty());
+    let known = matches!(uri.scheme_str(), Some("http" | "https"));
+    (whole && known).then_some(uri)
+}
+
 /// The host of an address, without the brackets in which IPv6 addresses stand, and its port.
 pub(crate) fn host_and_port(uri: &Uri) -> io::Result<(&str, u16)> {
     let host = uri.host().unwrap_or_default();

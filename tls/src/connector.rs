@@ -1,6 +1,6 @@
 //! The side that connects: agents and tools to the controller, as a connector for tonic.
 
-use crate::addresses::{Addresses, host_and_port};
+use crate::addresses::{self, Addresses, host_and_port};
 use crate::credentials::Credentials;
 use crate::explain::explained;
 use crate::role::{Identity, Role};
@@ -54,15 +54,11 @@ impl Connector {
     fn uri(address: &str, credentials: Option<&Credentials>) -> Result<Uri, AddressError> {
         let scheme = if credentials.is_none() { "http" } else { "https" };
         let url = if address.contains("://") { address.to_owned() } else { format!("{scheme}://{address}") };
-        let uri: Uri = url.parse().map_err(|_| AddressError::Malformed(address.to_owned()))?;
-        if uri.port().is_none() || uri.host().is_none_or(str::is_empty) {
-            return Err(AddressError::Malformed(address.to_owned()));
-        }
-        match (uri.scheme_str(), credentials) {
-            (Some("https"), None) => Err(AddressError::Secured(url)),
-            (Some("http"), Some(_)) => Err(AddressError::Plaintext(url)),
-            (Some("https" | "http"), _) => Ok(uri),
-            _ => Err(AddressError::Malformed(address.to_owned())),
+        let uri = addresses::parse(&url).ok_or_else(|| AddressError::Malformed(address.to_owned()))?;
+        match (uri.scheme_str() == Some("https"), credentials) {
+            (true, None) => Err(AddressError::Secured(url)),
+            (false, Some(_)) => Err(AddressError::Plaintext(url)),
+            _ => Ok(uri),
         }
     }
 

@@ -1,7 +1,7 @@
 //! Connections to services of others, as etcd: each is known by the host in its address and by a CA of its own. A connector for
 //! tonic, too. The files are read once.
 
-use crate::addresses::{Addresses, host_and_port};
+use crate::addresses::{self, Addresses, host_and_port};
 use crate::provider;
 use core::pin::Pin;
 use core::task::{Context, Poll};
@@ -72,7 +72,10 @@ impl ServiceConnector {
         addresses: &str,
         certificates: Option<&ServiceCertificates>,
     ) -> Result<(Uri, ServiceConnector), ServiceAddressError> {
-        let uris: Vec<Uri> = addresses.split(',').map(service_uri).collect::<Result<_, _>>()?;
+        let uri = |address: &str| {
+            addresses::parse(address.trim()).ok_or_else(|| ServiceAddressError::Malformed(address.to_owned()))
+        };
+        let uris: Vec<Uri> = addresses.split(',').map(uri).collect::<Result<_, _>>()?;
         // Splitting gives at least one.
         let first = uris[0].clone();
         if uris.iter().any(|uri| uri.scheme() != first.scheme()) {
@@ -116,14 +119,6 @@ impl tower_service::Service<Uri> for ServiceConnector {
             connected.map(TokioIo::new)
         })
     }
-}
-
-fn service_uri(address: &str) -> Result<Uri, ServiceAddressError> {
-    let malformed = || ServiceAddressError::Malformed(address.to_owned());
-    let uri: Uri = address.trim().parse().map_err(|_| malformed())?;
-    let whole = uri.port().is_some() && uri.host().is_some_and(|host| !host.is_empty());
-    let known = matches!(uri.scheme_str(), Some("http" | "https"));
-    if whole && known { Ok(uri) } else { Err(malformed()) }
 }
 
 impl ServiceCertificates {
