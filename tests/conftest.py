@@ -71,6 +71,14 @@ def end_controller(bed, number=signal.SIGTERM):
     bed.daemons.remove(bed.controller)
 
 
+def end_agent(bed, name):
+    """Ends an agent in order; it may be started again."""
+    agent = bed.agents[name]
+    agent.signal(signal.SIGTERM)
+    agent.process.wait(PATIENCE)
+    bed.daemons.remove(agent)
+
+
 def run(bed, *command, timeout=PATIENCE):
     """Runs a command in the testbed; returns the finished process with its output as text."""
     return bed.run(command, capture_output=True, text=True, timeout=timeout)

@@ -1,7 +1,5 @@
 """`cool doctor` says what is wrong with a deployment, and nothing if nothing is."""
-import signal
-
-from conftest import PATIENCE, run, succeed, wait_for
+from conftest import end_agent, run, succeed, wait_for
 
 
 def finds(bed, *words):
@@ -29,9 +27,7 @@ def test_a_node_without_an_agent_is_a_port_that_says_nothing(make_bed):
     bed = make_bed("tree:2x2")
     link = next(l for l in bed.description["links"] if "h3" in (l["a"], l["b"]))
     switch = link["a"] if link["b"] == "h3" else link["b"]
-    bed.agents["h3"].signal(signal.SIGTERM)
-    bed.agents["h3"].process.wait(PATIENCE)
-    bed.daemons.remove(bed.agents["h3"])
+    end_agent(bed, "h3")
     wait_for(lambda: finds(bed, "switch %s" % switch, "no LLDP is heard from port"), "the port is named")
     bed.start_agent("h3")
     bed.wait_until_joined()

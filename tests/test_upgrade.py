@@ -7,8 +7,8 @@ import signal
 
 import pytest
 import testbed
-from conftest import PATIENCE, end_controller, log_of, succeed, wait_for
-from test_jobs import ended, running, start
+from conftest import end_agent, end_controller, log_of, succeed, wait_for
+from test_jobs import ended, racks, running, start
 from test_recovery import whole
 
 BEFORE = os.environ.get("COOL_BEFORE")
@@ -41,17 +41,12 @@ def test_a_cluster_is_upgraded_program_by_program_while_jobs_run(make_bed):
     # Its own agents are upgraded last: those of the other rack go first, while it runs.
     job.send_signal(signal.SIGINT)
     ended(job)
-    racks = {}
-    for node in bed.cool_json("topology")["nodes"]:
-        racks.setdefault(node["rack"], []).append(node["name"])
-    for rack, other in (sorted(racks), sorted(racks, reverse=True)):
+    found = racks(bed)
+    for rack, other in (sorted(found), sorted(found, reverse=True)):
         job = start(bed, os.path.join(BEFORE, "cool"), "run", "--racks", str(other), "--ranks-per-node", "1", "--", os.path.join(BEFORE, "cool-misuse"), "barriers")
         assert "started" in job.stdout.readline()
-        for name in racks[rack]:
-            agent = bed.agents[name]
-            agent.signal(signal.SIGTERM)
-            agent.process.wait(PATIENCE)
-            bed.daemons.remove(agent)
+        for name in found[rack]:
+            end_agent(bed, name)
             bed.start_agent(name)
             wait_for(lambda: whole(bed), "the agent of %s is taken in" % name)
             both(bed)

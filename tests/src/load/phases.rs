@@ -113,21 +113,17 @@ impl Stage {
     /// Waits until the controller says that it has found all switches' links and all nodes.
     async fn found(&self, grpc: SocketAddr) -> Result<(), String> {
         let mut client = ask(grpc).await?;
-        let end = Instant::now() + PATIENCE;
-        loop {
+        until_nothing_is_wrong(async || {
             let topology =
                 client.get_topology(TopologyRequest {}).await.map_err(|s| s.message().to_owned())?;
             let topology = topology.into_inner();
             let located = topology.nodes.iter().filter(|node| node.located).count();
             let (links, plan) = (topology.links.len(), &self.fabric.plan);
-            if located == plan.hosts.len() && links == plan.links {
-                return Ok(());
-            }
-            if Instant::now() >= end {
-                return Err(format!("the controller knows {links} links and has located {located} nodes"));
-            }
-            tokio::time::sleep(ASK).await;
-        }
+            let found = located == plan.hosts.len() && links == plan.links;
+            let wrong = || format!("the controller knows {links} links and has located {located} nodes");
+            Ok((!found).then(wrong))
+        })
+        .await
     }
 
     /// Whether anything that is played has failed.
@@ -176,18 +172,13 @@ impl Stage {
         self.fabric.until("the end of brief groups", PATIENCE, |counts| held(counts) == before).await?;
         let mut client = ask(grpc).await?;
         // Switches hold the same for groups of the same nodes, so the last of them end unnoticed there.
-        let end = Instant::now() + PATIENCE;
-        loop {
+        until_nothing_is_wrong(async || {
             let groups = client.list_groups(GroupsRequest {}).await.map_err(|s| s.message().to_owned())?;
             let (left, kept) = (groups.into_inner().groups.len(), load.groups);
-            if left == kept {
-                return Ok(());
-            }
-            if Instant::now() >= end {
-                return Err(format!("{left} groups are left of {kept} and those that came and went"));
-            }
-            tokio::time::sleep(ASK).await;
-        }
+            let wrong = || format!("{left} groups are left of {kept} and those that came and went");
+            Ok((left != kept).then(wrong))
+        })
+        .await
     }
 
     /// Links fail one after the other and come back; returns how long each failure was worked on.
@@ -305,6 +296,20 @@ pub(crate) async fn packets(plan: Plan, openflow: SocketAddr, pid: Option<u32>) 
 
 fn seconds(since: Instant) -> Value {
     json!((since.elapsed().as_secs_f64() * 100.0).round() / 100.0)
+}
+
+/// Asks the controller again and again until nothing is wrong any more; fails with what still is when patience is over.
+async fn until_nothing_is_wrong(
+    mut ask: impl AsyncFnMut() -> Result<Option<String>, String>,
+) -> Result<(), String> {
+    let end = Instant::now() + PATIENCE;
+    while let Some(wrong) = ask().await? {
+        if Instant::now() >= end {
+            return Err(wrong);
+        }
+        tokio::time::sleep(ASK).await;
+    }
+    Ok(())
 }
 
 fn ms(time: Duration) -> Value {
