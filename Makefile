@@ -4,7 +4,7 @@
 # For developers: make test-quick (without root, a few minutes at most), make lint (both are part of CONTRIBUTING.md).
 # Measurements: make bench-quick (under 10 minutes), make bench (BENCH=... gives its options); predictions beside
 # measurements, written to docs/calibration.md: make calibrate; 500 random faults under running collectives, 25 minutes:
-# make faults (FAULTS="--faults 100 --seed 7")
+# make faults (FAULTS="--faults 100 --seed 7"); an hour of all that happens to a cluster under jobs of three users: make day
 
 SUDO := $(if $(filter 0,$(shell id -u)),,sudo)
 NETWORK_PACKAGES := gcc libc6-dev mininet openvswitch-switch ethtool iptables iproute2 procps python3
@@ -18,7 +18,7 @@ QUICK := $(TARGET)/quick
 # Modules of end-to-end tests that run side by side; they mostly wait for the emulated links.
 WORKERS := 2
 
-.PHONY: demo test test-quick unit documented end-to-end bench bench-quick bench-kmeans recovery faults load calibrate lint release bindings packages-demo packages-test packages-bench
+.PHONY: demo test test-quick unit documented end-to-end bench bench-quick bench-kmeans recovery faults day load calibrate lint release bindings packages-demo packages-test packages-bench
 
 demo: packages-demo
 	cargo build --profile quick --package cool-cli --package cool-controller --package cool-nodeagent --package cool-kmeans --bins
@@ -76,6 +76,10 @@ load: release
 # Who is told what and when after random faults, and whether the survivors go on: docs/guide.md
 faults: packages-bench release
 	$(SUDO) bench/faults.py $(FAULTS)
+
+# Controllers, agents, links, certificates, logs and a hostile user, while jobs run: bench/day.py --help
+day: packages-test release
+	$(SUDO) bench/day.py $(DAY)
 
 calibrate: packages-bench release
 	$(SUDO) bench/calibrate.py $(CALIBRATE)

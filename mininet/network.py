@@ -32,7 +32,8 @@ class Network:
     def __init__(self, topology, host_mbit=0.0, uplink_mbit=0.0, loss=0.0, mtu=1500, bofuss=False):
         setLogLevel("critical")
         self.host_mbit, self.uplink_mbit, self.loss, self.mtu = host_mbit, uplink_mbit, loss, mtu
-        self.management_links = []
+        # Of hosts, by their names.
+        self.management_addresses = {}
         topo = topologies.parse(topology)
         remove_stale_interfaces(topo)
         switch = Bofuss if bofuss else partial(OVSSwitch, datapath="user", failMode="secure", protocols="OpenFlow13")
@@ -55,8 +56,8 @@ class Network:
 
     def stop(self):
         self.net.stop()
-        for link in self.management_links:
-            subprocess.run(["ip", "link", "delete", link], capture_output=True)  # gone already with its host
+        for host in self.management_addresses:
+            subprocess.run(["ip", "link", "delete", management_link(host)], capture_output=True)  # gone already with its host
 
     def mbit(self, link):
         """The rate of a link in Mbit/s: its own, or that of its kind; 0 if it is not shaped."""
@@ -115,16 +116,25 @@ class Network:
 
     def _connect_management(self, host, address):
         """A link between the host's namespace and the root namespace, where the controller is."""
-        outside = "m-" + host.name
-        self.management_links.append(outside)
+        outside = management_link(host.name)
+        self.management_addresses[host.name] = address
         subprocess.run(["ip", "link", "delete", outside], capture_output=True)  # of a testbed that was killed outright
         sh("ip", "link", "add", outside, "type", "veth", "peer", "name", "mgmt0", "netns", str(host.pid))
         sh("ip", "address", "add", MANAGEMENT_ADDRESS + "/32", "dev", outside)
-        sh("ip", "link", "set", outside, "up")
-        sh("ip", "route", "add", address + "/32", "dev", outside, "src", MANAGEMENT_ADDRESS)
         self.run_in(host, "ip", "address", "add", address + "/32", "dev", "mgmt0")
         self.run_in(host, "ip", "link", "set", "mgmt0", "up")
+        self.restore_management(host.name)
         self.run_in(host, "ip", "route", "add", MANAGEMENT_ADDRESS + "/32", "dev", "mgmt0")
+
+    def cut_management(self, host):
+        """The host's agent and the controller do not hear each other; data links are as they were."""
+        sh("ip", "link", "set", management_link(host), "down")
+
+    def restore_management(self, host):
+        outside = management_link(host)
+        sh("ip", "link", "set", outside, "up")
+        # It went with the link.
+        sh("ip", "route", "replace", self.management_addresses[host] + "/32", "dev", outside, "src", MANAGEMENT_ADDRESS)
 
     def describe(self):
         """The network as plain data, for programs that run inside the testbed (COOL_TESTBED)."""
@@ -137,6 +147,11 @@ class Network:
         a, b = (link.intf1, link.intf2) if is_switch(link.intf1.node) else (link.intf2, link.intf1)
         return {"a": a.node.name, "a_port": a.node.ports[a], "a_intf": a.name, "b": b.node.name, "b_port": b.node.ports[b],
                 "b_intf": b.name, "kind": "uplink" if is_uplink(link) else "host", "mbit": self.mbit(link)}
+
+
+def management_link(host):
+    """The end of its management link where the controller is."""
+    return "m-" + host
 
 
 def remove_stale_interfaces(topo):

@@ -30,6 +30,9 @@ GRPC_PORT = 7400
 PAGES_PORT = 7480  # of the controller and, each on its own host, of the agents
 LOCK = "/run/lock/cool-testbed.lock"
 BUILD_SECONDS = 180
+# Seconds within which whatever is awaited comes, however busy the machine is, or it hangs. What nobody waits for in vain may be
+# long: it costs nothing.
+PATIENCE = 300
 # Agents of a laboratory may be root, by this variable, which programs of before do not mind; those beside users are not.
 os.environ.setdefault("COOL_ALLOW_ROOT", "1")
 # Lets a program see accounts that the machine does not have ($0, $1), and cgroups of version 2 or none (filesystem $2), in a mount
@@ -60,6 +63,15 @@ def deadline(seconds, what):
         signal.signal(signal.SIGALRM, before)
 
 
+def wait_for(condition, what, seconds=PATIENCE):
+    """Polls what no program tells of: counters, logs, what the controller shows."""
+    end = time.monotonic() + seconds
+    while not condition():
+        if time.monotonic() > end:
+            raise Failure("not within %d s: %s" % (seconds, what))
+        time.sleep(0.05)
+
+
 class Daemon:
     """A process that the testbed started and ends, its log in a file."""
 
@@ -84,6 +96,14 @@ def check_programs(folder):
     for program in ("cool", "cool-controller", "cool-nodeagent"):
         if not os.access(os.path.join(folder, program), os.X_OK):
             raise Failure("%s is not in %s: cargo build --release --workspace, or name another folder with --bin" % (program, folder))
+
+
+def install(file, folder, owner=0):
+    """A copy of the file in the folder, in the place of one that is there, whole at any time."""
+    made = os.path.join(folder, os.path.basename(file))
+    shutil.copy(file, made + ".new")
+    os.chown(made + ".new", owner, owner)
+    os.rename(made + ".new", made)
 
 
 def stop_all(daemons, grace=5.0):
@@ -183,25 +203,35 @@ class Testbed:
         """Prepares what users other than root need to come through to, and what the agents' account has."""
         os.chmod(self.directory, 0o711)
         os.chown(self.directory, AGENT_UID, AGENT_UID)
-        self.event_log = os.path.join(self.directory, "events.jsonl")
         self.public, self.agent_certificates = (os.path.join(self.directory, name) for name in ("public", "agent"))
         os.mkdir(self.public, 0o755)
-        shutil.copy(os.path.join(self.bin_dir, "cool-nodeagent"), self.public)
         os.mkdir(self.agent_certificates, 0o700)
-        for name in ("ca.pem", "agent.pem", "agent.key"):
-            shutil.copy(os.path.join(self.certificates, name), self.agent_certificates)
-            os.chown(os.path.join(self.agent_certificates, name), AGENT_UID, AGENT_UID)
         os.chown(self.agent_certificates, AGENT_UID, AGENT_UID)
+        self.install_agent()
+        self.install_agent_certificates()
         own = "%s:x:%d:" % (AGENT_USER, AGENT_UID)
         for name, more, text in (("passwd", "%d::/:/bin/false" % AGENT_UID, self.users[0]), ("group", "", self.users[1])):
             with open("/etc/" + name) as f, open(os.path.join(self.directory, name), "w") as made:
                 made.write(f.read() + own + more + "\n" + text)
+
+    def install_agent(self):
+        """The agents' program, where their account may run it; agents that run have the one of before until they are started anew."""
+        install(os.path.join(self.bin_dir, "cool-nodeagent"), self.public)
+
+    def install_agent_certificates(self):
+        """What agents go by; the key comes last."""
+        for name in ("ca.pem", "agent.pem", "agent.key"):
+            install(os.path.join(self.certificates, name), self.agent_certificates, AGENT_UID)
 
     def with_accounts(self):
         """The beginning of a command that knows the users."""
         files = (os.path.join(self.directory, name) for name in ("passwd", "group"))
         # The shell's $0 and $1 are the files; a shift by 2 leaves the command.
         return ["unshare", "--mount", "sh", "-c", ACCOUNTS, *files, "tmpfs" if self.hide_cgroups else "cgroup2"]
+
+    def event_log(self, controller="controller"):
+        """Where a controller writes what happens, if there are users."""
+        return os.path.join(self.directory, controller + "-events.jsonl")
 
     def launcher_socket(self, name):
         return os.path.join(self.directory, name + ".launcher")
@@ -268,7 +298,7 @@ class Testbed:
         """Starts a controller; one beside another has a name of its own, and ports that are higher by the offset."""
         command = [os.path.join(self.bin_dir, "cool-controller"), "--openflow", "0.0.0.0:%d" % (OPENFLOW_PORT + offset),
                    "--grpc", "0.0.0.0:%d" % (GRPC_PORT + offset), "--http", "127.0.0.1:%d" % (PAGES_PORT + offset), *self.security(),
-                   *self.controller_flags, *(("--event-log", self.event_log) if self.users else ())]
+                   *self.controller_flags, *(("--event-log", self.event_log(name)) if self.users else ())]
         if self.lldp_ms:
             command += ["--lldp-interval-ms", str(self.lldp_ms)]
         for kind in ("host", "uplink") if self.tell_rates else ():
@@ -321,20 +351,24 @@ class Testbed:
         done = subprocess.run(["cool", *arguments, "--json"], env=self.environment(), capture_output=True, text=True, timeout=30)
         return json.loads(done.stdout) if done.returncode == 0 else None
 
+    def found(self):
+        """How many nodes the controller has located, and how many links between switches it has found."""
+        seen = self.cool_json("topology") or {"nodes": [], "links": []}
+        return sum(n["located"] for n in seen["nodes"]), len(seen["links"])
+
+    def whole(self):
+        """Whether the controller has located every host and found every link."""
+        return self.found() == (len(self.network.net.hosts), len(self.network.uplinks()))
+
     def wait_until_joined(self):
-        """Waits until the controller has located every host and found every link."""
+        """Waits until the network is whole, while all programs run."""
         end = time.monotonic() + self.join_timeout
-        while True:
+        while not self.whole():
             for daemon in self.daemons:
                 daemon.check()
-            seen = self.cool_json("topology") or {"nodes": [], "links": []}
-            located = [n for n in seen["nodes"] if n["located"]]
-            uplinks = [l for l in self.description["links"] if l["kind"] == "uplink"]
-            if len(located) == len(self.description["hosts"]) and len(seen["links"]) == len(uplinks):
-                return
             if time.monotonic() > end:
-                raise Failure("after %g s %d of %d nodes are located and %d of %d links between switches found (--logs FOLDER keeps "
-                              "the logs)" % (self.join_timeout, len(located), len(self.description["hosts"]), len(seen["links"]), len(uplinks)))
+                raise Failure("after %g s %d nodes are located and %d links between switches found, of %d and %d (--logs FOLDER keeps the logs)"
+                              % (self.join_timeout, *self.found(), len(self.network.net.hosts), len(self.network.uplinks())))
             time.sleep(0.1)
 
     def wait_until_measured(self, timeout=10.0):

@@ -6,7 +6,6 @@ import contextlib
 import os
 import signal
 import sys
-import time
 
 import pytest
 
@@ -15,13 +14,10 @@ sys.path[:0] = [os.path.join(ROOT, "mininet"), os.path.join(ROOT, "bench")]
 import ovs  # noqa: E402
 import peers  # noqa: E402
 import testbed  # noqa: E402
+from testbed import PATIENCE, wait_for  # noqa: E402, F401
 
 # Whoever ends the tests early ends them as Ctrl-C does, which removes the emulated network.
 signal.signal(signal.SIGTERM, signal.default_int_handler)
-
-# Seconds within which whatever is awaited comes, however busy the machine is, or it hangs. What no test waits for in vain may be
-# long: it costs nothing.
-PATIENCE = 300
 
 
 def pytest_configure(config):
@@ -89,14 +85,6 @@ def succeed(bed, *command, timeout=PATIENCE):
     done = run(bed, *command, timeout=timeout)
     assert done.returncode == 0, "%s: status %d\n%s%s" % (" ".join(command), done.returncode, done.stdout, done.stderr)
     return done.stdout
-
-
-def wait_for(condition, what, seconds=PATIENCE):
-    """Polls what no program tells of: counters, logs, what the controller shows."""
-    end = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < end, "not within %d s: %s" % (seconds, what)
-        time.sleep(0.05)
 
 
 def log_of(bed, name):

@@ -9,7 +9,7 @@ import time
 import pytest
 from conftest import PATIENCE, end_controller, log_of, run, succeed, wait_for
 from test_jobs import ended, lines, running, start
-from test_recovery import multicast, whole
+from test_recovery import multicast
 
 # What each rank runs: it ends when the file is there.
 UNTIL = "echo up; until test -e %s; do sleep 0.1; done; echo down"
@@ -84,16 +84,15 @@ def finish(bed, job, stop):
 
 
 @contextlib.contextmanager
-def management_down(hosts):
+def management_down(bed, hosts):
     """The management links of hosts are down."""
     for host in hosts:
-        subprocess.check_call(["ip", "link", "set", "m-" + host, "down"])
+        bed.network.cut_management(host)
     try:
         yield
     finally:
-        for number, host in ((int(host[1:]) + 1, host) for host in hosts):
-            subprocess.check_call(["ip", "link", "set", "m-" + host, "up"])
-            subprocess.check_call(["ip", "route", "replace", "10.255.0.%d/32" % number, "dev", "m-" + host, "src", "10.255.0.1"])
+        for host in hosts:
+            bed.network.restore_management(host)
 
 
 def away(bed):
@@ -102,10 +101,10 @@ def away(bed):
 
 def test_a_node_that_is_cut_off_from_its_controller_for_a_while_keeps_all_it_has(make_bed):
     bed = make_bed("tree:2x2", lldp_ms=400)
-    wait_for(lambda: whole(bed), "the network is whole")
+    wait_for(bed.whole, "the network is whole")
     job, stop = job_on_all(bed, "blink")
     before, since = settled(bed), time.monotonic()
-    with management_down(["h1"]):
+    with management_down(bed, ["h1"]):
         wait_for(lambda: away(bed) == {"h1"}, "the agent of h1 is away")
         assert "its agent away for" in succeed(bed, "cool", "topology")
         examined = subprocess.run(["cool", "doctor"], env=bed.environment(), capture_output=True, text=True, timeout=PATIENCE)
@@ -122,13 +121,13 @@ def test_a_node_that_is_cut_off_from_its_controller_for_a_while_keeps_all_it_has
 
 def test_a_network_that_is_cut_off_from_its_controller_for_longer_than_the_grace_time_goes_on(make_bed):
     bed = make_bed("tree:2x2", lldp_ms=400, controller_flags=("--agent-grace", str(GRACE)))
-    wait_for(lambda: whole(bed), "the network is whole")
+    wait_for(bed.whole, "the network is whole")
     job, stop = job_on_all(bed, "cut")
     before, since = settled(bed), time.monotonic()
     cut = ["-p", "tcp", "--dport", "6653", "-j", "DROP"]
     subprocess.check_call(["iptables", "-I", "INPUT", *cut])
     try:
-        with management_down([h.name for h in bed.network.net.hosts]):
+        with management_down(bed, [h.name for h in bed.network.net.hosts]):
             wait_for(lambda: len(away(bed)) == 4, "all agents are away")
             wait_for(lambda: sum("is not connected" in w for w in bed.cool_json("topology")["warnings"]) == 3, "no switch is connected")
             end = time.monotonic() + 2 * GRACE
@@ -138,7 +137,7 @@ def test_a_network_that_is_cut_off_from_its_controller_for_longer_than_the_grace
             assert len(running(bed)) == 1, log_of(bed, "controller")
     finally:
         subprocess.check_call(["iptables", "-D", "INPUT", *cut])
-    wait_for(lambda: not away(bed) and whole(bed), "the network is whole again")
+    wait_for(lambda: not away(bed) and bed.whole(), "the network is whole again")
     assert settled(bed) == before
     untouched(bed, before, since)
     finish(bed, job, stop)
@@ -147,7 +146,7 @@ def test_a_network_that_is_cut_off_from_its_controller_for_longer_than_the_grace
 @pytest.mark.parametrize("how", ["killed", "unplugged"])
 def test_a_node_that_is_gone_is_given_up_before_the_grace_time_is_over(make_bed, how):
     bed = make_bed("tree:2x2", lldp_ms=400, controller_flags=("--agent-grace", "86400"))
-    wait_for(lambda: whole(bed), "the network is whole")
+    wait_for(bed.whole, "the network is whole")
     job, stop = job_on_all(bed, how)
     if how == "killed":
         bed.agents["h1"].signal(signal.SIGKILL)
@@ -155,24 +154,24 @@ def test_a_node_that_is_gone_is_given_up_before_the_grace_time_is_over(make_bed,
     else:
         link = next(l for l in bed.network.net.links if "h1" in (l.intf1.node.name, l.intf2.node.name))
         at_switch = next(i for i in (link.intf1, link.intf2) if i.node.name != "h1")
-        with management_down(["h1"]):
+        with management_down(bed, ["h1"]):
             subprocess.check_call(["ip", "link", "set", at_switch.name, "down"])
             status, _, errors = ended(job)
             subprocess.check_call(["ip", "link", "set", at_switch.name, "up"])
     assert status == 1 and "node h1 is gone: the connection to its agent broke, and no switch hears it" in errors, errors
     bed.restart_agent("h1")
-    wait_for(lambda: whole(bed) and not away(bed), "the network is whole again")
+    wait_for(lambda: bed.whole() and not away(bed), "the network is whole again")
 
 
 def test_an_agent_that_is_stopped_in_order_leaves_at_once(make_bed):
     bed = make_bed("tree:2x2", lldp_ms=400, controller_flags=("--agent-grace", "86400"))
-    wait_for(lambda: whole(bed), "the network is whole")
+    wait_for(bed.whole, "the network is whole")
     job, _ = job_on_all(bed, "left")
     bed.agents["h1"].signal(signal.SIGTERM)
     status, _, errors = ended(job)
     assert status == 1 and "node h1 is gone: its agent has left" in errors, errors
     bed.restart_agent("h1")
-    wait_for(lambda: whole(bed), "the network is whole again")
+    wait_for(bed.whole, "the network is whole again")
 
 
 def restarted_in_order(bed):
@@ -183,7 +182,7 @@ def restarted_in_order(bed):
 
 def test_jobs_and_collectives_go_on_while_the_controller_is_restarted_in_order(make_bed):
     bed = make_bed("leafspine:2x2x4", host_mbit=50, uplink_mbit=50, lldp_ms=400)
-    wait_for(lambda: whole(bed), "the network is whole")
+    wait_for(bed.whole, "the network is whole")
     job, stop = job_on_all(bed, "restart")
     before = multicast(bed)
     bench = start(bed, "cool", "bench", "--ops", "bcast", "--bytes", "64M", "--reps", "1", "--warmup", "0", "--json")
@@ -197,12 +196,12 @@ def test_jobs_and_collectives_go_on_while_the_controller_is_restarted_in_order(m
     restarted_in_order(bed)
     assert "goes on" in finish(bed, job, stop)
     assert running(bed) == []
-    wait_for(lambda: whole(bed), "the network is whole")
+    wait_for(bed.whole, "the network is whole")
 
 
 def test_a_drained_controller_starts_nothing_and_all_jobs_can_be_cancelled(make_bed):
     bed = make_bed("tree:2x2", lldp_ms=400)
-    wait_for(lambda: whole(bed), "the network is whole")
+    wait_for(bed.whole, "the network is whole")
     one, other = (start(bed, "cool", "run", "-n", "2", "--", "sh", "-c", "echo up; sleep 1000") for _ in range(2))
     lines(one, 2), lines(other, 2)
     drain = start(bed, "cool", "drain")

@@ -57,7 +57,7 @@ class Counting:
 
 def test_a_job_whose_caller_is_cut_off_from_the_controller_goes_on_and_every_line_is_heard(make_bed):
     bed = make_bed("tree:2x2", lldp_ms=1000)
-    wait_for(lambda: whole(bed), "the network is whole")
+    wait_for(bed.whole, "the network is whole")
     host = bed.network.net.get("h1")
     job = Counting(bed, "cut", ("mnexec", "-a", str(host.pid)), COOL_CONTROLLER=bed.controller_address(network.MANAGEMENT_ADDRESS))
     with management_down(["h1"]):
@@ -74,9 +74,9 @@ def test_a_job_whose_caller_is_cut_off_from_the_controller_goes_on_and_every_lin
 
 def test_no_line_is_heard_twice_or_lost_unsaid_when_the_controller_is_killed_or_stopped(make_bed):
     bed = make_bed("tree:2x2", lldp_ms=1000)
-    wait_for(lambda: whole(bed), "the network is whole")
+    wait_for(bed.whole, "the network is whole")
     for mark, restart in (("stopped", restarted_in_order), ("killed", lambda bed: killed_controller(bed, None))):
-        wait_for(lambda: whole(bed), "the network is whole")
+        wait_for(bed.whole, "the network is whole")
         job = Counting(bed, mark)
         restart(bed)
         wait_for(lambda: bed.cool_json("jobs") and any(j["state"] == "running" for j in running(bed)), "the job is taken over")
@@ -98,7 +98,7 @@ def test_a_job_ends_when_its_caller_does_not_come_back(make_bed):
 
 def test_whoever_stops_reading_loses_nothing_and_holds_up_nobody(make_bed):
     bed = make_bed("tree:2x2", lldp_ms=1000)
-    wait_for(lambda: whole(bed), "the network is whole")
+    wait_for(bed.whole, "the network is whole")
     count = 40000
     flood = start(bed, "cool", "run", "-n", "4", "--ranks-per-node", "1", "--", "sh", "-c", "seq -f 'a line that is long enough %%.0f' 1 %d" % count)
     wait_for(lambda: "its output" in log_of(bed, "h1"), "its ranks wait")
@@ -115,11 +115,11 @@ def test_whoever_stops_reading_loses_nothing_and_holds_up_nobody(make_bed):
 
 def test_numbers_are_not_used_again_and_people_say_their_last_digits(make_bed):
     bed = make_bed("tree:2x2", lldp_ms=1000)
-    wait_for(lambda: whole(bed), "the network is whole")
+    wait_for(bed.whole, "the network is whole")
     jobs = []
     for _ in range(2):
         restarted_in_order(bed)
-        wait_for(lambda: whole(bed), "the network is whole")
+        wait_for(bed.whole, "the network is whole")
         jobs.append(start(bed, "cool", "run", "-n", "2", "--", "sh", "-c", "echo up; sleep 1000"))
         lines(jobs[-1], 2)
     wait_for(lambda: len(running(bed)) == 2, "both run")

@@ -6,7 +6,6 @@ import signal
 import subprocess
 
 from conftest import PATIENCE, end_controller, log_of, succeed, wait_for
-from test_recovery import whole
 
 LATER_OPENFLOW, LATER_GRPC = 6654, 7401
 
@@ -31,7 +30,7 @@ def links_of_the_later(bed):
 
 def test_of_two_controllers_the_later_one_has_the_switches_and_the_earlier_is_refused(make_bed):
     bed = make_bed("leafspine:2x2x4", lldp_ms=400)
-    wait_for(lambda: whole(bed), "the network is whole")
+    wait_for(bed.whole, "the network is whole")
     later = bed.daemon("later", [os.path.join(bed.bin_dir, "cool-controller"), "--openflow", "127.0.0.1:%d" % LATER_OPENFLOW,
                                  "--grpc", "127.0.0.1:%d" % LATER_GRPC, *bed.security()])
     wait_for(lambda: "listening" in log_of(bed, "later"), "the later controller listens")
@@ -44,14 +43,14 @@ def test_of_two_controllers_the_later_one_has_the_switches_and_the_earlier_is_re
     # Started anew, it is the later one: from a network in which another has left its rules.
     end_controller(bed)
     bed.start_controller()
-    wait_for(lambda: whole(bed), "the first one has the network again")
+    wait_for(bed.whole, "the first one has the network again")
     wait_for(lambda: "turned away: a controller that started later runs it" in log_of(bed, "later"), "the other is refused")
     later.signal(signal.SIGTERM)
     later.process.wait(PATIENCE)
     bed.daemons.remove(later)
     for switch in bed.network.net.switches:
         bed.network.connect(switch.name)
-    wait_for(lambda: whole(bed), "the network is whole")
+    wait_for(bed.whole, "the network is whole")
     succeed(bed, "cool", "bench", "--ops", "bcast,allreduce", "--bytes", "100K", "--reps", "1")
 
 

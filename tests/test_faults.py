@@ -110,7 +110,7 @@ def test_a_controller_that_starts_after_switches_and_agents_finds_them(make_bed)
 
 def test_the_testbed_leaves_nothing_behind(make_bed):
     bed = make_bed("tree:1x2")
-    names = [l["a_intf"] for l in bed.description["links"]] + bed.network.management_links
+    names = [l["a_intf"] for l in bed.description["links"]] + [network.management_link(host.name) for host in bed.network.net.hosts]
     make_bed("tree:1x1")  # replaces it
     left = set(os.listdir("/sys/class/net")) & set(names) - {l["a_intf"] for l in make_bed("tree:1x1").description["links"]} - {"m-h1"}
     assert not left

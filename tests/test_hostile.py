@@ -6,7 +6,7 @@ import subprocess
 import urllib.request
 
 import pytest
-from conftest import PATIENCE, ROOT, log_of, run, succeed, wait_for
+from conftest import PATIENCE, ROOT, end_agent, log_of, run, succeed, wait_for
 
 import testbed
 
@@ -61,6 +61,22 @@ def test_a_user_of_a_member_node_hears_nothing_and_disturbs_nobody(make_bed):
     counts = refused(bed, "h1")
     assert counts["handshake"] + counts["unproven"] > 0, counts
     assert counts["unknown"] > 0, counts
+
+
+def test_an_agent_does_not_start_beside_another_users_sockets_at_its_port(make_bed):
+    bed = make_bed("tree:2x2")
+    end_agent(bed, "h4")
+    # With more than ten Linux lets the agent bind its port beside them.
+    taken = hostile(bed, "h4", "user", ",".join("239.77.0.%d" % n for n in range(20)), "h4=10.0.0.99")
+    bound = "/proc/%d/net/udp" % bed.network.net.get("h4").pid
+    wait_for(lambda: sum(line.split()[7] == "65534" for line in open(bound).readlines()[1:]) == 20, "it has them all")
+    bed.start_agent("h4")
+    assert bed.agents["h4"].process.wait(PATIENCE) == 1
+    bed.daemons.remove(bed.agents["h4"])
+    assert "user 65534 has a socket at 239.77.0." in log_of(bed, "h4"), log_of(bed, "h4")
+    assert end(taken)["bound"] == 20
+    bed.start_agent("h4")
+    bed.wait_until_joined()
 
 
 def test_what_is_repeated_or_changed_on_the_wire_is_refused(make_bed):

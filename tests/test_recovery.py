@@ -68,11 +68,6 @@ def tree_of_the_job(bed):
     return trees()[0]
 
 
-def whole(bed):
-    seen = bed.cool_json("topology")
-    return seen and len(seen["links"]) == len(bed.network.uplinks()) and all(n["located"] for n in seen["nodes"]) and len(seen["nodes"]) == len(bed.network.net.hosts)
-
-
 def multicast(bed):
     """Bytes sent by all switches so far."""
     return sum(bed.link_bytes().values())
@@ -81,7 +76,7 @@ def multicast(bed):
 @pytest.mark.parametrize("failure", FAILURES)
 def test_a_broadcast_of_64_mib_survives(make_bed, failure):
     bed = make_bed("leafspine:2x2x4", host_mbit=50, uplink_mbit=50, lldp_ms=400)
-    wait_for(lambda: whole(bed), "the network is whole")
+    wait_for(bed.whole, "the network is whole")
     before = multicast(bed)
     job = subprocess.Popen(["cool", "bench", "--ops", "bcast", "--bytes", "64M", "--reps", "1", "--warmup", "0", "--json"],
                            env=bed.environment(), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
@@ -95,14 +90,14 @@ def test_a_broadcast_of_64_mib_survives(make_bed, failure):
         assert json.loads(out)["results"][0]["bytes"] == 64 << 20
     finally:
         restore()
-    wait_for(lambda: whole(bed), "the network is whole again")
+    wait_for(bed.whole, "the network is whole again")
     succeed(bed, "cool", "bench", "--ops", "bcast,allreduce", "--bytes", "100K", "--reps", "1")
 
 
 def test_k_means_survives_all_of_them(make_bed, tmp_path):
     """One after the other in one run, whose result is that of one process alone."""
     bed = make_bed("leafspine:2x2x4", host_mbit=3, uplink_mbit=3, lldp_ms=400)
-    wait_for(lambda: whole(bed), "the network is whole")
+    wait_for(bed.whole, "the network is whole")
     chance = random.Random(5)
     data = str(tmp_path / "points.npy")
     # Points without structure move nearly all centroids for long, so each iteration takes a second by what it sends.
@@ -127,7 +122,7 @@ def test_k_means_survives_all_of_them(make_bed, tmp_path):
             wait_for(lambda: iterations() > before + 1, "iterations go on after %s" % failure.__name__)
         finally:
             restore()
-        wait_for(lambda: whole(bed), "the network is whole again")
+        wait_for(bed.whole, "the network is whole again")
     assert job.wait(PATIENCE) == 0, "".join(said[-20:])
     with open(alone, "rb") as a, open(together, "rb") as b:
         assert a.read() == b.read()
@@ -142,7 +137,7 @@ def failovers(switch):
 def test_unicast_goes_on_by_another_uplink_while_the_controller_does_nothing(make_bed):
     """Between two racks each direction has a spine of its own, so the uplink by which a rack sends carries nothing back."""
     bed = make_bed("leafspine:2x2x4", host_mbit=50, uplink_mbit=50, lldp_ms=400)
-    wait_for(lambda: whole(bed), "the network is whole")
+    wait_for(bed.whole, "the network is whole")
     one, other = bed.network.net.get("h1"), bed.network.net.get("h5")
     for host, peer in ((one, other), (other, one)):
         wait_for(lambda: reaches(host, peer), "racks reach each other")
@@ -163,4 +158,4 @@ def test_unicast_goes_on_by_another_uplink_while_the_controller_does_nothing(mak
         wait_for(lambda: not failovers(leaf), "the only uplink left needs no group")
         wait_for(lambda: reaches(host, peer) and reaches(peer, host), "racks reach each other by the uplink that is left")
         bed.network.restore(link)
-        wait_for(lambda: whole(bed) and failovers(leaf) == [[preferred, alternate]], "the network is as before")
+        wait_for(lambda: bed.whole() and failovers(leaf) == [[preferred, alternate]], "the network is as before")

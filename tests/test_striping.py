@@ -4,14 +4,13 @@ import subprocess
 
 import pytest
 from conftest import PATIENCE, succeed, wait_for
-from test_recovery import whole
 
 MIB = 1 << 20
 
 
 def fabric(make_bed):
     bed = make_bed("leafspine:2x2x2", host_mbit=20, uplink_mbit=10, lldp_ms=400)
-    wait_for(lambda: whole(bed), "the network is whole")
+    wait_for(bed.whole, "the network is whole")
     return bed
 
 
@@ -59,6 +58,6 @@ def test_a_striped_broadcast_survives_the_loss_of_a_spines_link(make_bed):
         bench(bed, "bcast,allgather", "300K")
     finally:
         bed.network.restore(uplink)
-    wait_for(lambda: whole(bed), "the network is whole again")
+    wait_for(bed.whole, "the network is whole again")
     carried = over_spines(bed, lambda: bench(bed, "bcast", "4M", "--warmup", "0"))
     assert all(2 * MIB < up < 2.5 * MIB for up, _ in carried), carried

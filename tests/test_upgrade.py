@@ -9,7 +9,6 @@ import pytest
 import testbed
 from conftest import end_agent, end_controller, log_of, succeed, wait_for
 from test_jobs import ended, racks, running, start
-from test_recovery import whole
 
 BEFORE = os.environ.get("COOL_BEFORE")
 pytestmark = pytest.mark.skipif(not BEFORE, reason="COOL_BEFORE names no folder of earlier programs: see tools/build-before")
@@ -34,7 +33,7 @@ def test_a_cluster_is_upgraded_program_by_program_while_jobs_run(make_bed):
     end_controller(bed)
     bed.bin_dir = os.path.abspath(testbed.BIN)
     bed.start_controller()
-    wait_for(lambda: whole(bed) and [j["state"] for j in running(bed)] == ["running"], "the job is taken over")
+    wait_for(lambda: bed.whole() and [j["state"] for j in running(bed)] == ["running"], "the job is taken over")
     assert job.poll() is None
     both(bed)
 
@@ -48,7 +47,7 @@ def test_a_cluster_is_upgraded_program_by_program_while_jobs_run(make_bed):
         for name in found[rack]:
             end_agent(bed, name)
             bed.start_agent(name)
-            wait_for(lambda: whole(bed), "the agent of %s is taken in" % name)
+            wait_for(bed.whole, "the agent of %s is taken in" % name)
             both(bed)
         assert job.poll() is None and len(running(bed)) == 1
         job.send_signal(signal.SIGINT)

@@ -84,7 +84,7 @@ def test_a_user_neither_sees_nor_ends_the_jobs_of_another(bed):
     assert asked(bed, "ann", "cancel", mine).returncode == 0
     status, _, errors = ended(job)
     assert status == 143 and "cancelled by ann" in errors, errors
-    audit = [json.loads(line) for line in open(bed.event_log) if '"audit"' in line]
+    audit = [json.loads(line) for line in open(bed.event_log()) if '"audit"' in line]
     said = [(a["who"], a["call"], a["result"]) for a in audit]
     assert ("tool of user ann", "run", "done") in said and ("tool of user ann", "cancel", "done") in said
     assert ("tool of user bob", "cancel", "job %s is not one of user bob" % mine) in said

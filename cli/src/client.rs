@@ -5,10 +5,14 @@ use cool_proto::CONTROL_MESSAGE_BYTES_MAX;
 use cool_proto::control::controller_client::ControllerClient;
 use cool_tls::{Connector, Credentials, Role};
 use std::time::Duration;
+use tokio::time::{Instant, sleep};
 use tonic::transport::{Channel, Endpoint};
 
 /// How long connecting may take.
 const CONNECT_WITHIN: Duration = Duration::from_secs(5);
+/// How long tools look for the one of several controllers that leads: a standby takes over within half of it (docs/deployment.md).
+const LEADER_WITHIN: Duration = Duration::from_secs(10);
+const TRY_EVERY: Duration = Duration::from_millis(250);
 /// How often a silent controller is asked whether it is there, and how long it may take to answer.
 const PING_EVERY: Duration = Duration::from_secs(5);
 
@@ -25,17 +29,27 @@ pub(crate) async fn connect(
         eprintln!("cool: {warning}");
     }
     let (address, connector) = Connector::to(addresses, credentials)?;
-    let url = match addresses.contains(',') {
+    let several = addresses.contains(',');
+    let url = match several {
         true => addresses.to_owned(),
         false => address.to_string().trim_end_matches('/').to_owned(),
     };
-    let channel = Endpoint::from(address)
+    let endpoint = Endpoint::from(address)
         .connect_timeout(CONNECT_WITHIN)
         .initial_stream_window_size(WINDOW)
         .http2_keep_alive_interval(PING_EVERY)
-        .keep_alive_timeout(PING_EVERY)
-        .connect_with_connector(connector)
-        .await
-        .map_err(|e| Error::Connect { url, reason: innermost(&e) })?;
-    Ok(ControllerClient::new(channel).max_decoding_message_size(CONTROL_MESSAGE_BYTES_MAX))
+        .keep_alive_timeout(PING_EVERY);
+    let began = Instant::now();
+    loop {
+        match endpoint.connect_with_connector(connector.clone()).await {
+            Ok(channel) => {
+                return Ok(
+                    ControllerClient::new(channel).max_decoding_message_size(CONTROL_MESSAGE_BYTES_MAX)
+                );
+            }
+            // One that leads no more may hang, and the one that will lead takes no connection yet.
+            Err(_) if several && began.elapsed() < LEADER_WITHIN => sleep(TRY_EVERY).await,
+            Err(e) => return Err(Error::Connect { url, reason: innermost(&e) }),
+        }
+    }
 }

@@ -26,7 +26,7 @@ pub(crate) enum Error {
     Lost(String),
     #[error("the controller stops")]
     Stopped,
-    #[error("the controller ended job {short} without saying how", short = numbers::short(*.0))]
+    #[error("the controller says no more of job {short}, and not how it ended", short = numbers::short(*.0))]
     Unfinished(u64),
     #[error("{} failed: {}", if *job == 0 { "the job".to_owned() } else { format!("job {}", numbers::short(*job)) }, finished.reason)]
     Failed { job: u64, finished: Finished },

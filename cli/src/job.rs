@@ -143,7 +143,11 @@ impl FollowedJob {
             };
             let event = match event {
                 Ok(Some(event)) => event,
-                Ok(None) => return Err(Error::Unfinished(self.number)),
+                // Of a controller that leads no more streams may end as if all were said.
+                Ok(None) => {
+                    events = self.come_back(Error::Unfinished(self.number)).await?;
+                    continue;
+                }
                 Err(status) => {
                     let stops = status.code() == Code::Unavailable && status.source().is_none();
                     let why = if stops { Error::Stopped } else { status.into() };
@@ -216,7 +220,7 @@ impl FollowedJob {
     /// Comes back to a job after the connection broke: to the same controller, or to another one that has taken it over.
     async fn come_back(&mut self, why: Error) -> Result<Streaming<JobEvent>, Error> {
         let job = self.number;
-        if job == 0 || !matches!(why, Error::Lost(_) | Error::Stopped) {
+        if job == 0 || !matches!(why, Error::Lost(_) | Error::Stopped | Error::Unfinished(_)) {
             return Err(why);
         }
         eprintln!("cool: {why}; job {} goes on, waiting for a controller", numbers::short(job));

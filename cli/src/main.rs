@@ -104,20 +104,36 @@ fn on_runtime(what: impl Future<Output = Result<(), Error>>) -> Result<(), Error
 }
 
 fn ask(controller: &str, tls: &cool_tls::Options, question: Ask) -> Result<(), Error> {
+    let connect = || client::connect(controller, tls);
     on_runtime(async {
-        let client = client::connect(controller, tls).await?;
         match question {
-            Ask::Topology(options) => topology::show(client, &options).await,
-            Ask::Groups(options) => groups::show(client, &options).await,
-            Ask::Run(options) => run::run(client, options).await,
-            Ask::Jobs(options) => jobs::show(client, &options).await,
-            Ask::Cancel(options) => jobs::cancel(client, &options).await,
-            Ask::Drain(options) => jobs::drain(client, &options).await,
-            Ask::Trace(options) => trace::show(client, &options).await,
-            Ask::Bench(options) => bench::run(client, &options).await,
-            Ask::Doctor(options) => doctor::examine(client, &options).await,
+            Ask::Topology(options) => {
+                reading(controller, async || topology::show(connect().await?, &options).await).await
+            }
+            Ask::Groups(options) => {
+                reading(controller, async || groups::show(connect().await?, &options).await).await
+            }
+            Ask::Jobs(options) => {
+                reading(controller, async || jobs::show(connect().await?, &options).await).await
+            }
+            Ask::Doctor(options) => {
+                reading(controller, async || doctor::examine(connect().await?, &options).await).await
+            }
+            Ask::Trace(options) => trace::show(connect().await?, &options).await,
+            Ask::Run(options) => run::run(connect().await?, options).await,
+            Ask::Cancel(options) => jobs::cancel(connect().await?, &options).await,
+            Ask::Drain(options) => jobs::drain(connect().await?, &options).await,
+            Ask::Bench(options) => bench::run(connect().await?, &options).await,
         }
     })
+}
+
+/// A question that changes nothing, asked once more if the controller is lost meanwhile and another one may take over.
+async fn reading(controllers: &str, question: impl AsyncFn() -> Result<(), Error>) -> Result<(), Error> {
+    match question().await {
+        Err(Error::Lost(_)) if controllers.contains(',') => question().await,
+        outcome => outcome,
+    }
 }
 
 #[cfg(test)]

@@ -37,7 +37,11 @@ impl Controller for Script {
     type AttendStream = ReceiverStream<Result<JobEvent, Status>>;
 
     async fn attend(&self, _: Request<AttendRequest>) -> Result<Response<Self::AttendStream>, Status> {
-        Err(Status::unimplemented("no controller is restarted here"))
+        let (caller, events) = mpsc::channel(2);
+        for body in [started(1), finished(0, "")] {
+            caller.try_send(Ok(JobEvent { body: Some(body) })).unwrap();
+        }
+        Ok(Response::new(ReceiverStream::new(events)))
     }
 
     async fn list_jobs(&self, _: Request<JobsRequest>) -> Result<Response<JobList>, Status> {
@@ -204,16 +208,21 @@ async fn the_status_of_the_first_failure_is_the_commands() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn refusals_and_silence_are_errors_of_one_line() {
+async fn refusals_are_errors_of_one_line() {
     let refusing = Stage::set(Vec::new(), false).await;
     let refused = "cool: the controller refuses: 16 ranks asked, 12 slots on 12 nodes\n";
     assert_eq!(refusing.cool("run -n 16 -- program").await, (1, String::new(), refused.into()));
-    let silent = Stage::set(vec![started(1)], false).await;
-    let unfinished = "cool: the controller ended job 3 without saying how\n";
-    assert_eq!(silent.cool("run -- program").await, (1, String::new(), unfinished.into()));
-    let (status, _, errors) = silent.cool("--controller 127.0.0.1:1 groups").await;
+    let (status, _, errors) = refusing.cool("--controller 127.0.0.1:1 groups").await;
     assert_eq!((status, errors.lines().count()), (1, 1));
     assert!(errors.starts_with("cool: no controller at http://127.0.0.1:1: Connection refused"), "{errors}");
+}
+
+/// As of a controller that leads no more, which drops all it had.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_job_of_which_no_more_is_said_is_asked_for_again() {
+    let silent = Stage::set(vec![started(1)], false).await;
+    let unfinished = "cool: the controller says no more of job 3, and not how it ended; job 3 goes on, waiting for a controller\n";
+    assert_eq!(silent.cool("run -- program").await, (0, String::new(), unfinished.into()));
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -15,6 +15,7 @@ mod engine_host;
 mod handshake;
 mod memories;
 mod sockopt;
+mod strangers;
 mod tcp;
 #[cfg(test)]
 mod tests;

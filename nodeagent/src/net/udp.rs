@@ -1,6 +1,7 @@
 //! UDP sockets: one for what is sent and for what comes to this node, one for each tree it listens to. Many
 //! datagrams cross into the system and back at a time (sendmsg with GSO, recvmmsg, GRO) where it can do that.
 
+use super::strangers;
 use super::udp_outbox::{Batch, Sink};
 use crate::readable::Readable;
 use quinn_udp::{BATCH_SIZE, RecvMeta, Transmit, UdpSocketState};
@@ -40,11 +41,21 @@ pub(super) fn bind(ip: Ipv4Addr, port: u16) -> io::Result<Port> {
     loop {
         tries -= 1;
         let (socket, number) = alone(ip, port)?;
-        match guard(number) {
+        match guard(number).and_then(|guard| alone_at(number).map(|()| guard)) {
             Ok(guard) => return Ok(Port { socket, guard, number }),
             Err(error) if error.kind() == io::ErrorKind::AddrInUse && tries > 0 => {}
             Err(error) => return Err(error),
         }
+    }
+}
+
+/// With more than ten sockets at a port, Linux does not compare an address of all (0.0.0.0) with single ones (`udp_lib_get_port`): whoever
+/// has bound trees' addresses while no agent was here would stay.
+fn alone_at(port: u16) -> io::Result<()> {
+    let own = rustix::process::geteuid().as_raw();
+    match strangers::at_port(&std::fs::read_to_string("/proc/net/udp")?, port, own) {
+        None => Ok(()),
+        Some(stranger) => Err(io::Error::new(io::ErrorKind::AddrInUse, stranger)),
     }
 }
 

@@ -4,9 +4,10 @@
 //!
 //!     cool run --survive -n 16 -- cool-faults --events /tmp/faults.sock --seed 7
 //!     cool run -n 16 -- cool-faults --steps 100 --seed 7
+//!     cool run -n 16 -- cool-faults --seconds 60 --pause 20 --seed 7
 //!
 //! What happens goes to a datagram socket as JSON, at times of the clock that all namespaces of a machine share. With
-//! `--steps` it ends after that number of steps, and nothing may fail.
+//! `--steps` it ends after that number of steps, with `--seconds` after that time, and nothing may fail (`bench/day.py`).
 
 mod calls;
 
@@ -19,7 +20,8 @@ use std::io;
 use std::os::unix::net::UnixDatagram;
 use std::path::PathBuf;
 use std::process::ExitCode;
-use std::time::Duration;
+use std::thread;
+use std::time::{Duration, Instant};
 
 /// Calls after which a group counts as one that works: each operation once.
 const WORKS_AFTER: u64 = calls::ALL;
@@ -28,12 +30,20 @@ const WORKS_AFTER: u64 = calls::ALL;
 #[derive(Parser)]
 struct Options {
     /// Where to say what happens
-    #[arg(long, value_name = "SOCKET", required_unless_present = "steps")]
+    #[arg(long, value_name = "SOCKET", required_unless_present_any = ["steps", "seconds"])]
     events: Option<PathBuf>,
 
     /// End after this number of steps
     #[arg(long, conflicts_with = "events")]
     steps: Option<u64>,
+
+    /// End after this time, and say how many steps there were and how long the longest took
+    #[arg(long, conflicts_with_all = ["events", "steps"])]
+    seconds: Option<u64>,
+
+    /// How long a rank computes between steps
+    #[arg(long, value_name = "MS", default_value = "0")]
+    pause: u64,
 
     /// What operations, lengths and roots are drawn from
     #[arg(long)]
@@ -90,13 +100,47 @@ fn run(options: &Options) -> Result<(), Box<dyn std::error::Error>> {
         return survive(comm, options, &reporter);
     }
     let mut calls = Calls::new(&comm, options.seed, options.bytes);
-    while options.steps.is_some_and(|steps| calls.made() < steps) {
-        calls.make().map_err(|stop| match stop {
-            Stop::Failed(error) => error.to_string(),
-            Stop::Wrong(text) => format!("{:?}: {text}", calls.operations()),
-        })?;
+    match options.seconds {
+        None => {
+            while options.steps.is_some_and(|steps| calls.made() < steps) {
+                calls.make().map_err(|stop| why(&stop, &calls))?;
+            }
+        }
+        Some(seconds) => make_for(Duration::from_secs(seconds), &comm, &mut calls, options)?,
     }
     Ok(())
+}
+
+/// Makes steps until the time is over by the clock of the first rank, and tells of them.
+fn make_for(
+    time: Duration,
+    comm: &Comm,
+    calls: &mut Calls<'_>,
+    options: &Options,
+) -> Result<(), Box<dyn std::error::Error>> {
+    let began = Instant::now();
+    let mut longest = Duration::ZERO;
+    let mut over = [0u8];
+    while over == [0] {
+        for _ in 0..calls::ALL {
+            thread::sleep(Duration::from_millis(options.pause));
+            let step = Instant::now();
+            calls.make().map_err(|stop| why(&stop, calls))?;
+            longest = longest.max(step.elapsed());
+        }
+        over = [u8::from(began.elapsed() >= time)];
+        comm.bcast(&mut over, 0)?;
+    }
+    println!("{}", json!({ "rank": comm.rank(), "steps": calls.made(), "longest_s": longest.as_secs_f64() }));
+    Ok(())
+}
+
+/// What went wrong, and in which operations.
+fn why(stop: &Stop, calls: &Calls<'_>) -> String {
+    match stop {
+        Stop::Failed(error) => error.to_string(),
+        Stop::Wrong(text) => format!("wrong bytes: {:?}: {text}", calls.operations()),
+    }
 }
 
 /// Goes on until the rank is one that the others have lost.

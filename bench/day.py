@@ -1,0 +1,536 @@
+#!/usr/bin/python3
+"""A day in the life of a cluster: jobs of three users run all the time, and what happens on an ordinary day happens.
+
+    sudo bench/day.py --minutes 60 --before FOLDER
+
+Two controllers, led by an etcd, agents that are not root, a leaf-spine network. The ranks of every job call all operations in turn and check
+every byte (cool-faults). Meanwhile controllers are killed, stopped, halted and lose their etcd, the management network blinks, links between
+switches fail, agents are stopped and started anew once their nodes have no jobs, certificates are renewed, logs rotate, a hostile user of a member
+node listens, injects and floods, and an operator asks. With --before, all programs are those of that folder first (tools/build-before) and are
+upgraded as docs/upgrade.md says.
+
+No job may end that should not, no byte may be wrong, no call may wait beyond its bound, no hostile user may hear anything, and at last nothing
+may be left behind and `cool doctor` must find nothing wrong. --report FOLDER gets day.json and day.html. Needs root and what `make test` installs.
+"""
+import argparse
+import collections
+import contextlib
+import json
+import os
+import random
+import re
+import signal
+import subprocess
+import sys
+import threading
+import time
+from concurrent import futures
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+ROOT = os.path.dirname(HERE)
+sys.path.insert(0, os.path.join(ROOT, "mininet"))
+import day_page  # noqa: E402
+import ovs  # noqa: E402
+import pair  # noqa: E402
+import testbed  # noqa: E402
+import topologies  # noqa: E402
+from testbed import PATIENCE, wait_for  # noqa: E402
+
+USERS = {"ann": 4001, "bob": 4002, "carol": 4003}
+PASSWD = "".join("%s:x:%d:%d::/:/bin/sh\n" % (name, uid, uid) for name, uid in USERS.items())
+GROUP = "".join("%s:x:%d:\n" % (name, uid) for name, uid in USERS.items())
+HOSTILE = os.path.join(ROOT, "tests", "hostile.py")
+# Of agents and ranks: all nodes share the machine's processors, so longer than usual.
+PEER_TIMEOUT_MS = 10_000
+# Seconds without progress after which a call of a job fails.
+BOUND = 60
+# What the controller says of a node whose agent it does not hear.
+NOT_READY = re.compile(r"the controller refuses: --hosts: no node .* is ready")
+# Seconds in which an operator's question has to be answered, whatever happens to controllers meanwhile.
+ANSWER = 60
+# Seconds after its cause for which an alarm stays, and some more.
+ALARMS = 400
+# Seconds between two looks at the memory of programs.
+SAMPLE = 30
+
+
+class DayBed(pair.PairBed):
+    """Two controllers, agents that are not root, certificates of the users; keeps the logs of programs that ended. All programs are those of the folder
+    `before`, if there is one, but for the jobs'."""
+
+    def __init__(self, topology, folder, before=None, **options):
+        super().__init__(topology, host_mbit=20, uplink_mbit=20, slots=2 * len(USERS), lldp_ms=400, peer_timeout_ms=PEER_TIMEOUT_MS,
+                         users=(PASSWD, GROUP), bin_dir=before or folder, **options)
+        self.folder = folder
+
+    def start_programs(self):
+        users = [word for user in USERS for word in ("--user", user)]
+        self.run(["cool", "certs", self.certificates, *users], check=True, capture_output=True)
+        testbed.install(os.path.join(self.folder, "cool-faults"), self.public)
+        super().start_programs()
+        self.wait_until_measured()
+
+    def daemon(self, name, command, prefix=()):
+        log = os.path.join(self.logs, name + ".log")
+        if os.path.exists(log):
+            number = next(n for n in range(10_000) if not os.path.exists("%s.%d" % (log, n)))
+            os.rename(log, "%s.%d" % (log, number))
+        return super().daemon(name, command, prefix)
+
+
+class Places:
+    """Which nodes jobs run on, and which of them take no more since they are maintained."""
+
+    def __init__(self, nodes):
+        self.jobs, self.closed, self.changed = dict.fromkeys(nodes, 0), set(), threading.Condition()
+
+    @contextlib.contextmanager
+    def taken(self, draw):
+        """Some of the nodes, for a job."""
+        with self.changed:
+            free = sorted(set(self.jobs) - self.closed)
+            nodes = sorted(draw.sample(free, draw.randint(2, len(free))))
+            for node in nodes:
+                self.jobs[node] += 1
+        try:
+            yield nodes
+        finally:
+            with self.changed:
+                for node in nodes:
+                    self.jobs[node] -= 1
+                self.changed.notify_all()
+
+    @contextlib.contextmanager
+    def maintained(self, node):
+        """A node without jobs."""
+        with self.changed:
+            self.closed.add(node)
+            if not self.changed.wait_for(lambda: self.jobs[node] == 0, PATIENCE):
+                raise testbed.Failure("the jobs of %s have not ended within %d s" % (node, PATIENCE))
+        try:
+            yield
+        finally:
+            with self.changed:
+                self.closed.discard(node)
+
+
+class Record:
+    """What happened, when, and what was wrong with it."""
+
+    def __init__(self, out):
+        self.began, self.out = time.monotonic(), out
+        self.events, self.jobs, self.violations, self.samples = [], [], [], []
+        self.answers = collections.defaultdict(list)
+
+    def now(self):
+        return time.monotonic() - self.began
+
+    def say(self, text):
+        print("%7.1f  %s" % (self.now(), text), file=self.out, flush=True)
+
+    def violation(self, text):
+        self.violations.append({"at": self.now(), "text": text})
+        self.say("VIOLATION: %s" % text)
+
+    @contextlib.contextmanager
+    def event(self, kind, what):
+        """Something that happens and is over when all is as before it; the body may add figures."""
+        event = {"kind": kind, "what": what, "at": self.now()}
+        self.events.append(event)
+        try:
+            yield event
+        except (testbed.Failure, OSError, RuntimeError, subprocess.SubprocessError) as e:
+            event["failed"] = str(e)
+            self.violation("%s: %s: %s" % (kind, what, e))
+        event["until"] = self.now()
+        figures = ", ".join("%s %.2f s" % pair for pair in event.get("seconds", {}).items())
+        self.say("%-12s %s (%.1f s%s)" % (kind, what, event["until"] - event["at"], figures and "; " + figures))
+
+
+class Day:
+    def __init__(self, bed, minutes, seed, record):
+        self.bed, self.record, self.seconds, self.seed = bed, record, 60 * minutes, seed
+        self.over, self.closed, self.controllers = threading.Event(), threading.Event(), threading.RLock()
+        self.nodes = [host.name for host in bed.network.net.hosts]
+        self.places = Places(self.nodes)
+
+    def run(self, alarms=None):
+        """All of it, and the evening, in which alarms, if it is said, have to end within this time in seconds."""
+        # What happens, and how often a day; pauses are as long as that makes them.
+        actors = {"controllers": (self.trouble_of_controllers, 14), "agents": (self.maintenance, 2 * len(self.nodes)), "management": (self.blink, 16),
+                  "links": (self.failed_link, 16), "certificates": (self.renewal, 5), "logs": (self.rotation, 6), "hostile": (self.attack, 8),
+                  "operator": (self.question, 240)}
+        # Threads that live until the end: what a thread has started ends with it (prctl(2), PR_SET_PDEATHSIG).
+        with futures.ThreadPoolExecutor(len(actors) + len(USERS) + 2) as pool:
+            try:
+                watchers = [pool.submit(repeat, self.closed, pause, watch) for pause, watch in ((0.5, self.supervise), (SAMPLE, self.sample))]
+                own = [pool.submit(self.act, name, act, self.seconds / times) for name, (act, times) in actors.items()]
+                own += [pool.submit(self.user, user) for user in USERS]
+                futures.wait(own, self.seconds, futures.FIRST_EXCEPTION)
+                self.over.set()
+                for one in own:
+                    one.result()
+                self.close(alarms)
+            finally:
+                self.over.set()
+                self.closed.set()
+            for one in watchers:
+                one.result()
+
+    def act(self, name, act, pause):
+        draw = random.Random("%s %d" % (name, self.seed))
+        while not self.over.wait(pause * draw.uniform(0.5, 1.5)):
+            act(draw)
+
+    # Users
+
+    def user(self, user):
+        """One job after the other, each on other nodes."""
+        draw = random.Random("%s %d" % (user, self.seed))
+        while not self.over.is_set():
+            with self.places.taken(draw) as nodes:
+                self.job(user, nodes, draw)
+
+    def job(self, user, nodes, draw):
+        """A job, started again while a node is cut off from its controller."""
+        job = {"user": user, "nodes": nodes, "at": self.record.now(), "seconds": draw.randint(15, 45), "bytes": 1 << draw.randint(12, 19)}
+        command = ["cool", "run", "--hosts", ",".join(nodes), "--ranks-per-node", "1", "-n", str(len(nodes)), "--", os.path.join(self.bed.public, "cool-faults"),
+                   "--seconds", str(job["seconds"]), "--pause", "50", "--bytes", str(job["bytes"]), "--timeout", str(1000 * BOUND),
+                   "--seed", str(draw.getrandbits(32))]
+        try:
+            job["refused"] = 0
+            while (done := self.started(user, command)).returncode == 1 and NOT_READY.search(done.stderr):
+                job["refused"] += 1
+                if self.over.wait(1):
+                    return
+            told = [json.loads(line.split("] ", 1)[1]) for line in done.stdout.splitlines() if '"steps"' in line]
+            if done.returncode or sorted(t["rank"] for t in told) != list(range(len(nodes))):
+                raise testbed.Failure("status %d: %s" % (done.returncode, (done.stderr + done.stdout).strip()))
+            job.update(steps=told[0]["steps"], longest=max(t["longest_s"] for t in told))
+            if job["longest"] > BOUND:
+                raise testbed.Failure("a step took %.1f s" % job["longest"])
+        except (testbed.Failure, subprocess.TimeoutExpired) as e:
+            job["failed"] = str(e)
+            self.record.violation("job of %s on %s: %s" % (user, ",".join(nodes), e))
+        job["until"] = self.record.now()
+        self.record.jobs.append(job)
+
+    def started(self, user, command):
+        return subprocess.run(command, env=self.environment(user), capture_output=True, text=True, timeout=PATIENCE)
+
+    def environment(self, user):
+        return {**self.bed.environment(), "COOL_CERTS": os.path.join(self.bed.certificates, "users", user)}
+
+    # Controllers
+
+    def leads(self):
+        return [self.bed.leads(which) for which in range(2)]
+
+    def wait_for_leader(self):
+        """Which of the controllers leads; both are there afterwards."""
+        wait_for(lambda: sorted(self.leads(), key=str) == [0, 1], "one controller leads, and one stands by")
+        return self.leads().index(1)
+
+    def supervise(self):
+        """Starts a controller anew that has ended, as its unit does."""
+        if not self.controllers.acquire(blocking=False):
+            return
+        try:
+            for which, controller in enumerate(self.bed.pair):
+                if controller.process.poll() is not None:
+                    with self.record.event("controllers", "%s has ended by itself (status %d) and is started anew" % (controller.name, controller.process.returncode)):
+                        self.relaunch(which)
+        finally:
+            self.controllers.release()
+
+    def relaunch(self, which):
+        self.bed.ended(which)
+        self.bed.launch(which)
+
+    def trouble_of_controllers(self, draw):
+        with self.controllers:
+            leader = self.wait_for_leader()
+            troubles = {"the leader is killed": self.killed, "the leader is restarted": self.restarted, "the standby is restarted": lambda event, which: self.restarted(event, 1 - which),
+                        "the leader stands still for 6 s": self.halted, "etcd is away for 6 s": self.without_etcd}
+            what = draw.choice(sorted(troubles))
+            with self.record.event("controllers", what) as event:
+                troubles[what](event, leader)
+                self.wait_for_leader()
+                wait_for(self.bed.whole, "the network is whole")
+
+    def succession(self, event, leader):
+        """Measures until the other one leads."""
+        began = time.monotonic()
+        wait_for(lambda: self.bed.leads(1 - leader) == 1, "the other one leads")
+        event["seconds"] = {"the other one leads after": time.monotonic() - began}
+
+    def killed(self, event, leader):
+        self.bed.pair[leader].signal(signal.SIGKILL)
+        self.succession(event, leader)
+        self.relaunch(leader)
+
+    def restarted(self, event, which):
+        led = self.bed.leads(which) == 1
+        self.bed.pair[which].signal(signal.SIGTERM)
+        if led:
+            self.succession(event, which)
+        if self.bed.ended(which) != 0:
+            raise testbed.Failure("%s did not end in order" % pair.NAMES[which])
+        self.bed.launch(which)
+
+    def halted(self, event, leader):
+        self.bed.pair[leader].signal(signal.SIGSTOP)
+        began = time.monotonic()
+        self.succession(event, leader)
+        self.over.wait(max(0, began + 6 - time.monotonic()))
+        self.bed.pair[leader].signal(signal.SIGCONT)
+        self.relaunch(leader)
+
+    def without_etcd(self, _event, leader):
+        self.bed.etcd.end(signal.SIGKILL)
+        began = time.monotonic()
+        self.relaunch(leader)
+        self.over.wait(max(0, began + 6 - time.monotonic()))
+        self.bed.etcd.start()
+
+    # Nodes
+
+    def maintenance(self, draw):
+        """Upgrades, the controllers first; then agents are started anew without one."""
+        if self.bed.bin_dir != self.bed.folder:
+            with self.controllers, self.record.event("upgrade", "the controllers, first the one that stands by") as event:
+                self.bed.bin_dir = self.bed.folder
+                self.bed.install_agent()
+                leader = self.wait_for_leader()
+                for which in (1 - leader, leader):
+                    self.restarted(event, which)
+                    self.wait_for_leader()
+                wait_for(self.bed.whole, "the network is whole")
+                self.old = draw.sample(self.nodes, len(self.nodes))
+            return
+        old = getattr(self, "old", [])
+        node = old.pop() if old else draw.choice(self.nodes)
+        with self.places.maintained(node), self.record.event("agents", "%s of %s" % ("upgrade" if old else "restart", node)):
+            for programs in (self.bed.agents, self.bed.launchers):
+                programs[node].signal(signal.SIGTERM)
+                programs[node].process.wait(PATIENCE)
+                self.bed.daemons.remove(programs[node])
+            self.bed.start_launcher(node)
+            self.bed.start_agent(node)
+            wait_for(lambda: self.taken_in(node), "the agent of %s is taken in" % node)
+
+    def taken_in(self, node):
+        """An agent that does not start since a hostile user has its port is started until it does, as its unit does."""
+        agent = self.bed.agents[node]
+        if agent.process.poll() is not None:
+            self.bed.daemons.remove(agent)
+            self.over.wait(1)
+            self.bed.start_agent(node)
+        return "joined the controller" in log_of(agent) and self.located(node)
+
+    def located(self, node):
+        seen = self.bed.cool_json("topology") or {"nodes": []}
+        return any(n["name"] == node and n["located"] and n["away_ms"] is None for n in seen["nodes"])
+
+    # The networks
+
+    def blink(self, draw):
+        hosts = self.nodes if draw.random() < 0.2 else draw.sample(self.nodes, draw.randint(1, 3))
+        with self.record.event("management", "%s cut off" % ("all nodes are" if hosts is self.nodes else ", ".join(hosts))):
+            for host in hosts:
+                self.bed.network.cut_management(host)
+            self.over.wait(draw.uniform(3, 20))
+            for host in hosts:
+                self.bed.network.restore_management(host)
+            for host in hosts:
+                wait_for(lambda: self.located(host), "the agent of %s is back" % host)
+
+    def failed_link(self, draw):
+        link, fail = draw.choice(self.bed.network.uplinks()), draw.choice([self.bed.network.cut, self.bed.network.silence])
+        with self.record.event("links", "%s-%s %s" % (*link, "goes down" if fail == self.bed.network.cut else "loses everything")):
+            fail(link)
+            self.over.wait(draw.uniform(3, 15))
+            self.bed.network.restore(link)
+            wait_for(self.bed.whole, "the link is found again")
+
+    # Operators
+
+    def renewal(self, _draw):
+        with self.controllers, self.record.event("certificates", "all are renewed"):
+            programs = [*self.bed.pair, *self.bed.agents.values()]
+            sizes = [os.path.getsize(program.log) for program in programs]
+            self.ask("certs", self.bed.certificates, "--renew")
+            self.bed.install_agent_certificates()
+            for program, size in zip(programs, sizes):
+                wait_for(lambda: program not in self.bed.daemons or read_anew(program, size), "%s reads them" % program.name)
+
+    def rotation(self, _draw):
+        with self.controllers, self.record.event("logs", "event logs rotate"):
+            for which, controller in enumerate(self.bed.pair):
+                log = self.bed.event_log(pair.NAMES[which])
+                number = next(n for n in range(10_000) if not os.path.exists("%s.%d" % (log, n)))
+                os.rename(log, "%s.%d" % (log, number))
+                controller.signal(signal.SIGHUP)
+                wait_for(lambda: os.path.exists(log), "%s writes a new one" % controller.name)
+
+    def attack(self, draw):
+        host = self.bed.network.net.get(draw.choice(self.nodes))
+        addresses = ["%s=%s" % (h.name, h.IP()) for h in self.bed.network.net.hosts]
+        with self.record.event("hostile", "a user of %s listens, injects and floods" % host.name) as event:
+            trees = sorted({tree["address"] for group in json.loads(self.ask("groups", "--json"))["groups"] for tree in group["trees"]})
+            program = subprocess.Popen(["mnexec", "-a", str(host.pid), "/usr/bin/python3", HOSTILE, "user", ",".join(trees or ["239.255.0.1"]), *addresses],
+                                       stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+            self.over.wait(draw.uniform(10, 25))
+            did = json.loads(program.communicate("\n", timeout=PATIENCE)[0])
+            event["did"] = did
+            # It may bind while the agent is started anew, and then the agent must not start.
+            if did["heard"] or not did["sent"]:
+                raise testbed.Failure("it did %s" % did)
+
+    def question(self, draw):
+        """Whatever happens to controllers, an answer comes."""
+        self.ask(*draw.choice([("topology",), ("jobs",), ("groups",), ("doctor",)]), "--json")
+
+    def ask(self, *command):
+        began = time.monotonic()
+        try:
+            done = subprocess.run(["cool", *command], env=self.bed.environment(), capture_output=True, text=True, timeout=ANSWER)
+            # What the doctor finds while something is wrong is its answer.
+            if done.returncode and not (command[0] == "doctor" and done.returncode == 1 and done.stdout):
+                raise testbed.Failure("status %d: %s" % (done.returncode, done.stderr.strip()))
+            return done.stdout
+        except (testbed.Failure, subprocess.TimeoutExpired) as e:
+            self.record.violation("cool %s: %s" % (" ".join(command), e))
+            return '{"groups": []}'
+        finally:
+            self.record.answers[command[0]].append(time.monotonic() - began)
+
+    def sample(self):
+        """Memory, open files and threads of COOL's programs, the most of each kind."""
+        most = {}
+        for daemon in list(self.bed.daemons):
+            if daemon.name != "etcd" and (used := resources(daemon.process.pid)):
+                kind = "controller" if daemon.name in pair.NAMES else "launcher" if daemon.name.startswith("launcher") else "agent"
+                most[kind] = [max(pair) for pair in zip(most.get(kind, used), used)]
+        self.record.samples.append({"at": self.record.now(), "most": most})
+
+    # The evening
+
+    def close(self, alarms):
+        """Nothing is left, and nothing is wrong."""
+        bed = self.bed
+        with self.record.event("evening", "nothing is left behind"):
+            self.wait_for_leader()
+            wait_for(bed.whole, "the network is whole")
+            wait_for(lambda: self.left("jobs") == self.left("groups") == [], "no job and no group is left")
+        if alarms:
+            with self.record.event("evening", "cool doctor finds nothing wrong"):
+                self.wait_until_well(alarms)
+        with self.record.event("evening", "logs are whole"):
+            self.check_logs()
+
+    def wait_until_well(self, seconds):
+        found = []
+
+        def well():
+            done = self.bed.run(["cool", "doctor"], capture_output=True, text=True, timeout=ANSWER)
+            found[:] = [done.stdout.strip()]
+            return done.returncode == 0
+
+        try:
+            wait_for(well, "cool doctor finds nothing wrong", seconds)
+        except testbed.Failure as e:
+            raise testbed.Failure("%s: %s" % (e, found)) from None
+
+    def left(self, what):
+        """Jobs or groups that are still there."""
+        told = self.bed.cool_json(what)
+        return told and told[what]
+
+    def check_logs(self):
+        for file in os.listdir(self.bed.logs):
+            with open(os.path.join(self.bed.logs, file), errors="replace") as f:
+                panics = [line.strip() for line in f if "panicked" in line]
+            if panics:
+                raise testbed.Failure("%s: %s" % (file, panics[0]))
+        events = [file for file in os.listdir(self.bed.directory) if "-events.jsonl" in file]
+        for file in events:
+            with open(os.path.join(self.bed.directory, file)) as f:
+                for line in f:
+                    try:
+                        json.loads(line)
+                    except ValueError:
+                        # kill -9 may cut the last line that a controller wrote.
+                        self.record.say("%s has a line that is no JSON: %s" % (file, line[:200].strip()))
+
+
+def repeat(over, pause, act):
+    while not over.wait(pause):
+        act()
+
+
+def log_of(program, since=0):
+    """What a program has written since its log had this size."""
+    with open(program.log, errors="replace") as f:
+        f.seek(since)
+        return f.read()
+
+
+def read_anew(program, size):
+    return "have been read again" in log_of(program, size)
+
+
+def resources(pid):
+    """Resident memory in MiB, open files, threads; nothing of a process that has ended."""
+    try:
+        with open("/proc/%d/status" % pid) as f:
+            status = dict(re.findall(r"^(VmRSS|Threads):\s+(\d+)", f.read(), re.M))
+        return [int(status["VmRSS"]) / 1024, len(os.listdir("/proc/%d/fd" % pid)), int(status["Threads"])]
+    except (OSError, KeyError):
+        return None
+
+
+def summary(record, day, a):
+    """All of it as plain data."""
+    kinds = collections.Counter(event["kind"] for event in record.events)
+    return {"date": time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime()), "topology": a.topology, "seed": a.seed, "minutes": a.minutes,
+            "upgraded": bool(a.before), "bound_s": BOUND, "counts": kinds, "events": record.events, "jobs": record.jobs,
+            "answers": {name: {"count": len(took), "worst_s": max(took)} for name, took in record.answers.items()},
+            "samples": record.samples, "violations": record.violations, "nodes": day.nodes}
+
+
+def main():
+    p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    p.add_argument("--minutes", type=float, default=60, help="how long; all happens as often in less; default %(default)g")
+    p.add_argument("--seed", type=int, default=1, help="of what happens when; default %(default)s")
+    p.add_argument("--topology", type=topologies.argument, default="leafspine:3x2x3", help=topologies.FORMS + "; needs two ways between racks; default %(default)s")
+    p.add_argument("--bin", default=testbed.BIN, help="folder of the programs; default %(default)s")
+    p.add_argument("--before", metavar="FOLDER", help="of the programs that are upgraded")
+    p.add_argument("--logs", metavar="FOLDER", help="for the logs of all programs")
+    p.add_argument("--report", metavar="FOLDER", default=os.path.join(ROOT, "target", "day"), help="gets day.json and day.html; default %(default)s")
+    a = p.parse_args()
+    testbed.unwind_on_signals()
+    os.makedirs(a.report, exist_ok=True)
+    folder = os.path.abspath(a.bin)
+    with ovs.roomy_sockets(), DayBed(a.topology, folder, a.before, logs=a.logs) as bed:
+        record = Record(sys.stdout)
+        day = Day(bed, a.minutes, a.seed, record)
+        try:
+            day.run(ALARMS)
+        finally:
+            # Also of a day that is ended early.
+            told = summary(record, day, a)
+            with open(os.path.join(a.report, "day.json"), "w") as f:
+                json.dump(told, f, indent=1)
+            with open(os.path.join(a.report, "day.html"), "w") as f:
+                f.write(day_page.page(told))
+    print(day_page.sentence(told))
+    print("the report: %s" % os.path.join(a.report, "day.html"))
+    return 1 if record.violations else 0
+
+
+if __name__ == "__main__":
+    try:
+        sys.exit(main())
+    except (testbed.Failure, RuntimeError, OSError) as e:
+        sys.exit("day: %s" % e)
