@@ -59,7 +59,7 @@ def timeline(day):
 def violations(day):
     if not day["violations"]:
         return "<p>None.</p>"
-    return table(("at", "what"), [("%.1f s" % v["at"], text(v["text"])) for v in day["violations"]])
+    return "<ul>%s</ul>" % "".join("<li>%.1f s: %s</li>" % (v["at"], text(v["text"])) for v in day["violations"])
 
 
 def kinds(day):
