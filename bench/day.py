@@ -44,8 +44,8 @@ HOSTILE = os.path.join(ROOT, "tests", "hostile.py")
 PEER_TIMEOUT_MS = 10_000
 # Seconds without progress after which a call of a job fails.
 BOUND = 60
-# What the controller says of a node whose agent it does not hear.
-NOT_READY = re.compile(r"the controller refuses: --hosts: no node .* is ready")
+# A node's agent is away, or was when the controller was lost before the job had started.
+NOT_STARTED = re.compile(r"the controller refuses: --hosts: no node .* is ready|not ready on .* within|had not started when its controller was lost")
 # Seconds in which an operator's question has to be answered, whatever happens to controllers meanwhile.
 ANSWER = 60
 # Seconds after its cause for which an alarm stays, and some more.
@@ -199,7 +199,7 @@ class Day:
                    "--seed", str(draw.getrandbits(32))]
         try:
             job["refused"] = 0
-            while (done := self.started(user, command)).returncode == 1 and NOT_READY.search(done.stderr):
+            while (done := self.started(user, command)).returncode == 1 and NOT_STARTED.search(done.stderr):
                 job["refused"] += 1
                 if self.over.wait(1):
                     return

@@ -28,6 +28,8 @@ pub(crate) enum Error {
     Stopped,
     #[error("the controller says no more of job {short}, and not how it ended", short = numbers::short(*.0))]
     Unfinished(u64),
+    #[error("job {short} had not started when its controller was lost, and no other one has it; start it again", short = numbers::short(*.0))]
+    NotStarted(u64),
     #[error("{} failed: {}", if *job == 0 { "the job".to_owned() } else { format!("job {}", numbers::short(*job)) }, finished.reason)]
     Failed { job: u64, finished: Finished },
     #[error("interrupted; {}", if *ended { "the job has ended" } else { "the job is being ended" })]

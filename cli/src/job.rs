@@ -232,7 +232,7 @@ impl FollowedJob {
             tokio::select! {
                 _ = tries.tick() => {}
                 signal = self.signals.next() => self.interrupt(signal, &why)?,
-                () = at(until) => return Err(why),
+                () = at(until) => return Err(if self.started.is_some() { why } else { Error::NotStarted(job) }),
                 () = at(interrupted) => return Err(why),
             }
             if self.interrupted.is_some() && self.cancel().await.is_err() {
