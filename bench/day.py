@@ -448,7 +448,7 @@ class Day:
         return told and told[what]
 
     def check_logs(self):
-        for file in os.listdir(self.bed.logs):
+        for file in filter(lambda name: ".log" in name, os.listdir(self.bed.logs)):
             with open(os.path.join(self.bed.logs, file), errors="replace") as f:
                 panics = [line.strip() for line in f if "panicked" in line]
             if panics:

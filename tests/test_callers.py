@@ -7,7 +7,7 @@ import network
 from conftest import PATIENCE, log_of, run, succeed, wait_for
 from test_away import BLINK, away, management_down, restarted_in_order
 from test_jobs import ended, lines, running, start
-from test_recovery import killed_controller, whole
+from test_recovery import killed_controller
 
 # What each rank runs: it counts until the file is there.
 COUNT = "i=0; until test -e %s; do i=$((i+1)); echo $i; sleep 0.05; done; echo last $i"
@@ -60,7 +60,7 @@ def test_a_job_whose_caller_is_cut_off_from_the_controller_goes_on_and_every_lin
     wait_for(bed.whole, "the network is whole")
     host = bed.network.net.get("h1")
     job = Counting(bed, "cut", ("mnexec", "-a", str(host.pid)), COOL_CONTROLLER=bed.controller_address(network.MANAGEMENT_ADDRESS))
-    with management_down(["h1"]):
+    with management_down(bed, ["h1"]):
         wait_for(lambda: "whoever started the job is away" in log_of(bed, "controller"), "the caller is away")
         wait_for(lambda: away(bed) == {"h1"}, "the agent of h1 is away")
         end = time.monotonic() + BLINK

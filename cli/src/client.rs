@@ -3,7 +3,7 @@
 use crate::error::{Error, innermost};
 use cool_proto::CONTROL_MESSAGE_BYTES_MAX;
 use cool_proto::control::controller_client::ControllerClient;
-use cool_tls::{Connector, Credentials, Role};
+use cool_tls::{Connector, Credentials, FolderError, Role};
 use std::time::Duration;
 use tokio::time::{Instant, sleep};
 use tonic::transport::{Channel, Endpoint};
@@ -16,6 +16,9 @@ const TRY_EVERY: Duration = Duration::from_millis(250);
 /// How often a silent controller is asked whether it is there, and how long it may take to answer.
 const PING_EVERY: Duration = Duration::from_secs(5);
 
+/// How long a certificate and a key that do not match are looked at again: one of them may just be replaced.
+const REPLACED_WITHIN: Duration = Duration::from_secs(1);
+
 /// Bytes that may be on their way: what is unread when a connection breaks has to be said again.
 const WINDOW: u32 = 256 << 10;
 
@@ -24,7 +27,7 @@ pub(crate) async fn connect(
     addresses: &str,
     tls: &cool_tls::Options,
 ) -> Result<ControllerClient<Channel>, Error> {
-    let credentials = tls.credentials(Role::Tool)?;
+    let credentials = credentials(tls).await?;
     for warning in credentials.iter().flat_map(Credentials::warnings) {
         eprintln!("cool: {warning}");
     }
@@ -50,6 +53,16 @@ pub(crate) async fn connect(
             // One that leads no more may hang, and the one that will lead takes no connection yet.
             Err(_) if several && began.elapsed() < LEADER_WITHIN => sleep(TRY_EVERY).await,
             Err(e) => return Err(Error::Connect { url, reason: innermost(&e) }),
+        }
+    }
+}
+
+async fn credentials(tls: &cool_tls::Options) -> Result<Option<Credentials>, FolderError> {
+    let began = Instant::now();
+    loop {
+        match tls.credentials(Role::Tool) {
+            Err(FolderError::Content { .. }) if began.elapsed() < REPLACED_WITHIN => sleep(TRY_EVERY).await,
+            outcome => return outcome,
         }
     }
 }
