@@ -2,6 +2,7 @@
 #   make demo   K-means over 16 emulated nodes in 4 racks, with a report in target/demo/
 #   make test   every test: unit, property, simulator, and end to end in Mininet
 # For developers: make test-quick (without root, a few minutes at most), make lint (both are part of CONTRIBUTING.md).
+# To install it: make packages (Debian packages and the wheel for Python, in target/packages; PROFILE=quick to try them), make image
 # Measurements: make bench-quick (under 10 minutes), make bench (BENCH=... gives its options); predictions beside
 # measurements, written to docs/calibration.md: make calibrate; 500 random faults under running collectives, 25 minutes:
 # make faults (FAULTS="--faults 100 --seed 7"); an hour of all that happens to a cluster under jobs of three users: make day
@@ -18,7 +19,7 @@ QUICK := $(TARGET)/quick
 # Modules of end-to-end tests that run side by side; they mostly wait for the emulated links.
 WORKERS := 2
 
-.PHONY: demo test test-quick unit documented end-to-end bench bench-quick bench-kmeans recovery faults day load calibrate lint release bindings packages-demo packages-test packages-bench
+.PHONY: demo test test-quick unit documented end-to-end bench bench-quick bench-kmeans recovery faults day load calibrate lint release bindings packages image test-packages packages-demo packages-test packages-bench packages-packages
 
 demo: packages-demo
 	cargo build --profile quick --package cool-cli --package cool-controller --package cool-nodeagent --package cool-kmeans --bins
@@ -44,6 +45,22 @@ end-to-end: packages-test
 test-quick:
 	@tools/install-cargo-tools nextest
 	cargo nextest run --workspace --all-features --profile quick
+
+# Debian packages and the wheel for Python: docs/deployment.md
+PROFILE := release
+packages: packages-packages
+	tools/packages $(PROFILE)
+
+# An image with the packages; BASE is one of Debian 12
+BASE := docker.io/library/debian:bookworm-slim
+image: packages
+	podman build --build-arg BASE=$(BASE) -f deploy/Containerfile -t cool $(TARGET)/packages
+
+# Installs the packages on machines of an emulated network that boot Debian, as docs/deployment.md says
+test-packages: packages-test packages
+	@tools/install-packages mmdebstrap lintian
+	$(SUDO) tools/debian-root $(TARGET)/debian-root
+	$(SUDO) env COOL_PACKAGES=$(TARGET)/packages COOL_DEBIAN=$(TARGET)/debian-root mininet/apart /usr/bin/python3 -m pytest tests/test_packages.py -v
 
 # libcool for C and Python, for installation: target/bindings
 bindings: packages-test
@@ -102,3 +119,6 @@ packages-test:
 
 packages-bench:
 	@tools/install-packages $(NETWORK_PACKAGES) python3-venv iperf3
+
+packages-packages:
+	@tools/install-packages gcc libc6-dev debhelper dpkg-dev python3-venv

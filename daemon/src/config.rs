@@ -5,7 +5,7 @@
 //! than the environment, that more than the file. Everything wrong is told at once, each with file and line.
 
 use clap::builder::Resettable;
-use clap::{Arg, ArgAction, ArgMatches, Command, Parser, value_parser};
+use clap::{Arg, ArgAction, ArgMatches, Command, CommandFactory, Parser, value_parser};
 use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::fmt;
@@ -69,7 +69,7 @@ pub struct Config {
 /// do: help was asked for, or something is wrong.
 pub fn parse<T: Parser>(section: &'static str) -> (T, Config) {
     let mut config = Config { section, arguments: std::env::args_os().collect(), values: BTreeMap::new() };
-    let matches = match read(T::command(), section, config.arguments.clone()) {
+    let matches = match read::<T>(section, config.arguments.clone()) {
         Ok(matches) => matches,
         Err(ConfigError::Usage(error)) => error.exit(),
         Err(error) => {
@@ -92,7 +92,7 @@ impl Config {
     /// # Errors
     /// If they cannot be read; then all is as before.
     pub fn read_again<T: Parser>(&mut self) -> Result<(T, Vec<String>), ConfigError> {
-        let matches = read(T::command(), self.section, self.arguments.clone())?;
+        let matches = read::<T>(self.section, self.arguments.clone())?;
         let options = T::from_arg_matches(&matches)?;
         let values = values(&T::command(), &matches);
         let changed = values.iter().filter(|(flag, value)| self.values.get(*flag) != Some(value));
@@ -112,8 +112,14 @@ fn values(command: &Command, matches: &ArgMatches) -> BTreeMap<String, Vec<OsStr
     command.get_arguments().filter_map(value).collect()
 }
 
-fn read(command: Command, section: &str, arguments: Vec<OsString>) -> Result<ArgMatches, ConfigError> {
-    let command = command.arg(config_flag()).arg(check_flag());
+/// The command line of a program, with the flags that name and check the file.
+#[must_use]
+pub fn command<T: CommandFactory>() -> Command {
+    T::command().arg(config_flag()).arg(check_flag())
+}
+
+fn read<T: CommandFactory>(section: &str, arguments: Vec<OsString>) -> Result<ArgMatches, ConfigError> {
+    let command = command::<T>();
     // Only to find the file: what is wrong beside is told later.
     let lenient = command.clone().ignore_errors(true).mut_args(|arg| arg.required(false));
     let path = lenient.try_get_matches_from(&arguments)?.get_one::<PathBuf>(CONFIG).cloned();
@@ -214,7 +220,7 @@ fn default(command: &Command, key: &str, value: &Spanned<DeValue<'_>>) -> Result
 #[cfg(test)]
 mod tests {
     use super::*;
-    use clap::{CommandFactory, FromArgMatches};
+    use clap::FromArgMatches;
 
     #[derive(Debug, Parser)]
     struct Options {
@@ -237,7 +243,7 @@ mod tests {
             all.extend(["--config".into(), path.clone().into()]);
         }
         all.extend(arguments.iter().map(OsString::from));
-        let matches = read(Options::command(), "agent", all);
+        let matches = read::<Options>("agent", all);
         let matches = matches.map_err(|e| e.to_string().replace(&path.display().to_string(), "cool.toml"))?;
         Ok(Options::from_arg_matches(&matches).unwrap())
     }

@@ -31,6 +31,7 @@ pub mod assign;
 pub mod bounds;
 pub mod choose;
 pub mod classify;
+pub mod commands;
 pub mod error;
 pub mod given;
 pub mod grid;

@@ -1,7 +1,6 @@
 //! `cool-kmeans`: the command around the library of the same name.
 
-mod commands;
-
+use cool_kmeans::commands;
 use std::process::ExitCode;
 
 fn main() -> ExitCode {

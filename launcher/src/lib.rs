@@ -13,6 +13,7 @@
 pub mod account;
 pub mod cgroup;
 mod descendants;
+pub mod options;
 pub mod policy;
 mod spawn;
 pub mod supervisor;

@@ -1,8 +1,9 @@
 //! `cool-launcher`: listens for the agent of its node, and gives each of its jobs a supervisor, a process that runs with all rights
 //! and uses them to start the job's ranks as the job's user.
 
-use clap::{Parser, Subcommand};
+use clap::Parser;
 use cool_launcher::account::{Account, AccountError};
+use cool_launcher::options::{Options, Part};
 use cool_launcher::{Policy, supervise};
 use cool_proto::seqpacket;
 use rustix::event::{PollFd, PollFlags, poll};
@@ -19,33 +20,6 @@ use tracing_subscriber::filter::{EnvFilter, LevelFilter};
 const BACKLOG: i32 = 64;
 /// Jobs at once; agents take fewer.
 const SUPERVISORS_MAX: usize = 4096;
-
-/// Starts the ranks of a node's jobs as their users, for the agent, which has no rights to do so.
-///
-/// Runs as root, and does nothing else: each job gets a process of its own that starts its ranks with the user's number and
-/// groups, in a cgroup that ends with the job. Only the agent's account may ask. Writes a line for every process that it starts.
-#[derive(Debug, Parser)]
-#[command(name = "cool-launcher", version)]
-struct Options {
-    /// The unix socket on which to listen for the agent
-    #[arg(long, value_name = "PATH", default_value = "/run/cool-launcher/launcher.sock")]
-    socket: PathBuf,
-    /// The agent's account, by name or number: only its processes may ask, and no job runs as it
-    #[arg(long, value_name = "NAME", default_value = "cool", global = true)]
-    agent_user: String,
-    /// Start nothing as a user of a smaller number; 0 permits root
-    #[arg(long, value_name = "UID", default_value_t = 1000, global = true)]
-    min_uid: u32,
-    #[command(subcommand)]
-    part: Option<Part>,
-}
-
-#[derive(Debug, Subcommand)]
-enum Part {
-    /// The supervisor of one job, whose agent is at standard input; started by this program itself
-    #[command(hide = true)]
-    Supervise,
-}
 
 /// Why the program ends.
 #[derive(Debug, thiserror::Error)]

@@ -24,6 +24,7 @@ pub mod local;
 pub mod metrics;
 mod net;
 mod node_inventory;
+pub mod options;
 mod output_backlog;
 pub mod probe;
 mod readable;

@@ -4,7 +4,7 @@ use cool_tls::make::{
     CertificateEntry, CertificateRequest, Holder, drop_old_authority, list, make, new_authority, revoke,
 };
 use cool_tls::{Identity, Role};
-use std::fs;
+use std::fs::{self, Permissions};
 use std::net::IpAddr;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
@@ -38,7 +38,11 @@ fn what_is_there_stays_unless_renewed_and_keys_are_for_their_owner_only() {
         make(ours.path(), &request(&["h1", "h2"].map(|name| Holder::node(name, Vec::new())))).unwrap();
     let expected: Vec<PathBuf> = ["h2/agent.pem", "h2/agent.key"].map(|name| ours.path().join(name)).into();
     assert_eq!(written, expected, "h1 keeps its address if none is named");
+    // That a group may read a key is said once.
+    let shared = ours.path().join("agent.key");
+    fs::set_permissions(&shared, Permissions::from_mode(0o640)).unwrap();
     make(ours.path(), &CertificateRequest { renew: true, ..request(&[]) }).unwrap();
+    assert_eq!(fs::metadata(&shared).unwrap().permissions().mode() & 0o777, 0o640);
     let after = files.map(read);
     assert_eq!(after[0], before[0]);
     assert!(after[1] != before[1] && after[2] != before[2]);

@@ -2,15 +2,15 @@
 
 use super::options::{Files, Work, make_folder};
 use super::terminal::Terminal;
+use crate::Error;
+use crate::apply::{self, Assigned};
+use crate::inputs::Source;
+use crate::inputs::array::Kind;
+use crate::inputs::pictures::Cut;
+use crate::model::Model;
+use crate::peers::Peers;
+use crate::tables::TableFile;
 use clap::Args;
-use cool_kmeans::Error;
-use cool_kmeans::apply::{self, Assigned};
-use cool_kmeans::inputs::Source;
-use cool_kmeans::inputs::array::Kind;
-use cool_kmeans::inputs::pictures::Cut;
-use cool_kmeans::model::Model;
-use cool_kmeans::peers::Peers;
-use cool_kmeans::tables::TableFile;
 use std::path::{Path, PathBuf};
 
 /// Assign points to the clusters of a model, on all ranks.

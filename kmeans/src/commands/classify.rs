@@ -2,16 +2,16 @@
 
 use super::options::{Patches, Work, make_folder};
 use super::terminal::Terminal;
+use crate::Error;
+use crate::choose::Effort;
+use crate::classify::{self, Classes, Teaching, Tested};
+use crate::model::{Features, Model};
+use crate::options::Clustering;
+use crate::peers::Peers;
 use clap::{Args, ValueEnum};
 use cool_classify::feature_map::FeatureMap;
 use cool_classify::histogram::Pyramid;
 use cool_classify::svm::Training;
-use cool_kmeans::Error;
-use cool_kmeans::choose::Effort;
-use cool_kmeans::classify::{self, Classes, Teaching, Tested};
-use cool_kmeans::model::{Features, Model};
-use cool_kmeans::options::Clustering;
-use cool_kmeans::peers::Peers;
 use cool_map::replace_file;
 use std::path::PathBuf;
 

@@ -2,14 +2,14 @@
 
 use super::options::{Files, Patches, Work, make_folder};
 use super::terminal::Terminal;
+use crate::Error;
+use crate::apply;
+use crate::inputs::Source;
+use crate::inputs::array::Kind;
+use crate::model::Model;
+use crate::peers::Peers;
+use crate::tables::TableFile;
 use clap::Args;
-use cool_kmeans::Error;
-use cool_kmeans::apply;
-use cool_kmeans::inputs::Source;
-use cool_kmeans::inputs::array::Kind;
-use cool_kmeans::model::Model;
-use cool_kmeans::peers::Peers;
-use cool_kmeans::tables::TableFile;
 use std::path::{Path, PathBuf};
 
 /// Write the numbers that describe patches of pictures, or those of any other input, as one table.

@@ -1,11 +1,11 @@
 //! `inspect`: what a model file says of itself.
 
+use crate::Error;
+use crate::grid::{Metric, Precision};
+use crate::inputs::pictures::Cut;
+use crate::model::Model;
+use crate::peers::Peers;
 use clap::Args;
-use cool_kmeans::Error;
-use cool_kmeans::grid::{Metric, Precision};
-use cool_kmeans::inputs::pictures::Cut;
-use cool_kmeans::model::Model;
-use cool_kmeans::peers::Peers;
 use serde_json::json;
 use std::path::PathBuf;
 

@@ -8,16 +8,16 @@ mod inspect;
 mod options;
 mod terminal;
 
+use crate::Error;
+use crate::peers::{Peers, surviving};
 use clap::{CommandFactory, Parser, Subcommand};
-use cool_kmeans::Error;
-use cool_kmeans::peers::{Peers, surviving};
 use cool_map::Options;
 use std::ffi::{OsStr, OsString};
 
 /// K-means over image features or any points, and classifiers of pictures, on as many nodes as there are.
 #[derive(Debug, Parser)]
 #[command(version, arg_required_else_help = true, after_help = EXAMPLES)]
-pub(crate) struct Program {
+pub struct Program {
     #[command(subcommand)]
     command: Command,
 }
@@ -54,7 +54,8 @@ enum Classify {
 
 impl Program {
     /// From the command line, in which `fit` may be left out.
-    pub(crate) fn of(arguments: impl IntoIterator<Item = OsString>) -> Self {
+    #[must_use]
+    pub fn of(arguments: impl IntoIterator<Item = OsString>) -> Self {
         let mut arguments: Vec<OsString> = arguments.into_iter().collect();
         let mut known = Self::command();
         known.build();
@@ -70,7 +71,10 @@ impl Program {
 }
 
 /// Does what the command line says.
-pub(crate) fn run(program: &Program) -> Result<(), Error> {
+///
+/// # Errors
+/// As [`Error`] says.
+pub fn run(program: &Program) -> Result<(), Error> {
     match &program.command {
         Command::Fit(fit) => fit.start(),
         Command::Assign(assign) => assign.work.run(|peers| assign.run(peers)),

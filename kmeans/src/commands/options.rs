@@ -1,12 +1,12 @@
 //! Options that several commands have.
 
 use super::on_all_ranks;
+use crate::Error;
+use crate::inputs::Input;
+use crate::inputs::pictures::{Cut, Sampling};
+use crate::peers::Peers;
 use clap::{Args, ValueEnum};
 use cool_distance::Level;
-use cool_kmeans::Error;
-use cool_kmeans::inputs::Input;
-use cool_kmeans::inputs::pictures::{Cut, Sampling};
-use cool_kmeans::peers::Peers;
 use std::num::NonZeroUsize;
 use std::path::{Path, PathBuf};
 use std::time::Duration;

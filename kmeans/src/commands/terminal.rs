@@ -1,6 +1,6 @@
 //! What a person sees of a run: a bar while there is a terminal, a line for each iteration.
 
-use cool_kmeans::lloyd::{Iteration, Watch};
+use crate::lloyd::{Iteration, Watch};
 use indicatif::{ProgressBar, ProgressStyle};
 use std::io::IsTerminal;
 

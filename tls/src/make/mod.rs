@@ -16,7 +16,7 @@ use std::collections::BTreeSet;
 use std::fs::{self, DirBuilder, OpenOptions};
 use std::io::{self, Write};
 use std::net::IpAddr;
-use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, fchown};
 use std::path::{Path, PathBuf};
 use time::{Duration, OffsetDateTime};
 
@@ -314,11 +314,15 @@ fn read(path: &Path) -> Result<String, MakeError> {
     fs::read_to_string(path).map_err(|error| MakeError::File { path: path.to_owned(), error })
 }
 
-/// Writes a file whole or not at all.
+/// Writes a file whole or not at all. One that replaces another has its owner, group and rights: they say who is to read a key.
 fn put(path: &Path, text: &str, mode: u32, written: &mut Vec<PathBuf>) -> Result<(), MakeError> {
     let beside = path.with_extension("new");
     let write = || {
         let mut file = OpenOptions::new().write(true).create(true).truncate(true).mode(mode).open(&beside)?;
+        if let Ok(before) = fs::metadata(path) {
+            fchown(&file, Some(before.uid()), Some(before.gid()))?;
+            file.set_permissions(before.permissions())?;
+        }
         file.write_all(text.as_bytes())?;
         file.sync_all()?;
         fs::rename(&beside, path)

@@ -1,0 +1,134 @@
+"""Machines that boot a Debian system of their own on the hosts of the emulated network.
+
+Each has namespaces of its own (processes, mounts, names, cgroups) and the network namespace of its host; its files are those of a
+folder (tools/debian-root), which stays as it is: what the machine writes is in memory, and gone with it. The first process is the
+system's systemd, so units run as they will.
+"""
+import os
+import secrets
+import shlex
+import subprocess
+import tempfile
+import time
+
+BOOT_SECONDS = 120
+# Stays outside, to remove the cgroup of the machine when it has ended. $0 is the group, $1 the folder of the system, $2 the machine's name.
+OUTSIDE = """
+mount -t cgroup2 none /sys/fs/cgroup
+mkdir /sys/fs/cgroup/"$0"
+setpriv --pdeathsig KILL sh -c 'echo $$ >/sys/fs/cgroup/"$0"/cgroup.procs && shift && exec "$@"' "$0" - \\
+    unshare --mount --pid --uts --ipc --cgroup --fork --kill-child sh -euc "$INSIDE" "$1" "$2" || echo "ended with status $?"
+find /sys/fs/cgroup/"$0" -depth -type d -exec rmdir {} +
+"""
+# $0 is the folder of the system, $1 the machine's name.
+INSIDE = """
+mount --make-rprivate /
+mount -t tmpfs -o mode=755 tmpfs /mnt
+mkdir /mnt/upper /mnt/work /mnt/root
+mount -t overlay overlay -o lowerdir="$0",upperdir=/mnt/upper,workdir=/mnt/work /mnt/root
+cd /mnt/root
+mount -t proc proc proc
+# Kernel parameters are the whole machine's.
+mount --bind proc/sys proc/sys
+mount -o remount,bind,ro proc/sys
+mount -t sysfs -o ro sysfs sys
+mount -t cgroup2 none sys/fs/cgroup
+mount -t tmpfs -o mode=755 tmpfs run
+mount -t tmpfs -o mode=755 tmpfs dev
+for device in null zero full random urandom tty; do
+    touch "dev/$device"
+    mount --bind "/dev/$device" "dev/$device"
+done
+mkdir dev/pts dev/shm
+mount -t devpts -o newinstance,ptmxmode=0666,mode=620,gid=5 devpts dev/pts
+mount -t tmpfs -o mode=1777 tmpfs dev/shm
+ln -s pts/ptmx dev/ptmx
+ln -s /proc/self/fd dev/fd
+hostname "$1"
+echo "$1" >etc/hostname
+mkdir -p root/before
+pivot_root . root/before
+umount -l /root/before
+rmdir /root/before
+exec env -i container=cool-machine PATH=/usr/sbin:/usr/bin:/sbin:/bin /lib/systemd/systemd --log-target=console
+"""
+
+
+class Machine:
+    """A machine that runs as long as this context: `with Machine("h1", root, pid) as machine: machine.run("hostname")`.
+
+    `root` is the folder of its system; its network is that of the process `pid`, or ours.
+    """
+
+    def __init__(self, name, root, pid=None):
+        self.name, self.root, self.pid = name, os.path.abspath(root), pid or os.getpid()
+
+    def __enter__(self):
+        self.log = tempfile.TemporaryFile("w+", errors="replace")
+        command = ["nsenter", "--net=/proc/%d/ns/net" % self.pid, "unshare", "--mount", "sh", "-euc", OUTSIDE,
+                   "cool-machine-" + secrets.token_hex(8), self.root, self.name]
+        self.outside = subprocess.Popen(command, env={**os.environ, "INSIDE": INSIDE}, stdin=subprocess.DEVNULL, stdout=self.log,
+                                        stderr=self.log, start_new_session=True)
+        try:
+            self._await_boot()
+        except BaseException:
+            self.__exit__()
+            raise
+        return self
+
+    def __exit__(self, *_):
+        # The first process of the machine takes all others along.
+        if self.outside.poll() is None:
+            first = self._first()
+            if first:
+                os.kill(first, 9)
+            else:
+                self.outside.terminate()
+        self.outside.wait(BOOT_SECONDS)
+        self.log.close()
+
+    def _await_boot(self):
+        end = time.monotonic() + BOOT_SECONDS
+        while True:
+            if self.outside.poll() is not None or time.monotonic() > end:
+                self.log.seek(0)
+                raise RuntimeError("machine %s does not boot: %s" % (self.name, self.log.read()[-2000:]))
+            if self._first() and self.run("systemctl", "is-system-running", check=False).stdout.strip() in ("running", "degraded"):
+                return
+            time.sleep(0.1)
+
+    def _first(self):
+        """The machine's first process, as it is numbered here; None if it is not there."""
+        pid = self.outside.pid
+        while True:
+            with open("/proc/%d/task/%d/children" % (pid, pid)) as f:
+                children = f.read().split()
+            if not children:
+                return None
+            pid = int(children[0])
+            with open("/proc/%d/status" % pid) as f:
+                numbers = next(line.split()[1:] for line in f if line.startswith("NSpid:"))
+            if len(numbers) > len(self._own_numbers()) and numbers[-1] == "1":
+                return pid
+
+    @staticmethod
+    def _own_numbers():
+        with open("/proc/self/status") as f:
+            return next(line.split()[1:] for line in f if line.startswith("NSpid:"))
+
+    def command(self, *command):
+        """A command that runs in the machine, for subprocess."""
+        inside = ["nsenter", "--target", str(self._first()), "--all", "env", "-i", "HOME=/root", "USER=root", "LANG=C.UTF-8",
+                  "PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "DEBIAN_FRONTEND=noninteractive"]
+        return [*inside, "sh", "-c", "cd /root && exec " + shlex.join(command)]
+
+    def run(self, *command, check=True, timeout=300):
+        """Runs a command in the machine; the finished process, or a RuntimeError with what it said."""
+        done = subprocess.run(self.command(*command), capture_output=True, text=True, timeout=timeout)
+        if check and done.returncode:
+            raise RuntimeError("%s: %s: status %d\n%s%s" % (self.name, " ".join(command), done.returncode, done.stdout, done.stderr))
+        return done
+
+    def path(self, path):
+        """Where a file of the machine is for us."""
+        return "/proc/%d/root%s" % (self._first(), path)

@@ -1,0 +1,278 @@
+"""Packages of `make packages`, installed as docs/deployment.md says on machines that boot Debian, upgraded as docs/upgrade.md says, and removed.
+
+What the documents have as commands runs from there, word by word. By hand, `make test-packages`: without packages and a Debian these are skipped.
+"""
+import contextlib
+import glob
+import json
+import os
+import re
+import shutil
+import signal
+import subprocess
+
+import pytest
+from conftest import PATIENCE, ROOT, wait_for
+
+import network
+import ovs
+import testbed
+from machine import Machine
+
+PACKAGES, DEBIAN = os.environ.get("COOL_PACKAGES"), os.environ.get("COOL_DEBIAN")
+pytestmark = pytest.mark.skipif(not (PACKAGES and DEBIAN), reason="COOL_PACKAGES and COOL_DEBIAN name no folders: make test-packages")
+UNITS = {"cool-controller": ["cool-controller"], "cool-nodeagent": ["cool-launcher", "cool-nodeagent"]}
+NODE_FILES = ("ca.pem", "agent.pem", "agent.key")
+SWITCH_FILES = ("ca.pem", "switch.pem", "switch.key")
+# What any system writes when packages come and go, and while it runs.
+ELSEWHERE = ("/proc", "/sys", "/dev", "/run", "/tmp", "/root", "/var/cache", "/var/lib/apt", "/var/lib/dpkg", "/var/lib/systemd", "/var/log",
+             "/var/tmp", "/etc/.pwd.lock", "/etc/group-", "/etc/gshadow-", "/etc/passwd-", "/etc/shadow-", "/home/ann")
+
+
+def commands(document, section):
+    """The commands of a section, in order: [(where, text)]."""
+    with open(os.path.join(ROOT, "docs", document)) as f:
+        text = ("\n" + f.read()).split("\n%s\n" % section)[1].split("\n## ")[0]
+    return re.findall(r"^ *```sh\n *# on (.+)\n((?:.+\n)+?) *```$", text, re.M)
+
+
+class Cluster:
+    """Machines on an emulated network: one for the controller, and one for each node."""
+
+    def __init__(self, stack):
+        stack.enter_context(ovs.running())
+        self.network = network.Network("tree:2x2")
+        with testbed.deadline(testbed.BUILD_SECONDS, "building the network"):
+            stack.callback(self.network.stop)
+            self.network.start("ssl:127.0.0.1:1")
+        self.controller = self.boot(stack, "controller", None)
+        self.nodes = [self.boot(stack, host.name, host) for host in self.network.net.hosts]
+        self.printed = {}
+
+    @property
+    def machines(self):
+        return [self.controller, *self.nodes]
+
+    def boot(self, stack, name, host):
+        """A machine on which ann has an account, and that knows the controller by its name."""
+        machine = stack.enter_context(Machine(name, DEBIAN, host and host.pid))
+        with open(machine.path("/etc/hosts"), "w") as f:
+            f.write("127.0.0.1 localhost\n%s controller.example\n" % network.MANAGEMENT_ADDRESS)
+        machine.run("useradd", "--create-home", "ann")
+        machine.files = files(machine)
+        give(machine, glob.glob(os.path.join(PACKAGES, "*.deb")), "")
+        return machine
+
+    def follow(self, document, section, where=None, step=None):
+        """Does what a section says, on those machines of which it says it; or only a step of it."""
+        found = commands(document, section)
+        assert found, "%s has no commands in %s" % (document, section)
+        for place, text in found if step is None else [[c for c in found if c[0] == where][step]]:
+            assert place in ("the controller's machine", "each node", "each switch"), place
+            for line in text.splitlines():
+                self.do(place, line.strip())
+
+    def do(self, place, line):
+        if place == "each switch":
+            for switch in self.network.net.switches:
+                variables = {**os.environ, "BRIDGE": switch.name, "CONTROLLER": "127.0.0.1"}
+                subprocess.run(["sh", "-c", line], env=variables, check=True)
+            return
+        for machine in self.nodes if place == "each node" else [self.controller]:
+            if line == "cool doctor":
+                wait_for(lambda: machine.run("cool", "doctor", check=False).returncode == 0, "all is well: " + doctor(machine))
+            self.printed[line] = machine.run("sh", "-c", line).stdout
+            if line == "cool certs certs":
+                self.hand_out()
+
+    def hand_out(self):
+        """Copies certificates and keys to where they are used, as an operator does."""
+        made = self.controller.path("/root/certs")
+        for node in self.nodes:
+            give(node, [os.path.join(made, name) for name in NODE_FILES], "certs")
+            edit(node, "interface", self.network.net.get(node.name).defaultIntf().name)
+        for name in SWITCH_FILES:
+            shutil.copy(os.path.join(made, name), "/etc/openvswitch")
+
+
+def doctor(machine):
+    done = machine.run("cool", "doctor", check=False)
+    return done.stdout + done.stderr
+
+
+def give(machine, paths, folder):
+    """Copies files to a folder of root's in a machine."""
+    there = machine.path(os.path.join("/root", folder))
+    os.makedirs(there, exist_ok=True)
+    for path in paths:
+        shutil.copy(path, there)
+
+
+def edit(machine, option, value):
+    """Says an option in the machine's file of options."""
+    path = machine.path("/etc/cool/cool.toml")
+    with open(path) as f:
+        text, found = re.subn(r'^%s = ".*"$' % option, '%s = "%s"' % (option, value), f.read(), flags=re.M)
+    assert found == 1, option
+    with open(path, "w") as f:
+        f.write(text)
+
+
+def files(machine):
+    """All files of a machine that count."""
+    left_out = [word for place in ELSEWHERE for word in ("-path", place, "-prune", "-o")]
+    return set(machine.run("find", "/", *left_out, "-print").stdout.splitlines())
+
+
+@pytest.fixture(scope="module")
+def cluster():
+    """Installed as docs/deployment.md says, to the last step."""
+    with contextlib.ExitStack() as stack:
+        cluster = Cluster(stack)
+        cluster.follow("deployment.md", "## Steps")
+        yield cluster
+
+
+def test_the_document_ends_in_a_well_network_that_runs_programs_and_collectives(cluster):
+    printed = {line.split()[1]: text for line, text in cluster.printed.items() if line.startswith("cool ")}
+    assert sorted(line.split()[-1] for line in printed["run"].splitlines()) == ["h1", "h2", "h3", "h4"]
+    assert "allreduce" in printed["bench"] and "bcast" in printed["bench"]
+    for machine in cluster.machines:
+        package = "cool-controller" if machine is cluster.controller else "cool-nodeagent"
+        for unit in UNITS[package]:
+            state = machine.run("systemctl", "show", "--property=ActiveState,NRestarts,User", unit).stdout.split()
+            assert "ActiveState=active" in state and "NRestarts=0" in state, state
+            assert unit == "cool-launcher" or "User=cool" in state
+
+
+def test_the_packages_are_as_debian_wants_them():
+    found = subprocess.run(["lintian", "--allow-root", "--fail-on", "error", *glob.glob(os.path.join(PACKAGES, "*.deb"))], capture_output=True,
+                           text=True, timeout=PATIENCE)
+    print(found.stdout)
+    assert found.returncode == 0, found.stdout
+
+
+def test_systemd_finds_nothing_wrong_with_the_units(cluster):
+    for machine in (cluster.controller, cluster.nodes[0]):
+        done = machine.run("sh", "-c", "systemd-analyze verify /lib/systemd/system/cool-*.service")
+        assert not done.stdout + done.stderr
+
+
+def test_programs_have_no_more_rights_than_their_units_say(cluster):
+    agent = cluster.nodes[0]
+    pid = agent.run("systemctl", "show", "--property=MainPID", "--value", "cool-nodeagent").stdout.strip()
+    status = dict(line.split(":\t", 1) for line in agent.run("cat", "/proc/%s/status" % pid).stdout.splitlines() if ":\t" in line)
+    net_raw = 1 << 13
+    assert {int(status[name], 16) for name in ("CapEff", "CapPrm", "CapBnd", "CapAmb")} == {net_raw}
+    listed = agent.run("stat", "--format=%U:%G %a", "/etc/cool/certs/agent.key").stdout.strip()
+    assert listed == "root:cool 640"
+    done = agent.run("setpriv", "--reuid", "ann", "--regid", "ann", "--clear-groups", "cat", "/etc/cool/certs/agent.key", check=False)
+    assert done.returncode and "Permission denied" in done.stderr
+
+
+def test_the_event_log_rotates_and_goes_on(cluster):
+    machine = cluster.controller
+    log = machine.path("/var/log/cool/events.jsonl")
+    assert os.path.getsize(log) > 0
+    machine.run("logrotate", "--force", "/etc/logrotate.d/cool")
+    machine.run("cool", "run", "--user", "ann", "--workdir", "/tmp", "-n", "1", "--", "true")
+    wait_for(lambda: os.path.exists(log) and os.path.getsize(log) > 0, "events go to a new file")
+
+
+def test_a_renewed_key_stays_readable_by_the_group(cluster):
+    machine = cluster.controller
+    machine.run("cool", "certs", "renewed")
+    machine.run("chgrp", "cool", "renewed/controller.key")
+    machine.run("chmod", "640", "renewed/controller.key")
+    machine.run("cool", "certs", "renewed", "--renew")
+    shown = machine.run("stat", "--format=%G %a", "renewed/controller.key", "renewed/tool.key").stdout.split("\n")
+    assert shown[:2] == ["cool 640", "root 600"]
+
+
+def test_the_wheel_and_the_library_for_c_work_on_a_node(cluster, tmp_path):
+    [wheel] = glob.glob(os.path.join(PACKAGES, "*.whl"))
+    [dev] = glob.glob(os.path.join(PACKAGES, "libcool-dev_*.deb"))
+    subprocess.run(["dpkg-deb", "-x", dev, tmp_path], check=True)
+    found = {**os.environ, "PKG_CONFIG_SYSROOT_DIR": str(tmp_path), "PKG_CONFIG_LIBDIR": glob.glob("%s/usr/lib/*/pkgconfig" % tmp_path)[0]}
+    flags = subprocess.run(["pkg-config", "--cflags", "--libs", "cool"], env=found, capture_output=True, text=True, check=True).stdout.split()
+    program = str(tmp_path / "suite")
+    unresolved = "-Wl,--unresolved-symbols=ignore-all"
+    [library] = glob.glob(os.path.join(PACKAGES, "libcool0_*.deb"))
+    subprocess.run(["dpkg-deb", "-x", library, tmp_path], check=True)
+    subprocess.run(["cc", "-o", program, os.path.join(ROOT, "libcool/c/examples/suite.c"), *flags, unresolved], check=True)
+    for node in cluster.nodes:
+        give(node, [wheel], "")
+        shutil.copy(program, node.path("/usr/local/bin/suite"))
+        node.run("python3", "-m", "venv", "--system-site-packages", "/opt/cool")
+        node.run("/opt/cool/bin/pip", "install", "--no-index", os.path.join("/root", os.path.basename(wheel)))
+        shutil.copy(os.path.join(ROOT, "libcool/python/examples/suite.py"), node.path("/opt/cool/"))
+    printed = [cluster.controller.run("cool", "run", "--user", "ann", "--workdir", "/tmp", "--", *command).stdout
+               for command in (["/usr/local/bin/suite"], ["/opt/cool/bin/python3", "/opt/cool/suite.py"])]
+    assert printed[0] == printed[1] != ""
+
+
+def upgraded(tmp_path, version):
+    """The packages as those of a later version."""
+    for path in glob.glob(os.path.join(PACKAGES, "*.deb")):
+        folder = str(tmp_path / os.path.basename(path)[:-len(".deb")])
+        subprocess.run(["dpkg-deb", "-R", path, folder], check=True)
+        control = os.path.join(folder, "DEBIAN", "control")
+        with open(control) as f:
+            text = f.read()
+        old = re.search(r"^Version: (.+)$", text, re.M)[1]
+        with open(control, "w") as f:
+            f.write(text.replace(old, version))
+        name = os.path.basename(path).replace("_%s_" % old, "_%s_" % version)
+        subprocess.run(["dpkg-deb", "-Znone", "-b", folder, str(tmp_path / name)], check=True, stdout=subprocess.DEVNULL)
+    return glob.glob(str(tmp_path / "*.deb"))
+
+
+def pid_of(machine, unit):
+    return machine.run("systemctl", "show", "--property=MainPID", "--value", unit).stdout.strip()
+
+
+def jobs(cluster):
+    return json.loads(cluster.controller.run("cool", "jobs", "--json").stdout)["jobs"]
+
+
+def test_an_upgrade_ends_no_job(cluster, tmp_path):
+    later = upgraded(tmp_path, "99.0")
+    for machine in cluster.machines:
+        for old in glob.glob(machine.path("/root/*.deb")):
+            os.remove(old)
+        give(machine, later, "")
+    bench = ["cool", "bench", "--user", "ann", "--ranks-per-node", "1", "--ops", "allreduce", "--bytes", "64K", "--reps", "1000000"]
+    job = subprocess.Popen(cluster.controller.command(*bench), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    try:
+        wait_for(lambda: [j["state"] for j in jobs(cluster)] == ["running"], "the job runs")
+        before = [pid_of(cluster.controller, "cool-controller"), *(pid_of(node, "cool-nodeagent") for node in cluster.nodes)]
+        cluster.follow("upgrade.md", "# Upgrades", "the controller's machine", 0)
+        cluster.follow("upgrade.md", "# Upgrades", "each node", 0)
+        after = [pid_of(cluster.controller, "cool-controller"), *(pid_of(node, "cool-nodeagent") for node in cluster.nodes)]
+        assert before[0] != after[0] and before[1:] == after[1:]
+        assert cluster.controller.run("dpkg-query", "-W", "-f", "${Version}", "cool-controller").stdout == "99.0"
+        assert job.poll() is None, job.stdout.read()
+        wait_for(lambda: doctor_is_content(cluster) and [j["state"] for j in jobs(cluster)] == ["running"], "the job is taken over")
+    finally:
+        cluster.controller.run("cool", "cancel", "--all", check=False)
+        job.communicate(timeout=PATIENCE)
+    cluster.follow("upgrade.md", "# Upgrades", "each node", 1)
+    wait_for(lambda: doctor_is_content(cluster), "all agents are back")
+    cluster.controller.run("cool", "bench", "--user", "ann", "-n", "4", "--ops", "allreduce", "--bytes", "64K")
+
+
+def doctor_is_content(cluster):
+    return cluster.controller.run("cool", "doctor", check=False).returncode == 0
+
+
+def test_what_is_purged_leaves_nothing_but_the_keys(cluster):
+    for machine in cluster.machines:
+        ours = {os.path.basename(path).split("_")[0] for path in glob.glob(os.path.join(PACKAGES, "*.deb"))}
+        installed = ours & set(machine.run("dpkg-query", "--show", "--showformat", "${Package}\\n").stdout.split())
+        machine.run("apt-get", "purge", "--yes", *installed)
+        left = {path for path in files(machine) - machine.files if not path.startswith(("/opt/cool", "/usr/local"))}
+        assert not [path for path in left if not path.startswith("/etc/cool")]
+        assert {os.path.dirname(path) for path in left if path.endswith(".key")} == {"/etc/cool/certs"}
+        assert not os.path.exists(machine.path("/etc/cool/cool.toml")) and not os.path.exists(machine.path("/var/log/cool"))
+        assert not machine.run("systemctl", "list-unit-files", "--no-legend", "cool*", check=False).stdout
+        assert not machine.run("sh", "-c", "ps -u cool --no-headers || true").stdout
