@@ -51,10 +51,11 @@ PROFILE := release
 packages: packages-packages
 	tools/packages $(PROFILE)
 
-# An image with the packages; BASE is one of Debian 12
+# An image with the packages; BASE is one of Debian 12, IMAGE are more options (--isolation chroot, where containers cannot run)
 BASE := docker.io/library/debian:bookworm-slim
 image: packages
-	podman build --build-arg BASE=$(BASE) -f deploy/Containerfile -t cool $(TARGET)/packages
+	@tools/install-packages podman uidmap slirp4netns
+	podman build $(IMAGE) --build-arg BASE=$(BASE) -f deploy/Containerfile -t cool $(TARGET)/packages
 
 # Installs the packages on machines of an emulated network that boot Debian, as docs/deployment.md says
 test-packages: packages-test packages
