@@ -143,7 +143,7 @@ class Testbed:
     def __init__(self, topology, host_mbit=0.0, uplink_mbit=0.0, loss=0.0, mtu=1500, slots=4, bin_dir=None, logs=None,
                  join_timeout=60.0, log_level="info", tell_rates=True, insecure_plaintext=False, lldp_ms=0,
                  controller_flags=(), lose=None, users=None, hide_cgroups=False, bofuss=False, peer_timeout_ms=0,
-                 agent_flags=()):
+                 agent_flags=(), without_agent=()):
         self.options = {"host_mbit": host_mbit, "uplink_mbit": uplink_mbit, "loss": loss, "mtu": mtu, "bofuss": bofuss}
         self.topology, self.slots, self.join_timeout, self.log_level = topology, slots, join_timeout, log_level
         self.bin_dir = os.path.abspath(bin_dir or BIN)
@@ -151,6 +151,8 @@ class Testbed:
         self.tell_rates = tell_rates
         self.logs, self.insecure_plaintext, self.lldp_ms = logs, insecure_plaintext, lldp_ms
         self.controller_flags, self.agent_flags, self.peer_timeout_ms = controller_flags, agent_flags, peer_timeout_ms
+        # Hosts on which none is started.
+        self.without_agent = without_agent
         # The share of datagrams that agents themselves throw away, and the seed of the first of them.
         self.lose = lose
         # Lines of passwd(5) and group(5) for users whom the machine does not know, if there are to be some: then agents are not root,
@@ -244,7 +246,7 @@ class Testbed:
     def start_programs(self):
         """The controller and an agent on every host; all are located afterwards."""
         self.start_controller()
-        for host in self.network.net.hosts:
+        for host in (host for host in self.network.net.hosts if host.name not in self.without_agent):
             if self.users:
                 self.start_launcher(host.name)
             self.start_agent(host.name)
@@ -356,9 +358,13 @@ class Testbed:
         seen = self.cool_json("topology") or {"nodes": [], "links": []}
         return sum(n["located"] for n in seen["nodes"]), len(seen["links"])
 
+    def all_of_it(self):
+        """What `found` tells when nothing is missing."""
+        return len(self.network.net.hosts) - len(self.without_agent), len(self.network.uplinks())
+
     def whole(self):
-        """Whether the controller has located every host and found every link."""
-        return self.found() == (len(self.network.net.hosts), len(self.network.uplinks()))
+        """Whether the controller has located every host with an agent and found every link."""
+        return self.found() == self.all_of_it()
 
     def wait_until_joined(self):
         """Waits until the network is whole, while all programs run."""
@@ -368,7 +374,7 @@ class Testbed:
                 daemon.check()
             if time.monotonic() > end:
                 raise Failure("after %g s %d nodes are located and %d links between switches found, of %d and %d (--logs FOLDER keeps the logs)"
-                              % (self.join_timeout, *self.found(), len(self.network.net.hosts), len(self.network.uplinks())))
+                              % (self.join_timeout, *self.found(), *self.all_of_it()))
             time.sleep(0.1)
 
     def wait_until_measured(self, timeout=10.0):

@@ -23,15 +23,25 @@ def test_checksum_offload_where_nothing_fills_them_in_is_found(make_bed):
     succeed(bed, "cool", "doctor")
 
 
-def test_a_node_without_an_agent_is_a_port_that_says_nothing(make_bed):
-    bed = make_bed("tree:2x2")
+def test_a_node_without_an_agent_is_a_port_that_says_nothing_where_hosts_are_not_carried(make_bed):
+    bed = make_bed("tree:2x2", controller_flags=("--agents-only",))
     link = next(l for l in bed.description["links"] if "h3" in (l["a"], l["b"]))
     switch = link["a"] if link["b"] == "h3" else link["b"]
     end_agent(bed, "h3")
-    wait_for(lambda: finds(bed, "switch %s" % switch, "no LLDP is heard from port"), "the port is named")
+    wait_for(lambda: finds(bed, "switch %s" % switch, "nobody is heard from port"), "the port is named")
     bed.start_agent("h3")
     bed.wait_until_joined()
     succeed(bed, "cool", "doctor")
+
+
+def test_a_node_whose_agent_has_ended_is_a_host_and_nothing_is_wrong(make_bed):
+    bed = make_bed("tree:2x2")
+    end_agent(bed, "h3")
+    wait_for(lambda: [host["addresses"] for host in bed.cool_json("topology")["hosts"]] == [["10.0.0.3"]], "h3 is a host")
+    assert succeed(bed, "cool", "doctor") == "nothing is wrong: 3 switches, 3 nodes\n"
+    bed.start_agent("h3")
+    bed.wait_until_joined()
+    wait_for(lambda: bed.cool_json("topology")["hosts"] == [], "h3 is a node again")
 
 
 def test_a_switch_that_lost_its_controller_is_named(make_bed):

@@ -3,7 +3,7 @@
 use crate::error::Error;
 use crate::{cluster, units};
 use cool_proto::control::controller_client::ControllerClient;
-use cool_proto::control::{Link, Measured, Measurements, Node, Switch, Topology, TopologyRequest};
+use cool_proto::control::{Host, Link, Measured, Measurements, Node, Switch, Topology, TopologyRequest};
 use cool_topology::picture::{self, Picture};
 use serde::Serialize;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -53,6 +53,7 @@ fn json(topology: &Topology) -> String {
         switches: Vec<SwitchView<'a>>,
         links: Vec<LinkView>,
         nodes: Vec<NodeView<'a>>,
+        hosts: Vec<HostView<'a>>,
         measurements: serde_json::Value,
         warnings: &'a [String],
     }
@@ -84,6 +85,14 @@ fn json(topology: &Topology) -> String {
         bytes_per_second: Option<u64>,
         away_ms: Option<u64>,
     }
+    #[derive(Serialize)]
+    struct HostView<'a> {
+        mac: &'a str,
+        vlan: Option<u32>,
+        addresses: &'a [String],
+        datapath_id: u64,
+        port: u32,
+    }
     let known = |rate: u64| (rate > 0).then_some(rate);
     let switches = topology.switches.iter().map(|s| SwitchView {
         datapath_id: s.datapath_id,
@@ -110,10 +119,18 @@ fn json(topology: &Topology) -> String {
         bytes_per_second: known(n.bytes_per_second),
         away_ms: n.away_ms,
     });
+    let hosts = topology.hosts.iter().map(|h| HostView {
+        mac: &h.mac,
+        vlan: h.vlan,
+        addresses: &h.addresses,
+        datapath_id: h.datapath_id,
+        port: h.port,
+    });
     let document = Document {
         switches: switches.collect(),
         links: links.collect(),
         nodes: nodes.collect(),
+        hosts: hosts.collect(),
         measurements: topology.measurements.as_ref().map_or(serde_json::Value::Null, measurements),
         warnings: &topology.warnings,
     };
@@ -174,9 +191,21 @@ fn picture(topology: &Topology) -> String {
     section(&mut text, "links beside the tree:", drawing.others());
     let lost = topology.nodes.iter().filter(|n| !n.located);
     section(&mut text, "not found by LLDP yet:", lost.map(|n| format!("{} ({})", n.name, n.ip)));
+    section(&mut text, "hosts without an agent:", topology.hosts.iter().map(|h| host(topology, h)));
     section(&mut text, "costs:", topology.measurements.iter().flat_map(costs));
     section(&mut text, "warnings:", topology.warnings.iter().cloned());
     text
+}
+
+fn host(topology: &Topology, host: &Host) -> String {
+    let switch = topology.switches.iter().find(|s| s.datapath_id == host.datapath_id);
+    let switch = switch.map_or_else(|| format!("{:016x}", host.datapath_id), |s| s.name.clone());
+    let vlan = host.vlan.map_or(String::new(), |vlan| format!(" in VLAN {vlan}"));
+    let addresses = match &host.addresses[..] {
+        [] => String::new(),
+        some => format!(", {}", some.join(", ")),
+    };
+    format!("{}{vlan} at {switch} port {}{addresses}", host.mac, host.port)
 }
 
 fn section(text: &mut String, title: &str, lines: impl Iterator<Item = String>) {
@@ -326,6 +355,7 @@ mod tests {
             switches: (1..=spines).map(spine).chain((1..=2).map(leaf)).collect(),
             links: (1..=spines).flat_map(|s| (1..=2).map(move |l| link(s, l))).collect(),
             nodes: (1..=4).map(node).collect(),
+            hosts: Vec::new(),
             warnings: Vec::new(),
             measurements: None,
         }
@@ -374,6 +404,26 @@ s1
         for part in ["s2 (rack 0) port 9 - s3 (rack 1) port 9", "h1 (10.0.0.1)", "a forged link", "\ns7\n"] {
             assert_eq!(text.matches(part).count(), 1, "{part} in {text}");
         }
+    }
+
+    #[test]
+    fn hosts_without_an_agent_are_listed_with_where_they_are() {
+        let mut t = fabric(1);
+        let addresses = vec!["10.0.0.254".to_owned(), "10.1.0.254".to_owned()];
+        let gateway =
+            Host { mac: "02:00:00:00:00:fe".into(), addresses, datapath_id: 3, port: 9, vlan: None };
+        let tagged = Host { vlan: Some(42), addresses: Vec::new(), ..gateway.clone() };
+        t.hosts = vec![gateway, tagged];
+        let expected = "
+hosts without an agent:
+  02:00:00:00:00:fe at s3 port 9, 10.0.0.254, 10.1.0.254
+  02:00:00:00:00:fe in VLAN 42 at s3 port 9
+";
+        let text = picture(&t);
+        assert!(text.contains(expected), "{text}");
+        let v: serde_json::Value = serde_json::from_str(&json(&t)).unwrap();
+        assert_eq!((&v["hosts"][0]["vlan"], &v["hosts"][1]["vlan"]), (&serde_json::Value::Null, &42.into()));
+        assert_eq!(v["hosts"][0]["addresses"][1], "10.1.0.254");
     }
 
     #[test]

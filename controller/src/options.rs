@@ -1,7 +1,7 @@
 //! The command line.
 
 use crate::costs::Given;
-use crate::fabric::{DatapathId, FabricConfig, Pipeline, TableCapacity, Unicast};
+use crate::fabric::{DatapathId, FabricConfig, HostLimits, Pipeline, TableCapacity, Unicast};
 use crate::groups::keys::GroupKeys;
 use crate::jobs::job::Limits;
 use crate::leadership::LeadershipOptions;
@@ -58,9 +58,9 @@ pub struct Options {
     #[arg(long, value_name = "MBIT", value_parser = megabits)]
     pub uplink_mbit: Option<f64>,
 
-    /// LLDP and ARP packets per second that one switch port may hand in; more are dropped.
+    /// Packets per second that one switch port may hand in to this controller; more are dropped.
     ///
-    /// Twice as many may come at once. By meters in the switch where it has them, and by the controller.
+    /// LLDP, ARP, and what hosts without an agent say to all. Twice as many may come at once. By meters in the switch where it has them, and by the controller.
     #[arg(long, value_name = "N", default_value_t = 250, value_parser = clap::value_parser!(u32).range(1..=10_000_000))]
     pub port_packets_per_second: u32,
 
@@ -72,6 +72,20 @@ pub struct Options {
     /// LLDP intervals.
     #[arg(long, value_enum, default_value = "routed")]
     pub unicast: Unicast,
+
+    /// Drop what comes from hosts without an agent and what is for them.
+    ///
+    /// Without this, and with --unicast routed, they reach each other, nodes and gateways as through any switch.
+    #[arg(long)]
+    pub agents_only: bool,
+
+    /// Hosts without an agent that are carried; each takes a flow in every switch.
+    #[arg(long, value_name = "N", default_value_t = HostLimits::default().all, conflicts_with = "agents_only")]
+    pub max_hosts: usize,
+
+    /// Hosts without an agent that are carried at one port, as behind a switch of its own or with virtual machines.
+    #[arg(long, value_name = "N", default_value_t = HostLimits::default().per_port, conflicts_with = "agents_only")]
+    pub max_hosts_per_port: usize,
 
     /// Entries of its group table that each switch may be given [default: as many as it says that it has].
     ///
@@ -199,6 +213,8 @@ impl Options {
             grace: self.grace(),
             packet_ins_per_second: self.port_packets_per_second,
             unicast: self.unicast,
+            hosts: (!self.agents_only)
+                .then_some(HostLimits { all: self.max_hosts, per_port: self.max_hosts_per_port }),
             capacity: TableCapacity {
                 groups: self.max_groups_per_switch,
                 failovers: self.max_failovers_per_switch,

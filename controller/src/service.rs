@@ -9,7 +9,7 @@ use crate::agents::{AdmitError, Admitted, Agent, Agents, Session};
 use crate::costs::Measurements;
 use crate::costs::prober::Prober;
 use crate::fabric::Fabric;
-use crate::fabric::{FabricError, NodeRegistration, TopologySnapshot};
+use crate::fabric::{FabricError, HostView, NodeRegistration, TopologySnapshot};
 use crate::groups::registrar::Registrar;
 use crate::groups::{self, Groups, Place};
 use crate::jobs::control::ControlRequest;
@@ -457,6 +457,7 @@ impl Service {
                 .chain(network.warnings.iter().cloned())
                 .collect(),
             measurements: Some(self.measurements(network)),
+            hosts: network.hosts.iter().map(control::Host::from).collect(),
         }
     }
 
@@ -477,6 +478,18 @@ impl Service {
 
 fn milliseconds(duration: Duration) -> u64 {
     u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
+}
+
+impl From<&HostView> for control::Host {
+    fn from(host: &HostView) -> control::Host {
+        control::Host {
+            mac: host.mac.to_string(),
+            vlan: host.vlan.map(u32::from),
+            addresses: host.addresses.iter().map(ToString::to_string).collect(),
+            datapath_id: host.port.switch.0,
+            port: host.port.number,
+        }
+    }
 }
 
 impl From<AttachError> for Status {

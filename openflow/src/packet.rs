@@ -70,7 +70,13 @@ impl PacketOut {
     /// Sends `data` out of one port.
     #[must_use]
     pub fn new(port: PortNo, data: Vec<u8>) -> Self {
-        let actions = vec![Action::output(port)];
+        Self::to_each([port], data)
+    }
+
+    /// Sends `data` out of each of these ports.
+    #[must_use]
+    pub fn to_each(ports: impl IntoIterator<Item = PortNo>, data: Vec<u8>) -> Self {
+        let actions = ports.into_iter().map(Action::output).collect();
         Self { buffer: BufferId::NONE, in_port: PortNo::CONTROLLER, actions, data }
     }
 }

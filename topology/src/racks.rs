@@ -1,7 +1,7 @@
 //! Racks and their numbers: a rack is the hosts of one top-of-rack switch (ToR), and a switch is a ToR while
 //! it has hosts.
 
-use crate::{DatapathId, Graph};
+use crate::DatapathId;
 use std::collections::{BTreeMap, BTreeSet};
 
 /// How many racks can be numbered: what the locator addresses can carry.
@@ -19,8 +19,7 @@ pub struct Racks {
 impl Racks {
     /// Numbers the ToRs that have none yet: the smallest free numbers, in order of datapath id. Returns
     /// those that found none.
-    pub fn update(&mut self, graph: &Graph) -> Vec<DatapathId> {
-        let tors: BTreeSet<DatapathId> = graph.hosts().map(|(_, port)| port.switch).collect();
+    pub fn update(&mut self, tors: &BTreeSet<DatapathId>) -> Vec<DatapathId> {
         let mut unnumbered = tors.iter().filter(|t| !self.numbers.contains_key(t)).peekable();
         if unnumbered.peek().is_none() {
             return Vec::new();
@@ -67,7 +66,11 @@ impl Racks {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::Port;
+    use crate::{Graph, Port};
+
+    fn tors(graph: &Graph) -> BTreeSet<DatapathId> {
+        graph.hosts().map(|(_, port)| port.switch).collect()
+    }
 
     fn host(graph: &mut Graph, name: &str, switch: u64) {
         graph.place(name, Port { switch: DatapathId(switch), number: 1 });
@@ -78,17 +81,17 @@ mod tests {
         let (mut graph, mut racks) = (Graph::default(), Racks::default());
         host(&mut graph, "h1", 9);
         host(&mut graph, "h2", 5);
-        assert!(racks.update(&graph).is_empty());
+        assert!(racks.update(&tors(&graph)).is_empty());
         assert_eq!((racks.number(DatapathId(5)), racks.number(DatapathId(9))), (Some(0), Some(1)));
         host(&mut graph, "h3", 1);
-        racks.update(&graph);
+        racks.update(&tors(&graph));
         assert_eq!(racks.number(DatapathId(1)), Some(2));
         graph.displace("h2");
         host(&mut graph, "h4", 2);
-        racks.update(&graph);
+        racks.update(&tors(&graph));
         assert_eq!(racks.number(DatapathId(2)), Some(3));
         host(&mut graph, "h2", 5);
-        racks.update(&graph);
+        racks.update(&tors(&graph));
         assert_eq!(racks.number(DatapathId(5)), Some(0));
     }
 
@@ -98,7 +101,7 @@ mod tests {
         racks.reserve([0, 2]);
         host(&mut graph, "h1", 7);
         host(&mut graph, "h2", 8);
-        racks.update(&graph);
+        racks.update(&tors(&graph));
         assert_eq!([7, 8].map(|switch| racks.number(DatapathId(switch))), [Some(1), Some(3)]);
         racks.claim(DatapathId(9), 2);
         assert_eq!(racks.number(DatapathId(9)), Some(2));
@@ -111,7 +114,7 @@ mod tests {
         racks.claim(DatapathId(8), 0);
         host(&mut graph, "h1", 8);
         host(&mut graph, "h2", 7);
-        racks.update(&graph);
+        racks.update(&tors(&graph));
         assert_eq!((racks.number(DatapathId(7)), racks.number(DatapathId(8))), (Some(0), Some(1)));
     }
 }

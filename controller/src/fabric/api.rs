@@ -4,7 +4,7 @@ use crate::fabric::switch::capacity::TableCapacity;
 use crate::fabric::switch::pipeline::Pipeline;
 pub use cool_topology::{DatapathId, Key, Link, MacAddr, Port};
 pub use cool_types::TreeScope;
-use core::net::Ipv4Addr;
+use core::net::{IpAddr, Ipv4Addr};
 use core::time::Duration;
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -17,6 +17,21 @@ pub enum Unicast {
     Routed,
     /// The switches' own forwarding (NORMAL): by what they learn, over one spanning tree.
     Normal,
+}
+
+/// How many hosts without an agent are carried.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct HostLimits {
+    /// In all: each takes a flow in every switch.
+    pub all: usize,
+    /// At one port.
+    pub per_port: usize,
+}
+
+impl Default for HostLimits {
+    fn default() -> HostLimits {
+        HostLimits { all: 1024, per_port: 64 }
+    }
 }
 
 /// How the fabric is run.
@@ -40,12 +55,14 @@ pub struct FabricConfig {
     pub grace: Duration,
     /// UDP port of all multicast.
     pub multicast_port: u16,
-    /// LLDP and ARP packets per second that a port may hand in, with two seconds' worth at once.
+    /// Packets per second that a port may hand in, with two seconds' worth at once; LLDP apart from others.
     pub packet_ins_per_second: u32,
     /// How often switches are asked for their counters.
     pub counters_interval: Duration,
     /// Who forwards unicast.
     pub unicast: Unicast,
+    /// Which hosts without an agent reach each other and nodes; `None`: none does.
+    pub hosts: Option<HostLimits>,
     /// The most that each switch may hold, beside what it says itself.
     pub capacity: TableCapacity,
     /// Which of a switch's tables and group numbers are used.
@@ -75,6 +92,7 @@ impl Default for FabricConfig {
             packet_ins_per_second: 250,
             counters_interval: Duration::from_secs(2),
             unicast: Unicast::default(),
+            hosts: Some(HostLimits::default()),
             capacity: TableCapacity::default(),
             pipeline: Pipeline::default(),
             switch_names: Arc::default(),
@@ -107,6 +125,8 @@ pub struct TopologySnapshot {
     pub links: Vec<LinkView>,
     /// Registered nodes, by name.
     pub nodes: Vec<NodeView>,
+    /// Hosts without an agent, by Ethernet address.
+    pub hosts: Vec<HostView>,
     /// What an operator should look at.
     pub warnings: Vec<String>,
 }
@@ -149,8 +169,21 @@ pub struct SwitchView {
     pub connected: bool,
     /// Number of its ports, the local one not counted.
     pub ports: u32,
-    /// The numbers of those whose link is up and from which no LLDP of a known switch or node is heard.
+    /// The numbers of those whose link is up and at which no known switch, node or host is.
     pub unidentified_ports: Vec<u32>,
+}
+
+/// A host without an agent.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct HostView {
+    /// Its Ethernet address.
+    pub mac: MacAddr,
+    /// The VLAN of its frames, if they are tagged.
+    pub vlan: Option<u16>,
+    /// The addresses that it has said it has.
+    pub addresses: Vec<IpAddr>,
+    /// Where it is.
+    pub port: Port,
 }
 
 /// A link between switches.

@@ -21,8 +21,8 @@ mod telemetry;
 mod trees;
 
 pub use api::{
-    DatapathId, FabricConfig, FabricError, GroupRequest, Key, Link, LinkView, Location, MacAddr,
-    NodeRegistration, NodeView, Port, SwitchView, TopologySnapshot, TreeGrant, TreeScope, Unicast,
+    DatapathId, FabricConfig, FabricError, GroupRequest, HostLimits, HostView, Key, Link, LinkView, Location,
+    MacAddr, NodeRegistration, NodeView, Port, SwitchView, TopologySnapshot, TreeGrant, TreeScope, Unicast,
 };
 
 pub use switch::admission::NotAdmitted;

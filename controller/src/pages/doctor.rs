@@ -233,7 +233,7 @@ fn of_switch(switch: &SwitchView, measured: &Measured, all: &mut Vec<Finding>) {
         if switch.unidentified_ports.len() > MAX_PORTS {
             ports.push(format!("{} more", switch.unidentified_ports.len() - MAX_PORTS));
         }
-        let wrong = format!("no LLDP is heard from port {}, though there is a link", ports.join(", "));
+        let wrong = format!("nobody is heard from port {}, though there is a link", ports.join(", "));
         let remedy = "if a node is there, start cool-nodeagent on it; if a switch, point it at this controller; if \
                       something else, nothing is wrong";
         // Where hosts without an agent are, that is as it should be.
@@ -249,7 +249,7 @@ fn of_switch(switch: &SwitchView, measured: &Measured, all: &mut Vec<Finding>) {
         all.push(finding(&about, wrong, "see which host sends to 239.192.0.0/14 without being a member"));
     }
     if load.packet_ins_dropped_lately {
-        let wrong = format!("its ports handed in {} LLDP and ARP packets too many", load.packet_ins_dropped);
+        let wrong = format!("its ports handed in {} packets too many", load.packet_ins_dropped);
         all.push(finding(
             &about,
             wrong,
@@ -359,10 +359,10 @@ mod tests {
             "switch 0000000000000002 at 10.0.0.9: it is turned away: it says that it is 0000000000000002, but its certificate is \
              for 0000000000000003",
             "network: something else",
-            "switch s1: no LLDP is heard from port 7, 9, though there is a link",
+            "switch s1: nobody is heard from port 7, 9, though there is a link",
             "switch s1: it has no group tables of type ALL, so no multicast tree can cross it",
             "switch s1: it dropped 3 packets for groups from who may not send there",
-            "switch s1: its ports handed in 4 LLDP and ARP packets too many",
+            "switch s1: its ports handed in 4 packets too many",
             "node h1: its agent has not answered within 3s",
             "node h2: no switch hears its LLDP, so it is not found in the network",
             "node h2: its MTU is 1500, that of others up to 9000: groups with it use small packets",

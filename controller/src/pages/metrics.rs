@@ -105,6 +105,7 @@ impl Metrics {
             ("cool_nodes", "Nodes whose agents have joined", status.nodes.len()),
             ("cool_nodes_located", "Nodes that have been found in the network", located),
             ("cool_nodes_away", "Nodes whose agents have no connection", away),
+            ("cool_hosts", "Hosts without an agent that are carried", status.hosts.len()),
             ("cool_groups", "Groups in use", status.groups.len()),
             ("cool_trees", "Multicast trees installed", trees),
             ("cool_jobs", "Running jobs", status.jobs.len()),

@@ -45,6 +45,8 @@ pub struct Status {
     pub links: Vec<LinkStatus>,
     /// By name.
     pub nodes: Vec<NodeStatus>,
+    /// Hosts without an agent, by Ethernet address.
+    pub hosts: Vec<HostStatus>,
     /// By number.
     pub groups: Vec<GroupStatus>,
     /// By number.
@@ -126,6 +128,19 @@ pub struct NodeStatus {
     pub link: Option<LinkStatus>,
 }
 
+/// A host without an agent.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct HostStatus {
+    /// Its Ethernet address.
+    pub mac: String,
+    /// Of its frames, if they are tagged.
+    pub vlan: Option<u16>,
+    /// That it has said it has.
+    pub addresses: Vec<String>,
+    /// Where it is: "s3:4".
+    pub port: String,
+}
+
 /// A group.
 #[derive(Clone, Debug, Serialize)]
 pub struct GroupStatus {
@@ -185,6 +200,7 @@ impl Watcher {
             switches: view.switches(),
             links: view.links(),
             nodes: view.nodes(agent),
+            hosts: view.hosts(),
             groups: groups.into_iter().map(GroupStatus::from).collect(),
             jobs: self.jobs.list(|_| true).into_iter().map(JobStatus::from).collect(),
             warnings: away.into_iter().chain(network.warnings.iter().cloned()).collect(),
@@ -293,6 +309,16 @@ impl View<'_> {
         self.network.nodes.iter().map(node).collect()
     }
 
+    fn hosts(&self) -> Vec<HostStatus> {
+        let host = |h: &crate::fabric::HostView| HostStatus {
+            mac: h.mac.to_string(),
+            vlan: h.vlan,
+            addresses: h.addresses.iter().map(ToString::to_string).collect(),
+            port: self.network.port_name(h.port),
+        };
+        self.network.hosts.iter().map(host).collect()
+    }
+
     fn load(&self, port: Port) -> Option<&PortLoad> {
         self.measured.switches.get(&port.switch)?.ports.get(&port.number)
     }
@@ -361,7 +387,7 @@ mod tests {
                 mac: MacAddr(2, 0, 0, 0, 0, 1),
                 location: Some(location),
             }],
-            warnings: Vec::new(),
+            ..TopologySnapshot::default()
         };
         let mut measured = Measured::default();
         for (switch, number, tx, rx) in [(1, 1, 5.0, 6.0), (2, 2, 6.0, 5.0), (2, 1, 7.0, 8.0)] {

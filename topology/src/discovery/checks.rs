@@ -121,7 +121,8 @@ impl Discovery {
     }
 
     /// The node that lives at a port.
-    fn node_at(&self, port: Port) -> Option<String> {
+    /// The node whose LLDP a port hears.
+    pub fn node_at(&self, port: Port) -> Option<String> {
         match self.ports.get(&port)?.neighbour.as_ref()? {
             Announcement::Node { name, .. } => Some(name.clone()),
             Announcement::Switch { .. } => None,

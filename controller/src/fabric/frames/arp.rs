@@ -1,4 +1,4 @@
-//! ARP over Ethernet and IPv4 (RFC 826), as far as the controller answers it for the nodes.
+//! ARP over Ethernet and IPv4 (RFC 826), as far as the controller answers it for the nodes and carries it for others.
 
 use cool_topology::MacAddr;
 use core::net::Ipv4Addr;
@@ -10,53 +10,72 @@ const ETHERNET_IPV4: [u8; 6] = [0, 1, 0x08, 0, 6, 4];
 const REQUEST: u16 = 1;
 const REPLY: u16 = 2;
 
-/// Who has this address?
+/// A question who has an address, or the answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Request {
-    /// Who asks.
+pub(crate) struct Arp {
+    /// Whether it is an answer.
+    pub(crate) reply: bool,
+    /// Who asks or answers.
     pub(crate) sender: MacAddr,
     /// Its address; unspecified if it only looks whether the target is in use.
     pub(crate) sender_ip: Ipv4Addr,
-    /// The address asked for.
+    /// Who is answered; without meaning in a question.
+    pub(crate) target: MacAddr,
+    /// The address asked for, or of who is answered.
     pub(crate) target_ip: Ipv4Addr,
 }
 
-impl Request {
-    /// Reads a frame; `None` if it asks nothing that can be answered.
-    pub(crate) fn read(frame: &[u8]) -> Option<Request> {
+impl Arp {
+    /// Reads a frame; `None` if it is nothing that can be answered or carried.
+    pub(crate) fn read(frame: &[u8]) -> Option<Arp> {
         let body = frame.get(14..42)?;
+        let operation = u16::from_be_bytes([body[6], body[7]]);
         let fits = frame[12..14] == ETHERTYPE.to_be_bytes()
             && body[..6] == ETHERNET_IPV4
-            && body[6..8] == REQUEST.to_be_bytes();
+            && [REQUEST, REPLY].contains(&operation);
         let sender = MacAddr::from(<[u8; 6]>::try_from(&body[8..14]).ok()?);
+        let target = MacAddr::from(<[u8; 6]>::try_from(&body[18..24]).ok()?);
         if !fits || !sender.is_unicast() || sender.is_zero() {
             return None;
         }
         let ip = |at: usize| Ipv4Addr::new(body[at], body[at + 1], body[at + 2], body[at + 3]);
-        Some(Request { sender, sender_ip: ip(14), target_ip: ip(24) })
+        Some(Arp { reply: operation == REPLY, sender, sender_ip: ip(14), target, target_ip: ip(24) })
     }
 
-    /// The frame that answers: the target has this address.
-    pub(crate) fn answer(&self, target: MacAddr) -> Vec<u8> {
+    /// The frame that says it, from its sender to an Ethernet address.
+    pub(crate) fn frame(&self, to: MacAddr) -> Vec<u8> {
         let mut frame = Vec::with_capacity(60);
+        frame.extend(to.octets());
         frame.extend(self.sender.octets());
-        frame.extend(target.octets());
         frame.extend(ETHERTYPE.to_be_bytes());
         frame.extend(ETHERNET_IPV4);
-        frame.extend(REPLY.to_be_bytes());
-        frame.extend(target.octets());
-        frame.extend(self.target_ip.octets());
+        frame.extend(if self.reply { REPLY } else { REQUEST }.to_be_bytes());
         frame.extend(self.sender.octets());
         frame.extend(self.sender_ip.octets());
+        frame.extend(self.target.octets());
+        frame.extend(self.target_ip.octets());
         frame.resize(60, 0); // the shortest Ethernet frame
         frame
+    }
+
+    /// The frame that answers a question: the target has this address.
+    pub(crate) fn answer(&self, target: MacAddr) -> Vec<u8> {
+        let (sender_ip, target_ip) = (self.target_ip, self.sender_ip);
+        Arp { reply: true, sender: target, sender_ip, target: self.sender, target_ip }.frame(self.sender)
     }
 }
 
 /// A frame that tells everybody, unasked, who has an address now (RFC 5227): those who know of another
 /// forget it.
 pub(crate) fn announcement(ip: Ipv4Addr, now: MacAddr) -> Vec<u8> {
-    Request { sender: MacAddr::broadcast(), sender_ip: ip, target_ip: ip }.answer(now)
+    let all = MacAddr::broadcast();
+    Arp { reply: true, sender: now, sender_ip: ip, target: all, target_ip: ip }.frame(all)
+}
+
+/// A frame that asks a host whether it is there, and tells it nothing (RFC 5227, an ARP probe).
+pub(crate) fn probe(host: MacAddr, ip: Ipv4Addr, asker: MacAddr) -> Vec<u8> {
+    let (sender_ip, target) = (Ipv4Addr::UNSPECIFIED, MacAddr::from([0; 6]));
+    Arp { reply: false, sender: asker, sender_ip, target, target_ip: ip }.frame(host)
 }
 
 #[cfg(test)]
@@ -70,30 +89,43 @@ mod tests {
     ];
 
     #[test]
-    fn a_request_is_read_and_answered_to_its_sender() {
-        let request = Request::read(&FRAME).unwrap();
-        assert_eq!((request.sender_ip, request.target_ip), ([10, 0, 0, 1].into(), [10, 0, 0, 2].into()));
-        let answer = request.answer(MacAddr(2, 0xc0, 0, 0, 0, 9));
-        assert_eq!(answer[..12], [2, 0, 0, 0, 0, 1, 2, 0xc0, 0, 0, 0, 9]);
-        assert_eq!(answer[20..32], [0, 2, 2, 0xc0, 0, 0, 0, 9, 10, 0, 0, 2]);
-        assert_eq!(Request::read(&answer), None);
+    fn a_question_is_read_said_again_and_answered_to_its_sender() {
+        let question = Arp::read(&FRAME).unwrap();
+        assert!(!question.reply);
+        assert_eq!((question.sender_ip, question.target_ip), ([10, 0, 0, 1].into(), [10, 0, 0, 2].into()));
+        assert_eq!(question.frame(MacAddr::broadcast())[..42], FRAME);
+        let frame = question.answer(MacAddr(2, 0xc0, 0, 0, 0, 9));
+        assert_eq!(frame[..12], [2, 0, 0, 0, 0, 1, 2, 0xc0, 0, 0, 0, 9]);
+        assert_eq!(frame[20..32], [0, 2, 2, 0xc0, 0, 0, 0, 9, 10, 0, 0, 2]);
+        let answer = Arp::read(&frame).unwrap();
+        assert!(answer.reply);
+        assert_eq!(answer.frame(answer.target), frame);
     }
 
     #[test]
-    fn what_is_cut_short_or_no_request_is_not_answered() {
+    fn a_probe_asks_one_host_and_says_no_address() {
+        let (host, asker) = (MacAddr(2, 0, 0, 0, 0, 2), MacAddr(2, 0xc1, 0, 0, 0, 1));
+        let frame = probe(host, [10, 0, 0, 2].into(), asker);
+        let asked = Arp::read(&frame).unwrap();
+        assert_eq!((asked.reply, asked.sender, asked.sender_ip.is_unspecified()), (false, asker, true));
+        assert_eq!(frame[..6], host.octets());
+    }
+
+    #[test]
+    fn what_is_cut_short_or_of_another_kind_is_not_read() {
         for end in 0..FRAME.len() {
-            assert_eq!(Request::read(&FRAME[..end]), None);
+            assert_eq!(Arp::read(&FRAME[..end]), None);
         }
         for at in 12..22 {
             let mut frame = FRAME;
-            frame[at] ^= 1;
-            assert_eq!(Request::read(&frame), None, "byte {at}");
+            frame[at] ^= 4;
+            assert_eq!(Arp::read(&frame), None, "byte {at}");
         }
         // Nobody can be answered at the address of no interface.
         for sender in [[0; 6], [0xff; 6], [1, 0, 0x5e, 0, 0, 1]] {
             let mut frame = FRAME;
             frame[22..28].copy_from_slice(&sender);
-            assert_eq!(Request::read(&frame), None, "{sender:x?}");
+            assert_eq!(Arp::read(&frame), None, "{sender:x?}");
         }
     }
 }

@@ -4,3 +4,15 @@
 pub(crate) mod arp;
 pub(crate) mod pmac;
 pub(crate) mod vlan;
+
+use cool_topology::lldp;
+
+/// Whether a frame, tagged or not, is LLDP.
+pub(crate) fn is_lldp(frame: &[u8]) -> bool {
+    ethertype(&vlan::untagged(frame).1) == Some(lldp::ETHERTYPE)
+}
+
+/// What a frame without a tag carries.
+pub(crate) fn ethertype(frame: &[u8]) -> Option<u16> {
+    frame.get(12..14).map(|kind| u16::from_be_bytes([kind[0], kind[1]]))
+}

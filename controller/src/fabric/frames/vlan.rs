@@ -1,5 +1,6 @@
 //! VLAN tags (IEEE 802.1Q) on frames that come to the controller: taken off, and put on what answers.
 
+use rs_openflow::VlanId;
 use std::borrow::Cow;
 
 /// The EtherType of a customer VLAN's tag.
@@ -10,6 +11,27 @@ const AT: usize = 12;
 /// A frame's tag, if it has one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Tag(Option<[u8; 2]>);
+
+/// The segment that a frame belongs to: the VLAN of its tag, or that of all frames without a tag.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Vlan(pub(crate) Option<u16>);
+
+impl Vlan {
+    /// As flows match it.
+    pub(crate) fn field(self) -> VlanId {
+        self.0.map_or(VlanId::NONE, VlanId::tagged)
+    }
+
+    /// A frame of this segment.
+    pub(crate) fn put(self, frame: Vec<u8>) -> Vec<u8> {
+        Tag(self.0.map(u16::to_be_bytes)).put(frame)
+    }
+
+    /// What a flow matches.
+    pub(crate) fn of_field(field: VlanId) -> Vlan {
+        Vlan((field != VlanId::NONE).then_some(field.0 & 0xfff))
+    }
+}
 
 /// The tag, and the frame without it.
 pub(crate) fn untagged(frame: &[u8]) -> (Tag, Cow<'_, [u8]>) {
@@ -22,6 +44,11 @@ pub(crate) fn untagged(frame: &[u8]) -> (Tag, Cow<'_, [u8]>) {
 }
 
 impl Tag {
+    /// The segment that it says.
+    pub(crate) fn vlan(self) -> Vlan {
+        Vlan(self.0.map(|tag| u16::from_be_bytes(tag) & 0xfff))
+    }
+
     /// The frame with this tag.
     pub(crate) fn put(self, mut frame: Vec<u8>) -> Vec<u8> {
         if let Tag(Some(tag)) = self {
@@ -46,6 +73,14 @@ mod tests {
         assert_eq!(tag.put(plain.clone()), tagged);
         for end in 0..16 {
             assert_eq!(*untagged(&tagged[..end]).1, tagged[..end]);
+        }
+    }
+
+    #[test]
+    fn a_segment_is_the_tags_number_whatever_its_priority_and_flows_say_the_same() {
+        for (tag, vlan) in [(Tag(None), Vlan(None)), (Tag(Some([0xe1, 2])), Vlan(Some(0x102)))] {
+            assert_eq!((tag.vlan(), Vlan::of_field(vlan.field())), (vlan, vlan));
+            assert_eq!(untagged(&vlan.put(vec![0; 60])).0.vlan(), vlan);
         }
     }
 }

@@ -1,8 +1,10 @@
 //! The desired state: what every switch is to hold, computed from the network, its nodes and the groups' trees.
 //!
-//! Everything is installed ahead of traffic and nothing is flooded; what no flow matches is dropped.
+//! Everything is installed ahead of traffic, and switches flood nothing. What no flow matches is dropped, but for what comes by
+//! a port of hosts without an agent: that is the controller's to carry.
 
 pub(crate) mod failover;
+pub(crate) mod hosts;
 pub(crate) mod tables;
 
 use crate::fabric::api::{NodeRegistration, Unicast};
@@ -13,6 +15,7 @@ use cool_topology::routes::NextHops;
 use cool_topology::{DatapathId, Port, Tree};
 use core::net::Ipv4Addr;
 use failover::{FAILOVERS, Failovers};
+use hosts::{FormerHosts, HostFlows, of_rack};
 use rs_openflow::{Action, EtherType, GroupId, Instruction, Masked, Match, Oxm, PortNo};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -31,10 +34,14 @@ const TREE: u16 = 40_000;
 /// Below the trees: what is for a group and comes from nobody who may send there.
 const NON_MEMBER: u16 = 39_000;
 const NODE: u16 = 30_010;
+const HOST: u16 = 30_005;
 const RACK: u16 = 30_000;
+const NORMAL: u16 = 10_000;
+/// What comes by a port of hosts without an agent, and is for nobody who is known; below it, what others say to all.
+const EDGE: u16 = 20;
+const BROADCAST: u16 = 10;
 /// Above 0, where a switch may have a flow of its own that floods.
 const DROP: u16 = 1;
-const NORMAL: u16 = 10_000;
 
 /// What a flow is for: the top byte of the cookie's low half.
 const FOR_TREE: u64 = 1 << 24;
@@ -46,6 +53,11 @@ const FOR_LINK: u64 = 6 << 24;
 const FOR_NORMAL: u64 = 7 << 24;
 /// The flow that drops the rest, in a switch that is, or was, a ToR; its low 16 bits are the rack's number.
 const FOR_TOR: u64 = 8 << 24;
+/// Towards a host without an agent, and where it is; the low 16 bits are the rack's number.
+const FOR_HOST: u64 = 9 << 24;
+const FOR_HOST_HERE: u64 = 10 << 24;
+const FOR_EDGE: u64 = 11 << 24;
+const FOR_BROADCAST: u64 = 12 << 24;
 
 /// By which cookie, in which bits, the flow is known that counts what outsiders send.
 pub(crate) const NON_MEMBERS: (u64, u64) = (COOKIE | FOR_NON_MEMBERS, u64::MAX);
@@ -55,9 +67,14 @@ pub(crate) fn is_of_link(cookie: u64) -> bool {
     cookie & 0xff00_0000 == FOR_LINK
 }
 
+/// Whether a flow is for what is said to all.
+pub(crate) fn is_of_broadcasts(cookie: u64) -> bool {
+    cookie & 0xff00_0000 == FOR_BROADCAST
+}
+
 /// Whether a flow is one of those that every switch holds.
 pub(crate) fn is_everywhere(flow: &Flow) -> bool {
-    matches!(flow.cookie & 0xff00_0000, 0 | FOR_NON_MEMBERS | FOR_TOR)
+    matches!(flow.cookie & 0xff00_0000, 0 | FOR_NON_MEMBERS | FOR_TOR | FOR_BROADCAST)
 }
 
 /// The multicast address of a tree, by its group number.
@@ -103,7 +120,14 @@ impl Retained {
                     && !self.withdrawn.contains(key)
                     && matches!(
                         flow.cookie & 0xff00_0000,
-                        FOR_RACK | FOR_NODE | FOR_NODE_PORT | FOR_LINK | FOR_NORMAL
+                        FOR_RACK
+                            | FOR_NODE
+                            | FOR_NODE_PORT
+                            | FOR_LINK
+                            | FOR_NORMAL
+                            | FOR_HOST
+                            | FOR_HOST_HERE
+                            | FOR_EDGE
                     )
             }
         }
@@ -114,16 +138,19 @@ impl Retained {
     }
 }
 
+/// The racks of the PMACs that a flow is for.
+fn racks_of(key: &FlowKey) -> impl Iterator<Item = u32> + '_ {
+    key.matching.fields.iter().filter_map(|field| match field {
+        Oxm::EthDst(address) => pmac::rack(address.value),
+        _ => None,
+    })
+}
+
 /// What a switch's tables tell of the controller before this one.
 pub(crate) fn former(tables: &Tables) -> Former {
     let of_tor = tables.flows.values().find(|flow| flow.cookie & 0xff00_0000 == FOR_TOR);
     let rack = of_tor.map(|flow| (flow.cookie & 0xffff) as u32);
-    let destinations = tables.flows.keys().flat_map(|key| &key.matching.fields);
-    let racks = destinations.filter_map(|field| match field {
-        Oxm::EthDst(address) => pmac::rack(address.value),
-        _ => None,
-    });
-    let racks = racks.collect();
+    let racks = tables.flows.keys().flat_map(racks_of).collect();
     let trees = tables.groups.range(GROUPS).map(|(id, buckets)| match buckets {
         Some(Buckets::All(ports)) => (*id, ports.clone()),
         _ => (*id, BTreeSet::new()),
@@ -134,7 +161,7 @@ pub(crate) fn former(tables: &Tables) -> Former {
         Some(Oxm::InPort(port)) => Some(port.value.0),
         _ => None,
     });
-    Former { rack, racks, trees, open: open.collect() }
+    Former { rack, racks, trees, open: open.collect(), hosts: FormerHosts::read(tables) }
 }
 
 /// The tables that all switches are to have, and the delta that each has not been sent yet.
@@ -144,23 +171,26 @@ pub(crate) fn former(tables: &Tables) -> Former {
 pub(crate) struct Intent {
     /// Unicast is the switches' own affair.
     unicast: Unicast,
+    /// Hosts without an agent are carried.
+    carries_hosts: bool,
     switches: BTreeMap<DatapathId, Tables>,
     pending: BTreeMap<DatapathId, Delta>,
     failovers: BTreeMap<DatapathId, Failovers>,
     /// Where each node has flows.
     nodes: BTreeMap<String, (DatapathId, Vec<FlowKey>)>,
+    hosts: HostFlows,
     /// Where each tree has flows, beside its group.
     trees: BTreeMap<u32, BTreeMap<DatapathId, BTreeSet<FlowKey>>>,
 }
 
 impl Intent {
-    pub(crate) fn new(unicast: Unicast) -> Intent {
-        Intent { unicast, ..Intent::default() }
+    pub(crate) fn new(unicast: Unicast, carries_hosts: bool) -> Intent {
+        Intent { unicast, carries_hosts, ..Intent::default() }
     }
 
     /// From now on there is such a switch; nothing happens if there was.
     pub(crate) fn add_switch(&mut self, switch: DatapathId) {
-        self.switches.entry(switch).or_insert_with(|| always(self.unicast));
+        self.switches.entry(switch).or_insert_with(|| always(self.unicast, self.carries_hosts));
     }
 
     /// The switch is the ToR of the rack of this number. It remembers that for whichever controller comes, since hosts know
@@ -183,6 +213,7 @@ impl Intent {
         self.switches.remove(&switch);
         self.pending.remove(&switch);
         self.failovers.remove(&switch);
+        self.hosts.forget(switch);
     }
 
     /// Bounds the fast-failover groups of a switch. If it has more than `most` it does without any.
@@ -193,9 +224,15 @@ impl Intent {
             return;
         }
         let Some(tables) = self.switches.get(&switch) else { return };
-        let led = |(key, flow): (&FlowKey, &Flow)| Some((key.clone(), failover::of_flow(flow)?));
-        for (key, number) in tables.flows.iter().filter_map(led).collect::<Vec<_>>() {
+        let led = |(key, flow): (&FlowKey, &Flow)| {
+            let number = failover::of_flow(flow).filter(|_| key.priority == RACK)?;
+            Some((key.clone(), number, racks_of(key).next()))
+        };
+        for (key, number, rack) in tables.flows.iter().filter_map(led).collect::<Vec<_>>() {
             self.lead(switch, key, Some(NextHops { port: failover::preferred(number), alternate: None }));
+            if let Some(rack) = rack {
+                self.follow_rack(switch, rack);
+            }
         }
     }
 
@@ -231,13 +268,13 @@ impl Intent {
         if self.unicast == Unicast::Normal {
             return;
         }
-        let Some((address, mask)) = pmac::of_rack(rack) else { return };
-        let key = FlowKey::new(RACK, Match::new().eth_dst_masked(address, mask));
+        let Some(key) = of_rack(rack) else { return };
         if next_hops.is_none() && self.switches.contains_key(&switch) {
             // Also a stale one has to go, which this controller has never sent.
             self.pending.entry(switch).or_default().flows.insert(key.clone(), None);
         }
         self.lead(switch, key, next_hops);
+        self.follow_rack(switch, rack);
     }
 
     /// By a group for fast failover if there is an alternate and the switch can have the group.
@@ -405,7 +442,7 @@ fn into_tree(number: u32, port: u32, sender: Option<Ipv4Addr>) -> (FlowKey, Flow
 
 /// What every switch holds: LLDP and, unless switches forward unicast, ARP come to the controller, the rest goes nowhere, and what of that is for a
 /// group is counted.
-pub(crate) fn always(unicast: Unicast) -> Tables {
+pub(crate) fn always(unicast: Unicast, carries_hosts: bool) -> Tables {
     let of_cool = Match::new()
         .eth_type(EtherType::IPV4)
         .ipv4_dst_masked(Ipv4Addr::from(MULTICAST), Ipv4Addr::from(MULTICAST_MASK));
@@ -418,7 +455,8 @@ pub(crate) fn always(unicast: Unicast) -> Tables {
         |(priority, matching, purpose, actions)| (FlowKey::new(priority, matching), flow(purpose, actions));
     // Who forwards by what it learns floods the question instead.
     let arp = (unicast == Unicast::Routed).then_some(arp);
-    let flows = flows.into_iter().chain(arp).map(entry).chain([drop_rest(0)]);
+    let broadcasts = carries_hosts.then(hosts::broadcasts);
+    let flows = flows.into_iter().chain(arp).map(entry).chain(broadcasts).chain([drop_rest(0)]);
     Tables { flows: flows.collect(), groups: BTreeMap::new() }
 }
 

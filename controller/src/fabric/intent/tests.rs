@@ -1,10 +1,13 @@
 //! Where packets come out, asked of a network of model switches that hold what is wanted.
 
 use super::*;
+use crate::fabric::frames::vlan::Vlan;
+use crate::fabric::intent::hosts::HostKey;
 use crate::fabric::intent::tables::GROUPS;
 use crate::fabric::switch::model::{Arrivals, Network, Packet};
 use cool_topology::{Graph, Index, MacAddr, Port, Racks, Routes};
 use proptest::prelude::*;
+use rs_openflow::VlanId;
 
 fn ip(host: usize) -> Ipv4Addr {
     Ipv4Addr::from(0x0a00_0001 + host as u32)
@@ -12,6 +15,11 @@ fn ip(host: usize) -> Ipv4Addr {
 
 fn real(host: usize) -> MacAddr {
     MacAddr(2, 0, 0, 0, 0, host as u8)
+}
+
+/// A host without an agent that is where the node is which comes at this place among all, by name.
+fn plain(host: usize) -> HostKey {
+    HostKey { mac: MacAddr(2, 2, 0, 0, 0, host as u8), vlan: Vlan((host % 3 == 0).then_some(42)) }
 }
 
 /// A network from links between switches and the switch of each host; ports are numbered as they come.
@@ -44,7 +52,7 @@ impl World {
             );
         }
         let mut racks = Racks::default();
-        assert!(racks.update(&graph).is_empty());
+        assert!(racks.update(&graph.hosts().map(|(_, port)| port.switch).collect()).is_empty());
         World { graph, racks, nodes }
     }
 
@@ -71,11 +79,21 @@ impl World {
             wanted.add_switch(switch);
             wanted.allow_failovers(switch, usize::MAX);
         }
+        // Hosts without an agent beside the nodes: some before it is known which way leads to them.
+        let place_hosts = |wanted: &mut Intent, early: bool| {
+            for (host, (_, port)) in
+                self.graph.hosts().enumerate().filter(|(host, _)| (host % 2 == 0) == early)
+            {
+                wanted.place_host(plain(host), self.racks.number(port.switch).unwrap(), port);
+            }
+        };
+        place_hosts(&mut wanted, true);
         let tors: BTreeSet<DatapathId> = self.graph.hosts().map(|(_, port)| port.switch).collect();
         let racks = tors.into_iter().map(|tor| (self.racks.number(tor).unwrap(), tor)).collect();
         for hop in Routes::default().update(&Index::new(&self.graph), &racks, &BTreeSet::new()) {
             wanted.route(hop.switch, hop.rack, hop.next_hops);
         }
+        place_hosts(&mut wanted, false);
         for (name, port) in self.graph.hosts() {
             wanted.place(&self.nodes[name], self.racks.number(port.switch).unwrap(), port);
         }
@@ -92,7 +110,20 @@ impl World {
     fn unicast(&self, network: &Network<'_>, from: usize, to: usize) -> Arrivals {
         let place = self.place(to);
         let eth_dst = pmac::of(self.racks.number(place.switch).unwrap(), place.number).unwrap();
-        let packet = Packet { eth_dst, eth_type: EtherType::IPV4, ipv4_src: ip(from), ipv4_dst: ip(to) };
+        let packet = Packet {
+            eth_dst,
+            vlan: VlanId::NONE,
+            eth_type: EtherType::IPV4,
+            ipv4_src: ip(from),
+            ipv4_dst: ip(to),
+        };
+        network.send(self.place(from), packet)
+    }
+
+    /// To the host without an agent of this number, in a segment.
+    fn to_plain(&self, network: &Network<'_>, from: usize, to: usize, vlan: Vlan) -> Arrivals {
+        let (eth_dst, vlan, eth_type) = (plain(to).mac, vlan.field(), EtherType::IPV4);
+        let packet = Packet { eth_dst, vlan, eth_type, ipv4_src: ip(from), ipv4_dst: ip(to) };
         network.send(self.place(from), packet)
     }
 
@@ -100,7 +131,13 @@ impl World {
         let ipv4_dst = address(GROUPS.start + tree);
         let [_, b, c, d] = ipv4_dst.octets();
         let eth_dst = MacAddr(1, 0, 0x5e, b & 0x7f, c, d);
-        let packet = Packet { eth_dst, eth_type: EtherType::IPV4, ipv4_src: ip(claiming), ipv4_dst };
+        let packet = Packet {
+            eth_dst,
+            vlan: VlanId::NONE,
+            eth_type: EtherType::IPV4,
+            ipv4_src: ip(claiming),
+            ipv4_dst,
+        };
         network.send(self.place(from), packet)
     }
 }
@@ -131,9 +168,10 @@ fn a_packet_to_a_locator_comes_out_at_its_node_under_the_real_address() {
 fn a_tor_needs_rules_for_its_hosts_and_the_other_racks_only() {
     let world = World::leaf_spine(4, 1, 4);
     let tables = world.tables(&[]);
-    let count = |switch| tables[&DatapathId(switch)].flows.len() - always(Unicast::Routed).flows.len();
-    // For a host three: what is for it, and the two kinds of what it says to the controller.
-    assert_eq!((count(101), count(1)), (4 * 3 + 3, 4));
+    let count = |switch| tables[&DatapathId(switch)].flows.len() - always(Unicast::Routed, false).flows.len();
+    // For a node three: what is for it, and the two kinds of what it says to the controller; for a host without an agent one, and
+    // that everywhere.
+    assert_eq!((count(101), count(1)), (4 * 3 + 3 + 16, 4 + 16));
 }
 
 #[test]
@@ -203,7 +241,7 @@ fn announcements_and_arp_go_to_the_controller_and_what_is_unknown_nowhere() {
     let world = World::leaf_spine(2, 1, 2);
     let network = world.network(&[world.tree(&[0, 1, 2], 0)]);
     let send = |eth_type, eth_dst| {
-        let packet = Packet { eth_dst, eth_type, ipv4_src: ip(0), ipv4_dst: ip(3) };
+        let packet = Packet { eth_dst, vlan: VlanId::NONE, eth_type, ipv4_src: ip(0), ipv4_dst: ip(3) };
         network.send(world.place(0), packet)
     };
     for eth_type in [EtherType::LLDP, EtherType::ARP] {
@@ -273,7 +311,7 @@ fn only_what_is_different_is_told() {
     assert_eq!(touched, BTreeSet::from([DatapathId(1), DatapathId(102)]));
     assert_eq!(wanted.take_pending().into_keys().collect::<BTreeSet<_>>(), touched);
     wanted.tree(GROUPS.start, None, &world.nodes);
-    assert!(wanted.tables().values().all(|tables| *tables == always(Unicast::Routed)));
+    assert!(wanted.tables().values().all(|tables| *tables == always(Unicast::Routed, false)));
 }
 
 /// Any connected network with hosts, and two groups of them.
@@ -308,7 +346,13 @@ proptest! {
         let trees = [world.tree(&groups[0], tie_break), world.tree(&groups[1], tie_break + 1)];
         let network = world.network(&trees);
         let count = world.nodes.len();
+        let names: Vec<&String> = world.nodes.keys().collect();
         for from in 0..count {
+            for to in (0..count).filter(|to| world.place(from) != world.graph.host(names[*to]).unwrap()) {
+                let arrivals = world.to_plain(&network, from, to, plain(to).vlan);
+                prop_assert_eq!(hosts(&arrivals), vec![names[to].clone()]);
+                prop_assert_eq!(hosts(&world.to_plain(&network, from, to, Vlan(Some(7)))), named([]));
+            }
             for to in (0..count).filter(|to| *to != from) {
                 let arrivals = world.unicast(&network, from, to);
                 prop_assert_eq!(hosts(&arrivals), named([to]));
@@ -328,6 +372,8 @@ proptest! {
             for to in 1..count {
                 let arrived = hosts(&world.unicast(&network, 0, to));
                 prop_assert!(arrived.is_empty() || arrived == named([to]), "{:?}", arrived);
+                let arrived = hosts(&world.to_plain(&network, 0, to, plain(to).vlan));
+                prop_assert!(arrived.is_empty() || arrived == [names[to].clone()], "{:?}", arrived);
             }
         }
     }

@@ -61,10 +61,15 @@ impl Network {
     }
 
     fn unregister(&mut self, now: Time, name: &str) {
+        let node = self.nodes.get(name).map(|node| (node.ip, node.mac));
+        let port = self.discovery.graph().host(name);
         if self.nodes.unregister(name) {
             self.presence.left(name);
             self.discovery.handle(now, Input::NodeLeft(name));
             self.changes.nodes.insert(name.to_owned());
+        }
+        if let Some((ip, mac)) = node {
+            self.node_left(now, ip, mac, port);
         }
     }
 

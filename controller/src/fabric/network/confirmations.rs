@@ -1,5 +1,6 @@
 //! Which switches still have to confirm, by a barrier (OpenFlow 1.3.5, 6.2), what they were sent, and who waits for that.
 
+use crate::fabric::intent::hosts::HostKey;
 use cool_topology::DatapathId;
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -10,6 +11,8 @@ pub(crate) enum Waiter {
     Tree(u32),
     /// The deferred route updates towards this rack.
     Rack(u32),
+    /// The host that is withdrawn from where it was.
+    Host(HostKey),
 }
 
 /// The confirmations that are still to come.

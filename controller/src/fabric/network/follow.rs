@@ -3,6 +3,7 @@
 
 use super::Network;
 use super::confirmations::Waiter;
+use crate::fabric::intent::hosts::HostKey;
 use crate::fabric::telemetry::Rules;
 use cool_machine::Time;
 use cool_topology::{DatapathId, Index, Link};
@@ -23,21 +24,26 @@ pub(crate) struct Changes {
     pub(crate) cut: BTreeSet<Link>,
     /// Nodes that are at another place, or of which something else is known.
     pub(crate) nodes: BTreeSet<String>,
+    /// Hosts without an agent that are at another place.
+    pub(crate) hosts: BTreeSet<HostKey>,
 }
 
 impl Changes {
     pub(crate) fn is_empty(&self) -> bool {
-        !self.switches && self.links.is_empty() && self.nodes.is_empty()
+        !self.switches && self.links.is_empty() && self.nodes.is_empty() && self.hosts.is_empty()
     }
 }
 
 impl Network {
     /// Brings the desired state in line with what has changed.
     pub(crate) fn follow(&mut self, now: Time) {
-        let changes = core::mem::take(&mut self.changes);
+        let mut changes = core::mem::take(&mut self.changes);
+        self.nodes_changed(now, &changes.nodes);
+        changes.hosts = self.changed_hosts(now);
         if !changes.is_empty() {
             self.follow_changes(now, &changes);
         }
+        self.follow_edges();
         self.send_deferred(now);
         let settled = self.switches.is_settled();
         let due = |normal: &&mut super::Normal| !changes.is_empty() || normal.is_due(now, settled);
@@ -57,7 +63,7 @@ impl Network {
         if changes.switches || !changes.links.is_empty() {
             self.index = Index::new(self.discovery.graph());
         }
-        if !changes.nodes.is_empty() {
+        if !(changes.nodes.is_empty() && changes.hosts.is_empty()) {
             self.number_racks();
         }
         for end in changes.links.iter().flat_map(|link| [link.a, link.b]) {
@@ -65,15 +71,18 @@ impl Network {
         }
         self.route(now, &changes.links);
         self.place(&changes.nodes);
+        self.place_hosts(now, &changes.hosts);
         self.mend(now, changes);
     }
 
     fn number_racks(&mut self) {
         let graph = self.discovery.graph();
-        for switch in self.racks.update(graph) {
+        let mut tors: BTreeSet<DatapathId> = graph.hosts().map(|(_, port)| port.switch).collect();
+        let of_hosts = self.carrier.iter().flat_map(|carrier| carrier.hosts.switches());
+        tors.extend(of_hosts.filter(|switch| graph.contains(*switch)));
+        for switch in self.racks.update(&tors) {
             warn!(%switch, "no rack number is left for this switch's nodes");
         }
-        let tors: BTreeSet<DatapathId> = graph.hosts().map(|(_, port)| port.switch).collect();
         self.tors = tors.into_iter().filter_map(|tor| Some((self.racks.number(tor)?, tor))).collect();
         for (rack, tor) in &self.tors {
             self.intent.number_rack(*tor, *rack);

@@ -5,9 +5,13 @@
 //! [`Intent`]) and tells what has changed; this is only where they meet.
 
 mod calls;
+mod carrier;
 mod confirmations;
 mod deadlines;
+mod edges;
+mod floods;
 mod follow;
+mod hosts;
 mod multicast;
 mod nodes;
 mod normal;
@@ -29,6 +33,7 @@ use crate::fabric::switch::reconcile::Refusals;
 use crate::fabric::telemetry::{Presence, Telemetry};
 use crate::fabric::trees::GroupTree;
 use calls::answer;
+use carrier::Carrier;
 use confirmations::{Confirmations, Waiter};
 use cool_machine::{Machine, Poll, Time, earliest};
 use cool_topology::discovery::{Input, Output};
@@ -73,6 +78,8 @@ pub(crate) struct Network {
     confirmations: Confirmations,
     /// Who lets frames in, where unicast is the switches' own affair.
     normal: Option<Normal>,
+    /// The hosts without an agent, where they are carried.
+    carrier: Option<Carrier>,
     stale_trees: StaleTrees,
 }
 
@@ -83,9 +90,11 @@ impl Network {
         publish: watch::Sender<Arc<TopologySnapshot>>,
         telemetry: Arc<Telemetry>,
     ) -> Network {
+        let hosts = config.hosts.filter(|_| config.unicast == Unicast::Routed);
         Network {
             discovery: Discovery::new(config.lldp_interval, config.grace, key),
-            intent: Intent::new(config.unicast),
+            intent: Intent::new(config.unicast, hosts.is_some()),
+            carrier: hosts.map(Carrier::new),
             normal: (config.unicast == Unicast::Normal).then(Normal::default),
             config,
             racks: Racks::default(),
@@ -164,6 +173,7 @@ impl Network {
 
     fn up(&mut self, now: Time, connection: ConnectionId, info: SwitchInfo, handle: Handle) {
         let switch = info.datapath_id;
+        self.restore_hosts(now, &info);
         if let Some(number) = info.former.rack {
             self.racks.claim(switch, number);
         }
@@ -206,13 +216,20 @@ impl Network {
         if let Some(normal) = &mut self.normal {
             normal.switch_gone(switch);
         }
+        if let Some(carrier) = &mut self.carrier {
+            carrier.switch_gone(switch);
+        }
         self.confirmations.switch_gone(switch);
     }
 
     fn port_up(&mut self, now: Time, port: Port) {
         self.presence.port_up(now, port);
+        let settled = now + self.config.lldp_interval * DISCOVERY_INTERVALS;
         if let Some(normal) = &mut self.normal {
-            normal.port_up(port, now + self.config.lldp_interval * DISCOVERY_INTERVALS);
+            normal.port_up(port, settled);
+        }
+        if let Some(carrier) = &mut self.carrier {
+            carrier.edges.port_up(port, settled);
         }
     }
 
@@ -220,6 +237,9 @@ impl Network {
         self.presence.port_down(port);
         if let Some(normal) = &mut self.normal {
             normal.port_down(port);
+        }
+        if let Some(carrier) = &mut self.carrier {
+            carrier.port_down(port);
         }
         if let Some(peer) = self.discovery.graph().peer(port) {
             self.changes.cut.insert(Link::new(port, peer));
@@ -256,6 +276,7 @@ impl Network {
         for switch in self.switches.pass_time(now) {
             self.intent.touch(switch);
         }
+        self.pass_time_of_hosts(now);
         // What callers are told, and what a confirmed tree becomes, can change what is desired.
         loop {
             self.follow(now);
@@ -272,6 +293,7 @@ impl Network {
             self.show(now),
             self.multicast.deadline(),
             self.normal.as_ref().and_then(Normal::deadline),
+            self.carrier.as_ref().and_then(Carrier::deadline),
             self.multicast.improving(now),
             self.unicast.deferred_until(),
         ];
@@ -285,6 +307,7 @@ impl Network {
             self.nodes.revision(),
             self.switches.revision(),
             self.multicast.revision(),
+            self.carrier.as_ref().map_or(0, Carrier::revision),
         ];
         let revision = revisions.iter().sum();
         match self.publisher.due(now, revision) {
@@ -314,6 +337,9 @@ impl Network {
                 Output::LinkUp(link) => {
                     info!("link {} - {} found", self.port_name(link.a), self.port_name(link.b));
                     self.presence.link(now, link).into_iter().for_each(|took| self.telemetry.found(took));
+                    if let Some(carrier) = &mut self.carrier {
+                        [link.a, link.b].into_iter().for_each(|end| carrier.edges.linked(end));
+                    }
                     self.changes.links.insert(link);
                 }
                 Output::LinkDown(link) => {
@@ -339,6 +365,9 @@ impl Network {
                 }
                 Output::NodeLost(node, port) => {
                     warn!(node, "node no longer at {}", self.port_name(port));
+                    if let Some(carrier) = &mut self.carrier {
+                        carrier.edges.touch(port);
+                    }
                     self.changes.nodes.insert(node);
                 }
             }

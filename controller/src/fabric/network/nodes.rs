@@ -1,6 +1,6 @@
 //! The registered nodes: by name, by address, and where each was located last.
 
-use crate::fabric::api::{FabricError, NodeRegistration};
+use crate::fabric::api::{FabricError, MacAddr, NodeRegistration};
 use cool_topology::Port;
 use cool_types::{NODE_NAME_RULE, check_node_name};
 use core::net::Ipv4Addr;
@@ -11,6 +11,7 @@ use std::collections::BTreeMap;
 pub(crate) struct Nodes {
     by_name: BTreeMap<String, NodeRegistration>,
     by_ip: BTreeMap<Ipv4Addr, String>,
+    by_mac: BTreeMap<MacAddr, String>,
     places: BTreeMap<String, Port>,
     revision: u64,
 }
@@ -29,7 +30,9 @@ impl Nodes {
         }
         if let Some(before) = self.by_name.get(&node.name) {
             self.by_ip.remove(&before.ip);
+            self.by_mac.remove(&before.mac);
         }
+        self.by_mac.insert(node.mac, node.name.clone());
         self.by_ip.insert(node.ip, node.name.clone());
         self.by_name.insert(node.name.clone(), node);
         self.revision += 1;
@@ -40,6 +43,7 @@ impl Nodes {
     pub(crate) fn unregister(&mut self, name: &str) -> bool {
         let Some(node) = self.by_name.remove(name) else { return false };
         self.by_ip.remove(&node.ip);
+        self.by_mac.remove(&node.mac);
         self.places.remove(name);
         self.revision += 1;
         true
@@ -58,6 +62,11 @@ impl Nodes {
     /// The name of the node that has this address.
     pub(crate) fn with_ip(&self, ip: Ipv4Addr) -> Option<&str> {
         self.by_ip.get(&ip).map(String::as_str)
+    }
+
+    /// The name of the node that has this Ethernet address.
+    pub(crate) fn with_mac(&self, mac: MacAddr) -> Option<&str> {
+        self.by_mac.get(&mac).map(String::as_str)
     }
 
     /// All nodes, by name.

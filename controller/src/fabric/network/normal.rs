@@ -7,9 +7,10 @@
 //! stays in it as long as it is there; another is taken in its place when it has gone, and not while switches
 //! are still being found, so that old and new trees never add up to a loop.
 
+use super::edges::EdgePorts;
 use cool_machine::{Duration, Time, earliest};
 use cool_topology::{DatapathId, Graph, Link, Port, trees::forest};
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 
 /// After a change of the tree, switches take so long to let frames in by it.
 const REANNOUNCE_AFTER: Duration = Duration::from_millis(200);
@@ -18,18 +19,13 @@ const REANNOUNCE_AFTER: Duration = Duration::from_millis(200);
 #[derive(Debug, Default)]
 pub(crate) struct Normal {
     tree: BTreeSet<Link>,
-    /// Ports that are up, and from when on they count as without a link if none has been found.
-    ports: BTreeMap<Port, Time>,
-    /// Ports that have had a link since they came up: they never count as without.
-    linked: BTreeSet<Port>,
+    edges: EdgePorts,
     /// Ports from which an earlier controller let frames in.
     former: BTreeSet<Port>,
     /// Where frames are let in.
     open: BTreeSet<Port>,
     /// Something of a port has changed since conclusions were drawn.
     changed: bool,
-    /// When the next port counts as without a link.
-    next: Option<Time>,
     was_settled: bool,
     /// The tree has changed: when switches shall learn anew where nodes are.
     reannounce_at: Option<Time>,
@@ -39,34 +35,30 @@ impl Normal {
     /// A switch has come that still lets frames in by these ports, and of which these are up.
     pub(crate) fn remember(&mut self, switch: DatapathId, open: &BTreeSet<u32>, up: &BTreeSet<u32>) {
         self.former.extend(open.iter().map(|number| Port { switch, number: *number }));
-        let stays = |port: &Port| port.switch != switch || up.contains(&port.number);
-        self.ports.retain(|port, _| stays(port));
-        self.linked.retain(stays);
+        self.edges.switch_up(switch, up);
         self.changed = true;
     }
 
     /// A port is up; by `settled` a link would have been found there.
     pub(crate) fn port_up(&mut self, port: Port, settled: Time) {
-        self.ports.entry(port).or_insert(settled);
+        self.edges.port_up(port, settled);
         self.changed = true;
     }
 
     pub(crate) fn port_down(&mut self, port: Port) {
-        self.ports.remove(&port);
-        self.linked.remove(&port);
+        self.edges.port_down(port);
         self.changed = true;
     }
 
     pub(crate) fn switch_gone(&mut self, switch: DatapathId) {
-        self.ports.retain(|port, _| port.switch != switch);
-        self.linked.retain(|port| port.switch != switch);
+        self.edges.switch_gone(switch);
         self.open.retain(|port| port.switch != switch);
         self.changed = true;
     }
 
     /// Whether there are conclusions to be drawn though no link and no node has changed.
     pub(crate) fn is_due(&self, now: Time, settled: bool) -> bool {
-        self.changed || settled != self.was_settled || self.next.is_some_and(|next| next <= now)
+        self.changed || settled != self.was_settled || self.edges.deadline().is_some_and(|next| next <= now)
     }
 
     /// Draws conclusions: the ports at which something has changed, with whether they let frames in now. No link is
@@ -74,7 +66,8 @@ impl Normal {
     pub(crate) fn follow(&mut self, now: Time, graph: &Graph, settled: bool) -> Vec<(Port, bool)> {
         let links: BTreeSet<Link> = graph.links().collect();
         let before = self.tree.clone();
-        self.linked.extend(links.iter().flat_map(|link| [link.a, link.b]));
+        links.iter().flat_map(|link| [link.a, link.b]).for_each(|end| self.edges.linked(end));
+        self.edges.pass_time(now);
         self.tree.retain(|link| links.contains(link));
         if settled {
             let was = |link: &&Link| self.former.contains(&link.a) && self.former.contains(&link.b);
@@ -82,13 +75,9 @@ impl Normal {
             self.tree = forest(first.into_iter().chain(links));
             self.former.clear();
         }
-        let nodes: BTreeSet<Port> = graph.hosts().map(|(_, port)| port).collect();
-        let edge = |(port, from): (&Port, &Time)| {
-            let open = !self.linked.contains(port) && (*from <= now || nodes.contains(port));
-            open.then_some(*port)
-        };
+        let nodes = graph.hosts().map(|(_, port)| port).filter(|port| self.edges.may_be(*port));
         let ends = self.tree.iter().flat_map(|link| [link.a, link.b]);
-        let open: BTreeSet<Port> = self.ports.iter().filter_map(edge).chain(ends).collect();
+        let open: BTreeSet<Port> = self.edges.all().iter().copied().chain(nodes).chain(ends).collect();
         let closed = self.open.difference(&open).map(|port| (*port, false));
         let changed = closed.chain(open.difference(&self.open).map(|port| (*port, true))).collect();
         self.open = open;
@@ -96,7 +85,6 @@ impl Normal {
             self.reannounce_at = Some(now + REANNOUNCE_AFTER);
         }
         (self.changed, self.was_settled) = (false, settled);
-        self.next = self.ports.values().copied().filter(|from| *from > now).min();
         changed
     }
 
@@ -108,7 +96,7 @@ impl Normal {
 
     /// When to draw conclusions again, or to announce nodes anew, even if nothing happens.
     pub(crate) fn deadline(&self) -> Option<Time> {
-        earliest(self.next, self.reannounce_at)
+        earliest(self.edges.deadline(), self.reannounce_at)
     }
 }
 

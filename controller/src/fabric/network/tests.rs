@@ -1,5 +1,6 @@
 //! The network's knowledge against model switches: what switches, nodes and callers see.
 
+mod hosts;
 mod sharing;
 mod world;
 
@@ -17,7 +18,7 @@ use cool_topology::lldp::Announcement;
 use core::net::Ipv4Addr;
 use core::time::Duration;
 use rs_openflow::Match;
-use rs_openflow::{EtherType, GroupType};
+use rs_openflow::{EtherType, GroupType, VlanId};
 use tokio::sync::oneshot;
 use world::{World, at, dpid, node, ring};
 
@@ -136,6 +137,7 @@ fn a_switch_that_refuses_fast_failover_sends_without_and_is_not_asked_again() {
     // From its host to that of the rack opposite, to which it has two ways.
     let packet = Packet {
         eth_dst: pmac::of(world.network.racks.number(dpid(4)).unwrap(), 3).unwrap(),
+        vlan: VlanId::NONE,
         eth_type: EtherType::IPV4,
         ipv4_src: node(3).ip,
         ipv4_dst: node(7).ip,
@@ -403,7 +405,7 @@ fn who_knows_the_old_place_of_a_node_that_moved_is_told_the_new_one() {
         while let Ok((port, frame)) = device.packets.try_recv() {
             if frame[12..14] == [8, 6] {
                 assert_eq!(frame[22..32], [2, 0xc0, 0, 2, 0, 9, 10, 0, 0, 1]);
-                told.push((switch.0, port));
+                told.extend(port.into_iter().map(|port| (switch.0, port)));
             }
         }
     }
@@ -437,7 +439,7 @@ fn arp_is_answered_with_the_locator_and_never_about_the_asker() {
         world.devices.get_mut(&dpid(1)).unwrap().packets.try_recv().ok()
     };
     let (port, answer) = ask(&mut world, 8).unwrap();
-    assert_eq!(port, 3);
+    assert_eq!(port, [3]);
     assert_eq!(answer[6..12], [2, 0xc0, 0, 3, 0, 4]);
     assert_eq!(ask(&mut world, 1), None);
     assert_eq!(ask(&mut world, 99), None);

@@ -1,6 +1,7 @@
 //! What the fabric shows of itself: the topology and the trees, with names and rates.
 
 use super::Network;
+use super::carrier::Carrier;
 use super::multicast::GroupTrees;
 use crate::fabric::api::{LinkView, Location, NodeView, SwitchView, TopologySnapshot, TreeGrant};
 use crate::fabric::frames::pmac;
@@ -13,7 +14,9 @@ pub(crate) fn snapshot(network: &Network) -> TopologySnapshot {
     let graph = network.discovery.graph();
     let tors: BTreeSet<_> = graph.hosts().map(|(_, port)| port.switch).collect();
     let of_nodes: BTreeSet<Port> = graph.hosts().map(|(_, port)| port).collect();
-    let unidentified = |port: &Port| graph.peer(*port).is_none() && !of_nodes.contains(port);
+    let of_host = |port: &Port| network.carrier.as_ref().is_some_and(|carrier| carrier.hosts.are_at(*port));
+    let unidentified =
+        |port: &Port| graph.peer(*port).is_none() && !of_nodes.contains(port) && !of_host(port);
     let switches = network.switches.iter().filter(|(switch, _)| graph.contains(*switch));
     let switches = switches.map(|(switch, state)| SwitchView {
         datapath_id: switch,
@@ -45,6 +48,7 @@ pub(crate) fn snapshot(network: &Network) -> TopologySnapshot {
         switches: switches.collect(),
         links: links.collect(),
         nodes: nodes.collect(),
+        hosts: network.carrier.as_ref().map(Carrier::views).unwrap_or_default(),
         warnings: warnings(network),
     }
 }
@@ -70,7 +74,8 @@ fn warnings(network: &Network) -> Vec<String> {
         let at = network.port_name(port);
         pmac.is_none().then(|| format!("node {name} has no pmac: rack or port number of {at} above 65535"))
     });
-    discovery.chain(refused).chain(full).chain(away).chain(unreachable).collect()
+    let of_hosts = network.warnings_of_hosts();
+    discovery.chain(refused).chain(full).chain(away).chain(unreachable).chain(of_hosts).collect()
 }
 
 /// A group's trees as they are.

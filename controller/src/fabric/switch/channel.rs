@@ -79,8 +79,8 @@ pub(crate) enum Input {
     Unreadable(Option<MessageHeader>, Error),
     /// The desired state has changed.
     Update(Update),
-    /// Send this frame out of this port.
-    Packet(u32, Vec<u8>),
+    /// Send this frame out of these ports.
+    Packet(Vec<u32>, Vec<u8>),
     /// This controller stands by no more: it leads, as this generation.
     Lead(u64),
 }
@@ -141,7 +141,8 @@ pub(crate) struct Channel {
     barrier: Option<u32>,
     /// The messages about meters that may still be refused.
     meter_mods: BTreeSet<u32>,
-    policer: Policer,
+    /// LLDP of a port apart from all else.
+    policer: Policer<(u32, bool)>,
     packet_ins: u64,
     /// Messages that were left out since they could not be read.
     unreadable: u64,
@@ -252,7 +253,7 @@ impl Channel {
             Body::PacketIn(packet) if self.phase == Phase::Up => {
                 if let Some(port) = packet.in_port().filter(|port| self.ports.contains_key(&port.0)) {
                     self.packet_ins += 1;
-                    if self.policer.admit(now, port.0) {
+                    if self.policer.admit(now, (port.0, crate::fabric::frames::is_lldp(&packet.data))) {
                         self.outputs.push_back(Output::PacketIn(port.0, packet.data));
                     }
                 }
@@ -440,7 +441,7 @@ impl Channel {
         let up = self.phase == Phase::Up;
         if reason == PortReason::DELETE {
             self.ports.remove(&port.port.0);
-            self.policer.forget(port.port.0);
+            [true, false].into_iter().for_each(|lldp| self.policer.forget((port.port.0, lldp)));
             if up {
                 self.outputs.push_back(Output::PortGone(port.port.0));
             }
@@ -549,8 +550,8 @@ impl Machine for Channel {
             Input::Received(message) => self.received(now, message),
             Input::Unreadable(header, error) => self.unreadable(now, header, &error),
             Input::Update(update) => self.reconciler.handle(now, reconcile::Input::Update(update)),
-            Input::Packet(port, frame) => {
-                self.send(Body::PacketOut(PacketOut::new(PortNo(port), frame)));
+            Input::Packet(ports, frame) => {
+                self.send(Body::PacketOut(PacketOut::to_each(ports.into_iter().map(PortNo), frame)));
             }
             Input::Lead(generation) => self.lead(now, generation),
         }

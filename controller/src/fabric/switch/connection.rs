@@ -55,7 +55,7 @@ pub(crate) struct FromSwitch {
 #[derive(Debug)]
 pub(crate) struct Handle {
     pub(crate) updates: Arc<PendingUpdate>,
-    pub(crate) packets: mpsc::Sender<(u32, Vec<u8>)>,
+    pub(crate) packets: mpsc::Sender<(Vec<u32>, Vec<u8>)>,
 }
 
 /// The update that a switch has not been sent yet: those that pile up are merged into one, so none waits in a queue.
@@ -155,7 +155,7 @@ enum Woken {
     Read(std::io::Result<usize>),
     Wrote(std::io::Result<usize>),
     Update(Option<Update>),
-    Packet(u32, Vec<u8>),
+    Packet(Vec<u32>, Vec<u8>),
     Leads,
     Replaced,
     Deadline,
@@ -166,7 +166,7 @@ impl Driver {
         mut self,
         stream: Stream,
         updates: &PendingUpdate,
-        mut packets: mpsc::Receiver<(u32, Vec<u8>)>,
+        mut packets: mpsc::Receiver<(Vec<u32>, Vec<u8>)>,
     ) {
         let (mut reader, mut writer) = tokio::io::split(stream);
         let mut buffer = vec![0; READ];
@@ -183,7 +183,7 @@ impl Driver {
                 () = updates.there.notified() => Woken::Update(updates.take()),
                 // The channel ends when the network drops its handle, or has ended itself.
                 packet = packets.recv() => match packet {
-                    Some((port, frame)) => Woken::Packet(port, frame),
+                    Some((ports, frame)) => Woken::Packet(ports, frame),
                     None => Woken::Replaced,
                 },
                 Ok(()) = self.generation.changed() => Woken::Leads,
@@ -206,8 +206,8 @@ impl Driver {
                     self.updating = Some((update.version, since));
                     self.session.handle(self.clock.now(), Input::Update(update));
                 }
-                Woken::Packet(port, frame) if self.waiting.len() <= MAX_WAITING => {
-                    self.session.handle(self.clock.now(), Input::Packet(port, frame));
+                Woken::Packet(ports, frame) if self.waiting.len() <= MAX_WAITING => {
+                    self.session.handle(self.clock.now(), Input::Packet(ports, frame));
                 }
                 Woken::Leads => {
                     if let Some(generation) = *self.generation.borrow_and_update() {

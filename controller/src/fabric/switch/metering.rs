@@ -3,7 +3,8 @@
 //!
 //! Nothing else knows of the meters: flows to the controller get theirs when they are sent, and lose it when
 //! they are read back. Meters are numbered downwards from the highest that the switch has, one for each port
-//! by its number, the highest for what comes by any other port. Ports that are links need none.
+//! by its number, the highest for what comes by any other port; the lowest is for what nodes say to all. Ports that are
+//! links need none.
 
 use crate::fabric::intent;
 use crate::fabric::intent::tables::{COOKIE, COOKIE_MASK};
@@ -12,10 +13,12 @@ use rs_openflow::{
     Action, Band, BandEffect, BandType, Body, Instruction, Match, MeterCommand, MeterFeatures, MeterFlags,
     MeterId, MeterMod, MultipartReply, Oxm, PortNo,
 };
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// What a port may hand in at once, in seconds of its rate.
 const BURST_SECONDS: u32 = 2;
+/// The number of the meter for what nodes say to all.
+const BROADCASTS: u32 = 1;
 /// The highest number that a meter can have.
 const LAST_METER: u32 = 0xffff_0000;
 /// METER_MOD_FAILED: it exists.
@@ -58,19 +61,28 @@ impl Metering {
 
     /// The messages that make the meter of a port, or with `None` that of all other ports: whether or not it is there.
     pub(crate) fn make(&self, port: Option<u32>) -> Vec<Body> {
-        let Some(meter) = self.meter(port) else { return Vec::new() };
+        let broadcasts = self.broadcasts().filter(|_| port.is_none());
+        let meters: BTreeSet<MeterId> = self.meter(port).into_iter().chain(broadcasts).collect();
         let burst = self.rate.saturating_mul(BURST_SECONDS);
         let flags = MeterFlags::PKTPS | MeterFlags::BURST | MeterFlags::STATS;
         let bands = vec![Band { rate: self.rate, burst, effect: BandEffect::Drop }];
-        let meter_mod = |command| Body::MeterMod(MeterMod { command, flags, meter, bands: bands.clone() });
-        vec![meter_mod(MeterCommand::ADD), meter_mod(MeterCommand::MODIFY)]
+        let commands = [MeterCommand::ADD, MeterCommand::MODIFY];
+        let all = meters.into_iter().flat_map(|meter| commands.map(|command| (meter, command)));
+        let meter_mod = |(meter, command)| MeterMod { command, flags, meter, bands: bands.clone() };
+        all.map(meter_mod).map(Body::MeterMod).collect()
+    }
+
+    /// The meter for what nodes say to all, whose own meters are for what keeps them known.
+    fn broadcasts(&self) -> Option<MeterId> {
+        let highest = self.highest?;
+        Some(MeterId(if self.most.is_none_or(|most| most > 1) { BROADCASTS } else { highest }))
     }
 
     fn meter(&self, port: Option<u32>) -> Option<MeterId> {
         // Where there are few, all ports beyond have one.
         let highest = self.highest?;
-        let port = port.filter(|port| self.most.is_none_or(|most| *port < most));
-        let number = port.and_then(|port| highest.checked_sub(port)).filter(|number| *number > 0);
+        let port = port.filter(|port| self.most.is_none_or(|most| port.saturating_add(1) < most));
+        let number = port.and_then(|port| highest.checked_sub(port)).filter(|number| *number > BROADCASTS);
         Some(MeterId(number.unwrap_or(highest)))
     }
 
@@ -84,6 +96,9 @@ impl Metering {
         });
         if cookie & COOKIE_MASK != COOKIE || !to_controller || intent::is_of_link(cookie) {
             return None;
+        }
+        if intent::is_of_broadcasts(cookie) {
+            return self.broadcasts();
         }
         let port = matching.fields.iter().find_map(|field| match field {
             Oxm::InPort(port) => Some(port.value.0),
@@ -122,21 +137,21 @@ impl Metering {
 
 /// Polices the packets that ports hand in: a token bucket for each.
 #[derive(Debug)]
-pub(crate) struct Policer {
+pub(crate) struct Policer<P> {
     /// What a packet uses up.
     cost: Duration,
     /// By port, what is left, and when that was.
-    ports: BTreeMap<u32, (Duration, Time)>,
+    ports: BTreeMap<P, (Duration, Time)>,
     dropped: u64,
 }
 
-impl Policer {
-    pub(crate) fn new(rate: u32) -> Policer {
+impl<P: Ord> Policer<P> {
+    pub(crate) fn new(rate: u32) -> Policer<P> {
         Policer { cost: Duration::from_secs(1) / rate.max(1), ports: BTreeMap::new(), dropped: 0 }
     }
 
     /// Whether a packet is taken in.
-    pub(crate) fn admit(&mut self, now: Time, port: u32) -> bool {
+    pub(crate) fn admit(&mut self, now: Time, port: P) -> bool {
         let most = Duration::from_secs(BURST_SECONDS.into());
         let (left, then) = self.ports.entry(port).or_insert((most, now));
         *left = (*left + (now - *then)).min(most);
@@ -150,7 +165,7 @@ impl Policer {
     }
 
     /// A port is gone.
-    pub(crate) fn forget(&mut self, port: u32) {
+    pub(crate) fn forget(&mut self, port: P) {
         self.ports.remove(&port);
     }
 
@@ -199,7 +214,7 @@ mod tests {
     fn flows_to_the_controller_have_meters_in_the_switch_only() {
         let (with, without) = (metering(1000), Metering::new(100, None));
         let mut metered = 0;
-        for (key, flow) in &always(Unicast::Routed).flows {
+        for (key, flow) in &always(Unicast::Routed, true).flows {
             let flow = FlowMod {
                 cookie: flow.cookie,
                 matching: (*key.matching).clone(),
@@ -210,29 +225,32 @@ mod tests {
             assert_eq!(read, flow.instructions);
             if sent != flow.instructions {
                 metered += 1;
-                assert_eq!(sent[0], Instruction::Meter(MeterId(1000)));
+                let number = if intent::is_of_broadcasts(flow.cookie) { 1 } else { 1000 };
+                assert_eq!(sent[0], Instruction::Meter(MeterId(number)));
                 // Who has other meters sees that the flow is not as it should be.
                 assert_ne!(sent_and_read(&with, &without, &flow).1, flow.instructions);
                 assert_ne!(sent_and_read(&without, &with, &flow).1, flow.instructions);
             }
         }
-        assert_eq!(metered, 2);
+        assert_eq!(metered, 3);
     }
 
     #[test]
     fn each_port_has_a_meter_as_long_as_there_are_meters() {
         let with = metering(4);
         assert_eq!(
-            [None, Some(1), Some(3), Some(4), Some(u32::MAX)].map(|port| with.meter(port).unwrap().0),
-            [4, 3, 1, 4, 4]
+            [None, Some(1), Some(2), Some(3), Some(u32::MAX)].map(|port| with.meter(port).unwrap().0),
+            [4, 3, 2, 4, 4]
         );
-        assert_eq!(with.make(Some(1)).len(), 2);
+        assert_eq!((with.make(Some(1)).len(), with.make(None).len()), (2, 4));
         assert_eq!(metering(0).make(Some(1)), []);
         let few = Metering { most: Some(3), ..metering(100) };
         assert_eq!(
             [None, Some(1), Some(2), Some(3)].map(|port| few.meter(port).unwrap().0),
-            [100, 99, 98, 100]
+            [100, 99, 100, 100]
         );
+        let one = Metering { most: Some(1), ..few };
+        assert_eq!((one.broadcasts(), one.make(None).len()), (one.meter(Some(1)), 2));
     }
 
     #[test]

@@ -9,7 +9,7 @@ use core::net::Ipv4Addr;
 use rs_openflow::{
     Action, Body, Bucket, ErrorMessage, ErrorType, EtherType, FlowCommand, FlowMod, FlowStats, GroupCommand,
     GroupDesc, GroupMod, GroupType, Instruction, Match, Message, MultipartReply, MultipartRequest, Oxm,
-    PortNo,
+    PortNo, VlanId,
 };
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -17,6 +17,7 @@ use std::collections::{BTreeMap, BTreeSet};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Packet {
     pub(crate) eth_dst: MacAddr,
+    pub(crate) vlan: VlanId,
     pub(crate) eth_type: EtherType,
     pub(crate) ipv4_src: Ipv4Addr,
     pub(crate) ipv4_dst: Ipv4Addr,
@@ -174,6 +175,7 @@ fn matches(matching: &Match, in_port: u32, packet: Packet) -> bool {
     matching.fields.iter().all(|field| match field {
         Oxm::InPort(port) => port.value == PortNo(in_port),
         Oxm::EthType(kind) => kind.value == packet.eth_type,
+        Oxm::VlanVid(vlan) => vlan.value == packet.vlan,
         Oxm::EthDst(dst) => {
             let mask = dst.mask.unwrap_or(MacAddr::broadcast()).octets();
             let (wanted, found) = (dst.value.octets(), packet.eth_dst.octets());

@@ -4,6 +4,7 @@
 //! A machine without I/O; the messages travel through [`session`](crate::fabric::switch::channel). Only flows with our
 //! cookie and groups with our numbers are read or touched.
 
+use crate::fabric::intent::hosts::FormerHosts;
 use crate::fabric::intent::tables::{COOKIE, COOKIE_MASK, Delta, Tables};
 use crate::fabric::intent::{self, Retained, StaleEntries};
 use crate::fabric::switch::change::{self, Change, Scope};
@@ -80,6 +81,8 @@ pub(crate) struct Former {
     pub(crate) trees: BTreeMap<u32, BTreeSet<u32>>,
     /// The ports from which it takes frames for its own forwarding.
     pub(crate) open: BTreeSet<u32>,
+    /// The hosts without an agent that it knows the way to.
+    pub(crate) hosts: FormerHosts,
 }
 
 #[derive(Debug)]

@@ -16,7 +16,7 @@ use crate::fabric::switch::reconcile::{self, Reconciler};
 use cool_topology::Graph;
 use cool_topology::lldp::Announcement;
 use core::net::Ipv4Addr;
-use rs_openflow::EtherType;
+use rs_openflow::{EtherType, VlanId};
 use std::collections::VecDeque;
 use tokio::sync::{mpsc, oneshot};
 
@@ -26,7 +26,7 @@ pub(crate) struct Device {
     pub(crate) reconciler: Reconciler,
     pub(crate) switch: model::Switch,
     pub(crate) updates: Arc<PendingUpdate>,
-    pub(crate) packets: mpsc::Receiver<(u32, Vec<u8>)>,
+    pub(crate) packets: mpsc::Receiver<(Vec<u32>, Vec<u8>)>,
     /// It takes no messages and loses what it is sent.
     pub(crate) stuck: bool,
     pub(crate) read: bool,
@@ -175,10 +175,12 @@ impl World {
                 // After every switch on its own: a mixture of old and new.
                 self.no_loops();
                 while let Some(device) = self.devices.get_mut(&switch)
-                    && let Ok((number, frame)) = device.packets.try_recv()
+                    && let Ok((numbers, frame)) = device.packets.try_recv()
                 {
-                    if let Some(peer) = self.truth.peer(Port { switch, number }) {
-                        events.push_back((peer.switch, Event::PacketIn(peer.number, frame)));
+                    for number in numbers {
+                        if let Some(peer) = self.truth.peer(Port { switch, number }) {
+                            events.push_back((peer.switch, Event::PacketIn(peer.number, frame.clone())));
+                        }
                     }
                 }
             }
@@ -227,6 +229,7 @@ impl World {
     pub(crate) fn send(&self, from: u8, address: Ipv4Addr) -> Vec<String> {
         let packet = Packet {
             eth_dst: MacAddr(1, 0, 0x5e, 0, 0, 0),
+            vlan: VlanId::NONE,
             eth_type: EtherType::IPV4,
             ipv4_src: node(from).ip,
             ipv4_dst: address,
@@ -259,7 +262,10 @@ impl World {
             let Some(node) = self.network.nodes.get(name) else { continue };
             for (ipv4_dst, eth_dst) in to.clone() {
                 let eth_type = EtherType::IPV4;
-                model.send(place, Packet { eth_dst, eth_type, ipv4_src: node.ip, ipv4_dst });
+                model.send(
+                    place,
+                    Packet { eth_dst, vlan: VlanId::NONE, eth_type, ipv4_src: node.ip, ipv4_dst },
+                );
             }
         }
     }

@@ -305,7 +305,7 @@ fn ports_and_frames_are_reported_and_reserved_ports_are_not() {
 fn frames_go_out_as_packets_out() {
     let mut talk = Talk::up();
     talk.sent.clear();
-    talk.session.handle(talk.now, Input::Packet(3, vec![9]));
+    talk.session.handle(talk.now, Input::Packet(vec![3], vec![9]));
     talk.drain();
     assert_eq!(talk.sent[0].body, Body::PacketOut(PacketOut::new(PortNo(3), vec![9])));
 }

@@ -1,0 +1,129 @@
+//! The ports where no link is: behind them are hosts. That has to be waited for, until the other end of a port could have
+//! been heard; a port that has had a link since it came up never counts.
+
+use super::deadlines::Deadlines;
+use cool_machine::Time;
+use cool_topology::{DatapathId, Port};
+use std::collections::BTreeSet;
+
+/// Ports that are up, and what is known of them.
+#[derive(Debug, Default)]
+pub(crate) struct EdgePorts {
+    up: BTreeSet<Port>,
+    /// Ports that have had a link since they came up.
+    linked: BTreeSet<Port>,
+    /// When each counts as without a link if none has been found.
+    settling: Deadlines<Port>,
+    settled: BTreeSet<Port>,
+    /// What has changed since it was asked for.
+    changed: BTreeSet<Port>,
+}
+
+impl EdgePorts {
+    /// A switch has come, with these ports up; it may have been here before.
+    pub(crate) fn switch_up(&mut self, switch: DatapathId, up: &BTreeSet<u32>) {
+        self.forget(|port| port.switch == switch && !up.contains(&port.number));
+    }
+
+    /// A port is up; by `settled` a link would have been found there.
+    pub(crate) fn port_up(&mut self, port: Port, settled: Time) {
+        if self.up.insert(port) {
+            self.settling.set(port, settled);
+        }
+    }
+
+    pub(crate) fn port_down(&mut self, port: Port) {
+        self.up.remove(&port);
+        self.linked.remove(&port);
+        self.settling.clear(port);
+        if self.settled.remove(&port) {
+            self.changed.insert(port);
+        }
+    }
+
+    pub(crate) fn switch_gone(&mut self, switch: DatapathId) {
+        self.forget(|port| port.switch == switch);
+    }
+
+    fn forget(&mut self, gone: impl Fn(&Port) -> bool) {
+        for port in self.up.iter().copied().filter(|port| gone(port)).collect::<Vec<_>>() {
+            self.port_down(port);
+        }
+        self.linked.retain(|port| !gone(port));
+    }
+
+    /// A link has been found at a port.
+    pub(crate) fn linked(&mut self, port: Port) {
+        if self.linked.insert(port) && self.settled.remove(&port) {
+            self.changed.insert(port);
+        }
+    }
+
+    /// Ports whose time has come count from now on.
+    pub(crate) fn pass_time(&mut self, now: Time) {
+        while let Some(port) = self.settling.expired(now) {
+            if !self.linked.contains(&port) {
+                self.settled.insert(port);
+                self.changed.insert(port);
+            }
+        }
+    }
+
+    /// The ports where no link is.
+    pub(crate) fn all(&self) -> &BTreeSet<Port> {
+        &self.settled
+    }
+
+    /// Whether a port is up and has had no link so far.
+    pub(crate) fn may_be(&self, port: Port) -> bool {
+        self.up.contains(&port) && !self.linked.contains(&port)
+    }
+
+    /// Ports that count since this was asked last, or count no more.
+    pub(crate) fn take_changed(&mut self) -> BTreeSet<Port> {
+        core::mem::take(&mut self.changed)
+    }
+
+    /// Something else of a port has changed.
+    pub(crate) fn touch(&mut self, port: Port) {
+        self.changed.insert(port);
+    }
+
+    /// When the next port may count.
+    pub(crate) fn deadline(&self) -> Option<Time> {
+        self.settling.next()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use core::time::Duration;
+
+    #[test]
+    fn a_port_counts_after_a_while_and_one_that_has_had_a_link_when_it_has_been_down() {
+        let at = |ms| Time::ZERO + Duration::from_millis(ms);
+        let port = |number| Port { switch: DatapathId(1), number };
+        let mut edges = EdgePorts::default();
+        edges.port_up(port(1), at(4));
+        edges.port_up(port(2), at(4));
+        edges.linked(port(2));
+        edges.pass_time(at(3));
+        assert!(edges.all().is_empty() && edges.may_be(port(1)) && !edges.may_be(port(2)));
+        edges.pass_time(at(4));
+        assert_eq!((edges.all(), edges.deadline()), (&[port(1)].into(), None));
+        edges.port_up(port(1), at(9));
+        assert_eq!(edges.deadline(), None);
+        edges.port_down(port(2));
+        edges.port_up(port(2), at(9));
+        edges.linked(port(1));
+        edges.pass_time(at(9));
+        assert_eq!((edges.all(), &edges.changed), (&[port(2)].into(), &[port(1), port(2)].into()));
+        edges.switch_up(DatapathId(1), &[1].into());
+        assert!(edges.all().is_empty() && !edges.may_be(port(1)));
+        edges.switch_gone(DatapathId(1));
+        edges.port_up(port(1), at(9));
+        edges.pass_time(at(9));
+        assert_eq!(edges.all(), &[port(1)].into());
+    }
+}

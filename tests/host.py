@@ -1,0 +1,141 @@
+"""What a host without an agent does in tests, in its own network namespace: host.py DEVICE reach IP | echo | send IP | serve | discover |
+claim IP.
+
+reach IP: whether another host answers, by TCP, of which it is enough that it refuses; as the exit status.
+echo: sends back each datagram until its input ends.
+send IP: sends datagrams to an echo until its input ends; prints how many, and how many came back.
+
+serve: answers DISCOVER broadcasts (as a DHCP server does, to the client's Ethernet address, which has no IP address yet) until its input ends.
+discover: broadcasts until it is answered; prints the answer.
+claim IP: says to all, as ARP does, that it has an address.
+"""
+import fcntl
+import select
+import socket
+import struct
+import sys
+import threading
+import time
+
+# Where nobody listens, and where an echo does.
+CLOSED_PORT = 9
+ECHO_PORT = 7
+ANSWER_SECONDS = 2
+# Between two datagrams, and for those that are under way at the end.
+PAUSE_SECONDS = 0.02
+LAST_SECONDS = 5
+TRIES = 60
+BROADCAST = b"\xff" * 6
+
+
+def mac_of(device):
+    with socket.socket() as s:
+        return fcntl.ioctl(s, 0x8927, struct.pack("256s", device.encode()))[18:24]
+
+
+def raw(device):
+    s = socket.socket(socket.AF_PACKET, socket.SOCK_RAW, socket.htons(0x0003))
+    s.bind((device, 0))
+    return s
+
+
+def checksum(data):
+    total = sum(struct.unpack("!%dH" % (len(data) // 2), data))
+    while total >> 16:
+        total = (total & 0xffff) + (total >> 16)
+    return ~total & 0xffff
+
+
+def datagram(to, mac, source, target, text):
+    """A frame with a UDP datagram, whose checksum is left out as IPv4 allows."""
+    (ip, port), (to_ip, to_port) = source, target
+    udp = struct.pack("!HHHH", port, to_port, 8 + len(text), 0) + text
+    head = struct.pack("!BBHHHBBH4s4s", 0x45, 0, 20 + len(udp), 0, 0, 64, 17, 0, socket.inet_aton(ip), socket.inet_aton(to_ip))
+    head = head[:10] + struct.pack("!H", checksum(head)) + head[12:]
+    return to + mac + b"\x08\x00" + head + udp
+
+
+def received(s, port):
+    """The next frame that is a datagram for a port: from which Ethernet address, and its text."""
+    while True:
+        frame = s.recv(65535)
+        if frame[12:14] == b"\x08\x00" and frame[23] == 17 and struct.unpack("!H", frame[36:38])[0] == port:
+            return frame[6:12], frame[42:14 + struct.unpack("!H", frame[16:18])[0]]
+
+
+def reach(_device, ip):
+    try:
+        socket.create_connection((ip, CLOSED_PORT), ANSWER_SECONDS).close()
+    except ConnectionRefusedError:
+        return
+    except OSError as e:
+        sys.exit("%s: %s" % (ip, e))
+
+
+def echo(_device):
+    s = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+    s.bind(("0.0.0.0", ECHO_PORT))
+    print("echoes", flush=True)
+    while s in select.select([s, sys.stdin], [], [])[0]:
+        s.sendto(*s.recvfrom(65535))
+
+
+def send(_device, ip):
+    s = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+    s.connect((ip, ECHO_PORT))
+    sent, came, ends = 0, set(), False
+    while not ends:
+        s.send(b"%d" % sent)
+        sent += 1
+        next_at = time.monotonic() + PAUSE_SECONDS
+        while (left := next_at - time.monotonic()) > 0:
+            ready = select.select([s, sys.stdin], [], [], left)[0]
+            if s in ready:
+                came.add(s.recv(65535))
+            if sys.stdin in ready:
+                ends = True
+                break
+    s.settimeout(LAST_SECONDS)
+    while len(came) < sent:
+        try:
+            came.add(s.recv(65535))
+        except TimeoutError:
+            break
+    print(sent, len(came))
+
+
+def serve(s, mac):
+    def answer():
+        while True:
+            client, text = received(s, 67)
+            if text == b"DISCOVER":
+                s.send(datagram(client, mac, ("10.0.0.250", 67), ("10.0.0.99", 68), b"OFFER"))
+
+    threading.Thread(target=answer, daemon=True).start()
+    print("serves", flush=True)
+    sys.stdin.read()
+
+
+def discover(s, mac):
+    s.settimeout(ANSWER_SECONDS)
+    for _ in range(TRIES):
+        s.send(datagram(BROADCAST, mac, ("0.0.0.0", 68), ("255.255.255.255", 67), b"DISCOVER"))
+        try:
+            print(received(s, 68)[1].decode())
+            return
+        except TimeoutError:
+            continue
+    sys.exit("no answer")
+
+
+def claim(s, mac, ip):
+    address = socket.inet_aton(ip)
+    s.send(BROADCAST + mac + b"\x08\x06" + struct.pack("!HHBBH", 1, 0x800, 6, 4, 2) + mac + address + BROADCAST + address)
+
+
+if __name__ == "__main__":
+    device, what, *arguments = sys.argv[1:]
+    if what in ("reach", "echo", "send"):
+        {"reach": reach, "echo": echo, "send": send}[what](device, *arguments)
+    else:
+        {"serve": serve, "discover": discover, "claim": claim}[what](raw(device), mac_of(device), *arguments)

@@ -1,0 +1,225 @@
+"""Hosts without an agent: they reach each other, nodes and gateways as through any switch, and nobody's address is taken."""
+import contextlib
+import json
+import os
+import re
+import signal
+import subprocess
+
+from conftest import PATIENCE, ROOT, end_agent, end_controller, succeed, wait_for
+from test_forwarding import vsctl
+
+HOST = os.path.join(ROOT, "tests", "host.py")
+
+
+def host(bed, name):
+    return bed.network.net.get(name)
+
+
+def reaches(bed, name, ip):
+    return ends_well(start(bed, name, "reach", ip))
+
+
+def ends_well(program):
+    program.communicate(timeout=PATIENCE)
+    return program.returncode == 0
+
+
+def reach(bed, *pairs):
+    for name, other in pairs:
+        wait_for(lambda: reaches(bed, name, host(bed, other).IP()), "%s reaches %s" % (name, other))
+
+
+def start(bed, name, *arguments):
+    """The program of a host in the background."""
+    command = ["mnexec", "-a", str(host(bed, name).pid), "/usr/bin/python3", HOST, name + "-eth0", *arguments]
+    return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+
+def does(bed, name, *arguments):
+    out, err = start(bed, name, *arguments).communicate(timeout=PATIENCE)
+    assert not err, err
+    return out
+
+
+def hosts(bed):
+    """What the controller shows: port and addresses of each host by its Ethernet address."""
+    return {h["mac"]: ((h["datapath_id"], h["port"]), h["addresses"]) for h in (bed.cool_json("topology") or {"hosts": []})["hosts"]}
+
+
+def neighbour(bed, name, ip):
+    """The Ethernet address by which a host knows another."""
+    found = re.search(r"lladdr (\S+)", host(bed, name).cmd("ip neigh show " + ip))
+    return found and found[1]
+
+
+def flows(switch):
+    return subprocess.check_output(["ovs-ofctl", "-O", "OpenFlow13", "dump-flows", switch], text=True).splitlines()
+
+
+def test_hosts_reach_each_other_nodes_and_the_many_addresses_of_a_gateway(make_bed):
+    bed = make_bed("tree:2x3", without_agent=("h2", "h3", "h5"))
+    reach(bed, ("h2", "h5"), ("h2", "h3"), ("h5", "h1"), ("h4", "h5"), ("h1", "h4"))
+    # By its own Ethernet address, as through any switch; nodes by those that say their rack.
+    assert neighbour(bed, "h2", host(bed, "h5").IP()) == host(bed, "h5").MAC()
+    assert neighbour(bed, "h5", host(bed, "h1").IP()).startswith("02:c0:")
+    for address in ("10.0.9.1", "10.0.9.2"):
+        host(bed, "h5").cmd("ip address add %s/16 dev h5-eth0" % address)
+        wait_for(lambda: reaches(bed, "h2", address) and reaches(bed, "h1", address), "the gateway is reached by " + address)
+    host(bed, "h4").cmd("ip address add 10.0.9.3/16 dev h4-eth0")
+    wait_for(lambda: reaches(bed, "h2", "10.0.9.3"), "a node is reached by an address that its agent does not know")
+    place, addresses = hosts(bed)[host(bed, "h5").MAC()]
+    assert {"10.0.9.1", "10.0.9.2", host(bed, "h5").IP()} == set(addresses) and place[0] == 3, (place, addresses)
+    assert "%s at s3 port" % host(bed, "h5").MAC() in succeed(bed, "cool", "topology")
+    assert succeed(bed, "cool", "doctor") == "nothing is wrong: 3 switches, 3 nodes\n"
+    succeed(bed, "cool", "bench", "--ops", "bcast", "--bytes", "1M", "--reps", "1")
+
+
+def test_what_is_said_to_all_is_heard_by_all_and_answered_to_an_address_without_ip(make_bed):
+    bed = make_bed("tree:2x3", without_agent=("h2", "h3", "h5"))
+    for server, client in (("h5", "h2"), ("h4", "h3"), ("h5", "h1")):
+        program = start(bed, server, "serve")
+        assert program.stdout.readline() == "serves\n"
+        assert does(bed, client, "discover") == "OFFER\n"
+        program.communicate(timeout=PATIENCE)
+
+
+def test_no_host_takes_the_address_of_a_node(make_bed):
+    bed = make_bed("tree:2x3", without_agent=("h2", "h3", "h5"))
+    node = host(bed, "h1").IP()
+    reach(bed, ("h5", "h1"), ("h2", "h5"))
+    before = neighbour(bed, "h5", node)
+    does(bed, "h2", "claim", node)
+    warned = "has an address of node h1"
+    wait_for(lambda: any(warned in w for w in bed.cool_json("topology")["warnings"]), "the controller tells of it")
+    assert neighbour(bed, "h5", node) == before and before.startswith("02:c0:")
+    own = host(bed, "h2").MAC()
+    try:
+        host(bed, "h2").cmd("ip link set h2-eth0 address " + host(bed, "h1").MAC())
+        does(bed, "h2", "claim", "10.0.0.77")
+        wait_for(lambda: any(host(bed, "h1").MAC() in w for w in bed.cool_json("topology")["warnings"]), "the controller tells of that too")
+        assert host(bed, "h1").MAC() not in hosts(bed)
+    finally:
+        host(bed, "h2").cmd("ip link set h2-eth0 address " + own)
+    reach(bed, ("h5", "h1"))
+
+
+def test_a_host_that_moves_is_found_at_its_new_port(make_bed):
+    bed = make_bed("tree:2x3", without_agent=("h2", "h3", "h5"))
+    reach(bed, ("h2", "h5"), ("h1", "h2"))
+    ip, mac = host(bed, "h2").IP(), host(bed, "h2").MAC()
+    own_ip, own_mac = host(bed, "h5").IP(), host(bed, "h5").MAC()
+    host(bed, "h2").cmd("ip address flush dev h2-eth0; ip link set h2-eth0 address 02:00:00:00:02:02")
+    host(bed, "h5").cmd("ip address flush dev h5-eth0; ip link set h5-eth0 address %s; ip address add %s/16 dev h5-eth0" % (mac, ip))
+    does(bed, "h5", "claim", ip)
+    wait_for(lambda: hosts(bed).get(mac, ((0, 0),))[0][0] == 3, "it is at its new place")
+    wait_for(lambda: reaches(bed, "h1", ip) and reaches(bed, "h3", ip), "others reach it there")
+    host(bed, "h5").cmd("ip address flush dev h5-eth0; ip link set h5-eth0 address %s; ip address add %s/16 dev h5-eth0" % (own_mac, own_ip))
+    host(bed, "h2").cmd("ip address flush dev h2-eth0; ip link set h2-eth0 address %s; ip address add %s/16 dev h2-eth0" % (mac, ip))
+    does(bed, "h2", "claim", ip)
+    does(bed, "h5", "claim", own_ip)
+    reach(bed, ("h2", "h5"), ("h1", "h2"))
+
+
+@contextlib.contextmanager
+def without_loss(bed, name, other):
+    """Nothing is lost on the way from one host to another meanwhile; that they know each other's addresses is not the question."""
+    for a, b in ((name, other), (other, name)):
+        host(bed, a).cmd("ip neigh replace %s lladdr %s dev %s-eth0 nud permanent" % (host(bed, b).IP(), neighbour(bed, a, host(bed, b).IP()), a))
+    echo, send = start(bed, other, "echo"), None
+    try:
+        assert echo.stdout.readline() == "echoes\n"
+        send = start(bed, name, "send", host(bed, other).IP())
+        yield
+        out, _ = send.communicate("\n", timeout=PATIENCE)
+    finally:
+        for program in filter(None, (send, echo)):
+            program.kill()
+            program.wait()
+        for a, b in ((name, other), (other, name)):
+            host(bed, a).cmd("ip neigh del %s dev %s-eth0" % (host(bed, b).IP(), a))
+    sent, came = map(int, out.split())
+    assert sent > 10 and sent == came, out
+
+
+def test_hosts_are_led_round_a_lost_link_and_over_the_restart_of_the_controller(make_bed):
+    bed = make_bed("leafspine:2x2x2", lldp_ms=400, without_agent=("h2", "h4"))
+    reach(bed, ("h2", "h4"), ("h4", "h1"))
+    for link in bed.network.uplinks():
+        bed.network.cut(link)
+        reach(bed, ("h2", "h4"), ("h4", "h1"))
+        bed.network.restore(link)
+        wait_for(lambda: len(bed.cool_json("topology")["links"]) == 4, "the link is found again")
+    reach(bed, ("h2", "h4"))
+    macs = {host(bed, name).MAC() for name in ("h2", "h4")}
+    with without_loss(bed, "h2", "h4"):
+        end_controller(bed, signal.SIGKILL)
+        bed.start_controller()
+        bed.wait_until_joined()
+        wait_for(lambda: set(hosts(bed)) == macs, "the hosts are known again")
+        # Until nothing of the controller before is kept any more.
+        wait_for(lambda: all("cookie=0x434f4f4c09" in "".join(flows(leaf)) for leaf in ("s3", "s4")), "switches hold the way to hosts")
+    reach(bed, ("h2", "h4"), ("h1", "h2"))
+
+
+def test_a_node_is_reached_whether_its_agent_runs_or_not(make_bed):
+    bed = make_bed("tree:2x2")
+    assert hosts(bed) == {}
+    # No more flows than without hosts: one for what is said to all.
+    assert not any("cookie=0x434f4f4c09" in flow or "cookie=0x434f4f4c0b" in flow for name in ("s1", "s2", "s3") for flow in flows(name))
+    reach(bed, ("h1", "h4"))
+    end_agent(bed, "h4")
+    reach(bed, ("h1", "h4"), ("h4", "h2"))
+    end_agent(bed, "h2")
+    reach(bed, ("h2", "h4"))
+    for name in ("h4", "h2"):
+        bed.start_agent(name)
+    bed.wait_until_joined()
+    reach(bed, ("h2", "h4"), ("h1", "h4"))
+    wait_for(lambda: hosts(bed) == {}, "they are nodes again")
+
+
+def legacy(bed):
+    """Joins two switches by one that carries everything but LLDP, as unmanaged ones do."""
+    vsctl("add-br", "legacy", "--", "set", "bridge", "legacy", "datapath_type=netdev", "fail-mode=secure", "protocols=OpenFlow13")
+    for flow in ("priority=10,dl_type=0x88cc,actions=drop", "priority=1,actions=NORMAL"):
+        subprocess.check_call(["ovs-ofctl", "-O", "OpenFlow13", "add-flow", "legacy", flow])
+    for switch in ("s2", "s3"):
+        vsctl("add-port", switch, switch + "-legacy", "--", "set", "interface", switch + "-legacy", "type=patch", "ofport_request=40",
+              "options:peer=legacy-" + switch, "--",
+              "add-port", "legacy", "legacy-" + switch, "--", "set", "interface", "legacy-" + switch, "type=patch", "options:peer=%s-legacy" % switch)
+
+
+def test_what_is_said_to_all_does_not_go_round_by_a_switch_that_hears_no_lldp(make_bed):
+    bed = make_bed("tree:2x3", without_agent=("h2", "h3", "h5"))
+    reach(bed, ("h2", "h5"))
+    try:
+        legacy(bed)
+        # Floods until the controller has seen one come round.
+        def seen():
+            does(bed, "h2", "claim", host(bed, "h2").IP())
+            return any("is closed to hosts" in w for w in bed.cool_json("topology")["warnings"])
+
+        wait_for(seen, "the controller closes one of the two ports")
+
+        def carried():
+            told = json.loads(vsctl("--format=json", "--columns=statistics", "list", "interface", "s2-legacy"))["data"][0][0][1]
+            return dict(told)["tx_packets"]
+
+        before = carried()
+        for _ in range(10):
+            does(bed, "h2", "claim", host(bed, "h2").IP())
+        assert carried() - before < 200
+        reach(bed, ("h2", "h5"), ("h2", "h1"), ("h3", "h4"))
+    finally:
+        for switch in ("s2", "s3"):
+            vsctl("--if-exists", "del-port", switch, switch + "-legacy")
+        vsctl("--if-exists", "del-br", "legacy")
+    reach(bed, ("h2", "h5"))
+
+
+def test_hosts_are_not_carried_where_the_operator_says_so(make_bed):
+    bed = make_bed("tree:2x2", without_agent=("h2", "h3"), controller_flags=("--agents-only",))
+    assert not reaches(bed, "h2", host(bed, "h3").IP())
+    assert hosts(bed) == {}
+    reach(bed, ("h1", "h4"))
