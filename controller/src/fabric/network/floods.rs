@@ -93,7 +93,7 @@ impl Floods {
         }
     }
 
-    /// Whether a frame that came in by a port may go to so many.
+    /// Whether a frame that came in by a port may go to as many edge ports as there are copies.
     pub(crate) fn admit(
         &mut self,
         now: Time,
