@@ -8,6 +8,8 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let mut config = prost_build::Config::new();
     // src/lib.rs says that there is one, and not what it is.
     config.skip_debug(["cool.control.Secret"]);
+    // What goes to many is shared, not copied.
+    config.bytes([".cool.control.ControllerMessage", ".cool.control.Held"]);
     tonic_prost_build::configure()
         .compile_fds_with_config(protox::compile(&files[2..], ["proto"])?, config)?;
     Ok(())

@@ -1,11 +1,20 @@
-"""The controller under played switches and agents: what comes goes without a trace. How much it takes: `make load`."""
+"""Large networks: the controller under played switches and agents, where what comes goes without a trace (how much it takes: `make load`),
+and groups whose agents connect on demand, as those on many nodes do."""
 import json
 import os
+import signal
 import subprocess
 
-from conftest import PATIENCE
+import faults
+from conftest import PATIENCE, end_controller, succeed, wait_for
+from test_collectives import OPERATIONS, UNEQUAL, bench
+from test_jobs import running
+from test_recovery import whole
 
 import testbed
+
+# The smallest group that connects on demand has two nodes.
+ON_DEMAND = ("--mesh-nodes", "1")
 
 
 def test_a_thousand_groups_come_and_go_and_leave_nothing_in_switches_or_controller():
@@ -17,3 +26,45 @@ def test_a_thousand_groups_come_and_go_and_leave_nothing_in_switches_or_controll
     found = json.loads(done.stdout)
     assert (found["switches"], found["hosts"], found["groups_came_and_went"]) == (10, 80, 1000)
     assert found["messages_lost"] == 0
+    assert 0 < found["world_bytes_per_agent"] < 10_000, "a world on 80 hosts takes few bytes"
+
+
+def test_all_collectives_are_right_where_agents_connect_on_demand(make_bed):
+    bed = make_bed("tree:2x3", host_mbit=50, uplink_mbit=50, controller_flags=ON_DEMAND)
+    bench(bed, OPERATIONS, "0,1000,256K", 1, "--ranks", "12", "--reps", "2")
+    bench(bed, UNEQUAL, "1000", 1, "--reps", "1")
+
+
+def test_an_agent_that_is_gone_or_was_started_again_is_named_where_agents_connect_on_demand(make_bed):
+    bed = make_bed("tree:2x3", controller_flags=ON_DEMAND)
+    job = subprocess.Popen(["cool", "run", "-n", "6", "--", os.path.join(bed.bin_dir, "cool-misuse"), "barriers"],
+                           env=bed.environment(), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    assert "started" in job.stdout.readline()
+    bed.agents["h5"].signal(signal.SIGKILL)
+    bed.agents["h5"].process.wait(PATIENCE)
+    out, err = job.communicate(timeout=PATIENCE)
+    assert job.returncode != 0 and "h5" in out + err, out + err
+    bed.restart_agent("h5")
+    bed.wait_until_joined()
+    bench(bed, "bcast,allreduce,alltoall", "1000", 1, "--reps", "1")
+
+
+def test_survivors_go_on_where_agents_connect_on_demand(make_bed):
+    bed = make_bed("tree:4x2", controller_flags=ON_DEMAND)
+    with faults.events() as told:
+        series = faults.Series(bed, told, seed=38)
+        series.run(8)
+    assert not series.violations, "\n".join(series.violations)
+
+
+def test_a_group_with_agents_that_connect_on_demand_goes_on_under_another_controller(make_bed):
+    bed = make_bed("tree:2x2", lldp_ms=400, controller_flags=ON_DEMAND)
+    job = subprocess.Popen(["cool", "run", "-n", "4", "--", os.path.join(bed.bin_dir, "cool-misuse"), "barriers"],
+                           env=bed.environment(), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    assert "started" in job.stdout.readline()
+    end_controller(bed, signal.SIGKILL)
+    bed.start_controller()
+    wait_for(lambda: whole(bed) and [j["state"] for j in running(bed)] == ["running"], "the job is taken over")
+    assert job.poll() is None
+    succeed(bed, "cool", "cancel", "--all")
+    job.communicate(timeout=PATIENCE)

@@ -166,6 +166,13 @@ pub struct Options {
     /// are. A group with an agent of an earlier release does without, unless this is set.
     #[arg(long)]
     pub require_tags: bool,
+
+    /// On up to how many nodes the agents of a group connect, each with all others, as soon as it is made.
+    ///
+    /// So they hear at once that one is gone. The agents of a larger group connect when they first have something to say to each
+    /// other.
+    #[arg(long, value_name = "N", default_value_t = 128)]
+    pub mesh_nodes: u32,
 }
 
 /// A controller that is cut off itself has to notice that first: switches count as connected for 15 s.
@@ -235,7 +242,11 @@ impl Options {
         let (lldp_interval, given) = (self.lldp_interval(), self.given());
         let limits = Limits { agent: self.grace(), caller: self.grace(), ..Limits::default() };
         let lldp_key = secret.derive(b"agents");
-        let keys = GroupKeys { secret: secret.derive(b"groups"), required: self.require_tags };
+        let keys = GroupKeys {
+            secret: secret.derive(b"groups"),
+            required: self.require_tags,
+            mesh_nodes: self.mesh_nodes,
+        };
         ServerConfig {
             lldp_interval,
             lldp_key,

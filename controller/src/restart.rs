@@ -11,6 +11,7 @@ use crate::groups::{self, Groups, Place};
 use crate::jobs::job::{Limits, Ranks};
 use crate::jobs::{Inlets, Jobs};
 use cool_proto::control::{Group, Held, Kill, ReleaseGroup, controller_message::Body};
+use cool_proto::description::ToldGroup;
 use parking_lot::Mutex;
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::Ipv4Addr;
@@ -32,6 +33,8 @@ pub struct Takeover {
 struct Partial {
     group: Group,
     inlet: Inlet,
+    /// The nodes that have not come back.
+    missing: BTreeSet<String>,
     /// By node.
     sessions: BTreeMap<String, Arc<Session>>,
     /// The sessions that have ranks of the group.
@@ -58,13 +61,21 @@ impl Takeover {
 
     /// An agent has come back with these groups; `own` is this run of the controller.
     pub async fn report(self: &Arc<Takeover>, session: &Arc<Session>, own: u64, held: Vec<Held>) {
-        for held in held {
-            let Held { group: Some(group), controller, ranks, exited, user } = held else { continue };
-            let (id, job) = (group.id, group.job);
+        for mut held in held {
+            let told = match ToldGroup::of(&mut held) {
+                Ok(Some(told)) => told,
+                Ok(None) => continue,
+                Err(why) => {
+                    warn!(node = session.agent.name, %why, "a group that the node has is not taken over");
+                    continue;
+                }
+            };
+            let Held { controller, ranks, exited, user, .. } = held;
+            let (id, job) = told.numbers();
             // Its session broke, not the controller: whatever it had was given up then.
-            if controller == own || !self.begin(&group).await {
+            if controller == own || !self.begin(told).await {
                 info!(group = id, "node {} has a group that is given up", session.agent.name);
-                give_up(session, &group);
+                give_up(session, (id, job));
                 continue;
             }
             let complete = {
@@ -78,8 +89,9 @@ impl Takeover {
                 }
                 part.ranks.running.extend(ranks);
                 part.ranks.exited.extend(exited.into_iter().map(|exited| (session.number, exited)));
+                part.missing.remove(&session.agent.name);
                 part.sessions.insert(session.agent.name.clone(), session.clone());
-                match part.missing().is_empty() {
+                match part.missing.is_empty() {
                     true => partial.remove(&id),
                     false => None,
                 }
@@ -91,18 +103,28 @@ impl Takeover {
     }
 
     /// Makes room for a group; returns whether it is being taken over.
-    async fn begin(self: &Arc<Takeover>, group: &Group) -> bool {
-        {
+    async fn begin(self: &Arc<Takeover>, told: ToldGroup) -> bool {
+        let group = {
             let mut partial = self.partial.lock();
-            if partial.contains_key(&group.id) {
+            let (id, _) = told.numbers();
+            // Each of its nodes tells the same: only the first has to be understood.
+            if partial.contains_key(&id) {
                 return true;
             }
-            let Some(part) = self.reserve(group) else { return false };
-            partial.insert(group.id, part);
-        }
+            let group = match told.group() {
+                Ok(group) => group,
+                Err(why) => {
+                    warn!(group = id, %why, "not taken over");
+                    return false;
+                }
+            };
+            let Some(part) = self.reserve(&group) else { return false };
+            partial.insert(id, part);
+            group
+        };
         let members = group.members.iter().map(|member| member.node.clone()).collect();
         let request = GroupRequest { id: group.id, members };
-        if let Err(why) = self.network.adopt_group(request, trees(group)).await {
+        if let Err(why) = self.network.adopt_group(request, trees(&group)).await {
             warn!(group = group.id, %why, "its trees are not taken over");
         }
         let (takeover, id) = (self.clone(), group.id);
@@ -129,6 +151,7 @@ impl Takeover {
             self.groups.remove(group.id);
         }
         Some(Partial {
+            missing: group.members.iter().map(|member| member.node.clone()).collect(),
             group: group.clone(),
             inlet: inlet?,
             sessions: BTreeMap::new(),
@@ -138,7 +161,7 @@ impl Takeover {
     }
 
     fn resume(&self, complete: Partial) {
-        let Partial { group, inlet, sessions, users, ranks } = complete;
+        let Partial { group, inlet, sessions, users, ranks, .. } = complete;
         let place = |member: &cool_proto::control::Member| {
             let session = sessions.get(&member.node)?.clone();
             Some(Place { session, rack: member.rack })
@@ -153,7 +176,7 @@ impl Takeover {
     /// Gives a group up if nodes of it have not come back.
     async fn expire(&self, id: u64) {
         let Some(part) = self.partial.lock().remove(&id) else { return };
-        let missing: Vec<String> = part.missing().into_iter().collect();
+        let missing: Vec<String> = part.missing.into_iter().collect();
         warn!(
             group = id,
             job = part.group.job,
@@ -166,7 +189,7 @@ impl Takeover {
             Inlet::Enlisted => self.registrar.forget(id),
         }
         for session in part.sessions.values() {
-            give_up(session, &part.group);
+            give_up(session, (id, part.group.job));
         }
         self.groups.release(&*self.network, id, &[]).await;
     }
@@ -174,27 +197,24 @@ impl Takeover {
     /// A session has ended; its node may come back once more.
     pub fn node_left(&self, session: &Session) {
         for part in self.partial.lock().values_mut() {
-            part.sessions.retain(|_, other| other.number != session.number);
+            let name = &session.agent.name;
             part.users.remove(&session.number);
+            if part.sessions.get(name).is_some_and(|other| other.number == session.number) {
+                part.sessions.remove(name);
+                part.missing
+                    .extend(part.group.members.iter().map(|m| &m.node).find(|node| *node == name).cloned());
+            }
         }
     }
 }
 
-impl Partial {
-    /// The nodes that have not come back.
-    fn missing(&self) -> BTreeSet<String> {
-        let nodes = self.group.members.iter().map(|member| member.node.clone());
-        nodes.filter(|node| !self.sessions.contains_key(node)).collect()
-    }
-}
-
 /// Ends what a node has of a group.
-fn give_up(session: &Session, group: &Group) {
+fn give_up(session: &Session, (group, job): (u64, u64)) {
     // An agent that is gone again has nothing to end.
-    if group.job != 0 {
-        let _ = session.send(Body::Kill(Kill { job: group.job }));
+    if job != 0 {
+        let _ = session.send(Body::Kill(Kill { job }));
     }
-    let _ = session.send(Body::Release(ReleaseGroup { group: group.id }));
+    let _ = session.send(Body::Release(ReleaseGroup { group }));
 }
 
 /// The trees of a group as it was described.

@@ -34,6 +34,9 @@ pub struct GroupSpec {
     pub cost_model: CostModel,
     /// What its datagrams are protected by. Without, they are believed by their senders' addresses.
     pub keyed: Option<GroupKey>,
+    /// Its agents connect when they first have something to say to each other; else each with all others at once, by which they
+    /// hear at once that one is gone. Of members without a key of their own, the group's then proves who they are.
+    pub on_demand: bool,
 }
 
 /// Where a rank is.

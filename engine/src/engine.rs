@@ -72,14 +72,15 @@ impl Engine {
         }
         let mut members = Members::new(spec, &self.me)?;
         let trees = members.my_trees();
-        let mine = members.nodes[members.me].tcp;
         let mut replaced = Vec::new();
         for place in members.others() {
-            let node = &members.nodes[place];
             let Shared { peers, out, .. } = &mut self.shared;
-            let (id, lost) = peers.join(now, node, mine, members.key(), &self.closing, out);
-            members.number(place, id);
-            replaced.extend(lost);
+            let known = peers.meet(&members.nodes[place].name);
+            members.number(place, known);
+            if !members.on_demand || peers.link(known).is_some() {
+                let (_, lost) = peers.join(now, (&members, place), &self.closing, out);
+                replaced.extend(lost);
+            }
         }
         self.groups.insert(spec.id, Group::new(members, spec.cost_model));
         self.lost(now, &replaced);
@@ -155,7 +156,11 @@ impl Engine {
     /// link, groups that are over.
     fn settle(&mut self, now: Time) {
         loop {
-            if let Some(node) = self.shared.peers.take_dirty() {
+            if let Some(connection) = self.shared.peers.take_needed() {
+                self.bytes(now, connection, 0, &[]);
+            } else if let Some(node) = self.shared.peers.take_fresh() {
+                self.introduce(now, node);
+            } else if let Some(node) = self.shared.peers.take_dirty() {
                 self.drain_peer(now, node, 0);
                 self.tell_awaited(node);
             } else if std::mem::take(&mut self.shared.sending_changed) {
@@ -224,7 +229,10 @@ impl Engine {
             // Someone asks whether this agent is there, whatever has become of the group here.
             Body::Ping => {
                 let body = Body::PingAnswer { incarnation: self.me.incarnation };
-                return self.shared.out.control(from, &Packet { body, ..packet });
+                self.shared.out.control(from, &Packet { body, ..packet });
+                let group = self.groups.get(&id).filter(|group| group.key() == (id, epoch));
+                let shared = &mut self.shared;
+                return group.into_iter().for_each(|group| group.asked_by(now, shared, packet.from.into()));
             }
             Body::PingAnswer { incarnation } => {
                 return self.ping_answered(now, from, (id, epoch), incarnation);
@@ -301,7 +309,7 @@ impl Engine {
             Input::Connected { node, connection } => {
                 self.shared.peers.connected(node, connection, &mut self.shared.out);
             }
-            Input::Unreachable { node, why } => self.lose_peer(now, node, &why),
+            Input::Unreachable { node, why } => self.unreachable(now, node, &why),
             Input::Bytes { connection, placed, bytes } => self.bytes(now, connection, placed, bytes),
             Input::Written { connection, bytes } => {
                 if let Some(node) = self.shared.peers.node_of(connection) {

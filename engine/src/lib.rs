@@ -70,6 +70,7 @@ pub use api::{
 pub use call_signature::wrong_plan;
 pub use combine::combine;
 pub use cool_transport::unicast::AgentId;
+pub use cool_transport::unicast::handshake::PeerKey;
 pub use cool_types::{ElementType, Operation, ReduceOp};
 pub use engine::Engine;
 pub use failure::{Arrived, Failure, FailureKind, Stats, Traffic};

@@ -7,7 +7,8 @@ use crate::peers::NodeId;
 use crate::preparation::{Preparation, Prepared};
 use cool_transport::Packet;
 use cool_transport::unicast::AgentId;
-use cool_types::{ElementType, Key, ReduceOp};
+use cool_transport::unicast::handshake::PeerKey;
+use cool_types::{ElementType, ReduceOp};
 use core::ops::Range;
 use std::net::{Ipv4Addr, SocketAddrV4};
 
@@ -170,7 +171,7 @@ pub enum Output {
         /// Its address.
         to: SocketAddrV4,
         /// The key of its agent, to be proved before the first frame; none of one that cannot.
-        key: Option<Key>,
+        key: Option<PeerKey>,
     },
     /// Write a frame. Its payload does not change before [`Input::Written`] says that all of it is written or copied;
     /// what is not written at once is to be copied at once.

@@ -5,6 +5,7 @@ use crate::link_share::Share;
 use crate::peers::NodeId;
 use cool_collective::{Layout, Place, Rank, Scope, Stripe};
 use cool_transport::tagged::Protection;
+use cool_transport::unicast::handshake::agent_key;
 use cool_transport::unicast::{AgentId, MessageName};
 use cool_transport::{Chain, Hop};
 use cool_types::Key;
@@ -49,6 +50,9 @@ pub(crate) struct Members {
     pub(crate) chunk_bytes: u32,
     /// How its datagrams are protected.
     pub(crate) protection: Option<Protection>,
+    /// Whether agents connect when they first have something to say to each other.
+    pub(crate) on_demand: bool,
+    group_key: Option<Key>,
     /// Several over all nodes share no link between switches.
     trees: BTreeMap<Scope, Vec<Tree>>,
     host_bytes_per_second: u64,
@@ -126,11 +130,25 @@ impl Members {
             me: place,
             chunk_bytes: spec.chunk_bytes,
             protection: spec.keyed.as_ref().map(|keyed| keyed.protection),
+            on_demand: spec.on_demand,
+            group_key: spec.keyed.as_ref().filter(|_| spec.on_demand).map(|keyed| keyed.key.clone()),
             trees,
             host_bytes_per_second: spec.host_bytes_per_second,
             expected: spec.cost_model.rack.bytes_per_second.min(spec.cost_model.core.bytes_per_second),
             by_id: BTreeMap::new(),
         })
+    }
+
+    /// By what the agent of a node proves in this group who it is, if it has no key of its own.
+    pub(crate) fn group_key_of(&self, node: usize) -> Option<Key> {
+        let Node { name, incarnation, key: None, .. } = &self.nodes[node] else { return None };
+        let who = AgentId { node: name.clone(), incarnation: *incarnation };
+        self.group_key.as_ref().map(|key| agent_key(key, &who))
+    }
+
+    /// Whether the agent of a node has to prove who it is.
+    pub(crate) fn must_prove(&self, node: usize) -> bool {
+        self.nodes[node].key.is_some() || self.group_key.is_some()
     }
 
     /// The trees that reach this node.
@@ -320,6 +338,7 @@ mod tests {
             host_bytes_per_second: 50,
             cost_model: CostModel::default(),
             keyed: None,
+            on_demand: false,
         }
     }
 

@@ -1,14 +1,15 @@
 //! The other agents and the connections to them. What messages mean is the groups' matter.
 
 use crate::machine::{ConnectionId, Output};
-use crate::members;
+use crate::members::Members;
 use crate::memory::MemoryRange;
 use crate::outbox::Outbox;
 use cool_machine::{Machine, Time};
+use cool_transport::unicast::handshake::PeerKey;
 use cool_transport::unicast::{self, AgentId, Input, Notice, Peer};
 use cool_types::Key;
 use core::cmp::Ordering;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::fmt;
 use std::net::{Ipv4Addr, SocketAddrV4};
 
@@ -17,6 +18,9 @@ const UNIDENTIFIED_MAX: usize = 64;
 
 /// The most nodes that are known; those of groups always are, since the controller says who they are.
 const PEERS_MAX: usize = 4096;
+
+/// The most that comes over a connection before it is of use: greetings and the groups that the other side has.
+const SPARE_BYTES: usize = 1 << 20;
 
 /// Reconnects in a row without group traffic before the peer is declared lost; a healthy peer closes at most two stale
 /// connections.
@@ -40,11 +44,19 @@ pub(crate) struct Link {
     proven: bool,
     /// The agent's key, as its groups say: it has to prove who it is.
     key: Option<Key>,
+    /// By what it proves that in its groups that say no key of its own, by their numbers and epochs.
+    group_keys: BTreeMap<(u64, u32), Key>,
+    /// This side has asked for a connection, and not heard what has become of that.
+    seeks: bool,
+    /// This side has made the connection that there is.
+    outgoing: bool,
+    /// If both sides connect at once, the connection that this side has made stays.
+    precedes: bool,
     /// What the driver was told that comes next over the connection.
     pub(crate) awaited: (u64, Option<MemoryRange>),
     /// Where its groups say it is, or where it came from.
     ip: Ipv4Addr,
-    /// Where to connect to, if that is up to this side.
+    /// Where to connect to, if this side may.
     connect: Option<SocketAddrV4>,
     pub(crate) groups: BTreeSet<u64>,
     /// Whether it has had a group.
@@ -62,6 +74,10 @@ impl Link {
             connection: None,
             proven: false,
             key: None,
+            group_keys: BTreeMap::new(),
+            seeks: false,
+            outgoing: false,
+            precedes: false,
             awaited: (0, None),
             ip,
             connect: None,
@@ -69,6 +85,17 @@ impl Link {
             used: false,
             reconnects: 0,
         }
+    }
+
+    fn must_prove(&self) -> bool {
+        self.key.is_some() || !self.group_keys.is_empty()
+    }
+
+    /// The key by which the agent proves who it is: its own, or that of the oldest group, which most likely lasts longest.
+    fn proof(&self) -> Option<PeerKey> {
+        let own = self.key.clone().map(|key| PeerKey { key, group: None });
+        let of_group = self.group_keys.first_key_value();
+        own.or_else(|| of_group.map(|(group, key)| PeerKey { key: key.clone(), group: Some(*group) }))
     }
 }
 
@@ -118,6 +145,13 @@ pub(crate) struct Peers {
     connections: BTreeMap<ConnectionId, Owner>,
     /// Peers whose machines have been told something and not yet asked what follows.
     dirty: BTreeSet<NodeId>,
+    /// Connections of peers that this side has connected to as well, whichever came first: they are of use if its own ends, since the
+    /// other side has made them afterwards then, and else ended by the other side as soon as it hears from this one.
+    spares: BTreeMap<NodeId, ConnectionId>,
+    /// Of these, those that are of use now.
+    needed: VecDeque<ConnectionId>,
+    /// Peers that were not spoken to before, whose groups may not all know.
+    fresh: BTreeSet<NodeId>,
     /// Connections in the name of another that had not proved it.
     pub(crate) refused: u64,
 }
@@ -133,6 +167,9 @@ impl Peers {
             free: Vec::new(),
             connections: BTreeMap::new(),
             dirty: BTreeSet::new(),
+            fresh: BTreeSet::new(),
+            spares: BTreeMap::new(),
+            needed: VecDeque::new(),
             refused: 0,
         };
         peers.number(&name);
@@ -169,48 +206,93 @@ impl Peers {
         self.nodes.get_mut(node.0 as usize)?.link.as_mut()
     }
 
+    /// A group has members on a node, which it may speak to later; the node's number.
+    pub(crate) fn meet(&mut self, name: &str) -> NodeId {
+        let node = self.number(name);
+        self.nodes[node.0 as usize].has_been_in_group = true;
+        node
+    }
+
     /// A group has members on this node, at an address, and on another one. Of two agents the one with the smaller address
-    /// connects. Groups in `closing` need connections no more. Answers with the node's number, and with groups that it
-    /// lacks: those of an earlier agent, or this one if a later agent is there.
+    /// connects, or either on demand. Groups in `closing` need connections no more. Answers with the node's number, and with
+    /// groups that it lacks: those of an earlier agent, or this one if a later agent is there.
     pub(crate) fn join(
         &mut self,
         now: Time,
-        member: &members::Node,
-        mine: SocketAddrV4,
-        group: (u64, u32),
+        (members, place): (&Members, usize),
         closing: &BTreeSet<u64>,
         out: &mut Outbox,
     ) -> (NodeId, Option<Lost>) {
+        let (member, group) = (&members.nodes[place], members.key());
         let (name, incarnation, theirs) = (member.name.as_str(), member.incarnation, member.tcp);
-        let mut lost = self.drop_useless(member, closing, out);
-        let node = self.number(name);
-        let connect = (mine < theirs).then_some(theirs);
+        let mut lost = self.drop_useless((members, place), closing, out);
+        let node = self.meet(name);
         let known = &mut self.nodes[node.0 as usize];
-        known.has_been_in_group = true;
-        let link = known.link.get_or_insert_with(|| {
-            let key = member.key.clone();
-            connect.into_iter().for_each(|to| out.push(Output::Connect { node, to, key: key.clone() }));
-            Link::new(&self.me, (name, incarnation), theirs, *theirs.ip())
-        });
+        let link =
+            known.link.get_or_insert_with(|| Link::new(&self.me, (name, incarnation), theirs, *theirs.ip()));
         link.used = true;
-        link.connect = connect;
+        link.precedes = members.nodes[members.me].tcp < theirs;
+        if link.precedes || members.on_demand {
+            link.connect = Some(theirs);
+        }
         link.key = member.key.clone().or(link.key.take());
+        link.group_keys.extend(members.group_key_of(place).map(|key| (group, key)));
         link.groups.insert(group.0);
         link.machine.handle(now, Input::Open { group: group.0, epoch: group.1 });
         if incarnation < link.incarnation {
             lost = Some(Lost::new(node, BTreeSet::from([group.0]), STARTED_AGAIN));
         }
         self.dirty.insert(node);
+        if self.link(node).is_some_and(|link| link.precedes) && !members.on_demand {
+            self.seek(node, out);
+        }
         (node, lost)
+    }
+
+    /// A group speaks to the node at one of its places: connects to it, if need be.
+    pub(crate) fn reach(&mut self, now: Time, (members, place): (&Members, usize), out: &mut Outbox) {
+        let node = members.nodes[place].id;
+        if self.link(node).is_none() {
+            self.join(now, (members, place), &BTreeSet::new(), out);
+            self.fresh.insert(node);
+        }
+        self.seek(node, out);
+    }
+
+    /// Asks for a connection to a peer, if there is none and this side may.
+    fn seek(&mut self, node: NodeId, out: &mut Outbox) {
+        let Some(link) = self.link(node).filter(|link| link.connection.is_none() && !link.seeks) else {
+            return;
+        };
+        let Some(to) = link.connect else { return };
+        link.seeks = true;
+        let key = link.proof();
+        out.push(Output::Connect { node, to, key });
+    }
+
+    /// A connection that takes the place of one that has ended.
+    pub(crate) fn take_needed(&mut self) -> Option<ConnectionId> {
+        self.needed.pop_front()
+    }
+
+    /// A peer that was not spoken to before.
+    pub(crate) fn take_fresh(&mut self) -> Option<NodeId> {
+        self.fresh.pop_first()
+    }
+
+    /// Whether a group has been opened to a peer.
+    pub(crate) fn has_group(&mut self, node: NodeId, group: u64) -> bool {
+        self.link(node).is_some_and(|link| link.groups.contains(&group))
     }
 
     /// Drops the link to a node that is of no use for a group that it is a member of. Answers with what is lost by it.
     fn drop_useless(
         &mut self,
-        member: &members::Node,
+        (members, place): (&Members, usize),
         closing: &BTreeSet<u64>,
         out: &mut Outbox,
     ) -> Option<Lost> {
+        let member = &members.nodes[place];
         let node = *self.by_name.get(&member.name)?;
         let link = self.link(node)?;
         if link.incarnation < member.incarnation {
@@ -219,7 +301,7 @@ impl Peers {
         // Someone else came under this name before the group told where the node is, or that it can prove who it is; or the connection is one that nobody
         // has looked after since its last group: the other side may have given it up, unheard because one of the two was
         // cut off.
-        let unproven = member.key.is_some() && link.connection.is_some() && !link.proven && !link.used;
+        let unproven = members.must_prove(place) && link.connection.is_some() && !link.proven && !link.used;
         if link.ip != *member.tcp.ip() || unproven || link.used && link.groups.is_subset(closing) {
             self.drop_peer(node, "", out);
         }
@@ -230,6 +312,7 @@ impl Peers {
     pub(crate) fn leave(&mut self, now: Time, node: NodeId, group: (u64, u32)) {
         if let Some(link) = self.link(node) {
             link.groups.remove(&group.0);
+            link.group_keys.remove(&group);
         }
         self.handle(now, node, Input::Close { group: group.0, epoch: group.1 });
     }
@@ -266,17 +349,26 @@ impl Peers {
 
     /// The connection that was asked for is there.
     pub(crate) fn connected(&mut self, node: NodeId, connection: ConnectionId, out: &mut Outbox) {
-        match self.link(node) {
-            Some(link) if link.connection.is_none() => {
-                link.connection = Some(connection);
+        if let Some(link) = self.link(node) {
+            link.seeks = false;
+            if link.connection.is_none() {
+                (link.connection, link.outgoing) = (Some(connection), true);
                 // The driver has seen to it.
-                link.proven = link.key.is_some();
+                link.proven = link.must_prove();
                 self.connections.insert(connection, Owner::Peer(node));
                 self.dirty.insert(node);
+                return;
             }
-            // The peer was given up meanwhile.
-            _ => out.push(Output::Hangup { connection }),
         }
+        // The peer was given up meanwhile, or has connected to this side.
+        out.push(Output::Hangup { connection });
+    }
+
+    /// A connection that was asked for cannot be made: whether there is none.
+    pub(crate) fn unreachable(&mut self, node: NodeId) -> bool {
+        let Some(link) = self.link(node) else { return false };
+        link.seeks = false;
+        link.connection.is_none()
     }
 
     /// Someone connected.
@@ -335,8 +427,12 @@ impl Peers {
             // That agent has ended: a later one is in the groups.
             Ordering::Less => !link.groups.is_empty(),
             // Identifiers ascend: its agent has given this one up and made the later one, whose greeting came sooner.
-            Ordering::Equal => link.connection > Some(connection),
-            Ordering::Greater => false,
+            Ordering::Equal if !link.outgoing => link.connection > Some(connection),
+            Ordering::Equal | Ordering::Greater => false,
+        });
+        let crossing = link.as_ref().is_some_and(|link| {
+            let same = link.incarnation == who.incarnation;
+            same && link.outgoing && link.precedes && link.connection.is_some()
         });
         let elsewhere = link.is_some_and(|link| link.ip != ip);
         if stale && !elsewhere {
@@ -352,6 +448,11 @@ impl Peers {
             return None;
         }
         let node = self.number(&name);
+        if crossing && bytes.len() <= SPARE_BYTES {
+            self.spares.insert(node, connection);
+            self.connections.insert(connection, Owner::Unidentified { ip, proven, bytes });
+            return None;
+        }
         let replaced = match self.link(node) {
             Some(link) if link.incarnation != who.incarnation => self.drop_peer(node, STARTED_AGAIN, out),
             Some(link) if link.connection.is_some() => {
@@ -362,7 +463,7 @@ impl Peers {
         let node = self.number(&name);
         let fresh = Link::new(&self.me, (&name, who.incarnation), ip, ip);
         let link = self.nodes[node.0 as usize].link.get_or_insert(fresh);
-        (link.connection, link.proven) = (Some(connection), proven.is_some());
+        (link.connection, link.proven, link.outgoing) = (Some(connection), proven.is_some(), false);
         self.connections.insert(connection, Owner::Peer(node));
         Some((node, bytes, replaced))
     }
@@ -374,7 +475,7 @@ impl Peers {
         let link = known.and_then(|node| self.link(node));
         match proven {
             Some(proven) => proven == who,
-            None => link.is_none_or(|link| link.key.is_none() && !(link.proven && link.connection.is_some())),
+            None => link.is_none_or(|link| !(link.must_prove() || link.proven && link.connection.is_some())),
         }
     }
 
@@ -398,11 +499,7 @@ impl Peers {
     /// side.
     pub(crate) fn reconnect(&mut self, node: NodeId, why: &str, out: &mut Outbox) -> Option<Lost> {
         let lost = self.end(node, why, out)?;
-        if let Some(link) = self.link(node)
-            && let Some(to) = link.connect
-        {
-            out.push(Output::Connect { node, to, key: link.key.clone() });
-        }
+        self.seek(node, out);
         Some(lost)
     }
 
@@ -419,6 +516,9 @@ impl Peers {
             used: true,
             connect: ended.connect,
             key: ended.key,
+            group_keys: ended.group_keys,
+            seeks: ended.seeks,
+            precedes: ended.precedes,
             reconnects,
             ..Link::new(&self.me, (self.name(node), ended.incarnation), ended.ip, ended.ip)
         };
@@ -438,6 +538,8 @@ impl Peers {
     fn forget(&mut self, node: NodeId, out: &mut Outbox) -> Option<Link> {
         let link = self.nodes.get_mut(node.0 as usize)?.link.take()?;
         self.dirty.remove(&node);
+        self.fresh.remove(&node);
+        self.needed.extend(self.spares.remove(&node));
         if let Some(connection) = link.connection {
             self.hang_up(connection, out);
         }

@@ -176,8 +176,17 @@ impl Context<'_> {
         self.shared.timers.set(key, at);
     }
 
+    /// Sees to it that the agent of the node at a place of the group is spoken to.
+    pub(crate) fn reach(&mut self, node: usize) {
+        if self.members.on_demand {
+            let Shared { peers, out, .. } = &mut *self.shared;
+            peers.reach(self.now, (self.members, node), out);
+        }
+    }
+
     /// Tells the machine of the connection to the node at a place of the group.
     pub(crate) fn tell_peer(&mut self, node: usize, input: Input<'_>) {
+        self.reach(node);
         self.shared.peers.handle(self.now, self.members.nodes[node].id, input);
     }
 
@@ -186,10 +195,11 @@ impl Context<'_> {
         self.tell_peer(node, Input::Notify(notice));
     }
 
-    /// Tells the agents of all other nodes of the group.
+    /// Tells the agents of all other nodes of the group that are spoken to: where they connect on demand, the others hear of
+    /// it when they are.
     pub(crate) fn notify_others(&mut self, notice: &Notice) {
         for node in self.members.others() {
-            self.notify(node, notice.clone());
+            self.shared.peers.notify(self.now, self.members.nodes[node].id, notice.clone());
         }
     }
 }

@@ -63,7 +63,7 @@ fn records(mut bytes: &[u8]) {
 fn seeds() -> Vec<Vec<u8>> {
     use cool_transport::packet::Body;
     use cool_transport::unicast::AgentId;
-    use cool_transport::unicast::handshake::Initiator;
+    use cool_transport::unicast::handshake::{Initiator, PeerKey};
     use cool_transport::unicast::records::Sealer;
     use cool_transport::{Packet, StreamId};
 
@@ -78,12 +78,18 @@ fn seeds() -> Vec<Vec<u8>> {
         bytes
     };
     let me = AgentId { node: "h1".to_owned(), incarnation: 1 };
-    let hello = |public_key| {
+    let hello = |public_key, group| {
         let ephemeral = Ephemeral { nonce: [2; 32], public_key };
-        Initiator::new(&me, [1; 32].into(), &ephemeral).hello().to_vec()
+        Initiator::new(&me, PeerKey { key: [1; 32].into(), group }, &ephemeral).hello().to_vec()
     };
     let record = Sealer::<Never>::new(&[5; 32].into()).seal(b"frame");
-    vec![tagged(0xC2), tagged(0xC3), hello(None), hello(Some([4; 32])), record]
+    let hellos = [
+        hello(None, None),
+        hello(Some([4; 32]), None),
+        hello(None, Some((5, 6))),
+        hello(Some([4; 32]), Some((5, 6))),
+    ];
+    [vec![tagged(0xC2), tagged(0xC3)], hellos.to_vec(), vec![record]].concat()
 }
 
 cool_fuzz::target!();

@@ -184,6 +184,7 @@ mod tests {
             host_bytes_per_second: 0,
             cost_model: CostModel::default(),
             keyed: None,
+            on_demand: false,
         };
         agent.make_group(spec).await.unwrap();
         agent

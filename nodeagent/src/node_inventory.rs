@@ -1,7 +1,7 @@
 //! What this node has of the groups that controllers made: told at each registration, so that a controller
 //! that was restarted can take jobs and groups over where they are.
 
-use cool_proto::control::{Exited, Group, Held, Launch, agent_message::Body};
+use cool_proto::control::{Exited, Held, Launch, agent_message::Body};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Groups remembered only because a controller may want to know how their ranks ended; more are forgotten.
@@ -17,23 +17,22 @@ pub(crate) struct NodeInventory {
 
 #[derive(Debug)]
 struct Record {
-    group: Group,
-    controller: u64,
+    job: u64,
+    /// The group as it was told, by which controller, and whose job it is of.
+    told: Held,
     /// Ranks that this node has started.
     started: BTreeSet<u32>,
-    /// Whose job it is of.
-    user: String,
     exited: BTreeMap<u32, Exited>,
 }
 
 impl Record {
     /// Those that have ended, but for these of the job.
     fn ended(&self, untold: &BTreeSet<(u64, u32)>) -> impl Iterator<Item = (&u32, &Exited)> {
-        self.exited.iter().filter(|(rank, _)| !untold.contains(&(self.group.job, **rank)))
+        self.exited.iter().filter(|(rank, _)| !untold.contains(&(self.job, **rank)))
     }
 
     fn is_ended(&self) -> bool {
-        self.group.job != 0
+        self.job != 0
             && !self.started.is_empty()
             && self.started.iter().all(|rank| self.exited.contains_key(rank))
     }
@@ -45,12 +44,10 @@ impl NodeInventory {
         self.controller = controller;
     }
 
-    /// A group was made.
-    pub(crate) fn made(&mut self, group: Group) {
-        let controller = self.controller;
-        let id = group.id;
-        let (started, exited) = (BTreeSet::new(), BTreeMap::new());
-        self.groups.insert(id, Record { group, controller, started, user: String::new(), exited });
+    /// A group of a job was made, which was told so.
+    pub(crate) fn made(&mut self, (group, job): (u64, u64), told: Held) {
+        let told = Held { controller: self.controller, ..told };
+        self.groups.insert(group, Record { job, told, started: BTreeSet::new(), exited: BTreeMap::new() });
     }
 
     /// A group is no more.
@@ -62,14 +59,14 @@ impl NodeInventory {
     pub(crate) fn started(&mut self, launch: &Launch) {
         if let Some(record) = self.groups.get_mut(&launch.group) {
             record.started.extend(&launch.ranks);
-            record.user.clone_from(&launch.user);
+            record.told.user.clone_from(&launch.user);
         }
     }
 
     /// Remembers how a rank ended.
     pub(crate) fn note(&mut self, event: &Body) {
         let Body::Exited(exited) = event else { return };
-        let Some(record) = self.groups.values_mut().find(|record| record.group.job == exited.job) else {
+        let Some(record) = self.groups.values_mut().find(|record| record.job == exited.job) else {
             return;
         };
         record.exited.insert(exited.rank, exited.clone());
@@ -81,7 +78,7 @@ impl NodeInventory {
 
     /// The group of a job.
     pub(crate) fn group_of(&self, job: u64) -> Option<u64> {
-        self.groups.values().map(|record| &record.group).find(|group| group.job == job).map(|group| group.id)
+        self.groups.iter().find(|(_, record)| record.job == job).map(|(id, _)| *id)
     }
 
     /// What to tell a controller; `attached` says which ranks that came by themselves are in a group, and `untold` whose ends,
@@ -91,20 +88,18 @@ impl NodeInventory {
         attached: impl Fn(u64) -> Vec<u32>,
         untold: &BTreeSet<(u64, u32)>,
     ) -> Vec<Held> {
-        let held = |record: &Record| {
+        let held = |(id, record): (&u64, &Record)| {
             let ended: BTreeSet<&u32> = record.ended(untold).map(|(rank, _)| rank).collect();
             Held {
-                group: Some(record.group.clone()),
-                controller: record.controller,
-                ranks: match record.group.job {
-                    0 => attached(record.group.id),
+                ranks: match record.job {
+                    0 => attached(*id),
                     _ => record.started.iter().filter(|rank| !ended.contains(rank)).copied().collect(),
                 },
                 exited: record.ended(untold).map(|(_, exited)| exited.clone()).collect(),
-                user: record.user.clone(),
+                ..record.told.clone()
             }
         };
-        self.groups.values().map(held).collect()
+        self.groups.iter().map(held).collect()
     }
 }
 
@@ -116,10 +111,6 @@ mod tests {
         BTreeSet::new()
     }
 
-    fn group(id: u64, job: u64) -> Group {
-        Group { id, job, ..Group::default() }
-    }
-
     fn exited(job: u64, rank: u32, code: i32) -> Body {
         Body::Exited(Exited { job, rank, code, ..Exited::default() })
     }
@@ -128,7 +119,7 @@ mod tests {
     fn ranks_are_told_as_running_until_they_have_exited_and_then_how() {
         let mut held = NodeInventory::default();
         held.joined(9);
-        held.made(group(5, 3));
+        held.made((5, 3), Held::default());
         held.started(&Launch { job: 3, group: 5, ranks: vec![1, 2], ..Launch::default() });
         held.note(&exited(3, 2, 7));
         let report = held.report(|_| Vec::new(), &[(3, 1)].into());
@@ -143,7 +134,7 @@ mod tests {
     #[test]
     fn a_group_of_ranks_that_came_by_themselves_is_told_with_those_that_are_attached() {
         let mut held = NodeInventory::default();
-        held.made(group(5, 0));
+        held.made((5, 0), Held::default());
         assert_eq!(held.report(|id| vec![id as u32], &none())[0].ranks, [5]);
     }
 
@@ -151,7 +142,7 @@ mod tests {
     fn what_is_remembered_of_ended_jobs_is_bounded() {
         let mut held = NodeInventory::default();
         for id in 1..=2 * MAX_ENDED as u64 {
-            held.made(group(id, id));
+            held.made((id, id), Held::default());
             held.started(&Launch { job: id, group: id, ranks: vec![0], ..Launch::default() });
             held.note(&exited(id, 0, 0));
         }

@@ -76,6 +76,7 @@ impl Node {
             host_bytes_per_second: 0,
             cost_model: CostModel::default(),
             keyed: None,
+            on_demand: false,
         };
         self.agent.make_group(spec).await.unwrap();
         self.agent.set_owner(id, rustix::process::geteuid().as_raw());
@@ -288,6 +289,7 @@ async fn a_rank_that_leaves_in_a_call_is_lost_to_the_others() {
         host_bytes_per_second: 0,
         cost_model: CostModel::default(),
         keyed: None,
+        on_demand: false,
     };
     node.agent.make_group(spec).await.unwrap();
     node.agent.set_owner(5, rustix::process::geteuid().as_raw());

@@ -10,5 +10,8 @@ pub const ENCRYPTION: u64 = 1 << 1;
 /// The ranks of a job run as the job's user, or not at all.
 pub const USERS: u64 = 1 << 2;
 
+/// Groups are told as descriptions; those on many nodes without the keys of their agents, which connect on demand.
+pub const DESCRIPTIONS: u64 = 1 << 3;
+
 /// What programs of this release can.
-pub const ALL: u64 = TAGS | USERS;
+pub const ALL: u64 = TAGS | USERS | DESCRIPTIONS;

@@ -5,6 +5,8 @@
 
 #[cfg(feature = "grpc")]
 pub mod delivery;
+#[cfg(feature = "grpc")]
+pub mod description;
 pub mod features;
 pub mod frame;
 pub mod numbers;

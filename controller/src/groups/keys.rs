@@ -14,6 +14,9 @@ pub struct GroupKeys {
     pub secret: Key,
     /// Groups whose agents cannot tag their datagrams are refused.
     pub required: bool,
+    /// Groups on more nodes are told without the keys of their agents, which prove who they are by the group's, and connect on
+    /// demand: all with all others would be too many connections, and too much to tell.
+    pub mesh_nodes: u32,
 }
 
 /// A group whose agents cannot protect it alike.
@@ -45,6 +48,8 @@ pub struct TaggedBy {
     pub secret: Secret,
     /// Whether payload is encrypted with it as well.
     pub encrypted: bool,
+    /// Whether its agents prove by it who they are, and connect on demand.
+    pub proves: bool,
 }
 
 impl TaggedBy {
@@ -69,7 +74,8 @@ impl GroupKeys {
         let untagged = nodes(places, features::TAGS, false);
         if untagged.is_empty() {
             let key = self.secret.derive(format!("group {group} {epoch}").as_bytes());
-            return Ok(Some(TaggedBy { secret: secret(&key), encrypted }));
+            let proves = self.proves(places);
+            return Ok(Some(TaggedBy { secret: secret(&key), encrypted, proves }));
         }
         if self.required {
             return Err(KeyError::Untagged(untagged));
@@ -77,6 +83,13 @@ impl GroupKeys {
         let nodes = untagged.join(", ");
         warn!(group, nodes, "the group's datagrams are not tagged: these agents cannot");
         Ok(None)
+    }
+
+    /// Whether the agents of a group are too many for each to know the keys of all, and can do without.
+    fn proves(&self, places: &[Place]) -> bool {
+        let nodes: BTreeSet<u32> = places.iter().map(|place| place.session.number).collect();
+        let can = |place: &Place| place.session.agent.has(features::DESCRIPTIONS);
+        nodes.len() > self.mesh_nodes as usize && places.iter().all(can)
     }
 }
 

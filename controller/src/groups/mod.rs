@@ -12,10 +12,12 @@ use crate::costs::{Links, Measurements};
 use crate::fabric::Fabric;
 use crate::fabric::{FabricError, GroupRequest, TopologySnapshot, TreeGrant, TreeScope};
 use cool_collective::CostModel;
-use cool_proto::control::{Group, Member, ReleaseGroup, Tree, controller_message::Body, tree};
+use cool_proto::control::{Description, Group, Member, ReleaseGroup, Tree, controller_message::Body, tree};
+use cool_proto::features;
 use cool_types::wire;
 use keys::{GroupKeys, TaggedBy};
 use parking_lot::Mutex;
+use prost::Message;
 use std::collections::{BTreeMap, BTreeSet, btree_map::Entry};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -48,6 +50,7 @@ pub fn describe(
     (trees, key): (Vec<TreeGrant>, Option<TaggedBy>),
 ) -> Group {
     let mut nodes = BTreeSet::new();
+    let on_demand = key.as_ref().is_some_and(|key| key.proves);
     let member = |(rank, place): (u32, &Place)| {
         let agent = &place.session.agent;
         let is_first = nodes.insert(place.session.number);
@@ -59,7 +62,7 @@ pub fn describe(
             ip: agent.ip.to_string(),
             udp_port: agent.udp_port.into(),
             tcp_port: agent.tcp_port.into(),
-            key: agent.key.as_ref().filter(|_| is_first).map(keys::secret),
+            key: agent.key.as_ref().filter(|_| is_first && !on_demand).map(keys::secret),
         }
     };
     let mtu = mtu(places);
@@ -76,6 +79,16 @@ pub fn describe(
         cost_model: text(&cost_model(places, network, measured).with_tag(tag)),
         encrypted: key.as_ref().is_some_and(|key| key.encrypted),
         key: key.map(|key| key.secret),
+        on_demand,
+    }
+}
+
+/// What the agents of a group are told: its description, encoded once for all, if they know what that is.
+fn told(group: &Group, places: &[Place]) -> Body {
+    let known = places.iter().all(|place| place.session.agent.has(features::DESCRIPTIONS));
+    match known.then(|| Description::of(group)).flatten() {
+        Some(description) => Body::Description(description.encode_to_vec().into()),
+        None => Body::Group(group.clone()),
     }
 }
 
@@ -273,8 +286,9 @@ impl Groups {
         let measured = self.prober.measurements();
         let group = describe((id, job), places, &network.topology(), &measured, (trees, key));
         self.groups.lock().insert(id, group.clone());
+        let told = told(&group, places);
         for (session, _) in by_node(places).values() {
-            session.send(Body::Group(group.clone())).map_err(|e| e.to_string())?;
+            session.send(told.clone()).map_err(|e| e.to_string())?;
         }
         Ok(group)
     }

@@ -2,6 +2,7 @@
 
 use crate::support::{Controller, FakeAgent, finished, registration};
 use cool_proto::control::{Group, GroupsRequest, JobSpec, Register, job_event::Body};
+use cool_proto::features;
 
 /// A job on h1 and h2 under way: its group as both agents were told, and as tools are.
 async fn told(registration_of_h2: Register) -> ([Group; 2], [Group; 2]) {
@@ -43,6 +44,24 @@ async fn the_agents_of_a_group_get_its_key_and_tools_do_not() {
     assert!(!format!("{told:?}").contains(&format!("{:?}", [1, 1, 1])), "keys are not shown");
     for group in shown {
         assert!(group.key.is_none() && group.members.iter().all(|member| member.key.is_none()));
+    }
+}
+
+#[tokio::test]
+async fn a_group_on_many_nodes_has_no_keys_of_its_agents_unless_one_of_them_is_of_an_earlier_release() {
+    for (features, keys) in [(features::ALL, 0), (features::TAGS, 3)] {
+        let controller = Controller::start().await;
+        let mut h1 = FakeAgent::join(&controller, 1).await;
+        let _h2 = FakeAgent::join(&controller, 2).await;
+        let mut h3 =
+            FakeAgent::try_join(&controller, Register { features, ..registration(3) }).await.unwrap();
+        h3.registered().await;
+        let spec = JobSpec { ranks: 3, ranks_per_node: 1, program: "true".into(), ..JobSpec::default() };
+        let _events = controller.run(spec).await.unwrap();
+        let group = h1.group().await;
+        assert_eq!(group, h3.group().await);
+        let told = group.members.iter().filter(|member| member.key.is_some()).count();
+        assert_eq!((told, group.on_demand, group.key.is_some()), (keys, keys == 0, true));
     }
 }
 

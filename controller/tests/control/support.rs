@@ -13,13 +13,15 @@ use cool_controller::server::{ServerConfig, serve};
 use cool_proto::control::controller_client::ControllerClient;
 use cool_proto::control::{
     Acknowledged, AgentMessage, AttendRequest, CancelRequest, ControllerMessage, Exited, Finished, Group,
-    GroupReady, GroupsRequest, HoldOutput, JobEvent, JobSpec, JobView, JobsRequest, Launch, Leave,
+    GroupReady, GroupsRequest, Held, HoldOutput, JobEvent, JobSpec, JobView, JobsRequest, Launch, Leave,
     Measurements, Output, Probe, Probed, Register, Registered, Secret, Session, SignalRequest,
     TopologyRequest, TraceEvent, TraceRequest, agent_message, controller_message, job_event,
 };
+use cool_proto::description::ToldGroup;
 use cool_proto::features;
 use cool_tls::make::{CertificateRequest, Holder, make};
 use cool_tls::{Acceptor, Connector, Credentials, Folder, Role};
+use prost::bytes::Bytes;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::Path;
 use std::sync::{Arc, Mutex};
@@ -160,7 +162,7 @@ impl Controller {
         let config = ServerConfig {
             lldp_interval: Duration::from_millis(250),
             lldp_key: [7; 32].into(),
-            keys: GroupKeys { secret: [8; 32].into(), required: false },
+            keys: GroupKeys { secret: [8; 32].into(), required: false, mesh_nodes: 2 },
             limits,
             jobs_per_user: watch::channel(64).1,
             given: Given::default(),
@@ -276,6 +278,12 @@ pub(crate) fn registration(i: u8) -> Register {
         key: Some(Secret { value: vec![i; 32] }),
         ..Register::default()
     }
+}
+
+/// A group that was told by its description, which a node holds as it was told.
+pub(crate) fn described(description: Bytes) -> Group {
+    let told = ToldGroup::of(&mut Held { description, ..Held::default() });
+    told.unwrap().expect("a description").group().unwrap()
 }
 
 /// An agent's end of a session.
@@ -395,6 +403,7 @@ impl FakeAgent {
     pub(crate) async fn group(&mut self) -> Group {
         match self.hear().await {
             controller_message::Body::Group(group) => group,
+            controller_message::Body::Description(description) => described(description),
             other => panic!("not a group: {other:?}"),
         }
     }

@@ -2,7 +2,9 @@
 
 use crate::support::{Controller, FakeAgent, event, finished, job, registration};
 use cool_controller::jobs::job::Limits;
-use cool_proto::control::{Exited, Group, Held, agent_message, job_event};
+use cool_proto::control::{Description, Exited, Group, Held, agent_message, job_event};
+use prost::Message;
+use prost::bytes::Bytes;
 use std::time::Duration;
 use tonic::Code;
 
@@ -34,8 +36,14 @@ async fn back(
         code: *code,
         ..Exited::default()
     });
+    // As agents hold it that were told so, and as others do.
+    let (whole, description) = match i {
+        3 => (None, Description::of(group).unwrap().encode_to_vec().into()),
+        _ => (Some(group.clone()), Bytes::new()),
+    };
     let held = Held {
-        group: Some(group.clone()),
+        group: whole,
+        description,
         controller: life,
         ranks: ranks.to_vec(),
         exited: exited.collect(),

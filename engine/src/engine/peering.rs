@@ -83,7 +83,9 @@ impl Engine {
                 // An agent that does not have the group knows neither its ranks nor whom else to tell.
                 let unknown = ranks.is_empty() && kind == FailureKind::Lost.code();
                 let ranks = if unknown { group.ranks_of(node) } else { ranks };
-                group.fail(now, shared, &Failure::new(FailureKind::of_code(kind), text, ranks), unknown);
+                // Where agents connect on demand, who tells has not told all.
+                let tell = unknown || group.members.on_demand;
+                group.fail(now, shared, &Failure::new(FailureKind::of_code(kind), text, ranks), tell);
                 Ok(())
             }
             O::Notice(notice) => group.notice(now, shared, node, notice),
@@ -123,13 +125,46 @@ impl Engine {
         self.shared.peers.notify(now, node, notice);
     }
 
+    /// A node is spoken to for the first time: opens to it all groups that connect on demand and have it, and tells what it has
+    /// not heard of them.
+    pub(crate) fn introduce(&mut self, now: Time, node: NodeId) {
+        let mut lost = Vec::new();
+        for (id, group) in self.groups.iter().filter(|(id, _)| !self.closing.contains(id)) {
+            let Some(place) = group.speaks_on_demand_to(node) else { continue };
+            let Shared { peers, out, .. } = &mut self.shared;
+            if !peers.has_group(node, *id) {
+                lost.extend(peers.join(now, (&group.members, place), &self.closing, out).1);
+            }
+            group.introduce(now, &mut self.shared, node);
+        }
+        self.lost(now, &lost);
+    }
+
+    /// The groups that connect on demand and have a node which is gone before it was spoken to.
+    fn lose_unspoken(&self, node: NodeId, why: &str) -> Option<Lost> {
+        let of_node = self.groups.iter().filter(|(_, group)| group.speaks_on_demand_to(node).is_some());
+        let groups: BTreeSet<u64> = of_node.map(|(id, _)| *id).collect();
+        (!groups.is_empty()).then(|| Lost { node, groups, why: why.to_owned() })
+    }
+
+    /// A node cannot be connected to: it is gone, unless it has connected to this one meanwhile.
+    pub(crate) fn unreachable(&mut self, now: Time, node: NodeId, why: &str) {
+        if self.shared.peers.unreachable(node) {
+            self.lose_peer(now, node, why);
+        }
+    }
+
     pub(crate) fn lose_peer(&mut self, now: Time, node: NodeId, why: &str) {
         self.lose_peers(now, [node], why);
     }
 
     pub(crate) fn lose_peers(&mut self, now: Time, nodes: impl IntoIterator<Item = NodeId>, why: &str) {
         let Shared { peers, out, .. } = &mut self.shared;
-        let lost: Vec<Lost> = nodes.into_iter().filter_map(|node| peers.drop_peer(node, why, out)).collect();
+        let nodes = nodes.into_iter().map(|node| (node, peers.drop_peer(node, why, out)));
+        let nodes: Vec<(NodeId, Option<Lost>)> = nodes.collect();
+        let lost =
+            nodes.into_iter().filter_map(|(node, lost)| lost.or_else(|| self.lose_unspoken(node, why)));
+        let lost: Vec<Lost> = lost.collect();
         self.lost(now, &lost);
     }
 
@@ -157,6 +192,7 @@ impl Engine {
             self.shared.peers.greeting(connection, bytes, &mut self.shared.out)
         {
             self.lost(now, replaced.as_slice());
+            self.introduce(now, node);
             self.peer_bytes(now, node, 0, (&all, all.len() - bytes.len()));
         }
     }

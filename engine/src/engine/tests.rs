@@ -31,6 +31,7 @@ fn spec() -> GroupSpec {
         host_bytes_per_second: 0,
         cost_model: CostModel::default(),
         keyed: None,
+        on_demand: false,
     }
 }
 

@@ -2,6 +2,7 @@
 
 use crate::failure::{Failure, FailureKind};
 use crate::members::Members;
+use cool_collective::Rank;
 use std::collections::BTreeMap;
 
 #[derive(Debug, Default)]
@@ -16,6 +17,12 @@ impl Departures {
         let failed = failure(members, rank, &why);
         self.gone.insert(rank, (calls, why));
         failed
+    }
+
+    /// Of some ranks those that have gone: after how many calls, and why.
+    pub(super) fn of<'a>(&'a self, ranks: &'a [Rank]) -> impl Iterator<Item = (u32, u64, &'a str)> {
+        let gone = |rank: &Rank| self.gone.get(&rank.0).map(|(calls, why)| (rank.0, *calls, why.as_str()));
+        ranks.iter().filter_map(gone)
     }
 
     /// # Errors

@@ -118,6 +118,32 @@ impl Group {
         }
     }
 
+    /// The place of a node to which this group's agents connect on demand, if it has it and has not failed.
+    pub(crate) fn speaks_on_demand_to(&self, node: NodeId) -> Option<usize> {
+        self.members.place_of(node).filter(|_| self.members.on_demand && self.failed.is_none())
+    }
+
+    /// Another node's agent is spoken to for the first time: it has not heard which ranks have gone from here.
+    pub(crate) fn introduce(&self, now: Time, shared: &mut Shared, peer: NodeId) {
+        let (group, epoch) = self.key();
+        for (rank, call, why) in self.departures.of(self.members.my_ranks()) {
+            let notice = Notice::Gone { group, epoch, call, rank, text: why.to_owned() };
+            shared.peers.notify(now, peer, notice);
+        }
+    }
+
+    /// The agent of the node at a place asks whether this one is there: it waits, and may not have heard that the group has
+    /// failed, if it was not spoken to.
+    pub(crate) fn asked_by(&self, now: Time, shared: &mut Shared, place: usize) {
+        let Some(peer) = self.members.nodes.get(place).map(|node| node.id) else { return };
+        let unspoken = place != self.members.me && shared.peers.link(peer).is_none();
+        if self.failed.is_some() && unspoken {
+            Context { now, members: &self.members, shared }.reach(place);
+            self.tell_failed(now, shared, peer);
+            shared.peers.leave(now, peer, self.key());
+        }
+    }
+
     /// The ranks by whose loss it has failed.
     pub(crate) fn lost_ranks(&self) -> Vec<u32> {
         let lost = self.failed.as_ref().filter(|failed| failed.kind == FailureKind::Lost);

@@ -85,7 +85,9 @@ impl Pings {
 struct Inquiry {
     /// What is to be given up, as its timer is called, and when that last moved.
     about: (TimerKey, Time),
-    /// Nodes that have not answered.
+    /// Nodes that were asked.
+    nodes: BTreeSet<usize>,
+    /// Of these, those that have not answered.
     asked: BTreeSet<usize>,
     until: Time,
     /// Of the ranks of other nodes.
@@ -127,8 +129,14 @@ impl FailureDetector {
     }
 
     /// It is time to look after the others: since when has nothing moved in one of the calls and messages, if there are any?
-    /// Answers with those who are gone.
-    pub(super) fn due(&mut self, context: &mut Context<'_>, moved: Option<Time>) -> Vec<usize> {
+    /// The nodes that are `awaited`, since something is to come from them, are asked first, and spoken to, so that they tell what has
+    /// become of their ranks. Answers with those who are gone.
+    pub(super) fn due(
+        &mut self,
+        context: &mut Context<'_>,
+        moved: Option<Time>,
+        awaited: &BTreeSet<usize>,
+    ) -> Vec<usize> {
         let (now, part) = (context.now, part(context));
         let Some(moved) = moved else {
             self.pings = Pings::default();
@@ -147,6 +155,10 @@ impl FailureDetector {
         }
         let gone = self.pings.gone();
         if self.pings.parts.is_multiple_of(STILL) {
+            for node in awaited.iter().take(ASKED_MAX) {
+                context.reach(*node);
+                self.pings.asked.entry(*node).or_default();
+            }
             self.pings.ask(context.members.nodes.len(), context.members.me);
         }
         self.pings.parts += 1;
@@ -184,14 +196,21 @@ impl FailureDetector {
         false
     }
 
-    /// Asks the other agents who waits, if there are any. Answers with when to wait no more.
+    /// Asks the other agents who waits, if there are any: those that are spoken to, and of others the next few in the chain. Answers
+    /// with when to wait no more.
     fn inquire(&mut self, context: &mut Context<'_>, about: (TimerKey, Time)) -> Option<Time> {
         let (group, epoch) = context.members.key();
+        let members = context.members;
+        let following = (members.me + 1..members.nodes.len()).chain(0..members.me);
+        let spoken_to = |node: &usize| context.shared.peers.link(members.nodes[*node].id).is_some();
+        let (spoken_to, others): (Vec<usize>, Vec<usize>) = following.partition(spoken_to);
+        let more = others.into_iter().take(if members.on_demand { ASKED_MAX } else { 0 });
+        let asked: BTreeSet<usize> = spoken_to.into_iter().chain(more).collect();
+        asked.iter().for_each(|node| context.reach(*node));
         context.notify_others(&Notice::WhoWaits { group, epoch });
-        let me = context.members.me;
-        let asked: BTreeSet<usize> = (0..context.members.nodes.len()).filter(|node| *node != me).collect();
         let (any, until) = (!asked.is_empty(), context.now + ANSWERS);
-        self.inquiry = Some(Inquiry { about, asked, until, waits: WaitForGraph::default() });
+        let (nodes, waits) = (asked.clone(), WaitForGraph::default());
+        self.inquiry = Some(Inquiry { about, nodes, asked, until, waits });
         any.then_some(until)
     }
 
@@ -205,6 +224,12 @@ impl FailureDetector {
                 context.set_timer(inquiry.about.0, Some(context.now));
             }
         }
+    }
+
+    /// Whether a rank may be named: it is known whether it waits, or its node was asked for that.
+    pub(super) fn may_name(&self, members: &Members, rank: u32) -> bool {
+        let asked = |node| self.inquiry.as_ref().is_some_and(|inquiry| inquiry.nodes.contains(&node));
+        members.other_node_of(rank).is_none_or(asked)
     }
 
     /// Of ranks that are waited for, and those for whom they wait, those that do not wait themselves; none if they all do.

@@ -47,7 +47,7 @@ impl Group {
     fn timed_out(&self, number: u64) -> Failure {
         let here = self.ranks.came(number);
         let came = |rank: &u32| here.contains(rank) || self.matching.has_come(number, *rank);
-        let missing: Vec<u32> = self.members.layout.ranks().map(|r| r.0).filter(|rank| !came(rank)).collect();
+        let missing = self.nameable().filter(|rank| !came(rank)).collect();
         let (ranks, reason) = self.blame(number, missing);
         let call = self.calls.get(number).map(|call| {
             let ranks: Vec<u32> = call.runs.keys().copied().collect();
@@ -60,6 +60,12 @@ impl Group {
             self.members.id,
         );
         Failure::new(FailureKind::Timeout, text, ranks)
+    }
+
+    /// The ranks that may be named when something has waited for too long.
+    fn nameable(&self) -> impl Iterator<Item = u32> {
+        let all = self.members.layout.ranks().map(|rank| rank.0);
+        all.filter(|rank| self.failure_detector.may_name(&self.members, *rank))
     }
 
     /// Who is to blame for a call that waits, and why: of those who are `missing` in it those who do not wait elsewhere.
@@ -86,6 +92,15 @@ impl Group {
         all.into_iter().collect()
     }
 
+    /// The other nodes from which something is to come.
+    fn awaited_nodes(&self) -> BTreeSet<usize> {
+        let calls = self.calls.iter().filter(|(_, call)| !call.is_empty());
+        let of_calls = calls.flat_map(|(number, _)| self.awaited(number));
+        let messages = self.ranks.iter().flat_map(|(rank, _)| self.point_to_point.awaited_by(rank));
+        let ranks = of_calls.chain(messages.into_iter().flatten());
+        ranks.filter_map(|rank| self.members.other_node_of(rank)).collect()
+    }
+
     /// It is time to look after a message outside of calls.
     ///
     /// # Errors
@@ -103,8 +118,7 @@ impl Group {
             return Ok(());
         }
         let Some(late) = self.point_to_point.late(number) else { return Ok(()) };
-        let others: Vec<u32> =
-            self.members.layout.ranks().map(|rank| rank.0).filter(|rank| *rank != late.rank).collect();
+        let others: Vec<u32> = self.nameable().filter(|rank| *rank != late.rank).collect();
         let awaited = late.peer.map_or_else(|| others.clone(), |peer| vec![peer]);
         let blamed = match self.suspects(&awaited) {
             none if none.is_empty() => awaited,
@@ -116,7 +130,9 @@ impl Group {
     /// It is time to look after the other nodes. Answers with those who are gone.
     pub(crate) fn failure_detector_due(&mut self, now: Time, shared: &mut Shared) -> Vec<NodeId> {
         let moved = self.moved(now);
-        let gone = self.failure_detector.due(&mut Context { now, members: &self.members, shared }, moved);
+        let awaited = if self.members.on_demand { self.awaited_nodes() } else { BTreeSet::new() };
+        let mut context = Context { now, members: &self.members, shared };
+        let gone = self.failure_detector.due(&mut context, moved, &awaited);
         gone.into_iter().map(|node| self.members.nodes[node].id).collect()
     }
 

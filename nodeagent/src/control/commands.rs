@@ -4,9 +4,10 @@ use super::{Control, End, SHORTEST_PAUSE, group_spec};
 use crate::interface::Interface;
 use crate::{diagnostics, lldp, probe, traces};
 use cool_proto::control::{
-    Examine, Group, GroupFailed, GroupReady, HoldOutput, Kill, Probe, Probed, Registered, ReleaseGroup,
+    Examine, GroupFailed, GroupReady, Held, HoldOutput, Kill, Probe, Probed, Registered, ReleaseGroup,
     SignalRequest, StopProbe, agent_message, controller_message::Body,
 };
+use cool_proto::description::ToldGroup;
 use std::net::{Ipv4Addr, SocketAddrV4};
 use std::time::Duration;
 use tokio::task::JoinSet;
@@ -25,8 +26,17 @@ impl Control<'_> {
                 warn!("the controller registers this agent again; ignored")
             }
             Body::Group(group) => {
-                let made = self.make_group(group).await;
-                return self.answer(made).await;
+                let held = Held { group: Some(group.clone()), ..Held::default() };
+                return self.make_group(ToldGroup::Whole(group), held).await;
+            }
+            Body::Description(description) => {
+                let mut held = Held { description, ..Held::default() };
+                match ToldGroup::of(&mut held) {
+                    Ok(Some(told)) => return self.make_group(told, held).await,
+                    // Of which group, nobody knows; the controller does not wait for ever.
+                    Ok(None) => warn!("the controller described no group"),
+                    Err(why) => warn!("{why}"),
+                }
             }
             Body::Release(ReleaseGroup { group }) => {
                 info!(group, "group released");
@@ -63,25 +73,30 @@ impl Control<'_> {
         Ok(())
     }
 
-    /// Makes a group; what the controller is to be told of that.
-    async fn make_group(&mut self, group: Group) -> agent_message::Body {
-        let (id, epoch) = (group.id, group.epoch);
-        self.inventory.made(group.clone());
-        let made = match group_spec::convert(group) {
-            Ok(spec) => self.agent.make_group(spec).await.map_err(|e| e.to_string()),
+    /// Makes a group that was told, and is `held` so; and tells the controller.
+    async fn make_group(&mut self, told: ToldGroup, held: Held) -> Result<(), End> {
+        let (group, job) = told.numbers();
+        self.inventory.made((group, job), held);
+        let spec = told.group().map_err(|error| error.to_string()).and_then(group_spec::convert);
+        let made = match spec {
+            Ok(spec) => {
+                let epoch = spec.epoch;
+                self.agent.make_group(spec).await.map(|()| epoch).map_err(|error| error.to_string())
+            }
             Err(reason) => Err(reason),
         };
-        match made {
-            Ok(()) => {
-                info!(group = id, epoch, "group made");
-                agent_message::Body::GroupReady(GroupReady { group: id, epoch })
+        let answer = match made {
+            Ok(epoch) => {
+                info!(group, epoch, "group made");
+                agent_message::Body::GroupReady(GroupReady { group, epoch })
             }
             Err(reason) => {
-                self.inventory.released(id);
-                warn!(group = id, epoch, "cannot make group: {reason}");
-                agent_message::Body::GroupFailed(GroupFailed { group: id, reason })
+                self.inventory.released(group);
+                warn!(group, "cannot make group: {reason}");
+                agent_message::Body::GroupFailed(GroupFailed { group, reason })
             }
-        }
+        };
+        self.answer(answer).await
     }
 
     /// The controller has taken the agent in: either their session goes on, or another begins.

@@ -45,6 +45,7 @@ pub(super) fn convert(group: Group) -> Result<GroupSpec, String> {
         chunk_bytes: group.chunk_bytes,
         host_bytes_per_second: group.host_bytes_per_second,
         cost_model: cost_model(&group.cost_model)?,
+        on_demand: group.on_demand,
         keyed: group.key.map(key).transpose()?.map(|key| GroupKey { key, protection }),
     })
 }

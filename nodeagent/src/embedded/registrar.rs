@@ -205,6 +205,7 @@ impl Registrar {
                 host_bytes_per_second: 0,
                 cost_model: loopback(),
                 keyed: keyed.clone(),
+                on_demand: false,
             };
             agent.make_group(spec).await?;
             // Ranks are threads of this process.

@@ -158,6 +158,7 @@ mod tests {
             host_bytes_per_second: 0,
             cost_model: CostModel::default(),
             keyed: None,
+            on_demand: false,
         };
         agent.make_group(spec).await.unwrap();
         let (ann, bob) = (User::new(1000, 99), User::new(1001, 99));

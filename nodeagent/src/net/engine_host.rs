@@ -46,6 +46,8 @@ struct Making {
     pace: u32,
     /// Its epoch, its key and at most how many nodes it has, if it has a key.
     keyed: Option<(u32, GroupKey, u16)>,
+    /// Whether its key proves who its agents are.
+    proves: bool,
 }
 
 /// What is counted for others to read.
@@ -346,15 +348,18 @@ impl EngineHost {
         // Ranks are numbered by 16 bits, and there are no more nodes.
         let nodes = spec.members.len() as u16;
         let keyed = spec.keyed.clone().map(|key| (spec.epoch, key, nodes));
-        self.making.insert(spec.id, Making { reply, pace, keyed });
+        self.making.insert(spec.id, Making { reply, pace, keyed, proves: spec.on_demand });
         self.handle(Input::MakeGroup(spec));
     }
 
     fn group_made(&mut self, group: u64, made: Result<Vec<SocketAddrV4>, cool_engine::GroupError>) {
-        let Some(Making { reply, pace, keyed }) = self.making.remove(&group) else { return };
+        let Some(Making { reply, pace, keyed, proves }) = self.making.remove(&group) else { return };
         let result = made.map_err(GroupError::from).and_then(|trees| {
             self.paces.insert(group, pace);
             if let Some((epoch, key, nodes)) = keyed {
+                if proves {
+                    self.security.groups.insert((group, epoch), key.key.clone());
+                }
                 self.tagger.insert((group, epoch), key, nodes);
             }
             self.set_pace();
@@ -391,6 +396,7 @@ impl EngineHost {
             !tree.groups.is_empty()
         });
         self.tagger.remove(group);
+        self.security.groups.release(group);
         self.paces.remove(&group);
         self.set_pace();
     }

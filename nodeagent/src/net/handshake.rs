@@ -1,9 +1,11 @@
 //! The [handshake] of two agents over a connection that was just made, before the engine hears of it.
 
 use super::cipher::AesGcm;
+use super::group_keys::GroupKeys;
 use cool_transport::unicast::AgentId;
 use cool_transport::unicast::handshake::{
-    self, Ephemeral, Established, HELLO_HEAD, HELLO_MAX, Initiator, NONCE, PUBLIC_KEY, Responder,
+    self, Ephemeral, Established, HELLO_HEAD, HELLO_MAX, Initiator, NONCE, PUBLIC_KEY, PeerKey, Responder,
+    agent_key,
 };
 use cool_transport::unicast::records::{Opener, Sealer};
 use cool_types::{Key, TAG};
@@ -34,7 +36,10 @@ pub(super) enum HandshakeError {
 /// What an agent asks of who connects to it: that it knows this key, and perhaps that it encrypts.
 #[derive(Clone, Debug)]
 pub(super) struct LinkSecurity {
+    pub(super) me: AgentId,
     pub(super) key: Key,
+    /// Of groups in which it has no key of its own.
+    pub(super) groups: GroupKeys,
     pub(super) encrypt: bool,
 }
 
@@ -51,11 +56,21 @@ impl Records {
     }
 }
 
+impl LinkSecurity {
+    /// The key that a hello asks for; none of a group that is not here.
+    fn key_for(&self, hello: &[u8]) -> Option<Key> {
+        match Responder::group(hello) {
+            None => Some(self.key.clone()),
+            Some(group) => self.groups.get(group).map(|key| agent_key(&key, &self.me)),
+        }
+    }
+}
+
 /// Proves to the agent with `key`, at the other end, that this is the agent `me`; it proves that it has the key.
 pub(super) async fn initiate(
     stream: &mut TcpStream,
     me: &AgentId,
-    key: &Key,
+    key: &PeerKey,
     encrypt: bool,
 ) -> Result<Option<Records>, HandshakeError> {
     let (ephemeral, private_key) = ephemeral(encrypt)?;
@@ -80,25 +95,24 @@ pub(super) async fn respond(stream: &mut TcpStream, security: &LinkSecurity) -> 
     timeout(PATIENCE, proven(stream, security)).await.unwrap_or(Err(HandshakeError::Silent))
 }
 
-async fn proven(
-    stream: &mut TcpStream,
-    LinkSecurity { key, encrypt }: &LinkSecurity,
-) -> Result<Met, HandshakeError> {
+async fn proven(stream: &mut TcpStream, security: &LinkSecurity) -> Result<Met, HandshakeError> {
+    let encrypt = security.encrypt;
     let mut first = [0; 1];
     if stream.peek(&mut first).await? == 0 {
         return Err(io::Error::from(io::ErrorKind::UnexpectedEof).into());
     }
     if !handshake::begins_with_hello(first[0]) {
-        return if *encrypt { Err(HandshakeError::Plain) } else { Ok((None, None)) };
+        return if encrypt { Err(HandshakeError::Plain) } else { Ok((None, None)) };
     }
     let mut hello = [0; HELLO_MAX];
     let (head, rest) = hello.split_first_chunk_mut::<HELLO_HEAD>().ok_or(HandshakeError::Unproven)?;
     stream.read_exact(head).await?;
     let len = Responder::rest_len(head).ok_or(HandshakeError::Unproven)?;
     stream.read_exact(&mut rest[..len]).await?;
-    let responder = Responder::new(key.clone(), &hello[..HELLO_HEAD + len]);
+    let hello = &hello[..HELLO_HEAD + len];
+    let responder = security.key_for(hello).and_then(|key| Responder::new(key, hello));
     let responder = responder.ok_or(HandshakeError::Unproven)?;
-    if *encrypt && !responder.encrypts() {
+    if encrypt && !responder.encrypts() {
         return Err(HandshakeError::Plain);
     }
     let (ephemeral, private_key) = ephemeral(responder.encrypts())?;

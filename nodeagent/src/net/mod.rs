@@ -12,6 +12,7 @@ mod cipher;
 mod congestion;
 mod driver;
 mod engine_host;
+mod group_keys;
 mod handshake;
 mod memories;
 mod sockopt;
@@ -29,6 +30,7 @@ use cool_engine::{AgentId, ConnectionId, NodeId, Prepared, WorkId};
 use cool_types::Key;
 use driver::Driver;
 use engine_host::{Counters, EngineHost};
+use group_keys::GroupKeys;
 use handshake::{LinkSecurity, Records};
 use std::net::{Ipv4Addr, SocketAddrV4};
 use std::sync::Arc;
@@ -114,7 +116,12 @@ pub(crate) fn start(
     let me = AgentId { node: config.node.clone(), incarnation };
     let (key, refusals) = (key()?, Arc::<Refusals>::default());
     let shared = Counters { traffic: Arc::clone(&traffic), refusals: Arc::clone(&refusals) };
-    let security = LinkSecurity { key: key.clone(), encrypt: config.encrypt };
+    let security = LinkSecurity {
+        me: me.clone(),
+        key: key.clone(),
+        groups: GroupKeys::default(),
+        encrypt: config.encrypt,
+    };
     let host =
         EngineHost::new((me, security), &config, udp, events.clone(), shared).map_err(StartError::Thread)?;
     let driver = Driver::new(host, config.losses.map(Picker::new), events, queue);

@@ -5,9 +5,8 @@ use super::congestion::{Congestion, LinkEstimate};
 use super::handshake::{self, HandshakeError, LinkSecurity, Records};
 use super::{Event, Events, sockopt};
 use crate::engine::{Refusals, Refused, SharedSlice};
-use cool_engine::{AgentId, ConnectionId, MemoryRange, NodeId};
+use cool_engine::{AgentId, ConnectionId, MemoryRange, NodeId, PeerKey};
 use cool_transport::unicast::records::Opener;
-use cool_types::Key;
 use rustix::net::{RecvFlags, SendFlags};
 use socket2::{Domain, Protocol, SockRef, Socket, TcpKeepalive, Type};
 use std::collections::VecDeque;
@@ -122,7 +121,7 @@ pub(super) struct Approach {
     /// Who this is.
     pub(super) me: AgentId,
     /// The other's key; none if it knows nothing of proofs.
-    pub(super) key: Option<Key>,
+    pub(super) key: Option<PeerKey>,
     /// Whether all that is said is to be encrypted.
     pub(super) encrypt: bool,
 }

@@ -11,7 +11,7 @@ use cool_machine::{Machine, Poll, Time};
 use cool_proto::local::{Failure, Stats, failure::Kind};
 use cool_transport::packet::Body;
 use cool_transport::tagged::{Protection, Tagger};
-use cool_transport::unicast::handshake::{Ephemeral, Initiator};
+use cool_transport::unicast::handshake::{Ephemeral, Initiator, PeerKey};
 use cool_transport::unicast::{self, AgentId, Peer};
 use cool_transport::{Packet, StreamId};
 use cool_types::Operation;
@@ -94,6 +94,7 @@ fn spec(engines: &[EngineHandle], places: &[usize]) -> GroupSpec {
         host_bytes_per_second: 0,
         cost_model: CostModel::default(),
         keyed: Some(GroupKey { key: [9; 32].into(), protection: Protection::Tagged }),
+        on_demand: false,
     }
 }
 
@@ -134,6 +135,23 @@ async fn every_operation_works_where_all_is_encrypted() {
     every_operation_works(&engines, &[0, 10, 40_000, 200_000]).await;
 }
 
+#[tokio::test]
+async fn every_operation_works_where_agents_connect_on_demand_and_prove_who_they_are_by_their_groups_key() {
+    for (protection, config) in
+        [(Protection::Tagged, config as fn(usize) -> EngineConfig), (Protection::Encrypted, encrypting)]
+    {
+        let engines: Vec<EngineHandle> =
+            (0..3).map(|node| EngineHandle::start(config(node)).unwrap()).collect();
+        let keyed = Some(GroupKey { key: [9; 32].into(), protection });
+        let mut spec = GroupSpec { keyed, on_demand: true, ..spec(&engines, &PLACES) };
+        spec.members.iter_mut().for_each(|member| member.key = None);
+        for engine in &engines {
+            engine.make_group(spec.clone()).await.unwrap();
+        }
+        every_operation_works(&engines, &[10, 40_000]).await;
+    }
+}
+
 async fn every_operation_works(engines: &[EngineHandle], counts: &[u64]) {
     for &count in counts {
         for operation in Operation::ALL {
@@ -151,7 +169,8 @@ async fn an_agent_that_encrypts_hangs_up_on_who_does_not() {
     let engine = EngineHandle::start(encrypting(0)).unwrap();
     let me = AgentId { node: "h1".to_owned(), incarnation: 1 };
     let plain = Ephemeral { nonce: [4; 32], public_key: None };
-    let hello = Initiator::new(&me, engine.key().clone(), &plain).hello().to_vec();
+    let hello =
+        Initiator::new(&me, PeerKey { key: engine.key().clone(), group: None }, &plain).hello().to_vec();
     // One that knows its key, and one that knows nothing of keys.
     for first in [hello, vec![0; 40]] {
         let mut stream = TcpStream::connect((Ipv4Addr::LOCALHOST, engine.tcp_port())).await.unwrap();
@@ -361,7 +380,8 @@ async fn connections_in_the_name_of_another_agent_disturb_nobody() {
         let who = AgentId { node: name.to_owned(), incarnation: engine.incarnation() + 1 };
         let first = Peer::new(&who, "victim").poll(Time::ZERO);
         let Poll::Output(unicast::Output::Write { head, .. }) = first else { panic!("{first:?}") };
-        let proof = Initiator::new(&who, [3; 32].into(), &ephemeral).hello().to_vec();
+        let proof =
+            Initiator::new(&who, PeerKey { key: [3; 32].into(), group: None }, &ephemeral).hello().to_vec();
         [head, proof, vec![b'C'; 40], Vec::new()]
     });
     disturbed(&engines, async || {

@@ -51,6 +51,8 @@ pub struct ClusterSettings {
     pub pooled: f64,
     /// The longest that such work takes.
     pub work: Duration,
+    /// Whether agents connect when they first have something to say to each other.
+    pub on_demand: bool,
 }
 
 impl ClusterSettings {
@@ -66,6 +68,7 @@ impl ClusterSettings {
             peer_timeout: DEFAULT_PEER_TIMEOUT,
             pooled: 0.25,
             work: Duration::from_micros(300),
+            on_demand: false,
         }
     }
 }
@@ -239,6 +242,7 @@ impl SimulatedCluster {
             host_bytes_per_second: rate,
             cost_model: CostModel::default(),
             keyed: Some(GroupKey { key: [id as u8; 32].into(), protection: Protection::Tagged }),
+            on_demand: self.settings.on_demand,
         }
     }
 

@@ -15,15 +15,16 @@ fn seeds() -> u64 {
     }
 }
 
-fn run(seed: u64) -> Result<Coverage, String> {
-    let scenario = CollectiveScenario::of(seed);
+fn run(seed: u64, on_demand: bool) -> Result<Coverage, String> {
+    let mut scenario = CollectiveScenario::of(seed);
+    scenario.cluster.on_demand = on_demand;
     let ran = catch_unwind(AssertUnwindSafe(|| scenario.run()));
     let result = ran.unwrap_or_else(|_| Err("it panicked".to_owned()));
     result.map_err(|wrong| format!("seed {seed}: {wrong}"))
 }
 
-#[test]
-fn many_seeded_collectives() {
+/// Runs all seeds; fails with what went wrong.
+fn run_all(on_demand: bool) {
     let (next, total) = (AtomicU64::new(0), Mutex::new((Coverage::default(), Vec::new())));
     let work = || {
         loop {
@@ -31,7 +32,7 @@ fn many_seeded_collectives() {
             if seed >= seeds() {
                 return;
             }
-            let ran = run(seed);
+            let ran = run(seed, on_demand);
             let (coverage, wrong) = &mut *total.lock().expect("no thread panics while it adds up");
             match ran {
                 Ok(covered) => coverage.add(&covered),
@@ -49,9 +50,19 @@ fn many_seeded_collectives() {
     assert!(wrong.is_empty(), "{} wrong, the first:\n{}", wrong.len(), first.join("\n"));
 }
 
+#[test]
+fn many_seeded_collectives() {
+    run_all(false);
+}
+
+#[test]
+fn many_seeded_collectives_whose_agents_connect_on_demand() {
+    run_all(true);
+}
+
 /// Nothing is wrong with these seeds, as something once was.
 fn are_right(seeds: &[u64]) {
-    let wrong: Vec<String> = seeds.iter().filter_map(|seed| run(*seed).err()).collect();
+    let wrong: Vec<String> = seeds.iter().filter_map(|seed| run(*seed, false).err()).collect();
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }
 

@@ -3,12 +3,14 @@
 use crate::fabric::{Fabric, ip, mac};
 use cool_proto::control::controller_client::ControllerClient;
 use cool_proto::control::{
-    Acknowledged, AgentMessage, ControllerMessage, Enlist, GroupReady, RanksLeft, Register,
-    agent_message::Body, controller_message::Body as Told,
+    Acknowledged, AgentMessage, ControllerMessage, Description, Enlist, GroupReady, RanksLeft, Register,
+    Secret, agent_message::Body, controller_message::Body as Told,
 };
 use cool_proto::delivery::{self, Delivery, Outgoing};
+use cool_proto::{features, numbers};
 use cool_topology::lldp::Announcement;
 use cool_topology::{Key, MacAddr};
+use prost::Message;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -46,8 +48,9 @@ pub(crate) async fn join(
         tcp_port: 7420,
         slots: 64,
         probe_port: 7421,
-        held: Vec::new(),
-        incarnation: 1,
+        incarnation: numbers::now(),
+        features: features::ALL,
+        key: Some(Secret { value: ip(host).octets().repeat(8) }),
         ..Register::default()
     };
     send(&outbox, Body::Register(register)).await;
@@ -60,8 +63,10 @@ pub(crate) async fn join(
         let mut announcing = JoinSet::new();
         let mut delivery = Delivery::<()>::default();
         while let Some(message) = inbound.message().await.map_err(|status| status.message().to_owned())? {
+            let bytes = delivery::bytes(&message);
+            fabric.counts.told.fetch_add(bytes as u64, Ordering::Relaxed);
             if !matches!(message.body, Some(Told::Registered(_) | Told::Acknowledged(_))) {
-                delivery.receive(delivery::bytes(&message));
+                delivery.receive(bytes);
             }
             hear(&fabric, host, message, &answers, &mut announcing).await;
             if let Some(Outgoing::Received(received)) = delivery.take() {
@@ -93,6 +98,12 @@ async fn hear(
         Some(Told::Group(group)) => {
             send(outbox, Body::GroupReady(GroupReady { group: group.id, epoch: group.epoch })).await;
         }
+        Some(Told::Description(description)) => match Description::decode(description) {
+            Ok(Description { group: Some(group), .. }) => {
+                send(outbox, Body::GroupReady(GroupReady { group: group.id, epoch: group.epoch })).await;
+            }
+            other => eprintln!("cool-load: {} was told {other:?} in place of a group", name(host)),
+        },
         Some(Told::Enlisted(enlisted)) if enlisted.group == 0 => {
             eprintln!("cool-load: {}: no group {}: {}", name(host), enlisted.key, enlisted.reason);
             counts.failed.fetch_add(1, Ordering::Relaxed);

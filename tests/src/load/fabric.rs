@@ -43,6 +43,8 @@ pub(crate) struct Counts {
     last_change: AtomicU64,
     /// Agents that the controller has taken in.
     pub(crate) joined: AtomicU64,
+    /// Bytes of the messages that agents have been sent.
+    pub(crate) told: AtomicU64,
     /// Ranks that were told that their group is made.
     pub(crate) enlisted: AtomicU64,
     pub(crate) failed: AtomicU64,

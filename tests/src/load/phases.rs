@@ -181,6 +181,34 @@ impl Stage {
         .await
     }
 
+    /// A rank on every host: a group of all of them is made, and goes again.
+    async fn world(&self, agents: &[Outbox], pid: u32, report: &mut Report) -> Result<(), String> {
+        let counts = &self.fabric.counts;
+        let held =
+            |counts: &Counts| (counts.flows.load(Ordering::Relaxed), counts.groups.load(Ordering::Relaxed));
+        let (before, cpu, told) = (held(counts), cpu_seconds(pid)?, counts.told.load(Ordering::Relaxed));
+        let all = counts.enlisted.load(Ordering::Relaxed) + agents.len() as u64;
+        let asked = Instant::now();
+        for (rank, outbox) in agents.iter().enumerate() {
+            agent::enlist(outbox, "brief-world", rank, agents.len()).await;
+        }
+        let made = |counts: &Counts| {
+            counts.enlisted.load(Ordering::Relaxed) >= all || counts.failed.load(Ordering::Relaxed) > 0
+        };
+        self.fabric.until("a world on all hosts", PATIENCE, made).await?;
+        report.note("world_made_s", seconds(asked));
+        report.note("world_cpu_s", cpu_seconds(pid)? - cpu);
+        let told = counts.told.load(Ordering::Relaxed) - told;
+        report.note("world_bytes_per_agent", told / agents.len() as u64);
+        report.note("world_peak_memory_mib", peak_mib(pid)?);
+        if counts.failed.load(Ordering::Relaxed) > 0 {
+            return Err("ranks were refused the world on all hosts".to_owned());
+        }
+        self.fabric
+            .until("the end of the world on all hosts", PATIENCE, |counts| held(counts) == before)
+            .await
+    }
+
     /// Links fail one after the other and come back; returns how long each failure was worked on.
     async fn failures(&self, count: usize) -> Vec<Duration> {
         let plan = &self.fabric.plan;
@@ -260,6 +288,8 @@ pub(crate) async fn fabric(plan: Plan, program: &Path, load: Load) -> Result<Rep
     stage.cycles(&agents, controller.grpc, &load).await?;
     report.note("groups_came_and_went", load.cycles);
     report.note("groups_came_and_went_s", seconds(cycles));
+    stage.world(&agents, controller.pid, &mut report).await?;
+    stage.check()?;
 
     stage.fabric.quiet(2 * SILENCE).await;
     let idle = (Instant::now(), cpu_seconds(controller.pid)?);

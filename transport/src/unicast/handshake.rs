@@ -14,6 +14,9 @@
 //! made for this connection. What follows is encrypted by keys made of the secret that only these two share: who learns an agent's
 //! key later, or shares a group with it, cannot read what he has recorded.
 //!
+//! Where a group is so large that it is told without its agents' keys, they are made of the group's ([`agent_key`]): the hello's magic
+//! is then "COOLKEY3", or "COOLKEY4" to encrypt, and its end the group's number (u64) and epoch (u32).
+//!
 //! An agent that knows nothing of this begins with a frame, whose first byte is zero.
 
 use super::message::AgentId;
@@ -22,6 +25,11 @@ use core::ops::RangeInclusive;
 
 const MAGIC: [u8; 8] = *b"COOLKEY1";
 const MAGIC_ENCRYPTED: [u8; 8] = *b"COOLKEY2";
+const MAGIC_GROUP: [u8; 8] = *b"COOLKEY3";
+const MAGIC_GROUP_ENCRYPTED: [u8; 8] = *b"COOLKEY4";
+
+/// Bytes by which a hello names a group.
+const GROUP: usize = 12;
 
 /// Bytes of the numbers that are used once.
 pub const NONCE: usize = 32;
@@ -33,7 +41,7 @@ pub const PUBLIC_KEY: usize = 32;
 pub const HELLO_HEAD: usize = MAGIC.len() + NONCE + 9;
 
 /// Bytes of the longest hello.
-pub const HELLO_MAX: usize = HELLO_HEAD + NODE_NAME_MAX + PUBLIC_KEY;
+pub const HELLO_MAX: usize = HELLO_HEAD + NODE_NAME_MAX + PUBLIC_KEY + GROUP;
 
 /// Lengths of names.
 const NAMES: RangeInclusive<usize> = 1..=NODE_NAME_MAX;
@@ -41,6 +49,20 @@ const NAMES: RangeInclusive<usize> = 1..=NODE_NAME_MAX;
 /// Whether a connection begins with a hello, by its first byte.
 pub fn begins_with_hello(first: u8) -> bool {
     first == MAGIC[0]
+}
+
+/// The key by which an agent proves who it is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PeerKey {
+    /// The key.
+    pub key: Key,
+    /// The group, and its epoch, of whose key it is made; none if it is the agent's own.
+    pub group: Option<(u64, u32)>,
+}
+
+/// The key of an agent that is made of a group's.
+pub fn agent_key(group: &Key, who: &AgentId) -> Key {
+    group.derive(&[b"agent ", &who.incarnation.to_be_bytes()[..], who.node.as_bytes()].concat())
 }
 
 /// What one side has made for this connection alone.
@@ -86,19 +108,29 @@ pub struct Initiator {
 }
 
 impl Initiator {
-    /// The agent `me` connects to the one that has `key`.
+    /// The agent `me` connects to the one that has this key.
     ///
     /// # Panics
     /// If its name is longer than any may be.
-    pub fn new(me: &AgentId, key: Key, ephemeral: &Ephemeral) -> Initiator {
+    pub fn new(me: &AgentId, PeerKey { key, group }: PeerKey, ephemeral: &Ephemeral) -> Initiator {
         assert!(NAMES.contains(&me.node.len()), "a node's name has at most {NODE_NAME_MAX} bytes");
         let encrypts = ephemeral.public_key.is_some();
-        let mut hello = if encrypts { MAGIC_ENCRYPTED } else { MAGIC }.to_vec();
+        let magic = match (group.is_some(), encrypts) {
+            (false, false) => MAGIC,
+            (false, true) => MAGIC_ENCRYPTED,
+            (true, false) => MAGIC_GROUP,
+            (true, true) => MAGIC_GROUP_ENCRYPTED,
+        };
+        let mut hello = magic.to_vec();
         hello.extend(ephemeral.nonce);
         hello.extend(me.incarnation.to_be_bytes());
         hello.push(me.node.len() as u8);
         hello.extend(me.node.as_bytes());
         hello.extend(ephemeral.public_key.iter().flatten());
+        if let Some((group, epoch)) = group {
+            hello.extend(group.to_be_bytes());
+            hello.extend(epoch.to_be_bytes());
+        }
         Initiator { key, hello, encrypts }
     }
 
@@ -138,12 +170,24 @@ impl Responder {
     /// How many bytes a hello has after its head; `None` if it is no hello.
     pub fn rest_len(head: &[u8; HELLO_HEAD]) -> Option<usize> {
         let name = usize::from(head[HELLO_HEAD - 1]);
-        let public_key = match head.first_chunk() {
+        let more = match head.first_chunk() {
             Some(&MAGIC) => 0,
             Some(&MAGIC_ENCRYPTED) => PUBLIC_KEY,
+            Some(&MAGIC_GROUP) => GROUP,
+            Some(&MAGIC_GROUP_ENCRYPTED) => PUBLIC_KEY + GROUP,
             _ => return None,
         };
-        NAMES.contains(&name).then_some(name + public_key)
+        NAMES.contains(&name).then_some(name + more)
+    }
+
+    /// The group, and its epoch, of whose key that of the responder is to be made; `None` if it is to be its own.
+    pub fn group(hello: &[u8]) -> Option<(u64, u32)> {
+        if !hello.starts_with(&MAGIC_GROUP) && !hello.starts_with(&MAGIC_GROUP_ENCRYPTED) {
+            return None;
+        }
+        let (rest, epoch) = hello.split_last_chunk()?;
+        let (_, group) = rest.split_last_chunk()?;
+        Some((u64::from_be_bytes(*group), u32::from_be_bytes(*epoch)))
     }
 
     /// The agent with `key` is said hello to. `None` if it is none.
@@ -152,7 +196,8 @@ impl Responder {
         if Responder::rest_len(head)? != rest.len() {
             return None;
         }
-        let (name, public_key) = rest.split_at(usize::from(head[HELLO_HEAD - 1]));
+        let (name, more) = rest.split_at(usize::from(head[HELLO_HEAD - 1]));
+        let public_key = &more[..more.len() - if Responder::group(hello).is_some() { GROUP } else { 0 }];
         let (_, incarnation) = head[..HELLO_HEAD - 1].split_last_chunk()?;
         let who = AgentId {
             node: core::str::from_utf8(name).ok()?.to_owned(),
@@ -203,8 +248,13 @@ mod tests {
         Ephemeral { nonce: [nonce; NONCE], public_key: public_key.map(|byte| [byte; PUBLIC_KEY]) }
     }
 
+    /// The agent's own key, of these bytes.
+    fn own(byte: u8) -> PeerKey {
+        PeerKey { key: [byte; 32].into(), group: None }
+    }
+
     fn sides(keys: [u8; 2], public_key: Option<u8>) -> (Initiator, Responder) {
-        let initiator = Initiator::new(&me(), [keys[0]; 32].into(), &made(3, public_key));
+        let initiator = Initiator::new(&me(), own(keys[0]), &made(3, public_key));
         let responder = Responder::new([keys[1]; 32].into(), initiator.hello()).unwrap();
         (initiator, responder)
     }
@@ -232,6 +282,25 @@ mod tests {
         assert_ne!(ours, theirs);
         assert_eq!(at_responder.keys(b"shared"), [ours.clone(), theirs]);
         assert_ne!(at_responder.keys(b"other")[0], ours);
+    }
+
+    #[test]
+    fn a_group_stands_for_the_keys_of_its_agents_which_differ() {
+        let group: Key = [7; 32].into();
+        let other = AgentId { incarnation: 78, ..me() };
+        assert_ne!(agent_key(&group, &me()), agent_key(&group, &other));
+        for public_key in [None, Some(8)] {
+            let key = PeerKey { key: agent_key(&group, &other), group: Some((5, 6)) };
+            let initiator = Initiator::new(&me(), key, &made(3, public_key));
+            let named = Responder::group(initiator.hello());
+            assert_eq!((named, Responder::group(sides([1, 1], public_key).0.hello())), (Some((5, 6)), None));
+            let responder = Responder::new(agent_key(&group, &other), initiator.hello()).unwrap();
+            assert_eq!(responder.encrypts(), public_key.is_some());
+            let ours = made(4, public_key);
+            let (proof, at_initiator) = initiator.proof(&responder.reply(&ours)).unwrap();
+            let (who, at_responder) = responder.proven(&ours, &proof).unwrap();
+            assert_eq!((who, at_responder.keys(b"shared")), (me(), at_initiator.keys(b"shared")));
+        }
     }
 
     #[test]
@@ -269,7 +338,7 @@ mod tests {
         let again = || Responder::new([1; 32].into(), initiator.hello()).unwrap();
         assert_eq!(again().proven(&made(5, None), &proof), None);
         assert_eq!(again().proven(&made(4, None), reply[NONCE..].try_into().unwrap()), None);
-        let later = Initiator::new(&me(), [1; 32].into(), &made(6, None));
+        let later = Initiator::new(&me(), own(1), &made(6, None));
         assert_eq!(later.proof(&reply), None);
     }
 
@@ -277,15 +346,22 @@ mod tests {
         #[test]
         fn any_bytes_for_a_hello_are_taken_or_refused(
             mut bytes in proptest::collection::vec(any::<u8>(), 0..160),
-            magic in prop::sample::select(vec![None, Some((MAGIC, 0)), Some((MAGIC_ENCRYPTED, PUBLIC_KEY))]),
+            magic in prop::sample::select(vec![
+                None,
+                Some((MAGIC, 0)),
+                Some((MAGIC_ENCRYPTED, PUBLIC_KEY)),
+                Some((MAGIC_GROUP, GROUP)),
+                Some((MAGIC_GROUP_ENCRYPTED, PUBLIC_KEY + GROUP)),
+            ]),
         ) {
-            if let Some((magic, public_key)) = magic && bytes.len() >= HELLO_HEAD + public_key {
+            if let Some((magic, more)) = magic && bytes.len() >= HELLO_HEAD + more {
                 bytes[..8].copy_from_slice(&magic);
-                bytes[HELLO_HEAD - 1] = (bytes.len() - HELLO_HEAD - public_key) as u8;
+                bytes[HELLO_HEAD - 1] = (bytes.len() - HELLO_HEAD - more) as u8;
             }
             if let Some(responder) = Responder::new([1; 32].into(), &bytes) {
                 let public_key = if responder.encrypts() { PUBLIC_KEY } else { 0 };
-                let name = &bytes[HELLO_HEAD..bytes.len() - public_key];
+                let group = Responder::group(&bytes).map_or(0, |_| GROUP);
+                let name = &bytes[HELLO_HEAD..bytes.len() - public_key - group];
                 prop_assert_eq!(responder.who.node.as_bytes(), name);
             }
         }

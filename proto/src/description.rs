@@ -1,0 +1,460 @@
+//! A group in few bytes, and back: what its agents are told. Nodes whose names and addresses count up, and ranks that are placed
+//! evenly, take as many bytes as one; only what every agent has for itself (incarnation, key) stands for each node.
+
+use crate::control::{Description, Group, Held, Member, NodeRun, RankRun, Secret, Tree};
+use prost::Message;
+use std::collections::BTreeMap;
+use std::net::Ipv4Addr;
+
+/// The most ranks of a group: they are numbered by 16 bits.
+const RANKS_MAX: usize = u16::MAX as usize;
+
+/// Bytes of a key.
+const KEY: usize = 32;
+
+/// The most digits that a number in a name is taken to have: no more fit 64 bits.
+const DIGITS_MAX: usize = 19;
+
+/// What is no description.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum DescriptionError {
+    /// The bytes are something else.
+    #[error(
+        "the controller's description of a group cannot be read: {0}; install the same release everywhere"
+    )]
+    Unreadable(#[from] prost::DecodeError),
+    /// Its parts do not fit each other.
+    #[error("the controller's description of group {group} contradicts itself: {what}")]
+    Contradiction {
+        /// The group.
+        group: u64,
+        /// What of it.
+        what: &'static str,
+    },
+}
+
+/// A node as it stands in a description.
+#[derive(Clone, Debug, PartialEq)]
+struct Node {
+    name: String,
+    ip: u32,
+    rack: u32,
+    ports: (u32, u32),
+    incarnation: u64,
+    key: Option<Secret>,
+}
+
+impl Description {
+    /// A group in few bytes; `None` of one that cannot be said so, such as one whose members contradict each other.
+    pub fn of(group: &Group) -> Option<Description> {
+        let mut numbers: BTreeMap<&str, u32> = BTreeMap::new();
+        let (mut nodes, mut ranks): (Vec<Node>, Vec<RankRun>) = Default::default();
+        for (rank, member) in (0u32..).zip(&group.members) {
+            let node = node_of(member)?;
+            let number = *numbers.entry(&member.node).or_insert(nodes.len() as u32);
+            match nodes.get(number as usize) {
+                // Its key stands with the first of its ranks.
+                Some(known)
+                    if *known == (Node { key: known.key.clone(), ..node.clone() }) && node.key.is_none() => {}
+                Some(_) => return None,
+                None => nodes.push(node),
+            }
+            if member.rank != rank {
+                return None;
+            }
+            add_rank(&mut ranks, number);
+        }
+        let keys: Vec<&Secret> = nodes.iter().filter_map(|node| node.key.as_ref()).collect();
+        let all_or_none = keys.is_empty() || keys.len() == nodes.len();
+        if !all_or_none || keys.iter().any(|key| key.value.len() != KEY) {
+            return None;
+        }
+        let first_incarnation = nodes.iter().map(|node| node.incarnation).min()?;
+        Some(Description {
+            group: Some(Group { members: Vec::new(), trees: trees(group), ..head(group) }),
+            ranks: joined(ranks),
+            first_incarnation,
+            later_incarnations: nodes.iter().map(|node| node.incarnation - first_incarnation).collect(),
+            keys: keys.iter().flat_map(|key| key.value.iter().copied()).collect(),
+            nodes: runs(&nodes),
+        })
+    }
+
+    /// The group, with its members.
+    ///
+    /// # Errors
+    /// If parts of the description do not fit each other.
+    pub fn group(self) -> Result<Group, DescriptionError> {
+        let group = self.group.clone().unwrap_or_default();
+        let id = group.id;
+        let contradiction = |what| DescriptionError::Contradiction { group: id, what };
+        let nodes = self.nodes().map_err(contradiction)?;
+        let mut members: Vec<Member> = Vec::new();
+        let mut told = vec![false; nodes.len()];
+        for RankRun { node, nodes: count, each } in self.ranks {
+            let whole = (node as usize).checked_add(count as usize).filter(|end| *end <= nodes.len());
+            whole.ok_or_else(|| contradiction("a rank is on no node of it"))?;
+            let more = u64::from(count) * u64::from(each);
+            if members.len() as u64 + more > RANKS_MAX as u64 {
+                return Err(contradiction("it has too many ranks"));
+            }
+            for number in (node as usize..).take(count as usize) {
+                for _ in 0..each {
+                    let is_first = !std::mem::replace(&mut told[number], true);
+                    members.push(member(members.len() as u32, &nodes[number], is_first));
+                }
+            }
+        }
+        Ok(Group { members, ..group })
+    }
+
+    fn nodes(&self) -> Result<Vec<Node>, &'static str> {
+        let count: u64 = self.nodes.iter().map(|run| u64::from(run.count)).sum();
+        if count > RANKS_MAX as u64 {
+            return Err("it has too many nodes");
+        }
+        let count = count as usize;
+        if self.later_incarnations.len() != count {
+            return Err("not every node has an incarnation");
+        }
+        if !self.keys.is_empty() && self.keys.len() != count * KEY {
+            return Err("not every node has a key");
+        }
+        let mut keys = self.keys.chunks_exact(KEY);
+        let mut later = self.later_incarnations.iter();
+        let mut nodes = Vec::with_capacity(count);
+        for run in &self.nodes {
+            for at in 0..run.count {
+                let ip = run.ip.checked_add(at).ok_or("an address is too large")?;
+                let incarnation = later.next().and_then(|later| self.first_incarnation.checked_add(*later));
+                nodes.push(Node {
+                    name: name(run, at).ok_or("a number in a name is too large")?,
+                    ip,
+                    rack: run.rack,
+                    ports: (run.udp_port, run.tcp_port),
+                    incarnation: incarnation.ok_or("an incarnation is too large")?,
+                    key: keys.next().map(|key| Secret { value: key.to_vec() }),
+                });
+            }
+        }
+        Ok(nodes)
+    }
+}
+
+/// A group as a node was told of it, and tells of it.
+#[derive(Clone, Debug, PartialEq)]
+pub enum ToldGroup {
+    /// As it is.
+    Whole(Group),
+    /// In few bytes, which say these.
+    Described(Description),
+}
+
+impl ToldGroup {
+    /// What a node tells of a group that it has; `None` if it tells nothing.
+    ///
+    /// # Errors
+    /// If that cannot be read.
+    pub fn of(held: &mut Held) -> Result<Option<ToldGroup>, DescriptionError> {
+        if let Some(group) = held.group.take() {
+            return Ok(Some(ToldGroup::Whole(group)));
+        }
+        let described = !held.description.is_empty();
+        Ok(described
+            .then(|| Description::decode(held.description.clone()))
+            .transpose()?
+            .map(ToldGroup::Described))
+    }
+
+    /// The numbers of the group and of its job.
+    pub fn numbers(&self) -> (u64, u64) {
+        let group = match self {
+            ToldGroup::Whole(group) => Some(group),
+            ToldGroup::Described(description) => description.group.as_ref(),
+        };
+        group.map_or((0, 0), |group| (group.id, group.job))
+    }
+
+    /// The group.
+    ///
+    /// # Errors
+    /// If its description contradicts itself.
+    pub fn group(self) -> Result<Group, DescriptionError> {
+        match self {
+            ToldGroup::Whole(group) => Ok(group),
+            ToldGroup::Described(description) => description.group(),
+        }
+    }
+}
+
+/// The group without what stands elsewhere.
+fn head(group: &Group) -> Group {
+    let Group {
+        id,
+        epoch,
+        chunk_bytes,
+        host_bytes_per_second,
+        uplink_bytes_per_second,
+        job,
+        encrypted,
+        on_demand,
+        ..
+    } = *group;
+    Group {
+        id,
+        epoch,
+        members: Vec::new(),
+        trees: Vec::new(),
+        chunk_bytes,
+        host_bytes_per_second,
+        uplink_bytes_per_second,
+        job,
+        cost_model: group.cost_model.clone(),
+        key: group.key.clone(),
+        encrypted,
+        on_demand,
+    }
+}
+
+/// The trees without the names of their links, of which agents make nothing.
+fn trees(group: &Group) -> Vec<Tree> {
+    group
+        .trees
+        .iter()
+        .map(|tree| Tree { links: Vec::new(), address: tree.address.clone(), ..*tree })
+        .collect()
+}
+
+fn node_of(member: &Member) -> Option<Node> {
+    Some(Node {
+        name: member.node.clone(),
+        ip: member.ip.parse::<Ipv4Addr>().ok()?.to_bits(),
+        rack: member.rack,
+        ports: (member.udp_port, member.tcp_port),
+        incarnation: member.incarnation,
+        key: member.key.clone(),
+    })
+}
+
+fn member(rank: u32, node: &Node, is_first: bool) -> Member {
+    Member {
+        rank,
+        node: node.name.clone(),
+        rack: node.rack,
+        ip: Ipv4Addr::from_bits(node.ip).to_string(),
+        udp_port: node.ports.0,
+        tcp_port: node.ports.1,
+        incarnation: node.incarnation,
+        key: node.key.clone().filter(|_| is_first),
+    }
+}
+
+/// The next rank is on this node.
+fn add_rank(runs: &mut Vec<RankRun>, node: u32) {
+    match runs.last_mut() {
+        Some(last) if last.node == node => last.each += 1,
+        _ => runs.push(RankRun { node, nodes: 1, each: 1 }),
+    }
+}
+
+/// Puts together what goes on alike on the next node.
+fn joined(runs: Vec<RankRun>) -> Vec<RankRun> {
+    let mut joined: Vec<RankRun> = Vec::new();
+    for run in runs {
+        match joined.last_mut() {
+            Some(last) if last.each == run.each && last.node + last.nodes == run.node => last.nodes += 1,
+            _ => joined.push(run),
+        }
+    }
+    joined
+}
+
+/// Nodes as runs.
+fn runs(nodes: &[Node]) -> Vec<NodeRun> {
+    let mut runs: Vec<NodeRun> = Vec::new();
+    for node in nodes {
+        let one = one(node);
+        match runs.last_mut() {
+            Some(last) if follows(last, node, &one) => last.count += 1,
+            _ => runs.push(one),
+        }
+    }
+    runs
+}
+
+/// A run of one node.
+fn one(node: &Node) -> NodeRun {
+    let (before, number, digits, after) = parts(&node.name);
+    NodeRun {
+        count: 1,
+        before: before.to_owned(),
+        number,
+        digits,
+        after: after.to_owned(),
+        ip: node.ip,
+        rack: node.rack,
+        udp_port: node.ports.0,
+        tcp_port: node.ports.1,
+    }
+}
+
+/// Whether a node, which alone would be a run of `one`, is the next one of a run.
+fn follows(run: &NodeRun, node: &Node, one: &NodeRun) -> bool {
+    let alike = |run: &NodeRun| (run.rack, run.udp_port, run.tcp_port);
+    alike(run) == alike(one)
+        && run.ip.checked_add(run.count) == Some(node.ip)
+        && name(run, run.count).is_some_and(|name| name == node.name)
+}
+
+/// A name around its last number before a domain: that, and how many digits it has.
+fn parts(name: &str) -> (&str, u64, u32, &str) {
+    let host = name.split('.').next().unwrap_or(name);
+    let end = host.trim_end_matches(|c: char| !c.is_ascii_digit()).len();
+    let from = host[..end].trim_end_matches(|c: char| c.is_ascii_digit()).len();
+    match name[from..end].parse() {
+        Ok(number) if end - from <= DIGITS_MAX => (&name[..from], number, (end - from) as u32, &name[end..]),
+        _ => (name, 0, 0, ""),
+    }
+}
+
+/// The name of a node of a run.
+fn name(run: &NodeRun, at: u32) -> Option<String> {
+    let NodeRun { before, after, number, digits, .. } = run;
+    if *digits == 0 {
+        return (at == 0).then(|| before.clone());
+    }
+    let number = number.checked_add(at.into())?;
+    let digits = (*digits as usize).min(DIGITS_MAX);
+    Some(format!("{before}{number:0digits$}{after}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::control::tree;
+    use proptest::prelude::*;
+
+    fn group(members: Vec<Member>) -> Group {
+        let tree = Tree { address: "239.192.0.1".into(), port: 7420, ..Tree::default() };
+        Group {
+            id: 7,
+            epoch: 1,
+            members,
+            trees: vec![Tree { scope: tree::Scope::Rack.into(), rack: 3, ..tree.clone() }, tree],
+            chunk_bytes: 1400,
+            host_bytes_per_second: 5,
+            uplink_bytes_per_second: 6,
+            job: 8,
+            cost_model: "{}".into(),
+            key: Some(Secret { value: vec![9; KEY] }),
+            encrypted: true,
+            on_demand: true,
+        }
+    }
+
+    /// Ranks on these nodes, which are called so.
+    fn members(names: &[String], nodes: &[usize], keys: bool) -> Vec<Member> {
+        let mut seen = std::collections::BTreeSet::new();
+        let mut member = |(rank, node): (u32, usize)| {
+            let number = node as u32;
+            let name = &names[node];
+            Member {
+                rank,
+                node: name.clone(),
+                rack: number / 4,
+                ip: Ipv4Addr::from_bits(0x0a00_0001 + number).to_string(),
+                udp_port: 7420,
+                tcp_port: 7421,
+                incarnation: 1_795_000_000_000_000_000 + u64::from(number * 7919 % 64),
+                key: (seen.insert(node) && keys).then(|| Secret { value: vec![number as u8; KEY] }),
+            }
+        };
+        (0..).zip(nodes.iter().copied()).map(&mut member).collect()
+    }
+
+    fn names(count: usize, name: impl Fn(usize) -> String) -> Vec<String> {
+        (0..count).map(name).collect()
+    }
+
+    fn and_back(group: &Group) -> Group {
+        let bytes = Description::of(group).unwrap().encode_to_vec();
+        Description::decode(bytes.as_slice()).unwrap().group().unwrap()
+    }
+
+    #[test]
+    fn nodes_that_count_up_and_ranks_that_are_spread_evenly_take_as_many_bytes_as_a_few() {
+        let spread: Vec<usize> = (0..2).flat_map(|_| (0..100).flat_map(|node| [node; 3])).collect();
+        for name in
+            [|n| format!("h{}", n + 1), |n| format!("rack7-node{n:04}.cluster2.example"), |n| format!("{n}")]
+        {
+            let group = group(members(&names(100, name), &spread, false));
+            let description = Description::of(&group).unwrap();
+            // As many as there are racks.
+            assert_eq!((description.nodes.len(), description.ranks.len()), (25, 2));
+            assert_eq!(and_back(&group), group);
+        }
+    }
+
+    #[test]
+    fn names_whose_numbers_do_not_count_up_stay_as_they_are() {
+        for name in
+            [|n: usize| "x".repeat(n + 1), |n| format!("a{}", 3 * n), |n| format!("{n}{}", "9".repeat(30))]
+        {
+            let group = group(members(&names(40, name), &(0..40).collect::<Vec<_>>(), true));
+            assert_eq!(and_back(&group), group);
+        }
+        let odd = ["n099", "n100", "n0101", "n102", "n", "18446744073709551615", "09"].map(str::to_owned);
+        let group = group(members(&odd, &[0, 1, 2, 3, 4, 5, 6], false));
+        assert_eq!(and_back(&group), group);
+    }
+
+    #[test]
+    fn a_group_whose_members_contradict_each_other_has_no_description() {
+        let good = members(&names(3, |n| format!("h{n}")), &[0, 1, 1, 2], true);
+        let contradiction = |change: fn(&mut Vec<Member>)| {
+            let mut members = good.clone();
+            change(&mut members);
+            Description::of(&group(members)).is_none()
+        };
+        assert!(!contradiction(|_| ()));
+        assert!(contradiction(|members| members[2].rack = 9));
+        assert!(contradiction(|members| members[2].rank = 9));
+        assert!(contradiction(|members| members[3].key = None));
+        assert!(contradiction(|members| members[0].ip = "fe80::1".into()));
+        assert!(contradiction(Vec::clear));
+    }
+
+    #[test]
+    fn a_description_that_contradicts_itself_is_refused_in_words() {
+        let good =
+            Description::of(&group(members(&names(3, |n| format!("h{n}")), &[0, 1, 1, 2], true))).unwrap();
+        let error = |change: fn(&mut Description)| {
+            let mut description = good.clone();
+            change(&mut description);
+            description.group().unwrap_err().to_string()
+        };
+        assert!(error(|d| d.ranks[0].node = 9).contains("group 7 contradicts itself: a rank is on no node"));
+        assert!(error(|d| d.ranks[0].nodes = u32::MAX).contains("a rank is on no node"));
+        assert!(error(|d| d.ranks[0].each = u32::MAX).contains("too many ranks"));
+        assert!(error(|d| d.nodes[0].count = u32::MAX).contains("too many nodes"));
+        assert!(error(|d| d.nodes[0].count += 1).contains("not every node has an incarnation"));
+        assert!(error(|d| d.nodes[0].ip = u32::MAX).contains("an address is too large"));
+        assert!(error(|d| d.nodes[0].number = u64::MAX).contains("a number in a name is too large"));
+        assert!(error(|d| d.first_incarnation = u64::MAX).contains("an incarnation is too large"));
+        assert!(error(|d| d.keys.truncate(33)).contains("not every node has a key"));
+    }
+
+    proptest! {
+        #[test]
+        fn whatever_the_names_and_wherever_the_ranks_the_group_comes_back_as_it_was(
+            names in prop::collection::btree_set("[a-b]{0,1}[0-1]{0,3}[a.]{0,1}[0-9]{0,1}", 1..20),
+            nodes in prop::collection::vec(0usize..20, 1..60),
+            keys: bool,
+        ) {
+            let names: Vec<String> = names.into_iter().collect();
+            let nodes: Vec<usize> = nodes.into_iter().map(|node| node % names.len()).collect();
+            let group = group(members(&names, &nodes, keys));
+            prop_assert_eq!(and_back(&group), group);
+        }
+    }
+}
