@@ -9,7 +9,6 @@ import faults
 from conftest import PATIENCE, end_controller, succeed, wait_for
 from test_collectives import OPERATIONS, UNEQUAL, bench
 from test_jobs import running
-from test_recovery import whole
 
 import testbed
 
@@ -64,7 +63,7 @@ def test_a_group_with_agents_that_connect_on_demand_goes_on_under_another_contro
     assert "started" in job.stdout.readline()
     end_controller(bed, signal.SIGKILL)
     bed.start_controller()
-    wait_for(lambda: whole(bed) and [j["state"] for j in running(bed)] == ["running"], "the job is taken over")
+    wait_for(lambda: bed.whole() and [j["state"] for j in running(bed)] == ["running"], "the job is taken over")
     assert job.poll() is None
     succeed(bed, "cool", "cancel", "--all")
     job.communicate(timeout=PATIENCE)
