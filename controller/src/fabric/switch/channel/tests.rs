@@ -338,7 +338,7 @@ fn a_switch_with_meters_gets_one_for_each_port_before_its_tables_are_read() {
             _ => None,
         })
         .collect();
-    assert_eq!(numbers, [100, 100, 99, 99]);
+    assert_eq!(numbers, [1, 1, 100, 100, 99, 99]);
     let barrier = made.last().unwrap();
     assert_eq!(barrier.body, Body::BarrierRequest);
     // That they are there already is as well.
