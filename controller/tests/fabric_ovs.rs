@@ -321,7 +321,7 @@ async fn open_vswitch_forwards_as_wanted_and_a_new_controller_takes_over() {
 
     // Another controller in its place keeps the racks' numbers, and so the nodes' locators.
     let racks: Vec<_> = fabric.topology().switches.iter().map(|s| s.rack).collect();
-    let unicast = |flow: &&String| flow.contains("dl_dst=");
+    let unicast = |flow: &&String| flow.contains("dl_dst=02:c0:");
     let before: BTreeSet<String> = bridges.flows(1).iter().filter(unicast).cloned().collect();
     assert_eq!(before.len(), 3);
     drop(fabric);
