@@ -1,5 +1,5 @@
 """What a host without an agent does in tests, in its own network namespace: host.py DEVICE reach IP | echo | send IP | serve | discover |
-claim IP.
+claim IP | tell MAC | hear | vlan NUMBER.
 
 reach IP: whether another host answers, by TCP, of which it is enough that it refuses; as the exit status.
 echo: sends back each datagram until its input ends.
@@ -8,8 +8,12 @@ send IP: sends datagrams to an echo until its input ends; prints how many, and h
 serve: answers DISCOVER broadcasts (as a DHCP server does, to the client's Ethernet address, which has no IP address yet) until its input ends.
 discover: broadcasts until it is answered; prints the answer.
 claim IP: says to all, as ARP does, that it has an address.
+tell MAC: sends some frames to an Ethernet address.
+vlan NUMBER: is the interface DEVICE.NUMBER, a tap, until its input ends: what leaves by it leaves by DEVICE with the VLAN's tag.
+hear: counts, until its input ends, the frames of such kind that are for this host alone; prints how many.
 """
 import fcntl
+import os
 import select
 import socket
 import struct
@@ -25,7 +29,13 @@ ANSWER_SECONDS = 2
 PAUSE_SECONDS = 0.02
 LAST_SECONDS = 5
 TRIES = 60
+# Linux: a tap without a head before its frames; that sockets of packets tell of tags, which they take off; frames of the host itself.
+TUNSETIFF, IFF_TAP_NO_PI = 0x400454ca, 0x1002
+SOL_PACKET, PACKET_AUXDATA, VLAN_VALID, PACKET_OUTGOING = 263, 8, 1 << 4, 4
 BROADCAST = b"\xff" * 6
+# Of frames that are only to be counted (IEEE 802, for local experiments), and how many are sent.
+EXPERIMENT = b"\x88\xb5"
+TOLD = 20
 
 
 def mac_of(device):
@@ -133,9 +143,51 @@ def claim(s, mac, ip):
     s.send(BROADCAST + mac + b"\x08\x06" + struct.pack("!HHBBH", 1, 0x800, 6, 4, 2) + mac + address + BROADCAST + address)
 
 
+def tell(s, mac, to):
+    for _ in range(TOLD):
+        s.send(bytes.fromhex(to.replace(":", "")) + mac + EXPERIMENT + bytes(46))
+
+
+def hear(s, mac):
+    heard = 0
+    print("hears", flush=True)
+    while s in select.select([s, sys.stdin], [], [])[0]:
+        frame = s.recv(65535)
+        heard += frame[:6] == mac and frame[12:14] == EXPERIMENT
+    print(heard)
+
+
+def tagged_of(s, number):
+    """The next frame that has come with a VLAN's tag, without it; None if the next is another one."""
+    frame, told, _, (_, _, kind, _, _) = s.recvmsg(65535, socket.CMSG_SPACE(20))
+    for level, what, data in told:
+        if (level, what) == (SOL_PACKET, PACKET_AUXDATA) and kind != PACKET_OUTGOING:
+            status, tag = struct.unpack("I12xH", data[:18])
+            return frame if status & VLAN_VALID and tag & 0xfff == number else None
+    return None
+
+
+def vlan(s, _mac, number):
+    name, number = "%s.%s" % (s.getsockname()[0], number), int(number)
+    s.setsockopt(SOL_PACKET, PACKET_AUXDATA, 1)
+    tap = os.open("/dev/net/tun", os.O_RDWR)
+    fcntl.ioctl(tap, TUNSETIFF, struct.pack("16sH22x", name.encode(), IFF_TAP_NO_PI))
+    print("carries", flush=True)
+    while True:
+        ready = select.select([s, tap, sys.stdin], [], [])[0]
+        if sys.stdin in ready:
+            return
+        if tap in ready:
+            frame = os.read(tap, 65535)
+            s.send(frame[:12] + struct.pack("!HH", 0x8100, number) + frame[12:])
+        frame = tagged_of(s, number) if s in ready else None
+        if frame:
+            os.write(tap, frame)
+
+
 if __name__ == "__main__":
     device, what, *arguments = sys.argv[1:]
     if what in ("reach", "echo", "send"):
         {"reach": reach, "echo": echo, "send": send}[what](device, *arguments)
     else:
-        {"serve": serve, "discover": discover, "claim": claim}[what](raw(device), mac_of(device), *arguments)
+        {"serve": serve, "discover": discover, "claim": claim, "tell": tell, "hear": hear, "vlan": vlan}[what](raw(device), mac_of(device), *arguments)

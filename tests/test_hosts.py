@@ -30,14 +30,18 @@ def reach(bed, *pairs):
         wait_for(lambda: reaches(bed, name, host(bed, other).IP()), "%s reaches %s" % (name, other))
 
 
-def start(bed, name, *arguments):
+def start(bed, name, *arguments, vlan=None):
     """The program of a host in the background."""
-    command = ["mnexec", "-a", str(host(bed, name).pid), "/usr/bin/python3", HOST, name + "-eth0", *arguments]
+    command = ["mnexec", "-a", str(host(bed, name).pid), "/usr/bin/python3", HOST, device(name, vlan), *arguments]
     return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
 
-def does(bed, name, *arguments):
-    out, err = start(bed, name, *arguments).communicate(timeout=PATIENCE)
+def device(name, vlan=None):
+    return name + "-eth0" + (".%d" % vlan if vlan else "")
+
+
+def does(bed, name, *arguments, vlan=None):
+    out, err = start(bed, name, *arguments, vlan=vlan).communicate(timeout=PATIENCE)
     assert not err, err
     return out
 
@@ -216,6 +220,80 @@ def test_what_is_said_to_all_does_not_go_round_by_a_switch_that_hears_no_lldp(ma
             vsctl("--if-exists", "del-port", switch, switch + "-legacy")
         vsctl("--if-exists", "del-br", "legacy")
     reach(bed, ("h2", "h5"))
+
+
+def heard(bed, name, other, address, vlan=None):
+    """How many frames for an Ethernet address a host hears of those that another one sends to it in a VLAN."""
+    program = start(bed, name, "hear", vlan=vlan)
+    assert program.stdout.readline() == "hears\n"
+    does(bed, other, "tell", address, vlan=vlan)
+    # What is sent later, and arrives, has not overtaken it.
+    reach(bed, (other, name), (name, other))
+    return int(program.communicate("\n", timeout=PATIENCE)[0])
+
+
+@contextlib.contextmanager
+def vlans(bed, *members):
+    """Hosts are in VLANs beside the segment of frames without a tag: by name, number and address."""
+    interfaces = []
+    try:
+        for name, vlan, address in members:
+            interfaces.append(start(bed, name, "vlan", str(vlan)))
+            assert interfaces[-1].stdout.readline() == "carries\n"
+            at = device(name, vlan)
+            # Linux answers by each interface for the addresses of all, unless told not to.
+            host(bed, name).cmd("sysctl -qw net.ipv4.conf.all.arp_ignore=1 net.ipv6.conf.%s.disable_ipv6=1; ip link set %s address %s up; ip address add %s/24 dev %s"
+                                % (at.replace(".", "/"), at, host(bed, name).MAC(), address, at))
+        yield
+    finally:
+        for interface in interfaces:
+            interface.communicate("\n", timeout=PATIENCE)
+        for name, _, _ in members:
+            host(bed, name).cmd("sysctl -qw net.ipv4.conf.all.arp_ignore=0")
+
+
+def test_vlans_stay_apart_though_their_addresses_are_the_same(make_bed):
+    bed = make_bed("tree:2x3", without_agent=("h2", "h3", "h5"))
+    reach(bed, ("h2", "h1"), ("h2", "h5"))
+    with vlans(bed, ("h2", 10, "10.10.0.2"), ("h5", 10, "10.10.0.5"), ("h1", 10, "10.10.0.1"),
+               ("h3", 20, "10.10.0.3"), ("h4", 20, "10.10.0.5"), ("h5", 20, "10.10.0.55")):
+        # The same address is another host's in each; a node is a host in VLANs that are not its agent's.
+        for name, other in (("h2", "h5"), ("h3", "h4"), ("h1", "h5")):
+            wait_for(lambda: reaches(bed, name, "10.10.0.5"), "%s reaches who has that address in its VLAN" % name)
+            assert neighbour(bed, name, "10.10.0.5") == host(bed, other).MAC()
+        does(bed, "h5", "claim", "10.10.0.55", vlan=20)
+        tagged = "dl_vlan=20,dl_dst=" + host(bed, "h5").MAC()
+        wait_for(lambda: all(tagged in "".join(flows(switch)) for switch in ("s1", "s2", "s3")), "h5 is known in the other VLAN that it is in")
+        shown = {(h["mac"], h["vlan"]): h["addresses"] for h in bed.cool_json("topology")["hosts"]}
+        assert shown[host(bed, "h5").MAC(), 10] == ["10.10.0.5"] and shown[host(bed, "h4").MAC(), 20] == ["10.10.0.5"], shown
+        # Nobody answers for a node across VLANs, and nobody is reached by an address of another VLAN.
+        host(bed, "h2").cmd("ip route add %s dev %s" % (host(bed, "h4").IP(), device("h2", 10)))
+        assert not reaches(bed, "h2", host(bed, "h4").IP())
+        host(bed, "h2").cmd("ip route del %s" % host(bed, "h4").IP())
+        pmac = neighbour(bed, "h2", host(bed, "h1").IP())
+        assert pmac.startswith("02:c0:")
+        assert heard(bed, "h1", "h2", pmac) > 0
+        assert heard(bed, "h1", "h2", pmac, vlan=10) == 0
+        assert heard(bed, "h5", "h2", host(bed, "h5").MAC(), vlan=10) > 0
+        for switch in ("s1", "s2", "s3"):
+            to = "dl_dst=" + host(bed, "h5").MAC()
+            tags = {re.search(r"(dl_vlan=\d+|vlan_tci=\S+)", flow)[0] for flow in flows(switch) if to in flow}
+            assert {"dl_vlan=10", "dl_vlan=20"} < tags and len(tags) == 3, tags
+    reach(bed, ("h2", "h5"))
+
+
+def test_hosts_without_an_agent_speak_ipv6_with_each_other(make_bed):
+    bed = make_bed("tree:2x3", without_agent=("h2", "h3", "h5"))
+    addresses = {"h2": "fd00::2", "h3": "fd00::3", "h5": "fd00::5"}
+    try:
+        for name, address in addresses.items():
+            host(bed, name).cmd("sysctl -qw net.ipv6.conf.%s.disable_ipv6=0; ip address add %s/64 dev %s" % (device(name), address, device(name)))
+        for name, other in (("h2", "h5"), ("h5", "h3"), ("h3", "h2")):
+            wait_for(lambda: reaches(bed, name, addresses[other]), "%s reaches %s" % (name, addresses[other]))
+            assert neighbour(bed, name, addresses[other]) == host(bed, other).MAC()
+    finally:
+        for name in addresses:
+            host(bed, name).cmd("sysctl -qw net.ipv6.conf.%s.disable_ipv6=1" % device(name))
 
 
 def test_hosts_are_not_carried_where_the_operator_says_so(make_bed):

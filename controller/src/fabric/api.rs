@@ -285,6 +285,16 @@ pub enum FabricError {
         /// Another.
         to: String,
     },
+    /// Members that frames do not reach from each other.
+    #[error(
+        "nodes {one} and {other} are in different VLANs, by the tags of their frames; make groups of nodes of one VLAN"
+    )]
+    Segments {
+        /// A member.
+        one: String,
+        /// Another.
+        other: String,
+    },
     /// The id is in use.
     #[error("group {id} exists; release it first or choose another id")]
     GroupExists {

@@ -9,6 +9,7 @@ pub(crate) mod tables;
 
 use crate::fabric::api::{NodeRegistration, Unicast};
 use crate::fabric::frames::pmac;
+use crate::fabric::frames::vlan::Vlan;
 use crate::fabric::switch::reconcile::Former;
 use crate::fabric::telemetry::Rules;
 use cool_topology::routes::NextHops;
@@ -308,14 +309,14 @@ impl Intent {
         }
     }
 
-    /// Hands what is for a node over to it at this port of its rack's ToR.
-    pub(crate) fn place(&mut self, node: &NodeRegistration, rack: u32, port: Port) {
+    /// Hands what is for a node, from its own segment, over to it at this port of its rack's ToR.
+    pub(crate) fn place(&mut self, node: &NodeRegistration, vlan: Vlan, rack: u32, port: Port) {
         // What its port says to the controller is apart from what others say, so that it can be bounded apart.
         let said = |kind| (of_port(port.number, kind), flow(FOR_NODE_PORT, to_controller()));
         let mut flows = vec![said(EtherType::LLDP)];
         if self.unicast == Unicast::Routed {
             let Some(pmac) = pmac::of(rack, port.number) else { return };
-            let key = FlowKey::new(NODE, Match::new().eth_dst(pmac));
+            let key = FlowKey::new(NODE, Match::new().eth_dst(pmac).vlan_vid(vlan.field()));
             let to_node = vec![
                 Action::SetField(Oxm::EthDst(Masked::exact(node.mac))),
                 Action::output(PortNo(port.number)),

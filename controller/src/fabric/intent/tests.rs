@@ -95,7 +95,7 @@ impl World {
         }
         place_hosts(&mut wanted, false);
         for (name, port) in self.graph.hosts() {
-            wanted.place(&self.nodes[name], self.racks.number(port.switch).unwrap(), port);
+            wanted.place(&self.nodes[name], Vlan(None), self.racks.number(port.switch).unwrap(), port);
         }
         for (number, tree) in (GROUPS.start..).zip(trees) {
             wanted.tree(number, Some(tree), &self.nodes);

@@ -5,6 +5,7 @@ use super::confirmations::Waiter;
 use super::multicast::GroupTrees;
 use super::view;
 use crate::fabric::api::{FabricError, GroupRequest, NodeRegistration, TreeGrant, TreeScope};
+use crate::fabric::intent::hosts::HostKey;
 use crate::fabric::intent::tables::GROUPS;
 use crate::fabric::switch::capacity::Exhausted;
 use crate::fabric::telemetry::Rules;
@@ -61,15 +62,16 @@ impl Network {
     }
 
     fn unregister(&mut self, now: Time, name: &str) {
-        let node = self.nodes.get(name).map(|node| (node.ip, node.mac));
+        let vlan = self.nodes.vlan(name);
+        let node = self.nodes.get(name).map(|node| (node.ip, HostKey { mac: node.mac, vlan }));
         let port = self.discovery.graph().host(name);
         if self.nodes.unregister(name) {
             self.presence.left(name);
             self.discovery.handle(now, Input::NodeLeft(name));
             self.changes.nodes.insert(name.to_owned());
         }
-        if let Some((ip, mac)) = node {
-            self.node_left(now, ip, mac, port);
+        if let Some((ip, key)) = node {
+            self.node_left(now, ip, key, port);
         }
     }
 
@@ -131,6 +133,10 @@ impl Network {
         }
         if !unknown.is_empty() {
             return Err(FabricError::NotLocated { nodes: unknown.into_iter().collect() });
+        }
+        let apart = request.members.iter().find(|name| self.nodes.vlan(name) != self.nodes.vlan(first));
+        if let Some(other) = apart {
+            return Err(FabricError::Segments { one: first.clone(), other: other.clone() });
         }
         let from = places.get(first).and_then(|(port, _)| self.index.position(port.switch));
         let distances = from.map(|from| self.index.distances(from)).unwrap_or_default();

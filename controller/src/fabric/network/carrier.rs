@@ -7,7 +7,6 @@ use super::floods::Floods;
 use super::hosts::Hosts;
 use crate::fabric::api::{HostLimits, HostView, MacAddr};
 use crate::fabric::frames::arp;
-use crate::fabric::frames::vlan::Vlan;
 use crate::fabric::intent::hosts::HostKey;
 use crate::fabric::switch::channel::SwitchInfo;
 use cool_machine::{Duration, Time, earliest};
@@ -178,9 +177,9 @@ impl Network {
     pub(super) fn place_hosts(&mut self, now: Time, hosts: &BTreeSet<HostKey>) {
         for key in hosts {
             let Some(carrier) = &mut self.carrier else { return };
-            // What is for a node is known by its PMAC.
-            let own = self.nodes.with_mac(key.mac).is_none();
-            let port = carrier.hosts.get(*key).map(|host| host.port).filter(|_| own);
+            // What is for a node, in its own segment, is known by its PMAC.
+            let node = self.nodes.with_mac(key.mac).is_some_and(|name| self.nodes.vlan(name) == key.vlan);
+            let port = carrier.hosts.get(*key).map(|host| host.port).filter(|_| !node);
             let place = port.and_then(|port| Some((port, self.racks.number(port.switch)?)));
             match (carrier.placed.get(key), place) {
                 (Some(Placement::At(before)), Some((port, _))) if *before == port => {}
@@ -226,30 +225,34 @@ impl Network {
                 continue;
             };
             carrier.edges.touch(port);
+            let vlan = self.nodes.vlan(name);
             for key in carrier.hosts.with_mac(node.mac) {
-                carrier.hosts.forget(key);
-                became.push((node.ip, name.clone(), port));
+                carrier.hosts.touch(key);
+                if key.vlan == vlan {
+                    carrier.hosts.forget(key);
+                    became.push((node.ip, name.clone(), port));
+                }
             }
         }
         for (ip, name, port) in became {
             if let Some(pmac) = self.pmac_at(port) {
                 info!(node = name, "a host has become a node");
-                self.announce(now, port, arp::announcement(ip, pmac));
+                let frame = self.nodes.vlan(&name).put(arp::announcement(ip, pmac));
+                self.announce(now, port, frame);
             }
         }
     }
 
     /// An agent has ended, and its node may go on as a host: whoever knows it by its PMAC hears its own address.
-    pub(super) fn node_left(&mut self, now: Time, ip: Ipv4Addr, mac: MacAddr, port: Option<Port>) {
+    pub(super) fn node_left(&mut self, now: Time, ip: Ipv4Addr, key: HostKey, port: Option<Port>) {
         let Some(carrier) = &mut self.carrier else { return };
-        for key in carrier.hosts.with_mac(mac) {
+        for key in carrier.hosts.with_mac(key.mac) {
             carrier.hosts.touch(key);
         }
         let Some(port) = port else { return };
         carrier.edges.touch(port);
-        let key = HostKey { mac, vlan: Vlan(None) };
         carrier.hosts.heard(now, port, key, Some(ip.into()));
-        self.announce(now, port, arp::announcement(ip, mac));
+        self.announce(now, port, key.vlan.put(arp::announcement(ip, key.mac)));
     }
 
     /// What hosts do that they should not, in words.

@@ -99,7 +99,7 @@ impl Network {
                 continue;
             };
             if let Some(rack) = self.racks.number(port.switch) {
-                self.intent.place(node, rack, port);
+                self.intent.place(node, self.nodes.vlan(name), rack, port);
             }
             if self.nodes.locate(name, port) {
                 self.announce_move(name, port);

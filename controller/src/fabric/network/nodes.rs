@@ -1,6 +1,7 @@
 //! The registered nodes: by name, by address, and where each was located last.
 
 use crate::fabric::api::{FabricError, MacAddr, NodeRegistration};
+use crate::fabric::frames::vlan::Vlan;
 use cool_topology::Port;
 use cool_types::{NODE_NAME_RULE, check_node_name};
 use core::net::Ipv4Addr;
@@ -13,6 +14,8 @@ pub(crate) struct Nodes {
     by_ip: BTreeMap<Ipv4Addr, String>,
     by_mac: BTreeMap<MacAddr, String>,
     places: BTreeMap<String, Port>,
+    /// The segments of those that are not in that of untagged frames, by what their LLDP says.
+    vlans: BTreeMap<String, Vlan>,
     revision: u64,
 }
 
@@ -45,6 +48,7 @@ impl Nodes {
         self.by_ip.remove(&node.ip);
         self.by_mac.remove(&node.mac);
         self.places.remove(name);
+        self.vlans.remove(name);
         self.revision += 1;
         true
     }
@@ -54,14 +58,28 @@ impl Nodes {
         self.places.insert(name.to_owned(), port).is_some_and(|before| before != port)
     }
 
+    /// Notes in which segment a node is; returns whether that is another one.
+    pub(crate) fn note_vlan(&mut self, name: &str, vlan: Vlan) -> bool {
+        if self.vlan(name) == vlan {
+            return false;
+        }
+        self.vlans.insert(name.to_owned(), vlan);
+        true
+    }
+
+    /// The segment that a node is in.
+    pub(crate) fn vlan(&self, name: &str) -> Vlan {
+        self.vlans.get(name).copied().unwrap_or_default()
+    }
+
     /// The node of this name.
     pub(crate) fn get(&self, name: &str) -> Option<&NodeRegistration> {
         self.by_name.get(name)
     }
 
-    /// The name of the node that has this address.
-    pub(crate) fn with_ip(&self, ip: Ipv4Addr) -> Option<&str> {
-        self.by_ip.get(&ip).map(String::as_str)
+    /// The name of the node that has this address in a segment.
+    pub(crate) fn with_ip(&self, vlan: Vlan, ip: Ipv4Addr) -> Option<&str> {
+        self.by_ip.get(&ip).map(String::as_str).filter(|name| self.vlan(name) == vlan)
     }
 
     /// The name of the node that has this Ethernet address.

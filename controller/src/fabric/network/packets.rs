@@ -7,11 +7,12 @@ use super::floods::{Arrival, Purpose};
 use super::hosts::Heard;
 use super::switches::Switch;
 use crate::fabric::api::{MacAddr, Unicast};
-use crate::fabric::frames::vlan::Tag;
+use crate::fabric::frames::vlan::{Tag, Vlan};
 use crate::fabric::frames::{arp, ethertype, pmac, vlan};
 use crate::fabric::intent::hosts::HostKey;
 use cool_machine::{Machine, Time};
 use cool_topology::discovery::Input;
+use cool_topology::lldp::Announcement;
 use cool_topology::{DatapathId, Port, lldp};
 use core::net::IpAddr;
 use std::collections::BTreeMap;
@@ -34,6 +35,8 @@ impl Network {
                 let refused = self.discovery.refused();
                 if refused != before {
                     self.telemetry.refused_lldp(refused);
+                } else {
+                    self.note_vlan(port, tag.vlan(), &plain);
                 }
             }
             Some(kind) if self.config.unicast == Unicast::Routed => {
@@ -45,6 +48,16 @@ impl Network {
                 }
             }
             _ => {}
+        }
+    }
+
+    /// A node is in the segment in which its own LLDP is heard, this frame.
+    fn note_vlan(&mut self, port: Port, vlan: Vlan, frame: &[u8]) {
+        let Some(name) = self.node_at(port).filter(|name| self.nodes.vlan(name) != vlan) else { return };
+        let heard = Announcement::decode(frame).map(|unverified| unverified.announcement);
+        if matches!(heard, Ok(Announcement::Node { name: heard, .. }) if heard == name) {
+            self.nodes.note_vlan(&name, vlan);
+            self.changes.nodes.insert(name);
         }
     }
 
@@ -75,14 +88,14 @@ impl Network {
         if carried && !self.hear(now, port, key, address) {
             return;
         }
-        if !arp.reply && self.nodes.with_ip(arp.target_ip).is_some() {
+        if !arp.reply && self.nodes.with_ip(key.vlan, arp.target_ip).is_some() {
             return self.answer_arp(port, tag, &arp);
         }
         if !carried {
             return;
         }
         // Nodes are known to others by their PMACs.
-        let arp = arp::Arp { sender: self.shown(arp.sender), ..arp };
+        let arp = arp::Arp { sender: self.shown(key), ..arp };
         let Some(carrier) = &mut self.carrier else { return };
         if arp.reply && arp.target == ASKER {
             return;
@@ -100,7 +113,7 @@ impl Network {
 
     /// Answers for the node asked for with its PMAC.
     fn answer_arp(&self, port: Port, tag: Tag, request: &arp::Arp) {
-        let Some(name) = self.nodes.with_ip(request.target_ip) else { return };
+        let Some(name) = self.nodes.with_ip(tag.vlan(), request.target_ip) else { return };
         let Some(target) = self.discovery.graph().host(name) else {
             debug!(%port, node = name, "ARP request for a node that is not located yet");
             return;
@@ -120,7 +133,7 @@ impl Network {
             return false;
         }
         let holder = match address {
-            Some(IpAddr::V4(ip)) => self.nodes.with_ip(ip),
+            Some(IpAddr::V4(ip)) => self.nodes.with_ip(key.vlan, ip),
             _ => None,
         };
         let node = self.nodes.with_mac(key.mac);
@@ -131,8 +144,9 @@ impl Network {
             self.note(now, port, notice);
             return false;
         }
-        // Of a node only what its agent has not said is to be kept: further addresses.
-        if node.is_some() && (address.is_none() || holder.is_some()) {
+        // Of a node, in its own segment, only what its agent has not said is to be kept: further addresses.
+        let own = node.is_some_and(|name| self.nodes.vlan(name) == key.vlan);
+        if own && (address.is_none() || holder.is_some()) {
             return true;
         }
         let Some(carrier) = &mut self.carrier else { return false };
@@ -172,10 +186,16 @@ impl Network {
     ) {
         let Some(carrier) = &self.carrier else { return };
         let host = HostKey { mac: to, vlan: tag.vlan() };
-        let node = self.nodes.with_mac(to).and_then(|name| self.discovery.graph().host(name));
+        let in_segment = |name: &&str| self.nodes.vlan(name) == host.vlan;
+        let node = self.nodes.with_mac(to).filter(in_segment);
+        let node = node.and_then(|name| self.discovery.graph().host(name));
         let place = match pmac::port(to, |rack| self.tors.get(&rack).copied()) {
             // Only a node has one.
-            Some(port) => self.node_at(port).and_then(|name| Some((port, self.nodes.get(&name)?.mac))),
+            Some(port) => {
+                let node = self.node_at(port).filter(|name| in_segment(&name.as_str()));
+                let Some(node) = node.and_then(|name| self.nodes.get(&name)) else { return };
+                Some((port, node.mac))
+            }
             None if pmac::rack(to).is_some() => return,
             None => node.or_else(|| carrier.hosts.get(host).map(|host| host.port)).map(|port| (port, to)),
         };
@@ -218,19 +238,20 @@ impl Network {
         pmac::of(self.racks.number(port.switch)?, port.number)
     }
 
-    /// The address by which others know who has this one.
-    fn shown(&self, mac: MacAddr) -> MacAddr {
-        let node = self.nodes.with_mac(mac).and_then(|name| self.discovery.graph().host(name));
-        node.and_then(|port| self.pmac_at(port)).unwrap_or(mac)
+    /// The address by which others of its segment know who has this one.
+    fn shown(&self, key: HostKey) -> MacAddr {
+        let node = self.nodes.with_mac(key.mac).filter(|name| self.nodes.vlan(name) == key.vlan);
+        let port = node.and_then(|name| self.discovery.graph().host(name));
+        port.and_then(|port| self.pmac_at(port)).unwrap_or(key.mac)
     }
 
     /// A node is at another place: whoever knows its PMAC hears the new one.
-    pub(crate) fn announce_move(&self, node: &str, place: Port) {
+    pub(crate) fn announce_move(&self, name: &str, place: Port) {
         if self.config.unicast == Unicast::Normal {
             return;
         }
-        let (Some(node), Some(pmac)) = (self.nodes.get(node), self.pmac_at(place)) else { return };
-        let frame = arp::announcement(node.ip, pmac);
+        let (Some(node), Some(pmac)) = (self.nodes.get(name), self.pmac_at(place)) else { return };
+        let frame = self.nodes.vlan(name).put(arp::announcement(node.ip, pmac));
         for (_, port) in self.discovery.graph().hosts().filter(|(_, port)| *port != place) {
             self.send(port, frame.clone());
         }
@@ -262,7 +283,7 @@ impl Network {
         }
         for (name, place) in self.discovery.graph().hosts() {
             let Some(node) = self.nodes.get(name) else { continue };
-            let frame = arp::announcement(node.ip, node.mac);
+            let frame = self.nodes.vlan(name).put(arp::announcement(node.ip, node.mac));
             for end in ends.get(&place.switch).into_iter().flatten() {
                 self.send(*end, frame.clone());
             }

@@ -295,7 +295,7 @@ fn routes_to_a_switch_that_comes_back_late_stay_and_those_of_a_node_that_leaves_
     second.connect(dpid(3), late.switch);
     second.intervals(2);
     assert_eq!((with_route_to(&second, 2), with_route_to(&second, 0)), (vec![1, 2, 4], vec![2, 3, 4]));
-    let place = FlowKey::new(30_010, Match::new().eth_dst(pmac::of(0, 3).unwrap()));
+    let place = FlowKey::new(30_010, Match::new().eth_dst(pmac::of(0, 3).unwrap()).vlan_vid(VlanId::NONE));
     let placed = |world: &World| world.devices[&dpid(1)].switch.tables().flows.contains_key(&place);
     assert!(placed(&second));
     second.ask(|reply| Call::Unregister("h1".into(), reply)).try_recv().unwrap().unwrap();

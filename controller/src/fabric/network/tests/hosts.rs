@@ -3,6 +3,7 @@
 use super::world::{World, at, dpid, node, ring};
 use super::*;
 use crate::fabric::frames::arp::Arp;
+use crate::fabric::frames::vlan::Vlan;
 
 /// The ring, in which hosts 2 and 7 have no agent.
 fn world() -> World {
@@ -244,4 +245,60 @@ fn a_host_becomes_a_node_and_a_node_a_host() {
     world.ask(|reply| Call::Unregister("h7".into(), reply)).try_recv().unwrap().unwrap();
     assert_eq!((hosts(&mut world).len(), arrives(&world, 2, pmac).len()), (2, 0));
     assert_eq!(arrives(&world, 2, node(7).mac), ["h7"]);
+}
+
+/// The nodes' data interfaces are in these VLANs: so their LLDP is tagged, and heard once like that.
+fn tagged(world: &mut World, tags: &[(u8, u16)]) {
+    for (n, vlan) in tags {
+        let NodeRegistration { name, mac, lldp_key, .. } = node(*n);
+        let number = world.now.as_nanos() + 2;
+        let frame = Announcement::Node { name, mac }.encode(mac, &lldp_key, number).unwrap();
+        says(world, *n, Vlan(Some(*vlan)).put(frame));
+    }
+}
+
+#[test]
+fn vlans_stay_apart_also_where_addresses_are_the_same() {
+    let mut world = acquainted();
+    tagged(&mut world, &[(1, 10), (5, 20)]);
+    let question = |from: u8, to: u8, vlan| Vlan(vlan).put(arp(from, to, false).frame(MacAddr::broadcast()));
+    // For a node only in its own segment.
+    assert_eq!(ports(&says(&mut world, 2, question(2, 1, Some(10)))), [at(1, 4)]);
+    for (to, vlan) in [(1, None), (1, Some(20)), (5, Some(10))] {
+        assert_eq!(says(&mut world, 2, question(2, to, vlan)).len(), 7, "{to} {vlan:?}");
+    }
+    // Another host may have a node's address in a VLAN of its own, and is known by its own Ethernet address there.
+    let claim = Arp { reply: true, sender_ip: node(1).ip, ..arp(7, 2, true) };
+    says(&mut world, 7, Vlan(Some(30)).put(claim.frame(MacAddr::broadcast())));
+    assert_eq!(ports(&says(&mut world, 2, question(2, 1, Some(30)))), [at(4, 3)]);
+    let arrives = |world: &World, eth_dst, vlan| {
+        let vlan = Vlan(vlan).field();
+        let (eth_type, ipv4_src, ipv4_dst) = (EtherType::IPV4, node(2).ip, Ipv4Addr::UNSPECIFIED);
+        let arrivals = world.model().send(at(1, 4), Packet { eth_dst, vlan, eth_type, ipv4_src, ipv4_dst });
+        arrivals.hosts.into_iter().map(|(host, _)| host).collect::<Vec<_>>()
+    };
+    let pmacs = [1, 3, 5].map(|n| (n, world.network.pmac_at(place(&world, n)).unwrap()));
+    let pmacs = BTreeMap::from(pmacs);
+    for (n, vlan) in [(1, Some(10)), (5, Some(20)), (3, None)] {
+        for other in [None, Some(10), Some(20), Some(30)] {
+            let expected = if other == vlan { vec![format!("h{n}")] } else { vec![] };
+            assert_eq!(arrives(&world, pmacs[&n], other), expected, "{n} {other:?}");
+        }
+    }
+    for (vlan, expected) in [(None, 1), (Some(30), 1), (Some(10), 0)] {
+        assert_eq!(arrives(&world, node(7).mac, vlan).len(), expected, "{vlan:?}");
+    }
+    // Nor by the controller.
+    let frame =
+        |vlan| Vlan(vlan).put([&pmacs[&1].octets()[..], &node(2).mac.octets(), &[8, 0], &[7; 46]].concat());
+    let (own, other) = (frame(Some(10)), frame(Some(20)));
+    assert_eq!(ports(&says(&mut world, 2, own)), [at(1, 3)]);
+    assert_eq!(says(&mut world, 2, other), []);
+    let error = world.group(9, &[1, 3]).try_recv().unwrap().unwrap_err();
+    assert_eq!(error, FabricError::Segments { one: "h1".into(), other: "h3".into() });
+    // What somebody else says with another tag moves no node.
+    let foreign = Announcement::Node { name: "h1".into(), mac: node(1).mac };
+    let frame = foreign.encode(node(1).mac, &[99; 32].into(), u64::MAX).unwrap();
+    says(&mut world, 1, Vlan(Some(20)).put(frame));
+    assert_eq!(arrives(&world, pmacs[&1], Some(10)), ["h1"]);
 }
