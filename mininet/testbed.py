@@ -360,7 +360,8 @@ class Testbed:
 
     def all_of_it(self):
         """What `found` tells when nothing is missing."""
-        return len(self.network.net.hosts) - len(self.without_agent), len(self.network.uplinks())
+        uplinks = [link for link in self.description["links"] if link["kind"] == "uplink"]
+        return len(self.description["hosts"]) - len(self.without_agent), len(uplinks)
 
     def whole(self):
         """Whether the controller has located every host with an agent and found every link."""
