@@ -71,7 +71,7 @@ impl Description {
         }
         let first_incarnation = nodes.iter().map(|node| node.incarnation).min()?;
         Some(Description {
-            group: Some(Group { members: Vec::new(), trees: trees(group), ..head(group) }),
+            group: Some(head(group)),
             ranks: joined(ranks),
             first_incarnation,
             later_incarnations: nodes.iter().map(|node| node.incarnation - first_incarnation).collect(),
@@ -187,7 +187,7 @@ impl ToldGroup {
     }
 }
 
-/// The group without what stands elsewhere.
+/// The group without its members, which stand elsewhere.
 fn head(group: &Group) -> Group {
     let Group {
         id,
@@ -204,7 +204,7 @@ fn head(group: &Group) -> Group {
         id,
         epoch,
         members: Vec::new(),
-        trees: Vec::new(),
+        trees: trees(group),
         chunk_bytes,
         host_bytes_per_second,
         uplink_bytes_per_second,

@@ -65,9 +65,8 @@ impl GroupKeys {
     /// # Errors
     /// If all have to, or some encrypt and some do not.
     pub fn of(&self, (group, epoch): (u64, u32), places: &[Place]) -> Result<Option<TaggedBy>, KeyError> {
-        let encrypts = |place: &Place| place.session.agent.has(features::ENCRYPTION);
-        let encrypted = places.iter().all(encrypts);
-        if !encrypted && places.iter().any(encrypts) {
+        let encrypted = all_have(places, features::ENCRYPTION);
+        if !encrypted && places.iter().any(|place| place.session.agent.has(features::ENCRYPTION)) {
             let [encrypted, plain] = [true, false].map(|has| nodes(places, features::ENCRYPTION, has));
             return Err(KeyError::Mixed { encrypted, plain });
         }
@@ -88,9 +87,13 @@ impl GroupKeys {
     /// Whether the agents of a group are too many for each to know the keys of all, and can do without.
     fn proves(&self, places: &[Place]) -> bool {
         let nodes: BTreeSet<u32> = places.iter().map(|place| place.session.number).collect();
-        let can = |place: &Place| place.session.agent.has(features::DESCRIPTIONS);
-        nodes.len() > self.mesh_nodes as usize && places.iter().all(can)
+        nodes.len() > self.mesh_nodes as usize && all_have(places, features::DESCRIPTIONS)
     }
+}
+
+/// Whether the agents of all places have a feature.
+pub(super) fn all_have(places: &[Place], feature: u64) -> bool {
+    places.iter().all(|place| place.session.agent.has(feature))
 }
 
 /// The nodes of a group whose agents have a feature, or have it not.

@@ -85,8 +85,7 @@ pub fn describe(
 
 /// What the agents of a group are told: its description, encoded once for all, if they know what that is.
 fn told(group: &Group, places: &[Place]) -> Body {
-    let known = places.iter().all(|place| place.session.agent.has(features::DESCRIPTIONS));
-    match known.then(|| Description::of(group)).flatten() {
+    match keys::all_have(places, features::DESCRIPTIONS).then(|| Description::of(group)).flatten() {
         Some(description) => Body::Description(description.encode_to_vec().into()),
         None => Body::Group(group.clone()),
     }

@@ -1,7 +1,7 @@
 //! The [handshake] of two agents over a connection that was just made, before the engine hears of it.
 
 use super::cipher::AesGcm;
-use super::group_keys::GroupKeys;
+use super::keyring::Keyring;
 use cool_transport::unicast::AgentId;
 use cool_transport::unicast::handshake::{
     self, Ephemeral, Established, HELLO_HEAD, HELLO_MAX, Initiator, NONCE, PUBLIC_KEY, PeerKey, Responder,
@@ -39,7 +39,7 @@ pub(super) struct LinkSecurity {
     pub(super) me: AgentId,
     pub(super) key: Key,
     /// Of groups in which it has no key of its own.
-    pub(super) groups: GroupKeys,
+    pub(super) groups: Keyring,
     pub(super) encrypt: bool,
 }
 

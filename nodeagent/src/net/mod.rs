@@ -12,8 +12,8 @@ mod cipher;
 mod congestion;
 mod driver;
 mod engine_host;
-mod group_keys;
 mod handshake;
+mod keyring;
 mod memories;
 mod sockopt;
 mod strangers;
@@ -30,8 +30,8 @@ use cool_engine::{AgentId, ConnectionId, NodeId, Prepared, WorkId};
 use cool_types::Key;
 use driver::Driver;
 use engine_host::{Counters, EngineHost};
-use group_keys::GroupKeys;
 use handshake::{LinkSecurity, Records};
+use keyring::Keyring;
 use std::net::{Ipv4Addr, SocketAddrV4};
 use std::sync::Arc;
 use std::time::SystemTime;
@@ -119,7 +119,7 @@ pub(crate) fn start(
     let security = LinkSecurity {
         me: me.clone(),
         key: key.clone(),
-        groups: GroupKeys::default(),
+        groups: Keyring::default(),
         encrypt: config.encrypt,
     };
     let host =

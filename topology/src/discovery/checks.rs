@@ -120,7 +120,6 @@ impl Discovery {
         Ok(Some(unverified.announcement))
     }
 
-    /// The node that lives at a port.
     /// The node whose LLDP a port hears.
     pub fn node_at(&self, port: Port) -> Option<String> {
         match self.ports.get(&port)?.neighbour.as_ref()? {

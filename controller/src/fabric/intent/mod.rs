@@ -68,7 +68,7 @@ pub(crate) fn is_of_link(cookie: u64) -> bool {
     cookie & 0xff00_0000 == FOR_LINK
 }
 
-/// Whether a flow is for what is said to all.
+/// Whether a flow hands Ethernet broadcasts to the controller.
 pub(crate) fn is_of_broadcasts(cookie: u64) -> bool {
     cookie & 0xff00_0000 == FOR_BROADCAST
 }

@@ -17,10 +17,10 @@ use tracing::{info, warn};
 
 /// As whom the controller asks hosts whether they are there.
 pub(super) const ASKER: MacAddr = MacAddr(0x02, 0xc1, 0, 0, 0, 1);
-/// How long a notice stays after its cause was last seen.
-const NOTICED: Duration = Duration::from_secs(60);
-/// Ports of which there may be notices.
-const MAX_NOTICES: usize = 64;
+/// How long a warning stays after its cause was last seen.
+const WARNED: Duration = Duration::from_secs(60);
+/// Ports of which there may be warnings.
+const MAX_WARNINGS: usize = 64;
 
 /// The hosts, and what is done for them.
 #[derive(Debug)]
@@ -30,8 +30,8 @@ pub(crate) struct Carrier {
     pub(super) floods: Floods,
     placed: BTreeMap<HostKey, Placement>,
     /// What hosts do that they should not, and until when it is told, by port.
-    notices: BTreeMap<Port, (Notice, Time)>,
-    noticed: u64,
+    warnings: BTreeMap<Port, (HostWarning, Time)>,
+    warnings_revision: u64,
 }
 
 /// What switches are told of a host.
@@ -44,7 +44,7 @@ enum Placement {
 
 /// Why what comes by a port is not carried.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Notice {
+pub(super) enum HostWarning {
     /// A host says that it has an address of a node that is elsewhere.
     TakesNode(HostKey, String),
     TooMany,
@@ -60,16 +60,16 @@ impl Carrier {
             edges: EdgePorts::default(),
             floods: Floods::default(),
             placed: BTreeMap::new(),
-            notices: BTreeMap::new(),
-            noticed: 0,
+            warnings: BTreeMap::new(),
+            warnings_revision: 0,
         }
     }
 
     pub(super) fn port_down(&mut self, port: Port) {
         self.edges.port_down(port);
         self.hosts.port_down(port);
-        if self.floods.port_down(port) | self.notices.remove(&port).is_some() {
-            self.noticed += 1;
+        if self.floods.port_down(port) | self.warnings.remove(&port).is_some() {
+            self.warnings_revision += 1;
         }
     }
 
@@ -80,40 +80,40 @@ impl Carrier {
 
     /// Counts the changes that a snapshot of the network shows.
     pub(super) fn revision(&self) -> u64 {
-        self.hosts.revision() + self.noticed
+        self.hosts.revision() + self.warnings_revision
     }
 
     pub(super) fn deadline(&self) -> Option<Time> {
-        let notices = self.notices.values().map(|(_, until)| *until).min();
+        let warnings = self.warnings.values().map(|(_, until)| *until).min();
         let withdrawn = self.placed.values().filter_map(|placement| match placement {
             Placement::Withdrawn(until) => Some(*until),
             Placement::At(_) => None,
         });
-        let own = [self.hosts.deadline(), self.edges.deadline(), self.floods.deadline(), notices];
+        let own = [self.hosts.deadline(), self.edges.deadline(), self.floods.deadline(), warnings];
         own.into_iter().chain(withdrawn.map(Some)).fold(None, earliest)
     }
 
     /// Notes why something is not carried; returns whether that is new.
-    pub(super) fn note(&mut self, now: Time, port: Port, notice: Notice) -> bool {
-        let until = now + NOTICED;
-        let before = self.notices.get_mut(&port);
+    pub(super) fn note(&mut self, now: Time, port: Port, warning: HostWarning) -> bool {
+        let until = now + WARNED;
+        let before = self.warnings.get_mut(&port);
         if let Some((same, then)) = before
-            && *same == notice
+            && *same == warning
         {
             *then = until;
             return false;
         }
-        if self.notices.len() >= MAX_NOTICES && !self.notices.contains_key(&port) {
+        if self.warnings.len() >= MAX_WARNINGS && !self.warnings.contains_key(&port) {
             return false;
         }
-        self.noticed += 1;
-        self.notices.insert(port, (notice, until)).is_none()
+        self.warnings_revision += 1;
+        self.warnings.insert(port, (warning, until)).is_none()
     }
 
-    fn forget_notices(&mut self, now: Time) {
-        let before = self.notices.len();
-        self.notices.retain(|_, (_, until)| *until > now);
-        self.noticed += u64::from(self.notices.len() < before);
+    fn forget_warnings(&mut self, now: Time) {
+        let before = self.warnings.len();
+        self.warnings.retain(|_, (_, until)| *until > now);
+        self.warnings_revision += u64::from(self.warnings.len() < before);
     }
 
     pub(super) fn views(&self) -> Vec<HostView> {
@@ -143,10 +143,10 @@ impl Network {
     pub(super) fn pass_time_of_hosts(&mut self, now: Time) {
         let Some(carrier) = &mut self.carrier else { return };
         carrier.edges.pass_time(now);
-        carrier.forget_notices(now);
+        carrier.forget_warnings(now);
         while let Some(port) = carrier.floods.opened(now) {
             carrier.edges.touch(port);
-            carrier.noticed += 1;
+            carrier.warnings_revision += 1;
         }
         for (key, port, address) in carrier.hosts.pass_time(now) {
             if let IpAddr::V4(ip) = address {
@@ -258,32 +258,32 @@ impl Network {
     /// What hosts do that they should not, in words.
     pub(super) fn warnings_of_hosts(&self) -> Vec<String> {
         let Some(carrier) = &self.carrier else { return Vec::new() };
-        let told = |(port, (notice, _)): (&Port, &(Notice, Time))| self.describe(*port, notice);
-        let rounds = carrier.floods.closed().map(|port| self.describe(port, &Notice::Round));
-        carrier.notices.iter().map(told).chain(rounds).collect()
+        let told = |(port, (warning, _)): (&Port, &(HostWarning, Time))| self.describe(*port, warning);
+        let rounds = carrier.floods.closed().map(|port| self.describe(port, &HostWarning::Round));
+        carrier.warnings.iter().map(told).chain(rounds).collect()
     }
 
-    fn describe(&self, port: Port, notice: &Notice) -> String {
+    fn describe(&self, port: Port, warning: &HostWarning) -> String {
         let at = self.port_name(port);
         let limits = self.config.hosts.unwrap_or_default();
-        match notice {
-            Notice::TakesNode(key, node) => format!(
+        match warning {
+            HostWarning::TakesNode(key, node) => format!(
                 "port {at}: host {} says that it has an address of node {node}, and is not heard; give it one of its own",
                 key.mac
             ),
-            Notice::TooMany => format!(
+            HostWarning::TooMany => format!(
                 "port {at}: further hosts are not carried, there are {} of {} in all and at most {} at a port: --max-hosts, \
                  --max-hosts-per-port",
                 self.carrier.as_ref().map_or(0, |carrier| carrier.hosts.len()),
                 limits.all,
                 limits.per_port
             ),
-            Notice::MovesTooOften(key) => format!(
+            HostWarning::MovesTooOften(key) => format!(
                 "port {at}: host {} is heard at another port as well; see whether two hosts have its address, or a cable \
                  makes a loop",
                 key.mac
             ),
-            Notice::Round => format!(
+            HostWarning::Round => format!(
                 "port {at} is closed to hosts: what is said to all at other ports comes in by it, so it leads to another \
                  port by a switch that hears no LLDP"
             ),
@@ -291,18 +291,18 @@ impl Network {
     }
 
     /// Notes why something is not carried, and tells it once.
-    pub(super) fn note(&mut self, now: Time, port: Port, notice: Notice) {
+    pub(super) fn note(&mut self, now: Time, port: Port, warning: HostWarning) {
         let Some(carrier) = &mut self.carrier else { return };
         // Closed ports are known as such.
-        let is_new = match notice {
-            Notice::Round => {
-                carrier.noticed += 1;
+        let is_new = match warning {
+            HostWarning::Round => {
+                carrier.warnings_revision += 1;
                 true
             }
-            _ => carrier.note(now, port, notice.clone()),
+            _ => carrier.note(now, port, warning.clone()),
         };
         if is_new {
-            warn!("{}", self.describe(port, &notice));
+            warn!("{}", self.describe(port, &warning));
         }
     }
 }

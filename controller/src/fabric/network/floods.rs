@@ -5,8 +5,8 @@
 //! one comes in by the other. Whoever sees that closes the other one.
 
 use super::deadlines::Deadlines;
-use crate::fabric::switch::metering::Policer;
-use cool_machine::{Duration, Time, earliest};
+use crate::fabric::switch::metering::{BURST_SECONDS, Policer};
+use cool_machine::{Duration, Time};
 use cool_topology::Port;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -40,8 +40,8 @@ struct Sent {
 #[derive(Debug)]
 pub(crate) struct Floods {
     ports: Policer<Port>,
-    /// What is left in all, in copies, and when that was.
-    left: BTreeMap<Purpose, (f64, Time)>,
+    /// What there may be in all, in copies.
+    copies: Policer<Purpose>,
     sent: BTreeMap<u64, Sent>,
     /// When each of these was sent, oldest first.
     order: VecDeque<(Time, u64)>,
@@ -53,7 +53,7 @@ impl Default for Floods {
     fn default() -> Floods {
         Floods {
             ports: Policer::new(PER_PORT),
-            left: BTreeMap::new(),
+            copies: Policer::new(COPIES),
             sent: BTreeMap::new(),
             order: VecDeque::new(),
             closed: BTreeSet::new(),
@@ -103,16 +103,12 @@ impl Floods {
         copies: usize,
     ) -> bool {
         self.forget(now);
-        let most = 2.0 * f64::from(COPIES);
-        let (left, then) = self.left.entry(purpose).or_insert((most, now));
-        *left = (*left + (now - *then).as_secs_f64() * f64::from(COPIES)).min(most);
-        *then = now;
         // What is larger than all that can be left goes when all is.
-        let cost = (copies.max(LEAST) as f64).min(most);
-        if *left < cost || !self.ports.admit(now, from) {
+        let cost = copies.clamp(LEAST, (BURST_SECONDS * COPIES) as usize) as u32;
+        if !self.copies.has_room(now, purpose, cost) || !self.ports.admit(now, from) {
             return false;
         }
-        *left -= cost;
+        self.copies.take(purpose, cost);
         let digest = digest(frame);
         if self.sent.insert(digest, Sent { from, round: false }).is_none() {
             self.order.push_back((now, digest));
@@ -155,7 +151,7 @@ impl Floods {
 
     /// When the next may be.
     pub(crate) fn deadline(&self) -> Option<Time> {
-        earliest(self.opening.next(), None)
+        self.opening.next()
     }
 }
 

@@ -2,7 +2,7 @@
 //! what hosts without an agent say to all or to somebody who is not known.
 
 use super::Network;
-use super::carrier::{ASKER, Notice};
+use super::carrier::{ASKER, HostWarning};
 use super::floods::{Arrival, Purpose};
 use super::hosts::Heard;
 use super::switches::Switch;
@@ -74,7 +74,7 @@ impl Network {
             Arrival::Closes => {
                 carrier.edges.touch(port);
                 carrier.hosts.port_down(port);
-                self.note(now, port, Notice::Round);
+                self.note(now, port, HostWarning::Round);
                 false
             }
         }
@@ -140,8 +140,8 @@ impl Network {
         let at = |name: &str| self.discovery.graph().host(name) == Some(port);
         let taken = node.filter(|name| !at(name)).or(holder.filter(|name| node != Some(*name)));
         if let Some(name) = taken {
-            let notice = Notice::TakesNode(key, name.to_owned());
-            self.note(now, port, notice);
+            let warning = HostWarning::TakesNode(key, name.to_owned());
+            self.note(now, port, warning);
             return false;
         }
         // Of a node, in its own segment, only what its agent has not said is to be kept: further addresses.
@@ -150,12 +150,12 @@ impl Network {
             return true;
         }
         let Some(carrier) = &mut self.carrier else { return false };
-        let notice = match carrier.hosts.heard(now, port, key, address) {
+        let warning = match carrier.hosts.heard(now, port, key, address) {
             Heard::Believed => return true,
-            Heard::TooMany => Notice::TooMany,
-            Heard::MovesTooOften => Notice::MovesTooOften(key),
+            Heard::TooMany => HostWarning::TooMany,
+            Heard::MovesTooOften => HostWarning::MovesTooOften(key),
         };
-        self.note(now, port, notice);
+        self.note(now, port, warning);
         false
     }
 

@@ -16,7 +16,7 @@ use rs_openflow::{
 use std::collections::{BTreeMap, BTreeSet};
 
 /// What a port may hand in at once, in seconds of its rate.
-const BURST_SECONDS: u32 = 2;
+pub(crate) const BURST_SECONDS: u32 = 2;
 /// The number of the meter for what nodes say to all.
 const BROADCASTS: u32 = 1;
 /// The highest number that a meter can have.
@@ -145,23 +145,35 @@ pub(crate) struct Policer<P> {
     dropped: u64,
 }
 
-impl<P: Ord> Policer<P> {
+impl<P: Copy + Ord> Policer<P> {
     pub(crate) fn new(rate: u32) -> Policer<P> {
         Policer { cost: Duration::from_secs(1) / rate.max(1), ports: BTreeMap::new(), dropped: 0 }
     }
 
     /// Whether a packet is taken in.
     pub(crate) fn admit(&mut self, now: Time, port: P) -> bool {
+        let admitted = self.has_room(now, port, 1);
+        match admitted {
+            true => self.take(port, 1),
+            false => self.dropped += 1,
+        }
+        admitted
+    }
+
+    /// Whether as many packets would be taken in at once.
+    pub(crate) fn has_room(&mut self, now: Time, port: P, packets: u32) -> bool {
         let most = Duration::from_secs(BURST_SECONDS.into());
         let (left, then) = self.ports.entry(port).or_insert((most, now));
         *left = (*left + (now - *then)).min(most);
         *then = now;
-        let rest = left.checked_sub(self.cost);
-        match rest {
-            Some(rest) => *left = rest,
-            None => self.dropped += 1,
+        *left >= self.cost * packets
+    }
+
+    /// Takes packets in for which there is room.
+    pub(crate) fn take(&mut self, port: P, packets: u32) {
+        if let Some((left, _)) = self.ports.get_mut(&port) {
+            *left = left.saturating_sub(self.cost * packets);
         }
-        rest.is_some()
     }
 
     /// A port is gone.

@@ -9,7 +9,7 @@ const RELEASED_MAX: usize = 64;
 
 /// The keys, by the groups' numbers and epochs. Clones share them.
 #[derive(Clone, Debug, Default)]
-pub(super) struct GroupKeys(Arc<Mutex<State>>);
+pub(super) struct Keyring(Arc<Mutex<State>>);
 
 #[derive(Debug, Default)]
 struct State {
@@ -18,7 +18,7 @@ struct State {
     released: VecDeque<(u64, u32)>,
 }
 
-impl GroupKeys {
+impl Keyring {
     pub(super) fn insert(&self, group: (u64, u32), key: Key) {
         let mut state = self.lock();
         state.released.retain(|released| *released != group);
@@ -55,9 +55,9 @@ mod tests {
 
     #[test]
     fn a_key_is_good_a_while_longer_than_its_group() {
-        let keys = GroupKeys::default();
+        let keys = Keyring::default();
         let known =
-            |keys: &GroupKeys| (0..=RELEASED_MAX as u64).filter(|id| keys.get((*id, 1)).is_some()).count();
+            |keys: &Keyring| (0..=RELEASED_MAX as u64).filter(|id| keys.get((*id, 1)).is_some()).count();
         (0..=RELEASED_MAX as u64).for_each(|id| keys.insert((id, 1), [7; 32].into()));
         (0..RELEASED_MAX as u64).for_each(|id| keys.release(id));
         keys.release(0);
