@@ -28,8 +28,9 @@ from concurrent import futures
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 ROOT = os.path.dirname(HERE)
-sys.path.insert(0, os.path.join(ROOT, "mininet"))
+sys.path[:0] = [os.path.join(ROOT, "mininet"), os.path.join(ROOT, "tests")]
 import day_page  # noqa: E402
+import hostile  # noqa: E402
 import ovs  # noqa: E402
 import pair  # noqa: E402
 import testbed  # noqa: E402
@@ -39,7 +40,6 @@ from testbed import PATIENCE, wait_for  # noqa: E402
 USERS = {"ann": 4001, "bob": 4002, "carol": 4003}
 PASSWD = "".join("%s:x:%d:%d::/:/bin/sh\n" % (name, uid, uid) for name, uid in USERS.items())
 GROUP = "".join("%s:x:%d:\n" % (name, uid) for name, uid in USERS.items())
-HOSTILE = os.path.join(ROOT, "tests", "hostile.py")
 # Of agents and ranks: all nodes share the machine's processors, so longer than usual.
 PEER_TIMEOUT_MS = 10_000
 # Seconds without progress after which a call of a job fails.
@@ -73,8 +73,7 @@ class DayBed(pair.PairBed):
     def daemon(self, name, command, prefix=()):
         log = os.path.join(self.logs, name + ".log")
         if os.path.exists(log):
-            number = next(n for n in range(10_000) if not os.path.exists("%s.%d" % (log, n)))
-            os.rename(log, "%s.%d" % (log, number))
+            put_aside(log)
         return super().daemon(name, command, prefix)
 
 
@@ -133,18 +132,18 @@ class Record:
         self.say("VIOLATION: %s" % text)
 
     @contextlib.contextmanager
-    def event(self, kind, what):
-        """Something that happens and is over when all is as before it; the body may add figures."""
-        event = {"kind": kind, "what": what, "at": self.now()}
+    def event(self, kind, what, about=""):
+        """Something that happens, to a node or link perhaps, and is over when all is as before it; the body may add figures."""
+        event = {"kind": kind, "what": what, "about": about, "at": self.now()}
         self.events.append(event)
         try:
             yield event
         except (testbed.Failure, OSError, RuntimeError, subprocess.SubprocessError) as e:
             event["failed"] = str(e)
-            self.violation("%s: %s: %s" % (kind, what, e))
+            self.violation("%s: %s %s: %s" % (kind, what, about, e))
         event["until"] = self.now()
         figures = ", ".join("%s %.2f s" % pair for pair in event.get("seconds", {}).items())
-        self.say("%-12s %s (%.1f s%s)" % (kind, what, event["until"] - event["at"], figures and "; " + figures))
+        self.say("%-12s %s %s (%.1f s%s)" % (kind, what, about, event["until"] - event["at"], figures and "; " + figures))
 
 
 class Day:
@@ -153,6 +152,8 @@ class Day:
         self.over, self.closed, self.controllers = threading.Event(), threading.Event(), threading.RLock()
         self.nodes = [host.name for host in bed.network.net.hosts]
         self.places = Places(self.nodes)
+        # Nodes whose agents are to be upgraded.
+        self.old = []
 
     def run(self, alarms=None):
         """All of it, and the evening, in which alarms, if it is said, have to end within this time in seconds."""
@@ -308,9 +309,9 @@ class Day:
                 wait_for(self.bed.whole, "the network is whole")
                 self.old = draw.sample(self.nodes, len(self.nodes))
             return
-        old = getattr(self, "old", [])
-        node = old.pop() if old else draw.choice(self.nodes)
-        with self.places.maintained(node), self.record.event("agents", "%s of %s" % ("upgrade" if old else "restart", node)):
+        upgrade = bool(self.old)
+        node = self.old.pop() if upgrade else draw.choice(self.nodes)
+        with self.places.maintained(node), self.record.event("agents", "upgrade" if upgrade else "restart", node):
             for programs in (self.bed.agents, self.bed.launchers):
                 programs[node].signal(signal.SIGTERM)
                 programs[node].process.wait(PATIENCE)
@@ -336,7 +337,7 @@ class Day:
 
     def blink(self, draw):
         hosts = self.nodes if draw.random() < 0.2 else draw.sample(self.nodes, draw.randint(1, 3))
-        with self.record.event("management", "%s cut off" % ("all nodes are" if hosts is self.nodes else ", ".join(hosts))):
+        with self.record.event("management", "nodes are cut off", ", ".join(hosts)):
             for host in hosts:
                 self.bed.network.cut_management(host)
             self.over.wait(draw.uniform(3, 20))
@@ -347,7 +348,7 @@ class Day:
 
     def failed_link(self, draw):
         link, fail = draw.choice(self.bed.network.uplinks()), draw.choice([self.bed.network.cut, self.bed.network.silence])
-        with self.record.event("links", "%s-%s %s" % (*link, "goes down" if fail == self.bed.network.cut else "loses everything")):
+        with self.record.event("links", "a link goes down" if fail == self.bed.network.cut else "a link loses everything", "%s-%s" % link):
             fail(link)
             self.over.wait(draw.uniform(3, 15))
             self.bed.network.restore(link)
@@ -368,18 +369,14 @@ class Day:
         with self.controllers, self.record.event("logs", "event logs rotate"):
             for which, controller in enumerate(self.bed.pair):
                 log = self.bed.event_log(pair.NAMES[which])
-                number = next(n for n in range(10_000) if not os.path.exists("%s.%d" % (log, n)))
-                os.rename(log, "%s.%d" % (log, number))
+                put_aside(log)
                 controller.signal(signal.SIGHUP)
                 wait_for(lambda: os.path.exists(log), "%s writes a new one" % controller.name)
 
     def attack(self, draw):
-        host = self.bed.network.net.get(draw.choice(self.nodes))
-        addresses = ["%s=%s" % (h.name, h.IP()) for h in self.bed.network.net.hosts]
-        with self.record.event("hostile", "a user of %s listens, injects and floods" % host.name) as event:
-            trees = sorted({tree["address"] for group in json.loads(self.ask("groups", "--json"))["groups"] for tree in group["trees"]})
-            program = subprocess.Popen(["mnexec", "-a", str(host.pid), "/usr/bin/python3", HOSTILE, "user", ",".join(trees or ["239.255.0.1"]), *addresses],
-                                       stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        node = draw.choice(self.nodes)
+        with self.record.event("hostile", "a user of a node listens, injects and floods", node) as event:
+            program = hostile.start(self.bed, node, "user", ",".join(hostile.trees(self.bed) or ["239.255.0.1"]), *hostile.nodes(self.bed))
             self.over.wait(draw.uniform(10, 25))
             did = json.loads(program.communicate("\n", timeout=PATIENCE)[0])
             event["did"] = did
@@ -398,10 +395,8 @@ class Day:
             # What the doctor finds while something is wrong is its answer.
             if done.returncode and not (command[0] == "doctor" and done.returncode == 1 and done.stdout):
                 raise testbed.Failure("status %d: %s" % (done.returncode, done.stderr.strip()))
-            return done.stdout
         except (testbed.Failure, subprocess.TimeoutExpired) as e:
             self.record.violation("cool %s: %s" % (" ".join(command), e))
-            return '{"groups": []}'
         finally:
             self.record.answers[command[0]].append(time.monotonic() - began)
 
@@ -462,6 +457,12 @@ class Day:
                     except ValueError:
                         # kill -9 may cut the last line that a controller wrote.
                         self.record.say("%s has a line that is no JSON: %s" % (file, line[:200].strip()))
+
+
+def put_aside(log):
+    """Gives a log a name of its own, as logrotate does."""
+    number = next(n for n in range(10_000) if not os.path.exists("%s.%d" % (log, n)))
+    os.rename(log, "%s.%d" % (log, number))
 
 
 def repeat(over, pause, act):

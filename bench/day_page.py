@@ -49,7 +49,7 @@ def timeline(day):
     for bar in day["jobs"] + day["events"]:
         lane = lanes.index(bar.get("user") or bar["kind"])
         colour = WRONG if "failed" in bar else COLOURS.get(bar.get("kind"), JOB)
-        title = bar["what"] if "what" in bar else "%s on %s" % (bar["user"], " ".join(bar["nodes"]))
+        title = "%s %s" % (bar["what"], bar["about"]) if "what" in bar else "%s on %s" % (bar["user"], " ".join(bar["nodes"]))
         parts.append("<rect x='%.1f' y='%d' width='%.1f' height='%d' rx='2' fill='%s' fill-opacity='0.85'><title>%s (%.1f to %.1f s)%s</title></rect>"
                      % (x(bar["at"]), LANE * lane + 6, max(1.5, x(bar["until"]) - x(bar["at"]) - 1), LANE - 10, colour, text(title), bar["at"], bar["until"],
                         text(": " + bar["failed"]) if "failed" in bar else ""))
@@ -66,10 +66,7 @@ def kinds(day):
     """By what happened: how often, and how long until all was as before."""
     found = {}
     for event in day["events"]:
-        # Names of nodes and links are left out, so that the same things are counted together.
-        what = event["what"].split(" of ")[0] if event["kind"] == "agents" else event["what"].split(" ", 1)[-1] if event["kind"] == "links" else \
-            "nodes are cut off" if event["kind"] == "management" else "a user of a node listens, injects and floods" if event["kind"] == "hostile" else event["what"]
-        found.setdefault((event["kind"], what), []).append(event)
+        found.setdefault((event["kind"], event["what"]), []).append(event)
     rows = []
     for (kind, what), events in sorted(found.items()):
         took = [event["until"] - event["at"] for event in events]

@@ -7,6 +7,7 @@ import os
 import select
 import socket
 import struct
+import subprocess
 import sys
 
 PORT = 7420
@@ -17,6 +18,23 @@ SO_RCVBUFFORCE = 33
 PING = bytes([0xC0, 1, 3, 8]) + bytes(36)
 HEADERS = 14 + 20 + 8
 CHUNK = HEADERS + 40
+
+
+def start(bed, name, *arguments):
+    """This program on a host of a testbed."""
+    return subprocess.Popen(["mnexec", "-a", str(bed.network.net.get(name).pid), "/usr/bin/python3", os.path.abspath(__file__), *arguments],
+                            stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+
+
+def trees(bed):
+    """The addresses of the trees of all groups; none while no controller tells."""
+    told = bed.cool_json("groups") or {"groups": []}
+    return sorted({tree["address"] for group in told["groups"] for tree in group["trees"]})
+
+
+def nodes(bed):
+    """All hosts, as `user` wants them."""
+    return ["%s=%s" % (host.name, host.IP()) for host in bed.network.net.hosts]
 
 
 def done():

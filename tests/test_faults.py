@@ -67,8 +67,8 @@ def test_a_rank_that_calls_something_else_is_named_and_nothing_hangs(make_bed, c
     succeed(bed, "cool", "bench", "--ops", "bcast", "--bytes", "1000", "--reps", "1")
 
 
-def test_a_dead_agent_fails_the_job_by_name_and_the_rest_goes_on(make_bed):
-    bed = make_bed("tree:2x3")
+def kill_an_agent_under_a_job(bed):
+    """The job fails by the name of the agent's node; then the agent is there again."""
     job = subprocess.Popen(["cool", "run", "-n", "6", "--", os.path.join(bed.bin_dir, "cool-misuse"), "barriers"],
                            env=bed.environment(), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     assert "started" in job.stdout.readline()
@@ -79,6 +79,11 @@ def test_a_dead_agent_fails_the_job_by_name_and_the_rest_goes_on(make_bed):
     assert "h5" in out + err, out + err
     bed.restart_agent("h5")
     bed.wait_until_joined()
+
+
+def test_a_dead_agent_fails_the_job_by_name_and_the_rest_goes_on(make_bed):
+    bed = make_bed("tree:2x3")
+    kill_an_agent_under_a_job(bed)
     succeed(bed, "cool", "bench", "--ops", "allreduce", "--bytes", "1000", "--reps", "1")
 
 

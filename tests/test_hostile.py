@@ -5,18 +5,11 @@ import re
 import subprocess
 import urllib.request
 
+import hostile
 import pytest
-from conftest import PATIENCE, ROOT, end_agent, log_of, run, succeed, wait_for
+from conftest import PATIENCE, end_agent, log_of, run, succeed, wait_for
 
 import testbed
-
-HOSTILE = os.path.join(ROOT, "tests", "hostile.py")
-
-
-def hostile(bed, name, *arguments):
-    host = bed.network.net.get(name)
-    return subprocess.Popen(["mnexec", "-a", str(host.pid), "/usr/bin/python3", HOSTILE, *arguments],
-                            stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
 
 
 def end(attack):
@@ -34,16 +27,12 @@ def refused(bed, name):
     return {reason: int(count) for reason, count in re.findall(r'cool_agent_refused_total\{reason="(\w+)"\} (\d+)', text)}
 
 
-def trees(bed):
-    return sorted({tree["address"] for group in bed.cool_json("groups")["groups"] for tree in group["trees"]})
-
-
 def works_under(bed, attack):
     """Collectives of a job are right while a hostile program runs; what it did."""
     job = subprocess.Popen(["cool", "bench", "--ops", "bcast,allreduce,gather,barrier", "--bytes", "1K,100K,1M", "--reps", "3"],
                            env=bed.environment(), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
-    wait_for(lambda: trees(bed) or job.poll() is not None, "the job has trees")
-    attack = attack(trees(bed))
+    wait_for(lambda: hostile.trees(bed) or job.poll() is not None, "the job has trees")
+    attack = attack(hostile.trees(bed))
     out, _ = job.communicate(timeout=PATIENCE)
     did = end(attack)
     assert job.returncode == 0, out
@@ -54,8 +43,7 @@ def works_under(bed, attack):
 
 def test_a_user_of_a_member_node_hears_nothing_and_disturbs_nobody(make_bed):
     bed = make_bed("tree:2x2")
-    nodes = ["%s=%s" % (host.name, host.IP()) for host in bed.network.net.hosts]
-    did = works_under(bed, lambda trees: hostile(bed, "h2", "user", ",".join(trees), *nodes))
+    did = works_under(bed, lambda trees: hostile.start(bed, "h2", "user", ",".join(trees), *hostile.nodes(bed)))
     assert did["sent"] > 0 and did["connected"] > 0, did
     assert (did["bound"], did["heard"]) == (0, 0), did
     counts = refused(bed, "h1")
@@ -63,26 +51,10 @@ def test_a_user_of_a_member_node_hears_nothing_and_disturbs_nobody(make_bed):
     assert counts["unknown"] > 0, counts
 
 
-def test_an_agent_does_not_start_beside_another_users_sockets_at_its_port(make_bed):
-    bed = make_bed("tree:2x2")
-    end_agent(bed, "h4")
-    # With more than ten Linux lets the agent bind its port beside them.
-    taken = hostile(bed, "h4", "user", ",".join("239.77.0.%d" % n for n in range(20)), "h4=10.0.0.99")
-    bound = "/proc/%d/net/udp" % bed.network.net.get("h4").pid
-    wait_for(lambda: sum(line.split()[7] == "65534" for line in open(bound).readlines()[1:]) == 20, "it has them all")
-    bed.start_agent("h4")
-    assert bed.agents["h4"].process.wait(PATIENCE) == 1
-    bed.daemons.remove(bed.agents["h4"])
-    assert "user 65534 has a socket at 239.77.0." in log_of(bed, "h4"), log_of(bed, "h4")
-    assert end(taken)["bound"] == 20
-    bed.start_agent("h4")
-    bed.wait_until_joined()
-
-
 def test_what_is_repeated_or_changed_on_the_wire_is_refused(make_bed):
     bed = make_bed("tree:2x2")
     before = {host.name: refused(bed, host.name) for host in bed.network.net.hosts}
-    did = works_under(bed, lambda _: hostile(bed, "h1", "wire", "h1-eth0"))
+    did = works_under(bed, lambda _: hostile.start(bed, "h1", "wire", "h1-eth0"))
     assert did["repeated"] > 0, did
     counts = {name: {reason: count - before[name][reason] for reason, count in refused(bed, name).items()} for name in before}
     others = [counts[name] for name in counts if name != "h1"]
@@ -100,7 +72,7 @@ def test_who_sees_the_wire_reads_what_passes_unless_agents_encrypt(make_bed, enc
     plans = {"udp": "multicast", "tcp": "flat:chain"}
     found = {}
     for protocol, plan in plans.items():
-        reader = hostile(bed, "h2", "read", "h2-eth0", TEXT.strip())
+        reader = hostile.start(bed, "h2", "read", "h2-eth0", TEXT.strip())
         assert reader.stdout.readline() == "reading\n"
         out = succeed(bed, "cool", "run", "-n", "4", "--ranks-per-node", "1", "--", os.path.join(bed.bin_dir, "cool-misuse"), "tell", plan, TEXT)
         did = end(reader)
@@ -122,3 +94,19 @@ def test_agents_that_encrypt_and_agents_that_do_not_are_in_no_group_together(mak
     wait_for(refuses, "h4 is back")
     assert "the agents of h1, h2, h3 encrypt (--encrypt), and those of h4 do not" in refused[0].stderr, refused[0].stderr
     succeed(bed, "cool", "run", "--hosts", "h1,h2,h3", "--", os.path.join(bed.bin_dir, "cool-misuse"), "sum")
+
+
+def test_an_agent_does_not_start_beside_another_users_sockets_at_its_port(make_bed):
+    bed = make_bed("tree:1x4")
+    end_agent(bed, "h4")
+    # With more than ten Linux lets the agent bind its port beside them.
+    taken = hostile.start(bed, "h4", "user", ",".join("239.77.0.%d" % n for n in range(20)), "h4=10.0.0.99")
+    bound = "/proc/%d/net/udp" % bed.network.net.get("h4").pid
+    wait_for(lambda: sum(line.split()[7] == "65534" for line in open(bound).readlines()[1:]) == 20, "it has them all")
+    bed.start_agent("h4")
+    assert bed.agents["h4"].process.wait(PATIENCE) == 1
+    bed.daemons.remove(bed.agents["h4"])
+    assert "user 65534 has a socket at 239.77.0." in log_of(bed, "h4"), log_of(bed, "h4")
+    assert end(taken)["bound"] == 20
+    bed.start_agent("h4")
+    bed.wait_until_joined()

@@ -8,6 +8,7 @@ import subprocess
 import faults
 from conftest import PATIENCE, end_controller, succeed, wait_for
 from test_collectives import OPERATIONS, UNEQUAL, bench
+from test_faults import kill_an_agent_under_a_job
 from test_jobs import running
 
 import testbed
@@ -36,15 +37,7 @@ def test_all_collectives_are_right_where_agents_connect_on_demand(make_bed):
 
 def test_an_agent_that_is_gone_or_was_started_again_is_named_where_agents_connect_on_demand(make_bed):
     bed = make_bed("tree:2x3", controller_flags=ON_DEMAND)
-    job = subprocess.Popen(["cool", "run", "-n", "6", "--", os.path.join(bed.bin_dir, "cool-misuse"), "barriers"],
-                           env=bed.environment(), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-    assert "started" in job.stdout.readline()
-    bed.agents["h5"].signal(signal.SIGKILL)
-    bed.agents["h5"].process.wait(PATIENCE)
-    out, err = job.communicate(timeout=PATIENCE)
-    assert job.returncode != 0 and "h5" in out + err, out + err
-    bed.restart_agent("h5")
-    bed.wait_until_joined()
+    kill_an_agent_under_a_job(bed)
     bench(bed, "bcast,allreduce,alltoall", "1000", 1, "--reps", "1")
 
 

@@ -15,8 +15,8 @@ mod engine_host;
 mod handshake;
 mod keyring;
 mod memories;
+mod port_conflict;
 mod sockopt;
-mod strangers;
 mod tcp;
 #[cfg(test)]
 mod tests;

@@ -1,7 +1,7 @@
 //! UDP sockets: one for what is sent and for what comes to this node, one for each tree it listens to. Many
 //! datagrams cross into the system and back at a time (sendmsg with GSO, recvmmsg, GRO) where it can do that.
 
-use super::strangers;
+use super::port_conflict::{self, PortEntry};
 use super::udp_outbox::{Batch, Sink};
 use crate::readable::Readable;
 use quinn_udp::{BATCH_SIZE, RecvMeta, Transmit, UdpSocketState};
@@ -35,13 +35,13 @@ pub(super) struct Port {
 }
 
 /// Takes a port. Sockets for trees share it (SO_REUSEPORT), which the system lets only those of the same user do: what others would
-/// bind to hear the trees, or to send from it, is in use.
+/// bind to hear the trees, or to send from it, is in use. Agents of one user may have the same port at different addresses.
 pub(super) fn bind(ip: Ipv4Addr, port: u16) -> io::Result<Port> {
     let mut tries = if port == 0 { TRIES } else { 1 };
     loop {
         tries -= 1;
         let (socket, number) = alone(ip, port)?;
-        match guard(number).and_then(|guard| alone_at(number).map(|()| guard)) {
+        match guard(number).and_then(|guard| refuse_conflicts(&socket, ip, number).map(|()| guard)) {
             Ok(guard) => return Ok(Port { socket, guard, number }),
             Err(error) if error.kind() == io::ErrorKind::AddrInUse && tries > 0 => {}
             Err(error) => return Err(error),
@@ -49,13 +49,15 @@ pub(super) fn bind(ip: Ipv4Addr, port: u16) -> io::Result<Port> {
     }
 }
 
-/// With more than ten sockets at a port, Linux does not compare an address of all (0.0.0.0) with single ones (`udp_lib_get_port`): whoever
-/// has bound trees' addresses while no agent was here would stay.
-fn alone_at(port: u16) -> io::Result<()> {
-    let own = rustix::process::geteuid().as_raw();
-    match strangers::at_port(&std::fs::read_to_string("/proc/net/udp")?, port, own) {
+/// What the system does not refuse. With more than ten sockets at a port, Linux does not compare an address of all (0.0.0.0) with single
+/// ones (`udp_lib_get_port`): whoever has bound trees' addresses while no agent was here would stay.
+fn refuse_conflicts(socket: &UdpSocket, ip: Ipv4Addr, port: u16) -> io::Result<()> {
+    let user = rustix::process::geteuid().as_raw();
+    let inode = rustix::fs::fstat(socket)?.st_ino;
+    let table = std::fs::read_to_string("/proc/net/udp")?;
+    match port_conflict::find(&table, PortEntry { user, inode, address: ip, port }) {
         None => Ok(()),
-        Some(stranger) => Err(io::Error::new(io::ErrorKind::AddrInUse, stranger)),
+        Some(conflict) => Err(io::Error::new(io::ErrorKind::AddrInUse, conflict)),
     }
 }
 
@@ -71,8 +73,9 @@ fn guard(port: u16) -> io::Result<UdpSocket> {
 
 fn alone(ip: Ipv4Addr, port: u16) -> io::Result<(UdpSocket, u16)> {
     let socket = socket()?;
+    // A free port is to be free of other agents, too.
+    socket.set_reuse_port(port != 0)?;
     socket.bind(&SocketAddrV4::new(ip, port).into())?;
-    // Only now: another agent of this user at the same address is to be refused.
     socket.set_reuse_port(true)?;
     socket.set_multicast_if_v4(&ip)?;
     socket.set_multicast_ttl_v4(TTL)?;
@@ -272,6 +275,17 @@ mod tests {
         let (receiver, port) = alone(Ipv4Addr::LOCALHOST, 0).unwrap();
         let to = SocketAddrV4::new(Ipv4Addr::LOCALHOST, port);
         (Socket::new(sender, *to.ip()).unwrap(), Socket::new(receiver, *to.ip()).unwrap(), to)
+    }
+
+    #[test]
+    fn agents_of_a_user_have_a_port_at_different_addresses_and_not_twice_at_one() {
+        let here = Ipv4Addr::LOCALHOST;
+        let one = bind(here, 0).unwrap();
+        let other = bind(Ipv4Addr::new(127, 0, 0, 2), one.number).unwrap();
+        assert_eq!(other.number, one.number);
+        let refused = bind(here, one.number).map(|port| port.number).unwrap_err();
+        assert_eq!(refused.kind(), io::ErrorKind::AddrInUse);
+        assert!(refused.to_string().contains("another process of this user has 127.0.0.1"), "{refused}");
     }
 
     /// The next `count` datagrams to come.
