@@ -167,7 +167,8 @@ def main():
     options = parse_arguments()
     testbed.unwind_on_signals()
     os.makedirs(options.out, exist_ok=True)
-    bed = Loopback(options.agents, bin_dir=options.bin, mtu=options.mtu, log_level="warn", agent_flags=tuple(options.agent_flags.split()))
+    bed = Loopback(options.agents, bin_dir=options.bin, mtu=options.mtu, log_level="warn", agent_flags=tuple(options.agent_flags.split()),
+                   logs=os.path.join(options.out, "logs"))
     with bench.started(bed, options.wait):
         bed.wait_until_measured()
         if options.command:

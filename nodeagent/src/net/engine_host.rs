@@ -190,9 +190,8 @@ impl EngineHost {
         self.perform(bytes);
     }
 
-    /// A turn ends: what is due by now is done, what waits to be sent with others is sent, and what was counted can be read.
-    pub(super) fn end_turn(&mut self) {
-        let age = self.elapsed();
+    /// A turn ends: what is due by a time is done, what waits to be sent with others is sent, and what was counted can be read.
+    pub(super) fn end_turn(&mut self, age: Duration) {
         self.time(age);
         self.perform(&[]);
         self.flush();
