@@ -1,5 +1,5 @@
 """What a host without an agent does in tests, in its own network namespace: host.py DEVICE reach IP | echo | send IP | serve | discover |
-claim IP | tell MAC | hear | vlan NUMBER.
+claim IP | tell MAC | hear | route PREFIX | vlan NUMBER.
 
 reach IP: whether another host answers, by TCP, of which it is enough that it refuses; as the exit status.
 echo: sends back each datagram until its input ends.
@@ -7,7 +7,8 @@ send IP: sends datagrams to an echo until its input ends; prints how many, and h
 
 serve: answers DISCOVER broadcasts (as a DHCP server does, to the client's Ethernet address, which has no IP address yet) until its input ends.
 discover: broadcasts until it is answered; prints the answer.
-claim IP: says to all, as ARP does, that it has an address.
+claim IP: says to all, as ARP or neighbour discovery does, that it has an address.
+route PREFIX: is a router of IPv6 for addresses that begin with these 64 bits until its input ends: advertises itself to all whenever somebody looks for one.
 tell MAC: sends some frames to an Ethernet address.
 vlan NUMBER: is the interface DEVICE.NUMBER, a tap, until its input ends: what leaves by it leaves by DEVICE with the VLAN's tag.
 hear: counts, until its input ends, the frames of such kind that are for this host alone; prints how many.
@@ -33,6 +34,10 @@ TRIES = 60
 TUNSETIFF, IFF_TAP_NO_PI = 0x400454ca, 0x1002
 SOL_PACKET, PACKET_AUXDATA, VLAN_VALID, PACKET_OUTGOING = 263, 8, 1 << 4, 4
 BROADCAST = b"\xff" * 6
+# ICMPv6 (RFC 4861): who looks for a router, who is one, who has an address; all nodes of the link.
+ROUTER_SOLICITATION, ROUTER_ADVERTISEMENT, NEIGHBOUR_ADVERTISEMENT = 133, 134, 136
+ALL_NODES, ALL_NODES_MAC = "ff02::1", b"\x33\x33\0\0\0\1"
+ROUTER_SECONDS = 1800
 # Of frames that are only to be counted (IEEE 802, for local experiments), and how many are sent.
 EXPERIMENT = b"\x88\xb5"
 TOLD = 20
@@ -63,6 +68,17 @@ def datagram(to, mac, source, target, text):
     head = struct.pack("!BBHHHBBH4s4s", 0x45, 0, 20 + len(udp), 0, 0, 64, 17, 0, socket.inet_aton(ip), socket.inet_aton(to_ip))
     head = head[:10] + struct.pack("!H", checksum(head)) + head[12:]
     return to + mac + b"\x08\x00" + head + udp
+
+
+def icmpv6(to, mac, source, target, body):
+    """A frame with ICMPv6 of the link."""
+    source, target = (socket.inet_pton(socket.AF_INET6, ip) for ip in (source, target))
+    total = checksum(source + target + struct.pack("!II", len(body), 58) + body)
+    return to + mac + struct.pack("!HIHBB", 0x86dd, 6 << 28, len(body), 58, 255) + source + target + body[:2] + struct.pack("!H", total) + body[4:]
+
+
+def link_local(mac):
+    return socket.inet_ntop(socket.AF_INET6, b"\xfe\x80" + bytes(6) + bytes([mac[0] ^ 2]) + mac[1:3] + b"\xff\xfe" + mac[3:])
 
 
 def received(s, port):
@@ -139,8 +155,22 @@ def discover(s, mac):
 
 
 def claim(s, mac, ip):
+    if ":" in ip:
+        body = struct.pack("!BxxxBxxx", NEIGHBOUR_ADVERTISEMENT, 0x20) + socket.inet_pton(socket.AF_INET6, ip) + b"\2\1" + mac
+        s.send(icmpv6(ALL_NODES_MAC, mac, ip, ALL_NODES, body))
+        return
     address = socket.inet_aton(ip)
     s.send(BROADCAST + mac + b"\x08\x06" + struct.pack("!HHBBH", 1, 0x800, 6, 4, 2) + mac + address + BROADCAST + address)
+
+
+def route(s, mac, prefix):
+    body = struct.pack("!BxxxBBHII", ROUTER_ADVERTISEMENT, 64, 0, ROUTER_SECONDS, 0, 0) + b"\1\1" + mac
+    body += struct.pack("!BBBBIIxxxx", 3, 4, 64, 0xc0, ROUTER_SECONDS, ROUTER_SECONDS) + socket.inet_pton(socket.AF_INET6, prefix)
+    print("routes", flush=True)
+    while s in select.select([s, sys.stdin], [], [])[0]:
+        frame = s.recv(65535)
+        if frame[12:14] == b"\x86\xdd" and frame[20] == 58 and frame[54] == ROUTER_SOLICITATION and frame[6:12] != mac:
+            s.send(icmpv6(ALL_NODES_MAC, mac, link_local(mac), ALL_NODES, body))
 
 
 def tell(s, mac, to):
@@ -190,4 +220,4 @@ if __name__ == "__main__":
     if what in ("reach", "echo", "send"):
         {"reach": reach, "echo": echo, "send": send}[what](device, *arguments)
     else:
-        {"serve": serve, "discover": discover, "claim": claim, "tell": tell, "hear": hear, "vlan": vlan}[what](raw(device), mac_of(device), *arguments)
+        {"serve": serve, "discover": discover, "claim": claim, "tell": tell, "hear": hear, "route": route, "vlan": vlan}[what](raw(device), mac_of(device), *arguments)

@@ -282,18 +282,131 @@ def test_vlans_stay_apart_though_their_addresses_are_the_same(make_bed):
     reach(bed, ("h2", "h5"))
 
 
-def test_hosts_without_an_agent_speak_ipv6_with_each_other(make_bed):
-    bed = make_bed("tree:2x3", without_agent=("h2", "h3", "h5"))
-    addresses = {"h2": "fd00::2", "h3": "fd00::3", "h5": "fd00::5"}
+@contextlib.contextmanager
+def ipv6(bed, *names, accept_ra=0):
+    """These hosts and nodes speak IPv6, each by an address of its own beside that of the link; gives them by name."""
+    addresses = {name: "fd00::" + name[1:] for name in names}
     try:
         for name, address in addresses.items():
-            host(bed, name).cmd("sysctl -qw net.ipv6.conf.%s.disable_ipv6=0; ip address add %s/64 dev %s" % (device(name), address, device(name)))
-        for name, other in (("h2", "h5"), ("h5", "h3"), ("h3", "h2")):
-            wait_for(lambda: reaches(bed, name, addresses[other]), "%s reaches %s" % (name, addresses[other]))
-            assert neighbour(bed, name, addresses[other]) == host(bed, other).MAC()
+            settings = " ".join("net.ipv6.conf.%s.%s" % (device(name), setting) for setting in ("disable_ipv6=0", "accept_ra=%d" % accept_ra))
+            host(bed, name).cmd("sysctl -qw %s; ip address add %s/64 dev %s" % (settings, address, device(name)))
+        yield addresses
     finally:
-        for name in addresses:
+        for name in names:
             host(bed, name).cmd("sysctl -qw net.ipv6.conf.%s.disable_ipv6=1" % device(name))
+
+
+def reach_by_ipv6(bed, addresses, *pairs):
+    for name, other in pairs:
+        wait_for(lambda: reaches(bed, name, addresses[other]), "%s reaches %s" % (name, addresses[other]))
+
+
+def knows(bed, name, ip, mac):
+    wait_for(lambda: (neighbour(bed, name, ip) or "").startswith(mac), "%s knows %s as %s" % (name, ip, mac))
+
+
+def of_the_link(bed, name):
+    """A host's address of the link."""
+    found = []
+    wait_for(lambda: found.append(re.search(r"inet6 (fe80:\S+)/64 scope link(?!.*tentative)", host(bed, name).cmd("ip -6 address show dev " + device(name)))) or found[-1],
+             "%s has an address of the link" % name)
+    return found[-1][1]
+
+
+def test_nodes_and_hosts_speak_ipv6_with_each_other(make_bed):
+    bed = make_bed("tree:2x3", without_agent=("h2", "h3", "h5"))
+    with ipv6(bed, "h1", "h2", "h3", "h4", "h5", "h6") as addresses:
+        reach_by_ipv6(bed, addresses, ("h2", "h5"), ("h5", "h3"), ("h3", "h2"), ("h1", "h4"), ("h4", "h6"), ("h1", "h5"), ("h5", "h4"), ("h2", "h1"))
+        for name, other, mac in (("h2", "h5", host(bed, "h5").MAC()), ("h1", "h5", host(bed, "h5").MAC()), ("h1", "h4", "02:c0:"),
+                                 ("h4", "h1", "02:c0:"), ("h4", "h6", "02:c0:"), ("h5", "h4", "02:c0:"), ("h2", "h1", "02:c0:")):
+            knows(bed, name, addresses[other], mac)
+        for name, other in (("h1", "h4"), ("h1", "h5"), ("h2", "h6")):
+            address = of_the_link(bed, other)
+            wait_for(lambda: reaches(bed, name, "%s%%%s" % (address, device(name))), "%s reaches %s" % (name, address))
+        # Whether somebody has an address already hears who takes it: a node's, a host's; not a node that takes its own.
+        for name, address, taken in (("h2", addresses["h4"], True), ("h6", addresses["h5"], True), ("h1", addresses["h4"], True), ("h1", "fd00::77", False)):
+            host(bed, name).cmd("ip address add %s/64 dev %s" % (address, device(name)))
+            shown = []
+            wait_for(lambda: shown.append(host(bed, name).cmd("ip -6 address show dev " + device(name))) or any(
+                address + "/" in line and ("dadfailed" in line or "tentative" not in line) for line in shown[-1].splitlines()), "%s knows whether it may have %s" % (name, address))
+            failed = any(address + "/" in line and "dadfailed" in line for line in shown[-1].splitlines())
+            assert failed == taken, shown[-1]
+            host(bed, name).cmd("ip address del %s/64 dev %s" % (address, device(name)))
+        assert [mac for mac in hosts(bed) if mac in {host(bed, name).MAC() for name in ("h1", "h4", "h6")}] == [], "nodes are no hosts"
+
+
+def test_no_host_takes_a_nodes_ipv6_address(make_bed):
+    bed = make_bed("tree:2x3", without_agent=("h2", "h3", "h5"))
+    with ipv6(bed, "h1", "h2", "h5") as addresses:
+        reach_by_ipv6(bed, addresses, ("h5", "h1"), ("h2", "h5"))
+        for _ in range(5):
+            does(bed, "h2", "claim", addresses["h1"])
+            wait_for(lambda: any("has an address of node h1" in w for w in bed.cool_json("topology")["warnings"]), "the controller tells of it")
+            knows(bed, "h5", addresses["h1"], "02:c0:")
+        reach_by_ipv6(bed, addresses, ("h5", "h1"))
+        # An address that its node gives up may be another's.
+        host(bed, "h1").cmd("ip address del %s/64 dev h1-eth0" % addresses["h1"])
+
+        def moves():
+            does(bed, "h2", "claim", addresses["h1"])
+            return neighbour(bed, "h5", addresses["h1"]) == host(bed, "h2").MAC()
+
+        wait_for(moves, "h5 knows the address as another's")
+
+
+def test_nodes_find_a_gateway_without_an_agent_by_its_advertisements(make_bed):
+    bed = make_bed("tree:2x3", without_agent=("h2", "h3", "h5"))
+    router = start(bed, "h5", "route", "fd00:5::")
+    try:
+        assert router.stdout.readline() == "routes\n"
+        with ipv6(bed, "h1", "h6", "h5", accept_ra=2) as addresses:
+            for name in ("h1", "h6"):
+                wait_for(lambda: "inet6 fd00:5::" in host(bed, name).cmd("ip -6 address show dev " + device(name)), "%s has an address by the router" % name)
+                wait_for(lambda: "default via fe80:" in host(bed, name).cmd("ip -6 route show"), "%s has a way by the router" % name)
+            reach_by_ipv6(bed, addresses, ("h1", "h6"), ("h6", "h5"))
+    finally:
+        router.communicate("\n", timeout=PATIENCE)
+
+
+def test_ipv6_is_led_round_a_lost_link_and_over_the_restart_of_controller_and_agents(make_bed):
+    bed = make_bed("leafspine:2x2x2", lldp_ms=400, without_agent=("h2", "h4"))
+    with ipv6(bed, "h1", "h2", "h3", "h4") as addresses:
+        pairs = ("h1", "h3"), ("h3", "h2"), ("h2", "h3"), ("h4", "h1")
+        reach_by_ipv6(bed, addresses, *pairs)
+        for link in bed.network.uplinks():
+            bed.network.cut(link)
+            reach_by_ipv6(bed, addresses, *pairs)
+            bed.network.restore(link)
+            wait_for(lambda: len(bed.cool_json("topology")["links"]) == 4, "the link is found again")
+        end_controller(bed, signal.SIGKILL)
+        bed.start_controller()
+        bed.wait_until_joined()
+        reach_by_ipv6(bed, addresses, *pairs)
+        end_agent(bed, "h3")
+        knows(bed, "h1", addresses["h3"], host(bed, "h3").MAC())
+        reach_by_ipv6(bed, addresses, *pairs)
+        bed.start_agent("h3")
+        bed.wait_until_joined()
+        knows(bed, "h1", addresses["h3"], "02:c0:")
+        reach_by_ipv6(bed, addresses, *pairs)
+
+
+def test_vlans_stay_apart_for_ipv6(make_bed):
+    bed = make_bed("tree:2x3", without_agent=("h2", "h3", "h5"))
+    members = ("h2", 10, "10.10.0.2"), ("h5", 10, "10.10.0.5"), ("h3", 20, "10.10.0.3"), ("h4", 20, "10.10.0.4")
+    with ipv6(bed, "h1", "h2", "h6") as addresses, vlans(bed, *members):
+        for (name, vlan, _), address in zip(members, ("fd10::2", "fd10::5", "fd10::3", "fd10::5")):
+            at = device(name, vlan)
+            host(bed, name).cmd("sysctl -qw net.ipv6.conf.%s.disable_ipv6=0; ip address add %s/64 dev %s" % (at.replace(".", "/"), address, at))
+        # The same address is another host's in each.
+        for name, other in (("h2", "h5"), ("h3", "h4")):
+            wait_for(lambda: reaches(bed, name, "fd10::5"), "%s reaches who has that address in its VLAN" % name)
+            knows(bed, name, "fd10::5", host(bed, other).MAC())
+        reach_by_ipv6(bed, addresses, ("h2", "h6"), ("h1", "h6"))
+        host(bed, "h2").cmd("ip route add %s dev %s" % (addresses["h6"], device("h2", 10)))
+        assert not reaches(bed, "h2", addresses["h6"])
+        host(bed, "h2").cmd("ip route del %s dev %s" % (addresses["h6"], device("h2", 10)))
+        reach_by_ipv6(bed, addresses, ("h2", "h6"))
 
 
 def test_hosts_are_not_carried_where_the_operator_says_so(make_bed):

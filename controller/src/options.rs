@@ -60,7 +60,7 @@ pub struct Options {
 
     /// Packets per second that one switch port may hand in to this controller; more are dropped.
     ///
-    /// LLDP, ARP, and what hosts without an agent say to all. Twice as many may come at once. By meters in the switch where it has them, and by the controller.
+    /// LLDP, ARP, neighbour discovery, and what is said to all. Twice as many may come at once. By meters in the switch where it has them, and by the controller.
     #[arg(long, value_name = "N", default_value_t = 250, value_parser = clap::value_parser!(u32).range(1..=10_000_000))]
     pub port_packets_per_second: u32,
 
@@ -75,7 +75,7 @@ pub struct Options {
 
     /// Drop what comes from hosts without an agent and what is for them.
     ///
-    /// Without this, and with --unicast routed, they reach each other, nodes and gateways as through any switch.
+    /// Without this, and with --unicast routed, they reach each other, nodes and gateways as through any switch. With it nodes find each other by IPv4 only.
     #[arg(long)]
     pub agents_only: bool,
 

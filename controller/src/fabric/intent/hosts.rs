@@ -3,14 +3,15 @@
 //! any switch, whatever the protocol.
 
 use super::{
-    BROADCAST, COOKIE, EDGE, EtherType, FOR_BROADCAST, FOR_EDGE, FOR_HOST, FOR_HOST_HERE, HOST, Intent, RACK,
-    flow, of_port, to_controller,
+    BROADCAST, COOKIE, EDGE, EtherType, FOR_BROADCAST, FOR_EDGE, FOR_HOST, FOR_HOST_HERE, HOST, Intent,
+    NEIGHBOURS, OF_PORT, RACK, flow, of_port, to_controller,
 };
-use crate::fabric::frames::pmac;
 use crate::fabric::frames::vlan::Vlan;
+use crate::fabric::frames::{ndp, pmac};
 use crate::fabric::intent::tables::{Flow, FlowKey, Tables};
 use cool_topology::{DatapathId, MacAddr, Port};
-use rs_openflow::{Action, Instruction, Masked, Match, Oxm, PortNo};
+use core::net::Ipv6Addr;
+use rs_openflow::{Action, Instruction, IpProtocol, Masked, Match, Oxm, PortNo};
 use std::collections::BTreeMap;
 
 /// A host without an agent: an Ethernet address in a segment.
@@ -130,12 +131,51 @@ impl Intent {
             }
         }
     }
+
+    /// Neighbour discovery comes by an edge port: from now on what asks for addresses there, and answers, is apart from what others
+    /// say, so that it can be bounded apart, as ARP is.
+    pub(crate) fn speaks_ipv6(&mut self, port: Port, kind: u8) {
+        if ASKING.contains(&kind) {
+            for key in of_discovery(port) {
+                self.flow(port.switch, key, Some(flow(FOR_EDGE, to_controller())));
+            }
+        }
+    }
+
+    /// Nobody speaks by a port to whom that matters.
+    pub(crate) fn is_no_edge(&mut self, port: Port) {
+        for key in of_discovery(port) {
+            self.flow(port.switch, key, None);
+        }
+    }
 }
 
-/// What every switch holds where hosts are carried: what a node says to all.
-pub(super) fn broadcasts() -> (FlowKey, Flow) {
-    let key = FlowKey::new(BROADCAST, Match::new().eth_dst(MacAddr::broadcast()));
-    (key, flow(FOR_BROADCAST, to_controller()))
+/// Neighbour discovery by which addresses are asked for.
+const ASKING: [u8; 2] = [ndp::SOLICITATION, ndp::ADVERTISEMENT];
+
+fn of_discovery(port: Port) -> impl Iterator<Item = FlowKey> {
+    ASKING.into_iter().map(move |kind| {
+        let matching = discovery(kind).in_port(PortNo(port.number));
+        FlowKey::new(OF_PORT, matching)
+    })
+}
+
+fn discovery(kind: u8) -> Match {
+    Match::new().eth_type(EtherType::IPV6).ip_proto(IpProtocol::ICMPV6).icmpv6_type(kind)
+}
+
+/// What every switch holds where hosts are carried: what a node says to all, and, to whomever, by which Ethernet address it is known.
+pub(super) fn broadcasts() -> impl Iterator<Item = (FlowKey, Flow)> {
+    let (link_local, mask) =
+        (Ipv6Addr::new(0xff02, 0, 0, 0, 0, 0, 0, 0), Ipv6Addr::new(0xffff, 0, 0, 0, 0, 0, 0, 0));
+    let to_all = [
+        Match::new().eth_dst(MacAddr::broadcast()),
+        Match::new().eth_type(EtherType::IPV6).ipv6_dst_masked(link_local, mask),
+    ];
+    let to_all = to_all.into_iter().map(|matching| FlowKey::new(BROADCAST, matching));
+    let kinds = ndp::ROUTER_SOLICITATION..=ndp::ADVERTISEMENT;
+    let discovery = kinds.map(|kind| FlowKey::new(NEIGHBOURS, discovery(kind)));
+    to_all.chain(discovery).map(|key| (key, flow(FOR_BROADCAST, to_controller())))
 }
 
 /// What is for a rack.

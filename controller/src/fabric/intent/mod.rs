@@ -31,6 +31,8 @@ const MULTICAST_MASK: u32 = u32::from_be_bytes([255, 252, 0, 0]);
 const OF_PORT: u16 = 50_010;
 const LLDP: u16 = 50_000;
 const ARP: u16 = 49_000;
+/// Of IPv6 what ARP is for IPv4.
+const NEIGHBOURS: u16 = 49_000;
 const TREE: u16 = 40_000;
 /// Below the trees: what is for a group and comes from nobody who may send there.
 const NON_MEMBER: u16 = 39_000;
@@ -68,7 +70,7 @@ pub(crate) fn is_of_link(cookie: u64) -> bool {
     cookie & 0xff00_0000 == FOR_LINK
 }
 
-/// Whether a flow hands Ethernet broadcasts to the controller.
+/// Whether a flow hands to the controller what is said to all.
 pub(crate) fn is_of_broadcasts(cookie: u64) -> bool {
     cookie & 0xff00_0000 == FOR_BROADCAST
 }
@@ -456,7 +458,7 @@ pub(crate) fn always(unicast: Unicast, carries_hosts: bool) -> Tables {
         |(priority, matching, purpose, actions)| (FlowKey::new(priority, matching), flow(purpose, actions));
     // Who forwards by what it learns floods the question instead.
     let arp = (unicast == Unicast::Routed).then_some(arp);
-    let broadcasts = carries_hosts.then(hosts::broadcasts);
+    let broadcasts = carries_hosts.then(hosts::broadcasts).into_iter().flatten();
     let flows = flows.into_iter().chain(arp).map(entry).chain(broadcasts).chain([drop_rest(0)]);
     Tables { flows: flows.collect(), groups: BTreeMap::new() }
 }

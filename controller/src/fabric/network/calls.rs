@@ -63,15 +63,16 @@ impl Network {
 
     fn unregister(&mut self, now: Time, name: &str) {
         let vlan = self.nodes.vlan(name);
-        let node = self.nodes.get(name).map(|node| (node.ip, HostKey { mac: node.mac, vlan }));
+        let node = self.nodes.get(name).map(|node| HostKey { mac: node.mac, vlan });
+        let addresses = self.nodes.addresses(name);
         let port = self.discovery.graph().host(name);
         if self.nodes.unregister(name) {
             self.presence.left(name);
             self.discovery.handle(now, Input::NodeLeft(name));
             self.changes.nodes.insert(name.to_owned());
         }
-        if let Some((ip, key)) = node {
-            self.node_left(now, ip, key, port);
+        if let Some(key) = node {
+            self.node_left(now, &addresses, key, port);
         }
     }
 

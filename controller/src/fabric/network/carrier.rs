@@ -6,12 +6,12 @@ use super::edges::EdgePorts;
 use super::floods::Floods;
 use super::hosts::Hosts;
 use crate::fabric::api::{HostLimits, HostView, MacAddr};
-use crate::fabric::frames::arp;
+use crate::fabric::frames::resolution;
 use crate::fabric::intent::hosts::HostKey;
 use crate::fabric::switch::channel::SwitchInfo;
 use cool_machine::{Duration, Time, earliest};
 use cool_topology::{DatapathId, Port};
-use core::net::{IpAddr, Ipv4Addr};
+use core::net::IpAddr;
 use std::collections::{BTreeMap, BTreeSet};
 use tracing::{info, warn};
 
@@ -149,10 +149,7 @@ impl Network {
             carrier.warnings_revision += 1;
         }
         for (key, port, address) in carrier.hosts.pass_time(now) {
-            if let IpAddr::V4(ip) = address {
-                let frame = key.vlan.put(arp::probe(key.mac, ip, ASKER));
-                self.send(port, frame);
-            }
+            self.send(port, key.vlan.put(resolution::probe(key.mac, address, ASKER)));
         }
     }
 
@@ -208,6 +205,9 @@ impl Network {
             let theirs = carrier.edges.all().contains(&port) && !carrier.floods.is_closed(port);
             let open = theirs && self.node_at(port).is_none();
             self.intent.edge(port, open);
+            if !theirs {
+                self.intent.is_no_edge(port);
+            }
         }
     }
 
@@ -219,40 +219,54 @@ impl Network {
     /// Nodes have come, gone or moved, and so hosts have become nodes or the other way round.
     pub(super) fn nodes_changed(&mut self, now: Time, names: &BTreeSet<String>) {
         let Some(carrier) = &mut self.carrier else { return };
-        let mut became: Vec<(Ipv4Addr, String, Port)> = Vec::new();
+        let mut became: Vec<(String, Port)> = Vec::new();
         for name in names {
             let (Some(node), Some(port)) = (self.nodes.get(name), self.discovery.graph().host(name)) else {
                 continue;
             };
             carrier.edges.touch(port);
-            let vlan = self.nodes.vlan(name);
-            for key in carrier.hosts.with_mac(node.mac) {
+            let (mac, vlan) = (node.mac, self.nodes.vlan(name));
+            for key in carrier.hosts.with_mac(mac) {
                 carrier.hosts.touch(key);
-                if key.vlan == vlan {
-                    carrier.hosts.forget(key);
-                    became.push((node.ip, name.clone(), port));
+                let Some(host) = carrier.hosts.get(key).filter(|_| key.vlan == vlan) else { continue };
+                for address in &host.addresses {
+                    if let IpAddr::V6(ip) = address
+                        && self.nodes.neighbours.holder(vlan, *ip).is_none()
+                    {
+                        self.nodes.neighbours.heard(now, vlan, *ip, name, host.router);
+                    }
                 }
+                carrier.hosts.forget(key);
+                became.push((name.clone(), port));
             }
         }
-        for (ip, name, port) in became {
-            if let Some(pmac) = self.pmac_at(port) {
-                info!(node = name, "a host has become a node");
-                let frame = self.nodes.vlan(&name).put(arp::announcement(ip, pmac));
-                self.announce(now, port, frame);
-            }
+        for (name, port) in became {
+            let Some(pmac) = self.pmac_at(port) else { continue };
+            info!(node = name, "a host has become a node");
+            self.announce(now, port, self.nodes.vlan(&name), &self.nodes.addresses(&name), pmac);
         }
     }
 
-    /// An agent has ended, and its node may go on as a host: whoever knows it by its PMAC hears its own address.
-    pub(super) fn node_left(&mut self, now: Time, ip: Ipv4Addr, key: HostKey, port: Option<Port>) {
+    /// An agent has ended, and its node, which had these addresses, may go on as a host: whoever knows it by its PMAC hears its own
+    /// address.
+    pub(super) fn node_left(
+        &mut self,
+        now: Time,
+        addresses: &[(IpAddr, Option<bool>)],
+        key: HostKey,
+        port: Option<Port>,
+    ) {
         let Some(carrier) = &mut self.carrier else { return };
         for key in carrier.hosts.with_mac(key.mac) {
             carrier.hosts.touch(key);
         }
         let Some(port) = port else { return };
         carrier.edges.touch(port);
-        carrier.hosts.heard(now, port, key, Some(ip.into()));
-        self.announce(now, port, key.vlan.put(arp::announcement(ip, key.mac)));
+        for (address, router) in addresses {
+            carrier.hosts.heard(now, port, key, Some(*address));
+            router.iter().for_each(|router| carrier.hosts.note_router(key, *router));
+        }
+        self.announce(now, port, key.vlan, addresses, key.mac);
     }
 
     /// What hosts do that they should not, in words.

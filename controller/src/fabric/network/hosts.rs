@@ -14,24 +14,26 @@ use core::net::IpAddr;
 use std::collections::{BTreeMap, BTreeSet};
 
 /// After this silence a host is asked whether it is there, and again after [`ASK_AGAIN`].
-const ASK_AFTER: Duration = Duration::from_secs(60);
+pub(super) const ASK_AFTER: Duration = Duration::from_secs(60);
 const ASK_AGAIN: Duration = Duration::from_secs(5);
 /// Questions without an answer after which it is not.
 const ASKS: u32 = 3;
 /// A host that was somewhere else so shortly before is not believed to have moved again.
 const MOVES_AFTER: Duration = Duration::from_secs(1);
 /// A question that others have asked a host is to be answered within this time, or all are asked.
-const ANSWERS_WITHIN: Duration = Duration::from_secs(1);
+pub(super) const ANSWERS_WITHIN: Duration = Duration::from_secs(1);
 /// After this silence a host makes room for another of its port.
 const YIELDS_AFTER: Duration = Duration::from_secs(60);
 /// Addresses that are known of one host; of what has more, a gateway for instance, all are asked.
-const MAX_ADDRESSES: usize = 64;
+pub(super) const MAX_ADDRESSES: usize = 64;
 
 /// What is known of a host.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Host {
     pub(crate) port: Port,
     pub(crate) addresses: BTreeSet<IpAddr>,
+    /// Whether it says that it is a router.
+    pub(crate) router: Option<bool>,
     heard: Time,
     moved: Time,
     /// Questions without an answer.
@@ -105,6 +107,13 @@ impl Hosts {
         Heard::Believed
     }
 
+    /// A host has said whether it is a router.
+    pub(crate) fn note_router(&mut self, key: HostKey, router: bool) {
+        if let Some(host) = self.by_key.get_mut(&key) {
+            host.router = Some(router);
+        }
+    }
+
     /// An earlier controller knew a host at this port.
     pub(crate) fn restore(&mut self, now: Time, port: Port, key: HostKey) {
         if !self.by_key.contains_key(&key) {
@@ -115,7 +124,7 @@ impl Hosts {
     /// Puts a host at a port; one that was at another keeps its addresses.
     fn put(&mut self, now: Time, port: Port, key: HostKey) {
         self.leave(key);
-        let new = Host { port, addresses: BTreeSet::new(), heard: now, moved: now, asked: 0 };
+        let new = Host { port, addresses: BTreeSet::new(), router: None, heard: now, moved: now, asked: 0 };
         let host = self.by_key.entry(key).or_insert(new);
         (host.port, host.moved) = (port, now);
         self.by_port.entry(port).or_default().insert(key);
@@ -250,7 +259,10 @@ impl Hosts {
         let mut ask = Vec::new();
         while let Some(key) = self.asking.expired(now) {
             let Some(host) = self.by_key.get_mut(&key) else { continue };
-            let Some(address) = host.addresses.first().copied() else { continue };
+            // It may have one of them no more: by the other end of those in order, where an IPv6 host's link-local one is.
+            let (first, last) = (host.addresses.first(), host.addresses.last());
+            let address = if host.asked % 2 == 0 { first } else { last };
+            let Some(address) = address.copied() else { continue };
             if host.asked >= ASKS {
                 self.forget(key);
                 continue;

@@ -13,6 +13,7 @@ mod floods;
 mod follow;
 mod hosts;
 mod multicast;
+mod neighbours;
 mod nodes;
 mod normal;
 mod packets;

@@ -1,10 +1,12 @@
 //! The registered nodes: by name, by address, and where each was located last.
 
+use super::neighbours::{Answerer, Neighbours};
 use crate::fabric::api::{FabricError, MacAddr, NodeRegistration};
 use crate::fabric::frames::vlan::Vlan;
+use cool_machine::Time;
 use cool_topology::Port;
 use cool_types::{NODE_NAME_RULE, check_node_name};
-use core::net::Ipv4Addr;
+use core::net::{IpAddr, Ipv4Addr};
 use std::collections::BTreeMap;
 
 /// The nodes whose agents have registered.
@@ -16,6 +18,7 @@ pub(crate) struct Nodes {
     places: BTreeMap<String, Port>,
     /// The segments of those that are not in that of untagged frames, by what their LLDP says.
     vlans: BTreeMap<String, Vlan>,
+    pub(crate) neighbours: Neighbours,
     revision: u64,
 }
 
@@ -34,6 +37,9 @@ impl Nodes {
         if let Some(before) = self.by_name.get(&node.name) {
             self.by_ip.remove(&before.ip);
             self.by_mac.remove(&before.mac);
+            if before.mac != node.mac {
+                self.neighbours.forget(&node.name);
+            }
         }
         self.by_mac.insert(node.mac, node.name.clone());
         self.by_ip.insert(node.ip, node.name.clone());
@@ -49,6 +55,7 @@ impl Nodes {
         self.by_mac.remove(&node.mac);
         self.places.remove(name);
         self.vlans.remove(name);
+        self.neighbours.forget(name);
         self.revision += 1;
         true
     }
@@ -64,6 +71,7 @@ impl Nodes {
             return false;
         }
         self.vlans.insert(name.to_owned(), vlan);
+        self.neighbours.forget(name);
         true
     }
 
@@ -77,9 +85,29 @@ impl Nodes {
         self.by_name.get(name)
     }
 
-    /// The name of the node that has this address in a segment.
-    pub(crate) fn with_ip(&self, vlan: Vlan, ip: Ipv4Addr) -> Option<&str> {
-        self.by_ip.get(&ip).map(String::as_str).filter(|name| self.vlan(name) == vlan)
+    /// The name of the node that has this address in a segment: by its agent's word, or for IPv6 its own.
+    pub(crate) fn with_ip(&self, vlan: Vlan, ip: IpAddr) -> Option<&str> {
+        match ip {
+            IpAddr::V4(ip) => self.by_ip.get(&ip).map(String::as_str).filter(|name| self.vlan(name) == vlan),
+            IpAddr::V6(ip) => self.neighbours.holder(vlan, ip),
+        }
+    }
+
+    /// Somebody asks for an address: the node that has it, and who is to answer.
+    pub(crate) fn ask(&mut self, now: Time, vlan: Vlan, ip: IpAddr) -> Option<(&str, Answerer)> {
+        match ip {
+            // Of IPv4 nobody asks whether it is a router.
+            IpAddr::V4(_) => Some((self.with_ip(vlan, ip)?, Answerer::Controller { router: false })),
+            IpAddr::V6(ip) => self.neighbours.ask(now, vlan, ip),
+        }
+    }
+
+    /// The addresses of a node, and whether it is a router, as far as that is known.
+    pub(crate) fn addresses(&self, name: &str) -> Vec<(IpAddr, Option<bool>)> {
+        let registered = self.get(name).map(|node| (node.ip.into(), None));
+        let said = self.neighbours.of(name).into_iter();
+        let said = said.flat_map(|node| node.addresses.iter().map(|ip| (IpAddr::V6(*ip), node.router)));
+        registered.into_iter().chain(said).collect()
     }
 
     /// The name of the node that has this Ethernet address.

@@ -5,16 +5,20 @@ use super::Network;
 use super::carrier::{ASKER, HostWarning};
 use super::floods::{Arrival, Purpose};
 use super::hosts::Heard;
+use super::neighbours::{Answerer, Claim};
 use super::switches::Switch;
 use crate::fabric::api::{MacAddr, Unicast};
+use crate::fabric::frames::arp::Arp;
+use crate::fabric::frames::ndp::Neighbour;
+use crate::fabric::frames::resolution::{self, Resolution};
 use crate::fabric::frames::vlan::{Tag, Vlan};
-use crate::fabric::frames::{arp, ethertype, pmac, vlan};
+use crate::fabric::frames::{arp, ethertype, ndp, pmac, vlan};
 use crate::fabric::intent::hosts::HostKey;
 use cool_machine::{Machine, Time};
 use cool_topology::discovery::Input;
 use cool_topology::lldp::Announcement;
 use cool_topology::{DatapathId, Port, lldp};
-use core::net::IpAddr;
+use core::net::{IpAddr, Ipv6Addr};
 use std::collections::BTreeMap;
 use tracing::debug;
 
@@ -42,9 +46,20 @@ impl Network {
             Some(kind) if self.config.unicast == Unicast::Routed => {
                 let carried = self.is_carried(now, port, frame);
                 match kind {
-                    arp::ETHERTYPE => self.arp(now, port, tag, &plain, carried),
-                    _ if carried => self.carry(now, port, tag, &plain),
-                    _ => {}
+                    arp::ETHERTYPE => {
+                        let read = Arp::read(&plain).map(Resolution::Arp);
+                        read.into_iter().for_each(|said| self.resolve(now, port, tag, &said, carried));
+                    }
+                    _ if !carried => {}
+                    ndp::ETHERTYPE => match ndp::kind(&plain) {
+                        Some(kind) => {
+                            self.intent.speaks_ipv6(port, kind);
+                            let read = Neighbour::read(&plain).map(Resolution::Neighbour);
+                            read.into_iter().for_each(|said| self.resolve(now, port, tag, &said, carried));
+                        }
+                        None => self.carry(now, port, tag, &plain),
+                    },
+                    _ => self.carry(now, port, tag, &plain),
                 }
             }
             _ => {}
@@ -81,82 +96,130 @@ impl Network {
     }
 
     /// Answers for nodes with their PMACs; what is asked of others goes to them.
-    fn arp(&mut self, now: Time, port: Port, tag: Tag, frame: &[u8], carried: bool) {
-        let Some(arp) = arp::Arp::read(frame) else { return };
-        let key = HostKey { mac: arp.sender, vlan: tag.vlan() };
-        let address = (!arp.sender_ip.is_unspecified()).then_some(IpAddr::V4(arp.sender_ip));
-        if carried && !self.hear(now, port, key, address) {
-            return;
-        }
-        if !arp.reply && self.nodes.with_ip(key.vlan, arp.target_ip).is_some() {
-            return self.answer_arp(port, tag, &arp);
-        }
-        if !carried {
+    fn resolve(&mut self, now: Time, port: Port, tag: Tag, said: &Resolution<'_>, carried: bool) {
+        let key = HostKey { mac: said.sender(), vlan: tag.vlan() };
+        if carried && !self.hear(now, port, key, Some(said)) {
             return;
         }
         // Nodes are known to others by their PMACs.
-        let arp = arp::Arp { sender: self.shown(key), ..arp };
-        let Some(carrier) = &mut self.carrier else { return };
-        if arp.reply && arp.target == ASKER {
-            return;
+        let sender = self.shown(key);
+        if let Some(address) = said.asks() {
+            if let Some((name, answerer)) = self.nodes.ask(now, key.vlan, address) {
+                let name = name.to_owned();
+                return self.answer_for(&name, answerer, port, tag, said, sender);
+            }
+            if address == IpAddr::V6(ndp::link_local(ASKER)) {
+                return self.send(port, tag.put(said.answer(ASKER, false)));
+            }
         }
-        if arp.reply {
-            return self.deliver(now, port, tag, |to| arp::Arp { target: to, ..arp }.frame(to), arp.target);
-        }
-        match carrier.hosts.ask(now, key.vlan, arp.target_ip.into()) {
+        let Some(carrier) = self.carrier.as_mut().filter(|_| carried && said.to() != ASKER) else { return };
+        match said.asks().and_then(|address| carrier.hosts.ask(now, key.vlan, address)) {
             // A switch at that port has carried the question itself.
             Some((_, at)) if at == port => {}
-            Some((host, at)) => self.send(at, tag.put(arp.frame(host.mac))),
-            None => self.flood(now, port, tag.put(arp.frame(MacAddr::broadcast())), Purpose::Address),
+            Some((host, at)) => self.send(at, tag.put(said.frame(sender, host.mac))),
+            None => {
+                self.deliver(now, port, tag, |to| said.frame(sender, to), said.to(), Purpose::Address);
+            }
         }
     }
 
-    /// Answers for the node asked for with its PMAC.
-    fn answer_arp(&self, port: Port, tag: Tag, request: &arp::Arp) {
-        let Some(name) = self.nodes.with_ip(tag.vlan(), request.target_ip) else { return };
+    /// Answers with its PMAC for the node asked for, or lets it answer itself.
+    fn answer_for(
+        &self,
+        name: &str,
+        answerer: Answerer,
+        port: Port,
+        tag: Tag,
+        said: &Resolution<'_>,
+        sender: MacAddr,
+    ) {
         let Some(target) = self.discovery.graph().host(name) else {
-            debug!(%port, node = name, "ARP request for a node that is not located yet");
+            debug!(%port, node = name, "an address is asked for of a node that is not located yet");
             return;
         };
         // Who looks whether its own address is in use must not be told so.
         if target == port {
             return;
         }
-        if let Some(pmac) = self.pmac_at(target) {
-            self.send(port, tag.put(request.answer(pmac)));
+        match (answerer, self.pmac_at(target), self.nodes.get(name)) {
+            (Answerer::Controller { router }, Some(pmac), _) => {
+                self.send(port, tag.put(said.answer(pmac, router)));
+            }
+            (Answerer::Node, _, Some(node)) => self.send(target, tag.put(said.frame(sender, node.mac))),
+            _ => {}
         }
     }
 
-    /// Takes note of who speaks at a port; returns whether it is to be listened to.
-    fn hear(&mut self, now: Time, port: Port, key: HostKey, address: Option<IpAddr>) -> bool {
+    /// Takes note of who speaks at a port, and of its address if it says one; returns whether it is to be listened to.
+    fn hear(&mut self, now: Time, port: Port, key: HostKey, said: Option<&Resolution<'_>>) -> bool {
         if key.mac == ASKER || pmac::rack(key.mac).is_some() {
             return false;
         }
-        let holder = match address {
-            Some(IpAddr::V4(ip)) => self.nodes.with_ip(key.vlan, ip),
-            _ => None,
-        };
-        let node = self.nodes.with_mac(key.mac);
-        let at = |name: &str| self.discovery.graph().host(name) == Some(port);
-        let taken = node.filter(|name| !at(name)).or(holder.filter(|name| node != Some(*name)));
-        if let Some(name) = taken {
-            let warning = HostWarning::TakesNode(key, name.to_owned());
-            self.note(now, port, warning);
+        let address = said.and_then(Resolution::says);
+        if let Some(name) = self.taken(now, port, key, address) {
+            self.note(now, port, HostWarning::TakesNode(key, name));
             return false;
         }
+        let (address, router) =
+            (address.filter(|_| !said.is_some_and(Resolution::is_shared)), said.and_then(Resolution::router));
         // Of a node, in its own segment, only what its agent has not said is to be kept: further addresses.
-        let own = node.is_some_and(|name| self.nodes.vlan(name) == key.vlan);
-        if own && (address.is_none() || holder.is_some()) {
-            return true;
+        let node = self.nodes.with_mac(key.mac).filter(|name| self.nodes.vlan(name) == key.vlan);
+        if let Some(name) = node.map(str::to_owned) {
+            match address {
+                Some(IpAddr::V4(_)) if address.and_then(|ip| self.nodes.with_ip(key.vlan, ip)).is_none() => {}
+                Some(IpAddr::V6(ip)) => {
+                    let known = self.nodes.neighbours.heard(now, key.vlan, ip, &name, router);
+                    self.probe_unless(known, port, key, ip);
+                    return true;
+                }
+                _ => return true,
+            }
         }
         let Some(carrier) = &mut self.carrier else { return false };
         let warning = match carrier.hosts.heard(now, port, key, address) {
-            Heard::Believed => return true,
+            Heard::Believed => {
+                router.into_iter().for_each(|router| carrier.hosts.note_router(key, router));
+                if let Some(IpAddr::V6(ip)) = address {
+                    let known = carrier.hosts.get(key).is_some_and(|host| host.router.is_some());
+                    self.probe_unless(known, port, key, ip);
+                }
+                return true;
+            }
             Heard::TooMany => HostWarning::TooMany,
             Heard::MovesTooOften => HostWarning::MovesTooOften(key),
         };
         self.note(now, port, warning);
         false
+    }
+
+    /// Who has said an address of IPv6, but not whether it is a router, is asked: only then can others be answered, or told of a
+    /// change, in its name.
+    fn probe_unless(&self, known: bool, port: Port, key: HostKey, address: Ipv6Addr) {
+        if !known {
+            self.send(port, key.vlan.put(ndp::probe(key.mac, address, ASKER)));
+        }
+    }
+
+    /// The node whose Ethernet address, or other address, somebody else takes.
+    fn taken(&mut self, now: Time, port: Port, key: HostKey, address: Option<IpAddr>) -> Option<String> {
+        let node = self.nodes.with_mac(key.mac);
+        if let Some(name) = node.filter(|name| self.discovery.graph().host(name) != Some(port)) {
+            return Some(name.to_owned());
+        }
+        let holder = self.nodes.with_ip(key.vlan, address?).filter(|name| node != Some(*name))?.to_owned();
+        let IpAddr::V6(ip) = address? else { return Some(holder) };
+        // No agent has said so: a node has it as long as it answers for it.
+        match self.nodes.neighbours.claim(now, key.vlan, ip) {
+            Claim::Granted => return None,
+            Claim::Refused => {}
+            Claim::Doubted => {
+                let place = self.discovery.graph().host(&holder);
+                if let (Some(place), Some(node)) = (place, self.nodes.get(&holder)) {
+                    self.send(place, key.vlan.put(ndp::probe(node.mac, ip, ASKER)));
+                }
+            }
+        }
+        Some(holder)
     }
 
     /// Carries what comes by a host's port and is for all, or for nobody to whom switches know the way.
@@ -171,7 +234,7 @@ impl Network {
             return;
         }
         if self.hear(now, port, HostKey { mac: from, vlan: tag.vlan() }, None) {
-            self.deliver(now, port, tag, |_| frame.to_vec(), to);
+            self.deliver(now, port, tag, |_| frame.to_vec(), to, Purpose::Other);
         }
     }
 
@@ -183,6 +246,7 @@ impl Network {
         tag: Tag,
         frame: impl FnOnce(MacAddr) -> Vec<u8>,
         to: MacAddr,
+        purpose: Purpose,
     ) {
         let Some(carrier) = &self.carrier else { return };
         let host = HostKey { mac: to, vlan: tag.vlan() };
@@ -202,7 +266,7 @@ impl Network {
         match place {
             Some((port, _)) if port == from => {}
             Some((port, mac)) => self.send(port, tag.put(frame(mac))),
-            None => self.flood(now, from, tag.put(frame(to)), Purpose::Other),
+            None => self.flood(now, from, tag.put(frame(to)), purpose),
         }
     }
 
@@ -226,10 +290,19 @@ impl Network {
         }
     }
 
-    /// Tells all hosts and nodes something about one.
-    pub(super) fn announce(&mut self, now: Time, about: Port, frame: Vec<u8>) {
-        if self.carrier.is_some() {
-            self.flood(now, about, frame, Purpose::Address);
+    /// Tells all hosts and nodes of a segment by which Ethernet address the addresses of one of them are known now.
+    pub(super) fn announce(
+        &mut self,
+        now: Time,
+        about: Port,
+        vlan: Vlan,
+        addresses: &[(IpAddr, Option<bool>)],
+        mac: MacAddr,
+    ) {
+        for (address, router) in addresses {
+            if let Some(frame) = resolution::announcement(*address, mac, *router) {
+                self.flood(now, about, vlan.put(frame), Purpose::Address);
+            }
         }
     }
 
@@ -250,14 +323,15 @@ impl Network {
         if self.config.unicast == Unicast::Normal {
             return;
         }
-        let (Some(node), Some(pmac)) = (self.nodes.get(name), self.pmac_at(place)) else { return };
-        let frame = self.nodes.vlan(name).put(arp::announcement(node.ip, pmac));
-        for (_, port) in self.discovery.graph().hosts().filter(|(_, port)| *port != place) {
-            self.send(port, frame.clone());
-        }
+        let Some(pmac) = self.pmac_at(place) else { return };
+        let of_nodes = self.discovery.graph().hosts().map(|(_, port)| port).filter(|port| *port != place);
         let of_hosts = self.carrier.iter().flat_map(|carrier| carrier.hosts.ports());
-        for port in of_hosts.filter(|port| self.node_at(*port).is_none()) {
-            self.send(port, frame.clone());
+        let of_hosts = of_hosts.filter(|port| self.node_at(*port).is_none());
+        let ports: Vec<Port> = of_nodes.chain(of_hosts).collect();
+        for (address, router) in self.nodes.addresses(name) {
+            let Some(frame) = resolution::announcement(address, pmac, router) else { continue };
+            let frame = self.nodes.vlan(name).put(frame);
+            ports.iter().for_each(|port| self.send(*port, frame.clone()));
         }
     }
 

@@ -1,6 +1,7 @@
 //! The network's knowledge against model switches: what switches, nodes and callers see.
 
 mod hosts;
+mod ipv6;
 mod sharing;
 mod world;
 

@@ -244,7 +244,7 @@ mod tests {
                 assert_ne!(sent_and_read(&without, &with, &flow).1, flow.instructions);
             }
         }
-        assert_eq!(metered, 3);
+        assert_eq!(metered, 8);
     }
 
     #[test]

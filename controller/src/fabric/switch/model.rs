@@ -183,6 +183,8 @@ fn matches(matching: &Match, in_port: u32, packet: Packet) -> bool {
         }
         Oxm::Ipv4Src(ip) => ip.value == packet.ipv4_src,
         Oxm::Ipv4Dst(ip) => ip.value == packet.ipv4_dst,
+        // Its packets of IPv6 are neither for several nor about addresses.
+        Oxm::IpProto(_) | Oxm::Ipv6Dst(_) => false,
         other => panic!("the model does not know {other:?}"),
     })
 }

@@ -6,26 +6,26 @@ use crate::fabric::frames::arp::Arp;
 use crate::fabric::frames::vlan::Vlan;
 
 /// The ring, in which hosts 2 and 7 have no agent.
-fn world() -> World {
+pub(super) fn world() -> World {
     let mut world = World::new(ring());
     without_agents(&mut world);
     world.intervals(6);
     world
 }
 
-fn without_agents(world: &mut World) {
+pub(super) fn without_agents(world: &mut World) {
     for n in [2, 7] {
         world.ask(|reply| Call::Unregister(format!("h{n}"), reply)).try_recv().unwrap().unwrap();
     }
 }
 
 /// What is shown as soon as it may be drawn again.
-fn shown(world: &mut World) -> Arc<TopologySnapshot> {
+pub(super) fn shown(world: &mut World) -> Arc<TopologySnapshot> {
     world.intervals(1);
     world.watch.borrow().clone()
 }
 
-fn place(world: &World, n: u8) -> Port {
+pub(super) fn place(world: &World, n: u8) -> Port {
     world.truth.host(&format!("h{n}")).unwrap()
 }
 
@@ -35,12 +35,12 @@ fn arp(from: u8, to: u8, reply: bool) -> Arp {
 }
 
 /// A host says something; returns what leaves by which ports then.
-fn says(world: &mut World, n: u8, frame: Vec<u8>) -> Vec<(Port, Vec<u8>)> {
+pub(super) fn says(world: &mut World, n: u8, frame: Vec<u8>) -> Vec<(Port, Vec<u8>)> {
     let place = place(world, n);
     sent_by(world, place, frame)
 }
 
-fn sent_by(world: &mut World, place: Port, frame: Vec<u8>) -> Vec<(Port, Vec<u8>)> {
+pub(super) fn sent_by(world: &mut World, place: Port, frame: Vec<u8>) -> Vec<(Port, Vec<u8>)> {
     world.event(place.switch, Event::PacketIn(place.number, frame));
     let mut left = Vec::new();
     for (switch, device) in &mut world.devices {
@@ -53,7 +53,7 @@ fn sent_by(world: &mut World, place: Port, frame: Vec<u8>) -> Vec<(Port, Vec<u8>
     left
 }
 
-fn ports(left: &[(Port, Vec<u8>)]) -> Vec<Port> {
+pub(super) fn ports(left: &[(Port, Vec<u8>)]) -> Vec<Port> {
     left.iter().map(|(port, _)| *port).collect()
 }
 
@@ -248,7 +248,7 @@ fn a_host_becomes_a_node_and_a_node_a_host() {
 }
 
 /// The nodes' data interfaces are in these VLANs: so their LLDP is tagged, and heard once like that.
-fn tagged(world: &mut World, tags: &[(u8, u16)]) {
+pub(super) fn tagged(world: &mut World, tags: &[(u8, u16)]) {
     for (n, vlan) in tags {
         let NodeRegistration { name, mac, lldp_key, .. } = node(*n);
         let number = world.now.as_nanos() + 2;

@@ -1,0 +1,301 @@
+//! Neighbour discovery for IPv6 (RFC 4861), as far as the controller answers it for the nodes and carries it for others: the
+//! messages in which somebody tells its own Ethernet address.
+
+use cool_topology::MacAddr;
+use core::net::Ipv6Addr;
+
+/// IPv6's EtherType.
+pub(crate) const ETHERTYPE: u16 = 0x86dd;
+/// The types of ICMPv6 that these messages have.
+pub(crate) const ROUTER_SOLICITATION: u8 = 133;
+pub(crate) const ROUTER_ADVERTISEMENT: u8 = 134;
+pub(crate) const SOLICITATION: u8 = 135;
+pub(crate) const ADVERTISEMENT: u8 = 136;
+
+const ICMPV6: u8 = 58;
+/// Headers that may stand between that of IPv6 and ICMPv6: hop-by-hop options, routing, destination options.
+const EXTENSIONS: [u8; 3] = [0, 43, 60];
+/// What no router has passed on.
+const HOP_LIMIT: u8 = 255;
+/// Where IPv6 begins, and what it carries.
+const IP: usize = 14;
+const PAYLOAD: usize = IP + 40;
+/// Flags of an advertisement: the sender is a router, has been asked, and what was known of the address does not count any more.
+const ROUTER: u8 = 1 << 7;
+const SOLICITED: u8 = 1 << 6;
+const OVERRIDE: u8 = 1 << 5;
+/// Options that tell an Ethernet address, in units of 8 bytes as long as this.
+const SOURCE_ADDRESS: u8 = 1;
+const TARGET_ADDRESS: u8 = 2;
+const ADDRESS_UNITS: u8 = 1;
+
+const ALL_NODES: Ipv6Addr = Ipv6Addr::new(0xff02, 0, 0, 0, 0, 0, 0, 1);
+const ALL_NODES_MAC: MacAddr = MacAddr(0x33, 0x33, 0, 0, 0, 1);
+
+/// A message that is as RFC 4861 has it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Neighbour<'a> {
+    /// The frame, up to the end of the message.
+    frame: &'a [u8],
+    /// Where ICMPv6 begins.
+    at: usize,
+    /// Who says it, and whom the frame is for.
+    pub(crate) sender: MacAddr,
+    pub(crate) to: MacAddr,
+    /// By IPv6.
+    source: Ipv6Addr,
+    destination: Ipv6Addr,
+}
+
+/// The type of the message that a frame carries if it is neighbour discovery, well made or not.
+pub(crate) fn kind(frame: &[u8]) -> Option<u8> {
+    let kind = *frame.get(icmpv6(frame)?)?;
+    (ROUTER_SOLICITATION..=ADVERTISEMENT).contains(&kind).then_some(kind)
+}
+
+impl<'a> Neighbour<'a> {
+    /// Reads a frame; `None` if it is nothing that a host would listen to (RFC 4861, 6.1 and 7.1).
+    pub(crate) fn read(frame: &'a [u8]) -> Option<Neighbour<'a>> {
+        kind(frame)?;
+        let at = icmpv6(frame)?;
+        let end = PAYLOAD + usize::from(u16::from_be_bytes([frame[IP + 4], frame[IP + 5]]));
+        let frame = frame.get(..end).filter(|frame| frame.len() >= at + 8)?;
+        let message = Neighbour {
+            frame,
+            at,
+            to: mac(frame, 0)?,
+            sender: mac(frame, 6)?,
+            source: ip(frame, IP + 8)?,
+            destination: ip(frame, IP + 24)?,
+        };
+        message.is_sound().then_some(message)
+    }
+
+    fn is_sound(&self) -> bool {
+        let (body, kind) = (&self.frame[self.at..], self.kind());
+        let whole = body.len() >= options_at(kind) && self.options().is_some();
+        let target = whole.then(|| self.target()).flatten();
+        let told = |option| self.addresses().any(|(kind, _)| kind == option);
+        self.frame[IP + 7] == HOP_LIMIT
+            && body[1] == 0
+            && checksum(self.source, self.destination, body) == 0
+            && whole
+            && self.sender.is_unicast()
+            && !self.sender.is_zero()
+            && !self.source.is_multicast()
+            && !target.is_some_and(|target| target.is_multicast() || target.is_unspecified())
+            && match kind {
+                // Who has no address yet tells none of Ethernet either, and nobody alone.
+                ROUTER_SOLICITATION | SOLICITATION => {
+                    !self.source.is_unspecified()
+                        || (self.destination.is_multicast() && !told(SOURCE_ADDRESS))
+                }
+                ROUTER_ADVERTISEMENT => self.source.is_unicast_link_local(),
+                _ => !(self.destination.is_multicast() && body[4] & SOLICITED != 0),
+            }
+    }
+
+    fn kind(&self) -> u8 {
+        self.frame[self.at]
+    }
+
+    /// The address asked for, or of who answers.
+    fn target(&self) -> Option<Ipv6Addr> {
+        let there = [SOLICITATION, ADVERTISEMENT].contains(&self.kind());
+        there.then(|| ip(self.frame, self.at + 8)).flatten()
+    }
+
+    /// The address that the sender says it has; of one that it only looks whether it is in use it says so later.
+    pub(crate) fn says(&self) -> Option<Ipv6Addr> {
+        match self.kind() {
+            ADVERTISEMENT => self.target(),
+            _ => Some(self.source).filter(|source| !source.is_unspecified()),
+        }
+    }
+
+    /// Whether others may have that address as well (anycast), or the sender answers for somebody else (RFC 4861, 7.2.7 and 7.2.8).
+    pub(crate) fn is_shared(&self) -> bool {
+        self.kind() == ADVERTISEMENT && self.frame[self.at + 4] & OVERRIDE == 0
+    }
+
+    /// What the message says about whether the sender is a router.
+    pub(crate) fn router(&self) -> Option<bool> {
+        match self.kind() {
+            ROUTER_ADVERTISEMENT => Some(true),
+            ADVERTISEMENT => Some(self.frame[self.at + 4] & ROUTER != 0),
+            _ => None,
+        }
+    }
+
+    /// The address that is asked for.
+    pub(crate) fn asks(&self) -> Option<Ipv6Addr> {
+        self.target().filter(|_| self.kind() == SOLICITATION)
+    }
+
+    /// The message to somebody, from who is known to it by another Ethernet address.
+    pub(crate) fn frame(&self, sender: MacAddr, to: MacAddr) -> Vec<u8> {
+        let mut frame = self.frame.to_vec();
+        frame[..6].copy_from_slice(&to.octets());
+        frame[6..12].copy_from_slice(&sender.octets());
+        let own = self.addresses().filter(|(_, at)| mac(self.frame, *at) == Some(self.sender));
+        for (_, at) in own {
+            frame[at..at + 6].copy_from_slice(&sender.octets());
+        }
+        seal(self.source, self.destination, &mut frame[self.at..]);
+        padded(frame)
+    }
+
+    /// The frame that answers a question: the target has this Ethernet address. Who has no address yet hears it as all do.
+    pub(crate) fn answer(&self, target: MacAddr, router: bool) -> Vec<u8> {
+        let router = if router { ROUTER } else { 0 };
+        let address = self.target().unwrap_or(Ipv6Addr::UNSPECIFIED);
+        match self.source.is_unspecified() {
+            true => advertisement(address, target, router | OVERRIDE, ALL_NODES, ALL_NODES_MAC),
+            false => {
+                let flags = router | SOLICITED | OVERRIDE;
+                advertisement(address, target, flags, self.source, self.sender)
+            }
+        }
+    }
+
+    /// Types of the options, and where each begins; `None` if they are not whole.
+    fn options(&self) -> Option<Vec<(u8, usize)>> {
+        let (mut at, mut found) = (self.at + options_at(self.kind()), Vec::new());
+        while at < self.frame.len() {
+            let units = *self.frame.get(at + 1)?;
+            found.push((self.frame[at], at));
+            at += usize::from(units) * 8;
+            if units == 0 || at > self.frame.len() {
+                return None;
+            }
+        }
+        Some(found)
+    }
+
+    /// The options that tell an Ethernet address, and where this begins.
+    fn addresses(&self) -> impl Iterator<Item = (u8, usize)> + use<'a> {
+        let frame = self.frame;
+        let tells = move |(kind, at): &(u8, usize)| {
+            [SOURCE_ADDRESS, TARGET_ADDRESS].contains(kind) && frame[at + 1] == ADDRESS_UNITS
+        };
+        let options = self.options().unwrap_or_default().into_iter();
+        options.filter(tells).map(|(kind, at)| (kind, at + 2))
+    }
+}
+
+/// A frame that tells everybody, unasked, who has an address now: those who know of another forget it.
+pub(crate) fn announcement(address: Ipv6Addr, now: MacAddr, router: bool) -> Vec<u8> {
+    let router = if router { ROUTER } else { 0 };
+    advertisement(address, now, router | OVERRIDE, ALL_NODES, ALL_NODES_MAC)
+}
+
+/// A frame that asks a host whether it is there.
+pub(crate) fn probe(host: MacAddr, address: Ipv6Addr, asker: MacAddr) -> Vec<u8> {
+    let body = about(SOLICITATION, 0, address, SOURCE_ADDRESS, asker);
+    message(asker, host, link_local(asker), address, &body)
+}
+
+/// The address that an interface has by its Ethernet address (RFC 4291, appendix A).
+pub(crate) fn link_local(mac: MacAddr) -> Ipv6Addr {
+    let [a, b, c, d, e, f] = mac.octets();
+    Ipv6Addr::from([0xfe, 0x80, 0, 0, 0, 0, 0, 0, a ^ 2, b, c, 0xff, 0xfe, d, e, f])
+}
+
+fn advertisement(address: Ipv6Addr, has: MacAddr, flags: u8, to: Ipv6Addr, to_mac: MacAddr) -> Vec<u8> {
+    message(has, to_mac, address, to, &about(ADVERTISEMENT, flags, address, TARGET_ADDRESS, has))
+}
+
+/// ICMPv6 about an address, with an Ethernet address as option; its checksum is missing.
+fn about(kind: u8, flags: u8, address: Ipv6Addr, option: u8, mac: MacAddr) -> Vec<u8> {
+    let head = [kind, 0, 0, 0, flags, 0, 0, 0];
+    [&head[..], &address.octets(), &[option, ADDRESS_UNITS], &mac.octets()].concat()
+}
+
+/// A frame with ICMPv6.
+fn message(sender: MacAddr, to: MacAddr, source: Ipv6Addr, destination: Ipv6Addr, body: &[u8]) -> Vec<u8> {
+    let mut frame = Vec::with_capacity(PAYLOAD + body.len());
+    frame.extend(to.octets());
+    frame.extend(sender.octets());
+    frame.extend(ETHERTYPE.to_be_bytes());
+    frame.extend([0x60, 0, 0, 0]);
+    frame.extend((body.len() as u16).to_be_bytes());
+    frame.extend([ICMPV6, HOP_LIMIT]);
+    frame.extend(source.octets());
+    frame.extend(destination.octets());
+    frame.extend(body);
+    seal(source, destination, &mut frame[PAYLOAD..]);
+    padded(frame)
+}
+
+/// As long as an Ethernet frame is at least.
+fn padded(mut frame: Vec<u8>) -> Vec<u8> {
+    frame.resize(frame.len().max(60), 0);
+    frame
+}
+
+/// Gives ICMPv6 its checksum.
+fn seal(source: Ipv6Addr, destination: Ipv6Addr, body: &mut [u8]) {
+    body[2..4].fill(0);
+    let sum = checksum(source, destination, body);
+    body[2..4].copy_from_slice(&sum.to_be_bytes());
+}
+
+/// The checksum of ICMPv6 (RFC 4443, 2.3), which is 0 over a message that has the right one.
+fn checksum(source: Ipv6Addr, destination: Ipv6Addr, body: &[u8]) -> u16 {
+    let words = |bytes: &[u8]| -> u32 {
+        bytes.chunks(2).map(|pair| u32::from(u16::from_be_bytes([pair[0], *pair.get(1).unwrap_or(&0)]))).sum()
+    };
+    let mut sum = words(&source.octets()) + words(&destination.octets()) + words(body);
+    sum += body.len() as u32 + u32::from(ICMPV6);
+    while sum > 0xffff {
+        sum = (sum & 0xffff) + (sum >> 16);
+    }
+    !(sum as u16)
+}
+
+/// Where ICMPv6 begins in a frame, if IPv6 carries it, not in fragments.
+fn icmpv6(frame: &[u8]) -> Option<usize> {
+    if super::ethertype(frame) != Some(ETHERTYPE) || frame.get(IP)? >> 4 != 6 {
+        return None;
+    }
+    let (mut next, mut at) = (*frame.get(IP + 6)?, PAYLOAD);
+    while EXTENSIONS.contains(&next) {
+        let length = usize::from(*frame.get(at + 1)?) * 8 + 8;
+        (next, at) = (frame[at], at + length);
+    }
+    (next == ICMPV6 && at < frame.len()).then_some(at)
+}
+
+/// Where options begin in a message.
+fn options_at(kind: u8) -> usize {
+    match kind {
+        ROUTER_SOLICITATION => 8,
+        ROUTER_ADVERTISEMENT => 16,
+        _ => 24,
+    }
+}
+
+fn mac(frame: &[u8], at: usize) -> Option<MacAddr> {
+    frame.get(at..at + 6).and_then(|octets| <[u8; 6]>::try_from(octets).ok()).map(MacAddr::from)
+}
+
+fn ip(frame: &[u8], at: usize) -> Option<Ipv6Addr> {
+    frame.get(at..at + 16).and_then(|octets| <[u8; 16]>::try_from(octets).ok()).map(Ipv6Addr::from)
+}
+
+/// A message of any kind, whose checksum is right.
+#[cfg(test)]
+pub(crate) fn said(
+    kind: u8,
+    sender: MacAddr,
+    (source, destination): (Ipv6Addr, Ipv6Addr),
+    flags: u8,
+    rest: &[u8],
+) -> Vec<u8> {
+    let body = [&[kind, 0, 0, 0, flags, 0, 0, 0], rest].concat();
+    let [.., a, b, c, d] = destination.octets();
+    message(sender, MacAddr(0x33, 0x33, a, b, c, d), source, destination, &body)
+}
+
+#[cfg(test)]
+mod tests;

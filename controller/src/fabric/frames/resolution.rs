@@ -1,0 +1,95 @@
+//! Address resolution: what is said to find out, or to tell, which Ethernet address an IP address has. By ARP for IPv4, by
+//! neighbour discovery for IPv6; the controller does the same with both.
+
+use super::arp::{self, Arp};
+use super::ndp::{self, Neighbour};
+use cool_topology::MacAddr;
+use core::net::IpAddr;
+
+/// A message of either.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Resolution<'a> {
+    Arp(Arp),
+    Neighbour(Neighbour<'a>),
+}
+
+impl Resolution<'_> {
+    /// Who says it.
+    pub(crate) fn sender(&self) -> MacAddr {
+        match self {
+            Resolution::Arp(arp) => arp.sender,
+            Resolution::Neighbour(neighbour) => neighbour.sender,
+        }
+    }
+
+    /// Whom it is for: one, several or all.
+    pub(crate) fn to(&self) -> MacAddr {
+        match self {
+            Resolution::Arp(arp) if arp.reply => arp.target,
+            Resolution::Arp(_) => MacAddr::broadcast(),
+            Resolution::Neighbour(neighbour) => neighbour.to,
+        }
+    }
+
+    /// The address that its sender says it has.
+    pub(crate) fn says(&self) -> Option<IpAddr> {
+        match self {
+            Resolution::Arp(arp) => (!arp.sender_ip.is_unspecified()).then_some(arp.sender_ip.into()),
+            Resolution::Neighbour(neighbour) => neighbour.says().map(IpAddr::V6),
+        }
+    }
+
+    /// Whether others may have that address as well.
+    pub(crate) fn is_shared(&self) -> bool {
+        matches!(self, Resolution::Neighbour(neighbour) if neighbour.is_shared())
+    }
+
+    /// What its sender says of being a router.
+    pub(crate) fn router(&self) -> Option<bool> {
+        match self {
+            Resolution::Arp(_) => None,
+            Resolution::Neighbour(neighbour) => neighbour.router(),
+        }
+    }
+
+    /// The address that it asks for.
+    pub(crate) fn asks(&self) -> Option<IpAddr> {
+        match self {
+            Resolution::Arp(arp) => (!arp.reply).then_some(arp.target_ip.into()),
+            Resolution::Neighbour(neighbour) => neighbour.asks().map(IpAddr::V6),
+        }
+    }
+
+    /// The frame for somebody, from who is known to it by another Ethernet address.
+    pub(crate) fn frame(&self, sender: MacAddr, to: MacAddr) -> Vec<u8> {
+        match self {
+            Resolution::Arp(arp) if arp.reply => Arp { sender, target: to, ..*arp }.frame(to),
+            Resolution::Arp(arp) => Arp { sender, ..*arp }.frame(to),
+            Resolution::Neighbour(neighbour) => neighbour.frame(sender, to),
+        }
+    }
+
+    /// The frame that answers a question: the target has this Ethernet address, and is a router or not.
+    pub(crate) fn answer(&self, target: MacAddr, router: bool) -> Vec<u8> {
+        match self {
+            Resolution::Arp(arp) => arp.answer(target),
+            Resolution::Neighbour(neighbour) => neighbour.answer(target, router),
+        }
+    }
+}
+
+/// A frame that tells everybody, unasked, who has an address now. For IPv6 it has to say whether that is a router.
+pub(crate) fn announcement(address: IpAddr, now: MacAddr, router: Option<bool>) -> Option<Vec<u8>> {
+    match address {
+        IpAddr::V4(ip) => Some(arp::announcement(ip, now)),
+        IpAddr::V6(ip) => router.map(|router| ndp::announcement(ip, now, router)),
+    }
+}
+
+/// A frame that asks a host whether it is there.
+pub(crate) fn probe(host: MacAddr, address: IpAddr, asker: MacAddr) -> Vec<u8> {
+    match address {
+        IpAddr::V4(ip) => arp::probe(host, ip, asker),
+        IpAddr::V6(ip) => ndp::probe(host, ip, asker),
+    }
+}
