@@ -381,7 +381,11 @@ def test_ipv6_is_led_round_a_lost_link_and_over_the_restart_of_controller_and_ag
         end_controller(bed, signal.SIGKILL)
         bed.start_controller()
         bed.wait_until_joined()
+        # Who still knows the others goes on, who does not finds them again.
         reach_by_ipv6(bed, addresses, *pairs)
+        for name in addresses:
+            host(bed, name).cmd("ip -6 neigh flush dev " + device(name))
+        reach_by_ipv6(bed, addresses, ("h1", "h3"), *pairs)
         end_agent(bed, "h3")
         knows(bed, "h1", addresses["h3"], host(bed, "h3").MAC())
         reach_by_ipv6(bed, addresses, *pairs)
