@@ -3,8 +3,8 @@
 //! any switch, whatever the protocol.
 
 use super::{
-    BROADCAST, COOKIE, EDGE, EtherType, FOR_BROADCAST, FOR_EDGE, FOR_HOST, FOR_HOST_HERE, HOST, Intent,
-    NEIGHBOURS, OF_PORT, RACK, flow, of_port, to_controller,
+    ARP, BROADCAST, COOKIE, EDGE, EtherType, FOR_BROADCAST, FOR_EDGE, FOR_HOST, FOR_HOST_HERE, FOR_IPV6,
+    HOST, Intent, OF_PORT, RACK, flow, of_port, to_controller,
 };
 use crate::fabric::frames::vlan::Vlan;
 use crate::fabric::frames::{ndp, pmac};
@@ -142,7 +142,7 @@ impl Intent {
         }
     }
 
-    /// Nobody speaks by a port to whom that matters.
+    /// A port is no edge any more, or closed.
     pub(crate) fn is_no_edge(&mut self, port: Port) {
         for key in of_discovery(port) {
             self.flow(port.switch, key, None);
@@ -150,7 +150,7 @@ impl Intent {
     }
 }
 
-/// Neighbour discovery by which addresses are asked for.
+/// Neighbour discovery by which addresses are asked for, and the answers.
 const ASKING: [u8; 2] = [ndp::SOLICITATION, ndp::ADVERTISEMENT];
 
 fn of_discovery(port: Port) -> impl Iterator<Item = FlowKey> {
@@ -164,18 +164,16 @@ fn discovery(kind: u8) -> Match {
     Match::new().eth_type(EtherType::IPV6).ip_proto(IpProtocol::ICMPV6).icmpv6_type(kind)
 }
 
-/// What every switch holds where hosts are carried: what a node says to all, and, to whomever, by which Ethernet address it is known.
+/// What every switch holds where hosts are carried: what a node says to all, and neighbour discovery, whoever it is for.
 pub(super) fn broadcasts() -> impl Iterator<Item = (FlowKey, Flow)> {
     let (link_local, mask) =
         (Ipv6Addr::new(0xff02, 0, 0, 0, 0, 0, 0, 0), Ipv6Addr::new(0xffff, 0, 0, 0, 0, 0, 0, 0));
-    let to_all = [
-        Match::new().eth_dst(MacAddr::broadcast()),
-        Match::new().eth_type(EtherType::IPV6).ipv6_dst_masked(link_local, mask),
-    ];
-    let to_all = to_all.into_iter().map(|matching| FlowKey::new(BROADCAST, matching));
+    let broadcast = FlowKey::new(BROADCAST, Match::new().eth_dst(MacAddr::broadcast()));
+    let multicast = Match::new().eth_type(EtherType::IPV6).ipv6_dst_masked(link_local, mask);
     let kinds = ndp::ROUTER_SOLICITATION..=ndp::ADVERTISEMENT;
-    let discovery = kinds.map(|kind| FlowKey::new(NEIGHBOURS, discovery(kind)));
-    to_all.chain(discovery).map(|key| (key, flow(FOR_BROADCAST, to_controller())))
+    let ipv6 = kinds.map(|kind| FlowKey::new(ARP, discovery(kind)));
+    let ipv6 = ipv6.chain([FlowKey::new(BROADCAST, multicast)]).map(|key| (key, FOR_IPV6));
+    ipv6.chain([(broadcast, FOR_BROADCAST)]).map(|(key, purpose)| (key, flow(purpose, to_controller())))
 }
 
 /// What is for a rack.

@@ -30,9 +30,8 @@ const MULTICAST_MASK: u32 = u32::from_be_bytes([255, 252, 0, 0]);
 // DROP must lose to everything.
 const OF_PORT: u16 = 50_010;
 const LLDP: u16 = 50_000;
+/// And neighbour discovery, which is to IPv6 what ARP is to IPv4.
 const ARP: u16 = 49_000;
-/// Of IPv6 what ARP is for IPv4.
-const NEIGHBOURS: u16 = 49_000;
 const TREE: u16 = 40_000;
 /// Below the trees: what is for a group and comes from nobody who may send there.
 const NON_MEMBER: u16 = 39_000;
@@ -61,6 +60,8 @@ const FOR_HOST: u64 = 9 << 24;
 const FOR_HOST_HERE: u64 = 10 << 24;
 const FOR_EDGE: u64 = 11 << 24;
 const FOR_BROADCAST: u64 = 12 << 24;
+/// What is said to all by IPv6, and neighbour discovery. Where switches have few flows this gives way.
+const FOR_IPV6: u64 = 13 << 24;
 
 /// By which cookie, in which bits, the flow is known that counts what outsiders send.
 pub(crate) const NON_MEMBERS: (u64, u64) = (COOKIE | FOR_NON_MEMBERS, u64::MAX);
@@ -72,10 +73,10 @@ pub(crate) fn is_of_link(cookie: u64) -> bool {
 
 /// Whether a flow hands to the controller what is said to all.
 pub(crate) fn is_of_broadcasts(cookie: u64) -> bool {
-    cookie & 0xff00_0000 == FOR_BROADCAST
+    matches!(cookie & 0xff00_0000, FOR_BROADCAST | FOR_IPV6)
 }
 
-/// Whether a flow is one of those that every switch holds.
+/// Whether a flow is one of those that every switch holds, and could not do without.
 pub(crate) fn is_everywhere(flow: &Flow) -> bool {
     matches!(flow.cookie & 0xff00_0000, 0 | FOR_NON_MEMBERS | FOR_TOR | FOR_BROADCAST)
 }

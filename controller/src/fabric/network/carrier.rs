@@ -247,8 +247,8 @@ impl Network {
         }
     }
 
-    /// An agent has ended, and its node, which had these addresses, may go on as a host: whoever knows it by its PMAC hears its own
-    /// address.
+    /// An agent has ended, and its node, which had these addresses, may go on as a host: whoever knows it by its PMAC hears its
+    /// own Ethernet address.
     pub(super) fn node_left(
         &mut self,
         now: Time,

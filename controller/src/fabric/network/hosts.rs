@@ -356,6 +356,12 @@ mod tests {
         hosts.take_changed();
         assert_eq!((hosts.pass_time(at(136)), hosts.get(key(1))), (vec![], None));
         assert_eq!(hosts.take_changed(), [key(1)].into());
+        // Of several addresses it may have lost one.
+        hosts.heard(at(200), port(1), key(3), ip(3));
+        hosts.heard(at(200), port(1), key(3), Some(IpAddr::from([0xfe80, 0, 0, 0, 0, 0, 0, 3])));
+        let asked = [260, 265, 270].map(|seconds| hosts.pass_time(at(seconds))[0].2.is_ipv4());
+        assert_eq!(asked, [true, false, true]);
+        assert_eq!((hosts.pass_time(at(275)), hosts.get(key(3))), (vec![], None));
         // Who has said no address cannot be asked.
         assert!(hosts.pass_time(at(10_000)).is_empty() && hosts.get(key(2)).is_some());
     }
