@@ -24,7 +24,6 @@ const READS: usize = 8;
 const LONG_TURN: Duration = Duration::from_millis(20);
 
 /// What the driver has waited for.
-#[expect(clippy::large_enum_variant, reason = "there is one at a time, on the stack")]
 enum Next {
     Command(Command),
     Event(Event),
