@@ -1,3 +1,4 @@
+//! Neighbour discovery: what is read, said again and answered, and what is refused.
 use super::*;
 use proptest::prelude::*;
 
