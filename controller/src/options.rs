@@ -60,7 +60,7 @@ pub struct Options {
 
     /// Packets per second that one switch port may hand in to this controller; more are dropped.
     ///
-    /// LLDP, ARP, neighbour discovery, and what is said to all. Twice as many may come at once. By meters in the switch where it has them, and by the controller.
+    /// LLDP, ARP, neighbour discovery, Ethernet broadcasts and IPv6's link-local multicast. Twice as many may come at once. By meters in the switch where it has them, and by the controller.
     #[arg(long, value_name = "N", default_value_t = 250, value_parser = clap::value_parser!(u32).range(1..=10_000_000))]
     pub port_packets_per_second: u32,
 

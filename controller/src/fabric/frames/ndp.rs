@@ -49,15 +49,13 @@ pub(crate) struct Neighbour<'a> {
 
 /// The type of the message that a frame carries if it is neighbour discovery, well made or not.
 pub(crate) fn kind(frame: &[u8]) -> Option<u8> {
-    let kind = *frame.get(icmpv6(frame)?)?;
-    (ROUTER_SOLICITATION..=ADVERTISEMENT).contains(&kind).then_some(kind)
+    discovery(frame).map(|at| frame[at])
 }
 
 impl<'a> Neighbour<'a> {
     /// Reads a frame; `None` if it is nothing that a host would listen to (RFC 4861, 6.1 and 7.1).
     pub(crate) fn read(frame: &'a [u8]) -> Option<Neighbour<'a>> {
-        kind(frame)?;
-        let at = icmpv6(frame)?;
+        let at = discovery(frame)?;
         let end = PAYLOAD + usize::from(u16::from_be_bytes([frame[IP + 4], frame[IP + 5]]));
         let frame = frame.get(..end).filter(|frame| frame.len() >= at + 8)?;
         let message = Neighbour {
@@ -264,6 +262,11 @@ fn icmpv6(frame: &[u8]) -> Option<usize> {
         (next, at) = (frame[at], at + length);
     }
     (next == ICMPV6 && at < frame.len()).then_some(at)
+}
+
+/// Where neighbour discovery begins in a frame.
+fn discovery(frame: &[u8]) -> Option<usize> {
+    icmpv6(frame).filter(|at| (ROUTER_SOLICITATION..=ADVERTISEMENT).contains(&frame[*at]))
 }
 
 /// Where options begin in a message.

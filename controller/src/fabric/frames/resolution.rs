@@ -1,5 +1,5 @@
-//! Address resolution: what is said to find out, or to tell, which Ethernet address an IP address has. By ARP for IPv4, by
-//! neighbour discovery for IPv6; the controller does the same with both.
+//! Address resolution: ARP (RFC 826) for IPv4 and neighbour discovery (RFC 4861) for IPv6, by which hosts ask and tell which
+//! Ethernet address an IP address has; the controller does the same with both.
 
 use super::arp::{self, Arp};
 use super::ndp::{self, Neighbour};
@@ -13,7 +13,13 @@ pub(crate) enum Resolution<'a> {
     Neighbour(Neighbour<'a>),
 }
 
-impl Resolution<'_> {
+impl<'a> Resolution<'a> {
+    /// Reads a frame; `None` if it is neither, or nothing that can be answered or carried.
+    pub(crate) fn read(frame: &'a [u8]) -> Option<Resolution<'a>> {
+        let arp = Arp::read(frame).map(Resolution::Arp);
+        arp.or_else(|| Neighbour::read(frame).map(Resolution::Neighbour))
+    }
+
     /// Who says it.
     pub(crate) fn sender(&self) -> MacAddr {
         match self {

@@ -71,7 +71,7 @@ pub(crate) fn is_of_link(cookie: u64) -> bool {
     cookie & 0xff00_0000 == FOR_LINK
 }
 
-/// Whether a flow hands to the controller what is said to all.
+/// Whether a flow hands Ethernet broadcasts, or link-local multicast and neighbour discovery of IPv6, to the controller.
 pub(crate) fn is_of_broadcasts(cookie: u64) -> bool {
     matches!(cookie & 0xff00_0000, FOR_BROADCAST | FOR_IPV6)
 }

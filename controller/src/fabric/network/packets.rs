@@ -8,8 +8,6 @@ use super::hosts::Heard;
 use super::neighbours::{Answerer, Claim};
 use super::switches::Switch;
 use crate::fabric::api::{MacAddr, Unicast};
-use crate::fabric::frames::arp::Arp;
-use crate::fabric::frames::ndp::Neighbour;
 use crate::fabric::frames::resolution::{self, Resolution};
 use crate::fabric::frames::vlan::{Tag, Vlan};
 use crate::fabric::frames::{arp, ethertype, ndp, pmac, vlan};
@@ -45,21 +43,16 @@ impl Network {
             }
             Some(kind) if self.config.unicast == Unicast::Routed => {
                 let carried = self.is_carried(now, port, frame);
-                match kind {
-                    arp::ETHERTYPE => {
-                        let read = Arp::read(&plain).map(Resolution::Arp);
-                        read.into_iter().for_each(|said| self.resolve(now, port, tag, &said, carried));
+                let discovery = ndp::kind(&plain).filter(|_| carried);
+                if let Some(kind) = discovery {
+                    self.intent.speaks_ipv6(port, kind);
+                }
+                if kind == arp::ETHERTYPE || discovery.is_some() {
+                    if let Some(said) = Resolution::read(&plain) {
+                        self.resolve(now, port, tag, &said, carried);
                     }
-                    _ if !carried => {}
-                    ndp::ETHERTYPE => match ndp::kind(&plain) {
-                        Some(kind) => {
-                            self.intent.speaks_ipv6(port, kind);
-                            let read = Neighbour::read(&plain).map(Resolution::Neighbour);
-                            read.into_iter().for_each(|said| self.resolve(now, port, tag, &said, carried));
-                        }
-                        None => self.carry(now, port, tag, &plain),
-                    },
-                    _ => self.carry(now, port, tag, &plain),
+                } else if carried {
+                    self.carry(now, port, tag, &plain);
                 }
             }
             _ => {}
@@ -166,7 +159,7 @@ impl Network {
         let node = self.nodes.with_mac(key.mac).filter(|name| self.nodes.vlan(name) == key.vlan);
         if let Some(name) = node.map(str::to_owned) {
             match address {
-                Some(IpAddr::V4(_)) if address.and_then(|ip| self.nodes.with_ip(key.vlan, ip)).is_none() => {}
+                Some(ip @ IpAddr::V4(_)) if self.nodes.with_ip(key.vlan, ip).is_none() => {}
                 Some(IpAddr::V6(ip)) => {
                     let known = self.nodes.neighbours.heard(now, key.vlan, ip, &name, router);
                     self.probe_unless(known, port, key, ip);

@@ -218,7 +218,11 @@ fn a_restarted_controller_numbers_racks_as_the_switches_remember_them() {
 
 /// The controller is gone; another one gets its switches as they are.
 fn restarted(first: World) -> World {
-    let mut second = World::new(Graph::default());
+    takes_over(World::new(Graph::default()), first)
+}
+
+/// As [`restarted`], with a controller that has been told something before.
+fn takes_over(mut second: World, first: World) -> World {
     second.truth = first.truth;
     for (switch, device) in first.devices {
         second.connect(switch, device.switch);

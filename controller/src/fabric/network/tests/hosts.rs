@@ -212,11 +212,7 @@ fn a_restarted_controller_goes_on_carrying_the_hosts_that_it_finds_in_the_switch
     let first = acquainted();
     let mut second = World::new(Graph::default());
     without_agents(&mut second);
-    second.truth = first.truth;
-    for (switch, device) in first.devices {
-        second.connect(switch, device.switch);
-    }
-    second.settle();
+    let mut second = takes_over(second, first);
     let both = |world: &World| (arrives(world, 2, node(7).mac), arrives(world, 7, node(2).mac));
     let there = (vec!["h7".to_owned()], vec!["h2".to_owned()]);
     assert_eq!(both(&second), there);

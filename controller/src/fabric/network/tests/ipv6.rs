@@ -283,11 +283,7 @@ fn a_restarted_controller_learns_addresses_from_those_that_still_know_each_other
     let of_5 = pmac(&first, 5);
     let mut second = World::new(Graph::default());
     without_agents(&mut second);
-    second.truth = first.truth;
-    for (switch, device) in first.devices {
-        second.connect(switch, device.switch);
-    }
-    second.settle();
+    let mut second = takes_over(second, first);
     second.intervals(10);
     // Whether it still is there it is asked by the Ethernet address that is known.
     let left = says(&mut second, 1, ndp::probe(of_5, ip(5), node(1).mac));
