@@ -4,11 +4,8 @@ use crate::api::CallRequest;
 use crate::failure::{Failure, FailureKind};
 use cool_collective::Plan;
 use cool_types::limits::ARRAY_BYTES;
-use cool_types::{Call, CallError, ElementType, Operation, Rank, ReduceOp, check_reduction};
+use cool_types::{Call, CallError, CallWords, ElementType, Operation, Rank, ReduceOp, check_reduction};
 use std::fmt;
-
-/// The most counts that are written out.
-const COUNTS_SHOWN: usize = 8;
 
 /// A call without its buffers. Ranks that call alike have equal ones. It prints as "reduce of 5 f64 by sum to rank 3".
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -66,49 +63,18 @@ impl CallSignature {
 
     /// A number that differs, most likely, from that of any other call or plan.
     pub(crate) fn digest(&self, plan: &Plan) -> u64 {
-        let text = format!("{self} by {plan}");
-        fnv(text.bytes().chain(self.counts().iter().flat_map(|bytes| bytes.to_le_bytes())))
+        let forced = self.plan.map(|plan| format!(" with plan {plan}")).unwrap_or_default();
+        self.words().digest(format_args!("{forced} by {plan}"))
     }
 
-    /// Elements: "5", "3, 0, 4", or the first of many with a number that tells them from others.
-    fn amount(&self) -> String {
-        let element = u64::from(self.call.element);
-        if self.call.counts.is_none() {
-            return (self.call.bytes / element).to_string();
-        }
-        let counts = self.counts();
-        let shown: Vec<String> =
-            counts.iter().take(COUNTS_SHOWN).map(|bytes| (bytes / element).to_string()).collect();
-        let shown = shown.join(", ");
-        match counts.len() - counts.len().min(COUNTS_SHOWN) {
-            0 => shown,
-            more => {
-                let all = fnv(counts.iter().flat_map(|bytes| bytes.to_le_bytes()));
-                format!("{shown} and {more} more (all: {all:016x})")
-            }
-        }
-    }
-
-    fn counts(&self) -> &[u64] {
-        self.call.counts.as_deref().unwrap_or_default()
+    fn words(&self) -> CallWords<'_> {
+        CallWords { call: &self.call, element: self.element, reduce: self.reduce }
     }
 }
 
 impl fmt::Display for CallSignature {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let (operation, root) = (self.call.operation, self.call.root);
-        write!(f, "{operation}")?;
-        if let Some(element) = self.element {
-            write!(f, " of {} {element}", self.amount())?;
-        }
-        if let Some(reduce) = self.reduce {
-            write!(f, " by {reduce}")?;
-        }
-        match operation {
-            Operation::Bcast | Operation::Scatter => write!(f, " from {root}")?,
-            Operation::Reduce | Operation::Gather => write!(f, " to {root}")?,
-            _ => {}
-        }
+        write!(f, "{}", self.words())?;
         self.plan.map_or(Ok(()), |plan| write!(f, " with plan {plan}"))
     }
 }
@@ -119,11 +85,6 @@ pub fn wrong_plan(operation: Operation, plan: &str) -> Option<String> {
         Ok(plan) => plan.check(operation).err().map(|e| e.to_string()),
         Err(e) => Some(e.to_string()),
     }
-}
-
-/// FNV-1a, 64 bits: the same on every machine, which the standard library's hashes do not promise.
-pub(crate) fn fnv(bytes: impl Iterator<Item = u8>) -> u64 {
-    bytes.fold(0xcbf2_9ce4_8422_2325, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3))
 }
 
 /// The failure of a call that makes no sense.

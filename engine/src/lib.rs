@@ -43,7 +43,6 @@
 mod api;
 mod buffered_packets;
 mod call_signature;
-mod combine;
 mod engine;
 mod failure;
 mod group;
@@ -68,10 +67,9 @@ pub use api::{
     TransferRequest, TreeScope, TreeSpec,
 };
 pub use call_signature::wrong_plan;
-pub use combine::combine;
 pub use cool_transport::unicast::AgentId;
 pub use cool_transport::unicast::handshake::PeerKey;
-pub use cool_types::{ElementType, Operation, ReduceOp};
+pub use cool_types::{ElementType, Operation, ReduceOp, combine};
 pub use engine::Engine;
 pub use failure::{Arrived, Failure, FailureKind, Stats, Traffic};
 pub use machine::{ConnectionId, Input, Output, Work, WorkId};

@@ -97,7 +97,7 @@ mod tests {
     use proptest::prelude::*;
 
     fn attach(rank: u32) -> Body {
-        Body::Attach(Attach { version: crate::VERSION, group: 7, rank })
+        Body::Attach(Attach { version: crate::VERSION, group: 7, rank, segment: false })
     }
 
     #[test]
@@ -137,6 +137,8 @@ mod tests {
             timeout_ms: u64::MAX,
             counts: slice,
             plan: "x".repeat(MAX_PLAN),
+            number: Some(u64::MAX),
+            watch: true,
         };
         assert!(encode(Body::Call(call), MAX_TO_AGENT).is_ok());
     }

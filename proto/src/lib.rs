@@ -1,6 +1,6 @@
 //! Contracts between COOL's programs: gRPC to the controller ([`control`], feature `grpc`), and
 //! between a rank and the agent of its node ([`local`]): frames ([`frame`]) over a unix socket
-//! ([`socket`]), data in shared memory ([`region`], of [`pages`]); and between an agent and who starts its
+//! ([`socket`]), data in shared memory ([`region`], of [`pages`]; the [`segment`] in which ranks carry out calls themselves); and between an agent and who starts its
 //! ranks ([`launcher`]), over a socket that keeps messages apart ([`seqpacket`]).
 
 #[cfg(feature = "grpc")]
@@ -12,6 +12,7 @@ pub mod frame;
 pub mod numbers;
 pub mod pages;
 pub mod region;
+pub mod segment;
 pub mod seqpacket;
 pub mod socket;
 #[cfg(feature = "grpc")]

@@ -3,10 +3,12 @@
 //! with its one check, the rules for names of [nodes](check_node_name) and [users](check_user_name), the [scopes](TreeScope) of trees,
 //! the [limits] of the protocols, the bytes of [headers](wire) on the wire, and [keys](Key) with their proofs.
 //!
-//! It holds no behaviour beyond that: schedules are `cool-collective`'s, packets `cool-transport`'s, frames between rank
+//! It holds no behaviour beyond how elements [combine] and how calls are [written](CallWords): schedules are `cool-collective`'s, packets `cool-transport`'s, frames between rank
 //! and agent `cool-proto`'s, which converts these types to its own and back.
 
 mod call;
+mod call_words;
+mod combine;
 mod element;
 mod key;
 pub mod limits;
@@ -19,6 +21,8 @@ mod user_name;
 pub mod wire;
 
 pub use call::{Call, CallError};
+pub use call_words::{CallWords, fnv};
+pub use combine::combine;
 pub use element::{ElementType, ReduceOp, check_reduction};
 pub use key::{Key, TAG};
 pub use names::UnknownName;

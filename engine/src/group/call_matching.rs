@@ -1,11 +1,11 @@
 //! Whether all ranks make the same calls. Agents tell each other what their ranks called only when something seems
 //! wrong: a digest that differs, or a call that takes long.
 
-use crate::call_signature::fnv;
 use crate::failure::{Failure, FailureKind};
 use crate::members::Members;
 use crate::shared::Context;
 use cool_transport::unicast::Notice;
+use cool_types::fnv;
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Calls that are over whose texts are remembered: other ranks may still be in them.

@@ -3,7 +3,7 @@
 //! Elements are in the byte order of the machine, so all nodes of a group have the same. Integer sums and
 //! products wrap. Floats follow IEEE 754: a NaN in any operand makes the element NaN, for min and max too.
 
-use cool_types::{ElementType, ReduceOp};
+use crate::{ElementType, ReduceOp};
 use half::{bf16, f16};
 
 /// `dst[i] = f(dst[i], src[i])` for elements of `N` bytes.

@@ -1,0 +1,376 @@
+//! The segment of a group whose ranks are all on one node: memory that they share, in which they carry out calls themselves
+//! (as Open MPI's coll/sm does). Their agent makes it, and reads little of it: how far ranks have come.
+//!
+//! What a rank has for others it publishes in its ring of slots, in publications that all ranks number alike. It
+//! writes a slot anew once all ranks have released what was there. Who waits for a rank sleeps on that rank's bell (a futex),
+//! which is rung only if somebody sleeps.
+//!
+//! All who have the segment are of one user. Who does not keep to this spoils the calls of its own group and nothing
+//! else: every access is bounds-checked, words are atomic, and bytes are copied in and out.
+
+#![allow(unsafe_code, reason = "words of shared memory are used as atomics; the block says why that is sound")]
+
+use crate::pages::OutOfBounds;
+use crate::region::{Region, RegionError};
+use rustix::thread::futex;
+use std::os::fd::{BorrowedFd, OwnedFd};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
+use std::time::Duration;
+
+/// Bytes of one publication, at most.
+pub const CHUNK_BYTES: usize = 64 << 10;
+
+/// Publications of a rank that others need not have released.
+pub const SLOTS: u64 = 8;
+
+/// Ranks of a group with a segment, at most: each looks at all others.
+pub const RANKS_MAX: usize = 256;
+
+/// Bytes of the words of a call, at most; longer ones are cut.
+const TEXT_BYTES: usize = 240;
+
+/// Words that different ranks write lie in different cache lines, as do pages.
+const LINE: u64 = 64;
+const PAGE: u64 = 4096;
+
+/// A slot: the digest of the call, the length of its words, the words, data.
+const SLOT_HEAD: u64 = 16 + TEXT_BYTES as u64;
+const SLOT_BYTES: u64 = SLOT_HEAD + CHUNK_BYTES as u64;
+
+/// The words of the segment.
+const FAILED: u64 = 0;
+const DECLINED: u64 = LINE;
+const SEGMENT_WORDS: u64 = PAGE;
+
+/// The words of a rank, and how many bytes it has.
+const ATTACHED: u64 = 0;
+const ENTERED: u64 = LINE;
+const THROUGH: u64 = LINE + 8;
+const PUBLISHED: u64 = 2 * LINE;
+const RELEASED: u64 = 3 * LINE;
+const BELL: u64 = 4 * LINE;
+const SLEEPERS: u64 = 4 * LINE + 4;
+const ANSWERED: u64 = 5 * LINE;
+const RANK_BYTES: u64 = PAGE + (SLOTS * SLOT_BYTES).next_multiple_of(PAGE);
+
+/// A group's segment, as one process has it.
+#[derive(Debug)]
+pub struct Segment {
+    region: Region,
+    ranks: usize,
+}
+
+/// One rank's part of a segment.
+#[derive(Clone, Copy, Debug)]
+pub struct RankPart<'a> {
+    region: &'a Region,
+    at: u64,
+}
+
+impl Segment {
+    /// A new segment for a group of `ranks` ranks.
+    ///
+    /// # Errors
+    /// If the system has not that much memory. What nobody touches takes none.
+    pub fn create(ranks: usize) -> Result<Segment, RegionError> {
+        Ok(Segment { region: Region::create(Segment::bytes(ranks))?, ranks })
+    }
+
+    /// The segment that the agent sent, which it said to have `bytes` bytes.
+    ///
+    /// # Errors
+    /// If it is not one of a group of `ranks` ranks, or cannot be mapped.
+    pub fn open(file: OwnedFd, bytes: u64, ranks: usize) -> Result<Segment, RegionError> {
+        let claimed = Segment::bytes(ranks);
+        if bytes != claimed {
+            return Err(RegionError::WrongSize { claimed, actual: bytes });
+        }
+        Ok(Segment { region: Region::open(file, bytes)?, ranks })
+    }
+
+    fn bytes(ranks: usize) -> u64 {
+        SEGMENT_WORDS + ranks as u64 * RANK_BYTES
+    }
+
+    /// Its size in bytes.
+    #[allow(clippy::len_without_is_empty, reason = "a segment is never empty")]
+    pub fn len(&self) -> u64 {
+        self.region.len()
+    }
+
+    /// The descriptor to send with `Attached`.
+    pub fn descriptor(&self) -> BorrowedFd<'_> {
+        self.region.descriptor()
+    }
+
+    /// The group has failed: whoever waits in the segment wakes, and asks the agent why.
+    pub fn fail(&self) {
+        word(&self.region, FAILED).store(1, Ordering::SeqCst);
+        self.ranks().for_each(|rank| rank.ring());
+    }
+
+    /// Whether the group has failed.
+    pub fn has_failed(&self) -> bool {
+        word(&self.region, FAILED).load(Ordering::Relaxed) != 0
+    }
+
+    /// A rank has come that cannot use a segment: nobody does.
+    pub fn decline(&self) {
+        word(&self.region, DECLINED).store(1, Ordering::SeqCst);
+        self.ranks().for_each(|rank| rank.ring());
+    }
+
+    /// Whether a rank has come that cannot use a segment.
+    pub fn is_declined(&self) -> bool {
+        word(&self.region, DECLINED).load(Ordering::SeqCst) != 0
+    }
+
+    /// A rank's part.
+    ///
+    /// # Panics
+    /// If there is no such rank.
+    pub fn rank(&self, rank: usize) -> RankPart<'_> {
+        assert!(rank < self.ranks, "rank {rank} of a segment for {}", self.ranks);
+        RankPart { region: &self.region, at: SEGMENT_WORDS + rank as u64 * RANK_BYTES }
+    }
+
+    /// All parts, in rank order.
+    pub fn ranks(&self) -> impl Iterator<Item = RankPart<'_>> {
+        (0..self.ranks).map(|rank| self.rank(rank))
+    }
+}
+
+impl RankPart<'_> {
+    /// The rank has come, and can use the segment.
+    pub fn attach(&self) {
+        self.word(ATTACHED).store(1, Ordering::SeqCst);
+        self.ring();
+    }
+
+    /// Whether the rank has come, and can use the segment.
+    pub fn is_attached(&self) -> bool {
+        self.word(ATTACHED).load(Ordering::SeqCst) != 0
+    }
+
+    /// How many calls of the group the rank has begun.
+    pub fn entered(&self) -> u64 {
+        self.word(ENTERED).load(Ordering::Acquire)
+    }
+
+    /// The rank begins a call: the `calls`-th, counted from 1.
+    pub fn enter(&self, calls: u64) {
+        self.word(ENTERED).store(calls, Ordering::Release);
+    }
+
+    /// How many calls of the group the rank is through.
+    pub fn through(&self) -> u64 {
+        self.word(THROUGH).load(Ordering::Acquire)
+    }
+
+    /// The rank is through as many calls.
+    pub fn leave(&self, calls: u64) {
+        self.word(THROUGH).store(calls, Ordering::Release);
+    }
+
+    /// Publications below this number are there.
+    pub fn published(&self) -> u64 {
+        self.word(PUBLISHED).load(Ordering::Acquire)
+    }
+
+    /// Publications below this number the rank needs no more.
+    pub fn released(&self) -> u64 {
+        self.word(RELEASED).load(Ordering::Acquire)
+    }
+
+    /// The rank has published what comes before a number; whoever sleeps until then wakes.
+    pub fn publish(&self, next: u64) {
+        self.word(PUBLISHED).store(next, Ordering::Release);
+        self.wake();
+    }
+
+    /// The rank needs no more what comes before a number; whoever sleeps until then wakes.
+    pub fn release(&self, next: u64) {
+        self.word(RELEASED).store(next, Ordering::Release);
+        self.wake();
+    }
+
+    /// Which of the rank's watched calls the agent has answered last.
+    pub fn answered(&self) -> u64 {
+        self.word(ANSWERED).load(Ordering::Acquire)
+    }
+
+    /// The agent has answered a watched call of the rank, by its number.
+    pub fn answer(&self, call: u64) {
+        self.word(ANSWERED).store(call, Ordering::SeqCst);
+        self.ring();
+    }
+
+    /// Says which call a publication is of, in words too if another stood there.
+    pub fn sign(&self, publication: u64, digest: u64, text: &str) -> Result<(), OutOfBounds> {
+        let slot = slot(publication);
+        if self.word(slot).swap(digest, Ordering::Relaxed) == digest {
+            return Ok(());
+        }
+        let bytes = &text.as_bytes()[..text.len().min(TEXT_BYTES)];
+        self.word(slot + 8).store(bytes.len() as u64, Ordering::Relaxed);
+        self.region.copy_in(self.at + slot + 16, bytes)
+    }
+
+    /// The digest of the call that a publication is of.
+    pub fn digest(&self, publication: u64) -> u64 {
+        self.word(slot(publication)).load(Ordering::Relaxed)
+    }
+
+    /// The call that a publication is of, in words.
+    pub fn text(&self, publication: u64) -> Result<String, OutOfBounds> {
+        let slot = slot(publication);
+        let len = self.word(slot + 8).load(Ordering::Relaxed).min(TEXT_BYTES as u64);
+        let mut bytes = Vec::new();
+        self.region.append_to(self.at + slot + 16, len as usize, &mut bytes)?;
+        Ok(String::from_utf8_lossy(&bytes).into_owned())
+    }
+
+    /// Copies `data` into a publication, from its byte `offset` on.
+    ///
+    /// # Errors
+    /// If it is too long.
+    pub fn write(&self, publication: u64, offset: usize, data: &[u8]) -> Result<(), OutOfBounds> {
+        self.region.copy_in(self.data(publication, offset, data.len())?, data)
+    }
+
+    /// Copies bytes of a publication out, from its byte `offset` on.
+    ///
+    /// # Errors
+    /// If they lie beyond it.
+    pub fn read(&self, publication: u64, offset: usize, data: &mut [u8]) -> Result<(), OutOfBounds> {
+        self.region.copy_out(self.data(publication, offset, data.len())?, data)
+    }
+
+    /// Where bytes of a publication lie.
+    fn data(&self, publication: u64, offset: usize, len: usize) -> Result<u64, OutOfBounds> {
+        if offset.saturating_add(len) > CHUNK_BYTES {
+            let (offset, len) = (offset as u64, len as u64);
+            return Err(OutOfBounds { offset, len, region: CHUNK_BYTES as u64 });
+        }
+        Ok(self.at + slot(publication) + SLOT_HEAD + offset as u64)
+    }
+
+    /// Sleeps until the rank has done something, or the group has failed, unless what is waited for is there. May wake for nothing.
+    pub fn sleep(&self, is_there: impl Fn() -> bool, timeout: Duration) {
+        let (bell, sleepers) = (self.half_word(BELL), self.half_word(SLEEPERS));
+        sleepers.fetch_add(1, Ordering::SeqCst);
+        let rung = bell.load(Ordering::SeqCst);
+        // Either this sees what was done, or who has done it sees the sleeper.
+        fence(Ordering::SeqCst);
+        if !is_there() {
+            let timeout = timeout.try_into().ok();
+            // Rung meanwhile, a signal or the time: the caller looks again, whichever it is.
+            let _ = futex::wait(bell, futex::Flags::empty(), rung, timeout.as_ref());
+        }
+        sleepers.fetch_sub(1, Ordering::SeqCst);
+    }
+
+    /// Wakes those who sleep.
+    fn wake(&self) {
+        fence(Ordering::SeqCst);
+        if self.half_word(SLEEPERS).load(Ordering::SeqCst) > 0 {
+            self.ring();
+        }
+    }
+
+    fn ring(&self) {
+        let bell = self.half_word(BELL);
+        bell.fetch_add(1, Ordering::SeqCst);
+        // It fails for no word of mapped memory.
+        let _ = futex::wake(bell, futex::Flags::empty(), u32::MAX);
+    }
+
+    fn word(&self, offset: u64) -> &AtomicU64 {
+        word(self.region, self.at + offset)
+    }
+
+    fn half_word(&self, offset: u64) -> &AtomicU32 {
+        let at = self.region.address(self.at + offset, 4).expect(WITHIN);
+        // SAFETY: as in `word`.
+        unsafe { at.cast::<AtomicU32>().as_ref() }
+    }
+}
+
+/// Where the slot of a publication begins in its rank's part.
+fn slot(publication: u64) -> u64 {
+    PAGE + publication % SLOTS * SLOT_BYTES
+}
+
+/// What offsets are made for.
+const WITHIN: &str = "words lie within their segment";
+
+fn word(region: &Region, offset: u64) -> &AtomicU64 {
+    let at = region.address(offset, 8).expect(WITHIN);
+    // SAFETY: the bytes are mapped as long as the region is borrowed, a multiple of their size from the start of a page, and
+    // used as an atomic by all who keep to this module; no reference to them but such ones is made in this process.
+    unsafe { at.cast::<AtomicU64>().as_ref() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::time::Instant;
+
+    fn pair(ranks: usize) -> [Segment; 2] {
+        let ours = Segment::create(ranks).unwrap();
+        let file = ours.descriptor().try_clone_to_owned().unwrap();
+        let theirs = Segment::open(file, ours.len(), ranks).unwrap();
+        [ours, theirs]
+    }
+
+    #[test]
+    fn what_one_process_publishes_another_reads_with_the_call_that_it_is_of() {
+        let [ours, theirs] = pair(3);
+        let part = ours.rank(1);
+        part.sign(9, 77, "bcast of 5 u8 from rank 1").unwrap();
+        part.write(9, CHUNK_BYTES - 5, b"hello").unwrap();
+        part.publish(10);
+        let (part, mut read) = (theirs.rank(1), [0; 5]);
+        part.read(9, CHUNK_BYTES - 5, &mut read).unwrap();
+        assert_eq!((part.published(), part.digest(9), &read), (10, 77, b"hello"));
+        assert_eq!(part.text(9).unwrap(), "bcast of 5 u8 from rank 1");
+        assert_eq!(theirs.rank(0).published() + theirs.rank(2).published(), 0);
+        assert!(part.write(9, CHUNK_BYTES - 4, b"hello").is_err());
+    }
+
+    #[test]
+    fn a_segment_of_another_group_is_refused() {
+        let ours = Segment::create(3).unwrap();
+        let file = ours.descriptor().try_clone_to_owned().unwrap();
+        assert!(matches!(Segment::open(file, ours.len(), 4), Err(RegionError::WrongSize { .. })));
+    }
+
+    #[test]
+    fn who_sleeps_wakes_by_what_is_published_by_an_answer_and_by_a_failure() {
+        let [ours, theirs] = pair(2);
+        let long = Duration::from_secs(60);
+        let wakes = |does: &(dyn Fn() + Sync), is_there: &(dyn Fn() -> bool + Sync)| {
+            std::thread::scope(|scope| {
+                scope.spawn(|| {
+                    while !is_there() {
+                        theirs.rank(0).sleep(is_there, long);
+                    }
+                });
+                does();
+            });
+        };
+        let begun = Instant::now();
+        wakes(&|| ours.rank(0).publish(1), &|| theirs.rank(0).published() == 1);
+        wakes(&|| ours.rank(0).release(1), &|| theirs.rank(0).released() == 1);
+        wakes(&|| ours.rank(0).answer(3), &|| theirs.rank(0).answered() == 3);
+        wakes(&|| ours.fail(), &|| theirs.has_failed());
+        assert!(begun.elapsed() < long);
+    }
+
+    #[test]
+    fn who_sleeps_wakes_when_its_time_is_over() {
+        let segment = Segment::create(1).unwrap();
+        segment.rank(0).sleep(|| false, Duration::from_millis(1));
+        segment.rank(0).sleep(|| true, Duration::from_secs(60));
+    }
+}
