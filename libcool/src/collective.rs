@@ -88,6 +88,73 @@ impl<'s, 'r> Checked<'s, 'r> {
     }
 }
 
+/// Where a call's bytes come from and go to.
+#[derive(Debug)]
+pub(crate) struct Buffers<'a> {
+    input: Input<'a>,
+    output: &'a mut [u8],
+}
+
+#[derive(Debug)]
+enum Input<'a> {
+    Apart(&'a [u8]),
+    /// A part of the output.
+    Within(Range<usize>),
+    Copied(Vec<u8>),
+}
+
+impl Buffers<'_> {
+    /// Bytes that go out.
+    pub(crate) fn input(&self, range: Range<usize>) -> &[u8] {
+        match &self.input {
+            Input::Apart(bytes) => &bytes[range],
+            Input::Within(within) => &self.output[within.clone()][range],
+            Input::Copied(bytes) => &bytes[range],
+        }
+    }
+
+    /// Where bytes come in.
+    pub(crate) fn output(&mut self, range: Range<usize>) -> &mut [u8] {
+        &mut self.output[range]
+    }
+
+    /// What goes out is read after what comes in has overwritten it: it is copied.
+    pub(crate) fn set_input_apart(&mut self) {
+        if let Input::Within(range) = &self.input {
+            self.input = Input::Copied(self.output[range.clone()].to_vec());
+        }
+    }
+
+    /// Bytes of the input come to stand in the output, from a place on, as those that other ranks send.
+    pub(crate) fn keep(&mut self, range: Range<usize>, at: usize) {
+        let into = at..at + range.len();
+        match &self.input {
+            Input::Apart(bytes) => self.output[into].copy_from_slice(&bytes[range]),
+            Input::Within(within) => {
+                self.output.copy_within(within.start + range.start..within.start + range.end, at);
+            }
+            Input::Copied(bytes) => self.output[into].copy_from_slice(&bytes[range]),
+        }
+    }
+}
+
+impl<'s, 'r> Checked<'s, 'r> {
+    /// What goes out and where to put what comes in, at once.
+    pub(crate) fn buffers(&mut self) -> Buffers<'_> {
+        let range = self.send.clone().unwrap_or_default();
+        match &mut self.arrays {
+            Arrays::InPlace(data) => Buffers { input: Input::Within(range), output: data.bytes },
+            Arrays::Apart(send, recv) => {
+                let input = send.as_ref().map_or(&[][..], |send| &send.bytes[range]);
+                let output =
+                    recv.as_mut().filter(|_| self.receives).map_or(&mut [][..], |recv| &mut *recv.bytes);
+                Buffers { input: Input::Apart(input), output }
+            }
+            Arrays::None => Buffers { input: Input::Apart(&[]), output: &mut [] },
+        }
+    }
+}
+
 impl<'s, 'r> Collective<'s, 'r> {
     /// An operation on arrays, with root 0, and no [`Op`] and counts.
     pub fn new(operation: Operation, arrays: Arrays<'s, 'r>) -> Collective<'s, 'r> {

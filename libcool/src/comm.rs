@@ -20,7 +20,7 @@ use crate::collective::{Caller, Collective};
 use crate::environment::{Environment, Plans};
 use crate::error::Error;
 use crate::pending::Pending;
-use crate::session::{Blocking, JoinMode, Session};
+use crate::session::{Begun, Blocking, JoinMode, Session};
 use cool_proto::local;
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -256,13 +256,20 @@ impl Inner {
     ) -> Result<Pending<'a>, Error> {
         let name = collective.name();
         let caller = Caller { rank: self.rank, size: self.places.len() };
-        let checked = collective.check(caller).map_err(|reason| self.wrong(name, reason))?;
+        let mut checked = collective.check(caller).map_err(|reason| self.wrong(name, reason))?;
         let (plan, default) = {
             let state = self.state();
             (state.plans.get(&checked.operation).cloned().unwrap_or_default(), state.timeout)
         };
-        let request = self.session.start(&checked, &plan, timeout.unwrap_or(default), blocking)?;
-        Ok(Pending::new(Arc::clone(self), request, checked))
+        let timeout = timeout.unwrap_or(default);
+        match self.session.begin(&mut checked, &plan, timeout, blocking)? {
+            Begun::Open(request) => Ok(Pending::new(Arc::clone(self), request, checked)),
+            Begun::Done(cost) => {
+                let pending = Pending::done(Arc::clone(self), checked);
+                self.account(cost);
+                Ok(pending)
+            }
+        }
     }
 
     pub(crate) fn size(&self) -> usize {
@@ -340,8 +347,13 @@ mod tests {
                 let (mut stream, mut decoder) = (listener.accept().unwrap().0, Decoder::new(MAX_TO_AGENT));
                 heard(&stream, &mut decoder);
                 let place = local::Place { node: 0, rack: 0, name: "h1".into() };
-                let attached =
-                    Attached { version: cool_proto::VERSION, size: 1, places: vec![place], group: 1 };
+                let attached = Attached {
+                    version: cool_proto::VERSION,
+                    size: 1,
+                    places: vec![place],
+                    group: 1,
+                    segment: 0,
+                };
                 stream.write_all(&encode(Body::Attached(attached), MAX_TO_RANK).unwrap()).unwrap();
                 then(stream, decoder);
             });
@@ -393,7 +405,7 @@ mod tests {
                 let checked = Body::PlanChecked(local::PlanChecked::default());
                 stream.write_all(&encode(checked, MAX_TO_RANK).unwrap()).unwrap();
             }
-            let done = Body::Done(local::Done { id: 0, failure: None, stats: None });
+            let done = Body::Done(local::Done { id: 0, ..local::Done::default() });
             stream.write_all(&encode(done, MAX_TO_RANK).unwrap()).unwrap();
         };
         with_agent(agent, |comm, _| {
@@ -418,8 +430,8 @@ mod tests {
                 ranks: vec![5],
             };
             answer(Body::Running(local::Running {}));
-            answer(Body::Done(local::Done { id: 0, failure: Some(failure), stats: None }));
-            answer(Body::Done(local::Done { id: 77, failure: None, stats: None }));
+            answer(Body::Done(local::Done { id: 0, failure: Some(failure), ..local::Done::default() }));
+            answer(Body::Done(local::Done { id: 77, ..local::Done::default() }));
             for _ in 0..3 {
                 heard(&stream, &mut decoder);
             }

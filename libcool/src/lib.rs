@@ -48,6 +48,7 @@ mod environment;
 mod error;
 mod launch;
 mod pending;
+mod segment;
 mod session;
 
 pub use buffer::Buffer;

@@ -19,7 +19,7 @@ use std::task::{Context, Poll};
 #[must_use = "what is received is there only after it was waited for"]
 pub struct Pending<'a> {
     comm: Arc<Inner>,
-    /// Absent once the future has given its result.
+    /// Absent if the call is done, or once the future has given its result.
     request: Option<Request>,
     output: Option<&'a mut [u8]>,
     /// To be divided by the number of ranks.
@@ -32,6 +32,15 @@ impl<'a> Pending<'a> {
     pub(crate) fn new(comm: Arc<Inner>, request: Request, checked: Checked<'_, 'a>) -> Pending<'a> {
         let average = checked.dtype.filter(|_| checked.op == Some(Op::Average));
         Pending { comm, request: Some(request), output: checked.into_output(), average, dtype: None }
+    }
+
+    /// One that is done already.
+    pub(crate) fn done(comm: Arc<Inner>, checked: Checked<'_, 'a>) -> Pending<'a> {
+        let average = checked.dtype.filter(|_| checked.op == Some(Op::Average));
+        if let Some((dtype, output)) = average.zip(checked.into_output()) {
+            divide(dtype, output, comm.size());
+        }
+        Pending { comm, request: None, output: None, average: None, dtype: None }
     }
 
     pub(crate) fn of_message(

@@ -4,14 +4,16 @@
 mod calls;
 mod heap;
 mod inbox;
+mod watch;
 
 use crate::Operation;
 use crate::error::Error;
-pub(crate) use calls::{Blocking, Request};
+pub(crate) use calls::{Begun, Blocking, Request};
 use cool_proto::VERSION;
 use cool_proto::frame::MAX_PLAN;
 use cool_proto::local::{self, Attach, CheckPlan, Enlist, Leave, Recover, Revoke, frame::Body};
 use cool_proto::region::RegionError;
+use cool_proto::segment::Segment;
 use cool_proto::socket::{Sender, SocketError};
 pub(crate) use heap::Block;
 use heap::Heap;
@@ -20,6 +22,7 @@ use std::os::fd::BorrowedFd;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
+use watch::Segmented;
 
 /// How long the agent may take for what needs no other node.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(30);
@@ -38,12 +41,25 @@ pub(crate) struct Session {
     asking: Mutex<()>,
     heap: Heap,
     inbox: Inbox,
+    /// If the ranks of the group can carry out calls themselves.
+    segmented: Option<Segmented>,
 }
 
 #[derive(Debug)]
 struct Wire {
     sender: Sender,
+    /// By which calls and messages are answered.
     next_call: u64,
+    /// Which of the group's calls is the next.
+    next_number: u64,
+}
+
+impl Wire {
+    /// The number of the rank's next call on the group.
+    fn next_number(&mut self) -> u64 {
+        self.next_number += 1;
+        self.next_number - 1
+    }
 }
 
 /// How a rank comes to its group.
@@ -75,10 +91,11 @@ impl Session {
             process: std::process::id(),
             group: 0,
             socket: socket.to_path_buf(),
-            wire: Mutex::new(Wire { sender, next_call: 0 }),
+            wire: Mutex::new(Wire { sender, next_call: 0, next_number: 0 }),
             asking: Mutex::default(),
             heap: Heap::default(),
             inbox: Inbox::new(receiver),
+            segmented: None,
         })
     }
 
@@ -91,22 +108,39 @@ impl Session {
     ) -> Result<(Session, local::Attached), Error> {
         let mut session = Session::connect(socket, rank as usize, doing)?;
         let first = match mode {
-            JoinMode::Member { group } => Body::Attach(Attach { version: VERSION, group: *group, rank }),
+            JoinMode::Member { group } => {
+                Body::Attach(Attach { version: VERSION, group: *group, rank, segment: true })
+            }
             JoinMode::Enlist { key, size, timeout } => Body::Enlist(Enlist {
                 version: VERSION,
                 key: key.clone(),
                 rank,
                 size: *size,
                 timeout_ms: milliseconds(*timeout),
+                segment: true,
             }),
         };
         match session.ask(doing, first)? {
             Body::Attached(attached) if attached.places.len() > rank as usize => {
-                session.group = attached.group;
+                session.attached(doing, &attached)?;
                 Ok((session, attached))
             }
             _ => Err(session.disconnected(doing, inbox::unexpected())),
         }
+    }
+
+    /// The agent has taken the rank in.
+    fn attached(&mut self, doing: &'static str, attached: &local::Attached) -> Result<(), Error> {
+        self.group = attached.group;
+        if attached.segment > 0 {
+            let size = attached.places.len();
+            let file =
+                self.inbox.descriptor().ok_or_else(|| self.disconnected(doing, inbox::unexpected()))?;
+            let segment = Segment::open(file, attached.segment, size);
+            let segment = segment.map_err(|e| self.no_memory(doing, e))?;
+            self.segmented = Some(Segmented::new(segment, self.rank, size));
+        }
+        Ok(())
     }
 
     /// Meets the other survivors of the group: the session of the new group, and who is gone.
@@ -119,7 +153,7 @@ impl Session {
         session.rank -= gone.iter().filter(|rank| **rank < self.rank).count();
         match answer {
             Body::Attached(attached) if attached.places.len() > session.rank => {
-                session.group = attached.group;
+                session.attached(doing, &attached)?;
                 Ok((session, attached, gone))
             }
             _ => Err(session.disconnected(doing, inbox::unexpected())),
@@ -147,6 +181,7 @@ impl Session {
             rank: self.rank as u32,
             timeout_ms: milliseconds(timeout),
             agree,
+            segment: true,
         };
         match session.ask(doing, Body::Recover(recover))? {
             Body::Recovered(recovered) => Ok((session, recovered)),

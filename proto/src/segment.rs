@@ -1,14 +1,18 @@
 //! The segment of a group whose ranks are all on one node: memory that they share, in which they carry out calls themselves
 //! (as Open MPI's coll/sm does). Their agent makes it, and reads little of it: how far ranks have come.
 //!
-//! What a rank has for others it publishes in its ring of slots, in publications that all ranks number alike. It
-//! writes a slot anew once all ranks have released what was there. Who waits for a rank sleeps on that rank's bell (a futex),
-//! which is rung only if somebody sleeps.
+//! What a rank has for others it publishes in a ring of slots, in publications that all ranks number alike. It
+//! writes a slot anew once all ranks have released what was there. There are two rings, which are numbered apart: for what ranks
+//! give to a call, and for what they make of it. Who waits for a rank sleeps on that rank's bell (a futex), which is rung only
+//! if somebody sleeps. Each rank says which calls it has begun, so that others find when it has called something else.
 //!
 //! All who have the segment are of one user. Who does not keep to this spoils the calls of its own group and nothing
 //! else: every access is bounds-checked, words are atomic, and bytes are copied in and out.
 
-#![allow(unsafe_code, reason = "words of shared memory are used as atomics; the block says why that is sound")]
+#![allow(
+    unsafe_code,
+    reason = "words of shared memory are used as atomics; the block says why that is sound"
+)]
 
 use crate::pages::OutOfBounds;
 use crate::region::{Region, RegionError};
@@ -20,38 +24,53 @@ use std::time::Duration;
 /// Bytes of one publication, at most.
 pub const CHUNK_BYTES: usize = 64 << 10;
 
-/// Publications of a rank that others need not have released.
+/// Publications of a ring that others need not have released.
 pub const SLOTS: u64 = 8;
 
 /// Ranks of a group with a segment, at most: each looks at all others.
 pub const RANKS_MAX: usize = 256;
 
-/// Bytes of the words of a call, at most; longer ones are cut.
-const TEXT_BYTES: usize = 240;
-
-/// Words that different ranks write lie in different cache lines, as do pages.
+/// Words that different ranks write lie in different cache lines.
 const LINE: u64 = 64;
 const PAGE: u64 = 4096;
-
-/// A slot: the digest of the call, the length of its words, the words, data.
-const SLOT_HEAD: u64 = 16 + TEXT_BYTES as u64;
-const SLOT_BYTES: u64 = SLOT_HEAD + CHUNK_BYTES as u64;
 
 /// The words of the segment.
 const FAILED: u64 = 0;
 const DECLINED: u64 = LINE;
 const SEGMENT_WORDS: u64 = PAGE;
 
-/// The words of a rank, and how many bytes it has.
+/// The words of a rank.
 const ATTACHED: u64 = 0;
 const ENTERED: u64 = LINE;
 const THROUGH: u64 = LINE + 8;
-const PUBLISHED: u64 = 2 * LINE;
-const RELEASED: u64 = 3 * LINE;
+const PUBLISHED: [u64; 2] = [2 * LINE, 2 * LINE + 8];
+const RELEASED: [u64; 2] = [3 * LINE, 3 * LINE + 8];
 const BELL: u64 = 4 * LINE;
 const SLEEPERS: u64 = 4 * LINE + 4;
 const ANSWERED: u64 = 5 * LINE;
-const RANK_BYTES: u64 = PAGE + (SLOTS * SLOT_BYTES).next_multiple_of(PAGE);
+const CALLS: u64 = 6 * LINE;
+
+/// The latest calls that a rank has begun. Nobody is as many ahead of another rank: it would have had to release before.
+const CALLS_KEPT: u64 = 4 * SLOTS;
+
+/// Such a call: its number, its digest, the length of its words, and these, cut if they are longer.
+const CALL_TEXT: u64 = 24;
+const CALL_BYTES: u64 = 256;
+const TEXT_BYTES: usize = (CALL_BYTES - CALL_TEXT) as usize;
+
+/// A rank's words, its rings, all.
+const RINGS: u64 = (CALLS + CALLS_KEPT * CALL_BYTES).next_multiple_of(PAGE);
+const RING_BYTES: u64 = SLOTS * CHUNK_BYTES as u64;
+const RANK_BYTES: u64 = RINGS + 2 * RING_BYTES;
+
+/// One of a rank's rings.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Ring {
+    /// What the rank gives to calls.
+    Given = 0,
+    /// What it has made of what all have given.
+    Made = 1,
+}
 
 /// A group's segment, as one process has it.
 #[derive(Debug)]
@@ -125,6 +144,12 @@ impl Segment {
         word(&self.region, DECLINED).load(Ordering::SeqCst) != 0
     }
 
+    /// The agent has answered a watched call of a rank, which knows it as `answer`: whoever it waits for, it wakes.
+    pub fn answer(&self, rank: usize, answer: u64) {
+        self.rank(rank).word(ANSWERED).store(answer, Ordering::SeqCst);
+        self.ranks().for_each(|rank| rank.ring());
+    }
+
     /// A rank's part.
     ///
     /// # Panics
@@ -157,9 +182,41 @@ impl RankPart<'_> {
         self.word(ENTERED).load(Ordering::Acquire)
     }
 
-    /// The rank begins a call: the `calls`-th, counted from 1.
-    pub fn enter(&self, calls: u64) {
-        self.word(ENTERED).store(calls, Ordering::Release);
+    /// The rank begins a call of this number, digest and words.
+    ///
+    /// # Errors
+    /// Never, of a segment that is whole.
+    pub fn enter(&self, number: u64, digest: u64, text: &str) -> Result<(), OutOfBounds> {
+        let call = call(number);
+        // Programs repeat the same few calls, whose words stand there already.
+        if self.word(call + 8).swap(digest, Ordering::Relaxed) != digest {
+            let bytes = &text.as_bytes()[..text.len().min(TEXT_BYTES)];
+            self.word(call + 16).store(bytes.len() as u64, Ordering::Relaxed);
+            self.region.copy_in(self.at + call + CALL_TEXT, bytes)?;
+        }
+        self.word(call).store(number, Ordering::Relaxed);
+        self.word(ENTERED).store(number + 1, Ordering::Release);
+        self.wake();
+        Ok(())
+    }
+
+    /// The digest of a call that the rank has begun, if it has not begun many since.
+    pub fn digest(&self, number: u64) -> Option<u64> {
+        let call = call(number);
+        let known = self.entered() > number && self.word(call).load(Ordering::Relaxed) == number;
+        known.then(|| self.word(call + 8).load(Ordering::Relaxed))
+    }
+
+    /// Such a call in words.
+    ///
+    /// # Errors
+    /// Never, of a segment that is whole.
+    pub fn text(&self, number: u64) -> Result<String, OutOfBounds> {
+        let call = call(number);
+        let len = self.word(call + 16).load(Ordering::Relaxed).min(TEXT_BYTES as u64);
+        let mut bytes = Vec::new();
+        self.region.append_to(self.at + call + CALL_TEXT, len as usize, &mut bytes)?;
+        Ok(String::from_utf8_lossy(&bytes).into_owned())
     }
 
     /// How many calls of the group the rank is through.
@@ -173,86 +230,66 @@ impl RankPart<'_> {
     }
 
     /// Publications below this number are there.
-    pub fn published(&self) -> u64 {
-        self.word(PUBLISHED).load(Ordering::Acquire)
+    pub fn published(&self, ring: Ring) -> u64 {
+        self.word(PUBLISHED[ring as usize]).load(Ordering::Acquire)
     }
 
-    /// Publications below this number the rank needs no more.
-    pub fn released(&self) -> u64 {
-        self.word(RELEASED).load(Ordering::Acquire)
+    /// Publications of all ranks below this number the rank needs no more.
+    pub fn released(&self, ring: Ring) -> u64 {
+        self.word(RELEASED[ring as usize]).load(Ordering::Acquire)
     }
 
     /// The rank has published what comes before a number; whoever sleeps until then wakes.
-    pub fn publish(&self, next: u64) {
-        self.word(PUBLISHED).store(next, Ordering::Release);
+    pub fn publish(&self, ring: Ring, next: u64) {
+        self.word(PUBLISHED[ring as usize]).store(next, Ordering::Release);
         self.wake();
     }
 
     /// The rank needs no more what comes before a number; whoever sleeps until then wakes.
-    pub fn release(&self, next: u64) {
-        self.word(RELEASED).store(next, Ordering::Release);
+    pub fn release(&self, ring: Ring, next: u64) {
+        self.word(RELEASED[ring as usize]).store(next, Ordering::Release);
         self.wake();
     }
 
-    /// Which of the rank's watched calls the agent has answered last.
+    /// Which of the rank's watched calls the agent has answered last, as [`Segment::answer`] says it.
     pub fn answered(&self) -> u64 {
         self.word(ANSWERED).load(Ordering::Acquire)
-    }
-
-    /// The agent has answered a watched call of the rank, by its number.
-    pub fn answer(&self, call: u64) {
-        self.word(ANSWERED).store(call, Ordering::SeqCst);
-        self.ring();
-    }
-
-    /// Says which call a publication is of, in words too if another stood there.
-    pub fn sign(&self, publication: u64, digest: u64, text: &str) -> Result<(), OutOfBounds> {
-        let slot = slot(publication);
-        if self.word(slot).swap(digest, Ordering::Relaxed) == digest {
-            return Ok(());
-        }
-        let bytes = &text.as_bytes()[..text.len().min(TEXT_BYTES)];
-        self.word(slot + 8).store(bytes.len() as u64, Ordering::Relaxed);
-        self.region.copy_in(self.at + slot + 16, bytes)
-    }
-
-    /// The digest of the call that a publication is of.
-    pub fn digest(&self, publication: u64) -> u64 {
-        self.word(slot(publication)).load(Ordering::Relaxed)
-    }
-
-    /// The call that a publication is of, in words.
-    pub fn text(&self, publication: u64) -> Result<String, OutOfBounds> {
-        let slot = slot(publication);
-        let len = self.word(slot + 8).load(Ordering::Relaxed).min(TEXT_BYTES as u64);
-        let mut bytes = Vec::new();
-        self.region.append_to(self.at + slot + 16, len as usize, &mut bytes)?;
-        Ok(String::from_utf8_lossy(&bytes).into_owned())
     }
 
     /// Copies `data` into a publication, from its byte `offset` on.
     ///
     /// # Errors
     /// If it is too long.
-    pub fn write(&self, publication: u64, offset: usize, data: &[u8]) -> Result<(), OutOfBounds> {
-        self.region.copy_in(self.data(publication, offset, data.len())?, data)
+    pub fn write(
+        &self,
+        (ring, publication): (Ring, u64),
+        offset: usize,
+        data: &[u8],
+    ) -> Result<(), OutOfBounds> {
+        self.region.copy_in(self.data(ring, publication, offset, data.len())?, data)
     }
 
     /// Copies bytes of a publication out, from its byte `offset` on.
     ///
     /// # Errors
     /// If they lie beyond it.
-    pub fn read(&self, publication: u64, offset: usize, data: &mut [u8]) -> Result<(), OutOfBounds> {
-        self.region.copy_out(self.data(publication, offset, data.len())?, data)
+    pub fn read(
+        &self,
+        (ring, publication): (Ring, u64),
+        offset: usize,
+        data: &mut [u8],
+    ) -> Result<(), OutOfBounds> {
+        self.region.copy_out(self.data(ring, publication, offset, data.len())?, data)
     }
 
     /// Where bytes of a publication lie.
-    fn data(&self, publication: u64, offset: usize, len: usize) -> Result<u64, OutOfBounds> {
+    fn data(&self, ring: Ring, publication: u64, offset: usize, len: usize) -> Result<u64, OutOfBounds> {
         if offset.saturating_add(len) > CHUNK_BYTES {
             let (offset, len) = (offset as u64, len as u64);
             return Err(OutOfBounds { offset, len, region: CHUNK_BYTES as u64 });
         }
-        Ok(self.at + slot(publication) + SLOT_HEAD + offset as u64)
+        let slot = publication % SLOTS * CHUNK_BYTES as u64;
+        Ok(self.at + RINGS + ring as u64 * RING_BYTES + slot + offset as u64)
     }
 
     /// Sleeps until the rank has done something, or the group has failed, unless what is waited for is there. May wake for nothing.
@@ -281,8 +318,8 @@ impl RankPart<'_> {
     fn ring(&self) {
         let bell = self.half_word(BELL);
         bell.fetch_add(1, Ordering::SeqCst);
-        // It fails for no word of mapped memory.
-        let _ = futex::wake(bell, futex::Flags::empty(), u32::MAX);
+        // All of them: the system takes the number as a signed one. It fails for no word of mapped memory.
+        let _ = futex::wake(bell, futex::Flags::empty(), i32::MAX as u32);
     }
 
     fn word(&self, offset: u64) -> &AtomicU64 {
@@ -296,9 +333,9 @@ impl RankPart<'_> {
     }
 }
 
-/// Where the slot of a publication begins in its rank's part.
-fn slot(publication: u64) -> u64 {
-    PAGE + publication % SLOTS * SLOT_BYTES
+/// Where what is kept of a call begins in its rank's part.
+fn call(number: u64) -> u64 {
+    CALLS + number % CALLS_KEPT * CALL_BYTES
 }
 
 /// What offsets are made for.
@@ -324,18 +361,28 @@ mod tests {
     }
 
     #[test]
-    fn what_one_process_publishes_another_reads_with_the_call_that_it_is_of() {
+    fn what_one_process_publishes_another_reads() {
         let [ours, theirs] = pair(3);
-        let part = ours.rank(1);
-        part.sign(9, 77, "bcast of 5 u8 from rank 1").unwrap();
-        part.write(9, CHUNK_BYTES - 5, b"hello").unwrap();
-        part.publish(10);
+        let (part, ring) = (ours.rank(1), Ring::Made);
+        part.write((ring, 9), CHUNK_BYTES - 5, b"hello").unwrap();
+        part.publish(ring, 10);
         let (part, mut read) = (theirs.rank(1), [0; 5]);
-        part.read(9, CHUNK_BYTES - 5, &mut read).unwrap();
-        assert_eq!((part.published(), part.digest(9), &read), (10, 77, b"hello"));
-        assert_eq!(part.text(9).unwrap(), "bcast of 5 u8 from rank 1");
-        assert_eq!(theirs.rank(0).published() + theirs.rank(2).published(), 0);
-        assert!(part.write(9, CHUNK_BYTES - 4, b"hello").is_err());
+        part.read((ring, 9), CHUNK_BYTES - 5, &mut read).unwrap();
+        assert_eq!((part.published(ring), part.published(Ring::Given), &read), (10, 0, b"hello"));
+        assert_eq!(theirs.rank(0).published(ring) + theirs.rank(2).published(ring), 0);
+        assert!(part.write((ring, 9), CHUNK_BYTES - 4, b"hello").is_err());
+    }
+
+    #[test]
+    fn others_learn_which_calls_a_rank_has_begun() {
+        let [ours, theirs] = pair(2);
+        ours.rank(1).enter(7, 77, "bcast of 5 u8 from rank 1").unwrap();
+        ours.rank(1).enter(8, 78, &"x".repeat(1000)).unwrap();
+        let part = theirs.rank(1);
+        assert_eq!((part.entered(), part.digest(7), part.digest(8)), (9, Some(77), Some(78)));
+        assert_eq!((part.digest(6), part.digest(9)), (None, None));
+        assert_eq!(part.text(7).unwrap(), "bcast of 5 u8 from rank 1");
+        assert_eq!(part.text(8).unwrap(), "x".repeat(TEXT_BYTES));
     }
 
     #[test]
@@ -346,23 +393,28 @@ mod tests {
     }
 
     #[test]
-    fn who_sleeps_wakes_by_what_is_published_by_an_answer_and_by_a_failure() {
+    fn all_who_sleep_wake_by_what_is_published_by_an_answer_and_by_a_failure() {
         let [ours, theirs] = pair(2);
         let long = Duration::from_secs(60);
         let wakes = |does: &(dyn Fn() + Sync), is_there: &(dyn Fn() -> bool + Sync)| {
             std::thread::scope(|scope| {
-                scope.spawn(|| {
-                    while !is_there() {
-                        theirs.rank(0).sleep(is_there, long);
-                    }
-                });
+                for _ in 0..3 {
+                    scope.spawn(|| {
+                        while !is_there() {
+                            theirs.rank(0).sleep(is_there, long);
+                        }
+                    });
+                }
+                while ours.rank(0).half_word(SLEEPERS).load(Ordering::SeqCst) < 3 {
+                    std::thread::yield_now();
+                }
                 does();
             });
         };
         let begun = Instant::now();
-        wakes(&|| ours.rank(0).publish(1), &|| theirs.rank(0).published() == 1);
-        wakes(&|| ours.rank(0).release(1), &|| theirs.rank(0).released() == 1);
-        wakes(&|| ours.rank(0).answer(3), &|| theirs.rank(0).answered() == 3);
+        wakes(&|| ours.rank(0).publish(Ring::Given, 1), &|| theirs.rank(0).published(Ring::Given) == 1);
+        wakes(&|| ours.rank(0).release(Ring::Made, 1), &|| theirs.rank(0).released(Ring::Made) == 1);
+        wakes(&|| ours.answer(1, 3), &|| theirs.rank(1).answered() == 3);
         wakes(&|| ours.fail(), &|| theirs.has_failed());
         assert!(begun.elapsed() < long);
     }

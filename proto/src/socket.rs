@@ -94,6 +94,8 @@ pub struct Receiver {
     stream: Arc<UnixStream>,
     decoder: Decoder,
     buffer: Vec<u8>,
+    /// Those that came and have not been asked for.
+    descriptors: VecDeque<OwnedFd>,
 }
 
 /// Connects to the agent's socket.
@@ -118,6 +120,7 @@ pub fn open(path: &Path, timeout: Duration) -> Result<(Sender, Receiver), Socket
         stream: Arc::clone(&stream),
         decoder: Decoder::new(MAX_TO_RANK),
         buffer: vec![0; 64 << 10],
+        descriptors: VecDeque::new(),
     };
     Ok((Sender { stream }, receiver))
 }
@@ -157,6 +160,11 @@ impl Receiver {
         peer.is_ok_and(|pid| u32::try_from(pid) == Ok(std::process::id()))
     }
 
+    /// The next of the descriptors that have come: Attached has one if it says so.
+    pub fn descriptor(&mut self) -> Option<OwnedFd> {
+        self.descriptors.pop_front()
+    }
+
     /// The next frame from the agent.
     ///
     /// # Errors
@@ -172,8 +180,7 @@ impl Receiver {
                 return Err(SocketError::TimedOut(timeout));
             }
             self.stream.set_read_timeout(Some(left)).map_err(SocketError::System)?;
-            // An agent sends no descriptors; any that come are closed.
-            match receive(&self.stream, &mut self.buffer, &mut VecDeque::new()) {
+            match receive(&self.stream, &mut self.buffer, &mut self.descriptors) {
                 Ok(0) => return Err(SocketError::Closed),
                 Ok(n) => self.decoder.push(&self.buffer[..n]),
                 Err(e) if e.kind() == ErrorKind::WouldBlock => {}

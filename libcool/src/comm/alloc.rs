@@ -91,7 +91,7 @@ mod tests {
         }
 
         fn done(&mut self, id: u64) {
-            let done = Body::Done(Done { id, failure: None, stats: None });
+            let done = Body::Done(Done { id, ..Done::default() });
             self.stream.write_all(&encode(done, MAX_TO_RANK).unwrap()).unwrap();
         }
     }

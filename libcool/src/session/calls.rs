@@ -34,6 +34,20 @@ pub(crate) enum Blocking {
     No,
 }
 
+/// Whether what is sent to the agent counts among the group's calls.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Numbered {
+    /// It is the call of this number, or the next.
+    Call(Option<u64>),
+    /// It is a message.
+    Not,
+}
+
+/// Counts as the agent reads them.
+fn count_bytes(counts: &[usize]) -> Vec<u8> {
+    counts.iter().flat_map(|n| (*n as u64).to_ne_bytes()).collect()
+}
+
 /// A collective's data in shared memory.
 struct Placed {
     input: Option<Slice>,
@@ -44,11 +58,51 @@ struct Placed {
     memory: Memory,
 }
 
+/// How a collective goes.
+#[derive(Debug)]
+pub(crate) enum Course {
+    /// It is done: the ranks have carried it out themselves.
+    Done(local::Stats),
+    /// The agent is to carry it out; under which number, if it has one.
+    ByAgent(Option<u64>),
+}
+
+/// A collective that was begun.
+#[derive(Debug)]
+pub(crate) enum Begun {
+    /// It is done.
+    Done(local::Stats),
+    /// The agent works on it.
+    Open(Request),
+}
+
 impl Session {
+    /// Starts a collective; or carries it out, if the program waits for it and the ranks can do so themselves.
+    pub(crate) fn begin(
+        self: &Arc<Session>,
+        checked: &mut Checked<'_, '_>,
+        plan: &str,
+        timeout: Duration,
+        blocking: Blocking,
+    ) -> Result<Begun, Error> {
+        let course = match blocking {
+            Blocking::Yes if plan.is_empty() => {
+                self.check_process(checked.name)?;
+                self.carry_out(checked, timeout)?
+            }
+            _ => Course::ByAgent(None),
+        };
+        match course {
+            Course::Done(stats) => Ok(Begun::Done(stats)),
+            Course::ByAgent(number) => self.start(checked, number, plan, timeout, blocking).map(Begun::Open),
+        }
+    }
+
     /// Starts a collective. What is to go out has been copied when this returns, unless it is registered memory.
-    pub(crate) fn start(
+    fn start(
         self: &Arc<Session>,
         checked: &Checked<'_, '_>,
+        number: Option<u64>,
         plan: &str,
         timeout: Duration,
         blocking: Blocking,
@@ -74,8 +128,11 @@ impl Session {
             timeout_ms: milliseconds(timeout),
             counts,
             plan: plan.to_owned(),
+            number: None,
+            watch: false,
         };
-        let id = self.send_call(name, |id| Body::Call(Call { id, ..call }))?;
+        let number = Numbered::Call(number);
+        let id = self.send_call(name, number, |id, number| Body::Call(Call { id, number, ..call }))?;
         Ok(Request { session: Arc::clone(self), name, id, output: copied_output, memory: Some(memory) })
     }
 
@@ -89,8 +146,7 @@ impl Session {
             input.filter(|_| waits && !checked.overwrites()).and_then(|bytes| self.heap.input(bytes));
         let registered_output = output.filter(|_| waits).and_then(|bytes| self.heap.output(bytes));
         let copied = input.filter(|_| registered_input.is_none()).unwrap_or_default();
-        let counts: Option<Vec<u8>> =
-            checked.counts.map(|c| c.iter().flat_map(|n| (*n as u64).to_ne_bytes()).collect());
+        let counts = checked.counts.map(count_bytes);
         let counted = counts.as_deref().unwrap_or_default();
         let output_at = aligned(copied.len() as u64);
         let room = output.filter(|_| registered_output.is_none()).map_or(0, |bytes| bytes.len() as u64);
@@ -145,7 +201,7 @@ impl Session {
         let copied_output = registered.is_none().then_some(0);
         let (input, output) = if message.sends { (registered, None) } else { (None, registered) };
         let memory = Memory { block, _input: input, output };
-        let id = self.send_call(name, |id| Body::Transfer(Transfer { id, ..transfer }))?;
+        let id = self.send_call(name, Numbered::Not, |id, _| Body::Transfer(Transfer { id, ..transfer }))?;
         Ok(Request { session: Arc::clone(self), name, id, output: copied_output, memory: Some(memory) })
     }
 
@@ -191,8 +247,22 @@ impl Session {
         Ok(block)
     }
 
-    /// Sends a call; its number.
-    fn send_call(&self, name: &'static str, call: impl FnOnce(u64) -> Body) -> Result<u64, Error> {
+    /// Counts of parts, in memory that the agent reads.
+    pub(super) fn share_counts(&self, name: &'static str, counts: &[usize]) -> Result<(Block, Slice), Error> {
+        let bytes = count_bytes(counts);
+        let block = self.reserve(name, bytes.len() as u64)?;
+        block.copy_in(0, &bytes).map_err(|e| self.no_memory(name, e.into()))?;
+        let slice = block.slice(0, bytes.len() as u64);
+        Ok((block, slice))
+    }
+
+    /// Sends a call; the number by which it is answered.
+    pub(super) fn send_call(
+        &self,
+        name: &'static str,
+        numbered: Numbered,
+        call: impl FnOnce(u64, Option<u64>) -> Body,
+    ) -> Result<u64, Error> {
         let mut wire = self.wire();
         if self.inbox.open() >= OPEN_CALLS {
             let reason = format!("{OPEN_CALLS} calls are under way; wait for some first");
@@ -200,9 +270,27 @@ impl Session {
         }
         let id = wire.next_call;
         wire.next_call += 1;
+        let number = match numbered {
+            Numbered::Call(None) => self.segmented.is_some().then(|| wire.next_number()),
+            Numbered::Call(number) => number,
+            Numbered::Not => None,
+        };
         self.inbox.expect(id);
-        self.send(&mut wire, name, call(id), None).inspect_err(|_| self.inbox.forget(id))?;
+        self.send(&mut wire, name, call(id, number), None).inspect_err(|_| self.inbox.forget(id))?;
         Ok(id)
+    }
+}
+
+impl Session {
+    /// The error of a call that has failed.
+    pub(super) fn failed(&self, operation: &'static str, failure: local::Failure) -> Error {
+        Error::Collective {
+            rank: self.rank,
+            operation,
+            failure: failure.kind().into(),
+            ranks: ranks(&failure.ranks),
+            message: failure.message,
+        }
     }
 }
 
@@ -224,13 +312,7 @@ impl Request {
         };
         let memory = self.memory.take();
         if let Some(failure) = done.failure {
-            return Err(Error::Collective {
-                rank: session.rank,
-                operation: name,
-                failure: failure.kind().into(),
-                ranks: ranks(&failure.ranks),
-                message: failure.message,
-            });
+            return Err(session.failed(name, failure));
         }
         let stats = done.stats.unwrap_or_default();
         // Of a message, as much as came.

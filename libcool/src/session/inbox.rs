@@ -1,13 +1,14 @@
 //! What the agent answers, and who waits for it. Whoever waits first receives for all; a thread of the inbox's
 //! own does so once somebody wants to know without waiting.
 
-use super::heap::Memory;
+use super::heap::{Block, Memory};
 use cool_proto::RUNNING_INTERVAL;
 use cool_proto::frame::FrameError;
 use cool_proto::local::{Done, frame::Body};
 use cool_proto::socket::{Receiver, SocketError};
 use std::collections::BTreeMap;
 use std::convert::Infallible;
+use std::os::fd::OwnedFd;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::task::Waker;
 use std::time::Duration;
@@ -17,6 +18,9 @@ const SILENCE: Duration = RUNNING_INTERVAL.saturating_mul(6);
 
 /// The same of one in this process, which nobody can stop or kill alone: it is silent because other work takes the processors.
 const SILENCE_WITHIN: Duration = RUNNING_INTERVAL.saturating_mul(60);
+
+/// How long a glance takes at most.
+const GLANCE: Duration = Duration::from_millis(1);
 
 /// Why nothing comes any more.
 #[derive(Clone, Debug)]
@@ -33,6 +37,8 @@ struct Open {
     waker: Option<Waker>,
     /// Its memory, once nobody waits for it any more.
     left: Option<Memory>,
+    /// What the agent uses beside it.
+    kept: Option<Block>,
 }
 
 /// The answer to what is no call, of which there is one at a time.
@@ -77,6 +83,11 @@ impl Inbox {
             thread: false,
         };
         Inbox { shared: Arc::new((Mutex::new(state), Condvar::new())), silence }
+    }
+
+    /// The descriptor that came with the last answer.
+    pub(super) fn descriptor(&self) -> Option<OwnedFd> {
+        self.lock().receiver.as_mut()?.descriptor()
     }
 
     /// A call is about to be sent.
@@ -138,6 +149,31 @@ impl Inbox {
             state.thread = true;
         }
         Ok(false)
+    }
+
+    /// The agent uses memory until it has done a call.
+    pub(super) fn keep(&self, call: u64, memory: Block) {
+        if let Some(open) = self.lock().open.get_mut(&call) {
+            open.kept = Some(memory);
+        }
+    }
+
+    /// Takes in what has come, if nobody does. Why nothing comes any more, if so.
+    pub(super) fn glance(&self) -> Option<Disconnected> {
+        let mut state = self.lock();
+        if let Some(mut receiver) = state.receiver.take() {
+            drop(state);
+            let heard = receiver.receive(GLANCE);
+            state = self.lock();
+            state.receiver = Some(receiver);
+            match heard {
+                Ok(body) => state.take(body),
+                Err(SocketError::TimedOut(_)) => {}
+                Err(e) => state.end(Disconnected::Gone(Arc::new(e))),
+            }
+            self.shared.1.notify_all();
+        }
+        state.disconnected.clone()
     }
 
     /// Nobody waits for a call any more; its memory is free when it is done.
@@ -221,7 +257,7 @@ impl State {
             Body::Done(done) => match self.open.remove(&done.id) {
                 // Its memory is given back here.
                 Some(Open { left: Some(_), .. }) => {}
-                Some(Open { waker, left: None }) => {
+                Some(Open { waker, left: None, .. }) => {
                     self.done.insert(done.id, done);
                     waker.into_iter().for_each(Waker::wake);
                 }

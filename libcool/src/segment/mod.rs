@@ -1,0 +1,166 @@
+//! Calls that the ranks of a node carry out themselves, in the segment that their group shares ([`cool_proto::segment`]): how a
+//! call is described to the others and taken part in. What each operation does there is in [`operations`]; who looks after a
+//! rank that waits is the [session](crate::session)'s matter.
+
+mod exchange;
+mod operations;
+#[cfg(test)]
+mod tests;
+
+use crate::collective::{Buffers, Checked};
+use crate::{Op, Operation, Type};
+use cool_proto::pages::OutOfBounds;
+use cool_proto::segment::{Ring, Segment};
+use cool_types::{Call, CallWords, Rank};
+use exchange::Exchange;
+use std::sync::Arc;
+
+/// What keeps a rank from going on in the segment.
+#[derive(Debug)]
+pub(crate) enum Stop<E> {
+    /// The agent is to carry the call out: others have it do so, or it knows why the group has failed.
+    ByAgent,
+    /// The call has failed.
+    Failed(E),
+    /// A place that the segment does not have.
+    Place(OutOfBounds),
+}
+
+impl<E> From<OutOfBounds> for Stop<E> {
+    fn from(e: OutOfBounds) -> Stop<E> {
+        Stop::Place(e)
+    }
+}
+
+/// How a rank waits for others, in a call.
+pub(crate) trait Waits {
+    /// Why a call fails.
+    type Error;
+
+    /// Waits until something is there that rank `on` does.
+    ///
+    /// # Errors
+    /// If it will not be.
+    fn wait(&mut self, on: usize, is_there: &dyn Fn() -> bool) -> Result<(), Stop<Self::Error>>;
+}
+
+/// A rank's part in the calls of its group's segment.
+#[derive(Debug)]
+pub(crate) struct SegmentCalls {
+    segment: Arc<Segment>,
+    rank: usize,
+    size: usize,
+    /// The publications of all calls so far, by ring; the same at all ranks.
+    published: [u64; 2],
+    /// Whether all ranks have come, and use it.
+    complete: bool,
+    /// The last call without counts: programs repeat the same few.
+    last: Option<Described>,
+}
+
+/// A call as others compare it.
+#[derive(Clone, Debug)]
+pub(crate) struct Described {
+    pub(crate) dtype: Option<Type>,
+    pub(crate) op: Option<Op>,
+    pub(crate) call: Call,
+    pub(crate) digest: u64,
+    pub(crate) text: String,
+}
+
+impl Described {
+    fn of(checked: &Checked<'_, '_>) -> Described {
+        let element = checked.dtype.map_or(1, |dtype| dtype.bytes() as u64);
+        let root = if checked.operation.rooted() { checked.root } else { 0 };
+        let bytes = checked.count as u64 * element;
+        let mut call = Call::new(checked.operation, Rank(root), bytes, element as u32);
+        if let Some(counts) = checked.counts {
+            call = call.with_counts(counts.iter().map(|n| *n as u64 * element).collect::<Vec<u64>>());
+        }
+        let op = checked.op.filter(|_| checked.operation.combines());
+        let dtype = checked.dtype.filter(|_| checked.operation != Operation::Barrier);
+        let words = CallWords { call: &call, element: dtype, reduce: op };
+        let (digest, text) = (words.digest(format_args!("")), words.to_string());
+        Described { dtype, op, call, digest, text }
+    }
+
+    /// Whether it is the description of a call without counts.
+    fn is_of(&self, checked: &Checked<'_, '_>) -> bool {
+        let Call { operation, root, bytes, element, counts } = &self.call;
+        let same_kind = *operation == checked.operation && counts.is_none() && checked.counts.is_none();
+        let same_root = !operation.rooted() || root.0 == checked.root;
+        let same_elements =
+            self.dtype == checked.dtype && *bytes == checked.count as u64 * u64::from(*element);
+        let same_op = self.op == checked.op.filter(|_| operation.combines());
+        same_kind && same_root && same_elements && same_op
+    }
+}
+
+impl SegmentCalls {
+    /// Takes part, as `rank` of `size`.
+    pub(crate) fn new(segment: Arc<Segment>, rank: usize, size: usize) -> SegmentCalls {
+        segment.rank(rank).attach();
+        SegmentCalls { segment, rank, size, published: [0; 2], complete: false, last: None }
+    }
+
+    /// Describes a call.
+    pub(crate) fn describe(&mut self, checked: &Checked<'_, '_>) -> Described {
+        match &self.last {
+            Some(last) if last.is_of(checked) => last.clone(),
+            _ => {
+                let described = Described::of(checked);
+                self.last = Some(described.clone()).filter(|_| checked.counts.is_none());
+                described
+            }
+        }
+    }
+
+    /// Begins a call by its number: whether it is for the ranks to carry out. Until all have come, that is not known.
+    ///
+    /// # Errors
+    /// If not all come.
+    pub(crate) fn enter<W: Waits>(
+        &mut self,
+        number: u64,
+        call: &Described,
+        waits: &mut W,
+    ) -> Result<bool, Stop<W::Error>> {
+        let segment = &self.segment;
+        if !self.complete {
+            for rank in 0..self.size {
+                let part = segment.rank(rank);
+                waits.wait(rank, &|| part.is_attached() || segment.is_declined())?;
+            }
+            self.complete = true;
+        }
+        if segment.is_declined() {
+            return Ok(false);
+        }
+        segment.rank(self.rank).enter(number, call.digest, &call.text)?;
+        Ok(true)
+    }
+
+    /// Carries out a call that was begun.
+    ///
+    /// # Errors
+    /// If others do not come, or have called something else.
+    pub(crate) fn carry_out<W: Waits>(
+        &mut self,
+        number: u64,
+        Described { dtype, op, call, .. }: &Described,
+        buffers: &mut Buffers<'_>,
+        waits: &mut W,
+    ) -> Result<(), Stop<W::Error>> {
+        let (segment, bases) = (&self.segment, self.published);
+        let mut exchange = Exchange { segment, rank: self.rank, size: self.size, bases, waits };
+        let combining = dtype.zip(*op);
+        let used = operations::carry_out(&mut exchange, call, combining, buffers)?;
+        for ring in [Ring::Given, Ring::Made] {
+            self.published[ring as usize] += used[ring as usize];
+            // Of what it had no need of, too.
+            segment.rank(self.rank).release(ring, self.published[ring as usize]);
+        }
+        segment.rank(self.rank).leave(number + 1);
+        Ok(())
+    }
+}

@@ -1,0 +1,403 @@
+//! What each operation publishes and takes. All combine in rank order, so that all ranks have the same bits.
+
+use super::exchange::{Exchange, Flow, Step};
+use super::{Stop, Waits};
+use crate::collective::Buffers;
+use crate::{Op, Operation, Type};
+use cool_proto::pages::OutOfBounds;
+use cool_proto::segment::{CHUNK_BYTES, Ring};
+use cool_types::{Call, Rank, combine};
+use std::ops::Range;
+
+/// Vectors of at most this many bytes are combined by all who need the result, each for itself: to give shares to each
+/// other takes longer.
+const WHOLE_BYTES: u64 = 2048;
+
+/// Bytes that are combined at a time, so that they stay in the first cache.
+const BLOCK_BYTES: usize = 8 << 10;
+
+/// How elements are combined.
+type Combining = (Type, Op);
+
+/// Takes part in a call; how many publications of each ring it has used, the same at all ranks.
+pub(super) fn carry_out<W: Waits>(
+    exchange: &mut Exchange<'_, W>,
+    call: &Call,
+    combining: Option<Combining>,
+    buffers: &mut Buffers<'_>,
+) -> Result<[u64; 2], Stop<W::Error>> {
+    let given = |chunks| [chunks, 0];
+    match (call.operation, combining) {
+        (Operation::Barrier, _) => barrier(exchange).map(given),
+        (Operation::Bcast, _) => bcast(exchange, call, buffers).map(given),
+        (Operation::Gather | Operation::Allgather, _) => collect(exchange, call, buffers).map(given),
+        (Operation::Scatter, _) => scatter(exchange, call, buffers).map(given),
+        (Operation::Alltoall, _) => alltoall(exchange, call, buffers).map(given),
+        (Operation::ReduceScatter, Some(combining)) => {
+            reduce_scatter(exchange, call, combining, buffers).map(given)
+        }
+        (Operation::Scan | Operation::Exscan, Some(combining)) => {
+            prefix(exchange, call, combining, buffers).map(given)
+        }
+        (Operation::Reduce | Operation::Allreduce, Some(combining)) if call.bytes <= WHOLE_BYTES => {
+            reduce_whole(exchange, call, combining, buffers).map(given)
+        }
+        (Operation::Reduce | Operation::Allreduce, Some(combining)) => {
+            reduce_shared(exchange, call, combining, buffers)
+        }
+        // Checked before: what combines says how.
+        (Operation::ReduceScatter | Operation::Scan | Operation::Exscan, None)
+        | (Operation::Reduce | Operation::Allreduce, None) => Err(Stop::ByAgent),
+    }
+}
+
+/// Publications of as many bytes as each may have; one at least.
+fn chunks(bytes: u64, each: usize) -> u64 {
+    bytes.div_ceil(each as u64).max(1)
+}
+
+/// The bytes of a publication among `bytes` bytes of which each publication has `each`.
+fn chunk(bytes: u64, each: usize, number: u64) -> Range<usize> {
+    let start = (number as usize * each).min(bytes as usize);
+    start..(start + each).min(bytes as usize)
+}
+
+fn moved(range: Range<usize>, by: usize) -> Range<usize> {
+    range.start + by..range.end + by
+}
+
+fn all(_: usize, _: u64) -> bool {
+    true
+}
+
+fn barrier<W: Waits>(exchange: &mut Exchange<'_, W>) -> Result<u64, Stop<W::Error>> {
+    let flow = Flow { chunks: 1, publishes: true, sources: 0..exchange.size, has: &all };
+    exchange.flow(&flow, |_, _| Ok(()))?;
+    Ok(1)
+}
+
+fn bcast<W: Waits>(
+    exchange: &mut Exchange<'_, W>,
+    call: &Call,
+    buffers: &mut Buffers<'_>,
+) -> Result<u64, Stop<W::Error>> {
+    let (root, chunks) = (call.root.0 as usize, chunks(call.bytes, CHUNK_BYTES));
+    let publishes = exchange.rank == root;
+    let sources = if publishes { 0..0 } else { root..root + 1 };
+    exchange.flow(&Flow { chunks, publishes, sources, has: &all }, |exchange, step| match step {
+        Step::Write(k) => {
+            let bytes = buffers.input(chunk(call.bytes, CHUNK_BYTES, k));
+            write(exchange, k, 0, bytes)
+        }
+        Step::Take(from, k) => read(exchange, from, k, 0, buffers.output(chunk(call.bytes, CHUNK_BYTES, k))),
+        Step::Taken(_) => Ok(()),
+    })?;
+    Ok(chunks)
+}
+
+/// Gather and allgather.
+fn collect<W: Waits>(
+    exchange: &mut Exchange<'_, W>,
+    call: &Call,
+    buffers: &mut Buffers<'_>,
+) -> Result<u64, Stop<W::Error>> {
+    let (me, size) = (exchange.rank, exchange.size);
+    let part = |rank: usize| call.part(Rank(rank as u32));
+    let longest = (0..size).map(part).max().unwrap_or(0);
+    let chunks = chunks(longest, CHUNK_BYTES);
+    let receives = call.operation == Operation::Allgather || me == call.root.0 as usize;
+    let starts: Vec<usize> = starts((0..size).map(part));
+    if receives {
+        buffers.keep(0..part(me) as usize, starts[me]);
+    }
+    let has = |rank, k| k * (CHUNK_BYTES as u64) < part(rank);
+    let sources = if receives { 0..size } else { 0..0 };
+    exchange.flow(&Flow { chunks, publishes: true, sources, has: &has }, |exchange, step| match step {
+        Step::Write(k) => write(exchange, k, 0, buffers.input(chunk(part(me), CHUNK_BYTES, k))),
+        Step::Take(from, k) => {
+            let range = moved(chunk(part(from), CHUNK_BYTES, k), starts[from]);
+            read(exchange, from, k, 0, buffers.output(range))
+        }
+        Step::Taken(_) => Ok(()),
+    })?;
+    Ok(chunks)
+}
+
+/// Where parts begin that lie one after the other.
+fn starts(parts: impl Iterator<Item = u64>) -> Vec<usize> {
+    let next = |next: &mut usize, bytes: u64| {
+        let start = *next;
+        *next += bytes as usize;
+        Some(start)
+    };
+    parts.scan(0, next).collect()
+}
+
+/// Bytes of each of `size` places of a publication, in whole elements.
+fn place(call: &Call, size: usize) -> usize {
+    let element = call.element.max(1) as usize;
+    CHUNK_BYTES / size / element * element
+}
+
+fn scatter<W: Waits>(
+    exchange: &mut Exchange<'_, W>,
+    call: &Call,
+    buffers: &mut Buffers<'_>,
+) -> Result<u64, Stop<W::Error>> {
+    let (me, size, root) = (exchange.rank, exchange.size, call.root.0 as usize);
+    let part = |rank: usize| call.part(Rank(rank as u32));
+    let (place, longest) = (place(call, size), (0..size).map(part).max().unwrap_or(0));
+    let chunks = chunks(longest, place);
+    let starts = starts((0..size).map(part));
+    let publishes = me == root;
+    if publishes {
+        buffers.keep(starts[me]..starts[me] + part(me) as usize, 0);
+    }
+    let sources = if publishes { 0..0 } else { root..root + 1 };
+    exchange.flow(&Flow { chunks, publishes, sources, has: &all }, |exchange, step| match step {
+        Step::Write(k) => (0..size).filter(|to| *to != me).try_for_each(|to| {
+            let range = moved(chunk(part(to), place, k), starts[to]);
+            write(exchange, k, to * place, buffers.input(range))
+        }),
+        Step::Take(from, k) => read(exchange, from, k, me * place, buffers.output(chunk(part(me), place, k))),
+        Step::Taken(_) => Ok(()),
+    })?;
+    Ok(chunks)
+}
+
+fn alltoall<W: Waits>(
+    exchange: &mut Exchange<'_, W>,
+    call: &Call,
+    buffers: &mut Buffers<'_>,
+) -> Result<u64, Stop<W::Error>> {
+    let (me, size) = (exchange.rank, exchange.size);
+    let block = |from, to| call.block(from, to, size);
+    let longest = (0..size * size).map(|pair| block(pair / size, pair % size)).max().unwrap_or(0);
+    let place = place(call, size);
+    let chunks = chunks(longest, place);
+    let (out, into) =
+        (starts((0..size).map(|to| block(me, to))), starts((0..size).map(|from| block(from, me))));
+    if call.counts.is_some() {
+        // What comes in does not lie where what goes out has gone from.
+        buffers.set_input_apart();
+    }
+    buffers.keep(out[me]..out[me] + block(me, me) as usize, into[me]);
+    let flow = Flow { chunks, publishes: true, sources: 0..size, has: &all };
+    exchange.flow(&flow, |exchange, step| match step {
+        Step::Write(k) => (0..size).filter(|to| *to != me).try_for_each(|to| {
+            let range = moved(chunk(block(me, to), place, k), out[to]);
+            write(exchange, k, to * place, buffers.input(range))
+        }),
+        Step::Take(from, k) => {
+            let range = moved(chunk(block(from, me), place, k), into[from]);
+            read(exchange, from, k, me * place, buffers.output(range))
+        }
+        Step::Taken(_) => Ok(()),
+    })?;
+    Ok(chunks)
+}
+
+fn reduce_scatter<W: Waits>(
+    exchange: &mut Exchange<'_, W>,
+    call: &Call,
+    combining: Combining,
+    buffers: &mut Buffers<'_>,
+) -> Result<u64, Stop<W::Error>> {
+    let (me, size) = (exchange.rank, exchange.size);
+    let part = |rank: usize| call.part(Rank(rank as u32));
+    let (place, longest) = (place(call, size), (0..size).map(part).max().unwrap_or(0));
+    let chunks = chunks(longest, place);
+    let starts = starts((0..size).map(part));
+    // What is combined here may come to stand where other parts have yet to go out from.
+    buffers.set_input_apart();
+    let mut sum = Vec::new();
+    let flow = Flow { chunks, publishes: true, sources: 0..size, has: &all };
+    exchange.flow(&flow, |exchange, step| match step {
+        Step::Write(k) => (0..size).filter(|to| *to != me).try_for_each(|to| {
+            let range = moved(chunk(part(to), place, k), starts[to]);
+            write(exchange, k, to * place, buffers.input(range))
+        }),
+        Step::Take(..) => Ok(()),
+        Step::Taken(k) => {
+            let range = chunk(part(me), place, k);
+            sum.resize(range.len(), 0);
+            let own = buffers.input(moved(range.clone(), starts[me]));
+            fold(exchange, 0..size, (k, me * place), own, combining, &mut sum)?;
+            buffers.output(range).copy_from_slice(&sum);
+            Ok(())
+        }
+    })?;
+    Ok(chunks)
+}
+
+/// Scan and exscan.
+fn prefix<W: Waits>(
+    exchange: &mut Exchange<'_, W>,
+    call: &Call,
+    combining: Combining,
+    buffers: &mut Buffers<'_>,
+) -> Result<u64, Stop<W::Error>> {
+    let (me, chunks) = (exchange.rank, chunks(call.bytes, CHUNK_BYTES));
+    let operands = if call.operation == Operation::Scan { 0..me + 1 } else { 0..me };
+    let mut sum = Vec::new();
+    // Of the first publication all are taken: who ends before others have begun could not be called again.
+    let has = |rank: usize, k: u64| k == 0 || rank < me;
+    let flow = Flow { chunks, publishes: true, sources: 0..exchange.size, has: &has };
+    exchange.flow(&flow, |exchange, step| match step {
+        Step::Write(k) => write(exchange, k, 0, buffers.input(chunk(call.bytes, CHUNK_BYTES, k))),
+        Step::Take(..) => Ok(()),
+        Step::Taken(_) if operands.is_empty() => Ok(()),
+        Step::Taken(k) => {
+            let range = chunk(call.bytes, CHUNK_BYTES, k);
+            sum.resize(range.len(), 0);
+            fold(exchange, operands.clone(), (k, 0), buffers.input(range.clone()), combining, &mut sum)?;
+            buffers.output(range).copy_from_slice(&sum);
+            Ok(())
+        }
+    })?;
+    Ok(chunks)
+}
+
+/// Short vectors: all who need the result combine all.
+fn reduce_whole<W: Waits>(
+    exchange: &mut Exchange<'_, W>,
+    call: &Call,
+    combining: Combining,
+    buffers: &mut Buffers<'_>,
+) -> Result<u64, Stop<W::Error>> {
+    let size = exchange.size;
+    let receives = call.operation == Operation::Allreduce || exchange.rank == call.root.0 as usize;
+    let range = 0..call.bytes as usize;
+    let mut sum = vec![0; range.len()];
+    let sources = if receives { 0..size } else { 0..0 };
+    let flow = Flow { chunks: 1, publishes: true, sources, has: &all };
+    exchange.flow(&flow, |exchange, step| match step {
+        Step::Write(k) => write(exchange, k, 0, buffers.input(range.clone())),
+        Step::Take(..) => Ok(()),
+        Step::Taken(k) => {
+            fold(exchange, 0..size, (k, 0), buffers.input(range.clone()), combining, &mut sum)?;
+            buffers.output(range.clone()).copy_from_slice(&sum);
+            Ok(())
+        }
+    })?;
+    Ok(1)
+}
+
+/// Long vectors: each rank combines its share of each publication, and those who need the result take the shares.
+fn reduce_shared<W: Waits>(
+    exchange: &mut Exchange<'_, W>,
+    call: &Call,
+    combining: Combining,
+    buffers: &mut Buffers<'_>,
+) -> Result<[u64; 2], Stop<W::Error>> {
+    let (me, size) = (exchange.rank, exchange.size);
+    let chunks = chunks(call.bytes, CHUNK_BYTES);
+    let share = |k, rank: usize| share(call, chunk(call.bytes, CHUNK_BYTES, k), rank, size);
+    let receives = call.operation == Operation::Allreduce || me == call.root.0 as usize;
+    let (mut given, mut made, mut taken) = (0, 0, if receives { 0 } else { chunks });
+    if !receives {
+        exchange.release(Ring::Made, chunks - 1);
+    }
+    let mut sum = Vec::new();
+    while given < chunks || made < chunks || taken < chunks {
+        while given < chunks && exchange.occupies(Ring::Given, given).is_none() {
+            write(exchange, given, 0, buffers.input(chunk(call.bytes, CHUNK_BYTES, given)))?;
+            exchange.publish(Ring::Given, given);
+            given += 1;
+        }
+        let lacks = (made < given).then(|| exchange.lacks(Ring::Given, made, 0..size));
+        let full = exchange.occupies(Ring::Made, made).filter(|_| made < chunks);
+        if lacks == Some(None) && full.is_none() {
+            let range = share(made, me);
+            let start = range.start - chunk(call.bytes, CHUNK_BYTES, made).start;
+            sum.resize(range.len(), 0);
+            fold(exchange, 0..size, (made, start), buffers.input(range.clone()), combining, &mut sum)?;
+            exchange.part(me).write((Ring::Made, exchange.number(Ring::Made, made)), 0, &sum)?;
+            if receives {
+                buffers.output(range).copy_from_slice(&sum);
+            }
+            exchange.release(Ring::Given, made);
+            exchange.publish(Ring::Made, made);
+            made += 1;
+        } else if taken < made {
+            match exchange.lacks(Ring::Made, taken, 0..size) {
+                Some(on) => exchange.wait_for(Ring::Made, taken, on)?,
+                None => {
+                    for from in (0..size).filter(|from| *from != me) {
+                        let number = exchange.number(Ring::Made, taken);
+                        exchange.part(from).read(
+                            (Ring::Made, number),
+                            0,
+                            buffers.output(share(taken, from)),
+                        )?;
+                    }
+                    exchange.release(Ring::Made, taken);
+                    taken += 1;
+                }
+            }
+        } else if let Some(Some(on)) = lacks {
+            exchange.wait_for(Ring::Given, made, on)?;
+        } else if let Some(on) = full {
+            exchange.wait_for_room(Ring::Made, made, on)?;
+        } else if let Some(on) = exchange.occupies(Ring::Given, given).filter(|_| given < chunks) {
+            exchange.wait_for_room(Ring::Given, given, on)?;
+        }
+    }
+    Ok([chunks, chunks])
+}
+
+/// A rank's share of some bytes, in whole elements.
+fn share(call: &Call, bytes: Range<usize>, rank: usize, size: usize) -> Range<usize> {
+    let element = call.element.max(1) as usize;
+    let elements = bytes.len() / element;
+    let at = |rank: usize| bytes.start + elements * rank / size * element;
+    at(rank)..at(rank + 1)
+}
+
+fn write<W: Waits>(
+    exchange: &Exchange<'_, W>,
+    publication: u64,
+    offset: usize,
+    bytes: &[u8],
+) -> Result<(), OutOfBounds> {
+    let number = exchange.number(Ring::Given, publication);
+    exchange.part(exchange.rank).write((Ring::Given, number), offset, bytes)
+}
+
+fn read<W: Waits>(
+    exchange: &Exchange<'_, W>,
+    from: usize,
+    publication: u64,
+    offset: usize,
+    bytes: &mut [u8],
+) -> Result<(), OutOfBounds> {
+    exchange.part(from).read((Ring::Given, exchange.number(Ring::Given, publication)), offset, bytes)
+}
+
+/// Combines what `operands` have at a place of a publication, in rank order, into `sum`; `own` is what this rank has there.
+fn fold<W: Waits>(
+    exchange: &Exchange<'_, W>,
+    operands: Range<usize>,
+    (publication, offset): (u64, usize),
+    own: &[u8],
+    (dtype, op): Combining,
+    sum: &mut [u8],
+) -> Result<(), OutOfBounds> {
+    let mut copied = [0; BLOCK_BYTES];
+    for (number, sum) in sum.chunks_mut(BLOCK_BYTES).enumerate() {
+        let (start, first) = (number * BLOCK_BYTES, operands.start);
+        for rank in operands.clone() {
+            if rank == exchange.rank {
+                let own = &own[start..start + sum.len()];
+                if rank == first { sum.copy_from_slice(own) } else { combine(dtype, op, sum, own) }
+            } else if rank == first {
+                read(exchange, rank, publication, offset + start, sum)?;
+            } else {
+                let copied = &mut copied[..sum.len()];
+                read(exchange, rank, publication, offset + start, copied)?;
+                combine(dtype, op, sum, copied);
+            }
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,235 @@
+//! Threads that share a segment carry out calls, and all get what the operations say.
+
+use super::*;
+use crate::collective::{Arrays, Caller, Collective};
+use crate::element::{Array, ArrayMut};
+use cool_proto::segment::CHUNK_BYTES;
+use proptest::prelude::*;
+use std::ops::Range;
+use std::time::{Duration, Instant};
+
+/// Others come, unless they have found something wrong.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// Sleeps until the others have come.
+struct Patient<'a>(&'a Segment);
+
+impl Waits for Patient<'_> {
+    type Error = ();
+
+    fn wait(&mut self, on: usize, is_there: &dyn Fn() -> bool) -> Result<(), Stop<()>> {
+        let begun = Instant::now();
+        while !is_there() {
+            self.0.rank(on).sleep(is_there, PATIENCE);
+            if begun.elapsed() > PATIENCE && !is_there() {
+                return Err(Stop::Failed(()));
+            }
+        }
+        Ok(())
+    }
+}
+
+/// A call of random kind.
+#[derive(Clone, Debug)]
+struct Drawn {
+    operation: Operation,
+    root: usize,
+    /// Elements, 4 bytes each.
+    count: usize,
+    counts: Option<Vec<usize>>,
+    in_place: bool,
+}
+
+/// Element `i` of what a rank gives to call `call`.
+fn given(call: usize, rank: usize, i: usize) -> i32 {
+    (call * 7919 + rank * 1_000_003 + i * 31) as i32
+}
+
+impl Drawn {
+    fn part(&self, rank: usize) -> usize {
+        self.counts.as_ref().map_or(self.count, |counts| counts[rank])
+    }
+
+    fn start(&self, rank: usize) -> usize {
+        (0..rank).map(|rank| self.part(rank)).sum()
+    }
+
+    fn block(&self, from: usize, to: usize, size: usize) -> usize {
+        self.counts.as_ref().map_or(self.count, |counts| counts[from * size + to])
+    }
+
+    /// Elements that a rank gives.
+    fn input(&self, rank: usize, size: usize) -> usize {
+        match self.operation {
+            Operation::Barrier => 0,
+            Operation::Bcast => {
+                if rank == self.root {
+                    self.count
+                } else {
+                    0
+                }
+            }
+            Operation::Reduce | Operation::Allreduce | Operation::Scan | Operation::Exscan => self.count,
+            Operation::Gather | Operation::Allgather => self.part(rank),
+            Operation::Scatter => {
+                if rank == self.root {
+                    self.start(size)
+                } else {
+                    0
+                }
+            }
+            Operation::ReduceScatter => self.start(size),
+            Operation::Alltoall => (0..size).map(|to| self.block(rank, to, size)).sum(),
+        }
+    }
+
+    /// What a rank is to have in the end; what it had before where nothing comes.
+    fn expected(&self, call: usize, rank: usize, size: usize) -> Vec<i32> {
+        let sum =
+            |ranks: Range<usize>, i| ranks.fold(0i32, |sum, from| sum.wrapping_add(given(call, from, i)));
+        let vector =
+            |ranks: Range<usize>| (0..self.count).map(|i| sum(ranks.clone(), i)).collect::<Vec<i32>>();
+        match self.operation {
+            Operation::Bcast => (0..self.count).map(|i| given(call, self.root, i)).collect(),
+            Operation::Allreduce => vector(0..size),
+            Operation::Reduce if rank == self.root => vector(0..size),
+            Operation::Scan => vector(0..rank + 1),
+            Operation::Exscan if rank > 0 => vector(0..rank),
+            Operation::Gather if rank != self.root => Vec::new(),
+            Operation::Gather | Operation::Allgather => {
+                (0..size).flat_map(|from| (0..self.part(from)).map(move |i| given(call, from, i))).collect()
+            }
+            Operation::Scatter => {
+                (0..self.part(rank)).map(|i| given(call, self.root, self.start(rank) + i)).collect()
+            }
+            Operation::ReduceScatter => {
+                (0..self.part(rank)).map(|i| sum(0..size, self.start(rank) + i)).collect()
+            }
+            Operation::Alltoall => (0..size)
+                .flat_map(|from| {
+                    let before: usize = (0..rank).map(|to| self.block(from, to, size)).sum();
+                    (0..self.block(from, rank, size)).map(move |i| given(call, from, before + i))
+                })
+                .collect(),
+            Operation::Barrier | Operation::Exscan | Operation::Reduce => Vec::new(),
+        }
+    }
+
+    /// Takes part in the call; what the rank has in the end.
+    fn call(&self, number: usize, rank: usize, size: usize, calls: &mut SegmentCalls) -> Vec<i32> {
+        let input: Vec<i32> = (0..self.input(rank, size)).map(|i| given(number, rank, i)).collect();
+        let expected = self.expected(number, rank, size).len();
+        let in_place = self.in_place || self.operation == Operation::Bcast;
+        // The first rank of an exscan has an array too, which stays as it is.
+        let room = if self.operation == Operation::Exscan { self.count } else { expected };
+        let mut data = if in_place { input.clone() } else { vec![-1; room] };
+        if in_place {
+            data.resize(data.len().max(expected), -1);
+            if self.operation == Operation::Allgather {
+                data.rotate_right(self.start(rank));
+            }
+        }
+        let arrays = match (self.operation, in_place) {
+            (Operation::Barrier, _) => Arrays::None,
+            (_, true) => Arrays::InPlace(ArrayMut::from(&mut data[..])),
+            (_, false) => Arrays::Apart(Some(Array::from(&input[..])), Some(ArrayMut::from(&mut data[..]))),
+        };
+        let op = self.operation.combines().then_some(Op::Sum);
+        let collective = Collective {
+            operation: self.operation,
+            root: self.root,
+            op,
+            counts: self.counts.as_deref(),
+            arrays,
+        };
+        let mut checked = collective.check(Caller { rank, size }).unwrap();
+        let segment = Arc::clone(&calls.segment);
+        let (call, mut waits) = (calls.describe(&checked), Patient(&segment));
+        assert!(calls.enter(number as u64, &call, &mut waits).unwrap());
+        calls.carry_out(number as u64, &call, &mut checked.buffers(), &mut waits).unwrap();
+        drop(checked);
+        data.truncate(expected);
+        data
+    }
+}
+
+/// Carries out calls with a thread for each rank.
+fn check(size: usize, drawn: &[Drawn]) {
+    let first = Segment::create(size).unwrap();
+    std::thread::scope(|scope| {
+        for rank in 0..size {
+            let file = first.descriptor().try_clone_to_owned().unwrap();
+            let segment = Arc::new(Segment::open(file, first.len(), size).unwrap());
+            scope.spawn(move || {
+                let mut calls = SegmentCalls::new(segment, rank, size);
+                for (number, call) in drawn.iter().enumerate() {
+                    let found = call.call(number, rank, size, &mut calls);
+                    assert!(
+                        found == call.expected(number, rank, size),
+                        "rank {rank}, call {number}: {call:?}"
+                    );
+                }
+            });
+        }
+    });
+    assert!(first.ranks().all(|rank| rank.through() == drawn.len() as u64));
+}
+
+/// Elements of a message: few, or up to more than all slots hold.
+fn count() -> impl Strategy<Value = usize> {
+    prop_oneof![3 => 0..40usize, 2 => 500..20_000usize, 1 => 100_000..3 * CHUNK_BYTES]
+}
+
+fn drawn(size: usize) -> impl Strategy<Value = Drawn> {
+    let operation = proptest::sample::select(Operation::ALL.to_vec());
+    (
+        operation,
+        0..size,
+        count(),
+        any::<bool>(),
+        any::<bool>(),
+        proptest::collection::vec(count(), size * size),
+    )
+        .prop_map(move |(operation, root, count, with_counts, in_place, mut counts)| {
+            let takes = operation.takes_counts() && with_counts;
+            let wanted = if operation == Operation::Alltoall { size * size } else { size };
+            counts.truncate(wanted);
+            let reduces = operation.combines() && operation != Operation::ReduceScatter;
+            let in_place = in_place && (reduces || operation == Operation::Allgather);
+            // Of the operations with parts, all ranks' together are as much as the others' messages.
+            let count = if operation.takes_counts() { count / size } else { count };
+            let counts = takes.then(|| counts.iter().map(|n| n / size).collect());
+            Drawn { operation, root, count, counts, in_place }
+        })
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 60, max_shrink_time: 60_000, ..ProptestConfig::default() })]
+    #[test]
+    fn ranks_that_share_a_segment_get_what_operations_say(
+        (size, drawn) in (1..6usize).prop_flat_map(|size| (Just(size), proptest::collection::vec(drawn(size), 1..12)))
+    ) {
+        check(size, &drawn);
+    }
+}
+
+#[test]
+fn a_root_runs_ahead_and_many_short_calls_follow_each_other() {
+    let call = |operation| Drawn { operation, root: 1, count: 3, counts: None, in_place: false };
+    let calls: Vec<Drawn> =
+        (0..3000).map(|i| call(if i % 50 == 0 { Operation::Barrier } else { Operation::Bcast })).collect();
+    check(4, &calls);
+}
+
+#[test]
+fn who_calls_something_else_is_found_by_its_digest() {
+    let described = |operation| {
+        let mut data = [0i32; 4];
+        let arrays = Arrays::InPlace(ArrayMut::from(&mut data[..]));
+        let collective = Collective { op: Some(Op::Sum), ..Collective::new(operation, arrays) };
+        Described::of(&collective.check(Caller { rank: 0, size: 2 }).unwrap())
+    };
+    let (one, other) = (described(Operation::Allreduce), described(Operation::Scan));
+    assert_eq!(one.text, "allreduce of 4 i32 by sum");
+    assert_ne!(one.digest, other.digest);
+}

@@ -1,0 +1,236 @@
+//! Calls that the ranks of a node carry out themselves in their group's segment, as the session has them: how a rank waits there
+//! for others, and what the agent is told when that takes long. It then looks after the call as after its own: a rank that is gone
+//! or has called something else is named, and nobody waits for ever.
+
+use super::calls::{Course, Numbered};
+use super::{Session, milliseconds};
+use crate::collective::Checked;
+use crate::error::Error;
+use crate::segment::{Described, SegmentCalls, Stop, Waits};
+use cool_proto::local::watched::{Differs, Overdue, Through, What};
+use cool_proto::local::{self, Call, Done, Dtype, ReduceOp, Watched, frame::Body};
+use cool_proto::segment::Segment;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+/// A rank that has waited for this long tells its agent; or half of its call's time, if that is less.
+const WATCH_AFTER: Duration = Duration::from_millis(50);
+
+/// What is waited for is looked at this often before the rank sleeps, in turn with other processes after the first
+/// [`PAUSES`]: a few hundred microseconds, in which most calls are done. To sleep and wake takes some twenty.
+const LOOKS: u32 = 300;
+const PAUSES: u32 = 50;
+
+/// While the agent watches, the connection to it is looked at this often.
+const LOOK_AFTER_AGENT: Duration = Duration::from_millis(200);
+
+/// The plan of a call that the ranks have carried out themselves.
+const PLAN: &str = "segment";
+
+/// A group's segment, and this rank's part in its calls: one at a time.
+#[derive(Debug)]
+pub(super) struct Segmented {
+    segment: Arc<Segment>,
+    calls: Mutex<SegmentCalls>,
+}
+
+impl Segmented {
+    pub(super) fn new(segment: Segment, rank: usize, size: usize) -> Segmented {
+        let segment = Arc::new(segment);
+        let calls = SegmentCalls::new(Arc::clone(&segment), rank, size);
+        Segmented { segment, calls: Mutex::new(calls) }
+    }
+}
+
+impl Session {
+    /// Carries a call out in the segment, if the group has one that all ranks use.
+    pub(super) fn carry_out(
+        &self,
+        checked: &mut Checked<'_, '_>,
+        timeout: Duration,
+    ) -> Result<Course, Error> {
+        let usable = self.segmented.as_ref().filter(|segmented| !segmented.segment.is_declined());
+        let Some(Segmented { segment, calls }) = usable else { return Ok(Course::ByAgent(None)) };
+        let begun = Instant::now();
+        let mut calls = calls.lock().unwrap_or_else(PoisonError::into_inner);
+        let name = checked.name;
+        let number = self.wire().next_number();
+        let call = calls.describe(checked);
+        let counts = checked.counts;
+        let mut waiting = Waiting { session: self, segment, name, number, call: &call, counts, timeout };
+        let carried = match calls.enter(number, &call, &mut waiting) {
+            Ok(true) => calls.carry_out(number, &call, &mut checked.buffers(), &mut waiting),
+            Ok(false) => Err(Stop::ByAgent),
+            Err(stop) => Err(stop),
+        };
+        match carried {
+            Ok(()) => {
+                let nanoseconds = u64::try_from(begun.elapsed().as_nanos()).unwrap_or(u64::MAX);
+                Ok(Course::Done(local::Stats {
+                    nanoseconds,
+                    plan: PLAN.to_owned(),
+                    ..local::Stats::default()
+                }))
+            }
+            Err(Stop::ByAgent) => {
+                // What some have published of this call would be taken for the next one's.
+                segment.decline();
+                Ok(Course::ByAgent(Some(number)))
+            }
+            Err(Stop::Failed(e)) => Err(e),
+            Err(Stop::Place(e)) => Err(self.no_memory(name, e.into())),
+        }
+    }
+}
+
+/// A rank in a call of the segment.
+struct Waiting<'a> {
+    session: &'a Session,
+    segment: &'a Segment,
+    name: &'static str,
+    number: u64,
+    call: &'a Described,
+    counts: Option<&'a [usize]>,
+    timeout: Duration,
+}
+
+impl Waits for Waiting<'_> {
+    type Error = Error;
+
+    fn wait(&mut self, on: usize, is_there: &dyn Fn() -> bool) -> Result<(), Stop<Error>> {
+        for look in 0..LOOKS {
+            if is_there() {
+                return self.check(on);
+            }
+            if look < PAUSES { std::hint::spin_loop() } else { std::thread::yield_now() }
+        }
+        let begun = Instant::now();
+        let patience = WATCH_AFTER.min(self.timeout / 2);
+        loop {
+            self.sleep(on, is_there, patience.saturating_sub(begun.elapsed()));
+            if is_there() {
+                return self.check(on);
+            }
+            if self.segment.has_failed() {
+                return Err(Stop::ByAgent);
+            }
+            if begun.elapsed() >= patience || self.differs(on).is_some() {
+                return self.watch(on, is_there, begun + self.timeout);
+            }
+        }
+    }
+}
+
+impl Waiting<'_> {
+    fn sleep(&self, on: usize, is_there: &dyn Fn() -> bool, timeout: Duration) {
+        self.segment.rank(on).sleep(|| is_there() || self.segment.has_failed(), timeout);
+    }
+
+    /// Whether another rank has called something else under the number of this call.
+    fn differs(&self, rank: usize) -> Option<usize> {
+        let digest = self.segment.rank(rank).digest(self.number);
+        digest.is_some_and(|digest| digest != self.call.digest).then_some(rank)
+    }
+
+    /// What a rank has done is of this call, unless it has called something else.
+    fn check(&self, on: usize) -> Result<(), Stop<Error>> {
+        match self.differs(on) {
+            None => Ok(()),
+            Some(rank) => {
+                let id = self.open()?;
+                self.tell_differing(id, rank)
+            }
+        }
+    }
+
+    /// Waits on while the agent watches.
+    fn watch(&self, on: usize, is_there: &dyn Fn() -> bool, until: Instant) -> Result<(), Stop<Error>> {
+        let id = self.open()?;
+        let me = self.segment.rank(self.session.rank);
+        loop {
+            if me.answered() == id + 1 || self.segment.has_failed() {
+                return self.ended(id);
+            }
+            if let Some(rank) = self.differs(on) {
+                return self.tell_differing(id, rank);
+            }
+            if is_there() {
+                self.tell(id, What::Through(Through {}))?;
+                return match self.answer(id)? {
+                    Done { failure: None, by_agent: false, .. } => Ok(()),
+                    done => self.stop(done),
+                };
+            }
+            let left = until.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                let missing =
+                    (0..).zip(self.segment.ranks()).filter(|(_, part)| part.entered() <= self.number);
+                let (ranks, timeout_ms) =
+                    (missing.map(|(rank, _)| rank).collect(), milliseconds(self.timeout));
+                self.tell(id, What::Overdue(Overdue { ranks, timeout_ms }))?;
+                return self.ended(id);
+            }
+            let answered = || is_there() || me.answered() == id + 1;
+            self.sleep(on, &answered, left.min(LOOK_AFTER_AGENT));
+            if let Some(why) = self.session.inbox.glance() {
+                return Err(Stop::Failed(self.session.disconnected(self.name, why)));
+            }
+        }
+    }
+
+    /// Has the agent watch the call; by which number it does.
+    fn open(&self) -> Result<u64, Stop<Error>> {
+        let (session, call) = (self.session, &self.call.call);
+        let element = u64::from(call.element.max(1));
+        let counts = self.counts.map(|counts| session.share_counts(self.name, counts)).transpose();
+        let counts = counts.map_err(Stop::Failed)?;
+        let watch = Call {
+            group: session.group,
+            operation: local::Operation::from(call.operation).into(),
+            root: call.root.0,
+            dtype: self.call.dtype.map_or(Dtype::Unspecified, Dtype::from).into(),
+            reduce: self.call.op.map_or(ReduceOp::Unspecified, ReduceOp::from).into(),
+            count: if self.counts.is_some() { 0 } else { call.bytes / element },
+            counts: counts.as_ref().map(|(_, slice)| *slice),
+            timeout_ms: milliseconds(self.timeout),
+            watch: true,
+            ..Call::default()
+        };
+        let number = Numbered::Call(Some(self.number));
+        let id = session
+            .send_call(self.name, number, |id, number| Body::Call(Call { id, number, ..watch }))
+            .map_err(Stop::Failed)?;
+        if let Some((block, _)) = counts {
+            session.inbox.keep(id, block);
+        }
+        Ok(id)
+    }
+
+    fn tell_differing(&self, id: u64, rank: usize) -> Result<(), Stop<Error>> {
+        let text = self.segment.rank(rank).text(self.number)?;
+        self.tell(id, What::Differs(Differs { rank: rank as u32, text }))?;
+        self.ended(id)
+    }
+
+    fn tell(&self, id: u64, what: What) -> Result<(), Stop<Error>> {
+        let (session, watched) = (self.session, Body::Watched(Watched { id, what: Some(what) }));
+        session.send(&mut session.wire(), self.name, watched, None).map_err(Stop::Failed)
+    }
+
+    fn answer(&self, id: u64) -> Result<Done, Stop<Error>> {
+        self.session.inbox.wait(id).map_err(|why| Stop::Failed(self.session.disconnected(self.name, why)))
+    }
+
+    /// The agent has something to say about the call that is not that it went well.
+    fn ended(&self, id: u64) -> Result<(), Stop<Error>> {
+        let done = self.answer(id)?;
+        self.stop(done)
+    }
+
+    fn stop(&self, done: Done) -> Result<(), Stop<Error>> {
+        match done.failure {
+            Some(failure) => Err(Stop::Failed(self.session.failed(self.name, failure))),
+            None => Err(Stop::ByAgent),
+        }
+    }
+}
