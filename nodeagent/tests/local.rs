@@ -116,7 +116,7 @@ impl Node {
 }
 
 fn attach(group: u64, rank: u32) -> Body {
-    Body::Attach(Attach { version: cool_proto::VERSION, group, rank })
+    Body::Attach(Attach { version: cool_proto::VERSION, group, rank, segment: false })
 }
 
 fn allreduce(group: u64, region: u32, input: u64, output: u64) -> Call {
@@ -148,12 +148,12 @@ fn refusal(rank: &mut Connection) -> String {
 async fn a_process_that_does_not_attach_properly_is_told_why() {
     let node = Node::start().await;
     node.group(1, 2).await;
-    let recover = |group, version| Recover { version, group, rank: 0, timeout_ms: 1, agree: None };
+    let recover = |group, version| Recover { version, group, timeout_ms: 1, ..Recover::default() };
     let first: [(Body, &str); 7] = [
         (attach(9, 0), "node h1 knows no group 9"),
         (attach(1, 1), "rank 1 of group 1 is not on node h1, which has ranks 0"),
         (attach(1, u32::MAX), "is not on node h1"),
-        (Body::Attach(Attach { version: 99, group: 1, rank: 0 }), "version 99"),
+        (Body::Attach(Attach { version: 99, group: 1, ..Attach::default() }), "version 99"),
         (Body::Call(allreduce(1, 0, 0, 0)), "the first frame must be Attach, Enlist or Recover"),
         (Body::Recover(recover(1, VERSION)), "rank 0 is not attached to group 1 on node h1"),
         (Body::Recover(recover(1, 99)), "version 99"),

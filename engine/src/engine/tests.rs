@@ -52,6 +52,8 @@ fn alltoall(rank: u32) -> CallRequest {
         input: buffer(2 * rank),
         output: buffer(2 * rank + 1),
         timeout: None,
+        number: None,
+        watch: false,
     }
 }
 
