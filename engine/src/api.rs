@@ -114,12 +114,19 @@ pub struct CallRequest<M = MemoryRange> {
     pub output: Option<M>,
     /// Time without any progress after which the call fails; [`DEFAULT_TIMEOUT`] if absent.
     pub timeout: Option<Duration>,
+    /// Which of the rank's calls on the group it is, from 0; absent: the next. A rank that carries calls out together with others,
+    /// without the engine, has to say it.
+    pub number: Option<u64>,
+    /// The ranks carry it out themselves, and this one waits in it: a watched call. It has no buffers, and its rank looks after
+    /// its time.
+    pub watch: bool,
 }
 
 impl<M> CallRequest<M> {
     /// The same with buffers named in another way.
     pub fn map<N>(self, mut name: impl FnMut(M) -> N) -> CallRequest<N> {
         let CallRequest { group, rank, operation, root, element, reduce, count, counts, plan, .. } = self;
+        let (number, watch) = (self.number, self.watch);
         let (input, output, timeout) = (self.input.map(&mut name), self.output.map(name), self.timeout);
         CallRequest {
             group,
@@ -134,8 +141,31 @@ impl<M> CallRequest<M> {
             input,
             output,
             timeout,
+            number,
+            watch,
         }
     }
+}
+
+/// What has become of a watched call, as its rank says.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum WatchEnd {
+    /// The rank waits no more.
+    Through,
+    /// It has waited for as long as it may.
+    Overdue {
+        /// For whom: these have not come to the call.
+        ranks: Vec<u32>,
+        /// For how long.
+        timeout: Duration,
+    },
+    /// Another rank has called something else.
+    Differs {
+        /// That rank.
+        rank: u32,
+        /// What it has called.
+        text: String,
+    },
 }
 
 /// One message as one local rank sends or receives it; see [`CallRequest`].

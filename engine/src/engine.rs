@@ -63,6 +63,11 @@ impl Engine {
         self.groups.get(&group).map_or(Vec::new(), Group::lost_ranks)
     }
 
+    /// Whether nothing can be called on a group: it has failed, was released or never made.
+    pub fn has_failed(&self, group: u64) -> bool {
+        self.closing.contains(&group) || self.groups.get(&group).is_none_or(Group::has_failed)
+    }
+
     fn make_group(&mut self, now: Time, spec: &GroupSpec) -> Result<Vec<SocketAddrV4>, GroupError> {
         if self.closing.remove(&spec.id) {
             self.forget_group(now, spec.id);
@@ -291,8 +296,13 @@ impl Engine {
                 let of = (request.group, request.rank);
                 self.of_rank(now, token, of, |group, shared| group.transfer(now, shared, token, request));
             }
-            Input::RankLost { group, rank, why } => {
-                self.with_group(now, group, |group, shared| group.lose_rank(now, shared, rank, why));
+            Input::Watched { group, rank, number, end } => {
+                self.with_group(now, group, |group, shared| group.watched(shared, (number, rank), end));
+            }
+            Input::RankLost { group, rank, why, through } => {
+                self.with_group(now, group, |group, shared| {
+                    group.lose_rank(now, shared, (rank, through), why)
+                });
             }
             Input::Revoke { group, rank } => self.revoke(now, group, rank),
             other => self.happened(now, other),

@@ -86,6 +86,8 @@ pub struct Stats {
     pub plan: String,
     /// What a receive got.
     pub arrived: Option<Arrived>,
+    /// Of a watched call: others have it carried out here, and this rank is to call again, with the same number, as they did.
+    pub by_agent: bool,
 }
 
 /// A message that was received.

@@ -7,7 +7,8 @@
 //! ```
 //!
 //! `call_matching` compares what ranks called, `departures` knows who has gone, `failure_detector` and `wait_for_graph` find
-//! out who is to blame when something waits for too long, and `point_to_point` has the messages outside of calls.
+//! out who is to blame when something waits for too long, `point_to_point` has the messages outside of calls, and `watched_calls`
+//! who waits in calls that ranks carry out themselves.
 
 mod call_matching;
 mod calls;
@@ -23,6 +24,7 @@ mod ranks;
 mod start;
 mod streams;
 mod wait_for_graph;
+mod watched_calls;
 
 use crate::api::{CallRequest, TransferRequest};
 use crate::call_signature::{CallSignature, invalid};
@@ -46,6 +48,7 @@ use point_to_point::PointToPoint;
 use ranks::LocalRanks;
 use std::sync::Arc;
 use streams::{StreamEvent, Streams};
+use watched_calls::WatchedCalls;
 
 #[derive(Debug)]
 pub(crate) struct Group {
@@ -56,6 +59,7 @@ pub(crate) struct Group {
     messages: CallMessages,
     streams: Streams,
     point_to_point: PointToPoint,
+    watched_calls: WatchedCalls,
     matching: CallMatching,
     departures: Departures,
     failure_detector: FailureDetector,
@@ -73,6 +77,7 @@ impl Group {
             messages: CallMessages::default(),
             streams: Streams::default(),
             point_to_point: PointToPoint::default(),
+            watched_calls: WatchedCalls::default(),
             matching: CallMatching::default(),
             departures: Departures::default(),
             failure_detector: FailureDetector::default(),
@@ -92,7 +97,8 @@ impl Group {
 
     /// Whether no call or message of a rank is open.
     fn is_idle(&self) -> bool {
-        self.calls.is_empty() && self.plans.is_empty() && self.point_to_point.is_idle()
+        let no_call = self.calls.is_empty() && self.plans.is_empty() && self.watched_calls.is_empty();
+        no_call && self.point_to_point.is_idle()
     }
 
     /// A local rank calls. Its answer goes out through `shared`.
@@ -124,7 +130,11 @@ impl Group {
             CallSignature::of(&request).and_then(|call| call.check(&request, size).map(|()| call))
         };
         rank.open_calls += 1;
-        self.plans.push(Waiting { token, at: now, request, signature });
+        let waiting = Waiting { token, at: now, request, signature };
+        if waiting.request.watch {
+            return self.watch(now, shared, waiting);
+        }
+        self.plans.push(waiting);
         self.begin_waiting(now, shared)
     }
 
@@ -149,13 +159,29 @@ impl Group {
             self.plans.poll(&mut Context { now, members: &self.members, shared })
         {
             let rank = waiting.request.rank;
-            let number = self.ranks.number(rank);
+            let Some(number) = self.number(shared, &waiting) else { continue };
             match prepared {
                 Err(refused) => self.refuse(now, shared, (number, rank, waiting.token), refused)?,
                 Ok(prepared) => self.take_turn(now, shared, number, &waiting, prepared)?,
             }
         }
         Ok(())
+    }
+
+    /// The number of a rank's call; `None` if it has made that before, which it is told.
+    fn number(&mut self, shared: &mut Shared, waiting: &Waiting) -> Option<u64> {
+        let Waiting { token, request, signature, .. } = waiting;
+        // A call that is refused is made.
+        let watched = request.watch && signature.is_ok();
+        let least = match self.ranks.number(request.rank, request.number, watched) {
+            Ok(number) => return Some(number),
+            Err(least) => least,
+        };
+        let said = request.number.unwrap_or(u64::MAX);
+        let reason = format!("it cannot be its call {said}: that is call {least}, or a later one");
+        self.ranks.answered(request.rank);
+        shared.done(*token, Err(invalid(request, &reason)));
+        None
     }
 
     /// A call makes no sense. Where all ranks call alike all are refused alike, and the group goes on; where others call
@@ -185,6 +211,7 @@ impl Group {
         self.matching.refuse(&self.members, (call, rank), refused)?;
         self.match_with_others(now, shared, call, rank)?;
         self.announce(now, shared, call);
+        self.take_over(shared, call);
         Ok(())
     }
 
@@ -222,6 +249,7 @@ impl Group {
         let (signature, compiled) = &prepared;
         let text = compiled.called(signature.plan.is_some());
         self.matching.call(&self.members, (number, rank), &text, compiled.digest)?;
+        self.take_over(shared, number);
         let through = self.calls.begin(now, number, waiting, prepared, &mut shared.out);
         self.match_with_others(now, shared, number, rank)?;
         self.arm(now, shared, number);

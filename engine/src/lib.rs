@@ -21,11 +21,17 @@
 //!   Work              small: do it now; large: on another thread. Then handle(now, Input::WorkDone(id)), or, of
 //!                     Work::Prepare, handle(now, Input::Prepared(id, preparation.run()))
 //!   GroupMade         listen to the trees, or tell who asked why not
+//!   GroupFailed       wake the ranks that carry out calls of it themselves
 //!   GroupForgotten    listen to them no more
 //! and poll again at the time that came with idle, if no input comes before.
 //! ```
 //!
 //! [`Input::WorkDone`] and [`Input::Written`] may be handed in between two outputs of one input; others not before it is idle.
+//!
+//! Ranks of one node may carry out calls themselves, without a word to the engine: they number their calls, so that it can tell
+//! those that it is to carry out from these. A rank that has to wait in such a call for long says so (a watched call), and how it
+//! ends ([`Input::Watched`]). Nothing is moved for it, and no trace is kept; it is answered if the group fails, if a rank is gone that is to take part, or
+//! if others have this call carried out here, which its rank then asks for, too.
 //!
 //! # What holds
 //!
@@ -34,7 +40,8 @@
 //! - Memory that is named in an output does not change before that is done, except that what is stored later comes later.
 //! - All agents of a group get the same calls from their ranks, or the group fails with who called what; a call that makes
 //!   no sense is refused to all who make it, and the group goes on.
-//! - Every wait is bounded: by the call's timeout, or by the peer timeout where a node is silent.
+//! - Every wait is bounded: by the call's timeout, or by the peer timeout where a node is silent. That of a watched call its rank
+//!   bounds, since only the ranks know who has come to it.
 //! - No turn, from one idle to the next, takes long: what takes long is [`Work`], [`Output::Copy`]s are bounded by the bounce
 //!   buffers, and of many actions that may start some start in the next turn, which is due at once.
 //!
@@ -64,7 +71,7 @@ mod works;
 
 pub use api::{
     CallRequest, DEFAULT_PEER_TIMEOUT, DEFAULT_TIMEOUT, GroupError, GroupKey, GroupSpec, MemberSpec,
-    TransferRequest, TreeScope, TreeSpec,
+    TransferRequest, TreeScope, TreeSpec, WatchEnd,
 };
 pub use call_signature::wrong_plan;
 pub use cool_transport::unicast::AgentId;

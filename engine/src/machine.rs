@@ -1,6 +1,6 @@
 //! What goes into the engine and what comes out of it.
 
-use crate::api::{CallRequest, GroupError, GroupSpec, TransferRequest};
+use crate::api::{CallRequest, GroupError, GroupSpec, TransferRequest, WatchEnd};
 use crate::failure::{Failure, Stats};
 use crate::memory::MemoryRange;
 use crate::peers::NodeId;
@@ -38,6 +38,17 @@ pub enum Input<'a> {
         /// The call.
         request: CallRequest,
     },
+    /// A rank of this node says what has become of a watched call. Nothing comes of it if that was answered meanwhile.
+    Watched {
+        /// Its group.
+        group: u64,
+        /// The rank.
+        rank: u32,
+        /// The call.
+        number: u64,
+        /// What has become of it.
+        end: WatchEnd,
+    },
     /// A rank of this node sends or receives a message; answered like a call.
     Transfer {
         /// As of a call.
@@ -53,6 +64,9 @@ pub enum Input<'a> {
         rank: u32,
         /// Why, in words.
         why: String,
+        /// How many calls it was through, if that is known of a rank that carries calls out without the engine; else those that it
+        /// has made here count.
+        through: Option<u64>,
     },
     /// A rank of this node revokes its group: all calls on it fail, at every rank (ULFM's revoke).
     Revoke {
@@ -136,6 +150,11 @@ pub enum Output {
     },
     /// A group is gone: nothing that comes over its trees is of use any more.
     GroupForgotten {
+        /// The group.
+        group: u64,
+    },
+    /// A group has failed: all that is open in it is answered, and all that comes to it is refused.
+    GroupFailed {
         /// The group.
         group: u64,
     },

@@ -100,6 +100,8 @@ impl Collective {
                 input: input.clone().map(Buffer::new),
                 output: want.as_ref().map(undefined).map(Buffer::new),
                 timeout: None,
+                number: None,
+                watch: false,
             });
             given.push(input);
             expected.push(want);

@@ -43,7 +43,7 @@ fn path(cluster: &Cluster) -> &Path {
 
 fn enlist(key: &str, rank: u32, size: u32) -> Body {
     let (version, timeout_ms) = (cool_proto::VERSION, PATIENCE.as_millis() as u64);
-    Body::Enlist(Enlist { version, key: key.to_owned(), rank, size, timeout_ms })
+    Body::Enlist(Enlist { version, key: key.to_owned(), rank, size, timeout_ms, segment: false })
 }
 
 /// A group of one rank.
@@ -277,7 +277,7 @@ fn seeds() -> Vec<Vec<u8>> {
             Body::Call(bcast),
             Body::Leave(Leave {}),
         ]),
-        session(vec![Body::Attach(Attach { version: cool_proto::VERSION, group: 1, rank: 0 })]),
+        session(vec![Body::Attach(Attach { version: cool_proto::VERSION, group: 1, ..Attach::default() })]),
     ]
 }
 

@@ -11,6 +11,7 @@ use crate::engine::{EngineHandle, GroupError, GroupSpec, Trace};
 use crate::metrics::Metrics;
 pub(crate) use attachment::Attachment;
 use cool_proto::control::agent_message::Body;
+use cool_proto::segment::Segment;
 use cool_types::Key;
 pub(crate) use groups::AttachError;
 use groups::{Group, GroupTable};
@@ -126,6 +127,13 @@ impl Agent {
     pub(crate) fn attach(&self, group: u64, rank: u32) -> Result<Attachment, AttachError> {
         let places = self.groups.attach(group, rank)?;
         Ok(Attachment::new(self.clone(), group, rank, places))
+    }
+
+    /// The segment in which a rank that has attached carries out calls with the others of its group; see [`GroupTable::segment`].
+    fn segment(&self, group: u64, can: bool) -> Option<Arc<Segment>> {
+        let segment = self.groups.segment(group, can)?;
+        self.engine.share(group, Arc::clone(&segment));
+        Some(segment)
     }
 
     /// The ranks that have attached to a group and not left it, if any: all that have come if one is there.

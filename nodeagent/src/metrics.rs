@@ -112,15 +112,17 @@ impl Metrics {
         Router::new().route("/metrics", get(move || async move { web::metrics(&registry) }))
     }
 
+    /// A call of a rank has failed.
+    pub(crate) fn failed(&self, operation: Operation, failure: &Failure) {
+        self.failures.get_or_create(&failure_labels(operation, failure.kind())).inc();
+    }
+
     /// A call of a rank has ended.
     pub(crate) fn called(&self, operation: Operation, result: &Result<Stats, Failure>) {
         let labels = [("operation", operation.name().to_owned())];
         let stats = match result {
             Ok(stats) => stats,
-            Err(failure) => {
-                self.failures.get_or_create(&failure_labels(operation, failure.kind())).inc();
-                return;
-            }
+            Err(failure) => return self.failed(operation, failure),
         };
         self.calls.get_or_create(&labels).inc();
         self.seconds.get_or_create(&labels).observe(stats.nanoseconds as f64 / 1e9);

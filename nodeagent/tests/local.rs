@@ -5,17 +5,24 @@ use cool_nodeagent::Agent;
 use cool_nodeagent::engine::{EngineConfig, EngineHandle, GroupSpec, MemberSpec};
 use cool_nodeagent::local::{LocalServer, ServeError, UserLimits};
 use cool_proto::VERSION;
+use cool_proto::frame::{Decoder, MAX_TO_AGENT, MAX_TO_RANK, encode};
 use cool_proto::local::{
-    Attach, Attached, Call, Done, Dtype, Map, Operation, Recover, ReduceOp, Slice, Unmap, frame::Body,
+    Attach, Attached, Call, Done, Dtype, Failure, Leave, Map, Operation, Recover, ReduceOp, Revoke, Slice,
+    Unmap, Watched,
+    failure::Kind,
+    frame::Body,
+    watched::{Differs, Overdue, Through, What},
 };
 use cool_proto::region::Region;
+use cool_proto::segment::Segment;
 use cool_proto::socket::{self, Receiver, Sender, SocketError};
+use std::collections::VecDeque;
 use std::io::{Read, Write};
 use std::net::Ipv4Addr;
-use std::os::fd::{AsFd, BorrowedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use tokio::sync::mpsc;
 
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -55,22 +62,27 @@ impl Node {
     }
 
     /// Makes a group of one rank here, and one elsewhere if it is to have two.
-    async fn group(&self, id: u64, ranks: u32) {
+    async fn group(&self, id: u64, ranks: usize) {
+        self.group_of(id, &["h1", "h2"][..ranks]).await;
+    }
+
+    /// Makes a group of ranks on these nodes, of which this one is h1.
+    async fn group_of(&self, id: u64, nodes: &[&str]) {
         let (udp_port, tcp_port) = self.agent.ports();
-        let member = |rank: u32| MemberSpec {
+        let member = |(rank, node): (u32, &&str)| MemberSpec {
             rank,
-            node: format!("h{}", rank + 1),
+            node: (*node).to_owned(),
             incarnation: self.agent.incarnation(),
             rack: 0,
             ip: Ipv4Addr::LOCALHOST,
             udp_port,
-            tcp_port: if rank == 0 { tcp_port } else { 1 },
+            tcp_port: if *node == "h1" { tcp_port } else { 1 },
             key: None,
         };
         let spec = GroupSpec {
             id,
             epoch: 1,
-            members: (0..ranks).map(member).collect(),
+            members: (0..).zip(nodes).map(member).collect(),
             trees: Vec::new(),
             chunk_bytes: 1400,
             host_bytes_per_second: 0,
@@ -116,7 +128,7 @@ impl Node {
 }
 
 fn attach(group: u64, rank: u32) -> Body {
-    Body::Attach(Attach { version: cool_proto::VERSION, group, rank })
+    Body::Attach(Attach { version: cool_proto::VERSION, group, rank, segment: false })
 }
 
 fn allreduce(group: u64, region: u32, input: u64, output: u64) -> Call {
@@ -148,12 +160,12 @@ fn refusal(rank: &mut Connection) -> String {
 async fn a_process_that_does_not_attach_properly_is_told_why() {
     let node = Node::start().await;
     node.group(1, 2).await;
-    let recover = |group, version| Recover { version, group, rank: 0, timeout_ms: 1, agree: None };
+    let recover = |group, version| Recover { version, group, timeout_ms: 1, ..Recover::default() };
     let first: [(Body, &str); 7] = [
         (attach(9, 0), "node h1 knows no group 9"),
         (attach(1, 1), "rank 1 of group 1 is not on node h1, which has ranks 0"),
         (attach(1, u32::MAX), "is not on node h1"),
-        (Body::Attach(Attach { version: 99, group: 1, rank: 0 }), "version 99"),
+        (Body::Attach(Attach { version: 99, group: 1, ..Attach::default() }), "version 99"),
         (Body::Call(allreduce(1, 0, 0, 0)), "the first frame must be Attach, Enlist or Recover"),
         (Body::Recover(recover(1, VERSION)), "rank 0 is not attached to group 1 on node h1"),
         (Body::Recover(recover(1, 99)), "version 99"),
@@ -268,31 +280,7 @@ async fn a_rank_that_shares_and_shares_is_stopped() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_rank_that_leaves_in_a_call_is_lost_to_the_others() {
     let node = Node::start().await;
-    // Both ranks on this node.
-    let (udp_port, tcp_port) = node.agent.ports();
-    let member = |rank| MemberSpec {
-        rank,
-        node: "h1".into(),
-        incarnation: node.agent.incarnation(),
-        rack: 0,
-        ip: Ipv4Addr::LOCALHOST,
-        udp_port,
-        tcp_port,
-        key: None,
-    };
-    let spec = GroupSpec {
-        id: 5,
-        epoch: 1,
-        members: vec![member(0), member(1)],
-        trees: Vec::new(),
-        chunk_bytes: 1400,
-        host_bytes_per_second: 0,
-        cost_model: CostModel::default(),
-        keyed: None,
-        on_demand: false,
-    };
-    node.agent.make_group(spec).await.unwrap();
-    node.agent.set_owner(5, rustix::process::geteuid().as_raw());
+    node.group_of(5, &["h1", "h1"]).await;
     let mut stays = node.attach(5);
     let mut leaves = node.connect();
     leaves.send(attach(5, 1), None).unwrap();
@@ -322,4 +310,273 @@ async fn a_socket_of_a_dead_agent_is_replaced_and_one_of_a_living_is_not() {
     assert!(!path.exists());
     let e = LocalServer::bind(Path::new("/proc/none/h1.sock"), UserLimits::NONE).unwrap_err();
     assert!(e.to_string().contains("--socket"), "{e}");
+}
+
+/// A rank that can carry out calls with others in a segment, and has it if its group has one.
+struct SharingRank {
+    stream: UnixStream,
+    decoder: Decoder,
+    descriptors: VecDeque<OwnedFd>,
+    rank: u32,
+    segment: Option<Segment>,
+}
+
+impl SharingRank {
+    fn attach(node: &Node, group: u64, rank: u32) -> SharingRank {
+        let stream = UnixStream::connect(&node.socket).unwrap();
+        stream.set_read_timeout(Some(PATIENCE)).unwrap();
+        let (decoder, descriptors) = (Decoder::new(MAX_TO_RANK), VecDeque::new());
+        let mut this = SharingRank { stream, decoder, descriptors, rank, segment: None };
+        this.send(Body::Attach(Attach { version: VERSION, group, rank, segment: true }));
+        let Body::Attached(Attached { size, segment, .. }) = this.receive() else { panic!("not attached") };
+        let descriptor = this.descriptors.pop_front();
+        assert_eq!(descriptor.is_some(), segment > 0);
+        this.segment = descriptor.map(|file| Segment::open(file, segment, size as usize).unwrap());
+        this
+    }
+
+    fn send(&mut self, body: Body) {
+        self.stream.write_all(&encode(body, MAX_TO_AGENT).unwrap()).unwrap();
+    }
+
+    /// The next frame that says more than that the agent lives.
+    fn receive(&mut self) -> Body {
+        loop {
+            match self.decoder.take().unwrap() {
+                Some(Body::Running(_)) => {}
+                Some(body) => return body,
+                None => {
+                    let mut buffer = [0; 4096];
+                    let n = socket::receive(&self.stream, &mut buffer, &mut self.descriptors).unwrap();
+                    assert_ne!(n, 0, "the agent hung up");
+                    self.decoder.push(&buffer[..n]);
+                }
+            }
+        }
+    }
+
+    fn segment(&self) -> &Segment {
+        self.segment.as_ref().expect("its group has a segment")
+    }
+
+    /// Sleeps in the segment, as one that waits for others there.
+    fn sleep_until(&self, is_there: impl Fn(&Segment) -> bool) {
+        let deadline = Instant::now() + PATIENCE;
+        while !is_there(self.segment()) {
+            let left = deadline.saturating_duration_since(Instant::now());
+            assert!(!left.is_zero(), "nobody has woken it");
+            self.segment().rank(self.rank as usize).sleep(|| is_there(self.segment()), left);
+        }
+    }
+
+    fn watch(&mut self, call: Call) {
+        self.send(Body::Call(Call { watch: true, ..call }));
+    }
+
+    /// It is woken where it waits, and reads how its watched call has ended.
+    fn answer(&mut self, id: u64) -> Done {
+        let rank = self.rank as usize;
+        self.sleep_until(|segment| segment.rank(rank).answered() == id + 1);
+        self.done(id)
+    }
+
+    fn done(&mut self, id: u64) -> Done {
+        match self.receive() {
+            Body::Done(done) if done.id == id => done,
+            other => panic!("{other:?} instead of Done"),
+        }
+    }
+}
+
+/// Of group 1.
+fn barrier(id: u64, number: u64) -> Call {
+    let operation = Operation::Barrier.into();
+    Call { id, group: 1, operation, number: Some(number), ..Call::default() }
+}
+
+fn through(id: u64) -> Body {
+    Body::Watched(Watched { id, what: Some(What::Through(Through {})) })
+}
+
+fn kind(done: &Done) -> Option<Kind> {
+    done.failure.as_ref().map(Failure::kind)
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn ranks_of_a_group_on_one_node_share_a_segment_and_others_have_none() {
+    let node = Node::start().await;
+    node.group_of(1, &["h1"; 3]).await;
+    let ranks: Vec<SharingRank> = (0..3).map(|rank| SharingRank::attach(&node, 1, rank)).collect();
+    ranks[0].segment().rank(0).write(0, 0, b"hello").unwrap();
+    ranks[0].segment().rank(0).publish(1);
+    let mut bytes = [0; 5];
+    ranks[2].segment().rank(0).read(0, 0, &mut bytes).unwrap();
+    assert_eq!((&bytes, ranks[2].segment().rank(0).published()), (b"hello", 1));
+    assert!(!ranks[0].segment().is_declined() && !ranks[0].segment().has_failed());
+
+    node.group_of(2, &["h1"]).await;
+    node.group_of(3, &["h1", "h1", "h2"]).await;
+    assert!(SharingRank::attach(&node, 2, 0).segment.is_none());
+    assert!(SharingRank::attach(&node, 3, 1).segment.is_none());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_rank_that_cannot_use_a_segment_keeps_all_from_it() {
+    let node = Node::start().await;
+    node.group_of(1, &["h1"; 3]).await;
+    let first = SharingRank::attach(&node, 1, 0);
+    let mut other = node.connect();
+    other.send(attach(1, 1), None).unwrap();
+    let Body::Attached(attached) = other.receive(PATIENCE).unwrap() else { panic!("not attached") };
+    assert_eq!(attached.segment, 0);
+    first.sleep_until(Segment::is_declined);
+    assert!(SharingRank::attach(&node, 1, 2).segment.is_none());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_watched_call_ends_when_its_rank_says_so_or_others_have_the_agent_carry_it_out() {
+    let node = Node::start().await;
+    node.group_of(1, &["h1"; 2]).await;
+    let [mut a, mut b] = [0, 1].map(|rank| SharingRank::attach(&node, 1, rank));
+    a.watch(barrier(5, 7));
+    a.send(through(5));
+    let done = a.answer(5);
+    assert!(done.failure.is_none() && !done.by_agent, "{done:?}");
+    // It was answered before.
+    a.send(through(5));
+    a.watch(barrier(6, 8));
+    b.send(Body::Call(barrier(1, 8)));
+    let done = a.answer(6);
+    assert!(done.failure.is_none() && done.by_agent, "{done:?}");
+    a.send(Body::Call(barrier(7, 8)));
+    for done in [a.done(7), b.done(1)] {
+        assert!(done.failure.is_none() && !done.by_agent, "{done:?}");
+    }
+    assert!(!a.segment().has_failed());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_rank_whose_process_ends_wakes_those_who_wait_for_it() {
+    let node = Node::start().await;
+    node.group_of(1, &["h1"; 3]).await;
+    let [mut a, b, mut c] = [0, 1, 2].map(|rank| SharingRank::attach(&node, 1, rank));
+    // It was through two calls, and in the third.
+    b.segment().rank(1).enter(3);
+    b.segment().rank(1).leave(2);
+    a.watch(barrier(5, 2));
+    drop(b);
+    let done = a.answer(5);
+    assert_eq!((kind(&done), &done.failure.unwrap().ranks[..]), (Some(Kind::Lost), &[1][..]));
+    // Of this one the agent knew nothing.
+    c.sleep_until(Segment::has_failed);
+    c.send(Body::Call(barrier(1, 1)));
+    assert_eq!(kind(&c.done(1)), Some(Kind::Lost));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_rank_that_has_left_is_missed_only_in_calls_that_it_was_not_through() {
+    let node = Node::start().await;
+    node.group_of(1, &["h1"; 3]).await;
+    let [mut a, mut b, mut c] = [0, 1, 2].map(|rank| SharingRank::attach(&node, 1, rank));
+    b.segment().rank(1).leave(2);
+    b.send(Body::Leave(Leave {}));
+    let mut rest = Vec::new();
+    b.stream.read_to_end(&mut rest).unwrap();
+    a.watch(barrier(5, 1));
+    a.send(through(5));
+    assert_eq!(kind(&a.answer(5)), None);
+    c.watch(barrier(6, 2));
+    assert_eq!(kind(&c.answer(6)), Some(Kind::Lost));
+    a.sleep_until(Segment::has_failed);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_group_that_is_revoked_or_released_wakes_all_who_wait_in_its_segment() {
+    for revoked in [true, false] {
+        let node = Node::start().await;
+        node.group_of(1, &["h1"; 3]).await;
+        let [mut a, mut b, mut c] = [0, 1, 2].map(|rank| SharingRank::attach(&node, 1, rank));
+        if revoked {
+            b.send(Body::Revoke(Revoke {}));
+        } else {
+            node.agent.release_group(1);
+        }
+        a.sleep_until(Segment::has_failed);
+        c.watch(barrier(5, 0));
+        let expected = if revoked { Kind::Revoked } else { Kind::Invalid };
+        assert_eq!(kind(&c.answer(5)), Some(expected));
+        a.send(Body::Call(barrier(6, 0)));
+        assert_eq!(kind(&a.done(6)), Some(expected));
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_rank_that_waits_too_long_or_sees_another_call_names_who_it_is() {
+    let differs = What::Differs(Differs { rank: 2, text: "bcast of 3 u8 from rank 1".into() });
+    let overdue = What::Overdue(Overdue { ranks: vec![1, 2], timeout_ms: 1500 });
+    for (what, expected, ranks, words) in [
+        (overdue, Kind::Timeout, &[2][..], "barrier (call 4 of group 1) made no progress for 1.5s"),
+        (differs, Kind::Mismatch, &[0, 2][..], "rank 0 called barrier, but rank 2 called bcast of 3 u8"),
+    ] {
+        let node = Node::start().await;
+        node.group_of(1, &["h1"; 3]).await;
+        let [mut a, mut b, c] = [0, 1, 2].map(|rank| SharingRank::attach(&node, 1, rank));
+        b.watch(barrier(1, 3));
+        // That it has been heard is known when it is answered: a call that makes no sense.
+        b.send(Body::Call(Call { root: 9, operation: Operation::Bcast.into(), dtype: 1, ..barrier(2, 2) }));
+        assert_eq!(kind(&b.done(2)), Some(Kind::Invalid));
+        a.watch(barrier(5, 4));
+        a.send(Body::Watched(Watched { id: 5, what: Some(what) }));
+        for done in [a.answer(5), b.answer(1)] {
+            let failure = done.failure.unwrap();
+            assert_eq!((failure.kind(), &failure.ranks[..]), (expected, ranks), "{}", failure.message);
+            assert!(failure.message.contains(words), "{}", failure.message);
+        }
+        c.sleep_until(Segment::has_failed);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_rank_that_breaks_the_rules_of_watched_calls_is_told_why() {
+    let node = Node::start().await;
+    let watched = |what| Body::Watched(Watched { id: 3, what });
+    let overdue = |ranks| watched(Some(What::Overdue(Overdue { ranks, timeout_ms: 0 })));
+    let differs = |rank| watched(Some(What::Differs(Differs { rank, text: String::new() })));
+    let watch = |number| Body::Call(Call { number, watch: true, ..barrier(3, 0) });
+    let bad = [
+        (watch(None), "without segment or number"),
+        (watch(Some(4)), "call 3 is watched already"),
+        (overdue(vec![1, 2]), "rank 2 of 2"),
+        (differs(u32::MAX), "rank 4294967295 of 2"),
+        (watched(None), "nothing has become of a watched call"),
+    ];
+    for (group, (body, reason)) in (1..).zip(bad) {
+        node.group_of(group, &["h1"; 2]).await;
+        let mut rank = SharingRank::attach(&node, group, 0);
+        rank.watch(Call { group, ..barrier(3, 4) });
+        rank.send(match body {
+            Body::Call(call) => Body::Call(Call { group, ..call }),
+            body => body,
+        });
+        let Body::Refused(refused) = rank.receive() else { panic!("not refused") };
+        assert!(refused.message.contains(reason), "{}", refused.message);
+    }
+    node.group(100, 1).await;
+    let mut alone = node.attach(100);
+    alone.send(Body::Call(Call { group: 100, watch: true, ..barrier(3, 0) }), None).unwrap();
+    let message = refusal(&mut alone);
+    assert!(message.contains("without segment or number"), "{message}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_rank_that_leaves_while_it_waits_in_a_watched_call_is_let_go() {
+    let node = Node::start().await;
+    node.group_of(1, &["h1"; 2]).await;
+    let [mut a, mut b] = [0, 1].map(|rank| SharingRank::attach(&node, 1, rank));
+    a.watch(barrier(3, 0));
+    a.send(Body::Leave(Leave {}));
+    let mut rest = Vec::new();
+    a.stream.read_to_end(&mut rest).unwrap();
+    b.watch(barrier(4, 0));
+    assert_eq!(kind(&b.answer(4)), Some(Kind::Lost));
 }

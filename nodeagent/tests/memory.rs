@@ -101,6 +101,8 @@ async fn a_broadcast_of_a_gibibyte_takes_less_than_64_mib_an_agent() {
             input: None,
             output: Some(SharedSlice::new(memory, 0, GIB).unwrap()),
             timeout: None,
+            number: None,
+            watch: false,
         })
     };
     let calls: Vec<_> = (0..).zip(&agents).map(call).collect();

@@ -1,4 +1,6 @@
-//! How much an engine does in one turn.
+//! How much an engine does in one turn; what it does for calls that ranks carry out themselves.
+
+mod watched_calls;
 
 use super::*;
 use crate::machine::Work;
@@ -11,7 +13,8 @@ const RANKS: u32 = 48;
 /// Bytes that a rank has for each.
 const BLOCK: u64 = 128 * 1024;
 
-fn spec() -> GroupSpec {
+/// A group whose ranks are all on this node.
+fn spec(ranks: u32) -> GroupSpec {
     let member = |rank| MemberSpec {
         rank,
         node: "h0".to_owned(),
@@ -25,7 +28,7 @@ fn spec() -> GroupSpec {
     GroupSpec {
         id: 1,
         epoch: 1,
-        members: (0..RANKS).map(member).collect(),
+        members: (0..ranks).map(member).collect(),
         trees: Vec::new(),
         chunk_bytes: 1424,
         host_bytes_per_second: 0,
@@ -52,6 +55,8 @@ fn alltoall(rank: u32) -> CallRequest {
         input: buffer(2 * rank),
         output: buffer(2 * rank + 1),
         timeout: None,
+        number: None,
+        watch: false,
     }
 }
 
@@ -72,7 +77,7 @@ fn turn(engine: &mut Engine, now: Time) -> (Vec<Output>, bool) {
 fn a_call_of_thousands_of_actions_is_carried_out_in_short_turns() {
     let me = AgentId { node: "h0".to_owned(), incarnation: 0 };
     let (mut engine, mut now) = (Engine::new(me, 0, Duration::from_secs(2)), Time::ZERO);
-    engine.handle(now, Input::MakeGroup(&spec()));
+    engine.handle(now, Input::MakeGroup(&spec(RANKS)));
     for rank in 0..RANKS {
         engine.handle(now, Input::Call { token: u64::from(rank), request: alltoall(rank) });
     }

@@ -62,6 +62,11 @@ impl CallMatching {
         Err(mismatch(members, call, (called.rank, &called.text), (rank, text)))
     }
 
+    /// Whether a local rank has taken part in a call, or was refused it.
+    pub(super) fn is_called(&self, call: u64) -> bool {
+        self.called.contains_key(&call)
+    }
+
     /// As [`CallMatching::call`], of a call that was refused, which ranks that call something else do not know yet.
     ///
     /// # Errors
@@ -181,7 +186,13 @@ impl CallMatching {
     }
 }
 
-fn mismatch(members: &Members, call: u64, (a, a_called): (u32, &str), (b, b_called): (u32, &str)) -> Failure {
+/// The failure of two ranks that called different things.
+pub(super) fn mismatch(
+    members: &Members,
+    call: u64,
+    (a, a_called): (u32, &str),
+    (b, b_called): (u32, &str),
+) -> Failure {
     let text = format!(
         "rank {a} called {a_called}, but rank {b} called {b_called} (call {call} of group {}); all ranks must \
          make the same calls in the same order",

@@ -3,6 +3,7 @@
 
 use super::{Group, departures, failure_detector};
 use crate::failure::{Failure, FailureKind};
+use crate::machine::Output;
 use crate::peers::NodeId;
 use crate::shared::{Context, Shared, TimerKey};
 use cool_machine::Time;
@@ -10,7 +11,7 @@ use cool_transport::unicast::Notice;
 use std::sync::Arc;
 
 impl Group {
-    /// A local rank is gone.
+    /// A local rank is gone; it was `through` as many calls, if that is known.
     ///
     /// # Errors
     /// If the group fails by it.
@@ -18,12 +19,12 @@ impl Group {
         &mut self,
         now: Time,
         shared: &mut Shared,
-        rank: u32,
+        (rank, through): (u32, Option<u64>),
         why: String,
     ) -> Result<(), Failure> {
         let Some(local) = self.ranks.get_mut(rank).filter(|local| !local.gone) else { return Ok(()) };
         local.gone = true;
-        let (calls, open) = (local.calls, local.open_calls + self.point_to_point.open_of(rank));
+        let (calls, open) = (local.made(through), local.open_calls + self.point_to_point.open_of(rank));
         if self.failed.is_some() {
             return Ok(());
         }
@@ -42,6 +43,7 @@ impl Group {
 
     pub(super) fn rank_gone(&mut self, rank: u32, calls: u64, why: String) -> Result<(), Failure> {
         let waiting = self.calls.iter().any(|(number, call)| number >= calls && !call.is_empty());
+        let waiting = waiting || self.watched_calls.has_any_from(calls);
         let gone = self.departures.add(&self.members, rank, calls, why);
         let alone = self.departures.check_any_left(&self.members).is_err();
         if waiting || self.point_to_point.needs(rank, alone) { Err(gone) } else { Ok(()) }
@@ -81,12 +83,14 @@ impl Group {
         let (mut open, records) = self.calls.fail(now, (group, epoch), &why, &mut shared.out);
         records.into_iter().for_each(|record| shared.ring.push(record));
         open.extend(self.plans.fail());
+        open.extend(self.watched_calls.take_all());
         open.extend(self.point_to_point.clear(group, shared));
         for (token, rank) in open {
             self.refuse_open(shared, token, rank, failed);
         }
         self.clear(now, shared);
         self.failed = Some(failed.clone());
+        shared.out.push(Output::GroupFailed { group });
         for node in self.members.others() {
             let peer = self.members.nodes[node].id;
             if tell {
@@ -142,6 +146,11 @@ impl Group {
             self.tell_failed(now, shared, peer);
             shared.peers.leave(now, peer, self.key());
         }
+    }
+
+    /// Whether it has failed.
+    pub(crate) fn has_failed(&self) -> bool {
+        self.failed.is_some()
     }
 
     /// The ranks by whose loss it has failed.

@@ -5,7 +5,7 @@ use super::failure_detector::LocalWaits;
 use crate::failure::{Failure, FailureKind};
 use crate::peers::NodeId;
 use crate::shared::{Context, Shared, TimerKey};
-use cool_machine::Time;
+use cool_machine::{Duration, Time};
 use std::collections::BTreeSet;
 
 impl Group {
@@ -54,8 +54,39 @@ impl Group {
             (call.signature.to_string(), call.timeout, self.members.name(&ranks))
         });
         let (text, timeout, waiting) = call.unwrap_or_default();
+        self.no_progress((number, &text), timeout, &waiting, (ranks, &reason))
+    }
+
+    /// The failure of a watched call in which its rank has waited for too long, for ranks that have not come.
+    pub(super) fn watched_too_long(
+        &self,
+        (number, rank): (u64, u32),
+        missing: Vec<u32>,
+        timeout: Duration,
+    ) -> Failure {
+        let here = self.ranks.came(number);
+        let missing: Vec<u32> = missing.into_iter().filter(|rank| !here.contains(rank)).collect();
+        let waiting: Vec<u32> = self.watched_calls.of(number).map(|(rank, _)| rank).collect();
+        let others = || self.nameable().filter(|other| *other != rank).collect::<Vec<u32>>();
+        let (ranks, reason) = match missing.is_empty() {
+            false => self.blame(number, missing),
+            true => self.data_missing(
+                Some(self.suspects(&others())).filter(|s| !s.is_empty()).unwrap_or_else(others),
+            ),
+        };
+        let text = self.watched_calls.text(number, rank).unwrap_or_default();
+        self.no_progress((number, &text), timeout, &self.members.name(&waiting), (ranks, &reason))
+    }
+
+    fn no_progress(
+        &self,
+        (number, call): (u64, &str),
+        timeout: Duration,
+        waiting: &str,
+        (ranks, reason): (Vec<u32>, &str),
+    ) -> Failure {
         let text = format!(
-            "{text} (call {number} of group {}) made no progress for {timeout:?} at {waiting}: {reason}; \
+            "{call} (call {number} of group {}) made no progress for {timeout:?} at {waiting}: {reason}; \
              look after them, or give the call more time",
             self.members.id,
         );
@@ -71,9 +102,7 @@ impl Group {
     /// Who is to blame for a call that waits, and why: of those who are `missing` in it those who do not wait elsewhere.
     fn blame(&self, number: u64, missing: Vec<u32>) -> (Vec<u32>, String) {
         if missing.is_empty() {
-            let awaited = self.awaited(number);
-            let text = format!("all ranks came; data is missing from {}", self.members.name(&awaited));
-            return (awaited, text);
+            return self.data_missing(self.awaited(number));
         }
         let suspects = self.suspects(&missing);
         if suspects.is_empty() {
@@ -82,6 +111,12 @@ impl Group {
         }
         let text = format!("{} did not make this call, or cannot be reached", self.members.name(&suspects));
         (suspects, text)
+    }
+
+    /// Who is to blame for a call to which all have come.
+    fn data_missing(&self, awaited: Vec<u32>) -> (Vec<u32>, String) {
+        let text = format!("all ranks came; data is missing from {}", self.members.name(&awaited));
+        (awaited, text)
     }
 
     /// The ranks from which a call here waits for data.

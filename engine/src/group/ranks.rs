@@ -7,8 +7,10 @@ use std::collections::BTreeMap;
 /// A rank of this node.
 #[derive(Debug, Default)]
 pub(super) struct LocalRank {
-    /// Calls it has made that have had their turn, in which they are numbered.
-    pub(super) calls: u64,
+    /// The number behind the last call that it has come to: of those that the agent carries out, that have had their turn.
+    calls: u64,
+    /// The number behind the last of its calls that the agent carries out.
+    calls_by_agent: u64,
     /// Those that are not done, with those that wait for their turn.
     pub(super) open_calls: usize,
     /// It went away.
@@ -23,6 +25,17 @@ impl LocalRank {
     /// The answer to what it asks of a group that has failed: the first time, why.
     pub(super) fn tell(&mut self, group: u64, failed: &Failure) -> Failure {
         if std::mem::replace(&mut self.told, true) { aborted(group, failed) } else { failed.clone() }
+    }
+
+    /// How many calls it has made, of which it was `through` as many if that is known. In those that it carries out itself it may
+    /// have been in the midst of one.
+    pub(super) fn made(&self, through: Option<u64>) -> u64 {
+        through.map_or(self.calls, |through| through.max(self.calls_by_agent))
+    }
+
+    /// Whether it has yet to come to a call that the agent carries out; it may have come to it as one that the ranks carry out.
+    fn is_before(&self, call: u64) -> bool {
+        self.calls_by_agent <= call && self.calls <= call.saturating_add(1)
     }
 }
 
@@ -54,12 +67,19 @@ impl LocalRanks {
         self.0.iter().map(|(rank, local)| (*rank, local))
     }
 
-    /// A rank's call has its turn: its number.
-    pub(super) fn number(&mut self, rank: u32) -> u64 {
-        self.0.get_mut(&rank).map_or(0, |local| {
-            local.calls += 1;
-            local.calls - 1
-        })
+    /// A rank's call has its turn: its number, which is the next one unless the rank has said it.
+    ///
+    /// # Errors
+    /// If that is beyond counting, or the agent carries out that call of the rank, or a later one, already: the least that it may be.
+    pub(super) fn number(&mut self, rank: u32, said: Option<u64>, watched: bool) -> Result<u64, u64> {
+        let Some(local) = self.0.get_mut(&rank) else { return Err(0) };
+        let (number, least) = (said.unwrap_or(local.calls), local.calls_by_agent);
+        let behind = number.checked_add(1).filter(|_| number >= least).ok_or(least)?;
+        local.calls = local.calls.max(behind);
+        if !watched {
+            local.calls_by_agent = behind;
+        }
+        Ok(number)
     }
 
     /// A call of a rank is answered.
@@ -77,9 +97,9 @@ impl LocalRanks {
         self.iter().filter(|(_, local)| local.calls > call).map(|(rank, _)| rank).collect()
     }
 
-    /// Whether a rank that is here has yet to come to a call.
+    /// Whether a rank that is here has yet to come to a call that the agent carries out.
     pub(super) fn awaits(&self, call: u64) -> bool {
-        self.0.values().any(|rank| rank.calls <= call && !rank.gone)
+        self.0.values().any(|rank| rank.is_before(call) && !rank.gone)
     }
 
     /// The smallest call to which not all have come.

@@ -2,10 +2,11 @@
 
 use super::Agent;
 use super::groups::Left;
-use crate::engine::{CallRequest, TransferRequest};
+use crate::engine::{CallRequest, TransferRequest, WatchEnd};
 use cool_proto::control::RanksLeft;
 use cool_proto::control::agent_message::Body;
 use cool_proto::local::{Failure, Place, Stats};
+use cool_proto::segment::Segment;
 use std::sync::Arc;
 
 /// A rank that takes part, until [`Attachment::leave`].
@@ -15,11 +16,13 @@ pub(crate) struct Attachment {
     group: u64,
     rank: u32,
     places: Arc<[Place]>,
+    /// In which it carries out calls with the others itself.
+    segment: Option<Arc<Segment>>,
 }
 
 impl Attachment {
     pub(super) fn new(agent: Agent, group: u64, rank: u32, places: Arc<[Place]>) -> Attachment {
-        Attachment { agent, group, rank, places }
+        Attachment { agent, group, rank, places, segment: None }
     }
 
     pub(crate) fn group(&self) -> u64 {
@@ -34,6 +37,16 @@ impl Attachment {
         &self.places
     }
 
+    /// The rank carries out calls with the others itself, if it `can` and they do.
+    pub(crate) fn share(&mut self, can: bool) {
+        self.segment = self.agent.segment(self.group, can);
+    }
+
+    /// In which it carries out calls with the others itself.
+    pub(crate) fn segment(&self) -> Option<&Segment> {
+        self.segment.as_deref()
+    }
+
     /// Starts a call; see [`crate::engine::EngineHandle::call`].
     pub(crate) fn call(
         &self,
@@ -46,6 +59,26 @@ impl Attachment {
             metrics.called(operation, &result);
             result
         }
+    }
+
+    /// Starts to wait in a call that the ranks carry out themselves; see [`crate::engine::EngineHandle::watch`]. It counts as a call
+    /// only if it fails.
+    pub(crate) fn watch(
+        &self,
+        request: CallRequest,
+    ) -> impl Future<Output = Result<bool, Failure>> + Send + use<> {
+        let (operation, metrics) = (request.operation, self.agent.metrics.clone());
+        let watched = self.agent.engine.watch(request);
+        async move {
+            let result = watched.await;
+            result.as_ref().err().into_iter().for_each(|failure| metrics.failed(operation, failure));
+            result
+        }
+    }
+
+    /// What has become of a watched call; see [`crate::engine::EngineHandle::watched`].
+    pub(crate) fn watched(&self, number: u64, end: WatchEnd) {
+        self.agent.engine.watched(self.group, self.rank, number, end);
     }
 
     /// Starts to send or receive a message; see [`crate::engine::EngineHandle::transfer`].
@@ -63,8 +96,9 @@ impl Attachment {
 
     /// The rank is gone. Those who wait for it are told why.
     pub(crate) async fn leave(self, why: String) {
-        let Attachment { agent, group, rank, .. } = self;
-        agent.engine.lose_rank(group, rank, why);
+        let Attachment { agent, group, rank, segment, .. } = self;
+        let through = segment.map(|segment| segment.rank(rank as usize).through());
+        agent.engine.lose_rank(group, rank, why, through);
         match agent.groups.leave(group) {
             Left::Released => {}
             Left::Tell { unused } => {

@@ -3,8 +3,10 @@
 use crate::engine::{GroupError, GroupSpec};
 use cool_collective::{Layout, Rank};
 use cool_proto::local::Place;
+use cool_proto::segment::{RANKS_MAX, Segment};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use tracing::warn;
 
 /// A group as ranks see it.
 #[derive(Debug)]
@@ -20,6 +22,18 @@ pub(super) struct Group {
     enlisted: bool,
     /// The user whose processes may be its ranks: nobody's until it is known.
     owner: Option<u32>,
+    sharing: Sharing,
+}
+
+/// Whether a group's ranks carry out calls themselves.
+#[derive(Debug)]
+enum Sharing {
+    /// They do not: they are on several nodes, alone or too many, one cannot, or there is no memory.
+    No,
+    /// They may, and none has come.
+    Possible,
+    /// They do in this segment, if all who come can.
+    In(Arc<Segment>),
 }
 
 /// Why a rank may not attach.
@@ -75,6 +89,30 @@ impl GroupTable {
         }
         known.present += 1;
         Ok(known.places.clone())
+    }
+
+    /// The segment of a group in which a rank that has come carries out calls with the others, if it `can` and they do. One who cannot
+    /// keeps all from it.
+    pub(super) fn segment(&self, group: u64, can: bool) -> Option<Arc<Segment>> {
+        let mut groups = self.lock();
+        let known = groups.get_mut(&group)?;
+        if !can {
+            if let Sharing::In(segment) = std::mem::replace(&mut known.sharing, Sharing::No) {
+                segment.decline();
+            }
+        } else if matches!(known.sharing, Sharing::Possible) {
+            known.sharing = match Segment::create(known.places.len()) {
+                Ok(segment) => Sharing::In(Arc::new(segment)),
+                Err(e) => {
+                    warn!(group, "ranks call by their agent, without a segment: {e}");
+                    Sharing::No
+                }
+            };
+        }
+        match &known.sharing {
+            Sharing::In(segment) => Some(Arc::clone(segment)),
+            Sharing::No | Sharing::Possible => None,
+        }
     }
 
     /// An attached rank leaves.
@@ -146,16 +184,18 @@ impl Group {
             places.push(cool_collective::Place { rack: member.rack, node: number });
         }
         let layout = Layout::new(&places).map_err(|e| invalid(e.to_string()))?;
-        let local =
+        let local: BTreeSet<u32> =
             (0u32..).zip(&spec.members).filter(|(_, m)| m.node == node).map(|(rank, _)| rank).collect();
         let places = (0u32..).zip(&spec.members).map(|(rank, member)| Place {
             node: layout.node_of(Rank(rank)) as u32,
             rack: member.rack,
             name: member.node.clone(),
         });
+        let together = local.len() == spec.members.len() && (2..=RANKS_MAX).contains(&local.len());
         Ok(Group {
             places: places.collect(),
             local,
+            sharing: if together { Sharing::Possible } else { Sharing::No },
             came: BTreeSet::new(),
             present: 0,
             enlisted: false,

@@ -66,7 +66,7 @@ impl Agent {
     /// A rank of this node that has ended without ever coming to its group: who waits for it is told.
     pub(crate) async fn never_came(&self, group: u64, rank: u32) {
         if self.groups.is_absent(group, rank) {
-            self.engine.lose_rank(group, rank, GONE.to_owned());
+            self.engine.lose_rank(group, rank, GONE.to_owned(), None);
             self.tell(Body::Left(RanksLeft { group, ranks: vec![rank], unused: false })).await;
         }
     }

@@ -55,7 +55,7 @@ impl Agent {
     /// Ranks that have gone since they were counted among those who have come leave a new group.
     pub(super) fn left_before(&self, group: u64) {
         let Some((ranks, unused)) = self.groups.absent(group) else { return };
-        ranks.iter().for_each(|rank| self.engine.lose_rank(group, *rank, GONE.to_owned()));
+        ranks.iter().for_each(|rank| self.engine.lose_rank(group, *rank, GONE.to_owned(), None));
         if !ranks.is_empty() {
             let agent = self.clone();
             tokio::spawn(async move { agent.tell(Body::Left(RanksLeft { group, ranks, unused })).await });

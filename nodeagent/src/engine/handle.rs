@@ -3,8 +3,9 @@
 use super::{CallRequest, Refusals, TrafficCounters, TransferRequest};
 use crate::fault_injection::Losses;
 use crate::net;
-use cool_engine::{CallRecord, DEFAULT_PEER_TIMEOUT, GroupSpec};
+use cool_engine::{CallRecord, DEFAULT_PEER_TIMEOUT, GroupSpec, WatchEnd};
 use cool_proto::local::{Failure, Stats, failure::Kind};
+use cool_proto::segment::Segment;
 use cool_types::Key;
 use std::net::{Ipv4Addr, SocketAddrV4};
 use std::sync::Arc;
@@ -96,7 +97,10 @@ pub(crate) enum Command {
     ReleaseGroup(u64),
     Call(CallRequest, oneshot::Sender<Result<Stats, Failure>>),
     Transfer(TransferRequest, oneshot::Sender<Result<Stats, Failure>>),
-    LoseRank { group: u64, rank: u32, why: String },
+    Watch(CallRequest, oneshot::Sender<Result<bool, Failure>>),
+    Watched { group: u64, rank: u32, number: u64, end: WatchEnd },
+    Share { group: u64, segment: Arc<Segment> },
+    LoseRank { group: u64, rank: u32, why: String, through: Option<u64> },
     Revoke { group: u64, rank: u32 },
     Lost { group: u64, reply: oneshot::Sender<Vec<u32>> },
     Trace { last: usize, group: Option<u64>, reply: oneshot::Sender<Trace> },
@@ -212,6 +216,25 @@ impl EngineHandle {
         answered(self.commands.send(Command::Transfer(request, reply)).is_ok(), answer)
     }
 
+    /// A local rank waits in a call that the ranks carry out themselves, until [`EngineHandle::watched`] or something concerns it;
+    /// then whether others have the engine carry it out.
+    pub fn watch(&self, request: CallRequest) -> impl Future<Output = Result<bool, Failure>> + Send + use<> {
+        let (reply, answer) = oneshot::channel();
+        answered(self.commands.send(Command::Watch(request, reply)).is_ok(), answer)
+    }
+
+    /// A local rank says what has become of a watched call, by its number.
+    pub fn watched(&self, group: u64, rank: u32, number: u64, end: WatchEnd) {
+        // A stopped engine has failed all calls already.
+        let _ = self.commands.send(Command::Watched { group, rank, number, end });
+    }
+
+    /// Ranks of a group carry out calls in this segment: they are woken if the group fails or is released.
+    pub fn share(&self, group: u64, segment: Arc<Segment>) {
+        // A rank that waits in it looks after its connection, which ends with the engine.
+        let _ = self.commands.send(Command::Share { group, segment });
+    }
+
     /// What the last calls of a group, or of all, cost; `None` if the engine has stopped.
     pub async fn trace(&self, last: usize, group: Option<u64>) -> Option<Trace> {
         let (reply, answer) = oneshot::channel();
@@ -219,11 +242,11 @@ impl EngineHandle {
         answer.await.ok()
     }
 
-    /// Says that a local rank is gone. If it has calls open or others wait for it, they fail: the group
-    /// is unusable from here on.
-    pub fn lose_rank(&self, group: u64, rank: u32, why: String) {
-        // A stopped engine has failed all calls already.
-        let _ = self.commands.send(Command::LoseRank { group, rank, why });
+    /// Says that a local rank is gone, which was `through` as many calls if it carried calls out itself. If it has calls open or
+    /// others wait for it, they fail: the group is unusable from here on.
+    pub fn lose_rank(&self, group: u64, rank: u32, why: String, through: Option<u64>) {
+        // As above.
+        let _ = self.commands.send(Command::LoseRank { group, rank, why, through });
     }
 
     /// The ranks by whose loss a group has failed; none if it has not, or for another reason.
@@ -241,7 +264,7 @@ impl EngineHandle {
     }
 }
 
-async fn answered(sent: bool, answer: oneshot::Receiver<Result<Stats, Failure>>) -> Result<Stats, Failure> {
+async fn answered<T>(sent: bool, answer: oneshot::Receiver<Result<T, Failure>>) -> Result<T, Failure> {
     if !sent {
         return Err(stopped());
     }

@@ -2,9 +2,11 @@
 
 use super::session::End;
 use crate::agent::Attachment;
-use crate::engine::{CallRequest, Mapping, SharedSlice, TransferRequest};
+use crate::engine::{CallRequest, Mapping, SharedSlice, TransferRequest, WatchEnd};
 use cool_proto::local::{
-    Call, Done, Dtype, Failure, Operation, ReduceOp, Slice, Stats, Transfer, frame::Body,
+    Call, Done, Dtype, Failure, Operation, ReduceOp, Slice, Stats, Transfer, Watched,
+    frame::Body,
+    watched::{Differs, Overdue, Through, What},
 };
 use cool_proto::region::{Region, RegionError};
 use cool_types::limits::OPEN_CALLS;
@@ -29,11 +31,14 @@ pub(super) struct AttachedRank<'a> {
     attachment: &'a Attachment,
     regions: BTreeMap<u32, Arc<Mapping>>,
     pub(super) calls: JoinSet<Done>,
+    /// Of these the watched ones: their numbers.
+    watched: BTreeMap<u64, u64>,
 }
 
 impl<'a> AttachedRank<'a> {
     pub(super) fn new(attachment: &'a Attachment) -> AttachedRank<'a> {
-        AttachedRank { attachment, regions: BTreeMap::new(), calls: JoinSet::new() }
+        let (regions, calls, watched) = (BTreeMap::new(), JoinSet::new(), BTreeMap::new());
+        AttachedRank { attachment, regions, calls, watched }
     }
 
     pub(super) fn handle(&mut self, body: Body, descriptors: &mut VecDeque<OwnedFd>) -> Result<(), End> {
@@ -49,6 +54,7 @@ impl<'a> AttachedRank<'a> {
                 None => Err(no_region(unmap.region)),
             },
             Body::Call(call) => self.call(call),
+            Body::Watched(watched) => self.watched(watched),
             Body::Transfer(transfer) => self.transfer(&transfer),
             Body::Revoke(_) => {
                 self.attachment.revoke();
@@ -83,9 +89,63 @@ impl<'a> AttachedRank<'a> {
     fn call(&mut self, call: Call) -> Result<(), End> {
         self.check_room()?;
         let (id, request) = (call.id, self.request(call)?);
+        if request.watch {
+            return self.watch(id, request);
+        }
         let result = self.attachment.call(request);
         self.calls.spawn(async move { done(id, result.await) });
         Ok(())
+    }
+
+    /// The rank waits in a call that it carries out with the others.
+    fn watch(&mut self, id: u64, request: CallRequest) -> Result<(), End> {
+        let number = self.attachment.segment().and(request.number);
+        let number = number.ok_or_else(|| End::Refused("a watched call without segment or number".into()))?;
+        if self.watched.insert(id, number).is_some() {
+            return Err(End::Refused(format!("call {id} is watched already")));
+        }
+        let result = self.attachment.watch(request);
+        self.calls.spawn(async move {
+            match result.await {
+                Ok(by_agent) => Done { id, by_agent, ..Done::default() },
+                Err(failure) => done(id, Err(failure)),
+            }
+        });
+        Ok(())
+    }
+
+    /// What has become of a watched call, which may have been answered meanwhile.
+    fn watched(&self, Watched { id, what }: Watched) -> Result<(), End> {
+        let size = self.attachment.places().len() as u32;
+        let of_group = |rank: u32| match rank < size {
+            true => Ok(rank),
+            false => Err(End::Refused(format!("rank {rank} of {size} is to have called"))),
+        };
+        let end = match what {
+            Some(What::Through(Through {})) => WatchEnd::Through,
+            Some(What::Overdue(Overdue { ranks, timeout_ms })) => WatchEnd::Overdue {
+                ranks: ranks.into_iter().map(of_group).collect::<Result<_, End>>()?,
+                timeout: Duration::from_millis(timeout_ms.clamp(1, LONGEST_MS)),
+            },
+            Some(What::Differs(Differs { rank, text })) => WatchEnd::Differs { rank: of_group(rank)?, text },
+            None => return Err(End::Refused("nothing has become of a watched call".into())),
+        };
+        if let Some(number) = self.watched.get(&id) {
+            self.attachment.watched(*number, end);
+        }
+        Ok(())
+    }
+
+    /// A call is answered. If it is a watched one, its rank sleeps elsewhere than at its connection, and is woken.
+    pub(super) fn answered(&mut self, id: u64) {
+        if let Some((_, segment)) = self.watched.remove(&id).zip(self.attachment.segment()) {
+            segment.rank(self.attachment.rank() as usize).answer(id.wrapping_add(1));
+        }
+    }
+
+    /// A rank that leaves waits in no call.
+    pub(super) fn wait_no_more(&self) {
+        self.watched.values().for_each(|number| self.attachment.watched(*number, WatchEnd::Through));
     }
 
     fn transfer(&mut self, transfer: &Transfer) -> Result<(), End> {
@@ -153,6 +213,8 @@ impl<'a> AttachedRank<'a> {
             input: call.input.map(|s| self.slice(s)).transpose()?,
             output: call.output.map(|s| self.slice(s)).transpose()?,
             timeout: (call.timeout_ms > 0).then(|| Duration::from_millis(call.timeout_ms)),
+            number: call.number,
+            watch: call.watch,
         })
     }
 
@@ -188,7 +250,7 @@ fn no_region(number: u32) -> End {
 
 fn done(id: u64, result: Result<Stats, Failure>) -> Done {
     match result {
-        Ok(stats) => Done { id, failure: None, stats: Some(stats) },
-        Err(failure) => Done { id, failure: Some(failure), stats: None },
+        Ok(stats) => Done { id, stats: Some(stats), ..Done::default() },
+        Err(failure) => Done { id, failure: Some(failure), ..Done::default() },
     }
 }

@@ -10,7 +10,9 @@ use crate::engine::wrong_plan;
 use crate::readable::Readable;
 use cool_proto::control;
 use cool_proto::frame::FrameError;
-use cool_proto::local::{Attached, CheckPlan, Enlist, PlanChecked, Recover, Recovered, Running, frame::Body};
+use cool_proto::local::{
+    Attach, Attached, CheckPlan, Enlist, PlanChecked, Recover, Recovered, Running, frame::Body,
+};
 use cool_proto::{RUNNING_INTERVAL, VERSION, check_version};
 use std::io;
 use std::os::unix::net::UnixStream;
@@ -66,11 +68,12 @@ pub(super) async fn serve(
         Ok(first) => first,
         Err(_) => Err(End::Refused(format!("no Attach within {} s", FRAME_TIMEOUT.as_secs()))),
     };
+    let shares = first.as_ref().is_ok_and(shares_memory);
     let attached = match first {
         Ok(body) => attach(body, user, limits, &agent, &mut wire).await,
         Err(end) => Err(end),
     };
-    let attachment = match attached {
+    let mut attachment = match attached {
         Ok(Some(attachment)) => attachment,
         // It wanted no more than an answer.
         Ok(None) => return,
@@ -80,11 +83,22 @@ pub(super) async fn serve(
         }
     };
     let (group, rank) = (attachment.group(), attachment.rank());
+    attachment.share(shares);
     info!(group, rank, "rank attached");
     let end = converse(&mut wire, &attachment).await;
     info!(group, rank, "rank left: {end}");
     attachment.leave(end.to_string()).await;
     wire.hang_up(&end).await;
+}
+
+/// Whether a process that sends this first frame can carry out calls with others in their group's segment.
+fn shares_memory(first: &Body) -> bool {
+    match first {
+        Body::Attach(Attach { segment, .. })
+        | Body::Enlist(Enlist { segment, .. })
+        | Body::Recover(Recover { segment, .. }) => *segment,
+        _ => false,
+    }
 }
 
 /// Checks a first frame, and waits for others if it asks for that. Who only wanted to agree is not attached.
@@ -102,7 +116,7 @@ async fn attach(
             user.may_use(agent, attach.group).map_err(End::Refused)?;
             agent.attach(attach.group, attach.rank).map(Some).map_err(|e| End::Refused(e.to_string()))
         }
-        Body::Enlist(Enlist { version, key, rank, size, timeout_ms }) => {
+        Body::Enlist(Enlist { version, key, rank, size, timeout_ms, .. }) => {
             check(version)?;
             user.check_groups(agent, limits).map_err(End::Refused)?;
             let enlist = control::Enlist { key: user.key(key), rank, size, timeout_ms };
@@ -110,7 +124,7 @@ async fn attach(
             user.owns(agent, attachment.group());
             Ok(Some(attachment))
         }
-        Body::Recover(Recover { version, group, rank, timeout_ms, agree }) => {
+        Body::Recover(Recover { version, group, rank, timeout_ms, agree, .. }) => {
             check(version)?;
             user.may_use(agent, group).map_err(End::Refused)?;
             let asked = control::Recover { group, rank, timeout_ms, agree, ..control::Recover::default() };
@@ -164,8 +178,10 @@ async fn recover(
 async fn converse(wire: &mut Wire, attachment: &Attachment) -> End {
     let places = attachment.places();
     let (size, group) = (places.len() as u32, attachment.group());
-    let attached = Attached { version: VERSION, size, places: places.to_vec(), group };
-    if let Err(end) = wire.send(Body::Attached(attached)).await {
+    let (bytes, descriptor) = attachment.segment().map(|all| (all.len(), all.descriptor())).unzip();
+    let segment = bytes.unwrap_or_default();
+    let attached = Attached { version: VERSION, size, places: places.to_vec(), group, segment };
+    if let Err(end) = wire.send_with(Body::Attached(attached), descriptor).await {
         return end;
     }
     let mut rank = AttachedRank::new(attachment);
@@ -178,6 +194,7 @@ async fn converse(wire: &mut Wire, attachment: &Attachment) -> End {
                     wire.send(Body::PlanChecked(PlanChecked { wrong: wrong(&check) })).await
                 }
                 Ok(Body::Leave(_)) => {
+                    rank.wait_no_more();
                     // The others need what it has called; how it went, nobody asks any more.
                     while rank.calls.join_next().await.is_some() {}
                     Err(End::Left)
@@ -190,7 +207,12 @@ async fn converse(wire: &mut Wire, attachment: &Attachment) -> End {
                 Err(end) => Err(end),
             },
             Some(done) = rank.calls.join_next() => match done {
-                Ok(done) => wire.send(Body::Done(done)).await,
+                Ok(done) => {
+                    let id = done.id;
+                    let sent = wire.send(Body::Done(done)).await;
+                    rank.answered(id);
+                    sent
+                }
                 Err(e) => Err(End::Broken(io::Error::other(e))),
             }.or_else(unheard),
             _ = alive.tick(), if !rank.calls.is_empty() => wire.send(Body::Running(Running {})).await.or_else(unheard),

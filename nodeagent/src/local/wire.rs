@@ -9,7 +9,7 @@ use cool_proto::local::{Refused, Running, frame::Body};
 use cool_proto::socket;
 use std::collections::VecDeque;
 use std::io;
-use std::os::fd::OwnedFd;
+use std::os::fd::{BorrowedFd, OwnedFd};
 use tokio::time::{interval, timeout};
 use tracing::debug;
 
@@ -46,11 +46,21 @@ impl Wire {
     }
 
     pub(super) async fn send(&mut self, body: Body) -> Result<(), End> {
+        self.send_with(body, None).await
+    }
+
+    /// Sends a frame with a descriptor.
+    pub(super) async fn send_with(
+        &mut self,
+        body: Body,
+        descriptor: Option<BorrowedFd<'_>>,
+    ) -> Result<(), End> {
         let bytes = encode(body, MAX_TO_RANK)?;
         let all = async {
             let mut sent = 0;
             while sent < bytes.len() {
-                sent += self.stream.write(|stream| socket::send(stream, &bytes[sent..], None)).await?;
+                let now = descriptor.filter(|_| sent == 0);
+                sent += self.stream.write(|stream| socket::send(stream, &bytes[sent..], now)).await?;
             }
             Ok(())
         };

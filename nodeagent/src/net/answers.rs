@@ -1,16 +1,29 @@
 //! The engine's answers in the words of `local.proto`.
 
 use cool_proto::local::{self, failure::Kind};
+use tokio::sync::oneshot;
 
-/// How a call ended.
-pub(super) fn answer(
-    result: Result<cool_engine::Stats, cool_engine::Failure>,
-) -> Result<local::Stats, local::Failure> {
-    result.map(stats).map_err(failure)
+/// Where an answer goes.
+pub(super) enum Reply {
+    /// To a call or message.
+    Called(oneshot::Sender<Result<local::Stats, local::Failure>>),
+    /// To a watched call: whether others have this agent carry it out.
+    Watched(oneshot::Sender<Result<bool, local::Failure>>),
+}
+
+impl Reply {
+    /// Says how a call ended. The caller may have gone; its call went on for the sake of the others.
+    pub(super) fn send(self, result: Result<cool_engine::Stats, cool_engine::Failure>) {
+        let result = result.map_err(failure);
+        match self {
+            Reply::Called(reply) => drop(reply.send(result.map(stats))),
+            Reply::Watched(reply) => drop(reply.send(result.map(|stats| stats.by_agent))),
+        }
+    }
 }
 
 fn stats(stats: cool_engine::Stats) -> local::Stats {
-    let cool_engine::Stats { nanoseconds, traffic, plan, arrived } = stats;
+    let cool_engine::Stats { nanoseconds, traffic, plan, arrived, .. } = stats;
     local::Stats {
         nanoseconds,
         bytes_multicast: traffic.bytes_multicast,

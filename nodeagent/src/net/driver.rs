@@ -146,7 +146,14 @@ impl Driver {
             Command::ReleaseGroup(group) => host.handle(Input::ReleaseGroup { group }),
             Command::Call(request, reply) => host.call(request, reply),
             Command::Transfer(request, reply) => host.transfer(request, reply),
-            Command::LoseRank { group, rank, why } => host.handle(Input::RankLost { group, rank, why }),
+            Command::Watch(request, reply) => host.watch(request, reply),
+            Command::Watched { group, rank, number, end } => {
+                host.handle(Input::Watched { group, rank, number, end });
+            }
+            Command::Share { group, segment } => host.share(group, segment),
+            Command::LoseRank { group, rank, why, through } => {
+                host.handle(Input::RankLost { group, rank, why, through });
+            }
             Command::Revoke { group, rank } => host.handle(Input::Revoke { group, rank }),
             // Whoever asked may have gone.
             Command::Lost { group, reply } => drop(reply.send(host.lost_ranks(group))),

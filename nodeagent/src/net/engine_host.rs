@@ -1,5 +1,7 @@
 //! The engine with all that it asks of the world: does each of its outputs, in order and without ever waiting.
 
+use super::Events;
+use super::answers::Reply;
 use super::cipher::AesGcm;
 use super::congestion::{self, LinkEstimate};
 use super::handshake::{LinkSecurity, Records};
@@ -8,7 +10,6 @@ use super::tcp::{self, Approach, Connection};
 use super::udp::{self, Socket};
 use super::udp_outbox::Outbox;
 use super::work::{self, Move, Pool};
-use super::{Events, answers};
 use crate::engine::{
     CallRequest, EngineConfig, GroupError, GroupKey, Refusals, Refused, SharedSlice, Trace, TrafficCounters,
     TransferRequest,
@@ -16,6 +17,7 @@ use crate::engine::{
 use cool_engine::{AgentId, ConnectionId, Engine, GroupSpec, Input, MemoryRange, Output, Work, WorkId};
 use cool_machine::{Machine, Poll, Time};
 use cool_proto::local::{Failure, Stats};
+use cool_proto::segment::Segment;
 use cool_transport::packet::DATA_HEADER;
 use cool_transport::tagged::Tagger;
 use cool_types::limits::BOUNCE_BYTES;
@@ -32,9 +34,6 @@ struct Tree {
     groups: BTreeSet<u64>,
     socket: Socket,
 }
-
-/// Where the answer to a call goes.
-type Reply = oneshot::Sender<Result<Stats, Failure>>;
 
 /// Where it goes that a group is made.
 type GroupReply = oneshot::Sender<Result<(), GroupError>>;
@@ -82,6 +81,8 @@ pub(super) struct EngineHost {
     paces: BTreeMap<u64, u32>,
     making: BTreeMap<u64, Making>,
     calls: BTreeMap<u64, Reply>,
+    /// In which ranks carry out calls themselves, of groups that have not failed.
+    segments: BTreeMap<u64, Arc<Segment>>,
     last_token: u64,
     counters: Counters,
     events: Events,
@@ -116,6 +117,7 @@ impl EngineHost {
             paces: BTreeMap::new(),
             making: BTreeMap::new(),
             calls: BTreeMap::new(),
+            segments: BTreeMap::new(),
             last_token: 0,
             counters,
             events,
@@ -285,11 +287,11 @@ impl EngineHost {
             Output::Done { token, result } => {
                 self.memories.forget(token);
                 if let Some(reply) = self.calls.remove(&token) {
-                    // The caller may have gone; its call went on for the sake of the others.
-                    let _ = reply.send(answers::answer(result));
+                    reply.send(result);
                 }
             }
             Output::GroupMade { group, result } => self.group_made(group, result),
+            Output::GroupFailed { group } => self.end_sharing(group),
             Output::GroupForgotten { group } => self.group_forgotten(group),
         }
     }
@@ -323,16 +325,41 @@ impl EngineHost {
         }
     }
 
-    pub(super) fn call(&mut self, request: CallRequest, reply: Reply) {
-        let token = self.token(reply);
+    pub(super) fn call(&mut self, request: CallRequest, reply: oneshot::Sender<Result<Stats, Failure>>) {
+        let token = self.token(Reply::Called(reply));
         let request = request.map(|buffer| self.memories.register(token, buffer));
         self.handle(Input::Call { token, request });
     }
 
-    pub(super) fn transfer(&mut self, request: TransferRequest, reply: Reply) {
-        let token = self.token(reply);
+    pub(super) fn transfer(
+        &mut self,
+        request: TransferRequest,
+        reply: oneshot::Sender<Result<Stats, Failure>>,
+    ) {
+        let token = self.token(Reply::Called(reply));
         let request = request.map(|buffer| self.memories.register(token, buffer));
         self.handle(Input::Transfer { token, request });
+    }
+
+    pub(super) fn watch(&mut self, request: CallRequest, reply: oneshot::Sender<Result<bool, Failure>>) {
+        let token = self.token(Reply::Watched(reply));
+        let request = request.map(|buffer| self.memories.register(token, buffer));
+        self.handle(Input::Call { token, request });
+    }
+
+    /// Ranks of a group carry out calls in a segment.
+    pub(super) fn share(&mut self, group: u64, segment: Arc<Segment>) {
+        self.segments.insert(group, segment);
+        if self.engine.has_failed(group) {
+            self.end_sharing(group);
+        }
+    }
+
+    /// Nothing can be called on a group any more: who waits in its segment wakes, and asks why.
+    fn end_sharing(&mut self, group: u64) {
+        if let Some(segment) = self.segments.remove(&group) {
+            segment.fail();
+        }
     }
 
     /// The name under which the engine answers.
@@ -390,6 +417,7 @@ impl EngineHost {
     }
 
     fn group_forgotten(&mut self, group: u64) {
+        self.end_sharing(group);
         self.trees.retain(|_, tree| {
             tree.groups.remove(&group);
             !tree.groups.is_empty()

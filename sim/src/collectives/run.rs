@@ -257,7 +257,12 @@ impl<'s> Runner<'s> {
             (Fault::PowerOff { nodes, .. }, FAULT) => self.kill(nodes, SimulatedCluster::power_off),
             (Fault::Leave { group, rank, .. }, FAULT) => {
                 let why = "its process ended".to_owned();
-                return self.tell(*group, *rank, |group| Input::RankLost { group, rank: *rank, why });
+                return self.tell(*group, *rank, |group| Input::RankLost {
+                    group,
+                    rank: *rank,
+                    why,
+                    through: None,
+                });
             }
             (Fault::Revoke { group, rank, .. }, FAULT) => {
                 return self.tell(*group, *rank, |group| Input::Revoke { group, rank: *rank });

@@ -6,3 +6,4 @@ mod messages;
 mod operations;
 mod seeded;
 mod support;
+mod watched_calls;

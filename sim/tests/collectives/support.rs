@@ -121,7 +121,9 @@ impl World {
     /// A rank of a group of all ranks is gone.
     pub(crate) fn lose_rank(&mut self, group: u64, rank: u32) {
         let why = "its process ended".to_owned();
-        self.cluster.input(RANKS[rank as usize], Input::RankLost { group, rank, why }).unwrap();
+        self.cluster
+            .input(RANKS[rank as usize], Input::RankLost { group, rank, why, through: None })
+            .unwrap();
     }
 
     /// Until this many calls are answered.

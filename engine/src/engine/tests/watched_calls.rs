@@ -1,0 +1,375 @@
+//! Ranks of a node that carry out calls themselves, and wait in some of them.
+
+use super::*;
+use crate::machine::Work;
+use crate::{CallRequest, ElementType, WatchEnd};
+use FailureKind::{Aborted, Invalid, Lost, Mismatch, Revoked, Timeout};
+
+const RANKS: u32 = 4;
+
+/// An engine with group 1 of all ranks, and what it has answered.
+struct Node {
+    engine: Engine,
+    now: Time,
+    answers: BTreeMap<u64, Result<crate::Stats, Failure>>,
+    /// The group has failed.
+    failed: bool,
+    forgotten: bool,
+}
+
+impl Node {
+    fn new() -> Node {
+        let me = AgentId { node: "h0".to_owned(), incarnation: 0 };
+        let engine = Engine::new(me, 0, Duration::from_secs(2));
+        let mut node =
+            Node { engine, now: Time::ZERO, answers: BTreeMap::new(), failed: false, forgotten: false };
+        node.handle(Input::MakeGroup(&spec(RANKS)));
+        node
+    }
+
+    /// Lets something happen, and does what follows.
+    fn handle(&mut self, input: Input<'_>) {
+        self.engine.handle(self.now, input);
+        loop {
+            match self.engine.poll(self.now) {
+                Poll::Output(Output::Work { id, work: Work::Prepare(preparation) }) => {
+                    self.engine.handle(self.now, Input::Prepared(id, preparation.run()));
+                }
+                Poll::Output(Output::Work { id, .. }) => self.engine.handle(self.now, Input::WorkDone(id)),
+                Poll::Output(Output::Done { token, result }) => {
+                    assert!(self.answers.insert(token, result).is_none(), "{token} is answered twice");
+                }
+                Poll::Output(Output::GroupFailed { group: 1 }) => {
+                    assert!(!std::mem::replace(&mut self.failed, true), "it fails once");
+                }
+                Poll::Output(Output::GroupForgotten { group: 1 }) => self.forgotten = true,
+                Poll::Output(_) => {}
+                Poll::Idle(_) => break,
+            }
+        }
+        assert_eq!(self.engine.has_failed(1), self.failed || self.forgotten);
+    }
+
+    /// A rank says that it waits in a call.
+    fn watch(&mut self, token: u64, rank: u32, number: u64, operation: Operation) {
+        let request = CallRequest { number: Some(number), watch: true, ..request(rank, operation) };
+        self.handle(Input::Call { token, request });
+    }
+
+    /// A rank has a barrier carried out.
+    fn barrier(&mut self, token: u64, rank: u32, number: u64) {
+        let request = CallRequest { number: Some(number), ..request(rank, Operation::Barrier) };
+        self.handle(Input::Call { token, request });
+    }
+
+    /// A rank says what has become of its call.
+    fn says(&mut self, rank: u32, number: u64, end: WatchEnd) {
+        self.handle(Input::Watched { group: 1, rank, number, end });
+    }
+
+    fn lose(&mut self, rank: u32, through: u64) {
+        let why = "its process ended".to_owned();
+        self.handle(Input::RankLost { group: 1, rank, why, through: Some(through) });
+    }
+
+    /// How a call has ended.
+    fn ended(&self, token: u64) -> &Result<crate::Stats, Failure> {
+        self.answers.get(&token).unwrap_or_else(|| panic!("{token} is not answered"))
+    }
+
+    fn failure(&self, token: u64) -> (FailureKind, &[u32]) {
+        let failed = self.ended(token).as_ref().unwrap_err();
+        (failed.kind, &failed.ranks)
+    }
+
+    /// Whether a rank is to call again.
+    fn is_by_agent(&self, token: u64) -> bool {
+        self.ended(token).as_ref().unwrap().by_agent
+    }
+
+    fn words(&self, token: u64) -> &str {
+        &self.ended(token).as_ref().unwrap_err().message
+    }
+}
+
+fn request(rank: u32, operation: Operation) -> CallRequest {
+    CallRequest {
+        group: 1,
+        rank,
+        operation,
+        root: 0,
+        element: ElementType::U8,
+        reduce: Some(crate::ReduceOp::Sum),
+        count: 5,
+        counts: None,
+        plan: String::new(),
+        input: None,
+        output: None,
+        timeout: None,
+        number: None,
+        watch: false,
+    }
+}
+
+fn overdue(ranks: &[u32]) -> WatchEnd {
+    WatchEnd::Overdue { ranks: ranks.to_vec(), timeout: Duration::from_secs(7) }
+}
+
+#[test]
+fn who_waits_no_more_is_answered_and_nothing_is_left_of_its_call() {
+    let mut node = Node::new();
+    // Calls of which it is told nothing lie between, and others come to fewer of them.
+    node.watch(1, 0, 3, Operation::Allreduce);
+    node.watch(2, 1, 3, Operation::Allreduce);
+    assert!(node.answers.is_empty());
+    node.says(0, 3, WatchEnd::Through);
+    assert!(!node.is_by_agent(1));
+    node.says(1, 3, WatchEnd::Through);
+    node.watch(3, 0, 900, Operation::Bcast);
+    node.says(0, 900, WatchEnd::Through);
+    // It was answered.
+    node.says(0, 900, overdue(&[1]));
+    assert_eq!(node.answers.len(), 3);
+    assert!(node.engine.trace(10, None).is_empty());
+    node.handle(Input::ReleaseGroup { group: 1 });
+    assert!(node.forgotten && !node.failed);
+}
+
+#[test]
+fn who_waits_in_a_call_that_others_have_carried_out_calls_again_whoever_comes_first() {
+    let mut node = Node::new();
+    node.watch(10, 0, 5, Operation::Barrier);
+    node.barrier(1, 1, 5);
+    assert!(node.is_by_agent(10));
+    node.watch(12, 2, 5, Operation::Barrier);
+    assert!(node.is_by_agent(12));
+    for rank in [0, 2, 3] {
+        assert!(!node.answers.contains_key(&1));
+        node.barrier(20 + u64::from(rank), rank, 5);
+    }
+    assert!([1, 20, 22, 23].iter().all(|token| node.ended(*token).is_ok()), "{:?}", node.answers);
+    let calls: Vec<u64> = node.engine.trace(10, None).iter().map(|record| record.call).collect();
+    assert_eq!(calls, [5]);
+    // Without a number it is the next.
+    for rank in 0..RANKS {
+        node.handle(Input::Call { token: 30 + u64::from(rank), request: request(rank, Operation::Barrier) });
+    }
+    assert_eq!(node.engine.trace(1, None)[0].call, 6);
+    node.handle(Input::ReleaseGroup { group: 1 });
+    assert!(node.forgotten && !node.failed);
+}
+
+#[test]
+fn a_call_that_some_were_through_at_once_waits_for_those_who_are_to_call_again() {
+    let mut node = Node::new();
+    node.watch(1, 1, 0, Operation::Barrier);
+    // Of no bytes: nobody waits for anybody.
+    for (token, rank) in [(10, 0), (12, 2), (13, 3), (11, 1)] {
+        let nothing = CallRequest { number: Some(0), count: 0, ..request(rank, Operation::Bcast) };
+        assert!(node.engine.trace(1, None).is_empty(), "not all have come");
+        node.handle(Input::Call { token, request: nothing });
+        assert!(node.ended(token).is_ok(), "{:?}", node.ended(token));
+    }
+    assert_eq!(node.engine.trace(10, None).len(), 1);
+}
+
+#[test]
+fn ranks_that_wait_in_different_calls_of_one_number_are_told_of_the_mismatch() {
+    let mut node = Node::new();
+    node.watch(1, 0, 2, Operation::Barrier);
+    node.watch(2, 3, 2, Operation::Allreduce);
+    for token in [1, 2] {
+        assert_eq!(node.failure(token), (Mismatch, &[0, 3][..]));
+        assert!(
+            node.words(token).contains("rank 3 called allreduce of 5 u8 by sum"),
+            "{}",
+            node.words(token)
+        );
+    }
+    assert!(node.failed);
+    // Whoever wakes asks by a call.
+    node.barrier(3, 1, 2);
+    node.barrier(4, 1, 3);
+    assert_eq!((node.failure(3).0, node.failure(4).0), (Mismatch, Aborted));
+}
+
+#[test]
+fn a_rank_that_sees_another_call_fails_the_group_with_what_both_called() {
+    let mut node = Node::new();
+    node.watch(1, 0, 2, Operation::Allreduce);
+    node.watch(2, 1, 1, Operation::Barrier);
+    node.says(0, 2, WatchEnd::Differs { rank: 2, text: "bcast of 7 f32 from rank 1".to_owned() });
+    for token in [1, 2] {
+        assert_eq!(node.failure(token), (Mismatch, &[0, 2][..]));
+        assert!(node.words(token).contains("but rank 2 called bcast of 7 f32 from rank 1"));
+    }
+    assert!(node.failed);
+}
+
+#[test]
+fn what_others_have_carried_out_under_the_number_of_a_watched_call_is_compared() {
+    let mut node = Node::new();
+    node.watch(1, 0, 2, Operation::Barrier);
+    let bcast = |rank| CallRequest { number: Some(2), count: 0, ..request(rank, Operation::Bcast) };
+    node.handle(Input::Call { token: 2, request: bcast(1) });
+    assert!(node.is_by_agent(1));
+    node.barrier(3, 0, 2);
+    assert_eq!(node.failure(3), (Mismatch, &[1, 0][..]));
+
+    // So is one that was refused, after which all go on if they call alike.
+    for alike in [true, false] {
+        let mut node = Node::new();
+        let senseless = |rank| CallRequest { root: 99, ..bcast(rank) };
+        node.handle(Input::Call { token: 1, request: senseless(1) });
+        node.watch(2, 0, 2, Operation::Barrier);
+        assert!(node.failure(1).0 == Invalid && node.is_by_agent(2));
+        let request = if alike { senseless(0) } else { bcast(0) };
+        node.handle(Input::Call { token: 3, request });
+        assert_eq!((node.failure(3).0, node.failed), if alike { (Invalid, false) } else { (Mismatch, true) });
+    }
+}
+
+#[test]
+fn a_watched_call_that_makes_no_sense_is_refused_and_the_group_goes_on() {
+    let mut node = Node::new();
+    let senseless = CallRequest { number: Some(0), watch: true, root: 99, ..request(1, Operation::Bcast) };
+    node.handle(Input::Call { token: 1, request: senseless });
+    assert_eq!(node.failure(1).0, Invalid);
+    node.watch(2, 1, 1, Operation::Bcast);
+    node.says(1, 1, WatchEnd::Through);
+    assert!(node.ended(2).is_ok() && !node.failed);
+}
+
+#[test]
+fn who_has_waited_for_too_long_names_those_who_do_not_wait_elsewhere() {
+    let mut node = Node::new();
+    node.watch(1, 0, 4, Operation::Allreduce);
+    node.watch(2, 1, 3, Operation::Allreduce);
+    node.says(0, 4, overdue(&[1, 2, 3]));
+    for token in [1, 2] {
+        assert_eq!(node.failure(token), (Timeout, &[2, 3][..]), "{}", node.words(token));
+        let words = node.words(token);
+        assert!(
+            words.starts_with("allreduce of 5 u8 by sum (call 4 of group 1) made no progress for 7s"),
+            "{words}"
+        );
+        assert!(words.contains("at rank 0 on h0: ranks 2, 3 on h0 did not make this call"), "{words}");
+    }
+    assert!(node.failed);
+}
+
+#[test]
+fn where_all_have_come_and_one_does_not_go_on_that_one_is_named() {
+    let mut node = Node::new();
+    for (token, rank) in [(1, 0), (2, 1), (3, 3)] {
+        node.watch(token, rank, 4, Operation::Allreduce);
+    }
+    // One of them has come since it looked.
+    node.says(0, 4, overdue(&[1]));
+    assert_eq!(node.failure(1), (Timeout, &[2][..]), "{}", node.words(1));
+    assert!(node.words(1).contains("all ranks came; data is missing from rank 2"), "{}", node.words(1));
+}
+
+#[test]
+fn a_rank_that_is_gone_fails_those_who_wait_in_calls_that_it_was_not_through() {
+    let mut node = Node::new();
+    node.watch(1, 0, 4, Operation::Barrier);
+    node.lose(3, 5);
+    assert!(node.answers.is_empty() && !node.failed);
+    node.watch(2, 1, 4, Operation::Barrier);
+    node.says(0, 4, WatchEnd::Through);
+    node.watch(3, 0, 5, Operation::Barrier);
+    assert_eq!((node.failure(2), node.failure(3)), ((Lost, &[3][..]), (Lost, &[3][..])));
+
+    // It was in that call, and had watched others.
+    let mut node = Node::new();
+    node.watch(1, 3, 4, Operation::Barrier);
+    node.says(3, 4, WatchEnd::Through);
+    node.watch(2, 0, 5, Operation::Barrier);
+    node.lose(3, 5);
+    assert_eq!(node.failure(2), (Lost, &[3][..]));
+
+    // It was asked to call again, and did not.
+    let mut node = Node::new();
+    node.watch(1, 3, 4, Operation::Barrier);
+    node.barrier(2, 0, 4);
+    assert!(node.is_by_agent(1));
+    node.lose(3, 4);
+    assert_eq!(node.failure(2), (Lost, &[3][..]));
+}
+
+#[test]
+fn a_rank_that_is_gone_while_it_waits_fails_the_group() {
+    let mut node = Node::new();
+    node.watch(1, 0, 2, Operation::Barrier);
+    node.watch(2, 3, 7, Operation::Barrier);
+    node.lose(3, 7);
+    assert_eq!(node.failure(1), (Lost, &[3][..]));
+    assert!(node.failed);
+}
+
+#[test]
+fn a_rank_that_is_gone_was_through_what_was_carried_out_for_it() {
+    let mut node = Node::new();
+    for rank in 0..RANKS {
+        node.barrier(u64::from(rank), rank, 6);
+    }
+    // What it says of itself is less.
+    node.lose(3, 0);
+    node.watch(10, 0, 6, Operation::Barrier);
+    assert_eq!(node.failure(10).0, Invalid);
+    node.watch(11, 0, 7, Operation::Barrier);
+    assert_eq!(node.failure(11), (Lost, &[3][..]));
+}
+
+#[test]
+fn a_group_that_is_revoked_or_released_answers_who_waits() {
+    let mut node = Node::new();
+    node.watch(1, 0, 2, Operation::Barrier);
+    node.handle(Input::Revoke { group: 1, rank: 2 });
+    assert_eq!((node.failure(1), node.failed), ((Revoked, &[2][..]), true));
+    node.watch(2, 1, 2, Operation::Barrier);
+    assert_eq!(node.failure(2).0, Revoked);
+
+    let mut node = Node::new();
+    node.watch(1, 0, 2, Operation::Barrier);
+    node.handle(Input::ReleaseGroup { group: 1 });
+    assert_eq!((node.failure(1).0, node.failed, node.forgotten), (Aborted, true, true));
+}
+
+#[test]
+fn a_number_that_was_carried_out_or_is_watched_already_is_refused_in_words() {
+    let mut node = Node::new();
+    for rank in 0..RANKS {
+        node.barrier(u64::from(rank), rank, 6);
+    }
+    node.barrier(10, 0, 6);
+    node.barrier(11, 0, u64::MAX);
+    node.watch(12, 0, 5, Operation::Barrier);
+    for token in [10, 11, 12] {
+        assert_eq!(node.failure(token), (Invalid, &[0][..]));
+        assert!(node.words(token).contains("that is call 7, or a later one"), "{}", node.words(token));
+    }
+    node.watch(20, 1, 8, Operation::Barrier);
+    node.watch(21, 1, 8, Operation::Barrier);
+    assert!(node.words(21).contains("it waits in call 8 already"), "{}", node.words(21));
+    node.says(1, 8, WatchEnd::Through);
+    // Again, and then carried out for all.
+    node.watch(22, 1, 8, Operation::Barrier);
+    for rank in 0..RANKS {
+        node.barrier(30 + u64::from(rank), rank, 8);
+    }
+    assert!(node.is_by_agent(22) && (30..34).all(|token| node.ended(token).is_ok()));
+    node.handle(Input::ReleaseGroup { group: 1 });
+    assert!(node.forgotten && !node.failed);
+}
+
+#[test]
+fn who_waits_in_too_many_calls_is_refused() {
+    let mut node = Node::new();
+    let most = cool_types::limits::OPEN_CALLS as u64;
+    (0..=most).for_each(|number| node.watch(number, 0, number, Operation::Barrier));
+    assert_eq!((node.answers.len(), node.failure(most).0), (1, Invalid));
+    (0..most).for_each(|number| node.says(0, number, WatchEnd::Through));
+    assert_eq!(node.answers.len() as u64, most + 1);
+}

@@ -1,0 +1,133 @@
+//! Watched calls: the ranks of this node carry them out themselves, in memory that they share, and some have to wait in them. Nothing
+//! is moved for them here. They are as little as who waits in which, so that these are told if the group fails, if a rank is gone that is to
+//! take part, and if others have the same call carried out here: then all do.
+
+use super::Group;
+use super::call_matching::mismatch;
+use super::plan_selection::Waiting;
+use crate::api::WatchEnd;
+use crate::call_signature::{CallSignature, invalid};
+use crate::failure::{Failure, Stats};
+use crate::shared::Shared;
+use cool_machine::Time;
+use std::collections::BTreeMap;
+
+/// A rank that waits.
+#[derive(Debug)]
+pub(super) struct WatchedCall {
+    token: u64,
+    signature: CallSignature,
+}
+
+/// Who waits, by call and rank.
+#[derive(Debug, Default)]
+pub(super) struct WatchedCalls(BTreeMap<(u64, u32), WatchedCall>);
+
+impl WatchedCalls {
+    pub(super) fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// Whether anybody waits in a call or a later one.
+    pub(super) fn has_any_from(&self, call: u64) -> bool {
+        self.0.range((call, 0)..).next().is_some()
+    }
+
+    /// The ranks that wait in a call.
+    pub(super) fn of(&self, call: u64) -> impl Iterator<Item = (u32, &WatchedCall)> {
+        self.0.range((call, 0)..=(call, u32::MAX)).map(|((_, rank), watched)| (*rank, watched))
+    }
+
+    /// What a rank has called that waits.
+    pub(super) fn text(&self, call: u64, rank: u32) -> Option<String> {
+        self.0.get(&(call, rank)).map(|watched| watched.signature.to_string())
+    }
+
+    /// A rank waits no more: its token, if it did.
+    fn take(&mut self, call: u64, rank: u32) -> Option<u64> {
+        self.0.remove(&(call, rank)).map(|watched| watched.token)
+    }
+
+    /// Nobody waits any more: tokens and ranks of those who did.
+    pub(super) fn take_all(&mut self) -> impl Iterator<Item = (u64, u32)> + use<> {
+        std::mem::take(&mut self.0).into_iter().map(|((_, rank), watched)| (watched.token, rank))
+    }
+}
+
+impl Group {
+    /// A local rank waits in a call that the ranks carry out themselves.
+    ///
+    /// # Errors
+    /// If the group fails by it.
+    pub(super) fn watch(&mut self, now: Time, shared: &mut Shared, waiting: Waiting) -> Result<(), Failure> {
+        let Some(number) = self.number(shared, &waiting) else { return Ok(()) };
+        let Waiting { token, request, signature, .. } = waiting;
+        let rank = request.rank;
+        let signature = match signature {
+            Ok(signature) => signature,
+            Err(refused) => return self.refuse(now, shared, (number, rank, token), refused),
+        };
+        if self.watched_calls.0.contains_key(&(number, rank)) {
+            self.ranks.answered(rank);
+            shared.done(token, Err(invalid(&request, &format_args!("it waits in call {number} already"))));
+            return Ok(());
+        }
+        self.watched_calls.0.insert((number, rank), WatchedCall { token, signature });
+        self.departures.check_call(&self.members, number)?;
+        if self.matching.is_called(number) {
+            self.take_over(shared, number);
+        }
+        self.match_watched(number, rank)
+    }
+
+    /// Whether all who wait in a call have called the same.
+    fn match_watched(&self, number: u64, rank: u32) -> Result<(), Failure> {
+        let Some(ours) = self.watched_calls.0.get(&(number, rank)) else { return Ok(()) };
+        let differing = self.watched_calls.of(number).find(|(_, theirs)| theirs.signature != ours.signature);
+        differing.map_or(Ok(()), |(other, theirs)| {
+            let texts = (theirs.signature.to_string(), ours.signature.to_string());
+            Err(mismatch(&self.members, number, (other, &texts.0), (rank, &texts.1)))
+        })
+    }
+
+    /// A call is carried out here: who waits in it as a watched one is to call again. Whether it has called the same is seen then.
+    pub(super) fn take_over(&mut self, shared: &mut Shared, number: u64) {
+        let waiting: Vec<u32> = self.watched_calls.of(number).map(|(rank, _)| rank).collect();
+        for rank in waiting {
+            self.end_watch(shared, (number, rank), Stats { by_agent: true, ..Stats::default() });
+        }
+    }
+
+    /// A local rank says what has become of a watched call.
+    ///
+    /// # Errors
+    /// If the group fails by it.
+    pub(crate) fn watched(
+        &mut self,
+        shared: &mut Shared,
+        (number, rank): (u64, u32),
+        end: WatchEnd,
+    ) -> Result<(), Failure> {
+        // It may have been answered meanwhile.
+        let Some(text) = self.watched_calls.text(number, rank) else { return Ok(()) };
+        match end {
+            WatchEnd::Through => {
+                self.end_watch(shared, (number, rank), Stats::default());
+                Ok(())
+            }
+            WatchEnd::Overdue { ranks, timeout } => {
+                Err(self.watched_too_long((number, rank), ranks, timeout))
+            }
+            WatchEnd::Differs { rank: other, text: theirs } => {
+                Err(mismatch(&self.members, number, (rank, &text), (other, &theirs)))
+            }
+        }
+    }
+
+    fn end_watch(&mut self, shared: &mut Shared, (number, rank): (u64, u32), stats: Stats) {
+        if let Some(token) = self.watched_calls.take(number, rank) {
+            self.ranks.answered(rank);
+            shared.done(token, Ok(stats));
+        }
+    }
+}
