@@ -117,8 +117,8 @@ pub struct CallRequest<M = MemoryRange> {
     /// Which of the rank's calls on the group it is, from 0; absent: the next. A rank that carries calls out together with others,
     /// without the engine, has to say it.
     pub number: Option<u64>,
-    /// The ranks carry it out themselves, and this one waits in it: a watched call. It has no buffers, and its rank looks after
-    /// its time.
+    /// The ranks, which are all on this node, carry it out themselves, and this one waits in it: a watched call. It has no buffers,
+    /// and its rank looks after its time.
     pub watch: bool,
 }
 

@@ -30,8 +30,8 @@
 //!
 //! Ranks of one node may carry out calls themselves, without a word to the engine: they number their calls, so that it can tell
 //! those that it is to carry out from these. A rank that has to wait in such a call for long says so (a watched call), and how it
-//! ends ([`Input::Watched`]). Nothing is moved for it, and no trace is kept; it is answered if the group fails, if a rank is gone that is to take part, or
-//! if others have this call carried out here, which its rank then asks for, too.
+//! ends ([`Input::Watched`]). Nothing is moved for it, and no trace is kept; it is answered if the group fails, if a rank is gone
+//! that is to take part, or if others have this call carried out here, which its rank then asks for, too.
 //!
 //! # What holds
 //!

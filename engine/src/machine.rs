@@ -153,7 +153,7 @@ pub enum Output {
         /// The group.
         group: u64,
     },
-    /// A group has failed: all that is open in it is answered, and all that comes to it is refused.
+    /// A group has failed: all that is open in it is answered, once no work uses its memory, and all that comes to it is refused.
     GroupFailed {
         /// The group.
         group: u64,

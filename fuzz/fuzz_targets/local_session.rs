@@ -43,7 +43,7 @@ fn path(cluster: &Cluster) -> &Path {
 
 fn enlist(key: &str, rank: u32, size: u32) -> Body {
     let (version, timeout_ms) = (cool_proto::VERSION, PATIENCE.as_millis() as u64);
-    Body::Enlist(Enlist { version, key: key.to_owned(), rank, size, timeout_ms, segment: false })
+    Body::Enlist(Enlist { version, key: key.to_owned(), rank, size, timeout_ms, segment: true })
 }
 
 /// A group of one rank.
@@ -165,6 +165,8 @@ fn filled_in(bytes: &[u8], group: u64) -> (Vec<u8>, usize) {
     let (mut frames, mut calls, mut left) = (0, 0, false);
     while let Ok(Some(mut body)) = decoder.take() {
         frames += 1;
+        // It is answered when its rank or another one gives cause.
+        let watched = matches!(&body, Body::Call(call) if call.watch);
         let parts = match &mut body {
             Body::Call(call) => Some((&mut call.group, &mut call.timeout_ms)),
             Body::Transfer(transfer) => Some((&mut transfer.group, &mut transfer.timeout_ms)),
@@ -173,7 +175,7 @@ fn filled_in(bytes: &[u8], group: u64) -> (Vec<u8>, usize) {
         if let Some((its_group, timeout)) = parts {
             *its_group = if *its_group == 0 { group } else { *its_group };
             *timeout = TIMEOUT_MS;
-            calls += usize::from(!left);
+            calls += usize::from(!left && !watched);
         }
         // Who leaves is told nothing more.
         left |= matches!(body, Body::Leave(_));
@@ -232,7 +234,8 @@ fn heard_by_hostile_ranks(bytes: &[u8]) -> Vec<Body> {
 
 #[cfg(test)]
 fn seeds() -> Vec<Vec<u8>> {
-    use cool_proto::local::{Attach, CheckPlan, Leave, Revoke, Transfer, Unmap};
+    use cool_proto::local::watched::{Differs, Overdue, Through, What};
+    use cool_proto::local::{Attach, CheckPlan, Leave, Revoke, Transfer, Unmap, Watched};
 
     let session = |frames: Vec<Body>| -> Vec<u8> {
         let map = Body::Map(Map { region: 0, bytes: REGION });
@@ -246,6 +249,12 @@ fn seeds() -> Vec<Vec<u8>> {
     let gather = Call { counts: slice(1024, 16), count: 0, reduce: 0, ..call(Operation::Allgather) };
     let alltoall = Call { counts: slice(1024, 32), count: 0, reduce: 0, ..call(Operation::Alltoall) };
     let planned = Call { plan: "flat:ring".into(), ..allreduce(0) };
+    let numbered = |number| Call { number: Some(number), ..allreduce(0) };
+    let watch =
+        |id, number| Body::Call(Call { id, watch: true, input: None, output: None, ..numbered(number) });
+    let watched = |id, what| Body::Watched(Watched { id, what: Some(what) });
+    let overdue = What::Overdue(Overdue { ranks: vec![0, 1], timeout_ms: 1 });
+    let differs = What::Differs(Differs { rank: 1, text: "barrier".into() });
     let message = |send, peer| {
         let dtype = Dtype::U8.into();
         Body::Transfer(Transfer {
@@ -277,6 +286,14 @@ fn seeds() -> Vec<Vec<u8>> {
             Body::Call(bcast),
             Body::Leave(Leave {}),
         ]),
+        session(vec![
+            watch(8, 4),
+            watched(8, What::Through(Through {})),
+            Body::Call(numbered(7)),
+            watch(9, 9),
+            watched(9, overdue),
+        ]),
+        session(vec![watch(8, 4), watched(8, differs), Body::Call(numbered(4)), Body::Leave(Leave {})]),
         session(vec![Body::Attach(Attach { version: cool_proto::VERSION, group: 1, ..Attach::default() })]),
     ]
 }
@@ -284,7 +301,7 @@ fn seeds() -> Vec<Vec<u8>> {
 /// Else what the others are made of would only be refused.
 #[test]
 fn the_calls_and_messages_of_seeds_are_carried_out() {
-    for session in [0, 3] {
+    for session in [0, 3, 5] {
         let heard = heard_by_hostile_ranks(&seeds()[session]);
         assert!(
             heard.iter().any(|body| matches!(body, Body::Done(done) if done.failure.is_none())),

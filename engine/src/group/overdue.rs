@@ -67,12 +67,14 @@ impl Group {
         let here = self.ranks.came(number);
         let missing: Vec<u32> = missing.into_iter().filter(|rank| !here.contains(rank)).collect();
         let waiting: Vec<u32> = self.watched_calls.of(number).map(|(rank, _)| rank).collect();
-        let others = || self.nameable().filter(|other| *other != rank).collect::<Vec<u32>>();
-        let (ranks, reason) = match missing.is_empty() {
-            false => self.blame(number, missing),
-            true => self.data_missing(
-                Some(self.suspects(&others())).filter(|s| !s.is_empty()).unwrap_or_else(others),
-            ),
+        let (ranks, reason) = if missing.is_empty() {
+            let others: Vec<u32> = self.nameable().filter(|other| *other != rank).collect();
+            self.data_missing(match self.suspects(&others) {
+                none if none.is_empty() => others,
+                suspects => suspects,
+            })
+        } else {
+            self.blame(number, missing)
         };
         let text = self.watched_calls.text(number, rank).unwrap_or_default();
         self.no_progress((number, &text), timeout, &self.members.name(&waiting), (ranks, &reason))

@@ -70,7 +70,8 @@ impl LocalRanks {
     /// A rank's call has its turn: its number, which is the next one unless the rank has said it.
     ///
     /// # Errors
-    /// If that is beyond counting, or the agent carries out that call of the rank, or a later one, already: the least that it may be.
+    /// If that is beyond counting, or the agent carries out that call of the rank, or a later one, already: the least that it may
+    /// be.
     pub(super) fn number(&mut self, rank: u32, said: Option<u64>, watched: bool) -> Result<u64, u64> {
         let Some(local) = self.0.get_mut(&rank) else { return Err(0) };
         let (number, least) = (said.unwrap_or(local.calls), local.calls_by_agent);

@@ -1,6 +1,6 @@
-//! Watched calls: the ranks of this node carry them out themselves, in memory that they share, and some have to wait in them. Nothing
-//! is moved for them here. They are as little as who waits in which, so that these are told if the group fails, if a rank is gone that is to
-//! take part, and if others have the same call carried out here: then all do.
+//! Watched calls: the ranks of this node carry them out themselves, in memory that they share, and some have to wait in them.
+//! Nothing is moved for them here. All that is known of them is who waits in which, so that these are told if the group fails, if a
+//! rank is gone that is to take part, and if others have the same call carried out here: then all do.
 
 use super::Group;
 use super::call_matching::mismatch;

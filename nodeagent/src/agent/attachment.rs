@@ -61,8 +61,8 @@ impl Attachment {
         }
     }
 
-    /// Starts to wait in a call that the ranks carry out themselves; see [`crate::engine::EngineHandle::watch`]. It counts as a call
-    /// only if it fails.
+    /// Starts to wait in a call that the ranks carry out themselves; see [`crate::engine::EngineHandle::watch`]. It is counted only
+    /// if it fails.
     pub(crate) fn watch(
         &self,
         request: CallRequest,

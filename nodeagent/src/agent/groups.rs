@@ -91,8 +91,8 @@ impl GroupTable {
         Ok(known.places.clone())
     }
 
-    /// The segment of a group in which a rank that has come carries out calls with the others, if it `can` and they do. One who cannot
-    /// keeps all from it.
+    /// The segment of a group in which a rank that has come carries out calls with the others, if it `can` and they do. One who
+    /// cannot keeps all from it.
     pub(super) fn segment(&self, group: u64, can: bool) -> Option<Arc<Segment>> {
         let mut groups = self.lock();
         let known = groups.get_mut(&group)?;

@@ -216,7 +216,7 @@ impl Run {
     fn happens(&mut self, event: Event) {
         match event {
             Event::Come(rank) if self.ranks[rank as usize].stage == Stage::Between => self.come(rank),
-            Event::Watch(rank, call) if self.shares(rank, call) => drop(self.watch(rank)),
+            Event::Watch(rank, call) if self.shares(rank, call) => self.watch(rank),
             Event::Pass(rank, call) => self.pass(rank, call),
             Event::Overdue(rank, call) if self.waits(rank, call) => {
                 let came = &self.entered[call];
