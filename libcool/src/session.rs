@@ -193,7 +193,10 @@ impl Session {
     pub(crate) fn revoke(&self) -> Result<(), Error> {
         let doing = "revoke";
         self.check_process(doing)?;
-        self.send(&mut self.wire(), doing, Body::Revoke(Revoke {}), None)
+        self.send(&mut self.wire(), doing, Body::Revoke(Revoke {}), None)?;
+        // No call that begins after this one succeeds, at this rank at least.
+        self.segmented.iter().for_each(Segmented::fail);
+        Ok(())
     }
 
     fn is_forked(&self) -> bool {

@@ -10,16 +10,17 @@ use crate::segment::{Described, SegmentCalls, Stop, Waits};
 use cool_proto::local::watched::{Differs, Overdue, Through, What};
 use cool_proto::local::{self, Call, Done, Dtype, ReduceOp, Watched, frame::Body};
 use cool_proto::segment::Segment;
+use std::num::NonZero;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 /// A rank that has waited for this long tells its agent; or half of its call's time, if that is less.
 const WATCH_AFTER: Duration = Duration::from_millis(50);
 
-/// What is waited for is looked at this often before the rank sleeps, in turn with other processes after the first
-/// [`PAUSES`]: a few hundred microseconds, in which most calls are done. To sleep and wake takes some twenty.
-const LOOKS: u32 = 300;
-const PAUSES: u32 = 50;
+/// What is waited for is looked at this often before the rank sleeps, if there are processors enough for all ranks, and if not: a
+/// rank that looks keeps another one from its work then. (To yield the processor does not help: the system gives each session of
+/// processes its own share, and a rank is one.)
+const LOOKS: [u32; 2] = [20_000, 20];
 
 /// While the agent watches, the connection to it is looked at this often.
 const LOOK_AFTER_AGENT: Duration = Duration::from_millis(200);
@@ -31,6 +32,8 @@ const PLAN: &str = "segment";
 #[derive(Debug)]
 pub(super) struct Segmented {
     segment: Arc<Segment>,
+    /// How often a rank looks before it sleeps.
+    looks: u32,
     calls: Mutex<SegmentCalls>,
 }
 
@@ -38,7 +41,14 @@ impl Segmented {
     pub(super) fn new(segment: Segment, rank: usize, size: usize) -> Segmented {
         let segment = Arc::new(segment);
         let calls = SegmentCalls::new(Arc::clone(&segment), rank, size);
-        Segmented { segment, calls: Mutex::new(calls) }
+        let processors = std::thread::available_parallelism().map_or(1, NonZero::get);
+        let looks = LOOKS[usize::from(size > processors)];
+        Segmented { segment, looks, calls: Mutex::new(calls) }
+    }
+
+    /// All ranks are to ask the agent, which knows why.
+    pub(super) fn fail(&self) {
+        self.segment.fail();
     }
 }
 
@@ -49,15 +59,18 @@ impl Session {
         checked: &mut Checked<'_, '_>,
         timeout: Duration,
     ) -> Result<Course, Error> {
-        let usable = self.segmented.as_ref().filter(|segmented| !segmented.segment.is_declined());
-        let Some(Segmented { segment, calls }) = usable else { return Ok(Course::ByAgent(None)) };
+        // Of a group that has failed the agent says why.
+        let is_usable = |segment: &Segment| !(segment.is_declined() || segment.has_failed());
+        let usable = self.segmented.as_ref().filter(|segmented| is_usable(&segmented.segment));
+        let Some(Segmented { segment, looks, calls }) = usable else { return Ok(Course::ByAgent(None)) };
         let begun = Instant::now();
         let mut calls = calls.lock().unwrap_or_else(PoisonError::into_inner);
         let name = checked.name;
         let number = self.wire().next_number();
         let call = calls.describe(checked);
         let counts = checked.counts;
-        let mut waiting = Waiting { session: self, segment, name, number, call: &call, counts, timeout };
+        let mut waiting =
+            Waiting { session: self, segment, looks: *looks, name, number, call: &call, counts, timeout };
         let carried = match calls.enter(number, &call, &mut waiting) {
             Ok(true) => calls.carry_out(number, &call, &mut checked.buffers(), &mut waiting),
             Ok(false) => Err(Stop::ByAgent),
@@ -87,6 +100,7 @@ impl Session {
 struct Waiting<'a> {
     session: &'a Session,
     segment: &'a Segment,
+    looks: u32,
     name: &'static str,
     number: u64,
     call: &'a Described,
@@ -98,11 +112,11 @@ impl Waits for Waiting<'_> {
     type Error = Error;
 
     fn wait(&mut self, on: usize, is_there: &dyn Fn() -> bool) -> Result<(), Stop<Error>> {
-        for look in 0..LOOKS {
+        for _ in 0..self.looks {
             if is_there() {
                 return self.check(on);
             }
-            if look < PAUSES { std::hint::spin_loop() } else { std::thread::yield_now() }
+            std::hint::spin_loop();
         }
         let begun = Instant::now();
         let patience = WATCH_AFTER.min(self.timeout / 2);

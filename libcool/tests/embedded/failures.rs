@@ -8,6 +8,11 @@ fn two() -> Embedded {
     Embedded { ranks: 2, ranks_per_node: 1, racks: 2 }
 }
 
+/// Two ranks on nodes of their own, whose agents carry out their calls, and on one node, where they do so themselves.
+fn two_apart_and_together() -> [Embedded; 2] {
+    [1, 2].map(|ranks_per_node| Embedded { ranks_per_node, ..two() })
+}
+
 /// The text of an error about arguments; the call must not have reached anybody.
 fn argument(result: Result<(), Error>) -> String {
     match result {
@@ -62,14 +67,17 @@ fn a_plan_that_does_not_fit_is_told_at_once_and_does_no_harm() {
 /// Runs calls of two ranks that do not fit together: one of them at least is told what each of them has called. A rank
 /// that has done its part before it hears of the other's waits for a message that never comes, until the group fails.
 fn disagree(called: [&str; 2], call: impl Fn(&Comm) -> Result<(), Error> + Sync) {
-    let results =
-        run(two(), |comm| call(&comm).and_then(|()| comm.recv(&mut [0u8], 1 - comm.rank(), None).map(drop)));
-    let failures: Vec<_> = results.unwrap().into_iter().map(failure).collect();
-    let named = |text: &str, rank: usize| text.contains(&format!("rank {rank} called {}", called[rank]));
-    let names_both = |(failure, _, text): &(FailureKind, Vec<usize>, String)| {
-        *failure == FailureKind::Mismatch && named(text, 0) && named(text, 1)
-    };
-    assert!(failures.iter().any(names_both), "{failures:?}");
+    for how in two_apart_and_together() {
+        let results = run(how.clone(), |comm| {
+            call(&comm).and_then(|()| comm.recv(&mut [0u8], 1 - comm.rank(), None).map(drop))
+        });
+        let failures: Vec<_> = results.unwrap().into_iter().map(failure).collect();
+        let named = |text: &str, rank: usize| text.contains(&format!("rank {rank} called {}", called[rank]));
+        let names_both = |(failure, _, text): &(FailureKind, Vec<usize>, String)| {
+            *failure == FailureKind::Mismatch && named(text, 0) && named(text, 1)
+        };
+        assert!(failures.iter().any(names_both), "{how:?}: {failures:?}");
+    }
 }
 
 #[test]
@@ -130,36 +138,78 @@ fn a_rank_that_leaves_is_named_to_those_who_wait_for_it() {
 }
 
 #[test]
-fn a_rank_that_does_not_come_makes_the_others_time_out() {
-    let (release, wait) = std::sync::mpsc::channel::<()>();
-    let wait = std::sync::Mutex::new(wait);
-    let release = std::sync::Mutex::new(Some(release));
-    let results = run(two(), |comm| {
-        if comm.rank() == 1 {
-            // Ends when rank 0 has its error.
-            let _ = wait.lock().unwrap().recv();
-            return None;
+fn a_rank_that_does_not_come_makes_the_others_time_out_and_is_named() {
+    for how in two_apart_and_together() {
+        let (release, wait) = std::sync::mpsc::channel::<()>();
+        let wait = std::sync::Mutex::new(wait);
+        let release = std::sync::Mutex::new(Some(release));
+        let results = run(how, |comm| {
+            if comm.rank() == 1 {
+                // Ends when rank 0 has its error.
+                let _ = wait.lock().unwrap().recv();
+                return None;
+            }
+            comm.set_timeout(Duration::from_millis(300));
+            let result = comm.barrier();
+            release.lock().unwrap().take();
+            Some(result)
+        });
+        let result = results.unwrap().into_iter().flatten().next().unwrap();
+        let (failure, ranks, text) = failure(result);
+        assert_eq!((failure, ranks), (FailureKind::Timeout, vec![1]), "{text}");
+        assert!(text.contains("barrier") && text.contains("300ms"), "{text}");
+    }
+}
+
+#[test]
+fn a_rank_that_comes_late_to_a_call_is_waited_for() {
+    for how in two_apart_and_together() {
+        let results = run(how, |comm| {
+            let mut sum = [0];
+            if comm.rank() == 1 {
+                // Long enough for the agent to be told.
+                std::thread::sleep(Duration::from_millis(150));
+            }
+            comm.allreduce(&[comm.rank() as u64 + 1], &mut sum, Op::Sum).map(|()| sum[0])
+        });
+        for result in results.unwrap() {
+            assert_eq!(result.unwrap(), 3);
         }
-        comm.set_timeout(Duration::from_millis(300));
-        let result = comm.barrier();
-        release.lock().unwrap().take();
-        Some(result)
-    });
-    let result = results.unwrap().into_iter().flatten().next().unwrap();
-    let (failure, _, text) = failure(result);
-    assert_eq!(failure, FailureKind::Timeout, "{text}");
+    }
+}
+
+#[test]
+fn a_call_that_some_start_and_others_wait_for_is_carried_out_by_the_agents() {
+    for how in two_apart_and_together() {
+        let results = run(how, |comm| {
+            let mut sum = [0];
+            for mine in 1..4 {
+                match comm.rank() {
+                    0 => comm.start().allreduce(&[mine], &mut sum, Op::Sum)?.wait()?,
+                    _ => comm.allreduce(&[mine], &mut sum, Op::Sum)?,
+                }
+                assert_eq!(sum[0], 2 * mine);
+            }
+            comm.allreduce(&[1], &mut sum, Op::Sum).map(|()| sum[0])
+        });
+        for result in results.unwrap() {
+            assert_eq!(result.unwrap(), 2);
+        }
+    }
 }
 
 #[test]
 fn after_a_failure_every_later_call_fails() {
-    let results = run(two(), |comm| {
-        let first = comm.allreduce(&vec![0u8; 10 + comm.rank()], &mut vec![0; 10 + comm.rank()], Op::Sum);
-        (first, comm.barrier(), comm.bcast(&mut [0u8], 0))
-    });
-    for (first, second, third) in results.unwrap() {
-        failure(first);
-        failure(second);
-        failure(third);
+    for how in two_apart_and_together() {
+        let results = run(how, |comm| {
+            let first = comm.allreduce(&vec![0u8; 10 + comm.rank()], &mut vec![0; 10 + comm.rank()], Op::Sum);
+            (first, comm.barrier(), comm.bcast(&mut [0u8], 0))
+        });
+        for (first, second, third) in results.unwrap() {
+            failure(first);
+            failure(second);
+            failure(third);
+        }
     }
 }
 
