@@ -7,7 +7,8 @@
 //! [`exscan`](Comm::exscan) and [`barrier`](Comm::barrier); where ranks have parts, also with parts of
 //! unequal lengths, as [`gatherv`](Comm::gatherv). The agent of the rank's node moves the data: over
 //! multicast trees in the switches, and over TCP, by a plan that it picks or that is forced
-//! ([`set_plan`](Comm::set_plan)).
+//! ([`set_plan`](Comm::set_plan)). The ranks of a group that is on one node move it themselves, in memory that they share, if they
+//! wait for it.
 //!
 //! [`start`](Comm::start) has all of them for those who do not want to wait: many may be under way, and each is
 //! waited for, asked, or awaited ([`Pending`]). [`split`](Comm::split), [`dup`](Comm::dup) and
@@ -33,7 +34,7 @@
 //! no daemons ([`launch`], [`embedded`]).
 //!
 //! What every rank must do alike: call the same operations in the same order, with the same type,
-//! number of elements, root, [`Op`] and plan. A rank that does not, that dies or that does not come in time
+//! number of elements, root, [`Op`] and plan, and all start a call or all wait in it. A rank that does not, that dies or that does not come in time
 //! makes the call fail at all that need it, with an [`Error`] that names it, and every later call at every
 //! rank; nothing waits for ever. A rank may return from a call before the others have: only
 //! [`barrier`](Comm::barrier) tells that all have come.

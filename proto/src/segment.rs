@@ -1,5 +1,5 @@
-//! The segment of a group whose ranks are all on one node: memory that they share, in which they carry out calls themselves
-//! (as Open MPI's coll/sm does). Their agent makes it, and reads little of it: how far ranks have come.
+//! The shared segment of a group whose ranks are all on one node: memory in which they carry out calls themselves (as Open MPI's
+//! coll/sm does). Their agent makes it, and reads little of it: how far ranks have come.
 //!
 //! What a rank has for others it publishes in a ring of slots, in publications that all ranks number alike. It
 //! writes a slot anew once all ranks have released what was there. There are two rings, which are numbered apart: for what ranks
