@@ -55,6 +55,8 @@ use unicast::UnicastRoutes;
 
 /// LLDP intervals after which the neighbourhood of a switch that has connected counts as discovered.
 const DISCOVERY_INTERVALS: u32 = 4;
+/// How often in an LLDP interval a connection says that all that its switch has handed in is told.
+const CAUGHT_UP_PER_INTERVAL: u32 = 4;
 
 /// The fabric's knowledge and what is derived from it.
 pub(crate) struct Network {
@@ -131,7 +133,8 @@ impl Network {
             },
             generation: self.config.generation,
         };
-        ConnectionContext { channel, generation, telemetry: self.telemetry.clone() }
+        let caught_up_interval = self.config.lldp_interval / CAUGHT_UP_PER_INTERVAL;
+        ConnectionContext { channel, generation, caught_up_interval, telemetry: self.telemetry.clone() }
     }
 
     /// Takes what a switch tells.
@@ -161,6 +164,7 @@ impl Network {
                 self.port_down(now, Port { switch, number });
             }
             Event::PacketIn(number, frame) => self.packet_in(now, Port { switch, number }, &frame),
+            Event::CaughtUp => self.discovery.handle(now, Input::CaughtUp(switch)),
             Event::Answered(version, refusals) => self.answered(now, switch, version, refusals),
             Event::Down => {
                 self.switches.disconnect(switch);
