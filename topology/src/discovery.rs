@@ -491,11 +491,15 @@ impl Discovery {
     /// Age is counted in announcements, not in time: if this program was not run for a while, nothing has
     /// been missed.
     fn tick(&mut self) {
-        self.vocal.clear();
-        let heard_out = std::mem::take(&mut self.heard_out);
+        let (vocal, heard_out) = (std::mem::take(&mut self.vocal), std::mem::take(&mut self.heard_out));
+        let waiting = &vocal - &heard_out;
         let mut silent = Vec::new();
         let mut due = Vec::new();
         for (port, entry) in &mut self.ports {
+            // What was announced before is not yet heard there: more would only wait with it, and make it old.
+            if entry.concerns(*port, &waiting) {
+                continue;
+            }
             if entry.ends_interval(*port) {
                 due.push(*port);
             } else {

@@ -13,6 +13,11 @@ pub(super) fn is_mute(heard_out: &BTreeSet<DatapathId>, port: Port, entry: &Entr
 }
 
 impl Entry {
+    /// Whether one of these is the port's switch, or the one that it should hear.
+    pub(super) fn concerns(&self, port: Port, switches: &BTreeSet<DatapathId>) -> bool {
+        switches.contains(&port.switch) || self.peer().is_some_and(|peer| switches.contains(&peer))
+    }
+
     /// The switch that is the port's neighbour.
     fn peer(&self) -> Option<DatapathId> {
         match self.neighbour {

@@ -238,15 +238,25 @@ fn nothing_is_missed_at_a_switch_of_which_frames_still_wait_and_all_that_is_sile
     world.settle();
     let at = world.truth.host("h1").unwrap();
     let other = world.truth.hosts().find(|(name, port)| *name != "h1" && port.switch == at.switch).unwrap();
-    let (other, place) = (other.0.to_owned(), other.1);
+    let (other, place, mut announced) = (other.0.to_owned(), other.1, Vec::new());
+    let uplink = world
+        .truth
+        .neighbours(at.switch)
+        .map(|(number, _)| Port { switch: at.switch, number })
+        .next()
+        .unwrap();
     for _ in 0..2 * MISSED {
         world.interval();
         world.flying.clear();
         // Some of what this switch has handed in is heard, and the rest waits.
         let frame = world.says("h1");
         world.input(Input::Received(at, &frame));
+        announced.push(world.announced[&uplink].clone());
     }
     assert_eq!(*world.discovery.graph(), world.truth);
+    // Nor is it made to hand in more.
+    announced.dedup();
+    assert_eq!(announced.len(), 1);
     for _ in 0..=MISSED {
         world.interval();
         world.flying.retain(|(port, _)| *port != place);

@@ -56,7 +56,10 @@ use unicast::UnicastRoutes;
 /// LLDP intervals after which the neighbourhood of a switch that has connected counts as discovered.
 const DISCOVERY_INTERVALS: u32 = 4;
 /// How often in an LLDP interval a connection says that all that its switch has handed in is told.
-const CAUGHT_UP_PER_INTERVAL: u32 = 4;
+const CAUGHT_UP_PER_INTERVAL: u32 = 8;
+
+/// Nodes lost at once of which each is named in the log.
+const LOST_BY_NAME: usize = 16;
 
 /// The fabric's knowledge and what is derived from it.
 pub(crate) struct Network {
@@ -327,14 +330,15 @@ impl Network {
     }
 
     fn drain_discovery(&mut self, now: Time) -> Option<Time> {
-        loop {
+        let mut lost: Vec<(String, Port)> = Vec::new();
+        let deadline = loop {
             let output = match self.discovery.poll(now) {
                 Poll::Output(Output::Announce(port, frame)) => {
                     self.send(port, frame);
                     continue;
                 }
                 Poll::Output(output) => output,
-                Poll::Idle(deadline) => return deadline,
+                Poll::Idle(deadline) => break deadline,
             };
             match output {
                 Output::Announce(..) => {}
@@ -369,11 +373,34 @@ impl Network {
                     self.changes.nodes.insert(node);
                 }
                 Output::NodeLost(node, port) => {
-                    warn!(node, "node no longer at {}", self.port_name(port));
+                    lost.push((node.clone(), port));
                     if let Some(carrier) = &mut self.carrier {
                         carrier.edges.touch(port);
                     }
                     self.changes.nodes.insert(node);
+                }
+            }
+        };
+        self.tell_lost(&lost);
+        deadline
+    }
+
+    /// Of many nodes that are lost at once, one line says how many.
+    fn tell_lost(&self, lost: &[(String, Port)]) {
+        match lost {
+            [] => {}
+            [(node, port), .., _] if lost.len() > LOST_BY_NAME => {
+                warn!(
+                    node,
+                    nodes = lost.len(),
+                    "{} nodes no longer at their ports, this one at {}",
+                    lost.len(),
+                    self.port_name(*port)
+                );
+            }
+            few => {
+                for (node, port) in few {
+                    warn!(node, "node no longer at {}", self.port_name(*port));
                 }
             }
         }
