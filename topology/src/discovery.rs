@@ -446,16 +446,19 @@ impl Discovery {
 
     /// Warns if the node heard at a port is not located there though it is registered.
     fn check_node(&mut self, port: Port) {
-        let Some(Announcement::Node { name, mac }) = self.ports.get(&port).and_then(|e| e.neighbour.clone())
-        else {
+        let neighbour = self.ports.get(&port).and_then(|entry| entry.neighbour.as_ref());
+        let Some(Announcement::Node { name, mac }) = neighbour else { return };
+        let at = self.graph.host(name);
+        // The usual case: it is where it is only as long as its address fits.
+        if at == Some(port) {
             return;
-        };
-        match (self.registered.get(&name), self.graph.host(&name)) {
-            (Some(Registered { mac: registered, .. }), _) if *registered != mac => {
-                let registered = *registered;
-                self.warn(port, Cause::WrongAddress { name, heard: mac, registered });
+        }
+        let (name, heard) = (name.clone(), *mac);
+        match (self.registered.get(&name).map(|node| node.mac), at) {
+            (Some(registered), _) if registered != heard => {
+                self.warn(port, Cause::WrongAddress { name, heard, registered });
             }
-            (_, Some(at)) if at != port => self.warn(port, Cause::NodeElsewhere { name, at }),
+            (_, Some(at)) => self.warn(port, Cause::NodeElsewhere { name, at }),
             _ => {}
         }
     }

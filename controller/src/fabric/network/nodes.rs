@@ -76,6 +76,11 @@ impl Nodes {
         true
     }
 
+    /// Whether all are in the segment of untagged frames.
+    pub(crate) fn are_untagged(&self) -> bool {
+        self.vlans.is_empty()
+    }
+
     /// The segment that a node is in.
     pub(crate) fn vlan(&self, name: &str) -> Vlan {
         self.vlans.get(name).copied().unwrap_or_default()
