@@ -25,6 +25,8 @@ pub(crate) struct Fabric {
     /// Ports that are down.
     down: Mutex<BTreeSet<(usize, u32)>>,
     origin: Instant,
+    /// The last description of a group that an agent was told, and which group that is: its number and epoch.
+    pub(crate) described: Mutex<Option<(Vec<u8>, (u64, u32))>>,
     pub(crate) counts: Counts,
     /// Something was counted.
     pub(crate) counted: Notify,
@@ -74,6 +76,7 @@ impl Fabric {
             up,
             down: Mutex::default(),
             origin: Instant::now(),
+            described: Mutex::default(),
             counts: Counts::default(),
             counted: Notify::new(),
         };

@@ -39,6 +39,8 @@ pub(crate) enum Event {
     PortChanged(PortInfo),
     PortGone(u32),
     PacketIn(u32, Vec<u8>),
+    /// Nothing more is there to be read: all that it has sent is told.
+    CaughtUp,
     Answered(u64, Refusals),
     Down,
 }
@@ -86,6 +88,8 @@ pub(crate) struct ConnectionContext {
     pub(crate) channel: ChannelConfig,
     /// As which generation this controller leads; none while it stands by.
     pub(crate) generation: watch::Receiver<Option<u64>>,
+    /// The least time between two [`Event::CaughtUp`].
+    pub(crate) caught_up_interval: Duration,
     pub(crate) telemetry: Arc<Telemetry>,
 }
 
@@ -97,7 +101,7 @@ pub(crate) async fn run(
     connection_context: ConnectionContext,
 ) {
     let clock = Clock::start();
-    let ConnectionContext { mut channel, mut generation, telemetry } = connection_context;
+    let ConnectionContext { mut channel, mut generation, caught_up_interval, telemetry } = connection_context;
     channel.generation = *generation.borrow_and_update();
     let certified = taken.client.identity.map(|identity| identity.datapaths).unwrap_or_default();
     channel.admission.bound = certified.into_iter().map(DatapathId).collect();
@@ -114,6 +118,8 @@ pub(crate) async fn run(
         handle: Some(Handle { updates: updates.clone(), packets: packets_in }),
         switch: None,
         updating: None,
+        caught_up_interval,
+        caught_up_next: clock.now(),
         generation,
         telemetry,
         events,
@@ -128,6 +134,15 @@ async fn write(writer: &mut (impl AsyncWriteExt + Unpin), bytes: &[u8]) -> std::
         return Ok(0);
     }
     writer.write(bytes).await
+}
+
+/// How many bytes were read, unless there will be no more.
+fn some(read: std::io::Result<usize>) -> Result<usize, String> {
+    match read {
+        Ok(0) => Err("it hung up".to_owned()),
+        Ok(read) => Ok(read),
+        Err(error) => Err(error.to_string()),
+    }
 }
 
 struct Driver {
@@ -145,6 +160,9 @@ struct Driver {
     switch: Option<(DatapathId, String)>,
     /// The last update without an answer, and since when one has been missing.
     updating: Option<(u64, Time)>,
+    caught_up_interval: Duration,
+    /// When the network is to be told next that all is read.
+    caught_up_next: Time,
     generation: watch::Receiver<Option<u64>>,
     telemetry: Arc<Telemetry>,
     events: mpsc::Sender<FromSwitch>,
@@ -190,13 +208,12 @@ impl Driver {
                 () = self.clock.wait(deadline) => Woken::Deadline,
             };
             match woken {
-                Woken::Read(Ok(0)) => break "it hung up".to_owned(),
-                Woken::Read(Ok(read)) => {
-                    if let Err(why) = self.read(&buffer[..read]).await {
+                Woken::Read(read) => {
+                    if let Err(why) = self.take(read, &mut reader, &mut buffer).await {
                         break why;
                     }
                 }
-                Woken::Read(Err(error)) | Woken::Wrote(Err(error)) => break error.to_string(),
+                Woken::Wrote(Err(error)) => break error.to_string(),
                 Woken::Wrote(Ok(wrote)) => {
                     self.waiting.drain(..wrote);
                     self.unflushed = wrote > 0;
@@ -233,6 +250,33 @@ impl Driver {
                 self.tell(Event::Down).await;
             }
             None => warn!(peer = %self.peer, "switch at {} turned away: {why}", self.peer),
+        }
+    }
+
+    /// Takes what was read, and more if it is there when the network is to be told that nothing is.
+    async fn take(
+        &mut self,
+        read: std::io::Result<usize>,
+        reader: &mut (impl AsyncReadExt + Unpin),
+        buffer: &mut [u8],
+    ) -> Result<(), String> {
+        self.read(&buffer[..some(read)?]).await?;
+        let now = self.clock.now();
+        if now < self.caught_up_next {
+            return Ok(());
+        }
+        let more = tokio::select! {
+            biased;
+            read = reader.read(buffer) => Some(read),
+            () = core::future::ready(()) => None,
+        };
+        match more {
+            Some(read) => self.read(&buffer[..some(read)?]).await,
+            None => {
+                self.caught_up_next = now + self.caught_up_interval;
+                self.tell(Event::CaughtUp).await;
+                Ok(())
+            }
         }
     }
 
