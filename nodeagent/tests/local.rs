@@ -14,7 +14,7 @@ use cool_proto::local::{
     watched::{Differs, Overdue, Through, What},
 };
 use cool_proto::region::Region;
-use cool_proto::segment::Segment;
+use cool_proto::segment::{Ring, Segment};
 use cool_proto::socket::{self, Receiver, Sender, SocketError};
 use std::collections::VecDeque;
 use std::io::{Read, Write};
@@ -407,11 +407,11 @@ async fn ranks_of_a_group_on_one_node_share_a_segment_and_others_have_none() {
     let node = Node::start().await;
     node.group_of(1, &["h1"; 3]).await;
     let ranks: Vec<SharingRank> = (0..3).map(|rank| SharingRank::attach(&node, 1, rank)).collect();
-    ranks[0].segment().rank(0).write(0, 0, b"hello").unwrap();
-    ranks[0].segment().rank(0).publish(1);
+    ranks[0].segment().rank(0).write((Ring::Given, 0), 0, b"hello").unwrap();
+    ranks[0].segment().rank(0).publish(Ring::Given, 1);
     let mut bytes = [0; 5];
-    ranks[2].segment().rank(0).read(0, 0, &mut bytes).unwrap();
-    assert_eq!((&bytes, ranks[2].segment().rank(0).published()), (b"hello", 1));
+    ranks[2].segment().rank(0).read((Ring::Given, 0), 0, &mut bytes).unwrap();
+    assert_eq!((&bytes, ranks[2].segment().rank(0).published(Ring::Given)), (b"hello", 1));
     assert!(!ranks[0].segment().is_declined() && !ranks[0].segment().has_failed());
 
     node.group_of(2, &["h1"]).await;
@@ -461,7 +461,7 @@ async fn a_rank_whose_process_ends_wakes_those_who_wait_for_it() {
     node.group_of(1, &["h1"; 3]).await;
     let [mut a, b, mut c] = [0, 1, 2].map(|rank| SharingRank::attach(&node, 1, rank));
     // It was through two calls, and in the third.
-    b.segment().rank(1).enter(3);
+    b.segment().rank(1).enter(2, 7, "barrier").unwrap();
     b.segment().rank(1).leave(2);
     a.watch(barrier(5, 2));
     drop(b);

@@ -15,6 +15,9 @@ use tokio::sync::{Notify, mpsc};
 /// Messages that may wait for a switch's socket; more are lost as packets are.
 pub(crate) const QUEUE: usize = 1 << 14;
 
+/// A description of a group, and which group that is: its number and epoch.
+pub(crate) type DescribedGroup = (Vec<u8>, (u64, u32));
+
 /// The played network.
 pub(crate) struct Fabric {
     pub(crate) plan: Plan,
@@ -25,8 +28,8 @@ pub(crate) struct Fabric {
     /// Ports that are down.
     down: Mutex<BTreeSet<(usize, u32)>>,
     origin: Instant,
-    /// The last description of a group that an agent was told, and which group that is: its number and epoch.
-    pub(crate) described: Mutex<Option<(Vec<u8>, (u64, u32))>>,
+    /// The last description of a group that an agent was told.
+    pub(crate) described: Mutex<Option<DescribedGroup>>,
     pub(crate) counts: Counts,
     /// Something was counted.
     pub(crate) counted: Notify,
