@@ -147,7 +147,6 @@ impl Drawn {
         let (call, mut waits) = (calls.describe(&checked), Patient(&segment));
         assert!(calls.enter(number as u64, &call, &mut waits).unwrap());
         calls.carry_out(number as u64, &call, &mut checked.buffers(), &mut waits).unwrap();
-        drop(checked);
         data.truncate(expected);
         data
     }
