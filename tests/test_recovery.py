@@ -100,9 +100,9 @@ def test_k_means_survives_all_of_them(make_bed, tmp_path):
     wait_for(bed.whole, "the network is whole")
     chance = random.Random(5)
     data = str(tmp_path / "points.npy")
-    # Points without structure move nearly all centroids for long, so each iteration takes a second by what it sends.
-    write_npy(data, [[chance.random() for _ in range(64)] for _ in range(30000)])
-    arguments = [os.path.join(bed.bin_dir, "cool-kmeans"), data, "--clusters", "2000", "--iterations", "60", "--seed", "3", "--centroids"]
+    # Of points without structure, many to a cluster, nearly all centroids move for long, so iterations take half a second by what they send.
+    write_npy(data, [[chance.random() for _ in range(64)] for _ in range(60000)])
+    arguments = [os.path.join(bed.bin_dir, "cool-kmeans"), data, "--clusters", "400", "--iterations", "100", "--seed", "3", "--centroids"]
     alone, together = str(tmp_path / "alone.npy"), str(tmp_path / "together.npy")
     succeed(bed, *arguments, alone, "--alone")
     job = subprocess.Popen(["cool", "run", "-n", "8", "--", *arguments, together], env=bed.environment(), stdout=subprocess.PIPE,
