@@ -40,6 +40,9 @@ pub(crate) struct Counts {
     /// Flows and groups that switches hold.
     pub(crate) flows: AtomicU64,
     pub(crate) groups: AtomicU64,
+    /// Those of these groups that are parts of trees. The others are for fast failover: they follow links, and those of before
+    /// stay while the controller still retains what it has found in switches.
+    pub(crate) trees: AtomicU64,
     /// Changes of flows and groups that were sent, and when the last one was, in nanoseconds.
     pub(crate) changes: AtomicU64,
     last_change: AtomicU64,
@@ -206,10 +209,11 @@ impl Counts {
     pub(crate) fn text(&self) -> String {
         let get = |count: &AtomicU64| count.load(Ordering::Relaxed);
         format!(
-            "{} switches, {} flows, {} groups in {} changes; {} agents joined, {} ranks enlisted, {} refused; {} messages lost",
+            "{} switches, {} flows, {} groups, {} of trees, in {} changes; {} agents joined, {} ranks enlisted, {} refused; {} messages lost",
             get(&self.up),
             get(&self.flows),
             get(&self.groups),
+            get(&self.trees),
             get(&self.changes),
             get(&self.joined),
             get(&self.enlisted),
