@@ -25,11 +25,18 @@ pub(crate) struct Fabric {
     /// Ports that are down.
     down: Mutex<BTreeSet<(usize, u32)>>,
     origin: Instant,
-    /// The last description of a group that an agent was told, and which group that is: its number and epoch.
-    pub(crate) described: Mutex<Option<(Vec<u8>, (u64, u32))>>,
+    /// The last description of a group that an agent was told.
+    pub(crate) described: Mutex<Option<Described>>,
     pub(crate) counts: Counts,
     /// Something was counted.
     pub(crate) counted: Notify,
+}
+
+/// A description of a group, and which group that is.
+pub(crate) struct Described {
+    pub(crate) bytes: Vec<u8>,
+    pub(crate) group: u64,
+    pub(crate) epoch: u32,
 }
 
 /// What has happened.
