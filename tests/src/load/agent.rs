@@ -1,6 +1,6 @@
 //! A played agent: joins, announces its node by LLDP, and takes part in groups.
 
-use crate::fabric::{Fabric, ip, lock, mac};
+use crate::fabric::{Described, Fabric, ip, lock, mac};
 use cool_proto::control::controller_client::ControllerClient;
 use cool_proto::control::{
     Acknowledged, AgentMessage, ControllerMessage, Description, Enlist, GroupReady, RanksLeft, Register,
@@ -121,18 +121,16 @@ async fn hear(
     fabric.counted.notify_waiters();
 }
 
-/// Which group is described. All its agents are told the same bytes: they are read once, since what thousands of machines do beside each other
-/// would take this one the time that the controller needs.
+/// Which group is described, and its epoch. All its agents are told the same bytes: they are read once, since what thousands of
+/// machines do beside each other would take this one the time that the controller needs.
 fn described(fabric: &Fabric, bytes: &[u8]) -> Result<(u64, u32), String> {
     let mut last = lock(&fabric.described);
-    if let Some((told, group)) = &*last
-        && **told == *bytes
-    {
-        return Ok(*group);
+    if let Some(Described { group, epoch, .. }) = last.as_ref().filter(|last| last.bytes == bytes) {
+        return Ok((*group, *epoch));
     }
     match Description::decode(bytes) {
         Ok(Description { group: Some(group), .. }) => {
-            *last = Some((bytes.to_vec(), (group.id, group.epoch)));
+            *last = Some(Described { bytes: bytes.to_vec(), group: group.id, epoch: group.epoch });
             Ok((group.id, group.epoch))
         }
         Ok(_) => Err("a description without a group".to_owned()),

@@ -15,9 +15,6 @@ use tokio::sync::{Notify, mpsc};
 /// Messages that may wait for a switch's socket; more are lost as packets are.
 pub(crate) const QUEUE: usize = 1 << 14;
 
-/// A description of a group, and which group that is: its number and epoch.
-pub(crate) type DescribedGroup = (Vec<u8>, (u64, u32));
-
 /// The played network.
 pub(crate) struct Fabric {
     pub(crate) plan: Plan,
@@ -29,10 +26,17 @@ pub(crate) struct Fabric {
     down: Mutex<BTreeSet<(usize, u32)>>,
     origin: Instant,
     /// The last description of a group that an agent was told.
-    pub(crate) described: Mutex<Option<DescribedGroup>>,
+    pub(crate) described: Mutex<Option<Described>>,
     pub(crate) counts: Counts,
     /// Something was counted.
     pub(crate) counted: Notify,
+}
+
+/// A description of a group, and which group that is.
+pub(crate) struct Described {
+    pub(crate) bytes: Vec<u8>,
+    pub(crate) group: u64,
+    pub(crate) epoch: u32,
 }
 
 /// What has happened.
@@ -43,6 +47,9 @@ pub(crate) struct Counts {
     /// Flows and groups that switches hold.
     pub(crate) flows: AtomicU64,
     pub(crate) groups: AtomicU64,
+    /// Those of these groups that are parts of trees. The others are for fast failover: they follow links, and those of before
+    /// stay while the controller still retains what it has found in switches.
+    pub(crate) trees: AtomicU64,
     /// Changes of flows and groups that were sent, and when the last one was, in nanoseconds.
     pub(crate) changes: AtomicU64,
     last_change: AtomicU64,
@@ -209,10 +216,11 @@ impl Counts {
     pub(crate) fn text(&self) -> String {
         let get = |count: &AtomicU64| count.load(Ordering::Relaxed);
         format!(
-            "{} switches, {} flows, {} groups in {} changes; {} agents joined, {} ranks enlisted, {} refused; {} messages lost",
+            "{} switches, {} flows, {} groups, {} of trees, in {} changes; {} agents joined, {} ranks enlisted, {} refused; {} messages lost",
             get(&self.up),
             get(&self.flows),
             get(&self.groups),
+            get(&self.trees),
             get(&self.changes),
             get(&self.joined),
             get(&self.enlisted),

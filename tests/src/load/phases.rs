@@ -162,8 +162,6 @@ impl Stage {
     /// Groups come and go, some at a time; then switches hold what they held before, and the controller knows of no
     /// more groups than before.
     async fn cycles(&self, agents: &[Outbox], grpc: SocketAddr, load: &Load) -> Result<(), String> {
-        let held =
-            |counts: &Counts| (counts.flows.load(Ordering::Relaxed), counts.groups.load(Ordering::Relaxed));
         let before = held(&self.fabric.counts);
         for first in (0..load.cycles).step_by(AT_ONCE) {
             let count = AT_ONCE.min(load.cycles - first);
@@ -184,8 +182,6 @@ impl Stage {
     /// A rank on every host: a group of all of them is made, and goes again.
     async fn world(&self, agents: &[Outbox], pid: u32, report: &mut Report) -> Result<(), String> {
         let counts = &self.fabric.counts;
-        let held =
-            |counts: &Counts| (counts.flows.load(Ordering::Relaxed), counts.groups.load(Ordering::Relaxed));
         let (before, cpu, told) = (held(counts), cpu_seconds(pid)?, counts.told.load(Ordering::Relaxed));
         let all = counts.enlisted.load(Ordering::Relaxed) + agents.len() as u64;
         let asked = Instant::now();
@@ -322,6 +318,11 @@ pub(crate) async fn packets(plan: Plan, openflow: SocketAddr, pid: Option<u32>) 
     }
     stage.check()?;
     Ok(report)
+}
+
+/// What switches hold of groups: all flows, and entries of trees.
+fn held(counts: &Counts) -> (u64, u64) {
+    (counts.flows.load(Ordering::Relaxed), counts.trees.load(Ordering::Relaxed))
 }
 
 fn seconds(since: Instant) -> Value {

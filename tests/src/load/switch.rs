@@ -125,12 +125,17 @@ impl Switch {
     }
 
     fn group(&mut self, group: GroupMod) {
-        let before = self.groups.len();
-        match group.command {
-            GroupCommand::DELETE => drop(self.groups.remove(&group.group.0)),
-            _ => drop(self.groups.insert(group.group.0, group)),
-        }
-        count(&self.fabric.counts.groups, before, self.groups.len());
+        let number = group.group.0;
+        let now = (group.command != GroupCommand::DELETE).then_some(group.kind);
+        let before = match now {
+            Some(_) => self.groups.insert(number, group),
+            None => self.groups.remove(&number),
+        };
+        let is_tree = |kind: GroupType| usize::from(kind == GroupType::ALL);
+        let before = before.map(|group| group.kind);
+        let counts = &self.fabric.counts;
+        count(&counts.groups, before.iter().len(), now.iter().len());
+        count(&counts.trees, before.map_or(0, is_tree), now.map_or(0, is_tree));
         self.fabric.note_change();
     }
 
