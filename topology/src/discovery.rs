@@ -7,7 +7,7 @@
 //! address. A port has one neighbour at a time: what else it hears is reported, not believed.
 //!
 //! A switch that says nothing may be cut off from here, and well forward without its controller: nothing that only it could tell is
-//! missed. Nor is what waits to be heard: while this program has more to read than it gets to, it cannot tell who is silent. When its session ends, it keeps its place for a grace time. If it is really gone, its neighbours' ports go down and its links with them, and one without links
+//! missed. When its session ends, it keeps its place for a grace time. If it is really gone, its neighbours' ports go down and its links with them, and one without links
 //! is lost after three intervals. While no switch has a session, this machine is itself cut off, and none is lost.
 //!
 //! An announcement is believed only if it is genuine and fresh: a switch's must be one of the last few that
@@ -53,8 +53,6 @@ pub enum Input<'a> {
     PortDown(Port),
     /// A port has heard a frame.
     Received(Port, &'a [u8]),
-    /// All that a switch had handed in by a moment ago has been told here.
-    CaughtUp(DatapathId),
     /// A node is registered with this name and address, and proves its announcements with this key.
     NodeRegistered(&'a str, MacAddr, &'a Key),
     /// A node is registered no more.
@@ -226,8 +224,6 @@ pub struct Discovery {
     gone: BTreeMap<DatapathId, u32>,
     /// Switches that have handed in a frame in this interval.
     vocal: BTreeSet<DatapathId>,
-    /// Those of which all was heard after that.
-    heard_out: BTreeSet<DatapathId>,
     registered: BTreeMap<String, Registered>,
     /// The ports whose neighbour has this name.
     heard: BTreeMap<String, BTreeSet<Port>>,
@@ -252,7 +248,6 @@ impl Discovery {
             ports: BTreeMap::new(),
             gone: BTreeMap::new(),
             vocal: BTreeSet::new(),
-            heard_out: BTreeSet::new(),
             registered: BTreeMap::new(),
             heard: BTreeMap::new(),
             graph: Graph::default(),
@@ -446,19 +441,16 @@ impl Discovery {
 
     /// Warns if the node heard at a port is not located there though it is registered.
     fn check_node(&mut self, port: Port) {
-        let neighbour = self.ports.get(&port).and_then(|entry| entry.neighbour.as_ref());
-        let Some(Announcement::Node { name, mac }) = neighbour else { return };
-        let at = self.graph.host(name);
-        // The usual case: it is where it is only as long as its address fits.
-        if at == Some(port) {
+        let Some(Announcement::Node { name, mac }) = self.ports.get(&port).and_then(|e| e.neighbour.clone())
+        else {
             return;
-        }
-        let (name, heard) = (name.clone(), *mac);
-        match (self.registered.get(&name).map(|node| node.mac), at) {
-            (Some(registered), _) if registered != heard => {
-                self.warn(port, Cause::WrongAddress { name, heard, registered });
+        };
+        match (self.registered.get(&name), self.graph.host(&name)) {
+            (Some(Registered { mac: registered, .. }), _) if *registered != mac => {
+                let registered = *registered;
+                self.warn(port, Cause::WrongAddress { name, heard: mac, registered });
             }
-            (_, Some(at)) => self.warn(port, Cause::NodeElsewhere { name, at }),
+            (_, Some(at)) if at != port => self.warn(port, Cause::NodeElsewhere { name, at }),
             _ => {}
         }
     }
@@ -494,15 +486,10 @@ impl Discovery {
     /// Age is counted in announcements, not in time: if this program was not run for a while, nothing has
     /// been missed.
     fn tick(&mut self) {
-        let (vocal, heard_out) = (std::mem::take(&mut self.vocal), std::mem::take(&mut self.heard_out));
-        let waiting = &vocal - &heard_out;
+        let vocal = std::mem::take(&mut self.vocal);
         let mut silent = Vec::new();
         let mut due = Vec::new();
         for (port, entry) in &mut self.ports {
-            // What was announced before is not yet heard there: more would only wait with it, and make it old.
-            if entry.concerns(*port, &waiting) {
-                continue;
-            }
             if entry.ends_interval(*port) {
                 due.push(*port);
             } else {
@@ -510,7 +497,7 @@ impl Discovery {
                 self.number += 1;
                 entry.sent.note(self.number);
             }
-            if entry.neighbour.is_some() && !sessions::is_mute(&heard_out, *port, entry) {
+            if entry.neighbour.is_some() && !sessions::is_mute(&vocal, *port, entry) {
                 entry.missed += 1;
                 if entry.missed > MISSED {
                     silent.push(*port);
@@ -555,10 +542,6 @@ impl Machine for Discovery {
             Input::PortUp(port, mac) => self.port_up(port, mac),
             Input::PortDown(port) => self.port_down(port),
             Input::Received(port, frame) => self.heard(port, frame),
-            Input::CaughtUp(switch) if self.vocal.contains(&switch) => {
-                self.heard_out.insert(switch);
-            }
-            Input::CaughtUp(_) => {}
             Input::NodeRegistered(name, mac, key) => {
                 let before = self.registered.get(name).filter(|node| node.key == *key);
                 let last = before.map_or(0, |node| node.last);

@@ -1,4 +1,4 @@
-//! Switches that say nothing, or have not been heard out: what only they could tell is not missed, and how long they stay without a session.
+//! Switches that say nothing: what only they could tell is not missed, and how long they stay without a session.
 
 use super::{Discovery, Entry, MISSED};
 use crate::lldp::Announcement;
@@ -6,18 +6,12 @@ use crate::{DatapathId, Port};
 use std::collections::BTreeSet;
 
 /// Whether what a port missed in an interval tells nothing: its switch, or the one that it should hear, has handed in no frame at
-/// all, or what it has handed in still waits: it is none of these that were heard out. It may be cut off from here, which sessions
-/// show only later, or this program is behind.
-pub(super) fn is_mute(heard_out: &BTreeSet<DatapathId>, port: Port, entry: &Entry) -> bool {
-    !heard_out.contains(&port.switch) || entry.peer().is_some_and(|peer| !heard_out.contains(&peer))
+/// all of these `vocal` ones. It may be cut off from here, which sessions show only later.
+pub(super) fn is_mute(vocal: &BTreeSet<DatapathId>, port: Port, entry: &Entry) -> bool {
+    !vocal.contains(&port.switch) || entry.peer().is_some_and(|peer| !vocal.contains(&peer))
 }
 
 impl Entry {
-    /// Whether one of these is the port's switch, or the one that it should hear.
-    pub(super) fn concerns(&self, port: Port, switches: &BTreeSet<DatapathId>) -> bool {
-        switches.contains(&port.switch) || self.peer().is_some_and(|peer| switches.contains(&peer))
-    }
-
     /// The switch that is the port's neighbour.
     fn peer(&self) -> Option<DatapathId> {
         match self.neighbour {

@@ -55,11 +55,6 @@ use unicast::UnicastRoutes;
 
 /// LLDP intervals after which the neighbourhood of a switch that has connected counts as discovered.
 const DISCOVERY_INTERVALS: u32 = 4;
-/// How often in an LLDP interval a connection says that all that its switch has handed in is told.
-const CAUGHT_UP_PER_INTERVAL: u32 = 8;
-
-/// Nodes lost at once of which each is named in the log.
-const LOST_BY_NAME: usize = 16;
 
 /// The fabric's knowledge and what is derived from it.
 pub(crate) struct Network {
@@ -136,8 +131,7 @@ impl Network {
             },
             generation: self.config.generation,
         };
-        let caught_up_interval = self.config.lldp_interval / CAUGHT_UP_PER_INTERVAL;
-        ConnectionContext { channel, generation, caught_up_interval, telemetry: self.telemetry.clone() }
+        ConnectionContext { channel, generation, telemetry: self.telemetry.clone() }
     }
 
     /// Takes what a switch tells.
@@ -167,7 +161,6 @@ impl Network {
                 self.port_down(now, Port { switch, number });
             }
             Event::PacketIn(number, frame) => self.packet_in(now, Port { switch, number }, &frame),
-            Event::CaughtUp => self.discovery.handle(now, Input::CaughtUp(switch)),
             Event::Answered(version, refusals) => self.answered(now, switch, version, refusals),
             Event::Down => {
                 self.switches.disconnect(switch);
@@ -330,15 +323,14 @@ impl Network {
     }
 
     fn drain_discovery(&mut self, now: Time) -> Option<Time> {
-        let mut lost: Vec<(String, Port)> = Vec::new();
-        let deadline = loop {
+        loop {
             let output = match self.discovery.poll(now) {
                 Poll::Output(Output::Announce(port, frame)) => {
                     self.send(port, frame);
                     continue;
                 }
                 Poll::Output(output) => output,
-                Poll::Idle(deadline) => break deadline,
+                Poll::Idle(deadline) => return deadline,
             };
             match output {
                 Output::Announce(..) => {}
@@ -373,34 +365,11 @@ impl Network {
                     self.changes.nodes.insert(node);
                 }
                 Output::NodeLost(node, port) => {
-                    lost.push((node.clone(), port));
+                    warn!(node, "node no longer at {}", self.port_name(port));
                     if let Some(carrier) = &mut self.carrier {
                         carrier.edges.touch(port);
                     }
                     self.changes.nodes.insert(node);
-                }
-            }
-        };
-        self.tell_lost(&lost);
-        deadline
-    }
-
-    /// Of many nodes that are lost at once, one line says how many.
-    fn tell_lost(&self, lost: &[(String, Port)]) {
-        match lost {
-            [] => {}
-            [(node, port), .., _] if lost.len() > LOST_BY_NAME => {
-                warn!(
-                    node,
-                    nodes = lost.len(),
-                    "{} nodes no longer at their ports, this one at {}",
-                    lost.len(),
-                    self.port_name(*port)
-                );
-            }
-            few => {
-                for (node, port) in few {
-                    warn!(node, "node no longer at {}", self.port_name(*port));
                 }
             }
         }

@@ -39,8 +39,6 @@ pub(crate) enum Event {
     PortChanged(PortInfo),
     PortGone(u32),
     PacketIn(u32, Vec<u8>),
-    /// Nothing more is there to be read: all that it has sent is told.
-    CaughtUp,
     Answered(u64, Refusals),
     Down,
 }
@@ -88,8 +86,6 @@ pub(crate) struct ConnectionContext {
     pub(crate) channel: ChannelConfig,
     /// As which generation this controller leads; none while it stands by.
     pub(crate) generation: watch::Receiver<Option<u64>>,
-    /// The least time between two [`Event::CaughtUp`].
-    pub(crate) caught_up_interval: Duration,
     pub(crate) telemetry: Arc<Telemetry>,
 }
 
@@ -101,7 +97,7 @@ pub(crate) async fn run(
     connection_context: ConnectionContext,
 ) {
     let clock = Clock::start();
-    let ConnectionContext { mut channel, mut generation, caught_up_interval, telemetry } = connection_context;
+    let ConnectionContext { mut channel, mut generation, telemetry } = connection_context;
     channel.generation = *generation.borrow_and_update();
     let certified = taken.client.identity.map(|identity| identity.datapaths).unwrap_or_default();
     channel.admission.bound = certified.into_iter().map(DatapathId).collect();
@@ -118,8 +114,6 @@ pub(crate) async fn run(
         handle: Some(Handle { updates: updates.clone(), packets: packets_in }),
         switch: None,
         updating: None,
-        caught_up_interval,
-        caught_up_next: clock.now(),
         generation,
         telemetry,
         events,
@@ -134,15 +128,6 @@ async fn write(writer: &mut (impl AsyncWriteExt + Unpin), bytes: &[u8]) -> std::
         return Ok(0);
     }
     writer.write(bytes).await
-}
-
-/// How many bytes were read, unless there will be no more.
-fn some(read: std::io::Result<usize>) -> Result<usize, String> {
-    match read {
-        Ok(0) => Err("it hung up".to_owned()),
-        Ok(read) => Ok(read),
-        Err(error) => Err(error.to_string()),
-    }
 }
 
 struct Driver {
@@ -160,9 +145,6 @@ struct Driver {
     switch: Option<(DatapathId, String)>,
     /// The last update without an answer, and since when one has been missing.
     updating: Option<(u64, Time)>,
-    caught_up_interval: Duration,
-    /// When the network is to be told next that all is read.
-    caught_up_next: Time,
     generation: watch::Receiver<Option<u64>>,
     telemetry: Arc<Telemetry>,
     events: mpsc::Sender<FromSwitch>,
@@ -208,12 +190,13 @@ impl Driver {
                 () = self.clock.wait(deadline) => Woken::Deadline,
             };
             match woken {
-                Woken::Read(read) => {
-                    if let Err(why) = self.take(read, &mut reader, &mut buffer).await {
+                Woken::Read(Ok(0)) => break "it hung up".to_owned(),
+                Woken::Read(Ok(read)) => {
+                    if let Err(why) = self.read(&buffer[..read]).await {
                         break why;
                     }
                 }
-                Woken::Wrote(Err(error)) => break error.to_string(),
+                Woken::Read(Err(error)) | Woken::Wrote(Err(error)) => break error.to_string(),
                 Woken::Wrote(Ok(wrote)) => {
                     self.waiting.drain(..wrote);
                     self.unflushed = wrote > 0;
@@ -250,33 +233,6 @@ impl Driver {
                 self.tell(Event::Down).await;
             }
             None => warn!(peer = %self.peer, "switch at {} turned away: {why}", self.peer),
-        }
-    }
-
-    /// Takes what was read, and more if it is there when the network is to be told that nothing is.
-    async fn take(
-        &mut self,
-        read: std::io::Result<usize>,
-        reader: &mut (impl AsyncReadExt + Unpin),
-        buffer: &mut [u8],
-    ) -> Result<(), String> {
-        self.read(&buffer[..some(read)?]).await?;
-        let now = self.clock.now();
-        if now < self.caught_up_next {
-            return Ok(());
-        }
-        let more = tokio::select! {
-            biased;
-            read = reader.read(buffer) => Some(read),
-            () = core::future::ready(()) => None,
-        };
-        match more {
-            Some(read) => self.read(&buffer[..some(read)?]).await,
-            None => {
-                self.caught_up_next = now + self.caught_up_interval;
-                self.tell(Event::CaughtUp).await;
-                Ok(())
-            }
         }
     }
 

@@ -131,9 +131,7 @@ impl World {
 
     pub(crate) fn event(&mut self, switch: DatapathId, event: Event) {
         let connection = self.devices[&switch].connection;
-        for event in [event, Event::CaughtUp] {
-            self.network.event(self.now, FromSwitch { connection, switch, event });
-        }
+        self.network.event(self.now, FromSwitch { connection, switch, event });
     }
 
     /// Lets one device do all it can; returns the events.
