@@ -5,6 +5,7 @@ mod checks;
 
 use crate::element::{Array, ArrayMut};
 use crate::{Op, Operation, Type};
+use std::borrow::Cow;
 use std::ops::Range;
 
 pub(crate) use checks::Caller;
@@ -97,10 +98,9 @@ pub(crate) struct Buffers<'a> {
 
 #[derive(Debug)]
 enum Input<'a> {
-    Apart(&'a [u8]),
+    Apart(Cow<'a, [u8]>),
     /// A part of the output.
     Within(Range<usize>),
-    Copied(Vec<u8>),
 }
 
 impl Buffers<'_> {
@@ -109,7 +109,6 @@ impl Buffers<'_> {
         match &self.input {
             Input::Apart(bytes) => &bytes[range],
             Input::Within(within) => &self.output[within.clone()][range],
-            Input::Copied(bytes) => &bytes[range],
         }
     }
 
@@ -121,19 +120,17 @@ impl Buffers<'_> {
     /// What goes out is read after what comes in has overwritten it: it is copied.
     pub(crate) fn set_input_apart(&mut self) {
         if let Input::Within(range) = &self.input {
-            self.input = Input::Copied(self.output[range.clone()].to_vec());
+            self.input = Input::Apart(Cow::Owned(self.output[range.clone()].to_vec()));
         }
     }
 
     /// Bytes of the input come to stand in the output, from a place on, as those that other ranks send.
     pub(crate) fn keep(&mut self, range: Range<usize>, at: usize) {
-        let into = at..at + range.len();
         match &self.input {
-            Input::Apart(bytes) => self.output[into].copy_from_slice(&bytes[range]),
+            Input::Apart(bytes) => self.output[at..at + range.len()].copy_from_slice(&bytes[range]),
             Input::Within(within) => {
                 self.output.copy_within(within.start + range.start..within.start + range.end, at);
             }
-            Input::Copied(bytes) => self.output[into].copy_from_slice(&bytes[range]),
         }
     }
 }
@@ -148,9 +145,9 @@ impl<'s, 'r> Checked<'s, 'r> {
                 let input = send.as_ref().map_or(&[][..], |send| &send.bytes[range]);
                 let output =
                     recv.as_mut().filter(|_| self.receives).map_or(&mut [][..], |recv| &mut *recv.bytes);
-                Buffers { input: Input::Apart(input), output }
+                Buffers { input: Input::Apart(Cow::Borrowed(input)), output }
             }
-            Arrays::None => Buffers { input: Input::Apart(&[]), output: &mut [] },
+            Arrays::None => Buffers { input: Input::Apart(Cow::Borrowed(&[])), output: &mut [] },
         }
     }
 }

@@ -155,10 +155,7 @@ fn scatter<W: Waits>(
     }
     let sources = if publishes { 0..0 } else { root..root + 1 };
     exchange.flow(&Flow { chunks, publishes, sources, has: &all }, |exchange, step| match step {
-        Step::Write(k) => (0..size).filter(|to| *to != me).try_for_each(|to| {
-            let range = moved(chunk(part(to), place, k), starts[to]);
-            write(exchange, k, to * place, buffers.input(range))
-        }),
+        Step::Write(k) => write_places(exchange, k, place, (&part, &starts), buffers),
         Step::Take(from, k) => read(exchange, from, k, me * place, buffers.output(chunk(part(me), place, k))),
         Step::Taken(_) => Ok(()),
     })?;
@@ -184,10 +181,7 @@ fn alltoall<W: Waits>(
     buffers.keep(out[me]..out[me] + block(me, me) as usize, into[me]);
     let flow = Flow { chunks, publishes: true, sources: 0..size, has: &all };
     exchange.flow(&flow, |exchange, step| match step {
-        Step::Write(k) => (0..size).filter(|to| *to != me).try_for_each(|to| {
-            let range = moved(chunk(block(me, to), place, k), out[to]);
-            write(exchange, k, to * place, buffers.input(range))
-        }),
+        Step::Write(k) => write_places(exchange, k, place, (&|to| block(me, to), &out), buffers),
         Step::Take(from, k) => {
             let range = moved(chunk(block(from, me), place, k), into[from]);
             read(exchange, from, k, me * place, buffers.output(range))
@@ -213,10 +207,7 @@ fn reduce_scatter<W: Waits>(
     let mut sum = Vec::new();
     let flow = Flow { chunks, publishes: true, sources: 0..size, has: &all };
     exchange.flow(&flow, |exchange, step| match step {
-        Step::Write(k) => (0..size).filter(|to| *to != me).try_for_each(|to| {
-            let range = moved(chunk(part(to), place, k), starts[to]);
-            write(exchange, k, to * place, buffers.input(range))
-        }),
+        Step::Write(k) => write_places(exchange, k, place, (&part, &starts), buffers),
         Step::Take(..) => Ok(()),
         Step::Taken(k) => {
             let range = chunk(part(me), place, k);
@@ -362,6 +353,21 @@ fn write<W: Waits>(
 ) -> Result<(), OutOfBounds> {
     let number = exchange.number(Ring::Given, publication);
     exchange.part(exchange.rank).write((Ring::Given, number), offset, bytes)
+}
+
+/// Fills a publication with what it has for each of the others, who find it at their places; `lengths` and `starts` say where
+/// that stands in the input.
+fn write_places<W: Waits>(
+    exchange: &Exchange<'_, W>,
+    publication: u64,
+    place: usize,
+    (lengths, starts): (&dyn Fn(usize) -> u64, &[usize]),
+    buffers: &Buffers<'_>,
+) -> Result<(), OutOfBounds> {
+    (0..exchange.size).filter(|to| *to != exchange.rank).try_for_each(|to| {
+        let range = moved(chunk(lengths(to), place, publication), starts[to]);
+        write(exchange, publication, to * place, buffers.input(range))
+    })
 }
 
 fn read<W: Waits>(
