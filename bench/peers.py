@@ -250,27 +250,33 @@ class Mpi:
 
     def prepare(self):
         programs = installed(self.folder, self.name)
-        pip, mpicc = (os.path.join(programs, p) for p in ("pip", "mpicc"))
-        run_checked(mpicc, "-O2", "-Wall", "-o", self.program, os.path.join(HERE, "mpi_collectives.c"))
+        self.compile(self.program, os.path.join(HERE, "mpi_collectives.c"))
         if self.preload:
             run_checked("gcc", "-O2", "-Wall", "-shared", "-fPIC", "-o", self.preload, os.path.join(HERE, "sleeping_poll.c"), "-ldl")
-        shown = run_checked(pip, "--disable-pip-version-check", "show", self.name)
+        shown = run_checked(os.path.join(programs, "pip"), "--disable-pip-version-check", "show", self.name)
         self.version = re.search(r"^Version: (\S+)", shown, re.MULTILINE).group(1)
 
-    def measure(self, run, case):
+    def compile(self, program, *arguments):
+        run_checked(os.path.join(self.folder, "bin", "mpicc"), "-O2", "-Wall", "-o", program, *arguments)
+
+    def launcher(self, run, program):
+        """The command that runs a program as a rank on each host, and its environment."""
         environment = {**os.environ, **self.environment, "BENCH_HOSTS": run.folder, "TMPDIR": run.folder,
                        "PATH": os.path.join(self.folder, "bin") + ":" + os.environ["PATH"]}
+        ranks_only = ["env", "LD_PRELOAD=" + self.preload] if self.preload else []
+        launcher = [os.path.join(self.folder, "bin", "mpirun"), *self.flags(run.hosts), *ranks_only, *program]
+        return [os.path.join(HERE, "enter-host"), run.hosts[0]["name"], "exec " + " ".join(launcher)], environment
+
+    def measure(self, run, case):
         with tempfile.TemporaryDirectory(dir=run.folder) as pipes, tempfile.TemporaryFile() as log:
             request, reply = (os.path.join(pipes, p) for p in ("request", "reply"))
             os.mkfifo(request)
             os.mkfifo(reply)
-            ranks_only = ["env", "LD_PRELOAD=" + self.preload] if self.preload else []
-            program = [*ranks_only, self.program, case["op"], str(case["bytes"]), str(case["reps"]), str(PAUSE_MS), request, reply]
-            launcher = [os.path.join(self.folder, "bin", "mpirun"), *self.flags(run.hosts), *program]
+            program = [self.program, case["op"], str(case["bytes"]), str(case["reps"]), str(PAUSE_MS), request, reply]
+            command, environment = self.launcher(run, program)
             with Processes() as processes:
                 # Opened for both ways: neither we nor rank 0 waits for the other to open it.
                 with open(request, "rb+", buffering=0) as asked, open(reply, "rb+", buffering=0) as answers:
-                    command = [os.path.join(HERE, "enter-host"), run.hosts[0]["name"], "exec " + " ".join(launcher)]
                     process = processes.start(command, environment, log)
                     counters = Counters(run.bed, processes.processor_seconds)
                     return self._converse(counters, Lines(asked, process, run.timeout, log), answers, case)

@@ -1,0 +1,191 @@
+#!/usr/bin/python3
+"""A conjugate gradient solver on COOL and on MPI libraries, in turn on one emulated network (`make solver`).
+
+    sudo bench/solver.py
+    sudo bench/solver.py --grid 256 --placements racked --peers openmpi --reps 3
+
+The program is the example libcool/c/examples/conjugate_gradient.c: an iteration exchanges rows of 8 bytes for each point with both
+neighbours and makes two allreduces of 8 bytes. For the peers the same source is compiled with bench/on_mpi/cool.h. Each run checks its
+solution, and all need the same number of iterations. Prints a table of the medians, and writes report.json to target/solver; --docs
+writes the table into docs/benchmarks.md. Needs what bench/bench.py needs, and libcool_c.so (`cargo build --release -p cool-c`).
+"""
+import argparse
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+ROOT = os.path.dirname(HERE)
+sys.path[:0] = [HERE, os.path.join(ROOT, "mininet")]
+import bench  # noqa: E402
+import peers  # noqa: E402
+import section  # noqa: E402
+import testbed  # noqa: E402
+import topologies  # noqa: E402
+
+SOURCE = os.path.join(ROOT, "libcool", "c", "examples", "conjugate_gradient.c")
+
+
+class Cool(peers.Cool):
+    """The program on COOL, its ranks started by the agents."""
+
+    def prepare_solver(self, program):
+        folder = program + ".libcool"
+        if not os.path.exists(os.path.join(self.folder, "libcool_c.so")):
+            raise peers.Failed("no libcool_c.so in %s: cargo build --release -p cool-c" % self.folder)
+        peers.run_checked(os.path.join(ROOT, "tools", "install-c"), folder, self.folder)
+        library = os.path.join(folder, "lib")
+        peers.run_checked("cc", "-O2", "-Wall", "-o", program, SOURCE, "-I" + os.path.join(folder, "include"), "-L" + library,
+                          "-Wl,-rpath," + library, "-lcool", "-lm")
+
+    def launcher(self, run, program):
+        return ["cool", "run", "-n", str(len(run.hosts)), "--placement", run.placement, "--", *program], run.bed.environment()
+
+
+class OnMpi:
+    """The program on an MPI library."""
+
+    def prepare_solver(self, program):
+        self.compile(program, SOURCE, "-I" + os.path.join(HERE, "on_mpi"), "-lm")
+
+
+class OpenMpi(OnMpi, peers.OpenMpi):
+    pass
+
+
+class Mpich(OnMpi, peers.Mpich):
+    pass
+
+
+def solve(library, run, program, options):
+    """What one run prints."""
+    arguments = ["--grid", str(options.grid), "--tolerance", str(options.tolerance), "--json"]
+    command, environment = library.launcher(run, [program, *arguments])
+    with tempfile.TemporaryFile() as log, peers.Processes() as processes:
+        process = processes.start(command, environment, log)
+        try:
+            process.wait(run.timeout)
+        except subprocess.TimeoutExpired:
+            raise peers.Failed("no end within %d s: %s" % (run.timeout, peers.last_words(log))) from None
+        if process.returncode:
+            raise peers.Failed("status %d: %s" % (process.returncode, peers.last_words(log)))
+        log.seek(0)
+        # `cool run` puts the rank in front.
+        lines = [line[line.index("{"):] for line in log.read().decode(errors="replace").splitlines() if "{" in line]
+    if len(lines) != 1:
+        raise peers.Failed("expected one line of JSON, not %d" % len(lines))
+    return json.loads(lines[0])
+
+
+def prepared(options):
+    """The libraries that can be measured, COOL first, each with its program."""
+    kinds = {"openmpi": OpenMpi, "mpich": Mpich}
+    ready = {}
+    for library in [Cool(options.bin), *(kinds[name](options.peers_folder, False) for name in options.peers)]:
+        program = os.path.join(options.out, "conjugate_gradient." + library.name)
+        try:
+            library.prepare()
+            library.prepare_solver(program)
+            ready[library] = program
+            print("%s %s" % (library.title, library.version), flush=True)
+        except peers.Failed as e:
+            if library.name == "cool":
+                raise
+            print("%s is left out: %s" % (library.title, e), flush=True)
+    return ready
+
+
+def measure(options, libraries, report):
+    """Fills in the runs of each placement by library: all libraries once, then once more, after a first round for warming up."""
+    bed = testbed.Testbed(options.topology, options.host_mbit, options.uplink_mbit, bin_dir=options.bin, log_level="warn",
+                          logs=os.path.join(options.out, "logs"))
+    with bench.started(bed, options.wait), tempfile.TemporaryDirectory(prefix="cool-solver-") as folder:
+        bed.wait_until_measured()
+        for placement in options.placements:
+            run = peers.Run(bed, placement, tempfile.mkdtemp(dir=folder), options.timeout)
+            runs = report["placements"][placement] = {library.name: [] for library in libraries}
+            for round_number in range(options.reps + 1):
+                for library, program in libraries.items():
+                    result = solve(library, run, program, options)
+                    if round_number:
+                        runs[library.name].append(result)
+                        print("%s %d of %d: %s %.3f ms per iteration" % (placement, round_number, options.reps, library.title,
+                              1e3 * result["seconds_per_iteration"]), flush=True)
+            iterations = {result["iterations"] for results in runs.values() for result in results}
+            if len(iterations) != 1:
+                raise peers.Failed("not all needed the same number of iterations: %s" % sorted(iterations))
+
+
+def table(report):
+    """Milliseconds of an iteration, as Markdown."""
+    libraries = report["libraries"]
+    rivals = [name for name in libraries if name != "cool"]
+    heads = ["placement", *(entry["title"] for entry in libraries.values()), *(libraries[name]["title"] + " / COOL" for name in rivals)]
+    lines = ["| %s |" % " | ".join(heads), "| --- |" + " --: |" * (len(heads) - 1)]
+    for placement, runs in report["placements"].items():
+        each = {name: [1e3 * result["seconds_per_iteration"] for result in results] for name, results in runs.items()}
+        medians = {name: statistics.median(values) for name, values in each.items()}
+        cells = ["%.2f (%.2f to %.2f)" % (medians[name], min(each[name]), max(each[name])) for name in libraries]
+        lines.append("| %s |" % " | ".join([placement, *cells, *("%.2f" % (medians[name] / medians["cool"]) for name in rivals)]))
+    return "\n".join(lines)
+
+
+def text(report):
+    """The section of the document: what was measured, and the table."""
+    first = next(iter(report["placements"].values()))["cool"][0]
+    network = report["network"]
+    rate = lambda mbit: "%g Mbit/s" % mbit if mbit else "unshaped"
+    versions = ", ".join("%s %s" % (entry["title"], entry["version"]) for entry in report["libraries"].values())
+    return ("`bench/solver.py` (%s, %d processors, which all nodes and switches share): %d ranks on %s, links of nodes %s, between switches %s, "
+            "%d x %d points, %d iterations; %s. Milliseconds of an iteration, medians of %d (least to most).\n\n%s"
+            % (report["date"], report["processors"], first["ranks"], network["topology"], rate(network["host_mbit"]), rate(network["uplink_mbit"]),
+               first["grid"], first["grid"], first["iterations"], versions, report["reps"], table(report)))
+
+
+def parse_arguments():
+    p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    p.add_argument("--grid", type=int, default=64, help="points on each side of the square; default %(default)s")
+    p.add_argument("--tolerance", type=float, default=1e-8, help="of the residual; default %(default)s")
+    p.add_argument("--reps", type=int, default=5, help="runs of each, of which the median counts; default %(default)s")
+    p.add_argument("--topology", type=topologies.argument, default="tree:4x4", help=topologies.FORMS + "; default %(default)s")
+    p.add_argument("--host-mbit", type=float, default=20, help="rate of host links, 0 for unshaped; default %(default)s")
+    p.add_argument("--uplink-mbit", type=float, default=20, help="rate of links between switches, 0 for unshaped; default %(default)s")
+    p.add_argument("--placements", type=bench.list_of(bench.one_of(bench.PLACEMENTS)), default=list(bench.PLACEMENTS), help="default both")
+    p.add_argument("--peers", type=bench.list_of(bench.one_of(("openmpi", "mpich"))), default=["openmpi", "mpich"], help="default openmpi,mpich")
+    p.add_argument("--peers-folder", default=os.path.join(ROOT, "target", "bench"), help="where they are installed; default target/bench")
+    p.add_argument("--timeout", type=int, default=240, help="seconds for one run; default %(default)s")
+    p.add_argument("--docs", action="store_true", help="write the table into docs/benchmarks.md")
+    bench.add_run_options(p, "solver")
+    a = p.parse_args()
+    if min(a.reps, a.timeout) < 1 or min(a.host_mbit, a.uplink_mbit, a.wait) < 0:
+        p.error("--reps and --timeout must be at least 1, rates and --wait not negative")
+    a.out, a.bin, a.peers_folder = (os.path.abspath(path) for path in (a.out, a.bin, a.peers_folder))
+    return a
+
+
+def main():
+    options = parse_arguments()
+    testbed.unwind_on_signals()
+    for folder in (options.out, options.peers_folder):
+        os.makedirs(folder, exist_ok=True)
+    libraries = prepared(options)
+    report = {"date": time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime()), "processors": os.cpu_count(), "reps": options.reps, "placements": {},
+              "network": {"topology": options.topology, "host_mbit": options.host_mbit, "uplink_mbit": options.uplink_mbit},
+              "libraries": {library.name: {"title": library.title, "version": library.version} for library in libraries}}
+    measure(options, libraries, report)
+    with open(os.path.join(options.out, "report.json"), "w", encoding="utf-8") as f:
+        json.dump(report, f, indent=1)
+    print(table(report))
+    if options.docs:
+        section.replace(os.path.join(ROOT, "docs", "benchmarks.md"), "bench/solver.py", text(report))
+
+
+if __name__ == "__main__":
+    try:
+        main()
+    except (testbed.Failure, peers.Failed, RuntimeError, OSError, ValueError, KeyError) as e:
+        sys.exit("solver: %s" % e)
