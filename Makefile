@@ -19,7 +19,7 @@ QUICK := $(TARGET)/quick
 # Modules of end-to-end tests that run side by side; they mostly wait for the emulated links.
 WORKERS := 2
 
-.PHONY: demo test test-quick unit documented end-to-end bench bench-quick bench-kmeans recovery faults day load calibrate lint release bindings packages image test-packages packages-demo packages-test packages-bench packages-packages
+.PHONY: demo test test-quick unit documented end-to-end bench bench-quick bench-kmeans recovery faults day load solver calibrate lint release bindings packages image test-packages packages-demo packages-test packages-bench packages-packages
 
 demo: packages-demo
 	cargo build --profile quick --package cool-cli --package cool-controller --package cool-nodeagent --package cool-kmeans --bins
@@ -80,6 +80,11 @@ bench-quick: packages-bench release
 bench-kmeans: release
 	@tools/install-packages python3-venv
 	bench/kmeans.py --docs $(KMEANS)
+
+# A conjugate gradient solver on COOL, Open MPI and MPICH: docs/benchmarks.md
+solver: packages-bench release
+	cargo build --release --package cool-c
+	$(SUDO) bench/solver.py $(SOLVER)
 
 # From a failure to the last rule installed: docs/deployment.md
 recovery: packages-bench release
