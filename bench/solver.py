@@ -100,7 +100,7 @@ def prepared(options):
 
 
 def measure(options, libraries, report):
-    """Fills in the runs of each placement by library: all libraries once, then once more, after a first round for warming up."""
+    """Fills in the runs of each placement: all libraries in turn, again and again; the first round is for warming up."""
     bed = testbed.Testbed(options.topology, options.host_mbit, options.uplink_mbit, bin_dir=options.bin, log_level="warn",
                           logs=os.path.join(options.out, "logs"))
     with bench.started(bed, options.wait), tempfile.TemporaryDirectory(prefix="cool-solver-") as folder:

@@ -83,14 +83,21 @@ impl Poisson<'_> {
     /// Sends the first and the last row to the neighbours, and receives theirs. Sends are started: both neighbours send
     /// before they receive.
     fn exchange(&self, vector: &mut [f64]) -> Result<(), Error> {
-        let (n, own, rank) = (self.side, self.own(), self.comm.rank());
+        let (n, own, comm) = (self.side, self.own(), self.comm);
+        let above = comm.rank().checked_sub(1);
+        let below = Some(comm.rank() + 1).filter(|rank| *rank < comm.size());
         let mut sent = Vec::with_capacity(2);
-        let (above, below) = (rank.checked_sub(1), Some(rank + 1).filter(|rank| *rank < self.comm.size()));
-        for (neighbour, row) in [(above, &vector[n..2 * n]), (below, &vector[own.end - n..own.end])] {
-            sent.extend(neighbour.map(|rank| self.comm.start().send(row, rank, 0)).transpose()?);
+        if let Some(above) = above {
+            sent.push(comm.start().send(&vector[n..2 * n], above, 0)?);
         }
-        for (neighbour, row) in [(above, 0..n), (below, own.end..own.end + n)] {
-            neighbour.map(|rank| self.comm.recv(&mut vector[row], rank, 0)).transpose()?;
+        if let Some(below) = below {
+            sent.push(comm.start().send(&vector[own.end - n..own.end], below, 0)?);
+        }
+        if let Some(above) = above {
+            comm.recv(&mut vector[..n], above, 0)?;
+        }
+        if let Some(below) = below {
+            comm.recv(&mut vector[own.end..], below, 0)?;
         }
         cool::wait_all(sent)
     }
@@ -140,25 +147,16 @@ impl Poisson<'_> {
     }
 }
 
-fn program(comm: &Comm, options: &Options) -> Result<(), Box<dyn Any + Send + Sync>> {
-    let (side, rank, ranks) = (usize::from(options.grid), comm.rank(), comm.size());
-    // What is wrong at all ranks is said by one.
-    let says = rank == 0;
-    if side < ranks {
-        return if says { Err(format!("{side} rows are too few for {ranks} ranks").into()) } else { Ok(()) };
-    }
-    let poisson = Poisson { comm, side, rows: rank * side / ranks..(rank + 1) * side / ranks };
-    let Outcome { iterations, residual, error, seconds } = poisson.solve(options)?;
-    if !says {
-        return Ok(());
-    }
+/// Prints what came out, if it is right.
+fn report(options: &Options, ranks: usize, outcome: Outcome) -> Result<(), String> {
+    let (side, Outcome { iterations, residual, error, seconds }) = (options.grid, outcome);
     if residual.is_nan() || residual > options.tolerance {
-        return Err(format!("the residual is still {residual:.3e} after {iterations} iterations").into());
+        return Err(format!("the residual is still {residual:.3e} after {iterations} iterations"));
     }
     // The error is at most the residual times the matrix's condition number.
-    let condition = (FRAC_PI_2 / (side + 1) as f64).tan().powi(-2);
+    let condition = (FRAC_PI_2 / (f64::from(side) + 1.0)).tan().powi(-2);
     if error.is_nan() || error > condition * options.tolerance {
-        return Err(format!("wrong: the error is {error:.3e}, with a residual of {residual:.3e}").into());
+        return Err(format!("wrong: the error is {error:.3e}, with a residual of {residual:.3e}"));
     }
     let each = seconds / f64::from(iterations);
     if options.json {
@@ -171,6 +169,18 @@ fn program(comm: &Comm, options: &Options) -> Result<(), Box<dyn Any + Send + Sy
         println!("error {error:.3e}, {seconds:.3} s, {:.3} ms per iteration", each * 1e3);
     }
     Ok(())
+}
+
+fn program(comm: &Comm, options: &Options) -> Result<(), Box<dyn Any + Send + Sync>> {
+    let (side, rank, ranks) = (usize::from(options.grid), comm.rank(), comm.size());
+    // What is wrong at all ranks is said by one.
+    let says = rank == 0;
+    if side < ranks {
+        return if says { Err(format!("{side} rows are too few for {ranks} ranks").into()) } else { Ok(()) };
+    }
+    let poisson = Poisson { comm, side, rows: rank * side / ranks..(rank + 1) * side / ranks };
+    let outcome = poisson.solve(options)?;
+    if says { report(options, ranks, outcome).map_err(Into::into) } else { Ok(()) }
 }
 
 fn run() -> Result<(), Box<dyn Any + Send + Sync>> {
