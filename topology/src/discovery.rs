@@ -10,6 +10,8 @@
 //! missed. When its session ends, it keeps its place for a grace time. If it is really gone, its neighbours' ports go down and its links with them, and one without links
 //! is lost after three intervals. While no switch has a session, this machine is itself cut off, and none is lost.
 //!
+//! While what a switch has handed in waits for longer than an interval, this program is behind and cannot tell who is silent there: it puts off to judge that, but not for ever.
+//!
 //! An announcement is believed only if it is genuine and fresh: a switch's must be one of the last few that
 //! this machine has made for that port, a node's newer than all before it, and each is believed once. What a
 //! host captured and sends again, or elsewhere, is therefore refused and reported. A host can still carry a frame
@@ -53,6 +55,8 @@ pub enum Input<'a> {
     PortDown(Port),
     /// A port has heard a frame.
     Received(Port, &'a [u8]),
+    /// All that a switch had handed in by a moment ago has been told here.
+    CaughtUp(DatapathId),
     /// A node is registered with this name and address, and proves its announcements with this key.
     NodeRegistered(&'a str, MacAddr, &'a Key),
     /// A node is registered no more.
@@ -224,6 +228,10 @@ pub struct Discovery {
     gone: BTreeMap<DatapathId, u32>,
     /// Switches that have handed in a frame in this interval.
     vocal: BTreeSet<DatapathId>,
+    /// Switches that were caught up with in this interval.
+    caught_up: BTreeSet<DatapathId>,
+    /// Switches that have handed in more than was told since, and for how many intervals.
+    behind: BTreeMap<DatapathId, u8>,
     registered: BTreeMap<String, Registered>,
     /// The ports whose neighbour has this name.
     heard: BTreeMap<String, BTreeSet<Port>>,
@@ -248,6 +256,8 @@ impl Discovery {
             ports: BTreeMap::new(),
             gone: BTreeMap::new(),
             vocal: BTreeSet::new(),
+            caught_up: BTreeSet::new(),
+            behind: BTreeMap::new(),
             registered: BTreeMap::new(),
             heard: BTreeMap::new(),
             graph: Graph::default(),
@@ -441,16 +451,19 @@ impl Discovery {
 
     /// Warns if the node heard at a port is not located there though it is registered.
     fn check_node(&mut self, port: Port) {
-        let Some(Announcement::Node { name, mac }) = self.ports.get(&port).and_then(|e| e.neighbour.clone())
-        else {
+        let neighbour = self.ports.get(&port).and_then(|entry| entry.neighbour.as_ref());
+        let Some(Announcement::Node { name, mac }) = neighbour else { return };
+        let at = self.graph.host(name);
+        // The usual case: it is where it is only as long as its address fits.
+        if at == Some(port) {
             return;
-        };
-        match (self.registered.get(&name), self.graph.host(&name)) {
-            (Some(Registered { mac: registered, .. }), _) if *registered != mac => {
-                let registered = *registered;
-                self.warn(port, Cause::WrongAddress { name, heard: mac, registered });
+        }
+        let (name, heard) = (name.clone(), *mac);
+        match (self.registered.get(&name).map(|node| node.mac), at) {
+            (Some(registered), _) if registered != heard => {
+                self.warn(port, Cause::WrongAddress { name, heard, registered });
             }
-            (_, Some(at)) if at != port => self.warn(port, Cause::NodeElsewhere { name, at }),
+            (_, Some(at)) => self.warn(port, Cause::NodeElsewhere { name, at }),
             _ => {}
         }
     }
@@ -487,9 +500,14 @@ impl Discovery {
     /// been missed.
     fn tick(&mut self) {
         let vocal = std::mem::take(&mut self.vocal);
+        let waited_for = self.waited_for(&vocal);
         let mut silent = Vec::new();
         let mut due = Vec::new();
         for (port, entry) in &mut self.ports {
+            // What was announced before is not yet heard there: more would only wait with it, and make it old.
+            if entry.concerns(*port, &waited_for) {
+                continue;
+            }
             if entry.ends_interval(*port) {
                 due.push(*port);
             } else {
@@ -537,11 +555,16 @@ impl Machine for Discovery {
             Input::SwitchUp { switch, ports } => self.switch_up(switch, ports),
             Input::SwitchDown(switch) if self.graph.contains(switch) => {
                 self.gone.entry(switch).or_insert(0);
+                // Nothing more of it waits.
+                self.caught_up.insert(switch);
             }
             Input::SwitchDown(_) => {}
             Input::PortUp(port, mac) => self.port_up(port, mac),
             Input::PortDown(port) => self.port_down(port),
             Input::Received(port, frame) => self.heard(port, frame),
+            Input::CaughtUp(switch) => {
+                self.caught_up.insert(switch);
+            }
             Input::NodeRegistered(name, mac, key) => {
                 let before = self.registered.get(name).filter(|node| node.key == *key);
                 let last = before.map_or(0, |node| node.last);

@@ -26,6 +26,8 @@ pub struct Graph {
     /// Both directions of every link.
     peers: BTreeMap<Port, Port>,
     hosts: BTreeMap<String, Port>,
+    /// How many hosts each switch has that has any.
+    hosts_at: BTreeMap<DatapathId, usize>,
 }
 
 impl Graph {
@@ -42,6 +44,7 @@ impl Graph {
             self.unlink(port);
         }
         self.hosts.retain(|_, port| port.switch != switch);
+        self.hosts_at.remove(&switch);
         self.switches.remove(&switch);
     }
 
@@ -69,12 +72,21 @@ impl Graph {
     /// Puts a host at a port.
     pub fn place(&mut self, host: &str, port: Port) {
         self.add_switch(port.switch);
+        self.displace(host);
         self.hosts.insert(host.to_owned(), port);
+        *self.hosts_at.entry(port.switch).or_default() += 1;
     }
 
     /// Forgets where a host is; returns where it was.
     pub fn displace(&mut self, host: &str) -> Option<Port> {
-        self.hosts.remove(host)
+        let port = self.hosts.remove(host)?;
+        if let Some(hosts) = self.hosts_at.get_mut(&port.switch) {
+            *hosts -= 1;
+            if *hosts == 0 {
+                self.hosts_at.remove(&port.switch);
+            }
+        }
+        Some(port)
     }
 
     /// All switches, ascending.
@@ -106,6 +118,11 @@ impl Graph {
     /// All hosts by name, with their places.
     pub fn hosts(&self) -> impl Iterator<Item = (&str, Port)> + '_ {
         self.hosts.iter().map(|(name, port)| (name.as_str(), *port))
+    }
+
+    /// The switches that have hosts, ascending.
+    pub fn tors(&self) -> impl Iterator<Item = DatapathId> + '_ {
+        self.hosts_at.keys().copied()
     }
 
     /// Where a host is.

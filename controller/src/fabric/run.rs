@@ -12,7 +12,7 @@ use tokio::sync::{mpsc, watch};
 
 /// Events that wait; a switch that has more waits itself.
 const EVENTS: usize = 1024;
-/// What is taken at once before the network is computed anew.
+/// What is taken at once before the network is computed anew, and more if that takes longer.
 const BATCH: usize = 256;
 
 /// Runs until the last handle is gone.
@@ -26,7 +26,9 @@ pub(crate) async fn run(
     tokio::spawn(accept(listener, events_in, network.connection_context(generation)));
     let clock = Clock::start();
     loop {
-        let deadline = network.advance(clock.now());
+        let began = clock.now();
+        let deadline = network.advance(began);
+        let took = clock.now() - began;
         tokio::select! {
             Some(event) = events.recv() => network.event(clock.now(), event),
             call = calls.recv() => match call {
@@ -35,9 +37,14 @@ pub(crate) async fn run(
             },
             () = clock.wait(deadline) => {}
         }
-        for _ in 0..BATCH {
-            let Ok(event) = events.try_recv() else { break };
+        // Half of the time is for what comes, however long conclusions take.
+        let until = clock.now() + took;
+        let mut taken = 0;
+        while (taken < BATCH || clock.now() < until)
+            && let Ok(event) = events.try_recv()
+        {
             network.event(clock.now(), event);
+            taken += 1;
         }
     }
 }

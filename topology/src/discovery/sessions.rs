@@ -1,9 +1,12 @@
-//! Switches that say nothing: what only they could tell is not missed, and how long they stay without a session.
+//! Switches that say nothing, or more than this program gets to: what only they could tell is not missed, and how long they stay without a session.
 
 use super::{Discovery, Entry, MISSED};
 use crate::lldp::Announcement;
 use crate::{DatapathId, Port};
 use std::collections::BTreeSet;
+
+/// Intervals for which this program may be behind with a switch, and put off to judge who is silent there.
+pub(super) const PUT_OFF: u8 = 32;
 
 /// Whether what a port missed in an interval tells nothing: its switch, or the one that it should hear, has handed in no frame at
 /// all of these `vocal` ones. It may be cut off from here, which sessions show only later.
@@ -12,6 +15,11 @@ pub(super) fn is_mute(vocal: &BTreeSet<DatapathId>, port: Port, entry: &Entry) -
 }
 
 impl Entry {
+    /// Whether one of these is the port's switch, or the one that it should hear.
+    pub(super) fn concerns(&self, port: Port, switches: &BTreeSet<DatapathId>) -> bool {
+        switches.contains(&port.switch) || self.peer().is_some_and(|peer| switches.contains(&peer))
+    }
+
     /// The switch that is the port's neighbour.
     fn peer(&self) -> Option<DatapathId> {
         match self.neighbour {
@@ -22,6 +30,18 @@ impl Entry {
 }
 
 impl Discovery {
+    /// An interval is over, in which these were `vocal`; those of which more may wait to be told, unless it has for too long.
+    pub(super) fn waited_for(&mut self, vocal: &BTreeSet<DatapathId>) -> BTreeSet<DatapathId> {
+        let caught_up = std::mem::take(&mut self.caught_up);
+        self.behind.retain(|switch, _| self.graph.contains(*switch) && !caught_up.contains(switch));
+        for switch in vocal - &caught_up {
+            self.behind.entry(switch).or_default();
+        }
+        self.behind.values_mut().for_each(|intervals| *intervals = intervals.saturating_add(1));
+        let waited_for = self.behind.iter().filter(|(_, intervals)| **intervals <= PUT_OFF);
+        waited_for.map(|(switch, _)| *switch).collect()
+    }
+
     /// An interval is over; those that have had no session for too long by now.
     pub(super) fn lost_switches(&mut self) -> Vec<DatapathId> {
         if self.gone.len() >= self.graph.switches().count() {

@@ -77,9 +77,13 @@ impl Network {
 
     fn number_racks(&mut self) {
         let graph = self.discovery.graph();
-        let mut tors: BTreeSet<DatapathId> = graph.hosts().map(|(_, port)| port.switch).collect();
+        let mut tors: BTreeSet<DatapathId> = graph.tors().collect();
         let of_hosts = self.carrier.iter().flat_map(|carrier| carrier.hosts.switches());
         tors.extend(of_hosts.filter(|switch| graph.contains(*switch)));
+        // Each keeps its number.
+        if self.tors.len() == tors.len() && self.tors.values().all(|tor| tors.contains(tor)) {
+            return;
+        }
         for switch in self.racks.update(&tors) {
             warn!(%switch, "no rack number is left for this switch's nodes");
         }

@@ -55,6 +55,11 @@ use unicast::UnicastRoutes;
 
 /// LLDP intervals after which the neighbourhood of a switch that has connected counts as discovered.
 const DISCOVERY_INTERVALS: u32 = 4;
+/// How often in an LLDP interval a connection says that all that its switch has handed in is told.
+const CAUGHT_UP_PER_INTERVAL: u32 = 8;
+
+/// Nodes lost at once of which each is named in the log.
+const LOST_BY_NAME: usize = 16;
 
 /// The fabric's knowledge and what is derived from it.
 pub(crate) struct Network {
@@ -131,7 +136,8 @@ impl Network {
             },
             generation: self.config.generation,
         };
-        ConnectionContext { channel, generation, telemetry: self.telemetry.clone() }
+        let caught_up_interval = self.config.lldp_interval / CAUGHT_UP_PER_INTERVAL;
+        ConnectionContext { channel, generation, caught_up_interval, telemetry: self.telemetry.clone() }
     }
 
     /// Takes what a switch tells.
@@ -161,6 +167,7 @@ impl Network {
                 self.port_down(now, Port { switch, number });
             }
             Event::PacketIn(number, frame) => self.packet_in(now, Port { switch, number }, &frame),
+            Event::CaughtUp => self.discovery.handle(now, Input::CaughtUp(switch)),
             Event::Answered(version, refusals) => self.answered(now, switch, version, refusals),
             Event::Down => {
                 self.switches.disconnect(switch);
@@ -323,14 +330,15 @@ impl Network {
     }
 
     fn drain_discovery(&mut self, now: Time) -> Option<Time> {
-        loop {
+        let mut lost: Vec<(String, Port)> = Vec::new();
+        let deadline = loop {
             let output = match self.discovery.poll(now) {
                 Poll::Output(Output::Announce(port, frame)) => {
                     self.send(port, frame);
                     continue;
                 }
                 Poll::Output(output) => output,
-                Poll::Idle(deadline) => return deadline,
+                Poll::Idle(deadline) => break deadline,
             };
             match output {
                 Output::Announce(..) => {}
@@ -365,11 +373,34 @@ impl Network {
                     self.changes.nodes.insert(node);
                 }
                 Output::NodeLost(node, port) => {
-                    warn!(node, "node no longer at {}", self.port_name(port));
+                    lost.push((node.clone(), port));
                     if let Some(carrier) = &mut self.carrier {
                         carrier.edges.touch(port);
                     }
                     self.changes.nodes.insert(node);
+                }
+            }
+        };
+        self.tell_lost(&lost);
+        deadline
+    }
+
+    /// Of many nodes that are lost at once, one line says how many.
+    fn tell_lost(&self, lost: &[(String, Port)]) {
+        match lost {
+            [] => {}
+            [(node, port), .., _] if lost.len() > LOST_BY_NAME => {
+                warn!(
+                    node,
+                    nodes = lost.len(),
+                    "{} nodes no longer at their ports, this one at {}",
+                    lost.len(),
+                    self.port_name(*port)
+                );
+            }
+            few => {
+                for (node, port) in few {
+                    warn!(node, "node no longer at {}", self.port_name(*port));
                 }
             }
         }

@@ -29,10 +29,11 @@ impl Nodes {
     /// If another node has one of its addresses, or the values make no node.
     pub(crate) fn register(&mut self, node: NodeRegistration) -> Result<(), FabricError> {
         check(&node)?;
-        let others = || self.by_name.values().filter(|other| other.name != node.name);
-        if let Some(holder) = others().find(|other| other.ip == node.ip || other.mac == node.mac) {
-            let address = if holder.ip == node.ip { node.ip.to_string() } else { node.mac.to_string() };
-            return Err(FabricError::AddressTaken { name: node.name, address, holder: holder.name.clone() });
+        let of_ip = self.by_ip.get(&node.ip).map(|holder| (holder, node.ip.to_string()));
+        let of_mac = || self.by_mac.get(&node.mac).map(|holder| (holder, node.mac.to_string()));
+        let other = |(holder, _): &(&String, String)| **holder != node.name;
+        if let Some((holder, address)) = of_ip.filter(other).or_else(|| of_mac().filter(other)) {
+            return Err(FabricError::AddressTaken { name: node.name, address, holder: holder.clone() });
         }
         if let Some(before) = self.by_name.get(&node.name) {
             self.by_ip.remove(&before.ip);
@@ -73,6 +74,11 @@ impl Nodes {
         self.vlans.insert(name.to_owned(), vlan);
         self.neighbours.forget(name);
         true
+    }
+
+    /// Whether all are in the segment of untagged frames.
+    pub(crate) fn are_untagged(&self) -> bool {
+        self.vlans.is_empty()
     }
 
     /// The segment that a node is in.

@@ -61,6 +61,10 @@ impl Network {
 
     /// A node is in the segment in which its own LLDP is heard, this frame.
     fn note_vlan(&mut self, port: Port, vlan: Vlan, frame: &[u8]) {
+        // Where none is used, as mostly, nothing has to be looked up.
+        if vlan == Vlan::default() && self.nodes.are_untagged() {
+            return;
+        }
         let Some(name) = self.node_at(port).filter(|name| self.nodes.vlan(name) != vlan) else { return };
         let heard = Announcement::decode(frame).map(|unverified| unverified.announcement);
         if matches!(heard, Ok(Announcement::Node { name: heard, .. }) if heard == name) {

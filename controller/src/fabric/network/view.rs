@@ -12,7 +12,7 @@ use std::collections::BTreeSet;
 /// The network as it is known now.
 pub(crate) fn snapshot(network: &Network) -> TopologySnapshot {
     let graph = network.discovery.graph();
-    let tors: BTreeSet<_> = graph.hosts().map(|(_, port)| port.switch).collect();
+    let tors: BTreeSet<_> = graph.tors().collect();
     let of_nodes: BTreeSet<Port> = graph.hosts().map(|(_, port)| port).collect();
     let of_host = |port: &Port| network.carrier.as_ref().is_some_and(|carrier| carrier.hosts.are_at(*port));
     let unidentified =

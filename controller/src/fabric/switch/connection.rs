@@ -2,11 +2,12 @@
 //! and the [`network`](crate::fabric::network).
 
 use crate::clock::Clock;
+use crate::fabric::switch::catching_up::CatchingUp;
 use crate::fabric::switch::channel::{Channel, ChannelConfig, Input, Output, PortInfo, SwitchInfo};
 use crate::fabric::switch::reconcile::{Refusals, Update};
 use crate::fabric::telemetry::Telemetry;
 use crate::listen::Connection;
-use cool_machine::{Machine, Poll, Time};
+use cool_machine::{Machine, Poll, Time, earliest};
 use cool_tls::Stream;
 use cool_topology::DatapathId;
 use core::net::SocketAddr;
@@ -39,6 +40,8 @@ pub(crate) enum Event {
     PortChanged(PortInfo),
     PortGone(u32),
     PacketIn(u32, Vec<u8>),
+    /// Nothing more is there to be read: all frames that it has handed in are told.
+    CaughtUp,
     Answered(u64, Refusals),
     Down,
 }
@@ -86,6 +89,8 @@ pub(crate) struct ConnectionContext {
     pub(crate) channel: ChannelConfig,
     /// As which generation this controller leads; none while it stands by.
     pub(crate) generation: watch::Receiver<Option<u64>>,
+    /// The least time between two [`Event::CaughtUp`].
+    pub(crate) caught_up_interval: Duration,
     pub(crate) telemetry: Arc<Telemetry>,
 }
 
@@ -97,7 +102,7 @@ pub(crate) async fn run(
     connection_context: ConnectionContext,
 ) {
     let clock = Clock::start();
-    let ConnectionContext { mut channel, mut generation, telemetry } = connection_context;
+    let ConnectionContext { mut channel, mut generation, caught_up_interval, telemetry } = connection_context;
     channel.generation = *generation.borrow_and_update();
     let certified = taken.client.identity.map(|identity| identity.datapaths).unwrap_or_default();
     channel.admission.bound = certified.into_iter().map(DatapathId).collect();
@@ -114,6 +119,7 @@ pub(crate) async fn run(
         handle: Some(Handle { updates: updates.clone(), packets: packets_in }),
         switch: None,
         updating: None,
+        catching_up: CatchingUp::new(caught_up_interval, clock.now()),
         generation,
         telemetry,
         events,
@@ -145,6 +151,7 @@ struct Driver {
     switch: Option<(DatapathId, String)>,
     /// The last update without an answer, and since when one has been missing.
     updating: Option<(u64, Time)>,
+    catching_up: CatchingUp,
     generation: watch::Receiver<Option<u64>>,
     telemetry: Arc<Telemetry>,
     events: mpsc::Sender<FromSwitch>,
@@ -175,6 +182,7 @@ impl Driver {
                 Ok(deadline) => deadline,
                 Err(why) => break why,
             };
+            let deadline = earliest(deadline, self.catching_up.due());
             let woken = tokio::select! {
                 read = reader.read(&mut buffer) => Woken::Read(read),
                 wrote = write(&mut writer, &self.waiting), if self.unflushed || !self.waiting.is_empty() => {
@@ -190,13 +198,12 @@ impl Driver {
                 () = self.clock.wait(deadline) => Woken::Deadline,
             };
             match woken {
-                Woken::Read(Ok(0)) => break "it hung up".to_owned(),
-                Woken::Read(Ok(read)) => {
-                    if let Err(why) = self.read(&buffer[..read]).await {
+                Woken::Read(read) => {
+                    if let Err(why) = self.take(read, &buffer).await {
                         break why;
                     }
                 }
-                Woken::Read(Err(error)) | Woken::Wrote(Err(error)) => break error.to_string(),
+                Woken::Wrote(Err(error)) => break error.to_string(),
                 Woken::Wrote(Ok(wrote)) => {
                     self.waiting.drain(..wrote);
                     self.unflushed = wrote > 0;
@@ -219,6 +226,9 @@ impl Driver {
                     break "a newer connection took its place, or the controller ends".to_owned();
                 }
             }
+            if let Err(why) = self.catch_up(&mut reader, &mut buffer).await {
+                break why;
+            }
         };
         // What is left says why we hang up; whether it arrives is not ours to care.
         let farewell = async {
@@ -233,6 +243,43 @@ impl Driver {
                 self.tell(Event::Down).await;
             }
             None => warn!(peer = %self.peer, "switch at {} turned away: {why}", self.peer),
+        }
+    }
+
+    /// Takes what was read.
+    async fn take(&mut self, read: std::io::Result<usize>, buffer: &[u8]) -> Result<(), String> {
+        match read {
+            Ok(0) => Err("it hung up".to_owned()),
+            Ok(read) => self.read(&buffer[..read]).await,
+            Err(error) => Err(error.to_string()),
+        }
+    }
+
+    /// Tells the network that it has heard all, if that is due and so; else takes more.
+    async fn catch_up(
+        &mut self,
+        reader: &mut (impl AsyncReadExt + Unpin),
+        buffer: &mut [u8],
+    ) -> Result<(), String> {
+        let now = self.clock.now();
+        if self.catching_up.due().is_none_or(|due| now < due) {
+            return Ok(());
+        }
+        // A task that has used up its turn would be told that nothing is there.
+        let more = tokio::task::unconstrained(async {
+            tokio::select! {
+                biased;
+                read = reader.read(buffer) => Some(read),
+                () = core::future::ready(()) => None,
+            }
+        });
+        match more.await {
+            Some(read) => self.take(read, buffer).await,
+            None => {
+                self.catching_up.told(now);
+                self.tell(Event::CaughtUp).await;
+                Ok(())
+            }
         }
     }
 
@@ -277,7 +324,10 @@ impl Driver {
                 }
                 Output::PortChanged(port) => self.tell(Event::PortChanged(port)).await,
                 Output::PortGone(port) => self.tell(Event::PortGone(port)).await,
-                Output::PacketIn(port, frame) => self.tell(Event::PacketIn(port, frame)).await,
+                Output::PacketIn(port, frame) => {
+                    self.catching_up.frame();
+                    self.tell(Event::PacketIn(port, frame)).await;
+                }
                 Output::Counted(counted) => {
                     if let Some((switch, _)) = &self.switch {
                         self.telemetry.counted(self.connection, *switch, self.clock.now(), counted);

@@ -5,6 +5,7 @@
 
 pub(crate) mod admission;
 pub(crate) mod capacity;
+pub(crate) mod catching_up;
 pub(crate) mod change;
 pub(crate) mod channel;
 pub(crate) mod connection;

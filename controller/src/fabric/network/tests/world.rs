@@ -131,7 +131,9 @@ impl World {
 
     pub(crate) fn event(&mut self, switch: DatapathId, event: Event) {
         let connection = self.devices[&switch].connection;
-        self.network.event(self.now, FromSwitch { connection, switch, event });
+        for event in [event, Event::CaughtUp] {
+            self.network.event(self.now, FromSwitch { connection, switch, event });
+        }
     }
 
     /// Lets one device do all it can; returns the events.

@@ -1,0 +1,93 @@
+//! What falls silent is lost in time, and nothing that only was not heard yet.
+
+use super::*;
+use crate::discovery::sessions::PUT_OFF;
+
+impl World {
+    /// An interval in which all arrives but what goes over a link; switches are caught up with before or not at all.
+    fn interval_without(&mut self, link: Link, caught_up: bool) {
+        self.interval();
+        let ends = [link.a, link.b];
+        for switch in self.truth.switches().filter(|_| caught_up).collect::<Vec<_>>() {
+            self.input(Input::CaughtUp(switch));
+        }
+        while let Some((port, frame)) = self.flying.pop_front() {
+            if !ends.contains(&port) {
+                self.input(Input::Received(port, &frame));
+            }
+        }
+    }
+}
+
+#[test]
+fn a_network_that_falls_silent_as_a_whole_is_not_forgotten_before_its_sessions_end() {
+    let mut world = World::new(leaf_spine(2, 1, 2));
+    world.settle();
+    for _ in 0..2 * MISSED {
+        world.interval();
+        world.flying.clear();
+    }
+    assert_eq!(*world.discovery.graph(), world.truth);
+}
+
+#[test]
+fn nothing_is_missed_at_a_switch_of_which_frames_still_wait_and_all_that_is_silent_is_when_it_has_been_heard_out()
+ {
+    let mut world = World::new(leaf_spine(2, 1, 2));
+    world.settle();
+    let at = world.truth.host("h1").unwrap();
+    let other = world.truth.hosts().find(|(name, port)| *name != "h1" && port.switch == at.switch).unwrap();
+    let (other, place, mut announced) = (other.0.to_owned(), other.1, Vec::new());
+    let uplink = world
+        .truth
+        .neighbours(at.switch)
+        .map(|(number, _)| Port { switch: at.switch, number })
+        .next()
+        .unwrap();
+    for _ in 0..2 * MISSED {
+        world.interval();
+        world.flying.clear();
+        // Some of what this switch has handed in is heard, and for longer than an interval the rest waits.
+        let frame = world.says("h1");
+        world.input(Input::Received(at, &frame));
+        announced.push(world.announced[&uplink].clone());
+    }
+    assert_eq!(*world.discovery.graph(), world.truth);
+    // Nor is it made to hand in more.
+    announced.dedup();
+    assert_eq!(announced.len(), 1);
+    for _ in 0..=MISSED {
+        world.interval();
+        world.flying.retain(|(port, _)| *port != place);
+        world.all_arrive();
+    }
+    let graph = world.discovery.graph();
+    assert_eq!((graph.host(&other), graph.host("h1")), (None, Some(at)));
+    assert_eq!(graph.links().count(), world.truth.links().count());
+}
+
+#[test]
+fn a_silent_link_is_lost_in_time_though_its_switches_hand_in_more_after_they_were_caught_up_with() {
+    let mut world = World::new(leaf_spine(2, 2, 1));
+    world.settle();
+    let links: Vec<Link> = world.truth.links().collect();
+    for missed in 0..=MISSED {
+        assert_eq!(world.discovery.graph().links().count(), links.len(), "after {missed}");
+        world.interval_without(links[0], true);
+    }
+    assert_eq!(world.discovery.graph().links().collect::<Vec<_>>(), links[1..]);
+}
+
+#[test]
+fn a_silent_link_is_lost_at_last_though_its_switches_are_never_caught_up_with() {
+    let mut world = World::new(leaf_spine(2, 2, 1));
+    world.settle();
+    let link = world.truth.links().next().unwrap();
+    let mut intervals = 0;
+    while world.discovery.graph().peer(link.a).is_some() {
+        world.interval_without(link, false);
+        intervals += 1;
+        assert!(intervals <= u32::from(PUT_OFF) + 2 * u32::from(MISSED));
+    }
+    assert!(intervals > u32::from(PUT_OFF));
+}
