@@ -351,7 +351,10 @@ async fn open_vswitch_forwards_as_wanted_and_a_new_controller_takes_over() {
     let rack = fabric.topology().node("h3").and_then(|node| node.location).unwrap().rack;
     let protected = timeout(PATIENCE, async {
         let mut every = interval(Duration::from_millis(100));
-        while !run("ovs-ofctl", &["-O", "OpenFlow13", "dump-groups", &bridges.name(1)]).contains("type=ff") {
+        let dump = |what| run("ovs-ofctl", &["-O", "OpenFlow13", what, &bridges.name(1)]);
+        // The group is there before the flow that uses it.
+        let leads = |flow: &str| flow.contains(&format!("02:c0:00:{rack:02x}")) && flow.contains("group:");
+        while !(dump("dump-groups").contains("type=ff") && dump("dump-flows").lines().any(leads)) {
             every.tick().await;
         }
     });
