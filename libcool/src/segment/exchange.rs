@@ -71,6 +71,12 @@ impl<'a, W: Waits> Exchange<'a, W> {
         self.waits.wait(on, &|| part.published(ring) > number)
     }
 
+    /// What is there from these ranks is of the same call: who waits compares that, and of the first publication nobody may have
+    /// waited, if all others came before.
+    pub(super) fn compare(&mut self, sources: Range<usize>) -> Result<(), Stop<W::Error>> {
+        self.others(sources).try_for_each(|source| self.wait_for(Ring::Given, 0, source))
+    }
+
     /// This rank has written a publication.
     pub(super) fn publish(&self, ring: Ring, publication: u64) {
         self.part(self.rank).publish(ring, self.number(ring, publication + 1));
@@ -116,6 +122,9 @@ impl<'a, W: Waits> Exchange<'a, W> {
             } else if let Some(on) = self.lacking(flow, taken) {
                 self.wait_for(ring, taken, on)?;
             } else {
+                if taken == 0 {
+                    self.compare(flow.sources.clone())?;
+                }
                 for source in self.others(flow.sources.clone()).filter(|rank| (flow.has)(*rank, taken)) {
                     step(self, Step::Take(source, taken))?;
                 }

@@ -299,6 +299,9 @@ fn reduce_shared<W: Waits>(
         let lacks = (made < given).then(|| exchange.lacks(Ring::Given, made, 0..size));
         let full = exchange.occupies(Ring::Made, made).filter(|_| made < chunks);
         if lacks == Some(None) && full.is_none() {
+            if made == 0 {
+                exchange.compare(0..size)?;
+            }
             let range = share(made, me);
             let start = range.start - chunk(call.bytes, CHUNK_BYTES, made).start;
             sum.resize(range.len(), 0);

@@ -2,6 +2,7 @@
 
 use cool::embedded::{Embedded, run};
 use cool::{Comm, Error, FailureKind, Op, Operation};
+use std::sync::Barrier;
 use std::time::Duration;
 
 fn two() -> Embedded {
@@ -99,6 +100,25 @@ fn ranks_that_call_different_operations_are_told_so() {
     disagree(["bcast of 1 u64 from rank 0", "allreduce of 1 u64 by sum"], |comm| match comm.rank() {
         0 => comm.bcast(&mut [0u64], 0),
         _ => comm.allreduce(&[1u64], &mut [0], Op::Sum),
+    });
+}
+
+#[test]
+fn a_rank_that_comes_after_the_others_are_through_is_told_that_they_called_something_else() {
+    let through = Barrier::new(2);
+    disagree(["bcast of 1 u64 from rank 0", "allreduce of 1 u64 by sum"], |comm| {
+        comm.barrier()?;
+        match comm.rank() {
+            0 => {
+                let result = comm.bcast(&mut [0u64], 0);
+                through.wait();
+                result
+            }
+            _ => {
+                through.wait();
+                comm.allreduce(&[1u64], &mut [0], Op::Sum)
+            }
+        }
     });
 }
 
