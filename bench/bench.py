@@ -183,6 +183,13 @@ def say(text, end="\n"):
     print(text, end=end, flush=True)
 
 
+def add_network_options(p):
+    """Options of what is measured on a network of the user's choice."""
+    p.add_argument("--topology", type=topologies.argument, default="tree:4x4", help=topologies.FORMS + "; default %(default)s")
+    p.add_argument("--host-mbit", type=float, default=20, help="rate of host links, 0 for unshaped; default %(default)s")
+    p.add_argument("--uplink-mbit", type=float, default=20, help="rate of links between switches, 0 for unshaped; default %(default)s")
+
+
 def add_run_options(p, out, what=""):
     """Options of all that measures on the emulated network; `out` is the folder of target for `what` it writes."""
     p.add_argument("--wait", type=int, default=600, help="seconds to wait for another testbed to end; default %(default)s")
@@ -195,9 +202,7 @@ def parse_arguments():
     p.add_argument("--ops", type=list_of(one_of(OPS)), default=list(OPS), help="default: all six")
     p.add_argument("--bytes", type=list_of(size), default=None, help="default 1K,64K,1M,4M,8M; with --quick 1K,1M")
     p.add_argument("--reps", type=int, default=None, help="measured repetitions, more below 64K; default 5, with --quick 3")
-    p.add_argument("--topology", type=topologies.argument, default="tree:4x4", help=topologies.FORMS + "; default %(default)s")
-    p.add_argument("--host-mbit", type=float, default=20, help="rate of host links, 0 for unshaped; default %(default)s")
-    p.add_argument("--uplink-mbit", type=float, default=20, help="rate of links between switches, 0 for unshaped; default %(default)s")
+    add_network_options(p)
     p.add_argument("--placements", type=list_of(one_of(PLACEMENTS)), default=list(PLACEMENTS), help="racked (ranks rack by rack), "
                    "interleaved (over racks); default both")
     p.add_argument("--peers", type=list_of(one_of(PEERS)), default=list(PEERS), help="default openmpi,mpich,gloo")

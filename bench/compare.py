@@ -21,7 +21,6 @@ import bench  # noqa: E402
 import page  # noqa: E402
 import peers  # noqa: E402
 import testbed  # noqa: E402
-import topologies  # noqa: E402
 
 SIDES = ("old", "new")
 HEADINGS = ("case", "old", "new", "new/old", "least", "most", "processor")
@@ -69,9 +68,7 @@ def parse_arguments():
     p.add_argument("--bytes", type=bench.list_of(bench.size), default=[1 << 10, 1 << 16, 4 << 20], help="default 1K,64K,4M")
     p.add_argument("--turns", type=int, default=5, help="of both; default %(default)s")
     p.add_argument("--reps", type=int, default=3, help="of a case in a turn, more below 64K; default %(default)s")
-    p.add_argument("--topology", type=topologies.argument, default="tree:4x4", help=topologies.FORMS + "; default %(default)s")
-    p.add_argument("--host-mbit", type=float, default=20, help="rate of host links, 0 for unshaped; default %(default)s")
-    p.add_argument("--uplink-mbit", type=float, default=20, help="rate of links between switches, 0 for unshaped; default %(default)s")
+    bench.add_network_options(p)
     p.add_argument("--placement", type=bench.one_of(bench.PLACEMENTS), default="racked", help="default %(default)s")
     p.add_argument("--timeout", type=int, default=240, help="seconds for one case; default %(default)s")
     p.add_argument("--new-agent-flags", default="", metavar="FLAGS", help="of the new agents alone, as in --new-agent-flags=--encrypt")

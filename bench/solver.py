@@ -25,7 +25,6 @@ import bench  # noqa: E402
 import peers  # noqa: E402
 import section  # noqa: E402
 import testbed  # noqa: E402
-import topologies  # noqa: E402
 
 SOURCE = os.path.join(ROOT, "libcool", "c", "examples", "conjugate_gradient.c")
 
@@ -33,32 +32,17 @@ SOURCE = os.path.join(ROOT, "libcool", "c", "examples", "conjugate_gradient.c")
 class Cool(peers.Cool):
     """The program on COOL, its ranks started by the agents."""
 
-    def prepare_solver(self, program):
+    def compile(self, program, *arguments):
         folder = program + ".libcool"
         if not os.path.exists(os.path.join(self.folder, "libcool_c.so")):
             raise peers.Failed("no libcool_c.so in %s: cargo build --release -p cool-c" % self.folder)
         peers.run_checked(os.path.join(ROOT, "tools", "install-c"), folder, self.folder)
         library = os.path.join(folder, "lib")
-        peers.run_checked("cc", "-O2", "-Wall", "-o", program, SOURCE, "-I" + os.path.join(folder, "include"), "-L" + library,
-                          "-Wl,-rpath," + library, "-lcool", "-lm")
+        peers.run_checked("cc", "-O2", "-Wall", "-o", program, *arguments, "-I" + os.path.join(folder, "include"), "-L" + library,
+                          "-Wl,-rpath," + library, "-lcool")
 
     def launcher(self, run, program):
         return ["cool", "run", "-n", str(len(run.hosts)), "--placement", run.placement, "--", *program], run.bed.environment()
-
-
-class OnMpi:
-    """The program on an MPI library."""
-
-    def prepare_solver(self, program):
-        self.compile(program, SOURCE, "-I" + os.path.join(HERE, "on_mpi"), "-lm")
-
-
-class OpenMpi(OnMpi, peers.OpenMpi):
-    pass
-
-
-class Mpich(OnMpi, peers.Mpich):
-    pass
 
 
 def solve(library, run, program, options):
@@ -83,13 +67,14 @@ def solve(library, run, program, options):
 
 def prepared(options):
     """The libraries that can be measured, COOL first, each with its program."""
-    kinds = {"openmpi": OpenMpi, "mpich": Mpich}
+    kinds = {"openmpi": peers.OpenMpi, "mpich": peers.Mpich}
     ready = {}
     for library in [Cool(options.bin), *(kinds[name](options.peers_folder, False) for name in options.peers)]:
         program = os.path.join(options.out, "conjugate_gradient." + library.name)
         try:
             library.prepare()
-            library.prepare_solver(program)
+            header = [] if library.name == "cool" else ["-I" + os.path.join(HERE, "on_mpi")]
+            library.compile(program, SOURCE, *header, "-lm")
             ready[library] = program
             print("%s %s" % (library.title, library.version), flush=True)
         except peers.Failed as e:
@@ -151,9 +136,7 @@ def parse_arguments():
     p.add_argument("--grid", type=int, default=64, help="points on each side of the square; default %(default)s")
     p.add_argument("--tolerance", type=float, default=1e-8, help="of the residual; default %(default)s")
     p.add_argument("--reps", type=int, default=5, help="runs of each, of which the median counts; default %(default)s")
-    p.add_argument("--topology", type=topologies.argument, default="tree:4x4", help=topologies.FORMS + "; default %(default)s")
-    p.add_argument("--host-mbit", type=float, default=20, help="rate of host links, 0 for unshaped; default %(default)s")
-    p.add_argument("--uplink-mbit", type=float, default=20, help="rate of links between switches, 0 for unshaped; default %(default)s")
+    bench.add_network_options(p)
     p.add_argument("--placements", type=bench.list_of(bench.one_of(bench.PLACEMENTS)), default=list(bench.PLACEMENTS), help="default both")
     p.add_argument("--peers", type=bench.list_of(bench.one_of(("openmpi", "mpich"))), default=["openmpi", "mpich"], help="default openmpi,mpich")
     p.add_argument("--peers-folder", default=os.path.join(ROOT, "target", "bench"), help="where they are installed; default target/bench")

@@ -10,11 +10,21 @@ from conftest import PATIENCE, ROOT, succeed
 
 BINDINGS = os.path.join(os.environ.get("CARGO_TARGET_DIR", os.path.join(ROOT, "target")), "bindings")
 PYTHON = os.path.join(BINDINGS, "python/bin/python3")
-PROGRAMS = {
-    "rust": [os.path.join(BINDINGS, "suite-rust")],
-    "c": [os.path.join(BINDINGS, "suite-c")],
-    "python": [PYTHON, os.path.join(ROOT, "libcool/python/examples/suite.py")],
-}
+
+
+def programs(name):
+    """The commands of an example, by language."""
+    built = {language: [os.path.join(BINDINGS, "%s-%s" % (name, language))] for language in ("rust", "c")}
+    return {**built, "python": [PYTHON, os.path.join(ROOT, "libcool/python/examples/%s.py" % name)]}
+
+
+def embedded(command, ranks):
+    """Runs a program with all its ranks in one process."""
+    environment = {**os.environ, "COOL_EMBEDDED": str(ranks)}
+    return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=PATIENCE)
+
+
+PROGRAMS = programs("suite")
 
 
 def same(printed, ranks):
@@ -35,7 +45,6 @@ def test_a_program_prints_what_the_operations_mean_on_16_nodes(make_bed, languag
 @pytest.mark.parametrize("ranks", [1, 5, 16])
 @pytest.mark.parametrize("language", PROGRAMS)
 def test_a_program_prints_the_same_in_one_process(language, ranks):
-    environment = {**os.environ, "COOL_EMBEDDED": str(ranks)}
-    done = subprocess.run(PROGRAMS[language], env=environment, capture_output=True, text=True, timeout=PATIENCE)
+    done = embedded(PROGRAMS[language], ranks)
     assert done.returncode == 0, done.stderr
     same(done.stdout, ranks)

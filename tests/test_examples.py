@@ -3,18 +3,12 @@ many iterations as the method does by itself, and comes as near to the solution.
 import functools
 import json
 import math
-import os
-import subprocess
 
 import pytest
-from conftest import PATIENCE, ROOT, run, succeed
-from test_bindings import BINDINGS, PYTHON
+from conftest import run, succeed
+from test_bindings import embedded, programs
 
-PROGRAMS = {
-    "rust": [os.path.join(BINDINGS, "conjugate_gradient-rust")],
-    "c": [os.path.join(BINDINGS, "conjugate_gradient-c")],
-    "python": [PYTHON, os.path.join(ROOT, "libcool/python/examples/conjugate_gradient.py")],
-}
+PROGRAMS = programs("conjugate_gradient")
 # Rows that 4 and 3 ranks do not share evenly.
 SIDE, TOLERANCE = 21, 1e-6
 ASKED = ["--grid", str(SIDE), "--tolerance", str(TOLERANCE), "--json"]
@@ -79,18 +73,13 @@ def test_a_solver_that_cannot_says_so_in_one_line_and_fails_the_job(bed, languag
 @pytest.mark.parametrize("ranks", [1, 3])
 @pytest.mark.parametrize("language", PROGRAMS)
 def test_the_solver_needs_as_many_in_one_process(language, ranks):
-    right(embedded(language, ranks, *ASKED).stdout, ranks)
+    right(embedded([*PROGRAMS[language], *ASKED], ranks).stdout, ranks)
 
 
 @pytest.mark.parametrize("wrong, said", [(["--grid", "0"], "0"), (["--tolerance", "x"], "x"), (["--grid", "2"], "2 rows are too few for 4 ranks"),
                                          (["--quickly"], "--quickly")])
 @pytest.mark.parametrize("language", PROGRAMS)
 def test_wrong_options_are_told_in_one_line(language, wrong, said):
-    done = embedded(language, 4, *wrong)
+    done = embedded([*PROGRAMS[language], *wrong], 4)
     assert done.returncode == 1 and not done.stdout, done
     assert done.stderr.count("\n") == 1 and said in done.stderr, done.stderr
-
-
-def embedded(language, ranks, *options):
-    environment = {**os.environ, "COOL_EMBEDDED": str(ranks)}
-    return subprocess.run([*PROGRAMS[language], *options], env=environment, capture_output=True, text=True, timeout=PATIENCE)

@@ -11,21 +11,22 @@ pub(super) const PUT_OFF: u8 = 32;
 /// Whether what a port missed in an interval tells nothing: its switch, or the one that it should hear, has handed in no frame at
 /// all of these `vocal` ones. It may be cut off from here, which sessions show only later.
 pub(super) fn is_mute(vocal: &BTreeSet<DatapathId>, port: Port, entry: &Entry) -> bool {
-    !vocal.contains(&port.switch) || entry.peer().is_some_and(|peer| !vocal.contains(&peer))
+    entry.switches(port).any(|switch| !vocal.contains(&switch))
 }
 
 impl Entry {
     /// Whether one of these is the port's switch, or the one that it should hear.
     pub(super) fn concerns(&self, port: Port, switches: &BTreeSet<DatapathId>) -> bool {
-        switches.contains(&port.switch) || self.peer().is_some_and(|peer| switches.contains(&peer))
+        self.switches(port).any(|switch| switches.contains(&switch))
     }
 
-    /// The switch that is the port's neighbour.
-    fn peer(&self) -> Option<DatapathId> {
-        match self.neighbour {
+    /// The port's switch, and the one that it should hear, if a switch is its neighbour.
+    fn switches(&self, port: Port) -> impl Iterator<Item = DatapathId> {
+        let peer = match self.neighbour {
             Some(Announcement::Switch { switch, .. }) => Some(switch),
             _ => None,
-        }
+        };
+        core::iter::once(port.switch).chain(peer)
     }
 }
 

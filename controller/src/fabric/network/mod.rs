@@ -387,22 +387,16 @@ impl Network {
 
     /// Of many nodes that are lost at once, one line says how many.
     fn tell_lost(&self, lost: &[(String, Port)]) {
-        match lost {
-            [] => {}
-            [(node, port), .., _] if lost.len() > LOST_BY_NAME => {
-                warn!(
-                    node,
-                    nodes = lost.len(),
-                    "{} nodes no longer at their ports, this one at {}",
-                    lost.len(),
-                    self.port_name(*port)
-                );
-            }
-            few => {
-                for (node, port) in few {
-                    warn!(node, "node no longer at {}", self.port_name(*port));
-                }
-            }
+        let nodes = lost.len();
+        if let [(node, port), ..] = lost
+            && nodes > LOST_BY_NAME
+        {
+            let port = self.port_name(*port);
+            warn!(node, nodes, "{nodes} nodes no longer at their ports, this one at {port}");
+            return;
+        }
+        for (node, port) in lost {
+            warn!(node, "node no longer at {}", self.port_name(*port));
         }
     }
 
