@@ -16,6 +16,7 @@ import contextlib
 import json
 import os
 import random
+import select
 import signal
 import socket
 import statistics
@@ -109,6 +110,13 @@ class Job:
             self.end()
             raise
 
+    def await_end(self, ranks):
+        """Until none of these ranks' processes is left."""
+        for rank in ranks:
+            with contextlib.suppress(ProcessLookupError), os.fdopen(os.pidfd_open(self.pid[rank])) as process:
+                if not select.select([process], [], [], PATIENCE)[0]:
+                    raise Violation("rank %d runs %g s after its agent has ended" % (rank, PATIENCE))
+
     def on(self, node):
         return [rank for rank in self.members if self.node[rank] == node]
 
@@ -123,10 +131,11 @@ class Job:
 
 class Fault:
     """A kind of fault: what is done to a victim, how it is undone when the job is over, what the victim itself says at last
-    (nothing, if it cannot), and how long calls may make no progress."""
+    (nothing, if it cannot), whether its processes end, and how long calls may make no progress."""
 
-    def __init__(self, name, whole_node, strike, undo, says=None, timeout=60.0):
-        self.name, self.whole_node, self.strike, self.undo, self.says, self.timeout = name, whole_node, strike, undo, says, timeout
+    def __init__(self, name, whole_node, strike, undo, says=None, ends=False, timeout=60.0):
+        self.name, self.whole_node, self.strike, self.undo = name, whole_node, strike, undo
+        self.says, self.ends, self.timeout = says, ends, timeout
 
 
 def signal_rank(number):
@@ -172,7 +181,8 @@ PACKETS = (on_interface("tc", "qdisc", "replace", "dev", "IF", "root", "tbf", "r
 FAULTS = [
     Fault("rank killed", False, signal_rank(signal.SIGKILL), nothing),
     Fault("rank stopped", False, signal_rank(signal.SIGSTOP), resume_rank, timeout=STOPPED_TIMEOUT),
-    Fault("agent killed", True, signal_agent(signal.SIGKILL), restart_agent, says="failed"),
+    # cool-launcher ends the processes of a job whose agent is gone, perhaps before they have said that their calls failed.
+    Fault("agent killed", True, signal_agent(signal.SIGKILL), restart_agent, ends=True),
     Fault("agent stopped", True, signal_agent(signal.SIGSTOP), restart_agent, says="failed"),
     Fault("agent stopped for a while", True, signal_agent(signal.SIGSTOP), resume_agent),
     Fault("node's link down", True, *LINK, says="out"),
@@ -234,6 +244,8 @@ class Series:
                 raise Violation("rank %d heard that %s are gone, and not %s" % (e["rank"], gone, victims))
         if fault.says:
             self.events.wait_for_each(victims, mark, fault.says, "the victims' own calls return")
+        if fault.ends:
+            job.await_end(victims)
         job.members = survivors
         self.events.wait_for_each(survivors, mark, "works", "every operation works in the new group")
         again = [e for e in self.events.since(mark, "failed") if e["rank"] in survivors]

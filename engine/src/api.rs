@@ -37,6 +37,8 @@ pub struct GroupSpec {
     /// Its agents connect when they first have something to say to each other; else each with all others at once, by which they
     /// hear at once that one is gone. Of members without a key of their own, the group's then proves who they are.
     pub on_demand: bool,
+    /// Its ranks, each on a node of its own, may carry out short calls by datagrams, which their agents know how to prepare.
+    pub quick: bool,
 }
 
 /// Where a rank is.

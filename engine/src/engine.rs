@@ -297,11 +297,17 @@ impl Engine {
                 self.of_rank(now, token, of, |group, shared| group.transfer(now, shared, token, request));
             }
             Input::Watched { group, rank, number, end } => {
-                self.with_group(now, group, |group, shared| group.watched(shared, (number, rank), end));
+                self.with_group(now, group, |group, shared| group.watched(now, shared, (number, rank), end));
             }
             Input::RankLost { group, rank, why, through } => {
                 self.with_group(now, group, |group, shared| {
                     group.lose_rank(now, shared, (rank, through), why)
+                });
+            }
+            Input::Quick { group, able } => {
+                self.with_group(now, group, |group, shared| {
+                    group.quick(now, shared, able);
+                    Ok(())
                 });
             }
             Input::Revoke { group, rank } => self.revoke(now, group, rank),

@@ -7,8 +7,8 @@
 //! ```
 //!
 //! `call_matching` compares what ranks called, `departures` knows who has gone, `failure_detector` and `wait_for_graph` find
-//! out who is to blame when something waits for too long, `point_to_point` has the messages outside of calls, and `watched_calls`
-//! who waits in calls that ranks carry out themselves.
+//! out who is to blame when something waits for too long, `point_to_point` has the messages outside of calls, `watched_calls`
+//! who waits in calls that ranks carry out themselves, and `quick_calls` whether they do so over several nodes.
 
 mod call_matching;
 mod calls;
@@ -20,6 +20,7 @@ mod network;
 mod overdue;
 mod plan_selection;
 mod point_to_point;
+mod quick_calls;
 mod ranks;
 mod start;
 mod streams;
@@ -45,6 +46,7 @@ use failure_detector::FailureDetector;
 use messages::CallMessages;
 use plan_selection::{PlanSelection, Waiting};
 use point_to_point::PointToPoint;
+use quick_calls::QuickAgreement;
 use ranks::LocalRanks;
 use std::sync::Arc;
 use streams::{StreamEvent, Streams};
@@ -60,6 +62,7 @@ pub(crate) struct Group {
     streams: Streams,
     point_to_point: PointToPoint,
     watched_calls: WatchedCalls,
+    quick_calls: QuickAgreement,
     matching: CallMatching,
     departures: Departures,
     failure_detector: FailureDetector,
@@ -78,6 +81,7 @@ impl Group {
             streams: Streams::default(),
             point_to_point: PointToPoint::default(),
             watched_calls: WatchedCalls::default(),
+            quick_calls: QuickAgreement::default(),
             matching: CallMatching::default(),
             departures: Departures::default(),
             failure_detector: FailureDetector::default(),

@@ -68,6 +68,13 @@ pub enum Input<'a> {
         /// has made here count.
         through: Option<u64>,
     },
+    /// Whether the rank of this node in a group for quick calls, which has come, can carry them out. [`Output::Quick`] says whether all can.
+    Quick {
+        /// The group.
+        group: u64,
+        /// Whether.
+        able: bool,
+    },
     /// A rank of this node revokes its group: all calls on it fail, at every rank (ULFM's revoke).
     Revoke {
         /// The group.
@@ -157,6 +164,13 @@ pub enum Output {
     GroupFailed {
         /// The group.
         group: u64,
+    },
+    /// It is known whether all ranks of a group can carry out quick calls.
+    Quick {
+        /// The group.
+        group: u64,
+        /// Whether.
+        all: bool,
     },
     /// A call or message is done. Its rank's memory is named no more.
     Done {

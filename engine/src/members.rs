@@ -339,6 +339,7 @@ mod tests {
             cost_model: CostModel::default(),
             keyed: None,
             on_demand: false,
+            quick: false,
         }
     }
 

@@ -43,7 +43,7 @@ fn path(cluster: &Cluster) -> &Path {
 
 fn enlist(key: &str, rank: u32, size: u32) -> Body {
     let (version, timeout_ms) = (cool_proto::VERSION, PATIENCE.as_millis() as u64);
-    Body::Enlist(Enlist { version, key: key.to_owned(), rank, size, timeout_ms, segment: true })
+    Body::Enlist(Enlist { version, key: key.to_owned(), rank, size, timeout_ms, segment: true, quick: true })
 }
 
 /// A group of one rank.
@@ -148,7 +148,7 @@ impl Hostile {
         let mut sent = 0;
         while sent < bytes.len() {
             let descriptor = region.filter(|_| sent == 0).map(Region::descriptor);
-            match socket::send(&self.stream, &bytes[sent..], descriptor) {
+            match socket::send(&self.stream, &bytes[sent..], descriptor.as_slice()) {
                 Ok(n) => sent += n,
                 Err(e) if matches!(e.kind(), ErrorKind::BrokenPipe | ErrorKind::ConnectionReset) => return,
                 Err(e) => panic!("the agent does not read: {e}"),

@@ -353,6 +353,7 @@ mod tests {
                     places: vec![place],
                     group: 1,
                     segment: 0,
+                    quick: None,
                 };
                 stream.write_all(&encode(Body::Attached(attached), MAX_TO_RANK).unwrap()).unwrap();
                 then(stream, decoder);

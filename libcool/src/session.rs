@@ -4,6 +4,7 @@
 mod calls;
 mod heap;
 mod inbox;
+mod quick;
 mod watch;
 
 use crate::Operation;
@@ -18,6 +19,7 @@ use cool_proto::socket::{Sender, SocketError};
 pub(crate) use heap::Block;
 use heap::Heap;
 use inbox::{Disconnected, Inbox};
+use quick::Quick;
 use std::os::fd::BorrowedFd;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -43,6 +45,8 @@ pub(crate) struct Session {
     inbox: Inbox,
     /// If the ranks of the group can carry out calls themselves.
     segmented: Option<Segmented>,
+    /// If they can by datagrams.
+    quick: Option<Quick>,
 }
 
 #[derive(Debug)]
@@ -96,6 +100,7 @@ impl Session {
             heap: Heap::default(),
             inbox: Inbox::new(receiver),
             segmented: None,
+            quick: None,
         })
     }
 
@@ -109,7 +114,7 @@ impl Session {
         let mut session = Session::connect(socket, rank as usize, doing)?;
         let first = match mode {
             JoinMode::Member { group } => {
-                Body::Attach(Attach { version: VERSION, group: *group, rank, segment: true })
+                Body::Attach(Attach { version: VERSION, group: *group, rank, segment: true, quick: true })
             }
             JoinMode::Enlist { key, size, timeout } => Body::Enlist(Enlist {
                 version: VERSION,
@@ -118,6 +123,7 @@ impl Session {
                 size: *size,
                 timeout_ms: milliseconds(*timeout),
                 segment: true,
+                quick: true,
             }),
         };
         match session.ask(doing, first)? {
@@ -133,12 +139,21 @@ impl Session {
     fn attached(&mut self, doing: &'static str, attached: &local::Attached) -> Result<(), Error> {
         self.group = attached.group;
         if attached.segment > 0 {
+            let unexpected = || self.disconnected(doing, inbox::unexpected());
             let size = attached.places.len();
-            let file =
-                self.inbox.descriptor().ok_or_else(|| self.disconnected(doing, inbox::unexpected()))?;
-            let segment = Segment::open(file, attached.segment, size);
+            let file = self.inbox.descriptor().ok_or_else(unexpected)?;
+            // For calls by datagrams, the rank has one alone.
+            let parts = if attached.quick.is_some() { 1 } else { size };
+            let segment = Segment::open(file, attached.segment, parts);
             let segment = segment.map_err(|e| self.no_memory(doing, e))?;
-            self.segmented = Some(Segmented::new(segment, self.rank, size));
+            match &attached.quick {
+                None => self.segmented = Some(Segmented::new(segment, self.rank, size)),
+                Some(told) => {
+                    let socket = self.inbox.descriptor().ok_or_else(unexpected)?;
+                    let quick = Quick::new(told, attached, self.rank, segment, socket);
+                    self.quick = Some(quick.ok_or_else(unexpected)?);
+                }
+            }
         }
         Ok(())
     }
@@ -182,6 +197,7 @@ impl Session {
             timeout_ms: milliseconds(timeout),
             agree,
             segment: true,
+            quick: true,
         };
         match session.ask(doing, Body::Recover(recover))? {
             Body::Recovered(recovered) => Ok((session, recovered)),
@@ -196,6 +212,7 @@ impl Session {
         self.send(&mut self.wire(), doing, Body::Revoke(Revoke {}), None)?;
         // No call that begins after this one succeeds, at this rank at least.
         self.segmented.iter().for_each(Segmented::fail);
+        self.quick.iter().for_each(Quick::fail);
         Ok(())
     }
 

@@ -3,6 +3,7 @@
 
 mod attachment;
 mod groups;
+mod quick_calls;
 mod recovery;
 mod rendezvous;
 mod waiters;
@@ -11,10 +12,9 @@ use crate::engine::{EngineHandle, GroupError, GroupSpec, Trace};
 use crate::metrics::Metrics;
 pub(crate) use attachment::Attachment;
 use cool_proto::control::agent_message::Body;
-use cool_proto::segment::Segment;
 use cool_types::Key;
 pub(crate) use groups::AttachError;
-use groups::{Group, GroupTable};
+use groups::{CallSharing, Group, GroupTable};
 pub(crate) use recovery::Recovery;
 use std::sync::Arc;
 use std::time::Duration;
@@ -129,11 +129,17 @@ impl Agent {
         Ok(Attachment::new(self.clone(), group, rank, places))
     }
 
-    /// The segment in which a rank that has attached carries out calls with the others of its group; see [`GroupTable::segment`].
-    fn segment(&self, group: u64, can: bool) -> Option<Arc<Segment>> {
-        let segment = self.groups.segment(group, can)?;
-        self.engine.share(group, Arc::clone(&segment));
-        Some(segment)
+    /// How a rank that has attached carries out calls with the others of its group, if it can in a segment, and by datagrams; see
+    /// [`GroupTable::segment`] and [`GroupTable::quick`].
+    fn share(&self, group: u64, segment: bool, quick: bool) -> Option<CallSharing> {
+        let quick = self.groups.quick(group, quick, self.engine.runtime());
+        let agreed_on = quick.as_ref().map(Option::is_some);
+        let in_segment = || Some(CallSharing { segment: self.groups.segment(group, segment)?, quick: None });
+        let shared = quick.unwrap_or_else(in_segment);
+        shared.iter().for_each(|shared| self.engine.share(group, Arc::clone(&shared.segment)));
+        // Then: what follows is told in the segment.
+        agreed_on.into_iter().for_each(|able| self.engine.quick(group, able));
+        shared
     }
 
     /// The ranks that have attached to a group and not left it, if any: all that have come if one is there.
@@ -193,6 +199,7 @@ mod tests {
             cost_model: CostModel::default(),
             keyed: None,
             on_demand: false,
+            quick: false,
         };
         agent.make_group(spec).await.unwrap();
         agent

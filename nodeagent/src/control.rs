@@ -18,7 +18,6 @@ use cool_proto::control::{
     controller_message::Body,
 };
 use cool_proto::delivery::{self, Miscounted};
-use cool_proto::features;
 use cool_tls::{AddressError, Connector, Credentials};
 use outbox::Outbox;
 use std::time::Duration;
@@ -73,8 +72,8 @@ pub struct Registration {
     pub slots: u32,
     /// Where probes are answered.
     pub probe_port: u16,
-    /// Whether the agent encrypts what it sends to others.
-    pub encrypt: bool,
+    /// What the agent can: bits of [`cool_proto::features`].
+    pub features: u64,
 }
 
 /// Serves the controller until the agent is `leaving`: then it says so.
@@ -348,7 +347,7 @@ impl Control<'_> {
             slots: self.registration.slots,
             held: self.held(),
             probe_port: self.registration.probe_port.into(),
-            features: features::ALL | if self.registration.encrypt { features::ENCRYPTION } else { 0 },
+            features: self.registration.features,
             key: Some(Secret { value: self.agent.key().bytes().to_vec() }),
             session: self.session.map(|(controller, node)| Session {
                 controller,

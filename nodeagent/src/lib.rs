@@ -28,6 +28,7 @@ pub mod options;
 mod output_backlog;
 pub mod probe;
 mod readable;
+mod shared_segment;
 mod traces;
 
 pub use agent::Agent;

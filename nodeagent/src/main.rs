@@ -15,6 +15,7 @@ use cool_nodeagent::launcher::{Launcher, Supervisors};
 use cool_nodeagent::local::{LocalServer, ServeError, UserLimits};
 use cool_nodeagent::options::Options;
 use cool_nodeagent::probe::Reflector;
+use cool_proto::features;
 use cool_tls::{Credentials, FolderError, Role};
 use std::os::fd::AsFd;
 use std::path::PathBuf;
@@ -141,13 +142,16 @@ async fn run(options: Options, config: Config) -> Result<(), Error> {
         || std::thread::available_parallelism().map_or(1, |n| u32::try_from(n.get()).unwrap_or(u32::MAX));
     let slots = options.slots.unwrap_or_else(processors);
     let probe_port = reflector.port();
+    let encryption = if options.encrypt { features::ENCRYPTION } else { 0 };
+    let without = if options.no_quick_calls { features::QUICK } else { 0 };
+    let features = (features::ALL | encryption) & !without;
     let registration = Registration {
         controller: options.controller,
         credentials: credentials.clone(),
         interface,
         slots,
         probe_port,
-        encrypt: options.encrypt,
+        features,
     };
     let router = agent.metrics().router();
     let pages = async move {

@@ -75,6 +75,9 @@ pub struct Options {
     /// All agents of a group have to: one with some that do and some that do not is refused.
     #[arg(long)]
     pub encrypt: bool,
+    /// Carry out short calls for the ranks of this node, which else send datagrams of their own, by UDP ports 20000 to 31999
+    #[arg(long)]
+    pub no_quick_calls: bool,
     /// For tests: throw away this share of the datagrams that come (0 to 0.5), picked by the seed (default 0)
     #[arg(long, value_name = "SHARE[:SEED]")]
     pub lose: Option<Losses>,

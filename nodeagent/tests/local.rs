@@ -89,6 +89,7 @@ impl Node {
             cost_model: CostModel::default(),
             keyed: None,
             on_demand: false,
+            quick: false,
         };
         self.agent.make_group(spec).await.unwrap();
         self.agent.set_owner(id, rustix::process::geteuid().as_raw());
@@ -128,7 +129,7 @@ impl Node {
 }
 
 fn attach(group: u64, rank: u32) -> Body {
-    Body::Attach(Attach { version: cool_proto::VERSION, group, rank, segment: false })
+    Body::Attach(Attach { version: cool_proto::VERSION, group, rank, segment: false, quick: false })
 }
 
 fn allreduce(group: u64, region: u32, input: u64, output: u64) -> Call {
@@ -327,7 +328,7 @@ impl SharingRank {
         stream.set_read_timeout(Some(PATIENCE)).unwrap();
         let (decoder, descriptors) = (Decoder::new(MAX_TO_RANK), VecDeque::new());
         let mut this = SharingRank { stream, decoder, descriptors, rank, segment: None };
-        this.send(Body::Attach(Attach { version: VERSION, group, rank, segment: true }));
+        this.send(Body::Attach(Attach { version: VERSION, group, rank, segment: true, quick: false }));
         let Body::Attached(Attached { size, segment, .. }) = this.receive() else { panic!("not attached") };
         let descriptor = this.descriptors.pop_front();
         assert_eq!(descriptor.is_some(), segment > 0);

@@ -78,6 +78,7 @@ async fn a_broadcast_of_a_gibibyte_takes_less_than_64_mib_an_agent() {
         cost_model: CostModel::default(),
         keyed: None,
         on_demand: false,
+        quick: false,
     };
     let pattern: Vec<u8> = (0..PERIOD as u64).map(|i| ((i * i) >> 7) as u8).collect();
     let pattern = Arc::new([&pattern[..], &pattern[..]].concat());

@@ -198,6 +198,7 @@ fn head(group: &Group) -> Group {
         job,
         encrypted,
         on_demand,
+        quick,
         ..
     } = *group;
     Group {
@@ -213,6 +214,7 @@ fn head(group: &Group) -> Group {
         key: group.key.clone(),
         encrypted,
         on_demand,
+        quick,
     }
 }
 
@@ -349,6 +351,7 @@ mod tests {
             key: Some(Secret { value: vec![9; KEY] }),
             encrypted: true,
             on_demand: true,
+            quick: false,
         }
     }
 

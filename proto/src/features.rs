@@ -13,5 +13,8 @@ pub const USERS: u64 = 1 << 2;
 /// Groups are told as descriptions; those on many nodes without the keys of their agents, which connect on demand.
 pub const DESCRIPTIONS: u64 = 1 << 3;
 
+/// The agent opens sockets for quick calls, and tells the others of a group whether it has.
+pub const QUICK: u64 = 1 << 4;
+
 /// What programs of this release can.
-pub const ALL: u64 = TAGS | USERS | DESCRIPTIONS;
+pub const ALL: u64 = TAGS | USERS | DESCRIPTIONS | QUICK;

@@ -6,6 +6,9 @@
 //! give to a call, and for what they make of it. Who waits for a rank sleeps on that rank's bell (a futex), which is rung only
 //! if somebody sleeps. Each rank says which calls it has begun, so that others find when it has called something else.
 //!
+//! A group whose ranks are each on a node of their own has a segment on each of them, for one rank, beside the sockets for quick calls: it
+//! tells its agent there how far it has come, and keeps what it has sent for those that lack it.
+//!
 //! All who have the segment are of one user. Who does not keep to this spoils the calls of its own group and nothing
 //! else: every access is bounds-checked, words are atomic, and bytes are copied in and out.
 
@@ -37,6 +40,7 @@ const PAGE: u64 = 4096;
 /// The words of the segment.
 const FAILED: u64 = 0;
 const DECLINED: u64 = LINE;
+const READY: u64 = 2 * LINE;
 const SEGMENT_WORDS: u64 = PAGE;
 
 /// The words of a rank.
@@ -62,6 +66,17 @@ const TEXT_BYTES: usize = (CALL_BYTES - CALL_TEXT) as usize;
 const RINGS: u64 = (CALLS + CALLS_KEPT * CALL_BYTES).next_multiple_of(PAGE);
 const RING_BYTES: u64 = SLOTS * CHUNK_BYTES as u64;
 const RANK_BYTES: u64 = RINGS + 2 * RING_BYTES;
+
+/// Bytes of the longest datagram that a rank keeps for others.
+pub const DATAGRAM_BYTES: usize = 4096 + 64;
+
+/// How many it keeps.
+pub const DATAGRAMS_KEPT: u64 = 128;
+
+/// What each begins with: the number of its call and one, then its transfer and its length.
+const DATAGRAM_HEAD: u64 = 16;
+const DATAGRAM_ROOM: u64 = DATAGRAM_HEAD + DATAGRAM_BYTES as u64;
+const _: () = assert!(DATAGRAM_ROOM.is_multiple_of(8) && DATAGRAMS_KEPT * DATAGRAM_ROOM <= 2 * RING_BYTES);
 
 /// One of a rank's rings.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -142,6 +157,17 @@ impl Segment {
     /// Whether a rank has come that cannot use a segment.
     pub fn is_declined(&self) -> bool {
         word(&self.region, DECLINED).load(Ordering::SeqCst) != 0
+    }
+
+    /// All agents of the group have opened sockets for quick calls: ranks of other nodes are reached by them.
+    pub fn set_ready(&self) {
+        word(&self.region, READY).store(1, Ordering::SeqCst);
+        self.ranks().for_each(|rank| rank.ring());
+    }
+
+    /// Whether ranks of other nodes are reached by sockets; see [`Segment::set_ready`].
+    pub fn is_ready(&self) -> bool {
+        word(&self.region, READY).load(Ordering::SeqCst) != 0
     }
 
     /// The agent has answered a watched call of a rank, which knows it as `answer`: whoever it waits for, it wakes.
@@ -292,6 +318,42 @@ impl RankPart<'_> {
         Ok(self.at + RINGS + ring as u64 * RING_BYTES + slot + offset as u64)
     }
 
+    /// Keeps the datagram of a message, of this call and transfer, in place of the one that was kept [`DATAGRAMS_KEPT`] before it; `number`
+    /// counts them.
+    ///
+    /// # Errors
+    /// If it is too long.
+    pub fn keep(&self, number: u64, (call, transfer): (u64, u32), bytes: &[u8]) -> Result<(), OutOfBounds> {
+        if bytes.len() > DATAGRAM_BYTES {
+            let len = bytes.len() as u64;
+            return Err(OutOfBounds { offset: 0, len, region: DATAGRAM_BYTES as u64 });
+        }
+        let at = datagram(number);
+        // Who reads meanwhile finds another call before or after.
+        self.word(at).store(0, Ordering::SeqCst);
+        fence(Ordering::SeqCst);
+        self.word(at + 8).store(u64::from(transfer) << 32 | bytes.len() as u64, Ordering::Relaxed);
+        self.region.copy_in(self.at + at + DATAGRAM_HEAD, bytes)?;
+        self.word(at).store(call + 1, Ordering::Release);
+        Ok(())
+    }
+
+    /// The datagram of a message, if the rank keeps it.
+    pub fn kept(&self, (call, transfer): (u64, u32)) -> Option<Vec<u8>> {
+        (0..DATAGRAMS_KEPT).map(datagram).find_map(|at| {
+            let name = self.word(at + 8).load(Ordering::Relaxed);
+            let is_it = || self.word(at).load(Ordering::Acquire) == call + 1;
+            let len = (name & u64::from(u32::MAX)) as usize;
+            if !is_it() || name >> 32 != u64::from(transfer) || len > DATAGRAM_BYTES {
+                return None;
+            }
+            let mut bytes = Vec::new();
+            self.region.append_to(self.at + at + DATAGRAM_HEAD, len, &mut bytes).ok()?;
+            fence(Ordering::SeqCst);
+            is_it().then_some(bytes)
+        })
+    }
+
     /// Sleeps until the rank has done something, or the group has failed, unless what is waited for is there. May wake for nothing.
     pub fn sleep(&self, is_there: impl Fn() -> bool, timeout: Duration) {
         let (bell, sleepers) = (self.half_word(BELL), self.half_word(SLEEPERS));
@@ -336,6 +398,11 @@ impl RankPart<'_> {
 /// Where what is kept of a call begins in its rank's part.
 fn call(number: u64) -> u64 {
     CALLS + number % CALLS_KEPT * CALL_BYTES
+}
+
+/// Where what is kept of a datagram begins in its rank's part: of a group on several nodes, whose ranks publish nothing in rings.
+fn datagram(number: u64) -> u64 {
+    RINGS + number % DATAGRAMS_KEPT * DATAGRAM_ROOM
 }
 
 /// What offsets are made for.
@@ -383,6 +450,25 @@ mod tests {
         assert_eq!((part.digest(6), part.digest(9)), (None, None));
         assert_eq!(part.text(7).unwrap(), "bcast of 5 u8 from rank 1");
         assert_eq!(part.text(8).unwrap(), "x".repeat(TEXT_BYTES));
+    }
+
+    #[test]
+    fn the_last_datagrams_of_a_rank_are_kept_and_found_by_their_names() {
+        let [ours, theirs] = pair(1);
+        let last = DATAGRAMS_KEPT + 5;
+        for number in 0..last {
+            let bytes = vec![number as u8; DATAGRAM_BYTES - number as usize];
+            ours.rank(0).keep(number, (number / 2, 7 + number as u32 % 2), &bytes).unwrap();
+        }
+        let kept = |number: u64| theirs.rank(0).kept((number / 2, 7 + number as u32 % 2));
+        for number in last - DATAGRAMS_KEPT..last {
+            assert_eq!(kept(number), Some(vec![number as u8; DATAGRAM_BYTES - number as usize]));
+        }
+        assert_eq!([kept(4), kept(last), kept(1000)], [None, None, None]);
+        assert!(ours.rank(0).keep(0, (0, 0), &[0; DATAGRAM_BYTES + 1]).is_err());
+        assert!(!theirs.is_ready());
+        ours.set_ready();
+        assert!(theirs.is_ready());
     }
 
     #[test]

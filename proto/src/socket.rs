@@ -17,8 +17,9 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// How many descriptors one receive takes; a frame brings one at most.
+/// How many descriptors one receive takes, and the most that a frame brings.
 const DESCRIPTORS: usize = 4;
+const DESCRIPTORS_OF_FRAME: usize = 2;
 
 /// Why nothing came or went.
 #[derive(Debug, thiserror::Error)]
@@ -37,16 +38,15 @@ pub enum SocketError {
     System(io::Error),
 }
 
-/// Sends some of `bytes`, and `descriptor` with the first of them. Returns how many went.
+/// Sends some of `bytes`, and at most two descriptors with the first of them. Returns how many bytes went.
 ///
 /// # Errors
 /// As `sendmsg(2)`, except that it is tried again after a signal.
-pub fn send(socket: impl AsFd, bytes: &[u8], descriptor: Option<BorrowedFd<'_>>) -> io::Result<usize> {
-    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+pub fn send(socket: impl AsFd, bytes: &[u8], descriptors: &[BorrowedFd<'_>]) -> io::Result<usize> {
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(DESCRIPTORS_OF_FRAME))];
     let mut control = SendAncillaryBuffer::new(&mut space);
-    let descriptors: Vec<BorrowedFd<'_>> = descriptor.into_iter().collect();
-    if !descriptors.is_empty() {
-        control.push(SendAncillaryMessage::ScmRights(&descriptors));
+    if !descriptors.is_empty() && !control.push(SendAncillaryMessage::ScmRights(descriptors)) {
+        return Err(io::Error::new(ErrorKind::InvalidInput, "more descriptors than a frame brings"));
     }
     // A program in another language may have left SIGPIPE deadly.
     let flags = SendFlags::NOSIGNAL;
@@ -135,7 +135,7 @@ impl Sender {
         let mut sent = 0;
         while sent < bytes.len() {
             let now = descriptor.filter(|_| sent == 0);
-            sent += send(&self.stream, &bytes[sent..], now).map_err(|e| match e.kind() {
+            sent += send(&self.stream, &bytes[sent..], now.as_slice()).map_err(|e| match e.kind() {
                 ErrorKind::BrokenPipe | ErrorKind::ConnectionReset => SocketError::Closed,
                 ErrorKind::WouldBlock => {
                     SocketError::TimedOut(self.stream.write_timeout().ok().flatten().unwrap_or_default())
@@ -214,7 +214,7 @@ mod tests {
         let (_dir, mut rank, _receiver, agent) = pair();
         let region = Region::create(4096).unwrap();
         region.copy_in(0, b"shared").unwrap();
-        let attach = Body::Attach(Attach { version: 1, group: 1, rank: 0, segment: false });
+        let attach = Body::Attach(Attach { version: 1, group: 1, rank: 0, segment: false, quick: false });
         let map = Body::Map(Map { region: 5, bytes: 4096 });
         rank.send(attach.clone(), None).unwrap();
         rank.send(map.clone(), Some(region.descriptor())).unwrap();
@@ -241,10 +241,10 @@ mod tests {
         let region = Region::create(1).unwrap();
         let mut descriptors = VecDeque::new();
         for _ in 0..DESCRIPTORS {
-            send(&rank.stream, &[0], Some(region.descriptor())).unwrap();
+            send(&rank.stream, &[0], &[region.descriptor()]).unwrap();
             receive(&agent, &mut [0; 16], &mut descriptors).unwrap();
         }
-        send(&rank.stream, &[0], Some(region.descriptor())).unwrap();
+        send(&rank.stream, &[0], &[region.descriptor()]).unwrap();
         let e = receive(&agent, &mut [0; 16], &mut descriptors).unwrap_err();
         assert_eq!(e.kind(), ErrorKind::InvalidData);
     }

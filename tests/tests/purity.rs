@@ -2,12 +2,13 @@
 
 use std::process::Command;
 
-const PURE: [&str; 10] = [
+const PURE: [&str; 11] = [
     "cool-types",
     "cool-machine",
     "rs-openflow",
     "cool-topology",
     "cool-collective",
+    "cool-quick",
     "cool-transport",
     "cool-membership",
     "cool-engine",

@@ -67,6 +67,10 @@ pub fn describe(
     };
     let mtu = mtu(places);
     let tag = key.as_ref().map_or(0, TaggedBy::tag_bytes);
+    // What ranks send themselves they do not encrypt, and they reach all by their tree.
+    let quick = keys::all_have(places, features::QUICK)
+        && key.as_ref().is_some_and(|key| !key.encrypted && !key.proves)
+        && trees.iter().any(|tree| tree.scope == TreeScope::All);
     Group {
         id,
         epoch: FIRST_EPOCH,
@@ -80,6 +84,7 @@ pub fn describe(
         encrypted: key.as_ref().is_some_and(|key| key.encrypted),
         key: key.map(|key| key.secret),
         on_demand,
+        quick,
     }
 }
 

@@ -35,6 +35,7 @@ fn spec(ranks: u32) -> GroupSpec {
         cost_model: CostModel::default(),
         keyed: None,
         on_demand: false,
+        quick: false,
     }
 }
 

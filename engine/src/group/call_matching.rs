@@ -112,6 +112,14 @@ impl CallMatching {
         self.called.get(&call).is_some_and(|called| called.digest != digest)
     }
 
+    /// A rank of another node that has told that it called something else, and what.
+    pub(super) fn differing(&self, call: u64, digest: u64) -> Option<(u32, &str)> {
+        let mut told = self.came.range((call, 0)..=(call, u32::MAX));
+        told.find_map(|((_, rank), (theirs, text))| {
+            Some((*rank, text.as_deref()?)).filter(|_| *theirs != digest)
+        })
+    }
+
     /// A message from a rank shows that it has come to a call.
     pub(super) fn heard_of(&mut self, call: u64, rank: u32, digest: u64) {
         if self.came.len() < CAME_MAX {
@@ -172,6 +180,11 @@ impl CallMatching {
         let called = self.called.get(&call)?;
         let (group, epoch) = members.key();
         Some(Notice::Came { group, epoch, call, digest: called.digest, ranks, text: called.text.clone() })
+    }
+
+    /// Nothing comes any more of what others have told of calls before this one.
+    pub(super) fn forget_before(&mut self, call: u64) {
+        self.came = self.came.split_off(&(call, 0));
     }
 
     /// A call is over.

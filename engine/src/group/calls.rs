@@ -18,7 +18,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
 /// After this time, or half its timeout, a call tells the other agents that it has begun here.
-const ANNOUNCE_AFTER: Duration = Duration::from_secs(1);
+pub(super) const ANNOUNCE_AFTER: Duration = Duration::from_secs(1);
 
 /// An action of a rank's program in a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

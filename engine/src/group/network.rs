@@ -222,7 +222,8 @@ impl Group {
             Notice::Came { call, digest, ranks, text, .. } => {
                 let ranks = ranks.into_iter().filter(is_theirs).collect();
                 let is_over = call < self.oldest_open();
-                self.matching.told(&self.members, call, CalledThere { digest, ranks, text }, is_over)
+                self.matching.told(&self.members, call, CalledThere { digest, ranks, text }, is_over)?;
+                self.match_told(call)
             }
             Notice::Gone { call, rank, text, .. } if is_theirs(&rank) => self.rank_gone(rank, call, text),
             Notice::Gone { .. } => Ok(()),
@@ -235,6 +236,10 @@ impl Group {
             Notice::Waits { ranks, messages, .. } => {
                 let mut context = Context { now, members: &self.members, shared };
                 self.failure_detector.told(&mut context, node, &(ranks, messages));
+                Ok(())
+            }
+            Notice::Quick { able, .. } => {
+                self.learn_quick(shared, node, able);
                 Ok(())
             }
         }

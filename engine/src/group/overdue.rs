@@ -26,8 +26,8 @@ impl Group {
             self.calls.moved(now, number);
         }
         let Some(call) = self.calls.get_mut(number).filter(|call| !call.is_empty()) else {
-            // The ranks of this node that have come are through. Those to come set the timer again.
-            return Ok(());
+            // The ranks of this node that have come are through, and those to come set the timer again; or they wait without the engine.
+            return self.watched_due(now, shared, number);
         };
         if call.deadline() <= now {
             let (key, moved) = (TimerKey::Call(self.members.id, number), call.progress);
@@ -178,7 +178,7 @@ impl Group {
         let worked_on = self.messages.worked_on();
         let open = self.calls.iter().filter(|(_, call)| !call.is_empty());
         let calls = open.map(|(number, call)| if worked_on.contains(&number) { now } else { call.progress });
-        calls.chain(self.point_to_point.progress(now)).min()
+        calls.chain(self.point_to_point.progress(now)).chain(self.watched_calls.since()).min()
     }
 
     /// Of ranks that are waited for, and those for whom they wait, those that do not wait themselves; none if they all do.

@@ -1,15 +1,18 @@
-//! Watched calls: the ranks of this node carry them out themselves, in memory that they share, and some have to wait in them.
-//! Nothing is moved for them here. All that is known of them is who waits in which, so that these are told if the group fails, if a
+//! Watched calls: the ranks carry them out themselves, in memory that they share on this node or by datagrams, and some have to wait in
+//! them. Nothing is moved for them here. All that is known of them is who waits in which, so that these are told if the group fails, if a
 //! rank is gone that is to take part, and if others have the same call carried out here: then all do.
 
 use super::Group;
 use super::call_matching::mismatch;
+use super::calls::ANNOUNCE_AFTER;
 use super::plan_selection::Waiting;
 use crate::api::WatchEnd;
 use crate::call_signature::{CallSignature, invalid};
 use crate::failure::{Failure, Stats};
-use crate::shared::Shared;
-use cool_machine::Time;
+use crate::shared::{Context, Shared, TimerKey};
+use cool_machine::{Duration, Time};
+use cool_transport::unicast::Notice;
+use cool_types::fnv;
 use std::collections::BTreeMap;
 
 /// A rank that waits.
@@ -17,6 +20,19 @@ use std::collections::BTreeMap;
 pub(super) struct WatchedCall {
     token: u64,
     signature: CallSignature,
+    begun: Time,
+    /// The other nodes have been told.
+    announced: bool,
+    /// It has waited for as long as it may: for whom, and for how long.
+    overdue: Option<(Vec<u32>, Duration)>,
+}
+
+impl WatchedCall {
+    /// What it has called, as others are told: nothing that agents carry out has this digest.
+    fn called(&self) -> (u64, String) {
+        let text = self.signature.to_string();
+        (fnv(text.bytes()), text)
+    }
 }
 
 /// Who waits, by call and rank.
@@ -41,6 +57,11 @@ impl WatchedCalls {
     /// What a rank has called that waits.
     pub(super) fn text(&self, call: u64, rank: u32) -> Option<String> {
         self.0.get(&(call, rank)).map(|watched| watched.signature.to_string())
+    }
+
+    /// Since when somebody waits.
+    pub(super) fn since(&self) -> Option<Time> {
+        self.0.values().map(|watched| watched.begun).min()
     }
 
     /// A rank waits no more: its token, if it did.
@@ -72,12 +93,46 @@ impl Group {
             shared.done(token, Err(invalid(&request, &format_args!("it waits in call {number} already"))));
             return Ok(());
         }
-        self.watched_calls.0.insert((number, rank), WatchedCall { token, signature });
+        let watched = WatchedCall { token, signature, begun: now, announced: false, overdue: None };
+        self.watched_calls.0.insert((number, rank), watched);
+        let mut context = Context { now, members: &self.members, shared };
+        self.failure_detector.watch(&mut context);
+        if self.members.nodes.len() > 1 {
+            // What was told of calls before this one, which the rank is through, is of no use any more.
+            self.matching.forget_before(number);
+            context.set_timer(TimerKey::Call(self.members.id, number), Some(now + ANNOUNCE_AFTER));
+        }
         self.departures.check_call(&self.members, number)?;
+        self.match_told(number)?;
         if self.matching.is_called(number) {
             self.take_over(shared, number);
         }
         self.match_watched(number, rank)
+    }
+
+    /// Whether ranks of other nodes, as far as they have told, have called the same as those who wait here in a call.
+    ///
+    /// # Errors
+    /// If one has not: it may have its agent carry out what others carry out themselves, too.
+    pub(super) fn match_told(&self, number: u64) -> Result<(), Failure> {
+        let Some((rank, watched)) = self.watched_calls.of(number).next() else { return Ok(()) };
+        let (digest, text) = watched.called();
+        match self.matching.differing(number, digest) {
+            Some((other, theirs)) => Err(mismatch(&self.members, number, (other, theirs), (rank, &text))),
+            None => Ok(()),
+        }
+    }
+
+    /// Tells other nodes of a call in which somebody has waited for long.
+    fn announce_watched(&mut self, now: Time, shared: &mut Shared, number: u64) {
+        let (group, epoch) = self.members.key();
+        let late = self.watched_calls.0.range_mut((number, 0)..=(number, u32::MAX));
+        for ((_, rank), watched) in late.filter(|(_, watched)| !watched.announced) {
+            watched.announced = true;
+            let (digest, text) = watched.called();
+            let notice = Notice::Came { group, epoch, call: number, digest, ranks: vec![*rank], text };
+            Context { now, members: &self.members, shared }.notify_others(&notice);
+        }
     }
 
     /// Whether all who wait in a call have called the same.
@@ -104,6 +159,7 @@ impl Group {
     /// If the group fails by it.
     pub(crate) fn watched(
         &mut self,
+        now: Time,
         shared: &mut Shared,
         (number, rank): (u64, u32),
         end: WatchEnd,
@@ -116,11 +172,31 @@ impl Group {
                 Ok(())
             }
             WatchEnd::Overdue { ranks, timeout } => {
-                Err(self.watched_too_long((number, rank), ranks, timeout))
+                let watched = self.watched_calls.0.get_mut(&(number, rank));
+                watched.into_iter().for_each(|watched| watched.overdue = Some((ranks.clone(), timeout)));
+                self.watched_due(now, shared, number)
             }
             WatchEnd::Differs { rank: other, text: theirs } => {
                 Err(mismatch(&self.members, number, (rank, &text), (other, &theirs)))
             }
+        }
+    }
+
+    /// Looks after a rank that has waited for as long as it may: once others have told who waits there, if they do, it is given up.
+    ///
+    /// # Errors
+    /// If it is.
+    pub(super) fn watched_due(&mut self, now: Time, shared: &mut Shared, number: u64) -> Result<(), Failure> {
+        self.announce_watched(now, shared, number);
+        let overdue = self.watched_calls.of(number).find_map(|(rank, watched)| {
+            watched.overdue.clone().map(|overdue| (rank, watched.begun, overdue))
+        });
+        let Some((rank, begun, (missing, timeout))) = overdue else { return Ok(()) };
+        let key = TimerKey::Call(self.members.id, number);
+        let mut context = Context { now, members: &self.members, shared };
+        match self.failure_detector.inquired(&mut context, key, begun) {
+            true => Err(self.watched_too_long((number, rank), missing, timeout)),
+            false => Ok(()),
         }
     }
 

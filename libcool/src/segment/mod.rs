@@ -54,8 +54,27 @@ pub(crate) struct SegmentCalls {
     published: [u64; 2],
     /// Whether all ranks have come, and use it.
     complete: bool,
-    /// The last call without counts: programs repeat the same few.
+}
+
+/// How calls are described. Programs repeat the same few.
+#[derive(Debug, Default)]
+pub(crate) struct Descriptions {
+    /// The last call without counts.
     last: Option<Described>,
+}
+
+impl Descriptions {
+    /// Describes a call.
+    pub(crate) fn describe(&mut self, checked: &Checked<'_, '_>) -> Described {
+        match &self.last {
+            Some(last) if last.is_of(checked) => last.clone(),
+            _ => {
+                let described = Described::of(checked);
+                self.last = Some(described.clone()).filter(|_| checked.counts.is_none());
+                described
+            }
+        }
+    }
 }
 
 /// A call as others compare it.
@@ -100,19 +119,7 @@ impl SegmentCalls {
     /// Takes part, as `rank` of `size`.
     pub(crate) fn new(segment: Arc<Segment>, rank: usize, size: usize) -> SegmentCalls {
         segment.rank(rank).attach();
-        SegmentCalls { segment, rank, size, published: [0; 2], complete: false, last: None }
-    }
-
-    /// Describes a call.
-    pub(crate) fn describe(&mut self, checked: &Checked<'_, '_>) -> Described {
-        match &self.last {
-            Some(last) if last.is_of(checked) => last.clone(),
-            _ => {
-                let described = Described::of(checked);
-                self.last = Some(described.clone()).filter(|_| checked.counts.is_none());
-                described
-            }
-        }
+        SegmentCalls { segment, rank, size, published: [0; 2], complete: false }
     }
 
     /// Begins a call by its number: whether it is for the ranks to carry out. Until all have come, that is not known.

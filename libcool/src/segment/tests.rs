@@ -144,7 +144,7 @@ impl Drawn {
         };
         let mut checked = collective.check(Caller { rank, size }).unwrap();
         let segment = Arc::clone(&calls.segment);
-        let (call, mut waits) = (calls.describe(&checked), Patient(&segment));
+        let (call, mut waits) = (Described::of(&checked), Patient(&segment));
         assert!(calls.enter(number as u64, &call, &mut waits).unwrap());
         calls.carry_out(number as u64, &call, &mut checked.buffers(), &mut waits).unwrap();
         data.truncate(expected);

@@ -88,7 +88,10 @@ impl Session {
         let course = match blocking {
             Blocking::Yes if plan.is_empty() => {
                 self.check_process(checked.name)?;
-                self.carry_out(checked, timeout)?
+                match self.quick {
+                    Some(_) => self.carry_out_quick(checked, timeout)?,
+                    None => self.carry_out(checked, timeout)?,
+                }
             }
             _ => Course::ByAgent(None),
         };
@@ -271,7 +274,10 @@ impl Session {
         let id = wire.next_call;
         wire.next_call += 1;
         let number = match numbered {
-            Numbered::Call(None) => self.segmented.is_some().then(|| wire.next_number()),
+            Numbered::Call(None) => {
+                let counts = self.segmented.is_some() || self.quick.is_some();
+                counts.then(|| wire.next_number())
+            }
             Numbered::Call(number) => number,
             Numbered::Not => None,
         };

@@ -6,10 +6,10 @@ use super::calls::{Course, Numbered};
 use super::{Session, milliseconds};
 use crate::collective::Checked;
 use crate::error::Error;
-use crate::segment::{Described, SegmentCalls, Stop, Waits};
+use crate::segment::{Described, Descriptions, SegmentCalls, Stop, Waits};
 use cool_proto::local::watched::{Differs, Overdue, Through, What};
 use cool_proto::local::{self, Call, Done, Dtype, ReduceOp, Watched, frame::Body};
-use cool_proto::segment::Segment;
+use cool_proto::segment::{RankPart, Segment};
 use std::num::NonZero;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -23,7 +23,7 @@ const WATCH_AFTER: Duration = Duration::from_millis(50);
 const LOOKS: [u32; 2] = [20_000, 20];
 
 /// While the agent watches, the connection to it is looked at this often.
-const LOOK_AFTER_AGENT: Duration = Duration::from_millis(200);
+pub(super) const LOOK_AFTER_AGENT: Duration = Duration::from_millis(200);
 
 /// The plan of a call that the ranks have carried out themselves.
 const PLAN: &str = "segment";
@@ -34,7 +34,7 @@ pub(super) struct Segmented {
     segment: Arc<Segment>,
     /// How often a rank looks before it sleeps.
     looks: u32,
-    calls: Mutex<SegmentCalls>,
+    calls: Mutex<(Descriptions, SegmentCalls)>,
 }
 
 impl Segmented {
@@ -43,7 +43,7 @@ impl Segmented {
         let calls = SegmentCalls::new(Arc::clone(&segment), rank, size);
         let processors = std::thread::available_parallelism().map_or(1, NonZero::get);
         let looks = LOOKS[usize::from(size > processors)];
-        Segmented { segment, looks, calls: Mutex::new(calls) }
+        Segmented { segment, looks, calls: Mutex::new((Descriptions::default(), calls)) }
     }
 
     /// All ranks are to ask the agent, which knows why.
@@ -65,12 +65,21 @@ impl Session {
         let Some(Segmented { segment, looks, calls }) = usable else { return Ok(Course::ByAgent(None)) };
         let begun = Instant::now();
         let mut calls = calls.lock().unwrap_or_else(PoisonError::into_inner);
+        let (descriptions, calls) = &mut *calls;
         let name = checked.name;
         let number = self.wire().next_number();
-        let call = calls.describe(checked);
+        let call = descriptions.describe(checked);
         let counts = checked.counts;
-        let mut waiting =
-            Waiting { session: self, segment, looks: *looks, name, number, call: &call, counts, timeout };
+        let watch = Watch {
+            session: self,
+            part: segment.rank(self.rank),
+            name,
+            number,
+            call: &call,
+            counts,
+            timeout,
+        };
+        let mut waiting = Waiting { watch, segment, looks: *looks };
         let carried = match calls.enter(number, &call, &mut waiting) {
             Ok(true) => calls.carry_out(number, &call, &mut checked.buffers(), &mut waiting),
             Ok(false) => Err(Stop::ByAgent),
@@ -98,14 +107,9 @@ impl Session {
 
 /// A rank in a call of the segment.
 struct Waiting<'a> {
-    session: &'a Session,
+    watch: Watch<'a>,
     segment: &'a Segment,
     looks: u32,
-    name: &'static str,
-    number: u64,
-    call: &'a Described,
-    counts: Option<&'a [usize]>,
-    timeout: Duration,
 }
 
 impl Waits for Waiting<'_> {
@@ -119,7 +123,7 @@ impl Waits for Waiting<'_> {
             std::hint::spin_loop();
         }
         let begun = Instant::now();
-        let patience = WATCH_AFTER.min(self.timeout / 2);
+        let patience = self.watch.patience();
         loop {
             self.sleep(on, is_there, patience.saturating_sub(begun.elapsed()));
             if is_there() {
@@ -129,7 +133,7 @@ impl Waits for Waiting<'_> {
                 return Err(Stop::ByAgent);
             }
             if begun.elapsed() >= patience || self.differs(on).is_some() {
-                return self.watch(on, is_there, begun + self.timeout);
+                return self.watch(on, is_there, begun + self.watch.timeout);
             }
         }
     }
@@ -142,8 +146,8 @@ impl Waiting<'_> {
 
     /// Whether another rank has called something else under the number of this call.
     fn differs(&self, rank: usize) -> Option<usize> {
-        let digest = self.segment.rank(rank).digest(self.number);
-        digest.is_some_and(|digest| digest != self.call.digest).then_some(rank)
+        let digest = self.segment.rank(rank).digest(self.watch.number);
+        digest.is_some_and(|digest| digest != self.watch.call.digest).then_some(rank)
     }
 
     /// What a rank has done is of this call, unless it has called something else.
@@ -151,49 +155,99 @@ impl Waiting<'_> {
         match self.differs(on) {
             None => Ok(()),
             Some(rank) => {
-                let id = self.open()?;
+                let id = self.watch.open()?;
                 self.tell_differing(id, rank)
             }
         }
     }
 
+    fn tell_differing(&self, id: u64, rank: usize) -> Result<(), Stop<Error>> {
+        let text = self.segment.rank(rank).text(self.watch.number)?;
+        self.watch.differs(id, rank as u32, text)
+    }
+
     /// Waits on while the agent watches.
     fn watch(&self, on: usize, is_there: &dyn Fn() -> bool, until: Instant) -> Result<(), Stop<Error>> {
-        let id = self.open()?;
-        let me = self.segment.rank(self.session.rank);
+        let watch = &self.watch;
+        let id = watch.open()?;
         loop {
-            if me.answered() == id + 1 || self.segment.has_failed() {
-                return self.ended(id);
+            if watch.is_answered(id) || self.segment.has_failed() {
+                return watch.ended(id);
             }
             if let Some(rank) = self.differs(on) {
                 return self.tell_differing(id, rank);
             }
             if is_there() {
-                self.tell(id, What::Through(Through {}))?;
-                return match self.answer(id)? {
-                    Done { failure: None, by_agent: false, .. } => Ok(()),
-                    done => self.stop(done),
-                };
+                return watch.through(id);
             }
             let left = until.saturating_duration_since(Instant::now());
             if left.is_zero() {
                 let missing =
-                    (0..).zip(self.segment.ranks()).filter(|(_, part)| part.entered() <= self.number);
-                let (ranks, timeout_ms) =
-                    (missing.map(|(rank, _)| rank).collect(), milliseconds(self.timeout));
-                self.tell(id, What::Overdue(Overdue { ranks, timeout_ms }))?;
-                return self.ended(id);
+                    (0..).zip(self.segment.ranks()).filter(|(_, part)| part.entered() <= watch.number);
+                return watch.overdue(id, missing.map(|(rank, _)| rank).collect());
             }
-            let answered = || is_there() || me.answered() == id + 1;
+            let answered = || is_there() || watch.is_answered(id);
             self.sleep(on, &answered, left.min(LOOK_AFTER_AGENT));
-            if let Some(why) = self.session.inbox.glance() {
-                return Err(Stop::Failed(self.session.disconnected(self.name, why)));
-            }
+            watch.check_agent()?;
+        }
+    }
+}
+
+/// A call that a rank carries out with others, as its agent is told of it when that takes long.
+pub(super) struct Watch<'a> {
+    pub(super) session: &'a Session,
+    /// The rank's own part of the segment, in which the agent answers.
+    pub(super) part: RankPart<'a>,
+    pub(super) name: &'static str,
+    pub(super) number: u64,
+    pub(super) call: &'a Described,
+    pub(super) counts: Option<&'a [usize]>,
+    pub(super) timeout: Duration,
+}
+
+impl Watch<'_> {
+    /// How long the rank waits without the agent.
+    pub(super) fn patience(&self) -> Duration {
+        WATCH_AFTER.min(self.timeout / 2)
+    }
+
+    /// Whether the agent has answered.
+    pub(super) fn is_answered(&self, id: u64) -> bool {
+        self.part.answered() == id + 1
+    }
+
+    /// What is waited for is there.
+    pub(super) fn through(&self, id: u64) -> Result<(), Stop<Error>> {
+        self.tell(id, What::Through(Through {}))?;
+        match self.answer(id)? {
+            Done { failure: None, by_agent: false, .. } => Ok(()),
+            done => self.stop(done),
+        }
+    }
+
+    /// The rank has waited for as long as it may, for these ranks.
+    pub(super) fn overdue(&self, id: u64, ranks: Vec<u32>) -> Result<(), Stop<Error>> {
+        let timeout_ms = milliseconds(self.timeout);
+        self.tell(id, What::Overdue(Overdue { ranks, timeout_ms }))?;
+        self.ended(id)
+    }
+
+    /// Another rank has called something else.
+    pub(super) fn differs(&self, id: u64, rank: u32, text: String) -> Result<(), Stop<Error>> {
+        self.tell(id, What::Differs(Differs { rank, text }))?;
+        self.ended(id)
+    }
+
+    /// Whether the agent is there, as far as its connection says.
+    pub(super) fn check_agent(&self) -> Result<(), Stop<Error>> {
+        match self.session.inbox.glance() {
+            Some(why) => Err(Stop::Failed(self.session.disconnected(self.name, why))),
+            None => Ok(()),
         }
     }
 
     /// Has the agent watch the call; by which number it does.
-    fn open(&self) -> Result<u64, Stop<Error>> {
+    pub(super) fn open(&self) -> Result<u64, Stop<Error>> {
         let (session, call) = (self.session, &self.call.call);
         let element = u64::from(call.element.max(1));
         let counts = self.counts.map(|counts| session.share_counts(self.name, counts)).transpose();
@@ -220,12 +274,6 @@ impl Waiting<'_> {
         Ok(id)
     }
 
-    fn tell_differing(&self, id: u64, rank: usize) -> Result<(), Stop<Error>> {
-        let text = self.segment.rank(rank).text(self.number)?;
-        self.tell(id, What::Differs(Differs { rank: rank as u32, text }))?;
-        self.ended(id)
-    }
-
     fn tell(&self, id: u64, what: What) -> Result<(), Stop<Error>> {
         let (session, watched) = (self.session, Body::Watched(Watched { id, what: Some(what) }));
         session.send(&mut session.wire(), self.name, watched, None).map_err(Stop::Failed)
@@ -236,7 +284,7 @@ impl Waiting<'_> {
     }
 
     /// The agent has something to say about the call that is not that it went well.
-    fn ended(&self, id: u64) -> Result<(), Stop<Error>> {
+    pub(super) fn ended(&self, id: u64) -> Result<(), Stop<Error>> {
         let done = self.answer(id)?;
         self.stop(done)
     }

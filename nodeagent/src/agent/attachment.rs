@@ -3,10 +3,11 @@
 use super::Agent;
 use super::groups::Left;
 use crate::engine::{CallRequest, TransferRequest, WatchEnd};
+use crate::shared_segment::SharedSegment;
 use cool_proto::control::RanksLeft;
 use cool_proto::control::agent_message::Body;
-use cool_proto::local::{Failure, Place, Stats};
-use cool_proto::segment::Segment;
+use cool_proto::local::{self, Failure, Place, Stats};
+use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
 /// A rank that takes part, until [`Attachment::leave`].
@@ -17,7 +18,7 @@ pub(crate) struct Attachment {
     rank: u32,
     places: Arc<[Place]>,
     /// In which it carries out calls with the others itself.
-    segment: Option<Arc<Segment>>,
+    segment: Option<Arc<SharedSegment>>,
 }
 
 impl Attachment {
@@ -37,13 +38,16 @@ impl Attachment {
         &self.places
     }
 
-    /// The rank carries out calls with the others itself, if it `can` and they do.
-    pub(crate) fn share(&mut self, can: bool) {
-        self.segment = self.agent.segment(self.group, can);
+    /// The rank carries out calls with the others itself, in a segment or by datagrams, if it can and they do. How it reaches ranks of other
+    /// nodes, and its socket.
+    pub(crate) fn share(&mut self, segment: bool, quick: bool) -> Option<(local::Quick, OwnedFd)> {
+        let shared = self.agent.share(self.group, segment, quick)?;
+        self.segment = Some(shared.segment);
+        shared.quick
     }
 
     /// In which it carries out calls with the others itself.
-    pub(crate) fn segment(&self) -> Option<&Segment> {
+    pub(crate) fn segment(&self) -> Option<&SharedSegment> {
         self.segment.as_deref()
     }
 
@@ -97,7 +101,7 @@ impl Attachment {
     /// The rank is gone. Those who wait for it are told why.
     pub(crate) async fn leave(self, why: String) {
         let Attachment { agent, group, rank, segment, .. } = self;
-        let through = segment.map(|segment| segment.rank(rank as usize).through());
+        let through = segment.map(|segment| segment.part(rank).through());
         agent.engine.lose_rank(group, rank, why, through);
         match agent.groups.leave(group) {
             Left::Released => {}

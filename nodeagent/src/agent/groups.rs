@@ -1,11 +1,15 @@
 //! The groups that have ranks on this node: which ranks may attach, which have, and who releases a group.
 
+use super::quick_calls::{QuickGroup, QuickServer};
 use crate::engine::{GroupError, GroupSpec};
+use crate::shared_segment::SharedSegment;
 use cool_collective::{Layout, Rank};
-use cool_proto::local::Place;
+use cool_proto::local::{self, Place};
 use cool_proto::segment::{RANKS_MAX, Segment};
 use std::collections::{BTreeMap, BTreeSet};
+use std::os::fd::OwnedFd;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use tokio::runtime::Handle;
 use tracing::warn;
 
 /// A group as ranks see it.
@@ -25,6 +29,14 @@ pub(super) struct Group {
     sharing: Sharing,
 }
 
+/// How a rank that has come carries out calls with others.
+#[derive(Debug)]
+pub(super) struct CallSharing {
+    pub(super) segment: Arc<SharedSegment>,
+    /// With ranks of other nodes: how it reaches them, and its socket.
+    pub(super) quick: Option<(local::Quick, OwnedFd)>,
+}
+
 /// Whether a group's ranks carry out calls themselves.
 #[derive(Debug)]
 enum Sharing {
@@ -33,7 +45,11 @@ enum Sharing {
     /// They may, and none has come.
     Possible,
     /// They do in this segment, if all who come can.
-    In(Arc<Segment>),
+    In(Arc<SharedSegment>),
+    /// They do by datagrams, if all who come can.
+    Quick(QuickGroup),
+    /// As before, and the one of this node has come.
+    Served { _server: QuickServer },
 }
 
 /// Why a rank may not attach.
@@ -93,16 +109,16 @@ impl GroupTable {
 
     /// The segment of a group in which a rank that has come carries out calls with the others, if it `can` and they do. One who
     /// cannot keeps all from it.
-    pub(super) fn segment(&self, group: u64, can: bool) -> Option<Arc<Segment>> {
+    pub(super) fn segment(&self, group: u64, can: bool) -> Option<Arc<SharedSegment>> {
         let mut groups = self.lock();
         let known = groups.get_mut(&group)?;
         if !can {
             if let Sharing::In(segment) = std::mem::replace(&mut known.sharing, Sharing::No) {
-                segment.decline();
+                segment.segment().decline();
             }
         } else if matches!(known.sharing, Sharing::Possible) {
             known.sharing = match Segment::create(known.places.len()) {
-                Ok(segment) => Sharing::In(Arc::new(segment)),
+                Ok(segment) => Sharing::In(Arc::new(SharedSegment::of_node(segment))),
                 Err(e) => {
                     warn!(group, "ranks call by their agent, without a segment: {e}");
                     Sharing::No
@@ -111,8 +127,28 @@ impl GroupTable {
         }
         match &known.sharing {
             Sharing::In(segment) => Some(Arc::clone(segment)),
-            Sharing::No | Sharing::Possible => None,
+            Sharing::No | Sharing::Possible | Sharing::Quick(_) | Sharing::Served { .. } => None,
         }
+    }
+
+    /// Whether a group's ranks may call by datagrams; if so, how the one of this node does, if it `can`, and its agent too.
+    pub(super) fn quick(&self, group: u64, can: bool, runtime: &Handle) -> Option<Option<CallSharing>> {
+        let mut groups = self.lock();
+        let known = groups.get_mut(&group)?;
+        let Sharing::Quick(quick) = &known.sharing else { return None };
+        let told = quick.told();
+        let started = can.then(|| QuickServer::start(quick, runtime)).transpose();
+        let (server, socket) = match started {
+            Ok(Some(started)) => started,
+            Ok(None) => return Some(None),
+            Err(e) => {
+                warn!(group, "ranks call by their agents, without sockets of their own: {e}");
+                return Some(None);
+            }
+        };
+        let segment = Arc::clone(&server.shared);
+        known.sharing = Sharing::Served { _server: server };
+        Some(Some(CallSharing { segment, quick: Some((told, socket)) }))
     }
 
     /// An attached rank leaves.
@@ -195,7 +231,11 @@ impl Group {
         Ok(Group {
             places: places.collect(),
             local,
-            sharing: if together { Sharing::Possible } else { Sharing::No },
+            sharing: match QuickGroup::of(spec, node) {
+                Some(quick) => Sharing::Quick(quick),
+                None if together => Sharing::Possible,
+                None => Sharing::No,
+            },
             came: BTreeSet::new(),
             present: 0,
             enlisted: false,

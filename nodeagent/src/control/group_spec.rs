@@ -46,6 +46,7 @@ pub(super) fn convert(group: Group) -> Result<GroupSpec, String> {
         host_bytes_per_second: group.host_bytes_per_second,
         cost_model: cost_model(&group.cost_model)?,
         on_demand: group.on_demand,
+        quick: group.quick,
         keyed: group.key.map(key).transpose()?.map(|key| GroupKey { key, protection }),
     })
 }

@@ -206,6 +206,7 @@ impl Registrar {
                 cost_model: loopback(),
                 keyed: keyed.clone(),
                 on_demand: false,
+                quick: false,
             };
             agent.make_group(spec).await?;
             // Ranks are threads of this process.

@@ -3,9 +3,9 @@
 use super::{CallRequest, Refusals, TrafficCounters, TransferRequest};
 use crate::fault_injection::Losses;
 use crate::net;
+use crate::shared_segment::SharedSegment;
 use cool_engine::{CallRecord, DEFAULT_PEER_TIMEOUT, GroupSpec, WatchEnd};
 use cool_proto::local::{Failure, Stats, failure::Kind};
-use cool_proto::segment::Segment;
 use cool_types::Key;
 use std::net::{Ipv4Addr, SocketAddrV4};
 use std::sync::Arc;
@@ -99,7 +99,8 @@ pub(crate) enum Command {
     Transfer(TransferRequest, oneshot::Sender<Result<Stats, Failure>>),
     Watch(CallRequest, oneshot::Sender<Result<bool, Failure>>),
     Watched { group: u64, rank: u32, number: u64, end: WatchEnd },
-    Share { group: u64, segment: Arc<Segment> },
+    Share { group: u64, segment: Arc<SharedSegment> },
+    Quick { group: u64, able: bool },
     LoseRank { group: u64, rank: u32, why: String, through: Option<u64> },
     Revoke { group: u64, rank: u32 },
     Lost { group: u64, reply: oneshot::Sender<Vec<u32>> },
@@ -230,9 +231,16 @@ impl EngineHandle {
     }
 
     /// Ranks of a group carry out calls in this segment: they are woken if the group fails or is released.
-    pub fn share(&self, group: u64, segment: Arc<Segment>) {
+    pub(crate) fn share(&self, group: u64, segment: Arc<SharedSegment>) {
         // A rank that waits in it looks after its connection, which ends with the engine.
         let _ = self.commands.send(Command::Share { group, segment });
+    }
+
+    /// Whether the rank of this node in a group for quick calls can carry them out. The segment that is shared before the others have said
+    /// so of theirs is told whether all can.
+    pub(crate) fn quick(&self, group: u64, able: bool) {
+        // As above.
+        let _ = self.commands.send(Command::Quick { group, able });
     }
 
     /// What the last calls of a group, or of all, cost; `None` if the engine has stopped.

@@ -139,7 +139,7 @@ impl<'a> AttachedRank<'a> {
     /// A call is answered. If it is a watched one, its rank sleeps elsewhere than at its connection, and is woken.
     pub(super) fn answered(&mut self, id: u64) {
         if let Some((_, segment)) = self.watched.remove(&id).zip(self.attachment.segment()) {
-            segment.answer(self.attachment.rank() as usize, id.wrapping_add(1));
+            segment.answer(self.attachment.rank(), id.wrapping_add(1));
         }
     }
 

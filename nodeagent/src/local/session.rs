@@ -8,13 +8,16 @@ use super::wire::Wire;
 use crate::agent::{Agent, Attachment, Recovery};
 use crate::engine::wrong_plan;
 use crate::readable::Readable;
+use crate::shared_segment::SharedSegment;
 use cool_proto::control;
 use cool_proto::frame::FrameError;
 use cool_proto::local::{
-    Attach, Attached, CheckPlan, Enlist, PlanChecked, Recover, Recovered, Running, frame::Body,
+    Attach, Attached, CheckPlan, Enlist, PlanChecked, Quick, Recover, Recovered, Running, frame::Body,
 };
+use cool_proto::segment::Segment;
 use cool_proto::{RUNNING_INTERVAL, VERSION, check_version};
 use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::pin::pin;
 use std::time::Duration;
@@ -68,7 +71,7 @@ pub(super) async fn serve(
         Ok(first) => first,
         Err(_) => Err(End::Refused(format!("no Attach within {} s", FRAME_TIMEOUT.as_secs()))),
     };
-    let shares = first.as_ref().is_ok_and(shares_memory);
+    let (segment, quick) = first.as_ref().map_or((false, false), shares);
     let attached = match first {
         Ok(body) => attach(body, user, limits, &agent, &mut wire).await,
         Err(end) => Err(end),
@@ -83,21 +86,21 @@ pub(super) async fn serve(
         }
     };
     let (group, rank) = (attachment.group(), attachment.rank());
-    attachment.share(shares);
+    let quick = attachment.share(segment, quick);
     info!(group, rank, "rank attached");
-    let end = converse(&mut wire, &attachment).await;
+    let end = converse(&mut wire, &attachment, quick).await;
     info!(group, rank, "rank left: {end}");
     attachment.leave(end.to_string()).await;
     wire.hang_up(&end).await;
 }
 
-/// Whether a process that sends this first frame can carry out calls with others in their group's segment.
-fn shares_memory(first: &Body) -> bool {
+/// Whether a process that sends this first frame can carry out calls with others in their group's segment, and by datagrams.
+fn shares(first: &Body) -> (bool, bool) {
     match first {
-        Body::Attach(Attach { segment, .. })
-        | Body::Enlist(Enlist { segment, .. })
-        | Body::Recover(Recover { segment, .. }) => *segment,
-        _ => false,
+        Body::Attach(Attach { segment, quick, .. })
+        | Body::Enlist(Enlist { segment, quick, .. })
+        | Body::Recover(Recover { segment, quick, .. }) => (*segment, *quick),
+        _ => (false, false),
     }
 }
 
@@ -175,15 +178,20 @@ async fn recover(
 }
 
 /// Takes an attached rank's frames and answers its calls, until it leaves.
-async fn converse(wire: &mut Wire, attachment: &Attachment) -> End {
+async fn converse(wire: &mut Wire, attachment: &Attachment, quick: Option<(Quick, OwnedFd)>) -> End {
     let places = attachment.places();
     let (size, group) = (places.len() as u32, attachment.group());
-    let (bytes, descriptor) = attachment.segment().map(|all| (all.len(), all.descriptor())).unzip();
-    let segment = bytes.unwrap_or_default();
-    let attached = Attached { version: VERSION, size, places: places.to_vec(), group, segment };
-    if let Err(end) = wire.send_with(Body::Attached(attached), descriptor).await {
+    let shared = attachment.segment().map(SharedSegment::segment);
+    let segment = shared.map_or(0, Segment::len);
+    let (quick, socket) = quick.unzip();
+    let attached = Attached { version: VERSION, size, places: places.to_vec(), group, segment, quick };
+    let descriptors = shared.map(Segment::descriptor).into_iter().chain(socket.as_ref().map(OwnedFd::as_fd));
+    let descriptors: Vec<BorrowedFd<'_>> = descriptors.collect();
+    if let Err(end) = wire.send_with(Body::Attached(attached), &descriptors).await {
         return end;
     }
+    // The rank has its own now.
+    drop(socket);
     let mut rank = AttachedRank::new(attachment);
     let mut alive = interval(RUNNING_INTERVAL);
     alive.set_missed_tick_behavior(MissedTickBehavior::Delay);

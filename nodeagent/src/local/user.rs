@@ -159,6 +159,7 @@ mod tests {
             cost_model: CostModel::default(),
             keyed: None,
             on_demand: false,
+            quick: false,
         };
         agent.make_group(spec).await.unwrap();
         let (ann, bob) = (User::new(1000, 99), User::new(1001, 99));

@@ -46,20 +46,16 @@ impl Wire {
     }
 
     pub(super) async fn send(&mut self, body: Body) -> Result<(), End> {
-        self.send_with(body, None).await
+        self.send_with(body, &[]).await
     }
 
-    /// Sends a frame with a descriptor.
-    pub(super) async fn send_with(
-        &mut self,
-        body: Body,
-        descriptor: Option<BorrowedFd<'_>>,
-    ) -> Result<(), End> {
+    /// Sends a frame with descriptors.
+    pub(super) async fn send_with(&mut self, body: Body, descriptors: &[BorrowedFd<'_>]) -> Result<(), End> {
         let bytes = encode(body, MAX_TO_RANK)?;
         let all = async {
             let mut sent = 0;
             while sent < bytes.len() {
-                let now = descriptor.filter(|_| sent == 0);
+                let now = if sent == 0 { descriptors } else { &[] };
                 sent += self.stream.write(|stream| socket::send(stream, &bytes[sent..], now)).await?;
             }
             Ok(())

@@ -151,6 +151,7 @@ impl Driver {
                 host.handle(Input::Watched { group, rank, number, end });
             }
             Command::Share { group, segment } => host.share(group, segment),
+            Command::Quick { group, able } => host.handle(Input::Quick { group, able }),
             Command::LoseRank { group, rank, why, through } => {
                 host.handle(Input::RankLost { group, rank, why, through });
             }

@@ -14,10 +14,10 @@ use crate::engine::{
     CallRequest, EngineConfig, GroupError, GroupKey, Refusals, Refused, SharedSlice, Trace, TrafficCounters,
     TransferRequest,
 };
+use crate::shared_segment::SharedSegment;
 use cool_engine::{AgentId, ConnectionId, Engine, GroupSpec, Input, MemoryRange, Output, Work, WorkId};
 use cool_machine::{Machine, Poll, Time};
 use cool_proto::local::{Failure, Stats};
-use cool_proto::segment::Segment;
 use cool_transport::packet::DATA_HEADER;
 use cool_transport::tagged::Tagger;
 use cool_types::limits::BOUNCE_BYTES;
@@ -82,7 +82,7 @@ pub(super) struct EngineHost {
     making: BTreeMap<u64, Making>,
     calls: BTreeMap<u64, Reply>,
     /// In which ranks carry out calls themselves, of groups that have not failed.
-    segments: BTreeMap<u64, Arc<Segment>>,
+    segments: BTreeMap<u64, Arc<SharedSegment>>,
     last_token: u64,
     counters: Counters,
     events: Events,
@@ -292,6 +292,9 @@ impl EngineHost {
             }
             Output::GroupMade { group, result } => self.group_made(group, result),
             Output::GroupFailed { group } => self.end_sharing(group),
+            Output::Quick { group, all } => {
+                self.segments.get(&group).into_iter().for_each(|segment| segment.quick(all));
+            }
             Output::GroupForgotten { group } => self.group_forgotten(group),
         }
     }
@@ -348,7 +351,7 @@ impl EngineHost {
     }
 
     /// Ranks of a group carry out calls in a segment.
-    pub(super) fn share(&mut self, group: u64, segment: Arc<Segment>) {
+    pub(super) fn share(&mut self, group: u64, segment: Arc<SharedSegment>) {
         self.segments.insert(group, segment);
         if self.engine.has_failed(group) {
             self.end_sharing(group);

@@ -95,6 +95,7 @@ fn spec(engines: &[EngineHandle], places: &[usize]) -> GroupSpec {
         cost_model: CostModel::default(),
         keyed: Some(GroupKey { key: [9; 32].into(), protection: Protection::Tagged }),
         on_demand: false,
+        quick: false,
     }
 }
 

@@ -243,6 +243,7 @@ impl SimulatedCluster {
             cost_model: CostModel::default(),
             keyed: Some(GroupKey { key: [id as u8; 32].into(), protection: Protection::Tagged }),
             on_demand: self.settings.on_demand,
+            quick: false,
         }
     }
 

@@ -30,7 +30,7 @@ impl SimulatedCluster {
                 self.nodes[usize::from(node)].tagger.remove(group);
             }
             // Who carries out calls itself is the tests' matter.
-            Output::GroupFailed { .. } => {}
+            Output::GroupFailed { .. } | Output::Quick { .. } => {}
             Output::Done { token, result } => self.answer(node, token, result)?,
             Output::Control { to, group, bytes } => self.datagram(node, (group, to), bytes),
             Output::Data { to, packet, payload } => {

@@ -82,6 +82,7 @@ const WAITS: u8 = 10;
 const GROUP_OPEN: u8 = 11;
 const ANNOUNCE_AGAIN: u8 = 12;
 const ANNOUNCE_ALL: u8 = 13;
+const QUICK: u8 = 14;
 
 fn framed(kind: u8, payload: usize, body: impl FnOnce(&mut Vec<u8>)) -> Vec<u8> {
     let mut out = vec![0, 0, 0, 0, kind];
@@ -171,6 +172,7 @@ impl Notice {
             Notice::Gone { .. } => GONE,
             Notice::WhoWaits { .. } => WHO_WAITS,
             Notice::Waits { .. } => WAITS,
+            Notice::Quick { .. } => QUICK,
         };
         framed(code, 0, |out| {
             out.extend(group.to_be_bytes());
@@ -197,6 +199,7 @@ impl Notice {
                     put_ranks(out, ranks);
                     put_pairs(out, messages);
                 }
+                Notice::Quick { able, .. } => out.push(u8::from(*able)),
             }
         })
     }
@@ -256,7 +259,7 @@ fn decode_control(kind: u8, body: &[u8]) -> Result<Control, Violation> {
         ANNOUNCE_AGAIN => Control::AnnounceAgain { message: name(&mut r)? },
         ANNOUNCE_ALL => Control::AnnounceAll { group: r.u64()?, epoch: r.u32()? },
         CREDIT => Control::Credit { group: r.u64()?, epoch: r.u32()?, bytes: r.u64()? },
-        ABORT | CAME | GONE | WHO_WAITS | WAITS => {
+        ABORT | CAME | GONE | WHO_WAITS | WAITS | QUICK => {
             let (group, epoch) = (r.u64()?, r.u32()?);
             Control::Notice(match kind {
                 ABORT => {
@@ -272,6 +275,7 @@ fn decode_control(kind: u8, body: &[u8]) -> Result<Control, Violation> {
                 },
                 GONE => Notice::Gone { group, epoch, call: r.u64()?, rank: r.u32()?, text: text(&mut r)? },
                 WHO_WAITS => Notice::WhoWaits { group, epoch },
+                QUICK => Notice::Quick { group, epoch, able: r.u8()? != 0 },
                 _ => Notice::Waits { group, epoch, ranks: ranks(&mut r)?, messages: pairs(&mut r)? },
             })
         }

@@ -90,6 +90,15 @@ pub enum Notice {
         /// Those that wait for a message to go or to come, each with the rank at its other end.
         messages: Vec<(u32, u32)>,
     },
+    /// Whether the rank of the sender's node, which has come, can carry out quick calls.
+    Quick {
+        /// The group.
+        group: u64,
+        /// The version of its membership.
+        epoch: u32,
+        /// Whether.
+        able: bool,
+    },
 }
 
 impl Notice {
@@ -100,7 +109,8 @@ impl Notice {
             | Notice::Came { group, epoch, .. }
             | Notice::Gone { group, epoch, .. }
             | Notice::WhoWaits { group, epoch }
-            | Notice::Waits { group, epoch, .. } => (*group, *epoch),
+            | Notice::Waits { group, epoch, .. }
+            | Notice::Quick { group, epoch, .. } => (*group, *epoch),
         }
     }
 }

@@ -1,0 +1,410 @@
+//! A rank's part in the quick calls of its group, one after the other.
+
+use crate::datagram::{Datagram, DatagramKind, Head};
+use crate::schedule::{QuickSchedule, WINDOW, place};
+use cool_collective::{Kind, Layout, Progress, Rank, Span};
+use cool_machine::{Duration, Machine, Poll, Time};
+use cool_types::{ElementType, Key, ReduceOp, combine};
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::Arc;
+
+/// After this time without a message that it waits for, a rank asks for it; then after twice as long, and so on up to [`ASK_AT_LEAST`].
+/// Longer than a busy processor keeps a rank waiting: who computes has not sent it yet, and asking wakes an agent.
+const ASK_AFTER: Duration = Duration::from_millis(20);
+
+/// It asks again at least this often.
+const ASK_AT_LEAST: Duration = Duration::from_millis(320);
+
+/// In the names of messages of the barrier before a call.
+const OF_BARRIER: u32 = 1 << 31;
+
+/// Messages of later calls that are kept; what is beyond is asked for later.
+const EARLY_MAX: usize = 4 * WINDOW as usize;
+
+/// A call as a rank begins it.
+#[derive(Clone, Debug)]
+pub struct Begin<'a> {
+    /// Its number in the group.
+    pub number: u64,
+    /// By which ranks find that they have called different things.
+    pub digest: u64,
+    /// How it goes.
+    pub schedule: &'a Arc<QuickSchedule>,
+    /// How elements are combined, of operations that do.
+    pub combining: Option<(ElementType, ReduceOp)>,
+    /// What the rank contributes, as many bytes as the call says; of a bcast the message, at its root.
+    pub input: &'a [u8],
+}
+
+/// What happens to a rank's calls.
+#[derive(Clone, Debug)]
+pub enum Input<'a> {
+    /// The rank begins a call. The one before is done.
+    Begin(Begin<'a>),
+    /// A datagram came. What is none of the group's is left aside.
+    Datagram(&'a [u8]),
+}
+
+/// Where a datagram goes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum SendTo {
+    /// To all ranks, over the tree.
+    All,
+    /// To a rank.
+    Rank(Rank),
+    /// To the agent of a rank.
+    AgentOf(Rank),
+}
+
+/// A message that is to be kept, then sent.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Message {
+    /// The number of its call, and the transfer: its name.
+    pub name: (u64, u32),
+    /// Where it goes.
+    pub to: SendTo,
+    /// The datagram.
+    pub bytes: Vec<u8>,
+}
+
+/// What a rank's calls ask for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Output {
+    /// Keep a message, then send it. It may be lost.
+    Send(Message),
+    /// Send a datagram that is not kept. It may be lost.
+    Ask {
+        /// Whose agent is asked.
+        of: Rank,
+        /// The datagram.
+        bytes: Vec<u8>,
+    },
+    /// Another rank has called something else than this one in one of its calls.
+    Differs {
+        /// That rank.
+        rank: u32,
+        /// The call.
+        number: u64,
+        /// What it has called.
+        text: String,
+    },
+    /// The call is done: [`QuickCalls::output`].
+    Done,
+}
+
+/// A rank's part in the quick calls of its group.
+#[derive(Debug)]
+pub struct QuickCalls {
+    key: Key,
+    group: (u64, u32),
+    rank: Rank,
+    layout: Layout,
+    barrier: Arc<QuickSchedule>,
+    /// Messages that somebody may have sent, at most, since all last heard of each other: the same number at all ranks.
+    unheard: u32,
+    /// Messages of calls that have not begun here, by name: with sender and digest.
+    early: BTreeMap<(u64, u32), (u32, u64, Vec<u8>)>,
+    /// The latest calls of this rank, with their digests.
+    recent: VecDeque<(u64, u64)>,
+    current: Option<Current>,
+    /// What the last call has brought.
+    output: Vec<u8>,
+    out: VecDeque<Output>,
+}
+
+/// A call that is under way.
+#[derive(Debug)]
+struct Current {
+    number: u64,
+    digest: u64,
+    /// [`OF_BARRIER`] in the barrier before the call.
+    part: u32,
+    schedule: Arc<QuickSchedule>,
+    combining: Option<(ElementType, ReduceOp)>,
+    progress: Progress,
+    /// Input, output, working memory.
+    buffers: [Vec<u8>; 3],
+    /// Messages that are waited for, by transfer: the action, the sender, and where to put them.
+    awaited: BTreeMap<u32, (u32, Rank, Span)>,
+    ask_at: Time,
+    ask_after: Duration,
+    /// What follows the barrier.
+    then: Option<Box<Current>>,
+}
+
+impl Current {
+    fn new(begin: &Begin<'_>, rank: Rank, size: usize) -> Current {
+        let Begin { number, digest, schedule, combining, input } = begin.clone();
+        let mut buffers = schedule.bytes(rank, size).map(|bytes| vec![0; bytes as usize]);
+        let to = &mut buffers[usize::from(schedule.is_root_of_bcast(rank))];
+        let len = to.len().min(input.len());
+        to[..len].copy_from_slice(&input[..len]);
+        Current {
+            number,
+            digest,
+            part: 0,
+            progress: Progress::new(&schedule.program),
+            schedule: Arc::clone(schedule),
+            combining,
+            buffers,
+            awaited: BTreeMap::new(),
+            ask_at: Time::ZERO,
+            ask_after: ASK_AFTER,
+            then: None,
+        }
+    }
+
+    /// The barrier before this call.
+    fn after(self, barrier: &Arc<QuickSchedule>, rank: Rank, size: usize) -> Current {
+        let begin = Begin {
+            number: self.number,
+            digest: self.digest,
+            schedule: barrier,
+            combining: None,
+            input: &[],
+        };
+        Current { part: OF_BARRIER, then: Some(Box::new(self)), ..Current::new(&begin, rank, size) }
+    }
+
+    fn span(&self, span: Span) -> &[u8] {
+        let (buffer, range) = place(span);
+        &self.buffers[buffer][range]
+    }
+
+    fn put(&mut self, span: Span, bytes: &[u8]) {
+        let (buffer, range) = place(span);
+        self.buffers[buffer][range].copy_from_slice(bytes);
+    }
+
+    fn combine(&mut self, src: Span, dst: Span) {
+        let from = self.span(src).to_vec();
+        let (buffer, range) = place(dst);
+        if let Some((element, op)) = self.combining {
+            combine(element, op, &mut self.buffers[buffer][range], &from);
+        }
+    }
+
+    /// Time has passed without what is waited for.
+    fn put_off(&mut self, now: Time) {
+        self.ask_at = now + self.ask_after;
+        self.ask_after = (self.ask_after * 2).min(ASK_AT_LEAST);
+    }
+}
+
+impl QuickCalls {
+    /// A rank's part in the calls of a group, whose datagrams are tagged under `key`; none where ranks cannot meet in a quick barrier.
+    pub fn new(key: Key, group: (u64, u32), rank: Rank, layout: Layout) -> Option<QuickCalls> {
+        let barrier = Arc::new(QuickSchedule::barrier(&layout, rank)?);
+        Some(QuickCalls {
+            key,
+            group,
+            rank,
+            layout,
+            barrier,
+            unheard: 0,
+            early: BTreeMap::new(),
+            recent: VecDeque::new(),
+            current: None,
+            output: Vec::new(),
+            out: VecDeque::new(),
+        })
+    }
+
+    /// What the last call that is done has brought; empty where the rank receives nothing.
+    pub fn output(&self) -> &[u8] {
+        &self.output
+    }
+
+    /// The ranks for whose messages the rank waits.
+    pub fn awaited(&self) -> impl Iterator<Item = Rank> {
+        self.current.iter().flat_map(|current| current.awaited.values().map(|(_, from, _)| *from))
+    }
+
+    fn begin(&mut self, now: Time, begin: &Begin<'_>) {
+        let size = self.layout.size();
+        self.recent.push_back((begin.number, begin.digest));
+        if self.recent.len() > 2 * WINDOW as usize {
+            self.recent.pop_front();
+        }
+        self.early.retain(|(number, _), _| *number >= begin.number);
+        let call = Current::new(begin, self.rank, size);
+        let meets_first = self.unheard + begin.schedule.messages > WINDOW / 2;
+        self.go_on(now, if meets_first { call.after(&self.barrier, self.rank, size) } else { call });
+    }
+
+    /// A call, or the barrier before it, begins.
+    fn go_on(&mut self, now: Time, mut current: Current) {
+        self.unheard += current.schedule.messages;
+        current.put_off(now);
+        let first: Vec<u32> = current.progress.first().collect();
+        self.current = Some(current);
+        self.run(now, first);
+    }
+
+    /// Does actions that may be done, and those that may be done then.
+    fn run(&mut self, now: Time, mut ready: Vec<u32>) {
+        let Some(mut current) = self.current.take() else { return };
+        let schedule = Arc::clone(&current.schedule);
+        while let Some(action) = ready.pop() {
+            if self.act(&mut current, action, schedule.program.actions[action as usize].kind) {
+                current.progress.complete(action, &schedule.dependents, |next| ready.push(next));
+            }
+        }
+        if !current.progress.is_done() {
+            self.current = Some(current);
+            return;
+        }
+        if schedule.synchronizes() {
+            // All before it is with all others; what was sent in it may be lacking.
+            self.unheard = schedule.messages;
+        }
+        match current.then {
+            Some(call) => self.go_on(now, *call),
+            None => {
+                [_, self.output, _] = current.buffers;
+                self.out.push_back(Output::Done);
+            }
+        }
+    }
+
+    /// Begins an action; whether it is done.
+    fn act(&mut self, current: &mut Current, action: u32, kind: Kind) -> bool {
+        match kind {
+            Kind::Send { to, transfer, src } => self.send(current, SendTo::Rank(to), transfer.0, src),
+            Kind::Multicast { transfer, src, .. } => self.send(current, SendTo::All, transfer.0, src),
+            Kind::Reduce { src, dst } => current.combine(src, dst),
+            Kind::Copy { src, dst } => {
+                let bytes = current.span(src).to_vec();
+                current.put(dst, &bytes);
+            }
+            Kind::Receive { from, transfer, dst } | Kind::ReceiveMulticast { from, transfer, dst, .. } => {
+                let transfer = transfer.0 | current.part;
+                return match self.early.remove(&(current.number, transfer)) {
+                    Some((sender, digest, bytes)) if sender == from.0 && digest == current.digest => {
+                        let fits = bytes.len() as u64 == dst.len;
+                        fits.then(|| current.put(dst, &bytes));
+                        fits
+                    }
+                    other => {
+                        if let Some((sender, ..)) = other {
+                            self.ask(current, Rank(sender), transfer);
+                        }
+                        current.awaited.insert(transfer, (action, from, dst));
+                        false
+                    }
+                };
+            }
+        }
+        true
+    }
+
+    fn send(&mut self, current: &Current, to: SendTo, transfer: u32, src: Span) {
+        let transfer = transfer | current.part;
+        let head = self.head(DatagramKind::Message, (current.number, transfer), current.digest);
+        let bytes = Datagram { head, payload: current.span(src) }.seal(&self.key);
+        self.out.push_back(Output::Send(Message { name: (current.number, transfer), to, bytes }));
+    }
+
+    fn ask(&mut self, current: &Current, of: Rank, transfer: u32) {
+        self.ask_of(of, (current.number, transfer), current.digest);
+    }
+
+    /// Asks for a message, or, if its sender has called something else, what.
+    fn ask_of(&mut self, of: Rank, name: (u64, u32), digest: u64) {
+        let head = Head { asked: of.0, ..self.head(DatagramKind::Ask, name, digest) };
+        let bytes = Datagram { head, payload: &[] }.seal(&self.key);
+        self.out.push_back(Output::Ask { of, bytes });
+    }
+
+    fn head(&self, kind: DatagramKind, (call, transfer): (u64, u32), digest: u64) -> Head {
+        let (group, epoch) = self.group;
+        Head { kind, group, epoch, call, transfer, from: self.rank.0, asked: 0, digest }
+    }
+
+    fn datagram(&mut self, now: Time, bytes: &[u8]) {
+        let key = self.key.clone();
+        let Ok(Datagram { head, payload }) = Datagram::open(&key, self.group, bytes) else { return };
+        if head.from == self.rank.0 || head.from as usize >= self.layout.size() {
+            return;
+        }
+        let ours = self.recent.iter().find(|(number, _)| *number == head.call).map(|(_, digest)| *digest);
+        match (head.kind, ours) {
+            (DatagramKind::Ask, _) => {}
+            (DatagramKind::Differs, Some(ours)) if ours != head.digest => {
+                let text = String::from_utf8_lossy(payload).into_owned();
+                self.out.push_back(Output::Differs { rank: head.from, number: head.call, text });
+            }
+            (DatagramKind::Differs, _) => {}
+            (DatagramKind::Message, Some(ours)) if ours != head.digest => {
+                self.ask_of(Rank(head.from), (head.call, head.transfer), ours);
+            }
+            (DatagramKind::Message, ours) => self.message(now, &head, payload, ours.is_some()),
+        }
+    }
+
+    fn message(&mut self, now: Time, head: &Head, payload: &[u8], has_begun: bool) {
+        let current = self.current.as_mut().filter(|current| current.number == head.call);
+        if let Some(current) = current
+            && let Some((action, from, dst)) = current.awaited.get(&head.transfer).copied()
+        {
+            if from.0 == head.from && dst.len == payload.len() as u64 {
+                current.awaited.remove(&head.transfer);
+                current.put(dst, payload);
+                (current.ask_at, current.ask_after) = (now + ASK_AFTER, ASK_AFTER * 2);
+                self.complete(now, action);
+            }
+        } else if self.may_be_early(head.call, has_begun) && self.early.len() < EARLY_MAX {
+            let early = || (head.from, head.digest, payload.to_vec());
+            self.early.entry((head.call, head.transfer)).or_insert_with(early);
+        }
+    }
+
+    /// Whether a message that nobody waits for may be of use later.
+    fn may_be_early(&self, call: u64, has_begun: bool) -> bool {
+        let is_current = self.current.as_ref().is_some_and(|current| current.number == call);
+        let begun = self.recent.back().map_or(0, |(number, _)| number + 1);
+        is_current || (!has_begun && call >= begun)
+    }
+
+    fn complete(&mut self, now: Time, action: u32) {
+        let Some(current) = &mut self.current else { return };
+        let (schedule, mut ready) = (Arc::clone(&current.schedule), Vec::new());
+        current.progress.complete(action, &schedule.dependents, |next| ready.push(next));
+        self.run(now, ready);
+    }
+
+    /// Asks for what is lacking for long.
+    fn due(&mut self, now: Time) {
+        let Some(current) = self.current.as_mut().filter(|current| current.ask_at <= now) else { return };
+        current.put_off(now);
+        let (number, digest) = (current.number, current.digest);
+        let lacking: Vec<(u32, Rank)> =
+            current.awaited.iter().map(|(transfer, (_, from, _))| (*transfer, *from)).collect();
+        for (transfer, from) in lacking {
+            self.ask_of(from, (number, transfer), digest);
+        }
+    }
+}
+
+impl Machine for QuickCalls {
+    type Input<'a> = Input<'a>;
+    type Output = Output;
+
+    fn handle(&mut self, now: Time, input: Input<'_>) {
+        match input {
+            Input::Begin(begin) => self.begin(now, &begin),
+            Input::Datagram(bytes) => self.datagram(now, bytes),
+        }
+    }
+
+    fn poll(&mut self, now: Time) -> Poll<Output> {
+        self.due(now);
+        match self.out.pop_front() {
+            Some(output) => Poll::Output(output),
+            None => Poll::Idle(self.current.as_ref().map(|current| current.ask_at)),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

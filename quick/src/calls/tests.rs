@@ -1,0 +1,304 @@
+//! Ranks with a network that loses, doubles and reorders, and agents that answer from what ranks have kept.
+
+use super::*;
+use cool_collective::{Place, compile, interpret};
+use cool_types::{Call, Operation};
+use std::collections::BTreeSet;
+
+/// Seeds of a usual run; `COOL_QUICK_SEEDS` says how many else.
+const SEEDS: u64 = 400;
+
+const GROUP: (u64, u32) = (9, 2);
+const OPERATIONS: [Operation; 11] = [
+    Operation::Bcast,
+    Operation::Reduce,
+    Operation::Allreduce,
+    Operation::Gather,
+    Operation::Allgather,
+    Operation::Scatter,
+    Operation::Barrier,
+    Operation::ReduceScatter,
+    Operation::Alltoall,
+    Operation::Scan,
+    Operation::Exscan,
+];
+
+/// SplitMix64 (Steele, Lea, Flood 2014).
+struct Random(u64);
+
+impl Random {
+    fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = self.0;
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        z ^ (z >> 31)
+    }
+
+    fn below(&mut self, end: u64) -> u64 {
+        self.next() % end
+    }
+}
+
+fn key() -> Key {
+    Key::from([3; 32])
+}
+
+fn layout(nodes: u32, per_rack: u32) -> Layout {
+    let places: Vec<Place> = (0..nodes).map(|node| Place { rack: node / per_rack, node }).collect();
+    Layout::new(&places).unwrap()
+}
+
+/// What all ranks do in a call, and what it brings.
+struct Expected {
+    number: u64,
+    schedules: Vec<Arc<QuickSchedule>>,
+    inputs: Vec<Vec<u8>>,
+    outputs: Vec<Vec<u8>>,
+    combining: Option<(ElementType, ReduceOp)>,
+}
+
+impl Expected {
+    /// A call that is drawn; `None` if it is not quick.
+    fn draw(random: &mut Random, number: u64, layout: &Layout) -> Option<Expected> {
+        let operation = OPERATIONS[random.below(OPERATIONS.len() as u64) as usize];
+        let size = layout.size();
+        let root = Rank(random.below(size as u64) as u32);
+        let bytes = 4 * (1 + if random.below(4) == 0 { random.below(1024) } else { random.below(20) });
+        let call = Call::new(operation, root, bytes, 4);
+        let combining = operation.combines().then_some((ElementType::F32, ReduceOp::Sum));
+        let ranks = || (0..size as u32).map(Rank);
+        let schedules: Vec<Arc<QuickSchedule>> = ranks()
+            .map(|rank| QuickSchedule::of(&call, layout, rank).map(Arc::new))
+            .collect::<Option<_>>()?;
+        let whole = compile(&call, layout, &schedules[0].plan(), |_| true).unwrap();
+        let input = |rank: Rank| {
+            let is_message = operation == Operation::Bcast && rank == root;
+            let bytes = if is_message { call.output_bytes(rank, size) } else { call.input_bytes(rank, size) };
+            (0..bytes / 4).flat_map(|_| (random.below(1000) as f32 / 7.0).to_ne_bytes()).collect()
+        };
+        let inputs: Vec<Vec<u8>> = ranks().map(input).collect();
+        let add = |to: &mut [u8], from: &[u8]| combine(ElementType::F32, ReduceOp::Sum, to, from);
+        let outputs = interpret(&whole, &inputs, add, 1).unwrap();
+        Some(Expected { number, schedules, inputs, outputs, combining })
+    }
+
+    fn begin(&self, rank: usize) -> Begin<'_> {
+        Begin {
+            number: self.number,
+            digest: self.number * 31,
+            schedule: &self.schedules[rank],
+            combining: self.combining,
+            input: &self.inputs[rank],
+        }
+    }
+}
+
+struct World {
+    random: Random,
+    ranks: Vec<QuickCalls>,
+    /// What each rank has kept, oldest first.
+    kept: Vec<VecDeque<Message>>,
+    /// The calls that each is through; whether it is in the next.
+    through: Vec<(usize, bool)>,
+    /// Datagrams under way.
+    network: Vec<(SendTo, u32, Vec<u8>)>,
+    loss_percent: u64,
+    now: Time,
+}
+
+impl World {
+    fn new(seed: u64, layout: &Layout) -> World {
+        let size = layout.size() as u32;
+        let mut random = Random(seed);
+        let loss_percent = [0, 1, 5, 20][random.below(4) as usize];
+        World {
+            ranks: (0..size)
+                .map(|rank| QuickCalls::new(key(), GROUP, Rank(rank), layout.clone()).unwrap())
+                .collect(),
+            kept: vec![VecDeque::new(); size as usize],
+            through: vec![(0, false); size as usize],
+            network: Vec::new(),
+            random,
+            loss_percent,
+            now: Time::ZERO,
+        }
+    }
+
+    /// Runs calls to their end. Ranks begin their next calls when they like.
+    fn run(&mut self, calls: &[Expected]) {
+        while self.through.iter().any(|(done, _)| *done < calls.len()) {
+            let rank = self.random.below(self.ranks.len() as u64) as usize;
+            let (done, busy) = self.through[rank];
+            if !busy && done < calls.len() && self.random.below(3) > 0 {
+                self.through[rank].1 = true;
+                self.ranks[rank].handle(self.now, Input::Begin(calls[done].begin(rank)));
+                self.poll(rank, calls);
+            } else if !self.network.is_empty() && self.random.below(8) > 0 {
+                let at = self.random.below(self.network.len() as u64) as usize;
+                let (to, from, bytes) = self.network.swap_remove(at);
+                self.deliver(to, from, &bytes, calls);
+            } else {
+                self.now += Duration::from_millis(self.random.below(5));
+                (0..self.ranks.len()).for_each(|rank| self.poll(rank, calls));
+            }
+        }
+    }
+
+    fn poll(&mut self, rank: usize, calls: &[Expected]) {
+        while let Poll::Output(output) = self.ranks[rank].poll(self.now) {
+            match output {
+                Output::Send(message) => {
+                    self.send(message.to, rank, message.bytes.clone());
+                    self.kept[rank].push_back(message);
+                    if self.kept[rank].len() > WINDOW as usize {
+                        self.kept[rank].pop_front();
+                    }
+                }
+                Output::Ask { of, bytes } => self.send(SendTo::AgentOf(of), rank, bytes),
+                Output::Differs { .. } => panic!("all call alike"),
+                Output::Done => {
+                    let (done, _) = self.through[rank];
+                    assert_eq!(
+                        self.ranks[rank].output(),
+                        calls[done].outputs[rank],
+                        "rank {rank}, call {done}"
+                    );
+                    self.through[rank] = (done + 1, false);
+                }
+            }
+        }
+    }
+
+    fn send(&mut self, to: SendTo, from: usize, bytes: Vec<u8>) {
+        let all: Vec<SendTo> = match to {
+            SendTo::All => (0..self.ranks.len() as u32).map(|rank| SendTo::Rank(Rank(rank))).collect(),
+            one => vec![one],
+        };
+        for to in all.into_iter().filter(|to| *to != SendTo::Rank(Rank(from as u32))) {
+            for _ in 0..1 + u64::from(self.random.below(20) == 0) {
+                if self.random.below(100) >= self.loss_percent {
+                    self.network.push((to, from as u32, bytes.clone()));
+                }
+            }
+        }
+    }
+
+    fn deliver(&mut self, to: SendTo, from: u32, bytes: &[u8], calls: &[Expected]) {
+        match to {
+            SendTo::Rank(rank) => {
+                self.ranks[rank.0 as usize].handle(self.now, Input::Datagram(bytes));
+                self.poll(rank.0 as usize, calls);
+            }
+            SendTo::AgentOf(rank) => {
+                let asked = Datagram::open(&key(), GROUP, bytes).unwrap().head;
+                assert_eq!((asked.kind, asked.from, asked.asked), (DatagramKind::Ask, from, rank.0));
+                let name = (asked.call, asked.transfer);
+                let kept = self.kept[rank.0 as usize].iter().find(|message| message.name == name).cloned();
+                if let Some(message) = kept {
+                    self.send(SendTo::Rank(Rank(from)), rank.0 as usize, message.bytes);
+                }
+            }
+            SendTo::All => unreachable!("split as it was sent"),
+        }
+    }
+}
+
+fn run(seed: u64) {
+    let mut random = Random(seed ^ 0x5eed);
+    let nodes = 2 + random.below(11) as u32;
+    let layout = layout(nodes, 1 + random.below(5) as u32);
+    let numbers = 0..(1 + random.below(60));
+    // Calls between them that agents carry out have numbers, too.
+    let calls: Vec<Expected> =
+        numbers.filter_map(|number| Expected::draw(&mut random, number * 2, &layout)).collect();
+    World::new(seed, &layout).run(&calls);
+}
+
+#[test]
+fn calls_bring_the_right_bytes_whatever_is_lost_doubled_or_overtaken() {
+    let seeds = std::env::var("COOL_QUICK_SEEDS").ok().and_then(|seeds| seeds.parse().ok()).unwrap_or(SEEDS);
+    (0..seeds).for_each(run);
+}
+
+#[test]
+fn a_root_that_runs_ahead_keeps_all_that_others_may_lack() {
+    let layout = layout(3, 2);
+    let call = Call::new(Operation::Bcast, Rank(0), 4, 4);
+    let mut root = QuickCalls::new(key(), GROUP, Rank(0), layout.clone()).unwrap();
+    let schedule = Arc::new(QuickSchedule::of(&call, &layout, Rank(0)).unwrap());
+    let mut sent = 0;
+    for number in 0..1000 {
+        let begin = Begin { number, digest: 1, schedule: &schedule, combining: None, input: b"abcd" };
+        root.handle(Time::ZERO, Input::Begin(begin));
+        let mut done = false;
+        while let Poll::Output(output) = root.poll(Time::ZERO) {
+            sent += usize::from(matches!(output, Output::Send(_)));
+            done |= output == Output::Done;
+        }
+        if !done {
+            break;
+        }
+    }
+    assert_eq!(sent, WINDOW as usize / 2, "then it waits for the others");
+}
+
+#[test]
+fn who_has_called_something_else_is_asked_what_also_when_the_call_is_over() {
+    let layout = layout(2, 2);
+    let schedule = |operation, rank| {
+        let call = Call::new(operation, Rank(0), 4, 4);
+        Arc::new(QuickSchedule::of(&call, &layout, Rank(rank)).unwrap())
+    };
+    let calls = |rank| QuickCalls::new(key(), GROUP, Rank(rank), layout.clone()).unwrap();
+    let (mut root, mut leaf) = (calls(0), calls(1));
+    let outputs = |calls: &mut QuickCalls| {
+        let mut all = Vec::new();
+        while let Poll::Output(output) = calls.poll(Time::ZERO) {
+            all.push(output);
+        }
+        all
+    };
+    let bcast = schedule(Operation::Bcast, 0);
+    let begin = |digest, schedule| Begin { number: 5, digest, schedule, combining: None, input: b"abcd" };
+    root.handle(Time::ZERO, Input::Begin(begin(50, &bcast)));
+    // What rank 1 calls does not wait for anybody.
+    let combining = Some((ElementType::F32, ReduceOp::Sum));
+    let reduce = schedule(Operation::Reduce, 1);
+    leaf.handle(Time::ZERO, Input::Begin(Begin { combining, ..begin(51, &reduce) }));
+    assert_eq!(outputs(&mut leaf).last(), Some(&Output::Done));
+    let sent = outputs(&mut root).into_iter().find_map(|output| match output {
+        Output::Send(message) => Some(message.bytes),
+        _ => None,
+    });
+    leaf.handle(Time::ZERO, Input::Datagram(&sent.unwrap()));
+    let [Output::Ask { of: Rank(0), bytes }] = &outputs(&mut leaf)[..] else { panic!("it asks") };
+    let asked = Datagram::open(&key(), GROUP, bytes).unwrap().head;
+    assert_eq!((asked.kind, asked.call, asked.digest), (DatagramKind::Ask, 5, 51));
+    // The agent of rank 0 says what it has called.
+    let head = Head { kind: DatagramKind::Differs, from: 0, digest: 50, ..asked };
+    let answer = Datagram { head, payload: b"bcast of 1 f32" }.seal(&key());
+    leaf.handle(Time::ZERO, Input::Datagram(&answer));
+    let differs = Output::Differs { rank: 0, number: 5, text: "bcast of 1 f32".into() };
+    assert_eq!(outputs(&mut leaf), [differs]);
+}
+
+#[test]
+fn who_lacks_a_message_asks_again_and_again_but_less_and_less_often() {
+    let layout = layout(2, 2);
+    let schedule = QuickSchedule::of(&Call::new(Operation::Bcast, Rank(0), 4, 4), &layout, Rank(1));
+    let schedule = Arc::new(schedule.unwrap());
+    let mut calls = QuickCalls::new(key(), GROUP, Rank(1), layout).unwrap();
+    let begin = Begin { number: 0, digest: 1, schedule: &schedule, combining: None, input: &[] };
+    calls.handle(Time::ZERO, Input::Begin(begin));
+    let (mut times, mut now) = (BTreeSet::new(), Time::ZERO);
+    while times.len() < 7 {
+        match calls.poll(now) {
+            Poll::Output(Output::Ask { of: Rank(0), .. }) => drop(times.insert(now.as_nanos() / 1_000_000)),
+            Poll::Output(other) => panic!("{other:?}"),
+            Poll::Idle(next) => now = next.expect("it asks again"),
+        }
+    }
+    assert_eq!(times.into_iter().collect::<Vec<u64>>(), [20, 60, 140, 300, 620, 940, 1260]);
+    assert_eq!(calls.awaited().collect::<Vec<Rank>>(), [Rank(0)]);
+}

@@ -1,0 +1,19 @@
+//! Quick calls: short collectives over several nodes whose messages the ranks send themselves, each in one datagram, by sockets that
+//! their agents open. Agents know nothing of a call that goes well: none is woken for it.
+//!
+//! ```text
+//! schedule  which calls are quick, and the program of a rank
+//! datagram  messages as bytes, with a tag under the group's key
+//! calls     a rank's part in the calls of its group, one after the other: a machine without I/O
+//! ```
+//!
+//! What a rank has sent it keeps, until all have it for sure, in memory that its agent reads: who lacks a message **asks** the sender's
+//! agent, which answers with the datagram as it was sent, whatever the rank does meanwhile (a NAK, answered from a sender's log).
+
+mod calls;
+mod datagram;
+mod schedule;
+
+pub use calls::{Begin, Input, Message, Output, QuickCalls, SendTo};
+pub use datagram::{DATAGRAM_MAX, Datagram, DatagramError, DatagramKind, Head};
+pub use schedule::{MESSAGE_MAX, QuickSchedule, WINDOW};

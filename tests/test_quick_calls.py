@@ -1,0 +1,60 @@
+"""Ranks on different nodes send the messages of short calls themselves, if all can; else their agents carry these out."""
+import subprocess
+import sys
+
+from test_collectives import OPERATIONS, bench
+
+# Of rank sockets and their agents', as docs/architecture.md has them.
+PORTS = range(20_000, 32_000)
+
+# Takes ports until its input ends.
+TAKE = """
+import resource, socket, sys
+most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+taken = []
+for port in range(%d, %d, 2):
+    taken.append(socket.socket(socket.AF_INET, socket.SOCK_DGRAM))
+    taken[-1].bind(("", port))
+print("taken", flush=True)
+sys.stdin.read()
+""" % (PORTS.start, PORTS.stop)
+
+
+def plans(bed, operations, sizes, *options):
+    report = bench(bed, operations, sizes, 1, "--reps", "3", *options)
+    return {(r["op"], r["bytes"]): r["plan"] for r in report["results"]}
+
+
+def test_short_calls_are_quick_and_long_ones_go_by_agents(make_bed):
+    of = plans(make_bed("tree:2x3"), OPERATIONS, "8,200,64K")
+    for operation in OPERATIONS.split(","):
+        sizes = [0] if operation == "barrier" else [8, 200]
+        assert all(of[operation, size].startswith("quick ") for size in sizes), of
+    assert not of["bcast", 64 * 1024].startswith("quick"), of
+
+
+def test_ranks_of_which_two_are_on_one_node_have_their_agents_call(make_bed):
+    of = plans(make_bed("tree:2x3"), "bcast,allreduce", "8", "--ranks", "7")
+    assert not any(plan.startswith("quick") for plan in of.values()), of
+
+
+def test_a_node_whose_ports_are_taken_keeps_all_from_quick_calls(make_bed):
+    bed = make_bed("tree:2x3")
+    taker = bed.network.net.get("h2").popen(
+        [sys.executable, "-c", TAKE], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    try:
+        assert taker.stdout.readline() == "taken\n"
+        of = plans(bed, "bcast,allreduce,barrier", "8")
+        assert not any(plan.startswith("quick") for plan in of.values()), of
+    finally:
+        taker.stdin.close()
+        taker.wait()
+    assert plans(bed, "bcast", "8")["bcast", 8] == "quick multicast"
+
+
+def test_what_many_short_calls_lose_is_asked_for(make_bed):
+    """A fifth of all packets is lost on each link: of a thousand calls nearly each loses something. The results are checked."""
+    bed = make_bed("tree:2x3", host_mbit=50, uplink_mbit=50, loss=0.2)
+    report = bench(bed, "bcast,allreduce", "1000", 2, "--reps", "200", timeout=600)
+    assert all(r["plan"].startswith("quick ") for r in report["results"]), report
