@@ -159,6 +159,11 @@ impl Segment {
         word(&self.region, DECLINED).load(Ordering::SeqCst) != 0
     }
 
+    /// Whether ranks may begin calls by it: of a group that has failed the agent says why.
+    pub fn is_usable(&self) -> bool {
+        !(self.is_declined() || self.has_failed())
+    }
+
     /// All agents of the group have opened sockets for quick calls: ranks of other nodes are reached by them.
     pub fn set_ready(&self) {
         word(&self.region, READY).store(1, Ordering::SeqCst);

@@ -322,8 +322,7 @@ impl QuickCalls {
     }
 
     fn datagram(&mut self, now: Time, bytes: &[u8]) {
-        let key = self.key.clone();
-        let Ok(Datagram { head, payload }) = Datagram::open(&key, self.group, bytes) else { return };
+        let Ok(Datagram { head, payload }) = Datagram::open(&self.key, self.group, bytes) else { return };
         if head.from == self.rank.0 || head.from as usize >= self.layout.size() {
             return;
         }

@@ -6,6 +6,7 @@ use crate::Operation;
 use crate::collective::Checked;
 use crate::comm::PointToPoint;
 use crate::error::Error;
+use crate::segment::Stop;
 use cool_proto::local::{self, Call, Dtype, Map, ReduceOp, Slice, Transfer, Unmap, frame::Body};
 use cool_proto::region::RegionError;
 use cool_types::limits::OPEN_CALLS;
@@ -65,6 +66,28 @@ pub(crate) enum Course {
     Done(local::Stats),
     /// The agent is to carry it out; under which number, if it has one.
     ByAgent(Option<u64>),
+}
+
+impl Course {
+    /// What has become of a call that the ranks began to carry out themselves, under a number.
+    pub(super) fn of(
+        session: &Session,
+        (name, number): (&'static str, u64),
+        carried: Result<local::Stats, Stop<Error>>,
+    ) -> Result<Course, Error> {
+        match carried {
+            Ok(stats) => Ok(Course::Done(stats)),
+            Err(Stop::ByAgent) => Ok(Course::ByAgent(Some(number))),
+            Err(Stop::Failed(e)) => Err(e),
+            Err(Stop::Place(e)) => Err(session.no_memory(name, e.into())),
+        }
+    }
+}
+
+/// The figures of a call that the ranks have carried out themselves.
+pub(super) fn stats_of(plan: String, took: Duration) -> local::Stats {
+    let nanoseconds = u64::try_from(took.as_nanos()).unwrap_or(u64::MAX);
+    local::Stats { nanoseconds, plan, ..local::Stats::default() }
 }
 
 /// A collective that was begun.

@@ -1,7 +1,7 @@
 //! Quick calls as the session has them: the rank's socket, what it keeps for its agent to answer with, and how it waits. When that takes
 //! long the agent watches, as it does over calls in a segment.
 
-use super::calls::Course;
+use super::calls::{Course, stats_of};
 use super::watch::{LOOK_AFTER_AGENT, Watch};
 use super::{Disconnected, Session, SocketError};
 use crate::collective::Checked;
@@ -10,8 +10,8 @@ use crate::segment::{Described, Descriptions, Stop};
 use cool_collective::{Layout, Place, Rank};
 use cool_machine::{Machine, Poll, Time};
 use cool_proto::local::{self, Attached};
-use cool_proto::segment::Segment;
-use cool_quick::{Begin, DATAGRAM_MAX, Input, Output, QuickCalls, QuickSchedule, SendTo};
+use cool_proto::segment::{DATAGRAM_BYTES, DATAGRAMS_KEPT, Segment};
+use cool_quick::{Begin, DATAGRAM_MAX, Input, Output, QuickCalls, QuickSchedule, SendTo, WINDOW};
 use cool_types::{Call, Key};
 use std::collections::VecDeque;
 use std::io::ErrorKind;
@@ -25,6 +25,9 @@ const SCHEDULES: usize = 64;
 
 /// Times to wait are multiples of this, so that the socket is seldom told another one.
 const STEP: Duration = Duration::from_millis(10);
+
+// The segment has room for all that others may lack.
+const _: () = assert!(DATAGRAM_MAX <= DATAGRAM_BYTES && WINDOW as u64 <= DATAGRAMS_KEPT);
 
 /// A rank's quick calls: one at a time.
 #[derive(Debug)]
@@ -112,8 +115,7 @@ impl Session {
         checked: &mut Checked<'_, '_>,
         timeout: Duration,
     ) -> Result<Course, Error> {
-        let is_usable = |segment: &Segment| !(segment.is_declined() || segment.has_failed());
-        let usable = self.quick.as_ref().filter(|quick| is_usable(&quick.segment));
+        let usable = self.quick.as_ref().filter(|quick| quick.segment.is_usable());
         let Some(Quick { segment, link, calls }) = usable else { return Ok(Course::ByAgent(None)) };
         let begun = Instant::now();
         let mut calls = calls.lock().unwrap_or_else(PoisonError::into_inner);
@@ -128,21 +130,15 @@ impl Session {
             true => quick.carry_out(&mut calls, &schedule, checked.input().unwrap_or_default()),
             false => Err(Stop::ByAgent),
         });
-        match carried {
-            Ok(()) => {
-                if checked.output().is_some() {
-                    let output = calls.machine.output();
-                    checked.buffers().output(0..output.len()).copy_from_slice(output);
-                }
-                segment.rank(0).leave(number + 1);
-                let nanoseconds = u64::try_from(begun.elapsed().as_nanos()).unwrap_or(u64::MAX);
-                let plan = format!("quick {}", schedule.plan());
-                Ok(Course::Done(local::Stats { nanoseconds, plan, ..local::Stats::default() }))
+        let stats = carried.map(|()| {
+            if checked.output().is_some() {
+                let output = calls.machine.output();
+                checked.buffers().output(0..output.len()).copy_from_slice(output);
             }
-            Err(Stop::ByAgent) => Ok(Course::ByAgent(Some(number))),
-            Err(Stop::Failed(e)) => Err(e),
-            Err(Stop::Place(e)) => Err(self.no_memory(name, e.into())),
-        }
+            segment.rank(0).leave(number + 1);
+            stats_of(format!("quick {}", schedule.plan()), begun.elapsed())
+        });
+        Course::of(self, (name, number), stats)
     }
 }
 

@@ -2,7 +2,7 @@
 //! for others, and what the agent is told when that takes long. It then looks after the call as after its own: a rank that is gone
 //! or has called something else is named, and nobody waits for ever.
 
-use super::calls::{Course, Numbered};
+use super::calls::{Course, Numbered, stats_of};
 use super::{Session, milliseconds};
 use crate::collective::Checked;
 use crate::error::Error;
@@ -59,9 +59,7 @@ impl Session {
         checked: &mut Checked<'_, '_>,
         timeout: Duration,
     ) -> Result<Course, Error> {
-        // Of a group that has failed the agent says why.
-        let is_usable = |segment: &Segment| !(segment.is_declined() || segment.has_failed());
-        let usable = self.segmented.as_ref().filter(|segmented| is_usable(&segmented.segment));
+        let usable = self.segmented.as_ref().filter(|segmented| segmented.segment.is_usable());
         let Some(Segmented { segment, looks, calls }) = usable else { return Ok(Course::ByAgent(None)) };
         let begun = Instant::now();
         let mut calls = calls.lock().unwrap_or_else(PoisonError::into_inner);
@@ -85,23 +83,12 @@ impl Session {
             Ok(false) => Err(Stop::ByAgent),
             Err(stop) => Err(stop),
         };
-        match carried {
-            Ok(()) => {
-                let nanoseconds = u64::try_from(begun.elapsed().as_nanos()).unwrap_or(u64::MAX);
-                Ok(Course::Done(local::Stats {
-                    nanoseconds,
-                    plan: PLAN.to_owned(),
-                    ..local::Stats::default()
-                }))
-            }
-            Err(Stop::ByAgent) => {
-                // What some have published of this call would be taken for the next one's.
-                segment.decline();
-                Ok(Course::ByAgent(Some(number)))
-            }
-            Err(Stop::Failed(e)) => Err(e),
-            Err(Stop::Place(e)) => Err(self.no_memory(name, e.into())),
+        if let Err(Stop::ByAgent) = carried {
+            // What some have published of this call would be taken for the next one's.
+            segment.decline();
         }
+        let stats = carried.map(|()| stats_of(PLAN.to_owned(), begun.elapsed()));
+        Course::of(self, (name, number), stats)
     }
 }
 

@@ -2,6 +2,7 @@
 //! well it knows nothing.
 
 use crate::engine::{GroupSpec, TreeScope};
+use crate::net::udp::{send_over_trees, socket_with_room};
 use crate::shared_segment::SharedSegment;
 use cool_proto::local;
 use cool_proto::segment::{RANKS_MAX, Segment};
@@ -20,9 +21,6 @@ use tokio::task::AbortHandle;
 /// those that systems give out by themselves.
 const FIRST_PORT: u16 = 20_000;
 const PORTS: u64 = 6_000;
-
-/// Routers between racks may lie on a tree.
-const TTL: u32 = 8;
 
 /// Room for what comes while a rank computes.
 const BUFFER: usize = 1 << 20;
@@ -80,9 +78,7 @@ impl QuickGroup {
         let socket = bind(Ipv4Addr::UNSPECIFIED, self.port)?;
         socket.set_multicast_all_v4(false)?;
         socket.join_multicast_v4(&self.tree, &self.ip())?;
-        socket.set_multicast_if_v4(&self.ip())?;
-        socket.set_multicast_ttl_v4(TTL)?;
-        socket.set_multicast_loop_v4(false)?;
+        send_over_trees(&socket, self.ip())?;
         Ok(socket.into())
     }
 
@@ -108,11 +104,7 @@ impl QuickGroup {
 }
 
 fn bind(ip: Ipv4Addr, port: u16) -> io::Result<socket2::Socket> {
-    let (domain, kind) = (socket2::Domain::IPV4, socket2::Type::DGRAM.cloexec());
-    let socket = socket2::Socket::new(domain, kind, Some(socket2::Protocol::UDP))?;
-    if rustix::net::sockopt::set_socket_recv_buffer_size_force(&socket, BUFFER).is_err() {
-        socket.set_recv_buffer_size(BUFFER)?;
-    }
+    let socket = socket_with_room(BUFFER)?;
     socket.bind(&SocketAddrV4::new(ip, port).into())?;
     Ok(socket)
 }

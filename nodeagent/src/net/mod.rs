@@ -20,7 +20,7 @@ mod sockopt;
 mod tcp;
 #[cfg(test)]
 mod tests;
-mod udp;
+pub(crate) mod udp;
 mod udp_outbox;
 mod work;
 

@@ -77,9 +77,7 @@ fn alone(ip: Ipv4Addr, port: u16) -> io::Result<(UdpSocket, u16)> {
     socket.set_reuse_port(port != 0)?;
     socket.bind(&SocketAddrV4::new(ip, port).into())?;
     socket.set_reuse_port(true)?;
-    socket.set_multicast_if_v4(&ip)?;
-    socket.set_multicast_ttl_v4(TTL)?;
-    socket.set_multicast_loop_v4(false)?;
+    send_over_trees(&socket, ip)?;
     let socket: UdpSocket = socket.into();
     let port = socket.local_addr()?.port();
     Ok((socket, port))
@@ -95,15 +93,29 @@ pub(super) fn listen(tree: SocketAddrV4, ip: Ipv4Addr) -> io::Result<Socket> {
     Socket::new(socket.into(), *tree.ip())
 }
 
+/// A socket of the driver's.
 fn socket() -> io::Result<socket2::Socket> {
-    let socket =
-        socket2::Socket::new(Domain::IPV4, Type::DGRAM.nonblocking().cloexec(), Some(Protocol::UDP))?;
-    // Beyond the system's limit only root may go; others get what the limit allows.
-    if rustix::net::sockopt::set_socket_recv_buffer_size_force(&socket, BUFFER).is_err() {
-        socket.set_recv_buffer_size(BUFFER)?;
-    }
+    let socket = socket_with_room(BUFFER)?;
+    socket.set_nonblocking(true)?;
     socket.set_send_buffer_size(BUFFER)?;
     Ok(socket)
+}
+
+/// A socket with room for this many bytes that have come.
+pub(crate) fn socket_with_room(room: usize) -> io::Result<socket2::Socket> {
+    let socket = socket2::Socket::new(Domain::IPV4, Type::DGRAM.cloexec(), Some(Protocol::UDP))?;
+    // Beyond the system's limit only root may go; others get what the limit allows.
+    if rustix::net::sockopt::set_socket_recv_buffer_size_force(&socket, room).is_err() {
+        socket.set_recv_buffer_size(room)?;
+    }
+    Ok(socket)
+}
+
+/// What a socket sends over trees goes out at the interface with address `ip`, and does not come back.
+pub(crate) fn send_over_trees(socket: &socket2::Socket, ip: Ipv4Addr) -> io::Result<()> {
+    socket.set_multicast_if_v4(&ip)?;
+    socket.set_multicast_ttl_v4(TTL)?;
+    socket.set_multicast_loop_v4(false)
 }
 
 /// A socket of the driver's.
