@@ -7,7 +7,7 @@ mod tests;
 use crate::api::{GroupError, GroupSpec};
 use crate::failure::{Failure, FailureKind, Traffic};
 use crate::group::Group;
-use crate::machine::{Input, Output, WorkId};
+use crate::machine::{Input, MadeGroup, Output, WorkId};
 use crate::members::Members;
 use crate::memory::MemoryId;
 use crate::outbox::Received;
@@ -68,7 +68,7 @@ impl Engine {
         self.closing.contains(&group) || self.groups.get(&group).is_none_or(Group::has_failed)
     }
 
-    fn make_group(&mut self, now: Time, spec: &GroupSpec) -> Result<Vec<SocketAddrV4>, GroupError> {
+    fn make_group(&mut self, now: Time, spec: &GroupSpec) -> Result<MadeGroup, GroupError> {
         if self.closing.remove(&spec.id) {
             self.forget_group(now, spec.id);
         }
@@ -76,7 +76,8 @@ impl Engine {
             return Err(GroupError::Exists(spec.id));
         }
         let mut members = Members::new(spec, &self.me)?;
-        let trees = members.my_trees();
+        let (place, nodes) = (members.me as u16, members.nodes.len() as u16);
+        let made = MadeGroup { place, nodes, trees: members.my_trees() };
         let mut replaced = Vec::new();
         for place in members.others() {
             let Shared { peers, out, .. } = &mut self.shared;
@@ -89,7 +90,7 @@ impl Engine {
         }
         self.groups.insert(spec.id, Group::new(members, spec.cost_model));
         self.lost(now, &replaced);
-        Ok(trees)
+        Ok(made)
     }
 
     fn release_group(&mut self, now: Time, id: u64) {
@@ -234,8 +235,9 @@ impl Engine {
             // Someone asks whether this agent is there, whatever has become of the group here.
             Body::Ping => {
                 let body = Body::PingAnswer { incarnation: self.me.incarnation };
-                self.shared.out.control(from, &Packet { body, ..packet });
                 let group = self.groups.get(&id).filter(|group| group.key() == (id, epoch));
+                let me = group.map_or(packet.from, |group| group.members.me as u16);
+                self.shared.out.control(from, &Packet { from: me, body, ..packet });
                 let shared = &mut self.shared;
                 return group.into_iter().for_each(|group| group.asked_by(now, shared, packet.from.into()));
             }

@@ -79,7 +79,7 @@ pub use cool_transport::unicast::handshake::PeerKey;
 pub use cool_types::{ElementType, Operation, ReduceOp, combine};
 pub use engine::Engine;
 pub use failure::{Arrived, Failure, FailureKind, Stats, Traffic};
-pub use machine::{ConnectionId, Input, Output, Work, WorkId};
+pub use machine::{ConnectionId, Input, MadeGroup, Output, Work, WorkId};
 pub use memory::{MemoryId, MemoryRange};
 pub use peers::NodeId;
 pub use preparation::{Preparation, Prepared};

@@ -145,15 +145,26 @@ pub enum Input<'a> {
     AllocationFailed(crate::MemoryId),
 }
 
+/// A group that was made, as its driver needs to know it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct MadeGroup {
+    /// The place of this node among the group's, as its packets say it.
+    pub place: u16,
+    /// How many nodes the group has.
+    pub nodes: u16,
+    /// The trees that reach this node, to listen to.
+    pub trees: Vec<SocketAddrV4>,
+}
+
 /// What the engine asks of its driver, in this order.
 #[derive(Debug)]
 pub enum Output {
-    /// A group was made, with these trees to listen to; or it cannot be.
+    /// A group was made, or it cannot be.
     GroupMade {
         /// The group.
         group: u64,
-        /// The trees that reach this node.
-        result: Result<Vec<SocketAddrV4>, GroupError>,
+        /// This node's part in it.
+        result: Result<MadeGroup, GroupError>,
     },
     /// A group is gone: nothing that comes over its trees is of use any more.
     GroupForgotten {

@@ -32,7 +32,7 @@ impl Cipher for Never {
 fn check(bytes: &[u8]) {
     for protection in [Protection::Tagged, Protection::Encrypted] {
         let mut tagger = Tagger::<Never>::default();
-        tagger.insert((1, 2), GroupKey { key: [3; 32].into(), protection }, u16::MAX);
+        tagger.insert((1, 2), GroupKey { key: [3; 32].into(), protection }, (0, u16::MAX));
         let mut datagram = bytes.to_vec();
         if let Ok((len, proven)) = tagger.open(&mut datagram, Ipv4Addr::LOCALHOST) {
             assert_eq!((len, proven), (bytes.len(), None), "bytes without a tag stay as they are");

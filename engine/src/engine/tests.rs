@@ -6,6 +6,7 @@ use super::*;
 use crate::machine::Work;
 use crate::{CallRequest, ElementType, MemberSpec, MemoryRange};
 use cool_collective::CostModel;
+use cool_transport::StreamId;
 use std::net::Ipv4Addr;
 
 const RANKS: u32 = 48;
@@ -108,4 +109,26 @@ fn a_call_of_thousands_of_actions_is_carried_out_in_short_turns() {
     // A block from each to each, and the preparation.
     assert_eq!(works, (RANKS * RANKS + 1) as usize);
     assert!(turns > works / 256, "{turns}");
+}
+
+/// Who answers in the asker's name takes part in the asker's sequence of numbers, where an agent that was started later is
+/// refused as one that repeats what came before.
+#[test]
+fn a_ping_is_answered_in_the_name_of_who_answers() {
+    let me = AgentId { node: "h0".to_owned(), incarnation: 0 };
+    let (mut engine, now) = (Engine::new(me, 0, Duration::from_secs(2)), Time::ZERO);
+    let mut spec = spec(2);
+    spec.members[0].node = "h1".to_owned();
+    engine.handle(now, Input::MakeGroup(&spec));
+    let id = StreamId { group: 1, epoch: 1, call: 0, transfer: 0, source: 0 };
+    let mut ping = Vec::new();
+    Packet { id, from: 0, digest: 0, body: Body::Ping }.encode(&mut ping);
+    let from = SocketAddrV4::new(Ipv4Addr::new(10, 0, 0, 2), 7420);
+    engine.handle(now, Input::Datagram { from, bytes: &ping, proven: None });
+    let answers = turn(&mut engine, now).0.into_iter().filter_map(|output| match output {
+        Output::Control { to, bytes, .. } => Some((to, Packet::decode(&bytes).unwrap().0)),
+        _ => None,
+    });
+    let answer = Packet { id, from: 1, digest: 0, body: Body::PingAnswer { incarnation: 0 } };
+    assert_eq!(answers.collect::<Vec<_>>(), [(from, answer)]);
 }

@@ -15,7 +15,9 @@ use crate::engine::{
     TransferRequest,
 };
 use crate::shared_segment::SharedSegment;
-use cool_engine::{AgentId, ConnectionId, Engine, GroupSpec, Input, MemoryRange, Output, Work, WorkId};
+use cool_engine::{
+    AgentId, ConnectionId, Engine, GroupSpec, Input, MadeGroup, MemoryRange, Output, Work, WorkId,
+};
 use cool_machine::{Machine, Poll, Time};
 use cool_proto::local::{Failure, Stats};
 use cool_transport::packet::DATA_HEADER;
@@ -43,8 +45,8 @@ struct Making {
     reply: GroupReply,
     /// What its links carry.
     pace: u32,
-    /// Its epoch, its key and at most how many nodes it has, if it has a key.
-    keyed: Option<(u32, GroupKey, u16)>,
+    /// Its epoch and its key, if it has one.
+    keyed: Option<(u32, GroupKey)>,
     /// Whether its key proves who its agents are.
     proves: bool,
 }
@@ -374,22 +376,20 @@ impl EngineHost {
 
     pub(super) fn make_group(&mut self, spec: &GroupSpec, reply: GroupReply) {
         let pace = congestion::pace(spec.host_bytes_per_second, spec.cost_model.costs.mtu);
-        // Ranks are numbered by 16 bits, and there are no more nodes.
-        let nodes = spec.members.len() as u16;
-        let keyed = spec.keyed.clone().map(|key| (spec.epoch, key, nodes));
+        let keyed = spec.keyed.clone().map(|key| (spec.epoch, key));
         self.making.insert(spec.id, Making { reply, pace, keyed, proves: spec.on_demand });
         self.handle(Input::MakeGroup(spec));
     }
 
-    fn group_made(&mut self, group: u64, made: Result<Vec<SocketAddrV4>, cool_engine::GroupError>) {
+    fn group_made(&mut self, group: u64, made: Result<MadeGroup, cool_engine::GroupError>) {
         let Some(Making { reply, pace, keyed, proves }) = self.making.remove(&group) else { return };
-        let result = made.map_err(GroupError::from).and_then(|trees| {
+        let result = made.map_err(GroupError::from).and_then(|MadeGroup { place, nodes, trees }| {
             self.paces.insert(group, pace);
-            if let Some((epoch, key, nodes)) = keyed {
+            if let Some((epoch, key)) = keyed {
                 if proves {
                     self.security.groups.insert((group, epoch), key.key.clone());
                 }
-                self.tagger.insert((group, epoch), key, nodes);
+                self.tagger.insert((group, epoch), key, (place, nodes));
             }
             self.set_pace();
             self.join_trees(group, trees)

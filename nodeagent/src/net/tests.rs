@@ -354,7 +354,7 @@ async fn datagrams_that_somebody_else_makes_or_repeats_change_nothing() {
     Packet { id, from: 1, digest: 0, body: Body::PingAnswer { incarnation: u64::MAX } }.encode(&mut plain);
     let tagged = |key: u8| {
         let (mut bytes, mut tagger) = (plain.clone(), Tagger::<AesGcm>::default());
-        tagger.insert((GROUP, 1), GroupKey { key: [key; 32].into(), protection: Protection::Tagged }, 5);
+        tagger.insert((GROUP, 1), GroupKey { key: [key; 32].into(), protection: Protection::Tagged }, (1, 5));
         tagger.seal((GROUP, Ipv4Addr::LOCALHOST), &mut bytes, 0);
         bytes
     };

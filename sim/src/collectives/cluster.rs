@@ -268,8 +268,8 @@ impl SimulatedCluster {
         for node in nodes {
             self.input(node, Input::MakeGroup(spec))?;
             if let Some(keyed) = &spec.keyed {
-                let tagger = &mut self.nodes[usize::from(node)].tagger;
-                tagger.insert((spec.id, spec.epoch), keyed.clone(), spec.members.len() as u16);
+                let Node { tagger, groups, .. } = &mut self.nodes[usize::from(node)];
+                tagger.insert((spec.id, spec.epoch), keyed.clone(), groups[&spec.id]);
             }
         }
         Ok(())
@@ -282,7 +282,7 @@ impl SimulatedCluster {
     pub fn release_group(&mut self, group: u64) -> Result<(), ContractViolation> {
         let nodes = 0..self.net.nodes();
         let having: Vec<u16> =
-            nodes.filter(|node| self.nodes[usize::from(*node)].groups.contains(&group)).collect();
+            nodes.filter(|node| self.nodes[usize::from(*node)].groups.contains_key(&group)).collect();
         having.into_iter().try_for_each(|node| self.input(node, Input::ReleaseGroup { group }))
     }
 

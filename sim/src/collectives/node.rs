@@ -5,7 +5,7 @@ use super::memories::Memories;
 use cool_engine::{AgentId, ConnectionId, Engine, MemoryRange};
 use cool_machine::{Duration, Time};
 use cool_transport::tagged::Tagger;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
 /// What a node and its agent do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -35,8 +35,8 @@ pub(super) struct Node {
     pub(super) deadline: Option<Time>,
     /// The earliest time at which it will be.
     pub(super) wake: Option<Time>,
-    /// Those that its engine has made and not forgotten.
-    pub(super) groups: BTreeSet<u64>,
+    /// Those that its engine has made and not forgotten: its place in each, among how many nodes.
+    pub(super) groups: BTreeMap<u64, (u16, u16)>,
     /// With the keys of these.
     pub(super) tagger: Tagger<Checksum>,
 }
@@ -53,7 +53,7 @@ impl Node {
             input: Vec::new(),
             deadline: None,
             wake: None,
-            groups: BTreeSet::new(),
+            groups: BTreeMap::new(),
             tagger: Tagger::default(),
         }
     }

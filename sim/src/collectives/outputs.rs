@@ -21,9 +21,9 @@ impl SimulatedCluster {
     pub(super) fn perform(&mut self, node: u16, output: Output) -> Result<(), ContractViolation> {
         match output {
             Output::GroupMade { group, result } => {
-                let trees = result.map_err(ContractViolation::Refused)?;
-                self.nodes[usize::from(node)].groups.insert(group);
-                self.listen(node, &trees);
+                let made = result.map_err(ContractViolation::Refused)?;
+                self.nodes[usize::from(node)].groups.insert(group, (made.place, made.nodes));
+                self.listen(node, &made.trees);
             }
             Output::GroupForgotten { group } => {
                 self.nodes[usize::from(node)].groups.remove(&group);

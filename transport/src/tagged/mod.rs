@@ -75,7 +75,9 @@ pub struct Tagger<C> {
 struct Keyed<C> {
     secret: GroupKey,
     epoch: u32,
-    /// How many it may have.
+    /// The place of this agent's node in it.
+    me: u16,
+    /// How many nodes it has.
     nodes: u16,
     /// Of the nodes that have sent or been heard, by their places.
     senders: BTreeMap<u16, (C, AntiReplay)>,
@@ -99,9 +101,9 @@ impl<C> Default for Tagger<C> {
 }
 
 impl<C: Cipher> Tagger<C> {
-    /// A group of this epoch and at most this number of nodes is here.
-    pub fn insert(&mut self, (group, epoch): (u64, u32), secret: GroupKey, nodes: u16) {
-        self.groups.insert(group, Keyed { secret, epoch, nodes, senders: BTreeMap::new() });
+    /// A group of this epoch is here, in which this agent has a place among this number of nodes.
+    pub fn insert(&mut self, (group, epoch): (u64, u32), secret: GroupKey, (me, nodes): (u16, u16)) {
+        self.groups.insert(group, Keyed { secret, epoch, me, nodes, senders: BTreeMap::new() });
     }
 
     /// A group is here no more.
@@ -114,15 +116,19 @@ impl<C: Cipher> Tagger<C> {
         self.groups.get(&group).map_or(0, |keyed| keyed.secret.protection.tag_bytes())
     }
 
-    /// Tags what stands in `out` from `start` on: the packets of one group, which go to an address. Of a group without a key
-    /// they stay as they are.
+    /// Tags what stands in `out` from `start` on: the packets of one group, from this agent to an address. Of a group without a
+    /// key they stay as they are.
+    ///
+    /// Packets in another's name are refused wherever they come: numbers are told apart by whose they are, so they
+    /// would pass for repeated, and two agents might use one nonce.
     pub fn seal(&mut self, (group, to): (u64, Ipv4Addr), out: &mut Vec<u8>, start: usize) {
         let Some(keyed) = self.groups.get_mut(&group) else { return };
         self.sequence += 1;
         let protection = keyed.secret.protection;
         let head = TaggedHead::put(&mut out[start..], protection, self.sequence);
         let (clear, payload) = out[start..].split_at_mut(head.clear);
-        let cipher = &keyed.sender(head.from).0;
+        debug_assert_eq!(head.from, keyed.me, "an agent sends in its own name");
+        let cipher = &keyed.sender(keyed.me).0;
         let tag = match payload.is_empty() {
             true => cipher.tag(head.nonce(to), clear),
             false => cipher.encrypt(head.nonce(to), clear, payload),

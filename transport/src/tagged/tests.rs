@@ -36,7 +36,7 @@ const GROUP: u64 = 7;
 /// The agent of a node of a group of two.
 fn agent(protection: Protection, key: u8) -> Tagger<Hmac> {
     let mut tagger = Tagger::default();
-    tagger.insert((GROUP, 3), GroupKey { key: [key; 32].into(), protection }, 2);
+    tagger.insert((GROUP, 3), GroupKey { key: [key; 32].into(), protection }, (0, 2));
     tagger
 }
 

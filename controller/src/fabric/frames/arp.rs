@@ -65,11 +65,14 @@ impl Arp {
     }
 }
 
-/// A frame that tells everybody, unasked, who has an address now (RFC 5227): those who know of another
-/// forget it.
+/// A frame that tells everybody, unasked, who has an address now: those who know of another forget it.
+///
+/// An ARP announcement is a request (RFC 5227, section 3). As an answer it would go unheard for a second after another one:
+/// of answers that follow each other Linux takes the first (`locktime` in arp(7)), and a host that becomes a
+/// node is announced twice at once.
 pub(crate) fn announcement(ip: Ipv4Addr, now: MacAddr) -> Vec<u8> {
-    let all = MacAddr::broadcast();
-    Arp { reply: true, sender: now, sender_ip: ip, target: all, target_ip: ip }.frame(all)
+    let target = MacAddr::from([0; 6]);
+    Arp { reply: false, sender: now, sender_ip: ip, target, target_ip: ip }.frame(MacAddr::broadcast())
 }
 
 /// A frame that asks a host whether it is there, and tells it nothing (RFC 5227, an ARP probe).
@@ -109,6 +112,16 @@ mod tests {
         let asked = Arp::read(&frame).unwrap();
         assert_eq!((asked.reply, asked.sender, asked.sender_ip.is_unspecified()), (false, asker, true));
         assert_eq!(frame[..6], host.octets());
+    }
+
+    #[test]
+    fn an_announcement_is_a_question_of_a_host_for_its_own_address() {
+        let (now, ip) = (MacAddr(2, 0xc0, 0, 0, 0, 9), [10, 0, 0, 2].into());
+        let frame = announcement(ip, now);
+        assert_eq!(frame[..6], [0xff; 6]);
+        let said = Arp::read(&frame).unwrap();
+        assert_eq!((said.reply, said.sender, said.sender_ip, said.target_ip), (false, now, ip, ip));
+        assert!(said.target.is_zero());
     }
 
     #[test]
