@@ -369,6 +369,22 @@ def test_nodes_find_a_gateway_without_an_agent_by_its_advertisements(make_bed):
         router.communicate("\n", timeout=PATIENCE)
 
 
+def test_neighbours_follow_a_node_whose_agent_ends_and_is_soon_started_again(make_bed):
+    bed = make_bed("tree:2x2")
+    reach(bed, ("h1", "h2"), ("h3", "h2"))
+    end_agent(bed, "h2")
+    for name in ("h1", "h3"):
+        knows(bed, name, host(bed, "h2").IP(), host(bed, "h2").MAC())
+        # For a minute a host keeps what it has just learned and does not ask again, as it does for a second otherwise.
+        for what, value in (("locktime", 6000), ("delay_first_probe_time", 60)):
+            host(bed, name).cmd("sysctl -qw net.ipv4.neigh.%s.%s=%d" % (device(name), what, value))
+    bed.start_agent("h2")
+    bed.wait_until_joined()
+    for name in ("h1", "h3"):
+        knows(bed, name, host(bed, "h2").IP(), "02:c0:")
+    reach(bed, ("h1", "h2"), ("h3", "h2"))
+
+
 def test_ipv6_is_led_round_a_lost_link_and_over_the_restart_of_controller_and_agents(make_bed):
     bed = make_bed("leafspine:2x2x2", lldp_ms=400, without_agent=("h2", "h4"))
     with ipv6(bed, "h1", "h2", "h3", "h4") as addresses:
