@@ -432,7 +432,7 @@ fn addresses_belong_to_one_node_and_are_given_back() {
 }
 
 #[test]
-fn arp_is_answered_with_the_locator_and_never_about_the_asker() {
+fn arp_is_answered_with_the_locator_and_never_about_the_asker_or_is_carried_to_nodes() {
     let mut world = World::new(ring());
     world.intervals(1);
     let ask = |world: &mut World, target: u8| {
@@ -447,7 +447,9 @@ fn arp_is_answered_with_the_locator_and_never_about_the_asker() {
     assert_eq!(port, [3]);
     assert_eq!(answer[6..12], [2, 0xc0, 0, 3, 0, 4]);
     assert_eq!(ask(&mut world, 1), None);
-    assert_eq!(ask(&mut world, 99), None);
+    // A node may have further addresses, so a question that the controller cannot answer goes to the others.
+    let (ports, question) = ask(&mut world, 99).unwrap();
+    assert_eq!((ports, &question[..6]), (vec![4], &[0xff; 6][..]));
 }
 
 #[test]
