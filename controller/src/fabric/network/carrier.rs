@@ -224,6 +224,7 @@ impl Network {
             let (Some(node), Some(port)) = (self.nodes.get(name), self.discovery.graph().host(name)) else {
                 continue;
             };
+            carrier.edges.node_at(port);
             carrier.edges.touch(port);
             let (mac, vlan) = (node.mac, self.nodes.vlan(name));
             for key in carrier.hosts.with_mac(mac) {

@@ -1,5 +1,5 @@
 //! The ports where no link is: behind them are hosts. That has to be waited for, until the other end of a port could have
-//! been heard; a port that has had a link since it came up never counts.
+//! been heard, or a node's agent is; a port that has had a link since it came up never counts.
 
 use super::deadlines::Deadlines;
 use cool_machine::Time;
@@ -59,13 +59,23 @@ impl EdgePorts {
         }
     }
 
+    /// A node is at a port, for which nothing else needs to be waited for.
+    pub(crate) fn node_at(&mut self, port: Port) {
+        self.settling.clear(port);
+        self.settle(port);
+    }
+
     /// Ports whose time has come count from now on.
     pub(crate) fn pass_time(&mut self, now: Time) {
         while let Some(port) = self.settling.expired(now) {
-            if !self.linked.contains(&port) {
-                self.settled.insert(port);
-                self.changed.insert(port);
-            }
+            self.settle(port);
+        }
+    }
+
+    fn settle(&mut self, port: Port) {
+        if self.may_be(port) {
+            self.settled.insert(port);
+            self.changed.insert(port);
         }
     }
 
@@ -99,6 +109,20 @@ impl EdgePorts {
 mod tests {
     use super::*;
     use core::time::Duration;
+
+    #[test]
+    fn a_port_counts_at_once_where_a_node_is_unless_it_has_had_a_link_or_is_down() {
+        let port = |number| Port { switch: DatapathId(1), number };
+        let mut edges = EdgePorts::default();
+        for number in [1, 2] {
+            edges.port_up(port(number), Time::ZERO + Duration::from_millis(4));
+        }
+        edges.linked(port(2));
+        for number in [1, 2, 3] {
+            edges.node_at(port(number));
+        }
+        assert_eq!((edges.all(), edges.deadline()), (&[port(1)].into(), None));
+    }
 
     #[test]
     fn a_port_counts_after_a_while_and_one_that_has_had_a_link_when_it_has_been_down() {

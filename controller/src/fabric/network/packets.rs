@@ -17,7 +17,7 @@ use cool_topology::discovery::Input;
 use cool_topology::lldp::Announcement;
 use cool_topology::{DatapathId, Port, lldp};
 use core::net::{IpAddr, Ipv6Addr};
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use tracing::debug;
 
 /// Ports that one message to a switch names.
@@ -267,17 +267,16 @@ impl Network {
         }
     }
 
-    /// Sends a frame to all edge ports but the one where it came from; where a node is, no link needs to be waited for.
+    /// Sends a frame to all edge ports but the one where it came from.
     fn flood(&mut self, now: Time, from: Port, frame: Vec<u8>, purpose: Purpose) {
         let Some(carrier) = &mut self.carrier else { return };
-        let of_nodes = self.discovery.graph().hosts().map(|(_, port)| port);
-        let ends: BTreeSet<Port> = carrier.edges.all().iter().copied().chain(of_nodes).collect();
-        if !carrier.floods.admit(now, from, &frame, purpose, ends.len()) {
+        let copies = carrier.edges.all().len();
+        if !carrier.floods.admit(now, from, &frame, purpose, copies) {
             return debug!(%from, "too many frames for all; one is dropped");
         }
         let mut ports: BTreeMap<DatapathId, Vec<u32>> = BTreeMap::new();
-        for port in ends {
-            if port != from && !carrier.floods.is_closed(port) {
+        for port in carrier.edges.all() {
+            if *port != from && !carrier.floods.is_closed(*port) {
                 ports.entry(port.switch).or_default().push(port.number);
             }
         }
